@@ -1,0 +1,1 @@
+#include "brigade/comm/communicator.h"

@@ -1,0 +1,139 @@
+// A Communicator is one process group: a list of ranks that call the same
+// collectives in the same order. There is one for every axis of the mesh, size
+// 1 included, whose collectives do nothing (SelfCommunicator).
+//
+// Life: made by ProcessMesh (or by a test) on every member at once, used from
+// any thread of its process but by one thread at a time, destroyed on every
+// member. A launch returns at once; Work::wait() blocks until the tensor may be
+// read (or, for a sent tensor, overwritten).
+//
+// Every launch is recorded (CollectiveRecord) and, if check_collectives is on,
+// its signature (operation, dtype, numel, sequence number) is compared across
+// the group first, because Gloo itself sums float32 with int32 in silence.
+//
+// Costs, for n bytes in a group of R ranks, ring algorithms (bytes sent by each
+// rank): all_reduce 2n(R-1)/R; reduce_scatter n(R-1)/R with n = the input;
+// all_gather n(R-1)/R with n = the output; broadcast n; all_to_all n(R-1)/R.
+#pragma once
+
+#include <torch/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace brigade {
+
+enum class ReduceOp { kSum, kMax, kMin };
+
+enum class Collective {
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kBroadcast,
+  kAllToAll,
+  kSend,
+  kRecv,
+  kBarrier,
+};
+const char* to_string(Collective op);
+
+// One launched operation. Times are steady-clock nanoseconds; finished_ns is 0
+// until a wait() has seen the end.
+struct CollectiveRecord {
+  Collective op = Collective::kBarrier;
+  torch::ScalarType dtype = torch::kFloat;
+  int64_t numel = 0;  // of this rank's largest operand
+  int64_t bytes = 0;
+  int64_t sequence_number = 0;  // of this communicator
+  int peer = -1;                // root, source or destination; -1: none
+  int64_t launched_ns = 0;
+  int64_t finished_ns = 0;
+};
+
+// A launched operation. Holds its tensors alive until destroyed.
+class Work {
+ public:
+  virtual ~Work() = default;
+  // Blocks until done. Throws CommError naming the operation and the group
+  // when a peer was lost or the group's timeout passed. May be called again.
+  virtual void wait() = 0;
+  // True once wait() would return at once.
+  virtual bool is_completed() = 0;
+  // Steady-clock nanoseconds at which the operation ended, as exactly as the
+  // backend tells; 0 while it is under way.
+  virtual int64_t finished_ns() = 0;
+};
+using WorkPtr = std::shared_ptr<Work>;
+
+struct CommunicatorOptions {
+  std::string name = "world";  // appears in every error
+  std::chrono::milliseconds timeout{std::chrono::minutes(10)};
+  bool check_collectives = false;
+  // Launches kept by records(); 0 keeps none.
+  int64_t max_records = 0;
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return rank_; }  // in this group
+  int size() const { return size_; }
+  const std::string& name() const { return options_.name; }
+  const CommunicatorOptions& options() const { return options_; }
+
+  // All tensors must be contiguous. Shapes are free, only numel counts.
+  // In place: tensor becomes op over the group's tensors.
+  WorkPtr all_reduce(torch::Tensor tensor, ReduceOp op = ReduceOp::kSum);
+  // input: R * n elements; output: n elements, the rank-th chunk of the sum.
+  WorkPtr reduce_scatter(torch::Tensor output, torch::Tensor input);
+  // input: n elements; output: R * n elements in rank order.
+  WorkPtr all_gather(torch::Tensor output, torch::Tensor input);
+  WorkPtr broadcast(torch::Tensor tensor, int root);
+  // Chunk i of input goes to rank i; chunk j of output comes from rank j.
+  WorkPtr all_to_all(torch::Tensor output, torch::Tensor input);
+  // Matched by (peer, tag). The tensor must not be written before wait().
+  WorkPtr send(torch::Tensor tensor, int destination, int tag = 0);
+  WorkPtr recv(torch::Tensor tensor, int source, int tag = 0);
+  // Blocks until every member has called it.
+  void barrier();
+
+  // The latest launches, oldest first.
+  std::vector<CollectiveRecord> records() const;
+  void clear_records();
+  int64_t launches() const { return sequence_number_; }
+
+ protected:
+  Communicator(int rank, int size, CommunicatorOptions options);
+
+ private:
+  virtual WorkPtr do_all_reduce(torch::Tensor tensor, ReduceOp op) = 0;
+  virtual WorkPtr do_reduce_scatter(
+      torch::Tensor output,
+      torch::Tensor input) = 0;
+  virtual WorkPtr do_all_gather(torch::Tensor output, torch::Tensor input) = 0;
+  virtual WorkPtr do_broadcast(torch::Tensor tensor, int root) = 0;
+  virtual WorkPtr do_all_to_all(torch::Tensor output, torch::Tensor input) = 0;
+  virtual WorkPtr do_send(torch::Tensor tensor, int destination, int tag) = 0;
+  virtual WorkPtr do_recv(torch::Tensor tensor, int source, int tag) = 0;
+  // Throws CommError when members' signatures differ. Called before a
+  // collective when check_collectives is on.
+  virtual void check_signature(const CollectiveRecord& record) = 0;
+
+  WorkPtr launched(CollectiveRecord record, WorkPtr work);
+  CollectiveRecord describe(Collective op, const torch::Tensor& t, int peer);
+
+  int rank_;
+  int size_;
+  CommunicatorOptions options_;
+  int64_t sequence_number_ = 0;
+  std::vector<std::pair<CollectiveRecord, std::weak_ptr<Work>>> records_;
+};
+using CommunicatorPtr = std::shared_ptr<Communicator>;
+
+}  // namespace brigade

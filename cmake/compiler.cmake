@@ -1,0 +1,31 @@
+# Flags of our own targets (never exported), the linker, sanitizers.
+add_library(brigade_flags INTERFACE)
+target_compile_options(brigade_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Werror -Wshadow -Wnon-virtual-dtor
+  -Wno-missing-field-initializers -Wno-unknown-pragmas)
+
+find_program(BRIGADE_MOLD mold)
+find_program(BRIGADE_LLD ld.lld)
+if(BRIGADE_MOLD)
+  add_link_options(-fuse-ld=mold)
+elseif(BRIGADE_LLD)
+  add_link_options(-fuse-ld=lld)
+endif()
+
+if(BRIGADE_SANITIZE)
+  add_compile_options(
+    -fsanitize=${BRIGADE_SANITIZE} -fno-omit-frame-pointer
+    -fno-sanitize-recover=undefined)
+  add_link_options(-fsanitize=${BRIGADE_SANITIZE})
+endif()
+
+find_program(BRIGADE_CCACHE ccache)
+if(BRIGADE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # Precompiled headers need these two; the rest makes hits across checkouts.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+    ${CMAKE_COMMAND} -E env
+    CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+    CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+    ${BRIGADE_CCACHE})
+endif()
+set(CMAKE_PCH_INSTANTIATE_TEMPLATES ON)
