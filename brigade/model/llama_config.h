@@ -1,0 +1,65 @@
+// The shape of a Llama-family model: Hugging Face's config.json as a struct.
+// PURE: no libtorch, no files.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace brigade {
+
+enum class Architecture { kLlama, kMistral, kQwen2, kQwen3 };
+
+// rope_type "llama3" (Llama 3.1 and later); other types are refused by name.
+struct Llama3RopeScaling {
+  double factor = 8.0;
+  double low_freq_factor = 1.0;
+  double high_freq_factor = 4.0;
+  int64_t original_max_position_embeddings = 8192;
+  bool operator==(const Llama3RopeScaling&) const = default;
+};
+
+struct LlamaConfig {
+  Architecture architecture = Architecture::kLlama;
+  int64_t vocab_size = 32000;
+  int64_t hidden_size = 0;        // C
+  int64_t intermediate_size = 0;  // F
+  int64_t num_hidden_layers = 0;
+  int64_t num_attention_heads = 0;  // H
+  int64_t num_key_value_heads = 0;  // Hkv; divides H
+  int64_t head_dim = 0;             // D; absent in the file: C / H
+  int64_t max_position_embeddings = 2048;
+  double initializer_range = 0.02;
+  double rms_norm_eps = 1e-6;
+  double rope_theta = 10000.0;
+  std::optional<Llama3RopeScaling> rope_scaling;
+  std::optional<int64_t> sliding_window;  // tokens a query sees, itself included
+  bool tie_word_embeddings = false;
+  bool qkv_bias = false;  // attention_bias, or true by architecture (Qwen2)
+  bool o_bias = false;    // attention_bias of Llama
+  bool mlp_bias = false;
+  bool qk_norm = false;  // Qwen3: RMSNorm over each head of q and k
+  std::optional<int64_t> bos_token_id;
+  std::vector<int64_t> eos_token_ids;
+  bool operator==(const LlamaConfig&) const = default;
+};
+
+// Number of weights; a tied head counts once.
+int64_t parameter_count(const LlamaConfig& config);
+
+// Reads a Hugging Face config (keys of transformers v4 and v5). Every problem
+// found is added to `problems` as "<pointer>/key: ..." ; the result is usable
+// only when none was added.
+LlamaConfig parse_llama_config(
+    const nlohmann::json& json,
+    const std::string& pointer,
+    std::vector<std::string>& problems);
+
+// The config.json that transformers loads (v4 keys).
+nlohmann::json to_hugging_face_json(
+    const LlamaConfig& config,
+    const std::string& dtype);
+
+}  // namespace brigade
