@@ -1,0 +1,107 @@
+#include "brigade/topology/parallel_dims.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <set>
+
+namespace brigade {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(ParallelDims, NumbersRanksInPicotronsOrderTpFastest) {
+  // torch.arange(24).view(dp=2, pp=2, cp=3, tp=2), written out.
+  const ParallelDims dims{.dp = 2, .tp = 2, .pp = 2, .cp = 3};
+  int rank = 0;
+  for (int dp = 0; dp < 2; ++dp)
+    for (int pp = 0; pp < 2; ++pp)
+      for (int cp = 0; cp < 3; ++cp)
+        for (int tp = 0; tp < 2; ++tp) {
+          const Coordinate at{.dp = dp, .tp = tp, .pp = pp, .cp = cp};
+          EXPECT_EQ(dims.rank(at), rank);
+          EXPECT_EQ(dims.coordinate(rank), at);
+          ++rank;
+        }
+  EXPECT_EQ(rank, dims.world_size());
+}
+
+TEST(ParallelDims, ListsTheMembersOfEachAxis) {
+  const ParallelDims dims{.dp = 2, .tp = 2, .pp = 2, .cp = 2};
+  EXPECT_THAT(dims.members(Axis::kTp, 5), ElementsAre(4, 5));
+  EXPECT_THAT(dims.members(Axis::kCp, 5), ElementsAre(5, 7));
+  EXPECT_THAT(dims.members(Axis::kPp, 5), ElementsAre(1, 5));
+  EXPECT_THAT(dims.members(Axis::kDp, 5), ElementsAre(5, 13));
+  EXPECT_THAT(dims.dp_cp_members(5), ElementsAre(5, 7, 13, 15));
+}
+
+TEST(ParallelDims, GroupsOfAnAxisHoldEachRankOnce) {
+  for (const ParallelDims& dims :
+       {ParallelDims{},
+        ParallelDims{.dp = 3},
+        ParallelDims{.dp = 2, .tp = 3, .pp = 2, .cp = 2},
+        ParallelDims{.dp = 1, .tp = 1, .pp = 5, .cp = 2}}) {
+    for (Axis axis : kAxes) {
+      std::multiset<int> seen;
+      for (const auto& group : dims.groups(axis)) {
+        EXPECT_EQ(static_cast<int>(group.size()), dims[axis]);
+        for (size_t i = 0; i < group.size(); ++i) {
+          EXPECT_EQ(dims.coordinate(group[i])[axis], static_cast<int>(i));
+          EXPECT_EQ(dims.members(axis, group[i]), group);
+        }
+        seen.insert(group.begin(), group.end());
+      }
+      EXPECT_EQ(static_cast<int>(seen.size()), dims.world_size());
+      EXPECT_EQ(
+          static_cast<int>(std::set<int>(seen.begin(), seen.end()).size()),
+          dims.world_size());
+    }
+    for (const auto& group : dims.dp_cp_groups()) {
+      EXPECT_EQ(static_cast<int>(group.size()), dims.dp * dims.cp);
+      EXPECT_TRUE(std::is_sorted(group.begin(), group.end()));
+    }
+  }
+}
+
+TEST(ParallelDims, SaysWhichProductMissesTheWorldSize) {
+  std::vector<std::string> problems;
+  ParallelDims{.dp = 2, .tp = 3, .pp = 2, .cp = 1}.validate(8, problems);
+  EXPECT_THAT(
+      problems,
+      ElementsAre("[parallel_dims] dp 2 * pp 2 * cp 1 * tp 3 = 12, but world "
+                  "size is 8"));
+  problems.clear();
+  ParallelDims{.dp = 2, .tp = 2, .pp = 2, .cp = 1}.validate(8, problems);
+  EXPECT_THAT(problems, ElementsAre());
+}
+
+TEST(ParallelDims, NamesEverySizeBelowOne) {
+  std::vector<std::string> problems;
+  ParallelDims{.dp = 0, .tp = -3, .pp = 1, .cp = 1}.validate(1, problems);
+  EXPECT_THAT(
+      problems, ElementsAre(HasSubstr("dp is 0"), HasSubstr("tp is -3")));
+}
+
+TEST(ParallelDims, RefusesAProductPastAnyWorld) {
+  constexpr int kHuge = 1 << 30;
+  std::vector<std::string> problems;
+  // 2^120 wraps to 0 in 64 bits; the message must not.
+  ParallelDims{.dp = kHuge, .tp = kHuge, .pp = kHuge, .cp = kHuge}.validate(
+      0, problems);
+  EXPECT_THAT(problems, ElementsAre(HasSubstr("= at least")));
+}
+
+TEST(ParallelDims, PrintsOneLineARank) {
+  EXPECT_EQ(
+      (ParallelDims{.dp = 1, .tp = 2, .pp = 2, .cp = 1}.table()),
+      "dp 1 * pp 2 * cp 1 * tp 2 = 4 ranks\n"
+      "rank   dp   pp   cp   tp\n"
+      "   0    0    0    0    0\n"
+      "   1    0    0    0    1\n"
+      "   2    0    1    0    0\n"
+      "   3    0    1    0    1\n");
+}
+
+}  // namespace
+}  // namespace brigade
