@@ -16,12 +16,9 @@ namespace brigade::detail {
     const std::string& message);
 }  // namespace brigade::detail
 
-#define BRIGADE_ASSERT(condition, ...)   \
-  do {                                   \
-    if (!(condition)) [[unlikely]]       \
-      ::brigade::detail::assert_failed(  \
-          #condition,                    \
-          __FILE__,                      \
-          __LINE__,                      \
-          ::fmt::format("" __VA_ARGS__)); \
+#define BRIGADE_ASSERT(condition, ...)                                    \
+  do {                                                                    \
+    if (!(condition)) [[unlikely]]                                        \
+      ::brigade::detail::assert_failed(                                   \
+          #condition, __FILE__, __LINE__, ::fmt::format("" __VA_ARGS__)); \
   } while (false)

@@ -48,8 +48,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   }
   size_bytes_ = static_cast<uint64_t>(status.st_size);
   if (size_bytes_ > 0) {
-    data_ =
-        ::mmap(nullptr, size_bytes_, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    data_ = ::mmap(nullptr, size_bytes_, PROT_READ, MAP_PRIVATE, descriptor, 0);
   }
   const int error = errno;
   ::close(descriptor);

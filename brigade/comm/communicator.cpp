@@ -1,1 +1,168 @@
 #include "brigade/comm/communicator.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "brigade/base/check.h"
+#include "brigade/base/clock.h"
+
+namespace brigade {
+
+const char* to_string(Collective op) {
+  switch (op) {
+    case Collective::kAllReduce:
+      return "all_reduce";
+    case Collective::kReduceScatter:
+      return "reduce_scatter";
+    case Collective::kAllGather:
+      return "all_gather";
+    case Collective::kBroadcast:
+      return "broadcast";
+    case Collective::kAllToAll:
+      return "all_to_all";
+    case Collective::kSend:
+      return "send";
+    case Collective::kRecv:
+      return "recv";
+    case Collective::kBarrier:
+      return "barrier";
+  }
+  return "unknown";
+}
+
+std::string to_string(const CollectiveRecord& record) {
+  std::string text = fmt::format(
+      "{} #{} of {} x {}",
+      to_string(record.op),
+      record.sequence_number,
+      record.numel,
+      c10::toString(record.dtype));
+  if (record.peer >= 0)
+    text += fmt::format(" with rank {}", record.peer);
+  return text;
+}
+
+Communicator::Communicator(int rank, int size, CommunicatorOptions options)
+    : rank_(rank), size_(size), options_(std::move(options)) {
+  BRIGADE_ASSERT(rank >= 0 && rank < size, "rank {} of {}", rank, size);
+}
+
+CollectiveRecord
+Communicator::begin(Collective op, const torch::Tensor& tensor, int peer) {
+  BRIGADE_ASSERT(
+      !tensor.defined() || tensor.is_contiguous(),
+      "{} in group '{}' needs a contiguous tensor",
+      to_string(op),
+      name());
+  BRIGADE_ASSERT(peer < size_, "peer {} in a group of {}", peer, size_);
+  CollectiveRecord record;
+  record.op = op;
+  record.sequence_number = sequence_number_++;
+  record.peer = peer;
+  if (tensor.defined()) {
+    record.dtype = tensor.scalar_type();
+    record.numel = tensor.numel();
+    record.bytes = tensor.numel() * tensor.element_size();
+  }
+  record.launched_ns = steady_now_ns();
+  const bool is_point_to_point =
+      op == Collective::kSend || op == Collective::kRecv;
+  if (options_.check_collectives && !is_point_to_point)
+    check_signature(record);
+  return record;
+}
+
+WorkPtr Communicator::launched(const CollectiveRecord& record, WorkPtr work) {
+  if (options_.max_records > 0) {
+    const std::lock_guard lock(records_mutex_);
+    records_.emplace_back(record, work);
+    while (static_cast<int64_t>(records_.size()) > options_.max_records)
+      records_.pop_front();
+  }
+  return work;
+}
+
+WorkPtr Communicator::all_reduce(torch::Tensor tensor, ReduceOp op) {
+  const auto record = begin(Collective::kAllReduce, tensor, -1);
+  return launched(record, do_all_reduce(std::move(tensor), op, record));
+}
+
+WorkPtr Communicator::reduce_scatter(
+    torch::Tensor output,
+    torch::Tensor input) {
+  BRIGADE_ASSERT(
+      input.numel() == output.numel() * size_ &&
+          input.scalar_type() == output.scalar_type(),
+      "reduce_scatter of {} to {} elements over {} ranks",
+      input.numel(),
+      output.numel(),
+      size_);
+  const auto record = begin(Collective::kReduceScatter, input, -1);
+  return launched(
+      record, do_reduce_scatter(std::move(output), std::move(input), record));
+}
+
+WorkPtr Communicator::all_gather(torch::Tensor output, torch::Tensor input) {
+  BRIGADE_ASSERT(
+      output.numel() == input.numel() * size_ &&
+          input.scalar_type() == output.scalar_type(),
+      "all_gather of {} to {} elements over {} ranks",
+      input.numel(),
+      output.numel(),
+      size_);
+  const auto record = begin(Collective::kAllGather, output, -1);
+  return launched(
+      record, do_all_gather(std::move(output), std::move(input), record));
+}
+
+WorkPtr Communicator::broadcast(torch::Tensor tensor, int root) {
+  const auto record = begin(Collective::kBroadcast, tensor, root);
+  return launched(record, do_broadcast(std::move(tensor), root, record));
+}
+
+WorkPtr Communicator::all_to_all(torch::Tensor output, torch::Tensor input) {
+  BRIGADE_ASSERT(
+      output.numel() == input.numel() && input.numel() % size_ == 0 &&
+          input.scalar_type() == output.scalar_type(),
+      "all_to_all of {} to {} elements over {} ranks",
+      input.numel(),
+      output.numel(),
+      size_);
+  const auto record = begin(Collective::kAllToAll, input, -1);
+  return launched(
+      record, do_all_to_all(std::move(output), std::move(input), record));
+}
+
+WorkPtr Communicator::send(torch::Tensor tensor, int destination, int tag) {
+  const auto record = begin(Collective::kSend, tensor, destination);
+  return launched(record, do_send(std::move(tensor), destination, tag, record));
+}
+
+WorkPtr Communicator::recv(torch::Tensor tensor, int source, int tag) {
+  const auto record = begin(Collective::kRecv, tensor, source);
+  return launched(record, do_recv(std::move(tensor), source, tag, record));
+}
+
+void Communicator::barrier() {
+  const auto record = begin(Collective::kBarrier, torch::Tensor(), -1);
+  launched(record, do_barrier(record))->wait();
+}
+
+std::vector<CollectiveRecord> Communicator::records() const {
+  const std::lock_guard lock(records_mutex_);
+  std::vector<CollectiveRecord> result;
+  result.reserve(records_.size());
+  for (const auto& [record, work] : records_) {
+    result.push_back(record);
+    result.back().finished_ns = work->finished_ns();
+  }
+  return result;
+}
+
+void Communicator::clear_records() {
+  const std::lock_guard lock(records_mutex_);
+  records_.clear();
+}
+
+}  // namespace brigade

@@ -20,8 +20,11 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace brigade {
@@ -53,7 +56,10 @@ struct CollectiveRecord {
   int64_t finished_ns = 0;
 };
 
-// A launched operation. Holds its tensors alive until destroyed.
+// "all_reduce #12 of 1024 x Float": what every error of comm/ begins with.
+std::string to_string(const CollectiveRecord& record);
+
+// A launched operation. Holds its tensors alive until it has ended.
 class Work {
  public:
   virtual ~Work() = default;
@@ -72,7 +78,7 @@ struct CommunicatorOptions {
   std::string name = "world";  // appears in every error
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};
   bool check_collectives = false;
-  // Launches kept by records(); 0 keeps none.
+  // Launches kept by records(), the oldest dropped first; 0 keeps none.
   int64_t max_records = 0;
 };
 
@@ -112,27 +118,51 @@ class Communicator {
   Communicator(int rank, int size, CommunicatorOptions options);
 
  private:
-  virtual WorkPtr do_all_reduce(torch::Tensor tensor, ReduceOp op) = 0;
+  // The backend's part of each launch. `record` names it in errors.
+  virtual WorkPtr do_all_reduce(
+      torch::Tensor tensor,
+      ReduceOp op,
+      const CollectiveRecord& record) = 0;
   virtual WorkPtr do_reduce_scatter(
       torch::Tensor output,
-      torch::Tensor input) = 0;
-  virtual WorkPtr do_all_gather(torch::Tensor output, torch::Tensor input) = 0;
-  virtual WorkPtr do_broadcast(torch::Tensor tensor, int root) = 0;
-  virtual WorkPtr do_all_to_all(torch::Tensor output, torch::Tensor input) = 0;
-  virtual WorkPtr do_send(torch::Tensor tensor, int destination, int tag) = 0;
-  virtual WorkPtr do_recv(torch::Tensor tensor, int source, int tag) = 0;
-  // Throws CommError when members' signatures differ. Called before a
-  // collective when check_collectives is on.
+      torch::Tensor input,
+      const CollectiveRecord& record) = 0;
+  virtual WorkPtr do_all_gather(
+      torch::Tensor output,
+      torch::Tensor input,
+      const CollectiveRecord& record) = 0;
+  virtual WorkPtr do_broadcast(
+      torch::Tensor tensor,
+      int root,
+      const CollectiveRecord& record) = 0;
+  virtual WorkPtr do_all_to_all(
+      torch::Tensor output,
+      torch::Tensor input,
+      const CollectiveRecord& record) = 0;
+  virtual WorkPtr do_send(
+      torch::Tensor tensor,
+      int destination,
+      int tag,
+      const CollectiveRecord& record) = 0;
+  virtual WorkPtr do_recv(
+      torch::Tensor tensor,
+      int source,
+      int tag,
+      const CollectiveRecord& record) = 0;
+  virtual WorkPtr do_barrier(const CollectiveRecord& record) = 0;
+  // Throws CommError on every member when the members' signatures differ.
+  // Called before a collective when check_collectives is on.
   virtual void check_signature(const CollectiveRecord& record) = 0;
 
-  WorkPtr launched(CollectiveRecord record, WorkPtr work);
-  CollectiveRecord describe(Collective op, const torch::Tensor& t, int peer);
+  CollectiveRecord begin(Collective op, const torch::Tensor& tensor, int peer);
+  WorkPtr launched(const CollectiveRecord& record, WorkPtr work);
 
   int rank_;
   int size_;
   CommunicatorOptions options_;
   int64_t sequence_number_ = 0;
-  std::vector<std::pair<CollectiveRecord, std::weak_ptr<Work>>> records_;
+  mutable std::mutex records_mutex_;
+  std::deque<std::pair<CollectiveRecord, WorkPtr>> records_;
 };
 using CommunicatorPtr = std::shared_ptr<Communicator>;
 

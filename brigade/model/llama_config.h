@@ -35,7 +35,8 @@ struct LlamaConfig {
   double rms_norm_eps = 1e-6;
   double rope_theta = 10000.0;
   std::optional<Llama3RopeScaling> rope_scaling;
-  std::optional<int64_t> sliding_window;  // tokens a query sees, itself included
+  std::optional<int64_t>
+      sliding_window;  // tokens a query sees, itself included
   bool tie_word_embeddings = false;
   bool qkv_bias = false;  // attention_bias, or true by architecture (Qwen2)
   bool o_bias = false;    // attention_bias of Llama

@@ -1,0 +1,113 @@
+#include "brigade/comm/store.h"
+
+#include <fmt/format.h>
+
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
+
+#include "brigade/base/check.h"
+#include "brigade/base/error.h"
+#include "brigade/comm/c10d_store.h"
+
+namespace brigade {
+namespace {
+
+class C10dStore : public Store {
+ public:
+  explicit C10dStore(c10::intrusive_ptr<c10d::Store> store)
+      : store_(std::move(store)) {}
+
+  void set(const std::string& key, const std::string& value) override {
+    try {
+      store_->set(key, std::vector<uint8_t>(value.begin(), value.end()));
+    } catch (const std::exception& error) {
+      throw CommError(
+          fmt::format("[store] cannot set '{}': {}", key, error.what()));
+    }
+  }
+
+  std::string get(const std::string& key) override {
+    try {
+      const auto bytes = store_->get(key);
+      return {bytes.begin(), bytes.end()};
+    } catch (const std::exception& error) {
+      throw CommError(fmt::format(
+          "[store] no rank set '{}' in time: {}", key, error.what()));
+    }
+  }
+
+  bool contains(const std::string& key) override {
+    try {
+      return store_->check({key});
+    } catch (const std::exception& error) {
+      throw CommError(
+          fmt::format("[store] cannot look up '{}': {}", key, error.what()));
+    }
+  }
+
+  StorePtr with_prefix(const std::string& prefix) override {
+    return std::make_shared<C10dStore>(
+        c10::make_intrusive<c10d::PrefixStore>(prefix, store_));
+  }
+
+  const c10::intrusive_ptr<c10d::Store>& inner() const { return store_; }
+
+ private:
+  c10::intrusive_ptr<c10d::Store> store_;
+};
+
+StorePtr wrap(
+    c10::intrusive_ptr<c10d::Store> store,
+    std::chrono::milliseconds timeout) {
+  store->setTimeout(timeout);
+  return std::make_shared<C10dStore>(std::move(store));
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Store> c10d_store(const StorePtr& store) {
+  const auto* wrapper = dynamic_cast<const C10dStore*>(store.get());
+  BRIGADE_ASSERT(wrapper != nullptr, "a Store that is not c10d's");
+  return wrapper->inner();
+}
+
+StorePtr make_in_process_store(std::chrono::milliseconds timeout) {
+  return wrap(c10::make_intrusive<c10d::HashStore>(), timeout);
+}
+
+StorePtr make_file_store(
+    const std::filesystem::path& path,
+    int world_size,
+    std::chrono::milliseconds timeout) {
+  return wrap(
+      c10::make_intrusive<c10d::FileStore>(path.string(), world_size), timeout);
+}
+
+StorePtr make_tcp_store(
+    const std::string& host,
+    int port,
+    bool serve,
+    int world_size,
+    std::chrono::milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(port);
+  options.isServer = serve;
+  options.numWorkers = world_size;
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  try {
+    return wrap(c10::make_intrusive<c10d::TCPStore>(host, options), timeout);
+  } catch (const std::exception& error) {
+    throw CommError(fmt::format(
+        "[store] cannot {} {}:{}: {}; check MASTER_ADDR and MASTER_PORT",
+        serve ? "serve on" : "reach",
+        host,
+        port,
+        error.what()));
+  }
+}
+
+}  // namespace brigade

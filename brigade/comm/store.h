@@ -1,0 +1,47 @@
+// The meeting place of ranks: a small key-value store through which process
+// groups find each other. Wraps c10d's stores, whose headers stay in comm/.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace brigade {
+
+class Store {
+ public:
+  virtual ~Store() = default;
+  virtual void set(const std::string& key, const std::string& value) = 0;
+  // Blocks until the key exists; CommError naming the key after the timeout.
+  virtual std::string get(const std::string& key) = 0;
+  // Does not block.
+  virtual bool contains(const std::string& key) = 0;
+  // The same store with every key behind "prefix/".
+  virtual std::shared_ptr<Store> with_prefix(const std::string& prefix) = 0;
+};
+using StorePtr = std::shared_ptr<Store>;
+
+// Ranks that are threads of one process: all share the returned object.
+StorePtr make_in_process_store(std::chrono::milliseconds timeout);
+
+// Ranks that share a file system. The file must not be left over from an
+// earlier run. Opens no network port.
+StorePtr make_file_store(
+    const std::filesystem::path& path,
+    int world_size,
+    std::chrono::milliseconds timeout);
+
+// Ranks on several hosts. Rank 0 serves unless `already_served` (torchrun's
+// agent does). c10d's TCP store listens on all interfaces without
+// authentication: use it inside a trusted network only.
+StorePtr make_tcp_store(
+    const std::string& host,
+    int port,
+    bool serve,
+    int world_size,
+    std::chrono::milliseconds timeout);
+
+}  // namespace brigade

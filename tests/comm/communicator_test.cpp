@@ -1,0 +1,161 @@
+#include "brigade/comm/communicator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "brigade/base/error.h"
+#include "tests/support/ranks_as_threads.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::run_ranks;
+
+// Every collective against its definition, for odd sizes, empty tensors and
+// both a type that Gloo reduces and one that is composed.
+class CollectivesTest : public ::testing::TestWithParam<
+                            std::tuple<int, int64_t, torch::ScalarType>> {};
+
+torch::Tensor values(int rank, int64_t numel, torch::ScalarType dtype) {
+  return (torch::arange(numel, torch::kFloat) + 10.0 * (rank + 1)).to(dtype);
+}
+
+TEST_P(CollectivesTest, MatchTheirDefinitions) {
+  const auto [size, numel, dtype] = GetParam();
+  run_ranks(size, [&, numel = numel, dtype = dtype](CommunicatorPtr world) {
+    const int ranks = world->size();
+    auto sum = torch::zeros({numel}, torch::kFloat);
+    std::vector<torch::Tensor> all;
+    for (int rank = 0; rank < ranks; ++rank) {
+      all.push_back(values(rank, numel, dtype));
+      sum += all.back().to(torch::kFloat);
+    }
+    const auto mine = values(world->rank(), numel, dtype);
+
+    auto reduced = mine.clone();
+    world->all_reduce(reduced)->wait();
+    EXPECT_TRUE(torch::equal(reduced, sum.to(dtype)));
+
+    auto gathered = torch::empty({ranks * numel}, mine.options());
+    world->all_gather(gathered, mine)->wait();
+    EXPECT_TRUE(torch::equal(gathered, torch::cat(all)));
+
+    auto scattered = torch::empty({numel}, mine.options());
+    world->reduce_scatter(scattered, gathered.clone())->wait();
+    const auto expected = (mine.to(torch::kFloat) * ranks).to(dtype);
+    EXPECT_TRUE(torch::equal(scattered, expected));
+
+    auto sent = torch::cat(
+        std::vector<torch::Tensor>(static_cast<size_t>(ranks), mine));
+    auto exchanged = torch::empty_like(sent);
+    world->all_to_all(exchanged, sent)->wait();
+    EXPECT_TRUE(torch::equal(exchanged, torch::cat(all)));
+
+    auto from_last = mine.clone();
+    world->broadcast(from_last, ranks - 1)->wait();
+    EXPECT_TRUE(torch::equal(from_last, all.back()));
+
+    auto from_previous = torch::empty_like(mine);
+    const int next = (world->rank() + 1) % ranks;
+    const int previous = (world->rank() + ranks - 1) % ranks;
+    const auto send = world->send(mine, next, /*tag=*/7);
+    world->recv(from_previous, previous, /*tag=*/7)->wait();
+    send->wait();
+    EXPECT_TRUE(
+        torch::equal(from_previous, all[static_cast<size_t>(previous)]));
+    world->barrier();
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Worlds,
+    CollectivesTest,
+    ::testing::Combine(
+        ::testing::Values(1, 2, 3, 4),
+        ::testing::Values(int64_t{0}, int64_t{1}, int64_t{37}),
+        ::testing::Values(torch::kFloat, torch::kBFloat16)));
+
+TEST(Communicator, SumsBfloat16InFp32AndRoundsOnce) {
+  run_ranks(4, [](CommunicatorPtr world) {
+    // 256 + 1 + 1 + 1: bf16 additions one by one would stay at 256.
+    auto value =
+        torch::full({1}, world->rank() == 0 ? 256 : 1, torch::kBFloat16);
+    world->all_reduce(value)->wait();
+    EXPECT_EQ(
+        value.item<float>(), 260.0F);  // 259 rounded to bf16, half to even
+  });
+}
+
+TEST(Communicator, ComposedAndNativeLaunchesKeepTheirOrder) {
+  run_ranks(3, [](CommunicatorPtr world) {
+    std::vector<torch::Tensor> tensors;
+    std::vector<WorkPtr> works;
+    for (int i = 0; i < 20; ++i) {
+      tensors.push_back(torch::full(
+          {1 + i}, i, i % 2 == 0 ? torch::kBFloat16 : torch::kFloat));
+      works.push_back(world->all_reduce(tensors.back()));
+    }
+    for (int i = 0; i < 20; ++i) {
+      works[static_cast<size_t>(i)]->wait();
+      EXPECT_EQ(
+          tensors[static_cast<size_t>(i)].sum(torch::kFloat).item<double>(),
+          3.0 * i * (1 + i));
+    }
+  });
+}
+
+TEST(Communicator, RecordsWhatWasLaunched) {
+  run_ranks(2, [](CommunicatorPtr world) {
+    world->clear_records();
+    auto tensor = torch::ones({8}, torch::kBFloat16);
+    world->all_reduce(tensor)->wait();
+    world->broadcast(tensor, 1)->wait();
+    const auto records = world->records();
+    ASSERT_EQ(records.size(), 2U);
+    EXPECT_EQ(records[0].op, Collective::kAllReduce);
+    EXPECT_EQ(records[0].bytes, 16);
+    EXPECT_EQ(records[1].peer, 1);
+    EXPECT_GE(records[0].finished_ns, records[0].launched_ns);
+    EXPECT_EQ(records[1].sequence_number, records[0].sequence_number + 1);
+  });
+}
+
+TEST(Communicator, FloatAgainstIntOfTheSameSizeFailsOnAllRanksByName) {
+  run_ranks(2, [](CommunicatorPtr world) {
+    auto tensor =
+        torch::ones({8}, world->rank() == 0 ? torch::kFloat : torch::kInt);
+    try {
+      world->all_reduce(tensor);
+      FAIL() << "garbage passed for a sum";
+    } catch (const CommError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("group 'world'"));
+      EXPECT_THAT(
+          error.what(), HasSubstr("rank 0: all_reduce #0 of 8 x Float"));
+      EXPECT_THAT(error.what(), HasSubstr("rank 1: all_reduce #0 of 8 x Int"));
+    }
+  });
+}
+
+TEST(Communicator, ATimeoutNamesTheOperationTheGroupAndTheSilentRank) {
+  run_ranks(
+      3,
+      [](CommunicatorPtr world) {
+        auto tensor = torch::ones({8});
+        world->all_reduce(tensor)->wait();
+        if (world->rank() == 2)
+          return;  // stops taking part while the others go on
+        try {
+          world->all_reduce(tensor)->wait();
+          FAIL() << "no peer, no result";
+        } catch (const CommError& error) {
+          EXPECT_THAT(error.what(), HasSubstr("all_reduce #1 of 8 x Float"));
+          EXPECT_THAT(error.what(), HasSubstr("group 'world'"));
+          EXPECT_THAT(error.what(), HasSubstr("rank 2 of this group"));
+        }
+      },
+      {.check_collectives = false, .timeout = std::chrono::milliseconds(500)});
+}
+
+}  // namespace
+}  // namespace brigade

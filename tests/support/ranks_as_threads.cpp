@@ -1,0 +1,71 @@
+#include "tests/support/ranks_as_threads.h"
+
+#include <ATen/Parallel.h>
+
+#include <cstdio>
+#include <exception>
+#include <thread>
+#include <vector>
+
+#include "brigade/comm/c10d_communicator.h"
+#include "brigade/comm/self_communicator.h"
+
+namespace brigade::testing {
+
+void run_ranks_with_store(
+    int size,
+    const std::function<void(int rank, StorePtr store)>& body) {
+  const auto store = make_in_process_store(std::chrono::seconds(30));
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(size));
+  std::vector<std::thread> threads;
+  threads.reserve(static_cast<size_t>(size));
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      at::set_num_threads(1);
+      try {
+        body(rank, store);
+      } catch (...) {
+        errors[static_cast<size_t>(rank)] = std::current_exception();
+      }
+    });
+  }
+  for (auto& thread : threads)
+    thread.join();
+  std::exception_ptr first;
+  for (int rank = 0; rank < size; ++rank) {
+    const auto& error = errors[static_cast<size_t>(rank)];
+    if (!error)
+      continue;
+    if (!first) {
+      first = error;
+      continue;
+    }
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& other) {
+      std::fprintf(stderr, "rank %d: %s\n", rank, other.what());
+    }
+  }
+  if (first)
+    std::rethrow_exception(first);
+}
+
+void run_ranks(
+    int size,
+    const std::function<void(CommunicatorPtr world)>& body,
+    RanksOptions options) {
+  run_ranks_with_store(size, [&](int rank, const StorePtr& store) {
+    CommunicatorOptions communicator{
+        .name = "world",
+        .timeout = options.timeout,
+        .check_collectives = options.check_collectives,
+        .max_records = options.max_records};
+    if (size == 1) {
+      body(make_self_communicator(communicator));
+      return;
+    }
+    body(make_gloo_communicator(store, rank, size, communicator));
+  });
+}
+
+}  // namespace brigade::testing

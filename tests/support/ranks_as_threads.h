@@ -1,0 +1,31 @@
+// Ranks as threads of one process: a world of Gloo communicators on loopback
+// for fast tests.
+#pragma once
+
+#include <functional>
+
+#include "brigade/comm/communicator.h"
+#include "brigade/comm/store.h"
+
+namespace brigade::testing {
+
+struct RanksOptions {
+  bool check_collectives = true;
+  std::chrono::milliseconds timeout{std::chrono::seconds(30)};
+  int64_t max_records = 100000;
+};
+
+// Runs body once per rank, each on its own thread with a communicator of
+// `size` members (a SelfCommunicator for 1) and one ATen thread, and joins
+// them. The first rank's exception is rethrown, the others' are printed.
+void run_ranks(
+    int size,
+    const std::function<void(CommunicatorPtr world)>& body,
+    RanksOptions options = {});
+
+// The same with the store, for tests that make groups of their own.
+void run_ranks_with_store(
+    int size,
+    const std::function<void(int rank, StorePtr store)>& body);
+
+}  // namespace brigade::testing
