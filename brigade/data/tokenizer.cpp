@@ -1,0 +1,45 @@
+#include "brigade/data/tokenizer.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "brigade/base/error.h"
+#include "brigade/data/tokenizer_bytes.h"
+#include "brigade/data/tokenizer_sentencepiece.h"
+
+namespace brigade {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+fs::path tokenizer_file(const fs::path& path) {
+  std::error_code error;
+  if (!fs::exists(path, error)) {
+    throw DataError(fmt::format(
+        "[tokenizer] {}: no such file or folder; give \"bytes\", a "
+        "tokenizer.json, a SentencePiece .model, or a folder with one of them",
+        path.string()));
+  }
+  if (!fs::is_directory(path, error))
+    return path;
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    if (fs::exists(path / name, error))
+      return path / name;
+  }
+  throw DataError(fmt::format(
+      "[tokenizer] {}: the folder holds neither tokenizer.json nor "
+      "tokenizer.model",
+      path.string()));
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec) {
+  if (spec == "bytes")
+    return std::make_unique<BytesTokenizer>();
+  return std::make_unique<SentencePieceTokenizer>(tokenizer_file(spec));
+}
+
+}  // namespace brigade
