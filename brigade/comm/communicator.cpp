@@ -43,6 +43,25 @@ std::string to_string(const CollectiveRecord& record) {
   return text;
 }
 
+namespace {
+
+class CompletedWork : public Work {
+ public:
+  CompletedWork() : finished_ns_(steady_now_ns()) {}
+  void wait() override {}
+  bool is_completed() override { return true; }
+  int64_t finished_ns() override { return finished_ns_; }
+
+ private:
+  int64_t finished_ns_;
+};
+
+}  // namespace
+
+WorkPtr make_completed_work() {
+  return std::make_shared<CompletedWork>();
+}
+
 Communicator::Communicator(int rank, int size, CommunicatorOptions options)
     : rank_(rank), size_(size), options_(std::move(options)) {
   BRIGADE_ASSERT(rank >= 0 && rank < size, "rank {} of {}", rank, size);
@@ -73,7 +92,13 @@ Communicator::begin(Collective op, const torch::Tensor& tensor, int peer) {
   return record;
 }
 
-WorkPtr Communicator::launched(const CollectiveRecord& record, WorkPtr work) {
+template <typename Launch>
+WorkPtr Communicator::launched(
+    const CollectiveRecord& record,
+    const Launch& launch) {
+  // Nothing to move: no backend is asked (Gloo divides by the size).
+  const bool is_empty = record.numel == 0 && record.op != Collective::kBarrier;
+  WorkPtr work = is_empty ? make_completed_work() : launch();
   if (options_.max_records > 0) {
     const std::lock_guard lock(records_mutex_);
     records_.emplace_back(record, work);
@@ -85,7 +110,8 @@ WorkPtr Communicator::launched(const CollectiveRecord& record, WorkPtr work) {
 
 WorkPtr Communicator::all_reduce(torch::Tensor tensor, ReduceOp op) {
   const auto record = begin(Collective::kAllReduce, tensor, -1);
-  return launched(record, do_all_reduce(std::move(tensor), op, record));
+  return launched(
+      record, [&] { return do_all_reduce(std::move(tensor), op, record); });
 }
 
 WorkPtr Communicator::reduce_scatter(
@@ -99,8 +125,9 @@ WorkPtr Communicator::reduce_scatter(
       output.numel(),
       size_);
   const auto record = begin(Collective::kReduceScatter, input, -1);
-  return launched(
-      record, do_reduce_scatter(std::move(output), std::move(input), record));
+  return launched(record, [&] {
+    return do_reduce_scatter(std::move(output), std::move(input), record);
+  });
 }
 
 WorkPtr Communicator::all_gather(torch::Tensor output, torch::Tensor input) {
@@ -112,13 +139,15 @@ WorkPtr Communicator::all_gather(torch::Tensor output, torch::Tensor input) {
       output.numel(),
       size_);
   const auto record = begin(Collective::kAllGather, output, -1);
-  return launched(
-      record, do_all_gather(std::move(output), std::move(input), record));
+  return launched(record, [&] {
+    return do_all_gather(std::move(output), std::move(input), record);
+  });
 }
 
 WorkPtr Communicator::broadcast(torch::Tensor tensor, int root) {
   const auto record = begin(Collective::kBroadcast, tensor, root);
-  return launched(record, do_broadcast(std::move(tensor), root, record));
+  return launched(
+      record, [&] { return do_broadcast(std::move(tensor), root, record); });
 }
 
 WorkPtr Communicator::all_to_all(torch::Tensor output, torch::Tensor input) {
@@ -130,23 +159,27 @@ WorkPtr Communicator::all_to_all(torch::Tensor output, torch::Tensor input) {
       output.numel(),
       size_);
   const auto record = begin(Collective::kAllToAll, input, -1);
-  return launched(
-      record, do_all_to_all(std::move(output), std::move(input), record));
+  return launched(record, [&] {
+    return do_all_to_all(std::move(output), std::move(input), record);
+  });
 }
 
 WorkPtr Communicator::send(torch::Tensor tensor, int destination, int tag) {
   const auto record = begin(Collective::kSend, tensor, destination);
-  return launched(record, do_send(std::move(tensor), destination, tag, record));
+  return launched(record, [&] {
+    return do_send(std::move(tensor), destination, tag, record);
+  });
 }
 
 WorkPtr Communicator::recv(torch::Tensor tensor, int source, int tag) {
   const auto record = begin(Collective::kRecv, tensor, source);
-  return launched(record, do_recv(std::move(tensor), source, tag, record));
+  return launched(
+      record, [&] { return do_recv(std::move(tensor), source, tag, record); });
 }
 
 void Communicator::barrier() {
   const auto record = begin(Collective::kBarrier, torch::Tensor(), -1);
-  launched(record, do_barrier(record))->wait();
+  launched(record, [&] { return do_barrier(record); })->wait();
 }
 
 std::vector<CollectiveRecord> Communicator::records() const {

@@ -74,6 +74,9 @@ class Work {
 };
 using WorkPtr = std::shared_ptr<Work>;
 
+// A Work that has ended already.
+WorkPtr make_completed_work();
+
 struct CommunicatorOptions {
   std::string name = "world";  // appears in every error
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};
@@ -155,7 +158,8 @@ class Communicator {
   virtual void check_signature(const CollectiveRecord& record) = 0;
 
   CollectiveRecord begin(Collective op, const torch::Tensor& tensor, int peer);
-  WorkPtr launched(const CollectiveRecord& record, WorkPtr work);
+  template <typename Launch>
+  WorkPtr launched(const CollectiveRecord& record, const Launch& launch);
 
   int rank_;
   int size_;

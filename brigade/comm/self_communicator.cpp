@@ -3,21 +3,9 @@
 #include <map>
 
 #include "brigade/base/check.h"
-#include "brigade/base/clock.h"
 
 namespace brigade {
 namespace {
-
-class CompletedWork : public Work {
- public:
-  CompletedWork() : finished_ns_(steady_now_ns()) {}
-  void wait() override {}
-  bool is_completed() override { return true; }
-  int64_t finished_ns() override { return finished_ns_; }
-
- private:
-  int64_t finished_ns_;
-};
 
 class SelfCommunicator : public Communicator {
  public:
@@ -61,7 +49,7 @@ class SelfCommunicator : public Communicator {
   WorkPtr do_barrier(Record) override { return done(); }
   void check_signature(Record) override {}
 
-  static WorkPtr done() { return std::make_shared<CompletedWork>(); }
+  static WorkPtr done() { return make_completed_work(); }
   static WorkPtr copied(torch::Tensor& out, const torch::Tensor& in) {
     const torch::NoGradGuard no_grad;
     if (out.data_ptr() != in.data_ptr())
