@@ -1,0 +1,65 @@
+// Who this process is among the processes of a run: read once at start from
+// what torchrun, Open MPI's mpirun, Slurm's srun or our own supervisor put into
+// the environment, else one rank on its own.
+//
+// No libtorch. The environment comes in as a function, so that tests pass a
+// map; only cli/ passes the real one.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace brigade {
+
+// How the ranks find one another. For one machine a file, which opens no port.
+struct StoreAddress {
+  enum class Kind { kFile, kTcp };
+  Kind kind = Kind::kFile;
+  std::filesystem::path file;  // kFile: in a folder that only the user can open
+  std::string host;            // kTcp
+  int port = 0;                // kTcp
+  // kTcp: the launcher already serves the store (torchrun's agent), so that
+  // rank 0 connects like the others instead of listening.
+  bool is_served = false;
+  bool operator==(const StoreAddress&) const = default;
+};
+
+struct LaunchEnvironment {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  int local_world_size = 1;
+  // "brigade", "torchrun", "mpirun", "srun" or "single".
+  std::string launcher = "single";
+  StoreAddress store;
+  // How often the launcher has restarted these ranks. Key prefixes of the
+  // store must hold it, since a store may survive a restart.
+  int restart_count = 0;
+  // The job's name where there is one (torchrun's run id, Slurm's job id, ...).
+  std::string job_id;
+  // Our supervisor's standard error is a terminal, so that progress bars make
+  // sense although this rank writes into a pipe.
+  bool is_terminal = false;
+  // True in exactly one process of each machine.
+  bool is_local_leader() const { return local_rank == 0; }
+};
+
+using GetEnv = std::function<std::optional<std::string>(std::string_view name)>;
+
+// Throws ConfigError naming the variables and their values where they
+// contradict one another or one is missing (MASTER_ADDR on several machines).
+// For a file store below the temporary folder, makes the private folder.
+LaunchEnvironment read_environment(const GetEnv& getenv);
+
+// The process's own environment.
+GetEnv process_environment();
+
+// The first machine of Slurm's compressed list: "node[03-05,9],x" -> "node03".
+// Throws ConfigError on a list that is not one.
+std::string first_slurm_host(std::string_view node_list);
+
+}  // namespace brigade
