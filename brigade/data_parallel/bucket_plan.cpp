@@ -1,0 +1,127 @@
+#include "brigade/data_parallel/bucket_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "brigade/base/check.h"
+
+namespace brigade {
+namespace {
+
+int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// A bucket being filled, and where in the order its last parameter stands.
+struct OpenBucket {
+  PlannedBucket bucket;
+  size_t last_position = 0;
+};
+
+}  // namespace
+
+const char* to_string(BucketOrder order) {
+  switch (order) {
+    case BucketOrder::kRegistration:
+      return "registration";
+    case BucketOrder::kReverse:
+      return "reverse";
+    case BucketOrder::kObserved:
+      return "observed";
+  }
+  return "unknown";
+}
+
+std::vector<int> initial_order(BucketOrder order, int params) {
+  std::vector<int> result(static_cast<size_t>(params));
+  std::iota(result.begin(), result.end(), 0);
+  if (order != BucketOrder::kRegistration)
+    std::reverse(result.begin(), result.end());
+  return result;
+}
+
+BucketPlan plan_buckets(
+    std::span<const BucketParam> params,
+    std::span<const int> order,
+    const BucketPlanOptions& options) {
+  BRIGADE_ASSERT(
+      order.size() == params.size(),
+      "an order of {} for {} parameters",
+      order.size(),
+      params.size());
+  BRIGADE_ASSERT(options.ranks > 0 && options.alignment_numel > 0);
+  const int64_t end_multiple =
+      std::lcm(options.alignment_numel, static_cast<int64_t>(options.ranks));
+
+  std::vector<OpenBucket> closed;
+  std::map<std::string, OpenBucket> open;  // by dtype
+  const auto close = [&](OpenBucket&& filled) {
+    filled.bucket.numel = round_up(filled.bucket.numel, end_multiple);
+    closed.push_back(std::move(filled));
+  };
+
+  for (size_t position = 0; position < order.size(); ++position) {
+    const int index = order[position];
+    const BucketParam& param = params[static_cast<size_t>(index)];
+    OpenBucket& filling = open[param.dtype];
+    int64_t offset = round_up(filling.bucket.numel, options.alignment_numel);
+    const int64_t capacity_bytes =
+        closed.empty() ? options.first_bucket_bytes : options.capacity_bytes;
+    const int64_t bytes = (offset + param.numel) * param.grad_element_bytes;
+    if (!filling.bucket.slots.empty() && bytes > capacity_bytes) {
+      close(std::exchange(filling, {}));
+      offset = 0;
+    }
+    filling.bucket.dtype = param.dtype;
+    filling.bucket.grad_element_bytes = param.grad_element_bytes;
+    filling.bucket.slots.push_back({index, offset, param.numel});
+    filling.bucket.numel = offset + param.numel;
+    filling.last_position = position;
+  }
+  for (auto& [dtype, filling] : open)
+    close(std::move(filling));
+
+  std::sort(closed.begin(), closed.end(), [](const auto& a, const auto& b) {
+    return a.last_position < b.last_position;
+  });
+  BucketPlan plan;
+  plan.buckets.reserve(closed.size());
+  for (OpenBucket& filled : closed)
+    plan.buckets.push_back(std::move(filled.bucket));
+  return plan;
+}
+
+std::string BucketPlan::table(std::span<const BucketParam> params) const {
+  std::string text = fmt::format(
+      "{:>6}  {:>9}  {:>12}  {:>6}  {:<10}  {}\n",
+      "bucket",
+      "MiB",
+      "elements",
+      "params",
+      "dtype",
+      "from ... to");
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    const PlannedBucket& bucket = buckets[i];
+    const auto name = [&](const BucketSlot& slot) {
+      return params[static_cast<size_t>(slot.param)].name;
+    };
+    std::string range = name(bucket.slots.front());
+    if (bucket.slots.size() > 1)
+      range += " ... " + name(bucket.slots.back());
+    text += fmt::format(
+        "{:>6}  {:>9.2f}  {:>12}  {:>6}  {:<10}  {}\n",
+        i,
+        static_cast<double>(bucket.bytes()) / static_cast<double>(MiB),
+        bucket.numel,
+        bucket.slots.size(),
+        bucket.dtype,
+        range);
+  }
+  return text;
+}
+
+}  // namespace brigade

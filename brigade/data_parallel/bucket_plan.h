@@ -1,0 +1,78 @@
+// Which gradient lies in which bucket, and where: decided by a pure function,
+// carried out by BucketedGradSync.
+//
+// PURE: no libtorch, no process, no clock.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "brigade/base/units.h"
+
+namespace brigade {
+
+// What planning needs to know of a parameter.
+struct BucketParam {
+  std::string name;
+  int64_t numel = 0;
+  std::string dtype = "Float";     // a bucket holds parameters of one dtype
+  int64_t grad_element_bytes = 4;  // of main_grad: 4 for fp32
+};
+
+enum class BucketOrder {
+  kRegistration,  // as modules register them; what picotron does
+  kReverse,       // about the order in which backward reaches them
+  kObserved,      // kReverse in the first step, then the order seen in it
+};
+const char* to_string(BucketOrder order);
+
+struct BucketPlanOptions {
+  int64_t capacity_bytes = 25 * MiB;
+  // A small first bucket starts communication early.
+  int64_t first_bucket_bytes = 1 * MiB;
+  int64_t alignment_numel = 64;  // of every parameter's offset
+  // A bucket's numel is a multiple of this many ranks, so that a reduce-scatter
+  // over them divides evenly.
+  int ranks = 1;
+};
+
+struct BucketSlot {
+  int param = 0;  // index into the parameters
+  int64_t offset_numel = 0;
+  int64_t numel = 0;
+  bool operator==(const BucketSlot&) const = default;
+};
+
+struct PlannedBucket {
+  std::string dtype;
+  int64_t grad_element_bytes = 4;
+  int64_t numel = 0;  // padding included
+  std::vector<BucketSlot> slots;
+  int64_t bytes() const { return numel * grad_element_bytes; }
+  bool operator==(const PlannedBucket&) const = default;
+};
+
+// Buckets in launch order: the order in which their last parameter comes.
+// Every rank launches them in this order, whatever order they fill in.
+struct BucketPlan {
+  std::vector<PlannedBucket> buckets;
+  bool operator==(const BucketPlan&) const = default;
+  // One line a bucket: what --dry-run prints.
+  std::string table(std::span<const BucketParam> params) const;
+};
+
+// The parameters' indices in the order in which gradients are expected;
+// kObserved starts as kReverse.
+std::vector<int> initial_order(BucketOrder order, int params);
+
+// Fills buckets greedily in the given order; `order` is a permutation of the
+// parameters' indices. A parameter larger than the capacity is a bucket of its
+// own.
+BucketPlan plan_buckets(
+    std::span<const BucketParam> params,
+    std::span<const int> order,
+    const BucketPlanOptions& options);
+
+}  // namespace brigade
