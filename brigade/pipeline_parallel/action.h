@@ -1,0 +1,49 @@
+// One step of a pipeline's rank: what, on which stage, for which micro-batch.
+//
+// A stage is a contiguous part of the model, counted over the whole pipeline:
+// with v virtual stages a rank there are S = ranks * v of them, and stage s
+// lies on rank s % ranks.
+//
+// PURE.
+#pragma once
+
+#include <string>
+
+namespace brigade {
+
+enum class ActionKind {
+  // Computation.
+  kForward,
+  kBackward,        // both halves in one go
+  kBackwardInput,   // the gradient of the stage's input
+  kBackwardWeight,  // the gradients of its weights
+  // Communication; `stage` is the one that sends or receives. Activations go
+  // from stage s to s + 1, gradients from s to s - 1.
+  kSendActivation,
+  kRecvActivation,
+  kSendGradient,
+  kRecvGradient,
+  // The data-parallel reduction of the stage's gradients may start: they are
+  // complete (after the last kBackwardWeight), or become so during the
+  // kBackward that follows. No micro-batch.
+  kReduceGradients,
+};
+
+struct Action {
+  ActionKind kind = ActionKind::kForward;
+  int stage = 0;
+  int micro_batch = 0;
+  bool operator==(const Action&) const = default;
+};
+
+bool is_computation(ActionKind kind);
+bool is_communication(ActionKind kind);  // a send or a receive
+bool is_send(ActionKind kind);
+bool is_activation(ActionKind kind);  // its send or its receive
+
+// "forward", "send_activation", ...
+const char* to_string(ActionKind kind);
+// "forward of micro-batch 3 on stage 1"
+std::string describe(const Action& action);
+
+}  // namespace brigade
