@@ -19,9 +19,11 @@ namespace brigade {
 struct StoreAddress {
   enum class Kind { kFile, kTcp };
   Kind kind = Kind::kFile;
-  std::filesystem::path file;  // kFile: in a folder that only the user can open
-  std::string host;            // kTcp
-  int port = 0;                // kTcp
+  // kFile: in a folder that only the user can open; empty for a world of one
+  // rank, which needs no store.
+  std::filesystem::path file;
+  std::string host;  // kTcp
+  int port = 0;      // kTcp
   // kTcp: the launcher already serves the store (torchrun's agent), so that
   // rank 0 connects like the others instead of listening.
   bool is_served = false;
@@ -41,6 +43,9 @@ struct LaunchEnvironment {
   int restart_count = 0;
   // The job's name where there is one (torchrun's run id, Slurm's job id, ...).
   std::string job_id;
+  // Where this rank tells our supervisor its step and its last words
+  // (launch/rank_report.h); empty under other launchers.
+  std::filesystem::path report_file;
   // Our supervisor's standard error is a terminal, so that progress bars make
   // sense although this rank writes into a pipe.
   bool is_terminal = false;
@@ -57,9 +62,5 @@ LaunchEnvironment read_environment(const GetEnv& getenv);
 
 // The process's own environment.
 GetEnv process_environment();
-
-// The first machine of Slurm's compressed list: "node[03-05,9],x" -> "node03".
-// Throws ConfigError on a list that is not one.
-std::string first_slurm_host(std::string_view node_list);
 
 }  // namespace brigade

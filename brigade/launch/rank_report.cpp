@@ -1,0 +1,97 @@
+#include "brigade/launch/rank_report.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <new>
+
+#include "brigade/base/error.h"
+
+namespace brigade {
+
+// A new file is zeros: no step (steps are stored plus one), no failure.
+struct RankReport::Contents {
+  std::atomic<int64_t> step_plus_one;
+  std::atomic<int64_t> failed_ns;  // written last: the reason is whole then
+  int64_t reason_bytes;
+  char reason[16384];
+};
+
+RankReport::RankReport(const std::filesystem::path& path) {
+  static_assert(std::atomic<int64_t>::is_always_lock_free);
+  if (path.empty())
+    return;
+  const int descriptor =
+      ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  void* memory = MAP_FAILED;
+  if (descriptor >= 0 && ::ftruncate(descriptor, sizeof(Contents)) == 0) {
+    memory = ::mmap(
+        nullptr,
+        sizeof(Contents),
+        PROT_READ | PROT_WRITE,
+        MAP_SHARED,
+        descriptor,
+        0);
+  }
+  const int error = errno;
+  if (descriptor >= 0)
+    ::close(descriptor);
+  if (memory == MAP_FAILED) {
+    throw StorageError(fmt::format(
+        "[launch] cannot map the rank's report '{}': {}",
+        path.string(),
+        std::strerror(error)));
+  }
+  contents_ = static_cast<Contents*>(memory);
+}
+
+RankReport::~RankReport() {
+  if (contents_ != nullptr)
+    ::munmap(contents_, sizeof(Contents));
+}
+
+void RankReport::set_step(int64_t step) {
+  if (contents_ != nullptr)
+    contents_->step_plus_one.store(step + 1, std::memory_order_relaxed);
+}
+
+int64_t RankReport::step() const {
+  if (contents_ == nullptr)
+    return -1;
+  return contents_->step_plus_one.load(std::memory_order_relaxed) - 1;
+}
+
+void RankReport::set_failure(std::string_view reason) {
+  if (contents_ == nullptr || failed_ns() != 0)
+    return;
+  const size_t count = std::min(reason.size(), sizeof(contents_->reason));
+  std::memcpy(contents_->reason, reason.data(), count);
+  contents_->reason_bytes = static_cast<int64_t>(count);
+  contents_->failed_ns.store(
+      std::chrono::steady_clock::now().time_since_epoch().count(),
+      std::memory_order_release);
+}
+
+std::string RankReport::failure() const {
+  if (failed_ns() == 0)
+    return "";
+  // The rank is another program and may have written anything.
+  const auto count = std::clamp<int64_t>(
+      contents_->reason_bytes, 0, sizeof(contents_->reason));
+  return {contents_->reason, static_cast<size_t>(count)};
+}
+
+int64_t RankReport::failed_ns() const {
+  return contents_ == nullptr
+             ? 0
+             : contents_->failed_ns.load(std::memory_order_acquire);
+}
+
+}  // namespace brigade

@@ -1,0 +1,40 @@
+// What a rank tells its supervisor: the step it is at and, when it fails, why.
+// A small file that both map, so that it outlives a rank killed with -9.
+//
+// The rank writes (from any one thread), the supervisor reads.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace brigade {
+
+class RankReport {
+ public:
+  // An empty path (no supervisor listens) makes a report that goes nowhere.
+  // Creates the file if it is not there. Throws StorageError.
+  explicit RankReport(const std::filesystem::path& path);
+  ~RankReport();
+  RankReport(const RankReport&) = delete;
+  RankReport& operator=(const RankReport&) = delete;
+
+  bool is_read_by_supervisor() const { return contents_ != nullptr; }
+
+  // One store to memory: cheap enough for every step.
+  void set_step(int64_t step);
+  int64_t step() const;  // -1: not told
+
+  // The first failure stays; what does not fit is cut.
+  void set_failure(std::string_view reason);
+  std::string failure() const;  // "": none
+  // CLOCK_MONOTONIC nanoseconds at which the failure was told; 0: none.
+  int64_t failed_ns() const;
+
+ private:
+  struct Contents;
+  Contents* contents_ = nullptr;
+};
+
+}  // namespace brigade
