@@ -1,0 +1,46 @@
+// AdamW (Loshchilov and Hutter 2017, "Decoupled Weight Decay Regularization")
+// on flat buffers, in one pass over memory, with the arithmetic of
+// torch.optim.AdamW:
+//   w *= 1 - lr * weight_decay
+//   m  = beta1 * m + (1 - beta1) * g;  v = beta2 * v + (1 - beta2) * g^2
+//   w -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+
+namespace brigade::ops {
+
+using torch::Tensor;
+
+struct AdamWStep {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.01;
+  int64_t step = 1;         // t, from 1
+  double grad_scale = 1.0;  // multiplies g: clipping, 1 / tokens
+};
+
+enum class AfterRead { kKeep, kZero };
+
+// Flat, contiguous, of equal numel. main_grad, master, exp_avg, exp_avg_sq are
+// float32; weight is bf16, or float32 (then it may be master itself). kZero
+// clears main_grad after it was read.
+void adamw_step(
+    const AdamWStep& step,
+    Tensor main_grad,
+    Tensor master,
+    Tensor exp_avg,
+    Tensor exp_avg_sq,
+    Tensor weight,
+    AfterRead after_read = AfterRead::kKeep);
+
+// The sum of the squares of a contiguous float32 tensor, in double, in one
+// pass. The same bits for any number of threads. Not finite exactly when an
+// element is not finite.
+double sum_of_squares(const Tensor& values);
+
+}  // namespace brigade::ops

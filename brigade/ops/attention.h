@@ -1,0 +1,96 @@
+// Scaled dot-product attention with grouped queries, blockwise (Dao et al.
+// 2022, "FlashAttention"): no T x T matrix, blocks that the mask hides are
+// skipped, keys and values are never expanded to the query heads.
+//
+// The mask is a rule on positions, so that one function serves training, a KV
+// cache and ring attention: query at position p sees key at position s when
+//   s <= p                (causal)
+//   s >  p - window       (sliding window)
+//   s >= document_start   (attention reset)
+// A query that sees no key yields out = 0 and lse = -infinity.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "brigade/ops/rotary.h"
+
+namespace brigade::ops {
+
+// numel tokens at positions begin, begin + 1, ...
+struct PositionRange {
+  int64_t begin = 0;
+  int64_t numel = 0;
+  bool operator==(const PositionRange&) const = default;
+};
+
+struct AttentionOptions {
+  std::optional<double> scale;  // default: 1 / sqrt(D)
+  bool causal = true;
+  // Tokens that a query sees, itself included (Mistral); needs causal.
+  std::optional<int64_t> sliding_window;
+  // Positions of the queries and of the keys, in order, ascending, without
+  // overlap. Empty: 0, 1, ... A KV cache holding n tokens: queries {{n, T}}.
+  // Ring attention's zigzag: {{r * c, c}, {(2 * cp - 1 - r) * c, c}}.
+  std::vector<PositionRange> query_positions;
+  std::vector<PositionRange> key_positions;
+  // int64 [B, Tq], the position at which each query's document begins; needs
+  // causal. Undefined: one document.
+  Tensor document_starts;
+  // Rotates q and k while they are loaded (and their gradients while they are
+  // stored), instead of a pass of rotary() over memory. The tables hold a row
+  // for each query and for each key; without key_rotary, query_rotary serves
+  // both (Tq == Tk).
+  std::optional<RotaryTable> query_rotary;
+  std::optional<RotaryTable> key_rotary;
+  // dtype of out, and of dq, dk and dv in backward; default: q's. Ring
+  // attention takes partial results in float32 and rounds once.
+  std::optional<torch::ScalarType> out_dtype;
+};
+
+struct AttentionResult {
+  Tensor out;  // [B, Tq, H, D]
+  Tensor lse;  // [B, H, Tq], float32: log of the sum of exp of the scores
+};
+
+struct AttentionGradients {
+  Tensor dq;  // [B, Tq, H, D]
+  Tensor dk;  // [B, Tk, Hkv, D]
+  Tensor dv;  // [B, Tk, Hkv, D]
+};
+
+// q: [B, Tq, H, D]; k, v: [B, Tk, Hkv, D], Hkv divides H, D up to 256, the last
+// dim dense; bf16 or float32. Differentiable through out. Where q, k and v lie
+// side by side in one fused buffer, their gradients do too, in the same order.
+AttentionResult attention(
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    const AttentionOptions& options = {});
+
+// The two halves, outside autograd, for ring attention: partial results over
+// some keys merge by lse; the backward of each part takes the lse and the delta
+// of the whole.
+AttentionResult attention_forward(
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    const AttentionOptions& options);
+
+// sum over D of dout * out, float32 [B, H, Tq].
+Tensor attention_delta(const Tensor& dout, const Tensor& out);
+
+// dout: [B, Tq, H, D]; lse, delta: float32 [B, H, Tq].
+AttentionGradients attention_backward(
+    const Tensor& dout,
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    const Tensor& lse,
+    const Tensor& delta,
+    const AttentionOptions& options);
+
+}  // namespace brigade::ops

@@ -1,0 +1,54 @@
+// Cross-entropy fused with the head: loss = -sum log softmax(hidden weight^T)
+// [target]. Logits exist for a chunk of rows at a time, and the gradient is
+// computed in the same pass (as in Liger Kernel's fused linear cross-entropy),
+// so the whole [N, V] matrix never does.
+//
+// Vocab-parallel: each rank holds rows [vocab_begin, vocab_begin + V) of the
+// weight and the functions below reduce over the group; every rank gets the
+// whole loss. The hidden's gradient is this rank's part: whoever put hidden on
+// every rank sums it (the copy region of tensor parallel).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "brigade/ops/weight_grad.h"
+
+namespace brigade::ops {
+
+struct CrossEntropyOptions {
+  int64_t ignore_index = -100;  // a target that has no loss
+  int64_t row_chunk = 0;        // tokens a chunk; 0: chosen by size
+  WeightGrad weight_grad = WeightGrad::kReturn;
+  // The gradient that backward will receive for the loss, where the caller
+  // knows it (a trainer that folds 1 / tokens into the optimizer: 1.0). With
+  // kAccumulate the weight's gradient is then added to weight.grad() during
+  // forward, inside the products; without, a copy of [V, C] is kept until
+  // backward. An incoming gradient that differs is an error.
+  std::optional<double> known_gradient;
+
+  int64_t vocab_begin = 0;  // first vocabulary entry of this weight
+  // Rows of the weight that are vocabulary; those after it are padding and get
+  // no probability. Default: all.
+  std::optional<int64_t> valid_rows;
+  // Entries of the whole vocabulary, for the check of targets. Default:
+  // vocab_begin + valid_rows, right for a group of one.
+  std::optional<int64_t> vocab_size;
+  // In place over the vocab-parallel group; both empty: a group of one.
+  // Called once a chunk with float32 tensors [rows] and [2, rows].
+  std::function<void(Tensor& maxima)> reduce_max;
+  std::function<void(Tensor& sums)> reduce_sum;
+};
+
+// hidden: [N, C]; weight: [V, C]; targets: int64 [N]. Returns the sum of the
+// losses over the tokens, a float32 scalar, differentiable with respect to
+// hidden and weight. Does no gradient work under NoGradGuard. Throws DataError
+// naming a target outside the vocabulary and its row.
+Tensor linear_cross_entropy(
+    const Tensor& hidden,
+    const Tensor& weight,
+    const Tensor& targets,
+    const CrossEntropyOptions& options = {});
+
+}  // namespace brigade::ops

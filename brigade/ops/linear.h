@@ -1,0 +1,67 @@
+// y = x weight^T + bias, with the weight's gradient added straight into fp32
+// main_grad inside the product (see weight_grad.h), and several linears on one
+// input as one product.
+#pragma once
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "brigade/ops/weight_grad.h"
+
+namespace brigade::ops {
+
+struct LinearOptions {
+  WeightGrad weight_grad = WeightGrad::kReturn;
+  // Called in backward with the input's gradient, before the weight's gradient
+  // is computed; what it returns is called after that. Tensor parallel starts
+  // an all-reduce in the first and waits for it in the second. Both may be
+  // empty.
+  std::function<std::function<void()>(Tensor input_grad)> on_input_grad;
+  // If set, backward hands the computation of the weight's (and the bias's)
+  // gradient to this function instead of doing it: the zero-bubble pipeline
+  // runs it later. Needs kAccumulate. The parameter's AccumulateGrad fires
+  // during backward, before the gradient is there: whoever defers marks the
+  // parameter ready.
+  std::function<void(std::function<void()> compute)> defer_weight_grad;
+};
+
+// x: [.., in]; weight: [out, in]; bias: [out] or undefined. Returns [.., out].
+Tensor linear(
+    const Tensor& x,
+    const Tensor& weight,
+    const Tensor& bias,
+    const LinearOptions& options);
+Tensor linear(
+    const Tensor& x,
+    const Tensor& weight,
+    const Tensor& bias = {},
+    WeightGrad weight_grad = WeightGrad::kReturn);
+
+// Linears on the same input: weights[i]: [out_i, in]; biases is empty or has
+// one entry (possibly undefined) a weight. Returns one [.., out_i] a weight.
+// Weights that lie next to each other in memory, forwards or backwards (the
+// data parallel's flat buffer stores parameters in reverse), make one product;
+// the outputs are then slices of one buffer, each dense in its last dim only.
+std::vector<Tensor> linear_group(
+    const Tensor& x,
+    const std::vector<Tensor>& weights,
+    const std::vector<Tensor>& biases,
+    const LinearOptions& options);
+std::vector<Tensor> linear_group(
+    const Tensor& x,
+    const std::vector<Tensor>& weights,
+    const std::vector<Tensor>& biases = {},
+    WeightGrad weight_grad = WeightGrad::kReturn);
+
+// The products alone, outside autograd.
+// output_grad: [.., out]; returns [.., in].
+Tensor linear_backward_input(const Tensor& output_grad, const Tensor& weight);
+// Adds output_grad^T x to weight_grad: [out, in], contiguous, float32 (or of
+// x's dtype).
+void linear_backward_weight(
+    const Tensor& output_grad,
+    const Tensor& x,
+    Tensor weight_grad);
+
+}  // namespace brigade::ops

@@ -1,0 +1,58 @@
+// The plain twin of each op: a few lines of torch operations, differentiated by
+// torch, in any dtype (double included). The oracle of the tests, and what runs
+// on devices and dtypes that have no kernel of their own.
+#pragma once
+
+#include <utility>
+
+#include "brigade/ops/adamw.h"
+#include "brigade/ops/attention.h"
+
+namespace brigade::ops::plain {
+
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps);
+std::pair<Tensor, Tensor> add_rms_norm(
+    const Tensor& x,
+    const Tensor& residual,
+    const Tensor& weight,
+    double eps);
+std::pair<Tensor, Tensor>
+rotary(const Tensor& q, const Tensor& k, const RotaryTable& table);
+Tensor swiglu(const Tensor& gate, const Tensor& up);
+// Makes the T x T matrix.
+AttentionResult attention(
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    const AttentionOptions& options);
+AttentionGradients attention_backward(
+    const Tensor& dout,
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    const Tensor& lse,
+    const Tensor& delta,
+    const AttentionOptions& options);
+// Makes all logits. hidden: [N, C]; weight: [V, C]; targets: int64 [N].
+Tensor linear_cross_entropy(
+    const Tensor& hidden,
+    const Tensor& weight,
+    const Tensor& targets,
+    int64_t ignore_index = -100);
+void adamw_step(
+    const AdamWStep& step,
+    Tensor main_grad,
+    Tensor master,
+    Tensor exp_avg,
+    Tensor exp_avg_sq,
+    Tensor weight,
+    AfterRead after_read);
+double sum_of_squares(const Tensor& values);
+
+// Which queries see which keys: bool [B or 1, Tq, Tk].
+Tensor attention_mask(
+    int64_t query_numel,
+    int64_t key_numel,
+    const AttentionOptions& options);
+
+}  // namespace brigade::ops::plain

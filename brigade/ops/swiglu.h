@@ -1,0 +1,20 @@
+// SwiGLU (Shazeer 2020, "GLU Variants Improve Transformer"):
+//   y = silu(gate) * up,  silu(x) = x / (1 + exp(-x))
+// bf16 or float32, computed in float32, rounded once.
+#pragma once
+
+#include <torch/types.h>
+
+namespace brigade::ops {
+
+using torch::Tensor;
+
+// gate, up: [.., F], each dense in its last dim; both may be halves of one
+// fused [.., 2F] buffer, in either order: then the gradients come as halves of
+// one buffer in the same order. Returns [.., F], contiguous.
+Tensor swiglu(const Tensor& gate, const Tensor& up);
+
+// gate_up: [.., 2F], the gate first.
+Tensor swiglu(const Tensor& gate_up);
+
+}  // namespace brigade::ops
