@@ -1,0 +1,53 @@
+// What `brigade prepare` knew about a dataset, in PREFIX.json beside it, so
+// that training finds the vocabulary and generation the tokenizer.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace brigade {
+
+// One input file and what came out of it.
+struct DatasetSource {
+  std::string path;
+  uint64_t text_bytes = 0;  // uncompressed
+  uint64_t documents = 0;
+  bool operator==(const DatasetSource&) const = default;
+};
+
+struct DatasetInfo {
+  int64_t vocab_size = 0;
+  // What load_tokenizer() takes: "bytes", or the path of the copy beside the
+  // dataset (in the file: relative to the dataset's folder).
+  std::string tokenizer;
+  std::optional<int32_t> eos_id;  // appended to each document, if it was
+  uint64_t num_tokens = 0;
+  uint64_t num_documents = 0;
+  std::string token_type;  // "uint16"
+  std::vector<DatasetSource> sources;
+  bool operator==(const DatasetInfo&) const = default;
+};
+
+// PREFIX of PREFIX, PREFIX.bin or PREFIX.idx.
+std::filesystem::path dataset_prefix(const std::filesystem::path& path);
+
+// PREFIX.json; std::nullopt if there is none. Throws DataError, naming the file
+// and the JSON pointer, if it is damaged.
+std::optional<DatasetInfo> read_dataset_info(
+    const std::filesystem::path& prefix);
+
+// Throws StorageError.
+void write_dataset_info(
+    const std::filesystem::path& prefix,
+    const DatasetInfo& info);
+
+// Throws ConfigError when the dataset's vocabulary is larger than the model's.
+void require_vocabulary(
+    const DatasetInfo& info,
+    int64_t model_vocab_size,
+    const std::filesystem::path& prefix);
+
+}  // namespace brigade

@@ -1,0 +1,132 @@
+#include "brigade/data/loader.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "brigade/base/check.h"
+
+namespace brigade {
+
+Loader::Loader(
+    std::shared_ptr<const SampleSource> source,
+    const LoaderOptions& options)
+    : source_(std::move(source)), options_(options) {
+  BRIGADE_ASSERT(options_.queue_capacity > 0);
+  BRIGADE_ASSERT(options_.layout.global_batch_size() > 0);
+  start(0);
+}
+
+Loader::~Loader() {
+  stop();
+}
+
+void Loader::start(uint64_t step) {
+  thread_ = std::thread([this, step] { run(step); });
+}
+
+void Loader::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Loader::seek(uint64_t step) {
+  stop();
+  queue_.clear();
+  exception_ = nullptr;
+  stopping_ = false;
+  start(step);
+}
+
+Batch Loader::next() {
+  const auto begin = std::chrono::steady_clock::now();
+  std::unique_lock lock(mutex_);
+  // Batches that were ready before the failure are still good.
+  changed_.wait(lock, [&] { return !queue_.empty() || exception_; });
+  waited_ms_ += std::chrono::duration<double, std::milli>(
+                    std::chrono::steady_clock::now() - begin)
+                    .count();
+  if (queue_.empty())
+    std::rethrow_exception(exception_);
+  Batch batch = std::move(queue_.front());
+  queue_.pop_front();
+  lock.unlock();
+  changed_.notify_all();
+  return batch;
+}
+
+void Loader::run(uint64_t step) {
+  const auto capacity = static_cast<size_t>(options_.queue_capacity);
+  int64_t micro_batch = 0;
+  while (true) {
+    Batch batch;
+    std::exception_ptr exception;
+    try {
+      batch = prepare(step, micro_batch);
+    } catch (...) {
+      exception = std::current_exception();
+    }
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(
+          lock, [&] { return stopping_ || queue_.size() < capacity; });
+      if (stopping_)
+        return;
+      if (exception)
+        exception_ = exception;
+      else
+        queue_.push_back(std::move(batch));
+    }
+    changed_.notify_all();
+    if (exception)
+      return;
+    if (++micro_batch == options_.layout.accumulation_steps) {
+      micro_batch = 0;
+      ++step;
+    }
+  }
+}
+
+Batch Loader::prepare(uint64_t step, int64_t micro_batch) const {
+  const int64_t rows = options_.layout.micro_batch_size;
+  const int64_t seq_length = source_->seq_length();
+  Batch batch{
+      .rows = rows,
+      .seq_length = seq_length,
+      .step = step,
+      .micro_batch = micro_batch};
+  const auto numel = static_cast<size_t>(rows * seq_length);
+  batch.inputs.reserve(numel);
+  batch.targets.reserve(numel);
+  std::vector<int64_t> window(static_cast<size_t>(seq_length) + 1);
+  for (int64_t row = 0; row < rows; ++row) {
+    const uint64_t sample =
+        sample_index(options_.layout, step, micro_batch, row);
+    source_->read(sample, window);
+    batch.inputs.insert(batch.inputs.end(), window.begin(), window.end() - 1);
+    batch.targets.insert(batch.targets.end(), window.begin() + 1, window.end());
+    if (options_.reset_attention)
+      add_documents(sample, batch);
+  }
+  return batch;
+}
+
+void Loader::add_documents(uint64_t sample, Batch& batch) const {
+  std::vector<int64_t> starts;
+  source_->document_starts(sample, starts);
+  starts.push_back(batch.seq_length);
+  int64_t begin = 0;
+  for (size_t document = 0; document < starts.size(); ++document) {
+    for (int64_t position = begin; position < starts[document]; ++position) {
+      batch.document_ids.push_back(static_cast<int64_t>(document));
+      batch.position_ids.push_back(position - begin);
+    }
+    begin = starts[document];
+  }
+}
+
+}  // namespace brigade

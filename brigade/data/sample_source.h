@@ -1,0 +1,66 @@
+// What sample g of the run holds: tokens, and where documents begin in them.
+// A pure function of g, whatever the layout; safe to call from any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "brigade/data/batch_sampler.h"
+#include "brigade/data/token_dataset.h"
+
+namespace brigade {
+
+class SampleSource {
+ public:
+  virtual ~SampleSource() = default;
+
+  virtual int64_t seq_length() const = 0;  // T
+
+  // Samples in one epoch; sample g + samples_per_epoch() is in the next. For a
+  // mixture: those after which every part was seen at least once.
+  virtual uint64_t samples_per_epoch() const = 0;
+
+  // The T + 1 tokens of sample g: inputs are the first T, targets the last T.
+  // Throws DataError for a token id outside the vocabulary.
+  virtual void read(uint64_t sample, std::span<int64_t> window) const = 0;
+
+  // The positions in (0, T) of sample g's inputs at which a document begins,
+  // ascending.
+  virtual void document_starts(uint64_t sample, std::vector<int64_t>& starts)
+      const = 0;
+};
+
+// The windows of one dataset, in a BatchSampler's order.
+class WindowSource : public SampleSource {
+ public:
+  // Precondition: sampler's windows lie within the dataset.
+  WindowSource(
+      std::shared_ptr<const TokenDataset> dataset,
+      int64_t seq_length,
+      const BatchSamplerOptions& sampler)
+      : dataset_(std::move(dataset)),
+        seq_length_(seq_length),
+        sampler_(sampler) {}
+
+  int64_t seq_length() const override { return seq_length_; }
+  uint64_t samples_per_epoch() const override {
+    return sampler_.windows_per_epoch();
+  }
+  void read(uint64_t sample, std::span<int64_t> window) const override;
+  void document_starts(uint64_t sample, std::vector<int64_t>& starts)
+      const override;
+
+ private:
+  uint64_t first_token(uint64_t sample) const {
+    return sampler_.window(sample) * static_cast<uint64_t>(seq_length_);
+  }
+
+  std::shared_ptr<const TokenDataset> dataset_;
+  int64_t seq_length_;
+  BatchSampler sampler_;
+};
+
+}  // namespace brigade

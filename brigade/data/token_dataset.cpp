@@ -1,0 +1,183 @@
+#include "brigade/data/token_dataset.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "brigade/base/check.h"
+#include "brigade/base/error.h"
+#include "brigade/data/byte_reader.h"
+#include "brigade/data/dataset_info.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+
+using File = std::shared_ptr<const MappedFile>;
+
+File map_file(const fs::path& path) {
+  return std::make_shared<const MappedFile>(path);
+}
+
+NamedBytes named(const File& file) {
+  return {file->path().string(), file->bytes()};
+}
+
+fs::path with_suffix(fs::path path, const char* suffix) {
+  path += suffix;
+  return path;
+}
+
+// datatrove's PATH.metadata: "TOKENIZER|BYTES_PER_TOKEN", then the count.
+std::optional<TokenType> nanotron_metadata_type(const fs::path& path) {
+  if (!fs::exists(path))
+    return std::nullopt;
+  const std::string text = read_text_file(path);
+  const std::string line = text.substr(0, text.find('\n'));
+  const size_t bar = line.rfind('|');
+  const std::string size = bar == std::string::npos ? "" : line.substr(bar + 1);
+  if (size == "2")
+    return TokenType::kU16;
+  if (size == "4")
+    return TokenType::kU32;
+  throw DataError(fmt::format(
+      "[{}] at byte 0: '{}' is not TOKENIZER|2 or TOKENIZER|4",
+      path.string(),
+      line.substr(0, 80)));
+}
+
+template <typename T>
+void convert(std::span<const std::byte> bytes, std::span<int64_t> out) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    T value;
+    std::memcpy(&value, bytes.data() + i * sizeof(T), sizeof(T));
+    out[i] = static_cast<int64_t>(value);
+  }
+}
+
+void convert_tokens(
+    TokenType type,
+    std::span<const std::byte> bytes,
+    std::span<int64_t> out) {
+  switch (type) {
+    case TokenType::kU8:
+      return convert<uint8_t>(bytes, out);
+    case TokenType::kI8:
+      return convert<int8_t>(bytes, out);
+    case TokenType::kU16:
+      return convert<uint16_t>(bytes, out);
+    case TokenType::kI16:
+      return convert<int16_t>(bytes, out);
+    case TokenType::kU32:
+      return convert<uint32_t>(bytes, out);
+    case TokenType::kI32:
+      return convert<int32_t>(bytes, out);
+    case TokenType::kI64:
+      return convert<int64_t>(bytes, out);
+    case TokenType::kU64:
+      return convert<uint64_t>(bytes, out);  // 2^63 and more come out negative
+  }
+}
+
+}  // namespace
+
+TokenDataset TokenDataset::open(
+    const fs::path& path,
+    const TokenDatasetOptions& options) {
+  const std::string extension = path.extension().string();
+  if (extension == ".npy") {
+    File tokens = map_file(path);
+    TokenLayout layout = parse_npy(named(tokens));
+    return {"NumPy", std::move(tokens), nullptr, layout, options};
+  }
+  if (extension == ".ds") {
+    File tokens = map_file(path);
+    const fs::path index_path = with_suffix(path, ".index");
+    File index = fs::exists(index_path) ? map_file(index_path) : nullptr;
+    TokenLayout layout = parse_nanotron(
+        named(tokens),
+        index ? std::optional(named(index)) : std::nullopt,
+        nanotron_metadata_type(with_suffix(path, ".metadata")),
+        options.vocab_size);
+    return {"nanotron", std::move(tokens), std::move(index), layout, options};
+  }
+
+  const fs::path prefix = dataset_prefix(path);
+  const fs::path tokens_path = with_suffix(prefix, ".bin");
+  const fs::path index_path = with_suffix(prefix, ".idx");
+  const bool has_index = fs::exists(index_path);
+  if (!fs::exists(tokens_path)) {
+    throw DataError(fmt::format(
+        "[token_dataset] '{}' does not exist; '{}' must be the prefix of a "
+        ".bin and .idx pair, or a .bin, .ds or .npy file. 'brigade prepare' "
+        "makes one from text",
+        has_index ? tokens_path.string() : index_path.string(),
+        path.string()));
+  }
+  File tokens = map_file(tokens_path);
+  if (!has_index) {
+    if (!has_llm_c_magic(tokens->bytes())) {
+      throw DataError(fmt::format(
+          "[token_dataset] '{}' has no '{}' beside it and does not begin as "
+          "llm.c's files do: it was not completely written, or is not a token "
+          "file",
+          tokens_path.string(),
+          index_path.filename().string()));
+    }
+    TokenLayout layout = parse_llm_c(named(tokens));
+    return {"llm.c", std::move(tokens), nullptr, layout, options};
+  }
+  if (const auto info = read_dataset_info(prefix); info && options.vocab_size)
+    require_vocabulary(*info, *options.vocab_size, prefix);
+  File index = map_file(index_path);
+  TokenLayout layout = parse_megatron(named(index), named(tokens));
+  return {"Megatron", std::move(tokens), std::move(index), layout, options};
+}
+
+void TokenDataset::read(uint64_t begin, std::span<int64_t> out) const {
+  BRIGADE_ASSERT(
+      begin <= num_tokens() && out.size() <= num_tokens() - begin,
+      "tokens [{}, +{}) of {}",
+      begin,
+      out.size(),
+      num_tokens());
+  const uint64_t item_bytes = token_bytes(layout_.type);
+  const uint64_t first_byte = layout_.first_byte + begin * item_bytes;
+  convert_tokens(
+      layout_.type,
+      tokens_->bytes().subspan(first_byte, out.size() * item_bytes),
+      out);
+
+  const int64_t limit =
+      options_.vocab_size.value_or(std::numeric_limits<int64_t>::max());
+  const auto bad = std::find_if(out.begin(), out.end(), [&](int64_t id) {
+    return id < 0 || id >= limit;
+  });
+  if (bad == out.end())
+    return;
+  throw DataError(fmt::format(
+      "[{}] at byte {}: token id {} is outside the vocabulary{}",
+      path().string(),
+      first_byte + static_cast<uint64_t>(bad - out.begin()) * item_bytes,
+      *bad,
+      options_.vocab_size
+          ? fmt::format(" of {}; is this the model's tokenizer?", limit)
+          : std::string()));
+}
+
+void TokenDataset::require_window(int64_t seq_length) const {
+  if (num_tokens() > static_cast<uint64_t>(seq_length))
+    return;
+  throw DataError(fmt::format(
+      "[{}] holds {} tokens, but one window takes training.seq_length {} + 1 "
+      "= {}: give more text, or a shorter training.seq_length",
+      path().string(),
+      num_tokens(),
+      seq_length,
+      seq_length + 1));
+}
+
+}  // namespace brigade

@@ -1,0 +1,74 @@
+// Tokens on disk, memory-mapped: one long sequence, cut into documents.
+//
+// open() reads and checks the headers and indexes, so all damage there is
+// found before training; token ids are checked as they are read. Immutable
+// after that: read() may be called from several threads at once.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "brigade/base/file.h"
+#include "brigade/data/token_format.h"
+
+namespace brigade {
+
+struct TokenDatasetOptions {
+  // Ids at or above it are an error when they are read, and so is a dataset
+  // prepared with a larger vocabulary when it is opened.
+  std::optional<int64_t> vocab_size;
+};
+
+class TokenDataset {
+ public:
+  // `path` is a prefix (PREFIX.bin + PREFIX.idx), or names a .bin, .idx, .ds or
+  // .npy file. A .bin without .idx must be llm.c's. Throws DataError with file
+  // and offset for damage, ConfigError for a vocabulary larger than
+  // options.vocab_size.
+  static TokenDataset open(
+      const std::filesystem::path& path,
+      const TokenDatasetOptions& options = {});
+
+  // The file of tokens, as messages name it.
+  const std::filesystem::path& path() const { return tokens_->path(); }
+  const char* format() const { return format_; }  // "Megatron", "llm.c", ...
+  TokenType token_type() const { return layout_.type; }
+  uint64_t num_tokens() const { return layout_.num_tokens; }
+  const DocumentIndex& documents() const { return layout_.documents; }
+
+  // Tokens [begin, begin + out.size()) as int64. Throws DataError naming file
+  // and byte offset of an id that is negative or outside the vocabulary.
+  // Precondition: the range lies within num_tokens().
+  void read(uint64_t begin, std::span<int64_t> out) const;
+
+  // Throws DataError when the dataset is empty or holds no window of
+  // seq_length + 1 tokens.
+  void require_window(int64_t seq_length) const;
+
+ private:
+  // Behind pointers, so that moving the dataset leaves the spans into the
+  // mappings valid.
+  TokenDataset(
+      const char* format,
+      std::shared_ptr<const MappedFile> tokens,
+      std::shared_ptr<const MappedFile> index,
+      TokenLayout layout,
+      const TokenDatasetOptions& options)
+      : format_(format),
+        tokens_(std::move(tokens)),
+        index_(std::move(index)),
+        layout_(layout),
+        options_(options) {}
+
+  const char* format_;
+  std::shared_ptr<const MappedFile> tokens_;
+  std::shared_ptr<const MappedFile> index_;  // null without one
+  TokenLayout layout_;
+  TokenDatasetOptions options_;
+};
+
+}  // namespace brigade

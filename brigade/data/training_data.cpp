@@ -1,0 +1,63 @@
+#include "brigade/data/training_data.h"
+
+#include "brigade/base/check.h"
+#include "brigade/data/mixture.h"
+#include "brigade/data/permutation.h"
+
+namespace brigade {
+namespace {
+
+using Source = std::shared_ptr<const SampleSource>;
+
+// One source is itself; several are a mixture.
+Source combine(
+    std::vector<Source> sources,
+    const std::vector<double>& weights) {
+  if (sources.size() == 1)
+    return sources[0];
+  return std::make_shared<MixtureSource>(std::move(sources), weights);
+}
+
+}  // namespace
+
+TrainingData open_training_data(const TrainingDataOptions& options) {
+  BRIGADE_ASSERT(!options.parts.empty() && options.seq_length > 0);
+  TrainingData data;
+  std::vector<Source> training;
+  std::vector<Source> held_out;
+  std::vector<double> weights;
+  for (size_t i = 0; i < options.parts.size(); ++i) {
+    const TrainingDataPart& part = options.parts[i];
+    const auto dataset = std::make_shared<const TokenDataset>(
+        TokenDataset::open(part.path, {.vocab_size = options.vocab_size}));
+    dataset->require_window(options.seq_length);
+    const WindowSplit split = split_windows(
+        count_windows(dataset->num_tokens(), options.seq_length),
+        options.held_out_fraction,
+        part.path);
+    data.num_tokens += dataset->num_tokens();
+    data.training_windows += split.training.size();
+    data.held_out_windows += split.held_out.size();
+    weights.push_back(part.weight);
+    training.push_back(std::make_shared<WindowSource>(
+        dataset,
+        options.seq_length,
+        BatchSamplerOptions{
+            .windows = split.training,
+            // Parts of equal size must not be read in the same order.
+            .seed = i == 0 ? options.seed : mix_bits(options.seed + i),
+            .shuffle = options.shuffle}));
+    if (split.held_out.size() > 0) {
+      held_out.push_back(std::make_shared<WindowSource>(
+          dataset,
+          options.seq_length,
+          BatchSamplerOptions{.windows = split.held_out, .shuffle = false}));
+    }
+  }
+  data.training = combine(std::move(training), weights);
+  if (!held_out.empty())
+    data.held_out = combine(std::move(held_out), weights);
+  return data;
+}
+
+}  // namespace brigade

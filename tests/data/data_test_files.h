@@ -1,0 +1,102 @@
+// A folder that lives as long as a test, and token files built byte by byte
+// from the formats' descriptions, not by the code under test.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "brigade/base/error.h"
+
+namespace brigade {
+
+class DataTest : public ::testing::Test {
+ protected:
+  DataTest() {
+    std::string pattern =
+        std::filesystem::temp_directory_path() / "brigade_data_XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  ~DataTest() override { std::filesystem::remove_all(folder_); }
+
+  std::filesystem::path write(const std::string& name, std::string_view content)
+      const {
+    const std::filesystem::path path = folder_ / name;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << content;
+    return path;
+  }
+
+  std::vector<std::string> files() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_))
+      names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  std::filesystem::path folder_;
+};
+
+inline std::string read_bytes(const std::filesystem::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+template <typename T>
+std::string le_bytes(const std::vector<T>& values) {
+  std::string result(values.size() * sizeof(T), '\0');
+  std::memcpy(result.data(), values.data(), result.size());
+  return result;
+}
+
+inline std::string from_hex(std::string_view hex) {
+  std::string result;
+  std::string digits;
+  for (const char c : hex) {
+    if (c == ' ')
+      continue;
+    digits += c;
+    if (digits.size() == 2) {
+      result += static_cast<char>(std::stoi(digits, nullptr, 16));
+      digits.clear();
+    }
+  }
+  return result;
+}
+
+// Megatron's .idx of the documents [1,2,3] and [4,5] as uint16.
+inline std::string golden_index() {
+  return from_hex(
+      "4d4d4944494458 0000 0100000000000000 08 0200000000000000 "
+      "0300000000000000 03000000 02000000 0000000000000000 0600000000000000 "
+      "0000000000000000 0100000000000000 0200000000000000");
+}
+inline std::string golden_tokens() {
+  return le_bytes<uint16_t>({1, 2, 3, 4, 5});
+}
+
+// The message of the Expected that `call` throws; a failure otherwise.
+template <typename Expected, typename Call>
+std::string message_of(Call&& call) {
+  try {
+    call();
+  } catch (const Expected& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "another type of error: " << error.what();
+    return "";
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+}  // namespace brigade

@@ -1,0 +1,215 @@
+#include "brigade/data/loader.h"
+
+#include <gmock/gmock.h>
+
+#include <map>
+#include <numeric>
+
+#include "brigade/data/training_data.h"
+#include "tests/data/data_test_files.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Token i of sample g is 1000 g + i; documents begin at `starts`.
+class CountingSource : public SampleSource {
+ public:
+  explicit CountingSource(int64_t seq_length, uint64_t bad_sample = ~0ULL)
+      : seq_length_(seq_length), bad_sample_(bad_sample) {}
+  int64_t seq_length() const override { return seq_length_; }
+  uint64_t samples_per_epoch() const override { return 1000; }
+  void read(uint64_t sample, std::span<int64_t> window) const override {
+    if (sample == bad_sample_)
+      throw DataError("sample " + std::to_string(sample) + " is damaged");
+    std::iota(window.begin(), window.end(), 1000 * sample);
+  }
+  void document_starts(uint64_t, std::vector<int64_t>& starts) const override {
+    starts = {1, 3};
+  }
+
+ private:
+  int64_t seq_length_;
+  uint64_t bad_sample_;
+};
+
+TEST(Loader, TargetsAreTheInputsMovedOnByOne) {
+  Loader loader(
+      std::make_shared<CountingSource>(3), {.layout = {.micro_batch_size = 2}});
+  const Batch batch = loader.next();
+  EXPECT_EQ(batch.rows, 2);
+  EXPECT_EQ(batch.seq_length, 3);
+  EXPECT_THAT(batch.inputs, ElementsAre(0, 1, 2, 1000, 1001, 1002));
+  EXPECT_THAT(batch.targets, ElementsAre(1, 2, 3, 1001, 1002, 1003));
+  EXPECT_THAT(batch.document_ids, IsEmpty());
+}
+
+TEST(Loader, DealsEveryStepTheSameSamplesWhateverTheLayout) {
+  // One rank with one large micro-batch is the oracle.
+  const auto samples_of_steps = [](const BatchLayout& base) {
+    std::map<uint64_t, std::set<int64_t>> samples;
+    BatchLayout layout = base;
+    for (; layout.dp_rank < layout.dp_size; ++layout.dp_rank) {
+      Loader loader(std::make_shared<CountingSource>(1), {.layout = layout});
+      for (int64_t i = 0; i < 3 * layout.accumulation_steps; ++i) {
+        const Batch batch = loader.next();
+        EXPECT_EQ(batch.step, uint64_t(i / layout.accumulation_steps));
+        EXPECT_EQ(batch.micro_batch, i % layout.accumulation_steps);
+        samples[batch.step].insert(batch.inputs.begin(), batch.inputs.end());
+      }
+    }
+    return samples;
+  };
+  const auto expected = samples_of_steps({.micro_batch_size = 12});
+  EXPECT_EQ(samples_of_steps({.micro_batch_size = 6, .dp_size = 2}), expected);
+  EXPECT_EQ(
+      samples_of_steps(
+          {.micro_batch_size = 1, .accumulation_steps = 4, .dp_size = 3}),
+      expected);
+  EXPECT_EQ(
+      samples_of_steps({.micro_batch_size = 4, .accumulation_steps = 3}),
+      expected);
+}
+
+TEST(Loader, SeekContinuesAsIfItHadRunUpToThere) {
+  const LoaderOptions options{
+      .layout = {.micro_batch_size = 2, .accumulation_steps = 3}};
+  Loader straight(std::make_shared<CountingSource>(4), options);
+  Loader resumed(std::make_shared<CountingSource>(4), options);
+  resumed.next();
+  resumed.seek(5);
+  for (int i = 0; i < 5 * 3; ++i)
+    straight.next();
+  for (int i = 0; i < 7; ++i)
+    EXPECT_EQ(straight.next().inputs, resumed.next().inputs);
+}
+
+TEST(Loader, AFailureSurfacesAfterTheGoodBatchesAndStays) {
+  Loader loader(std::make_shared<CountingSource>(4, 2), {});
+  EXPECT_EQ(loader.next().step, 0U);
+  EXPECT_EQ(loader.next().step, 1U);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(
+        message_of<DataError>([&] { loader.next(); }),
+        HasSubstr("sample 2 is damaged"));
+  }
+  loader.seek(3);
+  EXPECT_EQ(loader.next().step, 3U);
+}
+
+TEST(Loader, StopsCleanlyWithAFullQueueAndWithAFailure) {
+  for (int i = 0; i < 50; ++i) {
+    Loader full(std::make_shared<CountingSource>(4), {.queue_capacity = 1});
+    Loader failed(std::make_shared<CountingSource>(4, 0), {});
+  }
+}
+
+TEST(Loader, TellsWhereDocumentsBeginWhenAttentionIsReset) {
+  Loader loader(
+      std::make_shared<CountingSource>(5),
+      {.layout = {.micro_batch_size = 2}, .reset_attention = true});
+  const Batch batch = loader.next();
+  EXPECT_THAT(batch.document_ids, ElementsAre(0, 1, 1, 2, 2, 0, 1, 1, 2, 2));
+  EXPECT_THAT(batch.position_ids, ElementsAre(0, 0, 1, 0, 1, 0, 0, 1, 0, 1));
+}
+
+class TrainingDataTest : public DataTest {
+ protected:
+  // `count` tokens first, first + 1, ... in documents that end at `ends`.
+  std::string dataset(
+      const std::string& name,
+      uint32_t first,
+      uint32_t count,
+      const std::vector<uint64_t>& ends) {
+    std::vector<uint32_t> tokens(count);
+    std::iota(tokens.begin(), tokens.end(), first);
+    write(name + ".index", le_bytes(ends));
+    return write(name, le_bytes(tokens));
+  }
+};
+
+TEST_F(TrainingDataTest, WindowsOverlapByOneTokenAndCrossDocuments) {
+  const std::string path = dataset("a.ds", 100, 13, {3, 5, 5, 10, 13});
+  const auto data = open_training_data(
+      {.parts = {{path}}, .seq_length = 4, .vocab_size = 1000});
+  EXPECT_EQ(data.training_windows, 3U);
+  EXPECT_EQ(data.held_out, nullptr);
+  std::vector<int64_t> window(5);
+  data.training->read(0, window);
+  EXPECT_THAT(window, ElementsAre(100, 101, 102, 103, 104));
+  data.training->read(1, window);
+  EXPECT_THAT(window, ElementsAre(104, 105, 106, 107, 108));
+  data.training->read(5, window);  // the third window, second epoch
+  EXPECT_THAT(window, ElementsAre(108, 109, 110, 111, 112));
+
+  std::vector<int64_t> starts;
+  data.training->document_starts(0, starts);  // tokens 0 to 3
+  EXPECT_THAT(starts, ElementsAre(3));
+  data.training->document_starts(1, starts);  // tokens 4 to 7, 5 begins one
+  EXPECT_THAT(starts, ElementsAre(1));
+  data.training->document_starts(2, starts);  // tokens 8 to 11
+  EXPECT_THAT(starts, ElementsAre(2));
+}
+
+TEST_F(TrainingDataTest, HeldOutWindowsAreNeverTrainedOn) {
+  const std::string path = dataset("a.ds", 0, 401, {401});
+  const auto data = open_training_data(
+      {.parts = {{path}},
+       .seq_length = 4,
+       .vocab_size = 1000,
+       .shuffle = true,
+       .held_out_fraction = 0.1});
+  ASSERT_EQ(data.training_windows, 90U);
+  ASSERT_EQ(data.held_out_windows, 10U);
+  std::vector<int64_t> window(5);
+  for (uint64_t g = 0; g < 180; ++g) {
+    data.training->read(g, window);
+    EXPECT_LT(window[0], 360);
+  }
+  for (uint64_t g = 0; g < 10; ++g) {
+    data.held_out->read(g, window);
+    EXPECT_EQ(window[0], 360 + 4 * static_cast<int64_t>(g));
+  }
+}
+
+TEST_F(TrainingDataTest, AMixtureVisitsEachPartInItsShare) {
+  const std::string a = dataset("a.ds", 0, 41, {41});
+  const std::string b = dataset("b.ds", 500, 41, {41});
+  const auto data = open_training_data(
+      {.parts = {{a, 3}, {b, 1}}, .seq_length = 4, .vocab_size = 1000});
+  std::vector<int64_t> window(5);
+  int from_a = 0;
+  std::set<int64_t> first_of_b;
+  for (uint64_t g = 0; g < 40; ++g) {
+    data.training->read(g, window);
+    from_a += window[0] < 500;
+    if (window[0] >= 500)
+      first_of_b.insert(window[0]);
+  }
+  EXPECT_EQ(from_a, 30);
+  EXPECT_EQ(first_of_b.size(), 10U);
+  EXPECT_EQ(data.training->samples_per_epoch(), 40U);
+}
+
+TEST_F(TrainingDataTest, ErrorsNameTheDataset) {
+  const std::string path = dataset("a.ds", 0, 4, {4});
+  EXPECT_THAT(
+      message_of<DataError>([&] {
+        open_training_data(
+            {.parts = {{path}}, .seq_length = 4, .vocab_size = 1000});
+      }),
+      HasSubstr("a.ds] holds 4 tokens"));
+  dataset("a.ds", 0, 9, {9});
+  const auto data =
+      open_training_data({.parts = {{path}}, .seq_length = 4, .vocab_size = 8});
+  Loader loader(data.training, {.layout = {.micro_batch_size = 2}});
+  EXPECT_THAT(
+      message_of<DataError>([&] { loader.next(); }),
+      HasSubstr("a.ds] at byte 32: token id 8 is outside the vocabulary of 8"));
+}
+
+}  // namespace
+}  // namespace brigade
