@@ -1,0 +1,35 @@
+// The element types of safetensors that are whole bytes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace brigade {
+
+// In the order of the format's own enum, narrowest first: its writer puts
+// tensors in descending order of this.
+enum class SafetensorsDtype : uint8_t {
+  kBool,
+  kU8,
+  kI8,
+  kF8E5M2,
+  kF8E4M3,
+  kI16,
+  kU16,
+  kF16,
+  kBF16,
+  kI32,
+  kU32,
+  kF32,
+  kF64,
+  kI64,
+  kU64,
+};
+
+// "F32", "BF16", ...; std::nullopt for a name that the format does not have.
+std::optional<SafetensorsDtype> safetensors_dtype_named(std::string_view name);
+std::string_view name_of(SafetensorsDtype dtype);
+uint64_t item_bytes(SafetensorsDtype dtype);
+
+}  // namespace brigade
