@@ -1,5 +1,6 @@
 #include "brigade/checkpoint/safetensors.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
