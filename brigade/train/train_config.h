@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -60,8 +61,8 @@ struct ModelConfig {
   std::optional<bool> use_fused_adam;       // ignored: always fused
 
   // Not a key: `config` or the file `name` points at, with the overrides.
-  // Absent when `name` is an id that must be looked up first; then use
-  // apply_model_overrides() and validate_model_layout() on what was found.
+  // Absent when `name` is an id that LoadOptions::find_model did not find; then
+  // call resolve_model() once it is there.
   std::optional<LlamaConfig> llama;
 };
 
@@ -185,10 +186,16 @@ struct ConfigOverride {
   ValueOrigin origin = ValueOrigin::kCommandLine;
 };
 
+// The folder of a model's files for an id, if this machine has it; downloads
+// nothing.
+using FindModel =
+    std::function<std::optional<std::filesystem::path>(const std::string& id)>;
+
 struct LoadOptions {
   std::filesystem::path path;             // the config file
   std::vector<ConfigOverride> overrides;  // later ones win
   int world_size = 1;
+  FindModel find_model;  // absent: no id is found
 };
 
 // Reads, overrides, checks, fills in. Throws ConfigError with every problem
@@ -196,12 +203,10 @@ struct LoadOptions {
 // valid one), types, ranges, layouts that cannot be.
 LoadedConfig load_train_config(const LoadOptions& options);
 
-// The same from text; `source_name` stands for the file in messages.
+// The same from text; options.path stands for the file in messages.
 LoadedConfig parse_train_config(
     const std::string& json_text,
-    const std::string& source_name,
-    const std::vector<ConfigOverride>& overrides,
-    int world_size);
+    const LoadOptions& options);
 
 // The config as a file that gives the same run again: defaults written out,
 // secrets left out. For the run folder.
@@ -219,9 +224,15 @@ std::string describe_values(const LoadedConfig& loaded);
 std::string describe_keys();
 std::string describe_keys_as_markdown();
 
-// model.num_hidden_layers, num_attention_heads and num_key_value_heads, as
-// picotron applies them: head_dim stays hidden / heads.
-void apply_model_overrides(const ModelConfig& model, LlamaConfig& llama);
+// The Hugging Face config with model.num_hidden_layers, num_attention_heads and
+// num_key_value_heads put in place of its own, for parse_llama_config().
+nlohmann::json with_model_overrides(
+    const ModelConfig& model,
+    nlohmann::json hugging_face_config);
+
+// Reads FOLDER/config.json into config.model.llama and checks it against the
+// layout. Throws ConfigError with every problem found.
+void resolve_model(TrainConfig& config, const std::filesystem::path& folder);
 
 // Whether heads, kv heads, layers, sequence length and micro-batches fit the
 // layout. Adds one message a problem, each with the nearest layouts that fit.
