@@ -4,7 +4,7 @@ target_compile_options(brigade_flags INTERFACE
   -Wall -Wextra -Wpedantic -Werror -Wshadow -Wnon-virtual-dtor
   -Wno-missing-field-initializers -Wno-unknown-pragmas
   # False alarms of GCC 12 inside its own <string> at -O3.
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow -Wno-restrict>)
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow -Wno-restrict -Wno-array-bounds>)
 
 find_program(BRIGADE_MOLD mold)
 find_program(BRIGADE_LLD ld.lld)

@@ -1,0 +1,51 @@
+// What is done with a full bucket: by default all-reduced; a hook may replace
+// the collective, as PyTorch's communication hooks do.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "brigade/comm/communicator.h"
+
+namespace brigade {
+
+// A full bucket as a hook sees it.
+struct BucketView {
+  int index = 0;          // in launch order, the same on all ranks
+  int buckets = 1;        // how many there are
+  torch::Tensor main_grad;  // [numel], flat; to be replaced by the sum
+  std::vector<std::string> names;  // of its parameters, in memory order
+};
+
+// Launches the reduction of bucket.main_grad over the communicator and returns
+// at once; the returned Work's wait() leaves the sum over ranks in main_grad.
+// Called in plan order on the thread of backward. Exceptions reach the caller
+// of backward() with the bucket named.
+using BucketHook =
+    std::function<WorkPtr(BucketView& bucket, Communicator& communicator)>;
+
+// The sum, in main_grad's own dtype: 2n(R-1)/R bytes sent by each rank.
+BucketHook all_reduce_hook();
+
+// bf16 on the wire, summed in fp32 and rounded once: half the bytes of
+// all_reduce_hook. Gradients keep 8 bits of mantissa.
+BucketHook bf16_hook();
+
+// What a recording hook saw.
+struct BucketLaunch {
+  int index = 0;
+  int64_t bytes = 0;
+  std::vector<std::string> names;
+};
+
+// Notes each launch in `log`, then does what `inner` does. For tests.
+BucketHook recording_hook(
+    std::shared_ptr<std::vector<BucketLaunch>> log,
+    BucketHook inner = all_reduce_hook());
+
+}  // namespace brigade

@@ -1,0 +1,50 @@
+// Calls back when autograd has handled a parameter's gradient. The only file
+// that touches AccumulateGrad.
+//
+// For each parameter and each backward that reaches it:
+//   before(i)  the incoming gradient is complete, .grad is as it was; not
+//              called when a fused op returned no gradient
+//   after(i)   AccumulateGrad has added it to .grad (or has done nothing,
+//              when a fused op added it to main_grad itself)
+// Both run on the thread that called backward() (CPU). Exceptions in them reach
+// the caller of backward().
+#pragma once
+
+#include <torch/types.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace brigade {
+
+class GradHooks {
+ public:
+  struct Callbacks {
+    std::function<void(int param)> before;
+    std::function<void(int param)> after;
+  };
+
+  // Throws ConfigError naming the parameter when one already has such hooks:
+  // its module was wrapped before. `names` and `params` correspond.
+  GradHooks(
+      const std::vector<std::string>& names,
+      const std::vector<torch::Tensor>& params,
+      Callbacks callbacks);
+  // Removes the hooks. Not during a backward.
+  ~GradHooks();
+  GradHooks(const GradHooks&) = delete;
+  GradHooks& operator=(const GradHooks&) = delete;
+
+ private:
+  struct Attached;
+  std::shared_ptr<const Callbacks> callbacks_;
+  std::vector<Attached> attached_;
+};
+
+// Runs `callback` on the current thread when the backward that is under way
+// ends, before backward() returns. To be called from inside a hook.
+void at_end_of_backward(std::function<void()> callback);
+
+}  // namespace brigade
