@@ -16,9 +16,9 @@ namespace brigade {
 
 // A full bucket as a hook sees it.
 struct BucketView {
-  int index = 0;          // in launch order, the same on all ranks
-  int buckets = 1;        // how many there are
-  torch::Tensor main_grad;  // [numel], flat; to be replaced by the sum
+  int index = 0;                   // in launch order, the same on all ranks
+  int buckets = 1;                 // how many there are
+  torch::Tensor main_grad;         // [numel], flat; to be replaced by the sum
   std::vector<std::string> names;  // of its parameters, in memory order
 };
 

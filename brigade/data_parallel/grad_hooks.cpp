@@ -48,8 +48,7 @@ GradHooks::GradHooks(
     Callbacks callbacks)
     : callbacks_(std::make_shared<const Callbacks>(std::move(callbacks))) {
   for (size_t i = 0; i < params.size(); ++i) {
-    const auto accumulator =
-        torch::autograd::impl::grad_accumulator(params[i]);
+    const auto accumulator = torch::autograd::impl::grad_accumulator(params[i]);
     for (const auto& hook : accumulator->post_hooks()) {
       if (dynamic_cast<const AfterHook*>(hook.get()) != nullptr) {
         throw ConfigError(fmt::format(

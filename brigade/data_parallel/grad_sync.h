@@ -124,8 +124,8 @@ class GradSync {
   virtual const std::vector<GradSegment>& segments() const = 0;
   void zero_main_grads();
 
-  // Uneven inputs: see join.h. With it on, every synchronised backward begins
-  // by counting the ranks that still have data, and the mean is over those.
+  // Uneven inputs: with it on, every step begins by counting the
+  // ranks that still have data, and the mean is over those.
   void set_uneven_inputs(bool value) { uneven_inputs_ = value; }
   // Takes part in the others' steps with zeros until no rank has data.
   void shadow_until_all_joined();
@@ -138,13 +138,15 @@ class GradSync {
  protected:
   enum class Phase { kIdle, kAccumulating, kReducing, kFinished };
 
-  // Lays out main_grads (and weights) into fresh memory: `main_grads[i]` is a
-  // flat view of params()[i]'s numel, zero. Values are kept.
+  // Moves main_grads (and in kMainGrad mode the weights) into fresh, zeroed
+  // memory: element i is a flat view with params()[i]'s numel. Values are kept.
   void adopt_layout(
       std::vector<torch::Tensor> main_grads,
       std::vector<torch::Tensor> weights);
   // A parameter is ready in the step's last backward.
   virtual void launch_ready(int param) = 0;
+  // Launches what a step launches, in the same order, for a rank without data.
+  virtual void shadow_launches() = 0;
   virtual void wait_all(SyncReport& report) = 0;
   virtual void after_finish() {}
   virtual void on_reset() {}
@@ -155,35 +157,44 @@ class GradSync {
   const std::vector<int>& ready_order() const { return ready_order_; }
 
  private:
+  // What finish() left in a parameter's .grad, to see whether it was used.
+  struct HandedOver {
+    const void* grad = nullptr;
+    int64_t grad_version = 0;
+    int64_t param_version = 0;
+  };
+
   void before_accumulate(int param);
   void after_accumulate(int param);
-  void begin_backward();
-  void begin_reducing();
+  void begin_step();
   void check_unchanged() const;
+  bool is_unused(int param) const;
   void fill_missing();
-  void complete();
   void hand_over();
-  double scale() const;
-  std::string missing_message(const std::vector<std::string>& names) const;
+  double mean_scale() const;
+  double accumulation_scale(int param) const;
+  void count_ranks_with_data(int mine);
 
   std::vector<NamedParam> params_;
+  std::vector<NamedParam> frozen_;  // did not require a gradient when wrapped
   CommunicatorPtr communicator_;
   GradSyncOptions options_;
-  std::vector<torch::Tensor> main_grads_;  // shaped as the parameters
+  // By parameter:
+  std::vector<torch::Tensor> main_grads_;  // shaped as the parameter
   std::vector<torch::ScalarType> dtypes_;
-  // What happened to each parameter in this step and this backward.
-  enum class Touch : uint8_t { kUntouched, kTouched };
-  std::vector<Touch> touched_;
-  std::vector<uint8_t> ready_;
+  std::vector<const void*> addresses_;
+  std::vector<uint8_t> touched_;  // has a gradient in this step
+  std::vector<uint8_t> ready_;    // ... and will get no more
+  std::vector<HandedOver> handed_over_;
+
   std::vector<int> ready_order_;
   Phase phase_ = Phase::kIdle;
   bool accumulate_only_ = false;
   bool uneven_inputs_ = false;
   int ranks_with_data_;
-  bool end_is_queued_ = false;
   int64_t layout_version_ = 0;
   SyncReport report_;
-  std::unique_ptr<GradHooks> hooks_;  // last: fires only once all is made
+  std::unique_ptr<GradHooks> hooks_;  // last: gone before what it calls
 };
 
 }  // namespace brigade

@@ -64,7 +64,8 @@ std::vector<std::string> lines_of(const std::string& text) {
         other_rank,
         there));
   }
-  throw CommError(fmt::format("[data_parallel] replicas differ in '{}'", group));
+  throw CommError(
+      fmt::format("[data_parallel] replicas differ in '{}'", group));
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ double SyncReport::bus_bandwidth_gb_s(int ranks) const {
   if (time_ns == 0 || ranks < 2)
     return 0;
   return 2.0 * static_cast<double>(bytes()) * (ranks - 1) / ranks /
-      static_cast<double>(time_ns);
+         static_cast<double>(time_ns);
 }
 
 std::string SyncReport::table(int ranks) const {

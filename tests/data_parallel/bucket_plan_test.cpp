@@ -12,7 +12,9 @@ namespace {
 std::vector<BucketParam> params_of(const std::vector<int64_t>& numels) {
   std::vector<BucketParam> params;
   for (size_t i = 0; i < numels.size(); ++i)
-    params.push_back({.name = std::string("p").append(std::to_string(i)), .numel = numels[i]});
+    params.push_back(
+        {.name = std::string("p").append(std::to_string(i)),
+         .numel = numels[i]});
   return params;
 }
 

@@ -50,6 +50,10 @@ void run_ranks_with_store(
     std::rethrow_exception(first);
 }
 
+CommunicatorPtr make_world_of_one() {
+  return make_self_communicator({.name = "world", .max_records = 100000});
+}
+
 void run_ranks(
     int size,
     const std::function<void(CommunicatorPtr world)>& body,

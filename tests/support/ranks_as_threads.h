@@ -23,6 +23,9 @@ void run_ranks(
     const std::function<void(CommunicatorPtr world)>& body,
     RanksOptions options = {});
 
+// A communicator without peers.
+CommunicatorPtr make_world_of_one();
+
 // The same with the store, for tests that make groups of their own.
 void run_ranks_with_store(
     int size,

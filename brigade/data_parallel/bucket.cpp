@@ -1,0 +1,92 @@
+#include "brigade/data_parallel/bucket.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "brigade/base/check.h"
+#include "brigade/base/clock.h"
+#include "brigade/base/error.h"
+
+namespace brigade {
+
+Bucket::Bucket(PlannedBucket plan, BucketView view)
+    : plan_(std::move(plan)),
+      view_(std::move(view)),
+      pending_(plan_.slots.size()) {
+  timing_.index = view_.index;
+  timing_.bytes = plan_.bytes();
+}
+
+std::string Bucket::describe() const {
+  const auto& names = view_.names;
+  return fmt::format(
+      "bucket {} of {} ({}{}{}, {} bytes)",
+      view_.index,
+      view_.buckets,
+      names.front(),
+      names.size() > 1 ? " ... " : "",
+      names.size() > 1 ? names.back() : "",
+      plan_.bytes());
+}
+
+void Bucket::mark_ready() {
+  BRIGADE_ASSERT(
+      state_ == BucketState::kFilling && pending_ > 0, "{}", describe());
+  if (--pending_ == 0) {
+    state_ = BucketState::kFull;
+    timing_.ready_ns = steady_now_ns();
+  }
+}
+
+void Bucket::launch(const BucketHook& hook, Communicator& communicator) {
+  BRIGADE_ASSERT(state_ == BucketState::kFull, "{}", describe());
+  launch_as_is(hook, communicator);
+}
+
+void Bucket::launch_as_is(const BucketHook& hook, Communicator& communicator) {
+  timing_.launched_ns = steady_now_ns();
+  try {
+    work_ = hook(view_, communicator);
+  } catch (const CommError& error) {
+    throw CommError(
+        fmt::format("[data_parallel] {}: {}", describe(), error.what()));
+  } catch (const std::exception& error) {
+    throw Error(
+        ExitCode::kUnexpected,
+        fmt::format(
+            "[data_parallel] the hook of {} failed: {}",
+            describe(),
+            error.what()));
+  }
+  BRIGADE_ASSERT(work_ != nullptr, "the hook of {} gave no Work", describe());
+  state_ = BucketState::kReducing;
+}
+
+void Bucket::wait() {
+  if (state_ != BucketState::kReducing)
+    return;
+  timing_.wait_begin_ns = steady_now_ns();
+  try {
+    work_->wait();
+  } catch (const CommError& error) {
+    throw CommError(
+        fmt::format("[data_parallel] {}: {}", describe(), error.what()));
+  }
+  timing_.wait_end_ns = steady_now_ns();
+  timing_.finished_ns = work_->finished_ns();
+  work_.reset();
+  state_ = BucketState::kReduced;
+}
+
+void Bucket::reset() {
+  BRIGADE_ASSERT(
+      state_ != BucketState::kReducing || work_->is_completed(),
+      "{} reset while it is reduced",
+      describe());
+  work_.reset();
+  pending_ = plan_.slots.size();
+  state_ = BucketState::kFilling;
+}
+
+}  // namespace brigade

@@ -1,0 +1,53 @@
+// A Bucket is one flat gradient buffer reduced by one collective.
+//   kFilling --last mark_ready()--> kFull --launch()--> kReducing --wait()-->
+//   kReduced --reset()--> kFilling
+// mark_ready() and launch() run on the backward thread; everything else on the
+// trainer's.
+#pragma once
+
+#include <torch/types.h>
+
+#include <string>
+#include <vector>
+
+#include "brigade/comm/communicator.h"
+#include "brigade/data_parallel/bucket_hook.h"
+#include "brigade/data_parallel/bucket_plan.h"
+#include "brigade/data_parallel/sync_report.h"
+
+namespace brigade {
+
+enum class BucketState { kFilling, kFull, kReducing, kReduced };
+
+class Bucket {
+ public:
+  // `view` holds the flat, zeroed main_grad and the parameters' names.
+  Bucket(PlannedBucket plan, BucketView view);
+
+  // One more parameter of this bucket is ready; the last one makes it full.
+  void mark_ready();
+  // Precondition: full, and all before it in plan order were launched.
+  void launch(const BucketHook& hook, Communicator& communicator);
+  // Launches whatever it holds, for a rank that shadows the others.
+  void launch_as_is(const BucketHook& hook, Communicator& communicator);
+  // Blocks until main_grad holds the sum. Throws CommError naming the bucket.
+  void wait();
+  void reset();
+
+  BucketState state() const { return state_; }
+  const PlannedBucket& plan() const { return plan_; }
+  const torch::Tensor& main_grad() const { return view_.main_grad; }
+  const BucketTiming& timing() const { return timing_; }
+
+ private:
+  std::string describe() const;
+
+  PlannedBucket plan_;
+  BucketView view_;
+  BucketState state_ = BucketState::kFilling;
+  size_t pending_;
+  WorkPtr work_;
+  BucketTiming timing_;
+};
+
+}  // namespace brigade

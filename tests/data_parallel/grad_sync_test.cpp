@@ -1,0 +1,430 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include "brigade/base/error.h"
+#include "brigade/data_parallel/bucketed_grad_sync.h"
+#include "brigade/data_parallel/per_param_grad_sync.h"
+#include "tests/support/ranks_as_threads.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::run_ranks;
+
+std::vector<NamedParam> named(const torch::nn::Module& module) {
+  std::vector<NamedParam> params;
+  for (const auto& item : module.named_parameters())
+    params.push_back({item.key(), item.value()});
+  return params;
+}
+
+enum class Kind { kBucketed, kPerParam };
+
+std::unique_ptr<GradSync> make_sync(
+    Kind kind,
+    std::vector<NamedParam> params,
+    const CommunicatorPtr& world,
+    const GradSyncOptions& options = {}) {
+  if (kind == Kind::kBucketed)
+    return std::make_unique<BucketedGradSync>(
+        std::move(params), world, options);
+  return std::make_unique<PerParamGradSync>(std::move(params), world, options);
+}
+
+torch::Tensor pseudo_random(torch::IntArrayRef sizes, int64_t seed) {
+  const auto numel = c10::multiply_integers(sizes);
+  return torch::sin(torch::arange(numel, torch::kFloat) * 1.7 + seed)
+      .view(sizes);
+}
+
+// Three linears; a loss whose gradients depend on the input.
+struct Net : torch::nn::Module {
+  Net() {
+    a = register_module("a", torch::nn::Linear(5, 7));
+    b = register_module("b", torch::nn::Linear(7, 3));
+    c = register_module("c", torch::nn::Linear(3, 1));
+    // Not the global generator: the ranks are threads.
+    const torch::NoGradGuard no_grad;
+    int64_t seed = 0;
+    for (auto& param : parameters())
+      param.copy_(pseudo_random(param.sizes(), ++seed));
+  }
+  torch::Tensor loss(const torch::Tensor& x) {
+    return c(torch::tanh(b(torch::tanh(a(x))))).sum();
+  }
+  torch::nn::Linear a{nullptr}, b{nullptr}, c{nullptr};
+};
+
+torch::Tensor input_of(int rank, int micro_batch) {
+  return pseudo_random({4, 5}, 100 + 10 * rank + micro_batch);
+}
+
+// The mean over ranks of the sums over micro-batches, by one process.
+std::vector<torch::Tensor> expected_grads(int ranks, int micro_batches) {
+  Net net;
+  for (int rank = 0; rank < ranks; ++rank)
+    for (int m = 0; m < micro_batches; ++m)
+      (net.loss(input_of(rank, m)) / ranks).backward();
+  std::vector<torch::Tensor> grads;
+  for (const auto& param : net.parameters())
+    grads.push_back(param.grad());
+  return grads;
+}
+
+class GradSyncTest : public ::testing::TestWithParam<
+                         std::tuple<Kind, int, BucketOrder, GradHandover>> {};
+
+TEST_P(GradSyncTest, GivesTheMeanOverRanksOfTheSumOverMicroBatches) {
+  const auto [kind, ranks, order, handover] = GetParam();
+  const auto expected = expected_grads(ranks, 3);
+  run_ranks(
+      ranks,
+      [&, kind = kind, order = order, handover = handover](
+          CommunicatorPtr world) {
+        Net net;
+        GradSyncOptions options;
+        options.bucket_capacity_bytes = 128;
+        options.first_bucket_bytes = 64;
+        options.order = order;
+        options.handover = handover;
+        const auto sync = make_sync(kind, named(net), world, options);
+        for (int step = 0; step < 3; ++step) {
+          for (int m = 0; m < 3; ++m) {
+            sync->set_accumulate_only(m < 2);
+            net.loss(input_of(world->rank(), m)).backward();
+          }
+          sync->finish();
+          for (size_t i = 0; i < expected.size(); ++i) {
+            const int index = static_cast<int>(i);
+            const auto grad = sync->main_grad(index) * sync->grad_scale();
+            EXPECT_TRUE(torch::allclose(grad, expected[i], 1e-5, 1e-6))
+                << sync->params()[i].name << " in step " << step;
+            if (handover == GradHandover::kParamDtype) {
+              EXPECT_EQ(
+                  sync->params()[i].tensor.grad().data_ptr(),
+                  sync->main_grad(index).data_ptr());
+            }
+          }
+          if (handover == GradHandover::kMainGrad) {
+            sync->zero_main_grads();
+          } else {
+            torch::optim::SGD(net.parameters(), 0.0).step();
+            net.zero_grad();
+          }
+        }
+      });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds,
+    GradSyncTest,
+    ::testing::Combine(
+        ::testing::Values(Kind::kBucketed, Kind::kPerParam),
+        ::testing::Values(1, 2, 3),
+        ::testing::Values(
+            BucketOrder::kRegistration,
+            BucketOrder::kReverse,
+            BucketOrder::kObserved),
+        ::testing::Values(GradHandover::kParamDtype, GradHandover::kMainGrad)));
+
+// 256 and 1 in bf16 sum to 256 in bf16, to exactly 257 in fp32.
+TEST(GradSync, AccumulatesBfloat16GradientsInFp32) {
+  for (const auto handover :
+       {GradHandover::kParamDtype, GradHandover::kMainGrad}) {
+    auto weight = torch::zeros({2}, torch::kBFloat16).requires_grad_();
+    GradSyncOptions options;
+    options.handover = handover;
+    BucketedGradSync sync(
+        {{"weight", weight}}, testing::make_world_of_one(), options);
+    sync.set_accumulate_only(true);
+    (weight * 256).sum().backward();
+    sync.set_accumulate_only(false);
+    weight.sum().backward();
+    sync.finish();
+    EXPECT_EQ(sync.main_grad(0)[0].item<float>(), 257.0F);
+  }
+}
+
+TEST(GradSync, LaunchesInPlanOrderWhateverOrderBucketsFillIn) {
+  run_ranks(2, [](CommunicatorPtr world) {
+    // Registered a, b; reverse order expects b first. Rank 0 uses b last in
+    // backward, rank 1 first.
+    auto a = torch::ones({64}).requires_grad_();
+    auto b = torch::ones({64}).requires_grad_();
+    const auto log = std::make_shared<std::vector<BucketLaunch>>();
+    GradSyncOptions options;
+    options.bucket_capacity_bytes = 256;
+    options.first_bucket_bytes = 256;
+    options.hook = recording_hook(log);
+    BucketedGradSync sync({{"a", a}, {"b", b}}, world, options);
+    const auto loss =
+        world->rank() == 0 ? (b.sin() * a).sum() : (a.sin() * b).sum();
+    loss.backward();
+    sync.finish();
+    ASSERT_EQ(log->size(), 2U);
+    EXPECT_EQ((*log)[0].names, std::vector<std::string>{"b"});
+    EXPECT_EQ((*log)[1].names, std::vector<std::string>{"a"});
+    EXPECT_EQ((*log)[0].bytes, 256);
+  });
+}
+
+TEST(GradSync, LaunchesNothingWhileItAccumulates) {
+  run_ranks(2, [](CommunicatorPtr world) {
+    Net net;
+    BucketedGradSync sync(named(net), world);
+    const auto before = world->launches();
+    sync.set_accumulate_only(true);
+    net.loss(input_of(0, 0)).backward();
+    EXPECT_EQ(world->launches(), before);
+    sync.set_accumulate_only(false);
+    net.loss(input_of(0, 1)).backward();
+    EXPECT_EQ(world->launches(), before + 1);
+  });
+}
+
+// The first bucket is launched before the last parameter's gradient exists.
+TEST(GradSync, LaunchesDuringBackward) {
+  run_ranks(2, [](CommunicatorPtr world) {
+    Net net;
+    GradSyncOptions options;
+    options.bucket_capacity_bytes = 64;
+    options.first_bucket_bytes = 64;
+    BucketedGradSync sync(named(net), world, options);
+    net.loss(input_of(0, 0)).backward();
+    const auto& buckets = sync.report().buckets;
+    ASSERT_GT(buckets.size(), 2U);
+    EXPECT_LT(buckets.front().launched_ns, buckets.back().ready_ns);
+  });
+}
+
+TEST(GradSync, NamesParametersWithoutGradient) {
+  Net net;
+  BucketedGradSync sync(named(net), testing::make_world_of_one());
+  try {
+    net.a(input_of(0, 0)).sum().backward();
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr("4 of 6 parameters got no gradient in this step: b.weight"));
+    EXPECT_THAT(error.what(), HasSubstr("missing_gradient = kZero"));
+  }
+}
+
+TEST(GradSync, RanksMayDisagreeOnMissingGradientsWhenTheyCountAsZero) {
+  for (const Kind kind : {Kind::kBucketed}) {
+    run_ranks(3, [&](CommunicatorPtr world) {
+      auto a = torch::ones({3}).requires_grad_();
+      auto b = torch::ones({3}).requires_grad_();
+      GradSyncOptions options;
+      options.missing_gradient = MissingGradient::kZero;
+      options.bucket_capacity_bytes = 1;
+      options.first_bucket_bytes = 1;
+      const auto sync = make_sync(kind, {{"a", a}, {"b", b}}, world, options);
+      for (int step = 0; step < 2; ++step) {
+        const auto loss = world->rank() == 0   ? a.sum()
+                          : world->rank() == 1 ? b.sum() * 3
+                                               : (a + b).sum();
+        loss.backward();
+        sync->finish();
+        EXPECT_NEAR(a.grad()[0].item<float>(), 2.0 / 3, 1e-6);
+        EXPECT_NEAR(b.grad()[0].item<float>(), 4.0 / 3, 1e-6);
+        a.mutable_grad().reset();
+        b.mutable_grad().reset();
+      }
+    });
+  }
+}
+
+TEST(GradSync, AParameterUsedTwiceInABackwardIsReadyOnce) {
+  auto w = torch::full({1}, 3.0).requires_grad_();
+  BucketedGradSync sync({{"w", w}}, testing::make_world_of_one());
+  (w * w).sum().backward();
+  EXPECT_EQ(w.grad().item<float>(), 6.0F);
+}
+
+TEST(GradSync, TwoBackwardsUnderOneFinishAreRefused) {
+  for (const auto finish :
+       {FinishMode::kAtEndOfBackward, FinishMode::kExplicit}) {
+    Net net;
+    GradSyncOptions options;
+    options.finish = finish;
+    BucketedGradSync sync(named(net), testing::make_world_of_one(), options);
+    net.loss(input_of(0, 0)).backward();
+    try {
+      net.loss(input_of(0, 0)).backward();
+      FAIL();
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("twice"));
+      EXPECT_THAT(error.what(), HasSubstr("no_sync()"));
+    }
+    sync.reset();
+    net.loss(input_of(0, 0)).backward();
+    sync.finish();
+  }
+}
+
+TEST(GradSync, FinishBeforeAnyBackwardIsRefused) {
+  Net net;
+  BucketedGradSync sync(named(net), testing::make_world_of_one());
+  EXPECT_THROW(sync.finish(), ConfigError);
+  sync.set_accumulate_only(true);
+  net.loss(input_of(0, 0)).backward();
+  try {
+    sync.finish();
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("no_sync() alone"));
+  }
+}
+
+TEST(GradSync, WrappingTwiceIsRefusedUntilTheFirstIsGone) {
+  Net net;
+  const auto world = testing::make_world_of_one();
+  {
+    BucketedGradSync first(named(net), world);
+    try {
+      BucketedGradSync second(named(net), world);
+      FAIL();
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("'a.weight' is already"));
+    }
+  }
+  BucketedGradSync third(named(net), world);
+}
+
+TEST(GradSync, NothingToSynchroniseIsRefused) {
+  const auto world = testing::make_world_of_one();
+  EXPECT_THROW(BucketedGradSync({}, world), ConfigError);
+  EXPECT_THROW(
+      BucketedGradSync({{"frozen", torch::ones({2})}}, world), ConfigError);
+}
+
+TEST(GradSync, AChangeAfterWrappingIsNamed) {
+  const auto world = testing::make_world_of_one();
+  const auto message_after = [&](const std::function<void(Net&)>& change) {
+    Net net;
+    net.c->bias.set_requires_grad(false);
+    BucketedGradSync sync(named(net), world);
+    change(net);
+    try {
+      net.loss(input_of(0, 0).to(net.a->weight.scalar_type())).backward();
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(
+      message_after([](Net& net) { net.b->bias.set_requires_grad(false); }),
+      HasSubstr("requires_grad of 'b.bias' was turned off"));
+  EXPECT_THAT(
+      message_after([](Net& net) { net.c->bias.set_requires_grad(true); }),
+      HasSubstr("requires_grad of 'c.bias' was turned on"));
+  EXPECT_THAT(
+      message_after([](Net& net) { net.to(torch::kDouble); }),
+      HasSubstr("'a.weight' was Float when it was wrapped and is Double"));
+  EXPECT_EQ(message_after([](Net&) {}), "");
+}
+
+TEST(GradSync, ReplicasThatDifferAreNamedOnEveryRank) {
+  run_ranks(2, [](CommunicatorPtr world) {
+    const int64_t size = world->rank() == 0 ? 2 : 3;
+    auto a = torch::ones({1}).requires_grad_();
+    auto b = torch::ones({size}).requires_grad_();
+    try {
+      BucketedGradSync sync({{"a", a}, {"b", b}}, world);
+      FAIL();
+    } catch (const CommError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("rank 0 has 'b: [2] Float'"));
+      EXPECT_THAT(error.what(), HasSubstr("rank 1 has 'b: [3] Float'"));
+    }
+  });
+}
+
+TEST(GradSync, ReplicasStartWithRank0sWeights) {
+  run_ranks(3, [](CommunicatorPtr world) {
+    auto w = torch::full({5}, world->rank() + 1.0).requires_grad_();
+    BucketedGradSync sync({{"w", w}}, world);
+    EXPECT_EQ(w.sum().item<float>(), 5.0F);
+  });
+}
+
+TEST(GradSync, TheBf16HookHalvesTheBytesAndSumsInFp32) {
+  run_ranks(4, [](CommunicatorPtr world) {
+    auto w = torch::zeros({64}).requires_grad_();
+    GradSyncOptions options;
+    options.hook = bf16_hook();
+    options.reduction = Reduction::kSum;
+    BucketedGradSync sync({{"w", w}}, world, options);
+    world->clear_records();
+    (w * (world->rank() == 0 ? 256.0 : 1.0)).sum().backward();
+    EXPECT_EQ(w.grad()[0].item<float>(), 260.0F);  // 259, rounded once
+    int64_t bytes = 0;
+    for (const auto& record : world->records())
+      bytes += record.bytes;
+    EXPECT_EQ(bytes, 64 * 2);
+  });
+}
+
+TEST(GradSync, AnExceptionInAHookReachesTheCallerOfBackwardWithTheBucket) {
+  auto w = torch::zeros({64}).requires_grad_();
+  GradSyncOptions options;
+  options.hook = [](BucketView&, Communicator&) -> WorkPtr {
+    throw std::runtime_error("no such compressor");
+  };
+  BucketedGradSync sync({{"w", w}}, testing::make_world_of_one(), options);
+  try {
+    w.sum().backward();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("bucket 0 of 1 (w, 256 bytes)"));
+    EXPECT_THAT(error.what(), HasSubstr("no such compressor"));
+  }
+}
+
+TEST(GradSync, APeerThatStallsMidBucketIsACommErrorNamingBucketAndRank) {
+  run_ranks(
+      2,
+      [](CommunicatorPtr world) {
+        Net net;
+        BucketedGradSync sync(named(net), world);
+        if (world->rank() == 1)
+          return;
+        try {
+          net.loss(input_of(0, 0)).backward();
+          FAIL();
+        } catch (const CommError& error) {
+          EXPECT_THAT(error.what(), HasSubstr("bucket 0 of 1 (c.bias ... "));
+          EXPECT_THAT(error.what(), HasSubstr("group 'world'"));
+          EXPECT_THAT(error.what(), HasSubstr("rank 1 of this group"));
+        }
+      },
+      {.check_collectives = false, .timeout = std::chrono::milliseconds(700)});
+}
+
+TEST(GradSync, FinishedRanksShadowTheOthersUntilAllHaveJoined) {
+  for (const Kind kind : {Kind::kBucketed, Kind::kPerParam}) {
+    run_ranks(3, [&](CommunicatorPtr world) {
+      auto w = torch::zeros({4}).requires_grad_();
+      auto v = torch::zeros({4}).requires_grad_();
+      const auto sync = make_sync(kind, {{"w", w}, {"v", v}}, world);
+      sync->set_uneven_inputs(true);
+      const int steps = 1 + 2 * world->rank();  // 1, 3, 5
+      for (int step = 0; step < steps; ++step) {
+        ((w + v) * (world->rank() + 1)).sum().backward();
+        // Ranks 0, 1, 2 give 1, 2, 3; the mean is over those with data.
+        const float expected = step < 1 ? 2.0F : step < 3 ? 2.5F : 3.0F;
+        EXPECT_EQ(w.grad()[0].item<float>(), expected) << step;
+        w.mutable_grad().reset();
+        v.mutable_grad().reset();
+      }
+      sync->shadow_until_all_joined();
+    });
+  }
+}
+
+}  // namespace
+}  // namespace brigade
