@@ -1,0 +1,96 @@
+#include "brigade/model/recompute.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace brigade {
+namespace {
+
+using torch::autograd::variable_list;
+
+// A node of its own rather than an autograd::Function, which runs backward
+// only when one of its tensor arguments needs a gradient: here the parameters
+// that the function captured need theirs even if no input does.
+class RecomputeBackward : public torch::autograd::Node {
+ public:
+  RecomputeBackward(RecomputedFunction function, const variable_list& inputs)
+      : function_(std::move(function)) {
+    set_next_edges(torch::autograd::collect_next_edges(inputs));
+    for (const torch::Tensor& input : inputs) {
+      saved_.emplace_back(input, /*is_output=*/false);
+      defined_.push_back(input.defined());
+    }
+  }
+
+  std::string name() const override { return "RecomputeBackward"; }
+
+  void release_variables() override {
+    for (torch::autograd::SavedVariable& saved : saved_)
+      saved.reset_data();
+  }
+
+ protected:
+  variable_list apply(variable_list&& gradients) override {
+    variable_list input_gradients(saved_.size());
+    if (!gradients[0].defined())
+      return input_gradients;
+    variable_list leaves(saved_.size());
+    for (size_t i = 0; i < saved_.size(); ++i) {
+      if (!defined_[i])
+        continue;
+      const torch::Tensor input = saved_[i].unpack();
+      leaves[i] = input.detach().set_requires_grad(input.requires_grad());
+    }
+    torch::autograd::Edge root;
+    {
+      const torch::AutoGradMode with_gradients(true);
+      const torch::Tensor output = function_(leaves);
+      if (output.requires_grad())
+        root = torch::autograd::impl::gradient_edge(output);
+    }
+    if (!root.is_valid())
+      return input_gradients;
+    // A backward within the backward: it reaches the leaves and the
+    // parameters' accumulators, and runs their hooks.
+    torch::autograd::Engine::get_default_engine().execute(
+        {root},
+        {std::move(gradients[0])},
+        /*keep_graph=*/false,
+        /*create_graph=*/false,
+        /*accumulate_grad=*/true);
+    for (size_t i = 0; i < leaves.size(); ++i) {
+      if (leaves[i].defined() && leaves[i].requires_grad())
+        input_gradients[i] = leaves[i].grad();
+    }
+    return input_gradients;
+  }
+
+ private:
+  RecomputedFunction function_;
+  std::vector<torch::autograd::SavedVariable> saved_;
+  std::vector<bool> defined_;
+};
+
+}  // namespace
+
+torch::Tensor recompute(
+    RecomputedFunction function,
+    const std::vector<torch::Tensor>& inputs) {
+  if (!torch::GradMode::is_enabled())
+    return function(inputs);
+  torch::Tensor output;
+  {
+    const torch::NoGradGuard no_gradients;
+    // Detached: it may be an input itself, whose own history must not change.
+    output = function(inputs).detach();
+  }
+  const auto node = std::shared_ptr<RecomputeBackward>(
+      new RecomputeBackward(std::move(function), inputs),
+      torch::autograd::deleteNode);
+  torch::autograd::create_gradient_edge(output, node);
+  return output;
+}
+
+}  // namespace brigade

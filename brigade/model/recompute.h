@@ -1,0 +1,33 @@
+// Trades compute for memory (Chen et al. 2016, "Training Deep Nets with
+// Sublinear Memory Cost"): a part of the model keeps its inputs only; backward
+// runs it a second time and then goes back through that.
+#pragma once
+
+#include <torch/types.h>
+
+#include <functional>
+#include <vector>
+
+namespace brigade {
+
+// A part of the model: tensors in, one tensor out. Must give the same result
+// both times it is run (there is no dropout here, hence no random state to
+// restore); on every rank the same collectives are launched both times.
+using RecomputedFunction =
+    std::function<torch::Tensor(const std::vector<torch::Tensor>& inputs)>;
+
+// function(inputs), with the same gradients to the last bit: of the inputs, and
+// of the parameters that `function` reads, which get theirs through their
+// usual hooks and .grad in the middle of backward. Any number of calls may be
+// alive at once; calls may nest. Entries of `inputs` may be undefined.
+//
+// Costs one more forward of the part; keeps the inputs instead of everything
+// that its operations save. `function` is copied and lives until backward, so
+// what it captures by reference must live as long.
+//
+// Without grad mode it is function(inputs).
+torch::Tensor recompute(
+    RecomputedFunction function,
+    const std::vector<torch::Tensor>& inputs);
+
+}  // namespace brigade
