@@ -1,0 +1,54 @@
+// The CPU kernels of RMSNorm. T: float or uint16_t (bf16).
+#pragma once
+
+#include <cstdint>
+
+namespace brigade::ops {
+
+// For `rows` rows of `columns`: sum = x + residual (when residual is not null;
+// otherwise x is normed), normed = sum * rstd * weight, rstd a float a row.
+template <typename T>
+struct RmsNormForward {
+  const T* x;
+  const T* residual;  // null: none
+  const T* weight;
+  T* normed;  // dense rows
+  T* sum;     // dense rows; unused without residual
+  float* rstd;
+  int64_t x_stride;
+  int64_t residual_stride;
+  int64_t columns;
+  float eps;
+};
+
+template <typename T>
+struct RmsNormBackward {
+  const T* dnormed;
+  const T* dsum;  // added to dx; null: none
+  const T* x;     // what was normed
+  const T* weight;
+  const float* rstd;
+  T* dx;           // dense rows
+  float* dweight;  // [columns], added to
+  int64_t dnormed_stride;
+  int64_t dsum_stride;
+  int64_t x_stride;
+  int64_t columns;
+};
+
+// Rows [begin, end) on the calling thread.
+void rms_norm_forward(const RmsNormForward<float>&, int64_t begin, int64_t end);
+void rms_norm_forward(
+    const RmsNormForward<uint16_t>&,
+    int64_t begin,
+    int64_t end);
+void rms_norm_backward(
+    const RmsNormBackward<float>&,
+    int64_t begin,
+    int64_t end);
+void rms_norm_backward(
+    const RmsNormBackward<uint16_t>&,
+    int64_t begin,
+    int64_t end);
+
+}  // namespace brigade::ops

@@ -1,0 +1,89 @@
+#include "brigade/optim/adamw.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "brigade/base/error.h"
+
+namespace brigade {
+namespace {
+
+void check(const AdamWGroup& group) {
+  const auto dtype = group.weight.scalar_type();
+  if ((dtype == torch::kFloat || dtype == torch::kBFloat16) &&
+      group.main_grad.scalar_type() == torch::kFloat &&
+      group.weight.dim() == 1 && group.main_grad.dim() == 1 &&
+      group.weight.is_contiguous() && group.main_grad.is_contiguous() &&
+      group.weight.numel() == group.main_grad.numel())
+    return;
+  throw Error(
+      ExitCode::kUnexpected,
+      fmt::format(
+          "[adamw] group '{}': weight is {} of {} elements, main_grad {} of "
+          "{}; expected flat contiguous tensors of equal length, bf16 or "
+          "float32, and float32",
+          group.name,
+          c10::toString(dtype),
+          group.weight.numel(),
+          c10::toString(group.main_grad.scalar_type()),
+          group.main_grad.numel()));
+}
+
+}  // namespace
+
+AdamW::AdamW(std::vector<AdamWGroup> groups, AdamWOptions options)
+    : groups_(std::move(groups)), options_(options) {
+  const torch::NoGradGuard no_grad;
+  for (AdamWGroup& group : groups_) {
+    group.weight = group.weight.detach();
+    check(group);
+    states_.push_back(
+        {group.weight.to(torch::kFloat),
+         torch::zeros_like(group.main_grad),
+         torch::zeros_like(group.main_grad)});
+  }
+}
+
+void AdamW::step(double lr, double grad_scale, ops::AfterRead after_read) {
+  ++steps_;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const AdamWGroup& group = groups_[i];
+    const AdamWState& state = states_[i];
+    ops::adamw_step(
+        {.lr = lr,
+         .beta1 = options_.beta1,
+         .beta2 = options_.beta2,
+         .eps = options_.eps,
+         .weight_decay = group.weight_decay,
+         .step = steps_,
+         .grad_scale = grad_scale},
+        group.main_grad,
+        state.master,
+        state.exp_avg,
+        state.exp_avg_sq,
+        group.weight,
+        after_read);
+  }
+}
+
+double AdamW::sum_of_squared_gradients() const {
+  double sum = 0;
+  for (const AdamWGroup& group : groups_)
+    sum += ops::sum_of_squares(group.main_grad);
+  return sum;
+}
+
+void AdamW::reload_masters() {
+  const torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < groups_.size(); ++i)
+    states_[i].master.copy_(groups_[i].weight);
+}
+
+void AdamW::write_weights() {
+  const torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < groups_.size(); ++i)
+    groups_[i].weight.copy_(states_[i].master);
+}
+
+}  // namespace brigade

@@ -1,0 +1,79 @@
+// AdamW on the data parallel's flat buffers: reads fp32 main_grad where the
+// reduction left it, steps an fp32 master weight and writes the (bf16 or fp32)
+// weight, one pass over memory a group. The arithmetic is torch.optim.AdamW's;
+// see ops/adamw.h.
+//
+// Life: made after the parameters have their first values (masters are copied
+// from them; call reload_masters() after weights were changed from outside),
+// stepped by the trainer's thread between finish() and reset().
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "brigade/ops/adamw.h"
+
+namespace brigade {
+
+// A flat run of weights stepped together: a bucket, a shard of one, or a part
+// of one that has its own weight decay.
+struct AdamWGroup {
+  std::string name;         // appears in errors
+  torch::Tensor weight;     // flat, bf16 or float32, contiguous
+  torch::Tensor main_grad;  // flat, float32, contiguous, as long as weight
+  double weight_decay = 0.0;
+};
+
+// The fp32 state of one group, all flat and as long as the group's weight.
+// master is the weight itself where that is float32.
+struct AdamWState {
+  torch::Tensor master;
+  torch::Tensor exp_avg;
+  torch::Tensor exp_avg_sq;
+};
+
+struct AdamWOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+};
+
+class AdamW {
+ public:
+  AdamW(std::vector<AdamWGroup> groups, AdamWOptions options);
+
+  // One step with gradients main_grad * grad_scale (1 / tokens, clipping).
+  // kZero clears main_grad on the way, which saves the clearing pass.
+  void step(
+      double lr,
+      double grad_scale = 1.0,
+      ops::AfterRead after_read = ops::AfterRead::kKeep);
+
+  // The sum of squares of all main_grads before any scale; this rank's part of
+  // the global norm. Not finite when a gradient is not.
+  double sum_of_squared_gradients() const;
+
+  // Steps done, for the bias correction and for checkpoints.
+  int64_t steps() const { return steps_; }
+  void set_steps(int64_t steps) { steps_ = steps; }
+
+  const std::vector<AdamWGroup>& groups() const { return groups_; }
+  // As many as groups(); a checkpoint reads and writes these in place.
+  const std::vector<AdamWState>& states() const { return states_; }
+
+  // Masters become the weights' values: after weights were loaded.
+  void reload_masters();
+  // Weights become the masters' values, rounded: after masters were loaded.
+  void write_weights();
+
+ private:
+  std::vector<AdamWGroup> groups_;
+  std::vector<AdamWState> states_;
+  AdamWOptions options_;
+  int64_t steps_ = 0;
+};
+
+}  // namespace brigade
