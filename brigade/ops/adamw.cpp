@@ -1,10 +1,22 @@
 #include "brigade/ops/adamw.h"
 
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "brigade/ops/adamw_kernel.h"
 #include "brigade/ops/describe.h"
 #include "brigade/ops/plain.h"
+#include "brigade/ops/rows.h"
 
 namespace brigade::ops {
 namespace {
+
+// Elements a task, and a partial sum: fixed, so that a sum's order does not
+// depend on the number of threads.
+constexpr int64_t kChunk = 1 << 16;
 
 void check_flat(const char* name, const Tensor& x, int64_t numel) {
   require(
@@ -36,13 +48,55 @@ void adamw_step(
   check_flat("exp_avg_sq", exp_avg_sq, numel);
   check_flat("weight", weight, numel);
   require(step.step >= 1, "adamw", "step counts from 1, but is {}", step.step);
-  plain::adamw_step(
-      step, main_grad, master, exp_avg, exp_avg_sq, weight, after_read);
+  if (!main_grad.device().is_cpu()) {
+    plain::adamw_step(
+        step, main_grad, master, exp_avg, exp_avg_sq, weight, after_read);
+    return;
+  }
+  const auto t = static_cast<double>(step.step);
+  const auto narrow = [](double value) { return static_cast<float>(value); };
+  with_element_type(weight, [&](auto element) {
+    using T = decltype(element);
+    const AdamWKernel<T> kernel{
+        .main_grad = data<float>(main_grad),
+        .master = data<float>(master),
+        .exp_avg = data<float>(exp_avg),
+        .exp_avg_sq = data<float>(exp_avg_sq),
+        .weight = data<T>(weight),
+        .zero_main_grad = after_read == AfterRead::kZero,
+        .grad_scale = narrow(step.grad_scale),
+        .decay = narrow(1 - step.lr * step.weight_decay),
+        .beta1 = narrow(step.beta1),
+        .one_minus_beta1 = narrow(1 - step.beta1),
+        .beta2 = narrow(step.beta2),
+        .one_minus_beta2 = narrow(1 - step.beta2),
+        .inverse_root_correction2 =
+            narrow(1 / std::sqrt(1 - std::pow(step.beta2, t))),
+        .eps = narrow(step.eps),
+        .step_size = narrow(step.lr / (1 - std::pow(step.beta1, t)))};
+    at::parallel_for(0, numel, kChunk, [&](int64_t begin, int64_t end) {
+      adamw_kernel(kernel, begin, end);
+    });
+  });
 }
 
 double sum_of_squares(const Tensor& values) {
   check_flat("the tensor", values, values.numel());
-  return plain::sum_of_squares(values);
+  if (!values.device().is_cpu())
+    return plain::sum_of_squares(values);
+  const int64_t numel = values.numel();
+  const int64_t chunks = (numel + kChunk - 1) / kChunk;
+  std::vector<double> partial(static_cast<size_t>(chunks));
+  const float* first = data<float>(values);
+  at::parallel_for(0, chunks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t chunk = begin; chunk < end; ++chunk)
+      partial[static_cast<size_t>(chunk)] = sum_of_squares_kernel(
+          first + chunk * kChunk, std::min(kChunk, numel - chunk * kChunk));
+  });
+  double sum = 0;
+  for (const double value : partial)
+    sum += value;
+  return sum;
 }
 
 }  // namespace brigade::ops

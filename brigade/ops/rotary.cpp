@@ -1,10 +1,15 @@
 #include "brigade/ops/rotary.h"
 
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/custom_function.h>
+
 #include <cmath>
 #include <numbers>
 
 #include "brigade/ops/describe.h"
+#include "brigade/ops/elementwise_kernel.h"
 #include "brigade/ops/plain.h"
+#include "brigade/ops/rows.h"
 
 namespace brigade::ops {
 namespace {
@@ -22,6 +27,64 @@ double scaled_frequency(double frequency, const RotaryScaling& scaling) {
                         (scaling.high_freq_factor - scaling.low_freq_factor);
   return (1 - smooth) * frequency / scaling.factor + smooth * frequency;
 }
+
+// Tokens a task.
+constexpr int64_t kGrain = 16;
+
+Tensor rotated(const Tensor& input, const RotaryTable& table, float sign) {
+  const Tensor x = input.stride(3) == 1 ? input : input.contiguous();
+  const Tensor cos = table.cos.contiguous();
+  const Tensor sin = table.sin.contiguous();
+  Tensor y = at::empty(x.sizes(), x.options());
+  with_element_type(x, [&](auto element) {
+    using T = decltype(element);
+    const Rotate<T> kernel{
+        .x = data<T>(x),
+        .y = data<T>(y),
+        .cos = data<float>(cos),
+        .sin = data<float>(sin),
+        .sign = sign,
+        .batch_stride = x.stride(0),
+        .token_stride = x.stride(1),
+        .head_stride = x.stride(2),
+        .tokens = x.size(1),
+        .heads = x.size(2),
+        .half = x.size(3) / 2};
+    at::parallel_for(
+        0, x.size(0) * x.size(1), kGrain, [&](int64_t begin, int64_t end) {
+          rotate(kernel, begin, end);
+        });
+  });
+  return y;
+}
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct Node : torch::autograd::Function<Node> {
+  static variable_list forward(
+      AutogradContext* context,
+      const Tensor& q,
+      const Tensor& k,
+      const Tensor& cos,
+      const Tensor& sin) {
+    context->save_for_backward({cos, sin});
+    return {rotated(q, {cos, sin}, 1.0F), rotated(k, {cos, sin}, 1.0F)};
+  }
+
+  // A rotation's transpose is its inverse.
+  static variable_list backward(
+      AutogradContext* context,
+      variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    variable_list result(4);
+    for (size_t i = 0; i < 2; ++i) {
+      if (gradients[i].defined())
+        result[i] = rotated(gradients[i], {saved[0], saved[1]}, -1.0F);
+    }
+    return result;
+  }
+};
 
 }  // namespace
 
@@ -68,7 +131,10 @@ rotary(const Tensor& q, const Tensor& k, const RotaryTable& table) {
         table.cos.size(0),
         2 * table.cos.size(1));
   }
-  return plain::rotary(q, k, table);
+  if (!has_kernel(q) || q.scalar_type() != k.scalar_type())
+    return plain::rotary(q, k, table);
+  const auto outputs = Node::apply(q, k, table.cos, table.sin);
+  return {outputs[0], outputs[1]};
 }
 
 }  // namespace brigade::ops

@@ -1,0 +1,32 @@
+// The CPU kernels of the optimizer, elements [begin, end) on the calling
+// thread.
+#pragma once
+
+#include <cstdint>
+
+namespace brigade::ops {
+
+template <typename T>  // float or uint16_t (bf16)
+struct AdamWKernel {
+  float* main_grad;
+  float* master;
+  float* exp_avg;
+  float* exp_avg_sq;
+  T* weight;  // may be master when float
+  bool zero_main_grad;
+  float grad_scale;
+  float decay;  // 1 - lr * weight_decay
+  float beta1;
+  float one_minus_beta1;
+  float beta2;
+  float one_minus_beta2;
+  float inverse_root_correction2;  // 1 / sqrt(1 - beta2^t)
+  float eps;
+  float step_size;  // lr / (1 - beta1^t)
+};
+
+void adamw_kernel(const AdamWKernel<float>&, int64_t begin, int64_t end);
+void adamw_kernel(const AdamWKernel<uint16_t>&, int64_t begin, int64_t end);
+double sum_of_squares_kernel(const float* values, int64_t numel);
+
+}  // namespace brigade::ops

@@ -1,0 +1,136 @@
+#include "brigade/ops/elementwise_kernel.h"
+
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "brigade/ops/elementwise_cpu.cpp"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+// After highway.h.
+#include "brigade/ops/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace brigade::ops::HWY_NAMESPACE {
+
+HWY_INLINE VF sigmoid(VF x) {
+  const auto one = hn::Set(DF(), 1.0F);
+  return hn::Div(one, hn::Add(one, fast_exp(hn::Neg(x))));
+}
+
+template <typename T>
+void forward(const SwigluForward<T>& p, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row) {
+    const T* gate = p.gate + row * p.gate_stride;
+    const T* up = p.up + row * p.up_stride;
+    T* out = p.out + row * p.columns;
+    for_vectors(
+        static_cast<size_t>(p.columns),
+        [&](size_t i, auto get, auto put) HWY_ATTR {
+          const auto x = get(gate + i);
+          put(hn::Mul(hn::Mul(x, sigmoid(x)), get(up + i)), out + i);
+        });
+  }
+}
+
+template <typename T>
+void backward(const SwigluBackward<T>& p, int64_t begin, int64_t end) {
+  const auto one = hn::Set(DF(), 1.0F);
+  for (int64_t row = begin; row < end; ++row) {
+    const T* dout = p.dout + row * p.dout_stride;
+    const T* gate = p.gate + row * p.gate_stride;
+    const T* up = p.up + row * p.up_stride;
+    T* dgate = p.dgate + row * p.dgate_stride;
+    T* dup = p.dup + row * p.dup_stride;
+    for_vectors(
+        static_cast<size_t>(p.columns),
+        [&](size_t i, auto get, auto put) HWY_ATTR {
+          const auto x = get(gate + i);
+          const auto gradient = get(dout + i);
+          const auto s = sigmoid(x);
+          const auto silu = hn::Mul(x, s);
+          // silu' = s * (1 + x * (1 - s))
+          const auto slope = hn::Mul(s, hn::MulAdd(x, hn::Sub(one, s), one));
+          const auto dvalue = hn::Mul(hn::Mul(gradient, get(up + i)), slope);
+          put(dvalue, dgate + i);
+          put(hn::Mul(gradient, silu), dup + i);
+        });
+  }
+}
+
+template <typename T>
+void rotate_rows(const Rotate<T>& p, int64_t begin, int64_t end) {
+  const auto sign = hn::Set(DF(), p.sign);
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t token = row % p.tokens;
+    const float* cos = p.cos + token * p.half;
+    const float* sin = p.sin + token * p.half;
+    for (int64_t head = 0; head < p.heads; ++head) {
+      const T* x = p.x + row / p.tokens * p.batch_stride +
+                   token * p.token_stride + head * p.head_stride;
+      T* y = p.y + (row * p.heads + head) * 2 * p.half;
+      for_vectors(
+          static_cast<size_t>(p.half),
+          [&](size_t i, auto get, auto put) HWY_ATTR {
+            const auto first = get(x + i);
+            const auto second = get(x + p.half + i);
+            const auto c = get(cos + i);
+            const auto s = hn::Mul(get(sin + i), sign);
+            put(hn::NegMulAdd(second, s, hn::Mul(first, c)), y + i);
+            put(hn::MulAdd(first, s, hn::Mul(second, c)), y + p.half + i);
+          });
+    }
+  }
+}
+
+using B = uint16_t;
+void forward_f32(const SwigluForward<float>& p, int64_t b, int64_t e) {
+  forward(p, b, e);
+}
+void forward_bf16(const SwigluForward<B>& p, int64_t b, int64_t e) {
+  forward(p, b, e);
+}
+void backward_f32(const SwigluBackward<float>& p, int64_t b, int64_t e) {
+  backward(p, b, e);
+}
+void backward_bf16(const SwigluBackward<B>& p, int64_t b, int64_t e) {
+  backward(p, b, e);
+}
+void rotate_f32(const Rotate<float>& p, int64_t b, int64_t e) {
+  rotate_rows(p, b, e);
+}
+void rotate_bf16(const Rotate<B>& p, int64_t b, int64_t e) {
+  rotate_rows(p, b, e);
+}
+
+}  // namespace brigade::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace brigade::ops {
+HWY_EXPORT(forward_f32);
+HWY_EXPORT(forward_bf16);
+HWY_EXPORT(backward_f32);
+HWY_EXPORT(backward_bf16);
+HWY_EXPORT(rotate_f32);
+HWY_EXPORT(rotate_bf16);
+
+void swiglu_forward(const SwigluForward<float>& p, int64_t b, int64_t e) {
+  HWY_DYNAMIC_DISPATCH(forward_f32)(p, b, e);
+}
+void swiglu_forward(const SwigluForward<uint16_t>& p, int64_t b, int64_t e) {
+  HWY_DYNAMIC_DISPATCH(forward_bf16)(p, b, e);
+}
+void swiglu_backward(const SwigluBackward<float>& p, int64_t b, int64_t e) {
+  HWY_DYNAMIC_DISPATCH(backward_f32)(p, b, e);
+}
+void swiglu_backward(const SwigluBackward<uint16_t>& p, int64_t b, int64_t e) {
+  HWY_DYNAMIC_DISPATCH(backward_bf16)(p, b, e);
+}
+void rotate(const Rotate<float>& p, int64_t b, int64_t e) {
+  HWY_DYNAMIC_DISPATCH(rotate_f32)(p, b, e);
+}
+void rotate(const Rotate<uint16_t>& p, int64_t b, int64_t e) {
+  HWY_DYNAMIC_DISPATCH(rotate_bf16)(p, b, e);
+}
+
+}  // namespace brigade::ops
+#endif  // HWY_ONCE

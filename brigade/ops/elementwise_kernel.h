@@ -1,0 +1,61 @@
+// The CPU kernels of SwiGLU and of the rotary embedding. T: float or uint16_t
+// (bf16). Rows [begin, end) on the calling thread.
+#pragma once
+
+#include <cstdint>
+
+namespace brigade::ops {
+
+template <typename T>
+struct SwigluForward {
+  const T* gate;
+  const T* up;
+  T* out;  // dense rows
+  int64_t gate_stride;
+  int64_t up_stride;
+  int64_t columns;
+};
+
+template <typename T>
+struct SwigluBackward {
+  const T* dout;
+  const T* gate;
+  const T* up;
+  T* dgate;
+  T* dup;
+  int64_t dout_stride;
+  int64_t gate_stride;
+  int64_t up_stride;
+  int64_t dgate_stride;
+  int64_t dup_stride;
+  int64_t columns;
+};
+
+// x: [B, T, H, D] with the given strides, rotated into dense y. A row is a
+// token: row = b * tokens + t.
+template <typename T>
+struct Rotate {
+  const T* x;
+  T* y;
+  const float* cos;  // [tokens, D/2]
+  const float* sin;
+  float sign;  // -1: the inverse rotation
+  int64_t batch_stride;
+  int64_t token_stride;
+  int64_t head_stride;
+  int64_t tokens;
+  int64_t heads;
+  int64_t half;  // D/2
+};
+
+void swiglu_forward(const SwigluForward<float>&, int64_t begin, int64_t end);
+void swiglu_forward(const SwigluForward<uint16_t>&, int64_t begin, int64_t end);
+void swiglu_backward(const SwigluBackward<float>&, int64_t begin, int64_t end);
+void swiglu_backward(
+    const SwigluBackward<uint16_t>&,
+    int64_t begin,
+    int64_t end);
+void rotate(const Rotate<float>&, int64_t begin, int64_t end);
+void rotate(const Rotate<uint16_t>&, int64_t begin, int64_t end);
+
+}  // namespace brigade::ops
