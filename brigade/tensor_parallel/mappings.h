@@ -1,0 +1,88 @@
+// The regions of tensor parallel as autograd functions: what a collective is in
+// forward, its transpose is in backward.
+//
+//                      forward               backward
+//   copy_region        -                     all-reduce
+//   reduce_region      all-reduce            -
+//   scatter_region     slice (last dim)      all-gather
+//   gather_region      all-gather (last dim) slice
+//   scatter_tokens     slice (dim 0)         all-gather
+//   gather_tokens      all-gather (dim 0)    reduce-scatter
+//   reduce_tokens      reduce-scatter        all-gather
+//
+// copy_region and gather_tokens assume that every rank computes a different
+// part of what follows (their gradients are parts of a sum); gather_region and
+// scatter_* that every rank computes the same (their gradients are equal).
+//
+// Bytes sent a rank, n bytes in the whole tensor: all-reduce 2n(R-1)/R, the
+// others n(R-1)/R. The last-dim regions copy the tensor once more on top, to
+// bring the ranks' columns next to each other.
+//
+// All ranks of the group call these in the same order, in backward too.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "brigade/tensor_parallel/tensor_parallel.h"
+
+namespace brigade {
+
+torch::Tensor copy_region(const torch::Tensor& x, const CommunicatorPtr& group);
+torch::Tensor reduce_region(
+    const torch::Tensor& x,
+    const CommunicatorPtr& group);
+// The same, on x's own memory: for a result that nothing else keeps. Autograd
+// refuses it where another op saved x.
+torch::Tensor reduce_region_(torch::Tensor x, const CommunicatorPtr& group);
+
+// [.., n] <-> [.., n / R]; R divides n, else Error.
+torch::Tensor scatter_region(
+    const torch::Tensor& x,
+    const CommunicatorPtr& group);
+torch::Tensor gather_region(
+    const torch::Tensor& x,
+    const CommunicatorPtr& group);
+
+// [N, ..] <-> [N / R, ..]; R divides N, else Error.
+torch::Tensor scatter_tokens(
+    const torch::Tensor& x,
+    const CommunicatorPtr& group);
+torch::Tensor gather_tokens(
+    const torch::Tensor& x,
+    const CommunicatorPtr& group);
+torch::Tensor reduce_tokens(
+    const torch::Tensor& x,
+    const CommunicatorPtr& group);
+
+// The end of a row-parallel product: reduce_region_ or reduce_tokens.
+torch::Tensor leave_region(torch::Tensor x, const TensorParallel& parallel);
+
+// The start of one or several column-parallel products on one input:
+// copy_region or gather_tokens, with a backward whose collective can start
+// before the region's own turn comes.
+//
+//   InputRegion region(parallel);
+//   y = f(region.enter(x));
+//   backward of f: region.start(input_grad); the weight's gradient
+//   backward of the region: waits for what start() launched
+//
+// Without start() the backward launches and waits. One enter() a region; the
+// value may be copied into f's backward. `input_grad` must be what f's backward
+// returns, the only gradient of enter()'s result.
+class InputRegion {
+ public:
+  explicit InputRegion(TensorParallel parallel);
+
+  torch::Tensor enter(const torch::Tensor& x) const;
+  // input_grad: contiguous; in kReplicated it is reduced in place, so nobody
+  // may touch it until the region's backward.
+  void start(const torch::Tensor& input_grad) const;
+
+  struct State;
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace brigade

@@ -1,0 +1,59 @@
+// Linears whose weight is cut over the tp group (Shoeybi et al. 2019,
+// "Megatron-LM"), rank r holding the r-th of R equal parts:
+//
+//   column-parallel  weight [out/R, in]: each rank makes out/R columns
+//   row-parallel     weight [out, in/R]: each rank makes a part of the sum
+//
+// A column-parallel group and the row-parallel linear after it make one
+// collective in forward and one in backward, n = N * C elements each:
+//
+//               kReplicated               kSharded
+//   forward     all-reduce (row)          all-gather (column), reduce-scatter
+//                                         (row)
+//   backward    all-reduce (column)       all-gather (row), reduce-scatter
+//                                         (column)
+//   bytes sent  2n(R-1)/R each            n(R-1)/R each of the two
+//
+// Backward starts the column's collective as soon as the input's gradient is
+// there and computes the weight's gradient meanwhile.
+//
+// Shapes: N tokens. In kReplicated leading dims are free ([B, T, C] too), in
+// kSharded the shared side is [N/R, C] and the cut side [N, ..].
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "brigade/ops/weight_grad.h"
+#include "brigade/tensor_parallel/tensor_parallel.h"
+
+namespace brigade {
+
+struct ParallelLinearOptions {
+  ops::WeightGrad weight_grad = ops::WeightGrad::kReturn;
+  // As in ops::LinearOptions: takes over the weight's gradient.
+  std::function<void(std::function<void()> compute)> defer_weight_grad;
+};
+
+// Linears on one input (q, k and v; gate and up): one input region, so one
+// collective for all of them. weights[i]: [out_i/R, in]; biases: empty, or one
+// [out_i/R] or undefined each. Returns [N, out_i/R] each.
+std::vector<torch::Tensor> column_parallel_linear(
+    const TensorParallel& parallel,
+    const torch::Tensor& x,
+    const std::vector<torch::Tensor>& weights,
+    const std::vector<torch::Tensor>& biases = {},
+    const ParallelLinearOptions& options = {});
+
+// x: [N, in/R]; weight: [out, in/R]; bias: [out], whole on every rank and added
+// once, after the reduction; or undefined. Returns [N, out] or, in kSharded,
+// [N/R, out]; there the bias's gradient is this rank's tokens' part and is
+// summed with the norms' (replicated_gradients.h).
+torch::Tensor row_parallel_linear(
+    const TensorParallel& parallel,
+    const torch::Tensor& x,
+    const torch::Tensor& weight,
+    const torch::Tensor& bias = {},
+    const ParallelLinearOptions& options = {});
+
+}  // namespace brigade

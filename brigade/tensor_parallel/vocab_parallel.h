@@ -1,0 +1,60 @@
+// The embedding and the head with their vocabulary cut over the tp group: rank
+// r holds the rows [r * n, (r + 1) * n), n = ceil(V / R). Rows from V on are
+// padding: no token selects them, they get no probability and no gradient.
+// n is vocab_rows_per_rank() of shard.h.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "brigade/ops/weight_grad.h"
+#include "brigade/tensor_parallel/tensor_parallel.h"
+
+namespace brigade {
+
+// ids: int64, N of any shape, equal on all ranks; weight: [n, C].
+// Each rank looks up the tokens that it holds and zeros for the others, and one
+// all-reduce (reduce-scatter) of N * C elements adds them: exactly, since one
+// rank alone has something.
+// Returns [.., C] or, in kSharded, [N/R, C].
+// Throws DataError naming an id outside [0, vocab_size) and its place.
+torch::Tensor vocab_parallel_embedding(
+    const TensorParallel& parallel,
+    const torch::Tensor& ids,
+    const torch::Tensor& weight,
+    int64_t vocab_size,
+    ops::WeightGrad weight_grad = ops::WeightGrad::kReturn);
+
+struct VocabParallelCrossEntropyOptions {
+  int64_t vocab_size = 0;
+  int64_t ignore_index = -100;
+  int64_t row_chunk = 0;  // tokens a chunk; 0: chosen by size
+  ops::WeightGrad weight_grad = ops::WeightGrad::kReturn;
+  std::optional<double> known_gradient;  // see ops::CrossEntropyOptions
+};
+
+// hidden: [N, C] or, in kSharded, [N/R, C]; weight: [n, C]; targets: int64 [N],
+// equal on all ranks. Returns the sum of the losses of the N tokens, a float32
+// scalar, the same on every rank.
+//
+// The whole logits exist nowhere: a rank makes its [chunk, n] and the group
+// exchanges per token one maximum and two sums (12 bytes a token in two
+// all-reduces a chunk). Backward reduces the hidden's gradient, one all-reduce
+// (reduce-scatter) of N * C elements; in kSharded forward gathers the hidden.
+torch::Tensor vocab_parallel_cross_entropy(
+    const TensorParallel& parallel,
+    const torch::Tensor& hidden,
+    const torch::Tensor& weight,
+    const torch::Tensor& targets,
+    const VocabParallelCrossEntropyOptions& options);
+
+// All logits of few tokens, for generating text: hidden [N, C] (kReplicated
+// whatever `parallel` says) to [N, vocab_size] on every rank. One all-gather of
+// N * n * R elements.
+torch::Tensor vocab_parallel_logits(
+    const TensorParallel& parallel,
+    const torch::Tensor& hidden,
+    const torch::Tensor& weight,
+    int64_t vocab_size);
+
+}  // namespace brigade
