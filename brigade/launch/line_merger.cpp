@@ -1,0 +1,97 @@
+#include "brigade/launch/line_merger.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+namespace brigade {
+
+namespace {
+// A line longer than this is cut: no rank can make the supervisor hold more.
+constexpr size_t kMaxLineBytes = size_t{1} << 20;
+constexpr std::string_view kEraseLine = "\r\x1b[K";
+}  // namespace
+
+void write_all(int descriptor, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(descriptor, bytes.data(), bytes.size());
+    if (count >= 0) {
+      bytes.remove_prefix(static_cast<size_t>(count));
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      pollfd writable{.fd = descriptor, .events = POLLOUT, .revents = 0};
+      ::poll(&writable, 1, -1);
+    } else if (errno != EINTR) {
+      return;
+    }
+  }
+}
+
+size_t LineMerger::add_stream(StreamOptions options) {
+  streams_.push_back({.options = std::move(options)});
+  return streams_.size() - 1;
+}
+
+void LineMerger::feed(size_t index, std::string_view bytes) {
+  Stream& stream = streams_[index];
+  stream.pending += bytes;
+  const bool has_line = stream.pending.find('\n') != std::string::npos ||
+                        stream.pending.size() >= kMaxLineBytes;
+  if (has_line && open_ != kNone && open_ != index) {
+    Stream& open = streams_[open_];
+    write_all(open.options.descriptor, kEraseLine);
+    open.shown = 0;
+  }
+  size_t begin = 0;
+  std::string_view pending = stream.pending;
+  for (size_t end = pending.find('\n'); end != std::string_view::npos;
+       end = pending.find('\n', begin)) {
+    write_line(stream, pending.substr(begin, end + 1 - begin));
+    begin = end + 1;
+  }
+  if (pending.size() - begin >= kMaxLineBytes) {
+    write_line(stream, std::string(pending.substr(begin)) + "\n");
+    begin = pending.size();
+  }
+  stream.pending.erase(0, begin);
+  if (has_line && open_ == index)
+    open_ = kNone;
+  const bool shows_unfinished =
+      stream.options.is_terminal && stream.options.prefix.empty();
+  if (shows_unfinished && !stream.pending.empty() &&
+      (open_ == kNone || open_ == index)) {
+    open_ = index;
+  }
+  if (open_ != kNone)
+    show_unfinished(streams_[open_]);
+}
+
+void LineMerger::finish(size_t index) {
+  if (!streams_[index].pending.empty())
+    feed(index, "\n");
+}
+
+void LineMerger::write_line(Stream& stream, std::string_view line) {
+  // The part that the terminal shows already was written without prefix.
+  if (stream.shown > 0)
+    line.remove_prefix(std::exchange(stream.shown, 0));
+  // One write, so that nothing that shares the descriptor comes in between.
+  write_all(
+      stream.options.descriptor, stream.options.prefix + std::string(line));
+}
+
+void LineMerger::show_unfinished(Stream& stream) {
+  if (stream.shown == stream.pending.size())
+    return;
+  write_all(
+      stream.options.descriptor,
+      std::string_view(stream.pending).substr(stream.shown));
+  // A progress bar returns to the line's start for ever: keep its last state.
+  const size_t last_return = stream.pending.rfind('\r');
+  if (last_return != std::string::npos)
+    stream.pending.erase(0, last_return);
+  stream.shown = stream.pending.size();
+}
+
+}  // namespace brigade

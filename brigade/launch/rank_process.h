@@ -1,0 +1,87 @@
+// The processes of one supervised run: its ranks, and the guard.
+//
+// All are in one process group, which the guard leads. The guard sleeps on a
+// pipe whose other end only the supervisor holds; when the supervisor is gone,
+// however it died, the pipe closes, and the guard kills the group (ranks and
+// what they started) and removes the run's private files. Should the guard be
+// killed too, the kernel still kills the ranks with the supervisor
+// (PR_SET_PDEATHSIG).
+//
+// fork() and exec(): everything between them is safe after fork() in a process
+// with threads.
+#pragma once
+
+#include <sys/types.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace brigade {
+
+// A file descriptor that is closed with its owner.
+class Descriptor {
+ public:
+  explicit Descriptor(int descriptor = -1) : descriptor_(descriptor) {}
+  ~Descriptor() { close(); }
+  Descriptor(Descriptor&& other) noexcept : descriptor_(other.release()) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    if (this != &other) {
+      close();
+      descriptor_ = other.release();
+    }
+    return *this;
+  }
+  int get() const { return descriptor_; }
+  int release();
+  void close();
+
+ private:
+  int descriptor_;
+};
+
+struct Pipe {
+  Descriptor read_end;
+  Descriptor write_end;
+};
+// Both ends close on exec. Throws StorageError.
+Pipe make_pipe();
+
+class ProcessGuard {
+ public:
+  // `files` and then `folder` are removed if the supervisor dies.
+  ProcessGuard(
+      const std::vector<std::filesystem::path>& files,
+      const std::filesystem::path& folder);
+  // Kills what is left of the group.
+  ~ProcessGuard();
+  ProcessGuard(const ProcessGuard&) = delete;
+  ProcessGuard& operator=(const ProcessGuard&) = delete;
+
+  pid_t group() const { return pid_; }
+  void kill_group();
+
+ private:
+  pid_t pid_ = -1;
+  Descriptor alive_;  // closed by the supervisor's death
+};
+
+struct ProcessOptions {
+  std::string executable;                // looked up in PATH without a '/'
+  std::vector<std::string> command;      // argv
+  std::vector<std::string> environment;  // NAME=value, all of it
+  bool inherits_input = false;           // else reads from /dev/null
+};
+
+struct RankProcess {
+  pid_t pid = -1;
+  Descriptor output;  // non-blocking read ends
+  Descriptor error;
+};
+
+// Throws ConfigError when the program cannot be started.
+RankProcess start_rank(
+    const ProcessOptions& options,
+    const ProcessGuard& guard);
+
+}  // namespace brigade

@@ -1,0 +1,433 @@
+#include "brigade/launch/supervisor.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <deque>
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include "brigade/base/check.h"
+#include "brigade/base/error.h"
+#include "brigade/launch/cpu_share.h"
+#include "brigade/launch/line_merger.h"
+#include "brigade/launch/rank_process.h"
+#include "brigade/launch/rank_report.h"
+#include "brigade/launch/signal_pipe.h"
+
+namespace brigade {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+// A rank that lost a peer may end before the peer's own end is seen: how long
+// to wait for a better cause before the rest is ended.
+constexpr std::chrono::milliseconds kCauseWait{300};
+constexpr int kPatience = 3;  // interrupts until the ranks are killed
+
+// mkdtemp's folder is mode 0700.
+class PrivateFolder {
+ public:
+  PrivateFolder() {
+    std::string pattern =
+        fs::path(process_environment()("TMPDIR").value_or("/tmp")) /
+        "brigade-run-XXXXXX";
+    if (::mkdtemp(pattern.data()) == nullptr)
+      throw StorageError(fmt::format(
+          "[launch] cannot make a folder '{}' for the ranks to meet in: {}; "
+          "set TMPDIR to a folder that can be written",
+          pattern,
+          ::strerror(errno)));
+    path_ = pattern;
+  }
+  ~PrivateFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  PrivateFolder(const PrivateFolder&) = delete;
+  PrivateFolder& operator=(const PrivateFolder&) = delete;
+
+  fs::path store_file() const { return path_ / "store"; }
+  fs::path report_file(int rank) const {
+    return path_ / fmt::format("report-{}", rank);
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+std::vector<fs::path> files_of(const PrivateFolder& folder, int nproc) {
+  std::vector<fs::path> files = {folder.store_file()};
+  for (int rank = 0; rank < nproc; ++rank)
+    files.push_back(folder.report_file(rank));
+  return files;
+}
+
+// The environment of one rank as NAME=value.
+std::vector<std::string> rank_environment(
+    const SupervisorOptions& options,
+    const PrivateFolder& folder,
+    int rank) {
+  std::map<std::string, std::string> variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const size_t equals = text.find('=');
+    // Another launcher's: our ranks are not its.
+    if (equals != std::string::npos && !text.starts_with("TORCHELASTIC_"))
+      variables[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  const int share = std::max(1, available_cpus() / options.nproc);
+  for (const auto& [name, value] :
+       thread_variables(process_environment(), share, options.threads_per_rank))
+    variables[name] = value;
+  variables["RANK"] = variables["LOCAL_RANK"] = std::to_string(rank);
+  variables["WORLD_SIZE"] = variables["LOCAL_WORLD_SIZE"] =
+      std::to_string(options.nproc);
+  variables["BRIGADE_STORE_FILE"] = folder.store_file();
+  variables["BRIGADE_REPORT_FILE"] = folder.report_file(rank);
+  variables["BRIGADE_TERMINAL"] =
+      ::isatty(options.error_descriptor) == 1 ? "1" : "0";
+  for (const auto& [name, value] : options.environment)
+    variables[name] = value;
+  std::vector<std::string> list;
+  for (const auto& [name, value] : variables)
+    list.push_back(name + "=" + value);
+  return list;
+}
+
+class Supervisor {
+ public:
+  explicit Supervisor(const SupervisorOptions& options)
+      : options_(options),
+        signals_({SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}),
+        guard_(files_of(folder_, options.nproc), folder_.path()) {}
+
+  // Ranks are left only where one could not be started.
+  ~Supervisor() {
+    guard_.kill_group();
+    for (const Rank& rank : ranks_) {
+      while (rank.is_live && ::waitpid(rank.process.pid, nullptr, 0) < 0 &&
+             errno == EINTR) {
+      }
+    }
+  }
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  SupervisorResult run() {
+    for (int rank = 0; rank < options_.nproc; ++rank)
+      start(rank);
+    while (live_ > 0) {
+      wait_for_event();
+      for (int number : signals_.take()) {
+        if (number != SIGCHLD)
+          pass_on(number);
+      }
+      reap();
+      end_others_if_due();
+    }
+    // What the ranks started and left behind, and with it the last writers of
+    // their pipes.
+    guard_.kill_group();
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      read_input(i);
+      merger_.finish(i);
+    }
+    return result();
+  }
+
+ private:
+  struct Rank {
+    RankProcess process;
+    std::unique_ptr<RankReport> report;
+    bool is_live = true;
+    int status = 0;          // waitpid's
+    int end_order = 0;       // 1: the first to end
+    bool was_ended = false;  // after we had sent SIGTERM or SIGKILL
+  };
+
+  bool has_failed(const Rank& rank) const {
+    return !rank.is_live && rank.status != 0;
+  }
+
+  void start(int rank) {
+    const bool is_first = rank == 0;
+    ranks_.push_back(
+        {.process = start_rank(
+             {.executable = options_.executable.empty() ? options_.command[0]
+                                                        : options_.executable,
+              .command = options_.command,
+              .environment = rank_environment(options_, folder_, rank),
+              // The ranks are not in the terminal's group and could not read.
+              .inherits_input = is_first && ::isatty(STDIN_FILENO) == 0},
+             guard_),
+         .report = std::make_unique<RankReport>(folder_.report_file(rank))});
+    ++live_;
+    const bool has_prefix =
+        options_.prefixes_lines && options_.unprefixed_rank != rank;
+    const std::string prefix =
+        has_prefix ? fmt::format("[rank {}] ", rank) : "";
+    const RankProcess& process = ranks_.back().process;
+    for (const auto& [source, target] :
+         {std::pair{process.output.get(), options_.output_descriptor},
+          std::pair{process.error.get(), options_.error_descriptor}}) {
+      inputs_.push_back(source);
+      merger_.add_stream(
+          {.descriptor = target,
+           .prefix = prefix,
+           .is_terminal = ::isatty(target) == 1});
+    }
+  }
+
+  void wait_for_event() {
+    std::vector<pollfd> descriptors = {
+        {.fd = signals_.descriptor(), .events = POLLIN, .revents = 0}};
+    for (int input : inputs_)  // poll skips those below 0
+      descriptors.push_back({.fd = input, .events = POLLIN, .revents = 0});
+    int timeout_ms = -1;
+    if (next_deadline_ != Clock::time_point::max()) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(
+          next_deadline_ - Clock::now());
+      timeout_ms = static_cast<int>(std::max<int64_t>(0, left.count()));
+    }
+    const int ready =
+        ::poll(descriptors.data(), descriptors.size(), timeout_ms);
+    if (ready <= 0)
+      return;
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (descriptors[i + 1].revents != 0)
+        read_input(i);
+    }
+  }
+
+  // All that is there; -1 takes the input's place at its end.
+  void read_input(size_t index) {
+    char bytes[65536];
+    while (inputs_[index] >= 0) {
+      const ssize_t count = ::read(inputs_[index], bytes, sizeof(bytes));
+      if (count > 0) {
+        merger_.feed(index, {bytes, static_cast<size_t>(count)});
+      } else if (count == 0) {
+        inputs_[index] = -1;
+      } else if (errno != EINTR) {
+        return;
+      }
+    }
+  }
+
+  void pass_on(int number) {
+    const bool is_end = number == SIGINT || number == SIGTERM;
+    if (is_end) {
+      end_signal_ = number;
+      if (++end_signals_ >= kPatience)
+        number = SIGKILL;
+    }
+    // A signal that asks for the end goes to all that the ranks started, as
+    // from a terminal; the others are for the ranks, since they kill what does
+    // not expect them.
+    if (is_end) {
+      signal_all(number);
+      return;
+    }
+    for (const Rank& rank : ranks_) {
+      if (rank.is_live)
+        ::kill(rank.process.pid, number);
+    }
+  }
+
+  // The guard blocks everything but SIGKILL, which ends it with the others:
+  // then the ranks' processes are signalled one by one, and the rest of the
+  // group at the very end.
+  void signal_all(int number) {
+    if (number != SIGKILL) {
+      ::kill(-guard_.group(), number);
+      return;
+    }
+    for (const Rank& rank : ranks_) {
+      if (rank.is_live)
+        ::kill(rank.process.pid, SIGKILL);
+    }
+  }
+
+  void reap() {
+    for (Rank& rank : ranks_) {
+      if (!rank.is_live)
+        continue;
+      int status = 0;
+      if (::waitpid(rank.process.pid, &status, WNOHANG) != rank.process.pid)
+        continue;
+      rank.is_live = false;
+      rank.status = status;
+      rank.end_order = ++ended_;
+      rank.was_ended = phase_ != Phase::kRunning && phase_ != Phase::kWaiting;
+      --live_;
+      if (status != 0 && phase_ == Phase::kRunning && !follows_signal(status))
+        on_first_failure(status);
+    }
+  }
+
+  // The end that the user asked for is no failure of the run: the other ranks
+  // get the time they need (to save, for instance).
+  bool follows_signal(int status) const {
+    if (end_signal_ == 0)
+      return false;
+    return WIFSIGNALED(status) ? WTERMSIG(status) == end_signal_
+                               : WEXITSTATUS(status) == 128 + end_signal_;
+  }
+
+  static bool is_comm_failure(int status) {
+    return WIFEXITED(status) &&
+           WEXITSTATUS(status) == static_cast<int>(ExitCode::kComm);
+  }
+
+  void on_first_failure(int status) {
+    kill_deadline_ = Clock::now() + options_.kill_after;
+    phase_ = Phase::kWaiting;
+    next_deadline_ =
+        Clock::now() + (is_comm_failure(status) ? kCauseWait : kCauseWait * 0);
+  }
+
+  void end_others_if_due() {
+    const bool cause_is_known =
+        std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& rank) {
+          return has_failed(rank) && !is_comm_failure(rank.status);
+        });
+    const bool is_due = Clock::now() >= next_deadline_;
+    if (phase_ == Phase::kWaiting && (is_due || cause_is_known)) {
+      signal_all(SIGTERM);
+      phase_ = Phase::kTerminating;
+      next_deadline_ = kill_deadline_;
+    } else if (phase_ == Phase::kTerminating && is_due) {
+      signal_all(SIGKILL);
+      phase_ = Phase::kKilled;
+      next_deadline_ = Clock::time_point::max();
+    }
+  }
+
+  RankFailure failure_of(int index) const {
+    const Rank& rank = ranks_[static_cast<size_t>(index)];
+    const bool is_killed = WIFSIGNALED(rank.status);
+    return {
+        .rank = index,
+        .step = rank.report->step(),
+        .signal = is_killed ? WTERMSIG(rank.status) : 0,
+        .exit_code =
+            is_killed ? 128 + WTERMSIG(rank.status) : WEXITSTATUS(rank.status),
+        .reason = rank.report->failure()};
+  }
+
+  SupervisorResult result() const {
+    std::vector<int> failed;
+    for (int i = 0; i < options_.nproc; ++i) {
+      const Rank& rank = ranks_[static_cast<size_t>(i)];
+      // SIGTERM's and SIGKILL's victims say nothing about the cause.
+      const bool is_ours = rank.was_ended && rank.report->failed_ns() == 0;
+      if (has_failed(rank) && !is_ours)
+        failed.push_back(i);
+    }
+    // The cause first: who lost a peer is no cause if another one failed
+    // otherwise; then who told first, then who ended first.
+    const auto key = [&](int i) {
+      const Rank& rank = ranks_[static_cast<size_t>(i)];
+      const int64_t told_ns = rank.report->failed_ns();
+      return std::tuple(
+          is_comm_failure(rank.status),
+          rank.was_ended,
+          told_ns == 0 ? INT64_MAX : told_ns,
+          rank.end_order);
+    };
+    std::sort(failed.begin(), failed.end(), [&](int a, int b) {
+      return key(a) < key(b);
+    });
+    SupervisorResult result;
+    for (int i : failed)
+      result.failures.push_back(failure_of(i));
+    if (!result.failures.empty())
+      result.exit_code = result.failures.front().exit_code;
+    return result;
+  }
+
+  //   kRunning --first failure--> kWaiting --cause known or kCauseWait-->
+  //   kTerminating (SIGTERM sent) --kill_after--> kKilled (SIGKILL sent)
+  enum class Phase { kRunning, kWaiting, kTerminating, kKilled };
+
+  const SupervisorOptions& options_;
+  PrivateFolder folder_;
+  SignalPipe signals_;
+  ProcessGuard guard_;
+  std::deque<Rank> ranks_;
+  std::vector<int> inputs_;  // output and error of each rank; -1: at its end
+  LineMerger merger_;
+  Phase phase_ = Phase::kRunning;
+  int live_ = 0;
+  int ended_ = 0;
+  int end_signal_ = 0;   // SIGINT or SIGTERM that was passed on
+  int end_signals_ = 0;  // how often
+  Clock::time_point next_deadline_ = Clock::time_point::max();
+  Clock::time_point kill_deadline_ = Clock::time_point::max();
+};
+
+std::string signal_name(int number) {
+  const char* name = ::sigabbrev_np(number);
+  return name == nullptr ? fmt::format("signal {}", number)
+                         : fmt::format("SIG{} ({})", name, number);
+}
+
+}  // namespace
+
+SupervisorResult supervise(const SupervisorOptions& options) {
+  BRIGADE_ASSERT(
+      options.nproc >= 1 && !options.command.empty(),
+      "{} ranks of {} words",
+      options.nproc,
+      options.command.size());
+  return Supervisor(options).run();
+}
+
+std::string describe(const RankFailure& failure) {
+  const std::string at =
+      failure.step < 0 ? "" : fmt::format(" at step {}", failure.step);
+  if (failure.signal != 0) {
+    const char* hint = failure.signal == SIGKILL
+                           ? "; the kernel does that when memory runs out"
+                           : "";
+    return fmt::format(
+        "rank {} was killed by {}{}{}",
+        failure.rank,
+        signal_name(failure.signal),
+        at,
+        hint);
+  }
+  if (!failure.reason.empty())
+    return fmt::format(
+        "rank {} failed{}: {}", failure.rank, at, failure.reason);
+  return fmt::format(
+      "rank {} exited with code {}{}", failure.rank, failure.exit_code, at);
+}
+
+std::vector<std::string> describe_failures(const SupervisorResult& result) {
+  std::vector<std::string> lines;
+  for (size_t i = result.failures.size(); i-- > 0;) {
+    const RankFailure& failure = result.failures[i];
+    const RankFailure& cause = result.failures.front();
+    const bool is_alike = i > 0 && !failure.reason.empty() &&
+                          failure.reason == cause.reason &&
+                          failure.step == cause.step;
+    if (!is_alike)
+      lines.push_back(describe(failure));
+  }
+  return lines;
+}
+
+}  // namespace brigade

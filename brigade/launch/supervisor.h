@@ -1,0 +1,72 @@
+// Starts N ranks of a program on this machine and stays with them to the end:
+//   * they meet through a file in a private folder, so no port is opened;
+//   * SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on;
+//   * their output is merged by line;
+//   * when one fails, the others are ended within 2 s;
+//   * when the supervisor itself is killed, they are too (rank_process.h).
+//
+// The ranks find RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE (as under
+// torchrun) and BRIGADE_STORE_FILE in their environment, which
+// read_environment() understands.
+//
+// No libtorch. One supervisor at a time in a process.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "brigade/launch/environment.h"
+
+namespace brigade {
+
+struct SupervisorOptions {
+  int nproc = 1;
+  std::vector<std::string> command;  // argv of every rank
+  std::string executable;            // "": command[0], looked up in PATH
+  // Set for every rank, over what the supervisor's own environment holds.
+  std::vector<std::pair<std::string, std::string>> environment;
+  // CPU threads of a rank; absent: the CPUs shared out, unless the environment
+  // says otherwise.
+  std::optional<int> threads_per_rank;
+  // "[rank 1] " before each line, except for `unprefixed_rank`'s.
+  bool prefixes_lines = true;
+  std::optional<int> unprefixed_rank;
+  // After the first failure: how long until SIGKILL. At most 2 s in all.
+  std::chrono::milliseconds kill_after{1500};
+  // Where the ranks' output goes.
+  int output_descriptor = 1;
+  int error_descriptor = 2;
+};
+
+struct RankFailure {
+  int rank = 0;
+  int64_t step = -1;   // -1: the rank did not tell
+  int signal = 0;      // that killed it; 0: it exited
+  int exit_code = 0;   // 128 + signal when killed
+  std::string reason;  // the rank's last words; "": none
+};
+
+struct SupervisorResult {
+  // 0, or the first failure's.
+  int exit_code = 0;
+  // Ranks that failed by themselves, the cause first; ranks that were ended
+  // because of it are not among them.
+  std::vector<RankFailure> failures;
+};
+
+// Returns when every rank has ended. Throws ConfigError when the program cannot
+// be started, StorageError when the private folder cannot be made.
+SupervisorResult supervise(const SupervisorOptions& options);
+
+// "rank 1 failed at step 37: CommError: ...", "rank 1 was killed by SIGKILL (9)
+// at step 37", "rank 1 exited with code 5".
+std::string describe(const RankFailure& failure);
+
+// What to print last: all failures, alike ones together, the cause at the end.
+std::vector<std::string> describe_failures(const SupervisorResult& result);
+
+}  // namespace brigade
