@@ -1,0 +1,428 @@
+#include "brigade/data/prepare.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "brigade/base/error.h"
+#include "brigade/base/units.h"
+#include "brigade/data/megatron_writer.h"
+#include "brigade/data/ordered_pipeline.h"
+#include "brigade/data/prepare_encode.h"
+#include "brigade/data/tokenizer_training.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Text under way between reader and writer. Each byte of it costs several
+// more: the parsed copy, its tokens, the tokenizer's own tables.
+constexpr uint64_t kMaxTextUnderWay = 48 * MiB;
+
+fs::path with_suffix(fs::path path, const char* suffix) {
+  path += suffix;
+  return path;
+}
+
+// Storage errors of std::filesystem as ours.
+template <typename Call>
+void storage_call(const char* what, const fs::path& path, Call&& call) {
+  std::error_code error;
+  call(error);
+  if (error) {
+    throw StorageError(fmt::format(
+        "[prepare] cannot {} '{}': {}", what, path.string(), error.message()));
+  }
+}
+
+// Keeps a second run out of the same files; gone when the process is.
+class PrefixLock {
+ public:
+  explicit PrefixLock(const fs::path& prefix)
+      : path_(with_suffix(prefix, ".lock")) {
+    do {
+      open_and_lock(prefix);
+      // The file may have been removed by its owner in between: then this is
+      // a lock on nothing.
+    } while (!is_current());
+  }
+  ~PrefixLock() {
+    ::unlink(path_.c_str());
+    ::close(descriptor_);
+  }
+  PrefixLock(const PrefixLock&) = delete;
+  PrefixLock& operator=(const PrefixLock&) = delete;
+
+ private:
+  void open_and_lock(const fs::path& prefix) {
+    descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (descriptor_ < 0) {
+      throw StorageError(fmt::format(
+          "[prepare] cannot create '{}': {}",
+          path_.string(),
+          std::strerror(errno)));
+    }
+    if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+      ::close(descriptor_);
+      throw ConfigError(fmt::format(
+          "[prepare] another run is writing '{}'", prefix.string()));
+    }
+  }
+
+  bool is_current() {
+    struct stat mine {};
+    struct stat named {};
+    if (::fstat(descriptor_, &mine) == 0 &&
+        ::stat(path_.c_str(), &named) == 0 && mine.st_ino == named.st_ino)
+      return true;
+    ::close(descriptor_);
+    return false;
+  }
+
+  fs::path path_;
+  int descriptor_ = -1;
+};
+
+// What an interrupted run left: PREFIX.*.tmp-*. Call under the lock.
+void remove_leftovers(const fs::path& prefix) {
+  const fs::path folder = fs::absolute(prefix).parent_path();
+  const std::string name = prefix.filename().string() + ".";
+  std::vector<fs::path> leftovers;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string other = entry.path().filename().string();
+    if (!other.starts_with(name))
+      continue;
+    const std::string rest = other.substr(name.size());
+    for (const char* kind :
+         {"bin.tmp-", "idx.tmp-", "json.tmp-", "tokenizer.tmp-"}) {
+      if (rest.starts_with(kind))
+        leftovers.push_back(entry.path());
+    }
+  }
+  for (const fs::path& path : leftovers) {
+    storage_call("remove", path, [&](std::error_code& error) {
+      fs::remove_all(path, error);
+    });
+  }
+}
+
+// PREFIX.tokenizer under construction.
+class TokenizerFolder {
+ public:
+  explicit TokenizerFolder(const fs::path& prefix)
+      : path_(with_suffix(prefix, ".tokenizer")),
+        temporary_(fmt::format("{}.tmp-{}", path_.string(), ::getpid())) {
+    storage_call("create", temporary_, [&](std::error_code& error) {
+      fs::create_directories(temporary_, error);
+    });
+  }
+  ~TokenizerFolder() {
+    std::error_code ignored;
+    fs::remove_all(temporary_, ignored);
+  }
+  TokenizerFolder(const TokenizerFolder&) = delete;
+  TokenizerFolder& operator=(const TokenizerFolder&) = delete;
+
+  const fs::path& path() const { return path_; }
+  const fs::path& temporary() const { return temporary_; }
+
+  // Copies the tokenizer that `spec` names, and the files that describe it.
+  void copy(const fs::path& spec) {
+    const bool is_folder = fs::is_directory(spec);
+    const fs::path source = is_folder ? spec : spec.parent_path();
+    if (!is_folder) {
+      const bool is_json = spec.extension() == ".json";
+      copy_file(spec, is_json ? "tokenizer.json" : "tokenizer.model");
+    }
+    for (const char* name :
+         {"tokenizer.json",
+          "tokenizer.model",
+          "tokenizer_config.json",
+          "special_tokens_map.json",
+          "added_tokens.json",
+          "generation_config.json"}) {
+      const bool is_tokenizer =
+          std::string_view(name).starts_with("tokenizer.");
+      if ((is_folder || !is_tokenizer) && fs::exists(source / name))
+        copy_file(source / name, name);
+    }
+  }
+
+  // Takes the place of an older one.
+  void commit() {
+    storage_call("remove", path_, [&](std::error_code& error) {
+      fs::remove_all(path_, error);
+    });
+    storage_call("rename into place", path_, [&](std::error_code& error) {
+      fs::rename(temporary_, path_, error);
+    });
+  }
+
+ private:
+  void copy_file(const fs::path& from, const char* name) {
+    write_text_file(temporary_ / name, read_text_file(from));
+  }
+
+  fs::path path_;
+  fs::path temporary_;
+};
+
+class Preparation {
+ public:
+  explicit Preparation(const PrepareOptions& options) : options_(options) {
+    check_options();
+    num_workers_ = options.num_workers > 0
+                       ? options.num_workers
+                       : static_cast<int>(
+                             std::max(1U, std::thread::hardware_concurrency()));
+    files_ = find_text_files(
+        options.inputs, options.format ? &*options.format : nullptr);
+    for (const TextFile& file : files_) {
+      progress_.total_bytes += file.size_bytes;
+      if (!file.is_regular && options.train_vocab_size > 0) {
+        throw ConfigError(fmt::format(
+            "[prepare] --train-tokenizer reads the text twice, but '{}' is "
+            "not a regular file",
+            file.path.string()));
+      }
+    }
+  }
+
+  PrepareResult run() {
+    const fs::path& prefix = options_.out_prefix;
+    const fs::path index = with_suffix(prefix, ".idx");
+    if (!prefix.parent_path().empty()) {
+      storage_call("create", prefix.parent_path(), [&](std::error_code& error) {
+        fs::create_directories(prefix.parent_path(), error);
+      });
+    }
+    if (fs::exists(index) &&
+        options_.existing == PrepareOptions::Existing::kRefuse) {
+      throw ConfigError(fmt::format(
+          "[prepare] '{}' exists already: give another --out, or --overwrite "
+          "to replace it",
+          index.string()));
+    }
+    const PrefixLock lock(prefix);
+    remove_leftovers(prefix);
+
+    make_tokenizer();
+    const TokenType type = megatron_token_type(tokenizer_->vocab_size());
+    MegatronWriter writer(prefix, {.type = type});
+    write_tokens(writer, type);
+
+    PrepareResult result = make_result(writer, type);
+    // From here on names appear. The old index goes first and the new one
+    // comes last, so that no moment shows a dataset of old and new parts.
+    storage_call("remove", index, [&](std::error_code& error) {
+      fs::remove(index, error);
+    });
+    if (tokenizer_folder_)
+      tokenizer_folder_->commit();
+    write_dataset_info(prefix, result.info);
+    writer.commit();
+    return result;
+  }
+
+ private:
+  void check_options() const {
+    std::vector<std::string> problems;
+    if (options_.inputs.empty())
+      problems.push_back("--input: no file was given");
+    if (options_.out_prefix.filename().empty())
+      problems.push_back("--out: a path with a name, such as data/shakespeare");
+    if (options_.tokenizer.empty() == (options_.train_vocab_size == 0)) {
+      problems.push_back(
+          "give either --tokenizer or --train-tokenizer, not both");
+    }
+    if (!problems.empty())
+      throw ConfigError(problems);
+  }
+
+  void make_tokenizer() {
+    std::string spec = options_.tokenizer;
+    if (spec != "bytes") {
+      tokenizer_folder_ =
+          std::make_unique<TokenizerFolder>(options_.out_prefix);
+      if (spec.empty())
+        train();
+      else
+        load_tokenizer(spec);  // a clearer error than that of the copy
+      if (!spec.empty())
+        tokenizer_folder_->copy(spec);
+      spec = tokenizer_folder_->temporary().string();
+    }
+    tokenizer_ = load_tokenizer(spec);
+    if (options_.end_of_document == PrepareOptions::EndOfDocument::kAppend) {
+      eos_id_ = tokenizer_->eos_id();
+      if (!eos_id_) {
+        throw ConfigError(fmt::format(
+            "[prepare] the tokenizer '{}' has no end-of-document token: say "
+            "--no-append-eos, or name one in its tokenizer_config.json",
+            options_.tokenizer));
+      }
+    }
+  }
+
+  void train() {
+    TokenizerTrainingOptions training{
+        .vocab_size = options_.train_vocab_size, .num_threads = num_workers_};
+    progress_.is_training = true;
+    TextReader reader(files_, options_.text);
+    // Of more text than the trainer takes, every n-th block, from all over.
+    const uint64_t stride =
+        1 + progress_.total_bytes / static_cast<uint64_t>(training.max_bytes);
+    uint64_t block_number = 0;
+    train_sentencepiece(
+        [&](std::string& text) {
+          TextBlock block;
+          do {
+            if (!reader.next(block))
+              return false;
+          } while (block_number++ % stride != 0);
+          text.clear();
+          for_each_piece(
+              block,
+              files_[block.file],
+              options_.text,
+              [&](const TextPiece& piece) {
+                text += piece.text;
+                text += '\n';
+              });
+          report(reader.bytes_read());
+          return true;
+        },
+        tokenizer_folder_->temporary() / "tokenizer.model",
+        training);
+    progress_.is_training = false;
+  }
+
+  void write_tokens(MegatronWriter& writer, TokenType type) {
+    sources_.resize(files_.size());
+    TextReader reader(files_, options_.text);
+    if (eos_id_)
+      append_tokens(type, std::span(&*eos_id_, 1), eos_token_);
+    struct Work {
+      TextBlock block;
+      uint64_t bytes_read = 0;
+    };
+    struct Result {
+      EncodedBlock encoded;
+      uint64_t bytes_read = 0;
+    };
+    OrderedStages<Work, Result> stages;
+    stages.num_workers = num_workers_;
+    stages.max_cost = kMaxTextUnderWay;
+    stages.produce = [&](Work& work) {
+      const bool found = reader.next(work.block);
+      work.bytes_read = reader.bytes_read();
+      return found;
+    };
+    stages.cost = [](const Work& work) { return work.block.text.size() + 1; };
+    stages.transform = [&](Work work) {
+      return Result{
+          encode_block(
+              *tokenizer_,
+              work.block,
+              files_[work.block.file],
+              options_.text,
+              type),
+          work.bytes_read};
+    };
+    stages.consume = [&](Result result) {
+      write_block(writer, type, result.encoded);
+      progress_.num_tokens = writer.num_tokens();
+      progress_.num_documents = writer.num_documents();
+      report(result.bytes_read);
+    };
+    run_ordered(std::move(stages));
+    if (writer.num_documents() == 0) {
+      throw DataError(fmt::format(
+          "[prepare] there is no text in {}",
+          files_.size() == 1
+              ? fmt::format("'{}'", files_[0].path.string())
+              : fmt::format("the {} input files", files_.size())));
+    }
+  }
+
+  void write_block(
+      MegatronWriter& writer,
+      TokenType type,
+      const EncodedBlock& block) {
+    DatasetSource& source = sources_[block.file];
+    source.text_bytes += block.text_bytes;
+    std::span<const std::byte> tokens = block.tokens;
+    for (const EncodedPiece& piece : block.pieces) {
+      const uint64_t size_bytes = piece.num_tokens * token_bytes(type);
+      writer.append(tokens.first(size_bytes));
+      tokens = tokens.subspan(size_bytes);
+      if (!piece.ends_document)
+        continue;
+      if (writer.open_tokens() == 0) {
+        ++empty_documents_;
+        continue;
+      }
+      writer.append(eos_token_);
+      writer.end_document();
+      ++source.documents;
+    }
+  }
+
+  PrepareResult make_result(const MegatronWriter& writer, TokenType type) {
+    PrepareResult result;
+    result.empty_documents = empty_documents_;
+    for (size_t i = 0; i < files_.size(); ++i) {
+      sources_[i].path = files_[i].path.string();
+      result.text_bytes += sources_[i].text_bytes;
+    }
+    result.info = {
+        .vocab_size = tokenizer_->vocab_size(),
+        .tokenizer =
+            tokenizer_folder_ ? tokenizer_folder_->path().string() : "bytes",
+        .eos_id = eos_id_,
+        .num_tokens = writer.num_tokens(),
+        .num_documents = writer.num_documents(),
+        .token_type = to_string(type),
+        .sources = sources_};
+    return result;
+  }
+
+  void report(uint64_t bytes_read) {
+    const auto now = std::chrono::steady_clock::now();
+    if (!options_.on_progress ||
+        now - last_report_ < std::chrono::milliseconds(100))
+      return;
+    last_report_ = now;
+    progress_.bytes_read = bytes_read;
+    options_.on_progress(progress_);
+  }
+
+  const PrepareOptions& options_;
+  int num_workers_ = 1;
+  std::vector<TextFile> files_;
+  std::unique_ptr<TokenizerFolder> tokenizer_folder_;  // null for "bytes"
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::optional<int32_t> eos_id_;
+  std::vector<std::byte> eos_token_;
+  std::vector<DatasetSource> sources_;
+  uint64_t empty_documents_ = 0;
+  PrepareProgress progress_;
+  std::chrono::steady_clock::time_point last_report_{};
+};
+
+}  // namespace
+
+PrepareResult prepare(const PrepareOptions& options) {
+  return Preparation(options).run();
+}
+
+}  // namespace brigade

@@ -1,0 +1,62 @@
+// Text files to a dataset: tokenized on all cores, written as Megatron's .bin
+// and .idx, with what training and generation need to know beside them:
+//   PREFIX.bin, PREFIX.idx   the tokens
+//   PREFIX.json              vocabulary, counts, sources (DatasetInfo)
+//   PREFIX.tokenizer/        a copy of the tokenizer's files
+// The names appear when everything is complete, PREFIX.idx last; a run that
+// was interrupted leaves nothing that opens, and the next one starts over.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "brigade/data/dataset_info.h"
+#include "brigade/data/text_reader.h"
+
+namespace brigade {
+
+struct PrepareProgress {
+  bool is_training = false;  // the tokenizer; then the text comes again
+  uint64_t bytes_read = 0;   // on disk
+  uint64_t total_bytes = 0;  // on disk; 0 if it is not known
+  uint64_t num_tokens = 0;
+  uint64_t num_documents = 0;
+};
+
+struct PrepareOptions {
+  std::vector<std::filesystem::path> inputs;  // files and folders
+  std::filesystem::path out_prefix;
+  // What load_tokenizer() takes; or, if empty, a SentencePiece model with
+  // train_vocab_size tokens is trained on the text.
+  std::string tokenizer;
+  int64_t train_vocab_size = 0;
+
+  enum class EndOfDocument { kAppend, kNone };
+  EndOfDocument end_of_document = EndOfDocument::kAppend;
+  enum class Existing { kRefuse, kOverwrite };
+  Existing existing = Existing::kRefuse;
+
+  std::optional<TextFormat> format;  // of files; null: by their extension
+  TextOptions text;
+  int num_workers = 0;  // threads that tokenize; 0: one a core
+
+  // Called on the thread that called prepare(), some times a second.
+  std::function<void(const PrepareProgress&)> on_progress;
+};
+
+struct PrepareResult {
+  DatasetInfo info;
+  uint64_t text_bytes = 0;
+  uint64_t empty_documents = 0;  // left out, as Megatron does
+};
+
+// Needs at most 500 MB whatever the size of the input. Throws ConfigError
+// (options that do not go together, a dataset that exists), DataError (input:
+// see for_each_piece(); no text at all), StorageError.
+PrepareResult prepare(const PrepareOptions& options);
+
+}  // namespace brigade

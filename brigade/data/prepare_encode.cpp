@@ -1,0 +1,80 @@
+// One block of text to tokens; runs on a worker's thread.
+#include "brigade/data/prepare_encode.h"
+
+#include <algorithm>
+#include <span>
+#include <string>
+
+#include "brigade/data/megatron_writer.h"
+
+namespace brigade {
+namespace {
+
+// The tokens of text that has something in front of it. Alone, many tokenizers
+// would treat it as a beginning (SentencePiece adds a space), so it is encoded
+// behind a line end, which joins with nothing, and the line end's own tokens
+// are taken off. A tokenizer for which that does not hold encodes it alone.
+std::vector<int32_t> encode_middle(
+    const Tokenizer& tokenizer,
+    std::string_view text,
+    size_t& skipped) {
+  static constexpr std::string_view kLineEnd = "\n";
+  const std::vector<int32_t> prefix = tokenizer.encode(kLineEnd);
+  std::string joined(kLineEnd);
+  joined += text;
+  std::vector<int32_t> tokens = tokenizer.encode(joined);
+  if (tokens.size() >= prefix.size() &&
+      std::equal(prefix.begin(), prefix.end(), tokens.begin())) {
+    skipped = prefix.size();
+    return tokens;
+  }
+  skipped = 0;
+  return tokenizer.encode(text);
+}
+
+}  // namespace
+
+uint64_t encode_piece(
+    const Tokenizer& tokenizer,
+    const TextPiece& piece,
+    uint64_t slice_bytes,
+    TokenType type,
+    std::vector<std::byte>& bytes) {
+  std::string_view rest = piece.text;
+  bool is_middle = piece.continues;
+  uint64_t count = 0;
+  while (!rest.empty()) {
+    const std::string_view slice = rest.substr(
+        0,
+        rest.size() <= slice_bytes ? rest.size() : find_cut(rest, slice_bytes));
+    size_t skipped = 0;
+    const std::vector<int32_t> tokens =
+        is_middle ? encode_middle(tokenizer, slice, skipped)
+                  : tokenizer.encode(slice);
+    append_tokens(type, std::span(tokens).subspan(skipped), bytes);
+    count += tokens.size() - skipped;
+    rest.remove_prefix(slice.size());
+    is_middle = true;
+  }
+  return count;
+}
+
+EncodedBlock encode_block(
+    const Tokenizer& tokenizer,
+    const TextBlock& block,
+    const TextFile& file,
+    const TextOptions& options,
+    TokenType type) {
+  EncodedBlock encoded{
+      .file = block.file,
+      .text_bytes = block.text.size(),
+      .last_of_file = block.last_of_file};
+  for_each_piece(block, file, options, [&](const TextPiece& piece) {
+    encoded.pieces.push_back(
+        {encode_piece(tokenizer, piece, kSliceBytes, type, encoded.tokens),
+         piece.ends_document});
+  });
+  return encoded;
+}
+
+}  // namespace brigade

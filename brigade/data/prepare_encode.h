@@ -1,0 +1,51 @@
+// One block of text to tokens: prepare()'s work on each of its threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "brigade/data/text_reader.h"
+#include "brigade/data/token_format.h"
+#include "brigade/data/tokenizer.h"
+
+namespace brigade {
+
+// The tokens of a piece of text of any size, added to `bytes` as `type`.
+// Cut into slices of slice_bytes; slices after the first are encoded behind a
+// line end whose tokens are dropped again, so that the tokenizer sees them as
+// the middle of a text. With slice_bytes of at least the text's size it is
+// exactly tokenizer.encode(). Returns the number of tokens.
+uint64_t encode_piece(
+    const Tokenizer& tokenizer,
+    const TextPiece& piece,
+    uint64_t slice_bytes,
+    TokenType type,
+    std::vector<std::byte>& bytes);
+
+// Tokenizers need memory and, some of them, time that grows faster than the
+// text; most documents are shorter.
+inline constexpr uint64_t kSliceBytes = 32 << 10;
+
+struct EncodedPiece {
+  uint64_t num_tokens = 0;
+  bool ends_document = true;
+};
+
+struct EncodedBlock {
+  uint32_t file = 0;
+  uint64_t text_bytes = 0;
+  bool last_of_file = false;
+  std::vector<std::byte> tokens;     // in the dataset's type
+  std::vector<EncodedPiece> pieces;  // in order; their tokens are `tokens`
+};
+
+// Thread-safe. Throws what for_each_piece() and encode() throw.
+EncodedBlock encode_block(
+    const Tokenizer& tokenizer,
+    const TextBlock& block,
+    const TextFile& file,
+    const TextOptions& options,
+    TokenType type);
+
+}  // namespace brigade

@@ -1,0 +1,251 @@
+#include "brigade/data/text_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "brigade/base/check.h"
+#include "brigade/base/error.h"
+#include "brigade/base/units.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kMaxLineBytes = 64 * MiB;
+
+std::optional<TextFormat> format_of(const fs::path& path) {
+  fs::path name = path.filename();
+  if (name.extension() == ".gz" || name.extension() == ".zst")
+    name = name.stem();
+  if (name.extension() == ".txt")
+    return TextFormat::kPlain;
+  if (name.extension() == ".jsonl")
+    return TextFormat::kJsonLines;
+  return std::nullopt;
+}
+
+bool is_space(char c) {
+  return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+void add_folder(const fs::path& folder, std::vector<TextFile>& files) {
+  std::vector<fs::path> found;
+  const auto options = fs::directory_options::follow_directory_symlink |
+                       fs::directory_options::skip_permission_denied;
+  for (auto entry = fs::recursive_directory_iterator(folder, options);
+       entry != fs::recursive_directory_iterator();
+       ++entry) {
+    if (entry->path().filename().string().starts_with('.')) {
+      if (entry->is_directory())
+        entry.disable_recursion_pending();
+    } else if (entry->is_regular_file() && format_of(entry->path())) {
+      found.push_back(entry->path());
+    }
+  }
+  if (found.empty()) {
+    throw DataError(fmt::format(
+        "[text_reader] the folder '{}' holds no .txt or .jsonl file (plain, "
+        ".gz or .zst)",
+        folder.string()));
+  }
+  std::sort(found.begin(), found.end());
+  for (const fs::path& path : found)
+    files.push_back({path, *format_of(path), fs::file_size(path)});
+}
+
+}  // namespace
+
+std::vector<TextFile> find_text_files(
+    const std::vector<fs::path>& paths,
+    const TextFormat* format) {
+  std::vector<TextFile> files;
+  for (const fs::path& path : paths) {
+    std::error_code error;
+    const fs::file_status status = fs::status(path, error);
+    if (!fs::exists(status)) {
+      throw DataError(
+          fmt::format("[text_reader] '{}' does not exist", path.string()));
+    }
+    if (fs::is_directory(status)) {
+      add_folder(path, files);
+      continue;
+    }
+    const auto found = format_of(path);
+    if (!found && format == nullptr) {
+      throw DataError(fmt::format(
+          "[text_reader] '{}' is neither .txt nor .jsonl (plain, .gz or "
+          ".zst): say --format text or --format jsonl",
+          path.string()));
+    }
+    // A pipe has no size; then there is no progress to show either.
+    const bool is_file = fs::is_regular_file(status);
+    files.push_back(
+        {path,
+         format != nullptr ? *format : *found,
+         is_file ? fs::file_size(path) : 0,
+         is_file});
+  }
+  return files;
+}
+
+size_t find_cut(std::string_view text, size_t limit) {
+  BRIGADE_ASSERT(limit >= 4 && limit < text.size());
+  // Best: a line end with text on both sides, where no tokenizer's regex sees
+  // the cut (white-space runs stay whole); then any line end; then a space.
+  const size_t lowest = limit / 2;
+  for (size_t cut = limit; cut > lowest; --cut) {
+    if (text[cut - 1] == '\n' && !is_space(text[cut - 2]) &&
+        !is_space(text[cut]))
+      return cut;
+  }
+  for (size_t cut = limit; cut > lowest; --cut) {
+    if (text[cut - 1] == '\n')
+      return cut;
+  }
+  for (size_t cut = limit; cut > lowest; --cut) {
+    if (text[cut] == ' ' && !is_space(text[cut - 1]) &&
+        !is_space(text[cut + 1 < text.size() ? cut + 1 : cut]))
+      return cut;
+  }
+  // Between characters: not before a continuation byte of UTF-8.
+  for (size_t cut = limit; cut > limit - 4; --cut) {
+    if ((static_cast<unsigned char>(text[cut]) & 0xC0) != 0x80)
+      return cut;
+  }
+  return limit;
+}
+
+TextReader::TextReader(std::vector<TextFile> files, const TextOptions& options)
+    : files_(std::move(files)), options_(options) {
+  BRIGADE_ASSERT(
+      options_.block_bytes >= 16 + 2 * options_.document_separator.size(),
+      "block_bytes {}",
+      options_.block_bytes);
+}
+
+uint64_t TextReader::bytes_read() const {
+  return finished_bytes_ + (stream_ ? stream_->file_position() : 0);
+}
+
+bool TextReader::open_next_file() {
+  if (next_file_ == files_.size())
+    return false;
+  stream_ = open_byte_stream(files_[next_file_].path);
+  ++next_file_;
+  at_end_ = false;
+  offset_ = 0;
+  line_ = 1;
+  inside_document_ = false;
+  return true;
+}
+
+// Reads until the buffer holds size_bytes or the file ends.
+void TextReader::fill(uint64_t size_bytes) {
+  if (at_end_ || buffer_.size() >= size_bytes)
+    return;
+  const size_t held = buffer_.size();
+  buffer_.resize(size_bytes);
+  const size_t count = stream_->read(buffer_.data() + held, size_bytes - held);
+  buffer_.resize(held + count);
+  at_end_ = buffer_.size() < size_bytes;
+}
+
+// Where the last whole line in the buffer ends; fills it up to a line at least.
+size_t TextReader::find_line_end() {
+  uint64_t size = options_.block_bytes;
+  while (true) {
+    if (buffer_.size() < size)
+      return buffer_.size();  // the file's end
+    const size_t line_end = buffer_.rfind('\n');
+    if (line_end != std::string::npos)
+      return line_end + 1;
+    if (size > kMaxLineBytes) {
+      throw DataError(fmt::format(
+          "[{}] at byte {}, line {}: the line is longer than 64 MiB; .jsonl "
+          "has one document a line",
+          files_[next_file_ - 1].path.string(),
+          offset_,
+          line_));
+    }
+    size *= 2;
+    fill(size);
+  }
+}
+
+// Where the last separator in the buffer begins that begins before `limit`, as
+// splitting from left to right finds them (they may overlap: three line ends
+// hold one separator of two); npos if there is none.
+size_t TextReader::find_last_separator(size_t limit) const {
+  const std::string& separator = options_.document_separator;
+  size_t last = std::string::npos;
+  if (separator.empty())
+    return last;
+  size_t found = buffer_.find(separator);
+  while (found < limit) {
+    last = found;
+    found = buffer_.find(separator, found + separator.size());
+  }
+  return last;
+}
+
+// Gives out the first text_bytes of the buffer and drops the skipped_bytes
+// behind them.
+void TextReader::take(
+    size_t text_bytes,
+    size_t skipped_bytes,
+    TextBlock& block) {
+  const size_t taken = text_bytes + skipped_bytes;
+  block.file = static_cast<uint32_t>(next_file_ - 1);
+  block.offset = offset_;
+  block.line = line_;
+  block.continues = inside_document_;
+  offset_ += taken;
+  line_ += static_cast<uint64_t>(
+      std::count(buffer_.begin(), buffer_.begin() + taken, '\n'));
+  // The buffer is given away and only what is left of it copied.
+  std::string rest = buffer_.substr(taken);
+  buffer_.resize(text_bytes);
+  block.text = std::move(buffer_);
+  buffer_ = std::move(rest);
+}
+
+bool TextReader::next(TextBlock& block) {
+  if (stream_ == nullptr && !open_next_file())
+    return false;
+  const TextFormat format = files_[next_file_ - 1].format;
+  const std::string& separator = options_.document_separator;
+  // One byte more than a block, so that a cut always leaves something behind
+  // and the file's last block is known to be the last.
+  fill(options_.block_bytes + 1);
+
+  if (format == TextFormat::kJsonLines) {
+    take(find_line_end(), 0, block);
+    block.ends_document = true;
+  } else if (buffer_.size() <= options_.block_bytes) {
+    take(buffer_.size(), 0, block);
+    block.ends_document = true;
+  } else {
+    const size_t limit =
+        options_.block_bytes - (separator.empty() ? 0 : separator.size() - 1);
+    const size_t last = find_last_separator(limit);
+    if (last != std::string::npos) {
+      take(last, separator.size(), block);
+      block.ends_document = true;
+    } else {
+      take(find_cut(buffer_, limit), 0, block);
+      block.ends_document = false;
+    }
+  }
+  inside_document_ = !block.ends_document;
+  block.last_of_file = at_end_ && buffer_.empty();
+  if (block.last_of_file) {
+    finished_bytes_ += stream_->file_position();
+    stream_ = nullptr;
+  }
+  return true;
+}
+
+}  // namespace brigade

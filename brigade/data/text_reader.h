@@ -1,0 +1,114 @@
+// Text files as blocks of bounded size, in order, so that any amount of text
+// passes through little memory; and blocks as pieces of documents.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "brigade/data/byte_stream.h"
+
+namespace brigade {
+
+enum class TextFormat {
+  kPlain,      // .txt: one document, or several with a separator
+  kJsonLines,  // .jsonl: one JSON object a line, one document each
+};
+enum class TextEncoding { kUtf8, kLatin1 };
+
+struct TextFile {
+  std::filesystem::path path;
+  TextFormat format = TextFormat::kPlain;
+  uint64_t size_bytes = 0;  // on disk; 0 for a pipe
+  bool is_regular = true;   // a pipe can be read only once
+};
+
+// The files to read: a file is itself; a folder gives its .txt and .jsonl
+// (plain, .gz, .zst) files, those of its sub-folders included, in the order of
+// their paths, hidden ones left out. `format`, if not null, is that of
+// files whose extension says nothing. Throws DataError for what is missing,
+// not text, or a folder without text.
+std::vector<TextFile> find_text_files(
+    const std::vector<std::filesystem::path>& paths,
+    const TextFormat* format = nullptr);
+
+struct TextOptions {
+  TextEncoding encoding = TextEncoding::kUtf8;
+  std::string json_key = "text";
+  // Between documents of a plain file; empty: a file is one document.
+  std::string document_separator;
+  uint64_t block_bytes = 256 << 10;  // about; a longer line of JSON is whole
+};
+
+// A stretch of one file: whole lines of JSON, or plain text that may begin or
+// end in the middle of a document.
+struct TextBlock {
+  uint32_t file = 0;          // index into the reader's files
+  uint64_t offset = 0;        // of the text in the decompressed file
+  uint64_t line = 1;          // in which the text begins, counted from 1
+  bool continues = false;     // the document began in an earlier block
+  bool ends_document = true;  // the last document ends with the block
+  bool last_of_file = false;
+  std::string text;
+};
+
+// Where to cut text that is too long, in (0, limit]: after a line if one ends
+// in the last half, before a space, or at least between two characters.
+// Precondition: 4 <= limit < text.size().
+size_t find_cut(std::string_view text, size_t limit);
+
+class TextReader {
+ public:
+  TextReader(std::vector<TextFile> files, const TextOptions& options);
+
+  const std::vector<TextFile>& files() const { return files_; }
+
+  // The next block, or false at the end. Throws DataError for damaged
+  // compression and for a line of JSON longer than 64 MiB.
+  bool next(TextBlock& block);
+
+  // Bytes on disk that were read so far, of all files.
+  uint64_t bytes_read() const;
+
+ private:
+  bool open_next_file();
+  void fill(uint64_t size_bytes);
+  size_t find_line_end();
+  size_t find_last_separator(size_t limit) const;
+  void take(size_t text_bytes, size_t skipped_bytes, TextBlock& block);
+
+  std::vector<TextFile> files_;
+  TextOptions options_;
+  size_t next_file_ = 0;
+  uint64_t finished_bytes_ = 0;
+  std::unique_ptr<ByteStream> stream_;  // null between files
+  bool at_end_ = false;                 // of the stream
+  std::string buffer_;                  // read, not given out yet
+  uint64_t offset_ = 0;                 // of the buffer in the file
+  uint64_t line_ = 1;
+  bool inside_document_ = false;
+};
+
+// A stretch of one document, valid UTF-8.
+struct TextPiece {
+  std::string_view text;
+  bool continues = false;
+  bool ends_document = true;
+};
+
+// Calls `handle` for each piece of the block, in order. Throws DataError
+// naming file, byte offset and line for text that is not in the encoding, a
+// line that is not a JSON object and one without the string json_key. Bytes
+// that Latin-1 has become UTF-8; a byte order mark at the file's start is
+// dropped. Thread-safe.
+void for_each_piece(
+    const TextBlock& block,
+    const TextFile& file,
+    const TextOptions& options,
+    const std::function<void(const TextPiece&)>& handle);
+
+}  // namespace brigade

@@ -1,0 +1,310 @@
+#include "brigade/data/prepare.h"
+
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <random>
+#include <utility>
+
+#include "brigade/data/megatron_writer.h"
+#include "brigade/data/prepare_encode.h"
+#include "brigade/data/token_dataset.h"
+#include "brigade/data/tokenizer.h"
+#include "brigade/data/tokenizer_training.h"
+#include "tests/data/data_test_files.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+// English-like lines; the same for the same seed.
+std::string some_text(uint32_t seed, size_t size) {
+  static const char* kWords[] = {
+      "the", "fire", "bucket", "went", "from", "hand", "to", "café", "naïve"};
+  std::mt19937 random(seed);
+  std::string text;
+  while (text.size() < size) {
+    text += kWords[random() % std::size(kWords)];
+    text += random() % 9 == 0 ? (random() % 5 == 0 ? "\n\n" : ".\n") : " ";
+  }
+  return text;
+}
+
+class PrepareTest : public DataTest {
+ protected:
+  PrepareOptions options(const std::filesystem::path& input) const {
+    PrepareOptions result;
+    result.inputs = {input};
+    result.out_prefix = folder_ / "out/x";
+    result.tokenizer = "bytes";
+    result.num_workers = 2;
+    return result;
+  }
+  // Names in the output folder.
+  std::vector<std::string> written() const {
+    std::vector<std::string> names;
+    if (!std::filesystem::exists(folder_ / "out"))
+      return names;
+    for (const auto& e : std::filesystem::directory_iterator(folder_ / "out"))
+      names.push_back(e.path().filename());
+    return names;
+  }
+  std::vector<int64_t> tokens() const {
+    const auto dataset = TokenDataset::open(folder_ / "out/x");
+    std::vector<int64_t> result(dataset.num_tokens());
+    dataset.read(0, result);
+    return result;
+  }
+};
+
+TEST_F(PrepareTest, WritesTheTokensOfEachDocumentAndItsEnd) {
+  write("in/a.txt", "ab");
+  write(
+      "in/b.jsonl", "{\"text\": \"c\"}\n{\"text\": \"\"}\n{\"text\": \"d\"}\n");
+  write("in/c.txt", "");
+  const PrepareResult result = prepare(options(folder_ / "in"));
+  EXPECT_THAT(tokens(), ElementsAre('a', 'b', 257, 'c', 257, 'd', 257));
+  EXPECT_EQ(TokenDataset::open(folder_ / "out/x").documents().size(), 3U);
+  EXPECT_EQ(result.empty_documents, 2U);
+  EXPECT_EQ(result.info.num_documents, 3U);
+  EXPECT_EQ(result.info.num_tokens, 7U);
+  EXPECT_EQ(result.info.sources[1].documents, 2U);
+  EXPECT_EQ(read_dataset_info(folder_ / "out/x"), result.info);
+  EXPECT_THAT(written(), UnorderedElementsAre("x.bin", "x.idx", "x.json"));
+}
+
+TEST_F(PrepareTest, TheEndOfDocumentTokenCanBeLeftOut) {
+  auto prepare_options = options(write("a.txt", "ab"));
+  prepare_options.end_of_document = PrepareOptions::EndOfDocument::kNone;
+  prepare(prepare_options);
+  EXPECT_THAT(tokens(), ElementsAre('a', 'b'));
+}
+
+TEST_F(PrepareTest, WorkersAndBlocksDoNotChangeAByte) {
+  // Oracle: each document encoded whole, one after the other.
+  std::string lines;
+  std::vector<std::string> documents;
+  for (uint32_t i = 0; i < 300; ++i)
+    documents.push_back(some_text(i, i * 17 % 900));
+  documents[7] = some_text(7, 200000);
+  for (const std::string& document : documents) {
+    std::string escaped;
+    for (const char c : document)
+      escaped += c == '\n' ? std::string("\\n") : std::string(1, c);
+    lines += "{\"text\": \"" + escaped + "\"}\n";
+  }
+  const auto input = write("a.jsonl", lines);
+  auto prepare_options = options(input);
+  prepare_options.tokenizer.clear();
+  prepare_options.train_vocab_size = 330;
+  prepare(prepare_options);
+  const auto info = read_dataset_info(folder_ / "out/x");
+  const auto tokenizer = load_tokenizer(info->tokenizer);
+  {
+    MegatronWriter writer(folder_ / "expected", {.type = TokenType::kU16});
+    for (const std::string& document : documents) {
+      auto ids = tokenizer->encode(document);
+      if (ids.empty())
+        continue;
+      ids.push_back(*tokenizer->eos_id());
+      std::vector<std::byte> bytes;
+      append_tokens(TokenType::kU16, ids, bytes);
+      writer.append(bytes);
+      writer.end_document();
+    }
+    writer.commit();
+  }
+  prepare_options.train_vocab_size = 0;
+  prepare_options.tokenizer = (folder_ / "tokenizer").string();
+  std::filesystem::copy(info->tokenizer, prepare_options.tokenizer);
+  prepare_options.existing = PrepareOptions::Existing::kOverwrite;
+  for (const int workers : {1, 2, 5}) {
+    for (const uint64_t block_bytes : {100, 3000, 1 << 20}) {
+      prepare_options.num_workers = workers;
+      prepare_options.text.block_bytes = block_bytes;
+      prepare(prepare_options);
+      ASSERT_EQ(
+          read_bytes(folder_ / "out/x.bin"),
+          read_bytes(folder_ / "expected.bin"))
+          << workers << " workers, blocks of " << block_bytes;
+      ASSERT_EQ(
+          read_bytes(folder_ / "out/x.idx"),
+          read_bytes(folder_ / "expected.idx"));
+    }
+  }
+}
+
+TEST_F(PrepareTest, ALongPlainFileIsTheSameDocumentInAnyBlocks) {
+  const std::string text = some_text(1, 300000);
+  const auto input = write("a.txt", text);
+  const std::filesystem::path model = folder_ / "tokenizer.model";
+  bool given = false;
+  train_sentencepiece(
+      [&](std::string& piece) {
+        piece = text;
+        return !std::exchange(given, true);
+      },
+      model,
+      {.vocab_size = 330});
+  const auto tokenizer = load_tokenizer(model.string());
+  std::vector<int64_t> expected;
+  for (const int32_t id : tokenizer->encode(text))
+    expected.push_back(id);
+  expected.push_back(*tokenizer->eos_id());
+  auto prepare_options = options(input);
+  prepare_options.tokenizer = model.string();
+  prepare_options.existing = PrepareOptions::Existing::kOverwrite;
+  for (const uint64_t block_bytes : {5000, 40000, 1 << 20}) {
+    prepare_options.text.block_bytes = block_bytes;
+    prepare(prepare_options);
+    ASSERT_EQ(tokens(), expected) << block_bytes;
+  }
+}
+
+TEST_F(PrepareTest, TheTokenizerIsCopiedBesideTheDataset) {
+  auto prepare_options = options(write("a.txt", some_text(1, 20000)));
+  prepare_options.tokenizer.clear();
+  prepare_options.train_vocab_size = 300;
+  prepare(prepare_options);
+  EXPECT_THAT(
+      written(),
+      UnorderedElementsAre("x.bin", "x.idx", "x.json", "x.tokenizer"));
+  // Moved as a whole, the dataset still finds its tokenizer.
+  std::filesystem::rename(folder_ / "out", folder_ / "moved");
+  const auto info = read_dataset_info(folder_ / "moved/x");
+  ASSERT_TRUE(info);
+  EXPECT_EQ(load_tokenizer(info->tokenizer)->vocab_size(), 300);
+}
+
+TEST_F(PrepareTest, NoTextAtAllIsAnErrorThatLeavesNothing) {
+  const auto path = write("a.txt", "");
+  EXPECT_THAT(
+      message_of<DataError>([&] { prepare(options(path)); }),
+      AllOf(HasSubstr("there is no text"), HasSubstr("a.txt")));
+  EXPECT_THAT(written(), IsEmpty());
+}
+
+TEST_F(PrepareTest, InvalidTextIsAnErrorThatLeavesNothing) {
+  const auto path = write("a.txt", some_text(1, 3000000) + "\xFF");
+  EXPECT_THAT(
+      message_of<DataError>([&] { prepare(options(path)); }),
+      AllOf(HasSubstr("a.txt] at byte 3000"), HasSubstr("not UTF-8")));
+  EXPECT_THAT(written(), IsEmpty());
+}
+
+TEST_F(PrepareTest, ADatasetThatExistsIsKeptUnlessToldOtherwise) {
+  auto prepare_options = options(write("a.txt", "old"));
+  prepare(prepare_options);
+  write("a.txt", "new!");
+  EXPECT_THAT(
+      message_of<ConfigError>([&] { prepare(prepare_options); }),
+      AllOf(HasSubstr("x.idx' exists"), HasSubstr("--overwrite")));
+  EXPECT_EQ(tokens().size(), 4U);
+  prepare_options.existing = PrepareOptions::Existing::kOverwrite;
+  prepare(prepare_options);
+  EXPECT_THAT(tokens(), ElementsAre('n', 'e', 'w', '!', 257));
+  // A failure later on leaves the dataset that was there.
+  write("a.txt", "\xFF");
+  EXPECT_THROW(prepare(prepare_options), DataError);
+  EXPECT_EQ(tokens().size(), 5U);
+}
+
+TEST_F(PrepareTest, OptionsThatDoNotGoTogetherAreAllNamed) {
+  PrepareOptions none;
+  EXPECT_THAT(
+      message_of<ConfigError>([&] { prepare(none); }),
+      AllOf(
+          HasSubstr("--input"), HasSubstr("--out"), HasSubstr("--tokenizer")));
+}
+
+// Runs `child` in a process of its own; its wait status.
+template <typename Child>
+pid_t start(const Child& child) {
+  std::fflush(nullptr);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    int code = 99;
+    try {
+      child();
+      code = 0;
+    } catch (const Error& error) {
+      code = static_cast<int>(error.code());
+    } catch (...) {
+    }
+    ::_exit(code);
+  }
+  return pid;
+}
+
+TEST_F(PrepareTest, KilledHalfwayItLeavesNothingThatOpensAndStartsOver) {
+  // A pipe that is never closed: prepare is certainly in the middle.
+  const std::filesystem::path pipe = folder_ / "a.txt";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const pid_t child = start([&] { prepare(options(pipe)); });
+  std::FILE* input = std::fopen(pipe.c_str(), "w");
+  const std::string text = some_text(1, 4 << 20);
+  ASSERT_EQ(std::fwrite(text.data(), 1, text.size(), input), text.size());
+  std::fflush(input);
+  ::kill(child, SIGKILL);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  std::fclose(input);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_THAT(written(), ::testing::Not(IsEmpty()));
+  EXPECT_THROW(TokenDataset::open(folder_ / "out/x"), DataError);
+  EXPECT_THROW(TokenDataset::open(folder_ / "out/x.bin"), DataError);
+
+  std::filesystem::remove(pipe);
+  write("a.txt", "again");
+  prepare(options(pipe));
+  EXPECT_EQ(tokens().size(), 6U);
+  EXPECT_THAT(written(), UnorderedElementsAre("x.bin", "x.idx", "x.json"));
+}
+
+TEST_F(PrepareTest, AFullDiskIsAStorageErrorThatLeavesNothing) {
+  const auto path = write("a.txt", some_text(1, 4 << 20));
+  const pid_t child = start([&] {
+    // Files of this process cannot grow past 2 MiB: write() fails as it does
+    // on a full disk.
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{2 << 20, 2 << 20};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    prepare(options(path));
+  });
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), static_cast<int>(ExitCode::kStorage));
+  EXPECT_THAT(written(), IsEmpty());
+}
+
+TEST_F(PrepareTest, TwoRunsOfOneDatasetDoNotMix) {
+  const std::filesystem::path pipe = folder_ / "a.txt";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const pid_t first = start([&] { prepare(options(pipe)); });
+  // Opening returns once the first run, which holds the lock, reads.
+  std::FILE* input = std::fopen(pipe.c_str(), "w");
+  const auto other = write("b.txt", "b");
+  EXPECT_THAT(
+      message_of<ConfigError>([&] { prepare(options(other)); }),
+      HasSubstr("another run is writing"));
+  std::fputs("first", input);
+  std::fclose(input);
+  int status = 0;
+  ::waitpid(first, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(tokens().size(), 6U);
+}
+
+}  // namespace
+}  // namespace brigade

@@ -1,0 +1,252 @@
+#include "brigade/data/text_reader.h"
+
+#include <gmock/gmock.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <random>
+
+#include "tests/data/data_test_files.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string gzipped(const std::string& text) {
+  z_stream stream{};
+  deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);
+  std::string result(deflateBound(&stream, text.size()) + 64, '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(result.data());
+  stream.avail_out = static_cast<uInt>(result.size());
+  deflate(&stream, Z_FINISH);
+  result.resize(stream.total_out);
+  deflateEnd(&stream);
+  return result;
+}
+
+std::string zstandard(const std::string& text) {
+  std::string result(ZSTD_compressBound(text.size()), '\0');
+  result.resize(
+      ZSTD_compress(result.data(), result.size(), text.data(), text.size(), 3));
+  return result;
+}
+
+// Words, lines and multi-byte characters, the same for the same seed.
+std::string random_text(uint32_t seed, size_t size) {
+  static const char* kWords[] = {
+      "a", "word", " ", " ", "\n", "\n", "é", "…", "🚒", "--", "\n\n", "\t"};
+  std::mt19937 random(seed);
+  std::string text;
+  while (text.size() < size)
+    text += kWords[random() % std::size(kWords)];
+  return text;
+}
+
+class TextReaderTest : public DataTest {
+ protected:
+  // The documents of files, put together from their pieces.
+  std::vector<std::string> documents(
+      const std::vector<std::filesystem::path>& paths,
+      const TextOptions& options = {}) {
+    TextReader reader(find_text_files(paths), options);
+    std::vector<std::string> result;
+    bool open = false;
+    TextBlock block;
+    while (reader.next(block)) {
+      for_each_piece(
+          block, reader.files()[block.file], options, [&](const TextPiece& p) {
+            EXPECT_EQ(p.continues, open);
+            if (!p.continues)
+              result.emplace_back();
+            result.back() += p.text;
+            open = !p.ends_document;
+          });
+    }
+    EXPECT_FALSE(open);
+    return result;
+  }
+  std::string refusal(
+      const std::filesystem::path& path,
+      const TextOptions& options = {}) {
+    return message_of<DataError>([&] { documents({path}, options); });
+  }
+};
+
+TEST_F(TextReaderTest, BlocksOfAnySizeGiveTheFileBack) {
+  const std::string text = random_text(1, 5000);
+  const auto path = write("a.txt", text);
+  for (const uint64_t block_bytes : {16, 17, 64, 1000, 4999, 5000, 9000})
+    EXPECT_THAT(
+        documents({path}, {.block_bytes = block_bytes}), ElementsAre(text));
+}
+
+TEST_F(TextReaderTest, SeparatorsSplitAsTheyDoInTheWholeText) {
+  for (const std::string separator : {"\n\n", "a", "--", "…"}) {
+    const std::string text = random_text(2, 3000);
+    std::vector<std::string> expected;
+    size_t begin = 0;
+    while (true) {
+      const size_t end = text.find(separator, begin);
+      expected.push_back(text.substr(begin, end - begin));
+      if (end == std::string::npos)
+        break;
+      begin = end + separator.size();
+    }
+    const auto path = write("a.txt", text);
+    for (const uint64_t block_bytes : {32, 33, 100, 1001, 5000}) {
+      const auto found = documents(
+          {path},
+          {.document_separator = separator, .block_bytes = block_bytes});
+      EXPECT_EQ(found, expected) << separator << " " << block_bytes;
+    }
+  }
+}
+
+TEST_F(TextReaderTest, ReadsGzipAndZstandardAndConcatenationsOfThem) {
+  const std::string text = random_text(3, 700000);
+  const std::string half = text.substr(0, 300000);
+  const std::string rest = text.substr(300000);
+  const TextOptions options{.block_bytes = 50000};
+  for (const auto& path :
+       {write("a.txt.gz", gzipped(text)),
+        write("b.txt.gz", gzipped(half) + gzipped(rest)),
+        write("c.txt.gz", gzipped(text) + std::string(512, '\0')),
+        write("d.txt.zst", zstandard(text)),
+        write("e.txt.zst", zstandard(half) + zstandard(rest)),
+        // Told apart by content: a name may lie.
+        write("f.txt", gzipped(text)),
+        write("g.txt.gz", text)})
+    EXPECT_THAT(documents({path}, options), ElementsAre(text)) << path;
+}
+
+TEST_F(TextReaderTest, DamagedOrCutCompressionIsRefusedWithTheOffset) {
+  const std::string text = random_text(4, 700000);
+  std::string gz = gzipped(text);
+  std::string zst = zstandard(text);
+  EXPECT_THAT(
+      refusal(write("a.txt.gz", gz.substr(0, gz.size() - 5))),
+      AllOf(
+          HasSubstr("a.txt.gz] at byte " + std::to_string(gz.size() - 5)),
+          HasSubstr("cut off")));
+  EXPECT_THAT(
+      refusal(write("a.txt.zst", zst.substr(0, zst.size() - 5))),
+      HasSubstr("cut off"));
+  gz[gz.size() - 6] ^= 1;  // the checksum
+  EXPECT_THAT(refusal(write("a.txt.gz", gz)), HasSubstr("damaged gzip"));
+  zst[20000] ^= 0x55;
+  EXPECT_THAT(
+      refusal(write("a.txt.zst", zst)),
+      AllOf(HasSubstr("a.txt.zst] at byte"), HasSubstr("compressed file")));
+  EXPECT_THAT(
+      refusal(write("b.txt.gz", gzipped(text) + "garbage")),
+      HasSubstr("damaged gzip"));
+}
+
+TEST_F(TextReaderTest, InvalidUtf8IsNamedWithFileOffsetAndLine) {
+  std::string text = random_text(5, 3000);
+  const size_t offset = text.find("word", 2000);
+  text[offset] = '\xFF';
+  const auto lines =
+      1 + std::count(text.begin(), text.begin() + long(offset), '\n');
+  const auto path = write("a.txt", text);
+  for (const uint64_t block_bytes : {64, 1000, 5000}) {
+    EXPECT_THAT(
+        refusal(path, {.block_bytes = block_bytes}),
+        HasSubstr(
+            "a.txt] at byte " + std::to_string(offset) + ", line " +
+            std::to_string(lines) + ": byte 0xff is not UTF-8"));
+  }
+  EXPECT_THAT(refusal(write("b.txt", "\xFF\xFEh\0i\0")), HasSubstr("UTF-16"));
+  // The file ends inside a character.
+  EXPECT_THAT(
+      refusal(write("c.txt", "abc\xC3")),
+      HasSubstr("c.txt] at byte 3, line 1"));
+}
+
+TEST_F(TextReaderTest, Latin1BecomesUtf8AndAByteOrderMarkIsDropped) {
+  EXPECT_THAT(
+      documents(
+          {write("a.txt", "caf\xE9")}, {.encoding = TextEncoding::kLatin1}),
+      ElementsAre("café"));
+  EXPECT_THAT(documents({write("b.txt", "\xEF\xBB\xBFhi")}), ElementsAre("hi"));
+}
+
+TEST_F(TextReaderTest, ReadsTheTextOfEachLineOfJson) {
+  const auto path = write(
+      "a.jsonl",
+      "{\"id\": 1, \"text\": \"one\\nline \\u00e9\"}\r\n"
+      "\n"
+      "{\"meta\": {\"text\": \"inner\"}, \"text\": \"two\", \"x\": [1]}\n"
+      "  {\"text\": \"\"}\n"
+      "{\"text\": \"last\"}");
+  for (const uint64_t block_bytes : {16, 60, 1000}) {
+    EXPECT_THAT(
+        documents({path}, {.block_bytes = block_bytes}),
+        ElementsAre("one\nline é", "two", "", "last"));
+  }
+}
+
+TEST_F(TextReaderTest, TheKeyOfTheTextCanBeAnother) {
+  const auto path = write("a.jsonl", R"({"text": 1, "content": "yes"})");
+  EXPECT_THAT(documents({path}, {.json_key = "content"}), ElementsAre("yes"));
+  EXPECT_THAT(refusal(path), HasSubstr("there is no string in 'text'"));
+  EXPECT_THAT(
+      refusal(path, {.json_key = "body"}),
+      AllOf(
+          HasSubstr("a.jsonl] at byte 0, line 1"),
+          HasSubstr("no member 'body'"),
+          HasSubstr("--json-key")));
+}
+
+TEST_F(TextReaderTest, LinesThatAreNotJsonAreNamedWithOffsetAndLine) {
+  const std::string good = "{\"text\": \"é\"}\n";
+  EXPECT_THAT(
+      refusal(write("a.jsonl", good + good + "{\"text\": oops}\n")),
+      AllOf(
+          // 15 bytes a line, then the place inside the third.
+          HasSubstr("a.jsonl] at byte 39, line 3"),
+          HasSubstr("not JSON")));
+  EXPECT_THAT(
+      refusal(write("a.jsonl", good + "[1]\n")),
+      HasSubstr("at byte 15, line 2: the line is not a JSON object"));
+  // In Latin-1 the offset is still that of the file.
+  EXPECT_THAT(
+      refusal(
+          write("a.jsonl", "{\"text\": \"\xE9\"}\n[1]\n"),
+          {.encoding = TextEncoding::kLatin1}),
+      HasSubstr("at byte 14, line 2"));
+}
+
+TEST_F(TextReaderTest, AFolderGivesItsTextFilesInTheOrderOfTheirPaths) {
+  write("d/b.txt", "b");
+  write("d/a/z.jsonl", "{\"text\": \"z\"}");
+  write("d/c.txt.gz", gzipped("c"));
+  write("d/notes.md", "not text to us");
+  write("d/.hidden.txt", "hidden");
+  write("d/.git/x.txt", "hidden");
+  EXPECT_THAT(documents({folder_ / "d"}), ElementsAre("z", "b", "c"));
+}
+
+TEST_F(TextReaderTest, InputThatCannotBeReadIsNamed) {
+  EXPECT_THAT(refusal(folder_ / "no.txt"), HasSubstr("no.txt' does not exist"));
+  write("empty/x.md", "");
+  EXPECT_THAT(refusal(folder_ / "empty"), HasSubstr("holds no .txt"));
+  EXPECT_THAT(refusal(write("x.md", "text")), HasSubstr("--format text"));
+}
+
+TEST_F(TextReaderTest, CutsLieAfterLinesBeforeSpacesOrBetweenCharacters) {
+  EXPECT_EQ(find_cut("aaaa\nbbbb\ncccc", 12), 10U);
+  // Not inside a run of white space, if there is another line end.
+  EXPECT_EQ(find_cut("aaaaaa\nbb\n\ncc", 12), 7U);
+  EXPECT_EQ(find_cut("aaaa bbbb cccc", 12), 9U);
+  EXPECT_EQ(find_cut("ééééééé", 9), 8U);
+  EXPECT_EQ(find_cut("🚒🚒🚒", 7), 4U);
+}
+
+}  // namespace
+}  // namespace brigade
