@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-
+#include "brigade/base/file.h"
 #include "brigade/pipeline_parallel/schedules/make_schedule.h"
 
 namespace brigade {
@@ -65,6 +65,16 @@ TEST(ScheduleDrawing, CutsLongTablesIntoBlocksAndSaysWhatIsLeftOut) {
   // 3 * 20 + 3 slots, of which two blocks of 13 are drawn.
   EXPECT_THAT(text, HasSubstr("(37 more slots are not drawn)"));
   EXPECT_THAT(draw(ScheduleKind::kOneFOneB, 2, 3), Not(HasSubstr("not drawn")));
+}
+
+TEST(ScheduleDrawing, TheDrawingsOfTheDocumentationAreTheCodes) {
+  const std::string page = read_text_file(
+      std::filesystem::path(BRIGADE_SOURCE_DIR) / "docs" /
+      "pipeline_parallel.md");
+  EXPECT_THAT(page, HasSubstr(draw(ScheduleKind::kAfab, 4, 8)));
+  EXPECT_THAT(page, HasSubstr(draw(ScheduleKind::kOneFOneB, 4, 8)));
+  EXPECT_THAT(page, HasSubstr(draw(ScheduleKind::kInterleaved1F1B, 2, 4, 2)));
+  EXPECT_THAT(page, HasSubstr(draw(ScheduleKind::kZeroBubble, 4, 8)));
 }
 
 }  // namespace
