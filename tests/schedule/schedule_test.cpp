@@ -343,6 +343,22 @@ TEST(MakeSchedule, RefusesATableThatFitsNoMemory) {
   EXPECT_THAT(problems, ElementsAre(HasSubstr("a table may hold")));
 }
 
+TEST(MakeSchedule, OneRankRunsEveryKindAsThePlainLoop) {
+  for (const std::string& name : schedule_names()) {
+    const Schedule schedule = make_schedule(
+        *parse_schedule_kind(name),
+        {.ranks = 1, .virtual_stages = 1, .micro_batches = 3});
+    int expected = 0;
+    for (const Action& action : schedule.per_rank[0]) {
+      EXPECT_FALSE(is_communication(action.kind));
+      if (action.kind == kB || action.kind == ActionKind::kBackwardInput) {
+        EXPECT_EQ(action.micro_batch, expected++) << name;
+      }
+    }
+    EXPECT_EQ(expected, 3) << name;
+  }
+}
+
 TEST(MakeSchedule, NamesRoundTrip) {
   for (const std::string& name : schedule_names())
     EXPECT_EQ(to_string(*parse_schedule_kind(name)), name);
