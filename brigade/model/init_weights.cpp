@@ -1,0 +1,49 @@
+#include "brigade/model/init_weights.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <string_view>
+
+namespace brigade {
+namespace {
+
+// FNV-1a over the name, then the seed mixed in (splitmix64's finaliser).
+uint64_t seed_of(std::string_view name, int64_t seed) {
+  uint64_t value = 14695981039346656037ULL;
+  for (const char c : name)
+    value = (value ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+  value += 0x9e3779b97f4a7c15ULL * (static_cast<uint64_t>(seed) + 1);
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebULL;
+  return value ^ (value >> 31);
+}
+
+}  // namespace
+
+torch::Tensor
+initial_weight(const ParamInfo& info, double initializer_range, int64_t seed) {
+  const torch::NoGradGuard no_grad;
+  auto tensor = torch::empty(info.shape, torch::kFloat);
+  switch (info.kind) {
+    case ParamKind::kInputNorm:
+    case ParamKind::kPostAttentionNorm:
+    case ParamKind::kFinalNorm:
+    case ParamKind::kQNorm:
+    case ParamKind::kKNorm:
+      return tensor.fill_(1);
+    case ParamKind::kQBias:
+    case ParamKind::kKBias:
+    case ParamKind::kVBias:
+    case ParamKind::kOBias:
+    case ParamKind::kGateBias:
+    case ParamKind::kUpBias:
+    case ParamKind::kDownBias:
+      return tensor.zero_();
+    default:
+      break;
+  }
+  auto generator = at::detail::createCPUGenerator(seed_of(info.name, seed));
+  return tensor.normal_(0, initializer_range, generator);
+}
+
+}  // namespace brigade

@@ -1,0 +1,77 @@
+// A Llama-family causal language model, or the part of one that a pipeline
+// stage holds, with Hugging Face's parameter names. Every parameter is this tp
+// rank's shard (tensor_parallel/shard.h).
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <vector>
+
+#include "brigade/model/block.h"
+#include "brigade/topology/layer_partition.h"
+
+namespace brigade {
+
+// Which part of the model: the first one embeds, the last one has the final
+// norm and the head.
+struct ModelPart {
+  LayerRange layers;
+  bool is_first = true;
+  bool is_last = true;
+};
+ModelPart whole_model(const LlamaConfig& config);
+
+class Llama : public torch::nn::Module {
+ public:
+  // Parameters are uninitialised: see model/init_weights.h and
+  // checkpoint/hugging_face.h.
+  Llama(ModelContextPtr context, const ModelPart& part);
+
+  // One micro-batch through this part. `input`: the stream from the part
+  // before, [N, C] ([N/tp, C] in TokenLayout::kSharded), undefined in the
+  // first. Returns the stream, or in the last part the sum of the losses over
+  // the micro-batch's tokens, a float32 scalar, whose gradient must be 1 (the
+  // trainer folds 1 / tokens into the optimizer).
+  // `positions`: int64 [T], the place in the sequence of each local token.
+  torch::Tensor forward(
+      const MicroBatch& batch,
+      const torch::Tensor& input,
+      const torch::Tensor& positions);
+
+  // All logits, [B, T, V] in the model's dtype, of a part that is the whole
+  // model. Builds no graph; for tests.
+  torch::Tensor logits(const torch::Tensor& ids);
+
+  // Generation with a cache, without a graph. Tokens already in the caches:
+  struct GenerationState {
+    std::vector<SelfAttention::KeyValueCache> caches;  // one a layer
+    int64_t length = 0;
+  };
+  // ids: [B, T] after those; `input`: the stream of the part before, [B * T,
+  // C]. Returns the stream or, from the last part, the last token's logits,
+  // float32 [B, V].
+  torch::Tensor generate(
+      const torch::Tensor& ids,
+      const torch::Tensor& input,
+      GenerationState& state);
+
+  const ModelContext& context() const { return *context_; }
+  const ModelPart& part() const { return part_; }
+
+ private:
+  const torch::Tensor& head_weight() const;
+  ops::RotaryTable rotary_table(const torch::Tensor& positions);
+
+  ModelContextPtr context_;
+  ModelPart part_;
+  std::shared_ptr<LinearWeights> embed_tokens_;  // [V/tp, C]
+  std::vector<std::shared_ptr<Block>> layers_;
+  std::shared_ptr<NormWeight> norm_;
+  std::shared_ptr<LinearWeights> lm_head_;  // [V/tp, C]; null when tied
+  // The latest positions' table: they are the same from step to step.
+  torch::Tensor table_positions_;
+  ops::RotaryTable table_;
+};
+
+}  // namespace brigade

@@ -1,0 +1,15 @@
+#include "brigade/model/model_context.h"
+
+#include "brigade/comm/self_communicator.h"
+
+namespace brigade {
+
+ModelContext single_rank_context(const LlamaConfig& config) {
+  ModelContext context;
+  context.config = config;
+  context.tensor_parallel.group = make_self_communicator({.name = "tp"});
+  context.context_parallel = make_self_communicator({.name = "cp"});
+  return context;
+}
+
+}  // namespace brigade

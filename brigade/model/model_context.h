@@ -1,0 +1,61 @@
+// What the parts of a model need to know of their surroundings.
+#pragma once
+
+#include <torch/types.h>
+
+#include <functional>
+#include <memory>
+
+#include "brigade/model/llama_config.h"
+#include "brigade/ops/attention.h"
+#include "brigade/ops/weight_grad.h"
+#include "brigade/tensor_parallel/parallel_linear.h"
+#include "brigade/tensor_parallel/shard.h"
+#include "brigade/tensor_parallel/tensor_parallel.h"
+
+namespace brigade {
+
+// When a block's activations are computed a second time in backward instead of
+// being kept.
+enum class Recompute { kNone, kSelective /* attention */, kFull /* a block */ };
+
+struct ModelContext {
+  LlamaConfig config;
+  torch::ScalarType dtype = torch::kFloat;
+  TensorParallel tensor_parallel;  // a group of one when there is none
+  CommunicatorPtr context_parallel;
+  // kAccumulate needs a GradSync that keeps .grad() defined
+  // (GradHandover::kMainGrad).
+  ops::WeightGrad weight_grad = ops::WeightGrad::kReturn;
+  // Takes over weight gradients (the zero-bubble pipeline); may be empty.
+  std::function<void(std::function<void()> compute)> defer_weight_grad;
+  Recompute recompute = Recompute::kNone;
+
+  ParallelLinearOptions linear_options() const {
+    return {weight_grad, defer_weight_grad};
+  }
+  // How this rank's part of each parameter is cut.
+  TensorParallelSizes sizes() const {
+    return {
+        config.num_attention_heads,
+        config.num_key_value_heads,
+        config.head_dim,
+        config.intermediate_size,
+        config.vocab_size};
+  }
+};
+// Shared by all parts of a model; does not change after it was built.
+using ModelContextPtr = std::shared_ptr<const ModelContext>;
+
+// A context with groups of one.
+ModelContext single_rank_context(const LlamaConfig& config);
+
+// The tokens of one micro-batch on this rank: B rows, T local tokens (the whole
+// sequence's T / cp); N = B * T.
+struct MicroBatch {
+  torch::Tensor ids;              // int64 [B, T]
+  torch::Tensor targets;          // int64 [B, T]; -100: no loss
+  torch::Tensor document_starts;  // int64 [B, T] or undefined: one document
+};
+
+}  // namespace brigade
