@@ -183,18 +183,26 @@ void read_token_ids(const Reader& reader, LlamaConfig& config) {
   const json* eos = reader.find("eos_token_id");
   if (eos == nullptr)
     return;
-  const json list = eos->is_array() ? *eos : json::array({*eos});
-  for (const json& item : list) {
+  const auto add = [&](const json& item) {
     const auto id = Reader::integer_in(item, 0, kMaxWidth);
-    if (!id) {
+    if (id) {
+      config.eos_token_ids.push_back(*id);
+    } else {
       reader.problem(
           "eos_token_id",
           fmt::format(
               "{} is neither a token id nor a list of them",
               Reader::show(*eos)));
-      return;
     }
-    config.eos_token_ids.push_back(*id);
+    return id.has_value();
+  };
+  if (!eos->is_array()) {
+    add(*eos);
+    return;
+  }
+  for (const json& item : *eos) {
+    if (!add(item))
+      return;
   }
 }
 

@@ -120,7 +120,14 @@ LlamaConfigReader::integer_in(const json& value, int64_t low, int64_t high) {
 
 std::string LlamaConfigReader::show(const json& value) {
   constexpr size_t kMaxShown = 60;
-  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  // A hostile file may nest as deep as the stack: no dump() of such a value.
+  if (value.is_structured()) {
+    for (const json& item : value) {
+      if (item.is_structured())
+        return value.is_array() ? "[...]" : "{...}";
+    }
+  }
+  std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
   if (text.size() > kMaxShown)
     text = text.substr(0, kMaxShown) + "...";
   return text;

@@ -1,0 +1,93 @@
+#include "brigade/checkpoint/hugging_face.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "brigade/base/check.h"
+#include "brigade/checkpoint/hugging_face_names.h"
+
+namespace brigade {
+namespace {
+
+torch::Dtype torch_dtype(SafetensorsDtype dtype) {
+  switch (dtype) {
+    case SafetensorsDtype::kF64:
+      return torch::kFloat64;
+    case SafetensorsDtype::kF32:
+      return torch::kFloat32;
+    case SafetensorsDtype::kF16:
+      return torch::kFloat16;
+    case SafetensorsDtype::kBF16:
+      return torch::kBFloat16;
+    default:
+      BRIGADE_ASSERT(false, "{} is no float", name_of(dtype));
+  }
+}
+
+// `shard` as it lies in the stored tensor, which may hold others before it.
+ShardSpec within_stored(const ShardSpec& shard, const StoredTensor& place) {
+  ShardSpec spec = shard;
+  if (!spec.full_shape.empty()) {
+    spec.full_shape[0] = static_cast<int64_t>(place.stored->shape[0]);
+    spec.ranges[0].begin += place.first_row;
+    spec.ranges[0].end += place.first_row;
+  }
+  return spec;
+}
+
+// A copy of the part, contiguous and in the stored dtype. The copy also gives
+// the alignment that the file does not promise.
+torch::Tensor read_part(
+    const SafetensorsTensor& stored,
+    const ShardSpec& spec) {
+  const auto item = static_cast<int64_t>(item_bytes(stored.dtype));
+  torch::Tensor part = torch::empty(spec.shape(), torch_dtype(stored.dtype));
+  auto* to = static_cast<std::byte*>(part.data_ptr());
+  const std::byte* from = stored.data.data();
+  for_each_run(spec, [&](int64_t source, int64_t destination, int64_t numel) {
+    std::memcpy(
+        to + destination * item,
+        from + source * item,
+        static_cast<size_t>(numel * item));
+  });
+  return part;
+}
+
+// Takes the pages of a tensor that was read out of this process, so that the
+// mapping does not grow to the size of the file. They stay in the page cache.
+void release_pages(std::span<const std::byte> data) {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto address = reinterpret_cast<uintptr_t>(data.data());
+  const uintptr_t first = (address + page - 1) / page * page;
+  const uintptr_t last = (address + data.size()) / page * page;
+  if (last > first) {
+    ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  }
+}
+
+}  // namespace
+
+void load_weights(
+    const SafetensorsFolder& folder,
+    const std::vector<ExpectedTensor>& expected,
+    const std::vector<WeightTarget>& targets) {
+  const torch::NoGradGuard no_grad;
+  const auto located = locate_tensors(folder, expected);
+  for (const WeightTarget& target : targets) {
+    const auto found = located.find(target.name);
+    BRIGADE_ASSERT(
+        found != located.end(), "target '{}' is not expected", target.name);
+    const ShardSpec spec = within_stored(target.shard, found->second);
+    BRIGADE_ASSERT(
+        target.destination.sizes().vec() == spec.shape(),
+        "the destination of '{}' is not {}",
+        target.name,
+        to_string(target.shard));
+    target.destination.copy_(read_part(*found->second.stored, spec));
+    release_pages(found->second.stored->data);
+  }
+}
+
+}  // namespace brigade

@@ -1,0 +1,48 @@
+// Loading Hugging Face's weights into tensors that exist already: of a whole
+// model or of one rank's part of it. Only the slices asked for are read from
+// the mapped files, one at a time, so that the peak of host memory is the
+// destinations plus one tensor.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "brigade/checkpoint/safetensors_folder.h"
+#include "brigade/checkpoint/shard_spec.h"
+
+namespace brigade {
+
+// A tensor of the whole model, by Hugging Face's name. (brigade/model's
+// list_parameters() gives them all.)
+struct ExpectedTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+};
+
+// What one rank wants of one tensor. A name may be asked for several times
+// (a tied head on another stage).
+struct WeightTarget {
+  std::string name;
+  ShardSpec shard;            // full_shape: the expected shape
+  torch::Tensor destination;  // shard.shape(); any float dtype, device, strides
+};
+
+// Fills every target from the folder's F64, F32, F16 or BF16 tensors, rounding
+// to nearest even where the destination is narrower.
+//
+// `expected` is the whole model, on every rank: tensors of it that the folder
+// lacks, tensors of the folder that it lacks, and wrong shapes and dtypes are
+// all listed by name in one DataError, before any target is written. Accepted:
+//  * q, k and v fused to qkv_proj, gate and up to gate_up_proj, each in this
+//    order along dim 0;
+//  * lm_head.weight of a model whose head is tied, if equal to the embedding;
+//  * rotary_emb.inv_freq, which old files hold and transformers ignores.
+void load_weights(
+    const SafetensorsFolder& folder,
+    const std::vector<ExpectedTensor>& expected,
+    const std::vector<WeightTarget>& targets);
+
+}  // namespace brigade

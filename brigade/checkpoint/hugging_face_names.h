@@ -1,0 +1,25 @@
+// Where a folder keeps the tensors of a model: under their own names or fused.
+// Private to brigade/checkpoint.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "brigade/checkpoint/hugging_face.h"
+#include "brigade/checkpoint/safetensors_folder.h"
+
+namespace brigade {
+
+struct StoredTensor {
+  const SafetensorsTensor* stored = nullptr;
+  int64_t first_row = 0;  // of the expected tensor inside the stored one
+};
+
+// Expected name -> where it is. Throws the DataError of load_weights().
+std::map<std::string, StoredTensor> locate_tensors(
+    const SafetensorsFolder& folder,
+    const std::vector<ExpectedTensor>& expected);
+
+}  // namespace brigade

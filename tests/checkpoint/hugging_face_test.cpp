@@ -1,0 +1,356 @@
+#include "brigade/checkpoint/hugging_face.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <fstream>
+
+#include "brigade/base/error.h"
+#include "brigade/base/units.h"
+#include "brigade/checkpoint/safetensors_writer.h"
+#include "temporary_folder.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(ShardSpec, RunsOfAPartCoverItInRowMajorOrder) {
+  const torch::Tensor full = torch::arange(5 * 4 * 6).view({5, 4, 6});
+  const std::vector<std::vector<DimRange>> cases = {
+      {{0, 5}, {0, 4}, {0, 6}},
+      {{1, 3}, {0, 4}, {0, 6}},
+      {{0, 5}, {2, 3}, {0, 6}},
+      {{1, 4}, {1, 3}, {2, 5}},
+      {{0, 0}, {0, 4}, {0, 6}},
+      {{4, 5}, {3, 4}, {5, 6}}};
+  for (const auto& ranges : cases) {
+    const ShardSpec spec{.full_shape = {5, 4, 6}, .ranges = ranges};
+    torch::Tensor oracle = full;
+    for (size_t dim = 0; dim < ranges.size(); ++dim) {
+      oracle = oracle.slice(
+          static_cast<int64_t>(dim), ranges[dim].begin, ranges[dim].end);
+    }
+    torch::Tensor part = torch::full(spec.shape(), -1, torch::kLong);
+    for_each_run(spec, [&](int64_t from, int64_t to, int64_t numel) {
+      for (int64_t i = 0; i < numel; ++i)
+        part.data_ptr<int64_t>()[to + i] = full.data_ptr<int64_t>()[from + i];
+    });
+    EXPECT_TRUE(torch::equal(part, oracle)) << to_string(spec);
+  }
+}
+
+TEST(ShardSpec, APartOfWholeRowsIsOneRun) {
+  int runs = 0;
+  for_each_run(even_shard({8, 6}, 0, 1, 2), [&](int64_t, int64_t, int64_t n) {
+    ++runs;
+    EXPECT_EQ(n, 24);
+  });
+  EXPECT_EQ(runs, 1);
+}
+
+TEST(ShardSpec, DisjointPartsIntersectInNothing) {
+  const ShardSpec a = even_shard({8, 6}, 0, 0, 2);
+  EXPECT_EQ(intersect(a, even_shard({8, 6}, 0, 1, 2)).numel(), 0);
+  EXPECT_EQ(
+      intersect(a, even_shard({8, 6}, 1, 2, 3)).ranges,
+      (std::vector<DimRange>{{0, 4}, {4, 6}}));
+}
+
+SafetensorsDtype dtype_of(const torch::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case torch::kBFloat16:
+      return SafetensorsDtype::kBF16;
+    case torch::kFloat16:
+      return SafetensorsDtype::kF16;
+    case torch::kFloat64:
+      return SafetensorsDtype::kF64;
+    case torch::kInt32:
+      return SafetensorsDtype::kI32;
+    default:
+      return SafetensorsDtype::kF32;
+  }
+}
+
+using NamedTensors = std::map<std::string, torch::Tensor>;
+
+void write_file(
+    const std::filesystem::path& path,
+    const NamedTensors& tensors) {
+  std::vector<TensorToWrite> list;
+  for (const auto& [name, tensor] : tensors) {
+    std::vector<uint64_t> shape;
+    for (int64_t dim : tensor.sizes())
+      shape.push_back(static_cast<uint64_t>(dim));
+    list.push_back(
+        {name,
+         dtype_of(tensor),
+         shape,
+         {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()}});
+  }
+  write_safetensors(path, list);
+}
+
+std::vector<ExpectedTensor> expected_of(const NamedTensors& tensors) {
+  std::vector<ExpectedTensor> expected;
+  for (const auto& [name, tensor] : tensors)
+    expected.push_back({name, tensor.sizes().vec()});
+  return expected;
+}
+
+class HuggingFaceTest : public ::testing::Test {
+ protected:
+  HuggingFaceTest() { torch::manual_seed(3); }
+
+  void write(const NamedTensors& tensors) {
+    write_file(folder_ / kSafetensorsFile, tensors);
+  }
+
+  // The message with which the folder is refused for these tensors.
+  std::string refusal(const std::vector<ExpectedTensor>& expected) {
+    try {
+      load_weights(SafetensorsFolder(folder_.path()), expected, {});
+    } catch (const DataError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(folder_.path().string()));
+      return error.what();
+    }
+    return "accepted";
+  }
+
+  const TemporaryFolder folder_;
+};
+
+TEST_F(HuggingFaceTest, LoadsEverySliceAndDtypeIntoEveryDtype) {
+  NamedTensors tensors;
+  for (const auto dtype :
+       {torch::kFloat64, torch::kFloat32, torch::kFloat16, torch::kBFloat16}) {
+    tensors[fmt::format("w{}", static_cast<int>(dtype))] =
+        torch::randn({6, 8}).to(dtype);
+  }
+  write(tensors);
+  const SafetensorsFolder folder(folder_.path());
+  const std::vector<ShardSpec> shards = {
+      whole_tensor({6, 8}),
+      even_shard({6, 8}, 0, 1, 3),
+      even_shard({6, 8}, 1, 3, 4),
+      {.full_shape = {6, 8}, .ranges = {{1, 4}, {2, 3}}}};
+  for (const auto& [name, tensor] : tensors) {
+    for (const ShardSpec& shard : shards) {
+      for (const auto dtype :
+           {torch::kFloat32, torch::kFloat16, torch::kBFloat16}) {
+        const torch::Tensor loaded = torch::empty(shard.shape(), dtype);
+        load_weights(folder, expected_of(tensors), {{name, shard, loaded}});
+        const auto& rows = shard.ranges[0];
+        const auto& columns = shard.ranges[1];
+        EXPECT_TRUE(torch::equal(
+            loaded,
+            tensor.slice(0, rows.begin, rows.end)
+                .slice(1, columns.begin, columns.end)
+                .to(dtype)))
+            << name << " " << to_string(shard);
+      }
+    }
+  }
+}
+
+TEST_F(HuggingFaceTest, LoadsIntoAParameterThatNeedsAGradientAndIsAView) {
+  const NamedTensors tensors = {{"w", torch::randn({4, 3})}};
+  write(tensors);
+  torch::Tensor storage = torch::zeros({8, 3});
+  torch::Tensor view = storage.slice(0, 2, 6).requires_grad_();
+  load_weights(
+      SafetensorsFolder(folder_.path()),
+      expected_of(tensors),
+      {{"w", whole_tensor({4, 3}), view}});
+  EXPECT_TRUE(torch::equal(storage.slice(0, 2, 6), tensors.at("w")));
+  EXPECT_EQ(storage.slice(0, 6).count_nonzero().item<int64_t>(), 0);
+}
+
+TEST_F(HuggingFaceTest, LoadsAFileWhoseDataAreNotAligned) {
+  const torch::Tensor values = torch::randn({3});
+  std::string header =
+      R"({"w":{"dtype":"F32","shape":[3],"data_offsets":[0,12]}})";
+  header.append((8 - header.size() % 8) % 8 + 3, ' ');
+  const uint64_t length = header.size();
+  std::ofstream file(folder_ / kSafetensorsFile, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&length), sizeof length);
+  file << header;
+  file.write(static_cast<const char*>(values.data_ptr()), 12);
+  file.close();
+  const torch::Tensor loaded = torch::empty({3});
+  load_weights(
+      SafetensorsFolder(folder_.path()),
+      {{"w", {3}}},
+      {{"w", whole_tensor({3}), loaded}});
+  EXPECT_TRUE(torch::equal(loaded, values));
+}
+
+TEST_F(HuggingFaceTest, LoadsFromShards) {
+  const NamedTensors one = {{"a", torch::randn({4})}};
+  const NamedTensors two = {{"b", torch::randn({2, 2})}};
+  write_file(folder_ / "x-00001-of-00002.safetensors", one);
+  write_file(folder_ / "x-00002-of-00002.safetensors", two);
+  std::ofstream(folder_ / kSafetensorsIndex)
+      << R"({"weight_map":{"a":"x-00001-of-00002.safetensors",)"
+      << R"("b":"x-00002-of-00002.safetensors"}})";
+  const torch::Tensor a = torch::empty({2}), b = torch::empty({2, 2});
+  load_weights(
+      SafetensorsFolder(folder_.path()),
+      {{"a", {4}}, {"b", {2, 2}}},
+      {{"a", even_shard({4}, 0, 1, 2), a}, {"b", whole_tensor({2, 2}), b}});
+  EXPECT_TRUE(torch::equal(a, one.at("a").slice(0, 2)));
+  EXPECT_TRUE(torch::equal(b, two.at("b")));
+}
+
+TEST_F(HuggingFaceTest, MissingSurplusAndWrongTensorsAreAllListed) {
+  write(
+      {{"kept", torch::randn({2})},
+       {"bent", torch::randn({2, 3})},
+       {"counted", torch::ones({2}, torch::kInt32)},
+       {"extra.one", torch::randn({1})},
+       {"extra.two", torch::randn({1})}});
+  EXPECT_THAT(
+      refusal(
+          {{"kept", {2}},
+           {"bent", {3, 2}},
+           {"counted", {2}},
+           {"absent.one", {1}},
+           {"absent.two", {1}}}),
+      AllOf(
+          HasSubstr("missing: absent.one, absent.two\n"),
+          HasSubstr("surplus: extra.one, extra.two\n"),
+          HasSubstr("bent is [2, 3], expected [3, 2]"),
+          HasSubstr("counted is I32, expected F64, F32, F16 or BF16"),
+          Not(HasSubstr("kept"))));
+}
+
+TEST_F(HuggingFaceTest, NothingIsWrittenWhenAnythingIsWrong) {
+  write({{"a", torch::randn({2})}});
+  const torch::Tensor a = torch::zeros({2});
+  EXPECT_THROW(
+      load_weights(
+          SafetensorsFolder(folder_.path()),
+          {{"a", {2}}, {"b", {2}}},
+          {{"a", whole_tensor({2}), a}}),
+      DataError);
+  EXPECT_EQ(a.count_nonzero().item<int64_t>(), 0);
+}
+
+TEST_F(HuggingFaceTest, BuffersOfOldFilesAreIgnored) {
+  write(
+      {{"a", torch::randn({2})},
+       {"model.layers.0.self_attn.rotary_emb.inv_freq", torch::randn({4})}});
+  EXPECT_EQ(refusal({{"a", {2}}}), "accepted");
+}
+
+TEST_F(HuggingFaceTest, ATiedModelTakesAHeadThatEqualsItsEmbeddingOnly) {
+  const std::vector<ExpectedTensor> tied = {
+      {"model.embed_tokens.weight", {4, 2}}};
+  const torch::Tensor embedding = torch::randn({4, 2});
+  write({{"model.embed_tokens.weight", embedding}});
+  EXPECT_EQ(refusal(tied), "accepted");
+  write(
+      {{"model.embed_tokens.weight", embedding},
+       {"lm_head.weight", embedding}});
+  EXPECT_EQ(refusal(tied), "accepted");
+  write(
+      {{"model.embed_tokens.weight", embedding},
+       {"lm_head.weight", embedding + 1}});
+  EXPECT_THAT(refusal(tied), HasSubstr("lm_head.weight differs"));
+}
+
+TEST_F(HuggingFaceTest, AnUntiedModelNeedsItsHead) {
+  write({{"model.embed_tokens.weight", torch::randn({4, 2})}});
+  EXPECT_THAT(
+      refusal(
+          {{"model.embed_tokens.weight", {4, 2}}, {"lm_head.weight", {4, 2}}}),
+      HasSubstr("missing: lm_head.weight (is tie_word_embeddings true?)"));
+}
+
+TEST_F(HuggingFaceTest, FusedProjectionsAreSplitOnRead) {
+  const std::string attention = "model.layers.0.self_attn.";
+  const std::string mlp = "model.layers.0.mlp.";
+  const torch::Tensor q = torch::randn({8, 6}), k = torch::randn({4, 6}),
+                      v = torch::randn({4, 6}), q_bias = torch::randn({8}),
+                      k_bias = torch::randn({4}), v_bias = torch::randn({4}),
+                      gate = torch::randn({10, 6}), up = torch::randn({10, 6});
+  write(
+      {{attention + "qkv_proj.weight", torch::cat({q, k, v})},
+       {attention + "qkv_proj.bias", torch::cat({q_bias, k_bias, v_bias})},
+       {mlp + "gate_up_proj.weight", torch::cat({gate, up})}});
+  const NamedTensors separate = {
+      {attention + "q_proj.weight", q},
+      {attention + "k_proj.weight", k},
+      {attention + "v_proj.weight", v},
+      {attention + "q_proj.bias", q_bias},
+      {attention + "k_proj.bias", k_bias},
+      {attention + "v_proj.bias", v_bias},
+      {mlp + "gate_proj.weight", gate},
+      {mlp + "up_proj.weight", up}};
+  const SafetensorsFolder folder(folder_.path());
+  for (const auto& [name, tensor] : separate) {
+    const ShardSpec shard = even_shard(tensor.sizes().vec(), 0, 1, 2);
+    const torch::Tensor loaded = torch::empty(shard.shape());
+    load_weights(folder, expected_of(separate), {{name, shard, loaded}});
+    EXPECT_TRUE(torch::equal(loaded, tensor.chunk(2)[1])) << name;
+  }
+  auto narrower = expected_of(separate);
+  for (ExpectedTensor& tensor : narrower) {
+    if (tensor.name == mlp + "up_proj.weight")
+      tensor.shape[0] = 9;
+  }
+  EXPECT_THAT(
+      refusal(narrower),
+      HasSubstr("gate_up_proj.weight is [20, 6], expected [19, 6]"));
+}
+
+// The peak of resident memory since the last reset, from the kernel.
+int64_t peak_resident_bytes() {
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  while (status >> word) {
+    if (word == "VmHWM:") {
+      int64_t kibibytes = 0;
+      status >> kibibytes;
+      return kibibytes * KiB;
+    }
+  }
+  return -1;
+}
+
+TEST_F(HuggingFaceTest, PeakMemoryIsTheShardPlusOneTensor) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizer's own memory would count";
+#endif
+  constexpr int64_t kTensorBytes = 4 * MiB;
+  constexpr int64_t kTensors = 16;
+  constexpr int64_t kParts = 4;
+  const std::vector<int64_t> shape = {1024, kTensorBytes / 4 / 1024};
+  std::vector<ExpectedTensor> expected;
+  {
+    NamedTensors tensors;
+    for (int64_t i = 0; i < kTensors; ++i)
+      tensors[fmt::format("w{}", i)] = torch::randn(shape);
+    write(tensors);
+    expected = expected_of(tensors);
+  }
+  std::ofstream("/proc/self/clear_refs") << "5\n";  // resets the peak
+  const int64_t before = peak_resident_bytes();
+  ASSERT_GT(before, 0);
+  std::vector<WeightTarget> targets;
+  for (const ExpectedTensor& tensor : expected) {
+    const ShardSpec shard = even_shard(shape, 1, 1, kParts);
+    targets.push_back({tensor.name, shard, torch::empty(shard.shape())});
+  }
+  load_weights(SafetensorsFolder(folder_.path()), expected, targets);
+  const int64_t shard_bytes = kTensors * kTensorBytes / kParts;
+  EXPECT_LT(
+      peak_resident_bytes() - before,
+      shard_bytes + kTensorBytes + kTensorBytes / kParts + 2 * MiB);
+}
+
+}  // namespace
+}  // namespace brigade
