@@ -1,5 +1,6 @@
 #include "brigade/checkpoint/hugging_face.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
