@@ -1,0 +1,188 @@
+"""An independent Llama in plain PyTorch: the oracle of the model's tests.
+
+  reference_llama.py FOLDER OUT
+
+FOLDER holds config.json (Hugging Face's keys), model.safetensors and
+inputs.safetensors with ids and targets, I64 [B, T]; a target of -100 has no
+loss. OUT gets logits F32 [B, T, V], loss F32 [] (the sum over the tokens) and
+grad.NAME, the loss's gradient by each parameter. Computed in float32.
+
+Nothing here is shared with the library under test: attention is written out
+with a mask, rotary embeddings with complex numbers.
+"""
+import json
+import math
+import struct
+import sys
+
+import torch
+
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16,
+          "BF16": torch.bfloat16, "I64": torch.int64}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def read_safetensors(path):
+    with open(path, "rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(length))
+        data = bytearray(file.read())
+    header.pop("__metadata__", None)
+    tensors = {}
+    for name, info in header.items():
+        begin, end = info["data_offsets"]
+        raw = bytearray(data[begin:end])
+        tensors[name] = torch.frombuffer(
+            raw, dtype=DTYPES[info["dtype"]]).reshape(info["shape"])
+    return tensors
+
+
+def write_safetensors(path, tensors):
+    header, blobs, end = {}, [], 0
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().contiguous()
+        values = tensor.reshape(-1).tolist()
+        code = {"F32": "f", "F64": "d", "I64": "q"}[NAMES[tensor.dtype]]
+        blob = struct.pack(f"<{len(values)}{code}", *values)
+        header[name] = {"dtype": NAMES[tensor.dtype],
+                        "shape": list(tensor.shape),
+                        "data_offsets": [end, end + len(blob)]}
+        blobs.append(blob)
+        end += len(blob)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + b"".join(blobs))
+
+
+def rms_norm(x, weight, eps):
+    return weight * (x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps))
+
+
+def inverse_frequencies(config, head_dim):
+    """One a pair of dims; Llama 3.1's scaling slows the slow ones."""
+    theta = config.get("rope_theta", 10000.0)
+    frequencies = [theta ** (-2.0 * i / head_dim) for i in range(head_dim // 2)]
+    scaling = config.get("rope_scaling")
+    if not scaling:
+        return frequencies
+    assert scaling["rope_type"] == "llama3"
+    factor = scaling["factor"]
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    original = scaling["original_max_position_embeddings"]
+    scaled = []
+    for frequency in frequencies:
+        turns = original * frequency / (2 * math.pi)
+        if turns < low:
+            scaled.append(frequency / factor)
+        elif turns > high:
+            scaled.append(frequency)
+        else:
+            smooth = (turns - low) / (high - low)
+            scaled.append((1 - smooth) * frequency / factor
+                          + smooth * frequency)
+    return scaled
+
+
+def rotate(x, config):
+    """x [B, H, T, D]: pair i is (x[i], x[i + D/2]), a complex number turned."""
+    head_dim, tokens = x.shape[-1], x.shape[-2]
+    angles = torch.outer(
+        torch.arange(tokens, dtype=torch.float64),
+        torch.tensor(inverse_frequencies(config, head_dim),
+                     dtype=torch.float64))
+    turn = torch.polar(torch.ones_like(angles), angles)
+    pairs = torch.complex(x[..., :head_dim // 2].double(),
+                          x[..., head_dim // 2:].double()) * turn
+    return torch.cat([pairs.real, pairs.imag], dim=-1).to(x.dtype)
+
+
+def attention(x, p, config):
+    batch, tokens, _ = x.shape
+    heads = config["num_attention_heads"]
+    kv_heads = config.get("num_key_value_heads") or heads
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+
+    def project(name, count):
+        y = x @ p[f"{name}_proj.weight"].T
+        if f"{name}_proj.bias" in p:
+            y = y + p[f"{name}_proj.bias"]
+        y = y.view(batch, tokens, count, head_dim)
+        if f"{name}_norm.weight" in p:
+            y = rms_norm(y, p[f"{name}_norm.weight"], config["rms_norm_eps"])
+        return y.transpose(1, 2)
+
+    q = rotate(project("q", heads), config)
+    k = rotate(project("k", kv_heads), config)
+    v = project("v", kv_heads)
+    k = k.repeat_interleave(heads // kv_heads, dim=1)
+    v = v.repeat_interleave(heads // kv_heads, dim=1)
+    scores = q @ k.transpose(2, 3) / math.sqrt(head_dim)
+    query = torch.arange(tokens)[:, None]
+    key = torch.arange(tokens)[None, :]
+    hidden = key > query
+    window = config.get("sliding_window")
+    if config["model_type"] != "mistral" and not config.get(
+            "use_sliding_window"):
+        window = None
+    if window:
+        hidden = hidden | (key <= query - window)
+    scores = scores.masked_fill(hidden, float("-inf"))
+    out = (torch.softmax(scores, -1) @ v).transpose(1, 2)
+    out = out.reshape(batch, tokens, heads * head_dim) @ p["o_proj.weight"].T
+    return out + p["o_proj.bias"] if "o_proj.bias" in p else out
+
+
+def mlp(x, p):
+    def linear(y, name):
+        y = y @ p[f"{name}_proj.weight"].T
+        return y + p[f"{name}_proj.bias"] if f"{name}_proj.bias" in p else y
+
+    gate = linear(x, "gate")
+    return linear(gate * torch.sigmoid(gate) * linear(x, "up"), "down")
+
+
+def forward(params, config, ids):
+    eps = config["rms_norm_eps"]
+    embedding = params["model.embed_tokens.weight"]
+    x = embedding[ids]
+    for layer in range(config["num_hidden_layers"]):
+        prefix = f"model.layers.{layer}."
+
+        def part(name, prefix=prefix):
+            return {key[len(prefix + name):]: value
+                    for key, value in params.items()
+                    if key.startswith(prefix + name)}
+
+        norms = part("")
+        x = x + attention(
+            rms_norm(x, norms["input_layernorm.weight"], eps),
+            part("self_attn."), config)
+        x = x + mlp(
+            rms_norm(x, norms["post_attention_layernorm.weight"], eps),
+            part("mlp."))
+    x = rms_norm(x, params["model.norm.weight"], eps)
+    tied = config.get("tie_word_embeddings", False)
+    return x @ (embedding if tied else params["lm_head.weight"]).T
+
+
+def main(folder, out):
+    with open(f"{folder}/config.json") as file:
+        config = json.load(file)
+    params = {name: tensor.float().requires_grad_() for name, tensor in
+              read_safetensors(f"{folder}/model.safetensors").items()}
+    inputs = read_safetensors(f"{folder}/inputs.safetensors")
+    logits = forward(params, config, inputs["ids"])
+    loss = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), inputs["targets"].flatten(),
+        ignore_index=-100, reduction="sum")
+    loss.backward()
+    results = {"logits": logits, "loss": loss}
+    for name, param in params.items():
+        results[f"grad.{name}"] = param.grad
+    write_safetensors(out, results)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(*sys.argv[1:3])
