@@ -5,7 +5,9 @@
 #include <filesystem>
 
 #include "brigade/base/error.h"
+#include "brigade/base/file.h"
 #include "brigade/data/tokenizer_bytes.h"
+#include "brigade/data/tokenizer_json.h"
 #include "brigade/data/tokenizer_sentencepiece.h"
 
 namespace brigade {
@@ -34,12 +36,24 @@ fs::path tokenizer_file(const fs::path& path) {
       path.string()));
 }
 
+// By the name where it tells, else by the first byte: a SentencePiece model is
+// a protobuf whose first byte is 0x0A.
+bool is_json(const fs::path& path) {
+  if (path.extension() == ".json" || path.extension() == ".model")
+    return path.extension() == ".json";
+  const MappedFile file(path);
+  return file.size_bytes() > 0 && file.bytes()[0] == std::byte{'{'};
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec) {
   if (spec == "bytes")
     return std::make_unique<BytesTokenizer>();
-  return std::make_unique<SentencePieceTokenizer>(tokenizer_file(spec));
+  const fs::path path = tokenizer_file(spec);
+  if (is_json(path))
+    return HuggingFaceTokenizer::load(path);
+  return std::make_unique<SentencePieceTokenizer>(path);
 }
 
 }  // namespace brigade

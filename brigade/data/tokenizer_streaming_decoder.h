@@ -28,13 +28,17 @@ class StreamingDecoder {
  private:
   const Tokenizer& tokenizer_;
   const DecodeOptions options_;
-  // Tokens already given out, kept because a token's text depends on the one
-  // before it (a leading space is dropped only at the beginning).
+  // Tokens of which all text but an incomplete end was given out, kept because
+  // a token's text depends on those before it (a leading space is dropped only
+  // at the beginning).
   std::vector<int32_t> context_;
   std::vector<int32_t> pending_;
+  // Bytes of the text of context_ and pending_ that were given out.
+  size_t given_ = 0;
 
-  std::string take();
-  std::string new_text() const;
+  std::string decode_all() const;
+  // whole[given_, end), which is given out with that.
+  std::string give(const std::string& whole, size_t end);
 };
 
 }  // namespace brigade

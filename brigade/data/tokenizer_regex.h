@@ -1,0 +1,91 @@
+// Regular expressions of tokenizer.json, run by PCRE2's JIT.
+//
+// The patterns are written for Oniguruma (Ruby's syntax), which Hugging Face
+// uses. Where the two engines read the same pattern differently it is
+// rewritten (\s, \w, \b, \h, line anchors); what cannot be is refused.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace brigade {
+
+class JsonNode;
+
+// What one thread needs to match: buffers and the JIT's stack. Not shared.
+class RegexScratch {
+ public:
+  RegexScratch();
+  ~RegexScratch();
+  RegexScratch(const RegexScratch&) = delete;
+  RegexScratch& operator=(const RegexScratch&) = delete;
+
+ private:
+  friend class Regex;
+  struct Buffers;
+  std::unique_ptr<Buffers> buffers_;
+};
+
+struct RegexMatch {
+  size_t begin = 0;
+  size_t end = 0;
+};
+
+class Regex {
+ public:
+  // Oniguruma's syntax. Throws DataError at `place` for a pattern that does
+  // not compile or that has no equivalent.
+  Regex(const std::string& pattern, const JsonNode& place);
+  // Rust's `\w+|[^\w\s]+`, the pattern of the Whitespace pre-tokenizer.
+  static Regex words(const JsonNode& place);
+  ~Regex();
+  Regex(Regex&&) noexcept;
+
+  // The first match at or after `offset` (a character's begin) of `text`,
+  // which must be valid UTF-8. Throws DataError when the match limit is
+  // reached: the pattern backtracks without end on this text.
+  bool find(
+      std::string_view text,
+      size_t offset,
+      RegexScratch& scratch,
+      RegexMatch& match) const;
+
+ private:
+  struct Code;
+  Regex() = default;
+  void compile(const std::string& pattern, const JsonNode& place);
+  std::unique_ptr<Code> code_;
+};
+
+// Calls found(begin, end) for every match from left to right. An empty match
+// at the end of the one before is skipped, as Oniguruma's iterator does.
+template <typename Found>
+void for_each_match(
+    const Regex& regex,
+    std::string_view text,
+    RegexScratch& scratch,
+    Found&& found) {
+  RegexMatch match;
+  size_t offset = 0;
+  size_t last_end = std::string_view::npos;
+  const auto next_character = [&](size_t at) {
+    do
+      ++at;
+    while (at < text.size() && (text[at] & 0xC0) == 0x80);
+    return at;
+  };
+  while (offset <= text.size() && regex.find(text, offset, scratch, match)) {
+    if (match.begin == match.end && match.end == last_end) {
+      offset = next_character(offset);
+      continue;
+    }
+    found(match.begin, match.end);
+    offset = last_end = match.end;
+  }
+}
+
+// The pattern as PCRE2 must read it to mean what Oniguruma means.
+std::string to_pcre2(const std::string& pattern, const JsonNode& place);
+
+}  // namespace brigade

@@ -1,0 +1,27 @@
+// The properties of code points that Hugging Face's engine asks for. Compared
+// with it over all code points; they differ only on characters assigned lately:
+// after Unicode 15 here, and after Unicode 9 in the NFKC and NFKD of the
+// engine.
+#pragma once
+
+#include <string>
+
+namespace brigade {
+
+// White_Space, as Rust's char::is_whitespace.
+bool is_white_space(char32_t c);
+// General categories Nd, Nl, No, as Rust's char::is_numeric.
+bool is_numeric(char32_t c);
+// ASCII punctuation (symbols included) and the general categories P* as of
+// Unicode 8, as Punctuation splits on.
+bool is_punctuation(char32_t c);
+// \w of Unicode TS 18: alphabetic, marks, decimal digits, connectors, joiners.
+bool is_word_character(char32_t c);
+// Appends the full lower-case mapping of one character.
+void append_lowercase(std::string& out, char32_t c);
+
+enum class NormalizationForm { kNfc, kNfd, kNfkc, kNfkd };
+// `text` must be valid UTF-8.
+std::string normalize_unicode(const std::string& text, NormalizationForm form);
+
+}  // namespace brigade
