@@ -1,0 +1,37 @@
+// Runs a training job: what `brigade train` does on one rank.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "brigade/launch/environment.h"
+#include "brigade/train/train_config.h"
+
+namespace brigade {
+
+struct TrainingOptions {
+  // Where measurements of this machine are kept (the peak of MFU); empty:
+  // nowhere.
+  std::filesystem::path cache_dir;
+  // Told at the start of every step, for the supervisor.
+  std::function<void(int64_t step)> on_step;
+};
+
+// Every rank of the run calls it with the same config. Prints to stdout on one
+// rank. Throws the errors of base/error.h.
+void run_training(
+    const TrainConfig& config,
+    const LaunchEnvironment& environment,
+    const TrainingOptions& options = {});
+
+// The global rank that prints: the first of the last pipeline stage.
+int reporting_rank(const TrainConfig& config);
+
+// Everything that can be checked without starting ranks, checked, and printed:
+// the layout, the stages, parameters per rank, buckets, files. Throws what
+// run_training() would throw for the same reason.
+std::string describe_dry_run(const TrainConfig& config);
+
+}  // namespace brigade
