@@ -1,7 +1,14 @@
 #include "brigade/ops/linear.h"
 
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <optional>
+
 #include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"
+#include "brigade/ops/product.h"
+#include "brigade/ops/rows.h"
+#include "brigade/ops/side_by_side.h"
 
 namespace brigade::ops {
 namespace {
@@ -10,6 +17,11 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr const char* kOp = "linear";
+
+bool kernel_fits(const Tensor& x, const Tensor& weight) {
+  return has_kernel(x) && weight.device().is_cpu() &&
+         weight.scalar_type() == x.scalar_type();
+}
 
 void check(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   require(
@@ -28,127 +40,350 @@ void check(const Tensor& x, const Tensor& weight, const Tensor& bias) {
       describe(weight));
 }
 
-Tensor rows(const Tensor& x) {
-  return x.reshape({-1, x.size(-1)});
-}
-
-void accumulate(
-    const LinearOptions& options,
-    const Tensor& output_grad,
-    const Tensor& x,
-    const Tensor& weight,
-    const Tensor& bias) {
-  const auto compute = [=] {
-    if (weight.requires_grad())
-      linear_backward_weight(output_grad, x, accumulation_target(kOp, weight));
-    if (bias.defined() && bias.requires_grad())
-      accumulation_target("linear bias", bias)
-          .add_(rows(output_grad).sum(0, false, torch::kFloat));
-  };
-  if (options.defer_weight_grad)
-    options.defer_weight_grad(compute);
+// a [M, K] times b [K, N], by oneDNN or, where it does not apply, by torch.
+void multiply(
+    const Tensor& a,
+    const Tensor& b,
+    Tensor c,
+    Destination destination,
+    const Tensor& bias = {}) {
+  if (kernel_fits(a, b)) {
+    product(a, b, c, destination, bias);
+    return;
+  }
+  const Tensor result = at::mm(a, b);
+  if (destination == Destination::kAdd)
+    c.add_(result);
   else
-    compute();
+    c.copy_(bias.defined() ? result + bias : result);
 }
 
-struct Linear : torch::autograd::Function<Linear> {
-  static Tensor forward(
+// The weights of a group as one [sum of out, in] matrix, where they lie so.
+// Each is a run of memory: a column range of a single row.
+std::optional<SideBySide> one_matrix(const std::vector<Tensor>& weights) {
+  std::vector<Tensor> runs;
+  for (const Tensor& weight : weights) {
+    if (!weight.defined() || !weight.is_contiguous() || weight.numel() == 0)
+      return std::nullopt;
+    runs.push_back(weight.detach().view({1, weight.numel()}));
+  }
+  auto result = side_by_side(runs);
+  if (!result)
+    return std::nullopt;
+  const int64_t in = weights[0].size(1);
+  for (int64_t& column : result->column)
+    column /= in;
+  result->columns /= in;
+  result->whole = result->whole.view({result->columns, in});
+  return result;
+}
+
+std::vector<int64_t> with_last(at::IntArrayRef sizes, int64_t last) {
+  std::vector<int64_t> result = sizes.vec();
+  result.back() = last;
+  return result;
+}
+
+std::vector<Tensor> forward_together(
+    const Tensor& x,
+    const std::vector<Tensor>& weights,
+    const std::vector<Tensor>& biases,
+    const SideBySide& matrix) {
+  Tensor bias;
+  for (size_t i = 0; i < biases.size(); ++i) {
+    if (!biases[i].defined())
+      continue;
+    if (!bias.defined())
+      bias = at::zeros({matrix.columns}, x.options());
+    bias.narrow(0, matrix.column[i], biases[i].size(0)).copy_(biases[i]);
+  }
+  const Tensor rows = as_rows(x);
+  const Tensor buffer = at::empty({rows.size(0), matrix.columns}, x.options());
+  multiply(rows, matrix.whole.t(), buffer, Destination::kOverwrite, bias);
+  std::vector<Tensor> outputs;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const auto sizes = with_last(x.sizes(), weights[i].size(0));
+    std::vector<int64_t> strides(sizes.size(), 1);
+    int64_t stride = matrix.columns;
+    for (auto dim = static_cast<int64_t>(sizes.size()) - 2; dim >= 0; --dim) {
+      strides[dim] = stride;
+      stride *= sizes[dim];
+    }
+    outputs.push_back(slice_of(buffer, sizes, strides, matrix.column[i]));
+  }
+  return outputs;
+}
+
+std::vector<Tensor> run_forward(
+    const Tensor& x,
+    const std::vector<Tensor>& weights,
+    const std::vector<Tensor>& biases) {
+  if (weights.size() > 1) {
+    if (const auto matrix = one_matrix(weights))
+      return forward_together(x, weights, biases, *matrix);
+  }
+  const Tensor rows = as_rows(x);
+  std::vector<Tensor> outputs;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    Tensor out =
+        at::empty(with_last(x.sizes(), weights[i].size(0)), x.options());
+    multiply(
+        rows,
+        weights[i].t(),
+        out.view({rows.size(0), weights[i].size(0)}),
+        Destination::kOverwrite,
+        biases[i].defined() ? biases[i].contiguous() : Tensor());
+    outputs.push_back(out);
+  }
+  return outputs;
+}
+
+// What backward works with: gradients as rows, and as one matrix where both
+// they and the weights lie side by side in the same order.
+struct OutputGrads {
+  std::vector<Tensor> rows;  // [M, out_i]
+  std::optional<SideBySide> whole;
+};
+
+// Gradients in the columns of `matrix`: as they lie, or copied so.
+SideBySide arranged(
+    const std::vector<Tensor>& gradients,
+    const SideBySide& matrix) {
+  auto as_they_lie = side_by_side(gradients);
+  if (as_they_lie && as_they_lie->column == matrix.column)
+    return *as_they_lie;
+  SideBySide copied{
+      matrix.column,
+      matrix.columns,
+      at::empty(
+          {gradients[0].size(0), matrix.columns}, gradients[0].options())};
+  for (size_t i = 0; i < gradients.size(); ++i)
+    copied.whole.narrow(1, matrix.column[i], gradients[i].size(1))
+        .copy_(gradients[i]);
+  return copied;
+}
+
+OutputGrads output_grads(
+    const variable_list& gradients,
+    const std::vector<Tensor>& weights,
+    const Tensor& x) {
+  OutputGrads result;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    result.rows.push_back(
+        gradients[i].defined()
+            ? as_rows(gradients[i])
+            : at::zeros(
+                  {x.numel() / x.size(-1), weights[i].size(0)}, x.options()));
+  }
+  if (weights.size() > 1) {
+    if (const auto matrix = one_matrix(weights))
+      result.whole = arranged(result.rows, *matrix);
+  }
+  return result;
+}
+
+Tensor input_grad(
+    const OutputGrads& gradients,
+    const std::vector<Tensor>& weights,
+    const Tensor& x) {
+  Tensor dx = at::empty(x.sizes(), x.options());
+  Tensor rows = dx.view({-1, x.size(-1)});
+  if (gradients.whole) {
+    multiply(
+        gradients.whole->whole,
+        one_matrix(weights)->whole,
+        rows,
+        Destination::kOverwrite);
+    return dx;
+  }
+  if (weights.size() == 1) {
+    multiply(gradients.rows[0], weights[0], rows, Destination::kOverwrite);
+    return dx;
+  }
+  // Summed in float32, rounded once.
+  const bool wide = x.scalar_type() != torch::kBFloat16;
+  Tensor sum =
+      wide ? rows : at::empty(rows.sizes(), x.options().dtype(torch::kFloat));
+  for (size_t i = 0; i < weights.size(); ++i)
+    multiply(
+        gradients.rows[i],
+        weights[i],
+        sum,
+        i == 0 ? Destination::kOverwrite : Destination::kAdd);
+  if (!wide)
+    rows.copy_(sum);
+  return dx;
+}
+
+// Adds each weight's gradient to its main_grad, in one product where the
+// main_grads lie as the gradients do.
+void accumulate_weights(
+    const OutputGrads& gradients,
+    const Tensor& x,
+    const std::vector<Tensor>& weights,
+    const std::vector<Tensor>& biases) {
+  const Tensor rows = as_rows(x);
+  std::vector<Tensor> targets;
+  bool all = true;
+  for (const Tensor& weight : weights) {
+    all = all && weight.requires_grad();
+    targets.push_back(
+        weight.requires_grad() ? accumulation_target(kOp, weight) : Tensor());
+  }
+  const auto matrix =
+      all && gradients.whole ? one_matrix(targets) : std::nullopt;
+  if (matrix && matrix->column == gradients.whole->column) {
+    multiply(
+        gradients.whole->whole.t(), rows, matrix->whole, Destination::kAdd);
+  } else {
+    for (size_t i = 0; i < weights.size(); ++i) {
+      if (targets[i].defined())
+        multiply(gradients.rows[i].t(), rows, targets[i], Destination::kAdd);
+    }
+  }
+  for (size_t i = 0; i < biases.size(); ++i) {
+    if (biases[i].defined() && biases[i].requires_grad())
+      accumulation_target("linear bias", biases[i])
+          .add_(gradients.rows[i].sum(0, false, torch::kFloat));
+  }
+}
+
+struct Saved {
+  LinearOptions options;
+  size_t weights;
+  std::vector<bool> has_bias;
+};
+
+struct Node : torch::autograd::Function<Node> {
+  // tensors: x, the weights, the biases that are defined.
+  static variable_list forward(
       AutogradContext* context,
-      const Tensor& x,
-      const Tensor& weight,
-      const c10::optional<Tensor>& optional_bias,
-      const LinearOptions& options) {
-    const Tensor bias = optional_bias.value_or(Tensor());
-    context->save_for_backward({x, weight, bias});
-    carry(context, options);
-    context->saved_data["x_needs_grad"] = x.requires_grad();
-    return bias.defined() ? torch::linear(x, weight, bias)
-                          : torch::linear(x, weight);
+      at::TensorList tensors,
+      const Saved& saved) {
+    context->save_for_backward(tensors.vec());
+    carry(context, saved);
+    const Groups groups = split(tensors.vec(), saved);
+    return run_forward(groups.x, groups.weights, groups.biases);
   }
 
   static variable_list backward(
       AutogradContext* context,
       variable_list gradients) {
-    const auto saved = context->get_saved_variables();
-    const Tensor& x = saved[0];
-    const Tensor& weight = saved[1];
-    const Tensor& bias = saved[2];
-    const Tensor& output_grad = gradients[0];
-    const LinearOptions& options = carried<LinearOptions>(context);
-    variable_list result(4);
-    if (!output_grad.defined())
+    const Saved& saved = carried<Saved>(context);
+    const auto tensors = context->get_saved_variables();
+    const Groups groups = split(tensors, saved);
+    variable_list result(tensors.size() + 1);
+    bool any = false;
+    for (const Tensor& gradient : gradients)
+      any = any || gradient.defined();
+    if (!any)
       return result;
+    const OutputGrads outputs =
+        output_grads(gradients, groups.weights, groups.x);
     std::function<void()> after;
-    if (context->saved_data["x_needs_grad"].toBool()) {
-      result[0] = linear_backward_input(output_grad, weight);
-      if (options.on_input_grad)
-        after = options.on_input_grad(result[0]);
+    if (groups.x.requires_grad()) {
+      result[0] = input_grad(outputs, groups.weights, groups.x);
+      if (saved.options.on_input_grad)
+        after = saved.options.on_input_grad(result[0]);
     }
-    if (options.weight_grad == WeightGrad::kAccumulate) {
-      accumulate(options, output_grad, x, weight, bias);
-    } else {
-      if (weight.requires_grad()) {
-        result[1] = torch::zeros_like(weight);
-        linear_backward_weight(output_grad, x, result[1]);
-      }
-      if (bias.defined() && bias.requires_grad())
-        result[2] = rows(output_grad).sum(0);
-    }
+    if (saved.options.weight_grad == WeightGrad::kAccumulate)
+      accumulate(outputs, groups, saved.options);
+    else
+      return_weights(outputs, groups, saved, result);
     if (after)
       after();
     return result;
   }
+
+ private:
+  struct Groups {
+    Tensor x;
+    std::vector<Tensor> weights;
+    std::vector<Tensor> biases;  // as many as weights
+  };
+
+  static Groups split(const std::vector<Tensor>& tensors, const Saved& saved) {
+    Groups groups{tensors[0], {}, {}};
+    size_t bias = 1 + saved.weights;
+    for (size_t i = 0; i < saved.weights; ++i) {
+      groups.weights.push_back(tensors[1 + i]);
+      groups.biases.push_back(saved.has_bias[i] ? tensors[bias++] : Tensor());
+    }
+    return groups;
+  }
+
+  static void accumulate(
+      const OutputGrads& outputs,
+      const Groups& groups,
+      const LinearOptions& options) {
+    const auto compute = [outputs, groups] {
+      const torch::NoGradGuard no_grad;
+      accumulate_weights(outputs, groups.x, groups.weights, groups.biases);
+    };
+    if (options.defer_weight_grad)
+      options.defer_weight_grad(compute);
+    else
+      compute();
+  }
+
+  static void return_weights(
+      const OutputGrads& outputs,
+      const Groups& groups,
+      const Saved& saved,
+      variable_list& result) {
+    const Tensor rows = as_rows(groups.x);
+    size_t bias = 1 + saved.weights;
+    for (size_t i = 0; i < saved.weights; ++i) {
+      const Tensor& weight = groups.weights[i];
+      if (weight.requires_grad()) {
+        result[1 + i] = at::empty(weight.sizes(), weight.options());
+        multiply(
+            outputs.rows[i].t(), rows, result[1 + i], Destination::kOverwrite);
+      }
+      if (!saved.has_bias[i])
+        continue;
+      if (groups.biases[i].requires_grad())
+        result[bias] = outputs.rows[i].sum(0);
+      ++bias;
+    }
+  }
 };
 
 }  // namespace
-
-Tensor linear(
-    const Tensor& x,
-    const Tensor& weight,
-    const Tensor& bias,
-    const LinearOptions& options) {
-  check(x, weight, bias);
-  require(
-      !options.defer_weight_grad ||
-          options.weight_grad == WeightGrad::kAccumulate,
-      kOp,
-      "defer_weight_grad needs WeightGrad::kAccumulate");
-  if (options.weight_grad == WeightGrad::kAccumulate) {
-    check_accumulates(kOp, weight);
-    if (bias.defined())
-      check_accumulates(kOp, bias);
-  }
-  return Linear::apply(
-      x,
-      weight,
-      bias.defined() ? c10::optional<Tensor>(bias) : c10::nullopt,
-      options);
-}
-
-Tensor linear(
-    const Tensor& x,
-    const Tensor& weight,
-    const Tensor& bias,
-    WeightGrad weight_grad) {
-  return linear(x, weight, bias, LinearOptions{.weight_grad = weight_grad});
-}
 
 std::vector<Tensor> linear_group(
     const Tensor& x,
     const std::vector<Tensor>& weights,
     const std::vector<Tensor>& biases,
     const LinearOptions& options) {
+  const bool accumulates = options.weight_grad == WeightGrad::kAccumulate;
   require(
       biases.empty() || biases.size() == weights.size(),
       kOp,
       "a group of {} weights has {} biases",
       weights.size(),
       biases.size());
-  std::vector<Tensor> outputs;
-  for (size_t i = 0; i < weights.size(); ++i)
-    outputs.push_back(
-        linear(x, weights[i], biases.empty() ? Tensor() : biases[i], options));
-  return outputs;
+  require(
+      !options.defer_weight_grad || accumulates,
+      kOp,
+      "defer_weight_grad needs WeightGrad::kAccumulate");
+  Saved saved{options, weights.size(), {}};
+  std::vector<Tensor> tensors{x};
+  tensors.insert(tensors.end(), weights.begin(), weights.end());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const Tensor bias = biases.empty() ? Tensor() : biases[i];
+    check(x, weights[i], bias);
+    if (accumulates && weights[i].requires_grad())
+      check_accumulates(kOp, weights[i]);
+    if (accumulates && bias.defined() && bias.requires_grad())
+      check_accumulates("linear bias", bias);
+    saved.has_bias.push_back(bias.defined());
+    if (bias.defined())
+      tensors.push_back(bias);
+  }
+  if (weights.empty())
+    return {};
+  return Node::apply(at::TensorList(tensors), saved);
 }
 
 std::vector<Tensor> linear_group(
@@ -160,15 +395,42 @@ std::vector<Tensor> linear_group(
       x, weights, biases, LinearOptions{.weight_grad = weight_grad});
 }
 
+Tensor linear(
+    const Tensor& x,
+    const Tensor& weight,
+    const Tensor& bias,
+    const LinearOptions& options) {
+  return linear_group(x, {weight}, {bias}, options)[0];
+}
+
+Tensor linear(
+    const Tensor& x,
+    const Tensor& weight,
+    const Tensor& bias,
+    WeightGrad weight_grad) {
+  return linear(x, weight, bias, LinearOptions{.weight_grad = weight_grad});
+}
+
 Tensor linear_backward_input(const Tensor& output_grad, const Tensor& weight) {
-  return torch::matmul(output_grad, weight);
+  const torch::NoGradGuard no_grad;
+  const Tensor rows = as_rows(output_grad);
+  Tensor dx = at::empty(
+      with_last(output_grad.sizes(), weight.size(1)), output_grad.options());
+  multiply(
+      rows,
+      weight,
+      dx.view({rows.size(0), weight.size(1)}),
+      Destination::kOverwrite);
+  return dx;
 }
 
 void linear_backward_weight(
     const Tensor& output_grad,
     const Tensor& x,
     Tensor weight_grad) {
-  weight_grad.add_(torch::mm(rows(output_grad).t(), rows(x)));
+  const torch::NoGradGuard no_grad;
+  multiply(
+      as_rows(output_grad).t(), as_rows(x), weight_grad, Destination::kAdd);
 }
 
 }  // namespace brigade::ops

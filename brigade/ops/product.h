@@ -1,0 +1,30 @@
+// Matrix products by oneDNN: the only place that knows its interface. bf16
+// operands use AMX or AVX512-BF16 where the processor has them, with float32
+// accumulation inside; the number of threads is at::get_num_threads().
+//
+// Primitives are made once per shape and kept in a bounded, thread-safe cache.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+
+namespace brigade::ops {
+
+enum class Destination {
+  kOverwrite,  // c = a b
+  kAdd,        // c += a b, inside the product
+};
+
+// c [M, N] = or += a [M, K] b [K, N]. a and b: of one dtype, float32 or bf16,
+// each dense in one of its two dims. c: float32 or the operands' dtype, dense
+// in its last dim. bias: [N] of c's dtype, dense, or undefined; only with
+// kOverwrite. Runs on the calling thread's OpenMP team.
+void product(
+    const torch::Tensor& a,
+    const torch::Tensor& b,
+    const torch::Tensor& c,
+    Destination destination = Destination::kOverwrite,
+    const torch::Tensor& bias = {});
+
+}  // namespace brigade::ops
