@@ -21,9 +21,6 @@
 // All ranks of the group call these in the same order, in backward too.
 #pragma once
 
-#include <functional>
-#include <memory>
-
 #include "brigade/tensor_parallel/tensor_parallel.h"
 
 namespace brigade {
@@ -57,32 +54,5 @@ torch::Tensor reduce_tokens(
 
 // The end of a row-parallel product: reduce_region_ or reduce_tokens.
 torch::Tensor leave_region(torch::Tensor x, const TensorParallel& parallel);
-
-// The start of one or several column-parallel products on one input:
-// copy_region or gather_tokens, with a backward whose collective can start
-// before the region's own turn comes.
-//
-//   InputRegion region(parallel);
-//   y = f(region.enter(x));
-//   backward of f: region.start(input_grad); the weight's gradient
-//   backward of the region: waits for what start() launched
-//
-// Without start() the backward launches and waits. One enter() a region; the
-// value may be copied into f's backward. `input_grad` must be what f's backward
-// returns, the only gradient of enter()'s result.
-class InputRegion {
- public:
-  explicit InputRegion(TensorParallel parallel);
-
-  torch::Tensor enter(const torch::Tensor& x) const;
-  // input_grad: contiguous; in kReplicated it is reduced in place, so nobody
-  // may touch it until the region's backward.
-  void start(const torch::Tensor& input_grad) const;
-
-  struct State;
-
- private:
-  std::shared_ptr<State> state_;
-};
 
 }  // namespace brigade

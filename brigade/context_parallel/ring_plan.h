@@ -1,0 +1,47 @@
+// Who attends to what in each step of ring attention, as a table.
+//
+// Tokens lie on the ranks in two chunks each (zigzag). With a causal mask a
+// pair of chunks is seen whole, on the diagonal, or hidden; hidden ones are
+// left out, and what remains of a step is one rectangle of queries and keys:
+//
+//   4 ranks, rank 1 holds the chunks 1 and 6:
+//   step 0, block of rank 1 (1, 6)   both chunks x both chunks, diagonal
+//   step 1, block of rank 0 (0, 7)   both chunks x chunk 0
+//   step 2, block of rank 3 (3, 4)   chunk 6     x both chunks
+//   step 3, block of rank 2 (2, 5)   chunk 6     x both chunks
+// so every rank computes half a block in every step but the first.
+//
+// PURE.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "brigade/topology/sequence_partition.h"
+
+namespace brigade {
+
+struct RingPlanOptions {
+  int64_t sequence_tokens = 0;  // T, of the whole ring
+  int ring_size = 1;
+  int ring_rank = 0;
+  bool causal = true;
+  std::optional<int64_t> sliding_window;  // tokens seen, the query's included
+};
+
+// Ranges are of local tokens: of this rank's queries and of the block's keys.
+// Every pair that sees each other lies inside; both are empty when none does.
+struct RingStep {
+  int source = 0;  // the rank whose keys and values these are
+  TokenRange queries;
+  TokenRange keys;
+  bool is_hidden() const { return queries.size() == 0; }
+  bool operator==(const RingStep&) const = default;
+};
+
+// One step a rank, this rank's own block first, then rank - 1, rank - 2, ...
+// Expects a length that validate_sequence_partition() accepted.
+std::vector<RingStep> plan_ring(const RingPlanOptions& options);
+
+}  // namespace brigade

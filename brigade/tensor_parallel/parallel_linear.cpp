@@ -1,0 +1,54 @@
+#include "brigade/tensor_parallel/parallel_linear.h"
+
+#include "brigade/ops/linear.h"
+#include "brigade/tensor_parallel/input_region.h"
+#include "brigade/tensor_parallel/mappings.h"
+
+namespace brigade {
+
+using torch::Tensor;
+
+std::vector<Tensor> column_parallel_linear(
+    const TensorParallel& parallel,
+    const Tensor& x,
+    const std::vector<Tensor>& weights,
+    const std::vector<Tensor>& biases,
+    const ParallelLinearOptions& options) {
+  const InputRegion region(parallel);
+  return ops::linear_group(
+      region.enter(x),
+      weights,
+      biases,
+      ops::LinearOptions{
+          .weight_grad = options.weight_grad,
+          .on_input_grad =
+              [region](const Tensor& input_grad) {
+                region.start(input_grad);
+                // The region's own backward waits, which comes later still.
+                return std::function<void()>();
+              },
+          .defer_weight_grad = options.defer_weight_grad});
+}
+
+Tensor row_parallel_linear(
+    const TensorParallel& parallel,
+    const Tensor& x,
+    const Tensor& weight,
+    const Tensor& bias,
+    const ParallelLinearOptions& options) {
+  const Tensor part = ops::linear(
+      x,
+      weight,
+      {},
+      ops::LinearOptions{
+          .weight_grad = options.weight_grad,
+          .defer_weight_grad = options.defer_weight_grad});
+  const Tensor sum = leave_region(part, parallel);
+  if (!bias.defined())
+    return sum;
+  return sum + (options.weight_grad == ops::WeightGrad::kAccumulate
+                    ? ops::accumulating("row_parallel_linear", bias)
+                    : bias);
+}
+
+}  // namespace brigade
