@@ -1,0 +1,214 @@
+#include "brigade/tensor_parallel/mappings.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "brigade/base/error.h"
+#include "brigade/tensor_parallel/input_region.h"
+#include "tests/support/ranks_as_threads.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::HasSubstr;
+using torch::Tensor;
+
+// 10 * rank + 0, 1, 2, ... : every element of every rank is known.
+Tensor numbered(const std::vector<int64_t>& shape, int rank) {
+  int64_t numel = 1;
+  for (int64_t size : shape)
+    numel *= size;
+  return torch::arange(numel, torch::kFloat).view(shape) + 10.0 * rank;
+}
+
+Tensor leaf(const Tensor& x) {
+  return x.detach().clone().set_requires_grad(true);
+}
+
+struct Mapped {
+  Tensor output;
+  Tensor gradient;
+};
+
+Mapped apply(
+    Tensor (*region)(const Tensor&, const CommunicatorPtr&),
+    const CommunicatorPtr& group,
+    const Tensor& x,
+    const Tensor& output_gradient) {
+  const Tensor input = leaf(x);
+  const Tensor output = region(input, group);
+  output.backward(output_gradient);
+  return {output.detach(), input.grad()};
+}
+
+Tensor sum_over_ranks(const std::vector<int64_t>& shape, int ranks) {
+  Tensor sum = torch::zeros(shape);
+  for (int rank = 0; rank < ranks; ++rank)
+    sum += numbered(shape, rank);
+  return sum;
+}
+
+Tensor cat_over_ranks(const std::vector<int64_t>& shape, int ranks, int dim) {
+  std::vector<Tensor> parts;
+  for (int rank = 0; rank < ranks; ++rank)
+    parts.push_back(numbered(shape, rank));
+  return torch::cat(parts, dim);
+}
+
+class Mappings : public ::testing::TestWithParam<int> {};
+
+TEST_P(Mappings, CopySumsGradients) {
+  const int size = GetParam();
+  testing::run_ranks(size, [&](const CommunicatorPtr& group) {
+    const Tensor x = torch::full({3, 5}, 7.0F);
+    const auto [output, gradient] =
+        apply(copy_region, group, x, numbered({3, 5}, group->rank()));
+    EXPECT_TRUE(torch::equal(output, x));
+    EXPECT_TRUE(torch::equal(gradient, sum_over_ranks({3, 5}, size)));
+  });
+}
+
+TEST_P(Mappings, ReduceSumsValuesAndPassesGradients) {
+  const int size = GetParam();
+  testing::run_ranks(size, [&](const CommunicatorPtr& group) {
+    const Tensor x = numbered({3, 5}, group->rank());
+    const Tensor kept = x.clone();
+    const Tensor incoming = torch::full({3, 5}, 2.0F);
+    const auto [output, gradient] = apply(reduce_region, group, x, incoming);
+    EXPECT_TRUE(torch::equal(output, sum_over_ranks({3, 5}, size)));
+    EXPECT_TRUE(torch::equal(gradient, incoming));
+    EXPECT_TRUE(torch::equal(x, kept)) << "its input must be left alone";
+  });
+}
+
+TEST_P(Mappings, ReduceInPlaceKeepsTheMemory) {
+  const int size = GetParam();
+  testing::run_ranks(size, [&](const CommunicatorPtr& group) {
+    const Tensor x = leaf(numbered({3, 5}, group->rank()));
+    const Tensor doubled = x * 2;
+    const void* memory = doubled.data_ptr();
+    const Tensor output = reduce_region_(doubled, group);
+    EXPECT_EQ(output.data_ptr(), memory);
+    EXPECT_TRUE(torch::equal(output, 2 * sum_over_ranks({3, 5}, size)));
+    output.backward(torch::full({3, 5}, 3.0F));
+    EXPECT_TRUE(torch::equal(x.grad(), torch::full({3, 5}, 6.0F)));
+  });
+}
+
+TEST_P(Mappings, ReduceInPlaceRefusesAValueThatAutogradKept) {
+  testing::run_ranks(GetParam(), [&](const CommunicatorPtr& group) {
+    const Tensor x = leaf(torch::full({3}, 0.5F));
+    const Tensor kept_by_its_op = x.exp();
+    const Tensor output = reduce_region_(kept_by_its_op, group);
+    EXPECT_THROW(output.sum().backward(), c10::Error);
+  });
+}
+
+TEST_P(Mappings, ScatterAndGatherColumnsAreEachOthersTranspose) {
+  const int size = GetParam();
+  testing::run_ranks(size, [&](const CommunicatorPtr& group) {
+    const int rank = group->rank();
+    const Tensor whole = numbered({2, 3, 4L * size}, 0);
+    const Tensor mine = whole.narrow(-1, 4 * rank, 4);
+    const auto scattered =
+        apply(scatter_region, group, whole, numbered({2, 3, 4}, rank));
+    EXPECT_TRUE(torch::equal(scattered.output, mine));
+    EXPECT_TRUE(
+        torch::equal(scattered.gradient, cat_over_ranks({2, 3, 4}, size, -1)));
+
+    const auto gathered =
+        apply(gather_region, group, numbered({2, 3, 4}, rank), whole);
+    EXPECT_TRUE(
+        torch::equal(gathered.output, cat_over_ranks({2, 3, 4}, size, -1)));
+    EXPECT_TRUE(torch::equal(gathered.gradient, mine));
+  });
+}
+
+TEST_P(Mappings, TokensScatterGatherAndReduceAlongTheRows) {
+  const int size = GetParam();
+  testing::run_ranks(size, [&](const CommunicatorPtr& group) {
+    const int rank = group->rank();
+    const Tensor whole = numbered({3L * size, 5}, 0);
+    const Tensor mine = whole.narrow(0, 3 * rank, 3);
+    const auto scattered =
+        apply(scatter_tokens, group, whole, numbered({3, 5}, rank));
+    EXPECT_TRUE(torch::equal(scattered.output, mine));
+    EXPECT_TRUE(
+        torch::equal(scattered.gradient, cat_over_ranks({3, 5}, size, 0)));
+
+    const Tensor incoming = numbered({3L * size, 5}, rank);
+    const Tensor summed = sum_over_ranks({3L * size, 5}, size);
+    const auto gathered =
+        apply(gather_tokens, group, numbered({3, 5}, rank), incoming);
+    EXPECT_TRUE(torch::equal(gathered.output, cat_over_ranks({3, 5}, size, 0)));
+    EXPECT_TRUE(torch::equal(gathered.gradient, summed.narrow(0, 3 * rank, 3)));
+
+    const auto reduced =
+        apply(reduce_tokens, group, incoming, numbered({3, 5}, rank));
+    EXPECT_TRUE(torch::equal(reduced.output, summed.narrow(0, 3 * rank, 3)));
+    EXPECT_TRUE(
+        torch::equal(reduced.gradient, cat_over_ranks({3, 5}, size, 0)));
+  });
+}
+
+TEST_P(Mappings, MoveNoTokensWithoutComplaint) {
+  testing::run_ranks(GetParam(), [&](const CommunicatorPtr& group) {
+    const auto [output, gradient] =
+        apply(reduce_tokens, group, torch::zeros({0, 5}), torch::zeros({0, 5}));
+    EXPECT_EQ(output.size(0), 0);
+    EXPECT_EQ(gradient.size(0), 0);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, Mappings, ::testing::Values(1, 2, 3, 4));
+
+TEST(Mappings, NameATensorThatCannotBeCut) {
+  testing::run_ranks(2, [&](const CommunicatorPtr& group) {
+    try {
+      scatter_tokens(torch::zeros({5, 3}), group);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_THAT(
+          error.what(),
+          HasSubstr("dim 0 of Float [5, 3] cannot be cut into 2 equal parts"));
+    }
+  });
+}
+
+class InputRegions : public ::testing::TestWithParam<int> {};
+
+TEST_P(InputRegions, ReduceWhatWasStartedOnce) {
+  const int size = GetParam();
+  testing::run_ranks(size, [&](const CommunicatorPtr& group) {
+    for (const auto tokens :
+         {TokenLayout::kReplicated, TokenLayout::kSharded}) {
+      const TensorParallel parallel{group, tokens};
+      const bool sharded = tokens == TokenLayout::kSharded;
+      const Tensor x = leaf(torch::full({sharded ? 2 : 2L * size, 3}, 1.0F));
+      for (const bool early : {false, true}) {
+        x.mutable_grad() = Tensor();
+        const InputRegion region(parallel);
+        const Tensor entered = region.enter(x);
+        ASSERT_EQ(entered.size(0), 2 * size);
+        const Tensor gradient = numbered({2L * size, 3}, group->rank());
+        group->clear_records();
+        if (early)
+          region.start(gradient);
+        entered.backward(gradient);
+        const Tensor summed = sum_over_ranks({2L * size, 3}, size);
+        EXPECT_TRUE(torch::equal(
+            x.grad(),
+            sharded ? summed.narrow(0, 2 * group->rank(), 2) : summed));
+        ASSERT_EQ(group->records().size(), 1U);
+        EXPECT_EQ(
+            group->records()[0].op,
+            sharded ? Collective::kReduceScatter : Collective::kAllReduce);
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, InputRegions, ::testing::Values(1, 2, 3));
+
+}  // namespace
+}  // namespace brigade
