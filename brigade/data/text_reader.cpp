@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kMaxLineBytes = 64 * MiB;
+constexpr uint64_t kMaxLineBytes = 32 * MiB;
 
 std::optional<TextFormat> format_of(const fs::path& path) {
   fs::path name = path.filename();
@@ -164,7 +164,7 @@ size_t TextReader::find_line_end() {
       return line_end + 1;
     if (size > kMaxLineBytes) {
       throw DataError(fmt::format(
-          "[{}] at byte {}, line {}: the line is longer than 64 MiB; .jsonl "
+          "[{}] at byte {}, line {}: the line is longer than 32 MiB; .jsonl "
           "has one document a line",
           files_[next_file_ - 1].path.string(),
           offset_,

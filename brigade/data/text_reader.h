@@ -68,7 +68,7 @@ class TextReader {
   const std::vector<TextFile>& files() const { return files_; }
 
   // The next block, or false at the end. Throws DataError for damaged
-  // compression and for a line of JSON longer than 64 MiB.
+  // compression and for a line of JSON longer than 32 MiB.
   bool next(TextBlock& block);
 
   // Bytes on disk that were read so far, of all files.
