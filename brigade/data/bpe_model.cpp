@@ -135,10 +135,10 @@ void BpeModel::read_merges(const JsonNode& node) {
     if (left.empty() || right.empty())
       node.fail_at(std::to_string(i), "a token of the merge is empty");
     merged.assign(left).append(right);
-    merges_.set(
-        require_token(node, i, left),
-        require_token(node, i, right),
-        {.rank = rank++, .id = require_token(node, i, merged)});
+    const int32_t left_id = require_token(node, i, left);
+    const int32_t right_id = require_token(node, i, right);
+    const int32_t id = require_token(node, i, merged);
+    merges_.set(left_id, right_id, {.rank = rank++, .id = id});
     boundaries_.add_merge(left, right);
   }
   merge_count_ = rank;

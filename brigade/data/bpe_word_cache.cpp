@@ -74,22 +74,24 @@ void BpeWordCache::insert(
   if (slots_.empty() || words_ >= kMaxWords || arena_.size() >= kMaxArena)
     clear();
   const uint64_t hash = hash_word(header_of(kind, word), word);
-  for (size_t probe = 0; probe < kMaxProbes; ++probe) {
-    Slot& slot = slots_[(hash + probe) % kSlots];
-    if (slot.entry != 0)
-      continue;
-    slot.tag = static_cast<uint32_t>(hash >> 32);
-    slot.entry = static_cast<uint32_t>(arena_.size());
-    const size_t byte_words = (word.size() + 3) / 4;
-    arena_.push_back(header_of(kind, word));
-    arena_.push_back(static_cast<uint32_t>(ids.size()));
-    arena_.insert(arena_.end(), ids.begin(), ids.end());
-    arena_.resize(arena_.size() + byte_words);
-    std::memcpy(
-        arena_.data() + arena_.size() - byte_words, word.data(), word.size());
-    ++words_;
-    return;
+  Slot* slot = nullptr;
+  for (size_t probe = 0; probe < kMaxProbes && !slot; ++probe) {
+    Slot& candidate = slots_[(hash + probe) % kSlots];
+    if (candidate.entry == 0)
+      slot = &candidate;
   }
+  if (!slot)
+    slot = &slots_[hash % kSlots];  // where the word before is forgotten
+  slot->tag = static_cast<uint32_t>(hash >> 32);
+  slot->entry = static_cast<uint32_t>(arena_.size());
+  const size_t byte_words = (word.size() + 3) / 4;
+  arena_.push_back(header_of(kind, word));
+  arena_.push_back(static_cast<uint32_t>(ids.size()));
+  arena_.insert(arena_.end(), ids.begin(), ids.end());
+  arena_.resize(arena_.size() + byte_words);
+  std::memcpy(
+      arena_.data() + arena_.size() - byte_words, word.data(), word.size());
+  ++words_;
 }
 
 }  // namespace brigade
