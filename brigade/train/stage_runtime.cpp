@@ -1,0 +1,243 @@
+#include "brigade/train/stage_runtime.h"
+
+#include <map>
+#include <utility>
+
+#include "brigade/base/check.h"
+#include "brigade/data_parallel/bucketed_grad_sync.h"
+#include "brigade/data_parallel/per_param_grad_sync.h"
+#include "brigade/model/init_weights.h"
+#include "brigade/model/param_names.h"
+#include "brigade/ops/adamw.h"
+#include "brigade/tensor_parallel/replicated_gradients.h"
+
+namespace brigade {
+namespace {
+
+constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
+
+Recompute parse_recompute(const std::string& name) {
+  if (name == "selective")
+    return Recompute::kSelective;
+  return name == "full" ? Recompute::kFull : Recompute::kNone;
+}
+
+BucketOrder parse_order(const std::string& name) {
+  if (name == "registration")
+    return BucketOrder::kRegistration;
+  return name == "observed" ? BucketOrder::kObserved : BucketOrder::kReverse;
+}
+
+ModelContextPtr make_context(
+    const TrainConfig& config,
+    const LlamaConfig& llama,
+    const ProcessMesh& mesh,
+    const std::shared_ptr<WeightGradientQueue>& queue) {
+  auto context = std::make_shared<ModelContext>();
+  context->config = llama;
+  context->dtype = config.model.dtype == ModelDtype::kBfloat16
+                       ? torch::kBFloat16
+                       : torch::kFloat;
+  context->tensor_parallel.group = mesh.axis(Axis::kTp);
+  context->tensor_parallel.tokens = config.distributed.sequence_parallel
+                                        ? TokenLayout::kSharded
+                                        : TokenLayout::kReplicated;
+  context->context_parallel = mesh.axis(Axis::kCp);
+  context->weight_grad = ops::WeightGrad::kAccumulate;
+  if (queue) {
+    context->defer_weight_grad = [queue](std::function<void()> compute) {
+      queue->add(std::move(compute));
+    };
+  }
+  context->recompute =
+      parse_recompute(config.training.recompute_of_stage(mesh.coordinate().pp));
+  return context;
+}
+
+}  // namespace
+
+torch::Tensor take_shard(const torch::Tensor& full, const ParamShard& shard) {
+  if (shard.dim == kNotCut)
+    return full;
+  const auto slice =
+      full.narrow(shard.dim, shard.begin, shard.end - shard.begin);
+  if (slice.sizes() == torch::IntArrayRef(shard.shape))
+    return slice;
+  auto padded = torch::zeros(shard.shape, full.options());
+  padded.narrow(shard.dim, 0, shard.end - shard.begin).copy_(slice);
+  return padded;
+}
+
+StageRuntime::StageRuntime(
+    const TrainConfig& config,
+    const LlamaConfig& llama,
+    const ProcessMesh& mesh,
+    int stage,
+    const ModelPart& part)
+    : stage_(stage),
+      is_tied_copy_(
+          llama.tie_word_embeddings && part.is_last && !part.is_first),
+      weight_decay_(config.training.weight_decay),
+      adam_{
+          config.training.adam_beta1,
+          config.training.adam_beta2,
+          config.training.adam_eps} {
+  if (config.distributed.pp_engine == "zero_bubble")
+    weight_gradients_ = std::make_shared<WeightGradientQueue>();
+  const auto context = make_context(config, llama, mesh, weight_gradients_);
+  model_ = std::make_shared<Llama>(context, part);
+
+  std::map<std::string, ParamInfo> infos;
+  for (ParamInfo& info : list_parameters(llama))
+    infos.emplace(info.name, info);
+  std::vector<NamedParam> params;
+  const torch::NoGradGuard no_grad;
+  for (const auto& item : model_->named_parameters()) {
+    const ParamInfo& info = infos.at(item.key());
+    shards_.push_back(shard_parameter(
+        info.name,
+        info.shape,
+        context->sizes(),
+        mesh.dims().tp,
+        mesh.coordinate().tp,
+        context->tensor_parallel.tokens));
+    item.value().copy_(take_shard(
+        initial_weight(info, llama.initializer_range, config.training.seed),
+        shards_.back()));
+    params.push_back({item.key(), item.value()});
+  }
+
+  GradSyncOptions options;
+  options.bucket_capacity_bytes = static_cast<int64_t>(
+      config.distributed.bucket_cap_mb * static_cast<double>(MiB));
+  options.order = parse_order(config.distributed.bucket_order);
+  options.reduction = Reduction::kSum;
+  options.handover = GradHandover::kMainGrad;
+  options.finish = FinishMode::kExplicit;
+  if (config.distributed.grad_sync == "per_param") {
+    sync_ = std::make_unique<PerParamGradSync>(
+        std::move(params), mesh.dp_cp(), options);
+  } else {
+    sync_ = std::make_unique<BucketedGradSync>(
+        std::move(params), mesh.dp_cp(), options);
+  }
+  make_optimizer();
+}
+
+void StageRuntime::make_optimizer() {
+  std::vector<AdamWGroup> groups;
+  for (size_t i = 0; i < sync_->segments().size(); ++i) {
+    const GradSegment& segment = sync_->segments()[i];
+    groups.push_back(
+        {"bucket " + std::to_string(i),
+         segment.weight,
+         segment.main_grad,
+         weight_decay_});
+  }
+  optimizer_ = std::make_unique<AdamW>(std::move(groups), adam_);
+  optimizer_layout_ = sync_->layout_version();
+}
+
+void StageRuntime::reduce_now() {
+  begin_reduction();
+  for (int param = 0; param < static_cast<int>(shards_.size()); ++param)
+    sync_->mark_ready(param);
+}
+
+void StageRuntime::finish_gradients(const ProcessMesh& mesh) {
+  const std::vector<ParamState> states_before = states();
+  sync_->finish();
+  if (sync_->layout_version() != optimizer_layout_) {
+    // The buckets were planned anew after the first step: the optimizer's
+    // state moves with the parameters.
+    const int64_t steps = optimizer_->steps();
+    const auto old = std::exchange(optimizer_, nullptr);
+    make_optimizer();
+    optimizer_->set_steps(steps);
+    const auto moved = states();
+    const torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < moved.size(); ++i) {
+      moved[i].master.copy_(states_before[i].master);
+      moved[i].exp_avg.copy_(states_before[i].exp_avg);
+      moved[i].exp_avg_sq.copy_(states_before[i].exp_avg_sq);
+    }
+  }
+
+  std::map<int, std::vector<torch::Tensor>> partial;  // by gradient_ranks
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    if (shards_[i].gradient_ranks > 1)
+      partial[shards_[i].gradient_ranks].push_back(
+          sync_->main_grad(static_cast<int>(i)));
+  }
+  for (const auto& [ranks, gradients] : partial)
+    sum_over_replicas(*mesh.axis(Axis::kTp), ranks, gradients);
+
+  if (mesh.embedding()->size() > 1) {
+    const int embedding = sync_->param_index(kEmbeddingName);
+    if (embedding >= 0 && model_->context().config.tie_word_embeddings)
+      mesh.embedding()->all_reduce(sync_->main_grad(embedding))->wait();
+  }
+}
+
+bool StageRuntime::counts_in_norm(int param) const {
+  const auto i = static_cast<size_t>(param);
+  if (is_tied_copy_ && sync_->params()[i].name == kEmbeddingName)
+    return false;
+  return shards_[i].is_first_replica;
+}
+
+double StageRuntime::sum_of_squares() const {
+  double total = optimizer_->sum_of_squared_gradients();
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    const int param = static_cast<int>(i);
+    if (!counts_in_norm(param))
+      total -= ops::sum_of_squares(sync_->main_grad(param).view({-1}));
+  }
+  return total;
+}
+
+std::string StageRuntime::first_non_finite() const {
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    if (!sync_->main_grad(static_cast<int>(i)).isfinite().all().item<bool>())
+      return sync_->params()[i].name;
+  }
+  return {};
+}
+
+void StageRuntime::step(double lr, double grad_scale) {
+  optimizer_->step(lr, grad_scale, ops::AfterRead::kZero);
+  sync_->reset();
+}
+
+std::vector<ParamState> StageRuntime::states() const {
+  std::vector<ParamState> result(shards_.size());
+  const auto& segments = sync_->segments();
+  for (size_t s = 0; s < segments.size(); ++s) {
+    const AdamWState& state = optimizer_->states()[s];
+    for (const BucketSlot& slot : segments[s].slots) {
+      const auto i = static_cast<size_t>(slot.param);
+      const NamedParam& param = sync_->params()[i];
+      const auto view = [&](const torch::Tensor& flat) {
+        return flat.narrow(0, slot.offset_numel, slot.numel)
+            .view(param.tensor.sizes());
+      };
+      result[i] = {
+          param.name,
+          shards_[i],
+          param.tensor.detach(),
+          view(state.master),
+          view(state.exp_avg),
+          view(state.exp_avg_sq)};
+    }
+  }
+  return result;
+}
+
+int64_t StageRuntime::numel() const {
+  int64_t total = 0;
+  for (const NamedParam& param : sync_->params())
+    total += param.tensor.numel();
+  return total;
+}
+
+}  // namespace brigade

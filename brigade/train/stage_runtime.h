@@ -1,0 +1,86 @@
+// One pipeline stage on this rank with all that trains it: its part of the
+// model, its gradient synchronisation and its optimizer.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "brigade/base/weight_gradient_queue.h"
+#include "brigade/comm/process_mesh.h"
+#include "brigade/data_parallel/grad_sync.h"
+#include "brigade/model/llama.h"
+#include "brigade/optim/adamw.h"
+#include "brigade/tensor_parallel/shard.h"
+#include "brigade/train/train_config.h"
+
+namespace brigade {
+
+// A parameter on this rank and everything that belongs to it.
+struct ParamState {
+  std::string name;
+  ParamShard shard;
+  torch::Tensor weight;      // of the model's dtype
+  torch::Tensor master;      // float32; the weight itself where that is float32
+  torch::Tensor exp_avg;     // float32
+  torch::Tensor exp_avg_sq;  // float32
+};
+
+class StageRuntime {
+ public:
+  // Collective over the mesh's dp x cp group: initial weights, then buckets.
+  StageRuntime(
+      const TrainConfig& config,
+      const LlamaConfig& llama,
+      const ProcessMesh& mesh,
+      int stage,
+      const ModelPart& part);
+
+  int stage() const { return stage_; }
+  Llama& model() { return *model_; }
+  GradSync& sync() { return *sync_; }
+  AdamW& optimizer() { return *optimizer_; }
+  const std::shared_ptr<WeightGradientQueue>& weight_gradients() const {
+    return weight_gradients_;
+  }
+
+  // Gradient reduction of this stage: see ExecutorCallbacks.
+  void hold_reduction() { sync_->set_accumulate_only(true); }
+  void begin_reduction() { sync_->set_accumulate_only(false); }
+  // All gradients are final, although no backward follows.
+  void reduce_now();
+
+  // Waits for the reduction, then adds up what replicas of a parameter on other
+  // tp ranks and on the other end of a tied embedding computed.
+  void finish_gradients(const ProcessMesh& mesh);
+  // This rank's part of the sum of squares of all gradients, each parameter
+  // counted once over the model's ranks.
+  double sum_of_squares() const;
+  // The first parameter whose gradient is not finite; empty: none.
+  std::string first_non_finite() const;
+  void step(double lr, double grad_scale);
+
+  // In the order of the sync's parameters. Views: valid until the next step.
+  std::vector<ParamState> states() const;
+  int64_t numel() const;
+
+ private:
+  void make_optimizer();
+  bool counts_in_norm(int param) const;
+
+  int stage_;
+  bool is_tied_copy_;  // the last stage's embedding belongs to the first
+  double weight_decay_;
+  AdamWOptions adam_;
+  std::shared_ptr<WeightGradientQueue> weight_gradients_;
+  std::shared_ptr<Llama> model_;
+  std::vector<ParamShard> shards_;  // by parameter
+  std::unique_ptr<GradSync> sync_;
+  std::unique_ptr<AdamW> optimizer_;
+  int64_t optimizer_layout_ = 0;
+};
+
+// full[begin:end] along the cut, padded with zeros: the local tensor.
+torch::Tensor take_shard(const torch::Tensor& full, const ParamShard& shard);
+
+}  // namespace brigade
