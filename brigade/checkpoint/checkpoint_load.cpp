@@ -1,0 +1,199 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <utility>
+
+#include "brigade/base/error.h"
+#include "brigade/base/file.h"
+#include "brigade/checkpoint/checkpoint.h"
+#include "brigade/checkpoint/checkpoint_pieces.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::optional<int64_t> as_number(const std::string& name) {
+  int64_t value = 0;
+  const auto [end, error] =
+      std::from_chars(name.data(), name.data() + name.size(), value);
+  if (error != std::errc() || end != name.data() + name.size())
+    return std::nullopt;
+  return value;
+}
+
+fs::path find_directory(const fs::path& path) {
+  if (fs::exists(path / kManifestFile))
+    return path;
+  int64_t latest = -1;
+  fs::path result;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(path, ignored)) {
+    const auto number = as_number(entry.path().filename().string());
+    if (number && *number > latest &&
+        fs::exists(entry.path() / kManifestFile)) {
+      latest = *number;
+      result = entry.path();
+    }
+  }
+  if (result.empty()) {
+    throw DataError(fmt::format(
+        "[checkpoint] '{}' is no checkpoint: it holds neither {} nor a "
+        "numbered folder with one",
+        path.string(),
+        kManifestFile));
+  }
+  return result;
+}
+
+torch::ScalarType torch_dtype(const SafetensorsTensor& tensor) {
+  switch (tensor.dtype) {
+    case SafetensorsDtype::kF32:
+      return torch::kFloat;
+    case SafetensorsDtype::kBF16:
+      return torch::kBFloat16;
+    case SafetensorsDtype::kF16:
+      return torch::kHalf;
+    case SafetensorsDtype::kF64:
+      return torch::kDouble;
+    default:
+      throw DataError(fmt::format(
+          "[checkpoint] tensor '{}' has dtype {}; weights are floats",
+          tensor.name,
+          name_of(tensor.dtype)));
+  }
+}
+
+// The stored tensor over its mapped memory, which must outlive it. safetensors
+// promises no alignment, so a view that is not aligned is copied.
+torch::Tensor as_tensor(const SafetensorsTensor& stored) {
+  std::vector<int64_t> shape(stored.shape.begin(), stored.shape.end());
+  const auto dtype = torch_dtype(stored);
+  // from_blob wants a mutable pointer; nothing writes through it.
+  auto* data = const_cast<std::byte*>(stored.data.data());
+  const auto bytes = torch::from_blob(
+      data, {static_cast<int64_t>(stored.data.size())}, torch::kByte);
+  const bool is_aligned =
+      reinterpret_cast<uintptr_t>(data) % c10::elementSize(dtype) == 0;
+  if (is_aligned)
+    return torch::from_blob(data, shape, dtype);
+  const auto copy = bytes.clone();
+  return torch::from_blob(
+      copy.data_ptr(), shape, [copy](void*) {}, dtype);
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(const fs::path& path)
+    : directory_(find_directory(path)) {
+  const fs::path manifest = directory_ / kManifestFile;
+  const auto json = nlohmann::json::parse(
+      read_text_file(manifest), nullptr, /*allow_exceptions=*/false);
+  manifest_ = manifest_from_json(json, manifest.string());
+  files_.reserve(manifest_.files.size());
+  for (const std::string& name : manifest_.files)
+    files_.emplace_back(directory_ / name);
+  for (const SafetensorsFile& file : files_) {
+    nlohmann::json places = nlohmann::json::object();
+    if (const auto found = file.metadata().find(kPiecesKey);
+        found != file.metadata().end())
+      places = nlohmann::json::parse(found->second, nullptr, false);
+    for (const SafetensorsTensor& stored : file.tensors()) {
+      Piece piece{&stored, -1, 0, 0};
+      if (places.contains(stored.name)) {
+        const auto place = places[stored.name].get<std::vector<int64_t>>();
+        const bool is_sane =
+            place.size() == 3 && place[0] >= 0 &&
+            place[0] < static_cast<int64_t>(stored.shape.size()) &&
+            place[1] >= 0 && place[2] >= place[1] &&
+            static_cast<uint64_t>(place[2] - place[1]) ==
+                stored.shape[static_cast<size_t>(place[0])];
+        if (!is_sane) {
+          throw DataError(fmt::format(
+              "[checkpoint] '{}': the place of tensor '{}' does not fit its "
+              "shape",
+              file.path().string(),
+              stored.name));
+        }
+        piece = {&stored, static_cast<int>(place[0]), place[1], place[2]};
+      }
+      pieces_[stored.name].push_back(piece);
+    }
+  }
+  for (auto& [name, pieces] : pieces_) {
+    std::sort(pieces.begin(), pieces.end(), [](const auto& a, const auto& b) {
+      return a.begin < b.begin;
+    });
+  }
+}
+
+bool Checkpoint::contains(const std::string& name) const {
+  return pieces_.count(name) > 0;
+}
+
+std::vector<std::string> Checkpoint::names() const {
+  std::vector<std::string> result;
+  for (const auto& [name, pieces] : pieces_)
+    result.push_back(name);
+  return result;
+}
+
+const std::vector<Checkpoint::Piece>& Checkpoint::pieces_of(
+    const std::string& name) const {
+  const auto found = pieces_.find(name);
+  if (found == pieces_.end()) {
+    throw DataError(fmt::format(
+        "[checkpoint] '{}' holds no tensor '{}'", directory_.string(), name));
+  }
+  return found->second;
+}
+
+torch::Tensor Checkpoint::read_whole(const std::string& name) const {
+  const auto& pieces = pieces_of(name);
+  if (pieces.front().dim < 0)
+    return as_tensor(*pieces.front().stored).clone();
+  std::vector<torch::Tensor> tensors;
+  int64_t position = 0;
+  for (const Piece& piece : pieces) {
+    if (piece.begin != position) {
+      throw DataError(fmt::format(
+          "[checkpoint] tensor '{}' in '{}' lacks [{}, {}) along dim {}",
+          name,
+          directory_.string(),
+          position,
+          piece.begin,
+          piece.dim));
+    }
+    position = piece.end;
+    tensors.push_back(as_tensor(*piece.stored));
+  }
+  return torch::cat(tensors, pieces.front().dim);
+}
+
+void Checkpoint::read(const TensorPart& part) const {
+  const torch::NoGradGuard no_grad;
+  auto whole = read_whole(part.name);
+  auto target = part.tensor;
+  if (part.dim >= 0 && whole.dim() > part.dim &&
+      whole.size(part.dim) >= part.end) {
+    whole = whole.narrow(part.dim, part.begin, part.end - part.begin);
+    if (target.size(part.dim) > part.end - part.begin)
+      target.zero_();
+    target = target.narrow(part.dim, 0, part.end - part.begin);
+  }
+  if (target.sizes() != whole.sizes()) {
+    throw DataError(fmt::format(
+        "[checkpoint] tensor '{}' in '{}' has shape [{}], but the model needs "
+        "[{}]; load it with the model that it was saved from",
+        part.name,
+        directory_.string(),
+        fmt::join(whole.sizes(), ", "),
+        fmt::join(target.sizes(), ", ")));
+  }
+  target.copy_(whole);
+}
+
+}  // namespace brigade

@@ -1,0 +1,147 @@
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "brigade/base/check.h"
+#include "brigade/base/error.h"
+#include "brigade/base/file.h"
+#include "brigade/checkpoint/checkpoint.h"
+#include "brigade/checkpoint/checkpoint_pieces.h"
+#include "brigade/checkpoint/safetensors_writer.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+
+SafetensorsDtype dtype_of(const torch::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case torch::kFloat:
+      return SafetensorsDtype::kF32;
+    case torch::kBFloat16:
+      return SafetensorsDtype::kBF16;
+    default:
+      BRIGADE_ASSERT(
+          false, "checkpoint of {}", c10::toString(tensor.scalar_type()));
+  }
+  return SafetensorsDtype::kF32;
+}
+
+void write_parts(const fs::path& path, const std::vector<TensorPart>& parts) {
+  std::vector<TensorToWrite> tensors;
+  std::vector<torch::Tensor> keep_alive;
+  nlohmann::json pieces = nlohmann::json::object();
+  for (const TensorPart& part : parts) {
+    auto tensor = part.tensor.detach();
+    if (part.dim >= 0) {
+      tensor = tensor.narrow(part.dim, 0, part.end - part.begin);
+      pieces[part.name] = {part.dim, part.begin, part.end};
+    }
+    tensor = tensor.contiguous();
+    keep_alive.push_back(tensor);
+    TensorToWrite out;
+    out.name = part.name;
+    out.dtype = dtype_of(tensor);
+    for (const int64_t size : tensor.sizes())
+      out.shape.push_back(static_cast<uint64_t>(size));
+    out.data = {
+        static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()};
+    tensors.push_back(std::move(out));
+  }
+  SafetensorsMetadata metadata = kPyTorchMetadata;
+  if (!pieces.empty())
+    metadata[kPiecesKey] = pieces.dump();
+  write_safetensors(path, tensors, metadata);
+}
+
+std::string file_name(const char* kind, int64_t writer, int64_t writers) {
+  return writers == 1 ? fmt::format("{}.safetensors", kind)
+                      : fmt::format("{}-rank-{}.safetensors", kind, writer);
+}
+
+// What std::filesystem throws is a StorageError to our callers.
+template <typename Function>
+void on_disk(const fs::path& path, const Function& function) {
+  try {
+    function();
+  } catch (const fs::filesystem_error& error) {
+    throw StorageError(fmt::format(
+        "[checkpoint] cannot write '{}': {}",
+        path.string(),
+        error.code().message()));
+  }
+}
+
+// Runs `function` on this rank and fails on all ranks if it failed on one.
+template <typename Function>
+void together(Communicator& world, const fs::path& path, Function&& function) {
+  std::string failure;
+  try {
+    on_disk(path, function);
+  } catch (const StorageError& error) {
+    failure = error.what();
+  }
+  auto failed = torch::full({1}, failure.empty() ? 0 : 1, torch::kLong);
+  world.all_reduce(failed)->wait();
+  if (failed.item<int64_t>() == 0)
+    return;
+  throw StorageError(
+      failure.empty() ? fmt::format(
+                            "[checkpoint] another rank could not write its "
+                            "part of '{}'",
+                            path.string())
+                      : failure);
+}
+
+}  // namespace
+
+void save_checkpoint(
+    const fs::path& directory,
+    CheckpointToSave checkpoint,
+    int writer,
+    Communicator& world) {
+  const fs::path temporary = directory.string() + ".tmp";
+  CheckpointManifest& manifest = checkpoint.manifest;
+  for (int64_t i = 0; i < manifest.writers; ++i) {
+    manifest.files.push_back(file_name("model", i, manifest.writers));
+    manifest.files.push_back(file_name("optimizer", i, manifest.writers));
+  }
+  const bool leads = world.rank() == 0;
+  try {
+    together(world, temporary, [&] {
+      if (!leads)
+        return;
+      fs::remove_all(temporary);
+      fs::create_directories(temporary);
+      for (const auto& [source, name] : checkpoint.attachments)
+        fs::copy(source, temporary / name, fs::copy_options::recursive);
+    });
+    together(world, temporary, [&] {
+      if (writer < 0)
+        return;
+      write_parts(
+          temporary / file_name("model", writer, manifest.writers),
+          checkpoint.weights);
+      write_parts(
+          temporary / file_name("optimizer", writer, manifest.writers),
+          checkpoint.optimizer);
+    });
+    together(world, directory, [&] {
+      if (!leads)
+        return;
+      write_text_file(
+          temporary / kManifestFile, manifest_to_json(manifest).dump(2));
+      sync_directory(temporary);
+      fs::remove_all(directory);
+      fs::rename(temporary, directory);
+      sync_directory(directory.parent_path());
+    });
+  } catch (const StorageError&) {
+    std::error_code ignored;
+    if (leads)
+      fs::remove_all(temporary, ignored);
+    throw;
+  }
+}
+
+}  // namespace brigade
