@@ -1,0 +1,57 @@
+# The commands of the README, nothing else.
+RELEASE := build/release
+
+.PHONY: help quickstart build test test-layouts bench lint fuzz clean
+
+help:
+	@echo 'make quickstart    install, build, train a small Llama on two processes, let it write'
+	@echo 'make test          install, build, run the whole test suite'
+	@echo 'make build         install, build $(RELEASE)/brigade, tests, benchmarks, examples'
+	@echo 'make test-layouts  every layout of up to 8 ranks against one rank'
+	@echo 'make bench         run the benchmarks'
+	@echo 'make lint          format, includes, clang-tidy on what changed'
+	@echo 'make fuzz          fuzz the readers of files (FUZZ_SECONDS=30)'
+	@echo 'make clean         remove build/'
+
+quickstart:
+	@scripts/install_dependencies.sh build
+	@$(MAKE) --no-print-directory $(RELEASE)/build.ninja
+	@cmake --build $(RELEASE) --target brigade_cli
+	@scripts/quickstart.sh
+
+build:
+	@scripts/install_dependencies.sh build
+	@$(MAKE) --no-print-directory $(RELEASE)/build.ninja
+	@cmake --build $(RELEASE)
+
+# Ninja itself runs CMake again when a CMakeLists.txt has changed.
+$(RELEASE)/build.ninja: CMakePresets.json
+	@cmake --preset release
+	@touch $@
+
+test:
+	@scripts/install_dependencies.sh build test
+	@$(MAKE) --no-print-directory build
+	@scripts/run_tests.sh $(RELEASE)
+
+test-layouts:
+	@scripts/install_dependencies.sh build test
+	@$(MAKE) --no-print-directory $(RELEASE)/build.ninja
+	@cmake --build $(RELEASE) --target test_layouts
+	@BRIGADE_LAYOUTS=all OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+	  $(RELEASE)/tests/test_layouts
+
+bench: build
+	@scripts/run_bench.sh $(RELEASE)
+
+lint:
+	@scripts/install_dependencies.sh build lint
+	@$(MAKE) --no-print-directory $(RELEASE)/build.ninja
+	@scripts/lint.sh $(RELEASE)
+
+fuzz:
+	@scripts/install_dependencies.sh build lint
+	@FUZZ_SECONDS=$(or $(FUZZ_SECONDS),30) scripts/fuzz.sh
+
+clean:
+	rm -rf build
