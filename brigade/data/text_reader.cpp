@@ -93,21 +93,22 @@ std::vector<TextFile> find_text_files(
 
 size_t find_cut(std::string_view text, size_t limit) {
   BRIGADE_ASSERT(limit >= 4 && limit < text.size());
-  // Best: a line end with text on both sides, where no tokenizer's regex sees
-  // the cut (white-space runs stay whole); then any line end; then a space.
+  // Best: a line end with text on both sides, or else a single space before a
+  // word. No tokenizer's regex sees those cuts: runs of white space, which many
+  // treat in a special way, stay whole. Then any line end.
   const size_t lowest = limit / 2;
   for (size_t cut = limit; cut > lowest; --cut) {
     if (text[cut - 1] == '\n' && !is_space(text[cut - 2]) &&
         !is_space(text[cut]))
       return cut;
   }
-  for (size_t cut = limit; cut > lowest; --cut) {
-    if (text[cut - 1] == '\n')
+  for (size_t cut = std::min(limit, text.size() - 2); cut > lowest; --cut) {
+    if (text[cut] == ' ' && !is_space(text[cut - 1]) &&
+        !is_space(text[cut + 1]))
       return cut;
   }
   for (size_t cut = limit; cut > lowest; --cut) {
-    if (text[cut] == ' ' && !is_space(text[cut - 1]) &&
-        !is_space(text[cut + 1 < text.size() ? cut + 1 : cut]))
+    if (text[cut - 1] == '\n')
       return cut;
   }
   // Between characters: not before a continuation byte of UTF-8.

@@ -56,8 +56,8 @@ struct TextBlock {
   std::string text;
 };
 
-// Where to cut text that is too long, in (0, limit]: after a line if one ends
-// in the last half, before a space, or at least between two characters.
+// Where to cut text that is too long, in (0, limit]: in its last half after a
+// line or before a word, or at least between two characters.
 // Precondition: 4 <= limit < text.size().
 size_t find_cut(std::string_view text, size_t limit);
 

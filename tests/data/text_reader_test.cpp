@@ -244,6 +244,8 @@ TEST_F(TextReaderTest, CutsLieAfterLinesBeforeSpacesOrBetweenCharacters) {
   // Not inside a run of white space, if there is another line end.
   EXPECT_EQ(find_cut("aaaaaa\nbb\n\ncc", 12), 7U);
   EXPECT_EQ(find_cut("aaaa bbbb cccc", 12), 9U);
+  EXPECT_EQ(find_cut("aaaa\n\nbbb cccc", 12), 9U);
+  EXPECT_EQ(find_cut("aaaaaaa\n\n\nbbb", 12), 10U);
   EXPECT_EQ(find_cut("ééééééé", 9), 8U);
   EXPECT_EQ(find_cut("🚒🚒🚒", 7), 4U);
 }
