@@ -153,7 +153,12 @@ LoadedConfig parse_train_config(
   // A model or a layout out of values that are wrong by themselves would only
   // repeat what was said.
   const bool values_are_sound = problems.empty();
-  find_llama_config(options.find_model, config, problems);
+  const bool model_is_sound = std::none_of(
+      problems.begin(), problems.end(), [](const std::string& problem) {
+        return problem.starts_with("[config] /model");
+      });
+  if (model_is_sound)
+    find_llama_config(options.find_model, config, problems);
   if (values_are_sound)
     lay_out(options.world_size, config, problems);
   if (!problems.empty())

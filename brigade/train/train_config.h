@@ -64,6 +64,9 @@ struct ModelConfig {
   // Absent when `name` is an id that LoadOptions::find_model did not find; then
   // call resolve_model() once it is there.
   std::optional<LlamaConfig> llama;
+  // Not a key: the folder of the model's files (weights, tokenizer); empty
+  // with an inline `config`, or when an id was not found.
+  std::filesystem::path folder;
 };
 
 struct TrainingConfig {
@@ -230,7 +233,8 @@ nlohmann::json with_model_overrides(
     const ModelConfig& model,
     nlohmann::json hugging_face_config);
 
-// Reads FOLDER/config.json into config.model.llama and checks it against the
+// Reads FOLDER/config.json into config.model.llama, sets config.model.folder,
+// and checks it against the
 // layout. Throws ConfigError with every problem found.
 void resolve_model(TrainConfig& config, const std::filesystem::path& folder);
 

@@ -47,8 +47,7 @@ std::string unknown_group(const std::string& group) {
 
 // "64" -> 64, "abc" -> "abc": what the text means where any JSON may stand.
 json json_or_text(const std::string& text) {
-  const json value = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  return value.is_discarded() ? json(text) : value;
+  return parse_json_value(text).value_or(text);
 }
 
 // Text is taken as it stands, so that run_name=2024 is a name; quotes may be

@@ -11,6 +11,10 @@ namespace {
 
 using nlohmann::json;
 
+constexpr size_t kMaxDepth = 64;
+
+struct TooDeep {};
+
 // Follows the parser through the document and knows where it is.
 class DuplicateFinder {
  public:
@@ -21,6 +25,8 @@ class DuplicateFinder {
     switch (event) {
       case json::parse_event_t::object_start:
       case json::parse_event_t::array_start:
+        if (levels_.size() == kMaxDepth)
+          throw TooDeep();
         levels_.push_back(
             {.is_array = event == json::parse_event_t::array_start});
         break;
@@ -107,11 +113,20 @@ std::optional<json> parse_config_json(
         1 + std::count(begin, end, '\n'),
         line_start == std::string::npos ? position + 1 : position - line_start,
         reason_of(error.what())));
+  } catch (const TooDeep&) {
+    problems.push_back(fmt::format(
+        "[config] {}: nested deeper than {} levels", source_name, kMaxDepth));
   } catch (const json::exception& error) {
     problems.push_back(
         fmt::format("[config] {}: {}", source_name, reason_of(error.what())));
   }
   return std::nullopt;
+}
+
+std::optional<json> parse_json_value(const std::string& text) {
+  std::vector<std::string> problems;
+  auto value = parse_config_json(text, "", problems);
+  return problems.empty() ? value : std::nullopt;
 }
 
 std::string show_json(const json& value) {

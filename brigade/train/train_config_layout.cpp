@@ -52,6 +52,8 @@ void parse_llama_file(
   const auto file = parse_config_json(text, path.string(), problems);
   if (file && problems.size() == before)
     parse_llama(*file, path.string() + ": ", config, problems);
+  config.model.folder =
+      path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
 // "HuggingFaceTB/SmolLM-135M" or "gpt2": what can be looked up elsewhere.

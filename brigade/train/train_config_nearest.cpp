@@ -21,6 +21,16 @@ std::string simplified(std::string_view name) {
   return simple;
 }
 
+// "lr" of learning_rate.
+std::string initials(std::string_view name) {
+  std::string letters;
+  for (size_t i = 0; i < std::min(name.size(), kMaxNameBytes); ++i) {
+    if (i == 0 || name[i - 1] == '_')
+      letters += name[i];
+  }
+  return letters;
+}
+
 }  // namespace
 
 // Optimal string alignment: Levenshtein's table with one case more.
@@ -62,6 +72,8 @@ size_t nearest_name(
                                simple.find(candidate) != std::string::npos);
     if (is_contained)
       distance = std::min(distance, 1 + distance / 4);
+    if (simple.size() >= 2 && simple == initials(candidates[i]))
+      distance = std::min(distance, 1.0);
     if (distance < least) {
       least = distance;
       nearest = i;

@@ -14,7 +14,8 @@ namespace brigade {
 int edit_distance(std::string_view a, std::string_view b);
 
 // Index of the candidate nearest to `name`, the first of equals; candidates
-// must not be empty. A name contained in the other counts as near.
+// must not be empty. A name contained in the other counts as near, and so do
+// initials (lr: learning_rate).
 size_t nearest_name(
     std::string_view name,
     const std::vector<std::string>& candidates);

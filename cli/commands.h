@@ -1,0 +1,18 @@
+// The sub-commands, one file each: parse, call, print. add_NAME() declares its
+// options and its work as the sub-command's callback. An error is thrown
+// (brigade::Error and its kinds); main() prints it and turns it into the exit
+// code.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace brigade::cli {
+
+// Thrown to leave with a code when all has been said already.
+struct Exit {
+  int code = 0;
+};
+
+void add_run(CLI::App& app);
+
+}  // namespace brigade::cli

@@ -1,0 +1,66 @@
+#include "cli/hub.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <string>
+
+namespace brigade::cli {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string text(const GetEnv& getenv, const char* name) {
+  return getenv(name).value_or("");
+}
+
+fs::path user_cache(const GetEnv& getenv) {
+  const std::string cache = text(getenv, "XDG_CACHE_HOME");
+  const std::string home = text(getenv, "HOME");
+  if (!cache.empty())
+    return cache;
+  return home.empty() ? fs::path() : fs::path(home) / ".cache";
+}
+
+void show_progress(const HubProgress& progress) {
+  fmt::print(
+      stderr,
+      "\r{}: {:.1f} of {:.1f} MB ",
+      progress.file,
+      static_cast<double>(progress.done_bytes) / 1e6,
+      static_cast<double>(progress.total_bytes) / 1e6);
+  const bool is_done =
+      progress.total_bytes > 0 && progress.done_bytes == progress.total_bytes;
+  if (is_done)
+    fmt::print(stderr, "\n");
+}
+
+}  // namespace
+
+HubOptions hub_options(const GetEnv& getenv) {
+  HubOptions options;
+  const std::string hub_cache = text(getenv, "HF_HUB_CACHE");
+  const std::string hf_home = text(getenv, "HF_HOME");
+  if (!hub_cache.empty())
+    options.cache_dir = hub_cache;
+  else if (!hf_home.empty())
+    options.cache_dir = fs::path(hf_home) / "hub";
+  else
+    options.cache_dir = user_cache(getenv) / "huggingface" / "hub";
+  if (const auto endpoint = text(getenv, "HF_ENDPOINT"); !endpoint.empty())
+    options.endpoint = endpoint;
+  options.token = text(getenv, "HF_TOKEN");
+  const std::string offline = text(getenv, "HF_HUB_OFFLINE");
+  if (offline == "1" || offline == "true" || offline == "TRUE")
+    options.network = HubOptions::Network::kOffline;
+  options.on_progress = show_progress;
+  return options;
+}
+
+fs::path cache_folder(const GetEnv& getenv) {
+  const fs::path cache = user_cache(getenv);
+  return cache.empty() ? cache : cache / "brigade";
+}
+
+}  // namespace brigade::cli

@@ -1,0 +1,136 @@
+#include "cli/options.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+#include "brigade/base/error.h"
+#include "brigade/launch/cpu_share.h"
+#include "cli/commands.h"
+#include "cli/hub.h"
+
+namespace brigade::cli {
+
+Launch read_launch(std::optional<int> nproc) {
+  Launch launch{.environment = read_environment(process_environment())};
+  const LaunchEnvironment& environment = launch.environment;
+  launch.world_size = environment.world_size;
+  if (environment.launcher == "single") {
+    launch.world_size = nproc.value_or(1);
+    launch.is_supervisor = launch.world_size > 1;
+  } else if (nproc && *nproc != environment.world_size) {
+    throw ConfigError(fmt::format(
+        "[launch] --nproc {}, but {} has already started {} ranks, of which "
+        "this is rank {}; leave --nproc out",
+        *nproc,
+        environment.launcher,
+        environment.world_size,
+        environment.rank));
+  }
+  return launch;
+}
+
+std::vector<std::string> program_arguments() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  std::vector<std::string> arguments;
+  size_t begin = 0;
+  for (size_t end = bytes.find('\0'); end != std::string::npos;
+       end = bytes.find('\0', begin)) {
+    arguments.push_back(bytes.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return arguments;
+}
+
+void share_out_threads(
+    const LaunchEnvironment& environment,
+    std::optional<int> wanted) {
+  const std::vector<std::string> arguments = program_arguments();
+  std::vector<char*> pointers;
+  for (const std::string& argument : arguments)
+    pointers.push_back(const_cast<char*>(argument.c_str()));
+  pointers.push_back(nullptr);
+  share_out_cpu_threads(
+      environment, process_environment(), wanted, pointers.data());
+}
+
+void supervise_self(const Launch& launch, const SuperviseSelfOptions& options) {
+  supervise_and_print(
+      {.nproc = launch.world_size,
+       .command = program_arguments(),
+       .executable = "/proc/self/exe",
+       .threads_per_rank = options.threads_per_rank,
+       .unprefixed_rank = options.reporting_rank});
+}
+
+void supervise_and_print(const SupervisorOptions& options) {
+  const SupervisorResult result = supervise(options);
+  std::fflush(stdout);
+  for (const std::string& line : describe_failures(result))
+    fmt::print(stderr, "error: {}\n", line);
+  if (result.exit_code != 0)
+    throw Exit{result.exit_code};
+}
+
+void add_config_arguments(CLI::App& command, ConfigArguments& arguments) {
+  command
+      .add_option(
+          "--config", arguments.path, "The run's JSON file (docs/config.md)")
+      ->type_name("FILE");
+  command
+      .add_option(
+          "--nproc",
+          arguments.nproc,
+          "Start this many ranks on this machine (default: what torchrun, "
+          "mpirun or srun started, else 1)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 4096));
+  command
+      .add_option(
+          "overrides",
+          arguments.overrides,
+          "Values in place of the file's, such as distributed.dp_size=2")
+      ->type_name("group.key=value");
+}
+
+LoadedConfig load_config(const ConfigArguments& arguments, int world_size) {
+  if (arguments.path.empty())
+    throw ConfigError(
+        "[config] --config FILE is missing; try --config "
+        "examples/quickstart.json");
+  LoadOptions options{.path = arguments.path, .world_size = world_size};
+  const HubOptions hub = hub_options(process_environment());
+  options.find_model = [hub](const std::string& id) {
+    return find_in_hub_cache(
+        id,
+        {.tokenizer = HubContent::Tokenizer::kSkip,
+         .weights = HubContent::Weights::kSkip},
+        hub);
+  };
+  if (process_environment()("BRIGADE_CHECK_COLLECTIVES") == "1")
+    options.overrides.push_back(
+        {"distributed.check_collectives=true", ValueOrigin::kEnvironment});
+  for (const std::string& text : arguments.overrides)
+    options.overrides.push_back({text});
+  return load_train_config(options);
+}
+
+void print_ignored_keys(const LoadedConfig& loaded) {
+  if (loaded.ignored.empty())
+    return;
+  fmt::print(stderr, "note: these keys of the config are ignored:\n");
+  for (const std::string& line : loaded.ignored)
+    fmt::print(stderr, "  {}\n", line);
+}
+
+std::optional<int> wanted_threads(const TrainConfig& config) {
+  const auto& text = config.environment.OMP_NUM_THREADS;
+  if (!text)
+    return std::nullopt;
+  return std::stoi(*text);  // checked when it was parsed
+}
+
+}  // namespace brigade::cli

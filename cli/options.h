@@ -1,0 +1,75 @@
+// What several sub-commands share: who this process is, and starting ranks.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "brigade/launch/environment.h"
+#include "brigade/launch/supervisor.h"
+#include "brigade/train/train_config.h"
+
+namespace brigade::cli {
+
+// Where this process stands. With --nproc, the world has that many ranks, and
+// this process is either their supervisor or one of them.
+struct Launch {
+  LaunchEnvironment environment;
+  int world_size = 1;
+  // This process has the ranks still to start: call supervise_self().
+  bool is_supervisor = false;
+  // Exactly one process of the run on this machine has this set: for notes
+  // that are to be read once.
+  bool speaks_to_user() const {
+    return is_supervisor ||
+           (environment.launcher != "brigade" && environment.rank == 0);
+  }
+};
+
+// `nproc` is --nproc's value; absent, the launcher's environment decides.
+// Throws ConfigError when both are given and disagree.
+Launch read_launch(std::optional<int> nproc);
+
+// argv of this process.
+std::vector<std::string> program_arguments();
+
+// CPU threads of this rank, before any of them is used: may replace the
+// process by itself (launch/cpu_share.h). `wanted` is the config's
+// environment.OMP_NUM_THREADS.
+void share_out_threads(
+    const LaunchEnvironment& environment,
+    std::optional<int> wanted);
+
+struct SuperviseSelfOptions {
+  std::optional<int> threads_per_rank;
+  int reporting_rank = 0;  // whose lines have no prefix
+};
+
+// Runs this program with these arguments as launch.world_size ranks. Prints
+// what failed, the cause last. Throws Exit with the ranks' exit code unless it
+// is 0.
+void supervise_self(const Launch& launch, const SuperviseSelfOptions& options);
+
+// The same for any command.
+void supervise_and_print(const SupervisorOptions& options);
+
+// Options of every sub-command that works on a training config.
+struct ConfigArguments {
+  std::string path;
+  std::optional<int> nproc;
+  std::vector<std::string> overrides;
+};
+void add_config_arguments(CLI::App& command, ConfigArguments& arguments);
+
+// Loads it for `world_size` ranks; BRIGADE_CHECK_COLLECTIVES=1 counts as
+// distributed.check_collectives=true. Throws ConfigError.
+LoadedConfig load_config(const ConfigArguments& arguments, int world_size);
+
+// Keys that were given and mean nothing, with the reasons, on stderr.
+void print_ignored_keys(const LoadedConfig& loaded);
+
+// environment.OMP_NUM_THREADS as a number.
+std::optional<int> wanted_threads(const TrainConfig& config);
+
+}  // namespace brigade::cli

@@ -1,0 +1,606 @@
+#include "brigade/train/train_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+
+#include "brigade/base/error.h"
+#include "brigade/base/file.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+// The smallest config that is complete: 4 layers, 4 heads, 2 kv heads.
+json minimal() {
+  return json::parse(R"({
+    "model": {"config": {
+      "architectures": ["LlamaForCausalLM"], "model_type": "llama",
+      "vocab_size": 259, "hidden_size": 64, "intermediate_size": 128,
+      "num_hidden_layers": 4, "num_attention_heads": 4,
+      "num_key_value_heads": 2, "max_position_embeddings": 128}},
+    "training": {"seq_length": 64},
+    "dataset": {"name": "data/tokens"}})");
+}
+
+LoadedConfig load(
+    const std::string& text,
+    const std::vector<std::string>& overrides = {},
+    int world_size = 1) {
+  LoadOptions options{.path = "run.json", .world_size = world_size};
+  for (const std::string& override : overrides)
+    options.overrides.push_back({override});
+  return parse_train_config(text, options);
+}
+
+std::vector<std::string> problems(
+    const std::string& text,
+    const std::vector<std::string>& overrides = {},
+    int world_size = 1) {
+  try {
+    load(text, overrides, world_size);
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kConfig);
+    return error.problems();
+  }
+  return {};
+}
+
+std::vector<std::string> problems_of(
+    const std::vector<std::string>& overrides,
+    int world_size = 1) {
+  return problems(minimal().dump(), overrides, world_size);
+}
+
+json with(json file, const std::string& pointer, const json& value) {
+  file[json::json_pointer(pointer)] = value;
+  return file;
+}
+
+const ResolvedValue& value_of(const LoadedConfig& loaded, const char* key) {
+  const auto found = std::find_if(
+      loaded.values.begin(), loaded.values.end(), [&](const auto& value) {
+        return value.key == key;
+      });
+  EXPECT_NE(found, loaded.values.end()) << key;
+  return *found;
+}
+
+// picotron's template/base_config.json, as its repository has it.
+constexpr const char* kPicotron = R"({
+    "distributed": {
+        "tp_size": 1,
+        "cp_size": 1,
+        "pp_size": 1,
+        "dp_size": 1,
+        "pp_engine": "1f1b",
+        "backend": "nccl",
+        "use_cpu": false
+    },
+    "model": {
+        "name": "HuggingFaceTB/SmolLM-360M-Instruct",
+        "num_hidden_layers": 16,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "dtype": "bfloat16",
+        "use_flash_attention": true,
+        "use_fused_adam": true
+    },
+    "training": {
+        "seed": 42,
+        "learning_rate": 3e-4,
+        "total_train_steps": 200,
+        "seq_length": 1024,
+        "micro_batch_size": 32,
+        "gradient_accumulation_steps": 1,
+        "num_samples": 400000,
+        "max_tokens": null
+    },
+    "dataset": {
+        "name": "roneneldan/TinyStories",
+        "subset_name": null,
+        "num_workers": 0,
+        "num_proc": 1
+    },
+    "checkpoint": {
+        "save_dir": "ckpt",
+        "save_frequency": 300,
+        "load_path": ""
+    },
+    "logging": {
+        "use_wandb": false,
+        "project_name": "picotron",
+        "run_name": null
+    },
+    "environment": {
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "FLASH_ATTEN": "1",
+        "HF_TOKEN": null
+    }
+})";
+
+TEST(TrainConfig, PicotronsTemplateIsReadUnchanged) {
+  const LoadedConfig loaded = load(kPicotron);
+  const TrainConfig& config = loaded.config;
+  EXPECT_EQ(config.parallel_dims(), ParallelDims{});
+  EXPECT_EQ(config.distributed.pp_engine, "1f1b");
+  EXPECT_EQ(config.distributed.use_cpu, false);
+  EXPECT_EQ(config.model.name, "HuggingFaceTB/SmolLM-360M-Instruct");
+  EXPECT_EQ(config.model.num_hidden_layers, 16);
+  EXPECT_EQ(config.model.dtype, ModelDtype::kBfloat16);
+  EXPECT_FALSE(config.model.llama.has_value());  // to be looked up
+  EXPECT_EQ(config.training.learning_rate, 3e-4);
+  EXPECT_EQ(config.training.micro_batch_size, 32);
+  EXPECT_EQ(config.training.max_tokens, std::nullopt);
+  EXPECT_EQ(config.checkpoint.save_dir, "ckpt");
+  EXPECT_EQ(config.checkpoint.save_frequency, 300);
+  EXPECT_EQ(config.logging.run_name, "run");
+  EXPECT_EQ(config.environment.OMP_NUM_THREADS, "1");
+}
+
+TEST(TrainConfig, KeysThatMeanNothingAreNamedOnceWithTheReason) {
+  const json file =
+      with(json::parse(kPicotron), "/environment/HF_TOKEN", "hf_secret");
+  const LoadedConfig loaded = load(file.dump());
+  EXPECT_THAT(
+      loaded.ignored,
+      ElementsAre(
+          StartsWith("model.use_flash_attention: "),
+          StartsWith("model.use_fused_adam: "),
+          StartsWith("training.num_samples: "),
+          StartsWith("logging.project_name: "),
+          StartsWith("environment.TOKENIZERS_PARALLELISM: "),
+          StartsWith("environment.FLASH_ATTEN: "),
+          StartsWith("environment.HF_TOKEN: ")));
+  EXPECT_THAT(load(minimal().dump()).ignored, IsEmpty());
+}
+
+TEST(TrainConfig, SecretsAreNeitherPrintedNorSaved) {
+  const json file = with(minimal(), "/environment/HF_TOKEN", "hf_secret");
+  const LoadedConfig loaded = load(file.dump());
+  EXPECT_THAT(describe_values(loaded), Not(HasSubstr("hf_secret")));
+  EXPECT_THAT(to_json(loaded.config).dump(), Not(HasSubstr("hf_secret")));
+  EXPECT_THAT(
+      problems(with(minimal(), "/environment/HF_TOKEN", {1, 2}).dump()),
+      ElementsAre(AllOf(HasSubstr("HF_TOKEN"), Not(HasSubstr("[1,2]")))));
+}
+
+TEST(TrainConfig, AbsentKeysMeanWhatPicotronDoes) {
+  const TrainConfig config = load(minimal().dump()).config;
+  EXPECT_EQ(config.training.adam_beta1, 0.9);
+  EXPECT_EQ(config.training.adam_beta2, 0.999);
+  EXPECT_EQ(config.training.adam_eps, 1e-8);
+  EXPECT_EQ(config.training.weight_decay, 0.01);
+  EXPECT_EQ(config.training.lr_schedule, "constant");
+  EXPECT_EQ(config.training.grad_clip, 0);
+  EXPECT_FALSE(config.dataset.shuffle);
+  EXPECT_EQ(config.logging.run_dir, "runs/run");
+  EXPECT_EQ(config.checkpoint.save_dir, "runs/run/checkpoints");
+}
+
+TEST(TrainConfig, TheModelsSizesCanBeOverriddenAsInPicotron) {
+  const json file = with(
+      with(minimal(), "/model/num_hidden_layers", 2),
+      "/model/num_attention_heads",
+      8);
+  const LlamaConfig llama = load(file.dump()).config.model.llama.value();
+  EXPECT_EQ(llama.num_hidden_layers, 2);
+  EXPECT_EQ(llama.num_attention_heads, 8);
+  EXPECT_EQ(llama.num_key_value_heads, 2);
+  EXPECT_EQ(llama.head_dim, 64 / 8);
+}
+
+// ---- where values come from
+
+TEST(TrainConfig, TheCommandLineWinsOverTheFileAndTheOriginIsKnown) {
+  const auto loaded = load(
+      with(minimal(), "/training/seed", 7).dump(),
+      {"training.learning_rate=1e-3", "training.learning_rate=0.5"});
+  EXPECT_EQ(loaded.config.training.seed, 7);
+  EXPECT_EQ(loaded.config.training.learning_rate, 0.5);
+  EXPECT_EQ(value_of(loaded, "training.seed").origin, ValueOrigin::kFile);
+  EXPECT_EQ(
+      value_of(loaded, "training.learning_rate").origin,
+      ValueOrigin::kCommandLine);
+  EXPECT_EQ(
+      value_of(loaded, "training.grad_clip").origin, ValueOrigin::kDefault);
+  const std::string text = describe_values(loaded);
+  for (const char* line :
+       {"training.learning_rate ",
+        "# command line",
+        "# file",
+        "# default",
+        "# default: runs/<logging.run_name>"})
+    EXPECT_THAT(text, HasSubstr(line));
+}
+
+TEST(TrainConfig, OverridesHaveTheTypeOfTheirKey) {
+  const TrainConfig config =
+      load(
+          minimal().dump(),
+          {"logging.run_name=2024",
+           "logging.run_dir=\"a b\"",
+           "distributed.use_cpu=true",
+           "training.total_train_steps=1e3",
+           "training.max_tokens=null",
+           "training.recompute=selective",
+           "checkpoint.load_path=",
+           "dataset.name=null",
+           R"(dataset.mixture=[{"name":"a","weight":3},{"name":"b"}])"})
+          .config;
+  EXPECT_EQ(config.logging.run_name, "2024");
+  EXPECT_EQ(config.logging.run_dir, "a b");
+  EXPECT_EQ(config.distributed.use_cpu, true);
+  EXPECT_EQ(config.training.total_train_steps, 1000);
+  EXPECT_EQ(config.training.max_tokens, std::nullopt);
+  EXPECT_THAT(config.training.recompute, ElementsAre("selective"));
+  EXPECT_EQ(config.checkpoint.load_path, "");
+  EXPECT_THAT(
+      config.dataset.mixture,
+      ElementsAre(MixturePart{"a", 3}, MixturePart{"b", 1}));
+}
+
+TEST(TrainConfig, AnInlineModelCanBeChangedKeyByKey) {
+  const auto loaded =
+      load(minimal().dump(), {"model.config.num_hidden_layers=3"});
+  EXPECT_EQ(loaded.config.model.llama->num_hidden_layers, 3);
+  EXPECT_THAT(
+      problems_of({"model.config.hiden_size=32"}),
+      ElementsAre(HasSubstr(
+          "/model/config/hiden_size = 32 (command line): unknown key; the "
+          "nearest valid one is model.config.hidden_size")));
+}
+
+// ---- what is wrong, and how it is said
+
+struct BadOverride {
+  const char* override;
+  const char* expected;
+};
+
+TEST(TrainConfig, EachBadOverrideSaysPlaceValueAndRemedy) {
+  const BadOverride cases[] = {
+      {"distributed.dpsize=2",
+       "[config] /distributed/dpsize = 2 (command line): unknown key; the "
+       "nearest valid one is distributed.dp_size"},
+      {"training.batch_size=2", "training.micro_batch_size"},
+      {"training.lr=2", "training.learning_rate"},
+      {"model.seq_length=8", "training.seq_length"},
+      {"distribted.tp_size=2", "distributed.tp_size"},
+      {"tp_size=2", "distributed.tp_size"},
+      {"trainning.sed=2", "the nearest valid name is training"},
+      {"training.seed", "expected group.key=value"},
+      {"training.seed=abc",
+       "/training/seed = \"abc\" (command line): expected an integer >= 0"},
+      {"training.seed=1.5", "1.5 (command line): expected an integer >= 0"},
+      {"training.seed=-1", "-1 (command line): expected an integer >= 0"},
+      {"training.seed=18446744073709551615", "expected an integer >= 0"},
+      {"training.seed=null", "null (command line): expected an integer"},
+      {"training.learning_rate=fast", "expected a number >= 0"},
+      {"training.adam_beta1=1", "expected a number >= 0 and < 1"},
+      {"training.adam_eps=0", "expected a number > 0"},
+      {"distributed.bucket_cap_mb=0", "expected a number > 0"},
+      {"distributed.tp_size=0", "expected an integer >= 1"},
+      {"distributed.tp_size=4294967297", "<= 2147483647"},
+      {"distributed.use_cpu=yes", "expected true or false, or null"},
+      {"distributed.sequence_parallel=1", "expected true or false"},
+      {"distributed.grad_sync=bucket", "one of: bucketed, per_param"},
+      {"distributed.pp_engine=gpipe",
+       "one of: 1f1b, afab, interleaved_1f1b, zero_bubble"},
+      {"distributed.pp_layers=[1,\"2\"]", "expected a list of integers >= 0"},
+      {"model.dtype=float16", "one of: float32, bfloat16"},
+      {"training.recompute=[]", "one of: none, selective, full"},
+      {"dataset.eval_fraction=1", "expected a number > 0 and < 1"},
+      {"dataset.mixture=[{\"path\":\"a\"}]", "\"weight\": a number > 0"},
+      {"model.config=5", "expected an object, or null"},
+      {"environment.OMP_NUM_THREADS=all", "expected a number of threads >= 1"},
+      {"training.lr_schedule=wsd", "needs /training/decay_steps"},
+      {"training.min_learning_rate=1", "is above /training/learning_rate"},
+      {"model.config=null", "neither /model/config nor /model/name"},
+      {"model.name=gpt2", "/model/name = \"gpt2\" and /model/config are both"},
+      {"model.init=pretrained", "needs /model/name"},
+      {"dataset.name=null", "/dataset/name is not given"},
+      {"dataset.mixture=[{\"name\":\"a\"}]", "are both given"},
+      {"model.config.vocab_size=-1", "/model/config/vocab_size"},
+  };
+  for (const BadOverride& bad : cases) {
+    EXPECT_THAT(
+        problems_of({bad.override}), ElementsAre(HasSubstr(bad.expected)))
+        << bad.override;
+  }
+}
+
+TEST(TrainConfig, AllProblemsAreToldAtOnceEachWithItsPlace) {
+  json file = minimal();
+  file["training"]["sead"] = 3;
+  file["training"]["grad_clip"] = "none";
+  file["optimizer"] = json::object();
+  file["distributed"] = 4;
+  file["dataset"].erase("name");
+  const auto found = problems(file.dump(), {"distributed.dp_siz=2"});
+  EXPECT_THAT(
+      found,
+      ::testing::UnorderedElementsAre(
+          HasSubstr("/training/sead = 3 (run.json): unknown key; the nearest "
+                    "valid one is training.seed"),
+          HasSubstr("/training/grad_clip = \"none\" (run.json): expected a "
+                    "number >= 0"),
+          HasSubstr("/optimizer = {} (run.json): unknown group"),
+          HasSubstr("/distributed = 4 (run.json): expected an object"),
+          HasSubstr("/dataset/name is not given"),
+          HasSubstr("/distributed/dp_siz = 2 (command line)")));
+  EXPECT_THAT(found, Each(StartsWith("[config] ")));
+}
+
+TEST(TrainConfig, AKeyThatStandsTwiceIsFoundAtItsPlace) {
+  EXPECT_THAT(
+      problems(R"({"training": {"seed": 1, "seed": 2},
+                   "dataset": {"name": "d", "mixture":
+                     [{"name": "a"}, {"name": "b", "name": "c"}]},
+                   "model": {"name": "gpt2"},
+                   "model": {"name": "gpt2"}})"),
+      AllOf(
+          Contains(HasSubstr("/training/seed (run.json): this key stands "
+                             "twice")),
+          Contains(HasSubstr("/dataset/mixture/1/name (run.json): this key")),
+          Contains(HasSubstr("/model (run.json): this key stands twice"))));
+  // The same name in two objects is no duplicate.
+  EXPECT_THAT(
+      problems(with(minimal(), "/logging/run_name", "data").dump()), IsEmpty());
+}
+
+struct BadSyntax {
+  const char* text;
+  const char* expected;
+};
+
+TEST(TrainConfig, SyntaxErrorsHaveLineAndColumn) {
+  const BadSyntax cases[] = {
+      {"", "run.json:1:1: "},
+      {"{\n  \"a\": 1,\n}", "run.json:3:1: syntax error in object key"},
+      {"{\n \"a\": tru\n}", "run.json:2:"},
+      {"{} x", "run.json:1:4: "},
+      {"{\"a\": 1e999}", "run.json"},
+      {"{\"a\": \"\xff\"}", "run.json:1:"},
+      {"[1, 2", "run.json:1:"},
+  };
+  for (const BadSyntax& bad : cases) {
+    EXPECT_THAT(problems(bad.text), ElementsAre(HasSubstr(bad.expected)))
+        << bad.text;
+  }
+  EXPECT_THAT(
+      problems("[]"),
+      Contains(HasSubstr("/ = [] (run.json): expected an object")));
+}
+
+TEST(TrainConfig, DeepNestingIsAnErrorLikeAnyOther) {
+  const std::string deep(100000, '[');
+  EXPECT_THAT(problems(deep), SizeIs(1));
+  EXPECT_THAT(
+      problems("{\"training\": " + deep + std::string(100000, ']') + "}"),
+      ElementsAre(HasSubstr("run.json: nested deeper than 64")));
+  EXPECT_THAT(
+      problems_of({"model.config=" + deep + std::string(100000, ']')}),
+      SizeIs(1));
+}
+
+TEST(TrainConfig, AMissingFileIsAConfigErrorThatNamesIt) {
+  try {
+    load_train_config({.path = "no/such/run.json"});
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("'no/such/run.json'"));
+  }
+}
+
+// ---- layouts
+
+TEST(TrainConfig, AbsentDpSizeIsWhatTheWorldLeaves) {
+  const auto dims = [](const std::vector<std::string>& overrides, int world) {
+    return load(minimal().dump(), overrides, world).config.parallel_dims();
+  };
+  EXPECT_EQ(dims({}, 1), (ParallelDims{}));
+  EXPECT_EQ(dims({}, 6), (ParallelDims{.dp = 6}));
+  EXPECT_EQ(
+      dims({"distributed.tp_size=2", "distributed.cp_size=2"}, 8),
+      (ParallelDims{.dp = 2, .tp = 2, .cp = 2}));
+  EXPECT_EQ(dims({"distributed.pp_size=4"}, 4), (ParallelDims{.pp = 4}));
+  EXPECT_EQ(dims({"distributed.dp_size=2"}, 2), (ParallelDims{.dp = 2}));
+}
+
+TEST(TrainConfig, AProductThatIsNotTheWorldShowsTheSumAndLayoutsThatFit) {
+  EXPECT_THAT(
+      problems_of(
+          {"distributed.dp_size=2",
+           "distributed.pp_size=2",
+           "distributed.tp_size=3"},
+          8),
+      ElementsAre(AllOf(
+          HasSubstr("[parallel_dims] dp 2 * pp 2 * cp 1 * tp 3 = 12, but world "
+                    "size is 8"),
+          HasSubstr("--nproc 12"),
+          HasSubstr("dp 2 * pp 2 * cp 1 * tp 2"))));
+  EXPECT_THAT(
+      problems_of({"distributed.tp_size=3"}, 8),
+      ElementsAre(HasSubstr("tp 3 = 3, but world size is 8")));
+  EXPECT_THAT(
+      problems_of(
+          {"distributed.tp_size=2147483647", "distributed.cp_size=2147483647"},
+          8),
+      SizeIs(1));
+}
+
+TEST(TrainConfig, AModelThatDoesNotFitShowsTheNearestLayoutsThatDo) {
+  // 4 heads on 3 ranks; with 6 ranks tp may be 1 or 2.
+  const auto found = problems_of({"distributed.tp_size=3"}, 6);
+  EXPECT_THAT(
+      found,
+      AllOf(
+          Contains(HasSubstr("/distributed/tp_size = 3 does not divide the "
+                             "model's 4 num_attention_heads")),
+          Contains(HasSubstr("neither divides the model's 2 "
+                             "num_key_value_heads nor is a multiple")),
+          Contains(HasSubstr("nearest layouts of 6 ranks that fit: dp 3 * pp 1 "
+                             "* cp 1 * tp 2"))));
+  EXPECT_THAT(
+      problems_of({"distributed.pp_size=8"}, 8),
+      ElementsAre(
+          AllOf(HasSubstr("8 stages"), HasSubstr("a model of 4 layers"))));
+  EXPECT_THAT(
+      problems_of({"distributed.cp_size=3"}, 3),
+      ElementsAre(HasSubstr("64 tokens do not split")));
+  EXPECT_THAT(
+      problems_of(
+          {"distributed.tp_size=4",
+           "distributed.sequence_parallel=true",
+           "training.seq_length=66"},
+          4),
+      ElementsAre(HasSubstr("66 tokens of a rank")));
+  // kv heads fewer than ranks are replicated.
+  EXPECT_THAT(problems_of({"distributed.tp_size=4"}, 4), IsEmpty());
+}
+
+TEST(TrainConfig, SchedulesSayWhatTheyNeed) {
+  EXPECT_THAT(
+      problems_of(
+          {"distributed.pp_size=2",
+           "distributed.pp_engine=interleaved_1f1b",
+           "distributed.pp_virtual_stages=2"},
+          2),
+      ElementsAre(HasSubstr("at least 2 micro-batches")));
+  EXPECT_THAT(
+      problems_of({"distributed.pp_size=2", "distributed.pp_layers=[1,2]"}, 2),
+      ElementsAre(HasSubstr("adds up to 3, but the model has 4")));
+  EXPECT_THAT(
+      problems_of(
+          {"distributed.pp_size=2", R"(training.recompute=["full"])"}, 2),
+      IsEmpty());
+  EXPECT_THAT(
+      problems_of(
+          {"distributed.pp_size=2",
+           R"(training.recompute=["full","none","none"])"},
+          2),
+      ElementsAre(HasSubstr("3 entries, but there are 2 stages")));
+}
+
+// ---- the model's file
+
+class ModelFileTest : public ::testing::Test {
+ protected:
+  ModelFileTest() {
+    std::string pattern = fs::temp_directory_path() / "brigade_model_XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+    write_text_file(
+        folder_ / "config.json", minimal()["model"]["config"].dump());
+  }
+  ~ModelFileTest() override { fs::remove_all(folder_); }
+  std::vector<std::string> from(const std::string& name) const {
+    return {"model.config=null", "model.name=" + name};
+  }
+  fs::path folder_;
+};
+
+TEST_F(ModelFileTest, AFolderOrAPathLeadsToTheModel) {
+  for (const fs::path& path : {folder_, folder_ / "config.json"}) {
+    const auto loaded = load(minimal().dump(), from(path.string()));
+    EXPECT_EQ(loaded.config.model.llama->hidden_size, 64) << path;
+    EXPECT_EQ(loaded.config.model.folder, folder_);
+  }
+}
+
+TEST_F(ModelFileTest, AnIdIsLeftToBeFound) {
+  LoadOptions options{.path = "run.json"};
+  for (const std::string& override : from("some/model"))
+    options.overrides.push_back({override});
+  EXPECT_FALSE(
+      parse_train_config(minimal().dump(), options).config.model.llama);
+  options.find_model = [&](const std::string& id) -> std::optional<fs::path> {
+    EXPECT_EQ(id, "some/model");
+    return folder_;
+  };
+  TrainConfig config = parse_train_config(minimal().dump(), options).config;
+  EXPECT_EQ(config.model.llama->hidden_size, 64);
+  EXPECT_EQ(config.model.folder, folder_);
+  config.model.llama.reset();
+  resolve_model(config, folder_);
+  EXPECT_EQ(config.model.llama->hidden_size, 64);
+  config.distributed.tp_size = 3;
+  EXPECT_THROW(resolve_model(config, folder_), ConfigError);
+}
+
+TEST_F(ModelFileTest, WhatIsWrongWithItNamesTheFile) {
+  EXPECT_THAT(
+      problems(minimal().dump(), from("./no/such/folder")),
+      ElementsAre(HasSubstr("\"./no/such/folder\": there is no such file")));
+  write_text_file(folder_ / "config.json", "{");
+  EXPECT_THAT(
+      problems(minimal().dump(), from(folder_.string())),
+      ElementsAre(HasSubstr((folder_ / "config.json").string() + ":1:")));
+  write_text_file(folder_ / "config.json", "{\"hidden_size\": 0}");
+  EXPECT_THAT(
+      problems(minimal().dump(), from(folder_.string())),
+      Contains(AllOf(
+          HasSubstr((folder_ / "config.json").string()),
+          HasSubstr("hidden_size"))));
+}
+
+// ---- the config as a file, its hash, its docs
+
+TEST(TrainConfig, TheSavedConfigGivesTheSameRunAgain) {
+  const auto first = load(
+      minimal().dump(),
+      {"training.recompute=full",
+       "distributed.tp_size=2",
+       "dataset.shuffle=true"},
+      4);
+  const std::string saved = to_json(first.config).dump(2);
+  const auto second = load(saved, {}, 4);
+  EXPECT_EQ(to_json(second.config), to_json(first.config));
+  EXPECT_EQ(config_hash(second.config), config_hash(first.config));
+  EXPECT_EQ(second.config.model.llama, first.config.model.llama);
+}
+
+TEST(TrainConfig, TheHashFollowsValuesAndNotHowTheyWereWritten) {
+  const auto hash = [](const std::string& text,
+                       const std::vector<std::string>& overrides = {}) {
+    return config_hash(load(text, overrides).config);
+  };
+  const std::string plain = hash(minimal().dump());
+  EXPECT_THAT(plain, ::testing::MatchesRegex("[0-9a-f]{16}"));
+  // Another order of keys, a default written out, and the environment.
+  std::string reordered = R"({"dataset": {"name": "data/tokens"},
+    "training": {"seed": 42, "seq_length": 64}, "model": )" +
+                          minimal()["model"].dump() + "}";
+  EXPECT_EQ(hash(reordered), plain);
+  EXPECT_EQ(hash(minimal().dump(), {"environment.OMP_NUM_THREADS=2"}), plain);
+  EXPECT_NE(hash(minimal().dump(), {"training.seed=43"}), plain);
+  EXPECT_NE(hash(minimal().dump(), {"model.config.vocab_size=260"}), plain);
+}
+
+TEST(TrainConfig, EveryKeyIsInTheHelpAndInTheDocs) {
+  const std::string help = describe_keys();
+  const std::string docs =
+      read_text_file(fs::path(BRIGADE_SOURCE_DIR) / "docs/config.md");
+  for (const ResolvedValue& value : load(minimal().dump()).values)
+    EXPECT_THAT(help, HasSubstr("  " + value.key + "  ("));
+  EXPECT_THAT(docs, HasSubstr(describe_keys_as_markdown()))
+      << "docs/config.md is out of date: put the output of `brigade train "
+         "--help-config=markdown` there";
+}
+
+}  // namespace
+}  // namespace brigade
