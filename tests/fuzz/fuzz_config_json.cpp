@@ -1,0 +1,29 @@
+// config.json on arbitrary bytes: problems are collected, nothing throws, and
+// a config without problems can be listed, counted, written and read back.
+#include <cstdint>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "brigade/model/llama_config.h"
+#include "brigade/model/param_names.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto json = nlohmann::json::parse(data, data + size, nullptr, false);
+  if (json.is_discarded())
+    return 0;
+  std::vector<std::string> problems;
+  const auto config = brigade::parse_llama_config(json, "/model", problems);
+  if (!problems.empty())
+    return 0;
+  const auto written = brigade::to_hugging_face_json(config, "float32");
+  if (brigade::parse_llama_config(written, "/model", problems) != config ||
+      !problems.empty())
+    std::abort();
+  int64_t numel = 0;
+  for (const auto& param : brigade::list_parameters(config))
+    numel += brigade::param_numel(param);
+  if (numel != brigade::parameter_count(config))
+    std::abort();
+  return 0;
+}

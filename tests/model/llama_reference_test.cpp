@@ -1,0 +1,214 @@
+// The model against an implementation that shares nothing with it:
+// tests/model/reference_llama.py, plain PyTorch.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <torch/types.h>
+
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "brigade/base/file.h"
+#include "brigade/checkpoint/hugging_face.h"
+#include "brigade/checkpoint/safetensors_writer.h"
+#include "brigade/model/llama.h"
+#include "brigade/model/param_names.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+// Debian's interpreter, which has python3-torch.
+constexpr const char* kPython = "/usr/bin/python3";
+
+struct Case {
+  const char* name;
+  json changes;  // to the small Llama below
+};
+
+json small_llama() {
+  return {
+      {"model_type", "llama"},
+      {"vocab_size", 50},
+      {"hidden_size", 32},
+      {"intermediate_size", 44},
+      {"num_hidden_layers", 3},
+      {"num_attention_heads", 4},
+      {"num_key_value_heads", 2},
+      {"head_dim", 8},
+      {"rms_norm_eps", 1e-5},
+      {"rope_theta", 10000.0},
+      {"tie_word_embeddings", false}};
+}
+
+const Case kCases[] = {
+    {"Llama", {}},
+    {"LlamaTiedWithBiasesAndLlama3Rope",
+     {{"tie_word_embeddings", true},
+      {"attention_bias", true},
+      {"mlp_bias", true},
+      {"head_dim", 16},
+      {"rope_theta", 500.0},
+      // 64 positions: dims on both sides of the two bounds and between them.
+      {"rope_scaling",
+       {{"rope_type", "llama3"},
+        {"factor", 8.0},
+        {"low_freq_factor", 1.0},
+        {"high_freq_factor", 4.0},
+        {"original_max_position_embeddings", 64}}}}},
+    {"LlamaWithoutGroupedHeads", {{"num_key_value_heads", 4}}},
+    {"LlamaWithOneKeyValueHead", {{"num_key_value_heads", 1}}},
+    {"MistralWithAWindow", {{"model_type", "mistral"}, {"sliding_window", 5}}},
+    {"Qwen2", {{"model_type", "qwen2"}, {"tie_word_embeddings", true}}},
+    {"Qwen2WithAWindow",
+     {{"model_type", "qwen2"},
+      {"use_sliding_window", true},
+      {"sliding_window", 3},
+      {"max_window_layers", 0}}},
+    {"Qwen3", {{"model_type", "qwen3"}, {"head_dim", 12}}},
+};
+
+using Tensors = std::map<std::string, torch::Tensor>;
+
+void write_tensors(const fs::path& path, const Tensors& tensors) {
+  std::vector<TensorToWrite> list;
+  for (const auto& [name, tensor] : tensors) {
+    const auto dtype = tensor.scalar_type() == torch::kLong
+                           ? SafetensorsDtype::kI64
+                           : SafetensorsDtype::kF32;
+    list.push_back(
+        {name,
+         dtype,
+         {tensor.sizes().begin(), tensor.sizes().end()},
+         {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()}});
+  }
+  write_safetensors(path, list);
+}
+
+torch::Tensor to_torch(const SafetensorsTensor& stored) {
+  EXPECT_EQ(stored.dtype, SafetensorsDtype::kF32);
+  torch::Tensor tensor = torch::empty(
+      std::vector<int64_t>(stored.shape.begin(), stored.shape.end()));
+  std::memcpy(tensor.data_ptr(), stored.data.data(), stored.data.size());
+  return tensor;
+}
+
+double largest_difference(const torch::Tensor& a, const torch::Tensor& b) {
+  return (a.to(torch::kDouble) - b.to(torch::kDouble))
+      .abs()
+      .max()
+      .item<double>();
+}
+
+class LlamaReference : public ::testing::TestWithParam<Case> {
+ protected:
+  LlamaReference() {
+    std::string pattern = fs::temp_directory_path() / "brigade_llama_XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  ~LlamaReference() override { fs::remove_all(folder_); }
+
+  // A model that another program saved, as far as Brigade knows.
+  void write_model(const json& config) {
+    std::vector<std::string> problems;
+    config_ = parse_llama_config(config, "", problems);
+    ASSERT_TRUE(problems.empty()) << problems.front();
+    write_text_file(folder_ / "config.json", config.dump());
+    Tensors weights;
+    for (const ParamInfo& param : list_parameters(config_)) {
+      const bool is_norm = param.name.find("norm") != std::string::npos;
+      weights[param.name] =
+          torch::randn(param.shape) * 0.3 + (is_norm ? 1.0 : 0.0);
+    }
+    write_tensors(folder_ / kSafetensorsFile, weights);
+  }
+
+  // Runs the reference; false where this machine has no PyTorch for Python.
+  bool run_reference() const {
+    const auto run = [](const std::string& command) {
+      return std::system(command.c_str()) == 0;
+    };
+    if (!run(fmt::format("{} -c 'import torch' 2>/dev/null", kPython)))
+      return false;
+    EXPECT_TRUE(run(fmt::format(
+        "{} {}/tests/model/reference_llama.py {} {}",
+        kPython,
+        BRIGADE_SOURCE_DIR,
+        folder_.string(),
+        (folder_ / "out.safetensors").string())));
+    return true;
+  }
+
+  Llama load() const {
+    Llama model(
+        std::make_shared<const ModelContext>(single_rank_context(config_)),
+        whole_model(config_));
+    std::vector<ExpectedTensor> expected;
+    for (const ParamInfo& param : list_parameters(config_))
+      expected.push_back({param.name, param.shape});
+    std::vector<WeightTarget> targets;
+    for (const auto& item : model.named_parameters()) {
+      targets.push_back(
+          {item.key(), whole_tensor(item.value().sizes().vec()), item.value()});
+    }
+    EXPECT_EQ(targets.size(), expected.size());
+    load_weights(SafetensorsFolder(folder_), expected, targets);
+    return model;
+  }
+
+  fs::path folder_;
+  LlamaConfig config_;
+};
+
+TEST_P(LlamaReference, LogitsLossAndGradientsAgree) {
+  torch::manual_seed(11);
+  json config = small_llama();
+  config.update(GetParam().changes);
+  write_model(config);
+  constexpr int64_t kTokens = 12;
+  const torch::Tensor ids =
+      torch::randint(config_.vocab_size, {2, kTokens}, torch::kLong);
+  torch::Tensor targets =
+      torch::randint(config_.vocab_size, {2, kTokens}, torch::kLong);
+  targets[1].slice(0, 8).fill_(-100);
+  write_tensors(
+      folder_ / "inputs.safetensors", {{"ids", ids}, {"targets", targets}});
+  if (!run_reference())
+    GTEST_SKIP() << kPython << " has no torch (Debian: python3-torch)";
+  const SafetensorsFile reference(folder_ / "out.safetensors");
+
+  Llama model = load();
+  EXPECT_LT(
+      largest_difference(model.logits(ids), to_torch(reference.at("logits"))),
+      1e-4);
+
+  const torch::Tensor loss = model.forward(
+      {.ids = ids, .targets = targets, .document_starts = {}},
+      {},
+      torch::arange(kTokens, torch::kLong));
+  const double expected_loss = to_torch(reference.at("loss")).item<double>();
+  EXPECT_NEAR(loss.item<double>(), expected_loss, 1e-5 * expected_loss);
+
+  loss.backward();
+  for (const auto& item : model.named_parameters()) {
+    ASSERT_TRUE(item.value().grad().defined()) << item.key();
+    const torch::Tensor expected = to_torch(reference.at("grad." + item.key()));
+    const double scale = expected.abs().max().item<double>();
+    EXPECT_GT(scale, 0.0) << item.key();
+    EXPECT_LT(largest_difference(item.value().grad(), expected), 1e-4 * scale)
+        << item.key();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Architectures,
+    LlamaReference,
+    ::testing::ValuesIn(kCases),
+    [](const auto& test) { return std::string(test.param.name); });
+
+}  // namespace
+}  // namespace brigade
