@@ -134,11 +134,10 @@ AttentionResult attention(
     const Tensor& v,
     const AttentionOptions& options) {
   const Scored scored = score(q, k, v, options);
-  const double lowest = std::numeric_limits<double>::lowest();
   // A row that sees nothing has only -infinity: shift it by 0.
   const Tensor top = scored.scores.detach().amax(-1, true);
-  const Tensor shift = torch::where(
-      torch::isinf(top), torch::zeros_like(top), top.clamp_min(lowest));
+  const Tensor shift =
+      torch::where(torch::isinf(top), torch::zeros_like(top), top);
   const Tensor weights = torch::exp(scored.scores - shift);
   const Tensor sums = weights.sum(-1, true);
   const Tensor seen = torch::where(sums == 0, torch::ones_like(sums), sums);
