@@ -5,7 +5,8 @@
 FOLDER holds config.json (Hugging Face's keys), model.safetensors and
 inputs.safetensors with ids and targets, I64 [B, T]; a target of -100 has no
 loss. OUT gets logits F32 [B, T, V], loss F32 [] (the sum over the tokens) and
-grad.NAME, the loss's gradient by each parameter. Computed in float32.
+grad.NAME, the loss's gradient by each parameter. Computed in float32. Exit code
+3: this Python has no torch.
 
 Nothing here is shared with the library under test: attention is written out
 with a mask, rotary embeddings with complex numbers.
@@ -15,7 +16,10 @@ import math
 import struct
 import sys
 
-import torch
+try:
+    import torch
+except ImportError:
+    sys.exit(3)
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16,
           "BF16": torch.bfloat16, "I64": torch.int64}
