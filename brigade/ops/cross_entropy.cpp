@@ -93,7 +93,10 @@ Tensor loss_in_chunks(
     const Tensor mine = (local >= 0) & (local < valid);
     const Tensor index = torch::where(mine, local, torch::zeros_like(local));
     Tensor sums = torch::empty({2, numel}, torch::kFloat);
-    sums[1].copy_(logits.gather(1, index.unsqueeze(1)).squeeze(1) * mine);
+    // Masked, not multiplied: a rank of padding alone has -infinity here.
+    sums[1].copy_(logits.gather(1, index.unsqueeze(1))
+                      .squeeze(1)
+                      .masked_fill(mine.logical_not(), 0));
     logits.sub_(maxima.unsqueeze(1)).exp_();
     sums[0].copy_(logits.sum(1));
     if (options.reduce_sum)

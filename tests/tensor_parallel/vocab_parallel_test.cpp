@@ -1,0 +1,232 @@
+#include "brigade/tensor_parallel/vocab_parallel.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "brigade/base/error.h"
+#include "brigade/ops/plain.h"
+#include "brigade/tensor_parallel/shard.h"
+#include "tests/support/compare.h"
+#include "tests/support/ranks_as_threads.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::HasSubstr;
+using torch::Tensor;
+
+constexpr int64_t kHidden = 6;
+constexpr int64_t kNumTokens = 12;
+
+Tensor local_rows(const Tensor& full, int tp, int rank) {
+  const int64_t rows = vocab_rows_per_rank(full.size(0), tp);
+  const int64_t begin = std::min(rank * rows, full.size(0));
+  const int64_t numel = std::min(rows, full.size(0) - begin);
+  Tensor local = torch::zeros({rows, full.size(1)}, full.options());
+  local.narrow(0, 0, numel).copy_(full.narrow(0, begin, numel));
+  return local;
+}
+
+Tensor my_tokens(const Tensor& x, TokenLayout tokens, Communicator& group) {
+  if (tokens == TokenLayout::kReplicated)
+    return x;
+  const int64_t rows = x.size(0) / group.size();
+  return x.narrow(0, group.rank() * rows, rows);
+}
+
+Tensor leaf(const Tensor& x) {
+  return x.detach().clone().set_requires_grad(true);
+}
+
+struct Case {
+  int tp;
+  int64_t vocab_size;
+  TokenLayout tokens;
+  torch::ScalarType dtype;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> result;
+  for (int tp : {1, 2, 3, 4}) {
+    // 5 over 4 ranks leaves the last one nothing but padding.
+    for (int64_t vocab_size : {5, 13, 16}) {
+      for (auto tokens : {TokenLayout::kReplicated, TokenLayout::kSharded}) {
+        for (auto dtype : {torch::kFloat, torch::kBFloat16})
+          result.push_back({tp, vocab_size, tokens, dtype});
+      }
+    }
+  }
+  return result;
+}
+
+std::string describe(const Case& c, int rank) {
+  return fmt::format(
+      "tp {} rank {} V {} {}{}",
+      c.tp,
+      rank,
+      c.vocab_size,
+      c10::toString(c.dtype),
+      c.tokens == TokenLayout::kSharded ? " sharded" : "");
+}
+
+TEST(VocabParallelEmbedding, EqualsOneTableExactly) {
+  for (const Case& c : cases()) {
+    torch::manual_seed(3);
+    const Tensor full = torch::randn({c.vocab_size, kHidden}).to(c.dtype);
+    const Tensor ids = torch::randint(c.vocab_size, {kNumTokens}, torch::kLong);
+    const Tensor dy = torch::randn({kNumTokens, kHidden}).to(c.dtype);
+    const Tensor table = leaf(full.to(torch::kFloat));
+    torch::embedding(table, ids).backward(dy.to(torch::kFloat));
+    testing::run_ranks(c.tp, [&](const CommunicatorPtr& group) {
+      const std::string what = describe(c, group->rank());
+      const Tensor weight = leaf(local_rows(full, c.tp, group->rank()));
+      const Tensor y = vocab_parallel_embedding(
+          {group, c.tokens}, ids, weight, c.vocab_size);
+      EXPECT_TRUE(torch::equal(
+          y, my_tokens(full.index_select(0, ids), c.tokens, *group)))
+          << what;
+      y.backward(my_tokens(dy, c.tokens, *group));
+      testing::expect_close(
+          weight.grad(),
+          local_rows(table.grad(), c.tp, group->rank()),
+          testing::tolerance(c.dtype),
+          what);
+    });
+  }
+}
+
+TEST(VocabParallelEmbedding, KeepsTheShapeOfReplicatedIds) {
+  testing::run_ranks(2, [](const CommunicatorPtr& group) {
+    const Tensor weight = torch::full({3, 4}, 1.0F);
+    const Tensor ids = torch::zeros({2, 6}, torch::kLong);
+    EXPECT_EQ(
+        vocab_parallel_embedding({group}, ids, weight, 5).sizes(),
+        (std::vector<int64_t>{2, 6, 4}));
+    EXPECT_EQ(
+        vocab_parallel_embedding({group, TokenLayout::kSharded}, ids, weight, 5)
+            .sizes(),
+        (std::vector<int64_t>{6, 4}));
+  });
+}
+
+TEST(VocabParallelEmbedding, NamesAnIdOutsideTheVocabulary) {
+  testing::run_ranks(2, [](const CommunicatorPtr& group) {
+    // 5 lies in the padding of rank 1: a row, but no token.
+    try {
+      vocab_parallel_embedding(
+          {group},
+          torch::tensor({0, 4, 5}, torch::kLong),
+          torch::zeros({3, 4}),
+          5);
+      FAIL();
+    } catch (const DataError& error) {
+      EXPECT_THAT(
+          error.what(),
+          HasSubstr("token 2 is id 5, outside the vocabulary of 5"));
+    }
+  });
+}
+
+TEST(VocabParallelEmbedding, NamesAWeightOfTheWrongShare) {
+  testing::run_ranks(2, [](const CommunicatorPtr& group) {
+    try {
+      vocab_parallel_embedding(
+          {group}, torch::zeros({1}, torch::kLong), torch::zeros({5, 4}), 5);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_THAT(
+          error.what(),
+          HasSubstr("a vocabulary of 5 over 2 ranks has 3 rows a rank, but the "
+                    "weight is Float [5, 4]"));
+    }
+  });
+}
+
+TEST(VocabParallelCrossEntropy, EqualsOneRankOnAnyVocabulary) {
+  for (const Case& c : cases()) {
+    torch::manual_seed(5);
+    const Tensor full = torch::randn({c.vocab_size, kHidden}).to(c.dtype);
+    const Tensor hidden = torch::randn({kNumTokens, kHidden}).to(c.dtype);
+    Tensor targets = torch::randint(c.vocab_size, {kNumTokens}, torch::kLong);
+    targets[3] = -100;
+    const Tensor plain_hidden = leaf(hidden.to(torch::kFloat));
+    const Tensor plain_weight = leaf(full.to(torch::kFloat));
+    const Tensor expected =
+        ops::plain::linear_cross_entropy(plain_hidden, plain_weight, targets);
+    expected.backward(torch::tensor(0.25F));
+    testing::run_ranks(c.tp, [&](const CommunicatorPtr& group) {
+      const std::string what = describe(c, group->rank());
+      const double limit = testing::tolerance(c.dtype);
+      const Tensor x = leaf(my_tokens(hidden, c.tokens, *group));
+      const Tensor weight = leaf(local_rows(full, c.tp, group->rank()));
+      const Tensor loss = vocab_parallel_cross_entropy(
+          {group, c.tokens},
+          x,
+          weight,
+          targets,
+          {.vocab_size = c.vocab_size, .row_chunk = 5});
+      EXPECT_EQ(loss.scalar_type(), torch::kFloat);
+      testing::expect_close(loss, expected.detach(), limit, what);
+      loss.backward(torch::tensor(0.25F));
+      testing::expect_close(
+          x.grad(),
+          my_tokens(plain_hidden.grad(), c.tokens, *group),
+          limit,
+          what + " hidden");
+      const Tensor expected_weight =
+          local_rows(plain_weight.grad(), c.tp, group->rank());
+      EXPECT_LE(
+          (weight.grad().to(torch::kFloat) - expected_weight)
+              .abs()
+              .max()
+              .item<double>(),
+          limit * plain_weight.grad().abs().max().item<double>())
+          << what << " weight";
+    });
+  }
+}
+
+TEST(
+    VocabParallelCrossEntropy,
+    ExchangesTwelveBytesATokenAndOneHiddenGradient) {
+  testing::run_ranks(2, [](const CommunicatorPtr& group) {
+    const Tensor hidden = leaf(torch::ones({8, kHidden}));
+    const Tensor weight = leaf(torch::ones({4, kHidden}));
+    group->clear_records();
+    const Tensor loss = vocab_parallel_cross_entropy(
+        {group},
+        hidden,
+        weight,
+        torch::zeros({8}, torch::kLong),
+        {.vocab_size = 7, .row_chunk = 4});
+    auto records = group->records();
+    ASSERT_EQ(records.size(), 4U);  // two chunks of two
+    EXPECT_EQ(records[0].bytes, 4 * 4);
+    EXPECT_EQ(records[1].bytes, 4 * 8);
+    group->clear_records();
+    loss.backward();
+    records = group->records();
+    ASSERT_EQ(records.size(), 1U);
+    EXPECT_EQ(records[0].op, Collective::kAllReduce);
+    EXPECT_EQ(records[0].bytes, 8 * kHidden * 4);
+  });
+}
+
+TEST(VocabParallelLogits, HaveTheVocabularysColumnsOnEveryRank) {
+  for (int tp : {1, 2, 3}) {
+    torch::manual_seed(6);
+    const Tensor full = torch::randn({7, kHidden});
+    const Tensor hidden = torch::randn({2, kHidden});
+    testing::run_ranks(tp, [&](const CommunicatorPtr& group) {
+      testing::expect_close(
+          vocab_parallel_logits(
+              {group}, hidden, local_rows(full, tp, group->rank()), 7),
+          torch::matmul(hidden, full.t()),
+          1e-6,
+          "logits");
+    });
+  }
+}
+
+}  // namespace
+}  // namespace brigade
