@@ -1,0 +1,24 @@
+#!/bin/bash
+# The form of the sources, before any of them is built:
+#   format     clang-format over all C++ files
+#   includes   which room includes what (ARCHITECTURE.md)
+#   tidy       clang-tidy over what changed
+# Goes on after a failure, so that one run shows everything.
+#   scripts/lint.sh [BUILD_FOLDER]   # a configured one; default build/release
+set -uo pipefail
+cd "$(dirname "$0")/.."
+build=${1:-build/release}
+failed=()
+
+mapfile -d '' files < <(git ls-files -z '*.h' '*.cpp' '*.cu' '*.cuh')
+printf '%s\0' "${files[@]}" |
+  xargs -0 -P2 -n 50 clang-format-14 --dry-run -Werror || failed+=(format)
+echo "format: ${#files[@]} files"
+scripts/check_includes.py || failed+=(includes)
+scripts/clang_tidy.py "$build" || failed+=(tidy)
+
+if [ ${#failed[@]} -gt 0 ]; then
+  echo "lint FAILED: ${failed[*]}"
+  exit 1
+fi
+echo "lint passed"
