@@ -1,0 +1,223 @@
+// The program itself, as its users start it: brigade run and the frame of all
+// commands. The supervisor's own behaviour is tested in tests/launch; here it
+// runs in a process with libtorch's and OpenBLAS's threads.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr const char* kProgram = BRIGADE_BINARY_DIR "/brigade";
+constexpr auto kPatience = std::chrono::seconds(60);
+
+std::string read(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+bool eventually(const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline)
+      return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+bool is_running(pid_t pid) {
+  const std::string stat = read("/proc/" + std::to_string(pid) + "/stat");
+  const size_t name_end = stat.rfind(") ");
+  return name_end != std::string::npos && stat[name_end + 2] != 'Z';
+}
+
+class ProgramTest : public ::testing::Test {
+ protected:
+  ProgramTest() {
+    std::string pattern = fs::temp_directory_path() / "brigade_run_XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+    fs::create_directory(folder_ / "tmp");
+  }
+  ~ProgramTest() override { fs::remove_all(folder_); }
+
+  pid_t start(const std::vector<std::string>& arguments) const {
+    return start_program(kProgram, arguments);
+  }
+
+  pid_t start_program(
+      const std::string& program,
+      const std::vector<std::string>& arguments) const {
+    std::vector<char*> pointers = {const_cast<char*>(program.c_str())};
+    for (const std::string& argument : arguments)
+      pointers.push_back(const_cast<char*>(argument.c_str()));
+    pointers.push_back(nullptr);
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::setenv("T", folder_.c_str(), 1);
+      ::setenv("TMPDIR", (folder_ / "tmp").c_str(), 1);
+      redirect("out", STDOUT_FILENO);
+      redirect("err", STDERR_FILENO);
+      ::execvp(pointers[0], pointers.data());
+      ::_exit(127);
+    }
+    return pid;
+  }
+
+  void redirect(const char* name, int descriptor) const {
+    const int file =
+        ::open((folder_ / name).c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    ::dup2(file, descriptor);
+    ::close(file);
+  }
+
+  static int exit_code(pid_t pid) {
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+
+  std::string out() const { return read(folder_ / "out"); }
+  std::string err() const { return read(folder_ / "err"); }
+
+  fs::path folder_;
+};
+
+TEST_F(ProgramTest, VersionAndHelpGoToStandardOutput) {
+  EXPECT_EQ(exit_code(start({"--version"})), 0);
+  EXPECT_THAT(out(), StartsWith("brigade "));
+  EXPECT_EQ(exit_code(start({"run", "--help"})), 0);
+  EXPECT_THAT(out(), AllOf(HasSubstr("--nproc"), HasSubstr("=1")));
+  EXPECT_EQ(err(), "");
+}
+
+TEST_F(ProgramTest, AWrongCommandLineIsExitCode2AndOneMessage) {
+  struct Case {
+    std::vector<std::string> arguments;
+    const char* expected;
+  };
+  const Case cases[] = {
+      {{}, "see brigade --help"},
+      {{"rnu"}, "unknown command 'rnu'; the nearest is 'run'"},
+      {{"run", "-n", "2"}, "no program is given"},
+      {{"run", "-n", "0", "--", "true"}, "--nproc: Value 0 not in range"},
+      {{"run", "--n", "2"}, "see brigade run --help"},
+      {{"run", "-n", "2", "--", "no_such_program"}, "'no_such_program'"},
+  };
+  for (const Case& test : cases) {
+    fs::remove(folder_ / "err");
+    EXPECT_EQ(exit_code(start(test.arguments)), 2) << test.expected;
+    EXPECT_THAT(err(), AllOf(StartsWith("error: "), HasSubstr(test.expected)));
+  }
+}
+
+TEST_F(ProgramTest, RunGivesTheProgramItsArgumentsAndItsRank) {
+  EXPECT_EQ(
+      exit_code(start(
+          {"run",
+           "-n",
+           "2",
+           "--",
+           "sh",
+           "-c",
+           "echo $RANK of $WORLD_SIZE \"$@\"",
+           "sh",
+           "--flag",
+           "a b"})),
+      0);
+  EXPECT_THAT(
+      out(),
+      AllOf(
+          HasSubstr("[rank 0] 0 of 2 --flag a b\n"),
+          HasSubstr("[rank 1] 1 of 2 --flag a b\n")));
+}
+
+TEST_F(ProgramTest, TheFirstFailureIsPrintedLastAndGivesTheExitCode) {
+  EXPECT_EQ(
+      exit_code(start(
+          {"run",
+           "-n",
+           "2",
+           "--",
+           "sh",
+           "-c",
+           "if [ $RANK = 1 ]; then echo sorry >&2; exit 9; fi; exec sleep "
+           "1000"})),
+      9);
+  EXPECT_EQ(err(), "[rank 1] sorry\nerror: rank 1 exited with code 9\n");
+  EXPECT_TRUE(fs::is_empty(folder_ / "tmp"));
+}
+
+// Signals of a process go to any of its threads that does not block them, and
+// libraries start threads before main().
+TEST_F(ProgramTest, SignalsReachTheRanksAlthoughLibrariesHaveThreads) {
+  const pid_t pid = start(
+      {"run",
+       "-n",
+       "2",
+       "--",
+       "sh",
+       "-c",
+       "trap 'echo one >> $T/usr1' USR1; echo $$ >> $T/pids; "
+       "trap 'exit 0' TERM; while :; do sleep 0.02; done"});
+  const auto count = [&](const char* name) {
+    const std::string text = read(folder_ / name);
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  EXPECT_TRUE(eventually([&] { return count("pids") == 2; }));
+  ::kill(pid, SIGUSR1);
+  EXPECT_TRUE(eventually([&] { return count("usr1") == 2; }));
+  ::kill(pid, SIGTERM);
+  EXPECT_EQ(exit_code(pid), 0);
+}
+
+TEST_F(ProgramTest, KillingTheProgramWith9LeavesNothing) {
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  const pid_t pid = start(
+      {"run",
+       "-n",
+       "2",
+       "--",
+       "sh",
+       "-c",
+       "sleep 1000 & echo $! >> $T/pids; echo $$ >> $T/pids; wait"});
+  std::vector<pid_t> all;
+  EXPECT_TRUE(eventually([&] {
+    all.clear();
+    std::ifstream file(folder_ / "pids");
+    for (pid_t rank = 0; file >> rank;)
+      all.push_back(rank);
+    return all.size() == 4;
+  }));
+  ::kill(pid, SIGKILL);
+  EXPECT_EQ(exit_code(pid), 128 + SIGKILL);
+  for (pid_t rank : all)
+    EXPECT_TRUE(eventually([&] { return !is_running(rank); })) << rank;
+  EXPECT_TRUE(eventually([&] { return fs::is_empty(folder_ / "tmp"); }));
+  while (::waitpid(-1, nullptr, 0) > 0) {
+  }
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+}
+
+}  // namespace
+}  // namespace brigade
