@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "brigade/base/error.h"
 #include "brigade/data/tokenizer_byte_alphabet.h"
 #include "brigade/data/tokenizer_pattern.h"
 #include "brigade/data/tokenizer_utf8.h"
@@ -132,7 +133,8 @@ class ReplaceDecoder : public Decoder {
   void decode(std::vector<std::string>& tokens, RegexScratch& scratch)
       const override {
     for (std::string& token : tokens)
-      token = pattern_.replace(token, content_, scratch);
+      token = pattern_.replace(
+          token, content_, max_grown_bytes(token.size()), scratch);
   }
 
  private:
@@ -173,16 +175,35 @@ class MetaspaceDecoder : public Decoder {
 
 class DecoderSequence : public Decoder {
  public:
-  explicit DecoderSequence(std::vector<std::unique_ptr<Decoder>> parts)
-      : parts_(std::move(parts)) {}
+  DecoderSequence(
+      const JsonNode& node,
+      std::vector<std::unique_ptr<Decoder>> parts)
+      : where_(fmt::format("{}: at {}", node.file(), node.path())),
+        parts_(std::move(parts)) {}
+
   void decode(std::vector<std::string>& tokens, RegexScratch& scratch)
       const override {
-    for (const auto& part : parts_)
+    const size_t max_bytes = max_grown_bytes(total_bytes(tokens));
+    for (const auto& part : parts_) {
       part->decode(tokens, scratch);
+      if (total_bytes(tokens) > max_bytes)
+        throw DataError(fmt::format(
+            "[tokenizer] {}: decoding makes the text longer than {} bytes",
+            where_,
+            max_bytes));
+    }
   }
 
  private:
+  const std::string where_;
   const std::vector<std::unique_ptr<Decoder>> parts_;
+
+  static size_t total_bytes(const std::vector<std::string>& tokens) {
+    size_t total = 0;
+    for (const std::string& token : tokens)
+      total += token.size();
+    return total;
+  }
 };
 
 std::unique_ptr<Decoder> make(const JsonNode& node, int depth) {
@@ -193,7 +214,7 @@ std::unique_ptr<Decoder> make(const JsonNode& node, int depth) {
     std::vector<std::unique_ptr<Decoder>> parts;
     for (size_t i = 0; i < list.size(); ++i)
       parts.push_back(make(list.element(i), depth + 1));
-    return std::make_unique<DecoderSequence>(std::move(parts));
+    return std::make_unique<DecoderSequence>(node, std::move(parts));
   }
   if (type == "ByteLevel")
     return std::make_unique<ByteLevelDecoder>();

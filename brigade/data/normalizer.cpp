@@ -39,7 +39,7 @@ class ReplaceNormalizer : public Normalizer {
   explicit ReplaceNormalizer(const JsonNode& node)
       : pattern_(node.at("pattern")), content_(node.at("content").string()) {}
   void normalize(NormalizedText& text, RegexScratch& scratch) const override {
-    text.text = pattern_.replace(text.text, content_, scratch);
+    text.text = pattern_.replace(text.text, content_, text.max_bytes, scratch);
   }
 
  private:

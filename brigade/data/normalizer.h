@@ -16,6 +16,8 @@ struct NormalizedText {
   // Whether its first character stands for the first one of the whole input:
   // Metaspace's prepend_scheme "first" asks.
   bool at_start = false;
+  // Normalizers that would make it longer fail.
+  size_t max_bytes = std::string::npos;
 };
 
 class Normalizer {

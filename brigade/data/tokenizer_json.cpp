@@ -8,6 +8,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/base/file.h"
+#include "brigade/data/tokenizer_pattern.h"
 #include "brigade/data/tokenizer_utf8.h"
 
 namespace brigade {
@@ -25,6 +26,10 @@ nlohmann::json parse_json(std::string_view text, const std::string& name) {
         name,
         error.what(),
         error.byte));
+  } catch (const nlohmann::json::exception& error) {
+    // A number beyond the range of double.
+    throw DataError(
+        fmt::format("[tokenizer] {}: not JSON: {}", name, error.what()));
   }
 }
 
@@ -179,7 +184,9 @@ void HuggingFaceTokenizer::read_added_token(const JsonNode& node) {
     id_node.fail(fmt::format(
         "id {} also belongs to \"{}\"", token.id, other->second.token.content));
 
-  NormalizedText normalized{.text = token.content};
+  NormalizedText normalized{
+      .text = token.content,
+      .max_bytes = max_grown_bytes(token.content.size())};
   if (token.normalized && normalizer_) {
     Lease lease(*this);
     normalizer_->normalize(normalized, (*lease).regex);
@@ -269,7 +276,8 @@ void HuggingFaceTokenizer::encode_raw(
     bool at_start,
     Scratch& scratch,
     std::vector<int32_t>& ids) const {
-  NormalizedText normalized{.at_start = at_start};
+  NormalizedText normalized{
+      .at_start = at_start, .max_bytes = max_grown_bytes(text.size())};
   if (normalizer_) {
     normalized.text = text;
     normalizer_->normalize(normalized, scratch.regex);

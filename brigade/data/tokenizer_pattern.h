@@ -5,14 +5,22 @@
 #include <string>
 #include <string_view>
 
+#include "brigade/base/error.h"
 #include "brigade/data/tokenizer_json_node.h"
 #include "brigade/data/tokenizer_regex.h"
 
 namespace brigade {
 
+// What a text of so many bytes may grow to on its way: far beyond what any real
+// tokenizer does.
+constexpr size_t max_grown_bytes(size_t size_bytes) {
+  return 64 * size_bytes + (size_t{1} << 20);
+}
+
 class Pattern {
  public:
-  explicit Pattern(const JsonNode& node) {
+  explicit Pattern(const JsonNode& node)
+      : file_(node.file()), path_(node.path()) {
     node.require_object();
     if (const auto text = node.find("String")) {
       literal_ = text->string();
@@ -40,10 +48,13 @@ class Pattern {
     }
   }
 
-  // `text` with every match replaced by `content`.
+  // `text` with every match replaced by `content`. Throws DataError when that
+  // is longer than `max_bytes`: a few replacements in a row can make a text of
+  // any size.
   std::string replace(
       std::string_view text,
       std::string_view content,
+      size_t max_bytes,
       RegexScratch& scratch) const {
     std::string out;
     out.reserve(text.size() + text.size() / 4);
@@ -51,6 +62,13 @@ class Pattern {
     for_each(text, scratch, [&](size_t begin, size_t end) {
       out.append(text, end_of_last, begin - end_of_last);
       out.append(content);
+      if (out.size() > max_bytes)
+        throw DataError(fmt::format(
+            "[tokenizer] {}: at {}: replacing makes the text longer than {} "
+            "bytes",
+            file_,
+            path_,
+            max_bytes));
       end_of_last = end;
     });
     out.append(text, end_of_last);
@@ -58,6 +76,8 @@ class Pattern {
   }
 
  private:
+  std::string file_;
+  std::string path_;
   std::string literal_;
   std::optional<Regex> regex_;
 };

@@ -14,8 +14,9 @@
 namespace brigade {
 namespace {
 
-// Bounds one match of a pattern that backtracks without end to a second or so.
-constexpr uint32_t kMatchLimit = 50'000'000;
+// Bounds one match of a pattern that backtracks without end to a fraction of a
+// second.
+constexpr uint32_t kMatchLimit = 10'000'000;
 constexpr size_t kJitStackBytes = size_t{64} << 20;  // reserved, not touched
 
 // PCRE2 10.42 still counts U+180E as \s, and leaves marks and connectors out

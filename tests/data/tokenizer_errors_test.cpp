@@ -213,6 +213,7 @@ TEST(TokenizerErrors, TextThatIsNotJsonIsNamedWithItsByte) {
   EXPECT_NE(error_of(text.substr(0, 40)).find("(byte 41)"), std::string::npos)
       << error_of(text.substr(0, 40));
   EXPECT_NE(error_of("").find("not JSON"), std::string::npos);
+  EXPECT_NE(error_of("[1e999]").find("not JSON"), std::string::npos);
   EXPECT_NE(error_of("{\"a\": \"\xFF\"}").find("not JSON"), std::string::npos);
 }
 
