@@ -1,0 +1,331 @@
+// Ring attention against attention over the whole sequence on one rank.
+#include "brigade/context_parallel/ring_attention.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "brigade/base/error.h"
+#include "brigade/ops/plain.h"
+#include "brigade/topology/sequence_partition.h"
+#include "tests/support/compare.h"
+#include "tests/support/ranks_as_threads.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+using torch::Tensor;
+
+constexpr int64_t kBatch = 2;
+
+struct Case {
+  int ring = 1;
+  int64_t tokens = 12;  // T
+  int64_t heads = 4;
+  int64_t kv_heads = 2;
+  int64_t head_dim = 6;
+  torch::ScalarType dtype = torch::kFloat;
+  bool causal = true;
+  std::optional<int64_t> window;
+  bool documents = false;
+  bool rotary = false;
+};
+
+std::string describe(const Case& c) {
+  return fmt::format(
+      "ring {} T {} heads {}/{} {} window {}{}{}{}",
+      c.ring,
+      c.tokens,
+      c.heads,
+      c.kv_heads,
+      c10::toString(c.dtype),
+      c.window.value_or(0),
+      c.causal ? "" : " not causal",
+      c.documents ? " documents" : "",
+      c.rotary ? " rotary" : "");
+}
+
+// The sequence on one rank, in float32 by the plain twin.
+struct Whole {
+  Tensor q, k, v, dout;    // inputs, in the case's dtype
+  Tensor out, dq, dk, dv;  // expected, float32
+  Tensor document_starts;  // [B, T] or undefined
+};
+
+ops::RotaryTable table(const std::vector<int64_t>& positions, int64_t dim) {
+  return ops::make_rotary_table(
+      torch::tensor(positions, torch::kLong), dim, 100.0);
+}
+
+Whole make_whole(const Case& c) {
+  torch::manual_seed(11);
+  const auto random = [&](int64_t heads) {
+    return torch::randn({kBatch, c.tokens, heads, c.head_dim}).to(c.dtype);
+  };
+  Whole whole{
+      random(c.heads), random(c.kv_heads), random(c.kv_heads), random(c.heads)};
+  ops::AttentionOptions options;
+  options.causal = c.causal;
+  options.sliding_window = c.window;
+  if (c.documents) {
+    // Documents of 5 tokens, in the second sequence of 3.
+    const Tensor place = torch::arange(c.tokens, torch::kLong);
+    whole.document_starts =
+        torch::stack({place - place % 5, place - place % 3});
+    options.document_starts = whole.document_starts;
+  }
+  if (c.rotary)
+    options.query_rotary = table(token_positions(c.tokens, 1, 0), c.head_dim);
+  const auto leaf = [](const Tensor& x) {
+    return x.to(torch::kFloat).clone().set_requires_grad(true);
+  };
+  const Tensor q = leaf(whole.q);
+  const Tensor k = leaf(whole.k);
+  const Tensor v = leaf(whole.v);
+  const Tensor out = ops::plain::attention(q, k, v, options).out;
+  out.backward(whole.dout.to(torch::kFloat));
+  whole.out = out.detach();
+  whole.dq = q.grad();
+  whole.dk = k.grad();
+  whole.dv = v.grad();
+  return whole;
+}
+
+struct Ran {
+  Tensor out, dq, dk, dv;
+};
+
+Ran run(
+    const CommunicatorPtr& ring,
+    const Case& c,
+    const Whole& whole,
+    RingAttentionOptions options = {}) {
+  const auto positions = token_positions(c.tokens, ring->size(), ring->rank());
+  const Tensor index = torch::tensor(positions, torch::kLong);
+  const auto local = [&](const Tensor& x) { return x.index_select(1, index); };
+  const auto leaf = [&](const Tensor& x) {
+    return local(x).set_requires_grad(true);
+  };
+  options.attention.causal = c.causal;
+  options.attention.sliding_window = c.window;
+  if (c.documents)
+    options.attention.document_starts = local(whole.document_starts);
+  if (c.rotary)
+    options.attention.query_rotary = table(positions, c.head_dim);
+  const Tensor q = leaf(whole.q);
+  const Tensor k = leaf(whole.k);
+  const Tensor v = leaf(whole.v);
+  const Tensor out = ring_attention(ring, q, k, v, options);
+  out.backward(local(whole.dout));
+  return {out.detach(), q.grad(), k.grad(), v.grad()};
+}
+
+void check_case(const Case& c) {
+  const Whole whole = make_whole(c);
+  const double limit = testing::tolerance(c.dtype);
+  testing::run_ranks(c.ring, [&](const CommunicatorPtr& ring) {
+    const Tensor index = torch::tensor(
+        token_positions(c.tokens, ring->size(), ring->rank()), torch::kLong);
+    const auto local = [&](const Tensor& x) {
+      return x.index_select(1, index);
+    };
+    const Ran ran = run(ring, c, whole);
+    const std::string what =
+        fmt::format("{} rank {} ", describe(c), ring->rank());
+    EXPECT_EQ(ran.out.scalar_type(), c.dtype) << what;
+    testing::expect_close(ran.out, local(whole.out), limit, what + "out");
+    testing::expect_close(ran.dq, local(whole.dq), limit, what + "dq");
+    testing::expect_close(ran.dk, local(whole.dk), limit, what + "dk");
+    testing::expect_close(ran.dv, local(whole.dv), limit, what + "dv");
+  });
+}
+
+TEST(RingAttention, EqualsOneRankForAnyRingAndChunk) {
+  for (int ring : {1, 2, 3, 4}) {
+    for (int64_t chunk : {1, 3, 5})
+      check_case({.ring = ring, .tokens = 2 * ring * chunk});
+  }
+}
+
+TEST(RingAttention, EqualsOneRankInBfloat16) {
+  for (int ring : {1, 2, 3, 4})
+    check_case({.ring = ring, .tokens = 14L * ring, .dtype = torch::kBFloat16});
+}
+
+TEST(RingAttention, ServesEveryRatioOfQueryToKvHeads) {
+  for (int64_t kv_heads : {1, 2, 3, 6})
+    check_case({.ring = 3, .tokens = 18, .heads = 6, .kv_heads = kv_heads});
+}
+
+TEST(RingAttention, SeesAWindowAcrossRanks) {
+  for (int64_t window : {2, 5, 11, 100}) {
+    for (int ring : {2, 3, 4})
+      check_case({.ring = ring, .tokens = 24, .window = window});
+  }
+}
+
+TEST(RingAttention, ReturnsTheValueOfATokenThatSeesOnlyItself) {
+  const Case c{.ring = 3, .tokens = 18, .heads = 2, .window = 1};
+  const Whole whole = make_whole(c);
+  testing::run_ranks(3, [&](const CommunicatorPtr& ring) {
+    const Tensor index =
+        torch::tensor(token_positions(18, 3, ring->rank()), torch::kLong);
+    const Ran ran = run(ring, c, whole);
+    EXPECT_TRUE(torch::equal(ran.out, whole.v.index_select(1, index)));
+    EXPECT_TRUE(torch::equal(ran.dv, whole.dout.index_select(1, index)));
+    EXPECT_LE(ran.dq.abs().max().item<double>(), 1e-5);
+  });
+}
+
+TEST(RingAttention, StopsAtDocumentsThatSpanRanks) {
+  for (int ring : {2, 3, 4}) {
+    check_case({.ring = ring, .tokens = 24, .documents = true});
+    check_case({.ring = ring, .tokens = 24, .window = 4, .documents = true});
+  }
+}
+
+TEST(RingAttention, RotatesByPositionsInTheWholeSequence) {
+  for (int ring : {1, 2, 3})
+    check_case({.ring = ring, .tokens = 12, .rotary = true});
+}
+
+TEST(RingAttention, ServesBidirectionalModels) {
+  check_case({.ring = 3, .tokens = 18, .causal = false});
+}
+
+TEST(RingAttention, OfOneRankIsAttentionBitForBit) {
+  for (auto dtype : {torch::kFloat, torch::kBFloat16}) {
+    const Case c{.tokens = 7, .dtype = dtype};
+    const Whole whole = make_whole(c);
+    testing::run_ranks(1, [&](const CommunicatorPtr& ring) {
+      EXPECT_TRUE(torch::equal(
+          run(ring, c, whole).out,
+          ops::attention(whole.q, whole.k, whole.v).out));
+      EXPECT_EQ(ring->launches(), 0);
+    });
+  }
+}
+
+TEST(RingAttention, WorksWithoutAutograd) {
+  const Case c{.ring = 2};
+  const Whole whole = make_whole(c);
+  testing::run_ranks(2, [&](const CommunicatorPtr& ring) {
+    const Tensor index =
+        torch::tensor(token_positions(12, 2, ring->rank()), torch::kLong);
+    const torch::NoGradGuard no_grad;
+    const Tensor out = ring_attention(
+        ring,
+        whole.q.index_select(1, index),
+        whole.k.index_select(1, index),
+        whole.v.index_select(1, index));
+    testing::expect_close(out, whole.out.index_select(1, index), 1e-5, "out");
+  });
+}
+
+TEST(RingAttention, SendsKvHeadsUnexpandedAndGradientsInFloat32) {
+  const Case c{
+      .ring = 3,
+      .tokens = 18,
+      .heads = 6,
+      .kv_heads = 2,
+      .dtype = torch::kBFloat16};
+  const Whole whole = make_whole(c);
+  const int64_t block_numel = 2 * kBatch * (18 / 3) * 2 * c.head_dim;
+  testing::run_ranks(3, [&](const CommunicatorPtr& ring) {
+    run(ring, c, whole);
+    int64_t forward_and_backward = 0;
+    int64_t gradients = 0;
+    for (const CollectiveRecord& record : ring->records()) {
+      if (record.op != Collective::kSend)
+        continue;
+      EXPECT_EQ(record.peer, (ring->rank() + 1) % 3);
+      EXPECT_EQ(record.numel, block_numel);
+      if (record.dtype == torch::kBFloat16)
+        ++forward_and_backward;
+      else if (record.dtype == torch::kFloat)
+        ++gradients;
+    }
+    EXPECT_EQ(forward_and_backward, 2 + 2);
+    EXPECT_EQ(gradients, 2);
+    EXPECT_EQ(ring->records().size(), 2U * 6U);
+  });
+}
+
+// The number of messages launched when the compute of each step ends: that of
+// the next block's exchange is among them, so it ran under the compute.
+TEST(RingAttention, LaunchesTheNextExchangeBeforeItComputes) {
+  const Case c{.ring = 3, .tokens = 18};
+  const Whole whole = make_whole(c);
+  testing::run_ranks(3, [&](const CommunicatorPtr& ring) {
+    std::vector<int64_t> launched;
+    RingAttentionOptions options;
+    options.on_step_computed = [&](int) {
+      launched.push_back(static_cast<int64_t>(ring->records().size()));
+    };
+    run(ring, c, whole, options);
+    // Forward: a send and a receive before each step but the last. Backward:
+    // the same; from step 1 on the gradients of the step before are on their
+    // way too.
+    EXPECT_THAT(
+        launched, ElementsAreArray(std::vector<int64_t>{2, 4, 4, 6, 8, 10}));
+  });
+}
+
+// Rows that no key of a block can see must not turn the merge into NaN, and a
+// gradient must not travel through -infinity.
+TEST(RingAttention, StaysFiniteWhereDocumentsHideWholeBlocks) {
+  Case c{.ring = 4, .tokens = 24, .documents = true};
+  const Whole whole = make_whole(c);
+  testing::run_ranks(4, [&](const CommunicatorPtr& ring) {
+    const Ran ran = run(ring, c, whole);
+    for (const Tensor& x : {ran.out, ran.dq, ran.dk, ran.dv})
+      EXPECT_TRUE(torch::isfinite(x).all().item<bool>());
+  });
+}
+
+TEST(RingAttention, AccumulatesOverTwoBackwards) {
+  const Case c{.ring = 2, .tokens = 12};
+  const Whole whole = make_whole(c);
+  testing::run_ranks(2, [&](const CommunicatorPtr& ring) {
+    const Tensor index =
+        torch::tensor(token_positions(12, 2, ring->rank()), torch::kLong);
+    const auto local = [&](const Tensor& x) {
+      return x.index_select(1, index);
+    };
+    const Tensor k = local(whole.k).set_requires_grad(true);
+    for (int i = 0; i < 2; ++i)
+      ring_attention(ring, local(whole.q), k, local(whole.v))
+          .backward(local(whole.dout));
+    testing::expect_close(k.grad(), 2 * local(whole.dk), 1e-5, "dk");
+  });
+}
+
+TEST(RingAttention, RefusesTokensThatCannotBeTwoChunks) {
+  testing::run_ranks(2, [](const CommunicatorPtr& ring) {
+    const Tensor x = torch::zeros({1, 5, 2, 4});
+    try {
+      ring_attention(ring, x, x, x);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_THAT(
+          error.what(),
+          HasSubstr("5 tokens a rank cannot be cut into two equal chunks; the "
+                    "sequence must be a multiple of 4"));
+    }
+  });
+}
+
+TEST(RingAttention, RefusesPositionsOfTheCaller) {
+  testing::run_ranks(2, [](const CommunicatorPtr& ring) {
+    const Tensor x = torch::zeros({1, 4, 2, 4});
+    RingAttentionOptions options;
+    options.attention.query_positions = {{0, 4}};
+    EXPECT_THROW(ring_attention(ring, x, x, x, options), Error);
+  });
+}
+
+}  // namespace
+}  // namespace brigade
