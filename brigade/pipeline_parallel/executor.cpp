@@ -70,8 +70,13 @@ torch::Tensor PipelineExecutor::run(double loss_gradient) {
     one->reset();
   for (const Action& action :
        schedule_.per_rank[static_cast<size_t>(pp_->rank())]) {
+    if (!is_computation(action.kind)) {
+      carry_out(action, loss_gradient);
+      continue;
+    }
+    wait_due_sends();
     carry_out(action, loss_gradient);
-    transfers_.release_sent();
+    transfers_.computation_done();
   }
   transfers_.wait_sends();
   BRIGADE_ASSERT(made_.empty(), "{} tensors were not taken", made_.size());
@@ -195,6 +200,14 @@ PipelineStage& PipelineExecutor::stage(int stage) const {
 void PipelineExecutor::observe(const Action& action, int64_t start_ns) const {
   if (callbacks_.observe)
     callbacks_.observe(action, start_ns, steady_now_ns());
+}
+
+void PipelineExecutor::wait_due_sends() {
+  while (const std::optional<Action> send = transfers_.due_send()) {
+    const int64_t start_ns = steady_now_ns();
+    transfers_.wait_oldest_send();
+    observe(*send, start_ns);
+  }
 }
 
 void PipelineExecutor::note_live() {

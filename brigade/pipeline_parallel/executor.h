@@ -2,8 +2,9 @@
 // action, with no decision of its own.
 //
 // A step ends without a barrier: a rank that is done with its row goes on to
-// the optimizer. Sends are waited for at the end of the step only, receives
-// when their tensor is needed.
+// the optimizer. Receives are waited for when their tensor is needed, sends a
+// few computations later or at the end of the step, which lets their tensors
+// go.
 //
 // Life: made on every rank of the pipeline with the same schedule; run() is
 // called on all of them, once a step, on one thread each.
@@ -37,9 +38,9 @@ enum class GradientState {
 struct ExecutorCallbacks {
   // Given by the trainer. Called once a step for every stage of this rank.
   std::function<void(int stage, GradientState)> reduce_gradients;
-  // Called after each computation (start to end of it) and each receive
-  // (start to end of the wait: exposed communication). Steady-clock
-  // nanoseconds. May be empty.
+  // Called after each computation (start to end of it) and for each receive and
+  // each send that was waited for (start to end of the wait: exposed
+  // communication). Steady-clock nanoseconds. May be empty.
   std::function<void(const Action&, int64_t start_ns, int64_t end_ns)> observe;
 };
 
@@ -87,6 +88,7 @@ class PipelineExecutor {
   torch::Tensor take_made(ActionKind send, int stage, int micro_batch);
   PipelineStage& stage(int stage) const;
   void observe(const Action& action, int64_t start_ns) const;
+  void wait_due_sends();
   void note_live();
 
   Schedule schedule_;

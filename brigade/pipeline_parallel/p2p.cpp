@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
 
@@ -74,9 +72,8 @@ void StageTransfers::post_send(const Action& send, torch::Tensor tensor) {
     sending_.push_back(
         {send,
          pp_->send(
-             tensor.contiguous(),
-             peer_of(shape_of_pipeline_, send),
-             tag(send))});
+             tensor.contiguous(), peer_of(shape_of_pipeline_, send), tag(send)),
+         0});
   });
 }
 
@@ -107,22 +104,26 @@ torch::Tensor StageTransfers::wait_recv(const Action& recv) {
   return tensor;
 }
 
-void StageTransfers::release_sent() {
-  // wait() of a completed send returns at once, and reports what went wrong.
-  const auto ended = [&](Sending& one) {
-    if (!one.work->is_completed())
-      return false;
-    named(one.action, [&] { one.work->wait(); });
-    return true;
-  };
-  sending_.erase(
-      std::remove_if(sending_.begin(), sending_.end(), ended), sending_.end());
+std::optional<Action> StageTransfers::due_send() const {
+  if (sending_.empty() || sending_.front().computations_since < kSendSlack)
+    return std::nullopt;
+  return sending_.front().action;
+}
+
+void StageTransfers::wait_oldest_send() {
+  const Sending oldest = std::move(sending_.front());
+  sending_.pop_front();
+  named(oldest.action, [&] { oldest.work->wait(); });
+}
+
+void StageTransfers::computation_done() {
+  for (Sending& one : sending_)
+    ++one.computations_since;
 }
 
 void StageTransfers::wait_sends() {
-  for (Sending& one : sending_)
-    named(one.action, [&] { one.work->wait(); });
-  sending_.clear();
+  while (!sending_.empty())
+    wait_oldest_send();
 }
 
 }  // namespace brigade

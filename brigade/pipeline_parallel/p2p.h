@@ -19,6 +19,7 @@
 
 #include <deque>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -48,8 +49,12 @@ class StageTransfers {
   // The tensor of a posted receive.
   torch::Tensor wait_recv(const Action& recv);
 
-  // Lets go of the tensors whose send has ended.
-  void release_sent();
+  // The oldest send that must end before the next computation (kSendSlack), if
+  // there is one; then wait_oldest_send() waits for it and lets its tensor go.
+  std::optional<Action> due_send() const;
+  void wait_oldest_send();
+  // To be called after each computation: sends grow older.
+  void computation_done();
   // Blocks until every send has ended.
   void wait_sends();
 
@@ -61,7 +66,8 @@ class StageTransfers {
  private:
   struct Sending {
     Action action;
-    WorkPtr work;
+    WorkPtr work;  // holds the tensor
+    int computations_since = 0;
   };
   struct Receiving {
     torch::Tensor tensor;

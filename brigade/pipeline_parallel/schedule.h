@@ -7,7 +7,9 @@
 // How the actions of a finished table are meant:
 //   * computation runs on the rank, one after the other, and waits for the
 //     receive of its input;
-//   * a send or receive is posted: the rank goes on at once;
+//   * a send or receive is posted: the rank goes on at once, but does not start
+//     the third computation behind a send before that send has ended
+//     (kSendSlack), so that few sent tensors are alive;
 //   * transfers between two ranks take place in the order in which each of the
 //     two posts them, whatever the direction. That is NCCL's rule (one queue
 //     for a pair of ranks); Gloo, which matches by tag, asks for less.
@@ -21,6 +23,9 @@
 #include "brigade/pipeline_parallel/action.h"
 
 namespace brigade {
+
+// Computations that a rank may run between posting a send and waiting for it.
+inline constexpr int kSendSlack = 2;
 
 // What a step consists of.
 enum class Passes {

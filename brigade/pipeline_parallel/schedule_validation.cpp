@@ -155,11 +155,14 @@ void check_reductions(const Schedule& schedule, Problems& problems) {
 }
 
 // Runs the ranks against each other: posting never blocks, computation waits
-// for its input, and a pair of ranks transfers in the order of posting.
+// for its input and for old sends, and a pair of ranks transfers in the order
+// of posting.
 class Rehearsal {
  public:
   Rehearsal(const Schedule& schedule, Problems& problems)
-      : schedule_(schedule), problems_(problems) {}
+      : schedule_(schedule),
+        problems_(problems),
+        sends_(schedule.per_rank.size()) {}
 
   void run() {
     std::vector<size_t> next(schedule_.per_rank.size(), 0);
@@ -214,8 +217,10 @@ class Rehearsal {
     }
     if (action.kind == ActionKind::kReduceGradients)
       return true;
-    if (!inputs_exist(action))
+    if (!inputs_exist(action) || !old_sends_ended(rank))
       return false;
+    for (Sent& sent : sends_[static_cast<size_t>(rank)])
+      ++sent.computations_since;
     done_.insert(item(action.kind, action.stage, action.micro_batch));
     return true;
   }
@@ -236,6 +241,16 @@ class Rehearsal {
     return is_local(stage, stage + 1)
                ? gradient_exists(stage + 1, micro_batch)
                : exists(ActionKind::kRecvGradient, stage, micro_batch);
+  }
+
+  bool old_sends_ended(int rank) {
+    std::deque<Sent>& sends = sends_[static_cast<size_t>(rank)];
+    while (!sends.empty() && sends.front().computations_since >= kSendSlack) {
+      if (done_.count(sends.front().received) == 0)
+        return false;
+      sends.pop_front();
+    }
+    return true;
   }
 
   bool is_local(int stage, int other) const {
@@ -268,6 +283,14 @@ class Rehearsal {
           describe(action) + " is posted before its tensor exists");
       return;
     }
+    if (is_send(action.kind))
+      sends_[static_cast<size_t>(rank)].push_back(
+          {item(
+               is_activation(action.kind) ? ActionKind::kRecvActivation
+                                          : ActionKind::kRecvGradient,
+               other_stage,
+               micro_batch),
+           0});
     const int peer = schedule_.rank_of(other_stage);
     std::deque<Action>& mine = posted_[{rank, peer}];
     std::deque<Action>& theirs = posted_[{peer, rank}];
@@ -308,8 +331,14 @@ class Rehearsal {
     }
   }
 
+  struct Sent {
+    Item received;  // exists once the send has ended
+    int computations_since = 0;
+  };
+
   const Schedule& schedule_;
   Problems& problems_;
+  std::vector<std::deque<Sent>> sends_;  // of each rank, oldest first
   std::set<Item> done_;
   std::set<Item> posted_once_;
   // Unanswered posts of the first rank towards the second, in order.

@@ -263,6 +263,41 @@ TEST(ScheduleValidation, FindsAReceiveBehindAnUnansweredOne) {
   EXPECT_THAT(validate(schedule), Contains(HasSubstr("where rank")));
 }
 
+TEST(ScheduleValidation, FindsARankThatWouldWaitForItsOwnOldSend) {
+  // Stage 1 posts no receive before rank 0 is through with three forwards, for
+  // the third of which it waits until its first send has ended.
+  Schedule schedule{
+      .name = "late receives",
+      .ranks = 2,
+      .virtual_stages = 1,
+      .micro_batches = 3,
+      .passes = Passes::kForwardOnly,
+      .per_rank = {
+          {{kF, 0, 0},
+           {ActionKind::kSendActivation, 0, 0},
+           {kF, 0, 1},
+           {ActionKind::kSendActivation, 0, 1},
+           {kF, 0, 2},
+           {ActionKind::kSendActivation, 0, 2}},
+          {{ActionKind::kRecvActivation, 1, 0},
+           {kF, 1, 0},
+           {ActionKind::kRecvActivation, 1, 1},
+           {kF, 1, 1},
+           {ActionKind::kRecvActivation, 1, 2},
+           {kF, 1, 2}}}};
+  EXPECT_THAT(validate(schedule), IsEmpty());
+  // Without the receive of micro-batch 0, rank 0 stops before its third
+  // computation behind that send.
+  schedule.micro_batches = 4;
+  schedule.per_rank[0].push_back({kF, 0, 3});
+  schedule.per_rank[0].push_back({ActionKind::kSendActivation, 0, 3});
+  schedule.per_rank[1] = {{kF, 1, 0}, {kF, 1, 1}, {kF, 1, 2}, {kF, 1, 3}};
+  EXPECT_THAT(
+      validate(schedule),
+      Contains("rank 0 waits for ever before forward of micro-batch 3 on stage "
+               "0"));
+}
+
 TEST(ScheduleValidation, FindsAMissingAndAMisplacedReduction) {
   Schedule schedule = good();
   auto& actions = schedule.per_rank[0];
