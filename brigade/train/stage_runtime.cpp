@@ -179,11 +179,13 @@ void StageRuntime::finish_gradients(const ProcessMesh& mesh) {
   }
 }
 
+bool StageRuntime::is_tied_copy(const std::string& name) const {
+  return is_tied_copy_ && name == kEmbeddingName;
+}
+
 bool StageRuntime::counts_in_norm(int param) const {
   const auto i = static_cast<size_t>(param);
-  if (is_tied_copy_ && sync_->params()[i].name == kEmbeddingName)
-    return false;
-  return shards_[i].is_first_replica;
+  return shards_[i].is_first_replica && !is_tied_copy(sync_->params()[i].name);
 }
 
 double StageRuntime::sum_of_squares() const {

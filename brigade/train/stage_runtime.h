@@ -63,6 +63,9 @@ class StageRuntime {
   // In the order of the sync's parameters. Views: valid until the next step.
   std::vector<ParamState> states() const;
   int64_t numel() const;
+  // Whether `name` is the last stage's copy of a tied embedding, which belongs
+  // to the first stage.
+  bool is_tied_copy(const std::string& name) const;
 
  private:
   void make_optimizer();

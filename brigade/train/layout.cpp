@@ -1,0 +1,97 @@
+#include "brigade/train/layout.h"
+
+#include <fmt/format.h>
+
+#include "brigade/base/error.h"
+#include "brigade/model/param_names.h"
+#include "brigade/pipeline_parallel/schedules/make_schedule.h"
+#include "brigade/topology/layer_partition.h"
+
+namespace brigade {
+namespace {
+
+PipelineSize pipeline_size(const TrainConfig& config) {
+  return {
+      config.distributed.pp_size,
+      config.distributed.pp_virtual_stages,
+      static_cast<int>(config.training.gradient_accumulation_steps)};
+}
+
+}  // namespace
+
+const LlamaConfig& model_of(const TrainConfig& config) {
+  if (!config.model.llama) {
+    throw ConfigError(fmt::format(
+        "/model/name: '{}' is neither a folder with a config.json nor a model "
+        "in the local Hugging Face cache",
+        config.model.name));
+  }
+  return *config.model.llama;
+}
+
+std::vector<ModelPart> stage_parts(const TrainConfig& config) {
+  const LlamaConfig& llama = model_of(config);
+  const LayerCosts costs = estimate_layer_costs(
+      {static_cast<int>(llama.num_hidden_layers),
+       llama.hidden_size,
+       llama.intermediate_size,
+       llama.num_attention_heads * llama.head_dim,
+       llama.num_key_value_heads * llama.head_dim,
+       llama.vocab_size,
+       config.training.seq_length});
+  std::vector<std::string> problems;
+  const auto ranges = partition_layers(
+      costs,
+      {config.distributed.pp_size,
+       config.distributed.pp_virtual_stages,
+       config.distributed.pp_layers},
+      problems);
+  if (!problems.empty())
+    throw ConfigError(problems);
+  std::vector<ModelPart> parts;
+  for (size_t i = 0; i < ranges.size(); ++i)
+    parts.push_back({ranges[i], i == 0, i + 1 == ranges.size()});
+  return parts;
+}
+
+Schedule training_schedule(const TrainConfig& config) {
+  return make_schedule(
+      parse_schedule_kind(config.distributed.pp_engine).value(),
+      pipeline_size(config));
+}
+
+Schedule evaluation_schedule(const TrainConfig& config) {
+  return make_evaluation_schedule(pipeline_size(config));
+}
+
+std::vector<std::string> stage_parameters(
+    const LlamaConfig& llama,
+    const ModelPart& part) {
+  std::vector<std::string> names;
+  for (const ParamInfo& info : list_parameters(llama)) {
+    bool is_here = false;
+    switch (info.kind) {
+      case ParamKind::kEmbedding:
+        is_here = part.is_first || (part.is_last && llama.tie_word_embeddings);
+        break;
+      case ParamKind::kFinalNorm:
+      case ParamKind::kHead:
+        is_here = part.is_last;
+        break;
+      default:
+        is_here =
+            info.layer >= part.layers.begin && info.layer < part.layers.end;
+    }
+    if (is_here)
+      names.push_back(info.name);
+  }
+  return names;
+}
+
+int64_t tokens_per_step(const TrainConfig& config) {
+  return config.distributed.dp_size * config.training.micro_batch_size *
+         config.training.gradient_accumulation_steps *
+         config.training.seq_length;
+}
+
+}  // namespace brigade

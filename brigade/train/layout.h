@@ -1,0 +1,32 @@
+// How a model is cut over the ranks of a run. No processes are needed:
+// --dry-run and the trainer share it.
+#pragma once
+
+#include <vector>
+
+#include "brigade/model/llama.h"
+#include "brigade/pipeline_parallel/schedule.h"
+#include "brigade/train/train_config.h"
+
+namespace brigade {
+
+// The model that the config describes. Throws ConfigError when model.name is an
+// id whose files are not on this machine.
+const LlamaConfig& model_of(const TrainConfig& config);
+
+// One part a pipeline stage: pp * pp_virtual_stages of them. Throws ConfigError
+// with what partition_layers() finds.
+std::vector<ModelPart> stage_parts(const TrainConfig& config);
+
+Schedule training_schedule(const TrainConfig& config);
+Schedule evaluation_schedule(const TrainConfig& config);
+
+// The names of the parameters that a stage holds, in registration order.
+std::vector<std::string> stage_parameters(
+    const LlamaConfig& llama,
+    const ModelPart& part);
+
+// Tokens of one optimizer step over all ranks.
+int64_t tokens_per_step(const TrainConfig& config);
+
+}  // namespace brigade

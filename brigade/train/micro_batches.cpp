@@ -1,0 +1,64 @@
+#include "brigade/train/micro_batches.h"
+
+#include <utility>
+
+#include "brigade/topology/sequence_partition.h"
+
+namespace brigade {
+namespace {
+
+LoaderOptions loader_options(const TrainConfig& config, int dp_rank) {
+  LoaderOptions options;
+  options.layout = {
+      config.training.micro_batch_size,
+      config.training.gradient_accumulation_steps,
+      config.distributed.dp_size,
+      dp_rank};
+  options.reset_attention = config.dataset.reset_attention;
+  return options;
+}
+
+torch::Tensor
+as_tensor(const std::vector<int64_t>& values, int64_t rows, int64_t columns) {
+  return torch::from_blob(
+             const_cast<int64_t*>(values.data()), {rows, columns}, torch::kLong)
+      .clone();
+}
+
+}  // namespace
+
+MicroBatches::MicroBatches(
+    std::shared_ptr<const SampleSource> source,
+    const TrainConfig& config,
+    const Coordinate& coordinate)
+    : loader_(std::move(source), loader_options(config, coordinate.dp)),
+      count_(config.training.gradient_accumulation_steps),
+      is_cut_(config.distributed.cp_size > 1) {
+  const auto positions = token_positions(
+      config.training.seq_length, config.distributed.cp_size, coordinate.cp);
+  positions_ = torch::tensor(positions, torch::kLong);
+}
+
+void MicroBatches::load_step() {
+  batches_.clear();
+  for (int64_t i = 0; i < count_; ++i)
+    batches_.push_back(to_tensors(loader_.next()));
+}
+
+MicroBatch MicroBatches::to_tensors(const Batch& batch) const {
+  const auto local = [&](const std::vector<int64_t>& values) {
+    auto whole = as_tensor(values, batch.rows, batch.seq_length);
+    return is_cut_ ? whole.index_select(1, positions_) : whole;
+  };
+  MicroBatch result;
+  result.ids = local(batch.inputs);
+  result.targets = local(batch.targets);
+  if (!batch.position_ids.empty()) {
+    // A token's place in the sequence minus its place in its document.
+    result.document_starts =
+        (positions_.unsqueeze(0) - local(batch.position_ids)).contiguous();
+  }
+  return result;
+}
+
+}  // namespace brigade

@@ -1,0 +1,39 @@
+// From the loader's batches to the tensors that a rank's stages read.
+#pragma once
+
+#include <vector>
+
+#include "brigade/data/loader.h"
+#include "brigade/model/model_context.h"
+#include "brigade/train/train_config.h"
+
+namespace brigade {
+
+class MicroBatches {
+ public:
+  MicroBatches(
+      std::shared_ptr<const SampleSource> source,
+      const TrainConfig& config,
+      const Coordinate& coordinate);
+
+  // Takes the next step's micro-batches from the loader.
+  void load_step();
+  void seek(int64_t step) { loader_.seek(static_cast<uint64_t>(step)); }
+
+  const MicroBatch& operator[](int micro_batch) const {
+    return batches_[static_cast<size_t>(micro_batch)];
+  }
+  // int64 [T / cp]: the place in the sequence of each local token.
+  const torch::Tensor& positions() const { return positions_; }
+
+ private:
+  MicroBatch to_tensors(const Batch& batch) const;
+
+  Loader loader_;
+  int64_t count_;  // micro-batches a step
+  torch::Tensor positions_;
+  bool is_cut_;  // over cp
+  std::vector<MicroBatch> batches_;
+};
+
+}  // namespace brigade

@@ -1,0 +1,84 @@
+#include "brigade/train/peak_rate.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "brigade/base/clock.h"
+#include "brigade/base/error.h"
+#include "brigade/base/file.h"
+#include "brigade/ops/linear.h"
+
+namespace brigade {
+namespace {
+
+double measure(torch::ScalarType dtype) {
+  const torch::NoGradGuard no_grad;
+  constexpr int64_t kSize = 1024;
+  constexpr int kRuns = 12;
+  const auto a = torch::ones({kSize, kSize}, dtype);
+  const auto b = torch::ones({kSize, kSize}, dtype);
+  double best = 0;
+  for (int run = 0; run < kRuns; ++run) {
+    const int64_t begin = steady_now_ns();
+    const auto c = ops::linear(a, b);
+    const double seconds = static_cast<double>(steady_now_ns() - begin) / 1e9;
+    best = std::max(best, 2.0 * kSize * kSize * kSize / seconds);
+  }
+  return best;
+}
+
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("model name", 0) == 0)
+      return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+double peak_flops(torch::ScalarType dtype, const std::filesystem::path& cache) {
+  const std::string key = fmt::format(
+      "{}, {} threads, {}",
+      processor_name(),
+      at::get_num_threads(),
+      c10::toString(dtype));
+  if (cache.empty())
+    return measure(dtype);
+  const auto path = cache / "peak_rate.json";
+  nlohmann::json known = nlohmann::json::object();
+  if (std::filesystem::exists(path)) {
+    known = nlohmann::json::parse(read_text_file(path), nullptr, false);
+    if (known.is_object() && known.contains(key) && known[key].is_number())
+      return known[key].get<double>();
+    if (!known.is_object())
+      known = nlohmann::json::object();
+  }
+  const double rate = measure(dtype);
+  known[key] = rate;
+  try {
+    std::filesystem::create_directories(cache);
+    write_text_file(path, known.dump(2));
+  } catch (const std::exception&) {
+    // A cache that cannot be written costs the next run a fraction of a second.
+  }
+  return rate;
+}
+
+double flops_per_token(
+    double parameters,
+    int64_t num_layers,
+    int64_t hidden_size,
+    int64_t seq_length) {
+  return 6 * parameters + 12.0 * static_cast<double>(num_layers) *
+                              static_cast<double>(hidden_size) *
+                              static_cast<double>(seq_length);
+}
+
+}  // namespace brigade

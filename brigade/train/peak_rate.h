@@ -1,0 +1,25 @@
+// The rate of a matrix product on this machine: what MFU is a part of.
+#pragma once
+
+#include <torch/types.h>
+
+#include <filesystem>
+
+namespace brigade {
+
+// FLOP/s of one rank's threads on a square product of `dtype`, the best of
+// several. Measured once a machine, thread count and dtype: kept in
+// cache_dir/peak_rate.json (an empty path keeps nothing, an unreadable file is
+// measured anew). All local ranks call it at once, so that each measures the
+// share of the machine that it will have.
+double peak_flops(torch::ScalarType dtype, const std::filesystem::path& cache);
+
+// Floating-point operations of training on one token, forward and backward, as
+// picotron counts them: 6 N + 12 layers * hidden * seq.
+double flops_per_token(
+    double parameters,
+    int64_t num_layers,
+    int64_t hidden_size,
+    int64_t seq_length);
+
+}  // namespace brigade

@@ -1,0 +1,28 @@
+// The folder of a run: metrics.jsonl, config.json, checkpoints.
+#pragma once
+
+#include <filesystem>
+
+#include "brigade/train/train_config.h"
+
+namespace brigade {
+
+struct RunFolder {
+  std::filesystem::path path;
+  std::filesystem::path metrics() const { return path / "metrics.jsonl"; }
+  std::filesystem::path config() const { return path / "config.json"; }
+};
+
+// Throws ConfigError when the folder holds a run that would be overwritten, or
+// StorageError when it cannot be written to. Changes nothing.
+void check_run_folder(const TrainConfig& config);
+
+// Makes the folder and writes config.json. With run.overwrite an earlier run's
+// metrics and checkpoints are removed first; a run that continues a checkpoint
+// in its own folder goes on writing there.
+RunFolder open_run_folder(const TrainConfig& config);
+
+// Where checkpoints go: checkpoint.save_dir, or RUN/checkpoints.
+std::filesystem::path checkpoint_folder(const TrainConfig& config);
+
+}  // namespace brigade

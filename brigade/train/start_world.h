@@ -1,0 +1,23 @@
+// From the launch environment to a mesh of ranks that agree on the run.
+#pragma once
+
+#include <memory>
+
+#include "brigade/comm/process_mesh.h"
+#include "brigade/launch/environment.h"
+#include "brigade/train/train_config.h"
+
+namespace brigade {
+
+// The store that the environment names.
+StorePtr open_store(
+    const LaunchEnvironment& environment,
+    std::chrono::milliseconds timeout);
+
+// Collective over all ranks. Throws ConfigError on every rank when their
+// configs differ (compared by hash).
+std::unique_ptr<ProcessMesh> start_world(
+    const TrainConfig& config,
+    const LaunchEnvironment& environment);
+
+}  // namespace brigade
