@@ -90,14 +90,14 @@ TokenDataset TokenDataset::open(
   const std::string extension = path.extension().string();
   if (extension == ".npy") {
     File tokens = map_file(path);
-    TokenLayout layout = parse_npy(named(tokens));
+    TokenFileLayout layout = parse_npy(named(tokens));
     return {"NumPy", std::move(tokens), nullptr, layout, options};
   }
   if (extension == ".ds") {
     File tokens = map_file(path);
     const fs::path index_path = with_suffix(path, ".index");
     File index = fs::exists(index_path) ? map_file(index_path) : nullptr;
-    TokenLayout layout = parse_nanotron(
+    TokenFileLayout layout = parse_nanotron(
         named(tokens),
         index ? std::optional(named(index)) : std::nullopt,
         nanotron_metadata_type(with_suffix(path, ".metadata")),
@@ -127,13 +127,13 @@ TokenDataset TokenDataset::open(
           tokens_path.string(),
           index_path.filename().string()));
     }
-    TokenLayout layout = parse_llm_c(named(tokens));
+    TokenFileLayout layout = parse_llm_c(named(tokens));
     return {"llm.c", std::move(tokens), nullptr, layout, options};
   }
   if (const auto info = read_dataset_info(prefix); info && options.vocab_size)
     require_vocabulary(*info, *options.vocab_size, prefix);
   File index = map_file(index_path);
-  TokenLayout layout = parse_megatron(named(index), named(tokens));
+  TokenFileLayout layout = parse_megatron(named(index), named(tokens));
   return {"Megatron", std::move(tokens), std::move(index), layout, options};
 }
 

@@ -56,7 +56,7 @@ class TokenDataset {
       const char* format,
       std::shared_ptr<const MappedFile> tokens,
       std::shared_ptr<const MappedFile> index,
-      TokenLayout layout,
+      TokenFileLayout layout,
       const TokenDatasetOptions& options)
       : format_(format),
         tokens_(std::move(tokens)),
@@ -67,7 +67,7 @@ class TokenDataset {
   const char* format_;
   std::shared_ptr<const MappedFile> tokens_;
   std::shared_ptr<const MappedFile> index_;  // null without one
-  TokenLayout layout_;
+  TokenFileLayout layout_;
   TokenDatasetOptions options_;
 };
 

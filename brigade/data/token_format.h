@@ -70,7 +70,7 @@ class DocumentIndex {
 
 // The layout of one dataset's tokens: num_tokens of `type`, back to back from
 // byte first_byte of the token file.
-struct TokenLayout {
+struct TokenFileLayout {
   TokenType type;
   uint64_t first_byte;
   uint64_t num_tokens;
@@ -84,20 +84,20 @@ struct NamedBytes {
 };
 
 // Sequences must lie back to back in the .bin, as Megatron's writer lays them.
-TokenLayout parse_megatron(const NamedBytes& index, const NamedBytes& tokens);
+TokenFileLayout parse_megatron(const NamedBytes& index, const NamedBytes& tokens);
 
 // `type` is the width if the user or .ds.metadata says so; otherwise it
 // follows from the index, or, without one, from the vocabulary as nanotron
 // has it (uint16 up to 65,536).
-TokenLayout parse_nanotron(
+TokenFileLayout parse_nanotron(
     const NamedBytes& tokens,
     const std::optional<NamedBytes>& index,
     std::optional<TokenType> type,
     std::optional<int64_t> vocab_size);
 
 bool has_llm_c_magic(std::span<const std::byte> tokens);
-TokenLayout parse_llm_c(const NamedBytes& tokens);
+TokenFileLayout parse_llm_c(const NamedBytes& tokens);
 
-TokenLayout parse_npy(const NamedBytes& tokens);
+TokenFileLayout parse_npy(const NamedBytes& tokens);
 
 }  // namespace brigade

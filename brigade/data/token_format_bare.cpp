@@ -66,7 +66,7 @@ constexpr int32_t kLlmcMagicU32 = 20240801;  // Llama 3's tokens, version 7
 
 }  // namespace
 
-TokenLayout parse_nanotron(
+TokenFileLayout parse_nanotron(
     const NamedBytes& tokens,
     const std::optional<NamedBytes>& index,
     std::optional<TokenType> type,
@@ -108,7 +108,7 @@ bool has_llm_c_magic(std::span<const std::byte> tokens) {
   return magic == kLlmcMagicU16 || magic == kLlmcMagicU32;
 }
 
-TokenLayout parse_llm_c(const NamedBytes& tokens) {
+TokenFileLayout parse_llm_c(const NamedBytes& tokens) {
   ByteReader reader(tokens.name, tokens.bytes);
   const auto header = reader.take(kLlmcHeaderBytes, "llm.c's header");
   const auto magic = load_at<int32_t>(header, 0);

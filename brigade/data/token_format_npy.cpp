@@ -174,7 +174,7 @@ token_type_of(const ByteReader& reader, uint64_t at, const std::string& descr) {
 
 }  // namespace
 
-TokenLayout parse_npy(const NamedBytes& tokens) {
+TokenFileLayout parse_npy(const NamedBytes& tokens) {
   ByteReader reader(tokens.name, tokens.bytes);
   const auto magic = reader.take(kMagic.size(), "NumPy's magic");
   if (std::memcmp(magic.data(), kMagic.data(), kMagic.size()) != 0)
