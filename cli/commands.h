@@ -13,6 +13,7 @@ struct Exit {
   int code = 0;
 };
 
+void add_export(CLI::App& app);
 void add_run(CLI::App& app);
 
 }  // namespace brigade::cli

@@ -1,0 +1,215 @@
+#include "brigade/checkpoint/hugging_face_export.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <array>
+#include <system_error>
+
+#include "brigade/base/error.h"
+#include "brigade/base/file.h"
+#include "brigade/checkpoint/safetensors_writer.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr std::array kTokenizerFiles = {
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja"};
+
+torch::Dtype torch_dtype(SafetensorsDtype dtype) {
+  switch (dtype) {
+    case SafetensorsDtype::kF32:
+      return torch::kFloat32;
+    case SafetensorsDtype::kBF16:
+      return torch::kBFloat16;
+    case SafetensorsDtype::kF16:
+      return torch::kFloat16;
+    default:
+      throw ConfigError(fmt::format(
+          "[export] weights of {} cannot be exported", name_of(dtype)));
+  }
+}
+
+using Shard = std::vector<TensorSpec>;
+
+// In the model's order, each shard as full as it can be.
+std::vector<Shard> plan_shards(const HuggingFaceExport& request) {
+  std::vector<Shard> shards(1);
+  uint64_t shard_bytes = 0;
+  for (const ExpectedTensor& tensor : request.tensors) {
+    TensorSpec spec{
+        tensor.name, request.dtype, {tensor.shape.begin(), tensor.shape.end()}};
+    const uint64_t bytes = size_bytes(spec);
+    if (!shards.back().empty() &&
+        shard_bytes + bytes > request.max_shard_bytes) {
+      shards.emplace_back();
+      shard_bytes = 0;
+    }
+    shards.back().push_back(std::move(spec));
+    shard_bytes += bytes;
+  }
+  return shards;
+}
+
+std::string shard_name(size_t index, size_t count) {
+  return count == 1 ? kSafetensorsFile
+                    : fmt::format(
+                          "model-{:05}-of-{:05}.safetensors", index + 1, count);
+}
+
+// The tensor, contiguous, if it is what `spec` promised to the header.
+torch::Tensor read_checked(
+    const HuggingFaceExport& request,
+    const TensorSpec& spec) {
+  const torch::Tensor tensor = request.read(spec.name).contiguous();
+  const std::vector<int64_t> shape(spec.shape.begin(), spec.shape.end());
+  if (tensor.sizes().vec() != shape ||
+      tensor.scalar_type() != torch_dtype(spec.dtype)) {
+    throw DataError(fmt::format(
+        "[export] '{}' is {} [{}] in the checkpoint, but the model's is {} "
+        "[{}]",
+        spec.name,
+        c10::toString(tensor.scalar_type()),
+        fmt::join(tensor.sizes(), ", "),
+        name_of(spec.dtype),
+        fmt::join(spec.shape, ", ")));
+  }
+  return tensor;
+}
+
+void write_weights(const HuggingFaceExport& request, const fs::path& folder) {
+  const std::vector<Shard> shards = plan_shards(request);
+  json weight_map = json::object();
+  uint64_t total_bytes = 0;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string name = shard_name(i, shards.size());
+    SafetensorsWriter writer(folder / name, shards[i]);
+    for (const TensorSpec& spec : writer.order()) {
+      const torch::Tensor tensor = read_checked(request, spec);
+      writer.write_next(
+          {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()});
+      weight_map[spec.name] = name;
+      total_bytes += tensor.nbytes();
+    }
+    writer.commit();
+  }
+  if (shards.size() > 1) {
+    const json index = {
+        {"metadata", {{"total_size", total_bytes}}},
+        {"weight_map", weight_map}};
+    write_text_file(folder / kSafetensorsIndex, index.dump(2) + "\n");
+  }
+}
+
+// What generate() of transformers needs to know when to stop.
+json generation_config(const json& config) {
+  json generation = {{"_from_model_config", true}};
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    if (config.contains(key) && !config[key].is_null())
+      generation[key] = config[key];
+  }
+  return generation;
+}
+
+// A folder beside `out` that is gone unless it was renamed to it.
+class FolderUnderConstruction {
+ public:
+  explicit FolderUnderConstruction(fs::path out)
+      : out_(std::move(out)),
+        path_(fmt::format("{}.tmp-{}", out_.string(), ::getpid())) {
+    check([&](std::error_code& error) {
+      fs::remove_all(path_, error);
+      fs::create_directories(path_, error);
+    });
+  }
+  ~FolderUnderConstruction() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  FolderUnderConstruction(const FolderUnderConstruction&) = delete;
+  FolderUnderConstruction& operator=(const FolderUnderConstruction&) = delete;
+
+  const fs::path& path() const { return path_; }
+
+  void copy(const FileToCopy& file) {
+    check([&](std::error_code& error) {
+      fs::copy_file(file.source, path_ / file.name, error);
+    });
+  }
+
+  void commit() {
+    sync_directory(path_);
+    // Over an empty folder, which the start made sure of.
+    check([&](std::error_code& error) { fs::rename(path_, out_, error); });
+    sync_directory(out_.parent_path());
+  }
+
+ private:
+  fs::path out_;
+  fs::path path_;
+
+  template <typename Work>
+  void check(const Work& work) const {
+    std::error_code error;
+    work(error);
+    if (error) {
+      throw StorageError(fmt::format(
+          "[export] cannot write '{}': {}", out_.string(), error.message()));
+    }
+  }
+};
+
+}  // namespace
+
+void export_hugging_face(const HuggingFaceExport& request) {
+  // "folder/" has no name of its own to put ".tmp" after.
+  const fs::path out =
+      request.out.has_filename() ? request.out : request.out.parent_path();
+  std::error_code ignored;
+  if (fs::exists(out) && !fs::is_empty(out, ignored)) {
+    throw ConfigError(fmt::format(
+        "[export] --out '{}' holds something already; give another folder",
+        out.string()));
+  }
+  FolderUnderConstruction folder(out);
+  write_text_file(folder.path() / "config.json", request.config.dump(2) + "\n");
+  write_text_file(
+      folder.path() / "generation_config.json",
+      generation_config(request.config).dump(2) + "\n");
+  for (const FileToCopy& file : request.tokenizer_files)
+    folder.copy(file);
+  write_weights(request, folder.path());
+  folder.commit();
+}
+
+std::vector<FileToCopy> find_tokenizer_files(const fs::path& path) {
+  std::vector<FileToCopy> files;
+  const std::string extension = path.extension().string();
+  if (fs::is_regular_file(path) &&
+      (extension == ".json" || extension == ".model"))
+    files.push_back({path, "tokenizer" + extension});
+  for (const char* name : kTokenizerFiles) {
+    if (fs::is_regular_file(path / name))
+      files.push_back({path / name, name});
+  }
+  if (files.empty()) {
+    throw DataError(fmt::format(
+        "[export] the tokenizer '{}' is neither a .json or .model file nor a "
+        "folder with one",
+        path.string()));
+  }
+  return files;
+}
+
+}  // namespace brigade

@@ -1,0 +1,49 @@
+// Writing a model as the folder that transformers, vLLM and llama.cpp load:
+// config.json, generation_config.json, tokenizer files and safetensors.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "brigade/checkpoint/hugging_face.h"
+#include "brigade/checkpoint/safetensors_dtype.h"
+
+namespace brigade {
+
+struct FileToCopy {
+  std::filesystem::path source;
+  std::string name;  // in the folder
+};
+
+struct HuggingFaceExport {
+  std::filesystem::path out;            // must not exist, or be an empty folder
+  nlohmann::json config;                // config.json, to_hugging_face_json()
+  std::vector<ExpectedTensor> tensors;  // the whole model
+  SafetensorsDtype dtype = SafetensorsDtype::kF32;  // of all of them
+  // The whole tensor of that name, in `dtype`, on the CPU. Called once for
+  // each, so that one at a time is in memory.
+  std::function<torch::Tensor(const std::string& name)> read;
+  std::vector<FileToCopy> tokenizer_files;
+  // Above this, the weights are written as several files and an index, as
+  // save_pretrained() does.
+  uint64_t max_shard_bytes = 5'000'000'000;
+};
+
+// Writes beside `out` and renames at the end: `out` is whole or absent. Throws
+// ConfigError when `out` holds something, DataError naming a tensor that is not
+// of its shape and dtype, StorageError when the disk refuses.
+void export_hugging_face(const HuggingFaceExport& request);
+
+// The files of a tokenizer under the names by which transformers knows them:
+// those of a folder that are there; a single file by its kind, FILE.json as
+// tokenizer.json and FILE.model as tokenizer.model. Throws DataError when there
+// is nothing of the kind.
+std::vector<FileToCopy> find_tokenizer_files(const std::filesystem::path& path);
+
+}  // namespace brigade
