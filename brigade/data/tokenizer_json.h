@@ -41,7 +41,6 @@ class HuggingFaceTokenizer : public Tokenizer {
       std::string_view text,
       const std::string& name,
       const SpecialNames& names = {});
-  ~HuggingFaceTokenizer() override;
 
   std::vector<int32_t> encode(
       std::string_view text,
@@ -58,7 +57,10 @@ class HuggingFaceTokenizer : public Tokenizer {
 
  private:
   // Buffers of one thread; kept between calls, as many as ever ran at once.
-  struct Scratch;
+  struct Scratch {
+    RegexScratch regex;
+    BpeScratch bpe;
+  };
   class Lease;
   struct Added {
     AddedToken token;
@@ -85,7 +87,7 @@ class HuggingFaceTokenizer : public Tokenizer {
 
   void read(const JsonNode& root);
   void read_added_tokens(const JsonNode& list);
-  void read_added_token(const JsonNode& node);
+  void read_added_token(const JsonNode& node, RegexScratch& scratch);
   void check_template(const JsonNode& node) const;
   void find_bos_and_eos(const SpecialNames& names);
   void encode_raw(
