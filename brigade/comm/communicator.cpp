@@ -8,6 +8,16 @@
 #include "brigade/base/clock.h"
 
 namespace brigade {
+namespace {
+
+// The same memory without autograd's node. A Work's tensors are released by a
+// thread of the backend; a node among them that holds the communicator would
+// make that thread destroy, and join, itself.
+torch::Tensor outside_graph(const torch::Tensor& tensor) {
+  return tensor.detach();
+}
+
+}  // namespace
 
 const char* to_string(Collective op) {
   switch (op) {
@@ -111,7 +121,7 @@ WorkPtr Communicator::launched(
 WorkPtr Communicator::all_reduce(torch::Tensor tensor, ReduceOp op) {
   const auto record = begin(Collective::kAllReduce, tensor, -1);
   return launched(
-      record, [&] { return do_all_reduce(std::move(tensor), op, record); });
+      record, [&] { return do_all_reduce(outside_graph(tensor), op, record); });
 }
 
 WorkPtr Communicator::reduce_scatter(
@@ -126,7 +136,8 @@ WorkPtr Communicator::reduce_scatter(
       size_);
   const auto record = begin(Collective::kReduceScatter, input, -1);
   return launched(record, [&] {
-    return do_reduce_scatter(std::move(output), std::move(input), record);
+    return do_reduce_scatter(
+        outside_graph(output), outside_graph(input), record);
   });
 }
 
@@ -140,14 +151,15 @@ WorkPtr Communicator::all_gather(torch::Tensor output, torch::Tensor input) {
       size_);
   const auto record = begin(Collective::kAllGather, output, -1);
   return launched(record, [&] {
-    return do_all_gather(std::move(output), std::move(input), record);
+    return do_all_gather(outside_graph(output), outside_graph(input), record);
   });
 }
 
 WorkPtr Communicator::broadcast(torch::Tensor tensor, int root) {
   const auto record = begin(Collective::kBroadcast, tensor, root);
-  return launched(
-      record, [&] { return do_broadcast(std::move(tensor), root, record); });
+  return launched(record, [&] {
+    return do_broadcast(outside_graph(tensor), root, record);
+  });
 }
 
 WorkPtr Communicator::all_to_all(torch::Tensor output, torch::Tensor input) {
@@ -160,21 +172,22 @@ WorkPtr Communicator::all_to_all(torch::Tensor output, torch::Tensor input) {
       size_);
   const auto record = begin(Collective::kAllToAll, input, -1);
   return launched(record, [&] {
-    return do_all_to_all(std::move(output), std::move(input), record);
+    return do_all_to_all(outside_graph(output), outside_graph(input), record);
   });
 }
 
 WorkPtr Communicator::send(torch::Tensor tensor, int destination, int tag) {
   const auto record = begin(Collective::kSend, tensor, destination);
   return launched(record, [&] {
-    return do_send(std::move(tensor), destination, tag, record);
+    return do_send(outside_graph(tensor), destination, tag, record);
   });
 }
 
 WorkPtr Communicator::recv(torch::Tensor tensor, int source, int tag) {
   const auto record = begin(Collective::kRecv, tensor, source);
-  return launched(
-      record, [&] { return do_recv(std::move(tensor), source, tag, record); });
+  return launched(record, [&] {
+    return do_recv(outside_graph(tensor), source, tag, record);
+  });
 }
 
 void Communicator::barrier() {

@@ -22,11 +22,8 @@ struct InputRegion::State {
   Tensor result;
   WorkPtr work;  // null: idle
 
-  void launch(const Tensor& given) {
+  void launch(const Tensor& gradient) {
     BRIGADE_ASSERT(!work, "an input region's collective was started twice");
-    // Outside any graph: a Work's tensors are released by a thread of the
-    // communicator, which must not release the communicator with them.
-    const Tensor gradient = given.detach();
     input_grad = gradient;
     if (parallel.tokens == TokenLayout::kReplicated) {
       result = gradient;
@@ -59,8 +56,7 @@ struct Enter : torch::autograd::Function<Enter> {
     std::vector<int64_t> shape = x.sizes().vec();
     shape.at(0) *= state->parallel.size();
     Tensor gathered = torch::empty(shape, x.options());
-    state->parallel.group->all_gather(gathered, x.detach().contiguous())
-        ->wait();
+    state->parallel.group->all_gather(gathered, x.contiguous())->wait();
     return gathered;
   }
 
@@ -72,8 +68,7 @@ struct Enter : torch::autograd::Function<Enter> {
       return {Tensor(), Tensor()};
     // Others may hold a gradient that nobody started: reduce a copy.
     if (!state.work)
-      state.launch(
-          gradients[0].detach().clone(torch::MemoryFormat::Contiguous));
+      state.launch(gradients[0].clone(torch::MemoryFormat::Contiguous));
     else
       BRIGADE_ASSERT(
           gradients[0].data_ptr() == state.input_grad.data_ptr(),

@@ -29,20 +29,13 @@ void check_divides(const Tensor& x, int64_t dim, const Communicator& group) {
       group.name());
 }
 
-// What a collective is given. A Work's tensors are released by a thread of the
-// communicator; with x's graph among them, which holds the communicator, that
-// thread could destroy its own.
-Tensor outside_graph(const Tensor& x) {
-  return x.detach().contiguous();
-}
-
 Tensor same(const Tensor& x, Communicator&) {
   return x;
 }
 
 // A tensor of its own: x may be an incoming gradient that others read.
 Tensor own(const Tensor& x) {
-  return x.detach().clone(torch::MemoryFormat::Contiguous);
+  return x.clone(torch::MemoryFormat::Contiguous);
 }
 
 Tensor all_reduced(const Tensor& x, Communicator& group) {
@@ -65,14 +58,14 @@ Tensor my_rows(const Tensor& x, Communicator& group) {
 
 Tensor all_rows(const Tensor& x, Communicator& group) {
   Tensor gathered = with_rows(x, x.size(0) * group.size());
-  group.all_gather(gathered, outside_graph(x))->wait();
+  group.all_gather(gathered, x.contiguous())->wait();
   return gathered;
 }
 
 Tensor my_summed_rows(const Tensor& x, Communicator& group) {
   check_divides(x, 0, group);
   Tensor sum = with_rows(x, x.size(0) / group.size());
-  group.reduce_scatter(sum, outside_graph(x))->wait();
+  group.reduce_scatter(sum, x.contiguous())->wait();
   return sum;
 }
 
@@ -86,7 +79,7 @@ Tensor all_columns(const Tensor& x, Communicator& group) {
   std::vector<int64_t> shape = x.sizes().vec();
   shape.insert(shape.begin(), group.size());
   const Tensor gathered = torch::empty(shape, x.options());
-  group.all_gather(gathered, outside_graph(x))->wait();
+  group.all_gather(gathered, x.contiguous())->wait();
   // [R, .., n] -> [.., R, n] -> [.., R * n]
   return gathered.movedim(0, -2).flatten(-2);
 }
@@ -123,7 +116,7 @@ struct Region : torch::autograd::Function<Region> {
 struct ReduceInPlace : torch::autograd::Function<ReduceInPlace> {
   static Tensor
   forward(AutogradContext* context, Tensor x, const CommunicatorPtr& group) {
-    group->all_reduce(x.detach())->wait();
+    group->all_reduce(x)->wait();
     // The backend wrote through a pointer that autograd knows nothing of.
     x.unsafeGetTensorImpl()->bump_version();
     context->mark_dirty({x});

@@ -54,7 +54,7 @@ void sum_over_replicas(
   const torch::NoGradGuard no_grad;
   std::vector<Tensor> flat;
   for (const Tensor& gradient : gradients)
-    flat.push_back(gradient.detach().view({-1}));
+    flat.push_back(gradient.view({-1}));
   Tensor packed = torch::cat(flat);
   if (ranks == group.size())
     group.all_reduce(packed)->wait();

@@ -2,9 +2,11 @@
 
 #include <ATen/Parallel.h>
 
+#include <barrier>
 #include <cstdio>
 #include <exception>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "brigade/comm/c10d_communicator.h"
@@ -58,6 +60,8 @@ void run_ranks(
     int size,
     const std::function<void(CommunicatorPtr world)>& body,
     RanksOptions options) {
+  // A rank that leaves before the others have connected would fail them.
+  std::barrier connected(size);
   run_ranks_with_store(size, [&](int rank, const StorePtr& store) {
     CommunicatorOptions communicator{
         .name = "world",
@@ -68,7 +72,15 @@ void run_ranks(
       body(make_self_communicator(communicator));
       return;
     }
-    body(make_gloo_communicator(store, rank, size, communicator));
+    CommunicatorPtr world;
+    try {
+      world = make_gloo_communicator(store, rank, size, communicator);
+    } catch (...) {
+      connected.arrive_and_drop();
+      throw;
+    }
+    connected.arrive_and_wait();
+    body(std::move(world));
   });
 }
 
