@@ -66,8 +66,9 @@ void save_checkpoint(
 // A checkpoint on disk. Validates the manifest and every file's header.
 class Checkpoint {
  public:
-  // `path`: DIR, or a folder of which the entry with the highest number is
-  // one. Throws DataError naming what is wrong or missing.
+  // `path`: DIR; a folder of numbered ones, of which the highest counts; or a
+  // run folder, which holds such a folder "checkpoints". Throws DataError
+  // naming what is wrong or missing.
   explicit Checkpoint(const std::filesystem::path& path);
 
   const std::filesystem::path& directory() const { return directory_; }

@@ -28,6 +28,8 @@ std::optional<int64_t> as_number(const std::string& name) {
 fs::path find_directory(const fs::path& path) {
   if (fs::exists(path / kManifestFile))
     return path;
+  if (fs::is_directory(path / "checkpoints"))
+    return find_directory(path / "checkpoints");  // a run folder
   int64_t latest = -1;
   fs::path result;
   std::error_code ignored;

@@ -9,13 +9,13 @@
 
 #include "brigade/base/clock.h"
 #include "brigade/base/error.h"
-#include "brigade/data/training_data.h"
 #include "brigade/model/llama_config.h"
 #include "brigade/optim/lr_schedule.h"
 #include "brigade/pipeline_parallel/executor.h"
 #include "brigade/train/layout.h"
 #include "brigade/train/metrics.h"
 #include "brigade/train/micro_batches.h"
+#include "brigade/train/open_data.h"
 #include "brigade/train/peak_rate.h"
 #include "brigade/train/run_checkpoint.h"
 #include "brigade/train/run_folder.h"
@@ -39,21 +39,6 @@ LrScheduleOptions lr_options(const TrainingConfig& training) {
   options.decay_steps = training.decay_steps;
   options.total_steps = training.total_train_steps;
   return options;
-}
-
-TrainingData open_data(const TrainConfig& config) {
-  TrainingDataOptions options;
-  if (config.dataset.mixture.empty())
-    options.parts.push_back({config.dataset.name, 1});
-  for (const MixturePart& part : config.dataset.mixture)
-    options.parts.push_back({part.name, part.weight});
-  options.seq_length = config.training.seq_length;
-  options.vocab_size = model_of(config).vocab_size;
-  options.seed = static_cast<uint64_t>(config.training.seed);
-  options.shuffle = config.dataset.shuffle;
-  if (config.training.eval_every > 0)
-    options.held_out_fraction = config.dataset.eval_fraction;
-  return open_training_data(options);
 }
 
 class Trainer {
@@ -107,7 +92,7 @@ Trainer::Trainer(
     const TrainingOptions& options)
     : config_(config), options_(options) {
   // What can fail without peers fails before there are any.
-  data_ = open_data(config_);
+  data_ = open_training_data_of(config_);
   if (environment.rank == 0)
     check_run_folder(config_);
   mesh_ = start_world(config_, environment);

@@ -1,0 +1,137 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "brigade/data/training_data.h"
+#include "brigade/data_parallel/bucket_plan.h"
+#include "brigade/model/param_names.h"
+#include "brigade/tensor_parallel/shard.h"
+#include "brigade/train/layout.h"
+#include "brigade/train/open_data.h"
+#include "brigade/train/run_folder.h"
+#include "brigade/train/trainer.h"
+
+namespace brigade {
+namespace {
+
+// The parameters of one stage as tp rank 0 holds them.
+std::vector<BucketParam> stage_bucket_params(
+    const TrainConfig& config,
+    const ModelPart& part) {
+  const LlamaConfig& llama = model_of(config);
+  std::map<std::string, ParamInfo> infos;
+  for (ParamInfo& info : list_parameters(llama))
+    infos.emplace(info.name, info);
+  const TokenLayout tokens = config.distributed.sequence_parallel
+                                 ? TokenLayout::kSharded
+                                 : TokenLayout::kReplicated;
+  std::vector<BucketParam> params;
+  for (const std::string& name : stage_parameters(llama, part)) {
+    const ParamShard shard = shard_parameter(
+        name,
+        infos.at(name).shape,
+        {llama.num_attention_heads,
+         llama.num_key_value_heads,
+         llama.head_dim,
+         llama.intermediate_size,
+         llama.vocab_size},
+        config.distributed.tp_size,
+        /*tp_rank=*/0,
+        tokens);
+    int64_t numel = 1;
+    for (const int64_t size : shard.shape)
+      numel *= size;
+    params.push_back(
+        {.name = name, .numel = numel, .dtype = to_string(config.model.dtype)});
+  }
+  return params;
+}
+
+// Weight, main_grad, moments and, for bf16, the master weight.
+int64_t bytes_per_parameter(ModelDtype dtype) {
+  return dtype == ModelDtype::kBfloat16 ? 2 + 4 + 8 + 4 : 4 + 4 + 8;
+}
+
+}  // namespace
+
+std::string describe_dry_run(const TrainConfig& config) {
+  const LlamaConfig& llama = model_of(config);
+  const ParallelDims dims = config.parallel_dims();
+  const TrainingData data = open_training_data_of(config);
+  check_run_folder(config);
+
+  std::string text = fmt::format(
+      "layout      {}\n{}\n"
+      "model       {} layers, hidden {}, {} heads, {} kv heads, vocabulary {}, "
+      "{} parameters\n"
+      "step        {} sequences of {} tokens: {} tokens ({} x {} x {})\n"
+      "data        {} tokens, {} windows to train on, {} held out; {} steps "
+      "are "
+      "{:.2f} epochs\n"
+      "run folder  {}\n"
+      "checkpoints {}\n",
+      dims.product(),
+      dims.table(),
+      llama.num_hidden_layers,
+      llama.hidden_size,
+      llama.num_attention_heads,
+      llama.num_key_value_heads,
+      llama.vocab_size,
+      parameter_count(llama),
+      tokens_per_step(config) / config.training.seq_length,
+      config.training.seq_length,
+      tokens_per_step(config),
+      config.distributed.dp_size,
+      config.training.micro_batch_size,
+      config.training.gradient_accumulation_steps,
+      data.num_tokens,
+      data.training_windows,
+      data.held_out_windows,
+      config.training.total_train_steps,
+      static_cast<double>(
+          config.training.total_train_steps * tokens_per_step(config) /
+          config.training.seq_length) /
+          static_cast<double>(std::max<uint64_t>(1, data.training_windows)),
+      config.logging.run_dir,
+      checkpoint_folder(config).string());
+
+  const std::vector<ModelPart> parts = stage_parts(config);
+  for (size_t stage = 0; stage < parts.size(); ++stage) {
+    const ModelPart& part = parts[stage];
+    const auto params = stage_bucket_params(config, part);
+    int64_t numel = 0;
+    for (const BucketParam& param : params)
+      numel += param.numel;
+    text += fmt::format(
+        "\nstage {} on pp rank {}: layers [{}, {}){}{}; {} parameters a rank, "
+        "{:.1f} MiB of weights, gradients and optimizer state\n",
+        stage,
+        stage % static_cast<size_t>(dims.pp),
+        part.layers.begin,
+        part.layers.end,
+        part.is_first ? ", embedding" : "",
+        part.is_last ? ", head" : "",
+        numel,
+        static_cast<double>(numel * bytes_per_parameter(config.model.dtype)) /
+            static_cast<double>(MiB));
+    if (config.distributed.grad_sync == "per_param") {
+      text += fmt::format("one all-reduce a parameter: {}\n", params.size());
+      continue;
+    }
+    const auto order = config.distributed.bucket_order == "registration"
+                           ? BucketOrder::kRegistration
+                           : BucketOrder::kReverse;
+    text +=
+        plan_buckets(
+            params,
+            initial_order(order, static_cast<int>(params.size())),
+            {.capacity_bytes = static_cast<int64_t>(
+                 config.distributed.bucket_cap_mb * static_cast<double>(MiB)),
+             .ranks = dims.dp * dims.cp})
+            .table(params);
+  }
+  return text;
+}
+
+}  // namespace brigade

@@ -1,0 +1,12 @@
+// The datasets of a config.
+#pragma once
+
+#include "brigade/data/training_data.h"
+#include "brigade/train/train_config.h"
+
+namespace brigade {
+
+// Throws what open_training_data() throws.
+TrainingData open_training_data_of(const TrainConfig& config);
+
+}  // namespace brigade
