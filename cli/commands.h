@@ -14,6 +14,8 @@ struct Exit {
 };
 
 void add_export(CLI::App& app);
+void add_generate(CLI::App& app);
 void add_run(CLI::App& app);
+void add_train(CLI::App& app);
 
 }  // namespace brigade::cli

@@ -1,0 +1,151 @@
+// brigade train --config FILE [--nproc N] [group.key=value ...]
+#include "brigade/train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "brigade/launch/rank_report.h"
+#include "brigade/pipeline_parallel/schedule_drawing.h"
+#include "brigade/pipeline_parallel/schedules/make_schedule.h"
+#include "cli/commands.h"
+#include "cli/hub.h"
+#include "cli/options.h"
+
+namespace brigade::cli {
+
+namespace {
+
+struct Arguments {
+  ConfigArguments config;
+  bool prints_config = false;
+  bool is_dry_run = false;
+  bool prints_schedule = false;
+  std::string help_config;  // "", "text", "markdown"
+  RunOptions run;
+};
+
+// An id's files that this machine does not have yet, before any rank starts.
+void fetch_model_if_missing(TrainConfig& config) {
+  const std::string& name = config.model.name;
+  std::error_code ignored;
+  if (name.empty() || std::filesystem::exists(name, ignored))
+    return;
+  const bool needs_weights = config.model.init == "pretrained";
+  if (config.model.llama && !needs_weights)
+    return;
+  HubContent content;
+  content.weights =
+      needs_weights ? HubContent::Weights::kWanted : HubContent::Weights::kSkip;
+  resolve_model(
+      config,
+      fetch_from_hub(name, content, hub_options(process_environment())));
+}
+
+std::string draw(const TrainConfig& config) {
+  const auto kind = parse_schedule_kind(config.distributed.pp_engine);
+  return draw_schedule(make_schedule(
+      kind.value(),
+      {.ranks = config.distributed.pp_size,
+       .virtual_stages = config.distributed.pp_virtual_stages,
+       .micro_batches =
+           static_cast<int>(config.training.gradient_accumulation_steps)}));
+}
+
+void train_as_rank(
+    const TrainConfig& config,
+    const LaunchEnvironment& environment) {
+  RankReport report(environment.report_file);
+  run_training(
+      config,
+      environment,
+      {.cache_dir = cache_folder(process_environment()),
+       .on_step = [&report](int64_t step) { report.set_step(step); }});
+}
+
+void train(const Arguments& arguments) {
+  if (!arguments.help_config.empty()) {
+    const bool is_markdown = arguments.help_config == "markdown";
+    fmt::print(
+        "{}", is_markdown ? describe_keys_as_markdown() : describe_keys());
+    return;
+  }
+  const Launch launch = read_launch(arguments.config.nproc);
+  LoadedConfig loaded = load_config(arguments.config, launch.world_size);
+  TrainConfig& config = loaded.config;
+  config.run = arguments.run;
+
+  const bool trains = !arguments.prints_config && !arguments.is_dry_run &&
+                      !arguments.prints_schedule;
+  // Before anything is printed: it may start this process once more.
+  if (trains && !launch.is_supervisor)
+    share_out_threads(launch.environment, wanted_threads(config));
+  if (launch.speaks_to_user())
+    print_ignored_keys(loaded);
+  if (arguments.prints_config)
+    fmt::print("{}", describe_values(loaded));
+  if (arguments.prints_schedule)
+    fmt::print("{}", draw(config));
+  if (!trains && !arguments.is_dry_run)
+    return;
+
+  fetch_model_if_missing(config);
+  if (arguments.is_dry_run) {
+    fmt::print("{}", describe_dry_run(config));
+    return;
+  }
+  if (launch.is_supervisor)
+    supervise_self(
+        launch,
+        {.threads_per_rank = wanted_threads(config),
+         .reporting_rank = reporting_rank(config)});
+  else
+    train_as_rank(config, launch.environment);
+}
+
+}  // namespace
+
+void add_train(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand(
+      "train", "Train the model that a config file describes");
+  add_config_arguments(*command, arguments->config);
+  command->add_flag(
+      "--print-config",
+      arguments->prints_config,
+      "Print every value with where it came from, and stop (default: off)");
+  command->add_flag(
+      "--dry-run",
+      arguments->is_dry_run,
+      "Check all that can be checked without starting ranks, print the layout, "
+      "parameters and buckets, and stop (default: off)");
+  command->add_flag(
+      "--print-schedule",
+      arguments->prints_schedule,
+      "Draw the pipeline schedule, and stop (default: off)");
+  command->add_flag(
+      "--report-overlap",
+      arguments->run.report_overlap,
+      "Print at the end what communication cost, by bucket (default: off)");
+  command->add_flag(
+      "--overwrite",
+      arguments->run.overwrite,
+      "Replace the run that logging.run_dir holds (default: refuse)");
+  command
+      ->add_option(
+          "--help-config",
+          arguments->help_config,
+          "Print every key of the config file, as text or markdown, and stop")
+      ->expected(0, 1)
+      ->type_name("FORMAT")
+      ->default_str("text")
+      ->check(CLI::IsMember({"text", "markdown"}));
+  command->footer(
+      "Example: brigade train --config examples/quickstart.json --nproc 2 "
+      "training.seed=7");
+  command->callback([arguments] { train(*arguments); });
+}
+
+}  // namespace brigade::cli
