@@ -1,1 +1,103 @@
-# Filled by the library's issue: find_package(brigade), pkg-config, .deb.
+# What others build against, and packages: headers, the three static libraries,
+# find_package(brigade) and pkg-config; and the program. `cmake --install` takes
+# all of it, CPack makes two .deb of it: libbrigade-dev and brigade.
+include(CMakePackageConfigHelpers)
+
+# The library's own targets. brigade_flags (our warnings) stays at home.
+install(TARGETS brigade brigade_io brigade_core brigade_torch brigade_kernels
+  EXPORT brigade
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
+install(EXPORT brigade
+  FILE brigade-targets.cmake
+  NAMESPACE brigade::
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/brigade
+  COMPONENT development)
+configure_package_config_file(
+  cmake/brigade-config.cmake.in brigade-config.cmake
+  INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/brigade)
+write_basic_package_version_file(brigade-config-version.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES
+  ${PROJECT_BINARY_DIR}/brigade-config.cmake
+  ${PROJECT_BINARY_DIR}/brigade-config-version.cmake
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/brigade
+  COMPONENT development)
+
+# Public headers: the rooms, less what only our own sources include (the
+# kernels' inside) and the program's wiring in train/.
+install(DIRECTORY brigade
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  COMPONENT development
+  FILES_MATCHING PATTERN "*.h"
+  PATTERN "brigade/train" EXCLUDE
+  PATTERN "*_kernel.h" EXCLUDE
+  PATTERN "*-inl.h" EXCLUDE
+  PATTERN "brigade/ops/simd_targets.h" EXCLUDE
+  PATTERN "brigade/ops/tile_product.h" EXCLUDE
+  PATTERN "brigade/ops/scratch.h" EXCLUDE
+  PATTERN "brigade/ops/rows.h" EXCLUDE
+  PATTERN "brigade/ops/carried.h" EXCLUDE)
+
+# pkg-config knows libtorch only by its folders.
+set(pc_torch_cflags "")
+foreach(folder IN LISTS TORCH_INCLUDE_DIRS)
+  if(NOT folder IN_LIST CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES)
+    string(APPEND pc_torch_cflags " -isystem ${folder}")
+  endif()
+endforeach()
+set(pc_torch_libs "-ltorch -ltorch_cpu -lc10")
+get_filename_component(torch_folder "${TORCH_LIBRARY}" DIRECTORY)
+if(torch_folder AND NOT torch_folder IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)
+  string(PREPEND pc_torch_libs "-L${torch_folder} -Wl,-rpath,${torch_folder} ")
+endif()
+file(RELATIVE_PATH pc_prefix
+  /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+configure_file(cmake/brigade.pc.in brigade.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/brigade.pc
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
+  COMPONENT development)
+
+if(TARGET brigade_cli)
+  install(TARGETS brigade_cli
+    RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
+endif()
+foreach(package brigade libbrigade-dev)
+  set(component program)
+  if(package STREQUAL "libbrigade-dev")
+    set(component development)
+  endif()
+  install(FILES LICENSE
+    DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/doc/${package}
+    COMPONENT ${component} RENAME copyright)
+endforeach()
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_VENDOR "The Brigade authors")
+set(CPACK_PACKAGE_CONTACT "The Brigade authors")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_COMPONENTS_ALL program development)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_NAME brigade)
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_SHLIBDEPS ON)
+# By being installed it takes the place of the reference BLAS, which is 30
+# times slower.
+# libsentencepiece is loaded late, so that the linker does not know of it.
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_DEPENDS
+  "libopenblas0-pthread, libsentencepiece0")
+set(CPACK_COMPONENT_PROGRAM_DESCRIPTION "Pre-trains Llama-like language models.")
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libbrigade-dev)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
+# A static library leaves it to its user to link these; libtorch, oneDNN and
+# Highway have to be those it was compiled for.
+string(JOIN ", " CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
+  libtorch-dev libopenblas0-pthread libhwy-dev libdnnl-dev libfmt-dev
+  libspdlog-dev nlohmann-json3-dev libpcre2-dev libutf8proc-dev
+  libsentencepiece0 libzstd-dev zlib1g-dev libcurl4-openssl-dev libssl-dev
+  pkg-config)
+set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION
+  "Data, tensor, pipeline and context parallelism for any libtorch module.")
+include(CPack)
