@@ -14,7 +14,7 @@ int main() {
   for (const auto& item : net->named_parameters())
     params.push_back({item.key(), item.value()});
   brigade::BucketedGradSync sync(params, brigade::make_self_communicator());
-  torch::optim::SGD optimizer(net->parameters(), 0.1);
+  torch::optim::AdamW optimizer(net->parameters(), 0.02);
 
   const auto x = torch::randn({64, 4});
   const auto y = x.sum(1, /*keepdim=*/true);
