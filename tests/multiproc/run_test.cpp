@@ -1,24 +1,19 @@
 // The program itself, as its users start it: brigade run and the frame of all
 // commands. The supervisor's own behaviour is tested in tests/launch; here it
 // runs in a process with libtorch's and OpenBLAS's threads.
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <functional>
-#include <iterator>
 #include <string>
-#include <thread>
 #include <vector>
+
+#include "program.h"
 
 namespace brigade {
 namespace {
@@ -28,82 +23,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr const char* kProgram = BRIGADE_BINARY_DIR "/brigade";
-constexpr auto kPatience = std::chrono::seconds(60);
+class RunTest : public ProgramTest {};
 
-std::string read(const fs::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-bool eventually(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline)
-      return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
-}
-
-bool is_running(pid_t pid) {
-  const std::string stat = read("/proc/" + std::to_string(pid) + "/stat");
-  const size_t name_end = stat.rfind(") ");
-  return name_end != std::string::npos && stat[name_end + 2] != 'Z';
-}
-
-class ProgramTest : public ::testing::Test {
- protected:
-  ProgramTest() {
-    std::string pattern = fs::temp_directory_path() / "brigade_run_XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-    fs::create_directory(folder_ / "tmp");
-  }
-  ~ProgramTest() override { fs::remove_all(folder_); }
-
-  pid_t start(const std::vector<std::string>& arguments) const {
-    return start_program(kProgram, arguments);
-  }
-
-  pid_t start_program(
-      const std::string& program,
-      const std::vector<std::string>& arguments) const {
-    std::vector<char*> pointers = {const_cast<char*>(program.c_str())};
-    for (const std::string& argument : arguments)
-      pointers.push_back(const_cast<char*>(argument.c_str()));
-    pointers.push_back(nullptr);
-    const pid_t pid = ::fork();
-    if (pid == 0) {
-      ::setenv("T", folder_.c_str(), 1);
-      ::setenv("TMPDIR", (folder_ / "tmp").c_str(), 1);
-      redirect("out", STDOUT_FILENO);
-      redirect("err", STDERR_FILENO);
-      ::execvp(pointers[0], pointers.data());
-      ::_exit(127);
-    }
-    return pid;
-  }
-
-  void redirect(const char* name, int descriptor) const {
-    const int file =
-        ::open((folder_ / name).c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-    ::dup2(file, descriptor);
-    ::close(file);
-  }
-
-  static int exit_code(pid_t pid) {
-    int status = 0;
-    ::waitpid(pid, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
-
-  std::string out() const { return read(folder_ / "out"); }
-  std::string err() const { return read(folder_ / "err"); }
-
-  fs::path folder_;
-};
-
-TEST_F(ProgramTest, VersionAndHelpGoToStandardOutput) {
+TEST_F(RunTest, VersionAndHelpGoToStandardOutput) {
   EXPECT_EQ(exit_code(start({"--version"})), 0);
   EXPECT_THAT(out(), StartsWith("brigade "));
   EXPECT_EQ(exit_code(start({"run", "--help"})), 0);
@@ -111,7 +33,7 @@ TEST_F(ProgramTest, VersionAndHelpGoToStandardOutput) {
   EXPECT_EQ(err(), "");
 }
 
-TEST_F(ProgramTest, AWrongCommandLineIsExitCode2AndOneMessage) {
+TEST_F(RunTest, AWrongCommandLineIsExitCode2AndOneMessage) {
   struct Case {
     std::vector<std::string> arguments;
     const char* expected;
@@ -131,7 +53,7 @@ TEST_F(ProgramTest, AWrongCommandLineIsExitCode2AndOneMessage) {
   }
 }
 
-TEST_F(ProgramTest, RunGivesTheProgramItsArgumentsAndItsRank) {
+TEST_F(RunTest, RunGivesTheProgramItsArgumentsAndItsRank) {
   EXPECT_EQ(
       exit_code(start(
           {"run",
@@ -152,7 +74,7 @@ TEST_F(ProgramTest, RunGivesTheProgramItsArgumentsAndItsRank) {
           HasSubstr("[rank 1] 1 of 2 --flag a b\n")));
 }
 
-TEST_F(ProgramTest, TheFirstFailureIsPrintedLastAndGivesTheExitCode) {
+TEST_F(RunTest, TheFirstFailureIsPrintedLastAndGivesTheExitCode) {
   EXPECT_EQ(
       exit_code(start(
           {"run",
@@ -170,7 +92,7 @@ TEST_F(ProgramTest, TheFirstFailureIsPrintedLastAndGivesTheExitCode) {
 
 // Signals of a process go to any of its threads that does not block them, and
 // libraries start threads before main().
-TEST_F(ProgramTest, SignalsReachTheRanksAlthoughLibrariesHaveThreads) {
+TEST_F(RunTest, SignalsReachTheRanksAlthoughLibrariesHaveThreads) {
   const pid_t pid = start(
       {"run",
        "-n",
@@ -181,7 +103,7 @@ TEST_F(ProgramTest, SignalsReachTheRanksAlthoughLibrariesHaveThreads) {
        "trap 'echo one >> $T/usr1' USR1; echo $$ >> $T/pids; "
        "trap 'exit 0' TERM; while :; do sleep 0.02; done"});
   const auto count = [&](const char* name) {
-    const std::string text = read(folder_ / name);
+    const std::string text = read_if_there(folder_ / name);
     return std::count(text.begin(), text.end(), '\n');
   };
   EXPECT_TRUE(eventually([&] { return count("pids") == 2; }));
@@ -191,7 +113,7 @@ TEST_F(ProgramTest, SignalsReachTheRanksAlthoughLibrariesHaveThreads) {
   EXPECT_EQ(exit_code(pid), 0);
 }
 
-TEST_F(ProgramTest, KillingTheProgramWith9LeavesNothing) {
+TEST_F(RunTest, KillingTheProgramWith9LeavesNothing) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   const pid_t pid = start(
       {"run",
