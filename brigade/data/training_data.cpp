@@ -1,6 +1,7 @@
 #include "brigade/data/training_data.h"
 
 #include "brigade/base/check.h"
+#include "brigade/data/document_epochs.h"
 #include "brigade/data/mixture.h"
 #include "brigade/data/permutation.h"
 
@@ -16,6 +17,29 @@ Source combine(
   if (sources.size() == 1)
     return sources[0];
   return std::make_shared<MixtureSource>(std::move(sources), weights);
+}
+
+Source make_training_source(
+    const std::shared_ptr<const TokenDataset>& dataset,
+    const TrainingDataOptions& options,
+    const WindowRange& windows,
+    uint64_t seed) {
+  if (!options.document_epochs) {
+    return std::make_shared<WindowSource>(
+        dataset,
+        options.seq_length,
+        BatchSamplerOptions{
+            .windows = windows, .seed = seed, .shuffle = options.shuffle});
+  }
+  // The last window's last token is the first that may be held out.
+  const auto seq_length = static_cast<uint64_t>(options.seq_length);
+  return std::make_shared<DocumentEpochSource>(
+      dataset,
+      DocumentEpochOptions{
+          .seq_length = options.seq_length,
+          .num_tokens = windows.end * seq_length + 1,
+          .seed = seed,
+          .shuffle_windows = options.shuffle});
 }
 
 }  // namespace
@@ -39,14 +63,10 @@ TrainingData open_training_data(const TrainingDataOptions& options) {
     data.training_windows += split.training.size();
     data.held_out_windows += split.held_out.size();
     weights.push_back(part.weight);
-    training.push_back(std::make_shared<WindowSource>(
-        dataset,
-        options.seq_length,
-        BatchSamplerOptions{
-            .windows = split.training,
-            // Parts of equal size must not be read in the same order.
-            .seed = i == 0 ? options.seed : mix_bits(options.seed + i),
-            .shuffle = options.shuffle}));
+    // Parts of equal size must not be read in the same order.
+    const uint64_t seed = i == 0 ? options.seed : mix_bits(options.seed + i);
+    training.push_back(
+        make_training_source(dataset, options, split.training, seed));
     if (split.held_out.size() > 0) {
       held_out.push_back(std::make_shared<WindowSource>(
           dataset,

@@ -23,6 +23,9 @@ struct TrainingDataOptions {
   int64_t vocab_size = 0;  // the model's
   uint64_t seed = 0;
   bool shuffle = false;
+  // Documents change places in each epoch, not only windows; see
+  // document_epochs.h.
+  bool document_epochs = false;
   double held_out_fraction = 0;  // of each part's windows; 0: none
 };
 

@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "brigade/data/training_data.h"
 #include "tests/data/data_test_files.h"
@@ -192,6 +194,77 @@ TEST_F(TrainingDataTest, AMixtureVisitsEachPartInItsShare) {
   EXPECT_EQ(from_a, 30);
   EXPECT_EQ(first_of_b.size(), 10U);
   EXPECT_EQ(data.training->samples_per_epoch(), 40U);
+}
+
+TEST_F(TrainingDataTest, DocumentEpochsKeepDocumentsWholeInAnOrderOfTheirOwn) {
+  // Documents of 3, 0, 7, 1 and 30 tokens; a token tells its place, so a
+  // window's oracle is the sequence of whole documents put together here.
+  const std::vector<uint64_t> ends{3, 3, 10, 11, 41};
+  const std::string path = dataset("a.ds", 0, 41, ends);
+  const auto data = open_training_data(
+      {.parts = {{path}},
+       .seq_length = 5,
+       .vocab_size = 1000,
+       .seed = 3,
+       .document_epochs = true});
+  ASSERT_EQ(data.training_windows, 8U);
+  std::set<std::vector<int64_t>> epochs;
+  for (uint64_t epoch = 0; epoch < 6; ++epoch) {
+    std::vector<int64_t> tokens;
+    std::vector<int64_t> window(6);
+    std::vector<int64_t> starts;
+    std::vector<int64_t> expected_starts{0};
+    for (uint64_t w = 0; w < 8; ++w) {
+      data.training->read(epoch * 8 + w, window);
+      if (w > 0) {
+        EXPECT_EQ(tokens.back(), window[0]);
+        tokens.pop_back();
+      }
+      const auto begin = static_cast<int64_t>(tokens.size());
+      tokens.insert(tokens.end(), window.begin(), window.end());
+      data.training->document_starts(epoch * 8 + w, starts);
+      for (const int64_t start : starts)
+        expected_starts.push_back(begin + start);
+    }
+    ASSERT_EQ(tokens.size(), 41U);
+    // Each document in one piece: after its first token comes its second.
+    for (size_t i = 0; i + 1 < tokens.size(); ++i) {
+      const auto next = static_cast<uint64_t>(tokens[i]) + 1;
+      const bool is_last =
+          std::find(ends.begin(), ends.end(), next) != ends.end();
+      if (!is_last) {
+        ASSERT_EQ(tokens[i + 1], static_cast<int64_t>(next));
+      }
+    }
+    // Starts within a window are those of the documents' first tokens, but for
+    // those at a window's own beginning.
+    for (const int64_t start : expected_starts) {
+      const int64_t token = tokens[static_cast<size_t>(start)];
+      EXPECT_TRUE(token == 0 || token == 3 || token == 10 || token == 11);
+    }
+    epochs.insert(tokens);
+    std::sort(tokens.begin(), tokens.end());
+    for (int64_t i = 0; i < 41; ++i)
+      ASSERT_EQ(tokens[static_cast<size_t>(i)], i);
+  }
+  EXPECT_GT(epochs.size(), 3U);
+}
+
+TEST_F(TrainingDataTest, DocumentEpochsLeaveTheHeldOutWindowsAlone) {
+  const std::string path = dataset("a.ds", 0, 401, {100, 250, 390, 401});
+  const auto data = open_training_data(
+      {.parts = {{path}},
+       .seq_length = 4,
+       .vocab_size = 1000,
+       .shuffle = true,
+       .document_epochs = true,
+       .held_out_fraction = 0.1});
+  std::vector<int64_t> window(5);
+  for (uint64_t g = 0; g < 3 * 90; ++g) {
+    data.training->read(g, window);
+    for (size_t i = 0; i < 4; ++i)
+      EXPECT_LE(window[i], 360);
+  }
 }
 
 TEST_F(TrainingDataTest, ErrorsNameTheDataset) {

@@ -1,0 +1,91 @@
+#include "brigade/data/document_epochs.h"
+
+#include <algorithm>
+
+#include "brigade/base/check.h"
+
+namespace brigade {
+
+DocumentEpochSource::DocumentEpochSource(
+    std::shared_ptr<const TokenDataset> dataset,
+    const DocumentEpochOptions& options)
+    : dataset_(std::move(dataset)),
+      options_(options),
+      sampler_(
+          {.windows =
+               {0, count_windows(options.num_tokens, options.seq_length)},
+           .seed = options.seed,
+           .shuffle = options.shuffle_windows}) {
+  BRIGADE_ASSERT(options.num_tokens <= dataset_->num_tokens());
+  num_documents_ =
+      dataset_->documents().document_of(options.num_tokens - 1) + 1;
+}
+
+uint64_t DocumentEpochSource::document_tokens(uint64_t document) const {
+  const DocumentIndex& documents = dataset_->documents();
+  return std::min(documents.begin(document + 1), options_.num_tokens) -
+         documents.begin(document);
+}
+
+DocumentEpochSource::EpochPointer DocumentEpochSource::make_epoch(
+    uint64_t number) const {
+  // Another stream of random numbers than the sampler's.
+  const uint64_t seed = mix_bits(mix_bits(options_.seed) + 1) ^ number;
+  Epoch epoch{number, Permutation(num_documents_, seed), {}};
+  epoch.begins.reserve(num_documents_ + 1);
+  uint64_t begin = 0;
+  for (uint64_t i = 0; i < num_documents_; ++i) {
+    epoch.begins.push_back(begin);
+    begin += document_tokens(epoch.order(i));
+  }
+  epoch.begins.push_back(begin);
+  BRIGADE_ASSERT(begin == options_.num_tokens);
+  return std::make_shared<const Epoch>(std::move(epoch));
+}
+
+DocumentEpochSource::EpochPointer DocumentEpochSource::epoch_of(
+    uint64_t sample) const {
+  const uint64_t number = sampler_.epoch(sample);
+  const std::lock_guard lock(mutex_);
+  if (!current_ || current_->number != number)
+    current_ = make_epoch(number);
+  return current_;
+}
+
+void DocumentEpochSource::read(uint64_t sample, std::span<int64_t> window)
+    const {
+  const EpochPointer epoch = epoch_of(sample);
+  uint64_t position = first_token(sample);
+  auto next =
+      std::upper_bound(epoch->begins.begin(), epoch->begins.end(), position);
+  while (!window.empty()) {
+    const auto place = static_cast<uint64_t>(next - epoch->begins.begin()) - 1;
+    const uint64_t count = std::min<uint64_t>(window.size(), *next - position);
+    const uint64_t document = epoch->order(place);
+    dataset_->read(
+        dataset_->documents().begin(document) + position - epoch->begins[place],
+        window.first(count));
+    window = window.subspan(count);
+    position += count;
+    ++next;
+  }
+}
+
+void DocumentEpochSource::document_starts(
+    uint64_t sample,
+    std::vector<int64_t>& starts) const {
+  starts.clear();
+  const EpochPointer epoch = epoch_of(sample);
+  const uint64_t begin = first_token(sample);
+  const uint64_t end = begin + static_cast<uint64_t>(options_.seq_length);
+  for (auto next =
+           std::upper_bound(epoch->begins.begin(), epoch->begins.end(), begin);
+       next != epoch->begins.end() && *next < end;
+       ++next) {
+    const auto position = static_cast<int64_t>(*next - begin);
+    if (starts.empty() || starts.back() != position)
+      starts.push_back(position);
+  }
+}
+
+}  // namespace brigade
