@@ -124,7 +124,8 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", "brigade " BRIGADE_VERSION);
   app.require_subcommand(1);
   app.footer("brigade COMMAND --help tells a command's options.");
-  for (const auto add : {add_train, add_generate, add_export, add_run})
+  for (const auto add :
+       {add_prepare, add_train, add_generate, add_inspect, add_export, add_run})
     add(app);
   // CLI11 would only say that a sub-command is missing.
   const std::string problem = argc > 1 ? check_command(app, argv[1]) : "";

@@ -1,0 +1,46 @@
+// What `brigade inspect` shows, one function a kind of file. All print to
+// stdout and throw what reading the file throws.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace brigade::cli {
+
+struct InspectArguments {
+  std::string path;
+  std::string tokenizer;             // to show a dataset's text; empty: its own
+  std::optional<uint64_t> document;  // of a dataset, to show whole
+  bool list_all = false;             // every tensor on a line of its own
+};
+
+void inspect_dataset(const InspectArguments& arguments);
+void inspect_tokenizer(const std::string& spec);
+void inspect_safetensors(
+    const std::filesystem::path& file,
+    const InspectArguments& arguments);
+// A model's config.json, a training config, a dataset's or checkpoint's
+// description, an index of shards, or a tokenizer.json.
+void inspect_json(
+    const std::filesystem::path& file,
+    const InspectArguments& arguments);
+// A Hugging Face model or a checkpoint.
+void inspect_folder(
+    const std::filesystem::path& folder,
+    const InspectArguments& arguments);
+
+// Rows of two columns, the first one as wide as its widest.
+using Rows = std::vector<std::pair<std::string, std::string>>;
+void print_rows(const Rows& rows);
+
+std::string grouped(uint64_t number);       // 1,234,567
+std::string readable_bytes(uint64_t size);  // "1.05 MB"
+// Printable on one line, in quotes, cut after max_bytes.
+std::string quoted(const std::string& text, size_t max_bytes);
+
+}  // namespace brigade::cli

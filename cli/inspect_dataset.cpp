@@ -1,0 +1,188 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "brigade/base/error.h"
+#include "brigade/data/batch_sampler.h"
+#include "brigade/data/dataset_info.h"
+#include "brigade/data/token_dataset.h"
+#include "brigade/data/tokenizer.h"
+#include "cli/inspect.h"
+
+namespace brigade::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// So many tokens are read to find the largest id; a few seconds.
+constexpr uint64_t kMaxScannedTokens = uint64_t{1} << 28;
+constexpr uint64_t kMaxMeasuredDocuments = uint64_t{1} << 24;
+constexpr uint64_t kShownTokens = 64;
+constexpr size_t kShownBytes = 160;
+
+std::string id_range(const TokenDataset& dataset) {
+  const uint64_t count = std::min(dataset.num_tokens(), kMaxScannedTokens);
+  std::vector<int64_t> block;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  int64_t largest = -1;
+  for (uint64_t begin = 0; begin < count; begin += block.size()) {
+    block.resize(std::min<uint64_t>(1 << 20, count - begin));
+    dataset.read(begin, block);
+    const auto [low, high] = std::minmax_element(block.begin(), block.end());
+    least = std::min(least, *low);
+    largest = std::max(largest, *high);
+  }
+  return fmt::format(
+      "ids {} to {}{}",
+      least,
+      largest,
+      count < dataset.num_tokens()
+          ? fmt::format(" in the first {}", grouped(count))
+          : "");
+}
+
+std::string document_lengths(const DocumentIndex& documents) {
+  const uint64_t count = std::min(documents.size(), kMaxMeasuredDocuments);
+  std::vector<uint64_t> lengths(count);
+  for (uint64_t d = 0; d < count; ++d)
+    lengths[d] = documents.begin(d + 1) - documents.begin(d);
+  std::sort(lengths.begin(), lengths.end());
+  return fmt::format(
+      "shortest {}, median {}, longest {} tokens{}",
+      grouped(lengths.front()),
+      grouped(lengths[count / 2]),
+      grouped(lengths.back()),
+      count < documents.size()
+          ? fmt::format(", of the first {}", grouped(count))
+          : "");
+}
+
+std::unique_ptr<Tokenizer> find_tokenizer(
+    const InspectArguments& arguments,
+    const std::optional<DatasetInfo>& info) {
+  if (!arguments.tokenizer.empty())
+    return load_tokenizer(arguments.tokenizer);
+  if (info && (info->tokenizer == "bytes" || fs::exists(info->tokenizer)))
+    return load_tokenizer(info->tokenizer);
+  return nullptr;
+}
+
+std::vector<int32_t>
+read_ids(const TokenDataset& dataset, uint64_t begin, uint64_t count) {
+  std::vector<int64_t> tokens(count);
+  dataset.read(begin, tokens);
+  return {tokens.begin(), tokens.end()};
+}
+
+// Without a character that the cut between tokens left incomplete.
+std::string whole_characters(std::string text) {
+  while (text.ends_with("\uFFFD"))
+    text.resize(text.size() - 3);
+  return text;
+}
+
+void show_document(
+    const TokenDataset& dataset,
+    uint64_t document,
+    const Tokenizer* tokenizer) {
+  const DocumentIndex& documents = dataset.documents();
+  if (document >= documents.size()) {
+    throw ConfigError(fmt::format(
+        "--document {}: '{}' has {} document(s), counted from 0",
+        document,
+        dataset.path().string(),
+        documents.size()));
+  }
+  // Piece by piece: a document may be larger than memory.
+  constexpr uint64_t kPiece = 1 << 16;
+  const uint64_t end = documents.begin(document + 1);
+  for (uint64_t begin = documents.begin(document); begin < end;
+       begin += kPiece) {
+    const auto ids = read_ids(dataset, begin, std::min(kPiece, end - begin));
+    if (tokenizer != nullptr)
+      fmt::print("{}", tokenizer->decode(ids));
+    else
+      fmt::print("{}\n", fmt::join(ids, " "));
+  }
+  fmt::print("\n");
+}
+
+}  // namespace
+
+void inspect_dataset(const InspectArguments& arguments) {
+  const TokenDataset dataset = TokenDataset::open(arguments.path);
+  const bool is_megatron = std::string_view(dataset.format()) == "Megatron";
+  const auto info = is_megatron
+                        ? read_dataset_info(dataset_prefix(dataset.path()))
+                        : std::nullopt;
+  const auto tokenizer = find_tokenizer(arguments, info);
+  if (arguments.document)
+    return show_document(dataset, *arguments.document, tokenizer.get());
+
+  const uint64_t num_tokens = dataset.num_tokens();
+  const DocumentIndex& documents = dataset.documents();
+  Rows rows = {
+      {"dataset",
+       fmt::format(
+           "{} ({}, {})",
+           dataset.path().string(),
+           dataset.format(),
+           readable_bytes(fs::file_size(dataset.path())))},
+      {"tokens",
+       fmt::format(
+           "{} ({}{})",
+           grouped(num_tokens),
+           to_string(dataset.token_type()),
+           num_tokens == 0 ? "" : ", " + id_range(dataset))},
+      {"documents",
+       fmt::format(
+           "{}{}",
+           grouped(documents.size()),
+           documents.size() == 0 ? "" : ": " + document_lengths(documents))}};
+  std::string windows;
+  for (const int64_t seq_length : {128, 1024, 4096}) {
+    windows += fmt::format(
+        "{}{} of {}",
+        windows.empty() ? "" : ", ",
+        grouped(count_windows(num_tokens, seq_length)),
+        seq_length);
+  }
+  rows.emplace_back("windows", windows + " (training.seq_length)");
+  if (info) {
+    rows.emplace_back(
+        "vocabulary",
+        fmt::format(
+            "{}{}",
+            grouped(static_cast<uint64_t>(info->vocab_size)),
+            info->eos_id
+                ? fmt::format("; token {} ends each document", *info->eos_id)
+                : ""));
+    for (const DatasetSource& source : info->sources) {
+      rows.emplace_back(
+          rows.back().first == "source" || rows.back().first.empty() ? ""
+                                                                     : "source",
+          fmt::format(
+              "{}: {} of text, {} document(s)",
+              source.path,
+              readable_bytes(source.text_bytes),
+              grouped(source.documents)));
+      if (rows.size() > 24) {
+        rows.emplace_back("", "...");
+        break;
+      }
+    }
+  }
+  if (tokenizer)
+    rows.emplace_back("tokenizer", tokenizer->description());
+  if (num_tokens > 0) {
+    const auto ids = read_ids(dataset, 0, std::min(num_tokens, kShownTokens));
+    rows.emplace_back(
+        "beginning",
+        tokenizer
+            ? quoted(whole_characters(tokenizer->decode(ids)), kShownBytes)
+            : fmt::format("{}", fmt::join(ids, " ")));
+  }
+  print_rows(rows);
+}
+
+}  // namespace brigade::cli

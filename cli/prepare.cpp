@@ -1,0 +1,216 @@
+// brigade prepare: text files to a dataset of tokens.
+#include "brigade/data/prepare.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "brigade/base/units.h"
+#include "cli/commands.h"
+
+namespace brigade::cli {
+namespace {
+
+// "\n" and "\t" as people can type them on a command line.
+std::string unescaped(const std::string& text) {
+  std::string result;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char following = i + 1 < text.size() ? text[i + 1] : '\0';
+    if (text[i] == '\\' && (following == 'n' || following == 't')) {
+      result += following == 'n' ? '\n' : '\t';
+      ++i;
+    } else {
+      result += text[i];
+    }
+  }
+  return result;
+}
+
+// One line on a terminal, rewritten in place; nothing when piped.
+class ProgressBar {
+ public:
+  ~ProgressBar() { clear(); }
+
+  void show(const PrepareProgress& progress) {
+    if (!is_terminal_)
+      return;
+    constexpr int kWidth = 30;
+    const double share =
+        progress.total_bytes == 0
+            ? 0
+            : std::min(
+                  1.0,
+                  static_cast<double>(progress.bytes_read) /
+                      static_cast<double>(progress.total_bytes));
+    const std::chrono::duration<double> elapsed =
+        std::chrono::steady_clock::now() - begin_;
+    const auto filled = static_cast<int>(share * kWidth);
+    const std::string text = fmt::format(
+        "{} [{}{}] {:3.0f}%  {:.1f} MB/s  {} tokens{}",
+        progress.is_training ? "training the tokenizer" : "tokenizing",
+        std::string(static_cast<size_t>(filled), '#'),
+        std::string(static_cast<size_t>(kWidth - filled), '.'),
+        100 * share,
+        static_cast<double>(progress.bytes_read) / 1e6 / elapsed.count(),
+        progress.num_tokens,
+        share > 0.01
+            ? fmt::format("  ETA {:.0f} s", elapsed.count() * (1 / share - 1))
+            : "");
+    std::fprintf(stderr, "\r\x1b[K%s", text.c_str());
+    std::fflush(stderr);
+    is_shown_ = true;
+  }
+
+  void clear() {
+    if (is_shown_)
+      std::fputs("\r\x1b[K", stderr);
+    is_shown_ = false;
+  }
+
+ private:
+  const bool is_terminal_ = ::isatty(STDERR_FILENO) == 1;
+  const std::chrono::steady_clock::time_point begin_ =
+      std::chrono::steady_clock::now();
+  bool is_shown_ = false;
+};
+
+struct Arguments {
+  std::vector<std::string> inputs;
+  std::string out;
+  bool append_eos = true;
+  bool overwrite = false;
+  std::string format = "auto";
+  std::string encoding = "utf-8";
+  std::string separator;
+  PrepareOptions options;
+};
+
+void run(const Arguments& arguments) {
+  // A file that grows past a limit is an error to report, not a signal.
+  std::signal(SIGXFSZ, SIG_IGN);
+  PrepareOptions options = arguments.options;
+  options.inputs.assign(arguments.inputs.begin(), arguments.inputs.end());
+  options.out_prefix = arguments.out;
+  if (!arguments.append_eos)
+    options.end_of_document = PrepareOptions::EndOfDocument::kNone;
+  if (arguments.overwrite)
+    options.existing = PrepareOptions::Existing::kOverwrite;
+  if (arguments.format != "auto") {
+    options.format = arguments.format == "text" ? TextFormat::kPlain
+                                                : TextFormat::kJsonLines;
+  }
+  if (arguments.encoding == "latin1")
+    options.text.encoding = TextEncoding::kLatin1;
+  options.text.document_separator = unescaped(arguments.separator);
+
+  ProgressBar bar;
+  options.on_progress = [&](const PrepareProgress& p) { bar.show(p); };
+  const auto begin = std::chrono::steady_clock::now();
+  const PrepareResult result = prepare(options);
+  const std::chrono::duration<double> elapsed =
+      std::chrono::steady_clock::now() - begin;
+  bar.clear();
+
+  const DatasetInfo& info = result.info;
+  fmt::print("tokenizer  {}\n", info.tokenizer);
+  fmt::print(
+      "text       {:.2f} MB in {} file(s), {} document(s){}\n",
+      static_cast<double>(result.text_bytes) / 1e6,
+      info.sources.size(),
+      info.num_documents,
+      result.empty_documents == 0
+          ? ""
+          : fmt::format(
+                ", and {} empty one(s) left out", result.empty_documents));
+  fmt::print(
+      "tokens     {} ({}, {:.2f} bytes of text each{}), vocabulary {}\n",
+      info.num_tokens,
+      info.token_type,
+      static_cast<double>(result.text_bytes) /
+          static_cast<double>(info.num_tokens),
+      info.eos_id ? fmt::format(", token {} ends each document", *info.eos_id)
+                  : "",
+      info.vocab_size);
+  fmt::print(
+      "time       {:.1f} s, {:.1f} MB/s\n",
+      elapsed.count(),
+      static_cast<double>(result.text_bytes) / 1e6 / elapsed.count());
+  fmt::print("written    {0}.bin, {0}.idx, {0}.json\n", arguments.out);
+  fmt::print(
+      "next       brigade train --config FILE dataset.name={}\n",
+      arguments.out);
+}
+
+}  // namespace
+
+void add_prepare(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand(
+      "prepare",
+      "Turn text into a dataset of tokens (Megatron's PREFIX.bin and .idx)");
+  command
+      ->add_option(
+          "-i,--input",
+          arguments->inputs,
+          "Files or folders: .txt (one document each) and .jsonl (one a "
+          "line), plain, .gz or .zst")
+      ->required();
+  command
+      ->add_option("-o,--out", arguments->out, "PREFIX of the files to write")
+      ->required();
+  auto* tokenizer = command->add_option(
+      "-t,--tokenizer",
+      arguments->options.tokenizer,
+      "\"bytes\", a tokenizer.json, a SentencePiece .model, or a folder with "
+      "one of them");
+  command
+      ->add_option(
+          "--train-tokenizer",
+          arguments->options.train_vocab_size,
+          "Train a SentencePiece tokenizer with so many tokens on the text")
+      ->check(CLI::PositiveNumber)
+      ->excludes(tokenizer);
+  command->add_flag(
+      "--append-eos,!--no-append-eos",
+      arguments->append_eos,
+      "End each document with the tokenizer's end-of-document token [on]");
+  command
+      ->add_option(
+          "--json-key",
+          arguments->options.text.json_key,
+          "The member of each JSON object that holds the text")
+      ->capture_default_str();
+  command->add_option(
+      "--document-separator",
+      arguments->separator,
+      "Text between documents of a .txt file, \\n and \\t understood "
+      "[none: a file is one document]");
+  command
+      ->add_option(
+          "--format",
+          arguments->format,
+          "What the files are, whatever their names say")
+      ->check(CLI::IsMember({"auto", "text", "jsonl"}))
+      ->capture_default_str();
+  command->add_option("--encoding", arguments->encoding, "Of the text")
+      ->check(CLI::IsMember({"utf-8", "latin1"}))
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--workers",
+          arguments->options.num_workers,
+          "Threads that tokenize; 0: one a core")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_flag(
+      "--overwrite", arguments->overwrite, "Replace a dataset that is there");
+  command->callback([arguments] { run(*arguments); });
+}
+
+}  // namespace brigade::cli
