@@ -18,8 +18,8 @@
 //   forward   R-1 exchanges of n elements of k's dtype
 //   backward  R-1 of n elements of k's dtype, R-1 of n float32
 // of which all but the last of the gradients' run under the compute. Memory:
-// three blocks of n, and in backward three more in float32; nothing grows with
-// T but the rank's own T/R tokens.
+// two blocks of n, and in backward two more in float32; nothing grows with T
+// but the rank's own T/R tokens.
 #pragma once
 
 #include <functional>
