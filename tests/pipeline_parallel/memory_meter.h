@@ -19,6 +19,7 @@ class MemoryMeter {
     bool memoryProfilingEnabled() const override { return true; }
     // libtorch 1.13 and 2.x differ in the totals' type; each overrides one of
     // these, so neither says `override`.
+    // NOLINTBEGIN(modernize-use-override)
     void
     reportMemoryUsage(void*, int64_t bytes, int64_t, int64_t, c10::Device) {
       add(bytes);
@@ -26,6 +27,7 @@ class MemoryMeter {
     void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) {
       add(bytes);
     }
+    // NOLINTEND(modernize-use-override)
     void add(int64_t bytes) {
       live += bytes;
       peak = std::max(peak, live);
