@@ -59,11 +59,13 @@ struct Visits {
 // Exactly once, and in order on the rank itself.
 void check_visits(const Schedule& schedule, Problems& problems) {
   const bool backward = schedule.passes == Passes::kForwardAndBackward;
+  const auto micro_batches = static_cast<size_t>(schedule.micro_batches);
   std::vector<Visits> visits(
-      static_cast<size_t>(schedule.stages() * schedule.micro_batches));
+      static_cast<size_t>(schedule.stages()) * micro_batches);
   const auto at = [&](int stage, int micro_batch) -> Visits& {
-    return visits[static_cast<size_t>(
-        stage * schedule.micro_batches + micro_batch)];
+    return visits
+        [static_cast<size_t>(stage) * micro_batches +
+         static_cast<size_t>(micro_batch)];
   };
   for (const std::vector<Action>& actions : schedule.per_rank) {
     for (const Action& action : actions) {

@@ -15,9 +15,13 @@ class EndTimes {
  public:
   EndTimes(int stages, int micro_batches)
       : micro_batches_(micro_batches),
-        times_(static_cast<size_t>(stages * micro_batches), kNotYet) {}
+        times_(
+            static_cast<size_t>(stages) * static_cast<size_t>(micro_batches),
+            kNotYet) {}
   double& at(int stage, int micro_batch) {
-    return times_[static_cast<size_t>(stage * micro_batches_ + micro_batch)];
+    return times_
+        [static_cast<size_t>(stage) * static_cast<size_t>(micro_batches_) +
+         static_cast<size_t>(micro_batch)];
   }
 
  private:

@@ -46,7 +46,7 @@ template <typename Combine>
 std::vector<LayerRange>
 least_cut(int layers, int stages, const StageCost& cost, Combine combine) {
   const auto rows = static_cast<size_t>(stages);
-  const auto columns = static_cast<size_t>(layers + 1);
+  const auto columns = static_cast<size_t>(layers) + 1;
   std::vector<std::vector<double>> best(
       rows, std::vector<double>(columns, kInfinity));
   std::vector<std::vector<int>> first(rows, std::vector<int>(columns, -1));

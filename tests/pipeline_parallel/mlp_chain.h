@@ -33,8 +33,8 @@ struct QueuedLinear : torch::autograd::Function<QueuedLinear> {
       torch::autograd::AutogradContext* context,
       torch::autograd::variable_list gradients) {
     const auto saved = context->get_saved_variables();
-    const torch::Tensor input = saved[0];
-    torch::Tensor weight = saved[1];
+    const torch::Tensor& input = saved[0];
+    const torch::Tensor& weight = saved[1];
     const torch::Tensor gradient = gradients[0];
     auto* queue = reinterpret_cast<WeightGradientQueue*>(
         context->saved_data["queue"].toInt());
