@@ -1,6 +1,6 @@
 #include "brigade/ops/adamw_kernel.h"
 
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
+#include "brigade/ops/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "brigade/ops/adamw_cpu.cpp"
 #include "hwy/foreach_target.h"

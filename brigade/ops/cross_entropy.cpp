@@ -1,11 +1,17 @@
 #include "brigade/ops/cross_entropy.h"
 
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/custom_function.h>
+
 #include <algorithm>
 #include <limits>
 
 #include "brigade/ops/carried.h"
+#include "brigade/ops/cross_entropy_kernel.h"
 #include "brigade/ops/describe.h"
 #include "brigade/ops/linear.h"
+#include "brigade/ops/product.h"
+#include "brigade/ops/rows.h"
 
 namespace brigade::ops {
 namespace {
@@ -14,7 +20,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr const char* kOp = "linear_cross_entropy";
-constexpr int64_t kDefaultRowChunk = 256;
+constexpr int64_t kRowChunk = 256;
+constexpr int64_t kFusedRowChunk = 1024;
 
 int64_t valid_rows(const Tensor& weight, const CrossEntropyOptions& options) {
   return options.valid_rows.value_or(weight.size(0));
@@ -60,61 +67,195 @@ void check(
       vocab_size));
 }
 
+// One chunk of rows: the logits' statistics, and after the group has agreed on
+// them, the gradients.
+struct Chunk {
+  Tensor hidden;   // [rows, C]
+  Tensor targets;  // int64 [rows], rows of this weight; -1: none of them
+  Tensor maxima;   // float32 [rows]
+  Tensor sums;     // float32 [2, rows]: of exp(logit - maximum); target logit
+};
+
+// Makes the logits of a chunk in the weight's dtype's product and float32
+// softmax; for what the fused kernel does not take.
+class LogitsOfChunk {
+ public:
+  LogitsOfChunk(Chunk& chunk, const Tensor& weight, int64_t valid)
+      : chunk_(chunk), weight_(weight) {
+    const Tensor& x = chunk.hidden;
+    if (x.scalar_type() == torch::kFloat && x.device().is_cpu()) {
+      logits_ = at::empty({x.size(0), weight.size(0)}, x.options());
+      product(as_rows(x), as_rows(weight).t(), logits_);
+    } else {
+      logits_ = at::mm(x, weight.t()).to(torch::kFloat);
+    }
+    if (valid < weight.size(0))
+      logits_.narrow(1, valid, weight.size(0) - valid)
+          .fill_(-std::numeric_limits<float>::infinity());
+    chunk.maxima.copy_(
+        valid > 0
+            ? logits_.amax(1)
+            : at::full_like(
+                  chunk.maxima, -std::numeric_limits<double>::infinity()));
+    mine_ = chunk.targets >= 0;
+    index_ = chunk.targets.clamp_min(0).unsqueeze(1);
+    // Masked, not multiplied: a rank of padding alone has -infinity here.
+    chunk.sums[1].copy_(
+        weight.size(0) > 0 ? logits_.gather(1, index_).squeeze(1).masked_fill(
+                                 mine_.logical_not(), 0)
+                           : at::zeros_like(chunk.maxima));
+  }
+
+  // Sums of exponentials relative to the (group's) maxima.
+  void sum_exponentials() {
+    if (!logits_.device().is_cpu()) {
+      logits_.sub_(chunk_.maxima.unsqueeze(1)).exp_();
+      chunk_.sums[0].copy_(logits_.sum(1));
+      return;
+    }
+    auto* rows = data<float>(logits_);
+    const auto* maxima = data<float>(chunk_.maxima);
+    auto* sums = data<float>(chunk_.sums);
+    const int64_t columns = logits_.size(1);
+    at::parallel_for(0, logits_.size(0), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row)
+        sums[row] = exp_row(rows + row * columns, columns, maxima[row]);
+    });
+  }
+
+  void gradients(const Tensor& factor, Tensor dhidden, Tensor dweight) {
+    logits_.mul_((factor / chunk_.sums[0]).unsqueeze(1));
+    if (logits_.size(1) > 0)
+      logits_.scatter_add_(1, index_, (-factor * mine_).unsqueeze(1));
+    const Tensor dlogits = logits_.to(chunk_.hidden.scalar_type());
+    if (dhidden.defined())
+      dhidden.copy_(linear_backward_input(dlogits, weight_));
+    if (dweight.defined())
+      linear_backward_weight(dlogits, chunk_.hidden, dweight);
+  }
+
+ private:
+  Chunk& chunk_;
+  const Tensor& weight_;
+  Tensor logits_;
+  Tensor mine_;
+  Tensor index_;
+};
+
+// The same by the fused bf16 kernel, without logits in memory.
+class FusedChunk {
+ public:
+  FusedChunk(Chunk& chunk, const Tensor& weight, int64_t valid)
+      : chunk_(chunk),
+        shape_{
+            .tokens = chunk.hidden.size(0),
+            .columns = chunk.hidden.size(1),
+            .vocabulary = valid,
+            .hidden = data<uint16_t>(chunk.hidden),
+            .hidden_stride = chunk.hidden.stride(0),
+            .weight = data<uint16_t>(weight),
+            .weight_stride = weight.stride(0),
+            .target = data<int64_t>(chunk.targets)} {
+    own_sums_ = at::empty_like(chunk.maxima);
+    head_statistics(
+        shape_,
+        {.maximum = data<float>(chunk.maxima),
+         .sum = data<float>(own_sums_),
+         .target_logit = data<float>(chunk.sums[1])});
+    own_maxima_ = chunk.maxima.clone();
+  }
+
+  void sum_exponentials() {
+    // Relative to the group's maxima instead of this rank's own.
+    chunk_.sums[0].copy_(own_sums_ * (own_maxima_ - chunk_.maxima).exp());
+  }
+
+  void gradients(const Tensor& factor, Tensor dhidden, Tensor dweight) {
+    const Tensor lse = chunk_.maxima + chunk_.sums[0].log();
+    head_gradients(
+        shape_,
+        {.lse = data<float>(lse),
+         .factor = data<float>(factor),
+         .dhidden = dhidden.defined() ? data<uint16_t>(dhidden) : nullptr,
+         .dweight = dweight.defined() ? data<float>(dweight) : nullptr});
+  }
+
+ private:
+  Chunk& chunk_;
+  HeadShape shape_;
+  Tensor own_sums_;
+  Tensor own_maxima_;
+};
+
 struct Gradients {
-  Tensor hidden;  // [N, C]
+  Tensor hidden;  // [N, C], dense
   Tensor weight;  // what the products add to; undefined: not wanted
 };
 
-// Sums the losses; adds to the gradients (for an incoming gradient of 1) those
-// that are defined.
+// The sum of a chunk's losses; its rows of the gradients that are defined.
+template <typename Logits>
+Tensor chunk_loss(
+    Chunk& chunk,
+    const Tensor& counted,
+    const Tensor& weight,
+    const CrossEntropyOptions& options,
+    double gradient_scale,
+    const Gradients& gradients) {
+  Logits logits(chunk, weight, valid_rows(weight, options));
+  if (options.reduce_max)
+    options.reduce_max(chunk.maxima);
+  logits.sum_exponentials();
+  if (options.reduce_sum)
+    options.reduce_sum(chunk.sums);
+  const Tensor losses = chunk.sums[0].log() + chunk.maxima - chunk.sums[1];
+  if (gradients.hidden.defined() || gradients.weight.defined())
+    logits.gradients(
+        counted.to(torch::kFloat) * gradient_scale,
+        gradients.hidden,
+        gradients.weight);
+  return losses.masked_fill(counted.logical_not(), 0).sum();
+}
+
+// Sums the losses; the gradients are for an incoming gradient of
+// gradient_scale.
 Tensor loss_in_chunks(
     const Tensor& hidden,
     const Tensor& weight,
     const Tensor& targets,
     const CrossEntropyOptions& options,
     double gradient_scale,
-    Gradients& gradients) {
-  const int64_t chunk =
-      options.row_chunk > 0 ? options.row_chunk : kDefaultRowChunk;
+    const Gradients& gradients) {
+  const bool fused = hidden.scalar_type() == torch::kBFloat16 &&
+                     hidden.device().is_cpu() && hidden.size(1) > 0;
+  const int64_t rows = options.row_chunk > 0
+                           ? options.row_chunk
+                           : (fused ? kFusedRowChunk : kRowChunk);
   const int64_t valid = valid_rows(weight, options);
-  Tensor loss = torch::zeros({}, torch::kFloat);
-  for (int64_t begin = 0; begin < hidden.size(0); begin += chunk) {
-    const int64_t numel = std::min(chunk, hidden.size(0) - begin);
-    const Tensor x = hidden.narrow(0, begin, numel);
+  const Tensor table = as_rows(weight);
+  const Tensor all = as_rows(hidden);
+  Tensor loss = torch::zeros({}, hidden.options().dtype(torch::kFloat));
+  for (int64_t begin = 0; begin < hidden.size(0); begin += rows) {
+    const int64_t numel = std::min(rows, hidden.size(0) - begin);
     const Tensor target = targets.narrow(0, begin, numel);
-    Tensor logits = torch::matmul(x, weight.t()).to(torch::kFloat);
-    if (valid < weight.size(0))
-      logits.narrow(1, valid, weight.size(0) - valid)
-          .fill_(-std::numeric_limits<float>::infinity());
-    Tensor maxima = logits.amax(1);
-    if (options.reduce_max)
-      options.reduce_max(maxima);
     const Tensor local = target - options.vocab_begin;
-    const Tensor mine = (local >= 0) & (local < valid);
-    const Tensor index = torch::where(mine, local, torch::zeros_like(local));
-    Tensor sums = torch::empty({2, numel}, torch::kFloat);
-    // Masked, not multiplied: a rank of padding alone has -infinity here.
-    sums[1].copy_(logits.gather(1, index.unsqueeze(1))
-                      .squeeze(1)
-                      .masked_fill(mine.logical_not(), 0));
-    logits.sub_(maxima.unsqueeze(1)).exp_();
-    sums[0].copy_(logits.sum(1));
-    if (options.reduce_sum)
-      options.reduce_sum(sums);
+    const auto type = loss.options();
+    Chunk chunk{
+        all.narrow(0, begin, numel),
+        torch::where(
+            (local >= 0) & (local < valid) & (target != options.ignore_index),
+            local,
+            at::full_like(local, -1)),
+        at::empty({numel}, type),
+        at::empty({2, numel}, type)};
+    const Gradients part{
+        gradients.hidden.defined() ? gradients.hidden.narrow(0, begin, numel)
+                                   : Tensor(),
+        gradients.weight};
     const Tensor counted = target != options.ignore_index;
-    loss += ((sums[0].log() + maxima - sums[1]) * counted).sum();
-    if (!gradients.hidden.defined() && !gradients.weight.defined())
-      continue;
-    const Tensor factor = counted * gradient_scale;
-    logits.mul_((factor / sums[0]).unsqueeze(1));
-    logits.scatter_add_(
-        1, index.unsqueeze(1), (-factor * mine).unsqueeze(1).to(torch::kFloat));
-    const Tensor dlogits = logits.to(x.scalar_type());
-    if (gradients.hidden.defined())
-      gradients.hidden.narrow(0, begin, numel)
-          .copy_(linear_backward_input(dlogits, weight));
-    if (gradients.weight.defined())
-      linear_backward_weight(dlogits, x, gradients.weight);
+    loss += fused ? chunk_loss<FusedChunk>(
+                        chunk, counted, table, options, gradient_scale, part)
+                  : chunk_loss<LogitsOfChunk>(
+                        chunk, counted, table, options, gradient_scale, part);
   }
   return loss;
 }
@@ -135,7 +276,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     const bool straight = options.weight_grad == WeightGrad::kAccumulate &&
                           options.known_gradient.has_value();
     if (hidden.requires_grad())
-      gradients.hidden = torch::empty_like(hidden);
+      gradients.hidden = at::empty(hidden.sizes(), hidden.options());
     if (weight.requires_grad())
       gradients.weight =
           straight ? accumulation_target(kOp, weight)

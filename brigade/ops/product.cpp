@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cstdlib>
 #include <dnnl.hpp>
 #include <memory>
 #include <mutex>
@@ -15,6 +14,7 @@
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
 #include "brigade/ops/describe.h"
+#include "brigade/ops/scratch.h"
 
 namespace brigade::ops {
 namespace {
@@ -114,21 +114,6 @@ std::shared_ptr<const Primitive> find_or_make(const Shape& shape) {
   return cache.emplace(shape, std::move(made)).first->second;
 }
 
-// Memory of the calling thread that only grows: no allocation a product.
-void* scratch(size_t bytes) {
-  constexpr size_t kPage = 4096;
-  thread_local std::unique_ptr<void, decltype(&std::free)> memory(
-      nullptr, &std::free);
-  thread_local size_t capacity = 0;
-  if (bytes > capacity) {
-    capacity = (bytes + kPage - 1) / kPage * kPage;
-    memory.reset(std::aligned_alloc(kPage, capacity));
-    if (memory == nullptr)
-      throw std::bad_alloc();
-  }
-  return memory.get();
-}
-
 // A dim of size 1 may carry any stride: give it the one that looks dense.
 std::array<int64_t, 2> strides_of(const torch::Tensor& x) {
   int64_t row = x.stride(0);
@@ -215,7 +200,9 @@ void product(
         {DNNL_ARG_WEIGHTS, memory(p->b, b.data_ptr())},
         {DNNL_ARG_DST, memory(p->c, c.data_ptr())},
         {DNNL_ARG_SCRATCHPAD,
-         memory(p->scratchpad, scratch(p->scratchpad.get_size()))}};
+         memory(
+             p->scratchpad,
+             scratch(ScratchSlot::kProduct, p->scratchpad.get_size()))}};
     if (shape.has_bias)
       arguments.emplace(DNNL_ARG_BIAS, memory(p->bias, bias.data_ptr()));
     thread_local dnnl::stream stream(engine());

@@ -1,0 +1,210 @@
+#include "brigade/ops/cross_entropy.h"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <string>
+#include <vector>
+
+#include "brigade/base/error.h"
+#include "brigade/ops/plain.h"
+
+namespace brigade::ops {
+namespace {
+
+struct Problem {
+  int64_t tokens;
+  int64_t columns;
+  int64_t vocabulary;
+  torch::ScalarType dtype;
+};
+
+struct Inputs {
+  Tensor hidden;
+  Tensor weight;
+  Tensor targets;
+};
+
+Inputs inputs_of(const Problem& problem) {
+  torch::manual_seed(problem.tokens + problem.columns);
+  Inputs inputs{
+      torch::randn({problem.tokens, problem.columns}).to(problem.dtype),
+      (torch::randn({problem.vocabulary, problem.columns}) * 0.3)
+          .to(problem.dtype),
+      torch::randint(
+          problem.vocabulary, {problem.tokens}, torch::dtype(torch::kLong))};
+  if (problem.tokens > 2)
+    inputs.targets[1] = -100;
+  return inputs;
+}
+
+struct Results {
+  Tensor loss;
+  Tensor dhidden;
+  Tensor dweight;
+};
+
+template <typename Loss>
+Results results_of(const Inputs& inputs, torch::ScalarType dtype, Loss loss) {
+  const Tensor hidden = inputs.hidden.to(dtype).clone().requires_grad_(true);
+  const Tensor weight = inputs.weight.to(dtype).clone().requires_grad_(true);
+  const Tensor value = loss(hidden, weight);
+  (value * 0.5).backward();
+  return {
+      value.detach().to(torch::kDouble),
+      hidden.grad().to(torch::kDouble),
+      weight.grad().to(torch::kDouble)};
+}
+
+Results oracle_of(const Inputs& inputs) {
+  return results_of(inputs, torch::kDouble, [&](auto hidden, auto weight) {
+    return plain::linear_cross_entropy(hidden, weight, inputs.targets);
+  });
+}
+
+double relative(const Tensor& value, const Tensor& oracle) {
+  return ((value - oracle).norm() / (oracle.norm() + 1e-30)).item<double>();
+}
+
+class CrossEntropy : public ::testing::TestWithParam<Problem> {};
+
+TEST_P(CrossEntropy, AgreesWithFloat64ForAnySize) {
+  const Inputs inputs = inputs_of(GetParam());
+  const Results oracle = oracle_of(inputs);
+  const bool wide = GetParam().dtype == torch::kFloat;
+  for (const int64_t chunk : {0, 7}) {
+    const Results fused =
+        results_of(inputs, GetParam().dtype, [&](auto hidden, auto weight) {
+          return linear_cross_entropy(
+              hidden, weight, inputs.targets, {.row_chunk = chunk});
+        });
+    EXPECT_LT(relative(fused.loss, oracle.loss), 1e-5);
+    EXPECT_LT(relative(fused.dhidden, oracle.dhidden), wide ? 1e-5 : 4e-3);
+    EXPECT_LT(relative(fused.dweight, oracle.dweight), wide ? 1e-5 : 4e-3);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Sizes,
+    CrossEntropy,
+    ::testing::Values(
+        Problem{1, 32, 64, torch::kBFloat16},
+        Problem{5, 17, 33, torch::kBFloat16},
+        Problem{70, 96, 1000, torch::kBFloat16},
+        Problem{300, 288, 515, torch::kBFloat16},
+        Problem{33, 64, 1, torch::kBFloat16},
+        Problem{40, 36, 77, torch::kFloat},
+        Problem{300, 64, 515, torch::kFloat}));
+
+TEST(CrossEntropyAccuracy, Bf16IsNoFurtherFromFloat64ThanTorchs) {
+  const Inputs inputs = inputs_of({200, 128, 777, torch::kBFloat16});
+  const Results oracle = oracle_of(inputs);
+  const Results fused =
+      results_of(inputs, torch::kBFloat16, [&](auto hidden, auto weight) {
+        return linear_cross_entropy(hidden, weight, inputs.targets);
+      });
+  const Results torchs =
+      results_of(inputs, torch::kBFloat16, [&](auto hidden, auto weight) {
+        return torch::nll_loss(
+            torch::log_softmax(torch::linear(hidden, weight), -1),
+            inputs.targets,
+            {},
+            at::Reduction::Sum);
+      });
+  EXPECT_LE(
+      relative(fused.loss, oracle.loss), relative(torchs.loss, oracle.loss));
+  EXPECT_LE(
+      relative(fused.dhidden, oracle.dhidden),
+      relative(torchs.dhidden, oracle.dhidden));
+  EXPECT_LE(
+      relative(fused.dweight, oracle.dweight),
+      relative(torchs.dweight, oracle.dweight));
+}
+
+TEST(CrossEntropy, APaddedVocabularyGetsNoProbability) {
+  const Inputs inputs = inputs_of({20, 32, 50, torch::kBFloat16});
+  const Tensor padded = torch::cat(
+      {inputs.weight, torch::full({14, 32}, 3.0).to(torch::kBFloat16)});
+  const Tensor weight = padded.requires_grad_(true);
+  const Tensor loss = linear_cross_entropy(
+      inputs.hidden, weight, inputs.targets, {.valid_rows = 50});
+  loss.backward();
+  const Tensor oracle =
+      plain::linear_cross_entropy(inputs.hidden, inputs.weight, inputs.targets);
+  EXPECT_NEAR(loss.item<float>(), oracle.item<float>(), 1e-3);
+  EXPECT_EQ(weight.grad().narrow(0, 50, 14).abs().sum().item<float>(), 0.0F);
+}
+
+// Two shards on one thread: each is run several times, first to learn its own
+// maxima and sums, then with the group's handed in.
+TEST(CrossEntropy, ShardsOfTheVocabularyGiveTheWholeLossAndGradient) {
+  for (const auto dtype : {torch::kBFloat16, torch::kFloat}) {
+    const Inputs inputs = inputs_of({50, 64, 130, dtype});
+    const Results oracle = oracle_of(inputs);
+    const std::vector<int64_t> begins{0, 70};
+    const std::vector<int64_t> rows{70, 60};
+    std::vector<Tensor> maxima;
+    std::vector<Tensor> sums;
+    const auto shard = [&](int64_t i, auto reduce_max, auto reduce_sum) {
+      Inputs mine = inputs;
+      mine.weight = inputs.weight.narrow(0, begins[i], rows[i]);
+      CrossEntropyOptions options;
+      options.vocab_begin = begins[i];
+      options.vocab_size = 130;
+      options.reduce_max = reduce_max;
+      options.reduce_sum = reduce_sum;
+      return results_of(mine, dtype, [&](auto hidden, auto weight) {
+        return linear_cross_entropy(hidden, weight, inputs.targets, options);
+      });
+    };
+    for (int64_t i = 0; i < 2; ++i)
+      shard(
+          i, [&](Tensor& m) { maxima.push_back(m.clone()); }, nullptr);
+    const Tensor top = torch::maximum(maxima[0], maxima[1]);
+    const auto set_top = [&](Tensor& m) { m.copy_(top); };
+    for (int64_t i = 0; i < 2; ++i)
+      shard(i, set_top, [&](Tensor& s) { sums.push_back(s.clone()); });
+    const auto set_sums = [&](Tensor& s) { s.copy_(sums[0] + sums[1]); };
+    const Results first = shard(0, set_top, set_sums);
+    const Results second = shard(1, set_top, set_sums);
+    EXPECT_LT(relative(first.loss, oracle.loss), 1e-5);
+    EXPECT_LT(relative(first.dhidden + second.dhidden, oracle.dhidden), 5e-3);
+    EXPECT_LT(
+        relative(torch::cat({first.dweight, second.dweight}), oracle.dweight),
+        5e-3);
+  }
+}
+
+TEST(CrossEntropy, ATargetOutsideTheVocabularyIsNamed) {
+  try {
+    linear_cross_entropy(
+        torch::ones({2, 4}),
+        torch::ones({3, 4}),
+        torch::tensor({1, 7}, torch::kLong));
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_NE(std::string(error.what()).find("row 1 is 7"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(CrossEntropy, AnUnexpectedIncomingGradientIsAnError) {
+  const Tensor weight = torch::ones({3, 4}).requires_grad_(true);
+  const Tensor loss = linear_cross_entropy(
+      torch::ones({2, 4}),
+      weight,
+      torch::tensor({1, 2}, torch::kLong),
+      {.known_gradient = 1.0});
+  EXPECT_THROW((loss * 2).backward(), Error);
+}
+
+TEST(CrossEntropy, NoTokensHaveNoLoss) {
+  const Tensor loss = linear_cross_entropy(
+      torch::ones({0, 4}),
+      torch::ones({3, 4}).requires_grad_(true),
+      torch::empty({0}, torch::kLong));
+  EXPECT_EQ(loss.item<float>(), 0.0F);
+}
+
+}  // namespace
+}  // namespace brigade::ops
