@@ -1,7 +1,18 @@
 #include "brigade/ops/attention.h"
 
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "brigade/ops/attention_kernel.h"
+#include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"
 #include "brigade/ops/plain.h"
+#include "brigade/ops/rows.h"
+#include "brigade/ops/side_by_side.h"
 
 namespace brigade::ops {
 namespace {
@@ -109,6 +120,267 @@ void check(
       "key", options.key_rotary ? options.key_rotary : options.query_rotary, k);
 }
 
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+std::vector<int64_t> positions_of(
+    const std::vector<PositionRange>& ranges,
+    int64_t numel) {
+  std::vector<int64_t> positions;
+  positions.reserve(static_cast<size_t>(numel));
+  if (ranges.empty()) {
+    positions.resize(static_cast<size_t>(numel));
+    std::iota(positions.begin(), positions.end(), 0);
+  }
+  for (const PositionRange& range : ranges) {
+    for (int64_t i = 0; i < range.numel; ++i)
+      positions.push_back(range.begin + i);
+  }
+  return positions;
+}
+
+// The mask as the kernels take it: positions of keys ascend, so that what a
+// query sees is a run of keys [first, end).
+struct SeenKeys {
+  Tensor first;  // int32 [1 or B, Tq]
+  Tensor end;
+};
+
+SeenKeys
+seen_keys(const Tensor& q, const Tensor& k, const AttentionOptions& options) {
+  const int64_t tokens = q.size(1);
+  const auto queries = positions_of(options.query_positions, tokens);
+  const auto keys = positions_of(options.key_positions, k.size(1));
+  const Tensor starts = options.document_starts.defined()
+                            ? options.document_starts.contiguous()
+                            : Tensor();
+  const int64_t rows = starts.defined() ? q.size(0) : 1;
+  const auto type = torch::dtype(torch::kInt);
+  SeenKeys seen{
+      at::empty({rows, tokens}, type), at::empty({rows, tokens}, type)};
+  auto* first = data<int32_t>(seen.first);
+  auto* end = data<int32_t>(seen.end);
+  const auto count_before = [&](int64_t position) {
+    return static_cast<int32_t>(
+        std::lower_bound(keys.begin(), keys.end(), position) - keys.begin());
+  };
+  for (int64_t i = 0; i < rows * tokens; ++i) {
+    const int64_t position = queries[static_cast<size_t>(i % tokens)];
+    int64_t lowest = std::numeric_limits<int64_t>::min();
+    if (options.sliding_window)
+      lowest = position - *options.sliding_window + 1;
+    if (starts.defined())
+      lowest = std::max(lowest, data<int64_t>(starts)[i]);
+    first[i] = count_before(lowest);
+    end[i] = options.causal ? count_before(position + 1)
+                            : static_cast<int32_t>(keys.size());
+  }
+  return seen;
+}
+
+// With a dense last dim.
+Tensor dense(const Tensor& x) {
+  return x.size(3) == 1 || x.stride(3) == 1 ? x : x.contiguous();
+}
+
+template <typename T>
+Heads<T> heads_of(const Tensor& x) {
+  using Element = std::remove_const_t<T>;
+  return {data<Element>(x), x.stride(0), x.stride(1), x.stride(2)};
+}
+
+bool is_wide(const Tensor& x) {
+  return x.scalar_type() == torch::kFloat;
+}
+
+// The kernels' view of a call; holds what its pointers point at.
+struct Prepared {
+  AttentionShape shape;
+  SeenKeys seen;
+  std::vector<Tensor> tables;
+
+  Prepared(const Tensor& q, const Tensor& k, const AttentionOptions& options)
+      : seen(seen_keys(q, k, options)) {
+    const auto rotation = [&](const std::optional<RotaryTable>& table) {
+      if (!table)
+        return Rotation{};
+      tables.push_back(table->cos.contiguous());
+      tables.push_back(table->sin.contiguous());
+      return Rotation{
+          data<float>(tables[tables.size() - 2]), data<float>(tables.back())};
+    };
+    shape = {
+        .batch = q.size(0),
+        .query_tokens = q.size(1),
+        .key_tokens = k.size(1),
+        .heads = q.size(2),
+        .key_heads = k.size(2),
+        .head_dim = q.size(3),
+        .scale = static_cast<float>(options.scale.value_or(
+            1.0 / std::sqrt(static_cast<double>(q.size(3))))),
+        .query_rotation = rotation(options.query_rotary),
+        .key_rotation = rotation(
+            options.key_rotary ? options.key_rotary : options.query_rotary),
+        .first_key = data<int32_t>(seen.first),
+        .end_key = data<int32_t>(seen.end),
+        .seen_batch_stride = seen.first.size(0) > 1 ? q.size(1) : 0};
+  }
+
+  int64_t groups() const { return shape.batch * shape.key_heads; }
+};
+
+bool kernel_fits(
+    const Tensor& q,
+    const Tensor& k,
+    const AttentionOptions& options) {
+  const auto out_dtype = options.out_dtype.value_or(q.scalar_type());
+  return has_kernel(q) && q.numel() > 0 && k.numel() > 0 &&
+         (out_dtype == q.scalar_type() || out_dtype == torch::kFloat);
+}
+
+AttentionResult run_forward(
+    const Tensor& q_in,
+    const Tensor& k_in,
+    const Tensor& v_in,
+    const AttentionOptions& options) {
+  if (!kernel_fits(q_in, k_in, options))
+    return plain::attention(q_in, k_in, v_in, options);
+  const Tensor q = dense(q_in);
+  const Tensor k = dense(k_in);
+  const Tensor v = dense(v_in);
+  const Prepared prepared(q, k, options);
+  AttentionResult result{
+      at::empty(
+          q.sizes(),
+          q.options().dtype(options.out_dtype.value_or(q.scalar_type()))),
+      at::empty(
+          {q.size(0), q.size(2), q.size(1)}, q.options().dtype(torch::kFloat))};
+  with_element_type(q, [&](auto element) {
+    using T = decltype(element);
+    AttentionForward<T> kernel{
+        .shape = prepared.shape,
+        .q = heads_of<const T>(q),
+        .k = heads_of<const T>(k),
+        .v = heads_of<const T>(v),
+        .lse = data<float>(result.lse)};
+    if (is_wide(result.out))
+      kernel.wide_out = heads_of<float>(result.out);
+    else
+      kernel.out = heads_of<T>(result.out);
+    at::parallel_for(0, prepared.groups(), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t group = begin; group < end; ++group)
+        ops::attention_forward(kernel, group);
+    });
+  });
+  return result;
+}
+
+// Empty dq, dk and dv: side by side as q, k and v are.
+AttentionGradients empty_gradients(
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    torch::ScalarType dtype) {
+  const auto flat = [](const Tensor& x) {
+    return x.reshape({x.size(0), x.size(1), x.size(2) * x.size(3)});
+  };
+  const auto parts = empty_side_by_side({flat(q), flat(k), flat(v)}, dtype);
+  return {
+      parts[0].view(q.sizes()),
+      parts[1].view(k.sizes()),
+      parts[2].view(v.sizes())};
+}
+
+AttentionGradients run_backward(
+    const Tensor& dout_in,
+    const Tensor& q_in,
+    const Tensor& k_in,
+    const Tensor& v_in,
+    const Tensor& lse_in,
+    const Tensor& delta_in,
+    const AttentionOptions& options) {
+  if (!kernel_fits(q_in, k_in, options))
+    return plain::attention_backward(
+        dout_in, q_in, k_in, v_in, lse_in, delta_in, options);
+  const Tensor q = dense(q_in);
+  const Tensor k = dense(k_in);
+  const Tensor v = dense(v_in);
+  Tensor dout = dense(dout_in);
+  if (dout.scalar_type() != q.scalar_type() && !is_wide(dout))
+    dout = dout.to(torch::kFloat);
+  const Tensor lse = lse_in.contiguous();
+  const Tensor delta = delta_in.contiguous();
+  const Prepared prepared(q, k, options);
+  AttentionGradients result =
+      empty_gradients(q, k, v, options.out_dtype.value_or(q.scalar_type()));
+  with_element_type(q, [&](auto element) {
+    using T = decltype(element);
+    AttentionBackward<T> kernel{
+        .shape = prepared.shape,
+        .q = heads_of<const T>(q),
+        .k = heads_of<const T>(k),
+        .v = heads_of<const T>(v),
+        .lse = data<float>(lse),
+        .delta = data<float>(delta)};
+    if (is_wide(dout))
+      kernel.wide_dout = heads_of<const float>(dout);
+    else
+      kernel.dout = heads_of<const T>(dout);
+    if (is_wide(result.dq)) {
+      kernel.wide_dq = heads_of<float>(result.dq);
+      kernel.wide_dk = heads_of<float>(result.dk);
+      kernel.wide_dv = heads_of<float>(result.dv);
+    } else {
+      kernel.dq = heads_of<T>(result.dq);
+      kernel.dk = heads_of<T>(result.dk);
+      kernel.dv = heads_of<T>(result.dv);
+    }
+    at::parallel_for(0, prepared.groups(), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t group = begin; group < end; ++group)
+        ops::attention_backward(kernel, group);
+    });
+  });
+  return result;
+}
+
+struct Node : torch::autograd::Function<Node> {
+  static variable_list forward(
+      AutogradContext* context,
+      const Tensor& q,
+      const Tensor& k,
+      const Tensor& v,
+      const AttentionOptions& options) {
+    const AttentionResult result = run_forward(q, k, v, options);
+    carry(context, options);
+    context->save_for_backward({q, k, v, result.out, result.lse});
+    context->mark_non_differentiable({result.lse});
+    return {result.out, result.lse};
+  }
+
+  static variable_list backward(
+      AutogradContext* context,
+      variable_list gradients) {
+    variable_list result(4);
+    if (!gradients[0].defined())
+      return result;
+    const auto saved = context->get_saved_variables();
+    AttentionOptions options = carried<AttentionOptions>(context);
+    options.out_dtype.reset();  // gradients have q's dtype
+    const AttentionGradients parts = run_backward(
+        gradients[0],
+        saved[0],
+        saved[1],
+        saved[2],
+        saved[4],
+        attention_delta(gradients[0], saved[3]),
+        options);
+    result[0] = parts.dq;
+    result[1] = parts.dk;
+    result[2] = parts.dv;
+    return result;
+  }
+};
+
 }  // namespace
 
 AttentionResult attention(
@@ -117,7 +389,10 @@ AttentionResult attention(
     const Tensor& v,
     const AttentionOptions& options) {
   check(q, k, v, options);
-  return plain::attention(q, k, v, options);
+  if (!kernel_fits(q, k, options))
+    return plain::attention(q, k, v, options);
+  const auto outputs = Node::apply(q, k, v, options);
+  return {outputs[0], outputs[1]};
 }
 
 AttentionResult attention_forward(
@@ -126,7 +401,8 @@ AttentionResult attention_forward(
     const Tensor& v,
     const AttentionOptions& options) {
   const torch::NoGradGuard no_grad;
-  return attention(q, k, v, options);
+  check(q, k, v, options);
+  return run_forward(q, k, v, options);
 }
 
 Tensor attention_delta(const Tensor& dout, const Tensor& out) {
@@ -144,7 +420,7 @@ AttentionGradients attention_backward(
     const AttentionOptions& options) {
   const torch::NoGradGuard no_grad;
   check(q, k, v, options);
-  return plain::attention_backward(dout, q, k, v, lse, delta, options);
+  return run_backward(dout, q, k, v, lse, delta, options);
 }
 
 }  // namespace brigade::ops

@@ -45,8 +45,17 @@ std::vector<torch::Tensor> empty_side_by_side(
     const std::vector<torch::Tensor>& like,
     torch::ScalarType dtype) {
   std::vector<torch::Tensor> flat;
-  for (const torch::Tensor& x : like)
+  bool equal_rows = true;
+  for (const torch::Tensor& x : like) {
     flat.push_back(as_rows(x));
+    equal_rows = equal_rows && flat.back().size(0) == flat[0].size(0);
+  }
+  if (!equal_rows) {
+    std::vector<torch::Tensor> apart;
+    for (const torch::Tensor& x : like)
+      apart.push_back(at::empty(x.sizes(), x.options().dtype(dtype)));
+    return apart;
+  }
   std::optional<SideBySide> layout = side_by_side(flat);
   if (!layout) {
     layout.emplace();

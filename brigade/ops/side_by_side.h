@@ -22,9 +22,10 @@ struct SideBySide {
 // [rows, width] with a dense last dim.
 std::optional<SideBySide> side_by_side(const std::vector<torch::Tensor>& parts);
 
-// New uninitialised tensors of the given shapes ([.., width_i], equal leading
-// dims) as column ranges of one buffer, in the order in which `like` lies if it
-// lies side by side, else in the given order.
+// New uninitialised tensors of the given shapes ([.., width_i]) as column
+// ranges of one buffer, in the order in which `like` lies if it lies side by
+// side, else in the given order. Tensors of their own where the leading dims
+// differ.
 std::vector<torch::Tensor> empty_side_by_side(
     const std::vector<torch::Tensor>& like,
     torch::ScalarType dtype);

@@ -60,6 +60,26 @@ HWY_INLINE void store(VF value, DF, uint16_t* to) {
 }
 
 // The first `numel` lanes, others 0; never reads past them.
+#if HWY_TARGET <= HWY_AVX3
+// AVX-512 masks 16-bit memory too, without a fault past the end.
+HWY_INLINE VF load_part(DF df, const float* from, size_t numel) {
+  return hn::MaskedLoad(hn::FirstN(df, numel), df, from);
+}
+HWY_INLINE VF load_part(DF df, const uint16_t* from, size_t numel) {
+  const DU16 du16;
+  const auto narrow = hn::MaskedLoad(hn::FirstN(du16, numel), du16, from);
+  return hn::BitCast(df, hn::ShiftLeft<16>(hn::PromoteTo(DU32(), narrow)));
+}
+HWY_INLINE void store_part(VF value, DF df, float* to, size_t numel) {
+  hn::BlendedStore(value, hn::FirstN(df, numel), df, to);
+}
+HWY_INLINE void store_part(VF value, DF, uint16_t* to, size_t numel) {
+  const DU16 du16;
+  const auto narrow = hn::DemoteTo(
+      du16, hn::BitCast(hn::RebindToSigned<DF>(), to_bf16_bits(value)));
+  hn::BlendedStore(narrow, hn::FirstN(du16, numel), du16, to);
+}
+#else
 template <typename T>
 HWY_INLINE VF load_part(DF df, const T* from, size_t numel) {
   HWY_ALIGN T lanes[HWY_LANES(float)] = {};
@@ -72,6 +92,7 @@ HWY_INLINE void store_part(VF value, DF df, T* to, size_t numel) {
   store(value, df, lanes);
   std::memcpy(to, lanes, numel * sizeof(T));
 }
+#endif
 
 HWY_INLINE float sum_of_lanes(VF value) {
   return hn::GetLane(hn::SumOfLanes(DF(), value));

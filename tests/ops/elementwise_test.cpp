@@ -1,0 +1,314 @@
+// rms_norm, SwiGLU, rotary and linears against their plain twins in float64,
+// and in bf16 against what PyTorch's own bf16 ops make of the same inputs.
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "brigade/base/error.h"
+#include "brigade/ops/linear.h"
+#include "brigade/ops/plain.h"
+#include "brigade/ops/rms_norm.h"
+#include "brigade/ops/swiglu.h"
+
+namespace brigade::ops {
+namespace {
+
+using Op = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
+
+// Outputs, then gradients of the inputs, for incoming gradients that depend on
+// the output's index only.
+std::vector<Tensor>
+run(const std::vector<Tensor>& inputs, torch::ScalarType dtype, const Op& op) {
+  std::vector<Tensor> leaves;
+  for (const Tensor& x : inputs)
+    leaves.push_back(x.to(dtype).clone().requires_grad_(true));
+  const std::vector<Tensor> outputs = op(leaves);
+  Tensor total;
+  std::vector<Tensor> result;
+  for (const Tensor& out : outputs) {
+    const Tensor gradient =
+        torch::linspace(-1.0, 1.3, out.numel()).view(out.sizes());
+    const Tensor part = (out.to(torch::kDouble) *
+                         gradient.to(torch::kBFloat16).to(torch::kDouble))
+                            .sum();
+    total = total.defined() ? total + part : part;
+    result.push_back(out.detach().to(torch::kDouble));
+  }
+  total.backward();
+  for (const Tensor& leaf : leaves)
+    result.push_back(leaf.grad().to(torch::kDouble));
+  return result;
+}
+
+double relative(const Tensor& value, const Tensor& oracle) {
+  return ((value - oracle).norm() / (oracle.norm() + 1e-3)).item<double>();
+}
+
+struct Case {
+  const char* name;
+  std::vector<std::vector<int64_t>> shapes;
+  Op ours;
+  Op plain;
+  Op torchs;  // in bf16, as PyTorch's users write it
+};
+
+constexpr double kEps = 1e-5;
+
+std::vector<Case> cases() {
+  const auto table = make_rotary_table(
+      torch::tensor({0, 1, 7, 300, 4095}, torch::kLong), 12, 10000.0);
+  const auto torchs_norm = [](const Tensor& x, const Tensor& weight) {
+    return x * torch::rsqrt(x.square().mean(-1, true) + kEps) * weight;
+  };
+  const auto torchs_rotate = [table](const Tensor& x) {
+    const Tensor cos =
+        torch::cat({table.cos, table.cos}, -1).unsqueeze(1).to(x.scalar_type());
+    const Tensor sin =
+        torch::cat({table.sin, table.sin}, -1).unsqueeze(1).to(x.scalar_type());
+    const auto halves = x.chunk(2, -1);
+    return x * cos + torch::cat({-halves[1], halves[0]}, -1) * sin;
+  };
+  return {
+      {"rms_norm",
+       {{3, 50, 37}, {37}},
+       [](auto x) -> std::vector<Tensor> {
+         return {ops::rms_norm(x[0], x[1], kEps)};
+       },
+       [](auto x) -> std::vector<Tensor> {
+         return {plain::rms_norm(x[0], x[1], kEps)};
+       },
+       [=](auto x) -> std::vector<Tensor> {
+         return {torchs_norm(x[0], x[1])};
+       }},
+      {"add_rms_norm",
+       {{300, 48}, {300, 48}, {48}},
+       [](auto x) -> std::vector<Tensor> {
+         const auto [normed, sum] = add_rms_norm(x[0], x[1], x[2], kEps);
+         return {normed, sum};
+       },
+       [](auto x) -> std::vector<Tensor> {
+         const auto [normed, sum] = plain::add_rms_norm(x[0], x[1], x[2], kEps);
+         return {normed, sum};
+       },
+       [=](auto x) -> std::vector<Tensor> {
+         const Tensor sum = x[0] + x[1];
+         return {torchs_norm(sum, x[2]), sum};
+       }},
+      {"swiglu",
+       {{2, 9, 45}, {2, 9, 45}},
+       [](auto x) -> std::vector<Tensor> { return {swiglu(x[0], x[1])}; },
+       [](auto x) -> std::vector<Tensor> {
+         return {plain::swiglu(x[0], x[1])};
+       },
+       [](auto x) -> std::vector<Tensor> {
+         return {torch::silu(x[0]) * x[1]};
+       }},
+      {"swiglu_of_one_buffer",
+       {{5, 70}},
+       [](auto x) -> std::vector<Tensor> { return {swiglu(x[0])}; },
+       [](auto x) -> std::vector<Tensor> {
+         return {plain::swiglu(x[0].narrow(1, 0, 35), x[0].narrow(1, 35, 35))};
+       },
+       [](auto x) -> std::vector<Tensor> {
+         return {torch::silu(x[0].narrow(1, 0, 35)) * x[0].narrow(1, 35, 35)};
+       }},
+      {"rotary",
+       {{2, 5, 3, 12}, {2, 5, 1, 12}},
+       [=](auto x) -> std::vector<Tensor> {
+         const auto [q, k] = ops::rotary(x[0], x[1], table);
+         return {q, k};
+       },
+       [=](auto x) -> std::vector<Tensor> {
+         const auto [q, k] = plain::rotary(x[0], x[1], table);
+         return {q, k};
+       },
+       [=](auto x) -> std::vector<Tensor> {
+         return {torchs_rotate(x[0]), torchs_rotate(x[1])};
+       }},
+      {"linear",
+       {{3, 7, 20}, {33, 20}, {33}},
+       [](auto x) -> std::vector<Tensor> {
+         return {ops::linear(x[0], x[1], x[2])};
+       },
+       [](auto x) -> std::vector<Tensor> {
+         return {torch::matmul(x[0], x[1].t()) + x[2]};
+       },
+       [](auto x) -> std::vector<Tensor> {
+         return {torch::linear(x[0], x[1], x[2])};
+       }},
+      {"linear_group",
+       {{40, 24}, {16, 24}, {8, 24}, {8, 24}},
+       [](auto x) -> std::vector<Tensor> {
+         return linear_group(x[0], {x[1], x[2], x[3]});
+       },
+       [](auto x) -> std::vector<Tensor> {
+         return {
+             torch::matmul(x[0], x[1].t()),
+             torch::matmul(x[0], x[2].t()),
+             torch::matmul(x[0], x[3].t())};
+       },
+       [](auto x) -> std::vector<Tensor> {
+         return {
+             torch::linear(x[0], x[1]),
+             torch::linear(x[0], x[2]),
+             torch::linear(x[0], x[3])};
+       }},
+  };
+}
+
+class TwinOf : public ::testing::TestWithParam<Case> {};
+
+TEST_P(TwinOf, AgreesWithFloat64AndIsNoFurtherThanTorchs) {
+  torch::manual_seed(3);
+  std::vector<Tensor> inputs;
+  for (const auto& shape : GetParam().shapes)
+    inputs.push_back(torch::randn(shape).to(torch::kBFloat16));
+  const auto oracle = run(inputs, torch::kDouble, GetParam().plain);
+  const auto wide = run(inputs, torch::kFloat, GetParam().ours);
+  const auto narrow = run(inputs, torch::kBFloat16, GetParam().ours);
+  const auto torchs = run(inputs, torch::kBFloat16, GetParam().torchs);
+  for (size_t i = 0; i < oracle.size(); ++i) {
+    EXPECT_LT(relative(wide[i], oracle[i]), 1e-6) << "result " << i;
+    EXPECT_LT(relative(narrow[i], oracle[i]), 6e-3) << "result " << i;
+    // A hair of slack: where both round once, they tie.
+    EXPECT_LE(
+        relative(narrow[i], oracle[i]), 1.02 * relative(torchs[i], oracle[i]))
+        << "result " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ops,
+    TwinOf,
+    ::testing::ValuesIn(cases()),
+    [](const auto& test) { return std::string(test.param.name); });
+
+// The data parallel's flat buffers hold parameters in reverse; main_grads may
+// be cut by a bucket's end.
+TEST(LinearGroup, WeightsSideBySideInAnyOrderMakeOneProductOfTheSameNumbers) {
+  torch::manual_seed(5);
+  const Tensor x = torch::randn({50, 32});
+  const std::vector<int64_t> rows{16, 8, 8};
+  for (const bool reversed : {false, true}) {
+    for (const bool grads_together : {false, true}) {
+      const Tensor flat = torch::randn({32 * 32});
+      const Tensor flat_grad = torch::zeros({32 * 32});
+      std::vector<Tensor> weights;
+      std::vector<Tensor> twins;
+      int64_t offset = 0;
+      for (size_t i = 0; i < 3; ++i) {
+        const int64_t numel = rows[i] * 32;
+        const int64_t begin = reversed ? 32 * 32 - offset - numel : offset;
+        offset += numel;
+        Tensor weight = flat.narrow(0, begin, numel)
+                            .view({rows[i], 32})
+                            .detach()
+                            .requires_grad_(true);
+        weight.mutable_grad() =
+            grads_together ? flat_grad.narrow(0, begin, numel).view_as(weight)
+                           : torch::zeros({rows[i], 32});
+        weights.push_back(weight);
+        twins.push_back(weight.detach().clone().requires_grad_(true));
+      }
+      const Tensor input = x.clone().requires_grad_(true);
+      const Tensor twin_input = x.clone().requires_grad_(true);
+      const auto outputs =
+          linear_group(input, weights, {}, WeightGrad::kAccumulate);
+      Tensor total = torch::zeros({});
+      Tensor twin_total = torch::zeros({});
+      for (size_t i = 0; i < 3; ++i) {
+        const Tensor twin = torch::matmul(twin_input, twins[i].t());
+        EXPECT_TRUE(torch::allclose(outputs[i], twin, 1e-5, 1e-5));
+        total = total + outputs[i].square().sum() * (i + 1.0);
+        twin_total = twin_total + twin.square().sum() * (i + 1.0);
+      }
+      // Slices of one buffer: one product made them.
+      EXPECT_EQ(outputs[0].stride(0), 32);
+      total.backward();
+      twin_total.backward();
+      EXPECT_TRUE(torch::allclose(input.grad(), twin_input.grad(), 1e-4, 1e-3));
+      for (size_t i = 0; i < 3; ++i)
+        EXPECT_TRUE(
+            torch::allclose(weights[i].grad(), twins[i].grad(), 1e-4, 1e-3));
+    }
+  }
+}
+
+TEST(Linear, TheInputsGradientIsInterceptedBeforeTheWeightsIsComputed) {
+  Tensor weight = torch::ones({2, 3}).requires_grad_(true);
+  weight.mutable_grad() = torch::zeros({2, 3});
+  std::vector<std::string> events;
+  LinearOptions options;
+  options.weight_grad = WeightGrad::kAccumulate;
+  options.on_input_grad = [&](Tensor input_grad) {
+    EXPECT_EQ(input_grad.sum().item<float>(), 6.0F);
+    EXPECT_EQ(weight.grad().sum().item<float>(), 0.0F);
+    events.emplace_back("launched");
+    return [&] {
+      EXPECT_EQ(weight.grad().sum().item<float>(), 6.0F);
+      events.emplace_back("waited");
+    };
+  };
+  ops::linear(torch::ones({1, 3}).requires_grad_(true), weight, {}, options)
+      .sum()
+      .backward();
+  EXPECT_EQ(events, (std::vector<std::string>{"launched", "waited"}));
+}
+
+TEST(Linear, ADeferredWeightGradientIsComputedWhenAsked) {
+  Tensor weight = torch::ones({2, 3}).requires_grad_(true);
+  weight.mutable_grad() = torch::zeros({2, 3});
+  std::vector<std::function<void()>> deferred;
+  LinearOptions options;
+  options.weight_grad = WeightGrad::kAccumulate;
+  options.defer_weight_grad = [&](std::function<void()> compute) {
+    deferred.push_back(std::move(compute));
+  };
+  ops::linear(torch::ones({1, 3}), weight, {}, options).sum().backward();
+  EXPECT_EQ(weight.grad().sum().item<float>(), 0.0F);
+  ASSERT_EQ(deferred.size(), 1U);
+  deferred[0]();
+  EXPECT_EQ(weight.grad().sum().item<float>(), 6.0F);
+}
+
+TEST(Linear, ShapesThatDoNotFitAreNamed) {
+  try {
+    ops::linear(torch::ones({2, 3}), torch::ones({5, 4}));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("Float [5, 4]"), std::string::npos)
+        << error.what();
+  }
+}
+
+// Hugging Face's llama3 rule, worked by hand for one low, one high and one
+// blended frequency.
+TEST(RotaryTable, Llama3ScalingFollowsTheWavelength) {
+  const RotaryScaling scaling{8.0, 1.0, 4.0, 8192.0};
+  const Tensor one = torch::ones({1}, torch::kLong);
+  const RotaryTable table = make_rotary_table(one, 128, 500000.0, scaling);
+  const auto angle = [&](int64_t i) {
+    return std::atan2(
+        table.sin[0][i].item<double>(), table.cos[0][i].item<double>());
+  };
+  const auto frequency = [](int64_t i) {
+    return std::pow(500000.0, -2.0 * static_cast<double>(i) / 128.0);
+  };
+  EXPECT_NEAR(angle(0), 1.0, 1e-6);
+  EXPECT_NEAR(angle(20) / frequency(20), 1.0, 1e-5);
+  EXPECT_NEAR(angle(60) / (frequency(60) / 8.0), 1.0, 1e-4);
+  const double turns = 8192.0 * frequency(32) / (2 * M_PI);
+  ASSERT_GT(turns, 1.0);
+  ASSERT_LT(turns, 4.0);
+  const double smooth = (turns - 1.0) / 3.0;
+  const double blended =
+      (1 - smooth) * frequency(32) / 8.0 + smooth * frequency(32);
+  EXPECT_NEAR(angle(32) / blended, 1.0, 1e-4);
+}
+
+}  // namespace
+}  // namespace brigade::ops
