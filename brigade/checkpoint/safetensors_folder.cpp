@@ -151,9 +151,16 @@ WeightMap read_weight_map(const fs::path& index) {
         file.size_bytes(),
         kMaxIndexBytes));
   }
-  const auto* begin = reinterpret_cast<const char*>(file.bytes().data());
-  WeightMapHandler handler(index.string());
-  json::sax_parse(begin, begin + file.size_bytes(), &handler);
+  return parse_weight_map(
+      {reinterpret_cast<const char*>(file.bytes().data()), file.size_bytes()},
+      index.string());
+}
+
+WeightMap parse_weight_map(
+    std::string_view text,
+    const std::string& file_name) {
+  WeightMapHandler handler(file_name);
+  json::sax_parse(text.begin(), text.end(), &handler);
   return handler.take();
 }
 

@@ -20,6 +20,8 @@ inline constexpr const char* kSafetensorsIndex = "model.safetensors.index.json";
 // names a file that is not a bare name in the index's own folder.
 using WeightMap = std::map<std::string, std::string, std::less<>>;
 WeightMap read_weight_map(const std::filesystem::path& index);
+// The same from the index's text; `file_name` stands for it in messages.
+WeightMap parse_weight_map(std::string_view text, const std::string& file_name);
 
 // True when `name` is a plain file name, which cannot leave its folder.
 bool is_bare_file_name(std::string_view name);

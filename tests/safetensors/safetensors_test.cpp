@@ -26,6 +26,14 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
+#if defined(__SANITIZE_ADDRESS__)  // gcc
+constexpr bool kAddressSanitizer = true;
+#elif defined(__has_feature)  // clang
+constexpr bool kAddressSanitizer = __has_feature(address_sanitizer);
+#else
+constexpr bool kAddressSanitizer = false;
+#endif
+
 std::span<const std::byte> as_bytes(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
@@ -270,9 +278,8 @@ TEST(Safetensors, LongHostileNamesAreCutInMessages) {
 // Headers that would make a JSON tree of a gigabyte, parsed by a child that may
 // allocate 16 MiB: more is a bad_alloc.
 TEST(Safetensors, AHostileHeaderCostsAtMost16MiBBesidesItself) {
-#if defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "AddressSanitizer's own memory would count";
-#endif
+  if (kAddressSanitizer)
+    GTEST_SKIP() << "AddressSanitizer's own memory would count";
   // Large blocks come from the system each time, never from free heap space
   // left by this test, which would hide what the parser takes.
   ::mallopt(M_MMAP_THRESHOLD, 128 * KiB);

@@ -1,0 +1,29 @@
+// model.safetensors.index.json on arbitrary bytes: accepted or DataError, and
+// what is accepted is the weight_map that nlohmann-json's tree holds, its files
+// in the index's own folder.
+#include <cstdint>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "brigade/base/error.h"
+#include "brigade/checkpoint/safetensors_folder.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  brigade::WeightMap map;
+  try {
+    map = brigade::parse_weight_map(text, "fuzz");
+  } catch (const brigade::DataError&) {
+    return 0;
+  }
+  const auto json = nlohmann::json::parse(text);
+  if (json.at("weight_map").size() != map.size())
+    std::abort();
+  for (const auto& [name, file] : map) {
+    if (json["weight_map"].at(name) != file ||
+        file.find('/') != std::string::npos)
+      std::abort();
+  }
+  return 0;
+}
