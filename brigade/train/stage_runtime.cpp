@@ -10,6 +10,7 @@
 #include "brigade/model/param_names.h"
 #include "brigade/ops/adamw.h"
 #include "brigade/tensor_parallel/replicated_gradients.h"
+#include "brigade/train/pretrained.h"
 
 namespace brigade {
 namespace {
@@ -91,6 +92,8 @@ StageRuntime::StageRuntime(
   for (ParamInfo& info : list_parameters(llama))
     infos.emplace(info.name, info);
   std::vector<NamedParam> params;
+  std::vector<LocalParam> local;
+  const bool is_pretrained = config.model.init == "pretrained";
   const torch::NoGradGuard no_grad;
   for (const auto& item : model_->named_parameters()) {
     const ParamInfo& info = infos.at(item.key());
@@ -101,11 +104,16 @@ StageRuntime::StageRuntime(
         mesh.dims().tp,
         mesh.coordinate().tp,
         context->tensor_parallel.tokens));
-    item.value().copy_(take_shard(
-        initial_weight(info, llama.initializer_range, config.training.seed),
-        shards_.back()));
+    local.push_back({info.name, shards_.back(), item.value()});
+    if (!is_pretrained) {
+      item.value().copy_(take_shard(
+          initial_weight(info, llama.initializer_range, config.training.seed),
+          shards_.back()));
+    }
     params.push_back({item.key(), item.value()});
   }
+  if (is_pretrained)
+    load_pretrained(config.model.folder, llama, local);
 
   GradSyncOptions options;
   options.bucket_capacity_bytes = static_cast<int64_t>(

@@ -1,0 +1,39 @@
+#include "brigade/train/pretrained.h"
+
+#include <map>
+
+#include "brigade/checkpoint/hugging_face.h"
+#include "brigade/model/param_names.h"
+
+namespace brigade {
+
+void load_pretrained(
+    const std::filesystem::path& folder,
+    const LlamaConfig& llama,
+    const std::vector<LocalParam>& params) {
+  const torch::NoGradGuard no_grad;
+  std::vector<ExpectedTensor> expected;
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const ParamInfo& info : list_parameters(llama)) {
+    expected.push_back({info.name, info.shape});
+    shapes[info.name] = info.shape;
+  }
+  std::vector<WeightTarget> targets;
+  for (const LocalParam& param : params) {
+    ShardSpec spec = whole_tensor(shapes.at(param.name));
+    torch::Tensor destination = param.weight;
+    const ParamShard& shard = param.shard;
+    if (shard.dim != kNotCut) {
+      spec.ranges[static_cast<size_t>(shard.dim)] = {shard.begin, shard.end};
+      const int64_t filled = shard.end - shard.begin;
+      destination = param.weight.narrow(shard.dim, 0, filled);
+      param.weight
+          .narrow(shard.dim, filled, param.weight.size(shard.dim) - filled)
+          .zero_();
+    }
+    targets.push_back({param.name, std::move(spec), destination});
+  }
+  load_weights(SafetensorsFolder(folder), expected, targets);
+}
+
+}  // namespace brigade

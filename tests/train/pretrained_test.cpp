@@ -1,0 +1,132 @@
+#include "brigade/train/pretrained.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "brigade/base/error.h"
+#include "brigade/checkpoint/safetensors_writer.h"
+#include "brigade/model/param_names.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+
+LlamaConfig small_config(bool tied) {
+  std::vector<std::string> problems;
+  const LlamaConfig config = parse_llama_config(
+      {{"model_type", "qwen2"},
+       {"vocab_size", 21},
+       {"hidden_size", 16},
+       {"intermediate_size", 12},
+       {"num_hidden_layers", 2},
+       {"num_attention_heads", 4},
+       {"num_key_value_heads", 2},
+       {"tie_word_embeddings", tied}},
+      "",
+      problems);
+  EXPECT_TRUE(problems.empty());
+  return config;
+}
+
+class PretrainedTest : public ::testing::TestWithParam<bool> {
+ protected:
+  PretrainedTest() {
+    std::string pattern = fs::temp_directory_path() / "brigade_train_XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+    torch::manual_seed(9);
+    std::vector<TensorToWrite> tensors;
+    for (const ParamInfo& info : list_parameters(config_)) {
+      const auto weight = torch::randn(info.shape).to(torch::kBFloat16);
+      weights_[info.name] = weight;
+      tensors.push_back(
+          {info.name,
+           SafetensorsDtype::kBF16,
+           {info.shape.begin(), info.shape.end()},
+           {static_cast<const std::byte*>(weight.data_ptr()),
+            weight.nbytes()}});
+    }
+    write_safetensors(folder_ / "model.safetensors", tensors);
+  }
+  ~PretrainedTest() override { fs::remove_all(folder_); }
+
+  TensorParallelSizes sizes() const {
+    return {
+        config_.num_attention_heads,
+        config_.num_key_value_heads,
+        config_.head_dim,
+        config_.intermediate_size,
+        config_.vocab_size};
+  }
+
+  const LlamaConfig config_ = small_config(GetParam());
+  fs::path folder_;
+  std::map<std::string, torch::Tensor> weights_;
+};
+
+// Each rank's part, put back in its place, is the file's tensor; what is not of
+// the file is padding of zeros.
+TEST_P(PretrainedTest, EveryTensorParallelLayoutHoldsTheFilesWeights) {
+  for (const int tp : {1, 2, 4}) {
+    std::map<std::string, torch::Tensor> whole;
+    for (const auto& [name, weight] : weights_)
+      whole[name] = torch::full_like(weight, NAN);
+    for (int rank = 0; rank < tp; ++rank) {
+      std::vector<LocalParam> params;
+      for (const auto& [name, weight] : weights_) {
+        const ParamShard shard = shard_parameter(
+            name,
+            weight.sizes().vec(),
+            sizes(),
+            tp,
+            rank,
+            TokenLayout::kReplicated);
+        params.push_back(
+            {name, shard, torch::full(shard.shape, NAN, torch::kBFloat16)});
+      }
+      load_pretrained(folder_, config_, params);
+      for (const LocalParam& param : params) {
+        torch::Tensor& place = whole.at(param.name);
+        if (param.shard.dim == kNotCut) {
+          place.copy_(param.weight);
+          continue;
+        }
+        const int64_t dim = param.shard.dim;
+        const int64_t filled = param.shard.end - param.shard.begin;
+        place.narrow(dim, param.shard.begin, filled)
+            .copy_(param.weight.narrow(dim, 0, filled));
+        EXPECT_EQ(
+            param.weight.slice(dim, filled).abs().sum().item<double>(), 0.0);
+      }
+    }
+    for (const auto& [name, weight] : weights_)
+      EXPECT_TRUE(torch::equal(whole.at(name), weight)) << name << " tp " << tp;
+  }
+}
+
+TEST_P(PretrainedTest, AnotherModelsFilesAreRefusedOnEveryRank) {
+  LlamaConfig deeper = config_;
+  deeper.num_hidden_layers = 3;
+  try {
+    load_pretrained(folder_, deeper, {});
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_THAT(
+        error.what(),
+        ::testing::HasSubstr("model.layers.2.mlp.up_proj.weight"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Heads,
+    PretrainedTest,
+    ::testing::Bool(),
+    [](const auto& test) { return test.param ? "Tied" : "Untied"; });
+
+}  // namespace
+}  // namespace brigade
