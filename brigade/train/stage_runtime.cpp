@@ -5,6 +5,7 @@
 
 #include "brigade/base/check.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
+#include "brigade/data_parallel/data_parallel.h"
 #include "brigade/data_parallel/per_param_grad_sync.h"
 #include "brigade/model/init_weights.h"
 #include "brigade/model/param_names.h"
@@ -133,16 +134,8 @@ StageRuntime::StageRuntime(
 }
 
 void StageRuntime::make_optimizer() {
-  std::vector<AdamWGroup> groups;
-  for (size_t i = 0; i < sync_->segments().size(); ++i) {
-    const GradSegment& segment = sync_->segments()[i];
-    groups.push_back(
-        {"bucket " + std::to_string(i),
-         segment.weight,
-         segment.main_grad,
-         weight_decay_});
-  }
-  optimizer_ = std::make_unique<AdamW>(std::move(groups), adam_);
+  optimizer_ =
+      std::make_unique<AdamW>(make_adamw(*sync_, weight_decay_, adam_));
   optimizer_layout_ = sync_->layout_version();
 }
 

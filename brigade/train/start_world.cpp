@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "brigade/base/error.h"
+#include "brigade/comm/world.h"
 
 namespace brigade {
 namespace {
@@ -35,40 +36,13 @@ void check_configs_agree(const TrainConfig& config, Communicator& world) {
 
 }  // namespace
 
-StorePtr open_store(
-    const LaunchEnvironment& environment,
-    std::chrono::milliseconds timeout) {
-  const StoreAddress& address = environment.store;
-  StorePtr store;
-  if (address.kind == StoreAddress::Kind::kFile) {
-    store = make_file_store(address.file, environment.world_size, timeout);
-  } else {
-    store = make_tcp_store(
-        address.host,
-        address.port,
-        environment.rank == 0 && !address.is_served,
-        environment.world_size,
-        timeout);
-  }
-  // A store may outlive a restart of the ranks.
-  return store->with_prefix(
-      fmt::format("restart-{}", environment.restart_count));
-}
-
 std::unique_ptr<ProcessMesh> start_world(
     const TrainConfig& config,
     const LaunchEnvironment& environment) {
   CommunicatorOptions options;
   options.timeout = std::chrono::seconds(config.distributed.timeout_seconds);
   options.check_collectives = config.distributed.check_collectives;
-  GlooOptions gloo;
-  if (environment.local_world_size < environment.world_size)
-    gloo.interface = "";
-  StorePtr store;
-  if (environment.world_size > 1)
-    store = open_store(environment, options.timeout);
-  auto mesh = std::make_unique<ProcessMesh>(
-      config.parallel_dims(), environment.rank, store, options, gloo);
+  auto mesh = open_mesh(config.parallel_dims(), environment, options);
   check_configs_agree(config, *mesh->world());
   return mesh;
 }

@@ -9,11 +9,6 @@
 
 namespace brigade {
 
-// The store that the environment names.
-StorePtr open_store(
-    const LaunchEnvironment& environment,
-    std::chrono::milliseconds timeout);
-
 // Collective over all ranks. Throws ConfigError on every rank when their
 // configs differ (compared by hash).
 std::unique_ptr<ProcessMesh> start_world(

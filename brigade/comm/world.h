@@ -1,0 +1,57 @@
+// The ranks of a program, as its launcher started them: torchrun, mpirun, srun,
+// `brigade run`, or one process on its own.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "brigade/comm/process_mesh.h"
+#include "brigade/launch/environment.h"
+
+namespace brigade {
+
+struct WorldOptions {
+  std::chrono::milliseconds timeout{std::chrono::minutes(10)};
+  // Compare every collective's signature across ranks first; also switched on
+  // by BRIGADE_CHECK_COLLECTIVES=1.
+  bool check_collectives = false;
+  // Sizes of the axes; dp is what is left over.
+  int tp = 1;
+  int pp = 1;
+  int cp = 1;
+};
+
+class World {
+ public:
+  World(LaunchEnvironment environment, std::unique_ptr<ProcessMesh> mesh)
+      : environment_(std::move(environment)), mesh_(std::move(mesh)) {}
+
+  int rank() const { return environment_.rank; }
+  int size() const { return environment_.world_size; }
+  int local_rank() const { return environment_.local_rank; }
+  const ProcessMesh& mesh() const { return *mesh_; }
+  // The replicas of this rank's weights: what DataParallel sums over.
+  const CommunicatorPtr& data_parallel() const { return mesh_->dp_cp(); }
+
+ private:
+  LaunchEnvironment environment_;
+  std::unique_ptr<ProcessMesh> mesh_;
+};
+
+// Collective over all ranks that the launcher started. Throws ConfigError when
+// the launcher's variables contradict one another or the axes do not divide the
+// number of ranks, CommError when the ranks do not meet within the timeout.
+World init_from_environment(const WorldOptions& options = {});
+
+// The store that an environment names.
+StorePtr open_store(
+    const LaunchEnvironment& environment,
+    std::chrono::milliseconds timeout);
+
+// A mesh over the ranks of an environment. Collective.
+std::unique_ptr<ProcessMesh> open_mesh(
+    const ParallelDims& dims,
+    const LaunchEnvironment& environment,
+    const CommunicatorOptions& options);
+
+}  // namespace brigade
