@@ -96,13 +96,16 @@ void train(const Arguments& arguments) {
     fmt::print("{}", describe_dry_run(config));
     return;
   }
-  if (launch.is_supervisor)
+  if (launch.is_supervisor) {
+    // What can fail without ranks fails here, once, before there are any.
+    static_cast<void>(describe_dry_run(config));
     supervise_self(
         launch,
         {.threads_per_rank = wanted_threads(config),
          .reporting_rank = reporting_rank(config)});
-  else
+  } else {
     train_as_rank(config, launch.environment);
+  }
 }
 
 }  // namespace

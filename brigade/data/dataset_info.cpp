@@ -64,6 +64,8 @@ std::optional<DatasetInfo> read_dataset_info(const fs::path& prefix) {
   } catch (const Json::parse_error& error) {
     throw DataError(
         fmt::format("[{}] at byte {}: not JSON", path.string(), error.byte));
+  } catch (const Json::exception& error) {  // a number out of range
+    throw DataError(fmt::format("[{}] {}", path.string(), error.what()));
   }
   // A .json of another program beside a dataset is none of our business.
   if (!json.is_object() || json.value("format", Json()) != Json(kFormat))

@@ -14,6 +14,7 @@ TrainingData open_training_data_of(const TrainConfig& config) {
   options.vocab_size = model_of(config).vocab_size;
   options.seed = static_cast<uint64_t>(config.training.seed);
   options.shuffle = config.dataset.shuffle;
+  options.document_epochs = config.dataset.document_epochs;
   if (config.training.eval_every > 0)
     options.held_out_fraction = config.dataset.eval_fraction;
   return open_training_data(options);

@@ -120,6 +120,13 @@ std::vector<std::string> ignored_keys(
   // picotron takes the backend from use_cpu alone.
   if (distributed.use_cpu == true && distributed.backend == "nccl")
     ignored.emplace_back("distributed.backend: use_cpu is true, so it is gloo");
+  const bool wants_gpu = config.distributed.use_cpu == false ||
+                         config.distributed.backend == "nccl";
+  if (wants_gpu && config.distributed.use_cpu != true) {
+    ignored.emplace_back(
+        "distributed.backend, distributed.use_cpu: this build has no CUDA, so "
+        "it trains on the CPU, over gloo");
+  }
   return ignored;
 }
 

@@ -116,6 +116,7 @@ struct DatasetConfig {
   bool shuffle = false;
   double eval_fraction = 0.02;  // held out when training.eval_every > 0
   std::vector<MixturePart> mixture;
+  bool document_epochs = false;  // documents in a new order every epoch
   bool reset_attention = false;  // at document boundaries
 };
 

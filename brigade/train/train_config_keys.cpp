@@ -250,6 +250,11 @@ void add_dataset(std::vector<ConfigKey>& keys) {
       kAny,
       "several datasets with weights, in place of dataset.name");
   group.key(
+      "document_epochs",
+      &G::document_epochs,
+      kAny,
+      "documents change places in every epoch, instead of windows alone");
+  group.key(
       "reset_attention",
       &G::reset_attention,
       kAny,
