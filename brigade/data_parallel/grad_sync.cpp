@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "brigade/base/check.h"
@@ -16,6 +17,20 @@ namespace {
 
 bool is_16_bit(torch::ScalarType dtype) {
   return dtype == torch::kBFloat16 || dtype == torch::kHalf;
+}
+
+// The bits of two elements: cheap to keep, and a step changes some parameter's.
+uint64_t probe(const torch::Tensor& param) {
+  if (param.numel() == 0 || !param.is_contiguous())
+    return 0;
+  const auto* bytes = static_cast<const char*>(param.data_ptr());
+  const auto element =
+      std::min(static_cast<size_t>(param.element_size()), sizeof(uint64_t));
+  uint64_t first = 0;
+  uint64_t last = 0;
+  std::memcpy(&first, bytes, element);
+  std::memcpy(&last, bytes + param.nbytes() - element, element);
+  return 31 * first + last;
 }
 
 void check_params(const std::vector<NamedParam>& params) {
@@ -189,13 +204,17 @@ void GradSync::check_unchanged() const {
 }
 
 // The user neither stepped nor cleared what the last backward handed over.
-bool GradSync::is_unused(int param) const {
-  const auto i = static_cast<size_t>(param);
-  const torch::Tensor& tensor = params_[i].tensor;
-  return tensor.grad().defined() &&
-         tensor.grad().data_ptr() == handed_over_[i].grad &&
-         tensor.grad()._version() == handed_over_[i].grad_version &&
-         tensor._version() == handed_over_[i].param_version;
+bool GradSync::are_gradients_unused() const {
+  for (size_t i = 0; i < handed_over_.size(); ++i) {
+    const torch::Tensor& tensor = params_[i].tensor;
+    const HandedOver& was = handed_over_[i];
+    if (!tensor.grad().defined() || tensor.grad().data_ptr() != was.grad ||
+        tensor.grad()._version() != was.grad_version ||
+        tensor._version() != was.param_version ||
+        probe(tensor) != was.param_probe)
+      return false;
+  }
+  return !handed_over_.empty();
 }
 
 void GradSync::begin_step() {
@@ -208,7 +227,7 @@ void GradSync::begin_step() {
 void GradSync::before_accumulate(int param) {
   if (phase_ == Phase::kFinished) {
     const bool was_implied = options_.finish == FinishMode::kAtEndOfBackward;
-    if (was_implied && !handed_over_.empty() && is_unused(param)) {
+    if (was_implied && are_gradients_unused()) {
       throw ConfigError(fmt::format(
           "[data_parallel] backward() was called twice before the optimizer "
           "used the gradients ('{}'); put all but the step's last micro-batch "
@@ -350,12 +369,14 @@ void GradSync::hand_over() {
           main_grads_[i],
           at::scalar_tensor(mean_scale(), main_grads_[i].options()));
     } else {
-      grad = main_grads_[i];
+      // Not as a view: zero_grad() detaches in place, which views refuse.
+      grad = main_grads_[i].variable_data();
     }
     handed_over_[i] = {
         grad.data_ptr(),
         static_cast<int64_t>(grad._version()),
-        static_cast<int64_t>(params_[i].tensor._version())};
+        static_cast<int64_t>(params_[i].tensor._version()),
+        probe(params_[i].tensor)};
   }
 }
 

@@ -162,13 +162,14 @@ class GradSync {
     const void* grad = nullptr;
     int64_t grad_version = 0;
     int64_t param_version = 0;
+    uint64_t param_probe = 0;  // torch::optim::SGD raises no version
   };
 
   void before_accumulate(int param);
   void after_accumulate(int param);
   void begin_step();
   void check_unchanged() const;
-  bool is_unused(int param) const;
+  bool are_gradients_unused() const;
   void fill_missing();
   void hand_over();
   double mean_scale() const;
