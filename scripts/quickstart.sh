@@ -13,7 +13,8 @@ if [ ! -f "$out.idx" ]; then
   "$brigade" prepare --input "$text" --train-tokenizer 4096 --out "$out"
 fi
 echo "== 2 of 3: train on two processes (examples/quickstart.json)"
-"$brigade" train --config examples/quickstart.json --nproc 2 --overwrite
+"$brigade" train --config examples/quickstart.json --nproc 2 --overwrite \
+  logging.run_dir=runs/quickstart
 echo "== 3 of 3: what it has learnt"
 "$brigade" generate --run runs/quickstart \
   --prompt "hacker: n. A person who" --max-tokens 120

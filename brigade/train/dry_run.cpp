@@ -55,7 +55,9 @@ int64_t bytes_per_parameter(ModelDtype dtype) {
 
 }  // namespace
 
-std::string describe_dry_run(const TrainConfig& config) {
+std::string describe_dry_run(const TrainConfig& given) {
+  TrainConfig config = given;
+  number_run_folder(config);
   const LlamaConfig& llama = model_of(config);
   const ParallelDims dims = config.parallel_dims();
   const TrainingData data = open_training_data_of(config);

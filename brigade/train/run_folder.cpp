@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <string>
+#include <string_view>
+
 #include "brigade/base/error.h"
 #include "brigade/base/file.h"
 
@@ -16,7 +20,27 @@ bool continues(const TrainConfig& config) {
   return !config.checkpoint.load_path.empty();
 }
 
+constexpr std::string_view kNumber = "{n}";
+
+std::string numbered(std::string pattern, int64_t number) {
+  const size_t at = pattern.find(kNumber);
+  if (at != std::string::npos)
+    pattern.replace(at, kNumber.size(), std::to_string(number));
+  return pattern;
+}
+
 }  // namespace
+
+void number_run_folder(TrainConfig& config) {
+  std::string& run_dir = config.logging.run_dir;
+  if (run_dir.find(kNumber) == std::string::npos)
+    return;
+  int64_t number = 1;
+  while (fs::exists(numbered(run_dir, number)))
+    ++number;
+  run_dir = numbered(run_dir, number);
+  config.checkpoint.save_dir = numbered(config.checkpoint.save_dir, number);
+}
 
 fs::path checkpoint_folder(const TrainConfig& config) {
   if (!config.checkpoint.save_dir.empty())

@@ -13,6 +13,11 @@ struct RunFolder {
   std::filesystem::path config() const { return path / "config.json"; }
 };
 
+// logging.run_dir and checkpoint.save_dir may hold "{n}": the lowest number
+// from 1 on whose run_dir does not exist yet, so that every run gets a folder
+// of its own. Replaces it in both; does nothing without one.
+void number_run_folder(TrainConfig& config);
+
 // Throws ConfigError when the folder holds a run that would be overwritten, or
 // StorageError when it cannot be written to. Changes nothing.
 void check_run_folder(const TrainConfig& config);

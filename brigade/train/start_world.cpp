@@ -36,6 +36,19 @@ void check_configs_agree(const TrainConfig& config, Communicator& world) {
 
 }  // namespace
 
+std::string from_rank_0(const std::string& text, Communicator& world) {
+  auto length =
+      torch::full({1}, static_cast<int64_t>(text.size()), torch::kLong);
+  world.broadcast(length, 0)->wait();
+  auto bytes = torch::empty({length.item<int64_t>()}, torch::kByte);
+  if (world.rank() == 0)
+    std::memcpy(bytes.data_ptr(), text.data(), text.size());
+  world.broadcast(bytes, 0)->wait();
+  return {
+      static_cast<const char*>(bytes.data_ptr()),
+      static_cast<size_t>(bytes.numel())};
+}
+
 std::unique_ptr<ProcessMesh> start_world(
     const TrainConfig& config,
     const LaunchEnvironment& environment) {

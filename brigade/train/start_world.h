@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "brigade/comm/process_mesh.h"
 #include "brigade/launch/environment.h"
@@ -14,5 +15,8 @@ namespace brigade {
 std::unique_ptr<ProcessMesh> start_world(
     const TrainConfig& config,
     const LaunchEnvironment& environment);
+
+// Collective: rank 0's text.
+std::string from_rank_0(const std::string& text, Communicator& world);
 
 }  // namespace brigade

@@ -282,7 +282,13 @@ void add_logging(std::vector<ConfigKey>& keys) {
   group.key("project_name", &G::project_name, kAny, "ignored").ignored_because =
       "it names a project of Weights & Biases";
   group.key("run_name", &G::run_name, kAny, "name of this run");
-  group.key("run_dir", &G::run_dir, kAny, "folder of this run's files")
+  group
+      .key(
+          "run_dir",
+          &G::run_dir,
+          kAny,
+          "folder of this run's files; {n} in it becomes the lowest free "
+          "number")
       .default_note = "runs/<logging.run_name>";
 }
 

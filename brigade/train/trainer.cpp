@@ -93,9 +93,15 @@ Trainer::Trainer(
     : config_(config), options_(options) {
   // What can fail without peers fails before there are any.
   data_ = open_training_data_of(config_);
-  if (environment.rank == 0)
+  if (environment.rank == 0) {
+    number_run_folder(config_);
     check_run_folder(config_);
-  mesh_ = start_world(config_, environment);
+  }
+  mesh_ = start_world(config, environment);
+  config_.logging.run_dir =
+      from_rank_0(config_.logging.run_dir, *mesh_->world());
+  config_.checkpoint.save_dir =
+      from_rank_0(config_.checkpoint.save_dir, *mesh_->world());
   if (mesh_->rank() == 0)
     open_run_folder(config_);
   mesh_->world()->barrier();
