@@ -1,0 +1,261 @@
+// What does each op of the training path cost, against the floor that its bytes
+// and FLOPs set and against PyTorch's own ops? Floors use the memory bandwidth
+// and the product rate measured in the same run.
+//
+//   build/release/bench_ops [THREADS] [SHAPE]
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <torch/types.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "bench/step_shapes.h"
+#include "brigade/ops/adamw.h"
+#include "brigade/ops/attention.h"
+#include "brigade/ops/cross_entropy.h"
+#include "brigade/ops/linear.h"
+#include "brigade/ops/product.h"
+#include "brigade/ops/rms_norm.h"
+#include "brigade/ops/swiglu.h"
+#include "brigade/ops/tile_product.h"
+
+namespace brigade::bench {
+namespace {
+
+using torch::Tensor;
+
+constexpr int kRuns = 7;
+
+struct Machine {
+  double bytes_per_ms;
+  double flops_per_ms;
+};
+
+// A copy reads and writes; rates are the best of several.
+Machine measure(torch::ScalarType dtype) {
+  const Tensor from = torch::ones({1 << 25});
+  Tensor to = torch::ones({1 << 25});
+  const double copy_ms = median_ms(kRuns, [&] { to.copy_(from); });
+  const Tensor a = torch::ones({1024, 512}).to(dtype);
+  const Tensor b = torch::ones({512, 512}).to(dtype);
+  const Tensor c = torch::empty({1024, 512}, dtype);
+  const double product_ms =
+      median_ms(kRuns * 3, [&] { ops::product(a, b.t(), c); });
+  return {2.0 * 4 * (1 << 25) / copy_ms, 2.0 * 1024 * 512 * 512 / product_ms};
+}
+
+struct Row {
+  std::string name;
+  double bytes;
+  double flops;
+  std::function<void()> ours;
+  std::function<void()> torchs;  // empty: has no counterpart
+};
+
+void print(const Machine& machine, const Row& row) {
+  const double ours = median_ms(kRuns, row.ours);
+  const double torchs = row.torchs ? median_ms(kRuns, row.torchs)
+                                   : std::numeric_limits<double>::quiet_NaN();
+  const double floor = std::max(
+      row.bytes / machine.bytes_per_ms, row.flops / machine.flops_per_ms);
+  fmt::print(
+      "{:<30} {:>9.1f} {:>9.2f} {:>9.3f} {:>9.3f} {:>7.2f} {:>10.3f} "
+      "{:>7.2f}\n",
+      row.name,
+      row.bytes / 1e6,
+      row.flops / 1e9,
+      floor,
+      ours,
+      floor / ours,
+      torchs,
+      torchs / ours);
+}
+
+// Forward alone, and forward with backward, of a function of leaves.
+void both(
+    const Machine& machine,
+    const std::string& name,
+    double bytes,
+    double flops,
+    const std::function<Tensor()>& ours,
+    const std::function<Tensor()>& torchs) {
+  const auto forward = [](const std::function<Tensor()>& op) {
+    return [op] {
+      const torch::NoGradGuard no_grad;
+      op();
+    };
+  };
+  const auto backward = [](const std::function<Tensor()>& op) {
+    return [op] {
+      const Tensor out = op();
+      out.backward(torch::ones_like(out));
+    };
+  };
+  print(machine, {name, bytes, flops, forward(ours), forward(torchs)});
+  print(
+      machine,
+      {name + " + backward",
+       3 * bytes,
+       3 * flops,
+       backward(ours),
+       backward(torchs)});
+}
+
+Tensor torchs_attention(Tensor q, Tensor k, Tensor v) {
+  const int64_t tokens = q.size(1);
+  const int64_t groups = q.size(2) / k.size(2);
+  k = k.repeat_interleave(groups, 2);
+  v = v.repeat_interleave(groups, 2);
+  const Tensor hidden = torch::ones({tokens, tokens}, torch::kBool).triu(1);
+  const Tensor scores =
+      (torch::matmul(q.transpose(1, 2), k.permute({0, 2, 3, 1})) *
+       (1.0 / std::sqrt(static_cast<double>(q.size(3)))))
+          .masked_fill(hidden, -1e30);
+  return torch::matmul(torch::softmax(scores, -1), v.transpose(1, 2));
+}
+
+void compare(const ModelShape& s, torch::ScalarType dtype) {
+  const Machine machine = measure(dtype);
+  const double size = dtype == torch::kBFloat16 ? 2 : 4;
+  fmt::print(
+      "\n{} {}, {} tokens, {} threads, tiles: {}; copy {:.1f} GB/s, products "
+      "{:.0f} GFLOP/s\n{:<30} {:>9} {:>9} {:>9} {:>9} {:>7} {:>10} {:>7}\n",
+      s.name,
+      c10::toString(dtype),
+      s.tokens(),
+      at::get_num_threads(),
+      ops::tile_product_instructions(),
+      machine.bytes_per_ms / 1e6,
+      machine.flops_per_ms / 1e6,
+      "op",
+      "MB",
+      "GFLOP",
+      "floor ms",
+      "ours ms",
+      "floor/",
+      "torch ms",
+      "torch/");
+  const int64_t n = s.tokens();
+  const auto leaf = [&](at::IntArrayRef sizes) {
+    return (torch::rand(sizes) - 0.5).to(dtype).requires_grad_(true);
+  };
+  const double stream = static_cast<double>(n * s.hidden) * size;
+  const Tensor x = leaf({n, s.hidden});
+  const Tensor residual = leaf({n, s.hidden});
+  const Tensor norm = leaf({s.hidden});
+  both(
+      machine,
+      "add_rms_norm",
+      4 * stream,
+      0,
+      [&] { return ops::add_rms_norm(x, residual, norm, 1e-5).first; },
+      [&] {
+        const Tensor sum = x + residual;
+        return sum * torch::rsqrt(sum.square().mean(-1, true) + 1e-5) * norm;
+      });
+  const Tensor gate_up = leaf({n, 2 * s.ffn});
+  both(
+      machine,
+      "swiglu",
+      static_cast<double>(3 * n * s.ffn) * size,
+      0,
+      [&] { return ops::swiglu(gate_up); },
+      [&] {
+        return torch::silu(gate_up.narrow(1, 0, s.ffn)) *
+               gate_up.narrow(1, s.ffn, s.ffn);
+      });
+  const Tensor qkv = leaf({s.qkv_width(), s.hidden});
+  both(
+      machine,
+      "linear qkv",
+      stream + static_cast<double>((n + s.hidden) * s.qkv_width()) * size,
+      2.0 * static_cast<double>(n * s.hidden * s.qkv_width()),
+      [&] { return ops::linear(x, qkv); },
+      [&] { return torch::linear(x, qkv); });
+  const auto heads = [&](int64_t count) {
+    return leaf({s.micro_batch, s.sequence, count, s.head_dim()});
+  };
+  const Tensor q = heads(s.heads);
+  const Tensor k = heads(s.key_heads);
+  const Tensor v = heads(s.key_heads);
+  both(
+      machine,
+      "attention",
+      static_cast<double>(n * (s.qkv_width() + s.hidden)) * size,
+      2.0 * static_cast<double>(n * s.sequence * s.hidden),
+      [&] { return ops::attention(q, k, v).out; },
+      [&] { return torchs_attention(q, k, v); });
+  const Tensor weight = leaf({s.vocabulary, s.hidden});
+  const Tensor targets =
+      torch::randint(s.vocabulary, {n}, torch::dtype(torch::kLong));
+  both(
+      machine,
+      "linear_cross_entropy",
+      static_cast<double>(s.vocabulary * s.hidden) * size,
+      2.0 * static_cast<double>(n * s.hidden * s.vocabulary),
+      [&] { return ops::linear_cross_entropy(x, weight, targets); },
+      [&] {
+        return torch::nll_loss(
+            torch::log_softmax(torch::linear(x, weight).to(torch::kFloat), -1),
+            targets,
+            {},
+            at::Reduction::Sum);
+      });
+}
+
+void compare_optimizer() {
+  const Machine machine = measure(torch::kFloat);
+  constexpr int64_t kNumel = 24'000'000;
+  const auto flat = [] { return torch::full({kNumel}, 0.01); };
+  const Tensor gradient = flat();
+  const Tensor master = flat();
+  const Tensor first = flat();
+  const Tensor second = flat();
+  const Tensor weight = torch::ones({kNumel}, torch::kBFloat16);
+  fmt::print("\noptimizer, {} M parameters\n", kNumel / 1'000'000);
+  // Reads 16 bytes and writes 14 an element.
+  print(
+      machine,
+      {"adamw",
+       30.0 * kNumel,
+       0,
+       [&] { ops::adamw_step({}, gradient, master, first, second, weight); },
+       [&] {
+         first.mul_(0.9).add_(gradient, 0.1);
+         second.mul_(0.999).addcmul_(gradient, gradient, 0.001);
+         master.mul_(0.999).addcdiv_(first, second.sqrt().add_(1e-8), -1e-3);
+         weight.copy_(master);
+       }});
+  print(
+      machine,
+      {"sum_of_squares",
+       4.0 * kNumel,
+       0,
+       [&] { ops::sum_of_squares(gradient); },
+       [&] { gradient.norm().item<float>(); }});
+}
+
+int run(int argc, char** argv) {
+  if (argc > 1)
+    at::set_num_threads(std::atoi(argv[1]));
+  for (const ModelShape& shape : kShapes) {
+    if (argc > 2 ? std::strcmp(argv[2], shape.name) != 0
+                 : shape.sequence > 1024)
+      continue;
+    compare(shape, torch::kBFloat16);
+    compare(shape, torch::kFloat);
+  }
+  compare_optimizer();
+  return 0;
+}
+
+}  // namespace
+}  // namespace brigade::bench
+
+int main(int argc, char** argv) {
+  return brigade::bench::run(argc, argv);
+}
