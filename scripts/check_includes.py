@@ -41,8 +41,8 @@ EXCEPTIONS = [
 
 # Headers of libtorch that only these files may include.
 FENCED = [
-    (r"(torch/csrc/distributed/|c10d/|gloo/)", r"brigade/comm/",
-     "c10d is included in brigade/comm only"),
+    (r"(torch/csrc/distributed/|c10d/|gloo/)", r"(brigade/comm/|bench/)",
+     "c10d is included in brigade/comm and bench only"),
     (r"torch/csrc/autograd/(functions/accumulate_grad|function_hook)",
      r"(brigade/data_parallel/grad_hooks\.|tests/)",
      "autograd's hooks are touched in data_parallel/grad_hooks.* only"),
@@ -58,7 +58,7 @@ FENCED_WORDS = [
 
 # No libtorch, and for the first group no process, thread or clock either.
 PURE = re.compile(
-    r"brigade/(base/|topology/|data_parallel/bucket_plan\."
+    r"brigade/(base/|topology/|data_parallel/bucket_(plan|prediction)\."
     r"|pipeline_parallel/(action|schedule|simulator)[a-z_]*\."
     r"|pipeline_parallel/schedules/|model/(llama_config|param_names))")
 NO_TORCH = re.compile(
