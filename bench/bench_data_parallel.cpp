@@ -1,0 +1,404 @@
+// What gradient synchronisation costs, each figure a ratio from one run: ours
+// and the peer take turns, round after round, on the same ranks and threads.
+//   bench_data_parallel [ddp] [buckets] [raw] [bookkeeping]
+#include <fmt/format.h>
+#include <torch/nn/modules/linear.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <vector>
+
+#include "brigade/base/clock.h"
+#include "brigade/base/error.h"
+#include "brigade/comm/self_communicator.h"
+#include "brigade/comm/world.h"
+#include "brigade/data_parallel/bucketed_grad_sync.h"
+#include "brigade/data_parallel/data_parallel.h"
+#include "brigade/data_parallel/per_param_grad_sync.h"
+#include "brigade/launch/supervisor.h"
+#include "brigade/optim/adamw.h"
+
+namespace brigade {
+namespace {
+
+using Times = std::vector<double>;  // ms, one a step
+
+constexpr int kRanks = 2;
+constexpr int kRounds = 3;
+constexpr int kWarmup = 2;
+constexpr int kSteps = 5;  // a round
+// 24 x (2048^2 + 2048): 100.7 M parameters.
+constexpr int kLayers = 24;
+constexpr int64_t kWidth = 2048;
+constexpr int64_t kBatch = 4;
+
+double quantile(Times times, double q) {
+  std::sort(times.begin(), times.end());
+  return times[static_cast<size_t>(
+      q * static_cast<double>(times.size() - 1) + 0.5)];
+}
+
+double median(const Times& times) {
+  return quantile(times, 0.5);
+}
+
+std::string summary(const Times& times) {
+  return fmt::format(
+      "{:9.3f} ms [{:.3f}, {:.3f}]",
+      median(times),
+      quantile(times, 0.25),
+      quantile(times, 0.75));
+}
+
+void print_ratio(
+    const std::string& what,
+    const Times& ours,
+    const Times& theirs,
+    double target) {
+  const double ratio = median(ours) / median(theirs);
+  fmt::print(
+      "{:<34} {}  against {}  {:.2f}x  (target {:.2f}x: {})\n",
+      what,
+      summary(ours),
+      summary(theirs),
+      ratio,
+      target,
+      ratio <= target ? "met" : "missed");
+  std::fflush(stdout);
+}
+
+void append(Times& all, const Times& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
+
+Times read_times(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  Times times;
+  for (double time = 0; file >> time;)
+    times.push_back(time);
+  if (times.empty())
+    throw StorageError(
+        fmt::format("[bench] '{}' holds no times", path.string()));
+  return times;
+}
+
+void write_times(const std::filesystem::path& path, const Times& times) {
+  std::ofstream file(path);
+  for (const double time : times)
+    file << fmt::format("{:.6f}\n", time);
+}
+
+std::vector<NamedParam> named(const torch::nn::Module& module) {
+  std::vector<NamedParam> params;
+  for (const auto& item : module.named_parameters())
+    params.push_back({item.key(), item.value()});
+  return params;
+}
+
+struct Stack : torch::nn::Module {
+  Stack(int layers, int64_t width) {
+    for (int i = 0; i < layers; ++i) {
+      linears.push_back(
+          register_module(std::to_string(i), torch::nn::Linear(width, width)));
+    }
+  }
+  torch::Tensor loss(torch::Tensor x) {
+    for (auto& linear : linears)
+      x = linear(x);
+    return x.square().mean();
+  }
+  std::vector<torch::nn::Linear> linears;
+};
+
+// One rank's part of a case.
+struct Rank {
+  LaunchEnvironment environment;
+  std::unique_ptr<ProcessMesh> mesh;
+  const CommunicatorPtr& world() const { return mesh->dp_cp(); }
+};
+
+Times time_steps(
+    const Rank& rank,
+    int warmup,
+    int steps,
+    const std::function<void()>& step) {
+  Times times;
+  for (int i = 0; i < warmup + steps; ++i) {
+    rank.world()->barrier();
+    const int64_t begin_ns = steady_now_ns();
+    step();
+    if (i >= warmup)
+      times.push_back(static_cast<double>(steady_now_ns() - begin_ns) / 1e6);
+  }
+  return times;
+}
+
+template <typename Sync>
+Times train_stack(
+    const Rank& rank,
+    int layers,
+    int64_t width,
+    int steps,
+    const BucketHook& hook) {
+  torch::manual_seed(1);
+  Stack stack(layers, width);
+  GradSyncOptions options;
+  options.handover = GradHandover::kMainGrad;
+  options.finish = FinishMode::kExplicit;
+  options.hook = hook;
+  Sync sync(named(stack), rank.world(), options);
+  AdamW optimizer = make_adamw(sync, 0.01);
+  const auto x = torch::randn({kBatch, width});
+  return time_steps(rank, kWarmup, steps, [&] {
+    stack.loss(x).backward();
+    sync.finish();
+    optimizer.step(1e-4, sync.grad_scale(), ops::AfterRead::kZero);
+    sync.reset();
+  });
+}
+
+// The flat buckets of the 100 M parameters through our communicator and through
+// c10d's Gloo with nothing around it; alternating steps, in one process.
+void raw_all_reduce(const Rank& rank, const std::filesystem::path& folder) {
+  std::vector<torch::Tensor> buckets(
+      16, torch::ones({25 * MiB / 4}, torch::kFloat));
+  for (auto& bucket : buckets)
+    bucket = bucket.clone();
+  auto options = c10d::ProcessGroupGloo::Options::create();
+  options->devices.push_back(
+      c10d::ProcessGroupGloo::createDeviceForInterface("lo"));
+  c10d::ProcessGroupGloo gloo(
+      c10::make_intrusive<c10d::FileStore>(
+          (folder / "bare_gloo").string(), rank.world()->size()),
+      rank.world()->rank(),
+      rank.world()->size(),
+      options);
+  Times ours;
+  Times bare;
+  for (int round = 0; round < kWarmup + kRounds * kSteps; ++round) {
+    append(ours, time_steps(rank, 0, 1, [&] {
+             std::vector<WorkPtr> works;
+             for (const auto& bucket : buckets)
+               works.push_back(rank.world()->all_reduce(bucket));
+             for (const auto& work : works)
+               work->wait();
+           }));
+    append(bare, time_steps(rank, 0, 1, [&] {
+             std::vector<c10::intrusive_ptr<c10d::Work>> works;
+             for (const auto& bucket : buckets) {
+               std::vector<torch::Tensor> tensors{bucket};
+               works.push_back(gloo.allreduce(tensors));
+             }
+             for (const auto& work : works)
+               work->wait();
+           }));
+  }
+  ours.erase(ours.begin(), ours.begin() + kWarmup);
+  bare.erase(bare.begin(), bare.begin() + kWarmup);
+  if (rank.environment.rank == 0) {
+    write_times(folder / "ours", ours);
+    write_times(folder / "bare", bare);
+  }
+}
+
+void run_rank(const std::string& what, const std::filesystem::path& folder) {
+  at::set_num_threads(1);
+  Rank rank;
+  rank.environment = read_environment(process_environment());
+  rank.mesh = open_mesh(
+      ParallelDims{.dp = rank.environment.world_size}, rank.environment, {});
+  if (what == "raw")
+    return raw_all_reduce(rank, folder);
+  Times times;
+  if (what == "fp32" || what == "bf16") {
+    times = train_stack<BucketedGradSync>(
+        rank,
+        kLayers,
+        kWidth,
+        kSteps,
+        what == "bf16" ? bf16_hook() : all_reduce_hook());
+  } else if (what == "bucketed") {
+    times = train_stack<BucketedGradSync>(
+        rank, 100, 16, 20 * kSteps, all_reduce_hook());
+  } else {
+    times = train_stack<PerParamGradSync>(
+        rank, 100, 16, 20 * kSteps, all_reduce_hook());
+  }
+  if (rank.environment.rank == 0)
+    write_times(folder / "times", times);
+  rank.world()->barrier();
+}
+
+void launch(std::vector<std::string> command) {
+  SupervisorOptions options;
+  options.nproc = kRanks;
+  options.command = std::move(command);
+  options.threads_per_rank = 1;
+  options.environment = {
+      {"GLOO_SOCKET_IFNAME", "lo"}, {"OPENBLAS_NUM_THREADS", "1"}};
+  const SupervisorResult result = supervise(options);
+  if (result.exit_code != 0) {
+    throw Error(
+        ExitCode::kUnexpected,
+        fmt::format("[bench] {}", fmt::join(describe_failures(result), "; ")));
+  }
+}
+
+class Driver {
+ public:
+  explicit Driver(std::filesystem::path folder) : folder_(std::move(folder)) {}
+
+  Times ours(const std::string& what) {
+    launch({"/proc/self/exe", "--rank", what, folder_.string()});
+    return read_times(folder_ / "times");
+  }
+  Times ddp(bool foreach) {
+    const auto out = folder_ / "ddp";
+    launch(
+        {"/usr/bin/python3",
+         BRIGADE_SOURCE_DIR "/bench/peers/ddp.py",
+         fmt::format("--layers={}", kLayers),
+         fmt::format("--width={}", kWidth),
+         fmt::format("--batch={}", kBatch),
+         fmt::format("--steps={}", kSteps),
+         fmt::format("--warmup={}", kWarmup),
+         fmt::format("--foreach={}", foreach ? 1 : 0),
+         "--out=" + out.string()});
+    return read_times(out);
+  }
+
+  void against_ddp() {
+    Times fp32;
+    Times bf16;
+    Times plain;
+    Times foreach;
+    for (int round = 0; round < kRounds; ++round) {
+      append(fp32, ours("fp32"));
+      append(plain, ddp(false));
+      append(bf16, ours("bf16"));
+      append(foreach, ddp(true));
+    }
+    // The faster of PyTorch's two is the peer.
+    const bool is_foreach = median(foreach) < median(plain);
+    const Times& peer = is_foreach ? foreach : plain;
+    fmt::print(
+        "PyTorch DDP's step, AdamW foreach={}; the other takes {}\n",
+        is_foreach,
+        summary(is_foreach ? plain : foreach));
+    print_ratio("step, fp32 on the wire / DDP", fp32, peer, 0.80);
+    print_ratio("step, bf16 on the wire / DDP", bf16, peer, 0.65);
+  }
+
+  void buckets() {
+    Times bucketed;
+    Times per_param;
+    for (int round = 0; round < kRounds; ++round) {
+      append(bucketed, ours("bucketed"));
+      append(per_param, ours("per_param"));
+    }
+    print_ratio("200 parameters, bucketed/per_param", bucketed, per_param, .75);
+  }
+
+  void raw() {
+    launch({"/proc/self/exe", "--rank", "raw", folder_.string()});
+    print_ratio(
+        "all-reduce of 400 MiB / bare Gloo",
+        read_times(folder_ / "ours"),
+        read_times(folder_ / "bare"),
+        1 / 0.95);
+  }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+// Two identical stacks of scalars, one synchronised over a world of one; both
+// accumulate into gradients that exist already.
+void bookkeeping() {
+  at::set_num_threads(1);
+  constexpr int kParams = 1000;
+  struct Scalars : torch::nn::Module {
+    Scalars() {
+      for (int i = 0; i < kParams; ++i)
+        list.push_back(register_parameter(std::to_string(i), torch::ones({1})));
+    }
+    torch::Tensor loss() { return torch::cat(list).sum(); }
+    std::vector<torch::Tensor> list;
+  };
+  Scalars plain;
+  for (auto& param : plain.list)
+    param.mutable_grad() = torch::zeros({1});
+  Scalars wrapped;
+  GradSyncOptions options;
+  options.handover = GradHandover::kMainGrad;
+  options.finish = FinishMode::kExplicit;
+  BucketedGradSync sync(named(wrapped), make_self_communicator(), options);
+  Times with_sync;
+  Times without;
+  for (int step = 0; step < 300; ++step) {
+    const auto plain_loss = plain.loss();
+    const auto wrapped_loss = wrapped.loss();
+    const int64_t begin_ns = steady_now_ns();
+    plain_loss.backward();
+    const int64_t middle_ns = steady_now_ns();
+    wrapped_loss.backward();
+    sync.finish();
+    sync.reset();
+    const int64_t end_ns = steady_now_ns();
+    without.push_back(static_cast<double>(middle_ns - begin_ns) / 1e6);
+    with_sync.push_back(static_cast<double>(end_ns - middle_ns) / 1e6);
+  }
+  const double cost_us = (median(with_sync) - median(without)) * 1e3 / kParams;
+  fmt::print(
+      "bookkeeping: backward with {}, without {}: {:.2f} us a parameter "
+      "(target 1 us: {})\n",
+      summary(with_sync),
+      summary(without),
+      cost_us,
+      cost_us < 1 ? "met" : "missed");
+}
+
+int run(const std::vector<std::string>& arguments) {
+  if (arguments.size() == 3 && arguments[0] == "--rank") {
+    run_rank(arguments[1], arguments[2]);
+    return 0;
+  }
+  const auto wants = [&](const std::string& name) {
+    return arguments.empty() ||
+           std::find(arguments.begin(), arguments.end(), name) !=
+               arguments.end();
+  };
+  std::string pattern =
+      (std::filesystem::temp_directory_path() / "bench_dp.XXXXXX").string();
+  if (::mkdtemp(pattern.data()) == nullptr)
+    throw StorageError("[bench] cannot make a folder " + pattern);
+  Driver driver(pattern);
+  fmt::print("median [quartiles] a step; {} ranks, 1 thread each\n", kRanks);
+  if (wants("bookkeeping"))
+    bookkeeping();
+  if (wants("buckets"))
+    driver.buckets();
+  if (wants("raw"))
+    driver.raw();
+  if (wants("ddp"))
+    driver.against_ddp();
+  std::filesystem::remove_all(pattern);
+  return 0;
+}
+
+}  // namespace
+}  // namespace brigade
+
+int main(int argc, char** argv) {
+  try {
+    return brigade::run({argv + 1, argv + argc});
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+}
