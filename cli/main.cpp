@@ -9,6 +9,7 @@
 #include <exception>
 #include <new>
 
+#include "brigade/base/allocator.h"
 #include "brigade/base/error.h"
 #include "brigade/launch/environment.h"
 #include "brigade/launch/rank_report.h"
@@ -153,6 +154,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   std::set_terminate(brigade::cli::on_terminate);
+  brigade::keep_freed_memory();
   try {
     return brigade::cli::run(argc, argv);
   } catch (...) {

@@ -165,7 +165,8 @@ TEST(TrainConfig, KeysThatMeanNothingAreNamedOnceWithTheReason) {
           StartsWith("logging.project_name: "),
           StartsWith("environment.TOKENIZERS_PARALLELISM: "),
           StartsWith("environment.FLASH_ATTEN: "),
-          StartsWith("environment.HF_TOKEN: ")));
+          StartsWith("environment.HF_TOKEN: "),
+          StartsWith("distributed.backend, distributed.use_cpu: ")));
   EXPECT_THAT(load(minimal().dump()).ignored, IsEmpty());
 }
 

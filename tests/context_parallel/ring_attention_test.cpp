@@ -174,8 +174,12 @@ TEST(RingAttention, ReturnsTheValueOfATokenThatSeesOnlyItself) {
     const Tensor index =
         torch::tensor(token_positions(18, 3, ring->rank()), torch::kLong);
     const Ran ran = run(ring, c, whole);
-    EXPECT_TRUE(torch::equal(ran.out, whole.v.index_select(1, index)));
-    EXPECT_TRUE(torch::equal(ran.dv, whole.dout.index_select(1, index)));
+    // To one rounding: a weight of exp(score - lse) need not be exactly 1.
+    const auto is_close = [&](const Tensor& a, const Tensor& b) {
+      return torch::allclose(a, b.index_select(1, index), 1e-6, 1e-7);
+    };
+    EXPECT_TRUE(is_close(ran.out, whole.v));
+    EXPECT_TRUE(is_close(ran.dv, whole.dout));
     EXPECT_LE(ran.dq.abs().max().item<double>(), 1e-5);
   });
 }

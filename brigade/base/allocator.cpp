@@ -1,0 +1,17 @@
+#include "brigade/base/allocator.h"
+
+#include <malloc.h>
+
+namespace brigade {
+
+void keep_freed_memory() {
+#ifdef __GLIBC__
+  // The largest threshold that glibc takes: tensors above it are still mapped.
+  constexpr int kMapAboveBytes = 32 << 20;
+  constexpr int kNeverTrim = -1;
+  ::mallopt(M_MMAP_THRESHOLD, kMapAboveBytes);
+  ::mallopt(M_TRIM_THRESHOLD, kNeverTrim);
+#endif
+}
+
+}  // namespace brigade

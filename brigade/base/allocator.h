@@ -1,0 +1,13 @@
+// The C allocator under libtorch's CPU tensors.
+#pragma once
+
+namespace brigade {
+
+// Keeps freed memory for the next step instead of giving it back to the kernel.
+// A training step frees and asks for the same sizes again and again; by default
+// glibc maps each tensor above 128 KiB anew, and the kernel zeroes every page
+// of it each time. Call it once, before the first tensor; does nothing where
+// the C library is not glibc.
+void keep_freed_memory();
+
+}  // namespace brigade
