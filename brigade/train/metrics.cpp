@@ -11,6 +11,29 @@
 #include "brigade/base/error.h"
 
 namespace brigade {
+namespace {
+
+// Milliseconds since the stage's synchronised backward began.
+nlohmann::ordered_json buckets_json(const std::vector<SyncReport>& reports) {
+  auto buckets = nlohmann::ordered_json::array();
+  for (const SyncReport& report : reports) {
+    const auto since_begin_ms = [&](int64_t ns) {
+      return static_cast<double>(ns - report.backward_begin_ns) / 1e6;
+    };
+    for (const BucketTiming& bucket : report.buckets) {
+      buckets.push_back(
+          {{"bucket", bucket.index},
+           {"bytes", bucket.bytes},
+           {"ready_ms", since_begin_ms(bucket.ready_ns)},
+           {"launched_ms", since_begin_ms(bucket.launched_ns)},
+           {"finished_ms", since_begin_ms(bucket.finished_ns)},
+           {"waited_ms", static_cast<double>(bucket.waited_ns()) / 1e6}});
+    }
+  }
+  return buckets;
+}
+
+}  // namespace
 
 std::string to_json_line(const StepMetrics& metrics) {
   nlohmann::ordered_json json;
@@ -27,6 +50,8 @@ std::string to_json_line(const StepMetrics& metrics) {
   json["exposed_comm_ms"] = metrics.exposed_comm_ms;
   if (metrics.eval_loss)
     json["eval_loss"] = *metrics.eval_loss;
+  if (!metrics.reports.empty())
+    json["buckets"] = buckets_json(metrics.reports);
   return json.dump();
 }
 

@@ -7,6 +7,9 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "brigade/data_parallel/sync_report.h"
 
 namespace brigade {
 
@@ -23,6 +26,8 @@ struct StepMetrics {
   double step_ms = 0;
   double exposed_comm_ms = 0;
   std::optional<double> eval_loss;
+  // What each stage of the reporting rank communicated; empty: not told.
+  std::vector<SyncReport> reports;
 };
 
 std::string to_json_line(const StepMetrics& metrics);

@@ -248,9 +248,12 @@ StepMetrics Trainer::train_step(int64_t step) {
   if (config_.training.grad_clip > 0)
     grad_scale *= std::min(1.0, config_.training.grad_clip / (norm + 1e-6));
   const double lr = learning_rate(lr_options(config_.training), step);
+  StepMetrics metrics;
   int64_t exposed_ns = pipeline_wait_ns_;
   for (const auto& stage : stages_) {
     exposed_ns += stage->sync().report().exposed_ns();
+    if (config_.run.report_overlap)
+      metrics.reports.push_back(stage->sync().report());
     stage->step(lr, grad_scale);
   }
 
@@ -258,7 +261,6 @@ StepMetrics Trainer::train_step(int64_t step) {
   steps_done_ = step;
   const double seconds = static_cast<double>(steady_now_ns() - begin_ns) / 1e9;
   const LlamaConfig& llama = model_of(config_);
-  StepMetrics metrics;
   metrics.step = step;
   metrics.loss = loss;
   metrics.lr = lr;
@@ -312,10 +314,6 @@ void Trainer::report(const StepMetrics& metrics) {
   if (metrics.eval_loss)
     line += fmt::format(" | Eval loss: {:6.4f}", *metrics.eval_loss);
   fmt::print("{}\n", line);
-  if (config_.run.report_overlap) {
-    for (const auto& stage : stages_)
-      fmt::print("{}", stage->sync().report().table(mesh_->dp_cp()->size()));
-  }
   std::fflush(stdout);
   bar_->draw(metrics.step);
 }
@@ -342,7 +340,7 @@ void Trainer::run() {
   const int64_t begin_ns = steady_now_ns();
   const int64_t tokens_before = tokens_done_;
   int64_t saved_step = steps_done_;
-  double last_loss = 0;
+  StepMetrics last;
   const auto is_done = [&] {
     return steps_done_ >= training.total_train_steps ||
            (training.max_tokens && tokens_done_ >= *training.max_tokens);
@@ -352,10 +350,10 @@ void Trainer::run() {
     if (options_.on_step)
       options_.on_step(step);
     StepMetrics metrics = train_step(step);
-    last_loss = metrics.loss;
     if (training.eval_every > 0 && step % training.eval_every == 0)
       metrics.eval_loss = evaluate();
     report(metrics);
+    last = std::move(metrics);
     if (config_.checkpoint.save_frequency > 0 &&
         step % config_.checkpoint.save_frequency == 0) {
       save(step);
@@ -375,6 +373,12 @@ void Trainer::run() {
         training.total_train_steps);
     return;
   }
+  for (const SyncReport& report : last.reports) {
+    fmt::print(
+        "\nstep {}: what communication cost, by bucket\n{}",
+        last.step,
+        report.table(mesh_->dp_cp()->size()));
+  }
   const double seconds = static_cast<double>(steady_now_ns() - begin_ns) / 1e9;
   const auto checkpoint =
       checkpoint_folder(config_) / std::to_string(steps_done_);
@@ -383,7 +387,7 @@ void Trainer::run() {
       "  metrics     {}\n"
       "  checkpoint  {}\n"
       "next: brigade generate --checkpoint {} --prompt \"Once\"\n",
-      last_loss,
+      last.loss,
       steps_done_,
       static_cast<double>(tokens_done_ - tokens_before) / seconds,
       RunFolder{config_.logging.run_dir}.metrics().string(),
