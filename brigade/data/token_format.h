@@ -84,7 +84,9 @@ struct NamedBytes {
 };
 
 // Sequences must lie back to back in the .bin, as Megatron's writer lays them.
-TokenFileLayout parse_megatron(const NamedBytes& index, const NamedBytes& tokens);
+TokenFileLayout parse_megatron(
+    const NamedBytes& index,
+    const NamedBytes& tokens);
 
 // `type` is the width if the user or .ds.metadata says so; otherwise it
 // follows from the index, or, without one, from the vocabulary as nanotron

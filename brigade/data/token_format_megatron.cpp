@@ -45,7 +45,9 @@ uint64_t array_bytes(
 
 }  // namespace
 
-TokenFileLayout parse_megatron(const NamedBytes& index, const NamedBytes& tokens) {
+TokenFileLayout parse_megatron(
+    const NamedBytes& index,
+    const NamedBytes& tokens) {
   ByteReader reader(index.name, index.bytes);
   const auto magic = reader.take(kMagic.size(), "Megatron's magic");
   if (std::memcmp(magic.data(), kMagic.data(), kMagic.size()) != 0)
