@@ -83,6 +83,16 @@ TEST(BucketPredictionTest, AFullBucketWaitsForTheOneBeforeItInThePlan) {
   EXPECT_DOUBLE_EQ(prediction.exposed_ns, 100);
 }
 
+TEST(BucketPredictionTest, ABucketIsFullWhenItsLatestParameterIsReady) {
+  // One bucket of parameters 2, 1, 0; the middle one comes last.
+  const auto plan = plan_buckets(
+      equal_params(3), initial_order(BucketOrder::kReverse, 3), {});
+  ASSERT_EQ(plan.buckets.size(), 1U);
+  const auto prediction =
+      predict_exposure(plan, {{5.0, 700.0, 3.0}, 1000.0}, {400, 0});
+  EXPECT_DOUBLE_EQ(prediction.end_ns, 1100);
+}
+
 TEST(BucketPredictionTest, CommunicationThatEndsInTimeIsNotExposed) {
   const auto prediction =
       predict_exposure(one_bucket_each(1), {{100.0}, 1000.0}, {100, 0});
