@@ -1,0 +1,185 @@
+#include "layouts.h"
+
+#include <fmt/format.h>
+
+namespace brigade {
+
+namespace {
+
+constexpr int kMaxRanks = 8;
+
+bool fits(const ParallelDims& dims) {
+  const bool heads = dims.tp == 1 || dims.tp == 2 || dims.tp == 4;
+  // The first and the last stage may hold no layer, the others one of the 4.
+  const bool layers = dims.pp <= 6;
+  const bool tokens = 48 % (2 * dims.cp) == 0;
+  return heads && layers && tokens && dims.world_size() <= kMaxRanks;
+}
+
+struct ScheduleChoice {
+  std::string name;
+  int virtual_stages = 1;
+};
+
+std::vector<ScheduleChoice> schedules_of(int pp) {
+  if (pp == 1)
+    return {{"1f1b"}};
+  std::vector<ScheduleChoice> choices = {{"afab"}, {"1f1b"}, {"zero_bubble"}};
+  for (int virtual_stages = 2; pp * virtual_stages <= 6; ++virtual_stages)
+    choices.push_back({"interleaved_1f1b", virtual_stages});
+  return choices;
+}
+
+// All of one layout's options.
+void add_options(const ParallelDims& dims, std::vector<LayoutCase>& cases) {
+  LayoutCase layout{.dims = dims};
+  for (const ScheduleChoice& schedule : schedules_of(dims.pp)) {
+    layout.schedule = schedule.name;
+    layout.virtual_stages = schedule.virtual_stages;
+    for (const bool sequence_parallel : {false, true}) {
+      if (sequence_parallel && dims.tp == 1)
+        continue;
+      layout.sequence_parallel = sequence_parallel;
+      for (const char* recompute : {"none", "selective", "full"}) {
+        layout.recompute = recompute;
+        for (const char* grad_sync : {"bucketed", "per_param"}) {
+          layout.grad_sync = grad_sync;
+          for (const bool tied : {true, false}) {
+            layout.tied = tied;
+            cases.push_back(layout);
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::string name_of(const ParallelDims& dims) {
+  return fmt::format("dp{}_tp{}_pp{}_cp{}", dims.dp, dims.tp, dims.pp, dims.cp);
+}
+
+std::string name_of(const LayoutCase& layout) {
+  std::string name = name_of(layout.dims);
+  if (layout.schedule != "1f1b")
+    name += "_" + layout.schedule;
+  if (layout.virtual_stages > 1)
+    name += fmt::format("_v{}", layout.virtual_stages);
+  if (layout.sequence_parallel)
+    name += "_sp";
+  if (layout.recompute != "none")
+    name += "_" + layout.recompute;
+  if (layout.grad_sync != "bucketed")
+    name += "_" + layout.grad_sync;
+  if (!layout.tied)
+    name += "_untied";
+  if (layout.dtype != "float32")
+    name += "_" + layout.dtype;
+  return name;
+}
+
+void PrintTo(const LayoutCase& layout, std::ostream* out) {
+  *out << name_of(layout);
+}
+
+int sequences_of_step(int dp) {
+  switch (dp) {
+    case 3:
+    case 6:
+      return 6 * kAccumulation;
+    case 5:
+    case 7:
+      return dp * kAccumulation;
+    default:
+      return kMaxRanks * kAccumulation;
+  }
+}
+
+std::vector<std::string> overrides_of(const LayoutCase& layout) {
+  const ParallelDims& dims = layout.dims;
+  // Adam moves a weight by the whole rate even where the gradient is nothing
+  // but rounding, so in bfloat16 the rate bounds how far weights may agree.
+  const bool is_exact = layout.dtype == "float32";
+  return {
+      fmt::format("training.learning_rate={}", is_exact ? 1e-2 : 1e-3),
+      fmt::format("distributed.dp_size={}", dims.dp),
+      fmt::format("distributed.tp_size={}", dims.tp),
+      fmt::format("distributed.pp_size={}", dims.pp),
+      fmt::format("distributed.cp_size={}", dims.cp),
+      "distributed.pp_engine=" + layout.schedule,
+      fmt::format("distributed.pp_virtual_stages={}", layout.virtual_stages),
+      fmt::format("distributed.sequence_parallel={}", layout.sequence_parallel),
+      // Several buckets: all of this model's gradients are 0.15 MiB.
+      "distributed.bucket_cap_mb=0.04",
+      "distributed.grad_sync=" + layout.grad_sync,
+      fmt::format("training.recompute=[\"{}\"]", layout.recompute),
+      fmt::format(
+          "training.micro_batch_size={}",
+          sequences_of_step(dims.dp) / (dims.dp * kAccumulation)),
+      fmt::format("training.gradient_accumulation_steps={}", kAccumulation),
+      fmt::format("model.config.tie_word_embeddings={}", layout.tied),
+      "model.dtype=" + layout.dtype};
+}
+
+std::vector<LayoutCase> quick_layouts() {
+  return {
+      // One axis.
+      {.dims = {.dp = 2}, .grad_sync = "per_param", .tied = false},
+      {.dims = {.dp = 3}},
+      {.dims = {.tp = 2}, .recompute = "selective", .tied = false},
+      {.dims = {.tp = 4}, .sequence_parallel = true},
+      {.dims = {.pp = 2}, .schedule = "afab"},
+      {.dims = {.pp = 2}, .schedule = "zero_bubble", .tied = false},
+      {.dims = {.pp = 2}, .schedule = "interleaved_1f1b", .virtual_stages = 2},
+      {.dims = {.pp = 4}, .schedule = "zero_bubble", .recompute = "full"},
+      {.dims = {.cp = 2}, .recompute = "full"},
+      {.dims = {.cp = 4}, .grad_sync = "per_param", .tied = false},
+      // Two.
+      {.dims = {.dp = 2, .tp = 2}, .sequence_parallel = true, .tied = false},
+      {.dims = {.dp = 2, .pp = 2}, .grad_sync = "per_param"},
+      {.dims = {.dp = 2, .cp = 2}, .recompute = "selective"},
+      {.dims = {.tp = 2, .pp = 2},
+       .sequence_parallel = true,
+       .recompute = "selective"},
+      {.dims = {.tp = 2, .cp = 2}, .sequence_parallel = true, .tied = false},
+      {.dims = {.pp = 2, .cp = 2}, .schedule = "zero_bubble"},
+      // Three, of eight ranks.
+      {.dims = {.dp = 2, .tp = 2, .pp = 2},
+       .schedule = "interleaved_1f1b",
+       .virtual_stages = 2,
+       .grad_sync = "per_param"},
+      {.dims = {.dp = 2, .tp = 2, .cp = 2}, .sequence_parallel = true},
+      {.dims = {.dp = 2, .pp = 2, .cp = 2}, .schedule = "zero_bubble"},
+      {.dims = {.tp = 2, .pp = 2, .cp = 2},
+       .sequence_parallel = true,
+       .recompute = "full",
+       .tied = false},
+      // In bfloat16.
+      {.dims = {.dp = 2}, .dtype = "bfloat16"},
+      {.dims = {.tp = 2, .pp = 2},
+       .sequence_parallel = true,
+       .dtype = "bfloat16"},
+      {.dims = {.cp = 2}, .tied = false, .dtype = "bfloat16"},
+  };
+}
+
+std::vector<LayoutCase> all_layouts() {
+  std::vector<LayoutCase> cases;
+  for (int dp = 1; dp <= kMaxRanks; ++dp) {
+    for (int tp = 1; tp <= kMaxRanks; ++tp) {
+      for (int pp = 1; pp <= kMaxRanks; ++pp) {
+        for (int cp = 1; cp <= kMaxRanks; ++cp) {
+          const ParallelDims dims{.dp = dp, .tp = tp, .pp = pp, .cp = cp};
+          if (!fits(dims))
+            continue;
+          add_options(dims, cases);
+          cases.push_back({.dims = dims, .dtype = "bfloat16"});
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+}  // namespace brigade

@@ -1,0 +1,48 @@
+// The layouts that a small Llama can be trained under, as data.
+#pragma once
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "brigade/topology/parallel_dims.h"
+
+namespace brigade {
+
+struct LayoutCase {
+  ParallelDims dims;
+  std::string schedule = "1f1b";
+  int virtual_stages = 1;
+  bool sequence_parallel = false;
+  std::string recompute = "none";
+  std::string grad_sync = "bucketed";
+  bool tied = true;
+  std::string dtype = "float32";
+};
+
+// Micro-batches of a step, the same in each layout.
+inline constexpr int kAccumulation = 4;
+
+// "dp1_tp2_pp2_cp2"
+std::string name_of(const ParallelDims& dims);
+// The same and what differs from the defaults: "..._zero_bubble_sp_full".
+std::string name_of(const LayoutCase& layout);
+// For GoogleTest.
+void PrintTo(const LayoutCase& layout, std::ostream* out);
+
+// Sequences of a step: as many as dp replicas with kAccumulation micro-batches
+// can share out evenly. Few enough different ones, since each has an oracle.
+int sequences_of_step(int dp);
+
+// As the program's overrides, data and output apart.
+std::vector<std::string> overrides_of(const LayoutCase& layout);
+
+// Covers each axis, each pair of axes, the layouts of 8 ranks with three axes,
+// and each value of each option. Few: this runs in `make test`.
+std::vector<LayoutCase> quick_layouts();
+
+// The product of everything: all dims up to 8 ranks that 4 heads, 4 layers and
+// 48 tokens allow, with every option that means something there.
+std::vector<LayoutCase> all_layouts();
+
+}  // namespace brigade

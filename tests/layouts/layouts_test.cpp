@@ -1,0 +1,243 @@
+// Any layout is the same program: it trains to the same losses, gradients and
+// weights as one rank does, and one rank to the same as PyTorch.
+//
+// `make test` runs quick_layouts(); with BRIGADE_LAYOUTS=all (make
+// test-layouts) all_layouts() are run.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <cstring>
+
+#include "brigade/checkpoint/checkpoint.h"
+#include "brigade/checkpoint/safetensors_writer.h"
+#include "tests/support/compare.h"
+#include "tiny_training.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Arguments;
+
+struct Tolerances {
+  double loss = 2e-5;
+  double tensor = 1e-4;
+};
+
+Tolerances tolerances(const LayoutCase& layout) {
+  if (layout.dtype == "bfloat16")
+    return {2e-2, 2e-2};
+  return {};
+}
+
+TinyTraining& tiny_training() {
+  static TinyTraining training;
+  return training;
+}
+
+// Empty: they agree.
+std::string complaint(
+    const LayoutCase& layout,
+    const TrainingResult& actual,
+    const TrainingResult& expected,
+    const Errors& errors) {
+  const std::string name = name_of(layout);
+  if (!expected.failure.empty())
+    return fmt::format("the oracle of {}: {}\n", name, expected.failure);
+  if (!actual.failure.empty())
+    return fmt::format("{}: {}\n", name, actual.failure);
+  const Tolerances allowed = tolerances(layout);
+  std::string text;
+  // Written so that a NaN is a complaint.
+  if (!(errors.loss <= allowed.loss))
+    text += fmt::format("{}: losses differ by {:.1e}\n", name, errors.loss);
+  if (!(errors.gradient <= allowed.tensor))
+    text += fmt::format(
+        "{}: the gradient of {} differs by {:.1e} of its norm\n",
+        name,
+        errors.gradient_name,
+        errors.gradient);
+  if (!(errors.weight <= allowed.tensor))
+    text += fmt::format(
+        "{}: the weight {} differs by {:.1e} of its norm\n",
+        name,
+        errors.weight_name,
+        errors.weight);
+  return text;
+}
+
+// One line of the table: a layout with all that was tried under it.
+struct TableLine {
+  LayoutCase layout;
+  int runs = 0;
+  int failed = 0;
+  Errors worst;
+
+  bool takes(const LayoutCase& other) const {
+    return layout.dims == other.dims && layout.dtype == other.dtype;
+  }
+};
+
+void print_table(const std::vector<TableLine>& lines) {
+  fmt::print(
+      "\nThe worst error of each layout: losses relative to one rank's, "
+      "tensors to their norms\n{:<18} {:<8} {:>5} {:>6}  {:>8} {:>8} {:>8}\n",
+      "layout",
+      "dtype",
+      "runs",
+      "failed",
+      "loss",
+      "gradient",
+      "weight");
+  for (const TableLine& line : lines)
+    fmt::print(
+        "{:<18} {:<8} {:>5} {:>6}  {:>8.1e} {:>8.1e} {:>8.1e}\n",
+        name_of(line.layout.dims),
+        line.layout.dtype,
+        line.runs,
+        line.failed,
+        line.worst.loss,
+        line.worst.gradient,
+        line.worst.weight);
+  std::fflush(stdout);
+}
+
+std::vector<LayoutCase> chosen_layouts() {
+  const char* chosen = ::getenv("BRIGADE_LAYOUTS");
+  return chosen != nullptr && std::string(chosen) == "all" ? all_layouts()
+                                                           : quick_layouts();
+}
+
+class Layout : public ::testing::TestWithParam<LayoutCase> {
+ protected:
+  static void TearDownTestSuite() { print_table(table_); }
+  static void note(const Errors& errors, bool failed) {
+    if (table_.empty() || !table_.back().takes(GetParam()))
+      table_.push_back({.layout = GetParam(), .worst = {}});
+    ++table_.back().runs;
+    table_.back().failed += failed;
+    table_.back().worst.include(errors);
+  }
+
+ private:
+  static std::vector<TableLine> table_;
+};
+
+std::vector<TableLine> Layout::table_;
+
+TEST_P(Layout, TrainsAsOneRankDoes) {
+  const LayoutCase& layout = GetParam();
+  const TrainingResult& expected = tiny_training().oracle(layout);
+  ASSERT_EQ(expected.failure, "");
+  ASSERT_EQ(expected.losses.size(), size_t{kSteps});
+  ASSERT_EQ(expected.weights.size(), layout.tied ? 38U : 39U);
+  // The clipping is at work, and there is something to learn.
+  EXPECT_GT(expected.grad_norms.front(), 1.0);
+  if (layout.dtype == "float32") {
+    EXPECT_LT(expected.losses.back(), expected.losses.front() - 1);
+  }
+
+  const TrainingResult actual = tiny_training().train(layout);
+  const Errors errors = compare(actual, expected);
+  const std::string text = complaint(layout, actual, expected, errors);
+  note(errors, !text.empty());
+  EXPECT_EQ(text, "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Any,
+    Layout,
+    ::testing::ValuesIn(chosen_layouts()),
+    [](const auto& test) { return name_of(test.param); });
+
+torch::Tensor to_torch(const SafetensorsTensor& stored) {
+  torch::Tensor tensor = torch::empty(
+      std::vector<int64_t>(stored.shape.begin(), stored.shape.end()));
+  EXPECT_EQ(tensor.nbytes(), stored.data.size());
+  std::memcpy(tensor.data_ptr(), stored.data.data(), stored.data.size());
+  return tensor;
+}
+
+void write_tensors(
+    const fs::path& path,
+    const std::map<std::string, torch::Tensor>& tensors) {
+  std::vector<TensorToWrite> list;
+  for (const auto& [name, tensor] : tensors)
+    list.push_back(
+        {name,
+         SafetensorsDtype::kF32,
+         {tensor.sizes().begin(), tensor.sizes().end()},
+         {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()}});
+  write_safetensors(path, list);
+}
+
+class PyTorchOracle : public ::testing::TestWithParam<bool> {};
+
+TEST_P(PyTorchOracle, TrainsAsOneRankDoes) {
+  constexpr const char* kPython = "/usr/bin/python3";
+  constexpr int kNoTorch = 3;
+  const LayoutCase one_rank{.tied = GetParam()};
+  TinyTraining& training = tiny_training();
+  const TrainingResult& actual = training.oracle(one_rank);
+  ASSERT_EQ(actual.failure, "");
+
+  // A step that changes nothing leaves the weights that training starts from.
+  const TrainingResult start =
+      training.train(one_rank, {"training.learning_rate=0"});
+  ASSERT_EQ(start.failure, "");
+  const fs::path folder = training.folder() / "pytorch";
+  fs::create_directory(folder);
+  write_tensors(folder / "model.safetensors", start.weights);
+  auto config = testing::tiny_run(training.dataset())["model"]["config"];
+  config["tie_word_embeddings"] = one_rank.tied;
+  testing::write_file(folder / "config.json", config.dump());
+  fs::copy_file(training.dataset() + ".bin", folder / "tokens.bin");
+  const nlohmann::json settings = {
+      {"steps", kSteps},
+      {"sequences", sequences_of_step(1)},
+      {"seq_length", 48},
+      {"learning_rate", 1e-2},
+      {"grad_clip", 0.5}};
+  testing::write_file(folder / "training.json", settings.dump());
+
+  const fs::path out = folder / "out.safetensors";
+  const auto python =
+      testing::StartedProgram(
+          kPython,
+          {BRIGADE_SOURCE_DIR "/tests/layouts/reference_training.py",
+           folder.string(),
+           out.string()})
+          .wait();
+  if (python.exit_code == kNoTorch) {
+    fs::remove_all(folder);
+    GTEST_SKIP() << kPython << " has no torch (Debian: python3-torch)";
+  }
+  ASSERT_EQ(python.exit_code, 0) << python.err;
+
+  const SafetensorsFile reference(out);
+  TrainingResult expected;
+  const torch::Tensor losses = to_torch(reference.at("losses"));
+  for (int64_t i = 0; i < losses.numel(); ++i)
+    expected.losses.push_back(losses[i].item<double>());
+  for (const auto& [name, weight] : actual.weights) {
+    // exp_avg after one step from nothing, betas 0.9 and 0.999.
+    expected.gradients[name] = 0.1 * to_torch(reference.at("gradient." + name));
+    expected.weights[name] = to_torch(reference.at("weight." + name));
+  }
+  fs::remove_all(folder);
+  const Errors errors = compare(actual, expected);
+  EXPECT_EQ(complaint(one_rank, actual, expected, errors), "");
+  RecordProperty("loss_error", fmt::format("{:.1e}", errors.loss));
+  RecordProperty("gradient_error", fmt::format("{:.1e}", errors.gradient));
+  RecordProperty("weight_error", fmt::format("{:.1e}", errors.weight));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    OneRank,
+    PyTorchOracle,
+    ::testing::Bool(),
+    [](const auto& test) { return test.param ? "tied" : "untied"; });
+
+}  // namespace
+}  // namespace brigade

@@ -1,0 +1,60 @@
+"""Trains the Llama of tests/model/reference_llama.py with torch's own AdamW.
+
+  reference_training.py FOLDER OUT
+
+FOLDER holds config.json (Hugging Face's keys), model.safetensors (where
+training starts), tokens.bin (uint16) and training.json (steps, sequences,
+seq_length, learning_rate, grad_clip). Sample i of a run is the window of
+seq_length + 1 tokens at i * seq_length. OUT gets losses F32 [steps], the mean
+over a step's tokens; gradient.NAME, the clipped gradient of the first step; and
+weight.NAME after the last. Exit code 3: this Python has no torch.
+"""
+import array
+import json
+import os
+import sys
+
+sys.path.insert(
+    0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "model"))
+import reference_llama as llama  # exits with 3 where there is no torch
+import torch
+
+
+def main(folder, out):
+    def read_json(name):
+        with open(f"{folder}/{name}") as file:
+            return json.load(file)
+
+    config, training = read_json("config.json"), read_json("training.json")
+    params = {name: tensor.float().requires_grad_() for name, tensor in
+              llama.read_safetensors(f"{folder}/model.safetensors").items()}
+    with open(f"{folder}/tokens.bin", "rb") as file:
+        tokens = torch.tensor(array.array("H", file.read()))
+
+    length, sequences = training["seq_length"], training["sequences"]
+    optimizer = torch.optim.AdamW(
+        params.values(), lr=training["learning_rate"], betas=(0.9, 0.999),
+        eps=1e-8, weight_decay=0.01)
+    losses, results = [], {}
+    for step in range(training["steps"]):
+        starts = [(step * sequences + i) * length for i in range(sequences)]
+        windows = torch.stack([tokens[s:s + length + 1] for s in starts]).long()
+        logits = llama.forward(params, config, windows[:, :-1])
+        loss = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), windows[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(params.values(), training["grad_clip"])
+        if step == 0:
+            results.update({f"gradient.{name}": param.grad.clone()
+                            for name, param in params.items()})
+        optimizer.step()
+        losses.append(loss.item())
+    results.update({f"weight.{name}": p for name, p in params.items()})
+    results["losses"] = torch.tensor(losses)
+    llama.write_safetensors(out, results)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(*sys.argv[1:3])

@@ -1,0 +1,143 @@
+#include "tiny_training.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "brigade/base/error.h"
+#include "brigade/checkpoint/checkpoint.h"
+#include "tests/support/compare.h"
+
+namespace brigade {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::map<std::string, torch::Tensor> tensors_of(
+    const Checkpoint& checkpoint,
+    const std::string& prefix) {
+  std::map<std::string, torch::Tensor> tensors;
+  for (const std::string& name : checkpoint.names()) {
+    if (name.starts_with("model.") || name.starts_with("lm_head."))
+      tensors[name] = checkpoint.read_whole(prefix + name);
+  }
+  return tensors;
+}
+
+struct LargestError {
+  double value = 0;
+  std::string name;
+};
+
+LargestError largest_error(
+    const std::map<std::string, torch::Tensor>& actual,
+    const std::map<std::string, torch::Tensor>& expected) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  LargestError largest;
+  if (actual.size() != expected.size())
+    return {kInfinity, "the number of parameters"};
+  for (const auto& [name, tensor] : expected) {
+    const auto found = actual.find(name);
+    double error = kInfinity;
+    if (found != actual.end() && found->second.sizes() == tensor.sizes())
+      error = testing::relative_error(found->second, tensor);
+    // Written so that a NaN is the largest of all.
+    if (!(error <= largest.value))
+      largest = {error, name};
+  }
+  return largest;
+}
+
+}  // namespace
+
+void Errors::include(const Errors& other) {
+  loss = std::max(loss, other.loss);
+  if (!(other.gradient <= gradient)) {
+    gradient = other.gradient;
+    gradient_name = other.gradient_name;
+  }
+  if (!(other.weight <= weight)) {
+    weight = other.weight;
+    weight_name = other.weight_name;
+  }
+}
+
+Errors compare(const TrainingResult& actual, const TrainingResult& expected) {
+  const LargestError gradient =
+      largest_error(actual.gradients, expected.gradients);
+  const LargestError weight = largest_error(actual.weights, expected.weights);
+  return {
+      .loss =
+          testing::largest_relative_difference(actual.losses, expected.losses),
+      .gradient = gradient.value,
+      .weight = weight.value,
+      .gradient_name = gradient.name,
+      .weight_name = weight.name};
+}
+
+TinyTraining::TinyTraining()
+    : dataset_(testing::prepare_bytes(
+          folder_ / "tokens",
+          testing::made_up_text(24000))) {
+  auto config = testing::tiny_run(dataset_);
+  auto& training = config["training"];
+  training["total_train_steps"] = kSteps;
+  // Well below the first norms, which are above 1.
+  training["grad_clip"] = 0.5;
+  config["checkpoint"]["save_frequency"] = 1;
+  testing::write_file(folder_ / "run.json", config.dump());
+}
+
+TrainingResult TinyTraining::train(
+    const LayoutCase& layout,
+    const testing::Arguments& more) {
+  const fs::path run = folder_ / "run";
+  testing::Arguments arguments = {
+      "train",
+      "--config",
+      (folder_ / "run.json").string(),
+      "--nproc",
+      std::to_string(layout.dims.world_size()),
+      "--overwrite",
+      "logging.run_dir=" + run.string()};
+  for (const auto& list : {overrides_of(layout), more})
+    arguments.insert(arguments.end(), list.begin(), list.end());
+  const testing::ProgramResult program = testing::run_program(arguments);
+  TrainingResult result;
+  if (program.exit_code != 0) {
+    result.failure =
+        fmt::format("exit code {}: {}", program.exit_code, program.err);
+    return result;
+  }
+  for (const auto& step : testing::read_metrics(run)) {
+    result.losses.push_back(step.at("loss").get<double>());
+    result.grad_norms.push_back(step.at("grad_norm").get<double>());
+  }
+  try {
+    const fs::path checkpoints = run / "checkpoints";
+    result.gradients = tensors_of(Checkpoint(checkpoints / "1"), "exp_avg.");
+    result.weights =
+        tensors_of(Checkpoint(checkpoints / std::to_string(kSteps)), "");
+  } catch (const Error& error) {
+    result.failure = error.what();
+  }
+  fs::remove_all(run);
+  return result;
+}
+
+const TrainingResult& TinyTraining::oracle(const LayoutCase& layout) {
+  const int sequences = sequences_of_step(layout.dims.dp);
+  const LayoutCase one_rank{.tied = layout.tied, .dtype = layout.dtype};
+  const std::string key = fmt::format("{} {}", name_of(one_rank), sequences);
+  auto found = oracles_.find(key);
+  if (found == oracles_.end()) {
+    const auto size =
+        fmt::format("training.micro_batch_size={}", sequences / kAccumulation);
+    found = oracles_.emplace(key, train(one_rank, {size})).first;
+  }
+  return found->second;
+}
+
+}  // namespace brigade

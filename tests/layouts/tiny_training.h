@@ -1,0 +1,59 @@
+// Six steps of one layout by the real program, and what came out of them.
+#pragma once
+
+#include <torch/types.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "layouts.h"
+#include "tests/support/program.h"
+
+namespace brigade {
+
+inline constexpr int kSteps = 6;
+
+struct TrainingResult {
+  std::string failure;  // empty: the program did what it should
+  std::vector<double> losses;
+  std::vector<double> grad_norms;
+  // exp_avg after step 1: (1 - beta1) times the clipped mean gradient.
+  std::map<std::string, torch::Tensor> gradients;
+  std::map<std::string, torch::Tensor> weights;  // after the last step
+};
+
+// The largest errors of each kind, relative to the oracle's value or norm.
+struct Errors {
+  double loss = 0;
+  double gradient = 0;
+  double weight = 0;
+  std::string gradient_name;  // whose error it is
+  std::string weight_name;
+
+  void include(const Errors& other);
+};
+
+// Errors are infinite where a tensor is missing or of another shape.
+Errors compare(const TrainingResult& actual, const TrainingResult& expected);
+
+class TinyTraining {
+ public:
+  TinyTraining();
+
+  TrainingResult train(
+      const LayoutCase& layout,
+      const testing::Arguments& more = {});
+  // One rank under the same options of the model; each is trained once.
+  const TrainingResult& oracle(const LayoutCase& layout);
+
+  const std::string& dataset() const { return dataset_; }
+  const testing::RunsFolder& folder() const { return folder_; }
+
+ private:
+  testing::RunsFolder folder_;
+  std::string dataset_;
+  std::map<std::string, TrainingResult> oracles_;
+};
+
+}  // namespace brigade
