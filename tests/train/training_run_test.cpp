@@ -1,0 +1,249 @@
+// What `brigade train` computes and leaves behind, through the program itself.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <regex>
+
+#include "tests/support/program.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Arguments;
+using testing::largest_relative_difference;
+using testing::losses_of;
+using testing::ProgramResult;
+
+constexpr int kSteps = 20;
+
+// Eight sequences a step, however they are shared out.
+struct Split {
+  int nproc = 1;
+  int micro_batch = 8;
+  int accumulation = 1;
+};
+
+class TrainingRun : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new testing::RunsFolder;
+    auto config = testing::tiny_run(testing::prepare_bytes(
+        *folder_ / "tokens", testing::made_up_text(6000)));
+    // Two epochs and a half, shuffled.
+    config["dataset"]["shuffle"] = true;
+    config["training"] = {
+        {"seq_length", 48},
+        {"total_train_steps", kSteps},
+        {"learning_rate", 5e-3},
+        {"lr_schedule", "cosine"},
+        {"warmup_steps", 3},
+        {"grad_clip", 1.0}};
+    testing::write_file(*folder_ / "run.json", config.dump());
+    ProgramResult result = train("one", {}, {"checkpoint.save_frequency=10"});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    one_rank_output_ = result.out;
+  }
+  static void TearDownTestSuite() {
+    delete folder_;
+    folder_ = nullptr;
+  }
+
+  static ProgramResult train(
+      const std::string& name,
+      const Split& split,
+      const Arguments& more = {}) {
+    Arguments arguments = {
+        "train",
+        "--config",
+        (*folder_ / "run.json").string(),
+        "--nproc",
+        std::to_string(split.nproc),
+        fmt::format("logging.run_dir={}", run(name).string()),
+        fmt::format("training.micro_batch_size={}", split.micro_batch),
+        fmt::format(
+            "training.gradient_accumulation_steps={}", split.accumulation)};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return testing::run_program(arguments);
+  }
+  static std::vector<double> train_losses(
+      const std::string& name,
+      const Split& split,
+      const Arguments& more = {}) {
+    const ProgramResult result = train(name, split, more);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return losses_of(run(name));
+  }
+  static fs::path run(const std::string& name) { return *folder_ / name; }
+  static std::string checkpoint(const std::string& name, int step) {
+    return (run(name) / "checkpoints" / std::to_string(step)).string();
+  }
+  static std::vector<double> one_rank() { return losses_of(run("one")); }
+
+  static testing::RunsFolder* folder_;
+  static std::string one_rank_output_;
+};
+
+testing::RunsFolder* TrainingRun::folder_ = nullptr;
+std::string TrainingRun::one_rank_output_;
+
+TEST_F(TrainingRun, AnySplitOfTheBatchGivesTheSameLosses) {
+  const std::vector<double> expected = one_rank();
+  ASSERT_EQ(expected.size(), size_t{kSteps});
+  EXPECT_LT(expected.back(), expected.front() - 1);
+  const Split splits[] = {{1, 1, 8}, {2, 2, 2}, {4, 2, 1}};
+  for (const Split& split : splits) {
+    const std::string name = fmt::format(
+        "{}_{}_{}", split.nproc, split.micro_batch, split.accumulation);
+    EXPECT_LE(
+        largest_relative_difference(train_losses(name, split), expected), 1e-5)
+        << name;
+  }
+}
+
+TEST_F(TrainingRun, TheNaiveGradSyncGivesTheSameLosses) {
+  const Arguments naive = {"distributed.grad_sync=per_param"};
+  EXPECT_LE(
+      largest_relative_difference(
+          train_losses("per_param", {2, 2, 2}, naive), one_rank()),
+      1e-5);
+}
+
+TEST_F(TrainingRun, TwoRunsOfOneLayoutAgreeBitForBit) {
+  const std::vector<double> first = train_losses("first", {2, 4, 1});
+  const std::vector<double> second = train_losses("second", {2, 4, 1});
+  ASSERT_EQ(first.size(), size_t{kSteps});
+  EXPECT_EQ(first, second);
+  EXPECT_EQ(
+      testing::read_file(
+          fs::path(checkpoint("first", kSteps)) / "model.safetensors"),
+      testing::read_file(
+          fs::path(checkpoint("second", kSteps)) / "model.safetensors"));
+}
+
+TEST_F(TrainingRun, AContinuedRunRepeatsTheRunBitForBit) {
+  const std::vector<double> whole = one_rank();
+  const Arguments load = {"checkpoint.load_path=" + checkpoint("one", 10)};
+  const std::vector<double> rest = train_losses("continued", {}, load);
+  EXPECT_EQ(rest, std::vector<double>(whole.begin() + 10, whole.end()));
+  const auto metrics = testing::read_metrics(run("continued"));
+  ASSERT_EQ(metrics.size(), 10U);
+  EXPECT_EQ(metrics.front().at("step"), 11);
+  EXPECT_EQ(metrics.front().at("tokens"), 11 * 8 * 48);
+}
+
+TEST_F(TrainingRun, ARunContinuesUnderAnotherLayout) {
+  const std::vector<double> whole = one_rank();
+  const std::vector<double> rest = train_losses(
+      "moved",
+      {2, 4, 2},
+      {"distributed.tp_size=2",
+       "checkpoint.load_path=" + checkpoint("one", 10)});
+  EXPECT_LE(
+      largest_relative_difference(
+          rest, std::vector<double>(whole.begin() + 10, whole.end())),
+      1e-5);
+}
+
+TEST_F(TrainingRun, TwoRanksTrainAsOneInBfloat16) {
+  const Arguments bf16 = {"model.dtype=bfloat16"};
+  const std::vector<double> one = train_losses("one_bf16", {}, bf16);
+  EXPECT_LE(
+      largest_relative_difference(
+          train_losses("two_bf16", {2, 4, 1}, bf16), one),
+      1e-2);
+  EXPECT_LE(largest_relative_difference(one, one_rank()), 1e-2);
+}
+
+TEST_F(TrainingRun, MetricsHaveOneObjectAStepWithAllKeys) {
+  const auto metrics = testing::read_metrics(run("one"));
+  ASSERT_EQ(metrics.size(), size_t{kSteps});
+  for (int step = 1; step <= kSteps; ++step) {
+    const auto& line = metrics[static_cast<size_t>(step - 1)];
+    EXPECT_EQ(line.at("step"), step);
+    EXPECT_EQ(line.at("tokens"), step * 8 * 48);
+    for (const char* key :
+         {"loss",
+          "grad_norm",
+          "tokens_per_second",
+          "tokens_per_second_per_device",
+          "mfu",
+          "memory_gb",
+          "step_ms"})
+      EXPECT_GT(line.at(key).get<double>(), 0) << key << " of step " << step;
+    EXPECT_GE(line.at("exposed_comm_ms").get<double>(), 0);
+  }
+  EXPECT_LT(metrics[0].at("lr"), 5e-3);
+  EXPECT_NEAR(metrics[2].at("lr").get<double>(), 5e-3, 1e-12);
+}
+
+TEST_F(TrainingRun, StepsArePrintedAsPicotronDoes) {
+  const std::regex line(
+      R"(\[rank \d+\] Step: (\d+) +\| Loss: +\d+\.\d{4} \| )"
+      R"(Global batch size: +[\d.]+[KMBT]? \| Tokens/s: +[\d.]+[KMBT]? \| )"
+      R"(Tokens/s/GPU: +[\d.]+[KMBT]? \| Tokens: +[\d.]+[KMBT]? \| )"
+      R"(MFU: +\d+\.\d\d% \| Memory usage: +\d+\.\d\dGB)");
+  int steps = 0;
+  for (std::sregex_iterator it(
+           one_rank_output_.begin(), one_rank_output_.end(), line);
+       it != std::sregex_iterator();
+       ++it)
+    EXPECT_EQ((*it)[1].str(), std::to_string(++steps));
+  EXPECT_EQ(steps, kSteps) << one_rank_output_;
+  // Piped: no progress bar, and at the end where everything is.
+  EXPECT_THAT(one_rank_output_, ::testing::Not(::testing::HasSubstr("\r")));
+  EXPECT_THAT(
+      one_rank_output_,
+      ::testing::AllOf(
+          ::testing::HasSubstr("final loss"),
+          ::testing::HasSubstr(checkpoint("one", kSteps)),
+          ::testing::HasSubstr("next: brigade generate")));
+}
+
+TEST_F(TrainingRun, GenerateContinuesAPrompt) {
+  const Arguments arguments = {
+      "generate",
+      "--checkpoint",
+      run("one").string(),
+      "--prompt",
+      "ba",
+      "--max-tokens",
+      "24",
+      "--temperature",
+      "0"};
+  const ProgramResult result = testing::run_program(arguments);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, ::testing::StartsWith("ba"));
+  EXPECT_GT(result.out.size(), 10U);
+  EXPECT_EQ(testing::run_program(arguments).out, result.out);
+}
+
+// The weight in bfloat16, main_grad and the master weight in float32, two
+// moments: 18 bytes a parameter, and 300 MB for everything else.
+TEST_F(TrainingRun, ARankNeedsAtMost18BytesAParameterIn300MB) {
+  constexpr int64_t kHidden = 512;
+  constexpr int64_t kFfn = 2048;
+  constexpr int64_t kLayers = 6;
+  const ProgramResult result = train(
+      "large",
+      {1, 1, 1},
+      {"model.dtype=bfloat16",
+       "training.total_train_steps=2",
+       fmt::format("model.config.hidden_size={}", kHidden),
+       fmt::format("model.config.intermediate_size={}", kFfn),
+       fmt::format("model.config.num_hidden_layers={}", kLayers),
+       "model.config.num_key_value_heads=4"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  fs::remove_all(run("large"));
+  constexpr int64_t kParameters =
+      kLayers * (4 * kHidden * kHidden + 3 * kHidden * kFfn + 2 * kHidden) +
+      259 * kHidden + kHidden;
+  EXPECT_LE(result.peak_bytes, 18 * kParameters + 300'000'000)
+      << kParameters << " parameters";
+  // So many are there that one more full gradient would show.
+  EXPECT_GT(result.peak_bytes, 18 * kParameters);
+}
+
+}  // namespace
+}  // namespace brigade
