@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <bit>
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <utility>
@@ -49,6 +52,32 @@ torch::Tensor as_bytes(const torch::Tensor& tensor) {
 
 torch::Tensor flat(const torch::Tensor& tensor) {
   return tensor.detach().view({-1});
+}
+
+// One pass over memory, in blocks that stay in the cache.
+void sum_bf16_rows(const torch::Tensor& output, const torch::Tensor& rows) {
+  constexpr int64_t kBlock = 4096;
+  std::array<float, kBlock> sums;
+  const int64_t numel = rows.size(1);
+  const auto* input = static_cast<const uint16_t*>(rows.data_ptr());
+  auto* result = static_cast<uint16_t*>(output.data_ptr());
+  for (int64_t begin = 0; begin < numel; begin += kBlock) {
+    const int64_t count = std::min(kBlock, numel - begin);
+    std::fill_n(sums.begin(), count, 0.0F);
+    for (int64_t row = 0; row < rows.size(0); ++row) {
+      const uint16_t* values = input + row * numel + begin;
+      for (int64_t i = 0; i < count; ++i)
+        sums[i] += std::bit_cast<float>(uint32_t{values[i]} << 16);
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      // Round to nearest even; a NaN stays one.
+      const auto bits = std::bit_cast<uint32_t>(sums[i]);
+      const uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+      const uint32_t nan = (bits >> 16) | 0x40;
+      const bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;
+      result[begin + i] = static_cast<uint16_t>(is_nan ? nan : rounded);
+    }
+  }
 }
 
 c10d::ReduceOp to_c10d(ReduceOp op) {
@@ -305,12 +334,12 @@ class GlooCommunicator : public Communicator {
 
   // sum over dim 0 of [R, n], in rank order, in fp32 for 16-bit floats.
   static void sum_rows(const torch::Tensor& output, const torch::Tensor& rows) {
-    const bool is_16_bit = rows.element_size() == 2;
-    if (is_16_bit) {
+    if (rows.scalar_type() == torch::kBFloat16)
+      sum_bf16_rows(output, rows);
+    else if (rows.scalar_type() == torch::kHalf)
       output.copy_(rows.sum(0, /*keepdim=*/false, torch::kFloat));
-    } else {
+    else
       at::sum_out(const_cast<torch::Tensor&>(output), rows, 0);
-    }
   }
 
   WorkPtr do_all_reduce(torch::Tensor tensor, ReduceOp op, Record record)
@@ -332,8 +361,12 @@ class GlooCommunicator : public Communicator {
       gather_group_ = join("gather");
     const int64_t chunk = (tensor.numel() + size() - 1) / size();
     const torch::NoGradGuard no_grad;
-    auto padded = torch::zeros({chunk * size()}, tensor.options());
-    padded.narrow(0, 0, tensor.numel()).copy_(flat(tensor));
+    // Buckets divide evenly: their own memory is sent from and gathered into.
+    auto padded = flat(tensor);
+    if (chunk * size() != tensor.numel()) {
+      padded = torch::zeros({chunk * size()}, tensor.options());
+      padded.narrow(0, 0, tensor.numel()).copy_(flat(tensor));
+    }
     auto received = torch::empty_like(padded);
     return composed(
         record,
@@ -342,7 +375,8 @@ class GlooCommunicator : public Communicator {
           auto reduced = torch::empty({chunk}, tensor.options());
           sum_rows(reduced, received.view({size(), chunk}));
           gather(gather_group_, padded, reduced)->wait();
-          flat(tensor).copy_(padded.narrow(0, 0, tensor.numel()));
+          if (padded.data_ptr() != tensor.data_ptr())
+            flat(tensor).copy_(padded.narrow(0, 0, tensor.numel()));
         });
   }
 
