@@ -97,8 +97,13 @@ Communicator::begin(Collective op, const torch::Tensor& tensor, int peer) {
   record.launched_ns = steady_now_ns();
   const bool is_point_to_point =
       op == Collective::kSend || op == Collective::kRecv;
-  if (options_.check_collectives && !is_point_to_point)
-    check_signature(record);
+  if (is_point_to_point)
+    return record;
+  // Members send to and receive from different peers, but share collectives.
+  CollectiveRecord shared = record;
+  shared.sequence_number = collectives_++;
+  if (options_.check_collectives)
+    check_signature(shared);
   return record;
 }
 

@@ -164,7 +164,8 @@ class Communicator {
   int rank_;
   int size_;
   CommunicatorOptions options_;
-  int64_t sequence_number_ = 0;
+  int64_t sequence_number_ = 0;  // of all launches
+  int64_t collectives_ = 0;      // those that every member shares
   mutable std::mutex records_mutex_;
   std::deque<std::pair<CollectiveRecord, WorkPtr>> records_;
 };

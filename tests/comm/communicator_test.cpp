@@ -137,6 +137,18 @@ TEST(Communicator, FloatAgainstIntOfTheSameSizeFailsOnAllRanksByName) {
   });
 }
 
+TEST(Communicator, RanksMayDifferInWhatTheySendBetweenCollectives) {
+  run_ranks(3, [](CommunicatorPtr world) {
+    auto tensor = torch::ones({4});
+    if (world->rank() == 0)
+      world->send(tensor, 1)->wait();
+    if (world->rank() == 1)
+      world->recv(tensor, 0)->wait();
+    world->all_reduce(tensor)->wait();
+    EXPECT_EQ(tensor[0].item<float>(), 3.0F);
+  });
+}
+
 TEST(Communicator, ATimeoutNamesTheOperationTheGroupAndTheSilentRank) {
   run_ranks(
       3,
