@@ -8,7 +8,7 @@
 
 namespace brigade {
 
-inline void check_layout(const TokenLayout& layout, uint64_t file_bytes) {
+inline void check_layout(const TokenFileLayout& layout, uint64_t file_bytes) {
   const uint64_t item_bytes = token_bytes(layout.type);
   BRIGADE_ASSERT(layout.first_byte <= file_bytes);
   BRIGADE_ASSERT(

@@ -24,7 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if ((flags & 8) != 0)
     vocab_size = 50257;
   try {
-    const TokenLayout layout = parse_nanotron(
+    const TokenFileLayout layout = parse_nanotron(
         {"x.ds", std::span(kTokens).first(tokens_bytes)},
         index,
         type,

@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::memcpy(&tokens_bytes, data, sizeof(tokens_bytes));
   const auto index = std::as_bytes(std::span(data, size)).subspan(2);
   try {
-    const TokenLayout layout = parse_megatron(
+    const TokenFileLayout layout = parse_megatron(
         {"x.idx", index}, {"x.bin", std::span(kTokens).first(tokens_bytes)});
     check_layout(layout, tokens_bytes);
   } catch (const DataError&) {
