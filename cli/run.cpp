@@ -12,7 +12,7 @@ namespace brigade::cli {
 
 namespace {
 
-struct Arguments {
+struct RunArguments {
   int nproc = 1;
   std::vector<std::string> program;
   std::optional<int> threads;
@@ -22,7 +22,7 @@ struct Arguments {
 }  // namespace
 
 void add_run(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<RunArguments>();
   CLI::App* command = app.add_subcommand(
       "run", "Start and supervise the ranks of any program on this machine");
   command->footer(

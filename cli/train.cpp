@@ -18,7 +18,7 @@ namespace brigade::cli {
 
 namespace {
 
-struct Arguments {
+struct TrainArguments {
   ConfigArguments config;
   bool prints_config = false;
   bool is_dry_run = false;
@@ -65,7 +65,7 @@ void train_as_rank(
        .on_step = [&report](int64_t step) { report.set_step(step); }});
 }
 
-void train(const Arguments& arguments) {
+void train(const TrainArguments& arguments) {
   if (!arguments.help_config.empty()) {
     const bool is_markdown = arguments.help_config == "markdown";
     fmt::print(
@@ -111,7 +111,7 @@ void train(const Arguments& arguments) {
 }  // namespace
 
 void add_train(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<TrainArguments>();
   CLI::App* command = app.add_subcommand(
       "train", "Train the model that a config file describes");
   add_config_arguments(*command, arguments->config);

@@ -4,10 +4,10 @@
 #   includes   which room includes what (ARCHITECTURE.md)
 #   tidy       clang-tidy over what changed
 # Goes on after a failure, so that one run shows everything.
-#   scripts/lint.sh [BUILD_FOLDER]   # a configured one; default build/release
+#   scripts/lint.sh [BUILD_FOLDER]   # a configured one; default build/dev
 set -uo pipefail
 cd "$(dirname "$0")/.."
-build=${1:-build/release}
+build=${1:-build/dev}
 failed=()
 
 mapfile -d '' files < <(git ls-files -z '*.h' '*.cpp' '*.cu' '*.cuh')

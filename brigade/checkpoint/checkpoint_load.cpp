@@ -10,6 +10,7 @@
 #include "brigade/base/file.h"
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/checkpoint_pieces.h"
+#include "brigade/checkpoint/torch_dtype.h"
 
 namespace brigade {
 namespace {
@@ -51,29 +52,11 @@ fs::path find_directory(const fs::path& path) {
   return result;
 }
 
-torch::ScalarType torch_dtype(const SafetensorsTensor& tensor) {
-  switch (tensor.dtype) {
-    case SafetensorsDtype::kF32:
-      return torch::kFloat;
-    case SafetensorsDtype::kBF16:
-      return torch::kBFloat16;
-    case SafetensorsDtype::kF16:
-      return torch::kHalf;
-    case SafetensorsDtype::kF64:
-      return torch::kDouble;
-    default:
-      throw DataError(fmt::format(
-          "[checkpoint] tensor '{}' has dtype {}; weights are floats",
-          tensor.name,
-          name_of(tensor.dtype)));
-  }
-}
-
 // The stored tensor over its mapped memory, which must outlive it. safetensors
 // promises no alignment, so a view that is not aligned is copied.
 torch::Tensor as_tensor(const SafetensorsTensor& stored) {
   std::vector<int64_t> shape(stored.shape.begin(), stored.shape.end());
-  const auto dtype = torch_dtype(stored);
+  const auto dtype = torch_dtype(stored.dtype, stored.name);
   // from_blob wants a mutable pointer; nothing writes through it.
   auto* data = const_cast<std::byte*>(stored.data.data());
   const auto bytes = torch::from_blob(

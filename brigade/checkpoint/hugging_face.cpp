@@ -7,24 +7,10 @@
 
 #include "brigade/base/check.h"
 #include "brigade/checkpoint/hugging_face_names.h"
+#include "brigade/checkpoint/torch_dtype.h"
 
 namespace brigade {
 namespace {
-
-torch::Dtype torch_dtype(SafetensorsDtype dtype) {
-  switch (dtype) {
-    case SafetensorsDtype::kF64:
-      return torch::kFloat64;
-    case SafetensorsDtype::kF32:
-      return torch::kFloat32;
-    case SafetensorsDtype::kF16:
-      return torch::kFloat16;
-    case SafetensorsDtype::kBF16:
-      return torch::kBFloat16;
-    default:
-      BRIGADE_ASSERT(false, "{} is no float", name_of(dtype));
-  }
-}
 
 // `shard` as it lies in the stored tensor, which may hold others before it.
 ShardSpec within_stored(const ShardSpec& shard, const StoredTensor& place) {
@@ -43,7 +29,8 @@ torch::Tensor read_part(
     const SafetensorsTensor& stored,
     const ShardSpec& spec) {
   const auto item = static_cast<int64_t>(item_bytes(stored.dtype));
-  torch::Tensor part = torch::empty(spec.shape(), torch_dtype(stored.dtype));
+  torch::Tensor part =
+      torch::empty(spec.shape(), torch_dtype(stored.dtype, stored.name));
   auto* to = static_cast<std::byte*>(part.data_ptr());
   const std::byte* from = stored.data.data();
   for_each_run(spec, [&](int64_t source, int64_t destination, int64_t numel) {

@@ -10,6 +10,7 @@
 #include "brigade/base/error.h"
 #include "brigade/base/file.h"
 #include "brigade/checkpoint/safetensors_writer.h"
+#include "brigade/checkpoint/torch_dtype.h"
 
 namespace brigade {
 namespace {
@@ -26,20 +27,6 @@ constexpr std::array kTokenizerFiles = {
     "vocab.json",
     "merges.txt",
     "chat_template.jinja"};
-
-torch::Dtype torch_dtype(SafetensorsDtype dtype) {
-  switch (dtype) {
-    case SafetensorsDtype::kF32:
-      return torch::kFloat32;
-    case SafetensorsDtype::kBF16:
-      return torch::kBFloat16;
-    case SafetensorsDtype::kF16:
-      return torch::kFloat16;
-    default:
-      throw ConfigError(fmt::format(
-          "[export] weights of {} cannot be exported", name_of(dtype)));
-  }
-}
 
 using Shard = std::vector<TensorSpec>;
 
@@ -75,7 +62,7 @@ torch::Tensor read_checked(
   const torch::Tensor tensor = request.read(spec.name).contiguous();
   const std::vector<int64_t> shape(spec.shape.begin(), spec.shape.end());
   if (tensor.sizes().vec() != shape ||
-      tensor.scalar_type() != torch_dtype(spec.dtype)) {
+      tensor.scalar_type() != torch_dtype(spec.dtype, spec.name)) {
     throw DataError(fmt::format(
         "[export] '{}' is {} [{}] in the checkpoint, but the model's is {} "
         "[{}]",

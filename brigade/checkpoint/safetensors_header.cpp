@@ -18,7 +18,6 @@ namespace {
 constexpr uint64_t kLengthBytes = 8;
 constexpr size_t kMaxMetadataPairs = size_t{1} << 16;
 constexpr size_t kMaxDecodedNameBytes = 4 * MiB;
-constexpr const char* kMetadataName = "__metadata__";
 
 std::string_view metadata_object(SafetensorsScanner& scanner) {
   scanner.expect('{');
@@ -29,7 +28,9 @@ std::string_view metadata_object(SafetensorsScanner& scanner) {
   do {
     if (++pairs > kMaxMetadataPairs) {
       scanner.fail(fmt::format(
-          "{} holds more than {} pairs", kMetadataName, kMaxMetadataPairs));
+          "{} holds more than {} pairs",
+          kSafetensorsMetadata,
+          kMaxMetadataPairs));
     }
     scanner.string();
     scanner.expect(':');
@@ -138,9 +139,9 @@ class HeaderParser {
     const auto literal = scanner.string();
     const std::string_view name = name_of(scanner, literal);
     scanner.expect(':');
-    if (name == kMetadataName) {
+    if (name == kSafetensorsMetadata) {
       if (!header_.metadata_text.empty())
-        scanner.fail(fmt::format("{} is there twice", kMetadataName));
+        scanner.fail(fmt::format("{} is there twice", kSafetensorsMetadata));
       header_.metadata_text = metadata_object(scanner);
       return;
     }

@@ -20,6 +20,8 @@ namespace brigade {
 inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 inline constexpr size_t kMaxSafetensorsTensors = size_t{1} << 17;
 inline constexpr size_t kMaxSafetensorsRank = 64;
+// The key of the pairs of strings, which no tensor can have as its name.
+inline constexpr const char* kSafetensorsMetadata = "__metadata__";
 
 struct SafetensorsEntry {
   std::string_view name;        // decoded

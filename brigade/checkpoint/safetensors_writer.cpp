@@ -22,13 +22,12 @@ static_assert(
 
 // Header and data start at multiples of this, so that readers may map them.
 constexpr size_t kAlignmentBytes = 8;
-constexpr const char* kMetadataName = "__metadata__";
 
 std::vector<TensorSpec> in_file_order(std::vector<TensorSpec> specs) {
   std::sort(specs.begin(), specs.end(), [](const auto& a, const auto& b) {
     return a.dtype != b.dtype ? a.dtype > b.dtype : a.name < b.name;
   });
-  std::unordered_set<std::string_view> names = {kMetadataName};
+  std::unordered_set<std::string_view> names = {kSafetensorsMetadata};
   for (const TensorSpec& spec : specs) {
     const bool is_new = names.insert(spec.name).second;
     BRIGADE_ASSERT(is_new, "tensor name '{}' is taken", spec.name);
@@ -46,7 +45,9 @@ std::string header_text(
   std::vector<std::string> members;
   if (!metadata.empty()) {
     members.push_back(fmt::format(
-        "{}:{}", json_string(kMetadataName), nlohmann::json(metadata).dump()));
+        "{}:{}",
+        json_string(kSafetensorsMetadata),
+        nlohmann::json(metadata).dump()));
   }
   uint64_t begin = 0;
   for (const TensorSpec& spec : specs) {

@@ -206,14 +206,14 @@ class DecoderSequence : public Decoder {
   }
 };
 
-std::unique_ptr<Decoder> make(const JsonNode& node, int depth) {
+std::unique_ptr<Decoder> make_decoder(const JsonNode& node, int depth) {
   node.require_depth(depth);
   const std::string& type = node.type();
   if (type == "Sequence") {
     const JsonNode list = node.at("decoders");
     std::vector<std::unique_ptr<Decoder>> parts;
     for (size_t i = 0; i < list.size(); ++i)
-      parts.push_back(make(list.element(i), depth + 1));
+      parts.push_back(make_decoder(list.element(i), depth + 1));
     return std::make_unique<DecoderSequence>(node, std::move(parts));
   }
   if (type == "ByteLevel")
@@ -234,7 +234,7 @@ std::unique_ptr<Decoder> make(const JsonNode& node, int depth) {
 }  // namespace
 
 std::unique_ptr<Decoder> make_decoder(const JsonNode& node) {
-  return make(node, 0);
+  return make_decoder(node, 0);
 }
 
 }  // namespace brigade

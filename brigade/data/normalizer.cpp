@@ -111,7 +111,7 @@ class NormalizerSequence : public Normalizer {
   const std::vector<std::unique_ptr<Normalizer>> parts_;
 };
 
-std::unique_ptr<Normalizer> make(const JsonNode& node, int depth) {
+std::unique_ptr<Normalizer> make_normalizer(const JsonNode& node, int depth) {
   node.require_depth(depth);
   const std::string& type = node.type();
   const auto unicode = [](NormalizationForm form) {
@@ -121,7 +121,7 @@ std::unique_ptr<Normalizer> make(const JsonNode& node, int depth) {
     const JsonNode list = node.at("normalizers");
     std::vector<std::unique_ptr<Normalizer>> parts;
     for (size_t i = 0; i < list.size(); ++i)
-      parts.push_back(make(list.element(i), depth + 1));
+      parts.push_back(make_normalizer(list.element(i), depth + 1));
     return std::make_unique<NormalizerSequence>(std::move(parts));
   }
   if (type == "NFC")
@@ -148,7 +148,7 @@ std::unique_ptr<Normalizer> make(const JsonNode& node, int depth) {
 }  // namespace
 
 std::unique_ptr<Normalizer> make_normalizer(const JsonNode& node) {
-  return make(node, 0);
+  return make_normalizer(node, 0);
 }
 
 }  // namespace brigade

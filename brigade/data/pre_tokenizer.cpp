@@ -265,7 +265,9 @@ class PreTokenizerSequence : public PreTokenizer {
   }
 };
 
-std::unique_ptr<PreTokenizer> make(const JsonNode& node, int depth) {
+std::unique_ptr<PreTokenizer> make_pre_tokenizer(
+    const JsonNode& node,
+    int depth) {
   node.require_depth(depth);
   const std::string& type = node.type();
   const auto characters = [](bool (*predicate)(char32_t), SplitBehavior how) {
@@ -275,7 +277,7 @@ std::unique_ptr<PreTokenizer> make(const JsonNode& node, int depth) {
     const JsonNode list = node.at("pretokenizers");
     std::vector<std::unique_ptr<PreTokenizer>> parts;
     for (size_t i = 0; i < list.size(); ++i)
-      parts.push_back(make(list.element(i), depth + 1));
+      parts.push_back(make_pre_tokenizer(list.element(i), depth + 1));
     return std::make_unique<PreTokenizerSequence>(std::move(parts));
   }
   if (type == "ByteLevel")
@@ -307,7 +309,7 @@ std::unique_ptr<PreTokenizer> make(const JsonNode& node, int depth) {
 }  // namespace
 
 std::unique_ptr<PreTokenizer> make_pre_tokenizer(const JsonNode& node) {
-  return make(node, 0);
+  return make_pre_tokenizer(node, 0);
 }
 
 }  // namespace brigade

@@ -7,7 +7,7 @@
 namespace brigade {
 namespace {
 
-constexpr std::string_view kMagic{"MMIDIDX\0\0", 9};
+constexpr std::string_view kMegatronMagic{"MMIDIDX\0\0", 9};
 
 TokenType token_type_of(const ByteReader& reader, uint64_t at, uint8_t code) {
   switch (code) {
@@ -49,8 +49,9 @@ TokenFileLayout parse_megatron(
     const NamedBytes& index,
     const NamedBytes& tokens) {
   ByteReader reader(index.name, index.bytes);
-  const auto magic = reader.take(kMagic.size(), "Megatron's magic");
-  if (std::memcmp(magic.data(), kMagic.data(), kMagic.size()) != 0)
+  const auto magic = reader.take(kMegatronMagic.size(), "Megatron's magic");
+  if (std::memcmp(magic.data(), kMegatronMagic.data(), kMegatronMagic.size()) !=
+      0)
     reader.fail(0, "not a Megatron index: it must begin with MMIDIDX");
   const auto version = reader.number<uint64_t>("the version");
   if (version != 1)

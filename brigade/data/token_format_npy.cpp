@@ -11,7 +11,7 @@
 namespace brigade {
 namespace {
 
-constexpr std::string_view kMagic{"\x93NUMPY", 6};
+constexpr std::string_view kNpyMagic{"\x93NUMPY", 6};
 constexpr uint64_t kMaxHeaderBytes = 1 << 20;
 
 struct NpyHeader {
@@ -176,8 +176,8 @@ token_type_of(const ByteReader& reader, uint64_t at, const std::string& descr) {
 
 TokenFileLayout parse_npy(const NamedBytes& tokens) {
   ByteReader reader(tokens.name, tokens.bytes);
-  const auto magic = reader.take(kMagic.size(), "NumPy's magic");
-  if (std::memcmp(magic.data(), kMagic.data(), kMagic.size()) != 0)
+  const auto magic = reader.take(kNpyMagic.size(), "NumPy's magic");
+  if (std::memcmp(magic.data(), kNpyMagic.data(), kNpyMagic.size()) != 0)
     reader.fail(0, "not a .npy file: it must begin with \\x93NUMPY");
   const auto major = reader.number<uint8_t>("the version");
   reader.number<uint8_t>("the version");

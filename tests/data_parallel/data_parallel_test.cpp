@@ -12,6 +12,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/ops/linear.h"
+#include "tests/data_parallel/pseudo_random.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -19,12 +20,6 @@ namespace {
 
 using testing::make_world_of_one;
 using testing::run_ranks;
-
-torch::Tensor pseudo_random(torch::IntArrayRef sizes, int64_t seed) {
-  const auto numel = c10::multiply_integers(sizes);
-  return torch::sin(torch::arange(numel, torch::kFloat) * 1.3 + seed)
-      .view(sizes);
-}
 
 torch::nn::Sequential make_net() {
   torch::nn::Sequential net(

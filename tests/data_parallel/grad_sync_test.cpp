@@ -6,6 +6,7 @@
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/data_parallel/per_param_grad_sync.h"
+#include "tests/data_parallel/pseudo_random.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -32,12 +33,6 @@ std::unique_ptr<GradSync> make_sync(
     return std::make_unique<BucketedGradSync>(
         std::move(params), world, options);
   return std::make_unique<PerParamGradSync>(std::move(params), world, options);
-}
-
-torch::Tensor pseudo_random(torch::IntArrayRef sizes, int64_t seed) {
-  const auto numel = c10::multiply_integers(sizes);
-  return torch::sin(torch::arange(numel, torch::kFloat) * 1.7 + seed)
-      .view(sizes);
 }
 
 // Three linears; a loss whose gradients depend on the input.

@@ -15,8 +15,8 @@ namespace {
 
 using testing::run_ranks;
 
-constexpr int64_t kRows = 2;    // B
-constexpr int64_t kTokens = 6;  // T
+constexpr int64_t kRows = 2;            // B
+constexpr int64_t kSequenceTokens = 6;  // T
 constexpr int kMicroBatches = 4;
 constexpr int kLayers = 4;
 
@@ -50,9 +50,9 @@ void fill(Llama& part) {
 
 MicroBatch micro_batch(int k) {
   const auto tokens = [](int64_t shift) {
-    return (torch::arange(kRows * kTokens) * 11 + shift)
+    return (torch::arange(kRows * kSequenceTokens) * 11 + shift)
         .remainder(37)
-        .reshape({kRows, kTokens});
+        .reshape({kRows, kSequenceTokens});
   };
   return {.ids = tokens(k), .targets = tokens(k + 5), .document_starts = {}};
 }
@@ -75,7 +75,7 @@ std::shared_ptr<Llama> part_of(
   return llama;
 }
 
-struct Case {
+struct StagesCase {
   ScheduleKind kind;
   int virtual_stages;
   Recompute recompute;
@@ -84,9 +84,9 @@ struct Case {
 
 void expect_gradients_of_the_whole_model(
     const CommunicatorPtr& pp,
-    const Case& one) {
+    const StagesCase& one) {
   const LlamaConfig config = small_llama(one.is_tied);
-  const torch::Tensor positions = torch::arange(kTokens);
+  const torch::Tensor positions = torch::arange(kSequenceTokens);
 
   const auto whole =
       part_of(config, whole_model(config), Recompute::kNone, nullptr);
@@ -111,7 +111,7 @@ void expect_gradients_of_the_whole_model(
            .attention_width = 32,
            .key_value_width = 16,
            .vocab_size = config.vocab_size,
-           .sequence_tokens = kTokens}),
+           .sequence_tokens = kSequenceTokens}),
       {.pp = pp->size(),
        .virtual_stages = one.virtual_stages,
        .pp_layers = std::nullopt},
@@ -145,7 +145,7 @@ void expect_gradients_of_the_whole_model(
       pp,
       stages,
       {.transfers =
-           {.shape = {kRows * kTokens, config.hidden_size},
+           {.shape = {kRows * kSequenceTokens, config.hidden_size},
             .dtype = torch::kFloat,
             .device = torch::kCPU},
        .callbacks = {}});

@@ -29,7 +29,7 @@ void write_shard(
   write_safetensors(path, tensors);
 }
 
-std::string refusal(const std::filesystem::path& folder) {
+std::string folder_refusal(const std::filesystem::path& folder) {
   try {
     SafetensorsFolder opened(folder);
   } catch (const DataError& error) {
@@ -67,7 +67,7 @@ TEST_F(SafetensorsFolderTest, ASingleFileGoesBeforeAnIndex) {
 
 TEST_F(SafetensorsFolderTest, AFolderWithNeitherSaysWhatItLooksFor) {
   EXPECT_THAT(
-      refusal(folder_.path()),
+      folder_refusal(folder_.path()),
       AllOf(HasSubstr(kSafetensorsFile), HasSubstr(kSafetensorsIndex)));
 }
 
@@ -83,7 +83,7 @@ TEST_F(SafetensorsFolderTest, AFileOutsideTheFolderIsRefusedByName) {
         R"(a\u0000b)"}) {
     write_index(fmt::format(R"({{"weight_map":{{"w":"{}"}}}})", file));
     EXPECT_THAT(
-        refusal(folder_.path()),
+        folder_refusal(folder_.path()),
         AllOf(HasSubstr("'w'"), HasSubstr("not a bare file name")))
         << file;
   }
@@ -94,7 +94,7 @@ TEST_F(SafetensorsFolderTest, DisagreementsListEveryTensor) {
   write_shard(folder_ / "two", {"b", "extra"});
   write_index(R"({"weight_map":{"a":"one","b":"one","c":"one","d":"two"}})");
   EXPECT_THAT(
-      refusal(folder_.path()),
+      folder_refusal(folder_.path()),
       AllOf(
           HasSubstr("in no such shard: 'c' (one), 'd' (two)"),
           HasSubstr("not named there for it: 'b' (two), 'extra' (two)")));
@@ -115,14 +115,14 @@ TEST_F(SafetensorsFolderTest, MalformedIndexesAreRefused) {
   for (const auto& [index, message] : cases) {
     write_index(index);
     EXPECT_THAT(
-        refusal(folder_.path()),
+        folder_refusal(folder_.path()),
         AllOf(HasSubstr(kSafetensorsIndex), HasSubstr(message)));
   }
 }
 
 TEST_F(SafetensorsFolderTest, AMissingShardIsNamed) {
   write_index(R"({"weight_map":{"a":"absent.safetensors"}})");
-  EXPECT_THAT(refusal(folder_.path()), HasSubstr("absent.safetensors"));
+  EXPECT_THAT(folder_refusal(folder_.path()), HasSubstr("absent.safetensors"));
 }
 
 }  // namespace

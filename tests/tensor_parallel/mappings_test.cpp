@@ -5,6 +5,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/tensor_parallel/input_region.h"
+#include "tests/support/leaf.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -21,10 +22,6 @@ Tensor numbered(const std::vector<int64_t>& shape, int rank) {
   return torch::arange(numel, torch::kFloat).view(shape) + 10.0 * rank;
 }
 
-Tensor leaf(const Tensor& x) {
-  return x.detach().clone().set_requires_grad(true);
-}
-
 struct Mapped {
   Tensor output;
   Tensor gradient;
@@ -35,7 +32,7 @@ Mapped apply(
     const CommunicatorPtr& group,
     const Tensor& x,
     const Tensor& output_gradient) {
-  const Tensor input = leaf(x);
+  const Tensor input = testing::leaf(x);
   const Tensor output = region(input, group);
   output.backward(output_gradient);
   return {output.detach(), input.grad()};
@@ -84,7 +81,7 @@ TEST_P(Mappings, ReduceSumsValuesAndPassesGradients) {
 TEST_P(Mappings, ReduceInPlaceKeepsTheMemory) {
   const int size = GetParam();
   testing::run_ranks(size, [&](const CommunicatorPtr& group) {
-    const Tensor x = leaf(numbered({3, 5}, group->rank()));
+    const Tensor x = testing::leaf(numbered({3, 5}, group->rank()));
     const Tensor doubled = x * 2;
     const void* memory = doubled.data_ptr();
     const Tensor output = reduce_region_(doubled, group);
@@ -97,7 +94,7 @@ TEST_P(Mappings, ReduceInPlaceKeepsTheMemory) {
 
 TEST_P(Mappings, ReduceInPlaceRefusesAValueThatAutogradKept) {
   testing::run_ranks(GetParam(), [&](const CommunicatorPtr& group) {
-    const Tensor x = leaf(torch::full({3}, 0.5F));
+    const Tensor x = testing::leaf(torch::full({3}, 0.5F));
     const Tensor kept_by_its_op = x.exp();
     const Tensor output = reduce_region_(kept_by_its_op, group);
     EXPECT_THROW(output.sum().backward(), c10::Error);
@@ -184,7 +181,8 @@ TEST_P(InputRegions, ReduceWhatWasStartedOnce) {
          {TokenLayout::kReplicated, TokenLayout::kSharded}) {
       const TensorParallel parallel{group, tokens};
       const bool sharded = tokens == TokenLayout::kSharded;
-      const Tensor x = leaf(torch::full({sharded ? 2 : 2L * size, 3}, 1.0F));
+      const Tensor x =
+          testing::leaf(torch::full({sharded ? 2 : 2L * size, 3}, 1.0F));
       for (const bool early : {false, true}) {
         x.mutable_grad() = Tensor();
         const InputRegion region(parallel);

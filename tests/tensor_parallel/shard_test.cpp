@@ -11,7 +11,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-const TensorParallelSizes kSizes{
+const TensorParallelSizes kShardSizes{
     .num_attention_heads = 4,
     .num_key_value_heads = 2,
     .head_dim = 3,
@@ -27,7 +27,7 @@ ParamShard shard(
     int tp,
     int rank,
     TokenLayout tokens = kReplicated) {
-  return shard_parameter(name, shape, kSizes, tp, rank, tokens);
+  return shard_parameter(name, shape, kShardSizes, tp, rank, tokens);
 }
 
 // The rows (or columns) that each rank holds, in rank order.
@@ -176,7 +176,7 @@ TEST(ValidateTensorParallel, NamesTheNearestSizesThatFit) {
 TEST(ValidateTensorParallel, AcceptsKvHeadsFewerThanRanksAndAnyVocabulary) {
   std::vector<std::string> problems;
   for (int tp : {1, 2, 4})
-    validate_tensor_parallel(kSizes, tp, problems);
+    validate_tensor_parallel(kShardSizes, tp, problems);
   EXPECT_THAT(problems, ElementsAre());
 }
 
@@ -187,7 +187,7 @@ TEST(ValidateTensorParallel, NamesAnMlpThatDoesNotFit) {
   EXPECT_THAT(problems[0], HasSubstr("9 rows of the MLP cannot be cut"));
   EXPECT_THAT(problems[0], HasSubstr("fit this model: 1"));
   problems.clear();
-  validate_tensor_parallel(kSizes, 0, problems);
+  validate_tensor_parallel(kShardSizes, 0, problems);
   EXPECT_THAT(
       problems,
       ElementsAre("[tensor_parallel] tp must be at least 1, but is 0"));

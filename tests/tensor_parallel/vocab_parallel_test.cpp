@@ -7,6 +7,7 @@
 #include "brigade/ops/plain.h"
 #include "brigade/tensor_parallel/shard.h"
 #include "tests/support/compare.h"
+#include "tests/support/leaf.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -15,8 +16,8 @@ namespace {
 using ::testing::HasSubstr;
 using torch::Tensor;
 
-constexpr int64_t kHidden = 6;
-constexpr int64_t kNumTokens = 12;
+constexpr int64_t kVocabHidden = 6;
+constexpr int64_t kVocabTokens = 12;
 
 Tensor local_rows(const Tensor& full, int tp, int rank) {
   const int64_t rows = vocab_rows_per_rank(full.size(0), tp);
@@ -32,10 +33,6 @@ Tensor my_tokens(const Tensor& x, TokenLayout tokens, Communicator& group) {
     return x;
   const int64_t rows = x.size(0) / group.size();
   return x.narrow(0, group.rank() * rows, rows);
-}
-
-Tensor leaf(const Tensor& x) {
-  return x.detach().clone().set_requires_grad(true);
 }
 
 struct Case {
@@ -72,14 +69,16 @@ std::string describe(const Case& c, int rank) {
 TEST(VocabParallelEmbedding, EqualsOneTableExactly) {
   for (const Case& c : cases()) {
     torch::manual_seed(3);
-    const Tensor full = torch::randn({c.vocab_size, kHidden}).to(c.dtype);
-    const Tensor ids = torch::randint(c.vocab_size, {kNumTokens}, torch::kLong);
-    const Tensor dy = torch::randn({kNumTokens, kHidden}).to(c.dtype);
-    const Tensor table = leaf(full.to(torch::kFloat));
+    const Tensor full = torch::randn({c.vocab_size, kVocabHidden}).to(c.dtype);
+    const Tensor ids =
+        torch::randint(c.vocab_size, {kVocabTokens}, torch::kLong);
+    const Tensor dy = torch::randn({kVocabTokens, kVocabHidden}).to(c.dtype);
+    const Tensor table = testing::leaf(full.to(torch::kFloat));
     torch::embedding(table, ids).backward(dy.to(torch::kFloat));
     testing::run_ranks(c.tp, [&](const CommunicatorPtr& group) {
       const std::string what = describe(c, group->rank());
-      const Tensor weight = leaf(local_rows(full, c.tp, group->rank()));
+      const Tensor weight =
+          testing::leaf(local_rows(full, c.tp, group->rank()));
       const Tensor y = vocab_parallel_embedding(
           {group, c.tokens}, ids, weight, c.vocab_size);
       EXPECT_TRUE(torch::equal(
@@ -145,20 +144,22 @@ TEST(VocabParallelEmbedding, NamesAWeightOfTheWrongShare) {
 TEST(VocabParallelCrossEntropy, EqualsOneRankOnAnyVocabulary) {
   for (const Case& c : cases()) {
     torch::manual_seed(5);
-    const Tensor full = torch::randn({c.vocab_size, kHidden}).to(c.dtype);
-    const Tensor hidden = torch::randn({kNumTokens, kHidden}).to(c.dtype);
-    Tensor targets = torch::randint(c.vocab_size, {kNumTokens}, torch::kLong);
+    const Tensor full = torch::randn({c.vocab_size, kVocabHidden}).to(c.dtype);
+    const Tensor hidden =
+        torch::randn({kVocabTokens, kVocabHidden}).to(c.dtype);
+    Tensor targets = torch::randint(c.vocab_size, {kVocabTokens}, torch::kLong);
     targets[3] = -100;
-    const Tensor plain_hidden = leaf(hidden.to(torch::kFloat));
-    const Tensor plain_weight = leaf(full.to(torch::kFloat));
+    const Tensor plain_hidden = testing::leaf(hidden.to(torch::kFloat));
+    const Tensor plain_weight = testing::leaf(full.to(torch::kFloat));
     const Tensor expected =
         ops::plain::linear_cross_entropy(plain_hidden, plain_weight, targets);
     expected.backward(torch::tensor(0.25F));
     testing::run_ranks(c.tp, [&](const CommunicatorPtr& group) {
       const std::string what = describe(c, group->rank());
       const double limit = testing::tolerance(c.dtype);
-      const Tensor x = leaf(my_tokens(hidden, c.tokens, *group));
-      const Tensor weight = leaf(local_rows(full, c.tp, group->rank()));
+      const Tensor x = testing::leaf(my_tokens(hidden, c.tokens, *group));
+      const Tensor weight =
+          testing::leaf(local_rows(full, c.tp, group->rank()));
       const Tensor loss = vocab_parallel_cross_entropy(
           {group, c.tokens},
           x,
@@ -190,8 +191,8 @@ TEST(
     VocabParallelCrossEntropy,
     ExchangesTwelveBytesATokenAndOneHiddenGradient) {
   testing::run_ranks(2, [](const CommunicatorPtr& group) {
-    const Tensor hidden = leaf(torch::ones({8, kHidden}));
-    const Tensor weight = leaf(torch::ones({4, kHidden}));
+    const Tensor hidden = testing::leaf(torch::ones({8, kVocabHidden}));
+    const Tensor weight = testing::leaf(torch::ones({4, kVocabHidden}));
     group->clear_records();
     const Tensor loss = vocab_parallel_cross_entropy(
         {group},
@@ -208,15 +209,15 @@ TEST(
     records = group->records();
     ASSERT_EQ(records.size(), 1U);
     EXPECT_EQ(records[0].op, Collective::kAllReduce);
-    EXPECT_EQ(records[0].bytes, 8 * kHidden * 4);
+    EXPECT_EQ(records[0].bytes, 8 * kVocabHidden * 4);
   });
 }
 
 TEST(VocabParallelLogits, HaveTheVocabularysColumnsOnEveryRank) {
   for (int tp : {1, 2, 3}) {
     torch::manual_seed(6);
-    const Tensor full = torch::randn({7, kHidden});
-    const Tensor hidden = torch::randn({2, kHidden});
+    const Tensor full = torch::randn({7, kVocabHidden});
+    const Tensor hidden = torch::randn({2, kVocabHidden});
     testing::run_ranks(tp, [&](const CommunicatorPtr& group) {
       testing::expect_close(
           vocab_parallel_logits(

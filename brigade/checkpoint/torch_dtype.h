@@ -1,0 +1,15 @@
+#pragma once
+
+#include <torch/types.h>
+
+#include <string_view>
+
+#include "brigade/checkpoint/safetensors_dtype.h"
+
+namespace brigade {
+
+// Throws DataError that names `tensor` when `dtype` is no float: weights and
+// optimizer state are floats.
+torch::Dtype torch_dtype(SafetensorsDtype dtype, std::string_view tensor);
+
+}  // namespace brigade
