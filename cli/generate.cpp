@@ -1,16 +1,59 @@
-// brigade generate --checkpoint DIR --prompt TEXT
+// brigade generate --checkpoint DIR --prompt TEXT [--nproc N]
+//                  [distributed.tp_size=2 ...]
 #include <fmt/format.h>
 
 #include <cstdio>
 #include <memory>
 
+#include "brigade/checkpoint/checkpoint.h"
+#include "brigade/train/generation_config.h"
+#include "brigade/train/start_world.h"
 #include "brigade/train/text_generator.h"
 #include "cli/commands.h"
+#include "cli/options.h"
 
 namespace brigade::cli {
 
+namespace {
+
+struct Arguments {
+  GenerateOptions text;
+  ConfigArguments layout;
+};
+
+void generate(const Arguments& arguments) {
+  const GenerateOptions& options = arguments.text;
+  const Launch launch = read_launch(arguments.layout.nproc);
+  // Before anything is printed: it may start this process once more.
+  if (!launch.is_supervisor)
+    share_out_threads(launch.environment, std::nullopt);
+  const TrainConfig config = generation_config(
+      Checkpoint(options.checkpoint),
+      config_overrides(arguments.layout),
+      launch.world_size);
+  if (launch.is_supervisor) {
+    // What can fail without ranks fails here, once, before there are any.
+    check_generate_options(options);
+    supervise_self(launch, {.threads_per_rank = {}, .reporting_rank = 0});
+    return;
+  }
+  const auto mesh = start_world(config, launch.environment);
+  const bool prints = mesh->rank() == 0;
+  const auto write = [prints](std::string_view text) {
+    if (!prints)
+      return;
+    fmt::print("{}", text);
+    std::fflush(stdout);
+  };
+  generate_text(options, config, *mesh, write);
+  write("\n");
+}
+
+}  // namespace
+
 void add_generate(CLI::App& app) {
-  auto options = std::make_shared<GenerateOptions>();
+  auto arguments = std::make_shared<Arguments>();
+  GenerateOptions* options = &arguments->text;
   CLI::App* command =
       app.add_subcommand("generate", "Continue a prompt with a trained model");
   command
@@ -52,13 +95,11 @@ void add_generate(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--seed", options->seed, "Of the draws")
       ->capture_default_str();
-  command->callback([options] {
-    generate_text(*options, [](std::string_view text) {
-      fmt::print("{}", text);
-      std::fflush(stdout);
-    });
-    fmt::print("\n");
-  });
+  add_rank_arguments(*command, arguments->layout);
+  command->footer(
+      "Example: brigade generate --run runs/run --prompt Once --nproc 2 "
+      "distributed.tp_size=2");
+  command->callback([arguments] { generate(*arguments); });
 }
 
 }  // namespace brigade::cli

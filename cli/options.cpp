@@ -80,6 +80,10 @@ void add_config_arguments(CLI::App& command, ConfigArguments& arguments) {
       .add_option(
           "--config", arguments.path, "The run's JSON file (docs/config.md)")
       ->type_name("FILE");
+  add_rank_arguments(command, arguments);
+}
+
+void add_rank_arguments(CLI::App& command, ConfigArguments& arguments) {
   command
       .add_option(
           "--nproc",
@@ -110,12 +114,18 @@ LoadedConfig load_config(const ConfigArguments& arguments, int world_size) {
          .weights = HubContent::Weights::kSkip},
         hub);
   };
+  options.overrides = config_overrides(arguments);
+  return load_train_config(options);
+}
+
+std::vector<ConfigOverride> config_overrides(const ConfigArguments& arguments) {
+  std::vector<ConfigOverride> overrides;
   if (process_environment()("BRIGADE_CHECK_COLLECTIVES") == "1")
-    options.overrides.push_back(
+    overrides.push_back(
         {"distributed.check_collectives=true", ValueOrigin::kEnvironment});
   for (const std::string& text : arguments.overrides)
-    options.overrides.push_back({text});
-  return load_train_config(options);
+    overrides.push_back({text});
+  return overrides;
 }
 
 void print_ignored_keys(const LoadedConfig& loaded) {

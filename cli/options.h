@@ -61,9 +61,14 @@ struct ConfigArguments {
   std::vector<std::string> overrides;
 };
 void add_config_arguments(CLI::App& command, ConfigArguments& arguments);
+// Without --config, for commands that have a layout but no file.
+void add_rank_arguments(CLI::App& command, ConfigArguments& arguments);
 
-// Loads it for `world_size` ranks; BRIGADE_CHECK_COLLECTIVES=1 counts as
-// distributed.check_collectives=true. Throws ConfigError.
+// The given values; BRIGADE_CHECK_COLLECTIVES=1 counts as
+// distributed.check_collectives=true.
+std::vector<ConfigOverride> config_overrides(const ConfigArguments& arguments);
+
+// Loads it for `world_size` ranks. Throws ConfigError.
 LoadedConfig load_config(const ConfigArguments& arguments, int world_size);
 
 // Keys that were given and mean nothing, with the reasons, on stderr.

@@ -2,17 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <memory>
-#include <random>
 #include <utility>
+#include <vector>
 
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/data/tokenizer.h"
 #include "brigade/data/tokenizer_streaming_decoder.h"
-#include "brigade/model/llama.h"
-#include "brigade/train/sampling.h"
+#include "brigade/train/token_generator.h"
 
 namespace brigade {
 namespace {
@@ -50,74 +48,80 @@ std::unique_ptr<Tokenizer> open_tokenizer(
       std::filesystem::exists(beside) ? beside.string() : name);
 }
 
-std::shared_ptr<Llama> load_model(const Checkpoint& checkpoint) {
-  std::vector<std::string> problems;
-  const LlamaConfig config = parse_llama_config(
-      checkpoint.manifest().model,
-      (checkpoint.directory() / "manifest.json").string() + " /model",
-      problems);
-  if (!problems.empty())
-    throw DataError(fmt::format("[generate] {}", problems.front()));
-  ModelContext context = single_rank_context(config);
-  if (checkpoint.manifest().dtype == "bfloat16")
-    context.dtype = torch::kBFloat16;
-  auto model = std::make_shared<Llama>(
-      std::make_shared<ModelContext>(std::move(context)), whole_model(config));
-  const torch::NoGradGuard no_grad;
-  for (const auto& item : model->named_parameters())
-    checkpoint.read({item.key(), -1, 0, 0, item.value().detach()});
-  return model;
+// The prompt's tokens; at least one, since the model continues something.
+std::vector<int64_t> encode_prompt(
+    const Tokenizer& tokenizer,
+    const std::string& prompt) {
+  const std::vector<int32_t> ids =
+      tokenizer.encode(prompt, {.special_tokens = SpecialTokens::kTemplate});
+  if (!ids.empty())
+    return {ids.begin(), ids.end()};
+  const auto start =
+      tokenizer.bos_id() ? tokenizer.bos_id() : tokenizer.eos_id();
+  if (!start)
+    throw ConfigError("--prompt is empty and the tokenizer has no <s>");
+  return {*start};
+}
+
+struct Prompt {
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::vector<int64_t> tokens;
+};
+
+Prompt read_prompt(
+    const GenerateOptions& options,
+    const Checkpoint& checkpoint) {
+  check(options);
+  Prompt prompt;
+  prompt.tokenizer = open_tokenizer(options, checkpoint);
+  const auto vocabulary =
+      checkpoint.manifest().model.value("vocab_size", int64_t{0});
+  if (prompt.tokenizer->vocab_size() > vocabulary) {
+    throw DataError(fmt::format(
+        "[generate] the tokenizer has {} tokens, the model {}: they do not "
+        "belong together",
+        prompt.tokenizer->vocab_size(),
+        vocabulary));
+  }
+  prompt.tokens = encode_prompt(*prompt.tokenizer, options.prompt);
+  return prompt;
 }
 
 }  // namespace
 
+void check_generate_options(const GenerateOptions& options) {
+  read_prompt(options, Checkpoint(options.checkpoint));
+}
+
 GenerateResult generate_text(
     const GenerateOptions& options,
+    const TrainConfig& config,
+    const ProcessMesh& mesh,
     const std::function<void(std::string_view)>& write) {
-  check(options);
   const Checkpoint checkpoint(options.checkpoint);
-  const auto tokenizer = open_tokenizer(options, checkpoint);
-  const auto model = load_model(checkpoint);
-  const int64_t vocabulary = model->context().config.vocab_size;
-  if (tokenizer->vocab_size() > vocabulary) {
-    throw DataError(fmt::format(
-        "[generate] the tokenizer has {} tokens, the model {}: they do not "
-        "belong together",
-        tokenizer->vocab_size(),
-        vocabulary));
-  }
+  const Prompt prompt = read_prompt(options, checkpoint);
+  const Tokenizer& tokenizer = *prompt.tokenizer;
+  TokenGenerator generator(
+      checkpoint,
+      config,
+      mesh,
+      {options.temperature, options.top_k, options.top_p},
+      options.seed);
 
-  std::vector<int32_t> prompt = tokenizer->encode(
-      options.prompt, {.special_tokens = SpecialTokens::kTemplate});
-  if (prompt.empty()) {
-    const auto start =
-        tokenizer->bos_id() ? tokenizer->bos_id() : tokenizer->eos_id();
-    if (!start)
-      throw ConfigError("--prompt is empty and the tokenizer has no <s>");
-    prompt.push_back(*start);
-  }
   GenerateResult result;
-  result.prompt_tokens = static_cast<int64_t>(prompt.size());
-  StreamingDecoder decoder(*tokenizer);
-  for (const int32_t id : prompt)
-    write(decoder.push(id));
+  result.prompt_tokens = static_cast<int64_t>(prompt.tokens.size());
+  StreamingDecoder decoder(tokenizer);
+  for (const int64_t id : prompt.tokens)
+    write(decoder.push(static_cast<int32_t>(id)));
 
-  std::mt19937_64 random(static_cast<uint64_t>(options.seed));
-  std::uniform_real_distribution<double> uniform(0, 1);
-  const SamplingOptions sampling{
-      options.temperature, options.top_k, options.top_p};
-  Llama::GenerationState state;
-  auto ids = torch::tensor(std::vector<int64_t>(prompt.begin(), prompt.end()))
-                 .unsqueeze(0);
+  std::vector<int64_t> unseen = prompt.tokens;
   while (result.generated_tokens < options.max_tokens) {
-    const auto logits = model->generate(ids, {}, state);
-    const int64_t token = draw_token(
-        next_token_probabilities(logits[0], sampling), uniform(random));
-    if (tokenizer->eos_id() == static_cast<int32_t>(token))
+    const int64_t token = generator.next(unseen);
+    if (tokenizer.eos_id() == static_cast<int32_t>(token))
       break;
     ++result.generated_tokens;
     write(decoder.push(static_cast<int32_t>(token)));
-    ids = torch::full({1, 1}, token, torch::kLong);
+    unseen = {token};
   }
   write(decoder.finish());
   return result;

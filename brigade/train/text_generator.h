@@ -7,6 +7,9 @@
 #include <string>
 #include <string_view>
 
+#include "brigade/comm/process_mesh.h"
+#include "brigade/train/train_config.h"
+
 namespace brigade {
 
 struct GenerateOptions {
@@ -25,12 +28,20 @@ struct GenerateResult {
   int64_t generated_tokens = 0;
 };
 
-// Calls `write` with the prompt and then with each piece of text as soon as it
-// is complete UTF-8. Ends after max_tokens or at the end-of-text token. Throws
-// DataError for a checkpoint or tokenizer that does not fit, ConfigError for
-// values out of range.
+// What can be found wrong without ranks: throws what generate_text() would.
+void check_generate_options(const GenerateOptions& options);
+
+// Collective over the world, with the same options on every rank; `config` is
+// generation_config()'s for the mesh's dims. Calls `write` with the prompt and
+// then with each piece of text as soon as it is complete UTF-8: the same on
+// every rank, and under every layout up to rounding. Ends after max_tokens or
+// at the end-of-text token.
+// Throws DataError for a checkpoint or tokenizer that does not fit, ConfigError
+// for values out of range.
 GenerateResult generate_text(
     const GenerateOptions& options,
+    const TrainConfig& config,
+    const ProcessMesh& mesh,
     const std::function<void(std::string_view)>& write);
 
 }  // namespace brigade

@@ -217,6 +217,13 @@ TEST_F(TrainingRun, GenerateContinuesAPrompt) {
   EXPECT_THAT(result.out, ::testing::StartsWith("ba"));
   EXPECT_GT(result.out.size(), 10U);
   EXPECT_EQ(testing::run_program(arguments).out, result.out);
+
+  Arguments on_two_ranks = arguments;
+  on_two_ranks.insert(
+      on_two_ranks.end(), {"--nproc", "2", "distributed.tp_size=2"});
+  const ProgramResult two = testing::run_program(on_two_ranks);
+  EXPECT_EQ(two.exit_code, 0) << two.err;
+  EXPECT_EQ(two.out, result.out);
 }
 
 // The weight in bfloat16, main_grad and the master weight in float32, two
