@@ -12,6 +12,7 @@
 
 #include "brigade/base/check.h"
 #include "brigade/base/checked_math.h"
+#include "brigade/checkpoint/safetensors_header.h"
 
 namespace brigade {
 namespace {
