@@ -70,7 +70,9 @@ BucketPlan plan_buckets(
     OpenBucket& filling = open[param.dtype];
     int64_t offset = round_up(filling.bucket.numel, options.alignment_numel);
     const int64_t capacity_bytes =
-        closed.empty() ? options.first_bucket_bytes : options.capacity_bytes;
+        closed.empty()
+            ? std::min(options.first_bucket_bytes, options.capacity_bytes)
+            : options.capacity_bytes;
     const int64_t bytes = (offset + param.numel) * param.grad_element_bytes;
     if (!filling.bucket.slots.empty() && bytes > capacity_bytes) {
       close(std::exchange(filling, {}));

@@ -30,7 +30,7 @@ const char* to_string(BucketOrder order);
 
 struct BucketPlanOptions {
   int64_t capacity_bytes = 25 * MiB;
-  // A small first bucket starts communication early.
+  // A small first bucket starts communication early; no larger than the others.
   int64_t first_bucket_bytes = 1 * MiB;
   int64_t alignment_numel = 64;  // of every parameter's offset
   // A bucket's numel is a multiple of this many ranks, so that a reduce-scatter

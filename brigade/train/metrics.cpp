@@ -9,26 +9,16 @@
 
 #include "brigade/base/clock.h"
 #include "brigade/base/error.h"
+#include "brigade/train/trace.h"
 
 namespace brigade {
 namespace {
 
-// Milliseconds since the stage's synchronised backward began.
 nlohmann::ordered_json buckets_json(const std::vector<SyncReport>& reports) {
   auto buckets = nlohmann::ordered_json::array();
   for (const SyncReport& report : reports) {
-    const auto since_begin_ms = [&](int64_t ns) {
-      return static_cast<double>(ns - report.backward_begin_ns) / 1e6;
-    };
-    for (const BucketTiming& bucket : report.buckets) {
-      buckets.push_back(
-          {{"bucket", bucket.index},
-           {"bytes", bucket.bytes},
-           {"ready_ms", since_begin_ms(bucket.ready_ns)},
-           {"launched_ms", since_begin_ms(bucket.launched_ns)},
-           {"finished_ms", since_begin_ms(bucket.finished_ns)},
-           {"waited_ms", static_cast<double>(bucket.waited_ns()) / 1e6}});
-    }
+    for (const BucketTiming& bucket : report.buckets)
+      buckets.push_back(to_json(bucket, report));
   }
   return buckets;
 }

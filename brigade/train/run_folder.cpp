@@ -79,6 +79,8 @@ RunFolder open_run_folder(const TrainConfig& config) {
     if (config.run.overwrite && !continues(config)) {
       fs::remove(folder.metrics());
       fs::remove_all(folder.path / "checkpoints");
+      for (int rank = 0; fs::remove(folder.trace(rank)); ++rank) {
+      }
     }
     fs::create_directories(folder.path);
   } catch (const fs::filesystem_error& error) {

@@ -1,7 +1,9 @@
-// The folder of a run: metrics.jsonl, config.json, checkpoints.
+// The folder of a run: metrics.jsonl, config.json, checkpoints,
+// traces.
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 #include "brigade/train/train_config.h"
 
@@ -11,6 +13,10 @@ struct RunFolder {
   std::filesystem::path path;
   std::filesystem::path metrics() const { return path / "metrics.jsonl"; }
   std::filesystem::path config() const { return path / "config.json"; }
+  // Of logging.trace_steps.
+  std::filesystem::path trace(int rank) const {
+    return path / ("trace-rank" + std::to_string(rank) + ".json");
+  }
 };
 
 // logging.run_dir and checkpoint.save_dir may hold "{n}": the lowest number
@@ -23,8 +29,8 @@ void number_run_folder(TrainConfig& config);
 void check_run_folder(const TrainConfig& config);
 
 // Makes the folder and writes config.json. With run.overwrite an earlier run's
-// metrics and checkpoints are removed first; a run that continues a checkpoint
-// in its own folder goes on writing there.
+// metrics, traces and checkpoints are removed first; a run that continues a
+// checkpoint in its own folder goes on writing there.
 RunFolder open_run_folder(const TrainConfig& config);
 
 // Where checkpoints go: checkpoint.save_dir, or RUN/checkpoints.

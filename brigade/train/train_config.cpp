@@ -54,6 +54,21 @@ void check_training(const TrainingConfig& training, Problems& problems) {
         training.learning_rate));
 }
 
+void check_logging(const TrainConfig& config, Problems& problems) {
+  const auto& steps = config.logging.trace_steps;
+  if (!steps)
+    return;
+  for (const int step : *steps) {
+    if (step > config.training.total_train_steps) {
+      problems.push_back(fmt::format(
+          "[config] /logging/trace_steps has step {}, but "
+          "/training/total_train_steps is {}",
+          step,
+          config.training.total_train_steps));
+    }
+  }
+}
+
 void check_dataset(const DatasetConfig& dataset, Problems& problems) {
   if (dataset.name.empty() && dataset.mixture.empty())
     problems.emplace_back(
@@ -156,6 +171,7 @@ LoadedConfig parse_train_config(
   fill_in(config);
   check_training(config.training, problems);
   check_dataset(config.dataset, problems);
+  check_logging(config, problems);
   check_environment(config.environment, problems);
   // A model or a layout out of values that are wrong by themselves would only
   // repeat what was said.

@@ -130,7 +130,8 @@ struct LoggingConfig {
   bool use_wandb = false;                // ignored: metrics.jsonl
   std::string project_name = "brigade";  // ignored
   std::string run_name = "run";
-  std::string run_dir;  // absent: runs/<run_name>
+  std::string run_dir;                          // absent: runs/<run_name>
+  std::optional<std::vector<int>> trace_steps;  // absent: none is traced
 };
 
 // Strings, as in picotron.

@@ -290,6 +290,14 @@ void add_logging(std::vector<ConfigKey>& keys) {
           "folder of this run's files; {n} in it becomes the lowest free "
           "number")
       .default_note = "runs/<logging.run_name>";
+  group
+      .key(
+          "trace_steps",
+          &G::trace_steps,
+          at_least(1),
+          "steps of which to write <run_dir>/trace-rank<R>.json, a Chrome "
+          "trace, such as [3, 4]")
+      .default_note = "none";
 }
 
 void add_environment(std::vector<ConfigKey>& keys) {

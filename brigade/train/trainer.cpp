@@ -9,8 +9,8 @@
 
 #include "brigade/base/clock.h"
 #include "brigade/base/error.h"
+#include "brigade/base/file.h"
 #include "brigade/model/llama_config.h"
-#include "brigade/optim/lr_schedule.h"
 #include "brigade/pipeline_parallel/executor.h"
 #include "brigade/train/layout.h"
 #include "brigade/train/metrics.h"
@@ -19,27 +19,12 @@
 #include "brigade/train/peak_rate.h"
 #include "brigade/train/run_checkpoint.h"
 #include "brigade/train/run_folder.h"
-#include "brigade/train/stage_runtime.h"
 #include "brigade/train/start_world.h"
+#include "brigade/train/trace.h"
+#include "brigade/train/train_step.h"
 
 namespace brigade {
 namespace {
-
-LrScheduleOptions lr_options(const TrainingConfig& training) {
-  LrScheduleOptions options;
-  if (training.lr_schedule == "cosine")
-    options.decay = LrDecay::kCosine;
-  else if (training.lr_schedule == "linear")
-    options.decay = LrDecay::kLinear;
-  else if (training.lr_schedule == "wsd")
-    options.decay = LrDecay::kWsd;
-  options.peak = training.learning_rate;
-  options.minimum = training.min_learning_rate;
-  options.warmup_steps = training.warmup_steps;
-  options.decay_steps = training.decay_steps;
-  options.total_steps = training.total_train_steps;
-  return options;
-}
 
 class Trainer {
  public:
@@ -54,34 +39,24 @@ class Trainer {
   // The mean loss over eval_steps global batches of the held-out part; the same
   // samples every time and under every layout.
   double evaluate();
-  // On every rank of the last stage: the sum of `loss_sum` over all tokens of
-  // the step. Elsewhere 0.
-  double whole_loss(const torch::Tensor& loss_sum);
-  double gradient_norm(double grad_scale);
-  [[noreturn]] void fail_not_finite(int64_t step, double loss);
   void save(int64_t step);
   void report(const StepMetrics& metrics);
+  bool is_traced(int64_t step) const;
+  void write_trace();
+  std::string describe_trace() const;
   bool reports() const { return mesh_->rank() == reporting_rank(config_); }
-  bool is_last_stage() const {
-    return mesh_->coordinate().pp == mesh_->dims().pp - 1;
-  }
-  std::unique_ptr<PipelineExecutor> make_executor(
-      Schedule schedule,
-      MicroBatches& batches);
 
   TrainConfig config_;
   TrainingOptions options_;
   std::unique_ptr<ProcessMesh> mesh_;
   TrainingData data_;
-  std::vector<std::unique_ptr<StageRuntime>> stages_;
-  std::unique_ptr<MicroBatches> batches_;
+  std::unique_ptr<TrainStep> step_;
   std::unique_ptr<MicroBatches> held_out_;
-  std::unique_ptr<PipelineExecutor> executor_;
   std::unique_ptr<PipelineExecutor> evaluator_;
   int64_t steps_done_ = 0;
   int64_t tokens_done_ = 0;
-  int64_t pipeline_wait_ns_ = 0;  // of the step under way
   double peak_flops_ = 0;
+  Trace trace_;
   std::unique_ptr<MetricsFile> metrics_;
   std::unique_ptr<ProgressBar> bar_;
 };
@@ -90,7 +65,7 @@ Trainer::Trainer(
     const TrainConfig& config,
     const LaunchEnvironment& environment,
     const TrainingOptions& options)
-    : config_(config), options_(options) {
+    : config_(config), options_(options), trace_(environment.rank) {
   // What can fail without peers fails before there are any.
   data_ = open_training_data_of(config_);
   if (environment.rank == 0) {
@@ -110,31 +85,17 @@ Trainer::Trainer(
         RunFolder{config_.logging.run_dir}.metrics());
   }
 
-  const std::vector<ModelPart> parts = stage_parts(config_);
-  const auto pp = static_cast<size_t>(mesh_->dims().pp);
-  for (size_t stage = static_cast<size_t>(mesh_->coordinate().pp);
-       stage < parts.size();
-       stage += pp) {
-    stages_.push_back(std::make_unique<StageRuntime>(
-        config_,
-        model_of(config_),
-        *mesh_,
-        static_cast<int>(stage),
-        parts[stage]));
-  }
-  batches_ = std::make_unique<MicroBatches>(
-      data_.training, config_, mesh_->coordinate());
-  executor_ = make_executor(training_schedule(config_), *batches_);
+  step_ = std::make_unique<TrainStep>(config_, *mesh_, data_);
   if (data_.held_out) {
     held_out_ = std::make_unique<MicroBatches>(
         data_.held_out, config_, mesh_->coordinate());
-    evaluator_ = make_executor(evaluation_schedule(config_), *held_out_);
+    evaluator_ = step_->make_executor(evaluation_schedule(config_), *held_out_);
   }
   if (!config_.checkpoint.load_path.empty()) {
-    const RunPosition position = load_run(config_, stages_);
+    const RunPosition position = load_run(config_, step_->stages());
     steps_done_ = position.steps;
     tokens_done_ = position.tokens;
-    batches_->seek(steps_done_);
+    step_->seek(steps_done_);
   }
   peak_flops_ = peak_flops(
       config_.model.dtype == ModelDtype::kBfloat16 ? torch::kBFloat16
@@ -147,124 +108,24 @@ Trainer::Trainer(
                                            : ProgressBar::Visible::kNo);
 }
 
-std::unique_ptr<PipelineExecutor> Trainer::make_executor(
-    Schedule schedule,
-    MicroBatches& batches) {
-  std::vector<std::shared_ptr<PipelineStage>> stages;
-  for (const auto& runtime : stages_) {
-    stages.push_back(std::make_shared<PipelineStage>(
-        runtime->stage(),
-        schedule.stages(),
-        [&model = runtime->model(), &batches](
-            int micro_batch, const torch::Tensor& input) {
-          return model.forward(
-              batches[micro_batch], input, batches.positions());
-        },
-        runtime->weight_gradients()));
-  }
-  ExecutorOptions options;
-  const int64_t rows = config_.training.micro_batch_size *
-                       config_.training.seq_length /
-                       config_.distributed.cp_size;
-  options.transfers.shape = {
-      config_.distributed.sequence_parallel ? rows / mesh_->dims().tp : rows,
-      model_of(config_).hidden_size};
-  options.transfers.dtype = stages_.front()->model().context().dtype;
-  options.callbacks.reduce_gradients = [this](int stage, GradientState state) {
-    for (const auto& runtime : stages_) {
-      if (runtime->stage() != stage)
-        continue;
-      if (state == GradientState::kLastBackwardBegins)
-        runtime->begin_reduction();
-      else
-        runtime->reduce_now();
-    }
-  };
-  options.callbacks.observe =
-      [this](const Action& action, int64_t start_ns, int64_t end_ns) {
-        if (is_communication(action.kind))
-          pipeline_wait_ns_ += end_ns - start_ns;
-      };
-  return std::make_unique<PipelineExecutor>(
-      std::move(schedule),
-      mesh_->axis(Axis::kPp),
-      std::move(stages),
-      std::move(options));
-}
-
-double Trainer::whole_loss(const torch::Tensor& loss_sum) {
-  if (!is_last_stage())
-    return 0;
-  auto total = loss_sum.detach().to(torch::kDouble).view({1});
-  mesh_->dp_cp()->all_reduce(total)->wait();
-  return total.item<double>();
-}
-
-double Trainer::gradient_norm(double grad_scale) {
-  double local = 0;
-  for (const auto& stage : stages_)
-    local += stage->sum_of_squares();
-  auto total = torch::full({1}, local, torch::kDouble);
-  mesh_->model()->all_reduce(total)->wait();
-  return std::sqrt(total.item<double>()) * grad_scale;
-}
-
-void Trainer::fail_not_finite(int64_t step, double loss) {
-  std::string name;
-  for (const auto& stage : stages_) {
-    if (name.empty())
-      name = stage->first_non_finite();
-  }
-  throw NumericError(fmt::format(
-      "[trainer] step {}: {} on rank {}; nothing was updated. Lower "
-      "training.learning_rate, set training.grad_clip, or continue from an "
-      "earlier checkpoint with checkpoint.load_path",
-      step,
-      name.empty()
-          ? (std::isfinite(loss)
-                 ? std::string("a gradient of another stage is not finite")
-                 : fmt::format("the loss is {}", loss))
-          : fmt::format("the gradient of '{}' is not finite", name),
-      mesh_->rank()));
-}
-
 StepMetrics Trainer::train_step(int64_t step) {
-  const int64_t begin_ns = steady_now_ns();
-  pipeline_wait_ns_ = 0;
-  batches_->load_step();
-  for (const auto& stage : stages_)
-    stage->hold_reduction();
-  const torch::Tensor loss_sum = executor_->run();
-  for (const auto& stage : stages_)
-    stage->finish_gradients(*mesh_);
-
-  // Losses and gradients are sums over tokens; a step's are their means.
-  const int64_t tokens = tokens_per_step(config_);
-  double grad_scale = 1.0 / static_cast<double>(tokens);
-  const double loss = whole_loss(loss_sum) * grad_scale;
-  const double norm = gradient_norm(grad_scale);
-  if (!std::isfinite(norm) || !std::isfinite(loss))
-    fail_not_finite(step, loss);
-  if (config_.training.grad_clip > 0)
-    grad_scale *= std::min(1.0, config_.training.grad_clip / (norm + 1e-6));
-  const double lr = learning_rate(lr_options(config_.training), step);
+  const StepResult result =
+      step_->run(step, is_traced(step) ? &trace_ : nullptr);
   StepMetrics metrics;
-  int64_t exposed_ns = pipeline_wait_ns_;
-  for (const auto& stage : stages_) {
-    exposed_ns += stage->sync().report().exposed_ns();
-    if (config_.run.report_overlap)
+  if (config_.run.report_overlap) {
+    for (const auto& stage : step_->stages())
       metrics.reports.push_back(stage->sync().report());
-    stage->step(lr, grad_scale);
   }
-
+  const int64_t tokens = tokens_per_step(config_);
   tokens_done_ += tokens;
   steps_done_ = step;
-  const double seconds = static_cast<double>(steady_now_ns() - begin_ns) / 1e9;
+  const double seconds =
+      static_cast<double>(result.end_ns - result.begin_ns) / 1e9;
   const LlamaConfig& llama = model_of(config_);
   metrics.step = step;
-  metrics.loss = loss;
-  metrics.lr = lr;
-  metrics.grad_norm = norm;
+  metrics.loss = result.loss;
+  metrics.lr = result.lr;
+  metrics.grad_norm = result.grad_norm;
   metrics.tokens = tokens_done_;
   metrics.tokens_per_second = static_cast<double>(tokens) / seconds;
   metrics.tokens_per_second_per_device =
@@ -278,8 +139,38 @@ StepMetrics Trainer::train_step(int64_t step) {
                 peak_flops_;
   metrics.memory_gb = resident_memory_gb();
   metrics.step_ms = seconds * 1e3;
-  metrics.exposed_comm_ms = static_cast<double>(exposed_ns) / 1e6;
+  metrics.exposed_comm_ms = static_cast<double>(result.exposed_ns) / 1e6;
   return metrics;
+}
+
+bool Trainer::is_traced(int64_t step) const {
+  const auto& steps = config_.logging.trace_steps;
+  return steps && std::find(steps->begin(), steps->end(), step) != steps->end();
+}
+
+// After each traced step: what was seen survives a run that fails later.
+void Trainer::write_trace() {
+  const auto path = RunFolder{config_.logging.run_dir}.trace(mesh_->rank());
+  try {
+    // Another machine's disk need not have the folder that rank 0 made.
+    std::filesystem::create_directories(path.parent_path());
+  } catch (const std::filesystem::filesystem_error& error) {
+    throw StorageError(fmt::format(
+        "[trainer] cannot make '{}' for the trace: {}",
+        path.parent_path().string(),
+        error.code().message()));
+  }
+  write_text_file(path, trace_.to_json());
+}
+
+std::string Trainer::describe_trace() const {
+  if (!config_.logging.trace_steps)
+    return {};
+  if (trace_.empty())
+    return "  trace       none: no step of logging.trace_steps was run\n";
+  return fmt::format(
+      "  trace       {}, one a rank: for https://ui.perfetto.dev\n",
+      RunFolder{config_.logging.run_dir}.trace(mesh_->rank()).string());
 }
 
 double Trainer::evaluate() {
@@ -288,7 +179,7 @@ double Trainer::evaluate() {
   double total = 0;
   for (int64_t i = 0; i < config_.training.eval_steps; ++i) {
     held_out_->load_step();
-    total += whole_loss(evaluator_->run());
+    total += step_->whole_loss(evaluator_->run());
   }
   return total / static_cast<double>(
                      config_.training.eval_steps * tokens_per_step(config_));
@@ -296,7 +187,7 @@ double Trainer::evaluate() {
 
 void Trainer::save(int64_t step) {
   const auto path = checkpoint_folder(config_) / std::to_string(step);
-  save_run(path, config_, *mesh_, stages_, {step, tokens_done_});
+  save_run(path, config_, *mesh_, step_->stages(), {step, tokens_done_});
   if (reports()) {
     bar_->clear();
     fmt::print("saved {}\n", path.string());
@@ -350,6 +241,8 @@ void Trainer::run() {
     if (options_.on_step)
       options_.on_step(step);
     StepMetrics metrics = train_step(step);
+    if (is_traced(step))
+      write_trace();
     if (training.eval_every > 0 && step % training.eval_every == 0)
       metrics.eval_loss = evaluate();
     report(metrics);
@@ -385,13 +278,14 @@ void Trainer::run() {
   fmt::print(
       "\nfinal loss {:.4f} after {} steps, {:.0f} tokens/s\n"
       "  metrics     {}\n"
-      "  checkpoint  {}\n"
+      "  checkpoint  {}\n{}"
       "next: brigade generate --checkpoint {} --prompt \"Once\"\n",
       last.loss,
       steps_done_,
       static_cast<double>(tokens_done_ - tokens_before) / seconds,
       RunFolder{config_.logging.run_dir}.metrics().string(),
       checkpoint.string(),
+      describe_trace(),
       checkpoint.string());
   std::fflush(stdout);
 }

@@ -310,6 +310,8 @@ TEST(TrainConfig, EachBadOverrideSaysPlaceValueAndRemedy) {
       {"model.config=5", "expected an object, or null"},
       {"environment.OMP_NUM_THREADS=all", "expected a number of threads >= 1"},
       {"training.lr_schedule=wsd", "needs /training/decay_steps"},
+      {"logging.trace_steps=[2, 201]",
+       "trace_steps has step 201, but /training/total_train_steps is 200"},
       {"training.min_learning_rate=1", "is above /training/learning_rate"},
       {"model.config=null", "neither /model/config nor /model/name"},
       {"model.name=gpt2", "/model/name = \"gpt2\" and /model/config are both"},

@@ -1,0 +1,218 @@
+#include "brigade/train/train_step.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "brigade/base/clock.h"
+#include "brigade/base/error.h"
+#include "brigade/optim/lr_schedule.h"
+#include "brigade/train/layout.h"
+
+namespace brigade {
+namespace {
+
+LrScheduleOptions lr_options(const TrainingConfig& training) {
+  LrScheduleOptions options;
+  if (training.lr_schedule == "cosine")
+    options.decay = LrDecay::kCosine;
+  else if (training.lr_schedule == "linear")
+    options.decay = LrDecay::kLinear;
+  else if (training.lr_schedule == "wsd")
+    options.decay = LrDecay::kWsd;
+  options.peak = training.learning_rate;
+  options.minimum = training.min_learning_rate;
+  options.warmup_steps = training.warmup_steps;
+  options.decay_steps = training.decay_steps;
+  options.total_steps = training.total_train_steps;
+  return options;
+}
+
+// Follows one step on the trace's compute lane: each call of ended() closes the
+// phase that began where the last one ended.
+class Phases {
+ public:
+  Phases(Trace* trace, int64_t begin_ns) : trace_(trace), begin_ns_(begin_ns) {}
+  int64_t ended(const char* name) {
+    const int64_t now_ns = steady_now_ns();
+    if (trace_)
+      trace_->add({TraceLane::kCompute, name, begin_ns_, now_ns, {}});
+    return begin_ns_ = now_ns;
+  }
+
+ private:
+  Trace* trace_;
+  int64_t begin_ns_;
+};
+
+}  // namespace
+
+TrainStep::TrainStep(
+    const TrainConfig& config,
+    const ProcessMesh& mesh,
+    const TrainingData& data)
+    : config_(config),
+      mesh_(mesh),
+      batches_(data.training, config, mesh.coordinate()) {
+  const std::vector<ModelPart> parts = stage_parts(config_);
+  const auto pp = static_cast<size_t>(mesh_.dims().pp);
+  for (size_t stage = static_cast<size_t>(mesh_.coordinate().pp);
+       stage < parts.size();
+       stage += pp) {
+    stages_.push_back(std::make_unique<StageRuntime>(
+        config_,
+        model_of(config_),
+        mesh_,
+        static_cast<int>(stage),
+        parts[stage]));
+  }
+  executor_ = make_executor(training_schedule(config_), batches_);
+}
+
+std::unique_ptr<PipelineExecutor> TrainStep::make_executor(
+    Schedule schedule,
+    const MicroBatches& batches) {
+  std::vector<std::shared_ptr<PipelineStage>> stages;
+  for (const auto& runtime : stages_) {
+    stages.push_back(std::make_shared<PipelineStage>(
+        runtime->stage(),
+        schedule.stages(),
+        [&model = runtime->model(), &batches](
+            int micro_batch, const torch::Tensor& input) {
+          return model.forward(
+              batches[micro_batch], input, batches.positions());
+        },
+        runtime->weight_gradients()));
+  }
+  ExecutorOptions options;
+  const int64_t rows = config_.training.micro_batch_size *
+                       config_.training.seq_length /
+                       config_.distributed.cp_size;
+  options.transfers.shape = {
+      config_.distributed.sequence_parallel ? rows / mesh_.dims().tp : rows,
+      model_of(config_).hidden_size};
+  options.transfers.dtype = stages_.front()->model().context().dtype;
+  options.callbacks.reduce_gradients = [this](int stage, GradientState state) {
+    for (const auto& runtime : stages_) {
+      if (runtime->stage() != stage)
+        continue;
+      if (state == GradientState::kLastBackwardBegins)
+        runtime->begin_reduction();
+      else
+        runtime->reduce_now();
+    }
+  };
+  options.callbacks.observe =
+      [this](const Action& action, int64_t begin_ns, int64_t end_ns) {
+        observe(action, begin_ns, end_ns);
+      };
+  return std::make_unique<PipelineExecutor>(
+      std::move(schedule),
+      mesh_.axis(Axis::kPp),
+      std::move(stages),
+      std::move(options));
+}
+
+void TrainStep::observe(
+    const Action& action,
+    int64_t begin_ns,
+    int64_t end_ns) {
+  const bool is_wait = is_communication(action.kind);
+  if (is_wait)
+    pipeline_wait_ns_ += end_ns - begin_ns;
+  if (!trace_)
+    return;
+  trace_->add(
+      {TraceLane::kCompute,
+       fmt::format("{}{}", is_wait ? "wait for " : "", to_string(action.kind)),
+       begin_ns,
+       end_ns,
+       {{"micro_batch", action.micro_batch}, {"stage", action.stage}}});
+}
+
+double TrainStep::whole_loss(const torch::Tensor& loss_sum) {
+  if (mesh_.coordinate().pp != mesh_.dims().pp - 1)
+    return 0;
+  auto total = loss_sum.detach().to(torch::kDouble).view({1});
+  mesh_.dp_cp()->all_reduce(total)->wait();
+  return total.item<double>();
+}
+
+double TrainStep::gradient_norm(double grad_scale) {
+  double local = 0;
+  for (const auto& stage : stages_)
+    local += stage->sum_of_squares();
+  auto total = torch::full({1}, local, torch::kDouble);
+  mesh_.model()->all_reduce(total)->wait();
+  return std::sqrt(total.item<double>()) * grad_scale;
+}
+
+void TrainStep::fail_not_finite(int64_t step, double loss) {
+  std::string name;
+  for (const auto& stage : stages_) {
+    if (name.empty())
+      name = stage->first_non_finite();
+  }
+  throw NumericError(fmt::format(
+      "[trainer] step {}: {} on rank {}; nothing was updated. Lower "
+      "training.learning_rate, set training.grad_clip, or continue from an "
+      "earlier checkpoint with checkpoint.load_path",
+      step,
+      name.empty()
+          ? (std::isfinite(loss)
+                 ? std::string("a gradient of another stage is not finite")
+                 : fmt::format("the loss is {}", loss))
+          : fmt::format("the gradient of '{}' is not finite", name),
+      mesh_.rank()));
+}
+
+StepResult TrainStep::run(int64_t step, Trace* trace) {
+  StepResult result;
+  result.begin_ns = steady_now_ns();
+  Phases phases(trace, result.begin_ns);
+  pipeline_wait_ns_ = 0;
+  batches_.load_step();
+  phases.ended("load micro-batches");
+  for (const auto& stage : stages_)
+    stage->hold_reduction();
+  trace_ = trace;
+  const torch::Tensor loss_sum = executor_->run();
+  trace_ = nullptr;
+  phases.ended("micro-batches");
+  for (const auto& stage : stages_)
+    stage->finish_gradients(mesh_);
+  phases.ended("finish gradients");
+
+  // Losses and gradients are sums over tokens; a step's are their means.
+  double grad_scale = 1.0 / static_cast<double>(tokens_per_step(config_));
+  result.loss = whole_loss(loss_sum) * grad_scale;
+  result.grad_norm = gradient_norm(grad_scale);
+  if (!std::isfinite(result.grad_norm) || !std::isfinite(result.loss))
+    fail_not_finite(step, result.loss);
+  phases.ended("loss and norm");
+  if (config_.training.grad_clip > 0)
+    grad_scale *=
+        std::min(1.0, config_.training.grad_clip / (result.grad_norm + 1e-6));
+  result.lr = learning_rate(lr_options(config_.training), step);
+  result.exposed_ns = pipeline_wait_ns_;
+  for (const auto& stage : stages_) {
+    result.exposed_ns += stage->sync().report().exposed_ns();
+    stage->step(result.lr, grad_scale);
+  }
+  result.end_ns = phases.ended("optimizer");
+  if (trace) {
+    for (const auto& stage : stages_)
+      trace->add(stage->sync().report(), stage->stage());
+    trace->add(
+        {TraceLane::kCompute,
+         fmt::format("step {}", step),
+         result.begin_ns,
+         result.end_ns,
+         {{"loss", result.loss}}});
+  }
+  return result;
+}
+
+}  // namespace brigade

@@ -1,0 +1,73 @@
+// One optimizer step on this rank: its stages, its data, and the schedule that
+// runs them. What the trainer repeats, and what the bucket tuner measures.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "brigade/comm/process_mesh.h"
+#include "brigade/data/training_data.h"
+#include "brigade/pipeline_parallel/executor.h"
+#include "brigade/train/micro_batches.h"
+#include "brigade/train/stage_runtime.h"
+#include "brigade/train/trace.h"
+#include "brigade/train/train_config.h"
+
+namespace brigade {
+
+struct StepResult {
+  double loss = 0;       // mean over the step's tokens
+  double grad_norm = 0;  // before clipping
+  double lr = 0;
+  int64_t begin_ns = 0;
+  int64_t end_ns = 0;
+  // Waited for gradients and for the pipeline's neighbours.
+  int64_t exposed_ns = 0;
+};
+
+class TrainStep {
+ public:
+  // Collective over the mesh: initial weights, then buckets. `mesh` must
+  // outlive it.
+  TrainStep(
+      const TrainConfig& config,
+      const ProcessMesh& mesh,
+      const TrainingData& data);
+  TrainStep(const TrainStep&) = delete;
+  TrainStep& operator=(const TrainStep&) = delete;
+
+  // The global batches continue after that of `step`.
+  void seek(int64_t step) { batches_.seek(step); }
+  // Collective. Step `step`, counted from 1; its spans are added to `trace`
+  // unless that is nullptr. Throws NumericError before anything is updated when
+  // the loss or a gradient is not finite.
+  StepResult run(int64_t step, Trace* trace = nullptr);
+
+  // An executor over this rank's stages that reads `batches`, which must
+  // outlive it.
+  std::unique_ptr<PipelineExecutor> make_executor(
+      Schedule schedule,
+      const MicroBatches& batches);
+  // On every rank of the last stage: the sum of `loss_sum` over all ranks.
+  // Elsewhere 0.
+  double whole_loss(const torch::Tensor& loss_sum);
+
+  std::vector<std::unique_ptr<StageRuntime>>& stages() { return stages_; }
+
+ private:
+  void observe(const Action& action, int64_t begin_ns, int64_t end_ns);
+  double gradient_norm(double grad_scale);
+  [[noreturn]] void fail_not_finite(int64_t step, double loss);
+
+  const TrainConfig config_;
+  const ProcessMesh& mesh_;
+  std::vector<std::unique_ptr<StageRuntime>> stages_;
+  MicroBatches batches_;
+  std::unique_ptr<PipelineExecutor> executor_;
+  // Of the step under way:
+  int64_t pipeline_wait_ns_ = 0;
+  Trace* trace_ = nullptr;
+};
+
+}  // namespace brigade
