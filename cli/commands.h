@@ -19,5 +19,6 @@ void add_inspect(CLI::App& app);
 void add_prepare(CLI::App& app);
 void add_run(CLI::App& app);
 void add_train(CLI::App& app);
+void add_tune_buckets(CLI::App& app);
 
 }  // namespace brigade::cli

@@ -58,6 +58,22 @@ HubOptions hub_options(const GetEnv& getenv) {
   return options;
 }
 
+void fetch_model_if_missing(TrainConfig& config) {
+  const std::string& name = config.model.name;
+  std::error_code ignored;
+  if (name.empty() || fs::exists(name, ignored))
+    return;
+  const bool needs_weights = config.model.init == "pretrained";
+  if (config.model.llama && !needs_weights)
+    return;
+  HubContent content;
+  content.weights =
+      needs_weights ? HubContent::Weights::kWanted : HubContent::Weights::kSkip;
+  resolve_model(
+      config,
+      fetch_from_hub(name, content, hub_options(process_environment())));
+}
+
 fs::path cache_folder(const GetEnv& getenv) {
   const fs::path cache = user_cache(getenv);
   return cache.empty() ? cache : cache / "brigade";

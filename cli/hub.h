@@ -7,10 +7,15 @@
 
 #include "brigade/checkpoint/hub.h"
 #include "brigade/launch/environment.h"
+#include "brigade/train/train_config.h"
 
 namespace brigade::cli {
 
 HubOptions hub_options(const GetEnv& getenv);
+
+// Downloads what of an id's files the config needs and this machine does not
+// have yet, and fills in config.model: before any rank starts.
+void fetch_model_if_missing(TrainConfig& config);
 
 // For what brigade measures of this machine: XDG_CACHE_HOME/brigade or
 // ~/.cache/brigade; empty when there is no home.

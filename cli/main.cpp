@@ -126,7 +126,13 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer("brigade COMMAND --help tells a command's options.");
   for (const auto add :
-       {add_prepare, add_train, add_generate, add_inspect, add_export, add_run})
+       {add_prepare,
+        add_train,
+        add_generate,
+        add_inspect,
+        add_export,
+        add_run,
+        add_tune_buckets})
     add(app);
   // CLI11 would only say that a sub-command is missing.
   const std::string problem = argc > 1 ? check_command(app, argv[1]) : "";

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -26,23 +25,6 @@ struct TrainArguments {
   std::string help_config;  // "", "text", "markdown"
   RunOptions run;
 };
-
-// An id's files that this machine does not have yet, before any rank starts.
-void fetch_model_if_missing(TrainConfig& config) {
-  const std::string& name = config.model.name;
-  std::error_code ignored;
-  if (name.empty() || std::filesystem::exists(name, ignored))
-    return;
-  const bool needs_weights = config.model.init == "pretrained";
-  if (config.model.llama && !needs_weights)
-    return;
-  HubContent content;
-  content.weights =
-      needs_weights ? HubContent::Weights::kWanted : HubContent::Weights::kSkip;
-  resolve_model(
-      config,
-      fetch_from_hub(name, content, hub_options(process_environment())));
-}
 
 std::string draw(const TrainConfig& config) {
   const auto kind = parse_schedule_kind(config.distributed.pp_engine);

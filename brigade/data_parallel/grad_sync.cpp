@@ -288,6 +288,7 @@ void GradSync::mark_ready(int param) {
   if (phase_ == Phase::kAccumulating) {
     phase_ = Phase::kReducing;
     report_ = {};
+    report_.ready_ns.resize(params_.size());
     report_.backward_begin_ns = steady_now_ns();
     if (options_.finish == FinishMode::kAtEndOfBackward)
       at_end_of_backward([this] { finish(); });
@@ -303,6 +304,7 @@ void GradSync::mark_ready(int param) {
   ready_[i] = 1;
   touched_[i] = 1;
   ready_order_.push_back(param);
+  report_.ready_ns[i] = steady_now_ns();
   launch_ready(param);
 }
 

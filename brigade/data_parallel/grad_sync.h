@@ -119,6 +119,8 @@ class GradSync {
     return main_grads_[static_cast<size_t>(param)];
   }
   int param_index(const std::string& name) const;  // -1: unknown
+  // What planning knows of params().
+  std::vector<BucketParam> bucket_params() const;
   // Raised whenever segments() has changed (a new plan after the first step).
   int64_t layout_version() const { return layout_version_; }
   virtual const std::vector<GradSegment>& segments() const = 0;
@@ -152,7 +154,6 @@ class GradSync {
   virtual void on_reset() {}
   // The dtype of a parameter's main_grad.
   static torch::ScalarType main_grad_dtype(const torch::Tensor& param);
-  std::vector<BucketParam> bucket_params() const;
   // The indices in the order in which they became ready in this step.
   const std::vector<int>& ready_order() const { return ready_order_; }
 

@@ -22,6 +22,7 @@ struct BucketTiming {
 struct SyncReport {
   int64_t backward_begin_ns = 0;  // of the synchronised backward: first hook
   int64_t backward_end_ns = 0;    // when waiting began
+  std::vector<int64_t> ready_ns;  // by parameter: its gradient was final
   std::vector<BucketTiming> buckets;
 
   int64_t bytes() const;
