@@ -31,12 +31,12 @@ StorePtr open_store(
 std::unique_ptr<ProcessMesh> open_mesh(
     const ParallelDims& dims,
     const LaunchEnvironment& environment,
-    const CommunicatorOptions& options) {
+    const CommunicatorOptions& options,
+    StorePtr store) {
   GlooOptions gloo;
   if (environment.local_world_size < environment.world_size)
     gloo.interface = "";  // several machines: not the loopback
-  StorePtr store;
-  if (environment.world_size > 1)
+  if (!store && environment.world_size > 1)
     store = open_store(environment, options.timeout);
   return std::make_unique<ProcessMesh>(
       dims, environment.rank, store, options, gloo);

@@ -48,10 +48,12 @@ StorePtr open_store(
     const LaunchEnvironment& environment,
     std::chrono::milliseconds timeout);
 
-// A mesh over the ranks of an environment. Collective.
+// A mesh over the ranks of an environment, which meet at `store`, or where it
+// is null at open_store(). Collective.
 std::unique_ptr<ProcessMesh> open_mesh(
     const ParallelDims& dims,
     const LaunchEnvironment& environment,
-    const CommunicatorOptions& options);
+    const CommunicatorOptions& options,
+    StorePtr store = nullptr);
 
 }  // namespace brigade

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "brigade/base/error.h"
 #include "brigade/comm/world.h"
@@ -51,11 +52,13 @@ std::string from_rank_0(const std::string& text, Communicator& world) {
 
 std::unique_ptr<ProcessMesh> start_world(
     const TrainConfig& config,
-    const LaunchEnvironment& environment) {
+    const LaunchEnvironment& environment,
+    StorePtr store) {
   CommunicatorOptions options;
   options.timeout = std::chrono::seconds(config.distributed.timeout_seconds);
   options.check_collectives = config.distributed.check_collectives;
-  auto mesh = open_mesh(config.parallel_dims(), environment, options);
+  auto mesh =
+      open_mesh(config.parallel_dims(), environment, options, std::move(store));
   check_configs_agree(config, *mesh->world());
   return mesh;
 }

@@ -10,11 +10,13 @@
 
 namespace brigade {
 
-// Collective over all ranks. Throws ConfigError on every rank when their
+// Collective over all ranks, which meet at `store`, or where it is null at the
+// one that the environment names. Throws ConfigError on every rank when their
 // configs differ (compared by hash).
 std::unique_ptr<ProcessMesh> start_world(
     const TrainConfig& config,
-    const LaunchEnvironment& environment);
+    const LaunchEnvironment& environment,
+    StorePtr store = nullptr);
 
 // Collective: rank 0's text.
 std::string from_rank_0(const std::string& text, Communicator& world);

@@ -55,7 +55,7 @@ class Trainer {
   std::unique_ptr<PipelineExecutor> evaluator_;
   int64_t steps_done_ = 0;
   int64_t tokens_done_ = 0;
-  double peak_flops_ = 0;
+  double peak_flops_ = 1;  // where nothing is reported, unused
   Trace trace_;
   std::unique_ptr<MetricsFile> metrics_;
   std::unique_ptr<ProgressBar> bar_;
@@ -72,7 +72,7 @@ Trainer::Trainer(
     number_run_folder(config_);
     check_run_folder(config_);
   }
-  mesh_ = start_world(config, environment);
+  mesh_ = start_world(config, environment, options.store);
   config_.logging.run_dir =
       from_rank_0(config_.logging.run_dir, *mesh_->world());
   config_.checkpoint.save_dir =
@@ -97,11 +97,13 @@ Trainer::Trainer(
     tokens_done_ = position.tokens;
     step_->seek(steps_done_);
   }
-  peak_flops_ = peak_flops(
-      config_.model.dtype == ModelDtype::kBfloat16 ? torch::kBFloat16
-                                                   : torch::kFloat,
-      environment.is_local_leader() ? options_.cache_dir
-                                    : std::filesystem::path());
+  // One rank measures, while the others wait for it in their first step.
+  if (reports()) {
+    peak_flops_ = peak_flops(
+        config_.model.dtype == ModelDtype::kBfloat16 ? torch::kBFloat16
+                                                     : torch::kFloat,
+        options_.cache_dir);
+  }
   bar_ = std::make_unique<ProgressBar>(
       config_.training.total_train_steps,
       reports() && environment.is_terminal ? ProgressBar::Visible::kYes

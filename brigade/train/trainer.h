@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#include "brigade/comm/store.h"
 #include "brigade/launch/environment.h"
 #include "brigade/train/train_config.h"
 
@@ -17,6 +18,9 @@ struct TrainingOptions {
   std::filesystem::path cache_dir;
   // Told at the start of every step, for the supervisor.
   std::function<void(int64_t step)> on_step;
+  // Where the ranks meet; null: at the store that the environment names. Ranks
+  // that are threads of one process share one.
+  StorePtr store;
 };
 
 // Every rank of the run calls it with the same config. Prints to stdout on one

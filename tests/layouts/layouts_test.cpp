@@ -131,6 +131,7 @@ TEST_P(Layout, TrainsAsOneRankDoes) {
   const TrainingResult& expected = tiny_training().oracle(layout);
   ASSERT_EQ(expected.failure, "");
   ASSERT_EQ(expected.losses.size(), size_t{kSteps});
+  ASSERT_EQ(expected.eval_losses.size(), size_t{kSteps / kEvalEvery});
   ASSERT_EQ(expected.weights.size(), layout.tied ? 38U : 39U);
   // The clipping is at work, and there is something to learn.
   EXPECT_GT(expected.grad_norms.front(), 1.0);
@@ -172,6 +173,22 @@ void write_tensors(
   write_safetensors(path, list);
 }
 
+std::vector<double> numbers_of(const torch::Tensor& tensor) {
+  std::vector<double> numbers;
+  for (int64_t i = 0; i < tensor.numel(); ++i)
+    numbers.push_back(tensor[i].item<double>());
+  return numbers;
+}
+
+// The last windows of 48 tokens are held out, rounded down; a window needs the
+// token behind it as its last target.
+int64_t first_held_out_window(const std::string& dataset) {
+  const auto tokens = static_cast<int64_t>(fs::file_size(dataset + ".bin")) / 2;
+  const int64_t windows = (tokens - 1) / 48;
+  return windows -
+         static_cast<int64_t>(static_cast<double>(windows) * kEvalFraction);
+}
+
 class PyTorchOracle : public ::testing::TestWithParam<bool> {};
 
 TEST_P(PyTorchOracle, TrainsAsOneRankDoes) {
@@ -198,7 +215,9 @@ TEST_P(PyTorchOracle, TrainsAsOneRankDoes) {
       {"sequences", sequences_of_step(1)},
       {"seq_length", 48},
       {"learning_rate", 1e-2},
-      {"grad_clip", 0.5}};
+      {"grad_clip", 0.5},
+      {"eval_every", kEvalEvery},
+      {"eval_begin", first_held_out_window(training.dataset())}};
   testing::write_file(folder / "training.json", settings.dump());
 
   const fs::path out = folder / "out.safetensors";
@@ -217,9 +236,8 @@ TEST_P(PyTorchOracle, TrainsAsOneRankDoes) {
 
   const SafetensorsFile reference(out);
   TrainingResult expected;
-  const torch::Tensor losses = to_torch(reference.at("losses"));
-  for (int64_t i = 0; i < losses.numel(); ++i)
-    expected.losses.push_back(losses[i].item<double>());
+  expected.losses = numbers_of(to_torch(reference.at("losses")));
+  expected.eval_losses = numbers_of(to_torch(reference.at("eval_losses")));
   for (const auto& [name, weight] : actual.weights) {
     // exp_avg after one step from nothing, betas 0.9 and 0.999.
     expected.gradients[name] = 0.1 * to_torch(reference.at("gradient." + name));

@@ -35,13 +35,17 @@ def main(folder, out):
     optimizer = torch.optim.AdamW(
         params.values(), lr=training["learning_rate"], betas=(0.9, 0.999),
         eps=1e-8, weight_decay=0.01)
-    losses, results = [], {}
-    for step in range(training["steps"]):
-        starts = [(step * sequences + i) * length for i in range(sequences)]
+    losses, eval_losses, results = [], [], {}
+
+    def loss_of_windows_from(first):
+        starts = [(first + i) * length for i in range(sequences)]
         windows = torch.stack([tokens[s:s + length + 1] for s in starts]).long()
         logits = llama.forward(params, config, windows[:, :-1])
-        loss = torch.nn.functional.cross_entropy(
+        return torch.nn.functional.cross_entropy(
             logits.flatten(0, 1), windows[:, 1:].flatten())
+
+    for step in range(training["steps"]):
+        loss = loss_of_windows_from(step * sequences)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(params.values(), training["grad_clip"])
@@ -50,8 +54,13 @@ def main(folder, out):
                             for name, param in params.items()})
         optimizer.step()
         losses.append(loss.item())
+        if (step + 1) % training["eval_every"] == 0:
+            with torch.no_grad():
+                loss = loss_of_windows_from(training["eval_begin"])
+            eval_losses.append(loss.item())
     results.update({f"weight.{name}": p for name, p in params.items()})
     results["losses"] = torch.tensor(losses)
+    results["eval_losses"] = torch.tensor(eval_losses)
     llama.write_safetensors(out, results)
 
 

@@ -8,6 +8,7 @@
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/checkpoint.h"
 #include "tests/support/compare.h"
+#include "tests/support/train_as_threads.h"
 
 namespace brigade {
 
@@ -69,8 +70,10 @@ Errors compare(const TrainingResult& actual, const TrainingResult& expected) {
       largest_error(actual.gradients, expected.gradients);
   const LargestError weight = largest_error(actual.weights, expected.weights);
   return {
-      .loss =
+      .loss = std::max(
           testing::largest_relative_difference(actual.losses, expected.losses),
+          testing::largest_relative_difference(
+              actual.eval_losses, expected.eval_losses)),
       .gradient = gradient.value,
       .weight = weight.value,
       .gradient_name = gradient.name,
@@ -86,34 +89,33 @@ TinyTraining::TinyTraining()
   training["total_train_steps"] = kSteps;
   // Well below the first norms, which are above 1.
   training["grad_clip"] = 0.5;
+  training["eval_every"] = kEvalEvery;
+  training["eval_steps"] = 1;
+  config["dataset"]["eval_fraction"] = kEvalFraction;
   config["checkpoint"]["save_frequency"] = 1;
   testing::write_file(folder_ / "run.json", config.dump());
 }
 
 TrainingResult TinyTraining::train(
     const LayoutCase& layout,
-    const testing::Arguments& more) {
+    const std::vector<std::string>& more) {
   const fs::path run = folder_ / "run";
-  testing::Arguments arguments = {
-      "train",
-      "--config",
-      (folder_ / "run.json").string(),
-      "--nproc",
-      std::to_string(layout.dims.world_size()),
-      "--overwrite",
-      "logging.run_dir=" + run.string()};
-  for (const auto& list : {overrides_of(layout), more})
-    arguments.insert(arguments.end(), list.begin(), list.end());
-  const testing::ProgramResult program = testing::run_program(arguments);
+  std::vector<std::string> overrides = overrides_of(layout);
+  overrides.push_back("logging.run_dir=" + run.string());
+  overrides.insert(overrides.end(), more.begin(), more.end());
   TrainingResult result;
-  if (program.exit_code != 0) {
-    result.failure =
-        fmt::format("exit code {}: {}", program.exit_code, program.err);
+  try {
+    testing::train_as_threads(
+        folder_ / "run.json", layout.dims.world_size(), overrides);
+  } catch (const std::exception& error) {
+    result.failure = error.what();
     return result;
   }
   for (const auto& step : testing::read_metrics(run)) {
     result.losses.push_back(step.at("loss").get<double>());
     result.grad_norms.push_back(step.at("grad_norm").get<double>());
+    if (step.contains("eval_loss"))
+      result.eval_losses.push_back(step["eval_loss"].get<double>());
   }
   try {
     const fs::path checkpoints = run / "checkpoints";

@@ -1,4 +1,5 @@
-// Six steps of one layout by the real program, and what came out of them.
+// Six steps of one layout by the real trainer, its ranks as threads, and what
+// came out of them.
 #pragma once
 
 #include <torch/types.h>
@@ -13,10 +14,14 @@
 namespace brigade {
 
 inline constexpr int kSteps = 6;
+// One batch of the held-out part after every third step.
+inline constexpr int kEvalEvery = 3;
+inline constexpr double kEvalFraction = 0.2;
 
 struct TrainingResult {
   std::string failure;  // empty: the program did what it should
   std::vector<double> losses;
+  std::vector<double> eval_losses;
   std::vector<double> grad_norms;
   // exp_avg after step 1: (1 - beta1) times the clipped mean gradient.
   std::map<std::string, torch::Tensor> gradients;
@@ -25,7 +30,7 @@ struct TrainingResult {
 
 // The largest errors of each kind, relative to the oracle's value or norm.
 struct Errors {
-  double loss = 0;
+  double loss = 0;  // of training and of evaluation
   double gradient = 0;
   double weight = 0;
   std::string gradient_name;  // whose error it is
@@ -43,7 +48,7 @@ class TinyTraining {
 
   TrainingResult train(
       const LayoutCase& layout,
-      const testing::Arguments& more = {});
+      const std::vector<std::string>& more = {});
   // One rank under the same options of the model; each is trained once.
   const TrainingResult& oracle(const LayoutCase& layout);
 

@@ -1,0 +1,68 @@
+#include "train_as_threads.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "brigade/base/allocator.h"
+#include "brigade/train/trainer.h"
+#include "ranks_as_threads.h"
+
+namespace brigade::testing {
+
+namespace {
+
+// What is printed meanwhile goes nowhere.
+class SilentOutput {
+ public:
+  SilentOutput() : saved_(::dup(STDOUT_FILENO)) {
+    std::fflush(stdout);
+    const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+    ::dup2(nowhere, STDOUT_FILENO);
+    ::close(nowhere);
+  }
+  ~SilentOutput() {
+    std::fflush(stdout);
+    ::dup2(saved_, STDOUT_FILENO);
+    ::close(saved_);
+  }
+  SilentOutput(const SilentOutput&) = delete;
+  SilentOutput& operator=(const SilentOutput&) = delete;
+
+ private:
+  int saved_;
+};
+
+}  // namespace
+
+void train_as_threads(
+    const std::filesystem::path& config,
+    int ranks,
+    const std::vector<std::string>& overrides) {
+  LoadOptions options{
+      .path = config, .overrides = {}, .world_size = ranks, .find_model = {}};
+  for (const std::string& text : overrides)
+    options.overrides.push_back({text});
+  const char* checks = ::getenv("BRIGADE_CHECK_COLLECTIVES");
+  if (checks != nullptr && std::string(checks) == "1")
+    options.overrides.push_back({"distributed.check_collectives=true"});
+  TrainConfig loaded = load_train_config(options).config;
+  loaded.run.overwrite = true;
+
+  keep_freed_memory();  // as the program does
+  const SilentOutput silent;
+  run_ranks_with_store(ranks, [&](int rank, const StorePtr& store) {
+    LaunchEnvironment environment;
+    environment.rank = environment.local_rank = rank;
+    environment.world_size = environment.local_world_size = ranks;
+    TrainingOptions training;
+    // Beside the runs, which go with it.
+    training.cache_dir = config.parent_path() / "cache";
+    training.store = store;
+    run_training(loaded, environment, training);
+  });
+}
+
+}  // namespace brigade::testing
