@@ -14,6 +14,7 @@
 #include <string>
 
 #include "bench/step_shapes.h"
+#include "brigade/base/allocator.h"
 #include "brigade/ops/adamw.h"
 #include "brigade/ops/attention.h"
 #include "brigade/ops/cross_entropy.h"
@@ -257,5 +258,6 @@ int run(int argc, char** argv) {
 }  // namespace brigade::bench
 
 int main(int argc, char** argv) {
+  brigade::keep_freed_memory();
   return brigade::bench::run(argc, argv);
 }

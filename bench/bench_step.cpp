@@ -1,41 +1,57 @@
-// How fast is a training step of one process, how far is it from its products
-// alone, and where does the time go?
+// How fast is a training step, how far is it from its matrix products alone,
+// and where does the time go? No arguments: the cases of kCases, each by ranks
+// of its own. Or one case:
 //
-//   build/release/bench_step [THREADS] [SHAPE] [bf16|fp32] [STEPS]
+//   build/release/bench_step [ranks=2] [threads=1] [shape=stories15m]
+//                            [dtype=bf16|fp32] [wire=fp32|bf16] [steps=7]
 //
 // The bound is the time of all matrix products of the step (attention's
 // included, halved by causality) by oneDNN at their own shapes, measured in
-// this run; the fused head may beat its part of it.
+// this run by all ranks at once; the fused head may beat its part of it.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/resource.h>
 #include <torch/types.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
+#include <cstdio>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "bench/step_parts.h"
 #include "bench/step_shapes.h"
-#include "brigade/comm/self_communicator.h"
+#include "brigade/base/allocator.h"
+#include "brigade/base/clock.h"
+#include "brigade/base/error.h"
+#include "brigade/comm/world.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
+#include "brigade/launch/supervisor.h"
 #include "brigade/model/llama.h"
 #include "brigade/ops/adamw.h"
-#include "brigade/ops/attention.h"
-#include "brigade/ops/cross_entropy.h"
-#include "brigade/ops/product.h"
-#include "brigade/ops/rms_norm.h"
-#include "brigade/ops/swiglu.h"
 #include "brigade/optim/adamw.h"
+#include "brigade/train/peak_rate.h"
 
 namespace brigade::bench {
 namespace {
 
-using torch::Tensor;
+struct Case {
+  int ranks = 2;
+  int threads = 1;
+  std::string shape = "stories15m";
+  std::string dtype = "bf16";
+  std::string wire = "fp32";
+  int steps = 7;
+};
 
-constexpr int kRuns = 5;
+const Case kCases[] = {
+    {},
+    {.ranks = 1, .threads = 2},
+    {.dtype = "fp32"},
+    {.ranks = 1, .threads = 2, .shape = "smollm_135m", .steps = 5},
+    {.ranks = 1, .threads = 2, .shape = "stories15m_4k", .steps = 5}};
 
 LlamaConfig config_of(const ModelShape& s) {
   LlamaConfig config;
@@ -51,114 +67,17 @@ LlamaConfig config_of(const ModelShape& s) {
   return config;
 }
 
-// Milliseconds of a linear's three products, n tokens.
-double
-products_ms(int64_t n, int64_t in, int64_t out, torch::ScalarType dtype) {
-  const Tensor x = torch::ones({n, in}, dtype);
-  const Tensor w = torch::ones({out, in}, dtype);
-  const Tensor y = torch::ones({n, out}, dtype);
-  const Tensor dx = torch::ones({n, in}, dtype);
-  const Tensor dw = torch::ones({out, in});
-  return median_ms(kRuns, [&] { ops::product(x, w.t(), y); }) +
-         median_ms(kRuns, [&] { ops::product(y, w, dx); }) +
-         median_ms(kRuns, [&] {
-           ops::product(y.t(), x, dw, ops::Destination::kAdd);
-         });
-}
-
-// Values like those of initial weights, without a slow generator.
-Tensor spread(int64_t numel) {
-  return (torch::arange(numel, torch::kFloat) * 0.7).sin() * 0.02;
-}
-
-struct Part {
-  std::string name;
-  double count;  // a micro-batch
-  double ms;
-};
-
-// Every op alone, forward and backward, at the step's shapes.
-std::vector<Part> parts_of(const ModelShape& s, torch::ScalarType dtype) {
-  const int64_t n = s.tokens();
-  const auto leaf = [&](at::IntArrayRef sizes) {
-    return (spread(c10::multiply_integers(sizes)) * 20)
-        .view(sizes)
-        .to(dtype)
-        .requires_grad_(true);
-  };
-  const auto timed = [](const std::function<Tensor()>& op) {
-    return median_ms(kRuns, [&] {
-      const Tensor out = op();
-      out.backward(torch::ones_like(out));
-    });
-  };
-  const Tensor x = leaf({n, s.hidden});
-  const Tensor residual = leaf({n, s.hidden});
-  const Tensor norm = leaf({s.hidden});
-  const Tensor gate_up = leaf({n, 2 * s.ffn});
-  const auto heads = [&](int64_t count) {
-    return leaf({s.micro_batch, s.sequence, count, s.head_dim()});
-  };
-  const Tensor q = heads(s.heads);
-  const Tensor k = heads(s.key_heads);
-  const Tensor v = heads(s.key_heads);
-  ops::AttentionOptions rotary;
-  rotary.query_rotary = ops::make_rotary_table(
-      torch::arange(s.sequence, torch::kLong), s.head_dim(), 10000.0);
-  Tensor head = leaf({s.vocabulary, s.hidden});
-  head.mutable_grad() = torch::zeros({s.vocabulary, s.hidden});
-  const Tensor targets =
-      torch::randint(s.vocabulary, {n}, torch::dtype(torch::kLong));
-  const auto layers = static_cast<double>(s.layers);
-  const auto linear = [&](int64_t in, int64_t out) {
-    return products_ms(n, in, out, dtype);
-  };
-  return {
-      {"linear q/k/v", layers, linear(s.hidden, s.qkv_width())},
-      {"linear o", layers, linear(s.hidden, s.hidden)},
-      {"linear gate/up", layers, linear(s.hidden, 2 * s.ffn)},
-      {"linear down", layers, linear(s.ffn, s.hidden)},
-      {"attention", layers, timed([&] {
-         return ops::attention(q, k, v, rotary).out;
-       })},
-      {"add_rms_norm", 2 * layers + 1, timed([&] {
-         return ops::add_rms_norm(x, residual, norm, 1e-5).first;
-       })},
-      {"swiglu", layers, timed([&] { return ops::swiglu(gate_up); })},
-      {"head and cross-entropy", 1, timed([&] {
-         return ops::linear_cross_entropy(
-             x,
-             head,
-             targets,
-             {.weight_grad = ops::WeightGrad::kAccumulate,
-              .known_gradient = 1.0});
-       })}};
-}
-
-double bound_ms(
-    const ModelShape& s,
-    torch::ScalarType dtype,
-    const std::vector<Part>& parts) {
-  double ms = 0;
-  double flops = 0;
-  for (size_t i = 0; i < 4; ++i)
-    ms += parts[i].count * parts[i].ms;
-  const int64_t widths = s.hidden * (s.qkv_width() + s.hidden + 3 * s.ffn);
-  flops = 6.0 * static_cast<double>(s.tokens() * s.layers * widths);
-  // Attention's seven products, half of each, at the rate of the linears.
-  const double attention =
-      7.0 * static_cast<double>(s.tokens() * s.sequence * s.hidden * s.layers);
-  ms += attention / (flops / ms);
-  return ms + products_ms(s.tokens(), s.hidden, s.vocabulary, dtype);
-}
-
 struct Trainee {
   std::shared_ptr<Llama> model;
   std::unique_ptr<BucketedGradSync> sync;
   std::unique_ptr<AdamW> optimizer;
 };
 
-Trainee make(const ModelShape& s, torch::ScalarType dtype) {
+Trainee make(
+    const ModelShape& s,
+    torch::ScalarType dtype,
+    const CommunicatorPtr& group,
+    bool bf16_on_the_wire) {
   ModelContext context = single_rank_context(config_of(s));
   context.dtype = dtype;
   context.weight_grad = ops::WeightGrad::kAccumulate;
@@ -179,8 +98,9 @@ Trainee make(const ModelShape& s, torch::ScalarType dtype) {
   options.finish = FinishMode::kExplicit;
   options.reduction = Reduction::kSum;
   options.order = BucketOrder::kReverse;
-  trainee.sync = std::make_unique<BucketedGradSync>(
-      params, make_self_communicator(), options);
+  if (bf16_on_the_wire)
+    options.hook = bf16_hook();
+  trainee.sync = std::make_unique<BucketedGradSync>(params, group, options);
   std::vector<AdamWGroup> groups;
   for (const GradSegment& segment : trainee.sync->segments())
     groups.push_back({"bucket", segment.weight, segment.main_grad, 0.1});
@@ -189,70 +109,118 @@ Trainee make(const ModelShape& s, torch::ScalarType dtype) {
   return trainee;
 }
 
-int run(int argc, char** argv) {
-  at::set_num_threads(argc > 1 ? std::atoi(argv[1]) : 2);
-  const ModelShape* shape = &kShapes[0];
-  for (const ModelShape& candidate : kShapes) {
-    if (argc > 2 && std::strcmp(argv[2], candidate.name) == 0)
-      shape = &candidate;
+double peak_memory_gb() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1e6;
+}
+
+const ModelShape& shape_named(const std::string& name) {
+  for (const ModelShape& shape : kShapes) {
+    if (name == shape.name)
+      return shape;
   }
-  const ModelShape& s = *shape;
-  const bool narrow = argc <= 3 || std::strcmp(argv[3], "fp32") != 0;
-  const int steps = argc > 4 ? std::atoi(argv[4]) : 5;
-  const auto dtype = narrow ? torch::kBFloat16 : torch::kFloat;
-  Trainee trainee = make(s, dtype);
+  throw ConfigError(fmt::format("[bench] unknown shape '{}'", name));
+}
+
+struct Laps {
+  double forward_ms = 0;
+  double backward_ms = 0;
+  double wait_ms = 0;
+  double optimizer_ms = 0;
+};
+
+double lap(int64_t& since_ns) {
+  const int64_t now = steady_now_ns();
+  const double ms = static_cast<double>(now - since_ns) / 1e6;
+  since_ns = now;
+  return ms;
+}
+
+// One step; the exposed communication is its wait.
+Laps step(
+    Trainee& trainee,
+    const ModelShape& s,
+    const MicroBatch& batch,
+    const Tensor& positions,
+    double global_tokens) {
+  Laps laps;
+  int64_t since = steady_now_ns();
+  for (int64_t i = 0; i < s.accumulation; ++i) {
+    trainee.sync->set_accumulate_only(i + 1 < s.accumulation);
+    const Tensor loss = trainee.model->forward(batch, {}, positions);
+    laps.forward_ms += lap(since);
+    loss.backward();
+    laps.backward_ms += lap(since);
+  }
+  trainee.sync->finish();
+  laps.wait_ms = lap(since);
+  trainee.optimizer->sum_of_squared_gradients();
+  trainee.optimizer->step(1e-3, 1.0 / global_tokens, ops::AfterRead::kZero);
+  trainee.sync->reset();
+  laps.optimizer_ms = lap(since);
+  return laps;
+}
+
+void run_rank(const Case& c, int64_t start_ns) {
+  at::set_num_threads(c.threads);
+  const ModelShape& s = shape_named(c.shape);
+  const World world = init_from_environment();
+  const CommunicatorPtr group = world.data_parallel();
+  const auto dtype = c.dtype == "fp32" ? torch::kFloat : torch::kBFloat16;
+  Trainee trainee = make(s, dtype, group, c.wire == "bf16");
   const auto ids = [&] {
     return torch::randint(
         s.vocabulary, {s.micro_batch, s.sequence}, torch::dtype(torch::kLong));
   };
   const MicroBatch batch{ids(), ids(), {}};
   const Tensor positions = torch::arange(s.sequence, torch::kLong);
-  double forward_ms = 0;
-  double backward_ms = 0;
-  double optimizer_ms = 0;
-  const auto lap = [](auto& since) {
-    const auto now = std::chrono::steady_clock::now();
-    const std::chrono::duration<double, std::milli> passed = now - since;
-    since = now;
-    return passed.count();
-  };
-  double loss_value = 0;
-  const double step_ms = median_ms(steps, [&] {
-    forward_ms = backward_ms = 0;
-    auto since = std::chrono::steady_clock::now();
-    for (int64_t i = 0; i < s.accumulation; ++i) {
-      trainee.sync->set_accumulate_only(i + 1 < s.accumulation);
-      const Tensor loss = trainee.model->forward(batch, {}, positions);
-      forward_ms += lap(since);
-      loss.backward();
-      backward_ms += lap(since);
-      loss_value = loss.item<double>() / static_cast<double>(s.tokens());
-    }
-    trainee.sync->finish();
-    const double scale = 1.0 / static_cast<double>(s.tokens() * s.accumulation);
-    trainee.optimizer->sum_of_squared_gradients();
-    trainee.optimizer->step(1e-3, scale, ops::AfterRead::kZero);
-    trainee.sync->reset();
-    optimizer_ms = lap(since);
-  });
-  const std::vector<Part> parts = parts_of(s, dtype);
   const auto rounds = static_cast<double>(s.accumulation);
+  const double tokens = static_cast<double>(s.tokens()) * rounds * c.ranks;
+  Laps laps = step(trainee, s, batch, positions, tokens);
+  const double start_s = static_cast<double>(steady_now_ns() - start_ns) / 1e9;
+  const double step_ms = median_ms(
+      c.steps, [&] { laps = step(trainee, s, batch, positions, tokens); });
+  const double memory_gb = peak_memory_gb();
+  const double communication_ms =
+      static_cast<double>(trainee.sync->report().communication_ns()) / 1e6;
+  group->barrier();
+  const std::vector<Part> parts = parts_of(s, dtype);
   const double bound = rounds * bound_ms(s, dtype, parts);
-  const double tokens = static_cast<double>(s.tokens()) * rounds;
+  const double peak = peak_flops(dtype, {});
+  group->barrier();
+  if (group->rank() != 0)
+    return;
+
+  const int64_t params =
+      (s.tied ? 1 : 2) * s.vocabulary * s.hidden +
+      s.layers *
+          (s.hidden * (s.qkv_width() + s.hidden + 3 * s.ffn) + 2 * s.hidden) +
+      s.hidden;
+  const double flops =
+      tokens / c.ranks *
+      flops_per_token(
+          static_cast<double>(params), s.layers, s.hidden, s.sequence);
   fmt::print(
-      "{} {}, {} threads: {:.0f} tokens/s, {:.1f} ms a step of {} tokens (loss "
-      "{:.4f})\n  products alone: {:.1f} ms, {:.0f} tokens/s; the step reaches "
-      "{:.2f} of it\n",
+      "{} {}, {} rank(s) of {} thread(s), {} on the wire: {:.0f} tokens/s, "
+      "{:.1f} ms a step of {} tokens\n"
+      "  products alone {:.1f} ms: the step reaches {:.2f} of that bound; MFU "
+      "{:.2f} of {:.0f} GFLOP/s a rank\n"
+      "  peak memory of a rank {:.2f} GB, start to first step {:.1f} s\n",
       s.name,
-      narrow ? "bf16" : "fp32",
-      at::get_num_threads(),
+      c.dtype,
+      c.ranks,
+      c.threads,
+      c.wire,
       tokens / step_ms * 1e3,
       step_ms,
       tokens,
-      loss_value,
       bound,
-      tokens / bound * 1e3,
-      bound / step_ms);
+      bound / step_ms,
+      flops / (step_ms / 1e3) / peak,
+      peak / 1e9,
+      memory_gb,
+      start_s);
   double rest = step_ms;
   const auto line = [&](const std::string& name, double ms) {
     rest -= ms;
@@ -261,19 +229,96 @@ int run(int argc, char** argv) {
   };
   for (const Part& part : parts)
     line(part.name, rounds * part.count * part.ms);
-  line("optimizer and norm", optimizer_ms);
+  line("optimizer and norm", laps.optimizer_ms);
+  line("communication exposed", laps.wait_ms);
   line("other", rest);
   fmt::print(
-      "  (last step: forward and head's gradient {:.1f} ms, backward {:.1f} "
-      "ms)\n",
-      forward_ms,
-      backward_ms);
-  return 0;
+      "  (last step: forward with the head's gradient {:.1f} ms, backward "
+      "{:.1f} ms, communication under way {:.1f} ms)\n"
+      "result tokens_per_second={:.0f} bound={:.3f} peak_memory_gb={:.3f} "
+      "start_s={:.2f}\n",
+      laps.forward_ms,
+      laps.backward_ms,
+      communication_ms,
+      tokens / step_ms * 1e3,
+      bound / step_ms,
+      memory_gb,
+      start_s);
+}
+
+// key=value words; names what it does not know.
+Case parse(const std::vector<std::string>& words) {
+  std::map<std::string, std::string> values;
+  for (const std::string& word : words) {
+    const size_t equals = word.find('=');
+    if (equals == std::string::npos)
+      throw ConfigError(fmt::format("[bench] '{}' is not key=value", word));
+    values[word.substr(0, equals)] = word.substr(equals + 1);
+  }
+  Case c;
+  const auto number = [](int& target) {
+    return [&target](const std::string& text) { target = std::stoi(text); };
+  };
+  const auto text = [](std::string& target) {
+    return [&target](const std::string& value) { target = value; };
+  };
+  const std::map<std::string, std::function<void(const std::string&)>> known = {
+      {"ranks", number(c.ranks)},
+      {"threads", number(c.threads)},
+      {"steps", number(c.steps)},
+      {"shape", text(c.shape)},
+      {"dtype", text(c.dtype)},
+      {"wire", text(c.wire)}};
+  for (const auto& [key, value] : values) {
+    if (known.count(key) == 0)
+      throw ConfigError(fmt::format("[bench] unknown key '{}'", key));
+    known.at(key)(value);
+  }
+  shape_named(c.shape);
+  return c;
+}
+
+void launch(const Case& c) {
+  SupervisorOptions options;
+  options.nproc = c.ranks;
+  options.threads_per_rank = c.threads;
+  options.prefixes_lines = false;
+  options.command = {
+      "/proc/self/exe",
+      "--rank",
+      std::to_string(steady_now_ns()),
+      fmt::format("ranks={}", c.ranks),
+      fmt::format("threads={}", c.threads),
+      fmt::format("steps={}", c.steps),
+      "shape=" + c.shape,
+      "dtype=" + c.dtype,
+      "wire=" + c.wire};
+  const SupervisorResult result = supervise(options);
+  if (result.exit_code != 0)
+    throw CommError(
+        fmt::format("[bench] {}", fmt::join(describe_failures(result), "; ")));
+}
+
+void run(const std::vector<std::string>& words) {
+  if (words.size() > 2 && words[0] == "--rank") {
+    run_rank(parse({words.begin() + 2, words.end()}), std::stoll(words[1]));
+  } else if (words.empty()) {
+    for (const Case& c : kCases)
+      launch(c);
+  } else {
+    launch(parse(words));
+  }
 }
 
 }  // namespace
 }  // namespace brigade::bench
 
 int main(int argc, char** argv) {
-  return brigade::bench::run(argc, argv);
+  brigade::keep_freed_memory();
+  try {
+    brigade::bench::run({argv + 1, argv + argc});
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
 }

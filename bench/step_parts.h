@@ -1,0 +1,137 @@
+// What a step is made of, each op alone at the step's shapes, and the bound
+// that its matrix products set.
+#pragma once
+
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/types.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bench/step_shapes.h"
+#include "brigade/ops/attention.h"
+#include "brigade/ops/cross_entropy.h"
+#include "brigade/ops/product.h"
+#include "brigade/ops/rms_norm.h"
+#include "brigade/ops/swiglu.h"
+
+namespace brigade::bench {
+
+using torch::Tensor;
+
+inline constexpr int kPartRuns = 5;
+
+// Milliseconds of a linear's three products, n tokens.
+inline double
+products_ms(int64_t n, int64_t in, int64_t out, torch::ScalarType dtype) {
+  const Tensor x = torch::ones({n, in}, dtype);
+  const Tensor w = torch::ones({out, in}, dtype);
+  const Tensor y = torch::ones({n, out}, dtype);
+  const Tensor dx = torch::ones({n, in}, dtype);
+  const Tensor dw = torch::ones({out, in});
+  return median_ms(kPartRuns, [&] { ops::product(x, w.t(), y); }) +
+         median_ms(kPartRuns, [&] { ops::product(y, w, dx); }) +
+         median_ms(kPartRuns, [&] {
+           ops::product(y.t(), x, dw, ops::Destination::kAdd);
+         });
+}
+
+// Values like those of initial weights, without a slow generator.
+inline Tensor spread(int64_t numel) {
+  return (torch::arange(numel, torch::kFloat) * 0.7).sin() * 0.02;
+}
+
+struct Part {
+  std::string name;
+  double count;  // a micro-batch
+  double ms;
+};
+
+// Every op alone, forward and backward, at the step's shapes.
+inline std::vector<Part> parts_of(
+    const ModelShape& s,
+    torch::ScalarType dtype) {
+  const int64_t n = s.tokens();
+  const auto leaf = [&](at::IntArrayRef sizes) {
+    return (spread(c10::multiply_integers(sizes)) * 20)
+        .view(sizes)
+        .to(dtype)
+        .requires_grad_(true);
+  };
+  // Gradients are handed on, as inside a model, and not added to leaves.
+  const auto timed = [](const std::function<Tensor()>& op,
+                        const std::vector<Tensor>& inputs) {
+    const Tensor ones = torch::ones_like(op());
+    return median_ms(
+        kPartRuns, [&] { torch::autograd::grad({op()}, inputs, {ones}); });
+  };
+  const Tensor x = leaf({n, s.hidden});
+  const Tensor residual = leaf({n, s.hidden});
+  const Tensor norm = leaf({s.hidden});
+  const Tensor gate_up = leaf({n, 2 * s.ffn});
+  const auto heads = [&](int64_t count) {
+    return leaf({s.micro_batch, s.sequence, count, s.head_dim()});
+  };
+  const Tensor q = heads(s.heads);
+  const Tensor k = heads(s.key_heads);
+  const Tensor v = heads(s.key_heads);
+  ops::AttentionOptions rotary;
+  rotary.query_rotary = ops::make_rotary_table(
+      torch::arange(s.sequence, torch::kLong), s.head_dim(), 10000.0);
+  Tensor head = leaf({s.vocabulary, s.hidden});
+  head.mutable_grad() = torch::zeros({s.vocabulary, s.hidden});
+  const Tensor targets =
+      torch::randint(s.vocabulary, {n}, torch::dtype(torch::kLong));
+  const auto layers = static_cast<double>(s.layers);
+  const auto linear = [&](int64_t in, int64_t out) {
+    return products_ms(n, in, out, dtype);
+  };
+  return {
+      {"linear q/k/v", layers, linear(s.hidden, s.qkv_width())},
+      {"linear o", layers, linear(s.hidden, s.hidden)},
+      {"linear gate/up", layers, linear(s.hidden, 2 * s.ffn)},
+      {"linear down", layers, linear(s.ffn, s.hidden)},
+      {"attention",
+       layers,
+       timed([&] { return ops::attention(q, k, v, rotary).out; }, {q, k, v})},
+      {"add_rms_norm",
+       2 * layers + 1,
+       timed(
+           [&] { return ops::add_rms_norm(x, residual, norm, 1e-5).first; },
+           {x, residual, norm})},
+      {"swiglu",
+       layers,
+       timed([&] { return ops::swiglu(gate_up); }, {gate_up})},
+      {"head and cross-entropy",
+       1,
+       timed(
+           [&] {
+             return ops::linear_cross_entropy(
+                 x,
+                 head,
+                 targets,
+                 {.weight_grad = ops::WeightGrad::kAccumulate,
+                  .known_gradient = 1.0});
+           },
+           {x})}};
+}
+
+inline double bound_ms(
+    const ModelShape& s,
+    torch::ScalarType dtype,
+    const std::vector<Part>& parts) {
+  double ms = 0;
+  double flops = 0;
+  for (size_t i = 0; i < 4; ++i)
+    ms += parts[i].count * parts[i].ms;
+  const int64_t widths = s.hidden * (s.qkv_width() + s.hidden + 3 * s.ffn);
+  flops = 6.0 * static_cast<double>(s.tokens() * s.layers * widths);
+  // Attention's seven products, half of each, at the rate of the linears.
+  const double attention =
+      7.0 * static_cast<double>(s.tokens() * s.sequence * s.hidden * s.layers);
+  ms += attention / (flops / ms);
+  return ms + products_ms(s.tokens(), s.hidden, s.vocabulary, dtype);
+}
+
+}  // namespace brigade::bench
