@@ -11,6 +11,8 @@ void keep_freed_memory() {
   constexpr int kNeverTrim = -1;
   ::mallopt(M_MMAP_THRESHOLD, kMapAboveBytes);
   ::mallopt(M_TRIM_THRESHOLD, kNeverTrim);
+  // The heaps of further threads would be mapped and unmapped all the same.
+  ::mallopt(M_ARENA_MAX, 1);
 #endif
 }
 

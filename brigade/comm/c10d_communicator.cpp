@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <bit>
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "brigade/base/check.h"
 #include "brigade/base/clock.h"
 #include "brigade/base/error.h"
+#include "brigade/comm/bf16_wire.h"
 #include "brigade/comm/c10d_store.h"
 #include "brigade/comm/sequential_worker.h"
 
@@ -50,6 +50,10 @@ torch::Tensor as_bytes(const torch::Tensor& tensor) {
       torch::kByte);
 }
 
+uint16_t* bits(const torch::Tensor& bf16) {
+  return static_cast<uint16_t*>(bf16.data_ptr());
+}
+
 torch::Tensor flat(const torch::Tensor& tensor) {
   return tensor.detach().view({-1});
 }
@@ -59,24 +63,16 @@ void sum_bf16_rows(const torch::Tensor& output, const torch::Tensor& rows) {
   constexpr int64_t kBlock = 4096;
   std::array<float, kBlock> sums;
   const int64_t numel = rows.size(1);
-  const auto* input = static_cast<const uint16_t*>(rows.data_ptr());
-  auto* result = static_cast<uint16_t*>(output.data_ptr());
+  const uint16_t* input = bits(rows);
+  uint16_t* result = bits(output);
   for (int64_t begin = 0; begin < numel; begin += kBlock) {
     const int64_t count = std::min(kBlock, numel - begin);
-    std::fill_n(sums.begin(), count, 0.0F);
-    for (int64_t row = 0; row < rows.size(0); ++row) {
-      const uint16_t* values = input + row * numel + begin;
-      for (int64_t i = 0; i < count; ++i)
-        sums[i] += std::bit_cast<float>(uint32_t{values[i]} << 16);
-    }
-    for (int64_t i = 0; i < count; ++i) {
-      // Round to nearest even; a NaN stays one.
-      const auto bits = std::bit_cast<uint32_t>(sums[i]);
-      const uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
-      const uint32_t nan = (bits >> 16) | 0x40;
-      const bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;
-      result[begin + i] = static_cast<uint16_t>(is_nan ? nan : rounded);
-    }
+    widen_from_bf16(input + begin, sums.data(), count);
+    add_bf16_rows(
+        sums.data(),
+        result + begin,
+        {input + begin, rows.size(0), numel, /*left_out=*/0},
+        count);
   }
 }
 
@@ -332,6 +328,25 @@ class GlooCommunicator : public Communicator {
     return group->allgather(outputs, inputs);
   }
 
+  // Each rank's own chunk of `tensor` to all ranks, straight from and into its
+  // memory; c10d's all-gather goes through a copy. On the worker only.
+  void gather_chunks(const torch::Tensor& tensor) {
+    const auto chunks = as_bytes(tensor).chunk(size());
+    std::vector<C10dWorkPtr> pending;
+    for (int shift = 1; shift < size(); ++shift) {
+      const int source = (rank() + size() - shift) % size();
+      std::vector<torch::Tensor> to{chunks[static_cast<size_t>(source)]};
+      pending.push_back(gather_group_->recv(to, source, /*tag=*/0));
+    }
+    for (int shift = 1; shift < size(); ++shift) {
+      std::vector<torch::Tensor> from{chunks[static_cast<size_t>(rank())]};
+      pending.push_back(
+          gather_group_->send(from, (rank() + shift) % size(), /*tag=*/0));
+    }
+    for (const C10dWorkPtr& work : pending)
+      work->wait();
+  }
+
   // sum over dim 0 of [R, n], in rank order, in fp32 for 16-bit floats.
   static void sum_rows(const torch::Tensor& output, const torch::Tensor& rows) {
     if (rows.scalar_type() == torch::kBFloat16)
@@ -372,11 +387,47 @@ class GlooCommunicator : public Communicator {
         record,
         exchange(received, padded),
         [this, tensor, padded, received, chunk] {
-          auto reduced = torch::empty({chunk}, tensor.options());
-          sum_rows(reduced, received.view({size(), chunk}));
-          gather(gather_group_, padded, reduced)->wait();
+          sum_rows(
+              padded.narrow(0, rank() * chunk, chunk),
+              received.view({size(), chunk}));
+          gather_chunks(padded);
           if (padded.data_ptr() != tensor.data_ptr())
             flat(tensor).copy_(padded.narrow(0, 0, tensor.numel()));
+        });
+  }
+
+  // The others' parts of the own chunk arrive in bf16 and are added to the own
+  // part in float32; the chunk's sum goes out in bf16.
+  WorkPtr do_all_reduce_as_bf16(torch::Tensor tensor, Record record) override {
+    if (tensor.numel() % size() != 0)
+      return Communicator::do_all_reduce_as_bf16(tensor, record);
+    if (!gather_group_)
+      gather_group_ = join("gather");
+    const int64_t chunk = tensor.numel() / size();
+    const torch::NoGradGuard no_grad;
+    const auto wire = torch::empty({tensor.numel()}, torch::kBFloat16);
+    const auto received = torch::empty({tensor.numel()}, torch::kBFloat16);
+    for (int peer = 0; peer < size(); ++peer) {
+      const int64_t at = peer * chunk;
+      if (peer != rank())
+        narrow_to_bf16(tensor.data_ptr<float>() + at, bits(wire) + at, chunk);
+    }
+    return composed(
+        record,
+        exchange(received, wire),
+        [this, tensor, wire, received, chunk] {
+          add_bf16_rows(
+              tensor.data_ptr<float>() + rank() * chunk,
+              bits(wire) + rank() * chunk,
+              {bits(received), size(), chunk, /*left_out=*/rank()},
+              chunk);
+          gather_chunks(wire);
+          for (int peer = 0; peer < size(); ++peer) {
+            const int64_t at = peer * chunk;
+            if (peer != rank())
+              widen_from_bf16(
+                  bits(wire) + at, tensor.data_ptr<float>() + at, chunk);
+          }
         });
   }
 

@@ -66,6 +66,31 @@ class CompletedWork : public Work {
   int64_t finished_ns_;
 };
 
+// The bf16 sum widened back into its tensor by whoever waits for it.
+class WidenedWork : public Work {
+ public:
+  WidenedWork(WorkPtr inner, torch::Tensor wire, torch::Tensor tensor)
+      : inner_(std::move(inner)),
+        wire_(std::move(wire)),
+        tensor_(std::move(tensor)) {}
+
+  void wait() override {
+    if (!wire_.defined())
+      return;
+    inner_->wait();
+    const torch::NoGradGuard no_grad;
+    tensor_.copy_(wire_);
+    wire_.reset();
+  }
+  bool is_completed() override { return inner_->is_completed(); }
+  int64_t finished_ns() override { return inner_->finished_ns(); }
+
+ private:
+  WorkPtr inner_;
+  torch::Tensor wire_;
+  torch::Tensor tensor_;
+};
+
 }  // namespace
 
 WorkPtr make_completed_work() {
@@ -87,16 +112,21 @@ Communicator::begin(Collective op, const torch::Tensor& tensor, int peer) {
   BRIGADE_ASSERT(peer < size_, "peer {} in a group of {}", peer, size_);
   CollectiveRecord record;
   record.op = op;
-  record.sequence_number = sequence_number_++;
   record.peer = peer;
   if (tensor.defined()) {
     record.dtype = tensor.scalar_type();
     record.numel = tensor.numel();
-    record.bytes = tensor.numel() * tensor.element_size();
   }
+  return begin(record);
+}
+
+CollectiveRecord Communicator::begin(CollectiveRecord record) {
+  record.sequence_number = sequence_number_++;
+  record.bytes =
+      record.numel * static_cast<int64_t>(c10::elementSize(record.dtype));
   record.launched_ns = steady_now_ns();
   const bool is_point_to_point =
-      op == Collective::kSend || op == Collective::kRecv;
+      record.op == Collective::kSend || record.op == Collective::kRecv;
   if (is_point_to_point)
     return record;
   // Members send to and receive from different peers, but share collectives.
@@ -127,6 +157,31 @@ WorkPtr Communicator::all_reduce(torch::Tensor tensor, ReduceOp op) {
   const auto record = begin(Collective::kAllReduce, tensor, -1);
   return launched(
       record, [&] { return do_all_reduce(outside_graph(tensor), op, record); });
+}
+
+WorkPtr Communicator::all_reduce_as_bf16(torch::Tensor tensor) {
+  BRIGADE_ASSERT(
+      tensor.scalar_type() == torch::kFloat && tensor.is_contiguous(),
+      "all_reduce_as_bf16 in group '{}' needs a contiguous float32 tensor",
+      name());
+  CollectiveRecord shape;
+  shape.op = Collective::kAllReduce;
+  shape.dtype = torch::kBFloat16;
+  shape.numel = tensor.numel();
+  const auto record = begin(shape);
+  return launched(record, [&] {
+    return do_all_reduce_as_bf16(outside_graph(tensor), record);
+  });
+}
+
+WorkPtr Communicator::do_all_reduce_as_bf16(
+    torch::Tensor tensor,
+    const CollectiveRecord& record) {
+  const torch::NoGradGuard no_grad;
+  auto wire = tensor.to(torch::kBFloat16);
+  auto reduction = do_all_reduce(wire, ReduceOp::kSum, record);
+  return std::make_shared<WidenedWork>(
+      std::move(reduction), std::move(wire), std::move(tensor));
 }
 
 WorkPtr Communicator::reduce_scatter(

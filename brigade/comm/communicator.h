@@ -99,6 +99,9 @@ class Communicator {
   // All tensors must be contiguous. Shapes are free, only numel counts.
   // In place: tensor becomes op over the group's tensors.
   WorkPtr all_reduce(torch::Tensor tensor, ReduceOp op = ReduceOp::kSum);
+  // The sum of float32 tensors, rounded once to bf16, with bf16 on the wire:
+  // half the bytes.
+  WorkPtr all_reduce_as_bf16(torch::Tensor tensor);
   // input: R * n elements; output: n elements, the rank-th chunk of the sum.
   WorkPtr reduce_scatter(torch::Tensor output, torch::Tensor input);
   // input: n elements; output: R * n elements in rank order.
@@ -119,6 +122,12 @@ class Communicator {
 
  protected:
   Communicator(int rank, int size, CommunicatorOptions options);
+
+  // For a backend that sums bf16 in float32: a bf16 copy is all-reduced, and
+  // widened by who waits for it.
+  virtual WorkPtr do_all_reduce_as_bf16(
+      torch::Tensor tensor,
+      const CollectiveRecord& record);
 
  private:
   // The backend's part of each launch. `record` names it in errors.
@@ -158,6 +167,7 @@ class Communicator {
   virtual void check_signature(const CollectiveRecord& record) = 0;
 
   CollectiveRecord begin(Collective op, const torch::Tensor& tensor, int peer);
+  CollectiveRecord begin(CollectiveRecord record);
   template <typename Launch>
   WorkPtr launched(const CollectiveRecord& record, const Launch& launch);
 

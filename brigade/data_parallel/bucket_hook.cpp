@@ -3,34 +3,6 @@
 #include <utility>
 
 namespace brigade {
-namespace {
-
-// The bf16 sum widened back into main_grad by whoever waits for it.
-class WidenedWork : public Work {
- public:
-  WidenedWork(WorkPtr inner, torch::Tensor wire, torch::Tensor main_grad)
-      : inner_(std::move(inner)),
-        wire_(std::move(wire)),
-        main_grad_(std::move(main_grad)) {}
-
-  void wait() override {
-    if (!wire_.defined())
-      return;
-    inner_->wait();
-    const torch::NoGradGuard no_grad;
-    main_grad_.copy_(wire_);
-    wire_.reset();
-  }
-  bool is_completed() override { return inner_->is_completed(); }
-  int64_t finished_ns() override { return inner_->finished_ns(); }
-
- private:
-  WorkPtr inner_;
-  torch::Tensor wire_;
-  torch::Tensor main_grad_;
-};
-
-}  // namespace
 
 BucketHook all_reduce_hook() {
   return [](BucketView& bucket, Communicator& communicator) {
@@ -39,12 +11,11 @@ BucketHook all_reduce_hook() {
 }
 
 BucketHook bf16_hook() {
-  return [](BucketView& bucket, Communicator& communicator) -> WorkPtr {
-    const torch::NoGradGuard no_grad;
-    auto wire = bucket.main_grad.to(torch::kBFloat16);
-    auto reduction = communicator.all_reduce(wire);
-    return std::make_shared<WidenedWork>(
-        std::move(reduction), std::move(wire), bucket.main_grad);
+  return [](BucketView& bucket, Communicator& communicator) {
+    // Gradients of float64 weights keep their precision.
+    if (bucket.main_grad.scalar_type() != torch::kFloat)
+      return communicator.all_reduce(bucket.main_grad);
+    return communicator.all_reduce_as_bf16(bucket.main_grad);
   };
 }
 

@@ -33,7 +33,8 @@ using BucketHook =
 BucketHook all_reduce_hook();
 
 // bf16 on the wire, summed in fp32 and rounded once: half the bytes of
-// all_reduce_hook. Gradients keep 8 bits of mantissa.
+// all_reduce_hook. Gradients keep 8 bits of mantissa; those of float64 weights
+// are reduced as they are.
 BucketHook bf16_hook();
 
 // What a recording hook saw.

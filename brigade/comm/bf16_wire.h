@@ -1,0 +1,28 @@
+// float32 values as they travel in bf16: half the bytes. Runs of memory on the
+// calling thread, which may be the communicator's own.
+#pragma once
+
+#include <cstdint>
+
+namespace brigade {
+
+// Round to nearest even; a NaN stays one.
+void narrow_to_bf16(const float* from, uint16_t* to, int64_t count);
+void widen_from_bf16(const uint16_t* from, float* to, int64_t count);
+
+struct Bf16Rows {
+  const uint16_t* first;
+  int64_t count;
+  int64_t stride;    // elements from one row to the next
+  int64_t left_out;  // this one is not added
+};
+
+// sum[i] += the rows' i-th elements, in float32 and in the rows' order, then
+// rounded to bf16, which `rounded` also gets.
+void add_bf16_rows(
+    float* sum,
+    uint16_t* rounded,
+    const Bf16Rows& rows,
+    int64_t count);
+
+}  // namespace brigade
