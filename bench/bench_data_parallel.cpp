@@ -1,6 +1,6 @@
 // What gradient synchronisation costs, each figure a ratio from one run: ours
 // and the peer take turns, round after round, on the same ranks and threads.
-//   bench_data_parallel [ddp] [buckets] [raw] [bookkeeping]
+//   bench_data_parallel [ddp] [buckets] [raw] [bookkeeping] [link]
 #include <fmt/format.h>
 #include <torch/nn/modules/linear.h>
 
@@ -13,6 +13,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <vector>
 
+#include "bench/slow_link.h"
 #include "brigade/base/clock.h"
 #include "brigade/base/error.h"
 #include "brigade/comm/self_communicator.h"
@@ -36,6 +37,10 @@ constexpr int kSteps = 5;  // a round
 constexpr int kLayers = 24;
 constexpr int64_t kWidth = 2048;
 constexpr int64_t kBatch = 4;
+// Over a link of 1 Gbit/s: 24 x (1024^2 + 1024), 96 MiB of gradients.
+constexpr int kLinkMegabits = 1000;
+constexpr int kLinkLayers = 24;
+constexpr int64_t kLinkWidth = 1024;
 
 double quantile(Times times, double q) {
   std::sort(times.begin(), times.end());
@@ -206,10 +211,110 @@ void raw_all_reduce(const Rank& rank, const std::filesystem::path& folder) {
   }
 }
 
+double seconds_since(int64_t begin_ns) {
+  return static_cast<double>(steady_now_ns() - begin_ns) / 1e9;
+}
+
+// The slowest rank's.
+double slowest(const Rank& rank, double seconds) {
+  auto value = torch::full({1}, seconds, torch::kDouble);
+  rank.world()->all_reduce(value, ReduceOp::kMax)->wait();
+  return value.item<double>();
+}
+
+// Communication that overlap leaves exposed, on a batch whose backward takes at
+// least twice as long as the communication; both are measured by themselves
+// first, and a step's waiting is held against that communication. DataParallel
+// as users get it: default buckets.
+void slow_link(const Rank& rank, const std::filesystem::path& folder) {
+  torch::manual_seed(1);
+  Stack stack(kLinkLayers, kLinkWidth);
+  GradSyncOptions options;
+  options.handover = GradHandover::kMainGrad;
+  options.finish = FinishMode::kExplicit;
+  BucketedGradSync sync(named(stack), rank.world(), options);
+  std::vector<double> alone_s;
+  for (int i = 0; i < 1 + kSteps; ++i) {
+    rank.world()->barrier();
+    const int64_t begin_ns = steady_now_ns();
+    std::vector<WorkPtr> works;
+    for (const GradSegment& segment : sync.segments())
+      works.push_back(rank.world()->all_reduce(segment.main_grad));
+    for (const auto& work : works)
+      work->wait();
+    if (i > 0)
+      alone_s.push_back(slowest(rank, seconds_since(begin_ns)));
+  }
+  const double communication_s = median(alone_s);
+
+  int64_t batch = 128;
+  double backward_s = 0;
+  while (true) {
+    const auto x = torch::randn({batch, kLinkWidth});
+    sync.set_accumulate_only(true);
+    for (int i = 0; i < 2; ++i) {
+      const auto loss = stack.loss(x);
+      const int64_t begin_ns = steady_now_ns();
+      loss.backward();
+      backward_s = slowest(rank, seconds_since(begin_ns));
+      sync.reset();
+      sync.zero_main_grads();
+    }
+    sync.set_accumulate_only(false);
+    if (backward_s >= 2.2 * communication_s)
+      break;
+    batch = static_cast<int64_t>(
+        static_cast<double>(batch) *
+        std::clamp(2.4 * communication_s / backward_s, 1.1, 8.0));
+  }
+
+  const auto x = torch::randn({batch, kLinkWidth});
+  Times exposed_ms;
+  Times step_communication_ms;
+  std::string table;
+  for (int step = 0; step < kWarmup + kSteps; ++step) {
+    const auto loss = stack.loss(x);
+    rank.world()->barrier();
+    loss.backward();
+    sync.finish();
+    if (step >= kWarmup) {
+      const SyncReport& report = sync.report();
+      exposed_ms.push_back(static_cast<double>(report.exposed_ns()) / 1e6);
+      step_communication_ms.push_back(
+          static_cast<double>(report.communication_ns()) / 1e6);
+      table = report.table(rank.world()->size());
+    }
+    sync.reset();
+    sync.zero_main_grads();
+  }
+  rank.world()->barrier();
+  if (rank.environment.rank != 0)
+    return;
+  fmt::print(
+      "link: batch {}, backward {:.0f} ms, communication {:.0f} ms by "
+      "themselves; in the last step:\n{}",
+      batch,
+      backward_s * 1e3,
+      communication_s * 1e3,
+      table);
+  write_times(folder / "exposed", exposed_ms);
+  write_times(folder / "communication", Times(1, communication_s * 1e3));
+}
+
 void run_rank(const std::string& what, const std::filesystem::path& folder) {
   at::set_num_threads(1);
   Rank rank;
   rank.environment = read_environment(process_environment());
+  if (what == "link") {
+    const auto timeout = std::chrono::minutes(1);
+    rank.mesh = std::make_unique<ProcessMesh>(
+        ParallelDims{.dp = rank.environment.world_size},
+        rank.environment.rank,
+        open_store(rank.environment, timeout),
+        CommunicatorOptions{.timeout = timeout},
+        GlooOptions{.interface = SlowLink::kInterface});
+    return slow_link(rank, folder);
+  }
   rank.mesh = open_mesh(
       ParallelDims{.dp = rank.environment.world_size}, rank.environment, {});
   if (what == "raw")
@@ -239,6 +344,7 @@ void launch(std::vector<std::string> command) {
   options.nproc = kRanks;
   options.command = std::move(command);
   options.threads_per_rank = 1;
+  options.unprefixed_rank = 0;
   options.environment = {
       {"GLOO_SOCKET_IFNAME", "lo"}, {"OPENBLAS_NUM_THREADS", "1"}};
   const SupervisorResult result = supervise(options);
@@ -313,6 +419,25 @@ class Driver {
         1 / 0.95);
   }
 
+  void slow_link() {
+    const std::string why_not = SlowLink::why_not();
+    if (!why_not.empty()) {
+      fmt::print("link: skipped, {}\n", why_not);
+      return;
+    }
+    const SlowLink link(kLinkMegabits);
+    launch(link.on_host_of_rank(
+        {std::filesystem::read_symlink("/proc/self/exe").string(),
+         "--rank",
+         "link",
+         folder_.string()}));
+    print_ratio(
+        "1 Gbit/s: exposed/communication",
+        read_times(folder_ / "exposed"),
+        read_times(folder_ / "communication"),
+        0.35);
+  }
+
  private:
   std::filesystem::path folder_;
 };
@@ -385,6 +510,8 @@ int run(const std::vector<std::string>& arguments) {
     driver.buckets();
   if (wants("raw"))
     driver.raw();
+  if (wants("link"))
+    driver.slow_link();
   if (wants("ddp"))
     driver.against_ddp();
   std::filesystem::remove_all(pattern);
