@@ -37,7 +37,8 @@ struct TensorPart {
 struct CheckpointManifest {
   int64_t step = 0;                // steps done
   int64_t tokens = 0;              // tokens trained on
-  nlohmann::json model;            // Hugging Face config
+  nlohmann::json model;            // Hugging Face config, normalised
+  nlohmann::json model_source;     // as it was written; null: not known
   nlohmann::json config;           // the run's config
   std::string dtype;               // of the weights: "float32", "bfloat16"
   std::string tokenizer;           // "bytes", or a path relative to DIR, or ""
@@ -49,7 +50,7 @@ struct CheckpointToSave {
   CheckpointManifest manifest;  // files are filled in
   std::vector<TensorPart> weights;
   std::vector<TensorPart> optimizer;
-  // Copied into DIR by rank 0: file or folder -> name in DIR.
+  // Copied into DIR by rank 0: file -> name in DIR, "tokenizer/tokenizer.json".
   std::map<std::filesystem::path, std::string> attachments;
 };
 

@@ -18,6 +18,7 @@ nlohmann::json manifest_to_json(const CheckpointManifest& manifest) {
       {"writers", manifest.writers},
       {"files", manifest.files},
       {"model", manifest.model},
+      {"model_source", manifest.model_source},
       {"config", manifest.config}};
 }
 
@@ -40,6 +41,7 @@ CheckpointManifest manifest_from_json(
     json.at("writers").get_to(manifest.writers);
     json.at("files").get_to(manifest.files);
     manifest.model = json.at("model");
+    manifest.model_source = json.value("model_source", nlohmann::json());
     manifest.config = json.at("config");
     for (const std::string& name : manifest.files) {
       if (!is_bare_file_name(name)) {

@@ -113,8 +113,10 @@ void save_checkpoint(
         return;
       fs::remove_all(temporary);
       fs::create_directories(temporary);
-      for (const auto& [source, name] : checkpoint.attachments)
-        fs::copy(source, temporary / name, fs::copy_options::recursive);
+      for (const auto& [source, name] : checkpoint.attachments) {
+        fs::create_directories((temporary / name).parent_path());
+        fs::copy_file(source, temporary / name);
+      }
     });
     together(world, temporary, [&] {
       if (writer < 0)

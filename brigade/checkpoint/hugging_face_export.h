@@ -29,7 +29,9 @@ struct HuggingFaceExport {
   // The whole tensor of that name, in `dtype`, on the CPU. Called once for
   // each, so that one at a time is in memory.
   std::function<torch::Tensor(const std::string& name)> read;
-  std::vector<FileToCopy> tokenizer_files;
+  // Tokenizer files, and a generation_config.json where the model came with
+  // one: else it is made of `config`.
+  std::vector<FileToCopy> files;
   // Above this, the weights are written as several files and an index, as
   // save_pretrained() does.
   uint64_t max_shard_bytes = 5'000'000'000;
@@ -40,10 +42,17 @@ struct HuggingFaceExport {
 // of its shape and dtype, StorageError when the disk refuses.
 void export_hugging_face(const HuggingFaceExport& request);
 
+inline constexpr const char* kGenerationConfig = "generation_config.json";
+
 // The files of a tokenizer under the names by which transformers knows them:
 // those of a folder that are there; a single file by its kind, FILE.json as
-// tokenizer.json and FILE.model as tokenizer.model. Throws DataError when there
-// is nothing of the kind.
-std::vector<FileToCopy> find_tokenizer_files(const std::filesystem::path& path);
+// tokenizer.json and FILE.model as tokenizer.model, with what describes it
+// (tokenizer_config.json, special_tokens_map.json, ...) where it lies beside a
+// file of such a name. `model`: a folder whose tokenizer, if it is the same,
+// gives the descriptions that are missing; may be empty.
+// Throws DataError when there is nothing of the kind.
+std::vector<FileToCopy> find_tokenizer_files(
+    const std::filesystem::path& path,
+    const std::filesystem::path& model = {});
 
 }  // namespace brigade

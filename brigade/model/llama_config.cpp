@@ -125,4 +125,30 @@ nlohmann::json to_hugging_face_json(
   return json;
 }
 
+nlohmann::json to_hugging_face_json(
+    const LlamaConfig& config,
+    const std::string& dtype,
+    const nlohmann::json& source) {
+  nlohmann::json json = to_hugging_face_json(config, dtype);
+  if (!source.is_object())
+    return json;
+  // v5's name of torch_dtype.
+  if (source.contains("dtype"))
+    json["dtype"] = dtype;
+  if (source.contains("dtype") && !source.contains("torch_dtype"))
+    json.erase("torch_dtype");
+  for (const auto& [key, value] : source.items()) {
+    // Of these ours are only defaults.
+    const bool is_theirs = key == "use_cache" || key == "attention_dropout";
+    if (is_theirs || !json.contains(key))
+      json[key] = value;
+  }
+  // One entry a layer, of which there may be another number now.
+  const auto kinds = json.find("layer_types");
+  const auto layers = static_cast<size_t>(config.num_hidden_layers);
+  if (kinds != json.end() && kinds->is_array() && kinds->size() != layers)
+    json.erase(kinds);
+  return json;
+}
+
 }  // namespace brigade

@@ -63,4 +63,12 @@ nlohmann::json to_hugging_face_json(
     const LlamaConfig& config,
     const std::string& dtype);
 
+// The same on top of `source`, the config.json that the model was made from:
+// what means nothing to training (pad_token_id, _name_or_path, ...) is kept. A
+// `source` that is null or no object counts as empty.
+nlohmann::json to_hugging_face_json(
+    const LlamaConfig& config,
+    const std::string& dtype,
+    const nlohmann::json& source);
+
 }  // namespace brigade

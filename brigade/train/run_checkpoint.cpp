@@ -6,6 +6,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/checkpoint.h"
+#include "brigade/checkpoint/hugging_face_export.h"
 #include "brigade/data/dataset_info.h"
 #include "brigade/train/layout.h"
 
@@ -37,7 +38,8 @@ std::vector<TensorPart> optimizer_parts(const ParamState& state) {
   return parts;
 }
 
-// What generation will need: the tokenizer that made the dataset.
+// What generation will need: the tokenizer that was named, made the dataset or
+// came with the model.
 std::string find_tokenizer(const TrainConfig& config) {
   if (!config.dataset.tokenizer.empty())
     return config.dataset.tokenizer;
@@ -45,7 +47,29 @@ std::string find_tokenizer(const TrainConfig& config) {
                                   ? config.dataset.name
                                   : config.dataset.mixture.front().name;
   const auto info = read_dataset_info(dataset_prefix(dataset));
-  return info ? info->tokenizer : std::string();
+  if (info && !info->tokenizer.empty())
+    return info->tokenizer;
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    if (fs::exists(config.model.folder / name))
+      return (config.model.folder / name).string();
+  }
+  return {};
+}
+
+// The files that come with the run: they make the checkpoint one that can
+// generate, and that can be exported as the model came.
+void attach_files(const TrainConfig& config, CheckpointToSave& checkpoint) {
+  const std::string tokenizer = find_tokenizer(config);
+  checkpoint.manifest.tokenizer = tokenizer;
+  if (!tokenizer.empty() && fs::exists(tokenizer)) {
+    checkpoint.manifest.tokenizer = "tokenizer";
+    for (const FileToCopy& file :
+         find_tokenizer_files(tokenizer, config.model.folder))
+      checkpoint.attachments[file.source] = "tokenizer/" + file.name;
+  }
+  const fs::path generation = config.model.folder / kGenerationConfig;
+  if (!config.model.folder.empty() && fs::exists(generation))
+    checkpoint.attachments[generation] = kGenerationConfig;
 }
 
 bool is_stored_here(const ParamState& state, const StageRuntime& stage) {
@@ -67,20 +91,10 @@ void save_run(
   manifest.tokens = position.tokens;
   manifest.dtype = to_string(config.model.dtype);
   manifest.model = to_hugging_face_json(model_of(config), manifest.dtype);
+  manifest.model_source = config.model.source;
   manifest.config = to_json(config);
   manifest.writers = mesh.dims().pp * mesh.dims().tp;
-  const std::string tokenizer = find_tokenizer(config);
-  if (!tokenizer.empty() && fs::exists(tokenizer)) {
-    const fs::path source = tokenizer;
-    // A file keeps its name, by which its kind is known.
-    const std::string name = fs::is_directory(source)
-                                 ? std::string("tokenizer")
-                                 : source.filename().string();
-    checkpoint.attachments[source] = name;
-    manifest.tokenizer = name;
-  } else {
-    manifest.tokenizer = tokenizer;
-  }
+  attach_files(config, checkpoint);
   const bool writes = here.dp == 0 && here.cp == 0;
   if (writes) {
     for (const auto& stage : stages) {

@@ -64,6 +64,9 @@ struct ModelConfig {
   // Absent when `name` is an id that LoadOptions::find_model did not find; then
   // call resolve_model() once it is there.
   std::optional<LlamaConfig> llama;
+  // Not a key: the Hugging Face config that `llama` was read from, as it was
+  // written.
+  nlohmann::json source;
   // Not a key: the folder of the model's files (weights, tokenizer); empty
   // with an inline `config`, or when an id was not found.
   std::filesystem::path folder;

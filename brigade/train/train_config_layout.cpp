@@ -32,8 +32,10 @@ void parse_llama(
       with_model_overrides(config.model, hugging_face_config),
       pointer,
       problems);
-  if (problems.size() == before)
-    config.model.llama = llama;
+  if (problems.size() != before)
+    return;
+  config.model.llama = llama;
+  config.model.source = hugging_face_config;
 }
 
 void parse_llama_file(

@@ -232,7 +232,9 @@ void Trainer::run() {
   }
   const int64_t begin_ns = steady_now_ns();
   const int64_t tokens_before = tokens_done_;
-  int64_t saved_step = steps_done_;
+  // A run that begins has nothing on disk yet, not even step 0.
+  const bool continues = !config_.checkpoint.load_path.empty();
+  int64_t saved_step = continues ? steps_done_ : -1;
   StepMetrics last;
   const auto is_done = [&] {
     return steps_done_ >= training.total_train_steps ||
@@ -262,8 +264,10 @@ void Trainer::run() {
   bar_->clear();
   if (tokens_done_ == tokens_before) {
     fmt::print(
-        "nothing to do: the checkpoint is at step {} of {}; raise "
+        "nothing {}: the {} is at step {} of {}; raise "
         "training.total_train_steps to go on\n",
+        continues ? "to do" : "was trained",
+        continues ? "checkpoint" : "run",
         steps_done_,
         training.total_train_steps);
     return;

@@ -1,0 +1,90 @@
+#include "brigade/checkpoint/export_checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "brigade/base/error.h"
+#include "brigade/checkpoint/checkpoint.h"
+#include "brigade/checkpoint/hugging_face_export.h"
+#include "brigade/checkpoint/safetensors_folder.h"
+#include "brigade/model/llama_config.h"
+#include "brigade/model/param_names.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+
+LlamaConfig model_of(const Checkpoint& checkpoint) {
+  std::vector<std::string> problems;
+  const LlamaConfig config =
+      parse_llama_config(checkpoint.manifest().model, "/model", problems);
+  if (!problems.empty()) {
+    throw DataError(fmt::format(
+        "[export] the manifest of '{}' describes no model that can be "
+        "exported: {}",
+        checkpoint.directory().string(),
+        problems.front()));
+  }
+  return config;
+}
+
+SafetensorsDtype dtype_of(const CheckpointManifest& manifest) {
+  if (manifest.dtype == "float32")
+    return SafetensorsDtype::kF32;
+  if (manifest.dtype == "bfloat16")
+    return SafetensorsDtype::kBF16;
+  throw DataError(fmt::format(
+      "[export] the manifest names the dtype '{}', expected float32 or "
+      "bfloat16",
+      manifest.dtype));
+}
+
+std::vector<FileToCopy> tokenizer_of(const Checkpoint& checkpoint) {
+  const std::string& tokenizer = checkpoint.manifest().tokenizer;
+  if (tokenizer.empty() || tokenizer == "bytes")
+    return {};
+  if (!is_bare_file_name(tokenizer)) {
+    throw DataError(fmt::format(
+        "[export] the manifest's tokenizer '{}' is outside the checkpoint",
+        tokenizer));
+  }
+  return find_tokenizer_files(checkpoint.directory() / tokenizer);
+}
+
+}  // namespace
+
+ExportedModel export_checkpoint(
+    const fs::path& path,
+    const fs::path& out,
+    uint64_t max_shard_bytes) {
+  const Checkpoint checkpoint(path);
+  const CheckpointManifest& manifest = checkpoint.manifest();
+  const LlamaConfig config = model_of(checkpoint);
+  HuggingFaceExport request;
+  request.out = out;
+  request.config =
+      to_hugging_face_json(config, manifest.dtype, manifest.model_source);
+  for (const ParamInfo& param : list_parameters(config))
+    request.tensors.push_back({param.name, param.shape});
+  request.dtype = dtype_of(manifest);
+  request.read = [&](const std::string& name) {
+    return checkpoint.read_whole(name);
+  };
+  request.files = tokenizer_of(checkpoint);
+  const bool has_tokenizer = !request.files.empty();
+  const fs::path generation = checkpoint.directory() / kGenerationConfig;
+  if (fs::exists(generation))
+    request.files.push_back({generation, kGenerationConfig});
+  request.max_shard_bytes = max_shard_bytes;
+  export_hugging_face(request);
+  return {
+      parameter_count(config),
+      manifest.step,
+      manifest.dtype,
+      manifest.tokenizer,
+      has_tokenizer};
+}
+
+}  // namespace brigade
