@@ -407,7 +407,35 @@ AttentionResult attention_forward(
 
 Tensor attention_delta(const Tensor& dout, const Tensor& out) {
   const torch::NoGradGuard no_grad;
-  return (dout.to(torch::kFloat) * out).sum(-1).transpose(1, 2).contiguous();
+  TORCH_CHECK(
+      dout.sizes() == out.sizes(),
+      "attention_delta: dout is ",
+      dout.sizes(),
+      ", out is ",
+      out.sizes());
+  if (!has_kernel(out) || dout.scalar_type() != out.scalar_type())
+    return (dout.to(torch::kFloat) * out).sum(-1).transpose(1, 2).contiguous();
+  const Tensor dense_dout = dense(dout);
+  const Tensor dense_out = dense(out);
+  const int64_t tokens = out.size(1);
+  const Tensor delta = torch::empty(
+      {out.size(0), out.size(2), tokens}, out.options().dtype(torch::kFloat));
+  with_element_type(out, [&](auto type) {
+    using T = decltype(type);
+    const AttentionDelta<T> call{
+        heads_of<const T>(dense_dout),
+        heads_of<const T>(dense_out),
+        delta.data_ptr<float>(),
+        tokens,
+        out.size(2),
+        out.size(3)};
+    constexpr int64_t kGrain = 64;
+    at::parallel_for(
+        0, out.size(0) * tokens, kGrain, [&](int64_t begin, int64_t end) {
+          attention_delta(call, begin, end);
+        });
+  });
+  return delta;
 }
 
 AttentionGradients attention_backward(

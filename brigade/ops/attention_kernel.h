@@ -64,6 +64,26 @@ struct AttentionBackward {
   Heads<float> wide_dq, wide_dk, wide_dv;
 };
 
+// The sum over D of dout * out.
+template <typename T>
+struct AttentionDelta {
+  Heads<const T> dout, out;
+  float* delta;  // [B, H, tokens]
+  int64_t tokens;
+  int64_t heads;
+  int64_t head_dim;
+};
+
+// Tokens [begin, end) of all B * tokens, on the calling thread.
+void attention_delta(
+    const AttentionDelta<float>& p,
+    int64_t begin,
+    int64_t end);
+void attention_delta(
+    const AttentionDelta<uint16_t>& p,
+    int64_t begin,
+    int64_t end);
+
 // The query heads that share key head `group % key_heads` of batch
 // `group / key_heads`, on the calling thread.
 void attention_forward(const AttentionForward<float>& p, int64_t group);

@@ -174,6 +174,27 @@ TEST(AttentionAccuracy, Bf16IsNoFurtherFromFloat64ThanTorchs) {
   EXPECT_LE(relative(ours.dv, oracle.dv), relative(torchs.dv, oracle.dv));
 }
 
+TEST(AttentionDelta, IsTheDotProductOfEachRowForAnyLayout) {
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {
+    for (const int64_t head_dim : {1, 5, 48, 128}) {
+      const auto values = [&](double shift) {
+        const auto wide =
+            torch::sin(torch::arange(2 * 3 * 7 * head_dim) * 0.7 + shift);
+        // [2, 7, 3, D] with heads outermost in memory.
+        return wide.view({2, 3, 7, head_dim}).transpose(1, 2).to(dtype);
+      };
+      const Tensor dout = values(0.1);
+      const Tensor out = values(2.0);
+      const Tensor oracle = (dout.to(torch::kDouble) * out.to(torch::kDouble))
+                                .sum(-1)
+                                .transpose(1, 2);
+      const Tensor delta = attention_delta(dout, out);
+      EXPECT_EQ(delta.scalar_type(), torch::kFloat);
+      EXPECT_LT((delta - oracle).abs().max().item<double>(), 2e-5);
+    }
+  }
+}
+
 // Ring attention in small: keys in two parts, merged by lse; the backward of
 // each part takes the whole's lse and delta.
 TEST(Attention, PartsMergeByTheirLse) {
