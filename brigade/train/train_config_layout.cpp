@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "brigade/base/error.h"
 #include "brigade/base/file.h"
@@ -66,11 +67,8 @@ bool is_model_id(const std::string& name) {
   return !is_path && std::count(name.begin(), name.end(), '/') <= 1;
 }
 
-// What a layout asks of a config; the model's part only where it is known.
-void check_layout(
-    const TrainConfig& config,
-    const LlamaConfig* llama,
-    Problems& problems) {
+// What a layout asks of a run, whatever the model; without advice.
+void check_run(const TrainConfig& config, Problems& problems) {
   const DistributedConfig& distributed = config.distributed;
   const TrainingConfig& training = config.training;
   const auto kind = parse_schedule_kind(distributed.pp_engine);
@@ -109,8 +107,6 @@ void check_layout(
         "(pp * virtual stages); give one for all or one a stage",
         recompute_count,
         stages));
-  if (llama != nullptr)
-    validate_model_layout(config, *llama, problems);
 }
 
 // The model's own demands, without advice.
@@ -202,11 +198,14 @@ std::vector<std::string> nearest_layouts(
     candidate.distributed.tp_size = dims.tp;
     candidate.distributed.pp_size = dims.pp;
     candidate.distributed.cp_size = dims.cp;
+    // Stages of another number are cut by cost.
+    if (dims.pp != config.distributed.pp_size)
+      candidate.distributed.pp_layers.reset();
     Problems problems;
     if (llama != nullptr)
       check_model(candidate, *llama, problems);
     if (problems.empty())
-      check_layout(candidate, nullptr, problems);
+      check_run(candidate, problems);
     if (problems.empty())
       nearest.push_back(dims.product());
   }
@@ -222,6 +221,31 @@ advise(const TrainConfig& config, const LlamaConfig* llama, int world_size) {
       "nearest layouts of {} ranks that fit: {}",
       world_size,
       fmt::join(nearest, "; "));
+}
+
+// Adds what was found, with the layouts to choose instead at the end.
+void add_with_advice(
+    const TrainConfig& config,
+    const LlamaConfig* llama,
+    Problems found,
+    Problems& problems) {
+  if (found.empty())
+    return;
+  found.back() +=
+      "; " + advise(config, llama, config.parallel_dims().world_size());
+  problems.insert(problems.end(), found.begin(), found.end());
+}
+
+// What a layout asks of a config; the model's part only where it is known.
+void check_layout(
+    const TrainConfig& config,
+    const LlamaConfig* llama,
+    Problems& problems) {
+  Problems found;
+  check_run(config, found);
+  add_with_advice(config, llama, std::move(found), problems);
+  if (llama != nullptr)
+    validate_model_layout(config, *llama, problems);
 }
 
 }  // namespace
@@ -335,11 +359,15 @@ void validate_model_layout(
     Problems& problems) {
   Problems found;
   check_model(config, llama, found);
-  if (found.empty())
-    return;
-  found.back() +=
-      "; " + advise(config, &llama, config.parallel_dims().world_size());
-  problems.insert(problems.end(), found.begin(), found.end());
+  TrainConfig cut_by_cost = config;
+  cut_by_cost.distributed.pp_layers.reset();
+  Problems without_list;
+  check_model(cut_by_cost, llama, without_list);
+  // A list of layers that is wrong by itself says so; the layout is fine.
+  if (without_list.empty())
+    problems.insert(problems.end(), found.begin(), found.end());
+  else
+    add_with_advice(config, &llama, std::move(found), problems);
 }
 
 }  // namespace brigade

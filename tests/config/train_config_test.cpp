@@ -461,18 +461,35 @@ TEST(TrainConfig, AModelThatDoesNotFitShowsTheNearestLayoutsThatDo) {
                              "* cp 1 * tp 2"))));
   EXPECT_THAT(
       problems_of({"distributed.pp_size=8"}, 8),
-      ElementsAre(
-          AllOf(HasSubstr("8 stages"), HasSubstr("a model of 4 layers"))));
+      ElementsAre(AllOf(
+          HasSubstr("8 stages"),
+          HasSubstr("a model of 4 layers"),
+          HasSubstr("that fit: dp 2 * pp 4 * cp 1 * tp 1"))));
   EXPECT_THAT(
       problems_of({"distributed.cp_size=3"}, 3),
-      ElementsAre(HasSubstr("64 tokens do not split")));
+      ElementsAre(AllOf(
+          HasSubstr("64 tokens do not split"),
+          HasSubstr("nearest: 60 or 66"),
+          HasSubstr("that fit: dp 3 * pp 1 * cp 1 * tp 1"))));
+  EXPECT_THAT(
+      problems_of(
+          {"distributed.tp_size=2", "model.config.intermediate_size=9"}, 2),
+      ElementsAre(AllOf(
+          HasSubstr("the model's 9 intermediate_size"),
+          HasSubstr("that fit: dp 2"))));
+  // Any vocabulary fits: it is padded.
+  EXPECT_THAT(
+      problems_of({"distributed.tp_size=4", "model.config.vocab_size=257"}, 4),
+      IsEmpty());
   EXPECT_THAT(
       problems_of(
           {"distributed.tp_size=4",
            "distributed.sequence_parallel=true",
            "training.seq_length=66"},
           4),
-      ElementsAre(HasSubstr("66 tokens of a rank")));
+      ElementsAre(AllOf(
+          HasSubstr("66 tokens of a rank"),
+          HasSubstr("that fit: dp 2 * pp 1 * cp 1 * tp 2"))));
   // kv heads fewer than ranks are replicated.
   EXPECT_THAT(problems_of({"distributed.tp_size=4"}, 4), IsEmpty());
 }
@@ -484,10 +501,25 @@ TEST(TrainConfig, SchedulesSayWhatTheyNeed) {
            "distributed.pp_engine=interleaved_1f1b",
            "distributed.pp_virtual_stages=2"},
           2),
-      ElementsAre(HasSubstr("at least 2 micro-batches")));
+      ElementsAre(AllOf(
+          HasSubstr("at least 2 micro-batches"),
+          HasSubstr("there are 1"),
+          HasSubstr("that fit: dp 2 * pp 1 * cp 1 * tp 1"))));
+  EXPECT_THAT(
+      problems_of(
+          {"distributed.pp_size=4",
+           "distributed.pp_engine=interleaved_1f1b",
+           "distributed.pp_virtual_stages=1",
+           "training.gradient_accumulation_steps=3"},
+          4),
+      ElementsAre(
+          HasSubstr("needs pp_virtual_stages of at least 2"),
+          HasSubstr("at least 4 micro-batches")));
   EXPECT_THAT(
       problems_of({"distributed.pp_size=2", "distributed.pp_layers=[1,2]"}, 2),
-      ElementsAre(HasSubstr("adds up to 3, but the model has 4")));
+      ElementsAre(AllOf(
+          HasSubstr("adds up to 3, but the model has 4"),
+          Not(HasSubstr("that fit")))));
   EXPECT_THAT(
       problems_of(
           {"distributed.pp_size=2", R"(training.recompute=["full"])"}, 2),
