@@ -111,7 +111,11 @@ class DataParallel {
   // unless FinishMode::kExplicit was asked for.
   void finish() { sync_.finish(); }
   // Drops the step's gradients.
-  void reset() { sync_.reset(); }
+  void reset() {
+    sync_.reset();
+    if (sync_.options().handover == GradHandover::kMainGrad)
+      sync_.zero_main_grads();
+  }
 
   // Uneven inputs: call allow_uneven_inputs() on every rank before the first
   // step and join() when this rank has no more data. join() takes part in the

@@ -19,17 +19,18 @@ bool is_16_bit(torch::ScalarType dtype) {
   return dtype == torch::kBFloat16 || dtype == torch::kHalf;
 }
 
-// The bits of two elements: cheap to keep, and a step changes some parameter's.
-uint64_t probe(const torch::Tensor& param) {
-  if (param.numel() == 0 || !param.is_contiguous())
+// The bits of two elements: cheap to keep, and a step changes some tensor's. 0
+// if both are zero.
+uint64_t probe(const torch::Tensor& tensor) {
+  if (tensor.numel() == 0 || !tensor.is_contiguous())
     return 0;
-  const auto* bytes = static_cast<const char*>(param.data_ptr());
+  const auto* bytes = static_cast<const char*>(tensor.data_ptr());
   const auto element =
-      std::min(static_cast<size_t>(param.element_size()), sizeof(uint64_t));
+      std::min(static_cast<size_t>(tensor.element_size()), sizeof(uint64_t));
   uint64_t first = 0;
   uint64_t last = 0;
   std::memcpy(&first, bytes, element);
-  std::memcpy(&last, bytes + param.nbytes() - element, element);
+  std::memcpy(&last, bytes + tensor.nbytes() - element, element);
   return 31 * first + last;
 }
 
@@ -72,7 +73,8 @@ GradSync::GradSync(
   if (params_.empty()) {
     throw ConfigError(
         "[data_parallel] nothing to synchronise: the module has no parameter "
-        "that requires a gradient");
+        "that requires a gradient; register its parameters and turn "
+        "requires_grad on before wrapping it");
   }
   std::vector<std::string> names;
   std::vector<torch::Tensor> tensors;
@@ -205,6 +207,13 @@ void GradSync::check_unchanged() const {
 
 // The user neither stepped nor cleared what the last backward handed over.
 bool GradSync::are_gradients_unused() const {
+  if (options_.handover == GradHandover::kMainGrad) {
+    // Whoever reads main_grads clears them.
+    return std::any_of(
+        main_grads_.begin(), main_grads_.end(), [](const auto& main_grad) {
+          return probe(main_grad) != 0;
+        });
+  }
   for (size_t i = 0; i < handed_over_.size(); ++i) {
     const torch::Tensor& tensor = params_[i].tensor;
     const HandedOver& was = handed_over_[i];
@@ -343,7 +352,8 @@ void GradSync::finish() {
     throw ConfigError(
         phase_ == Phase::kIdle
             ? "[data_parallel] finish() before any backward(): there is no "
-              "gradient to wait for"
+              "gradient to wait for; call it once a step, after the last "
+              "micro-batch's backward()"
             : "[data_parallel] finish() after backwards under no_sync() alone: "
               "run the step's last micro-batch outside no_sync()");
   }

@@ -64,6 +64,77 @@ TEST(DataParallel, TrainsAsOneProcessOnTheWholeBatchWould) {
   }
 }
 
+// The loop that everyone writes: zero_grad(), forward, backward, step.
+TEST(DataParallel, APlainSgdLoopGivesTheStepsOfOneProcess) {
+  const auto data = pseudo_random({12, 6}, 50);
+  auto expected = make_net();
+  torch::optim::SGD expected_optimizer(
+      expected->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < 5; ++step) {
+    expected_optimizer.zero_grad();
+    expected->forward(data).pow(2).mean().backward();
+    expected_optimizer.step();
+  }
+  for (const bool clears : {false, true}) {
+    run_ranks(2, [&](CommunicatorPtr world) {
+      DataParallel model(make_net(), world);
+      torch::optim::SGD optimizer(
+          model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+      const auto mine = data.chunk(2)[world->rank()];
+      for (int step = 0; step < 5; ++step) {
+        if (clears)
+          optimizer.zero_grad();
+        model->forward(mine).pow(2).mean().backward();
+        optimizer.step();
+      }
+      const auto result = model->parameters();
+      for (size_t i = 0; i < result.size(); ++i)
+        EXPECT_TRUE(
+            torch::allclose(result[i], expected->parameters()[i], 1e-5, 1e-6))
+            << clears;
+    });
+  }
+}
+
+TEST(DataParallel, JoinLetsRanksRunOutOfBatchesAtDifferentTimes) {
+  run_ranks(2, [](CommunicatorPtr world) {
+    DataParallel model(make_net(), world);
+    model.allow_uneven_inputs();
+    torch::optim::SGD optimizer(model->parameters(), 0.1);
+    for (int step = 0; step < 2 + 3 * world->rank(); ++step) {
+      optimizer.zero_grad();
+      model->forward(pseudo_random({4, 6}, step)).pow(2).mean().backward();
+      optimizer.step();
+    }
+    model.join();
+    // Both saw the same batches while both had some; rank 1 alone afterwards.
+    auto alone = make_net();
+    torch::optim::SGD expected(alone->parameters(), 0.1);
+    for (int step = 0; step < 2 + 3 * world->rank(); ++step) {
+      expected.zero_grad();
+      alone->forward(pseudo_random({4, 6}, step)).pow(2).mean().backward();
+      expected.step();
+    }
+    for (size_t i = 0; i < alone->parameters().size(); ++i)
+      EXPECT_TRUE(torch::allclose(
+          model->parameters()[i], alone->parameters()[i], 1e-5, 1e-6));
+  });
+}
+
+TEST(DataParallel, ResetDropsGradientsInBothHandovers) {
+  for (const auto handover :
+       {GradHandover::kParamDtype, GradHandover::kMainGrad}) {
+    GradSyncOptions options;
+    options.handover = handover;
+    DataParallel model(torch::nn::Linear(3, 1), make_world_of_one(), options);
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      model->forward(torch::ones({2, 3})).sum().backward();
+      EXPECT_EQ(model->weight.grad()[0][0].item<float>(), 2.0F);
+      model.reset();
+    }
+  }
+}
+
 TEST(DataParallel, BrigadesAdamWGivesTheStepsOfTorchs) {
   run_ranks(2, [](CommunicatorPtr world) {
     GradSyncOptions options;

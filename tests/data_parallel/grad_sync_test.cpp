@@ -241,31 +241,45 @@ TEST(GradSync, AParameterUsedTwiceInABackwardIsReadyOnce) {
   EXPECT_EQ(w.grad().item<float>(), 6.0F);
 }
 
-TEST(GradSync, TwoBackwardsUnderOneFinishAreRefused) {
-  for (const auto finish :
-       {FinishMode::kAtEndOfBackward, FinishMode::kExplicit}) {
-    Net net;
-    GradSyncOptions options;
-    options.finish = finish;
-    BucketedGradSync sync(named(net), testing::make_world_of_one(), options);
+class TwoBackwards
+    : public ::testing::TestWithParam<std::tuple<FinishMode, GradHandover>> {};
+
+TEST_P(TwoBackwards, UnderOneFinishAreRefused) {
+  Net net;
+  GradSyncOptions options;
+  std::tie(options.finish, options.handover) = GetParam();
+  BucketedGradSync sync(named(net), testing::make_world_of_one(), options);
+  net.loss(input_of(0, 0)).backward();
+  try {
     net.loss(input_of(0, 0)).backward();
-    try {
-      net.loss(input_of(0, 0)).backward();
-      FAIL();
-    } catch (const ConfigError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("twice"));
-      EXPECT_THAT(error.what(), HasSubstr("no_sync()"));
-    }
-    sync.reset();
-    net.loss(input_of(0, 0)).backward();
-    sync.finish();
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("twice"));
+    EXPECT_THAT(error.what(), HasSubstr("no_sync()"));
   }
+  sync.reset();
+  sync.zero_main_grads();
+  net.loss(input_of(0, 0)).backward();
+  sync.finish();
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    Modes,
+    TwoBackwards,
+    ::testing::Combine(
+        ::testing::Values(FinishMode::kAtEndOfBackward, FinishMode::kExplicit),
+        ::testing::Values(GradHandover::kParamDtype, GradHandover::kMainGrad)));
 
 TEST(GradSync, FinishBeforeAnyBackwardIsRefused) {
   Net net;
   BucketedGradSync sync(named(net), testing::make_world_of_one());
-  EXPECT_THROW(sync.finish(), ConfigError);
+  try {
+    sync.finish();
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("finish() before any backward()"));
+    EXPECT_THAT(error.what(), HasSubstr("call it once a step, after"));
+  }
   sync.set_accumulate_only(true);
   net.loss(input_of(0, 0)).backward();
   try {
@@ -292,10 +306,33 @@ TEST(GradSync, WrappingTwiceIsRefusedUntilTheFirstIsGone) {
 }
 
 TEST(GradSync, NothingToSynchroniseIsRefused) {
-  const auto world = testing::make_world_of_one();
-  EXPECT_THROW(BucketedGradSync({}, world), ConfigError);
-  EXPECT_THROW(
-      BucketedGradSync({{"frozen", torch::ones({2})}}, world), ConfigError);
+  for (const std::vector<NamedParam>& params :
+       {std::vector<NamedParam>{},
+        std::vector<NamedParam>{{"frozen", torch::ones({2})}}}) {
+    try {
+      BucketedGradSync sync(params, testing::make_world_of_one());
+      FAIL();
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("no parameter that requires a grad"));
+      EXPECT_THAT(error.what(), HasSubstr("turn requires_grad on before"));
+    }
+  }
+}
+
+TEST(GradSync, AParameterOnAnotherDeviceIsNamed) {
+  const auto here = torch::ones({2}).requires_grad_();
+  const auto elsewhere =
+      torch::empty({2}, torch::device(torch::kMeta)).requires_grad_();
+  try {
+    BucketedGradSync sync(
+        {{"here", here}, {"elsewhere", elsewhere}},
+        testing::make_world_of_one());
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(
+        error.what(), HasSubstr("parameter 'elsewhere' is on device meta"));
+    EXPECT_THAT(error.what(), HasSubstr("move the module before wrapping it"));
+  }
 }
 
 TEST(GradSync, AChangeAfterWrappingIsNamed) {
@@ -419,6 +456,27 @@ TEST(GradSync, FinishedRanksShadowTheOthersUntilAllHaveJoined) {
       sync->shadow_until_all_joined();
     });
   }
+}
+
+// The optimizer divides: grad_scale() is the mean's of that very step.
+TEST(GradSync, WithUnevenInputsTheScaleOfMainGradsFollowsTheRanksWithData) {
+  run_ranks(3, [&](CommunicatorPtr world) {
+    auto w = torch::zeros({4}).requires_grad_();
+    GradSyncOptions options;
+    options.handover = GradHandover::kMainGrad;
+    BucketedGradSync sync({{"w", w}}, world, options);
+    sync.set_uneven_inputs(true);
+    const int steps = world->rank();  // 0, 1, 2: rank 0 has no data at all
+    for (int step = 0; step < steps; ++step) {
+      (w * (world->rank() + 1)).sum().backward();
+      EXPECT_EQ(sync.grad_scale(), step < 1 ? 0.5 : 1.0);
+      const double mean =
+          sync.main_grad(0)[0].item<double>() * sync.grad_scale();
+      EXPECT_EQ(mean, step < 1 ? 2.5 : 3.0);
+      sync.zero_main_grads();
+    }
+    sync.shadow_until_all_joined();
+  });
 }
 
 }  // namespace
