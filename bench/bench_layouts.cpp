@@ -1,0 +1,263 @@
+// What each axis costs in speed, and saves in memory, on two ranks of one
+// thread: the same model, the same 8,192 tokens a step, one axis after the
+// other, by the program itself. Ratios within one run.
+//
+//   build/release/bench_layouts [ROUNDS]      # default 3
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "brigade/base/error.h"
+#include "brigade/base/file.h"
+#include "brigade/launch/supervisor.h"
+
+namespace brigade {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kSteps = 8;
+constexpr int kWarmup = 3;
+
+struct Measured {
+  double tokens_per_second = 0;
+  double memory_gb = 0;  // of the first rank that logs
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+json stories15m(const std::filesystem::path& folder) {
+  return {
+      {"model",
+       {{"dtype", "bfloat16"},
+        {"config",
+         {{"architectures", {"LlamaForCausalLM"}},
+          {"vocab_size", 32000},
+          {"hidden_size", 288},
+          {"intermediate_size", 768},
+          {"num_hidden_layers", 6},
+          {"num_attention_heads", 6},
+          {"num_key_value_heads", 6},
+          {"max_position_embeddings", 4096},
+          {"tie_word_embeddings", false}}}}},
+      {"training",
+       {{"seed", 1},
+        {"total_train_steps", kSteps},
+        {"seq_length", 256},
+        {"micro_batch_size", 4},
+        {"gradient_accumulation_steps", 4},
+        {"learning_rate", 1e-3}}},
+      {"dataset", {{"name", (folder / "text").string()}}},
+      {"checkpoint", {{"save_dir", (folder / "checkpoints").string()}}},
+      {"logging", {{"run_dir", (folder / "run").string()}}}};
+}
+
+class Bench {
+ public:
+  explicit Bench(std::filesystem::path folder) : folder_(std::move(folder)) {
+    // Bytes of a text that repeats: speed and memory do not depend on it.
+    std::ofstream text(folder_ / "text.txt");
+    for (int line = 0; line < 40000; ++line)
+      text << "line " << line << " of a text that says nothing else\n";
+    text.close();
+    launch(
+        1,
+        {"prepare",
+         "--input",
+         (folder_ / "text.txt").string(),
+         "--tokenizer",
+         "bytes",
+         "--out",
+         (folder_ / "text").string()});
+    std::ofstream(folder_ / "config.json") << stories15m(folder_).dump(2);
+  }
+
+  Measured train(int ranks, const std::vector<std::string>& overrides) {
+    std::vector<std::string> arguments = {
+        "train", "--overwrite", "--config", (folder_ / "config.json").string()};
+    arguments.insert(arguments.end(), overrides.begin(), overrides.end());
+    launch(ranks, arguments);
+    std::ifstream metrics(folder_ / "run" / "metrics.jsonl");
+    std::vector<double> rates;
+    Measured measured;
+    int step = 0;
+    for (std::string line; std::getline(metrics, line);) {
+      const json entry = json::parse(line);
+      if (!entry.contains("tokens_per_second"))
+        continue;
+      if (step++ >= kWarmup)
+        rates.push_back(entry["tokens_per_second"].get<double>());
+      measured.memory_gb = entry["memory_gb"].get<double>();
+    }
+    if (rates.empty())
+      throw DataError("[bench] the run logged no step");
+    measured.tokens_per_second = median(rates);
+    return measured;
+  }
+
+ private:
+  void launch(int ranks, const std::vector<std::string>& arguments) const {
+    SupervisorOptions options;
+    options.nproc = ranks;
+    options.threads_per_rank = 1;
+    options.command = {BRIGADE_BINARY_DIR "/brigade"};
+    options.command.insert(
+        options.command.end(), arguments.begin(), arguments.end());
+    options.environment = {
+        {"GLOO_SOCKET_IFNAME", "lo"}, {"OPENBLAS_NUM_THREADS", "1"}};
+    std::FILE* log = std::fopen((folder_ / "log").c_str(), "w");
+    options.output_descriptor = ::fileno(log);
+    const SupervisorResult result = supervise(options);
+    std::fclose(log);
+    if (result.exit_code != 0) {
+      throw Error(
+          ExitCode::kUnexpected,
+          fmt::format(
+              "[bench] {}: {}",
+              fmt::join(arguments, " "),
+              fmt::join(describe_failures(result), "; ")));
+    }
+  }
+
+  std::filesystem::path folder_;
+};
+
+struct Axis {
+  std::string name;
+  double target;  // of data parallelism's tokens/s
+  std::vector<std::string> overrides;
+};
+
+const std::string kDp = "distributed.dp_size=";
+const std::string kTp = "distributed.tp_size=";
+const std::string kPp = "distributed.pp_size=";
+const std::string kCp = "distributed.cp_size=";
+const std::string kAccumulate = "training.gradient_accumulation_steps=";
+
+void compare_speed(Bench& bench, int rounds) {
+  const std::vector<Axis> axes = {
+      {"dp=2", 1.0, {kDp + "2", kAccumulate + "4"}},
+      {"tp=2", 0.75, {kDp + "1", kTp + "2", kAccumulate + "8"}},
+      {"tp=2, sequence parallel",
+       0.75,
+       {kDp + "1",
+        kTp + "2",
+        kAccumulate + "8",
+        "distributed.sequence_parallel=true"}},
+      {"pp=2, 1F1B, 8 micro-batches",
+       0.80,
+       {kDp + "1", kPp + "2", kAccumulate + "8", "distributed.pp_engine=1f1b"}},
+      {"cp=2", 0.85, {kDp + "1", kCp + "2", kAccumulate + "8"}}};
+  std::map<std::string, std::vector<double>> rates;
+  std::map<std::string, double> memory;
+  for (int round = 0; round < rounds; ++round) {
+    for (const Axis& axis : axes) {
+      const Measured measured = bench.train(2, axis.overrides);
+      rates[axis.name].push_back(measured.tokens_per_second);
+      memory[axis.name] = measured.memory_gb;
+    }
+  }
+  const double data_parallel = median(rates[axes[0].name]);
+  for (const Axis& axis : axes) {
+    const double rate = median(rates[axis.name]);
+    const double ratio = rate / data_parallel;
+    fmt::print(
+        "{:<30} {:>7.0f} tokens/s {:>6.2f} GB  {:.2f}x of dp=2 (target "
+        "{:.2f}x: {})\n",
+        axis.name,
+        rate,
+        memory[axis.name],
+        ratio,
+        axis.target,
+        ratio >= axis.target ? "met" : "missed");
+  }
+}
+
+// What a run needs beyond one on tokens so few that they need nothing.
+double activations_gb(
+    Bench& bench,
+    int ranks,
+    const std::vector<std::string>& layout,
+    const std::string& sequence,
+    const std::string& accumulation) {
+  auto with = [&](const std::string& tokens, const std::string& rounds) {
+    std::vector<std::string> overrides = layout;
+    overrides.insert(
+        overrides.end(),
+        {"training.seq_length=" + tokens,
+         "training.total_train_steps=4",
+         kAccumulate + rounds});
+    return bench.train(ranks, overrides).memory_gb;
+  };
+  return with(sequence, accumulation) - with("32", "2");
+}
+
+void compare_memory(Bench& bench) {
+  const std::vector<std::string> one = {
+      kDp + "1", "training.micro_batch_size=1"};
+  std::vector<std::string> two = one;
+  two.push_back(kCp + "2");
+  const double whole = activations_gb(bench, 1, one, "4096", "1");
+  const double half = activations_gb(bench, 2, two, "4096", "1");
+  fmt::print(
+      "activations at 4,096 tokens: cp=2 {:.2f} GB, cp=1 {:.2f} GB, {:.2f}x "
+      "(target 0.60x: {})\n",
+      half,
+      whole,
+      half / whole,
+      half <= 0.6 * whole ? "met" : "missed");
+  for (const std::string engine : {"1f1b", "afab"}) {
+    const std::vector<std::string> layout = {
+        kDp + "1", kPp + "2", "distributed.pp_engine=" + engine};
+    const double few = activations_gb(bench, 2, layout, "256", "4");
+    const double many = activations_gb(bench, 2, layout, "256", "16");
+    fmt::print(
+        "activations of pp=2, {}: {:.2f} GB with 4 micro-batches, {:.2f} GB "
+        "with 16, {:.2f}x{}\n",
+        engine,
+        few,
+        many,
+        many / few,
+        engine == "afab"   ? ""
+        : many < 1.2 * few ? " (target: no growth: met)"
+                           : " (target: no growth: missed)");
+  }
+}
+
+int run(int rounds) {
+  std::string pattern =
+      (std::filesystem::temp_directory_path() / "bench_layouts.XXXXXX")
+          .string();
+  if (::mkdtemp(pattern.data()) == nullptr)
+    throw StorageError("[bench] cannot make a folder " + pattern);
+  Bench bench(pattern);
+  fmt::print("2 ranks of 1 thread, stories15m, bf16, 8,192 tokens a step\n");
+  compare_speed(bench, rounds);
+  compare_memory(bench);
+  std::filesystem::remove_all(pattern);
+  return 0;
+}
+
+}  // namespace
+}  // namespace brigade
+
+int main(int argc, char** argv) {
+  try {
+    return brigade::run(argc > 1 ? std::stoi(argv[1]) : 3);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+}
