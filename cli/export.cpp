@@ -14,13 +14,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-struct Arguments {
+struct ExportArguments {
   std::string checkpoint;
   std::string out;
   double shard_gb = 5;
 };
 
-void run_export(const Arguments& arguments) {
+void run_export(const ExportArguments& arguments) {
   const ExportedModel model = export_checkpoint(
       arguments.checkpoint,
       arguments.out,
@@ -45,7 +45,7 @@ void run_export(const Arguments& arguments) {
 }  // namespace
 
 void add_export(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ExportArguments>();
   CLI::App* command = app.add_subcommand(
       "export",
       "Write a checkpoint's model as a Hugging Face folder, which "

@@ -16,12 +16,12 @@ namespace brigade::cli {
 
 namespace {
 
-struct Arguments {
+struct GenerateArguments {
   GenerateOptions text;
   ConfigArguments layout;
 };
 
-void generate(const Arguments& arguments) {
+void generate(const GenerateArguments& arguments) {
   const GenerateOptions& options = arguments.text;
   const Launch launch = read_launch(arguments.layout.nproc);
   // Before anything is printed: it may start this process once more.
@@ -52,7 +52,7 @@ void generate(const Arguments& arguments) {
 }  // namespace
 
 void add_generate(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<GenerateArguments>();
   GenerateOptions* options = &arguments->text;
   CLI::App* command =
       app.add_subcommand("generate", "Continue a prompt with a trained model");

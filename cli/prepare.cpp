@@ -80,7 +80,7 @@ class ProgressBar {
   bool is_shown_ = false;
 };
 
-struct Arguments {
+struct PrepareArguments {
   std::vector<std::string> inputs;
   std::string out;
   bool append_eos = true;
@@ -91,7 +91,7 @@ struct Arguments {
   PrepareOptions options;
 };
 
-void run(const Arguments& arguments) {
+void run(const PrepareArguments& arguments) {
   // A file that grows past a limit is an error to report, not a signal.
   std::signal(SIGXFSZ, SIG_IGN);
   PrepareOptions options = arguments.options;
@@ -150,7 +150,7 @@ void run(const Arguments& arguments) {
 }  // namespace
 
 void add_prepare(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<PrepareArguments>();
   CLI::App* command = app.add_subcommand(
       "prepare",
       "Turn text into a dataset of tokens (Megatron's PREFIX.bin and .idx)");

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Arguments {
+struct TuneBucketsArguments {
   ConfigArguments config;
   BucketTunerOptions tuner;
   std::string out;
@@ -28,7 +28,7 @@ struct Arguments {
 
 // Where the tuned config goes: run.json becomes run.tuned.json unless told
 // otherwise. Throws before anything is measured when it cannot go there.
-fs::path output_path(const Arguments& arguments) {
+fs::path output_path(const TuneBucketsArguments& arguments) {
   fs::path path = arguments.config.path;
   if (!arguments.out.empty()) {
     path = arguments.out;
@@ -51,7 +51,7 @@ fs::path output_path(const Arguments& arguments) {
 }
 
 void write_and_tell(
-    const Arguments& arguments,
+    const TuneBucketsArguments& arguments,
     const fs::path& path,
     const BucketTuning& tuning) {
   const TunedCapacity& best = tuning.capacities[tuning.fastest];
@@ -77,7 +77,7 @@ void write_and_tell(
       static_cast<double>(best.capacity_bytes) / static_cast<double>(MiB));
 }
 
-void tune(const Arguments& arguments) {
+void tune(const TuneBucketsArguments& arguments) {
   const Launch launch = read_launch(arguments.config.nproc);
   LoadedConfig loaded = load_config(arguments.config, launch.world_size);
   TrainConfig& config = loaded.config;
@@ -105,7 +105,7 @@ void tune(const Arguments& arguments) {
 }  // namespace
 
 void add_tune_buckets(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<TuneBucketsArguments>();
   CLI::App* command = app.add_subcommand(
       "tune-buckets",
       "Find the bucket size that leaves the least communication exposed");
