@@ -271,6 +271,31 @@ TEST_F(PrepareTest, KilledHalfwayItLeavesNothingThatOpensAndStartsOver) {
   EXPECT_THAT(written(), UnorderedElementsAre("x.bin", "x.idx", "x.json"));
 }
 
+// The text under way is bounded (48 MiB, and its tokens), so that memory does
+// not grow with the input: held whole, this one and its tokens are 480 MB.
+TEST_F(PrepareTest, MemoryDoesNotGrowWithTheInput) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's own memory hides the program's";
+#endif
+  const std::filesystem::path pipe = folder_ / "a.txt";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const pid_t child = start([&] { prepare(options(pipe)); });
+  std::FILE* input = std::fopen(pipe.c_str(), "w");
+  const std::string text = some_text(1, 1'000'000);
+  for (int i = 0; i < 160; ++i)
+    ASSERT_EQ(std::fwrite(text.data(), 1, text.size(), input), text.size());
+  std::fclose(input);
+  int status = 0;
+  rusage usage{};
+  ::wait4(child, &status, 0, &usage);
+  ASSERT_EQ(status, 0);
+  constexpr int64_t kLimitKib = 250'000;
+  EXPECT_LE(usage.ru_maxrss, kLimitKib);
+  EXPECT_EQ(
+      TokenDataset::open(folder_ / "out/x").num_tokens(),
+      160 * text.size() + 1);
+}
+
 TEST_F(PrepareTest, AFullDiskIsAStorageErrorThatLeavesNothing) {
   const auto path = write("a.txt", some_text(1, 4 << 20));
   const pid_t child = start([&] {

@@ -1,5 +1,7 @@
 // brigade prepare and brigade inspect, as a user types them.
 #include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/stat.h>
 
 #include <fstream>
 
@@ -80,6 +82,30 @@ TEST_F(DataCommandsTest, BadInputHasTheExitCodeOfItsKindAndLeavesNothing) {
       run({"prepare", "-i", good, "-o", prefix(), "-t", "bytes"}), kConfig);
   EXPECT_THAT(err(), HasSubstr("--overwrite"));
   EXPECT_EQ(run({"inspect", folder_ / "absent"}), kData);
+}
+
+TEST_F(DataCommandsTest, APrepareKilledWith9LeavesNoDatasetAndStartsOver) {
+  // A pipe that is not closed: the program is certainly in the middle.
+  const std::string pipe = folder_ / "pipe.txt";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const std::vector<std::string> command = {
+      "prepare", "-i", pipe, "-o", prefix(), "-t", "bytes"};
+  const pid_t pid = start(command);
+  {
+    std::ofstream input(pipe);
+    input << std::string(4 << 20, 'a') << std::flush;
+    ::kill(pid, SIGKILL);
+    EXPECT_EQ(exit_code(pid), 128 + SIGKILL);
+  }
+  EXPECT_NE(run({"inspect", prefix()}), kOk);
+  EXPECT_FALSE(std::filesystem::exists(prefix() + ".idx"));
+
+  std::filesystem::remove(pipe);
+  write("pipe.txt", "again");
+  ASSERT_EQ(run(command), kOk) << err();
+  EXPECT_EQ(run({"inspect", prefix()}), kOk);
+  for (const auto& entry : std::filesystem::directory_iterator(folder_))
+    EXPECT_THAT(entry.path().filename(), ::testing::Not(HasSubstr("tmp-")));
 }
 
 TEST_F(DataCommandsTest, InspectSummarisesAModelsConfig) {
