@@ -1,7 +1,10 @@
 #!/bin/bash
 # Installs a build into an empty folder, then builds and runs the project beside
 # this script against it, as a user would.
-#   test_install.sh cmake|pkg-config BUILD_FOLDER
+#   test_install.sh cmake|pkg-config|deb BUILD_FOLDER
+# With deb, out of the Debian packages, and whatever the build then reads of the
+# system must belong to a package that theirs depend on. Exits 77 where Debian's
+# tools cannot tell.
 set -euo pipefail
 way=$1
 build=$2
@@ -10,9 +13,38 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 prefix=$work/prefix
 launcher=$(command -v ccache || true)
+# The same sources in another folder are the same to ccache.
+export CCACHE_BASEDIR=$work CCACHE_NOHASHDIR=1
 
-DESTDIR='' cmake --install "$build" --prefix "$prefix" >"$work/install.log" ||
-  { cat "$work/install.log"; exit 1; }
+# What a bare system would get with $1, by name.
+with_dependencies() {
+  : >"$work/status"
+  apt-get -s -o Dir::State::status="$work/status" install \
+    --no-install-recommends "$@" 2>"$work/apt.log" |
+    sed -n 's/^Inst \([^ ]*\).*/\1/p' | sort
+}
+
+# The packages of the files named on standard input.
+packages_of() {
+  # Of what belongs to none (links of the merged /usr) nothing is said.
+  { xargs -r -n 200 dpkg -S 2>/dev/null || true; } |
+    sed -e 's/: .*//' -e 's/:[a-z0-9]*//g' | tr -d ' ' | tr ',' '\n' | sort -u
+}
+
+if [ "$way" = deb ]; then
+  command -v cpack dpkg-shlibdeps apt-get >/dev/null || exit 77
+  [ -n "$(with_dependencies zlib1g-dev)" ] || exit 77  # no lists of packages
+  (cd "$work" && cpack --config "$build/CPackConfig.cmake" -B "$work/packages" \
+    >"$work/cpack.log" 2>&1) || { cat "$work/cpack.log"; exit 1; }
+  mkdir "$work/root"
+  for package in "$work"/packages/*.deb; do
+    dpkg-deb -x "$package" "$work/root"
+  done
+  prefix=$work/root/usr
+else
+  DESTDIR='' cmake --install "$build" --prefix "$prefix" >"$work/install.log" ||
+    { cat "$work/install.log"; exit 1; }
+fi
 
 # A public header must not need one that stays at home.
 (cd "$prefix/include" &&
@@ -22,7 +54,7 @@ DESTDIR='' cmake --install "$build" --prefix "$prefix" >"$work/install.log" ||
   done)
 
 case "$way" in
-  cmake)
+  cmake | deb)
     cmake -S "$here" -B "$work/build" -DCMAKE_BUILD_TYPE=Release \
       -DCMAKE_PREFIX_PATH="$prefix" \
       ${launcher:+-DCMAKE_CXX_COMPILER_LAUNCHER="$launcher"} \
@@ -45,6 +77,23 @@ case "$way" in
     ;;
 esac
 "$program"
+if [ "$way" = deb ]; then
+  with_dependencies "$work"/packages/libbrigade-dev_*.deb g++ >"$work/given"
+  [ -s "$work/given" ] || { cat "$work/apt.log"; exit 1; }
+  {
+    find "$work/build" -name '*.d' -exec cat {} + | tr -s '\\ ' '\n'
+    tr ' ' '\n' <"$work/build/CMakeFiles/consumer.dir/link.txt"
+  } | grep -E '^/usr/(include|lib)/.*\.(h|hpp|so|a)$' | sort -u |
+    packages_of >"$work/used"
+  grep -q libtorch-dev "$work/used" || { echo "nothing was read?"; exit 1; }
+  missing=$(comm -23 "$work/used" "$work/given")
+  [ -z "$missing" ] || { echo "libbrigade-dev depends not on: $missing"; exit 1; }
+  with_dependencies "$work"/packages/brigade_*.deb >"$work/given"
+  ldd "$prefix/bin/brigade" | sed -n 's/.* => \([^ ]*\) .*/\1/p' |
+    xargs -n 1 readlink -f | packages_of >"$work/used"
+  missing=$(comm -23 "$work/used" "$work/given")
+  [ -z "$missing" ] || { echo "brigade depends not on: $missing"; exit 1; }
+fi
 if [ -x "$prefix/bin/brigade" ]; then
   "$prefix/bin/brigade" --version
 fi
