@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "brigade/model/llama_config.h"
+
 namespace brigade::cli {
 
 struct InspectArguments {
@@ -29,14 +31,21 @@ void inspect_safetensors(
 void inspect_json(
     const std::filesystem::path& file,
     const InspectArguments& arguments);
-// A Hugging Face model or a checkpoint.
+// A Hugging Face model, a checkpoint, or a run.
 void inspect_folder(
+    const std::filesystem::path& folder,
+    const InspectArguments& arguments);
+
+// A checkpoint, a folder of numbered ones, or a run folder.
+bool is_checkpoint(const std::filesystem::path& folder);
+void inspect_checkpoint(
     const std::filesystem::path& folder,
     const InspectArguments& arguments);
 
 // Rows of two columns, the first one as wide as its widest.
 using Rows = std::vector<std::pair<std::string, std::string>>;
 void print_rows(const Rows& rows);
+Rows model_rows(const LlamaConfig& config);
 
 std::string grouped(uint64_t number);       // 1,234,567
 std::string readable_bytes(uint64_t size);  // "1.05 MB"

@@ -64,6 +64,16 @@ void save_checkpoint(
     int writer,
     Communicator& world);
 
+// A stored tensor, its pieces put together.
+struct CheckpointTensor {
+  std::string name;
+  SafetensorsDtype dtype = SafetensorsDtype::kF32;
+  std::vector<uint64_t> shape;
+  uint64_t size_bytes = 0;
+  int pieces = 1;
+  bool is_whole = true;  // no part is missing
+};
+
 // A checkpoint on disk. Validates the manifest and every file's header.
 class Checkpoint {
  public:
@@ -82,6 +92,8 @@ class Checkpoint {
   // The whole tensor, in the stored type.
   torch::Tensor read_whole(const std::string& name) const;
   std::vector<std::string> names() const;
+  // What is stored, in the order of names().
+  std::vector<CheckpointTensor> tensors() const;
 
  private:
   struct Piece {

@@ -126,6 +126,27 @@ std::vector<std::string> Checkpoint::names() const {
   return result;
 }
 
+std::vector<CheckpointTensor> Checkpoint::tensors() const {
+  std::vector<CheckpointTensor> result;
+  for (const auto& [name, pieces] : pieces_) {
+    const SafetensorsTensor& first = *pieces.front().stored;
+    CheckpointTensor tensor{.name = name, .dtype = first.dtype};
+    tensor.shape.assign(first.shape.begin(), first.shape.end());
+    tensor.pieces = static_cast<int>(pieces.size());
+    int64_t position = 0;
+    for (const Piece& piece : pieces) {
+      tensor.size_bytes += piece.stored->data.size();
+      tensor.is_whole = tensor.is_whole && piece.begin == position;
+      position = piece.end;
+    }
+    if (pieces.front().dim >= 0)
+      tensor.shape[static_cast<size_t>(pieces.front().dim)] =
+          static_cast<uint64_t>(position);
+    result.push_back(std::move(tensor));
+  }
+  return result;
+}
+
 const std::vector<Checkpoint::Piece>& Checkpoint::pieces_of(
     const std::string& name) const {
   const auto found = pieces_.find(name);

@@ -226,6 +226,54 @@ TEST_F(TrainingRun, GenerateContinuesAPrompt) {
   EXPECT_EQ(two.out, result.out);
 }
 
+TEST_F(TrainingRun, InspectShowsWhereACheckpointStandsAndWhatItHolds) {
+  const fs::path copy = *folder_ / "inspected";
+  const std::vector<double> losses = train_losses(
+      "inspected",
+      {2, 4, 2},
+      {"distributed.tp_size=2",
+       "training.total_train_steps=12",
+       "checkpoint.save_frequency=8"});
+  ASSERT_EQ(losses.size(), 12U);
+  const auto inspect = [](const fs::path& path, const Arguments& more = {}) {
+    Arguments arguments = {"inspect", path.string()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return testing::run_program(arguments);
+  };
+  // A run shows its latest checkpoint.
+  const ProgramResult latest = inspect(copy);
+  EXPECT_EQ(latest.exit_code, 0) << latest.err;
+  EXPECT_THAT(
+      latest.out,
+      ::testing::AllOf(
+          ::testing::HasSubstr(checkpoint("inspected", 12)),
+          ::testing::HasSubstr("12 of 12 steps, 4,608 tokens"),
+          ::testing::HasSubstr("dp 1 * pp 1 * cp 1 * tp 2 (2 ranks)"),
+          ::testing::HasSubstr("LlamaForCausalLM"),
+          ::testing::HasSubstr("4 heads of 8, 2 key/value heads"),
+          ::testing::HasSubstr("259, tied head"),
+          ::testing::HasSubstr("all 38 of the model"),
+          ::testing::HasSubstr("exp_avg.*"),
+          ::testing::ContainsRegex("steps saved +8, 12"),
+          // Put together from two ranks' pieces.
+          ::testing::ContainsRegex("embed_tokens.weight +F32 +\\[259, 32\\]"),
+          ::testing::HasSubstr("* = 0-3")));
+  EXPECT_THAT(
+      inspect(checkpoint("inspected", 8)).out,
+      ::testing::HasSubstr("8 of 12 steps"));
+  EXPECT_THAT(
+      inspect(checkpoint("inspected", 8), {"--all"}).out,
+      ::testing::HasSubstr("exp_avg_sq.model.layers.3.mlp.up_proj.weight"));
+
+  // Half of the second rank's weights is not the model.
+  const fs::path broken = checkpoint("inspected", 12);
+  fs::copy_file(
+      broken / "optimizer-rank-1.safetensors",
+      broken / "model-rank-1.safetensors",
+      fs::copy_options::overwrite_existing);
+  EXPECT_THAT(inspect(broken).out, ::testing::HasSubstr("INCOMPLETE"));
+}
+
 // The weight in bfloat16, main_grad and the master weight in float32, two
 // moments: 18 bytes a parameter, and 300 MB for everything else.
 TEST_F(TrainingRun, ARankNeedsAtMost18BytesAParameterIn300MB) {

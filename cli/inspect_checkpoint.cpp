@@ -1,0 +1,241 @@
+// What a checkpoint holds: where the run stood, under which layout it was
+// saved, the model, and whether all of its weights are there.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "brigade/base/checked_math.h"
+#include "brigade/base/error.h"
+#include "brigade/checkpoint/checkpoint.h"
+#include "brigade/data/tokenizer.h"
+#include "brigade/model/param_names.h"
+#include "cli/inspect.h"
+#include "cli/inspect_tensors.h"
+
+namespace brigade::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+// config.group.key, or null.
+Json config_value(
+    const CheckpointManifest& manifest,
+    const char* group,
+    const char* key) {
+  if (!manifest.config.is_object() || !manifest.config.contains(group) ||
+      !manifest.config[group].is_object())
+    return {};
+  return manifest.config[group].value(key, Json());
+}
+
+int64_t config_number(
+    const CheckpointManifest& manifest,
+    const char* group,
+    const char* key) {
+  const Json value = config_value(manifest, group, key);
+  return value.is_number_integer() ? value.get<int64_t>() : 1;
+}
+
+std::string progress(const CheckpointManifest& manifest) {
+  return fmt::format(
+      "{} of {} steps, {} tokens",
+      grouped(static_cast<uint64_t>(manifest.step)),
+      grouped(static_cast<uint64_t>(
+          config_number(manifest, "training", "total_train_steps"))),
+      grouped(static_cast<uint64_t>(manifest.tokens)));
+}
+
+std::string layout(const CheckpointManifest& manifest) {
+  const auto size = [&](const char* key) {
+    return config_number(manifest, "distributed", key);
+  };
+  const int64_t ranks =
+      size("dp_size") * size("pp_size") * size("cp_size") * size("tp_size");
+  return fmt::format(
+      "dp {} * pp {} * cp {} * tp {} ({} rank{}); any other may continue it",
+      size("dp_size"),
+      size("pp_size"),
+      size("cp_size"),
+      size("tp_size"),
+      ranks,
+      ranks == 1 ? "" : "s");
+}
+
+std::string data(const CheckpointManifest& manifest) {
+  const Json mixture = config_value(manifest, "dataset", "mixture");
+  std::vector<std::string> names;
+  if (mixture.is_array() && !mixture.empty()) {
+    for (const Json& part : mixture)
+      names.push_back(fmt::format(
+          "{} (weight {})",
+          part.value("name", std::string("?")),
+          part.value("weight", 1.0)));
+  } else {
+    const Json name = config_value(manifest, "dataset", "name");
+    names.push_back(name.is_string() ? name.get<std::string>() : "?");
+  }
+  return fmt::format(
+      "{}; sequences of {} tokens, seed {}",
+      fmt::join(names, ", "),
+      config_number(manifest, "training", "seq_length"),
+      config_number(manifest, "training", "seed"));
+}
+
+std::string tokenizer(const Checkpoint& checkpoint) {
+  const std::string& name = checkpoint.manifest().tokenizer;
+  if (name.empty())
+    return "none was known";
+  const fs::path beside = checkpoint.directory() / name;
+  try {
+    return load_tokenizer(fs::exists(beside) ? beside.string() : name)
+        ->description();
+  } catch (const Error& error) {
+    return fmt::format("{}: {}", name, error.what());
+  }
+}
+
+std::string files(const Checkpoint& checkpoint) {
+  uint64_t size_bytes = 0;
+  for (const std::string& name : checkpoint.manifest().files)
+    size_bytes += fs::file_size(checkpoint.directory() / name);
+  return fmt::format(
+      "{} with tensors, {}, written by {} rank{}",
+      checkpoint.manifest().files.size(),
+      readable_bytes(size_bytes),
+      checkpoint.manifest().writers,
+      checkpoint.manifest().writers == 1 ? "" : "s");
+}
+
+// Whether the model's weights are all there; names the first that is not.
+std::string completeness(
+    const LlamaConfig& config,
+    const std::map<std::string, const CheckpointTensor*>& stored) {
+  std::vector<std::string> missing;
+  const auto params = list_parameters(config);
+  for (const ParamInfo& param : params) {
+    const auto found = stored.find(param.name);
+    const bool is_there = found != stored.end() && found->second->is_whole &&
+                          std::equal(
+                              param.shape.begin(),
+                              param.shape.end(),
+                              found->second->shape.begin(),
+                              found->second->shape.end(),
+                              [](int64_t wanted, uint64_t is) {
+                                return static_cast<uint64_t>(wanted) == is;
+                              });
+    if (!is_there)
+      missing.push_back(param.name);
+  }
+  if (missing.empty())
+    return fmt::format("all {} of the model", params.size());
+  return fmt::format(
+      "INCOMPLETE: {} of the model's {} are missing, cut or of another shape, "
+      "such as {}",
+      missing.size(),
+      params.size(),
+      missing.front());
+}
+
+bool is_numbered(const fs::path& path) {
+  const std::string name = path.filename().string();
+  return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
+    return c >= '0' && c <= '9';
+  }) && fs::exists(path / "manifest.json");
+}
+
+// The steps of the checkpoints that lie beside one.
+std::vector<std::string> steps_beside(const fs::path& directory) {
+  std::vector<std::string> steps;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(
+           fs::absolute(directory).lexically_normal().parent_path(), ignored)) {
+    if (is_numbered(entry.path()))
+      steps.push_back(entry.path().filename().string());
+  }
+  std::sort(steps.begin(), steps.end(), [](const auto& a, const auto& b) {
+    return a.size() != b.size() ? a.size() < b.size() : a < b;
+  });
+  return steps;
+}
+
+}  // namespace
+
+bool is_checkpoint(const fs::path& folder) {
+  if (fs::exists(folder / "manifest.json"))
+    return true;
+  if (fs::is_directory(folder / "checkpoints"))
+    return is_checkpoint(folder / "checkpoints");
+  std::error_code ignored;
+  const fs::directory_iterator entries(folder, ignored);
+  return std::any_of(
+      begin(entries), end(entries), [](const fs::directory_entry& entry) {
+        return is_numbered(entry.path());
+      });
+}
+
+void inspect_checkpoint(
+    const fs::path& folder,
+    const InspectArguments& arguments) {
+  const Checkpoint checkpoint(folder);
+  const CheckpointManifest& manifest = checkpoint.manifest();
+  std::vector<std::string> problems;
+  const LlamaConfig config =
+      parse_llama_config(manifest.model, "/model", problems);
+  if (!problems.empty()) {
+    throw DataError(fmt::format(
+        "[inspect] the manifest of '{}' describes no model: {}",
+        checkpoint.directory().string(),
+        problems.front()));
+  }
+
+  const std::vector<CheckpointTensor> tensors = checkpoint.tensors();
+  std::map<std::string, const CheckpointTensor*> stored;
+  std::vector<ListedTensor> weights;
+  std::map<std::string, uint64_t> optimizer;  // bytes by kind
+  for (const CheckpointTensor& tensor : tensors) {
+    stored[tensor.name] = &tensor;
+    const std::string kind = tensor.name.substr(0, tensor.name.find('.') + 1);
+    const bool is_weight = kind == "model." || kind == "lm_head.";
+    if (!is_weight)
+      optimizer[kind] += tensor.size_bytes;
+    if (is_weight || arguments.list_all)
+      weights.push_back(
+          {tensor.name,
+           std::string(name_of(tensor.dtype)),
+           tensor.shape,
+           tensor.size_bytes / item_bytes(tensor.dtype),
+           tensor.size_bytes});
+  }
+  std::vector<std::string> kinds;
+  for (const auto& [kind, size_bytes] : optimizer)
+    kinds.push_back(fmt::format("{}* {}", kind, readable_bytes(size_bytes)));
+
+  Rows rows = {
+      {"checkpoint", checkpoint.directory().string()},
+      {"trained", progress(manifest)},
+      {"saved under", layout(manifest)}};
+  for (auto& row : model_rows(config))
+    rows.push_back(std::move(row));
+  rows.insert(
+      rows.end(),
+      {{"dtype", manifest.dtype},
+       {"data", data(manifest)},
+       {"tokenizer", tokenizer(checkpoint)},
+       {"files", files(checkpoint)},
+       {"weights", completeness(config, stored)},
+       {"optimizer",
+        kinds.empty() ? "none"
+                      : fmt::format("AdamW: {}", fmt::join(kinds, ", "))}});
+  const auto steps = steps_beside(checkpoint.directory());
+  if (steps.size() > 1)
+    rows.emplace_back("steps saved", fmt::format("{}", fmt::join(steps, ", ")));
+  print_rows(rows);
+  fmt::print("\n");
+  print_tensors(weights, arguments.list_all);
+}
+
+}  // namespace brigade::cli
