@@ -56,7 +56,7 @@ def sources_of(names):
 
 
 def torch_include(build):
-    """Files that are compiled with libtorch, and its include flags."""
+    """Files that are compiled with libtorch, and its flags."""
     files, flags = set(), []
     for entry in json.loads((build / "compile_commands.json").read_text()):
         words = entry["command"].split()
@@ -67,6 +67,9 @@ def torch_include(build):
             for folder in found:
                 if folder not in flags:
                     flags += ["-isystem", folder]
+            # Which parts of c10d there are.
+            flags += [word for word in dict.fromkeys(words)
+                      if word.startswith("-DUSE_") and word not in flags]
     return files, flags
 
 
