@@ -102,6 +102,25 @@ TEST_F(TrainingRun, AnySplitOfTheBatchGivesTheSameLosses) {
   }
 }
 
+// Ranks as processes; tests/layouts has all layouts, as threads.
+TEST_F(TrainingRun, EveryAxisWorksBetweenProcesses) {
+  std::vector<double> expected = one_rank();
+  expected.resize(5);
+  const std::string five_steps = "training.max_tokens=1920";
+  const std::vector<double> tp_pp = train_losses(
+      "tp_pp",
+      {4, 2, 4},
+      {five_steps,
+       "distributed.tp_size=2",
+       "distributed.pp_size=2",
+       "distributed.sequence_parallel=true",
+       "distributed.pp_engine=zero_bubble"});
+  EXPECT_LE(largest_relative_difference(tp_pp, expected), 1e-5);
+  const std::vector<double> dp_cp =
+      train_losses("dp_cp", {4, 2, 2}, {five_steps, "distributed.cp_size=2"});
+  EXPECT_LE(largest_relative_difference(dp_cp, expected), 1e-5);
+}
+
 TEST_F(TrainingRun, TheNaiveGradSyncGivesTheSameLosses) {
   const Arguments naive = {"distributed.grad_sync=per_param"};
   EXPECT_LE(
