@@ -47,6 +47,12 @@ void widen_from_bf16(const uint16_t* from, float* to, int64_t count) {
 }
 
 BRIGADE_FOR_EACH_TARGET
+void add_bf16(uint16_t* sum, const uint16_t* other, int64_t count) {
+  for (int64_t i = 0; i < count; ++i)
+    sum[i] = narrowed(widened(sum[i]) + widened(other[i]));
+}
+
+BRIGADE_FOR_EACH_TARGET
 void add_bf16_rows(
     float* sum,
     uint16_t* rounded,

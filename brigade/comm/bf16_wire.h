@@ -10,6 +10,9 @@ namespace brigade {
 void narrow_to_bf16(const float* from, uint16_t* to, int64_t count);
 void widen_from_bf16(const uint16_t* from, float* to, int64_t count);
 
+// sum[i] = sum[i] + other[i], rounded once.
+void add_bf16(uint16_t* sum, const uint16_t* other, int64_t count);
+
 struct Bf16Rows {
   const uint16_t* first;
   int64_t count;
