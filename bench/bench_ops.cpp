@@ -2,7 +2,7 @@
 // and FLOPs set and against PyTorch's own ops? Floors use the memory bandwidth
 // and the product rate measured in the same run.
 //
-//   build/release/bench_ops [THREADS] [SHAPE]
+//   build/release/bench_ops [THREADS] [SHAPE|optimizer]
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <torch/types.h>
@@ -238,6 +238,15 @@ void compare_optimizer() {
        0,
        [&] { ops::sum_of_squares(gradient); },
        [&] { gradient.norm().item<float>(); }});
+  const double step_ms = median_ms(kRuns, [&] {
+    ops::sum_of_squares(gradient);
+    ops::adamw_step({}, gradient, master, first, second, weight);
+  });
+  const double rate = 34.0 * kNumel / step_ms;
+  fmt::print(
+      "norm and step: {:.1f} GB/s, of a copy={:.2f}\n",
+      rate / 1e6,
+      rate / machine.bytes_per_ms);
 }
 
 int run(int argc, char** argv) {

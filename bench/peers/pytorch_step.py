@@ -172,8 +172,8 @@ def main():
             raise SystemExit("a rank failed")
     rate, peak, first = results.get()
     print(
-        f"tokens_per_second={rate:.0f} peak_rss_mib={peak:.0f} "
-        f"start_to_first_step_s={first:.1f}"
+        f"tokens_per_second={rate:.0f} peak_memory_gb={peak * 1024**2 / 1e9:.3f} "
+        f"start_s={first:.1f}"
     )
 
 
