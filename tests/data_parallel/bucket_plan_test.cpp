@@ -48,6 +48,16 @@ TEST(BucketPlan, TheFirstBucketIsSmall) {
   EXPECT_EQ(plan.buckets[2].bytes(), 4 * MiB - 256 * KiB - 2 * MiB);
 }
 
+TEST(BucketPlan, ACapBelowTheFirstBucketsHoldsForTheFirstToo) {
+  const auto plan = plan_buckets(
+      params_of(std::vector<int64_t>(8, 64 * KiB / 4)),
+      initial_order(BucketOrder::kReverse, 8),
+      {.capacity_bytes = 128 * KiB, .first_bucket_bytes = 1 * MiB});
+  ASSERT_EQ(plan.buckets.size(), 4U);
+  for (const PlannedBucket& bucket : plan.buckets)
+    EXPECT_EQ(bucket.bytes(), 128 * KiB);
+}
+
 TEST(BucketPlan, AParameterLargerThanTheCapIsABucketOfItsOwn) {
   const auto params = params_of({100, 100000, 100});
   const auto plan = plan_buckets(

@@ -195,6 +195,32 @@ TEST(GradSync, LaunchesDuringBackward) {
   });
 }
 
+TEST(GradSync, TheReportTellsWhenEachParameterWasReady) {
+  Net net;
+  GradSyncOptions options;
+  options.bucket_capacity_bytes = 64;
+  options.first_bucket_bytes = 64;
+  BucketedGradSync sync(named(net), testing::make_world_of_one(), options);
+  net.loss(input_of(0, 0)).backward();
+  const SyncReport& report = sync.report();
+  ASSERT_EQ(report.ready_ns.size(), sync.params().size());
+  for (const int64_t ready_ns : report.ready_ns) {
+    EXPECT_GE(ready_ns, report.backward_begin_ns);
+    EXPECT_LE(ready_ns, report.backward_end_ns);
+  }
+  // A bucket is full right after its latest parameter.
+  for (size_t b = 0; b < report.buckets.size(); ++b) {
+    int64_t latest_ns = 0;
+    for (const BucketSlot& slot : sync.plan().buckets[b].slots)
+      latest_ns =
+          std::max(latest_ns, report.ready_ns[static_cast<size_t>(slot.param)]);
+    EXPECT_GE(report.buckets[b].ready_ns, latest_ns);
+    for (const int64_t ready_ns : report.ready_ns)
+      EXPECT_FALSE(
+          latest_ns < ready_ns && ready_ns < report.buckets[b].ready_ns);
+  }
+}
+
 TEST(GradSync, NamesParametersWithoutGradient) {
   Net net;
   BucketedGradSync sync(named(net), testing::make_world_of_one());
