@@ -11,9 +11,7 @@ int main() {
   torch::nn::Sequential net(
       torch::nn::Linear(4, 16), torch::nn::Tanh(), torch::nn::Linear(16, 1));
   brigade::DataParallel model(
-      net,
-      world.data_parallel(),
-      {.bucket_capacity_bytes = 8 * brigade::MiB});
+      net, world.data_parallel(), {.bucket_capacity_bytes = 8 * brigade::MiB});
   torch::optim::SGD optimizer(net->parameters(), 0.1);
 
   const auto x = torch::randn({64, 4});
