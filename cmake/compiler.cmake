@@ -1,7 +1,9 @@
 # Flags of our own targets (never exported), the linker, sanitizers.
 add_library(brigade_flags INTERFACE)
 target_compile_options(brigade_flags INTERFACE
-  -Wall -Wextra -Wpedantic -Werror -Wshadow -Wnon-virtual-dtor
+  -Wall -Wextra -Wpedantic -Werror -Wnon-virtual-dtor
+  # In a unity build a file's own names are global to the next file.
+  $<IF:$<BOOL:${BRIGADE_UNITY}>,-Wshadow=local,-Wshadow>
   -Wno-missing-field-initializers -Wno-unknown-pragmas
   # False alarms of GCC 12 inside its own <string> at -O3.
   $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow -Wno-restrict -Wno-array-bounds>)
