@@ -89,8 +89,7 @@ class ExportTest : public ::testing::Test {
 
 TEST_F(ExportTest, WritesTheFilesThatTransformersLoads) {
   write_text_file(folder_ / "shakespeare.model", "sentencepiece");
-  request_.files =
-      find_tokenizer_files(folder_ / "shakespeare.model");
+  request_.files = find_tokenizer_files(folder_ / "shakespeare.model");
   export_hugging_face(request_);
   EXPECT_THAT(
       names_in(request_.out),
