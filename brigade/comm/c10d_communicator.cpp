@@ -1,6 +1,7 @@
 #include "brigade/comm/c10d_communicator.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <array>
@@ -569,6 +570,19 @@ class GlooCommunicator : public Communicator {
   SequentialWorker worker_;
 };
 
+// Gloo writes to sockets whose other end may be gone. That has to come back as
+// an error that names the operation, and not as the signal that ends a program
+// (Python, for which Gloo was written, ignores it). A handler stays.
+void survive_broken_pipes() {
+  struct sigaction current {};
+  if (::sigaction(SIGPIPE, nullptr, &current) != 0)
+    return;
+  const bool is_default =
+      (current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler == SIG_DFL;
+  if (is_default)
+    ::signal(SIGPIPE, SIG_IGN);
+}
+
 }  // namespace
 
 CommunicatorPtr make_gloo_communicator(
@@ -577,6 +591,7 @@ CommunicatorPtr make_gloo_communicator(
     int size,
     CommunicatorOptions options,
     const GlooOptions& gloo) {
+  survive_broken_pipes();
   return std::make_shared<GlooCommunicator>(
       store, rank, size, std::move(options), gloo);
 }

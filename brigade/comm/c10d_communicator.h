@@ -24,6 +24,8 @@ struct GlooOptions {
 
 // Joins the group: every member calls it with the same store and size. Throws
 // CommError when the members do not all arrive within options.timeout.
+// Ignores SIGPIPE in this process where nothing handles it: a lost peer is a
+// CommError.
 CommunicatorPtr make_gloo_communicator(
     const StorePtr& store,
     int rank,

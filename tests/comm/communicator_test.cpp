@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include "brigade/base/error.h"
 #include "tests/support/ranks_as_threads.h"
@@ -147,6 +148,20 @@ TEST(Communicator, RanksMayDifferInWhatTheySendBetweenCollectives) {
     world->all_reduce(tensor)->wait();
     EXPECT_EQ(tensor[0].item<float>(), 3.0F);
   });
+}
+
+// Otherwise a rank whose peer is gone may end without a word.
+TEST(Communicator, ABrokenSocketIsNoSignal) {
+  const auto before = ::signal(SIGPIPE, SIG_DFL);
+  run_ranks(2, [](const CommunicatorPtr&) {});
+  EXPECT_EQ(::signal(SIGPIPE, before), SIG_IGN);
+}
+
+TEST(Communicator, AHandlerOfBrokenPipesStays) {
+  const auto handler = [](int) {};
+  const auto before = ::signal(SIGPIPE, handler);
+  run_ranks(2, [](const CommunicatorPtr&) {});
+  EXPECT_EQ(::signal(SIGPIPE, before), static_cast<void (*)(int)>(handler));
 }
 
 TEST(Communicator, ATimeoutNamesTheOperationTheGroupAndTheSilentRank) {
