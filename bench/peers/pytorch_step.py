@@ -110,9 +110,14 @@ def work(rank, args, store, results):
         dist.init_process_group(
             "gloo", init_method="file://" + store, rank=rank, world_size=args.ranks
         )
-        # Gloo has no bf16 all-reduce in 1.13: gradients travel as float32.
+        # Gloo has no bf16 in 1.13: gradients travel as float32, and weights,
+        # alike by their seed, are not broadcast.
+        if dtype != torch.float32:
+            nn.parallel.distributed._sync_module_states = lambda *a, **k: None
         net = nn.parallel.DistributedDataParallel(
-            model, gradient_as_bucket_view=dtype == torch.float32
+            model,
+            gradient_as_bucket_view=dtype == torch.float32,
+            broadcast_buffers=False,
         )
         if dtype != torch.float32:
             net.register_comm_hook(None, widened)
