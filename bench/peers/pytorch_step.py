@@ -86,7 +86,8 @@ class Llama(nn.Module):
         angle = torch.outer(torch.arange(t), torch.cat((frequency, frequency)))
         self.register_buffer("cos", angle.cos())
         self.register_buffer("sin", angle.sin())
-        self.register_buffer("hidden", torch.ones(t, t, dtype=torch.bool).triu(1))
+        # Not a buffer: Gloo broadcasts no booleans.
+        self.hidden = torch.ones(t, t, dtype=torch.bool).triu(1)
 
     def forward(self, ids, targets):
         x = self.embed(ids)
