@@ -39,7 +39,7 @@ products_ms(int64_t n, int64_t in, int64_t out, torch::ScalarType dtype) {
 
 // Values like those of initial weights, without a slow generator.
 inline Tensor spread(int64_t numel) {
-  return (torch::arange(numel, torch::kFloat) * 0.7).sin() * 0.02;
+  return torch::arange(numel, torch::kFloat).mul_(0.7).sin_().mul_(0.02);
 }
 
 struct Part {
