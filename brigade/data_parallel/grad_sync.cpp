@@ -208,11 +208,14 @@ void GradSync::check_unchanged() const {
 // The user neither stepped nor cleared what the last backward handed over.
 bool GradSync::are_gradients_unused() const {
   if (options_.handover == GradHandover::kMainGrad) {
-    // Whoever reads main_grads clears them.
-    return std::any_of(
-        main_grads_.begin(), main_grads_.end(), [](const auto& main_grad) {
-          return probe(main_grad) != 0;
-        });
+    // Whoever reads main_grads clears them. Those that a fused op has added to
+    // in the meantime differ.
+    for (size_t i = 0; i < reduced_probes_.size(); ++i) {
+      if (reduced_probes_[i] != 0 &&
+          probe(main_grads_[i]) == reduced_probes_[i])
+        return true;
+    }
+    return false;
   }
   for (size_t i = 0; i < handed_over_.size(); ++i) {
     const torch::Tensor& tensor = params_[i].tensor;
@@ -233,18 +236,21 @@ void GradSync::begin_step() {
   phase_ = Phase::kAccumulating;
 }
 
-void GradSync::before_accumulate(int param) {
-  if (phase_ == Phase::kFinished) {
-    const bool was_implied = options_.finish == FinishMode::kAtEndOfBackward;
-    if (was_implied && are_gradients_unused()) {
-      throw ConfigError(fmt::format(
-          "[data_parallel] backward() was called twice before the optimizer "
-          "used the gradients ('{}'); put all but the step's last micro-batch "
-          "under no_sync(), or call reset() to drop them",
-          params_[static_cast<size_t>(param)].name));
-    }
-    reset();
+void GradSync::begin_after_finished(int param) {
+  const bool was_implied = options_.finish == FinishMode::kAtEndOfBackward;
+  if (was_implied && are_gradients_unused()) {
+    throw ConfigError(fmt::format(
+        "[data_parallel] backward() was called twice before the optimizer "
+        "used the gradients ('{}'); put all but the step's last micro-batch "
+        "under no_sync(), or call reset() to drop them",
+        params_[static_cast<size_t>(param)].name));
   }
+  reset();
+}
+
+void GradSync::before_accumulate(int param) {
+  if (phase_ == Phase::kFinished)
+    begin_after_finished(param);
   if (phase_ == Phase::kIdle)
     begin_step();
   // AccumulateGrad then keeps the incoming gradient itself instead of adding
@@ -254,8 +260,8 @@ void GradSync::before_accumulate(int param) {
 }
 
 void GradSync::after_accumulate(int param) {
-  if (phase_ == Phase::kFinished)
-    reset();  // a fused op, for which before_accumulate() is not called
+  if (phase_ == Phase::kFinished)  // a fused op: before_accumulate() was not
+    begin_after_finished(param);
   if (phase_ == Phase::kIdle)
     begin_step();
   const torch::NoGradGuard no_grad;
@@ -367,8 +373,12 @@ void GradSync::finish() {
 }
 
 void GradSync::hand_over() {
-  if (options_.handover == GradHandover::kMainGrad)
+  if (options_.handover == GradHandover::kMainGrad) {
+    reduced_probes_.resize(main_grads_.size());
+    std::transform(
+        main_grads_.begin(), main_grads_.end(), reduced_probes_.begin(), probe);
     return;
+  }
   const torch::NoGradGuard no_grad;
   handed_over_.resize(params_.size());
   for (size_t i = 0; i < params_.size(); ++i) {

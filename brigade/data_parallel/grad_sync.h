@@ -166,6 +166,8 @@ class GradSync {
     uint64_t param_probe = 0;  // torch::optim::SGD raises no version
   };
 
+  // The first gradient after finish(): the last step's must have been used.
+  void begin_after_finished(int param);
   void before_accumulate(int param);
   void after_accumulate(int param);
   void begin_step();
@@ -188,6 +190,7 @@ class GradSync {
   std::vector<uint8_t> touched_;  // has a gradient in this step
   std::vector<uint8_t> ready_;    // ... and will get no more
   std::vector<HandedOver> handed_over_;
+  std::vector<uint64_t> reduced_probes_;  // of main_grads after finish()
 
   std::vector<int> ready_order_;
   Phase phase_ = Phase::kIdle;

@@ -250,5 +250,42 @@ TEST(DataParallel, FusedWeightGradientsOf256And1SumTo257) {
   });
 }
 
+// The fused op has added to its own main_grad before anyone is told.
+TEST(DataParallel, ASecondBackwardThroughFusedLinearsIsRefused) {
+  struct Net : torch::nn::Module {
+    Net() {
+      for (const char* name : {"first", "second"})
+        weights.push_back(register_parameter(name, torch::full({2, 2}, 0.5F)));
+    }
+    torch::Tensor forward(torch::Tensor x) {
+      for (const torch::Tensor& weight : weights)
+        x = ops::linear(x, weight, {}, ops::WeightGrad::kAccumulate);
+      return x;
+    }
+    std::vector<torch::Tensor> weights;
+  };
+  run_ranks(2, [](CommunicatorPtr world) {
+    GradSyncOptions options;
+    options.handover = GradHandover::kMainGrad;
+    DataParallel model(std::make_shared<Net>(), world, options);
+    const auto backward = [&] {
+      model->forward(torch::ones({1, 2})).sum().backward();
+    };
+    backward();
+    try {
+      backward();
+      FAIL() << "the first gradients were lost";
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(
+          error.what(), ::testing::HasSubstr("backward() was called twice"));
+    }
+    model.reset();
+    model.sync().zero_main_grads();
+    backward();
+    model.sync().zero_main_grads();  // as an optimizer that clears does
+    EXPECT_NO_THROW(backward());
+  });
+}
+
 }  // namespace
 }  // namespace brigade

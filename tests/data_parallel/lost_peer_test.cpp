@@ -72,25 +72,38 @@ TEST(LostPeer, OneThatStallsIsACommErrorWithinTheTimeout) {
   EXPECT_LT(steady_now_ns() - begin_ns, (kTimeoutSeconds + 12) * 1000000000LL);
 }
 
+void wait_for(const fs::path& file) {
+  while (!fs::exists(file))
+    ::usleep(1000);
+}
+
 // What each of the two processes runs.
 TEST(RankWhosePeerIsLost, DISABLED_InTheSecondStep) {
   const World world =
       init_from_environment({.timeout = std::chrono::seconds(kTimeoutSeconds)});
   const std::string how = std::getenv("LOST_PEER_HOW");
   const fs::path over = std::getenv("LOST_PEER_OVER");
+  const fs::path first_over = over.string() + ".first_bucket";
   int launches = 0;
+  WorkPtr last;
   GradSyncOptions options;
   options.bucket_capacity_bytes = 256;
   options.hook = [&](BucketView& bucket, Communicator& group) {
     const bool is_time = ++launches == 4;  // the second step's second bucket
+    if (is_time) {
+      last->wait();  // the first is over, and that on both ranks
+      if (world.rank() == 0)
+        testing::write_file(first_over, "");
+      else
+        wait_for(first_over);
+    }
     if (world.rank() == 1 && is_time) {
       if (how == "dies")
         ::raise(SIGKILL);
-      while (!fs::exists(over))
-        ::usleep(1000);
+      wait_for(over);
       ::_exit(0);
     }
-    return group.all_reduce(bucket.main_grad);
+    return last = group.all_reduce(bucket.main_grad);
   };
   try {
     DataParallel model(torch::nn::Linear(8, 8), world.data_parallel(), options);
