@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "brigade/context_parallel/merge_partials.h"
+#include "brigade/context_parallel/ring_call.h"
 #include "brigade/context_parallel/ring_exchange.h"
-#include "brigade/context_parallel/ring_plan.h"
 #include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"
 
@@ -16,7 +15,6 @@ namespace {
 using ops::AttentionGradients;
 using ops::AttentionOptions;
 using ops::AttentionResult;
-using ops::PositionRange;
 using torch::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
@@ -25,95 +23,110 @@ constexpr const char* kOp = "ring_attention";
 constexpr int kBlockTag = 1;
 constexpr int kGradientTag = 2;
 
-Tensor tokens(const Tensor& x, const TokenRange& range, int64_t dim = 1) {
-  return x.narrow(dim, range.begin, range.size());
-}
-
-// The positions of the local tokens `range` of a rank that holds `chunks`.
-std::vector<PositionRange> positions_of(
-    const std::vector<TokenRange>& chunks,
-    const TokenRange& range) {
-  std::vector<PositionRange> positions;
-  int64_t local = 0;
-  for (const TokenRange& chunk : chunks) {
-    const int64_t begin = std::max(range.begin, local);
-    const int64_t end = std::min(range.end, local + chunk.size());
-    if (begin < end)
-      positions.push_back({chunk.begin + begin - local, end - begin});
-    local += chunk.size();
-  }
-  return positions;
-}
-
-// One call of ring_attention: what its forward and its backward go by.
-struct RingCall {
-  CommunicatorPtr ring;
-  RingAttentionOptions options;
-  int64_t sequence_tokens = 0;
-  std::vector<RingStep> steps;
-
-  int last_step() const { return ring->size() - 1; }
-
-  AttentionOptions options_of(const RingStep& step, torch::ScalarType partial)
-      const {
-    const auto positions = [&](int rank, const TokenRange& range) {
-      return positions_of(
-          sequence_chunks(sequence_tokens, ring->size(), rank), range);
-    };
-    AttentionOptions result = options.attention;
-    result.query_positions = positions(ring->rank(), step.queries);
-    result.key_positions = positions(step.source, step.keys);
-    if (result.document_starts.defined())
-      result.document_starts = tokens(result.document_starts, step.queries);
-    result.out_dtype = partial;
-    return result;
-  }
-
-  void computed(int step) const {
-    if (options.on_step_computed)
-      options.on_step_computed(step);
-  }
-};
-
 // The dtype in which partial results are added up.
 torch::ScalarType partial_dtype(const Tensor& q) {
   return q.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
 }
 
-AttentionResult forward_round(
+struct ForwardRound {
+  AttentionResult whole;
+  Tensor last_block;  // of the next rank: backward begins with it
+};
+
+ForwardRound forward_round(
     const RingCall& call,
     const Tensor& q,
     const Tensor& k,
     const Tensor& v) {
-  RingExchange exchange(call.ring, kBlockTag);
-  Tensor block = torch::stack({k, v});  // [2, B, T/R, Hkv, D]
-  AttentionResult whole;
-  for (int i = 0; i <= call.last_step(); ++i) {
-    const RingStep& step = call.steps[static_cast<size_t>(i)];
-    if (i < call.last_step())
-      exchange.start(block);
+  RingExchange blocks(call.ring(), kBlockTag);
+  const int last = call.last_step();
+  blocks.expect(call.block_sizes(k, 1), k.scalar_type());
+  Tensor block = call.own_block(k, v);
+  blocks.start(block);
+  // A token sees itself, so the first step has all queries.
+  const AttentionResult whole =
+      ops::attention_forward(q, k, v, call.attention(0, partial_dtype(q)));
+  call.computed(0);
+  for (int i = 1; i <= last; ++i) {
+    block = blocks.finish();
+    if (i < last) {
+      blocks.expect(call.block_sizes(k, i + 1), k.scalar_type());
+      blocks.start(block);
+    }
+    const RingStep& step = call.step(i);
     if (!step.is_hidden()) {
+      const TokenRange keys = call.keys_in_block(i);
       const AttentionResult part = ops::attention_forward(
           tokens(q, step.queries),
-          tokens(block[0], step.keys),
-          tokens(block[1], step.keys),
-          call.options_of(step, partial_dtype(q)));
-      if (i == 0)  // a token sees itself, so the first step has all queries
-        whole = part;
-      else
-        merge_partials(
-            {tokens(whole.out, step.queries),
-             tokens(whole.lse, step.queries, 2)},
-            part);
+          tokens(block[0], keys),
+          tokens(block[1], keys),
+          call.attention(i, partial_dtype(q)));
+      merge_partials(
+          {tokens(whole.out, step.queries), tokens(whole.lse, step.queries, 2)},
+          part);
     }
     call.computed(i);
-    if (i < call.last_step())
-      block = exchange.finish();
   }
-  return whole;
+  return {whole, block};
 }
 
-// Backward of one step, of the gradients' whole.
+// Sets to zero the tokens of [B, T, ..] outside `range`.
+void clear_outside(const Tensor& x, const TokenRange& range) {
+  if (range.begin > 0)
+    tokens(x, {0, range.begin}).zero_();
+  if (range.end < x.size(1))
+    tokens(x, {range.end, x.size(1)}).zero_();
+}
+
+// The gradient of this rank's queries by the blocks of others. The first step
+// that has a part writes it where the sum is to be, later ones add theirs.
+class QueryGradient {
+ public:
+  QueryGradient(const RingCall& call, const Tensor& q)
+      : options_(q.options().dtype(partial_dtype(q))), sizes_(q.sizes().vec()) {
+    for (int i = 1; i <= call.last_step(); ++i) {
+      const RingStep& step = call.step(i);
+      if (step.is_hidden())
+        continue;
+      if (range_.size() == 0)
+        range_ = step.queries;
+      range_.begin = std::min(range_.begin, step.queries.begin);
+      range_.end = std::max(range_.end, step.queries.end);
+    }
+    sizes_[1] = range_.size();
+  }
+
+  // Memory for a step to write, and then to hand back.
+  Tensor take(const TokenRange& queries) {
+    if (sum_.defined()) {
+      auto sizes = sizes_;
+      sizes[1] = queries.size();
+      return torch::empty(sizes, options_);
+    }
+    sum_ = torch::empty(sizes_, options_);
+    is_in_place_ = true;
+    clear_outside(sum_, within(queries));
+    return tokens(sum_, within(queries));
+  }
+  void give(const Tensor& part, const TokenRange& queries) {
+    if (!std::exchange(is_in_place_, false))
+      tokens(sum_, within(queries)).add_(part);
+  }
+  PartialGradient sum() const { return {sum_, range_.begin, std::nullopt}; }
+
+ private:
+  TokenRange within(const TokenRange& queries) const {
+    return {queries.begin - range_.begin, queries.end - range_.begin};
+  }
+
+  torch::TensorOptions options_;
+  std::vector<int64_t> sizes_;
+  TokenRange range_;  // of the queries that some other rank's keys are seen by
+  Tensor sum_;        // [B, those, H, D]
+  bool is_in_place_ = false;
+};
+
+// What the backward of a step needs of the whole.
 struct Saved {
   Tensor dout;
   Tensor q;
@@ -121,63 +134,97 @@ struct Saved {
   Tensor delta;
 };
 
-AttentionGradients backward_step(
+void backward_step(
     const RingCall& call,
-    const RingStep& step,
+    int i,
     const Saved& saved,
-    const Tensor& block) {
-  return ops::attention_backward(
-      tokens(saved.dout, step.queries),
-      tokens(saved.q, step.queries),
-      tokens(block[0], step.keys),
-      tokens(block[1], step.keys),
-      tokens(saved.lse, step.queries, 2).contiguous(),
-      tokens(saved.delta, step.queries, 2).contiguous(),
-      call.options_of(step, partial_dtype(saved.q)));
+    const Tensor& k,
+    const Tensor& v,
+    const AttentionGradients& into) {
+  const TokenRange& queries = call.step(i).queries;
+  ops::attention_backward_into(
+      into,
+      tokens(saved.dout, queries),
+      tokens(saved.q, queries),
+      k,
+      v,
+      tokens(saved.lse, queries, 2),
+      tokens(saved.delta, queries, 2),
+      call.attention(i, partial_dtype(saved.q)));
 }
 
-// A block's gradient starts at the rank after its owner, follows the block
-// round the ring one step behind, and ends at its owner, who adds its own part.
+// Blocks of other ranks, from the last one that forward received to the one
+// before it: they move the other way round. A block's gradient starts at the
+// first rank that has it here, follows it, and its last hop, to its owner,
+// passes under the owner's own block.
 AttentionGradients backward_round(
     const RingCall& call,
     const Saved& saved,
     const Tensor& k,
-    const Tensor& v) {
-  RingExchange blocks(call.ring, kBlockTag);
-  RingExchange gradients(call.ring, kGradientTag);
-  Tensor block = torch::stack({k, v});
-  AttentionGradients whole;
-  for (int i = 0; i <= call.last_step(); ++i) {
-    const RingStep& step = call.steps[static_cast<size_t>(i)];
-    if (i < call.last_step())
+    const Tensor& v,
+    Tensor block) {
+  RingExchange blocks(call.ring(), kBlockTag, RingDirection::kDown);
+  RingExchange gradients(call.ring(), kGradientTag, RingDirection::kDown);
+  const torch::ScalarType partial = partial_dtype(saved.q);
+  const auto wide = k.options().dtype(partial);
+  QueryGradient dq(call, saved.q);
+  const int last = call.last_step();
+  for (int i = last; i > 0; --i) {
+    if (i > 1) {
+      blocks.expect(call.block_sizes(k, i - 1), k.scalar_type());
       blocks.start(block);
-    AttentionGradients part;
-    if (!step.is_hidden())
-      part = backward_step(call, step, saved, block);
-    call.computed(i);
-    if (i == 0) {
-      whole = part;
-    } else {
-      if (!step.is_hidden())
-        tokens(whole.dq, step.queries).add_(part.dq);
-      // [2, B, T/R, Hkv, D], of the ranks before this one.
-      Tensor block_grad =
-          i == 1 ? torch::zeros(
-                       block.sizes(),
-                       block.options().dtype(partial_dtype(saved.q)))
-                 : gradients.finish();
-      if (!step.is_hidden()) {
-        tokens(block_grad[0], step.keys).add_(part.dk);
-        tokens(block_grad[1], step.keys).add_(part.dv);
-      }
-      gradients.start(block_grad);
     }
-    if (i < call.last_step())
+    if (i == last)
+      gradients.expect(call.block_sizes(k, i - 1), partial);
+    const RingStep& step = call.step(i);
+    const TokenRange keys = call.keys_in_block(i);
+    Tensor gradient = torch::empty(call.block_sizes(k, i), wide);
+    if (!step.is_hidden()) {
+      const Tensor dq_part = dq.take(step.queries);
+      backward_step(
+          call,
+          i,
+          saved,
+          tokens(block[0], keys),
+          tokens(block[1], keys),
+          {dq_part, tokens(gradient[0], keys), tokens(gradient[1], keys)});
+      dq.give(dq_part, step.queries);
+    }
+    call.computed(i);
+    if (i == last) {
+      for (const Tensor& half : {gradient[0], gradient[1]})
+        clear_outside(half, step.is_hidden() ? TokenRange{} : keys);
+    } else {
+      const Tensor part = gradient;
+      gradient = gradients.finish();  // of the ranks before this one
+      if (!step.is_hidden())
+        tokens(gradient, keys, 2).add_(tokens(part, keys, 2));
+      gradients.expect(call.block_sizes(k, i - 1), partial);
+    }
+    gradients.start(gradient);
+    if (i > 1)
       block = blocks.finish();
   }
-  const Tensor own = gradients.finish();
-  whole.dk.add_(own[0]);
-  whole.dv.add_(own[1]);
+  const AttentionGradients own{
+      torch::empty(saved.q.sizes(), wide),
+      torch::empty(k.sizes(), wide),
+      torch::empty(v.sizes(), wide)};
+  backward_step(call, 0, saved, k, v, own);
+  call.computed(0);
+  const AttentionGradients whole =
+      ops::empty_attention_gradients(saved.q, k, v, saved.q.scalar_type());
+  add_partial_gradient(whole.dq, own.dq, dq.sum());
+  const Tensor others = gradients.finish();
+  const TokenRange& travelled = call.own_travelling();
+  if (travelled.size() == 0) {
+    add_partial_gradient(whole.dk, own.dk, {});
+    add_partial_gradient(whole.dv, own.dv, {});
+    return whole;
+  }
+  add_partial_gradient(
+      whole.dk, own.dk, {others[0], travelled.begin, call.rotary(travelled)});
+  add_partial_gradient(
+      whole.dv, own.dv, {others[1], travelled.begin, std::nullopt});
   return whole;
 }
 
@@ -189,9 +236,9 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
       const Tensor& v,
       const RingCall& call) {
     ops::carry(context, call);
-    const AttentionResult whole = forward_round(call, q, k, v);
+    const auto [whole, last_block] = forward_round(call, q, k, v);
     Tensor out = whole.out.to(q.scalar_type());
-    context->save_for_backward({q, k, v, out, whole.lse});
+    context->save_for_backward({q, k, v, out, whole.lse, last_block});
     return out;
   }
 
@@ -200,18 +247,14 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
       variable_list gradients) {
     const torch::NoGradGuard no_grad;
     const auto saved = context->get_saved_variables();
-    const Tensor& q = saved[0];
     const Tensor dout = gradients[0].contiguous();
     const AttentionGradients whole = backward_round(
         ops::carried<RingCall>(context),
-        {dout, q, saved[4], ops::attention_delta(dout, saved[3])},
+        {dout, saved[0], saved[4], ops::attention_delta(dout, saved[3])},
         saved[1],
-        saved[2]);
-    return {
-        whole.dq.to(q.scalar_type()),
-        whole.dk.to(q.scalar_type()),
-        whole.dv.to(q.scalar_type()),
-        Tensor()};
+        saved[2],
+        saved[5]);
+    return {whole.dq, whole.dk, whole.dv, Tensor()};
   }
 };
 
@@ -256,20 +299,7 @@ Tensor ring_attention(
   if (ring->size() == 1)
     return ops::attention(q, k, v, options.attention).out;
   check(*ring, q, k, options.attention);
-  RingCall call{ring, options, q.size(1) * ring->size(), {}};
-  call.steps = plan_ring(
-      {.sequence_tokens = call.sequence_tokens,
-       .ring_size = ring->size(),
-       .ring_rank = ring->rank(),
-       .causal = options.attention.causal,
-       .sliding_window = options.attention.sliding_window});
-  if (!options.attention.query_rotary)
-    return RingAttention::apply(q, k, v, call);
-  // Once before the keys travel, not in each step.
-  const auto [rotated_q, rotated_k] =
-      ops::rotary(q, k, *options.attention.query_rotary);
-  call.options.attention.query_rotary.reset();
-  return RingAttention::apply(rotated_q, rotated_k, v, call);
+  return RingAttention::apply(q, k, v, RingCall(ring, options, q.size(1)));
 }
 
 }  // namespace brigade

@@ -8,32 +8,44 @@ namespace brigade {
 
 using torch::Tensor;
 
-RingExchange::RingExchange(CommunicatorPtr ring, int tag)
-    : ring_(std::move(ring)), tag_(tag) {}
-
-void RingExchange::start(Tensor block) {
-  BRIGADE_ASSERT(!send_, "an exchange is under way already");
-  outgoing_ = std::move(block);
-  incoming_ = spare_.defined() ? std::exchange(spare_, Tensor())
-                               : torch::empty_like(outgoing_);
+RingExchange::RingExchange(
+    CommunicatorPtr ring,
+    int tag,
+    RingDirection direction)
+    : ring_(std::move(ring)), tag_(tag) {
   const int size = ring_->size();
   const int next = (ring_->rank() + 1) % size;
   const int previous = (ring_->rank() + size - 1) % size;
-  // Backends that carry out a rank's messages one after the other would wait
-  // for ever if every rank sent first; odd ranks receive first.
-  if (ring_->rank() % 2 == 0) {
-    send_ = ring_->send(outgoing_, next, tag_);
-    recv_ = ring_->recv(incoming_, previous, tag_);
-  } else {
-    recv_ = ring_->recv(incoming_, previous, tag_);
-    send_ = ring_->send(outgoing_, next, tag_);
-  }
+  destination_ = direction == RingDirection::kUp ? next : previous;
+  source_ = direction == RingDirection::kUp ? previous : next;
+}
+
+void RingExchange::expect(
+    const std::vector<int64_t>& sizes,
+    torch::ScalarType dtype) {
+  BRIGADE_ASSERT(!incoming_.defined(), "a block is expected already");
+  const bool fits = spare_.defined() && spare_.sizes() == sizes &&
+                    spare_.scalar_type() == dtype;
+  incoming_ = fits ? std::exchange(spare_, Tensor())
+                   : torch::empty(sizes, torch::dtype(dtype));
+  if (incoming_.numel() > 0)
+    recv_ = ring_->recv(incoming_, source_, tag_);
+}
+
+void RingExchange::start(Tensor block) {
+  BRIGADE_ASSERT(!outgoing_.defined(), "an exchange is under way already");
+  outgoing_ = std::move(block);
+  if (outgoing_.numel() > 0)
+    send_ = ring_->send(outgoing_, destination_, tag_);
 }
 
 Tensor RingExchange::finish() {
-  BRIGADE_ASSERT(send_ != nullptr, "no exchange is under way");
-  std::exchange(recv_, nullptr)->wait();
-  std::exchange(send_, nullptr)->wait();
+  BRIGADE_ASSERT(
+      incoming_.defined() && outgoing_.defined(), "no exchange is under way");
+  if (recv_)
+    std::exchange(recv_, nullptr)->wait();
+  if (send_)
+    std::exchange(send_, nullptr)->wait();
   spare_ = std::exchange(outgoing_, Tensor());
   return std::exchange(incoming_, Tensor());
 }

@@ -1,11 +1,14 @@
-// Passes a block of memory on to the next rank of a ring while the one of the
-// rank before arrives.
+// Passes a block of memory on to a neighbour in a ring while the one of the
+// other neighbour arrives.
 //
-//   start(block)   launches both; the block may be read, not written
-//   finish()       waits for both; returns what arrived
+//   expect(sizes)   launches the receive, before there is anything to send
+//   start(block)    launches the send; the block may be read, not written
+//   finish()        waits for both; returns what arrived
 //
 // After finish() the block handed to start() belongs to the exchange, which
-// receives the next one into it: two buffers serve any number of steps.
+// receives the next one into it where that fits: two buffers serve any number
+// of steps of one size. Blocks may differ in size from rank to rank; those
+// without elements are not sent, which sender and receiver must agree on.
 // Every member of the ring makes the same calls. One thread.
 //
 // Costs one message of the block's bytes a step, from each rank.
@@ -13,21 +16,34 @@
 
 #include <torch/types.h>
 
+#include <vector>
+
 #include "brigade/comm/communicator.h"
 
 namespace brigade {
 
+// Whether blocks move from rank r to r + 1 or to r - 1.
+enum class RingDirection { kUp, kDown };
+
 class RingExchange {
  public:
   // Exchanges that are under way at the same time need different tags.
-  RingExchange(CommunicatorPtr ring, int tag);
+  RingExchange(
+      CommunicatorPtr ring,
+      int tag,
+      RingDirection direction = RingDirection::kUp);
 
+  // A receive that is under way when the block leaves lets it leave at once,
+  // without asking first.
+  void expect(const std::vector<int64_t>& sizes, torch::ScalarType dtype);
   void start(torch::Tensor block);  // contiguous
   torch::Tensor finish();
 
  private:
   CommunicatorPtr ring_;
   int tag_;
+  int destination_;
+  int source_;
   torch::Tensor outgoing_;
   torch::Tensor incoming_;
   torch::Tensor spare_;

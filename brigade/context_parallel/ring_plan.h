@@ -44,4 +44,9 @@ struct RingStep {
 // Expects a length that validate_sequence_partition() accepted.
 std::vector<RingStep> plan_ring(const RingPlanOptions& options);
 
+// The tokens of `owner`'s block that some other rank sees: what has to travel.
+// Rank 0's second chunk, for one, is the last of a causal sequence, and stays
+// at home. The options' ring_rank plays no part.
+TokenRange travelling_tokens(const RingPlanOptions& options, int owner);
+
 }  // namespace brigade

@@ -116,8 +116,7 @@ void check(
   check_positions("query", options.query_positions, q.size(1));
   check_positions("key", options.key_positions, k.size(1));
   check_table("query", options.query_rotary, q);
-  check_table(
-      "key", options.key_rotary ? options.key_rotary : options.query_rotary, k);
+  check_table("key", options.rotary_of_keys(), k);
 }
 
 using torch::autograd::AutogradContext;
@@ -219,8 +218,7 @@ struct Prepared {
         .scale = static_cast<float>(options.scale.value_or(
             1.0 / std::sqrt(static_cast<double>(q.size(3))))),
         .query_rotation = rotation(options.query_rotary),
-        .key_rotation = rotation(
-            options.key_rotary ? options.key_rotary : options.query_rotary),
+        .key_rotation = rotation(options.rotary_of_keys()),
         .first_key = data<int32_t>(seen.first),
         .end_key = data<int32_t>(seen.end),
         .seen_batch_stride = seen.first.size(0) > 1 ? q.size(1) : 0};
@@ -275,23 +273,19 @@ AttentionResult run_forward(
   return result;
 }
 
-// Empty dq, dk and dv: side by side as q, k and v are.
-AttentionGradients empty_gradients(
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v,
-    torch::ScalarType dtype) {
-  const auto flat = [](const Tensor& x) {
-    return x.reshape({x.size(0), x.size(1), x.size(2) * x.size(3)});
-  };
-  const auto parts = empty_side_by_side({flat(q), flat(k), flat(v)}, dtype);
-  return {
-      parts[0].view(q.sizes()),
-      parts[1].view(k.sizes()),
-      parts[2].view(v.sizes())};
+// A gradient as the kernels take it: in the operands' type or in float32.
+template <typename T>
+void set_gradient(const Tensor& x, Heads<T>& narrow, Heads<float>& wide) {
+  if (is_wide(x))
+    wide = heads_of<float>(x);
+  else
+    narrow = heads_of<T>(x);
 }
 
-AttentionGradients run_backward(
+// Of operands that kernel_fits(), into gradients of
+// q's dtype or float32 with a dense last dim.
+void run_kernel_backward(
+    const AttentionGradients& result,
     const Tensor& dout_in,
     const Tensor& q_in,
     const Tensor& k_in,
@@ -299,9 +293,6 @@ AttentionGradients run_backward(
     const Tensor& lse_in,
     const Tensor& delta_in,
     const AttentionOptions& options) {
-  if (!kernel_fits(q_in, k_in, options))
-    return plain::attention_backward(
-        dout_in, q_in, k_in, v_in, lse_in, delta_in, options);
   const Tensor q = dense(q_in);
   const Tensor k = dense(k_in);
   const Tensor v = dense(v_in);
@@ -311,8 +302,6 @@ AttentionGradients run_backward(
   const Tensor lse = lse_in.contiguous();
   const Tensor delta = delta_in.contiguous();
   const Prepared prepared(q, k, options);
-  AttentionGradients result =
-      empty_gradients(q, k, v, options.out_dtype.value_or(q.scalar_type()));
   with_element_type(q, [&](auto element) {
     using T = decltype(element);
     AttentionBackward<T> kernel{
@@ -326,20 +315,32 @@ AttentionGradients run_backward(
       kernel.wide_dout = heads_of<const float>(dout);
     else
       kernel.dout = heads_of<const T>(dout);
-    if (is_wide(result.dq)) {
-      kernel.wide_dq = heads_of<float>(result.dq);
-      kernel.wide_dk = heads_of<float>(result.dk);
-      kernel.wide_dv = heads_of<float>(result.dv);
-    } else {
-      kernel.dq = heads_of<T>(result.dq);
-      kernel.dk = heads_of<T>(result.dk);
-      kernel.dv = heads_of<T>(result.dv);
-    }
+    set_gradient(result.dq, kernel.dq, kernel.wide_dq);
+    set_gradient(result.dk, kernel.dk, kernel.wide_dk);
+    set_gradient(result.dv, kernel.dv, kernel.wide_dv);
     at::parallel_for(0, prepared.groups(), 1, [&](int64_t begin, int64_t end) {
       for (int64_t group = begin; group < end; ++group)
         ops::attention_backward(kernel, group);
     });
   });
+}
+
+AttentionGradients run_backward(
+    const Tensor& dout,
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    const Tensor& lse,
+    const Tensor& delta,
+    const AttentionOptions& options) {
+  if (!kernel_fits(q, k, options))
+    return plain::attention_backward(dout, q, k, v, lse, delta, options);
+  const AttentionGradients result = empty_attention_gradients(
+      dense(q),
+      dense(k),
+      dense(v),
+      options.out_dtype.value_or(q.scalar_type()));
+  run_kernel_backward(result, dout, q, k, v, lse, delta, options);
   return result;
 }
 
@@ -382,6 +383,21 @@ struct Node : torch::autograd::Function<Node> {
 };
 
 }  // namespace
+
+AttentionGradients empty_attention_gradients(
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    torch::ScalarType dtype) {
+  const auto flat = [](const Tensor& x) {
+    return x.reshape({x.size(0), x.size(1), x.size(2) * x.size(3)});
+  };
+  const auto parts = empty_side_by_side({flat(q), flat(k), flat(v)}, dtype);
+  return {
+      parts[0].view(q.sizes()),
+      parts[1].view(k.sizes()),
+      parts[2].view(v.sizes())};
+}
 
 AttentionResult attention(
     const Tensor& q,
@@ -449,6 +465,45 @@ AttentionGradients attention_backward(
   const torch::NoGradGuard no_grad;
   check(q, k, v, options);
   return run_backward(dout, q, k, v, lse, delta, options);
+}
+
+void attention_backward_into(
+    const AttentionGradients& into,
+    const Tensor& dout,
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    const Tensor& lse,
+    const Tensor& delta,
+    const AttentionOptions& options) {
+  const torch::NoGradGuard no_grad;
+  check(q, k, v, options);
+  const auto fits = [&](const Tensor& gradient, const Tensor& of) {
+    require(
+        gradient.sizes() == of.sizes(),
+        kOp,
+        "a gradient of {} was to be written into {}",
+        describe(of),
+        describe(gradient));
+    return (gradient.scalar_type() == q.scalar_type() || is_wide(gradient)) &&
+           (gradient.size(3) == 1 || gradient.stride(3) == 1);
+  };
+  const bool dq_fits = fits(into.dq, q);
+  const bool dk_fits = fits(into.dk, k);
+  const bool dv_fits = fits(into.dv, v);
+  if (has_kernel(q) && q.numel() > 0 && k.numel() > 0 && dq_fits && dk_fits &&
+      dv_fits) {
+    run_kernel_backward(into, dout, q, k, v, lse, delta, options);
+    return;
+  }
+  AttentionOptions wide = options;
+  wide.out_dtype =
+      q.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  const AttentionGradients result =
+      plain::attention_backward(dout, q, k, v, lse, delta, wide);
+  Tensor(into.dq).copy_(result.dq);
+  Tensor(into.dk).copy_(result.dk);
+  Tensor(into.dv).copy_(result.dv);
 }
 
 }  // namespace brigade::ops

@@ -43,12 +43,18 @@ struct AttentionOptions {
   // Rotates q and k while they are loaded (and their gradients while they are
   // stored), instead of a pass of rotary() over memory. The tables hold a row
   // for each query and for each key; without key_rotary, query_rotary serves
-  // both (Tq == Tk).
+  // both (Tq == Tk), or the queries alone where the keys come rotated.
   std::optional<RotaryTable> query_rotary;
   std::optional<RotaryTable> key_rotary;
+  bool keys_are_rotated = false;
   // dtype of out, and of dq, dk and dv in backward; default: q's. Ring
   // attention takes partial results in float32 and rounds once.
   std::optional<torch::ScalarType> out_dtype;
+
+  // What the keys are rotated by while they are loaded, if at all.
+  const std::optional<RotaryTable>& rotary_of_keys() const {
+    return key_rotary || keys_are_rotated ? key_rotary : query_rotary;
+  }
 };
 
 struct AttentionResult {
@@ -85,6 +91,25 @@ Tensor attention_delta(const Tensor& dout, const Tensor& out);
 
 // dout: [B, Tq, H, D]; lse, delta: float32 [B, H, Tq].
 AttentionGradients attention_backward(
+    const Tensor& dout,
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    const Tensor& lse,
+    const Tensor& delta,
+    const AttentionOptions& options);
+
+// Memory for gradients of that dtype: side by side where q, k and v are.
+AttentionGradients empty_attention_gradients(
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    torch::ScalarType dtype);
+
+// The same into memory of the caller, which is overwritten: of those shapes,
+// each in q's dtype or float32, with any strides. options.out_dtype is ignored.
+void attention_backward_into(
+    const AttentionGradients& into,
     const Tensor& dout,
     const Tensor& q,
     const Tensor& k,

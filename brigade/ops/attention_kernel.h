@@ -64,6 +64,36 @@ struct AttentionBackward {
   Heads<float> wide_dq, wide_dk, wide_dv;
 };
 
+// Attention over some keys, merged in place with attention over some others
+// (log-sum-exps: [B, H, tokens] with these strides, the last dim dense).
+struct MergeAttention {
+  Heads<float> out;
+  Heads<const float> part;
+  float* lse;
+  int64_t lse_batch_stride;
+  int64_t lse_head_stride;
+  const float* part_lse;
+  int64_t part_lse_batch_stride;
+  int64_t part_lse_head_stride;
+  int64_t tokens;
+  int64_t heads;
+  int64_t head_dim;
+};
+
+// sum = own + other rotated back; other is of the tokens [begin, end), and the
+// rotation has a row for each of them.
+template <typename T>
+struct AddPartialGradient {
+  Heads<T> sum;
+  Heads<const float> own, other;
+  int64_t begin;
+  int64_t end;
+  Rotation rotation;
+  int64_t tokens;
+  int64_t heads;
+  int64_t head_dim;
+};
+
 // The sum over D of dout * out.
 template <typename T>
 struct AttentionDelta {
@@ -81,6 +111,16 @@ void attention_delta(
     int64_t end);
 void attention_delta(
     const AttentionDelta<uint16_t>& p,
+    int64_t begin,
+    int64_t end);
+
+void merge_attention(const MergeAttention& p, int64_t begin, int64_t end);
+void add_partial_gradient(
+    const AddPartialGradient<float>& p,
+    int64_t begin,
+    int64_t end);
+void add_partial_gradient(
+    const AddPartialGradient<uint16_t>& p,
     int64_t begin,
     int64_t end);
 

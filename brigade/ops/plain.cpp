@@ -37,10 +37,6 @@ Tensor positions_of(
   return torch::cat(parts);
 }
 
-const std::optional<RotaryTable>& key_rotary(const AttentionOptions& options) {
-  return options.key_rotary ? options.key_rotary : options.query_rotary;
-}
-
 // Everything in the wide dtype, heads first, keys expanded to the query heads.
 struct Scored {
   double scale;
@@ -64,7 +60,7 @@ Scored score(
   Scored scored{
       options.scale.value_or(1.0 / std::sqrt(static_cast<double>(q.size(3)))),
       rotated(q, options.query_rotary).transpose(1, 2),
-      expand(rotated(k, key_rotary(options))),
+      expand(rotated(k, options.rotary_of_keys())),
       expand(wide(v)),
       {}};
   const Tensor hidden = attention_mask(q.size(1), k.size(1), options)
@@ -183,9 +179,18 @@ AttentionGradients attention_backward(
           .to(dtype),
       unrotate(
           fold(torch::matmul(dscores.transpose(-1, -2), scored.queries)),
-          key_rotary(options))
+          options.rotary_of_keys())
           .to(dtype),
       fold(torch::matmul(weights.transpose(-1, -2), dout_heads)).to(dtype)};
+}
+
+void merge_attention(AttentionResult whole, const AttentionResult& part) {
+  const Tensor lse = torch::logaddexp(whole.lse, part.lse);
+  // Not a number where neither sees a key: -infinity - -infinity.
+  const Tensor share = torch::exp(part.lse - lse).nan_to_num_(0.0);
+  // [B, H, Tq] -> [B, Tq, H, 1]
+  whole.out.lerp_(part.out, share.transpose(1, 2).unsqueeze(-1));
+  whole.lse.copy_(lse);
 }
 
 Tensor linear_cross_entropy(

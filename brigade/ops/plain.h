@@ -33,6 +33,8 @@ AttentionGradients attention_backward(
     const Tensor& lse,
     const Tensor& delta,
     const AttentionOptions& options);
+// Attention over some keys merged in place with attention over some others.
+void merge_attention(AttentionResult whole, const AttentionResult& part);
 // Makes all logits. hidden: [N, C]; weight: [V, C]; targets: int64 [N].
 Tensor linear_cross_entropy(
     const Tensor& hidden,

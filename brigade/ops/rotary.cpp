@@ -31,11 +31,14 @@ double scaled_frequency(double frequency, const RotaryScaling& scaling) {
 // Tokens a task.
 constexpr int64_t kGrain = 16;
 
-Tensor rotated(const Tensor& input, const RotaryTable& table, float sign) {
+void run(
+    const Tensor& y,
+    const Tensor& input,
+    const RotaryTable& table,
+    float sign) {
   const Tensor x = input.stride(3) == 1 ? input : input.contiguous();
   const Tensor cos = table.cos.contiguous();
   const Tensor sin = table.sin.contiguous();
-  Tensor y = at::empty(x.sizes(), x.options());
   with_element_type(x, [&](auto element) {
     using T = decltype(element);
     const Rotate<T> kernel{
@@ -55,7 +58,24 @@ Tensor rotated(const Tensor& input, const RotaryTable& table, float sign) {
           rotate(kernel, begin, end);
         });
   });
+}
+
+Tensor rotated(const Tensor& x, const RotaryTable& table, float sign) {
+  const Tensor y = at::empty(x.sizes(), x.options());
+  run(y, x, table, sign);
   return y;
+}
+
+void check(const Tensor& x, const RotaryTable& table) {
+  require(
+      x.dim() == 4 && x.size(1) == table.cos.size(0) &&
+          x.size(3) == 2 * table.cos.size(1),
+      "rotary",
+      "q or k is {}, but the table's cos is {}: expected [B, {}, H, {}]",
+      describe(x),
+      describe(table.cos),
+      table.cos.size(0),
+      2 * table.cos.size(1));
 }
 
 using torch::autograd::AutogradContext;
@@ -120,21 +140,29 @@ RotaryTable make_rotary_table(
 
 std::pair<Tensor, Tensor>
 rotary(const Tensor& q, const Tensor& k, const RotaryTable& table) {
-  for (const Tensor& x : {q, k}) {
-    require(
-        x.dim() == 4 && x.size(1) == table.cos.size(0) &&
-            x.size(3) == 2 * table.cos.size(1),
-        "rotary",
-        "q or k is {}, but the table's cos is {}: expected [B, {}, H, {}]",
-        describe(x),
-        describe(table.cos),
-        table.cos.size(0),
-        2 * table.cos.size(1));
-  }
+  check(q, table);
+  check(k, table);
   if (!has_kernel(q) || q.scalar_type() != k.scalar_type())
     return plain::rotary(q, k, table);
   const auto outputs = Node::apply(q, k, table.cos, table.sin);
   return {outputs[0], outputs[1]};
+}
+
+void rotate_into(Tensor y, const Tensor& x, const RotaryTable& table) {
+  const torch::NoGradGuard no_grad;
+  check(x, table);
+  require(
+      y.sizes() == x.sizes() && y.scalar_type() == x.scalar_type() &&
+          y.is_contiguous(),
+      "rotary",
+      "{} was to be rotated into {}, which must be dense and like it",
+      describe(x),
+      describe(y));
+  if (!has_kernel(x)) {
+    y.copy_(plain::rotary(x, x, table).first);
+    return;
+  }
+  run(y, x, table, 1.0F);
 }
 
 }  // namespace brigade::ops

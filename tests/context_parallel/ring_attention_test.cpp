@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
+#include <ostream>
 
 #include "brigade/base/error.h"
 #include "brigade/ops/plain.h"
@@ -15,7 +17,6 @@
 namespace brigade {
 namespace {
 
-using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using torch::Tensor;
 
@@ -229,6 +230,30 @@ TEST(RingAttention, WorksWithoutAutograd) {
   });
 }
 
+// The sends of a rank in their order: the elements, and whether they are
+// gradients (float32 of a bf16 model).
+struct Sent {
+  int64_t numel;
+  bool is_gradient;
+  int peer;
+  bool operator==(const Sent&) const = default;
+};
+
+std::ostream& operator<<(std::ostream& out, const Sent& sent) {
+  return out << sent.numel << (sent.is_gradient ? " gradients" : " k, v")
+             << " to " << sent.peer;
+}
+
+std::vector<Sent> sent_by(const Communicator& ring) {
+  std::vector<Sent> sent;
+  for (const CollectiveRecord& record : ring.records()) {
+    if (record.op == Collective::kSend)
+      sent.push_back(
+          {record.numel, record.dtype == torch::kFloat, record.peer});
+  }
+  return sent;
+}
+
 TEST(RingAttention, SendsKvHeadsUnexpandedAndGradientsInFloat32) {
   const Case c{
       .ring = 3,
@@ -237,45 +262,82 @@ TEST(RingAttention, SendsKvHeadsUnexpandedAndGradientsInFloat32) {
       .kv_heads = 2,
       .dtype = torch::kBFloat16};
   const Whole whole = make_whole(c);
-  const int64_t block_numel = 2 * kBatch * (18 / 3) * 2 * c.head_dim;
+  const int64_t token_numel = 2 * kBatch * 2 * c.head_dim;
   testing::run_ranks(3, [&](const CommunicatorPtr& ring) {
     run(ring, c, whole);
-    int64_t forward_and_backward = 0;
-    int64_t gradients = 0;
-    for (const CollectiveRecord& record : ring->records()) {
-      if (record.op != Collective::kSend)
-        continue;
-      EXPECT_EQ(record.peer, (ring->rank() + 1) % 3);
-      EXPECT_EQ(record.numel, block_numel);
-      if (record.dtype == torch::kBFloat16)
-        ++forward_and_backward;
-      else if (record.dtype == torch::kFloat)
-        ++gradients;
-    }
-    EXPECT_EQ(forward_and_backward, 2 + 2);
-    EXPECT_EQ(gradients, 2);
-    EXPECT_EQ(ring->records().size(), 2U * 6U);
+    const int rank = ring->rank();
+    // Of rank 0's block nobody else sees the second chunk of 3 tokens.
+    const auto numel = [&](int owner) {
+      return token_numel * ((owner + 3) % 3 == 0 ? 3 : 6);
+    };
+    const int up = (rank + 1) % 3;
+    const int down = (rank + 2) % 3;
+    EXPECT_EQ(
+        sent_by(*ring),
+        (std::vector<Sent>{
+            // Forward: the own block, then the one before.
+            {numel(rank), false, up},
+            {numel(rank - 1), false, up},
+            // Backward: the one that came last goes back; its gradient follows,
+            // and then that of the one before it.
+            {numel(rank + 1), false, down},
+            {numel(rank + 1), true, down},
+            {numel(rank + 2), true, down}}));
+    EXPECT_EQ(ring->records().size(), 2U * 5U);
   });
 }
 
-// The number of messages launched when the compute of each step ends: that of
-// the next block's exchange is among them, so it ran under the compute.
-TEST(RingAttention, LaunchesTheNextExchangeBeforeItComputes) {
-  const Case c{.ring = 3, .tokens = 18};
+TEST(RingAttention, OfTwoRanksSendsNoKeysInBackward) {
+  const Case c{.ring = 2, .dtype = torch::kBFloat16};
   const Whole whole = make_whole(c);
-  testing::run_ranks(3, [&](const CommunicatorPtr& ring) {
-    std::vector<int64_t> launched;
-    RingAttentionOptions options;
-    options.on_step_computed = [&](int) {
-      launched.push_back(static_cast<int64_t>(ring->records().size()));
+  const int64_t token_numel = 2 * kBatch * c.kv_heads * c.head_dim;
+  testing::run_ranks(2, [&](const CommunicatorPtr& ring) {
+    run(ring, c, whole);
+    const int other = 1 - ring->rank();
+    const auto numel = [&](int owner) {
+      return token_numel * (owner == 0 ? 3 : 6);
     };
-    run(ring, c, whole, options);
-    // Forward: a send and a receive before each step but the last. Backward:
-    // the same; from step 1 on the gradients of the step before are on their
-    // way too.
-    EXPECT_THAT(
-        launched, ElementsAreArray(std::vector<int64_t>{2, 4, 4, 6, 8, 10}));
+    EXPECT_EQ(
+        sent_by(*ring),
+        (std::vector<Sent>{
+            {numel(ring->rank()), false, other}, {numel(other), true, other}}));
   });
+}
+
+// What had been launched when the compute of each step ended, which is what
+// ran under it.
+TEST(RingAttention, LaunchesEveryExchangeBeforeAComputeThatHidesIt) {
+  for (const int size : {2, 3, 4}) {
+    const Case c{.ring = size, .tokens = 6L * size, .dtype = torch::kBFloat16};
+    const Whole whole = make_whole(c);
+    testing::run_ranks(size, [&](const CommunicatorPtr& ring) {
+      struct Computed {
+        int step;
+        int64_t blocks;     // sent so far
+        int64_t gradients;  // sent so far
+        bool operator==(const Computed&) const = default;
+      };
+      std::vector<Computed> computed;
+      RingAttentionOptions options;
+      options.on_step_computed = [&](int step) {
+        Computed now{step, 0, 0};
+        for (const Sent& sent : sent_by(*ring))
+          ++(sent.is_gradient ? now.gradients : now.blocks);
+        computed.push_back(now);
+      };
+      run(ring, c, whole, options);
+      std::vector<Computed> expected;
+      for (int step = 0; step < size; ++step)
+        expected.push_back({step, std::min(step + 1, size - 1), 0});
+      // Backward ends with the own block, under which the last gradient goes.
+      for (int64_t i = 0; i < size; ++i) {
+        const int64_t blocks = std::min<int64_t>(i + 1, size - 2);
+        expected.push_back(
+            {size - 1 - static_cast<int>(i), size - 1 + blocks, i});
+      }
+      EXPECT_TRUE(computed == expected) << "ring " << size;
+    });
+  }
 }
 
 // Rows that no key of a block can see must not turn the merge into NaN, and a

@@ -15,6 +15,7 @@ TEST(RingExchange, BringsEveryRanksBlockInTurn) {
       RingExchange exchange(ring, 1);
       Tensor block = torch::full({3}, static_cast<float>(ring->rank()));
       for (int step = 1; step < size; ++step) {
+        exchange.expect({3}, torch::kFloat);
         exchange.start(block);
         block = exchange.finish();
         const int source = (ring->rank() - step + size) % size;
@@ -31,6 +32,7 @@ TEST(RingExchange, NeedsTwoBuffersForAnyNumberOfSteps) {
     Tensor block = torch::zeros({3});
     std::vector<void*> buffers{block.data_ptr()};
     for (int step = 1; step < 8; ++step) {
+      exchange.expect({3}, torch::kFloat);
       exchange.start(block);
       block = exchange.finish();
       buffers.push_back(block.data_ptr());
@@ -46,10 +48,41 @@ TEST(RingExchange, RunsTwoRingsAtOnceByTag) {
     const float previous = static_cast<float>((ring->rank() + 2) % 3);
     RingExchange first(ring, 1);
     RingExchange second(ring, 2);
+    second.expect({2}, torch::kFloat);
     second.start(torch::full({2}, rank + 10));
+    first.expect({5}, torch::kFloat);
     first.start(torch::full({5}, rank));
     EXPECT_TRUE(torch::equal(first.finish(), torch::full({5}, previous)));
     EXPECT_TRUE(torch::equal(second.finish(), torch::full({2}, previous + 10)));
+  });
+}
+
+TEST(RingExchange, MovesBlocksTheOtherWayRound) {
+  testing::run_ranks(3, [](const CommunicatorPtr& ring) {
+    RingExchange exchange(ring, 1, RingDirection::kDown);
+    const float next = static_cast<float>((ring->rank() + 1) % 3);
+    exchange.expect({2}, torch::kFloat);
+    exchange.start(torch::full({2}, static_cast<float>(ring->rank())));
+    EXPECT_TRUE(torch::equal(exchange.finish(), torch::full({2}, next)));
+  });
+}
+
+// Rank r's block has r elements: that of rank 0 is not sent.
+TEST(RingExchange, PassesBlocksOfDifferentSizes) {
+  testing::run_ranks(3, [](const CommunicatorPtr& ring) {
+    RingExchange exchange(ring, 1);
+    Tensor block =
+        torch::full({ring->rank()}, static_cast<float>(ring->rank()));
+    for (int step = 1; step < 3; ++step) {
+      const int source = (ring->rank() + 3 - step) % 3;
+      exchange.expect({source}, torch::kFloat);
+      exchange.start(block);
+      block = exchange.finish();
+      EXPECT_TRUE(torch::equal(
+          block, torch::full({source}, static_cast<float>(source))));
+    }
+    for (const CollectiveRecord& record : ring->records())
+      EXPECT_GT(record.numel, 0);
   });
 }
 

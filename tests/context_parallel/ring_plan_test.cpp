@@ -99,5 +99,55 @@ TEST(RingPlan, HidesBlocksBeyondTheWindow) {
   EXPECT_TRUE(steps[2].is_hidden());
 }
 
+// The naive twin: the smallest run of a block's chunks that holds every token
+// which a token of another rank sees.
+TEST(RingPlan, LetsTravelWhatOthersSee) {
+  const int64_t chunk = 3;
+  for (const std::optional<int64_t> window :
+       {std::optional<int64_t>(),
+        std::optional<int64_t>(1),
+        std::optional<int64_t>(4),
+        std::optional<int64_t>(9)}) {
+    for (int size : {2, 3, 4, 5}) {
+      const int64_t total = 2 * size * chunk;
+      for (int owner = 0; owner < size; ++owner) {
+        const auto keys = token_positions(total, size, owner);
+        TokenRange seen;
+        for (int64_t i = 0; i < 2 * chunk; ++i) {
+          bool is_seen = false;
+          for (int rank = 0; rank < size; ++rank) {
+            if (rank == owner)
+              continue;
+            for (const int64_t query : token_positions(total, size, rank)) {
+              const int64_t key = keys[static_cast<size_t>(i)];
+              is_seen |= key <= query && (!window || key > query - *window);
+            }
+          }
+          if (!is_seen)
+            continue;
+          const int64_t begin = i / chunk * chunk;
+          if (seen.size() == 0)
+            seen = {begin, begin + chunk};
+          seen.end = begin + chunk;
+        }
+        const TokenRange travelling = travelling_tokens(
+            {.sequence_tokens = total,
+             .ring_size = size,
+             .sliding_window = window},
+            owner);
+        EXPECT_EQ(travelling, seen)
+            << "window " << window.value_or(0) << " ring " << size << " owner "
+            << owner << ": " << travelling.begin << ".." << travelling.end;
+      }
+    }
+  }
+}
+
+TEST(RingPlan, KeepsTheEndOfTheSequenceAtHome) {
+  const RingPlanOptions options{.sequence_tokens = 24, .ring_size = 4};
+  EXPECT_EQ(travelling_tokens(options, 0), (TokenRange{0, 3}));
+  EXPECT_EQ(travelling_tokens(options, 1), (TokenRange{0, 6}));
+}
+
 }  // namespace
 }  // namespace brigade

@@ -1,0 +1,54 @@
+// One call of ring attention: what its forward and its backward go by.
+#pragma once
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "brigade/context_parallel/ring_attention.h"
+#include "brigade/context_parallel/ring_plan.h"
+
+namespace brigade {
+
+// The tokens `range` of x, along `dim`.
+torch::Tensor
+tokens(const torch::Tensor& x, const TokenRange& range, int64_t dim = 1);
+
+class RingCall {
+ public:
+  // local_tokens: T/R.
+  RingCall(
+      CommunicatorPtr ring,
+      RingAttentionOptions options,
+      int64_t local_tokens);
+
+  const CommunicatorPtr& ring() const { return ring_; }
+  int last_step() const { return ring_->size() - 1; }
+  const RingStep& step(int i) const { return steps_[static_cast<size_t>(i)]; }
+
+  // The block of step i: the keys, rotated, and the values of its owner's
+  // tokens that travel, [2, B, tokens, Hkv, D].
+  std::vector<int64_t> block_sizes(const torch::Tensor& k, int i) const;
+  // This rank's.
+  torch::Tensor own_block(const torch::Tensor& k, const torch::Tensor& v) const;
+  // The tokens of this rank that travel.
+  const TokenRange& own_travelling() const { return travelling_[0]; }
+  // The tokens of step i's block that its keys are.
+  TokenRange keys_in_block(int i) const;
+
+  // Attention of step i: of the own keys as they are, or of a block's.
+  ops::AttentionOptions attention(int i, torch::ScalarType out_dtype) const;
+  // The table's rows of this rank's tokens `range`; empty without rotation.
+  std::optional<ops::RotaryTable> rotary(const TokenRange& range) const;
+
+  void computed(int step) const;
+
+ private:
+  CommunicatorPtr ring_;
+  RingAttentionOptions options_;
+  RingPlanOptions plan_;
+  std::vector<RingStep> steps_;
+  std::vector<TokenRange> travelling_;  // of the block of each step
+};
+
+}  // namespace brigade

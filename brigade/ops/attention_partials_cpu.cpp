@@ -1,0 +1,136 @@
+// What becomes of attention over a part of the keys: results that merge, and
+// gradients that add up.
+#include <cmath>
+
+#include "brigade/ops/attention_kernel.h"
+#include "brigade/ops/simd_targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "brigade/ops/attention_partials_cpu.cpp"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+// After highway.h.
+#include "brigade/ops/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace brigade::ops::HWY_NAMESPACE {
+
+void merge(const MergeAttention& p, int64_t begin, int64_t end) {
+  const auto columns = static_cast<size_t>(p.head_dim);
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t batch = row / p.tokens;
+    const int64_t token = row % p.tokens;
+    for (int64_t head = 0; head < p.heads; ++head) {
+      float& lse =
+          p.lse[batch * p.lse_batch_stride + head * p.lse_head_stride + token];
+      const float other = p.part_lse
+                              [batch * p.part_lse_batch_stride +
+                               head * p.part_lse_head_stride + token];
+      if (std::isinf(other) && other < 0)
+        continue;  // sees no key of the part
+      // e^(other - lse) and e^(own - lse): 0 where there was nothing before.
+      const float above = std::fmax(lse, other);
+      const float rest = std::exp(-std::fabs(lse - other));
+      const float total = 1.0F + rest;
+      const auto share = hn::Set(DF(), (other < lse ? rest : 1.0F) / total);
+      lse = above + std::log1p(rest);
+      float* out = p.out.at(batch, token, head);
+      const float* part = p.part.at(batch, token, head);
+      for_vectors(columns, [&](size_t i, auto get, auto put) HWY_ATTR {
+        const auto here = get(out + i);
+        put(hn::MulAdd(hn::Sub(get(part + i), here), share, here), out + i);
+      });
+    }
+  }
+}
+
+template <typename T>
+void add_rotated(
+    T* sum,
+    const float* own,
+    const float* other,
+    const float* cos,
+    const float* sin,
+    int64_t half) {
+  for_vectors(
+      static_cast<size_t>(half), [&](size_t i, auto get, auto put) HWY_ATTR {
+        const auto a = get(other + i);
+        const auto b = get(other + half + i);
+        const auto c = get(cos + i);
+        const auto s = get(sin + i);
+        const auto first = hn::MulAdd(b, s, hn::Mul(a, c));
+        const auto second = hn::NegMulAdd(a, s, hn::Mul(b, c));
+        put(hn::Add(get(own + i), first), sum + i);
+        put(hn::Add(get(own + half + i), second), sum + half + i);
+      });
+}
+
+template <typename T>
+void add(const AddPartialGradient<T>& p, int64_t begin, int64_t end) {
+  const auto columns = static_cast<size_t>(p.head_dim);
+  const int64_t half = p.head_dim / 2;
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t batch = row / p.tokens;
+    const int64_t token = row % p.tokens;
+    const bool is_both = token >= p.begin && token < p.end;
+    const int64_t place = token - p.begin;
+    for (int64_t head = 0; head < p.heads; ++head) {
+      T* sum = p.sum.at(batch, token, head);
+      const float* own = p.own.at(batch, token, head);
+      if (!is_both) {
+        for_vectors(columns, [&](size_t i, auto get, auto put) HWY_ATTR {
+          put(get(own + i), sum + i);
+        });
+        continue;
+      }
+      const float* other = p.other.at(batch, place, head);
+      if (p.rotation.cos == nullptr) {
+        for_vectors(columns, [&](size_t i, auto get, auto put) HWY_ATTR {
+          put(hn::Add(get(own + i), get(other + i)), sum + i);
+        });
+        continue;
+      }
+      add_rotated(
+          sum,
+          own,
+          other,
+          p.rotation.cos + place * half,
+          p.rotation.sin + place * half,
+          half);
+    }
+  }
+}
+
+void add_f32(const AddPartialGradient<float>& p, int64_t b, int64_t e) {
+  add(p, b, e);
+}
+void add_bf16(const AddPartialGradient<uint16_t>& p, int64_t b, int64_t e) {
+  add(p, b, e);
+}
+
+}  // namespace brigade::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace brigade::ops {
+HWY_EXPORT(merge);
+HWY_EXPORT(add_f32);
+HWY_EXPORT(add_bf16);
+
+void merge_attention(const MergeAttention& p, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(merge)(p, begin, end);
+}
+void add_partial_gradient(
+    const AddPartialGradient<float>& p,
+    int64_t begin,
+    int64_t end) {
+  HWY_DYNAMIC_DISPATCH(add_f32)(p, begin, end);
+}
+void add_partial_gradient(
+    const AddPartialGradient<uint16_t>& p,
+    int64_t begin,
+    int64_t end) {
+  HWY_DYNAMIC_DISPATCH(add_bf16)(p, begin, end);
+}
+
+}  // namespace brigade::ops
+#endif  // HWY_ONCE
