@@ -1,25 +1,34 @@
 // Causal attention over a sequence that is spread over the ranks of the cp axis
 // (Liu et al. 2023, "Ring Attention with Blockwise Transformers").
 //
-// Each rank keeps its queries and passes keys and values round the ring, before
-// they are expanded to the query heads. In step s rank r attends to the block
-// of rank r - s while the next one arrives; the results merge by their
-// log-sum-exps. Backward passes keys and values round once more, and behind
-// them the sums of their gradients, in float32, which end at their owner.
+// Each rank keeps its queries and passes keys and values up the ring, before
+// they are expanded to the query heads, rotated once before they leave. In step
+// s rank r attends to the block of rank r - s while the next one arrives; the
+// results merge by their log-sum-exps. Of a block only those tokens travel that
+// some other rank sees (travelling_tokens()).
 //
 //   step 0   r0: q0 x kv0   r1: q1 x kv1   r2: q2 x kv2
 //               kv0 ---> r1    kv1 ---> r2    kv2 ---> r0
-//   step 1   r0: q0 x kv2   r1: q1 x kv0   r2: q2 x kv1   ...
+//   step 1   r0: q0 x kv2   r1: q1 x kv0   r2: q2 x kv1
+//               kv2 ---> r1    kv0 ---> r2    kv1 ---> r0
+//   step 2   r0: q0 x kv1   r1: q1 x kv2   r2: q2 x kv0
+//
+// Backward goes through the steps from the last to the first. It begins with
+// the block that forward ended with, which is kept, and passes blocks down the
+// ring; behind them go the sums of their gradients, in float32. The last hop of
+// a gradient, to its owner, passes under the backward of the owner's own block.
 //
 // Tokens are spread by topology/sequence_partition.h (zigzag), so that under
 // the causal mask every rank has the same work in every step: half a block.
 //
-// Costs a rank, R ranks, n = 2 B (T/R) Hkv D elements of keys and values:
+// Costs a rank, R ranks, n = 2 B (T/R) Hkv D elements of keys and values (half
+// of that for rank 0's block under a causal mask):
 //   forward   R-1 exchanges of n elements of k's dtype
-//   backward  R-1 of n elements of k's dtype, R-1 of n float32
-// of which all but the last of the gradients' run under the compute. Memory:
-// two blocks of n, and in backward two more in float32; nothing grows with T
-// but the rank's own T/R tokens.
+//   backward  R-2 of n elements of k's dtype, R-1 of n float32
+// each of them under the compute of a step. Memory: from forward to backward
+// one block of n besides the own one; within forward one block more, within
+// backward one more and two of float32. Nothing grows with T but the rank's own
+// T/R tokens.
 #pragma once
 
 #include <functional>
@@ -34,8 +43,8 @@ struct RingAttentionOptions {
   // tables are of this rank's T/R tokens, document starts in positions of the
   // whole sequence.
   ops::AttentionOptions attention;
-  // For traces and tests: called after the compute of each step, forward and
-  // backward, by the thread that computes.
+  // For traces and tests: called after the compute of each step, forward (0 to
+  // R-1) and backward (R-1 to 0), by the thread that computes.
   std::function<void(int step)> on_step_computed;
 };
 
