@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "brigade/context_parallel/merge_partials.h"
+#include "brigade/context_parallel/partial_gradient.h"
 #include "brigade/context_parallel/ring_call.h"
 #include "brigade/context_parallel/ring_exchange.h"
 #include "brigade/ops/carried.h"
@@ -29,9 +29,30 @@ torch::ScalarType partial_dtype(const Tensor& q) {
 }
 
 struct ForwardRound {
-  AttentionResult whole;
+  Tensor out;
+  Tensor lse;
   Tensor last_block;  // of the next rank: backward begins with it
 };
+
+// The last step that sees something: the one that rounds the result.
+int last_seen_step(const RingCall& call) {
+  int last = call.last_step();
+  while (call.step(last).is_hidden())
+    --last;
+  return last;
+}
+
+// to = from for the tokens of [B, T, ..] outside `range`.
+void copy_outside(
+    const Tensor& to,
+    const Tensor& from,
+    const TokenRange& range) {
+  for (const TokenRange& rest :
+       {TokenRange{0, range.begin}, TokenRange{range.end, to.size(1)}}) {
+    if (rest.size() > 0)
+      tokens(to, rest).copy_(tokens(from, rest));
+  }
+}
 
 ForwardRound forward_round(
     const RingCall& call,
@@ -47,27 +68,34 @@ ForwardRound forward_round(
   const AttentionResult whole =
       ops::attention_forward(q, k, v, call.attention(0, partial_dtype(q)));
   call.computed(0);
+  const Tensor out = torch::empty(q.sizes(), q.options());
+  const int rounding = last_seen_step(call);
+  if (rounding == 0)
+    out.copy_(whole.out);
   for (int i = 1; i <= last; ++i) {
     block = blocks.finish();
     if (i < last) {
       blocks.expect(call.block_sizes(k, i + 1), k.scalar_type());
       blocks.start(block);
     }
-    const RingStep& step = call.step(i);
-    if (!step.is_hidden()) {
+    const TokenRange& queries = call.step(i).queries;
+    if (queries.size() > 0) {
       const TokenRange keys = call.keys_in_block(i);
-      const AttentionResult part = ops::attention_forward(
-          tokens(q, step.queries),
+      const AttentionResult so_far{
+          tokens(whole.out, queries), tokens(whole.lse, queries, 2)};
+      ops::attention_forward_onto(
+          {i == rounding ? tokens(out, queries) : so_far.out, so_far.lse},
+          so_far,
+          tokens(q, queries),
           tokens(block[0], keys),
           tokens(block[1], keys),
           call.attention(i, partial_dtype(q)));
-      merge_partials(
-          {tokens(whole.out, step.queries), tokens(whole.lse, step.queries, 2)},
-          part);
+      if (i == rounding)
+        copy_outside(out, whole.out, queries);
     }
     call.computed(i);
   }
-  return {whole, block};
+  return {out, whole.lse, block};
 }
 
 // Sets to zero the tokens of [B, T, ..] outside `range`.
@@ -112,7 +140,7 @@ class QueryGradient {
     if (!std::exchange(is_in_place_, false))
       tokens(sum_, within(queries)).add_(part);
   }
-  PartialGradient sum() const { return {sum_, range_.begin, std::nullopt}; }
+  ops::QueryGradientPart sum() const { return {sum_, range_.begin}; }
 
  private:
   TokenRange within(const TokenRange& queries) const {
@@ -140,10 +168,12 @@ void backward_step(
     const Saved& saved,
     const Tensor& k,
     const Tensor& v,
-    const AttentionGradients& into) {
+    const AttentionGradients& into,
+    const ops::QueryGradientPart& dq_so_far = {}) {
   const TokenRange& queries = call.step(i).queries;
   ops::attention_backward_into(
       into,
+      dq_so_far,
       tokens(saved.dout, queries),
       tokens(saved.q, queries),
       k,
@@ -205,15 +235,12 @@ AttentionGradients backward_round(
     if (i > 1)
       block = blocks.finish();
   }
-  const AttentionGradients own{
-      torch::empty(saved.q.sizes(), wide),
-      torch::empty(k.sizes(), wide),
-      torch::empty(v.sizes(), wide)};
-  backward_step(call, 0, saved, k, v, own);
-  call.computed(0);
   const AttentionGradients whole =
       ops::empty_attention_gradients(saved.q, k, v, saved.q.scalar_type());
-  add_partial_gradient(whole.dq, own.dq, dq.sum());
+  const AttentionGradients own{
+      whole.dq, torch::empty(k.sizes(), wide), torch::empty(v.sizes(), wide)};
+  backward_step(call, 0, saved, k, v, own, dq.sum());
+  call.computed(0);
   const Tensor others = gradients.finish();
   const TokenRange& travelled = call.own_travelling();
   if (travelled.size() == 0) {
@@ -236,9 +263,8 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
       const Tensor& v,
       const RingCall& call) {
     ops::carry(context, call);
-    const auto [whole, last_block] = forward_round(call, q, k, v);
-    Tensor out = whole.out.to(q.scalar_type());
-    context->save_for_backward({q, k, v, out, whole.lse, last_block});
+    const auto [out, lse, last_block] = forward_round(call, q, k, v);
+    context->save_for_backward({q, k, v, out, lse, last_block});
     return out;
   }
 

@@ -236,23 +236,18 @@ bool kernel_fits(
          (out_dtype == q.scalar_type() || out_dtype == torch::kFloat);
 }
 
-AttentionResult run_forward(
+// Of operands that kernel_fits(); so_far.out may be undefined.
+void run_kernel_forward(
+    const AttentionResult& result,
+    const AttentionResult& so_far,
     const Tensor& q_in,
     const Tensor& k_in,
     const Tensor& v_in,
     const AttentionOptions& options) {
-  if (!kernel_fits(q_in, k_in, options))
-    return plain::attention(q_in, k_in, v_in, options);
   const Tensor q = dense(q_in);
   const Tensor k = dense(k_in);
   const Tensor v = dense(v_in);
   const Prepared prepared(q, k, options);
-  AttentionResult result{
-      at::empty(
-          q.sizes(),
-          q.options().dtype(options.out_dtype.value_or(q.scalar_type()))),
-      at::empty(
-          {q.size(0), q.size(2), q.size(1)}, q.options().dtype(torch::kFloat))};
   with_element_type(q, [&](auto element) {
     using T = decltype(element);
     AttentionForward<T> kernel{
@@ -260,7 +255,11 @@ AttentionResult run_forward(
         .q = heads_of<const T>(q),
         .k = heads_of<const T>(k),
         .v = heads_of<const T>(v),
-        .lse = data<float>(result.lse)};
+        .lse = data<float>(result.lse),
+        .lse_batch_stride = result.lse.stride(0),
+        .lse_head_stride = result.lse.stride(1)};
+    if (so_far.out.defined())
+      kernel.so_far = heads_of<const float>(so_far.out);
     if (is_wide(result.out))
       kernel.wide_out = heads_of<float>(result.out);
     else
@@ -270,6 +269,22 @@ AttentionResult run_forward(
         ops::attention_forward(kernel, group);
     });
   });
+}
+
+AttentionResult run_forward(
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    const AttentionOptions& options) {
+  if (!kernel_fits(q, k, options))
+    return plain::attention(q, k, v, options);
+  const AttentionResult result{
+      at::empty(
+          q.sizes(),
+          q.options().dtype(options.out_dtype.value_or(q.scalar_type()))),
+      at::empty(
+          {q.size(0), q.size(2), q.size(1)}, q.options().dtype(torch::kFloat))};
+  run_kernel_forward(result, {}, q, k, v, options);
   return result;
 }
 
@@ -286,6 +301,7 @@ void set_gradient(const Tensor& x, Heads<T>& narrow, Heads<float>& wide) {
 // q's dtype or float32 with a dense last dim.
 void run_kernel_backward(
     const AttentionGradients& result,
+    const QueryGradientPart& dq_so_far,
     const Tensor& dout_in,
     const Tensor& q_in,
     const Tensor& k_in,
@@ -318,6 +334,11 @@ void run_kernel_backward(
     set_gradient(result.dq, kernel.dq, kernel.wide_dq);
     set_gradient(result.dk, kernel.dk, kernel.wide_dk);
     set_gradient(result.dv, kernel.dv, kernel.wide_dv);
+    if (const Tensor& values = dq_so_far.values; values.defined())
+      kernel.dq_so_far = {
+          heads_of<const float>(values),
+          dq_so_far.first_token,
+          dq_so_far.first_token + values.size(1)};
     at::parallel_for(0, prepared.groups(), 1, [&](int64_t begin, int64_t end) {
       for (int64_t group = begin; group < end; ++group)
         ops::attention_backward(kernel, group);
@@ -340,7 +361,7 @@ AttentionGradients run_backward(
       dense(k),
       dense(v),
       options.out_dtype.value_or(q.scalar_type()));
-  run_kernel_backward(result, dout, q, k, v, lse, delta, options);
+  run_kernel_backward(result, {}, dout, q, k, v, lse, delta, options);
   return result;
 }
 
@@ -421,6 +442,36 @@ AttentionResult attention_forward(
   return run_forward(q, k, v, options);
 }
 
+void attention_forward_onto(
+    const AttentionResult& into,
+    const AttentionResult& so_far,
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    const AttentionOptions& options) {
+  const torch::NoGradGuard no_grad;
+  check(q, k, v, options);
+  require(
+      into.out.sizes() == q.sizes() && so_far.out.sizes() == q.sizes() &&
+          into.lse.data_ptr() == so_far.lse.data_ptr(),
+      kOp,
+      "a result {} was to continue {} for q {}, in the same lse",
+      describe(into.out),
+      describe(so_far.out),
+      describe(q));
+  AttentionOptions wide = options;
+  wide.out_dtype = into.out.scalar_type();
+  if (kernel_fits(q, k, wide) && is_wide(so_far.out)) {
+    run_kernel_forward(into, so_far, q, k, v, options);
+    return;
+  }
+  wide.out_dtype = so_far.out.scalar_type();
+  const AttentionResult part = plain::attention(q, k, v, wide);
+  const AttentionResult merged{so_far.out.clone(), into.lse};
+  plain::merge_attention(merged, part);
+  Tensor(into.out).copy_(merged.out);
+}
+
 Tensor attention_delta(const Tensor& dout, const Tensor& out) {
   const torch::NoGradGuard no_grad;
   TORCH_CHECK(
@@ -469,6 +520,7 @@ AttentionGradients attention_backward(
 
 void attention_backward_into(
     const AttentionGradients& into,
+    const QueryGradientPart& dq_so_far,
     const Tensor& dout,
     const Tensor& q,
     const Tensor& k,
@@ -493,7 +545,7 @@ void attention_backward_into(
   const bool dv_fits = fits(into.dv, v);
   if (has_kernel(q) && q.numel() > 0 && k.numel() > 0 && dq_fits && dk_fits &&
       dv_fits) {
-    run_kernel_backward(into, dout, q, k, v, lse, delta, options);
+    run_kernel_backward(into, dq_so_far, dout, q, k, v, lse, delta, options);
     return;
   }
   AttentionOptions wide = options;
@@ -501,6 +553,9 @@ void attention_backward_into(
       q.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
   const AttentionGradients result =
       plain::attention_backward(dout, q, k, v, lse, delta, wide);
+  if (dq_so_far.values.defined())
+    result.dq.narrow(1, dq_so_far.first_token, dq_so_far.values.size(1))
+        .add_(dq_so_far.values);
   Tensor(into.dq).copy_(result.dq);
   Tensor(into.dk).copy_(result.dk);
   Tensor(into.dv).copy_(result.dv);

@@ -86,6 +86,18 @@ AttentionResult attention_forward(
     const Tensor& v,
     const AttentionOptions& options);
 
+// The same with what was found before over other keys: `so_far` (out in
+// float32, or double) and these give attention over both. Results go to memory
+// of the caller: out in q's dtype or float32, which may be so_far's, and lse,
+// which must be so_far's.
+void attention_forward_onto(
+    const AttentionResult& into,
+    const AttentionResult& so_far,
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    const AttentionOptions& options);
+
 // sum over D of dout * out, float32 [B, H, Tq].
 Tensor attention_delta(const Tensor& dout, const Tensor& out);
 
@@ -106,10 +118,18 @@ AttentionGradients empty_attention_gradients(
     const Tensor& v,
     torch::ScalarType dtype);
 
+// A gradient over some of the queries, float32 (or double).
+struct QueryGradientPart {
+  Tensor values;  // [B, tokens, H, D]; undefined: there is none
+  int64_t first_token = 0;
+};
+
 // The same into memory of the caller, which is overwritten: of those shapes,
 // each in q's dtype or float32, with any strides. options.out_dtype is ignored.
+// `dq_so_far`, by other keys, is added to dq.
 void attention_backward_into(
     const AttentionGradients& into,
+    const QueryGradientPart& dq_so_far,
     const Tensor& dout,
     const Tensor& q,
     const Tensor& k,

@@ -27,7 +27,7 @@ namespace brigade::ops::HWY_NAMESPACE {
 
 constexpr int64_t kQueryBlock = 64;  // of forward
 constexpr int64_t kKeyBlock = 128;
-constexpr int64_t kBackwardQueryBlock = 128;
+constexpr int64_t kBackwardQueryBlock = 64;
 
 // Sizes rounded up to what tile_product() takes.
 struct Padded {
@@ -82,19 +82,64 @@ void gather_rows(
   std::fill(rows + tokens * depth, rows + padded_tokens * depth, T(0));
 }
 
-// Stores [tokens, width] float rows as a head's rows, rotated back.
+// Stores [tokens, width] float rows as a head's rows, rotated back, plus
+// `addend` of the tokens from `first` on.
 template <typename T>
-void scatter_rows(
+void add_to_rows(
     const float* rows,
     int64_t stride,
     int64_t tokens,
     int64_t head_dim,
     const Rotation& rotation,
     const Heads<T>& y,
+    const Heads<const float>& addend,
+    int64_t first,
     int64_t batch,
     int64_t head) {
   const int64_t half = head_dim / 2;
-  for (int64_t token = 0; token < tokens; ++token) {
+  for (int64_t token = first; token < first + tokens; ++token) {
+    const float* from = rows + token * stride;
+    const float* other = addend.at(batch, token - first, head);
+    T* to = y.at(batch, token, head);
+    if (rotation.cos == nullptr) {
+      for_vectors(
+          static_cast<size_t>(head_dim),
+          [&](size_t i, auto get, auto put) HWY_ATTR {
+            put(hn::Add(get(from + i), get(other + i)), to + i);
+          });
+      continue;
+    }
+    const float* cos = rotation.cos + token * half;
+    const float* sin = rotation.sin + token * half;
+    for_vectors(
+        static_cast<size_t>(half), [&](size_t i, auto get, auto put) HWY_ATTR {
+          const auto a = get(from + i);
+          const auto b = get(from + half + i);
+          const auto c = get(cos + i);
+          const auto s = get(sin + i);
+          const auto x = hn::MulAdd(b, s, hn::Mul(a, c));
+          const auto z = hn::NegMulAdd(a, s, hn::Mul(b, c));
+          put(hn::Add(x, get(other + i)), to + i);
+          put(hn::Add(z, get(other + half + i)), to + half + i);
+        });
+  }
+}
+
+// Stores the float rows [begin, end) of [tokens, width] as a head's rows,
+// rotated back.
+template <typename T>
+void scatter_rows(
+    const float* rows,
+    int64_t stride,
+    int64_t begin,
+    int64_t end,
+    int64_t head_dim,
+    const Rotation& rotation,
+    const Heads<T>& y,
+    int64_t batch,
+    int64_t head) {
+  const int64_t half = head_dim / 2;
+  for (int64_t token = begin; token < end; ++token) {
     const float* from = rows + token * stride;
     T* to = y.at(batch, token, head);
     if (rotation.cos == nullptr) {
@@ -253,9 +298,24 @@ void forward_block(
   std::fill_n(maximum, kQueryBlock, -std::numeric_limits<float>::infinity());
   std::fill_n(sum, kQueryBlock, 0.0F);
   std::fill_n(buffers.out, kQueryBlock * padded.width, 0.0F);
+  float* lse = args.lse + batch * args.lse_batch_stride +
+               head * args.lse_head_stride + begin;
+  if (args.so_far.data != nullptr) {
+    for (int64_t i = 0; i < queries; ++i) {
+      if (std::isinf(lse[i]))
+        continue;  // saw nothing so far
+      maximum[i] = lse[i];
+      sum[i] = 1.0F;
+      std::copy_n(
+          args.so_far.at(batch, begin + i, head),
+          shape.head_dim,
+          buffers.out + i * padded.width);
+    }
+  }
   for (int64_t key = seen.lowest / kKeyBlock * kKeyBlock; key < seen.highest;
        key += kKeyBlock) {
-    const int64_t n = std::min(kKeyBlock, padded.keys - key);
+    // Of the last block only what some query sees.
+    const int64_t n = std::min(kKeyBlock, round_up(seen.highest - key, kPanel));
     multiply(
         buffers.rows + begin * padded.depth,
         padded.depth,
@@ -297,8 +357,6 @@ void forward_block(
         n,
         true);
   }
-  float* lse =
-      args.lse + (batch * shape.heads + head) * shape.query_tokens + begin;
   for (int64_t i = 0; i < queries; ++i) {
     lse[i] = maximum[i] + std::log(sum[i]);
     if (sum[i] > 0)
@@ -309,6 +367,7 @@ void forward_block(
     scatter_rows(
         buffers.out,
         padded.width,
+        0,
         queries,
         shape.head_dim,
         {},
@@ -479,7 +538,9 @@ void backward_block(
     int64_t query,
     const Seen& seen) {
   constexpr int64_t kStride = kBackwardQueryBlock;
-  const int64_t keys = std::min(kKeyBlock, padded.keys - key);
+  // Of the last block only what some query sees.
+  const int64_t keys =
+      std::min(kKeyBlock, round_up(seen.highest - key, kPanel));
   const int64_t queries = std::min(kBackwardQueryBlock, padded.queries - query);
   multiply(
       b.key_rows + key * padded.depth,
@@ -600,15 +661,36 @@ void backward_head(
   transpose(
       b.dq_t, padded.queries, padded.width, padded.queries, b.dq, padded.width);
   const auto scatter = [&](const auto& dq) {
-    scatter_rows(
+    const auto& so_far = args.dq_so_far;
+    const auto put = [&](int64_t begin, int64_t end) {
+      scatter_rows(
+          b.dq,
+          padded.width,
+          begin,
+          end,
+          shape.head_dim,
+          shape.query_rotation,
+          dq,
+          batch,
+          head);
+    };
+    if (so_far.values.data == nullptr) {
+      put(0, tokens);
+      return;
+    }
+    put(0, so_far.begin);
+    add_to_rows(
         b.dq,
         padded.width,
-        tokens,
+        so_far.end - so_far.begin,
         shape.head_dim,
         shape.query_rotation,
         dq,
+        so_far.values,
+        so_far.begin,
         batch,
         head);
+    put(so_far.end, tokens);
   };
   if (args.dq.data != nullptr)
     scatter(args.dq);
@@ -702,6 +784,7 @@ void backward(const AttentionBackward<T>& args, int64_t group) {
       scatter_rows(
           rows,
           padded.width,
+          0,
           shape.key_tokens,
           shape.head_dim,
           rotation,

@@ -49,7 +49,12 @@ struct AttentionForward {
   // One of the two is set.
   Heads<T> out;
   Heads<float> wide_out;
-  float* lse;  // [B, H, Tq]
+  float* lse;  // [B, H, Tq], the last dim dense
+  int64_t lse_batch_stride;
+  int64_t lse_head_stride;
+  // Attention over keys of before, if set, with its log-sum-exps in lse: the
+  // result is over those and these.
+  Heads<const float> so_far = {};
 };
 
 template <typename T>
@@ -62,22 +67,12 @@ struct AttentionBackward {
   const float* delta;  // [B, H, Tq]
   Heads<T> dq, dk, dv;
   Heads<float> wide_dq, wide_dk, wide_dv;
-};
-
-// Attention over some keys, merged in place with attention over some others
-// (log-sum-exps: [B, H, tokens] with these strides, the last dim dense).
-struct MergeAttention {
-  Heads<float> out;
-  Heads<const float> part;
-  float* lse;
-  int64_t lse_batch_stride;
-  int64_t lse_head_stride;
-  const float* part_lse;
-  int64_t part_lse_batch_stride;
-  int64_t part_lse_head_stride;
-  int64_t tokens;
-  int64_t heads;
-  int64_t head_dim;
+  // Added to dq of the queries [begin, end), if set.
+  struct {
+    Heads<const float> values;
+    int64_t begin;
+    int64_t end;
+  } dq_so_far = {};
 };
 
 // sum = own + other rotated back; other is of the tokens [begin, end), and the
@@ -114,7 +109,6 @@ void attention_delta(
     int64_t begin,
     int64_t end);
 
-void merge_attention(const MergeAttention& p, int64_t begin, int64_t end);
 void add_partial_gradient(
     const AddPartialGradient<float>& p,
     int64_t begin,

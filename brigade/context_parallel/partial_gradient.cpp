@@ -1,4 +1,4 @@
-#include "brigade/context_parallel/merge_partials.h"
+#include "brigade/context_parallel/partial_gradient.h"
 
 #include <ATen/Parallel.h>
 
@@ -9,7 +9,6 @@
 namespace brigade {
 namespace {
 
-using ops::AttentionResult;
 using ops::Heads;
 using torch::Tensor;
 
@@ -33,34 +32,6 @@ Heads<T> heads_of(const Tensor& x) {
 }
 
 }  // namespace
-
-void merge_partials(AttentionResult whole, const AttentionResult& part) {
-  const torch::NoGradGuard no_grad;
-  if (!is_float(whole.out) || !is_float(whole.lse) || !is_float(part.out) ||
-      !is_float(part.lse)) {
-    ops::plain::merge_attention(whole, part);
-    return;
-  }
-  const ops::MergeAttention kernel{
-      .out = heads_of<float>(whole.out),
-      .part = heads_of<const float>(part.out),
-      .lse = ops::data<float>(whole.lse),
-      .lse_batch_stride = whole.lse.stride(0),
-      .lse_head_stride = whole.lse.stride(1),
-      .part_lse = ops::data<float>(part.lse),
-      .part_lse_batch_stride = part.lse.stride(0),
-      .part_lse_head_stride = part.lse.stride(1),
-      .tokens = whole.out.size(1),
-      .heads = whole.out.size(2),
-      .head_dim = whole.out.size(3)};
-  at::parallel_for(
-      0,
-      whole.out.size(0) * kernel.tokens,
-      kGrain,
-      [&](int64_t begin, int64_t end) {
-        ops::merge_attention(kernel, begin, end);
-      });
-}
 
 void add_partial_gradient(
     Tensor sum,

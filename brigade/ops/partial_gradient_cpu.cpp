@@ -1,11 +1,8 @@
-// What becomes of attention over a part of the keys: results that merge, and
-// gradients that add up.
-#include <cmath>
-
+// Gradients of attention over a part of the keys, which add up.
 #include "brigade/ops/attention_kernel.h"
 #include "brigade/ops/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "brigade/ops/attention_partials_cpu.cpp"
+#define HWY_TARGET_INCLUDE "brigade/ops/partial_gradient_cpu.cpp"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 // After highway.h.
@@ -13,35 +10,6 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace brigade::ops::HWY_NAMESPACE {
-
-void merge(const MergeAttention& p, int64_t begin, int64_t end) {
-  const auto columns = static_cast<size_t>(p.head_dim);
-  for (int64_t row = begin; row < end; ++row) {
-    const int64_t batch = row / p.tokens;
-    const int64_t token = row % p.tokens;
-    for (int64_t head = 0; head < p.heads; ++head) {
-      float& lse =
-          p.lse[batch * p.lse_batch_stride + head * p.lse_head_stride + token];
-      const float other = p.part_lse
-                              [batch * p.part_lse_batch_stride +
-                               head * p.part_lse_head_stride + token];
-      if (std::isinf(other) && other < 0)
-        continue;  // sees no key of the part
-      // e^(other - lse) and e^(own - lse): 0 where there was nothing before.
-      const float above = std::fmax(lse, other);
-      const float rest = std::exp(-std::fabs(lse - other));
-      const float total = 1.0F + rest;
-      const auto share = hn::Set(DF(), (other < lse ? rest : 1.0F) / total);
-      lse = above + std::log1p(rest);
-      float* out = p.out.at(batch, token, head);
-      const float* part = p.part.at(batch, token, head);
-      for_vectors(columns, [&](size_t i, auto get, auto put) HWY_ATTR {
-        const auto here = get(out + i);
-        put(hn::MulAdd(hn::Sub(get(part + i), here), share, here), out + i);
-      });
-    }
-  }
-}
 
 template <typename T>
 void add_rotated(
@@ -112,13 +80,9 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace brigade::ops {
-HWY_EXPORT(merge);
 HWY_EXPORT(add_f32);
 HWY_EXPORT(add_bf16);
 
-void merge_attention(const MergeAttention& p, int64_t begin, int64_t end) {
-  HWY_DYNAMIC_DISPATCH(merge)(p, begin, end);
-}
 void add_partial_gradient(
     const AddPartialGradient<float>& p,
     int64_t begin,
