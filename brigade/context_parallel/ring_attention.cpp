@@ -1,9 +1,9 @@
 #include "brigade/context_parallel/ring_attention.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "brigade/context_parallel/partial_gradient.h"
+#include "brigade/context_parallel/query_gradient.h"
 #include "brigade/context_parallel/ring_call.h"
 #include "brigade/context_parallel/ring_exchange.h"
 #include "brigade/ops/carried.h"
@@ -98,62 +98,6 @@ ForwardRound forward_round(
   return {out, whole.lse, block};
 }
 
-// Sets to zero the tokens of [B, T, ..] outside `range`.
-void clear_outside(const Tensor& x, const TokenRange& range) {
-  if (range.begin > 0)
-    tokens(x, {0, range.begin}).zero_();
-  if (range.end < x.size(1))
-    tokens(x, {range.end, x.size(1)}).zero_();
-}
-
-// The gradient of this rank's queries by the blocks of others. The first step
-// that has a part writes it where the sum is to be, later ones add theirs.
-class QueryGradient {
- public:
-  QueryGradient(const RingCall& call, const Tensor& q)
-      : options_(q.options().dtype(partial_dtype(q))), sizes_(q.sizes().vec()) {
-    for (int i = 1; i <= call.last_step(); ++i) {
-      const RingStep& step = call.step(i);
-      if (step.is_hidden())
-        continue;
-      if (range_.size() == 0)
-        range_ = step.queries;
-      range_.begin = std::min(range_.begin, step.queries.begin);
-      range_.end = std::max(range_.end, step.queries.end);
-    }
-    sizes_[1] = range_.size();
-  }
-
-  // Memory for a step to write, and then to hand back.
-  Tensor take(const TokenRange& queries) {
-    if (sum_.defined()) {
-      auto sizes = sizes_;
-      sizes[1] = queries.size();
-      return torch::empty(sizes, options_);
-    }
-    sum_ = torch::empty(sizes_, options_);
-    is_in_place_ = true;
-    clear_outside(sum_, within(queries));
-    return tokens(sum_, within(queries));
-  }
-  void give(const Tensor& part, const TokenRange& queries) {
-    if (!std::exchange(is_in_place_, false))
-      tokens(sum_, within(queries)).add_(part);
-  }
-  ops::QueryGradientPart sum() const { return {sum_, range_.begin}; }
-
- private:
-  TokenRange within(const TokenRange& queries) const {
-    return {queries.begin - range_.begin, queries.end - range_.begin};
-  }
-
-  torch::TensorOptions options_;
-  std::vector<int64_t> sizes_;
-  TokenRange range_;  // of the queries that some other rank's keys are seen by
-  Tensor sum_;        // [B, those, H, D]
-  bool is_in_place_ = false;
-};
-
 // What the backward of a step needs of the whole.
 struct Saved {
   Tensor dout;
@@ -197,7 +141,7 @@ AttentionGradients backward_round(
   RingExchange gradients(call.ring(), kGradientTag, RingDirection::kDown);
   const torch::ScalarType partial = partial_dtype(saved.q);
   const auto wide = k.options().dtype(partial);
-  QueryGradient dq(call, saved.q);
+  QueryGradient dq(call, saved.q, partial);
   const int last = call.last_step();
   for (int i = last; i > 0; --i) {
     if (i > 1) {

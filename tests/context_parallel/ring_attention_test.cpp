@@ -315,25 +315,36 @@ TEST(RingAttention, LaunchesEveryExchangeBeforeAComputeThatHidesIt) {
         int step;
         int64_t blocks;     // sent so far
         int64_t gradients;  // sent so far
+        int64_t under_way;  // messages that nobody waited for yet
         bool operator==(const Computed&) const = default;
       };
       std::vector<Computed> computed;
       RingAttentionOptions options;
       options.on_step_computed = [&](int step) {
-        Computed now{step, 0, 0};
+        Computed now{step, 0, 0, 0};
+        for (const CollectiveRecord& record : ring->records())
+          now.under_way += record.finished_ns == 0 ? 1 : 0;
         for (const Sent& sent : sent_by(*ring))
           ++(sent.is_gradient ? now.gradients : now.blocks);
         computed.push_back(now);
       };
       run(ring, c, whole, options);
       std::vector<Computed> expected;
-      for (int step = 0; step < size; ++step)
-        expected.push_back({step, std::min(step + 1, size - 1), 0});
-      // Backward ends with the own block, under which the last gradient goes.
-      for (int64_t i = 0; i < size; ++i) {
-        const int64_t blocks = std::min<int64_t>(i + 1, size - 2);
+      const int last = size - 1;
+      for (int step = 0; step <= last; ++step)
         expected.push_back(
-            {size - 1 - static_cast<int>(i), size - 1 + blocks, i});
+            {step, std::min(step + 1, last), 0, step < last ? 2 : 0});
+      // Backward ends with the own block, under which the last gradient goes
+      // home.
+      for (int step = last; step >= 0; --step) {
+        const int64_t blocks = last + std::min(last - step + 1, last - 1);
+        const int64_t gradients = last - step;
+        // The first step has but the receive of a gradient.
+        expected.push_back(
+            {step,
+             blocks,
+             gradients,
+             (step > 1 ? 2 : 0) + (step == last ? 1 : 2)});
       }
       EXPECT_TRUE(computed == expected) << "ring " << size;
     });
