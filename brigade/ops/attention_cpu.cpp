@@ -216,6 +216,18 @@ Seen seen_by(const int32_t* first, const int32_t* end, int64_t queries) {
   return seen;
 }
 
+// Scores are exponents of kBase<T>: e, or 2 where the results are bf16 and a
+// rounding more is far below theirs.
+template <typename T>
+constexpr float kScoreScale = std::is_same_v<T, float> ? 1.0F : kLog2E;
+template <typename T>
+HWY_INLINE VF power(VF exponent) {
+  if constexpr (std::is_same_v<T, float>)
+    return fast_exp(exponent);
+  else
+    return fast_exp2(exponent);
+}
+
 // One row of scores: masks, folds into the running maximum and sum, makes P and
 // the factor by which the row of O so far must shrink.
 template <typename T>
@@ -243,12 +255,12 @@ HWY_INLINE float softmax_row(
     top = hn::Max(top, hn::LoadU(df, scores + i));
   const float here = hn::GetLane(hn::MaxOfLanes(df, top)) * scale;
   const float next = std::max(maximum, here);
-  const auto factor = hn::Set(df, scale);
-  const auto shift = hn::Set(df, next);
+  const auto factor = hn::Set(df, scale * kScoreScale<T>);
+  const auto shift = hn::Set(df, next * kScoreScale<T>);
   auto total = hn::Zero(df);
   for (int64_t i = 0; i < columns; i += lanes) {
     const auto value =
-        fast_exp(hn::MulSub(hn::LoadU(df, scores + i), factor, shift));
+        power<T>(hn::MulSub(hn::LoadU(df, scores + i), factor, shift));
     store(value, df, p + i);
     total = hn::Add(total, value);
   }
@@ -486,9 +498,11 @@ void softmax_gradient(
   constexpr int64_t kGroup = 4 / sizeof(T);
   const auto lanes = static_cast<int64_t>(hn::Lanes(df));
   const auto factor = hn::Set(df, scale);
+  const auto exponent = hn::Set(df, scale * kScoreScale<T>);
   for (int64_t column = 0; column < queries; column += lanes) {
     const int64_t query = first_query + column;
-    const auto lse = hn::LoadU(df, b.lse + query);
+    const auto lse =
+        hn::Mul(hn::LoadU(df, b.lse + query), hn::Set(df, kScoreScale<T>));
     const auto delta = hn::LoadU(df, b.delta + query);
     const auto low = hn::LoadU(di, b.first + query);
     const auto high = hn::LoadU(di, b.end + query);
@@ -496,7 +510,7 @@ void softmax_gradient(
                column % kPanel * kGroup;
     const auto one = [&](int64_t row, VF& p, VF& ds) HWY_ATTR {
       const int64_t at = row * kStride + column;
-      p = fast_exp(hn::MulSub(hn::LoadU(df, b.scores + at), factor, lse));
+      p = power<T>(hn::MulSub(hn::LoadU(df, b.scores + at), exponent, lse));
       ds = hn::Mul(
           hn::Mul(p, hn::Sub(hn::LoadU(df, b.dscores + at), delta)), factor);
       if (masked) {
@@ -506,8 +520,6 @@ void softmax_gradient(
         p = hn::IfThenElseZero(inside, p);
         ds = hn::IfThenElseZero(inside, ds);
       }
-      store(p, df, b.p + at);
-      store(ds, df, b.ds + at);
     };
     for (int64_t row = 0; row < keys; row += 2) {
       VF p0;
@@ -516,13 +528,23 @@ void softmax_gradient(
       VF ds1;
       one(row, p0, ds0);
       one(row + 1, p1, ds1);
+      const int64_t even = row * kStride + column;
+      const int64_t odd = even + kStride;
       if constexpr (std::is_same_v<T, float>) {
+        hn::StoreU(p0, df, b.p + even);
+        hn::StoreU(p1, df, b.p + odd);
+        hn::StoreU(ds0, df, b.ds + even);
+        hn::StoreU(ds1, df, b.ds + odd);
         hn::StoreU(ds0, df, panel + row * kPanel);
         hn::StoreU(ds1, df, panel + (row + 1) * kPanel);
       } else {
-        hn::StoreU(
-            hn::Or(to_bf16_bits(ds0), hn::ShiftLeft<16>(to_bf16_bits(ds1))),
-            DU32(),
+        store_low_halves(hn::ShiftRight<16>(round_to_bf16(p0)), b.p + even);
+        store_low_halves(hn::ShiftRight<16>(round_to_bf16(p1)), b.p + odd);
+        store_bf16_pair(
+            ds0,
+            ds1,
+            b.ds + even,
+            b.ds + odd,
             reinterpret_cast<uint32_t*>(panel + row * kPanel));
       }
     }

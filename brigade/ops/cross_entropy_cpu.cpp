@@ -5,10 +5,20 @@
 #include <cstring>
 #include <limits>
 
+#include "brigade/base/check.h"
 #include "brigade/ops/cross_entropy_kernel.h"
 #include "brigade/ops/scratch.h"
 #include "brigade/ops/simd_targets.h"
 #include "brigade/ops/tile_product.h"
+
+#ifndef BRIGADE_OPS_CROSS_ENTROPY_CPU_ONCE
+#define BRIGADE_OPS_CROSS_ENTROPY_CPU_ONCE
+namespace brigade::ops {
+// A tile of logits with the weight rows and the tokens that it is made of lies
+// in the first-level cache.
+constexpr int64_t kTileRows = 32;  // vocabulary entries; tokens: kPanel
+}  // namespace brigade::ops
+#endif
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "brigade/ops/cross_entropy_cpu.cpp"
@@ -20,68 +30,92 @@
 HWY_BEFORE_NAMESPACE();
 namespace brigade::ops::HWY_NAMESPACE {
 
-// Folds `rows` rows of logits [rows, tokens] into the running maximum and sum
-// of each column. tokens is a multiple of 16.
+// Folds `rows` rows of logits [rows, kPanel] into the running maximum and sum
+// of each column.
 void fold_logits(
     const float* logits,
     int64_t rows,
-    int64_t stride,
-    int64_t tokens,
     float* maximum,
     float* sum) {
   const DF df;
+  const auto log2e = hn::Set(df, kLog2E);
   const auto lanes = static_cast<int64_t>(hn::Lanes(df));
-  for (int64_t t = 0; t < tokens; t += lanes) {
+  for (int64_t t = 0; t < kPanel; t += lanes) {
+    const auto at = [&](int64_t row) HWY_ATTR {
+      return hn::LoadU(df, logits + row * kPanel + t);
+    };
     const auto before = hn::LoadU(df, maximum + t);
-    auto top = before;
-    for (int64_t row = 0; row < rows; ++row)
-      top = hn::Max(top, hn::LoadU(df, logits + row * stride + t));
+    // Two chains of each, to hide their latencies.
+    auto top = hn::Max(before, at(rows - 1));
+    auto other_top = before;
+    for (int64_t row = 0; row + 1 < rows; row += 2) {
+      top = hn::Max(top, at(row));
+      other_top = hn::Max(other_top, at(row + 1));
+    }
+    top = hn::Max(top, other_top);
+    const auto shift = hn::Mul(top, log2e);
+    const auto exp_at = [&](int64_t row) HWY_ATTR {
+      return fast_exp2(hn::MulSub(at(row), log2e, shift));
+    };
     auto total =
         hn::Mul(hn::LoadU(df, sum + t), fast_exp(hn::Sub(before, top)));
-    for (int64_t row = 0; row < rows; ++row)
-      total = hn::Add(
-          total,
-          fast_exp(hn::Sub(hn::LoadU(df, logits + row * stride + t), top)));
+    auto other_total = rows % 2 == 1 ? exp_at(rows - 1) : hn::Zero(df);
+    for (int64_t row = 0; row + 1 < rows; row += 2) {
+      total = hn::Add(total, exp_at(row));
+      other_total = hn::Add(other_total, exp_at(row + 1));
+    }
     hn::StoreU(top, df, maximum + t);
-    hn::StoreU(total, df, sum + t);
+    hn::StoreU(hn::Add(total, other_total), df, sum + t);
   }
 }
 
-// Turns logits [rows, tokens] into gradients factor * exp(logit - lse), as rows
-// of bf16 and as pairs of rows (rows 2i and 2i + 1 side by side, panels of
-// kPanel tokens panel_stride apart). rows is even.
+// Turns logits [rows, kPanel] into gradients factor * exp(logit - lse), as rows
+// of bf16 and as pairs of rows (rows 2i and 2i + 1 side by side). rows is even.
 void gradient_tile(
     const float* logits,
     int64_t rows,
-    int64_t stride,
-    int64_t tokens,
     const float* lse,
     const float* factor,
     uint16_t* out,
     int64_t out_stride,
-    uint16_t* pairs,
-    int64_t panel_stride) {
+    uint16_t* pairs) {
   const DF df;
-  const DU32 du;
+  const auto log2e = hn::Set(df, kLog2E);
   const auto lanes = static_cast<int64_t>(hn::Lanes(df));
-  for (int64_t t = 0; t < tokens; t += lanes) {
-    const auto shift = hn::LoadU(df, lse + t);
+  for (int64_t t = 0; t < kPanel; t += lanes) {
+    const auto shift = hn::Mul(hn::LoadU(df, lse + t), log2e);
     const auto scale = hn::LoadU(df, factor + t);
-    uint16_t* panel = pairs + t / kPanel * panel_stride + t % kPanel * 2;
     for (int64_t row = 0; row < rows; row += 2) {
-      const float* even = logits + row * stride + t;
-      const auto first =
-          hn::Mul(fast_exp(hn::Sub(hn::LoadU(df, even), shift)), scale);
-      const auto second = hn::Mul(
-          fast_exp(hn::Sub(hn::LoadU(df, even + stride), shift)), scale);
-      store(first, df, out + row * out_stride + t);
-      store(second, df, out + (row + 1) * out_stride + t);
-      hn::StoreU(
-          hn::Or(to_bf16_bits(first), hn::ShiftLeft<16>(to_bf16_bits(second))),
-          du,
-          reinterpret_cast<uint32_t*>(panel + row * kPanel));
+      const auto gradient = [&](int64_t of) HWY_ATTR {
+        const auto x =
+            hn::MulSub(hn::LoadU(df, logits + of * kPanel + t), log2e, shift);
+        return hn::Mul(fast_exp2(x), scale);
+      };
+      uint16_t* row_out = out + row * out_stride + t;
+      store_bf16_pair(
+          gradient(row),
+          gradient(row + 1),
+          row_out,
+          row_out + out_stride,
+          reinterpret_cast<uint32_t*>(pairs + row * kPanel + 2 * t));
     }
   }
+}
+
+// Whether any of kPanel targets is one of the kTileRows entries from `first`
+// on.
+bool any_in_tile(const int32_t* targets, int64_t first) {
+  const DI32 di;
+  const auto begin = hn::Set(di, static_cast<int32_t>(first));
+  const auto end = hn::Set(di, static_cast<int32_t>(first + kTileRows));
+  const auto lanes = static_cast<int64_t>(hn::Lanes(di));
+  bool any = false;
+  for (int64_t t = 0; t < kPanel; t += lanes) {
+    const auto target = hn::LoadU(di, targets + t);
+    any |= !hn::AllFalse(
+        di, hn::AndNot(hn::Lt(target, begin), hn::Lt(target, end)));
+  }
+  return any;
 }
 
 void add_row(const float* from, int64_t numel, float* to) {
@@ -126,13 +160,12 @@ namespace {
 
 HWY_EXPORT(fold_logits);
 HWY_EXPORT(gradient_tile);
+HWY_EXPORT(any_in_tile);
 HWY_EXPORT(add_row);
 HWY_EXPORT(round_row);
 HWY_EXPORT(exp_of_row);
 
-constexpr int64_t kTileRows = 64;  // vocabulary entries of a logit tile
-constexpr int64_t kStatisticsTokens = 256;
-constexpr int64_t kGradientTokens = 128;
+constexpr int64_t kGradientTokens = 256;
 // Parts of the vocabulary whose statistics are merged in order: fixed, so that
 // the result does not depend on the number of threads.
 constexpr int64_t kSegments = 16;
@@ -181,11 +214,26 @@ WeightRows weight_rows(
   return {copy, depth};
 }
 
+void pad_targets(
+    const HeadShape& shape,
+    const Padded& padded,
+    int32_t* targets) {
+  BRIGADE_ASSERT(
+      padded.vocabulary <= std::numeric_limits<int32_t>::max(),
+      "rows of the head's weight are counted in 32 bits");
+  std::fill_n(targets, padded.tokens, -1);
+  std::transform(
+      shape.target, shape.target + shape.tokens, targets, [](int64_t target) {
+        return static_cast<int32_t>(target);
+      });
+}
+
 // One segment of the vocabulary into its own maxima and sums.
 void segment_statistics(
     const HeadShape& shape,
     const Padded& padded,
     const uint16_t* tokens_packed,
+    const int32_t* targets,
     int64_t first,
     int64_t end,
     float* maximum,
@@ -196,7 +244,7 @@ void segment_statistics(
   const auto lay_out = [&](void* base) {
     ScratchPieces pieces(base);
     auto* copy = pieces.take<uint16_t>(kTileRows * padded.depth);
-    auto* logits = pieces.take<float>(kTileRows * kStatisticsTokens);
+    auto* logits = pieces.take<float>(kTileRows * kPanel);
     return std::tuple{copy, logits, pieces.used()};
   };
   const size_t bytes = std::get<2>(lay_out(nullptr));
@@ -207,26 +255,26 @@ void segment_statistics(
     const WeightRows rows =
         weight_rows(shape, row, kTileRows, padded.depth, copy);
     const int64_t valid = std::min(kTileRows, shape.vocabulary - row);
-    for (int64_t t = 0; t < padded.tokens; t += kStatisticsTokens) {
-      const int64_t width = std::min(kStatisticsTokens, padded.tokens - t);
+    for (int64_t t = 0; t < padded.tokens; t += kPanel) {
       tile_product(TileProduct<uint16_t>{
           .a = rows.data,
           .b = tokens_packed + t * padded.depth,
           .c = logits,
           .m = kTileRows,
-          .n = width,
+          .n = kPanel,
           .k = padded.depth,
           .a_stride = rows.stride,
           .panel_stride = kPanel * padded.depth,
-          .c_stride = kStatisticsTokens,
+          .c_stride = kPanel,
           .add = false});
       HWY_DYNAMIC_DISPATCH(fold_logits)
-      (logits, valid, kStatisticsTokens, width, maximum + t, sum + t);
-      const int64_t real = std::min(width, shape.tokens - t);
-      for (int64_t i = 0; i < real; ++i) {
-        const int64_t target = shape.target[t + i] - row;
+      (logits, valid, maximum + t, sum + t);
+      if (!HWY_DYNAMIC_DISPATCH(any_in_tile)(targets + t, row))
+        continue;
+      for (int64_t i = t; i < t + kPanel; ++i) {
+        const int64_t target = targets[i] - row;
         if (target >= 0 && target < valid)
-          target_logit[t + i] = logits[target * kStatisticsTokens + i];
+          target_logit[i] = logits[target * kPanel + i - t];
       }
     }
   }
@@ -236,7 +284,7 @@ void segment_statistics(
 struct GradientBuffers {
   uint16_t* copy;      // weight rows, where they must be padded
   uint16_t* weight_t;  // [C, block]
-  float* logits;       // [kTileRows, kGradientTokens]
+  float* logits;       // [kTileRows, kPanel]
   uint16_t* gradient;  // [block, kGradientTokens]
   uint16_t* pairs;     // the same, pairs of rows
   float* dweight;      // [block, C]
@@ -249,68 +297,58 @@ struct GradientWork {
   int64_t block;              // vocabulary entries at a time
   const uint16_t* by_column;  // hidden, packed for logits
   const uint16_t* by_row;     // hidden, packed for the weight's gradient
+  const int32_t* targets;     // padded
   const float* lse;           // padded
   const float* factor;        // padded
 };
 
-// The gradient of the logits of a block of the vocabulary and some tokens.
+// The gradient of the logits of kTileRows entries of the vocabulary, from entry
+// `first` on, and of the kPanel tokens from token t on.
 void logit_gradients(
     const GradientWork& work,
     const WeightRows& rows,
     int64_t first,
-    int64_t numel,
     int64_t t,
-    int64_t width,
-    const GradientBuffers& buffers) {
+    float* logits,
+    uint16_t* out,
+    uint16_t* pairs) {
   const HeadShape& shape = work.shape;
-  const int64_t panel_stride = work.block * kPanel;
-  for (int64_t row = 0; row < numel; row += kTileRows) {
-    tile_product(TileProduct<uint16_t>{
-        .a = rows.data + row * rows.stride,
-        .b = work.by_column + t * work.padded.depth,
-        .c = buffers.logits,
-        .m = kTileRows,
-        .n = width,
-        .k = work.padded.depth,
-        .a_stride = rows.stride,
-        .panel_stride = kPanel * work.padded.depth,
-        .c_stride = kGradientTokens,
-        .add = false});
-    uint16_t* out = buffers.gradient + row * kGradientTokens;
-    uint16_t* pairs = buffers.pairs + row * kPanel;
-    HWY_DYNAMIC_DISPATCH(gradient_tile)
-    (buffers.logits,
-     kTileRows,
-     kGradientTokens,
-     width,
-     work.lse + t,
-     work.factor + t,
-     out,
-     kGradientTokens,
-     pairs,
-     panel_stride);
-    const auto put = [&](int64_t entry, int64_t i, uint16_t value) {
-      out[entry * kGradientTokens + i] = value;
-      pairs
-          [i / kPanel * panel_stride + entry / 2 * 2 * kPanel + i % kPanel * 2 +
-           entry % 2] = value;
-    };
-    const int64_t real = std::min(width, shape.tokens - t);
-    for (int64_t i = 0; i < real; ++i) {
-      const int64_t target = shape.target[t + i] - first - row;
-      if (target < 0 || target >= kTileRows)
-        continue;
-      const float logit = buffers.logits[target * kGradientTokens + i];
-      const float p = std::exp(logit - work.lse[t + i]);
-      put(target, i, to_bf16(work.factor[t + i] * (p - 1.0F)));
-    }
-    // Rows beyond the vocabulary have no probability.
-    const int64_t valid = shape.vocabulary - first - row;
-    for (int64_t entry = std::max<int64_t>(0, valid); entry < kTileRows;
-         ++entry) {
-      for (int64_t i = 0; i < width; ++i)
-        put(entry, i, 0);
-    }
+  tile_product(TileProduct<uint16_t>{
+      .a = rows.data,
+      .b = work.by_column + t * work.padded.depth,
+      .c = logits,
+      .m = kTileRows,
+      .n = kPanel,
+      .k = work.padded.depth,
+      .a_stride = rows.stride,
+      .panel_stride = kPanel * work.padded.depth,
+      .c_stride = kPanel,
+      .add = false});
+  HWY_DYNAMIC_DISPATCH(gradient_tile)
+  (logits,
+   kTileRows,
+   work.lse + t,
+   work.factor + t,
+   out,
+   kGradientTokens,
+   pairs);
+  const auto put = [&](int64_t entry, int64_t i, uint16_t value) {
+    out[entry * kGradientTokens + i] = value;
+    pairs[entry / 2 * 2 * kPanel + i * 2 + entry % 2] = value;
+  };
+  const bool any = HWY_DYNAMIC_DISPATCH(any_in_tile)(work.targets + t, first);
+  for (int64_t i = 0; any && i < kPanel; ++i) {
+    const int64_t target = work.targets[t + i] - first;
+    if (target < 0 || target >= kTileRows)
+      continue;
+    const float p = std::exp(logits[target * kPanel + i] - work.lse[t + i]);
+    put(target, i, to_bf16(work.factor[t + i] * (p - 1.0F)));
+  }
+  // Rows beyond the vocabulary have no probability.
+  const int64_t valid = std::max<int64_t>(0, shape.vocabulary - first);
+  for (int64_t entry = valid; entry < kTileRows; ++entry) {
+    for (int64_t i = 0; i < kPanel; ++i)
+      put(entry, i, 0);
   }
 }
 
@@ -340,7 +378,18 @@ void block_gradients(
   }
   for (int64_t t = 0; t < padded.tokens; t += kGradientTokens) {
     const int64_t width = std::min(kGradientTokens, padded.tokens - t);
-    logit_gradients(work, rows, first, numel, t, width, buffers);
+    for (int64_t row = 0; row < numel; row += kTileRows) {
+      const WeightRows tile{rows.data + row * rows.stride, rows.stride};
+      for (int64_t i = 0; i < width; i += kPanel)
+        logit_gradients(
+            work,
+            tile,
+            first + row,
+            t + i,
+            buffers.logits,
+            buffers.gradient + row * kGradientTokens + i,
+            buffers.pairs + i * work.block + row * kPanel);
+    }
     if (work.result.dweight != nullptr)
       tile_product(TileProduct<uint16_t>{
           .a = buffers.gradient,
@@ -421,12 +470,13 @@ void head_statistics(const HeadShape& shape, const HeadStatistics& result) {
   const auto lay_out = [&](void* base) {
     ScratchPieces pieces(base);
     auto* packed = pieces.take<uint16_t>(padded.depth * padded.tokens);
+    auto* targets = pieces.take<int32_t>(padded.tokens);
     auto* maxima = pieces.take<float>(kSegments * padded.tokens);
     auto* sums = pieces.take<float>(kSegments * padded.tokens);
-    return std::tuple{packed, maxima, sums, pieces.used()};
+    return std::tuple{packed, targets, maxima, sums, pieces.used()};
   };
-  const size_t bytes = std::get<3>(lay_out(nullptr));
-  const auto [packed, maxima, sums, used] =
+  const size_t bytes = std::get<4>(lay_out(nullptr));
+  const auto [packed, targets, maxima, sums, used] =
       lay_out(scratch(ScratchSlot::kShared, bytes));
   pack_columns(
       shape.hidden,
@@ -435,10 +485,12 @@ void head_statistics(const HeadShape& shape, const HeadStatistics& result) {
       shape.tokens,
       padded.depth,
       packed);
+  pad_targets(shape, padded, targets);
   std::fill_n(result.target_logit, shape.tokens, 0.0F);
   const int64_t tiles = padded.vocabulary / kTileRows;
   // Copies: structured bindings cannot be captured by older compilers.
   const uint16_t* tokens_packed = packed;
+  const int32_t* all_targets = targets;
   float* all_maxima = maxima;
   float* all_sums = sums;
   at::parallel_for(0, kSegments, 1, [&](int64_t begin, int64_t end) {
@@ -447,6 +499,7 @@ void head_statistics(const HeadShape& shape, const HeadStatistics& result) {
           shape,
           padded,
           tokens_packed,
+          all_targets,
           segment * tiles / kSegments * kTileRows,
           (segment + 1) * tiles / kSegments * kTileRows,
           all_maxima + segment * padded.tokens,
@@ -470,7 +523,7 @@ void head_statistics(const HeadShape& shape, const HeadStatistics& result) {
 
 void head_gradients(const HeadShape& shape, const HeadGradients& result) {
   const Padded padded(shape);
-  constexpr int64_t kBlockNumel = 150'000;  // of weight: 0.3 MB of cache
+  constexpr int64_t kBlockNumel = 112'000;  // of weight: 0.2 MB of cache
   const int64_t block = std::clamp<int64_t>(
       kBlockNumel / shape.columns / kTileRows * kTileRows, kTileRows, 512);
   const int64_t blocks = (shape.vocabulary + block - 1) / block;
@@ -481,19 +534,22 @@ void head_gradients(const HeadShape& shape, const HeadGradients& result) {
     auto* by_column = pieces.take<uint16_t>(padded.depth * padded.tokens);
     auto* by_row =
         pieces.take<uint16_t>(round_up(shape.columns, kPanel) * padded.tokens);
+    auto* targets = pieces.take<int32_t>(padded.tokens);
     auto* lse = pieces.take<float>(padded.tokens);
     auto* factor = pieces.take<float>(padded.tokens);
     auto* parts =
         pieces.take<float>(result.dhidden == nullptr ? 0 : threads * part);
-    return std::tuple{by_column, by_row, lse, factor, parts, pieces.used()};
+    return std::tuple{
+        by_column, by_row, targets, lse, factor, parts, pieces.used()};
   };
-  const size_t bytes = std::get<5>(lay_out(nullptr));
+  const size_t bytes = std::get<6>(lay_out(nullptr));
   const auto shared = lay_out(scratch(ScratchSlot::kShared, bytes));
   auto* by_column = std::get<0>(shared);
   auto* by_row = std::get<1>(shared);
-  auto* lse = std::get<2>(shared);
-  auto* factor = std::get<3>(shared);
-  auto* parts = std::get<4>(shared);
+  auto* targets = std::get<2>(shared);
+  auto* lse = std::get<3>(shared);
+  auto* factor = std::get<4>(shared);
+  auto* parts = std::get<5>(shared);
   pack_columns(
       shape.hidden,
       shape.hidden_stride,
@@ -508,6 +564,7 @@ void head_gradients(const HeadShape& shape, const HeadGradients& result) {
       shape.columns,
       padded.tokens,
       by_row);
+  pad_targets(shape, padded, targets);
   std::fill_n(lse, padded.tokens, 0.0F);
   std::fill_n(factor, padded.tokens, 0.0F);
   std::copy_n(result.lse, shape.tokens, lse);
@@ -515,13 +572,13 @@ void head_gradients(const HeadShape& shape, const HeadGradients& result) {
   if (result.dhidden != nullptr)
     std::fill_n(parts, threads * part, 0.0F);
   const GradientWork work{
-      shape, result, padded, block, by_column, by_row, lse, factor};
+      shape, result, padded, block, by_column, by_row, targets, lse, factor};
   at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
     const auto buffers_at = [&](void* base, GradientBuffers& buffers) {
       ScratchPieces pieces(base);
       buffers.copy = pieces.take<uint16_t>(block * padded.depth);
       buffers.weight_t = pieces.take<uint16_t>(padded.columns * block);
-      buffers.logits = pieces.take<float>(kTileRows * kGradientTokens);
+      buffers.logits = pieces.take<float>(kTileRows * kPanel);
       buffers.gradient = pieces.take<uint16_t>(block * kGradientTokens);
       buffers.pairs = pieces.take<uint16_t>(block * kGradientTokens);
       buffers.dweight = pieces.take<float>(block * padded.columns);

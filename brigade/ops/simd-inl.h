@@ -22,6 +22,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using DF = hn::ScalableTag<float>;
 using VF = hn::Vec<DF>;
 using DU32 = hn::RebindToUnsigned<DF>;
+using DI32 = hn::RebindToSigned<DF>;
 using DU16 = hn::Rebind<uint16_t, DF>;
 
 // bf16 is kept as uint16_t: the upper half of a float32.
@@ -34,29 +35,51 @@ HWY_INLINE VF load(DF df, const uint16_t* from) {
 }
 
 // Round to nearest even, as PyTorch does; a NaN stays one.
-HWY_INLINE auto to_bf16_bits(VF value) {
+// The bf16 in the upper halves, anything in the lower ones; for results of
+// arithmetic, whose NaNs survive the addition.
+HWY_INLINE auto round_to_bf16(VF value) {
   const DU32 du;
   const auto bits = hn::BitCast(du, value);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
-  const auto rounded =
-      hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7fff)), odd));
+  return hn::Add(hn::Add(bits, hn::Set(du, 0x7fff)), odd);
+}
+HWY_INLINE auto to_bf16_bits(VF value) {
+  const DU32 du;
   const auto is_nan = hn::RebindMask(du, hn::IsNaN(value));
-  return hn::IfThenElse(is_nan, hn::Set(du, 0x7fc0), rounded);
+  return hn::IfThenElse(
+      is_nan, hn::Set(du, 0x7fc0), hn::ShiftRight<16>(round_to_bf16(value)));
+}
+
+HWY_INLINE void store_low_halves(hn::Vec<DU32> bits, uint16_t* to) {
+#if HWY_TARGET == HWY_AVX2  // where truncation takes more instructions
+  hn::StoreU(hn::DemoteTo(DU16(), hn::BitCast(DI32(), bits)), DU16(), to);
+#else
+  hn::StoreU(hn::TruncateTo(DU16(), bits), DU16(), to);
+#endif
+}
+
+// Rounds results of arithmetic in two rows: as rows, and as pairs, the first
+// row's in the lower halves.
+HWY_INLINE void store_bf16_pair(
+    VF first,
+    VF second,
+    uint16_t* first_row,
+    uint16_t* second_row,
+    uint32_t* pairs) {
+  const DU32 du;
+  const auto low = hn::ShiftRight<16>(round_to_bf16(first));
+  const auto rounded = round_to_bf16(second);
+  store_low_halves(low, first_row);
+  store_low_halves(hn::ShiftRight<16>(rounded), second_row);
+  hn::StoreU(
+      hn::Or(low, hn::And(rounded, hn::Set(du, 0xffff0000U))), du, pairs);
 }
 
 HWY_INLINE void store(VF value, DF df, float* to) {
   hn::StoreU(value, df, to);
 }
 HWY_INLINE void store(VF value, DF, uint16_t* to) {
-#if HWY_TARGET <= HWY_AVX2
-  hn::StoreU(
-      hn::DemoteTo(
-          DU16(), hn::BitCast(hn::RebindToSigned<DF>(), to_bf16_bits(value))),
-      DU16(),
-      to);
-#else
-  hn::StoreU(hn::TruncateTo(DU16(), to_bf16_bits(value)), DU16(), to);
-#endif
+  store_low_halves(to_bf16_bits(value), to);
 }
 
 // The first `numel` lanes, others 0; never reads past them.
@@ -75,8 +98,8 @@ HWY_INLINE void store_part(VF value, DF df, float* to, size_t numel) {
 }
 HWY_INLINE void store_part(VF value, DF, uint16_t* to, size_t numel) {
   const DU16 du16;
-  const auto narrow = hn::DemoteTo(
-      du16, hn::BitCast(hn::RebindToSigned<DF>(), to_bf16_bits(value)));
+  const auto narrow =
+      hn::DemoteTo(du16, hn::BitCast(DI32(), to_bf16_bits(value)));
   hn::BlendedStore(narrow, hn::FirstN(du16, numel), du16, to);
 }
 #else
@@ -120,31 +143,50 @@ HWY_INLINE void for_vectors(size_t numel, Body&& body) {
   }
 }
 
-// exp(x) for finite x and -infinity, relative error below 2e-7 (Cody and Waite
-// reduction, degree 6 Taylor-minimax); results below 2^-126 are 0.
+// 2^(n + r), the integer n = shifted - kRoundingShift, |r| <= 1/2; relative
+// error 1.5e-7. 2^r is a minimax polynomial (Remez), n is added to its
+// exponent. Adding 1.5 * 2^23 rounds to an integer and leaves it in the lowest
+// bits.
+constexpr float kRoundingShift = 12582912.0F;
+HWY_INLINE VF exp2_of_parts(VF shifted, VF r) {
+  const DF df;
+  const DI32 di;
+  auto p = hn::Set(df, 1.3276472e-3F);
+  p = hn::MulAdd(p, r, hn::Set(df, 9.6755410e-3F));
+  p = hn::MulAdd(p, r, hn::Set(df, 5.5507131e-2F));
+  p = hn::MulAdd(p, r, hn::Set(df, 2.4022120e-1F));
+  p = hn::MulAdd(p, r, hn::Set(df, 6.9314694e-1F));
+  p = hn::MulAdd(p, r, hn::Set(df, 1.0F));
+  return hn::BitCast(
+      df,
+      hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
+}
+
+constexpr float kLog2E = 1.44269504F;
+
+// exp(x), relative error below 3e-7; results below 2^-126 are 0. A NaN stays
+// one here and below: x86 returns the second operand of Min and Max for it.
 HWY_INLINE VF fast_exp(VF x) {
   const DF df;
-  const auto clamped =
-      hn::Min(hn::Max(x, hn::Set(df, -87.33654F)), hn::Set(df, 88.72283F));
-  const auto n = hn::Round(hn::Mul(clamped, hn::Set(df, 1.44269504F)));
-  auto r = hn::NegMulAdd(n, hn::Set(df, 0.693145751953125F), clamped);
-  r = hn::NegMulAdd(n, hn::Set(df, 1.42860677e-6F), r);
-  auto p = hn::Set(df, 1.3930436e-3F);
-  p = hn::MulAdd(p, r, hn::Set(df, 8.3612584e-3F));
-  p = hn::MulAdd(p, r, hn::Set(df, 4.1666240e-2F));
-  p = hn::MulAdd(p, r, hn::Set(df, 1.6666505e-1F));
-  p = hn::MulAdd(p, r, hn::Set(df, 0.5F));
-  p = hn::MulAdd(hn::Mul(p, r), r, hn::Add(r, hn::Set(df, 1.0F)));
-  // 2^n by its exponent bits, in two factors: n may be 128.
-  const hn::RebindToSigned<DF> di;
-  const auto exponent = hn::ConvertTo(di, n);
-  const auto half = hn::ShiftRight<1>(exponent);
-  const auto bias = hn::Set(di, 127);
-  const auto first = hn::ShiftLeft<23>(hn::Add(half, bias));
-  const auto second = hn::ShiftLeft<23>(hn::Add(hn::Sub(exponent, half), bias));
-  const auto result =
-      hn::Mul(hn::Mul(p, hn::BitCast(df, first)), hn::BitCast(df, second));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(df, -87.33654F)), result);
+  const auto log2e = hn::Set(df, kLog2E);
+  const auto bounded = hn::Min(hn::Set(df, 88.72283F), x);
+  const auto shift = hn::Set(df, kRoundingShift);
+  const auto shifted = hn::MulAdd(bounded, log2e, shift);
+  auto r = hn::MulSub(bounded, log2e, hn::Sub(shifted, shift));
+  // What log2(e) has beyond a float.
+  r = hn::MulAdd(bounded, hn::Set(df, 1.925963e-8F), r);
+  return hn::IfThenZeroElse(
+      hn::Lt(x, hn::Set(df, -87.33654F)), exp2_of_parts(shifted, r));
+}
+
+// 2^x for x < 128; results below 2^-126 are 2^-126. Half the work of
+// fast_exp().
+HWY_INLINE VF fast_exp2(VF x) {
+  const DF df;
+  const auto shift = hn::Set(df, kRoundingShift);
+  const auto bounded = hn::Max(hn::Set(df, -126.0F), x);
+  const auto shifted = hn::Add(bounded, shift);
+  return exp2_of_parts(shifted, hn::Sub(bounded, hn::Sub(shifted, shift)));
 }
 
 }  // namespace brigade::ops::HWY_NAMESPACE
