@@ -10,8 +10,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/launch/huge_pages.h"
 
 namespace brigade {
 
@@ -93,15 +95,17 @@ void share_out_cpu_threads(
     char** argv) {
   constexpr const char* kGuard = "BRIGADE_THREADS_SHARED_OUT";
   const int share = cpu_share(environment.local_world_size);
-  const auto variables = thread_variables(getenv, share, wanted_threads);
+  auto variables = thread_variables(getenv, share, wanted_threads);
+  const auto online = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+  if (!wanted_threads && share == online && !getenv("OMP_NUM_THREADS"))
+    variables.clear();  // what the libraries come to by themselves
+  if (auto variable = huge_page_variable(getenv))
+    variables.push_back(std::move(*variable));
   const bool is_set = std::all_of(
       variables.begin(), variables.end(), [&](const auto& variable) {
         return getenv(variable.first) == variable.second;
       });
-  const auto online = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
-  const bool is_default =
-      !wanted_threads && share == online && !getenv("OMP_NUM_THREADS");
-  if (is_set || is_default || getenv(kGuard))
+  if (is_set || getenv(kGuard))
     return;
   for (const auto& [name, value] : variables)
     ::setenv(name.c_str(), value.c_str(), 1);
@@ -109,7 +113,8 @@ void share_out_cpu_threads(
   ::execv("/proc/self/exe", argv);
   throw ConfigError(fmt::format(
       "[launch] cannot start again with {} CPU threads: {}; set "
-      "OMP_NUM_THREADS and OPENBLAS_NUM_THREADS yourself",
+      "OMP_NUM_THREADS, OPENBLAS_NUM_THREADS and "
+      "GLIBC_TUNABLES=glibc.malloc.hugetlb=1 yourself",
       wanted_threads.value_or(share),
       std::strerror(errno)));
 }

@@ -30,9 +30,10 @@ std::vector<std::pair<std::string, std::string>> thread_variables(
     int share,
     std::optional<int> wanted_threads);
 
-// Replaces this process by itself with thread_variables() set, unless they
-// are set, or all libraries would come to the same number by themselves, or
-// that was done before. `argv` is main's. Returns when there is nothing to do.
+// Replaces this process by itself with thread_variables() and
+// huge_page_variable() set, unless they are set, or that was done before; all
+// libraries coming to the same number of threads by themselves counts as set.
+// `argv` is main's. Returns when there is nothing to do.
 // Throws ConfigError if it cannot.
 void share_out_cpu_threads(
     const LaunchEnvironment& environment,

@@ -18,6 +18,7 @@
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
 #include "brigade/launch/cpu_share.h"
+#include "brigade/launch/huge_pages.h"
 #include "brigade/launch/line_merger.h"
 #include "brigade/launch/rank_process.h"
 #include "brigade/launch/rank_report.h"
@@ -91,6 +92,8 @@ std::vector<std::string> rank_environment(
   for (const auto& [name, value] :
        thread_variables(process_environment(), share, options.threads_per_rank))
     variables[name] = value;
+  if (const auto variable = huge_page_variable(process_environment()))
+    variables.insert_or_assign(variable->first, variable->second);
   variables["RANK"] = variables["LOCAL_RANK"] = std::to_string(rank);
   variables["WORLD_SIZE"] = variables["LOCAL_WORLD_SIZE"] =
       std::to_string(options.nproc);

@@ -513,7 +513,7 @@ void head_statistics(const HeadShape& shape, const HeadStatistics& result) {
     float sum = 0;
     for (int64_t segment = 0; segment < kSegments; ++segment) {
       const int64_t i = segment * padded.tokens + t;
-      if (sums[i] > 0)
+      if (sums[i] != 0)  // a NaN too
         sum += sums[i] * std::exp(maxima[i] - top);
     }
     result.maximum[t] = top;

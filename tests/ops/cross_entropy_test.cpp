@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -196,6 +197,16 @@ TEST(CrossEntropy, AnUnexpectedIncomingGradientIsAnError) {
       torch::tensor({1, 2}, torch::kLong),
       {.known_gradient = 1.0});
   EXPECT_THROW((loss * 2).backward(), Error);
+}
+
+TEST(CrossEntropy, AWeightThatIsNotANumberMakesTheLossSo) {
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {
+    Inputs inputs = inputs_of({40, 64, 100, dtype});
+    inputs.weight[70][3] = std::numeric_limits<float>::quiet_NaN();
+    const Tensor loss =
+        linear_cross_entropy(inputs.hidden, inputs.weight, inputs.targets);
+    EXPECT_TRUE(loss.isnan().item<bool>()) << dtype;
+  }
 }
 
 TEST(CrossEntropy, NoTokensHaveNoLoss) {
