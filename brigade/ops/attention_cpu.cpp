@@ -7,6 +7,7 @@
 // operands as they are made: dV += P^T dO, dK += dS^T Q, dQ^T += K^T dS^T.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -54,11 +55,18 @@ void gather_rows(
     int64_t padded_tokens,
     int64_t depth,
     T* rows) {
+  // A head's rows lie too far apart for the processor to see them coming.
+  constexpr int64_t kAhead = 16;
   const int64_t half = head_dim / 2;
   for (int64_t token = 0; token < tokens; ++token) {
     const From* from = x.at(batch, token, head);
+    const From* ahead = x.at(batch, std::min(token + kAhead, tokens - 1), head);
+    __builtin_prefetch(ahead);
+    __builtin_prefetch(ahead + head_dim - 1);
     T* to = rows + token * depth;
-    if (rotation.cos == nullptr) {
+    if (rotation.cos == nullptr && std::is_same_v<From, T>) {
+      std::memcpy(to, from, static_cast<size_t>(head_dim) * sizeof(T));
+    } else if (rotation.cos == nullptr) {
       for_vectors(
           static_cast<size_t>(head_dim),
           [&](size_t i, auto get, auto put)
