@@ -13,6 +13,7 @@
 #include "brigade/base/check.h"
 #include "brigade/base/clock.h"
 #include "brigade/base/error.h"
+#include "brigade/comm/bf16_all_reduce.h"
 #include "brigade/comm/bf16_wire.h"
 #include "brigade/comm/c10d_store.h"
 #include "brigade/comm/sequential_worker.h"
@@ -302,11 +303,12 @@ class GlooCommunicator : public Communicator {
     }
   }
 
+  // What launch() returns; what it throws is told with the operation's name.
   template <typename Launch>
-  WorkPtr native(Record record, Launch&& launch, bool has_future = true) {
+  auto guarded(Record record, Launch&& launch) -> decltype(launch()) {
     const torch::NoGradGuard no_grad;
     try {
-      return std::make_shared<NativeWork>(launch(), record, place_, has_future);
+      return launch();
     } catch (const CommError&) {
       throw;
     } catch (const std::exception& error) {
@@ -314,8 +316,15 @@ class GlooCommunicator : public Communicator {
     }
   }
 
+  template <typename Launch>
+  WorkPtr native(Record record, Launch&& launch, bool has_future = true) {
+    return guarded(record, [&]() -> WorkPtr {
+      return std::make_shared<NativeWork>(launch(), record, place_, has_future);
+    });
+  }
+
   // Runs `second_half` on the worker once `first` (launched here, so in every
-  // rank's launch order) has ended.
+  // rank's launch order; null: nothing to wait for) has ended.
   template <typename SecondHalf>
   WorkPtr composed(Record record, C10dWorkPtr first, SecondHalf second_half) {
     auto work = std::make_shared<ComposedWork>(record, place_);
@@ -323,7 +332,8 @@ class GlooCommunicator : public Communicator {
       const torch::NoGradGuard no_grad;
       std::exception_ptr error;
       try {
-        first->wait();
+        if (first)
+          first->wait();
         second_half();
       } catch (...) {
         error = std::current_exception();
@@ -439,39 +449,15 @@ class GlooCommunicator : public Communicator {
         std::move(exchange), flat(tensor), other);
   }
 
-  // The others' parts of the own chunk arrive in bf16 and are added to the own
-  // part in float32; the chunk's sum goes out in bf16.
   WorkPtr do_all_reduce_as_bf16(torch::Tensor tensor, Record record) override {
     if (tensor.numel() % size() != 0)
       return Communicator::do_all_reduce_as_bf16(tensor, record);
     if (!gather_group_)
       gather_group_ = join("gather");
-    const int64_t chunk = tensor.numel() / size();
-    const torch::NoGradGuard no_grad;
-    const auto wire = torch::empty({tensor.numel()}, torch::kBFloat16);
-    const auto received = torch::empty({tensor.numel()}, torch::kBFloat16);
-    for (int peer = 0; peer < size(); ++peer) {
-      const int64_t at = peer * chunk;
-      if (peer != rank())
-        narrow_to_bf16(tensor.data_ptr<float>() + at, bits(wire) + at, chunk);
-    }
-    return composed(
-        record,
-        exchange(received, wire),
-        [this, tensor, wire, received, chunk] {
-          add_bf16_rows(
-              tensor.data_ptr<float>() + rank() * chunk,
-              bits(wire) + rank() * chunk,
-              {bits(received), size(), chunk, /*left_out=*/rank()},
-              chunk);
-          gather_chunks(wire);
-          for (int peer = 0; peer < size(); ++peer) {
-            const int64_t at = peer * chunk;
-            if (peer != rank())
-              widen_from_bf16(
-                  bits(wire) + at, tensor.data_ptr<float>() + at, chunk);
-          }
-        });
+    const auto sum = guarded(record, [&] {
+      return std::make_shared<Bf16AllReduce>(gather_group_, tensor);
+    });
+    return composed(record, C10dWorkPtr(), [sum] { sum->finish(); });
   }
 
   WorkPtr do_reduce_scatter(
@@ -566,7 +552,7 @@ class GlooCommunicator : public Communicator {
   GlooOptions gloo_options_;
   std::shared_ptr<const Place> place_;
   GroupPtr group_;
-  GroupPtr gather_group_;  // second halves of composed operations
+  GroupPtr gather_group_;  // messages of composed operations
   SequentialWorker worker_;
 };
 

@@ -1,0 +1,61 @@
+// The sum of float32 values over the ranks of a Gloo group, in bf16 on the
+// wire.
+//
+// Rank r owns the r-th chunk of the values. Each rank sends its parts of the
+// others' chunks in bf16; the owner adds them to its own part in float32, in
+// rank order, and sends the sum, rounded once, to everybody. Chunks travel in
+// slices, so that rounding, messages and sums of one bucket overlap.
+//
+//   launch    round slice 0, send it | round slice 1, send it | ...
+//   finish()  receive slice 0, add, send the sum | slice 1 ... | widen all sums
+//
+// Costs a rank, R ranks, n values: 2 (R-1)/R n bf16 sent and as many received;
+// memory: n (R-1)/R + n bf16 until finish() returns.
+#pragma once
+
+#include <torch/types.h>
+
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <vector>
+
+namespace brigade {
+
+class Bf16AllReduce {
+ public:
+  using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
+
+  // Launches the first round. `values`: contiguous float32, its numel divides
+  // by the group's size. The group carries the point-to-point messages of
+  // nothing else with these tags; every rank makes the same calls in the same
+  // order.
+  Bf16AllReduce(GroupPtr group, torch::Tensor values);
+
+  // Waits for the first round and does the second. c10d's exceptions pass.
+  void finish();
+
+ private:
+  using C10dWorkPtr = c10::intrusive_ptr<c10d::Work>;
+  // Elements [begin, begin + count) of every chunk.
+  struct Slice {
+    int64_t begin;
+    int64_t count;
+    std::vector<C10dWorkPtr> messages;
+  };
+
+  void send(const torch::Tensor& from, int to, int tag, Slice& slice);
+  void receive(torch::Tensor into, int from, int tag, Slice& slice);
+  static void wait(Slice& slice);
+  // A slice of a rank's chunk, as it travels.
+  torch::Tensor on_wire(int owner, const Slice& slice) const;
+
+  GroupPtr group_;
+  int rank_;
+  int size_;
+  int64_t chunk_;
+  torch::Tensor values_;
+  torch::Tensor wire_;      // [R, chunk] bf16
+  torch::Tensor received_;  // [R - 1, chunk] bf16: the others', in rank order
+  std::vector<Slice> slices_;
+};
+
+}  // namespace brigade
