@@ -7,7 +7,7 @@ help:
 	@echo 'make quickstart    install, build, train a small Llama on two processes, let it write'
 	@echo 'make test          install, build, run the whole test suite'
 	@echo 'make build         install, build $(RELEASE)/brigade, tests, benchmarks, examples'
-	@echo 'make test-layouts  every layout of up to 8 ranks against one rank (an hour on 2 cores)'
+	@echo 'make test-layouts  every layout of up to 8 ranks against one rank (40 minutes on 2 cores)'
 	@echo 'make bench         run the benchmarks'
 	@echo 'make lint          format, includes, clang-tidy on what changed'
 	@echo 'make fuzz          fuzz the readers of files (FUZZ_SECONDS=30)'
@@ -38,8 +38,7 @@ test-layouts:
 	@scripts/install_dependencies.sh build test
 	@$(MAKE) --no-print-directory $(RELEASE)/build.ninja
 	@cmake --build $(RELEASE) --target test_layouts
-	@BRIGADE_LAYOUTS=all OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
-	  $(RELEASE)/tests/test_layouts
+	@scripts/test_layouts.sh $(RELEASE)
 
 bench: build
 	@scripts/run_bench.sh $(RELEASE)
