@@ -8,6 +8,7 @@
 
 #include "brigade/ops/carried.h"
 #include "brigade/ops/cross_entropy_kernel.h"
+#include "brigade/ops/cross_entropy_tile.h"
 #include "brigade/ops/describe.h"
 #include "brigade/ops/linear.h"
 #include "brigade/ops/product.h"

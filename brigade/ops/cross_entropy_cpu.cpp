@@ -7,163 +7,11 @@
 
 #include "brigade/base/check.h"
 #include "brigade/ops/cross_entropy_kernel.h"
+#include "brigade/ops/cross_entropy_tile.h"
 #include "brigade/ops/scratch.h"
-#include "brigade/ops/simd_targets.h"
-#include "brigade/ops/tile_product.h"
 
-#ifndef BRIGADE_OPS_CROSS_ENTROPY_CPU_ONCE
-#define BRIGADE_OPS_CROSS_ENTROPY_CPU_ONCE
-namespace brigade::ops {
-// A tile of logits with the weight rows and the tokens that it is made of lies
-// in the first-level cache.
-constexpr int64_t kTileRows = 32;  // vocabulary entries; tokens: kPanel
-}  // namespace brigade::ops
-#endif
-
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "brigade/ops/cross_entropy_cpu.cpp"
-#include "hwy/foreach_target.h"
-#include "hwy/highway.h"
-// After highway.h.
-#include "brigade/ops/simd-inl.h"
-
-HWY_BEFORE_NAMESPACE();
-namespace brigade::ops::HWY_NAMESPACE {
-
-// Folds `rows` rows of logits [rows, kPanel] into the running maximum and sum
-// of each column.
-void fold_logits(
-    const float* logits,
-    int64_t rows,
-    float* maximum,
-    float* sum) {
-  const DF df;
-  const auto log2e = hn::Set(df, kLog2E);
-  const auto lanes = static_cast<int64_t>(hn::Lanes(df));
-  for (int64_t t = 0; t < kPanel; t += lanes) {
-    const auto at = [&](int64_t row) HWY_ATTR {
-      return hn::LoadU(df, logits + row * kPanel + t);
-    };
-    const auto before = hn::LoadU(df, maximum + t);
-    // Two chains of each, to hide their latencies.
-    auto top = hn::Max(before, at(rows - 1));
-    auto other_top = before;
-    for (int64_t row = 0; row + 1 < rows; row += 2) {
-      top = hn::Max(top, at(row));
-      other_top = hn::Max(other_top, at(row + 1));
-    }
-    top = hn::Max(top, other_top);
-    const auto shift = hn::Mul(top, log2e);
-    const auto exp_at = [&](int64_t row) HWY_ATTR {
-      return fast_exp2(hn::MulSub(at(row), log2e, shift));
-    };
-    auto total =
-        hn::Mul(hn::LoadU(df, sum + t), fast_exp(hn::Sub(before, top)));
-    auto other_total = rows % 2 == 1 ? exp_at(rows - 1) : hn::Zero(df);
-    for (int64_t row = 0; row + 1 < rows; row += 2) {
-      total = hn::Add(total, exp_at(row));
-      other_total = hn::Add(other_total, exp_at(row + 1));
-    }
-    hn::StoreU(top, df, maximum + t);
-    hn::StoreU(hn::Add(total, other_total), df, sum + t);
-  }
-}
-
-// Turns logits [rows, kPanel] into gradients factor * exp(logit - lse), as rows
-// of bf16 and as pairs of rows (rows 2i and 2i + 1 side by side). rows is even.
-void gradient_tile(
-    const float* logits,
-    int64_t rows,
-    const float* lse,
-    const float* factor,
-    uint16_t* out,
-    int64_t out_stride,
-    uint16_t* pairs) {
-  const DF df;
-  const auto log2e = hn::Set(df, kLog2E);
-  const auto lanes = static_cast<int64_t>(hn::Lanes(df));
-  for (int64_t t = 0; t < kPanel; t += lanes) {
-    const auto shift = hn::Mul(hn::LoadU(df, lse + t), log2e);
-    const auto scale = hn::LoadU(df, factor + t);
-    for (int64_t row = 0; row < rows; row += 2) {
-      const auto gradient = [&](int64_t of) HWY_ATTR {
-        const auto x =
-            hn::MulSub(hn::LoadU(df, logits + of * kPanel + t), log2e, shift);
-        return hn::Mul(fast_exp2(x), scale);
-      };
-      uint16_t* row_out = out + row * out_stride + t;
-      store_bf16_pair(
-          gradient(row),
-          gradient(row + 1),
-          row_out,
-          row_out + out_stride,
-          reinterpret_cast<uint32_t*>(pairs + row * kPanel + 2 * t));
-    }
-  }
-}
-
-// Whether any of kPanel targets is one of the kTileRows entries from `first`
-// on.
-bool any_in_tile(const int32_t* targets, int64_t first) {
-  const DI32 di;
-  const auto begin = hn::Set(di, static_cast<int32_t>(first));
-  const auto end = hn::Set(di, static_cast<int32_t>(first + kTileRows));
-  const auto lanes = static_cast<int64_t>(hn::Lanes(di));
-  bool any = false;
-  for (int64_t t = 0; t < kPanel; t += lanes) {
-    const auto target = hn::LoadU(di, targets + t);
-    any |= !hn::AllFalse(
-        di, hn::AndNot(hn::Lt(target, begin), hn::Lt(target, end)));
-  }
-  return any;
-}
-
-void add_row(const float* from, int64_t numel, float* to) {
-  for_vectors(
-      static_cast<size_t>(numel), [&](size_t i, auto get, auto put) HWY_ATTR {
-        put(hn::Add(get(to + i), get(from + i)), to + i);
-      });
-}
-
-void round_row(const float* from, int64_t numel, uint16_t* to) {
-  for_vectors(
-      static_cast<size_t>(numel), [&](size_t i, auto get, auto put) HWY_ATTR {
-        put(get(from + i), to + i);
-      });
-}
-
-float exp_of_row(float* row, int64_t numel, float maximum) {
-  const DF df;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(df));
-  const auto top = hn::Set(df, maximum);
-  auto total = hn::Zero(df);
-  int64_t i = 0;
-  for (; i + lanes <= numel; i += lanes) {
-    const auto value = fast_exp(hn::Sub(hn::LoadU(df, row + i), top));
-    hn::StoreU(value, df, row + i);
-    total = hn::Add(total, value);
-  }
-  float sum = sum_of_lanes(total);
-  for (; i < numel; ++i) {
-    row[i] = std::exp(row[i] - maximum);
-    sum += row[i];
-  }
-  return sum;
-}
-
-}  // namespace brigade::ops::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
 namespace brigade::ops {
 namespace {
-
-HWY_EXPORT(fold_logits);
-HWY_EXPORT(gradient_tile);
-HWY_EXPORT(any_in_tile);
-HWY_EXPORT(add_row);
-HWY_EXPORT(round_row);
-HWY_EXPORT(exp_of_row);
 
 constexpr int64_t kGradientTokens = 256;
 // Parts of the vocabulary whose statistics are merged in order: fixed, so that
@@ -267,9 +115,8 @@ void segment_statistics(
           .panel_stride = kPanel * padded.depth,
           .c_stride = kPanel,
           .add = false});
-      HWY_DYNAMIC_DISPATCH(fold_logits)
-      (logits, valid, maximum + t, sum + t);
-      if (!HWY_DYNAMIC_DISPATCH(any_in_tile)(targets + t, row))
+      fold_logits(logits, valid, maximum + t, sum + t);
+      if (!any_in_tile(targets + t, row))
         continue;
       for (int64_t i = t; i < t + kPanel; ++i) {
         const int64_t target = targets[i] - row;
@@ -324,19 +171,13 @@ void logit_gradients(
       .panel_stride = kPanel * work.padded.depth,
       .c_stride = kPanel,
       .add = false});
-  HWY_DYNAMIC_DISPATCH(gradient_tile)
-  (logits,
-   kTileRows,
-   work.lse + t,
-   work.factor + t,
-   out,
-   kGradientTokens,
-   pairs);
+  gradient_tile(
+      logits, work.lse + t, work.factor + t, out, kGradientTokens, pairs);
   const auto put = [&](int64_t entry, int64_t i, uint16_t value) {
     out[entry * kGradientTokens + i] = value;
     pairs[entry / 2 * 2 * kPanel + i * 2 + entry % 2] = value;
   };
-  const bool any = HWY_DYNAMIC_DISPATCH(any_in_tile)(work.targets + t, first);
+  const bool any = any_in_tile(work.targets + t, first);
   for (int64_t i = 0; any && i < kPanel; ++i) {
     const int64_t target = work.targets[t + i] - first;
     if (target < 0 || target >= kTileRows)
@@ -419,10 +260,10 @@ void block_gradients(
     return;
   const int64_t valid = std::min(numel, shape.vocabulary - first);
   for (int64_t row = 0; row < valid; ++row)
-    HWY_DYNAMIC_DISPATCH(add_row)
-  (buffers.dweight + row * padded.columns,
-   shape.columns,
-   work.result.dweight + (first + row) * shape.columns);
+    add_row(
+        buffers.dweight + row * padded.columns,
+        shape.columns,
+        work.result.dweight + (first + row) * shape.columns);
 }
 
 // Sums the threads' parts [C, tokens] and stores them as rows of bf16.
@@ -441,10 +282,10 @@ void store_dhidden(
           const int64_t t = panel * kPanel;
           for (int64_t thread = 1; thread < threads; ++thread) {
             for (int64_t column = 0; column < shape.columns; ++column)
-              HWY_DYNAMIC_DISPATCH(add_row)
-            (parts + thread * part + column * padded.tokens + t,
-             kPanel,
-             parts + column * padded.tokens + t);
+              add_row(
+                  parts + thread * part + column * padded.tokens + t,
+                  kPanel,
+                  parts + column * padded.tokens + t);
           }
           transpose(
               parts + t,
@@ -455,10 +296,10 @@ void store_dhidden(
               padded.columns);
           const int64_t real = std::min(kPanel, shape.tokens - t);
           for (int64_t i = 0; i < real; ++i)
-            HWY_DYNAMIC_DISPATCH(round_row)
-          (rows + i * padded.columns,
-           shape.columns,
-           dhidden + (t + i) * shape.columns);
+            round_row(
+                rows + i * padded.columns,
+                shape.columns,
+                dhidden + (t + i) * shape.columns);
         }
       });
 }
@@ -598,9 +439,4 @@ void head_gradients(const HeadShape& shape, const HeadGradients& result) {
     store_dhidden(shape, padded, parts, threads, result.dhidden);
 }
 
-float exp_row(float* row, int64_t numel, float maximum) {
-  return HWY_DYNAMIC_DISPATCH(exp_of_row)(row, numel, maximum);
-}
-
 }  // namespace brigade::ops
-#endif  // HWY_ONCE

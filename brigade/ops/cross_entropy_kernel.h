@@ -41,7 +41,4 @@ struct HeadGradients {
 };
 void head_gradients(const HeadShape& shape, const HeadGradients& result);
 
-// row[i] = exp(row[i] - maximum); returns the sum.
-float exp_row(float* row, int64_t numel, float maximum);
-
 }  // namespace brigade::ops

@@ -1,0 +1,41 @@
+// The vector loops over a tile of the fused head's logits: kTileRows rows, each
+// an entry of the vocabulary, by kPanel columns, each a token. The tile, the
+// weight rows and the tokens that it is made of lie in the first-level cache.
+#pragma once
+
+#include <cstdint>
+
+#include "brigade/ops/tile_product.h"
+
+namespace brigade::ops {
+
+constexpr int64_t kTileRows = 32;
+
+// Folds the first `rows` rows of logits [kTileRows, kPanel] into the running
+// maximum and sum of exp(logit - maximum) of each column.
+void fold_logits(const float* logits, int64_t rows, float* maximum, float* sum);
+
+// Gradients factor * exp(logit - lse) of a tile, as rows of bf16 out_stride
+// apart and as pairs of rows (rows 2i and 2i + 1 side by side, packed as
+// tile_product.h says).
+void gradient_tile(
+    const float* logits,
+    const float* lse,     // [kPanel]
+    const float* factor,  // [kPanel]
+    uint16_t* out,
+    int64_t out_stride,
+    uint16_t* pairs);
+
+// Whether any of kPanel targets is one of the kTileRows entries from `first`
+// on.
+bool any_in_tile(const int32_t* targets, int64_t first);
+
+// to += from.
+void add_row(const float* from, int64_t numel, float* to);
+// to = from, rounded to bf16.
+void round_row(const float* from, int64_t numel, uint16_t* to);
+
+// row[i] = exp(row[i] - maximum); returns the sum.
+float exp_row(float* row, int64_t numel, float maximum);
+
+}  // namespace brigade::ops
