@@ -1,0 +1,133 @@
+// Every kind of instruction that small products run on, against double.
+#include "brigade/ops/tile_product.h"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <vector>
+
+namespace brigade::ops {
+namespace {
+
+using torch::Tensor;
+
+struct Size {
+  int64_t m, n, k;
+};
+
+// Whole blocks, their last halves, and rows enough for several passes.
+const std::vector<Size> kSizes{
+    {16, 16, 32},
+    {32, 32, 32},
+    {48, 48, 64},
+    {64, 80, 96},
+    {80, 32, 288},
+    {416, 64, 128}};
+
+template <typename T>
+const T* data(const Tensor& tensor) {
+  return static_cast<const T*>(tensor.data_ptr());
+}
+
+// c [m, n] of a [m, k] and b [k, n], by `multiply`, c's rows a little apart.
+template <typename T, typename Multiply>
+Tensor product_by(
+    const Tensor& a,
+    const Tensor& b,
+    const Tensor& before,
+    bool add,
+    Multiply multiply) {
+  const int64_t m = a.size(0);
+  const int64_t k = a.size(1);
+  const int64_t n = b.size(1);
+  std::vector<T> packed(static_cast<size_t>(round_up(n, kPanel) * k));
+  pack_rows(data<T>(b), n, k, n, k, packed.data());
+  const int64_t stride = n + 16;
+  Tensor c = torch::full({m, stride}, 7.0);
+  c.narrow(1, 0, n).copy_(before);
+  const TileSession session;
+  multiply(TileProduct<T>{
+      .a = data<T>(a),
+      .b = packed.data(),
+      .c = c.data_ptr<float>(),
+      .m = m,
+      .n = n,
+      .k = k,
+      .a_stride = k,
+      .panel_stride = kPanel * k,
+      .c_stride = stride,
+      .add = add});
+  EXPECT_TRUE(c.narrow(1, n, 16).eq(7.0).all().item<bool>());
+  return c.narrow(1, 0, n);
+}
+
+template <typename T, typename Multiply>
+void expect_products(torch::ScalarType dtype, Multiply multiply) {
+  for (const Size& size : kSizes) {
+    torch::manual_seed(size.m + size.k);
+    const Tensor a = torch::randn({size.m, size.k}).to(dtype);
+    const Tensor b = torch::randn({size.k, size.n}).to(dtype);
+    const Tensor before = torch::randn({size.m, size.n});
+    const Tensor product =
+        torch::matmul(a.to(torch::kDouble), b.to(torch::kDouble));
+    for (const bool add : {false, true}) {
+      const Tensor c = product_by<T>(a, b, before, add, multiply);
+      const Tensor expected = add ? product + before : product;
+      const double error =
+          ((c - expected).norm() / expected.norm()).template item<double>();
+      EXPECT_LT(error, 1e-6) << size.m << " x " << size.n << " x " << size.k
+                             << (add ? ", added" : "");
+    }
+  }
+}
+
+class Bf16Tiles : public ::testing::TestWithParam<detail::TileKind> {};
+
+TEST_P(Bf16Tiles, MultiplyAsDoubleDoes) {
+  if (!detail::has_tile_kind(GetParam()))
+    GTEST_SKIP() << "this processor has no such instructions";
+  expect_products<uint16_t>(
+      torch::kBFloat16, [](const TileProduct<uint16_t>& p) {
+        switch (GetParam()) {
+          case detail::TileKind::kGeneric:
+            return detail::tile_product_generic(p);
+          case detail::TileKind::kAvx512Bf16:
+            return detail::tile_product_avx512_bf16(p);
+          case detail::TileKind::kAmx:
+            return detail::tile_product_amx(p);
+        }
+      });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds,
+    Bf16Tiles,
+    ::testing::Values(
+        detail::TileKind::kGeneric,
+        detail::TileKind::kAvx512Bf16,
+        detail::TileKind::kAmx));
+
+TEST(Float32Tiles, MultiplyAsDoubleDoes) {
+  expect_products<float>(torch::kFloat, [](const TileProduct<float>& p) {
+    detail::tile_product_generic(p);
+  });
+}
+
+TEST(PackColumns, IsPackRowsOfTheTranspose) {
+  for (const int64_t columns : {5, 32, 70}) {
+    const int64_t k = 33;
+    const int64_t padded = round_up(k, kDepth);
+    const Tensor b = torch::randn({k, columns}).to(torch::kBFloat16);
+    const Tensor transposed = b.t().contiguous();
+    const auto numel = static_cast<size_t>(round_up(columns, kPanel) * padded);
+    std::vector<uint16_t> by_row(numel);
+    std::vector<uint16_t> by_column(numel);
+    pack_rows(data<uint16_t>(b), columns, k, columns, padded, by_row.data());
+    pack_columns(
+        data<uint16_t>(transposed), k, k, columns, padded, by_column.data());
+    EXPECT_EQ(by_row, by_column) << columns;
+  }
+}
+
+}  // namespace
+}  // namespace brigade::ops
