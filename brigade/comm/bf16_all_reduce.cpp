@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "brigade/base/check.h"
+#include "brigade/comm/bf16_bits.h"
 #include "brigade/comm/bf16_wire.h"
 
 namespace brigade {
@@ -12,10 +13,6 @@ namespace {
 constexpr int64_t kSliceElements = 1 << 20;  // 2 MiB on the wire
 constexpr int kPartsTag = 1;
 constexpr int kSumsTag = 2;
-
-uint16_t* bits(const torch::Tensor& bf16) {
-  return static_cast<uint16_t*>(bf16.data_ptr());
-}
 
 }  // namespace
 
@@ -47,7 +44,7 @@ Bf16AllReduce::Bf16AllReduce(GroupPtr group, torch::Tensor values)
       const torch::Tensor part = on_wire(peer, slice);
       narrow_to_bf16(
           values_.data_ptr<float>() + peer * chunk_ + begin,
-          bits(part),
+          bf16_bits(part),
           slice.count);
       send(part, peer, kPartsTag, slice);
     }
@@ -61,8 +58,11 @@ void Bf16AllReduce::finish() {
     const torch::Tensor sum = on_wire(rank_, slice);
     add_bf16_rows(
         values_.data_ptr<float>() + rank_ * chunk_ + slice.begin,
-        bits(sum),
-        {bits(received_) + slice.begin, size_ - 1, chunk_, /*left_out=*/-1},
+        bf16_bits(sum),
+        {bf16_bits(received_) + slice.begin,
+         size_ - 1,
+         chunk_,
+         /*left_out=*/-1},
         slice.count);
     for (int shift = 1; shift < size_; ++shift) {
       const int peer = (rank_ + size_ - shift) % size_;
@@ -76,7 +76,7 @@ void Bf16AllReduce::finish() {
     for (int peer = 0; peer < size_; ++peer) {
       if (peer != rank_)
         widen_from_bf16(
-            bits(on_wire(peer, slice)),
+            bf16_bits(on_wire(peer, slice)),
             values_.data_ptr<float>() + peer * chunk_ + slice.begin,
             slice.count);
     }

@@ -14,6 +14,7 @@
 #include "brigade/base/clock.h"
 #include "brigade/base/error.h"
 #include "brigade/comm/bf16_all_reduce.h"
+#include "brigade/comm/bf16_bits.h"
 #include "brigade/comm/bf16_wire.h"
 #include "brigade/comm/c10d_store.h"
 #include "brigade/comm/sequential_worker.h"
@@ -52,10 +53,6 @@ torch::Tensor as_bytes(const torch::Tensor& tensor) {
       torch::kByte);
 }
 
-uint16_t* bits(const torch::Tensor& bf16) {
-  return static_cast<uint16_t*>(bf16.data_ptr());
-}
-
 torch::Tensor flat(const torch::Tensor& tensor) {
   return tensor.detach().view({-1});
 }
@@ -65,8 +62,8 @@ void sum_bf16_rows(const torch::Tensor& output, const torch::Tensor& rows) {
   constexpr int64_t kBlock = 4096;
   std::array<float, kBlock> sums;
   const int64_t numel = rows.size(1);
-  const uint16_t* input = bits(rows);
-  uint16_t* result = bits(output);
+  const uint16_t* input = bf16_bits(rows);
+  uint16_t* result = bf16_bits(output);
   for (int64_t begin = 0; begin < numel; begin += kBlock) {
     const int64_t count = std::min(kBlock, numel - begin);
     widen_from_bf16(input + begin, sums.data(), count);
@@ -248,7 +245,7 @@ class PairSumWork : public Work {
     exchange_->wait();
     if (!other_.defined())
       return;
-    add_bf16(bits(tensor_), bits(other_), tensor_.numel());
+    add_bf16(bf16_bits(tensor_), bf16_bits(other_), tensor_.numel());
     other_.reset();
   }
   bool is_completed() override { return exchange_->is_completed(); }
