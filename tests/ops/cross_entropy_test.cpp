@@ -126,7 +126,7 @@ TEST(CrossEntropy, APaddedVocabularyGetsNoProbability) {
   const Inputs inputs = inputs_of({20, 32, 50, torch::kBFloat16});
   const Tensor padded = torch::cat(
       {inputs.weight, torch::full({14, 32}, 3.0).to(torch::kBFloat16)});
-  const Tensor weight = padded.requires_grad_(true);
+  const Tensor& weight = padded.requires_grad_(true);
   const Tensor loss = linear_cross_entropy(
       inputs.hidden, weight, inputs.targets, {.valid_rows = 50});
   loss.backward();
