@@ -34,15 +34,16 @@ HWY_INLINE VF load(DF df, const uint16_t* from) {
   return hn::BitCast(df, hn::ShiftLeft<16>(wide));
 }
 
-// Round to nearest even, as PyTorch does; a NaN stays one.
-// The bf16 in the upper halves, anything in the lower ones; for results of
-// arithmetic, whose NaNs survive the addition.
+// Round to nearest even, as PyTorch does. The bf16 in the upper halves,
+// anything in the lower ones; for results of arithmetic, whose NaNs survive the
+// addition.
 HWY_INLINE auto round_to_bf16(VF value) {
   const DU32 du;
   const auto bits = hn::BitCast(du, value);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
   return hn::Add(hn::Add(bits, hn::Set(du, 0x7fff)), odd);
 }
+// The same of any value, in the lower halves; every NaN stays one.
 HWY_INLINE auto to_bf16_bits(VF value) {
   const DU32 du;
   const auto is_nan = hn::RebindMask(du, hn::IsNaN(value));
