@@ -15,40 +15,33 @@
 
 #include <torch/types.h>
 
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <vector>
+
+#include "brigade/comm/gloo_messages.h"
 
 namespace brigade {
 
 class Bf16AllReduce {
  public:
-  using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
-
   // Launches the first round. `values`: contiguous float32, its numel divides
-  // by the group's size. The group carries the point-to-point messages of
-  // nothing else with these tags; every rank makes the same calls in the same
-  // order.
-  Bf16AllReduce(GroupPtr group, torch::Tensor values);
+  // by the group's size. Every rank makes the same calls in the same order.
+  Bf16AllReduce(const GlooMessages& messages, torch::Tensor values);
 
   // Waits for the first round and does the second. c10d's exceptions pass.
   void finish();
 
  private:
-  using C10dWorkPtr = c10::intrusive_ptr<c10d::Work>;
   // Elements [begin, begin + count) of every chunk.
   struct Slice {
     int64_t begin;
     int64_t count;
-    std::vector<C10dWorkPtr> messages;
+    PendingMessages pending;
   };
 
-  void send(const torch::Tensor& from, int to, int tag, Slice& slice);
-  void receive(torch::Tensor into, int from, int tag, Slice& slice);
-  static void wait(Slice& slice);
   // A slice of a rank's chunk, as it travels.
   torch::Tensor on_wire(int owner, const Slice& slice) const;
 
-  GroupPtr group_;
+  GlooMessages messages_;
   int rank_;
   int size_;
   int64_t chunk_;

@@ -47,9 +47,13 @@ void widen_from_bf16(const uint16_t* from, float* to, int64_t count) {
 }
 
 BRIGADE_FOR_EACH_TARGET
-void add_bf16(uint16_t* sum, const uint16_t* other, int64_t count) {
+void add_bf16(
+    uint16_t* sum,
+    const uint16_t* a,
+    const uint16_t* b,
+    int64_t count) {
   for (int64_t i = 0; i < count; ++i)
-    sum[i] = narrowed(widened(sum[i]) + widened(other[i]));
+    sum[i] = narrowed(widened(a[i]) + widened(b[i]));
 }
 
 BRIGADE_FOR_EACH_TARGET
@@ -62,8 +66,6 @@ void add_bf16_rows(
     const int64_t size = std::min(kBlockElements, count - begin);
     float* block = sum + begin;
     for (int64_t row = 0; row < rows.count; ++row) {
-      if (row == rows.left_out)
-        continue;
       const uint16_t* values = rows.first + row * rows.stride + begin;
       for (int64_t i = 0; i < size; ++i)
         block[i] += widened(values[i]);

@@ -10,14 +10,17 @@ namespace brigade {
 void narrow_to_bf16(const float* from, uint16_t* to, int64_t count);
 void widen_from_bf16(const uint16_t* from, float* to, int64_t count);
 
-// sum[i] = sum[i] + other[i], rounded once.
-void add_bf16(uint16_t* sum, const uint16_t* other, int64_t count);
+// sum[i] = a[i] + b[i], rounded once; sum may be a or b.
+void add_bf16(
+    uint16_t* sum,
+    const uint16_t* a,
+    const uint16_t* b,
+    int64_t count);
 
 struct Bf16Rows {
   const uint16_t* first;
   int64_t count;
-  int64_t stride;    // elements from one row to the next
-  int64_t left_out;  // this one is not added
+  int64_t stride;  // elements from one row to the next
 };
 
 // sum[i] += the rows' i-th elements, in float32 and in the rows' order, then

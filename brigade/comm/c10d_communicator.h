@@ -1,14 +1,14 @@
 // Communicator over c10d's process groups: Gloo on the CPU.
 //
-// What Gloo lacks in libtorch 1.13 is composed from what it has, at the same
-// number of bytes:
-//   reduce_scatter        all_to_all, then a local sum in rank order
-//   all_reduce of bf16    that, then all_gather: n(R-1)/R + n(R-1)/R bytes;
-//   summed
-//                         in fp32 and rounded once
-// Other collectives move bf16 as bytes. Composed operations run on a thread of
-// the communicator's own, in launch order, and gather through a second process
-// group, so that their second half cannot be confused with a later launch.
+// What Gloo lacks in libtorch 1.13, or does through copies, is made of messages
+// from rank to rank (gloo_messages.h), straight from and into the tensors'
+// memory, at the same number of bytes:
+//   all_gather            the own chunk to each rank
+//   reduce_scatter        each rank's chunk to it, summed by who waits
+//   all_reduce of bf16    both, on a thread of the communicator's own, in
+//   launch
+//                         order; between two ranks one message each way
+// bf16 is summed in float32 and rounded once. Broadcasts move it as bytes.
 #pragma once
 
 #include "brigade/comm/communicator.h"

@@ -1,0 +1,89 @@
+#include "brigade/comm/c10d_work.h"
+
+#include <utility>
+
+#include "brigade/base/clock.h"
+
+namespace brigade {
+
+NativeWork::NativeWork(
+    C10dWorkPtr work,
+    CollectiveRecord record,
+    PlacePtr place)
+    : work_(std::move(work)),
+      record_(record),
+      place_(std::move(place)),
+      finished_ns_(std::make_shared<std::atomic<int64_t>>(0)) {
+  // On completion's own thread: the exact end, whoever waits and when.
+  work_->getFuture()->addCallback(
+      [finished = finished_ns_](c10::ivalue::Future&) {
+        finished->store(steady_now_ns());
+      });
+}
+
+void NativeWork::wait() {
+  try {
+    work_->wait();
+  } catch (const std::exception& error) {
+    place_->fail(record_, error.what());
+  }
+  if (finished_ns_->load() == 0)
+    finished_ns_->store(steady_now_ns());
+}
+
+bool NativeWork::is_completed() {
+  return work_->isCompleted();
+}
+
+MessageWork::MessageWork(
+    PendingMessages message,
+    CollectiveRecord record,
+    PlacePtr place)
+    : message_(std::move(message)), record_(record), place_(std::move(place)) {}
+
+void MessageWork::wait() {
+  if (is_completed())
+    return;
+  try {
+    message_.wait();
+  } catch (const std::exception& error) {
+    place_->fail(record_, error.what());
+  }
+  finished_ns_.store(steady_now_ns());
+}
+
+ComposedWork::ComposedWork(
+    std::function<void()> last,
+    CollectiveRecord record,
+    PlacePtr place)
+    : last_(std::move(last)), record_(record), place_(std::move(place)) {}
+
+void ComposedWork::finish(std::exception_ptr error) {
+  const std::lock_guard lock(mutex_);
+  error_ = std::move(error);
+  finished_ns_ = steady_now_ns();
+  finished_.notify_all();
+}
+
+void ComposedWork::wait() {
+  std::unique_lock lock(mutex_);
+  finished_.wait(lock, [this] { return finished_ns_ != 0; });
+  if (!error_) {
+    lock.unlock();
+    if (const auto last = std::exchange(last_, nullptr))
+      last();
+    return;
+  }
+  try {
+    std::rethrow_exception(error_);
+  } catch (const std::exception& error) {
+    place_->fail(record_, error.what());
+  }
+}
+
+int64_t ComposedWork::finished_ns() {
+  const std::lock_guard lock(mutex_);
+  return finished_ns_;
+}
+
+}  // namespace brigade

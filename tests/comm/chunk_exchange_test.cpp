@@ -1,0 +1,136 @@
+// Collectives that are made of messages from rank to rank.
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <vector>
+
+#include "tests/support/ranks_as_threads.h"
+
+namespace brigade {
+namespace {
+
+using testing::run_ranks;
+using torch::Tensor;
+
+// Row r: what rank r has.
+Tensor all_values(int size, int64_t numel, torch::ScalarType dtype) {
+  return torch::arange(size * numel, torch::kDouble)
+      .remainder(13)
+      .view({size, numel})
+      .to(dtype);
+}
+
+class ChunksOf : public ::testing::TestWithParam<torch::ScalarType> {};
+
+TEST_P(ChunksOf, AreSummedByTheirOwners) {
+  constexpr int kRanks = 3;
+  constexpr int64_t kChunk = 5;
+  const Tensor all = all_values(kRanks, kRanks * kChunk, GetParam());
+  const Tensor sums = all.to(torch::kDouble).sum(0).to(GetParam());
+  run_ranks(kRanks, [&](const CommunicatorPtr& world) {
+    Tensor sum = torch::empty({kChunk}, all.options());
+    world->reduce_scatter(sum, all[world->rank()].clone())->wait();
+    EXPECT_TRUE(
+        torch::equal(sum, sums.narrow(0, world->rank() * kChunk, kChunk)));
+  });
+}
+
+TEST_P(ChunksOf, AreGatheredFromWhereTheyBelong) {
+  constexpr int kRanks = 3;
+  const Tensor all = all_values(kRanks, 5, GetParam());
+  run_ranks(kRanks, [&](const CommunicatorPtr& world) {
+    Tensor gathered = torch::zeros_like(all);
+    const Tensor mine = gathered[world->rank()];
+    mine.copy_(all[world->rank()]);
+    world->all_gather(gathered, mine)->wait();
+    EXPECT_TRUE(torch::equal(gathered, all));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Dtypes,
+    ChunksOf,
+    ::testing::Values(
+        torch::kFloat,
+        torch::kDouble,
+        torch::kHalf,
+        torch::kBFloat16,
+        torch::kInt,
+        torch::kLong));
+
+// 256 + 1 + 1 + 1: bf16 additions one by one would stay at 256. The blocks of
+// the sum have 4,096 elements.
+TEST(Chunks, OfBfloat16AreSummedInFloat32AndRoundedOnce) {
+  constexpr int64_t kChunk = 5000;
+  run_ranks(4, [](const CommunicatorPtr& world) {
+    const Tensor mine = torch::full(
+        {4 * kChunk}, world->rank() == 0 ? 256 : 1, torch::kBFloat16);
+    Tensor sum = torch::empty({kChunk}, torch::kBFloat16);
+    world->reduce_scatter(sum, mine)->wait();
+    EXPECT_TRUE(torch::equal(sum, torch::full_like(sum, 260)));
+  });
+}
+
+TEST(Messages, OfUsersAndOfCollectivesAreToldApart) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    const int other = 1 - world->rank();
+    const auto of = [](int rank, float value) {
+      return torch::full({3}, value + 10.0F * rank, torch::kBFloat16);
+    };
+    // Launched before the collectives, whose messages come first.
+    Tensor received = torch::zeros({3}, torch::kBFloat16);
+    const WorkPtr arrival = world->recv(received, other);
+    Tensor sum = of(world->rank(), 1);
+    world->all_reduce(sum)->wait();
+    Tensor gathered = torch::zeros({2, 3}, torch::kBFloat16);
+    world->all_gather(gathered, of(world->rank(), 2))->wait();
+    Tensor wide = torch::full({4}, 1.0F + world->rank());
+    world->all_reduce_as_bf16(wide)->wait();
+    const Tensor mine = of(world->rank(), 3);
+    const WorkPtr departure = world->send(mine, other);
+    arrival->wait();
+    departure->wait();
+    EXPECT_TRUE(torch::equal(received, of(other, 3)));
+    EXPECT_TRUE(torch::equal(sum, of(0, 12)));
+    EXPECT_TRUE(torch::equal(gathered, torch::stack({of(0, 2), of(1, 2)})));
+    EXPECT_TRUE(torch::equal(wide, torch::full({4}, 3.0F)));
+  });
+}
+
+// Each way has its connection; within one, messages keep their order.
+TEST(Messages, OfOneTagArriveInOrderBothWaysAtOnce) {
+  run_ranks(3, [](const CommunicatorPtr& world) {
+    constexpr int kCount = 8;
+    constexpr int64_t kNumel = 100'000;
+    const int next = (world->rank() + 1) % 3;
+    const int previous = (world->rank() + 2) % 3;
+    std::vector<Tensor> tensors;
+    std::vector<WorkPtr> works;
+    const auto value = [](int rank, int i) { return 100.0F * rank + i; };
+    for (int i = 0; i < kCount; ++i) {
+      for (const int peer : {next, previous}) {
+        tensors.push_back(torch::empty({kNumel}));
+        works.push_back(world->recv(tensors.back(), peer, /*tag=*/3));
+      }
+    }
+    for (int i = 0; i < kCount; ++i) {
+      for (const int peer : {next, previous}) {
+        tensors.push_back(torch::full({kNumel}, value(world->rank(), i)));
+        works.push_back(world->send(tensors.back(), peer, /*tag=*/3));
+      }
+    }
+    for (const WorkPtr& work : works)
+      work->wait();
+    for (int i = 0; i < kCount; ++i) {
+      const auto at = static_cast<size_t>(2 * i);
+      const auto holds = [&](const Tensor& x, int rank) {
+        return torch::equal(x, torch::full_like(x, value(rank, i)));
+      };
+      EXPECT_TRUE(holds(tensors[at], next));
+      EXPECT_TRUE(holds(tensors[at + 1], previous));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace brigade
