@@ -9,6 +9,7 @@
 #include "brigade/ops/product.h"
 #include "brigade/ops/rows.h"
 #include "brigade/ops/side_by_side.h"
+#include "brigade/ops/weight_product_kernel.h"
 
 namespace brigade::ops {
 namespace {
@@ -56,6 +57,30 @@ void multiply(
     c.add_(result);
   else
     c.copy_(bias.defined() ? result + bias : result);
+}
+
+// target [out, in] += output_grad^T x, both as rows.
+void add_weight_gradient(
+    const Tensor& output_grad,
+    const Tensor& x,
+    const Tensor& target) {
+  const bool tiles =
+      kernel_fits(output_grad, x) && x.scalar_type() == torch::kBFloat16 &&
+      target.scalar_type() == torch::kFloat && target.is_contiguous() &&
+      has_weight_product(target.size(0), target.size(1));
+  if (!tiles) {
+    multiply(output_grad.t(), x, target, Destination::kAdd);
+    return;
+  }
+  add_weight_product(
+      {.output_grad = data<uint16_t>(output_grad),
+       .x = data<uint16_t>(x),
+       .weight_grad = data<float>(target),
+       .tokens = x.size(0),
+       .out = target.size(0),
+       .in = target.size(1),
+       .output_grad_stride = output_grad.stride(0),
+       .x_stride = x.stride(0)});
 }
 
 // The weights of a group as one [sum of out, in] matrix, where they lie so.
@@ -233,12 +258,11 @@ void accumulate_weights(
   const auto matrix =
       all && gradients.whole ? one_matrix(targets) : std::nullopt;
   if (matrix && matrix->column == gradients.whole->column) {
-    multiply(
-        gradients.whole->whole.t(), rows, matrix->whole, Destination::kAdd);
+    add_weight_gradient(gradients.whole->whole, rows, matrix->whole);
   } else {
     for (size_t i = 0; i < weights.size(); ++i) {
       if (targets[i].defined())
-        multiply(gradients.rows[i].t(), rows, targets[i], Destination::kAdd);
+        add_weight_gradient(gradients.rows[i], rows, targets[i]);
     }
   }
   for (size_t i = 0; i < biases.size(); ++i) {
@@ -429,8 +453,7 @@ void linear_backward_weight(
     const Tensor& x,
     Tensor weight_grad) {
   const torch::NoGradGuard no_grad;
-  multiply(
-      as_rows(output_grad).t(), as_rows(x), weight_grad, Destination::kAdd);
+  add_weight_gradient(as_rows(output_grad), as_rows(x), weight_grad);
 }
 
 }  // namespace brigade::ops
