@@ -32,8 +32,6 @@ bool any_in_tile(const int32_t* targets, int64_t first);
 
 // to += from.
 void add_row(const float* from, int64_t numel, float* to);
-// to = from, rounded to bf16.
-void round_row(const float* from, int64_t numel, uint16_t* to);
 
 // row[i] = exp(row[i] - maximum); returns the sum.
 float exp_row(float* row, int64_t numel, float maximum);

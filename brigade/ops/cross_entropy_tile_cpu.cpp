@@ -101,13 +101,6 @@ void add_row_simd(const float* from, int64_t numel, float* to) {
       });
 }
 
-void round_row_simd(const float* from, int64_t numel, uint16_t* to) {
-  for_vectors(
-      static_cast<size_t>(numel), [&](size_t i, auto get, auto put) HWY_ATTR {
-        put(get(from + i), to + i);
-      });
-}
-
 float exp_row_simd(float* row, int64_t numel, float maximum) {
   const DF df;
   const auto lanes = static_cast<int64_t>(hn::Lanes(df));
@@ -136,7 +129,6 @@ HWY_EXPORT(fold_logits_simd);
 HWY_EXPORT(gradient_tile_simd);
 HWY_EXPORT(any_in_tile_simd);
 HWY_EXPORT(add_row_simd);
-HWY_EXPORT(round_row_simd);
 HWY_EXPORT(exp_row_simd);
 
 void fold_logits(
@@ -161,9 +153,6 @@ bool any_in_tile(const int32_t* targets, int64_t first) {
 }
 void add_row(const float* from, int64_t numel, float* to) {
   HWY_DYNAMIC_DISPATCH(add_row_simd)(from, numel, to);
-}
-void round_row(const float* from, int64_t numel, uint16_t* to) {
-  HWY_DYNAMIC_DISPATCH(round_row_simd)(from, numel, to);
 }
 float exp_row(float* row, int64_t numel, float maximum) {
   return HWY_DYNAMIC_DISPATCH(exp_row_simd)(row, numel, maximum);

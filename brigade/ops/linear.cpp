@@ -6,10 +6,10 @@
 
 #include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"
+#include "brigade/ops/linear_kernel.h"
 #include "brigade/ops/product.h"
 #include "brigade/ops/rows.h"
 #include "brigade/ops/side_by_side.h"
-#include "brigade/ops/weight_product_kernel.h"
 
 namespace brigade::ops {
 namespace {
@@ -59,26 +59,79 @@ void multiply(
     c.copy_(bias.defined() ? result + bias : result);
 }
 
-// target [out, in] += output_grad^T x, both as rows.
-void add_weight_gradient(
+// Below so many rows packing the weight is not worth its while.
+constexpr int64_t kFewestRows = 32;
+
+bool linear_kernel_fits(const Tensor& rows, const Tensor& weight) {
+  return kernel_fits(rows, weight) && rows.size(0) >= kFewestRows &&
+         rows.scalar_type() == torch::kBFloat16 && weight.is_contiguous() &&
+         has_linear_kernel(weight.size(0), weight.size(1));
+}
+
+// result = x weight^T + bias; all but bias as rows.
+void multiply_forward(
+    const Tensor& x,
+    const Tensor& weight,
+    const Tensor& result,
+    const Tensor& bias) {
+  if (bias.defined() || !linear_kernel_fits(x, weight)) {
+    multiply(x, weight.t(), result, Destination::kOverwrite, bias);
+    return;
+  }
+  linear_product(
+      {.x = data<uint16_t>(x),
+       .weight = data<uint16_t>(weight),
+       .y = data<uint16_t>(result),
+       .rows = x.size(0),
+       .columns = weight.size(0),
+       .depth = weight.size(1),
+       .x_stride = x.stride(0),
+       .y_stride = result.stride(0),
+       .weight_in_rows = false});
+}
+
+// input_grad = output_grad weight, as rows.
+void multiply_input(
+    const Tensor& output_grad,
+    const Tensor& weight,
+    const Tensor& input_grad) {
+  if (!linear_kernel_fits(output_grad, weight)) {
+    multiply(output_grad, weight, input_grad, Destination::kOverwrite);
+    return;
+  }
+  linear_product(
+      {.x = data<uint16_t>(output_grad),
+       .weight = data<uint16_t>(weight),
+       .y = data<uint16_t>(input_grad),
+       .rows = output_grad.size(0),
+       .columns = weight.size(1),
+       .depth = weight.size(0),
+       .x_stride = output_grad.stride(0),
+       .y_stride = input_grad.stride(0),
+       .weight_in_rows = true});
+}
+
+// weight_grad [out, in] += output_grad^T x, both as rows.
+void accumulate_weight(
     const Tensor& output_grad,
     const Tensor& x,
-    const Tensor& target) {
-  const bool tiles =
-      kernel_fits(output_grad, x) && x.scalar_type() == torch::kBFloat16 &&
-      target.scalar_type() == torch::kFloat && target.is_contiguous() &&
-      has_weight_product(target.size(0), target.size(1));
-  if (!tiles) {
-    multiply(output_grad.t(), x, target, Destination::kAdd);
+    const Tensor& weight_grad) {
+  const bool fits = kernel_fits(output_grad, x) &&
+                    x.scalar_type() == torch::kBFloat16 &&
+                    weight_grad.scalar_type() == torch::kFloat &&
+                    weight_grad.is_contiguous() &&
+                    has_linear_kernel(weight_grad.size(0), weight_grad.size(1));
+  if (!fits) {
+    multiply(output_grad.t(), x, weight_grad, Destination::kAdd);
     return;
   }
   add_weight_product(
       {.output_grad = data<uint16_t>(output_grad),
        .x = data<uint16_t>(x),
-       .weight_grad = data<float>(target),
+       .weight_grad = data<float>(weight_grad),
        .tokens = x.size(0),
-       .out = target.size(0),
-       .in = target.size(1),
+       .out = weight_grad.size(0),
+       .in = weight_grad.size(1),
        .output_grad_stride = output_grad.stride(0),
        .x_stride = x.stride(0)});
 }
@@ -124,7 +177,7 @@ std::vector<Tensor> forward_together(
   }
   const Tensor rows = as_rows(x);
   const Tensor buffer = at::empty({rows.size(0), matrix.columns}, x.options());
-  multiply(rows, matrix.whole.t(), buffer, Destination::kOverwrite, bias);
+  multiply_forward(rows, matrix.whole, buffer, bias);
   std::vector<Tensor> outputs;
   for (size_t i = 0; i < weights.size(); ++i) {
     const auto sizes = with_last(x.sizes(), weights[i].size(0));
@@ -152,11 +205,10 @@ std::vector<Tensor> run_forward(
   for (size_t i = 0; i < weights.size(); ++i) {
     Tensor out =
         at::empty(with_last(x.sizes(), weights[i].size(0)), x.options());
-    multiply(
+    multiply_forward(
         rows,
-        weights[i].t(),
+        weights[i],
         out.view({rows.size(0), weights[i].size(0)}),
-        Destination::kOverwrite,
         biases[i].defined() ? biases[i].contiguous() : Tensor());
     outputs.push_back(out);
   }
@@ -214,15 +266,11 @@ Tensor input_grad(
   Tensor dx = at::empty(x.sizes(), x.options());
   Tensor rows = dx.view({-1, x.size(-1)});
   if (gradients.whole) {
-    multiply(
-        gradients.whole->whole,
-        one_matrix(weights)->whole,
-        rows,
-        Destination::kOverwrite);
+    multiply_input(gradients.whole->whole, one_matrix(weights)->whole, rows);
     return dx;
   }
   if (weights.size() == 1) {
-    multiply(gradients.rows[0], weights[0], rows, Destination::kOverwrite);
+    multiply_input(gradients.rows[0], weights[0], rows);
     return dx;
   }
   // Summed in float32, rounded once.
@@ -258,11 +306,11 @@ void accumulate_weights(
   const auto matrix =
       all && gradients.whole ? one_matrix(targets) : std::nullopt;
   if (matrix && matrix->column == gradients.whole->column) {
-    add_weight_gradient(gradients.whole->whole, rows, matrix->whole);
+    accumulate_weight(gradients.whole->whole, rows, matrix->whole);
   } else {
     for (size_t i = 0; i < weights.size(); ++i) {
       if (targets[i].defined())
-        add_weight_gradient(gradients.rows[i], rows, targets[i]);
+        accumulate_weight(gradients.rows[i], rows, targets[i]);
     }
   }
   for (size_t i = 0; i < biases.size(); ++i) {
@@ -440,11 +488,7 @@ Tensor linear_backward_input(const Tensor& output_grad, const Tensor& weight) {
   const Tensor rows = as_rows(output_grad);
   Tensor dx = at::empty(
       with_last(output_grad.sizes(), weight.size(1)), output_grad.options());
-  multiply(
-      rows,
-      weight,
-      dx.view({rows.size(0), weight.size(1)}),
-      Destination::kOverwrite);
+  multiply_input(rows, weight, dx.view({rows.size(0), weight.size(1)}));
   return dx;
 }
 
@@ -453,7 +497,7 @@ void linear_backward_weight(
     const Tensor& x,
     Tensor weight_grad) {
   const torch::NoGradGuard no_grad;
-  add_weight_gradient(as_rows(output_grad), as_rows(x), weight_grad);
+  accumulate_weight(as_rows(output_grad), as_rows(x), weight_grad);
 }
 
 }  // namespace brigade::ops

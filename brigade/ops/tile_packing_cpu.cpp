@@ -1,4 +1,4 @@
-// Operands in the order in which tile_product() reads them.
+// Operands in the order in which tile_product() reads them, results as bf16.
 #include <algorithm>
 #include <cstring>
 
@@ -67,9 +67,8 @@ void pack_row_pairs(
   }
 }
 
-// Transposes blocks of 4 x 4 words; the rest word by word. Words are 32 bits:
-// floats or pairs of bf16.
-void transpose_words(
+// Blocks of 4 x 4 words, the rest word by word.
+void transpose_blocks(
     const uint32_t* from,
     int64_t from_stride,
     int64_t rows,
@@ -113,25 +112,14 @@ void transpose_words(
   }
 }
 
-// Tiles of 32 rows by 16 columns of 16 bits; false: not on this target.
+#undef BRIGADE_TRANSPOSES_TILES  // once a target
 #if HWY_TARGET <= HWY_AVX3
-// Two rows woven into a vector of words, sixteen such vectors transposed.
-HWY_INLINE void transpose_tile(
-    const uint16_t* from,
-    int64_t from_stride,
-    uint16_t* to,
-    int64_t to_stride) {
-  __m512i a[16];
+#define BRIGADE_TRANSPOSES_TILES 1
+
+// Transposes 16 rows of 16 words and stores them, rows to_stride words apart.
+HWY_INLINE void
+store_transposed(__m512i (&a)[16], uint32_t* to, int64_t to_stride) {
   __m512i b[16];
-  for (int i = 0; i < 16; ++i) {
-    const uint16_t* even = from + 2 * i * from_stride;
-    const auto row = [](const uint16_t* at) HWY_ATTR {
-      return _mm512_cvtepu16_epi32(
-          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
-    };
-    a[i] = _mm512_or_si512(
-        row(even), _mm512_slli_epi32(row(even + from_stride), 16));
-  }
   // Within 128 bits: words, then pairs of words.
   for (int i = 0; i < 16; i += 2) {
     b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
@@ -143,7 +131,7 @@ HWY_INLINE void transpose_tile(
     a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
     a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
   }
-  // a[4 i + j]: of vectors 4 i to 4 i + 3, columns j, 4 + j, 8 + j, 12 + j.
+  // a[4 i + j]: of rows 4 i to 4 i + 3, columns j, 4 + j, 8 + j and 12 + j.
   for (int j = 0; j < 4; ++j) {
     const __m512i low01 = _mm512_shuffle_i32x4(a[j], a[4 + j], 0x44);
     const __m512i high01 = _mm512_shuffle_i32x4(a[j], a[4 + j], 0xee);
@@ -159,6 +147,72 @@ HWY_INLINE void transpose_tile(
   }
 }
 
+HWY_INLINE void transpose_word_tile(
+    const uint32_t* from,
+    int64_t from_stride,
+    uint32_t* to,
+    int64_t to_stride) {
+  __m512i rows[16];
+  for (int i = 0; i < 16; ++i)
+    rows[i] = _mm512_loadu_si512(from + i * from_stride);
+  store_transposed(rows, to, to_stride);
+}
+
+// 32 rows by 16 columns of 16 bits: two rows woven into a row of words.
+HWY_INLINE void transpose_tile(
+    const uint16_t* from,
+    int64_t from_stride,
+    uint16_t* to,
+    int64_t to_stride) {
+  __m512i rows[16];
+  const auto row = [&](int i) HWY_ATTR {
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256(
+        reinterpret_cast<const __m256i*>(from + i * from_stride)));
+  };
+  for (int i = 0; i < 16; ++i)
+    rows[i] =
+        _mm512_or_si512(row(2 * i), _mm512_slli_epi32(row(2 * i + 1), 16));
+  store_transposed(rows, reinterpret_cast<uint32_t*>(to), to_stride / 2);
+}
+#else
+#define BRIGADE_TRANSPOSES_TILES 0
+#endif
+
+// 32-bit words, floats or pairs of bf16: in tiles of 16 x 16 where the target
+// has them, in blocks of 4 x 4, the rest word by word.
+void transpose_words(
+    const uint32_t* from,
+    int64_t from_stride,
+    int64_t rows,
+    int64_t columns,
+    uint32_t* to,
+    int64_t to_stride) {
+#if BRIGADE_TRANSPOSES_TILES
+  const int64_t tile_rows = rows / 16 * 16;
+  const int64_t tile_columns = columns / 16 * 16;
+  for (int64_t row = 0; row < tile_rows; row += 16) {
+    for (int64_t column = 0; column < tile_columns; column += 16)
+      transpose_word_tile(
+          from + row * from_stride + column,
+          from_stride,
+          to + column * to_stride + row,
+          to_stride);
+  }
+  transpose_blocks(
+      from + tile_columns,
+      from_stride,
+      tile_rows,
+      columns - tile_columns,
+      to + tile_columns * to_stride,
+      to_stride);
+  from += tile_rows * from_stride;
+  to += tile_rows;
+  rows -= tile_rows;
+#endif
+  transpose_blocks(from, from_stride, rows, columns, to, to_stride);
+}
+
+// Whole tiles of 32 rows by 16 columns; false: not on this target.
 bool transpose_tiles(
     const uint16_t* from,
     int64_t from_stride,
@@ -166,6 +220,7 @@ bool transpose_tiles(
     int64_t columns,
     uint16_t* to,
     int64_t to_stride) {
+#if BRIGADE_TRANSPOSES_TILES
   for (int64_t row = 0; row + 32 <= rows; row += 32) {
     for (int64_t column = 0; column + 16 <= columns; column += 16)
       transpose_tile(
@@ -175,18 +230,19 @@ bool transpose_tiles(
           to_stride);
   }
   return true;
-}
 #else
-bool transpose_tiles(
-    const uint16_t*,
-    int64_t,
-    int64_t,
-    int64_t,
-    uint16_t*,
-    int64_t) {
+  (void)from, (void)from_stride, (void)rows, (void)columns;
+  (void)to, (void)to_stride;
   return false;
-}
 #endif
+}
+
+void round_row_simd(const float* from, int64_t numel, uint16_t* to) {
+  for_vectors(
+      static_cast<size_t>(numel), [&](size_t i, auto get, auto put) HWY_ATTR {
+        put(get(from + i), to + i);
+      });
+}
 
 }  // namespace brigade::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -197,6 +253,7 @@ namespace {
 HWY_EXPORT(interleave);
 HWY_EXPORT(pack_row_pairs);
 HWY_EXPORT(transpose_tiles);
+HWY_EXPORT(round_row_simd);
 HWY_EXPORT(transpose_words);
 
 // Words of 32 bits, whatever they hold.
@@ -363,8 +420,11 @@ void transpose(
     int64_t columns,
     uint16_t* to,
     int64_t to_stride) {
-  const bool tiles = HWY_DYNAMIC_DISPATCH(transpose_tiles)(
-      from, from_stride, rows, columns, to, to_stride);
+  const bool as_words =
+      to_stride % 2 == 0 && reinterpret_cast<uintptr_t>(to) % 4 == 0;
+  const bool tiles =
+      as_words && HWY_DYNAMIC_DISPATCH(transpose_tiles)(
+                      from, from_stride, rows, columns, to, to_stride);
   const int64_t done_rows = tiles ? rows / 32 * 32 : 0;
   const int64_t done_columns = tiles ? columns / 16 * 16 : 0;
   if (done_columns < columns)
@@ -383,6 +443,10 @@ void transpose(
         columns,
         to + done_rows,
         to_stride);
+}
+
+void round_row(const float* from, int64_t numel, uint16_t* to) {
+  HWY_DYNAMIC_DISPATCH(round_row_simd)(from, numel, to);
 }
 
 }  // namespace brigade::ops

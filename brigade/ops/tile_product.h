@@ -92,6 +92,9 @@ void transpose(
     uint16_t* to,
     int64_t to_stride);
 
+// to = from, rounded to bf16.
+void round_row(const float* from, int64_t numel, uint16_t* to);
+
 // The instructions that tile_product() uses for bf16 here: "amx",
 // "avx512_bf16" or Highway's name of its target.
 const char* tile_product_instructions();

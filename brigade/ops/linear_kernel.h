@@ -1,0 +1,37 @@
+// A linear's three products in bf16 on AMX tiles, float32 sums inside. Other
+// processors, float32 and sizes that do not fill tiles are oneDNN's.
+#pragma once
+
+#include <cstdint>
+
+namespace brigade::ops {
+
+// Whether this processor and a weight of [out, in] are what these take.
+bool has_linear_kernel(int64_t out, int64_t in);
+
+// y = x weight^T, or y = x weight where weight_in_rows, each element rounded
+// once.
+struct LinearProduct {
+  const uint16_t* x;       // [rows, depth], rows x_stride apart
+  const uint16_t* weight;  // [columns, depth] or [depth, columns], dense
+  uint16_t* y;             // [rows, columns], rows y_stride apart
+  int64_t rows, columns, depth;
+  int64_t x_stride, y_stride;
+  bool weight_in_rows;
+};
+
+// By the calling thread's team; an element does not depend on its size, here
+// and below.
+void linear_product(const LinearProduct& p);
+
+// weight_grad += output_grad^T x.
+struct WeightProduct {
+  const uint16_t* output_grad;  // [tokens, out], rows output_grad_stride apart
+  const uint16_t* x;            // [tokens, in], rows x_stride apart
+  float* weight_grad;           // [out, in], dense
+  int64_t tokens, out, in;
+  int64_t output_grad_stride, x_stride;
+};
+void add_weight_product(const WeightProduct& p);
+
+}  // namespace brigade::ops
