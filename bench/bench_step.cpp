@@ -177,6 +177,7 @@ void run_rank(const Case& c, int64_t start_ns) {
   const Tensor positions = torch::arange(s.sequence, torch::kLong);
   const auto rounds = static_cast<double>(s.accumulation);
   const double tokens = static_cast<double>(s.tokens()) * rounds * c.ranks;
+  release_freed_memory();  // as the program does
   Laps laps = step(trainee, s, batch, positions, tokens);
   const double start_s = static_cast<double>(steady_now_ns() - start_ns) / 1e9;
   const double step_ms = median_ms(

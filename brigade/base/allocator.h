@@ -10,4 +10,10 @@ namespace brigade {
 // the C library is not glibc.
 void keep_freed_memory();
 
+// Gives freed memory back to the kernel once: after a run is set up, what it
+// was set up with (initial weights in float32, what a checkpoint was read into)
+// would otherwise stay resident beside the steps' own memory. Does nothing
+// where the C library is not glibc.
+void release_freed_memory();
+
 }  // namespace brigade

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "brigade/base/allocator.h"
 #include "brigade/base/clock.h"
 #include "brigade/base/error.h"
 #include "brigade/base/file.h"
@@ -230,6 +231,7 @@ void Trainer::run() {
       fmt::print("continuing after step {}\n", steps_done_);
     std::fflush(stdout);
   }
+  release_freed_memory();
   const int64_t begin_ns = steady_now_ns();
   const int64_t tokens_before = tokens_done_;
   // A run that begins has nothing on disk yet, not even step 0.
