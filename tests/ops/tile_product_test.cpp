@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <utility>
 #include <vector>
 
 namespace brigade::ops {
@@ -114,8 +115,8 @@ TEST(Float32Tiles, MultiplyAsDoubleDoes) {
 }
 
 TEST(PackColumns, IsPackRowsOfTheTranspose) {
-  for (const int64_t columns : {5, 32, 70}) {
-    const int64_t k = 33;
+  for (const auto& [columns, k] :
+       {std::pair<int64_t, int64_t>{5, 33}, {32, 33}, {70, 33}, {70, 96}}) {
     const int64_t padded = round_up(k, kDepth);
     const Tensor b = torch::randn({k, columns}).to(torch::kBFloat16);
     const Tensor transposed = b.t().contiguous();
@@ -125,7 +126,47 @@ TEST(PackColumns, IsPackRowsOfTheTranspose) {
     pack_rows(data<uint16_t>(b), columns, k, columns, padded, by_row.data());
     pack_columns(
         data<uint16_t>(transposed), k, k, columns, padded, by_column.data());
-    EXPECT_EQ(by_row, by_column) << columns;
+    EXPECT_EQ(by_row, by_column) << k << " x " << columns;
+  }
+}
+
+// Whole tiles, their edges, rows of odd length, and a target between words.
+TEST(Transpose, MovesEveryElement) {
+  for (const int64_t rows : {1, 31, 64, 70}) {
+    for (const int64_t columns : {1, 16, 43, 96}) {
+      for (const int64_t to_stride : {rows, rows + 1, rows + 2}) {
+        const Tensor from =
+            torch::randn({rows, columns + 3}).to(torch::kBFloat16);
+        Tensor to = torch::zeros({columns * to_stride}, torch::kBFloat16);
+        transpose(
+            data<uint16_t>(from),
+            columns + 3,
+            rows,
+            columns,
+            static_cast<uint16_t*>(to.data_ptr()),
+            to_stride);
+        EXPECT_TRUE(to.as_strided({columns, rows}, {to_stride, 1})
+                        .equal(from.narrow(1, 0, columns).t()))
+            << rows << " x " << columns << " to " << to_stride;
+      }
+    }
+  }
+}
+
+TEST(Transpose, MovesEveryFloat) {
+  for (const int64_t rows : {3, 16, 37}) {
+    for (const int64_t columns : {2, 32, 53}) {
+      const Tensor from = torch::randn({rows, columns});
+      const Tensor to = torch::empty({columns, rows});
+      transpose(
+          data<float>(from),
+          columns,
+          rows,
+          columns,
+          to.data_ptr<float>(),
+          rows);
+      EXPECT_TRUE(to.equal(from.t())) << rows << " x " << columns;
+    }
   }
 }
 
