@@ -183,7 +183,7 @@ void linear_part(const LinearProduct& p, Range rows, Range columns) {
   const int64_t depth = even_chunk(p.depth, kDepthAtOnce, kDepth);
   const bool keeps_sums = depth < p.depth;
   const int64_t width = even_chunk(
-      columns.size(), std::clamp(kPacked / depth, kPanel, kColumns), kRowTile);
+      columns.size(), std::clamp(kPacked / depth, kPanel, kColumns), kPanel);
   const int64_t height = keeps_sums ? std::min(rows.size(), kRowsAtOnce)
                                     : std::min(rows.size(), kBlockRows);
   const auto buffers_at = [&](void* base) {

@@ -267,9 +267,11 @@ uint32_t* words(void* to) {
 // The part of a panel beyond n columns, or beyond k rows, is 0.
 template <typename T>
 void clear_panels(int64_t n, int64_t padded_k, int64_t k, T* packed) {
-  const bool whole = n % kPanel == 0 && k == padded_k;
-  if (!whole)
-    std::fill_n(packed, round_up(n, kPanel) * padded_k, T(0));
+  const int64_t whole = k == padded_k ? n / kPanel * kPanel : 0;
+  std::fill_n(
+      packed + whole * padded_k,
+      (round_up(n, kPanel) - whole) * padded_k,
+      T(0));
 }
 
 }  // namespace
@@ -446,6 +448,8 @@ void transpose(
 }
 
 void round_row(const float* from, int64_t numel, uint16_t* to) {
+  if (detail::has_tile_kind(detail::TileKind::kAvx512Bf16))
+    return detail::round_row_avx512_bf16(from, numel, to);
   HWY_DYNAMIC_DISPATCH(round_row_simd)(from, numel, to);
 }
 

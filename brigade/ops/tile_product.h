@@ -92,7 +92,7 @@ void transpose(
     uint16_t* to,
     int64_t to_stride);
 
-// to = from, rounded to bf16.
+// to = from, rounded to bf16; what is too small for a normal bf16 may be 0.
 void round_row(const float* from, int64_t numel, uint16_t* to);
 
 // The instructions that tile_product() uses for bf16 here: "amx",
@@ -107,6 +107,7 @@ void tile_product_generic(const TileProduct<float>& p);
 void tile_product_generic(const TileProduct<uint16_t>& p);
 void tile_product_avx512_bf16(const TileProduct<uint16_t>& p);
 void tile_product_amx(const TileProduct<uint16_t>& p);
+void round_row_avx512_bf16(const float* from, int64_t numel, uint16_t* to);
 void configure_amx();
 void release_amx();
 }  // namespace detail

@@ -210,6 +210,23 @@ void tile_product_avx512_bf16(const TileProduct<uint16_t>& p) {
   }
 }
 
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) void
+round_row_avx512_bf16(const float* from, int64_t numel, uint16_t* to) {
+  int64_t i = 0;
+  for (; i + 32 <= numel; i += 32) {
+    const __m512bh rounded = _mm512_cvtne2ps_pbh(
+        _mm512_loadu_ps(from + i + 16), _mm512_loadu_ps(from + i));
+    _mm512_storeu_si512(to + i, reinterpret_cast<__m512i>(rounded));
+  }
+  for (; i < numel; i += 16) {
+    const int64_t left = std::min<int64_t>(16, numel - i);
+    const auto lanes = static_cast<__mmask16>((1U << left) - 1);
+    const __m256bh rounded =
+        _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(lanes, from + i));
+    _mm256_mask_storeu_epi16(to + i, lanes, reinterpret_cast<__m256i>(rounded));
+  }
+}
+
 }  // namespace brigade::ops::detail
 
 #else  // not x86
@@ -223,6 +240,9 @@ void configure_amx() {}
 void release_amx() {}
 void tile_product_amx(const TileProduct<uint16_t>&) {
   BRIGADE_ASSERT(false, "no AMX on this processor");
+}
+void round_row_avx512_bf16(const float*, int64_t, uint16_t*) {
+  BRIGADE_ASSERT(false, "no AVX512-BF16 on this processor");
 }
 void tile_product_avx512_bf16(const TileProduct<uint16_t>&) {
   BRIGADE_ASSERT(false, "no AVX512-BF16 on this processor");

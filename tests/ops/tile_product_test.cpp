@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -127,6 +128,22 @@ TEST(PackColumns, IsPackRowsOfTheTranspose) {
     pack_columns(
         data<uint16_t>(transposed), k, k, columns, padded, by_column.data());
     EXPECT_EQ(by_row, by_column) << k << " x " << columns;
+  }
+}
+
+TEST(RoundRow, RoundsToNearestEven) {
+  for (const int64_t numel : {1, 15, 16, 45, 96}) {
+    Tensor row = torch::randn({numel}).mul_(100);
+    row[0] = 257.0;  // between 256 and 258
+    const Tensor to = torch::zeros({numel + 1}, torch::kBFloat16);
+    round_row(
+        row.data_ptr<float>(), numel, static_cast<uint16_t*>(to.data_ptr()));
+    EXPECT_TRUE(to.narrow(0, 0, numel).equal(row.to(torch::kBFloat16)));
+    EXPECT_EQ(to[numel].item<float>(), 0.0F);
+    row[numel - 1] = std::numeric_limits<float>::quiet_NaN();
+    round_row(
+        row.data_ptr<float>(), numel, static_cast<uint16_t*>(to.data_ptr()));
+    EXPECT_TRUE(to[numel - 1].isnan().item<bool>());
   }
 }
 
