@@ -6,8 +6,9 @@
 //                            [dtype=bf16|fp32] [wire=fp32|bf16] [steps=7]
 //
 // The bound is the time of all matrix products of the step (attention's
-// included, halved by causality) by oneDNN at their own shapes, measured in
-// this run by all ranks at once; the fused head may beat its part of it.
+// included, halved by causality) by oneDNN at their own shapes, their operands
+// in cache, measured in this run by all ranks at once; the linears and the
+// fused head may beat their parts of it.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -187,7 +188,7 @@ void run_rank(const Case& c, int64_t start_ns) {
       static_cast<double>(trainee.sync->report().communication_ns()) / 1e6;
   group->barrier();
   const std::vector<Part> parts = parts_of(s, dtype);
-  const double bound = rounds * bound_ms(s, dtype, parts);
+  const double bound = rounds * bound_ms(s, dtype);
   const double peak = peak_flops(dtype, {});
   group->barrier();
   if (group->rank() != 0)

@@ -12,6 +12,7 @@
 #include "bench/step_shapes.h"
 #include "brigade/ops/attention.h"
 #include "brigade/ops/cross_entropy.h"
+#include "brigade/ops/linear.h"
 #include "brigade/ops/product.h"
 #include "brigade/ops/rms_norm.h"
 #include "brigade/ops/swiglu.h"
@@ -22,7 +23,7 @@ using torch::Tensor;
 
 inline constexpr int kPartRuns = 5;
 
-// Milliseconds of a linear's three products, n tokens.
+// Milliseconds of a linear's three products by oneDNN, n tokens: the bound.
 inline double
 products_ms(int64_t n, int64_t in, int64_t out, torch::ScalarType dtype) {
   const Tensor x = torch::ones({n, in}, dtype);
@@ -35,6 +36,32 @@ products_ms(int64_t n, int64_t in, int64_t out, torch::ScalarType dtype) {
          median_ms(kPartRuns, [&] {
            ops::product(y.t(), x, dw, ops::Destination::kAdd);
          });
+}
+
+// Milliseconds of the same three as the step computes them.
+inline double
+linear_ms(int64_t n, int64_t in, int64_t out, torch::ScalarType dtype) {
+  const torch::NoGradGuard no_grad;
+  const Tensor x = torch::ones({n, in}, dtype);
+  const Tensor w = torch::ones({out, in}, dtype);
+  const Tensor y = torch::ones({n, out}, dtype);
+  const Tensor dw = torch::zeros({out, in});
+  return median_ms(kPartRuns, [&] { ops::linear(x, w, Tensor()); }) +
+         median_ms(kPartRuns, [&] { ops::linear_backward_input(y, w); }) +
+         median_ms(kPartRuns, [&] { ops::linear_backward_weight(y, x, dw); });
+}
+
+struct LinearShape {
+  std::string name;
+  int64_t in, out;
+};
+
+inline std::vector<LinearShape> linears_of(const ModelShape& s) {
+  return {
+      {"linear q/k/v", s.hidden, s.qkv_width()},
+      {"linear o", s.hidden, s.hidden},
+      {"linear gate/up", s.hidden, 2 * s.ffn},
+      {"linear down", s.ffn, s.hidden}};
 }
 
 // Values like those of initial weights, without a slow generator.
@@ -84,14 +111,11 @@ inline std::vector<Part> parts_of(
   const Tensor targets =
       torch::randint(s.vocabulary, {n}, torch::dtype(torch::kLong));
   const auto layers = static_cast<double>(s.layers);
-  const auto linear = [&](int64_t in, int64_t out) {
-    return products_ms(n, in, out, dtype);
-  };
-  return {
-      {"linear q/k/v", layers, linear(s.hidden, s.qkv_width())},
-      {"linear o", layers, linear(s.hidden, s.hidden)},
-      {"linear gate/up", layers, linear(s.hidden, 2 * s.ffn)},
-      {"linear down", layers, linear(s.ffn, s.hidden)},
+  std::vector<Part> parts;
+  for (const LinearShape& linear : linears_of(s))
+    parts.push_back(
+        {linear.name, layers, linear_ms(n, linear.in, linear.out, dtype)});
+  const std::vector<Part> others = {
       {"attention",
        layers,
        timed([&] { return ops::attention(q, k, v, rotary).out; }, {q, k, v})},
@@ -115,18 +139,18 @@ inline std::vector<Part> parts_of(
                   .known_gradient = 1.0});
            },
            {x})}};
+  parts.insert(parts.end(), others.begin(), others.end());
+  return parts;
 }
 
-inline double bound_ms(
-    const ModelShape& s,
-    torch::ScalarType dtype,
-    const std::vector<Part>& parts) {
+inline double bound_ms(const ModelShape& s, torch::ScalarType dtype) {
   double ms = 0;
-  double flops = 0;
-  for (size_t i = 0; i < 4; ++i)
-    ms += parts[i].count * parts[i].ms;
+  for (const LinearShape& linear : linears_of(s))
+    ms += static_cast<double>(s.layers) *
+          products_ms(s.tokens(), linear.in, linear.out, dtype);
   const int64_t widths = s.hidden * (s.qkv_width() + s.hidden + 3 * s.ffn);
-  flops = 6.0 * static_cast<double>(s.tokens() * s.layers * widths);
+  const double flops =
+      6.0 * static_cast<double>(s.tokens() * s.layers * widths);
   // Attention's seven products, half of each, at the rate of the linears.
   const double attention =
       7.0 * static_cast<double>(s.tokens() * s.sequence * s.hidden * s.layers);
