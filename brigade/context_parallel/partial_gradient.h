@@ -7,19 +7,11 @@
 
 namespace brigade {
 
-// A gradient over some tokens of a rank, float32 (or double).
-struct PartialGradient {
-  torch::Tensor values;  // [B, tokens, H, D]; undefined: there is none
-  int64_t first_token = 0;
-  // Given where the values are of rotated heads: a row for each token.
-  std::optional<ops::RotaryTable> rotary;
-};
-
-// sum = own + other (rotated back), rounded once. sum: [B, T, H, D], any float
-// dtype; own: the same, float32 (or double).
+// sum += other (rotated back where `rotary`, with a row for each token, is
+// given), rounded once. sum, other: [B, T, H, D] of one float dtype.
 void add_partial_gradient(
     torch::Tensor sum,
-    const torch::Tensor& own,
-    const PartialGradient& other);
+    const torch::Tensor& other,
+    const std::optional<ops::RotaryTable>& rotary);
 
 }  // namespace brigade

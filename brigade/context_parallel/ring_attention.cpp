@@ -149,10 +149,12 @@ AttentionGradients backward_round(
       blocks.start(block);
     }
     if (i == last)
-      gradients.expect(call.block_sizes(k, i - 1), partial);
+      gradients.expect(call.block_sizes(k, i - 1), k.scalar_type());
     const RingStep& step = call.step(i);
     const TokenRange keys = call.keys_in_block(i);
-    Tensor gradient = torch::empty(call.block_sizes(k, i), wide);
+    // The first rank's part is what leaves; later ones are added to it.
+    Tensor gradient =
+        torch::empty(call.block_sizes(k, i), i == last ? k.options() : wide);
     if (!step.is_hidden()) {
       const Tensor dq_part = dq.take(step.queries);
       backward_step(
@@ -173,7 +175,7 @@ AttentionGradients backward_round(
       gradient = gradients.finish();  // of the ranks before this one
       if (!step.is_hidden())
         tokens(gradient, keys, 2).add_(tokens(part, keys, 2));
-      gradients.expect(call.block_sizes(k, i - 1), partial);
+      gradients.expect(call.block_sizes(k, i - 1), k.scalar_type());
     }
     gradients.start(gradient);
     if (i > 1)
@@ -181,21 +183,15 @@ AttentionGradients backward_round(
   }
   const AttentionGradients whole =
       ops::empty_attention_gradients(saved.q, k, v, saved.q.scalar_type());
-  const AttentionGradients own{
-      whole.dq, torch::empty(k.sizes(), wide), torch::empty(v.sizes(), wide)};
-  backward_step(call, 0, saved, k, v, own, dq.sum());
+  backward_step(call, 0, saved, k, v, whole, dq.sum());
   call.computed(0);
   const Tensor others = gradients.finish();
   const TokenRange& travelled = call.own_travelling();
-  if (travelled.size() == 0) {
-    add_partial_gradient(whole.dk, own.dk, {});
-    add_partial_gradient(whole.dv, own.dv, {});
-    return whole;
+  if (travelled.size() > 0) {
+    add_partial_gradient(
+        tokens(whole.dk, travelled), others[0], call.rotary(travelled));
+    add_partial_gradient(tokens(whole.dv, travelled), others[1], std::nullopt);
   }
-  add_partial_gradient(
-      whole.dk, own.dk, {others[0], travelled.begin, call.rotary(travelled)});
-  add_partial_gradient(
-      whole.dv, own.dv, {others[1], travelled.begin, std::nullopt});
   return whole;
 }
 

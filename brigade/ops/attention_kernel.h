@@ -75,14 +75,11 @@ struct AttentionBackward {
   } dq_so_far = {};
 };
 
-// sum = own + other rotated back; other is of the tokens [begin, end), and the
-// rotation has a row for each of them.
+// sum += other, rotated back; both are of the same tokens.
 template <typename T>
 struct AddPartialGradient {
   Heads<T> sum;
-  Heads<const float> own, other;
-  int64_t begin;
-  int64_t end;
+  Heads<const T> other;
   Rotation rotation;
   int64_t tokens;
   int64_t heads;

@@ -14,8 +14,7 @@ namespace brigade::ops::HWY_NAMESPACE {
 template <typename T>
 void add_rotated(
     T* sum,
-    const float* own,
-    const float* other,
+    const T* other,
     const float* cos,
     const float* sin,
     int64_t half) {
@@ -27,8 +26,8 @@ void add_rotated(
         const auto s = get(sin + i);
         const auto first = hn::MulAdd(b, s, hn::Mul(a, c));
         const auto second = hn::NegMulAdd(a, s, hn::Mul(b, c));
-        put(hn::Add(get(own + i), first), sum + i);
-        put(hn::Add(get(own + half + i), second), sum + half + i);
+        put(hn::Add(get(sum + i), first), sum + i);
+        put(hn::Add(get(sum + half + i), second), sum + half + i);
       });
 }
 
@@ -39,30 +38,20 @@ void add(const AddPartialGradient<T>& p, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const int64_t batch = row / p.tokens;
     const int64_t token = row % p.tokens;
-    const bool is_both = token >= p.begin && token < p.end;
-    const int64_t place = token - p.begin;
     for (int64_t head = 0; head < p.heads; ++head) {
       T* sum = p.sum.at(batch, token, head);
-      const float* own = p.own.at(batch, token, head);
-      if (!is_both) {
-        for_vectors(columns, [&](size_t i, auto get, auto put) HWY_ATTR {
-          put(get(own + i), sum + i);
-        });
-        continue;
-      }
-      const float* other = p.other.at(batch, place, head);
+      const T* other = p.other.at(batch, token, head);
       if (p.rotation.cos == nullptr) {
         for_vectors(columns, [&](size_t i, auto get, auto put) HWY_ATTR {
-          put(hn::Add(get(own + i), get(other + i)), sum + i);
+          put(hn::Add(get(sum + i), get(other + i)), sum + i);
         });
         continue;
       }
       add_rotated(
           sum,
-          own,
           other,
-          p.rotation.cos + place * half,
-          p.rotation.sin + place * half,
+          p.rotation.cos + token * half,
+          p.rotation.sin + token * half,
           half);
     }
   }

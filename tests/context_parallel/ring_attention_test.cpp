@@ -231,7 +231,7 @@ TEST(RingAttention, WorksWithoutAutograd) {
 }
 
 // The sends of a rank in their order: the elements, and whether they are
-// gradients (float32 of a bf16 model).
+// gradients.
 struct Sent {
   int64_t numel;
   bool is_gradient;
@@ -244,17 +244,24 @@ std::ostream& operator<<(std::ostream& out, const Sent& sent) {
              << " to " << sent.peer;
 }
 
+// Forward sends a block a step, and so does backward but for the last, each
+// followed by a gradient.
 std::vector<Sent> sent_by(const Communicator& ring) {
+  const int forward = ring.size() - 1;
+  const int last = 3 * forward - 2;
   std::vector<Sent> sent;
   for (const CollectiveRecord& record : ring.records()) {
-    if (record.op == Collective::kSend)
-      sent.push_back(
-          {record.numel, record.dtype == torch::kFloat, record.peer});
+    if (record.op != Collective::kSend)
+      continue;
+    const int place = static_cast<int>(sent.size());
+    const bool is_gradient =
+        place >= forward && (place == last || (place - forward) % 2 == 1);
+    sent.push_back({record.numel, is_gradient, record.peer});
   }
   return sent;
 }
 
-TEST(RingAttention, SendsKvHeadsUnexpandedAndGradientsInFloat32) {
+TEST(RingAttention, SendsKvHeadsUnexpandedAllInTheirOwnDtype) {
   const Case c{
       .ring = 3,
       .tokens = 18,
@@ -284,6 +291,8 @@ TEST(RingAttention, SendsKvHeadsUnexpandedAndGradientsInFloat32) {
             {numel(rank + 1), true, down},
             {numel(rank + 2), true, down}}));
     EXPECT_EQ(ring->records().size(), 2U * 5U);
+    for (const CollectiveRecord& record : ring->records())
+      EXPECT_EQ(record.dtype, torch::kBFloat16);
   });
 }
 
