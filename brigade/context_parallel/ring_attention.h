@@ -15,8 +15,9 @@
 //
 // Backward goes through the steps from the last to the first. It begins with
 // the block that forward ended with, which is kept, and passes blocks down the
-// ring; behind them go the sums of their gradients, in float32. The last hop of
-// a gradient, to its owner, passes under the backward of the owner's own block.
+// ring; behind them go the sums of their gradients, in k's dtype, rounded once a
+// hop. The last hop of a gradient, to its owner, passes under the backward of
+// the owner's own block.
 //
 // Tokens are spread by topology/sequence_partition.h (zigzag), so that under
 // the causal mask every rank has the same work in every step: half a block.
@@ -24,11 +25,11 @@
 // Costs a rank, R ranks, n = 2 B (T/R) Hkv D elements of keys and values (half
 // of that for rank 0's block under a causal mask):
 //   forward   R-1 exchanges of n elements of k's dtype
-//   backward  R-2 of n elements of k's dtype, R-1 of n float32
+//   backward  R-2 of n elements of k's dtype, R-1 of as many gradients
 // each of them under the compute of a step. Memory: from forward to backward
 // one block of n besides the own one; within forward one block more, within
-// backward one more and two of float32. Nothing grows with T but the rank's own
-// T/R tokens.
+// backward one more and two of gradients. Nothing grows with T but the rank's
+// own T/R tokens.
 #pragma once
 
 #include <functional>
