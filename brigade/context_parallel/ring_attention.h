@@ -15,8 +15,8 @@
 //
 // Backward goes through the steps from the last to the first. It begins with
 // the block that forward ended with, which is kept, and passes blocks down the
-// ring; behind them go the sums of their gradients, in k's dtype, rounded once a
-// hop. The last hop of a gradient, to its owner, passes under the backward of
+// ring; behind them go the sums of their gradients, in k's dtype, rounded once
+// a hop. The last hop of a gradient, to its owner, passes under the backward of
 // the owner's own block.
 //
 // Tokens are spread by topology/sequence_partition.h (zigzag), so that under
