@@ -1,0 +1,118 @@
+// What do the three products of a linear cost, as the step computes them and by
+// oneDNN, with the operands in cache and with them in memory, where a step
+// leaves them?
+//
+//   build/release/bench_linears [THREADS] [TOKENS]      # default 1, 1024
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <vector>
+
+#include "bench/step_shapes.h"
+#include "brigade/base/allocator.h"
+#include "brigade/base/clock.h"
+#include "brigade/ops/linear.h"
+#include "brigade/ops/product.h"
+#include "brigade/ops/tile_product.h"
+
+namespace brigade::bench {
+namespace {
+
+using torch::Tensor;
+
+constexpr int kRuns = 9;
+constexpr int64_t kFlushedBytes = 64 << 20;
+
+// GFLOP/s, of the median of kRuns.
+double rate(double flops, bool in_cache, const std::function<void()>& product) {
+  Tensor flushed = torch::zeros({kFlushedBytes}, torch::kByte);
+  product();
+  std::vector<int64_t> times;
+  for (int i = 0; i < kRuns; ++i) {
+    if (!in_cache)
+      flushed.fill_(i);
+    const int64_t begin = steady_now_ns();
+    product();
+    times.push_back(steady_now_ns() - begin);
+  }
+  std::sort(times.begin(), times.end());
+  return flops / static_cast<double>(times[times.size() / 2]);
+}
+
+void compare(int64_t tokens, int64_t in, int64_t out) {
+  const torch::NoGradGuard no_grad;
+  const auto random = [](at::IntArrayRef sizes) {
+    return (torch::rand(sizes) - 0.5).to(torch::kBFloat16);
+  };
+  const Tensor x = random({tokens, in});
+  const Tensor w = random({out, in});
+  const Tensor y = random({tokens, out});
+  const Tensor dx = random({tokens, in});
+  const Tensor dw = torch::zeros({out, in});
+  const double flops = 2.0 * static_cast<double>(tokens * in * out);
+  const auto line = [&](const char* name,
+                        const std::function<void()>& ours,
+                        const std::function<void()>& onednn) {
+    fmt::print(
+        "{:>5} to {:>5} {:<16} {:>8.0f} {:>8.0f} {:>8.0f} {:>8.0f}\n",
+        in,
+        out,
+        name,
+        rate(flops, true, ours),
+        rate(flops, true, onednn),
+        rate(flops, false, ours),
+        rate(flops, false, onednn));
+  };
+  line(
+      "forward",
+      [&] { ops::linear(x, w, Tensor()); },
+      [&] { ops::product(x, w.t(), y); });
+  line(
+      "input gradient",
+      [&] { ops::linear_backward_input(y, w); },
+      [&] { ops::product(y, w, dx); });
+  line(
+      "weight gradient",
+      [&] { ops::linear_backward_weight(y, x, dw); },
+      [&] { ops::product(y.t(), x, dw, ops::Destination::kAdd); });
+}
+
+int run(int argc, char** argv) {
+  at::set_num_threads(argc > 1 ? std::atoi(argv[1]) : 1);
+  const int64_t tokens = argc > 2 ? std::atoll(argv[2]) : 1024;
+  fmt::print(
+      "bf16, {} tokens, {} threads, tiles: {}; GFLOP/s\n"
+      "{:<31} {:>17} {:>17}\n{:<31} {:>8} {:>8} {:>8} {:>8}\n",
+      tokens,
+      at::get_num_threads(),
+      ops::tile_product_instructions(),
+      "",
+      "in cache",
+      "in memory",
+      "linear",
+      "ours",
+      "oneDNN",
+      "ours",
+      "oneDNN");
+  for (const ModelShape& s : kShapes) {
+    if (s.accumulation == 1 && s.hidden == kShapes[0].hidden)
+      continue;  // the first shape's widths again
+    compare(tokens, s.hidden, s.qkv_width());
+    compare(tokens, s.hidden, s.hidden);
+    compare(tokens, s.hidden, 2 * s.ffn);
+    compare(tokens, s.ffn, s.hidden);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace brigade::bench
+
+int main(int argc, char** argv) {
+  brigade::keep_freed_memory();
+  return brigade::bench::run(argc, argv);
+}
