@@ -34,6 +34,7 @@ install(DIRECTORY brigade
   PATTERN "*-inl.h" EXCLUDE
   PATTERN "brigade/ops/simd_targets.h" EXCLUDE
   PATTERN "brigade/ops/attention_call.h" EXCLUDE
+  PATTERN "brigade/ops/linear_products.h" EXCLUDE
   PATTERN "brigade/ops/tile_product.h" EXCLUDE
   PATTERN "brigade/ops/cross_entropy_tile.h" EXCLUDE
   PATTERN "brigade/ops/scratch.h" EXCLUDE

@@ -6,8 +6,7 @@
 
 #include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"
-#include "brigade/ops/linear_kernel.h"
-#include "brigade/ops/product.h"
+#include "brigade/ops/linear_products.h"
 #include "brigade/ops/rows.h"
 #include "brigade/ops/side_by_side.h"
 
@@ -18,11 +17,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr const char* kOp = "linear";
-
-bool kernel_fits(const Tensor& x, const Tensor& weight) {
-  return has_kernel(x) && weight.device().is_cpu() &&
-         weight.scalar_type() == x.scalar_type();
-}
 
 void check(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   require(
@@ -39,101 +33,6 @@ void check(const Tensor& x, const Tensor& weight, const Tensor& bias) {
       "bias {} does not fit weight {}",
       describe(bias),
       describe(weight));
-}
-
-// a [M, K] times b [K, N], by oneDNN or, where it does not apply, by torch.
-void multiply(
-    const Tensor& a,
-    const Tensor& b,
-    Tensor c,
-    Destination destination,
-    const Tensor& bias = {}) {
-  if (kernel_fits(a, b)) {
-    product(a, b, c, destination, bias);
-    return;
-  }
-  const Tensor result = at::mm(a, b);
-  if (destination == Destination::kAdd)
-    c.add_(result);
-  else
-    c.copy_(bias.defined() ? result + bias : result);
-}
-
-// Below so many rows packing the weight is not worth its while.
-constexpr int64_t kFewestRows = 32;
-
-bool linear_kernel_fits(const Tensor& rows, const Tensor& weight) {
-  return kernel_fits(rows, weight) && rows.size(0) >= kFewestRows &&
-         rows.scalar_type() == torch::kBFloat16 && weight.is_contiguous() &&
-         has_linear_kernel(weight.size(0), weight.size(1));
-}
-
-// result = x weight^T + bias; all but bias as rows.
-void multiply_forward(
-    const Tensor& x,
-    const Tensor& weight,
-    const Tensor& result,
-    const Tensor& bias) {
-  if (bias.defined() || !linear_kernel_fits(x, weight)) {
-    multiply(x, weight.t(), result, Destination::kOverwrite, bias);
-    return;
-  }
-  linear_product(
-      {.x = data<uint16_t>(x),
-       .weight = data<uint16_t>(weight),
-       .y = data<uint16_t>(result),
-       .rows = x.size(0),
-       .columns = weight.size(0),
-       .depth = weight.size(1),
-       .x_stride = x.stride(0),
-       .y_stride = result.stride(0),
-       .weight_in_rows = false});
-}
-
-// input_grad = output_grad weight, as rows.
-void multiply_input(
-    const Tensor& output_grad,
-    const Tensor& weight,
-    const Tensor& input_grad) {
-  if (!linear_kernel_fits(output_grad, weight)) {
-    multiply(output_grad, weight, input_grad, Destination::kOverwrite);
-    return;
-  }
-  linear_product(
-      {.x = data<uint16_t>(output_grad),
-       .weight = data<uint16_t>(weight),
-       .y = data<uint16_t>(input_grad),
-       .rows = output_grad.size(0),
-       .columns = weight.size(1),
-       .depth = weight.size(0),
-       .x_stride = output_grad.stride(0),
-       .y_stride = input_grad.stride(0),
-       .weight_in_rows = true});
-}
-
-// weight_grad [out, in] += output_grad^T x, both as rows.
-void accumulate_weight(
-    const Tensor& output_grad,
-    const Tensor& x,
-    const Tensor& weight_grad) {
-  const bool fits = kernel_fits(output_grad, x) &&
-                    x.scalar_type() == torch::kBFloat16 &&
-                    weight_grad.scalar_type() == torch::kFloat &&
-                    weight_grad.is_contiguous() &&
-                    has_linear_kernel(weight_grad.size(0), weight_grad.size(1));
-  if (!fits) {
-    multiply(output_grad.t(), x, weight_grad, Destination::kAdd);
-    return;
-  }
-  add_weight_product(
-      {.output_grad = data<uint16_t>(output_grad),
-       .x = data<uint16_t>(x),
-       .weight_grad = data<float>(weight_grad),
-       .tokens = x.size(0),
-       .out = weight_grad.size(0),
-       .in = weight_grad.size(1),
-       .output_grad_stride = output_grad.stride(0),
-       .x_stride = x.stride(0)});
 }
 
 // The weights of a group as one [sum of out, in] matrix, where they lie so.
