@@ -36,6 +36,8 @@ std::unique_ptr<ProcessMesh> open_mesh(
   GlooOptions gloo;
   if (environment.local_world_size < environment.world_size)
     gloo.interface = "";  // several machines: not the loopback
+  if (!environment.interface.empty())
+    gloo.interface = environment.interface;
   if (!store && environment.world_size > 1)
     store = open_store(environment, options.timeout);
   return std::make_unique<ProcessMesh>(

@@ -1,6 +1,8 @@
 #include "brigade/launch/environment.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <net/if.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +14,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <vector>
 
 #include "brigade/base/error.h"
 #include "brigade/launch/slurm_hosts.h"
@@ -336,9 +339,7 @@ LaunchEnvironment of_slurm(const GetEnv& getenv) {
   return environment;
 }
 
-}  // namespace
-
-LaunchEnvironment read_environment(const GetEnv& getenv) {
+LaunchEnvironment of_launcher(const GetEnv& getenv) {
   // srun and mpirun may start torchrun, and a job of Slurm may start any of
   // the others: the innermost launcher decides.
   if (getenv("BRIGADE_STORE_FILE") || getenv("RANK") || getenv("WORLD_SIZE"))
@@ -348,6 +349,44 @@ LaunchEnvironment read_environment(const GetEnv& getenv) {
   if (getenv("SLURM_PROCID"))
     return of_slurm(getenv);
   return {};
+}
+
+std::vector<std::string> network_interfaces() {
+  std::vector<std::string> names;
+  struct if_nameindex* all = ::if_nameindex();
+  for (auto* each = all; each != nullptr && each->if_name != nullptr; ++each)
+    names.emplace_back(each->if_name);
+  if (all != nullptr)
+    ::if_freenameindex(all);
+  return names;
+}
+
+// Empty where the user names none.
+std::string interface_of(const GetEnv& getenv) {
+  constexpr const char* kVariable = "GLOO_SOCKET_IFNAME";
+  const auto names = getenv(kVariable);
+  if (!names || names->empty())
+    return {};
+  const std::string first(
+      names->begin(), std::find(names->begin(), names->end(), ','));
+  const std::vector<std::string> here = network_interfaces();
+  if (std::find(here.begin(), here.end(), first) == here.end())
+    throw ConfigError(fmt::format(
+        "[launch] {}='{}', but this machine has no network interface '{}'; it "
+        "has {}",
+        kVariable,
+        *names,
+        first,
+        fmt::join(here, ", ")));
+  return first;
+}
+
+}  // namespace
+
+LaunchEnvironment read_environment(const GetEnv& getenv) {
+  LaunchEnvironment environment = of_launcher(getenv);
+  environment.interface = interface_of(getenv);
+  return environment;
 }
 
 GetEnv process_environment() {

@@ -41,6 +41,9 @@ struct LaunchEnvironment {
   // How often the launcher has restarted these ranks. Key prefixes of the
   // store must hold it, since a store may survive a restart.
   int restart_count = 0;
+  // The network interface that GLOO_SOCKET_IFNAME names (the first of a list),
+  // one that this machine has; empty where it is not set.
+  std::string interface;
   // The job's name where there is one (torchrun's run id, Slurm's job id, ...).
   std::string job_id;
   // Where this rank tells our supervisor its step and its last words
@@ -56,7 +59,8 @@ struct LaunchEnvironment {
 using GetEnv = std::function<std::optional<std::string>(std::string_view name)>;
 
 // Throws ConfigError naming the variables and their values where they
-// contradict one another or one is missing (MASTER_ADDR on several machines).
+// contradict one another, one is missing (MASTER_ADDR on several machines) or
+// names what this machine does not have.
 // For a file store below the temporary folder, makes the private folder.
 LaunchEnvironment read_environment(const GetEnv& getenv);
 

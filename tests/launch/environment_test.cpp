@@ -115,6 +115,23 @@ TEST_F(EnvironmentTest, WithoutAnAgentRankZeroServesTheStore) {
       read(without(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE")).store.is_served);
 }
 
+TEST_F(EnvironmentTest, GlooSocketIfnameNamesTheInterface) {
+  Map map = kTorchrun;
+  EXPECT_EQ(read(map).interface, "");
+  map["GLOO_SOCKET_IFNAME"] = "";
+  EXPECT_EQ(read(map).interface, "");
+  map["GLOO_SOCKET_IFNAME"] = "lo,eth9";
+  EXPECT_EQ(read(map).interface, "lo");
+}
+
+TEST_F(EnvironmentTest, AnInterfaceThatIsNotThereIsAnErrorThatListsThem) {
+  Map map = kTorchrun;
+  map["GLOO_SOCKET_IFNAME"] = "nowhere7";
+  EXPECT_THAT(
+      error(map),
+      AllOf(HasSubstr("GLOO_SOCKET_IFNAME='nowhere7'"), HasSubstr("has lo")));
+}
+
 TEST_F(EnvironmentTest, EachMissingVariableOfTorchrunIsNamedAtOnce) {
   EXPECT_THAT(
       error({{"RANK", "0"}}),
