@@ -3,11 +3,11 @@
 // What Gloo lacks in libtorch 1.13, or does through copies, is made of messages
 // from rank to rank (gloo_messages.h), straight from and into the tensors'
 // memory, at the same number of bytes:
-//   all_gather            the own chunk to each rank
-//   reduce_scatter        each rank's chunk to it, summed by who waits
-//   all_reduce of bf16    both, on a thread of the communicator's own, in
-//   launch
-//                         order; between two ranks one message each way
+//   all_gather           the own chunk to each rank
+//   reduce_scatter       each rank's chunk to it, summed by who waits
+//   all_reduce of bf16   both; between two ranks one message each way, summed
+//                        by who waits
+// A thread of the communicator's own sends and waits, in the order of launches.
 // bf16 is summed in float32 and rounded once. Broadcasts move it as bytes.
 #pragma once
 

@@ -66,16 +66,20 @@ void ComposedWork::finish(std::exception_ptr error) {
 }
 
 void ComposedWork::wait() {
-  std::unique_lock lock(mutex_);
-  finished_.wait(lock, [this] { return finished_ns_ != 0; });
-  if (!error_) {
-    lock.unlock();
-    if (const auto last = std::exchange(last_, nullptr))
-      last();
+  std::exception_ptr failure;
+  {
+    std::unique_lock lock(mutex_);
+    finished_.wait(lock, [this] { return finished_ns_ != 0; });
+    failure = error_;
+  }
+  if (!failure) {
+    if (last_)
+      last_();
+    last_ = nullptr;
     return;
   }
   try {
-    std::rethrow_exception(error_);
+    std::rethrow_exception(failure);
   } catch (const std::exception& error) {
     place_->fail(record_, error.what());
   }

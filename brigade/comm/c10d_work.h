@@ -51,8 +51,7 @@ class MessageWork : public Work {
 // An operation that the communicator's thread composes of several.
 class ComposedWork : public Work {
  public:
-  // `last` is for the thread that waits for the end, once; it may be empty, and
-  // does not throw.
+  // `last` is for the thread that waits for the end, once; it may be empty.
   ComposedWork(
       std::function<void()> last,
       CollectiveRecord record,

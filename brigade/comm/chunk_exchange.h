@@ -31,9 +31,9 @@ PendingMessages gather_chunks(
     MessageKind kind,
     const torch::Tensor& chunks);
 
-// sum = own + others[0] + others[1] + ..., in that order; 16-bit floats in
-// float32, rounded once. sum, own: [n] or of any shape with n elements, the
-// same memory or apart; others: [R - 1, n].
+// sum = own + others[0] + others[1] + ..., the same order for every element;
+// 16-bit floats in float32, rounded once. sum, own: of one shape with n
+// elements, the same memory or apart; others: [R - 1, n].
 void add_chunks(
     const torch::Tensor& sum,
     const torch::Tensor& own,

@@ -66,7 +66,7 @@ class Work {
   // Blocks until done. Throws CommError naming the operation and the group
   // when a peer was lost or the group's timeout passed. May be called again.
   virtual void wait() = 0;
-  // True once wait() would return at once.
+  // True once wait() would not block. The result is there after wait().
   virtual bool is_completed() = 0;
   // Steady-clock nanoseconds at which the operation ended, as exactly as the
   // backend tells; 0 while it is under way.
@@ -109,7 +109,8 @@ class Communicator {
   WorkPtr broadcast(torch::Tensor tensor, int root);
   // Chunk i of input goes to rank i; chunk j of output comes from rank j.
   WorkPtr all_to_all(torch::Tensor output, torch::Tensor input);
-  // Matched by (peer, tag). The tensor must not be written before wait().
+  // Matched by (peer, tag); tags from 0 to 2^28 - 2. The tensor must not be
+  // written before wait().
   WorkPtr send(torch::Tensor tensor, int destination, int tag = 0);
   WorkPtr recv(torch::Tensor tensor, int source, int tag = 0);
   // Blocks until every member has called it.

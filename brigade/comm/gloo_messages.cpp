@@ -1,9 +1,10 @@
 #include "brigade/comm/gloo_messages.h"
 
-#include <limits>
-#include <utility>
+#include <fmt/format.h>
 
-#include "brigade/base/check.h"
+#include <limits>
+#include <stdexcept>
+#include <utility>
 
 namespace brigade {
 namespace {
@@ -13,8 +14,9 @@ constexpr int kKinds = 4;
 int tag_on_wire(MessageKind kind, int tag, bool is_upward) {
   constexpr int kTags =
       std::numeric_limits<int>::max() / (kKinds * GlooMessages::kConnections);
-  BRIGADE_ASSERT(
-      tag >= 0 && tag < kTags, "tag {} is not in [0, {})", tag, kTags);
+  if (tag < 0 || tag >= kTags)
+    throw std::out_of_range(
+        fmt::format("the tag {} is not in [0, {})", tag, kTags));
   // c10d takes the connection that is the tag modulo their number.
   return (tag * kKinds + static_cast<int>(kind)) * GlooMessages::kConnections +
          (is_upward ? 0 : 1);

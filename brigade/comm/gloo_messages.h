@@ -22,8 +22,8 @@ using C10dWorkPtr = c10::intrusive_ptr<c10d::Work>;
 // by order. A kind belongs to one thread of each rank.
 enum class MessageKind {
   kOfUsers,   // Communicator::send() and recv()
-  kExchange,  // of collectives that their caller completes
-  kParts,     // of composed ones, before the sum
+  kExchange,  // of collectives in one exchange
+  kParts,     // of the sum of bf16 in slices: before it is added
   kSums,      // and after
 };
 
@@ -52,11 +52,16 @@ class GlooMessages {
 class PendingMessages {
  public:
   PendingMessages(const GlooMessages& messages, MessageKind kind);
+  // A message ends once: no copies.
+  PendingMessages(PendingMessages&&) = default;
+  PendingMessages& operator=(PendingMessages&&) = default;
+  PendingMessages(const PendingMessages&) = delete;
+  PendingMessages& operator=(const PendingMessages&) = delete;
 
   void receive(const torch::Tensor& into, int from, int tag = 0);
   void send(const torch::Tensor& from, int to, int tag = 0);
 
-  // Until all have come and gone. c10d's exceptions pass.
+  // Until all have come and gone. c10d's exceptions pass, here and above.
   void wait();
 
  private:

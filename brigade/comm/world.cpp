@@ -34,10 +34,8 @@ std::unique_ptr<ProcessMesh> open_mesh(
     const CommunicatorOptions& options,
     StorePtr store) {
   GlooOptions gloo;
-  if (environment.local_world_size < environment.world_size)
-    gloo.interface = "";  // several machines: not the loopback
-  if (!environment.interface.empty())
-    gloo.interface = environment.interface;
+  if (environment.world_size > 1)
+    gloo.interface = network_interface(environment);
   if (!store && environment.world_size > 1)
     store = open_store(environment, options.timeout);
   return std::make_unique<ProcessMesh>(

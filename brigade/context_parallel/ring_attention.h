@@ -28,8 +28,8 @@
 //   backward  R-2 of n elements of k's dtype, R-1 of as many gradients
 // each of them under the compute of a step. Memory: from forward to backward
 // one block of n besides the own one; within forward one block more, within
-// backward one more and two of gradients. Nothing grows with T but the rank's
-// own T/R tokens.
+// backward one more, two of gradients and a float32 part. Nothing grows with T
+// but the rank's own T/R tokens.
 #pragma once
 
 #include <functional>

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <net/if.h>
+#include <ifaddrs.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +14,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <vector>
 
 #include "brigade/base/error.h"
@@ -24,6 +25,8 @@ namespace brigade {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kInterfaceVariable = "GLOO_SOCKET_IFNAME";
 
 // Reads the variables of one launcher, collecting what is wrong with them.
 class Variables {
@@ -351,42 +354,51 @@ LaunchEnvironment of_launcher(const GetEnv& getenv) {
   return {};
 }
 
-std::vector<std::string> network_interfaces() {
-  std::vector<std::string> names;
-  struct if_nameindex* all = ::if_nameindex();
-  for (auto* each = all; each != nullptr && each->if_name != nullptr; ++each)
-    names.emplace_back(each->if_name);
-  if (all != nullptr)
-    ::if_freenameindex(all);
+// With an address; labels ("eth0:1") included.
+std::set<std::string> network_interfaces() {
+  std::set<std::string> names;
+  struct ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0)
+    return names;
+  for (const auto* each = all; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr != nullptr)
+      names.insert(each->ifa_name);
+  }
+  ::freeifaddrs(all);
   return names;
-}
-
-// Empty where the user names none.
-std::string interface_of(const GetEnv& getenv) {
-  constexpr const char* kVariable = "GLOO_SOCKET_IFNAME";
-  const auto names = getenv(kVariable);
-  if (!names || names->empty())
-    return {};
-  const std::string first(
-      names->begin(), std::find(names->begin(), names->end(), ','));
-  const std::vector<std::string> here = network_interfaces();
-  if (std::find(here.begin(), here.end(), first) == here.end())
-    throw ConfigError(fmt::format(
-        "[launch] {}='{}', but this machine has no network interface '{}'; it "
-        "has {}",
-        kVariable,
-        *names,
-        first,
-        fmt::join(here, ", ")));
-  return first;
 }
 
 }  // namespace
 
 LaunchEnvironment read_environment(const GetEnv& getenv) {
   LaunchEnvironment environment = of_launcher(getenv);
-  environment.interface = interface_of(getenv);
+  environment.interface = getenv(kInterfaceVariable).value_or("");
   return environment;
+}
+
+std::string network_interface(const LaunchEnvironment& environment) {
+  const std::string& named = environment.interface;
+  if (named.empty()) {
+    const bool one_machine =
+        environment.local_world_size == environment.world_size;
+    return one_machine ? "lo" : "";
+  }
+  if (named.find(',') != std::string::npos) {
+    throw ConfigError(fmt::format(
+        "[launch] {}='{}' names several network interfaces; name one",
+        kInterfaceVariable,
+        named));
+  }
+  const std::set<std::string> here = network_interfaces();
+  if (here.count(named) == 0) {
+    throw ConfigError(fmt::format(
+        "[launch] {}='{}', but this machine has no such network interface; it "
+        "has {}",
+        kInterfaceVariable,
+        named,
+        fmt::join(here, ", ")));
+  }
+  return named;
 }
 
 GetEnv process_environment() {

@@ -41,8 +41,7 @@ struct LaunchEnvironment {
   // How often the launcher has restarted these ranks. Key prefixes of the
   // store must hold it, since a store may survive a restart.
   int restart_count = 0;
-  // The network interface that GLOO_SOCKET_IFNAME names (the first of a list),
-  // one that this machine has; empty where it is not set.
+  // What GLOO_SOCKET_IFNAME says; empty where it is not set.
   std::string interface;
   // The job's name where there is one (torchrun's run id, Slurm's job id, ...).
   std::string job_id;
@@ -59,10 +58,15 @@ struct LaunchEnvironment {
 using GetEnv = std::function<std::optional<std::string>(std::string_view name)>;
 
 // Throws ConfigError naming the variables and their values where they
-// contradict one another, one is missing (MASTER_ADDR on several machines) or
-// names what this machine does not have.
+// contradict one another or one is missing (MASTER_ADDR on several machines).
 // For a file store below the temporary folder, makes the private folder.
 LaunchEnvironment read_environment(const GetEnv& getenv);
+
+// The network interface for the ranks' connections: the one that the user
+// names, else "lo" for ranks of one machine and "" (the one that the host's
+// name resolves to) across machines. Throws ConfigError where this machine does
+// not have what is named, or a list is named.
+std::string network_interface(const LaunchEnvironment& environment);
 
 // The process's own environment.
 GetEnv process_environment();

@@ -7,6 +7,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "brigade/base/check.h"
 #include "brigade/ops/scratch.h"
@@ -38,7 +39,7 @@ Range part_of(int64_t size, int64_t unit, int64_t parts, int64_t i) {
       std::min(size, units * (i + 1) / parts * unit)};
 }
 
-// Even chunks of at most `most`, multiples of `unit`.
+// Even chunks of at most `most`, multiples of `unit`, of a size above 0.
 int64_t even_chunk(int64_t size, int64_t most, int64_t unit) {
   const int64_t chunks = (size + most - 1) / most;
   return round_up((size + chunks - 1) / chunks, unit);
@@ -49,9 +50,9 @@ uint16_t* packed_scratch(ScratchSlot slot, int64_t numel) {
       scratch(slot, static_cast<size_t>(numel) * sizeof(uint16_t)));
 }
 
-// Calls body(height, width) for the parts, one a thread, of a grid over
-// [0, height) in units of kPanel and [0, width) in units of kRowTile. The width
-// is cut first, down to kNarrowest.
+// Calls body(height, width) for the parts, at most one a thread and none empty,
+// of a grid over [0, height) in units of kPanel and [0, width) in units of
+// kRowTile. The width is cut first, down to kNarrowest.
 template <typename Body>
 void for_grid(int64_t height, int64_t width, const Body& body) {
   constexpr int64_t kNarrowest = 64;
@@ -59,10 +60,12 @@ void for_grid(int64_t height, int64_t width, const Body& body) {
   const int64_t across = std::clamp<int64_t>(width / kNarrowest, 1, threads);
   const int64_t down = std::max<int64_t>(1, threads / across);
   at::parallel_for(0, across * down, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      body(
-          part_of(height, kPanel, down, i / across),
-          part_of(width, kRowTile, across, i % across));
+    for (int64_t i = begin; i < end; ++i) {
+      const Range some_height = part_of(height, kPanel, down, i / across);
+      const Range some_width = part_of(width, kRowTile, across, i % across);
+      if (some_height.size() > 0 && some_width.size() > 0)
+        body(some_height, some_width);
+    }
   });
 }
 
@@ -178,8 +181,6 @@ void multiply_block(
 }
 
 void linear_part(const LinearProduct& p, Range rows, Range columns) {
-  if (rows.size() == 0 || columns.size() == 0)
-    return;
   const int64_t depth = even_chunk(p.depth, kDepthAtOnce, kDepth);
   const bool keeps_sums = depth < p.depth;
   const int64_t width = even_chunk(
@@ -274,8 +275,8 @@ void add_columns(
 }  // namespace
 
 bool has_linear_kernel(int64_t out, int64_t in) {
-  return detail::has_tile_kind(detail::TileKind::kAmx) && out % kDepth == 0 &&
-         in % kDepth == 0;
+  return detail::has_tile_kind(detail::TileKind::kAmx) && out > 0 && in > 0 &&
+         out % kDepth == 0 && in % kDepth == 0;
 }
 
 void linear_product(const LinearProduct& p) {

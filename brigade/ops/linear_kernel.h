@@ -1,5 +1,5 @@
-// A linear's three products in bf16 on AMX tiles, float32 sums inside. Other
-// processors, float32 and sizes that do not fill tiles are oneDNN's.
+// A linear's three products in bf16 on AMX tiles, float32 sums inside.
+// linear_products.cpp says when it is these and when oneDNN's.
 #pragma once
 
 #include <cstdint>

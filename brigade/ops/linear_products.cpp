@@ -1,5 +1,6 @@
 #include "brigade/ops/linear_products.h"
 
+#include "brigade/ops/describe.h"
 #include "brigade/ops/linear_kernel.h"
 #include "brigade/ops/rows.h"
 
@@ -18,6 +19,19 @@ bool linear_kernel_fits(const Tensor& rows, const Tensor& weight) {
   return kernel_fits(rows, weight) && rows.size(0) >= kFewestRows &&
          rows.scalar_type() == torch::kBFloat16 && weight.is_contiguous() &&
          has_linear_kernel(weight.size(0), weight.size(1));
+}
+
+// x [M, in], weight [out, in] and y [M, out], in whichever direction.
+void check_sizes(const Tensor& x, const Tensor& weight, const Tensor& y) {
+  require(
+      x.size(0) == y.size(0) && x.size(1) == weight.size(1) &&
+          y.size(1) == weight.size(0),
+      "linear",
+      "input {}, weight {} and output {} do not fit: expected [M, in], "
+      "[out, in] and [M, out]",
+      describe(x),
+      describe(weight),
+      describe(y));
 }
 
 }  // namespace
@@ -44,6 +58,7 @@ void multiply_forward(
     const Tensor& weight,
     const Tensor& y,
     const Tensor& bias) {
+  check_sizes(x, weight, y);
   if (bias.defined() || !linear_kernel_fits(x, weight)) {
     multiply(x, weight.t(), y, Destination::kOverwrite, bias);
     return;
@@ -64,6 +79,7 @@ void multiply_input(
     const Tensor& output_grad,
     const Tensor& weight,
     const Tensor& input_grad) {
+  check_sizes(input_grad, weight, output_grad);
   if (!linear_kernel_fits(output_grad, weight)) {
     multiply(output_grad, weight, input_grad, Destination::kOverwrite);
     return;
@@ -84,6 +100,7 @@ void accumulate_weight(
     const Tensor& output_grad,
     const Tensor& x,
     const Tensor& weight_grad) {
+  check_sizes(x, weight_grad, output_grad);
   const bool fits = kernel_fits(output_grad, x) &&
                     x.scalar_type() == torch::kBFloat16 &&
                     weight_grad.scalar_type() == torch::kFloat &&

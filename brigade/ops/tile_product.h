@@ -1,7 +1,7 @@
 // Small products inside a kernel, on one thread and in its caches: what
-// attention and the fused head are made of. bf16 operands run on AMX tiles or
-// AVX512-BF16 where the processor has them, everything else by Highway; sums
-// are float32.
+// attention, linears and the fused head are made of. bf16 operands run on AMX
+// tiles or AVX512-BF16 where the processor has them, everything else by
+// Highway; sums are float32.
 //
 // The right operand is packed first: columns in panels of kPanel, within a
 // panel groups of k that fill 32 bits (a pair of bf16, one float) side by side:

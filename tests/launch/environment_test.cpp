@@ -115,21 +115,36 @@ TEST_F(EnvironmentTest, WithoutAnAgentRankZeroServesTheStore) {
       read(without(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE")).store.is_served);
 }
 
+TEST(NetworkInterface, IsTheLoopbackOnOneMachineUnlessNamed) {
+  LaunchEnvironment environment{.world_size = 4, .local_world_size = 4};
+  EXPECT_EQ(network_interface(environment), "lo");
+  environment.local_world_size = 2;
+  EXPECT_EQ(network_interface(environment), "");
+  environment.interface = "lo";
+  EXPECT_EQ(network_interface(environment), "lo");
+}
+
 TEST_F(EnvironmentTest, GlooSocketIfnameNamesTheInterface) {
   Map map = kTorchrun;
-  EXPECT_EQ(read(map).interface, "");
-  map["GLOO_SOCKET_IFNAME"] = "";
-  EXPECT_EQ(read(map).interface, "");
-  map["GLOO_SOCKET_IFNAME"] = "lo,eth9";
-  EXPECT_EQ(read(map).interface, "lo");
+  map["GLOO_SOCKET_IFNAME"] = "lo";
+  EXPECT_EQ(network_interface(read(map)), "lo");
 }
 
 TEST_F(EnvironmentTest, AnInterfaceThatIsNotThereIsAnErrorThatListsThem) {
-  Map map = kTorchrun;
-  map["GLOO_SOCKET_IFNAME"] = "nowhere7";
+  const auto message = [&](const std::string& named) -> std::string {
+    Map map = kTorchrun;
+    map["GLOO_SOCKET_IFNAME"] = named;
+    try {
+      network_interface(read(map));
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
   EXPECT_THAT(
-      error(map),
-      AllOf(HasSubstr("GLOO_SOCKET_IFNAME='nowhere7'"), HasSubstr("has lo")));
+      message("nowhere7"),
+      AllOf(HasSubstr("GLOO_SOCKET_IFNAME='nowhere7'"), HasSubstr("lo")));
+  EXPECT_THAT(message("lo,nowhere7"), HasSubstr("several"));
 }
 
 TEST_F(EnvironmentTest, EachMissingVariableOfTorchrunIsNamedAtOnce) {

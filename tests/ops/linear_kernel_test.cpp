@@ -3,6 +3,7 @@
 #include "brigade/ops/linear_kernel.h"
 
 #include <ATen/Parallel.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "brigade/base/error.h"
 #include "brigade/ops/linear.h"
 #include "brigade/ops/product.h"
 #include "brigade/ops/rows.h"
@@ -155,10 +157,12 @@ INSTANTIATE_TEST_SUITE_P(
              std::to_string(size.in) + "_to_" + std::to_string(size.out);
     });
 
-TEST(LinearKernelThreads, DoNotChangeAnElement) {
+class LinearKernelThreads : public ::testing::TestWithParam<Size> {};
+
+TEST_P(LinearKernelThreads, DoNotChangeAnElement) {
   const int threads = at::get_num_threads();
   torch::manual_seed(1);
-  const Size size{210, 1216, 352};
+  const Size size = GetParam();
   const Operands o(size);
   const Tensor dy = bf16({size.tokens, size.out});
   const Tensor zeros = torch::zeros({size.out, size.in});
@@ -177,6 +181,13 @@ TEST(LinearKernelThreads, DoNotChangeAnElement) {
   }
 }
 
+// More tiles than threads, and fewer.
+INSTANTIATE_TEST_SUITE_P(
+    Sizes,
+    LinearKernelThreads,
+    ::testing::Values(Size{210, 1216, 352}, Size{32, 32, 32}, Size{64, 64, 64}),
+    [](const auto& test) { return std::to_string(test.param.tokens); });
+
 // A NaN of one token stays in its row.
 TEST(LinearKernelNan, StaysVisible) {
   const Size size{48, 64, 96};
@@ -189,7 +200,7 @@ TEST(LinearKernelNan, StaysVisible) {
   EXPECT_EQ(y.isnan().sum().item<int64_t>(), size.out);
 }
 
-// Through autograd's op the kernel and oneDNN's product are the same linear.
+// The kernel and oneDNN's product are the same linear.
 TEST(Linear, OfWholeTilesIsThatOfProducts) {
   if (!has_linear_kernel(96, 64))
     GTEST_SKIP() << "on this processor linears are oneDNN's";
@@ -208,6 +219,34 @@ TEST(Linear, OfWholeTilesIsThatOfProducts) {
   product(dy.t(), x, expected, Destination::kAdd);
   linear_backward_weight(dy, x, dw);
   EXPECT_LT(relative_error(dw, wide(expected)), 1e-6);
+}
+
+TEST(Linear, SaysWhichOperandsDoNotFit) {
+  const Tensor weight = bf16({96, 64});
+  Tensor weight_grad = torch::zeros({96, 64});
+  const auto message = [](const auto& call) -> std::string {
+    try {
+      call();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_THAT(
+      message([&] {
+        linear_backward_input(bf16({64, 128}), weight);
+      }),
+      ::testing::HasSubstr("[64, 128]"));
+  EXPECT_THAT(
+      message([&] {
+        linear_backward_weight(bf16({32, 96}), bf16({64, 64}), weight_grad);
+      }),
+      ::testing::HasSubstr("[32, 96]"));
+  EXPECT_THAT(
+      message([&] {
+        linear_backward_weight(bf16({64, 96}), bf16({64, 32}), weight_grad);
+      }),
+      ::testing::HasSubstr("[64, 32]"));
 }
 
 }  // namespace
