@@ -1,7 +1,6 @@
 #include "brigade/pipeline_parallel/tied_weight.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "brigade/base/check.h"
 #include "brigade/base/units.h"
@@ -15,7 +14,7 @@ void sum_tied_gradient(Communicator& pp, torch::Tensor gradient) {
     return;
   BRIGADE_ASSERT(gradient.is_contiguous(), "the tied gradient");
   // Apart from every tag of StageTransfers, which counts from 0.
-  constexpr int kTag = std::numeric_limits<int>::max();
+  constexpr int kTag = (1 << 28) - 2;  // the last one
   const int64_t piece_numel = 8 * MiB / gradient.element_size();
   const torch::Tensor flat = gradient.view({-1});
   for (int64_t begin = 0; begin < flat.numel(); begin += piece_numel) {
