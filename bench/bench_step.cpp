@@ -167,7 +167,7 @@ void run_rank(const Case& c, int64_t start_ns) {
   at::set_num_threads(c.threads);
   const ModelShape& s = shape_named(c.shape);
   const World world = init_from_environment();
-  const CommunicatorPtr group = world.data_parallel();
+  const CommunicatorPtr& group = world.data_parallel();
   const auto dtype = c.dtype == "fp32" ? torch::kFloat : torch::kBFloat16;
   Trainee trainee = make(s, dtype, group, c.wire == "bf16");
   const auto ids = [&] {

@@ -122,7 +122,7 @@ TEST(Messages, OfOneTagArriveInOrderBothWaysAtOnce) {
     for (const WorkPtr& work : works)
       work->wait();
     for (int i = 0; i < kCount; ++i) {
-      const auto at = static_cast<size_t>(2 * i);
+      const size_t at = 2 * static_cast<size_t>(i);
       const auto holds = [&](const Tensor& x, int rank) {
         return torch::equal(x, torch::full_like(x, value(rank, i)));
       };
