@@ -73,9 +73,9 @@ class GlooCommunicator : public Communicator {
       CommunicatorOptions options,
       const GlooOptions& gloo)
       : Communicator(rank, size, std::move(options)),
-        place_(make_place(store, name(), rank, size)),
         group_(join(store, gloo)),
-        messages_(group_) {}
+        messages_(group_),
+        place_(make_place(store, name(), messages_)) {}
 
  private:
   using Record = const CollectiveRecord&;
@@ -112,7 +112,7 @@ class GlooCommunicator : public Communicator {
     } catch (const CommError&) {
       throw;
     } catch (const std::exception& error) {
-      place_->fail(record, error.what());
+      place_->fail(record, error);
     }
   }
 
@@ -139,12 +139,13 @@ class GlooCommunicator : public Communicator {
   WorkPtr
   composed(Record record, Body body, std::function<void()> last = nullptr) {
     auto work = std::make_shared<ComposedWork>(std::move(last), record, place_);
-    worker_.submit([work, body = std::move(body)] {
+    worker_.submit([this, work, body = std::move(body)] {
       const torch::NoGradGuard no_grad;
       std::exception_ptr error;
       try {
         body();
-      } catch (...) {
+      } catch (const std::exception& failure) {
+        place_->report(failure);
         error = std::current_exception();
       }
       work->finish(error);
@@ -319,9 +320,9 @@ class GlooCommunicator : public Communicator {
         text));
   }
 
-  PlacePtr place_;
   GroupPtr group_;
   GlooMessages messages_;
+  PlacePtr place_;
   SequentialWorker worker_;
 };
 

@@ -14,10 +14,14 @@ NativeWork::NativeWork(
       record_(record),
       place_(std::move(place)),
       finished_ns_(std::make_shared<std::atomic<int64_t>>(0)) {
-  // On completion's own thread: the exact end, whoever waits and when.
+  // On completion's own thread: the exact end, whoever waits and when. And that
+  // this rank is there when its peers lose their connections to it.
   work_->getFuture()->addCallback(
-      [finished = finished_ns_](c10::ivalue::Future&) {
+      [finished = finished_ns_,
+       post_mortem = place_->post_mortem](c10::ivalue::Future& future) {
         finished->store(steady_now_ns());
+        if (future.hasError())
+          post_mortem->report({});
       });
 }
 
@@ -25,7 +29,7 @@ void NativeWork::wait() {
   try {
     work_->wait();
   } catch (const std::exception& error) {
-    place_->fail(record_, error.what());
+    place_->fail(record_, error);
   }
   if (finished_ns_->load() == 0)
     finished_ns_->store(steady_now_ns());
@@ -47,7 +51,7 @@ void MessageWork::wait() {
   try {
     message_.wait();
   } catch (const std::exception& error) {
-    place_->fail(record_, error.what());
+    place_->fail(record_, error);
   }
   finished_ns_.store(steady_now_ns());
 }
@@ -81,7 +85,7 @@ void ComposedWork::wait() {
   try {
     std::rethrow_exception(failure);
   } catch (const std::exception& error) {
-    place_->fail(record_, error.what());
+    place_->fail(record_, error);
   }
 }
 

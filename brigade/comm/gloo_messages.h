@@ -11,6 +11,9 @@
 
 #include <torch/types.h>
 
+#include <memory>
+#include <stdexcept>
+#include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <vector>
 
@@ -27,6 +30,17 @@ enum class MessageKind {
   kSums,      // and after
 };
 
+// Messages that did not come or go; whose they are.
+class LostMessages : public std::runtime_error {
+ public:
+  LostMessages(const std::string& why, std::vector<int> peers);
+
+  const std::vector<int>& peers() const { return peers_; }
+
+ private:
+  std::vector<int> peers_;
+};
+
 class GlooMessages {
  public:
   using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
@@ -39,12 +53,22 @@ class GlooMessages {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
+  // Closes this rank's connections: whoever waits for it is told at once,
+  // whichever way. (Gloo closes them after a timeout, but leaves those of the
+  // other way.) Returns the ranks that had closed theirs before: they failed
+  // too, or are lost. Nothing is closed twice: later calls return the same.
+  // Any thread.
+  std::vector<int> close() const;
+
  private:
   friend class PendingMessages;
+
+  struct Closing;
 
   GroupPtr group_;
   int rank_;
   int size_;
+  std::shared_ptr<Closing> closing_;
 };
 
 // Messages under way together. Tensors are contiguous, in memory, and may be
@@ -61,13 +85,19 @@ class PendingMessages {
   void receive(const torch::Tensor& into, int from, int tag = 0);
   void send(const torch::Tensor& from, int to, int tag = 0);
 
-  // Until all have come and gone. c10d's exceptions pass, here and above.
+  // Until all have come and gone. Where one does not, here and above: closes
+  // the connections and throws LostMessages.
   void wait();
 
  private:
+  struct Message {
+    C10dWorkPtr work;
+    int peer;
+  };
+
   GlooMessages messages_;
   MessageKind kind_;
-  std::vector<C10dWorkPtr> pending_;
+  std::vector<Message> pending_;
 };
 
 }  // namespace brigade

@@ -4,23 +4,73 @@
 #include <fmt/ranges.h>
 
 #include <chrono>
+#include <sstream>
+#include <stdexcept>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "brigade/base/error.h"
 
 namespace brigade {
 namespace {
 
-// How long a failed rank waits for the others to say that they failed too;
-// those that stay silent are the suspects that the error names.
+// How long a failed rank waits for the others to say that they failed too.
 constexpr std::chrono::milliseconds kPostMortemWait{1000};
+
+std::string key_of(int rank) {
+  return fmt::format("failed/{}", rank);
+}
 
 }  // namespace
 
-PostMortem::PostMortem(StorePtr store, int rank, int size)
-    : store_(std::move(store)), rank_(rank), size_(size) {}
+PostMortem::PostMortem(StorePtr store, int rank)
+    : store_(std::move(store)), rank_(rank) {}
+
+void PostMortem::report(const std::vector<int>& missed) {
+  const std::lock_guard lock(mutex_);
+  try {
+    report_locked(missed);
+  } catch (const std::exception&) {
+    // describe() will find it lost too.
+  }
+}
+
+void PostMortem::report_locked(const std::vector<int>& missed) {
+  const size_t before = missed_.size();
+  missed_.insert(missed.begin(), missed.end());
+  if (has_reported_ && missed_.size() == before)
+    return;
+  // A value of its own for nobody: a store may take an empty one for none.
+  store_->set(key_of(rank_), fmt::format("{} .", fmt::join(missed_, " ")));
+  has_reported_ = true;
+}
+
+std::optional<std::set<int>> PostMortem::report_of(int rank) {
+  if (!store_->contains(key_of(rank)))
+    return std::nullopt;
+  std::istringstream text(store_->get(key_of(rank)));
+  std::set<int> missed;
+  for (int peer = 0; text >> peer;)
+    missed.insert(peer);
+  return missed;
+}
+
+std::set<int> PostMortem::silent_ranks() {
+  std::set<int> silent;
+  std::set<int> seen{rank_};
+  std::vector<int> asked(missed_.begin(), missed_.end());
+  while (!asked.empty()) {
+    const int peer = asked.back();
+    asked.pop_back();
+    if (!seen.insert(peer).second)
+      continue;
+    if (const auto theirs = report_of(peer))
+      asked.insert(asked.end(), theirs->begin(), theirs->end());
+    else
+      silent.insert(peer);
+  }
+  return silent;
+}
 
 std::string PostMortem::describe() {
   const std::lock_guard lock(mutex_);
@@ -28,18 +78,10 @@ std::string PostMortem::describe() {
     return result_;
   told_ = true;
   try {
-    store_->set(fmt::format("failed/{}", rank_), "1");
-    const auto deadline = std::chrono::steady_clock::now() + kPostMortemWait;
-    std::vector<int> silent;
-    do {
-      silent.clear();
-      for (int peer = 0; peer < size_; ++peer) {
-        if (!store_->contains(fmt::format("failed/{}", peer)))
-          silent.push_back(peer);
-      }
-      if (!silent.empty())
-        std::this_thread::yield();
-    } while (!silent.empty() && std::chrono::steady_clock::now() < deadline);
+    report_locked({});
+    // Whoever is silent now: reports come later, and name others.
+    std::this_thread::sleep_for(kPostMortemWait);
+    const std::set<int> silent = silent_ranks();
     if (!silent.empty()) {
       result_ = fmt::format(
           "; rank{} {} of this group did not report: lost or stalled",
@@ -52,15 +94,34 @@ std::string PostMortem::describe() {
   return result_;
 }
 
-void Place::fail(const CollectiveRecord& record, const char* why) const {
-  std::string reason = why;
+void Place::report(const std::exception& error) const {
+  std::vector<int> missed = messages.close();
+  if (missed.empty()) {
+    if (const auto* lost = dynamic_cast<const LostMessages*>(&error)) {
+      missed = lost->peers();
+    } else if (dynamic_cast<const std::runtime_error*>(&error) != nullptr) {
+      // Gloo's, of a collective of its own: it does not say of whom.
+      for (int peer = 0; peer < messages.size(); ++peer) {
+        if (peer != messages.rank())
+          missed.push_back(peer);
+      }
+    }
+    // Anything else, memory or an argument, is this rank's own failure.
+  }
+  post_mortem->report(missed);
+}
+
+void Place::fail(const CollectiveRecord& record, const std::exception& error)
+    const {
+  report(error);
+  std::string reason = error.what();
   reason = reason.substr(0, reason.find('\n'));
   throw CommError(fmt::format(
       "[comm] {} in group '{}' failed on rank {} of {}: {}{}",
       to_string(record),
       group,
-      rank,
-      size,
+      messages.rank(),
+      messages.size(),
       reason,
       post_mortem->describe()));
 }
@@ -68,10 +129,9 @@ void Place::fail(const CollectiveRecord& record, const char* why) const {
 PlacePtr make_place(
     const StorePtr& store,
     const std::string& group,
-    int rank,
-    int size) {
+    const GlooMessages& messages) {
   return std::make_shared<const Place>(Place{
-      group, rank, size, std::make_shared<PostMortem>(store, rank, size)});
+      group, messages, std::make_shared<PostMortem>(store, messages.rank())});
 }
 
 }  // namespace brigade

@@ -1,0 +1,116 @@
+// Which rank an error blames: never one that is there.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <chrono>
+#include <functional>
+#include <latch>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "brigade/base/clock.h"
+#include "brigade/base/error.h"
+#include "brigade/comm/c10d_communicator.h"
+#include "tests/support/ranks_as_threads.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+torch::Tensor ones(int64_t numel) {
+  return torch::ones({numel});
+}
+
+// Ranks with timeouts of their own; each tells what its body threw.
+std::vector<std::string> errors_of(
+    const std::vector<std::chrono::milliseconds>& timeouts,
+    const std::function<void(CommunicatorPtr world)>& body) {
+  const int ranks = static_cast<int>(timeouts.size());
+  std::vector<std::string> errors(timeouts.size());
+  std::latch connected(ranks);
+  testing::run_ranks_with_store(ranks, [&](int rank, const StorePtr& store) {
+    const auto index = static_cast<size_t>(rank);
+    auto world = make_gloo_communicator(
+        store, rank, ranks, {.timeout = timeouts[index]});
+    connected.arrive_and_wait();
+    try {
+      body(std::move(world));
+    } catch (const CommError& error) {
+      errors[index] = error.what();
+    }
+  });
+  return errors;
+}
+
+constexpr const char* kRank2Alone = "; rank 2 of this group did not report";
+
+// Rank 0 waits for rank 2 on one connection, rank 1 for rank 0 on another,
+// with all the time in the world: it has to be told, and to tell, anyhow.
+TEST(SilentRank, IsNotTheOneThatWaitsOnAnotherConnection) {
+  std::latch done(2);
+  const int64_t begin_ns = steady_now_ns();
+  const auto errors = errors_of(
+      {std::chrono::seconds(1),
+       std::chrono::minutes(5),
+       std::chrono::minutes(5)},
+      [&](const CommunicatorPtr& world) {
+        if (world->rank() == 2) {
+          done.wait();
+          return;
+        }
+        const WorkPtr work = world->rank() == 0 ? world->recv(ones(4), 2)
+                                                : world->recv(ones(4), 0);
+        try {
+          work->wait();
+        } catch (...) {
+          done.count_down();
+          throw;
+        }
+      });
+  EXPECT_THAT(errors[0], HasSubstr(kRank2Alone));
+  EXPECT_THAT(errors[1], HasSubstr(kRank2Alone));
+  EXPECT_LT(steady_now_ns() - begin_ns, 60 * kSecond);
+}
+
+// Rank 1 computes while rank 0 loses rank 2.
+TEST(SilentRank, IsNotTheOneThatIsBusy) {
+  const auto gather = [](Communicator& world) {
+    return world.all_gather(ones(12), ones(4));
+  };
+  const auto sum = [](Communicator& world) {
+    return world.all_reduce(ones(12));
+  };
+  for (const auto& launch :
+       {std::function<WorkPtr(Communicator&)>(gather),
+        std::function<WorkPtr(Communicator&)>(sum)}) {
+    std::latch has_left(1);
+    std::latch has_failed(1);
+    const auto errors = errors_of(
+        std::vector<std::chrono::milliseconds>(3, std::chrono::minutes(5)),
+        [&](CommunicatorPtr world) {
+          if (world->rank() == 2) {
+            world.reset();
+            has_left.count_down();
+            return;
+          }
+          (world->rank() == 0 ? has_left : has_failed).wait();
+          try {
+            launch(*world)->wait();
+          } catch (...) {
+            if (world->rank() == 0)
+              has_failed.count_down();
+            throw;
+          }
+        });
+    EXPECT_THAT(errors[0], HasSubstr(kRank2Alone));
+    EXPECT_THAT(errors[1], HasSubstr(kRank2Alone));
+  }
+}
+
+}  // namespace
+}  // namespace brigade
