@@ -1,0 +1,385 @@
+// What the others of a group are told when a rank leaves it or does not come.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <latch>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "brigade/base/clock.h"
+#include "brigade/base/error.h"
+#include "brigade/comm/c10d_communicator.h"
+#include "tests/support/program.h"
+#include "tests/support/ranks_as_threads.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::run_ranks;
+using torch::Tensor;
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+struct Operation {
+  std::string name;
+  int ranks;
+  std::string told;  // by the error
+  // Drops its tensors: who carries it out must hold them.
+  std::function<WorkPtr(Communicator&)> launch;
+};
+
+Tensor ones(int64_t numel, torch::ScalarType dtype = torch::kFloat) {
+  return torch::ones({numel}, dtype);
+}
+
+// Operations that no rank can end without the last one.
+std::vector<Operation> operations() {
+  const auto all_reduce = [](torch::ScalarType dtype) {
+    return [dtype](Communicator& world) {
+      return world.all_reduce(ones(10, dtype));
+    };
+  };
+  const auto as_bf16 = [](int64_t numel) {
+    return [numel](Communicator& world) {
+      return world.all_reduce_as_bf16(ones(numel));
+    };
+  };
+  return {
+      // Made of messages.
+      {"AllGather",
+       3,
+       "all_gather #1 of 12 x Float",
+       [](Communicator& world) { return world.all_gather(ones(12), ones(4)); }},
+      {"ReduceScatter",
+       3,
+       "reduce_scatter #1 of 12 x Float",
+       [](Communicator& world) {
+         return world.reduce_scatter(ones(4), ones(12));
+       }},
+      {"Bf16SumOfPair",
+       2,
+       "all_reduce #1 of 10 x BFloat16",
+       all_reduce(torch::kBFloat16)},
+      {"Bf16SumInChunks",
+       3,
+       "all_reduce #1 of 10 x BFloat16",
+       all_reduce(torch::kBFloat16)},
+      {"SumAsBf16InSlices", 3, "all_reduce #1 of 12 x BFloat16", as_bf16(12)},
+      {"SumAsBf16OfPairInSlices",
+       2,
+       "all_reduce #1 of 12 x BFloat16",
+       as_bf16(12)},
+      {"SumAsBf16OfWhatDoesNotDivide",
+       3,
+       "all_reduce #1 of 10 x BFloat16",
+       as_bf16(10)},
+      {"Recv",
+       2,
+       "recv #1 of 10 x Float with rank 1",
+       [](Communicator& world) { return world.recv(ones(10), 1); }},
+      {"Send",
+       2,
+       "send #1 of 10 x Float with rank 1",
+       [](Communicator& world) { return world.send(ones(10), 1); }},
+      // Gloo's own.
+      {"AllReduce",
+       3,
+       "all_reduce #1 of 10 x Float",
+       all_reduce(torch::kFloat)},
+      {"Broadcast",
+       3,
+       "broadcast #1 of 10 x Float with rank 2",
+       [](Communicator& world) { return world.broadcast(ones(10), 2); }},
+      {"AllToAll",
+       3,
+       "all_to_all #1 of 12 x Float",
+       [](Communicator& world) {
+         return world.all_to_all(ones(12), ones(12));
+       }},
+  };
+}
+
+bool is_last(const Communicator& world) {
+  return world.rank() == world.size() - 1;
+}
+
+// Twice: a work tells its failure to everybody who asks.
+void expect_named(
+    const Operation& operation,
+    const Communicator& world,
+    const WorkPtr& work) {
+  const int last = world.size() - 1;
+  for (int i = 0; i < 2; ++i) {
+    try {
+      work->wait();
+      ADD_FAILURE() << operation.name << ": no error on rank " << world.rank();
+    } catch (const CommError& error) {
+      EXPECT_THAT(
+          error.what(),
+          HasSubstr(fmt::format(
+              "{} in group 'world' failed on rank {} of {}: ",
+              operation.told,
+              world.rank(),
+              world.size())));
+      EXPECT_THAT(
+          error.what(),
+          HasSubstr(
+              fmt::format("; rank {} of this group did not report", last)));
+    }
+  }
+}
+
+// Launched after the last rank has left, an operation may fail at once.
+void expect_named(const Operation& operation, Communicator& world) {
+  WorkPtr work;
+  try {
+    work = operation.launch(world);
+  } catch (const CommError& error) {
+    EXPECT_THAT(
+        error.what(), HasSubstr(operation.told + " in group 'world' failed"));
+    EXPECT_THAT(
+        error.what(), HasSubstr(fmt::format("; rank {} of", world.size() - 1)));
+    return;
+  }
+  expect_named(operation, world, work);
+}
+
+enum class Way {
+  kLeaves,  // closes its connections
+  kStalls,  // keeps them, and does nothing
+};
+
+// The body on every rank but the last of a group that has worked, once the last
+// one is away.
+void run_without_last(
+    Way way,
+    int ranks,
+    std::chrono::milliseconds timeout,
+    const std::function<void(CommunicatorPtr world)>& body) {
+  std::latch is_away(1);
+  std::latch are_done(ranks - 1);
+  run_ranks(
+      ranks,
+      [&](CommunicatorPtr world) {
+        world->barrier();
+        if (is_last(*world)) {
+          if (way == Way::kLeaves)
+            world.reset();
+          is_away.count_down();
+          are_done.wait();
+          return;
+        }
+        is_away.wait();
+        try {
+          body(std::move(world));
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << error.what();
+        }
+        are_done.count_down();
+      },
+      {.check_collectives = false, .timeout = timeout, .max_records = 0});
+}
+
+// Side by side, each with its group: they mostly wait.
+void for_each_operation(
+    const std::function<void(const Operation& operation)>& body) {
+  const std::vector<Operation> all = operations();
+  std::vector<std::jthread> threads;
+  threads.reserve(all.size());
+  for (const Operation& operation : all)
+    threads.emplace_back([&] { body(operation); });
+}
+
+TEST(LostRank, ThatHasLeftIsNamedAtOnce) {
+  const int64_t begin_ns = steady_now_ns();
+  for_each_operation([](const Operation& operation) {
+    run_without_last(
+        Way::kLeaves,
+        operation.ranks,
+        std::chrono::minutes(5),
+        [&](const CommunicatorPtr& world) { expect_named(operation, *world); });
+  });
+  EXPECT_LT(steady_now_ns() - begin_ns, 60 * kSecond);
+}
+
+TEST(LostRank, ThatStallsIsNamedAfterTheTimeout) {
+  const int64_t begin_ns = steady_now_ns();
+  for_each_operation([](const Operation& operation) {
+    run_without_last(
+        Way::kStalls,
+        operation.ranks,
+        std::chrono::seconds(2),
+        [&](const CommunicatorPtr& world) {
+          expect_named(operation, *world, operation.launch(*world));
+        });
+  });
+  EXPECT_LT(steady_now_ns() - begin_ns, 60 * kSecond);
+}
+
+int threads_of_this_process() {
+  int count = 0;
+  for ([[maybe_unused]] const auto& task :
+       std::filesystem::directory_iterator("/proc/self/task"))
+    ++count;
+  return count;
+}
+
+// With operations under way that nobody waits for.
+TEST(LostRank, LeavesGroupsThatEndAndNoThreadBehind) {
+  run_ranks(2, [](const CommunicatorPtr&) {});
+  const int threads = threads_of_this_process();
+  const int64_t begin_ns = steady_now_ns();
+  for_each_operation([](const Operation& operation) {
+    run_without_last(
+        Way::kStalls,
+        operation.ranks,
+        std::chrono::seconds(2),
+        [&](CommunicatorPtr world) {
+          for (int i = 0; i < 3; ++i)
+            operation.launch(*world);
+          world.reset();
+        });
+  });
+  EXPECT_LT(steady_now_ns() - begin_ns, 60 * kSecond);
+  // A thread that has been joined stays listed for a moment.
+  while (threads_of_this_process() > threads &&
+         steady_now_ns() - begin_ns < 60 * kSecond)
+    std::this_thread::yield();
+  EXPECT_LE(threads_of_this_process(), threads);
+}
+
+// Collectives whose messages are too large for sockets to hold, each in a group
+// of its own, with the last rank in a process of its own.
+constexpr int kRanks = 3;
+constexpr int64_t kChunk = 3 << 20;
+
+struct LargeOperation {
+  std::string name;
+  std::string told;
+  // chunks: kRanks * kChunk elements, chunk: kChunk.
+  std::function<WorkPtr(Communicator&, Tensor chunks, Tensor chunk)> launch;
+  torch::ScalarType dtype = torch::kFloat;
+};
+
+// First the one that rounds and copies before it returns, to give the others no
+// time to end.
+std::vector<LargeOperation> large_operations() {
+  const auto all_reduce = [](Communicator& world, Tensor chunks, Tensor) {
+    return world.all_reduce(std::move(chunks));
+  };
+  return {
+      {"SumAsBf16InSlices",
+       "all_reduce #0",
+       [](Communicator& world, Tensor chunks, Tensor) {
+         return world.all_reduce_as_bf16(std::move(chunks));
+       }},
+      {"AllGather",
+       "all_gather #0",
+       [](Communicator& world, Tensor chunks, Tensor chunk) {
+         return world.all_gather(std::move(chunks), std::move(chunk));
+       }},
+      {"ReduceScatter",
+       "reduce_scatter #0",
+       [](Communicator& world, Tensor chunks, Tensor chunk) {
+         return world.reduce_scatter(std::move(chunk), std::move(chunks));
+       }},
+      {"Bf16SumInChunks", "all_reduce #0", all_reduce, torch::kBFloat16},
+      {"AllReduce", "all_reduce #0", all_reduce},
+  };
+}
+
+// Made beforehand, for launches to follow one another at once.
+struct Tensors {
+  explicit Tensors(const LargeOperation& operation)
+      : chunks(ones(kRanks * kChunk, operation.dtype)),
+        chunk(ones(kChunk, operation.dtype)) {}
+  Tensor chunks;
+  Tensor chunk;
+};
+
+CommunicatorPtr join(const StorePtr& store, const std::string& name, int rank) {
+  return make_gloo_communicator(
+      store->with_prefix(name),
+      rank,
+      kRanks,
+      {.timeout = std::chrono::seconds(4)});
+}
+
+StorePtr store_in(const std::filesystem::path& file) {
+  return make_file_store(file, 2, std::chrono::minutes(1));
+}
+
+// What the last rank's process runs.
+TEST(LastRank, DISABLED_DiesWithMessagesUnderWay) {
+  const StorePtr store = store_in(std::getenv("LOST_RANK_STORE"));
+  store->set("last rank is there", "1");
+  const std::vector<LargeOperation> all = large_operations();
+  std::vector<CommunicatorPtr> groups;
+  std::vector<Tensors> tensors;
+  for (const LargeOperation& operation : all) {
+    groups.push_back(join(store, operation.name, kRanks - 1));
+    tensors.emplace_back(operation);
+  }
+  for (const LargeOperation& operation : all) {
+    for (int rank = 0; rank < kRanks - 1; ++rank)
+      store->get(fmt::format("{} launched by {}", operation.name, rank));
+  }
+  std::vector<WorkPtr> works;
+  for (size_t i = 0; i < all.size(); ++i) {
+    works.push_back(
+        all[i].launch(*groups[i], tensors[i].chunks, tensors[i].chunk));
+  }
+  ::raise(SIGKILL);
+}
+
+TEST(LostRank, ThatDiesWithMessagesUnderWayIsNamed) {
+  const testing::RunsFolder folder;
+  const auto file = folder / "store";
+  testing::StartedProgram last_rank(
+      std::filesystem::read_symlink("/proc/self/exe"),
+      {"--gtest_filter=LastRank.DISABLED_DiesWithMessagesUnderWay",
+       "--gtest_also_run_disabled_tests",
+       "--gtest_output="},
+      {{"LOST_RANK_STORE", file.string()},
+       {"GTEST_TOTAL_SHARDS", "1"},
+       {"GTEST_SHARD_INDEX", "0"}});
+  const StorePtr store = store_in(file);
+  store->get("last rank is there");
+  const auto begin_ns = steady_now_ns();
+  {
+    const std::vector<LargeOperation> all = large_operations();
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < kRanks - 1; ++rank) {
+      for (const LargeOperation& operation : all) {
+        threads.emplace_back([&, rank] {
+          try {
+            const auto world = join(store, operation.name, rank);
+            Tensors tensors(operation);
+            const WorkPtr work = operation.launch(
+                *world, std::move(tensors.chunks), std::move(tensors.chunk));
+            store->set(
+                fmt::format("{} launched by {}", operation.name, rank), "1");
+            work->wait();
+            ADD_FAILURE() << operation.name << ": no error on rank " << rank;
+          } catch (const CommError& error) {
+            EXPECT_THAT(error.what(), HasSubstr(operation.told));
+            EXPECT_THAT(error.what(), HasSubstr("; rank 2 of this group"));
+          }
+        });
+      }
+    }
+  }
+  EXPECT_LT(steady_now_ns() - begin_ns, 60 * kSecond);
+  EXPECT_EQ(last_rank.wait().exit_code, 128 + SIGKILL);
+}
+
+}  // namespace
+}  // namespace brigade
