@@ -2,29 +2,19 @@
 
 #include <ATen/Parallel.h>
 
-#include "brigade/ops/attention_kernel.h"
+#include "brigade/ops/attention_call.h"
 #include "brigade/ops/plain.h"
 #include "brigade/ops/rows.h"
 
 namespace brigade {
 namespace {
 
-using ops::Heads;
 using torch::Tensor;
 
 constexpr int64_t kGrain = 64;  // tokens a task
 
 bool is_dense(const Tensor& x) {
   return x.size(-1) <= 1 || x.stride(-1) == 1;
-}
-
-template <typename T>
-Heads<T> heads_of(const Tensor& x) {
-  return {
-      ops::data<std::remove_const_t<T>>(x),
-      x.stride(0),
-      x.stride(1),
-      x.stride(2)};
 }
 
 }  // namespace
@@ -48,8 +38,8 @@ void add_partial_gradient(
   ops::with_element_type(sum, [&](auto element) {
     using T = decltype(element);
     ops::AddPartialGradient<T> kernel{
-        .sum = heads_of<T>(sum),
-        .other = heads_of<const T>(other),
+        .sum = ops::heads_of<T>(sum),
+        .other = ops::heads_of<const T>(other),
         .rotation = {},
         .tokens = sum.size(1),
         .heads = sum.size(2),
