@@ -29,18 +29,19 @@ PostMortem::PostMortem(StorePtr store, int rank)
 void PostMortem::report(const std::vector<int>& missed) {
   const std::lock_guard lock(mutex_);
   try {
-    report_locked(missed);
+    report_locked({missed.begin(), missed.end()});
   } catch (const std::exception&) {
     // describe() will find it lost too.
   }
 }
 
-void PostMortem::report_locked(const std::vector<int>& missed) {
-  const size_t before = missed_.size();
-  missed_.insert(missed.begin(), missed.end());
-  if (has_reported_ && missed_.size() == before)
+void PostMortem::report_locked(const std::set<int>& missed) {
+  const bool is_news = missed_.empty() && !missed.empty();
+  if (has_reported_ && !is_news)
     return;
-  // A value of its own for nobody: a store may take an empty one for none.
+  if (is_news)
+    missed_ = missed;
+  // Never an empty value, which a store may take for none.
   store_->set(key_of(rank_), fmt::format("{} .", fmt::join(missed_, " ")));
   has_reported_ = true;
 }

@@ -26,7 +26,9 @@ class PostMortem {
  public:
   PostMortem(StorePtr store, int rank);
 
-  // Says that this rank is there and misses these ranks, perhaps none yet.
+  // Says that this rank is there and misses these ranks, perhaps none yet. The
+  // first that it misses count: operations that fail later fail because the
+  // connections were closed.
   void report(const std::vector<int>& missed);
 
   // "; rank 2 of this group did not report: lost or stalled" or an empty
@@ -34,7 +36,7 @@ class PostMortem {
   std::string describe();
 
  private:
-  void report_locked(const std::vector<int>& missed);
+  void report_locked(const std::set<int>& missed);
   // What a rank reported, if it did.
   std::optional<std::set<int>> report_of(int rank);
   // The ranks to blame by what has been reported by now.

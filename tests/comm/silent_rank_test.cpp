@@ -13,6 +13,8 @@
 #include "brigade/base/clock.h"
 #include "brigade/base/error.h"
 #include "brigade/comm/c10d_communicator.h"
+#include "brigade/comm/place.h"
+#include "brigade/comm/store.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -110,6 +112,29 @@ TEST(SilentRank, IsNotTheOneThatIsBusy) {
     EXPECT_THAT(errors[0], HasSubstr(kRank2Alone));
     EXPECT_THAT(errors[1], HasSubstr(kRank2Alone));
   }
+}
+
+// Rank 0 waits for rank 1, which waits for rank 2; rank 3 is busy.
+TEST(SilentRank, IsFoundThroughThoseThatMissedIt) {
+  const StorePtr store = make_in_process_store(std::chrono::seconds(5));
+  PostMortem first(store, 0);
+  PostMortem second(store, 1);
+  first.report({1});
+  second.report({});
+  second.report({2});
+  EXPECT_EQ(
+      first.describe(),
+      "; rank 2 of this group did not report: lost or stalled");
+}
+
+TEST(SilentRank, IsNotTheOneOfAnOperationThatTheFailureEnded) {
+  const StorePtr store = make_in_process_store(std::chrono::seconds(5));
+  PostMortem rank(store, 0);
+  rank.report({1, 2});
+  rank.report({3});
+  EXPECT_EQ(
+      rank.describe(),
+      "; ranks 1, 2 of this group did not report: lost or stalled");
 }
 
 }  // namespace
