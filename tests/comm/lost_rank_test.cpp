@@ -210,6 +210,29 @@ TEST(LostRank, ThatHasLeftIsNamedAtOnce) {
   EXPECT_LT(steady_now_ns() - begin_ns, 60 * kSecond);
 }
 
+TEST(LostRank, ThatLeavesWhileItIsWaitedForIsNamedAtOnce) {
+  const int64_t begin_ns = steady_now_ns();
+  for_each_operation([](const Operation& operation) {
+    std::latch are_launched(operation.ranks - 1);
+    run_ranks(
+        operation.ranks,
+        [&](CommunicatorPtr world) {
+          world->barrier();
+          if (is_last(*world)) {
+            are_launched.wait();
+            return;
+          }
+          const WorkPtr work = operation.launch(*world);
+          are_launched.count_down();
+          expect_named(operation, *world, work);
+        },
+        {.check_collectives = false,
+         .timeout = std::chrono::minutes(5),
+         .max_records = 0});
+  });
+  EXPECT_LT(steady_now_ns() - begin_ns, 60 * kSecond);
+}
+
 TEST(LostRank, ThatStallsIsNamedAfterTheTimeout) {
   const int64_t begin_ns = steady_now_ns();
   for_each_operation([](const Operation& operation) {
