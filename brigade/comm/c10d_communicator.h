@@ -9,6 +9,10 @@
 //                        by who waits
 // A thread of the communicator's own sends and waits, in the order of launches.
 // bf16 is summed in float32 and rounded once. Broadcasts move it as bytes.
+//
+// A peer that is gone is noticed at once, unless a message of its was half
+// through: Gloo tells that to the messages that wait, not to the one that it
+// reads or writes, which ends with the timeout.
 #pragma once
 
 #include "brigade/comm/communicator.h"
