@@ -57,7 +57,7 @@ void check_table(
       kOp,
       "the {} rotary table is {}, but {} is {}",
       whose,
-      table ? describe(table->cos) : "",
+      table ? describe(table->cos) : Description(),
       whose,
       describe(x));
 }

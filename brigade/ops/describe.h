@@ -2,7 +2,6 @@
 #pragma once
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <torch/types.h>
 
 #include <string>
@@ -13,14 +12,15 @@
 
 namespace brigade::ops {
 
-inline std::string describe(const torch::Tensor& tensor) {
-  if (!tensor.defined())
-    return "undefined";
-  return fmt::format(
-      "{} [{}]",
-      c10::toString(tensor.scalar_type()),
-      fmt::join(tensor.sizes().begin(), tensor.sizes().end(), ", "));
+// Written where a message is, and only then: ops describe their operands in
+// every call. Refers to the tensor.
+struct Description {
+  const torch::Tensor* tensor = nullptr;  // null: nothing to say
+};
+inline Description describe(const torch::Tensor& tensor) {
+  return {&tensor};
 }
+std::string to_string(const Description& description);
 
 // Throws Error "[op] message" unless the condition holds: a caller's mistake.
 template <typename... Args>
@@ -38,3 +38,14 @@ void require(
 }
 
 }  // namespace brigade::ops
+
+template <>
+struct fmt::formatter<brigade::ops::Description>
+    : fmt::formatter<std::string_view> {
+  template <typename Context>
+  auto format(const brigade::ops::Description& description, Context& context)
+      const {
+    return fmt::formatter<std::string_view>::format(
+        brigade::ops::to_string(description), context);
+  }
+};

@@ -18,6 +18,8 @@ inline bool has_kernel(const torch::Tensor& x) {
 // [.., C] as [rows, C] with a dense last dim; copies only what is not so laid
 // out already.
 inline torch::Tensor as_rows(const torch::Tensor& x) {
+  if (x.dim() == 2 && (x.size(1) <= 1 || x.stride(1) == 1))
+    return x;
   const torch::Tensor rows = x.reshape({-1, x.size(-1)});
   return rows.size(1) > 1 && rows.stride(1) != 1 ? rows.contiguous() : rows;
 }

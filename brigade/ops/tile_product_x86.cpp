@@ -141,15 +141,18 @@ __attribute__((target("avx512f,avx512bf16"))) void dot_block(
 }  // namespace
 
 bool has_tile_kind(TileKind kind) {
-  static const bool amx = cpu_has_amx_bf16() && amx_permitted();
-  static const bool avx512_bf16 = cpu_has_avx512_bf16();
+  struct Kinds {
+    bool amx, avx512_bf16;
+  };
+  static const Kinds has{
+      cpu_has_amx_bf16() && amx_permitted(), cpu_has_avx512_bf16()};
   switch (kind) {
     case TileKind::kGeneric:
       return true;
     case TileKind::kAvx512Bf16:
-      return avx512_bf16;
+      return has.avx512_bf16;
     case TileKind::kAmx:
-      return amx;
+      return has.amx;
   }
   return false;
 }

@@ -63,7 +63,7 @@ Tensor accumulation_target(std::string_view op, const Tensor& weight) {
           "its grad is {}; wrap the module in DataParallel or set .grad()",
           op,
           describe(weight),
-          target.defined() ? describe(target) : "undefined"));
+          describe(target)));
 }
 
 Tensor accumulating(std::string_view op, const Tensor& weight) {
