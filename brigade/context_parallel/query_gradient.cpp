@@ -35,9 +35,9 @@ Tensor QueryGradient::take(const TokenRange& queries) {
   if (sum_.defined()) {
     auto sizes = sizes_;
     sizes[1] = queries.size();
-    return torch::empty(sizes, options_);
+    return empty_by_heads(sizes, options_);
   }
-  sum_ = torch::empty(sizes_, options_);
+  sum_ = empty_by_heads(sizes_, options_);
   is_in_place_ = true;
   clear_outside(sum_, within(queries));
   return tokens(sum_, within(queries));

@@ -62,21 +62,25 @@ ForwardRound forward_round(
   RingExchange blocks(call.ring(), kBlockTag);
   const int last = call.last_step();
   blocks.expect(call.block_sizes(k, 1), k.scalar_type());
-  Tensor block = call.own_block(k, v);
-  blocks.start(block);
+  RingBlock block = call.own_block(k, v);
+  blocks.start(block.memory);
   // A token sees itself, so the first step has all queries.
-  const AttentionResult whole =
-      ops::attention_forward(q, k, v, call.attention(0, partial_dtype(q)));
+  const torch::ScalarType partial = partial_dtype(q);
+  const AttentionResult whole{
+      empty_by_heads(q.sizes(), q.options().dtype(partial)),
+      torch::empty(
+          {q.size(0), q.size(2), q.size(1)}, q.options().dtype(torch::kFloat))};
+  ops::attention_forward_onto(whole, {}, q, k, v, call.attention(0, partial));
   call.computed(0);
   const Tensor out = torch::empty(q.sizes(), q.options());
   const int rounding = last_seen_step(call);
   if (rounding == 0)
     out.copy_(whole.out);
   for (int i = 1; i <= last; ++i) {
-    block = blocks.finish();
+    block.memory = blocks.finish();
     if (i < last) {
       blocks.expect(call.block_sizes(k, i + 1), k.scalar_type());
-      blocks.start(block);
+      blocks.start(block.memory);
     }
     const TokenRange& queries = call.step(i).queries;
     if (queries.size() > 0) {
@@ -87,15 +91,15 @@ ForwardRound forward_round(
           {i == rounding ? tokens(out, queries) : so_far.out, so_far.lse},
           so_far,
           tokens(q, queries),
-          tokens(block[0], keys),
-          tokens(block[1], keys),
-          call.attention(i, partial_dtype(q)));
+          tokens(block.keys(), keys),
+          tokens(block.values(), keys),
+          call.attention(i, partial));
       if (i == rounding)
         copy_outside(out, whole.out, queries);
     }
     call.computed(i);
   }
-  return {out, whole.lse, block};
+  return {out, whole.lse, block.memory};
 }
 
 // What the backward of a step needs of the whole.
@@ -136,7 +140,7 @@ AttentionGradients backward_round(
     const Saved& saved,
     const Tensor& k,
     const Tensor& v,
-    Tensor block) {
+    RingBlock block) {
   RingExchange blocks(call.ring(), kBlockTag, RingDirection::kDown);
   RingExchange gradients(call.ring(), kGradientTag, RingDirection::kDown);
   const torch::ScalarType partial = partial_dtype(saved.q);
@@ -146,51 +150,55 @@ AttentionGradients backward_round(
   for (int i = last; i > 0; --i) {
     if (i > 1) {
       blocks.expect(call.block_sizes(k, i - 1), k.scalar_type());
-      blocks.start(block);
+      blocks.start(block.memory);
     }
     if (i == last)
       gradients.expect(call.block_sizes(k, i - 1), k.scalar_type());
     const RingStep& step = call.step(i);
     const TokenRange keys = call.keys_in_block(i);
     // The first rank's part is what leaves; later ones are added to it.
-    Tensor gradient =
-        torch::empty(call.block_sizes(k, i), i == last ? k.options() : wide);
+    RingBlock gradient{
+        torch::empty(call.block_sizes(k, i), i == last ? k.options() : wide)};
     if (!step.is_hidden()) {
       const Tensor dq_part = dq.take(step.queries);
       backward_step(
           call,
           i,
           saved,
-          tokens(block[0], keys),
-          tokens(block[1], keys),
-          {dq_part, tokens(gradient[0], keys), tokens(gradient[1], keys)});
+          tokens(block.keys(), keys),
+          tokens(block.values(), keys),
+          {dq_part,
+           tokens(gradient.keys(), keys),
+           tokens(gradient.values(), keys)});
       dq.give(dq_part, step.queries);
     }
     call.computed(i);
     if (i == last) {
-      for (const Tensor& half : {gradient[0], gradient[1]})
+      for (const Tensor& half : {gradient.keys(), gradient.values()})
         clear_outside(half, step.is_hidden() ? TokenRange{} : keys);
     } else {
-      const Tensor part = gradient;
-      gradient = gradients.finish();  // of the ranks before this one
+      constexpr int64_t kDim = RingBlock::kTokenDim;
+      const Tensor part = gradient.memory;
+      gradient.memory = gradients.finish();  // of the ranks before this one
       if (!step.is_hidden())
-        tokens(gradient, keys, 2).add_(tokens(part, keys, 2));
+        tokens(gradient.memory, keys, kDim).add_(tokens(part, keys, kDim));
       gradients.expect(call.block_sizes(k, i - 1), k.scalar_type());
     }
-    gradients.start(gradient);
+    gradients.start(gradient.memory);
     if (i > 1)
-      block = blocks.finish();
+      block.memory = blocks.finish();
   }
   const AttentionGradients whole =
       ops::empty_attention_gradients(saved.q, k, v, saved.q.scalar_type());
   backward_step(call, 0, saved, k, v, whole, dq.sum());
   call.computed(0);
-  const Tensor others = gradients.finish();
+  const RingBlock others{gradients.finish()};
   const TokenRange& travelled = call.own_travelling();
   if (travelled.size() > 0) {
     add_partial_gradient(
-        tokens(whole.dk, travelled), others[0], call.rotary(travelled));
-    add_partial_gradient(tokens(whole.dv, travelled), others[1], std::nullopt);
+        tokens(whole.dk, travelled), others.keys(), call.rotary(travelled));
+    add_partial_gradient(
+        tokens(whole.dv, travelled), others.values(), std::nullopt);
   }
   return whole;
 }
@@ -219,7 +227,7 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
         {dout, saved[0], saved[4], ops::attention_delta(dout, saved[3])},
         saved[1],
         saved[2],
-        saved[5]);
+        {saved[5]});
     return {whole.dq, whole.dk, whole.dv, Tensor()};
   }
 };

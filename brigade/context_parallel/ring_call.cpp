@@ -33,6 +33,13 @@ Tensor tokens(const Tensor& x, const TokenRange& range, int64_t dim) {
   return x.narrow(dim, range.begin, range.size());
 }
 
+Tensor empty_by_heads(
+    at::IntArrayRef sizes,
+    const torch::TensorOptions& options) {
+  return torch::empty({sizes[0], sizes[2], sizes[1], sizes[3]}, options)
+      .transpose(1, 2);
+}
+
 RingCall::RingCall(
     CommunicatorPtr ring,
     RingAttentionOptions options,
@@ -52,17 +59,17 @@ RingCall::RingCall(
 
 std::vector<int64_t> RingCall::block_sizes(const Tensor& k, int i) const {
   const int64_t tokens_numel = travelling_[static_cast<size_t>(i)].size();
-  return {2, k.size(0), tokens_numel, k.size(2), k.size(3)};
+  return {2, k.size(0), k.size(2), tokens_numel, k.size(3)};
 }
 
-Tensor RingCall::own_block(const Tensor& k, const Tensor& v) const {
+RingBlock RingCall::own_block(const Tensor& k, const Tensor& v) const {
   const TokenRange& range = own_travelling();
-  Tensor block = torch::empty(block_sizes(k, 0), k.options());
+  RingBlock block{torch::empty(block_sizes(k, 0), k.options())};
   if (const auto table = rotary(range))
-    ops::rotate_into(block[0], tokens(k, range), *table);
+    ops::rotate_into(block.keys(), tokens(k, range), *table);
   else
-    block[0].copy_(tokens(k, range));
-  block[1].copy_(tokens(v, range));
+    block.keys().copy_(tokens(k, range));
+  block.values().copy_(tokens(v, range));
   return block;
 }
 

@@ -14,6 +14,21 @@ namespace brigade {
 torch::Tensor
 tokens(const torch::Tensor& x, const TokenRange& range, int64_t dim = 1);
 
+// [B, T, heads, D] in memory that has a head's tokens side by side, as the
+// kernels go through them.
+torch::Tensor empty_by_heads(
+    at::IntArrayRef sizes,
+    const torch::TensorOptions& options);
+
+// Keys and values of some tokens, or their gradients, as they travel: one piece
+// of memory, by heads.
+struct RingBlock {
+  static constexpr int64_t kTokenDim = 3;
+  torch::Tensor memory;  // [2, B, Hkv, tokens, D]
+  torch::Tensor keys() const { return memory[0].transpose(1, 2); }
+  torch::Tensor values() const { return memory[1].transpose(1, 2); }
+};
+
 class RingCall {
  public:
   // local_tokens: T/R.
@@ -26,11 +41,11 @@ class RingCall {
   int last_step() const { return ring_->size() - 1; }
   const RingStep& step(int i) const { return steps_[static_cast<size_t>(i)]; }
 
-  // The block of step i: the keys, rotated, and the values of its owner's
-  // tokens that travel, [2, B, tokens, Hkv, D].
+  // Of the block of step i: the keys, rotated, and the values of its owner's
+  // tokens that travel.
   std::vector<int64_t> block_sizes(const torch::Tensor& k, int i) const;
   // This rank's.
-  torch::Tensor own_block(const torch::Tensor& k, const torch::Tensor& v) const;
+  RingBlock own_block(const torch::Tensor& k, const torch::Tensor& v) const;
   // The tokens of this rank that travel.
   const TokenRange& own_travelling() const { return travelling_[0]; }
   // The tokens of step i's block that its keys are.

@@ -139,9 +139,11 @@ void attention_forward_onto(
     const AttentionOptions& options) {
   const torch::NoGradGuard no_grad;
   check_attention(q, k, v, options);
+  const bool is_first = !so_far.out.defined();
   require(
-      into.out.sizes() == q.sizes() && so_far.out.sizes() == q.sizes() &&
-          into.lse.data_ptr() == so_far.lse.data_ptr(),
+      into.out.sizes() == q.sizes() &&
+          (is_first || (so_far.out.sizes() == q.sizes() &&
+                        into.lse.data_ptr() == so_far.lse.data_ptr())),
       kOp,
       "a result {} was to continue {} for q {}, in the same lse",
       describe(into.out),
@@ -149,12 +151,18 @@ void attention_forward_onto(
       describe(q));
   AttentionOptions wide = options;
   wide.out_dtype = into.out.scalar_type();
-  if (attention_kernel_fits(q, k, wide) && is_wide(so_far.out)) {
+  if (attention_kernel_fits(q, k, wide) && (is_first || is_wide(so_far.out))) {
     run_attention_forward(into, so_far, q, k, v, options);
     return;
   }
-  wide.out_dtype = so_far.out.scalar_type();
+  if (!is_first)
+    wide.out_dtype = so_far.out.scalar_type();
   const AttentionResult part = plain::attention(q, k, v, wide);
+  if (is_first) {
+    Tensor(into.out).copy_(part.out);
+    Tensor(into.lse).copy_(part.lse);
+    return;
+  }
   const AttentionResult merged{so_far.out.clone(), into.lse};
   plain::merge_attention(merged, part);
   Tensor(into.out).copy_(merged.out);

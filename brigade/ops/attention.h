@@ -87,9 +87,9 @@ AttentionResult attention_forward(
     const AttentionOptions& options);
 
 // The same with what was found before over other keys: `so_far` (out in
-// float32, or double) and these give attention over both. Results go to memory
-// of the caller: out in q's dtype or float32, which may be so_far's, and lse,
-// which must be so_far's.
+// float32, or double; undefined: nothing yet) and these give attention over
+// both. Results go to memory of the caller: out in q's dtype or float32, with a
+// dense last dim, which may be so_far's, and lse, which must be so_far's.
 void attention_forward_onto(
     const AttentionResult& into,
     const AttentionResult& so_far,

@@ -73,13 +73,13 @@ template <typename T>
 void rotate_rows(const Rotate<T>& p, int64_t begin, int64_t end) {
   const auto sign = hn::Set(DF(), p.sign);
   for (int64_t row = begin; row < end; ++row) {
+    const int64_t batch = row / p.tokens;
     const int64_t token = row % p.tokens;
     const float* cos = p.cos + token * p.half;
     const float* sin = p.sin + token * p.half;
     for (int64_t head = 0; head < p.heads; ++head) {
-      const T* x = p.x + row / p.tokens * p.batch_stride +
-                   token * p.token_stride + head * p.head_stride;
-      T* y = p.y + (row * p.heads + head) * 2 * p.half;
+      const T* x = p.x + p.x_strides.of(batch, token, head);
+      T* y = p.y + p.y_strides.of(batch, token, head);
       for_vectors(
           static_cast<size_t>(p.half),
           [&](size_t i, auto get, auto put) HWY_ATTR {

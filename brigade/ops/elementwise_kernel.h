@@ -31,18 +31,25 @@ struct SwigluBackward {
   int64_t columns;
 };
 
-// x: [B, T, H, D] with the given strides, rotated into dense y. A row is a
-// token: row = b * tokens + t.
+// x: [B, T, H, D] with the given strides, rotated into y. A row is a token:
+// row = b * tokens + t.
 template <typename T>
 struct Rotate {
+  struct Strides {
+    int64_t batch;
+    int64_t token;
+    int64_t head;
+    int64_t of(int64_t b, int64_t t, int64_t h) const {
+      return b * batch + t * token + h * head;
+    }
+  };
   const T* x;
   T* y;
+  Strides x_strides;
+  Strides y_strides;
   const float* cos;  // [tokens, D/2]
   const float* sin;
   float sign;  // -1: the inverse rotation
-  int64_t batch_stride;
-  int64_t token_stride;
-  int64_t head_stride;
   int64_t tokens;
   int64_t heads;
   int64_t half;  // D/2

@@ -44,12 +44,11 @@ void run(
     const Rotate<T> kernel{
         .x = data<T>(x),
         .y = data<T>(y),
+        .x_strides = {x.stride(0), x.stride(1), x.stride(2)},
+        .y_strides = {y.stride(0), y.stride(1), y.stride(2)},
         .cos = data<float>(cos),
         .sin = data<float>(sin),
         .sign = sign,
-        .batch_stride = x.stride(0),
-        .token_stride = x.stride(1),
-        .head_stride = x.stride(2),
         .tokens = x.size(1),
         .heads = x.size(2),
         .half = x.size(3) / 2};
@@ -153,9 +152,10 @@ void rotate_into(Tensor y, const Tensor& x, const RotaryTable& table) {
   check(x, table);
   require(
       y.sizes() == x.sizes() && y.scalar_type() == x.scalar_type() &&
-          y.is_contiguous(),
+          y.stride(3) == 1,
       "rotary",
-      "{} was to be rotated into {}, which must be dense and like it",
+      "{} was to be rotated into {}, which must be like it with a dense last "
+      "dim",
       describe(x),
       describe(y));
   if (!has_kernel(x)) {
