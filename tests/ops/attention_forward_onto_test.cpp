@@ -24,20 +24,6 @@ options_of(const Tensor& q, int64_t begin, int64_t end, bool causal) {
   return options;
 }
 
-AttentionResult attend(
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v,
-    int64_t begin,
-    int64_t end,
-    bool causal) {
-  return attention_forward(
-      q,
-      k.narrow(1, begin, end - begin),
-      v.narrow(1, begin, end - begin),
-      options_of(q, begin, end, causal));
-}
-
 void attend_onto(
     const AttentionResult& into,
     const AttentionResult& so_far,
@@ -71,8 +57,21 @@ TEST(AttentionForwardOnto, MakesAttentionOverAllKeysOfItsParts) {
       const AttentionResult whole =
           plain::attention(wide(q), wide(k), wide(v), options);
       for (const bool latest_first : {false, true}) {
-        AttentionResult so_far = latest_first ? attend(q, k, v, 9, 11, causal)
-                                              : attend(q, k, v, 0, 4, causal);
+        // By heads in memory, and nothing so far.
+        const auto partial =
+            dtype == torch::kDouble ? torch::kDouble : torch::kFloat;
+        const AttentionResult so_far{
+            torch::full({2, 4, 7, 5}, 9.0, partial).transpose(1, 2),
+            torch::full({2, 4, 7}, 9.0F)};
+        attend_onto(
+            so_far,
+            {},
+            q,
+            k,
+            v,
+            latest_first ? 9 : 0,
+            latest_first ? 11 : 4,
+            causal);
         attend_onto(so_far, so_far, q, k, v, 4, 9, causal);
         // The last part is rounded to q's dtype where the caller wants it.
         const Tensor out = torch::full({2, 7, 6, 5}, 9.0, dtype);
