@@ -163,6 +163,8 @@ Tensor reduce_tokens(const Tensor& x, const CommunicatorPtr& group) {
 }
 
 Tensor leave_region(Tensor x, const TensorParallel& parallel) {
+  if (parallel.size() == 1)
+    return x;
   switch (parallel.tokens) {
     case TokenLayout::kReplicated:
       return reduce_region_(std::move(x), parallel.group);

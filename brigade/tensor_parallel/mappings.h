@@ -52,7 +52,8 @@ torch::Tensor reduce_tokens(
     const torch::Tensor& x,
     const CommunicatorPtr& group);
 
-// The end of a row-parallel product: reduce_region_ or reduce_tokens.
+// The end of a row-parallel product: reduce_region_ or reduce_tokens; of one
+// rank, x itself.
 torch::Tensor leave_region(torch::Tensor x, const TensorParallel& parallel);
 
 }  // namespace brigade

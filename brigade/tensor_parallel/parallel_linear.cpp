@@ -14,20 +14,18 @@ std::vector<Tensor> column_parallel_linear(
     const std::vector<Tensor>& weights,
     const std::vector<Tensor>& biases,
     const ParallelLinearOptions& options) {
+  ops::LinearOptions linear{
+      .weight_grad = options.weight_grad,
+      .defer_weight_grad = options.defer_weight_grad};
+  if (parallel.size() == 1)
+    return ops::linear_group(x, weights, biases, linear);
   const InputRegion region(parallel);
-  return ops::linear_group(
-      region.enter(x),
-      weights,
-      biases,
-      ops::LinearOptions{
-          .weight_grad = options.weight_grad,
-          .on_input_grad =
-              [region](const Tensor& input_grad) {
-                region.start(input_grad);
-                // The region's own backward waits, which comes later still.
-                return std::function<void()>();
-              },
-          .defer_weight_grad = options.defer_weight_grad});
+  linear.on_input_grad = [region](const Tensor& input_grad) {
+    region.start(input_grad);
+    // The region's own backward waits, which comes later still.
+    return std::function<void()>();
+  };
+  return ops::linear_group(region.enter(x), weights, biases, linear);
 }
 
 Tensor row_parallel_linear(
