@@ -50,8 +50,9 @@ SelfAttention::Heads SelfAttention::project(
       {q_proj_->bias, k_proj_->bias, v_proj_->bias},
       context_->linear_options());
   const auto heads = [&](const torch::Tensor& flat) {
-    return flat.unflatten(0, {rows, -1})
-        .unflatten(-1, {-1, context_->config.head_dim});
+    const int64_t head_dim = context_->config.head_dim;
+    return flat.view(
+        {rows, flat.size(0) / rows, flat.size(1) / head_dim, head_dim});
   };
   Heads result{heads(projected[0]), heads(projected[1]), heads(projected[2])};
   if (context_->config.qk_norm) {
@@ -66,7 +67,7 @@ SelfAttention::Heads SelfAttention::project(
 torch::Tensor SelfAttention::project_output(const torch::Tensor& out) {
   return row_parallel_linear(
       context_->tensor_parallel,
-      out.flatten(0, 1).flatten(1),
+      out.reshape({out.size(0) * out.size(1), out.size(2) * out.size(3)}),
       o_proj_->weight,
       o_proj_->bias,
       context_->linear_options());

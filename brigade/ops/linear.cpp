@@ -35,26 +35,6 @@ void check(const Tensor& x, const Tensor& weight, const Tensor& bias) {
       describe(weight));
 }
 
-// The weights of a group as one [sum of out, in] matrix, where they lie so.
-// Each is a run of memory: a column range of a single row.
-std::optional<SideBySide> one_matrix(const std::vector<Tensor>& weights) {
-  std::vector<Tensor> runs;
-  for (const Tensor& weight : weights) {
-    if (!weight.defined() || !weight.is_contiguous() || weight.numel() == 0)
-      return std::nullopt;
-    runs.push_back(weight.detach().view({1, weight.numel()}));
-  }
-  auto result = side_by_side(runs);
-  if (!result)
-    return std::nullopt;
-  const int64_t in = weights[0].size(1);
-  for (int64_t& column : result->column)
-    column /= in;
-  result->columns /= in;
-  result->whole = result->whole.view({result->columns, in});
-  return result;
-}
-
 std::vector<int64_t> with_last(at::IntArrayRef sizes, int64_t last) {
   std::vector<int64_t> result = sizes.vec();
   result.back() = last;
@@ -96,7 +76,7 @@ std::vector<Tensor> run_forward(
     const std::vector<Tensor>& weights,
     const std::vector<Tensor>& biases) {
   if (weights.size() > 1) {
-    if (const auto matrix = one_matrix(weights))
+    if (const auto matrix = one_below_another(weights))
       return forward_together(x, weights, biases, *matrix);
   }
   const Tensor rows = as_rows(x);
@@ -119,6 +99,7 @@ std::vector<Tensor> run_forward(
 struct OutputGrads {
   std::vector<Tensor> rows;  // [M, out_i]
   std::optional<SideBySide> whole;
+  Tensor weights;  // [sum of out, in], where there is a whole
 };
 
 // Gradients in the columns of `matrix`: as they lie, or copied so.
@@ -152,8 +133,10 @@ OutputGrads output_grads(
                   {x.numel() / x.size(-1), weights[i].size(0)}, x.options()));
   }
   if (weights.size() > 1) {
-    if (const auto matrix = one_matrix(weights))
+    if (const auto matrix = one_below_another(weights)) {
       result.whole = arranged(result.rows, *matrix);
+      result.weights = matrix->whole;
+    }
   }
   return result;
 }
@@ -165,7 +148,7 @@ Tensor input_grad(
   Tensor dx = at::empty(x.sizes(), x.options());
   Tensor rows = dx.view({-1, x.size(-1)});
   if (gradients.whole) {
-    multiply_input(gradients.whole->whole, one_matrix(weights)->whole, rows);
+    multiply_input(gradients.whole->whole, gradients.weights, rows);
     return dx;
   }
   if (weights.size() == 1) {
@@ -203,7 +186,7 @@ void accumulate_weights(
         weight.requires_grad() ? accumulation_target(kOp, weight) : Tensor());
   }
   const auto matrix =
-      all && gradients.whole ? one_matrix(targets) : std::nullopt;
+      all && gradients.whole ? one_below_another(targets) : std::nullopt;
   if (matrix && matrix->column == gradients.whole->column) {
     accumulate_weight(gradients.whole->whole, rows, matrix->whole);
   } else {

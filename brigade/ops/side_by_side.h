@@ -22,6 +22,12 @@ struct SideBySide {
 // [rows, width] with a dense last dim.
 std::optional<SideBySide> side_by_side(const std::vector<torch::Tensor>& parts);
 
+// The same of [height_i, columns] matrices below one another, each contiguous:
+// weights as one. `column` is then the row at which each begins, `columns`
+// their sum, and `whole` is [sum of heights, columns].
+std::optional<SideBySide> one_below_another(
+    const std::vector<torch::Tensor>& parts);
+
 // New uninitialised tensors of the given shapes ([.., width_i]) as column
 // ranges of one buffer, in the order in which `like` lies if it lies side by
 // side, else in the given order. Tensors of their own where the leading dims
