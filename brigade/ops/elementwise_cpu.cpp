@@ -1,5 +1,6 @@
 #include "brigade/ops/elementwise_kernel.h"
 
+#include <cstring>
 #include <type_traits>
 
 #include "brigade/ops/simd_targets.h"
@@ -75,20 +76,25 @@ void rotate_rows(const Rotate<T>& p, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const int64_t batch = row / p.tokens;
     const int64_t token = row % p.tokens;
-    const float* cos = p.cos + token * p.half;
-    const float* sin = p.sin + token * p.half;
+    const int64_t half = p.head_dim / 2;
     for (int64_t head = 0; head < p.heads; ++head) {
       const T* x = p.x + p.x_strides.of(batch, token, head);
       T* y = p.y + p.y_strides.of(batch, token, head);
+      if (p.cos == nullptr) {
+        std::memcpy(y, x, static_cast<size_t>(p.head_dim) * sizeof(T));
+        continue;
+      }
+      const float* cos = p.cos + token * half;
+      const float* sin = p.sin + token * half;
       for_vectors(
-          static_cast<size_t>(p.half),
+          static_cast<size_t>(half),
           [&](size_t i, auto get, auto put) HWY_ATTR {
             const auto first = get(x + i);
-            const auto second = get(x + p.half + i);
+            const auto second = get(x + half + i);
             const auto c = get(cos + i);
             const auto s = hn::Mul(get(sin + i), sign);
             put(hn::NegMulAdd(second, s, hn::Mul(first, c)), y + i);
-            put(hn::MulAdd(first, s, hn::Mul(second, c)), y + p.half + i);
+            put(hn::MulAdd(first, s, hn::Mul(second, c)), y + half + i);
           });
     }
   }

@@ -31,8 +31,8 @@ struct SwigluBackward {
   int64_t columns;
 };
 
-// x: [B, T, H, D] with the given strides, rotated into y. A row is a token:
-// row = b * tokens + t.
+// x: [B, T, H, D] with the given strides, rotated into y, or copied where there
+// is no cos. A row is a token: row = b * tokens + t.
 template <typename T>
 struct Rotate {
   struct Strides {
@@ -52,7 +52,7 @@ struct Rotate {
   float sign;  // -1: the inverse rotation
   int64_t tokens;
   int64_t heads;
-  int64_t half;  // D/2
+  int64_t head_dim;
 };
 
 void swiglu_forward(const SwigluForward<float>&, int64_t begin, int64_t end);

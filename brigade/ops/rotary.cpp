@@ -34,11 +34,11 @@ constexpr int64_t kGrain = 16;
 void run(
     const Tensor& y,
     const Tensor& input,
-    const RotaryTable& table,
+    const std::optional<RotaryTable>& table,
     float sign) {
   const Tensor x = input.stride(3) == 1 ? input : input.contiguous();
-  const Tensor cos = table.cos.contiguous();
-  const Tensor sin = table.sin.contiguous();
+  const Tensor cos = table ? table->cos.contiguous() : Tensor();
+  const Tensor sin = table ? table->sin.contiguous() : Tensor();
   with_element_type(x, [&](auto element) {
     using T = decltype(element);
     const Rotate<T> kernel{
@@ -46,12 +46,12 @@ void run(
         .y = data<T>(y),
         .x_strides = {x.stride(0), x.stride(1), x.stride(2)},
         .y_strides = {y.stride(0), y.stride(1), y.stride(2)},
-        .cos = data<float>(cos),
-        .sin = data<float>(sin),
+        .cos = table ? data<float>(cos) : nullptr,
+        .sin = table ? data<float>(sin) : nullptr,
         .sign = sign,
         .tokens = x.size(1),
         .heads = x.size(2),
-        .half = x.size(3) / 2};
+        .head_dim = x.size(3)};
     at::parallel_for(
         0, x.size(0) * x.size(1), kGrain, [&](int64_t begin, int64_t end) {
           rotate(kernel, begin, end);
@@ -147,9 +147,13 @@ rotary(const Tensor& q, const Tensor& k, const RotaryTable& table) {
   return {outputs[0], outputs[1]};
 }
 
-void rotate_into(Tensor y, const Tensor& x, const RotaryTable& table) {
+void rotate_into(
+    Tensor y,
+    const Tensor& x,
+    const std::optional<RotaryTable>& table) {
   const torch::NoGradGuard no_grad;
-  check(x, table);
+  if (table)
+    check(x, *table);
   require(
       y.sizes() == x.sizes() && y.scalar_type() == x.scalar_type() &&
           y.stride(3) == 1,
@@ -159,7 +163,7 @@ void rotate_into(Tensor y, const Tensor& x, const RotaryTable& table) {
       describe(x),
       describe(y));
   if (!has_kernel(x)) {
-    y.copy_(plain::rotary(x, x, table).first);
+    y.copy_(table ? plain::rotary(x, x, *table).first : x);
     return;
   }
   run(y, x, table, 1.0F);

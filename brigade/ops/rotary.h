@@ -43,8 +43,11 @@ RotaryTable make_rotary_table(
 std::pair<Tensor, Tensor>
 rotary(const Tensor& q, const Tensor& k, const RotaryTable& table);
 
-// y = x rotated, outside autograd. y: of x's shape and dtype, with a dense last
-// dim.
-void rotate_into(Tensor y, const Tensor& x, const RotaryTable& table);
+// y = x rotated, or x itself without a table, outside autograd. y: of x's shape
+// and dtype, with a dense last dim.
+void rotate_into(
+    Tensor y,
+    const Tensor& x,
+    const std::optional<RotaryTable>& table);
 
 }  // namespace brigade::ops
