@@ -16,6 +16,9 @@ namespace {
 
 // How long a failed rank waits for the others to say that they failed too.
 constexpr std::chrono::milliseconds kPostMortemWait{1000};
+// How often it looks: a store's wait that ends by its timeout leaves libtorch
+// 1.13's TCP store with an answer that the next question would take for its.
+constexpr std::chrono::milliseconds kPostMortemPause{20};
 
 std::string key_of(int rank) {
   return fmt::format("failed/{}", rank);
@@ -23,8 +26,8 @@ std::string key_of(int rank) {
 
 }  // namespace
 
-PostMortem::PostMortem(StorePtr store, int rank)
-    : store_(std::move(store)), rank_(rank) {}
+PostMortem::PostMortem(StorePtr store, int rank, int size)
+    : store_(std::move(store)), rank_(rank), size_(size) {}
 
 void PostMortem::report(const std::vector<int>& missed) {
   const std::lock_guard lock(mutex_);
@@ -56,6 +59,14 @@ std::optional<std::set<int>> PostMortem::report_of(int rank) {
   return missed;
 }
 
+bool PostMortem::have_all_reported() {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (!store_->contains(key_of(peer)))
+      return false;
+  }
+  return true;
+}
+
 std::set<int> PostMortem::silent_ranks() {
   std::set<int> silent;
   std::set<int> seen{rank_};
@@ -80,8 +91,10 @@ std::string PostMortem::describe() {
   told_ = true;
   try {
     report_locked({});
-    // Whoever is silent now: reports come later, and name others.
-    std::this_thread::sleep_for(kPostMortemWait);
+    // Who is silent until then: reports come later, and name others.
+    const auto deadline = std::chrono::steady_clock::now() + kPostMortemWait;
+    while (!have_all_reported() && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(kPostMortemPause);
     const std::set<int> silent = silent_ranks();
     if (!silent.empty()) {
       result_ = fmt::format(
@@ -132,7 +145,9 @@ PlacePtr make_place(
     const std::string& group,
     const GlooMessages& messages) {
   return std::make_shared<const Place>(Place{
-      group, messages, std::make_shared<PostMortem>(store, messages.rank())});
+      group,
+      messages,
+      std::make_shared<PostMortem>(store, messages.rank(), messages.size())});
 }
 
 }  // namespace brigade

@@ -24,7 +24,7 @@ namespace brigade {
 // Any thread. Holds no process group: the backend's threads may release it.
 class PostMortem {
  public:
-  PostMortem(StorePtr store, int rank);
+  PostMortem(StorePtr store, int rank, int size);
 
   // Says that this rank is there and misses these ranks, perhaps none yet. The
   // first that it misses count: operations that fail later fail because the
@@ -32,18 +32,20 @@ class PostMortem {
   void report(const std::vector<int>& missed);
 
   // "; rank 2 of this group did not report: lost or stalled" or an empty
-  // string. The first call waits for the others' reports, a second.
+  // string. The first call waits for the others' reports, at most a second.
   std::string describe();
 
  private:
   void report_locked(const std::set<int>& missed);
   // What a rank reported, if it did.
   std::optional<std::set<int>> report_of(int rank);
+  bool have_all_reported();
   // The ranks to blame by what has been reported by now.
   std::set<int> silent_ranks();
 
   StorePtr store_;
   int rank_;
+  int size_;
   std::mutex mutex_;
   bool has_reported_ = false;
   std::set<int> missed_;

@@ -117,8 +117,8 @@ TEST(SilentRank, IsNotTheOneThatIsBusy) {
 // Rank 0 waits for rank 1, which waits for rank 2; rank 3 is busy.
 TEST(SilentRank, IsFoundThroughThoseThatMissedIt) {
   const StorePtr store = make_in_process_store(std::chrono::seconds(5));
-  PostMortem first(store, 0);
-  PostMortem second(store, 1);
+  PostMortem first(store, 0, 4);
+  PostMortem second(store, 1, 4);
   first.report({1});
   second.report({});
   second.report({2});
@@ -129,7 +129,7 @@ TEST(SilentRank, IsFoundThroughThoseThatMissedIt) {
 
 TEST(SilentRank, IsNotTheOneOfAnOperationThatTheFailureEnded) {
   const StorePtr store = make_in_process_store(std::chrono::seconds(5));
-  PostMortem rank(store, 0);
+  PostMortem rank(store, 0, 4);
   rank.report({1, 2});
   rank.report({3});
   EXPECT_EQ(
