@@ -7,8 +7,8 @@
 //
 // The bound is the time of all matrix products of the step (attention's
 // included, halved by causality) by oneDNN at their own shapes, their operands
-// in cache, measured in this run by all ranks at once; the linears and the
-// fused head may beat their parts of it.
+// in cache, measured in this run by all ranks at once, between the steps and
+// after them; the linears and the fused head may beat their parts of it.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -181,14 +181,33 @@ void run_rank(const Case& c, int64_t start_ns) {
   release_freed_memory();  // as the program does
   Laps laps = step(trainee, s, batch, positions, tokens);
   const double start_s = static_cast<double>(steady_now_ns() - start_ns) / 1e9;
-  const double step_ms = median_ms(
-      c.steps, [&] { laps = step(trainee, s, batch, positions, tokens); });
+  std::vector<double> step_times;
+  const auto take_steps = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      int64_t since = steady_now_ns();
+      laps = step(trainee, s, batch, positions, tokens);
+      step_times.push_back(lap(since));
+    }
+  };
+  const auto products_alone = [&] {
+    group->barrier();
+    const double ms = rounds * bound_ms(s, dtype);
+    group->barrier();
+    return ms;
+  };
+  // In turn, so that both see what else the machine does meanwhile. The first
+  // step of a turn fills the caches.
+  step(trainee, s, batch, positions, tokens);
+  take_steps((c.steps + 1) / 2);
   const double memory_gb = peak_memory_gb();
+  const double bound_between = products_alone();
+  step(trainee, s, batch, positions, tokens);
+  take_steps(c.steps / 2);
+  const double bound = (bound_between + products_alone()) / 2;
+  const double step_ms = median(step_times);
   const double communication_ms =
       static_cast<double>(trainee.sync->report().communication_ns()) / 1e6;
-  group->barrier();
   const std::vector<Part> parts = parts_of(s, dtype);
-  const double bound = rounds * bound_ms(s, dtype);
   const double peak = peak_flops(dtype, {});
   group->barrier();
   if (group->rank() != 0)

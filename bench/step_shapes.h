@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 namespace brigade::bench {
@@ -25,6 +27,13 @@ inline const ModelShape kShapes[] = {
     {"smollm_135m", 576, 30, 9, 3, 1536, 49152, true, 512, 2, 1},
 };
 
+inline double median(std::vector<double> values) {
+  const auto middle =
+      values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 // Milliseconds of the median of `runs` calls, after one to warm up.
 inline double median_ms(int runs, const std::function<void()>& work) {
   work();
@@ -36,9 +45,7 @@ inline double median_ms(int runs, const std::function<void()>& work) {
         std::chrono::steady_clock::now() - begin;
     times.push_back(passed.count());
   }
-  std::nth_element(
-      times.begin(), times.begin() + times.size() / 2, times.end());
-  return times[times.size() / 2];
+  return median(std::move(times));
 }
 
 }  // namespace brigade::bench

@@ -12,7 +12,10 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 export GLOO_SOCKET_IFNAME=lo
 
-median() { sort -n "$1" | awk '{v[NR]=$1} END {print v[int((NR+1)/2)]}'; }
+median() {
+  sort -n "$1" |
+    awk '{v[NR]=$1} END {print (v[int((NR+1)/2)] + v[int((NR+2)/2)]) / 2}'
+}
 field() { sed -n "s/.*$1=\([0-9.]*\).*/\1/p"; }
 keep() { # NAME FILE: each figure of the file
   local key
