@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "bench/step_shapes.h"
-#include "brigade/base/allocator.h"
 #include "brigade/base/clock.h"
 #include "brigade/ops/linear.h"
 #include "brigade/ops/product.h"
+#include "brigade/ops/tensor_memory.h"
 #include "brigade/ops/tile_product.h"
 
 namespace brigade::bench {
@@ -113,6 +113,6 @@ int run(int argc, char** argv) {
 }  // namespace brigade::bench
 
 int main(int argc, char** argv) {
-  brigade::keep_freed_memory();
+  brigade::ops::set_up_tensor_memory();
   return brigade::bench::run(argc, argv);
 }

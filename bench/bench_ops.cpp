@@ -14,7 +14,6 @@
 #include <string>
 
 #include "bench/step_shapes.h"
-#include "brigade/base/allocator.h"
 #include "brigade/ops/adamw.h"
 #include "brigade/ops/attention.h"
 #include "brigade/ops/cross_entropy.h"
@@ -22,6 +21,7 @@
 #include "brigade/ops/product.h"
 #include "brigade/ops/rms_norm.h"
 #include "brigade/ops/swiglu.h"
+#include "brigade/ops/tensor_memory.h"
 #include "brigade/ops/tile_product.h"
 
 namespace brigade::bench {
@@ -267,6 +267,6 @@ int run(int argc, char** argv) {
 }  // namespace brigade::bench
 
 int main(int argc, char** argv) {
-  brigade::keep_freed_memory();
+  brigade::ops::set_up_tensor_memory();
   return brigade::bench::run(argc, argv);
 }

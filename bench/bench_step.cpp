@@ -32,6 +32,7 @@
 #include "brigade/launch/supervisor.h"
 #include "brigade/model/llama.h"
 #include "brigade/ops/adamw.h"
+#include "brigade/ops/tensor_memory.h"
 #include "brigade/optim/adamw.h"
 #include "brigade/train/peak_rate.h"
 
@@ -335,7 +336,7 @@ void run(const std::vector<std::string>& words) {
 }  // namespace brigade::bench
 
 int main(int argc, char** argv) {
-  brigade::keep_freed_memory();
+  brigade::ops::set_up_tensor_memory();
   try {
     brigade::bench::run({argv + 1, argv + argc});
   } catch (const std::exception& error) {

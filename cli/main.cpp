@@ -9,10 +9,10 @@
 #include <exception>
 #include <new>
 
-#include "brigade/base/allocator.h"
 #include "brigade/base/error.h"
 #include "brigade/launch/environment.h"
 #include "brigade/launch/rank_report.h"
+#include "brigade/ops/tensor_memory.h"
 #include "brigade/train/train_config_nearest.h"
 #include "cli/commands.h"
 
@@ -160,7 +160,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   std::set_terminate(brigade::cli::on_terminate);
-  brigade::keep_freed_memory();
+  brigade::ops::set_up_tensor_memory();
   try {
     return brigade::cli::run(argc, argv);
   } catch (...) {

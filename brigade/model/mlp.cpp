@@ -1,6 +1,7 @@
 #include "brigade/model/mlp.h"
 
 #include <utility>
+#include <vector>
 
 #include "brigade/ops/swiglu.h"
 
@@ -29,12 +30,17 @@ torch::Tensor Mlp::forward(const torch::Tensor& x) {
       {gate_proj_->weight, up_proj_->weight},
       {gate_proj_->bias, up_proj_->bias},
       context_->linear_options());
+  // Twice one pass over memory, and a sixth less to keep of a block.
+  const auto activation = [](const std::vector<torch::Tensor>& of) {
+    return ops::swiglu(of[0], of[1]);
+  };
   return row_parallel_linear(
       context_->tensor_parallel,
-      ops::swiglu(gate_up[0], gate_up[1]),
+      activation(gate_up),
       down_proj_->weight,
       down_proj_->bias,
-      context_->linear_options());
+      context_->linear_options(),
+      {.from = gate_up, .make = activation});
 }
 
 }  // namespace brigade

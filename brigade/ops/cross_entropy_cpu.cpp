@@ -76,6 +76,17 @@ void pad_targets(
       });
 }
 
+// The tile of the vocabulary's entries from `row` on and tokens from t on.
+KeptTile kept_tile(
+    const KeptLogits& kept,
+    const Padded& padded,
+    int64_t row,
+    int64_t t) {
+  const int64_t panel = row / kTileRows * (padded.tokens / kPanel) + t / kPanel;
+  return {
+      kept.below + panel * kTileRows * kPanel, kept.maximum + panel * kPanel};
+}
+
 // One segment of the vocabulary into its own maxima and sums.
 void segment_statistics(
     const HeadShape& shape,
@@ -86,7 +97,8 @@ void segment_statistics(
     int64_t end,
     float* maximum,
     float* sum,
-    float* target_logit) {
+    float* target_logit,
+    const std::optional<KeptLogits>& kept) {
   std::fill_n(maximum, padded.tokens, -std::numeric_limits<float>::infinity());
   std::fill_n(sum, padded.tokens, 0.0F);
   const auto lay_out = [&](void* base) {
@@ -115,7 +127,15 @@ void segment_statistics(
           .panel_stride = kPanel * padded.depth,
           .c_stride = kPanel,
           .add = false});
-      fold_logits(logits, valid, maximum + t, sum + t);
+      if (!kept)
+        fold_logits(logits, valid, maximum + t, sum + t);
+      else
+        fold_and_keep_logits(
+            logits,
+            valid,
+            maximum + t,
+            sum + t,
+            kept_tile(*kept, padded, row, t));
       if (!any_in_tile(targets + t, row))
         continue;
       for (int64_t i = t; i < t + kPanel; ++i) {
@@ -140,6 +160,7 @@ struct GradientBuffers {
 struct GradientWork {
   const HeadShape& shape;
   const HeadGradients& result;
+  const std::optional<KeptLogits>& kept;  // none: logits are made once more
   Padded padded;
   int64_t block;              // vocabulary entries at a time
   const uint16_t* by_column;  // hidden, packed for logits
@@ -160,19 +181,24 @@ void logit_gradients(
     uint16_t* out,
     uint16_t* pairs) {
   const HeadShape& shape = work.shape;
-  tile_product(TileProduct<uint16_t>{
-      .a = rows.data,
-      .b = work.by_column + t * work.padded.depth,
-      .c = logits,
-      .m = kTileRows,
-      .n = kPanel,
-      .k = work.padded.depth,
-      .a_stride = rows.stride,
-      .panel_stride = kPanel * work.padded.depth,
-      .c_stride = kPanel,
-      .add = false});
-  gradient_tile(
-      logits, work.lse + t, work.factor + t, out, kGradientTokens, pairs);
+  const GradientTile tile{
+      work.lse + t, work.factor + t, out, kGradientTokens, pairs};
+  if (work.kept) {
+    gradient_tile(kept_tile(*work.kept, work.padded, first, t), tile);
+  } else {
+    tile_product(TileProduct<uint16_t>{
+        .a = rows.data,
+        .b = work.by_column + t * work.padded.depth,
+        .c = logits,
+        .m = kTileRows,
+        .n = kPanel,
+        .k = work.padded.depth,
+        .a_stride = rows.stride,
+        .panel_stride = kPanel * work.padded.depth,
+        .c_stride = kPanel,
+        .add = false});
+    gradient_tile(logits, tile);
+  }
   const auto put = [&](int64_t entry, int64_t i, uint16_t value) {
     out[entry * kGradientTokens + i] = value;
     pairs[entry / 2 * 2 * kPanel + i * 2 + entry % 2] = value;
@@ -182,7 +208,7 @@ void logit_gradients(
     const int64_t target = work.targets[t + i] - first;
     if (target < 0 || target >= kTileRows)
       continue;
-    const float p = std::exp(logits[target * kPanel + i] - work.lse[t + i]);
+    const float p = std::exp(work.result.target_logit[t + i] - work.lse[t + i]);
     put(target, i, to_bf16(work.factor[t + i] * (p - 1.0F)));
   }
   // Rows beyond the vocabulary have no probability.
@@ -306,7 +332,27 @@ void store_dhidden(
 
 }  // namespace
 
-void head_statistics(const HeadShape& shape, const HeadStatistics& result) {
+bool keeps_logits() {
+  return !detail::has_tile_kind(detail::TileKind::kAmx);
+}
+
+KeptLogits kept_logits(const HeadShape& shape) {
+  const Padded padded(shape);
+  const auto numel = static_cast<size_t>(padded.vocabulary * padded.tokens);
+  const auto lay_out = [&](void* base) {
+    ScratchPieces pieces(base);
+    auto* below = pieces.take<uint16_t>(numel);
+    auto* maximum = pieces.take<float>(numel / kTileRows);
+    return std::tuple{KeptLogits{below, maximum}, pieces.used()};
+  };
+  const size_t bytes = std::get<1>(lay_out(nullptr));
+  return std::get<0>(lay_out(scratch(ScratchSlot::kLogits, bytes)));
+}
+
+void head_statistics(
+    const HeadShape& shape,
+    const HeadStatistics& result,
+    const std::optional<KeptLogits>& kept) {
   const Padded padded(shape);
   const auto lay_out = [&](void* base) {
     ScratchPieces pieces(base);
@@ -345,7 +391,8 @@ void head_statistics(const HeadShape& shape, const HeadStatistics& result) {
           (segment + 1) * tiles / kSegments * kTileRows,
           all_maxima + segment * padded.tokens,
           all_sums + segment * padded.tokens,
-          result.target_logit);
+          result.target_logit,
+          kept);
   });
   for (int64_t t = 0; t < shape.tokens; ++t) {
     float top = -std::numeric_limits<float>::infinity();
@@ -362,7 +409,10 @@ void head_statistics(const HeadShape& shape, const HeadStatistics& result) {
   }
 }
 
-void head_gradients(const HeadShape& shape, const HeadGradients& result) {
+void head_gradients(
+    const HeadShape& shape,
+    const HeadGradients& result,
+    const std::optional<KeptLogits>& kept) {
   const Padded padded(shape);
   constexpr int64_t kBlockNumel = 112'000;  // of weight: 0.2 MB of cache
   const int64_t block = std::clamp<int64_t>(
@@ -413,7 +463,16 @@ void head_gradients(const HeadShape& shape, const HeadGradients& result) {
   if (result.dhidden != nullptr)
     std::fill_n(parts, threads * part, 0.0F);
   const GradientWork work{
-      shape, result, padded, block, by_column, by_row, targets, lse, factor};
+      shape,
+      result,
+      kept,
+      padded,
+      block,
+      by_column,
+      by_row,
+      targets,
+      lse,
+      factor};
   at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
     const auto buffers_at = [&](void* base, GradientBuffers& buffers) {
       ScratchPieces pieces(base);

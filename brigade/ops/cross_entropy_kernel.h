@@ -3,12 +3,13 @@
 // maxima and sums over the vocabulary are vertical.
 //
 // Two sweeps over the vocabulary: the first finds each token's maximum and sum
-// of exponentials; the second makes the logits once more, turns them into
-// gradients and multiplies these at once. That is a third more arithmetic than
-// keeping the logits, and no traffic for them.
+// of exponentials; the second turns logits into gradients and multiplies these
+// at once. It makes the logits once more, a third more arithmetic and no
+// traffic for them, or reads what the first has kept of them in 16 bits.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace brigade::ops {
 
@@ -23,6 +24,19 @@ struct HeadShape {
   const int64_t* target;  // [N], row of this weight; -1: none of them
 };
 
+// Whether keeping logits is quicker here than making them once more: without
+// AMX, where arithmetic is dear.
+bool keeps_logits();
+
+// The logits of a shape as head_statistics() leaves them for head_gradients();
+// KeptTile (cross_entropy_tile.h) says what is in it.
+struct KeptLogits {
+  uint16_t* below;
+  float* maximum;
+};
+// In the calling thread's memory, valid until it asks again.
+KeptLogits kept_logits(const HeadShape& shape);
+
 // Per token over this weight's rows: the maximum logit, the sum of
 // exp(logit - maximum), and the target's logit (0 where target is -1).
 struct HeadStatistics {
@@ -30,15 +44,23 @@ struct HeadStatistics {
   float* sum;
   float* target_logit;
 };
-void head_statistics(const HeadShape& shape, const HeadStatistics& result);
+// Fills `kept`, where there is one.
+void head_statistics(
+    const HeadShape& shape,
+    const HeadStatistics& result,
+    const std::optional<KeptLogits>& kept = {});
 
 // With gradient of a logit = factor * (exp(logit - lse) - [is target]):
 struct HeadGradients {
-  const float* lse;     // [N]
-  const float* factor;  // [N]
-  uint16_t* dhidden;    // [N, C] dense, overwritten; null: not wanted
-  float* dweight;       // [V, C] dense, added to; null: not wanted
+  const float* lse;           // [N]
+  const float* factor;        // [N]
+  const float* target_logit;  // [N], read where target is not -1
+  uint16_t* dhidden;          // [N, C] dense, overwritten; null: not wanted
+  float* dweight;             // [V, C] dense, added to; null: not wanted
 };
-void head_gradients(const HeadShape& shape, const HeadGradients& result);
+void head_gradients(
+    const HeadShape& shape,
+    const HeadGradients& result,
+    const std::optional<KeptLogits>& kept = {});
 
 }  // namespace brigade::ops

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "brigade/ops/cross_entropy_tile.h"
@@ -13,11 +14,30 @@
 HWY_BEFORE_NAMESPACE();
 namespace brigade::ops::HWY_NAMESPACE {
 
-void fold_logits_simd(
+// Units of KeptTile in a power of two.
+constexpr float kKeptUnits = 2048.0F;
+
+HWY_INLINE void store_kept(VF exponent, uint16_t* to) {
+  const DF df;
+  const auto below = hn::Mul(exponent, hn::Set(df, -kKeptUnits));
+  // In this order a NaN counts as 0; the sum has it anyway.
+  const auto bounded =
+      hn::Min(hn::Max(below, hn::Zero(df)), hn::Set(df, 65535.0F));
+  store_low_halves(hn::BitCast(DU32(), hn::NearestInt(bounded)), to);
+}
+
+HWY_INLINE VF load_kept(const uint16_t* from) {
+  return hn::ConvertTo(DF(), hn::PromoteTo(DI32(), hn::LoadU(DU16(), from)));
+}
+
+// Keeps each row by keep(row, exponent, column): log2(e) (logit - maximum).
+template <typename Keep>
+HWY_INLINE void fold(
     const float* logits,
     int64_t rows,
     float* maximum,
-    float* sum) {
+    float* sum,
+    const Keep& keep) {
   const DF df;
   const auto log2e = hn::Set(df, kLog2E);
   const auto lanes = static_cast<int64_t>(hn::Lanes(df));
@@ -36,7 +56,9 @@ void fold_logits_simd(
     top = hn::Max(top, other_top);
     const auto shift = hn::Mul(top, log2e);
     const auto exp_at = [&](int64_t row) HWY_ATTR {
-      return fast_exp2(hn::MulSub(at(row), log2e, shift));
+      const auto exponent = hn::MulSub(at(row), log2e, shift);
+      keep(row, t, exponent);
+      return fast_exp2(exponent);
     };
     auto total =
         hn::Mul(hn::LoadU(df, sum + t), fast_exp(hn::Sub(before, top)));
@@ -50,34 +72,74 @@ void fold_logits_simd(
   }
 }
 
-void gradient_tile_simd(
+void fold_logits_simd(
     const float* logits,
-    const float* lse,
-    const float* factor,
-    uint16_t* out,
-    int64_t out_stride,
-    uint16_t* pairs) {
+    int64_t rows,
+    float* maximum,
+    float* sum) {
+  fold(logits, rows, maximum, sum, [](int64_t, int64_t, VF) HWY_ATTR {});
+}
+
+void fold_and_keep_logits_simd(
+    const float* logits,
+    int64_t rows,
+    float* maximum,
+    float* sum,
+    const KeptTile& kept) {
+  fold(
+      logits,
+      rows,
+      maximum,
+      sum,
+      [&](int64_t row, int64_t t, VF exponent)
+          HWY_ATTR { store_kept(exponent, kept.below + row * kPanel + t); });
+  std::copy_n(maximum, kPanel, kept.maximum);
+}
+
+// exponent(row, column, lse): log2(e) (logit - lse).
+template <typename Exponent>
+HWY_INLINE void gradients(const GradientTile& tile, const Exponent& exponent) {
   const DF df;
-  const auto log2e = hn::Set(df, kLog2E);
   const auto lanes = static_cast<int64_t>(hn::Lanes(df));
   for (int64_t t = 0; t < kPanel; t += lanes) {
-    const auto shift = hn::Mul(hn::LoadU(df, lse + t), log2e);
-    const auto scale = hn::LoadU(df, factor + t);
+    const auto exponent_at = exponent(t, hn::LoadU(df, tile.lse + t));
+    const auto scale = hn::LoadU(df, tile.factor + t);
     for (int64_t row = 0; row < kTileRows; row += 2) {
       const auto gradient = [&](int64_t of) HWY_ATTR {
-        const auto x =
-            hn::MulSub(hn::LoadU(df, logits + of * kPanel + t), log2e, shift);
-        return hn::Mul(fast_exp2(x), scale);
+        return hn::Mul(fast_exp2(exponent_at(of)), scale);
       };
-      uint16_t* row_out = out + row * out_stride + t;
+      uint16_t* row_out = tile.out + row * tile.out_stride + t;
       store_bf16_pair(
           gradient(row),
           gradient(row + 1),
           row_out,
-          row_out + out_stride,
-          reinterpret_cast<uint32_t*>(pairs + row * kPanel + 2 * t));
+          row_out + tile.out_stride,
+          reinterpret_cast<uint32_t*>(tile.pairs + row * kPanel + 2 * t));
     }
   }
+}
+
+void gradient_tile_simd(const float* logits, const GradientTile& tile) {
+  const DF df;
+  gradients(tile, [&](int64_t t, VF lse) HWY_ATTR {
+    const auto log2e = hn::Set(df, kLog2E);
+    const auto shift = hn::Mul(lse, log2e);
+    return [=](int64_t row) HWY_ATTR {
+      return hn::MulSub(hn::LoadU(df, logits + row * kPanel + t), log2e, shift);
+    };
+  });
+}
+
+void gradient_kept_tile_simd(const KeptTile& kept, const GradientTile& tile) {
+  const DF df;
+  gradients(tile, [&](int64_t t, VF lse) HWY_ATTR {
+    const auto unit = hn::Set(df, -1 / kKeptUnits);
+    const auto top = hn::Mul(
+        hn::Sub(hn::LoadU(df, kept.maximum + t), lse), hn::Set(df, kLog2E));
+    return [=](int64_t row) HWY_ATTR {
+      return hn::MulAdd(load_kept(kept.below + row * kPanel + t), unit, top);
+    };
+  });
 }
 
 bool any_in_tile_simd(const int32_t* targets, int64_t first) {
@@ -126,7 +188,9 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace brigade::ops {
 HWY_EXPORT(fold_logits_simd);
+HWY_EXPORT(fold_and_keep_logits_simd);
 HWY_EXPORT(gradient_tile_simd);
+HWY_EXPORT(gradient_kept_tile_simd);
 HWY_EXPORT(any_in_tile_simd);
 HWY_EXPORT(add_row_simd);
 HWY_EXPORT(exp_row_simd);
@@ -138,15 +202,20 @@ void fold_logits(
     float* sum) {
   HWY_DYNAMIC_DISPATCH(fold_logits_simd)(logits, rows, maximum, sum);
 }
-void gradient_tile(
+void fold_and_keep_logits(
     const float* logits,
-    const float* lse,
-    const float* factor,
-    uint16_t* out,
-    int64_t out_stride,
-    uint16_t* pairs) {
-  HWY_DYNAMIC_DISPATCH(gradient_tile_simd)
-  (logits, lse, factor, out, out_stride, pairs);
+    int64_t rows,
+    float* maximum,
+    float* sum,
+    const KeptTile& kept) {
+  HWY_DYNAMIC_DISPATCH(fold_and_keep_logits_simd)
+  (logits, rows, maximum, sum, kept);
+}
+void gradient_tile(const float* logits, const GradientTile& tile) {
+  HWY_DYNAMIC_DISPATCH(gradient_tile_simd)(logits, tile);
+}
+void gradient_tile(const KeptTile& kept, const GradientTile& tile) {
+  HWY_DYNAMIC_DISPATCH(gradient_kept_tile_simd)(kept, tile);
 }
 bool any_in_tile(const int32_t* targets, int64_t first) {
   return HWY_DYNAMIC_DISPATCH(any_in_tile_simd)(targets, first);

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "brigade/ops/carried.h"
@@ -123,14 +124,13 @@ SideBySide arranged(
 OutputGrads output_grads(
     const variable_list& gradients,
     const std::vector<Tensor>& weights,
-    const Tensor& x) {
+    int64_t rows) {
   OutputGrads result;
   for (size_t i = 0; i < gradients.size(); ++i) {
     result.rows.push_back(
         gradients[i].defined()
             ? as_rows(gradients[i])
-            : at::zeros(
-                  {x.numel() / x.size(-1), weights[i].size(0)}, x.options()));
+            : at::zeros({rows, weights[i].size(0)}, weights[i].options()));
   }
   if (weights.size() > 1) {
     if (const auto matrix = one_below_another(weights)) {
@@ -144,9 +144,10 @@ OutputGrads output_grads(
 Tensor input_grad(
     const OutputGrads& gradients,
     const std::vector<Tensor>& weights,
-    const Tensor& x) {
-  Tensor dx = at::empty(x.sizes(), x.options());
-  Tensor rows = dx.view({-1, x.size(-1)});
+    at::IntArrayRef x_sizes) {
+  const auto type = weights[0].options();
+  Tensor dx = at::empty(x_sizes, type);
+  Tensor rows = dx.view({-1, x_sizes.back()});
   if (gradients.whole) {
     multiply_input(gradients.whole->whole, gradients.weights, rows);
     return dx;
@@ -156,9 +157,8 @@ Tensor input_grad(
     return dx;
   }
   // Summed in float32, rounded once.
-  const bool wide = x.scalar_type() != torch::kBFloat16;
-  Tensor sum =
-      wide ? rows : at::empty(rows.sizes(), x.options().dtype(torch::kFloat));
+  const bool wide = type.dtype() != torch::kBFloat16;
+  Tensor sum = wide ? rows : at::empty(rows.sizes(), type.dtype(torch::kFloat));
   for (size_t i = 0; i < weights.size(); ++i)
     multiply(
         gradients.rows[i],
@@ -206,6 +206,8 @@ struct Saved {
   LinearOptions options;
   size_t weights;
   std::vector<bool> has_bias;
+  std::vector<int64_t> x_sizes;
+  bool x_has_gradient;
 };
 
 struct Node : torch::autograd::Function<Node> {
@@ -214,10 +216,20 @@ struct Node : torch::autograd::Function<Node> {
       AutogradContext* context,
       at::TensorList tensors,
       const Saved& saved) {
-    context->save_for_backward(tensors.vec());
-    carry(context, saved);
-    const Groups groups = split(tensors.vec(), saved);
-    return run_forward(groups.x, groups.weights, groups.biases);
+    // The weights and biases, then x or what it is made of.
+    std::vector<Tensor> kept(tensors.begin() + 1, tensors.end());
+    const Groups groups = split(kept, saved);
+    if (saved.options.input.make)
+      kept.insert(
+          kept.end(),
+          saved.options.input.from.begin(),
+          saved.options.input.from.end());
+    else
+      kept.push_back(tensors[0]);
+    context->save_for_backward(kept);
+    // Saved variables are given back after backward, this is not.
+    carry(context, saved).options.input.from.clear();
+    return run_forward(tensors[0], groups.weights, groups.biases);
   }
 
   static variable_list backward(
@@ -226,17 +238,19 @@ struct Node : torch::autograd::Function<Node> {
     const Saved& saved = carried<Saved>(context);
     const auto tensors = context->get_saved_variables();
     const Groups groups = split(tensors, saved);
-    variable_list result(tensors.size() + 1);
+    // As many as forward's tensors, and the options.
+    variable_list result(2 + saved.weights + count_biases(saved));
     bool any = false;
     for (const Tensor& gradient : gradients)
       any = any || gradient.defined();
     if (!any)
       return result;
-    const OutputGrads outputs =
-        output_grads(gradients, groups.weights, groups.x);
+    const int64_t rows =
+        c10::multiply_integers(saved.x_sizes.begin(), saved.x_sizes.end() - 1);
+    const OutputGrads outputs = output_grads(gradients, groups.weights, rows);
     std::function<void()> after;
-    if (groups.x.requires_grad()) {
-      result[0] = input_grad(outputs, groups.weights, groups.x);
+    if (saved.x_has_gradient) {
+      result[0] = input_grad(outputs, groups.weights, saved.x_sizes);
       if (saved.options.on_input_grad)
         after = saved.options.on_input_grad(result[0]);
     }
@@ -251,28 +265,44 @@ struct Node : torch::autograd::Function<Node> {
 
  private:
   struct Groups {
-    Tensor x;
     std::vector<Tensor> weights;
     std::vector<Tensor> biases;  // as many as weights
+    std::vector<Tensor> input;   // x, or what it is made of
   };
 
+  static size_t count_biases(const Saved& saved) {
+    return static_cast<size_t>(
+        std::count(saved.has_bias.begin(), saved.has_bias.end(), true));
+  }
+
+  // tensors: the weights, the biases that are defined, those of the input.
   static Groups split(const std::vector<Tensor>& tensors, const Saved& saved) {
-    Groups groups{tensors[0], {}, {}};
-    size_t bias = 1 + saved.weights;
+    Groups groups;
+    size_t next = saved.weights;
     for (size_t i = 0; i < saved.weights; ++i) {
-      groups.weights.push_back(tensors[1 + i]);
-      groups.biases.push_back(saved.has_bias[i] ? tensors[bias++] : Tensor());
+      groups.weights.push_back(tensors[i]);
+      groups.biases.push_back(saved.has_bias[i] ? tensors[next++] : Tensor());
     }
+    groups.input.assign(
+        tensors.begin() + static_cast<std::ptrdiff_t>(next), tensors.end());
     return groups;
+  }
+
+  static Tensor input_of(const Groups& groups, const LinearOptions& options) {
+    if (!options.input.make)
+      return groups.input[0];
+    const torch::NoGradGuard no_grad;
+    return options.input.make(groups.input);
   }
 
   static void accumulate(
       const OutputGrads& outputs,
       const Groups& groups,
       const LinearOptions& options) {
-    const auto compute = [outputs, groups] {
+    const auto compute = [outputs, groups, options] {
       const torch::NoGradGuard no_grad;
-      accumulate_weights(outputs, groups.x, groups.weights, groups.biases);
+      accumulate_weights(
+          outputs, input_of(groups, options), groups.weights, groups.biases);
     };
     if (options.defer_weight_grad)
       options.defer_weight_grad(compute);
@@ -285,7 +315,7 @@ struct Node : torch::autograd::Function<Node> {
       const Groups& groups,
       const Saved& saved,
       variable_list& result) {
-    const Tensor rows = as_rows(groups.x);
+    const Tensor rows = as_rows(input_of(groups, saved.options));
     size_t bias = 1 + saved.weights;
     for (size_t i = 0; i < saved.weights; ++i) {
       const Tensor& weight = groups.weights[i];
@@ -321,7 +351,7 @@ std::vector<Tensor> linear_group(
       !options.defer_weight_grad || accumulates,
       kOp,
       "defer_weight_grad needs WeightGrad::kAccumulate");
-  Saved saved{options, weights.size(), {}};
+  Saved saved{options, weights.size(), {}, x.sizes().vec(), x.requires_grad()};
   std::vector<Tensor> tensors{x};
   tensors.insert(tensors.end(), weights.begin(), weights.end());
   for (size_t i = 0; i < weights.size(); ++i) {

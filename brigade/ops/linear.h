@@ -11,6 +11,14 @@
 
 namespace brigade::ops {
 
+// An input that backward makes once more from what is kept anyway, where that
+// is cheap, instead of keeping it for the weight's gradient.
+struct RemadeInput {
+  std::vector<Tensor> from;
+  // Returns what x was; without autograd. Empty: x is kept.
+  std::function<Tensor(const std::vector<Tensor>& from)> make;
+};
+
 struct LinearOptions {
   WeightGrad weight_grad = WeightGrad::kReturn;
   // Called in backward with the input's gradient, before the weight's gradient
@@ -24,6 +32,7 @@ struct LinearOptions {
   // during backward, before the gradient is there: whoever defers marks the
   // parameter ready.
   std::function<void(std::function<void()> compute)> defer_weight_grad;
+  RemadeInput input;
 };
 
 // x: [.., in]; weight: [out, in]; bias: [out] or undefined. Returns [.., out].

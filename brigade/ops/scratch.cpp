@@ -17,7 +17,7 @@ struct Area {
 
 void* scratch(ScratchSlot slot, size_t bytes) {
   constexpr size_t kPage = 4096;
-  thread_local std::array<Area, 3> areas;
+  thread_local std::array<Area, 4> areas;
   Area& area = areas[static_cast<size_t>(slot)];
   if (bytes > area.capacity || area.memory == nullptr) {
     area.capacity = 0;

@@ -9,7 +9,7 @@ namespace brigade::ops {
 // At least `bytes` bytes, aligned to a page, valid until the calling thread's
 // next call with the same slot. Contents are undefined. The slots keep apart
 // users that are active at once.
-enum class ScratchSlot { kProduct, kKernel, kShared };
+enum class ScratchSlot { kProduct, kKernel, kShared, kLogits };
 void* scratch(ScratchSlot slot, size_t bytes);
 
 // Hands out consecutive cache-line aligned pieces of one scratch area.

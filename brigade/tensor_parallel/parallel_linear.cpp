@@ -33,14 +33,16 @@ Tensor row_parallel_linear(
     const Tensor& x,
     const Tensor& weight,
     const Tensor& bias,
-    const ParallelLinearOptions& options) {
+    const ParallelLinearOptions& options,
+    const ops::RemadeInput& input) {
   const Tensor part = ops::linear(
       x,
       weight,
       {},
       ops::LinearOptions{
           .weight_grad = options.weight_grad,
-          .defer_weight_grad = options.defer_weight_grad});
+          .defer_weight_grad = options.defer_weight_grad,
+          .input = input});
   const Tensor sum = leave_region(part, parallel);
   if (!bias.defined())
     return sum;

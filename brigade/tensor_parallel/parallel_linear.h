@@ -24,6 +24,7 @@
 #include <functional>
 #include <vector>
 
+#include "brigade/ops/linear.h"
 #include "brigade/ops/weight_grad.h"
 #include "brigade/tensor_parallel/tensor_parallel.h"
 
@@ -48,12 +49,14 @@ std::vector<torch::Tensor> column_parallel_linear(
 // x: [N, in/R]; weight: [out, in/R]; bias: [out], whole on every rank and added
 // once, after the reduction; or undefined. Returns [N, out] or, in kSharded,
 // [N/R, out]; there the bias's gradient is this rank's tokens' part and is
-// summed with the norms' (replicated_gradients.h).
+// summed with the norms' (replicated_gradients.h). `input` says what x may be
+// made of again in backward.
 torch::Tensor row_parallel_linear(
     const TensorParallel& parallel,
     const torch::Tensor& x,
     const torch::Tensor& weight,
     const torch::Tensor& bias = {},
-    const ParallelLinearOptions& options = {});
+    const ParallelLinearOptions& options = {},
+    const ops::RemadeInput& input = {});
 
 }  // namespace brigade

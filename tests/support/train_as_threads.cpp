@@ -6,7 +6,7 @@
 
 #include <cstdio>
 
-#include "brigade/base/allocator.h"
+#include "brigade/ops/tensor_memory.h"
 #include "brigade/train/trainer.h"
 #include "ranks_as_threads.h"
 
@@ -51,7 +51,7 @@ void train_as_threads(
   TrainConfig loaded = load_train_config(options).config;
   loaded.run.overwrite = true;
 
-  keep_freed_memory();  // as the program does
+  ops::set_up_tensor_memory();  // as the program does
   const SilentOutput silent;
   run_ranks_with_store(ranks, [&](int rank, const StorePtr& store) {
     LaunchEnvironment environment;

@@ -1,0 +1,54 @@
+#include "brigade/ops/tensor_memory.h"
+
+#include <c10/core/CPUAllocator.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+#include "brigade/base/allocator.h"
+
+namespace brigade::ops {
+namespace {
+
+constexpr size_t kAlignment = 64;  // what libtorch promises
+
+// Without "override": libtorch 2.3 made allocate() non-const, and around it
+// copy_data() came to be asked for. Whichever there is finds its own here.
+class FittingAllocator : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) const { return aligned(bytes); }
+  c10::DataPtr allocate(size_t bytes) { return aligned(bytes); }
+  void copy_data(void* to, const void* from, size_t bytes) const {
+    std::memcpy(to, from, bytes);
+  }
+
+ private:
+  static c10::DataPtr aligned(size_t bytes) {
+    const c10::Device cpu(c10::DeviceType::CPU);
+    if (bytes == 0)
+      return {nullptr, nullptr, &std::free, cpu};
+    // Above that the next line overflows, and malloc() refuses all the same.
+    void* memory =
+        bytes > PTRDIFF_MAX ? nullptr : std::malloc(bytes + kAlignment);
+    TORCH_CHECK(
+        memory != nullptr,
+        "not enough memory for a tensor of ",
+        bytes,
+        " bytes");
+    const auto address = reinterpret_cast<uintptr_t>(memory);
+    const uintptr_t padding = kAlignment - address % kAlignment;
+    return {static_cast<char*>(memory) + padding, memory, &std::free, cpu};
+  }
+};
+
+}  // namespace
+
+void set_up_tensor_memory() {
+  keep_freed_memory();
+  static FittingAllocator allocator;
+  constexpr uint8_t kAboveAll = 255;
+  c10::SetCPUAllocator(&allocator, kAboveAll);
+}
+
+}  // namespace brigade::ops
