@@ -28,6 +28,11 @@ constexpr int64_t kFusedRowChunk = 1024;
 // the logits of more tokens take more memory: 1,024 are 4 % quicker.
 constexpr int64_t kKeptRowChunk = 256;
 
+bool keeps_logits(KeepLogits wanted) {
+  return wanted == KeepLogits::kAlways ||
+         (wanted == KeepLogits::kWhereQuicker && quicker_to_keep_logits());
+}
+
 int64_t valid_rows(const Tensor& weight, const CrossEntropyOptions& options) {
   return options.valid_rows.value_or(weight.size(0));
 }
@@ -79,7 +84,7 @@ struct Chunk {
   Tensor targets;  // int64 [rows], rows of this weight; -1: none of them
   Tensor maxima;   // float32 [rows]
   Tensor sums;     // float32 [2, rows]: of exp(logit - maximum); target logit
-  bool has_gradients;  // asked for after the statistics
+  bool keeps_logits;
 };
 
 // Makes the logits of a chunk in the weight's dtype's product and float32
@@ -163,7 +168,7 @@ class FusedChunk {
             .weight_stride = weight.stride(0),
             .target = data<int64_t>(chunk.targets)} {
     own_sums_ = at::empty_like(chunk.maxima);
-    if (chunk.has_gradients && keeps_logits())
+    if (chunk.keeps_logits)
       kept_ = kept_logits(shape_);
     head_statistics(
         shape_,
@@ -241,7 +246,7 @@ Tensor loss_in_chunks(
   const bool fused = hidden.scalar_type() == torch::kBFloat16 &&
                      hidden.device().is_cpu() && hidden.size(1) > 0;
   const int64_t valid = valid_rows(weight, options);
-  const bool keeps = gradients.wanted() && keeps_logits();
+  const bool keeps = gradients.wanted() && keeps_logits(options.keep_logits);
   const int64_t fused_chunk = keeps ? kKeptRowChunk : kFusedRowChunk;
   const int64_t chosen = fused ? fused_chunk : kRowChunk;
   const int64_t rows = options.row_chunk > 0 ? options.row_chunk : chosen;
@@ -261,7 +266,7 @@ Tensor loss_in_chunks(
             at::full_like(local, -1)),
         at::empty({numel}, type),
         at::empty({2, numel}, type),
-        gradients.wanted()};
+        keeps};
     const Gradients part{
         gradients.hidden.defined() ? gradients.hidden.narrow(0, begin, numel)
                                    : Tensor(),

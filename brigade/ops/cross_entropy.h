@@ -17,9 +17,14 @@
 
 namespace brigade::ops {
 
+// Whether the bf16 kernel keeps a chunk's logits for the gradient, in 16 bits
+// each, or makes them once more.
+enum class KeepLogits { kWhereQuicker, kAlways, kNever };
+
 struct CrossEntropyOptions {
   int64_t ignore_index = -100;  // a target that has no loss
   int64_t row_chunk = 0;        // tokens a chunk; 0: chosen by size
+  KeepLogits keep_logits = KeepLogits::kWhereQuicker;
   WeightGrad weight_grad = WeightGrad::kReturn;
   // The gradient that backward will receive for the loss, where the caller
   // knows it (a trainer that folds 1 / tokens into the optimizer: 1.0). With

@@ -332,7 +332,7 @@ void store_dhidden(
 
 }  // namespace
 
-bool keeps_logits() {
+bool quicker_to_keep_logits() {
   return !detail::has_tile_kind(detail::TileKind::kAmx);
 }
 

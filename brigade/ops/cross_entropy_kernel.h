@@ -26,7 +26,7 @@ struct HeadShape {
 
 // Whether keeping logits is quicker here than making them once more: without
 // AMX, where arithmetic is dear.
-bool keeps_logits();
+bool quicker_to_keep_logits();
 
 // The logits of a shape as head_statistics() leaves them for head_gradients();
 // KeptTile (cross_entropy_tile.h) says what is in it.

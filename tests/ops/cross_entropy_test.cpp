@@ -63,8 +63,9 @@ Results oracle_of(const Inputs& inputs) {
   });
 }
 
+// Relative to 1 where the oracle is less: a vocabulary of one has a loss of 0.
 double relative(const Tensor& value, const Tensor& oracle) {
-  return ((value - oracle).norm() / (oracle.norm() + 1e-30)).item<double>();
+  return ((value - oracle).norm() / oracle.norm().clamp_min(1)).item<double>();
 }
 
 class CrossEntropy : public ::testing::TestWithParam<Problem> {};
@@ -73,15 +74,20 @@ TEST_P(CrossEntropy, AgreesWithFloat64ForAnySize) {
   const Inputs inputs = inputs_of(GetParam());
   const Results oracle = oracle_of(inputs);
   const bool wide = GetParam().dtype == torch::kFloat;
-  for (const int64_t chunk : {0, 7}) {
-    const Results fused =
-        results_of(inputs, GetParam().dtype, [&](auto hidden, auto weight) {
-          return linear_cross_entropy(
-              hidden, weight, inputs.targets, {.row_chunk = chunk});
-        });
-    EXPECT_LT(relative(fused.loss, oracle.loss), 1e-5);
-    EXPECT_LT(relative(fused.dhidden, oracle.dhidden), wide ? 1e-5 : 4e-3);
-    EXPECT_LT(relative(fused.dweight, oracle.dweight), wide ? 1e-5 : 4e-3);
+  for (const KeepLogits keep : {KeepLogits::kAlways, KeepLogits::kNever}) {
+    for (const int64_t chunk : {0, 7}) {
+      const Results fused =
+          results_of(inputs, GetParam().dtype, [&](auto hidden, auto weight) {
+            return linear_cross_entropy(
+                hidden,
+                weight,
+                inputs.targets,
+                {.row_chunk = chunk, .keep_logits = keep});
+          });
+      EXPECT_LT(relative(fused.loss, oracle.loss), 1e-5);
+      EXPECT_LT(relative(fused.dhidden, oracle.dhidden), wide ? 1e-5 : 4e-3);
+      EXPECT_LT(relative(fused.dweight, oracle.dweight), wide ? 1e-5 : 4e-3);
+    }
   }
 }
 
@@ -97,12 +103,15 @@ INSTANTIATE_TEST_SUITE_P(
         Problem{40, 36, 77, torch::kFloat},
         Problem{300, 64, 515, torch::kFloat}));
 
-TEST(CrossEntropyAccuracy, Bf16IsNoFurtherFromFloat64ThanTorchs) {
+class CrossEntropyAccuracy : public ::testing::TestWithParam<KeepLogits> {};
+
+TEST_P(CrossEntropyAccuracy, Bf16IsNoFurtherFromFloat64ThanTorchs) {
   const Inputs inputs = inputs_of({200, 128, 777, torch::kBFloat16});
   const Results oracle = oracle_of(inputs);
   const Results fused =
       results_of(inputs, torch::kBFloat16, [&](auto hidden, auto weight) {
-        return linear_cross_entropy(hidden, weight, inputs.targets);
+        return linear_cross_entropy(
+            hidden, weight, inputs.targets, {.keep_logits = GetParam()});
       });
   const Results torchs =
       results_of(inputs, torch::kBFloat16, [&](auto hidden, auto weight) {
@@ -120,6 +129,37 @@ TEST(CrossEntropyAccuracy, Bf16IsNoFurtherFromFloat64ThanTorchs) {
   EXPECT_LE(
       relative(fused.dweight, oracle.dweight),
       relative(torchs.dweight, oracle.dweight));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Logits,
+    CrossEntropyAccuracy,
+    ::testing::Values(KeepLogits::kAlways, KeepLogits::kNever),
+    [](const auto& test) {
+      return test.param == KeepLogits::kAlways ? "Kept" : "MadeAgain";
+    });
+
+// A kept logit says how far it lies below a maximum, as far as 2^-32: beyond
+// that lie all of a token but the first, and its target too. The gradient still
+// pulls the target up with its whole factor.
+TEST(CrossEntropyKept, WhatLiesFarBelowTheMaximumHasNoWeight) {
+  Inputs inputs = inputs_of({40, 32, 100, torch::kBFloat16});
+  inputs.hidden.fill_(1);
+  inputs.weight.fill_(-4);
+  inputs.weight[70].fill_(4);  // logits of 128 and -128
+  inputs.targets.fill_(3);
+  const Results kept =
+      results_of(inputs, torch::kBFloat16, [&](auto hidden, auto weight) {
+        return linear_cross_entropy(
+            hidden,
+            weight,
+            inputs.targets,
+            {.keep_logits = KeepLogits::kAlways});
+      });
+  const Results oracle = oracle_of(inputs);
+  EXPECT_LT(relative(kept.loss, oracle.loss), 1e-5);
+  EXPECT_LT(relative(kept.dhidden, oracle.dhidden), 1e-5);
+  EXPECT_LT(relative(kept.dweight, oracle.dweight), 1e-5);
 }
 
 TEST(CrossEntropy, APaddedVocabularyGetsNoProbability) {

@@ -275,6 +275,46 @@ TEST(Linear, ADeferredWeightGradientIsComputedWhenAsked) {
   EXPECT_EQ(weight.grad().sum().item<float>(), 6.0F);
 }
 
+class LinearInput : public ::testing::TestWithParam<WeightGrad> {};
+
+TEST_P(LinearInput, ThatIsMadeAgainIsNotKeptAndChangesNoGradient) {
+  torch::manual_seed(6);
+  const Tensor gate = torch::randn({40, 64});
+  const Tensor up = torch::randn({40, 64});
+  const Tensor values = torch::randn({32, 64});
+  const auto activation = [](const std::vector<Tensor>& of) {
+    return swiglu(of[0], of[1]);
+  };
+  std::vector<std::vector<Tensor>> gradients;
+  for (const bool made_again : {false, true}) {
+    const std::vector<Tensor> halves{
+        gate.clone().requires_grad_(true), up.clone().requires_grad_(true)};
+    Tensor weight = values.clone().requires_grad_(true);
+    if (GetParam() == WeightGrad::kAccumulate)
+      weight.mutable_grad() = torch::zeros_like(values);
+    LinearOptions options{.weight_grad = GetParam()};
+    if (made_again)
+      options.input = {halves, activation};
+    Tensor x = activation(halves);
+    const c10::weak_intrusive_ptr<c10::TensorImpl> watched(x.getIntrusivePtr());
+    const Tensor y = ops::linear(x, weight, {}, options);
+    x.reset();
+    EXPECT_EQ(watched.expired(), made_again);
+    const Tensor loss = y.square().sum();
+    // Twice: what x is made of is kept as long as the graph.
+    loss.backward({}, true);
+    loss.backward();
+    gradients.push_back({halves[0].grad(), halves[1].grad(), weight.grad()});
+  }
+  for (size_t i = 0; i < 3; ++i)
+    EXPECT_TRUE(torch::equal(gradients[0][i], gradients[1][i])) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Gradients,
+    LinearInput,
+    ::testing::Values(WeightGrad::kReturn, WeightGrad::kAccumulate));
+
 TEST(Linear, ShapesThatDoNotFitAreNamed) {
   try {
     ops::linear(torch::ones({2, 3}), torch::ones({5, 4}));

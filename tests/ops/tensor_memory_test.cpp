@@ -1,0 +1,54 @@
+#include "brigade/ops/tensor_memory.h"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace brigade::ops {
+namespace {
+
+// In a process of its own: the allocator stays for good.
+void check_memory() {
+  set_up_tensor_memory();
+  // An equal tensor lies where one was freed, with others on both sides.
+  std::vector<torch::Tensor> tensors;
+  for (int i = 0; i < 3; ++i)
+    tensors.push_back(torch::zeros({300'000}));
+  const void* freed = tensors[1].data_ptr();
+  tensors[1].reset();
+  const torch::Tensor again = torch::zeros({300'000});
+  if (again.data_ptr() != freed)
+    std::exit(1);
+  for (const int64_t numel : {0, 1, 15, 16, 17, 4096, 10'000'000}) {
+    const torch::Tensor tensor = torch::ones({numel});
+    if (reinterpret_cast<uintptr_t>(tensor.data_ptr()) % 64 != 0)
+      std::exit(2);
+    // Made larger by libtorch itself, from the same allocator.
+    torch::Tensor larger = torch::ones({numel});
+    larger.resize_({2 * numel + 1});
+    if (larger.narrow(0, 0, numel).sum().item<float>() !=
+        tensor.sum().item<float>())
+      std::exit(3);
+  }
+  try {
+    torch::empty({std::numeric_limits<int64_t>::max() / 8}, torch::kDouble);
+    std::exit(4);
+  } catch (const c10::Error& error) {
+    if (std::string(error.what()).find("not enough memory") ==
+        std::string::npos)
+      std::exit(5);
+  }
+  std::exit(0);
+}
+
+TEST(TensorMemoryDeathTest, FitsWhereAnEqualTensorWasFreed) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(check_memory(), ::testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace brigade::ops
