@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/arguments.h"
 #include "brigade/base/error.h"
 #include "brigade/base/file.h"
 #include "brigade/launch/supervisor.h"
@@ -265,7 +266,8 @@ int run(int rounds) {
 
 int main(int argc, char** argv) {
   try {
-    return brigade::run(argc > 1 ? std::stoi(argv[1]) : 3);
+    return brigade::run(
+        argc > 1 ? brigade::bench::positive_number("ROUNDS", argv[1]) : 3);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;

@@ -8,10 +8,12 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <cstdio>
+#include <exception>
 #include <functional>
 #include <vector>
 
+#include "bench/arguments.h"
 #include "bench/step_shapes.h"
 #include "brigade/base/clock.h"
 #include "brigade/ops/linear.h"
@@ -82,8 +84,8 @@ void compare(int64_t tokens, int64_t in, int64_t out) {
 }
 
 int run(int argc, char** argv) {
-  at::set_num_threads(argc > 1 ? std::atoi(argv[1]) : 1);
-  const int64_t tokens = argc > 2 ? std::atoll(argv[2]) : 1024;
+  at::set_num_threads(argc > 1 ? positive_number("THREADS", argv[1]) : 1);
+  const int64_t tokens = argc > 2 ? positive_number("TOKENS", argv[2]) : 1024;
   fmt::print(
       "bf16, {} tokens, {} threads, tiles: {}; GFLOP/s\n"
       "{:<31} {:>17} {:>17}\n{:<31} {:>8} {:>8} {:>8} {:>8}\n",
@@ -114,5 +116,10 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   brigade::ops::set_up_tensor_memory();
-  return brigade::bench::run(argc, argv);
+  try {
+    return brigade::bench::run(argc, argv);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
 }

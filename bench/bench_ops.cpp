@@ -7,12 +7,14 @@
 #include <fmt/format.h>
 #include <torch/types.h>
 
-#include <cstdlib>
+#include <cstdio>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <limits>
 #include <string>
 
+#include "bench/arguments.h"
 #include "bench/step_shapes.h"
 #include "brigade/ops/adamw.h"
 #include "brigade/ops/attention.h"
@@ -251,7 +253,16 @@ void compare_optimizer() {
 
 int run(int argc, char** argv) {
   if (argc > 1)
-    at::set_num_threads(std::atoi(argv[1]));
+    at::set_num_threads(positive_number("THREADS", argv[1]));
+  const std::string only = argc > 2 ? argv[2] : "";
+  bool known = only.empty() || only == "optimizer";
+  for (const ModelShape& shape : kShapes)
+    known = known || only == shape.name;
+  if (!known)
+    throw ConfigError(fmt::format(
+        "[bench] SHAPE = '{}': expected \"optimizer\" or a shape of "
+        "bench/step_shapes.h",
+        only));
   for (const ModelShape& shape : kShapes) {
     if (argc > 2 ? std::strcmp(argv[2], shape.name) != 0
                  : shape.sequence > 1024)
@@ -268,5 +279,10 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   brigade::ops::set_up_tensor_memory();
-  return brigade::bench::run(argc, argv);
+  try {
+    return brigade::bench::run(argc, argv);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
 }

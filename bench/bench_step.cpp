@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/arguments.h"
 #include "bench/step_parts.h"
 #include "bench/step_shapes.h"
 #include "brigade/base/allocator.h"
@@ -278,25 +279,39 @@ Case parse(const std::vector<std::string>& words) {
     values[word.substr(0, equals)] = word.substr(equals + 1);
   }
   Case c;
-  const auto number = [](int& target) {
-    return [&target](const std::string& text) { target = std::stoi(text); };
+  const auto number = [&](const char* key, int& target) {
+    return std::pair(key, [key, &target](const std::string& text) {
+      target = positive_number(key, text);
+    });
   };
-  const auto text = [](std::string& target) {
-    return [&target](const std::string& value) { target = value; };
+  const auto one_of = [&](const char* key,
+                          std::string& target,
+                          std::vector<std::string> choices) {
+    return std::pair(key, [key, &target, choices](const std::string& text) {
+      if (std::find(choices.begin(), choices.end(), text) == choices.end())
+        throw ConfigError(fmt::format(
+            "[bench] {} = '{}': expected one of {}",
+            key,
+            text,
+            fmt::join(choices, ", ")));
+      target = text;
+    });
   };
+  std::vector<std::string> shapes;
+  for (const ModelShape& shape : kShapes)
+    shapes.emplace_back(shape.name);
   const std::map<std::string, std::function<void(const std::string&)>> known = {
-      {"ranks", number(c.ranks)},
-      {"threads", number(c.threads)},
-      {"steps", number(c.steps)},
-      {"shape", text(c.shape)},
-      {"dtype", text(c.dtype)},
-      {"wire", text(c.wire)}};
+      number("ranks", c.ranks),
+      number("threads", c.threads),
+      number("steps", c.steps),
+      one_of("shape", c.shape, shapes),
+      one_of("dtype", c.dtype, {"fp32", "bf16"}),
+      one_of("wire", c.wire, {"fp32", "bf16"})};
   for (const auto& [key, value] : values) {
     if (known.count(key) == 0)
       throw ConfigError(fmt::format("[bench] unknown key '{}'", key));
     known.at(key)(value);
   }
-  shape_named(c.shape);
   return c;
 }
 
