@@ -30,7 +30,7 @@ torch::Tensor Mlp::forward(const torch::Tensor& x) {
       {gate_proj_->weight, up_proj_->weight},
       {gate_proj_->bias, up_proj_->bias},
       context_->linear_options());
-  // Twice one pass over memory, and a sixth less to keep of a block.
+  // Made again in backward: a pass over memory, and a sixth less to keep.
   const auto activation = [](const std::vector<torch::Tensor>& of) {
     return ops::swiglu(of[0], of[1]);
   };

@@ -299,10 +299,13 @@ struct Node : torch::autograd::Function<Node> {
       const OutputGrads& outputs,
       const Groups& groups,
       const LinearOptions& options) {
-    const auto compute = [outputs, groups, options] {
+    // Now: what it is made of may take more memory until then.
+    const auto compute = [outputs,
+                          input = input_of(groups, options),
+                          weights = groups.weights,
+                          biases = groups.biases] {
       const torch::NoGradGuard no_grad;
-      accumulate_weights(
-          outputs, input_of(groups, options), groups.weights, groups.biases);
+      accumulate_weights(outputs, input, weights, biases);
     };
     if (options.defer_weight_grad)
       options.defer_weight_grad(compute);
