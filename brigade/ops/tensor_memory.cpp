@@ -17,11 +17,13 @@ constexpr size_t kAlignment = 64;  // what libtorch promises
 // copy_data() came to be asked for. Whichever there is finds its own here.
 class FittingAllocator : public c10::Allocator {
  public:
+  // NOLINTBEGIN(modernize-use-override)
   c10::DataPtr allocate(size_t bytes) const { return aligned(bytes); }
   c10::DataPtr allocate(size_t bytes) { return aligned(bytes); }
   void copy_data(void* to, const void* from, size_t bytes) const {
     std::memcpy(to, from, bytes);
   }
+  // NOLINTEND(modernize-use-override)
 
  private:
   static c10::DataPtr aligned(size_t bytes) {
