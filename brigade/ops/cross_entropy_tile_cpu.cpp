@@ -54,9 +54,9 @@ HWY_INLINE void fold(
       other_top = hn::Max(other_top, at(row + 1));
     }
     top = hn::Max(top, other_top);
-    const auto shift = hn::Mul(top, log2e);
+    // Subtracted first: the maximum's own exponential is 1 exactly.
     const auto exp_at = [&](int64_t row) HWY_ATTR {
-      const auto exponent = hn::MulSub(at(row), log2e, shift);
+      const auto exponent = hn::Mul(hn::Sub(at(row), top), log2e);
       keep(row, t, exponent);
       return fast_exp2(exponent);
     };
