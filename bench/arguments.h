@@ -1,9 +1,11 @@
-// Numbers on the benchmarks' command lines.
+// The benchmarks' command lines.
 #pragma once
 
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cstdio>
+#include <exception>
 #include <string>
 #include <string_view>
 
@@ -20,6 +22,17 @@ inline int positive_number(std::string_view what, std::string_view text) {
     throw ConfigError(fmt::format(
         "[bench] {} = '{}': expected a whole number above 0", what, text));
   return value;
+}
+
+// What run() returns, or 1 after a line with what it threw.
+template <typename Run>
+int exit_code_of(const Run& run) {
+  try {
+    return run();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
 }
 
 }  // namespace brigade::bench

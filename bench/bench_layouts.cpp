@@ -265,11 +265,8 @@ int run(int rounds) {
 }  // namespace brigade
 
 int main(int argc, char** argv) {
-  try {
+  return brigade::bench::exit_code_of([&] {
     return brigade::run(
         argc > 1 ? brigade::bench::positive_number("ROUNDS", argv[1]) : 3);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return 1;
-  }
+  });
 }

@@ -8,8 +8,6 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <exception>
 #include <functional>
 #include <vector>
 
@@ -116,10 +114,6 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   brigade::ops::set_up_tensor_memory();
-  try {
-    return brigade::bench::run(argc, argv);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return 1;
-  }
+  return brigade::bench::exit_code_of(
+      [&] { return brigade::bench::run(argc, argv); });
 }

@@ -7,9 +7,7 @@
 #include <fmt/format.h>
 #include <torch/types.h>
 
-#include <cstdio>
 #include <cstring>
-#include <exception>
 #include <functional>
 #include <limits>
 #include <string>
@@ -279,10 +277,6 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   brigade::ops::set_up_tensor_memory();
-  try {
-    return brigade::bench::run(argc, argv);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return 1;
-  }
+  return brigade::bench::exit_code_of(
+      [&] { return brigade::bench::run(argc, argv); });
 }
