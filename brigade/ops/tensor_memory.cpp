@@ -2,6 +2,7 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -26,10 +27,13 @@ class FittingAllocator : public c10::Allocator {
   // NOLINTEND(modernize-use-override)
 
  private:
+  // What raw_allocate() needs: what frees is known by the data alone.
+  c10::DeleterFnPtr raw_deleter() const override { return &free_aligned; }
+
   static c10::DataPtr aligned(size_t bytes) {
     const c10::Device cpu(c10::DeviceType::CPU);
     if (bytes == 0)
-      return {nullptr, nullptr, &std::free, cpu};
+      return {nullptr, nullptr, &free_aligned, cpu};
     // Above that the next line overflows, and malloc() refuses all the same.
     void* memory =
         bytes > PTRDIFF_MAX ? nullptr : std::malloc(bytes + kAlignment);
@@ -38,9 +42,17 @@ class FittingAllocator : public c10::Allocator {
         "not enough memory for a tensor of ",
         bytes,
         " bytes");
-    const auto address = reinterpret_cast<uintptr_t>(memory);
-    const uintptr_t padding = kAlignment - address % kAlignment;
-    return {static_cast<char*>(memory) + padding, memory, &std::free, cpu};
+    // Some 16 to 64 bytes, as malloc() aligns to 16: room for what it returned.
+    static_assert(alignof(std::max_align_t) >= sizeof(void*));
+    const uintptr_t padding =
+        kAlignment - reinterpret_cast<uintptr_t>(memory) % kAlignment;
+    void* data = static_cast<char*>(memory) + padding;
+    static_cast<void**>(data)[-1] = memory;
+    return {data, data, &free_aligned, cpu};
+  }
+  static void free_aligned(void* data) {
+    if (data != nullptr)
+      std::free(static_cast<void**>(data)[-1]);
   }
 };
 

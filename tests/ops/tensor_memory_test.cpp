@@ -1,5 +1,6 @@
 #include "brigade/ops/tensor_memory.h"
 
+#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
@@ -42,6 +43,14 @@ void check_memory() {
     if (std::string(error.what()).find("not enough memory") ==
         std::string::npos)
       std::exit(5);
+  }
+  // libtorch's own products take memory without a tensor around it.
+  c10::Allocator* allocator = c10::GetCPUAllocator();
+  for (const size_t bytes : {size_t{0}, size_t{1}, size_t{100'000}}) {
+    void* memory = allocator->raw_allocate(bytes);
+    if (reinterpret_cast<uintptr_t>(memory) % 64 != 0)
+      std::exit(6);
+    allocator->raw_deallocate(memory);
   }
   std::exit(0);
 }
