@@ -150,7 +150,7 @@ void segment_statistics(
 // What one thread works with while it makes gradients.
 struct GradientBuffers {
   uint16_t* copy;      // weight rows, where they must be padded
-  uint16_t* weight_t;  // [C, block]
+  uint16_t* weight_t;  // [C, block], or packed as such a left operand
   float* logits;       // [kTileRows, kPanel]
   uint16_t* gradient;  // [block, kGradientTokens]
   uint16_t* pairs;     // the same, pairs of rows
@@ -219,6 +219,41 @@ void logit_gradients(
   }
 }
 
+// The transpose of a block of the weight, as tile_product() takes it on the
+// left.
+struct WeightColumns {
+  const uint16_t* data;
+  int64_t stride;
+  bool packed;
+};
+
+WeightColumns weight_columns(
+    const GradientWork& work,
+    const WeightRows& rows,
+    int64_t numel,
+    uint16_t* to) {
+  const int64_t columns = work.shape.columns;
+  if (packed_left_fits()) {
+    pack_rows(rows.data, rows.stride, numel, columns, numel, to);
+    return {to, kPanel * numel, true};
+  }
+  transpose(rows.data, rows.stride, numel, columns, to, work.block);
+  std::fill_n(
+      to + columns * work.block,
+      (work.padded.columns - columns) * work.block,
+      uint16_t{0});
+  return {to, work.block, false};
+}
+
+// Where a block's gradient of the weight is summed up. On AMX that is quicker
+// in a buffer; what is padded needs one everywhere.
+bool sums_in_place(const GradientWork& work, int64_t first, int64_t numel) {
+  return work.result.dweight != nullptr &&
+         !detail::has_tile_kind(detail::TileKind::kAmx) &&
+         first + numel <= work.shape.vocabulary &&
+         work.padded.columns == work.shape.columns;
+}
+
 void block_gradients(
     const GradientWork& work,
     int64_t first,
@@ -230,19 +265,13 @@ void block_gradients(
       std::min(work.block, round_up(shape.vocabulary - first, kTileRows));
   const WeightRows rows =
       weight_rows(shape, first, numel, padded.depth, buffers.copy);
-  if (dhidden_t != nullptr) {
-    transpose(
-        rows.data,
-        rows.stride,
-        numel,
-        shape.columns,
-        buffers.weight_t,
-        work.block);
-    std::fill_n(
-        buffers.weight_t + shape.columns * work.block,
-        (padded.columns - shape.columns) * work.block,
-        uint16_t{0});
-  }
+  const WeightColumns left =
+      dhidden_t == nullptr
+          ? WeightColumns{}
+          : weight_columns(work, rows, numel, buffers.weight_t);
+  const bool in_place = sums_in_place(work, first, numel);
+  float* dweight =
+      in_place ? work.result.dweight + first * shape.columns : buffers.dweight;
   for (int64_t t = 0; t < padded.tokens; t += kGradientTokens) {
     const int64_t width = std::min(kGradientTokens, padded.tokens - t);
     for (int64_t row = 0; row < numel; row += kTileRows) {
@@ -261,28 +290,29 @@ void block_gradients(
       tile_product(TileProduct<uint16_t>{
           .a = buffers.gradient,
           .b = work.by_row + t * kPanel,
-          .c = buffers.dweight,
+          .c = dweight,
           .m = numel,
           .n = padded.columns,
           .k = width,
           .a_stride = kGradientTokens,
           .panel_stride = kPanel * padded.tokens,
           .c_stride = padded.columns,
-          .add = t > 0});
+          .add = in_place || t > 0});
     if (dhidden_t != nullptr)
       tile_product(TileProduct<uint16_t>{
-          .a = buffers.weight_t,
+          .a = left.data,
           .b = buffers.pairs,
           .c = dhidden_t + t,
           .m = padded.columns,
           .n = width,
           .k = numel,
-          .a_stride = work.block,
+          .a_stride = left.stride,
           .panel_stride = kPanel * work.block,
           .c_stride = padded.tokens,
-          .add = true});
+          .add = true,
+          .a_packed = left.packed});
   }
-  if (work.result.dweight == nullptr)
+  if (work.result.dweight == nullptr || in_place)
     return;
   const int64_t valid = std::min(numel, shape.vocabulary - first);
   for (int64_t row = 0; row < valid; ++row)
@@ -477,7 +507,8 @@ void head_gradients(
     const auto buffers_at = [&](void* base, GradientBuffers& buffers) {
       ScratchPieces pieces(base);
       buffers.copy = pieces.take<uint16_t>(block * padded.depth);
-      buffers.weight_t = pieces.take<uint16_t>(padded.columns * block);
+      buffers.weight_t =
+          pieces.take<uint16_t>(round_up(shape.columns, kPanel) * block);
       buffers.logits = pieces.take<float>(kTileRows * kPanel);
       buffers.gradient = pieces.take<uint16_t>(block * kGradientTokens);
       buffers.pairs = pieces.take<uint16_t>(block * kGradientTokens);

@@ -223,17 +223,30 @@ struct Run {
   int64_t first, tokens, padded, chunk;
 };
 
-// output_grad's columns, [chunk][column][token of the chunk].
-void transpose_columns(
+// output_grad's columns as tile_product() takes them on the left: packed, or
+// transposed, [chunk][column][token of the chunk].
+void turn_columns(
     const WeightProduct& p,
     const Run& run,
     const Range& columns,
-    uint16_t* transposed) {
+    uint16_t* turned) {
+  const uint16_t* first =
+      p.output_grad + run.first * p.output_grad_stride + columns.begin;
+  if (packed_left_fits()) {
+    pack_rows(
+        first,
+        p.output_grad_stride,
+        run.tokens,
+        columns.size(),
+        run.padded,
+        turned);
+    return;
+  }
   for (int64_t t = 0; t < run.tokens; t += run.chunk) {
     const int64_t depth = std::min(run.chunk, run.tokens - t);
-    uint16_t* chunk = transposed + t * columns.size();
+    uint16_t* chunk = turned + t * columns.size();
     transpose(
-        p.output_grad + (run.first + t) * p.output_grad_stride + columns.begin,
+        first + t * p.output_grad_stride,
         p.output_grad_stride,
         depth,
         columns.size(),
@@ -251,32 +264,44 @@ void add_columns(
     const uint16_t* x_packed,
     const Range& columns,
     const Range& inputs,
-    const uint16_t* transposed) {
+    const uint16_t* turned) {
+  const bool packed = packed_left_fits();
   const int64_t width = even_chunk(inputs.size(), kChunk, kPanel);
   for (int64_t input = inputs.begin; input < inputs.end; input += width) {
     for (int64_t row = 0; row < columns.size(); row += kBlockRows) {
       for (int64_t t = 0; t < run.padded; t += run.chunk) {
         tile_product(TileProduct<uint16_t>{
-            .a = transposed + t * columns.size() + row * run.chunk,
+            .a = packed ? turned + row * run.padded + t * kPanel
+                        : turned + t * columns.size() + row * run.chunk,
             .b = x_packed + input * run.padded + t * kPanel,
             .c = p.weight_grad + (columns.begin + row) * p.in + input,
             .m = std::min(kBlockRows, columns.size() - row),
             .n = std::min(width, inputs.end - input),
             .k = std::min(run.chunk, run.padded - t),
-            .a_stride = run.chunk,
+            .a_stride = packed ? run.padded * kPanel : run.chunk,
             .panel_stride = run.padded * kPanel,
             .c_stride = p.in,
-            .add = true});
+            .add = true,
+            .a_packed = packed});
       }
     }
   }
 }
 
+bool whole_tiles(int64_t out, int64_t in) {
+  return out > 0 && in > 0 && out % kDepth == 0 && in % kDepth == 0;
+}
+
 }  // namespace
 
 bool has_linear_kernel(int64_t out, int64_t in) {
-  return detail::has_tile_kind(detail::TileKind::kAmx) && out > 0 && in > 0 &&
-         out % kDepth == 0 && in % kDepth == 0;
+  return whole_tiles(out, in) && detail::has_tile_kind(detail::TileKind::kAmx);
+}
+
+bool has_weight_kernel(int64_t out, int64_t in) {
+  return whole_tiles(out, in) &&
+         (detail::has_tile_kind(detail::TileKind::kAmx) ||
+          detail::has_tile_kind(detail::TileKind::kAvx512Bf16));
 }
 
 void linear_product(const LinearProduct& p) {
@@ -304,15 +329,15 @@ void add_weight_product(const WeightProduct& p) {
           x_packed + column * padded);
     });
     for_grid(p.in, p.out, [&](const Range& inputs, const Range& outputs) {
-      auto* transposed = packed_scratch(
+      auto* turned = packed_scratch(
           ScratchSlot::kKernel, kTransposed * round_up(padded, run.chunk));
       const TileSession session;
       for (int64_t column = outputs.begin; column < outputs.end;
            column += kTransposed) {
         const Range columns{
             column, std::min(outputs.end, column + kTransposed)};
-        transpose_columns(p, run, columns, transposed);
-        add_columns(p, run, x_packed, columns, inputs, transposed);
+        turn_columns(p, run, columns, turned);
+        add_columns(p, run, x_packed, columns, inputs, turned);
       }
     });
   }

@@ -1,4 +1,4 @@
-// A linear's three products in bf16 on AMX tiles, float32 sums inside.
+// A linear's three products in bf16 on small tiles, float32 sums inside.
 // linear_products.cpp says when it is these and when oneDNN's.
 #pragma once
 
@@ -6,8 +6,10 @@
 
 namespace brigade::ops {
 
-// Whether this processor and a weight of [out, in] are what these take.
+// Whether this processor and a weight of [out, in] are what linear_product()
+// takes, and add_weight_product().
 bool has_linear_kernel(int64_t out, int64_t in);
+bool has_weight_kernel(int64_t out, int64_t in);
 
 // y = x weight^T, or y = x weight where weight_in_rows, each element rounded
 // once.

@@ -105,7 +105,7 @@ void accumulate_weight(
                     x.scalar_type() == torch::kBFloat16 &&
                     weight_grad.scalar_type() == torch::kFloat &&
                     weight_grad.is_contiguous() &&
-                    has_linear_kernel(weight_grad.size(0), weight_grad.size(1));
+                    has_weight_kernel(weight_grad.size(0), weight_grad.size(1));
   if (!fits) {
     multiply(output_grad.t(), x, weight_grad, Destination::kAdd);
     return;

@@ -1,8 +1,9 @@
 // The matrix products of linears: each by what is quickest for its operands.
-// On AMX tiles of ours (linear_kernel.h) multiply bf16 with widths that are
-// multiples of 32, forward without a bias and from 32 rows on; oneDNN does the
-// rest, and torch what oneDNN does not take. All operands but bias are rows;
-// throws Error naming them where they do not fit.
+// Tiles of ours (linear_kernel.h) multiply bf16 with widths that are multiples
+// of 32: on AMX all three, forward without a bias and from 32 rows on, with
+// AVX512-BF16 the weight's gradient. oneDNN does the rest, and torch what
+// oneDNN does not take. All operands but bias are rows; throws Error naming
+// them where they do not fit.
 #pragma once
 
 #include <torch/types.h>

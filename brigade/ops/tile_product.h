@@ -39,9 +39,13 @@ struct TileProduct {
   int64_t m, n, k;
   int64_t a_stride, panel_stride, c_stride;
   bool add;  // c += a b instead of c = a b
+  // a lies packed as b does, of m columns, in panels a_stride apart: what is
+  // there in columns need not be transposed. Where packed_left_fits().
+  bool a_packed = false;
 };
 void tile_product(const TileProduct<float>& p);
 void tile_product(const TileProduct<uint16_t>& p);
+bool packed_left_fits();  // everywhere but on AMX
 
 // Packs b [k, n] from rows of n (b[k][n] = from[k * stride + n]), zeros up to
 // padded_k and up to whole panels. Panels lie padded_k * kPanel apart.

@@ -16,7 +16,7 @@ namespace brigade::ops::HWY_NAMESPACE {
 
 // Rows that share a load of b: as many sums as the registers hold.
 constexpr int kRows = HWY_LANES(float) >= 16 ? 8 : 4;
-static_assert(kRowTile % kRows == 0);
+static_assert(kRowTile % kRows == 0 && kPanel % kRows == 0);
 
 template <int kVectors>
 HWY_INLINE void load_sums(
@@ -46,6 +46,8 @@ template <int kVectors>
 HWY_INLINE void
 block(const TileProduct<float>& p, const float* a, const float* b, float* c) {
   const DF df;
+  const int64_t a_row = p.a_packed ? 1 : p.a_stride;
+  const int64_t next_k = p.a_packed ? kPanel : 1;
   VF sum[kRows][kVectors];
   load_sums(c, p.c_stride, p.add, sum);
   for (int64_t k = 0; k < p.k; ++k) {
@@ -53,7 +55,7 @@ block(const TileProduct<float>& p, const float* a, const float* b, float* c) {
     for (int v = 0; v < kVectors; ++v)
       right[v] = hn::LoadU(df, b + k * kPanel + v * hn::Lanes(df));
     for (int row = 0; row < kRows; ++row) {
-      const auto left = hn::Set(df, a[row * p.a_stride + k]);
+      const auto left = hn::Set(df, a[row * a_row + k * next_k]);
       for (int v = 0; v < kVectors; ++v)
         sum[row][v] = hn::MulAdd(left, right[v], sum[row][v]);
     }
@@ -71,6 +73,8 @@ HWY_INLINE void block(
   const DF df;
   const DU32 du;
   const auto high = hn::Set(du, 0xffff0000U);
+  const int64_t a_row = p.a_packed ? 2 : p.a_stride;
+  const int64_t next_pair = p.a_packed ? 2 * kPanel : 2;
   VF sum[kRows][kVectors];
   load_sums(c, p.c_stride, p.add, sum);
   for (int64_t k = 0; k < p.k; k += 2) {
@@ -86,7 +90,7 @@ HWY_INLINE void block(
     }
     for (int row = 0; row < kRows; ++row) {
       uint32_t pair = 0;
-      std::memcpy(&pair, a + row * p.a_stride + k, sizeof(pair));
+      std::memcpy(&pair, a + row * a_row + k / 2 * next_pair, sizeof(pair));
       const auto both = hn::Set(du, pair);
       const auto first = hn::BitCast(df, hn::ShiftLeft<16>(both));
       const auto second = hn::BitCast(df, hn::And(both, high));
@@ -108,7 +112,9 @@ HWY_INLINE void product(const TileProduct<T>& p) {
     const T* b = p.b + n / kPanel * p.panel_stride + n % kPanel * kGroup;
     const bool two = p.n - n >= 2 * kLanes && n % kPanel + 2 * kLanes <= kPanel;
     for (int64_t m = 0; m < p.m; m += kRows) {
-      const T* a = p.a + m * p.a_stride;
+      const T* a = p.a_packed
+                       ? p.a + m / kPanel * p.a_stride + m % kPanel * kGroup
+                       : p.a + m * p.a_stride;
       float* c = p.c + m * p.c_stride + n;
       if (two)
         block<2>(p, a, b, c);
@@ -147,6 +153,10 @@ void tile_product(const TileProduct<uint16_t>& p) {
     detail::tile_product_avx512_bf16(p);
   else
     detail::tile_product_generic(p);
+}
+
+bool packed_left_fits() {
+  return !detail::has_tile_kind(detail::TileKind::kAmx);
 }
 
 const char* tile_product_instructions() {

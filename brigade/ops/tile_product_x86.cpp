@@ -105,14 +105,27 @@ __attribute__((target("amx-tile,amx-bf16"))) void block_16x16(
   _tile_stored(0, c, p.c_stride * 4);
 }
 
+// Asks for the lines of a block of sums that the next dot_block() adds to.
+template <int kRows, int kVectors>
+__attribute__((target("avx512f"))) void fetch_sums(
+    const float* c,
+    int64_t stride) {
+  for (int row = 0; row < kRows; ++row) {
+    for (int v = 0; v < kVectors; ++v)
+      _mm_prefetch(c + row * stride + v * 16, _MM_HINT_T0);
+  }
+}
+
 // kRows x 32 (or 16) by dot products of pairs: a pair of a broadcast, sixteen
 // pairs of b.
-template <int kRows, int kVectors>
+template <int kRows, int kVectors, bool kPackedLeft>
 __attribute__((target("avx512f,avx512bf16"))) void dot_block(
     const TileProduct<uint16_t>& p,
     const uint16_t* a,
     const uint16_t* b,
     float* c) {
+  const int64_t a_row = kPackedLeft ? 2 : p.a_stride;
+  constexpr int64_t kNextPair = kPackedLeft ? 2 * kPanel : 2;
   __m512 sum[kRows][kVectors];
   for (int row = 0; row < kRows; ++row) {
     for (int v = 0; v < kVectors; ++v)
@@ -126,7 +139,7 @@ __attribute__((target("avx512f,avx512bf16"))) void dot_block(
           _mm512_loadu_si512(b + k * kPanel + v * 32));
     for (int row = 0; row < kRows; ++row) {
       int pair = 0;
-      std::memcpy(&pair, a + row * p.a_stride + k, sizeof(pair));
+      std::memcpy(&pair, a + row * a_row + k / 2 * kNextPair, sizeof(pair));
       const auto left = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
       for (int v = 0; v < kVectors; ++v)
         sum[row][v] = _mm512_dpbf16_ps(sum[row][v], left, right[v]);
@@ -135,6 +148,35 @@ __attribute__((target("avx512f,avx512bf16"))) void dot_block(
   for (int row = 0; row < kRows; ++row) {
     for (int v = 0; v < kVectors; ++v)
       _mm512_storeu_ps(c + row * p.c_stride + v * 16, sum[row][v]);
+  }
+}
+
+constexpr int kDotRows = 8;
+static_assert(kRowTile % kDotRows == 0 && kPanel % kDotRows == 0);
+
+// Below this depth the sums of a product are few enough to be in cache.
+constexpr int64_t kFetchDepth = 128;
+
+template <bool kPackedLeft>
+void product_by_dots(const TileProduct<uint16_t>& p) {
+  const bool fetches = p.add && p.k >= kFetchDepth;
+  for (int64_t n = 0; n < p.n; n += kPanel) {
+    const uint16_t* b = p.b + n / kPanel * p.panel_stride;
+    const bool wide = p.n - n >= kPanel;
+    for (int64_t m = 0; m < p.m; m += kDotRows) {
+      const uint16_t* a = kPackedLeft
+                              ? p.a + m / kPanel * p.a_stride + m % kPanel * 2
+                              : p.a + m * p.a_stride;
+      float* c = p.c + m * p.c_stride + n;
+      if (fetches && m + kDotRows < p.m)
+        fetch_sums<kDotRows, 2>(c + kDotRows * p.c_stride, p.c_stride);
+      else if (fetches && n + kPanel < p.n)
+        fetch_sums<kDotRows, 2>(p.c + n + kPanel, p.c_stride);
+      if (wide)
+        dot_block<kDotRows, 2, kPackedLeft>(p, a, b, c);
+      else
+        dot_block<kDotRows, 1, kPackedLeft>(p, a, b, c);
+    }
   }
 }
 
@@ -173,6 +215,7 @@ __attribute__((target("amx-tile"))) void release_amx() {
 }
 
 void tile_product_amx(const TileProduct<uint16_t>& p) {
+  BRIGADE_ASSERT(!p.a_packed, "AMX reads rows of the left operand");
   // Rows of a that stay in the first-level cache while the panels pass by.
   constexpr int64_t kCachedNumel = 12 * 1024;
   const int64_t rows = std::max<int64_t>(32, kCachedNumel / p.k / 32 * 32);
@@ -199,18 +242,10 @@ void tile_product_amx(const TileProduct<uint16_t>& p) {
 }
 
 void tile_product_avx512_bf16(const TileProduct<uint16_t>& p) {
-  static_assert(kRowTile % 8 == 0);
-  for (int64_t n = 0; n < p.n; n += kPanel) {
-    const uint16_t* b = p.b + n / kPanel * p.panel_stride;
-    for (int64_t m = 0; m < p.m; m += 8) {
-      const uint16_t* a = p.a + m * p.a_stride;
-      float* c = p.c + m * p.c_stride + n;
-      if (p.n - n >= kPanel)
-        dot_block<8, 2>(p, a, b, c);
-      else
-        dot_block<8, 1>(p, a, b, c);
-    }
-  }
+  if (p.a_packed)
+    product_by_dots<true>(p);
+  else
+    product_by_dots<false>(p);
 }
 
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) void

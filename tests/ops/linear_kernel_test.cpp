@@ -202,7 +202,7 @@ TEST(LinearKernelNan, StaysVisible) {
 
 // The kernel and oneDNN's product are the same linear.
 TEST(Linear, OfWholeTilesIsThatOfProducts) {
-  if (!has_linear_kernel(96, 64))
+  if (!has_weight_kernel(96, 64))
     GTEST_SKIP() << "on this processor linears are oneDNN's";
   torch::manual_seed(2);
   const Tensor x = bf16({40, 64});

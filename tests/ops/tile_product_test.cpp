@@ -31,10 +31,13 @@ const T* data(const Tensor& tensor) {
   return static_cast<const T*>(tensor.data_ptr());
 }
 
+enum class Left { kRows, kPacked };
+
 // c [m, n] of a [m, k] and b [k, n], by `multiply`, c's rows a little apart.
 template <typename T, typename Multiply>
 Tensor product_by(
     const Tensor& a,
+    Left left,
     const Tensor& b,
     const Tensor& before,
     bool add,
@@ -44,27 +47,31 @@ Tensor product_by(
   const int64_t n = b.size(1);
   std::vector<T> packed(static_cast<size_t>(round_up(n, kPanel) * k));
   pack_rows(data<T>(b), n, k, n, k, packed.data());
+  std::vector<T> left_packed(static_cast<size_t>(round_up(m, kPanel) * k));
+  const Tensor a_columns = a.t().contiguous();
+  pack_rows(data<T>(a_columns), m, k, m, k, left_packed.data());
   const int64_t stride = n + 16;
   Tensor c = torch::full({m, stride}, 7.0);
   c.narrow(1, 0, n).copy_(before);
   const TileSession session;
   multiply(TileProduct<T>{
-      .a = data<T>(a),
+      .a = left == Left::kPacked ? left_packed.data() : data<T>(a),
       .b = packed.data(),
       .c = c.data_ptr<float>(),
       .m = m,
       .n = n,
       .k = k,
-      .a_stride = k,
+      .a_stride = left == Left::kPacked ? kPanel * k : k,
       .panel_stride = kPanel * k,
       .c_stride = stride,
-      .add = add});
+      .add = add,
+      .a_packed = left == Left::kPacked});
   EXPECT_TRUE(c.narrow(1, n, 16).eq(7.0).all().item<bool>());
   return c.narrow(1, 0, n);
 }
 
 template <typename T, typename Multiply>
-void expect_products(torch::ScalarType dtype, Multiply multiply) {
+void expect_products(torch::ScalarType dtype, Left left, Multiply multiply) {
   for (const Size& size : kSizes) {
     torch::manual_seed(size.m + size.k);
     const Tensor a = torch::randn({size.m, size.k}).to(dtype);
@@ -73,7 +80,7 @@ void expect_products(torch::ScalarType dtype, Multiply multiply) {
     const Tensor product =
         torch::matmul(a.to(torch::kDouble), b.to(torch::kDouble));
     for (const bool add : {false, true}) {
-      const Tensor c = product_by<T>(a, b, before, add, multiply);
+      const Tensor c = product_by<T>(a, left, b, before, add, multiply);
       const Tensor expected = add ? product + before : product;
       const double error =
           ((c - expected).norm() / expected.norm()).template item<double>();
@@ -83,21 +90,38 @@ void expect_products(torch::ScalarType dtype, Multiply multiply) {
   }
 }
 
-class Bf16Tiles : public ::testing::TestWithParam<detail::TileKind> {};
+void multiply_by(detail::TileKind kind, const TileProduct<uint16_t>& p) {
+  switch (kind) {
+    case detail::TileKind::kGeneric:
+      return detail::tile_product_generic(p);
+    case detail::TileKind::kAvx512Bf16:
+      return detail::tile_product_avx512_bf16(p);
+    case detail::TileKind::kAmx:
+      return detail::tile_product_amx(p);
+  }
+}
+
+class Bf16Tiles : public ::testing::TestWithParam<detail::TileKind> {
+ protected:
+  void SetUp() override {
+    if (!detail::has_tile_kind(GetParam()))
+      GTEST_SKIP() << "this processor has no such instructions";
+  }
+};
 
 TEST_P(Bf16Tiles, MultiplyAsDoubleDoes) {
-  if (!detail::has_tile_kind(GetParam()))
-    GTEST_SKIP() << "this processor has no such instructions";
   expect_products<uint16_t>(
-      torch::kBFloat16, [](const TileProduct<uint16_t>& p) {
-        switch (GetParam()) {
-          case detail::TileKind::kGeneric:
-            return detail::tile_product_generic(p);
-          case detail::TileKind::kAvx512Bf16:
-            return detail::tile_product_avx512_bf16(p);
-          case detail::TileKind::kAmx:
-            return detail::tile_product_amx(p);
-        }
+      torch::kBFloat16, Left::kRows, [](const TileProduct<uint16_t>& p) {
+        multiply_by(GetParam(), p);
+      });
+}
+
+TEST_P(Bf16Tiles, MultiplyAPackedLeftOperandAsDoubleDoes) {
+  if (GetParam() == detail::TileKind::kAmx)
+    GTEST_SKIP() << "AMX reads rows of the left operand";
+  expect_products<uint16_t>(
+      torch::kBFloat16, Left::kPacked, [](const TileProduct<uint16_t>& p) {
+        multiply_by(GetParam(), p);
       });
 }
 
@@ -110,9 +134,11 @@ INSTANTIATE_TEST_SUITE_P(
         detail::TileKind::kAmx));
 
 TEST(Float32Tiles, MultiplyAsDoubleDoes) {
-  expect_products<float>(torch::kFloat, [](const TileProduct<float>& p) {
-    detail::tile_product_generic(p);
-  });
+  for (const Left left : {Left::kRows, Left::kPacked})
+    expect_products<float>(
+        torch::kFloat, left, [](const TileProduct<float>& p) {
+          detail::tile_product_generic(p);
+        });
 }
 
 TEST(PackColumns, IsPackRowsOfTheTranspose) {
