@@ -1,150 +1,25 @@
+// The head's second sweep: the gradients of logits, a tile at a time, and their
+// products with hidden and weight.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
+#include <tuple>
 
-#include "brigade/base/check.h"
 #include "brigade/ops/cross_entropy_kernel.h"
-#include "brigade/ops/cross_entropy_tile.h"
+#include "brigade/ops/cross_entropy_padding.h"
 #include "brigade/ops/scratch.h"
 
 namespace brigade::ops {
 namespace {
 
 constexpr int64_t kGradientTokens = 256;
-// Parts of the vocabulary whose statistics are merged in order: fixed, so that
-// the result does not depend on the number of threads.
-constexpr int64_t kSegments = 16;
 
 uint16_t to_bf16(float value) {
   uint32_t bits = 0;
   std::memcpy(&bits, &value, sizeof(bits));
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
-// The sizes, rounded up to what tile_product() takes.
-struct Padded {
-  explicit Padded(const HeadShape& shape)
-      : tokens(round_up(shape.tokens, kPanel)),
-        depth(round_up(shape.columns, kDepth)),
-        columns(round_up(shape.columns, kRowTile)),
-        vocabulary(round_up(shape.vocabulary, kTileRows)) {}
-  int64_t tokens;
-  int64_t depth;    // C as the inner dimension
-  int64_t columns;  // C as an outer dimension
-  int64_t vocabulary;
-};
-
-// Rows [begin, begin + numel) of the weight with `depth` columns: as they lie
-// where they may be read so, else copied with zeros around.
-struct WeightRows {
-  const uint16_t* data;
-  int64_t stride;
-};
-
-WeightRows weight_rows(
-    const HeadShape& shape,
-    int64_t begin,
-    int64_t numel,
-    int64_t depth,
-    uint16_t* copy) {
-  if (depth == shape.columns && begin + numel <= shape.vocabulary)
-    return {shape.weight + begin * shape.weight_stride, shape.weight_stride};
-  std::fill_n(copy, numel * depth, uint16_t{0});
-  const int64_t rows = std::min(numel, shape.vocabulary - begin);
-  for (int64_t row = 0; row < rows; ++row)
-    std::copy_n(
-        shape.weight + (begin + row) * shape.weight_stride,
-        shape.columns,
-        copy + row * depth);
-  return {copy, depth};
-}
-
-void pad_targets(
-    const HeadShape& shape,
-    const Padded& padded,
-    int32_t* targets) {
-  BRIGADE_ASSERT(
-      padded.vocabulary <= std::numeric_limits<int32_t>::max(),
-      "rows of the head's weight are counted in 32 bits");
-  std::fill_n(targets, padded.tokens, -1);
-  std::transform(
-      shape.target, shape.target + shape.tokens, targets, [](int64_t target) {
-        return static_cast<int32_t>(target);
-      });
-}
-
-// The tile of the vocabulary's entries from `row` on and tokens from t on.
-KeptTile kept_tile(
-    const KeptLogits& kept,
-    const Padded& padded,
-    int64_t row,
-    int64_t t) {
-  const int64_t panel = row / kTileRows * (padded.tokens / kPanel) + t / kPanel;
-  return {
-      kept.below + panel * kTileRows * kPanel, kept.maximum + panel * kPanel};
-}
-
-// One segment of the vocabulary into its own maxima and sums.
-void segment_statistics(
-    const HeadShape& shape,
-    const Padded& padded,
-    const uint16_t* tokens_packed,
-    const int32_t* targets,
-    int64_t first,
-    int64_t end,
-    float* maximum,
-    float* sum,
-    float* target_logit,
-    const std::optional<KeptLogits>& kept) {
-  std::fill_n(maximum, padded.tokens, -std::numeric_limits<float>::infinity());
-  std::fill_n(sum, padded.tokens, 0.0F);
-  const auto lay_out = [&](void* base) {
-    ScratchPieces pieces(base);
-    auto* copy = pieces.take<uint16_t>(kTileRows * padded.depth);
-    auto* logits = pieces.take<float>(kTileRows * kPanel);
-    return std::tuple{copy, logits, pieces.used()};
-  };
-  const size_t bytes = std::get<2>(lay_out(nullptr));
-  const auto [copy, logits, used] =
-      lay_out(scratch(ScratchSlot::kKernel, bytes));
-  const TileSession session;
-  for (int64_t row = first; row < end; row += kTileRows) {
-    const WeightRows rows =
-        weight_rows(shape, row, kTileRows, padded.depth, copy);
-    const int64_t valid = std::min(kTileRows, shape.vocabulary - row);
-    for (int64_t t = 0; t < padded.tokens; t += kPanel) {
-      tile_product(TileProduct<uint16_t>{
-          .a = rows.data,
-          .b = tokens_packed + t * padded.depth,
-          .c = logits,
-          .m = kTileRows,
-          .n = kPanel,
-          .k = padded.depth,
-          .a_stride = rows.stride,
-          .panel_stride = kPanel * padded.depth,
-          .c_stride = kPanel,
-          .add = false});
-      if (!kept)
-        fold_logits(logits, valid, maximum + t, sum + t);
-      else
-        fold_and_keep_logits(
-            logits,
-            valid,
-            maximum + t,
-            sum + t,
-            kept_tile(*kept, padded, row, t));
-      if (!any_in_tile(targets + t, row))
-        continue;
-      for (int64_t i = t; i < t + kPanel; ++i) {
-        const int64_t target = targets[i] - row;
-        if (target >= 0 && target < valid)
-          target_logit[i] = logits[target * kPanel + i - t];
-      }
-    }
-  }
 }
 
 // What one thread works with while it makes gradients.
@@ -161,7 +36,7 @@ struct GradientWork {
   const HeadShape& shape;
   const HeadGradients& result;
   const std::optional<KeptLogits>& kept;  // none: logits are made once more
-  Padded padded;
+  PaddedHead padded;
   int64_t block;              // vocabulary entries at a time
   const uint16_t* by_column;  // hidden, packed for logits
   const uint16_t* by_row;     // hidden, packed for the weight's gradient
@@ -260,7 +135,7 @@ void block_gradients(
     const GradientBuffers& buffers,
     float* dhidden_t) {
   const HeadShape& shape = work.shape;
-  const Padded& padded = work.padded;
+  const PaddedHead& padded = work.padded;
   const int64_t numel =
       std::min(work.block, round_up(shape.vocabulary - first, kTileRows));
   const WeightRows rows =
@@ -325,7 +200,7 @@ void block_gradients(
 // Sums the threads' parts [C, tokens] and stores them as rows of bf16.
 void store_dhidden(
     const HeadShape& shape,
-    const Padded& padded,
+    const PaddedHead& padded,
     float* parts,
     int64_t threads,
     uint16_t* dhidden) {
@@ -362,88 +237,11 @@ void store_dhidden(
 
 }  // namespace
 
-bool quicker_to_keep_logits() {
-  return !detail::has_tile_kind(detail::TileKind::kAmx);
-}
-
-KeptLogits kept_logits(const HeadShape& shape) {
-  const Padded padded(shape);
-  const auto numel = static_cast<size_t>(padded.vocabulary * padded.tokens);
-  const auto lay_out = [&](void* base) {
-    ScratchPieces pieces(base);
-    auto* below = pieces.take<uint16_t>(numel);
-    auto* maximum = pieces.take<float>(numel / kTileRows);
-    return std::tuple{KeptLogits{below, maximum}, pieces.used()};
-  };
-  const size_t bytes = std::get<1>(lay_out(nullptr));
-  return std::get<0>(lay_out(scratch(ScratchSlot::kLogits, bytes)));
-}
-
-void head_statistics(
-    const HeadShape& shape,
-    const HeadStatistics& result,
-    const std::optional<KeptLogits>& kept) {
-  const Padded padded(shape);
-  const auto lay_out = [&](void* base) {
-    ScratchPieces pieces(base);
-    auto* packed = pieces.take<uint16_t>(padded.depth * padded.tokens);
-    auto* targets = pieces.take<int32_t>(padded.tokens);
-    auto* maxima = pieces.take<float>(kSegments * padded.tokens);
-    auto* sums = pieces.take<float>(kSegments * padded.tokens);
-    return std::tuple{packed, targets, maxima, sums, pieces.used()};
-  };
-  const size_t bytes = std::get<4>(lay_out(nullptr));
-  const auto [packed, targets, maxima, sums, used] =
-      lay_out(scratch(ScratchSlot::kShared, bytes));
-  pack_columns(
-      shape.hidden,
-      shape.hidden_stride,
-      shape.columns,
-      shape.tokens,
-      padded.depth,
-      packed);
-  pad_targets(shape, padded, targets);
-  std::fill_n(result.target_logit, shape.tokens, 0.0F);
-  const int64_t tiles = padded.vocabulary / kTileRows;
-  // Copies: structured bindings cannot be captured by older compilers.
-  const uint16_t* tokens_packed = packed;
-  const int32_t* all_targets = targets;
-  float* all_maxima = maxima;
-  float* all_sums = sums;
-  at::parallel_for(0, kSegments, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t segment = begin; segment < end; ++segment)
-      segment_statistics(
-          shape,
-          padded,
-          tokens_packed,
-          all_targets,
-          segment * tiles / kSegments * kTileRows,
-          (segment + 1) * tiles / kSegments * kTileRows,
-          all_maxima + segment * padded.tokens,
-          all_sums + segment * padded.tokens,
-          result.target_logit,
-          kept);
-  });
-  for (int64_t t = 0; t < shape.tokens; ++t) {
-    float top = -std::numeric_limits<float>::infinity();
-    for (int64_t segment = 0; segment < kSegments; ++segment)
-      top = std::max(top, maxima[segment * padded.tokens + t]);
-    float sum = 0;
-    for (int64_t segment = 0; segment < kSegments; ++segment) {
-      const int64_t i = segment * padded.tokens + t;
-      if (sums[i] != 0)  // a NaN too
-        sum += sums[i] * std::exp(maxima[i] - top);
-    }
-    result.maximum[t] = top;
-    result.sum[t] = sum;
-  }
-}
-
 void head_gradients(
     const HeadShape& shape,
     const HeadGradients& result,
     const std::optional<KeptLogits>& kept) {
-  const Padded padded(shape);
+  const PaddedHead padded(shape);
   constexpr int64_t kBlockNumel = 112'000;  // of weight: 0.2 MB of cache
   const int64_t block = std::clamp<int64_t>(
       kBlockNumel / shape.columns / kTileRows * kTileRows, kTileRows, 512);
