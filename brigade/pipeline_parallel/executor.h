@@ -63,8 +63,9 @@ class PipelineExecutor {
   const Schedule& schedule() const { return schedule_; }
 
   // One step over all micro-batches. `loss_gradient` is what backward starts
-  // from: 1, or 1 / tokens of the step when the gradients shall be those of
-  // the mean loss. Gradients are accumulated into what is there.
+  // from. The trainer's is 1, which Llama's head insists on: gradients are
+  // those of the summed loss, and the optimizer multiplies them by 1 / tokens.
+  // Gradients are accumulated into what is there.
   // Returns the sum of the micro-batches' losses, fp32, on the rank of the
   // last stage; an undefined tensor on the others. Does not wait for it.
   // Throws CommError when a peer is lost, naming stage, micro-batch and
