@@ -79,8 +79,15 @@ void check_run(const TrainConfig& config, Problems& problems) {
         training.gradient_accumulation_steps));
     return;
   }
-  // One rank runs any schedule as it is.
-  if (distributed.pp_size > 1) {
+  // Stages of one rank would each be a copy of what they share: a tied
+  // embedding would come apart.
+  if (distributed.pp_size == 1 && distributed.pp_virtual_stages > 1)
+    problems.push_back(fmt::format(
+        "[config] /distributed/pp_virtual_stages = {} needs a pp_size of at "
+        "least 2, but it is 1: one rank holds the whole model as one stage; "
+        "set pp_virtual_stages to 1",
+        distributed.pp_virtual_stages));
+  else
     validate_pipeline_size(
         *kind,
         {.ranks = distributed.pp_size,
@@ -88,16 +95,20 @@ void check_run(const TrainConfig& config, Problems& problems) {
          .micro_batches =
              static_cast<int>(training.gradient_accumulation_steps)},
         problems);
-  }
   validate_sequence_partition(
       training.seq_length, distributed.cp_size, problems);
+  // Of a rank's micro-batch; the product of two large numbers is not formed.
   const int64_t tokens = training.seq_length / distributed.cp_size;
-  if (distributed.sequence_parallel && tokens % distributed.tp_size != 0)
+  const int64_t tp = distributed.tp_size;
+  if (distributed.sequence_parallel &&
+      training.micro_batch_size % tp * (tokens % tp) % tp != 0)
     problems.push_back(fmt::format(
-        "[config] /distributed/sequence_parallel: {} tokens of a rank "
-        "(seq_length / cp) do not divide by tp {}",
+        "[config] /distributed/sequence_parallel: {} x {} tokens of a rank's "
+        "micro-batch (micro_batch_size x seq_length / cp) do not divide by tp "
+        "{}",
+        training.micro_batch_size,
         tokens,
-        distributed.tp_size));
+        tp));
   const int64_t stages =
       int64_t{distributed.pp_size} * distributed.pp_virtual_stages;
   const auto recompute_count = static_cast<int64_t>(training.recompute.size());
@@ -198,16 +209,23 @@ std::vector<std::string> nearest_layouts(
     candidate.distributed.tp_size = dims.tp;
     candidate.distributed.pp_size = dims.pp;
     candidate.distributed.cp_size = dims.cp;
-    // Stages of another number are cut by cost.
+    // Stages of another number are cut by cost, and treated alike.
     if (dims.pp != config.distributed.pp_size)
       candidate.distributed.pp_layers.reset();
+    const bool one_stage =
+        dims.pp == 1 && config.distributed.pp_virtual_stages > 1;
+    if (one_stage)
+      candidate.distributed.pp_virtual_stages = 1;
+    if (dims.pp != config.distributed.pp_size || one_stage)
+      candidate.training.recompute.resize(1);
     Problems problems;
     if (llama != nullptr)
       check_model(candidate, *llama, problems);
     if (problems.empty())
       check_run(candidate, problems);
     if (problems.empty())
-      nearest.push_back(dims.product());
+      nearest.push_back(
+          dims.product() + (one_stage ? " with pp_virtual_stages=1" : ""));
   }
   return nearest;
 }
@@ -216,7 +234,8 @@ std::string
 advise(const TrainConfig& config, const LlamaConfig* llama, int world_size) {
   const auto nearest = nearest_layouts(config, llama, world_size);
   if (nearest.empty())
-    return fmt::format("no layout of {} ranks fits this model", world_size);
+    return fmt::format(
+        "no layout of {} ranks fits with these settings", world_size);
   return fmt::format(
       "nearest layouts of {} ranks that fit: {}",
       world_size,

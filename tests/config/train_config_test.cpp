@@ -488,8 +488,16 @@ TEST(TrainConfig, AModelThatDoesNotFitShowsTheNearestLayoutsThatDo) {
            "training.seq_length=66"},
           4),
       ElementsAre(AllOf(
-          HasSubstr("66 tokens of a rank"),
+          HasSubstr("1 x 66 tokens of a rank"),
           HasSubstr("that fit: dp 2 * pp 1 * cp 1 * tp 2"))));
+  EXPECT_THAT(
+      problems_of(
+          {"distributed.tp_size=4",
+           "distributed.sequence_parallel=true",
+           "training.micro_batch_size=2",
+           "training.seq_length=66"},
+          4),
+      IsEmpty());
   // kv heads fewer than ranks are replicated.
   EXPECT_THAT(problems_of({"distributed.tp_size=4"}, 4), IsEmpty());
 }
@@ -504,7 +512,20 @@ TEST(TrainConfig, SchedulesSayWhatTheyNeed) {
       ElementsAre(AllOf(
           HasSubstr("at least 2 micro-batches"),
           HasSubstr("there are 1"),
-          HasSubstr("that fit: dp 2 * pp 1 * cp 1 * tp 1"))));
+          HasSubstr("that fit: dp 2 * pp 1 * cp 1 * tp 1 with "
+                    "pp_virtual_stages=1"))));
+  // One rank is one stage, whatever the schedule: what the advice says fits.
+  for (const char* engine : {"1f1b", "interleaved_1f1b"}) {
+    const std::string schedule = std::string("distributed.pp_engine=") + engine;
+    EXPECT_THAT(
+        problems_of({schedule, "distributed.pp_virtual_stages=2"}, 2),
+        ElementsAre(AllOf(
+            HasSubstr("pp_virtual_stages = 2 needs a pp_size of at least 2"),
+            HasSubstr("dp 2 * pp 1 * cp 1 * tp 1 with pp_virtual_stages=1"))));
+    EXPECT_THAT(
+        problems_of({schedule, "distributed.pp_virtual_stages=1"}, 2),
+        IsEmpty());
+  }
   EXPECT_THAT(
       problems_of(
           {"distributed.pp_size=4",
