@@ -383,9 +383,15 @@ TEST(MakeSchedule, OneRankRunsEveryKindAsThePlainLoop) {
     const Schedule schedule = make_schedule(
         *parse_schedule_kind(name),
         {.ranks = 1, .virtual_stages = 1, .micro_batches = 3});
+    EXPECT_EQ(schedule.name, name);
     int expected = 0;
+    int forwards = 0;
     for (const Action& action : schedule.per_rank[0]) {
       EXPECT_FALSE(is_communication(action.kind));
+      if (action.kind == kF) {
+        // No second micro-batch is kept.
+        EXPECT_EQ(forwards++, expected) << name;
+      }
       if (action.kind == kB || action.kind == ActionKind::kBackwardInput) {
         EXPECT_EQ(action.micro_batch, expected++) << name;
       }

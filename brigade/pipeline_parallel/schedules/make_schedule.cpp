@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <utility>
+
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
 #include "brigade/pipeline_parallel/schedules/afab.h"
@@ -124,8 +126,14 @@ Schedule make_schedule(ScheduleKind kind, const PipelineSize& size) {
   if (!problems.empty())
     throw ConfigError(problems);
   switch (kind) {
-    case ScheduleKind::kAfab:
-      return finished(make_afab(size.ranks, size.micro_batches));
+    case ScheduleKind::kAfab: {
+      if (size.ranks > 1)
+        return finished(make_afab(size.ranks, size.micro_batches));
+      // All forwards first would keep every micro-batch, and hide nothing.
+      Schedule loop = make_one_f_one_b(1, size.micro_batches);
+      loop.name = to_string(kind);
+      return finished(std::move(loop));
+    }
     case ScheduleKind::kOneFOneB:
       return finished(make_one_f_one_b(size.ranks, size.micro_batches));
     case ScheduleKind::kInterleaved1F1B:
