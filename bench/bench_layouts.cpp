@@ -31,7 +31,7 @@ constexpr int kWarmup = 3;
 
 struct Measured {
   double tokens_per_second = 0;
-  double memory_gb = 0;  // of the first rank that logs
+  double memory_gb = 0;  // the most of one replica's ranks
 };
 
 double median(std::vector<double> values) {

@@ -22,7 +22,7 @@ struct StepMetrics {
   double tokens_per_second = 0;
   double tokens_per_second_per_device = 0;
   double mfu = 0;        // percent
-  double memory_gb = 0;  // resident, of the reporting rank
+  double memory_gb = 0;  // resident, the most of one replica's ranks
   double step_ms = 0;
   double exposed_comm_ms = 0;
   std::optional<double> eval_loss;

@@ -10,6 +10,7 @@
 #include "brigade/base/error.h"
 #include "brigade/optim/lr_schedule.h"
 #include "brigade/train/layout.h"
+#include "brigade/train/metrics.h"
 
 namespace brigade {
 namespace {
@@ -140,13 +141,18 @@ double TrainStep::whole_loss(const torch::Tensor& loss_sum) {
   return total.item<double>();
 }
 
-double TrainStep::gradient_norm(double grad_scale) {
-  double local = 0;
+void TrainStep::sum_up_model(double grad_scale, StepResult& result) {
+  const CommunicatorPtr& model = mesh_.model();
+  // Squares are summed; what memory each rank holds goes along in a place of
+  // its own, so that one collective gathers it too.
+  auto total = torch::zeros({1 + model->size()}, torch::kDouble);
+  auto* values = total.data_ptr<double>();
   for (const auto& stage : stages_)
-    local += stage->sum_of_squares();
-  auto total = torch::full({1}, local, torch::kDouble);
-  mesh_.model()->all_reduce(total)->wait();
-  return std::sqrt(total.item<double>()) * grad_scale;
+    values[0] += stage->sum_of_squares();
+  values[1 + model->rank()] = resident_memory_gb();
+  model->all_reduce(total)->wait();
+  result.grad_norm = std::sqrt(values[0]) * grad_scale;
+  result.memory_gb = *std::max_element(values + 1, values + 1 + model->size());
 }
 
 void TrainStep::fail_not_finite(int64_t step, double loss) {
@@ -188,7 +194,7 @@ StepResult TrainStep::run(int64_t step, Trace* trace) {
   // Losses and gradients are sums over tokens; a step's are their means.
   double grad_scale = 1.0 / static_cast<double>(tokens_per_step(config_));
   result.loss = whole_loss(loss_sum) * grad_scale;
-  result.grad_norm = gradient_norm(grad_scale);
+  sum_up_model(grad_scale, result);
   if (!std::isfinite(result.grad_norm) || !std::isfinite(result.loss))
     fail_not_finite(step, result.loss);
   phases.ended("loss and norm");

@@ -24,6 +24,8 @@ struct StepResult {
   int64_t end_ns = 0;
   // Waited for gradients and for the pipeline's neighbours.
   int64_t exposed_ns = 0;
+  // Resident: the most of the ranks that hold this replica (tp x pp).
+  double memory_gb = 0;
 };
 
 class TrainStep {
@@ -57,7 +59,8 @@ class TrainStep {
 
  private:
   void observe(const Action& action, int64_t begin_ns, int64_t end_ns);
-  double gradient_norm(double grad_scale);
+  // Collective over tp x pp: grad_norm and memory_gb.
+  void sum_up_model(double grad_scale, StepResult& result);
   [[noreturn]] void fail_not_finite(int64_t step, double loss);
 
   const TrainConfig config_;

@@ -140,7 +140,7 @@ StepMetrics Trainer::train_step(int64_t step) {
                     llama.hidden_size,
                     config_.training.seq_length) /
                 peak_flops_;
-  metrics.memory_gb = resident_memory_gb();
+  metrics.memory_gb = result.memory_gb;
   metrics.step_ms = seconds * 1e3;
   metrics.exposed_comm_ms = static_cast<double>(result.exposed_ns) / 1e6;
   return metrics;
