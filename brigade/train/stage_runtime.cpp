@@ -34,6 +34,7 @@ ModelContextPtr make_context(
     const TrainConfig& config,
     const LlamaConfig& llama,
     const ProcessMesh& mesh,
+    int stage,
     const std::shared_ptr<WeightGradientQueue>& queue) {
   auto context = std::make_shared<ModelContext>();
   context->config = llama;
@@ -52,7 +53,7 @@ ModelContextPtr make_context(
     };
   }
   context->recompute =
-      parse_recompute(config.training.recompute_of_stage(mesh.coordinate().pp));
+      parse_recompute(config.training.recompute_of_stage(stage));
   return context;
 }
 
@@ -86,7 +87,8 @@ StageRuntime::StageRuntime(
           config.training.adam_eps} {
   if (config.distributed.pp_engine == "zero_bubble")
     weight_gradients_ = std::make_shared<WeightGradientQueue>();
-  const auto context = make_context(config, llama, mesh, weight_gradients_);
+  const auto context =
+      make_context(config, llama, mesh, stage, weight_gradients_);
   model_ = std::make_shared<Llama>(context, part);
 
   std::map<std::string, ParamInfo> infos;

@@ -1,0 +1,42 @@
+#include "brigade/train/stage_runtime.h"
+
+#include <gtest/gtest.h>
+
+#include "brigade/train/layout.h"
+#include "tests/support/program.h"
+
+namespace brigade {
+namespace {
+
+// A rank of the pipeline holds several stages: the list is of stages.
+TEST(StageRuntime, RecomputesWhatItsStageIsToldTo) {
+  TrainConfig config;
+  std::vector<std::string> problems;
+  config.model.llama = parse_llama_config(
+      testing::tiny_run("none")["model"]["config"], "", problems);
+  ASSERT_TRUE(problems.empty());
+  config.model.dtype = ModelDtype::kFloat32;
+  config.distributed.pp_size = 2;
+  config.distributed.pp_virtual_stages = 2;
+  config.training.recompute = {"none", "full", "selective", "none"};
+  const std::vector<Recompute> expected = {
+      Recompute::kNone,
+      Recompute::kFull,
+      Recompute::kSelective,
+      Recompute::kNone};
+  const std::vector<ModelPart> parts = stage_parts(config);
+  ASSERT_EQ(parts.size(), expected.size());
+  const ProcessMesh mesh({}, 0, nullptr);
+  for (size_t stage = 0; stage < parts.size(); ++stage) {
+    StageRuntime runtime(
+        config,
+        *config.model.llama,
+        mesh,
+        static_cast<int>(stage),
+        parts[stage]);
+    EXPECT_EQ(runtime.model().context().recompute, expected[stage]) << stage;
+  }
+}
+
+}  // namespace
+}  // namespace brigade
