@@ -1,19 +1,20 @@
 #include "layouts.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace brigade {
 
 namespace {
 
 constexpr int kMaxRanks = 8;
+// The first and the last may hold no layer, the others one of the 4.
+constexpr int kMostStages = 6;
 
 bool fits(const ParallelDims& dims) {
   const bool heads = dims.tp == 1 || dims.tp == 2 || dims.tp == 4;
-  // The first and the last stage may hold no layer, the others one of the 4.
-  const bool layers = dims.pp <= 6;
-  const bool tokens = 48 % (2 * dims.cp) == 0;
-  return heads && layers && tokens && dims.world_size() <= kMaxRanks;
+  const bool layers = dims.pp <= kMostStages;
+  return heads && layers && dims.world_size() <= kMaxRanks;
 }
 
 struct ScheduleChoice {
@@ -25,7 +26,8 @@ std::vector<ScheduleChoice> schedules_of(int pp) {
   if (pp == 1)
     return {{"1f1b"}};
   std::vector<ScheduleChoice> choices = {{"afab"}, {"1f1b"}, {"zero_bubble"}};
-  for (int virtual_stages = 2; pp * virtual_stages <= 6; ++virtual_stages)
+  for (int virtual_stages = 2; pp * virtual_stages <= kMostStages;
+       ++virtual_stages)
     choices.push_back({"interleaved_1f1b", virtual_stages});
   return choices;
 }
@@ -54,6 +56,40 @@ void add_options(const ParallelDims& dims, std::vector<LayoutCase>& cases) {
   }
 }
 
+// "stages": by turns none and full, the first stage none.
+std::string recompute_of(const LayoutCase& layout) {
+  if (layout.recompute != "stages")
+    return fmt::format("[\"{}\"]", layout.recompute);
+  std::vector<std::string> stages;
+  for (int i = 0; i < layout.dims.pp * layout.virtual_stages; ++i)
+    stages.emplace_back(i % 2 == 0 ? "\"none\"" : "\"full\"");
+  return fmt::format("[{}]", fmt::join(stages, ","));
+}
+
+// What one case of each dims shows: bf16, whose kernels are others, and
+// documents apart.
+void add_variants(const ParallelDims& dims, std::vector<LayoutCase>& cases) {
+  cases.push_back({.dims = dims, .dtype = "bfloat16"});
+  LayoutCase other{
+      .dims = dims,
+      .sequence_parallel = dims.tp > 1,
+      .tied = false,
+      .dtype = "bfloat16"};
+  if (dims.pp > 1)
+    other.schedule = "zero_bubble";
+  if (other.sequence_parallel || dims.pp > 1)
+    cases.push_back(other);
+  cases.push_back({.dims = dims, .documents = true});
+  if (dims.pp == 1)
+    return;
+  LayoutCase by_stage{.dims = dims, .recompute = "stages"};
+  if (2 * dims.pp <= kMostStages) {
+    by_stage.schedule = "interleaved_1f1b";
+    by_stage.virtual_stages = 2;
+  }
+  cases.push_back(by_stage);
+}
+
 }  // namespace
 
 std::string name_of(const ParallelDims& dims) {
@@ -74,6 +110,8 @@ std::string name_of(const LayoutCase& layout) {
     name += "_" + layout.grad_sync;
   if (!layout.tied)
     name += "_untied";
+  if (layout.documents)
+    name += "_documents";
   if (layout.dtype != "float32")
     name += "_" + layout.dtype;
   return name;
@@ -96,6 +134,17 @@ int sequences_of_step(int dp) {
   }
 }
 
+int tokens_of_sequence(int cp) {
+  switch (cp) {
+    case 5:
+      return 60;
+    case 7:
+      return 56;
+    default:
+      return 48;
+  }
+}
+
 std::vector<std::string> overrides_of(const LayoutCase& layout) {
   const ParallelDims& dims = layout.dims;
   // Adam moves a weight by the whole rate even where the gradient is nothing
@@ -113,7 +162,9 @@ std::vector<std::string> overrides_of(const LayoutCase& layout) {
       // Several buckets: all of this model's gradients are 0.15 MiB.
       "distributed.bucket_cap_mb=0.04",
       "distributed.grad_sync=" + layout.grad_sync,
-      fmt::format("training.recompute=[\"{}\"]", layout.recompute),
+      "training.recompute=" + recompute_of(layout),
+      fmt::format("training.seq_length={}", tokens_of_sequence(dims.cp)),
+      fmt::format("dataset.reset_attention={}", layout.documents),
       fmt::format(
           "training.micro_batch_size={}",
           sequences_of_step(dims.dp) / (dims.dp * kAccumulation)),
@@ -134,6 +185,7 @@ std::vector<LayoutCase> quick_layouts() {
       {.dims = {.pp = 2}, .schedule = "interleaved_1f1b", .virtual_stages = 2},
       {.dims = {.pp = 4}, .schedule = "zero_bubble", .recompute = "full"},
       {.dims = {.cp = 2}, .recompute = "full"},
+      {.dims = {.cp = 2}, .documents = true},
       {.dims = {.cp = 4}, .grad_sync = "per_param", .tied = false},
       // Two.
       {.dims = {.dp = 2, .tp = 2}, .sequence_parallel = true, .tied = false},
@@ -148,6 +200,7 @@ std::vector<LayoutCase> quick_layouts() {
       {.dims = {.dp = 2, .tp = 2, .pp = 2},
        .schedule = "interleaved_1f1b",
        .virtual_stages = 2,
+       .recompute = "stages",
        .grad_sync = "per_param"},
       {.dims = {.dp = 2, .tp = 2, .cp = 2}, .sequence_parallel = true},
       {.dims = {.dp = 2, .pp = 2, .cp = 2}, .schedule = "zero_bubble"},
@@ -161,6 +214,7 @@ std::vector<LayoutCase> quick_layouts() {
        .sequence_parallel = true,
        .dtype = "bfloat16"},
       {.dims = {.cp = 2}, .tied = false, .dtype = "bfloat16"},
+      {.dims = {.pp = 2}, .schedule = "zero_bubble", .dtype = "bfloat16"},
   };
 }
 
@@ -174,7 +228,7 @@ std::vector<LayoutCase> all_layouts() {
           if (!fits(dims))
             continue;
           add_options(dims, cases);
-          cases.push_back({.dims = dims, .dtype = "bfloat16"});
+          add_variants(dims, cases);
         }
       }
     }

@@ -14,9 +14,10 @@ struct LayoutCase {
   std::string schedule = "1f1b";
   int virtual_stages = 1;
   bool sequence_parallel = false;
-  std::string recompute = "none";
+  std::string recompute = "none";  // "stages": not the same in each
   std::string grad_sync = "bucketed";
   bool tied = true;
+  bool documents = false;  // attention ends where a document does
   std::string dtype = "float32";
 };
 
@@ -34,6 +35,9 @@ void PrintTo(const LayoutCase& layout, std::ostream* out);
 // can share out evenly. Few enough different ones, since each has an oracle.
 int sequences_of_step(int dp);
 
+// 48, or what 2 cp divides.
+int tokens_of_sequence(int cp);
+
 // As the program's overrides, data and output apart.
 std::vector<std::string> overrides_of(const LayoutCase& layout);
 
@@ -41,8 +45,8 @@ std::vector<std::string> overrides_of(const LayoutCase& layout);
 // and each value of each option. Few: this runs in `make test`.
 std::vector<LayoutCase> quick_layouts();
 
-// The product of everything: all dims up to 8 ranks that 4 heads, 4 layers and
-// 48 tokens allow, with every option that means something there.
+// The product of everything: all dims up to 8 ranks that 4 heads and 4 layers
+// allow, with every option that means something there.
 std::vector<LayoutCase> all_layouts();
 
 }  // namespace brigade

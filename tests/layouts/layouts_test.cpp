@@ -146,6 +146,13 @@ TEST_P(Layout, TrainsAsOneRankDoes) {
   EXPECT_EQ(text, "");
 }
 
+// Else the layouts with documents would show nothing.
+TEST(LayoutOracle, TrainsOtherwiseWithDocumentsApart) {
+  EXPECT_NE(
+      tiny_training().oracle({.documents = true}).losses,
+      tiny_training().oracle({}).losses);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Any,
     Layout,

@@ -83,7 +83,9 @@ Errors compare(const TrainingResult& actual, const TrainingResult& expected) {
 TinyTraining::TinyTraining()
     : dataset_(testing::prepare_bytes(
           folder_ / "tokens",
-          testing::made_up_text(24000))) {
+          testing::made_up_text(24000),
+          // Sentences: about one ends in each sequence.
+          {"--document-separator", ". "})) {
   auto config = testing::tiny_run(dataset_);
   auto& training = config["training"];
   training["total_train_steps"] = kSteps;
@@ -131,13 +133,19 @@ TrainingResult TinyTraining::train(
 
 const TrainingResult& TinyTraining::oracle(const LayoutCase& layout) {
   const int sequences = sequences_of_step(layout.dims.dp);
-  const LayoutCase one_rank{.tied = layout.tied, .dtype = layout.dtype};
-  const std::string key = fmt::format("{} {}", name_of(one_rank), sequences);
+  const LayoutCase one_rank{
+      .tied = layout.tied,
+      .documents = layout.documents,
+      .dtype = layout.dtype};
+  const int tokens = tokens_of_sequence(layout.dims.cp);
+  const std::string key =
+      fmt::format("{} {} {}", name_of(one_rank), sequences, tokens);
   auto found = oracles_.find(key);
   if (found == oracles_.end()) {
-    const auto size =
-        fmt::format("training.micro_batch_size={}", sequences / kAccumulation);
-    found = oracles_.emplace(key, train(one_rank, {size})).first;
+    const std::vector<std::string> size = {
+        fmt::format("training.micro_batch_size={}", sequences / kAccumulation),
+        fmt::format("training.seq_length={}", tokens)};
+    found = oracles_.emplace(key, train(one_rank, size)).first;
   }
   return found->second;
 }

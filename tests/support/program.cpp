@@ -125,17 +125,22 @@ std::string made_up_text(size_t bytes, unsigned seed) {
   return text;
 }
 
-std::string prepare_bytes(const fs::path& prefix, const std::string& text) {
+std::string prepare_bytes(
+    const fs::path& prefix,
+    const std::string& text,
+    const std::vector<std::string>& more) {
   const std::string input = prefix.string() + ".txt";
   write_file(input, text);
-  const auto result = run_program(
-      {"prepare",
-       "--input",
-       input,
-       "--tokenizer",
-       "bytes",
-       "--out",
-       prefix.string()});
+  std::vector<std::string> arguments = {
+      "prepare",
+      "--input",
+      input,
+      "--tokenizer",
+      "bytes",
+      "--out",
+      prefix.string()};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  const auto result = run_program(arguments);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   return prefix.string();
 }

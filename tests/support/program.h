@@ -69,7 +69,8 @@ std::string made_up_text(size_t bytes, unsigned seed = 1);
 // dataset.name.
 std::string prepare_bytes(
     const std::filesystem::path& prefix,
-    const std::string& text);
+    const std::string& text,
+    const std::vector<std::string>& more = {});
 
 // A Llama of 4 layers, 4 heads, 2 kv heads and 259 tokens on sequences of 48
 // tokens, with the dataset of prepare_bytes().
