@@ -69,4 +69,8 @@ awk '
 echo
 echo "$(ended) of $total cases in $((SECONDS - started)) s:" \
   "$(cat "$logs"/*.txt | grep -cE '^\[ +OK +\].*ms\)$') passed"
+if grep -q 'SKIPPED.*PyTorchOracle.*ms)' "$logs"/*.txt; then
+  echo "nothing compared one rank with PyTorch: install python3-torch" >&2
+  status=1
+fi
 exit "$status"
