@@ -219,6 +219,19 @@ void compare_memory(Bench& bench) {
       whole,
       half / whole,
       half <= 0.6 * whole ? "met" : "missed");
+  // What norms and residuals keep is divided by tp; the rest is either way.
+  const std::vector<std::string> cut = {
+      kDp + "1", kTp + "2", "training.micro_batch_size=1"};
+  std::vector<std::string> by_tokens = cut;
+  by_tokens.push_back("distributed.sequence_parallel=true");
+  const double replicated = activations_gb(bench, 2, cut, "4096", "1");
+  const double sharded = activations_gb(bench, 2, by_tokens, "4096", "1");
+  fmt::print(
+      "activations at 4,096 tokens: tp=2 {:.2f} GB, with sequence parallel "
+      "{:.2f} GB, {:.2f}x\n",
+      replicated,
+      sharded,
+      sharded / replicated);
   // How much more 16 micro-batches need than 4, which fill both stages.
   std::map<std::string, double> growth_gb;
   for (const std::string engine : {"1f1b", "afab"}) {
