@@ -78,9 +78,19 @@ void override_inside(
   // A Hugging Face config may hold keys that mean nothing, so a misspelt one
   // would go unnoticed.
   std::vector<std::string> names;
-  for (const json& known : {model, to_hugging_face_json(LlamaConfig{}, "")}) {
+  const auto add_names = [&](const json& known) {
     for (const auto& [name, value] : known.items())
       names.push_back(name);
+  };
+  add_names(model);
+  for (const Architecture architecture :
+       {Architecture::kLlama,
+        Architecture::kMistral,
+        Architecture::kQwen2,
+        Architecture::kQwen3}) {
+    LlamaConfig config;
+    config.architecture = architecture;
+    add_names(to_hugging_face_json(config, ""));
   }
   const std::string name = path.substr(0, path.find('.'));
   if (std::find(names.begin(), names.end(), name) == names.end()) {

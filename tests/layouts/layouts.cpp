@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <utility>
+
 namespace brigade {
 
 namespace {
@@ -80,6 +82,12 @@ void add_variants(const ParallelDims& dims, std::vector<LayoutCase>& cases) {
   if (other.sequence_parallel || dims.pp > 1)
     cases.push_back(other);
   cases.push_back({.dims = dims, .documents = true});
+  for (const char* model : {"qwen3", "biases"})
+    cases.push_back(
+        {.dims = dims,
+         .sequence_parallel = dims.tp > 1,
+         .tied = false,
+         .model = model});
   if (dims.pp == 1)
     return;
   LayoutCase by_stage{.dims = dims, .recompute = "stages"};
@@ -112,6 +120,8 @@ std::string name_of(const LayoutCase& layout) {
     name += "_untied";
   if (layout.documents)
     name += "_documents";
+  if (layout.model != "llama")
+    name += "_" + layout.model;
   if (layout.dtype != "float32")
     name += "_" + layout.dtype;
   return name;
@@ -145,12 +155,31 @@ int tokens_of_sequence(int cp) {
   }
 }
 
+namespace {
+
+std::vector<std::string> model_of(const LayoutCase& layout) {
+  if (layout.model == "qwen3")
+    return {
+        R"(model.config.architectures=["Qwen3ForCausalLM"])",
+        "model.config.model_type=qwen3",
+        "model.config.head_dim=8",
+        "model.config.attention_bias=true",
+        "model.config.use_sliding_window=true",
+        "model.config.sliding_window=20",
+        "model.config.max_window_layers=0"};
+  if (layout.model == "biases")
+    return {"model.config.attention_bias=true", "model.config.mlp_bias=true"};
+  return {};
+}
+
+}  // namespace
+
 std::vector<std::string> overrides_of(const LayoutCase& layout) {
   const ParallelDims& dims = layout.dims;
   // Adam moves a weight by the whole rate even where the gradient is nothing
   // but rounding, so in bfloat16 the rate bounds how far weights may agree.
   const bool is_exact = layout.dtype == "float32";
-  return {
+  std::vector<std::string> overrides = {
       fmt::format("training.learning_rate={}", is_exact ? 1e-2 : 1e-3),
       fmt::format("distributed.dp_size={}", dims.dp),
       fmt::format("distributed.tp_size={}", dims.tp),
@@ -171,6 +200,9 @@ std::vector<std::string> overrides_of(const LayoutCase& layout) {
       fmt::format("training.gradient_accumulation_steps={}", kAccumulation),
       fmt::format("model.config.tie_word_embeddings={}", layout.tied),
       "model.dtype=" + layout.dtype};
+  for (std::string& text : model_of(layout))
+    overrides.push_back(std::move(text));
+  return overrides;
 }
 
 std::vector<LayoutCase> quick_layouts() {
@@ -187,6 +219,12 @@ std::vector<LayoutCase> quick_layouts() {
       {.dims = {.cp = 2}, .recompute = "full"},
       {.dims = {.cp = 2}, .documents = true},
       {.dims = {.cp = 4}, .grad_sync = "per_param", .tied = false},
+      // Models with more parts than Llama's.
+      {.dims = {.tp = 4}, .sequence_parallel = true, .model = "qwen3"},
+      {.dims = {.cp = 2}, .model = "qwen3"},
+      {.dims = {.tp = 2, .pp = 2},
+       .sequence_parallel = true,
+       .model = "biases"},
       // Two.
       {.dims = {.dp = 2, .tp = 2}, .sequence_parallel = true, .tied = false},
       {.dims = {.dp = 2, .pp = 2}, .grad_sync = "per_param"},

@@ -132,7 +132,9 @@ TEST_P(Layout, TrainsAsOneRankDoes) {
   ASSERT_EQ(expected.failure, "");
   ASSERT_EQ(expected.losses.size(), size_t{kSteps});
   ASSERT_EQ(expected.eval_losses.size(), size_t{kSteps / kEvalEvery});
-  ASSERT_EQ(expected.weights.size(), layout.tied ? 38U : 39U);
+  if (layout.model == "llama") {
+    ASSERT_EQ(expected.weights.size(), layout.tied ? 38U : 39U);
+  }
   // The clipping is at work, and there is something to learn.
   EXPECT_GT(expected.grad_norms.front(), 1.0);
   if (layout.dtype == "float32") {

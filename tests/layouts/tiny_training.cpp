@@ -136,6 +136,7 @@ const TrainingResult& TinyTraining::oracle(const LayoutCase& layout) {
   const LayoutCase one_rank{
       .tied = layout.tied,
       .documents = layout.documents,
+      .model = layout.model,
       .dtype = layout.dtype};
   const int tokens = tokens_of_sequence(layout.dims.cp);
   const std::string key =
