@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "brigade/ops/cross_entropy_kernel.h"
-#include "brigade/ops/cross_entropy_padding.h"
+#include "brigade/ops/cross_entropy_padding_kernel.h"
 #include "brigade/ops/scratch.h"
 
 namespace brigade::ops {

@@ -1,4 +1,4 @@
-#include "brigade/ops/cross_entropy_padding.h"
+#include "brigade/ops/cross_entropy_padding_kernel.h"
 
 #include <algorithm>
 #include <limits>
