@@ -105,61 +105,70 @@ __attribute__((target("amx-tile,amx-bf16"))) void block_16x16(
   _tile_stored(0, c, p.c_stride * 4);
 }
 
-// Asks for the lines of a block of sums that the next dot_block() adds to.
-template <int kRows, int kVectors>
-__attribute__((target("avx512f"))) void fetch_sums(
-    const float* c,
-    int64_t stride) {
-  for (int row = 0; row < kRows; ++row) {
-    for (int v = 0; v < kVectors; ++v)
-      _mm_prefetch(c + row * stride + v * 16, _MM_HINT_T0);
-  }
-}
+constexpr int kDotRows = 8;
+static_assert(kRowTile % kDotRows == 0 && kPanel % kDotRows == 0);
 
-// kRows x 32 (or 16) by dot products of pairs: a pair of a broadcast, sixteen
-// pairs of b.
-template <int kRows, int kVectors, bool kPackedLeft>
+// kDotRows x 32 (or 16) by dot products of pairs: a pair of a broadcast,
+// sixteen pairs of b. Asks for the lines of the sums that the next block adds
+// to, if there is one. (A function that did nothing else would be dropped by
+// GCC 12, for which it has no effect.) Sums are added to at the end: their
+// first products would have to wait for what is far. Unrolled by pragmas, or
+// GCC 12 moves the sums to memory and back around the loop.
+template <int kVectors, bool kPackedLeft, bool kAdd>
 __attribute__((target("avx512f,avx512bf16"))) void dot_block(
     const TileProduct<uint16_t>& p,
     const uint16_t* a,
     const uint16_t* b,
-    float* c) {
+    float* c,
+    const float* next) {
+  const int64_t depth = p.k;
+  const int64_t stride = p.c_stride;
   const int64_t a_row = kPackedLeft ? 2 : p.a_stride;
   constexpr int64_t kNextPair = kPackedLeft ? 2 * kPanel : 2;
-  __m512 sum[kRows][kVectors];
-  for (int row = 0; row < kRows; ++row) {
-    for (int v = 0; v < kVectors; ++v)
-      sum[row][v] = p.add ? _mm512_loadu_ps(c + row * p.c_stride + v * 16)
-                          : _mm512_setzero_ps();
+  __m512 sum[kDotRows][kVectors];
+#pragma GCC unroll 8
+  for (int row = 0; row < kDotRows; ++row) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      sum[row][v] = _mm512_setzero_ps();
+      if (kAdd && next != nullptr)
+        _mm_prefetch(next + row * stride + v * 16, _MM_HINT_T0);
+    }
   }
-  for (int64_t k = 0; k < p.k; k += 2) {
+  for (int64_t k = 0; k < depth; k += 2) {
     __m512bh right[kVectors];
+#pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v)
       right[v] = reinterpret_cast<__m512bh>(
           _mm512_loadu_si512(b + k * kPanel + v * 32));
-    for (int row = 0; row < kRows; ++row) {
+#pragma GCC unroll 8
+    for (int row = 0; row < kDotRows; ++row) {
       int pair = 0;
       std::memcpy(&pair, a + row * a_row + k / 2 * kNextPair, sizeof(pair));
       const auto left = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
+#pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v)
         sum[row][v] = _mm512_dpbf16_ps(sum[row][v], left, right[v]);
     }
   }
-  for (int row = 0; row < kRows; ++row) {
-    for (int v = 0; v < kVectors; ++v)
-      _mm512_storeu_ps(c + row * p.c_stride + v * 16, sum[row][v]);
+#pragma GCC unroll 8
+  for (int row = 0; row < kDotRows; ++row) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      float* to = c + row * stride + v * 16;
+      if (kAdd)
+        sum[row][v] = _mm512_add_ps(sum[row][v], _mm512_loadu_ps(to));
+      _mm512_storeu_ps(to, sum[row][v]);
+    }
   }
 }
-
-constexpr int kDotRows = 8;
-static_assert(kRowTile % kDotRows == 0 && kPanel % kDotRows == 0);
 
 // Below this depth the sums of a product are few enough to be in cache.
 constexpr int64_t kFetchDepth = 128;
 
-template <bool kPackedLeft>
+template <bool kPackedLeft, bool kAdd>
 void product_by_dots(const TileProduct<uint16_t>& p) {
-  const bool fetches = p.add && p.k >= kFetchDepth;
+  const bool fetches = kAdd && p.k >= kFetchDepth;
   for (int64_t n = 0; n < p.n; n += kPanel) {
     const uint16_t* b = p.b + n / kPanel * p.panel_stride;
     const bool wide = p.n - n >= kPanel;
@@ -168,16 +177,25 @@ void product_by_dots(const TileProduct<uint16_t>& p) {
                               ? p.a + m / kPanel * p.a_stride + m % kPanel * 2
                               : p.a + m * p.a_stride;
       float* c = p.c + m * p.c_stride + n;
+      const float* next = nullptr;
       if (fetches && m + kDotRows < p.m)
-        fetch_sums<kDotRows, 2>(c + kDotRows * p.c_stride, p.c_stride);
+        next = c + kDotRows * p.c_stride;
       else if (fetches && n + kPanel < p.n)
-        fetch_sums<kDotRows, 2>(p.c + n + kPanel, p.c_stride);
+        next = p.c + n + kPanel;
       if (wide)
-        dot_block<kDotRows, 2, kPackedLeft>(p, a, b, c);
+        dot_block<2, kPackedLeft, kAdd>(p, a, b, c, next);
       else
-        dot_block<kDotRows, 1, kPackedLeft>(p, a, b, c);
+        dot_block<1, kPackedLeft, kAdd>(p, a, b, c, next);
     }
   }
+}
+
+template <bool kPackedLeft>
+void product_by_dots(const TileProduct<uint16_t>& p) {
+  if (p.add)
+    product_by_dots<kPackedLeft, true>(p);
+  else
+    product_by_dots<kPackedLeft, false>(p);
 }
 
 }  // namespace
