@@ -5,7 +5,9 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "brigade/comm/chunk_exchange.h"
 #include "brigade/comm/gloo_messages.h"
 #include "brigade/comm/place.h"
+#include "brigade/comm/row_all_reduce.h"
 #include "brigade/comm/sequential_worker.h"
 
 namespace brigade {
@@ -134,7 +137,7 @@ class GlooCommunicator : public Communicator {
   }
 
   // Runs `body` on the worker, in launch order, and then `last` on the thread
-  // that waits for the end.
+  // that waits for the end. What body returns is Work::reduced_bytes().
   template <typename Body>
   WorkPtr
   composed(Record record, Body body, std::function<void()> last = nullptr) {
@@ -142,13 +145,17 @@ class GlooCommunicator : public Communicator {
     worker_.submit([this, work, body = std::move(body)] {
       const torch::NoGradGuard no_grad;
       std::exception_ptr error;
+      std::optional<int64_t> reduced_bytes;
       try {
-        body();
+        if constexpr (std::is_void_v<decltype(body())>)
+          body();
+        else
+          reduced_bytes = body();
       } catch (const std::exception& failure) {
         place_->report(failure);
         error = std::current_exception();
       }
-      work->finish(error);
+      work->finish(error, reduced_bytes);
     });
     return work;
   }
@@ -168,8 +175,11 @@ class GlooCommunicator : public Communicator {
         "Gloo has no {} of {}",
         to_string(record.op),
         c10::toString(record.dtype));
-    return size() == 2 ? sum_of_pair(tensor, record)
-                       : sum_in_chunks(tensor, record);
+    if (size() == 2)
+      return sum_of_pair(tensor, record);
+    return composed(record, [=, this] {
+      sum_in_chunks(messages_, MessageKind::kExchange, tensor);
+    });
   }
 
   // Two ranks send as many bytes when each sends all it has, in one round
@@ -187,25 +197,8 @@ class GlooCommunicator : public Communicator {
         [tensor, other] { add_chunks(tensor, tensor, other); });
   }
 
-  // Each rank sums its chunk of the tensor and sends the sum to the others.
-  WorkPtr sum_in_chunks(const torch::Tensor& tensor, Record record) {
-    const torch::NoGradGuard no_grad;
-    const int64_t chunk = (tensor.numel() + size() - 1) / size();
-    // Buckets divide evenly: their own memory is sent from and gathered into.
-    auto padded = tensor.view({-1});
-    if (chunk * size() != tensor.numel()) {
-      padded = torch::zeros({chunk * size()}, tensor.options());
-      padded.narrow(0, 0, tensor.numel()).copy_(tensor.view({-1}));
-    }
-    const auto chunks = as_chunks(padded, size());
-    const auto parts = torch::empty({size() - 1, chunk}, tensor.options());
-    return composed(record, [=, this] {
-      scatter_chunks(messages_, MessageKind::kExchange, chunks, parts).wait();
-      add_chunks(chunks[rank()], chunks[rank()], parts);
-      gather_chunks(messages_, MessageKind::kExchange, chunks).wait();
-      if (padded.data_ptr() != tensor.data_ptr())
-        tensor.view({-1}).copy_(padded.narrow(0, 0, tensor.numel()));
-    });
+  WorkPtr do_all_reduce_rows(torch::Tensor matrix, Record record) override {
+    return composed(record, [=, this] { return sum_rows(messages_, matrix); });
   }
 
   WorkPtr do_all_reduce_as_bf16(torch::Tensor tensor, Record record) override {

@@ -62,8 +62,11 @@ ComposedWork::ComposedWork(
     PlacePtr place)
     : last_(std::move(last)), record_(record), place_(std::move(place)) {}
 
-void ComposedWork::finish(std::exception_ptr error) {
+void ComposedWork::finish(
+    std::exception_ptr error,
+    std::optional<int64_t> reduced_bytes) {
   const std::lock_guard lock(mutex_);
+  reduced_bytes_ = reduced_bytes;
   error_ = std::move(error);
   finished_ns_ = steady_now_ns();
   finished_.notify_all();
@@ -87,6 +90,11 @@ void ComposedWork::wait() {
   } catch (const std::exception& error) {
     place_->fail(record_, error);
   }
+}
+
+std::optional<int64_t> ComposedWork::reduced_bytes() {
+  const std::lock_guard lock(mutex_);
+  return reduced_bytes_;
 }
 
 int64_t ComposedWork::finished_ns() {

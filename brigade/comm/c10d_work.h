@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "brigade/comm/communicator.h"
 #include "brigade/comm/gloo_messages.h"
@@ -58,11 +59,14 @@ class ComposedWork : public Work {
       PlacePtr place);
 
   // By the thread that carries it out: its end, or its failure.
-  void finish(std::exception_ptr error);
+  void finish(
+      std::exception_ptr error,
+      std::optional<int64_t> reduced_bytes = std::nullopt);
 
   void wait() override;
   bool is_completed() override { return finished_ns() != 0; }
   int64_t finished_ns() override;
+  std::optional<int64_t> reduced_bytes() override;
 
  private:
   std::function<void()> last_;
@@ -71,6 +75,7 @@ class ComposedWork : public Work {
   std::mutex mutex_;
   std::condition_variable finished_;
   std::exception_ptr error_;
+  std::optional<int64_t> reduced_bytes_;
   int64_t finished_ns_ = 0;
 };
 

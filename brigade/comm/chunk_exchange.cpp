@@ -51,15 +51,22 @@ PendingMessages gather_chunks(
     const GlooMessages& messages,
     MessageKind kind,
     const torch::Tensor& chunks) {
+  return gather_chunks(messages, kind, chunks.unbind());
+}
+
+PendingMessages gather_chunks(
+    const GlooMessages& messages,
+    MessageKind kind,
+    const std::vector<torch::Tensor>& chunks) {
   const int rank = messages.rank();
   const int size = messages.size();
   PendingMessages pending(messages, kind);
   for (int shift = 1; shift < size; ++shift) {
     const int source = (rank + size - shift) % size;
-    pending.receive(chunks[source], source);
+    pending.receive(chunks[static_cast<size_t>(source)], source);
   }
   for (int shift = 1; shift < size; ++shift)
-    pending.send(chunks[rank], (rank + shift) % size);
+    pending.send(chunks[static_cast<size_t>(rank)], (rank + shift) % size);
   return pending;
 }
 
@@ -86,6 +93,29 @@ void add_chunks(
       for (int64_t i = 0; i < others.size(0); ++i)
         torch::Tensor(sum).add_(others[i].view_as(sum));
   }
+}
+
+void sum_in_chunks(
+    const GlooMessages& messages,
+    MessageKind kind,
+    const torch::Tensor& tensor) {
+  const int size = messages.size();
+  const int64_t chunk = (tensor.numel() + size - 1) / size;
+  // Buckets divide evenly: their own memory is sent from and gathered into.
+  const auto flat = tensor.view({-1});
+  auto padded = flat;
+  if (chunk * size != flat.numel()) {
+    padded = torch::zeros({chunk * size}, tensor.options());
+    padded.narrow(0, 0, flat.numel()).copy_(flat);
+  }
+  const auto chunks = padded.view({size, chunk});
+  const auto parts = torch::empty({size - 1, chunk}, tensor.options());
+  scatter_chunks(messages, kind, chunks, parts).wait();
+  const auto own = chunks[messages.rank()];
+  add_chunks(own, own, parts);
+  gather_chunks(messages, kind, chunks).wait();
+  if (padded.data_ptr() != tensor.data_ptr())
+    flat.copy_(padded.narrow(0, 0, flat.numel()));
 }
 
 }  // namespace brigade

@@ -23,6 +23,8 @@ const char* to_string(Collective op) {
   switch (op) {
     case Collective::kAllReduce:
       return "all_reduce";
+    case Collective::kAllReduceRows:
+      return "all_reduce_rows";
     case Collective::kReduceScatter:
       return "reduce_scatter";
     case Collective::kAllGather:
@@ -182,6 +184,26 @@ WorkPtr Communicator::do_all_reduce_as_bf16(
   auto reduction = do_all_reduce(wire, ReduceOp::kSum, record);
   return std::make_shared<WidenedWork>(
       std::move(reduction), std::move(wire), std::move(tensor));
+}
+
+WorkPtr Communicator::all_reduce_rows(torch::Tensor matrix) {
+  const auto dtype = matrix.scalar_type();
+  BRIGADE_ASSERT(
+      matrix.dim() == 2 && (dtype == torch::kFloat || dtype == torch::kDouble),
+      "all_reduce_rows in group '{}' of {} dims of {}",
+      name(),
+      matrix.dim(),
+      c10::toString(dtype));
+  const auto record = begin(Collective::kAllReduceRows, matrix, -1);
+  return launched(record, [&] {
+    return do_all_reduce_rows(outside_graph(matrix), record);
+  });
+}
+
+WorkPtr Communicator::do_all_reduce_rows(
+    torch::Tensor matrix,
+    const CollectiveRecord& record) {
+  return do_all_reduce(std::move(matrix), ReduceOp::kSum, record);
 }
 
 WorkPtr Communicator::reduce_scatter(

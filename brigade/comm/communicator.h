@@ -13,7 +13,9 @@
 //
 // Costs, for n bytes in a group of R ranks, ring algorithms (bytes sent by each
 // rank): all_reduce 2n(R-1)/R; reduce_scatter n(R-1)/R with n = the input;
-// all_gather n(R-1)/R with n = the output; broadcast n; all_to_all n(R-1)/R.
+// all_gather n(R-1)/R with n = the output; broadcast n; all_to_all n(R-1)/R;
+// all_reduce_rows (R-1)n with n = the rank's rows that are not zero, or
+// 2n(R-1)/R with n = the matrix where the ranks' rows would be more.
 #pragma once
 
 #include <torch/types.h>
@@ -23,6 +25,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +36,7 @@ enum class ReduceOp { kSum, kMax, kMin };
 
 enum class Collective {
   kAllReduce,
+  kAllReduceRows,
   kReduceScatter,
   kAllGather,
   kBroadcast,
@@ -71,6 +75,9 @@ class Work {
   // Steady-clock nanoseconds at which the operation ended, as exactly as the
   // backend tells; 0 while it is under way.
   virtual int64_t finished_ns() = 0;
+  // After wait(), of a reduction that found less to send than its tensor: how
+  // many bytes a plain one would have had to sum up for as many on the wire.
+  virtual std::optional<int64_t> reduced_bytes() { return std::nullopt; }
 };
 using WorkPtr = std::shared_ptr<Work>;
 
@@ -102,6 +109,9 @@ class Communicator {
   // The sum of float32 tensors, rounded once to bf16, with bf16 on the wire:
   // half the bytes.
   WorkPtr all_reduce_as_bf16(torch::Tensor tensor);
+  // The sum of matrices most of whose rows are zero (an embedding's gradients):
+  // those stay at home. matrix: [N, C] of float32 or float64, in place.
+  WorkPtr all_reduce_rows(torch::Tensor matrix);
   // input: R * n elements; output: n elements, the rank-th chunk of the sum.
   WorkPtr reduce_scatter(torch::Tensor output, torch::Tensor input);
   // input: n elements; output: R * n elements in rank order.
@@ -128,6 +138,10 @@ class Communicator {
   // widened by who waits for it.
   virtual WorkPtr do_all_reduce_as_bf16(
       torch::Tensor tensor,
+      const CollectiveRecord& record);
+  // For a backend that sends no messages: the whole matrix is all-reduced.
+  virtual WorkPtr do_all_reduce_rows(
+      torch::Tensor matrix,
       const CollectiveRecord& record);
 
  private:

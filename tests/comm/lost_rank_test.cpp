@@ -73,6 +73,12 @@ std::vector<Operation> operations() {
        "all_reduce #1 of 10 x BFloat16",
        all_reduce(torch::kBFloat16)},
       {"SumAsBf16InSlices", 3, "all_reduce #1 of 12 x BFloat16", as_bf16(12)},
+      {"SumOfRows",
+       3,
+       "all_reduce_rows #1 of 12 x Float",
+       [](Communicator& world) {
+         return world.all_reduce_rows(ones(12).view({6, 2}));
+       }},
       {"SumAsBf16OfPairInSlices",
        2,
        "all_reduce #1 of 12 x BFloat16",
@@ -313,6 +319,11 @@ std::vector<LargeOperation> large_operations() {
        "reduce_scatter #0",
        [](Communicator& world, Tensor chunks, Tensor chunk) {
          return world.reduce_scatter(std::move(chunk), std::move(chunks));
+       }},
+      {"SumOfRows",
+       "all_reduce_rows #0",
+       [](Communicator& world, Tensor chunks, Tensor chunk) {
+         return world.all_reduce_rows(chunks.view({-1, chunk.numel() / 8}));
        }},
       {"Bf16SumInChunks", "all_reduce #0", all_reduce, torch::kBFloat16},
       {"AllReduce", "all_reduce #0", all_reduce},
