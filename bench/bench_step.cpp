@@ -32,6 +32,7 @@
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/launch/supervisor.h"
 #include "brigade/model/llama.h"
+#include "brigade/model/param_names.h"
 #include "brigade/ops/adamw.h"
 #include "brigade/ops/tensor_memory.h"
 #include "brigade/optim/adamw.h"
@@ -94,7 +95,10 @@ Trainee make(
       item.value().fill_(1.0);
     else
       item.value().copy_(spread(item.value().numel()).view_as(item.value()));
-    params.push_back({item.key(), item.value()});
+    params.push_back(
+        {item.key(),
+         item.value(),
+         /*is_row_sparse=*/!s.tied && item.key() == kEmbeddingName});
   }
   GradSyncOptions options;
   options.handover = GradHandover::kMainGrad;

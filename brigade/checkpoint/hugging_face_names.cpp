@@ -10,11 +10,11 @@
 #include <string_view>
 
 #include "brigade/base/error.h"
+#include "brigade/model/param_names.h"
 
 namespace brigade {
 namespace {
 
-constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kHead = "lm_head.weight";
 constexpr std::string_view kOldBuffer = ".rotary_emb.inv_freq";
 
@@ -145,10 +145,10 @@ class Locator {
       const SafetensorsTensor& stored) {
     if (name.size() > kOldBuffer.size() && name.ends_with(kOldBuffer))
       return true;
-    if (name != kHead || expected_.count(kEmbedding) == 0)
+    if (name != kHead || expected_.count(kEmbeddingName) == 0)
       return false;
     // Tied: the file may hold the head once more, but not another one.
-    const SafetensorsTensor* embedding = folder_.find(kEmbedding);
+    const SafetensorsTensor* embedding = folder_.find(kEmbeddingName);
     if (embedding == nullptr)
       return false;
     const bool equal =
@@ -160,7 +160,7 @@ class Locator {
       wrong_.push_back(fmt::format(
           "{} differs from {}, but tie_word_embeddings is true",
           kHead,
-          kEmbedding));
+          kEmbeddingName));
     }
     return true;
   }

@@ -75,6 +75,7 @@ void Bucket::wait() {
   }
   timing_.wait_end_ns = steady_now_ns();
   timing_.finished_ns = work_->finished_ns();
+  timing_.bytes = work_->reduced_bytes().value_or(plan_.bytes());
   work_.reset();
   state_ = BucketState::kReduced;
 }

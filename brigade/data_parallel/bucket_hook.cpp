@@ -6,7 +6,12 @@ namespace brigade {
 
 BucketHook all_reduce_hook() {
   return [](BucketView& bucket, Communicator& communicator) {
-    return communicator.all_reduce(bucket.main_grad);
+    const int64_t row = bucket.sparse_row_numel;
+    if (row == 0)
+      return communicator.all_reduce(bucket.main_grad);
+    const int64_t rows = bucket.main_grad.numel() / row;
+    return communicator.all_reduce_rows(
+        bucket.main_grad.narrow(0, 0, rows * row).view({rows, row}));
   };
 }
 

@@ -20,6 +20,9 @@ struct BucketView {
   int buckets = 1;                 // how many there are
   torch::Tensor main_grad;         // [numel], flat; to be replaced by the sum
   std::vector<std::string> names;  // of its parameters, in memory order
+  // Elements of a row, if main_grad is a matrix most of whose rows are zero
+  // (and padding behind it); else 0.
+  int64_t sparse_row_numel = 0;
 };
 
 // Launches the reduction of bucket.main_grad over the communicator and returns
@@ -29,12 +32,13 @@ struct BucketView {
 using BucketHook =
     std::function<WorkPtr(BucketView& bucket, Communicator& communicator)>;
 
-// The sum, in main_grad's own dtype: 2n(R-1)/R bytes sent by each rank.
+// The sum, in main_grad's own dtype: 2n(R-1)/R bytes sent by each rank. Of
+// sparse rows those that are not zero: Communicator::all_reduce_rows.
 BucketHook all_reduce_hook();
 
 // bf16 on the wire, summed in fp32 and rounded once: half the bytes of
 // all_reduce_hook. Gradients keep 8 bits of mantissa; those of float64 weights
-// are reduced as they are.
+// are reduced as they are. Sparse rows are not told apart.
 BucketHook bf16_hook();
 
 // What a recording hook saw.

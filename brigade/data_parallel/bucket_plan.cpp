@@ -74,7 +74,9 @@ BucketPlan plan_buckets(
             ? std::min(options.first_bucket_bytes, options.capacity_bytes)
             : options.capacity_bytes;
     const int64_t bytes = (offset + param.numel) * param.grad_element_bytes;
-    if (!filling.bucket.slots.empty() && bytes > capacity_bytes) {
+    const bool is_sparse = param.sparse_row_numel > 0;
+    if (!filling.bucket.slots.empty() &&
+        (is_sparse || bytes > capacity_bytes)) {
       close(std::exchange(filling, {}));
       offset = 0;
     }
@@ -83,9 +85,15 @@ BucketPlan plan_buckets(
     filling.bucket.slots.push_back({index, offset, param.numel});
     filling.bucket.numel = offset + param.numel;
     filling.last_position = position;
+    if (is_sparse) {
+      filling.bucket.sparse_row_numel = param.sparse_row_numel;
+      close(std::exchange(filling, {}));
+    }
   }
-  for (auto& [dtype, filling] : open)
-    close(std::move(filling));
+  for (auto& [dtype, filling] : open) {
+    if (!filling.bucket.slots.empty())
+      close(std::move(filling));
+  }
 
   std::sort(closed.begin(), closed.end(), [](const auto& a, const auto& b) {
     return a.last_position < b.last_position;

@@ -19,6 +19,8 @@ struct BucketParam {
   int64_t numel = 0;
   std::string dtype = "Float";     // a bucket holds parameters of one dtype
   int64_t grad_element_bytes = 4;  // of main_grad: 4 for fp32
+  // Elements of a row, if most rows of the gradient are zero; else 0.
+  int64_t sparse_row_numel = 0;
 };
 
 enum class BucketOrder {
@@ -50,6 +52,7 @@ struct PlannedBucket {
   int64_t grad_element_bytes = 4;
   int64_t numel = 0;  // padding included
   std::vector<BucketSlot> slots;
+  int64_t sparse_row_numel = 0;  // of its only parameter
   int64_t bytes() const { return numel * grad_element_bytes; }
   bool operator==(const PlannedBucket&) const = default;
 };
@@ -69,7 +72,7 @@ std::vector<int> initial_order(BucketOrder order, int params);
 
 // Fills buckets greedily in the given order; `order` is a permutation of the
 // parameters' indices. A parameter larger than the capacity is a bucket of its
-// own.
+// own, and so is one with sparse rows.
 BucketPlan plan_buckets(
     std::span<const BucketParam> params,
     std::span<const int> order,

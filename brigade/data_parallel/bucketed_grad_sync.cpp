@@ -44,7 +44,8 @@ void BucketedGradSync::lay_out(const std::vector<int>& order) {
         static_cast<int>(b),
         static_cast<int>(plan_.buckets.size()),
         segment.main_grad,
-        {}};
+        {},
+        planned.sparse_row_numel};
     for (const BucketSlot& slot : planned.slots) {
       const auto param = static_cast<size_t>(slot.param);
       bucket_of_[param] = b;

@@ -1,6 +1,7 @@
 #include "brigade/data_parallel/data_parallel.h"
 
 #include <fmt/format.h>
+#include <torch/nn/modules/embedding.h>
 
 #include <unordered_set>
 
@@ -10,11 +11,20 @@
 namespace brigade {
 
 std::vector<NamedParam> parameters_of(const torch::nn::Module& module) {
+  std::unordered_set<const void*> tables;
+  const auto note = [&tables](const torch::nn::Module& part) {
+    if (const auto* embedding = part.as<torch::nn::Embedding>())
+      tables.insert(embedding->weight.unsafeGetTensorImpl());
+  };
+  note(module);  // apart: it need not be owned by a shared_ptr
+  for (const auto& part : module.modules(/*include_self=*/false))
+    note(*part);
   std::vector<NamedParam> params;
   std::unordered_set<const void*> seen;
   for (const auto& item : module.named_parameters()) {
-    if (seen.insert(item.value().unsafeGetTensorImpl()).second)
-      params.push_back({item.key(), item.value()});
+    const void* impl = item.value().unsafeGetTensorImpl();
+    if (seen.insert(impl).second)
+      params.push_back({item.key(), item.value(), tables.count(impl) > 0});
   }
   return params;
 }

@@ -52,6 +52,13 @@ void check_params(const std::vector<NamedParam>& params) {
           param.name,
           c10::toString(dtype)));
     }
+    if (param.is_row_sparse && param.tensor.dim() != 2) {
+      throw ConfigError(fmt::format(
+          "[data_parallel] parameter '{}' is declared row-sparse, but has {} "
+          "dims; only a matrix has rows",
+          param.name,
+          param.tensor.dim()));
+    }
   }
 }
 
@@ -111,7 +118,8 @@ std::vector<BucketParam> GradSync::bucket_params() const {
          .numel = param.tensor.numel(),
          .dtype = c10::toString(param.tensor.scalar_type()),
          .grad_element_bytes = static_cast<int64_t>(
-             c10::elementSize(main_grad_dtype(param.tensor)))});
+             c10::elementSize(main_grad_dtype(param.tensor))),
+         .sparse_row_numel = param.is_row_sparse ? param.tensor.size(1) : 0});
   }
   return result;
 }

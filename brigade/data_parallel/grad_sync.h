@@ -34,6 +34,10 @@ namespace brigade {
 struct NamedParam {
   std::string name;
   torch::Tensor tensor;
+  // Of a matrix: a step's gradient leaves most rows zero, as that of an
+  // embedding does whose vocabulary is large for the tokens of a step. Only a
+  // hint on what to send: sums are the same.
+  bool is_row_sparse = false;
 };
 
 enum class Reduction { kMean, kSum };

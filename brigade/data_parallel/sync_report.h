@@ -10,7 +10,7 @@ namespace brigade {
 // Steady-clock nanoseconds (brigade/base/clock.h).
 struct BucketTiming {
   int index = 0;
-  int64_t bytes = 0;
+  int64_t bytes = 0;        // of sparse rows: what they were like on the wire
   int64_t ready_ns = 0;     // its last gradient arrived
   int64_t launched_ns = 0;  // it and all before it were ready
   int64_t finished_ns = 0;  // the collective ended

@@ -69,10 +69,7 @@ void add_mlp(const LlamaConfig& config, ParamList& list) {
 std::vector<ParamInfo> list_parameters(const LlamaConfig& config) {
   const int64_t hidden = config.hidden_size;
   ParamList list;
-  list.add(
-      ParamKind::kEmbedding,
-      "model.embed_tokens.weight",
-      {config.vocab_size, hidden});
+  list.add(ParamKind::kEmbedding, kEmbeddingName, {config.vocab_size, hidden});
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     list.enter_layer(layer);
     add_attention(config, list);

@@ -35,6 +35,8 @@ enum class ParamKind {
 };
 
 inline constexpr int64_t kNoLayer = -1;
+// The name of the one of kind kEmbedding.
+inline constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
 
 struct ParamInfo {
   std::string name;            // model.layers.0.self_attn.q_proj.weight

@@ -167,6 +167,15 @@ void Tuner::run_steps(
     const auto& sync =
         dynamic_cast<const BucketedGradSync&>(train_step.stages()[s]->sync());
     profile.params = sync.bucket_params();
+    // Of sparse rows, buckets of their own, only what travels takes time.
+    for (size_t b = 0; b < sync.plan().buckets.size(); ++b) {
+      const PlannedBucket& bucket = sync.plan().buckets[b];
+      if (bucket.sparse_row_numel == 0)
+        continue;
+      const auto param = static_cast<size_t>(bucket.slots.front().param);
+      profile.params[param].numel = std::max<int64_t>(
+          1, sync.report().buckets[b].bytes / bucket.grad_element_bytes);
+    }
     profile.plan.first_bucket_bytes = sync.options().first_bucket_bytes;
     profile.plan.ranks = sync.communicator()->size();
     for (const PlannedBucket& bucket : sync.plan().buckets) {

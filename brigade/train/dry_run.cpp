@@ -10,6 +10,7 @@
 #include "brigade/train/layout.h"
 #include "brigade/train/open_data.h"
 #include "brigade/train/run_folder.h"
+#include "brigade/train/stage_runtime.h"
 #include "brigade/train/trainer.h"
 
 namespace brigade {
@@ -42,8 +43,12 @@ std::vector<BucketParam> stage_bucket_params(
     int64_t numel = 1;
     for (const int64_t size : shard.shape)
       numel *= size;
+    const bool is_sparse = is_row_sparse(infos.at(name), llama, part);
     params.push_back(
-        {.name = name, .numel = numel, .dtype = to_string(config.model.dtype)});
+        {.name = name,
+         .numel = numel,
+         .dtype = to_string(config.model.dtype),
+         .sparse_row_numel = is_sparse ? shard.shape.back() : 0});
   }
   return params;
 }

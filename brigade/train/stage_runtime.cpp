@@ -16,8 +16,6 @@
 namespace brigade {
 namespace {
 
-constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
-
 Recompute parse_recompute(const std::string& name) {
   if (name == "selective")
     return Recompute::kSelective;
@@ -71,6 +69,14 @@ torch::Tensor take_shard(const torch::Tensor& full, const ParamShard& shard) {
   return padded;
 }
 
+bool is_row_sparse(
+    const ParamInfo& info,
+    const LlamaConfig& llama,
+    const ModelPart& part) {
+  const bool is_head_too = llama.tie_word_embeddings && part.is_last;
+  return info.kind == ParamKind::kEmbedding && part.is_first && !is_head_too;
+}
+
 StageRuntime::StageRuntime(
     const TrainConfig& config,
     const LlamaConfig& llama,
@@ -113,7 +119,8 @@ StageRuntime::StageRuntime(
           initial_weight(info, llama.initializer_range, config.training.seed),
           shards_.back()));
     }
-    params.push_back({item.key(), item.value()});
+    params.push_back(
+        {item.key(), item.value(), is_row_sparse(info, llama, part)});
   }
   if (is_pretrained)
     load_pretrained(config.model.folder, llama, local);

@@ -10,6 +10,7 @@
 #include "brigade/comm/process_mesh.h"
 #include "brigade/data_parallel/grad_sync.h"
 #include "brigade/model/llama.h"
+#include "brigade/model/param_names.h"
 #include "brigade/optim/adamw.h"
 #include "brigade/tensor_parallel/shard.h"
 #include "brigade/train/train_config.h"
@@ -25,6 +26,13 @@ struct ParamState {
   torch::Tensor exp_avg;     // float32
   torch::Tensor exp_avg_sq;  // float32
 };
+
+// Whether a step's gradient of a parameter of this part has rows for the tokens
+// of the step alone: the embedding, where it is not the head as well.
+bool is_row_sparse(
+    const ParamInfo& info,
+    const LlamaConfig& llama,
+    const ModelPart& part);
 
 class StageRuntime {
  public:

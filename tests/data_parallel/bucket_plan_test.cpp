@@ -69,6 +69,21 @@ TEST(BucketPlan, AParameterLargerThanTheCapIsABucketOfItsOwn) {
   EXPECT_EQ(plan.buckets[1].slots[0].param, 1);
 }
 
+TEST(BucketPlan, AParameterWithSparseRowsIsABucketOfItsOwn) {
+  auto params = params_of({100, 60, 40, 100});
+  params[1].sparse_row_numel = 20;
+  params[3].sparse_row_numel = 10;
+  const auto plan =
+      plan_buckets(params, initial_order(BucketOrder::kReverse, 4), {});
+  ASSERT_EQ(plan.buckets.size(), 4U);
+  const std::vector<int64_t> rows{10, 0, 20, 0};
+  for (size_t b = 0; b < 4; ++b) {
+    EXPECT_EQ(plan.buckets[b].slots.size(), 1U);
+    EXPECT_EQ(plan.buckets[b].slots[0].param, 3 - static_cast<int>(b));
+    EXPECT_EQ(plan.buckets[b].sparse_row_numel, rows[b]);
+  }
+}
+
 TEST(BucketPlan, ABucketHoldsOneDtypeAndLaunchesAfterItsLastParameter) {
   auto params = params_of({1, 2, 3, 4});
   params[0].dtype = params[3].dtype = "BFloat16";

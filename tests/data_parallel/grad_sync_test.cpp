@@ -1,10 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
+#include "brigade/data_parallel/data_parallel.h"
 #include "brigade/data_parallel/per_param_grad_sync.h"
 #include "tests/data_parallel/pseudo_random.h"
 #include "tests/support/ranks_as_threads.h"
@@ -67,6 +69,55 @@ std::vector<torch::Tensor> expected_grads(int ranks, int micro_batches) {
   for (const auto& param : net.parameters())
     grads.push_back(param.grad());
   return grads;
+}
+
+// An embedding of many rows, of which a step touches few, and one linear.
+struct TableNet : torch::nn::Module {
+  TableNet() {
+    table = register_module("table", torch::nn::Embedding(97, 5));
+    head = register_module("head", torch::nn::Linear(5, 1));
+    const torch::NoGradGuard no_grad;
+    int64_t seed = 50;
+    for (auto& param : parameters())
+      param.copy_(pseudo_random(param.sizes(), ++seed));
+  }
+  torch::Tensor loss(int rank, int micro_batch) {
+    const auto ids = torch::tensor({3, 3 + rank, 10 * rank + micro_batch});
+    return head(torch::tanh(table(ids))).sum();
+  }
+  torch::nn::Embedding table{nullptr};
+  torch::nn::Linear head{nullptr};
+};
+
+TEST(GradSync, SumsSparseRowsAsEveryParameterAloneAndSendsLess) {
+  constexpr int kRanks = 3;
+  run_ranks(kRanks, [](const CommunicatorPtr& world) {
+    std::vector<std::vector<torch::Tensor>> gradients;
+    for (const Kind kind : {Kind::kPerParam, Kind::kBucketed}) {
+      TableNet net;
+      const auto params = parameters_of(net);
+      EXPECT_TRUE(params[0].is_row_sparse);
+      EXPECT_FALSE(params[1].is_row_sparse);
+      const auto sync = make_sync(kind, params, world);
+      for (int m = 0; m < 2; ++m) {
+        sync->set_accumulate_only(m == 0);
+        net.loss(world->rank(), m).backward();
+      }
+      sync->finish();
+      gradients.emplace_back();
+      for (const auto& param : net.parameters())
+        gradients.back().push_back(param.grad().clone());
+      if (kind == Kind::kPerParam)
+        continue;
+      const auto& buckets = sync->report().buckets;
+      ASSERT_EQ(buckets.size(), 2U);
+      // At most four rows a rank: 3, 3 + rank, 10 rank and 10 rank + 1.
+      EXPECT_EQ(buckets[1].bytes, kRanks * 4 * 5 * 4 / 2);
+    }
+    for (size_t i = 0; i < gradients[0].size(); ++i)
+      EXPECT_TRUE(
+          torch::allclose(gradients[0][i], gradients[1][i], 1e-6, 1e-7));
+  });
 }
 
 class GradSyncTest : public ::testing::TestWithParam<
