@@ -35,7 +35,7 @@
 namespace brigade {
 
 // Parameters of a module by name, each tensor once however often it is
-// registered.
+// registered; weights of torch::nn::Embedding are row-sparse.
 std::vector<NamedParam> parameters_of(const torch::nn::Module& module);
 
 // Makes rank 0's buffers everyone's. Collective.

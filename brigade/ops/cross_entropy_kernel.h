@@ -31,7 +31,7 @@ bool quicker_to_keep_logits();
 // The logits of a shape as head_statistics() leaves them for head_gradients();
 // KeptTile (cross_entropy_tile.h) says what is in it.
 struct KeptLogits {
-  uint16_t* below;
+  uint16_t* exponentials;
   float* maximum;
 };
 // In the calling thread's memory, valid until it asks again.

@@ -46,7 +46,8 @@ KeptTile kept_tile(
     int64_t t) {
   const int64_t panel = row / kTileRows * (padded.tokens / kPanel) + t / kPanel;
   return {
-      kept.below + panel * kTileRows * kPanel, kept.maximum + panel * kPanel};
+      kept.exponentials + panel * kTileRows * kPanel,
+      kept.maximum + panel * kPanel};
 }
 
 }  // namespace brigade::ops

@@ -89,9 +89,9 @@ KeptLogits kept_logits(const HeadShape& shape) {
   const auto numel = static_cast<size_t>(padded.vocabulary * padded.tokens);
   const auto lay_out = [&](void* base) {
     ScratchPieces pieces(base);
-    auto* below = pieces.take<uint16_t>(numel);
+    auto* exponentials = pieces.take<uint16_t>(numel);
     auto* maximum = pieces.take<float>(numel / kTileRows);
-    return std::tuple{KeptLogits{below, maximum}, pieces.used()};
+    return std::tuple{KeptLogits{exponentials, maximum}, pieces.used()};
   };
   const size_t bytes = std::get<1>(lay_out(nullptr));
   return std::get<0>(lay_out(scratch(ScratchSlot::kLogits, bytes)));

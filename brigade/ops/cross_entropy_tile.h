@@ -11,13 +11,13 @@ namespace brigade::ops {
 
 constexpr int64_t kTileRows = 32;
 
-// A tile of logits in 16 bits each: how far a logit lies below a maximum of its
-// column, in units of ln(2) / 2048. An exponential made of it is off by 1.7e-4
-// at most, a tenth of what rounding to bf16 costs; where it is below 2^-32 of
-// the maximum's, it counts as that.
+// A tile of logits as exponentials of how far each lies below a maximum of its
+// column, in 16 bits: 5 of exponent, 11 of mantissa. One is off by 2.4e-4 at
+// most, an eighth of what rounding to bf16 costs; below 2^-31 it counts as
+// that.
 struct KeptTile {
-  uint16_t* below;  // [kTileRows, kPanel]
-  float* maximum;   // [kPanel]
+  uint16_t* exponentials;  // [kTileRows, kPanel]
+  float* maximum;          // [kPanel]
 };
 
 // Folds the first `rows` rows of logits [kTileRows, kPanel] into the running

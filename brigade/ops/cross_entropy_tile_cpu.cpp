@@ -14,23 +14,28 @@
 HWY_BEFORE_NAMESPACE();
 namespace brigade::ops::HWY_NAMESPACE {
 
-// Units of KeptTile in a power of two.
-constexpr float kKeptUnits = 2048.0F;
+// What is kept of a float32 in (0, 2): 5 bits of its exponent, from 2^-31 on,
+// and 11 of its mantissa.
+constexpr int kKeptShift = 23 - 11;
+constexpr int32_t kKeptLeast = (127 - 31) << 23;
 
-HWY_INLINE void store_kept(VF exponent, uint16_t* to) {
-  const DF df;
-  const auto below = hn::Mul(exponent, hn::Set(df, -kKeptUnits));
-  // In this order a NaN counts as 0; the sum has it anyway.
-  const auto bounded =
-      hn::Min(hn::Max(below, hn::Zero(df)), hn::Set(df, 65535.0F));
-  store_low_halves(hn::BitCast(DU32(), hn::NearestInt(bounded)), to);
+// A NaN counts as something; the sum has it anyway.
+HWY_INLINE void store_kept(VF value, uint16_t* to) {
+  const DI32 di;
+  const auto above = hn::Sub(
+      hn::BitCast(di, value), hn::Set(di, kKeptLeast - (1 << kKeptShift) / 2));
+  const auto bits = hn::ShiftRight<kKeptShift>(hn::Max(above, hn::Zero(di)));
+  store_low_halves(hn::BitCast(DU32(), bits), to);
 }
 
 HWY_INLINE VF load_kept(const uint16_t* from) {
-  return hn::ConvertTo(DF(), hn::PromoteTo(DI32(), hn::LoadU(DU16(), from)));
+  const DI32 di;
+  const auto bits = hn::PromoteTo(di, hn::LoadU(DU16(), from));
+  return hn::BitCast(
+      DF(), hn::Add(hn::ShiftLeft<kKeptShift>(bits), hn::Set(di, kKeptLeast)));
 }
 
-// Keeps each row by keep(row, exponent, column): log2(e) (logit - maximum).
+// Keeps each row by keep(row, column, exp(logit - maximum)).
 template <typename Keep>
 HWY_INLINE void fold(
     const float* logits,
@@ -56,9 +61,9 @@ HWY_INLINE void fold(
     top = hn::Max(top, other_top);
     // Subtracted first: the maximum's own exponential is 1 exactly.
     const auto exp_at = [&](int64_t row) HWY_ATTR {
-      const auto exponent = hn::Mul(hn::Sub(at(row), top), log2e);
-      keep(row, t, exponent);
-      return fast_exp2(exponent);
+      const auto value = fast_exp2(hn::Mul(hn::Sub(at(row), top), log2e));
+      keep(row, t, value);
+      return value;
     };
     auto total =
         hn::Mul(hn::LoadU(df, sum + t), fast_exp(hn::Sub(before, top)));
@@ -91,23 +96,21 @@ void fold_and_keep_logits_simd(
       rows,
       maximum,
       sum,
-      [&](int64_t row, int64_t t, VF exponent)
-          HWY_ATTR { store_kept(exponent, kept.below + row * kPanel + t); });
+      [&](int64_t row, int64_t t, VF value) HWY_ATTR {
+        store_kept(value, kept.exponentials + row * kPanel + t);
+      });
   std::copy_n(maximum, kPanel, kept.maximum);
 }
 
-// exponent(row, column, lse): log2(e) (logit - lse).
-template <typename Exponent>
-HWY_INLINE void gradients(const GradientTile& tile, const Exponent& exponent) {
+// gradients(column, lse, factor): a function of a row.
+template <typename Gradients>
+HWY_INLINE void gradients(const GradientTile& tile, const Gradients& of_rows) {
   const DF df;
   const auto lanes = static_cast<int64_t>(hn::Lanes(df));
   for (int64_t t = 0; t < kPanel; t += lanes) {
-    const auto exponent_at = exponent(t, hn::LoadU(df, tile.lse + t));
-    const auto scale = hn::LoadU(df, tile.factor + t);
+    const auto gradient =
+        of_rows(t, hn::LoadU(df, tile.lse + t), hn::LoadU(df, tile.factor + t));
     for (int64_t row = 0; row < kTileRows; row += 2) {
-      const auto gradient = [&](int64_t of) HWY_ATTR {
-        return hn::Mul(fast_exp2(exponent_at(of)), scale);
-      };
       uint16_t* row_out = tile.out + row * tile.out_stride + t;
       store_bf16_pair(
           gradient(row),
@@ -121,23 +124,24 @@ HWY_INLINE void gradients(const GradientTile& tile, const Exponent& exponent) {
 
 void gradient_tile_simd(const float* logits, const GradientTile& tile) {
   const DF df;
-  gradients(tile, [&](int64_t t, VF lse) HWY_ATTR {
+  gradients(tile, [&](int64_t t, VF lse, VF factor) HWY_ATTR {
     const auto log2e = hn::Set(df, kLog2E);
     const auto shift = hn::Mul(lse, log2e);
     return [=](int64_t row) HWY_ATTR {
-      return hn::MulSub(hn::LoadU(df, logits + row * kPanel + t), log2e, shift);
+      const auto logit = hn::LoadU(df, logits + row * kPanel + t);
+      return hn::Mul(fast_exp2(hn::MulSub(logit, log2e, shift)), factor);
     };
   });
 }
 
 void gradient_kept_tile_simd(const KeptTile& kept, const GradientTile& tile) {
   const DF df;
-  gradients(tile, [&](int64_t t, VF lse) HWY_ATTR {
-    const auto unit = hn::Set(df, -1 / kKeptUnits);
-    const auto top = hn::Mul(
-        hn::Sub(hn::LoadU(df, kept.maximum + t), lse), hn::Set(df, kLog2E));
+  gradients(tile, [&](int64_t t, VF lse, VF factor) HWY_ATTR {
+    const auto above_lse = hn::Sub(hn::LoadU(df, kept.maximum + t), lse);
+    const auto scale =
+        hn::Mul(fast_exp2(hn::Mul(above_lse, hn::Set(df, kLog2E))), factor);
     return [=](int64_t row) HWY_ATTR {
-      return hn::MulAdd(load_kept(kept.below + row * kPanel + t), unit, top);
+      return hn::Mul(load_kept(kept.exponentials + row * kPanel + t), scale);
     };
   });
 }

@@ -138,8 +138,8 @@ INSTANTIATE_TEST_SUITE_P(
       return test.param == KeepLogits::kAlways ? "Kept" : "MadeAgain";
     });
 
-// A kept logit says how far it lies below a maximum, as far as 2^-32: beyond
-// that lie all of a token but the first, and its target too. The gradient still
+// An exponential of a logit is kept down to 2^-31 of the maximum: below that
+// lie all of a token but the first, and its target too. The gradient still
 // pulls the target up with its whole factor.
 TEST(CrossEntropyKept, WhatLiesFarBelowTheMaximumHasNoWeight) {
   Inputs inputs = inputs_of({40, 32, 100, torch::kBFloat16});
