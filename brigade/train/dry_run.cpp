@@ -68,6 +68,8 @@ std::string describe_dry_run(const TrainConfig& given) {
   const TrainingData data = open_training_data_of(config);
   check_run_folder(config);
 
+  const int64_t windows_per_step =
+      tokens_per_step(config) / config.training.seq_length;
   std::string text = fmt::format(
       "layout      {}\n{}\n"
       "model       {} layers, hidden {}, {} heads, {} kv heads, vocabulary {}, "
@@ -86,7 +88,7 @@ std::string describe_dry_run(const TrainConfig& given) {
       llama.num_key_value_heads,
       llama.vocab_size,
       parameter_count(llama),
-      tokens_per_step(config) / config.training.seq_length,
+      windows_per_step,
       config.training.seq_length,
       tokens_per_step(config),
       config.distributed.dp_size,
@@ -97,8 +99,7 @@ std::string describe_dry_run(const TrainConfig& given) {
       data.held_out_windows,
       config.training.total_train_steps,
       static_cast<double>(
-          config.training.total_train_steps * tokens_per_step(config) /
-          config.training.seq_length) /
+          config.training.total_train_steps * windows_per_step) /
           static_cast<double>(std::max<uint64_t>(1, data.training_windows)),
       config.logging.run_dir,
       checkpoint_folder(config).string());
