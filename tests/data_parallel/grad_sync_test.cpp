@@ -37,17 +37,20 @@ std::unique_ptr<GradSync> make_sync(
   return std::make_unique<PerParamGradSync>(std::move(params), world, options);
 }
 
+// Not from the global generator: the ranks are threads.
+void fill_params(torch::nn::Module& module, int64_t seed) {
+  const torch::NoGradGuard no_grad;
+  for (auto& param : module.parameters())
+    param.copy_(pseudo_random(param.sizes(), ++seed));
+}
+
 // Three linears; a loss whose gradients depend on the input.
 struct Net : torch::nn::Module {
   Net() {
     a = register_module("a", torch::nn::Linear(5, 7));
     b = register_module("b", torch::nn::Linear(7, 3));
     c = register_module("c", torch::nn::Linear(3, 1));
-    // Not the global generator: the ranks are threads.
-    const torch::NoGradGuard no_grad;
-    int64_t seed = 0;
-    for (auto& param : parameters())
-      param.copy_(pseudo_random(param.sizes(), ++seed));
+    fill_params(*this, 0);
   }
   torch::Tensor loss(const torch::Tensor& x) {
     return c(torch::tanh(b(torch::tanh(a(x))))).sum();
@@ -76,10 +79,7 @@ struct TableNet : torch::nn::Module {
   TableNet() {
     table = register_module("table", torch::nn::Embedding(97, 5));
     head = register_module("head", torch::nn::Linear(5, 1));
-    const torch::NoGradGuard no_grad;
-    int64_t seed = 50;
-    for (auto& param : parameters())
-      param.copy_(pseudo_random(param.sizes(), ++seed));
+    fill_params(*this, 50);
   }
   torch::Tensor loss(int rank, int micro_batch) {
     const auto ids = torch::tensor({3, 3 + rank, 10 * rank + micro_batch});
@@ -118,6 +118,18 @@ TEST(GradSync, SumsSparseRowsAsEveryParameterAloneAndSendsLess) {
       EXPECT_TRUE(
           torch::allclose(gradients[0][i], gradients[1][i], 1e-6, 1e-7));
   });
+}
+
+TEST(GradSync, RowsOfWhatIsNoMatrixAreRefused) {
+  try {
+    BucketedGradSync sync(
+        {{"bias", torch::ones({4}, torch::requires_grad()), true}},
+        testing::make_world_of_one());
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("'bias' is declared row-sparse"));
+    EXPECT_THAT(error.what(), HasSubstr("1 dims"));
+  }
 }
 
 class GradSyncTest : public ::testing::TestWithParam<
