@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "brigade/model/llama_config.h"
+#include "brigade/model/param_names.h"
 #include "brigade/ops/attention.h"
 #include "brigade/ops/weight_grad.h"
 #include "brigade/tensor_parallel/parallel_linear.h"
@@ -35,14 +36,7 @@ struct ModelContext {
     return {weight_grad, defer_weight_grad};
   }
   // How this rank's part of each parameter is cut.
-  TensorParallelSizes sizes() const {
-    return {
-        config.num_attention_heads,
-        config.num_key_value_heads,
-        config.head_dim,
-        config.intermediate_size,
-        config.vocab_size};
-  }
+  TensorParallelSizes sizes() const { return tensor_parallel_sizes(config); }
 };
 // Shared by all parts of a model; does not change after it was built.
 using ModelContextPtr = std::shared_ptr<const ModelContext>;

@@ -94,4 +94,13 @@ int64_t param_numel(const ParamInfo& param) {
   return numel;
 }
 
+TensorParallelSizes tensor_parallel_sizes(const LlamaConfig& config) {
+  return {
+      config.num_attention_heads,
+      config.num_key_value_heads,
+      config.head_dim,
+      config.intermediate_size,
+      config.vocab_size};
+}
+
 }  // namespace brigade

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "brigade/model/llama_config.h"
+#include "brigade/tensor_parallel/shard.h"
 
 namespace brigade {
 
@@ -54,5 +55,8 @@ std::vector<ParamInfo> list_parameters(const LlamaConfig& config);
 
 // The elements of one parameter.
 int64_t param_numel(const ParamInfo& param);
+
+// What decides how tensor parallelism cuts them.
+TensorParallelSizes tensor_parallel_sizes(const LlamaConfig& config);
 
 }  // namespace brigade

@@ -72,7 +72,9 @@ bool fits(const TensorParallelSizes& sizes, int64_t tp) {
 // heads can fit.
 std::string nearest(const TensorParallelSizes& sizes, int tp) {
   std::vector<int64_t> found;
-  for (int64_t below = tp - 1; below >= 1; --below) {
+  for (int64_t below = std::min<int64_t>(tp - 1, sizes.num_attention_heads);
+       below >= 1;
+       --below) {
     if (fits(sizes, below)) {
       found.push_back(below);
       break;
@@ -100,20 +102,20 @@ void validate_tensor_parallel(
   }
   const auto add = [&](int64_t size, const char* what) {
     problems.push_back(fmt::format(
-        "[tensor_parallel] {} {} cannot be cut for tp {}; nearest tp sizes "
+        "[tensor_parallel] {} = {} cannot be cut for tp {}; nearest tp sizes "
         "that fit this model: {}",
-        size,
         what,
+        size,
         tp,
         nearest(sizes, tp)));
   };
   if (sizes.num_attention_heads % tp != 0)
-    add(sizes.num_attention_heads, "attention heads");
+    add(sizes.num_attention_heads, "num_attention_heads");
   const int64_t kv = sizes.num_key_value_heads;
   if (kv % tp != 0 && tp % kv != 0)
-    add(kv, "kv heads");
+    add(kv, "num_key_value_heads");
   if (sizes.intermediate_size % tp != 0)
-    add(sizes.intermediate_size, "rows of the MLP");
+    add(sizes.intermediate_size, "intermediate_size");
 }
 
 int64_t vocab_rows_per_rank(int64_t vocab_size, int tp) {

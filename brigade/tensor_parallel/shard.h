@@ -1,13 +1,13 @@
 // Which part of each parameter a tp rank holds, by Hugging Face's name: for
 // initial weights, loading and saving alike.
 //
-//   embed_tokens, lm_head          rows of the vocabulary, padded to equal
-//   parts q_proj                         rows of whole query heads k_proj,
-//   v_proj                 rows of whole kv heads; fewer heads than
-//                                  ranks: each head on tp / kv_heads ranks
-//   gate_proj, up_proj             rows
-//   o_proj, down_proj              columns; their biases whole
-//   norms                          whole
+//   embed_tokens, lm_head   rows of the vocabulary, padded to equal parts
+//   q_proj                  rows of whole query heads
+//   k_proj, v_proj          rows of whole kv heads; where they are fewer than
+//                           ranks, each head on tp / kv_heads ranks
+//   gate_proj, up_proj      rows
+//   o_proj, down_proj       columns; their biases whole
+//   norms                   whole
 //
 // PURE.
 #pragma once
@@ -32,8 +32,8 @@ struct TensorParallelSizes {
 
 // Adds one message for each size that tp does not fit, with the nearest tp
 // sizes that fit all of them:
-//   [tensor_parallel] 6 attention heads cannot be cut for tp 4; nearest tp
-//   sizes that fit this model: 3, 6
+//   [tensor_parallel] num_attention_heads = 6 cannot be cut for tp 4; nearest
+//   tp sizes that fit this model: 3, 6
 // tp fits when it divides the heads and the intermediate size, and divides or
 // is a multiple of the kv heads. Any vocabulary fits.
 void validate_tensor_parallel(

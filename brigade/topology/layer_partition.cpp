@@ -142,7 +142,7 @@ LayerCosts estimate_layer_costs(const TransformerSizes& sizes) {
   return {
       .layers = std::vector<double>(
           static_cast<size_t>(sizes.num_layers), 2.0 * weights + attention),
-      .embedding = 0,
+      .embedding = static_cast<double>(sizes.hidden_size),
       .head = 2.0 * static_cast<double>(sizes.hidden_size * sizes.vocab_size)};
 }
 

@@ -45,8 +45,9 @@ struct TransformerSizes {
 };
 
 // Forward FLOPs a token: 2 a weight of a matrix product, and causal attention
-// (2 products of attention_width * T / 2 each). The embedding is a look-up
-// and counts as nothing. Backward is proportional, so it is left out.
+// (2 products of attention_width * T / 2 each). The embedding counts as one for
+// each element it looks up: little, but enough to break ties. Backward is
+// proportional, so it is left out.
 LayerCosts estimate_layer_costs(const TransformerSizes& sizes);
 
 struct LayerPartitionOptions {

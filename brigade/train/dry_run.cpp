@@ -32,11 +32,7 @@ std::vector<BucketParam> stage_bucket_params(
     const ParamShard shard = shard_parameter(
         name,
         infos.at(name).shape,
-        {llama.num_attention_heads,
-         llama.num_key_value_heads,
-         llama.head_dim,
-         llama.intermediate_size,
-         llama.vocab_size},
+        tensor_parallel_sizes(llama),
         config.distributed.tp_size,
         /*tp_rank=*/0,
         tokens);

@@ -8,7 +8,9 @@
 
 #include "brigade/base/error.h"
 #include "brigade/base/file.h"
+#include "brigade/model/param_names.h"
 #include "brigade/pipeline_parallel/schedules/make_schedule.h"
+#include "brigade/tensor_parallel/shard.h"
 #include "brigade/topology/layer_partition.h"
 #include "brigade/topology/sequence_partition.h"
 #include "brigade/train/train_config_json.h"
@@ -126,26 +128,8 @@ void check_model(
     const LlamaConfig& llama,
     Problems& problems) {
   const DistributedConfig& distributed = config.distributed;
-  const int64_t tp = distributed.tp_size;
-  const auto divides = [&](const char* what, int64_t count) {
-    if (count % tp != 0)
-      problems.push_back(fmt::format(
-          "[config] /distributed/tp_size = {} does not divide the model's {} "
-          "{}",
-          tp,
-          count,
-          what));
-  };
-  divides("num_attention_heads", llama.num_attention_heads);
-  divides("intermediate_size", llama.intermediate_size);
-  const int64_t kv_heads = llama.num_key_value_heads;
-  // Fewer kv heads than ranks: each is held by tp / kv_heads of them.
-  if (kv_heads % tp != 0 && tp % kv_heads != 0)
-    problems.push_back(fmt::format(
-        "[config] /distributed/tp_size = {} neither divides the model's {} "
-        "num_key_value_heads nor is a multiple of them",
-        tp,
-        kv_heads));
+  validate_tensor_parallel(
+      tensor_parallel_sizes(llama), distributed.tp_size, problems);
   if (distributed.pp_size == 1 && distributed.pp_virtual_stages == 1 &&
       !distributed.pp_layers)
     return;
@@ -154,7 +138,7 @@ void check_model(
        .hidden_size = llama.hidden_size,
        .intermediate_size = llama.intermediate_size,
        .attention_width = llama.num_attention_heads * llama.head_dim,
-       .key_value_width = kv_heads * llama.head_dim,
+       .key_value_width = llama.num_key_value_heads * llama.head_dim,
        .vocab_size = llama.vocab_size,
        .sequence_tokens = config.training.seq_length});
   partition_layers(

@@ -1,4 +1,5 @@
 // Sums of matrices most of whose rows are zero, against those of the whole.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
@@ -76,7 +77,16 @@ INSTANTIATE_TEST_SUITE_P(
         // More rows than are worth it: everything is summed, in chunks that do
         // not divide evenly.
         Case{2, 200, 1, torch::kFloat},
-        Case{3, 65, 2, torch::kDouble}));
+        Case{3, 65, 2, torch::kDouble}),
+    [](const auto& test) {
+      const Case& c = test.param;
+      return fmt::format(
+          "{}Of{}Rows{}On{}Ranks",
+          c.every == 1 ? "All" : fmt::format("Every{}th", c.every),
+          c.rows,
+          c.dtype == torch::kFloat ? "Float" : "Double",
+          c.ranks);
+    });
 
 TEST(Rows, ThatAreZeroStayAtHome) {
   constexpr int64_t kRows = 300;

@@ -167,9 +167,11 @@ TEST(ValidateTensorParallel, NamesTheNearestSizesThatFit) {
   EXPECT_THAT(
       problems,
       ElementsAre(
-          "[tensor_parallel] 6 attention heads cannot be cut for tp 4; nearest "
+          "[tensor_parallel] num_attention_heads = 6 cannot be cut for tp 4; "
+          "nearest "
           "tp sizes that fit this model: 3, 6",
-          "[tensor_parallel] 3 kv heads cannot be cut for tp 4; nearest tp "
+          "[tensor_parallel] num_key_value_heads = 3 cannot be cut for tp 4; "
+          "nearest tp "
           "sizes that fit this model: 3, 6"));
 }
 
@@ -184,7 +186,7 @@ TEST(ValidateTensorParallel, NamesAnMlpThatDoesNotFit) {
   std::vector<std::string> problems;
   validate_tensor_parallel({4, 4, 3, 9, 13}, 2, problems);
   ASSERT_EQ(problems.size(), 1U);
-  EXPECT_THAT(problems[0], HasSubstr("9 rows of the MLP cannot be cut"));
+  EXPECT_THAT(problems[0], HasSubstr("intermediate_size = 9 cannot be cut"));
   EXPECT_THAT(problems[0], HasSubstr("fit this model: 1"));
   problems.clear();
   validate_tensor_parallel(kShardSizes, 0, problems);

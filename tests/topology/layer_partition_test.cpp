@@ -171,6 +171,7 @@ TEST(LayerPartition, EstimatesTheWorkOfALlama) {
   ASSERT_EQ(costs.layers.size(), 32u);
   EXPECT_DOUBLE_EQ(costs.layers[0], 2.0 * 202375168 + 2.0 * 4096 * 4096);
   EXPECT_DOUBLE_EQ(costs.head, 2.0 * 131072000);
+  EXPECT_DOUBLE_EQ(costs.embedding, 4096);
 }
 
 }  // namespace
