@@ -119,7 +119,7 @@ Trainee make(
 double peak_memory_gb() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_maxrss) / 1e6;
+  return static_cast<double>(usage.ru_maxrss) * 1024 / 1e9;  // from KiB
 }
 
 const ModelShape& shape_named(const std::string& name) {

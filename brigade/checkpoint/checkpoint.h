@@ -32,6 +32,10 @@ struct TensorPart {
   int64_t begin = 0;
   int64_t end = 0;
   torch::Tensor tensor;  // contiguous CPU memory, float32 or bf16
+  // The lower halves of a float32 master whose upper ones are `tensor` (bf16):
+  // see ops/split_master.h. The file has the master; here there is never more
+  // of it than this part.
+  torch::Tensor master_low = {};
 };
 
 struct CheckpointManifest {

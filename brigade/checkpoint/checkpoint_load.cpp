@@ -11,6 +11,7 @@
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/checkpoint_pieces.h"
 #include "brigade/checkpoint/torch_dtype.h"
+#include "brigade/ops/split_master.h"
 
 namespace brigade {
 namespace {
@@ -182,7 +183,10 @@ torch::Tensor Checkpoint::read_whole(const std::string& name) const {
 void Checkpoint::read(const TensorPart& part) const {
   const torch::NoGradGuard no_grad;
   auto whole = read_whole(part.name);
-  auto target = part.tensor;
+  const auto read_into = part.master_low.defined()
+                             ? torch::empty_like(part.tensor, torch::kFloat)
+                             : part.tensor;
+  auto target = read_into;
   if (part.dim >= 0 && whole.dim() > part.dim &&
       whole.size(part.dim) >= part.end) {
     whole = whole.narrow(part.dim, part.begin, part.end - part.begin);
@@ -200,6 +204,8 @@ void Checkpoint::read(const TensorPart& part) const {
         fmt::join(target.sizes(), ", ")));
   }
   target.copy_(whole);
+  if (part.master_low.defined())
+    ops::split_master(read_into, part.tensor, part.master_low);
 }
 
 }  // namespace brigade

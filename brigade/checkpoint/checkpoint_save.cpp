@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <map>
 #include <utility>
 
 #include "brigade/base/check.h"
@@ -8,50 +9,69 @@
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/checkpoint_pieces.h"
 #include "brigade/checkpoint/safetensors_writer.h"
+#include "brigade/ops/split_master.h"
 
 namespace brigade {
 namespace {
 
 namespace fs = std::filesystem;
 
-SafetensorsDtype dtype_of(const torch::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
+SafetensorsDtype dtype_of(const TensorPart& part) {
+  if (part.master_low.defined())
+    return SafetensorsDtype::kF32;
+  switch (part.tensor.scalar_type()) {
     case torch::kFloat:
       return SafetensorsDtype::kF32;
     case torch::kBFloat16:
       return SafetensorsDtype::kBF16;
     default:
       BRIGADE_ASSERT(
-          false, "checkpoint of {}", c10::toString(tensor.scalar_type()));
+          false, "checkpoint of {}", c10::toString(part.tensor.scalar_type()));
   }
   return SafetensorsDtype::kF32;
 }
 
+// Without padding.
+torch::Tensor stored_part(const TensorPart& part, const torch::Tensor& tensor) {
+  return part.dim < 0
+             ? tensor.detach()
+             : tensor.detach().narrow(part.dim, 0, part.end - part.begin);
+}
+
+torch::Tensor data_of(const TensorPart& part) {
+  const auto tensor = stored_part(part, part.tensor).contiguous();
+  if (!part.master_low.defined())
+    return tensor;
+  return ops::join_master(
+      tensor, stored_part(part, part.master_low).contiguous());
+}
+
+// One tensor after the other, so that what is made for the file alone (masters,
+// parts that are not contiguous) never exists all at once.
 void write_parts(const fs::path& path, const std::vector<TensorPart>& parts) {
-  std::vector<TensorToWrite> tensors;
-  std::vector<torch::Tensor> keep_alive;
+  std::vector<TensorSpec> specs;
+  std::map<std::string, const TensorPart*> by_name;
   nlohmann::json pieces = nlohmann::json::object();
   for (const TensorPart& part : parts) {
-    auto tensor = part.tensor.detach();
-    if (part.dim >= 0) {
-      tensor = tensor.narrow(part.dim, 0, part.end - part.begin);
+    if (part.dim >= 0)
       pieces[part.name] = {part.dim, part.begin, part.end};
-    }
-    tensor = tensor.contiguous();
-    keep_alive.push_back(tensor);
-    TensorToWrite out;
-    out.name = part.name;
-    out.dtype = dtype_of(tensor);
-    for (const int64_t size : tensor.sizes())
-      out.shape.push_back(static_cast<uint64_t>(size));
-    out.data = {
-        static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()};
-    tensors.push_back(std::move(out));
+    TensorSpec spec{part.name, dtype_of(part), {}};
+    for (const int64_t size : stored_part(part, part.tensor).sizes())
+      spec.shape.push_back(static_cast<uint64_t>(size));
+    specs.push_back(std::move(spec));
+    by_name[part.name] = &part;
   }
+  BRIGADE_ASSERT(by_name.size() == parts.size(), "a tensor's name is repeated");
   SafetensorsMetadata metadata = kPyTorchMetadata;
   if (!pieces.empty())
     metadata[kPiecesKey] = pieces.dump();
-  write_safetensors(path, tensors, metadata);
+  SafetensorsWriter writer(path, std::move(specs), metadata);
+  for (const TensorSpec& spec : writer.order()) {
+    const torch::Tensor data = data_of(*by_name.at(spec.name));
+    writer.write_next(
+        {static_cast<const std::byte*>(data.data_ptr()), data.nbytes()});
+  }
+  writer.commit();
 }
 
 std::string file_name(const char* kind, int64_t writer, int64_t writers) {

@@ -18,16 +18,19 @@ namespace {
 // depend on the number of threads.
 constexpr int64_t kChunk = 1 << 16;
 
-void check_flat(const char* name, const Tensor& x, int64_t numel) {
+void check_flat(
+    const char* name,
+    const Tensor& x,
+    int64_t numel,
+    torch::ScalarType dtype = torch::kFloat) {
   require(
-      x.is_contiguous() && x.numel() == numel &&
-          (x.scalar_type() == torch::kFloat ||
-           (x.scalar_type() == torch::kBFloat16 &&
-            std::string_view(name) == "weight")),
+      x.defined() && x.is_contiguous() && x.numel() == numel &&
+          x.scalar_type() == dtype,
       "adamw",
-      "{} is {}, expected a contiguous float32 tensor of {} elements",
+      "{} is {}, expected a contiguous {} tensor of {} elements",
       name,
       describe(x),
+      c10::toString(dtype),
       numel);
 }
 
@@ -36,21 +39,29 @@ void check_flat(const char* name, const Tensor& x, int64_t numel) {
 void adamw_step(
     const AdamWStep& step,
     Tensor main_grad,
-    Tensor master,
     Tensor exp_avg,
     Tensor exp_avg_sq,
     Tensor weight,
+    Tensor master_low,
     AfterRead after_read) {
   const int64_t numel = main_grad.numel();
   check_flat("main_grad", main_grad, numel);
-  check_flat("master", master, numel);
   check_flat("exp_avg", exp_avg, numel);
   check_flat("exp_avg_sq", exp_avg_sq, numel);
-  check_flat("weight", weight, numel);
+  const bool is_split = weight.scalar_type() == torch::kBFloat16;
+  check_flat(
+      "weight", weight, numel, is_split ? torch::kBFloat16 : torch::kFloat);
+  if (is_split)
+    check_flat("master_low", master_low, numel, torch::kShort);
+  require(
+      is_split || !master_low.defined(),
+      "adamw",
+      "a float32 weight is its own master, but master_low is {}",
+      describe(master_low));
   require(step.step >= 1, "adamw", "step counts from 1, but is {}", step.step);
   if (!main_grad.device().is_cpu()) {
     plain::adamw_step(
-        step, main_grad, master, exp_avg, exp_avg_sq, weight, after_read);
+        step, main_grad, exp_avg, exp_avg_sq, weight, master_low, after_read);
     return;
   }
   const auto t = static_cast<double>(step.step);
@@ -59,10 +70,10 @@ void adamw_step(
     using T = decltype(element);
     const AdamWKernel<T> kernel{
         .main_grad = data<float>(main_grad),
-        .master = data<float>(master),
         .exp_avg = data<float>(exp_avg),
         .exp_avg_sq = data<float>(exp_avg_sq),
         .weight = data<T>(weight),
+        .master_low = is_split ? data<uint16_t>(master_low) : nullptr,
         .zero_main_grad = after_read == AfterRead::kZero,
         .grad_scale = narrow(step.grad_scale),
         .decay = narrow(1 - step.lr * step.weight_decay),

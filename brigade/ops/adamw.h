@@ -26,16 +26,17 @@ struct AdamWStep {
 
 enum class AfterRead { kKeep, kZero };
 
-// Flat, contiguous, of equal numel. main_grad, master, exp_avg, exp_avg_sq are
-// float32; weight is bf16, or float32 (then it may be master itself). kZero
-// clears main_grad after it was read.
+// Flat, contiguous, of equal numel. main_grad, exp_avg, exp_avg_sq are float32.
+// weight is float32, with master_low undefined, or bf16: then master_low,
+// int16, is what it lacks of its float32 master (split_master.h), which is what
+// is stepped. kZero clears main_grad after it was read.
 void adamw_step(
     const AdamWStep& step,
     Tensor main_grad,
-    Tensor master,
     Tensor exp_avg,
     Tensor exp_avg_sq,
     Tensor weight,
+    Tensor master_low,
     AfterRead after_read = AfterRead::kKeep);
 
 // The sum of the squares of a contiguous float32 tensor, in double, in one

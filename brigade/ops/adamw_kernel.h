@@ -9,10 +9,10 @@ namespace brigade::ops {
 template <typename T>  // float or uint16_t (bf16)
 struct AdamWKernel {
   float* main_grad;
-  float* master;
   float* exp_avg;
   float* exp_avg_sq;
-  T* weight;  // may be master when float
+  T* weight;
+  uint16_t* master_low;  // of a bf16 weight, see split_master.h
   bool zero_main_grad;
   float grad_scale;
   float decay;  // 1 - lr * weight_decay

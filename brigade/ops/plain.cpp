@@ -214,12 +214,14 @@ Tensor linear_cross_entropy(
 void adamw_step(
     const AdamWStep& step,
     Tensor main_grad,
-    Tensor master,
     Tensor exp_avg,
     Tensor exp_avg_sq,
     Tensor weight,
+    Tensor master_low,
     AfterRead after_read) {
   const torch::NoGradGuard no_grad;
+  const Tensor master =
+      master_low.defined() ? join_master(weight, master_low) : weight;
   const auto t = static_cast<double>(step.step);
   const double correction1 = 1 - std::pow(step.beta1, t);
   const double correction2 = 1 - std::pow(step.beta2, t);
@@ -230,10 +232,25 @@ void adamw_step(
   const Tensor denominator =
       (exp_avg_sq.sqrt() / std::sqrt(correction2)).add_(step.eps);
   master.addcdiv_(exp_avg, denominator, -step.lr / correction1);
-  if (!weight.is_same(master))
-    weight.copy_(master);
+  if (master_low.defined())
+    split_master(master, weight, master_low);
   if (after_read == AfterRead::kZero)
     main_grad.zero_();
+}
+
+Tensor join_master(const Tensor& weight, const Tensor& low) {
+  const Tensor upper = weight.view(torch::kShort).to(torch::kInt);
+  return (upper.bitwise_left_shift(16) + low.to(torch::kInt))
+      .view(torch::kFloat);
+}
+
+void split_master(const Tensor& master, Tensor weight, Tensor low) {
+  constexpr int kNan = 0x7fc00000;
+  const Tensor bits =
+      master.view(torch::kInt).masked_fill(master.isnan(), kNan);
+  weight.view(torch::kShort)
+      .copy_((bits + 0x8000).bitwise_right_shift(16).to(torch::kShort));
+  low.copy_(bits.to(torch::kShort));
 }
 
 double sum_of_squares(const Tensor& values) {

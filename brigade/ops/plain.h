@@ -44,11 +44,13 @@ Tensor linear_cross_entropy(
 void adamw_step(
     const AdamWStep& step,
     Tensor main_grad,
-    Tensor master,
     Tensor exp_avg,
     Tensor exp_avg_sq,
     Tensor weight,
+    Tensor master_low,
     AfterRead after_read);
+Tensor join_master(const Tensor& weight, const Tensor& low);
+void split_master(const Tensor& master, Tensor weight, Tensor low);
 double sum_of_squares(const Tensor& values);
 
 // Which queries see which keys: bool [B or 1, Tq, Tk].

@@ -39,7 +39,10 @@ AdamW::AdamW(std::vector<AdamWGroup> groups, AdamWOptions options)
     group.weight = group.weight.detach();
     check(group);
     states_.push_back(
-        {group.weight.to(torch::kFloat),
+        {group.weight.scalar_type() == torch::kFloat
+             ? torch::Tensor()
+             : torch::zeros_like(
+                   group.weight, group.weight.options().dtype(torch::kShort)),
          torch::zeros_like(group.main_grad),
          torch::zeros_like(group.main_grad)});
   }
@@ -59,10 +62,10 @@ void AdamW::step(double lr, double grad_scale, ops::AfterRead after_read) {
          .step = steps_,
          .grad_scale = grad_scale},
         group.main_grad,
-        state.master,
         state.exp_avg,
         state.exp_avg_sq,
         group.weight,
+        state.master_low,
         after_read);
   }
 }
@@ -75,15 +78,10 @@ double AdamW::sum_of_squared_gradients() const {
 }
 
 void AdamW::reload_masters() {
-  const torch::NoGradGuard no_grad;
-  for (size_t i = 0; i < groups_.size(); ++i)
-    states_[i].master.copy_(groups_[i].weight);
-}
-
-void AdamW::write_weights() {
-  const torch::NoGradGuard no_grad;
-  for (size_t i = 0; i < groups_.size(); ++i)
-    groups_[i].weight.copy_(states_[i].master);
+  for (AdamWState& state : states_) {
+    if (state.master_low.defined())
+      state.master_low.zero_();
+  }
 }
 
 }  // namespace brigade

@@ -1,10 +1,11 @@
 // AdamW on the data parallel's flat buffers: reads fp32 main_grad where the
-// reduction left it, steps an fp32 master weight and writes the (bf16 or fp32)
+// reduction left it, steps the fp32 master and writes the (bf16 or fp32)
 // weight, one pass over memory a group. The arithmetic is torch.optim.AdamW's;
-// see ops/adamw.h.
+// see ops/adamw.h. Of a bf16 weight's master only what the weight lacks is kept
+// (ops/split_master.h): 12 bytes of state and weight an element, not 14.
 //
-// Life: made after the parameters have their first values (masters are copied
-// from them; call reload_masters() after weights were changed from outside),
+// Life: made after the parameters have their first values, which are the
+// masters' (call reload_masters() after weights were changed from outside),
 // stepped by the trainer's thread between finish() and reset().
 #pragma once
 
@@ -27,12 +28,11 @@ struct AdamWGroup {
   double weight_decay = 0.0;
 };
 
-// The fp32 state of one group, all flat and as long as the group's weight.
-// master is the weight itself where that is float32.
+// The state of one group, all flat and as long as the group's weight.
 struct AdamWState {
-  torch::Tensor master;
-  torch::Tensor exp_avg;
-  torch::Tensor exp_avg_sq;
+  torch::Tensor master_low;  // int16; undefined where the weight is float32
+  torch::Tensor exp_avg;     // float32
+  torch::Tensor exp_avg_sq;  // float32
 };
 
 struct AdamWOptions {
@@ -66,8 +66,6 @@ class AdamW {
 
   // Masters become the weights' values: after weights were loaded.
   void reload_masters();
-  // Weights become the masters' values, rounded: after masters were loaded.
-  void write_weights();
 
  private:
   std::vector<AdamWGroup> groups_;

@@ -49,9 +49,9 @@ std::vector<BucketParam> stage_bucket_params(
   return params;
 }
 
-// Weight, main_grad, moments and, for bf16, the master weight.
+// Weight, main_grad, moments and, for bf16, the other half of the master.
 int64_t bytes_per_parameter(ModelDtype dtype) {
-  return dtype == ModelDtype::kBfloat16 ? 2 + 4 + 8 + 4 : 4 + 4 + 8;
+  return dtype == ModelDtype::kBfloat16 ? 2 + 4 + 8 + 2 : 4 + 4 + 8;
 }
 
 }  // namespace

@@ -33,8 +33,10 @@ std::vector<TensorPart> optimizer_parts(const ParamState& state) {
   std::vector<TensorPart> parts{
       part_of("exp_avg.", state, state.exp_avg),
       part_of("exp_avg_sq.", state, state.exp_avg_sq)};
-  if (state.master.data_ptr() != state.weight.data_ptr())
-    parts.push_back(part_of("master.", state, state.master));
+  if (state.master_low.defined()) {
+    parts.push_back(part_of("master.", state, state.weight));
+    parts.back().master_low = state.master_low;
+  }
   return parts;
 }
 

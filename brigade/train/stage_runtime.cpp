@@ -167,7 +167,8 @@ void StageRuntime::finish_gradients(const ProcessMesh& mesh) {
     const auto moved = states();
     const torch::NoGradGuard no_grad;
     for (size_t i = 0; i < moved.size(); ++i) {
-      moved[i].master.copy_(states_before[i].master);
+      if (moved[i].master_low.defined())
+        moved[i].master_low.copy_(states_before[i].master_low);
       moved[i].exp_avg.copy_(states_before[i].exp_avg);
       moved[i].exp_avg_sq.copy_(states_before[i].exp_avg_sq);
     }
@@ -230,14 +231,15 @@ std::vector<ParamState> StageRuntime::states() const {
       const auto i = static_cast<size_t>(slot.param);
       const NamedParam& param = sync_->params()[i];
       const auto view = [&](const torch::Tensor& flat) {
-        return flat.narrow(0, slot.offset_numel, slot.numel)
-            .view(param.tensor.sizes());
+        return flat.defined() ? flat.narrow(0, slot.offset_numel, slot.numel)
+                                    .view(param.tensor.sizes())
+                              : flat;
       };
       result[i] = {
           param.name,
           shards_[i],
           param.tensor.detach(),
-          view(state.master),
+          view(state.master_low),
           view(state.exp_avg),
           view(state.exp_avg_sq)};
     }

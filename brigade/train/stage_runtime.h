@@ -22,7 +22,7 @@ struct ParamState {
   std::string name;
   ParamShard shard;
   torch::Tensor weight;      // of the model's dtype
-  torch::Tensor master;      // float32; the weight itself where that is float32
+  torch::Tensor master_low;  // int16, of a bf16 weight: see ops/split_master.h
   torch::Tensor exp_avg;     // float32
   torch::Tensor exp_avg_sq;  // float32
 };

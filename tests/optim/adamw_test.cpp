@@ -10,6 +10,8 @@
 #include <string>
 
 #include "brigade/base/error.h"
+#include "brigade/ops/plain.h"
+#include "brigade/ops/split_master.h"
 
 namespace brigade {
 namespace {
@@ -43,21 +45,28 @@ TEST(AdamW, StepsAsTorchsDoes) {
   for (int i = 0; i < 5; ++i)
     gradients.push_back(torch::randn({kNumel}));
   const Tensor oracle = torchs_weights(initial, gradients, 0.1);
+  Tensor whole;
   for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {
     Tensor weight = initial.to(dtype).clone();
     Tensor main_grad = torch::zeros({kNumel});
     AdamW optimizer({{"all", weight, main_grad, 0.1}}, {.beta2 = 0.95});
-    optimizer.states()[0].master.copy_(initial);
+    const Tensor& low = optimizer.states()[0].master_low;
+    if (low.defined())
+      ops::split_master(initial, weight, low);
     for (const Tensor& gradient : gradients) {
       main_grad.copy_(gradient * 4);
       optimizer.step(0.01, 0.25, ops::AfterRead::kZero);
       EXPECT_EQ(main_grad.abs().max().item<float>(), 0.0F);
     }
-    const Tensor& master = optimizer.states()[0].master;
+    const Tensor master =
+        low.defined() ? ops::join_master(weight, low) : weight;
     EXPECT_LT(
         (master.to(torch::kDouble) - oracle).abs().max().item<double>(), 2e-6);
-    EXPECT_TRUE(torch::equal(weight, master.to(dtype)));
     EXPECT_EQ(optimizer.steps(), 5);
+    // The very bits, whether in two halves or whole.
+    if (!whole.defined())
+      whole = master;
+    EXPECT_TRUE(torch::equal(master, whole));
   }
 }
 
@@ -70,13 +79,110 @@ TEST(AdamW, Bf16WeightsMoveByStepsTooSmallForBf16) {
     optimizer.step(1e-4);
   EXPECT_NEAR(weight[0].item<float>(), 1.0F - 64e-4F, 2e-3F);
   EXPECT_NEAR(
-      optimizer.states()[0].master[0].item<float>(), 1.0F - 64e-4F, 1e-5F);
+      ops::join_master(weight, optimizer.states()[0].master_low)[0]
+          .item<float>(),
+      1.0F - 64e-4F,
+      1e-5F);
+  optimizer.reload_masters();
+  EXPECT_TRUE(torch::equal(
+      ops::join_master(weight, optimizer.states()[0].master_low),
+      weight.to(torch::kFloat)));
 }
 
 TEST(AdamW, AFloatWeightIsItsOwnMaster) {
   const Tensor weight = torch::ones({8});
   const AdamW optimizer({{"all", weight, torch::zeros({8}), 0.0}}, {});
-  EXPECT_EQ(optimizer.states()[0].master.data_ptr(), weight.data_ptr());
+  EXPECT_FALSE(optimizer.states()[0].master_low.defined());
+}
+
+TEST(AdamW, StepsAsItsPlainTwinDoes) {
+  torch::manual_seed(3);
+  constexpr int64_t kNumel = 1'003;
+  const Tensor initial = torch::randn({kNumel});
+  const Tensor gradient = torch::randn({kNumel});
+  const auto stepped = [&](auto step) {
+    const Tensor weight = torch::empty({kNumel}, torch::kBFloat16);
+    const Tensor low = torch::empty({kNumel}, torch::kShort);
+    ops::split_master(initial, weight, low);
+    Tensor main_grad = gradient.clone();
+    step(
+        main_grad, torch::zeros({kNumel}), torch::zeros({kNumel}), weight, low);
+    EXPECT_TRUE(torch::equal(main_grad, torch::zeros({kNumel})));
+    return ops::join_master(weight, low);
+  };
+  const ops::AdamWStep options{.grad_scale = 0.5};
+  const Tensor ours = stepped([&](const auto&... tensors) {
+    ops::adamw_step(options, tensors..., ops::AfterRead::kZero);
+  });
+  const Tensor twin = stepped([&](const auto&... tensors) {
+    ops::plain::adamw_step(options, tensors..., ops::AfterRead::kZero);
+  });
+  EXPECT_TRUE(torch::allclose(ours, twin, 1e-6, 1e-7));
+  EXPECT_FALSE(torch::allclose(ours, initial, 1e-6, 1e-7));
+}
+
+// Floats of every kind, by their bits.
+Tensor floats_of_all_kinds() {
+  torch::manual_seed(4);
+  const Tensor any = torch::randint(
+      std::numeric_limits<int32_t>::min(),
+      std::numeric_limits<int32_t>::max(),
+      {200'000},
+      torch::kLong);
+  // Between two bf16, next to it, and on one; infinities and zeros among them.
+  const Tensor halves = torch::arange(1 << 16, torch::kLong) * (1 << 16);
+  return torch::cat({any,
+                     halves,
+                     halves + 1,
+                     halves + 0x7fff,
+                     halves + 0x8000,
+                     halves + 0x8001})
+      .to(torch::kInt)
+      .view(torch::kFloat);
+}
+
+TEST(SplitMaster, ComesBackToTheLastBitFromTheNearestWeight) {
+  const Tensor master = floats_of_all_kinds();
+  const Tensor weight = torch::empty_like(master, torch::kBFloat16);
+  const Tensor low = torch::empty_like(master, torch::kShort);
+  ops::split_master(master, weight, low);
+  const Tensor joined = ops::join_master(weight, low);
+  const Tensor is_nan = master.isnan();
+  EXPECT_TRUE(torch::equal(joined.isnan(), is_nan));
+  EXPECT_TRUE(torch::equal(weight.isnan(), is_nan));
+  const auto bits_of_numbers = [&](const Tensor& x) {
+    return x.view(torch::kInt).masked_select(is_nan.logical_not());
+  };
+  EXPECT_TRUE(torch::equal(bits_of_numbers(joined), bits_of_numbers(master)));
+  // As far from the master as torch's own rounding, which ends elsewhere only
+  // where two are as near.
+  const Tensor finite = weight.to(torch::kFloat).isfinite();
+  const auto distance = [&](const Tensor& rounded) {
+    return (rounded.to(torch::kDouble) - master.to(torch::kDouble))
+        .abs()
+        .masked_select(finite);
+  };
+  EXPECT_TRUE(
+      torch::equal(distance(weight), distance(master.to(torch::kBFloat16))));
+
+  const Tensor twins_weight = torch::empty_like(weight);
+  const Tensor twins_low = torch::empty_like(low);
+  ops::plain::split_master(master, twins_weight, twins_low);
+  EXPECT_TRUE(torch::equal(
+      twins_weight.view(torch::kShort), weight.view(torch::kShort)));
+  EXPECT_TRUE(torch::equal(twins_low, low));
+  EXPECT_TRUE(torch::equal(
+      ops::plain::join_master(weight, low).view(torch::kInt),
+      joined.view(torch::kInt)));
+}
+
+TEST(SplitMaster, RefusesWhatDoesNotFit) {
+  EXPECT_THROW(
+      ops::split_master(
+          torch::ones({4}),
+          torch::ones({4}, torch::kBFloat16),
+          torch::ones({4}, torch::kInt)),
+      Error);
 }
 
 TEST(AdamW, AMismatchedGroupIsNamed) {
