@@ -62,7 +62,8 @@ FENCED_WORDS = [
 PURE = re.compile(
     r"brigade/(base/|topology/|data_parallel/bucket_(plan|prediction)\."
     r"|pipeline_parallel/(action|schedule|simulator)[a-z_]*\."
-    r"|pipeline_parallel/schedules/|model/(llama_config|param_names))")
+    r"|pipeline_parallel/schedules/|tensor_parallel/(shard|token_layout)\."
+    r"|model/(llama_config|param_names))")
 NO_TORCH = re.compile(
     r"brigade/(launch/|data/|checkpoint/(safetensors|hub)|train/train_config)")
 TORCH = re.compile(r"(torch|c10|c10d|ATen|caffe2|gloo)/")
