@@ -1,5 +1,6 @@
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "brigade/base/check.h"
@@ -92,11 +93,13 @@ void BucketedGradSync::after_finish() {
   if (order_is_final_)
     return;
   order_is_final_ = true;
-  // All ranks must plan alike, so all take the order that rank 0 saw.
-  auto order = torch::tensor(
-      std::vector<int64_t>(ready_order().begin(), ready_order().end()),
-      torch::kLong);
-  communicator()->broadcast(order, 0)->wait();
+  // All ranks must plan alike, so all take the order of the first that saw one:
+  // a rank that had no data in this step saw none.
+  auto order =
+      torch::zeros({static_cast<int64_t>(params().size())}, torch::kLong);
+  std::copy(
+      ready_order().begin(), ready_order().end(), order.data_ptr<int64_t>());
+  communicator()->broadcast(order, first_rank_with_data())->wait();
   const int64_t* indices = order.data_ptr<int64_t>();
   lay_out(std::vector<int>(indices, indices + order.numel()));
 }

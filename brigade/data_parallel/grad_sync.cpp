@@ -433,6 +433,17 @@ void GradSync::count_ranks_with_data(int mine) {
   ranks_with_data_ = static_cast<int>(count.item<int64_t>());
 }
 
+int GradSync::first_rank_with_data() {
+  if (ranks_with_data_ == communicator_->size())
+    return 0;
+  auto first = torch::full(
+      {1},
+      ready_order_.empty() ? communicator_->size() : communicator_->rank(),
+      torch::kLong);
+  communicator_->all_reduce(first, ReduceOp::kMin)->wait();
+  return static_cast<int>(first.item<int64_t>());
+}
+
 void GradSync::shadow_until_all_joined() {
   if (!uneven_inputs_) {
     throw ConfigError(
@@ -449,6 +460,8 @@ void GradSync::shadow_until_all_joined() {
     shadow_launches();
     SyncReport ignored;
     wait_all(ignored);
+    // The others are in finish(): what they agree on there, all agree on.
+    after_finish();
     on_reset();
   }
   zero_main_grads();

@@ -154,12 +154,18 @@ class GradSync {
   // Launches what a step launches, in the same order, for a rank without data.
   virtual void shadow_launches() = 0;
   virtual void wait_all(SyncReport& report) = 0;
+  // Once a step, when its sums are there, on every rank: also on one without
+  // data, whose ready_order() is empty. May call collectives.
   virtual void after_finish() {}
   virtual void on_reset() {}
   // The dtype of a parameter's main_grad.
   static torch::ScalarType main_grad_dtype(const torch::Tensor& param);
   // The indices in the order in which they became ready in this step.
   const std::vector<int>& ready_order() const { return ready_order_; }
+  // The lowest rank whose backward ran in this step. For after_finish(): where
+  // some rank has no data it is a collective of all (an all-reduce of one
+  // int64).
+  int first_rank_with_data();
 
  private:
   // What finish() left in a parameter's .grad, to see whether it was used.

@@ -4,6 +4,8 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
+#include <cmath>
+
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/data_parallel/data_parallel.h"
@@ -319,6 +321,36 @@ TEST(GradSync, RanksMayDisagreeOnMissingGradientsWhenTheyCountAsZero) {
         a.mutable_grad().reset();
         b.mutable_grad().reset();
       }
+    });
+  }
+}
+
+// The ranks with data plan anew after their first step, and who has none from
+// the start must take part in that.
+TEST(GradSync, RanksWithoutDataAdoptTheObservedOrder) {
+  for (const int absent : {0, 1}) {
+    run_ranks(3, [&](CommunicatorPtr world) {
+      // Backward reaches `last` first, against the reverse of registration.
+      auto last = torch::full({3}, 2.0).requires_grad_();
+      auto first = torch::full({3}, 0.5).requires_grad_();
+      GradSyncOptions options;
+      options.order = BucketOrder::kObserved;
+      options.bucket_capacity_bytes = 1;
+      options.first_bucket_bytes = 1;
+      BucketedGradSync sync({{"last", last}, {"first", first}}, world, options);
+      sync.set_uneven_inputs(true);
+      const int steps =
+          world->rank() == absent ? 0 : 2 + (world->rank() == 2 ? 1 : 0);
+      for (int step = 0; step < steps; ++step) {
+        (first.sin() * last).sum().backward();
+        EXPECT_FLOAT_EQ(last.grad()[0].item<float>(), std::sin(0.5F));
+        EXPECT_FLOAT_EQ(first.grad()[0].item<float>(), 2 * std::cos(0.5F));
+        sync.reset();
+      }
+      sync.shadow_until_all_joined();
+      ASSERT_EQ(sync.plan().buckets.size(), 2U);
+      EXPECT_EQ(sync.plan().buckets[0].slots[0].param, 0) << world->rank();
+      EXPECT_EQ(sync.plan().buckets[1].slots[0].param, 1) << world->rank();
     });
   }
 }
