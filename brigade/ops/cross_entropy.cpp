@@ -306,8 +306,10 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     if (weight.requires_grad())
       gradients.weight =
           straight ? accumulation_target(kOp, weight)
-                   : torch::zeros_like(
-                         weight, weight.options().dtype(torch::kFloat));
+                   // Dense rows, as the kernel writes them: not the weight's
+                   // own strides, which may be those of a transposed view.
+                   : torch::zeros(
+                         weight.sizes(), weight.options().dtype(torch::kFloat));
     context->save_for_backward({weight});
     return loss_in_chunks(
         hidden,

@@ -161,6 +161,21 @@ TEST(CrossEntropyKept, WhatLiesFarBelowTheMaximumHasNoWeight) {
   EXPECT_LT(relative(kept.dweight, oracle.dweight), 1e-5);
 }
 
+TEST(CrossEntropy, ATransposedWeightGetsItsOwnGradient) {
+  for (const auto dtype : {torch::kBFloat16, torch::kFloat}) {
+    const Inputs inputs = inputs_of({40, 64, 96, dtype});
+    const Results oracle = oracle_of(inputs);
+    Inputs transposed = inputs;
+    transposed.weight = inputs.weight.t().contiguous();  // [C, V]
+    const Results fused =
+        results_of(transposed, dtype, [&](auto hidden, auto weight) {
+          return linear_cross_entropy(hidden, weight.t(), inputs.targets);
+        });
+    EXPECT_LT(relative(fused.dhidden, oracle.dhidden), 5e-3);
+    EXPECT_LT(relative(fused.dweight.t(), oracle.dweight), 5e-3);
+  }
+}
+
 TEST(CrossEntropy, APaddedVocabularyGetsNoProbability) {
   const Inputs inputs = inputs_of({20, 32, 50, torch::kBFloat16});
   const Tensor padded = torch::cat(
