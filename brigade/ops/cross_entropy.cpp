@@ -239,6 +239,28 @@ Tensor chunk_loss(
   return losses.masked_fill(counted.logical_not(), 0).sum();
 }
 
+// Whether other ranks hold a part of the vocabulary.
+bool is_shared(const Tensor& weight, const CrossEntropyOptions& options) {
+  const int64_t end = options.vocab_begin + valid_rows(weight, options);
+  return options.vocab_begin > 0 || end < options.vocab_size.value_or(end);
+}
+
+// Tokens a chunk of the fused kernel. Each chunk of a shared head is two
+// collectives, so that its ranks must cut alike, on whatever machines they are:
+// by sizes alone. That is how processors without AMX always cut; with AMX
+// chunks of a shared head are smaller (from 256 tokens on, not 1,024) than
+// would be quickest.
+int64_t fused_row_chunk(
+    const Tensor& hidden,
+    const Tensor& weight,
+    const CrossEntropyOptions& options,
+    const Gradients& gradients) {
+  const bool small =
+      is_shared(weight, options) || keeps_logits(options.keep_logits);
+  return gradients.wanted() && small ? kept_row_chunk(hidden.size(0))
+                                     : kFusedRowChunk;
+}
+
 // Sums the losses; the gradients are for an incoming gradient of
 // gradient_scale.
 Tensor loss_in_chunks(
@@ -252,9 +274,8 @@ Tensor loss_in_chunks(
                      hidden.device().is_cpu() && hidden.size(1) > 0;
   const int64_t valid = valid_rows(weight, options);
   const bool keeps = gradients.wanted() && keeps_logits(options.keep_logits);
-  const int64_t fused_chunk =
-      keeps ? kept_row_chunk(hidden.size(0)) : kFusedRowChunk;
-  const int64_t chosen = fused ? fused_chunk : kRowChunk;
+  const int64_t chosen =
+      fused ? fused_row_chunk(hidden, weight, options, gradients) : kRowChunk;
   const int64_t rows = options.row_chunk > 0 ? options.row_chunk : chosen;
   const Tensor table = as_rows(weight);
   const Tensor all = as_rows(hidden);

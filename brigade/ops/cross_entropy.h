@@ -41,7 +41,9 @@ struct CrossEntropyOptions {
   // vocab_begin + valid_rows, right for a group of one.
   std::optional<int64_t> vocab_size;
   // In place over the vocab-parallel group; both empty: a group of one.
-  // Called once a chunk with float32 tensors [rows] and [2, rows].
+  // Called once a chunk with float32 tensors [rows] and [2, rows]. Ranks of a
+  // group, each with a part of the vocabulary, make the same chunks on any
+  // machines.
   std::function<void(Tensor& maxima)> reduce_max;
   std::function<void(Tensor& sums)> reduce_sum;
 };

@@ -230,6 +230,35 @@ TEST(CrossEntropy, ShardsOfTheVocabularyGiveTheWholeLossAndGradient) {
   }
 }
 
+// Whether logits are kept is up to the processor; a group's may differ.
+TEST(CrossEntropy, AGroupsReductionsDoNotDependOnWhetherLogitsAreKept) {
+  const Inputs inputs = inputs_of({1500, 32, 64, torch::kBFloat16});
+  for (const int64_t begin : {0, 32}) {
+    for (const bool has_gradients : {true, false}) {
+      const auto reductions = [&](KeepLogits keep) {
+        std::vector<int64_t> numels;
+        CrossEntropyOptions options;
+        options.keep_logits = keep;
+        options.vocab_begin = begin;
+        options.vocab_size = 64;
+        options.reduce_max = [&](Tensor& m) { numels.push_back(m.numel()); };
+        options.reduce_sum = [&](Tensor& s) { numels.push_back(s.numel()); };
+        const Tensor weight = inputs.weight.narrow(0, begin, 32).clone();
+        linear_cross_entropy(
+            inputs.hidden,
+            weight.requires_grad_(has_gradients),
+            inputs.targets,
+            options);
+        return numels;
+      };
+      const auto kept = reductions(KeepLogits::kAlways);
+      EXPECT_EQ(kept, reductions(KeepLogits::kNever));
+      EXPECT_EQ(kept, reductions(KeepLogits::kWhereQuicker));
+      EXPECT_GE(kept.size(), 4U);
+    }
+  }
+}
+
 TEST(CrossEntropy, ATargetOutsideTheVocabularyIsNamed) {
   try {
     linear_cross_entropy(
