@@ -131,7 +131,10 @@ AttentionResult attention(
     const AttentionOptions& options) {
   const Scored scored = score(q, k, v, options);
   // A row that sees nothing has only -infinity: shift it by 0.
-  const Tensor top = scored.scores.detach().amax(-1, true);
+  // And no keys at all have no maximum: the sum of none is 0 too.
+  const Tensor scores = scored.scores.detach();
+  const Tensor top =
+      k.size(1) > 0 ? scores.amax(-1, true) : scores.sum(-1, true);
   const Tensor shift =
       torch::where(torch::isinf(top), torch::zeros_like(top), top);
   const Tensor weights = torch::exp(scored.scores - shift);
@@ -167,7 +170,9 @@ AttentionGradients attention_backward(
       scored.scale;
   const torch::ScalarType dtype = options.out_dtype.value_or(q.scalar_type());
   const auto fold = [&](const Tensor& heads) {
-    return heads.transpose(1, 2).unflatten(2, {k.size(2), -1}).sum(3);
+    return heads.transpose(1, 2)
+        .unflatten(2, {k.size(2), q.size(2) / k.size(2)})
+        .sum(3);
   };
   const auto unrotate = [&](const Tensor& x, const auto& table) {
     return table ? rotate(x, RotaryTable{table->cos, -table->sin}) : x;

@@ -145,6 +145,35 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::ValuesIn(problems()),
     [](const auto& test) { return std::string(test.param.name); });
 
+TEST(Attention, WithoutKeysSeesNothing) {
+  const Problem problem{"", 2, 3, 0, 4, 2, 8, {}, true};
+  const AttentionOptions options = options_of(problem);
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16, torch::kDouble}) {
+    const Inputs inputs = inputs_of(problem, dtype);
+    const Results result =
+        results_of(inputs, dtype, [&](auto q, auto k, auto v) {
+          return attention(q, k, v, options);
+        });
+    EXPECT_TRUE(result.out.equal(torch::zeros_like(inputs.q, torch::kDouble)));
+    EXPECT_EQ(result.lse.sizes(), torch::IntArrayRef({2, 4, 3}));
+    EXPECT_TRUE(
+        (result.lse < 0).logical_and(result.lse.isinf()).all().item<bool>());
+    EXPECT_TRUE(result.dq.equal(torch::zeros_like(inputs.q, torch::kDouble)));
+    const Tensor lse = result.lse.to(torch::kFloat);
+    const AttentionGradients halves = attention_backward(
+        inputs.dout,
+        inputs.q,
+        inputs.k,
+        inputs.v,
+        lse,
+        torch::zeros_like(lse),
+        options);
+    EXPECT_TRUE(halves.dq.equal(torch::zeros_like(inputs.q)));
+    EXPECT_EQ(halves.dk.sizes(), inputs.k.sizes());
+    EXPECT_EQ(halves.dv.sizes(), inputs.v.sizes());
+  }
+}
+
 // What PyTorch's users write: scores, softmax and products in bf16.
 AttentionResult
 in_torchs_ops(const Tensor& q, const Tensor& k, const Tensor& v) {
