@@ -1,6 +1,8 @@
-// The plain twin of each op: a few lines of torch operations, differentiated by
-// torch, in any dtype (double included). The oracle of the tests, and what runs
-// on devices and dtypes that have no kernel of their own.
+// The plain twin of each op that torch has not: a few lines of torch
+// operations, differentiated by torch, in any dtype (double included). The
+// oracle of the tests, and what runs on devices and dtypes that have no kernel
+// of their own. linear and embedding have none here: theirs are torch::linear
+// and torch::embedding.
 #pragma once
 
 #include <utility>
