@@ -165,12 +165,29 @@ HWY_INLINE VF exp2_of_parts(VF shifted, VF r) {
 
 constexpr float kLog2E = 1.44269504F;
 
+// x within a bound; a NaN stays one. Of a number and a NaN, Min and Max of x86
+// return the second operand, those of other processors the number.
+HWY_INLINE VF at_most(VF bound, VF x) {
+#if HWY_ARCH_X86 && HWY_TARGET < HWY_EMU128
+  return hn::Min(bound, x);
+#else
+  return hn::IfThenElse(hn::Gt(x, bound), bound, x);
+#endif
+}
+HWY_INLINE VF at_least(VF bound, VF x) {
+#if HWY_ARCH_X86 && HWY_TARGET < HWY_EMU128
+  return hn::Max(bound, x);
+#else
+  return hn::IfThenElse(hn::Lt(x, bound), bound, x);
+#endif
+}
+
 // exp(x), relative error below 3e-7; results below 2^-126 are 0. A NaN stays
-// one here and below: x86 returns the second operand of Min and Max for it.
+// one here and below.
 HWY_INLINE VF fast_exp(VF x) {
   const DF df;
   const auto log2e = hn::Set(df, kLog2E);
-  const auto bounded = hn::Min(hn::Set(df, 88.72283F), x);
+  const auto bounded = at_most(hn::Set(df, 88.72283F), x);
   const auto shift = hn::Set(df, kRoundingShift);
   const auto shifted = hn::MulAdd(bounded, log2e, shift);
   auto r = hn::MulSub(bounded, log2e, hn::Sub(shifted, shift));
@@ -185,7 +202,7 @@ HWY_INLINE VF fast_exp(VF x) {
 HWY_INLINE VF fast_exp2(VF x) {
   const DF df;
   const auto shift = hn::Set(df, kRoundingShift);
-  const auto bounded = hn::Max(hn::Set(df, -126.0F), x);
+  const auto bounded = at_least(hn::Set(df, -126.0F), x);
   const auto shifted = hn::Add(bounded, shift);
   return exp2_of_parts(shifted, hn::Sub(bounded, hn::Sub(shifted, shift)));
 }

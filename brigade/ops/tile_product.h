@@ -100,11 +100,13 @@ void transpose(
 void round_row(const float* from, int64_t numel, uint16_t* to);
 
 // The instructions that tile_product() uses for bf16 here: "amx",
-// "avx512_bf16" or Highway's name of its target.
+// "avx512_bf16" or Highway's name of the target that its kernels run on.
 const char* tile_product_instructions();
 
 namespace detail {
-// The kinds, for tests; a kind that the processor lacks must not be run.
+// The kinds, for tests; a kind that the processor lacks must not be run. Found
+// out once, at the first call; none but kGeneric without Highway's AVX3 target
+// (hwy::DisableTargets()).
 enum class TileKind { kGeneric, kAvx512Bf16, kAmx };
 bool has_tile_kind(TileKind kind);
 void tile_product_generic(const TileProduct<float>& p);

@@ -132,6 +132,10 @@ void product_bf16(const TileProduct<uint16_t>& p) {
   product(p);
 }
 
+const char* target_name() {
+  return hwy::TargetName(HWY_TARGET);
+}
+
 }  // namespace brigade::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -140,6 +144,7 @@ namespace brigade::ops {
 namespace {
 HWY_EXPORT(product_f32);
 HWY_EXPORT(product_bf16);
+HWY_EXPORT(target_name);
 }  // namespace
 
 void tile_product(const TileProduct<float>& p) {
@@ -164,7 +169,7 @@ const char* tile_product_instructions() {
     return "amx";
   if (detail::has_tile_kind(detail::TileKind::kAvx512Bf16))
     return "avx512_bf16";
-  return hwy::TargetName(hwy::SupportedTargets() & -hwy::SupportedTargets());
+  return HWY_DYNAMIC_DISPATCH(target_name)();
 }
 
 TileSession::TileSession() {

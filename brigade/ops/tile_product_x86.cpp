@@ -1,7 +1,7 @@
 // The bf16 dot-product instructions of x86, which Highway 1.0 does not offer:
 // AMX tiles (16 rows of 64 bytes) and AVX512-BF16. Each function carries its
-// own target, so that the file needs no special flags; on other processors
-// has_tile_kind() says no.
+// own target, so that the file needs no special flags; on other processors, and
+// where Highway was told to leave AVX-512 alone, has_tile_kind() says no.
 #include "brigade/base/check.h"
 #include "brigade/ops/tile_product.h"
 
@@ -14,6 +14,10 @@
 
 #include <algorithm>
 #include <cstring>
+
+#include "brigade/ops/simd_targets.h"
+// After simd_targets.h.
+#include "hwy/targets.h"
 
 namespace brigade::ops::detail {
 namespace {
@@ -204,8 +208,11 @@ bool has_tile_kind(TileKind kind) {
   struct Kinds {
     bool amx, avx512_bf16;
   };
-  static const Kinds has{
-      cpu_has_amx_bf16() && amx_permitted(), cpu_has_avx512_bf16()};
+  static const Kinds has = [] {
+    if ((hwy::SupportedTargets() & HWY_AVX3) == 0)
+      return Kinds{false, false};
+    return Kinds{cpu_has_amx_bf16() && amx_permitted(), cpu_has_avx512_bf16()};
+  }();
   switch (kind) {
     case TileKind::kGeneric:
       return true;
