@@ -3,6 +3,7 @@
 #   format     clang-format over all C++ files
 #   includes   which room includes what (ARCHITECTURE.md)
 #   tidy       clang-tidy over what changed
+#   neon       the kernels compile for 64-bit Arm, where there is a compiler
 # Goes on after a failure, so that one run shows everything.
 #   scripts/lint.sh [BUILD_FOLDER]   # a configured one; default build/dev
 set -uo pipefail
@@ -16,6 +17,9 @@ printf '%s\0' "${files[@]}" |
 echo "format: ${#files[@]} files"
 scripts/check_includes.py || failed+=(includes)
 scripts/clang_tidy.py "$build" || failed+=(tidy)
+scripts/check_neon.sh
+status=$?
+[ $status -eq 0 ] || [ $status -eq 77 ] || failed+=(neon)
 
 if [ ${#failed[@]} -gt 0 ]; then
   echo "lint FAILED: ${failed[*]}"
