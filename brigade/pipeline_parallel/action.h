@@ -24,8 +24,8 @@ enum class ActionKind {
   kSendGradient,
   kRecvGradient,
   // The data-parallel reduction of the stage's gradients may start: they are
-  // complete (after the last kBackwardWeight), or become so during the
-  // kBackward that follows. No micro-batch.
+  // complete (after the stage's last backward), or become so during the
+  // kBackward that is all the stage has left. No micro-batch.
   kReduceGradients,
 };
 

@@ -146,7 +146,8 @@ void PipelineExecutor::backward(const Action& action, double loss_gradient) {
 void PipelineExecutor::reduce(const Action& action) {
   if (!callbacks_.reduce_gradients)
     return;
-  // validate(): either every backward of a stage but one is behind us, or all.
+  // validate(): every backward of the stage is behind us, or one whole backward
+  // is all that is left, whose micro-batch is then alive.
   const bool complete = stage(action.stage).live() == 0;
   callbacks_.reduce_gradients(
       action.stage,

@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <span>
+
 #include "brigade/pipeline_parallel/schedule.h"
 #include "brigade/pipeline_parallel/schedule_rehearsal.h"
 #include "brigade/pipeline_parallel/simulator.h"
@@ -119,29 +122,49 @@ void check_visits(const Schedule& schedule, Problems& problems) {
   }
 }
 
+// The computation of a stage, in order, with its reductions.
+std::vector<ActionKind> kinds_of(const Schedule& schedule, int stage) {
+  std::vector<ActionKind> kinds;
+  for (const Action& action :
+       schedule.per_rank[static_cast<size_t>(schedule.rank_of(stage))]) {
+    if (action.stage == stage && !is_communication(action.kind))
+      kinds.push_back(action.kind);
+  }
+  return kinds;
+}
+
+// Whether gradients are final before `left`, or become so during it: a bucket
+// is launched when its last gradient arrives, so one whole backward may follow
+// and nothing else. A forward or a half behind the reduction would mean that
+// gradients arrive later, or that the stage holds more than the executor asks
+// it about (PipelineExecutor::reduce()).
+bool may_reduce_before(std::span<const ActionKind> left) {
+  const auto adds_gradients = [](ActionKind kind) {
+    return kind == ActionKind::kBackward ||
+           kind == ActionKind::kBackwardInput ||
+           kind == ActionKind::kBackwardWeight;
+  };
+  const auto backwards =
+      std::count_if(left.begin(), left.end(), adds_gradients);
+  const bool one_whole =
+      backwards == 1 && left.front() == ActionKind::kBackward;
+  return backwards == 0 || one_whole;
+}
+
 void check_reductions(const Schedule& schedule, Problems& problems) {
   if (schedule.passes == Passes::kForwardOnly)
     return;
   for (int stage = 0; stage < schedule.stages(); ++stage) {
-    const std::vector<Action>& actions =
-        schedule.per_rank[static_cast<size_t>(schedule.rank_of(stage))];
+    const std::vector<ActionKind> kinds = kinds_of(schedule, stage);
     int reductions = 0;
-    int whole_left = schedule.micro_batches;
-    int halves_left = schedule.micro_batches;
-    for (const Action& action : actions) {
-      if (action.stage != stage)
-        continue;
-      if (action.kind == ActionKind::kBackward)
-        --whole_left;
-      if (action.kind == ActionKind::kBackwardWeight)
-        --halves_left;
-      if (action.kind != ActionKind::kReduceGradients)
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      if (kinds[i] != ActionKind::kReduceGradients)
         continue;
       ++reductions;
-      if (whole_left != 1 && halves_left != 0)
+      if (!may_reduce_before(std::span(kinds).subspan(i + 1)))
         problems.push_back(fmt::format(
-            "the gradients of stage {} are reduced neither right before its "
-            "last backward nor after its last weight half",
+            "the gradients of stage {} are reduced neither right before a "
+            "whole backward that is all it has left nor after all of them",
             stage));
     }
     if (reductions != 1)

@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <iterator>
 #include <ostream>
+#include <utility>
 
 #include "brigade/base/error.h"
 #include "brigade/pipeline_parallel/schedules/make_schedule.h"
@@ -311,6 +313,84 @@ TEST(ScheduleValidation, FindsAMissingAndAMisplacedReduction) {
   actions.insert(actions.begin(), reduce);
   EXPECT_THAT(
       validate(schedule), ElementsAre(HasSubstr("neither right before")));
+}
+
+constexpr ActionKind kR = ActionKind::kReduceGradients;
+constexpr ActionKind kInput = ActionKind::kBackwardInput;
+constexpr ActionKind kWeight = ActionKind::kBackwardWeight;
+
+// A table of one rank and one stage, made by hand.
+Schedule one_stage(int micro_batches, std::vector<Action> actions) {
+  return {
+      .name = "by hand",
+      .ranks = 1,
+      .virtual_stages = 1,
+      .micro_batches = micro_batches,
+      .passes = Passes::kForwardAndBackward,
+      .per_rank = {std::move(actions)}};
+}
+
+TEST(ScheduleValidation, FindsAReductionWithMoreThanOneWholeBackwardLeft) {
+  const Schedule wrong[] = {
+      one_stage(1, {{kR, 0, 0}, {kF, 0, 0}, {kB, 0, 0}}),
+      one_stage(
+          2, {{kF, 0, 0}, {kB, 0, 0}, {kR, 0, 0}, {kF, 0, 1}, {kB, 0, 1}}),
+      one_stage(1, {{kF, 0, 0}, {kR, 0, 0}, {kInput, 0, 0}, {kWeight, 0, 0}}),
+      one_stage(1, {{kF, 0, 0}, {kInput, 0, 0}, {kR, 0, 0}, {kWeight, 0, 0}}),
+      // One whole backward is left, but so is another's weight half.
+      one_stage(
+          2,
+          {{kF, 0, 0},
+           {kF, 0, 1},
+           {kInput, 0, 0},
+           {kR, 0, 0},
+           {kB, 0, 1},
+           {kWeight, 0, 0}}),
+      // All halves are done, but two whole backwards are left.
+      one_stage(
+          3,
+          {{kF, 0, 0},
+           {kF, 0, 1},
+           {kF, 0, 2},
+           {kInput, 0, 0},
+           {kWeight, 0, 0},
+           {kR, 0, 0},
+           {kB, 0, 1},
+           {kB, 0, 2}}),
+  };
+  for (size_t i = 0; i < std::size(wrong); ++i) {
+    EXPECT_THAT(
+        validate(wrong[i]), ElementsAre(HasSubstr("neither right before")))
+        << "table " << i;
+  }
+}
+
+TEST(
+    ScheduleValidation,
+    AcceptsAReductionBeforeTheLastWholeBackwardOrAtTheEnd) {
+  const Schedule right[] = {
+      one_stage(1, {{kF, 0, 0}, {kR, 0, 0}, {kB, 0, 0}}),
+      one_stage(1, {{kF, 0, 0}, {kB, 0, 0}, {kR, 0, 0}}),
+      one_stage(1, {{kF, 0, 0}, {kInput, 0, 0}, {kWeight, 0, 0}, {kR, 0, 0}}),
+      one_stage(
+          2,
+          {{kF, 0, 0},
+           {kF, 0, 1},
+           {kInput, 0, 0},
+           {kWeight, 0, 0},
+           {kR, 0, 0},
+           {kB, 0, 1}}),
+      one_stage(
+          2,
+          {{kF, 0, 0},
+           {kF, 0, 1},
+           {kInput, 0, 0},
+           {kB, 0, 1},
+           {kWeight, 0, 0},
+           {kR, 0, 0}}),
+  };
+  for (size_t i = 0; i < std::size(right); ++i)
+    EXPECT_THAT(validate(right[i]), IsEmpty()) << "table " << i;
 }
 
 TEST(ScheduleValidation, FindsAnActionOnTheWrongRankOrOutOfRange) {
