@@ -69,6 +69,38 @@ bool is_model_id(const std::string& name) {
   return !is_path && std::count(name.begin(), name.end(), '/') <= 1;
 }
 
+// Neither number may wrap around: a micro-batch's tokens are multiplied by the
+// sizes of a model, which 31 bits leave room for, and a step's are the divisor
+// of its loss.
+void check_token_counts(const TrainConfig& config, Problems& problems) {
+  const TrainingConfig& training = config.training;
+  int64_t tokens = 0;
+  if (__builtin_mul_overflow(
+          training.micro_batch_size, training.seq_length, &tokens) ||
+      tokens > INT32_MAX) {
+    problems.push_back(fmt::format(
+        "[config] /training/micro_batch_size = {} * /training/seq_length = {} "
+        "are more tokens than the {} of a micro-batch",
+        training.micro_batch_size,
+        training.seq_length,
+        INT32_MAX));
+    return;
+  }
+  if (__builtin_mul_overflow(
+          tokens, training.gradient_accumulation_steps, &tokens) ||
+      __builtin_mul_overflow(
+          tokens, int64_t{config.distributed.dp_size}, &tokens))
+    problems.push_back(fmt::format(
+        "[config] /training/micro_batch_size = {} * /training/seq_length = {} "
+        "* /training/gradient_accumulation_steps = {} * /distributed/dp_size = "
+        "{} are more tokens than a step can count ({})",
+        training.micro_batch_size,
+        training.seq_length,
+        training.gradient_accumulation_steps,
+        config.distributed.dp_size,
+        INT64_MAX));
+}
+
 // What a layout asks of a run, whatever the model; without advice.
 void check_run(const TrainConfig& config, Problems& problems) {
   const DistributedConfig& distributed = config.distributed;
@@ -81,6 +113,7 @@ void check_run(const TrainConfig& config, Problems& problems) {
         training.gradient_accumulation_steps));
     return;
   }
+  check_token_counts(config, problems);
   // Stages of one rank would each be a copy of what they share: a tied
   // embedding would come apart.
   if (distributed.pp_size == 1 && distributed.pp_virtual_stages > 1)

@@ -501,6 +501,43 @@ TEST(TrainConfig, AModelThatDoesNotFitShowsTheNearestLayoutsThatDo) {
   EXPECT_THAT(problems_of({"distributed.tp_size=4"}, 4), IsEmpty());
 }
 
+TEST(TrainConfig, TokensOfAMicroBatchAndOfAStepAreCountable) {
+  // The largest micro-batch that there may be: 2^31 - 1 is prime.
+  EXPECT_THAT(
+      problems_of(
+          {"training.micro_batch_size=1", "training.seq_length=2147483647"}),
+      IsEmpty());
+  EXPECT_THAT(
+      problems_of(
+          {"training.micro_batch_size=1", "training.seq_length=2147483648"}),
+      ElementsAre(HasSubstr(
+          "/training/micro_batch_size = 1 * /training/seq_length = 2147483648 "
+          "are more tokens than the 2147483647 of a micro-batch")));
+  // Products that wrap around 64 bits, to 0 and to something small.
+  for (const char* size : {"4611686018427387904", "288230376151711745"}) {
+    EXPECT_THAT(
+        problems_of({std::string("training.micro_batch_size=") + size}),
+        ElementsAre(AllOf(
+            HasSubstr(
+                std::string("/training/micro_batch_size = ") + size +
+                " * /training/seq_length = 64"),
+            HasSubstr("of a micro-batch"))));
+  }
+  // 2^30 * 2^30 tokens on each of 2 and of 8 ranks: 2^61 and 2^63.
+  const std::vector<std::string> step = {
+      "training.micro_batch_size=1",
+      "training.seq_length=1073741824",
+      "training.gradient_accumulation_steps=1073741824"};
+  EXPECT_THAT(
+      problems_of(step, 2), Not(Contains(HasSubstr("a step can count"))));
+  EXPECT_THAT(
+      problems_of(step, 8),
+      Contains(AllOf(
+          HasSubstr("/training/gradient_accumulation_steps = 1073741824"),
+          HasSubstr("/distributed/dp_size = 8"),
+          HasSubstr("more tokens than a step can count"))));
+}
+
 TEST(TrainConfig, SchedulesSayWhatTheyNeed) {
   EXPECT_THAT(
       problems_of(
