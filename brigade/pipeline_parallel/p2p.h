@@ -50,18 +50,14 @@ class StageTransfers {
   torch::Tensor wait_recv(const Action& recv);
 
   // The oldest send that must end before the next computation (kSendSlack), if
-  // there is one; then wait_oldest_send() waits for it and lets its tensor go.
+  // there is one; then wait_oldest_send() waits for it and lets its tensor go,
+  // which nothing does sooner: c10d tells the end of a send by wait() alone.
   std::optional<Action> due_send() const;
   void wait_oldest_send();
   // To be called after each computation: sends grow older.
   void computation_done();
   // Blocks until every send has ended.
   void wait_sends();
-
-  // Sends under way and receives posted but not yet waited for.
-  int pending() const {
-    return static_cast<int>(sending_.size() + receiving_.size());
-  }
 
  private:
   struct Sending {
