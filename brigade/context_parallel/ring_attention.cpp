@@ -203,6 +203,13 @@ AttentionGradients backward_round(
   return whole;
 }
 
+// What forward leaves to backward besides its tensors.
+struct Kept {
+  RingCall call;
+  // Backward's exchange receives into it, so there is but one backward.
+  Tensor last_block;
+};
+
 struct RingAttention : torch::autograd::Function<RingAttention> {
   static Tensor forward(
       AutogradContext* context,
@@ -210,9 +217,9 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
       const Tensor& k,
       const Tensor& v,
       const RingCall& call) {
-    ops::carry(context, call);
     const auto [out, lse, last_block] = forward_round(call, q, k, v);
-    context->save_for_backward({q, k, v, out, lse, last_block});
+    context->save_for_backward({q, k, v, out, lse});
+    ops::carry(context, Kept{call, last_block});
     return out;
   }
 
@@ -221,13 +228,19 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
       variable_list gradients) {
     const torch::NoGradGuard no_grad;
     const auto saved = context->get_saved_variables();
+    auto& [call, last_block] = ops::carried<Kept>(context);
+    ops::require(
+        last_block.defined(),
+        kOp,
+        "backward was called twice; the block that forward ended with is kept "
+        "for one backward, which receives others into its memory");
     const Tensor dout = gradients[0].contiguous();
     const AttentionGradients whole = backward_round(
-        ops::carried<RingCall>(context),
+        call,
         {dout, saved[0], saved[4], ops::attention_delta(dout, saved[3])},
         saved[1],
         saved[2],
-        {saved[5]});
+        {std::exchange(last_block, Tensor())});
     return {whole.dq, whole.dk, whole.dv, Tensor()};
   }
 };

@@ -51,7 +51,9 @@ struct RingAttentionOptions {
 
 // q: [B, T/R, H, D]; k, v: [B, T/R, Hkv, D]: this rank's tokens in the order of
 // token_positions(T, R, rank). Returns [B, T/R, H, D]. Differentiable in q, k
-// and v. All ranks of the ring call it in the same order, in backward too.
+// and v, once: backward receives into the block that forward kept, so a second
+// one of the same graph throws Error (a ring of one allows it). All ranks of
+// the ring call it in the same order, in backward too.
 // A ring of one is ops::attention(), bit for bit.
 // Throws Error when T/R cannot be zigzag's two equal chunks, or shapes do not
 // fit.

@@ -389,6 +389,29 @@ TEST(RingAttention, AccumulatesOverTwoBackwards) {
   });
 }
 
+// From four ranks on, the first backward has received other blocks into the one
+// that it began with: gradients of a second would be wrong.
+TEST(RingAttention, RefusesASecondBackwardOfOneGraph) {
+  for (const int size : {2, 4}) {
+    testing::run_ranks(size, [](const CommunicatorPtr& ring) {
+      const auto leaf = [] {
+        return torch::ones({1, 4, 2, 4}).set_requires_grad(true);
+      };
+      const Tensor out = ring_attention(ring, leaf(), leaf(), leaf());
+      const Tensor dout = torch::ones_like(out);
+      out.backward(dout, /*retain_graph=*/true);
+      try {
+        out.backward(dout);
+        FAIL();
+      } catch (const Error& error) {
+        EXPECT_THAT(
+            error.what(),
+            HasSubstr("[ring_attention] backward was called twice"));
+      }
+    });
+  }
+}
+
 TEST(RingAttention, RefusesTokensThatCannotBeTwoChunks) {
   testing::run_ranks(2, [](const CommunicatorPtr& ring) {
     const Tensor x = torch::zeros({1, 5, 2, 4});
