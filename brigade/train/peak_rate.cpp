@@ -74,11 +74,19 @@ double peak_flops(torch::ScalarType dtype, const std::filesystem::path& cache) {
 double flops_per_token(
     double parameters,
     int64_t num_layers,
-    int64_t hidden_size,
+    int64_t attention_width,
     int64_t seq_length) {
   return 6 * parameters + 12.0 * static_cast<double>(num_layers) *
-                              static_cast<double>(hidden_size) *
+                              static_cast<double>(attention_width) *
                               static_cast<double>(seq_length);
+}
+
+double flops_per_token(const LlamaConfig& llama, int64_t seq_length) {
+  return flops_per_token(
+      static_cast<double>(parameter_count(llama)),
+      llama.num_hidden_layers,
+      llama.num_attention_heads * llama.head_dim,
+      seq_length);
 }
 
 }  // namespace brigade

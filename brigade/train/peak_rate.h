@@ -3,7 +3,10 @@
 
 #include <torch/types.h>
 
+#include <cstdint>
 #include <filesystem>
+
+#include "brigade/model/llama_config.h"
 
 namespace brigade {
 
@@ -15,11 +18,15 @@ namespace brigade {
 double peak_flops(torch::ScalarType dtype, const std::filesystem::path& cache);
 
 // Floating-point operations of training on one token, forward and backward, as
-// picotron counts them: 6 N + 12 layers * hidden * seq.
+// picotron counts them: 6 N + 12 layers * attention_width * seq, where
+// attention_width is heads * head_dim: the hidden size of most models.
 double flops_per_token(
     double parameters,
     int64_t num_layers,
-    int64_t hidden_size,
+    int64_t attention_width,
     int64_t seq_length);
+
+// The same of the whole model, however it is cut over ranks.
+double flops_per_token(const LlamaConfig& llama, int64_t seq_length);
 
 }  // namespace brigade

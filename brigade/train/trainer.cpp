@@ -124,7 +124,6 @@ StepMetrics Trainer::train_step(int64_t step) {
   steps_done_ = step;
   const double seconds =
       static_cast<double>(result.end_ns - result.begin_ns) / 1e9;
-  const LlamaConfig& llama = model_of(config_);
   metrics.step = step;
   metrics.loss = result.loss;
   metrics.lr = result.lr;
@@ -133,13 +132,10 @@ StepMetrics Trainer::train_step(int64_t step) {
   metrics.tokens_per_second = static_cast<double>(tokens) / seconds;
   metrics.tokens_per_second_per_device =
       metrics.tokens_per_second / mesh_->world()->size();
-  metrics.mfu = 100 * metrics.tokens_per_second_per_device *
-                flops_per_token(
-                    static_cast<double>(parameter_count(llama)),
-                    llama.num_hidden_layers,
-                    llama.hidden_size,
-                    config_.training.seq_length) /
-                peak_flops_;
+  metrics.mfu =
+      100 * metrics.tokens_per_second_per_device *
+      flops_per_token(model_of(config_), config_.training.seq_length) /
+      peak_flops_;
   metrics.memory_gb = result.memory_gb;
   metrics.step_ms = seconds * 1e3;
   metrics.exposed_comm_ms = static_cast<double>(result.exposed_ns) / 1e6;

@@ -53,7 +53,8 @@ class TrainingRun : public ::testing::Test {
   static ProgramResult train(
       const std::string& name,
       const Split& split,
-      const Arguments& more = {}) {
+      const Arguments& more = {},
+      const std::map<std::string, std::string>& environment = {}) {
     Arguments arguments = {
         "train",
         "--config",
@@ -65,7 +66,7 @@ class TrainingRun : public ::testing::Test {
         fmt::format(
             "training.gradient_accumulation_steps={}", split.accumulation)};
     arguments.insert(arguments.end(), more.begin(), more.end());
-    return testing::run_program(arguments);
+    return testing::run_program(arguments, environment);
   }
   static std::vector<double> train_losses(
       const std::string& name,
@@ -195,6 +196,63 @@ TEST_F(TrainingRun, MetricsHaveOneObjectAStepWithAllKeys) {
   }
   EXPECT_LT(metrics[0].at("lr"), 5e-3);
   EXPECT_NEAR(metrics[2].at("lr").get<double>(), 5e-3, 1e-12);
+}
+
+// What a run says of its speed, of a model whose heads are wider than its
+// hidden size: 4 heads of 16 on 32.
+TEST_F(TrainingRun, MetricsObeyTheirFormulasInEveryLayout) {
+  constexpr int kAttentionWidth = 4 * 16;
+  constexpr int kKeyValueWidth = 2 * 16;
+  constexpr int kParameters =
+      4 * (2 * 32 * kAttentionWidth + 2 * 32 * kKeyValueWidth + 3 * 32 * 44 +
+           2 * 32) +
+      259 * 32 + 32;
+  constexpr double kFlopsPerToken =
+      6.0 * kParameters + 12.0 * 4 * kAttentionWidth * 48;
+  constexpr int kTokensPerStep = 8 * 48;
+  // The rate that MFU is a part of is put where runs look for it.
+  const fs::path cache = *folder_ / "cache";
+  const auto peak_of = [&] {
+    const auto rates = nlohmann::json::parse(
+        testing::read_file(cache / "brigade" / "peak_rate.json"));
+    EXPECT_EQ(rates.size(), 1U);
+    return rates.front().get<double>();
+  };
+  for (const char* axis : {"dp", "tp", "pp", "cp"}) {
+    const std::string name = fmt::format("formulas_{}", axis);
+    const ProgramResult result = train(
+        name,
+        {2, axis == std::string("dp") ? 2 : 4, 2},
+        {"model.config.head_dim=16",
+         "training.total_train_steps=2",
+         fmt::format("distributed.{}_size=2", axis)},
+        {{"XDG_CACHE_HOME", cache.string()}});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(
+        result.out,
+        ::testing::HasSubstr(
+            fmt::format("{:.3f}K parameters in float32, ", kParameters / 1e3)))
+        << axis;
+    const auto metrics = testing::read_metrics(run(name));
+    ASSERT_EQ(metrics.size(), 2U) << axis;
+    for (const auto& line : metrics) {
+      const auto value = [&](const char* key) {
+        return line.at(key).get<double>();
+      };
+      const double per_device = value("tokens_per_second_per_device");
+      EXPECT_DOUBLE_EQ(per_device, value("tokens_per_second") / 2) << axis;
+      EXPECT_NEAR(
+          value("tokens_per_second") * value("step_ms") / 1e3,
+          kTokensPerStep,
+          1e-6)
+          << axis;
+      EXPECT_NEAR(
+          value("mfu") / (100 * per_device * kFlopsPerToken / peak_of()),
+          1,
+          1e-9)
+          << axis;
+    }
+  }
 }
 
 TEST_F(TrainingRun, StepsArePrintedAsPicotronDoes) {
