@@ -24,6 +24,8 @@ struct StepMetrics {
   double mfu = 0;        // percent
   double memory_gb = 0;  // resident, the most of one replica's ranks
   double step_ms = 0;
+  // Waits for transfers between stages and for buckets alone; those inside
+  // tensor and context parallel are not measured.
   double exposed_comm_ms = 0;
   std::optional<double> eval_loss;
   // What each stage of the reporting rank communicated; empty: not told.
