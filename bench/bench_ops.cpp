@@ -17,9 +17,11 @@
 #include "brigade/ops/adamw.h"
 #include "brigade/ops/attention.h"
 #include "brigade/ops/cross_entropy.h"
+#include "brigade/ops/embedding.h"
 #include "brigade/ops/linear.h"
 #include "brigade/ops/product.h"
 #include "brigade/ops/rms_norm.h"
+#include "brigade/ops/rotary.h"
 #include "brigade/ops/swiglu.h"
 #include "brigade/ops/tensor_memory.h"
 #include "brigade/ops/tile_product.h"
@@ -76,6 +78,16 @@ void print(const Machine& machine, const Row& row) {
       torchs / ours);
 }
 
+void forward_alone(
+    const Machine& machine,
+    const std::string& name,
+    double bytes,
+    const std::function<void()>& ours,
+    const std::function<void()>& torchs) {
+  const torch::NoGradGuard no_grad;
+  print(machine, {name, bytes, 0, ours, torchs});
+}
+
 // Forward alone, and forward with backward, of a function of leaves.
 void both(
     const Machine& machine,
@@ -83,7 +95,8 @@ void both(
     double bytes,
     double flops,
     const std::function<Tensor()>& ours,
-    const std::function<Tensor()>& torchs) {
+    const std::function<Tensor()>& torchs,
+    double flops_with_backward = 3 /* times forward's */) {
   const auto forward = [](const std::function<Tensor()>& op) {
     return [op] {
       const torch::NoGradGuard no_grad;
@@ -101,9 +114,18 @@ void both(
       machine,
       {name + " + backward",
        3 * bytes,
-       3 * flops,
+       flops_with_backward * flops,
        backward(ours),
        backward(torchs)});
+}
+
+Tensor torchs_rotary(const Tensor& x, const ops::RotaryTable& table) {
+  const auto both_halves = [&](const Tensor& half) {
+    return torch::cat({half, half}, -1).unsqueeze(1).to(x.scalar_type());
+  };
+  const auto halves = x.chunk(2, -1);
+  return x * both_halves(table.cos) +
+         torch::cat({-halves[1], halves[0]}, -1) * both_halves(table.sin);
 }
 
 Tensor torchs_attention(Tensor q, Tensor k, Tensor v) {
@@ -148,16 +170,23 @@ void compare(const ModelShape& s, torch::ScalarType dtype) {
   const Tensor x = leaf({n, s.hidden});
   const Tensor residual = leaf({n, s.hidden});
   const Tensor norm = leaf({s.hidden});
+  const auto torchs_norm = [&](const Tensor& sum) {
+    return sum * torch::rsqrt(sum.square().mean(-1, true) + 1e-5) * norm;
+  };
+  both(
+      machine,
+      "rms_norm",
+      2 * stream,
+      0,
+      [&] { return ops::rms_norm(x, norm, 1e-5); },
+      [&] { return torchs_norm(x); });
   both(
       machine,
       "add_rms_norm",
       4 * stream,
       0,
       [&] { return ops::add_rms_norm(x, residual, norm, 1e-5).first; },
-      [&] {
-        const Tensor sum = x + residual;
-        return sum * torch::rsqrt(sum.square().mean(-1, true) + 1e-5) * norm;
-      });
+      [&] { return torchs_norm(x + residual); });
   const Tensor gate_up = leaf({n, 2 * s.ffn});
   both(
       machine,
@@ -169,30 +198,55 @@ void compare(const ModelShape& s, torch::ScalarType dtype) {
         return torch::silu(gate_up.narrow(1, 0, s.ffn)) *
                gate_up.narrow(1, s.ffn, s.ffn);
       });
-  const Tensor qkv = leaf({s.qkv_width(), s.hidden});
-  both(
-      machine,
-      "linear qkv",
-      stream + static_cast<double>((n + s.hidden) * s.qkv_width()) * size,
-      2.0 * static_cast<double>(n * s.hidden * s.qkv_width()),
-      [&] { return ops::linear(x, qkv); },
-      [&] { return torch::linear(x, qkv); });
+  const auto compare_linear = [&](const char* name, int64_t in, int64_t out) {
+    const Tensor input = leaf({n, in});
+    const Tensor weight = leaf({out, in});
+    both(
+        machine,
+        std::string("linear ") + name,
+        static_cast<double>(n * in + (n + in) * out) * size,
+        2.0 * static_cast<double>(n * in * out),
+        [&] { return ops::linear(input, weight); },
+        [&] { return torch::linear(input, weight); });
+  };
+  compare_linear("q/k/v", s.hidden, s.qkv_width());
+  compare_linear("o", s.heads * s.head_dim(), s.hidden);
+  compare_linear("gate/up", s.hidden, 2 * s.ffn);
+  compare_linear("down", s.ffn, s.hidden);
   const auto heads = [&](int64_t count) {
     return leaf({s.micro_batch, s.sequence, count, s.head_dim()});
   };
   const Tensor q = heads(s.heads);
   const Tensor k = heads(s.key_heads);
   const Tensor v = heads(s.key_heads);
+  const ops::RotaryTable table = ops::make_rotary_table(
+      torch::arange(s.sequence, torch::kLong), s.head_dim(), 10000.0);
+  forward_alone(
+      machine,
+      "rotary",
+      2.0 * static_cast<double>(q.numel() + k.numel()) * size,
+      [&] { ops::rotary(q, k, table); },
+      [&] {
+        torchs_rotary(q, table);
+        torchs_rotary(k, table);
+      });
   both(
       machine,
       "attention",
       static_cast<double>(n * (s.qkv_width() + s.hidden)) * size,
       2.0 * static_cast<double>(n * s.sequence * s.hidden),
       [&] { return ops::attention(q, k, v).out; },
-      [&] { return torchs_attention(q, k, v); });
+      [&] { return torchs_attention(q, k, v); },
+      3.5);  // scores are made again
   const Tensor weight = leaf({s.vocabulary, s.hidden});
   const Tensor targets =
       torch::randint(s.vocabulary, {n}, torch::dtype(torch::kLong));
+  forward_alone(
+      machine,
+      "embedding",
+      2 * stream,
+      [&] { ops::embedding(targets, weight); },
+      [&] { torch::embedding(weight, targets); });
   both(
       machine,
       "linear_cross_entropy",
