@@ -7,7 +7,7 @@ help:
 	@echo 'make quickstart    install, build, train a small Llama on two processes, let it write'
 	@echo 'make test          install, build, run the whole test suite'
 	@echo 'make build         install, build $(RELEASE)/brigade, tests, benchmarks, examples'
-	@echo 'make test-layouts  every layout of up to 8 ranks against one rank (45 minutes on 2 cores)'
+	@echo 'make test-layouts  every layout of up to 8 ranks against one rank (50 minutes on 2 cores)'
 	@echo 'make bench         run the benchmarks'
 	@echo 'make lint          format, includes, clang-tidy on what changed'
 	@echo 'make fuzz          fuzz the readers of files (FUZZ_SECONDS=30)'
