@@ -2,14 +2,14 @@
 # Trains a model for 300 steps on the same batches of two ranks, three times: in
 # float32, in bf16, and in float32 with its sums in another order (micro-batches
 # of half the size, twice as many). Says how far the curves of the loss lie apart,
-# step by step and as means of ten. What float32 differs from itself by is what
-# no rounding can be blamed for: a high learning rate drives any two runs apart.
+# step by step and as means of ten. Where float32 parts from itself, the recipe
+# is chaotic: a high learning rate drives any two runs apart, however little they
+# differed at first.
 #
 #   bench/loss_curves.sh [CONFIG] [STEPS] [KEY=VALUE...]   # overrides for all runs
 #
 # The default CONFIG is the model and the step of bench_step at the default
-# learning rate (half an hour on 2 cores); examples/quickstart.json takes a third
-# of that.
+# learning rate.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 config=${1:-bench/loss_curves.json}
@@ -23,14 +23,14 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-number() { # of the run, overrides included
+number() { # KEY KEY=VALUE...: of the run, overrides included
+  local key=$1
+  shift
   printf '%s\n' "$@" | sed -n "s/^training\.$key=//p" | tail -1 | grep . ||
     sed -n "s/.*\"$key\": *\([0-9]*\).*/\1/p" "$config"
 }
-key=micro_batch_size
-rows=$(number "$@")
-key=gradient_accumulation_steps
-rounds=$(number "$@")
+rows=$(number micro_batch_size "$@")
+rounds=$(number gradient_accumulation_steps "$@")
 if ((rows % 2)); then
   echo "bench/loss_curves.sh: micro_batch_size is $rows; give an even one" >&2
   exit 1

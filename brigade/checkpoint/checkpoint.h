@@ -32,9 +32,9 @@ struct TensorPart {
   int64_t begin = 0;
   int64_t end = 0;
   torch::Tensor tensor;  // contiguous CPU memory, float32 or bf16
-  // The lower halves of a float32 master whose upper ones are `tensor` (bf16):
-  // see ops/split_master.h. The file has the master; here there is never more
-  // of it than this part.
+  // Defined: `tensor` (bf16) and this (int16) are the halves of a float32
+  // master (ops/split_master.h), which is what the file has. In memory it is
+  // whole only while this part is read or written.
   torch::Tensor master_low = {};
 };
 

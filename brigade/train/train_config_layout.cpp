@@ -155,7 +155,7 @@ void check_run(const TrainConfig& config, Problems& problems) {
         stages));
 }
 
-// The model's own demands, without advice.
+// The model's own demands, without advice about whole layouts.
 void check_model(
     const TrainConfig& config,
     const LlamaConfig& llama,

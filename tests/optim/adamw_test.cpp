@@ -95,6 +95,18 @@ TEST(AdamW, AFloatWeightIsItsOwnMaster) {
   EXPECT_FALSE(optimizer.states()[0].master_low.defined());
 }
 
+TEST(AdamW, ABf16WeightNeedsTheRestOfItsMaster) {
+  const Tensor flat = torch::zeros({8});
+  const auto step = [&](const Tensor& weight, const Tensor& low) {
+    ops::adamw_step({}, flat, flat.clone(), flat.clone(), weight, low);
+  };
+  const Tensor low = torch::zeros({8}, torch::kShort);
+  EXPECT_THROW(step(flat.to(torch::kBFloat16), {}), Error);
+  EXPECT_THROW(step(flat.clone(), low), Error);
+  step(flat.to(torch::kBFloat16), low);
+  step(flat.clone(), {});
+}
+
 TEST(AdamW, StepsAsItsPlainTwinDoes) {
   torch::manual_seed(3);
   constexpr int64_t kNumel = 1'003;
