@@ -16,11 +16,18 @@ int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// A bucket being filled, and where in the order its last parameter stands.
+// Of one dtype: the bucket being filled, where in the order its last parameter
+// stands, and the bytes of all parameters from its first one on.
 struct OpenBucket {
   PlannedBucket bucket;
   size_t last_position = 0;
+  int64_t capacity_bytes = 0;
+  int64_t bytes_left = 0;
 };
+
+bool is_sparse(const BucketParam& param) {
+  return param.sparse_row_numel > 0;
+}
 
 }  // namespace
 
@@ -59,40 +66,56 @@ BucketPlan plan_buckets(
 
   std::vector<OpenBucket> closed;
   std::map<std::string, OpenBucket> open;  // by dtype
-  const auto close = [&](OpenBucket&& filled) {
-    filled.bucket.numel = round_up(filled.bucket.numel, end_multiple);
-    closed.push_back(std::move(filled));
+  for (const BucketParam& param : params) {
+    if (!is_sparse(param))
+      open[param.dtype].bytes_left += param.numel * param.grad_element_bytes;
+  }
+  const auto close = [&](OpenBucket& filled) {
+    PlannedBucket& bucket = filled.bucket;
+    for (const BucketSlot& slot : bucket.slots) {
+      if (bucket.sparse_row_numel == 0)
+        filled.bytes_left -= slot.numel * bucket.grad_element_bytes;
+    }
+    bucket.numel = round_up(bucket.numel, end_multiple);
+    closed.push_back(filled);
+    bucket = {};
+  };
+  const auto capacity_now = [&](int64_t bytes_left) {
+    const int64_t first =
+        closed.empty() ? options.first_bucket_bytes : options.capacity_bytes;
+    return std::min(
+        {options.capacity_bytes,
+         first,
+         std::max(bytes_left / 2, options.last_bucket_bytes)});
   };
 
   for (size_t position = 0; position < order.size(); ++position) {
     const int index = order[position];
     const BucketParam& param = params[static_cast<size_t>(index)];
     OpenBucket& filling = open[param.dtype];
-    int64_t offset = round_up(filling.bucket.numel, options.alignment_numel);
-    const int64_t capacity_bytes =
-        closed.empty()
-            ? std::min(options.first_bucket_bytes, options.capacity_bytes)
-            : options.capacity_bytes;
+    PlannedBucket& bucket = filling.bucket;
+    int64_t offset = round_up(bucket.numel, options.alignment_numel);
     const int64_t bytes = (offset + param.numel) * param.grad_element_bytes;
-    const bool is_sparse = param.sparse_row_numel > 0;
-    if (!filling.bucket.slots.empty() &&
-        (is_sparse || bytes > capacity_bytes)) {
-      close(std::exchange(filling, {}));
+    if (!bucket.slots.empty() &&
+        (is_sparse(param) || bytes > filling.capacity_bytes)) {
+      close(filling);
       offset = 0;
     }
-    filling.bucket.dtype = param.dtype;
-    filling.bucket.grad_element_bytes = param.grad_element_bytes;
-    filling.bucket.slots.push_back({index, offset, param.numel});
-    filling.bucket.numel = offset + param.numel;
+    if (bucket.slots.empty())
+      filling.capacity_bytes = capacity_now(filling.bytes_left);
+    bucket.dtype = param.dtype;
+    bucket.grad_element_bytes = param.grad_element_bytes;
+    bucket.slots.push_back({index, offset, param.numel});
+    bucket.numel = offset + param.numel;
     filling.last_position = position;
-    if (is_sparse) {
-      filling.bucket.sparse_row_numel = param.sparse_row_numel;
-      close(std::exchange(filling, {}));
+    if (is_sparse(param)) {
+      bucket.sparse_row_numel = param.sparse_row_numel;
+      close(filling);
     }
   }
   for (auto& [dtype, filling] : open) {
     if (!filling.bucket.slots.empty())
-      close(std::move(filling));
+      close(filling);
   }
 
   std::sort(closed.begin(), closed.end(), [](const auto& a, const auto& b) {

@@ -34,6 +34,9 @@ struct BucketPlanOptions {
   int64_t capacity_bytes = 25 * MiB;
   // A small first bucket starts communication early; no larger than the others.
   int64_t first_bucket_bytes = 1 * MiB;
+  // Nothing hides the bucket that is full last. Towards the end of the order a
+  // bucket takes half of what is left, though no less than this.
+  int64_t last_bucket_bytes = 1 * MiB;
   int64_t alignment_numel = 64;  // of every parameter's offset
   // A bucket's numel is a multiple of this many ranks, so that a reduce-scatter
   // over them divides evenly.

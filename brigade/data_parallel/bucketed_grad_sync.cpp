@@ -1,11 +1,25 @@
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "brigade/base/check.h"
 
 namespace brigade {
+namespace {
+
+// Of all parameters of a dtype, bucket after bucket: what lies side by side
+// does so across the end of a bucket (linear() makes one product of it).
+struct FlatMemory {
+  int64_t numel = 0;
+  int64_t used = 0;
+  torch::Tensor main_grad;
+  torch::Tensor weight;  // kMainGrad only
+};
+
+}  // namespace
 
 BucketedGradSync::BucketedGradSync(
     std::vector<NamedParam> params,
@@ -24,6 +38,7 @@ void BucketedGradSync::lay_out(const std::vector<int>& order) {
       order,
       {.capacity_bytes = options().bucket_capacity_bytes,
        .first_bucket_bytes = options().first_bucket_bytes,
+       .last_bucket_bytes = options().last_bucket_bytes,
        .ranks = communicator()->size()});
   const bool is_main_grad = options().handover == GradHandover::kMainGrad;
   std::vector<torch::Tensor> main_grads(params().size());
@@ -31,15 +46,25 @@ void BucketedGradSync::lay_out(const std::vector<int>& order) {
   bucket_of_.resize(params().size());
   std::vector<Bucket> buckets;
   std::vector<GradSegment> segments;
+  std::map<std::string, FlatMemory> memory;  // by dtype
+  for (const PlannedBucket& planned : plan_.buckets)
+    memory[planned.dtype].numel += planned.numel;
   for (size_t b = 0; b < plan_.buckets.size(); ++b) {
     const PlannedBucket& planned = plan_.buckets[b];
-    const auto first = static_cast<size_t>(planned.slots.front().param);
-    const torch::Tensor& example = params()[first].tensor;
+    FlatMemory& flat = memory[planned.dtype];
+    if (!flat.main_grad.defined()) {
+      const auto first = static_cast<size_t>(planned.slots.front().param);
+      const torch::Tensor& example = params()[first].tensor;
+      flat.main_grad = torch::zeros(
+          {flat.numel}, example.options().dtype(main_grad_dtype(example)));
+      if (is_main_grad)
+        flat.weight = torch::zeros({flat.numel}, example.options());
+    }
     GradSegment segment;
-    segment.main_grad = torch::zeros(
-        {planned.numel}, example.options().dtype(main_grad_dtype(example)));
+    segment.main_grad = flat.main_grad.narrow(0, flat.used, planned.numel);
     if (is_main_grad)
-      segment.weight = torch::zeros({planned.numel}, example.options());
+      segment.weight = flat.weight.narrow(0, flat.used, planned.numel);
+    flat.used += planned.numel;
     segment.slots = planned.slots;
     BucketView view{
         static_cast<int>(b),

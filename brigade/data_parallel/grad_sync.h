@@ -68,6 +68,7 @@ enum class FinishMode {
 struct GradSyncOptions {
   int64_t bucket_capacity_bytes = 25 * MiB;
   int64_t first_bucket_bytes = 1 * MiB;
+  int64_t last_bucket_bytes = 1 * MiB;
   BucketOrder order = BucketOrder::kReverse;
   Reduction reduction = Reduction::kMean;
   MissingGradient missing_gradient = MissingGradient::kError;

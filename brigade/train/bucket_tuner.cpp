@@ -177,6 +177,7 @@ void Tuner::run_steps(
           1, sync.report().buckets[b].bytes / bucket.grad_element_bytes);
     }
     profile.plan.first_bucket_bytes = sync.options().first_bucket_bytes;
+    profile.plan.last_bucket_bytes = sync.options().last_bucket_bytes;
     profile.plan.ranks = sync.communicator()->size();
     for (const PlannedBucket& bucket : sync.plan().buckets) {
       for (const BucketSlot& slot : bucket.slots)

@@ -41,11 +41,41 @@ TEST(BucketPlan, TheFirstBucketIsSmall) {
   const auto plan = plan_buckets(
       params,
       initial_order(BucketOrder::kReverse, 64),
-      {.capacity_bytes = 2 * MiB, .first_bucket_bytes = 256 * KiB});
+      {.capacity_bytes = 2 * MiB,
+       .first_bucket_bytes = 256 * KiB,
+       .last_bucket_bytes = 2 * MiB});
   ASSERT_EQ(plan.buckets.size(), 3U);
   EXPECT_EQ(plan.buckets[0].bytes(), 256 * KiB);
   EXPECT_EQ(plan.buckets[1].bytes(), 2 * MiB);
   EXPECT_EQ(plan.buckets[2].bytes(), 4 * MiB - 256 * KiB - 2 * MiB);
+}
+
+// Of 4 MiB: 2, 1, and then no less than the last one.
+TEST(BucketPlan, BucketsGrowSmallerTowardsTheEnd) {
+  auto params = params_of(std::vector<int64_t>(64, 64 * KiB / 4));
+  params.push_back({.name = "embedding", .numel = 16 * MiB});
+  params.back().sparse_row_numel = 64;
+  const auto bytes = [&](const BucketPlanOptions& options) {
+    std::vector<int64_t> result;
+    for (const PlannedBucket& bucket :
+         plan_buckets(
+             params, initial_order(BucketOrder::kRegistration, 65), options)
+             .buckets)
+      result.push_back(bucket.bytes());
+    return result;
+  };
+  EXPECT_EQ(
+      bytes({.first_bucket_bytes = 25 * MiB, .last_bucket_bytes = 384 * KiB}),
+      (std::vector<int64_t>{
+          2 * MiB, 1 * MiB, 512 * KiB, 384 * KiB, 128 * KiB, 64 * MiB}));
+  // The cap holds before that.
+  EXPECT_EQ(
+      bytes(
+          {.capacity_bytes = 1536 * KiB,
+           .first_bucket_bytes = 1 * MiB,
+           .last_bucket_bytes = 1 * MiB}),
+      (std::vector<int64_t>{
+          1 * MiB, 1536 * KiB, 1 * MiB, 512 * KiB, 64 * MiB}));
 }
 
 TEST(BucketPlan, ACapBelowTheFirstBucketsHoldsForTheFirstToo) {
@@ -113,6 +143,7 @@ TEST(BucketPlan, HoldsItsPromisesForRandomParameters) {
     const BucketPlanOptions options{
         .capacity_bytes = 4 * (1 + static_cast<int64_t>(random() % 20000)),
         .first_bucket_bytes = 4 * (1 + static_cast<int64_t>(random() % 2000)),
+        .last_bucket_bytes = 4 * (1 + static_cast<int64_t>(random() % 2000)),
         .alignment_numel = 1 + static_cast<int64_t>(random() % 64),
         .ranks = 1 + static_cast<int>(random() % 8)};
     const auto plan = plan_buckets(params, order, options);

@@ -355,6 +355,27 @@ TEST(GradSync, RanksWithoutDataAdoptTheObservedOrder) {
   }
 }
 
+// So that q, k and v are one product wherever a bucket ends.
+TEST(GradSync, BucketsOfADtypeLieSideBySide) {
+  std::vector<NamedParam> params;
+  for (const char* name : {"q", "k", "v"})
+    params.push_back({name, torch::ones({8, 16}).requires_grad_()});
+  GradSyncOptions options;
+  options.handover = GradHandover::kMainGrad;
+  options.bucket_capacity_bytes = 1;
+  const BucketedGradSync sync(params, testing::make_world_of_one(), options);
+  ASSERT_EQ(sync.plan().buckets.size(), 3U);
+  for (size_t i = 0; i + 1 < params.size(); ++i) {
+    const torch::Tensor& later = params[i].tensor;  // in reverse
+    const torch::Tensor& earlier = params[i + 1].tensor;
+    for (const auto& [from, to] :
+         {std::pair(earlier, later), std::pair(earlier.grad(), later.grad())}) {
+      EXPECT_EQ(from.storage().data(), to.storage().data());
+      EXPECT_EQ(from.storage_offset() + from.numel(), to.storage_offset());
+    }
+  }
+}
+
 TEST(GradSync, AParameterUsedTwiceInABackwardIsReadyOnce) {
   auto w = torch::full({1}, 3.0).requires_grad_();
   BucketedGradSync sync({{"w", w}}, testing::make_world_of_one());

@@ -62,9 +62,9 @@ class TuneBuckets : public ::testing::Test {
   void SetUp() override {
     auto config = testing::tiny_run(testing::prepare_bytes(
         folder_ / "tokens", testing::made_up_text(6000)));
-    // 2.6 MiB of gradients.
-    config["model"]["config"]["hidden_size"] = 128;
-    config["model"]["config"]["intermediate_size"] = 256;
+    // Enough gradients for more than four different plans.
+    config["model"]["config"]["hidden_size"] = 192;
+    config["model"]["config"]["intermediate_size"] = 512;
     config["logging"] = {{"run_dir", (folder_ / "run").string()}};
     testing::write_file(path("run.json"), config.dump());
   }
