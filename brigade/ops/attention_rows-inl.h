@@ -33,7 +33,7 @@ struct Padded {
   explicit Padded(const AttentionShape& shape)
       : queries(round_up(shape.query_tokens, kPanel)),
         keys(round_up(shape.key_tokens, kPanel)),
-        depth(round_up(shape.head_dim, kDepth)),
+        depth(round_up(shape.head_dim, least_depth())),
         width(round_up(shape.head_dim, kRowTile)) {}
   int64_t queries;
   int64_t keys;

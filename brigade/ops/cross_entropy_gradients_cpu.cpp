@@ -145,6 +145,15 @@ void block_gradients(
           ? WeightColumns{}
           : weight_columns(work, rows, numel, buffers.weight_t);
   const bool in_place = sums_in_place(work, first, numel);
+  // Read by the next block's call.
+  const Soon next_rows = weight_soon(shape, first + numel, work.block);
+  Soon next_kept;
+  if (work.kept && first + numel < padded.vocabulary) {
+    const int64_t begin = first + numel;
+    next_kept = {
+        kept_tile(*work.kept, padded, begin, 0).exponentials,
+        std::min(work.block, padded.vocabulary - begin) * padded.tokens * 2};
+  }
   float* dweight =
       in_place ? work.result.dweight + first * shape.columns : buffers.dweight;
   for (int64_t t = 0; t < padded.tokens; t += kGradientTokens) {
@@ -172,7 +181,8 @@ void block_gradients(
           .a_stride = kGradientTokens,
           .panel_stride = kPanel * padded.tokens,
           .c_stride = padded.columns,
-          .add = in_place || t > 0});
+          .add = in_place || t > 0,
+          .soon = next_kept});
     if (dhidden_t != nullptr)
       tile_product(TileProduct<uint16_t>{
           .a = left.data,
@@ -185,7 +195,8 @@ void block_gradients(
           .panel_stride = kPanel * work.block,
           .c_stride = padded.tokens,
           .add = true,
-          .a_packed = left.packed});
+          .a_packed = left.packed,
+          .soon = next_rows});
   }
   if (work.result.dweight == nullptr || in_place)
     return;

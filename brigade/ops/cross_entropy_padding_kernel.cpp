@@ -25,6 +25,15 @@ WeightRows weight_rows(
   return {copy, depth};
 }
 
+Soon weight_soon(const HeadShape& shape, int64_t begin, int64_t numel) {
+  const int64_t rows = std::min(numel, shape.vocabulary - begin);
+  if (rows <= 0)
+    return {};
+  return {
+      shape.weight + begin * shape.weight_stride,
+      rows * shape.weight_stride * static_cast<int64_t>(sizeof(uint16_t))};
+}
+
 void pad_targets(
     const HeadShape& shape,
     const PaddedHead& padded,

@@ -35,6 +35,9 @@ WeightRows weight_rows(
     int64_t depth,
     uint16_t* copy);
 
+// Those rows where they lie, as many as there are, for who will read them.
+Soon weight_soon(const HeadShape& shape, int64_t begin, int64_t numel);
+
 // To [padded.tokens], -1 where there is no token.
 void pad_targets(
     const HeadShape& shape,

@@ -46,6 +46,8 @@ void segment_statistics(
     const WeightRows rows =
         weight_rows(shape, row, kTileRows, padded.depth, copy);
     const int64_t valid = std::min(kTileRows, shape.vocabulary - row);
+    const Soon next = weight_soon(shape, row + kTileRows, kTileRows);
+    const int64_t part = next.bytes / (padded.tokens / kPanel);
     for (int64_t t = 0; t < padded.tokens; t += kPanel) {
       tile_product(TileProduct<uint16_t>{
           .a = rows.data,
@@ -57,7 +59,9 @@ void segment_statistics(
           .a_stride = rows.stride,
           .panel_stride = kPanel * padded.depth,
           .c_stride = kPanel,
-          .add = false});
+          .add = false,
+          .soon = {
+              static_cast<const char*>(next.data) + t / kPanel * part, part}});
       if (!kept)
         fold_logits(logits, valid, maximum + t, sum + t);
       else

@@ -13,12 +13,16 @@ struct Area {
   size_t capacity = 0;
 };
 
+std::array<Area, 4>& areas() {
+  thread_local std::array<Area, 4> result;
+  return result;
+}
+
 }  // namespace
 
 void* scratch(ScratchSlot slot, size_t bytes) {
   constexpr size_t kPage = 4096;
-  thread_local std::array<Area, 4> areas;
-  Area& area = areas[static_cast<size_t>(slot)];
+  Area& area = areas()[static_cast<size_t>(slot)];
   if (bytes > area.capacity || area.memory == nullptr) {
     area.capacity = 0;
     area.memory.reset();
@@ -29,6 +33,13 @@ void* scratch(ScratchSlot slot, size_t bytes) {
     area.capacity = capacity;
   }
   return area.memory.get();
+}
+
+size_t scratch_bytes() {
+  size_t bytes = 0;
+  for (const Area& area : areas())
+    bytes += area.capacity;
+  return bytes;
 }
 
 }  // namespace brigade::ops

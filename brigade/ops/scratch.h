@@ -11,6 +11,8 @@ namespace brigade::ops {
 // users that are active at once.
 enum class ScratchSlot { kProduct, kKernel, kShared, kLogits };
 void* scratch(ScratchSlot slot, size_t bytes);
+// What the calling thread's slots hold by now.
+size_t scratch_bytes();
 
 // Hands out consecutive cache-line aligned pieces of one scratch area.
 class ScratchPieces {

@@ -15,7 +15,8 @@ namespace brigade::ops {
 
 constexpr int64_t kPanel = 32;    // columns of a panel
 constexpr int64_t kRowTile = 16;  // m and n are multiples of this
-constexpr int64_t kDepth = 32;    // k is a multiple of this
+constexpr int64_t kDepth = 32;    // k may be a multiple of this everywhere
+int64_t least_depth();            // here of this: on AMX kDepth, else 2
 
 constexpr int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -31,6 +32,12 @@ class TileSession {
   TileSession& operator=(const TileSession&) = delete;
 };
 
+// A stretch of memory that is about to be read.
+struct Soon {
+  const void* data = nullptr;
+  int64_t bytes = 0;
+};
+
 template <typename T>  // float or uint16_t (bf16)
 struct TileProduct {
   const T* a;  // [m, k], rows a_stride apart
@@ -42,6 +49,9 @@ struct TileProduct {
   // a lies packed as b does, of m columns, in panels a_stride apart: what is
   // there in columns need not be transposed. Where packed_left_fits().
   bool a_packed = false;
+  // What the caller reads after this product, if that lies in memory and not in
+  // cache: asked for meanwhile, a few lines a block (AVX512-BF16 alone).
+  Soon soon = {};
 };
 void tile_product(const TileProduct<float>& p);
 void tile_product(const TileProduct<uint16_t>& p);

@@ -160,6 +160,10 @@ void tile_product(const TileProduct<uint16_t>& p) {
     detail::tile_product_generic(p);
 }
 
+int64_t least_depth() {
+  return detail::has_tile_kind(detail::TileKind::kAmx) ? kDepth : 2;
+}
+
 bool packed_left_fits() {
   return !detail::has_tile_kind(detail::TileKind::kAmx);
 }

@@ -170,9 +170,33 @@ __attribute__((target("avx512f,avx512bf16"))) void dot_block(
 // Below this depth the sums of a product are few enough to be in cache.
 constexpr int64_t kFetchDepth = 128;
 
+// Asks for a stretch of memory, a share of its lines at each block.
+class FetchAhead {
+ public:
+  FetchAhead(const Soon& soon, int64_t blocks)
+      : next_(static_cast<const char*>(soon.data)),
+        lines_((soon.bytes + kLine - 1) / kLine),
+        share_((lines_ + blocks - 1) / blocks) {}
+  void fetch_share() {
+    const int64_t lines = std::min(share_, lines_);
+    for (int64_t line = 0; line < lines; ++line)
+      _mm_prefetch(next_ + line * kLine, _MM_HINT_T0);
+    next_ += lines * kLine;
+    lines_ -= lines;
+  }
+
+ private:
+  static constexpr int64_t kLine = 64;
+  const char* next_;
+  int64_t lines_;  // left
+  int64_t share_;
+};
+
 template <bool kPackedLeft, bool kAdd>
 void product_by_dots(const TileProduct<uint16_t>& p) {
   const bool fetches = kAdd && p.k >= kFetchDepth;
+  FetchAhead ahead(
+      p.soon, (p.n + kPanel - 1) / kPanel * ((p.m + kDotRows - 1) / kDotRows));
   for (int64_t n = 0; n < p.n; n += kPanel) {
     const uint16_t* b = p.b + n / kPanel * p.panel_stride;
     const bool wide = p.n - n >= kPanel;
@@ -186,6 +210,7 @@ void product_by_dots(const TileProduct<uint16_t>& p) {
         next = c + kDotRows * p.c_stride;
       else if (fetches && n + kPanel < p.n)
         next = p.c + n + kPanel;
+      ahead.fetch_share();
       if (wide)
         dot_block<2, kPackedLeft, kAdd>(p, a, b, c, next);
       else

@@ -5,10 +5,13 @@
 
 #include <limits>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "brigade/base/error.h"
 #include "brigade/ops/plain.h"
+#include "brigade/ops/scratch.h"
+#include "tests/support/memory_meter.h"
 
 namespace brigade::ops {
 namespace {
@@ -137,6 +140,37 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& test) {
       return test.param == KeepLogits::kAlways ? "Kept" : "MadeAgain";
     });
+
+// Tensors and the scratch memory of a thread that had none.
+int64_t memory_of_a_pass(const Inputs& inputs, KeepLogits keep) {
+  int64_t bytes = 0;
+  std::thread([&] {
+    const Tensor hidden = inputs.hidden.clone().requires_grad_(true);
+    const Tensor weight = inputs.weight.clone().requires_grad_(true);
+    weight.mutable_grad() = torch::zeros(weight.sizes());
+    const testing::MemoryMeter meter;
+    linear_cross_entropy(
+        hidden,
+        weight,
+        inputs.targets,
+        {.keep_logits = keep, .weight_grad = WeightGrad::kAccumulate})
+        .backward();
+    bytes = meter.peak_bytes() + static_cast<int64_t>(scratch_bytes());
+  }).join();
+  return bytes;
+}
+
+TEST(CrossEntropyMemory, NeverHoldsAllLogits) {
+  constexpr int64_t kTokens = 2048;
+  constexpr int64_t kVocabulary = 8192;
+  for (const auto dtype : {torch::kBFloat16, torch::kFloat}) {
+    const Inputs inputs = inputs_of({kTokens, 32, kVocabulary, dtype});
+    const auto all =
+        static_cast<int64_t>(kTokens * kVocabulary * c10::elementSize(dtype));
+    for (const KeepLogits keep : {KeepLogits::kAlways, KeepLogits::kNever})
+      EXPECT_LT(memory_of_a_pass(inputs, keep), all / 2) << dtype;
+  }
+}
 
 // An exponential of a logit is kept down to 2^-31 of the maximum: below that
 // lie all of a token but the first, and its target too. The gradient still

@@ -54,6 +54,7 @@ struct Case {
   Op ours;
   Op plain;
   Op torchs;  // in bf16, as PyTorch's users write it
+  bool rounds_once = true;
 };
 
 constexpr double kEps = 1e-5;
@@ -97,7 +98,9 @@ std::vector<Case> cases() {
        [=](auto x) -> std::vector<Tensor> {
          const Tensor sum = x[0] + x[1];
          return {torchs_norm(sum, x[2]), sum};
-       }},
+       },
+       // What is normed is the sum that is handed on.
+       /*rounds_once=*/false},
       {"swiglu",
        {{2, 9, 45}, {2, 9, 45}},
        [](auto x) -> std::vector<Tensor> { return {swiglu(x[0], x[1])}; },
@@ -173,10 +176,16 @@ TEST_P(TwinOf, AgreesWithFloat64AndIsNoFurtherThanTorchs) {
   const auto torchs = run(inputs, torch::kBFloat16, GetParam().torchs);
   for (size_t i = 0; i < oracle.size(); ++i) {
     EXPECT_LT(relative(wide[i], oracle[i]), 1e-6) << "result " << i;
-    EXPECT_LT(relative(narrow[i], oracle[i]), 6e-3) << "result " << i;
     // A hair of slack: where both round once, they tie.
     EXPECT_LE(
         relative(narrow[i], oracle[i]), 1.02 * relative(torchs[i], oracle[i]))
+        << "result " << i;
+    if (!GetParam().rounds_once)
+      continue;
+    // What no op with bf16 results is nearer than.
+    const Tensor rounded = oracle[i].to(torch::kBFloat16).to(torch::kDouble);
+    EXPECT_LE(
+        relative(narrow[i], oracle[i]), 1.02 * relative(rounded, oracle[i]))
         << "result " << i;
   }
 }

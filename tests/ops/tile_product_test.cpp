@@ -17,8 +17,11 @@ struct Size {
   int64_t m, n, k;
 };
 
-// Whole blocks, their last halves, and rows enough for several passes.
+// Whole blocks, their last halves, and rows enough for several passes; depths
+// that AMX does not take.
 const std::vector<Size> kSizes{
+    {16, 48, 6},
+    {64, 64, 48},
     {16, 16, 32},
     {32, 32, 32},
     {48, 48, 64},
@@ -65,14 +68,22 @@ Tensor product_by(
       .panel_stride = kPanel * k,
       .c_stride = stride,
       .add = add,
-      .a_packed = left == Left::kPacked});
+      .a_packed = left == Left::kPacked,
+      .soon = {
+          packed.data(), static_cast<int64_t>(packed.size() * sizeof(T))}});
   EXPECT_TRUE(c.narrow(1, n, 16).eq(7.0).all().item<bool>());
   return c.narrow(1, 0, n);
 }
 
 template <typename T, typename Multiply>
-void expect_products(torch::ScalarType dtype, Left left, Multiply multiply) {
+void expect_products(
+    torch::ScalarType dtype,
+    int64_t least_depth,
+    Left left,
+    Multiply multiply) {
   for (const Size& size : kSizes) {
+    if (size.k % least_depth != 0)
+      continue;
     torch::manual_seed(size.m + size.k);
     const Tensor a = torch::randn({size.m, size.k}).to(dtype);
     const Tensor b = torch::randn({size.k, size.n}).to(dtype);
@@ -111,16 +122,17 @@ class Bf16Tiles : public ::testing::TestWithParam<detail::TileKind> {
 
 TEST_P(Bf16Tiles, MultiplyAsDoubleDoes) {
   expect_products<uint16_t>(
-      torch::kBFloat16, Left::kRows, [](const TileProduct<uint16_t>& p) {
-        multiply_by(GetParam(), p);
-      });
+      torch::kBFloat16,
+      GetParam() == detail::TileKind::kAmx ? kDepth : 2,
+      Left::kRows,
+      [](const TileProduct<uint16_t>& p) { multiply_by(GetParam(), p); });
 }
 
 TEST_P(Bf16Tiles, MultiplyAPackedLeftOperandAsDoubleDoes) {
   if (GetParam() == detail::TileKind::kAmx)
     GTEST_SKIP() << "AMX reads rows of the left operand";
   expect_products<uint16_t>(
-      torch::kBFloat16, Left::kPacked, [](const TileProduct<uint16_t>& p) {
+      torch::kBFloat16, 2, Left::kPacked, [](const TileProduct<uint16_t>& p) {
         multiply_by(GetParam(), p);
       });
 }
@@ -136,24 +148,31 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Float32Tiles, MultiplyAsDoubleDoes) {
   for (const Left left : {Left::kRows, Left::kPacked})
     expect_products<float>(
-        torch::kFloat, left, [](const TileProduct<float>& p) {
+        torch::kFloat, 2, left, [](const TileProduct<float>& p) {
           detail::tile_product_generic(p);
         });
 }
 
 TEST(PackColumns, IsPackRowsOfTheTranspose) {
   for (const auto& [columns, k] :
-       {std::pair<int64_t, int64_t>{5, 33}, {32, 33}, {70, 33}, {70, 96}}) {
-    const int64_t padded = round_up(k, kDepth);
-    const Tensor b = torch::randn({k, columns}).to(torch::kBFloat16);
-    const Tensor transposed = b.t().contiguous();
-    const auto numel = static_cast<size_t>(round_up(columns, kPanel) * padded);
-    std::vector<uint16_t> by_row(numel);
-    std::vector<uint16_t> by_column(numel);
-    pack_rows(data<uint16_t>(b), columns, k, columns, padded, by_row.data());
-    pack_columns(
-        data<uint16_t>(transposed), k, k, columns, padded, by_column.data());
-    EXPECT_EQ(by_row, by_column) << k << " x " << columns;
+       {std::pair<int64_t, int64_t>{5, 33},
+        {32, 33},
+        {70, 33},
+        {70, 48},
+        {70, 96}}) {
+    for (const int64_t multiple : {int64_t{2}, kDepth}) {
+      const int64_t padded = round_up(k, multiple);
+      const Tensor b = torch::randn({k, columns}).to(torch::kBFloat16);
+      const Tensor transposed = b.t().contiguous();
+      const auto numel =
+          static_cast<size_t>(round_up(columns, kPanel) * padded);
+      std::vector<uint16_t> by_row(numel);
+      std::vector<uint16_t> by_column(numel);
+      pack_rows(data<uint16_t>(b), columns, k, columns, padded, by_row.data());
+      pack_columns(
+          data<uint16_t>(transposed), k, k, columns, padded, by_column.data());
+      EXPECT_EQ(by_row, by_column) << k << " x " << columns;
+    }
   }
 }
 

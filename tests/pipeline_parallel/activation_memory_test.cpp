@@ -4,8 +4,8 @@
 
 #include "brigade/pipeline_parallel/executor.h"
 #include "brigade/pipeline_parallel/schedules/make_schedule.h"
-#include "memory_meter.h"
 #include "mlp_chain.h"
+#include "tests/support/memory_meter.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
