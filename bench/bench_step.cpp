@@ -122,6 +122,13 @@ double peak_memory_gb() {
   return static_cast<double>(usage.ru_maxrss) * 1024 / 1e9;  // from KiB
 }
 
+// Pages that the process has been given so far, 4 KiB each or a huge one.
+int64_t page_faults() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_minflt;
+}
+
 const ModelShape& shape_named(const std::string& name) {
   for (const ModelShape& shape : kShapes) {
     if (name == shape.name)
@@ -208,7 +215,9 @@ void run_rank(const Case& c, int64_t start_ns) {
   const double memory_gb = peak_memory_gb();
   const double bound_between = products_alone();
   step(trainee, s, batch, positions, tokens);
+  const int64_t faults_before = page_faults();
   take_steps(c.steps / 2);
+  const int64_t faults = page_faults() - faults_before;
   const double bound = (bound_between + products_alone()) / 2;
   const double step_ms = median(step_times);
   const double communication_ms =
@@ -233,7 +242,8 @@ void run_rank(const Case& c, int64_t start_ns) {
       "{:.1f} ms a step of {} tokens\n"
       "  products alone {:.1f} ms: the step reaches {:.2f} of that bound; MFU "
       "{:.2f} of {:.0f} GFLOP/s a rank\n"
-      "  peak memory of a rank {:.2f} GB, start to first step {:.1f} s\n",
+      "  peak memory of a rank {:.2f} GB, {} new pages in the last {} steps, "
+      "start to first step {:.1f} s\n",
       s.name,
       c.dtype,
       c.ranks,
@@ -247,6 +257,8 @@ void run_rank(const Case& c, int64_t start_ns) {
       flops / (step_ms / 1e3) / peak,
       peak / 1e9,
       memory_gb,
+      faults,
+      c.steps / 2,
       start_s);
   double rest = step_ms;
   const auto line = [&](const std::string& name, double ms) {
