@@ -6,7 +6,10 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <torch/types.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -304,9 +307,24 @@ void compare_optimizer() {
       rate / machine.bytes_per_ms);
 }
 
+// OpenBLAS, behind PyTorch's float32 products, takes its number of threads from
+// the environment, once, when it is loaded: starts this program anew with that.
+void give_openblas_as_many_threads(char** argv) {
+  constexpr const char* kVariable = "OPENBLAS_NUM_THREADS";
+  const std::string threads = std::to_string(at::get_num_threads());
+  const char* given = std::getenv(kVariable);
+  if (given != nullptr && threads == given)
+    return;
+  ::setenv(kVariable, threads.c_str(), /*overwrite=*/1);
+  ::execv("/proc/self/exe", argv);
+  throw ConfigError(
+      fmt::format("[bench] cannot start anew: {}", std::strerror(errno)));
+}
+
 int run(int argc, char** argv) {
   if (argc > 1)
     at::set_num_threads(positive_number("THREADS", argv[1]));
+  give_openblas_as_many_threads(argv);
   const std::string only = argc > 2 ? argv[2] : "";
   bool known = only.empty() || only == "optimizer";
   for (const ModelShape& shape : kShapes)
