@@ -17,6 +17,17 @@ struct FlatMemory {
   int64_t used = 0;
   torch::Tensor main_grad;
   torch::Tensor weight;  // kMainGrad only
+
+  // The next bucket's part.
+  GradSegment take(const PlannedBucket& bucket) {
+    GradSegment segment;
+    segment.main_grad = main_grad.narrow(0, used, bucket.numel);
+    if (weight.defined())
+      segment.weight = weight.narrow(0, used, bucket.numel);
+    segment.slots = bucket.slots;
+    used += bucket.numel;
+    return segment;
+  }
 };
 
 }  // namespace
@@ -60,12 +71,7 @@ void BucketedGradSync::lay_out(const std::vector<int>& order) {
       if (is_main_grad)
         flat.weight = torch::zeros({flat.numel}, example.options());
     }
-    GradSegment segment;
-    segment.main_grad = flat.main_grad.narrow(0, flat.used, planned.numel);
-    if (is_main_grad)
-      segment.weight = flat.weight.narrow(0, flat.used, planned.numel);
-    flat.used += planned.numel;
-    segment.slots = planned.slots;
+    GradSegment segment = flat.take(planned);
     BucketView view{
         static_cast<int>(b),
         static_cast<int>(plan_.buckets.size()),

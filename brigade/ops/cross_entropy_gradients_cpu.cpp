@@ -129,6 +129,17 @@ bool sums_in_place(const GradientWork& work, int64_t first, int64_t numel) {
          work.padded.columns == work.shape.columns;
 }
 
+// The kept logits of the block from `first` on, where they are few enough to
+// wait in cache.
+Soon kept_soon(const GradientWork& work, int64_t first) {
+  const int64_t entries = std::min(work.block, work.padded.vocabulary - first);
+  if (!work.kept || entries <= 0 || work.padded.tokens > kGradientTokens)
+    return {};
+  return {
+      kept_tile(*work.kept, work.padded, first, 0).exponentials,
+      entries * work.padded.tokens * static_cast<int64_t>(sizeof(uint16_t))};
+}
+
 void block_gradients(
     const GradientWork& work,
     int64_t first,
@@ -145,19 +156,13 @@ void block_gradients(
           ? WeightColumns{}
           : weight_columns(work, rows, numel, buffers.weight_t);
   const bool in_place = sums_in_place(work, first, numel);
-  // Read by the next block's call.
   const Soon next_rows = weight_soon(shape, first + numel, work.block);
-  Soon next_kept;
-  if (work.kept && first + numel < padded.vocabulary) {
-    const int64_t begin = first + numel;
-    next_kept = {
-        kept_tile(*work.kept, padded, begin, 0).exponentials,
-        std::min(work.block, padded.vocabulary - begin) * padded.tokens * 2};
-  }
+  const Soon next_kept = kept_soon(work, first + numel);
   float* dweight =
       in_place ? work.result.dweight + first * shape.columns : buffers.dweight;
   for (int64_t t = 0; t < padded.tokens; t += kGradientTokens) {
     const int64_t width = std::min(kGradientTokens, padded.tokens - t);
+    const bool is_last = t + width == padded.tokens;
     for (int64_t row = 0; row < numel; row += kTileRows) {
       const WeightRows tile{rows.data + row * rows.stride, rows.stride};
       for (int64_t i = 0; i < width; i += kPanel)
@@ -182,7 +187,7 @@ void block_gradients(
           .panel_stride = kPanel * padded.tokens,
           .c_stride = padded.columns,
           .add = in_place || t > 0,
-          .soon = next_kept});
+          .soon = is_last ? next_kept : Soon{}});
     if (dhidden_t != nullptr)
       tile_product(TileProduct<uint16_t>{
           .a = left.data,
@@ -196,7 +201,7 @@ void block_gradients(
           .c_stride = padded.tokens,
           .add = true,
           .a_packed = left.packed,
-          .soon = next_rows});
+          .soon = is_last ? next_rows : Soon{}});
   }
   if (work.result.dweight == nullptr || in_place)
     return;

@@ -15,8 +15,8 @@ namespace brigade::ops {
 
 constexpr int64_t kPanel = 32;    // columns of a panel
 constexpr int64_t kRowTile = 16;  // m and n are multiples of this
-constexpr int64_t kDepth = 32;    // k may be a multiple of this everywhere
-int64_t least_depth();            // here of this: on AMX kDepth, else 2
+constexpr int64_t kDepth = 32;    // k is a multiple of this, ...
+int64_t least_depth();            // ... or of this: 2 where there is no AMX
 
 constexpr int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
