@@ -14,6 +14,7 @@
 #include "brigade/ops/linear.h"
 #include "brigade/ops/product.h"
 #include "brigade/ops/rows.h"
+#include "brigade/ops/scratch.h"
 
 namespace brigade::ops {
 namespace {
@@ -92,6 +93,15 @@ struct Chunk {
   bool keeps_logits;
 };
 
+// A chunk's float32 logits, in memory that stays mapped: with a vocabulary
+// above 32,768 they are larger than what the C allocator keeps. One chunk at a
+// time.
+Tensor in_scratch(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  const auto bytes =
+      static_cast<size_t>(c10::multiply_integers(sizes)) * sizeof(float);
+  return at::from_blob(scratch(ScratchSlot::kLogits, bytes), sizes, options);
+}
+
 // Makes the logits of a chunk in the weight's dtype's product and float32
 // softmax; for what the fused kernel does not take.
 class LogitsOfChunk {
@@ -100,7 +110,7 @@ class LogitsOfChunk {
       : chunk_(chunk), weight_(weight) {
     const Tensor& x = chunk.hidden;
     if (x.scalar_type() == torch::kFloat && x.device().is_cpu()) {
-      logits_ = at::empty({x.size(0), weight.size(0)}, x.options());
+      logits_ = in_scratch({x.size(0), weight.size(0)}, x.options());
       product(as_rows(x), as_rows(weight).t(), logits_);
     } else {
       logits_ = at::mm(x, weight.t()).to(torch::kFloat);
