@@ -17,7 +17,7 @@ int64_t round_up(int64_t value, int64_t multiple) {
 }
 
 // Of one dtype: the bucket being filled, where in the order its last parameter
-// stands, and the bytes of all parameters from its first one on.
+// stands, and the bytes of the parameters that are in no bucket yet.
 struct OpenBucket {
   PlannedBucket bucket;
   size_t last_position = 0;
@@ -71,22 +71,16 @@ BucketPlan plan_buckets(
       open[param.dtype].bytes_left += param.numel * param.grad_element_bytes;
   }
   const auto close = [&](OpenBucket& filled) {
-    PlannedBucket& bucket = filled.bucket;
-    for (const BucketSlot& slot : bucket.slots) {
-      if (bucket.sparse_row_numel == 0)
-        filled.bytes_left -= slot.numel * bucket.grad_element_bytes;
-    }
-    bucket.numel = round_up(bucket.numel, end_multiple);
+    filled.bucket.numel = round_up(filled.bucket.numel, end_multiple);
     closed.push_back(filled);
-    bucket = {};
+    filled.bucket = {};
   };
   const auto capacity_now = [&](int64_t bytes_left) {
-    const int64_t first =
-        closed.empty() ? options.first_bucket_bytes : options.capacity_bytes;
-    return std::min(
-        {options.capacity_bytes,
-         first,
-         std::max(bytes_left / 2, options.last_bucket_bytes)});
+    const int64_t most =
+        closed.empty()
+            ? std::min(options.first_bucket_bytes, options.capacity_bytes)
+            : options.capacity_bytes;
+    return std::min(most, std::max(bytes_left / 2, options.last_bucket_bytes));
   };
 
   for (size_t position = 0; position < order.size(); ++position) {
@@ -111,6 +105,8 @@ BucketPlan plan_buckets(
     if (is_sparse(param)) {
       bucket.sparse_row_numel = param.sparse_row_numel;
       close(filling);
+    } else {
+      filling.bytes_left -= param.numel * param.grad_element_bytes;
     }
   }
   for (auto& [dtype, filling] : open) {

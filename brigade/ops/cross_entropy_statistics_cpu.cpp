@@ -18,6 +18,12 @@ namespace {
 // the result does not depend on the number of threads.
 constexpr int64_t kSegments = 16;
 
+// The i-th of `parts` equal parts.
+Soon share_of(const Soon& all, int64_t i, int64_t parts) {
+  const int64_t bytes = all.bytes / parts;
+  return {static_cast<const char*>(all.data) + i * bytes, bytes};
+}
+
 // One segment of the vocabulary into its own maxima and sums.
 void segment_statistics(
     const HeadShape& shape,
@@ -47,7 +53,6 @@ void segment_statistics(
         weight_rows(shape, row, kTileRows, padded.depth, copy);
     const int64_t valid = std::min(kTileRows, shape.vocabulary - row);
     const Soon next = weight_soon(shape, row + kTileRows, kTileRows);
-    const int64_t part = next.bytes / (padded.tokens / kPanel);
     for (int64_t t = 0; t < padded.tokens; t += kPanel) {
       tile_product(TileProduct<uint16_t>{
           .a = rows.data,
@@ -60,8 +65,7 @@ void segment_statistics(
           .panel_stride = kPanel * padded.depth,
           .c_stride = kPanel,
           .add = false,
-          .soon = {
-              static_cast<const char*>(next.data) + t / kPanel * part, part}});
+          .soon = share_of(next, t / kPanel, padded.tokens / kPanel)});
       if (!kept)
         fold_logits(logits, valid, maximum + t, sum + t);
       else

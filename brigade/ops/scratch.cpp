@@ -13,8 +13,10 @@ struct Area {
   size_t capacity = 0;
 };
 
-std::array<Area, 4>& areas() {
-  thread_local std::array<Area, 4> result;
+using Areas = std::array<Area, 4>;  // by slot
+
+Areas& areas() {
+  thread_local Areas result;
   return result;
 }
 

@@ -176,7 +176,7 @@ class FetchAhead {
   FetchAhead(const Soon& soon, int64_t blocks)
       : next_(static_cast<const char*>(soon.data)),
         lines_((soon.bytes + kLine - 1) / kLine),
-        share_((lines_ + blocks - 1) / blocks) {}
+        share_(blocks == 0 ? 0 : (lines_ + blocks - 1) / blocks) {}
   void fetch_share() {
     const int64_t lines = std::min(share_, lines_);
     for (int64_t line = 0; line < lines; ++line)

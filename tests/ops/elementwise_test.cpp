@@ -176,6 +176,7 @@ TEST_P(TwinOf, AgreesWithFloat64AndIsNoFurtherThanTorchs) {
   const auto torchs = run(inputs, torch::kBFloat16, GetParam().torchs);
   for (size_t i = 0; i < oracle.size(); ++i) {
     EXPECT_LT(relative(wide[i], oracle[i]), 1e-6) << "result " << i;
+    EXPECT_LT(relative(narrow[i], oracle[i]), 6e-3) << "result " << i;
     // A hair of slack: where both round once, they tie.
     EXPECT_LE(
         relative(narrow[i], oracle[i]), 1.02 * relative(torchs[i], oracle[i]))
@@ -196,8 +197,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::ValuesIn(cases()),
     [](const auto& test) { return std::string(test.param.name); });
 
-// The data parallel's flat buffers hold parameters in reverse; main_grads may
-// be cut by a bucket's end.
+// The data parallel's flat buffers hold parameters in reverse; gradients of a
+// user's own may lie apart.
 TEST(LinearGroup, WeightsSideBySideInAnyOrderMakeOneProductOfTheSameNumbers) {
   torch::manual_seed(5);
   const Tensor x = torch::randn({50, 32});

@@ -137,6 +137,23 @@ TEST_P(Bf16Tiles, MultiplyAPackedLeftOperandAsDoubleDoes) {
       });
 }
 
+TEST_P(Bf16Tiles, OfNoRowsOrColumnsDoNothing) {
+  const TileSession session;
+  for (const auto& [m, n] : {std::pair<int64_t, int64_t>{0, 32}, {32, 0}})
+    multiply_by(
+        GetParam(),
+        {.a = nullptr,
+         .b = nullptr,
+         .c = nullptr,
+         .m = m,
+         .n = n,
+         .k = 32,
+         .a_stride = 32,
+         .panel_stride = 32 * kPanel,
+         .c_stride = 32,
+         .add = true});
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Kinds,
     Bf16Tiles,
