@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "bench/slow_link.h"
-#include "brigade/base/clock.h"
 #include "brigade/base/error.h"
 #include "brigade/comm/self_communicator.h"
 #include "brigade/comm/world.h"
@@ -22,6 +21,7 @@
 #include "brigade/data_parallel/data_parallel.h"
 #include "brigade/data_parallel/per_param_grad_sync.h"
 #include "brigade/launch/supervisor.h"
+#include "brigade/metrics/clock.h"
 #include "brigade/optim/adamw.h"
 
 namespace brigade {

@@ -18,7 +18,7 @@
 
 #include "bench/arguments.h"
 #include "brigade/base/error.h"
-#include "brigade/base/file.h"
+#include "brigade/files/file.h"
 #include "brigade/launch/supervisor.h"
 
 namespace brigade {

@@ -13,11 +13,11 @@
 
 #include "bench/arguments.h"
 #include "bench/step_shapes.h"
-#include "brigade/base/clock.h"
+#include "brigade/kernels/cpu/product.h"
+#include "brigade/kernels/cpu/tensor_memory.h"
+#include "brigade/kernels/cpu/tile_product.h"
+#include "brigade/metrics/clock.h"
 #include "brigade/ops/linear.h"
-#include "brigade/ops/product.h"
-#include "brigade/ops/tensor_memory.h"
-#include "brigade/ops/tile_product.h"
 
 namespace brigade::bench {
 namespace {

@@ -17,17 +17,17 @@
 
 #include "bench/arguments.h"
 #include "bench/step_shapes.h"
+#include "brigade/kernels/cpu/product.h"
+#include "brigade/kernels/cpu/tensor_memory.h"
+#include "brigade/kernels/cpu/tile_product.h"
 #include "brigade/ops/adamw.h"
 #include "brigade/ops/attention.h"
 #include "brigade/ops/cross_entropy.h"
 #include "brigade/ops/embedding.h"
 #include "brigade/ops/linear.h"
-#include "brigade/ops/product.h"
 #include "brigade/ops/rms_norm.h"
 #include "brigade/ops/rotary.h"
 #include "brigade/ops/swiglu.h"
-#include "brigade/ops/tensor_memory.h"
-#include "brigade/ops/tile_product.h"
 
 namespace brigade::bench {
 namespace {

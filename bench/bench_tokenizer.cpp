@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "brigade/base/error.h"
-#include "brigade/base/file.h"
-#include "brigade/data/tokenizer.h"
+#include "brigade/files/file.h"
+#include "brigade/tokenizer/tokenizer.h"
 
 namespace {
 

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "bench/step_shapes.h"
+#include "brigade/kernels/cpu/product.h"
 #include "brigade/ops/attention.h"
 #include "brigade/ops/cross_entropy.h"
 #include "brigade/ops/linear.h"
-#include "brigade/ops/product.h"
 #include "brigade/ops/rms_norm.h"
 #include "brigade/ops/swiglu.h"
 

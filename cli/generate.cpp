@@ -6,9 +6,9 @@
 #include <memory>
 
 #include "brigade/checkpoint/checkpoint.h"
-#include "brigade/train/generation_config.h"
+#include "brigade/generate/generation_config.h"
+#include "brigade/generate/text_generator.h"
 #include "brigade/train/start_world.h"
-#include "brigade/train/text_generator.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 

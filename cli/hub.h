@@ -5,9 +5,9 @@
 
 #include <filesystem>
 
-#include "brigade/checkpoint/hub.h"
+#include "brigade/config/train_config.h"
+#include "brigade/hub/hub.h"
 #include "brigade/launch/environment.h"
-#include "brigade/train/train_config.h"
 
 namespace brigade::cli {
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "brigade/model/llama_config.h"
+#include "brigade/model_spec/llama_config.h"
 
 namespace brigade::cli {
 

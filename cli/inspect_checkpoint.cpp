@@ -10,8 +10,8 @@
 #include "brigade/base/checked_math.h"
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/checkpoint.h"
-#include "brigade/data/tokenizer.h"
-#include "brigade/model/param_names.h"
+#include "brigade/model_spec/param_names.h"
+#include "brigade/tokenizer/tokenizer.h"
 #include "cli/inspect.h"
 #include "cli/inspect_tensors.h"
 

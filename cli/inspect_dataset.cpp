@@ -6,7 +6,7 @@
 #include "brigade/data/batch_sampler.h"
 #include "brigade/data/dataset_info.h"
 #include "brigade/data/token_dataset.h"
-#include "brigade/data/tokenizer.h"
+#include "brigade/tokenizer/tokenizer.h"
 #include "cli/inspect.h"
 
 namespace brigade::cli {

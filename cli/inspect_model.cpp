@@ -6,11 +6,11 @@
 
 #include "brigade/base/checked_math.h"
 #include "brigade/base/error.h"
-#include "brigade/base/file.h"
-#include "brigade/checkpoint/safetensors.h"
-#include "brigade/checkpoint/safetensors_folder.h"
-#include "brigade/model/llama_config.h"
-#include "brigade/train/train_config.h"
+#include "brigade/config/train_config.h"
+#include "brigade/files/file.h"
+#include "brigade/model_spec/llama_config.h"
+#include "brigade/safetensors/folder.h"
+#include "brigade/safetensors/safetensors.h"
 #include "cli/inspect.h"
 #include "cli/inspect_tensors.h"
 

@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "brigade/data/tokenizer.h"
+#include "brigade/tokenizer/tokenizer.h"
 #include "cli/inspect.h"
 
 namespace brigade::cli {

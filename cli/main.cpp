@@ -10,10 +10,10 @@
 #include <new>
 
 #include "brigade/base/error.h"
+#include "brigade/config/nearest.h"
+#include "brigade/kernels/cpu/tensor_memory.h"
 #include "brigade/launch/environment.h"
 #include "brigade/launch/rank_report.h"
-#include "brigade/ops/tensor_memory.h"
-#include "brigade/train/train_config_nearest.h"
 #include "cli/commands.h"
 
 namespace brigade::cli {

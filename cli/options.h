@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "brigade/config/train_config.h"
 #include "brigade/launch/environment.h"
 #include "brigade/launch/supervisor.h"
-#include "brigade/train/train_config.h"
 
 namespace brigade::cli {
 

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "brigade/launch/rank_report.h"
-#include "brigade/pipeline_parallel/schedule_drawing.h"
-#include "brigade/pipeline_parallel/schedules/make_schedule.h"
+#include "brigade/schedule/make_schedule.h"
+#include "brigade/schedule/schedule_drawing.h"
 #include "cli/commands.h"
 #include "cli/hub.h"
 #include "cli/options.h"

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "brigade/base/error.h"
-#include "brigade/base/file.h"
+#include "brigade/files/file.h"
 #include "brigade/train/bucket_tuner.h"
 #include "cli/commands.h"
 #include "cli/hub.h"

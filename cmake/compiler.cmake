@@ -21,7 +21,7 @@ if(BRIGADE_SANITIZE)
     -fsanitize=${BRIGADE_SANITIZE} -fno-omit-frame-pointer
     -fno-sanitize-recover=undefined
     # vptr checks want the type_info of classes in a library that is loaded
-    # late (brigade/data/sentencepiece_library.cpp).
+    # late (brigade/tokenizer/sentencepiece_library.cpp).
     -fno-sanitize=vptr)
   add_link_options(-fsanitize=${BRIGADE_SANITIZE})
 endif()

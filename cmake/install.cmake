@@ -23,21 +23,15 @@ install(FILES
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/brigade
   COMPONENT development)
 
-# Public headers: the rooms, less what only our own sources include (the
-# kernels' inside) and the program's wiring in train/.
+# Public headers: those of the modules, less the kernels' inside and the
+# program's own wiring.
 install(DIRECTORY brigade
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   COMPONENT development
   FILES_MATCHING PATTERN "*.h"
+  PATTERN "brigade/kernels/cpu" EXCLUDE
   PATTERN "brigade/train" EXCLUDE
-  PATTERN "*_kernel.h" EXCLUDE
-  PATTERN "*-inl.h" EXCLUDE
-  PATTERN "brigade/ops/simd_targets.h" EXCLUDE
-  PATTERN "brigade/ops/attention_call.h" EXCLUDE
-  PATTERN "brigade/ops/linear_products.h" EXCLUDE
-  PATTERN "brigade/ops/tile_product.h" EXCLUDE
-  PATTERN "brigade/ops/cross_entropy_tile.h" EXCLUDE
-  PATTERN "brigade/ops/scratch.h" EXCLUDE
+  PATTERN "brigade/generate" EXCLUDE
   PATTERN "brigade/ops/rows.h" EXCLUDE
   PATTERN "brigade/ops/carried.h" EXCLUDE)
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Holds every include against the house of ARCHITECTURE.md.
+"""Holds every include against the modules of ARCHITECTURE.md.
 
-Prints one line a violation (file:line: what, and the rule), exits 1 if any.
-With --table it prints the table of rooms instead.
+Prints one line per violation (file:line: what, and the rule), exits 1 if there
+are any. With --table it prints what each module may include instead.
 """
 import pathlib
 import re
@@ -10,38 +10,53 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# What a room may include besides itself and base/.
-ROOMS = {
-    "base": [],
-    "topology": [],
-    "ops": [],
-    "launch": ["topology"],
-    "comm": ["topology", "launch"],
-    "optim": ["ops", "comm"],
-    "data_parallel": ["comm", "optim"],
-    "tensor_parallel": ["topology", "comm", "ops"],
-    "context_parallel": ["topology", "comm", "ops"],
-    "pipeline_parallel": ["topology", "comm"],
-    "model": ["topology", "ops", "tensor_parallel", "context_parallel"],
-    "data": ["topology"],
-    "checkpoint": ["topology", "comm"],
+# The modules from the one that knows least to the one that knows most, and what
+# each may include besides itself and base/: only modules above it.
+MODULES = {
+    "core": {
+        "base": [],
+        "topology": [],
+        "model_spec": ["topology"],
+        "schedule": ["topology"],
+    },
+    "io": {
+        "files": [],
+        "launch": ["topology", "files"],
+        "tokenizer": ["files"],
+        "data": ["topology", "files", "tokenizer"],
+        "safetensors": ["files"],
+        "hub": ["files", "safetensors"],
+        "config": ["topology", "model_spec", "schedule", "files"],
+        "metrics": ["files", "config"],
+    },
+    "torch": {
+        "comm": ["topology", "launch", "metrics"],
+        "ops": ["kernels/cpu", "kernels/aten"],
+        "kernels/cpu": ["ops"],
+        "kernels/aten": ["ops"],
+        "optim": ["comm", "ops"],
+        "data_parallel": ["schedule", "metrics", "comm", "optim"],
+        "tensor_parallel": ["topology", "model_spec", "comm", "ops"],
+        "context_parallel": ["topology", "schedule", "comm", "ops"],
+        "pipeline_parallel": ["topology", "schedule", "metrics", "comm"],
+        "model": ["topology", "model_spec", "comm", "ops", "tensor_parallel",
+                  "context_parallel"],
+        "checkpoint": ["topology", "model_spec", "files", "safetensors", "hub",
+                       "comm", "ops", "optim"],
+        "train": ["*"],
+        "generate": ["*"],
+    },
 }
-ROOMS["train"] = list(ROOMS)
-EVERY_ROOM = list(ROOMS)
+LAYER_OF = {name: layer for layer, modules in MODULES.items()
+            for name in modules}
+ORDER = list(LAYER_OF)
+ALLOWED = {name: allowed for modules in MODULES.values()
+           for name, allowed in modules.items()}
+for name in ALLOWED:
+    if ALLOWED[name] == ["*"]:
+        ALLOWED[name] = ORDER[:ORDER.index(name)]
 
-# What goes beyond the table: (files of the includer, the included), why.
-EXCEPTIONS = [
-    (r"brigade/model/", r"brigade/comm/(self_)?communicator\.h",
-     "a model is built with the communicators of its axes, size 1 included"),
-    (r"brigade/checkpoint/", r"brigade/model/(llama_config|param_names)\.h",
-     "Hugging Face's names and shapes, PURE: what a checkpoint's files hold"),
-    (r"brigade/checkpoint/", r"brigade/optim/adamw\.h",
-     "the optimizer's state is part of a checkpoint"),
-    (r"brigade/checkpoint/", r"brigade/ops/split_master\.h",
-     "in memory a master is two halves, in a file it is whole"),
-]
-
-# Headers of libtorch that only these files may include.
+# Headers of libraries that only these files may include.
 FENCED = [
     (r"(torch/csrc/distributed/|c10d/|gloo/)", r"(brigade/comm/|bench/)",
      "c10d is included in brigade/comm and bench only"),
@@ -58,25 +73,18 @@ FENCED_WORDS = [
      "the environment is read in launch/ and cli/ only"),
 ]
 
-# No libtorch, and for the first group no process, thread or clock either.
-PURE = re.compile(
-    r"brigade/(base/|topology/|data_parallel/bucket_(plan|prediction)\."
-    r"|pipeline_parallel/(action|schedule|simulator)[a-z_]*\."
-    r"|pipeline_parallel/schedules/|tensor_parallel/(shard|token_layout)\."
-    r"|model/(llama_config|param_names))")
-NO_TORCH = re.compile(
-    r"brigade/(launch/|data/|checkpoint/(safetensors|hub)|train/train_config)")
 TORCH = re.compile(r"(torch|c10|c10d|ATen|caffe2|gloo)/")
 IMPURE = re.compile(r"(unistd\.h|sys/|thread|mutex|future|chrono|ctime|time\.h)$")
-# base/ holds the few wrappers of the outside world that all rooms share.
-IMPURE_ALLOWED = re.compile(r"brigade/base/(clock|file|check|error)")
 
 INCLUDE = re.compile(r'\s*#\s*include\s*[<"]([^>"]+)[>"]')
 
 
-def room_of(path):
-    match = re.match(r"brigade/([a-z_0-9]+)/", path)
-    return match.group(1) if match else None
+def module_of(path):
+    """The module of a file or include: the longest that its folder begins with."""
+    for name in sorted(ORDER, key=len, reverse=True):
+        if path.startswith(f"brigade/{name}/"):
+            return name
+    return None
 
 
 def code_of(line):
@@ -85,10 +93,11 @@ def code_of(line):
 
 
 def problems_of(path, text):
-    room = room_of(path)
-    if room is not None and room not in ROOMS:
-        yield 1, f"{room} is no room of the house: add it to ROOMS and " \
-            "ARCHITECTURE.md"
+    module = module_of(path)
+    layer = LAYER_OF.get(module)
+    if module is None and re.match(r"brigade/.*/", path):
+        yield 1, "its folder is no module: add it to MODULES, CMakeLists.txt " \
+            "and ARCHITECTURE.md"
         return
     for number, line in enumerate(text.splitlines(), 1):
         code = code_of(line)
@@ -100,50 +109,60 @@ def problems_of(path, text):
             continue
         name = include.group(1)
         if name.startswith("brigade/"):
-            yield from ((number, rule) for rule in room_problems(path, room, name))
+            yield from ((number, rule) for rule in module_problems(module, name))
         elif name.startswith("cli/") and not path.startswith(("cli/", "tests/")):
             yield number, "cli/ is included by nobody"
         for header, allowed, rule in FENCED:
             if re.match(header, name) and not re.match(allowed, path):
                 yield number, f"{name}: {rule}"
-        if PURE.match(path) or NO_TORCH.match(path):
-            if TORCH.match(name):
-                yield number, f"{name}: this file is built without libtorch"
-        if PURE.match(path) and not IMPURE_ALLOWED.match(path):
-            if IMPURE.match(name):
-                yield number, f"<{name}>: this file is PURE"
+        if layer in ("core", "io") and TORCH.match(name):
+            yield number, f"{name}: {module}/ is built without libtorch"
+        if layer == "core" and IMPURE.match(name):
+            yield number, f"<{name}>: {module}/ knows no process and no clock"
 
 
-def room_problems(path, room, name):
+def module_problems(module, name):
     if not (ROOT / name).exists():
         yield f"{name} does not exist"
         return
-    if PURE.match(path) and not PURE.match(name):
-        yield f"{name}: a PURE file includes only PURE files"
+    target = module_of(name)
+    if module is None:
+        return  # brigade.h, cli/, tests/, bench/, examples/ include any module
+    if target is None:
+        yield f"{name}: no module includes the public header"
         return
-    target = room_of(name)
-    if room is None or target is None:
-        # brigade.h, cli/, tests/, bench/, examples/ include any room.
-        if room is not None and target is None:
-            yield f"{name}: the public face is included by no room"
+    if target in (module, "base") or target in ALLOWED[module]:
         return
-    if target in (room, "base") or target in ROOMS[room]:
-        return
-    for includer, included, _ in EXCEPTIONS:
-        if re.match(includer, path) and re.fullmatch(included, name):
-            return
-    allowed = ", ".join(ROOMS[room]) or "nothing"
-    yield f"{name}: {room}/ may include, besides base/, only {allowed}"
+    allowed = ", ".join(ALLOWED[module]) or "nothing"
+    yield f"{name}: {module}/ may include, besides base/, only {allowed}"
+
+
+def table_problems():
+    """CMakeLists.txt builds these modules, and each has its tests."""
+    cmake = (ROOT / "CMakeLists.txt").read_text()
+    for layer, modules in MODULES.items():
+        found = re.search(rf"set\({layer}_modules([^)]*)\)", cmake)
+        built = found.group(1).split() if found else []
+        if built != list(modules):
+            yield f"CMakeLists.txt: {layer}_modules is {built}, but the " \
+                f"script's layer is {list(modules)}"
+    for name in ORDER:
+        if name != "base" and not list((ROOT / "tests" / name).glob("*_test.cpp")):
+            yield f"tests/{name}: brigade/{name} has no tests of its own"
+    for name, allowed in ALLOWED.items():
+        for target in allowed:
+            if ORDER.index(target) > ORDER.index(name):
+                yield f"scripts/check_includes.py: {name} may include " \
+                    f"{target}, which stands below it"
 
 
 def main():
     if sys.argv[1:] == ["--table"]:
-        for room, allowed in ROOMS.items():
-            print(f"{room:18} {', '.join(allowed) or '-'}")
-        for includer, included, why in EXCEPTIONS:
-            print(f"{includer} -> {included}: {why}")
+        for layer, modules in MODULES.items():
+            for name in modules:
+                print(f"{layer:6} {name:18} {', '.join(ALLOWED[name]) or '-'}")
         return 0
-    count = 0
+    problems = list(table_problems())
     files = 0
     for folder in ("brigade", "cli", "tests", "bench", "examples"):
         for path in sorted((ROOT / folder).rglob("*")):
@@ -153,11 +172,12 @@ def main():
             if name.startswith("tests/consumer/"):
                 continue  # a user's project
             files += 1
-            for number, rule in problems_of(name, path.read_text()):
-                print(f"{name}:{number}: {rule}")
-                count += 1
-    print(f"check_includes: {files} files, {count} violations")
-    return 1 if count else 0
+            problems += [f"{name}:{number}: {rule}" for number, rule
+                         in problems_of(name, path.read_text())]
+    for problem in problems:
+        print(problem)
+    print(f"check_includes: {files} files, {len(problems)} violations")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 # compiles at least: on an x86 machine nothing else looks at Highway's targets
 # of Arm. Nothing is linked or run. Exit code 77 (skipped) where Debian's
 # g++-aarch64-linux-gnu is missing.
-#   scripts/check_neon.sh [SOURCE...]   # default: all kernels of brigade/ops
+#   scripts/check_neon.sh [SOURCE...]   # default: all of brigade/kernels/cpu
 set -uo pipefail
 cd "$(dirname "$0")/.."
 compiler=aarch64-linux-gnu-g++
@@ -14,7 +14,7 @@ fi
 sources=("$@")
 if [ ${#sources[@]} -eq 0 ]; then
   # tile_product_x86.cpp has what other processors get instead, too.
-  sources=(brigade/ops/*_cpu.cpp brigade/ops/tile_product_x86.cpp)
+  sources=(brigade/kernels/cpu/*_cpu.cpp brigade/kernels/cpu/tile_product_x86.cpp)
 fi
 
 # Headers of libtorch and Highway are the same for all processors; searched last,

@@ -13,7 +13,7 @@ const hf = createRequire(folder + '/')('tokenizers');
 const [, , file, textFile] = process.argv;
 
 // Its reader refuses merges of tokens that hold spaces; see
-// tests/data/goldens/tokenizers/make_goldens.mjs.
+// tests/tokenizer/goldens/make_goldens.mjs.
 const json = JSON.parse(fs.readFileSync(file));
 const has = (token) => Object.hasOwn(json.model.vocab, token);
 json.model.merges = json.model.merges.map((merge) => {

@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "brigade/checkpoint/safetensors.h"
 #include "brigade/comm/communicator.h"
+#include "brigade/safetensors/safetensors.h"
 
 namespace brigade {
 

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "brigade/base/error.h"
-#include "brigade/base/file.h"
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/checkpoint_pieces.h"
 #include "brigade/checkpoint/torch_dtype.h"
+#include "brigade/files/file.h"
 #include "brigade/ops/split_master.h"
 
 namespace brigade {

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "brigade/base/error.h"
-#include "brigade/checkpoint/safetensors_folder.h"
+#include "brigade/safetensors/folder.h"
 
 namespace brigade {
 

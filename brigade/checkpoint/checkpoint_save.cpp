@@ -5,11 +5,11 @@
 
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
-#include "brigade/base/file.h"
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/checkpoint_pieces.h"
-#include "brigade/checkpoint/safetensors_writer.h"
+#include "brigade/files/file.h"
 #include "brigade/ops/split_master.h"
+#include "brigade/safetensors/writer.h"
 
 namespace brigade {
 namespace {

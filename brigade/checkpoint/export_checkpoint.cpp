@@ -7,9 +7,9 @@
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/hugging_face_export.h"
-#include "brigade/checkpoint/safetensors_folder.h"
-#include "brigade/model/llama_config.h"
-#include "brigade/model/param_names.h"
+#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/param_names.h"
+#include "brigade/safetensors/folder.h"
 
 namespace brigade {
 namespace {

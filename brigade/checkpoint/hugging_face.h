@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "brigade/checkpoint/safetensors_folder.h"
 #include "brigade/checkpoint/shard_spec.h"
+#include "brigade/safetensors/folder.h"
 
 namespace brigade {
 

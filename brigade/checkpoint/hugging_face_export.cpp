@@ -9,9 +9,9 @@
 #include <system_error>
 
 #include "brigade/base/error.h"
-#include "brigade/base/file.h"
-#include "brigade/checkpoint/safetensors_writer.h"
 #include "brigade/checkpoint/torch_dtype.h"
+#include "brigade/files/file.h"
+#include "brigade/safetensors/writer.h"
 
 namespace brigade {
 namespace {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "brigade/checkpoint/hugging_face.h"
-#include "brigade/checkpoint/safetensors_dtype.h"
+#include "brigade/safetensors/dtype.h"
 
 namespace brigade {
 

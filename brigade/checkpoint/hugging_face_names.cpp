@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "brigade/base/error.h"
-#include "brigade/model/param_names.h"
+#include "brigade/model_spec/param_names.h"
 
 namespace brigade {
 namespace {

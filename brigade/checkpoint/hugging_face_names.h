@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "brigade/checkpoint/hugging_face.h"
-#include "brigade/checkpoint/safetensors_folder.h"
+#include "brigade/safetensors/folder.h"
 
 namespace brigade {
 

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "brigade/checkpoint/safetensors_dtype.h"
+#include "brigade/safetensors/dtype.h"
 
 namespace brigade {
 

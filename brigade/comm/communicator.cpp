@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "brigade/base/check.h"
-#include "brigade/base/clock.h"
+#include "brigade/metrics/clock.h"
 
 namespace brigade {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "brigade/comm/c10d_communicator.h"
 #include "brigade/comm/communicator.h"
+#include "brigade/comm/gloo_communicator.h"
 #include "brigade/comm/store.h"
 #include "brigade/topology/parallel_dims.h"
 

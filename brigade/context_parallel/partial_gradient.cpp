@@ -2,8 +2,8 @@
 
 #include <ATen/Parallel.h>
 
-#include "brigade/ops/attention_call.h"
-#include "brigade/ops/plain.h"
+#include "brigade/kernels/aten/plain.h"
+#include "brigade/kernels/cpu/attention_call.h"
 #include "brigade/ops/rows.h"
 
 namespace brigade {

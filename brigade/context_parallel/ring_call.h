@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "brigade/context_parallel/ring_attention.h"
-#include "brigade/context_parallel/ring_plan.h"
+#include "brigade/schedule/ring_plan.h"
 
 namespace brigade {
 

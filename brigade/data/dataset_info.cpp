@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "brigade/base/error.h"
-#include "brigade/base/file.h"
+#include "brigade/files/file.h"
 
 namespace brigade {
 namespace {

@@ -12,6 +12,7 @@
 
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
+#include "brigade/files/file.h"
 
 namespace brigade {
 namespace {
@@ -19,11 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kLengthsPerBlock = 1 << 16;
-
-fs::path with_suffix(fs::path path, const char* suffix) {
-  path += suffix;
-  return path;
-}
 
 [[noreturn]] void throw_storage(const char* what, const fs::path& folder) {
   const int error = errno;

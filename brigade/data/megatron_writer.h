@@ -12,8 +12,8 @@
 #include <span>
 #include <vector>
 
-#include "brigade/base/file.h"
 #include "brigade/data/token_format.h"
+#include "brigade/files/file.h"
 
 namespace brigade {
 

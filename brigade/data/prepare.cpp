@@ -17,7 +17,8 @@
 #include "brigade/data/megatron_writer.h"
 #include "brigade/data/ordered_pipeline.h"
 #include "brigade/data/prepare_encode.h"
-#include "brigade/data/tokenizer_training.h"
+#include "brigade/files/file.h"
+#include "brigade/tokenizer/training.h"
 
 namespace brigade {
 namespace {
@@ -27,11 +28,6 @@ namespace fs = std::filesystem;
 // Text under way between reader and writer. Each byte of it costs several
 // more: the parsed copy, its tokens, the tokenizer's own tables.
 constexpr uint64_t kMaxTextUnderWay = 48 * MiB;
-
-fs::path with_suffix(fs::path path, const char* suffix) {
-  path += suffix;
-  return path;
-}
 
 // Storage errors of std::filesystem as ours.
 template <typename Call>

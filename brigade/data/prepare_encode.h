@@ -7,7 +7,7 @@
 
 #include "brigade/data/text_reader.h"
 #include "brigade/data/token_format.h"
-#include "brigade/data/tokenizer.h"
+#include "brigade/tokenizer/tokenizer.h"
 
 namespace brigade {
 

@@ -7,7 +7,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/data/text_reader.h"
-#include "brigade/data/tokenizer_utf8.h"
+#include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
 namespace {

@@ -10,6 +10,7 @@
 #include "brigade/base/error.h"
 #include "brigade/data/byte_reader.h"
 #include "brigade/data/dataset_info.h"
+#include "brigade/files/file.h"
 
 namespace brigade {
 namespace {
@@ -24,11 +25,6 @@ File map_file(const fs::path& path) {
 
 NamedBytes named(const File& file) {
   return {file->path().string(), file->bytes()};
-}
-
-fs::path with_suffix(fs::path path, const char* suffix) {
-  path += suffix;
-  return path;
 }
 
 // datatrove's PATH.metadata: "TOKENIZER|BYTES_PER_TOKEN", then the count.

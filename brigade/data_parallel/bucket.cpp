@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "brigade/base/check.h"
-#include "brigade/base/clock.h"
 #include "brigade/base/error.h"
+#include "brigade/metrics/clock.h"
 
 namespace brigade {
 

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "brigade/base/check.h"
-#include "brigade/base/clock.h"
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/replica_check.h"
+#include "brigade/metrics/clock.h"
 
 namespace brigade {
 namespace {

@@ -25,9 +25,9 @@
 
 #include "brigade/comm/communicator.h"
 #include "brigade/data_parallel/bucket_hook.h"
-#include "brigade/data_parallel/bucket_plan.h"
 #include "brigade/data_parallel/grad_hooks.h"
-#include "brigade/data_parallel/sync_report.h"
+#include "brigade/metrics/sync_report.h"
+#include "brigade/schedule/bucket_plan.h"
 
 namespace brigade {
 

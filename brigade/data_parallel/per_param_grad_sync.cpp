@@ -4,8 +4,8 @@
 
 #include <utility>
 
-#include "brigade/base/clock.h"
 #include "brigade/base/error.h"
+#include "brigade/metrics/clock.h"
 
 namespace brigade {
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-#include "brigade/model/param_names.h"
+#include "brigade/model_spec/param_names.h"
 
 namespace brigade {
 

@@ -6,12 +6,12 @@
 #include <functional>
 #include <memory>
 
-#include "brigade/model/llama_config.h"
-#include "brigade/model/param_names.h"
+#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/param_names.h"
+#include "brigade/model_spec/shard.h"
 #include "brigade/ops/attention.h"
 #include "brigade/ops/weight_grad.h"
 #include "brigade/tensor_parallel/parallel_linear.h"
-#include "brigade/tensor_parallel/shard.h"
 #include "brigade/tensor_parallel/tensor_parallel.h"
 
 namespace brigade {

@@ -3,10 +3,10 @@
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "brigade/ops/attention_call.h"
+#include "brigade/kernels/aten/plain.h"
+#include "brigade/kernels/cpu/attention_call.h"
 #include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"
-#include "brigade/ops/plain.h"
 #include "brigade/ops/side_by_side.h"
 
 namespace brigade::ops {

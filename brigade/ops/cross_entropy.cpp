@@ -7,14 +7,14 @@
 #include <limits>
 #include <optional>
 
+#include "brigade/kernels/cpu/cross_entropy_kernel.h"
+#include "brigade/kernels/cpu/cross_entropy_tile.h"
+#include "brigade/kernels/cpu/product.h"
+#include "brigade/kernels/cpu/scratch.h"
 #include "brigade/ops/carried.h"
-#include "brigade/ops/cross_entropy_kernel.h"
-#include "brigade/ops/cross_entropy_tile.h"
 #include "brigade/ops/describe.h"
 #include "brigade/ops/linear.h"
-#include "brigade/ops/product.h"
 #include "brigade/ops/rows.h"
-#include "brigade/ops/scratch.h"
 
 namespace brigade::ops {
 namespace {

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <optional>
 
+#include "brigade/kernels/cpu/linear_products.h"
 #include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"
-#include "brigade/ops/linear_products.h"
 #include "brigade/ops/rows.h"
 #include "brigade/ops/side_by_side.h"
 

@@ -3,10 +3,10 @@
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "brigade/kernels/aten/plain.h"
+#include "brigade/kernels/cpu/rms_norm_kernel.h"
 #include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"
-#include "brigade/ops/plain.h"
-#include "brigade/ops/rms_norm_kernel.h"
 #include "brigade/ops/rows.h"
 
 namespace brigade::ops {

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <numbers>
 
+#include "brigade/kernels/aten/plain.h"
+#include "brigade/kernels/cpu/elementwise_kernel.h"
 #include "brigade/ops/describe.h"
-#include "brigade/ops/elementwise_kernel.h"
-#include "brigade/ops/plain.h"
 #include "brigade/ops/rows.h"
 
 namespace brigade::ops {

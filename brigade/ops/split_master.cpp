@@ -5,8 +5,8 @@
 #include <bit>
 #include <cmath>
 
+#include "brigade/kernels/aten/plain.h"
 #include "brigade/ops/describe.h"
-#include "brigade/ops/plain.h"
 #include "brigade/ops/rows.h"
 
 namespace brigade::ops {

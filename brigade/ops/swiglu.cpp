@@ -3,9 +3,9 @@
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "brigade/kernels/aten/plain.h"
+#include "brigade/kernels/cpu/elementwise_kernel.h"
 #include "brigade/ops/describe.h"
-#include "brigade/ops/elementwise_kernel.h"
-#include "brigade/ops/plain.h"
 #include "brigade/ops/rows.h"
 #include "brigade/ops/side_by_side.h"
 

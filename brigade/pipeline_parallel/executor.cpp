@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "brigade/base/check.h"
-#include "brigade/base/clock.h"
 #include "brigade/base/error.h"
+#include "brigade/metrics/clock.h"
 
 namespace brigade {
 namespace {

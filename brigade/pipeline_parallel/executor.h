@@ -21,8 +21,8 @@
 
 #include "brigade/comm/communicator.h"
 #include "brigade/pipeline_parallel/p2p.h"
-#include "brigade/pipeline_parallel/schedule.h"
 #include "brigade/pipeline_parallel/stage.h"
+#include "brigade/schedule/schedule.h"
 
 namespace brigade {
 

@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "brigade/comm/communicator.h"
-#include "brigade/pipeline_parallel/schedule.h"
+#include "brigade/schedule/schedule.h"
 
 namespace brigade {
 

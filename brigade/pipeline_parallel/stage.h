@@ -20,7 +20,7 @@
 #include <memory>
 #include <vector>
 
-#include "brigade/base/weight_gradient_queue.h"
+#include "brigade/schedule/weight_gradient_queue.h"
 
 namespace brigade {
 

@@ -25,7 +25,7 @@
 #pragma once
 
 #include "brigade/comm/communicator.h"
-#include "brigade/tensor_parallel/token_layout.h"
+#include "brigade/topology/token_layout.h"
 
 namespace brigade {
 

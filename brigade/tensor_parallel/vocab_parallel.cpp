@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
+#include "brigade/model_spec/shard.h"
 #include "brigade/ops/cross_entropy.h"
 #include "brigade/ops/describe.h"
 #include "brigade/ops/embedding.h"
 #include "brigade/ops/linear.h"
 #include "brigade/tensor_parallel/input_region.h"
 #include "brigade/tensor_parallel/mappings.h"
-#include "brigade/tensor_parallel/shard.h"
 
 namespace brigade {
 namespace {

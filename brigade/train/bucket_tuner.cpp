@@ -7,9 +7,9 @@
 #include <limits>
 #include <utility>
 
-#include "brigade/base/clock.h"
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
+#include "brigade/metrics/clock.h"
 #include "brigade/train/open_data.h"
 #include "brigade/train/start_world.h"
 #include "brigade/train/train_step.h"

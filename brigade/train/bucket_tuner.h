@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "brigade/data_parallel/bucket_prediction.h"
+#include "brigade/config/train_config.h"
 #include "brigade/launch/environment.h"
-#include "brigade/train/train_config.h"
+#include "brigade/schedule/bucket_prediction.h"
 
 namespace brigade {
 

@@ -4,12 +4,12 @@
 #include <map>
 
 #include "brigade/data/training_data.h"
-#include "brigade/data_parallel/bucket_plan.h"
-#include "brigade/model/param_names.h"
-#include "brigade/tensor_parallel/shard.h"
+#include "brigade/metrics/run_folder.h"
+#include "brigade/model_spec/param_names.h"
+#include "brigade/model_spec/shard.h"
+#include "brigade/schedule/bucket_plan.h"
 #include "brigade/train/layout.h"
 #include "brigade/train/open_data.h"
-#include "brigade/train/run_folder.h"
 #include "brigade/train/stage_runtime.h"
 #include "brigade/train/trainer.h"
 

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "brigade/base/error.h"
-#include "brigade/model/param_names.h"
-#include "brigade/pipeline_parallel/schedules/make_schedule.h"
+#include "brigade/model_spec/param_names.h"
+#include "brigade/schedule/make_schedule.h"
 #include "brigade/topology/layer_partition.h"
 
 namespace brigade {

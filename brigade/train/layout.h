@@ -4,9 +4,9 @@
 
 #include <vector>
 
+#include "brigade/config/train_config.h"
 #include "brigade/model/llama.h"
-#include "brigade/pipeline_parallel/schedule.h"
-#include "brigade/train/train_config.h"
+#include "brigade/schedule/schedule.h"
 
 namespace brigade {
 

@@ -3,9 +3,9 @@
 
 #include <vector>
 
+#include "brigade/config/train_config.h"
 #include "brigade/data/loader.h"
 #include "brigade/model/model_context.h"
-#include "brigade/train/train_config.h"
 
 namespace brigade {
 

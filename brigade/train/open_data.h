@@ -1,8 +1,8 @@
 // The datasets of a config.
 #pragma once
 
+#include "brigade/config/train_config.h"
 #include "brigade/data/training_data.h"
-#include "brigade/train/train_config.h"
 
 namespace brigade {
 

@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "brigade/base/clock.h"
 #include "brigade/base/error.h"
-#include "brigade/base/file.h"
+#include "brigade/files/file.h"
+#include "brigade/metrics/clock.h"
 #include "brigade/ops/linear.h"
 
 namespace brigade {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "brigade/model/llama_config.h"
+#include "brigade/model_spec/llama_config.h"
 
 namespace brigade {
 

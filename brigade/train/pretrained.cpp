@@ -3,7 +3,7 @@
 #include <map>
 
 #include "brigade/checkpoint/hugging_face.h"
-#include "brigade/model/param_names.h"
+#include "brigade/model_spec/param_names.h"
 
 namespace brigade {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "brigade/model/llama_config.h"
-#include "brigade/tensor_parallel/shard.h"
+#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/shard.h"
 
 namespace brigade {
 

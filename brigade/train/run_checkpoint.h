@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "brigade/comm/process_mesh.h"
+#include "brigade/config/train_config.h"
 #include "brigade/train/stage_runtime.h"
-#include "brigade/train/train_config.h"
 
 namespace brigade {
 

@@ -8,7 +8,7 @@
 #include "brigade/data_parallel/data_parallel.h"
 #include "brigade/data_parallel/per_param_grad_sync.h"
 #include "brigade/model/init_weights.h"
-#include "brigade/model/param_names.h"
+#include "brigade/model_spec/param_names.h"
 #include "brigade/ops/adamw.h"
 #include "brigade/tensor_parallel/replicated_gradients.h"
 #include "brigade/train/pretrained.h"

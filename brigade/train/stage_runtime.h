@@ -6,14 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "brigade/base/weight_gradient_queue.h"
 #include "brigade/comm/process_mesh.h"
+#include "brigade/config/train_config.h"
 #include "brigade/data_parallel/grad_sync.h"
 #include "brigade/model/llama.h"
-#include "brigade/model/param_names.h"
+#include "brigade/model_spec/param_names.h"
+#include "brigade/model_spec/shard.h"
 #include "brigade/optim/adamw.h"
-#include "brigade/tensor_parallel/shard.h"
-#include "brigade/train/train_config.h"
+#include "brigade/schedule/weight_gradient_queue.h"
 
 namespace brigade {
 

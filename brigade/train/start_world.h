@@ -5,8 +5,8 @@
 #include <string>
 
 #include "brigade/comm/process_mesh.h"
+#include "brigade/config/train_config.h"
 #include "brigade/launch/environment.h"
-#include "brigade/train/train_config.h"
 
 namespace brigade {
 

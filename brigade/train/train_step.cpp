@@ -6,11 +6,11 @@
 #include <cmath>
 #include <utility>
 
-#include "brigade/base/clock.h"
 #include "brigade/base/error.h"
+#include "brigade/metrics/clock.h"
+#include "brigade/metrics/metrics.h"
 #include "brigade/optim/lr_schedule.h"
 #include "brigade/train/layout.h"
-#include "brigade/train/metrics.h"
 
 namespace brigade {
 namespace {

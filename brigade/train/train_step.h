@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "brigade/comm/process_mesh.h"
+#include "brigade/config/train_config.h"
 #include "brigade/data/training_data.h"
+#include "brigade/metrics/trace.h"
 #include "brigade/pipeline_parallel/executor.h"
 #include "brigade/train/micro_batches.h"
 #include "brigade/train/stage_runtime.h"
-#include "brigade/train/trace.h"
-#include "brigade/train/train_config.h"
 
 namespace brigade {
 

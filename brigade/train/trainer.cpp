@@ -7,21 +7,21 @@
 #include <cstdio>
 #include <utility>
 
-#include "brigade/base/allocator.h"
-#include "brigade/base/clock.h"
 #include "brigade/base/error.h"
-#include "brigade/base/file.h"
-#include "brigade/model/llama_config.h"
+#include "brigade/files/file.h"
+#include "brigade/kernels/cpu/allocator.h"
+#include "brigade/metrics/clock.h"
+#include "brigade/metrics/metrics.h"
+#include "brigade/metrics/run_folder.h"
+#include "brigade/metrics/trace.h"
+#include "brigade/model_spec/llama_config.h"
 #include "brigade/pipeline_parallel/executor.h"
 #include "brigade/train/layout.h"
-#include "brigade/train/metrics.h"
 #include "brigade/train/micro_batches.h"
 #include "brigade/train/open_data.h"
 #include "brigade/train/peak_rate.h"
 #include "brigade/train/run_checkpoint.h"
-#include "brigade/train/run_folder.h"
 #include "brigade/train/start_world.h"
-#include "brigade/train/trace.h"
 #include "brigade/train/train_step.h"
 
 namespace brigade {

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "brigade/comm/store.h"
+#include "brigade/config/train_config.h"
 #include "brigade/launch/environment.h"
-#include "brigade/train/train_config.h"
 
 namespace brigade {
 

@@ -8,12 +8,12 @@
 #include <set>
 
 #include "brigade/base/error.h"
-#include "brigade/base/file.h"
 #include "brigade/checkpoint/checkpoint.h"
-#include "brigade/checkpoint/safetensors_writer.h"
 #include "brigade/comm/self_communicator.h"
-#include "brigade/model/llama_config.h"
-#include "brigade/model/param_names.h"
+#include "brigade/files/file.h"
+#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/param_names.h"
+#include "brigade/safetensors/writer.h"
 #include "temporary_folder.h"
 
 namespace brigade {

@@ -9,7 +9,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/base/units.h"
-#include "brigade/checkpoint/safetensors_writer.h"
+#include "brigade/safetensors/writer.h"
 #include "temporary_folder.h"
 
 namespace brigade {

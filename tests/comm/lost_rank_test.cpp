@@ -13,9 +13,9 @@
 #include <thread>
 #include <vector>
 
-#include "brigade/base/clock.h"
 #include "brigade/base/error.h"
-#include "brigade/comm/c10d_communicator.h"
+#include "brigade/comm/gloo_communicator.h"
+#include "brigade/metrics/clock.h"
 #include "tests/support/program.h"
 #include "tests/support/ranks_as_threads.h"
 

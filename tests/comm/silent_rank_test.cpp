@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "brigade/base/clock.h"
 #include "brigade/base/error.h"
-#include "brigade/comm/c10d_communicator.h"
-#include "brigade/comm/place.h"
+#include "brigade/comm/gloo_communicator.h"
+#include "brigade/comm/post_mortem.h"
 #include "brigade/comm/store.h"
+#include "brigade/metrics/clock.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {

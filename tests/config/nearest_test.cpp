@@ -1,4 +1,4 @@
-#include "brigade/train/train_config_nearest.h"
+#include "brigade/config/nearest.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "brigade/train/train_config.h"
+#include "brigade/config/train_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "brigade/base/error.h"
-#include "brigade/base/file.h"
+#include "brigade/files/file.h"
 
 namespace brigade {
 namespace {

@@ -9,7 +9,7 @@
 #include <ostream>
 
 #include "brigade/base/error.h"
-#include "brigade/ops/plain.h"
+#include "brigade/kernels/aten/plain.h"
 #include "brigade/topology/sequence_partition.h"
 #include "tests/support/compare.h"
 #include "tests/support/ranks_as_threads.h"

@@ -14,8 +14,8 @@
 #include "brigade/data/megatron_writer.h"
 #include "brigade/data/prepare_encode.h"
 #include "brigade/data/token_dataset.h"
-#include "brigade/data/tokenizer.h"
-#include "brigade/data/tokenizer_training.h"
+#include "brigade/tokenizer/tokenizer.h"
+#include "brigade/tokenizer/training.h"
 #include "tests/data/data_test_files.h"
 
 namespace brigade {

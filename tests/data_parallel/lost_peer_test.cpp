@@ -9,10 +9,10 @@
 #include <filesystem>
 #include <memory>
 
-#include "brigade/base/clock.h"
 #include "brigade/base/error.h"
 #include "brigade/comm/world.h"
 #include "brigade/data_parallel/data_parallel.h"
+#include "brigade/metrics/clock.h"
 #include "tests/support/program.h"
 
 namespace brigade {

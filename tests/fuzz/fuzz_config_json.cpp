@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "brigade/model/llama_config.h"
-#include "brigade/model/param_names.h"
+#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/param_names.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto json = nlohmann::json::parse(data, data + size, nullptr, false);

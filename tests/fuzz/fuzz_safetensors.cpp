@@ -7,7 +7,7 @@
 #include <string>
 
 #include "brigade/base/error.h"
-#include "brigade/checkpoint/safetensors_header.h"
+#include "brigade/safetensors/header.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "brigade/base/error.h"
-#include "brigade/checkpoint/safetensors_folder.h"
+#include "brigade/safetensors/folder.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);

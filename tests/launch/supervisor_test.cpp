@@ -18,7 +18,7 @@
 #include <thread>
 
 #include "brigade/base/error.h"
-#include "brigade/base/file.h"
+#include "brigade/files/file.h"
 #include "brigade/launch/rank_process.h"
 #include "brigade/launch/rank_report.h"
 

@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "brigade/checkpoint/checkpoint.h"
-#include "brigade/checkpoint/safetensors_writer.h"
+#include "brigade/safetensors/writer.h"
 #include "tests/support/compare.h"
 #include "tiny_training.h"
 

@@ -10,11 +10,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "brigade/base/file.h"
 #include "brigade/checkpoint/hugging_face.h"
-#include "brigade/checkpoint/safetensors_writer.h"
+#include "brigade/files/file.h"
 #include "brigade/model/llama.h"
-#include "brigade/model/param_names.h"
+#include "brigade/model_spec/param_names.h"
+#include "brigade/safetensors/writer.h"
 
 namespace brigade {
 namespace {

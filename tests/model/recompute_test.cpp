@@ -5,8 +5,8 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/torch.h>
 
-#include "brigade/base/weight_gradient_queue.h"
 #include "brigade/ops/linear.h"
+#include "brigade/schedule/weight_gradient_queue.h"
 
 namespace brigade {
 namespace {

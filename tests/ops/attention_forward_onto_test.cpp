@@ -3,8 +3,8 @@
 
 #include <limits>
 
+#include "brigade/kernels/aten/plain.h"
 #include "brigade/ops/attention.h"
-#include "brigade/ops/plain.h"
 #include "tests/support/compare.h"
 
 namespace brigade::ops {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "brigade/base/error.h"
-#include "brigade/ops/plain.h"
+#include "brigade/kernels/aten/plain.h"
 
 namespace brigade::ops {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "brigade/base/error.h"
-#include "brigade/ops/plain.h"
-#include "brigade/ops/scratch.h"
+#include "brigade/kernels/aten/plain.h"
+#include "brigade/kernels/cpu/scratch.h"
 #include "tests/support/memory_meter.h"
 
 namespace brigade::ops {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/kernels/aten/plain.h"
 #include "brigade/ops/linear.h"
-#include "brigade/ops/plain.h"
 #include "brigade/ops/rms_norm.h"
 #include "brigade/ops/swiglu.h"
 

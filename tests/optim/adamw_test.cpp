@@ -10,7 +10,7 @@
 #include <string>
 
 #include "brigade/base/error.h"
-#include "brigade/ops/plain.h"
+#include "brigade/kernels/aten/plain.h"
 #include "brigade/ops/split_master.h"
 
 namespace brigade {

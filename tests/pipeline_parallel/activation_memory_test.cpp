@@ -3,7 +3,7 @@
 #include <torch/torch.h>
 
 #include "brigade/pipeline_parallel/executor.h"
-#include "brigade/pipeline_parallel/schedules/make_schedule.h"
+#include "brigade/schedule/make_schedule.h"
 #include "mlp_chain.h"
 #include "tests/support/memory_meter.h"
 #include "tests/support/ranks_as_threads.h"

@@ -7,8 +7,8 @@
 #include <future>
 
 #include "brigade/base/error.h"
-#include "brigade/pipeline_parallel/schedules/make_schedule.h"
-#include "brigade/pipeline_parallel/simulator.h"
+#include "brigade/schedule/make_schedule.h"
+#include "brigade/schedule/simulator.h"
 #include "mlp_chain.h"
 #include "tests/support/ranks_as_threads.h"
 

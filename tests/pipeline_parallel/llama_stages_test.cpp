@@ -5,7 +5,7 @@
 
 #include "brigade/model/llama.h"
 #include "brigade/pipeline_parallel/executor.h"
-#include "brigade/pipeline_parallel/schedules/make_schedule.h"
+#include "brigade/schedule/make_schedule.h"
 #include "brigade/topology/layer_partition.h"
 #include "tests/support/ranks_as_threads.h"
 

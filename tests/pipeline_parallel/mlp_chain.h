@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "brigade/base/weight_gradient_queue.h"
 #include "brigade/pipeline_parallel/stage.h"
+#include "brigade/schedule/weight_gradient_queue.h"
 
 namespace brigade::testing {
 

@@ -1,12 +1,12 @@
-#include "brigade/checkpoint/safetensors_folder.h"
+#include "brigade/safetensors/folder.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "brigade/base/error.h"
-#include "brigade/checkpoint/safetensors_writer.h"
-#include "raw_file.h"
+#include "brigade/safetensors/writer.h"
+#include "tests/support/raw_file.h"
 
 namespace brigade {
 namespace {

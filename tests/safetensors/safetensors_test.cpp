@@ -1,4 +1,4 @@
-#include "brigade/checkpoint/safetensors.h"
+#include "brigade/safetensors/safetensors.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -13,9 +13,9 @@
 
 #include "brigade/base/error.h"
 #include "brigade/base/units.h"
-#include "brigade/checkpoint/safetensors_header.h"
-#include "brigade/checkpoint/safetensors_writer.h"
-#include "raw_file.h"
+#include "brigade/safetensors/header.h"
+#include "brigade/safetensors/writer.h"
+#include "tests/support/raw_file.h"
 
 namespace brigade {
 namespace {

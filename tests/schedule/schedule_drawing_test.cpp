@@ -1,9 +1,11 @@
-#include "brigade/pipeline_parallel/schedule_drawing.h"
+#include "brigade/schedule/schedule_drawing.h"
 
 #include <gmock/gmock.h>
 
-#include "brigade/base/file.h"
-#include "brigade/pipeline_parallel/schedules/make_schedule.h"
+#include <fstream>
+#include <iterator>
+
+#include "brigade/schedule/make_schedule.h"
 
 namespace brigade {
 namespace {
@@ -68,9 +70,9 @@ TEST(ScheduleDrawing, CutsLongTablesIntoBlocksAndSaysWhatIsLeftOut) {
 }
 
 TEST(ScheduleDrawing, TheDrawingsOfTheDocumentationAreTheCodes) {
-  const std::string page = read_text_file(
-      std::filesystem::path(BRIGADE_SOURCE_DIR) / "docs" /
-      "pipeline_parallel.md");
+  std::ifstream file(BRIGADE_SOURCE_DIR "/docs/pipeline_parallel.md");
+  const std::string page{
+      std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   EXPECT_THAT(page, HasSubstr(draw(ScheduleKind::kAfab, 4, 8)));
   EXPECT_THAT(page, HasSubstr(draw(ScheduleKind::kOneFOneB, 4, 8)));
   EXPECT_THAT(page, HasSubstr(draw(ScheduleKind::kInterleaved1F1B, 2, 4, 2)));

@@ -1,6 +1,6 @@
 // Every schedule is proved for many sizes, and the proof itself is held
 // against tables that are wrong.
-#include "brigade/pipeline_parallel/schedule.h"
+#include "brigade/schedule/schedule.h"
 
 #include <gmock/gmock.h>
 
@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "brigade/base/error.h"
-#include "brigade/pipeline_parallel/schedules/make_schedule.h"
-#include "brigade/pipeline_parallel/schedules/one_f_one_b.h"
-#include "brigade/pipeline_parallel/schedules/zero_bubble.h"
+#include "brigade/schedule/make_schedule.h"
+#include "brigade/schedule/one_f_one_b.h"
+#include "brigade/schedule/zero_bubble.h"
 
 namespace brigade {
 

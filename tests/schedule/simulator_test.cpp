@@ -1,11 +1,11 @@
 // The simulator against the closed forms of the papers.
-#include "brigade/pipeline_parallel/simulator.h"
+#include "brigade/schedule/simulator.h"
 
 #include <gmock/gmock.h>
 
 #include <algorithm>
 
-#include "brigade/pipeline_parallel/schedules/make_schedule.h"
+#include "brigade/schedule/make_schedule.h"
 
 namespace brigade {
 namespace {

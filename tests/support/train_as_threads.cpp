@@ -6,7 +6,7 @@
 
 #include <cstdio>
 
-#include "brigade/ops/tensor_memory.h"
+#include "brigade/kernels/cpu/tensor_memory.h"
 #include "brigade/train/trainer.h"
 #include "ranks_as_threads.h"
 

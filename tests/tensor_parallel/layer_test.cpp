@@ -5,13 +5,13 @@
 
 #include <map>
 
+#include "brigade/kernels/aten/plain.h"
+#include "brigade/model_spec/shard.h"
 #include "brigade/ops/attention.h"
-#include "brigade/ops/plain.h"
 #include "brigade/ops/rms_norm.h"
 #include "brigade/ops/swiglu.h"
 #include "brigade/tensor_parallel/parallel_linear.h"
 #include "brigade/tensor_parallel/replicated_gradients.h"
-#include "brigade/tensor_parallel/shard.h"
 #include "tests/support/compare.h"
 #include "tests/support/ranks_as_threads.h"
 

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "brigade/base/error.h"
-#include "brigade/ops/plain.h"
-#include "brigade/tensor_parallel/shard.h"
+#include "brigade/kernels/aten/plain.h"
+#include "brigade/model_spec/shard.h"
 #include "tests/support/compare.h"
 #include "tests/support/leaf.h"
 #include "tests/support/ranks_as_threads.h"

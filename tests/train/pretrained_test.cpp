@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "brigade/base/error.h"
-#include "brigade/checkpoint/safetensors_writer.h"
-#include "brigade/model/param_names.h"
+#include "brigade/model_spec/param_names.h"
+#include "brigade/safetensors/writer.h"
 
 namespace brigade {
 namespace {

@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 
 #include "brigade/base/error.h"
-#include "brigade/base/file.h"
 #include "brigade/checkpoint/export_checkpoint.h"
-#include "brigade/checkpoint/safetensors_folder.h"
-#include "brigade/checkpoint/safetensors_writer.h"
-#include "brigade/model/param_names.h"
+#include "brigade/files/file.h"
+#include "brigade/model_spec/param_names.h"
+#include "brigade/safetensors/folder.h"
+#include "brigade/safetensors/writer.h"
 #include "tests/support/program.h"
 #include "tests/support/train_as_threads.h"
 

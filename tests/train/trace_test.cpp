@@ -1,4 +1,4 @@
-#include "brigade/train/trace.h"
+#include "brigade/metrics/trace.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

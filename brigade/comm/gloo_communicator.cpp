@@ -1,0 +1,348 @@
+#include "brigade/comm/gloo_communicator.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "brigade/base/check.h"
+#include "brigade/base/error.h"
+#include "brigade/comm/bf16_all_reduce.h"
+#include "brigade/comm/c10d_store.h"
+#include "brigade/comm/chunk_exchange.h"
+#include "brigade/comm/gloo_messages.h"
+#include "brigade/comm/gloo_work.h"
+#include "brigade/comm/post_mortem.h"
+#include "brigade/comm/row_all_reduce.h"
+#include "brigade/comm/sequential_worker.h"
+
+namespace brigade {
+namespace {
+
+// Gloo's reductions know these types; everything else is composed.
+bool gloo_reduces(torch::ScalarType dtype) {
+  switch (dtype) {
+    case torch::kFloat:
+    case torch::kDouble:
+    case torch::kHalf:
+    case torch::kInt:
+    case torch::kLong:
+    case torch::kByte:
+    case torch::kChar:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// The same memory as flat bytes; keeps the tensor alive.
+torch::Tensor as_bytes(const torch::Tensor& tensor) {
+  return torch::from_blob(
+      tensor.data_ptr(),
+      {tensor.numel() * tensor.element_size()},
+      [tensor](void*) {},
+      torch::kByte);
+}
+
+// [R, n] of R * n elements.
+torch::Tensor as_chunks(const torch::Tensor& tensor, int size) {
+  return tensor.detach().view({size, tensor.numel() / size});
+}
+
+c10d::ReduceOp to_c10d(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return c10d::ReduceOp::SUM;
+    case ReduceOp::kMax:
+      return c10d::ReduceOp::MAX;
+    case ReduceOp::kMin:
+      return c10d::ReduceOp::MIN;
+  }
+  return c10d::ReduceOp::SUM;
+}
+
+class GlooCommunicator : public Communicator {
+ public:
+  GlooCommunicator(
+      const StorePtr& store,
+      int rank,
+      int size,
+      CommunicatorOptions options,
+      const GlooOptions& gloo)
+      : Communicator(rank, size, std::move(options)),
+        group_(join(store, gloo)),
+        messages_(group_),
+        place_(make_place(store, name(), messages_)) {}
+
+ private:
+  using Record = const CollectiveRecord&;
+  using GroupPtr = GlooMessages::GroupPtr;
+
+  GroupPtr join(const StorePtr& store, const GlooOptions& gloo) {
+    auto options =
+        c10d::ProcessGroupGloo::Options::create(this->options().timeout);
+    try {
+      const auto device =
+          gloo.interface.empty()
+              ? c10d::ProcessGroupGloo::createDefaultDevice()
+              : c10d::ProcessGroupGloo::createDeviceForInterface(
+                    gloo.interface);
+      options->devices.assign(GlooMessages::kConnections, device);
+      return c10::make_intrusive<c10d::ProcessGroupGloo>(
+          c10d_store(store->with_prefix("main")), rank(), size(), options);
+    } catch (const std::exception& error) {
+      throw CommError(fmt::format(
+          "[comm] rank {} of {} could not join group '{}': {}",
+          rank(),
+          size(),
+          name(),
+          error.what()));
+    }
+  }
+
+  // What launch() returns; what it throws is told with the operation's name.
+  template <typename Launch>
+  auto guarded(Record record, Launch&& launch) -> decltype(launch()) {
+    const torch::NoGradGuard no_grad;
+    try {
+      return launch();
+    } catch (const CommError&) {
+      throw;
+    } catch (const std::exception& error) {
+      place_->fail(record, error);
+    }
+  }
+
+  template <typename Launch>
+  WorkPtr native(Record record, Launch&& launch) {
+    return guarded(record, [&]() -> WorkPtr {
+      return std::make_shared<NativeWork>(launch(), record, place_);
+    });
+  }
+
+  // One message from or to a rank: the tensor's own.
+  template <typename Launch>
+  WorkPtr message(Record record, Launch&& launch) {
+    return guarded(record, [&]() -> WorkPtr {
+      PendingMessages message(messages_, MessageKind::kOfUsers);
+      launch(message);
+      return std::make_shared<MessageWork>(std::move(message), record, place_);
+    });
+  }
+
+  // Runs `body` on the worker, in launch order, and then `last` on the thread
+  // that waits for the end. What body returns is Work::reduced_bytes().
+  template <typename Body>
+  WorkPtr
+  composed(Record record, Body body, std::function<void()> last = nullptr) {
+    auto work = std::make_shared<ComposedWork>(std::move(last), record, place_);
+    worker_.submit([this, work, body = std::move(body)] {
+      const torch::NoGradGuard no_grad;
+      std::exception_ptr error;
+      std::optional<int64_t> reduced_bytes;
+      try {
+        if constexpr (std::is_void_v<decltype(body())>)
+          body();
+        else
+          reduced_bytes = body();
+      } catch (const std::exception& failure) {
+        place_->report(failure);
+        error = std::current_exception();
+      }
+      work->finish(error, reduced_bytes);
+    });
+    return work;
+  }
+
+  WorkPtr do_all_reduce(torch::Tensor tensor, ReduceOp op, Record record)
+      override {
+    if (gloo_reduces(tensor.scalar_type())) {
+      return native(record, [&] {
+        std::vector<torch::Tensor> tensors{tensor.view({-1})};
+        c10d::AllreduceOptions options;
+        options.reduceOp = to_c10d(op);
+        return group_->allreduce(tensors, options);
+      });
+    }
+    BRIGADE_ASSERT(
+        op == ReduceOp::kSum,
+        "Gloo has no {} of {}",
+        to_string(record.op),
+        c10::toString(record.dtype));
+    if (size() == 2)
+      return sum_of_pair(tensor, record);
+    return composed(record, [=, this] {
+      sum_in_chunks(messages_, MessageKind::kExchange, tensor);
+    });
+  }
+
+  // Two ranks send as many bytes when each sends all it has, in one round
+  // instead of two.
+  WorkPtr sum_of_pair(const torch::Tensor& tensor, Record record) {
+    const auto other = torch::empty({1, tensor.numel()}, tensor.options());
+    return composed(
+        record,
+        [=, this] {
+          PendingMessages exchange(messages_, MessageKind::kExchange);
+          exchange.receive(other, 1 - rank());
+          exchange.send(tensor, 1 - rank());
+          exchange.wait();
+        },
+        [tensor, other] { add_chunks(tensor, tensor, other); });
+  }
+
+  WorkPtr do_all_reduce_rows(torch::Tensor matrix, Record record) override {
+    return composed(record, [=, this] { return sum_rows(messages_, matrix); });
+  }
+
+  WorkPtr do_all_reduce_as_bf16(torch::Tensor tensor, Record record) override {
+    if (tensor.numel() % size() != 0)
+      return Communicator::do_all_reduce_as_bf16(tensor, record);
+    const auto sum = guarded(record, [&] {
+      return std::make_shared<Bf16AllReduce>(messages_, tensor);
+    });
+    return composed(record, [sum] { sum->finish(); });
+  }
+
+  WorkPtr do_reduce_scatter(
+      torch::Tensor output,
+      torch::Tensor input,
+      Record record) override {
+    const auto chunks = as_chunks(input, size());
+    const auto others =
+        torch::empty({size() - 1, output.numel()}, output.options());
+    return composed(
+        record,
+        [=, this] {
+          scatter_chunks(messages_, MessageKind::kExchange, chunks, others)
+              .wait();
+        },
+        [output = output.view({-1}), own = chunks[rank()], others] {
+          add_chunks(output, own, others);
+        });
+  }
+
+  WorkPtr do_all_gather(
+      torch::Tensor output,
+      torch::Tensor input,
+      Record record) override {
+    return composed(record, [=, this] { gather(output, input); });
+  }
+
+  void gather(const torch::Tensor& output, const torch::Tensor& input) {
+    const auto chunks = as_chunks(output, size());
+    if (chunks[rank()].data_ptr() != input.data_ptr())
+      chunks[rank()].copy_(input.view({-1}));
+    gather_chunks(messages_, MessageKind::kExchange, chunks).wait();
+  }
+
+  WorkPtr do_broadcast(torch::Tensor tensor, int root, Record record) override {
+    return native(record, [&] {
+      std::vector<torch::Tensor> tensors{as_bytes(tensor)};
+      c10d::BroadcastOptions options;
+      options.rootRank = root;
+      return group_->broadcast(tensors, options);
+    });
+  }
+
+  WorkPtr do_all_to_all(
+      torch::Tensor output,
+      torch::Tensor input,
+      Record record) override {
+    return native(record, [&] {
+      auto output_bytes = as_bytes(output);
+      auto input_bytes = as_bytes(input);
+      std::vector<int64_t> even_splits;
+      return group_->alltoall_base(
+          output_bytes, input_bytes, even_splits, even_splits);
+    });
+  }
+
+  WorkPtr do_send(torch::Tensor tensor, int destination, int tag, Record record)
+      override {
+    return message(record, [&](PendingMessages& message) {
+      message.send(tensor, destination, tag);
+    });
+  }
+
+  WorkPtr do_recv(torch::Tensor tensor, int source, int tag, Record record)
+      override {
+    return message(record, [&](PendingMessages& message) {
+      message.receive(tensor, source, tag);
+    });
+  }
+
+  WorkPtr do_barrier(Record record) override {
+    return native(record, [&] { return group_->barrier(); });
+  }
+
+  void check_signature(Record record) override {
+    const auto signature = torch::tensor(
+        {static_cast<int64_t>(record.op),
+         static_cast<int64_t>(record.dtype),
+         record.numel,
+         record.sequence_number,
+         static_cast<int64_t>(record.peer)});
+    auto all = torch::empty({size(), signature.numel()}, torch::kLong);
+    composed(record, [&] { gather(all, signature); })->wait();
+    bool same = true;
+    for (int peer = 0; peer < size(); ++peer)
+      same = same && torch::equal(all[peer], signature);
+    if (same)
+      return;
+    std::string text;
+    for (int peer = 0; peer < size(); ++peer) {
+      const auto* row = all[peer].data_ptr<int64_t>();
+      CollectiveRecord theirs;
+      theirs.op = static_cast<Collective>(row[0]);
+      theirs.dtype = static_cast<torch::ScalarType>(row[1]);
+      theirs.numel = row[2];
+      theirs.sequence_number = row[3];
+      theirs.peer = static_cast<int>(row[4]);
+      text += fmt::format("\n  rank {}: {}", peer, to_string(theirs));
+    }
+    throw CommError(fmt::format(
+        "[comm] the ranks of group '{}' launched different collectives:{}",
+        name(),
+        text));
+  }
+
+  GroupPtr group_;
+  GlooMessages messages_;
+  PlacePtr place_;
+  SequentialWorker worker_;
+};
+
+// Gloo writes to sockets whose other end may be gone. That has to come back as
+// an error that names the operation, and not as the signal that ends a program
+// (Python, for which Gloo was written, ignores it). A handler stays.
+void survive_broken_pipes() {
+  struct sigaction current {};
+  if (::sigaction(SIGPIPE, nullptr, &current) != 0)
+    return;
+  const bool is_default =
+      (current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler == SIG_DFL;
+  if (is_default)
+    ::signal(SIGPIPE, SIG_IGN);
+}
+
+}  // namespace
+
+CommunicatorPtr make_gloo_communicator(
+    const StorePtr& store,
+    int rank,
+    int size,
+    CommunicatorOptions options,
+    const GlooOptions& gloo) {
+  survive_broken_pipes();
+  return std::make_shared<GlooCommunicator>(
+      store, rank, size, std::move(options), gloo);
+}
+
+}  // namespace brigade

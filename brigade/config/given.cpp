@@ -1,0 +1,219 @@
+#include "brigade/config/given.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "brigade/config/as_json.h"
+#include "brigade/config/nearest.h"
+
+namespace brigade {
+
+namespace {
+
+using nlohmann::json;
+using Problems = std::vector<std::string>;
+
+const char* place_of(ValueOrigin origin) {
+  return origin == ValueOrigin::kEnvironment ? "environment" : "command line";
+}
+
+std::string unknown_key(std::string_view group, std::string_view name) {
+  const ConfigKey& nearest = nearest_config_key(group, name);
+  return fmt::format(
+      "unknown key; the nearest valid one is {} ({})",
+      nearest.dotted(),
+      nearest.help);
+}
+
+std::string unknown_group(const std::string& group) {
+  // A key without its group is as likely as a misspelt group.
+  std::vector<std::string> names;
+  std::vector<std::string> answers;
+  for (const ConfigKey& key : config_keys()) {
+    if (std::find(names.begin(), names.end(), key.group) == names.end()) {
+      names.push_back(key.group);
+      answers.push_back(key.group);
+    }
+  }
+  for (const ConfigKey& key : config_keys()) {
+    names.push_back(key.name);
+    answers.push_back(key.dotted());
+  }
+  return fmt::format(
+      "unknown group; the nearest valid name is {}",
+      answers[nearest_name(group, names)]);
+}
+
+// "64" -> 64, "abc" -> "abc": what the text means where any JSON may stand.
+json json_or_text(const std::string& text) {
+  return parse_json_value(text).value_or(text);
+}
+
+// Text is taken as it stands, so that run_name=2024 is a name; quotes may be
+// written, and null means absent.
+json value_for(const ConfigKey& key, const std::string& text) {
+  const json value = json_or_text(text);
+  const bool is_json = !key.is_text || value.is_string() || value.is_null();
+  return is_json ? value : json(text);
+}
+
+// model.config.hidden_size=64: into the inline config of the file.
+void override_inside(
+    const ConfigKey& key,
+    const std::string& path,
+    const std::string& text,
+    ValueOrigin origin,
+    GivenValues& given,
+    Problems& problems) {
+  const auto found = given.find(&key);
+  if (found == given.end() || !found->second.value.is_object()) {
+    problems.push_back(
+        introduce_problem(
+            key.pointer() + "/" + path, json_or_text(text), place_of(origin)) +
+        key.dotted() + " is not given, so nothing in it can be changed");
+    return;
+  }
+  json& model = found->second.value;
+  // A Hugging Face config may hold keys that mean nothing, so a misspelt one
+  // would go unnoticed.
+  std::vector<std::string> names;
+  const auto add_names = [&](const json& known) {
+    for (const auto& [name, value] : known.items())
+      names.push_back(name);
+  };
+  add_names(model);
+  for (const Architecture architecture :
+       {Architecture::kLlama,
+        Architecture::kMistral,
+        Architecture::kQwen2,
+        Architecture::kQwen3}) {
+    LlamaConfig config;
+    config.architecture = architecture;
+    add_names(to_hugging_face_json(config, ""));
+  }
+  const std::string name = path.substr(0, path.find('.'));
+  if (std::find(names.begin(), names.end(), name) == names.end()) {
+    problems.push_back(
+        introduce_problem(
+            key.pointer() + "/" + path, json_or_text(text), place_of(origin)) +
+        fmt::format(
+            "unknown key; the nearest valid one is {}.{}",
+            key.dotted(),
+            names[nearest_name(name, names)]));
+    return;
+  }
+  std::string pointer = "/" + path;
+  std::replace(pointer.begin(), pointer.end(), '.', '/');
+  try {
+    model[json::json_pointer(pointer)] = json_or_text(text);
+  } catch (const json::exception&) {
+    problems.push_back(
+        introduce_problem(
+            key.pointer() + pointer, json_or_text(text), place_of(origin)) +
+        "there is no object at this place");
+    return;
+  }
+  found->second.origin = origin;
+}
+
+}  // namespace
+
+std::string introduce_problem(
+    const std::string& pointer,
+    const json& value,
+    const std::string& place) {
+  return fmt::format(
+      "[config] {} = {} ({}): ", pointer, show_json(value), place);
+}
+
+void collect_file(
+    const json& file,
+    const std::string& source,
+    GivenValues& given,
+    Problems& problems) {
+  if (!file.is_object()) {
+    problems.push_back(
+        introduce_problem("/", file, source) +
+        "expected an object with the groups distributed, model, ...");
+    return;
+  }
+  for (const auto& [group, members] : file.items()) {
+    const std::string pointer = "/" + group;
+    if (!is_config_group(group)) {
+      problems.push_back(
+          introduce_problem(pointer, members, source) + unknown_group(group));
+      continue;
+    }
+    if (!members.is_object()) {
+      problems.push_back(
+          introduce_problem(pointer, members, source) + "expected an object");
+      continue;
+    }
+    for (const auto& [name, value] : members.items()) {
+      if (const ConfigKey* key = find_config_key(group, name))
+        given[key] = {value, ValueOrigin::kFile, source};
+      else
+        problems.push_back(
+            introduce_problem(pointer + "/" + name, value, source) +
+            unknown_key(group, name));
+    }
+  }
+}
+
+void collect_override(
+    const ConfigOverride& override,
+    GivenValues& given,
+    Problems& problems) {
+  const std::string place = place_of(override.origin);
+  const size_t equals = override.text.find('=');
+  const std::string dotted = override.text.substr(0, equals);
+  const size_t dot = dotted.find('.');
+  if (equals == std::string::npos) {
+    problems.push_back(fmt::format(
+        "[config] '{}' ({}): expected group.key=value, such as "
+        "distributed.dp_size=2",
+        override.text,
+        place));
+    return;
+  }
+  const std::string text = override.text.substr(equals + 1);
+  const std::string group = dotted.substr(0, dot);
+  const std::string name =
+      dot == std::string::npos ? "" : dotted.substr(dot + 1);
+  const json shown = json_or_text(text);
+  if (!is_config_group(group)) {
+    std::string pointer = "/" + dotted;
+    std::replace(pointer.begin(), pointer.end(), '.', '/');
+    // x.tp_size=2 is answered by its key, tpsize=2 and grup.x=2 by the group.
+    const ConfigKey* named = nullptr;
+    for (const ConfigKey& key : config_keys()) {
+      if (!name.empty() && key.name == name)
+        named = &key;
+    }
+    problems.push_back(
+        introduce_problem(pointer, shown, place) +
+        (named != nullptr ? unknown_key(group, name) : unknown_group(group)));
+    return;
+  }
+  if (const ConfigKey* key = find_config_key(group, name)) {
+    given[key] = {value_for(*key, text), override.origin, place};
+    return;
+  }
+  const std::string inside = "config.";
+  if (group == "model" && name.starts_with(inside)) {
+    override_inside(
+        *find_config_key("model", "config"),
+        name.substr(inside.size()),
+        text,
+        override.origin,
+        given,
+        problems);
+    return;
+  }
+  problems.push_back(
+      introduce_problem("/" + group + "/" + name, shown, place) +
+      unknown_key(group, name));
+}
+
+}  // namespace brigade

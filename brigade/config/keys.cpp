@@ -1,0 +1,373 @@
+#include "brigade/config/keys.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "brigade/config/nearest.h"
+#include "brigade/config/values.h"
+
+namespace brigade {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr ValueRule kAny{};
+
+ValueRule at_least(double low) {
+  return {.low = low};
+}
+
+ValueRule one_of(std::initializer_list<std::string> choices) {
+  return {.choices = choices};
+}
+
+// Declares the keys of one group.
+template <class Group>
+class GroupKeys {
+ public:
+  GroupKeys(
+      std::vector<ConfigKey>& keys,
+      std::string name,
+      Group TrainConfig::*group)
+      : keys_(keys), name_(std::move(name)), group_(group) {}
+
+  template <class Value>
+  ConfigKey& key(
+      std::string name,
+      Value Group::*member,
+      const ValueRule& rule,
+      std::string help) {
+    const auto group = group_;
+    ConfigKey key;
+    key.group = name_;
+    key.name = std::move(name);
+    key.type = TypeName<Value>::kName;
+    key.range = rule.describe();
+    key.help = std::move(help);
+    key.is_text = key.type == "text";
+    key.set = [group, member, rule](TrainConfig& config, const json& value) {
+      return read_value(value, rule, config.*group.*member);
+    };
+    key.get = [group, member](const TrainConfig& config) -> json {
+      return write_value(config.*group.*member);
+    };
+    return keys_.emplace_back(std::move(key));
+  }
+
+ private:
+  std::vector<ConfigKey>& keys_;
+  std::string name_;
+  Group TrainConfig::*group_;
+};
+
+void add_distributed(std::vector<ConfigKey>& keys) {
+  using G = DistributedConfig;
+  GroupKeys<G> group(keys, "distributed", &TrainConfig::distributed);
+  const ValueRule size = at_least(1);
+  group.key("tp_size", &G::tp_size, size, "ranks of tensor parallel");
+  group.key("cp_size", &G::cp_size, size, "ranks of context parallel");
+  group.key("pp_size", &G::pp_size, size, "ranks of pipeline parallel");
+  group.key("dp_size", &G::dp_size, size, "ranks of data parallel")
+      .default_note = "world size / (tp * pp * cp)";
+  group.key(
+      "pp_engine",
+      &G::pp_engine,
+      one_of({"1f1b", "afab", "interleaved_1f1b", "zero_bubble"}),
+      "pipeline schedule");
+  group
+      .key(
+          "backend",
+          &G::backend,
+          one_of({"", "gloo", "nccl"}),
+          "collectives: gloo on CPUs, nccl on GPUs")
+      .default_note = "what use_cpu implies";
+  group.key("use_cpu", &G::use_cpu, kAny, "train on CPUs").default_note =
+      "whether there is no GPU to use";
+  group.key(
+      "grad_sync",
+      &G::grad_sync,
+      one_of({"bucketed", "per_param"}),
+      "buckets overlapped with backward, or one all-reduce a parameter");
+  group.key(
+      "bucket_cap_mb",
+      &G::bucket_cap_mb,
+      {.low = 0, .low_is_excluded = true},
+      "largest bucket in MiB of gradient");
+  group.key(
+      "bucket_order",
+      &G::bucket_order,
+      one_of({"registration", "reverse", "observed"}),
+      "order of the parameters in the buckets");
+  group.key(
+      "sequence_parallel",
+      &G::sequence_parallel,
+      kAny,
+      "norms and residuals on T/tp tokens");
+  group.key(
+      "pp_virtual_stages",
+      &G::pp_virtual_stages,
+      size,
+      "stages of each pipeline rank (interleaved_1f1b)");
+  group.key("pp_layers", &G::pp_layers, at_least(0), "layers of each stage")
+      .default_note = "cut by cost";
+  group.key(
+      "check_collectives",
+      &G::check_collectives,
+      kAny,
+      "compare every collective's signature across its ranks first");
+  group.key(
+      "timeout_seconds",
+      &G::timeout_seconds,
+      {.low = 1, .high = 1e6},
+      "how long a collective may take");
+}
+
+void add_model(std::vector<ConfigKey>& keys) {
+  using G = ModelConfig;
+  GroupKeys<G> group(keys, "model", &TrainConfig::model);
+  group.key(
+      "name",
+      &G::name,
+      kAny,
+      "folder with config.json, path of one, or Hugging Face id");
+  group.key("config", &G::config, kAny, "Hugging Face config.json, inline");
+  const ValueRule count = at_least(1);
+  for (const auto& [name, member] :
+       {std::pair{"num_hidden_layers", &G::num_hidden_layers},
+        std::pair{"num_attention_heads", &G::num_attention_heads},
+        std::pair{"num_key_value_heads", &G::num_key_value_heads}})
+    group.key(name, member, count, "in place of the model's own").default_note =
+        "the model's own";
+  group.key(
+      "dtype",
+      &G::dtype,
+      one_of({"float32", "bfloat16"}),
+      "of weights and activations; gradients and optimizer are float32");
+  group.key(
+      "init",
+      &G::init,
+      one_of({"random", "pretrained"}),
+      "weights from the seed, or from model.name");
+  group.key("use_flash_attention", &G::use_flash_attention, kAny, "ignored")
+      .ignored_because = "attention never materialises its scores anyway";
+  group.key("use_fused_adam", &G::use_fused_adam, kAny, "ignored")
+      .ignored_because = "AdamW is always fused";
+}
+
+void add_training(std::vector<ConfigKey>& keys) {
+  using G = TrainingConfig;
+  GroupKeys<G> group(keys, "training", &TrainConfig::training);
+  const ValueRule count = at_least(1);
+  const ValueRule natural = at_least(0);
+  const ValueRule beta{.low = 0, .high = 1, .high_is_excluded = true};
+  group.key("seed", &G::seed, natural, "of weights and data order");
+  group.key("learning_rate", &G::learning_rate, natural, "the highest");
+  group.key(
+      "total_train_steps", &G::total_train_steps, natural, "optimizer steps");
+  group.key("seq_length", &G::seq_length, count, "tokens of a sequence");
+  group.key(
+      "micro_batch_size",
+      &G::micro_batch_size,
+      count,
+      "sequences of a micro-batch on each rank of dp");
+  group.key(
+      "gradient_accumulation_steps",
+      &G::gradient_accumulation_steps,
+      count,
+      "micro-batches of a step on each rank of dp");
+  group.key("num_samples", &G::num_samples, count, "ignored").ignored_because =
+      "a prepared dataset is used whole; training.max_tokens limits a run";
+  group.key(
+      "max_tokens", &G::max_tokens, count, "train no more tokens than this");
+  group.key("adam_beta1", &G::adam_beta1, beta, "AdamW, first moment");
+  group.key("adam_beta2", &G::adam_beta2, beta, "AdamW, second moment");
+  group.key(
+      "adam_eps",
+      &G::adam_eps,
+      {.low = 0, .low_is_excluded = true},
+      "AdamW, added to the root");
+  group.key("weight_decay", &G::weight_decay, natural, "AdamW, decoupled");
+  group.key(
+      "lr_schedule",
+      &G::lr_schedule,
+      one_of({"constant", "cosine", "linear", "wsd"}),
+      "learning rate after the warm-up");
+  group.key(
+      "warmup_steps", &G::warmup_steps, natural, "steps of linear warm-up");
+  group.key(
+      "min_learning_rate",
+      &G::min_learning_rate,
+      natural,
+      "where cosine, linear and wsd end");
+  group.key(
+      "decay_steps",
+      &G::decay_steps,
+      natural,
+      "last steps, in which wsd falls");
+  group.key(
+      "grad_clip",
+      &G::grad_clip,
+      natural,
+      "largest global gradient norm; 0: no clipping");
+  group.key(
+      "eval_every",
+      &G::eval_every,
+      natural,
+      "steps between evaluations on held-out text; 0: none");
+  group.key("eval_steps", &G::eval_steps, count, "batches of an evaluation");
+  group.key(
+      "recompute",
+      &G::recompute,
+      one_of({"none", "selective", "full"}),
+      "activations to recompute in backward (attention, or whole blocks); a "
+      "list has one a stage");
+}
+
+void add_dataset(std::vector<ConfigKey>& keys) {
+  using G = DatasetConfig;
+  GroupKeys<G> group(keys, "dataset", &TrainConfig::dataset);
+  group.key("name", &G::name, kAny, "path of a prepared dataset");
+  group.key("tokenizer", &G::tokenizer, kAny, "path of a tokenizer, or 'bytes'")
+      .default_note = "the dataset's";
+  group.key("subset_name", &G::subset_name, kAny, "ignored").ignored_because =
+      "dataset.name is a path";
+  group.key("split", &G::split, kAny, "ignored").ignored_because =
+      "dataset.name is a path";
+  group.key("num_workers", &G::num_workers, at_least(0), "ignored")
+      .ignored_because = "batches are prepared on a thread of their own";
+  group.key("num_proc", &G::num_proc, at_least(1), "ignored").ignored_because =
+      "text is tokenized by `brigade prepare`, on all cores";
+  group.key("shuffle", &G::shuffle, kAny, "shuffle each epoch from the seed");
+  group.key(
+      "eval_fraction",
+      &G::eval_fraction,
+      {.low = 0, .high = 1, .low_is_excluded = true, .high_is_excluded = true},
+      "share of the dataset held out when training.eval_every > 0");
+  group.key(
+      "mixture",
+      &G::mixture,
+      kAny,
+      "several datasets with weights, in place of dataset.name");
+  group.key(
+      "document_epochs",
+      &G::document_epochs,
+      kAny,
+      "documents change places in every epoch, instead of windows alone");
+  group.key(
+      "reset_attention",
+      &G::reset_attention,
+      kAny,
+      "attention does not cross document boundaries");
+}
+
+void add_checkpoint(std::vector<ConfigKey>& keys) {
+  using G = CheckpointConfig;
+  GroupKeys<G> group(keys, "checkpoint", &TrainConfig::checkpoint);
+  group.key("save_dir", &G::save_dir, kAny, "folder of checkpoints")
+      .default_note = "<logging.run_dir>/checkpoints";
+  group.key(
+      "save_frequency",
+      &G::save_frequency,
+      at_least(0),
+      "steps between checkpoints; 0: only at the end");
+  group.key("load_path", &G::load_path, kAny, "checkpoint to continue");
+}
+
+void add_logging(std::vector<ConfigKey>& keys) {
+  using G = LoggingConfig;
+  GroupKeys<G> group(keys, "logging", &TrainConfig::logging);
+  group.key("use_wandb", &G::use_wandb, kAny, "ignored").ignored_because =
+      "metrics are written to <logging.run_dir>/metrics.jsonl";
+  group.key("project_name", &G::project_name, kAny, "ignored").ignored_because =
+      "it names a project of Weights & Biases";
+  group.key("run_name", &G::run_name, kAny, "name of this run");
+  group
+      .key(
+          "run_dir",
+          &G::run_dir,
+          kAny,
+          "folder of this run's files; {n} in it becomes the lowest free "
+          "number")
+      .default_note = "runs/<logging.run_name>";
+  group
+      .key(
+          "trace_steps",
+          &G::trace_steps,
+          at_least(1),
+          "steps of which to write <run_dir>/trace-rank<R>.json, a Chrome "
+          "trace, such as [3, 4]")
+      .default_note = "none";
+}
+
+void add_environment(std::vector<ConfigKey>& keys) {
+  using G = EnvironmentConfig;
+  GroupKeys<G> group(keys, "environment", &TrainConfig::environment);
+  group
+      .key(
+          "OMP_NUM_THREADS", &G::OMP_NUM_THREADS, kAny, "CPU threads of a rank")
+      .default_note = "CPUs shared out between the ranks of a machine";
+  group
+      .key(
+          "TOKENIZERS_PARALLELISM", &G::TOKENIZERS_PARALLELISM, kAny, "ignored")
+      .ignored_because = "training reads tokens, not text";
+  group.key("FLASH_ATTEN", &G::FLASH_ATTEN, kAny, "ignored").ignored_because =
+      "attention never materialises its scores anyway";
+  ConfigKey& token = group.key("HF_TOKEN", &G::HF_TOKEN, kAny, "ignored");
+  token.ignored_because =
+      "a secret does not belong in a file; set it in the process environment";
+  token.is_secret = true;
+}
+
+}  // namespace
+
+const std::vector<ConfigKey>& config_keys() {
+  static const std::vector<ConfigKey> keys = [] {
+    std::vector<ConfigKey> all;
+    add_distributed(all);
+    add_model(all);
+    add_training(all);
+    add_dataset(all);
+    add_checkpoint(all);
+    add_logging(all);
+    add_environment(all);
+    return all;
+  }();
+  return keys;
+}
+
+const ConfigKey* find_config_key(
+    std::string_view group,
+    std::string_view name) {
+  for (const ConfigKey& key : config_keys()) {
+    if (key.group == group && key.name == name)
+      return &key;
+  }
+  return nullptr;
+}
+
+bool is_config_group(std::string_view group) {
+  const auto& keys = config_keys();
+  return std::any_of(keys.begin(), keys.end(), [&](const ConfigKey& key) {
+    return key.group == group;
+  });
+}
+
+const ConfigKey& nearest_config_key(
+    std::string_view group,
+    std::string_view name) {
+  // Those of the group first: the first of equally near ones wins.
+  std::vector<const ConfigKey*> keys;
+  std::vector<std::string> names;
+  for (const bool is_in_group : {true, false}) {
+    for (const ConfigKey& key : config_keys()) {
+      if ((key.group == group) == is_in_group) {
+        keys.push_back(&key);
+        names.push_back(key.name);
+      }
+    }
+  }
+  return *keys[nearest_name(name, names)];
+}
+
+}  // namespace brigade

@@ -1,0 +1,54 @@
+// Every key of the config, declared once: parsing, printing, the nearest key
+// and the docs all read this table. A new key is a member of its group in
+// train_config.h and one entry in train_config_keys.cpp.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "brigade/config/train_config.h"
+
+namespace brigade {
+
+struct ConfigKey {
+  std::string group;
+  std::string name;
+  std::string type;   // "integer", "number", "true or false", "text", ...
+  std::string range;  // ">= 1", "one of: a, b"; "": any
+  std::string help;
+  // How a default that is not fixed comes about: "runs/<run_name>".
+  std::string default_note;
+  // Why the key is accepted and means nothing here; "": it means something.
+  std::string ignored_because;
+  bool is_secret = false;  // never printed or saved
+  bool is_text = false;    // on the command line, taken as it stands
+
+  // Stores the value, or says what was expected instead.
+  std::function<std::optional<std::string>(
+      TrainConfig& config,
+      const nlohmann::json& value)>
+      set;
+  std::function<nlohmann::json(const TrainConfig& config)> get;
+
+  std::string dotted() const { return group + "." + name; }
+  std::string pointer() const { return "/" + group + "/" + name; }
+};
+
+// In the order of the docs. Built once, never changed.
+const std::vector<ConfigKey>& config_keys();
+
+// nullptr: no such key.
+const ConfigKey* find_config_key(std::string_view group, std::string_view name);
+bool is_config_group(std::string_view group);
+
+// The valid key nearest to what was written. Keys of the same group win over
+// equally near ones of others.
+const ConfigKey& nearest_config_key(
+    std::string_view group,
+    std::string_view name);
+
+}  // namespace brigade

@@ -1,0 +1,231 @@
+#include "brigade/config/train_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "brigade/base/error.h"
+#include "brigade/config/as_json.h"
+#include "brigade/config/given.h"
+#include "brigade/config/keys.h"
+#include "brigade/config/layout_rules.h"
+#include "brigade/files/file.h"
+
+namespace brigade {
+
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using Problems = std::vector<std::string>;
+
+void apply(const GivenValues& given, TrainConfig& config, Problems& problems) {
+  for (const ConfigKey& key : config_keys()) {
+    const auto found = given.find(&key);
+    if (found == given.end())
+      continue;
+    const GivenValue& value = found->second;
+    if (const auto expected = key.set(config, value.value)) {
+      const json shown = key.is_secret ? json("***") : value.value;
+      problems.push_back(
+          introduce_problem(key.pointer(), shown, value.place) + *expected);
+    }
+  }
+}
+
+void fill_in(TrainConfig& config) {
+  if (config.logging.run_dir.empty())
+    config.logging.run_dir = "runs/" + config.logging.run_name;
+  if (config.checkpoint.save_dir.empty())
+    config.checkpoint.save_dir = config.logging.run_dir + "/checkpoints";
+}
+
+void check_training(const TrainingConfig& training, Problems& problems) {
+  if (training.lr_schedule == "wsd" && training.decay_steps == 0)
+    problems.emplace_back(
+        "[config] /training/lr_schedule = \"wsd\" needs /training/decay_steps, "
+        "the last steps in which the rate falls");
+  if (training.min_learning_rate > training.learning_rate)
+    problems.push_back(fmt::format(
+        "[config] /training/min_learning_rate = {} is above "
+        "/training/learning_rate = {}",
+        training.min_learning_rate,
+        training.learning_rate));
+}
+
+void check_logging(const TrainConfig& config, Problems& problems) {
+  const auto& steps = config.logging.trace_steps;
+  if (!steps)
+    return;
+  for (const int step : *steps) {
+    if (step > config.training.total_train_steps) {
+      problems.push_back(fmt::format(
+          "[config] /logging/trace_steps has step {}, but "
+          "/training/total_train_steps is {}",
+          step,
+          config.training.total_train_steps));
+    }
+  }
+}
+
+void check_dataset(const DatasetConfig& dataset, Problems& problems) {
+  if (dataset.name.empty() && dataset.mixture.empty())
+    problems.emplace_back(
+        "[config] /dataset/name is not given; set it to a dataset made by "
+        "`brigade prepare`, or give /dataset/mixture");
+  if (!dataset.name.empty() && !dataset.mixture.empty())
+    problems.push_back(fmt::format(
+        "[config] /dataset/name = \"{}\" and /dataset/mixture are both given; "
+        "leave one out",
+        dataset.name));
+}
+
+void check_environment(
+    const EnvironmentConfig& environment,
+    Problems& problems) {
+  if (!environment.OMP_NUM_THREADS)
+    return;
+  const std::string& text = *environment.OMP_NUM_THREADS;
+  int threads = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), threads);
+  const bool is_number =
+      error == std::errc() && end == text.data() + text.size();
+  if (!is_number || threads < 1)
+    problems.push_back(fmt::format(
+        "[config] /environment/OMP_NUM_THREADS = \"{}\": expected a number of "
+        "threads >= 1, as text",
+        text));
+}
+
+std::vector<ResolvedValue> resolved_values(
+    const GivenValues& given,
+    const TrainConfig& config) {
+  std::vector<ResolvedValue> values;
+  for (const ConfigKey& key : config_keys()) {
+    ResolvedValue resolved{.key = key.dotted(), .value = key.get(config)};
+    if (key.is_secret && !resolved.value.is_null())
+      resolved.value = "***";
+    const auto found = given.find(&key);
+    const bool is_given =
+        found != given.end() && !found->second.value.is_null();
+    if (is_given)
+      resolved.origin = found->second.origin;
+    else
+      resolved.note = key.default_note;
+    values.push_back(std::move(resolved));
+  }
+  return values;
+}
+
+std::vector<std::string> ignored_keys(
+    const GivenValues& given,
+    const TrainConfig& config) {
+  const TrainConfig defaults;
+  std::vector<std::string> ignored;
+  for (const ConfigKey& key : config_keys()) {
+    const bool means_nothing = !key.ignored_because.empty() &&
+                               given.contains(&key) &&
+                               key.get(config) != key.get(defaults);
+    if (means_nothing)
+      ignored.push_back(key.dotted() + ": " + key.ignored_because);
+  }
+  const DistributedConfig& distributed = config.distributed;
+  // picotron takes the backend from use_cpu alone.
+  if (distributed.use_cpu == true && distributed.backend == "nccl")
+    ignored.emplace_back("distributed.backend: use_cpu is true, so it is gloo");
+  const bool wants_gpu = config.distributed.use_cpu == false ||
+                         config.distributed.backend == "nccl";
+  if (wants_gpu && config.distributed.use_cpu != true) {
+    ignored.emplace_back(
+        "distributed.backend, distributed.use_cpu: this build has no CUDA, so "
+        "it trains on the CPU, over gloo");
+  }
+  return ignored;
+}
+
+}  // namespace
+
+const char* to_string(ModelDtype dtype) {
+  return dtype == ModelDtype::kBfloat16 ? "bfloat16" : "float32";
+}
+
+LoadedConfig parse_train_config(
+    const std::string& json_text,
+    const LoadOptions& options) {
+  Problems problems;
+  const std::string source = options.path.string();
+  const auto file = parse_config_json(json_text, source, problems);
+  if (!file)
+    throw ConfigError(problems);
+
+  GivenValues given;
+  collect_file(*file, source, given, problems);
+  for (const ConfigOverride& override : options.overrides)
+    collect_override(override, given, problems);
+
+  LoadedConfig loaded;
+  TrainConfig& config = loaded.config;
+  apply(given, config, problems);
+  fill_in(config);
+  check_training(config.training, problems);
+  check_dataset(config.dataset, problems);
+  check_logging(config, problems);
+  check_environment(config.environment, problems);
+  // A model or a layout out of values that are wrong by themselves would only
+  // repeat what was said.
+  const bool values_are_sound = problems.empty();
+  const bool model_is_sound = std::none_of(
+      problems.begin(), problems.end(), [](const std::string& problem) {
+        return problem.starts_with("[config] /model");
+      });
+  if (model_is_sound)
+    find_llama_config(options.find_model, config, problems);
+  if (values_are_sound)
+    lay_out(options.world_size, config, problems);
+  if (!problems.empty())
+    throw ConfigError(problems);
+
+  loaded.values = resolved_values(given, config);
+  loaded.ignored = ignored_keys(given, config);
+  return loaded;
+}
+
+LoadedConfig load_train_config(const LoadOptions& options) {
+  std::string text;
+  try {
+    text = read_text_file(options.path);
+  } catch (const DataError& error) {
+    throw ConfigError(fmt::format(
+        "{}; --config names the JSON file of a run, such as "
+        "examples/quickstart.json",
+        error.what()));
+  }
+  return parse_train_config(text, options);
+}
+
+json to_json(const TrainConfig& config) {
+  json file = json::object();
+  for (const ConfigKey& key : config_keys())
+    file[key.group][key.name] = key.is_secret ? json() : key.get(config);
+  // An absent mixture is one that is not there.
+  if (config.dataset.mixture.empty())
+    file["dataset"].erase("mixture");
+  return file;
+}
+
+std::string config_hash(const TrainConfig& config) {
+  json file = to_json(config);
+  file.erase("environment");
+  // FNV-1a, 64 bits; nlohmann's objects are sorted by key.
+  uint64_t hash = 14695981039346656037U;
+  for (unsigned char byte :
+       file.dump(-1, ' ', false, json::error_handler_t::replace)) {
+    hash ^= byte;
+    hash *= 1099511628211U;
+  }
+  return fmt::format("{:016x}", hash);
+}
+
+}  // namespace brigade

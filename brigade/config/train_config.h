@@ -1,0 +1,253 @@
+// One run, as its JSON file describes it: picotron's config.json, with further
+// keys in the same groups. Members are named exactly as the JSON's keys.
+//
+// The file, the command line's group.key=value overrides and the defaults are
+// put together by load_train_config(), which reports every problem at once.
+// docs/config.md lists all keys; `brigade train --help-config` prints them.
+//
+// No libtorch, no environment; files: the config itself, and the model's
+// config.json.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "brigade/model_spec/llama_config.h"
+#include "brigade/topology/parallel_dims.h"
+
+namespace brigade {
+
+enum class ModelDtype { kFloat32, kBfloat16 };
+const char* to_string(ModelDtype dtype);  // "float32", "bfloat16"
+
+struct DistributedConfig {
+  int tp_size = 1;
+  int cp_size = 1;
+  int pp_size = 1;
+  // 0 in a config that has not been laid out: not given, so
+  // world size / (tp * pp * cp). load_train_config() fills it in.
+  int dp_size = 0;
+  // "1f1b", "afab", "interleaved_1f1b", "zero_bubble".
+  std::string pp_engine = "1f1b";
+  std::string backend;          // "gloo", "nccl"; "": what use_cpu implies
+  std::optional<bool> use_cpu;  // absent: whether this build has no CUDA
+  std::string grad_sync = "bucketed";  // "bucketed", "per_param"
+  double bucket_cap_mb = 25;           // MiB of gradient a bucket
+  std::string bucket_order =
+      "reverse";  // "registration", "reverse", "observed"
+  bool sequence_parallel = false;
+  int pp_virtual_stages = 1;  // of each rank; above 1: interleaved_1f1b
+  std::optional<std::vector<int>> pp_layers;  // of each stage; absent: by cost
+  bool check_collectives = false;             // compare signatures across ranks
+  int64_t timeout_seconds = 180;              // of a collective
+};
+
+struct ModelConfig {
+  // A folder with config.json, a path to one, or an id such as
+  // HuggingFaceTB/SmolLM-135M. Empty when `config` is given.
+  std::string name;
+  nlohmann::json config;  // inline Hugging Face config; null: not given
+  std::optional<int64_t> num_hidden_layers;  // overrides of the model's own
+  std::optional<int64_t> num_attention_heads;
+  std::optional<int64_t> num_key_value_heads;
+  ModelDtype dtype = ModelDtype::kFloat32;
+  std::string init = "random";              // "random", "pretrained"
+  std::optional<bool> use_flash_attention;  // ignored: always fused
+  std::optional<bool> use_fused_adam;       // ignored: always fused
+
+  // Not a key: `config` or the file `name` points at, with the overrides.
+  // Absent when `name` is an id that LoadOptions::find_model did not find; then
+  // call resolve_model() once it is there.
+  std::optional<LlamaConfig> llama;
+  // Not a key: the Hugging Face config that `llama` was read from, as it was
+  // written.
+  nlohmann::json source;
+  // Not a key: the folder of the model's files (weights, tokenizer); empty
+  // with an inline `config`, or when an id was not found.
+  std::filesystem::path folder;
+};
+
+struct TrainingConfig {
+  int64_t seed = 42;
+  double learning_rate = 3e-4;
+  int64_t total_train_steps = 200;
+  int64_t seq_length = 1024;                // T, tokens
+  int64_t micro_batch_size = 1;             // sequences a rank of dp
+  int64_t gradient_accumulation_steps = 1;  // micro-batches a step
+  std::optional<int64_t> num_samples;       // ignored: a dataset is used whole
+  std::optional<int64_t> max_tokens;  // training ends once so many were seen
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_eps = 1e-8;
+  double weight_decay = 0.01;
+  std::string lr_schedule = "constant";  // "cosine", "linear", "wsd"
+  int64_t warmup_steps = 0;
+  double min_learning_rate = 0;
+  int64_t decay_steps = 0;  // wsd alone: the last steps, in which it falls
+  double grad_clip = 0;     // largest global norm; 0: no clipping
+  int64_t eval_every = 0;   // steps; 0: never
+  int64_t eval_steps = 8;   // batches of one evaluation
+  // "none", "selective" (attention), "full" (a block): one for all stages or
+  // one a stage.
+  std::vector<std::string> recompute = {"none"};
+
+  const std::string& recompute_of_stage(int stage) const {
+    return recompute.size() == 1 ? recompute[0]
+                                 : recompute.at(static_cast<size_t>(stage));
+  }
+};
+
+// One part of a weighted mixture.
+struct MixturePart {
+  std::string name;
+  double weight = 1;  // relative to the others
+  bool operator==(const MixturePart&) const = default;
+};
+
+struct DatasetConfig {
+  std::string name;       // path of a prepared dataset; empty with `mixture`
+  std::string tokenizer;  // path, or "bytes"; empty: the dataset's, the model's
+  std::optional<std::string> subset_name;  // ignored
+  std::string split = "train";             // ignored
+  int64_t num_workers = 0;                 // ignored: a thread of its own
+  int64_t num_proc = 1;                    // ignored: `brigade prepare`'s
+  bool shuffle = false;
+  double eval_fraction = 0.02;  // held out when training.eval_every > 0
+  std::vector<MixturePart> mixture;
+  bool document_epochs = false;  // documents in a new order every epoch
+  bool reset_attention = false;  // at document boundaries
+};
+
+struct CheckpointConfig {
+  std::string save_dir;        // absent: <logging.run_dir>/checkpoints
+  int64_t save_frequency = 0;  // steps; 0: only at the end
+  std::string load_path;       // ""; a checkpoint to continue
+};
+
+struct LoggingConfig {
+  bool use_wandb = false;                // ignored: metrics.jsonl
+  std::string project_name = "brigade";  // ignored
+  std::string run_name = "run";
+  std::string run_dir;                          // absent: runs/<run_name>
+  std::optional<std::vector<int>> trace_steps;  // absent: none is traced
+};
+
+// Strings, as in picotron.
+struct EnvironmentConfig {
+  std::optional<std::string> OMP_NUM_THREADS;         // CPU threads of a rank
+  std::optional<std::string> TOKENIZERS_PARALLELISM;  // ignored
+  std::optional<std::string> FLASH_ATTEN;             // ignored
+  std::optional<std::string> HF_TOKEN;  // ignored; never printed or saved
+};
+
+// Given by the command line's options; no part of the file or of the hash.
+struct RunOptions {
+  bool overwrite = false;       // replace a run that run_dir holds
+  bool report_overlap = false;  // print what communication cost, by bucket
+};
+
+struct TrainConfig {
+  DistributedConfig distributed;
+  ModelConfig model;
+  TrainingConfig training;
+  DatasetConfig dataset;
+  CheckpointConfig checkpoint;
+  LoggingConfig logging;
+  EnvironmentConfig environment;
+  RunOptions run;
+
+  ParallelDims parallel_dims() const {
+    return {
+        .dp = distributed.dp_size,
+        .tp = distributed.tp_size,
+        .pp = distributed.pp_size,
+        .cp = distributed.cp_size};
+  }
+};
+
+enum class ValueOrigin { kDefault, kFile, kCommandLine, kEnvironment };
+
+// One key as it was resolved.
+struct ResolvedValue {
+  std::string key;       // "distributed.tp_size"
+  nlohmann::json value;  // secrets as "***"
+  ValueOrigin origin = ValueOrigin::kDefault;
+  std::string note;  // how a default came about: "runs/<run_name>"
+};
+
+struct LoadedConfig {
+  TrainConfig config;
+  std::vector<ResolvedValue> values;  // every key, in the order of the docs
+  // Keys that were given but mean nothing here, each with the reason:
+  // "model.use_flash_attention: attention is always fused".
+  std::vector<std::string> ignored;
+};
+
+// group.key=value, with where it came from.
+struct ConfigOverride {
+  std::string text;
+  ValueOrigin origin = ValueOrigin::kCommandLine;
+};
+
+// The folder of a model's files for an id, if this machine has it; downloads
+// nothing.
+using FindModel =
+    std::function<std::optional<std::filesystem::path>(const std::string& id)>;
+
+struct LoadOptions {
+  std::filesystem::path path;             // the config file
+  std::vector<ConfigOverride> overrides;  // later ones win
+  int world_size = 1;
+  FindModel find_model;  // absent: no id is found
+};
+
+// Reads, overrides, checks, fills in. Throws ConfigError with every problem
+// found: syntax (line and column), unknown and duplicate keys (with the nearest
+// valid one), types, ranges, layouts that cannot be.
+LoadedConfig load_train_config(const LoadOptions& options);
+
+// The same from text; options.path stands for the file in messages.
+LoadedConfig parse_train_config(
+    const std::string& json_text,
+    const LoadOptions& options);
+
+// The config as a file that gives the same run again: defaults written out,
+// secrets left out. For the run folder.
+nlohmann::json to_json(const TrainConfig& config);
+
+// Stable over the order of keys and over what was written or defaulted; ranks
+// compare it at start. Leaves out what may differ between ranks or restarts
+// (environment.*). 16 hexadecimal digits.
+std::string config_hash(const TrainConfig& config);
+
+// Every key with value and origin, in aligned columns, for --print-config.
+std::string describe_values(const LoadedConfig& loaded);
+
+// Every key with its type, default and help, as text or as a Markdown table.
+std::string describe_keys();
+std::string describe_keys_as_markdown();
+
+// The Hugging Face config with model.num_hidden_layers, num_attention_heads and
+// num_key_value_heads put in place of its own, for parse_llama_config().
+nlohmann::json with_model_overrides(
+    const ModelConfig& model,
+    nlohmann::json hugging_face_config);
+
+// Reads FOLDER/config.json into config.model.llama, sets config.model.folder,
+// and checks it against the
+// layout. Throws ConfigError with every problem found.
+void resolve_model(TrainConfig& config, const std::filesystem::path& folder);
+
+// Whether heads, kv heads, layers, sequence length and micro-batches fit the
+// layout. Adds one message a problem, each with the nearest layouts that fit.
+void validate_model_layout(
+    const TrainConfig& config,
+    const LlamaConfig& llama,
+    std::vector<std::string>& problems);
+
+}  // namespace brigade

@@ -1,0 +1,202 @@
+#include "brigade/config/values.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "brigade/config/as_json.h"
+
+namespace brigade {
+
+namespace {
+
+using nlohmann::json;
+
+std::string with_range(const char* type, const ValueRule& rule) {
+  const std::string range = rule.describe();
+  return range.empty() ? fmt::format("expected {}", type)
+                       : fmt::format("expected {} {}", type, range);
+}
+
+bool is_in_range(double value, const ValueRule& rule) {
+  const bool is_above =
+      rule.low_is_excluded ? value > rule.low : value >= rule.low;
+  const bool is_below =
+      rule.high_is_excluded ? value < rule.high : value <= rule.high;
+  return is_above && is_below;
+}
+
+// 200, and also 2e2, which JSON does not call an integer.
+std::optional<int64_t> as_integer(const json& value) {
+  if (value.is_number_unsigned() &&
+      value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))
+    return std::nullopt;
+  if (value.is_number_integer())
+    return value.get<int64_t>();
+  if (!value.is_number_float())
+    return std::nullopt;
+  const auto number = value.get<double>();
+  constexpr double kExact = 9007199254740992.0;  // 2^53
+  if (std::trunc(number) != number || std::abs(number) > kExact)
+    return std::nullopt;
+  return static_cast<int64_t>(number);
+}
+
+}  // namespace
+
+std::string ValueRule::describe() const {
+  if (!choices.empty())
+    return fmt::format("one of: {}", fmt::join(choices, ", "));
+  const std::string above =
+      std::isfinite(low)
+          ? fmt::format("{} {}", low_is_excluded ? ">" : ">=", low)
+          : "";
+  const std::string below =
+      std::isfinite(high)
+          ? fmt::format("{} {}", high_is_excluded ? "<" : "<=", high)
+          : "";
+  const char* link = above.empty() || below.empty() ? "" : " and ";
+  return above + link + below;
+}
+
+Expectation read_value(const json& value, const ValueRule&, bool& out) {
+  if (!value.is_boolean())
+    return "expected true or false";
+  out = value.get<bool>();
+  return std::nullopt;
+}
+
+Expectation read_value(const json& value, const ValueRule& rule, int64_t& out) {
+  const auto number = as_integer(value);
+  if (!number || !is_in_range(static_cast<double>(*number), rule))
+    return with_range("an integer", rule);
+  out = *number;
+  return std::nullopt;
+}
+
+Expectation read_value(const json& value, const ValueRule& rule, int& out) {
+  ValueRule narrow = rule;
+  narrow.high = std::min<double>(rule.high, INT32_MAX);
+  int64_t number = 0;
+  if (read_value(value, narrow, number)) {
+    // The bound of the type is worth a word only where it is what was crossed.
+    const auto wide = as_integer(value);
+    const bool is_huge = wide && *wide > INT32_MAX;
+    return with_range("an integer", is_huge ? narrow : rule);
+  }
+  out = static_cast<int>(number);
+  return std::nullopt;
+}
+
+Expectation read_value(const json& value, const ValueRule& rule, double& out) {
+  if (!value.is_number() || !is_in_range(value.get<double>(), rule))
+    return with_range("a number", rule);
+  out = value.get<double>();
+  return std::nullopt;
+}
+
+Expectation
+read_value(const json& value, const ValueRule& rule, std::string& out) {
+  if (value.is_null())
+    return std::nullopt;
+  if (!value.is_string())
+    return with_range("text", rule);
+  const auto& text = value.get_ref<const std::string&>();
+  const bool is_choice =
+      rule.choices.empty() ||
+      std::find(rule.choices.begin(), rule.choices.end(), text) !=
+          rule.choices.end();
+  if (!is_choice)
+    return with_range("text,", rule);
+  out = text;
+  return std::nullopt;
+}
+
+Expectation
+read_value(const json& value, const ValueRule& rule, ModelDtype& out) {
+  std::string text = to_string(out);
+  if (auto expected = read_value(value, rule, text))
+    return expected;
+  out = text == to_string(ModelDtype::kBfloat16) ? ModelDtype::kBfloat16
+                                                 : ModelDtype::kFloat32;
+  return std::nullopt;
+}
+
+Expectation read_value(const json& value, const ValueRule&, json& out) {
+  if (!value.is_object() && !value.is_null())
+    return "expected an object, or null";
+  out = value;
+  return std::nullopt;
+}
+
+Expectation
+read_value(const json& value, const ValueRule& rule, std::vector<int>& out) {
+  const std::string expected = with_range("a list of integers", rule);
+  if (!value.is_array())
+    return expected;
+  std::vector<int> numbers;
+  for (const json& element : value) {
+    int number = 0;
+    if (read_value(element, rule, number))
+      return expected + fmt::format("; {} is not", show_json(element));
+    numbers.push_back(number);
+  }
+  out = std::move(numbers);
+  return std::nullopt;
+}
+
+Expectation read_value(
+    const json& value,
+    const ValueRule& rule,
+    std::vector<std::string>& out) {
+  const std::string expected = with_range("text or a list of text,", rule);
+  std::vector<std::string> texts;
+  for (const json& element : value.is_array() ? value : json::array({value})) {
+    std::string text;
+    if (element.is_null() || read_value(element, rule, text))
+      return expected;
+    texts.push_back(std::move(text));
+  }
+  if (texts.empty())
+    return expected;
+  out = std::move(texts);
+  return std::nullopt;
+}
+
+Expectation
+read_value(const json& value, const ValueRule&, std::vector<MixturePart>& out) {
+  const std::string expected =
+      R"(expected a list of {"name": PATH, "weight": a number > 0})";
+  if (!value.is_array())
+    return expected;
+  std::vector<MixturePart> parts;
+  for (const json& element : value) {
+    MixturePart part;
+    const bool is_part =
+        element.is_object() && element.contains("name") &&
+        element["name"].is_string() &&
+        element.size() == (element.contains("weight") ? 2U : 1U);
+    const ValueRule positive{.low = 0, .low_is_excluded = true};
+    if (!is_part || (element.contains("weight") &&
+                     read_value(element["weight"], positive, part.weight)))
+      return expected + fmt::format("; {} is none", show_json(element));
+    part.name = element["name"].get<std::string>();
+    parts.push_back(std::move(part));
+  }
+  out = std::move(parts);
+  return std::nullopt;
+}
+
+json write_value(const std::vector<std::string>& values) {
+  return values.size() == 1 ? json(values[0]) : json(values);
+}
+
+json write_value(const std::vector<MixturePart>& parts) {
+  json list = json::array();
+  for (const MixturePart& part : parts)
+    list.push_back({{"name", part.name}, {"weight", part.weight}});
+  return list;
+}
+
+}  // namespace brigade

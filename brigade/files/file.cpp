@@ -1,0 +1,183 @@
+#include "brigade/files/file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "brigade/base/error.h"
+#include "brigade/base/units.h"
+
+namespace brigade {
+namespace {
+
+constexpr uint64_t kWriteBufferBytes = 1 * MiB;
+
+[[noreturn]] void throw_storage(
+    const char* what,
+    const std::filesystem::path& path) {
+  const int error = errno;
+  throw StorageError(fmt::format(
+      "[file] cannot {} '{}': {}{}",
+      what,
+      path.string(),
+      std::strerror(error),
+      error == ENOSPC ? "; free some space and run again" : ""));
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) {
+    throw DataError(fmt::format(
+        "[file] cannot open '{}': {}", path.string(), std::strerror(errno)));
+  }
+  struct stat status {};
+  const bool is_file =
+      ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
+  if (!is_file) {
+    ::close(descriptor);
+    throw DataError(
+        fmt::format("[file] '{}' is not a regular file", path.string()));
+  }
+  size_bytes_ = static_cast<uint64_t>(status.st_size);
+  if (size_bytes_ > 0) {
+    data_ = ::mmap(nullptr, size_bytes_, PROT_READ, MAP_PRIVATE, descriptor, 0);
+  }
+  const int error = errno;
+  ::close(descriptor);
+  if (data_ == MAP_FAILED) {
+    data_ = nullptr;
+    throw DataError(fmt::format(
+        "[file] cannot map '{}' ({} bytes): {}",
+        path.string(),
+        size_bytes_,
+        std::strerror(error)));
+  }
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr)
+    ::munmap(data_, size_bytes_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(data_, other.data_);
+  std::swap(size_bytes_, other.size_bytes_);
+  return *this;
+}
+
+AtomicFile::AtomicFile(std::filesystem::path path)
+    : path_(std::move(path)),
+      temporary_path_(fmt::format("{}.tmp-{}", path_.string(), ::getpid())) {
+  descriptor_ = ::open(
+      temporary_path_.c_str(),
+      O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
+      S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH);
+  if (descriptor_ < 0)
+    throw_storage("create", temporary_path_);
+}
+
+AtomicFile::~AtomicFile() {
+  if (descriptor_ < 0)
+    return;
+  ::close(descriptor_);
+  ::unlink(temporary_path_.c_str());
+}
+
+void AtomicFile::write(const void* data, uint64_t size_bytes) {
+  if (buffer_.size() + size_bytes > kWriteBufferBytes)
+    flush();
+  written_bytes_ += size_bytes;
+  const char* bytes = static_cast<const char*>(data);
+  if (size_bytes < kWriteBufferBytes) {
+    buffer_.append(bytes, size_bytes);
+    return;
+  }
+  while (size_bytes > 0) {
+    const ssize_t count = ::write(descriptor_, bytes, size_bytes);
+    if (count < 0 && errno == EINTR)
+      continue;
+    if (count < 0)
+      throw_storage("write", temporary_path_);
+    bytes += count;
+    size_bytes -= static_cast<uint64_t>(count);
+  }
+}
+
+void AtomicFile::flush() {
+  std::string_view rest = buffer_;
+  while (!rest.empty()) {
+    const ssize_t count = ::write(descriptor_, rest.data(), rest.size());
+    if (count < 0 && errno == EINTR)
+      continue;
+    if (count < 0)
+      throw_storage("write", temporary_path_);
+    rest.remove_prefix(static_cast<size_t>(count));
+  }
+  buffer_.clear();
+}
+
+void AtomicFile::commit() {
+  flush();
+  if (::fsync(descriptor_) != 0)
+    throw_storage("sync", temporary_path_);
+  if (::close(std::exchange(descriptor_, -1)) != 0) {
+    const int error = errno;
+    ::unlink(temporary_path_.c_str());
+    errno = error;
+    throw_storage("close", temporary_path_);
+  }
+  if (::rename(temporary_path_.c_str(), path_.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(temporary_path_.c_str());
+    errno = error;
+    throw_storage("rename into place", path_);
+  }
+  sync_directory(path_.parent_path());
+}
+
+std::string read_text_file(const std::filesystem::path& path) {
+  const MappedFile file(path);
+  const auto bytes = file.bytes();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void write_text_file(const std::filesystem::path& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write(text);
+  file.commit();
+}
+
+void sync_directory(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory.empty() ? "." : directory;
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0)
+    throw_storage("open folder", path);
+  const int result = ::fsync(descriptor);
+  ::close(descriptor);
+  // Some file systems cannot sync a folder (EINVAL); the rename still holds.
+  if (result != 0 && errno != EINVAL)
+    throw_storage("sync folder", path);
+}
+
+std::filesystem::path with_suffix(
+    std::filesystem::path path,
+    std::string_view suffix) {
+  path += suffix;
+  return path;
+}
+
+}  // namespace brigade

@@ -1,0 +1,80 @@
+// Files as the rest of the program needs them: read-only mappings, and writes
+// that are either whole or absent.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace brigade {
+
+// A whole file mapped read-only; the mapping lives as long as the object.
+class MappedFile {
+ public:
+  // Throws DataError when the file cannot be opened, stat-ed or mapped, or is
+  // not a regular file.
+  explicit MappedFile(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  uint64_t size_bytes() const { return size_bytes_; }
+  std::span<const std::byte> bytes() const {
+    return {static_cast<const std::byte*>(data_), size_bytes_};
+  }
+
+ private:
+  std::filesystem::path path_;
+  void* data_ = nullptr;
+  uint64_t size_bytes_ = 0;
+};
+
+// A file under construction: written as PATH.tmp-<pid>, synced and renamed to
+// PATH by commit(). Destroyed without commit() it removes what it wrote, so
+// that a half-written file never carries the final name.
+// Not thread-safe. Every failure is a StorageError naming the path and errno.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::filesystem::path path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(const void* data, uint64_t size_bytes);
+  void write(std::string_view text) { write(text.data(), text.size()); }
+  uint64_t written_bytes() const { return written_bytes_; }
+
+  // Flushes, fsyncs, renames over PATH and syncs the folder.
+  void commit();
+
+ private:
+  std::filesystem::path path_;
+  std::filesystem::path temporary_path_;
+  int descriptor_ = -1;
+  uint64_t written_bytes_ = 0;
+  std::string buffer_;
+  void flush();
+};
+
+// The whole file as a string; DataError naming the path if it cannot be read.
+std::string read_text_file(const std::filesystem::path& path);
+
+// Writes `text` to `path` through an AtomicFile.
+void write_text_file(const std::filesystem::path& path, std::string_view text);
+
+// "data/mine" and ".bin" give "data/mine.bin", whatever dots the name has.
+std::filesystem::path with_suffix(
+    std::filesystem::path path,
+    std::string_view suffix);
+
+// fsync of a folder, so that a rename or a new entry in it survives a crash.
+void sync_directory(const std::filesystem::path& directory);
+
+}  // namespace brigade

@@ -1,0 +1,76 @@
+#include "brigade/generate/generation_config.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "brigade/base/error.h"
+
+namespace brigade {
+namespace {
+
+constexpr std::array<std::string_view, 7> kKeys = {
+    "distributed.dp_size",
+    "distributed.tp_size",
+    "distributed.pp_size",
+    "distributed.cp_size",
+    "distributed.pp_layers",
+    "distributed.timeout_seconds",
+    "distributed.check_collectives"};
+
+void check_keys(const std::vector<ConfigOverride>& overrides) {
+  std::vector<std::string> problems;
+  for (const ConfigOverride& override : overrides) {
+    const auto key =
+        std::string_view(override.text).substr(0, override.text.find('='));
+    if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end())
+      problems.push_back(fmt::format(
+          "'{}' means nothing to generate; it takes {}",
+          override.text,
+          fmt::join(kKeys, ", ")));
+  }
+  if (!problems.empty())
+    throw ConfigError(problems);
+}
+
+void check_model(const Checkpoint& checkpoint) {
+  std::vector<std::string> problems;
+  parse_llama_config(checkpoint.manifest().model, "/model", problems);
+  if (!problems.empty())
+    throw DataError(fmt::format(
+        "[generate] the manifest of '{}' describes no model: {}",
+        checkpoint.directory().string(),
+        problems.front()));
+}
+
+}  // namespace
+
+TrainConfig generation_config(
+    const Checkpoint& checkpoint,
+    const std::vector<ConfigOverride>& overrides,
+    int world_size) {
+  check_keys(overrides);
+  check_model(checkpoint);
+  // Text has neither a fixed length nor micro-batches: numbers that suit every
+  // layout of these ranks, so that they refuse none.
+  const nlohmann::json config = {
+      {"model",
+       {{"config", checkpoint.manifest().model},
+        {"dtype", checkpoint.manifest().dtype}}},
+      {"training",
+       {{"seq_length", int64_t{2} * world_size},
+        {"gradient_accumulation_steps", world_size}}},
+      {"dataset", {{"name", "none"}}}};
+  return parse_train_config(
+             config.dump(),
+             {.path = checkpoint.directory() / "manifest.json",
+              .overrides = overrides,
+              .world_size = world_size,
+              .find_model = {}})
+      .config;
+}
+
+}  // namespace brigade

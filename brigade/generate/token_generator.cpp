@@ -1,0 +1,99 @@
+#include "brigade/generate/token_generator.h"
+
+#include <map>
+#include <utility>
+
+#include "brigade/comm/self_communicator.h"
+#include "brigade/model_spec/param_names.h"
+#include "brigade/model_spec/shard.h"
+#include "brigade/train/layout.h"
+
+namespace brigade {
+namespace {
+
+std::shared_ptr<Llama> load_part(
+    const Checkpoint& checkpoint,
+    const TrainConfig& config,
+    const ProcessMesh& mesh) {
+  auto context = std::make_shared<ModelContext>();
+  context->config = model_of(config);
+  context->dtype = config.model.dtype == ModelDtype::kBfloat16
+                       ? torch::kBFloat16
+                       : torch::kFloat;
+  context->tensor_parallel.group = mesh.axis(Axis::kTp);
+  // The cache holds all keys, so attention has nobody to ask.
+  context->context_parallel = make_self_communicator({.name = "cp"});
+  const ModelPart part =
+      stage_parts(config).at(static_cast<size_t>(mesh.coordinate().pp));
+  auto model = std::make_shared<Llama>(context, part);
+
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const ParamInfo& info : list_parameters(context->config))
+    shapes.emplace(info.name, info.shape);
+  for (const auto& item : model->named_parameters()) {
+    const ParamShard shard = shard_parameter(
+        item.key(),
+        shapes.at(item.key()),
+        context->sizes(),
+        mesh.dims().tp,
+        mesh.coordinate().tp,
+        TokenLayout::kReplicated);
+    checkpoint.read(
+        {item.key(),
+         shard.dim == kNotCut ? -1 : shard.dim,
+         shard.begin,
+         shard.end,
+         item.value().detach()});
+  }
+  return model;
+}
+
+}  // namespace
+
+TokenGenerator::TokenGenerator(
+    const Checkpoint& checkpoint,
+    const TrainConfig& config,
+    const ProcessMesh& mesh,
+    const SamplingOptions& sampling,
+    int64_t seed)
+    : mesh_(mesh),
+      drawing_rank_(mesh.dims().rank(
+          {.dp = 0, .tp = 0, .pp = mesh.dims().pp - 1, .cp = 0})),
+      is_listener_(mesh.coordinate().dp > 0 || mesh.coordinate().cp > 0),
+      sampling_(sampling),
+      random_(static_cast<uint64_t>(seed)) {
+  if (!is_listener_)
+    model_ = load_part(checkpoint, config, mesh);
+}
+
+torch::Tensor TokenGenerator::logits_after(const torch::Tensor& ids) {
+  Communicator& stages = *mesh_.axis(Axis::kPp);
+  const ModelContext& context = model_->context();
+  torch::Tensor input;
+  if (!model_->part().is_first) {
+    input =
+        torch::empty({ids.numel(), context.config.hidden_size}, context.dtype);
+    stages.recv(input, stages.rank() - 1)->wait();
+  }
+  const torch::Tensor output = model_->generate(ids, input, state_);
+  if (model_->part().is_last)
+    return output[0];
+  stages.send(output.contiguous(), stages.rank() + 1)->wait();
+  return {};
+}
+
+int64_t TokenGenerator::next(const std::vector<int64_t>& tokens) {
+  torch::Tensor token = torch::zeros({1}, torch::kLong);
+  if (!is_listener_) {
+    const auto logits = logits_after(torch::tensor(tokens).unsqueeze(0));
+    if (mesh_.rank() == drawing_rank_) {
+      std::uniform_real_distribution<double> uniform(0, 1);
+      token.fill_(draw_token(
+          next_token_probabilities(logits, sampling_), uniform(random_)));
+    }
+  }
+  mesh_.world()->broadcast(token, drawing_rank_)->wait();
+  return token.item<int64_t>();
+}
+
+}  // namespace brigade

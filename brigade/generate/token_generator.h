@@ -1,0 +1,56 @@
+// Draws the next token from a model whose parts lie on several ranks.
+//
+// One replica of the model works: tokens go in at its first stage, the hidden
+// states pass from stage to stage, the first tp rank of the last stage draws,
+// and all ranks of the world are told the token. The ranks of the other
+// replicas (dp and cp: one token at a time leaves nothing to share out) only
+// listen, so that every rank sees the same text and ends at the same token.
+//
+// Cost of n tokens, a rank: the all-reduces of tp on [n, C] (two a layer and
+// one for the embedding), one send of [n, C] to the next stage, one all-gather
+// of the last token's logits over tp, one broadcast of 8 bytes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "brigade/checkpoint/checkpoint.h"
+#include "brigade/comm/process_mesh.h"
+#include "brigade/config/train_config.h"
+#include "brigade/generate/sampling.h"
+#include "brigade/model/llama.h"
+
+namespace brigade {
+
+class TokenGenerator {
+ public:
+  // Reads this rank's part of the model. `config`: generation_config()'s for
+  // the mesh's dims. Throws DataError when the checkpoint lacks a tensor.
+  TokenGenerator(
+      const Checkpoint& checkpoint,
+      const TrainConfig& config,
+      const ProcessMesh& mesh,
+      const SamplingOptions& sampling,
+      int64_t seed);
+
+  // Collective over the world, with the same tokens everywhere: those after the
+  // ones of the calls before. Returns the token that follows them.
+  int64_t next(const std::vector<int64_t>& tokens);
+
+ private:
+  // The last token's logits, float32 [V], from the last stage; undefined from
+  // the others.
+  torch::Tensor logits_after(const torch::Tensor& ids);
+
+  const ProcessMesh& mesh_;
+  int drawing_rank_;  // of the world
+  bool is_listener_;  // of a replica that does not work
+  SamplingOptions sampling_;
+  std::mt19937_64 random_;
+  std::shared_ptr<Llama> model_;  // null in a listener
+  Llama::GenerationState state_;
+};
+
+}  // namespace brigade

@@ -1,0 +1,222 @@
+#include "brigade/hub/http.h"
+
+#include <curl/curl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "brigade/base/check.h"
+
+namespace brigade {
+namespace {
+
+constexpr int kMaxRedirects = 10;
+constexpr long kConnectTimeoutSeconds = 15;
+constexpr long kStallTimeoutSeconds = 30;  // without a byte
+constexpr size_t kMaxErrorBodyBytes = 2000;
+constexpr size_t kMaxHeaders = 200;
+
+// What the callbacks of one transfer share. libcurl is C: no exception may
+// pass through it, so the first one waits here.
+struct Transfer {
+  CURL* curl;
+  const HttpBody& body;
+  HttpResponse response;
+  bool begun = false;
+  std::exception_ptr thrown;
+
+  bool has_content() {
+    long status = 0;
+    curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
+    response.status = static_cast<int>(status);
+    return status == 200 || status == 206;
+  }
+
+  void begin() {
+    if (!begun && body.begin)
+      body.begin(response);
+    begun = true;
+  }
+};
+
+size_t receive(char* data, size_t, size_t size, void* context) {
+  auto& transfer = *static_cast<Transfer*>(context);
+  try {
+    if (transfer.has_content()) {
+      transfer.begin();
+      transfer.body.write({data, size});
+    } else {
+      std::string& text = transfer.response.error_body;
+      text.append(data, std::min(size, kMaxErrorBodyBytes - text.size()));
+    }
+  } catch (...) {
+    transfer.thrown = std::current_exception();
+    return 0;
+  }
+  return size;
+}
+
+std::string trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string_view::npos)
+    return {};
+  const auto last = text.find_last_not_of(" \t\r\n");
+  return std::string(text.substr(first, last - first + 1));
+}
+
+size_t receive_header(char* data, size_t, size_t size, void* context) {
+  auto& headers = static_cast<Transfer*>(context)->response.headers;
+  const std::string_view line(data, size);
+  const auto colon = line.find(':');
+  // A status line begins a new response: 100 Continue may go before it.
+  if (line.starts_with("HTTP/"))
+    headers.clear();
+  if (colon == std::string_view::npos || headers.size() == kMaxHeaders)
+    return size;
+  std::string name = trimmed(line.substr(0, colon));
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) {
+    return static_cast<char>(std::tolower(c));
+  });
+  headers[name] = trimmed(line.substr(colon + 1));
+  return size;
+}
+
+bool is_redirect(const HttpResponse& response) {
+  switch (response.status) {
+    case 301:
+    case 302:
+    case 303:
+    case 307:
+    case 308:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void initialise_curl() {
+  static const CURLcode code = curl_global_init(CURL_GLOBAL_DEFAULT);
+  BRIGADE_ASSERT(code == CURLE_OK, "libcurl does not start");
+}
+
+}  // namespace
+
+struct HttpClient::Handle {
+  CURL* curl = curl_easy_init();
+  ~Handle() { curl_easy_cleanup(curl); }
+};
+
+HttpClient::HttpClient() {
+  initialise_curl();
+  handle_ = std::make_unique<Handle>();
+  BRIGADE_ASSERT(handle_->curl != nullptr, "libcurl gives no handle");
+}
+
+HttpClient::~HttpClient() = default;
+
+const std::string& HttpResponse::header(const std::string& name) const {
+  static const std::string kAbsent;
+  const auto found = headers.find(name);
+  return found == headers.end() ? kAbsent : found->second;
+}
+
+std::string origin_of(const std::string& url) {
+  CURLU* parsed = curl_url();
+  std::string origin;
+  if (curl_url_set(parsed, CURLUPART_URL, url.c_str(), 0) == CURLUE_OK) {
+    for (const CURLUPart part :
+         {CURLUPART_SCHEME, CURLUPART_HOST, CURLUPART_PORT}) {
+      char* text = nullptr;
+      curl_url_get(parsed, part, &text, CURLU_DEFAULT_PORT);
+      origin += text == nullptr ? "" : text;
+      origin += part == CURLUPART_SCHEME ? "://"
+                : part == CURLUPART_HOST ? ":"
+                                         : "";
+      curl_free(text);
+    }
+  }
+  curl_url_cleanup(parsed);
+  return origin;
+}
+
+HttpResponse HttpClient::send(
+    const HttpRequest& request,
+    const HttpBody& body) {
+  std::string url = request.url;
+  for (int redirects = 0; redirects <= kMaxRedirects; ++redirects) {
+    const bool same_host = origin_of(url) == origin_of(request.url);
+    // The token is a secret between the user and the hub: content stores to
+    // which the hub redirects must not see it.
+    HttpResponse response =
+        send_once(request, url, same_host ? request.token : "", body);
+    if (!response.transport_error.empty() || !is_redirect(response))
+      return response;
+    char* next = nullptr;
+    curl_easy_getinfo(handle_->curl, CURLINFO_REDIRECT_URL, &next);
+    if (next == nullptr)
+      return response;
+    const bool stays = origin_of(next) == origin_of(request.url);
+    if (!stays && request.redirects == HttpRedirects::kFollowSameHost)
+      return response;
+    const bool downgrade = url.starts_with("https:") &&
+                           !std::string_view(next).starts_with("https:");
+    if (downgrade) {
+      response.transport_error =
+          fmt::format("refused a redirect from https to '{}'", next);
+      return response;
+    }
+    url = next;
+  }
+  HttpResponse response;
+  response.transport_error =
+      fmt::format("more than {} redirects", kMaxRedirects);
+  return response;
+}
+
+HttpResponse HttpClient::send_once(
+    const HttpRequest& request,
+    const std::string& url,
+    const std::string& token,
+    const HttpBody& body) {
+  CURL* curl = handle_->curl;
+  curl_easy_reset(curl);
+  Transfer transfer{.curl = curl, .body = body};
+  char message[CURL_ERROR_SIZE] = {};
+  curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
+  curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
+  curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(curl, CURLOPT_USERAGENT, "brigade");
+  curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, message);
+  curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, kConnectTimeoutSeconds);
+  curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
+  curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, kStallTimeoutSeconds);
+  curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, receive);
+  curl_easy_setopt(curl, CURLOPT_WRITEDATA, &transfer);
+  curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, receive_header);
+  curl_easy_setopt(curl, CURLOPT_HEADERDATA, &transfer);
+  if (request.method == HttpMethod::kHead)
+    curl_easy_setopt(curl, CURLOPT_NOBODY, 1L);
+  if (request.first_byte > 0) {
+    const std::string range = fmt::format("{}-", request.first_byte);
+    curl_easy_setopt(curl, CURLOPT_RANGE, range.c_str());
+  }
+  if (!token.empty()) {
+    curl_easy_setopt(curl, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
+    curl_easy_setopt(curl, CURLOPT_XOAUTH2_BEARER, token.c_str());
+  }
+  const CURLcode code = curl_easy_perform(curl);
+  curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, nullptr);  // it ends with us
+  if (transfer.thrown)
+    std::rethrow_exception(transfer.thrown);
+  const bool has_content = transfer.has_content();
+  if (code != CURLE_OK) {
+    transfer.response.transport_error =
+        message[0] != '\0' ? message : curl_easy_strerror(code);
+  } else if (has_content && request.method == HttpMethod::kGet) {
+    transfer.begin();  // an empty body is one, too
+  }
+  return std::move(transfer.response);
+}
+
+}  // namespace brigade

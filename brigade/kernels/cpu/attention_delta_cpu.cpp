@@ -1,0 +1,60 @@
+#include "brigade/kernels/cpu/attention_kernel.h"
+#include "brigade/kernels/cpu/simd_targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "brigade/kernels/cpu/attention_delta_cpu.cpp"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+// After highway.h.
+#include "brigade/kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace brigade::ops::HWY_NAMESPACE {
+
+template <typename T>
+void delta(const AttentionDelta<T>& p, int64_t begin, int64_t end) {
+  const auto columns = static_cast<size_t>(p.head_dim);
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t batch = row / p.tokens;
+    const int64_t token = row % p.tokens;
+    for (int64_t head = 0; head < p.heads; ++head) {
+      const T* dout = p.dout.at(batch, token, head);
+      const T* out = p.out.at(batch, token, head);
+      auto sum = hn::Zero(DF());
+      for_vectors(columns, [&](size_t i, auto get, auto) HWY_ATTR {
+        sum = hn::MulAdd(get(dout + i), get(out + i), sum);
+      });
+      p.delta[(batch * p.heads + head) * p.tokens + token] = sum_of_lanes(sum);
+    }
+  }
+}
+
+void delta_f32(const AttentionDelta<float>& p, int64_t begin, int64_t end) {
+  delta(p, begin, end);
+}
+void delta_bf16(const AttentionDelta<uint16_t>& p, int64_t begin, int64_t end) {
+  delta(p, begin, end);
+}
+
+}  // namespace brigade::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace brigade::ops {
+HWY_EXPORT(delta_f32);
+HWY_EXPORT(delta_bf16);
+
+void attention_delta(
+    const AttentionDelta<float>& p,
+    int64_t begin,
+    int64_t end) {
+  HWY_DYNAMIC_DISPATCH(delta_f32)(p, begin, end);
+}
+void attention_delta(
+    const AttentionDelta<uint16_t>& p,
+    int64_t begin,
+    int64_t end) {
+  HWY_DYNAMIC_DISPATCH(delta_bf16)(p, begin, end);
+}
+
+}  // namespace brigade::ops
+#endif  // HWY_ONCE

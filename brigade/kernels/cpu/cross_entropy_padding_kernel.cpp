@@ -1,0 +1,62 @@
+#include "brigade/kernels/cpu/cross_entropy_padding_kernel.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "brigade/base/check.h"
+
+namespace brigade::ops {
+
+WeightRows weight_rows(
+    const HeadShape& shape,
+    int64_t begin,
+    int64_t numel,
+    int64_t depth,
+    uint16_t* copy) {
+  if (depth == shape.columns && begin + numel <= shape.vocabulary)
+    return {shape.weight + begin * shape.weight_stride, shape.weight_stride};
+  std::fill_n(copy, numel * depth, uint16_t{0});
+  const int64_t rows = std::min(numel, shape.vocabulary - begin);
+  for (int64_t row = 0; row < rows; ++row)
+    std::copy_n(
+        shape.weight + (begin + row) * shape.weight_stride,
+        shape.columns,
+        copy + row * depth);
+  return {copy, depth};
+}
+
+Soon weight_soon(const HeadShape& shape, int64_t begin, int64_t numel) {
+  const int64_t rows = std::min(numel, shape.vocabulary - begin);
+  if (rows <= 0)
+    return {};
+  return {
+      shape.weight + begin * shape.weight_stride,
+      rows * shape.weight_stride * static_cast<int64_t>(sizeof(uint16_t))};
+}
+
+void pad_targets(
+    const HeadShape& shape,
+    const PaddedHead& padded,
+    int32_t* targets) {
+  BRIGADE_ASSERT(
+      padded.vocabulary <= std::numeric_limits<int32_t>::max(),
+      "rows of the head's weight are counted in 32 bits");
+  std::fill_n(targets, padded.tokens, -1);
+  std::transform(
+      shape.target, shape.target + shape.tokens, targets, [](int64_t target) {
+        return static_cast<int32_t>(target);
+      });
+}
+
+KeptTile kept_tile(
+    const KeptLogits& kept,
+    const PaddedHead& padded,
+    int64_t row,
+    int64_t t) {
+  const int64_t panel = row / kTileRows * (padded.tokens / kPanel) + t / kPanel;
+  return {
+      kept.exponentials + panel * kTileRows * kPanel,
+      kept.maximum + panel * kPanel};
+}
+
+}  // namespace brigade::ops

@@ -1,0 +1,168 @@
+// The head's first sweep: maxima and sums over the vocabulary, and the logits
+// that are kept.
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <tuple>
+
+#include "brigade/kernels/cpu/cross_entropy_kernel.h"
+#include "brigade/kernels/cpu/cross_entropy_padding_kernel.h"
+#include "brigade/kernels/cpu/scratch.h"
+
+namespace brigade::ops {
+namespace {
+
+// Parts of the vocabulary whose statistics are merged in order: fixed, so that
+// the result does not depend on the number of threads.
+constexpr int64_t kSegments = 16;
+
+// The i-th of `parts` equal parts.
+Soon share_of(const Soon& all, int64_t i, int64_t parts) {
+  const int64_t bytes = all.bytes / parts;
+  return {static_cast<const char*>(all.data) + i * bytes, bytes};
+}
+
+// One segment of the vocabulary into its own maxima and sums.
+void segment_statistics(
+    const HeadShape& shape,
+    const PaddedHead& padded,
+    const uint16_t* tokens_packed,
+    const int32_t* targets,
+    int64_t first,
+    int64_t end,
+    float* maximum,
+    float* sum,
+    float* target_logit,
+    const std::optional<KeptLogits>& kept) {
+  std::fill_n(maximum, padded.tokens, -std::numeric_limits<float>::infinity());
+  std::fill_n(sum, padded.tokens, 0.0F);
+  const auto lay_out = [&](void* base) {
+    ScratchPieces pieces(base);
+    auto* copy = pieces.take<uint16_t>(kTileRows * padded.depth);
+    auto* logits = pieces.take<float>(kTileRows * kPanel);
+    return std::tuple{copy, logits, pieces.used()};
+  };
+  const size_t bytes = std::get<2>(lay_out(nullptr));
+  const auto [copy, logits, used] =
+      lay_out(scratch(ScratchSlot::kKernel, bytes));
+  const TileSession session;
+  for (int64_t row = first; row < end; row += kTileRows) {
+    const WeightRows rows =
+        weight_rows(shape, row, kTileRows, padded.depth, copy);
+    const int64_t valid = std::min(kTileRows, shape.vocabulary - row);
+    const Soon next = weight_soon(shape, row + kTileRows, kTileRows);
+    for (int64_t t = 0; t < padded.tokens; t += kPanel) {
+      tile_product(TileProduct<uint16_t>{
+          .a = rows.data,
+          .b = tokens_packed + t * padded.depth,
+          .c = logits,
+          .m = kTileRows,
+          .n = kPanel,
+          .k = padded.depth,
+          .a_stride = rows.stride,
+          .panel_stride = kPanel * padded.depth,
+          .c_stride = kPanel,
+          .add = false,
+          .soon = share_of(next, t / kPanel, padded.tokens / kPanel)});
+      if (!kept)
+        fold_logits(logits, valid, maximum + t, sum + t);
+      else
+        fold_and_keep_logits(
+            logits,
+            valid,
+            maximum + t,
+            sum + t,
+            kept_tile(*kept, padded, row, t));
+      if (!any_in_tile(targets + t, row))
+        continue;
+      for (int64_t i = t; i < t + kPanel; ++i) {
+        const int64_t target = targets[i] - row;
+        if (target >= 0 && target < valid)
+          target_logit[i] = logits[target * kPanel + i - t];
+      }
+    }
+  }
+}
+
+}  // namespace
+
+bool quicker_to_keep_logits() {
+  return !detail::has_tile_kind(detail::TileKind::kAmx);
+}
+
+KeptLogits kept_logits(const HeadShape& shape) {
+  const PaddedHead padded(shape);
+  const auto numel = static_cast<size_t>(padded.vocabulary * padded.tokens);
+  const auto lay_out = [&](void* base) {
+    ScratchPieces pieces(base);
+    auto* exponentials = pieces.take<uint16_t>(numel);
+    auto* maximum = pieces.take<float>(numel / kTileRows);
+    return std::tuple{KeptLogits{exponentials, maximum}, pieces.used()};
+  };
+  const size_t bytes = std::get<1>(lay_out(nullptr));
+  return std::get<0>(lay_out(scratch(ScratchSlot::kLogits, bytes)));
+}
+
+void head_statistics(
+    const HeadShape& shape,
+    const HeadStatistics& result,
+    const std::optional<KeptLogits>& kept) {
+  const PaddedHead padded(shape);
+  const auto lay_out = [&](void* base) {
+    ScratchPieces pieces(base);
+    auto* packed = pieces.take<uint16_t>(padded.depth * padded.tokens);
+    auto* targets = pieces.take<int32_t>(padded.tokens);
+    auto* maxima = pieces.take<float>(kSegments * padded.tokens);
+    auto* sums = pieces.take<float>(kSegments * padded.tokens);
+    return std::tuple{packed, targets, maxima, sums, pieces.used()};
+  };
+  const size_t bytes = std::get<4>(lay_out(nullptr));
+  const auto [packed, targets, maxima, sums, used] =
+      lay_out(scratch(ScratchSlot::kShared, bytes));
+  pack_columns(
+      shape.hidden,
+      shape.hidden_stride,
+      shape.columns,
+      shape.tokens,
+      padded.depth,
+      packed);
+  pad_targets(shape, padded, targets);
+  std::fill_n(result.target_logit, shape.tokens, 0.0F);
+  const int64_t tiles = padded.vocabulary / kTileRows;
+  // Copies: structured bindings cannot be captured by older compilers.
+  const uint16_t* tokens_packed = packed;
+  const int32_t* all_targets = targets;
+  float* all_maxima = maxima;
+  float* all_sums = sums;
+  at::parallel_for(0, kSegments, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t segment = begin; segment < end; ++segment)
+      segment_statistics(
+          shape,
+          padded,
+          tokens_packed,
+          all_targets,
+          segment * tiles / kSegments * kTileRows,
+          (segment + 1) * tiles / kSegments * kTileRows,
+          all_maxima + segment * padded.tokens,
+          all_sums + segment * padded.tokens,
+          result.target_logit,
+          kept);
+  });
+  for (int64_t t = 0; t < shape.tokens; ++t) {
+    float top = -std::numeric_limits<float>::infinity();
+    for (int64_t segment = 0; segment < kSegments; ++segment)
+      top = std::max(top, maxima[segment * padded.tokens + t]);
+    float sum = 0;
+    for (int64_t segment = 0; segment < kSegments; ++segment) {
+      const int64_t i = segment * padded.tokens + t;
+      if (sums[i] != 0)  // a NaN too
+        sum += sums[i] * std::exp(maxima[i] - top);
+    }
+    result.maximum[t] = top;
+    result.sum[t] = sum;
+  }
+}
+
+}  // namespace brigade::ops

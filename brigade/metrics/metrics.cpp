@@ -1,0 +1,153 @@
+#include "brigade/metrics/metrics.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "brigade/base/error.h"
+#include "brigade/metrics/clock.h"
+#include "brigade/metrics/trace.h"
+
+namespace brigade {
+namespace {
+
+nlohmann::ordered_json buckets_json(const std::vector<SyncReport>& reports) {
+  auto buckets = nlohmann::ordered_json::array();
+  for (const SyncReport& report : reports) {
+    for (const BucketTiming& bucket : report.buckets)
+      buckets.push_back(to_json(bucket, report));
+  }
+  return buckets;
+}
+
+}  // namespace
+
+std::string to_json_line(const StepMetrics& metrics) {
+  nlohmann::ordered_json json;
+  json["step"] = metrics.step;
+  json["loss"] = metrics.loss;
+  json["lr"] = metrics.lr;
+  json["grad_norm"] = metrics.grad_norm;
+  json["tokens"] = metrics.tokens;
+  json["tokens_per_second"] = metrics.tokens_per_second;
+  json["tokens_per_second_per_device"] = metrics.tokens_per_second_per_device;
+  json["mfu"] = metrics.mfu;
+  json["memory_gb"] = metrics.memory_gb;
+  json["step_ms"] = metrics.step_ms;
+  json["exposed_comm_ms"] = metrics.exposed_comm_ms;
+  if (metrics.eval_loss)
+    json["eval_loss"] = *metrics.eval_loss;
+  if (!metrics.reports.empty())
+    json["buckets"] = buckets_json(metrics.reports);
+  return json.dump();
+}
+
+std::string readable(double number) {
+  if (number >= 1e12)
+    return fmt::format("{:.3f}T", number / 1e12);
+  if (number >= 1e9)
+    return fmt::format("{:.3f}B", number / 1e9);
+  if (number >= 1e6)
+    return fmt::format("{:.3f}M", number / 1e6);
+  if (number >= 1e3)
+    return fmt::format("{:.3f}K", number / 1e3);
+  return fmt::format("{:.3f}", number);
+}
+
+std::string log_line(
+    const StepMetrics& metrics,
+    const LogLineContext& context) {
+  return fmt::format(
+      "[rank {}] Step: {:<5d} | Loss: {:6.4f} | Global batch size: {:>7s} | "
+      "Tokens/s: {:>7s} | Tokens/s/GPU: {:>7s} | Tokens: {:>7s}{} | "
+      "MFU: {:5.2f}% | Memory usage: {:6.2f}GB",
+      context.rank,
+      metrics.step,
+      metrics.loss,
+      readable(static_cast<double>(context.global_batch_tokens)),
+      readable(metrics.tokens_per_second),
+      readable(metrics.tokens_per_second_per_device),
+      readable(static_cast<double>(metrics.tokens)),
+      context.max_tokens
+          ? "/" + readable(static_cast<double>(*context.max_tokens))
+          : "",
+      metrics.mfu,
+      metrics.memory_gb);
+}
+
+double resident_memory_gb() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t total_pages = 0;
+  int64_t resident_pages = 0;
+  statm >> total_pages >> resident_pages;
+  return static_cast<double>(resident_pages) *
+         static_cast<double>(::sysconf(_SC_PAGESIZE)) / 1e9;
+}
+
+MetricsFile::MetricsFile(const std::filesystem::path& path)
+    : path_(path), file_(path, std::ios::app) {
+  if (!file_) {
+    throw StorageError(
+        fmt::format("[metrics] cannot write '{}'", path.string()));
+  }
+}
+
+void MetricsFile::write(const StepMetrics& metrics) {
+  file_ << to_json_line(metrics) << '\n' << std::flush;
+  if (!file_) {
+    throw StorageError(fmt::format(
+        "[metrics] cannot append to '{}': is the disk full?", path_.string()));
+  }
+}
+
+ProgressBar::ProgressBar(int64_t total, Visible visible)
+    : total_(total), is_visible_(visible == Visible::kYes) {}
+
+ProgressBar::~ProgressBar() {
+  clear();
+}
+
+void ProgressBar::clear() {
+  if (!is_visible_)
+    return;
+  std::fputs("\r\033[K", stderr);
+  std::fflush(stderr);
+}
+
+void ProgressBar::draw(int64_t done) {
+  if (!is_visible_ || total_ <= 0)
+    return;
+  constexpr int64_t kWidth = 30;
+  const int64_t now_ns = steady_now_ns();
+  if (first_ < 0) {
+    first_ = done;
+    first_ns_ = now_ns;
+  }
+  const int64_t filled = std::clamp(done * kWidth / total_, int64_t{0}, kWidth);
+  std::string eta = "--:--";
+  if (done > first_) {
+    const int64_t seconds = (now_ns - first_ns_) / (done - first_) *
+                            (total_ - done) / 1'000'000'000;
+    eta = seconds >= 3600 ? fmt::format(
+                                "{}:{:02}:{:02}",
+                                seconds / 3600,
+                                seconds / 60 % 60,
+                                seconds % 60)
+                          : fmt::format("{}:{:02}", seconds / 60, seconds % 60);
+  }
+  fmt::print(
+      stderr,
+      "\r\033[K[{}{}] {}/{}  {} %  ETA {}",
+      std::string(static_cast<size_t>(filled), '='),
+      std::string(static_cast<size_t>(kWidth - filled), ' '),
+      done,
+      total_,
+      done * 100 / total_,
+      eta);
+  std::fflush(stderr);
+}
+
+}  // namespace brigade

@@ -1,0 +1,86 @@
+// What a step tells: one object a line in metrics.jsonl, picotron's log line on
+// stdout, and a progress bar on a terminal.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "brigade/metrics/sync_report.h"
+
+namespace brigade {
+
+struct StepMetrics {
+  int64_t step = 0;
+  double loss = 0;  // mean over the step's tokens
+  double lr = 0;
+  double grad_norm = 0;  // before clipping
+  int64_t tokens = 0;    // trained on so far
+  double tokens_per_second = 0;
+  double tokens_per_second_per_device = 0;
+  double mfu = 0;        // percent
+  double memory_gb = 0;  // resident, the most of one replica's ranks
+  double step_ms = 0;
+  // Waits for transfers between stages and for buckets alone; those inside
+  // tensor and context parallel are not measured.
+  double exposed_comm_ms = 0;
+  std::optional<double> eval_loss;
+  // What each stage of the reporting rank communicated; empty: not told.
+  std::vector<SyncReport> reports;
+};
+
+std::string to_json_line(const StepMetrics& metrics);
+
+struct LogLineContext {
+  int rank = 0;
+  int64_t global_batch_tokens = 0;
+  std::optional<int64_t> max_tokens;
+};
+
+// picotron's line, which its users' scripts parse:
+// [rank 0] Step: 1     | Loss: 8.3193 | Global batch size:  4.096K | ...
+std::string log_line(const StepMetrics& metrics, const LogLineContext& context);
+
+// 4096 -> "4.096K", as picotron writes numbers.
+std::string readable(double number);
+
+// Resident memory of this process in GB (1e9 bytes).
+double resident_memory_gb();
+
+// Appends one line a step; the file is complete after each.
+class MetricsFile {
+ public:
+  // Throws StorageError when it cannot be written.
+  explicit MetricsFile(const std::filesystem::path& path);
+  void write(const StepMetrics& metrics);
+
+ private:
+  std::filesystem::path path_;
+  std::ofstream file_;
+};
+
+// "[=====>    ] 120/400  30 %  ETA 1:23", redrawn in place on stderr. Draws
+// nothing unless asked to.
+class ProgressBar {
+ public:
+  enum class Visible { kNo, kYes };
+  ProgressBar(int64_t total, Visible visible);
+  ~ProgressBar();
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  // Clears the bar, so that a line can be printed where it stood.
+  void clear();
+  void draw(int64_t done);
+
+ private:
+  int64_t total_;
+  bool is_visible_;
+  int64_t first_ = -1;
+  int64_t first_ns_ = 0;
+};
+
+}  // namespace brigade

@@ -1,0 +1,39 @@
+// The folder of a run: metrics.jsonl, config.json, checkpoints,
+// traces.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "brigade/config/train_config.h"
+
+namespace brigade {
+
+struct RunFolder {
+  std::filesystem::path path;
+  std::filesystem::path metrics() const { return path / "metrics.jsonl"; }
+  std::filesystem::path config() const { return path / "config.json"; }
+  // Of logging.trace_steps.
+  std::filesystem::path trace(int rank) const {
+    return path / ("trace-rank" + std::to_string(rank) + ".json");
+  }
+};
+
+// logging.run_dir and checkpoint.save_dir may hold "{n}": the lowest number
+// from 1 on whose run_dir does not exist yet, so that every run gets a folder
+// of its own. Replaces it in both; does nothing without one.
+void number_run_folder(TrainConfig& config);
+
+// Throws ConfigError when the folder holds a run that would be overwritten, or
+// StorageError when it cannot be written to. Changes nothing.
+void check_run_folder(const TrainConfig& config);
+
+// Makes the folder and writes config.json. With run.overwrite an earlier run's
+// metrics, traces and checkpoints are removed first; a run that continues a
+// checkpoint in its own folder goes on writing there.
+RunFolder open_run_folder(const TrainConfig& config);
+
+// Where checkpoints go: checkpoint.save_dir, or RUN/checkpoints.
+std::filesystem::path checkpoint_folder(const TrainConfig& config);
+
+}  // namespace brigade

@@ -1,0 +1,181 @@
+#include <fmt/format.h>
+
+#include "brigade/model_spec/llama_config_reader.h"
+
+namespace brigade {
+namespace {
+
+using nlohmann::json;
+using Reader = LlamaConfigReader;
+using Bound = Reader::Bound;
+
+std::optional<Llama3RopeScaling> read_llama3_scaling(const Reader& rope) {
+  Llama3RopeScaling scaling;
+  for (const char* key :
+       {"factor",
+        "low_freq_factor",
+        "high_freq_factor",
+        "original_max_position_embeddings"}) {
+    if (rope.find(key) == nullptr)
+      rope.problem(key, "is missing; rope_type \"llama3\" needs it");
+  }
+  scaling.factor =
+      rope.number("factor", Bound::kAtLeast, 1.0).value_or(scaling.factor);
+  scaling.low_freq_factor = rope.number("low_freq_factor", Bound::kAbove, 0.0)
+                                .value_or(scaling.low_freq_factor);
+  scaling.high_freq_factor = rope.number("high_freq_factor", Bound::kAbove, 0.0)
+                                 .value_or(scaling.high_freq_factor);
+  scaling.original_max_position_embeddings =
+      rope.integer("original_max_position_embeddings", 1, kMaxPositions)
+          .value_or(scaling.original_max_position_embeddings);
+  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
+    rope.problem(
+        "high_freq_factor",
+        fmt::format(
+            "{} is not above low_freq_factor {}",
+            scaling.high_freq_factor,
+            scaling.low_freq_factor));
+  }
+  return scaling;
+}
+
+// One of v4's rope_scaling and v5's rope_parameters: the same dictionary, but
+// that v5's holds rope_theta too.
+std::optional<Llama3RopeScaling> read_rope_dictionary(const Reader& rope) {
+  const auto type = rope.text("rope_type");
+  const auto old_type = rope.text("type");
+  if (type && old_type && *type != *old_type) {
+    rope.problem(
+        "type",
+        fmt::format(
+            "\"{}\" conflicts with rope_type \"{}\"", *old_type, *type));
+  }
+  const std::string name = type.value_or(old_type.value_or("default"));
+  const auto fraction = rope.number("partial_rotary_factor", Bound::kAbove, 0);
+  if (fraction && *fraction != 1.0) {
+    rope.problem(
+        "partial_rotary_factor",
+        fmt::format("{} is not supported; only 1.0 is", *fraction));
+  }
+  if (name == "llama3")
+    return read_llama3_scaling(rope);
+  if (name != "default") {
+    rope.problem(
+        type || !old_type ? "rope_type" : "type",
+        fmt::format(
+            "\"{}\" is not supported; \"default\" and \"llama3\" are", name));
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+void read_rope(const Reader& reader, LlamaConfig& config) {
+  auto theta = reader.number("rope_theta", Bound::kAbove, 0.0);
+  const char* read_from = nullptr;
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const json* dictionary = reader.object(key);
+    if (dictionary == nullptr)
+      continue;
+    const Reader rope = reader.inside(key, *dictionary);
+    const auto scaling = read_rope_dictionary(rope);
+    if (read_from != nullptr && scaling != config.rope_scaling)
+      reader.problem(key, fmt::format("conflicts with {}", read_from));
+    config.rope_scaling = scaling;
+    read_from = key;
+    const auto inner_theta = rope.number("rope_theta", Bound::kAbove, 0.0);
+    if (theta && inner_theta && *theta != *inner_theta) {
+      rope.problem(
+          "rope_theta",
+          fmt::format(
+              "{} conflicts with rope_theta {} given elsewhere",
+              *inner_theta,
+              *theta));
+    }
+    if (inner_theta)
+      theta = inner_theta;
+  }
+  config.rope_theta = theta.value_or(config.rope_theta);
+}
+
+namespace {
+
+enum class Window { kNone, kEveryLayer, kSomeLayers };
+
+// layer_types (transformers 4.53 and later) overrides the older keys.
+std::optional<Window> read_layer_types(
+    const Reader& reader,
+    int64_t num_hidden_layers) {
+  const json* types = reader.find("layer_types");
+  if (types == nullptr)
+    return std::nullopt;
+  const auto layers = static_cast<size_t>(num_hidden_layers);
+  if (!types->is_array() || types->size() < layers) {
+    reader.problem(
+        "layer_types",
+        fmt::format("is not a list of {} names", num_hidden_layers));
+    return Window::kNone;
+  }
+  size_t sliding = 0;
+  for (size_t layer = 0; layer < layers; ++layer) {
+    const json& type = (*types)[layer];
+    if (type == "sliding_attention") {
+      ++sliding;
+    } else if (type != "full_attention") {
+      reader.problem(
+          "layer_types",
+          fmt::format("{} is not supported", Reader::show(type)));
+      return Window::kNone;
+    }
+  }
+  if (sliding == 0)
+    return Window::kNone;
+  return sliding == layers ? Window::kEveryLayer : Window::kSomeLayers;
+}
+
+}  // namespace
+
+void read_sliding_window(const Reader& reader, LlamaConfig& config) {
+  const auto size = reader.integer("sliding_window", 1, kMaxPositions);
+  const auto by_layer = read_layer_types(reader, config.num_hidden_layers);
+  Window window = Window::kNone;
+  const char* decided_by = "layer_types";
+  if (by_layer) {
+    window = *by_layer;
+  } else if (config.architecture == Architecture::kMistral) {
+    constexpr int64_t kTransformersDefault = 4096;
+    if (!reader.holds_null("sliding_window"))
+      config.sliding_window = size.value_or(kTransformersDefault);
+    return;
+  } else if (config.architecture == Architecture::kLlama) {
+    if (size) {
+      reader.problem(
+          "sliding_window",
+          fmt::format(
+              "{}, but Llama has no sliding window; MistralForCausalLM has",
+              *size));
+    }
+    return;
+  } else if (reader.boolean("use_sliding_window").value_or(false)) {
+    decided_by = "max_window_layers";
+    const int64_t first =
+        reader.integer("max_window_layers", 0, kMaxWidth).value_or(28);
+    if (first == 0) {
+      window = Window::kEveryLayer;
+    } else if (first < config.num_hidden_layers) {
+      window = Window::kSomeLayers;
+    }
+  }
+  if (window == Window::kSomeLayers) {
+    reader.problem(
+        decided_by,
+        "gives some layers a sliding window and others none, which is not "
+        "supported; all layers must be alike");
+  } else if (window == Window::kEveryLayer) {
+    if (!size)
+      reader.problem("sliding_window", "is missing; the layers need it");
+    config.sliding_window = size;
+  }
+}
+
+}  // namespace brigade

@@ -1,0 +1,87 @@
+// Which part of each parameter a tp rank holds, by Hugging Face's name: for
+// initial weights, loading and saving alike.
+//
+//   embed_tokens, lm_head   rows of the vocabulary, padded to equal parts
+//   q_proj                  rows of whole query heads
+//   k_proj, v_proj          rows of whole kv heads; where they are fewer than
+//                           ranks, each head on tp / kv_heads ranks
+//   gate_proj, up_proj      rows
+//   o_proj, down_proj       columns; their biases whole
+//   norms                   whole
+//
+// PURE.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "brigade/topology/token_layout.h"
+
+namespace brigade {
+
+// What decides how a model is cut.
+struct TensorParallelSizes {
+  int64_t num_attention_heads = 0;
+  int64_t num_key_value_heads = 0;
+  int64_t head_dim = 0;
+  int64_t intermediate_size = 0;
+  int64_t vocab_size = 0;
+};
+
+// Adds one message for each size that tp does not fit, with the nearest tp
+// sizes that fit all of them:
+//   [tensor_parallel] num_attention_heads = 6 cannot be cut for tp 4; nearest
+//   tp sizes that fit this model: 3, 6
+// tp fits when it divides the heads and the intermediate size, and divides or
+// is a multiple of the kv heads. Any vocabulary fits.
+void validate_tensor_parallel(
+    const TensorParallelSizes& sizes,
+    int tp,
+    std::vector<std::string>& problems);
+
+// Rows of the embedding and of the head on every rank, padding included:
+// ceil(V / tp).
+int64_t vocab_rows_per_rank(int64_t vocab_size, int tp);
+
+// Kv heads on every rank: kv_heads / tp, at least 1.
+int64_t kv_heads_per_rank(int64_t num_key_value_heads, int tp);
+
+// Ranks that hold the same kv heads: tp / kv_heads, at least 1.
+int kv_replicas(int64_t num_key_value_heads, int tp);
+
+inline constexpr int kNotCut = -1;
+
+// One parameter on one rank. The local tensor is full[begin:end] along `dim`,
+// followed by rows of zeros up to shape[dim] (padding, vocabulary alone).
+struct ParamShard {
+  std::vector<int64_t> shape;  // of the local tensor
+  int dim = kNotCut;           // of the cut; kNotCut: the whole parameter
+  int64_t begin = 0;           // of the full tensor, along dim
+  int64_t end = 0;             // may equal begin: a shard that is all padding
+
+  // Runs of this many consecutive tp ranks hold equal values; the first of a
+  // run writes them to a checkpoint and counts them in the gradients' norm.
+  int replicas = 1;
+  bool is_first_replica = true;
+  // Runs of this many consecutive tp ranks each have a part of the gradient,
+  // which sum_over_replicas() adds up; 1: the gradient is whole. Never more
+  // than `replicas`.
+  int gradient_ranks = 1;
+
+  bool operator==(const ParamShard&) const = default;
+};
+
+// `name` and `full_shape` as Hugging Face has them. Sizes that
+// validate_tensor_parallel() accepted. Throws Error for a name that is no
+// parameter of a Llama-family model.
+ParamShard shard_parameter(
+    std::string_view name,
+    const std::vector<int64_t>& full_shape,
+    const TensorParallelSizes& sizes,
+    int tp,
+    int tp_rank,
+    TokenLayout tokens);
+
+}  // namespace brigade

@@ -1,0 +1,43 @@
+// The schedules by name (distributed.pp_engine), complete and proved.
+//
+// PURE.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "brigade/schedule/schedule.h"
+
+namespace brigade {
+
+enum class ScheduleKind { kAfab, kOneFOneB, kInterleaved1F1B, kZeroBubble };
+
+// "afab", "1f1b", "interleaved_1f1b", "zero_bubble".
+const char* to_string(ScheduleKind kind);
+std::optional<ScheduleKind> parse_schedule_kind(std::string_view name);
+std::vector<std::string> schedule_names();
+
+struct PipelineSize {
+  int ranks = 1;
+  int virtual_stages = 1;  // distributed.pp_virtual_stages
+  int micro_batches = 1;   // training.gradient_accumulation_steps
+};
+
+// What a schedule asks of a step; adds a message a problem, with the numbers
+// that would do.
+void validate_pipeline_size(
+    ScheduleKind kind,
+    const PipelineSize& size,
+    std::vector<std::string>& problems);
+
+// A whole step: computation, communication and gradient reductions. Throws
+// ConfigError with what validate_pipeline_size() finds.
+Schedule make_schedule(ScheduleKind kind, const PipelineSize& size);
+
+// Forward alone, for evaluation under the same layout; any micro_batches from
+// 1 on.
+Schedule make_evaluation_schedule(const PipelineSize& size);
+
+}  // namespace brigade

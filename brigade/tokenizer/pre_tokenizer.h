@@ -1,0 +1,45 @@
+// The "pre_tokenizer" of a tokenizer.json: cuts text into the words that BPE
+// works on. Pieces flow from one pre-tokenizer to the next through sinks, so
+// a text is never held as a list of its words.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "brigade/tokenizer/regex.h"
+#include "brigade/tokenizer/tokenizer_json_node.h"
+
+namespace brigade {
+
+// Valid during the call that receives it. Never empty.
+struct Piece {
+  std::string_view text;
+  // The text is raw bytes that the model must read through GPT-2's byte
+  // alphabet; spelling them out is put off because the next stage rarely needs
+  // it.
+  bool byte_level = false;
+  // Begins where the whole input begins (before normalisation).
+  bool at_start = false;
+};
+
+class PieceSink {
+ public:
+  virtual ~PieceSink() = default;
+  virtual void accept(const Piece& piece) = 0;
+};
+
+// Immutable; thread-safe with one RegexScratch a thread.
+class PreTokenizer {
+ public:
+  virtual ~PreTokenizer() = default;
+  // Gives the parts of `piece` to `sink`, from left to right.
+  virtual void split(const Piece& piece, RegexScratch& scratch, PieceSink& sink)
+      const = 0;
+};
+
+// ByteLevel, Split, Digits, Punctuation, Whitespace, WhitespaceSplit,
+// CharDelimiterSplit, Metaspace, Sequence; anything else is refused by name
+// (DataError).
+std::unique_ptr<PreTokenizer> make_pre_tokenizer(const JsonNode& node);
+
+}  // namespace brigade

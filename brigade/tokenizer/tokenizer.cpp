@@ -1,0 +1,59 @@
+#include "brigade/tokenizer/tokenizer.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "brigade/base/error.h"
+#include "brigade/files/file.h"
+#include "brigade/tokenizer/byte_tokenizer.h"
+#include "brigade/tokenizer/sentencepiece_tokenizer.h"
+#include "brigade/tokenizer/tokenizer_json.h"
+
+namespace brigade {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+fs::path tokenizer_file(const fs::path& path) {
+  std::error_code error;
+  if (!fs::exists(path, error)) {
+    throw DataError(fmt::format(
+        "[tokenizer] {}: no such file or folder; give \"bytes\", a "
+        "tokenizer.json, a SentencePiece .model, or a folder with one of them",
+        path.string()));
+  }
+  if (!fs::is_directory(path, error))
+    return path;
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    if (fs::exists(path / name, error))
+      return path / name;
+  }
+  throw DataError(fmt::format(
+      "[tokenizer] {}: the folder holds neither tokenizer.json nor "
+      "tokenizer.model",
+      path.string()));
+}
+
+// By the name where it tells, else by the first byte: a SentencePiece model is
+// a protobuf whose first byte is 0x0A.
+bool is_json(const fs::path& path) {
+  if (path.extension() == ".json" || path.extension() == ".model")
+    return path.extension() == ".json";
+  const MappedFile file(path);
+  return file.size_bytes() > 0 && file.bytes()[0] == std::byte{'{'};
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec) {
+  if (spec == "bytes")
+    return std::make_unique<BytesTokenizer>();
+  const fs::path path = tokenizer_file(spec);
+  if (is_json(path))
+    return HuggingFaceTokenizer::load(path);
+  return std::make_unique<SentencePieceTokenizer>(path);
+}
+
+}  // namespace brigade

@@ -1,0 +1,147 @@
+#include "brigade/tokenizer/training.h"
+
+#include <fmt/format.h>
+#include <sentencepiece_trainer.h>
+
+#include <algorithm>
+#include <exception>
+#include <unordered_map>
+
+#include "brigade/base/error.h"
+#include "brigade/files/file.h"
+#include "brigade/tokenizer/utf8.h"
+
+namespace brigade {
+namespace {
+
+// The trainer drops longer sentences without a word, so they are cut.
+constexpr size_t kMaxSentenceBytes = 4096;
+
+// Cuts the source's pieces into lines of bounded length. The trainer calls it
+// through C++ code that expects no exception, so one is kept for afterwards.
+class LineIterator : public sentencepiece::SentenceIterator {
+ public:
+  LineIterator(const TextSource& next, int64_t max_bytes)
+      : next_(next), max_bytes_(max_bytes) {
+    advance();
+  }
+
+  bool done() const override { return done_; }
+  void Next() override { advance(); }
+  const std::string& value() const override { return line_; }
+  sentencepiece::util::Status status() const override { return {}; }
+
+  int64_t bytes_read() const { return bytes_read_; }
+  void rethrow() const {
+    if (error_)
+      std::rethrow_exception(error_);
+  }
+
+ private:
+  const TextSource& next_;
+  const int64_t max_bytes_;
+  std::string text_;
+  size_t offset_ = 0;
+  std::string line_;
+  int64_t bytes_read_ = 0;
+  bool done_ = false;
+  std::exception_ptr error_;
+
+  void advance() {
+    try {
+      do {
+        if (!fill()) {
+          done_ = true;
+          return;
+        }
+        cut();
+      } while (line_.empty());
+      bytes_read_ += static_cast<int64_t>(line_.size());
+    } catch (...) {
+      error_ = std::current_exception();
+      done_ = true;
+    }
+  }
+
+  bool fill() {
+    while (offset_ >= text_.size()) {
+      if (bytes_read_ >= max_bytes_ || !next_(text_))
+        return false;
+      require_utf8(text_);
+      offset_ = 0;
+    }
+    return true;
+  }
+
+  void cut() {
+    size_t end = text_.find('\n', offset_);
+    size_t following = end + 1;
+    if (end == std::string::npos)
+      following = end = text_.size();
+    if (end - offset_ > kMaxSentenceBytes) {
+      end = offset_ + kMaxSentenceBytes;
+      while (is_utf8_continuation(text_[end]))
+        --end;
+      // Rather between words than inside one.
+      const size_t space = text_.rfind(' ', end);
+      if (space != std::string::npos && space > offset_)
+        end = space;
+      following = end;
+    }
+    line_.assign(text_, offset_, end - offset_);
+    offset_ = following;
+  }
+};
+
+}  // namespace
+
+void train_sentencepiece(
+    const TextSource& next,
+    const std::filesystem::path& model_path,
+    const TokenizerTrainingOptions& options) {
+  constexpr int64_t kReserved = 3 + 256;
+  if (options.vocab_size <= kReserved || options.vocab_size > (1 << 24)) {
+    throw ConfigError(fmt::format(
+        "[tokenizer] vocabulary size {} is outside {} (three special tokens "
+        "and 256 bytes come first) to {}",
+        options.vocab_size,
+        kReserved + 1,
+        1 << 24));
+  }
+  LineIterator lines(next, options.max_bytes);
+  lines.rethrow();
+  if (lines.done())
+    throw DataError("[tokenizer] there is no text to train a tokenizer on");
+
+  const std::unordered_map<std::string, std::string> arguments = {
+      {"model_type", "bpe"},
+      {"vocab_size", std::to_string(options.vocab_size)},
+      {"character_coverage", fmt::format("{}", options.character_coverage)},
+      {"num_threads", std::to_string(std::max(1, options.num_threads))},
+      {"normalization_rule_name", "identity"},
+      {"remove_extra_whitespaces", "false"},
+      {"allow_whitespace_only_pieces", "true"},
+      {"byte_fallback", "true"},
+      {"split_digits", "true"},
+      {"max_sentence_length", std::to_string(4 * kMaxSentenceBytes)},
+      {"unk_id", "0"},
+      {"bos_id", "1"},
+      {"eos_id", "2"},
+      {"pad_id", "-1"},
+      {"minloglevel", "2"},
+  };
+  std::string model;
+  const auto status =
+      sentencepiece::SentencePieceTrainer::Train(arguments, &lines, &model);
+  lines.rethrow();
+  if (!status.ok()) {
+    throw ConfigError(fmt::format(
+        "[tokenizer] cannot train a vocabulary of {} on {} bytes of text: {}",
+        options.vocab_size,
+        lines.bytes_read(),
+        status.ToString()));
+  }
+  write_text_file(model_path, model);
+}
+
+}  // namespace brigade

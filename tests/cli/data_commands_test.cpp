@@ -1,0 +1,126 @@
+// brigade prepare and brigade inspect, as a user types them.
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <fstream>
+
+#include "brigade/base/error.h"
+#include "tests/cli/program.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class DataCommandsTest : public ProgramTest {
+ protected:
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+    return folder_ / name;
+  }
+  int run(const std::vector<std::string>& arguments) const {
+    return exit_code(start(arguments));
+  }
+  std::string prefix() const { return folder_ / "x"; }
+};
+
+constexpr int kOk = static_cast<int>(ExitCode::kOk);
+constexpr int kConfig = static_cast<int>(ExitCode::kConfig);
+constexpr int kData = static_cast<int>(ExitCode::kData);
+
+TEST_F(DataCommandsTest, PrepareTellsWhatItWroteAndInspectShowsIt) {
+  const std::string text = write("a.jsonl", "{\"body\": \"fire!\"}\n");
+  ASSERT_EQ(
+      run(
+          {"prepare",
+           "--input",
+           text,
+           "--out",
+           prefix(),
+           "--tokenizer",
+           "bytes",
+           "--json-key",
+           "body"}),
+      kOk)
+      << err();
+  // Piped, so no progress bar.
+  EXPECT_EQ(err(), "");
+  EXPECT_THAT(
+      out(),
+      AllOf(
+          HasSubstr("6 (uint16"),
+          HasSubstr("x.bin"),
+          HasSubstr("brigade train")));
+  ASSERT_EQ(run({"inspect", prefix() + ".idx"}), kOk) << err();
+  EXPECT_THAT(
+      out(),
+      AllOf(
+          HasSubstr("Megatron"),
+          HasSubstr("6 (uint16, ids 33 to 257)"),
+          HasSubstr("\"fire!<eos>\""),
+          HasSubstr("a.jsonl")));
+  ASSERT_EQ(run({"inspect", prefix(), "--document", "0"}), kOk) << err();
+  EXPECT_THAT(out(), HasSubstr("fire!"));
+}
+
+TEST_F(DataCommandsTest, BadInputHasTheExitCodeOfItsKindAndLeavesNothing) {
+  const std::string bad = write("bad.txt", "ab\n\xFFz");
+  EXPECT_EQ(run({"prepare", "-i", bad, "-o", prefix(), "-t", "bytes"}), kData);
+  EXPECT_THAT(err(), HasSubstr("bad.txt] at byte 3, line 2"));
+  EXPECT_FALSE(std::filesystem::exists(prefix() + ".bin"));
+  EXPECT_EQ(
+      run({"prepare", "-i", prefix() + ".txt", "-o", prefix(), "-t", "bytes"}),
+      kData);
+  EXPECT_THAT(err(), HasSubstr("does not exist"));
+  const std::string good = write("good.txt", "good");
+  EXPECT_EQ(run({"prepare", "-i", good, "-o", prefix()}), kConfig);
+  EXPECT_THAT(err(), HasSubstr("--tokenizer"));
+  EXPECT_EQ(run({"prepare", "-i", good, "-o", prefix(), "-t", "bytes"}), kOk);
+  EXPECT_EQ(
+      run({"prepare", "-i", good, "-o", prefix(), "-t", "bytes"}), kConfig);
+  EXPECT_THAT(err(), HasSubstr("--overwrite"));
+  EXPECT_EQ(run({"inspect", folder_ / "absent"}), kData);
+}
+
+TEST_F(DataCommandsTest, APrepareKilledWith9LeavesNoDatasetAndStartsOver) {
+  // A pipe that is not closed: the program is certainly in the middle.
+  const std::string pipe = folder_ / "pipe.txt";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const std::vector<std::string> command = {
+      "prepare", "-i", pipe, "-o", prefix(), "-t", "bytes"};
+  const pid_t pid = start(command);
+  {
+    std::ofstream input(pipe);
+    input << std::string(4 << 20, 'a') << std::flush;
+    ::kill(pid, SIGKILL);
+    EXPECT_EQ(exit_code(pid), 128 + SIGKILL);
+  }
+  EXPECT_NE(run({"inspect", prefix()}), kOk);
+  EXPECT_FALSE(std::filesystem::exists(prefix() + ".idx"));
+
+  std::filesystem::remove(pipe);
+  write("pipe.txt", "again");
+  ASSERT_EQ(run(command), kOk) << err();
+  EXPECT_EQ(run({"inspect", prefix()}), kOk);
+  for (const auto& entry : std::filesystem::directory_iterator(folder_))
+    EXPECT_THAT(entry.path().filename(), ::testing::Not(HasSubstr("tmp-")));
+}
+
+TEST_F(DataCommandsTest, InspectSummarisesAModelsConfig) {
+  const std::string config = write(
+      "config.json",
+      R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 64,
+          "intermediate_size": 128, "num_hidden_layers": 2,
+          "num_attention_heads": 4, "vocab_size": 256,
+          "tie_word_embeddings": false})");
+  ASSERT_EQ(run({"inspect", config}), kOk) << err();
+  // 2 * 256 * 64 embeddings and head, a layer of 4 * 64 * 64 + 3 * 64 * 128
+  // + 2 * 64, the last norm of 64.
+  EXPECT_THAT(
+      out(), AllOf(HasSubstr("LlamaForCausalLM"), HasSubstr("115,008")));
+}
+
+}  // namespace
+}  // namespace brigade

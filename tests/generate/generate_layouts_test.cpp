@@ -1,0 +1,181 @@
+// The same checkpoint writes the same text under every layout. Ranks are
+// threads; the oracle computes every token from the whole text again, on one
+// rank and without a cache.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "brigade/base/error.h"
+#include "brigade/checkpoint/checkpoint.h"
+#include "brigade/generate/generation_config.h"
+#include "brigade/generate/text_generator.h"
+#include "brigade/model/init_weights.h"
+#include "brigade/model/llama.h"
+#include "brigade/model_spec/param_names.h"
+#include "brigade/tokenizer/tokenizer.h"
+#include "tests/support/program.h"
+#include "tests/support/ranks_as_threads.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+constexpr int64_t kTokens = 24;
+constexpr int64_t kEos = 257;  // of plain bytes
+
+// 4 layers, 4 heads, 2 kv heads, an odd vocabulary. Weights large enough for
+// the text to wander.
+class GenerateLayouts : public ::testing::TestWithParam<bool> {
+ protected:
+  GenerateLayouts() {
+    auto json = testing::tiny_run("none")["model"]["config"];
+    json["tie_word_embeddings"] = GetParam();
+    std::vector<std::string> problems;
+    llama_ = parse_llama_config(json, "", problems);
+    EXPECT_TRUE(problems.empty());
+    model_ = std::make_shared<Llama>(
+        std::make_shared<ModelContext>(single_rank_context(llama_)),
+        whole_model(llama_));
+    const torch::NoGradGuard no_grad;
+    auto weights = model_->named_parameters();
+    CheckpointToSave checkpoint;
+    for (const ParamInfo& info : list_parameters(llama_)) {
+      weights[info.name].copy_(initial_weight(info, 0.4, 3));
+      checkpoint.weights.push_back(
+          {info.name, -1, 0, 0, weights[info.name].detach()});
+    }
+    checkpoint.manifest.dtype = "float32";
+    checkpoint.manifest.model = to_hugging_face_json(llama_, "float32");
+    checkpoint.manifest.tokenizer = "bytes";
+    save_checkpoint(
+        path(), std::move(checkpoint), 0, *testing::make_world_of_one());
+  }
+  fs::path path() const { return folder_ / "saved"; }
+  GenerateOptions options() const {
+    GenerateOptions options;
+    options.checkpoint = path();
+    options.prompt = "Once";
+    options.max_tokens = kTokens;
+    options.temperature = 0;
+    return options;
+  }
+
+  // What each rank was told to write. `more`: further overrides.
+  std::vector<std::string> write_under(
+      const ParallelDims& dims,
+      const GenerateOptions& options,
+      const std::vector<ConfigOverride>& more = {}) const {
+    std::vector<ConfigOverride> overrides = {
+        {"distributed.dp_size=" + std::to_string(dims.dp)},
+        {"distributed.tp_size=" + std::to_string(dims.tp)},
+        {"distributed.pp_size=" + std::to_string(dims.pp)},
+        {"distributed.cp_size=" + std::to_string(dims.cp)}};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    const TrainConfig config = generation_config(
+        Checkpoint(options.checkpoint), overrides, dims.world_size());
+    std::vector<std::string> texts(static_cast<size_t>(dims.world_size()));
+    testing::run_ranks_with_store(
+        dims.world_size(), [&](int rank, const StorePtr& store) {
+          const ProcessMesh mesh(dims, rank, store);
+          std::string& text = texts[static_cast<size_t>(rank)];
+          generate_text(options, config, mesh, [&](std::string_view piece) {
+            text += piece;
+          });
+          mesh.world()->barrier();
+        });
+    return texts;
+  }
+
+  // Greedy, every token from scratch.
+  std::string naive_text(std::string text) const {
+    const auto tokenizer = load_tokenizer("bytes");
+    std::vector<int32_t> ids =
+        tokenizer->encode(text, {.special_tokens = SpecialTokens::kTemplate});
+    for (int64_t i = 0; i < kTokens; ++i) {
+      const std::vector<int64_t> wide(ids.begin(), ids.end());
+      const auto logits = model_->logits(torch::tensor(wide).unsqueeze(0));
+      const auto next = logits[0][-1].argmax().item<int64_t>();
+      if (next == kEos)
+        break;
+      ids.push_back(static_cast<int32_t>(next));
+    }
+    EXPECT_GT(ids.size(), size_t{16});
+    return tokenizer->decode(ids, {.skip_special_tokens = true});
+  }
+
+  testing::RunsFolder folder_;
+  LlamaConfig llama_;
+  std::shared_ptr<Llama> model_;
+};
+
+const ParallelDims kLayouts[] = {
+    {},
+    {.tp = 2},
+    {.tp = 4},
+    {.pp = 2},
+    {.pp = 4},
+    {.cp = 2},
+    {.dp = 2},
+    {.dp = 3},
+    {.tp = 2, .pp = 2},
+    {.dp = 2, .tp = 2, .pp = 2},
+    {.tp = 2, .pp = 2, .cp = 2}};
+
+TEST_P(GenerateLayouts, WriteTheLikeliestTextOnEveryRank) {
+  const std::string expected = naive_text("Once");
+  for (const ParallelDims& dims : kLayouts) {
+    EXPECT_THAT(write_under(dims, options()), ::testing::Each(expected))
+        << dims.product();
+  }
+}
+
+TEST_P(GenerateLayouts, DrawTheSameTextFromTheSameSeed) {
+  GenerateOptions drawing = options();
+  drawing.temperature = 1.5;
+  drawing.top_k = 50;
+  drawing.top_p = 0.9;
+  const std::string expected = write_under({}, drawing).front();
+  EXPECT_NE(expected, naive_text("Once"));
+  const ParallelDims layouts[] = {{.tp = 4}, {.dp = 2}, {.tp = 2, .pp = 2}};
+  for (const ParallelDims& dims : layouts) {
+    EXPECT_THAT(write_under(dims, drawing), ::testing::Each(expected))
+        << dims.product();
+  }
+  drawing.seed = 43;
+  EXPECT_NE(write_under({}, drawing).front(), expected);
+}
+
+TEST_P(GenerateLayouts, CutTheLayersWhereTheUserSaysSo) {
+  EXPECT_THAT(
+      write_under({.pp = 3}, options(), {{"distributed.pp_layers=[0,3,1]"}}),
+      ::testing::Each(naive_text("Once")));
+}
+
+TEST_P(GenerateLayouts, ThatDoNotFitAreConfigErrorsWithTheNearestThatDo) {
+  const Checkpoint checkpoint(path());
+  const auto complaint = [&](const std::string& text, int world_size) {
+    try {
+      generation_config(checkpoint, {{text}}, world_size);
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  EXPECT_THAT(
+      complaint("distributed.tp_size=3", 3),
+      ::testing::AllOf(
+          HasSubstr("num_attention_heads"), HasSubstr("pp 3 * cp 1 * tp 1")));
+  EXPECT_THAT(complaint("distributed.tp_size=2", 1), HasSubstr("--nproc 2"));
+  EXPECT_THAT(
+      complaint("training.seed=7", 1), HasSubstr("means nothing to generate"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Heads,
+    GenerateLayouts,
+    ::testing::Bool(),
+    [](const auto& test) { return test.param ? "Tied" : "Untied"; });
+
+}  // namespace
+}  // namespace brigade

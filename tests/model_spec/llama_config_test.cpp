@@ -1,0 +1,342 @@
+#include "brigade/model_spec/llama_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "brigade/model_spec/param_names.h"
+
+namespace brigade {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// config.json of HuggingFaceTB/SmolLM-135M, keys that matter.
+json smollm() {
+  return json::parse(R"({
+    "architectures": ["LlamaForCausalLM"], "attention_bias": false,
+    "attention_dropout": 0.0, "bos_token_id": 0, "eos_token_id": 0,
+    "hidden_act": "silu", "hidden_size": 576, "initializer_range": 0.02,
+    "intermediate_size": 1536, "max_position_embeddings": 2048,
+    "model_type": "llama", "num_attention_heads": 9,
+    "num_hidden_layers": 30, "num_key_value_heads": 3, "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 10000.0,
+    "tie_word_embeddings": true, "torch_dtype": "float32",
+    "transformers_version": "4.42.3", "use_cache": true,
+    "vocab_size": 49152})");
+}
+
+// A small model of the given type.
+json small(const std::string& model_type) {
+  json config = {
+      {"model_type", model_type},
+      {"vocab_size", 96},
+      {"hidden_size", 32},
+      {"intermediate_size", 48},
+      {"num_hidden_layers", 2},
+      {"num_attention_heads", 4},
+      {"num_key_value_heads", 2},
+      {"head_dim", 8}};
+  if (model_type == "mistral")
+    config["sliding_window"] = nullptr;
+  return config;
+}
+
+LlamaConfig parse_valid(const json& config) {
+  std::vector<std::string> problems;
+  const LlamaConfig parsed = parse_llama_config(config, "/model", problems);
+  EXPECT_THAT(problems, IsEmpty());
+  return parsed;
+}
+
+std::vector<std::string> problems_of(const json& config) {
+  std::vector<std::string> problems;
+  parse_llama_config(config, "/model", problems);
+  return problems;
+}
+
+json with(json config, const json& changes) {
+  config.merge_patch(changes);
+  return config;
+}
+
+TEST(LlamaConfig, ReadsSmolLMAndCountsItsPublishedParameters) {
+  const LlamaConfig config = parse_valid(smollm());
+  EXPECT_EQ(config.head_dim, 64);
+  EXPECT_EQ(config.num_key_value_heads, 3);
+  EXPECT_EQ(config.bos_token_id, 0);
+  EXPECT_THAT(config.eos_token_ids, ElementsAre(0));
+  EXPECT_EQ(parameter_count(config), 134515008);
+}
+
+TEST(LlamaConfig, CountsThePublishedParametersOfLlama2And3) {
+  LlamaConfig config;
+  config.vocab_size = 32000;
+  config.hidden_size = 4096;
+  config.intermediate_size = 11008;
+  config.num_hidden_layers = 32;
+  config.num_attention_heads = config.num_key_value_heads = 32;
+  config.head_dim = 128;
+  EXPECT_EQ(parameter_count(config), 6738415616);
+  config.vocab_size = 128256;
+  config.intermediate_size = 14336;
+  config.num_key_value_heads = 8;
+  EXPECT_EQ(parameter_count(config), 8030261248);
+}
+
+TEST(LlamaConfig, AbsentKeyValueHeadsMeanOnePerHead) {
+  json config = smollm();
+  config.erase("num_key_value_heads");
+  EXPECT_EQ(parse_valid(config).num_key_value_heads, 9);
+}
+
+TEST(LlamaConfig, TheListOfParametersSumsToTheirCount) {
+  for (const char* type : {"llama", "mistral", "qwen2", "qwen3"}) {
+    for (const bool tied : {false, true}) {
+      json json_config = small(type);
+      json_config["tie_word_embeddings"] = tied;
+      if (std::string(type) == "llama")
+        json_config["mlp_bias"] = json_config["attention_bias"] = true;
+      const LlamaConfig config = parse_valid(json_config);
+      int64_t sum = 0;
+      for (const ParamInfo& param : list_parameters(config))
+        sum += param_numel(param);
+      EXPECT_EQ(sum, parameter_count(config)) << type << " tied " << tied;
+    }
+  }
+}
+
+TEST(LlamaConfig, ParametersCarryHuggingFaceNamesInRegistrationOrder) {
+  json json_config = small("qwen3");
+  json_config["num_hidden_layers"] = 1;
+  std::vector<std::string> names;
+  for (const ParamInfo& param : list_parameters(parse_valid(json_config)))
+    names.push_back(param.name);
+  EXPECT_THAT(
+      names,
+      ElementsAre(
+          "model.embed_tokens.weight",
+          "model.layers.0.self_attn.q_proj.weight",
+          "model.layers.0.self_attn.k_proj.weight",
+          "model.layers.0.self_attn.v_proj.weight",
+          "model.layers.0.self_attn.o_proj.weight",
+          "model.layers.0.self_attn.q_norm.weight",
+          "model.layers.0.self_attn.k_norm.weight",
+          "model.layers.0.mlp.gate_proj.weight",
+          "model.layers.0.mlp.up_proj.weight",
+          "model.layers.0.mlp.down_proj.weight",
+          "model.layers.0.input_layernorm.weight",
+          "model.layers.0.post_attention_layernorm.weight",
+          "model.norm.weight",
+          "lm_head.weight"));
+}
+
+TEST(LlamaConfig, Qwen2HasBiasesOnQKVOnlyWithoutAnyKey) {
+  const LlamaConfig config = parse_valid(small("qwen2"));
+  EXPECT_TRUE(config.qkv_bias);
+  EXPECT_FALSE(config.o_bias);
+  EXPECT_FALSE(config.qk_norm);
+}
+
+TEST(LlamaConfig, AttentionBiasOfLlamaAndQwen3IncludesTheOutput) {
+  for (const char* type : {"llama", "qwen3"}) {
+    json json_config = small(type);
+    json_config["attention_bias"] = true;
+    const LlamaConfig config = parse_valid(json_config);
+    EXPECT_TRUE(config.qkv_bias && config.o_bias) << type;
+  }
+}
+
+const json kLlama3Rope = {
+    {"rope_type", "llama3"},
+    {"factor", 32.0},
+    {"low_freq_factor", 1.0},
+    {"high_freq_factor", 4.0},
+    {"original_max_position_embeddings", 8192}};
+
+TEST(LlamaConfig, KeysOfTransformers4And5MeanTheSame) {
+  json v4 = small("llama");
+  v4["rope_theta"] = 500000.0;
+  v4["rope_scaling"] = kLlama3Rope;
+  v4["torch_dtype"] = "bfloat16";
+  json v5 = small("llama");
+  v5["rope_parameters"] = kLlama3Rope;
+  v5["rope_parameters"]["rope_theta"] = 500000.0;
+  v5["dtype"] = "bfloat16";
+  const LlamaConfig config = parse_valid(v4);
+  EXPECT_EQ(config, parse_valid(v5));
+  EXPECT_EQ(config.rope_theta, 500000.0);
+  ASSERT_TRUE(config.rope_scaling);
+  EXPECT_EQ(config.rope_scaling->factor, 32.0);
+}
+
+TEST(LlamaConfig, ConflictsBetweenOldAndNewKeysAreRefused) {
+  json both = small("llama");
+  both["rope_theta"] = 10000;
+  both["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 5e5}};
+  both["rope_scaling"] = kLlama3Rope;
+  both["torch_dtype"] = "float32";
+  both["dtype"] = "bfloat16";
+  EXPECT_THAT(
+      problems_of(both),
+      ElementsAre(
+          "/model/rope_parameters: conflicts with rope_scaling",
+          "/model/rope_parameters/rope_theta: 500000 conflicts with "
+          "rope_theta 10000 given elsewhere",
+          "/model/dtype: \"bfloat16\" conflicts with torch_dtype "
+          "\"float32\""));
+}
+
+TEST(LlamaConfig, OtherRopeTypesAreRefusedByName) {
+  for (const char* key : {"rope_type", "type"}) {
+    json config = small("llama");
+    config["rope_scaling"] = {{key, "yarn"}, {"factor", 4.0}};
+    EXPECT_THAT(
+        problems_of(config),
+        ElementsAre(
+            AllOf(HasSubstr("/model/rope_scaling/"), HasSubstr("\"yarn\""))));
+  }
+}
+
+TEST(LlamaConfig, MistralsWindowIsItsKeyOrTransformersDefault) {
+  json config = small("mistral");
+  EXPECT_EQ(parse_valid(config).sliding_window, std::nullopt);
+  config["sliding_window"] = 16;
+  EXPECT_EQ(parse_valid(config).sliding_window, 16);
+  config.erase("sliding_window");
+  EXPECT_EQ(parse_valid(config).sliding_window, 4096);
+}
+
+TEST(LlamaConfig, QwensWindowCountsOnlyWhereItIsUsed) {
+  json config = small("qwen2");
+  config["sliding_window"] = 16;
+  config["max_window_layers"] = 0;
+  config["use_sliding_window"] = false;
+  EXPECT_EQ(parse_valid(config).sliding_window, std::nullopt);
+  config["use_sliding_window"] = true;
+  EXPECT_EQ(parse_valid(config).sliding_window, 16);
+  config["max_window_layers"] = 2;
+  EXPECT_EQ(parse_valid(config).sliding_window, std::nullopt);
+  config["max_window_layers"] = 1;
+  EXPECT_THAT(
+      problems_of(config),
+      ElementsAre(HasSubstr("/model/max_window_layers: gives some layers")));
+  config["layer_types"] = {"full_attention", "full_attention"};
+  EXPECT_EQ(parse_valid(config).sliding_window, std::nullopt);
+  config["layer_types"] = {"sliding_attention", "sliding_attention"};
+  EXPECT_EQ(parse_valid(config).sliding_window, 16);
+  config["layer_types"] = {"full_attention", "linear_attention"};
+  EXPECT_THAT(
+      problems_of(config),
+      ElementsAre(AllOf(
+          HasSubstr("/model/layer_types"), HasSubstr("linear_attention"))));
+}
+
+TEST(LlamaConfig, EveryProblemIsReportedWithItsPointerAndValue) {
+  json config = small("llama");
+  config["architectures"] = {"GPT2LMHeadModel"};
+  config["hidden_act"] = "gelu";
+  config["num_key_value_heads"] = 3;
+  config["rms_norm_eps"] = "tiny";
+  config["vocab_size"] = -5;
+  config["partial_rotary_factor"] = 0.5;
+  config["quantization_config"] = {{"bits", 4}};
+  config["eos_token_id"] = {2, "x"};
+  config.erase("intermediate_size");
+  const auto problems = problems_of(config);
+  const auto has = [&](const char* pointer, const char* value) {
+    for (const std::string& problem : problems) {
+      if (problem.find(pointer) == 0 &&
+          problem.find(value) != std::string::npos)
+        return true;
+    }
+    return false;
+  };
+  EXPECT_TRUE(has("/model/architectures: ", "GPT2LMHeadModel"));
+  EXPECT_TRUE(has("/model/hidden_act: ", "gelu"));
+  EXPECT_TRUE(has("/model/num_key_value_heads: ", "3"));
+  EXPECT_TRUE(has("/model/rms_norm_eps: ", "tiny"));
+  EXPECT_TRUE(has("/model/vocab_size: ", "-5"));
+  EXPECT_TRUE(has("/model/partial_rotary_factor: ", "0.5"));
+  EXPECT_TRUE(has("/model/quantization_config: ", "bits"));
+  EXPECT_TRUE(has("/model/eos_token_id: ", "\"x\""));
+  EXPECT_TRUE(has("/model/intermediate_size: ", "missing"));
+  EXPECT_EQ(problems.size(), 9U);
+}
+
+TEST(LlamaConfig, UnknownKeysAreIgnored) {
+  EXPECT_EQ(
+      parse_valid(with(smollm(), {{"_name_or_path", "x"}, {"is_llama", 1}})),
+      parse_valid(smollm()));
+}
+
+TEST(LlamaConfig, ClassAndTypeMustAgree) {
+  EXPECT_THAT(
+      problems_of(with(smollm(), {{"model_type", "mistral"}})),
+      ::testing::Contains(HasSubstr("/model/model_type: \"mistral\"")));
+}
+
+TEST(LlamaConfig, DefaultsOnWhichReadersDisagreeMustBeWritten) {
+  json config = small("qwen3");
+  config.erase("head_dim");
+  EXPECT_THAT(
+      problems_of(config),
+      ElementsAre(AllOf(
+          HasSubstr("/model/head_dim"), HasSubstr("128"), HasSubstr("8"))));
+}
+
+TEST(LlamaConfig, SizesThatOverflowAreRefused) {
+  EXPECT_THAT(
+      problems_of(with(small("llama"), {{"hidden_size", 9223372036854775807}})),
+      ElementsAre(HasSubstr("/model/hidden_size: 9223372036854775807")));
+  EXPECT_THAT(
+      problems_of(
+          with(small("llama"), {{"hidden_size", 18446744073709551615U}})),
+      ElementsAre(HasSubstr("/model/hidden_size: 18446744073709551615")));
+  EXPECT_THAT(
+      problems_of(with(
+          small("llama"),
+          {{"num_attention_heads", 1 << 20}, {"head_dim", 1 << 20}})),
+      ElementsAre(HasSubstr("/model/head_dim: 1048576")));
+  const int64_t widest = 1 << 24;
+  EXPECT_THAT(
+      problems_of(with(
+          small("llama"),
+          {{"hidden_size", widest},
+           {"intermediate_size", widest},
+           {"num_hidden_layers", 1 << 14}})),
+      ElementsAre(HasSubstr("/model/num_hidden_layers: 16384")));
+}
+
+TEST(LlamaConfig, AConfigThatIsNoObjectIsAProblem) {
+  EXPECT_THAT(
+      problems_of(json::array({1})), ElementsAre(HasSubstr("/model: [1]")));
+}
+
+TEST(LlamaConfig, WhatIsWrittenForHuggingFaceReadsBackEqual) {
+  for (const char* type : {"llama", "mistral", "qwen2", "qwen3"}) {
+    json json_config = small(type);
+    json_config["rope_scaling"] = kLlama3Rope;
+    json_config["rope_theta"] = 1e6;
+    json_config["bos_token_id"] = 1;
+    json_config["eos_token_id"] = {2, 7};
+    json_config["rms_norm_eps"] = 1e-5;
+    json_config["tie_word_embeddings"] = true;
+    if (std::string(type) == "mistral")
+      json_config["sliding_window"] = 512;
+    if (std::string(type) == "llama")
+      json_config["mlp_bias"] = true;
+    const LlamaConfig config = parse_valid(json_config);
+    const json written = to_hugging_face_json(config, "bfloat16");
+    EXPECT_EQ(written["torch_dtype"], "bfloat16");
+    EXPECT_EQ(parse_valid(written), config) << written.dump(1);
+  }
+}
+
+}  // namespace
+}  // namespace brigade
