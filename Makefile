@@ -1,15 +1,16 @@
 # The commands of the README, nothing else.
 RELEASE := build/release
 
-.PHONY: help quickstart build test test-layouts bench lint fuzz clean
+.PHONY: help quickstart build test test-layouts bench lint docs fuzz clean
 
 help:
-	@echo 'make quickstart    install, build, train a small Llama on two processes, let it write'
+	@echo 'make quickstart    install, build, train a small Llama on two processes, generate text'
 	@echo 'make test          install, build, run the whole test suite'
 	@echo 'make build         install, build $(RELEASE)/brigade, tests, benchmarks, examples'
 	@echo 'make test-layouts  every layout of up to 8 ranks against one rank (50 minutes on 2 cores)'
 	@echo 'make bench         run the benchmarks'
-	@echo 'make lint          format, includes, clang-tidy on what changed'
+	@echo 'make lint          format, includes, documents, clang-tidy on what changed'
+	@echo 'make docs          the documentation and the API reference: build/docs/index.html'
 	@echo 'make fuzz          fuzz the readers of files (FUZZ_SECONDS=30)'
 	@echo 'make clean         remove build/'
 
@@ -48,6 +49,10 @@ lint:
 	@scripts/install_dependencies.sh build lint
 	@cmake --preset dev >/dev/null
 	@scripts/lint.sh build/dev
+
+docs:
+	@scripts/install_dependencies.sh docs
+	@scripts/make_docs.py build/docs
 
 fuzz:
 	@scripts/install_dependencies.sh build lint

@@ -7,6 +7,7 @@
 #     build  what a build needs (and run)
 #     test   what the test suite needs beyond that: oracles and tools
 #     lint   what scripts/lint.sh and scripts/fuzz.sh need beyond build
+#     docs   what scripts/make_docs.py needs
 set -euo pipefail
 
 # libtorch's default BLAS is the reference one: 30 times slower than OpenBLAS,
@@ -22,6 +23,7 @@ build=("${run[@]}"
 test=(python3 python3-torch python3-numpy openmpi-bin iproute2 zstd)
 lint=(python3 git clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev
   g++-aarch64-linux-gnu)
+docs=(python3 doxygen doxygen-awesome-css)
 
 wanted=()
 for group in "${@:-build test}"; do
@@ -31,8 +33,9 @@ for group in "${@:-build test}"; do
       build) wanted+=("${build[@]}") ;;
       test) wanted+=("${test[@]}") ;;
       lint) wanted+=("${lint[@]}") ;;
+      docs) wanted+=("${docs[@]}") ;;
       *)
-        echo "unknown group '$name': run, build, test or lint" >&2
+        echo "unknown group '$name': run, build, test, lint or docs" >&2
         exit 2
         ;;
     esac

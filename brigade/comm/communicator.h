@@ -32,8 +32,10 @@
 
 namespace brigade {
 
+// How the tensors of a group are combined, element by element.
 enum class ReduceOp { kSum, kMax, kMin };
 
+// The kinds of launched operations.
 enum class Collective {
   kAllReduce,
   kAllReduceRows,
@@ -45,6 +47,7 @@ enum class Collective {
   kRecv,
   kBarrier,
 };
+// "all_reduce", ...
 const char* to_string(Collective op);
 
 // One launched operation. Times are steady-clock nanoseconds; finished_ns is 0
@@ -79,11 +82,12 @@ class Work {
   // many bytes a plain one would have had to sum up for as many on the wire.
   virtual std::optional<int64_t> reduced_bytes() { return std::nullopt; }
 };
-using WorkPtr = std::shared_ptr<Work>;
+using WorkPtr = std::shared_ptr<Work>;  // never null
 
 // A Work that has ended already.
 WorkPtr make_completed_work();
 
+// Of one group; the same on all its members.
 struct CommunicatorOptions {
   std::string name = "world";  // appears in every error
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};
@@ -194,6 +198,7 @@ class Communicator {
   mutable std::mutex records_mutex_;
   std::deque<std::pair<CollectiveRecord, WorkPtr>> records_;
 };
+// Shared by everything that communicates in the group; never null.
 using CommunicatorPtr = std::shared_ptr<Communicator>;
 
 }  // namespace brigade

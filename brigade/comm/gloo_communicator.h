@@ -20,6 +20,7 @@
 
 namespace brigade {
 
+// Of the connections between ranks.
 struct GlooOptions {
   // Network interface, "lo" for ranks on one machine; empty: the one that the
   // host's name resolves to.

@@ -30,7 +30,7 @@ class ProcessMesh {
   const Coordinate& coordinate() const { return coordinate_; }
 
   const CommunicatorPtr& world() const { return world_; }
-  const CommunicatorPtr& axis(Axis axis) const;
+  const CommunicatorPtr& axis(Axis axis) const;  // this rank's group
   // Sums gradients: the replicas of this rank's weights.
   const CommunicatorPtr& dp_cp() const { return dp_cp_; }
   // The shards of one replica of the model: the ranks of pp x tp.

@@ -6,6 +6,7 @@
 
 namespace brigade {
 
+// rank() is 0 and size() is 1; options give the name and what is recorded.
 CommunicatorPtr make_self_communicator(CommunicatorOptions options = {});
 
 }  // namespace brigade

@@ -1,5 +1,5 @@
-// The meeting place of ranks: a small key-value store through which process
-// groups find each other. Wraps c10d's stores, whose headers stay in comm/.
+// A small key-value store through which the ranks of process groups find each
+// other. Wraps c10d's stores, whose headers stay in comm/.
 #pragma once
 
 #include <chrono>
@@ -14,6 +14,7 @@ namespace brigade {
 class Store {
  public:
   virtual ~Store() = default;
+  // Replaces the key's value if it has one.
   virtual void set(const std::string& key, const std::string& value) = 0;
   // Blocks until the key exists; CommError naming the key after the timeout.
   virtual std::string get(const std::string& key) = 0;
@@ -22,6 +23,7 @@ class Store {
   // The same store with every key behind "prefix/".
   virtual std::shared_ptr<Store> with_prefix(const std::string& prefix) = 0;
 };
+// Shared by the groups that meet there; null where there is one rank.
 using StorePtr = std::shared_ptr<Store>;
 
 // Ranks that are threads of one process: all share the returned object.

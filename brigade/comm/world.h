@@ -10,6 +10,7 @@
 
 namespace brigade {
 
+// How init_from_environment() connects the ranks, and the sizes of the axes.
 struct WorldOptions {
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};
   // Compare every collective's signature across ranks first; also switched on

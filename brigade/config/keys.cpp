@@ -221,7 +221,7 @@ void add_training(std::vector<ConfigKey>& keys) {
       &G::recompute,
       one_of({"none", "selective", "full"}),
       "activations to recompute in backward (attention, or whole blocks); a "
-      "list has one a stage");
+      "list has one per stage");
 }
 
 void add_dataset(std::vector<ConfigKey>& keys) {

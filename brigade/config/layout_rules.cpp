@@ -150,7 +150,7 @@ void check_run(const TrainConfig& config, Problems& problems) {
   if (recompute_count != 1 && recompute_count != stages)
     problems.push_back(fmt::format(
         "[config] /training/recompute has {} entries, but there are {} stages "
-        "(pp * virtual stages); give one for all or one a stage",
+        "(pp * virtual stages); give one for all or one per stage",
         recompute_count,
         stages));
 }

@@ -17,6 +17,7 @@ namespace brigade {
 
 // How the ranks find one another. For one machine a file, which opens no port.
 struct StoreAddress {
+  // A file that the ranks share, or a server at host and port.
   enum class Kind { kFile, kTcp };
   Kind kind = Kind::kFile;
   // kFile: in a folder that only the user can open; empty for a world of one
@@ -30,6 +31,7 @@ struct StoreAddress {
   bool operator==(const StoreAddress&) const = default;
 };
 
+// This process's place among the processes of a run.
 struct LaunchEnvironment {
   int rank = 0;
   int world_size = 1;
@@ -55,6 +57,7 @@ struct LaunchEnvironment {
   bool is_local_leader() const { return local_rank == 0; }
 };
 
+// Returns the value of a variable, or std::nullopt where it is not set.
 using GetEnv = std::function<std::optional<std::string>(std::string_view name)>;
 
 // Throws ConfigError naming the variables and their values where they

@@ -1,4 +1,4 @@
-// What the communication of one step cost, bucket by bucket.
+// The cost of one step's communication, bucket by bucket.
 #pragma once
 
 #include <cstdint>
@@ -7,15 +7,16 @@
 
 namespace brigade {
 
-// Steady-clock nanoseconds (brigade/metrics/clock.h).
+// The life of one bucket in steady-clock nanoseconds (brigade/metrics/clock.h).
 struct BucketTiming {
   int index = 0;
-  int64_t bytes = 0;        // of sparse rows: what they were like on the wire
+  int64_t bytes = 0;        // of sparse rows: as many as a dense all-reduce
   int64_t ready_ns = 0;     // its last gradient arrived
   int64_t launched_ns = 0;  // it and all before it were ready
   int64_t finished_ns = 0;  // the collective ended
   int64_t wait_begin_ns = 0;
   int64_t wait_end_ns = 0;
+  // How long the trainer waited for it: exposed communication.
   int64_t waited_ns() const { return wait_end_ns - wait_begin_ns; }
 };
 
@@ -31,10 +32,10 @@ struct SyncReport {
   // Time the trainer waited: what overlap did not hide.
   int64_t exposed_ns() const;
   int64_t overlapped_ns() const;
-  // Bytes that one rank sends a second while communicating, in GB/s, for a ring
-  // all-reduce over `ranks`: 2 n (ranks - 1) / ranks. 0 for one rank.
+  // Bytes that one rank sends per second while communicating, in GB/s, for a
+  // ring all-reduce over `ranks`: 2 n (ranks - 1) / ranks. 0 for one rank.
   double bus_bandwidth_gb_s(int ranks) const;
-  // One line a bucket, then the totals: --report-overlap.
+  // One line per bucket, then the totals: --report-overlap.
   std::string table(int ranks) const;
 };
 

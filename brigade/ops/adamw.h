@@ -14,6 +14,7 @@ namespace brigade::ops {
 
 using torch::Tensor;
 
+// The numbers of one step; see the arithmetic above.
 struct AdamWStep {
   double lr = 1e-3;
   double beta1 = 0.9;
@@ -24,6 +25,7 @@ struct AdamWStep {
   double grad_scale = 1.0;  // multiplies g: clipping, 1 / tokens
 };
 
+// What becomes of main_grad once it was read.
 enum class AfterRead { kKeep, kZero };
 
 // Flat, contiguous, of equal numel. main_grad, exp_avg, exp_avg_sq are float32.

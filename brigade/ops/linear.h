@@ -19,6 +19,7 @@ struct RemadeInput {
   std::function<Tensor(const std::vector<Tensor>& from)> make;
 };
 
+// What backward does with the gradients of a linear.
 struct LinearOptions {
   WeightGrad weight_grad = WeightGrad::kReturn;
   // Called in backward with the input's gradient, before the weight's gradient

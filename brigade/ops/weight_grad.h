@@ -4,7 +4,7 @@
 // parallel keeps defined as a contiguous fp32 view into its bucket, even when
 // the weight is bf16. The backward adds the weight's gradient there in fp32 and
 // returns an undefined gradient for the weight. AccumulateGrad's post hooks
-// fire all the same, so the parameter is marked ready as ever; no bf16 weight
+// fire all the same, so the parameter is marked ready as usual; no bf16 weight
 // gradient is made, and micro-batch gradients 256 and 1 sum to 257.
 #pragma once
 
@@ -16,6 +16,7 @@ namespace brigade::ops {
 
 using torch::Tensor;
 
+// What backward does with a weight's gradient.
 enum class WeightGrad {
   kReturn,      // ordinary autograd: a gradient of the weight's dtype
   kAccumulate,  // added in fp32 to weight.grad(); nothing is returned

@@ -35,6 +35,7 @@ struct AdamWState {
   torch::Tensor exp_avg_sq;  // float32
 };
 
+// torch.optim.AdamW's, with its defaults.
 struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;

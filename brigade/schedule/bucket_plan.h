@@ -1,4 +1,4 @@
-// Which gradient lies in which bucket, and where: decided by a pure function,
+// Which gradient is in which bucket, and where: decided by a pure function,
 // carried out by BucketedGradSync.
 //
 // PURE: no libtorch, no process, no clock.
@@ -13,7 +13,7 @@
 
 namespace brigade {
 
-// What planning needs to know of a parameter.
+// What planning needs to know about a parameter.
 struct BucketParam {
   std::string name;
   int64_t numel = 0;
@@ -23,19 +23,22 @@ struct BucketParam {
   int64_t sparse_row_numel = 0;
 };
 
+// The order in which parameters are assigned to buckets.
 enum class BucketOrder {
   kRegistration,  // as modules register them; what picotron does
   kReverse,       // about the order in which backward reaches them
   kObserved,      // kReverse in the first step, then the order seen in it
 };
+// "registration", "reverse" or "observed".
 const char* to_string(BucketOrder order);
 
+// Sizes of buckets.
 struct BucketPlanOptions {
   int64_t capacity_bytes = 25 * MiB;
   // A small first bucket starts communication early; no larger than the others.
   int64_t first_bucket_bytes = 1 * MiB;
-  // Nothing hides the bucket that is full last. Towards the end of the order a
-  // bucket takes half of what is left, though no less than this.
+  // The last bucket has no backward left to overlap with. Towards the end of
+  // the order a bucket takes half of what is left, but at least this.
   int64_t last_bucket_bytes = 1 * MiB;
   int64_t alignment_numel = 64;  // of every parameter's offset
   // A bucket's numel is a multiple of this many ranks, so that a reduce-scatter
@@ -43,6 +46,7 @@ struct BucketPlanOptions {
   int ranks = 1;
 };
 
+// The place of one parameter's gradient in its bucket.
 struct BucketSlot {
   int param = 0;  // index into the parameters
   int64_t offset_numel = 0;
@@ -50,6 +54,7 @@ struct BucketSlot {
   bool operator==(const BucketSlot&) const = default;
 };
 
+// One bucket: a flat buffer of numel elements, and what is in it.
 struct PlannedBucket {
   std::string dtype;
   int64_t grad_element_bytes = 4;
@@ -65,7 +70,7 @@ struct PlannedBucket {
 struct BucketPlan {
   std::vector<PlannedBucket> buckets;
   bool operator==(const BucketPlan&) const = default;
-  // One line a bucket: what --dry-run prints.
+  // One line per bucket: what --dry-run prints.
   std::string table(std::span<const BucketParam> params) const;
 };
 

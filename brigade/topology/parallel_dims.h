@@ -24,13 +24,13 @@ inline constexpr std::array<Axis, 4> kAxes = {
     Axis::kTp};
 const char* to_string(Axis axis);  // "dp", "pp", "cp", "tp"
 
-// Where a rank stands along each axis.
+// The position of a rank on each axis.
 struct Coordinate {
   int dp = 0;
   int tp = 0;
   int pp = 0;
   int cp = 0;
-  int operator[](Axis axis) const;
+  int operator[](Axis axis) const;  // from 0 to the axis's size - 1
   bool operator==(const Coordinate&) const = default;
 };
 
@@ -42,7 +42,7 @@ struct ParallelDims {
   int pp = 1;
   int cp = 1;
 
-  int operator[](Axis axis) const;
+  int operator[](Axis axis) const;  // the size of an axis
   int world_size() const { return dp * pp * cp * tp; }
   bool operator==(const ParallelDims&) const = default;
 
@@ -51,6 +51,7 @@ struct ParallelDims {
   //   [parallel_dims] dp 2 * pp 2 * cp 1 * tp 3 = 12, but world size is 8
   void validate(int world_size, std::vector<std::string>& problems) const;
 
+  // Each the inverse of the other; rank is from 0 to world_size() - 1.
   Coordinate coordinate(int rank) const;
   int rank(const Coordinate& coordinate) const;
 
@@ -67,7 +68,7 @@ struct ParallelDims {
 
   // "dp 2 * pp 2 * cp 1 * tp 2"
   std::string product() const;
-  // The grid, one line a rank.
+  // The grid, one line per rank.
   std::string table() const;
 };
 

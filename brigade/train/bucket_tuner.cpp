@@ -339,7 +339,7 @@ void rank_predictions(std::vector<TunedCapacity>& capacities, double alike_ms) {
 
 std::string BucketTuning::table() const {
   std::string text = fmt::format(
-      "all-reduce over {} rank{}: {:.3f} ms + {:.3f} ms a MiB\n"
+      "all-reduce over {} rank{}: {:.3f} ms + {:.3f} ms per MiB\n"
       "{:>9}  {:>11}  {:>9}\n",
       ranks,
       ranks == 1 ? "" : "s",
