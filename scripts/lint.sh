@@ -1,11 +1,12 @@
 #!/bin/bash
 # The form of the sources, before any of them is built:
 #   format     clang-format over all C++ files
-#   includes   which room includes what (ARCHITECTURE.md)
+#   includes   which module includes what (ARCHITECTURE.md)
+#   documents  links, paths, the README's length, plain English
 #   tidy       clang-tidy over what changed
 #   neon       the kernels compile for 64-bit Arm, where there is a compiler
 # Goes on after a failure, so that one run shows everything.
-#   scripts/lint.sh [BUILD_FOLDER]   # a configured one; default build/dev
+#   scripts/lint.sh [BUILD_DIRECTORY]   # a configured one; default build/dev
 set -uo pipefail
 cd "$(dirname "$0")/.."
 build=${1:-build/dev}
@@ -16,6 +17,7 @@ printf '%s\0' "${files[@]}" |
   xargs -0 -P2 -n 50 clang-format-14 --dry-run -Werror || failed+=(format)
 echo "format: ${#files[@]} files"
 scripts/check_includes.py || failed+=(includes)
+scripts/check_docs.py || failed+=(documents)
 scripts/clang_tidy.py "$build" || failed+=(tidy)
 scripts/check_neon.sh
 status=$?
