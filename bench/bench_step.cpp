@@ -223,7 +223,7 @@ void run_rank(const Case& c, int64_t start_ns) {
   const double communication_ms =
       static_cast<double>(trainee.sync->report().communication_ns()) / 1e6;
   const std::vector<Part> parts = parts_of(s, dtype);
-  const double peak = peak_flops(dtype, {});
+  const double peak = peak_flops(dtype, 1, {});
   group->barrier();
   if (group->rank() != 0)
     return;

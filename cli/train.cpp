@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/hub.h"
 #include "cli/options.h"
+#include "cli/training_output.h"
 
 namespace brigade::cli {
 
@@ -40,11 +41,15 @@ void train_as_rank(
     const TrainConfig& config,
     const LaunchEnvironment& environment) {
   RankReport report(environment.report_file);
+  TrainingOutput output(
+      environment.is_terminal ? TrainingOutput::Terminal::kYes
+                              : TrainingOutput::Terminal::kNo);
   run_training(
       config,
       environment,
       {.cache_dir = cache_folder(process_environment()),
-       .on_step = [&report](int64_t step) { report.set_step(step); }});
+       .on_step = [&report](int64_t step) { report.set_step(step); },
+       .observer = &output});
 }
 
 void train(const TrainArguments& arguments) {

@@ -53,8 +53,6 @@ struct LaunchEnvironment {
   // Our supervisor's standard error is a terminal, so that progress bars make
   // sense although this rank writes into a pipe.
   bool is_terminal = false;
-  // True in exactly one process of each machine.
-  bool is_local_leader() const { return local_rank == 0; }
 };
 
 // Returns the value of a variable, or std::nullopt where it is not set.

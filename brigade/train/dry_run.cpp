@@ -54,87 +54,99 @@ int64_t bytes_per_parameter(ModelDtype dtype) {
   return dtype == ModelDtype::kBfloat16 ? 2 + 4 + 8 + 2 : 4 + 4 + 8;
 }
 
-}  // namespace
-
-std::string describe_dry_run(const TrainConfig& given) {
-  TrainConfig config = given;
-  number_run_folder(config);
+std::string describe_run(const TrainConfig& config, const TrainingData& data) {
   const LlamaConfig& llama = model_of(config);
-  const ParallelDims dims = config.parallel_dims();
-  const TrainingData data = open_training_data_of(config);
-  check_run_folder(config);
-
+  const TrainingConfig& training = config.training;
   const int64_t windows_per_step =
-      tokens_per_step(config) / config.training.seq_length;
+      tokens_per_step(config) / training.seq_length;
+  const double epochs =
+      static_cast<double>(training.total_train_steps * windows_per_step) /
+      static_cast<double>(std::max<uint64_t>(1, data.training_windows));
   std::string text = fmt::format(
-      "layout      {}\n{}\n"
+      "layout      {}\n{}\n",
+      config.parallel_dims().product(),
+      config.parallel_dims().table());
+  text += fmt::format(
       "model       {} layers, hidden {}, {} heads, {} kv heads, vocabulary {}, "
-      "{} parameters\n"
-      "step        {} sequences of {} tokens: {} tokens ({} x {} x {})\n"
-      "data        {} tokens, {} windows to train on, {} held out; {} steps "
-      "are "
-      "{:.2f} epochs\n"
-      "run folder  {}\n"
-      "checkpoints {}\n",
-      dims.product(),
-      dims.table(),
+      "{} parameters\n",
       llama.num_hidden_layers,
       llama.hidden_size,
       llama.num_attention_heads,
       llama.num_key_value_heads,
       llama.vocab_size,
-      parameter_count(llama),
+      parameter_count(llama));
+  text += fmt::format(
+      "step        {} sequences of {} tokens: {} tokens ({} x {} x {})\n",
       windows_per_step,
-      config.training.seq_length,
+      training.seq_length,
       tokens_per_step(config),
       config.distributed.dp_size,
-      config.training.micro_batch_size,
-      config.training.gradient_accumulation_steps,
+      training.micro_batch_size,
+      training.gradient_accumulation_steps);
+  text += fmt::format(
+      "data        {} tokens, {} windows to train on, {} held out; {} steps "
+      "are {:.2f} epochs\n",
       data.num_tokens,
       data.training_windows,
       data.held_out_windows,
-      config.training.total_train_steps,
-      static_cast<double>(
-          config.training.total_train_steps * windows_per_step) /
-          static_cast<double>(std::max<uint64_t>(1, data.training_windows)),
-      config.logging.run_dir,
-      checkpoint_folder(config).string());
+      training.total_train_steps,
+      epochs);
+  return text + fmt::format(
+                    "run folder  {}\ncheckpoints {}\n",
+                    config.logging.run_dir,
+                    checkpoint_folder(config).string());
+}
 
+std::string describe_buckets(
+    const TrainConfig& config,
+    const std::vector<BucketParam>& params) {
+  if (config.distributed.grad_sync == "per_param")
+    return fmt::format("one all-reduce per parameter: {}\n", params.size());
+  const ParallelDims dims = config.parallel_dims();
+  const auto order = config.distributed.bucket_order == "registration"
+                         ? BucketOrder::kRegistration
+                         : BucketOrder::kReverse;
+  return plan_buckets(
+             params,
+             initial_order(order, static_cast<int>(params.size())),
+             {.capacity_bytes = static_cast<int64_t>(
+                  config.distributed.bucket_cap_mb * static_cast<double>(MiB)),
+              .ranks = dims.dp * dims.cp})
+      .table(params);
+}
+
+std::string
+describe_stage(const TrainConfig& config, size_t stage, const ModelPart& part) {
+  const auto params = stage_bucket_params(config, part);
+  int64_t numel = 0;
+  for (const BucketParam& param : params)
+    numel += param.numel;
+  const int64_t bytes = numel * bytes_per_parameter(config.model.dtype);
+  return fmt::format(
+             "\nstage {} on pp rank {}: layers [{}, {}){}{}; {} parameters per "
+             "rank, {:.1f} MiB of weights, gradients and optimizer state\n",
+             stage,
+             stage % static_cast<size_t>(config.distributed.pp_size),
+             part.layers.begin,
+             part.layers.end,
+             part.is_first ? ", embedding" : "",
+             part.is_last ? ", head" : "",
+             numel,
+             static_cast<double>(bytes) / static_cast<double>(MiB)) +
+         describe_buckets(config, params);
+}
+
+}  // namespace
+
+std::string describe_dry_run(const TrainConfig& given) {
+  TrainConfig config = given;
+  number_run_folder(config);
+  const TrainingData data = open_training_data_of(config);
+  check_run_folder(config);
+  std::string text = describe_run(config, data);
   const std::vector<ModelPart> parts = stage_parts(config);
-  for (size_t stage = 0; stage < parts.size(); ++stage) {
-    const ModelPart& part = parts[stage];
-    const auto params = stage_bucket_params(config, part);
-    int64_t numel = 0;
-    for (const BucketParam& param : params)
-      numel += param.numel;
-    text += fmt::format(
-        "\nstage {} on pp rank {}: layers [{}, {}){}{}; {} parameters a rank, "
-        "{:.1f} MiB of weights, gradients and optimizer state\n",
-        stage,
-        stage % static_cast<size_t>(dims.pp),
-        part.layers.begin,
-        part.layers.end,
-        part.is_first ? ", embedding" : "",
-        part.is_last ? ", head" : "",
-        numel,
-        static_cast<double>(numel * bytes_per_parameter(config.model.dtype)) /
-            static_cast<double>(MiB));
-    if (config.distributed.grad_sync == "per_param") {
-      text += fmt::format("one all-reduce a parameter: {}\n", params.size());
-      continue;
-    }
-    const auto order = config.distributed.bucket_order == "registration"
-                           ? BucketOrder::kRegistration
-                           : BucketOrder::kReverse;
-    text +=
-        plan_buckets(
-            params,
-            initial_order(order, static_cast<int>(params.size())),
-            {.capacity_bytes = static_cast<int64_t>(
-                 config.distributed.bucket_cap_mb * static_cast<double>(MiB)),
-             .ranks = dims.dp * dims.cp})
-            .table(params);
-  }
+  for (size_t stage = 0; stage < parts.size(); ++stage)
+    text += describe_stage(config, stage, parts[stage]);
   return text;
 }
 

@@ -16,14 +16,19 @@
 namespace brigade {
 namespace {
 
+// The first products run on cold memory and a slow clock, and any may be
+// interrupted: the best of all that fit into a quarter of a second.
 double measure(torch::ScalarType dtype) {
   const torch::NoGradGuard no_grad;
   constexpr int64_t kSize = 1024;
-  constexpr int kRuns = 12;
+  constexpr int64_t kLeastNs = 250'000'000;
+  constexpr int kLeastRuns = 12;
   const auto a = torch::ones({kSize, kSize}, dtype);
   const auto b = torch::ones({kSize, kSize}, dtype);
+  const int64_t start = steady_now_ns();
   double best = 0;
-  for (int run = 0; run < kRuns; ++run) {
+  for (int run = 0; run < kLeastRuns || steady_now_ns() - start < kLeastNs;
+       ++run) {
     const int64_t begin = steady_now_ns();
     const auto c = ops::linear(a, b);
     const double seconds = static_cast<double>(steady_now_ns() - begin) / 1e9;
@@ -41,32 +46,41 @@ std::string processor_name() {
   return "unknown";
 }
 
+// The file's object, empty where there is none that can be read.
+nlohmann::json read_known(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path))
+    return nlohmann::json::object();
+  auto known = nlohmann::json::parse(read_text_file(path), nullptr, false);
+  return known.is_object() ? known : nlohmann::json::object();
+}
+
 }  // namespace
 
-double peak_flops(torch::ScalarType dtype, const std::filesystem::path& cache) {
+double peak_flops(
+    torch::ScalarType dtype,
+    int local_ranks,
+    const PeakRateCache& cache) {
+  if (cache.directory.empty())
+    return measure(dtype);
   const std::string key = fmt::format(
-      "{}, {} threads, {}",
+      "{}, {} threads, {} ranks, {}",
       processor_name(),
       at::get_num_threads(),
+      local_ranks,
       c10::toString(dtype));
-  if (cache.empty())
-    return measure(dtype);
-  const auto path = cache / "peak_rate.json";
-  nlohmann::json known = nlohmann::json::object();
-  if (std::filesystem::exists(path)) {
-    known = nlohmann::json::parse(read_text_file(path), nullptr, false);
-    if (known.is_object() && known.contains(key) && known[key].is_number())
-      return known[key].get<double>();
-    if (!known.is_object())
-      known = nlohmann::json::object();
-  }
+  const auto path = cache.directory / "peak_rate.json";
+  nlohmann::json known = read_known(path);
+  if (known.contains(key) && known[key].is_number())
+    return known[key].get<double>();
   const double rate = measure(dtype);
+  if (cache.access == PeakRateCache::Access::kRead)
+    return rate;
   known[key] = rate;
   try {
-    std::filesystem::create_directories(cache);
+    std::filesystem::create_directories(cache.directory);
     write_text_file(path, known.dump(2));
   } catch (const std::exception&) {
-    // A cache that cannot be written costs the next run a fraction of a second.
+    // A cache that cannot be written costs the next run a quarter of a second.
   }
   return rate;
 }

@@ -1,4 +1,4 @@
-// The rate of a matrix product on this machine: what MFU is a part of.
+// The rate of matrix products on this machine: MFU is a fraction of it.
 #pragma once
 
 #include <torch/types.h>
@@ -10,12 +10,22 @@
 
 namespace brigade {
 
-// FLOP/s of one rank's threads on a square product of `dtype`, the best of
-// several. Measured once a machine, thread count and dtype: kept in
-// cache_dir/peak_rate.json (an empty path keeps nothing, an unreadable file is
-// measured anew). All local ranks call it at once, so that each measures the
-// share of the machine that it will have.
-double peak_flops(torch::ScalarType dtype, const std::filesystem::path& cache);
+// Where measured rates are kept: directory/peak_rate.json, by processor, number
+// of threads, ranks on the machine and dtype. An unreadable file is measured
+// anew, one that cannot be written is no error.
+struct PeakRateCache {
+  std::filesystem::path directory;  // empty: nothing is kept
+  enum class Access { kRead, kReadAndWrite };
+  Access access = Access::kReadAndWrite;
+};
+
+// FLOP/s of this rank's threads on a square product of `dtype`: the best of
+// many over a quarter of a second. All ranks of the machine call it at once, so
+// that each measures the share of the machine that it has in training.
+double peak_flops(
+    torch::ScalarType dtype,
+    int local_ranks,
+    const PeakRateCache& cache);
 
 // Floating-point operations of training on one token, forward and backward, as
 // picotron counts them: 6 N + 12 layers * attention_width * seq, where

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <utility>
 
 #include "brigade/base/error.h"
@@ -44,7 +43,8 @@ class Trainer {
   void report(const StepMetrics& metrics);
   bool is_traced(int64_t step) const;
   void write_trace();
-  std::string describe_trace() const;
+  bool is_done() const;
+  void run_steps();
   bool reports() const { return mesh_->rank() == reporting_rank(config_); }
 
   TrainConfig config_;
@@ -56,17 +56,26 @@ class Trainer {
   std::unique_ptr<PipelineExecutor> evaluator_;
   int64_t steps_done_ = 0;
   int64_t tokens_done_ = 0;
-  double peak_flops_ = 1;  // where nothing is reported, unused
+  double peak_flops_ = 1;  // of this rank
   Trace trace_;
   std::unique_ptr<MetricsFile> metrics_;
-  std::unique_ptr<ProgressBar> bar_;
+  int64_t saved_step_ = -1;  // of the newest checkpoint; -1: none
+  RunObserver silent_;
+  RunObserver& observer_;  // silent_ on ranks that do not report
 };
 
 Trainer::Trainer(
     const TrainConfig& config,
     const LaunchEnvironment& environment,
     const TrainingOptions& options)
-    : config_(config), options_(options), trace_(environment.rank) {
+    : config_(config),
+      options_(options),
+      trace_(environment.rank),
+      observer_(
+          options.observer != nullptr &&
+                  environment.rank == reporting_rank(config)
+              ? *options.observer
+              : silent_) {
   // What can fail without peers fails before there are any.
   data_ = open_training_data_of(config_);
   if (environment.rank == 0) {
@@ -97,18 +106,14 @@ Trainer::Trainer(
     steps_done_ = position.steps;
     tokens_done_ = position.tokens;
     step_->seek(steps_done_);
+    saved_step_ = steps_done_;
   }
-  // One rank measures, while the others wait for it in their first step.
-  if (reports()) {
-    peak_flops_ = peak_flops(
-        config_.model.dtype == ModelDtype::kBfloat16 ? torch::kBFloat16
-                                                     : torch::kFloat,
-        options_.cache_dir);
-  }
-  bar_ = std::make_unique<ProgressBar>(
-      config_.training.total_train_steps,
-      reports() && environment.is_terminal ? ProgressBar::Visible::kYes
-                                           : ProgressBar::Visible::kNo);
+  using Access = PeakRateCache::Access;
+  peak_flops_ = peak_flops(
+      config_.model.dtype == ModelDtype::kBfloat16 ? torch::kBFloat16
+                                                   : torch::kFloat,
+      environment.local_world_size,
+      {options_.cache_dir, reports() ? Access::kReadAndWrite : Access::kRead});
 }
 
 StepMetrics Trainer::train_step(int64_t step) {
@@ -162,16 +167,6 @@ void Trainer::write_trace() {
   write_text_file(path, trace_.to_json());
 }
 
-std::string Trainer::describe_trace() const {
-  if (!config_.logging.trace_steps)
-    return {};
-  if (trace_.empty())
-    return "  trace       none: no step of logging.trace_steps was run\n";
-  return fmt::format(
-      "  trace       {}, one a rank: for https://ui.perfetto.dev\n",
-      RunFolder{config_.logging.run_dir}.trace(mesh_->rank()).string());
-}
-
 double Trainer::evaluate() {
   const torch::NoGradGuard no_grad;
   held_out_->seek(0);
@@ -187,57 +182,25 @@ double Trainer::evaluate() {
 void Trainer::save(int64_t step) {
   const auto path = checkpoint_folder(config_) / std::to_string(step);
   save_run(path, config_, *mesh_, step_->stages(), {step, tokens_done_});
-  if (reports()) {
-    bar_->clear();
-    fmt::print("saved {}\n", path.string());
-  }
+  saved_step_ = step;
+  observer_.on_checkpoint(path);
 }
 
 void Trainer::report(const StepMetrics& metrics) {
-  if (!reports())
-    return;
-  metrics_->write(metrics);
-  bar_->clear();
-  std::string line = log_line(
-      metrics,
-      {mesh_->rank(), tokens_per_step(config_), config_.training.max_tokens});
-  if (metrics.eval_loss)
-    line += fmt::format(" | Eval loss: {:6.4f}", *metrics.eval_loss);
-  fmt::print("{}\n", line);
-  std::fflush(stdout);
-  bar_->draw(metrics.step);
+  if (metrics_)
+    metrics_->write(metrics);
+  observer_.on_step(metrics);
 }
 
-void Trainer::run() {
+bool Trainer::is_done() const {
   const TrainingConfig& training = config_.training;
-  if (reports()) {
-    const LlamaConfig& llama = model_of(config_);
-    fmt::print(
-        "{} parameters in {}, {}; {} tokens a step over {} rank{}; MFU against "
-        "the measured {} product rate of {:.0f} GFLOP/s a rank\n",
-        readable(static_cast<double>(parameter_count(llama))),
-        to_string(config_.model.dtype),
-        config_.parallel_dims().product(),
-        tokens_per_step(config_),
-        mesh_->world()->size(),
-        mesh_->world()->size() == 1 ? "" : "s",
-        to_string(config_.model.dtype),
-        peak_flops_ / 1e9);
-    if (steps_done_ > 0)
-      fmt::print("continuing after step {}\n", steps_done_);
-    std::fflush(stdout);
-  }
-  release_freed_memory();
-  const int64_t begin_ns = steady_now_ns();
-  const int64_t tokens_before = tokens_done_;
-  // A run that begins has nothing on disk yet, not even step 0.
-  const bool continues = !config_.checkpoint.load_path.empty();
-  int64_t saved_step = continues ? steps_done_ : -1;
-  StepMetrics last;
-  const auto is_done = [&] {
-    return steps_done_ >= training.total_train_steps ||
-           (training.max_tokens && tokens_done_ >= *training.max_tokens);
-  };
+  return steps_done_ >= training.total_train_steps ||
+         (training.max_tokens && tokens_done_ >= *training.max_tokens);
+}
+
+void Trainer::run_steps() {
+  const int64_t eval_every = config_.training.eval_every;
+  const int64_t save_every = config_.checkpoint.save_frequency;
   while (!is_done()) {
     const int64_t step = steps_done_ + 1;
     if (options_.on_step)
@@ -245,53 +208,38 @@ void Trainer::run() {
     StepMetrics metrics = train_step(step);
     if (is_traced(step))
       write_trace();
-    if (training.eval_every > 0 && step % training.eval_every == 0)
+    if (eval_every > 0 && step % eval_every == 0)
       metrics.eval_loss = evaluate();
     report(metrics);
-    last = std::move(metrics);
-    if (config_.checkpoint.save_frequency > 0 &&
-        step % config_.checkpoint.save_frequency == 0) {
+    if (save_every > 0 && step % save_every == 0)
       save(step);
-      saved_step = step;
-    }
   }
-  if (saved_step != steps_done_)
+  // A run that begins has nothing on disk yet, not even step 0.
+  if (saved_step_ != steps_done_)
     save(steps_done_);
-  if (!reports())
-    return;
-  bar_->clear();
-  if (tokens_done_ == tokens_before) {
-    fmt::print(
-        "nothing {}: the {} is at step {} of {}; raise "
-        "training.total_train_steps to go on\n",
-        continues ? "to do" : "was trained",
-        continues ? "checkpoint" : "run",
-        steps_done_,
-        training.total_train_steps);
-    return;
-  }
-  for (const SyncReport& report : last.reports) {
-    fmt::print(
-        "\nstep {}: what communication cost, by bucket\n{}",
-        last.step,
-        report.table(mesh_->dp_cp()->size()));
-  }
-  const double seconds = static_cast<double>(steady_now_ns() - begin_ns) / 1e9;
-  const auto checkpoint =
-      checkpoint_folder(config_) / std::to_string(steps_done_);
-  fmt::print(
-      "\nfinal loss {:.4f} after {} steps, {:.0f} tokens/s\n"
-      "  metrics     {}\n"
-      "  checkpoint  {}\n{}"
-      "next: brigade generate --checkpoint {} --prompt \"Once\"\n",
-      last.loss,
-      steps_done_,
-      static_cast<double>(tokens_done_ - tokens_before) / seconds,
-      RunFolder{config_.logging.run_dir}.metrics().string(),
-      checkpoint.string(),
-      describe_trace(),
-      checkpoint.string());
-  std::fflush(stdout);
+}
+
+void Trainer::run() {
+  observer_.on_start(
+      {.config = config_,
+       .rank = mesh_->rank(),
+       .parameters = parameter_count(model_of(config_)),
+       .tokens_per_step = tokens_per_step(config_),
+       .peak_flops = peak_flops_,
+       .first_step = steps_done_ + 1});
+  release_freed_memory();
+  const int64_t begin_ns = steady_now_ns();
+  const int64_t tokens_before = tokens_done_;
+  run_steps();
+  RunEnd end{
+      .steps = steps_done_,
+      .trained_tokens = tokens_done_ - tokens_before,
+      .seconds = static_cast<double>(steady_now_ns() - begin_ns) / 1e9,
+      .dp_cp_size = mesh_->dp_cp()->size(),
+      .checkpoint = checkpoint_folder(config_) / std::to_string(steps_done_)};
+  if (!trace_.empty())
+    end.trace = RunFolder{config_.logging.run_dir}.trace(mesh_->rank());
+  observer_.on_end(end);
 }
 
 }  // namespace

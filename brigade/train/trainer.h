@@ -9,6 +9,7 @@
 #include "brigade/comm/store.h"
 #include "brigade/config/train_config.h"
 #include "brigade/launch/environment.h"
+#include "brigade/train/run_observer.h"
 
 namespace brigade {
 
@@ -16,21 +17,24 @@ struct TrainingOptions {
   // Where measurements of this machine are kept (the peak of MFU); empty:
   // nowhere.
   std::filesystem::path cache_dir;
-  // Told at the start of every step, for the supervisor.
+  // Called on every rank at the start of each step, for the supervisor.
   std::function<void(int64_t step)> on_step;
+  // Called on the reporting rank; null: nothing is reported beyond
+  // metrics.jsonl. Must live as long as the run.
+  RunObserver* observer = nullptr;
   // Where the ranks meet; null: at the store that the environment names. Ranks
   // that are threads of one process share one.
   StorePtr store;
 };
 
-// Every rank of the run calls it with the same config. Prints to stdout on one
-// rank. Throws the errors of base/error.h.
+// Every rank of the run calls it with the same config. Throws the errors of
+// base/error.h.
 void run_training(
     const TrainConfig& config,
     const LaunchEnvironment& environment,
     const TrainingOptions& options = {});
 
-// The global rank that prints: the first of the last pipeline stage.
+// The global rank that reports: the first of the last pipeline stage.
 int reporting_rank(const TrainConfig& config);
 
 // Everything that can be checked without starting ranks, checked, and printed:

@@ -1,41 +1,12 @@
 #include "train_as_threads.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
-#include <unistd.h>
-
-#include <cstdio>
 
 #include "brigade/kernels/cpu/tensor_memory.h"
 #include "brigade/train/trainer.h"
 #include "ranks_as_threads.h"
 
 namespace brigade::testing {
-
-namespace {
-
-// What is printed meanwhile goes nowhere.
-class SilentOutput {
- public:
-  SilentOutput() : saved_(::dup(STDOUT_FILENO)) {
-    std::fflush(stdout);
-    const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
-    ::dup2(nowhere, STDOUT_FILENO);
-    ::close(nowhere);
-  }
-  ~SilentOutput() {
-    std::fflush(stdout);
-    ::dup2(saved_, STDOUT_FILENO);
-    ::close(saved_);
-  }
-  SilentOutput(const SilentOutput&) = delete;
-  SilentOutput& operator=(const SilentOutput&) = delete;
-
- private:
-  int saved_;
-};
-
-}  // namespace
 
 void train_as_threads(
     const std::filesystem::path& config,
@@ -52,7 +23,6 @@ void train_as_threads(
   loaded.run.overwrite = true;
 
   ops::set_up_tensor_memory();  // as the program does
-  const SilentOutput silent;
   run_ranks_with_store(ranks, [&](int rank, const StorePtr& store) {
     LaunchEnvironment environment;
     environment.rank = environment.local_rank = rank;

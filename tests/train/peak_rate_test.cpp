@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "brigade/files/file.h"
+
 namespace brigade {
 namespace {
 
@@ -29,6 +34,46 @@ TEST(FlopsPerToken, CountsAttentionByItsHeadsAndNotByTheHiddenSize) {
       28 * (kProjections + kMlp + kNorms) + 151936.0 * 1024 + 1024;
   constexpr double kAttention = 12.0 * 28 * (16 * 128) * 4096;
   EXPECT_EQ(flops_per_token(qwen3(), 4096), 6 * kParameters + kAttention);
+}
+
+class PeakRate : public ::testing::Test {
+ protected:
+  PeakRate() { std::filesystem::remove_all(folder_); }
+  ~PeakRate() override { std::filesystem::remove_all(folder_); }
+  std::filesystem::path file() const { return folder_ / "peak_rate.json"; }
+
+  std::filesystem::path folder_ =
+      std::filesystem::path(BRIGADE_BINARY_DIR) / "tests" / "peak_rate_cache";
+};
+
+TEST_F(PeakRate, IsMeasuredOnceAndThenReadFromTheCache) {
+  const double measured = peak_flops(torch::kFloat, 2, {folder_});
+  EXPECT_GT(measured, 0);
+  EXPECT_EQ(peak_flops(torch::kFloat, 2, {folder_}), measured);
+  auto known = nlohmann::json::parse(read_text_file(file()));
+  ASSERT_EQ(known.size(), 1U);
+  known.begin().value() = 12.5;
+  write_text_file(file(), known.dump());
+  EXPECT_EQ(peak_flops(torch::kFloat, 2, {folder_}), 12.5);
+}
+
+TEST_F(PeakRate, IsKeptByTheNumberOfRanksThatShareTheMachine) {
+  peak_flops(torch::kFloat, 1, {folder_});
+  peak_flops(torch::kFloat, 2, {folder_});
+  EXPECT_EQ(nlohmann::json::parse(read_text_file(file())).size(), 2U);
+}
+
+TEST_F(PeakRate, OfARankThatOnlyReadsLeavesNoFile) {
+  EXPECT_GT(
+      peak_flops(torch::kFloat, 2, {folder_, PeakRateCache::Access::kRead}), 0);
+  EXPECT_FALSE(std::filesystem::exists(file()));
+}
+
+TEST_F(PeakRate, IsMeasuredAnewWhereTheCacheIsNoJson) {
+  std::filesystem::create_directories(folder_);
+  write_text_file(file(), "no json");
+  EXPECT_GT(peak_flops(torch::kFloat, 2, {folder_}), 0);
+  EXPECT_EQ(nlohmann::json::parse(read_text_file(file())).size(), 1U);
 }
 
 }  // namespace

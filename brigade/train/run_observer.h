@@ -1,0 +1,49 @@
+// What a run reports while it goes on. The trainer calls an observer and prints
+// nothing itself: a program shows what it likes, a test sees what it needs.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "brigade/config/train_config.h"
+#include "brigade/metrics/metrics.h"
+
+namespace brigade {
+
+// Before the first step.
+struct RunStart {
+  const TrainConfig& config;  // with the run folder's final name
+  int rank = 0;               // the global rank that reports
+  int64_t parameters = 0;     // of the whole model, a tied head once
+  int64_t tokens_per_step = 0;
+  double peak_flops = 0;   // products of the model's dtype, per rank
+  int64_t first_step = 1;  // above 1: the run continues a checkpoint
+};
+
+// After the last step.
+struct RunEnd {
+  int64_t steps = 0;           // that the run is at, those before it included
+  int64_t trained_tokens = 0;  // by this start of the run; 0: none were left
+  double seconds = 0;          // that training them took
+  int dp_cp_size = 1;          // ranks that a bucket was reduced over
+  std::filesystem::path checkpoint;  // the newest
+  std::optional<std::filesystem::path>
+      trace;  // this rank's, if any was written
+};
+
+// Called on the reporting rank alone, on the thread that trains. What an
+// observer throws ends the run.
+class RunObserver {
+ public:
+  virtual ~RunObserver() = default;
+  virtual void on_start(const RunStart&) {}
+  // After each step, in order; metrics.jsonl holds it by then.
+  virtual void on_step(const StepMetrics&) {}
+  // A checkpoint is complete.
+  virtual void on_checkpoint(const std::filesystem::path&) {}
+  virtual void on_end(const RunEnd&) {}
+};
+
+}  // namespace brigade

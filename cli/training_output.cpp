@@ -1,0 +1,99 @@
+#include "cli/training_output.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "brigade/model_spec/llama_config.h"
+
+namespace brigade::cli {
+
+void TrainingOutput::on_start(const RunStart& start) {
+  const TrainConfig& config = start.config;
+  line_ = {start.rank, start.tokens_per_step, config.training.max_tokens};
+  folder_.path = config.logging.run_dir;
+  continues_ = !config.checkpoint.load_path.empty();
+  total_steps_ = config.training.total_train_steps;
+  traces_ = config.logging.trace_steps.has_value();
+  bar_ = std::make_unique<ProgressBar>(
+      total_steps_,
+      terminal_ == Terminal::kYes ? ProgressBar::Visible::kYes
+                                  : ProgressBar::Visible::kNo);
+  const int64_t ranks = config.parallel_dims().world_size();
+  fmt::print(
+      "{} parameters in {}, {}; {} tokens per step over {} rank{}; MFU against "
+      "the measured {} product rate of {:.0f} GFLOP/s per rank\n",
+      readable(static_cast<double>(start.parameters)),
+      to_string(config.model.dtype),
+      config.parallel_dims().product(),
+      start.tokens_per_step,
+      ranks,
+      ranks == 1 ? "" : "s",
+      to_string(config.model.dtype),
+      start.peak_flops / 1e9);
+  if (start.first_step > 1)
+    fmt::print("continuing after step {}\n", start.first_step - 1);
+  std::fflush(stdout);
+}
+
+void TrainingOutput::on_step(const StepMetrics& metrics) {
+  bar_->clear();
+  std::string line = log_line(metrics, line_);
+  if (metrics.eval_loss)
+    line += fmt::format(" | Eval loss: {:6.4f}", *metrics.eval_loss);
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
+  bar_->draw(metrics.step);
+  last_ = metrics;
+}
+
+void TrainingOutput::on_checkpoint(const std::filesystem::path& path) {
+  bar_->clear();
+  fmt::print("saved {}\n", path.string());
+}
+
+void TrainingOutput::on_end(const RunEnd& end) {
+  bar_->clear();
+  if (end.trained_tokens == 0) {
+    fmt::print(
+        "nothing {}: the {} is at step {} of {}; raise "
+        "training.total_train_steps to go on\n",
+        continues_ ? "to do" : "was trained",
+        continues_ ? "checkpoint" : "run",
+        end.steps,
+        total_steps_);
+    return;
+  }
+  for (const SyncReport& report : last_.reports) {
+    fmt::print(
+        "\nstep {}: what communication cost, by bucket\n{}",
+        last_.step,
+        report.table(end.dp_cp_size));
+  }
+  fmt::print(
+      "\nfinal loss {:.4f} after {} steps, {:.0f} tokens/s\n",
+      last_.loss,
+      end.steps,
+      static_cast<double>(end.trained_tokens) / end.seconds);
+  print_files(end);
+  std::fflush(stdout);
+}
+
+void TrainingOutput::print_files(const RunEnd& end) const {
+  fmt::print(
+      "  metrics     {}\n  checkpoint  {}\n",
+      folder_.metrics().string(),
+      end.checkpoint.string());
+  if (end.trace) {
+    fmt::print(
+        "  trace       {}, one per rank: for https://ui.perfetto.dev\n",
+        end.trace->string());
+  } else if (traces_) {
+    fmt::print("  trace       none: no step of logging.trace_steps was run\n");
+  }
+  fmt::print(
+      "next: brigade generate --checkpoint {} --prompt \"Once\"\n",
+      end.checkpoint.string());
+}
+
+}  // namespace brigade::cli

@@ -1,0 +1,36 @@
+// What `brigade train` prints: a line per step in picotron's format on stdout,
+// a progress bar on a terminal, and where the run's files are at the end.
+#pragma once
+
+#include <memory>
+
+#include "brigade/metrics/run_folder.h"
+#include "brigade/train/run_observer.h"
+
+namespace brigade::cli {
+
+class TrainingOutput : public RunObserver {
+ public:
+  // Whether a person watches stderr, and so wants a progress bar.
+  enum class Terminal { kNo, kYes };
+  explicit TrainingOutput(Terminal terminal) : terminal_(terminal) {}
+
+  void on_start(const RunStart& start) override;
+  void on_step(const StepMetrics& metrics) override;
+  void on_checkpoint(const std::filesystem::path& path) override;
+  void on_end(const RunEnd& end) override;
+
+ private:
+  void print_files(const RunEnd& end) const;
+
+  Terminal terminal_;
+  std::unique_ptr<ProgressBar> bar_;
+  LogLineContext line_;
+  RunFolder folder_;
+  int64_t total_steps_ = 0;
+  bool continues_ = false;  // a checkpoint
+  bool traces_ = false;     // logging.trace_steps is given
+  StepMetrics last_;
+};
+
+}  // namespace brigade::cli
