@@ -27,7 +27,7 @@
 namespace brigade {
 namespace {
 
-using Times = std::vector<double>;  // ms, one a step
+using Times = std::vector<double>;  // ms, one per step
 
 constexpr int kRanks = 2;
 constexpr int kRounds = 3;
@@ -484,7 +484,7 @@ void bookkeeping() {
     cost.push_back(with_sync[i] - without[i]);
   const double cost_us = median(cost) * 1e3 / kParams;
   fmt::print(
-      "bookkeeping: backward with {}, without {}: {:.2f} us a parameter "
+      "bookkeeping: backward with {}, without {}: {:.2f} us per parameter "
       "(target 1 us: {})\n",
       summary(with_sync),
       summary(without),

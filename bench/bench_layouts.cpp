@@ -1,5 +1,5 @@
 // What each axis costs in speed, and saves in memory, on two ranks of one
-// thread: the same model, the same 8,192 tokens a step, one axis after the
+// thread: the same model, the same 8,192 tokens per step, one axis after the
 // other, by the program itself. Ratios within one run.
 //
 //   build/release/bench_layouts [ROUNDS]      # default 3
@@ -267,7 +267,7 @@ int run(int rounds) {
   if (::mkdtemp(pattern.data()) == nullptr)
     throw StorageError("[bench] cannot make a folder " + pattern);
   Bench bench(pattern);
-  fmt::print("2 ranks of 1 thread, stories15m, bf16, 8,192 tokens a step\n");
+  fmt::print("2 ranks of 1 thread, stories15m, bf16, 8,192 tokens per step\n");
   compare_speed(bench, rounds);
   compare_memory(bench);
   std::filesystem::remove_all(pattern);

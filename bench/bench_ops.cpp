@@ -308,7 +308,8 @@ void compare_optimizer() {
 }
 
 // OpenBLAS, behind PyTorch's float32 products, takes its number of threads from
-// the environment, once, when it is loaded: starts this program anew with that.
+// the environment, once, when it is loaded: starts this program again with
+// that.
 void give_openblas_as_many_threads(char** argv) {
   constexpr const char* kVariable = "OPENBLAS_NUM_THREADS";
   const std::string threads = std::to_string(at::get_num_threads());
@@ -318,7 +319,7 @@ void give_openblas_as_many_threads(char** argv) {
   ::setenv(kVariable, threads.c_str(), /*overwrite=*/1);
   ::execv("/proc/self/exe", argv);
   throw ConfigError(
-      fmt::format("[bench] cannot start anew: {}", std::strerror(errno)));
+      fmt::format("[bench] cannot start again: {}", std::strerror(errno)));
 }
 
 int run(int argc, char** argv) {

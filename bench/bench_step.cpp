@@ -239,9 +239,9 @@ void run_rank(const Case& c, int64_t start_ns) {
           static_cast<double>(params), s.layers, s.hidden, s.sequence);
   fmt::print(
       "{} {}, {} rank(s) of {} thread(s), {} on the wire: {:.0f} tokens/s, "
-      "{:.1f} ms a step of {} tokens\n"
+      "{:.1f} ms per step of {} tokens\n"
       "  products alone {:.1f} ms: the step reaches {:.2f} of that bound; MFU "
-      "{:.2f} of {:.0f} GFLOP/s a rank\n"
+      "{:.2f} of {:.0f} GFLOP/s per rank\n"
       "  peak memory of a rank {:.2f} GB, {} new pages in the last {} steps, "
       "start to first step {:.1f} s\n",
       s.name,

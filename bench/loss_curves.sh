@@ -1,7 +1,7 @@
 #!/bin/bash
 # Trains a model for 300 steps on the same batches of two ranks, three times: in
 # float32, in bf16, and in float32 with its sums in another order (micro-batches
-# of half the size, twice as many). Says how far the curves of the loss lie apart,
+# of half the size, twice as many). Says how far the loss curves differ,
 # step by step and as means of ten. Where float32 parts from itself, the recipe
 # is chaotic: a high learning rate drives any two runs apart, however little they
 # differed at first.

@@ -1,5 +1,5 @@
 // brigade inspect: what a dataset, tokenizer, weights, checkpoint or config
-// holds. Tells them apart by name and content.
+// holds. Recognises them by name and content.
 #include "cli/inspect.h"
 
 #include <fmt/format.h>

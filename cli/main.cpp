@@ -59,7 +59,7 @@ void tell(ExitCode code, const std::string& message) noexcept {
       return;
     }
   } catch (const std::exception&) {
-    // An environment that contradicts itself is among what may be told.
+    // Contradictory environment variables are among the errors reported here.
   }
   std::fflush(stdout);
   fmt::print(stderr, "error: {}\n", message);
@@ -124,7 +124,7 @@ int run(int argc, char** argv) {
   app.name("brigade");
   app.set_version_flag("--version", "brigade " BRIGADE_VERSION);
   app.require_subcommand(1);
-  app.footer("brigade COMMAND --help tells a command's options.");
+  app.footer("brigade COMMAND --help lists a command's options.");
   for (const auto add :
        {add_prepare,
         add_train,

@@ -205,7 +205,7 @@ void add_prepare(CLI::App& app) {
       ->add_option(
           "--workers",
           arguments->options.num_workers,
-          "Threads that tokenize; 0: one a core")
+          "Threads that tokenize; 0: one per core")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command->add_flag(

@@ -26,7 +26,7 @@ struct TuneBucketsArguments {
   bool writes_in_place = false;
 };
 
-// Where the tuned config goes: run.json becomes run.tuned.json unless told
+// Where the tuned config goes: run.json becomes run.tuned.json unless asked
 // otherwise. Throws before anything is measured when it cannot go there.
 fs::path output_path(const TuneBucketsArguments& arguments) {
   fs::path path = arguments.config.path;

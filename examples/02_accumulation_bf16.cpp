@@ -1,4 +1,4 @@
-// bf16 weights, four micro-batches a step: gradients accumulate in fp32, are
+// bf16 weights, four micro-batches per step: gradients accumulate in fp32, are
 // reduced once, during the last backward, and Brigade's AdamW reads them where
 // they lie.
 //

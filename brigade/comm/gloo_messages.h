@@ -53,7 +53,7 @@ class GlooMessages {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // Closes this rank's connections: whoever waits for it is told at once,
+  // Closes this rank's connections: whoever waits for it learns of it at once,
   // whichever way. (Gloo closes them after a timeout, but leaves those of the
   // other way.) Returns the ranks that had closed theirs before: they failed
   // too, or are lost. Nothing is closed twice: later calls return the same.

@@ -114,8 +114,8 @@ void check_run(const TrainConfig& config, Problems& problems) {
     return;
   }
   check_token_counts(config, problems);
-  // Stages of one rank would each be a copy of what they share: a tied
-  // embedding would come apart.
+  // Stages of one rank would each have a copy of a tied embedding, which would
+  // diverge.
   if (distributed.pp_size == 1 && distributed.pp_virtual_stages > 1)
     problems.push_back(fmt::format(
         "[config] /distributed/pp_virtual_stages = {} needs a pp_size of at "

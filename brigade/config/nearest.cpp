@@ -8,7 +8,7 @@ namespace brigade {
 
 namespace {
 
-// Longer names are told apart by their beginnings: keeps the table small
+// Only the beginnings of longer names are compared, which keeps the table small
 // whatever the file holds.
 constexpr size_t kMaxNameBytes = 64;
 

@@ -93,7 +93,7 @@ struct TrainingConfig {
   int64_t eval_every = 0;   // steps; 0: never
   int64_t eval_steps = 8;   // batches of one evaluation
   // "none", "selective" (attention), "full" (a block): one for all stages or
-  // one a stage.
+  // one per stage.
   std::vector<std::string> recompute = {"none"};
 
   const std::string& recompute_of_stage(int stage) const {

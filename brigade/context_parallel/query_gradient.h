@@ -1,5 +1,5 @@
 // The gradient of this rank's queries by the blocks of others. The first step
-// that has a part writes it where the sum is to be, later ones add theirs.
+// that has a part writes it into the sum's memory, later ones add theirs.
 //
 //   take(queries)         memory for a step to write its part into
 //   give(part, queries)   hands it back

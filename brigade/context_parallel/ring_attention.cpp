@@ -268,7 +268,8 @@ void check(
   ops::require(
       q.size(1) % 2 == 0,
       kOp,
-      "{} tokens a rank cannot be cut into two equal chunks; the sequence must "
+      "{} tokens per rank cannot be cut into two equal chunks; the sequence "
+      "must "
       "be a multiple of {}",
       q.size(1),
       2 * ring.size());

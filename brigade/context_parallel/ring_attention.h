@@ -1,11 +1,11 @@
 // Causal attention over a sequence that is spread over the ranks of the cp axis
 // (Liu et al. 2023, "Ring Attention with Blockwise Transformers").
 //
-// Each rank keeps its queries and passes keys and values up the ring, before
-// they are expanded to the query heads, rotated once before they leave. In step
+// Each rank keeps its queries, rotates its keys once, and passes keys and
+// values around the ring before they are expanded to the query heads. In step
 // s rank r attends to the block of rank r - s while the next one arrives; the
-// results merge by their log-sum-exps. Of a block only those tokens travel that
-// some other rank sees (travelling_tokens()).
+// results merge by their log-sum-exps. Only tokens that some other rank attends
+// to are sent (travelling_tokens()).
 //
 //   step 0   r0: q0 x kv0   r1: q1 x kv1   r2: q2 x kv2
 //               kv0 ---> r1    kv1 ---> r2    kv2 ---> r0
@@ -16,20 +16,20 @@
 // Backward goes through the steps from the last to the first. It begins with
 // the block that forward ended with, which is kept, and passes blocks down the
 // ring; behind them go the sums of their gradients, in k's dtype, rounded once
-// a hop. The last hop of a gradient, to its owner, passes under the backward of
-// the owner's own block.
+// per hop. The last hop of a gradient, to its owner, overlaps with the backward
+// of the owner's own block.
 //
 // Tokens are spread by topology/sequence_partition.h (zigzag), so that under
 // the causal mask every rank has the same work in every step: half a block.
 //
-// Costs a rank, R ranks, n = 2 B (T/R) Hkv D elements of keys and values (half
-// of that for rank 0's block under a causal mask):
+// Costs per rank, R ranks, n = 2 B (T/R) Hkv D elements of keys and values
+// (half of that for rank 0's block under a causal mask):
 //   forward   R-1 exchanges of n elements of k's dtype
 //   backward  R-2 of n elements of k's dtype, R-1 of as many gradients
-// each of them under the compute of a step. Memory: from forward to backward
-// one block of n besides the own one; within forward one block more, within
-// backward one more, two of gradients and a float32 part. Nothing grows with T
-// but the rank's own T/R tokens.
+// each of them during the compute of a step. Memory: from forward to backward
+// one block of n besides the rank's own; within forward one more block, within
+// backward one more, two of gradients and a float32 part. Only the rank's own
+// T/R tokens grow with T.
 #pragma once
 
 #include <functional>

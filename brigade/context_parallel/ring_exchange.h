@@ -11,7 +11,7 @@
 // without elements are not sent, which sender and receiver must agree on.
 // Every member of the ring makes the same calls. One thread.
 //
-// Costs one message of the block's bytes a step, from each rank.
+// Costs one message of the block's bytes per step from each rank.
 #pragma once
 
 #include <torch/types.h>
@@ -33,8 +33,8 @@ class RingExchange {
       int tag,
       RingDirection direction = RingDirection::kUp);
 
-  // A receive that is under way when the block leaves lets it leave at once,
-  // without asking first.
+  // A receive that is posted before the block is sent lets it be sent at once,
+  // without a handshake.
   void expect(const std::vector<int64_t>& sizes, torch::ScalarType dtype);
   void start(torch::Tensor block);  // contiguous
   torch::Tensor finish();

@@ -2,11 +2,11 @@
 //
 // One replica of the model works: tokens go in at its first stage, the hidden
 // states pass from stage to stage, the first tp rank of the last stage draws,
-// and all ranks of the world are told the token. The ranks of the other
-// replicas (dp and cp: one token at a time leaves nothing to share out) only
-// listen, so that every rank sees the same text and ends at the same token.
+// and broadcasts the token to all ranks of the world. The ranks of the other
+// replicas (dp and cp: one token at a time leaves nothing to divide) only
+// receive, so that every rank sees the same text and ends at the same token.
 //
-// Cost of n tokens, a rank: the all-reduces of tp on [n, C] (two a layer and
+// Cost of n tokens per rank: the all-reduces of tp on [n, C] (two per layer and
 // one for the embedding), one send of [n, C] to the next stage, one all-gather
 // of the last token's logits over tp, one broadcast of 8 bytes.
 #pragma once

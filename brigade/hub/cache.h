@@ -1,10 +1,10 @@
 // The folders in which huggingface_hub keeps what it downloaded, so that the
 // two share one cache:
-//   models--ORG--NAME/refs/REVISION       the commit that a branch stood at
+//   models--ORG--NAME/refs/REVISION       the commit of a branch
 //   models--ORG--NAME/snapshots/COMMIT/FILE -> ../../blobs/ETAG
 //   models--ORG--NAME/blobs/ETAG          content; ETAG.incomplete: a part
 //   .locks/models--ORG--NAME/ETAG.lock
-// Private to brigade/checkpoint.
+// Private to brigade/hub.
 #pragma once
 
 #include <filesystem>

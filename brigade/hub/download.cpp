@@ -368,7 +368,7 @@ void HubDownload::verify(const Remote& remote, const fs::path& partial) {
   fs::remove(partial);
   throw DataError(fmt::format(
       "[hub] '{}' has the hash {}, but {} was announced; it was thrown away, "
-      "run again to download it anew",
+      "run again to download it again",
       remote.url,
       actual,
       remote.etag));

@@ -1,4 +1,4 @@
-// One file from a hub into the cache's blobs. Private to brigade/checkpoint.
+// One file from a hub into the cache's blobs. Private to brigade/hub.
 #pragma once
 
 #include <string>

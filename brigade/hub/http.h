@@ -1,5 +1,5 @@
 // HTTP through libcurl, as far as downloading from a Hugging Face hub needs
-// it. Private to brigade/checkpoint.
+// it. Private to brigade/hub.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ struct HttpResponse {
   const std::string& header(const std::string& name) const;  // "": absent
 };
 
-// Receives the body of a 200 or 206, of which it is told once, before the first
+// Receives the body of a 200 or 206, whose size it gets once, before the first
 // byte. May throw: the transfer ends and the exception comes out of send().
 struct HttpBody {
   std::function<void(const HttpResponse& response)> begin;

@@ -1,5 +1,5 @@
-// What a step tells: one object a line in metrics.jsonl, picotron's log line on
-// stdout, and a progress bar on a terminal.
+// The results of a step: one JSON object per line in metrics.jsonl, picotron's
+// log line on stdout, and a progress bar on a terminal.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct StepMetrics {
   // tensor and context parallel are not measured.
   double exposed_comm_ms = 0;
   std::optional<double> eval_loss;
-  // What each stage of the reporting rank communicated; empty: not told.
+  // What each stage of the reporting rank communicated; empty: not reported.
   std::vector<SyncReport> reports;
 };
 
@@ -50,7 +50,7 @@ std::string readable(double number);
 // Resident memory of this process in GB (1e9 bytes).
 double resident_memory_gb();
 
-// Appends one line a step; the file is complete after each.
+// Appends one line per step; the file is complete after each.
 class MetricsFile {
  public:
   // Throws StorageError when it cannot be written.

@@ -32,7 +32,7 @@ class Trace {
  public:
   explicit Trace(int rank) : rank_(rank) {}
 
-  // Spans of a lane must nest: lie in one another, or apart.
+  // Spans of a lane must nest: one inside the other, or disjoint.
   void add(TraceSpan span) { spans_.push_back(std::move(span)); }
 
   // A step's buckets on the communication lane, the waits for them on the

@@ -45,7 +45,7 @@ class Llama : public torch::nn::Module {
 
   // Generation with a cache, without a graph. Tokens already in the caches:
   struct GenerationState {
-    std::vector<SelfAttention::KeyValueCache> caches;  // one a layer
+    std::vector<SelfAttention::KeyValueCache> caches;  // one per layer
     int64_t length = 0;
   };
   // ids: [B, T] after those; `input`: the stream of the part before, [B * T,

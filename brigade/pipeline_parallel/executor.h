@@ -1,5 +1,5 @@
 // Runs a schedule on live tensors: one rank's row of the table, action after
-// action, with no decision of its own.
+// action, without decisions of its own.
 //
 // A step ends without a barrier: a rank that is done with its row goes on to
 // the optimizer. Receives are waited for when their tensor is needed, sends a
@@ -7,7 +7,7 @@
 // go.
 //
 // Life: made on every rank of the pipeline with the same schedule; run() is
-// called on all of them, once a step, on one thread each.
+// called on all of them, once per step, on one thread each.
 #pragma once
 
 #include <torch/types.h>
@@ -36,7 +36,7 @@ enum class GradientState {
 };
 
 struct ExecutorCallbacks {
-  // Given by the trainer. Called once a step for every stage of this rank.
+  // Given by the trainer. Called once per step for every stage of this rank.
   std::function<void(int stage, GradientState)> reduce_gradients;
   // Called after each computation (start to end of it) and for each receive and
   // each send that was waited for (start to end of the wait: exposed

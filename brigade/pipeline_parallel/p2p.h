@@ -1,10 +1,10 @@
 // Tensors between the stages of a pipeline: activations to the next stage,
 // gradients back. Shape and dtype are the same for every transfer and known
-// to both ends, so that nothing but the tensor travels.
+// to both ends, so that only the tensor is sent.
 //
-// Cost of a transfer: one step, B * T_local * C elements from one rank to one
-// other. A step of m micro-batches on S stages makes 2 * m * (S - 1) of them
-// (those between stages on one rank are none).
+// Cost of a transfer: one message of B * T_local * C elements (N/tp * C with
+// sequence parallel). A step of m micro-batches on S stages makes 2 * m * (S -
+// 1) of them (those between stages on one rank are none).
 //
 // post_send() and post_recv() return at once; wait_recv() blocks until the
 // tensor is there. Matched by (peer, tag), the tag being made of micro-batch,
@@ -29,7 +29,9 @@
 namespace brigade {
 
 struct TransferOptions {
-  std::vector<int64_t> shape;  // [B, T_local, C]
+  // What the model passes on: [N, C] with N = B * T_local tokens, or [N/tp, C]
+  // with sequence parallel; any shape here.
+  std::vector<int64_t> shape;
   torch::ScalarType dtype = torch::kFloat;
   torch::Device device = torch::kCPU;
 };
@@ -50,11 +52,11 @@ class StageTransfers {
   torch::Tensor wait_recv(const Action& recv);
 
   // The oldest send that must end before the next computation (kSendSlack), if
-  // there is one; then wait_oldest_send() waits for it and lets its tensor go,
-  // which nothing does sooner: c10d tells the end of a send by wait() alone.
+  // there is one; then wait_oldest_send() waits for it and releases its tensor.
+  // Nothing releases it sooner: c10d reports the end of a send only by wait().
   std::optional<Action> due_send() const;
   void wait_oldest_send();
-  // To be called after each computation: sends grow older.
+  // Call after each computation: counts how long sends have been posted.
   void computation_done();
   // Blocks until every send has ended.
   void wait_sends();

@@ -5,9 +5,9 @@
 //   absent --forward()--> live --backward()----------------------> absent
 //                          live --backward_input()--> weights due
 //                               --backward_weight()------------> absent
-// Of a live micro-batch the stage keeps its input and the root of its autograd
-// graph, not its output: once sent, an output costs nothing unless an
-// operation saved it.
+// For a live micro-batch the stage keeps the input and the root of the autograd
+// graph, not the output: once sent, an output takes memory only if an operation
+// saved it.
 //
 // All calls come from the thread that runs the schedule.
 #pragma once
@@ -25,10 +25,12 @@
 namespace brigade {
 
 // The computation of a stage on one micro-batch.
-// input: the activation of the stage before, [B, T_local, C]; undefined in the
-// first stage, which reads its tokens by the micro-batch's number.
-// Returns the stage's activation, [B, T_local, C], or in the last stage the
-// loss: a scalar, summed over the tokens of the micro-batch, never averaged.
+// input: the activation of the stage before; undefined in the first stage,
+// which reads its tokens by the micro-batch's number. Returns the stage's
+// activation, or in the last stage the loss: a scalar, summed over the tokens
+// of the micro-batch, never averaged. All activations of a pipeline have one
+// shape, for Llama [N, C] with N = B * T_local tokens ([N/tp, C] with sequence
+// parallel).
 using StageForward =
     std::function<torch::Tensor(int micro_batch, const torch::Tensor& input)>;
 
@@ -37,7 +39,7 @@ class PipelineStage {
   // `stage` of `stages` in the whole pipeline. `weight_gradients` is the queue
   // that the stage's operations were built with. Without one, or for
   // operations that do not use it, gradients of weights are computed in the
-  // input half: right, but with nothing left for the other one.
+  // input half: correct, but the weight half is then empty.
   PipelineStage(
       int stage,
       int stages,

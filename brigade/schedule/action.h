@@ -1,8 +1,8 @@
 // One step of a pipeline's rank: what, on which stage, for which micro-batch.
 //
 // A stage is a contiguous part of the model, counted over the whole pipeline:
-// with v virtual stages a rank there are S = ranks * v of them, and stage s
-// lies on rank s % ranks.
+// with v virtual stages per rank there are S = ranks * v of them, and stage s
+// is on rank s % ranks.
 //
 // PURE.
 #pragma once

@@ -38,7 +38,7 @@ struct BucketPlanOptions {
   // A small first bucket starts communication early; no larger than the others.
   int64_t first_bucket_bytes = 1 * MiB;
   // The last bucket has no backward left to overlap with. Towards the end of
-  // the order a bucket takes half of what is left, but at least this.
+  // the order a bucket takes half of the rest, but at least this.
   int64_t last_bucket_bytes = 1 * MiB;
   int64_t alignment_numel = 64;  // of every parameter's offset
   // A bucket's numel is a multiple of this many ranks, so that a reduce-scatter

@@ -1,10 +1,10 @@
-// How much communication a bucket plan will leave exposed, told beforehand from
-// what an all-reduce costs and when backward has each gradient ready.
+// Predicts how much communication a bucket plan leaves exposed, from the cost
+// of an all-reduce and the times at which backward has each gradient ready.
 //
 // The model: buckets are launched in plan order as SyncReport sees them, and
 // the network carries out one at a time, each in latency + bytes / bandwidth.
-// Ranks are alike. It leaves out that communication slows the computation on
-// the same cores, so what it ranks first should be run before it is believed.
+// All ranks are equal. It ignores that communication slows computation on the
+// same cores, so measure its best candidates before choosing one.
 //
 // PURE: no libtorch, no process, no clock.
 #pragma once
@@ -29,7 +29,7 @@ struct AllReduceCost {
   double time_ns(int64_t bytes) const;
 };
 
-// Least squares of the relative errors, so that small sizes, which tell the
+// Least squares of the relative errors, so that small sizes, which show the
 // latency, count as much as large ones. Throws ConfigError unless there are
 // two different sizes and all sizes and times are positive.
 AllReduceCost fit_all_reduce_cost(std::span<const AllReduceSample> samples);
@@ -41,7 +41,7 @@ struct BackwardTimeline {
 };
 
 struct ExposurePrediction {
-  double communication_ns = 0;  // the buckets' times added up
+  double communication_ns = 0;  // sum over the buckets
   double end_ns = 0;            // of the last bucket
   double exposed_ns = 0;        // how long after backward that is
 };

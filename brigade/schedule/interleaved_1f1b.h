@@ -1,11 +1,11 @@
 // Interleaved 1F1B (Narayanan et al. 2021, Megatron-LM, section 2.2).
 //
-// Each rank holds v stages that are 1/v as deep, p stages apart. Micro-batches
-// go through in rounds of about p: a rank runs its first stage for the whole
-// round, then its second, and so on; backward the other way round. Filling
-// and draining takes 1/v of the time: bubble (p-1)/(v*m+p-1) when m is a
-// multiple of p. The price: v times the transfers, and rank r keeps up to
-// (v-1)*p + 2(p-1-r) + 1 activations (each of 1/v of the layers).
+// Each rank holds v stages that are 1/v as deep, at a distance of p stages.
+// Micro-batches go through in rounds of about p: a rank runs its first stage
+// for the whole round, then its second, and so on; backward the other way
+// round. Filling and draining takes 1/v of the time: bubble (p-1)/(v*m+p-1)
+// when m is a multiple of p. The price: v times the transfers, and rank r keeps
+// up to (v-1)*p + 2(p-1-r) + 1 activations (each of 1/v of the layers).
 #pragma once
 
 #include "brigade/schedule/schedule.h"

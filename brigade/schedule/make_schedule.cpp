@@ -99,14 +99,15 @@ void validate_pipeline_size(
         "least 2, but it is 1; with 1 it would be 1f1b");
   if (!interleaved && size.virtual_stages > 1)
     problems.push_back(fmt::format(
-        "[pipeline_parallel] pp_virtual_stages is {}, but {} has one stage a "
-        "rank; interleaved_1f1b has more",
+        "[pipeline_parallel] pp_virtual_stages is {}, but {} has one stage "
+        "per rank; interleaved_1f1b has more",
         size.virtual_stages,
         to_string(kind)));
   if (interleaved && size.micro_batches < size.ranks)
     problems.push_back(fmt::format(
         "[pipeline_parallel] interleaved_1f1b on {} ranks needs at least {} "
-        "micro-batches a step (gradient_accumulation_steps), but there are {}",
+        "micro-batches per step (gradient_accumulation_steps), but there are "
+        "{}",
         size.ranks,
         size.ranks,
         size.micro_batches));

@@ -1,15 +1,16 @@
-// Who attends to what in each step of ring attention, as a table.
+// Which queries attend to which keys in each step of ring attention, as a
+// table.
 //
-// Tokens lie on the ranks in two chunks each (zigzag). With a causal mask a
-// pair of chunks is seen whole, on the diagonal, or hidden; hidden ones are
-// left out, and what remains of a step is one rectangle of queries and keys:
+// Each rank has two chunks of tokens (zigzag). With a causal mask a pair of
+// chunks is visible, diagonal or hidden. Hidden pairs are left out; the rest of
+// a step is one rectangle of queries and keys:
 //
 //   4 ranks, rank 1 holds the chunks 1 and 6:
 //   step 0, block of rank 1 (1, 6)   both chunks x both chunks, diagonal
 //   step 1, block of rank 0 (0, 7)   both chunks x chunk 0
 //   step 2, block of rank 3 (3, 4)   chunk 6     x both chunks
 //   step 3, block of rank 2 (2, 5)   chunk 6     x both chunks
-// so every rank computes half a block in every step but the first.
+// so every rank computes half a block in every step after the first.
 //
 // PURE.
 #pragma once
@@ -40,13 +41,13 @@ struct RingStep {
   bool operator==(const RingStep&) const = default;
 };
 
-// One step a rank, this rank's own block first, then rank - 1, rank - 2, ...
+// One step per rank, this rank's own block first, then rank - 1, rank - 2, ...
 // Expects a length that validate_sequence_partition() accepted.
 std::vector<RingStep> plan_ring(const RingPlanOptions& options);
 
-// The tokens of `owner`'s block that some other rank sees: what has to travel.
-// Rank 0's second chunk, for one, is the last of a causal sequence, and stays
-// at home. The options' ring_rank plays no part.
+// The tokens of `owner`'s block that some other rank attends to and that must
+// therefore be sent. Rank 0's second chunk, for example, is the last of a
+// causal sequence and is not sent. The options' ring_rank is ignored.
 TokenRange travelling_tokens(const RingPlanOptions& options, int owner);
 
 }  // namespace brigade

@@ -1,8 +1,8 @@
 // A schedule as text, for people: `brigade train --print-schedule`.
 //
-// One line a rank, time from left to right. A computation is written as its
+// One line per rank, time from left to right. A computation is written as its
 // kind (F forward, B backward or its input half, W weight half), its
-// micro-batch and, with several stages a rank, a letter for the stage (a for
+// micro-batch and, with several stages per rank, a letter for the stage (a for
 // the rank's first); dashes say that it lasts longer, dots that the rank
 // waits.
 //   rank 0 | F0 F1 F2 F3 .  .  .  .  .  .  B0 -- F4 B1 -- ...

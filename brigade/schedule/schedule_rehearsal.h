@@ -12,7 +12,7 @@
 
 namespace brigade {
 
-// Adds what keeps a rank from its end: a wait that never ends, two ends of a
+// Adds what keeps a rank from finishing: a wait that never ends, two ends of a
 // transfer that do not match, a send before its tensor exists. Requires that
 // validate_computation() finds nothing.
 void rehearse(const Schedule& schedule, std::vector<std::string>& problems);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kNotYet = -1;
 
-// End times of what other stages wait for, by (stage, micro-batch).
+// End times of the results that other stages wait for, by (stage, micro-batch).
 class EndTimes {
  public:
   EndTimes(int stages, int micro_batches)

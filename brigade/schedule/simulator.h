@@ -1,6 +1,5 @@
-// Runs a schedule against a clock that is only arithmetic: when would each
-// action start and end, how long would ranks wait, how many activations would
-// they hold?
+// Simulates a schedule: when each action would start and end, how long ranks
+// would wait, and how many activations they would hold.
 //
 // PURE.
 #pragma once
@@ -20,7 +19,7 @@ struct StageTimes {
 };
 
 struct SimulationCosts {
-  // One entry for all stages, or one a stage.
+  // One entry for all stages, or one per stage.
   std::vector<StageTimes> stages = {StageTimes{}};
   // From the end of a tensor's producer until a stage on another rank has it.
   double transfer = 0;

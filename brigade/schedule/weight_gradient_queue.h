@@ -1,7 +1,7 @@
 // Weight gradients that can wait. Backward of a linear layer has two halves:
-// the input gradient, which the stage before waits for, and the weight
-// gradient, which nobody waits for until the step ends. A pipeline schedule
-// that runs the halves apart (zero_bubble) gives its ops a queue:
+// the input gradient, for which the previous stage waits, and the weight
+// gradient, for which no rank waits until the step ends. A pipeline schedule
+// that separates the halves (zero_bubble) gives its ops a queue:
 //
 //   backward of an op:  queue->add([=] { main_grad += grad_output^T input; });
 //                       return the input gradient, and none for the weight

@@ -11,8 +11,9 @@
 //   reduce_tokens      reduce-scatter        all-gather
 //
 // copy_region and gather_tokens assume that every rank computes a different
-// part of what follows (their gradients are parts of a sum); gather_region and
-// scatter_* that every rank computes the same (their gradients are equal).
+// part of the next operation (their gradients are parts of a sum);
+// gather_region and scatter_* that every rank computes the same (their
+// gradients are equal).
 //
 // Bytes sent a rank, n bytes in the whole tensor: all-reduce 2n(R-1)/R, the
 // others n(R-1)/R. The last-dim regions copy the tensor once more on top, to

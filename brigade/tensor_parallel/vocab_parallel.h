@@ -37,9 +37,9 @@ struct VocabParallelCrossEntropyOptions {
 // equal on all ranks. Returns the sum of the losses of the N tokens, a float32
 // scalar, the same on every rank.
 //
-// The whole logits exist nowhere: a rank makes its [chunk, n] and the group
-// exchanges per token one maximum and two sums (12 bytes a token in two
-// all-reduces a chunk). Backward reduces the hidden's gradient, one all-reduce
+// No rank has all logits: each computes its [chunk, n], and the group exchanges
+// one maximum and two sums per token (12 bytes per token in two all-reduces per
+// chunk). Backward reduces the hidden's gradient, one all-reduce
 // (reduce-scatter) of N * C elements; in kSharded forward gathers the hidden.
 torch::Tensor vocab_parallel_cross_entropy(
     const TensorParallel& parallel,

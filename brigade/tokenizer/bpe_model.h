@@ -25,10 +25,10 @@ struct BpeScratch {
   std::vector<int32_t> tokens;
 };
 
-// Immutable once made; thread-safe with one BpeScratch a thread.
+// Immutable once made; thread-safe with one BpeScratch per thread.
 class BpeModel {
  public:
-  // Throws DataError at the JSON path of what is wrong or not supported
+  // Throws DataError at the JSON path of the part that is wrong or unsupported
   // (dropout, continuing_subword_prefix, end_of_word_suffix).
   explicit BpeModel(const JsonNode& node);
 

@@ -1,11 +1,11 @@
 // Cuts a model's layers into contiguous pipeline stages.
 //
 // The first stage holds the embedding, the last one the final norm and the
-// head; both count as work, so with a large vocabulary the last stage gets few
-// layers, or none but the head. Every other stage holds at least one layer.
+// head. Both count as work, so with a large vocabulary the last stage gets few
+// layers, or only the head. Every other stage holds at least one layer.
 //
-// With v virtual stages a rank (interleaved_1f1b) there are S = pp * v stages;
-// stage s lies on pp rank s % pp.
+// With v virtual stages per rank (interleaved_1f1b) there are S = pp * v
+// stages; stage s is on pp rank s % pp.
 //
 // PURE.
 #pragma once
@@ -28,7 +28,7 @@ struct LayerRange {
 // Work of the parts of a model in any one unit: measured milliseconds, or
 // FLOPs of estimate_layer_costs().
 struct LayerCosts {
-  std::vector<double> layers;  // one a layer
+  std::vector<double> layers;  // one per layer
   double embedding = 0;
   double head = 0;
 };
@@ -44,10 +44,10 @@ struct TransformerSizes {
   int64_t sequence_tokens = 0;
 };
 
-// Forward FLOPs a token: 2 a weight of a matrix product, and causal attention
-// (2 products of attention_width * T / 2 each). The embedding counts as one for
-// each element it looks up: little, but enough to break ties. Backward is
-// proportional, so it is left out.
+// Forward FLOPs per token: 2 per weight of a matrix product, and causal
+// attention (2 products of attention_width * T / 2 each). The embedding counts
+// as one for each element it looks up: little, but enough to break ties.
+// Backward is proportional, so it is left out.
 LayerCosts estimate_layer_costs(const TransformerSizes& sizes);
 
 struct LayerPartitionOptions {
@@ -58,7 +58,7 @@ struct LayerPartitionOptions {
   std::optional<std::vector<int>> pp_layers;
 };
 
-// One range a stage, pp * virtual_stages of them, covering all layers in
+// One range per stage, pp * virtual_stages of them, covering all layers in
 // order. Without pp_layers the cost of the costliest stage is minimal; among
 // those cuts the sum of the squared costs is, and of equal ones the one with
 // fewer layers early wins, because early stages keep the most activations

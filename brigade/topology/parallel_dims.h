@@ -3,7 +3,8 @@
 //   rank = ((dp_coordinate * pp + pp_coordinate) * cp + cp_coordinate) * tp
 //          + tp_coordinate
 // so that tensor parallel, which talks most, gets neighbouring ranks, and the
-// replicas of data parallel, which talk once a step, lie furthest apart.
+// replicas of data parallel, which communicate once per step, are furthest
+// apart.
 //
 // PURE: sizes in, tables out.
 #pragma once

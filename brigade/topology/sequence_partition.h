@@ -1,7 +1,7 @@
 // Which tokens of a sequence each rank of the cp axis holds.
 //
 // Under a causal mask late tokens attend to more keys than early ones, so a
-// plain cut leaves the last rank with twice the mean work. The zigzag cut makes
+// contiguous parts give the last rank twice the mean work. The zigzag cut makes
 // 2 * cp equal chunks and gives rank r the chunks r and 2cp-1-r: an early one
 // and its mirror image, the same work for every rank.
 //   cp = 2, chunks 0 1 2 3:  rank 0 holds 0 and 3, rank 1 holds 1 and 2.

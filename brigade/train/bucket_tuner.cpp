@@ -56,8 +56,8 @@ struct StageProfile {
   std::vector<BucketParam> params;
   std::vector<int> order;
   BucketPlanOptions plan;
-  std::vector<std::vector<double>> ready_ns;  // by parameter, one a step
-  std::vector<double> backward_ns;            // one a step
+  std::vector<std::vector<double>> ready_ns;  // by parameter, one per step
+  std::vector<double> backward_ns;            // one per step
 };
 
 class Tuner {

@@ -1,4 +1,4 @@
-// What the others of a group are told when a rank leaves it or does not come.
+// The errors of the other ranks when a rank leaves a group or never joins it.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -52,7 +52,7 @@ std::vector<std::string> errors_of(
 constexpr const char* kRank2Alone = "; rank 2 of this group did not report";
 
 // Rank 0 waits for rank 2 on one connection, rank 1 for rank 0 on another,
-// with all the time in the world: it has to be told, and to tell, anyhow.
+// without a timeout of its own: the news has to reach it and be passed on.
 TEST(SilentRank, IsNotTheOneThatWaitsOnAnotherConnection) {
   std::latch done(2);
   const int64_t begin_ns = steady_now_ns();

@@ -244,7 +244,7 @@ std::ostream& operator<<(std::ostream& out, const Sent& sent) {
              << " to " << sent.peer;
 }
 
-// Forward sends a block a step, and so does backward but for the last, each
+// Forward sends one block per step, and so does backward except the last, each
 // followed by a gradient.
 std::vector<Sent> sent_by(const Communicator& ring) {
   const int forward = ring.size() - 1;
@@ -273,7 +273,7 @@ TEST(RingAttention, SendsKvHeadsUnexpandedAllInTheirOwnDtype) {
   testing::run_ranks(3, [&](const CommunicatorPtr& ring) {
     run(ring, c, whole);
     const int rank = ring->rank();
-    // Of rank 0's block nobody else sees the second chunk of 3 tokens.
+    // No other rank sees the second chunk (3 tokens) of rank 0's block.
     const auto numel = [&](int owner) {
       return token_numel * ((owner + 3) % 3 == 0 ? 3 : 6);
     };
@@ -324,7 +324,7 @@ TEST(RingAttention, LaunchesEveryExchangeBeforeAComputeThatHidesIt) {
         int step;
         int64_t blocks;     // sent so far
         int64_t gradients;  // sent so far
-        int64_t under_way;  // messages that nobody waited for yet
+        int64_t under_way;  // messages not waited for yet
         bool operator==(const Computed&) const = default;
       };
       std::vector<Computed> computed;
@@ -421,8 +421,9 @@ TEST(RingAttention, RefusesTokensThatCannotBeTwoChunks) {
     } catch (const Error& error) {
       EXPECT_THAT(
           error.what(),
-          HasSubstr("5 tokens a rank cannot be cut into two equal chunks; the "
-                    "sequence must be a multiple of 4"));
+          HasSubstr(
+              "5 tokens per rank cannot be cut into two equal chunks; the "
+              "sequence must be a multiple of 4"));
     }
   });
 }

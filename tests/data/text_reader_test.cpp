@@ -208,7 +208,7 @@ TEST_F(TextReaderTest, LinesThatAreNotJsonAreNamedWithOffsetAndLine) {
   EXPECT_THAT(
       refusal(write("a.jsonl", good + good + "{\"text\": oops}\n")),
       AllOf(
-          // 15 bytes a line, then the place inside the third.
+          // 15 bytes per line, then the place inside the third.
           HasSubstr("a.jsonl] at byte 39, line 3"),
           HasSubstr("not JSON")));
   EXPECT_THAT(

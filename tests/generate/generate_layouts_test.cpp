@@ -61,7 +61,7 @@ class GenerateLayouts : public ::testing::TestWithParam<bool> {
     return options;
   }
 
-  // What each rank was told to write. `more`: further overrides.
+  // What each rank writes. `more`: further overrides.
   std::vector<std::string> write_under(
       const ParallelDims& dims,
       const GenerateOptions& options,

@@ -17,7 +17,7 @@ using testing::run_ranks;
 
 constexpr int64_t kWide = 4096;
 
-// A stage that saves one activation of kWide floats a micro-batch and sends
+// A stage that saves one activation of kWide floats per micro-batch and sends
 // one of the same size.
 std::shared_ptr<PipelineStage> wide_stage(int s, int stages) {
   return std::make_shared<PipelineStage>(

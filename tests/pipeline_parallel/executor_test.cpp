@@ -212,7 +212,7 @@ TEST(PipelineExecutor, ReductionOfSplitBackwardsFindsCompleteGradients) {
 
 TEST(PipelineExecutor, SendsDoNotWaitForTheStageThatReceives) {
   // Stage 1 does not finish its first forward before stage 0 has finished all
-  // of its own: a blocking send, or a barrier a step, would never get there.
+  // of its own: a blocking send, or a barrier per step, would never get there.
   std::promise<void> all_forwards_done;
   const auto done = all_forwards_done.get_future().share();
   run_ranks(2, [&](CommunicatorPtr pp) {

@@ -1,6 +1,6 @@
 // A small model in as many parts as a test wants stages: an embedding, one
-// block a stage, a loss. Weights and tokens are closed forms of their indices,
-// so that every rank makes the same model without talking.
+// block per stage, a loss. Weights and tokens are closed forms of their
+// indices, so that every rank makes the same model without talking.
 #pragma once
 
 #include <torch/torch.h>

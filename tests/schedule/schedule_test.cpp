@@ -421,7 +421,7 @@ TEST(MakeSchedule, SaysHowManyMicroBatchesItNeeds) {
       problems,
       ElementsAre(
           "[pipeline_parallel] interleaved_1f1b on 4 ranks needs at least 4 "
-          "micro-batches a step (gradient_accumulation_steps), but there are "
+          "micro-batches per step (gradient_accumulation_steps), but there are "
           "3",
           "[pipeline_parallel] the number of micro-batches "
           "(gradient_accumulation_steps) is 0, but at least 1 is needed"));
@@ -445,7 +445,7 @@ TEST(MakeSchedule, RefusesVirtualStagesThatTheKindDoesNotHave) {
   EXPECT_THAT(
       problems,
       ElementsAre(
-          HasSubstr("zero_bubble has one stage a rank"),
+          HasSubstr("zero_bubble has one stage per rank"),
           HasSubstr("needs pp_virtual_stages of at least 2")));
 }
 

@@ -46,7 +46,7 @@ ProgramResult run_program(
     const Arguments& arguments,
     const std::map<std::string, std::string>& environment = {});
 
-// A folder for runs: in memory where the machine has room for it there, since
+// A folder for runs: in memory where the machine has enough of it, since
 // checkpoints are synced to disk.
 class RunsFolder {
  public:
@@ -79,7 +79,7 @@ nlohmann::json tiny_run(const std::string& dataset);
 void write_file(const std::filesystem::path& path, const std::string& text);
 std::string read_file(const std::filesystem::path& path);
 
-// One object a step.
+// One object per step.
 std::vector<nlohmann::json> read_metrics(const std::filesystem::path& run_dir);
 std::vector<double> losses_of(const std::filesystem::path& run_dir);
 

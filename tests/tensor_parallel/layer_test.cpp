@@ -151,7 +151,7 @@ struct Oracle {
   int64_t kv_heads;
   Weights weights;
   Weights gradients;
-  std::vector<Tensor> inputs;        // one a micro-batch: [N, C]
+  std::vector<Tensor> inputs;        // one per micro-batch: [N, C]
   std::vector<Tensor> output_grads;  // [N, C]
   std::vector<Tensor> outputs;       // [N, C]
   std::vector<Tensor> input_grads;   // [N, C]

@@ -51,7 +51,7 @@ TEST(LayerPartition, PutsTheSpareLayersLateWhereFewActivationsLive) {
 TEST(LayerPartition, CountsTheHeadAndTheEmbeddingAsWork) {
   EXPECT_THAT(sizes(cut(equal_layers(8, 0, 2), 2)), ElementsAre(5, 3));
   EXPECT_THAT(sizes(cut(equal_layers(8, 2, 2), 4)), ElementsAre(1, 3, 3, 1));
-  // A head worth nine layers leaves no room beside it.
+  // A head that costs nine layers fills a stage.
   EXPECT_THAT(sizes(cut(equal_layers(6, 0, 9), 2)), ElementsAre(6, 0));
 }
 

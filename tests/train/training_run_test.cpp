@@ -375,7 +375,7 @@ TEST_F(TrainingRun, InspectShowsWhereACheckpointStandsAndWhatItHolds) {
 }
 
 // The weight in bfloat16, main_grad and the master weight in float32, two
-// moments: 18 bytes a parameter, and 300 MB for everything else.
+// moments: 18 bytes per parameter, and 300 MB for everything else.
 TEST_F(TrainingRun, ARankNeedsAtMost18BytesAParameterIn300MB) {
   constexpr int64_t kHidden = 512;
   constexpr int64_t kFfn = 2048;

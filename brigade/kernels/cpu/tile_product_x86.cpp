@@ -1,7 +1,7 @@
 // The bf16 dot-product instructions of x86, which Highway 1.0 does not offer:
 // AMX tiles (16 rows of 64 bytes) and AVX512-BF16. Each function carries its
 // own target, so that the file needs no special flags; on other processors, and
-// where Highway was told to leave AVX-512 alone, has_tile_kind() says no.
+// where Highway must not use AVX-512, has_tile_kind() says no.
 #include "brigade/base/check.h"
 #include "brigade/kernels/cpu/tile_product.h"
 
