@@ -18,7 +18,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CODE = re.compile(r"^( *)//(?!/) ?(.*)$")
 ACCESSOR = re.compile(r"\w\(\) const \{ return \*?\w+_; \}")
-TRAILING = re.compile(r"^(.*[;,{}\w)=]) +// (.*)$")
+STRING = re.compile(r'"(\\.|[^"\\])*"')
 
 
 def escaped(text):
@@ -49,6 +49,15 @@ def block(lines):
     return out
 
 
+def trailing(line):
+    """The code before a comment at the end of a line, and the comment; or None."""
+    blanked = STRING.sub(lambda text: "_" * len(text[0]), line)
+    found = re.match(r"^(.*[;,{}\w)=]) +// ", blanked)
+    if not found or "//" in found[1]:
+        return None
+    return line[:len(found[1])], line[len(found[0]):]
+
+
 def paragraph(lines):
     """The first paragraph of a comment."""
     for number, line in enumerate(lines):
@@ -61,7 +70,7 @@ def declaration_end(lines, begin):
     """The index after the declaration that begins at a line."""
     depth = 0
     for index in range(begin, len(lines)):
-        code = re.sub(r"//.*", "", re.sub(r'"(\\.|[^"\\])*"', '""', lines[index]))
+        code = re.sub(r"//.*", "", STRING.sub('""', lines[index]))
         depth += sum(code.count(c) for c in "({") - sum(code.count(c) for c in ")}")
         if depth <= 0 and re.search(r"[;},]\s*$", code):
             return index + 1
@@ -123,10 +132,10 @@ def header(text, name):
                 re.match(rf"\s*(explicit )?({'|'.join(classes)})\(", lines[index])
                 or re.match(r"\s*(bool|auto) operator(==|<=>)\(", lines[index])):
             out[index] = f"/** As the class says. */ {lines[index].lstrip()}"
-        trailing = TRAILING.match(lines[index])
-        if trailing and "//" not in re.sub(r'"[^"]*"', '""', trailing[1]):
-            out[index] = f"{trailing[1]}  ///< {escaped(trailing[2])}"
-            trailing_column = len(lines[index]) - len(trailing[2]) - 3
+        behind = trailing(lines[index])
+        if behind:
+            out[index] = f"{behind[0]}  ///< {escaped(behind[1])}"
+            trailing_column = len(lines[index]) - len(behind[1]) - 3
         index += 1
     # Doxygen takes the braces in ": Base(std::vector<T>{x}) {}" for a body.
     return re.sub(r">\{(\w*)\}\)", r">(\1))", "\n".join(out))
@@ -141,7 +150,7 @@ def share(lines, out, begin, words):
         inline = words[0]
     index = declaration_end(lines, begin)
     while index < len(lines) and is_declaration(lines[index]):
-        if not TRAILING.match(lines[index]) and not ACCESSOR.search(lines[index]):
+        if not trailing(lines[index]) and not ACCESSOR.search(lines[index]):
             indent = re.match(r" *", lines[index])[0]
             out[index] = f"{indent}/** {inline} */ {lines[index].lstrip()}"
         index = declaration_end(lines, index)

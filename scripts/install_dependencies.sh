@@ -20,7 +20,7 @@ build=("${run[@]}"
   libpcre2-dev libutf8proc-dev libsentencepiece-dev
   libzstd-dev zlib1g-dev libcurl4-openssl-dev libssl-dev
   libgtest-dev libgmock-dev libbenchmark-dev)
-test=(python3 python3-torch python3-numpy openmpi-bin iproute2 zstd)
+test=(git python3 python3-torch python3-numpy openmpi-bin iproute2 zstd)
 lint=(python3 git clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev
   g++-aarch64-linux-gnu)
 docs=(python3 doxygen doxygen-awesome-css)
