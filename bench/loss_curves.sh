@@ -67,7 +67,7 @@ paste -d' ' <(losses float32) <(losses bf16) <(losses float32_other_order) |
     if (mean > worst_mean[who]) { worst_mean[who] = mean; near[who] = $1 }
     return mean
   }
-  function tell(who, name) {
+  function report(who, name) {
     printf "%s: one step at most %.2f %% (step %d), means of ten %.2f %%" \
       " (to step %d)\n", name, 100 * worst[who], at[who],
       100 * worst_mean[who], near[who]
@@ -88,6 +88,6 @@ paste -d' ' <(losses float32) <(losses bf16) <(losses float32_other_order) |
   END {
     if (count != steps) { print count " of " steps " steps"; exit 1 }
     print ""
-    tell("bf16", "bf16 against float32")
-    tell("again", "float32 against itself, sums in another order")
+    report("bf16", "bf16 against float32")
+    report("again", "float32 against itself, sums in another order")
   }'

@@ -50,7 +50,7 @@ fs::path output_path(const TuneBucketsArguments& arguments) {
   return path;
 }
 
-void write_and_tell(
+void write_and_report(
     const TuneBucketsArguments& arguments,
     const fs::path& path,
     const BucketTuning& tuning) {
@@ -99,7 +99,7 @@ void tune(const TuneBucketsArguments& arguments) {
   const BucketTuning tuning =
       tune_buckets(config, launch.environment, arguments.tuner);
   if (is_writer)
-    write_and_tell(arguments, path, tuning);
+    write_and_report(arguments, path, tuning);
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
-# What others build against, and packages: headers, the three static libraries,
-# find_package(brigade) and pkg-config; and the program. `cmake --install` takes
-# all of it, CPack makes two .deb of it: libbrigade-dev and brigade.
+# What is installed and packaged: headers, the three static libraries,
+# find_package(brigade) and pkg-config, and the program. `cmake --install`
+# installs all of it, CPack makes two Debian packages: libbrigade-dev and brigade.
 include(CMakePackageConfigHelpers)
 
-# The library's own targets. brigade_flags (our warnings) stays at home.
+# The library's own targets. brigade_flags (our warnings) is not installed.
 install(TARGETS brigade brigade_io brigade_core brigade_torch brigade_kernels
   EXPORT brigade
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)

@@ -8,7 +8,7 @@
   phrases  documents, comments and messages keep clear of words that only their
            author understands
 
-docs/log.md and CHANGELOG.md tell of the past and may name what is gone. Prints
+docs/log.md and CHANGELOG.md describe the past and may name what is gone. Prints
 one line per problem, exits 1 if there are any.
   scripts/check_docs.py [ROOT]
 """

@@ -111,7 +111,7 @@ def problems_of(path, text):
         if name.startswith("brigade/"):
             yield from ((number, rule) for rule in module_problems(module, name))
         elif name.startswith("cli/") and not path.startswith(("cli/", "tests/")):
-            yield number, "cli/ is included by nobody"
+            yield number, "cli/ must not be included"
         for header, allowed, rule in FENCED:
             if re.match(header, name) and not re.match(allowed, path):
                 yield number, f"{name}: {rule}"

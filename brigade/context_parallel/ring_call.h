@@ -1,4 +1,4 @@
-// One call of ring attention: what its forward and its backward go by.
+// One call of ring attention: the data that its forward and backward share.
 #pragma once
 
 #include <optional>
@@ -14,14 +14,14 @@ namespace brigade {
 torch::Tensor
 tokens(const torch::Tensor& x, const TokenRange& range, int64_t dim = 1);
 
-// [B, T, heads, D] in memory that has a head's tokens side by side, as the
-// kernels go through them.
+// [B, T, heads, D] in memory that has a head's tokens side by side, the order
+// in which kernels read them.
 torch::Tensor empty_by_heads(
     at::IntArrayRef sizes,
     const torch::TensorOptions& options);
 
-// Keys and values of some tokens, or their gradients, as they travel: one piece
-// of memory, by heads.
+// Keys and values of some tokens, or their gradients, as they are sent: one
+// allocation, ordered by heads.
 struct RingBlock {
   static constexpr int64_t kTokenDim = 3;
   torch::Tensor memory;  // [2, B, Hkv, tokens, D]

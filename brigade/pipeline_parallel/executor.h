@@ -77,8 +77,8 @@ class PipelineExecutor {
   int peak_live_activations() const { return peak_live_; }
 
  private:
-  // What a stage made and nobody has taken yet, by the kind of its send; also
-  // for stages on one rank, which need none.
+  // Results of stages that no action has taken yet, by the kind of their send;
+  // also for stages on one rank, which need no send.
   using MadeKey = std::tuple<ActionKind, int, int>;
 
   void carry_out(const Action& action, double loss_gradient);
