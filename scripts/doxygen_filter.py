@@ -2,8 +2,8 @@
 """Doxygen's input filter: what this project writes, as Doxygen reads it.
 
 Headers carry plain // comments, and Markdown pages link as on a code host.
-  header   a comment documents the declarations after it, up to the next blank
-           line or comment, accessors excepted; a comment at the end of a line documents that line;
+  header   a comment documents the declaration after it and the overloads that
+           follow that; a comment at the end of a line documents that line;
            the comment before #pragma once documents the file, and the class
            after which the file is named unless that has one of its own;
            constructors and operator== belong to what is said of their class
@@ -17,7 +17,6 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CODE = re.compile(r"^( *)//(?!/) ?(.*)$")
-ACCESSOR = re.compile(r"\w\(\) const \{ return \*?\w+_; \}")
 STRING = re.compile(r'"(\\.|[^"\\])*"')
 
 
@@ -141,16 +140,22 @@ def header(text, name):
     return re.sub(r">\{(\w*)\}\)", r">(\1))", "\n".join(out))
 
 
+def function_name(line):
+    found = re.search(r"(\w+)\(", line)
+    return found and found[1]
+
+
 def share(lines, out, begin, words):
-    """One comment for the declarations that follow each other without a gap."""
-    if re.match(r"\s*(class|struct|enum|template)\b", lines[begin]):
+    """One comment for the overloads that follow each other without a gap."""
+    name = function_name(lines[begin])
+    if not name or re.match(r"\s*(class|struct|enum|template)\b", lines[begin]):
         return
     inline = " ".join(words)
     if "verbatim" in inline:
         inline = words[0]
     index = declaration_end(lines, begin)
     while index < len(lines) and is_declaration(lines[index]):
-        if not trailing(lines[index]) and not ACCESSOR.search(lines[index]):
+        if function_name(lines[index]) == name and not trailing(lines[index]):
             indent = re.match(r" *", lines[index])[0]
             out[index] = f"{indent}/** {inline} */ {lines[index].lstrip()}"
         index = declaration_end(lines, index)

@@ -52,8 +52,9 @@ struct ParallelDims {
   //   [parallel_dims] dp 2 * pp 2 * cp 1 * tp 3 = 12, but world size is 8
   void validate(int world_size, std::vector<std::string>& problems) const;
 
-  // Each the inverse of the other; rank is from 0 to world_size() - 1.
+  // rank: from 0 to world_size() - 1.
   Coordinate coordinate(int rank) const;
+  // The inverse of coordinate().
   int rank(const Coordinate& coordinate) const;
 
   // The ranks that differ from `rank` along `axis` alone, in the order of

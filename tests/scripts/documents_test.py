@@ -84,13 +84,14 @@ class Filter(unittest.TestCase):
         import doxygen_filter  # pylint: disable=import-outside-toplevel
         return doxygen_filter.header(text, name)
 
-    def test_a_comment_documents_what_follows_and_lines_keep_their_numbers(self):
-        text = "// A file.\n#pragma once\n\n// Of <x>.\nint f();\nint g();\n\nint h();"
+    def test_a_comment_documents_overloads_and_lines_keep_their_numbers(self):
+        text = ("// A file.\n#pragma once\n\n// Of <x>.\nint f();\nint f(int x);\n"
+                "int g();\n\nint h();")
         lines = self.filtered(text).split("\n")
         self.assertEqual(len(lines), len(text.split("\n")))
         self.assertEqual(lines[3], "/// Of \\<x\\>.")
-        self.assertEqual(lines[5], "/** Of \\<x\\>. */ int g();")
-        self.assertEqual(lines[7], "int h();")
+        self.assertEqual(lines[5], "/** Of \\<x\\>. */ int f(int x);")
+        self.assertEqual(lines[6:], ["int g();", "", "int h();"])
 
     def test_comments_behind_code_document_their_line(self):
         self.assertEqual(
