@@ -120,19 +120,21 @@ class Communicator {
   WorkPtr reduce_scatter(torch::Tensor output, torch::Tensor input);
   // input: n elements; output: R * n elements in rank order.
   WorkPtr all_gather(torch::Tensor output, torch::Tensor input);
+  // root's tensor replaces those of the others.
   WorkPtr broadcast(torch::Tensor tensor, int root);
   // Chunk i of input goes to rank i; chunk j of output comes from rank j.
   WorkPtr all_to_all(torch::Tensor output, torch::Tensor input);
   // Matched by (peer, tag); tags from 0 to 2^28 - 2. The tensor must not be
   // written before wait().
   WorkPtr send(torch::Tensor tensor, int destination, int tag = 0);
+  // Fills tensor with what source sends under the same tag.
   WorkPtr recv(torch::Tensor tensor, int source, int tag = 0);
   // Blocks until every member has called it.
   void barrier();
 
   // The latest launches, oldest first.
   std::vector<CollectiveRecord> records() const;
-  void clear_records();
+  void clear_records();  // forgets all launches so far
   int64_t launches() const { return sequence_number_; }
 
  protected:

@@ -59,7 +59,7 @@ class AdamW {
 
   // Steps done, for the bias correction and for checkpoints.
   int64_t steps() const { return steps_; }
-  void set_steps(int64_t steps) { steps_ = steps; }
+  void set_steps(int64_t steps) { steps_ = steps; }  // when continuing
 
   const std::vector<AdamWGroup>& groups() const { return groups_; }
   // As many as groups(); a checkpoint reads and writes these in place.

@@ -250,7 +250,7 @@ TEST(DataParallel, FusedWeightGradientsOf256And1SumTo257) {
   });
 }
 
-// The fused op has added to its own main_grad before anyone is told.
+// The fused op has added to its own main_grad before any hook runs.
 TEST(DataParallel, ASecondBackwardThroughFusedLinearsIsRefused) {
   struct Net : torch::nn::Module {
     Net() {

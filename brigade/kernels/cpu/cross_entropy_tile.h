@@ -13,7 +13,7 @@ constexpr int64_t kTileRows = 32;
 
 // A tile of logits as exponentials of how far each lies below a maximum of its
 // column, in 16 bits: 5 of exponent, 11 of mantissa. One is off by 2.4e-4 at
-// most, an eighth of what rounding to bf16 costs; below 2^-31 it counts as
+// most, an eighth of the error of rounding to bf16; below 2^-31 it counts as
 // that.
 struct KeptTile {
   uint16_t* exponentials;  // [kTileRows, kPanel]
