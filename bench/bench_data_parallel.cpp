@@ -32,7 +32,7 @@ using Times = std::vector<double>;  // ms, one per step
 constexpr int kRanks = 2;
 constexpr int kRounds = 3;
 constexpr int kWarmup = 2;
-constexpr int kSteps = 5;  // a round
+constexpr int kSteps = 5;  // per round
 // 24 x (2048^2 + 2048): 100.7 M parameters.
 constexpr int kLayers = 24;
 constexpr int64_t kWidth = 2048;
@@ -224,7 +224,7 @@ double slowest(const Rank& rank, double seconds) {
 
 // Communication that overlap leaves exposed, on a batch whose backward takes at
 // least twice as long as the communication; both are measured by themselves
-// first, and a step's waiting is held against that communication. DataParallel
+// first, and a step's waiting is compared with that communication. DataParallel
 // as users get it: default buckets.
 void slow_link(const Rank& rank, const std::filesystem::path& folder) {
   torch::manual_seed(1);

@@ -186,7 +186,7 @@ void compare_speed(Bench& bench, int rounds) {
   }
 }
 
-// What a run needs beyond one on tokens so few that they need nothing.
+// The memory of a run beyond that of a run with hardly any tokens.
 double activations_gb(
     Bench& bench,
     int ranks,

@@ -280,7 +280,7 @@ void compare_optimizer() {
         {}, gradient, first, second, weight, low, ops::AfterRead::kZero);
   };
   fmt::print("\noptimizer, {} M parameters\n", kNumel / 1'000'000);
-  // Reads 16 bytes and writes 16 an element, clearing the gradient as the
+  // Reads 16 bytes and writes 16 per element, clearing the gradient as the
   // trainer does.
   print(machine, {"adamw", 32.0 * kNumel, 0, step, [&] {
                     first.mul_(0.9).add_(gradient, 0.1);

@@ -21,7 +21,7 @@ class SlowLink {
   // The name of a host's end of the cable.
   static constexpr const char* kInterface = "brigade0";
 
-  // Why there can be none here; empty: there can.
+  // Why such a link is impossible here; empty where it is possible.
   static std::string why_not() {
     if (::geteuid() != 0)
       return "network namespaces need root";

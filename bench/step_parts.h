@@ -1,4 +1,4 @@
-// What a step is made of, each op alone at the step's shapes, and the bound
+// The parts of a step, each op alone at the step's shapes, and the bound
 // that its matrix products set.
 #pragma once
 
@@ -71,7 +71,7 @@ inline Tensor spread(int64_t numel) {
 
 struct Part {
   std::string name;
-  double count;  // a micro-batch
+  double count;  // per micro-batch
   double ms;
 };
 

@@ -13,8 +13,8 @@ namespace brigade::cli {
 
 HubOptions hub_options(const GetEnv& getenv);
 
-// Downloads what of an id's files the config needs and this machine does not
-// have yet, and fills in config.model: before any rank starts.
+// Downloads the files of an id that the config needs and this machine lacks,
+// and fills in config.model; called before any rank starts.
 void fetch_model_if_missing(TrainConfig& config);
 
 // For what brigade measures of this machine: XDG_CACHE_HOME/brigade or

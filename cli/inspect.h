@@ -1,4 +1,4 @@
-// What `brigade inspect` shows, one function a kind of file. All print to
+// What `brigade inspect` shows, one function per kind of file. All print to
 // stdout and throw what reading the file throws.
 #pragma once
 

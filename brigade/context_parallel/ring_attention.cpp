@@ -102,7 +102,7 @@ ForwardRound forward_round(
   return {out, whole.lse, block.memory};
 }
 
-// What the backward of a step needs of the whole.
+// The data of the whole attention that the backward of each step needs.
 struct Saved {
   Tensor dout;
   Tensor q;
@@ -134,7 +134,7 @@ void backward_step(
 // Blocks of other ranks, from the last one that forward received to the one
 // before it: they move the other way round. A block's gradient starts at the
 // first rank that has it here, follows it, and its last hop, to its owner,
-// passes under the owner's own block.
+// overlaps with the owner's own block.
 AttentionGradients backward_round(
     const RingCall& call,
     const Saved& saved,
@@ -206,7 +206,7 @@ AttentionGradients backward_round(
 // What forward leaves to backward besides its tensors.
 struct Kept {
   RingCall call;
-  // Backward's exchange receives into it, so there is but one backward.
+  // Backward's exchange receives into it, so only one backward is possible.
   Tensor last_block;
 };
 

@@ -80,7 +80,7 @@ torch::Tensor PipelineStage::backward_input(
     gradient = run_backward(live, output_gradient);
   }
   live.weights_due = true;
-  // What the weight half needs is held by its closures.
+  // The closures of the weight half hold all that it needs.
   live.input.reset();
   live.root = {};
   return gradient;
