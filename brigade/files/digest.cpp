@@ -12,29 +12,63 @@
 namespace brigade {
 namespace {
 
-std::string digest(
-    const EVP_MD* algorithm,
-    std::string_view prefix,
-    const MappedFile& file) {
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(
-      EVP_MD_CTX_new(), &EVP_MD_CTX_free);
+using Context = std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)>;
+
+Context begin_digest(const EVP_MD* algorithm) {
+  Context context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
+  const bool has_begun =
+      context != nullptr &&
+      EVP_DigestInit_ex(context.get(), algorithm, nullptr) == 1;
+  BRIGADE_ASSERT(has_begun, "libcrypto does not compute a hash");
+  return context;
+}
+
+void add_to_digest(
+    const Context& context,
+    const void* data,
+    uint64_t size_bytes) {
+  const int done = EVP_DigestUpdate(context.get(), data, size_bytes);
+  BRIGADE_ASSERT(done == 1, "libcrypto does not compute a hash");
+}
+
+std::string end_digest(const Context& context) {
   unsigned char bytes[EVP_MAX_MD_SIZE] = {};
   unsigned size = 0;
-  const bool done =
-      context != nullptr &&
-      EVP_DigestInit_ex(context.get(), algorithm, nullptr) == 1 &&
-      EVP_DigestUpdate(context.get(), prefix.data(), prefix.size()) == 1 &&
-      EVP_DigestUpdate(
-          context.get(), file.bytes().data(), file.bytes().size()) == 1 &&
-      EVP_DigestFinal_ex(context.get(), bytes, &size) == 1;
-  BRIGADE_ASSERT(done, "libcrypto does not compute a hash");
+  const int done = EVP_DigestFinal_ex(context.get(), bytes, &size);
+  BRIGADE_ASSERT(done == 1, "libcrypto does not compute a hash");
   std::string hexadecimal;
   for (unsigned i = 0; i < size; ++i)
     hexadecimal += fmt::format("{:02x}", bytes[i]);
   return hexadecimal;
 }
 
+std::string digest(
+    const EVP_MD* algorithm,
+    std::string_view prefix,
+    const MappedFile& file) {
+  const Context context = begin_digest(algorithm);
+  add_to_digest(context, prefix.data(), prefix.size());
+  add_to_digest(context, file.bytes().data(), file.bytes().size());
+  return end_digest(context);
+}
+
 }  // namespace
+
+Sha256::Sha256() : context_(begin_digest(EVP_sha256())) {}
+
+void Sha256::add(const void* data, uint64_t size_bytes) {
+  add_to_digest(context_, data, size_bytes);
+}
+
+std::string Sha256::finish() {
+  return end_digest(context_);
+}
+
+std::string sha256_of_text(std::string_view text) {
+  Sha256 hash;
+  hash.add(text.data(), text.size());
+  return hash.finish();
+}
 
 std::string sha256_of_file(const std::filesystem::path& path) {
   return digest(EVP_sha256(), {}, MappedFile(path));

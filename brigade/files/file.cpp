@@ -8,8 +8,10 @@
 
 #include <cerrno>
 #include <cstring>
+#include <future>
 #include <utility>
 
+#include "brigade/base/check.h"
 #include "brigade/base/error.h"
 #include "brigade/base/units.h"
 
@@ -79,7 +81,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-AtomicFile::AtomicFile(std::filesystem::path path)
+AtomicFile::AtomicFile(std::filesystem::path path, Digest digest)
     : path_(std::move(path)),
       temporary_path_(fmt::format("{}.tmp-{}", path_.string(), ::getpid())) {
   descriptor_ = ::open(
@@ -88,6 +90,8 @@ AtomicFile::AtomicFile(std::filesystem::path path)
       S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH);
   if (descriptor_ < 0)
     throw_storage("create", temporary_path_);
+  if (digest == Digest::kSha256)
+    hash_.emplace();
 }
 
 AtomicFile::~AtomicFile() {
@@ -103,8 +107,18 @@ void AtomicFile::write(const void* data, uint64_t size_bytes) {
   written_bytes_ += size_bytes;
   const char* bytes = static_cast<const char*>(data);
   if (size_bytes < kWriteBufferBytes) {
+    if (hash_)
+      hash_->add(data, size_bytes);
     buffer_.append(bytes, size_bytes);
     return;
+  }
+  // Beside the write: the slower of the two sets the rate, not their sum. The
+  // future's destructor waits.
+  std::future<void> hashing;
+  if (hash_) {
+    hashing = std::async(std::launch::async, [this, data, size_bytes] {
+      hash_->add(data, size_bytes);
+    });
   }
   while (size_bytes > 0) {
     const ssize_t count = ::write(descriptor_, bytes, size_bytes);
@@ -147,6 +161,16 @@ void AtomicFile::commit() {
     throw_storage("rename into place", path_);
   }
   sync_directory(path_.parent_path());
+}
+
+FileDigest AtomicFile::digest() {
+  BRIGADE_ASSERT(
+      hash_ && descriptor_ < 0, "the digest of '{}'", path_.string());
+  return {written_bytes_, hash_->finish()};
+}
+
+FileDigest digest_of_file(const std::filesystem::path& path) {
+  return {MappedFile(path).size_bytes(), sha256_of_file(path)};
 }
 
 std::string read_text_file(const std::filesystem::path& path) {

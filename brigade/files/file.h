@@ -6,9 +6,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+
+#include "brigade/files/digest.h"
 
 namespace brigade {
 
@@ -36,13 +39,25 @@ class MappedFile {
   uint64_t size_bytes_ = 0;
 };
 
+// What a file must hold.
+struct FileDigest {
+  uint64_t size_bytes = 0;
+  std::string sha256;  // lower-case hexadecimal
+  bool operator==(const FileDigest&) const = default;
+};
+
+enum class Digest { kNone, kSha256 };
+
 // A file under construction: written as PATH.tmp-<pid>, synced and renamed to
 // PATH by commit(). Destroyed without commit() it removes what it wrote, so
 // that a half-written file never carries the final name.
 // Not thread-safe. Every failure is a StorageError naming the path and errno.
 class AtomicFile {
  public:
-  explicit AtomicFile(std::filesystem::path path);
+  // With Digest::kSha256 what is written is hashed on its way.
+  explicit AtomicFile(
+      std::filesystem::path path,
+      Digest digest = Digest::kNone);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -53,6 +68,8 @@ class AtomicFile {
 
   // Flushes, fsyncs, renames over PATH and syncs the folder.
   void commit();
+  // After commit(), once. Precondition: Digest::kSha256.
+  FileDigest digest();
 
  private:
   std::filesystem::path path_;
@@ -60,8 +77,12 @@ class AtomicFile {
   int descriptor_ = -1;
   uint64_t written_bytes_ = 0;
   std::string buffer_;
+  std::optional<Sha256> hash_;
   void flush();
 };
+
+// The digest of a file on disk. DataError when it cannot be read.
+FileDigest digest_of_file(const std::filesystem::path& path);
 
 // The whole file as a string; DataError naming the path if it cannot be read.
 std::string read_text_file(const std::filesystem::path& path);

@@ -82,8 +82,9 @@ uint64_t size_bytes(const TensorSpec& spec) {
 SafetensorsWriter::SafetensorsWriter(
     const std::filesystem::path& path,
     std::vector<TensorSpec> specs,
-    const SafetensorsMetadata& metadata)
-    : specs_(in_file_order(std::move(specs))), file_(path) {
+    const SafetensorsMetadata& metadata,
+    Digest digest)
+    : specs_(in_file_order(std::move(specs))), file_(path, digest) {
   const std::string header = header_text(specs_, metadata);
   const uint64_t length = header.size();
   file_.write(&length, sizeof length);

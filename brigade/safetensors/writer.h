@@ -38,7 +38,8 @@ class SafetensorsWriter {
   SafetensorsWriter(
       const std::filesystem::path& path,
       std::vector<TensorSpec> specs,
-      const SafetensorsMetadata& metadata = kPyTorchMetadata);
+      const SafetensorsMetadata& metadata = kPyTorchMetadata,
+      Digest digest = Digest::kNone);
 
   // The format's own order: the widest dtype first, then by name.
   const std::vector<TensorSpec>& order() const { return specs_; }
@@ -49,6 +50,8 @@ class SafetensorsWriter {
 
   // Precondition: every tensor is written.
   void commit();
+  // Of the whole file, after commit(). Precondition: Digest::kSha256.
+  FileDigest digest() { return file_.digest(); }
 
  private:
   std::vector<TensorSpec> specs_;

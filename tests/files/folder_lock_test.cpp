@@ -1,0 +1,128 @@
+#include "brigade/files/folder_lock.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "brigade/base/error.h"
+#include "brigade/files/file.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class FolderLockTest : public ::testing::Test {
+ protected:
+  FolderLockTest() {
+    std::string pattern = fs::temp_directory_path() / "brigade_lock_XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  ~FolderLockTest() override { fs::remove_all(folder_); }
+
+  // "": the lock was free.
+  std::string try_lock(const FolderLockOptions& options = {}) const {
+    try {
+      const FolderLock lock(folder_, "the run folder", options);
+      return {};
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(FolderLockTest, ASecondHolderIsRefusedAndToldWhoHoldsIt) {
+  {
+    const FolderLock lock(folder_, "the run folder");
+    EXPECT_THAT(
+        try_lock(),
+        AllOf(
+            HasSubstr(folder_.string()),
+            HasSubstr("process " + std::to_string(::getpid())),
+            HasSubstr("on host "),
+            HasSubstr("started at ")));
+  }
+  EXPECT_EQ(try_lock(), "");
+  EXPECT_TRUE(fs::is_empty(folder_));
+}
+
+TEST_F(FolderLockTest, AKilledHolderHoldsNothing) {
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const FolderLock lock(folder_, "the run folder");
+    [[maybe_unused]] const ssize_t told = ::write(ready[1], "x", 1);
+    ::pause();
+  }
+  char byte = 0;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  EXPECT_THAT(try_lock(), HasSubstr("process " + std::to_string(child)));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_TRUE(fs::exists(folder_ / "lock"));
+  EXPECT_EQ(try_lock(), "");
+}
+
+// As on a file system that keeps each host's locks to itself: the file says who
+// holds it, and nothing else does.
+class LockOfAnotherHost : public FolderLockTest {
+ protected:
+  LockOfAnotherHost() {
+    std::ofstream(folder_ / "lock");
+    write_beat(0);
+  }
+  void write_beat(int beat) const {
+    const nlohmann::json holder = {
+        {"host", "another"},
+        {"pid", 4321},
+        {"start", "yesterday"},
+        {"heartbeat", beat}};
+    // In place: a file of no bytes would be one that nobody holds.
+    std::fstream file(folder_ / "lock", std::ios::in | std::ios::out);
+    file << holder.dump() << "\n";
+  }
+};
+
+TEST_F(LockOfAnotherHost, IsHonouredWhileItsHeartBeats) {
+  std::atomic<bool> stopping = false;
+  std::thread holder([&] {
+    for (int beat = 1; !stopping; ++beat) {
+      write_beat(beat);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  });
+  EXPECT_THAT(
+      try_lock({.stale = std::chrono::seconds(20)}),
+      AllOf(HasSubstr("process 4321 on host another"), HasSubstr("yesterday")));
+  stopping = true;
+  holder.join();
+}
+
+TEST_F(LockOfAnotherHost, IsTakenOverOnceItsHeartStandsStill) {
+  EXPECT_EQ(try_lock({.stale = std::chrono::milliseconds(40)}), "");
+}
+
+TEST_F(FolderLockTest, TheHolderShowsThatItLives) {
+  const FolderLock lock(
+      folder_, "the run folder", {.heartbeat = std::chrono::milliseconds(1)});
+  const std::string first = read_text_file(folder_ / "lock");
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (read_text_file(folder_ / "lock") == first)
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+}
+
+}  // namespace
+}  // namespace brigade
