@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "brigade/base/error.h"
+#include "brigade/base/hash.h"
 #include "brigade/config/as_json.h"
 #include "brigade/config/given.h"
 #include "brigade/config/keys.h"
@@ -218,14 +219,10 @@ json to_json(const TrainConfig& config) {
 std::string config_hash(const TrainConfig& config) {
   json file = to_json(config);
   file.erase("environment");
-  // FNV-1a, 64 bits; nlohmann's objects are sorted by key.
-  uint64_t hash = 14695981039346656037U;
-  for (unsigned char byte :
-       file.dump(-1, ' ', false, json::error_handler_t::replace)) {
-    hash ^= byte;
-    hash *= 1099511628211U;
-  }
-  return fmt::format("{:016x}", hash);
+  // nlohmann's objects are sorted by key.
+  return fmt::format(
+      "{:016x}",
+      fnv1a_64(file.dump(-1, ' ', false, json::error_handler_t::replace)));
 }
 
 }  // namespace brigade

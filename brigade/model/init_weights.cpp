@@ -4,14 +4,14 @@
 
 #include <string_view>
 
+#include "brigade/base/hash.h"
+
 namespace brigade {
 namespace {
 
 // FNV-1a over the name, then the seed mixed in (splitmix64's finaliser).
 uint64_t seed_of(std::string_view name, int64_t seed) {
-  uint64_t value = 14695981039346656037ULL;
-  for (const char c : name)
-    value = (value ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+  uint64_t value = fnv1a_64(name);
   value += 0x9e3779b97f4a7c15ULL * (static_cast<uint64_t>(seed) + 1);
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ULL;
   value = (value ^ (value >> 27)) * 0x94d049bb133111ebULL;
