@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "brigade/base/check.h"
+#include "brigade/base/error.h"
 #include "brigade/metrics/clock.h"
 
 namespace brigade {
@@ -15,6 +15,18 @@ namespace {
 // make that thread destroy, and join, itself.
 torch::Tensor outside_graph(const torch::Tensor& tensor) {
   return tensor.detach();
+}
+
+// A call that no group can carry out. It is the caller's mistake, found before
+// anything is sent.
+template <typename... Values>
+void check_call(
+    bool is_valid,
+    fmt::format_string<const Values&...> text,
+    const Values&... values) {
+  if (!is_valid)
+    throw Error(
+        ExitCode::kUnexpected, "[comm] " + fmt::format(text, values...));
 }
 
 }  // namespace
@@ -68,7 +80,7 @@ class CompletedWork : public Work {
   int64_t finished_ns_;
 };
 
-// The bf16 sum widened back into its tensor by whoever waits for it.
+// The waiting thread widens the bf16 sum back into its tensor.
 class WidenedWork : public Work {
  public:
   WidenedWork(WorkPtr inner, torch::Tensor wire, torch::Tensor tensor)
@@ -101,17 +113,28 @@ WorkPtr make_completed_work() {
 
 Communicator::Communicator(int rank, int size, CommunicatorOptions options)
     : rank_(rank), size_(size), options_(std::move(options)) {
-  BRIGADE_ASSERT(rank >= 0 && rank < size, "rank {} of {}", rank, size);
+  check_call(
+      rank >= 0 && rank < size,
+      "rank {} is not in group '{}' of {}",
+      rank,
+      options_.name,
+      size);
 }
 
 CollectiveRecord
 Communicator::begin(Collective op, const torch::Tensor& tensor, int peer) {
-  BRIGADE_ASSERT(
+  check_call(
       !tensor.defined() || tensor.is_contiguous(),
-      "{} in group '{}' needs a contiguous tensor",
+      "{} in group '{}' needs a contiguous tensor; call contiguous()",
       to_string(op),
       name());
-  BRIGADE_ASSERT(peer < size_, "peer {} in a group of {}", peer, size_);
+  check_call(
+      peer >= -1 && peer < size_,
+      "{} with rank {} in group '{}' of {} ranks",
+      to_string(op),
+      peer,
+      name(),
+      size_);
   CollectiveRecord record;
   record.op = op;
   record.peer = peer;
@@ -162,7 +185,7 @@ WorkPtr Communicator::all_reduce(torch::Tensor tensor, ReduceOp op) {
 }
 
 WorkPtr Communicator::all_reduce_as_bf16(torch::Tensor tensor) {
-  BRIGADE_ASSERT(
+  check_call(
       tensor.scalar_type() == torch::kFloat && tensor.is_contiguous(),
       "all_reduce_as_bf16 in group '{}' needs a contiguous float32 tensor",
       name());
@@ -188,7 +211,7 @@ WorkPtr Communicator::do_all_reduce_as_bf16(
 
 WorkPtr Communicator::all_reduce_rows(torch::Tensor matrix) {
   const auto dtype = matrix.scalar_type();
-  BRIGADE_ASSERT(
+  check_call(
       matrix.dim() == 2 && (dtype == torch::kFloat || dtype == torch::kDouble),
       "all_reduce_rows in group '{}' of {} dims of {}",
       name(),
@@ -209,10 +232,11 @@ WorkPtr Communicator::do_all_reduce_rows(
 WorkPtr Communicator::reduce_scatter(
     torch::Tensor output,
     torch::Tensor input) {
-  BRIGADE_ASSERT(
+  check_call(
       input.numel() == output.numel() * size_ &&
           input.scalar_type() == output.scalar_type(),
-      "reduce_scatter of {} to {} elements over {} ranks",
+      "reduce_scatter from {} to {} elements over {} ranks, or of unlike "
+      "dtypes",
       input.numel(),
       output.numel(),
       size_);
@@ -224,10 +248,10 @@ WorkPtr Communicator::reduce_scatter(
 }
 
 WorkPtr Communicator::all_gather(torch::Tensor output, torch::Tensor input) {
-  BRIGADE_ASSERT(
+  check_call(
       output.numel() == input.numel() * size_ &&
           input.scalar_type() == output.scalar_type(),
-      "all_gather of {} to {} elements over {} ranks",
+      "all_gather from {} to {} elements over {} ranks, or of unlike dtypes",
       input.numel(),
       output.numel(),
       size_);
@@ -245,10 +269,10 @@ WorkPtr Communicator::broadcast(torch::Tensor tensor, int root) {
 }
 
 WorkPtr Communicator::all_to_all(torch::Tensor output, torch::Tensor input) {
-  BRIGADE_ASSERT(
+  check_call(
       output.numel() == input.numel() && input.numel() % size_ == 0 &&
           input.scalar_type() == output.scalar_type(),
-      "all_to_all of {} to {} elements over {} ranks",
+      "all_to_all from {} to {} elements over {} ranks, or of unlike dtypes",
       input.numel(),
       output.numel(),
       size_);

@@ -4,8 +4,11 @@
 //
 // Life: made by ProcessMesh (or by a test) on every member at once, used from
 // any thread of its process but by one thread at a time, destroyed on every
-// member. A launch returns at once; Work::wait() blocks until the tensor may be
-// read (or, for a sent tensor, overwritten).
+// member. A launch returns at once; after Work::wait() this thread may use the
+// tensors on their device (or, of a sent tensor, overwrite it).
+//
+// For tensors of a model. What ranks agree on, small values on the CPU, has an
+// interface of its own: comm/agreement.h.
 //
 // Every launch is recorded (CollectiveRecord) and, if check_collectives is on,
 // its signature (operation, dtype, numel, sequence number) is compared across
@@ -70,16 +73,22 @@ std::string to_string(const CollectiveRecord& record);
 class Work {
  public:
   virtual ~Work() = default;
-  // Blocks until done. Throws CommError naming the operation and the group
-  // when a peer was lost or the group's timeout passed. May be called again.
+  // Orders what follows behind the operation: work that this thread queues on
+  // the tensors' device (on the current stream, where the device has streams)
+  // sees the result. On the CPU that means that the call blocks until done.
+  // Throws CommError naming the operation and the group when a peer was lost or
+  // the group's timeout passed. May be called again.
   virtual void wait() = 0;
-  // True once wait() would not block. The result is there after wait().
+  // Blocks the calling thread until the operation has ended, whatever the
+  // device: before the host reads the values, or lets a peer know of them.
+  virtual void wait_on_host() { wait(); }
+  // True once wait_on_host() would not block. The result is there after wait().
   virtual bool is_completed() = 0;
   // Steady-clock nanoseconds at which the operation ended, as exactly as the
-  // backend tells; 0 while it is under way.
+  // backend reports it; 0 while it is under way.
   virtual int64_t finished_ns() = 0;
-  // After wait(), of a reduction that found less to send than its tensor: how
-  // many bytes a plain one would have had to sum up for as many on the wire.
+  // After wait(), for a reduction that sent less than its whole tensor: the
+  // bytes that a dense all-reduce would reduce for as many on the wire.
   virtual std::optional<int64_t> reduced_bytes() { return std::nullopt; }
 };
 using WorkPtr = std::shared_ptr<Work>;  // never null
@@ -107,14 +116,15 @@ class Communicator {
   const std::string& name() const { return options_.name; }
   const CommunicatorOptions& options() const { return options_; }
 
-  // All tensors must be contiguous. Shapes are free, only numel counts.
+  // All tensors must be contiguous. Shapes are free, only numel counts. A
+  // tensor, dtype or peer that an operation cannot take is an Error naming it.
   // In place: tensor becomes op over the group's tensors.
   WorkPtr all_reduce(torch::Tensor tensor, ReduceOp op = ReduceOp::kSum);
   // The sum of float32 tensors, rounded once to bf16, with bf16 on the wire:
   // half the bytes.
   WorkPtr all_reduce_as_bf16(torch::Tensor tensor);
-  // The sum of matrices most of whose rows are zero (an embedding's gradients):
-  // those stay at home. matrix: [N, C] of float32 or float64, in place.
+  // The sum of matrices most of whose rows are zero (an embedding's gradients);
+  // zero rows are not sent. matrix: [N, C] of float32 or float64, in place.
   WorkPtr all_reduce_rows(torch::Tensor matrix);
   // input: R * n elements; output: n elements, the rank-th chunk of the sum.
   WorkPtr reduce_scatter(torch::Tensor output, torch::Tensor input);
@@ -141,7 +151,7 @@ class Communicator {
   Communicator(int rank, int size, CommunicatorOptions options);
 
   // For a backend that sums bf16 in float32: a bf16 copy is all-reduced, and
-  // widened by who waits for it.
+  // the waiting thread widens it.
   virtual WorkPtr do_all_reduce_as_bf16(
       torch::Tensor tensor,
       const CollectiveRecord& record);

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "brigade/base/check.h"
 #include "brigade/base/error.h"
 #include "brigade/comm/bf16_all_reduce.h"
 #include "brigade/comm/c10d_store.h"
@@ -78,7 +77,7 @@ class GlooCommunicator : public Communicator {
       : Communicator(rank, size, std::move(options)),
         group_(join(store, gloo)),
         messages_(group_),
-        place_(make_place(store, name(), messages_)) {}
+        failures_(make_group_failures(store, name(), messages_)) {}
 
  private:
   using Record = const CollectiveRecord&;
@@ -106,7 +105,8 @@ class GlooCommunicator : public Communicator {
     }
   }
 
-  // What launch() returns; what it throws is told with the operation's name.
+  // What launch() returns; an exception in it becomes one that names the
+  // operation.
   template <typename Launch>
   auto guarded(Record record, Launch&& launch) -> decltype(launch()) {
     const torch::NoGradGuard no_grad;
@@ -115,14 +115,14 @@ class GlooCommunicator : public Communicator {
     } catch (const CommError&) {
       throw;
     } catch (const std::exception& error) {
-      place_->fail(record, error);
+      failures_->fail(record, error);
     }
   }
 
   template <typename Launch>
   WorkPtr native(Record record, Launch&& launch) {
     return guarded(record, [&]() -> WorkPtr {
-      return std::make_shared<NativeWork>(launch(), record, place_);
+      return std::make_shared<NativeWork>(launch(), record, failures_);
     });
   }
 
@@ -132,7 +132,8 @@ class GlooCommunicator : public Communicator {
     return guarded(record, [&]() -> WorkPtr {
       PendingMessages message(messages_, MessageKind::kOfUsers);
       launch(message);
-      return std::make_shared<MessageWork>(std::move(message), record, place_);
+      return std::make_shared<MessageWork>(
+          std::move(message), record, failures_);
     });
   }
 
@@ -141,7 +142,8 @@ class GlooCommunicator : public Communicator {
   template <typename Body>
   WorkPtr
   composed(Record record, Body body, std::function<void()> last = nullptr) {
-    auto work = std::make_shared<ComposedWork>(std::move(last), record, place_);
+    auto work =
+        std::make_shared<ComposedWork>(std::move(last), record, failures_);
     worker_.submit([this, work, body = std::move(body)] {
       const torch::NoGradGuard no_grad;
       std::exception_ptr error;
@@ -152,7 +154,7 @@ class GlooCommunicator : public Communicator {
         else
           reduced_bytes = body();
       } catch (const std::exception& failure) {
-        place_->report(failure);
+        failures_->report(failure);
         error = std::current_exception();
       }
       work->finish(error, reduced_bytes);
@@ -170,11 +172,16 @@ class GlooCommunicator : public Communicator {
         return group_->allreduce(tensors, options);
       });
     }
-    BRIGADE_ASSERT(
-        op == ReduceOp::kSum,
-        "Gloo has no {} of {}",
-        to_string(record.op),
-        c10::toString(record.dtype));
+    if (op != ReduceOp::kSum) {
+      throw Error(
+          ExitCode::kUnexpected,
+          fmt::format(
+              "[comm] {} in group '{}': the maximum or minimum of {} is not "
+              "supported; convert to Float first",
+              to_string(record),
+              name(),
+              c10::toString(record.dtype)));
+    }
     if (size() == 2)
       return sum_of_pair(tensor, record);
     return composed(record, [=, this] {
@@ -315,7 +322,7 @@ class GlooCommunicator : public Communicator {
 
   GroupPtr group_;
   GlooMessages messages_;
-  PlacePtr place_;
+  GroupFailuresPtr failures_;
   SequentialWorker worker_;
 };
 

@@ -4,15 +4,14 @@
 // from rank to rank (gloo_messages.h), straight from and into the tensors'
 // memory, at the same number of bytes:
 //   all_gather           the own chunk to each rank
-//   reduce_scatter       each rank's chunk to it, summed by who waits
-//   all_reduce of bf16   both; between two ranks one message each way, summed
-//                        by who waits
+//   reduce_scatter       each rank's chunk to it; the waiting thread adds them
+//   all_reduce of bf16   both; between two ranks one message each way, and the
+//                        waiting thread adds
 // A thread of the communicator's own sends and waits, in the order of launches.
 // bf16 is summed in float32 and rounded once. Broadcasts move it as bytes.
 //
-// A peer that is gone is noticed at once, unless a message of its was half
-// through: Gloo tells that to the messages that wait, not to the one that it
-// reads or writes, which ends with the timeout.
+// A lost peer is noticed at once, unless one of its messages was half read or
+// written: that one ends with the timeout.
 #pragma once
 
 #include "brigade/comm/communicator.h"
@@ -29,8 +28,10 @@ struct GlooOptions {
 
 // Joins the group: every member calls it with the same store and size. Throws
 // CommError when the members do not all arrive within options.timeout.
-// Ignores SIGPIPE in this process where nothing handles it: a lost peer is a
-// CommError.
+//
+// Changes the process: where SIGPIPE has its default action, which ends the
+// program, it is ignored from here on, so that writing to a lost peer's socket
+// is a CommError. A program's own handler stays.
 CommunicatorPtr make_gloo_communicator(
     const StorePtr& store,
     int rank,

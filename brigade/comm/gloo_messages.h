@@ -53,11 +53,10 @@ class GlooMessages {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // Closes this rank's connections: whoever waits for it learns of it at once,
-  // whichever way. (Gloo closes them after a timeout, but leaves those of the
-  // other way.) Returns the ranks that had closed theirs before: they failed
-  // too, or are lost. Nothing is closed twice: later calls return the same.
-  // Any thread.
+  // Closes this rank's connections in both directions, so that ranks waiting
+  // for it fail at once. (After a timeout Gloo closes those of one direction
+  // only.) Returns the ranks that had closed theirs before: they failed too, or
+  // are lost. Later calls close nothing and return the same. Any thread.
   std::vector<int> close() const;
 
  private:

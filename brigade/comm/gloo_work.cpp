@@ -9,16 +9,16 @@ namespace brigade {
 NativeWork::NativeWork(
     C10dWorkPtr work,
     CollectiveRecord record,
-    PlacePtr place)
+    GroupFailuresPtr failures)
     : work_(std::move(work)),
       record_(record),
-      place_(std::move(place)),
+      failures_(std::move(failures)),
       finished_ns_(std::make_shared<std::atomic<int64_t>>(0)) {
   // On completion's own thread: the exact end, whoever waits and when. And that
   // this rank is there when its peers lose their connections to it.
   work_->getFuture()->addCallback(
       [finished = finished_ns_,
-       post_mortem = place_->post_mortem](c10::ivalue::Future& future) {
+       post_mortem = failures_->post_mortem](c10::ivalue::Future& future) {
         finished->store(steady_now_ns());
         if (future.hasError())
           post_mortem->report({});
@@ -29,7 +29,7 @@ void NativeWork::wait() {
   try {
     work_->wait();
   } catch (const std::exception& error) {
-    place_->fail(record_, error);
+    failures_->fail(record_, error);
   }
   if (finished_ns_->load() == 0)
     finished_ns_->store(steady_now_ns());
@@ -42,8 +42,10 @@ bool NativeWork::is_completed() {
 MessageWork::MessageWork(
     PendingMessages message,
     CollectiveRecord record,
-    PlacePtr place)
-    : message_(std::move(message)), record_(record), place_(std::move(place)) {}
+    GroupFailuresPtr failures)
+    : message_(std::move(message)),
+      record_(record),
+      failures_(std::move(failures)) {}
 
 void MessageWork::wait() {
   if (is_completed())
@@ -51,7 +53,7 @@ void MessageWork::wait() {
   try {
     message_.wait();
   } catch (const std::exception& error) {
-    place_->fail(record_, error);
+    failures_->fail(record_, error);
   }
   finished_ns_.store(steady_now_ns());
 }
@@ -59,8 +61,8 @@ void MessageWork::wait() {
 ComposedWork::ComposedWork(
     std::function<void()> last,
     CollectiveRecord record,
-    PlacePtr place)
-    : last_(std::move(last)), record_(record), place_(std::move(place)) {}
+    GroupFailuresPtr failures)
+    : last_(std::move(last)), record_(record), failures_(std::move(failures)) {}
 
 void ComposedWork::finish(
     std::exception_ptr error,
@@ -88,7 +90,7 @@ void ComposedWork::wait() {
   try {
     std::rethrow_exception(failure);
   } catch (const std::exception& error) {
-    place_->fail(record_, error);
+    failures_->fail(record_, error);
   }
 }
 

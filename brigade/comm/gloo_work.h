@@ -18,7 +18,10 @@ namespace brigade {
 // A collective that c10d carries out by itself.
 class NativeWork : public Work {
  public:
-  NativeWork(C10dWorkPtr work, CollectiveRecord record, PlacePtr place);
+  NativeWork(
+      C10dWorkPtr work,
+      CollectiveRecord record,
+      GroupFailuresPtr failures);
 
   void wait() override;
   bool is_completed() override;
@@ -27,7 +30,7 @@ class NativeWork : public Work {
  private:
   C10dWorkPtr work_;
   CollectiveRecord record_;
-  PlacePtr place_;
+  GroupFailuresPtr failures_;
   // Shared with the future's callback.
   std::shared_ptr<std::atomic<int64_t>> finished_ns_;
 };
@@ -36,7 +39,10 @@ class NativeWork : public Work {
 // before, it counts as under way.
 class MessageWork : public Work {
  public:
-  MessageWork(PendingMessages message, CollectiveRecord record, PlacePtr place);
+  MessageWork(
+      PendingMessages message,
+      CollectiveRecord record,
+      GroupFailuresPtr failures);
 
   void wait() override;
   bool is_completed() override { return finished_ns() != 0; }
@@ -45,7 +51,7 @@ class MessageWork : public Work {
  private:
   PendingMessages message_;
   CollectiveRecord record_;
-  PlacePtr place_;
+  GroupFailuresPtr failures_;
   std::atomic<int64_t> finished_ns_{0};
 };
 
@@ -56,7 +62,7 @@ class ComposedWork : public Work {
   ComposedWork(
       std::function<void()> last,
       CollectiveRecord record,
-      PlacePtr place);
+      GroupFailuresPtr failures);
 
   // By the thread that carries it out: its end, or its failure.
   void finish(
@@ -71,7 +77,7 @@ class ComposedWork : public Work {
  private:
   std::function<void()> last_;
   CollectiveRecord record_;
-  PlacePtr place_;
+  GroupFailuresPtr failures_;
   std::mutex mutex_;
   std::condition_variable finished_;
   std::exception_ptr error_;

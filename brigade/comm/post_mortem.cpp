@@ -86,9 +86,9 @@ std::set<int> PostMortem::silent_ranks() {
 
 std::string PostMortem::describe() {
   const std::lock_guard lock(mutex_);
-  if (told_)
+  if (is_described_)
     return result_;
-  told_ = true;
+  is_described_ = true;
   try {
     report_locked({});
     // Who is silent until then: reports come later, and name others.
@@ -108,7 +108,7 @@ std::string PostMortem::describe() {
   return result_;
 }
 
-void Place::report(const std::exception& error) const {
+void GroupFailures::report(const std::exception& error) const {
   std::vector<int> missed = messages.close();
   if (missed.empty()) {
     if (const auto* lost = dynamic_cast<const LostMessages*>(&error)) {
@@ -125,8 +125,9 @@ void Place::report(const std::exception& error) const {
   post_mortem->report(missed);
 }
 
-void Place::fail(const CollectiveRecord& record, const std::exception& error)
-    const {
+void GroupFailures::fail(
+    const CollectiveRecord& record,
+    const std::exception& error) const {
   report(error);
   std::string reason = error.what();
   reason = reason.substr(0, reason.find('\n'));
@@ -140,11 +141,11 @@ void Place::fail(const CollectiveRecord& record, const std::exception& error)
       post_mortem->describe()));
 }
 
-PlacePtr make_place(
+GroupFailuresPtr make_group_failures(
     const StorePtr& store,
     const std::string& group,
     const GlooMessages& messages) {
-  return std::make_shared<const Place>(Place{
+  return std::make_shared<const GroupFailures>(GroupFailures{
       group,
       messages,
       std::make_shared<PostMortem>(store, messages.rank(), messages.size())});

@@ -1,11 +1,10 @@
-// Where an operation runs, as its errors tell it, and which rank of a broken
-// group is to blame.
+// Which ranks of a broken group were lost, and the errors that name them.
 //
-// When a group breaks, every rank that is there says so in the store, and which
-// ranks it missed: those that had closed their connections to it or, if none
-// had, those that it waited for until the timeout. To blame are the missed ones
-// that say nothing. A rank that is busy elsewhere says nothing either, but
-// nobody misses it.
+// When a group breaks, every rank that notices reports to the store which ranks
+// it missed: those that had closed their connections to it or, if none had,
+// those that it waited for until the timeout. Lost are the missed ranks that
+// report nothing. A rank that is busy elsewhere reports nothing either, but
+// no rank missed it.
 #pragma once
 
 #include <memory>
@@ -26,9 +25,9 @@ class PostMortem {
  public:
   PostMortem(StorePtr store, int rank, int size);
 
-  // Says that this rank is there and misses these ranks, perhaps none yet. The
-  // first that it misses count: operations that fail later fail because the
-  // connections were closed.
+  // Reports that this rank is alive and misses these ranks, perhaps none yet.
+  // Only the first missed ranks count: operations that fail later fail because
+  // the connections were closed.
   void report(const std::vector<int>& missed);
 
   // "; rank 2 of this group did not report: lost or stalled" or an empty
@@ -40,7 +39,7 @@ class PostMortem {
   // What a rank reported, if it did.
   std::optional<std::set<int>> report_of(int rank);
   bool have_all_reported();
-  // The ranks to blame by what has been reported by now.
+  // The lost ranks, by the reports so far.
   std::set<int> silent_ranks();
 
   StorePtr store_;
@@ -49,28 +48,29 @@ class PostMortem {
   std::mutex mutex_;
   bool has_reported_ = false;
   std::set<int> missed_;
-  bool told_ = false;
+  bool is_described_ = false;
   std::string result_;
 };
 
-struct Place {
+// How the operations of one group fail.
+struct GroupFailures {
   std::string group;
   GlooMessages messages;
   std::shared_ptr<PostMortem> post_mortem;
 
-  // Closes the group's connections and reports whom the operation misses, for
-  // the others to know without waiting for this rank's next wait().
+  // Closes the group's connections and reports which ranks the operation
+  // misses, so that the others learn of it before this rank's next wait().
   void report(const std::exception& error) const;
 
   // Reports, and throws CommError: the operation, the group, the first line of
-  // the error, and the ranks to blame.
+  // the error, and the lost ranks.
   [[noreturn]] void fail(
       const CollectiveRecord& record,
       const std::exception& error) const;
 };
-using PlacePtr = std::shared_ptr<const Place>;
+using GroupFailuresPtr = std::shared_ptr<const GroupFailures>;
 
-PlacePtr make_place(
+GroupFailuresPtr make_group_failures(
     const StorePtr& store,
     const std::string& group,
     const GlooMessages& messages);

@@ -1,8 +1,10 @@
 #include "brigade/comm/self_communicator.h"
 
+#include <fmt/format.h>
+
 #include <map>
 
-#include "brigade/base/check.h"
+#include "brigade/base/error.h"
 
 namespace brigade {
 namespace {
@@ -36,11 +38,16 @@ class SelfCommunicator : public Communicator {
   }
   WorkPtr do_recv(torch::Tensor tensor, int, int tag, Record record) override {
     auto& letters = mailbox_[tag];
-    BRIGADE_ASSERT(
-        !letters.empty(),
-        "{} in group '{}' with no message sent before it",
-        to_string(record),
-        name());
+    if (letters.empty()) {
+      throw Error(
+          ExitCode::kUnexpected,
+          fmt::format(
+              "[comm] {} in group '{}' of one rank, which has sent itself "
+              "nothing with tag {}",
+              to_string(record),
+              name(),
+              tag));
+    }
     const torch::NoGradGuard no_grad;
     tensor.view({-1}).copy_(letters.front().view({-1}));
     letters.pop_front();

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "brigade/comm/process_mesh.h"
 #include "brigade/config/train_config.h"
@@ -17,8 +16,5 @@ std::unique_ptr<ProcessMesh> start_world(
     const TrainConfig& config,
     const LaunchEnvironment& environment,
     StorePtr store = nullptr);
-
-// Collective: rank 0's text.
-std::string from_rank_0(const std::string& text, Communicator& world);
 
 }  // namespace brigade

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/comm/agreement.h"
 #include "brigade/files/file.h"
 #include "brigade/kernels/cpu/allocator.h"
 #include "brigade/metrics/clock.h"
@@ -83,10 +84,10 @@ Trainer::Trainer(
     check_run_folder(config_);
   }
   mesh_ = start_world(config, environment, options.store);
-  config_.logging.run_dir =
-      from_rank_0(config_.logging.run_dir, *mesh_->world());
+  const Agreement agreement(*mesh_->world());
+  config_.logging.run_dir = agreement.text_of(0, config_.logging.run_dir);
   config_.checkpoint.save_dir =
-      from_rank_0(config_.checkpoint.save_dir, *mesh_->world());
+      agreement.text_of(0, config_.checkpoint.save_dir);
   if (mesh_->rank() == 0)
     open_run_folder(config_);
   mesh_->world()->barrier();
