@@ -5,6 +5,8 @@
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "brigade/ops/nested_backward.h"
+
 namespace brigade {
 namespace {
 
@@ -54,12 +56,14 @@ class RecomputeBackward : public torch::autograd::Node {
       return input_gradients;
     // A backward within the backward: it reaches the leaves and the
     // parameters' accumulators, and runs their hooks.
-    torch::autograd::Engine::get_default_engine().execute(
-        {root},
-        {std::move(gradients[0])},
-        /*keep_graph=*/false,
-        /*create_graph=*/false,
-        /*accumulate_grad=*/true);
+    ops::NestedBackward::run([&] {
+      torch::autograd::Engine::get_default_engine().execute(
+          {root},
+          {std::move(gradients[0])},
+          /*keep_graph=*/false,
+          /*create_graph=*/false,
+          /*accumulate_grad=*/true);
+    });
     for (size_t i = 0; i < leaves.size(); ++i) {
       if (leaves[i].defined() && leaves[i].requires_grad())
         input_gradients[i] = leaves[i].grad();
