@@ -31,8 +31,9 @@ int main() {
     std::vector<torch::Tensor> micro_batches;
     for (int i = 0; i < kMicroBatches; ++i)
       micro_batches.push_back(torch::randn({32, 32}));
-    for (const auto& x : micro_batches) {
-      const auto guard = model.accumulate_until_last(x, micro_batches);
+    for (size_t i = 0; i < micro_batches.size(); ++i) {
+      const torch::Tensor& x = micro_batches[i];
+      const auto guard = model.accumulate_until_last(i, micro_batches.size());
       const auto y = model->forward(x.to(torch::kBFloat16)).to(torch::kFloat);
       const auto loss = torch::mse_loss(y, x.matmul(weight)) / kMicroBatches;
       loss.backward();

@@ -35,7 +35,7 @@ MODULES = {
         "kernels/cpu": ["ops"],
         "kernels/aten": ["ops"],
         "optim": ["comm", "ops"],
-        "data_parallel": ["schedule", "metrics", "comm", "optim"],
+        "data_parallel": ["schedule", "metrics", "comm", "ops", "optim"],
         "tensor_parallel": ["topology", "model_spec", "comm", "ops"],
         "context_parallel": ["topology", "schedule", "comm", "ops"],
         "pipeline_parallel": ["topology", "schedule", "metrics", "comm"],

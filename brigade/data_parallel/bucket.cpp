@@ -59,7 +59,14 @@ void Bucket::launch_as_is(const BucketHook& hook, Communicator& communicator) {
             describe(),
             error.what()));
   }
-  BRIGADE_ASSERT(work_ != nullptr, "the hook of {} gave no Work", describe());
+  if (work_ == nullptr) {
+    throw Error(
+        ExitCode::kUnexpected,
+        fmt::format(
+            "[data_parallel] the hook of {} returned no Work; return what the "
+            "communicator's collective returned, or make_completed_work()",
+            describe()));
+  }
   state_ = BucketState::kReducing;
 }
 
@@ -80,12 +87,23 @@ void Bucket::wait() {
   state_ = BucketState::kReduced;
 }
 
+void Bucket::abandon() {
+  if (state_ != BucketState::kReducing)
+    return;
+  try {
+    work_->wait();
+  } catch (const std::exception&) {
+    // Reported to whoever waited for it; its memory is written again.
+  }
+  work_.reset();
+  state_ = BucketState::kReduced;
+}
+
 void Bucket::reset() {
   BRIGADE_ASSERT(
-      state_ != BucketState::kReducing || work_->is_completed(),
+      state_ != BucketState::kReducing,
       "{} reset while it is reduced",
       describe());
-  work_.reset();
   pending_ = plan_.slots.size();
   state_ = BucketState::kFilling;
 }

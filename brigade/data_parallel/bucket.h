@@ -1,6 +1,6 @@
 // A Bucket is one flat gradient buffer reduced by one collective.
-//   kFilling --last mark_ready()--> kFull --launch()--> kReducing --wait()-->
-//   kReduced --reset()--> kFilling
+//   kFilling --last mark_ready()--> kFull --launch()--> kReducing
+//     --wait() or abandon()--> kReduced --reset()--> kFilling
 // mark_ready() and launch() run on the backward thread; everything else on the
 // trainer's.
 #pragma once
@@ -32,6 +32,9 @@ class Bucket {
   void launch_as_is(const BucketHook& hook, Communicator& communicator);
   // Blocks until main_grad holds the sum. Throws CommError naming the bucket.
   void wait();
+  // Waits for what is under way, whatever becomes of it: its step is given up.
+  void abandon();
+  // Precondition: not reducing.
   void reset();
 
   BucketState state() const { return state_; }

@@ -4,6 +4,34 @@
 
 namespace brigade {
 
+namespace {
+
+// A Work with something to do once it has ended, by the thread that waits.
+class FollowedWork : public Work {
+ public:
+  FollowedWork(WorkPtr work, std::function<void()> after)
+      : work_(std::move(work)), after_(std::move(after)) {}
+
+  void wait() override {
+    work_->wait();
+    if (const auto after = std::exchange(after_, nullptr)) {
+      const torch::NoGradGuard no_grad;
+      after();
+    }
+  }
+  bool is_completed() override { return work_->is_completed(); }
+  int64_t finished_ns() override { return work_->finished_ns(); }
+  std::optional<int64_t> reduced_bytes() override {
+    return work_->reduced_bytes();
+  }
+
+ private:
+  WorkPtr work_;
+  std::function<void()> after_;
+};
+
+}  // namespace
+
 BucketHook all_reduce_hook() {
   return [](BucketView& bucket, Communicator& communicator) {
     const int64_t row = bucket.sparse_row_numel;
@@ -21,6 +49,34 @@ BucketHook bf16_hook() {
     if (bucket.main_grad.scalar_type() != torch::kFloat)
       return communicator.all_reduce(bucket.main_grad);
     return communicator.all_reduce_as_bf16(bucket.main_grad);
+  };
+}
+
+BucketHook fp16_hook() {
+  return [](BucketView& bucket, Communicator& communicator) -> WorkPtr {
+    if (bucket.main_grad.scalar_type() != torch::kFloat)
+      return communicator.all_reduce(bucket.main_grad);
+    const torch::NoGradGuard no_grad;
+    const double ranks = communicator.size();
+    const auto wire = (bucket.main_grad / ranks).to(torch::kHalf);
+    return std::make_shared<FollowedWork>(
+        communicator.all_reduce(wire),
+        [wire, ranks, main_grad = bucket.main_grad]() mutable {
+          main_grad.copy_(wire).mul_(ranks);
+        });
+  };
+}
+
+BucketHook then(
+    BucketHook hook,
+    std::function<void(BucketView& bucket)> after) {
+  return [hook = std::move(hook), after = std::move(after)](
+             BucketView& bucket, Communicator& communicator) -> WorkPtr {
+    auto work = hook(bucket, communicator);
+    if (work == nullptr)
+      return work;
+    return std::make_shared<FollowedWork>(
+        std::move(work), [after, bucket]() mutable { after(bucket); });
   };
 }
 

@@ -20,6 +20,8 @@ struct BucketView {
   int buckets = 1;                 // how many there are
   torch::Tensor main_grad;         // [numel], flat; to be replaced by the sum
   std::vector<std::string> names;  // of its parameters, in memory order
+  std::vector<torch::Tensor> params;  // the same
+  std::vector<torch::Tensor> grads;   // views into main_grad, shaped as params
   // Elements of a row, if main_grad is a matrix most of whose rows are zero
   // (and padding behind it); else 0.
   int64_t sparse_row_numel = 0;
@@ -40,6 +42,18 @@ BucketHook all_reduce_hook();
 // all_reduce_hook. Gradients keep 8 bits of mantissa; those of float64 weights
 // are reduced as they are. Sparse rows are not told apart.
 BucketHook bf16_hook();
+
+// fp16 on the wire, as PyTorch's fp16_compress_hook: divided by the number of
+// ranks first, so that sums of large gradients do not overflow. Half the bytes
+// of all_reduce_hook; gradients keep 11 bits of mantissa, and what is below
+// 6e-8 times the number of ranks is lost. Those of float64 weights are reduced
+// as they are.
+BucketHook fp16_hook();
+
+// `hook`, and then `after` with the reduced bucket: on the thread that waits
+// for the step's end, bucket by bucket, before the gradients are handed over.
+// Not called when the reduction failed.
+BucketHook then(BucketHook hook, std::function<void(BucketView& bucket)> after);
 
 // What a recording hook saw.
 struct BucketLaunch {

@@ -1,144 +1,405 @@
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <map>
 #include <string>
 #include <utility>
 
-#include "brigade/base/check.h"
+#include "brigade/base/error.h"
+#include "brigade/comm/agreement.h"
+#include "brigade/metrics/clock.h"
 
 namespace brigade {
-namespace {
-
-// Of all parameters of a dtype, bucket after bucket: what lies side by side
-// does so across the end of a bucket (linear() makes one product of it).
-struct FlatMemory {
-  int64_t numel = 0;
-  int64_t used = 0;
-  torch::Tensor main_grad;
-  torch::Tensor weight;  // kMainGrad only
-
-  // The next bucket's part.
-  GradSegment take(const PlannedBucket& bucket) {
-    GradSegment segment;
-    segment.main_grad = main_grad.narrow(0, used, bucket.numel);
-    if (weight.defined())
-      segment.weight = weight.narrow(0, used, bucket.numel);
-    segment.slots = bucket.slots;
-    used += bucket.numel;
-    return segment;
-  }
-};
-
-}  // namespace
 
 BucketedGradSync::BucketedGradSync(
     std::vector<NamedParam> params,
     CommunicatorPtr communicator,
     const GradSyncOptions& options)
-    : GradSync(std::move(params), std::move(communicator), options),
+    : communicator_(std::move(communicator)),
+      options_(options),
+      params_(std::move(params), describe(options), *communicator_),
+      uneven_inputs_(*communicator_),
       order_is_final_(options.order != BucketOrder::kObserved) {
-  lay_out(
-      initial_order(options.order, static_cast<int>(this->params().size())));
+  const auto& trainable = params_.trainable();
+  const bool is_main_grad = options_.handover == GradHandover::kMainGrad;
+  plan_ = make_plan(
+      initial_order(options_.order, static_cast<int>(trainable.size())));
+  buffer_ = std::make_unique<GradBuffer>(
+      plan_,
+      trainable,
+      is_main_grad ? FlatWeights::kMove : FlatWeights::kLeaveAlone);
+  handover_ = is_main_grad ? make_main_grad_handover(trainable, *buffer_)
+                           : make_param_dtype_handover(trainable, *buffer_);
+  make_buckets();
+  states_.assign(trainable.size(), ParamState::kNone);
+  reaches_.assign(trainable.size(), 0);
+  hooks_ = std::make_unique<GradHooks>(
+      params_.tensors(),
+      GradHooks::Callbacks{
+          [this](int param) { before_accumulate(param); },
+          [this](int param) { after_accumulate(param); }});
 }
 
-void BucketedGradSync::lay_out(const std::vector<int>& order) {
-  const auto descriptions = bucket_params();
-  plan_ = plan_buckets(
-      descriptions,
+BucketedGradSync::~BucketedGradSync() = default;
+
+BucketPlan BucketedGradSync::make_plan(const std::vector<int>& order) const {
+  return plan_buckets(
+      bucket_params(),
       order,
-      {.capacity_bytes = options().bucket_capacity_bytes,
-       .first_bucket_bytes = options().first_bucket_bytes,
-       .last_bucket_bytes = options().last_bucket_bytes,
-       .ranks = communicator()->size()});
-  const bool is_main_grad = options().handover == GradHandover::kMainGrad;
-  std::vector<torch::Tensor> main_grads(params().size());
-  std::vector<torch::Tensor> weights(params().size());
-  bucket_of_.resize(params().size());
-  std::vector<Bucket> buckets;
-  std::vector<GradSegment> segments;
-  std::map<std::string, FlatMemory> memory;  // by dtype
-  for (const PlannedBucket& planned : plan_.buckets)
-    memory[planned.dtype].numel += planned.numel;
-  for (size_t b = 0; b < plan_.buckets.size(); ++b) {
-    const PlannedBucket& planned = plan_.buckets[b];
-    FlatMemory& flat = memory[planned.dtype];
-    if (!flat.main_grad.defined()) {
-      const auto first = static_cast<size_t>(planned.slots.front().param);
-      const torch::Tensor& example = params()[first].tensor;
-      flat.main_grad = torch::zeros(
-          {flat.numel}, example.options().dtype(main_grad_dtype(example)));
-      if (is_main_grad)
-        flat.weight = torch::zeros({flat.numel}, example.options());
+      {.capacity_bytes = options_.bucket_capacity_bytes,
+       .first_bucket_bytes = options_.first_bucket_bytes,
+       .last_bucket_bytes = options_.last_bucket_bytes,
+       .ranks = communicator_->size()});
+}
+
+void BucketedGradSync::make_buckets() {
+  buckets_ = std::make_unique<BucketQueue>(
+      plan_, params(), *buffer_, options_.hook, *communicator_);
+}
+
+double BucketedGradSync::mean_scale() const {
+  return options_.reduction == Reduction::kMean ? 1.0 / uneven_inputs_.divisor()
+                                                : 1.0;
+}
+
+double BucketedGradSync::grad_scale() const {
+  return handover_->optimizer_scale(mean_scale());
+}
+
+// ---- during backward
+
+void BucketedGradSync::enter_step(int param) {
+  if (phase_ == Phase::kFinished) {
+    const bool was_implied = options_.finish == FinishMode::kAtEndOfBackward;
+    if (was_implied && handover_->has_uncleared_gradients(param)) {
+      throw ConfigError(fmt::format(
+          "[data_parallel] backward() was called twice before the optimizer "
+          "used the gradients ('{}'); put all but the step's last micro-batch "
+          "under no_sync(), clear them with zero_main_grads() or drop them "
+          "with reset()",
+          params()[static_cast<size_t>(param)].name));
     }
-    GradSegment segment = flat.take(planned);
-    BucketView view{
-        static_cast<int>(b),
-        static_cast<int>(plan_.buckets.size()),
-        segment.main_grad,
-        {},
-        planned.sparse_row_numel};
-    for (const BucketSlot& slot : planned.slots) {
-      const auto param = static_cast<size_t>(slot.param);
-      bucket_of_[param] = b;
-      main_grads[param] =
-          segment.main_grad.narrow(0, slot.offset_numel, slot.numel);
-      if (is_main_grad)
-        weights[param] =
-            segment.weight.narrow(0, slot.offset_numel, slot.numel);
-      view.names.push_back(params()[param].name);
-    }
-    buckets.emplace_back(planned, std::move(view));
-    segments.push_back(std::move(segment));
+    reset();
   }
-  adopt_layout(std::move(main_grads), std::move(weights));
-  buckets_ = std::move(buckets);
-  segments_ = std::move(segments);
-  next_to_launch_ = 0;
+  if (phase_ == Phase::kIdle)
+    begin_step();
+}
+
+void BucketedGradSync::begin_step() {
+  params_.check_unchanged();
+  buffer_->check_weights_in_place();
+  uneven_inputs_.begin_step();
+  phase_ = Phase::kAccumulating;
+}
+
+void BucketedGradSync::begin_reducing() {
+  if (phase_ == Phase::kAccumulating) {
+    phase_ = Phase::kReducing;
+    report_ = {};
+    report_.ready_ns.resize(params().size());
+    report_.backward_begin_ns = steady_now_ns();
+  }
+}
+
+void BucketedGradSync::before_accumulate(int param) {
+  enter_step(param);
+  if (state_of(param) == ParamState::kReady)
+    throw_ready_twice(param);
+  handover_->before_accumulate(param, part_of(param));
+}
+
+void BucketedGradSync::after_accumulate(int param) {
+  enter_step(param);  // a fused op: before_accumulate() was not called
+  if (state_of(param) == ParamState::kReady)
+    throw_ready_twice(param);
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor& grad =
+      params()[static_cast<size_t>(param)].tensor.grad();
+  if (grad.defined() && grad.is_sparse()) {
+    throw ConfigError(fmt::format(
+        "[data_parallel] the gradient of '{}' is sparse, which cannot be "
+        "synchronised; use a dense one (EmbeddingOptions::sparse(false))",
+        params()[static_cast<size_t>(param)].name));
+  }
+  const GradPart part = part_of(param);
+  if (accumulate_only_) {
+    handover_->after_accumulate(param, part);
+    state_of(param) = ParamState::kAccumulated;
+    return;
+  }
+  begin_reducing();
+  // Once per backward, nested ones included.
+  if (options_.finish == FinishMode::kAtEndOfBackward && !callback_is_queued_) {
+    at_end_of_backward([this] { at_backward_end(); });
+    callback_is_queued_ = true;
+  }
+  if (is_last_reach(param)) {
+    handover_->after_last(param, part, mean_scale());
+    launch_ready(param);
+  } else {
+    handover_->after_accumulate(param, part);
+    state_of(param) = ParamState::kAccumulated;
+  }
+}
+
+bool BucketedGradSync::is_last_reach(int param) {
+  if (options_.reach == GraphReach::kOnce)
+    return true;
+  const auto i = static_cast<size_t>(param);
+  ++reaches_[i];
+  return !expected_reaches_.empty() && reaches_[i] >= expected_reaches_[i];
+}
+
+void BucketedGradSync::at_backward_end() {
+  callback_is_queued_ = false;
+  if (phase_ != Phase::kReducing)
+    return;
+  // Otherwise a further backward may bring the rest: losses of parts of the
+  // graph.
+  const bool is_counting =
+      options_.reach == GraphReach::kAsInFirstStep && expected_reaches_.empty();
+  const bool all_ready = is_counting ? names_of(ParamState::kNone).empty()
+                                     : ready_order_.size() == params().size();
+  const bool counts_as_zero =
+      options_.missing_gradient == MissingGradient::kZero;
+  if (all_ready || counts_as_zero)
+    finish_step();
+}
+
+void BucketedGradSync::mark_ready(int param) {
+  if (param < 0 || param >= static_cast<int>(params().size())) {
+    throw ConfigError(fmt::format(
+        "[data_parallel] mark_ready({}): there are {} parameters",
+        param,
+        params().size()));
+  }
+  if (accumulate_only_)
+    return;
+  if (phase_ == Phase::kFinished)
+    reset();
+  if (phase_ == Phase::kIdle)
+    begin_step();
+  if (state_of(param) == ParamState::kReady)
+    throw_ready_twice(param);
+  const torch::NoGradGuard no_grad;
+  if (state_of(param) == ParamState::kNone)
+    handover_->seal_by_hand(param, mean_scale());
+  else
+    handover_->seal(param, mean_scale());
+  begin_reducing();
+  launch_ready(param);
 }
 
 void BucketedGradSync::launch_ready(int param) {
-  buckets_[bucket_of_[static_cast<size_t>(param)]].mark_ready();
-  // In plan order: a full bucket behind one that still fills must wait, or
-  // ranks whose backwards differ would pair different buckets.
-  while (next_to_launch_ < buckets_.size() &&
-         buckets_[next_to_launch_].state() == BucketState::kFull) {
-    buckets_[next_to_launch_].launch(options().hook, *communicator());
-    ++next_to_launch_;
+  state_of(param) = ParamState::kReady;
+  ready_order_.push_back(param);
+  report_.ready_ns[static_cast<size_t>(param)] = steady_now_ns();
+  buckets_->mark_ready(param);
+}
+
+// ---- the step's end
+
+void BucketedGradSync::finish() {
+  const bool zeros_count = options_.missing_gradient == MissingGradient::kZero;
+  if (phase_ == Phase::kFinished) {
+    const bool is_second = finish_call_ == FinishCall::kSeen;
+    finish_call_ = FinishCall::kSeen;
+    // A step in which no backward reached any parameter of this rank.
+    if (!zeros_count || !is_second)
+      return;
+    reset();
+  }
+  if (accumulate_only_ && phase_ != Phase::kIdle) {
+    throw ConfigError(
+        "[data_parallel] finish() under no_sync() alone, which holds the "
+        "reduction: run the step's last micro-batch outside no_sync(), and "
+        "call finish() after it");
+  }
+  const bool is_reduced = phase_ == Phase::kReducing;
+  if (!is_reduced && !zeros_count) {
+    throw ConfigError(
+        phase_ == Phase::kIdle
+            ? "[data_parallel] finish() before any backward(): there is no "
+              "gradient to wait for; call it once a step, after the last "
+              "micro-batch's backward()"
+            : "[data_parallel] finish() after backwards under no_sync() alone: "
+              "run the step's last micro-batch outside no_sync()");
+  }
+  if (phase_ == Phase::kIdle)
+    begin_step();
+  begin_reducing();
+  finish_step();
+  finish_call_ = FinishCall::kSeen;
+}
+
+void BucketedGradSync::finish_step() {
+  params_.check_unchanged();
+  buffer_->check_weights_in_place();
+  throw_if_missing();
+  wait_and_hand_over();
+}
+
+void BucketedGradSync::wait_and_hand_over() {
+  const torch::NoGradGuard no_grad;
+  seal_what_is_missing();
+  report_.backward_end_ns = steady_now_ns();
+  const auto used = agree_on_used();
+  report_.buckets = buckets_->wait();
+  if (expected_reaches_.empty())
+    expected_reaches_ = reaches_;
+  phase_ = Phase::kFinished;
+  finish_call_ = FinishCall::kNone;
+  adopt_observed_order();
+  for (int param = 0; param < static_cast<int>(params().size()); ++param) {
+    const bool is_used = used.empty() || used[static_cast<size_t>(param)] != 0;
+    handover_->give(
+        param, mean_scale(), is_used ? GradUse::kUsed : GradUse::kUnused);
   }
 }
 
-void BucketedGradSync::shadow_launches() {
-  for (Bucket& bucket : buckets_)
-    bucket.launch_as_is(options().hook, *communicator());
-}
-
-void BucketedGradSync::wait_all(SyncReport& report) {
-  for (Bucket& bucket : buckets_) {
-    bucket.wait();
-    report.buckets.push_back(bucket.timing());
+void BucketedGradSync::seal_what_is_missing() {
+  for (int param = 0; param < static_cast<int>(params().size()); ++param) {
+    const ParamState state = state_of(param);
+    if (state == ParamState::kReady)
+      continue;
+    if (state == ParamState::kAccumulated)
+      handover_->seal(param, mean_scale());
+    else
+      handover_->seal_missing(param);
+    launch_ready(param);
+    if (state == ParamState::kNone)
+      ready_order_.pop_back();  // no gradient: nothing was observed
   }
 }
 
-void BucketedGradSync::after_finish() {
+// By parameter: whether some rank has a gradient of it. Empty: all do.
+std::vector<int64_t> BucketedGradSync::agree_on_used() {
+  if (options_.missing_gradient == MissingGradient::kError)
+    return {};
+  std::vector<int64_t> used(params().size(), 0);
+  for (const int param : ready_order_)
+    used[static_cast<size_t>(param)] = 1;
+  return Agreement(*communicator_).max(used);
+}
+
+void BucketedGradSync::adopt_observed_order() {
   if (order_is_final_)
     return;
   order_is_final_ = true;
-  // All ranks must plan alike, so all take the order of the first that saw one:
-  // a rank that had no data in this step saw none.
-  auto order =
-      torch::zeros({static_cast<int64_t>(params().size())}, torch::kLong);
-  std::copy(
-      ready_order().begin(), ready_order().end(), order.data_ptr<int64_t>());
-  communicator()->broadcast(order, first_rank_with_data())->wait();
-  const int64_t* indices = order.data_ptr<int64_t>();
-  lay_out(std::vector<int>(indices, indices + order.numel()));
+  // All ranks must plan alike, so all take the order of the first that has one:
+  // a rank without data in this step has none.
+  const int source = uneven_inputs_.first_rank_with_data(!ready_order_.empty());
+  std::vector<int64_t> order(ready_order_.begin(), ready_order_.end());
+  std::vector<bool> is_listed(params().size(), false);
+  for (const int param : ready_order_)
+    is_listed[static_cast<size_t>(param)] = true;
+  for (size_t i = 0; i < is_listed.size(); ++i) {
+    if (!is_listed[i])
+      order.push_back(static_cast<int64_t>(i));
+  }
+  order = Agreement(*communicator_).values_of(source, order);
+  plan_ = make_plan(std::vector<int>(order.begin(), order.end()));
+  buffer_->move_to(plan_);
+  handover_->follow_buffer();
+  make_buckets();
 }
 
-void BucketedGradSync::on_reset() {
-  for (Bucket& bucket : buckets_)
-    bucket.reset();
-  next_to_launch_ = 0;
+void BucketedGradSync::reset() {
+  // After a backward that broke off, what is under way must end before its
+  // memory is written again.
+  buckets_->abandon();
+  buckets_->reset();
+  std::fill(states_.begin(), states_.end(), ParamState::kNone);
+  ready_order_.clear();
+  reaches_.assign(params().size(), 0);
+  callback_is_queued_ = false;
+  phase_ = Phase::kIdle;
+}
+
+// ---- ranks without data
+
+int BucketedGradSync::join() {
+  if (!uneven_inputs_.is_allowed()) {
+    throw ConfigError(
+        "[data_parallel] join() needs uneven inputs: call "
+        "allow_uneven_inputs() on every rank before the first step");
+  }
+  if (phase_ == Phase::kAccumulating || phase_ == Phase::kReducing) {
+    // This rank told the others that it has data for this step.
+    begin_reducing();
+    wait_and_hand_over();
+  }
+  reset();
+  const torch::NoGradGuard no_grad;
+  while (uneven_inputs_.begin_shadow_step())
+    shadow_step();
+  buffer_->zero_main_grads();
+  const int last = uneven_inputs_.last_rank_with_data();
+  params_.broadcast_from(last, *communicator_);
+  ++buffer_->flat_memory()->weights_version;
+  return last;
+}
+
+// The others' launches with zeros, and what they agree on after them.
+void BucketedGradSync::shadow_step() {
+  buffer_->zero_main_grads();
+  buckets_->launch_all();
+  agree_on_used();
+  buckets_->wait();
+  adopt_observed_order();
+  reset();
+}
+
+// ---- errors
+
+std::string BucketedGradSync::names_of(ParamState state) const {
+  constexpr int kShown = 8;
+  std::string names;
+  int count = 0;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    if (states_[i] != state || ++count > kShown)
+      continue;
+    names += (count == 1 ? "" : ", ") + params()[i].name;
+  }
+  return count > kShown ? names + ", ..." : names;
+}
+
+void BucketedGradSync::throw_if_missing() const {
+  const auto missing =
+      std::count(states_.begin(), states_.end(), ParamState::kNone);
+  if (missing == 0 || options_.missing_gradient == MissingGradient::kZero)
+    return;
+  throw ConfigError(fmt::format(
+      "[data_parallel] {} of {} parameters got no gradient in this step: {}. "
+      "Use them in the loss, freeze them before wrapping, or set "
+      "missing_gradient = kZero",
+      missing,
+      params().size(),
+      names_of(ParamState::kNone)));
+}
+
+void BucketedGradSync::throw_ready_twice(int param) const {
+  // The last step still waits: a further backward might have completed it.
+  const bool is_incomplete =
+      options_.finish == FinishMode::kAtEndOfBackward && !callback_is_queued_;
+  if (is_incomplete)
+    throw_if_missing();
+  const std::string accumulated = names_of(ParamState::kAccumulated);
+  if (is_incomplete && !accumulated.empty()) {
+    throw ConfigError(fmt::format(
+        "[data_parallel] the last step still waits for gradients of {}, which "
+        "got theirs under no_sync() alone: call finish() after the step's last "
+        "backward()",
+        accumulated));
+  }
+  throw ConfigError(fmt::format(
+      "[data_parallel] parameter '{}' was marked ready twice in one step. "
+      "Either backward() ran twice before finish() (put all but the last "
+      "micro-batch under no_sync()), or one backward reaches the parameter "
+      "through several nested ones (activation checkpointing that shares it: "
+      "set reach = GraphReach::kAsInFirstStep)",
+      params()[static_cast<size_t>(param)].name));
 }
 
 }  // namespace brigade

@@ -1,41 +1,136 @@
-// GradSync with one collective a bucket: buckets fill during backward and are
+// GradSync with one collective per bucket: buckets fill during backward and are
 // launched in plan order, whatever order they fill in, while backward goes on.
+//
+// What it is made of: WrappedParams (alike on all ranks), GradBuffer (flat
+// memory), Handover (.grad and main_grad), BucketQueue (one collective each),
+// UnevenInputs (ranks without data), GradHooks (autograd).
 #pragma once
 
+#include <cstdint>
+#include <memory>
+#include <string>
 #include <vector>
 
-#include "brigade/data_parallel/bucket.h"
+#include "brigade/data_parallel/bucket_queue.h"
+#include "brigade/data_parallel/grad_hooks.h"
 #include "brigade/data_parallel/grad_sync.h"
+#include "brigade/data_parallel/handover.h"
 
 namespace brigade {
 
 class BucketedGradSync : public GradSync {
  public:
+  // Collective; throws what WrappedParams' constructor throws, and broadcasts
+  // rank 0's values.
   BucketedGradSync(
       std::vector<NamedParam> params,
       CommunicatorPtr communicator,
       const GradSyncOptions& options = {});
+  ~BucketedGradSync() override;
 
-  const std::vector<GradSegment>& segments() const override {
-    return segments_;
+  void set_accumulate_only(bool value) override { accumulate_only_ = value; }
+  bool accumulate_only() const override { return accumulate_only_; }
+  void mark_ready(int param) override;
+  void finish() override;
+  void reset() override;
+  double grad_scale() const override;
+
+  const std::vector<NamedParam>& params() const override {
+    return params_.trainable();
   }
+  const torch::Tensor& main_grad(int param) const override {
+    return buffer_->main_grad(param);
+  }
+  const std::vector<GradSegment>& segments() const override {
+    return buffer_->segments();
+  }
+  int64_t layout_version() const override { return buffer_->layout_version(); }
+  void zero_main_grads() override { buffer_->zero_main_grads(); }
+
+  void allow_uneven_inputs(const UnevenInputsOptions& options) override {
+    uneven_inputs_.allow(options);
+  }
+  int join() override;
+
+  const SyncReport& report() const override { return report_; }
+  const CommunicatorPtr& communicator() const override { return communicator_; }
+  const GradSyncOptions& options() const override { return options_; }
+
   const BucketPlan& plan() const { return plan_; }
+  // What planning knows of params().
+  std::vector<BucketParam> bucket_params() const {
+    return bucket_params_of(params());
+  }
+  // See FlatMemory: for optimizers over segments().
+  const FlatMemoryPtr& flat_memory() const override {
+    return buffer_->flat_memory();
+  }
 
  private:
-  void launch_ready(int param) override;
-  void shadow_launches() override;
-  void wait_all(SyncReport& report) override;
-  void after_finish() override;
-  void on_reset() override;
+  enum class Phase { kIdle, kAccumulating, kReducing, kFinished };
+  // Of a parameter in this step: kNone --a backward--> kAccumulated, and
+  // kReady once it will get no more gradients.
+  enum class ParamState : uint8_t { kNone, kAccumulated, kReady };
+  // Whether finish() was called since the step's end.
+  enum class FinishCall { kNone, kSeen };
 
-  void lay_out(const std::vector<int>& order);
+  ParamState& state_of(int param) {
+    return states_[static_cast<size_t>(param)];
+  }
+  GradPart part_of(int param) {
+    return state_of(param) == ParamState::kNone ? GradPart::kFirst
+                                                : GradPart::kFurther;
+  }
 
+  // From GradHooks.
+  void before_accumulate(int param);
+  void after_accumulate(int param);
+  void at_backward_end();
+
+  // Phases.
+  void enter_step(int param);
+  void begin_step();
+  void begin_reducing();
+  void finish_step();
+  void wait_and_hand_over();
+
+  // Whether this is the last of the backwards that reach a parameter. Counts.
+  bool is_last_reach(int param);
+  void launch_ready(int param);
+  void seal_what_is_missing();
+  void shadow_step();
+  std::vector<int64_t> agree_on_used();
+  void adopt_observed_order();
+  BucketPlan make_plan(const std::vector<int>& order) const;
+  void make_buckets();
+  double mean_scale() const;
+  void throw_if_missing() const;
+  [[noreturn]] void throw_ready_twice(int param) const;
+  // Of the parameters in a state, for messages.
+  std::string names_of(ParamState state) const;
+
+  CommunicatorPtr communicator_;
+  GradSyncOptions options_;
+  WrappedParams params_;
   BucketPlan plan_;
-  std::vector<Bucket> buckets_;
-  std::vector<GradSegment> segments_;
-  std::vector<size_t> bucket_of_;  // by parameter
-  size_t next_to_launch_ = 0;
+  std::unique_ptr<GradBuffer> buffer_;
+  std::unique_ptr<Handover> handover_;
+  std::unique_ptr<BucketQueue> buckets_;
+  UnevenInputs uneven_inputs_;
+
+  Phase phase_ = Phase::kIdle;
+  std::vector<ParamState> states_;
+  std::vector<int> ready_order_;  // of this step
+  // GraphReach::kAsInFirstStep, by parameter: in this step's last backward, and
+  // in the first step's (empty until then).
+  std::vector<int> reaches_;
+  std::vector<int> expected_reaches_;
+  bool accumulate_only_ = false;
   bool order_is_final_;
+  bool callback_is_queued_ = false;  // for the end of the current backward
+  FinishCall finish_call_ = FinishCall::kNone;
+  SyncReport report_;
+  std::unique_ptr<GradHooks> hooks_;  // last: gone before what it calls
 };
 
 }  // namespace brigade

@@ -3,9 +3,9 @@
 //
 //   brigade::World world = brigade::init_from_environment();
 //   brigade::DataParallel model(net, world.data_parallel());
-//   for (auto& batch : micro_batches) {
-//     auto guard = model.accumulate_until_last(batch, micro_batches);
-//     loss(model->forward(batch.data), batch.target).backward();
+//   for (size_t i = 0; i < micro_batches.size(); ++i) {
+//     auto guard = model.accumulate_until_last(i, micro_batches.size());
+//     loss(model->forward(micro_batches[i].data), ...).backward();
 //   }
 //   optimizer.step();
 //
@@ -25,38 +25,59 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/any.h>
 
+#include <cstddef>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
-#include "brigade/data_parallel/bucketed_grad_sync.h"
+#include "brigade/data_parallel/grad_sync_factory.h"
 #include "brigade/optim/adamw.h"
 
 namespace brigade {
 
+struct WrapOptions {
+  GradSyncKind sync = GradSyncKind::kBucketed;
+  // Full names of parameters and buffers that are neither synchronised nor
+  // broadcast, each rank's own. ConfigError where the module has no such name.
+  std::vector<std::string> ignore;
+  // Rank 0's buffers (BatchNorm's running means) become everyone's before each
+  // DataParallel::forward() that trains outside no_sync(); always when
+  // wrapping.
+  bool broadcast_buffers = false;
+};
+
 // Parameters of a module by name, each tensor once however often it is
 // registered; weights of torch::nn::Embedding are row-sparse.
-std::vector<NamedParam> parameters_of(const torch::nn::Module& module);
+std::vector<NamedParam> parameters_of(
+    const torch::nn::Module& module,
+    const std::vector<std::string>& ignore = {});
 
-// Makes rank 0's buffers everyone's. Collective.
+// Makes the buffers of `root` everyone's, but for the ignored. Collective.
 void broadcast_buffers(
     const torch::nn::Module& module,
-    Communicator& communicator);
+    Communicator& communicator,
+    int root = 0,
+    const std::vector<std::string>& ignore = {});
 
-// Brigade's AdamW over a sync's flat buffers (GradHandover::kMainGrad), one
-// group a bucket. Rebuild it if sync.layout_version() has changed
-// (BucketOrder::kObserved, after the first step).
+// Brigade's AdamW over what this rank owns of a sync's flat buffers
+// (GradHandover::kMainGrad), one group per bucket. Make it anew where
+// sync.layout_version() has changed (BucketOrder::kObserved, after the first
+// step): the old one's step() throws.
 AdamW make_adamw(
     const GradSync& sync,
     double weight_decay,
     const AdamWOptions& options = {});
 
-// While it lives, backwards accumulate and launch nothing.
+// While it lives, backwards accumulate and launch nothing; with kReduce it
+// changes nothing.
 class [[nodiscard]] NoSync {
  public:
-  NoSync(GradSync& sync, bool accumulate_only)
+  enum class Mode { kAccumulate, kReduce };
+
+  NoSync(GradSync& sync, Mode mode)
       : sync_(&sync), before_(sync.accumulate_only()) {
-    sync.set_accumulate_only(accumulate_only);
+    sync.set_accumulate_only(mode == Mode::kAccumulate);
   }
   ~NoSync() { sync_->set_accumulate_only(before_); }
   NoSync(const NoSync&) = delete;
@@ -66,6 +87,10 @@ class [[nodiscard]] NoSync {
   GradSync* sync_;
   bool before_;
 };
+
+// For micro-batch `index` of `count`: kReduce for the last. ConfigError when
+// there is no such micro-batch.
+NoSync::Mode mode_of_micro_batch(size_t index, size_t count);
 
 inline torch::nn::Module& module_of(torch::nn::AnyModule& module) {
   return *module.ptr();
@@ -82,10 +107,16 @@ class DataParallel {
   DataParallel(
       Handle module,
       const CommunicatorPtr& communicator,
-      const GradSyncOptions& options = {})
+      const GradSyncOptions& options = {},
+      WrapOptions wrap = {})
       : module_(std::move(module)),
-        sync_(parameters_of(module_of(module_)), communicator, options) {
-    broadcast_buffers(module_of(module_), *communicator);
+        wrap_(std::move(wrap)),
+        sync_(make_grad_sync(
+            wrap_.sync,
+            parameters_of(module_of(module_), wrap_.ignore),
+            communicator,
+            options)) {
+    broadcast_buffers_of(0);
   }
 
   Handle& operator*() { return module_; }
@@ -97,40 +128,57 @@ class DataParallel {
   }
   torch::nn::Module& module() { return module_of(module_); }
 
+  // The module's forward(), after the broadcast of buffers where
+  // WrapOptions::broadcast_buffers asks for it: collective then.
+  template <typename... Inputs>
+  auto forward(Inputs&&... inputs) {
+    if (wrap_.broadcast_buffers && torch::GradMode::is_enabled() &&
+        !sync_->accumulate_only())
+      broadcast_buffers_of(0);
+    return (*this)->forward(std::forward<Inputs>(inputs)...);
+  }
+
   // For all micro-batches of a step but the last.
-  NoSync no_sync() { return {sync_, true}; }
-  // The same for an element of a container, by whether it is the last one.
-  template <typename Element, typename Container>
-  NoSync accumulate_until_last(
-      const Element& element,
-      const Container& container) {
-    return {sync_, &element != &*std::prev(std::end(container))};
+  NoSync no_sync() { return {*sync_, NoSync::Mode::kAccumulate}; }
+  // The same for micro-batch `index` of a step's `count`, by whether it is the
+  // last. Throws ConfigError unless index < count.
+  NoSync accumulate_until_last(size_t index, size_t count) {
+    return {*sync_, mode_of_micro_batch(index, count)};
   }
 
   // Waits for the step's gradients. Implied at the end of the last backward
   // unless FinishMode::kExplicit was asked for.
-  void finish() { sync_.finish(); }
+  void finish() { sync_->finish(); }
   // Drops the step's gradients.
   void reset() {
-    sync_.reset();
-    if (sync_.options().handover == GradHandover::kMainGrad)
-      sync_.zero_main_grads();
+    sync_->reset();
+    if (sync_->options().handover == GradHandover::kMainGrad)
+      sync_->zero_main_grads();
   }
 
   // Uneven inputs: call allow_uneven_inputs() on every rank before the first
   // step and join() when this rank has no more data. join() takes part in the
-  // others' steps with nothing until all have joined; means are over the ranks
-  // that had data.
-  void allow_uneven_inputs() { sync_.set_uneven_inputs(true); }
-  void join() { sync_.shadow_until_all_joined(); }
+  // others' steps with zeros until all have joined; then every rank has the
+  // parameters and buffers of the rank that joined last. States of optimizers
+  // are each rank's own.
+  void allow_uneven_inputs(const UnevenInputsOptions& options = {}) {
+    sync_->allow_uneven_inputs(options);
+  }
+  void join() { broadcast_buffers_of(sync_->join()); }
 
   // What the last step's communication cost.
-  const SyncReport& report() const { return sync_.report(); }
-  BucketedGradSync& sync() { return sync_; }
+  const SyncReport& report() const { return sync_->report(); }
+  GradSync& sync() { return *sync_; }
 
  private:
+  void broadcast_buffers_of(int root) {
+    broadcast_buffers(
+        module_of(module_), *sync_->communicator(), root, wrap_.ignore);
+  }
+
   Handle module_;
-  BucketedGradSync sync_;
+  WrapOptions wrap_;
+  std::unique_ptr<GradSync> sync_;
 };
 
 }  // namespace brigade

@@ -1,13 +1,13 @@
 #include "brigade/data_parallel/grad_hooks.h"
 
-#include <fmt/format.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <utility>
 
-#include "brigade/base/error.h"
+#include "brigade/ops/nested_backward.h"
 
 namespace brigade {
 namespace {
@@ -43,22 +43,9 @@ struct GradHooks::Attached {
 };
 
 GradHooks::GradHooks(
-    const std::vector<std::string>& names,
     const std::vector<torch::Tensor>& params,
     Callbacks callbacks)
     : callbacks_(std::make_shared<const Callbacks>(std::move(callbacks))) {
-  for (size_t i = 0; i < params.size(); ++i) {
-    const auto accumulator = torch::autograd::impl::grad_accumulator(params[i]);
-    for (const auto& hook : accumulator->post_hooks()) {
-      if (dynamic_cast<const AfterHook*>(hook.get()) != nullptr) {
-        throw ConfigError(fmt::format(
-            "[data_parallel] parameter '{}' is already synchronised: its "
-            "module was wrapped before; wrap it once, or destroy the other "
-            "wrapper first",
-            names[i]));
-      }
-    }
-  }
   attached_.reserve(params.size());
   for (size_t i = 0; i < params.size(); ++i) {
     const int index = static_cast<int>(i);
@@ -82,9 +69,25 @@ GradHooks::~GradHooks() {
   }
 }
 
+bool has_grad_hooks(const torch::Tensor& param) {
+  const auto accumulator = torch::autograd::impl::grad_accumulator(param);
+  const auto& hooks = accumulator->post_hooks();
+  return std::any_of(hooks.begin(), hooks.end(), [](const auto& hook) {
+    return dynamic_cast<const AfterHook*>(hook.get()) != nullptr;
+  });
+}
+
 void at_end_of_backward(std::function<void()> callback) {
   torch::autograd::Engine::get_default_engine().queue_callback(
-      std::move(callback));
+      [callback = std::move(callback)] {
+        // Of a nested backward: wait on in the one around it.
+        if (ops::NestedBackward::is_active()) {
+          ops::NestedBackward::at_end(
+              [callback] { at_end_of_backward(callback); });
+        } else {
+          callback();
+        }
+      });
 }
 
 }  // namespace brigade

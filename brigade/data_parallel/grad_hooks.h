@@ -14,7 +14,6 @@
 
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 namespace brigade {
@@ -26,12 +25,8 @@ class GradHooks {
     std::function<void(int param)> after;
   };
 
-  // Throws ConfigError naming the parameter when one already has such hooks:
-  // its module was wrapped before. `names` and `params` correspond.
-  GradHooks(
-      const std::vector<std::string>& names,
-      const std::vector<torch::Tensor>& params,
-      Callbacks callbacks);
+  // Precondition: has_grad_hooks() of none of them.
+  GradHooks(const std::vector<torch::Tensor>& params, Callbacks callbacks);
   // Removes the hooks. Not during a backward.
   ~GradHooks();
   GradHooks(const GradHooks&) = delete;
@@ -43,8 +38,13 @@ class GradHooks {
   std::vector<Attached> attached_;
 };
 
+// Whether a parameter's module is wrapped.
+bool has_grad_hooks(const torch::Tensor& param);
+
 // Runs `callback` on the current thread when the backward that is under way
-// ends, before backward() returns. To be called from inside a hook.
+// ends, before backward() returns. To be called from inside a hook. In a nested
+// backward that is the outermost one's end, if it runs as ops::NestedBackward,
+// as recompute()'s does; otherwise its own.
 void at_end_of_backward(std::function<void()> callback);
 
 }  // namespace brigade

@@ -1,5 +1,5 @@
 // Gradient synchronisation: the gradients of one optimizer step, accumulated
-// over micro-batches and summed over the ranks of a communicator.
+// over micro-batches and reduced over the ranks of a communicator.
 //
 // Every parameter has a main_grad (fp32, or fp64 for fp64 parameters), into
 // which each micro-batch's gradient is added. The step's last backward also
@@ -10,6 +10,9 @@
 //     |                            +--+ further micro-batches         |
 //     +------- reset() ------- kFinished <--------- finish() ---------+
 //
+// This is the interface. BucketedGradSync reduces flat buckets while backward
+// runs; PerParamGradSync reduces parameter by parameter and is its oracle.
+//
 // Hooks run on the thread that calls backward(); every other call comes from
 // the trainer's thread, between backwards.
 #pragma once
@@ -17,35 +20,32 @@
 #include <torch/types.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "brigade/comm/communicator.h"
 #include "brigade/data_parallel/bucket_hook.h"
-#include "brigade/data_parallel/grad_hooks.h"
+#include "brigade/data_parallel/grad_buffer.h"
+#include "brigade/data_parallel/uneven_inputs.h"
+#include "brigade/data_parallel/wrapped_params.h"
 #include "brigade/metrics/sync_report.h"
 #include "brigade/schedule/bucket_plan.h"
 
 namespace brigade {
 
-struct NamedParam {
-  std::string name;
-  torch::Tensor tensor;
-  // Of a matrix: a step's gradient leaves most rows zero, as that of an
-  // embedding does whose vocabulary is large for the tokens of a step. Only a
-  // hint on what to send: sums are the same.
-  bool is_row_sparse = false;
-};
-
 enum class Reduction { kMean, kSum };
 
-// What becomes of a parameter that no backward of the step reached.
+// A parameter that no backward of the step reached, on this rank.
 enum class MissingGradient {
-  kError,  // ConfigError naming it
-  kZero,   // counts as zero; ranks may disagree on which are missing
+  // The step is not complete without it: a further backward() may bring it,
+  // and finish() or the next step's backward() is a ConfigError naming it.
+  kError,
+  // It counts as zero, and ranks may disagree on which are missing: DDP's
+  // find_unused_parameters. One missing on every rank keeps an undefined
+  // .grad() (kParamDtype). Costs an all-reduce of 8 bytes per parameter. A rank
+  // whose loss reaches no parameter at all calls finish().
+  kZero,
 };
 
 // Where the optimizer finds the gradient after finish().
@@ -55,14 +55,25 @@ enum class GradHandover {
   kParamDtype,
   // The flat main_grads of segments(), unscaled (see grad_scale()): Brigade's
   // AdamW. param.grad() is the main_grad, also during backward, so that fused
-  // ops add straight into it; whoever reads it clears it (AfterRead::kZero) or
-  // calls zero_main_grads().
+  // ops add straight into it; the optimizer that reads it clears it
+  // (AfterRead::kZero), or the caller does by zero_main_grads().
   kMainGrad,
 };
 
+// How often a step's last backward reaches a parameter: more than once where
+// nested backwards (recomputations) share it.
+enum class GraphReach {
+  kOnce,
+  // As often as in the first step, which counts and reduces only after its
+  // backward: DDP's static_graph.
+  kAsInFirstStep,
+};
+
 enum class FinishMode {
-  kAtEndOfBackward,  // backward() of the last micro-batch waits, as PyTorch's
-  kExplicit,         // finish() waits; work may be put before it
+  // backward() waits for the reduction before it returns, as PyTorch's DDP: the
+  // one in which the step's last parameter became ready.
+  kAtEndOfBackward,
+  kExplicit,  // finish() waits; work may be put before it
 };
 
 struct GradSyncOptions {
@@ -74,143 +85,75 @@ struct GradSyncOptions {
   MissingGradient missing_gradient = MissingGradient::kError;
   GradHandover handover = GradHandover::kParamDtype;
   FinishMode finish = FinishMode::kAtEndOfBackward;
+  GraphReach reach = GraphReach::kOnce;
   BucketHook hook = all_reduce_hook();
 };
 
-// A stretch of flat memory with the gradients, and in kMainGrad mode also the
-// weights, of some parameters: what a flat optimizer steps over.
-struct GradSegment {
-  torch::Tensor main_grad;  // [numel], padding is zero
-  torch::Tensor weight;     // [numel], kMainGrad only
-  std::vector<BucketSlot> slots;
-};
+// What each rank must choose alike, one line per option: compared when
+// wrapping.
+std::string describe(const GradSyncOptions& options);
 
 class GradSync {
  public:
-  // Collective. Compares names, shapes and dtypes across ranks (CommError
-  // naming the parameter and both values) and broadcasts rank 0's values.
-  // Throws ConfigError when there is nothing to synchronise, a parameter is
-  // wrapped already, or one is not on the communicator's device.
-  GradSync(
-      std::vector<NamedParam> params,
-      CommunicatorPtr communicator,
-      const GradSyncOptions& options);
   virtual ~GradSync();
   GradSync(const GradSync&) = delete;
   GradSync& operator=(const GradSync&) = delete;
 
   // Whether the backwards to come belong to a micro-batch that is not the
-  // step's last: gradients are accumulated and nothing is launched.
-  void set_accumulate_only(bool value) { accumulate_only_ = value; }
-  bool accumulate_only() const { return accumulate_only_; }
+  // step's last: gradients are accumulated and nothing is launched. Meanwhile
+  // param.grad() is this rank's sum so far, neither reduced nor divided, and
+  // clearing it (zero_grad()) drops what was accumulated.
+  virtual void set_accumulate_only(bool value) = 0;
+  virtual bool accumulate_only() const = 0;
 
-  // A parameter's gradient of this backward is in main_grad. Called by the
-  // hooks; by hand for a gradient that was computed outside autograd.
-  void mark_ready(int param);
-
+  // A parameter's gradient of this step is in main_grad. Called by the hooks;
+  // by hand for a gradient that was computed outside autograd. Throws
+  // ConfigError for an index outside params() and for a second call in a step.
+  virtual void mark_ready(int param) = 0;
   // Waits for the step's collectives and hands the gradients over. A second
-  // call does nothing. Throws ConfigError when no backward was synchronised or
-  // a gradient is missing, CommError when a peer was lost.
-  void finish();
-  // Ends the step; the next backward starts anew. Implied by that backward.
-  void reset();
+  // call does nothing (but see MissingGradient::kZero). Throws ConfigError when
+  // no backward was synchronised, a gradient is missing, or set_accumulate_only
+  // is on; CommError when a peer was lost.
+  virtual void finish() = 0;
+  // Ends the step and drops what it has not finished; the next backward starts
+  // anew. Implied by that backward. After a CommError, leaves a state that can
+  // be destroyed, or used once the group works again.
+  virtual void reset() = 0;
 
   // What to multiply main_grad with to get the reduction that was asked for;
   // 1 unless handover is kMainGrad and reduction is kMean.
-  double grad_scale() const;
+  virtual double grad_scale() const = 0;
 
-  const std::vector<NamedParam>& params() const { return params_; }
-  const torch::Tensor& main_grad(int param) const {
-    return main_grads_[static_cast<size_t>(param)];
-  }
-  int param_index(const std::string& name) const;  // -1: unknown
-  // What planning knows of params().
-  std::vector<BucketParam> bucket_params() const;
-  // Raised whenever segments() has changed (a new plan after the first step).
-  int64_t layout_version() const { return layout_version_; }
+  // Each parameter once, in the order given, those that require a gradient.
+  virtual const std::vector<NamedParam>& params() const = 0;
+  // Shaped as the parameter.
+  virtual const torch::Tensor& main_grad(int param) const = 0;
   virtual const std::vector<GradSegment>& segments() const = 0;
-  void zero_main_grads();
+  // Raised whenever segments() has changed (a new plan after the first step).
+  virtual int64_t layout_version() const = 0;
+  // What an optimizer over segments() watches.
+  virtual const FlatMemoryPtr& flat_memory() const = 0;
+  virtual void zero_main_grads() = 0;
 
-  // Uneven inputs: with it on, every step begins by counting the
-  // ranks that still have data, and the mean is over those.
-  void set_uneven_inputs(bool value) { uneven_inputs_ = value; }
-  // Takes part in the others' steps with zeros until no rank has data.
-  void shadow_until_all_joined();
+  // Ranks with different numbers of steps: called on every rank before the
+  // first one. From then on every step begins by counting the ranks that have
+  // data.
+  virtual void allow_uneven_inputs(const UnevenInputsOptions& options) = 0;
+  // Collective: this rank has no more data. Takes part in the others' steps
+  // with zeros until no rank has data; then every rank gets the parameters of
+  // the rank that joined last, which is returned. An accumulation that has
+  // begun counts as this rank's last step.
+  virtual int join() = 0;
 
   // The last finished step's communication.
-  const SyncReport& report() const { return report_; }
-  const CommunicatorPtr& communicator() const { return communicator_; }
-  const GradSyncOptions& options() const { return options_; }
+  virtual const SyncReport& report() const = 0;
+  virtual const CommunicatorPtr& communicator() const = 0;
+  virtual const GradSyncOptions& options() const = 0;
+
+  int param_index(const std::string& name) const;  // -1: unknown
 
  protected:
-  enum class Phase { kIdle, kAccumulating, kReducing, kFinished };
-
-  // Moves main_grads (and in kMainGrad mode the weights) into fresh, zeroed
-  // memory: element i is a flat view with params()[i]'s numel. Values are kept.
-  void adopt_layout(
-      std::vector<torch::Tensor> main_grads,
-      std::vector<torch::Tensor> weights);
-  // A parameter is ready in the step's last backward.
-  virtual void launch_ready(int param) = 0;
-  // Launches what a step launches, in the same order, for a rank without data.
-  virtual void shadow_launches() = 0;
-  virtual void wait_all(SyncReport& report) = 0;
-  // Once a step, when its sums are there, on every rank: also on one without
-  // data, whose ready_order() is empty. May call collectives.
-  virtual void after_finish() {}
-  virtual void on_reset() {}
-  // The dtype of a parameter's main_grad.
-  static torch::ScalarType main_grad_dtype(const torch::Tensor& param);
-  // The indices in the order in which they became ready in this step.
-  const std::vector<int>& ready_order() const { return ready_order_; }
-  // The lowest rank whose backward ran in this step. For after_finish(): where
-  // some rank has no data it is a collective of all (an all-reduce of one
-  // int64).
-  int first_rank_with_data();
-
- private:
-  // What finish() left in a parameter's .grad, to see whether it was used.
-  struct HandedOver {
-    const void* grad = nullptr;
-    int64_t grad_version = 0;
-    int64_t param_version = 0;
-    uint64_t param_probe = 0;  // torch::optim::SGD raises no version
-  };
-
-  // The first gradient after finish(): the last step's must have been used.
-  void begin_after_finished(int param);
-  void before_accumulate(int param);
-  void after_accumulate(int param);
-  void begin_step();
-  void check_unchanged() const;
-  bool are_gradients_unused() const;
-  void fill_missing();
-  void hand_over();
-  double mean_scale() const;
-  double accumulation_scale(int param) const;
-  void count_ranks_with_data(int mine);
-
-  std::vector<NamedParam> params_;
-  std::vector<NamedParam> frozen_;  // did not require a gradient when wrapped
-  CommunicatorPtr communicator_;
-  GradSyncOptions options_;
-  // By parameter:
-  std::vector<torch::Tensor> main_grads_;  // shaped as the parameter
-  std::vector<torch::ScalarType> dtypes_;
-  std::vector<const void*> addresses_;
-  std::vector<uint8_t> touched_;  // has a gradient in this step
-  std::vector<uint8_t> ready_;    // ... and will get no more
-  std::vector<HandedOver> handed_over_;
-  std::vector<uint64_t> reduced_probes_;  // of main_grads after finish()
-
-  std::vector<int> ready_order_;
-  Phase phase_ = Phase::kIdle;
-  bool accumulate_only_ = false;
-  bool uneven_inputs_ = false;
-  int ranks_with_data_;
-  int64_t layout_version_ = 0;
-  SyncReport report_;
-  std::unique_ptr<GradHooks> hooks_;  // last: gone before what it calls
+  GradSync() = default;
 };
 
 }  // namespace brigade

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/comm/agreement.h"
 #include "brigade/metrics/clock.h"
 
 namespace brigade {
@@ -13,45 +14,278 @@ PerParamGradSync::PerParamGradSync(
     std::vector<NamedParam> params,
     CommunicatorPtr communicator,
     const GradSyncOptions& options)
-    : GradSync(std::move(params), std::move(communicator), options) {
-  const bool is_main_grad = options.handover == GradHandover::kMainGrad;
-  std::vector<torch::Tensor> main_grads;
-  std::vector<torch::Tensor> weights;
-  for (size_t i = 0; i < this->params().size(); ++i) {
-    const torch::Tensor& param = this->params()[i].tensor;
+    : communicator_(std::move(communicator)),
+      options_(options),
+      params_(std::move(params), describe(options), *communicator_),
+      uneven_inputs_(*communicator_),
+      flat_memory_(std::make_shared<FlatMemory>()) {
+  const torch::NoGradGuard no_grad;
+  const int count = static_cast<int>(params_.trainable().size());
+  for (int i = 0; i < count; ++i) {
+    torch::Tensor tensor = params_.trainable()[static_cast<size_t>(i)].tensor;
+    const bool is_narrow = tensor.element_size() == 2;
     GradSegment segment;
     segment.main_grad = torch::zeros(
-        {param.numel()}, param.options().dtype(main_grad_dtype(param)));
-    if (is_main_grad)
-      segment.weight = torch::zeros({param.numel()}, param.options());
-    segment.slots = {{static_cast<int>(i), 0, param.numel()}};
-    main_grads.push_back(segment.main_grad);
-    weights.push_back(segment.weight);
+        {tensor.numel()},
+        is_narrow ? tensor.options().dtype(torch::kFloat) : tensor.options());
+    segment.slots = {{i, 0, tensor.numel()}};
+    segment.owned = {.begin = 0, .numel = tensor.numel()};
+    const auto main_grad = segment.main_grad.view(tensor.sizes());
+    if (is_main_grad()) {
+      segment.weight = tensor.detach().clone().contiguous().view({-1});
+      tensor.set_data(segment.weight.view(tensor.sizes()));
+      tensor.mutable_grad() = main_grad;
+    }
+    all_.push_back({.tensor = tensor, .main_grad = main_grad});
     segments_.push_back(std::move(segment));
   }
-  adopt_layout(std::move(main_grads), std::move(weights));
-  last_order_ = initial_order(
-      BucketOrder::kReverse, static_cast<int>(this->params().size()));
+  last_order_ = initial_order(BucketOrder::kReverse, count);
+  hooks_ = std::make_unique<GradHooks>(
+      params_.tensors(),
+      GradHooks::Callbacks{
+          [this](int param) { before_accumulate(param); },
+          [this](int param) { after_accumulate(param); }});
 }
 
-void PerParamGradSync::launch_ready(int param) {
-  const torch::Tensor& main_grad =
-      segments_[static_cast<size_t>(param)].main_grad;
+PerParamGradSync::~PerParamGradSync() = default;
+
+double PerParamGradSync::mean_scale() const {
+  return options_.reduction == Reduction::kMean ? 1.0 / uneven_inputs_.divisor()
+                                                : 1.0;
+}
+
+double PerParamGradSync::grad_scale() const {
+  return is_main_grad() ? mean_scale() : 1.0;
+}
+
+void PerParamGradSync::zero_main_grads() {
+  for (const Param& param : all_)
+    param.main_grad.zero_();
+}
+
+void PerParamGradSync::begin_step() {
+  if (phase_ == Phase::kFinished)
+    reset();
+  if (phase_ != Phase::kIdle)
+    return;
+  params_.check_unchanged();
+  uneven_inputs_.begin_step();
+  phase_ = Phase::kAccumulating;
+}
+
+// What .grad shows is what has accumulated, whatever the user did to it.
+void PerParamGradSync::take_accumulated(Param& param) {
+  torch::Tensor& grad = param.tensor.mutable_grad();
+  if (is_main_grad()) {
+    if (!grad.defined())
+      param.main_grad.zero_();
+    else if (!grad.is_same(param.main_grad))
+      param.main_grad.copy_(grad);
+    grad = param.main_grad;
+    return;
+  }
+  const bool is_unchanged =
+      grad.defined() && grad.is_same(param.shown) &&
+      static_cast<int64_t>(grad._version()) == param.shown_version;
+  if (!grad.defined())
+    param.main_grad.zero_();
+  else if (!is_unchanged)
+    param.main_grad.copy_(grad);
+  grad.reset();
+  param.shown.reset();
+}
+
+void PerParamGradSync::before_accumulate(int index) {
+  begin_step();
+  check_not_ready(index);
+  Param& param = of(index);
+  if (is_main_grad())
+    return;
+  const torch::NoGradGuard no_grad;
+  if (param.state == ParamState::kAccumulated)
+    take_accumulated(param);
+  else
+    param.tensor.mutable_grad().reset();
+}
+
+void PerParamGradSync::after_accumulate(int index) {
+  begin_step();
+  check_not_ready(index);
+  const torch::NoGradGuard no_grad;
+  Param& param = of(index);
+  torch::Tensor& grad = param.tensor.mutable_grad();
+  if (is_main_grad()) {
+    take_accumulated(param);
+  } else {
+    if (param.state == ParamState::kNone)
+      param.main_grad.zero_();
+    if (grad.defined())
+      param.main_grad.add_(grad);
+    grad.reset();
+    if (accumulate_only_ || is_reached_often()) {
+      param.shown = param.main_grad.to(
+          param.tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+      param.shown_version = static_cast<int64_t>(param.shown._version());
+      grad = param.shown;
+    }
+  }
+  if (accumulate_only_) {
+    param.state = ParamState::kAccumulated;
+    return;
+  }
+  const bool is_implied = options_.finish == FinishMode::kAtEndOfBackward;
+  if (is_reached_often()) {
+    begin_reducing();
+    param.state = ParamState::kAccumulated;
+  } else {
+    launch(index);
+  }
+  if (is_implied && !callback_is_queued_) {
+    callback_is_queued_ = true;
+    at_end_of_backward([this] {
+      callback_is_queued_ = false;
+      bool are_all_ready = true;
+      for (const Param& other : all_)
+        are_all_ready =
+            are_all_ready &&
+            (other.state == ParamState::kReady ||
+             (is_reached_often() && other.state == ParamState::kAccumulated));
+      if (phase_ == Phase::kReducing && (are_all_ready || zeros_count()))
+        reduce_all();
+    });
+  }
+}
+
+void PerParamGradSync::mark_ready(int index) {
+  if (index < 0 || index >= static_cast<int>(all_.size())) {
+    throw ConfigError(fmt::format(
+        "[data_parallel] mark_ready({}): there are {} parameters",
+        index,
+        all_.size()));
+  }
+  if (accumulate_only_)
+    return;
+  begin_step();
+  check_not_ready(index);
+  const torch::NoGradGuard no_grad;
+  if (of(index).state == ParamState::kAccumulated)
+    take_accumulated(of(index));
+  launch(index);
+}
+
+void PerParamGradSync::begin_reducing() {
+  if (phase_ != Phase::kAccumulating)
+    return;
+  phase_ = Phase::kReducing;
+  report_ = {};
+  report_.ready_ns.resize(all_.size());
+  report_.backward_begin_ns = steady_now_ns();
+}
+
+void PerParamGradSync::launch(int index) {
+  Param& param = of(index);
+  begin_reducing();
+  const int64_t now_ns = steady_now_ns();
+  param.state = ParamState::kReady;
+  report_.ready_ns[static_cast<size_t>(index)] = now_ns;
+  if (launches_in_finish())
+    return;
   Launch launch;
-  launch.timing.index = param;
-  launch.timing.bytes = main_grad.numel() * main_grad.element_size();
-  launch.timing.ready_ns = steady_now_ns();
-  launch.timing.launched_ns = launch.timing.ready_ns;
-  launch.work = communicator()->all_reduce(main_grad);
+  launch.timing.index = index;
+  launch.timing.bytes =
+      param.main_grad.numel() * param.main_grad.element_size();
+  launch.timing.ready_ns = now_ns;
+  launch.timing.launched_ns = now_ns;
+  launch.work = communicator_->all_reduce(
+      segments_[static_cast<size_t>(index)].main_grad);
   launches_.push_back(std::move(launch));
 }
 
-void PerParamGradSync::shadow_launches() {
-  for (const int param : last_order_)
-    launch_ready(param);
+void PerParamGradSync::check_not_ready(int index) const {
+  if (of(index).state != ParamState::kReady)
+    return;
+  throw_if_missing();
+  throw ConfigError(fmt::format(
+      "[data_parallel] parameter '{}' was marked ready twice in one step; put "
+      "all but the last micro-batch under no_sync(), or set reach = "
+      "GraphReach::kAsInFirstStep where nested backwards share it",
+      params()[static_cast<size_t>(index)].name));
 }
 
-void PerParamGradSync::wait_all(SyncReport& report) {
+void PerParamGradSync::throw_if_missing() const {
+  std::string names;
+  int missing = 0;
+  for (size_t i = 0; i < all_.size(); ++i) {
+    if (all_[i].state != ParamState::kNone)
+      continue;
+    names += (missing++ == 0 ? "" : ", ") + params()[i].name;
+  }
+  if (missing == 0 || zeros_count())
+    return;
+  throw ConfigError(fmt::format(
+      "[data_parallel] {} of {} parameters got no gradient in this step: {}. "
+      "Use them in the loss, freeze them before wrapping, or set "
+      "missing_gradient = kZero",
+      missing,
+      all_.size(),
+      names));
+}
+
+void PerParamGradSync::finish() {
+  if (phase_ == Phase::kFinished) {
+    const bool is_second = std::exchange(finish_was_called_, true);
+    if (!is_second || !zeros_count())
+      return;
+    reset();
+  }
+  if (accumulate_only_ && phase_ != Phase::kIdle) {
+    throw ConfigError(
+        "[data_parallel] finish() under no_sync() alone, which holds the "
+        "reduction: run the step's last micro-batch outside no_sync(), and "
+        "call finish() after it");
+  }
+  if (phase_ != Phase::kReducing && !zeros_count()) {
+    throw ConfigError(
+        "[data_parallel] finish() before any backward() outside no_sync(): "
+        "call it once a step, after the last micro-batch's backward()");
+  }
+  begin_step();
+  throw_if_missing();
+  reduce_all();
+  finish_was_called_ = true;
+}
+
+void PerParamGradSync::reduce_all() {
+  const torch::NoGradGuard no_grad;
+  std::vector<int64_t> used;
+  for (size_t i = 0; i < all_.size(); ++i) {
+    Param& param = all_[i];
+    used.push_back(param.state == ParamState::kNone ? 0 : 1);
+    if (param.state == ParamState::kAccumulated || is_main_grad()) {
+      if (param.state != ParamState::kReady)
+        take_accumulated(param);
+    } else if (param.state == ParamState::kNone) {
+      param.main_grad.zero_();
+      param.tensor.mutable_grad().reset();
+    }
+    if (param.state != ParamState::kReady)
+      launch(static_cast<int>(i));
+  }
+  report_.backward_end_ns = steady_now_ns();
+  if (launches_in_finish()) {
+    for (const GradSegment& segment : segments_)
+      communicator_->all_reduce(segment.main_grad)->wait();
+    used = Agreement(*communicator_).max(used);
+  } else {
+    used.assign(all_.size(), 1);
+  }
+  wait_all();
+  phase_ = Phase::kFinished;
+  finish_was_called_ = false;
+  hand_over(used);
+}
+
+void PerParamGradSync::wait_all() {
   last_order_.clear();
   for (Launch& launch : launches_) {
     launch.timing.wait_begin_ns = steady_now_ns();
@@ -59,7 +293,6 @@ void PerParamGradSync::wait_all(SyncReport& report) {
       launch.work->wait();
     } catch (const CommError& error) {
       const auto param = static_cast<size_t>(launch.timing.index);
-      launches_.clear();
       throw CommError(fmt::format(
           "[data_parallel] gradient of '{}': {}",
           params()[param].name,
@@ -67,10 +300,70 @@ void PerParamGradSync::wait_all(SyncReport& report) {
     }
     launch.timing.wait_end_ns = steady_now_ns();
     launch.timing.finished_ns = launch.work->finished_ns();
-    report.buckets.push_back(launch.timing);
+    report_.buckets.push_back(launch.timing);
     last_order_.push_back(launch.timing.index);
   }
   launches_.clear();
+}
+
+void PerParamGradSync::hand_over(const std::vector<int64_t>& used) {
+  if (is_main_grad())
+    return;
+  for (size_t i = 0; i < all_.size(); ++i) {
+    Param& param = all_[i];
+    if (used[i] == 0)
+      continue;
+    param.main_grad.mul_(mean_scale());
+    param.tensor.mutable_grad() =
+        param.tensor.element_size() == 2
+            ? param.main_grad.to(param.tensor.scalar_type())
+            : param.main_grad.variable_data();
+  }
+}
+
+void PerParamGradSync::reset() {
+  for (const Launch& launch : launches_) {
+    try {
+      launch.work->wait();
+    } catch (const CommError&) {
+      // Reported to whoever started it; here the step is being given up.
+    }
+  }
+  launches_.clear();
+  for (Param& param : all_)
+    param.state = ParamState::kNone;
+  callback_is_queued_ = false;
+  phase_ = Phase::kIdle;
+}
+
+int PerParamGradSync::join() {
+  if (!uneven_inputs_.is_allowed()) {
+    throw ConfigError(
+        "[data_parallel] join() needs uneven inputs: call "
+        "allow_uneven_inputs() on every rank before the first step");
+  }
+  if (phase_ == Phase::kAccumulating || phase_ == Phase::kReducing)
+    reduce_all();
+  reset();
+  const torch::NoGradGuard no_grad;
+  while (uneven_inputs_.begin_shadow_step()) {
+    zero_main_grads();
+    if (launches_in_finish()) {
+      for (const GradSegment& segment : segments_)
+        communicator_->all_reduce(segment.main_grad)->wait();
+      Agreement(*communicator_).max(std::vector<int64_t>(all_.size(), 0));
+      continue;
+    }
+    for (const int param : last_order_) {
+      communicator_->all_reduce(segments_[static_cast<size_t>(param)].main_grad)
+          ->wait();
+    }
+  }
+  zero_main_grads();
+  const int last = uneven_inputs_.last_rank_with_data();
+  params_.broadcast_from(last, *communicator_);
+  ++flat_memory_->weights_version;
+  return last;
 }
 
 }  // namespace brigade

@@ -45,10 +45,34 @@ AdamW::AdamW(std::vector<AdamWGroup> groups, AdamWOptions options)
                    group.weight, group.weight.options().dtype(torch::kShort)),
          torch::zeros_like(group.main_grad),
          torch::zeros_like(group.main_grad)});
+    weights_versions_.push_back(
+        group.memory ? group.memory->weights_version : 0);
+  }
+}
+
+void AdamW::follow_memory() {
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const AdamWGroup& group = groups_[i];
+    if (!group.memory)
+      continue;
+    if (!group.memory->is_current) {
+      throw ConfigError(fmt::format(
+          "[adamw] group '{}': its gradients and weights were moved to other "
+          "memory after this optimizer was made (BucketOrder::kObserved plans "
+          "anew after the first step); make it anew by make_adamw(), after "
+          "the first backward at the earliest",
+          group.name));
+    }
+    if (group.memory->weights_version == weights_versions_[i])
+      continue;
+    weights_versions_[i] = group.memory->weights_version;
+    if (states_[i].master_low.defined())
+      states_[i].master_low.zero_();
   }
 }
 
 void AdamW::step(double lr, double grad_scale, ops::AfterRead after_read) {
+  follow_memory();
   ++steps_;
   for (size_t i = 0; i < groups_.size(); ++i) {
     const AdamWGroup& group = groups_[i];
@@ -67,6 +91,10 @@ void AdamW::step(double lr, double grad_scale, ops::AfterRead after_read) {
         group.weight,
         state.master_low,
         after_read);
+    // The kernel writes through pointers: who watches the gradients' version
+    // must see that they were cleared.
+    if (after_read == ops::AfterRead::kZero)
+      group.main_grad.unsafeGetTensorImpl()->bump_version();
   }
 }
 

@@ -1,8 +1,8 @@
-// AdamW on the data parallel's flat buffers: reads fp32 main_grad where the
-// reduction left it, steps the fp32 master and writes the (bf16 or fp32)
-// weight, one pass over memory a group. The arithmetic is torch.optim.AdamW's;
+// AdamW on flat ranges of memory: reads fp32 main_grad where the reduction left
+// it, steps the fp32 master and writes the (bf16 or fp32) weight, one pass over
+// memory per group. The arithmetic is torch.optim.AdamW's;
 // see ops/adamw.h. Of a bf16 weight's master only what the weight lacks is kept
-// (ops/split_master.h): 12 bytes of state and weight an element, not 14.
+// (ops/split_master.h): 12 bytes of state and weight per element, not 14.
 //
 // Life: made after the parameters have their first values, which are the
 // masters' (call reload_masters() after weights were changed from outside),
@@ -12,10 +12,12 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "brigade/ops/adamw.h"
+#include "brigade/optim/flat_memory.h"
 
 namespace brigade {
 
@@ -26,6 +28,9 @@ struct AdamWGroup {
   torch::Tensor weight;     // flat, bf16 or float32, contiguous
   torch::Tensor main_grad;  // flat, float32, contiguous, as long as weight
   double weight_decay = 0.0;
+  // Of whose memory the tensors are; may be null. Once its owner has moved,
+  // step() throws; when it replaces weights, masters follow.
+  std::shared_ptr<const FlatMemory> memory;
 };
 
 // The state of one group, all flat and as long as the group's weight.
@@ -47,7 +52,9 @@ class AdamW {
   AdamW(std::vector<AdamWGroup> groups, AdamWOptions options);
 
   // One step with gradients main_grad * grad_scale (1 / tokens, clipping).
-  // kZero clears main_grad on the way, which saves the clearing pass.
+  // kZero clears main_grad on the way, which saves the clearing pass. Throws
+  // ConfigError when the gradients are in other memory by now (AdamWGroup::
+  // memory).
   void step(
       double lr,
       double grad_scale = 1.0,
@@ -69,10 +76,13 @@ class AdamW {
   void reload_masters();
 
  private:
+  void follow_memory();
+
   std::vector<AdamWGroup> groups_;
   std::vector<AdamWState> states_;
   AdamWOptions options_;
   int64_t steps_ = 0;
+  std::vector<int64_t> weights_versions_;  // by group: FlatMemory's
 };
 
 }  // namespace brigade

@@ -291,6 +291,8 @@ TEST(GradSync, NamesParametersWithoutGradient) {
   BucketedGradSync sync(named(net), testing::make_world_of_one());
   try {
     net.a(input_of(0, 0)).sum().backward();
+    EXPECT_FALSE(net.a->weight.grad().defined());  // nothing to step with
+    sync.finish();
     FAIL();
   } catch (const ConfigError& error) {
     EXPECT_THAT(
@@ -338,7 +340,7 @@ TEST(GradSync, RanksWithoutDataAdoptTheObservedOrder) {
       options.bucket_capacity_bytes = 1;
       options.first_bucket_bytes = 1;
       BucketedGradSync sync({{"last", last}, {"first", first}}, world, options);
-      sync.set_uneven_inputs(true);
+      sync.allow_uneven_inputs({});
       const int steps =
           world->rank() == absent ? 0 : 2 + (world->rank() == 2 ? 1 : 0);
       for (int step = 0; step < steps; ++step) {
@@ -347,7 +349,7 @@ TEST(GradSync, RanksWithoutDataAdoptTheObservedOrder) {
         EXPECT_FLOAT_EQ(first.grad()[0].item<float>(), 2 * std::cos(0.5F));
         sync.reset();
       }
-      sync.shadow_until_all_joined();
+      sync.join();
       ASSERT_EQ(sync.plan().buckets.size(), 2U);
       EXPECT_EQ(sync.plan().buckets[0].slots[0].param, 0) << world->rank();
       EXPECT_EQ(sync.plan().buckets[1].slots[0].param, 1) << world->rank();
@@ -405,12 +407,14 @@ TEST_P(TwoBackwards, UnderOneFinishAreRefused) {
   sync.finish();
 }
 
+// Not kAtEndOfBackward with kParamDtype: there a backward begins a step.
 INSTANTIATE_TEST_SUITE_P(
     Modes,
     TwoBackwards,
-    ::testing::Combine(
-        ::testing::Values(FinishMode::kAtEndOfBackward, FinishMode::kExplicit),
-        ::testing::Values(GradHandover::kParamDtype, GradHandover::kMainGrad)));
+    ::testing::Values(
+        std::tuple(FinishMode::kExplicit, GradHandover::kParamDtype),
+        std::tuple(FinishMode::kExplicit, GradHandover::kMainGrad),
+        std::tuple(FinishMode::kAtEndOfBackward, GradHandover::kMainGrad)));
 
 TEST(GradSync, FinishBeforeAnyBackwardIsRefused) {
   Net net;
@@ -585,7 +589,7 @@ TEST(GradSync, FinishedRanksShadowTheOthersUntilAllHaveJoined) {
       auto w = torch::zeros({4}).requires_grad_();
       auto v = torch::zeros({4}).requires_grad_();
       const auto sync = make_sync(kind, {{"w", w}, {"v", v}}, world);
-      sync->set_uneven_inputs(true);
+      sync->allow_uneven_inputs({});
       const int steps = 1 + 2 * world->rank();  // 1, 3, 5
       for (int step = 0; step < steps; ++step) {
         ((w + v) * (world->rank() + 1)).sum().backward();
@@ -595,7 +599,7 @@ TEST(GradSync, FinishedRanksShadowTheOthersUntilAllHaveJoined) {
         w.mutable_grad().reset();
         v.mutable_grad().reset();
       }
-      sync->shadow_until_all_joined();
+      sync->join();
     });
   }
 }
@@ -607,7 +611,7 @@ TEST(GradSync, WithUnevenInputsTheScaleOfMainGradsFollowsTheRanksWithData) {
     GradSyncOptions options;
     options.handover = GradHandover::kMainGrad;
     BucketedGradSync sync({{"w", w}}, world, options);
-    sync.set_uneven_inputs(true);
+    sync.allow_uneven_inputs({});
     const int steps = world->rank();  // 0, 1, 2: rank 0 has no data at all
     for (int step = 0; step < steps; ++step) {
       (w * (world->rank() + 1)).sum().backward();
@@ -617,7 +621,7 @@ TEST(GradSync, WithUnevenInputsTheScaleOfMainGradsFollowsTheRanksWithData) {
       EXPECT_EQ(mean, step < 1 ? 2.5 : 3.0);
       sync.zero_main_grads();
     }
-    sync.shadow_until_all_joined();
+    sync.join();
   });
 }
 

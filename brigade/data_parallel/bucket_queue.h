@@ -1,0 +1,51 @@
+// The buckets of a step, launched in plan order whatever order they fill in, so
+// that all ranks launch the same collectives in the same order.
+//
+// mark_ready() runs on the thread of backward; everything else on the
+// trainer's.
+#pragma once
+
+#include <vector>
+
+#include "brigade/comm/communicator.h"
+#include "brigade/data_parallel/bucket.h"
+#include "brigade/data_parallel/bucket_hook.h"
+#include "brigade/data_parallel/grad_buffer.h"
+#include "brigade/data_parallel/wrapped_params.h"
+#include "brigade/metrics/sync_report.h"
+#include "brigade/schedule/bucket_plan.h"
+
+namespace brigade {
+
+class BucketQueue {
+ public:
+  // `buffer` was laid out by `plan`; `communicator` outlives this object.
+  BucketQueue(
+      const BucketPlan& plan,
+      const std::vector<NamedParam>& params,
+      const GradBuffer& buffer,
+      BucketHook hook,
+      Communicator& communicator);
+
+  // A parameter's gradient is final: launches its bucket and those behind it
+  // that are full, once all before it were launched.
+  void mark_ready(int param);
+  // Launches everything as it is, for a rank that shadows the others.
+  void launch_all();
+  // Waits for everything that was launched; one timing per bucket. Throws
+  // CommError naming the bucket.
+  std::vector<BucketTiming> wait();
+  // Waits for what is under way, whatever becomes of it.
+  void abandon();
+  // For the next step. Precondition: nothing is under way.
+  void reset();
+
+ private:
+  std::vector<Bucket> buckets_;
+  std::vector<size_t> bucket_of_;  // by parameter
+  size_t next_to_launch_ = 0;
+  BucketHook hook_;
+  Communicator* communicator_;
+};
+
+}  // namespace brigade

@@ -1,0 +1,154 @@
+#include "brigade/data_parallel/grad_buffer.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "brigade/base/error.h"
+
+namespace brigade {
+namespace {
+
+// The memory of all buckets of one dtype, dealt out bucket by bucket.
+struct DtypeMemory {
+  int64_t numel = 0;
+  int64_t used = 0;
+  torch::Tensor main_grad;
+  torch::Tensor weight;  // FlatWeights::kMove only
+
+  GradSegment take(const PlannedBucket& bucket) {
+    GradSegment segment;
+    segment.main_grad = main_grad.narrow(0, used, bucket.numel);
+    if (weight.defined())
+      segment.weight = weight.narrow(0, used, bucket.numel);
+    segment.slots = bucket.slots;
+    segment.owned = {.begin = 0, .numel = bucket.numel};
+    used += bucket.numel;
+    return segment;
+  }
+};
+
+}  // namespace
+
+torch::Tensor GradSegment::owned_main_grad() const {
+  return main_grad.narrow(0, owned.begin, owned.numel);
+}
+
+torch::Tensor GradSegment::owned_weight() const {
+  return weight.narrow(0, owned.begin, owned.numel);
+}
+
+bool is_16_bit(torch::ScalarType dtype) {
+  return dtype == torch::kBFloat16 || dtype == torch::kHalf;
+}
+
+torch::ScalarType main_grad_dtype(torch::ScalarType param) {
+  return is_16_bit(param) ? torch::kFloat : param;
+}
+
+bool is_same_memory(const torch::Tensor& a, const torch::Tensor& b) {
+  return a.is_alias_of(b) && a.storage_offset() == b.storage_offset();
+}
+
+std::vector<BucketParam> bucket_params_of(
+    const std::vector<NamedParam>& params) {
+  std::vector<BucketParam> result;
+  result.reserve(params.size());
+  for (const NamedParam& param : params) {
+    const auto dtype = param.tensor.scalar_type();
+    result.push_back(
+        {.name = param.name,
+         .numel = param.tensor.numel(),
+         .dtype = c10::toString(dtype),
+         .grad_element_bytes =
+             static_cast<int64_t>(c10::elementSize(main_grad_dtype(dtype))),
+         .sparse_row_numel = param.is_row_sparse ? param.tensor.size(1) : 0});
+  }
+  return result;
+}
+
+GradBuffer::GradBuffer(
+    const BucketPlan& plan,
+    const std::vector<NamedParam>& params,
+    FlatWeights weights)
+    : params_(params), weights_(weights) {
+  lay_out(plan);
+}
+
+void GradBuffer::lay_out(const BucketPlan& plan) {
+  const torch::NoGradGuard no_grad;
+  const bool moves_weights = weights_ == FlatWeights::kMove;
+  const auto old_grads =
+      std::exchange(main_grads_, std::vector<torch::Tensor>(params_.size()));
+  param_weights_.assign(moves_weights ? params_.size() : 0, {});
+  segments_.clear();
+  flat_grads_.clear();
+  std::map<std::string, DtypeMemory> memory;  // by dtype
+  for (const PlannedBucket& planned : plan.buckets)
+    memory[planned.dtype].numel += planned.numel;
+  for (const PlannedBucket& planned : plan.buckets) {
+    DtypeMemory& flat = memory[planned.dtype];
+    if (!flat.main_grad.defined()) {
+      const auto first = static_cast<size_t>(planned.slots.front().param);
+      const torch::TensorOptions options = params_[first].tensor.options();
+      flat.main_grad = torch::zeros(
+          {flat.numel},
+          options.dtype(main_grad_dtype(params_[first].tensor.scalar_type())));
+      if (moves_weights)
+        flat.weight = torch::zeros({flat.numel}, options);
+      flat_grads_.push_back(flat.main_grad);
+    }
+    GradSegment segment = flat.take(planned);
+    for (const BucketSlot& slot : planned.slots) {
+      const auto i = static_cast<size_t>(slot.param);
+      const auto sizes = params_[i].tensor.sizes();
+      const auto view = [&](const torch::Tensor& of) {
+        return of.narrow(0, slot.offset_numel, slot.numel).view(sizes);
+      };
+      main_grads_[i] = view(segment.main_grad);
+      if (!old_grads.empty())
+        main_grads_[i].copy_(old_grads[i]);
+      if (moves_weights) {
+        param_weights_[i] = view(segment.weight);
+        param_weights_[i].copy_(params_[i].tensor.detach());
+        params_[i].tensor.set_data(param_weights_[i]);
+      }
+    }
+    segments_.push_back(std::move(segment));
+  }
+  if (flat_memory_)
+    flat_memory_->is_current = false;
+  flat_memory_ = std::make_shared<FlatMemory>();
+  ++layout_version_;
+}
+
+void GradBuffer::move_to(const BucketPlan& plan) {
+  lay_out(plan);
+}
+
+void GradBuffer::zero_main_grads() {
+  for (const torch::Tensor& flat : flat_grads_)
+    flat.zero_();
+}
+
+void GradBuffer::check_weights_in_place() const {
+  for (size_t i = 0; i < param_weights_.size(); ++i) {
+    if (!is_same_memory(params_[i].tensor, param_weights_[i])) {
+      throw ConfigError(fmt::format(
+          "[data_parallel] '{}' was given new memory after wrapping, which the "
+          "optimizer would not see; copy values in place instead",
+          params_[i].name));
+    }
+  }
+}
+
+int64_t GradBuffer::version() const {
+  int64_t sum = 0;
+  for (const torch::Tensor& flat : flat_grads_)
+    sum += static_cast<int64_t>(flat._version());
+  return sum;
+}
+
+}  // namespace brigade

@@ -1,0 +1,100 @@
+// The flat memory of gradients, and where the optimizer steps over it also of
+// weights: a planned bucket is a range of it, and of each bucket this rank owns
+// a range, all of it without sharding. Norms, clipping, optimizers and
+// checkpoints walk the owned ranges.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "brigade/data_parallel/wrapped_params.h"
+#include "brigade/optim/flat_memory.h"
+#include "brigade/schedule/bucket_plan.h"
+
+namespace brigade {
+
+// Elements of a bucket.
+struct OwnedRange {
+  int64_t begin = 0;
+  int64_t numel = 0;
+};
+
+// One bucket's range of the flat memory.
+struct GradSegment {
+  torch::Tensor main_grad;  // [numel], padding is zero
+  torch::Tensor weight;     // [numel], only where the memory holds weights
+  std::vector<BucketSlot> slots;
+  OwnedRange owned;
+
+  torch::Tensor owned_main_grad() const;  // [owned.numel]
+  torch::Tensor owned_weight() const;     // [owned.numel]
+};
+
+// The dtype of a parameter's main_grad: float32 for 16 bits, else its own.
+torch::ScalarType main_grad_dtype(torch::ScalarType param);
+bool is_16_bit(torch::ScalarType dtype);
+
+// Whether two tensors begin at the same element of the same storage.
+bool is_same_memory(const torch::Tensor& a, const torch::Tensor& b);
+
+// What planning knows of the parameters.
+std::vector<BucketParam> bucket_params_of(
+    const std::vector<NamedParam>& params);
+
+enum class FlatWeights {
+  kLeaveAlone,  // weights stay where their module has them
+  kMove,        // into the flat memory, beside their gradients
+};
+
+class GradBuffer {
+ public:
+  // Zeroed, and with kMove also holding the parameters' values, into which the
+  // parameters then are views. All buckets of one dtype lie side by side in one
+  // piece of memory: linear() makes one product of neighbours.
+  GradBuffer(
+      const BucketPlan& plan,
+      const std::vector<NamedParam>& params,
+      FlatWeights weights);
+
+  const std::vector<GradSegment>& segments() const { return segments_; }
+  // Shaped as the parameter.
+  torch::Tensor& main_grad(int param) {
+    return main_grads_[static_cast<size_t>(param)];
+  }
+  const torch::Tensor& main_grad(int param) const {
+    return main_grads_[static_cast<size_t>(param)];
+  }
+
+  // The same contents under another plan: gradients, and with kMove weights.
+  // Who holds views of the old memory learns it from flat_memory().
+  void move_to(const BucketPlan& plan);
+  void zero_main_grads();
+  // With kMove: ConfigError naming a parameter that was given other memory,
+  // which an optimizer over the flat weights would not see.
+  void check_weights_in_place() const;
+
+  // Changes whenever a main_grad was written by an ATen operation or cleared by
+  // an optimizer.
+  int64_t version() const;
+  // Raised by each move.
+  int64_t layout_version() const { return layout_version_; }
+  // What optimizers over this memory watch.
+  const FlatMemoryPtr& flat_memory() const { return flat_memory_; }
+
+ private:
+  void lay_out(const BucketPlan& plan);
+
+  std::vector<NamedParam> params_;
+  FlatWeights weights_;
+  std::vector<GradSegment> segments_;         // by bucket
+  std::vector<torch::Tensor> flat_grads_;     // by dtype
+  std::vector<torch::Tensor> main_grads_;     // by parameter
+  std::vector<torch::Tensor> param_weights_;  // by parameter, kMove only
+  int64_t layout_version_ = 0;
+  FlatMemoryPtr flat_memory_;
+};
+
+}  // namespace brigade

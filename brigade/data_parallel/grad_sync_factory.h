@@ -1,0 +1,23 @@
+// Which GradSync a module gets.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "brigade/data_parallel/grad_sync.h"
+
+namespace brigade {
+
+enum class GradSyncKind {
+  kBucketed,  // BucketedGradSync
+  kPerParam,  // PerParamGradSync: simple, slow, for comparison
+};
+
+// Collective; throws what the constructors throw.
+std::unique_ptr<GradSync> make_grad_sync(
+    GradSyncKind kind,
+    std::vector<NamedParam> params,
+    CommunicatorPtr communicator,
+    const GradSyncOptions& options);
+
+}  // namespace brigade

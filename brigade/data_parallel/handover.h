@@ -1,0 +1,68 @@
+// Between a parameter's .grad, where autograd writes and an optimizer or the
+// user reads, and its main_grad, where micro-batches are summed in fp32 and
+// ranks are reduced.
+//
+// For each parameter and step:
+//   before_accumulate, after_accumulate   each backward that reaches it
+//   seal    no gradient will be added: main_grad may be reduced, .grad is
+//   hidden give    main_grad is reduced: .grad is what the optimizer reads
+// A user who changes .grad between two backwards (clears it, clips it) changes
+// what has been accumulated.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "brigade/data_parallel/grad_buffer.h"
+#include "brigade/data_parallel/wrapped_params.h"
+
+namespace brigade {
+
+enum class GradPart {
+  kFirst,    // of the step: whatever .grad and main_grad hold is the last one's
+  kFurther,  // is added to the step's earlier ones
+};
+
+enum class GradUse { kUsed, kUnused };
+
+class Handover {
+ public:
+  virtual ~Handover() = default;
+
+  // AccumulateGrad is about to add a gradient to .grad.
+  virtual void before_accumulate(int param, GradPart part) = 0;
+  // It has, or a fused op has added it to main_grad: main_grad is the sum now.
+  virtual void after_accumulate(int param, GradPart part) = 0;
+  // The same for the step's last gradient, followed by seal().
+  virtual void after_last(int param, GradPart part, double mean_scale) = 0;
+  // Of a parameter with gradients in this step. `mean_scale` is what a mean
+  // multiplies a sum over ranks with.
+  virtual void seal(int param, double mean_scale) = 0;
+  // The same for a gradient that was written into main_grad by hand.
+  virtual void seal_by_hand(int param, double mean_scale) = 0;
+  // The same for a parameter without a gradient in this step.
+  virtual void seal_missing(int param) = 0;
+  virtual void give(int param, double mean_scale, GradUse use) = 0;
+  // The buffer has other memory now.
+  virtual void follow_buffer() = 0;
+  // What the optimizer still has to multiply with.
+  virtual double optimizer_scale(double mean_scale) const = 0;
+  // Whether the last step's gradients were not cleared, which this parameter's
+  // next one would be added to. Never true of gradients that were cleared.
+  virtual bool has_uncleared_gradients(int param) const = 0;
+};
+
+// GradHandover::kParamDtype: .grad in the parameter's dtype, the mean applied.
+std::unique_ptr<Handover> make_param_dtype_handover(
+    const std::vector<NamedParam>& params,
+    GradBuffer& buffer);
+
+// GradHandover::kMainGrad: .grad is main_grad, unscaled.
+std::unique_ptr<Handover> make_main_grad_handover(
+    const std::vector<NamedParam>& params,
+    GradBuffer& buffer);
+
+}  // namespace brigade

@@ -1,0 +1,77 @@
+#include "brigade/data_parallel/handover.h"
+
+namespace brigade {
+namespace {
+
+// .grad is main_grad at all times, but for one that the user cleared to none or
+// that autograd replaced: backward(create_graph) writes the sum elsewhere.
+class MainGradHandover : public Handover {
+ public:
+  MainGradHandover(const std::vector<NamedParam>& params, GradBuffer& buffer)
+      : buffer_(&buffer) {
+    for (const NamedParam& param : params)
+      params_.push_back(param.tensor);
+    MainGradHandover::follow_buffer();
+  }
+
+  void before_accumulate(int /*param*/, GradPart /*part*/) override {}
+
+  void after_accumulate(int param, GradPart /*part*/) override {
+    settle(param);
+  }
+
+  void after_last(int param, GradPart /*part*/, double /*scale*/) override {
+    settle(param);
+  }
+
+  void seal(int param, double /*mean_scale*/) override { settle(param); }
+  void seal_by_hand(int /*param*/, double /*mean_scale*/) override {}
+  // Whoever read the last step's gradients has cleared them.
+  void seal_missing(int param) override { settle(param); }
+
+  void give(int /*param*/, double /*mean_scale*/, GradUse /*use*/) override {
+    given_version_ = buffer_->version();
+  }
+
+  void follow_buffer() override {
+    for (size_t i = 0; i < params_.size(); ++i)
+      params_[i].mutable_grad() = buffer_->main_grad(static_cast<int>(i));
+  }
+
+  double optimizer_scale(double mean_scale) const override {
+    return mean_scale;
+  }
+
+  bool has_uncleared_gradients(int param) const override {
+    return buffer_->version() == given_version_ &&
+           params_[static_cast<size_t>(param)].grad().defined();
+  }
+
+ private:
+  // .grad is the step's sum wherever it is; undefined, it was cleared.
+  void settle(int param) {
+    torch::Tensor& grad = params_[static_cast<size_t>(param)].mutable_grad();
+    torch::Tensor& main_grad = buffer_->main_grad(param);
+    if (grad.defined() && is_same_memory(grad, main_grad))
+      return;
+    if (grad.defined())
+      main_grad.copy_(grad);
+    else
+      main_grad.zero_();
+    grad = main_grad;
+  }
+
+  std::vector<torch::Tensor> params_;
+  GradBuffer* buffer_;
+  int64_t given_version_ = -1;
+};
+
+}  // namespace
+
+std::unique_ptr<Handover> make_main_grad_handover(
+    const std::vector<NamedParam>& params,
+    GradBuffer& buffer) {
+  return std::make_unique<MainGradHandover>(params, buffer);
+}
+
+}  // namespace brigade

@@ -1,0 +1,165 @@
+#include "brigade/data_parallel/handover.h"
+
+namespace brigade {
+namespace {
+
+// Of fp32 and fp64 parameters .grad is an alias of main_grad, so that autograd
+// adds micro-batches straight into it; of 16-bit ones it is a rounded copy.
+//
+// The mean's division costs no pass of its own where a step has one
+// micro-batch: it happens as the gradient is copied, or in the conversion to 16
+// bits.
+class ParamDtypeHandover : public Handover {
+ public:
+  ParamDtypeHandover(const std::vector<NamedParam>& params, GradBuffer& buffer)
+      : buffer_(&buffer), copies_(params.size()) {
+    for (const NamedParam& param : params)
+      params_.push_back(param.tensor);
+  }
+
+  void before_accumulate(int param, GradPart part) override {
+    torch::Tensor& grad = grad_of(param);
+    if (part == GradPart::kFurther && !is_copied(param))
+      return;  // AccumulateGrad adds to the alias
+    if (part == GradPart::kFurther)
+      adopt_changed_copy(param);
+    // AccumulateGrad then keeps the incoming gradient itself.
+    grad.reset();
+  }
+
+  void after_accumulate(int param, GradPart part) override {
+    receive(param, part, 1.0);
+    show(param);
+  }
+
+  void after_last(int param, GradPart part, double mean_scale) override {
+    receive(param, part, is_copied(param) ? 1.0 : mean_scale);
+    grad_of(param).reset();
+  }
+
+  void seal(int param, double mean_scale) override {
+    const torch::Tensor& grad = grad_of(param);
+    torch::Tensor& main_grad = buffer_->main_grad(param);
+    if (is_copied(param))
+      adopt_changed_copy(param);
+    else if (!grad.defined())
+      main_grad.zero_();
+    else if (!is_same_memory(grad, main_grad))
+      main_grad.copy_(grad);
+    seal_by_hand(param, mean_scale);
+  }
+
+  void seal_by_hand(int param, double mean_scale) override {
+    if (!is_copied(param) && mean_scale != 1.0)
+      buffer_->main_grad(param).mul_(mean_scale);
+    grad_of(param).reset();
+  }
+
+  void seal_missing(int param) override {
+    buffer_->main_grad(param).zero_();
+    grad_of(param).reset();
+  }
+
+  void give(int param, double mean_scale, GradUse use) override {
+    torch::Tensor& grad = grad_of(param);
+    const torch::Tensor& main_grad = buffer_->main_grad(param);
+    if (use == GradUse::kUnused) {
+      grad.reset();
+    } else if (is_copied(param)) {
+      grad = torch::empty(
+          main_grad.sizes(), main_grad.options().dtype(dtype_of(param)));
+      at::mul_out(
+          grad, main_grad, at::scalar_tensor(mean_scale, main_grad.options()));
+    } else {
+      grad = alias_of(main_grad);
+    }
+  }
+
+  void follow_buffer() override {}
+  double optimizer_scale(double /*mean_scale*/) const override { return 1.0; }
+  // A step starts from zero whatever .grad holds.
+  bool has_uncleared_gradients(int /*param*/) const override { return false; }
+
+ private:
+  // The copy that .grad was given while micro-batches accumulate.
+  struct Copy {
+    torch::Tensor grad;
+    int64_t version = 0;
+  };
+
+  torch::Tensor& grad_of(int param) {
+    return params_[static_cast<size_t>(param)].mutable_grad();
+  }
+  torch::ScalarType dtype_of(int param) const {
+    return params_[static_cast<size_t>(param)].scalar_type();
+  }
+  bool is_copied(int param) const { return is_16_bit(dtype_of(param)); }
+
+  // Not as a view: zero_grad() detaches in place, which views refuse.
+  static torch::Tensor alias_of(const torch::Tensor& main_grad) {
+    return main_grad.variable_data();
+  }
+
+  // main_grad becomes `scale` times the sum of the step, this gradient
+  // included.
+  void receive(int param, GradPart part, double scale) {
+    const torch::Tensor& grad = grad_of(param);
+    torch::Tensor& main_grad = buffer_->main_grad(param);
+    const bool adds = part == GradPart::kFurther && is_copied(param);
+    if (!grad.defined()) {
+      if (!adds)
+        main_grad.zero_();
+    } else if (adds) {
+      main_grad.add_(grad);
+    } else if (is_same_memory(grad, main_grad)) {
+      if (scale != 1.0)
+        main_grad.mul_(scale);
+    } else if (scale == 1.0) {
+      main_grad.copy_(grad);
+    } else {
+      at::mul_out(main_grad, grad, at::scalar_tensor(scale, grad.options()));
+    }
+  }
+
+  void show(int param) {
+    const torch::Tensor& main_grad = buffer_->main_grad(param);
+    torch::Tensor& grad = grad_of(param);
+    if (!is_copied(param)) {
+      if (!grad.defined() || !is_same_memory(grad, main_grad))
+        grad = alias_of(main_grad);
+      return;
+    }
+    grad = main_grad.to(dtype_of(param));
+    copies_[static_cast<size_t>(param)] = {
+        grad, static_cast<int64_t>(grad._version())};
+  }
+
+  // If the user changed the copy, it is what has accumulated.
+  void adopt_changed_copy(int param) {
+    const torch::Tensor& grad = grad_of(param);
+    torch::Tensor& main_grad = buffer_->main_grad(param);
+    Copy& copy = copies_[static_cast<size_t>(param)];
+    if (!grad.defined()) {
+      main_grad.zero_();
+    } else if (
+        !grad.is_same(copy.grad) ||
+        static_cast<int64_t>(grad._version()) != copy.version) {
+      main_grad.copy_(grad);
+    }
+    copy = {};
+  }
+
+  std::vector<torch::Tensor> params_;
+  GradBuffer* buffer_;
+  std::vector<Copy> copies_;  // by parameter
+};
+
+}  // namespace
+
+std::unique_ptr<Handover> make_param_dtype_handover(
+    const std::vector<NamedParam>& params,
+    GradBuffer& buffer) {
+  return std::make_unique<ParamDtypeHandover>(params, buffer);
+}
+
+}  // namespace brigade

@@ -1,0 +1,65 @@
+// Ranks that run out of data at different times. Every step begins by counting
+// the ranks that have data; those without shadow the others' collectives.
+#pragma once
+
+#include <cstdint>
+
+#include "brigade/comm/communicator.h"
+
+namespace brigade {
+
+struct UnevenInputsOptions {
+  // What a mean divides the sum over ranks by.
+  enum class Divisor {
+    kRanksWithData,
+    kAllRanks,  // those without data count with a gradient of zero
+  };
+  // What happens once some ranks have no data while others still have some.
+  enum class EarlyEnd {
+    kShadow,  // they take part with zeros until all have joined
+    kThrow,   // ConfigError on every rank
+  };
+  Divisor divisor = Divisor::kRanksWithData;
+  EarlyEnd early_end = EarlyEnd::kShadow;
+};
+
+class UnevenInputs {
+ public:
+  // `group` outlives this object.
+  explicit UnevenInputs(Communicator& group);
+
+  void allow(const UnevenInputsOptions& options);
+  bool is_allowed() const { return state_ != State::kEven; }
+
+  // Collective: a step begins, and this rank has data. Does nothing, and no
+  // communication, unless allowed. Throws ConfigError on EarlyEnd::kThrow.
+  // Costs an all-reduce of 8 bytes.
+  void begin_step();
+  // The same on a rank without data. Whether there is a step, that is, another
+  // rank has data.
+  bool begin_shadow_step();
+  // Collective, after begin_shadow_step() was false everywhere: the rank that
+  // was the last to have data (of several the highest).
+  int last_rank_with_data();
+
+  // What a mean divides by in this step.
+  int divisor() const;
+  // The lowest rank that has data. Where some have none it is a collective of
+  // all (an all-reduce of 8 bytes). `has_data`: of this rank.
+  int first_rank_with_data(bool has_data);
+
+ private:
+  //   kEven --allow()--> kHasData --begin_shadow_step()--> kShadows
+  //                          ^------last_rank_with_data()------+
+  enum class State { kEven, kHasData, kShadows };
+
+  void count(int mine);
+
+  Communicator* group_;
+  UnevenInputsOptions options_;
+  State state_ = State::kEven;
+  int64_t shadowed_steps_ = 0;
+  int ranks_with_data_;
+};
+
+}  // namespace brigade

@@ -1,0 +1,257 @@
+#include "brigade/data_parallel/wrapped_params.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+#include "brigade/base/error.h"
+#include "brigade/comm/agreement.h"
+#include "brigade/data_parallel/grad_hooks.h"
+
+namespace brigade {
+namespace {
+
+std::string problem_of(const NamedParam& param) {
+  const auto dtype = param.tensor.scalar_type();
+  if (!param.tensor.is_cpu()) {
+    return fmt::format(
+        "parameter '{}' is on device {}, but its communicator moves tensors of "
+        "the CPU; move the module before wrapping it",
+        param.name,
+        param.tensor.device().str());
+  }
+  if (at::isComplexType(dtype)) {
+    return fmt::format(
+        "parameter '{}' has dtype {}: complex parameters cannot be "
+        "synchronised; register its real and imaginary parts",
+        param.name,
+        c10::toString(dtype));
+  }
+  if (!at::isFloatingType(dtype)) {
+    return fmt::format(
+        "parameter '{}' has dtype {}: only floating-point parameters have "
+        "gradients",
+        param.name,
+        c10::toString(dtype));
+  }
+  if (param.has_sparse_gradient && param.tensor.requires_grad()) {
+    return fmt::format(
+        "parameter '{}' has sparse gradients (EmbeddingOptions::sparse): they "
+        "cannot be synchronised; turn sparse off, only the rows of a step are "
+        "sent anyway",
+        param.name);
+  }
+  if (param.is_row_sparse && param.tensor.dim() != 2) {
+    return fmt::format(
+        "parameter '{}' is declared row-sparse, but has {} dims; only a matrix "
+        "has rows",
+        param.name,
+        param.tensor.dim());
+  }
+  if (param.tensor.requires_grad() && has_grad_hooks(param.tensor)) {
+    return fmt::format(
+        "parameter '{}' is already synchronised: its module was wrapped "
+        "before; wrap it once, or destroy the other wrapper first",
+        param.name);
+  }
+  return {};
+}
+
+// What keeps this rank's parameters from being wrapped, or an empty text.
+std::string first_problem(const std::vector<NamedParam>& params) {
+  bool is_any_trainable = false;
+  for (const NamedParam& param : params) {
+    if (auto problem = problem_of(param); !problem.empty())
+      return problem;
+    is_any_trainable = is_any_trainable || param.tensor.requires_grad();
+  }
+  if (is_any_trainable)
+    return {};
+  return "nothing to synchronise: the module has no parameter that requires a "
+         "gradient; register its parameters and turn requires_grad on before "
+         "wrapping it";
+}
+
+void check_all_can_wrap(const std::string& mine, const Agreement& agreement) {
+  const auto others = agreement.find_difference(mine);
+  if (!mine.empty())
+    throw ConfigError("[data_parallel] " + mine);
+  if (!others)
+    return;
+  const bool is_of_rank_0 = !others->of_rank_0.empty();
+  throw ConfigError(fmt::format(
+      "[data_parallel] rank {} cannot wrap its module: {}",
+      is_of_rank_0 ? 0 : others->rank,
+      is_of_rank_0 ? others->of_rank_0 : others->of_rank));
+}
+
+// One line per parameter: "name: [2, 3] Float".
+std::string describe(const std::vector<NamedParam>& params) {
+  std::string text;
+  for (const NamedParam& param : params) {
+    const torch::Tensor& tensor = param.tensor;
+    text += fmt::format(
+        "{}: [{}] {}",
+        param.name,
+        fmt::join(tensor.sizes(), ", "),
+        c10::toString(tensor.scalar_type()));
+    if (!tensor.is_contiguous())
+      text += fmt::format(", strides [{}]", fmt::join(tensor.strides(), ", "));
+    if (!tensor.requires_grad())
+      text += ", frozen";
+    if (param.is_row_sparse)
+      text += ", sparse rows";
+    text += '\n';
+  }
+  return text;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);)
+    lines.push_back(line);
+  return lines;
+}
+
+// The first line in which two texts differ: its index and both lines.
+struct LineDifference {
+  size_t index = 0;
+  std::string here = "nothing";
+  std::string there = "nothing";
+};
+
+LineDifference first_difference(
+    const std::string& here,
+    const std::string& there) {
+  const auto a = lines_of(here);
+  const auto b = lines_of(there);
+  LineDifference result;
+  while (result.index < a.size() && result.index < b.size() &&
+         a[result.index] == b[result.index])
+    ++result.index;
+  if (result.index < a.size())
+    result.here = a[result.index];
+  if (result.index < b.size())
+    result.there = b[result.index];
+  return result;
+}
+
+void check_alike(
+    const std::vector<NamedParam>& params,
+    const std::string& options,
+    const Agreement& agreement,
+    const std::string& group) {
+  const auto found =
+      agreement.find_difference(describe(params) + '\n' + options);
+  if (!found)
+    return;
+  // An empty line parts parameters from options.
+  const size_t end = found->of_rank_0.find("\n\n");
+  const size_t other_end = found->of_rank.find("\n\n");
+  const auto param = first_difference(
+      found->of_rank_0.substr(0, end), found->of_rank.substr(0, other_end));
+  if (param.here != param.there) {
+    throw CommError(fmt::format(
+        "[data_parallel] replicas differ in group '{}' at parameter {}: rank 0 "
+        "has '{}', rank {} has '{}'; build the same module on every rank",
+        group,
+        param.index,
+        param.here,
+        found->rank,
+        param.there));
+  }
+  const auto option = first_difference(
+      found->of_rank_0.substr(end + 2), found->of_rank.substr(other_end + 2));
+  throw CommError(fmt::format(
+      "[data_parallel] options differ in group '{}': rank 0 has '{}', rank {} "
+      "has '{}'; give every rank the same options",
+      group,
+      option.here,
+      found->rank,
+      option.there));
+}
+
+}  // namespace
+
+WrappedParams::WrappedParams(
+    std::vector<NamedParam> params,
+    const std::string& options,
+    Communicator& group) {
+  const Agreement agreement(group);
+  check_all_can_wrap(first_problem(params), agreement);
+  check_alike(params, options, agreement, group.name());
+  for (NamedParam& param : params) {
+    auto& list = param.tensor.requires_grad() ? trainable_ : frozen_;
+    list.push_back(std::move(param));
+  }
+  for (const NamedParam& param : trainable_)
+    dtypes_.push_back(param.tensor.scalar_type());
+  broadcast_from(0, group);
+}
+
+std::vector<torch::Tensor> WrappedParams::tensors() const {
+  std::vector<torch::Tensor> result;
+  for (const NamedParam& param : trainable_)
+    result.push_back(param.tensor);
+  return result;
+}
+
+void WrappedParams::broadcast_from(int root, Communicator& group) const {
+  auto all = tensors();
+  for (const NamedParam& param : frozen_)
+    all.push_back(param.tensor);
+  broadcast_tensors(all, root, group);
+}
+
+void WrappedParams::check_unchanged() const {
+  for (size_t i = 0; i < trainable_.size(); ++i) {
+    const NamedParam& param = trainable_[i];
+    if (!param.tensor.requires_grad()) {
+      throw ConfigError(fmt::format(
+          "[data_parallel] requires_grad of '{}' was turned off after "
+          "wrapping; freeze parameters before wrapping, or wrap again",
+          param.name));
+    }
+    if (param.tensor.scalar_type() != dtypes_[i]) {
+      throw ConfigError(fmt::format(
+          "[data_parallel] '{}' was {} when it was wrapped and is {} now; "
+          "convert the module before wrapping it",
+          param.name,
+          c10::toString(dtypes_[i]),
+          c10::toString(param.tensor.scalar_type())));
+    }
+  }
+  for (const NamedParam& param : frozen_) {
+    if (param.tensor.requires_grad()) {
+      throw ConfigError(fmt::format(
+          "[data_parallel] requires_grad of '{}' was turned on after "
+          "wrapping; wrap again to synchronise it",
+          param.name));
+    }
+  }
+}
+
+void broadcast_tensors(
+    const std::vector<torch::Tensor>& tensors,
+    int root,
+    Communicator& group) {
+  const torch::NoGradGuard no_grad;
+  std::vector<WorkPtr> works;
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> copies;
+  for (const auto& tensor : tensors) {
+    auto contiguous = tensor.detach().contiguous();
+    works.push_back(group.broadcast(contiguous, root));
+    if (!contiguous.is_alias_of(tensor))
+      copies.emplace_back(tensor.detach(), contiguous);
+  }
+  for (const auto& work : works)
+    work->wait();
+  for (auto& [tensor, contiguous] : copies)
+    tensor.copy_(contiguous);
+}
+
+}  // namespace brigade

@@ -1,0 +1,19 @@
+// What an optimizer over flat memory must know of its owner's changes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+namespace brigade {
+
+struct FlatMemory {
+  // False once the owner has moved to other memory: views of this one are read
+  // and written by nobody else.
+  bool is_current = true;
+  // Raised when weights were replaced from outside (broadcast after a join):
+  // masters must be made anew.
+  int64_t weights_version = 0;
+};
+using FlatMemoryPtr = std::shared_ptr<FlatMemory>;
+
+}  // namespace brigade
