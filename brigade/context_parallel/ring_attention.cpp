@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "brigade/context_parallel/partial_gradient.h"
 #include "brigade/context_parallel/query_gradient.h"
 #include "brigade/context_parallel/ring_call.h"
 #include "brigade/context_parallel/ring_exchange.h"
@@ -69,8 +68,8 @@ ForwardRound forward_round(
   const AttentionResult whole{
       empty_by_heads(q.sizes(), q.options().dtype(partial)),
       torch::empty(
-          {q.size(0), q.size(2), q.size(1)}, q.options().dtype(torch::kFloat))};
-  ops::attention_forward_onto(whole, {}, q, k, v, call.attention(0, partial));
+          {q.size(0), q.size(2), q.size(1)}, q.options().dtype(partial))};
+  ops::attention_forward_onto(whole, {}, {q, k, v}, call.attention(0, partial));
   call.computed(0);
   const Tensor out = torch::empty(q.sizes(), q.options());
   const int rounding = last_seen_step(call);
@@ -90,9 +89,9 @@ ForwardRound forward_round(
       ops::attention_forward_onto(
           {i == rounding ? tokens(out, queries) : so_far.out, so_far.lse},
           so_far,
-          tokens(q, queries),
-          tokens(block.keys(), keys),
-          tokens(block.values(), keys),
+          {tokens(q, queries),
+           tokens(block.keys(), keys),
+           tokens(block.values(), keys)},
           call.attention(i, partial));
       if (i == rounding)
         copy_outside(out, whole.out, queries);
@@ -122,12 +121,10 @@ void backward_step(
   ops::attention_backward_into(
       into,
       dq_so_far,
-      tokens(saved.dout, queries),
-      tokens(saved.q, queries),
-      k,
-      v,
-      tokens(saved.lse, queries, 2),
-      tokens(saved.delta, queries, 2),
+      {.operands = {tokens(saved.q, queries), k, v},
+       .dout = tokens(saved.dout, queries),
+       .lse = tokens(saved.lse, queries, 2),
+       .delta = tokens(saved.delta, queries, 2)},
       call.attention(i, partial_dtype(saved.q)));
 }
 
@@ -189,16 +186,22 @@ AttentionGradients backward_round(
       block.memory = blocks.finish();
   }
   const AttentionGradients whole =
-      ops::empty_attention_gradients(saved.q, k, v, saved.q.scalar_type());
+      ops::empty_attention_gradients({saved.q, k, v}, saved.q.scalar_type());
   backward_step(call, 0, saved, k, v, whole, dq.sum());
   call.computed(0);
   const RingBlock others{gradients.finish()};
   const TokenRange& travelled = call.own_travelling();
   if (travelled.size() > 0) {
-    add_partial_gradient(
-        tokens(whole.dk, travelled), others.keys(), call.rotary(travelled));
-    add_partial_gradient(
-        tokens(whole.dv, travelled), others.values(), std::nullopt);
+    ops::add_partial_gradient(
+        tokens(whole.dk, travelled),
+        others.keys(),
+        call.rotary(travelled),
+        call.kernels());
+    ops::add_partial_gradient(
+        tokens(whole.dv, travelled),
+        others.values(),
+        std::nullopt,
+        call.kernels());
   }
   return whole;
 }
@@ -237,7 +240,10 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
     const Tensor dout = gradients[0].contiguous();
     const AttentionGradients whole = backward_round(
         call,
-        {dout, saved[0], saved[4], ops::attention_delta(dout, saved[3])},
+        {dout,
+         saved[0],
+         saved[4],
+         ops::attention_delta(dout, saved[3], call.kernels())},
         saved[1],
         saved[2],
         {std::exchange(last_block, Tensor())});

@@ -65,8 +65,8 @@ std::vector<int64_t> RingCall::block_sizes(const Tensor& k, int i) const {
 RingBlock RingCall::own_block(const Tensor& k, const Tensor& v) const {
   const TokenRange& range = own_travelling();
   RingBlock block{torch::empty(block_sizes(k, 0), k.options())};
-  ops::rotate_into(block.keys(), tokens(k, range), rotary(range));
-  ops::rotate_into(block.values(), tokens(v, range), std::nullopt);
+  ops::rotate_into(block.keys(), tokens(k, range), rotary(range), kernels());
+  ops::rotate_into(block.values(), tokens(v, range), std::nullopt, kernels());
   return block;
 }
 

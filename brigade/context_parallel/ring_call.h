@@ -53,6 +53,7 @@ class RingCall {
 
   // Attention of step i: of the own keys as they are, or of a block's.
   ops::AttentionOptions attention(int i, torch::ScalarType out_dtype) const;
+  ops::Kernels kernels() const { return options_.attention.kernels; }
   // The table's rows of this rank's tokens `range`; empty without rotation.
   std::optional<ops::RotaryTable> rotary(const TokenRange& range) const;
 

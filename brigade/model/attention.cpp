@@ -57,7 +57,7 @@ SelfAttention::Heads SelfAttention::project(
   Heads result{heads(projected[0]), heads(projected[1]), heads(projected[2])};
   if (context_->config.qk_norm) {
     const double eps = context_->config.rms_norm_eps;
-    const auto mode = context_->weight_grad;
+    const auto mode = context_->op_options();
     result.q = ops::rms_norm(result.q, q_norm_->weight, eps, mode);
     result.k = ops::rms_norm(result.k, k_norm_->weight, eps, mode);
   }
@@ -77,6 +77,7 @@ torch::Tensor SelfAttention::attend(
     const Heads& heads,
     const AttentionInputs& inputs) {
   RingAttentionOptions options;
+  options.attention.kernels = context_->kernels;
   options.attention.sliding_window = context_->config.sliding_window;
   options.attention.document_starts = inputs.document_starts;
   options.attention.query_rotary = inputs.rotary;
@@ -100,12 +101,14 @@ torch::Tensor SelfAttention::forward_cached(
     const AttentionInputs& inputs,
     KeyValueCache& cache) {
   const Heads heads = project(x, inputs.rows);
-  const auto [q, k] = ops::rotary(heads.q, heads.k, inputs.rotary);
+  const auto [q, k] =
+      ops::rotary(heads.q, heads.k, inputs.rotary, context_->kernels);
   const int64_t past = cache.keys.defined() ? cache.keys.size(1) : 0;
   cache.keys = past > 0 ? torch::cat({cache.keys, k}, 1) : k;
   cache.values =
       past > 0 ? torch::cat({cache.values, heads.v}, 1) : heads.v.contiguous();
   ops::AttentionOptions mask;
+  mask.kernels = context_->kernels;
   mask.sliding_window = context_->config.sliding_window;
   mask.query_positions = {{past, q.size(1)}};
   mask.key_positions = {{0, cache.keys.size(1)}};

@@ -19,11 +19,11 @@ ResidualStream norm(
   const double eps = context.config.rms_norm_eps;
   if (!stream.residual.defined()) {
     return {
-        ops::rms_norm(stream.delta, weight, eps, context.weight_grad),
+        ops::rms_norm(stream.delta, weight, eps, context.op_options()),
         stream.delta};
   }
   auto [normed, sum] = ops::add_rms_norm(
-      stream.delta, stream.residual, weight, eps, context.weight_grad);
+      stream.delta, stream.residual, weight, eps, context.op_options());
   return {std::move(normed), std::move(sum)};
 }
 

@@ -97,7 +97,7 @@ torch::Tensor Llama::forward(
         batch.ids.flatten(),
         embed_tokens_->weight,
         config.vocab_size,
-        context_->weight_grad);
+        context_->op_options());
   }
   for (const auto& layer : layers_)
     stream = layer->forward(stream, inputs);
@@ -107,6 +107,7 @@ torch::Tensor Llama::forward(
   VocabParallelCrossEntropyOptions options;
   options.vocab_size = config.vocab_size;
   options.weight_grad = context_->weight_grad;
+  options.kernels = context_->kernels;
   options.known_gradient = 1.0;
   return vocab_parallel_cross_entropy(
       parallel,
@@ -124,7 +125,11 @@ torch::Tensor Llama::logits(const torch::Tensor& ids) {
       ids.size(0), rotary_table(torch::arange(ids.size(1))), {}};
   ResidualStream stream{
       vocab_parallel_embedding(
-          parallel, ids.flatten(), embed_tokens_->weight, vocab_size),
+          parallel,
+          ids.flatten(),
+          embed_tokens_->weight,
+          vocab_size,
+          context_->op_options()),
       {}};
   for (const auto& layer : layers_)
     stream = layer->forward(stream, inputs);
@@ -132,7 +137,8 @@ torch::Tensor Llama::logits(const torch::Tensor& ids) {
              parallel,
              norm(stream, norm_->weight, *context_).delta,
              head_weight(),
-             vocab_size)
+             vocab_size,
+             context_->kernels)
       .unflatten(0, {ids.size(0), ids.size(1)});
 }
 
@@ -157,7 +163,11 @@ torch::Tensor Llama::generate(
   ResidualStream stream{input, {}};
   if (part_.is_first) {
     stream.delta = vocab_parallel_embedding(
-        parallel, ids.flatten(), embed_tokens_->weight, vocab_size);
+        parallel,
+        ids.flatten(),
+        embed_tokens_->weight,
+        vocab_size,
+        context_->op_options());
   }
   for (size_t i = 0; i < layers_.size(); ++i)
     stream = layers_[i]->forward_cached(stream, inputs, state.caches[i]);
@@ -166,7 +176,8 @@ torch::Tensor Llama::generate(
   const auto hidden = norm(stream, norm_->weight, *context_).delta;
   const auto last =
       hidden.unflatten(0, {rows, tokens}).select(1, tokens - 1).contiguous();
-  return vocab_parallel_logits(parallel, last, head_weight(), vocab_size)
+  return vocab_parallel_logits(
+             parallel, last, head_weight(), vocab_size, context_->kernels)
       .to(torch::kFloat);
 }
 

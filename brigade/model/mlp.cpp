@@ -31,9 +31,10 @@ torch::Tensor Mlp::forward(const torch::Tensor& x) {
       {gate_proj_->bias, up_proj_->bias},
       context_->linear_options());
   // Made again in backward: a pass over memory, and a sixth less to keep.
-  const auto activation = [](const std::vector<torch::Tensor>& of) {
-    return ops::swiglu(of[0], of[1]);
-  };
+  const auto activation =
+      [kernels = context_->kernels](const std::vector<torch::Tensor>& of) {
+        return ops::swiglu(of[0], of[1], kernels);
+      };
   return row_parallel_linear(
       context_->tensor_parallel,
       activation(gate_up),

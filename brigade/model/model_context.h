@@ -10,7 +10,7 @@
 #include "brigade/model_spec/param_names.h"
 #include "brigade/model_spec/shard.h"
 #include "brigade/ops/attention.h"
-#include "brigade/ops/weight_grad.h"
+#include "brigade/ops/op_options.h"
 #include "brigade/tensor_parallel/parallel_linear.h"
 #include "brigade/tensor_parallel/tensor_parallel.h"
 
@@ -28,13 +28,15 @@ struct ModelContext {
   // kAccumulate needs a GradSync that keeps .grad() defined
   // (GradHandover::kMainGrad).
   ops::WeightGrad weight_grad = ops::WeightGrad::kReturn;
+  ops::Kernels kernels = ops::Kernels::kAuto;
   // Takes over weight gradients (the zero-bubble pipeline); may be empty.
   std::function<void(std::function<void()> compute)> defer_weight_grad;
   Recompute recompute = Recompute::kNone;
 
   ParallelLinearOptions linear_options() const {
-    return {weight_grad, defer_weight_grad};
+    return {weight_grad, defer_weight_grad, kernels};
   }
+  ops::OpOptions op_options() const { return {weight_grad, kernels}; }
   // How this rank's part of each parameter is cut.
   TensorParallelSizes sizes() const { return tensor_parallel_sizes(config); }
 };

@@ -1,6 +1,5 @@
 // AdamW (Loshchilov and Hutter 2017, "Decoupled Weight Decay Regularization")
-// on flat buffers, in one pass over memory, with the arithmetic of
-// torch.optim.AdamW:
+// on flat buffers, with the arithmetic of torch.optim.AdamW:
 //   w *= 1 - lr * weight_decay
 //   m  = beta1 * m + (1 - beta1) * g;  v = beta2 * v + (1 - beta2) * g^2
 //   w -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
@@ -9,6 +8,8 @@
 #include <torch/types.h>
 
 #include <cstdint>
+
+#include "brigade/ops/op_options.h"
 
 namespace brigade::ops {
 
@@ -23,6 +24,7 @@ struct AdamWStep {
   double weight_decay = 0.01;
   int64_t step = 1;         // t, from 1
   double grad_scale = 1.0;  // multiplies g: clipping, 1 / tokens
+  Kernels kernels = Kernels::kAuto;
 };
 
 // What becomes of main_grad once it was read.
@@ -41,9 +43,9 @@ void adamw_step(
     Tensor master_low,
     AfterRead after_read = AfterRead::kKeep);
 
-// The sum of the squares of a contiguous float32 tensor, in double, in one
-// pass. The same bits for any number of threads. Not finite exactly when an
-// element is not finite.
-double sum_of_squares(const Tensor& values);
+// The sum of the squares of a contiguous float32 tensor, a double scalar on its
+// device. The CPU kernels give the same bits for any number of threads. Not
+// finite exactly when an element is not finite.
+Tensor sum_of_squares(const Tensor& values, Kernels kernels = Kernels::kAuto);
 
 }  // namespace brigade::ops

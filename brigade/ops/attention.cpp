@@ -1,12 +1,11 @@
 #include "brigade/ops/attention.h"
 
-#include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "brigade/kernels/aten/plain.h"
-#include "brigade/kernels/cpu/attention_call.h"
+#include "brigade/ops/attention_checks.h"
 #include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"
+#include "brigade/ops/kernel_set.h"
 #include "brigade/ops/side_by_side.h"
 
 namespace brigade::ops {
@@ -17,39 +16,35 @@ constexpr const char* kOp = "attention";
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-AttentionResult run_forward(
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v,
+const KernelSet& kernels_for(
+    const AttentionOperands& operands,
     const AttentionOptions& options) {
-  if (!attention_kernel_fits(q, k, options))
-    return plain::attention(q, k, v, options);
+  return choose_kernels(
+      kOp, options.kernels, {&operands.q, &operands.k, &operands.v});
+}
+
+AttentionResult run_forward(
+    const AttentionOperands& operands,
+    const AttentionOptions& options) {
+  const Tensor& q = operands.q;
   const AttentionResult result{
       at::empty(
           q.sizes(),
           q.options().dtype(options.out_dtype.value_or(q.scalar_type()))),
       at::empty(
-          {q.size(0), q.size(2), q.size(1)}, q.options().dtype(torch::kFloat))};
-  run_attention_forward(result, {}, q, k, v, options);
+          {q.size(0), q.size(2), q.size(1)}, q.options().dtype(wide_dtype(q)))};
+  kernels_for(operands, options).attention(result, {}, operands, options);
   return result;
 }
 
 AttentionGradients run_backward(
-    const Tensor& dout,
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v,
-    const Tensor& lse,
-    const Tensor& delta,
+    const AttentionBackwardInputs& inputs,
     const AttentionOptions& options) {
-  if (!attention_kernel_fits(q, k, options))
-    return plain::attention_backward(dout, q, k, v, lse, delta, options);
+  const AttentionOperands& operands = inputs.operands;
   const AttentionGradients result = empty_attention_gradients(
-      dense(q),
-      dense(k),
-      dense(v),
-      options.out_dtype.value_or(q.scalar_type()));
-  run_attention_backward(result, {}, dout, q, k, v, lse, delta, options);
+      operands, options.out_dtype.value_or(operands.q.scalar_type()));
+  kernels_for(operands, options)
+      .attention_backward(result, {}, inputs, options);
   return result;
 }
 
@@ -60,7 +55,7 @@ struct Node : torch::autograd::Function<Node> {
       const Tensor& k,
       const Tensor& v,
       const AttentionOptions& options) {
-    const AttentionResult result = run_forward(q, k, v, options);
+    const AttentionResult result = run_forward({q, k, v}, options);
     carry(context, options);
     context->save_for_backward({q, k, v, result.out, result.lse});
     context->mark_non_differentiable({result.lse});
@@ -77,12 +72,10 @@ struct Node : torch::autograd::Function<Node> {
     AttentionOptions options = carried<AttentionOptions>(context);
     options.out_dtype.reset();  // gradients have q's dtype
     const AttentionGradients parts = run_backward(
-        gradients[0],
-        saved[0],
-        saved[1],
-        saved[2],
-        saved[4],
-        attention_delta(gradients[0], saved[3]),
+        {.operands = {saved[0], saved[1], saved[2]},
+         .dout = gradients[0],
+         .lse = saved[4],
+         .delta = attention_delta(gradients[0], saved[3], options.kernels)},
         options);
     result[0] = parts.dq;
     result[1] = parts.dk;
@@ -91,15 +84,25 @@ struct Node : torch::autograd::Function<Node> {
   }
 };
 
+// Whether both are the same elements of the same memory.
+bool same_memory(const Tensor& a, const Tensor& b) {
+  return a.is_alias_of(b) && a.storage_offset() == b.storage_offset() &&
+         a.sizes() == b.sizes() && a.strides() == b.strides();
+}
+
+bool is_dense(const Tensor& x) {
+  return x.size(-1) <= 1 || x.stride(-1) == 1;
+}
+
 }  // namespace
 
 AttentionGradients empty_attention_gradients(
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v,
+    const AttentionOperands& operands,
     torch::ScalarType dtype) {
+  const auto& [q, k, v] = operands;
   const auto flat = [](const Tensor& x) {
-    return x.reshape({x.size(0), x.size(1), x.size(2) * x.size(3)});
+    return (is_dense(x) ? x : x.contiguous())
+        .reshape({x.size(0), x.size(1), x.size(2) * x.size(3)});
   };
   const auto parts = empty_side_by_side({flat(q), flat(k), flat(v)}, dtype);
   return {
@@ -113,148 +116,103 @@ AttentionResult attention(
     const Tensor& k,
     const Tensor& v,
     const AttentionOptions& options) {
-  check_attention(q, k, v, options);
-  if (!attention_kernel_fits(q, k, options))
-    return plain::attention(q, k, v, options);
+  check_attention({q, k, v}, options);
   const auto outputs = Node::apply(q, k, v, options);
   return {outputs[0], outputs[1]};
 }
 
 AttentionResult attention_forward(
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v,
+    const AttentionOperands& operands,
     const AttentionOptions& options) {
   const torch::NoGradGuard no_grad;
-  check_attention(q, k, v, options);
-  return run_forward(q, k, v, options);
+  check_attention(operands, options);
+  return run_forward(operands, options);
 }
 
 void attention_forward_onto(
     const AttentionResult& into,
     const AttentionResult& so_far,
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v,
+    const AttentionOperands& operands,
     const AttentionOptions& options) {
   const torch::NoGradGuard no_grad;
-  check_attention(q, k, v, options);
+  check_attention(operands, options);
   const bool is_first = !so_far.out.defined();
   require(
-      into.out.sizes() == q.sizes() &&
-          (is_first || (so_far.out.sizes() == q.sizes() &&
-                        into.lse.data_ptr() == so_far.lse.data_ptr())),
+      into.out.sizes() == operands.q.sizes() && is_dense(into.out) &&
+          (is_first || (so_far.out.sizes() == operands.q.sizes() &&
+                        so_far.out.scalar_type() == wide_dtype(operands.q) &&
+                        same_memory(into.lse, so_far.lse))),
       kOp,
-      "a result {} was to continue {} for q {}, in the same lse",
+      "a result {} was to continue {} for q {}, in the same lse and with a "
+      "dense last dim",
       describe(into.out),
       describe(so_far.out),
-      describe(q));
-  AttentionOptions wide = options;
-  wide.out_dtype = into.out.scalar_type();
-  if (attention_kernel_fits(q, k, wide) && (is_first || is_wide(so_far.out))) {
-    run_attention_forward(into, so_far, q, k, v, options);
-    return;
-  }
-  if (!is_first)
-    wide.out_dtype = so_far.out.scalar_type();
-  const AttentionResult part = plain::attention(q, k, v, wide);
-  if (is_first) {
-    Tensor(into.out).copy_(part.out);
-    Tensor(into.lse).copy_(part.lse);
-    return;
-  }
-  const AttentionResult merged{so_far.out.clone(), into.lse};
-  plain::merge_attention(merged, part);
-  Tensor(into.out).copy_(merged.out);
+      describe(operands.q));
+  kernels_for(operands, options).attention(into, so_far, operands, options);
 }
 
-Tensor attention_delta(const Tensor& dout, const Tensor& out) {
+Tensor attention_delta(const Tensor& dout, const Tensor& out, Kernels kernels) {
   const torch::NoGradGuard no_grad;
-  TORCH_CHECK(
+  require(
       dout.sizes() == out.sizes(),
-      "attention_delta: dout is ",
-      dout.sizes(),
-      ", out is ",
-      out.sizes());
-  if (!has_kernel(out) || dout.scalar_type() != out.scalar_type())
-    return (dout.to(torch::kFloat) * out).sum(-1).transpose(1, 2).contiguous();
-  const Tensor dense_dout = dense(dout);
-  const Tensor dense_out = dense(out);
-  const int64_t tokens = out.size(1);
-  const Tensor delta = torch::empty(
-      {out.size(0), out.size(2), tokens}, out.options().dtype(torch::kFloat));
-  with_element_type(out, [&](auto type) {
-    using T = decltype(type);
-    const AttentionDelta<T> call{
-        heads_of<const T>(dense_dout),
-        heads_of<const T>(dense_out),
-        delta.data_ptr<float>(),
-        tokens,
-        out.size(2),
-        out.size(3)};
-    constexpr int64_t kGrain = 64;
-    at::parallel_for(
-        0, out.size(0) * tokens, kGrain, [&](int64_t begin, int64_t end) {
-          attention_delta(call, begin, end);
-        });
-  });
-  return delta;
+      "attention_delta",
+      "dout {} and out {} differ in shape",
+      describe(dout),
+      describe(out));
+  const auto dtype = c10::promoteTypes(dout.scalar_type(), out.scalar_type());
+  const Tensor a = dout.to(dtype);
+  const Tensor b = out.to(dtype);
+  return choose_kernels("attention_delta", kernels, {&a, &b})
+      .attention_delta(a, b);
 }
 
 AttentionGradients attention_backward(
-    const Tensor& dout,
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v,
-    const Tensor& lse,
-    const Tensor& delta,
+    const AttentionBackwardInputs& inputs,
     const AttentionOptions& options) {
   const torch::NoGradGuard no_grad;
-  check_attention(q, k, v, options);
-  return run_backward(dout, q, k, v, lse, delta, options);
+  check_attention(inputs.operands, options);
+  return run_backward(inputs, options);
 }
 
 void attention_backward_into(
     const AttentionGradients& into,
     const QueryGradientPart& dq_so_far,
-    const Tensor& dout,
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v,
-    const Tensor& lse,
-    const Tensor& delta,
+    const AttentionBackwardInputs& inputs,
     const AttentionOptions& options) {
   const torch::NoGradGuard no_grad;
-  check_attention(q, k, v, options);
-  const auto fits = [&](const Tensor& gradient, const Tensor& of) {
+  const AttentionOperands& operands = inputs.operands;
+  check_attention(operands, options);
+  const auto check_sizes = [](const Tensor& gradient, const Tensor& of) {
     require(
         gradient.sizes() == of.sizes(),
         kOp,
         "a gradient of {} was to be written into {}",
         describe(of),
         describe(gradient));
-    return (gradient.scalar_type() == q.scalar_type() || is_wide(gradient)) &&
-           (gradient.size(3) == 1 || gradient.stride(3) == 1);
   };
-  const bool dq_fits = fits(into.dq, q);
-  const bool dk_fits = fits(into.dk, k);
-  const bool dv_fits = fits(into.dv, v);
-  if (has_kernel(q) && q.numel() > 0 && k.numel() > 0 && dq_fits && dk_fits &&
-      dv_fits) {
-    run_attention_backward(into, dq_so_far, dout, q, k, v, lse, delta, options);
-    return;
-  }
-  AttentionOptions wide = options;
-  wide.out_dtype =
-      q.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
-  const AttentionGradients result =
-      plain::attention_backward(dout, q, k, v, lse, delta, wide);
-  if (dq_so_far.values.defined())
-    result.dq.narrow(1, dq_so_far.first_token, dq_so_far.values.size(1))
-        .add_(dq_so_far.values);
-  Tensor(into.dq).copy_(result.dq);
-  Tensor(into.dk).copy_(result.dk);
-  Tensor(into.dv).copy_(result.dv);
+  check_sizes(into.dq, operands.q);
+  check_sizes(into.dk, operands.k);
+  check_sizes(into.dv, operands.v);
+  kernels_for(operands, options)
+      .attention_backward(into, dq_so_far, inputs, options);
+}
+
+void add_partial_gradient(
+    Tensor sum,
+    const Tensor& other,
+    const std::optional<RotaryTable>& rotary,
+    Kernels kernels) {
+  const torch::NoGradGuard no_grad;
+  require(
+      sum.sizes() == other.sizes() && sum.dim() == 4 && is_dense(sum) &&
+          sum.scalar_type() == other.scalar_type(),
+      "add_partial_gradient",
+      "{} was to be added to {}: expected [B, T, H, D] of one dtype, the sum "
+      "with a dense last dim",
+      describe(other),
+      describe(sum));
+  choose_kernels("add_partial_gradient", kernels, {&sum, &other})
+      .add_partial_gradient(sum, other, rotary);
 }
 
 }  // namespace brigade::ops

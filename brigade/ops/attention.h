@@ -1,6 +1,7 @@
 // Scaled dot-product attention with grouped queries, blockwise (Dao et al.
-// 2022, "FlashAttention"): no T x T matrix, blocks that the mask hides are
-// skipped, keys and values are never expanded to the query heads.
+// 2022, "FlashAttention"): never a whole T x T matrix, and keys and values are
+// never expanded to the query heads. The CPU kernels skip blocks that the mask
+// hides.
 //
 // The mask is a rule on positions, so that one function serves training, a KV
 // cache and ring attention: query at position p sees key at position s when
@@ -16,6 +17,7 @@
 #include <optional>
 #include <vector>
 
+#include "brigade/ops/op_options.h"
 #include "brigade/ops/rotary.h"
 
 namespace brigade::ops {
@@ -29,6 +31,9 @@ struct PositionRange {
 
 struct AttentionOptions {
   std::optional<double> scale;  // default: 1 / sqrt(D)
+  // Bounds the scores, after the scale and before the mask (Gemma 2):
+  // score = cap * tanh(score / cap). Positive; none: no bound.
+  std::optional<double> logit_soft_cap;
   bool causal = true;
   // Tokens that a query sees, itself included (Mistral); needs causal.
   std::optional<int64_t> sliding_window;
@@ -50,6 +55,7 @@ struct AttentionOptions {
   // dtype of out, and of dq, dk and dv in backward; default: q's. Ring
   // attention takes partial results in float32 and rounds once.
   std::optional<torch::ScalarType> out_dtype;
+  Kernels kernels = Kernels::kAuto;
 
   // What the keys are rotated by while they are loaded, if at all.
   const std::optional<RotaryTable>& rotary_of_keys() const {
@@ -57,9 +63,27 @@ struct AttentionOptions {
   }
 };
 
+// D is at most 256, Hkv divides H, all three are of one dtype.
+struct AttentionOperands {
+  Tensor q;  // [B, Tq, H, D]
+  Tensor k;  // [B, Tk, Hkv, D]
+  Tensor v;  // [B, Tk, Hkv, D]
+};
+
 struct AttentionResult {
   Tensor out;  // [B, Tq, H, D]
-  Tensor lse;  // [B, H, Tq], float32: log of the sum of exp of the scores
+  // [B, H, Tq], float32, or double for double operands: log of the sum of exp
+  // of the scores.
+  Tensor lse;
+};
+
+// What backward needs, for gradients of the keys at hand: out, lse and delta
+// are those of attention over all keys.
+struct AttentionBackwardInputs {
+  AttentionOperands operands;
+  Tensor dout;   // [B, Tq, H, D]
+  Tensor lse;    // [B, H, Tq], as in AttentionResult
+  Tensor delta;  // [B, H, Tq], by attention_delta()
 };
 
 struct AttentionGradients {
@@ -68,9 +92,15 @@ struct AttentionGradients {
   Tensor dv;  // [B, Tk, Hkv, D]
 };
 
-// q: [B, Tq, H, D]; k, v: [B, Tk, Hkv, D], Hkv divides H, D up to 256, the last
-// dim dense; bf16 or float32. Differentiable through out. Where q, k and v lie
-// side by side in one fused buffer, their gradients do too, in the same order.
+// A gradient over some of the queries, float32 (or double).
+struct QueryGradientPart {
+  Tensor values;  // [B, tokens, H, D]; undefined: there is none
+  int64_t first_token = 0;
+};
+
+// q: [B, Tq, H, D]; k, v: [B, Tk, Hkv, D]. Differentiable through out. Where q,
+// k and v are column ranges of one fused buffer, their gradients are too, in
+// the same order. Throws Error where operands and options do not fit.
 AttentionResult attention(
     const Tensor& q,
     const Tensor& k,
@@ -81,48 +111,30 @@ AttentionResult attention(
 // some keys merge by lse; the backward of each part takes the lse and the delta
 // of the whole.
 AttentionResult attention_forward(
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v,
+    const AttentionOperands& operands,
     const AttentionOptions& options);
 
-// The same with what was found before over other keys: `so_far` (out in
-// float32, or double; undefined: nothing yet) and these give attention over
-// both. Results go to memory of the caller: out in q's dtype or float32, with a
-// dense last dim, which may be so_far's, and lse, which must be so_far's.
+// The same, continuing attention over other keys: `so_far` (out in float32, or
+// double; undefined: nothing yet) and these give attention over both. Results
+// are written to the caller's memory: out in q's dtype or float32, with a dense
+// last dim, which may be so_far's, and lse, which must be so_far's.
+// options.out_dtype is ignored.
 void attention_forward_onto(
     const AttentionResult& into,
     const AttentionResult& so_far,
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v,
+    const AttentionOperands& operands,
     const AttentionOptions& options);
 
-// sum over D of dout * out, float32 [B, H, Tq].
-Tensor attention_delta(const Tensor& dout, const Tensor& out);
-
-// dout: [B, Tq, H, D]; lse, delta: float32 [B, H, Tq].
-AttentionGradients attention_backward(
+// sum over D of dout * out, [B, T, H, D] each: [B, H, T], float32, or double
+// for double operands.
+Tensor attention_delta(
     const Tensor& dout,
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v,
-    const Tensor& lse,
-    const Tensor& delta,
+    const Tensor& out,
+    Kernels kernels = Kernels::kAuto);
+
+AttentionGradients attention_backward(
+    const AttentionBackwardInputs& inputs,
     const AttentionOptions& options);
-
-// Memory for gradients of that dtype: side by side where q, k and v are.
-AttentionGradients empty_attention_gradients(
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v,
-    torch::ScalarType dtype);
-
-// A gradient over some of the queries, float32 (or double).
-struct QueryGradientPart {
-  Tensor values;  // [B, tokens, H, D]; undefined: there is none
-  int64_t first_token = 0;
-};
 
 // The same into memory of the caller, which is overwritten: of those shapes,
 // each in q's dtype or float32, with any strides. options.out_dtype is ignored.
@@ -130,12 +142,22 @@ struct QueryGradientPart {
 void attention_backward_into(
     const AttentionGradients& into,
     const QueryGradientPart& dq_so_far,
-    const Tensor& dout,
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v,
-    const Tensor& lse,
-    const Tensor& delta,
+    const AttentionBackwardInputs& inputs,
     const AttentionOptions& options);
+
+// Uninitialised gradients of that dtype, column ranges of one buffer where the
+// operands are.
+AttentionGradients empty_attention_gradients(
+    const AttentionOperands& operands,
+    torch::ScalarType dtype);
+
+// sum += other (rotated back where `rotary`, with a row for each token, is
+// given), rounded once: gradients of keys by the queries of several ranks. sum
+// and other: [B, T, H, D] of one dtype, sum with a dense last dim.
+void add_partial_gradient(
+    Tensor sum,
+    const Tensor& other,
+    const std::optional<RotaryTable>& rotary,
+    Kernels kernels = Kernels::kAuto);
 
 }  // namespace brigade::ops

@@ -13,24 +13,26 @@
 #include <functional>
 #include <optional>
 
-#include "brigade/ops/weight_grad.h"
+#include "brigade/ops/op_options.h"
 
 namespace brigade::ops {
 
-// Whether the bf16 kernel keeps a chunk's logits for the gradient, in 16 bits
-// each, or makes them once more.
+// Whether the CPU's bf16 kernel keeps a chunk's logits for the gradient, in 16
+// bits each, or computes them a second time. Other kernels always keep them.
 enum class KeepLogits { kWhereQuicker, kAlways, kNever };
 
 struct CrossEntropyOptions {
   int64_t ignore_index = -100;  // a target that has no loss
-  int64_t row_chunk = 0;        // tokens a chunk; 0: chosen by size
+  int64_t row_chunk = 0;        // tokens per chunk; 0: chosen by size
   KeepLogits keep_logits = KeepLogits::kWhereQuicker;
   WeightGrad weight_grad = WeightGrad::kReturn;
+  Kernels kernels = Kernels::kAuto;
   // The gradient that backward will receive for the loss, where the caller
   // knows it (a trainer that folds 1 / tokens into the optimizer: 1.0). With
   // kAccumulate the weight's gradient is then added to weight.grad() during
   // forward, inside the products; without, a copy of [V, C] is kept until
-  // backward. An incoming gradient that differs is an error.
+  // backward. An incoming gradient that differs is an error, found where the
+  // loss is on the CPU (reading it elsewhere would wait for the device).
   std::optional<double> known_gradient;
 
   int64_t vocab_begin = 0;  // first vocabulary entry of this weight
@@ -41,17 +43,18 @@ struct CrossEntropyOptions {
   // vocab_begin + valid_rows, right for a group of one.
   std::optional<int64_t> vocab_size;
   // In place over the vocab-parallel group; both empty: a group of one.
-  // Called once a chunk with float32 tensors [rows] and [2, rows]. Ranks of a
-  // group, each with a part of the vocabulary, make the same chunks on any
-  // machines.
+  // Called once per chunk with float32 (for double operands: double) tensors
+  // [rows] and [2, rows]. Ranks of a group, each with a part of the vocabulary,
+  // make the same chunks on any machines.
   std::function<void(Tensor& maxima)> reduce_max;
   std::function<void(Tensor& sums)> reduce_sum;
 };
 
 // hidden: [N, C]; weight: [V, C]; targets: int64 [N]. Returns the sum of the
-// losses over the tokens, a float32 scalar, differentiable with respect to
-// hidden and weight. Does no gradient work under NoGradGuard. Throws DataError
-// naming a target outside the vocabulary and its row.
+// losses over the tokens, a float32 scalar (double for double operands),
+// differentiable with respect to hidden and weight. Does no gradient work under
+// NoGradGuard. Throws DataError naming a target outside the vocabulary and its
+// row, where the targets are on the CPU.
 Tensor linear_cross_entropy(
     const Tensor& hidden,
     const Tensor& weight,

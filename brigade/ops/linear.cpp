@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <optional>
 
-#include "brigade/kernels/cpu/linear_products.h"
 #include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"
+#include "brigade/ops/kernel_set.h"
 #include "brigade/ops/rows.h"
 #include "brigade/ops/side_by_side.h"
 
@@ -36,17 +36,40 @@ void check(const Tensor& x, const Tensor& weight, const Tensor& bias) {
       describe(weight));
 }
 
+// x [M, in], weight [out, in] and y [M, out], in whichever direction.
+void check_products(const Tensor& x, const Tensor& weight, const Tensor& y) {
+  require(
+      x.size(0) == y.size(0) && x.size(1) == weight.size(1) &&
+          y.size(1) == weight.size(0),
+      kOp,
+      "input {}, weight {} and output {} do not fit: expected [M, in], "
+      "[out, in] and [M, out]",
+      describe(x),
+      describe(weight),
+      describe(y));
+}
+
 std::vector<int64_t> with_last(at::IntArrayRef sizes, int64_t last) {
   std::vector<int64_t> result = sizes.vec();
   result.back() = last;
   return result;
 }
 
+// The weights as the one matrix that they were declared to be, if they are.
+std::optional<SideBySide> as_one_matrix(
+    const std::vector<Tensor>& weights,
+    WeightGroup group) {
+  if (group == WeightGroup::kSeparate || weights.size() < 2)
+    return std::nullopt;
+  return one_below_another(weights);
+}
+
 std::vector<Tensor> forward_together(
     const Tensor& x,
     const std::vector<Tensor>& weights,
     const std::vector<Tensor>& biases,
-    const SideBySide& matrix) {
+    const SideBySide& matrix,
+    const KernelSet& kernels) {
   Tensor bias;
   for (size_t i = 0; i < biases.size(); ++i) {
     if (!biases[i].defined())
@@ -57,7 +80,7 @@ std::vector<Tensor> forward_together(
   }
   const Tensor rows = as_rows(x);
   const Tensor buffer = at::empty({rows.size(0), matrix.columns}, x.options());
-  multiply_forward(rows, matrix.whole, buffer, bias);
+  kernels.linear(buffer, rows, matrix.whole, bias);
   std::vector<Tensor> outputs;
   for (size_t i = 0; i < weights.size(); ++i) {
     const auto sizes = with_last(x.sizes(), weights[i].size(0));
@@ -75,20 +98,20 @@ std::vector<Tensor> forward_together(
 std::vector<Tensor> run_forward(
     const Tensor& x,
     const std::vector<Tensor>& weights,
-    const std::vector<Tensor>& biases) {
-  if (weights.size() > 1) {
-    if (const auto matrix = one_below_another(weights))
-      return forward_together(x, weights, biases, *matrix);
-  }
+    const std::vector<Tensor>& biases,
+    WeightGroup group,
+    const KernelSet& kernels) {
+  if (const auto matrix = as_one_matrix(weights, group))
+    return forward_together(x, weights, biases, *matrix, kernels);
   const Tensor rows = as_rows(x);
   std::vector<Tensor> outputs;
   for (size_t i = 0; i < weights.size(); ++i) {
     Tensor out =
         at::empty(with_last(x.sizes(), weights[i].size(0)), x.options());
-    multiply_forward(
+    kernels.linear(
+        out.view({rows.size(0), weights[i].size(0)}),
         rows,
         weights[i],
-        out.view({rows.size(0), weights[i].size(0)}),
         biases[i].defined() ? biases[i].contiguous() : Tensor());
     outputs.push_back(out);
   }
@@ -124,6 +147,7 @@ SideBySide arranged(
 OutputGrads output_grads(
     const variable_list& gradients,
     const std::vector<Tensor>& weights,
+    WeightGroup group,
     int64_t rows) {
   OutputGrads result;
   for (size_t i = 0; i < gradients.size(); ++i) {
@@ -132,11 +156,9 @@ OutputGrads output_grads(
             ? as_rows(gradients[i])
             : at::zeros({rows, weights[i].size(0)}, weights[i].options()));
   }
-  if (weights.size() > 1) {
-    if (const auto matrix = one_below_another(weights)) {
-      result.whole = arranged(result.rows, *matrix);
-      result.weights = matrix->whole;
-    }
+  if (const auto matrix = as_one_matrix(weights, group)) {
+    result.whole = arranged(result.rows, *matrix);
+    result.weights = matrix->whole;
   }
   return result;
 }
@@ -144,28 +166,30 @@ OutputGrads output_grads(
 Tensor input_grad(
     const OutputGrads& gradients,
     const std::vector<Tensor>& weights,
-    at::IntArrayRef x_sizes) {
+    at::IntArrayRef x_sizes,
+    const KernelSet& kernels) {
   const auto type = weights[0].options();
   Tensor dx = at::empty(x_sizes, type);
   Tensor rows = dx.view({-1, x_sizes.back()});
   if (gradients.whole) {
-    multiply_input(gradients.whole->whole, gradients.weights, rows);
+    kernels.linear_input_grad(rows, gradients.whole->whole, gradients.weights);
     return dx;
   }
   if (weights.size() == 1) {
-    multiply_input(gradients.rows[0], weights[0], rows);
+    kernels.linear_input_grad(rows, gradients.rows[0], weights[0]);
     return dx;
   }
-  // Summed in float32, rounded once.
-  const bool wide = type.dtype() != torch::kBFloat16;
-  Tensor sum = wide ? rows : at::empty(rows.sizes(), type.dtype(torch::kFloat));
+  // Summed in the wide dtype, rounded once.
+  const auto wide = wide_dtype(rows);
+  const bool rounds = rows.scalar_type() != wide;
+  Tensor sum = rounds ? at::empty(rows.sizes(), type.dtype(wide)) : rows;
   for (size_t i = 0; i < weights.size(); ++i)
-    multiply(
+    kernels.multiply(
+        sum,
         gradients.rows[i],
         weights[i],
-        sum,
         i == 0 ? Destination::kOverwrite : Destination::kAdd);
-  if (!wide)
+  if (rounds)
     rows.copy_(sum);
   return dx;
 }
@@ -176,7 +200,8 @@ void accumulate_weights(
     const OutputGrads& gradients,
     const Tensor& x,
     const std::vector<Tensor>& weights,
-    const std::vector<Tensor>& biases) {
+    const std::vector<Tensor>& biases,
+    const KernelSet& kernels) {
   const Tensor rows = as_rows(x);
   std::vector<Tensor> targets;
   bool all = true;
@@ -188,22 +213,23 @@ void accumulate_weights(
   const auto matrix =
       all && gradients.whole ? one_below_another(targets) : std::nullopt;
   if (matrix && matrix->column == gradients.whole->column) {
-    accumulate_weight(gradients.whole->whole, rows, matrix->whole);
+    kernels.linear_weight_grad(matrix->whole, gradients.whole->whole, rows);
   } else {
     for (size_t i = 0; i < weights.size(); ++i) {
       if (targets[i].defined())
-        accumulate_weight(gradients.rows[i], rows, targets[i]);
+        kernels.linear_weight_grad(targets[i], gradients.rows[i], rows);
     }
   }
   for (size_t i = 0; i < biases.size(); ++i) {
     if (biases[i].defined() && biases[i].requires_grad())
       accumulation_target("linear bias", biases[i])
-          .add_(gradients.rows[i].sum(0, false, torch::kFloat));
+          .add_(gradients.rows[i].sum(0, false, wide_dtype(gradients.rows[i])));
   }
 }
 
 struct Saved {
   LinearOptions options;
+  const KernelSet* kernels;
   size_t weights;
   std::vector<bool> has_bias;
   std::vector<int64_t> x_sizes;
@@ -229,7 +255,12 @@ struct Node : torch::autograd::Function<Node> {
     context->save_for_backward(kept);
     // Saved variables are given back after backward, this is not.
     carry(context, saved).options.input.from.clear();
-    return run_forward(tensors[0], groups.weights, groups.biases);
+    return run_forward(
+        tensors[0],
+        groups.weights,
+        groups.biases,
+        saved.options.group,
+        *saved.kernels);
   }
 
   static variable_list backward(
@@ -247,15 +278,17 @@ struct Node : torch::autograd::Function<Node> {
       return result;
     const int64_t rows =
         c10::multiply_integers(saved.x_sizes.begin(), saved.x_sizes.end() - 1);
-    const OutputGrads outputs = output_grads(gradients, groups.weights, rows);
+    const OutputGrads outputs =
+        output_grads(gradients, groups.weights, saved.options.group, rows);
     std::function<void()> after;
     if (saved.x_has_gradient) {
-      result[0] = input_grad(outputs, groups.weights, saved.x_sizes);
+      result[0] =
+          input_grad(outputs, groups.weights, saved.x_sizes, *saved.kernels);
       if (saved.options.on_input_grad)
         after = saved.options.on_input_grad(result[0]);
     }
     if (saved.options.weight_grad == WeightGrad::kAccumulate)
-      accumulate(outputs, groups, saved.options);
+      accumulate(outputs, groups, saved);
     else
       return_weights(outputs, groups, saved, result);
     if (after)
@@ -298,14 +331,16 @@ struct Node : torch::autograd::Function<Node> {
   static void accumulate(
       const OutputGrads& outputs,
       const Groups& groups,
-      const LinearOptions& options) {
-    // Now: what it is made of may take more memory until then.
+      const Saved& saved) {
+    const LinearOptions& options = saved.options;
+    // Made now: what it is made of may take more memory until then.
     const auto compute = [outputs,
                           input = input_of(groups, options),
                           weights = groups.weights,
-                          biases = groups.biases] {
+                          biases = groups.biases,
+                          kernels = saved.kernels] {
       const torch::NoGradGuard no_grad;
-      accumulate_weights(outputs, input, weights, biases);
+      accumulate_weights(outputs, input, weights, biases, *kernels);
     };
     if (options.defer_weight_grad)
       options.defer_weight_grad(compute);
@@ -324,8 +359,8 @@ struct Node : torch::autograd::Function<Node> {
       const Tensor& weight = groups.weights[i];
       if (weight.requires_grad()) {
         result[1 + i] = at::empty(weight.sizes(), weight.options());
-        multiply(
-            outputs.rows[i].t(), rows, result[1 + i], Destination::kOverwrite);
+        saved.kernels->multiply(
+            result[1 + i], outputs.rows[i].t(), rows, Destination::kOverwrite);
       }
       if (!saved.has_bias[i])
         continue;
@@ -354,7 +389,15 @@ std::vector<Tensor> linear_group(
       !options.defer_weight_grad || accumulates,
       kOp,
       "defer_weight_grad needs WeightGrad::kAccumulate");
-  Saved saved{options, weights.size(), {}, x.sizes().vec(), x.requires_grad()};
+  if (weights.empty())
+    return {};
+  Saved saved{
+      options,
+      &choose_kernels(kOp, options.kernels, {&x, &weights[0]}),
+      weights.size(),
+      {},
+      x.sizes().vec(),
+      x.requires_grad()};
   std::vector<Tensor> tensors{x};
   tensors.insert(tensors.end(), weights.begin(), weights.end());
   for (size_t i = 0; i < weights.size(); ++i) {
@@ -368,8 +411,6 @@ std::vector<Tensor> linear_group(
     if (bias.defined())
       tensors.push_back(bias);
   }
-  if (weights.empty())
-    return {};
   return Node::apply(at::TensorList(tensors), saved);
 }
 
@@ -377,9 +418,13 @@ std::vector<Tensor> linear_group(
     const Tensor& x,
     const std::vector<Tensor>& weights,
     const std::vector<Tensor>& biases,
-    WeightGrad weight_grad) {
+    const OpOptions& options) {
   return linear_group(
-      x, weights, biases, LinearOptions{.weight_grad = weight_grad});
+      x,
+      weights,
+      biases,
+      LinearOptions{
+          .weight_grad = options.weight_grad, .kernels = options.kernels});
 }
 
 Tensor linear(
@@ -394,25 +439,36 @@ Tensor linear(
     const Tensor& x,
     const Tensor& weight,
     const Tensor& bias,
-    WeightGrad weight_grad) {
-  return linear(x, weight, bias, LinearOptions{.weight_grad = weight_grad});
+    const OpOptions& options) {
+  return linear_group(x, {weight}, {bias}, options)[0];
 }
 
-Tensor linear_backward_input(const Tensor& output_grad, const Tensor& weight) {
+Tensor linear_backward_input(
+    const Tensor& output_grad,
+    const Tensor& weight,
+    Kernels kernels) {
   const torch::NoGradGuard no_grad;
   const Tensor rows = as_rows(output_grad);
   Tensor dx = at::empty(
       with_last(output_grad.sizes(), weight.size(1)), output_grad.options());
-  multiply_input(rows, weight, dx.view({rows.size(0), weight.size(1)}));
+  const Tensor dx_rows = dx.view({rows.size(0), weight.size(1)});
+  check_products(dx_rows, weight, rows);
+  choose_kernels(kOp, kernels, {&rows, &weight})
+      .linear_input_grad(dx_rows, rows, weight);
   return dx;
 }
 
 void linear_backward_weight(
     const Tensor& output_grad,
     const Tensor& x,
-    Tensor weight_grad) {
+    Tensor weight_grad,
+    Kernels kernels) {
   const torch::NoGradGuard no_grad;
-  accumulate_weight(as_rows(output_grad), as_rows(x), weight_grad);
+  const Tensor gradient_rows = as_rows(output_grad);
+  const Tensor rows = as_rows(x);
+  check_products(rows, weight_grad, gradient_rows);
+  choose_kernels(kOp, kernels, {&gradient_rows, &rows})
+      .linear_weight_grad(weight_grad, gradient_rows, rows);
 }
 
 }  // namespace brigade::ops

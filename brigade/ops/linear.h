@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "brigade/ops/weight_grad.h"
+#include "brigade/ops/op_options.h"
 
 namespace brigade::ops {
 
@@ -17,6 +17,16 @@ struct RemadeInput {
   std::vector<Tensor> from;
   // Returns what x was; without autograd. Empty: x is kept.
   std::function<Tensor(const std::vector<Tensor>& from)> make;
+};
+
+// What the caller of linear_group() declares of its weights.
+enum class WeightGroup {
+  kSeparate,  // one product per weight
+  // One matrix: the model declares them as a group and whoever lays out their
+  // memory keeps them adjacent (the data parallel's flat buffers do). One
+  // product for all. Weights that turn out not to be adjacent, those of a
+  // module that nobody wrapped, are multiplied one by one.
+  kOneMatrix,
 };
 
 // What backward does with the gradients of a linear.
@@ -34,6 +44,8 @@ struct LinearOptions {
   // parameter ready.
   std::function<void(std::function<void()> compute)> defer_weight_grad;
   RemadeInput input;
+  Kernels kernels = Kernels::kAuto;
+  WeightGroup group = WeightGroup::kSeparate;
 };
 
 // x: [.., in]; weight: [out, in]; bias: [out] or undefined. Returns [.., out].
@@ -46,13 +58,14 @@ Tensor linear(
     const Tensor& x,
     const Tensor& weight,
     const Tensor& bias = {},
-    WeightGrad weight_grad = WeightGrad::kReturn);
+    const OpOptions& options = {});
 
 // Linears on the same input: weights[i]: [out_i, in]; biases is empty or has
-// one entry (possibly undefined) a weight. Returns one [.., out_i] a weight.
-// Weights that lie next to each other in memory, forwards or backwards (the
-// data parallel's flat buffer stores parameters in reverse), make one product;
-// the outputs are then slices of one buffer, each dense in its last dim only.
+// one entry (possibly undefined) per weight. Returns one [.., out_i] per
+// weight. With WeightGroup::kOneMatrix, and weights that are adjacent in memory
+// in any order (the data parallel's flat buffers store parameters in reverse),
+// there is one product; the outputs are then slices of one buffer, each dense
+// in its last dim only.
 std::vector<Tensor> linear_group(
     const Tensor& x,
     const std::vector<Tensor>& weights,
@@ -62,16 +75,20 @@ std::vector<Tensor> linear_group(
     const Tensor& x,
     const std::vector<Tensor>& weights,
     const std::vector<Tensor>& biases = {},
-    WeightGrad weight_grad = WeightGrad::kReturn);
+    const OpOptions& options = {});
 
 // The products alone, outside autograd.
 // output_grad: [.., out]; returns [.., in].
-Tensor linear_backward_input(const Tensor& output_grad, const Tensor& weight);
+Tensor linear_backward_input(
+    const Tensor& output_grad,
+    const Tensor& weight,
+    Kernels kernels = Kernels::kAuto);
 // Adds output_grad^T x to weight_grad: [out, in], contiguous, float32 (or of
 // x's dtype).
 void linear_backward_weight(
     const Tensor& output_grad,
     const Tensor& x,
-    Tensor weight_grad);
+    Tensor weight_grad,
+    Kernels kernels = Kernels::kAuto);
 
 }  // namespace brigade::ops

@@ -3,13 +3,13 @@
 //
 //   y = x / sqrt(mean(x^2, last dim) + eps) * weight
 //
-// bf16 or float32, accumulated in float32, rounded once at the end. Dimensions
-// before the last are free; rows may be strided, the last dim is dense.
+// Accumulated in float32 (double for double operands), rounded once at the end.
+// Dimensions before the last are free.
 #pragma once
 
 #include <utility>
 
-#include "brigade/ops/weight_grad.h"
+#include "brigade/ops/op_options.h"
 
 namespace brigade::ops {
 
@@ -18,7 +18,7 @@ Tensor rms_norm(
     const Tensor& x,
     const Tensor& weight,
     double eps,
-    WeightGrad weight_grad = WeightGrad::kReturn);
+    const OpOptions& options = {});
 
 // Returns {rms_norm(x + residual), x + residual}; the sum is rounded to x's
 // dtype once and the norm is taken of the rounded sum, so that the next block
@@ -28,6 +28,6 @@ std::pair<Tensor, Tensor> add_rms_norm(
     const Tensor& residual,
     const Tensor& weight,
     double eps,
-    WeightGrad weight_grad = WeightGrad::kReturn);
+    const OpOptions& options = {});
 
 }  // namespace brigade::ops

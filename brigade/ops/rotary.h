@@ -9,6 +9,8 @@
 #include <optional>
 #include <utility>
 
+#include "brigade/ops/op_options.h"
+
 namespace brigade::ops {
 
 using torch::Tensor;
@@ -22,7 +24,7 @@ struct RotaryScaling {
   double original_max_position_embeddings = 8192.0;
 };
 
-// One row a token, float32: cos and sin of position * frequency.
+// One row per token, float32: cos and sin of position * frequency.
 struct RotaryTable {
   Tensor cos;  // [T, D/2]
   Tensor sin;  // [T, D/2]
@@ -40,14 +42,18 @@ RotaryTable make_rotary_table(
 // token. New tensors; differentiable. Heads may lie in a fused q/k/v buffer.
 // In a training step give the table to attention() instead: it rotates while
 // it loads.
-std::pair<Tensor, Tensor>
-rotary(const Tensor& q, const Tensor& k, const RotaryTable& table);
+std::pair<Tensor, Tensor> rotary(
+    const Tensor& q,
+    const Tensor& k,
+    const RotaryTable& table,
+    Kernels kernels = Kernels::kAuto);
 
 // y = x rotated, or x itself without a table, outside autograd. y: of x's shape
 // and dtype, with a dense last dim.
 void rotate_into(
     Tensor y,
     const Tensor& x,
-    const std::optional<RotaryTable>& table);
+    const std::optional<RotaryTable>& table,
+    Kernels kernels = Kernels::kAuto);
 
 }  // namespace brigade::ops

@@ -1,70 +1,47 @@
 #include "brigade/ops/split_master.h"
 
-#include <ATen/Parallel.h>
-
-#include <bit>
-#include <cmath>
-
-#include "brigade/kernels/aten/plain.h"
 #include "brigade/ops/describe.h"
-#include "brigade/ops/rows.h"
+#include "brigade/ops/kernel_set.h"
 
 namespace brigade::ops {
 namespace {
 
-constexpr int64_t kGrain = 1 << 16;
-constexpr uint32_t kNan = 0x7fc00000;
+constexpr const char* kOp = "split_master";
 
-void check(const Tensor& master, const Tensor& weight, const Tensor& low) {
+void check_halves(const Tensor& weight, const Tensor& low) {
   require(
-      master.scalar_type() == torch::kFloat &&
-          weight.scalar_type() == torch::kBFloat16 &&
-          low.scalar_type() == torch::kShort &&
-          master.sizes() == weight.sizes() && weight.sizes() == low.sizes() &&
-          master.is_contiguous() && weight.is_contiguous() &&
-          low.is_contiguous(),
-      "split_master",
-      "master {}, weight {}, low {}: expected contiguous float32, bf16 and "
-      "int16 of one shape",
-      describe(master),
+      weight.scalar_type() == torch::kBFloat16 &&
+          low.scalar_type() == torch::kShort && weight.sizes() == low.sizes() &&
+          weight.is_contiguous() && low.is_contiguous(),
+      kOp,
+      "weight {}, low {}: expected contiguous bf16 and int16 of one shape",
       describe(weight),
       describe(low));
 }
 
 }  // namespace
 
-Tensor join_master(const Tensor& weight, const Tensor& low) {
-  if (!weight.device().is_cpu())
-    return plain::join_master(weight, low);
-  const Tensor master =
-      at::empty(weight.sizes(), weight.options().dtype(torch::kFloat));
-  check(master, weight, low);
-  const auto* upper = data<uint16_t>(weight);
-  const auto* lower = data<int16_t>(low);
-  auto* joined = data<uint32_t>(master);
-  at::parallel_for(0, weight.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      joined[i] =
-          (uint32_t{upper[i]} << 16) + static_cast<uint32_t>(int32_t{lower[i]});
-  });
-  return master;
+Tensor join_master(const Tensor& weight, const Tensor& low, Kernels kernels) {
+  const torch::NoGradGuard no_grad;
+  check_halves(weight, low);
+  return choose_kernels(kOp, kernels, {&weight}).join_master(weight, low);
 }
 
-void split_master(const Tensor& master, Tensor weight, Tensor low) {
-  check(master, weight, low);
-  if (!master.device().is_cpu())
-    return plain::split_master(master, weight, low);
-  const auto* whole = data<float>(master);
-  auto* upper = data<uint16_t>(weight);
-  auto* lower = data<uint16_t>(low);
-  at::parallel_for(0, master.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const uint32_t bits =
-          std::isnan(whole[i]) ? kNan : std::bit_cast<uint32_t>(whole[i]);
-      upper[i] = static_cast<uint16_t>((bits + 0x8000) >> 16);
-      lower[i] = static_cast<uint16_t>(bits);
-    }
-  });
+void split_master(
+    const Tensor& master,
+    Tensor weight,
+    Tensor low,
+    Kernels kernels) {
+  const torch::NoGradGuard no_grad;
+  check_halves(weight, low);
+  require(
+      master.scalar_type() == torch::kFloat && master.is_contiguous() &&
+          master.sizes() == weight.sizes(),
+      kOp,
+      "master {}, weight {}: expected contiguous float32 and bf16 of one shape",
+      describe(master),
+      describe(weight));
+  choose_kernels(kOp, kernels, {&weight}).split_master(master, weight, low);
 }
 
 }  // namespace brigade::ops

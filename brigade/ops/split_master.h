@@ -1,5 +1,5 @@
 // The float32 master of a bf16 weight, kept as the weight and the 16 bits that
-// it lacks, so that a master costs 2 bytes an element instead of 4:
+// it lacks, so that a master costs 2 bytes per element instead of 4:
 //
 //   master's bits = (weight's bits << 16) + low, low as a signed number
 //
@@ -10,14 +10,23 @@
 
 #include <torch/types.h>
 
+#include "brigade/ops/op_options.h"
+
 namespace brigade::ops {
 
 using torch::Tensor;
 
 // weight: bf16; low: int16 of the same shape, both contiguous. Returns float32.
-Tensor join_master(const Tensor& weight, const Tensor& low);
+Tensor join_master(
+    const Tensor& weight,
+    const Tensor& low,
+    Kernels kernels = Kernels::kAuto);
 
 // Writes weight and low. master: float32, of their shape, contiguous.
-void split_master(const Tensor& master, Tensor weight, Tensor low);
+void split_master(
+    const Tensor& master,
+    Tensor weight,
+    Tensor low,
+    Kernels kernels = Kernels::kAuto);
 
 }  // namespace brigade::ops

@@ -84,7 +84,8 @@ void AdamW::step(double lr, double grad_scale, ops::AfterRead after_read) {
          .eps = options_.eps,
          .weight_decay = group.weight_decay,
          .step = steps_,
-         .grad_scale = grad_scale},
+         .grad_scale = grad_scale,
+         .kernels = options_.kernels},
         group.main_grad,
         state.exp_avg,
         state.exp_avg_sq,
@@ -99,10 +100,13 @@ void AdamW::step(double lr, double grad_scale, ops::AfterRead after_read) {
 }
 
 double AdamW::sum_of_squared_gradients() const {
-  double sum = 0;
-  for (const AdamWGroup& group : groups_)
-    sum += ops::sum_of_squares(group.main_grad);
-  return sum;
+  torch::Tensor sum;
+  for (const AdamWGroup& group : groups_) {
+    const auto part = ops::sum_of_squares(group.main_grad, options_.kernels);
+    sum = sum.defined() ? sum + part : part;
+  }
+  // Read once, whatever device it is on.
+  return sum.defined() ? sum.item<double>() : 0.0;
 }
 
 void AdamW::reload_masters() {

@@ -45,6 +45,7 @@ struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
+  ops::Kernels kernels = ops::Kernels::kAuto;
 };
 
 class AdamW {

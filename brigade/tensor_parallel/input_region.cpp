@@ -71,7 +71,7 @@ struct Enter : torch::autograd::Function<Enter> {
       state.launch(gradients[0].clone(torch::MemoryFormat::Contiguous));
     else
       BRIGADE_ASSERT(
-          gradients[0].data_ptr() == state.input_grad.data_ptr(),
+          gradients[0].is_alias_of(state.input_grad),
           "the region's result was used by more than what started it");
     return {state.finish(), Tensor()};
   }

@@ -16,7 +16,9 @@ std::vector<Tensor> column_parallel_linear(
     const ParallelLinearOptions& options) {
   ops::LinearOptions linear{
       .weight_grad = options.weight_grad,
-      .defer_weight_grad = options.defer_weight_grad};
+      .defer_weight_grad = options.defer_weight_grad,
+      .kernels = options.kernels,
+      .group = ops::WeightGroup::kOneMatrix};
   if (parallel.size() == 1)
     return ops::linear_group(x, weights, biases, linear);
   const InputRegion region(parallel);
@@ -42,7 +44,8 @@ Tensor row_parallel_linear(
       ops::LinearOptions{
           .weight_grad = options.weight_grad,
           .defer_weight_grad = options.defer_weight_grad,
-          .input = input});
+          .input = input,
+          .kernels = options.kernels});
   const Tensor sum = leave_region(part, parallel);
   if (!bias.defined())
     return sum;

@@ -25,7 +25,6 @@
 #include <vector>
 
 #include "brigade/ops/linear.h"
-#include "brigade/ops/weight_grad.h"
 #include "brigade/tensor_parallel/tensor_parallel.h"
 
 namespace brigade {
@@ -34,11 +33,14 @@ struct ParallelLinearOptions {
   ops::WeightGrad weight_grad = ops::WeightGrad::kReturn;
   // As in ops::LinearOptions: takes over the weight's gradient.
   std::function<void(std::function<void()> compute)> defer_weight_grad;
+  ops::Kernels kernels = ops::Kernels::kAuto;
 };
 
-// Linears on one input (q, k and v; gate and up): one input region, so one
-// collective for all of them. weights[i]: [out_i/R, in]; biases: empty, or one
-// [out_i/R] or undefined each. Returns [N, out_i/R] each.
+// Linears on one input that the model declares as one group (q, k and v; gate
+// and up): one input region, so one collective for all of them, and one product
+// where their weights are adjacent in memory (ops::WeightGroup::kOneMatrix).
+// weights[i]: [out_i/R, in]; biases: empty, or one [out_i/R] or undefined each.
+// Returns [N, out_i/R] each.
 std::vector<torch::Tensor> column_parallel_linear(
     const TensorParallel& parallel,
     const torch::Tensor& x,

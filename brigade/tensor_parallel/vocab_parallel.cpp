@@ -46,6 +46,9 @@ void check_ids(const Tensor& ids, int64_t vocab_size) {
       "vocab_parallel_embedding",
       "ids must be int64, but are {}",
       ops::describe(ids));
+  // Reading values of another device would wait for it.
+  if (!ids.device().is_cpu())
+    return;
   const Tensor flat = ids.reshape({-1});
   const Tensor outside = (flat < 0) | (flat >= vocab_size);
   if (flat.numel() == 0 || !outside.any().item<bool>())
@@ -66,7 +69,7 @@ Tensor vocab_parallel_embedding(
     const Tensor& ids,
     const Tensor& weight,
     int64_t vocab_size,
-    ops::WeightGrad weight_grad) {
+    const ops::OpOptions& options) {
   const VocabRange mine =
       vocab_range("vocab_parallel_embedding", parallel, weight, vocab_size);
   check_ids(ids, vocab_size);
@@ -77,7 +80,7 @@ Tensor vocab_parallel_embedding(
   // Row 0 stands in for tokens of other ranks; the mask hides it, and hides it
   // from its gradient in backward.
   const Tensor part =
-      ops::embedding(local.masked_fill(elsewhere, 0), weight, weight_grad)
+      ops::embedding(local.masked_fill(elsewhere, 0), weight, options)
           .masked_fill(elsewhere.unsqueeze(-1), 0);
   return leave_region(part, parallel);
 }
@@ -102,6 +105,7 @@ Tensor vocab_parallel_cross_entropy(
           .ignore_index = options.ignore_index,
           .row_chunk = options.row_chunk,
           .weight_grad = options.weight_grad,
+          .kernels = options.kernels,
           .known_gradient = options.known_gradient,
           .vocab_begin = mine.begin,
           .valid_rows = mine.numel,
@@ -114,9 +118,14 @@ Tensor vocab_parallel_logits(
     const TensorParallel& parallel,
     const Tensor& hidden,
     const Tensor& weight,
-    int64_t vocab_size) {
+    int64_t vocab_size,
+    ops::Kernels kernels) {
   vocab_range("vocab_parallel_logits", parallel, weight, vocab_size);
-  const Tensor part = ops::linear(copy_region(hidden, parallel.group), weight);
+  const Tensor part = ops::linear(
+      copy_region(hidden, parallel.group),
+      weight,
+      {},
+      {ops::WeightGrad::kReturn, kernels});
   return gather_region(part, parallel.group).narrow(-1, 0, vocab_size);
 }
 

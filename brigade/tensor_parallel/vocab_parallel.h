@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "brigade/ops/weight_grad.h"
+#include "brigade/ops/op_options.h"
 #include "brigade/tensor_parallel/tensor_parallel.h"
 
 namespace brigade {
@@ -23,13 +23,14 @@ torch::Tensor vocab_parallel_embedding(
     const torch::Tensor& ids,
     const torch::Tensor& weight,
     int64_t vocab_size,
-    ops::WeightGrad weight_grad = ops::WeightGrad::kReturn);
+    const ops::OpOptions& options = {});
 
 struct VocabParallelCrossEntropyOptions {
   int64_t vocab_size = 0;
   int64_t ignore_index = -100;
   int64_t row_chunk = 0;  // tokens a chunk; 0: chosen by size
   ops::WeightGrad weight_grad = ops::WeightGrad::kReturn;
+  ops::Kernels kernels = ops::Kernels::kAuto;
   std::optional<double> known_gradient;  // see ops::CrossEntropyOptions
 };
 
@@ -55,6 +56,7 @@ torch::Tensor vocab_parallel_logits(
     const TensorParallel& parallel,
     const torch::Tensor& hidden,
     const torch::Tensor& weight,
-    int64_t vocab_size);
+    int64_t vocab_size,
+    ops::Kernels kernels = ops::Kernels::kAuto);
 
 }  // namespace brigade

@@ -204,7 +204,10 @@ double StageRuntime::sum_of_squares() const {
   for (size_t i = 0; i < shards_.size(); ++i) {
     const int param = static_cast<int>(i);
     if (!counts_in_norm(param))
-      total -= ops::sum_of_squares(sync_->main_grad(param).view({-1}));
+      total -=
+          ops::sum_of_squares(
+              sync_->main_grad(param).view({-1}), model_->context().kernels)
+              .item<double>();
   }
   return total;
 }

@@ -9,10 +9,10 @@
 #include <ostream>
 
 #include "brigade/base/error.h"
-#include "brigade/kernels/aten/plain.h"
 #include "brigade/topology/sequence_partition.h"
 #include "tests/support/compare.h"
 #include "tests/support/ranks_as_threads.h"
+#include "tests/support/reference_ops.h"
 
 namespace brigade {
 namespace {
@@ -86,7 +86,7 @@ Whole make_whole(const Case& c) {
   const Tensor q = leaf(whole.q);
   const Tensor k = leaf(whole.k);
   const Tensor v = leaf(whole.v);
-  const Tensor out = ops::plain::attention(q, k, v, options).out;
+  const Tensor out = testing::reference::attention(q, k, v, options).out;
   out.backward(whole.dout.to(torch::kFloat));
   whole.out = out.detach();
   whole.dq = q.grad();

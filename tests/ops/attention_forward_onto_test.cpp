@@ -3,12 +3,14 @@
 
 #include <limits>
 
-#include "brigade/kernels/aten/plain.h"
 #include "brigade/ops/attention.h"
 #include "tests/support/compare.h"
+#include "tests/support/reference_ops.h"
 
 namespace brigade::ops {
 namespace {
+
+namespace reference = testing::reference;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -36,9 +38,7 @@ void attend_onto(
   attention_forward_onto(
       into,
       so_far,
-      q,
-      k.narrow(1, begin, end - begin),
-      v.narrow(1, begin, end - begin),
+      {q, k.narrow(1, begin, end - begin), v.narrow(1, begin, end - begin)},
       options_of(q, begin, end, causal));
 }
 
@@ -55,7 +55,7 @@ TEST(AttentionForwardOnto, MakesAttentionOverAllKeysOfItsParts) {
       const auto wide = [](const Tensor& x) { return x.to(torch::kDouble); };
       options.out_dtype = torch::kDouble;
       const AttentionResult whole =
-          plain::attention(wide(q), wide(k), wide(v), options);
+          reference::attention(wide(q), wide(k), wide(v), options);
       for (const bool latest_first : {false, true}) {
         // By heads in memory, and nothing so far.
         const auto partial =
@@ -103,7 +103,7 @@ TEST(AttentionForwardOnto, KeepsToTheBitWhatSeesNothingMore) {
   AttentionOptions options;
   options.query_positions = {{0, 3}};
   options.key_positions = {{5, 2}};
-  attention_forward_onto(so_far, so_far, q, k, k, options);
+  attention_forward_onto(so_far, so_far, {q, k, k}, options);
   EXPECT_TRUE(torch::equal(so_far.out, before.out));
   EXPECT_TRUE(torch::equal(so_far.lse, before.lse));
 }
@@ -113,10 +113,10 @@ TEST(AttentionForwardOnto, TakesTheRestWhereNothingWasSeen) {
   const Tensor k = torch::randn({1, 2, 2, 8});
   AttentionOptions options;
   options.causal = false;
-  const AttentionResult alone = attention_forward(q, k, k, options);
+  const AttentionResult alone = attention_forward({q, k, k}, options);
   const AttentionResult so_far{
       torch::zeros({1, 3, 2, 8}), torch::full({1, 2, 3}, -kInfinity)};
-  attention_forward_onto(so_far, so_far, q, k, k, options);
+  attention_forward_onto(so_far, so_far, {q, k, k}, options);
   EXPECT_TRUE(torch::equal(so_far.out, alone.out));
   EXPECT_TRUE(torch::equal(so_far.lse, alone.lse));
 }
@@ -127,7 +127,7 @@ TEST(AttentionForwardOnto, SurvivesScoresFarApart) {
   options.causal = false;
   const AttentionResult so_far{one.clone(), torch::full({1, 1, 1}, 3.0e4F)};
   attention_forward_onto(
-      so_far, so_far, one * 100, one * -300, one * 5, options);
+      so_far, so_far, {one * 100, one * -300, one * 5}, options);
   EXPECT_EQ(so_far.out.item<float>(), 1.0F);
   EXPECT_EQ(so_far.lse.item<float>(), 3.0e4F);
 }
@@ -137,34 +137,54 @@ TEST(AttentionBackwardInto, AddsWhatOtherKeysGaveTheQueries) {
   torch::manual_seed(2);
   for (const auto dtype : {torch::kFloat, torch::kBFloat16, torch::kDouble}) {
     for (const bool rotated : {false, true}) {
-      const Tensor q = torch::randn({2, 7, 4, 6}).to(dtype);
-      const Tensor k = torch::randn({2, 7, 2, 6}).to(dtype);
-      const Tensor v = torch::randn({2, 7, 2, 6}).to(dtype);
-      const Tensor dout = torch::randn({2, 7, 4, 6}).to(dtype);
+      const auto operand = [&](int64_t heads) {
+        return torch::randn({2, 7, heads, 6}).to(dtype);
+      };
+      const Tensor q = operand(4);
+      const Tensor k = operand(2);
+      const Tensor v = operand(2);
+      const Tensor dout = operand(4);
       AttentionOptions options;
       if (rotated)
         options.query_rotary =
             make_rotary_table(torch::arange(7, torch::kLong), 6, 100.0);
+      const auto leaf = [](const Tensor& x) {
+        return x.to(torch::kDouble).clone().requires_grad_(true);
+      };
+      const Tensor q_leaf = leaf(q);
+      const Tensor k_leaf = leaf(k);
+      const Tensor v_leaf = leaf(v);
+      const AttentionResult oracle =
+          reference::attention(q_leaf, k_leaf, v_leaf, options);
+      oracle.out.backward(dout.to(torch::kDouble));
       const auto wide_type =
           dtype == torch::kDouble ? torch::kDouble : torch::kFloat;
-      options.out_dtype = wide_type;
-      const AttentionResult result = attention_forward(q, k, v, options);
-      const Tensor delta =
-          (dout.to(wide_type) * result.out).sum(-1).transpose(1, 2);
-      const AttentionGradients oracle =
-          plain::attention_backward(dout, q, k, v, result.lse, delta, options);
+      const Tensor delta = (dout.to(wide_type) * oracle.out.detach())
+                               .sum(-1)
+                               .transpose(1, 2)
+                               .to(wide_type);
       const Tensor so_far = torch::randn({2, 3, 4, 6}, wide_type);
-      oracle.dq.narrow(1, 2, 3).add_(so_far);
+      Tensor dq_oracle = q_leaf.grad().clone();
+      dq_oracle.narrow(1, 2, 3).add_(so_far);
       const AttentionGradients into{
           torch::empty({2, 7, 5, 6}, dtype).narrow(2, 1, 4),
           torch::empty({2, 7, 2, 6}, wide_type),
           torch::empty({2, 9, 2, 6}, wide_type).narrow(1, 2, 7)};
-      attention_backward_into(
-          into, {so_far, 2}, dout, q, k, v, result.lse, delta, options);
-      const double limit = testing::tolerance(dtype);
-      testing::expect_close(into.dq, oracle.dq, limit, "dq");
-      testing::expect_close(into.dk, oracle.dk, limit, "dk");
-      testing::expect_close(into.dv, oracle.dv, limit, "dv");
+      for (const auto kernels : {Kernels::kAuto, Kernels::kAten}) {
+        options.kernels = kernels;
+        attention_backward_into(
+            into,
+            {so_far, 2},
+            {.operands = {q, k, v},
+             .dout = dout,
+             .lse = oracle.lse.to(wide_type),
+             .delta = delta},
+            options);
+        const double limit = testing::tolerance(dtype);
+        testing::expect_close(into.dq, dq_oracle, limit, "dq");
+        testing::expect_close(into.dk, k_leaf.grad(), limit, "dk");
+        testing::expect_close(into.dv, v_leaf.grad(), limit, "dv");
+      }
     }
   }
 }

@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "brigade/base/error.h"
-#include "brigade/kernels/aten/plain.h"
+#include "tests/support/reference_ops.h"
 
 namespace brigade::ops {
 namespace {
+
+namespace reference = testing::reference;
 
 struct Problem {
   const char* name;
@@ -80,7 +82,7 @@ double relative(const Tensor& value, const Tensor& oracle) {
 
 Results oracle_of(const Inputs& inputs, const AttentionOptions& options) {
   return results_of(inputs, torch::kDouble, [&](auto q, auto k, auto v) {
-    return plain::attention(q, k, v, options);
+    return reference::attention(q, k, v, options);
   });
 }
 
@@ -102,6 +104,12 @@ std::vector<Problem> problems() {
   documents.document_starts[1].narrow(0, 20, 130).fill_(20);
   AttentionOptions scaled;
   scaled.scale = 0.3;
+  // Scores of three standard deviations reach the cap.
+  AttentionOptions capped;
+  capped.scale = 0.4;
+  capped.logit_soft_cap = 2.5;
+  AttentionOptions capped_window = window;
+  capped_window.logit_soft_cap = 50.0;
   return {
       {"one_token", 1, 1, 1, 1, 1, 40, causal},
       {"head_40", 2, 65, 65, 3, 3, 40, causal},
@@ -116,27 +124,40 @@ std::vector<Problem> problems() {
       {"cached", 1, 5, 95, 4, 2, 32, cached},
       {"zigzag", 1, 80, 80, 2, 2, 32, zigzag},
       {"documents", 2, 150, 150, 2, 2, 32, documents},
-      {"scaled", 1, 64, 64, 1, 1, 16, scaled}};
+      {"scaled", 1, 64, 64, 1, 1, 16, scaled},
+      {"soft_cap", 2, 150, 150, 4, 2, 24, capped, true},
+      {"soft_cap_window", 1, 300, 300, 2, 1, 32, capped_window},
+      {"several_query_blocks", 1, 1100, 1100, 2, 1, 8, window}};
 }
 
 class Attention : public ::testing::TestWithParam<Problem> {};
 
 TEST_P(Attention, AgreesWithFloat64) {
   const AttentionOptions options = options_of(GetParam());
-  for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {
+  const auto check = [&](Kernels kernels, torch::ScalarType dtype) {
+    SCOPED_TRACE(c10::toString(dtype));
+    AttentionOptions with = options;
+    with.kernels = kernels;
     const Inputs inputs = inputs_of(GetParam(), dtype);
     const Results oracle = oracle_of(inputs, options);
     const Results result =
         results_of(inputs, dtype, [&](auto q, auto k, auto v) {
-          return attention(q, k, v, options);
+          return attention(q, k, v, with);
         });
-    const double tolerance = dtype == torch::kFloat ? 3e-6 : 8e-3;
+    const double tolerance = dtype == torch::kBFloat16 ? 8e-3
+                             : dtype == torch::kFloat  ? 3e-6
+                                                       : 1e-12;
     EXPECT_LT(relative(result.out, oracle.out), tolerance);
     EXPECT_LT(relative(result.lse, oracle.lse), tolerance);
     EXPECT_LT(relative(result.dq, oracle.dq), tolerance);
     EXPECT_LT(relative(result.dk, oracle.dk), tolerance);
     EXPECT_LT(relative(result.dv, oracle.dv), tolerance);
+  };
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {
+    check(Kernels::kCpu, dtype);
+    check(Kernels::kAten, dtype);
   }
+  check(Kernels::kAuto, torch::kDouble);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -161,12 +182,10 @@ TEST(Attention, WithoutKeysSeesNothing) {
     EXPECT_TRUE(result.dq.equal(torch::zeros_like(inputs.q, torch::kDouble)));
     const Tensor lse = result.lse.to(torch::kFloat);
     const AttentionGradients halves = attention_backward(
-        inputs.dout,
-        inputs.q,
-        inputs.k,
-        inputs.v,
-        lse,
-        torch::zeros_like(lse),
+        {.operands = {inputs.q, inputs.k, inputs.v},
+         .dout = inputs.dout,
+         .lse = lse,
+         .delta = torch::zeros_like(lse)},
         options);
     EXPECT_TRUE(halves.dq.equal(torch::zeros_like(inputs.q)));
     EXPECT_EQ(halves.dk.sizes(), inputs.k.sizes());
@@ -238,9 +257,9 @@ TEST(Attention, PartsMergeByTheirLse) {
     part.out_dtype = torch::kFloat;
     options.push_back(part);
     parts.push_back(attention_forward(
-        inputs.q,
-        inputs.k.narrow(1, begin, 48),
-        inputs.v.narrow(1, begin, 48),
+        {inputs.q,
+         inputs.k.narrow(1, begin, 48),
+         inputs.v.narrow(1, begin, 48)},
         part));
   }
   // The first queries see nothing of the second part.
@@ -255,12 +274,13 @@ TEST(Attention, PartsMergeByTheirLse) {
   std::vector<Tensor> dk;
   for (size_t i = 0; i < 2; ++i) {
     const AttentionGradients gradients = attention_backward(
-        inputs.dout,
-        inputs.q,
-        inputs.k.narrow(1, i * 48, 48),
-        inputs.v.narrow(1, i * 48, 48),
-        lse,
-        delta,
+        {.operands =
+             {inputs.q,
+              inputs.k.narrow(1, i * 48, 48),
+              inputs.v.narrow(1, i * 48, 48)},
+         .dout = inputs.dout,
+         .lse = lse,
+         .delta = delta},
         options[i]);
     dq += gradients.dq;
     dk.push_back(gradients.dk);
@@ -284,13 +304,12 @@ TEST(Attention, GradientsLieSideBySideAsTheInputsDo) {
     return fused.narrow(2, i * 32, 32).view({1, 8, 2, 16});
   };
   const AttentionResult result = attention(part(2), part(1), part(0));
+  const Tensor dout = torch::ones({1, 8, 2, 16});
   const AttentionGradients gradients = attention_backward(
-      torch::ones({1, 8, 2, 16}),
-      part(2),
-      part(1),
-      part(0),
-      result.lse,
-      attention_delta(torch::ones({1, 8, 2, 16}), result.out),
+      {.operands = {part(2), part(1), part(0)},
+       .dout = dout,
+       .lse = result.lse,
+       .delta = attention_delta(dout, result.out)},
       {});
   EXPECT_EQ(gradients.dv.stride(1), 96);
   EXPECT_EQ(

@@ -9,12 +9,14 @@
 #include <vector>
 
 #include "brigade/base/error.h"
-#include "brigade/kernels/aten/plain.h"
 #include "brigade/kernels/cpu/scratch.h"
 #include "tests/support/memory_meter.h"
+#include "tests/support/reference_ops.h"
 
 namespace brigade::ops {
 namespace {
+
+namespace reference = testing::reference;
 
 struct Problem {
   int64_t tokens;
@@ -62,7 +64,7 @@ Results results_of(const Inputs& inputs, torch::ScalarType dtype, Loss loss) {
 
 Results oracle_of(const Inputs& inputs) {
   return results_of(inputs, torch::kDouble, [&](auto hidden, auto weight) {
-    return plain::linear_cross_entropy(hidden, weight, inputs.targets);
+    return reference::linear_cross_entropy(hidden, weight, inputs.targets);
   });
 }
 
@@ -76,21 +78,33 @@ TEST_P(CrossEntropy, AgreesWithFloat64ForAnySize) {
   const Inputs inputs = inputs_of(GetParam());
   const Results oracle = oracle_of(inputs);
   const bool wide = GetParam().dtype == torch::kFloat;
-  for (const KeepLogits keep : {KeepLogits::kAlways, KeepLogits::kNever}) {
-    for (const int64_t chunk : {0, 7}) {
-      const Results fused =
-          results_of(inputs, GetParam().dtype, [&](auto hidden, auto weight) {
-            return linear_cross_entropy(
-                hidden,
-                weight,
-                inputs.targets,
-                {.row_chunk = chunk, .keep_logits = keep});
-          });
-      EXPECT_LT(relative(fused.loss, oracle.loss), 1e-5);
-      EXPECT_LT(relative(fused.dhidden, oracle.dhidden), wide ? 1e-5 : 4e-3);
-      EXPECT_LT(relative(fused.dweight, oracle.dweight), wide ? 1e-5 : 4e-3);
-    }
+  const auto check = [&](const CrossEntropyOptions& options) {
+    const Results fused =
+        results_of(inputs, GetParam().dtype, [&](auto hidden, auto weight) {
+          return linear_cross_entropy(hidden, weight, inputs.targets, options);
+        });
+    EXPECT_LT(relative(fused.loss, oracle.loss), 1e-5);
+    EXPECT_LT(relative(fused.dhidden, oracle.dhidden), wide ? 1e-5 : 4e-3);
+    EXPECT_LT(relative(fused.dweight, oracle.dweight), wide ? 1e-5 : 4e-3);
+  };
+  for (const int64_t chunk : {0, 7}) {
+    for (const KeepLogits keep : {KeepLogits::kAlways, KeepLogits::kNever})
+      check(
+          {.row_chunk = chunk, .keep_logits = keep, .kernels = Kernels::kCpu});
+    check({.row_chunk = chunk, .kernels = Kernels::kAten});
   }
+}
+
+TEST(CrossEntropyInFloat64, IsExact) {
+  const Inputs inputs = inputs_of({300, 17, 33, torch::kDouble});
+  const Results oracle = oracle_of(inputs);
+  const Results ours =
+      results_of(inputs, torch::kDouble, [&](auto hidden, auto weight) {
+        return linear_cross_entropy(hidden, weight, inputs.targets);
+      });
+  EXPECT_LT(relative(ours.loss, oracle.loss), 1e-12);
+  EXPECT_LT(relative(ours.dhidden, oracle.dhidden), 1e-12);
+  EXPECT_LT(relative(ours.dweight, oracle.dweight), 1e-12);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -218,8 +232,8 @@ TEST(CrossEntropy, APaddedVocabularyGetsNoProbability) {
   const Tensor loss = linear_cross_entropy(
       inputs.hidden, weight, inputs.targets, {.valid_rows = 50});
   loss.backward();
-  const Tensor oracle =
-      plain::linear_cross_entropy(inputs.hidden, inputs.weight, inputs.targets);
+  const Tensor oracle = reference::linear_cross_entropy(
+      inputs.hidden, inputs.weight, inputs.targets);
   EXPECT_NEAR(loss.item<float>(), oracle.item<float>(), 1e-3);
   EXPECT_EQ(weight.grad().narrow(0, 50, 14).abs().sum().item<float>(), 0.0F);
 }

@@ -1,23 +1,31 @@
-// rms_norm, SwiGLU, rotary and linears against their plain twins in float64,
-// and in bf16 against what PyTorch's own bf16 ops make of the same inputs.
+// rms_norm, SwiGLU, rotary and linears of both kernel sets against the
+// reference in float64, and in bf16 against what PyTorch's own bf16 ops make of
+// the same inputs.
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
 #include <cmath>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "brigade/base/error.h"
-#include "brigade/kernels/aten/plain.h"
 #include "brigade/ops/linear.h"
 #include "brigade/ops/rms_norm.h"
 #include "brigade/ops/swiglu.h"
+#include "tests/support/reference_ops.h"
 
 namespace brigade::ops {
 namespace {
 
-using Op = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
+namespace reference = testing::reference;
+
+using Inputs = std::vector<Tensor>;
+using Op = std::function<std::vector<Tensor>(const Inputs&)>;
+// An op of ours by the given kernels.
+using OurOp =
+    std::function<std::vector<Tensor>(const Inputs&, const OpOptions&)>;
 
 // Outputs, then gradients of the inputs, for incoming gradients that depend on
 // the output's index only.
@@ -51,7 +59,7 @@ double relative(const Tensor& value, const Tensor& oracle) {
 struct Case {
   const char* name;
   std::vector<std::vector<int64_t>> shapes;
-  Op ours;
+  OurOp ours;
   Op plain;
   Op torchs;  // in bf16, as PyTorch's users write it
   bool rounds_once = true;
@@ -76,23 +84,25 @@ std::vector<Case> cases() {
   return {
       {"rms_norm",
        {{3, 50, 37}, {37}},
-       [](auto x) -> std::vector<Tensor> {
-         return {ops::rms_norm(x[0], x[1], kEps)};
+       [](auto x, auto options) -> std::vector<Tensor> {
+         return {ops::rms_norm(x[0], x[1], kEps, options)};
        },
        [](auto x) -> std::vector<Tensor> {
-         return {plain::rms_norm(x[0], x[1], kEps)};
+         return {reference::rms_norm(x[0], x[1], kEps)};
        },
        [=](auto x) -> std::vector<Tensor> {
          return {torchs_norm(x[0], x[1])};
        }},
       {"add_rms_norm",
        {{300, 48}, {300, 48}, {48}},
-       [](auto x) -> std::vector<Tensor> {
-         const auto [normed, sum] = add_rms_norm(x[0], x[1], x[2], kEps);
+       [](auto x, auto options) -> std::vector<Tensor> {
+         const auto [normed, sum] =
+             add_rms_norm(x[0], x[1], x[2], kEps, options);
          return {normed, sum};
        },
        [](auto x) -> std::vector<Tensor> {
-         const auto [normed, sum] = plain::add_rms_norm(x[0], x[1], x[2], kEps);
+         const auto [normed, sum] =
+             reference::add_rms_norm(x[0], x[1], x[2], kEps);
          return {normed, sum};
        },
        [=](auto x) -> std::vector<Tensor> {
@@ -103,30 +113,35 @@ std::vector<Case> cases() {
        /*rounds_once=*/false},
       {"swiglu",
        {{2, 9, 45}, {2, 9, 45}},
-       [](auto x) -> std::vector<Tensor> { return {swiglu(x[0], x[1])}; },
+       [](auto x, auto options) -> std::vector<Tensor> {
+         return {swiglu(x[0], x[1], options.kernels)};
+       },
        [](auto x) -> std::vector<Tensor> {
-         return {plain::swiglu(x[0], x[1])};
+         return {reference::swiglu(x[0], x[1])};
        },
        [](auto x) -> std::vector<Tensor> {
          return {torch::silu(x[0]) * x[1]};
        }},
       {"swiglu_of_one_buffer",
        {{5, 70}},
-       [](auto x) -> std::vector<Tensor> { return {swiglu(x[0])}; },
+       [](auto x, auto options) -> std::vector<Tensor> {
+         return {swiglu(x[0], options.kernels)};
+       },
        [](auto x) -> std::vector<Tensor> {
-         return {plain::swiglu(x[0].narrow(1, 0, 35), x[0].narrow(1, 35, 35))};
+         return {
+             reference::swiglu(x[0].narrow(1, 0, 35), x[0].narrow(1, 35, 35))};
        },
        [](auto x) -> std::vector<Tensor> {
          return {torch::silu(x[0].narrow(1, 0, 35)) * x[0].narrow(1, 35, 35)};
        }},
       {"rotary",
        {{2, 5, 3, 12}, {2, 5, 1, 12}},
-       [=](auto x) -> std::vector<Tensor> {
-         const auto [q, k] = ops::rotary(x[0], x[1], table);
+       [=](auto x, auto options) -> std::vector<Tensor> {
+         const auto [q, k] = ops::rotary(x[0], x[1], table, options.kernels);
          return {q, k};
        },
        [=](auto x) -> std::vector<Tensor> {
-         const auto [q, k] = plain::rotary(x[0], x[1], table);
+         const auto [q, k] = reference::rotary(x[0], x[1], table);
          return {q, k};
        },
        [=](auto x) -> std::vector<Tensor> {
@@ -134,8 +149,8 @@ std::vector<Case> cases() {
        }},
       {"linear",
        {{3, 7, 20}, {33, 20}, {33}},
-       [](auto x) -> std::vector<Tensor> {
-         return {ops::linear(x[0], x[1], x[2])};
+       [](auto x, auto options) -> std::vector<Tensor> {
+         return {ops::linear(x[0], x[1], x[2], options)};
        },
        [](auto x) -> std::vector<Tensor> {
          return {torch::matmul(x[0], x[1].t()) + x[2]};
@@ -145,8 +160,8 @@ std::vector<Case> cases() {
        }},
       {"linear_group",
        {{40, 24}, {16, 24}, {8, 24}, {8, 24}},
-       [](auto x) -> std::vector<Tensor> {
-         return linear_group(x[0], {x[1], x[2], x[3]});
+       [](auto x, auto options) -> std::vector<Tensor> {
+         return linear_group(x[0], {x[1], x[2], x[3]}, {}, options);
        },
        [](auto x) -> std::vector<Tensor> {
          return {
@@ -163,17 +178,29 @@ std::vector<Case> cases() {
   };
 }
 
-class TwinOf : public ::testing::TestWithParam<Case> {};
+class OpOf : public ::testing::TestWithParam<std::tuple<Case, Kernels>> {
+ protected:
+  const Case& op() const { return std::get<0>(GetParam()); }
+  std::vector<Tensor> inputs() const {
+    torch::manual_seed(3);
+    std::vector<Tensor> result;
+    for (const auto& shape : op().shapes)
+      result.push_back(torch::randn(shape).to(torch::kBFloat16));
+    return result;
+  }
+  std::vector<Tensor> run_ours(torch::ScalarType dtype) const {
+    const OpOptions options{WeightGrad::kReturn, std::get<1>(GetParam())};
+    return run(inputs(), dtype, [&](const Inputs& x) {
+      return op().ours(x, options);
+    });
+  }
+};
 
-TEST_P(TwinOf, AgreesWithFloat64AndIsNoFurtherThanTorchs) {
-  torch::manual_seed(3);
-  std::vector<Tensor> inputs;
-  for (const auto& shape : GetParam().shapes)
-    inputs.push_back(torch::randn(shape).to(torch::kBFloat16));
-  const auto oracle = run(inputs, torch::kDouble, GetParam().plain);
-  const auto wide = run(inputs, torch::kFloat, GetParam().ours);
-  const auto narrow = run(inputs, torch::kBFloat16, GetParam().ours);
-  const auto torchs = run(inputs, torch::kBFloat16, GetParam().torchs);
+TEST_P(OpOf, AgreesWithFloat64AndIsNoFurtherThanTorchs) {
+  const auto oracle = run(inputs(), torch::kDouble, op().plain);
+  const auto wide = run_ours(torch::kFloat);
+  const auto narrow = run_ours(torch::kBFloat16);
+  const auto torchs = run(inputs(), torch::kBFloat16, op().torchs);
   for (size_t i = 0; i < oracle.size(); ++i) {
     EXPECT_LT(relative(wide[i], oracle[i]), 1e-6) << "result " << i;
     EXPECT_LT(relative(narrow[i], oracle[i]), 6e-3) << "result " << i;
@@ -181,7 +208,7 @@ TEST_P(TwinOf, AgreesWithFloat64AndIsNoFurtherThanTorchs) {
     EXPECT_LE(
         relative(narrow[i], oracle[i]), 1.02 * relative(torchs[i], oracle[i]))
         << "result " << i;
-    if (!GetParam().rounds_once)
+    if (!op().rounds_once)
       continue;
     // What no op with bf16 results is nearer than.
     const Tensor rounded = oracle[i].to(torch::kBFloat16).to(torch::kDouble);
@@ -191,59 +218,85 @@ TEST_P(TwinOf, AgreesWithFloat64AndIsNoFurtherThanTorchs) {
   }
 }
 
+TEST_P(OpOf, IsExactInFloat64) {
+  if (std::get<1>(GetParam()) == Kernels::kCpu)
+    GTEST_SKIP() << "the CPU kernels take float32 and bf16";
+  const auto oracle = run(inputs(), torch::kDouble, op().plain);
+  const auto ours = run_ours(torch::kDouble);
+  for (size_t i = 0; i < oracle.size(); ++i)
+    EXPECT_LT(relative(ours[i], oracle[i]), 1e-12) << "result " << i;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Ops,
-    TwinOf,
-    ::testing::ValuesIn(cases()),
-    [](const auto& test) { return std::string(test.param.name); });
+    OpOf,
+    ::testing::Combine(
+        ::testing::ValuesIn(cases()),
+        ::testing::Values(Kernels::kCpu, Kernels::kAten)),
+    [](const auto& test) {
+      const bool is_cpu = std::get<1>(test.param) == Kernels::kCpu;
+      return std::string(std::get<0>(test.param).name) +
+             (is_cpu ? "_cpu" : "_aten");
+    });
 
 // The data parallel's flat buffers hold parameters in reverse; gradients of a
 // user's own may lie apart.
-TEST(LinearGroup, WeightsSideBySideInAnyOrderMakeOneProductOfTheSameNumbers) {
+TEST(
+    LinearGroup,
+    DeclaredWeightsThatAreAdjacentMakeOneProductOfTheSameNumbers) {
   torch::manual_seed(5);
   const Tensor x = torch::randn({50, 32});
   const std::vector<int64_t> rows{16, 8, 8};
-  for (const bool reversed : {false, true}) {
-    for (const bool grads_together : {false, true}) {
-      const Tensor flat = torch::randn({32 * 32});
-      const Tensor flat_grad = torch::zeros({32 * 32});
-      std::vector<Tensor> weights;
-      std::vector<Tensor> twins;
-      int64_t offset = 0;
-      for (size_t i = 0; i < 3; ++i) {
-        const int64_t numel = rows[i] * 32;
-        const int64_t begin = reversed ? 32 * 32 - offset - numel : offset;
-        offset += numel;
-        Tensor weight = flat.narrow(0, begin, numel)
-                            .view({rows[i], 32})
-                            .detach()
-                            .requires_grad_(true);
-        weight.mutable_grad() =
-            grads_together ? flat_grad.narrow(0, begin, numel).view_as(weight)
-                           : torch::zeros({rows[i], 32});
-        weights.push_back(weight);
-        twins.push_back(weight.detach().clone().requires_grad_(true));
-      }
-      const Tensor input = x.clone().requires_grad_(true);
-      const Tensor twin_input = x.clone().requires_grad_(true);
-      const auto outputs =
-          linear_group(input, weights, {}, WeightGrad::kAccumulate);
-      Tensor total = torch::zeros({});
-      Tensor twin_total = torch::zeros({});
-      for (size_t i = 0; i < 3; ++i) {
-        const Tensor twin = torch::matmul(twin_input, twins[i].t());
-        EXPECT_TRUE(torch::allclose(outputs[i], twin, 1e-5, 1e-5));
-        total = total + outputs[i].square().sum() * (i + 1.0);
-        twin_total = twin_total + twin.square().sum() * (i + 1.0);
-      }
-      // Slices of one buffer: one product made them.
-      EXPECT_EQ(outputs[0].stride(0), 32);
-      total.backward();
-      twin_total.backward();
-      EXPECT_TRUE(torch::allclose(input.grad(), twin_input.grad(), 1e-4, 1e-3));
-      for (size_t i = 0; i < 3; ++i)
+  for (const bool declared : {false, true}) {
+    for (const bool reversed : {false, true}) {
+      for (const bool grads_together : {false, true}) {
+        const Tensor flat = torch::randn({32 * 32});
+        const Tensor flat_grad = torch::zeros({32 * 32});
+        std::vector<Tensor> weights;
+        std::vector<Tensor> twins;
+        int64_t offset = 0;
+        for (size_t i = 0; i < 3; ++i) {
+          const int64_t numel = rows[i] * 32;
+          const int64_t begin = reversed ? 32 * 32 - offset - numel : offset;
+          offset += numel;
+          Tensor weight = flat.narrow(0, begin, numel)
+                              .view({rows[i], 32})
+                              .detach()
+                              .requires_grad_(true);
+          weight.mutable_grad() =
+              grads_together ? flat_grad.narrow(0, begin, numel).view_as(weight)
+                             : torch::zeros({rows[i], 32});
+          weights.push_back(weight);
+          twins.push_back(weight.detach().clone().requires_grad_(true));
+        }
+        const Tensor input = x.clone().requires_grad_(true);
+        const Tensor twin_input = x.clone().requires_grad_(true);
+        const auto outputs = linear_group(
+            input,
+            weights,
+            {},
+            LinearOptions{
+                .weight_grad = WeightGrad::kAccumulate,
+                .group = declared ? WeightGroup::kOneMatrix
+                                  : WeightGroup::kSeparate});
+        Tensor total = torch::zeros({});
+        Tensor twin_total = torch::zeros({});
+        for (size_t i = 0; i < 3; ++i) {
+          const Tensor twin = torch::matmul(twin_input, twins[i].t());
+          EXPECT_TRUE(torch::allclose(outputs[i], twin, 1e-5, 1e-5));
+          total = total + outputs[i].square().sum() * (i + 1.0);
+          twin_total = twin_total + twin.square().sum() * (i + 1.0);
+        }
+        // Slices of one buffer: one product made them.
+        EXPECT_EQ(outputs[0].stride(0), declared ? 32 : 16);
+        total.backward();
+        twin_total.backward();
         EXPECT_TRUE(
-            torch::allclose(weights[i].grad(), twins[i].grad(), 1e-4, 1e-3));
+            torch::allclose(input.grad(), twin_input.grad(), 1e-4, 1e-3));
+        for (size_t i = 0; i < 3; ++i)
+          EXPECT_TRUE(
+              torch::allclose(weights[i].grad(), twins[i].grad(), 1e-4, 1e-3));
+      }
     }
   }
 }

@@ -10,7 +10,6 @@
 #include <string>
 
 #include "brigade/base/error.h"
-#include "brigade/kernels/aten/plain.h"
 #include "brigade/ops/split_master.h"
 
 namespace brigade {
@@ -107,7 +106,7 @@ TEST(AdamW, ABf16WeightNeedsTheRestOfItsMaster) {
   step(flat.clone(), {});
 }
 
-TEST(AdamW, StepsAsItsPlainTwinDoes) {
+TEST(AdamW, StepsAlikeWithBothKernelSets) {
   torch::manual_seed(3);
   constexpr int64_t kNumel = 1'003;
   const Tensor initial = torch::randn({kNumel});
@@ -122,15 +121,17 @@ TEST(AdamW, StepsAsItsPlainTwinDoes) {
     EXPECT_TRUE(torch::equal(main_grad, torch::zeros({kNumel})));
     return ops::join_master(weight, low);
   };
-  const ops::AdamWStep options{.grad_scale = 0.5};
-  const Tensor ours = stepped([&](const auto&... tensors) {
-    ops::adamw_step(options, tensors..., ops::AfterRead::kZero);
-  });
-  const Tensor twin = stepped([&](const auto&... tensors) {
-    ops::plain::adamw_step(options, tensors..., ops::AfterRead::kZero);
-  });
-  EXPECT_TRUE(torch::allclose(ours, twin, 1e-6, 1e-7));
-  EXPECT_FALSE(torch::allclose(ours, initial, 1e-6, 1e-7));
+  const auto by = [&](ops::Kernels kernels) {
+    return stepped([&](const auto&... tensors) {
+      ops::adamw_step(
+          {.grad_scale = 0.5, .kernels = kernels},
+          tensors...,
+          ops::AfterRead::kZero);
+    });
+  };
+  const Tensor cpu = by(ops::Kernels::kCpu);
+  EXPECT_TRUE(torch::allclose(cpu, by(ops::Kernels::kAten), 1e-6, 1e-7));
+  EXPECT_FALSE(torch::allclose(cpu, initial, 1e-6, 1e-7));
 }
 
 // Floats of every kind, by their bits.
@@ -179,12 +180,12 @@ TEST(SplitMaster, ComesBackToTheLastBitFromTheNearestWeight) {
 
   const Tensor twins_weight = torch::empty_like(weight);
   const Tensor twins_low = torch::empty_like(low);
-  ops::plain::split_master(master, twins_weight, twins_low);
+  ops::split_master(master, twins_weight, twins_low, ops::Kernels::kAten);
   EXPECT_TRUE(torch::equal(
       twins_weight.view(torch::kShort), weight.view(torch::kShort)));
   EXPECT_TRUE(torch::equal(twins_low, low));
   EXPECT_TRUE(torch::equal(
-      ops::plain::join_master(weight, low).view(torch::kInt),
+      ops::join_master(weight, low, ops::Kernels::kAten).view(torch::kInt),
       joined.view(torch::kInt)));
 }
 
@@ -214,7 +215,7 @@ TEST(SumOfSquares, IsTheSameForAnyNumberOfThreads) {
   std::vector<double> sums;
   for (const int count : {1, 2, 3}) {
     at::set_num_threads(count);
-    sums.push_back(ops::sum_of_squares(values));
+    sums.push_back(ops::sum_of_squares(values).item<double>());
   }
   at::set_num_threads(threads);
   EXPECT_NEAR(sums[0] / oracle, 1.0, 1e-12);
@@ -224,12 +225,12 @@ TEST(SumOfSquares, IsTheSameForAnyNumberOfThreads) {
 
 TEST(SumOfSquares, IsNotFiniteExactlyWhenAnElementIsNot) {
   Tensor values = torch::full({1000}, std::numeric_limits<float>::max());
-  EXPECT_TRUE(std::isfinite(ops::sum_of_squares(values)));
+  EXPECT_TRUE(std::isfinite(ops::sum_of_squares(values).item<double>()));
   values[777] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_FALSE(std::isfinite(ops::sum_of_squares(values)));
+  EXPECT_FALSE(std::isfinite(ops::sum_of_squares(values).item<double>()));
   values[777] = -std::numeric_limits<float>::infinity();
-  EXPECT_FALSE(std::isfinite(ops::sum_of_squares(values)));
-  EXPECT_EQ(ops::sum_of_squares(torch::empty({0})), 0.0);
+  EXPECT_FALSE(std::isfinite(ops::sum_of_squares(values).item<double>()));
+  EXPECT_EQ(ops::sum_of_squares(torch::empty({0})).item<double>(), 0.0);
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 
 #include <map>
 
-#include "brigade/kernels/aten/plain.h"
 #include "brigade/model_spec/shard.h"
 #include "brigade/ops/attention.h"
 #include "brigade/ops/rms_norm.h"
@@ -14,6 +13,7 @@
 #include "brigade/tensor_parallel/replicated_gradients.h"
 #include "tests/support/compare.h"
 #include "tests/support/ranks_as_threads.h"
+#include "tests/support/reference_ops.h"
 
 namespace brigade {
 namespace {
@@ -79,14 +79,14 @@ Tensor linear(const Tensor& x, const Weights& w, const std::string& name) {
 // x: [B, T, C].
 Tensor plain_layer(const Tensor& x, const Weights& w) {
   const auto norm = [&](const Tensor& value, const std::string& name) {
-    return ops::plain::rms_norm(value, w.at(name + ".weight"), kEps);
+    return testing::reference::rms_norm(value, w.at(name + ".weight"), kEps);
   };
   const auto heads = [&](const Tensor& flat) {
     return flat.unflatten(-1, {-1, kSizes.head_dim});
   };
   const Tensor h = norm(x, "input_layernorm");
   const Tensor out =
-      ops::plain::attention(
+      testing::reference::attention(
           norm(heads(linear(h, w, "self_attn.q_proj")), "self_attn.q_norm"),
           norm(heads(linear(h, w, "self_attn.k_proj")), "self_attn.k_norm"),
           heads(linear(h, w, "self_attn.v_proj")),
@@ -96,7 +96,7 @@ Tensor plain_layer(const Tensor& x, const Weights& w) {
   const Tensor z = norm(y, "post_attention_layernorm");
   return y +
          linear(
-             ops::plain::swiglu(
+             testing::reference::swiglu(
                  linear(z, w, "mlp.gate_proj"), linear(z, w, "mlp.up_proj")),
              w,
              "mlp.down_proj");

@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 
 #include "brigade/base/error.h"
-#include "brigade/kernels/aten/plain.h"
 #include "brigade/model_spec/shard.h"
 #include "tests/support/compare.h"
 #include "tests/support/leaf.h"
 #include "tests/support/ranks_as_threads.h"
+#include "tests/support/reference_ops.h"
 
 namespace brigade {
 namespace {
@@ -151,8 +151,8 @@ TEST(VocabParallelCrossEntropy, EqualsOneRankOnAnyVocabulary) {
     targets[3] = -100;
     const Tensor plain_hidden = testing::leaf(hidden.to(torch::kFloat));
     const Tensor plain_weight = testing::leaf(full.to(torch::kFloat));
-    const Tensor expected =
-        ops::plain::linear_cross_entropy(plain_hidden, plain_weight, targets);
+    const Tensor expected = testing::reference::linear_cross_entropy(
+        plain_hidden, plain_weight, targets);
     expected.backward(torch::tensor(0.25F));
     testing::run_ranks(c.tp, [&](const CommunicatorPtr& group) {
       const std::string what = describe(c, group->rank());

@@ -46,12 +46,16 @@ struct BackwardBuffers {
   T* ds_packed;
 };
 
+// Whether the scores are bounded (AttentionShape::soft_cap).
+enum class Scores { kFree, kCapped };
+
 // P^T and dS^T of a block from S^T and dP^T; dS^T also packed as a right
 // operand. A column is a query.
-template <typename T>
+template <Scores kScores, typename T>
 void softmax_gradient(
     const BackwardBuffers<T>& b,
     float scale,
+    float soft_cap,
     int64_t first_key,
     int64_t keys,  // padded
     int64_t first_query,
@@ -64,6 +68,9 @@ void softmax_gradient(
   const auto lanes = static_cast<int64_t>(hn::Lanes(df));
   const auto factor = hn::Set(df, scale);
   const auto exponent = hn::Set(df, scale * kScoreScale<T>);
+  // Read where scores are capped.
+  const auto inner = hn::Set(df, scale / soft_cap);
+  const auto outer = hn::Set(df, soft_cap * kScoreScale<T>);
   for (int64_t column = 0; column < queries; column += lanes) {
     const int64_t query = first_query + column;
     const auto lse =
@@ -75,9 +82,17 @@ void softmax_gradient(
                column % kPanel * kGroup;
     const auto one = [&](int64_t row, VF& p, VF& ds) HWY_ATTR {
       const int64_t at = row * kStride + column;
-      p = power<T>(hn::MulSub(hn::LoadU(df, b.scores + at), exponent, lse));
-      ds = hn::Mul(
-          hn::Mul(p, hn::Sub(hn::LoadU(df, b.dscores + at), delta)), factor);
+      const auto score = hn::LoadU(df, b.scores + at);
+      const auto dscore = hn::Sub(hn::LoadU(df, b.dscores + at), delta);
+      if constexpr (kScores == Scores::kFree) {
+        p = power<T>(hn::MulSub(score, exponent, lse));
+        ds = hn::Mul(hn::Mul(p, dscore), factor);
+      } else {
+        const auto tanh = hn::Tanh(df, hn::Mul(score, inner));
+        p = power<T>(hn::MulSub(tanh, outer, lse));
+        const auto slope = hn::NegMulAdd(tanh, tanh, hn::Set(df, 1.0F));
+        ds = hn::Mul(hn::Mul(p, dscore), hn::Mul(factor, slope));
+      }
       if (masked) {
         const auto key = hn::Set(di, static_cast<int32_t>(first_key + row));
         const auto inside =
@@ -152,7 +167,11 @@ void backward_block(
       padded.depth,
       false);
   const bool whole = seen.latest <= key && seen.nearest >= key + keys;
-  softmax_gradient(b, shape.scale, key, keys, query, queries, !whole);
+  const auto make_gradient = shape.soft_cap > 0
+                                 ? &softmax_gradient<Scores::kCapped, T>
+                                 : &softmax_gradient<Scores::kFree, T>;
+  make_gradient(
+      b, shape.scale, shape.soft_cap, key, keys, query, queries, !whole);
   multiply(
       b.p,
       kStride,
@@ -188,8 +207,9 @@ void backward_block(
       true);
 }
 
+// Gathers and packs a query head and its incoming gradient.
 template <typename T>
-void backward_head(
+void load_head(
     const AttentionBackward<T>& args,
     const Padded& padded,
     const BackwardBuffers<T>& b,
@@ -236,6 +256,58 @@ void backward_head(
   const int64_t row = (batch * shape.heads + head) * tokens;
   std::copy_n(args.lse + row, tokens, b.lse);
   std::copy_n(args.delta + row, tokens, b.delta);
+}
+
+// Stores dq, plus what other keys gave so far.
+template <typename T, typename Out>
+void store_dq(
+    const AttentionBackward<T>& args,
+    const Padded& padded,
+    const BackwardBuffers<T>& b,
+    const Heads<Out>& dq,
+    int64_t batch,
+    int64_t head) {
+  const AttentionShape& shape = args.shape;
+  const auto& so_far = args.dq_so_far;
+  const auto put = [&](int64_t begin, int64_t end) {
+    scatter_rows(
+        b.dq,
+        padded.width,
+        begin,
+        end,
+        shape.head_dim,
+        shape.query_rotation,
+        dq,
+        batch,
+        head);
+  };
+  if (so_far.values.data == nullptr) {
+    put(0, shape.query_tokens);
+    return;
+  }
+  put(0, so_far.begin);
+  add_to_rows(
+      b.dq,
+      padded.width,
+      so_far.end - so_far.begin,
+      shape.head_dim,
+      shape.query_rotation,
+      dq,
+      so_far.values,
+      so_far.begin,
+      batch,
+      head);
+  put(so_far.end, shape.query_tokens);
+}
+
+template <typename T>
+void backward_head(
+    const AttentionBackward<T>& args,
+    const Padded& padded,
+    const BackwardBuffers<T>& b,
+    int64_t batch,
+    int64_t head) {
+  load_head(args, padded, b, batch, head);
   for (int64_t query = 0; query < padded.queries;
        query += kBackwardQueryBlock) {
     const int64_t queries =
@@ -243,46 +315,14 @@ void backward_head(
     const Seen seen = seen_by(b.first + query, b.end + query, queries);
     for (int64_t key = seen.lowest / kKeyBlock * kKeyBlock; key < seen.highest;
          key += kKeyBlock)
-      backward_block(shape, padded, b, key, query, seen);
+      backward_block(args.shape, padded, b, key, query, seen);
   }
   transpose(
       b.dq_t, padded.queries, padded.width, padded.queries, b.dq, padded.width);
-  const auto scatter = [&](const auto& dq) {
-    const auto& so_far = args.dq_so_far;
-    const auto put = [&](int64_t begin, int64_t end) {
-      scatter_rows(
-          b.dq,
-          padded.width,
-          begin,
-          end,
-          shape.head_dim,
-          shape.query_rotation,
-          dq,
-          batch,
-          head);
-    };
-    if (so_far.values.data == nullptr) {
-      put(0, tokens);
-      return;
-    }
-    put(0, so_far.begin);
-    add_to_rows(
-        b.dq,
-        padded.width,
-        so_far.end - so_far.begin,
-        shape.head_dim,
-        shape.query_rotation,
-        dq,
-        so_far.values,
-        so_far.begin,
-        batch,
-        head);
-    put(so_far.end, tokens);
-  };
   if (args.dq.data != nullptr)
-    scatter(args.dq);
+    store_dq(args, padded, b, args.dq, batch, head);
   else
-    scatter(args.wide_dq);
+    store_dq(args, padded, b, args.wide_dq, batch, head);
 }
 
 template <typename T>

@@ -1,4 +1,5 @@
-#include "brigade/kernels/cpu/attention_call.h"
+// A call of attention as the kernels take it: the mask as runs of keys, tensors
+// as heads.
 
 #include <ATen/Parallel.h>
 
@@ -7,59 +8,22 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
-#include "brigade/ops/describe.h"
+#include "brigade/kernels/cpu/attention_kernel.h"
+#include "brigade/kernels/cpu/cpu_kernels.h"
+#include "brigade/kernels/cpu/elements.h"
 
 namespace brigade::ops {
 namespace {
 
-constexpr const char* kOp = "attention";
-constexpr int64_t kMaxHeadDim = 256;
+constexpr int64_t kTokensPerTask = 64;
 
-void check_positions(
-    const char* whose,
-    const std::vector<PositionRange>& ranges,
-    int64_t numel) {
-  if (ranges.empty())
-    return;
-  int64_t total = 0;
-  int64_t end = ranges.front().begin;
-  for (const PositionRange& range : ranges) {
-    require(
-        range.numel >= 0 && range.begin >= end,
-        kOp,
-        "{} positions must ascend without overlap, but a range begins at {} "
-        "after one that ends at {}",
-        whose,
-        range.begin,
-        end);
-    end = range.begin + range.numel;
-    total += range.numel;
-  }
-  require(
-      total == numel,
-      kOp,
-      "{} positions name {} tokens, but there are {}",
-      whose,
-      total,
-      numel);
-}
-
-void check_table(
-    const char* whose,
-    const std::optional<RotaryTable>& table,
-    const Tensor& x) {
-  require(
-      !table || (table->cos.dim() == 2 && table->cos.size(0) == x.size(1) &&
-                 2 * table->cos.size(1) == x.size(3) &&
-                 table->sin.sizes() == table->cos.sizes()),
-      kOp,
-      "the {} rotary table is {}, but {} is {}",
-      whose,
-      table ? describe(table->cos) : Description(),
-      whose,
-      describe(x));
+template <typename T>
+Heads<T> heads_of(const Tensor& x) {
+  using Element = std::remove_const_t<T>;
+  return {data<Element>(x), x.stride(0), x.stride(1), x.stride(2)};
 }
 
 std::vector<int64_t> positions_of(
@@ -142,6 +106,7 @@ struct Prepared {
         .head_dim = q.size(3),
         .scale = static_cast<float>(options.scale.value_or(
             1.0 / std::sqrt(static_cast<double>(q.size(3))))),
+        .soft_cap = static_cast<float>(options.logit_soft_cap.value_or(0.0)),
         .query_rotation = rotation(options.query_rotary),
         .key_rotation = rotation(options.rotary_of_keys()),
         .first_key = data<int32_t>(seen.first),
@@ -161,81 +126,64 @@ void set_gradient(const Tensor& x, Heads<T>& narrow, Heads<float>& wide) {
     narrow = heads_of<T>(x);
 }
 
+// Whether the kernels can write to such a result of operands like q.
+bool is_written_directly(const Tensor& result, const Tensor& q) {
+  return (result.scalar_type() == q.scalar_type() || is_wide(result)) &&
+         (result.size(3) == 1 || result.stride(3) == 1);
+}
+
+// The result itself, or float32 memory in its stead.
+Tensor writable(const Tensor& result, const Tensor& q) {
+  return is_written_directly(result, q)
+             ? result
+             : at::empty(result.sizes(), result.options().dtype(torch::kFloat));
+}
+
+void copy_back(const Tensor& result, const Tensor& written) {
+  if (!written.is_same(result))
+    Tensor(result).copy_(written);
+}
+
+template <typename T>
+AttentionBackward<T> backward_kernel(
+    const AttentionBackwardInputs& inputs,
+    const AttentionGradients& into,
+    const QueryGradientPart& dq_so_far,
+    const AttentionShape& shape) {
+  const auto& [q, k, v] = inputs.operands;
+  AttentionBackward<T> kernel{
+      .shape = shape,
+      .q = heads_of<const T>(q),
+      .k = heads_of<const T>(k),
+      .v = heads_of<const T>(v),
+      .lse = data<float>(inputs.lse),
+      .delta = data<float>(inputs.delta)};
+  if (is_wide(inputs.dout))
+    kernel.wide_dout = heads_of<const float>(inputs.dout);
+  else
+    kernel.dout = heads_of<const T>(inputs.dout);
+  set_gradient(into.dq, kernel.dq, kernel.wide_dq);
+  set_gradient(into.dk, kernel.dk, kernel.wide_dk);
+  set_gradient(into.dv, kernel.dv, kernel.wide_dv);
+  if (const Tensor& values = dq_so_far.values; values.defined())
+    kernel.dq_so_far = {
+        heads_of<const float>(values),
+        dq_so_far.first_token,
+        dq_so_far.first_token + values.size(1)};
+  return kernel;
+}
+
 }  // namespace
 
-void check_attention(
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v,
-    const AttentionOptions& options) {
-  require(
-      q.dim() == 4 && k.dim() == 4 && k.sizes() == v.sizes() &&
-          q.size(0) == k.size(0) && q.size(3) == k.size(3) && k.size(2) > 0 &&
-          q.size(2) % k.size(2) == 0,
-      kOp,
-      "q {}, k {} and v {} do not fit: expected [B, Tq, H, D] and twice "
-      "[B, Tk, Hkv, D] with H a multiple of Hkv",
-      describe(q),
-      describe(k),
-      describe(v));
-  require(
-      q.size(3) >= 1 && q.size(3) <= kMaxHeadDim,
-      kOp,
-      "head size {} is not in [1, {}]",
-      q.size(3),
-      kMaxHeadDim);
-  require(
-      q.scalar_type() == k.scalar_type() && k.scalar_type() == v.scalar_type(),
-      kOp,
-      "q {}, k {} and v {} differ in dtype",
-      describe(q),
-      describe(k),
-      describe(v));
-  require(
-      options.causal ||
-          (!options.sliding_window && !options.document_starts.defined()),
-      kOp,
-      "a sliding window and document starts need causal attention");
-  require(
-      !options.sliding_window || *options.sliding_window > 0,
-      kOp,
-      "the sliding window must be positive, but is {}",
-      options.sliding_window.value_or(0));
-  const Tensor& starts = options.document_starts;
-  require(
-      !starts.defined() ||
-          (starts.scalar_type() == torch::kLong && starts.dim() == 2 &&
-           starts.size(0) == q.size(0) && starts.size(1) == q.size(1)),
-      kOp,
-      "document_starts must be int64 [{}, {}], but is {}",
-      q.size(0),
-      q.size(1),
-      describe(starts));
-  check_positions("query", options.query_positions, q.size(1));
-  check_positions("key", options.key_positions, k.size(1));
-  check_table("query", options.query_rotary, q);
-  check_table("key", options.rotary_of_keys(), k);
-}
-
-bool attention_kernel_fits(
-    const Tensor& q,
-    const Tensor& k,
-    const AttentionOptions& options) {
-  const auto out_dtype = options.out_dtype.value_or(q.scalar_type());
-  return has_kernel(q) && q.numel() > 0 && k.numel() > 0 &&
-         (out_dtype == q.scalar_type() || out_dtype == torch::kFloat);
-}
-
-void run_attention_forward(
-    const AttentionResult& result,
+void CpuKernels::attention(
+    const AttentionResult& into,
     const AttentionResult& so_far,
-    const Tensor& q_in,
-    const Tensor& k_in,
-    const Tensor& v_in,
-    const AttentionOptions& options) {
-  const Tensor q = dense(q_in);
-  const Tensor k = dense(k_in);
-  const Tensor v = dense(v_in);
+    const AttentionOperands& operands,
+    const AttentionOptions& options) const {
+  const Tensor q = dense(operands.q);
+  const Tensor k = dense(operands.k);
+  const Tensor v = dense(operands.v);
+  const Tensor out = writable(into.out, q);
   const Prepared prepared(q, k, options);
   with_element_type(q, [&](auto element) {
     using T = decltype(element);
@@ -244,66 +192,108 @@ void run_attention_forward(
         .q = heads_of<const T>(q),
         .k = heads_of<const T>(k),
         .v = heads_of<const T>(v),
-        .lse = data<float>(result.lse),
-        .lse_batch_stride = result.lse.stride(0),
-        .lse_head_stride = result.lse.stride(1)};
+        .lse = data<float>(into.lse),
+        .lse_batch_stride = into.lse.stride(0),
+        .lse_head_stride = into.lse.stride(1)};
     if (so_far.out.defined())
       kernel.so_far = heads_of<const float>(so_far.out);
-    if (is_wide(result.out))
-      kernel.wide_out = heads_of<float>(result.out);
+    if (is_wide(out))
+      kernel.wide_out = heads_of<float>(out);
     else
-      kernel.out = heads_of<T>(result.out);
+      kernel.out = heads_of<T>(out);
     at::parallel_for(0, prepared.groups(), 1, [&](int64_t begin, int64_t end) {
       for (int64_t group = begin; group < end; ++group)
         ops::attention_forward(kernel, group);
     });
   });
+  copy_back(into.out, out);
 }
 
-void run_attention_backward(
-    const AttentionGradients& result,
+void CpuKernels::attention_backward(
+    const AttentionGradients& into,
     const QueryGradientPart& dq_so_far,
-    const Tensor& dout_in,
-    const Tensor& q_in,
-    const Tensor& k_in,
-    const Tensor& v_in,
-    const Tensor& lse_in,
-    const Tensor& delta_in,
-    const AttentionOptions& options) {
-  const Tensor q = dense(q_in);
-  const Tensor k = dense(k_in);
-  const Tensor v = dense(v_in);
-  Tensor dout = dense(dout_in);
-  if (dout.scalar_type() != q.scalar_type() && !is_wide(dout))
-    dout = dout.to(torch::kFloat);
-  const Tensor lse = lse_in.contiguous();
-  const Tensor delta = delta_in.contiguous();
-  const Prepared prepared(q, k, options);
+    const AttentionBackwardInputs& inputs,
+    const AttentionOptions& options) const {
+  AttentionBackwardInputs given{
+      .operands =
+          {dense(inputs.operands.q),
+           dense(inputs.operands.k),
+           dense(inputs.operands.v)},
+      .dout = dense(inputs.dout),
+      .lse = inputs.lse.contiguous(),
+      .delta = inputs.delta.contiguous()};
+  const Tensor& q = given.operands.q;
+  if (given.dout.scalar_type() != q.scalar_type() && !is_wide(given.dout))
+    given.dout = given.dout.to(torch::kFloat);
+  const AttentionGradients written{
+      writable(into.dq, q), writable(into.dk, q), writable(into.dv, q)};
+  const Prepared prepared(q, given.operands.k, options);
   with_element_type(q, [&](auto element) {
     using T = decltype(element);
-    AttentionBackward<T> kernel{
-        .shape = prepared.shape,
-        .q = heads_of<const T>(q),
-        .k = heads_of<const T>(k),
-        .v = heads_of<const T>(v),
-        .lse = data<float>(lse),
-        .delta = data<float>(delta)};
-    if (is_wide(dout))
-      kernel.wide_dout = heads_of<const float>(dout);
-    else
-      kernel.dout = heads_of<const T>(dout);
-    set_gradient(result.dq, kernel.dq, kernel.wide_dq);
-    set_gradient(result.dk, kernel.dk, kernel.wide_dk);
-    set_gradient(result.dv, kernel.dv, kernel.wide_dv);
-    if (const Tensor& values = dq_so_far.values; values.defined())
-      kernel.dq_so_far = {
-          heads_of<const float>(values),
-          dq_so_far.first_token,
-          dq_so_far.first_token + values.size(1)};
+    const auto kernel =
+        backward_kernel<T>(given, written, dq_so_far, prepared.shape);
     at::parallel_for(0, prepared.groups(), 1, [&](int64_t begin, int64_t end) {
       for (int64_t group = begin; group < end; ++group)
         ops::attention_backward(kernel, group);
     });
+  });
+  copy_back(into.dq, written.dq);
+  copy_back(into.dk, written.dk);
+  copy_back(into.dv, written.dv);
+}
+
+Tensor CpuKernels::attention_delta(const Tensor& dout, const Tensor& out)
+    const {
+  const Tensor dense_dout = dense(dout);
+  const Tensor dense_out = dense(out);
+  const int64_t tokens = out.size(1);
+  const Tensor delta = torch::empty(
+      {out.size(0), out.size(2), tokens}, out.options().dtype(torch::kFloat));
+  with_element_type(out, [&](auto type) {
+    using T = decltype(type);
+    const AttentionDelta<T> call{
+        heads_of<const T>(dense_dout),
+        heads_of<const T>(dense_out),
+        data<float>(delta),
+        tokens,
+        out.size(2),
+        out.size(3)};
+    at::parallel_for(
+        0,
+        out.size(0) * tokens,
+        kTokensPerTask,
+        [&](int64_t begin, int64_t end) {
+          ops::attention_delta(call, begin, end);
+        });
+  });
+  return delta;
+}
+
+void CpuKernels::add_partial_gradient(
+    Tensor sum,
+    const Tensor& other,
+    const std::optional<RotaryTable>& table) const {
+  const Tensor addend = dense(other);
+  const Tensor cos = table ? table->cos.contiguous() : Tensor();
+  const Tensor sin = table ? table->sin.contiguous() : Tensor();
+  with_element_type(sum, [&](auto element) {
+    using T = decltype(element);
+    AddPartialGradient<T> kernel{
+        .sum = heads_of<T>(sum),
+        .other = heads_of<const T>(addend),
+        .rotation = {},
+        .tokens = sum.size(1),
+        .heads = sum.size(2),
+        .head_dim = sum.size(3)};
+    if (table)
+      kernel.rotation = {data<float>(cos), data<float>(sin)};
+    at::parallel_for(
+        0,
+        sum.size(0) * sum.size(1),
+        kTokensPerTask,
+        [&](int64_t begin, int64_t end) {
+          ops::add_partial_gradient(kernel, begin, end);
+        });
   });
 }
 

@@ -74,6 +74,27 @@ HWY_INLINE void scale_row(float* row, int64_t numel, float factor) {
     hn::StoreU(hn::Mul(hn::LoadU(df, row + i), by), df, row + i);
 }
 
+// scores = cap * tanh(scale * scores / cap), rows kKeyBlock apart.
+HWY_INLINE void cap_scores(
+    float* scores,
+    int64_t rows,
+    int64_t columns,
+    float scale,
+    float cap) {
+  const DF df;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(df));
+  const auto inner = hn::Set(df, scale / cap);
+  const auto outer = hn::Set(df, cap);
+  for (int64_t row = 0; row < rows; ++row) {
+    float* of = scores + row * kKeyBlock;
+    for (int64_t i = 0; i < columns; i += lanes)
+      hn::StoreU(
+          hn::Mul(outer, hn::Tanh(df, hn::Mul(hn::LoadU(df, of + i), inner))),
+          df,
+          of + i);
+  }
+}
+
 template <typename T>
 struct ForwardBuffers {
   T* rows;    // gathered keys, then queries
@@ -83,6 +104,129 @@ struct ForwardBuffers {
   T* p;
   float* out;
 };
+
+// Some queries of a head, and their running maxima and sums of exponentials.
+struct QueryBlock {
+  int64_t batch;
+  int64_t head;
+  int64_t begin;
+  int64_t queries;
+  float* lse;
+  float maximum[kQueryBlock];
+  float sum[kQueryBlock];
+};
+
+// Nothing seen yet, or what was found over the keys of before.
+template <typename T>
+void begin_block(
+    const AttentionForward<T>& args,
+    const Padded& padded,
+    QueryBlock& block,
+    float* out) {
+  std::fill_n(
+      block.maximum, kQueryBlock, -std::numeric_limits<float>::infinity());
+  std::fill_n(block.sum, kQueryBlock, 0.0F);
+  std::fill_n(out, kQueryBlock * padded.width, 0.0F);
+  if (args.so_far.data == nullptr)
+    return;
+  for (int64_t i = 0; i < block.queries; ++i) {
+    if (std::isinf(block.lse[i]))
+      continue;  // saw nothing so far
+    block.maximum[i] = block.lse[i];
+    block.sum[i] = 1.0F;
+    std::copy_n(
+        args.so_far.at(block.batch, block.begin + i, block.head),
+        args.shape.head_dim,
+        out + i * padded.width);
+  }
+}
+
+// The keys [key, key + n): S = Q K^T, P, O += P V.
+template <typename T>
+void attend_to_keys(
+    const AttentionShape& shape,
+    const Padded& padded,
+    const ForwardBuffers<T>& buffers,
+    const Seen& seen,
+    int64_t key,
+    int64_t n,
+    QueryBlock& block) {
+  const int64_t m = round_up(block.queries, kRowTile);
+  multiply(
+      buffers.rows + block.begin * padded.depth,
+      padded.depth,
+      buffers.keys + key * padded.depth,
+      kPanel * padded.depth,
+      buffers.scores,
+      kKeyBlock,
+      m,
+      n,
+      padded.depth,
+      false);
+  const bool capped = shape.soft_cap > 0;
+  if (capped)
+    cap_scores(buffers.scores, block.queries, n, shape.scale, shape.soft_cap);
+  for (int64_t i = 0; i < m; ++i) {
+    T* p = buffers.p + i * kKeyBlock;
+    if (i >= block.queries) {
+      std::fill_n(p, n, T(0));
+      continue;
+    }
+    const float shrink = softmax_row(
+        buffers.scores + i * kKeyBlock,
+        std::clamp<int64_t>(seen.first[i] - key, 0, n),
+        std::clamp<int64_t>(seen.end[i] - key, 0, n),
+        n,
+        capped ? 1.0F : shape.scale,
+        block.maximum[i],
+        block.sum[i],
+        p);
+    if (shrink != 1.0F)
+      scale_row(buffers.out + i * padded.width, padded.width, shrink);
+  }
+  multiply(
+      buffers.p,
+      kKeyBlock,
+      buffers.values + key * kPanel,
+      kPanel * padded.keys,
+      buffers.out,
+      padded.width,
+      m,
+      padded.width,
+      n,
+      true);
+}
+
+// Divides by the sums and stores the block.
+template <typename T>
+void finish_block(
+    const AttentionForward<T>& args,
+    const Padded& padded,
+    const QueryBlock& block,
+    float* out) {
+  for (int64_t i = 0; i < block.queries; ++i) {
+    block.lse[i] = block.maximum[i] + std::log(block.sum[i]);
+    if (block.sum[i] > 0)
+      scale_row(out + i * padded.width, padded.width, 1.0F / block.sum[i]);
+  }
+  const auto scatter = [&](auto to) {
+    to.data = to.at(0, block.begin, 0);
+    scatter_rows(
+        out,
+        padded.width,
+        0,
+        block.queries,
+        args.shape.head_dim,
+        {},
+        to,
+        block.batch,
+        block.head);
+  };
+  if (args.out.data != nullptr)
+    scatter(args.out);
+  else
+    scatter(args.wide_out);
+}
 
 template <typename T>
 void forward_block(
@@ -94,96 +238,24 @@ void forward_block(
     int64_t begin) {
   const AttentionShape& shape = args.shape;
   const int64_t queries = std::min(kQueryBlock, shape.query_tokens - begin);
-  const int64_t m = round_up(queries, kRowTile);
   const int64_t offset = batch * shape.seen_batch_stride + begin;
   const Seen seen =
       seen_by(shape.first_key + offset, shape.end_key + offset, queries);
-  float maximum[kQueryBlock];
-  float sum[kQueryBlock];
-  std::fill_n(maximum, kQueryBlock, -std::numeric_limits<float>::infinity());
-  std::fill_n(sum, kQueryBlock, 0.0F);
-  std::fill_n(buffers.out, kQueryBlock * padded.width, 0.0F);
-  float* lse = args.lse + batch * args.lse_batch_stride +
-               head * args.lse_head_stride + begin;
-  if (args.so_far.data != nullptr) {
-    for (int64_t i = 0; i < queries; ++i) {
-      if (std::isinf(lse[i]))
-        continue;  // saw nothing so far
-      maximum[i] = lse[i];
-      sum[i] = 1.0F;
-      std::copy_n(
-          args.so_far.at(batch, begin + i, head),
-          shape.head_dim,
-          buffers.out + i * padded.width);
-    }
-  }
+  QueryBlock block;
+  block.batch = batch;
+  block.head = head;
+  block.begin = begin;
+  block.queries = queries;
+  block.lse = args.lse + batch * args.lse_batch_stride +
+              head * args.lse_head_stride + begin;
+  begin_block(args, padded, block, buffers.out);
   for (int64_t key = seen.lowest / kKeyBlock * kKeyBlock; key < seen.highest;
        key += kKeyBlock) {
     // Of the last block only what some query sees.
     const int64_t n = std::min(kKeyBlock, round_up(seen.highest - key, kPanel));
-    multiply(
-        buffers.rows + begin * padded.depth,
-        padded.depth,
-        buffers.keys + key * padded.depth,
-        kPanel * padded.depth,
-        buffers.scores,
-        kKeyBlock,
-        m,
-        n,
-        padded.depth,
-        false);
-    for (int64_t i = 0; i < m; ++i) {
-      T* p = buffers.p + i * kKeyBlock;
-      if (i >= queries) {
-        std::fill_n(p, n, T(0));
-        continue;
-      }
-      const float shrink = softmax_row(
-          buffers.scores + i * kKeyBlock,
-          std::clamp<int64_t>(seen.first[i] - key, 0, n),
-          std::clamp<int64_t>(seen.end[i] - key, 0, n),
-          n,
-          shape.scale,
-          maximum[i],
-          sum[i],
-          p);
-      if (shrink != 1.0F)
-        scale_row(buffers.out + i * padded.width, padded.width, shrink);
-    }
-    multiply(
-        buffers.p,
-        kKeyBlock,
-        buffers.values + key * kPanel,
-        kPanel * padded.keys,
-        buffers.out,
-        padded.width,
-        m,
-        padded.width,
-        n,
-        true);
+    attend_to_keys(shape, padded, buffers, seen, key, n, block);
   }
-  for (int64_t i = 0; i < queries; ++i) {
-    lse[i] = maximum[i] + std::log(sum[i]);
-    if (sum[i] > 0)
-      scale_row(buffers.out + i * padded.width, padded.width, 1.0F / sum[i]);
-  }
-  const auto scatter = [&](auto out) {
-    out.data = out.at(0, begin, 0);
-    scatter_rows(
-        buffers.out,
-        padded.width,
-        0,
-        queries,
-        shape.head_dim,
-        {},
-        out,
-        batch,
-        head);
-  };
-  if (args.out.data != nullptr)
-    scatter(args.out);
-  else
-    scatter(args.wide_out);
+  finish_block(args, padded, block, buffers.out);
 }
 
 template <typename T>

@@ -33,6 +33,7 @@ struct AttentionShape {
   int64_t key_heads;
   int64_t head_dim;
   float scale;
+  float soft_cap;  // scores become soft_cap * tanh(score / soft_cap); 0: none
   Rotation query_rotation;
   Rotation key_rotation;
   // Query i of batch b sees the keys [first_key[i], end_key[i]) (plus b *

@@ -19,6 +19,7 @@
 #endif
 
 #include "brigade/kernels/cpu/simd-inl.h"
+#include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();

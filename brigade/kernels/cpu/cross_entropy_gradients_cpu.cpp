@@ -251,6 +251,87 @@ void store_dhidden(
       });
 }
 
+// What all threads read while gradients are made, and their sums of dhidden.
+struct SharedBuffers {
+  uint16_t* by_column;  // hidden, packed for logits
+  uint16_t* by_row;     // hidden, packed for the weight's gradient
+  int32_t* targets;     // padded
+  float* lse;           // padded
+  float* factor;        // padded
+  float* parts;         // [threads][C, tokens]; none without dhidden
+};
+
+SharedBuffers shared_buffers(
+    const HeadShape& shape,
+    const PaddedHead& padded,
+    int64_t parts_numel) {
+  SharedBuffers b{};
+  const auto lay_out = [&](void* base) {
+    ScratchPieces pieces(base);
+    b.by_column = pieces.take<uint16_t>(padded.depth * padded.tokens);
+    b.by_row =
+        pieces.take<uint16_t>(round_up(shape.columns, kPanel) * padded.tokens);
+    b.targets = pieces.take<int32_t>(padded.tokens);
+    b.lse = pieces.take<float>(padded.tokens);
+    b.factor = pieces.take<float>(padded.tokens);
+    b.parts = pieces.take<float>(parts_numel);
+    return pieces.used();
+  };
+  const size_t bytes = lay_out(nullptr);
+  lay_out(scratch(ScratchSlot::kShared, bytes));
+  return b;
+}
+
+void fill(
+    const SharedBuffers& b,
+    const HeadShape& shape,
+    const HeadGradients& result,
+    const PaddedHead& padded,
+    int64_t parts_numel) {
+  pack_columns(
+      shape.hidden,
+      shape.hidden_stride,
+      shape.columns,
+      shape.tokens,
+      padded.depth,
+      b.by_column);
+  pack_rows(
+      shape.hidden,
+      shape.hidden_stride,
+      shape.tokens,
+      shape.columns,
+      padded.tokens,
+      b.by_row);
+  pad_targets(shape, padded, b.targets);
+  std::fill_n(b.lse, padded.tokens, 0.0F);
+  std::fill_n(b.factor, padded.tokens, 0.0F);
+  std::copy_n(result.lse, shape.tokens, b.lse);
+  std::copy_n(result.factor, shape.tokens, b.factor);
+  std::fill_n(b.parts, parts_numel, 0.0F);
+}
+
+// The calling thread's, for blocks of the weight of `block` entries.
+GradientBuffers gradient_buffers(
+    const HeadShape& shape,
+    const PaddedHead& padded,
+    int64_t block) {
+  GradientBuffers buffers{};
+  const auto lay_out = [&](void* base) {
+    ScratchPieces pieces(base);
+    buffers.copy = pieces.take<uint16_t>(block * padded.depth);
+    buffers.weight_t =
+        pieces.take<uint16_t>(round_up(shape.columns, kPanel) * block);
+    buffers.logits = pieces.take<float>(kTileRows * kPanel);
+    buffers.gradient = pieces.take<uint16_t>(block * kGradientTokens);
+    buffers.pairs = pieces.take<uint16_t>(block * kGradientTokens);
+    buffers.dweight = pieces.take<float>(block * padded.columns);
+    return pieces.used();
+  };
+  const size_t bytes = lay_out(nullptr);
+  lay_out(scratch(ScratchSlot::kKernel, bytes));
+  return buffers;
+}
+
 }  // namespace
 
 void head_gradients(
@@ -264,83 +345,31 @@ void head_gradients(
   const int64_t blocks = (shape.vocabulary + block - 1) / block;
   const int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads();
   const int64_t part = padded.columns * padded.tokens;
-  const auto lay_out = [&](void* base) {
-    ScratchPieces pieces(base);
-    auto* by_column = pieces.take<uint16_t>(padded.depth * padded.tokens);
-    auto* by_row =
-        pieces.take<uint16_t>(round_up(shape.columns, kPanel) * padded.tokens);
-    auto* targets = pieces.take<int32_t>(padded.tokens);
-    auto* lse = pieces.take<float>(padded.tokens);
-    auto* factor = pieces.take<float>(padded.tokens);
-    auto* parts =
-        pieces.take<float>(result.dhidden == nullptr ? 0 : threads * part);
-    return std::tuple{
-        by_column, by_row, targets, lse, factor, parts, pieces.used()};
-  };
-  const size_t bytes = std::get<6>(lay_out(nullptr));
-  const auto shared = lay_out(scratch(ScratchSlot::kShared, bytes));
-  auto* by_column = std::get<0>(shared);
-  auto* by_row = std::get<1>(shared);
-  auto* targets = std::get<2>(shared);
-  auto* lse = std::get<3>(shared);
-  auto* factor = std::get<4>(shared);
-  auto* parts = std::get<5>(shared);
-  pack_columns(
-      shape.hidden,
-      shape.hidden_stride,
-      shape.columns,
-      shape.tokens,
-      padded.depth,
-      by_column);
-  pack_rows(
-      shape.hidden,
-      shape.hidden_stride,
-      shape.tokens,
-      shape.columns,
-      padded.tokens,
-      by_row);
-  pad_targets(shape, padded, targets);
-  std::fill_n(lse, padded.tokens, 0.0F);
-  std::fill_n(factor, padded.tokens, 0.0F);
-  std::copy_n(result.lse, shape.tokens, lse);
-  std::copy_n(result.factor, shape.tokens, factor);
-  if (result.dhidden != nullptr)
-    std::fill_n(parts, threads * part, 0.0F);
+  const int64_t parts_numel = result.dhidden == nullptr ? 0 : threads * part;
+  const SharedBuffers shared = shared_buffers(shape, padded, parts_numel);
+  fill(shared, shape, result, padded, parts_numel);
   const GradientWork work{
       shape,
       result,
       kept,
       padded,
       block,
-      by_column,
-      by_row,
-      targets,
-      lse,
-      factor};
+      shared.by_column,
+      shared.by_row,
+      shared.targets,
+      shared.lse,
+      shared.factor};
   at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
-    const auto buffers_at = [&](void* base, GradientBuffers& buffers) {
-      ScratchPieces pieces(base);
-      buffers.copy = pieces.take<uint16_t>(block * padded.depth);
-      buffers.weight_t =
-          pieces.take<uint16_t>(round_up(shape.columns, kPanel) * block);
-      buffers.logits = pieces.take<float>(kTileRows * kPanel);
-      buffers.gradient = pieces.take<uint16_t>(block * kGradientTokens);
-      buffers.pairs = pieces.take<uint16_t>(block * kGradientTokens);
-      buffers.dweight = pieces.take<float>(block * padded.columns);
-      return pieces.used();
-    };
-    GradientBuffers buffers{};
-    const size_t needed = buffers_at(nullptr, buffers);
-    buffers_at(scratch(ScratchSlot::kKernel, needed), buffers);
+    const GradientBuffers buffers = gradient_buffers(shape, padded, block);
     float* dhidden_t = result.dhidden == nullptr
                            ? nullptr
-                           : parts + at::get_thread_num() * part;
+                           : shared.parts + at::get_thread_num() * part;
     const TileSession session;
     for (int64_t i = begin; i < end; ++i)
       block_gradients(work, i * block, buffers, dhidden_t);
   });
   if (result.dhidden != nullptr)
-    store_dhidden(shape, padded, parts, threads, result.dhidden);
+    store_dhidden(shape, padded, shared.parts, threads, result.dhidden);
 }
 
 }  // namespace brigade::ops

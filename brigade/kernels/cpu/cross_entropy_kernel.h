@@ -39,7 +39,7 @@ KeptLogits kept_logits(const HeadShape& shape);
 
 // Per token over this weight's rows: the maximum logit, the sum of
 // exp(logit - maximum), and the target's logit (0 where target is -1).
-struct HeadStatistics {
+struct HeadTokenStatistics {
   float* maximum;
   float* sum;
   float* target_logit;
@@ -47,7 +47,7 @@ struct HeadStatistics {
 // Fills `kept`, where there is one.
 void head_statistics(
     const HeadShape& shape,
-    const HeadStatistics& result,
+    const HeadTokenStatistics& result,
     const std::optional<KeptLogits>& kept = {});
 
 // With gradient of a logit = factor * (exp(logit - lse) - [is target]):

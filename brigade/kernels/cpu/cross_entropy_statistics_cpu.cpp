@@ -107,7 +107,7 @@ KeptLogits kept_logits(const HeadShape& shape) {
 
 void head_statistics(
     const HeadShape& shape,
-    const HeadStatistics& result,
+    const HeadTokenStatistics& result,
     const std::optional<KeptLogits>& kept) {
   const PaddedHead padded(shape);
   const auto lay_out = [&](void* base) {

@@ -2,19 +2,17 @@
 // operands use AMX or AVX512-BF16 where the processor has them, with float32
 // accumulation inside; the number of threads is at::get_num_threads().
 //
-// Primitives are made once per shape and kept in a bounded, thread-safe cache.
+// Primitives are made once per shape and kept in a bounded, thread-safe cache
+// of the process, like oneDNN's engine and the scratch memory of each thread
+// (scratch.h): compiled code and working memory, on which no result depends. A
+// cache per model would compile the same code for each of them.
 #pragma once
 
 #include <torch/types.h>
 
-#include <cstdint>
+#include "brigade/ops/kernel_set.h"
 
 namespace brigade::ops {
-
-enum class Destination {
-  kOverwrite,  // c = a b
-  kAdd,        // c += a b, inside the product
-};
 
 // c [M, N] = or += a [M, K] b [K, N]. a and b: of one dtype, float32 or bf16,
 // each dense in one of its two dims. c: float32 or the operands' dtype, dense

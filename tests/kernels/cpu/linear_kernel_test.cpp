@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/kernels/cpu/elements.h"
 #include "brigade/kernels/cpu/product.h"
 #include "brigade/kernels/cpu/tile_product.h"
 #include "brigade/ops/linear.h"
-#include "brigade/ops/rows.h"
 
 namespace brigade::ops {
 namespace {

@@ -1,20 +1,20 @@
-#include "brigade/context_parallel/partial_gradient.h"
-
 #include <gtest/gtest.h>
 
+#include "brigade/ops/attention.h"
 #include "tests/support/compare.h"
 
-namespace brigade {
+namespace brigade::ops {
 namespace {
-
-using torch::Tensor;
 
 TEST(AddPartialGradient, AddsWhatIsRotatedBackAndRoundsOnce) {
   torch::manual_seed(3);
-  const ops::RotaryTable table =
-      ops::make_rotary_table(torch::arange(2, 5, torch::kLong), 6, 100.0);
+  const RotaryTable table =
+      make_rotary_table(torch::arange(2, 5, torch::kLong), 6, 100.0);
   for (const auto dtype : {torch::kFloat, torch::kBFloat16, torch::kDouble}) {
-    for (const bool rotated : {false, true}) {
+    for (const auto& [rotated, kernels] :
+         {std::pair{false, Kernels::kAuto},
+          std::pair{true, Kernels::kAuto},
+          std::pair{true, Kernels::kAten}}) {
       const Tensor own = torch::randn({2, 3, 3, 6}).to(dtype);
       const Tensor other = torch::randn({2, 3, 3, 6}).to(dtype);
       // A slice of more tokens and of a wider row, as gradients lie.
@@ -22,7 +22,7 @@ TEST(AddPartialGradient, AddsWhatIsRotatedBackAndRoundsOnce) {
       const Tensor sum = all.narrow(1, 2, 3).narrow(2, 1, 3);
       sum.copy_(own);
       add_partial_gradient(
-          sum, other, rotated ? std::optional(table) : std::nullopt);
+          sum, other, rotated ? std::optional(table) : std::nullopt, kernels);
       Tensor back = other.to(torch::kDouble);
       if (rotated) {
         const Tensor a = back.narrow(3, 0, 3);
@@ -45,4 +45,4 @@ TEST(AddPartialGradient, AddsWhatIsRotatedBackAndRoundsOnce) {
 }
 
 }  // namespace
-}  // namespace brigade
+}  // namespace brigade::ops

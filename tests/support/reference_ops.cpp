@@ -1,11 +1,13 @@
-#include "brigade/kernels/aten/plain.h"
+#include "tests/support/reference_ops.h"
 
 #include <cmath>
 #include <limits>
 #include <vector>
 
-namespace brigade::ops::plain {
+namespace brigade::testing::reference {
 namespace {
+
+using ops::PositionRange;
 
 // The dtype in which a result is computed: float32 for bf16, else its own.
 Tensor wide(const Tensor& x) {
@@ -69,8 +71,11 @@ Scored score(
                             .to(q.device());
   scored.scores =
       (torch::matmul(scored.queries, scored.keys.transpose(-1, -2)) *
-       scored.scale)
-          .masked_fill(hidden, -std::numeric_limits<double>::infinity());
+       scored.scale);
+  if (const auto cap = options.logit_soft_cap)
+    scored.scores = torch::tanh(scored.scores / *cap) * *cap;
+  scored.scores = scored.scores.masked_fill(
+      hidden, -std::numeric_limits<double>::infinity());
   return scored;
 }
 
@@ -150,54 +155,6 @@ AttentionResult attention(
                                                 : torch::kFloat)};
 }
 
-AttentionGradients attention_backward(
-    const Tensor& dout,
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v,
-    const Tensor& lse,
-    const Tensor& delta,
-    const AttentionOptions& options) {
-  const Scored scored = score(q, k, v, options);
-  const Tensor shift =
-      torch::where(torch::isinf(lse), torch::zeros_like(lse), lse);
-  const Tensor weights = torch::exp(scored.scores - shift.unsqueeze(-1));
-  const Tensor dout_heads = wide(dout).transpose(1, 2);
-  const Tensor dscores =
-      weights *
-      (torch::matmul(dout_heads, scored.values.transpose(-1, -2)) -
-       delta.unsqueeze(-1)) *
-      scored.scale;
-  const torch::ScalarType dtype = options.out_dtype.value_or(q.scalar_type());
-  const auto fold = [&](const Tensor& heads) {
-    return heads.transpose(1, 2)
-        .unflatten(2, {k.size(2), q.size(2) / k.size(2)})
-        .sum(3);
-  };
-  const auto unrotate = [&](const Tensor& x, const auto& table) {
-    return table ? rotate(x, RotaryTable{table->cos, -table->sin}) : x;
-  };
-  return {
-      unrotate(
-          torch::matmul(dscores, scored.keys).transpose(1, 2),
-          options.query_rotary)
-          .to(dtype),
-      unrotate(
-          fold(torch::matmul(dscores.transpose(-1, -2), scored.queries)),
-          options.rotary_of_keys())
-          .to(dtype),
-      fold(torch::matmul(weights.transpose(-1, -2), dout_heads)).to(dtype)};
-}
-
-void merge_attention(AttentionResult whole, const AttentionResult& part) {
-  const Tensor lse = torch::logaddexp(whole.lse, part.lse);
-  // Not a number where neither sees a key: -infinity - -infinity.
-  const Tensor share = torch::exp(part.lse - lse).nan_to_num_(0.0);
-  // [B, H, Tq] -> [B, Tq, H, 1]
-  whole.out.lerp_(part.out, share.transpose(1, 2).unsqueeze(-1));
-  whole.lse.copy_(lse);
-}
-
 Tensor linear_cross_entropy(
     const Tensor& hidden,
     const Tensor& weight,
@@ -216,50 +173,4 @@ Tensor linear_cross_entropy(
   return losses.masked_fill(targets == ignore_index, 0).sum();
 }
 
-void adamw_step(
-    const AdamWStep& step,
-    Tensor main_grad,
-    Tensor exp_avg,
-    Tensor exp_avg_sq,
-    Tensor weight,
-    Tensor master_low,
-    AfterRead after_read) {
-  const torch::NoGradGuard no_grad;
-  const Tensor master =
-      master_low.defined() ? join_master(weight, master_low) : weight;
-  const auto t = static_cast<double>(step.step);
-  const double correction1 = 1 - std::pow(step.beta1, t);
-  const double correction2 = 1 - std::pow(step.beta2, t);
-  const Tensor g = main_grad * step.grad_scale;
-  master.mul_(1 - step.lr * step.weight_decay);
-  exp_avg.mul_(step.beta1).add_(g, 1 - step.beta1);
-  exp_avg_sq.mul_(step.beta2).addcmul_(g, g, 1 - step.beta2);
-  const Tensor denominator =
-      (exp_avg_sq.sqrt() / std::sqrt(correction2)).add_(step.eps);
-  master.addcdiv_(exp_avg, denominator, -step.lr / correction1);
-  if (master_low.defined())
-    split_master(master, weight, master_low);
-  if (after_read == AfterRead::kZero)
-    main_grad.zero_();
-}
-
-Tensor join_master(const Tensor& weight, const Tensor& low) {
-  const Tensor upper = weight.view(torch::kShort).to(torch::kInt);
-  return (upper.bitwise_left_shift(16) + low.to(torch::kInt))
-      .view(torch::kFloat);
-}
-
-void split_master(const Tensor& master, Tensor weight, Tensor low) {
-  constexpr int kNan = 0x7fc00000;
-  const Tensor bits =
-      master.view(torch::kInt).masked_fill(master.isnan(), kNan);
-  weight.view(torch::kShort)
-      .copy_((bits + 0x8000).bitwise_right_shift(16).to(torch::kShort));
-  low.copy_(bits.to(torch::kShort));
-}
-
-double sum_of_squares(const Tensor& values) {
-  return values.to(torch::kDouble).square().sum().item<double>();
-}
-
-}  // namespace brigade::ops::plain
+}  // namespace brigade::testing::reference

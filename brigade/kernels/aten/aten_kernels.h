@@ -1,0 +1,83 @@
+// The kernel set of ATen calls alone: any device and dtype that libtorch knows.
+// It never reads a tensor's values on the host, so that work may be queued on a
+// device. The CPU kernels are tested against it.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "brigade/ops/kernel_set.h"
+
+namespace brigade::ops {
+
+class AtenKernels final : public KernelSet {
+ public:
+  const char* name() const override { return "aten"; }
+  bool takes(torch::Device, torch::ScalarType) const override { return true; }
+
+  RmsNormResult rms_norm(const RmsNormInputs& inputs) const override;
+  Tensor rms_norm_backward(const RmsNormBackwardInputs& inputs) const override;
+  Tensor swiglu(const Tensor& gate, const Tensor& up) const override;
+  void swiglu_backward(const SwigluBackwardInputs& inputs) const override;
+  void rotate(const RotateInputs& inputs) const override;
+
+  // Some queries at a time: scores exist for these and all keys. Keys and
+  // values are not expanded: the query heads that share a key head are rows of
+  // one product.
+  void attention(
+      const AttentionResult& into,
+      const AttentionResult& so_far,
+      const AttentionOperands& operands,
+      const AttentionOptions& options) const override;
+  void attention_backward(
+      const AttentionGradients& into,
+      const QueryGradientPart& dq_so_far,
+      const AttentionBackwardInputs& inputs,
+      const AttentionOptions& options) const override;
+  Tensor attention_delta(const Tensor& dout, const Tensor& out) const override;
+  void add_partial_gradient(
+      Tensor sum,
+      const Tensor& other,
+      const std::optional<RotaryTable>& table) const override;
+
+  void linear(
+      Tensor y,
+      const Tensor& x,
+      const Tensor& weight,
+      const Tensor& bias) const override;
+  void linear_input_grad(
+      Tensor input_grad,
+      const Tensor& output_grad,
+      const Tensor& weight) const override;
+  void linear_weight_grad(
+      Tensor weight_grad,
+      const Tensor& output_grad,
+      const Tensor& x) const override;
+  void multiply(
+      Tensor c,
+      const Tensor& a,
+      const Tensor& b,
+      Destination destination) const override;
+
+  Tensor embedding(const Tensor& weight, const Tensor& ids) const override;
+  void embedding_weight_grad(
+      Tensor weight_grad,
+      const Tensor& ids,
+      const Tensor& gradient) const override;
+
+  int64_t head_rows_at_once(const HeadSize& size) const override;
+  std::unique_ptr<HeadChunk> make_head_chunk(
+      const HeadInputs& inputs,
+      const HeadStatistics& statistics) const override;
+
+  void adamw_step(
+      const AdamWStep& step,
+      const AdamWTensors& tensors,
+      AfterRead after_read) const override;
+  Tensor sum_of_squares(const Tensor& values) const override;
+  Tensor join_master(const Tensor& weight, const Tensor& low) const override;
+  void split_master(const Tensor& master, Tensor weight, Tensor low)
+      const override;
+};
+
+}  // namespace brigade::ops

@@ -1,0 +1,71 @@
+// The fused head and cross-entropy by ATen calls: the logits of a chunk of
+// tokens at a time.
+#include <limits>
+#include <memory>
+
+#include "brigade/kernels/aten/aten_kernels.h"
+#include "brigade/kernels/aten/wide.h"
+
+namespace brigade::ops {
+namespace {
+
+constexpr int64_t kRowChunk = 256;
+
+class AtenHeadChunk final : public HeadChunk {
+ public:
+  AtenHeadChunk(const HeadInputs& inputs, const HeadStatistics& statistics)
+      : inputs_(inputs), statistics_(statistics) {
+    weight_ = inputs.weight.narrow(0, 0, inputs.valid_rows);
+    logits_ = wide_product(inputs.hidden, weight_.t());
+    Tensor target_logit = statistics.sums[1];
+    if (inputs.valid_rows == 0) {  // padding alone
+      Tensor(statistics.maxima).fill_(-std::numeric_limits<double>::infinity());
+      target_logit.zero_();
+      return;
+    }
+    Tensor(statistics.maxima).copy_(logits_.amax(1));
+    is_mine_ = inputs.targets >= 0;
+    index_ = inputs.targets.clamp_min(0).unsqueeze(1);
+    target_logit.copy_(logits_.gather(1, index_).squeeze(1).masked_fill(
+        is_mine_.logical_not(), 0));
+  }
+
+  void sum_exponentials() override {
+    logits_.sub_(statistics_.maxima.unsqueeze(1)).exp_();
+    statistics_.sums[0].copy_(logits_.sum(1));
+  }
+
+  void add_gradients(const Tensor& factor, Tensor dhidden, Tensor dweight)
+      override {
+    logits_.mul_((factor / statistics_.sums[0]).unsqueeze(1));
+    if (inputs_.valid_rows > 0)
+      logits_.scatter_add_(1, index_, (-factor * is_mine_).unsqueeze(1));
+    if (dhidden.defined())
+      dhidden.copy_(wide_product(logits_, weight_));
+    if (dweight.defined())
+      dweight.narrow(0, 0, inputs_.valid_rows)
+          .add_(wide_product(logits_.t(), inputs_.hidden));
+  }
+
+ private:
+  HeadInputs inputs_;
+  HeadStatistics statistics_;
+  Tensor weight_;   // without padding
+  Tensor logits_;   // then exponentials, then their gradients
+  Tensor is_mine_;  // bool [rows]
+  Tensor index_;    // int64 [rows, 1]
+};
+
+}  // namespace
+
+int64_t AtenKernels::head_rows_at_once(const HeadSize&) const {
+  return kRowChunk;
+}
+
+std::unique_ptr<HeadChunk> AtenKernels::make_head_chunk(
+    const HeadInputs& inputs,
+    const HeadStatistics& statistics) const {
+  return std::make_unique<AtenHeadChunk>(inputs, statistics);
+}
+
+}  // namespace brigade::ops

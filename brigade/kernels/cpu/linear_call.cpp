@@ -1,0 +1,98 @@
+// The matrix products of linears, each by what is quickest for its operands.
+// Tiles of ours (linear_kernel.h) multiply bf16 with widths that are multiples
+// of 32: on AMX all three products, forward without a bias and from 32 rows on,
+// with AVX512-BF16 the weight's gradient. oneDNN computes the rest.
+#include "brigade/kernels/cpu/cpu_kernels.h"
+#include "brigade/kernels/cpu/elements.h"
+#include "brigade/kernels/cpu/linear_kernel.h"
+#include "brigade/kernels/cpu/product.h"
+
+namespace brigade::ops {
+namespace {
+
+// With fewer rows, packing the weight takes longer than it saves.
+constexpr int64_t kFewestRows = 32;
+
+bool linear_kernel_fits(const Tensor& rows, const Tensor& weight) {
+  return rows.size(0) >= kFewestRows &&
+         rows.scalar_type() == torch::kBFloat16 &&
+         weight.scalar_type() == torch::kBFloat16 && weight.is_contiguous() &&
+         has_linear_kernel(weight.size(0), weight.size(1));
+}
+
+}  // namespace
+
+void CpuKernels::multiply(
+    Tensor c,
+    const Tensor& a,
+    const Tensor& b,
+    Destination destination) const {
+  product(a, b, c, destination);
+}
+
+void CpuKernels::linear(
+    Tensor y,
+    const Tensor& x,
+    const Tensor& weight,
+    const Tensor& bias) const {
+  if (bias.defined() || !linear_kernel_fits(x, weight)) {
+    product(x, weight.t(), y, Destination::kOverwrite, bias);
+    return;
+  }
+  linear_product(
+      {.x = data<uint16_t>(x),
+       .weight = data<uint16_t>(weight),
+       .y = data<uint16_t>(y),
+       .rows = x.size(0),
+       .columns = weight.size(0),
+       .depth = weight.size(1),
+       .x_stride = x.stride(0),
+       .y_stride = y.stride(0),
+       .weight_in_rows = false});
+}
+
+void CpuKernels::linear_input_grad(
+    Tensor input_grad,
+    const Tensor& output_grad,
+    const Tensor& weight) const {
+  if (!linear_kernel_fits(output_grad, weight)) {
+    product(output_grad, weight, input_grad);
+    return;
+  }
+  linear_product(
+      {.x = data<uint16_t>(output_grad),
+       .weight = data<uint16_t>(weight),
+       .y = data<uint16_t>(input_grad),
+       .rows = output_grad.size(0),
+       .columns = weight.size(1),
+       .depth = weight.size(0),
+       .x_stride = output_grad.stride(0),
+       .y_stride = input_grad.stride(0),
+       .weight_in_rows = true});
+}
+
+void CpuKernels::linear_weight_grad(
+    Tensor weight_grad,
+    const Tensor& output_grad,
+    const Tensor& x) const {
+  const bool fits = x.scalar_type() == torch::kBFloat16 &&
+                    output_grad.scalar_type() == torch::kBFloat16 &&
+                    weight_grad.scalar_type() == torch::kFloat &&
+                    weight_grad.is_contiguous() &&
+                    has_weight_kernel(weight_grad.size(0), weight_grad.size(1));
+  if (!fits) {
+    product(output_grad.t(), x, weight_grad, Destination::kAdd);
+    return;
+  }
+  add_weight_product(
+      {.output_grad = data<uint16_t>(output_grad),
+       .x = data<uint16_t>(x),
+       .weight_grad = data<float>(weight_grad),
+       .tokens = x.size(0),
+       .out = weight_grad.size(0),
+       .in = weight_grad.size(1),
+       .output_grad_stride = output_grad.stride(0),
+       .x_stride = x.stride(0)});
+}
+
+}  // namespace brigade::ops

@@ -1,0 +1,42 @@
+#include "brigade/ops/kernel_set.h"
+
+#include <string>
+
+#include "brigade/ops/describe.h"
+
+namespace brigade::ops {
+
+const KernelSet& choose_kernels(
+    std::string_view op,
+    Kernels wanted,
+    std::initializer_list<const Tensor*> operands) {
+  if (wanted == Kernels::kAten)
+    return aten_kernels();
+  const KernelSet& cpu = cpu_kernels();
+  const Tensor* refused = nullptr;
+  const Tensor* first = nullptr;
+  for (const Tensor* operand : operands) {
+    if (!operand->defined())
+      continue;
+    if (operand->numel() == 0)
+      return aten_kernels();
+    if (first == nullptr)
+      first = operand;
+    if (!cpu.takes(operand->device(), operand->scalar_type()) ||
+        operand->scalar_type() != first->scalar_type())
+      refused = operand;
+  }
+  if (refused == nullptr)
+    return cpu;
+  require(
+      wanted == Kernels::kAuto,
+      op,
+      "the CPU kernels were asked for, but an operand is {} on {}; they take "
+      "tensors on the CPU that are all bf16 or all float32; set the kernels to "
+      "auto or aten",
+      describe(*refused),
+      refused->device().str());
+  return aten_kernels();
+}
+
+}  // namespace brigade::ops

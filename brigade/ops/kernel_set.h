@@ -1,0 +1,249 @@
+// KernelSet is what computes the ops. An op (rms_norm.h, attention.h, ...)
+// checks its operands, allocates its results, records autograd's node and calls
+// a kernel set once for forward and once for backward. There are two sets:
+//
+//   cpu_kernels()   brigade/kernels/cpu: bf16 and float32 tensors on the CPU,
+//   on
+//                   raw pointers, with vector instructions, oneDNN and AMX
+//   aten_kernels()  brigade/kernels/aten: ATen calls alone, any device and
+//   dtype
+//
+// A further device is a further set: it implements this interface, and
+// choose_kernels() learns when to take it.
+//
+// Life: a set has no state that a caller can see and lives as long as the
+// program. Any thread may call it. All functions run outside autograd (under
+// NoGradGuard or in an autograd node) on operands that the ops have checked.
+//
+// "Wide" is the dtype in which sums are kept: double for double operands,
+// float32 for all others (wide_dtype()).
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "brigade/ops/adamw.h"
+#include "brigade/ops/attention.h"
+#include "brigade/ops/cross_entropy.h"
+#include "brigade/ops/op_options.h"
+#include "brigade/ops/rotary.h"
+
+namespace brigade::ops {
+
+inline torch::ScalarType wide_dtype(torch::ScalarType dtype) {
+  return dtype == torch::kDouble ? torch::kDouble : torch::kFloat;
+}
+inline torch::ScalarType wide_dtype(const Tensor& x) {
+  return wide_dtype(x.scalar_type());
+}
+
+struct RmsNormInputs {
+  Tensor x;         // [.., C]
+  Tensor residual;  // [.., C]; undefined: none
+  Tensor weight;    // [C]
+  double eps = 0;
+};
+struct RmsNormResult {
+  Tensor normed;  // [.., C]
+  Tensor sum;     // [.., C]: x + residual, or x itself without one
+  Tensor rstd;    // wide, one per row: 1 / sqrt(mean of squares + eps)
+};
+struct RmsNormBackwardInputs {
+  Tensor dnormed;  // [.., C]
+  Tensor dsum;     // [.., C], added to the result; undefined: none
+  Tensor x;        // [.., C]: what was normed
+  Tensor weight;   // [C]
+  Tensor rstd;     // wide, one per row
+  Tensor dweight;  // [C], wide or float32: the weight's gradient is added to it
+};
+
+struct SwigluBackwardInputs {
+  Tensor dout;      // [rows, F]
+  Tensor gate, up;  // [rows, F]
+  // Overwritten: [rows, F] with a dense last dim.
+  Tensor dgate, dup;
+};
+
+enum class RotaryDirection { kForward, kBackward /* the inverse rotation */ };
+struct RotateInputs {
+  Tensor y;  // [B, T, H, D] with a dense last dim, overwritten
+  Tensor x;  // [B, T, H, D]
+  // cos and sin of the T tokens; none: y = x.
+  std::optional<RotaryTable> table;
+  RotaryDirection direction = RotaryDirection::kForward;
+};
+
+// What a matrix product does with the values of its result so far.
+enum class Destination {
+  kOverwrite,  // c = a b
+  kAdd,        // c += a b
+};
+
+// What decides how many tokens of the head a kernel set takes at once.
+struct HeadSize {
+  int64_t tokens = 0;
+  int64_t columns = 0;
+  torch::ScalarType dtype = torch::kFloat;
+  KeepLogits keep_logits = KeepLogits::kWhereQuicker;
+  // Whether other ranks hold parts of the vocabulary: they must arrive at the
+  // same number on any machine, so it may then depend on the sizes alone.
+  bool is_shared = false;
+  bool wants_gradients = false;
+};
+
+// Some tokens of the fused head and cross-entropy.
+struct HeadInputs {
+  Tensor hidden;           // [rows, C] with a dense last dim
+  Tensor weight;           // [V, C] with a dense last dim
+  Tensor targets;          // int64 [rows]: row of this weight; -1: none of them
+  int64_t valid_rows = 0;  // of the weight; those after it are padding
+  KeepLogits keep_logits = KeepLogits::kNever;
+};
+// Per token, over the rows of this weight.
+struct HeadStatistics {
+  Tensor maxima;  // wide [rows]: the largest logit
+  Tensor sums;    // wide [2, rows]: of exp(logit - maximum); the target's logit
+};
+
+// The steps between which a vocab-parallel group reduces the statistics:
+//   make_head_chunk()    fills in maxima, and the target's logit in sums[1]
+//   sum_exponentials()   fills in sums[0], relative to what is in maxima by now
+//   add_gradients()      at most once, with what is in maxima and sums by now
+class HeadChunk {
+ public:
+  HeadChunk() = default;
+  HeadChunk(const HeadChunk&) = delete;
+  HeadChunk& operator=(const HeadChunk&) = delete;
+  virtual ~HeadChunk() = default;
+
+  virtual void sum_exponentials() = 0;
+  // factor: wide [rows], the gradient of each token's loss. Overwrites dhidden
+  // ([rows, C], dense), adds to dweight ([V, C], dense, float32 or wide);
+  // either may be undefined.
+  virtual void
+  add_gradients(const Tensor& factor, Tensor dhidden, Tensor dweight) = 0;
+};
+
+// Flat and contiguous, of equal numel; see adamw_step().
+struct AdamWTensors {
+  Tensor main_grad;   // float32
+  Tensor exp_avg;     // float32
+  Tensor exp_avg_sq;  // float32
+  Tensor weight;      // float32 or bf16
+  Tensor master_low;  // int16 for a bf16 weight, else undefined
+};
+
+class KernelSet {
+ public:
+  KernelSet() = default;
+  KernelSet(const KernelSet&) = delete;
+  KernelSet& operator=(const KernelSet&) = delete;
+  virtual ~KernelSet() = default;
+
+  virtual const char* name() const = 0;
+  // Whether it computes on tensors of this device and dtype.
+  virtual bool takes(torch::Device device, torch::ScalarType dtype) const = 0;
+
+  virtual RmsNormResult rms_norm(const RmsNormInputs& inputs) const = 0;
+  // Returns the gradient of x (and of the residual), [.., C].
+  virtual Tensor rms_norm_backward(
+      const RmsNormBackwardInputs& inputs) const = 0;
+
+  // silu(gate) * up, [.., F], contiguous.
+  virtual Tensor swiglu(const Tensor& gate, const Tensor& up) const = 0;
+  virtual void swiglu_backward(const SwigluBackwardInputs& inputs) const = 0;
+
+  virtual void rotate(const RotateInputs& inputs) const = 0;
+
+  // As attention_forward_onto() and attention_backward_into() of attention.h.
+  virtual void attention(
+      const AttentionResult& into,
+      const AttentionResult& so_far,
+      const AttentionOperands& operands,
+      const AttentionOptions& options) const = 0;
+  virtual void attention_backward(
+      const AttentionGradients& into,
+      const QueryGradientPart& dq_so_far,
+      const AttentionBackwardInputs& inputs,
+      const AttentionOptions& options) const = 0;
+  // sum over D of dout * out: [B, T, H, D] twice to wide [B, H, T].
+  virtual Tensor attention_delta(const Tensor& dout, const Tensor& out)
+      const = 0;
+  // sum += other, rotated back where there is a table, rounded once.
+  virtual void add_partial_gradient(
+      Tensor sum,
+      const Tensor& other,
+      const std::optional<RotaryTable>& table) const = 0;
+
+  // The products of linears, on rows: [M, n] with a dense last dim.
+  // y [M, out] = x [M, in] weight^T (+ bias).
+  virtual void linear(
+      Tensor y,
+      const Tensor& x,
+      const Tensor& weight,
+      const Tensor& bias) const = 0;
+  // input_grad [M, in] = output_grad [M, out] weight.
+  virtual void linear_input_grad(
+      Tensor input_grad,
+      const Tensor& output_grad,
+      const Tensor& weight) const = 0;
+  // weight_grad [out, in], float32 or of x's dtype, += output_grad^T x.
+  virtual void linear_weight_grad(
+      Tensor weight_grad,
+      const Tensor& output_grad,
+      const Tensor& x) const = 0;
+  // c [M, N] = or += a [M, K] b [K, N]; c is wide or of the operands' dtype.
+  virtual void multiply(
+      Tensor c,
+      const Tensor& a,
+      const Tensor& b,
+      Destination destination) const = 0;
+
+  // Rows of weight [V, C] by id: int64 [..] to [.., C].
+  virtual Tensor embedding(const Tensor& weight, const Tensor& ids) const = 0;
+  // weight_grad [V, C], contiguous, float32 or wide: row ids[i] += gradient[i],
+  // in the order of the tokens.
+  virtual void embedding_weight_grad(
+      Tensor weight_grad,
+      const Tensor& ids,
+      const Tensor& gradient) const = 0;
+
+  // Tokens to take at once where the caller does not say.
+  virtual int64_t head_rows_at_once(const HeadSize& size) const = 0;
+  // Fills in the statistics, to which the chunk refers.
+  virtual std::unique_ptr<HeadChunk> make_head_chunk(
+      const HeadInputs& inputs,
+      const HeadStatistics& statistics) const = 0;
+
+  virtual void adamw_step(
+      const AdamWStep& step,
+      const AdamWTensors& tensors,
+      AfterRead after_read) const = 0;
+  // A double scalar on the device of `values`, a contiguous float32 tensor.
+  virtual Tensor sum_of_squares(const Tensor& values) const = 0;
+
+  // As in split_master.h.
+  virtual Tensor join_master(const Tensor& weight, const Tensor& low) const = 0;
+  virtual void split_master(const Tensor& master, Tensor weight, Tensor low)
+      const = 0;
+};
+
+// Defined in brigade/kernels/.
+const KernelSet& cpu_kernels();
+const KernelSet& aten_kernels();
+
+// The set that `wanted` means for these operands (undefined ones do not count).
+// Operands without elements are ATen's in any case. Throws Error naming the op
+// and the operand where kCpu is wanted and the CPU kernels do not take it, or
+// where the operands differ in dtype.
+const KernelSet& choose_kernels(
+    std::string_view op,
+    Kernels wanted,
+    std::initializer_list<const Tensor*> operands);
+
+}  // namespace brigade::ops
