@@ -10,7 +10,7 @@
 #include "brigade/base/checked_math.h"
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/checkpoint.h"
-#include "brigade/model_spec/param_names.h"
+#include "brigade/model_spec/parameter_table.h"
 #include "brigade/tokenizer/tokenizer.h"
 #include "cli/inspect.h"
 #include "cli/inspect_tensors.h"
@@ -116,7 +116,7 @@ std::string completeness(
     const std::map<std::string, const CheckpointTensor*>& stored) {
   std::vector<std::string> missing;
   const auto params = list_parameters(config);
-  for (const ParamInfo& param : params) {
+  for (const ParameterRow& param : params) {
     const auto found = stored.find(param.name);
     const bool is_there = found != stored.end() && found->second->is_whole &&
                           std::equal(

@@ -9,6 +9,7 @@
 #include "brigade/config/train_config.h"
 #include "brigade/files/file.h"
 #include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/folder.h"
 #include "brigade/safetensors/safetensors.h"
 #include "cli/inspect.h"

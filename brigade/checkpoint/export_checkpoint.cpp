@@ -8,7 +8,7 @@
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/hugging_face_export.h"
 #include "brigade/model_spec/llama_config.h"
-#include "brigade/model_spec/param_names.h"
+#include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/folder.h"
 
 namespace brigade {
@@ -66,8 +66,7 @@ ExportedModel export_checkpoint(
   request.out = out;
   request.config =
       to_hugging_face_json(config, manifest.dtype, manifest.model_source);
-  for (const ParamInfo& param : list_parameters(config))
-    request.tensors.push_back({param.name, param.shape});
+  request.tensors = list_parameters(config);
   request.dtype = dtype_of(manifest);
   request.read = [&](const std::string& name) {
     return checkpoint.read_whole(name);

@@ -58,7 +58,7 @@ void release_pages(std::span<const std::byte> data) {
 
 void load_weights(
     const SafetensorsFolder& folder,
-    const std::vector<ExpectedTensor>& expected,
+    const std::vector<ParameterRow>& expected,
     const std::vector<WeightTarget>& targets) {
   const torch::NoGradGuard no_grad;
   const auto located = locate_tensors(folder, expected);

@@ -11,16 +11,10 @@
 #include <vector>
 
 #include "brigade/checkpoint/shard_spec.h"
+#include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/folder.h"
 
 namespace brigade {
-
-// A tensor of the whole model, by Hugging Face's name. (brigade/model's
-// list_parameters() gives them all.)
-struct ExpectedTensor {
-  std::string name;
-  std::vector<int64_t> shape;
-};
 
 // What one rank wants of one tensor. A name may be asked for several times
 // (a tied head on another stage).
@@ -33,16 +27,17 @@ struct WeightTarget {
 // Fills every target from the folder's F64, F32, F16 or BF16 tensors, rounding
 // to nearest even where the destination is narrower.
 //
-// `expected` is the whole model, on every rank: tensors of it that the folder
-// lacks, tensors of the folder that it lacks, and wrong shapes and dtypes are
-// all listed by name in one DataError, before any target is written. Accepted:
-//  * q, k and v fused to qkv_proj, gate and up to gate_up_proj, each in this
-//    order along dim 0;
-//  * lm_head.weight of a model whose head is tied, if equal to the embedding;
-//  * rotary_emb.inv_freq, which old files hold and transformers ignores.
+// `expected` is the table of the whole model, on every rank: tensors of it that
+// the folder lacks, tensors of the folder that it lacks, and wrong shapes and
+// dtypes are all listed by name in one DataError, before any target is written.
+// Accepted:
+//  * parameters of one group (q, k and v; gate and up) as one tensor under the
+//    group's name, stacked along dim 0;
+//  * the head of a model whose head is tied, if equal to the embedding;
+//  * buffers of old programs that nobody needs (is_obsolete_buffer()).
 void load_weights(
     const SafetensorsFolder& folder,
-    const std::vector<ExpectedTensor>& expected,
+    const std::vector<ParameterRow>& expected,
     const std::vector<WeightTarget>& targets);
 
 }  // namespace brigade

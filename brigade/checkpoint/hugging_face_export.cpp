@@ -36,7 +36,7 @@ using Shard = std::vector<TensorSpec>;
 std::vector<Shard> plan_shards(const HuggingFaceExport& request) {
   std::vector<Shard> shards(1);
   uint64_t shard_bytes = 0;
-  for (const ExpectedTensor& tensor : request.tensors) {
+  for (const ParameterRow& tensor : request.tensors) {
     TensorSpec spec{
         tensor.name, request.dtype, {tensor.shape.begin(), tensor.shape.end()}};
     const uint64_t bytes = size_bytes(spec);

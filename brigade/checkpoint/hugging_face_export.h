@@ -22,9 +22,9 @@ struct FileToCopy {
 };
 
 struct HuggingFaceExport {
-  std::filesystem::path out;            // must not exist, or be an empty folder
-  nlohmann::json config;                // config.json, to_hugging_face_json()
-  std::vector<ExpectedTensor> tensors;  // the whole model
+  std::filesystem::path out;          // must not exist, or be an empty folder
+  nlohmann::json config;              // config.json, to_hugging_face_json()
+  std::vector<ParameterRow> tensors;  // the whole model
   SafetensorsDtype dtype = SafetensorsDtype::kF32;  // of all of them
   // The whole tensor of that name, in `dtype`, on the CPU. Called once for
   // each, so that one at a time is in memory.

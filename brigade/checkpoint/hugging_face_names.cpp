@@ -5,33 +5,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 #include <set>
-#include <string_view>
 
 #include "brigade/base/error.h"
-#include "brigade/model_spec/param_names.h"
+#include "brigade/model_spec/parameter_table.h"
 
 namespace brigade {
 namespace {
-
-constexpr const char* kHead = "lm_head.weight";
-constexpr std::string_view kOldBuffer = ".rotary_emb.inv_freq";
-
-// A projection that other programs store as one matrix, its parts stacked.
-struct Fusion {
-  std::string_view fused;
-  std::vector<std::string_view> parts;
-};
-
-const std::vector<Fusion>& fusions() {
-  static const std::vector<Fusion> kFusions = {
-      {"self_attn.qkv_proj.",
-       {"self_attn.q_proj.", "self_attn.k_proj.", "self_attn.v_proj."}},
-      {"mlp.gate_up_proj.", {"mlp.gate_proj.", "mlp.up_proj."}},
-  };
-  return kFusions;
-}
 
 bool is_float(SafetensorsDtype dtype) {
   return dtype == SafetensorsDtype::kF64 || dtype == SafetensorsDtype::kF32 ||
@@ -57,19 +37,24 @@ class Locator {
  public:
   Locator(
       const SafetensorsFolder& folder,
-      const std::vector<ExpectedTensor>& expected)
+      const std::vector<ParameterRow>& expected)
       : folder_(folder) {
-    for (const ExpectedTensor& tensor : expected)
-      expected_.emplace(tensor.name, &tensor.shape);
+    for (const ParameterRow& row : expected) {
+      expected_.emplace(row.name, &row);
+      if (!row.group.empty())
+        groups_[row.group].push_back(&row);
+      if (!row.tied_head.empty())
+        tied_.emplace(row.tied_head, &row);
+    }
   }
 
   std::map<std::string, StoredTensor> locate() {
-    for (const auto& [name, shape] : expected_) {
+    for (const auto& [name, row] : expected_) {
       if (const SafetensorsTensor* stored = folder_.find(name)) {
-        check(*stored, *shape);
+        check(*stored, row->shape);
         located_[name] = {.stored = stored, .first_row = 0};
         used_.insert(name);
-      } else if (!locate_fused(name)) {
+      } else if (!locate_in_group(*row)) {
         missing_.push_back(name);
       }
     }
@@ -83,7 +68,10 @@ class Locator {
 
  private:
   const SafetensorsFolder& folder_;
-  std::map<std::string, const std::vector<int64_t>*> expected_;
+  std::map<std::string, const ParameterRow*> expected_;
+  // By the name under which a group is stored, in the table's order.
+  std::map<std::string, std::vector<const ParameterRow*>> groups_;
+  std::map<std::string, const ParameterRow*> tied_;  // by tied_head
   std::map<std::string, StoredTensor> located_;
   std::set<std::string> used_;
   std::vector<std::string> missing_, surplus_, wrong_;
@@ -106,49 +94,36 @@ class Locator {
     }
   }
 
-  // True when `name` is a part of a fused tensor that the folder holds.
-  bool locate_fused(const std::string& name) {
-    for (const Fusion& fusion : fusions()) {
-      for (const std::string_view part : fusion.parts) {
-        const size_t at = name.find(part);
-        if (at == std::string::npos)
-          continue;
-        const auto renamed = [&](std::string_view to) {
-          return name.substr(0, at) + std::string(to) +
-                 name.substr(at + part.size());
-        };
-        const SafetensorsTensor* stored = folder_.find(renamed(fusion.fused));
-        if (stored == nullptr)
-          return false;
-        std::vector<int64_t> fused_shape = *expected_.at(name);
-        fused_shape[0] = 0;
-        int64_t first_row = 0;
-        for (const std::string_view sibling : fusion.parts) {
-          if (sibling == part)
-            first_row = fused_shape[0];
-          const auto found = expected_.find(renamed(sibling));
-          if (found == expected_.end())
-            return false;
-          fused_shape[0] += found->second->front();
-        }
-        if (used_.insert(stored->name).second)
-          check(*stored, fused_shape);
-        located_[name] = {.stored = stored, .first_row = first_row};
-        return true;
-      }
+  // True when the folder holds the row's group as one tensor.
+  bool locate_in_group(const ParameterRow& row) {
+    const SafetensorsTensor* stored =
+        row.group.empty() ? nullptr : folder_.find(row.group);
+    if (stored == nullptr)
+      return false;
+    std::vector<int64_t> group_shape = row.shape;
+    group_shape[0] = 0;
+    int64_t first_row = 0;
+    for (const ParameterRow* member : groups_.at(row.group)) {
+      if (member == &row)
+        first_row = group_shape[0];
+      group_shape[0] += member->shape[0];
     }
-    return false;
+    if (used_.insert(stored->name).second)
+      check(*stored, group_shape);
+    located_[row.name] = {.stored = stored, .first_row = first_row};
+    return true;
   }
 
   bool may_be_ignored(
       const std::string& name,
       const SafetensorsTensor& stored) {
-    if (name.size() > kOldBuffer.size() && name.ends_with(kOldBuffer))
+    if (is_obsolete_buffer(name))
       return true;
-    if (name != kHead || expected_.count(kEmbeddingName) == 0)
+    const auto tied = tied_.find(name);
+    if (tied == tied_.end())
       return false;
-    // Tied: the file may hold the head once more, but not another one.
-    const SafetensorsTensor* embedding = folder_.find(kEmbeddingName);
+    // The file may hold the head once more, but not another one.
+    const SafetensorsTensor* embedding = folder_.find(tied->second->name);
     if (embedding == nullptr)
       return false;
     const bool equal =
@@ -159,10 +134,18 @@ class Locator {
     if (!equal) {
       wrong_.push_back(fmt::format(
           "{} differs from {}, but tie_word_embeddings is true",
-          kHead,
-          kEmbeddingName));
+          name,
+          embedding->name));
     }
     return true;
+  }
+
+  // Whether what is missing is what a tied model does not have.
+  bool lacks_only_the_head() const {
+    if (missing_.size() != 1)
+      return false;
+    const ParameterRow& row = *expected_.at(missing_.front());
+    return row.place == Place::kHead && row.cut.unit == CutUnit::kVocabulary;
   }
 
   void report() const {
@@ -173,7 +156,7 @@ class Locator {
         folder_.path().string());
     if (!missing_.empty())
       text += fmt::format("\n  missing: {}", fmt::join(missing_, ", "));
-    if (missing_ == std::vector<std::string>{kHead})
+    if (lacks_only_the_head())
       text += " (is tie_word_embeddings true?)";
     if (!surplus_.empty())
       text += fmt::format("\n  surplus: {}", fmt::join(surplus_, ", "));
@@ -187,7 +170,7 @@ class Locator {
 
 std::map<std::string, StoredTensor> locate_tensors(
     const SafetensorsFolder& folder,
-    const std::vector<ExpectedTensor>& expected) {
+    const std::vector<ParameterRow>& expected) {
   return Locator(folder, expected).locate();
 }
 

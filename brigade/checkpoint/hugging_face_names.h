@@ -1,4 +1,5 @@
-// Where a folder keeps the tensors of a model: under their own names or fused.
+// Where a folder keeps the tensors of a model: under their own names or as
+// groups.
 // Private to brigade/checkpoint.
 #pragma once
 
@@ -20,6 +21,6 @@ struct StoredTensor {
 // Expected name -> where it is. Throws the DataError of load_weights().
 std::map<std::string, StoredTensor> locate_tensors(
     const SafetensorsFolder& folder,
-    const std::vector<ExpectedTensor>& expected);
+    const std::vector<ParameterRow>& expected);
 
 }  // namespace brigade

@@ -9,7 +9,7 @@
 #include "brigade/base/error.h"
 #include "brigade/config/as_json.h"
 #include "brigade/files/file.h"
-#include "brigade/model_spec/param_names.h"
+#include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
 #include "brigade/schedule/make_schedule.h"
 #include "brigade/topology/layer_partition.h"

@@ -1,10 +1,9 @@
 #include "brigade/generate/token_generator.h"
 
-#include <map>
 #include <utility>
 
 #include "brigade/comm/self_communicator.h"
-#include "brigade/model_spec/param_names.h"
+#include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
 #include "brigade/train/layout.h"
 
@@ -16,7 +15,7 @@ std::shared_ptr<Llama> load_part(
     const TrainConfig& config,
     const ProcessMesh& mesh) {
   auto context = std::make_shared<ModelContext>();
-  context->config = model_of(config);
+  context->description = describe_model(model_of(config));
   context->dtype = config.model.dtype == ModelDtype::kBfloat16
                        ? torch::kBFloat16
                        : torch::kFloat;
@@ -27,23 +26,16 @@ std::shared_ptr<Llama> load_part(
       stage_parts(config).at(static_cast<size_t>(mesh.coordinate().pp));
   auto model = std::make_shared<Llama>(context, part);
 
-  std::map<std::string, std::vector<int64_t>> shapes;
-  for (const ParamInfo& info : list_parameters(context->config))
-    shapes.emplace(info.name, info.shape);
-  for (const auto& item : model->named_parameters()) {
+  const auto weights = model->named_parameters();
+  for (const ParameterRow& row : list_parameters(context->description, part)) {
     const ParamShard shard = shard_parameter(
-        item.key(),
-        shapes.at(item.key()),
-        context->sizes(),
-        mesh.dims().tp,
-        mesh.coordinate().tp,
-        TokenLayout::kReplicated);
+        row, mesh.dims().tp, mesh.coordinate().tp, TokenLayout::kReplicated);
     checkpoint.read(
-        {item.key(),
+        {row.name,
          shard.dim == kNotCut ? -1 : shard.dim,
          shard.begin,
          shard.end,
-         item.value().detach()});
+         weights[row.name].detach()});
   }
   return model;
 }
@@ -71,8 +63,8 @@ torch::Tensor TokenGenerator::logits_after(const torch::Tensor& ids) {
   const ModelContext& context = model_->context();
   torch::Tensor input;
   if (!model_->part().is_first) {
-    input =
-        torch::empty({ids.numel(), context.config.hidden_size}, context.dtype);
+    input = torch::empty(
+        {ids.numel(), context.description.hidden_size}, context.dtype);
     stages.recv(input, stages.rank() - 1)->wait();
   }
   const torch::Tensor output = model_->generate(ids, input, state_);

@@ -4,40 +4,31 @@
 
 #include "brigade/context_parallel/ring_attention.h"
 #include "brigade/model/recompute.h"
-#include "brigade/ops/rms_norm.h"
 #include "brigade/ops/rotary.h"
 
 namespace brigade {
 
-SelfAttention::SelfAttention(ModelContextPtr context)
-    : context_(std::move(context)) {
-  const LlamaConfig& config = context_->config;
-  const int tp = context_->tensor_parallel.size();
-  using Bias = LinearWeights::Bias;
-  const Bias qkv_bias = config.qkv_bias ? Bias::kYes : Bias::kNone;
-  const Bias o_bias = config.o_bias ? Bias::kYes : Bias::kNone;
-  const int64_t hidden = config.hidden_size;
-  const int64_t width = config.num_attention_heads / tp * config.head_dim;
-  const int64_t kv_width =
-      kv_heads_per_rank(config.num_key_value_heads, tp) * config.head_dim;
-  const auto linear = [&](const char* name, int64_t out, int64_t in, Bias b) {
-    return register_module(
-        name, std::make_shared<LinearWeights>(out, in, b, context_->dtype));
+SelfAttention::SelfAttention(
+    ModelContextPtr context,
+    const AttentionDescription& description,
+    const ParameterSource& source)
+    : context_(std::move(context)), description_(description) {
+  const auto linear = [&](const char* name) {
+    return register_module(name, source.make(name));
   };
   // Side by side, so that the data parallel's flat buffer keeps them so and
   // they make one product.
-  q_proj_ = linear("q_proj", width, hidden, qkv_bias);
-  k_proj_ = linear("k_proj", kv_width, hidden, qkv_bias);
-  v_proj_ = linear("v_proj", kv_width, hidden, qkv_bias);
-  o_proj_ = linear("o_proj", hidden, width, o_bias);
-  if (config.qk_norm) {
-    const auto norm = [&](const char* name) {
-      return register_module(
-          name, std::make_shared<NormWeight>(config.head_dim, context_->dtype));
-    };
-    q_norm_ = norm("q_norm");
-    k_norm_ = norm("k_norm");
-  }
+  q_proj_ = linear("q_proj");
+  k_proj_ = linear("k_proj");
+  v_proj_ = linear("v_proj");
+  o_proj_ = linear("o_proj");
+  const auto norm = [&](const NormDescription& of_heads) {
+    return Norm(*this, of_heads, source, context_->op_options());
+  };
+  if (description.q_norm)
+    q_norm_ = norm(*description.q_norm);
+  if (description.k_norm)
+    k_norm_ = norm(*description.k_norm);
 }
 
 SelfAttention::Heads SelfAttention::project(
@@ -50,17 +41,15 @@ SelfAttention::Heads SelfAttention::project(
       {q_proj_->bias, k_proj_->bias, v_proj_->bias},
       context_->linear_options());
   const auto heads = [&](const torch::Tensor& flat) {
-    const int64_t head_dim = context_->config.head_dim;
+    const int64_t head_dim = description_.head_dim;
     return flat.view(
         {rows, flat.size(0) / rows, flat.size(1) / head_dim, head_dim});
   };
   Heads result{heads(projected[0]), heads(projected[1]), heads(projected[2])};
-  if (context_->config.qk_norm) {
-    const double eps = context_->config.rms_norm_eps;
-    const auto mode = context_->op_options();
-    result.q = ops::rms_norm(result.q, q_norm_->weight, eps, mode);
-    result.k = ops::rms_norm(result.k, k_norm_->weight, eps, mode);
-  }
+  if (q_norm_)
+    result.q = q_norm_->forward(result.q);
+  if (k_norm_)
+    result.k = k_norm_->forward(result.k);
   return result;
 }
 
@@ -73,12 +62,19 @@ torch::Tensor SelfAttention::project_output(const torch::Tensor& out) {
       context_->linear_options());
 }
 
+ops::AttentionOptions SelfAttention::attention_options() const {
+  ops::AttentionOptions options;
+  options.kernels = context_->kernels;
+  options.scale = description_.scale;
+  options.sliding_window = description_.sliding_window;
+  return options;
+}
+
 torch::Tensor SelfAttention::attend(
     const Heads& heads,
     const AttentionInputs& inputs) {
   RingAttentionOptions options;
-  options.attention.kernels = context_->kernels;
-  options.attention.sliding_window = context_->config.sliding_window;
+  options.attention = attention_options();
   options.attention.document_starts = inputs.document_starts;
   options.attention.query_rotary = inputs.rotary;
   const auto run = [ring = context_->context_parallel,
@@ -107,12 +103,11 @@ torch::Tensor SelfAttention::forward_cached(
   cache.keys = past > 0 ? torch::cat({cache.keys, k}, 1) : k;
   cache.values =
       past > 0 ? torch::cat({cache.values, heads.v}, 1) : heads.v.contiguous();
-  ops::AttentionOptions mask;
-  mask.kernels = context_->kernels;
-  mask.sliding_window = context_->config.sliding_window;
-  mask.query_positions = {{past, q.size(1)}};
-  mask.key_positions = {{0, cache.keys.size(1)}};
-  return project_output(ops::attention(q, cache.keys, cache.values, mask).out);
+  ops::AttentionOptions options = attention_options();
+  options.query_positions = {{past, q.size(1)}};
+  options.key_positions = {{0, cache.keys.size(1)}};
+  return project_output(
+      ops::attention(q, cache.keys, cache.values, options).out);
 }
 
 }  // namespace brigade

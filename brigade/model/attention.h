@@ -1,4 +1,4 @@
-// Self-attention of a Llama block on this rank's heads and tokens: q/k/v as one
+// Self-attention of a block on this rank's heads and tokens: q/k/v as one
 // column-parallel product, rotary embedding inside (ring) attention, a
 // row-parallel output projection.
 #pragma once
@@ -6,8 +6,10 @@
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <optional>
 
 #include "brigade/model/model_context.h"
+#include "brigade/model/norm.h"
 #include "brigade/model/weights.h"
 
 namespace brigade {
@@ -21,7 +23,10 @@ struct AttentionInputs {
 
 class SelfAttention : public torch::nn::Module {
  public:
-  explicit SelfAttention(ModelContextPtr context);
+  SelfAttention(
+      ModelContextPtr context,
+      const AttentionDescription& description,
+      const ParameterSource& source);
 
   // x: [N, C] ([N/tp, C] in TokenLayout::kSharded), normalised; returns the
   // same.
@@ -45,10 +50,13 @@ class SelfAttention : public torch::nn::Module {
   Heads project(const torch::Tensor& x, int64_t rows);
   torch::Tensor project_output(const torch::Tensor& out);
   torch::Tensor attend(const Heads& heads, const AttentionInputs& inputs);
+  // What the description says of scores and mask.
+  ops::AttentionOptions attention_options() const;
 
   ModelContextPtr context_;
-  std::shared_ptr<LinearWeights> q_proj_, k_proj_, v_proj_, o_proj_;
-  std::shared_ptr<NormWeight> q_norm_, k_norm_;  // Qwen3
+  AttentionDescription description_;
+  std::shared_ptr<Weights> q_proj_, k_proj_, v_proj_, o_proj_;
+  std::optional<Norm> q_norm_, k_norm_;  // over each head
 };
 
 }  // namespace brigade

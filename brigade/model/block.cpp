@@ -1,56 +1,41 @@
 #include "brigade/model/block.h"
 
-#include <utility>
-
 #include "brigade/model/recompute.h"
-#include "brigade/ops/rms_norm.h"
 
 namespace brigade {
 
-torch::Tensor join(const ResidualStream& stream) {
-  return stream.residual.defined() ? stream.delta + stream.residual
-                                   : stream.delta;
-}
-
-ResidualStream norm(
-    const ResidualStream& stream,
-    const torch::Tensor& weight,
-    const ModelContext& context) {
-  const double eps = context.config.rms_norm_eps;
-  if (!stream.residual.defined()) {
-    return {
-        ops::rms_norm(stream.delta, weight, eps, context.op_options()),
-        stream.delta};
-  }
-  auto [normed, sum] = ops::add_rms_norm(
-      stream.delta, stream.residual, weight, eps, context.op_options());
-  return {std::move(normed), std::move(sum)};
-}
-
-Block::Block(ModelContextPtr context) : context_(std::move(context)) {
+Block::Block(
+    const ModelContextPtr& context,
+    const LayerDescription& layer,
+    const ParameterSource& source)
+    : context_(context) {
   // Registered in the order of transformers.
-  self_attn_ =
-      register_module("self_attn", std::make_shared<SelfAttention>(context_));
-  mlp_ = register_module("mlp", std::make_shared<Mlp>(context_));
-  const auto norm_weight = [&](const char* name) {
-    return register_module(
-        name,
-        std::make_shared<NormWeight>(
-            context_->config.hidden_size, context_->dtype));
+  self_attn_ = register_module(
+      "self_attn",
+      std::make_shared<SelfAttention>(
+          context, layer.attention, source.inside("self_attn")));
+  mlp_ = register_module(
+      "mlp", std::make_shared<Mlp>(context, layer.mlp, source.inside("mlp")));
+  const auto norm = [&](const NormDescription& description) {
+    return Norm(*this, description, source, context->op_options());
   };
-  input_layernorm_ = norm_weight("input_layernorm");
-  post_attention_layernorm_ = norm_weight("post_attention_layernorm");
+  before_attention_ = norm(layer.before_attention);
+  if (layer.after_attention)
+    after_attention_ = norm(*layer.after_attention);
+  before_mlp_ = norm(layer.before_mlp);
+  if (layer.after_mlp)
+    after_mlp_ = norm(*layer.after_mlp);
 }
 
 template <typename Attend>
 ResidualStream Block::run(const ResidualStream& stream, const Attend& attend) {
-  const ResidualStream before =
-      norm(stream, input_layernorm_->weight, *context_);
-  const ResidualStream after = norm(
-      {attend(before.delta), before.residual},
-      post_attention_layernorm_->weight,
-      *context_);
-  return {mlp_->forward(after.delta), after.residual};
+  const auto after = [](const std::optional<Norm>& norm, torch::Tensor x) {
+    return norm ? norm->forward(x) : x;
+  };
+  const ResidualStream attended = before_attention_->forward(stream);
+  const ResidualStream mixed = before_mlp_->forward(ResidualStream{
+      after(after_attention_, attend(attended.delta)), attended.residual});
+  return {after(after_mlp_, mlp_->forward(mixed.delta)), mixed.residual};
 }
 
 ResidualStream Block::forward(

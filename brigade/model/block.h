@@ -1,35 +1,24 @@
-// One transformer block, pre-norm: x + attention(norm(x)), then the same with
-// the MLP. The residual stream travels as a pair (delta, residual) whose sum
-// it is, so that each add is fused into the norm that follows it.
+// One transformer block as a LayerDescription says: attention and an MLP, each
+// added to the residual stream, with norms before and, in some models, after.
 #pragma once
 
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <optional>
 
 #include "brigade/model/attention.h"
 #include "brigade/model/mlp.h"
+#include "brigade/model/norm.h"
 
 namespace brigade {
 
-// Each [N, C], or [N/tp, C] in TokenLayout::kSharded.
-struct ResidualStream {
-  torch::Tensor delta;
-  torch::Tensor residual;  // undefined: delta is the whole stream
-};
-
-// The whole stream as one tensor.
-torch::Tensor join(const ResidualStream& stream);
-
-// delta: rms_norm of the stream; residual: the stream.
-ResidualStream norm(
-    const ResidualStream& stream,
-    const torch::Tensor& weight,
-    const ModelContext& context);
-
 class Block : public torch::nn::Module {
  public:
-  explicit Block(ModelContextPtr context);
+  Block(
+      const ModelContextPtr& context,
+      const LayerDescription& layer,
+      const ParameterSource& source);
 
   ResidualStream forward(
       const ResidualStream& stream,
@@ -46,7 +35,9 @@ class Block : public torch::nn::Module {
   ModelContextPtr context_;
   std::shared_ptr<SelfAttention> self_attn_;
   std::shared_ptr<Mlp> mlp_;
-  std::shared_ptr<NormWeight> input_layernorm_, post_attention_layernorm_;
+  // Absent: the identity.
+  std::optional<Norm> before_attention_, after_attention_;
+  std::optional<Norm> before_mlp_, after_mlp_;
 };
 
 }  // namespace brigade

@@ -20,30 +20,19 @@ uint64_t seed_of(std::string_view name, int64_t seed) {
 
 }  // namespace
 
-torch::Tensor
-initial_weight(const ParamInfo& info, double initializer_range, int64_t seed) {
+torch::Tensor initial_weight(const ParameterRow& row, int64_t seed) {
   const torch::NoGradGuard no_grad;
-  auto tensor = torch::empty(info.shape, torch::kFloat);
-  switch (info.kind) {
-    case ParamKind::kInputNorm:
-    case ParamKind::kPostAttentionNorm:
-    case ParamKind::kFinalNorm:
-    case ParamKind::kQNorm:
-    case ParamKind::kKNorm:
-      return tensor.fill_(1);
-    case ParamKind::kQBias:
-    case ParamKind::kKBias:
-    case ParamKind::kVBias:
-    case ParamKind::kOBias:
-    case ParamKind::kGateBias:
-    case ParamKind::kUpBias:
-    case ParamKind::kDownBias:
+  auto tensor = torch::empty(row.shape, torch::kFloat);
+  switch (row.initialization) {
+    case Initialization::kZeros:
       return tensor.zero_();
-    default:
+    case Initialization::kOnes:
+      return tensor.fill_(1);
+    case Initialization::kNormal:
       break;
   }
-  auto generator = at::detail::createCPUGenerator(seed_of(info.name, seed));
-  return tensor.normal_(0, initializer_range, generator);
+  auto generator = at::detail::createCPUGenerator(seed_of(row.name, seed));
+  return tensor.normal_(0, row.initial_std, generator);
 }
 
 }  // namespace brigade

@@ -1,20 +1,17 @@
 // Initial weights that depend on the seed and the parameter's name alone, never
-// on the layout: Hugging Face's scheme, normal(0, initializer_range) for
-// matrices and embeddings, ones for norms, zeros for biases.
+// on the layout. What they are drawn from stands in the parameter's row.
 #pragma once
 
 #include <torch/types.h>
 
 #include <cstdint>
-#include <string>
 
-#include "brigade/model_spec/param_names.h"
+#include "brigade/model_spec/parameter_table.h"
 
 namespace brigade {
 
-// The whole tensor of one parameter, float32, of info.shape. A rank that holds
-// a slice takes it from this.
-torch::Tensor
-initial_weight(const ParamInfo& info, double initializer_range, int64_t seed);
+// The whole tensor of one parameter, float32, of row.shape. A rank that holds a
+// slice takes it from this.
+torch::Tensor initial_weight(const ParameterRow& row, int64_t seed);
 
 }  // namespace brigade

@@ -1,26 +1,20 @@
-// A Llama-family causal language model, or the part of one that a pipeline
-// stage holds, with Hugging Face's parameter names. Every parameter is this tp
-// rank's shard (tensor_parallel/shard.h).
+// A causal language model as a ModelDescription says, or the part of one that a
+// pipeline stage holds. Its parameters are those of the model's table
+// (model_spec/parameter_table.h), each this tp rank's shard
+// (model_spec/shard.h).
 #pragma once
 
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "brigade/model/block.h"
-#include "brigade/topology/layer_partition.h"
+#include "brigade/model/rotary_tables.h"
+#include "brigade/model_spec/model_part.h"
 
 namespace brigade {
-
-// Which part of the model: the first one embeds, the last one has the final
-// norm and the head.
-struct ModelPart {
-  LayerRange layers;
-  bool is_first = true;
-  bool is_last = true;
-};
-ModelPart whole_model(const LlamaConfig& config);
 
 class Llama : public torch::nn::Module {
  public:
@@ -61,17 +55,20 @@ class Llama : public torch::nn::Module {
 
  private:
   const torch::Tensor& head_weight() const;
-  ops::RotaryTable rotary_table(const torch::Tensor& positions);
+  // ids: int64, N of them; returns the stream, [N, C] ([N/tp, C] in
+  // TokenLayout::kSharded).
+  torch::Tensor embed(
+      const TensorParallel& parallel,
+      const torch::Tensor& ids,
+      ops::OpOptions options) const;
 
   ModelContextPtr context_;
   ModelPart part_;
-  std::shared_ptr<LinearWeights> embed_tokens_;  // [V/tp, C]
+  std::shared_ptr<Weights> embed_tokens_;  // [V/tp, C]
   std::vector<std::shared_ptr<Block>> layers_;
-  std::shared_ptr<NormWeight> norm_;
-  std::shared_ptr<LinearWeights> lm_head_;  // [V/tp, C]; null when tied
-  // The latest positions' table: they are the same from step to step.
-  torch::Tensor table_positions_;
-  ops::RotaryTable table_;
+  RotaryTables rotary_;
+  std::optional<Norm> norm_;
+  std::shared_ptr<Weights> lm_head_;  // [V/tp, C]; null when tied
 };
 
 }  // namespace brigade

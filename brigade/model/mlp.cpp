@@ -3,24 +3,38 @@
 #include <utility>
 #include <vector>
 
+#include "brigade/base/check.h"
 #include "brigade/ops/swiglu.h"
 
 namespace brigade {
+namespace {
 
-Mlp::Mlp(ModelContextPtr context) : context_(std::move(context)) {
-  const LlamaConfig& config = context_->config;
-  const auto bias =
-      config.mlp_bias ? LinearWeights::Bias::kYes : LinearWeights::Bias::kNone;
-  const int64_t hidden = config.hidden_size;
-  const int64_t width =
-      config.intermediate_size / context_->tensor_parallel.size();
-  const auto linear = [&](const char* name, int64_t out, int64_t in) {
-    return register_module(
-        name, std::make_shared<LinearWeights>(out, in, bias, context_->dtype));
+// activation(gate) * up.
+torch::Tensor gated(
+    Activation activation,
+    const torch::Tensor& gate,
+    const torch::Tensor& up,
+    ops::Kernels kernels) {
+  switch (activation) {
+    case Activation::kSilu:
+      return ops::swiglu(gate, up, kernels);
+  }
+  BRIGADE_ASSERT(false, "activation {}", static_cast<int>(activation));
+}
+
+}  // namespace
+
+Mlp::Mlp(
+    ModelContextPtr context,
+    const MlpDescription& description,
+    const ParameterSource& source)
+    : context_(std::move(context)), activation_(description.activation) {
+  const auto linear = [&](const char* name) {
+    return register_module(name, source.make(name));
   };
-  gate_proj_ = linear("gate_proj", width, hidden);
-  up_proj_ = linear("up_proj", width, hidden);
-  down_proj_ = linear("down_proj", hidden, width);
+  gate_proj_ = linear("gate_proj");
+  up_proj_ = linear("up_proj");
+  down_proj_ = linear("down_proj");
 }
 
 torch::Tensor Mlp::forward(const torch::Tensor& x) {
@@ -31,17 +45,17 @@ torch::Tensor Mlp::forward(const torch::Tensor& x) {
       {gate_proj_->bias, up_proj_->bias},
       context_->linear_options());
   // Made again in backward: a pass over memory, and a sixth less to keep.
-  const auto activation =
-      [kernels = context_->kernels](const std::vector<torch::Tensor>& of) {
-        return ops::swiglu(of[0], of[1], kernels);
-      };
+  const auto activate = [activation = activation_, kernels = context_->kernels](
+                            const std::vector<torch::Tensor>& of) {
+    return gated(activation, of[0], of[1], kernels);
+  };
   return row_parallel_linear(
       context_->tensor_parallel,
-      activation(gate_up),
+      activate(gate_up),
       down_proj_->weight,
       down_proj_->bias,
       context_->linear_options(),
-      {.from = gate_up, .make = activation});
+      {.from = gate_up, .make = activate});
 }
 
 }  // namespace brigade

@@ -1,5 +1,5 @@
-// The SwiGLU feed-forward of a Llama block on this rank's columns: gate and up
-// as one column-parallel product, down row-parallel.
+// The gated feed-forward of a block on this rank's columns: gate and up as one
+// column-parallel product, down row-parallel.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -13,14 +13,17 @@ namespace brigade {
 
 class Mlp : public torch::nn::Module {
  public:
-  explicit Mlp(ModelContextPtr context);
+  Mlp(ModelContextPtr context,
+      const MlpDescription& description,
+      const ParameterSource& source);
   // x: [N, C] ([N/tp, C] in TokenLayout::kSharded), normalised; returns the
   // same.
   torch::Tensor forward(const torch::Tensor& x);
 
  private:
   ModelContextPtr context_;
-  std::shared_ptr<LinearWeights> gate_proj_, up_proj_, down_proj_;
+  Activation activation_;
+  std::shared_ptr<Weights> gate_proj_, up_proj_, down_proj_;
 };
 
 }  // namespace brigade

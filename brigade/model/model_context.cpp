@@ -6,7 +6,7 @@ namespace brigade {
 
 ModelContext single_rank_context(const LlamaConfig& config) {
   ModelContext context;
-  context.config = config;
+  context.description = describe_model(config);
   context.tensor_parallel.group = make_self_communicator({.name = "tp"});
   context.context_parallel = make_self_communicator({.name = "cp"});
   return context;

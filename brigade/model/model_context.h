@@ -6,8 +6,9 @@
 #include <functional>
 #include <memory>
 
-#include "brigade/model_spec/llama_config.h"
-#include "brigade/model_spec/param_names.h"
+#include "brigade/model_spec/activation_recompute.h"
+#include "brigade/model_spec/model_description.h"
+#include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
 #include "brigade/ops/attention.h"
 #include "brigade/ops/op_options.h"
@@ -16,12 +17,8 @@
 
 namespace brigade {
 
-// When a block's activations are computed a second time in backward instead of
-// being kept.
-enum class Recompute { kNone, kSelective /* attention */, kFull /* a block */ };
-
 struct ModelContext {
-  LlamaConfig config;
+  ModelDescription description;
   torch::ScalarType dtype = torch::kFloat;
   TensorParallel tensor_parallel;  // a group of one when there is none
   CommunicatorPtr context_parallel;
@@ -37,8 +34,6 @@ struct ModelContext {
     return {weight_grad, defer_weight_grad, kernels};
   }
   ops::OpOptions op_options() const { return {weight_grad, kernels}; }
-  // How this rank's part of each parameter is cut.
-  TensorParallelSizes sizes() const { return tensor_parallel_sizes(config); }
 };
 // Shared by all parts of a model; does not change after it was built.
 using ModelContextPtr = std::shared_ptr<const ModelContext>;

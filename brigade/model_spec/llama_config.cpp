@@ -49,26 +49,6 @@ nlohmann::json eos_json(const std::vector<int64_t>& ids) {
 
 }  // namespace
 
-int64_t parameter_count(const LlamaConfig& config) {
-  const int64_t hidden = config.hidden_size;
-  const int64_t inner = config.intermediate_size;
-  const int64_t q_width = config.num_attention_heads * config.head_dim;
-  const int64_t kv_width = config.num_key_value_heads * config.head_dim;
-  int64_t layer =
-      2 * hidden * (q_width + kv_width) + 3 * hidden * inner + 2 * hidden;
-  if (config.qkv_bias)
-    layer += q_width + 2 * kv_width;
-  if (config.o_bias)
-    layer += hidden;
-  if (config.mlp_bias)
-    layer += 2 * inner + hidden;
-  if (config.qk_norm)
-    layer += 2 * config.head_dim;
-  const int64_t tables = config.tie_word_embeddings ? 1 : 2;
-  return tables * config.vocab_size * hidden +
-         config.num_hidden_layers * layer + hidden;
-}
-
 nlohmann::json to_hugging_face_json(
     const LlamaConfig& config,
     const std::string& dtype) {

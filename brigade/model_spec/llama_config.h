@@ -47,9 +47,6 @@ struct LlamaConfig {
   bool operator==(const LlamaConfig&) const = default;
 };
 
-// Number of weights; a tied head counts once.
-int64_t parameter_count(const LlamaConfig& config);
-
 // Reads a Hugging Face config (keys of transformers v4 and v5). Every problem
 // found is added to `problems` as "<pointer>/key: ..." ; the result is usable
 // only when none was added.

@@ -12,6 +12,7 @@
 #include "brigade/base/checked_math.h"
 #include "brigade/model_spec/llama_config.h"
 #include "brigade/model_spec/llama_config_reader.h"
+#include "brigade/model_spec/parameter_table.h"
 
 namespace brigade {
 namespace {

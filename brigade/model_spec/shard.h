@@ -1,34 +1,31 @@
-// Which part of each parameter a tp rank holds, by Hugging Face's name: for
-// initial weights, loading and saving alike.
+// Which part of each parameter a tp rank holds, for initial weights, loading
+// and saving alike. The parameter's row in the table says what is cut
+// (parameter_table.h):
 //
-//   embed_tokens, lm_head   rows of the vocabulary, padded to equal parts
-//   q_proj                  rows of whole query heads
-//   k_proj, v_proj          rows of whole kv heads; where they are fewer than
-//                           ranks, each head on tp / kv_heads ranks
-//   gate_proj, up_proj      rows
-//   o_proj, down_proj       columns; their biases whole
-//   norms                   whole
+//   heads, features   equal parts
+//   key/value heads   equal parts; where they are fewer than ranks, each head
+//                     on tp / kv_heads ranks
+//   vocabulary        equal parts of ceil(V / tp) entries, the last ones padded
 //
-// PURE.
+// Core layer: no libtorch.
 #pragma once
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "brigade/model_spec/parameter_table.h"
 #include "brigade/topology/token_layout.h"
 
 namespace brigade {
 
-// What decides how a model is cut.
+// What decides whether a tp size fits a model.
 struct TensorParallelSizes {
   int64_t num_attention_heads = 0;
   int64_t num_key_value_heads = 0;
-  int64_t head_dim = 0;
   int64_t intermediate_size = 0;
-  int64_t vocab_size = 0;
 };
+TensorParallelSizes tensor_parallel_sizes(const LlamaConfig& config);
 
 // Adds one message for each size that tp does not fit, with the nearest tp
 // sizes that fit all of them:
@@ -51,8 +48,6 @@ int64_t kv_heads_per_rank(int64_t num_key_value_heads, int tp);
 // Ranks that hold the same kv heads: tp / kv_heads, at least 1.
 int kv_replicas(int64_t num_key_value_heads, int tp);
 
-inline constexpr int kNotCut = -1;
-
 // One parameter on one rank. The local tensor is full[begin:end] along `dim`,
 // followed by rows of zeros up to shape[dim] (padding, vocabulary alone).
 struct ParamShard {
@@ -73,13 +68,10 @@ struct ParamShard {
   bool operator==(const ParamShard&) const = default;
 };
 
-// `name` and `full_shape` as Hugging Face has them. Sizes that
-// validate_tensor_parallel() accepted. Throws Error for a name that is no
-// parameter of a Llama-family model.
+// The part of a row's parameter on one rank, for sizes that
+// validate_tensor_parallel() accepted.
 ParamShard shard_parameter(
-    std::string_view name,
-    const std::vector<int64_t>& full_shape,
-    const TensorParallelSizes& sizes,
+    const ParameterRow& row,
     int tp,
     int tp_rank,
     TokenLayout tokens);

@@ -1,16 +1,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 
 #include "brigade/data/training_data.h"
 #include "brigade/metrics/run_folder.h"
-#include "brigade/model_spec/param_names.h"
+#include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
 #include "brigade/schedule/bucket_plan.h"
 #include "brigade/train/layout.h"
 #include "brigade/train/open_data.h"
-#include "brigade/train/stage_runtime.h"
 #include "brigade/train/trainer.h"
 
 namespace brigade {
@@ -21,30 +19,22 @@ std::vector<BucketParam> stage_bucket_params(
     const TrainConfig& config,
     const ModelPart& part) {
   const LlamaConfig& llama = model_of(config);
-  std::map<std::string, ParamInfo> infos;
-  for (ParamInfo& info : list_parameters(llama))
-    infos.emplace(info.name, info);
   const TokenLayout tokens = config.distributed.sequence_parallel
                                  ? TokenLayout::kSharded
                                  : TokenLayout::kReplicated;
   std::vector<BucketParam> params;
-  for (const std::string& name : stage_parameters(llama, part)) {
-    const ParamShard shard = shard_parameter(
-        name,
-        infos.at(name).shape,
-        tensor_parallel_sizes(llama),
-        config.distributed.tp_size,
-        /*tp_rank=*/0,
-        tokens);
+  for (const ParameterRow& row : list_parameters(describe_model(llama), part)) {
+    const ParamShard shard =
+        shard_parameter(row, config.distributed.tp_size, /*tp_rank=*/0, tokens);
     int64_t numel = 1;
     for (const int64_t size : shard.shape)
       numel *= size;
-    const bool is_sparse = is_row_sparse(infos.at(name), llama, part);
     params.push_back(
-        {.name = name,
+        {.name = row.name,
          .numel = numel,
          .dtype = to_string(config.model.dtype),
-         .sparse_row_numel = is_sparse ? shard.shape.back() : 0});
+         .sparse_row_numel =
+             is_row_sparse(row, part) ? shard.shape.back() : 0});
   }
   return params;
 }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "brigade/base/error.h"
-#include "brigade/model_spec/param_names.h"
 #include "brigade/schedule/make_schedule.h"
 #include "brigade/topology/layer_partition.h"
 
@@ -62,30 +61,6 @@ Schedule training_schedule(const TrainConfig& config) {
 
 Schedule evaluation_schedule(const TrainConfig& config) {
   return make_evaluation_schedule(pipeline_size(config));
-}
-
-std::vector<std::string> stage_parameters(
-    const LlamaConfig& llama,
-    const ModelPart& part) {
-  std::vector<std::string> names;
-  for (const ParamInfo& info : list_parameters(llama)) {
-    bool is_here = false;
-    switch (info.kind) {
-      case ParamKind::kEmbedding:
-        is_here = part.is_first || (part.is_last && llama.tie_word_embeddings);
-        break;
-      case ParamKind::kFinalNorm:
-      case ParamKind::kHead:
-        is_here = part.is_last;
-        break;
-      default:
-        is_here =
-            info.layer >= part.layers.begin && info.layer < part.layers.end;
-    }
-    if (is_here)
-      names.push_back(info.name);
-  }
-  return names;
 }
 
 int64_t tokens_per_step(const TrainConfig& config) {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "brigade/config/train_config.h"
-#include "brigade/model/llama.h"
+#include "brigade/model_spec/model_part.h"
 #include "brigade/schedule/schedule.h"
 
 namespace brigade {
@@ -14,17 +14,12 @@ namespace brigade {
 // id whose files are not on this machine.
 const LlamaConfig& model_of(const TrainConfig& config);
 
-// One part a pipeline stage: pp * pp_virtual_stages of them. Throws ConfigError
-// with what partition_layers() finds.
+// One part per pipeline stage: pp * pp_virtual_stages of them. Throws
+// ConfigError with what partition_layers() finds.
 std::vector<ModelPart> stage_parts(const TrainConfig& config);
 
 Schedule training_schedule(const TrainConfig& config);
 Schedule evaluation_schedule(const TrainConfig& config);
-
-// The names of the parameters that a stage holds, in registration order.
-std::vector<std::string> stage_parameters(
-    const LlamaConfig& llama,
-    const ModelPart& part);
 
 // Tokens of one optimizer step over all ranks.
 int64_t tokens_per_step(const TrainConfig& config);

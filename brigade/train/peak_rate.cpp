@@ -11,6 +11,7 @@
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
 #include "brigade/metrics/clock.h"
+#include "brigade/model_spec/parameter_table.h"
 #include "brigade/ops/linear.h"
 
 namespace brigade {

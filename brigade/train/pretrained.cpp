@@ -3,7 +3,7 @@
 #include <map>
 
 #include "brigade/checkpoint/hugging_face.h"
-#include "brigade/model_spec/param_names.h"
+#include "brigade/model_spec/parameter_table.h"
 
 namespace brigade {
 
@@ -12,12 +12,10 @@ void load_pretrained(
     const LlamaConfig& llama,
     const std::vector<LocalParam>& params) {
   const torch::NoGradGuard no_grad;
-  std::vector<ExpectedTensor> expected;
+  const std::vector<ParameterRow> expected = list_parameters(llama);
   std::map<std::string, std::vector<int64_t>> shapes;
-  for (const ParamInfo& info : list_parameters(llama)) {
-    expected.push_back({info.name, info.shape});
-    shapes[info.name] = info.shape;
-  }
+  for (const ParameterRow& row : expected)
+    shapes[row.name] = row.shape;
   std::vector<WeightTarget> targets;
   for (const LocalParam& param : params) {
     ShardSpec spec = whole_tensor(shapes.at(param.name));

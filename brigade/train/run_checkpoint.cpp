@@ -74,8 +74,8 @@ void attach_files(const TrainConfig& config, CheckpointToSave& checkpoint) {
     checkpoint.attachments[generation] = kGenerationConfig;
 }
 
-bool is_stored_here(const ParamState& state, const StageRuntime& stage) {
-  return state.shard.is_first_replica && !stage.is_tied_copy(state.name);
+bool is_stored_here(const ParamState& state) {
+  return state.shard.is_first_replica && !state.is_copy_for_head;
 }
 
 }  // namespace
@@ -101,7 +101,7 @@ void save_run(
   if (writes) {
     for (const auto& stage : stages) {
       for (const ParamState& state : stage->states()) {
-        if (!is_stored_here(state, *stage))
+        if (!is_stored_here(state))
           continue;
         checkpoint.weights.push_back(part_of("", state, state.weight));
         for (TensorPart& part : optimizer_parts(state))

@@ -5,10 +5,8 @@
 
 #include "brigade/base/check.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
-#include "brigade/data_parallel/data_parallel.h"
 #include "brigade/data_parallel/per_param_grad_sync.h"
 #include "brigade/model/init_weights.h"
-#include "brigade/model_spec/param_names.h"
 #include "brigade/ops/adamw.h"
 #include "brigade/tensor_parallel/replicated_gradients.h"
 #include "brigade/train/pretrained.h"
@@ -35,7 +33,7 @@ ModelContextPtr make_context(
     int stage,
     const std::shared_ptr<WeightGradientQueue>& queue) {
   auto context = std::make_shared<ModelContext>();
-  context->config = llama;
+  context->description = describe_model(llama);
   context->dtype = config.model.dtype == ModelDtype::kBfloat16
                        ? torch::kBFloat16
                        : torch::kFloat;
@@ -69,14 +67,6 @@ torch::Tensor take_shard(const torch::Tensor& full, const ParamShard& shard) {
   return padded;
 }
 
-bool is_row_sparse(
-    const ParamInfo& info,
-    const LlamaConfig& llama,
-    const ModelPart& part) {
-  const bool is_head_too = llama.tie_word_embeddings && part.is_last;
-  return info.kind == ParamKind::kEmbedding && part.is_first && !is_head_too;
-}
-
 StageRuntime::StageRuntime(
     const TrainConfig& config,
     const LlamaConfig& llama,
@@ -84,8 +74,7 @@ StageRuntime::StageRuntime(
     int stage,
     const ModelPart& part)
     : stage_(stage),
-      is_tied_copy_(
-          llama.tie_word_embeddings && part.is_last && !part.is_first),
+      part_(part),
       weight_decay_(config.training.weight_decay),
       adam_{
           config.training.adam_beta1,
@@ -97,30 +86,30 @@ StageRuntime::StageRuntime(
       make_context(config, llama, mesh, stage, weight_gradients_);
   model_ = std::make_shared<Llama>(context, part);
 
-  std::map<std::string, ParamInfo> infos;
-  for (ParamInfo& info : list_parameters(llama))
-    infos.emplace(info.name, info);
+  rows_ = list_parameters(context->description, part);
+  const auto weights = model_->named_parameters();
+  BRIGADE_ASSERT(
+      weights.size() == rows_.size(),
+      "the model has {} parameters, its table {}",
+      weights.size(),
+      rows_.size());
   std::vector<NamedParam> params;
   std::vector<LocalParam> local;
   const bool is_pretrained = config.model.init == "pretrained";
   const torch::NoGradGuard no_grad;
-  for (const auto& item : model_->named_parameters()) {
-    const ParamInfo& info = infos.at(item.key());
+  for (const ParameterRow& row : rows_) {
+    torch::Tensor weight = weights[row.name];
     shards_.push_back(shard_parameter(
-        info.name,
-        info.shape,
-        context->sizes(),
+        row,
         mesh.dims().tp,
         mesh.coordinate().tp,
         context->tensor_parallel.tokens));
-    local.push_back({info.name, shards_.back(), item.value()});
+    local.push_back({row.name, shards_.back(), weight});
     if (!is_pretrained) {
-      item.value().copy_(take_shard(
-          initial_weight(info, llama.initializer_range, config.training.seed),
-          shards_.back()));
+      weight.copy_(take_shard(
+          initial_weight(row, config.training.seed), shards_.back()));
     }
-    params.push_back(
-        {item.key(), item.value(), is_row_sparse(info, llama, part)});
+    params.push_back({row.name, weight, is_row_sparse(row, part)});
   }
   if (is_pretrained)
     load_pretrained(config.model.folder, llama, local);
@@ -143,8 +132,10 @@ StageRuntime::StageRuntime(
 }
 
 void StageRuntime::make_optimizer() {
-  optimizer_ =
-      std::make_unique<AdamW>(make_adamw(*sync_, weight_decay_, adam_));
+  OptimizerGroups made = make_optimizer_groups(
+      *sync_, std::vector<double>(rows_.size(), weight_decay_));
+  optimizer_ = std::make_unique<AdamW>(std::move(made.groups), adam_);
+  places_ = std::move(made.places);
   optimizer_layout_ = sync_->layout_version();
 }
 
@@ -184,19 +175,18 @@ void StageRuntime::finish_gradients(const ProcessMesh& mesh) {
     sum_over_replicas(*mesh.axis(Axis::kTp), ranks, gradients);
 
   if (mesh.embedding()->size() > 1) {
-    const int embedding = sync_->param_index(kEmbeddingName);
-    if (embedding >= 0 && model_->context().config.tie_word_embeddings)
-      mesh.embedding()->all_reduce(sync_->main_grad(embedding))->wait();
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      if (!rows_[i].tied_head.empty())
+        mesh.embedding()
+            ->all_reduce(sync_->main_grad(static_cast<int>(i)))
+            ->wait();
+    }
   }
-}
-
-bool StageRuntime::is_tied_copy(const std::string& name) const {
-  return is_tied_copy_ && name == kEmbeddingName;
 }
 
 bool StageRuntime::counts_in_norm(int param) const {
   const auto i = static_cast<size_t>(param);
-  return shards_[i].is_first_replica && !is_tied_copy(sync_->params()[i].name);
+  return shards_[i].is_first_replica && !is_copy_for_head(rows_[i], part_);
 }
 
 double StageRuntime::sum_of_squares() const {
@@ -226,26 +216,24 @@ void StageRuntime::step(double lr, double grad_scale) {
 }
 
 std::vector<ParamState> StageRuntime::states() const {
-  std::vector<ParamState> result(shards_.size());
-  const auto& segments = sync_->segments();
-  for (size_t s = 0; s < segments.size(); ++s) {
-    const AdamWState& state = optimizer_->states()[s];
-    for (const BucketSlot& slot : segments[s].slots) {
-      const auto i = static_cast<size_t>(slot.param);
-      const NamedParam& param = sync_->params()[i];
-      const auto view = [&](const torch::Tensor& flat) {
-        return flat.defined() ? flat.narrow(0, slot.offset_numel, slot.numel)
-                                    .view(param.tensor.sizes())
-                              : flat;
-      };
-      result[i] = {
-          param.name,
-          shards_[i],
-          param.tensor.detach(),
-          view(state.master_low),
-          view(state.exp_avg),
-          view(state.exp_avg_sq)};
-    }
+  std::vector<ParamState> result;
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    const NamedParam& param = sync_->params()[i];
+    const OptimizerGroups::Place& place = places_[i];
+    const AdamWState& state = optimizer_->states()[place.group];
+    const auto view = [&](const torch::Tensor& flat) {
+      return flat.defined() ? flat.narrow(0, place.offset_numel, place.numel)
+                                  .view(param.tensor.sizes())
+                            : flat;
+    };
+    result.push_back(
+        {param.name,
+         shards_[i],
+         is_copy_for_head(rows_[i], part_),
+         param.tensor.detach(),
+         view(state.master_low),
+         view(state.exp_avg),
+         view(state.exp_avg_sq)});
   }
   return result;
 }

@@ -10,10 +10,11 @@
 #include "brigade/config/train_config.h"
 #include "brigade/data_parallel/grad_sync.h"
 #include "brigade/model/llama.h"
-#include "brigade/model_spec/param_names.h"
+#include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
 #include "brigade/optim/adamw.h"
 #include "brigade/schedule/weight_gradient_queue.h"
+#include "brigade/train/optimizer_groups.h"
 
 namespace brigade {
 
@@ -21,18 +22,12 @@ namespace brigade {
 struct ParamState {
   std::string name;
   ParamShard shard;
+  bool is_copy_for_head;     // the last stage's copy of a tied embedding
   torch::Tensor weight;      // of the model's dtype
   torch::Tensor master_low;  // int16, of a bf16 weight: see ops/split_master.h
   torch::Tensor exp_avg;     // float32
   torch::Tensor exp_avg_sq;  // float32
 };
-
-// Whether a step's gradient of a parameter of this part has rows for the tokens
-// of the step alone: the embedding, where it is not the head as well.
-bool is_row_sparse(
-    const ParamInfo& info,
-    const LlamaConfig& llama,
-    const ModelPart& part);
 
 class StageRuntime {
  public:
@@ -71,23 +66,22 @@ class StageRuntime {
   // In the order of the sync's parameters. Views: valid until the next step.
   std::vector<ParamState> states() const;
   int64_t numel() const;
-  // Whether `name` is the last stage's copy of a tied embedding, which belongs
-  // to the first stage.
-  bool is_tied_copy(const std::string& name) const;
 
  private:
   void make_optimizer();
   bool counts_in_norm(int param) const;
 
   int stage_;
-  bool is_tied_copy_;  // the last stage's embedding belongs to the first
+  ModelPart part_;
   double weight_decay_;
   AdamWOptions adam_;
   std::shared_ptr<WeightGradientQueue> weight_gradients_;
   std::shared_ptr<Llama> model_;
+  std::vector<ParameterRow> rows_;  // of this part, in the sync's order
   std::vector<ParamShard> shards_;  // by parameter
   std::unique_ptr<GradSync> sync_;
   std::unique_ptr<AdamW> optimizer_;
+  std::vector<OptimizerGroups::Place> places_;  // by parameter
   int64_t optimizer_layout_ = 0;
 };
 

@@ -15,6 +15,7 @@
 #include "brigade/metrics/run_folder.h"
 #include "brigade/metrics/trace.h"
 #include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/parameter_table.h"
 #include "brigade/pipeline_parallel/executor.h"
 #include "brigade/train/layout.h"
 #include "brigade/train/micro_batches.h"

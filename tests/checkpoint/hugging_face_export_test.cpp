@@ -12,7 +12,7 @@
 #include "brigade/comm/self_communicator.h"
 #include "brigade/files/file.h"
 #include "brigade/model_spec/llama_config.h"
-#include "brigade/model_spec/param_names.h"
+#include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/writer.h"
 #include "temporary_folder.h"
 
@@ -53,7 +53,7 @@ class ExportTest : public ::testing::Test {
  protected:
   ExportTest() {
     torch::manual_seed(5);
-    for (const ParamInfo& param : list_parameters(config_)) {
+    for (const ParameterRow& param : list_parameters(config_)) {
       weights_[param.name] = torch::randn(param.shape).to(torch::kBFloat16);
       request_.tensors.push_back({param.name, param.shape});
     }

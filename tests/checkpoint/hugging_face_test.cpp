@@ -95,10 +95,17 @@ void write_file(
   write_safetensors(path, list);
 }
 
-std::vector<ExpectedTensor> expected_of(const NamedTensors& tensors) {
-  std::vector<ExpectedTensor> expected;
+ParameterRow row(const std::string& name, std::vector<int64_t> shape) {
+  ParameterRow result;
+  result.name = name;
+  result.shape = std::move(shape);
+  return result;
+}
+
+std::vector<ParameterRow> expected_of(const NamedTensors& tensors) {
+  std::vector<ParameterRow> expected;
   for (const auto& [name, tensor] : tensors)
-    expected.push_back({name, tensor.sizes().vec()});
+    expected.push_back(row(name, tensor.sizes().vec()));
   return expected;
 }
 
@@ -111,7 +118,7 @@ class HuggingFaceTest : public ::testing::Test {
   }
 
   // The message with which the folder is refused for these tensors.
-  std::string refusal(const std::vector<ExpectedTensor>& expected) {
+  std::string refusal(const std::vector<ParameterRow>& expected) {
     try {
       load_weights(SafetensorsFolder(folder_.path()), expected, {});
     } catch (const DataError& error) {
@@ -184,7 +191,7 @@ TEST_F(HuggingFaceTest, LoadsAFileWhoseDataAreNotAligned) {
   const torch::Tensor loaded = torch::empty({3});
   load_weights(
       SafetensorsFolder(folder_.path()),
-      {{"w", {3}}},
+      {row("w", {3})},
       {{"w", whole_tensor({3}), loaded}});
   EXPECT_TRUE(torch::equal(loaded, values));
 }
@@ -200,7 +207,7 @@ TEST_F(HuggingFaceTest, LoadsFromShards) {
   const torch::Tensor a = torch::empty({2}), b = torch::empty({2, 2});
   load_weights(
       SafetensorsFolder(folder_.path()),
-      {{"a", {4}}, {"b", {2, 2}}},
+      {row("a", {4}), row("b", {2, 2})},
       {{"a", even_shard({4}, 0, 1, 2), a}, {"b", whole_tensor({2, 2}), b}});
   EXPECT_TRUE(torch::equal(a, one.at("a").slice(0, 2)));
   EXPECT_TRUE(torch::equal(b, two.at("b")));
@@ -215,11 +222,11 @@ TEST_F(HuggingFaceTest, MissingSurplusAndWrongTensorsAreAllListed) {
        {"extra.two", torch::randn({1})}});
   EXPECT_THAT(
       refusal(
-          {{"kept", {2}},
-           {"bent", {3, 2}},
-           {"counted", {2}},
-           {"absent.one", {1}},
-           {"absent.two", {1}}}),
+          {row("kept", {2}),
+           row("bent", {3, 2}),
+           row("counted", {2}),
+           row("absent.one", {1}),
+           row("absent.two", {1})}),
       AllOf(
           HasSubstr("missing: absent.one, absent.two\n"),
           HasSubstr("surplus: extra.one, extra.two\n"),
@@ -234,7 +241,7 @@ TEST_F(HuggingFaceTest, NothingIsWrittenWhenAnythingIsWrong) {
   EXPECT_THROW(
       load_weights(
           SafetensorsFolder(folder_.path()),
-          {{"a", {2}}, {"b", {2}}},
+          {row("a", {2}), row("b", {2})},
           {{"a", whole_tensor({2}), a}}),
       DataError);
   EXPECT_EQ(a.count_nonzero().item<int64_t>(), 0);
@@ -244,12 +251,12 @@ TEST_F(HuggingFaceTest, BuffersOfOldFilesAreIgnored) {
   write(
       {{"a", torch::randn({2})},
        {"model.layers.0.self_attn.rotary_emb.inv_freq", torch::randn({4})}});
-  EXPECT_EQ(refusal({{"a", {2}}}), "accepted");
+  EXPECT_EQ(refusal({row("a", {2})}), "accepted");
 }
 
 TEST_F(HuggingFaceTest, ATiedModelTakesAHeadThatEqualsItsEmbeddingOnly) {
-  const std::vector<ExpectedTensor> tied = {
-      {"model.embed_tokens.weight", {4, 2}}};
+  std::vector<ParameterRow> tied = {row("model.embed_tokens.weight", {4, 2})};
+  tied[0].tied_head = "lm_head.weight";
   const torch::Tensor embedding = torch::randn({4, 2});
   write({{"model.embed_tokens.weight", embedding}});
   EXPECT_EQ(refusal(tied), "accepted");
@@ -265,13 +272,15 @@ TEST_F(HuggingFaceTest, ATiedModelTakesAHeadThatEqualsItsEmbeddingOnly) {
 
 TEST_F(HuggingFaceTest, AnUntiedModelNeedsItsHead) {
   write({{"model.embed_tokens.weight", torch::randn({4, 2})}});
+  ParameterRow head = row("lm_head.weight", {4, 2});
+  head.place = Place::kHead;
+  head.cut.unit = CutUnit::kVocabulary;
   EXPECT_THAT(
-      refusal(
-          {{"model.embed_tokens.weight", {4, 2}}, {"lm_head.weight", {4, 2}}}),
+      refusal({row("model.embed_tokens.weight", {4, 2}), head}),
       HasSubstr("missing: lm_head.weight (is tie_word_embeddings true?)"));
 }
 
-TEST_F(HuggingFaceTest, FusedProjectionsAreSplitOnRead) {
+TEST_F(HuggingFaceTest, AGroupStoredAsOneTensorIsSplitOnRead) {
   const std::string attention = "model.layers.0.self_attn.";
   const std::string mlp = "model.layers.0.mlp.";
   const torch::Tensor q = torch::randn({8, 6}), k = torch::randn({4, 6}),
@@ -282,29 +291,32 @@ TEST_F(HuggingFaceTest, FusedProjectionsAreSplitOnRead) {
       {{attention + "qkv_proj.weight", torch::cat({q, k, v})},
        {attention + "qkv_proj.bias", torch::cat({q_bias, k_bias, v_bias})},
        {mlp + "gate_up_proj.weight", torch::cat({gate, up})}});
-  const NamedTensors separate = {
+  const std::vector<std::pair<std::string, torch::Tensor>> separate = {
       {attention + "q_proj.weight", q},
-      {attention + "k_proj.weight", k},
-      {attention + "v_proj.weight", v},
       {attention + "q_proj.bias", q_bias},
+      {attention + "k_proj.weight", k},
       {attention + "k_proj.bias", k_bias},
+      {attention + "v_proj.weight", v},
       {attention + "v_proj.bias", v_bias},
       {mlp + "gate_proj.weight", gate},
       {mlp + "up_proj.weight", up}};
+  std::vector<ParameterRow> expected;
+  for (const auto& [name, tensor] : separate) {
+    expected.push_back(row(name, tensor.sizes().vec()));
+    const bool is_mlp = name.starts_with(mlp);
+    expected.back().group = (is_mlp ? mlp + "gate_up" : attention + "qkv") +
+                            "_proj" + name.substr(name.rfind('.'));
+  }
   const SafetensorsFolder folder(folder_.path());
   for (const auto& [name, tensor] : separate) {
     const ShardSpec shard = even_shard(tensor.sizes().vec(), 0, 1, 2);
     const torch::Tensor loaded = torch::empty(shard.shape());
-    load_weights(folder, expected_of(separate), {{name, shard, loaded}});
+    load_weights(folder, expected, {{name, shard, loaded}});
     EXPECT_TRUE(torch::equal(loaded, tensor.chunk(2)[1])) << name;
   }
-  auto narrower = expected_of(separate);
-  for (ExpectedTensor& tensor : narrower) {
-    if (tensor.name == mlp + "up_proj.weight")
-      tensor.shape[0] = 9;
-  }
+  expected.back().shape[0] = 9;
   EXPECT_THAT(
-      refusal(narrower),
+      refusal(expected),
       HasSubstr("gate_up_proj.weight is [20, 6], expected [19, 6]"));
 }
 
@@ -330,7 +342,7 @@ TEST_F(HuggingFaceTest, PeakMemoryIsTheShardPlusOneTensor) {
   constexpr int64_t kTensors = 16;
   constexpr int64_t kParts = 4;
   const std::vector<int64_t> shape = {1024, kTensorBytes / 4 / 1024};
-  std::vector<ExpectedTensor> expected;
+  std::vector<ParameterRow> expected;
   {
     NamedTensors tensors;
     for (int64_t i = 0; i < kTensors; ++i)
@@ -342,7 +354,7 @@ TEST_F(HuggingFaceTest, PeakMemoryIsTheShardPlusOneTensor) {
   const int64_t before = peak_resident_bytes();
   ASSERT_GT(before, 0);
   std::vector<WeightTarget> targets;
-  for (const ExpectedTensor& tensor : expected) {
+  for (const ParameterRow& tensor : expected) {
     const ShardSpec shard = even_shard(shape, 1, 1, kParts);
     targets.push_back({tensor.name, shard, torch::empty(shard.shape())});
   }

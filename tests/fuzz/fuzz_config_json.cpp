@@ -3,10 +3,11 @@
 #include <cstdint>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
 #include "brigade/model_spec/llama_config.h"
-#include "brigade/model_spec/param_names.h"
+#include "brigade/model_spec/parameter_table.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto json = nlohmann::json::parse(data, data + size, nullptr, false);
@@ -20,10 +21,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (brigade::parse_llama_config(written, "/model", problems) != config ||
       !problems.empty())
     std::abort();
-  int64_t numel = 0;
-  for (const auto& param : brigade::list_parameters(config))
-    numel += brigade::param_numel(param);
-  if (numel != brigade::parameter_count(config))
-    std::abort();
+  std::set<std::string> names;
+  for (const auto& row : brigade::list_parameters(config)) {
+    if (row.numel() <= 0 || !names.insert(row.name).second)
+      std::abort();
+  }
   return 0;
 }

@@ -10,7 +10,7 @@
 #include "brigade/generate/text_generator.h"
 #include "brigade/model/init_weights.h"
 #include "brigade/model/llama.h"
-#include "brigade/model_spec/param_names.h"
+#include "brigade/model_spec/parameter_table.h"
 #include "brigade/tokenizer/tokenizer.h"
 #include "tests/support/program.h"
 #include "tests/support/ranks_as_threads.h"
@@ -31,6 +31,7 @@ class GenerateLayouts : public ::testing::TestWithParam<bool> {
   GenerateLayouts() {
     auto json = testing::tiny_run("none")["model"]["config"];
     json["tie_word_embeddings"] = GetParam();
+    json["initializer_range"] = 0.4;
     std::vector<std::string> problems;
     llama_ = parse_llama_config(json, "", problems);
     EXPECT_TRUE(problems.empty());
@@ -40,8 +41,8 @@ class GenerateLayouts : public ::testing::TestWithParam<bool> {
     const torch::NoGradGuard no_grad;
     auto weights = model_->named_parameters();
     CheckpointToSave checkpoint;
-    for (const ParamInfo& info : list_parameters(llama_)) {
-      weights[info.name].copy_(initial_weight(info, 0.4, 3));
+    for (const ParameterRow& info : list_parameters(llama_)) {
+      weights[info.name].copy_(initial_weight(info, 3));
       checkpoint.weights.push_back(
           {info.name, -1, 0, 0, weights[info.name].detach()});
     }

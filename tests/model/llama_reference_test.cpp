@@ -13,7 +13,7 @@
 #include "brigade/checkpoint/hugging_face.h"
 #include "brigade/files/file.h"
 #include "brigade/model/llama.h"
-#include "brigade/model_spec/param_names.h"
+#include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/writer.h"
 
 namespace brigade {
@@ -119,7 +119,7 @@ class LlamaReference : public ::testing::TestWithParam<Case> {
     ASSERT_TRUE(problems.empty()) << problems.front();
     write_text_file(folder_ / "config.json", config.dump());
     Tensors weights;
-    for (const ParamInfo& param : list_parameters(config_)) {
+    for (const ParameterRow& param : list_parameters(config_)) {
       const bool is_norm = param.name.find("norm") != std::string::npos;
       weights[param.name] =
           torch::randn(param.shape) * 0.3 + (is_norm ? 1.0 : 0.0);
@@ -148,9 +148,7 @@ class LlamaReference : public ::testing::TestWithParam<Case> {
     Llama model(
         std::make_shared<const ModelContext>(single_rank_context(config_)),
         whole_model(config_));
-    std::vector<ExpectedTensor> expected;
-    for (const ParamInfo& param : list_parameters(config_))
-      expected.push_back({param.name, param.shape});
+    const std::vector<ParameterRow> expected = list_parameters(config_);
     std::vector<WeightTarget> targets;
     for (const auto& item : model.named_parameters()) {
       targets.push_back(

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "brigade/model_spec/param_names.h"
+#include "brigade/model_spec/parameter_table.h"
 
 namespace brigade {
 namespace {
@@ -93,47 +93,6 @@ TEST(LlamaConfig, AbsentKeyValueHeadsMeanOnePerHead) {
   json config = smollm();
   config.erase("num_key_value_heads");
   EXPECT_EQ(parse_valid(config).num_key_value_heads, 9);
-}
-
-TEST(LlamaConfig, TheListOfParametersSumsToTheirCount) {
-  for (const char* type : {"llama", "mistral", "qwen2", "qwen3"}) {
-    for (const bool tied : {false, true}) {
-      json json_config = small(type);
-      json_config["tie_word_embeddings"] = tied;
-      if (std::string(type) == "llama")
-        json_config["mlp_bias"] = json_config["attention_bias"] = true;
-      const LlamaConfig config = parse_valid(json_config);
-      int64_t sum = 0;
-      for (const ParamInfo& param : list_parameters(config))
-        sum += param_numel(param);
-      EXPECT_EQ(sum, parameter_count(config)) << type << " tied " << tied;
-    }
-  }
-}
-
-TEST(LlamaConfig, ParametersCarryHuggingFaceNamesInRegistrationOrder) {
-  json json_config = small("qwen3");
-  json_config["num_hidden_layers"] = 1;
-  std::vector<std::string> names;
-  for (const ParamInfo& param : list_parameters(parse_valid(json_config)))
-    names.push_back(param.name);
-  EXPECT_THAT(
-      names,
-      ElementsAre(
-          "model.embed_tokens.weight",
-          "model.layers.0.self_attn.q_proj.weight",
-          "model.layers.0.self_attn.k_proj.weight",
-          "model.layers.0.self_attn.v_proj.weight",
-          "model.layers.0.self_attn.o_proj.weight",
-          "model.layers.0.self_attn.q_norm.weight",
-          "model.layers.0.self_attn.k_norm.weight",
-          "model.layers.0.mlp.gate_proj.weight",
-          "model.layers.0.mlp.up_proj.weight",
-          "model.layers.0.mlp.down_proj.weight",
-          "model.layers.0.input_layernorm.weight",
-          "model.layers.0.post_attention_layernorm.weight",
-          "model.norm.weight",
-          "lm_head.weight"));
 }
 
 TEST(LlamaConfig, Qwen2HasBiasesOnQKVOnlyWithoutAnyKey) {

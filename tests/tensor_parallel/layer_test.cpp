@@ -27,12 +27,9 @@ constexpr int64_t kTokens = 6;
 constexpr int64_t kNumTokens = kBatch * kTokens;
 constexpr int64_t kHidden = 10;
 constexpr double kEps = 1e-5;
-const TensorParallelSizes kSizes{
-    .num_attention_heads = 12,
-    .num_key_value_heads = 2,
-    .head_dim = 6,
-    .intermediate_size = 24,
-    .vocab_size = 7};
+constexpr int64_t kHeads = 12;
+constexpr int64_t kHeadDim = 6;
+constexpr int64_t kWidth = 24;
 
 using Weights = std::map<std::string, Tensor>;
 
@@ -41,9 +38,9 @@ std::string full_name(const std::string& name) {
 }
 
 Weights full_weights(int64_t kv_heads, torch::ScalarType dtype) {
-  const int64_t q = kSizes.num_attention_heads * kSizes.head_dim;
-  const int64_t kv = kv_heads * kSizes.head_dim;
-  const int64_t f = kSizes.intermediate_size;
+  const int64_t q = kHeads * kHeadDim;
+  const int64_t kv = kv_heads * kHeadDim;
+  const int64_t f = kWidth;
   const std::vector<std::pair<std::string, std::vector<int64_t>>> shapes = {
       {"input_layernorm.weight", {kHidden}},
       {"self_attn.q_proj.weight", {q, kHidden}},
@@ -52,8 +49,8 @@ Weights full_weights(int64_t kv_heads, torch::ScalarType dtype) {
       {"self_attn.k_proj.bias", {kv}},
       {"self_attn.v_proj.weight", {kv, kHidden}},
       {"self_attn.v_proj.bias", {kv}},
-      {"self_attn.q_norm.weight", {kSizes.head_dim}},
-      {"self_attn.k_norm.weight", {kSizes.head_dim}},
+      {"self_attn.q_norm.weight", {kHeadDim}},
+      {"self_attn.k_norm.weight", {kHeadDim}},
       {"self_attn.o_proj.weight", {kHidden, q}},
       {"self_attn.o_proj.bias", {kHidden}},
       {"post_attention_layernorm.weight", {kHidden}},
@@ -82,7 +79,7 @@ Tensor plain_layer(const Tensor& x, const Weights& w) {
     return testing::reference::rms_norm(value, w.at(name + ".weight"), kEps);
   };
   const auto heads = [&](const Tensor& flat) {
-    return flat.unflatten(-1, {-1, kSizes.head_dim});
+    return flat.unflatten(-1, {-1, kHeadDim});
   };
   const Tensor h = norm(x, "input_layernorm");
   const Tensor out =
@@ -113,8 +110,7 @@ Tensor parallel_layer(
     return ops::rms_norm(value, w.at(name + ".weight"), kEps, mode);
   };
   const auto heads = [&](const Tensor& flat) {
-    return flat.unflatten(0, {kBatch, kTokens})
-        .unflatten(-1, {-1, kSizes.head_dim});
+    return flat.unflatten(0, {kBatch, kTokens}).unflatten(-1, {-1, kHeadDim});
   };
   const auto group = [&](const Tensor& input,
                          const std::vector<std::string>& names) {
@@ -155,12 +151,6 @@ struct Oracle {
   std::vector<Tensor> output_grads;  // [N, C]
   std::vector<Tensor> outputs;       // [N, C]
   std::vector<Tensor> input_grads;   // [N, C]
-
-  TensorParallelSizes sizes() const {
-    TensorParallelSizes result = kSizes;
-    result.num_key_value_heads = kv_heads;
-    return result;
-  }
 };
 
 Oracle
@@ -206,19 +196,34 @@ Tensor slice(const Tensor& full, const ParamShard& shard) {
              : full.narrow(shard.dim, shard.begin, shard.end - shard.begin);
 }
 
+// The rows of a table with this layer alone.
+std::vector<ParameterRow> rows_of(const Oracle& oracle) {
+  LlamaConfig config;
+  config.hidden_size = kHidden;
+  config.num_attention_heads = kHeads;
+  config.num_key_value_heads = oracle.kv_heads;
+  config.head_dim = kHeadDim;
+  config.intermediate_size = kWidth;
+  config.num_hidden_layers = 1;
+  config.qkv_bias = config.o_bias = config.mlp_bias = config.qk_norm = true;
+  return list_parameters(describe_model(config), {{0, 1}, false, false});
+}
+
 Local cut(const Oracle& oracle, const Layout& layout, int rank) {
   Local local;
-  for (const auto& [name, full] : oracle.weights) {
-    const ParamShard shard = shard_parameter(
-        full_name(name),
-        full.sizes().vec(),
-        oracle.sizes(),
-        layout.tp,
-        rank,
-        layout.tokens);
+  for (const ParameterRow& row : rows_of(oracle)) {
+    const std::string name = row.name.substr(full_name("").size());
+    const auto found = oracle.weights.find(name);
+    if (found == oracle.weights.end())
+      continue;  // gate's and up's bias
+    const Tensor& full = found->second;
+    EXPECT_EQ(full.sizes().vec(), row.shape) << name;
+    const ParamShard shard =
+        shard_parameter(row, layout.tp, rank, layout.tokens);
     local.shards[name] = shard;
     local.weights[name] = slice(full, shard).clone().set_requires_grad(true);
   }
+  EXPECT_EQ(local.weights.size(), oracle.weights.size());
   return local;
 }
 
@@ -294,7 +299,8 @@ TEST(ParallelLayer, EqualsOneRankInFloat32) {
     const Oracle oracle = make_oracle(kv_heads, torch::kFloat, 1);
     for (const Layout& layout : layouts()) {
       std::vector<std::string> problems;
-      validate_tensor_parallel(oracle.sizes(), layout.tp, problems);
+      validate_tensor_parallel(
+          {kHeads, oracle.kv_heads, kWidth}, layout.tp, problems);
       if (problems.empty())
         check_layer(oracle, layout, ops::WeightGrad::kReturn);
     }

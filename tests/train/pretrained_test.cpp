@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "brigade/base/error.h"
-#include "brigade/model_spec/param_names.h"
+#include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/writer.h"
 
 namespace brigade {
@@ -41,7 +41,7 @@ class PretrainedTest : public ::testing::TestWithParam<bool> {
     folder_ = ::mkdtemp(pattern.data());
     torch::manual_seed(9);
     std::vector<TensorToWrite> tensors;
-    for (const ParamInfo& info : list_parameters(config_)) {
+    for (const ParameterRow& info : list_parameters(config_)) {
       const auto weight = torch::randn(info.shape).to(torch::kBFloat16);
       weights_[info.name] = weight;
       tensors.push_back(
@@ -54,15 +54,6 @@ class PretrainedTest : public ::testing::TestWithParam<bool> {
     write_safetensors(folder_ / "model.safetensors", tensors);
   }
   ~PretrainedTest() override { fs::remove_all(folder_); }
-
-  TensorParallelSizes sizes() const {
-    return {
-        config_.num_attention_heads,
-        config_.num_key_value_heads,
-        config_.head_dim,
-        config_.intermediate_size,
-        config_.vocab_size};
-  }
 
   const LlamaConfig config_ = small_config(GetParam());
   fs::path folder_;
@@ -78,16 +69,11 @@ TEST_P(PretrainedTest, EveryTensorParallelLayoutHoldsTheFilesWeights) {
       whole[name] = torch::full_like(weight, NAN);
     for (int rank = 0; rank < tp; ++rank) {
       std::vector<LocalParam> params;
-      for (const auto& [name, weight] : weights_) {
-        const ParamShard shard = shard_parameter(
-            name,
-            weight.sizes().vec(),
-            sizes(),
-            tp,
-            rank,
-            TokenLayout::kReplicated);
+      for (const ParameterRow& row : list_parameters(config_)) {
+        const ParamShard shard =
+            shard_parameter(row, tp, rank, TokenLayout::kReplicated);
         params.push_back(
-            {name, shard, torch::full(shard.shape, NAN, torch::kBFloat16)});
+            {row.name, shard, torch::full(shard.shape, NAN, torch::kBFloat16)});
       }
       load_pretrained(folder_, config_, params);
       for (const LocalParam& param : params) {

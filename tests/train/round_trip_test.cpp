@@ -6,7 +6,7 @@
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/export_checkpoint.h"
 #include "brigade/files/file.h"
-#include "brigade/model_spec/param_names.h"
+#include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/folder.h"
 #include "brigade/safetensors/writer.h"
 #include "tests/support/program.h"
@@ -63,7 +63,7 @@ class RoundTrip : public ::testing::TestWithParam<Model> {
     const bool is_bf16 = GetParam().dtype == "bfloat16";
     std::vector<torch::Tensor> tensors;
     std::vector<TensorToWrite> to_write;
-    for (const ParamInfo& info : list_parameters(llama)) {
+    for (const ParameterRow& info : list_parameters(llama)) {
       tensors.push_back(torch::randn(info.shape)
                             .to(is_bf16 ? torch::kBFloat16 : torch::kFloat));
       to_write.push_back(

@@ -1,0 +1,86 @@
+// What a model computes, layer by layer: everything that the modules of
+// brigade/model are built from. An architecture is a function from its config
+// to such a description; nothing that reads one knows which architecture it
+// came from.
+//
+// Core layer: no libtorch, no files.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "brigade/model_spec/llama_config.h"
+
+namespace brigade {
+
+// What an RMSNorm multiplies by: its weight w, or 1 + w.
+enum class NormScale { kWeight, kOnePlusWeight };
+
+struct NormDescription {
+  std::string name;  // of its module: "input_layernorm"
+  double eps = 1e-6;
+  NormScale scale = NormScale::kWeight;
+};
+
+// What is applied to the gate before it is multiplied with up.
+enum class Activation { kSilu };
+
+struct RotaryDescription {
+  double theta = 10000.0;
+  std::optional<Llama3RopeScaling> scaling;
+  bool operator==(const RotaryDescription&) const = default;
+};
+
+struct AttentionDescription {
+  int64_t num_heads = 0;            // H
+  int64_t num_key_value_heads = 0;  // Hkv; divides H
+  int64_t head_dim = 0;             // D
+  // Of the scores; absent: 1 / sqrt(D).
+  std::optional<double> scale;
+  // Tokens that a query sees, itself included; absent: all before it.
+  std::optional<int64_t> sliding_window;
+  bool qkv_bias = false;
+  bool o_bias = false;
+  // RMSNorm over each head of q and of k, before they are rotated.
+  std::optional<NormDescription> q_norm;
+  std::optional<NormDescription> k_norm;
+  RotaryDescription rotary;
+};
+
+// down(activation(gate(x)) * up(x)).
+struct MlpDescription {
+  int64_t width = 0;  // F
+  Activation activation = Activation::kSilu;
+  bool bias = false;  // of all three
+};
+
+//   x = x + after_attention(attention(before_attention(x)))
+//   x = x + after_mlp(mlp(before_mlp(x)))
+// An absent norm is the identity.
+struct LayerDescription {
+  NormDescription before_attention;
+  AttentionDescription attention;
+  std::optional<NormDescription> after_attention;
+  NormDescription before_mlp;
+  MlpDescription mlp;
+  std::optional<NormDescription> after_mlp;
+
+  // All norms of the layer over the hidden size, in the order in which
+  // transformers registers them.
+  std::vector<NormDescription> norms() const;
+};
+
+struct ModelDescription {
+  int64_t vocab_size = 0;   // V
+  int64_t hidden_size = 0;  // C
+  std::vector<LayerDescription> layers;
+  NormDescription final_norm;
+  bool has_tied_head = false;  // the head's weight is the embedding's
+  double initial_std = 0.02;   // of matrices and of the embedding
+};
+
+ModelDescription describe_model(const LlamaConfig& config);
+
+}  // namespace brigade

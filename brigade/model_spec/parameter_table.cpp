@@ -1,0 +1,223 @@
+#include "brigade/model_spec/parameter_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace brigade {
+namespace {
+
+constexpr const char* kHeadName = "lm_head.weight";
+
+class Table {
+ public:
+  explicit Table(const ModelDescription& model)
+      : hidden_(model.hidden_size),
+        vocab_(model.vocab_size),
+        std_(model.initial_std) {}
+
+  void enter(Place place, std::string prefix, int64_t layer = kNoLayer) {
+    place_ = place;
+    layer_ = layer;
+    prefix_ = std::move(prefix);
+  }
+
+  ParameterRow& add(
+      const std::string& name,
+      std::vector<int64_t> shape,
+      const TensorCut& cut) {
+    ParameterRow row;
+    row.name = prefix_ + name;
+    row.shape = std::move(shape);
+    row.cut = cut;
+    row.initial_std = std_;
+    row.place = place_;
+    row.layer = layer_;
+    rows_.push_back(std::move(row));
+    return rows_.back();
+  }
+
+  // RMSNorm's weight.
+  void norm(const NormDescription& norm, int64_t size, CutUnit unit) {
+    ParameterRow& row = add(norm.name + ".weight", {size}, {.unit = unit});
+    row.initialization = norm.scale == NormScale::kWeight
+                             ? Initialization::kOnes
+                             : Initialization::kZeros;
+    row.initial_std = 0;
+    row.decays = false;
+  }
+  void norm(const NormDescription& norm_of_hidden) {
+    norm(norm_of_hidden, hidden_, CutUnit::kWholeOnTokens);
+  }
+
+  // A linear whose outputs are cut: weight [out, C], bias [out].
+  struct Linear {
+    const char* name;
+    int64_t width;  // of the side that is cut
+    TensorCut cut;
+    bool has_bias = false;
+    const char* group = "";
+  };
+  void column_parallel(const Linear& linear) {
+    const auto group = [&](ParameterRow& row, const char* kind) {
+      row.group = prefix_ + linear.group + kind;
+    };
+    TensorCut cut = linear.cut;
+    cut.dim = 0;
+    const std::string name = linear.name;
+    group(add(name + ".weight", {linear.width, hidden_}, cut), ".weight");
+    if (linear.has_bias)
+      group(bias(name, linear.width, cut), ".bias");
+  }
+  // A linear whose inputs are cut: weight [C, in], bias [C].
+  void row_parallel(const Linear& linear) {
+    TensorCut cut = linear.cut;
+    cut.dim = 1;
+    const std::string name = linear.name;
+    add(name + ".weight", {hidden_, linear.width}, cut);
+    if (linear.has_bias)
+      bias(name, hidden_, {});
+  }
+
+  ParameterRow& vocabulary(const std::string& name) {
+    return add(
+        name,
+        {vocab_, hidden_},
+        {.unit = CutUnit::kVocabulary, .dim = 0, .count = vocab_});
+  }
+
+  std::vector<ParameterRow> take() { return std::move(rows_); }
+
+ private:
+  ParameterRow&
+  bias(const std::string& name, int64_t size, const TensorCut& cut) {
+    ParameterRow& row = add(name + ".bias", {size}, cut);
+    row.initialization = Initialization::kZeros;
+    row.initial_std = 0;
+    row.decays = false;
+    return row;
+  }
+
+  int64_t hidden_;
+  int64_t vocab_;
+  double std_;
+  Place place_ = Place::kEmbedding;
+  int64_t layer_ = kNoLayer;
+  std::string prefix_;
+  std::vector<ParameterRow> rows_;
+};
+
+void add_attention(const AttentionDescription& attention, Table& table) {
+  const int64_t q_width = attention.num_heads * attention.head_dim;
+  const int64_t kv_width = attention.num_key_value_heads * attention.head_dim;
+  const TensorCut heads{.unit = CutUnit::kHeads, .count = attention.num_heads};
+  const TensorCut kv_heads{
+      .unit = CutUnit::kKeyValueHeads, .count = attention.num_key_value_heads};
+  const bool bias = attention.qkv_bias;
+  constexpr const char* kGroup = "self_attn.qkv_proj";
+  table.column_parallel({"self_attn.q_proj", q_width, heads, bias, kGroup});
+  table.column_parallel({"self_attn.k_proj", kv_width, kv_heads, bias, kGroup});
+  table.column_parallel({"self_attn.v_proj", kv_width, kv_heads, bias, kGroup});
+  table.row_parallel({"self_attn.o_proj", q_width, heads, attention.o_bias});
+  for (const auto& norm : {attention.q_norm, attention.k_norm}) {
+    if (!norm)
+      continue;
+    NormDescription inside = *norm;
+    inside.name = "self_attn." + norm->name;
+    table.norm(inside, attention.head_dim, CutUnit::kWholeOnHeads);
+  }
+}
+
+void add_mlp(const MlpDescription& mlp, Table& table) {
+  const TensorCut features{.unit = CutUnit::kFeatures, .count = mlp.width};
+  constexpr const char* kGroup = "mlp.gate_up_proj";
+  table.column_parallel(
+      {"mlp.gate_proj", mlp.width, features, mlp.bias, kGroup});
+  table.column_parallel({"mlp.up_proj", mlp.width, features, mlp.bias, kGroup});
+  table.row_parallel({"mlp.down_proj", mlp.width, features, mlp.bias});
+}
+
+}  // namespace
+
+int64_t ParameterRow::numel() const {
+  int64_t numel = 1;
+  for (const int64_t size : shape)
+    numel *= size;
+  return numel;
+}
+
+std::vector<ParameterRow> list_parameters(const ModelDescription& model) {
+  Table table(model);
+  table.enter(Place::kEmbedding, "model.");
+  ParameterRow& embedding = table.vocabulary("embed_tokens.weight");
+  embedding.gradient_rows = GradientRows::kOfTheStepsTokens;
+  if (model.has_tied_head)
+    embedding.tied_head = kHeadName;
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    const LayerDescription& layer = model.layers[i];
+    table.enter(
+        Place::kLayer,
+        fmt::format("model.layers.{}.", i),
+        static_cast<int64_t>(i));
+    add_attention(layer.attention, table);
+    add_mlp(layer.mlp, table);
+    for (const NormDescription& norm : layer.norms())
+      table.norm(norm);
+  }
+  table.enter(Place::kHead, "model.");
+  table.norm(model.final_norm);
+  if (!model.has_tied_head) {
+    table.enter(Place::kHead, "");
+    table.vocabulary(kHeadName);
+  }
+  return table.take();
+}
+
+std::vector<ParameterRow> list_parameters(const LlamaConfig& config) {
+  return list_parameters(describe_model(config));
+}
+
+std::vector<ParameterRow> list_parameters(
+    const ModelDescription& model,
+    const ModelPart& part) {
+  std::vector<ParameterRow> rows = list_parameters(model);
+  const auto is_elsewhere = [&](const ParameterRow& row) {
+    switch (row.place) {
+      case Place::kEmbedding:
+        return !part.is_first && !is_copy_for_head(row, part);
+      case Place::kLayer:
+        return row.layer < part.layers.begin || row.layer >= part.layers.end;
+      case Place::kHead:
+        break;
+    }
+    return !part.is_last;
+  };
+  rows.erase(
+      std::remove_if(rows.begin(), rows.end(), is_elsewhere), rows.end());
+  return rows;
+}
+
+int64_t parameter_count(const LlamaConfig& config) {
+  int64_t count = 0;
+  for (const ParameterRow& row : list_parameters(config))
+    count += row.numel();
+  return count;
+}
+
+bool is_copy_for_head(const ParameterRow& row, const ModelPart& part) {
+  return !row.tied_head.empty() && part.is_last && !part.is_first;
+}
+
+bool is_row_sparse(const ParameterRow& row, const ModelPart& part) {
+  const bool is_head_too = !row.tied_head.empty() && part.is_last;
+  return row.gradient_rows == GradientRows::kOfTheStepsTokens && !is_head_too;
+}
+
+bool is_obsolete_buffer(std::string_view name) {
+  constexpr std::string_view kRotaryFrequencies = ".rotary_emb.inv_freq";
+  return name.size() > kRotaryFrequencies.size() &&
+         name.ends_with(kRotaryFrequencies);
+}
+
+}  // namespace brigade

@@ -1,0 +1,101 @@
+// One table of all parameters of a model. A row says everything about a
+// parameter that someone outside brigade/model needs: tensor parallel reads the
+// cut, initialisation the first value, the optimizer the decay, the pipeline
+// the place, checkpoints and exports the name and the group. None of them knows
+// names.
+//
+// Core layer: no libtorch, no files.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "brigade/model_spec/model_description.h"
+#include "brigade/model_spec/model_part.h"
+
+namespace brigade {
+
+// What tensor parallel divides among its ranks.
+enum class CutUnit {
+  kWholeOnTokens,  // nothing; each rank applies it to the tokens that it has
+  kWholeOnHeads,   // nothing; each rank applies it to its own heads
+  kHeads,          // query heads
+  kKeyValueHeads,  // with fewer than ranks, several ranks hold the same
+  kFeatures,       // of the MLP
+  kVocabulary,     // entries, padded to equal parts
+};
+
+inline constexpr int kNotCut = -1;
+
+// Along `dim` lie `count` units of shape[dim] / count entries each.
+struct TensorCut {
+  CutUnit unit = CutUnit::kWholeOnTokens;
+  int dim = kNotCut;
+  int64_t count = 0;
+  bool operator==(const TensorCut&) const = default;
+};
+
+enum class Initialization { kZeros, kOnes, kNormal /* (0, initial_std) */ };
+
+// Which part of the model holds it.
+enum class Place { kEmbedding, kLayer, kHead };
+
+// Which rows of the weight a step's gradient reaches.
+enum class GradientRows { kAll, kOfTheStepsTokens };
+
+inline constexpr int64_t kNoLayer = -1;
+
+struct ParameterRow {
+  std::string name;            // Hugging Face's: model.layers.0.mlp.up_proj...
+  std::vector<int64_t> shape;  // a linear's weight: [out, in]
+  TensorCut cut;
+  Initialization initialization = Initialization::kNormal;
+  double initial_std = 0;  // of kNormal
+  bool decays = true;      // matrices; norms and biases do not
+  Place place = Place::kLayer;
+  int64_t layer = kNoLayer;  // of kLayer
+  GradientRows gradient_rows = GradientRows::kAll;
+  // Parameters of one group are multiplied with the same input, as one product:
+  // q, k and v; gate and up. They follow each other in the table. The name is
+  // the one under which other programs store the whole group, stacked along dim
+  // 0 in the table's order; empty: no group.
+  std::string group;
+  // The embedding of a model whose head is tied: the name that the head would
+  // have. The last stage then holds a copy. Empty: not tied.
+  std::string tied_head;
+
+  int64_t numel() const;
+  bool operator==(const ParameterRow&) const = default;
+};
+
+// All parameters of the whole model, in the order in which transformers
+// registers them: embedding; per layer q, k, v, o (a weight before its bias),
+// q_norm, k_norm, gate, up, down, the norms; the last norm; the head, which a
+// tied model does not have.
+std::vector<ParameterRow> list_parameters(const ModelDescription& model);
+std::vector<ParameterRow> list_parameters(const LlamaConfig& config);
+
+// The parameters that one part of the model holds, a tied head's copy of the
+// embedding included.
+std::vector<ParameterRow> list_parameters(
+    const ModelDescription& model,
+    const ModelPart& part);
+
+// Number of weights; a tied head counts once.
+int64_t parameter_count(const LlamaConfig& config);
+
+// Whether a part holds the row only because its head is tied to the embedding,
+// which belongs to another part.
+bool is_copy_for_head(const ParameterRow& row, const ModelPart& part);
+
+// Whether a step's gradient on this part has rows for the step's tokens alone:
+// the embedding's, where the part has not the tied head as well.
+bool is_row_sparse(const ParameterRow& row, const ModelPart& part);
+
+// Tensors that files of older programs hold besides the parameters, and that
+// nobody needs.
+bool is_obsolete_buffer(std::string_view name);
+
+}  // namespace brigade

@@ -1,0 +1,30 @@
+// Flat gradient memory cut into the groups that AdamW steps: neighbours with
+// the same weight decay form one.
+#pragma once
+
+#include <vector>
+
+#include "brigade/data_parallel/grad_sync.h"
+#include "brigade/optim/adamw.h"
+
+namespace brigade {
+
+struct OptimizerGroups {
+  std::vector<AdamWGroup> groups;
+  // Where each parameter lies, in the sync's order.
+  struct Place {
+    size_t group = 0;
+    int64_t offset_numel = 0;  // of the group's memory
+    int64_t numel = 0;
+  };
+  std::vector<Place> places;
+};
+
+// weight_decay: one entry per parameter of `sync`, which hands over main_grad
+// (GradHandover::kMainGrad). Together the groups cover the whole memory,
+// padding included. Valid until sync.layout_version() changes.
+OptimizerGroups make_optimizer_groups(
+    const GradSync& sync,
+    const std::vector<double>& weight_decay);
+
+}  // namespace brigade
