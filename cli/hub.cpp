@@ -63,7 +63,7 @@ void fetch_model_if_missing(TrainConfig& config) {
   std::error_code ignored;
   if (name.empty() || fs::exists(name, ignored))
     return;
-  const bool needs_weights = config.model.init == "pretrained";
+  const bool needs_weights = config.model.init == WeightInit::kPretrained;
   if (config.model.llama && !needs_weights)
     return;
   HubContent content;

@@ -9,6 +9,7 @@
 #include "brigade/launch/rank_report.h"
 #include "brigade/schedule/make_schedule.h"
 #include "brigade/schedule/schedule_drawing.h"
+#include "brigade/train/from_config.h"
 #include "cli/commands.h"
 #include "cli/hub.h"
 #include "cli/options.h"
@@ -28,13 +29,8 @@ struct TrainArguments {
 };
 
 std::string draw(const TrainConfig& config) {
-  const auto kind = parse_schedule_kind(config.distributed.pp_engine);
-  return draw_schedule(make_schedule(
-      kind.value(),
-      {.ranks = config.distributed.pp_size,
-       .virtual_stages = config.distributed.pp_virtual_stages,
-       .micro_batches =
-           static_cast<int>(config.training.gradient_accumulation_steps)}));
+  return draw_schedule(
+      make_schedule(config.distributed.pp_engine, pipeline_size(config)));
 }
 
 void train_as_rank(

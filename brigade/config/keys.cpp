@@ -1,7 +1,21 @@
+// To add a key, say training.my_key:
+//   1. a member of its group in train_config.h, whose initial value is the
+//      default;
+//   2. one entry in the group's function below: name, member, range, help. If
+//      the default depends on other values, say how in .default_note.
+// Everything else reads this table: parsing and its messages, command-line
+// overrides, --print-config, the hash, the saved config, --help-config. Put the
+// output of `brigade train --help-config=markdown` into docs/config.md; a test
+// compares them.
+//
+// A key that is one of several texts has an enum as its member: the enum, its
+// to_string() and its list of choices go into choices.h, and its range is
+// derived from them. Rules that involve several keys are in train_config.cpp
+// (check_...) or, for layouts, in layout_rules.cpp. A value that a library
+// struct needs is carried there by train/from_config.cpp alone.
 #include "brigade/config/keys.h"
 
 #include <algorithm>
-#include <initializer_list>
 
 #include "brigade/config/nearest.h"
 #include "brigade/config/values.h"
@@ -12,14 +26,10 @@ namespace {
 
 using nlohmann::json;
 
-constexpr ValueRule kAny{};
+const ValueRule kAny{};
 
 ValueRule at_least(double low) {
   return {.low = low};
-}
-
-ValueRule one_of(std::initializer_list<std::string> choices) {
-  return {.choices = choices};
 }
 
 // Declares the keys of one group.
@@ -36,9 +46,10 @@ class GroupKeys {
   ConfigKey& key(
       std::string name,
       Value Group::*member,
-      const ValueRule& rule,
+      ValueRule rule,
       std::string help) {
     const auto group = group_;
+    rule.choices = ChoicesOf<Value>::texts();
     ConfigKey key;
     key.group = name_;
     key.name = std::move(name);
@@ -70,16 +81,12 @@ void add_distributed(std::vector<ConfigKey>& keys) {
   group.key("pp_size", &G::pp_size, size, "ranks of pipeline parallel");
   group.key("dp_size", &G::dp_size, size, "ranks of data parallel")
       .default_note = "world size / (tp * pp * cp)";
-  group.key(
-      "pp_engine",
-      &G::pp_engine,
-      one_of({"1f1b", "afab", "interleaved_1f1b", "zero_bubble"}),
-      "pipeline schedule");
+  group.key("pp_engine", &G::pp_engine, kAny, "pipeline schedule");
   group
       .key(
           "backend",
           &G::backend,
-          one_of({"", "gloo", "nccl"}),
+          kAny,
           "collectives: gloo on CPUs, nccl on GPUs")
       .default_note = "what use_cpu implies";
   group.key("use_cpu", &G::use_cpu, kAny, "train on CPUs").default_note =
@@ -87,7 +94,7 @@ void add_distributed(std::vector<ConfigKey>& keys) {
   group.key(
       "grad_sync",
       &G::grad_sync,
-      one_of({"bucketed", "per_param"}),
+      kAny,
       "buckets overlapped with backward, or one all-reduce a parameter");
   group.key(
       "bucket_cap_mb",
@@ -97,7 +104,7 @@ void add_distributed(std::vector<ConfigKey>& keys) {
   group.key(
       "bucket_order",
       &G::bucket_order,
-      one_of({"registration", "reverse", "observed"}),
+      kAny,
       "order of the parameters in the buckets");
   group.key(
       "sequence_parallel",
@@ -142,13 +149,10 @@ void add_model(std::vector<ConfigKey>& keys) {
   group.key(
       "dtype",
       &G::dtype,
-      one_of({"float32", "bfloat16"}),
+      kAny,
       "of weights and activations; gradients and optimizer are float32");
   group.key(
-      "init",
-      &G::init,
-      one_of({"random", "pretrained"}),
-      "weights from the seed, or from model.name");
+      "init", &G::init, kAny, "weights from the seed, or from model.name");
   group.key("use_flash_attention", &G::use_flash_attention, kAny, "ignored")
       .ignored_because = "attention never materialises its scores anyway";
   group.key("use_fused_adam", &G::use_fused_adam, kAny, "ignored")
@@ -189,10 +193,7 @@ void add_training(std::vector<ConfigKey>& keys) {
       "AdamW, added to the root");
   group.key("weight_decay", &G::weight_decay, natural, "AdamW, decoupled");
   group.key(
-      "lr_schedule",
-      &G::lr_schedule,
-      one_of({"constant", "cosine", "linear", "wsd"}),
-      "learning rate after the warm-up");
+      "lr_schedule", &G::lr_schedule, kAny, "learning rate after the warm-up");
   group.key(
       "warmup_steps", &G::warmup_steps, natural, "steps of linear warm-up");
   group.key(
@@ -219,7 +220,7 @@ void add_training(std::vector<ConfigKey>& keys) {
   group.key(
       "recompute",
       &G::recompute,
-      one_of({"none", "selective", "full"}),
+      kAny,
       "activations to recompute in backward (attention, or whole blocks); a "
       "list has one per stage");
 }

@@ -1,6 +1,6 @@
 // Every key of the config, declared once: parsing, printing, the nearest key
 // and the docs all read this table. A new key is a member of its group in
-// train_config.h and one entry in train_config_keys.cpp.
+// train_config.h and one entry in keys.cpp, which says how.
 #pragma once
 
 #include <functional>

@@ -11,7 +11,6 @@
 #include "brigade/files/file.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
-#include "brigade/schedule/make_schedule.h"
 #include "brigade/topology/layer_partition.h"
 #include "brigade/topology/sequence_partition.h"
 
@@ -105,9 +104,7 @@ void check_token_counts(const TrainConfig& config, Problems& problems) {
 void check_run(const TrainConfig& config, Problems& problems) {
   const DistributedConfig& distributed = config.distributed;
   const TrainingConfig& training = config.training;
-  const auto kind = parse_schedule_kind(distributed.pp_engine);
-  const bool counts_fit = training.gradient_accumulation_steps <= INT32_MAX;
-  if (!kind || !counts_fit) {
+  if (training.gradient_accumulation_steps > INT32_MAX) {
     problems.push_back(fmt::format(
         "[config] /training/gradient_accumulation_steps = {}: too many",
         training.gradient_accumulation_steps));
@@ -124,7 +121,7 @@ void check_run(const TrainConfig& config, Problems& problems) {
         distributed.pp_virtual_stages));
   else
     validate_pipeline_size(
-        *kind,
+        distributed.pp_engine,
         {.ranks = distributed.pp_size,
          .virtual_stages = distributed.pp_virtual_stages,
          .micro_batches =
@@ -313,7 +310,7 @@ void find_llama_config(
     return;
   }
   if (!model.config.is_null()) {
-    if (model.init == "pretrained")
+    if (model.init == WeightInit::kPretrained)
       problems.emplace_back(
           "[config] /model/init = \"pretrained\" needs /model/name, a folder "
           "or "

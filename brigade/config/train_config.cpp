@@ -42,8 +42,21 @@ void fill_in(TrainConfig& config) {
     config.checkpoint.save_dir = config.logging.run_dir + "/checkpoints";
 }
 
+// A run that asks for GPUs must not train on CPUs instead.
+void check_device(const DistributedConfig& distributed, Problems& problems) {
+  constexpr const char* kRemedy =
+      "this build has no CUDA; set /distributed/use_cpu to true to train on "
+      "CPUs over gloo";
+  if (distributed.use_cpu == false)
+    problems.push_back(
+        fmt::format("[config] /distributed/use_cpu = false: {}", kRemedy));
+  else if (!distributed.use_cpu && distributed.backend == CommBackend::kNccl)
+    problems.push_back(
+        fmt::format("[config] /distributed/backend = \"nccl\": {}", kRemedy));
+}
+
 void check_training(const TrainingConfig& training, Problems& problems) {
-  if (training.lr_schedule == "wsd" && training.decay_steps == 0)
+  if (training.lr_schedule == LrScheduleKind::kWsd && training.decay_steps == 0)
     problems.emplace_back(
         "[config] /training/lr_schedule = \"wsd\" needs /training/decay_steps, "
         "the last steps in which the rate falls");
@@ -134,23 +147,12 @@ std::vector<std::string> ignored_keys(
   }
   const DistributedConfig& distributed = config.distributed;
   // picotron takes the backend from use_cpu alone.
-  if (distributed.use_cpu == true && distributed.backend == "nccl")
+  if (distributed.use_cpu == true && distributed.backend == CommBackend::kNccl)
     ignored.emplace_back("distributed.backend: use_cpu is true, so it is gloo");
-  const bool wants_gpu = config.distributed.use_cpu == false ||
-                         config.distributed.backend == "nccl";
-  if (wants_gpu && config.distributed.use_cpu != true) {
-    ignored.emplace_back(
-        "distributed.backend, distributed.use_cpu: this build has no CUDA, so "
-        "it trains on the CPU, over gloo");
-  }
   return ignored;
 }
 
 }  // namespace
-
-const char* to_string(ModelDtype dtype) {
-  return dtype == ModelDtype::kBfloat16 ? "bfloat16" : "float32";
-}
 
 LoadedConfig parse_train_config(
     const std::string& json_text,
@@ -170,6 +172,7 @@ LoadedConfig parse_train_config(
   TrainConfig& config = loaded.config;
   apply(given, config, problems);
   fill_in(config);
+  check_device(config.distributed, problems);
   check_training(config.training, problems);
   check_dataset(config.dataset, problems);
   check_logging(config, problems);

@@ -17,13 +17,11 @@
 #include <string>
 #include <vector>
 
+#include "brigade/config/choices.h"
 #include "brigade/model_spec/llama_config.h"
 #include "brigade/topology/parallel_dims.h"
 
 namespace brigade {
-
-enum class ModelDtype { kFloat32, kBfloat16 };
-const char* to_string(ModelDtype dtype);  // "float32", "bfloat16"
 
 struct DistributedConfig {
   int tp_size = 1;
@@ -32,19 +30,17 @@ struct DistributedConfig {
   // 0 in a config that has not been laid out: not given, so
   // world size / (tp * pp * cp). load_train_config() fills it in.
   int dp_size = 0;
-  // "1f1b", "afab", "interleaved_1f1b", "zero_bubble".
-  std::string pp_engine = "1f1b";
-  std::string backend;          // "gloo", "nccl"; "": what use_cpu implies
+  ScheduleKind pp_engine = ScheduleKind::kOneFOneB;
+  CommBackend backend = CommBackend::kFollowUseCpu;
   std::optional<bool> use_cpu;  // absent: whether this build has no CUDA
-  std::string grad_sync = "bucketed";  // "bucketed", "per_param"
-  double bucket_cap_mb = 25;           // MiB of gradient a bucket
-  std::string bucket_order =
-      "reverse";  // "registration", "reverse", "observed"
+  GradSyncKind grad_sync = GradSyncKind::kBucketed;
+  double bucket_cap_mb = 25;  // MiB of gradient per bucket
+  BucketOrder bucket_order = BucketOrder::kReverse;
   bool sequence_parallel = false;
-  int pp_virtual_stages = 1;  // of each rank; above 1: interleaved_1f1b
-  std::optional<std::vector<int>> pp_layers;  // of each stage; absent: by cost
+  int pp_virtual_stages = 1;  // per rank; above 1: interleaved_1f1b
+  std::optional<std::vector<int>> pp_layers;  // per stage; absent: by cost
   bool check_collectives = false;             // compare signatures across ranks
-  int64_t timeout_seconds = 180;              // of a collective
+  int64_t timeout_seconds = 180;              // per collective
 };
 
 struct ModelConfig {
@@ -56,7 +52,7 @@ struct ModelConfig {
   std::optional<int64_t> num_attention_heads;
   std::optional<int64_t> num_key_value_heads;
   ModelDtype dtype = ModelDtype::kFloat32;
-  std::string init = "random";              // "random", "pretrained"
+  WeightInit init = WeightInit::kRandom;
   std::optional<bool> use_flash_attention;  // ignored: always fused
   std::optional<bool> use_fused_adam;       // ignored: always fused
 
@@ -77,26 +73,25 @@ struct TrainingConfig {
   double learning_rate = 3e-4;
   int64_t total_train_steps = 200;
   int64_t seq_length = 1024;                // T, tokens
-  int64_t micro_batch_size = 1;             // sequences a rank of dp
-  int64_t gradient_accumulation_steps = 1;  // micro-batches a step
+  int64_t micro_batch_size = 1;             // sequences per rank of dp
+  int64_t gradient_accumulation_steps = 1;  // micro-batches per step
   std::optional<int64_t> num_samples;       // ignored: a dataset is used whole
   std::optional<int64_t> max_tokens;  // training ends once so many were seen
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
   double adam_eps = 1e-8;
   double weight_decay = 0.01;
-  std::string lr_schedule = "constant";  // "cosine", "linear", "wsd"
+  LrScheduleKind lr_schedule = LrScheduleKind::kConstant;
   int64_t warmup_steps = 0;
   double min_learning_rate = 0;
   int64_t decay_steps = 0;  // wsd alone: the last steps, in which it falls
   double grad_clip = 0;     // largest global norm; 0: no clipping
   int64_t eval_every = 0;   // steps; 0: never
   int64_t eval_steps = 8;   // batches of one evaluation
-  // "none", "selective" (attention), "full" (a block): one for all stages or
-  // one per stage.
-  std::vector<std::string> recompute = {"none"};
+  // One entry for all stages, or one entry per stage.
+  std::vector<Recompute> recompute = {Recompute::kNone};
 
-  const std::string& recompute_of_stage(int stage) const {
+  Recompute recompute_of_stage(int stage) const {
     return recompute.size() == 1 ? recompute[0]
                                  : recompute.at(static_cast<size_t>(stage));
   }

@@ -113,16 +113,6 @@ read_value(const json& value, const ValueRule& rule, std::string& out) {
   return std::nullopt;
 }
 
-Expectation
-read_value(const json& value, const ValueRule& rule, ModelDtype& out) {
-  std::string text = to_string(out);
-  if (auto expected = read_value(value, rule, text))
-    return expected;
-  out = text == to_string(ModelDtype::kBfloat16) ? ModelDtype::kBfloat16
-                                                 : ModelDtype::kFloat32;
-  return std::nullopt;
-}
-
 Expectation read_value(const json& value, const ValueRule&, json& out) {
   if (!value.is_object() && !value.is_null())
     return "expected an object, or null";
@@ -186,10 +176,6 @@ read_value(const json& value, const ValueRule&, std::vector<MixturePart>& out) {
   }
   out = std::move(parts);
   return std::nullopt;
-}
-
-json write_value(const std::vector<std::string>& values) {
-  return values.size() == 1 ? json(values[0]) : json(values);
 }
 
 json write_value(const std::vector<MixturePart>& parts) {

@@ -1,4 +1,5 @@
-// One config value between JSON and its C++ type: private to train_config.
+// Conversion of one config value between JSON and its C++ type: private to
+// train_config.
 // read_value() stores a value, or says what was expected instead.
 #pragma once
 
@@ -32,14 +33,12 @@ Expectation read_value(const nlohmann::json&, const ValueRule&, double& out);
 // null leaves text as it is: absent.
 Expectation
 read_value(const nlohmann::json&, const ValueRule&, std::string& out);
-Expectation
-read_value(const nlohmann::json&, const ValueRule&, ModelDtype& out);
 // An object or null.
 Expectation
 read_value(const nlohmann::json&, const ValueRule&, nlohmann::json& out);
 Expectation
 read_value(const nlohmann::json&, const ValueRule&, std::vector<int>& out);
-// One text, or a list of them.
+// One text, or a list of them that is not empty.
 Expectation read_value(
     const nlohmann::json&,
     const ValueRule&,
@@ -48,6 +47,48 @@ Expectation read_value(
     const nlohmann::json&,
     const ValueRule&,
     std::vector<MixturePart>& out);
+
+// The texts of an enum's choices, in the order of the docs.
+template <ConfigChoice Enum>
+std::vector<std::string> choice_texts() {
+  std::vector<std::string> texts;
+  for (const Enum choice : kChoices<Enum>)
+    texts.emplace_back(to_string(choice));
+  return texts;
+}
+
+template <ConfigChoice Enum>
+Enum choice_of(const std::string& text, Enum otherwise) {
+  for (const Enum choice : kChoices<Enum>) {
+    if (text == to_string(choice))
+      return choice;
+  }
+  return otherwise;
+}
+
+// rule.choices must be choice_texts<Enum>().
+template <ConfigChoice Enum>
+Expectation
+read_value(const nlohmann::json& value, const ValueRule& rule, Enum& out) {
+  std::string text = to_string(out);
+  auto expected = read_value(value, rule, text);
+  out = choice_of(text, out);
+  return expected;
+}
+
+template <ConfigChoice Enum>
+Expectation read_value(
+    const nlohmann::json& value,
+    const ValueRule& rule,
+    std::vector<Enum>& out) {
+  std::vector<std::string> texts;
+  if (auto expected = read_value(value, rule, texts))
+    return expected;
+  out.clear();
+  for (const std::string& text : texts)
+    out.push_back(choice_of(text, Enum{}));
+  return std::nullopt;
+}
 
 template <class T>
 Expectation read_value(
@@ -66,10 +107,20 @@ Expectation read_value(
   return std::nullopt;
 }
 
-inline nlohmann::json write_value(ModelDtype dtype) {
-  return to_string(dtype);
+template <ConfigChoice Enum>
+nlohmann::json write_value(const Enum& choice) {
+  return to_string(choice);
 }
-nlohmann::json write_value(const std::vector<std::string>& values);
+// A single one is written without its list.
+template <ConfigChoice Enum>
+nlohmann::json write_value(const std::vector<Enum>& choices) {
+  if (choices.size() == 1)
+    return to_string(choices[0]);
+  nlohmann::json list = nlohmann::json::array();
+  for (const Enum choice : choices)
+    list.push_back(to_string(choice));
+  return list;
+}
 nlohmann::json write_value(const std::vector<MixturePart>& parts);
 template <class T>
 nlohmann::json write_value(const T& value) {
@@ -79,6 +130,20 @@ template <class T>
 nlohmann::json write_value(const std::optional<T>& value) {
   return value ? write_value(*value) : nlohmann::json();
 }
+
+// The choices of a key's type, also of a list's elements; empty: no enum.
+template <class T>
+struct ChoicesOf {
+  static std::vector<std::string> texts() {
+    if constexpr (ConfigChoice<T>)
+      return choice_texts<T>();
+    return {};
+  }
+};
+template <class T>
+struct ChoicesOf<std::optional<T>> : ChoicesOf<T> {};
+template <class T>
+struct ChoicesOf<std::vector<T>> : ChoicesOf<T> {};
 
 // What the docs call a type.
 template <class T>
@@ -105,8 +170,8 @@ template <>
 struct TypeName<std::string> {
   static constexpr const char* kName = "text";
 };
-template <>
-struct TypeName<ModelDtype> {
+template <ConfigChoice Enum>
+struct TypeName<Enum> {
   static constexpr const char* kName = "text";
 };
 template <>
@@ -117,8 +182,8 @@ template <>
 struct TypeName<std::vector<int>> {
   static constexpr const char* kName = "list of integers";
 };
-template <>
-struct TypeName<std::vector<std::string>> {
+template <ConfigChoice Enum>
+struct TypeName<std::vector<Enum>> {
   static constexpr const char* kName = "text, or list of text";
 };
 template <>

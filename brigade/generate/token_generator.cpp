@@ -5,6 +5,7 @@
 #include "brigade/comm/self_communicator.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
+#include "brigade/train/from_config.h"
 #include "brigade/train/layout.h"
 
 namespace brigade {
@@ -16,9 +17,7 @@ std::shared_ptr<Llama> load_part(
     const ProcessMesh& mesh) {
   auto context = std::make_shared<ModelContext>();
   context->description = describe_model(model_of(config));
-  context->dtype = config.model.dtype == ModelDtype::kBfloat16
-                       ? torch::kBFloat16
-                       : torch::kFloat;
+  context->dtype = scalar_type(config.model.dtype);
   context->tensor_parallel.group = mesh.axis(Axis::kTp);
   // The cache holds all keys, so attention has nobody to ask.
   context->context_parallel = make_self_communicator({.name = "cp"});

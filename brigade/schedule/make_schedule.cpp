@@ -15,12 +15,6 @@
 namespace brigade {
 namespace {
 
-constexpr ScheduleKind kKinds[] = {
-    ScheduleKind::kAfab,
-    ScheduleKind::kOneFOneB,
-    ScheduleKind::kInterleaved1F1B,
-    ScheduleKind::kZeroBubble};
-
 // A table past this is a slip of the pen, not a run.
 constexpr int64_t kMaxComputations = 1'000'000;
 
@@ -61,21 +55,6 @@ const char* to_string(ScheduleKind kind) {
       return "zero_bubble";
   }
   return "?";
-}
-
-std::optional<ScheduleKind> parse_schedule_kind(std::string_view name) {
-  for (ScheduleKind kind : kKinds) {
-    if (name == to_string(kind))
-      return kind;
-  }
-  return std::nullopt;
-}
-
-std::vector<std::string> schedule_names() {
-  std::vector<std::string> names;
-  for (ScheduleKind kind : kKinds)
-    names.emplace_back(to_string(kind));
-  return names;
 }
 
 void validate_pipeline_size(

@@ -3,9 +3,7 @@
 // PURE.
 #pragma once
 
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "brigade/schedule/schedule.h"
@@ -16,8 +14,6 @@ enum class ScheduleKind { kAfab, kOneFOneB, kInterleaved1F1B, kZeroBubble };
 
 // "afab", "1f1b", "interleaved_1f1b", "zero_bubble".
 const char* to_string(ScheduleKind kind);
-std::optional<ScheduleKind> parse_schedule_kind(std::string_view name);
-std::vector<std::string> schedule_names();
 
 struct PipelineSize {
   int ranks = 1;

@@ -10,7 +10,7 @@
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/metrics/clock.h"
-#include "brigade/train/open_data.h"
+#include "brigade/train/from_config.h"
 #include "brigade/train/start_world.h"
 #include "brigade/train/train_step.h"
 
@@ -68,15 +68,14 @@ class Tuner {
       const BucketTunerOptions& options)
       : config_(config),
         options_(options),
-        data_(open_training_data_of(config)),
+        data_(open_training_data(training_data_options(config))),
         mesh_(start_world(config, environment)) {}
 
   BucketTuning run();
 
  private:
   int64_t configured_bytes() const {
-    return std::llround(
-        config_.distributed.bucket_cap_mb * static_cast<double>(MiB));
+    return bucket_capacity_bytes(config_.distributed);
   }
   void measure_all_reduce(int64_t largest_bytes);
   // Runs steps of a capacity; adds its times, and where given its profile.
@@ -405,14 +404,14 @@ void check_tunable(const TrainConfig& config) {
         distributed.dp_size,
         distributed.cp_size));
   }
-  if (distributed.grad_sync == "per_param") {
+  if (distributed.grad_sync == GradSyncKind::kPerParam) {
     problems.emplace_back(
         "[tune-buckets] /distributed/grad_sync = \"per_param\" has no buckets; "
         "give distributed.grad_sync=bucketed");
   }
   if (!problems.empty())
     throw ConfigError(problems);
-  static_cast<void>(open_training_data_of(config));
+  static_cast<void>(open_training_data(training_data_options(config)));
 }
 
 BucketTuning tune_buckets(

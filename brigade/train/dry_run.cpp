@@ -7,8 +7,8 @@
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
 #include "brigade/schedule/bucket_plan.h"
+#include "brigade/train/from_config.h"
 #include "brigade/train/layout.h"
-#include "brigade/train/open_data.h"
 #include "brigade/train/trainer.h"
 
 namespace brigade {
@@ -19,13 +19,13 @@ std::vector<BucketParam> stage_bucket_params(
     const TrainConfig& config,
     const ModelPart& part) {
   const LlamaConfig& llama = model_of(config);
-  const TokenLayout tokens = config.distributed.sequence_parallel
-                                 ? TokenLayout::kSharded
-                                 : TokenLayout::kReplicated;
   std::vector<BucketParam> params;
   for (const ParameterRow& row : list_parameters(describe_model(llama), part)) {
-    const ParamShard shard =
-        shard_parameter(row, config.distributed.tp_size, /*tp_rank=*/0, tokens);
+    const ParamShard shard = shard_parameter(
+        row,
+        config.distributed.tp_size,
+        /*tp_rank=*/0,
+        token_layout(config.distributed));
     int64_t numel = 1;
     for (const int64_t size : shard.shape)
       numel *= size;
@@ -90,18 +90,12 @@ std::string describe_run(const TrainConfig& config, const TrainingData& data) {
 std::string describe_buckets(
     const TrainConfig& config,
     const std::vector<BucketParam>& params) {
-  if (config.distributed.grad_sync == "per_param")
+  const DistributedConfig& distributed = config.distributed;
+  if (distributed.grad_sync == GradSyncKind::kPerParam)
     return fmt::format("one all-reduce per parameter: {}\n", params.size());
-  const ParallelDims dims = config.parallel_dims();
-  const auto order = config.distributed.bucket_order == "registration"
-                         ? BucketOrder::kRegistration
-                         : BucketOrder::kReverse;
-  return plan_buckets(
-             params,
-             initial_order(order, static_cast<int>(params.size())),
-             {.capacity_bytes = static_cast<int64_t>(
-                  config.distributed.bucket_cap_mb * static_cast<double>(MiB)),
-              .ranks = dims.dp * dims.cp})
+  const std::vector<int> order =
+      initial_order(distributed.bucket_order, static_cast<int>(params.size()));
+  return plan_buckets(params, order, bucket_plan_options(distributed))
       .table(params);
 }
 
@@ -131,7 +125,7 @@ describe_stage(const TrainConfig& config, size_t stage, const ModelPart& part) {
 std::string describe_dry_run(const TrainConfig& given) {
   TrainConfig config = given;
   number_run_folder(config);
-  const TrainingData data = open_training_data_of(config);
+  const TrainingData data = open_training_data(training_data_options(config));
   check_run_folder(config);
   std::string text = describe_run(config, data);
   const std::vector<ModelPart> parts = stage_parts(config);

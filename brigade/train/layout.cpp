@@ -5,18 +5,9 @@
 #include "brigade/base/error.h"
 #include "brigade/schedule/make_schedule.h"
 #include "brigade/topology/layer_partition.h"
+#include "brigade/train/from_config.h"
 
 namespace brigade {
-namespace {
-
-PipelineSize pipeline_size(const TrainConfig& config) {
-  return {
-      config.distributed.pp_size,
-      config.distributed.pp_virtual_stages,
-      static_cast<int>(config.training.gradient_accumulation_steps)};
-}
-
-}  // namespace
 
 const LlamaConfig& model_of(const TrainConfig& config) {
   if (!config.model.llama) {
@@ -40,11 +31,7 @@ std::vector<ModelPart> stage_parts(const TrainConfig& config) {
        config.training.seq_length});
   std::vector<std::string> problems;
   const auto ranges = partition_layers(
-      costs,
-      {config.distributed.pp_size,
-       config.distributed.pp_virtual_stages,
-       config.distributed.pp_layers},
-      problems);
+      costs, layer_partition_options(config.distributed), problems);
   if (!problems.empty())
     throw ConfigError(problems);
   std::vector<ModelPart> parts;
@@ -54,9 +41,7 @@ std::vector<ModelPart> stage_parts(const TrainConfig& config) {
 }
 
 Schedule training_schedule(const TrainConfig& config) {
-  return make_schedule(
-      parse_schedule_kind(config.distributed.pp_engine).value(),
-      pipeline_size(config));
+  return make_schedule(config.distributed.pp_engine, pipeline_size(config));
 }
 
 Schedule evaluation_schedule(const TrainConfig& config) {

@@ -3,20 +3,10 @@
 #include <utility>
 
 #include "brigade/topology/sequence_partition.h"
+#include "brigade/train/from_config.h"
 
 namespace brigade {
 namespace {
-
-LoaderOptions loader_options(const TrainConfig& config, int dp_rank) {
-  LoaderOptions options;
-  options.layout = {
-      config.training.micro_batch_size,
-      config.training.gradient_accumulation_steps,
-      config.distributed.dp_size,
-      dp_rank};
-  options.reset_attention = config.dataset.reset_attention;
-  return options;
-}
 
 torch::Tensor
 as_tensor(const std::vector<int64_t>& values, int64_t rows, int64_t columns) {

@@ -9,22 +9,11 @@
 #include "brigade/model/init_weights.h"
 #include "brigade/ops/adamw.h"
 #include "brigade/tensor_parallel/replicated_gradients.h"
+#include "brigade/train/from_config.h"
 #include "brigade/train/pretrained.h"
 
 namespace brigade {
 namespace {
-
-Recompute parse_recompute(const std::string& name) {
-  if (name == "selective")
-    return Recompute::kSelective;
-  return name == "full" ? Recompute::kFull : Recompute::kNone;
-}
-
-BucketOrder parse_order(const std::string& name) {
-  if (name == "registration")
-    return BucketOrder::kRegistration;
-  return name == "observed" ? BucketOrder::kObserved : BucketOrder::kReverse;
-}
 
 ModelContextPtr make_context(
     const TrainConfig& config,
@@ -34,13 +23,9 @@ ModelContextPtr make_context(
     const std::shared_ptr<WeightGradientQueue>& queue) {
   auto context = std::make_shared<ModelContext>();
   context->description = describe_model(llama);
-  context->dtype = config.model.dtype == ModelDtype::kBfloat16
-                       ? torch::kBFloat16
-                       : torch::kFloat;
+  context->dtype = scalar_type(config.model.dtype);
   context->tensor_parallel.group = mesh.axis(Axis::kTp);
-  context->tensor_parallel.tokens = config.distributed.sequence_parallel
-                                        ? TokenLayout::kSharded
-                                        : TokenLayout::kReplicated;
+  context->tensor_parallel.tokens = token_layout(config.distributed);
   context->context_parallel = mesh.axis(Axis::kCp);
   context->weight_grad = ops::WeightGrad::kAccumulate;
   if (queue) {
@@ -48,8 +33,7 @@ ModelContextPtr make_context(
       queue->add(std::move(compute));
     };
   }
-  context->recompute =
-      parse_recompute(config.training.recompute_of_stage(stage));
+  context->recompute = config.training.recompute_of_stage(stage);
   return context;
 }
 
@@ -76,11 +60,8 @@ StageRuntime::StageRuntime(
     : stage_(stage),
       part_(part),
       weight_decay_(config.training.weight_decay),
-      adam_{
-          config.training.adam_beta1,
-          config.training.adam_beta2,
-          config.training.adam_eps} {
-  if (config.distributed.pp_engine == "zero_bubble")
+      adam_(adamw_options(config.training)) {
+  if (config.distributed.pp_engine == ScheduleKind::kZeroBubble)
     weight_gradients_ = std::make_shared<WeightGradientQueue>();
   const auto context =
       make_context(config, llama, mesh, stage, weight_gradients_);
@@ -95,7 +76,7 @@ StageRuntime::StageRuntime(
       rows_.size());
   std::vector<NamedParam> params;
   std::vector<LocalParam> local;
-  const bool is_pretrained = config.model.init == "pretrained";
+  const bool is_pretrained = config.model.init == WeightInit::kPretrained;
   const torch::NoGradGuard no_grad;
   for (const ParameterRow& row : rows_) {
     torch::Tensor weight = weights[row.name];
@@ -114,14 +95,8 @@ StageRuntime::StageRuntime(
   if (is_pretrained)
     load_pretrained(config.model.folder, llama, local);
 
-  GradSyncOptions options;
-  options.bucket_capacity_bytes = static_cast<int64_t>(
-      config.distributed.bucket_cap_mb * static_cast<double>(MiB));
-  options.order = parse_order(config.distributed.bucket_order);
-  options.reduction = Reduction::kSum;
-  options.handover = GradHandover::kMainGrad;
-  options.finish = FinishMode::kExplicit;
-  if (config.distributed.grad_sync == "per_param") {
+  const GradSyncOptions options = grad_sync_options(config.distributed);
+  if (config.distributed.grad_sync == GradSyncKind::kPerParam) {
     sync_ = std::make_unique<PerParamGradSync>(
         std::move(params), mesh.dp_cp(), options);
   } else {

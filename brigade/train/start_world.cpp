@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <utility>
 
 #include "brigade/base/error.h"
 #include "brigade/comm/agreement.h"
 #include "brigade/comm/world.h"
+#include "brigade/train/from_config.h"
 
 namespace brigade {
 namespace {
@@ -30,11 +30,11 @@ std::unique_ptr<ProcessMesh> start_world(
     const TrainConfig& config,
     const LaunchEnvironment& environment,
     StorePtr store) {
-  CommunicatorOptions options;
-  options.timeout = std::chrono::seconds(config.distributed.timeout_seconds);
-  options.check_collectives = config.distributed.check_collectives;
-  auto mesh =
-      open_mesh(config.parallel_dims(), environment, options, std::move(store));
+  auto mesh = open_mesh(
+      config.parallel_dims(),
+      environment,
+      communicator_options(config.distributed),
+      std::move(store));
   check_configs_agree(config, *mesh->world());
   return mesh;
 }

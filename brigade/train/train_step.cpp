@@ -10,26 +10,11 @@
 #include "brigade/metrics/clock.h"
 #include "brigade/metrics/metrics.h"
 #include "brigade/optim/lr_schedule.h"
+#include "brigade/train/from_config.h"
 #include "brigade/train/layout.h"
 
 namespace brigade {
 namespace {
-
-LrScheduleOptions lr_options(const TrainingConfig& training) {
-  LrScheduleOptions options;
-  if (training.lr_schedule == "cosine")
-    options.decay = LrDecay::kCosine;
-  else if (training.lr_schedule == "linear")
-    options.decay = LrDecay::kLinear;
-  else if (training.lr_schedule == "wsd")
-    options.decay = LrDecay::kWsd;
-  options.peak = training.learning_rate;
-  options.minimum = training.min_learning_rate;
-  options.warmup_steps = training.warmup_steps;
-  options.decay_steps = training.decay_steps;
-  options.total_steps = training.total_train_steps;
-  return options;
-}
 
 // Follows one step on the trace's compute lane: each call of ended() closes the
 // phase that began where the last one ended.
@@ -201,7 +186,7 @@ StepResult TrainStep::run(int64_t step, Trace* trace) {
   if (config_.training.grad_clip > 0)
     grad_scale *=
         std::min(1.0, config_.training.grad_clip / (result.grad_norm + 1e-6));
-  result.lr = learning_rate(lr_options(config_.training), step);
+  result.lr = learning_rate(lr_schedule_options(config_.training), step);
   result.exposed_ns = pipeline_wait_ns_;
   for (const auto& stage : stages_) {
     result.exposed_ns += stage->sync().report().exposed_ns();

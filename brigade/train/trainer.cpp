@@ -17,9 +17,9 @@
 #include "brigade/model_spec/llama_config.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/pipeline_parallel/executor.h"
+#include "brigade/train/from_config.h"
 #include "brigade/train/layout.h"
 #include "brigade/train/micro_batches.h"
-#include "brigade/train/open_data.h"
 #include "brigade/train/peak_rate.h"
 #include "brigade/train/run_checkpoint.h"
 #include "brigade/train/start_world.h"
@@ -79,7 +79,7 @@ Trainer::Trainer(
               ? *options.observer
               : silent_) {
   // What can fail without peers fails before there are any.
-  data_ = open_training_data_of(config_);
+  data_ = open_training_data(training_data_options(config_));
   if (environment.rank == 0) {
     number_run_folder(config_);
     check_run_folder(config_);
@@ -112,8 +112,7 @@ Trainer::Trainer(
   }
   using Access = PeakRateCache::Access;
   peak_flops_ = peak_flops(
-      config_.model.dtype == ModelDtype::kBfloat16 ? torch::kBFloat16
-                                                   : torch::kFloat,
+      scalar_type(config_.model.dtype),
       environment.local_world_size,
       {options_.cache_dir, reports() ? Access::kReadAndWrite : Access::kRead});
 }

@@ -133,12 +133,13 @@ constexpr const char* kPicotron = R"({
     }
 })";
 
-TEST(TrainConfig, PicotronsTemplateIsReadUnchanged) {
-  const LoadedConfig loaded = load(kPicotron);
+TEST(TrainConfig, PicotronsTemplateNeedsUseCpuAlone) {
+  const LoadedConfig loaded = load(kPicotron, {"distributed.use_cpu=true"});
   const TrainConfig& config = loaded.config;
   EXPECT_EQ(config.parallel_dims(), ParallelDims{});
-  EXPECT_EQ(config.distributed.pp_engine, "1f1b");
-  EXPECT_EQ(config.distributed.use_cpu, false);
+  EXPECT_EQ(config.distributed.pp_engine, ScheduleKind::kOneFOneB);
+  EXPECT_EQ(config.distributed.backend, CommBackend::kNccl);
+  EXPECT_EQ(config.distributed.use_cpu, true);
   EXPECT_EQ(config.model.name, "HuggingFaceTB/SmolLM-360M-Instruct");
   EXPECT_EQ(config.model.num_hidden_layers, 16);
   EXPECT_EQ(config.model.dtype, ModelDtype::kBfloat16);
@@ -155,7 +156,7 @@ TEST(TrainConfig, PicotronsTemplateIsReadUnchanged) {
 TEST(TrainConfig, KeysThatMeanNothingAreNamedOnceWithTheReason) {
   const json file =
       with(json::parse(kPicotron), "/environment/HF_TOKEN", "hf_secret");
-  const LoadedConfig loaded = load(file.dump());
+  const LoadedConfig loaded = load(file.dump(), {"distributed.use_cpu=true"});
   EXPECT_THAT(
       loaded.ignored,
       ElementsAre(
@@ -166,8 +167,79 @@ TEST(TrainConfig, KeysThatMeanNothingAreNamedOnceWithTheReason) {
           StartsWith("environment.TOKENIZERS_PARALLELISM: "),
           StartsWith("environment.FLASH_ATTEN: "),
           StartsWith("environment.HF_TOKEN: "),
-          StartsWith("distributed.backend, distributed.use_cpu: ")));
+          StartsWith("distributed.backend: use_cpu is true")));
   EXPECT_THAT(load(minimal().dump()).ignored, IsEmpty());
+}
+
+TEST(TrainConfig, ARunThatAsksForGpusDoesNotTrainOnCpus) {
+  constexpr const char* kRemedy =
+      "this build has no CUDA; set /distributed/use_cpu to true";
+  EXPECT_THAT(
+      problems_of({"distributed.backend=nccl"}),
+      ElementsAre(AllOf(
+          StartsWith("[config] /distributed/backend = \"nccl\": "),
+          HasSubstr(kRemedy))));
+  for (const char* backend : {"", "gloo", "nccl"}) {
+    EXPECT_THAT(
+        problems_of(
+            {std::string("distributed.backend=") + backend,
+             "distributed.use_cpu=false"}),
+        ElementsAre(AllOf(
+            StartsWith("[config] /distributed/use_cpu = false: "),
+            HasSubstr(kRemedy))))
+        << backend;
+    EXPECT_THAT(
+        problems_of(
+            {std::string("distributed.backend=") + backend,
+             "distributed.use_cpu=true"}),
+        IsEmpty())
+        << backend;
+  }
+  EXPECT_THAT(problems_of({"distributed.backend=gloo"}), IsEmpty());
+}
+
+template <class Enum>
+void expect_choices_round_trip(
+    const char* pointer,
+    Enum (*get)(const TrainConfig&)) {
+  for (const Enum choice : kChoices<Enum>) {
+    json file = with(minimal(), pointer, to_string(choice));
+    // What some of them need besides.
+    file["training"]["decay_steps"] = 1;
+    file["distributed"]["use_cpu"] = true;
+    if (std::string(pointer) == "/model/init") {
+      file["model"]["name"] = "some/model";
+      file["model"].erase("config");
+    }
+    const TrainConfig config = load(file.dump()).config;
+    EXPECT_EQ(get(config), choice) << pointer << " " << to_string(choice);
+    EXPECT_EQ(
+        to_json(config).at(json::json_pointer(pointer)), to_string(choice));
+  }
+}
+
+TEST(TrainConfig, EachChoiceIsReadAndWrittenAsItsText) {
+  using Config = const TrainConfig&;
+  expect_choices_round_trip<ScheduleKind>(
+      "/distributed/pp_engine",
+      [](Config c) { return c.distributed.pp_engine; });
+  expect_choices_round_trip<CommBackend>(
+      "/distributed/backend", [](Config c) { return c.distributed.backend; });
+  expect_choices_round_trip<GradSyncKind>(
+      "/distributed/grad_sync",
+      [](Config c) { return c.distributed.grad_sync; });
+  expect_choices_round_trip<BucketOrder>(
+      "/distributed/bucket_order",
+      [](Config c) { return c.distributed.bucket_order; });
+  expect_choices_round_trip<ModelDtype>(
+      "/model/dtype", [](Config c) { return c.model.dtype; });
+  expect_choices_round_trip<WeightInit>(
+      "/model/init", [](Config c) { return c.model.init; });
+  expect_choices_round_trip<LrScheduleKind>(
+      "/training/lr_schedule", [](Config c) { return c.training.lr_schedule; });
+  expect_choices_round_trip<Recompute>("/training/recompute", [](Config c) {
+    return c.training.recompute_of_stage(0);
+  });
 }
 
 TEST(TrainConfig, SecretsAreNeitherPrintedNorSaved) {
@@ -186,7 +258,7 @@ TEST(TrainConfig, AbsentKeysMeanWhatPicotronDoes) {
   EXPECT_EQ(config.training.adam_beta2, 0.999);
   EXPECT_EQ(config.training.adam_eps, 1e-8);
   EXPECT_EQ(config.training.weight_decay, 0.01);
-  EXPECT_EQ(config.training.lr_schedule, "constant");
+  EXPECT_EQ(config.training.lr_schedule, LrScheduleKind::kConstant);
   EXPECT_EQ(config.training.grad_clip, 0);
   EXPECT_FALSE(config.dataset.shuffle);
   EXPECT_EQ(config.logging.run_dir, "runs/run");
@@ -248,7 +320,7 @@ TEST(TrainConfig, OverridesHaveTheTypeOfTheirKey) {
   EXPECT_EQ(config.distributed.use_cpu, true);
   EXPECT_EQ(config.training.total_train_steps, 1000);
   EXPECT_EQ(config.training.max_tokens, std::nullopt);
-  EXPECT_THAT(config.training.recompute, ElementsAre("selective"));
+  EXPECT_THAT(config.training.recompute, ElementsAre(Recompute::kSelective));
   EXPECT_EQ(config.checkpoint.load_path, "");
   EXPECT_THAT(
       config.dataset.mixture,

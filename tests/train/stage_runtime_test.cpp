@@ -9,7 +9,7 @@ namespace brigade {
 namespace {
 
 // A rank of the pipeline holds several stages: the list is of stages.
-TEST(StageRuntime, RecomputesWhatItsStageIsToldTo) {
+TEST(StageRuntime, RecomputesWhatTheConfigSaysForItsStage) {
   TrainConfig config;
   std::vector<std::string> problems;
   config.model.llama = parse_llama_config(
@@ -18,12 +18,12 @@ TEST(StageRuntime, RecomputesWhatItsStageIsToldTo) {
   config.model.dtype = ModelDtype::kFloat32;
   config.distributed.pp_size = 2;
   config.distributed.pp_virtual_stages = 2;
-  config.training.recompute = {"none", "full", "selective", "none"};
   const std::vector<Recompute> expected = {
       Recompute::kNone,
       Recompute::kFull,
       Recompute::kSelective,
       Recompute::kNone};
+  config.training.recompute = expected;
   const std::vector<ModelPart> parts = stage_parts(config);
   ASSERT_EQ(parts.size(), expected.size());
   const ProcessMesh mesh({}, 0, nullptr);

@@ -1,0 +1,139 @@
+// Config values that are one of several: an enum for each, its text in the
+// JSON (to_string), and its list of choices (kChoices). Parsing, ranges in
+// messages, printing and the docs are derived from these.
+//
+// PURE.
+#pragma once
+
+#include <array>
+
+#include "brigade/model_spec/activation_recompute.h"
+#include "brigade/schedule/bucket_plan.h"
+#include "brigade/schedule/make_schedule.h"
+
+namespace brigade {
+
+// All values of an enum, in the order of the docs. Specialised below for each
+// enum that a key may have; empty for every other type.
+template <class Enum>
+inline constexpr std::array<Enum, 0> kChoices{};
+
+template <class Enum>
+concept ConfigChoice = !kChoices<Enum>.empty();
+
+// model.dtype
+enum class ModelDtype { kFloat32, kBfloat16 };
+constexpr const char* to_string(ModelDtype dtype) {
+  switch (dtype) {
+    case ModelDtype::kFloat32:
+      return "float32";
+    case ModelDtype::kBfloat16:
+      return "bfloat16";
+  }
+  return "?";
+}
+template <>
+inline constexpr std::array kChoices<ModelDtype>{
+    ModelDtype::kFloat32,
+    ModelDtype::kBfloat16};
+
+// model.init
+enum class WeightInit { kRandom, kPretrained };
+constexpr const char* to_string(WeightInit init) {
+  switch (init) {
+    case WeightInit::kRandom:
+      return "random";
+    case WeightInit::kPretrained:
+      return "pretrained";
+  }
+  return "?";
+}
+template <>
+inline constexpr std::array kChoices<WeightInit>{
+    WeightInit::kRandom,
+    WeightInit::kPretrained};
+
+// distributed.backend
+enum class CommBackend {
+  kFollowUseCpu,  // "": gloo on CPUs, nccl on GPUs
+  kGloo,
+  kNccl,
+};
+constexpr const char* to_string(CommBackend backend) {
+  switch (backend) {
+    case CommBackend::kFollowUseCpu:
+      return "";
+    case CommBackend::kGloo:
+      return "gloo";
+    case CommBackend::kNccl:
+      return "nccl";
+  }
+  return "?";
+}
+template <>
+inline constexpr std::array kChoices<CommBackend>{
+    CommBackend::kFollowUseCpu,
+    CommBackend::kGloo,
+    CommBackend::kNccl};
+
+// distributed.grad_sync
+enum class GradSyncKind { kBucketed, kPerParam };
+constexpr const char* to_string(GradSyncKind kind) {
+  switch (kind) {
+    case GradSyncKind::kBucketed:
+      return "bucketed";
+    case GradSyncKind::kPerParam:
+      return "per_param";
+  }
+  return "?";
+}
+template <>
+inline constexpr std::array kChoices<GradSyncKind>{
+    GradSyncKind::kBucketed,
+    GradSyncKind::kPerParam};
+
+// training.lr_schedule
+enum class LrScheduleKind { kConstant, kCosine, kLinear, kWsd };
+constexpr const char* to_string(LrScheduleKind kind) {
+  switch (kind) {
+    case LrScheduleKind::kConstant:
+      return "constant";
+    case LrScheduleKind::kCosine:
+      return "cosine";
+    case LrScheduleKind::kLinear:
+      return "linear";
+    case LrScheduleKind::kWsd:
+      return "wsd";
+  }
+  return "?";
+}
+template <>
+inline constexpr std::array kChoices<LrScheduleKind>{
+    LrScheduleKind::kConstant,
+    LrScheduleKind::kCosine,
+    LrScheduleKind::kLinear,
+    LrScheduleKind::kWsd};
+
+// distributed.pp_engine
+template <>
+inline constexpr std::array kChoices<ScheduleKind>{
+    ScheduleKind::kOneFOneB,
+    ScheduleKind::kAfab,
+    ScheduleKind::kInterleaved1F1B,
+    ScheduleKind::kZeroBubble};
+
+// distributed.bucket_order
+template <>
+inline constexpr std::array kChoices<BucketOrder>{
+    BucketOrder::kRegistration,
+    BucketOrder::kReverse,
+    BucketOrder::kObserved};
+
+// training.recompute
+template <>
+inline constexpr std::array kChoices<Recompute>{
+    Recompute::kNone,
+    Recompute::kSelective,
+    Recompute::kFull};
+
+}  // namespace brigade

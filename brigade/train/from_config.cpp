@@ -1,0 +1,125 @@
+#include "brigade/train/from_config.h"
+
+#include <chrono>
+#include <cmath>
+
+#include "brigade/base/units.h"
+#include "brigade/train/layout.h"
+
+namespace brigade {
+namespace {
+
+LrDecay lr_decay(LrScheduleKind kind) {
+  switch (kind) {
+    case LrScheduleKind::kConstant:
+      return LrDecay::kConstant;
+    case LrScheduleKind::kCosine:
+      return LrDecay::kCosine;
+    case LrScheduleKind::kLinear:
+      return LrDecay::kLinear;
+    case LrScheduleKind::kWsd:
+      return LrDecay::kWsd;
+  }
+  return LrDecay::kConstant;
+}
+
+}  // namespace
+
+torch::ScalarType scalar_type(ModelDtype dtype) {
+  return dtype == ModelDtype::kBfloat16 ? torch::kBFloat16 : torch::kFloat;
+}
+
+TokenLayout token_layout(const DistributedConfig& distributed) {
+  return distributed.sequence_parallel ? TokenLayout::kSharded
+                                       : TokenLayout::kReplicated;
+}
+
+CommunicatorOptions communicator_options(const DistributedConfig& distributed) {
+  CommunicatorOptions options;
+  options.timeout = std::chrono::seconds(distributed.timeout_seconds);
+  options.check_collectives = distributed.check_collectives;
+  return options;
+}
+
+int64_t bucket_capacity_bytes(const DistributedConfig& distributed) {
+  return std::llround(distributed.bucket_cap_mb * static_cast<double>(MiB));
+}
+
+GradSyncOptions grad_sync_options(const DistributedConfig& distributed) {
+  GradSyncOptions options;
+  options.bucket_capacity_bytes = bucket_capacity_bytes(distributed);
+  options.order = distributed.bucket_order;
+  options.reduction = Reduction::kSum;
+  options.handover = GradHandover::kMainGrad;
+  options.finish = FinishMode::kExplicit;
+  return options;
+}
+
+BucketPlanOptions bucket_plan_options(const DistributedConfig& distributed) {
+  BucketPlanOptions options;
+  options.capacity_bytes = bucket_capacity_bytes(distributed);
+  options.ranks = distributed.dp_size * distributed.cp_size;
+  return options;
+}
+
+PipelineSize pipeline_size(const TrainConfig& config) {
+  return {
+      .ranks = config.distributed.pp_size,
+      .virtual_stages = config.distributed.pp_virtual_stages,
+      .micro_batches =
+          static_cast<int>(config.training.gradient_accumulation_steps)};
+}
+
+LayerPartitionOptions layer_partition_options(
+    const DistributedConfig& distributed) {
+  return {
+      .pp = distributed.pp_size,
+      .virtual_stages = distributed.pp_virtual_stages,
+      .pp_layers = distributed.pp_layers};
+}
+
+AdamWOptions adamw_options(const TrainingConfig& training) {
+  return {
+      .beta1 = training.adam_beta1,
+      .beta2 = training.adam_beta2,
+      .eps = training.adam_eps};
+}
+
+LrScheduleOptions lr_schedule_options(const TrainingConfig& training) {
+  return {
+      .decay = lr_decay(training.lr_schedule),
+      .peak = training.learning_rate,
+      .minimum = training.min_learning_rate,
+      .warmup_steps = training.warmup_steps,
+      .decay_steps = training.decay_steps,
+      .total_steps = training.total_train_steps};
+}
+
+TrainingDataOptions training_data_options(const TrainConfig& config) {
+  TrainingDataOptions options;
+  if (config.dataset.mixture.empty())
+    options.parts.push_back({config.dataset.name, 1});
+  for (const MixturePart& part : config.dataset.mixture)
+    options.parts.push_back({part.name, part.weight});
+  options.seq_length = config.training.seq_length;
+  options.vocab_size = model_of(config).vocab_size;
+  options.seed = static_cast<uint64_t>(config.training.seed);
+  options.shuffle = config.dataset.shuffle;
+  options.document_epochs = config.dataset.document_epochs;
+  if (config.training.eval_every > 0)
+    options.held_out_fraction = config.dataset.eval_fraction;
+  return options;
+}
+
+LoaderOptions loader_options(const TrainConfig& config, int dp_rank) {
+  LoaderOptions options;
+  options.layout = {
+      config.training.micro_batch_size,
+      config.training.gradient_accumulation_steps,
+      config.distributed.dp_size,
+      dp_rank};
+  options.reset_attention = config.dataset.reset_attention;
+  return options;
+}
+
+}  // namespace brigade

@@ -1,0 +1,53 @@
+// What each library struct takes from a run's config: the only place where
+// config values become options of data, communication, gradient
+// synchronisation, pipeline, optimizer and learning rate.
+//
+// PURE.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+
+#include "brigade/comm/communicator.h"
+#include "brigade/config/train_config.h"
+#include "brigade/data/loader.h"
+#include "brigade/data/training_data.h"
+#include "brigade/data_parallel/grad_sync.h"
+#include "brigade/optim/adamw.h"
+#include "brigade/optim/lr_schedule.h"
+#include "brigade/schedule/bucket_plan.h"
+#include "brigade/schedule/make_schedule.h"
+#include "brigade/topology/layer_partition.h"
+#include "brigade/topology/token_layout.h"
+
+namespace brigade {
+
+torch::ScalarType scalar_type(ModelDtype dtype);
+
+// Of activations between the tensor parallel parts of a block.
+TokenLayout token_layout(const DistributedConfig& distributed);
+
+CommunicatorOptions communicator_options(const DistributedConfig& distributed);
+
+// distributed.bucket_cap_mb in bytes of gradient.
+int64_t bucket_capacity_bytes(const DistributedConfig& distributed);
+
+// Sums of gradients, handed over as main_grad; finish() waits for them.
+GradSyncOptions grad_sync_options(const DistributedConfig& distributed);
+
+// The plan that BucketedGradSync makes of grad_sync_options(), for --dry-run.
+BucketPlanOptions bucket_plan_options(const DistributedConfig& distributed);
+
+PipelineSize pipeline_size(const TrainConfig& config);
+LayerPartitionOptions layer_partition_options(
+    const DistributedConfig& distributed);
+
+AdamWOptions adamw_options(const TrainingConfig& training);
+LrScheduleOptions lr_schedule_options(const TrainingConfig& training);
+
+// Throws ConfigError when the config's model is not on this machine.
+TrainingDataOptions training_data_options(const TrainConfig& config);
+LoaderOptions loader_options(const TrainConfig& config, int dp_rank);
+
+}  // namespace brigade
