@@ -1,15 +1,10 @@
 #include "brigade/data/prepare.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <thread>
 
 #include "brigade/base/error.h"
@@ -18,6 +13,7 @@
 #include "brigade/data/ordered_pipeline.h"
 #include "brigade/data/prepare_encode.h"
 #include "brigade/files/file.h"
+#include "brigade/files/lock.h"
 #include "brigade/tokenizer/training.h"
 
 namespace brigade {
@@ -40,53 +36,15 @@ void storage_call(const char* what, const fs::path& path, Call&& call) {
   }
 }
 
-// Keeps a second run out of the same files; gone when the process is.
-class PrefixLock {
- public:
-  explicit PrefixLock(const fs::path& prefix)
-      : path_(with_suffix(prefix, ".lock")) {
-    do {
-      open_and_lock(prefix);
-      // The file may have been removed by its owner in between: then this is
-      // a lock on nothing.
-    } while (!is_current());
-  }
-  ~PrefixLock() {
-    ::unlink(path_.c_str());
-    ::close(descriptor_);
-  }
-  PrefixLock(const PrefixLock&) = delete;
-  PrefixLock& operator=(const PrefixLock&) = delete;
-
- private:
-  void open_and_lock(const fs::path& prefix) {
-    descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (descriptor_ < 0) {
-      throw StorageError(fmt::format(
-          "[prepare] cannot create '{}': {}",
-          path_.string(),
-          std::strerror(errno)));
-    }
-    if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
-      ::close(descriptor_);
-      throw ConfigError(fmt::format(
-          "[prepare] another run is writing '{}'", prefix.string()));
-    }
-  }
-
-  bool is_current() {
-    struct stat mine {};
-    struct stat named {};
-    if (::fstat(descriptor_, &mine) == 0 &&
-        ::stat(path_.c_str(), &named) == 0 && mine.st_ino == named.st_ino)
-      return true;
-    ::close(descriptor_);
-    return false;
-  }
-
-  fs::path path_;
-  int descriptor_ = -1;
-};
+// Keeps a second run out of the same files.
+FileLock lock_prefix(const fs::path& prefix) {
+  auto lock =
+      FileLock::try_lock(with_suffix(prefix, ".lock"), FileLock::File::kRemove);
+  if (!lock)
+    throw ConfigError(
+        fmt::format("[prepare] another run is writing '{}'", prefix.string()));
+  return std::move(*lock);
+}
 
 // What an interrupted run left: PREFIX.*.tmp-*. Call under the lock.
 void remove_leftovers(const fs::path& prefix) {
@@ -208,7 +166,7 @@ class Preparation {
           "to replace it",
           index.string()));
     }
-    const PrefixLock lock(prefix);
+    const FileLock lock = lock_prefix(prefix);
     remove_leftovers(prefix);
 
     make_tokenizer();

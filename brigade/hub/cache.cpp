@@ -1,12 +1,9 @@
 #include "brigade/hub/cache.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
+#include <cctype>
 #include <system_error>
 
 #include "brigade/base/error.h"
@@ -100,25 +97,6 @@ void HubCache::write_ref(const std::string& revision, const std::string& commit)
     const {
   if (revision != commit)
     write_text_file(root_ / "refs" / revision, commit);
-}
-
-FileLock::FileLock(const fs::path& path)
-    : descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
-  int result = descriptor_;
-  while (result >= 0 && (result = ::flock(descriptor_, LOCK_EX)) != 0 &&
-         errno == EINTR)
-    result = 0;
-  if (result < 0) {
-    const int error = errno;
-    if (descriptor_ >= 0)
-      ::close(descriptor_);
-    throw StorageError(fmt::format(
-        "[hub] cannot lock '{}': {}", path.string(), std::strerror(error)));
-  }
-}
-
-FileLock::~FileLock() {
-  ::close(descriptor_);
 }
 
 }  // namespace brigade

@@ -40,17 +40,4 @@ class HubCache {
   std::filesystem::path locks_;  // .locks/models--ORG--NAME
 };
 
-// An exclusive lock between processes, held while the object lives; waits for
-// whoever holds it. The kernel frees it when its process ends.
-class FileLock {
- public:
-  explicit FileLock(const std::filesystem::path& path);
-  ~FileLock();
-  FileLock(const FileLock&) = delete;
-  FileLock& operator=(const FileLock&) = delete;
-
- private:
-  int descriptor_;
-};
-
 }  // namespace brigade
