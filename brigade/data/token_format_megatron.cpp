@@ -43,12 +43,20 @@ uint64_t array_bytes(
   return *size_bytes;
 }
 
-}  // namespace
+// The arrays of an index and where each begins in the file.
+struct MegatronIndex {
+  TokenType type = TokenType::kU16;
+  uint64_t num_sequences = 0;
+  uint64_t num_entries = 0;  // of `documents`: one more than documents
+  std::span<const std::byte> lengths;    // i32, tokens of each sequence
+  std::span<const std::byte> offsets;    // i64, bytes in the .bin
+  std::span<const std::byte> documents;  // i64, their first sequences
+  uint64_t lengths_at = 0;
+  uint64_t offsets_at = 0;
+  uint64_t documents_at = 0;
+};
 
-TokenFileLayout parse_megatron(
-    const NamedBytes& index,
-    const NamedBytes& tokens) {
-  ByteReader reader(index.name, index.bytes);
+MegatronIndex read_index(ByteReader& reader) {
   const auto magic = reader.take(kMegatronMagic.size(), "Megatron's magic");
   if (std::memcmp(magic.data(), kMegatronMagic.data(), kMegatronMagic.size()) !=
       0)
@@ -56,40 +64,54 @@ TokenFileLayout parse_megatron(
   const auto version = reader.number<uint64_t>("the version");
   if (version != 1)
     reader.fail(9, "version {}; only 1 is known", version);
+  MegatronIndex index;
   const uint64_t type_at = reader.offset();
-  const TokenType type =
+  index.type =
       token_type_of(reader, type_at, reader.number<uint8_t>("the dtype code"));
-  const uint64_t item_bytes = token_bytes(type);
 
   const uint64_t counts_at = reader.offset();
-  const auto num_sequences = reader.number<uint64_t>("the sequence count");
-  const auto num_entries = reader.number<uint64_t>("the document count");
-  if (num_entries == 0)
+  index.num_sequences = reader.number<uint64_t>("the sequence count");
+  index.num_entries = reader.number<uint64_t>("the document count");
+  if (index.num_entries == 0)
     reader.fail(counts_at + 8, "the document array must have its last entry");
-  const uint64_t lengths_at = reader.offset();
-  const auto lengths = reader.take(
-      array_bytes(reader, counts_at, num_sequences, 4), "the length array");
-  const uint64_t offsets_at = reader.offset();
-  const auto offsets = reader.take(
-      array_bytes(reader, counts_at, num_sequences, 8), "the offset array");
-  const uint64_t documents_at = reader.offset();
-  const auto documents = reader.take(
-      array_bytes(reader, counts_at + 8, num_entries, 8), "the document array");
+  index.lengths_at = reader.offset();
+  index.lengths = reader.take(
+      array_bytes(reader, counts_at, index.num_sequences, 4),
+      "the length array");
+  index.offsets_at = reader.offset();
+  index.offsets = reader.take(
+      array_bytes(reader, counts_at, index.num_sequences, 8),
+      "the offset array");
+  index.documents_at = reader.offset();
+  index.documents = reader.take(
+      array_bytes(reader, counts_at + 8, index.num_entries, 8),
+      "the document array");
   if (reader.remaining() != 0) {
     reader.fail(
         reader.offset(), "{} bytes too many at the end", reader.remaining());
   }
+  return index;
+}
 
+// The bytes of all sequences, which must lie back to back in the .bin and fill
+// it.
+uint64_t check_sequences(
+    const ByteReader& reader,
+    const MegatronIndex& index,
+    const std::string& index_name,
+    const NamedBytes& tokens) {
+  const uint64_t item_bytes = token_bytes(index.type);
   // Tokens and bytes cannot overflow before they exceed the .bin's size.
   uint64_t num_bytes = 0;
-  for (uint64_t i = 0; i < num_sequences; ++i) {
-    const auto length = load_at<int32_t>(lengths, i);
+  for (uint64_t i = 0; i < index.num_sequences; ++i) {
+    const auto length = load_at<int32_t>(index.lengths, i);
     if (length < 0)
-      reader.fail(lengths_at + 4 * i, "sequence {} has length {}", i, length);
-    const auto offset = load_at<int64_t>(offsets, i);
+      reader.fail(
+          index.lengths_at + 4 * i, "sequence {} has length {}", i, length);
+    const auto offset = load_at<int64_t>(index.offsets, i);
     if (offset < 0 || static_cast<uint64_t>(offset) != num_bytes) {
       reader.fail(
-          offsets_at + 8 * i,
+          index.offsets_at + 8 * i,
           "sequence {} begins at byte {} of the .bin, but those before it end "
           "at {}",
           i,
@@ -104,7 +126,7 @@ TokenFileLayout parse_megatron(
           tokens.name,
           tokens.bytes.size(),
           i,
-          index.name,
+          index_name,
           num_bytes));
     }
   }
@@ -114,39 +136,56 @@ TokenFileLayout parse_megatron(
         "together",
         tokens.name,
         tokens.bytes.size(),
-        index.name,
+        index_name,
         num_bytes));
   }
+  return num_bytes;
+}
 
+// Documents are sequences in order, from the first to the last.
+void check_documents(const ByteReader& reader, const MegatronIndex& index) {
   int64_t previous = 0;
-  for (uint64_t d = 0; d < num_entries; ++d) {
-    const auto first = load_at<int64_t>(documents, d);
+  for (uint64_t d = 0; d < index.num_entries; ++d) {
+    const auto first = load_at<int64_t>(index.documents, d);
     const bool in_order = d == 0 ? first == 0 : first >= previous;
-    if (!in_order || static_cast<uint64_t>(first) > num_sequences) {
+    if (!in_order || static_cast<uint64_t>(first) > index.num_sequences) {
       reader.fail(
-          documents_at + 8 * d,
+          index.documents_at + 8 * d,
           "document {} begins at sequence {}; expected {} to {}",
           d,
           first,
           previous,
-          d == 0 ? 0 : num_sequences);
+          d == 0 ? 0 : index.num_sequences);
     }
     previous = first;
   }
-  if (static_cast<uint64_t>(previous) != num_sequences) {
+  if (static_cast<uint64_t>(previous) != index.num_sequences) {
     reader.fail(
-        documents_at + 8 * (num_entries - 1),
+        index.documents_at + 8 * (index.num_entries - 1),
         "the last document ends at sequence {} of {}",
         previous,
-        num_sequences);
+        index.num_sequences);
   }
+}
 
+}  // namespace
+
+TokenFileLayout parse_megatron(
+    const NamedBytes& index_file,
+    const NamedBytes& tokens) {
+  ByteReader reader(index_file.name, index_file.bytes);
+  const MegatronIndex index = read_index(reader);
+  const uint64_t num_bytes =
+      check_sequences(reader, index, index_file.name, tokens);
+  check_documents(reader, index);
+  const uint64_t item_bytes = token_bytes(index.type);
   const uint64_t num_tokens = num_bytes / item_bytes;
   return {
-      type,
+      index.type,
       0,
       num_tokens,
-      DocumentIndex::sequences(documents, offsets, item_bytes, num_tokens)};
+      DocumentIndex::sequences(
+          index.documents, index.offsets, item_bytes, num_tokens)};
 }
 
 }  // namespace brigade
