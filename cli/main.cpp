@@ -10,7 +10,7 @@
 #include <new>
 
 #include "brigade/base/error.h"
-#include "brigade/config/nearest.h"
+#include "brigade/json/nearest.h"
 #include "brigade/kernels/cpu/tensor_memory.h"
 #include "brigade/launch/environment.h"
 #include "brigade/launch/rank_report.h"

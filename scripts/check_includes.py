@@ -15,18 +15,19 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODULES = {
     "core": {
         "base": [],
+        "json": [],
         "topology": [],
-        "model_spec": ["topology"],
+        "model_spec": ["json", "topology"],
         "schedule": ["topology"],
     },
     "io": {
         "files": [],
         "launch": ["topology", "files"],
-        "tokenizer": ["files"],
-        "data": ["topology", "files", "tokenizer"],
-        "safetensors": ["files"],
-        "hub": ["files", "safetensors"],
-        "config": ["topology", "model_spec", "schedule", "files"],
+        "tokenizer": ["json", "files"],
+        "data": ["json", "topology", "files", "tokenizer"],
+        "safetensors": ["json", "files"],
+        "hub": ["json", "files", "safetensors"],
+        "config": ["json", "topology", "model_spec", "schedule", "files"],
         "metrics": ["files", "config"],
     },
     "torch": {

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "brigade/config/as_json.h"
-#include "brigade/config/nearest.h"
+#include "brigade/json/nearest.h"
+#include "brigade/json/parse.h"
 
 namespace brigade {
 
@@ -47,7 +47,7 @@ std::string unknown_group(const std::string& group) {
 
 // "64" -> 64, "abc" -> "abc": what the text means where any JSON may stand.
 json json_or_text(const std::string& text) {
-  return parse_json_value(text).value_or(text);
+  return parse_json_or_nothing(text).value_or(text);
 }
 
 // Text is taken as it stands, so that run_name=2024 is a name; quotes may be
@@ -118,6 +118,25 @@ void override_inside(
 }
 
 }  // namespace
+
+std::optional<json> read_config_json(
+    const std::string& text,
+    const std::string& source,
+    Problems& problems) {
+  std::vector<JsonFault> faults;
+  auto value = parse_json(text, {}, faults);
+  for (const JsonFault& fault : faults) {
+    const JsonPlace place = place_of(text, fault.offset);
+    const std::string where =
+        fmt::format("{}:{}:{}", source, place.line, place.column);
+    problems.push_back(
+        fault.pointer.empty()
+            ? fmt::format("[config] {}: {}", where, fault.problem)
+            : fmt::format(
+                  "[config] {} ({}): {}", fault.pointer, where, fault.problem));
+  }
+  return value;
+}
 
 std::string introduce_problem(
     const std::string& pointer,

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,14 @@ struct GivenValue {
   std::string place;  // "examples/quickstart.json", "command line"
 };
 using GivenValues = std::map<const ConfigKey*, GivenValue>;
+
+// The value of a JSON file, or std::nullopt after a syntax error. Adds
+// "[config] FILE:LINE:COLUMN: ..." for each fault, with the JSON pointer where
+// there is one; a key that stands twice is a fault, of which the last is read.
+std::optional<nlohmann::json> read_config_json(
+    const std::string& text,
+    const std::string& source,
+    std::vector<std::string>& problems);
 
 // "[config] /distributed/dpsize = 2 (command line): "
 std::string introduce_problem(

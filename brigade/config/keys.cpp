@@ -17,8 +17,8 @@
 
 #include <algorithm>
 
-#include "brigade/config/nearest.h"
 #include "brigade/config/values.h"
+#include "brigade/json/nearest.h"
 
 namespace brigade {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
-#include "brigade/config/as_json.h"
+#include "brigade/config/given.h"
 #include "brigade/files/file.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
@@ -53,7 +53,7 @@ void parse_llama_file(
     return;
   }
   const size_t before = problems.size();
-  const auto file = parse_config_json(text, path.string(), problems);
+  const auto file = read_config_json(text, path.string(), problems);
   if (file && problems.size() == before)
     parse_llama(*file, path.string() + ": ", config, problems);
   config.model.folder =

@@ -7,7 +7,6 @@
 
 #include "brigade/base/error.h"
 #include "brigade/base/hash.h"
-#include "brigade/config/as_json.h"
 #include "brigade/config/given.h"
 #include "brigade/config/keys.h"
 #include "brigade/config/layout_rules.h"
@@ -159,7 +158,7 @@ LoadedConfig parse_train_config(
     const LoadOptions& options) {
   Problems problems;
   const std::string source = options.path.string();
-  const auto file = parse_config_json(json_text, source, problems);
+  const auto file = read_config_json(json_text, source, problems);
   if (!file)
     throw ConfigError(problems);
 

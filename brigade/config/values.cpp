@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "brigade/config/as_json.h"
+#include "brigade/json/parse.h"
 
 namespace brigade {
 

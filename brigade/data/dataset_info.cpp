@@ -6,6 +6,8 @@
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
+#include "brigade/json/node.h"
+#include "brigade/json/parse.h"
 
 namespace brigade {
 namespace {
@@ -21,27 +23,8 @@ fs::path info_path(fs::path prefix) {
   return prefix;
 }
 
-// A member of the JSON object, or DataError with its pointer.
-template <typename T>
-T member(const Json& object, const std::string& key, const fs::path& path) {
-  const std::string expected = std::is_same_v<T, std::string> ? "a string"
-                               : std::is_same_v<T, Json>      ? "an array"
-                                                              : "an integer";
-  const auto found = object.find(key);
-  const bool fits = found != object.end() &&
-                    (std::is_same_v<T, std::string> ? found->is_string()
-                     : std::is_same_v<T, Json>      ? found->is_array()
-                     : std::is_unsigned_v<T> ? found->is_number_unsigned()
-                                             : found->is_number_integer());
-  if (!fits) {
-    throw DataError(fmt::format(
-        "[{}] at /{}: expected {}, found {}",
-        path.string(),
-        key,
-        expected,
-        found == object.end() ? "nothing" : found->dump()));
-  }
-  return found->get<T>();
+uint64_t count_at(const JsonNode& object, std::string_view key) {
+  return static_cast<uint64_t>(object.at(key).integer(0, INT64_MAX));
 }
 
 }  // namespace
@@ -58,41 +41,39 @@ std::optional<DatasetInfo> read_dataset_info(const fs::path& prefix) {
   const fs::path path = info_path(prefix);
   if (!fs::exists(path))
     return std::nullopt;
-  Json json;
-  try {
-    json = Json::parse(read_text_file(path));
-  } catch (const Json::parse_error& error) {
-    throw DataError(
-        fmt::format("[{}] at byte {}: not JSON", path.string(), error.byte));
-  } catch (const Json::exception& error) {  // a number out of range
-    throw DataError(fmt::format("[{}] {}", path.string(), error.what()));
-  }
+  const std::string text = read_text_file(path);
+  const JsonDocument document(text, {"dataset", path.string()});
+  const JsonNode root = document.root();
   // A .json of another program beside a dataset is none of our business.
-  if (!json.is_object() || json.value("format", Json()) != Json(kFormat))
+  const bool is_ours = root.value().is_object() &&
+                       root.value().value("format", Json()) == Json(kFormat);
+  if (!is_ours)
     return std::nullopt;
-  if (member<int64_t>(json, "version", path) != kVersion) {
-    throw DataError(fmt::format(
-        "[{}] at /version: {}; this program knows {}",
-        path.string(),
-        json["version"].dump(),
+  const JsonNode version = root.at("version");
+  if (version.value() != Json(kVersion)) {
+    version.fail(fmt::format(
+        "version {}; this program reads version {}",
+        show_json(version.value()),
         kVersion));
   }
 
   DatasetInfo info;
-  info.vocab_size = member<int64_t>(json, "vocab_size", path);
-  info.tokenizer = member<std::string>(json, "tokenizer", path);
+  info.vocab_size = root.at("vocab_size").integer(0, INT32_MAX);
+  info.tokenizer = root.at("tokenizer").string();
   if (info.tokenizer != "bytes")
     info.tokenizer = (prefix.parent_path() / info.tokenizer).string();
-  if (json.contains("eos_id") && !json["eos_id"].is_null())
-    info.eos_id = member<int32_t>(json, "eos_id", path);
-  info.num_tokens = member<uint64_t>(json, "num_tokens", path);
-  info.num_documents = member<uint64_t>(json, "num_documents", path);
-  info.token_type = member<std::string>(json, "token_type", path);
-  for (const Json& source : member<Json>(json, "sources", path)) {
+  if (const auto eos = root.find("eos_id"))
+    info.eos_id = static_cast<int32_t>(eos->integer(0, INT32_MAX));
+  info.num_tokens = count_at(root, "num_tokens");
+  info.num_documents = count_at(root, "num_documents");
+  info.token_type = root.at("token_type").string();
+  const JsonNode sources = root.at("sources");
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const JsonNode source = sources.element(i);
     info.sources.push_back(
-        {.path = member<std::string>(source, "path", path),
-         .text_bytes = member<uint64_t>(source, "text_bytes", path),
-         .documents = member<uint64_t>(source, "documents", path)});
+        {.path = source.at("path").string(),
+         .text_bytes = count_at(source, "text_bytes"),
+         .documents = count_at(source, "documents")});
   }
   return info;
 }

@@ -2,87 +2,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "brigade/base/error.h"
 #include "brigade/data/text_reader.h"
+#include "brigade/json/string_member.h"
 #include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
 namespace {
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-
-// Finds one string among the members of an object, whatever else is there.
-// Keeps nothing of the rest: a line may be long.
-class StringFinder : public nlohmann::json_sax<nlohmann::json> {
- public:
-  explicit StringFinder(const std::string& key) : key_(key) {}
-
-  enum class Outcome { kNothing, kString, kOtherType };
-  Outcome outcome = Outcome::kNothing;
-  std::string found;
-  bool is_object = false;
-  size_t error_offset = 0;
-
-  bool null() override { return other(); }
-  bool boolean(bool) override { return other(); }
-  bool number_integer(number_integer_t) override { return other(); }
-  bool number_unsigned(number_unsigned_t) override { return other(); }
-  bool number_float(number_float_t, const string_t&) override {
-    return other();
-  }
-  bool binary(binary_t&) override { return other(); }
-  bool string(string_t& value) override {
-    if (wanted()) {
-      found = std::move(value);
-      outcome = Outcome::kString;
-    }
-    return true;
-  }
-  bool start_object(size_t) override {
-    other();
-    is_object = is_object || depth_ == 0;
-    ++depth_;
-    return true;
-  }
-  bool key(string_t& name) override {
-    is_wanted_ = depth_ == 1 && name == key_;
-    return true;
-  }
-  bool end_object() override { return leave(); }
-  bool start_array(size_t) override {
-    other();
-    ++depth_;
-    return true;
-  }
-  bool end_array() override { return leave(); }
-  bool parse_error(
-      size_t position,
-      const std::string&,
-      const nlohmann::detail::exception&) override {
-    error_offset = position == 0 ? 0 : position - 1;
-    return false;
-  }
-
- private:
-  bool wanted() const { return depth_ == 1 && is_wanted_; }
-  bool other() {
-    if (wanted())
-      outcome = Outcome::kOtherType;
-    return true;
-  }
-  bool leave() {
-    --depth_;
-    is_wanted_ = false;
-    return true;
-  }
-
-  const std::string& key_;
-  int depth_ = 0;
-  bool is_wanted_ = false;
-};
 
 // Errors about a place in a block. Positions count in the block's text as
 // UTF-8, which is longer than the file's bytes if those were Latin-1.
@@ -151,27 +81,29 @@ void handle_json_line(
     const std::function<void(const TextPiece&)>& handle) {
   if (line.find_first_not_of(" \t\r") == std::string_view::npos)
     return;
-  StringFinder finder(options.json_key);
-  const bool parsed =
-      nlohmann::json::sax_parse(line.begin(), line.end(), &finder);
-  if (!parsed) {
+  StringMember member;
+  if (const auto fault = find_string_member(line, options.json_key, member)) {
     place.fail(
-        position + std::min(finder.error_offset, line.size()),
-        "the line is not JSON");
+        position + fault->offset,
+        "the line is not valid JSON: " + fault->problem);
   }
-  if (!finder.is_object)
-    place.fail(position, "the line is not a JSON object");
-  if (finder.outcome != StringFinder::Outcome::kString) {
-    place.fail(
-        position,
-        fmt::format(
-            "{} '{}'; --json-key names the member that holds the text",
-            finder.outcome == StringFinder::Outcome::kNothing
-                ? "the object has no member"
-                : "there is no string in",
-            options.json_key));
+  switch (member.outcome) {
+    case StringMember::Outcome::kString:
+      handle({.text = member.text});
+      return;
+    case StringMember::Outcome::kNoObject:
+      place.fail(position, "the line is not a JSON object");
+    case StringMember::Outcome::kAbsent:
+    case StringMember::Outcome::kOtherType:
+      place.fail(
+          position,
+          fmt::format(
+              "{} '{}'; --json-key names the member that holds the text",
+              member.outcome == StringMember::Outcome::kAbsent
+                  ? "the object has no member"
+                  : "there is no string in",
+              options.json_key));
   }
-  handle({.text = finder.found});
 }
 
 }  // namespace

@@ -8,13 +8,14 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "brigade/base/error.h"
 #include "brigade/base/units.h"
 #include "brigade/files/digest.h"
 #include "brigade/files/file.h"
+#include "brigade/files/lock.h"
+#include "brigade/json/node.h"
 #include "brigade/safetensors/folder.h"
 
 namespace brigade {
@@ -216,19 +217,15 @@ HubDownload::Revision HubDownload::revision() {
       what);
   if (!is_success(response))
     refuse(response, what);
-  const auto json = nlohmann::json::parse(text, nullptr, false);
+  const JsonDocument document(
+      text,
+      {"hub", fmt::format("{}'s description of {}", options_.endpoint, what)});
+  const JsonNode root = document.root();
   Revision revision;
-  try {
-    revision.commit = json.at("sha").get<std::string>();
-    for (const auto& sibling : json.at("siblings"))
-      revision.files.push_back(sibling.at("rfilename").get<std::string>());
-  } catch (const nlohmann::json::exception& error) {
-    throw DataError(fmt::format(
-        "[hub] {} describes {} in a way that cannot be read: {}",
-        options_.endpoint,
-        what,
-        error.what()));
-  }
+  revision.commit = root.at("sha").string();
+  const JsonNode siblings = root.at("siblings");
+  for (size_t i = 0; i < siblings.size(); ++i)
+    revision.files.push_back(siblings.element(i).at("rfilename").string());
   if (!is_bare_file_name(revision.commit)) {
     throw DataError(fmt::format(
         "[hub] {} names '{}' as the commit of {}",
@@ -278,7 +275,8 @@ HubDownload::Remote HubDownload::remote_file(
 void HubDownload::file(const std::string& commit, const std::string& file) {
   const Remote remote = remote_file(commit, file);
   {
-    const FileLock lock(cache_.lock(remote.etag));
+    const FileLock lock =
+        FileLock::wait(cache_.lock(remote.etag), FileLock::File::kKeep);
     if (!fs::exists(cache_.blob(remote.etag)))
       download(remote);
   }

@@ -8,7 +8,9 @@
 
 #include "brigade/base/error.h"
 #include "brigade/base/units.h"
-#include "brigade/safetensors/scanner.h"
+#include "brigade/json/parse.h"
+#include "brigade/json/string_literal.h"
+#include "brigade/json/visit.h"
 
 namespace brigade {
 namespace {
@@ -17,13 +19,14 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr uint64_t kMaxIndexBytes = 16 * MiB;
+constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxIndexNames = size_t{1} << 17;
 
 // Keeps the weight_map and lets the rest pass, so that no index, however it is
 // made, costs more memory than its names do.
-class WeightMapHandler : public nlohmann::json_sax<json> {
+class WeightMapReader final : public JsonVisitor {
  public:
-  explicit WeightMapHandler(std::string file_name)
+  explicit WeightMapReader(std::string file_name)
       : file_name_(std::move(file_name)) {}
 
   WeightMap take() {
@@ -32,98 +35,85 @@ class WeightMapHandler : public nlohmann::json_sax<json> {
     return std::move(map_);
   }
 
-  bool null() override { return value("null"); }
-  bool boolean(bool) override { return value("a boolean"); }
-  bool number_integer(int64_t) override { return value("a number"); }
-  bool number_unsigned(uint64_t) override { return value("a number"); }
-  bool number_float(double, const std::string&) override {
-    return value("a number");
+  bool scalar(json&& value, const JsonPosition& at) override {
+    if (in_map_ && value.is_string())
+      add(std::move(value.get_ref<std::string&>()));
+    else
+      refuse_as_map(kind_of(value), at);
+    return true;
   }
-  bool binary(json::binary_t&) override { return value("binary"); }
-  bool start_array(size_t) override { return start("an array"); }
-  bool end_array() override { return end(); }
-  bool end_object() override { return end(); }
 
-  bool start_object(size_t) override {
-    if (depth_ == 1 && key_ == "weight_map") {
+  bool begin_object(const JsonPosition& at) override {
+    if (at.depth() == 1 && key_ == kWeightMap) {
       if (has_map_)
         fail("holds weight_map twice");
       has_map_ = true;
       in_map_ = true;
-      ++depth_;
-      return true;
+    } else if (at.depth() > 0) {
+      refuse_as_map("an object", at);
     }
-    return start("an object");
-  }
-
-  bool key(std::string& key) override {
-    if (depth_ <= 2)
-      key_ = std::move(key);
     return true;
   }
 
-  bool string(std::string& text) override {
-    if (!in_map_)
-      return value("a string");
-    if (!is_bare_file_name(text)) {
-      fail(fmt::format(
-          "weight_map sends '{}' to '{}', which is not a bare file name in "
-          "the same folder",
-          shown(key_),
-          shown(text)));
-    }
-    if (map_.size() == kMaxIndexNames)
-      fail(fmt::format("names more than {} tensors", kMaxIndexNames));
-    if (!map_.emplace(key_, std::move(text)).second)
-      fail(fmt::format("weight_map names '{}' twice", shown(key_)));
+  bool begin_array(const JsonPosition& at) override {
+    refuse_as_map("an array", at);
     return true;
   }
 
-  bool parse_error(size_t position, const std::string&, const json::exception&)
-      override {
-    fail(fmt::format("is not valid JSON at byte {}", position));
+  bool key(std::string& name, const JsonPosition& at) override {
+    if (at.depth() <= 2)
+      key_ = std::move(name);
+    return true;
   }
 
- private:
-  std::string file_name_;
-  WeightMap map_;
-  std::string key_;
-  size_t depth_ = 0;
-  bool in_map_ = false;
-  bool has_map_ = false;
+  bool end_object(const JsonPosition& at) override {
+    if (at.depth() == 1)
+      in_map_ = false;
+    return true;
+  }
+  bool end_array(const JsonPosition&) override { return true; }
 
   [[noreturn]] void fail(const std::string& problem) const {
     throw DataError(
         fmt::format("[safetensors] index '{}' {}", file_name_, problem));
   }
 
-  bool value(const char* kind) {
-    if (depth_ == 0)
+ private:
+  static constexpr const char* kWeightMap = "weight_map";
+
+  void add(std::string&& file) {
+    if (!is_bare_file_name(file)) {
+      fail(fmt::format(
+          "weight_map sends '{}' to '{}', which is not a bare file name in "
+          "the same folder",
+          shown_text(key_),
+          shown_text(file)));
+    }
+    if (map_.size() == kMaxIndexNames)
+      fail(fmt::format("names more than {} tensors", kMaxIndexNames));
+    if (!map_.emplace(key_, std::move(file)).second)
+      fail(fmt::format("weight_map names '{}' twice", shown_text(key_)));
+  }
+
+  // Refuses a value where the document, the map or a file's name should be.
+  void refuse_as_map(const char* kind, const JsonPosition& at) const {
+    if (at.depth() == 0)
       fail(fmt::format("is {}, not an object", kind));
-    if (depth_ == 1 && key_ == "weight_map")
+    if (at.depth() == 1 && key_ == kWeightMap)
       fail(fmt::format("holds {} as its weight_map, not an object", kind));
     if (in_map_) {
       fail(fmt::format(
           "weight_map sends '{}' to {}, not to a file's name",
-          shown(key_),
+          shown_text(key_),
           kind));
     }
-    return true;
   }
 
-  bool start(const char* kind) {
-    if (depth_ > 0 || std::string_view(kind) != "an object")
-      value(kind);
-    ++depth_;
-    return true;
-  }
-
-  bool end() {
-    --depth_;
-    if (depth_ == 1)
-      in_map_ = false;
-    return true;
-  }
+  std::string file_name_;
+  WeightMap map_;
+  std::string key_;
+  bool in_map_ = false;
+  bool has_map_ = false;
 };
 
 void append_names(
@@ -159,9 +149,16 @@ WeightMap read_weight_map(const fs::path& index) {
 WeightMap parse_weight_map(
     std::string_view text,
     const std::string& file_name) {
-  WeightMapHandler handler(file_name);
-  json::sax_parse(text.begin(), text.end(), &handler);
-  return handler.take();
+  WeightMapReader reader(file_name);
+  if (const auto fault = visit_json(text, {.max_depth = kMaxDepth}, reader)) {
+    const JsonPlace place = place_of(text, fault->offset);
+    reader.fail(fmt::format(
+        "is not valid JSON at line {}, column {}: {}",
+        place.line,
+        place.column,
+        fault->problem));
+  }
+  return reader.take();
 }
 
 SafetensorsFolder::SafetensorsFolder(const fs::path& folder) : path_(folder) {
@@ -196,7 +193,7 @@ void SafetensorsFolder::open_shards(const fs::path& index) {
   for (const auto& [name, file] : weight_map) {
     const SafetensorsTensor* tensor = files_[shard_of.at(file)].find(name);
     if (tensor == nullptr) {
-      absent.push_back(fmt::format("'{}' ({})", shown(name), file));
+      absent.push_back(fmt::format("'{}' ({})", shown_text(name), file));
     } else {
       tensors_.emplace(name, tensor);
     }
@@ -204,7 +201,8 @@ void SafetensorsFolder::open_shards(const fs::path& index) {
   for (const auto& [file, shard] : shard_of) {
     for (const SafetensorsTensor& tensor : files_[shard].tensors()) {
       if (find(tensor.name) != &tensor)
-        unnamed.push_back(fmt::format("'{}' ({})", shown(tensor.name), file));
+        unnamed.push_back(
+            fmt::format("'{}' ({})", shown_text(tensor.name), file));
     }
   }
   if (absent.empty() && unnamed.empty())

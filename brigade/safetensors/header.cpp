@@ -10,7 +10,7 @@
 #include "brigade/base/checked_math.h"
 #include "brigade/base/error.h"
 #include "brigade/base/units.h"
-#include "brigade/safetensors/scanner.h"
+#include "brigade/json/scanner.h"
 
 namespace brigade {
 namespace {
@@ -19,7 +19,7 @@ constexpr uint64_t kLengthBytes = 8;
 constexpr size_t kMaxMetadataPairs = size_t{1} << 16;
 constexpr size_t kMaxDecodedNameBytes = 4 * MiB;
 
-std::string_view metadata_object(SafetensorsScanner& scanner) {
+std::string_view metadata_object(JsonScanner& scanner) {
   scanner.expect('{');
   const size_t start = scanner.position() - 1;
   if (scanner.accept('}'))
@@ -44,7 +44,7 @@ struct Shape {
   std::optional<uint64_t> numel;  // std::nullopt: above 2^64 - 1
 };
 
-Shape shape_array(SafetensorsScanner& scanner) {
+Shape shape_array(JsonScanner& scanner) {
   scanner.expect('[');
   const size_t start = scanner.position() - 1;
   Shape shape{.text = {}, .numel = 1};
@@ -71,7 +71,11 @@ class HeaderParser {
 
   SafetensorsHeader parse() {
     const std::string_view text = header_text();
-    SafetensorsScanner scanner(text, file_name_, kLengthBytes);
+    const JsonScannerSource source{
+        fmt::format("[safetensors] '{}'", file_name_),
+        "the header",
+        kLengthBytes};
+    JsonScanner scanner(text, source);
     scanner.expect('{');
     if (!scanner.accept('}')) {
       do {
@@ -122,8 +126,8 @@ class HeaderParser {
   }
 
   std::string_view name_of(
-      SafetensorsScanner& scanner,
-      const SafetensorsScanner::Literal& literal) {
+      JsonScanner& scanner,
+      const JsonStringLiteral& literal) {
     if (!literal.has_escapes)
       return literal.raw;
     decoded_bytes_ += literal.raw.size();
@@ -135,7 +139,7 @@ class HeaderParser {
     return header_.decoded_names.emplace_back(decode(literal));
   }
 
-  void read_member(SafetensorsScanner& scanner) {
+  void read_member(JsonScanner& scanner) {
     const auto literal = scanner.string();
     const std::string_view name = name_of(scanner, literal);
     scanner.expect(':');
@@ -151,9 +155,7 @@ class HeaderParser {
     header_.entries.push_back(read_entry(scanner, name));
   }
 
-  SafetensorsEntry read_entry(
-      SafetensorsScanner& scanner,
-      std::string_view name) {
+  SafetensorsEntry read_entry(JsonScanner& scanner, std::string_view name) {
     SafetensorsEntry entry{};
     entry.name = name;
     std::optional<SafetensorsDtype> dtype;
@@ -161,8 +163,8 @@ class HeaderParser {
     bool has_offsets = false;
     const auto once = [&](bool seen, const char* key) {
       if (seen)
-        scanner.fail(
-            fmt::format("tensor '{}': {} is there twice", shown(name), key));
+        scanner.fail(fmt::format(
+            "tensor '{}': {} is there twice", shown_text(name), key));
     };
     scanner.expect('{');
     do {
@@ -184,13 +186,15 @@ class HeaderParser {
         scanner.expect(']');
       } else {
         scanner.fail(fmt::format(
-            "tensor '{}': unknown key '{}'", shown(name), shown(key)));
+            "tensor '{}': unknown key '{}'",
+            shown_text(name),
+            shown_text(key)));
       }
     } while (scanner.another_item('}'));
     if (!dtype || !shape || !has_offsets) {
       scanner.fail(fmt::format(
           "tensor '{}' lacks {}",
-          shown(name),
+          shown_text(name),
           !dtype   ? "dtype"
           : !shape ? "shape"
                    : "data_offsets"));
@@ -202,19 +206,21 @@ class HeaderParser {
   }
 
   static SafetensorsDtype read_dtype(
-      SafetensorsScanner& scanner,
+      JsonScanner& scanner,
       std::string_view name) {
     const std::string_view text = scanner.string().raw;
     const auto dtype = safetensors_dtype_named(text);
     if (!dtype) {
       scanner.fail(fmt::format(
-          "tensor '{}': dtype '{}' is unknown", shown(name), shown(text)));
+          "tensor '{}': dtype '{}' is unknown",
+          shown_text(name),
+          shown_text(text)));
     }
     return *dtype;
   }
 
   static void check_size(
-      SafetensorsScanner& scanner,
+      JsonScanner& scanner,
       const SafetensorsEntry& entry,
       std::optional<uint64_t> numel) {
     const auto bytes = numel ? checked_multiply(*numel, item_bytes(entry.dtype))
@@ -222,20 +228,20 @@ class HeaderParser {
     if (!bytes) {
       scanner.fail(fmt::format(
           "tensor '{}': the size of shape {} overflows",
-          shown(entry.name),
-          shown(entry.shape_text)));
+          shown_text(entry.name),
+          shown_text(entry.shape_text)));
     }
     if (entry.end_bytes < entry.begin_bytes ||
         entry.end_bytes - entry.begin_bytes != *bytes) {
       scanner.fail(fmt::format(
           "tensor '{}': data_offsets [{}, {}] do not hold the {} bytes of {} "
           "{}",
-          shown(entry.name),
+          shown_text(entry.name),
           entry.begin_bytes,
           entry.end_bytes,
           *bytes,
           brigade::name_of(entry.dtype),
-          shown(entry.shape_text)));
+          shown_text(entry.shape_text)));
     }
   }
 
@@ -252,7 +258,7 @@ class HeaderParser {
       if (a.name == b.name) {
         fail(fmt::format(
             "tensor '{}' is there twice, at bytes {} and {} of the data",
-            shown(a.name),
+            shown_text(a.name),
             std::min(a.begin_bytes, b.begin_bytes),
             std::max(a.begin_bytes, b.begin_bytes)));
       }
@@ -272,7 +278,7 @@ class HeaderParser {
         fail(fmt::format(
             "tensor '{}' begins at byte {} of the data, but the one before "
             "it ends at {}: {} (at byte {})",
-            shown(entry.name),
+            shown_text(entry.name),
             entry.begin_bytes,
             end,
             entry.begin_bytes > end ? "a hole" : "an overlap",
@@ -303,8 +309,8 @@ SafetensorsHeader parse_safetensors_header(
 }
 
 std::vector<uint64_t> parse_safetensors_shape(std::string_view shape_text) {
-  const std::string no_file;
-  SafetensorsScanner scanner(shape_text, no_file, 0);
+  const JsonScannerSource source;  // checked already
+  JsonScanner scanner(shape_text, source);
   std::vector<uint64_t> shape;
   scanner.expect('[');
   if (scanner.accept(']'))
@@ -320,8 +326,8 @@ std::vector<std::pair<std::string, std::string>> parse_safetensors_metadata(
   std::vector<std::pair<std::string, std::string>> pairs;
   if (metadata_text.empty())
     return pairs;
-  const std::string no_file;
-  SafetensorsScanner scanner(metadata_text, no_file, 0);
+  const JsonScannerSource source;  // checked already
+  JsonScanner scanner(metadata_text, source);
   scanner.expect('{');
   if (scanner.accept('}'))
     return pairs;

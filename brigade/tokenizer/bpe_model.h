@@ -10,11 +10,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "brigade/json/node.h"
 #include "brigade/tokenizer/bpe_boundaries.h"
 #include "brigade/tokenizer/bpe_merges.h"
 #include "brigade/tokenizer/bpe_word_cache.h"
 #include "brigade/tokenizer/pre_tokenizer.h"
-#include "brigade/tokenizer/tokenizer_json_node.h"
 
 namespace brigade {
 

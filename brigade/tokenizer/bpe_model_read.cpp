@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "brigade/tokenizer/bpe_model.h"
+#include "brigade/tokenizer/json_parts.h"
 #include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
@@ -18,7 +19,7 @@ size_t count_merges(const JsonNode& node) {
 void refuse_affix(const JsonNode& node, const char* key) {
   const auto affix = node.find(key);
   if (affix && !affix->string().empty())
-    affix->refuse(fmt::format("a {}", key));
+    refuse(*affix, fmt::format("the {} \"{}\"", key, affix->string()));
 }
 
 }  // namespace
@@ -27,7 +28,7 @@ BpeModel::BpeModel(const JsonNode& node)
     : file_(node.file()), merges_(count_merges(node)) {
   if (const auto dropout = node.find("dropout")) {
     if (!dropout->value().is_number() || dropout->value().get<double>() != 0)
-      dropout->refuse("dropout");
+      refuse(*dropout, "dropout");
   }
   refuse_affix(node, "continuing_subword_prefix");
   refuse_affix(node, "end_of_word_suffix");

@@ -5,6 +5,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/tokenizer/byte_alphabet.h"
+#include "brigade/tokenizer/json_parts.h"
 #include "brigade/tokenizer/pattern.h"
 #include "brigade/tokenizer/utf8.h"
 
@@ -103,7 +104,7 @@ class StripDecoder : public Decoder {
   explicit StripDecoder(const JsonNode& node)
       : start_(node.at("start").integer(0, INT32_MAX)),
         stop_(node.at("stop").integer(0, INT32_MAX)) {
-    append_utf8(content_, node.at("content").character());
+    append_utf8(content_, character(node.at("content")));
   }
 
   void decode(std::vector<std::string>& tokens, RegexScratch&) const override {
@@ -149,7 +150,7 @@ class MetaspaceDecoder : public Decoder {
             node.boolean_at("add_prefix_space", true) &&
             (!node.find("prepend_scheme") ||
              node.at("prepend_scheme").string() != "never")) {
-    append_utf8(replacement_, node.at("replacement").character());
+    append_utf8(replacement_, character(node.at("replacement")));
   }
 
   void decode(std::vector<std::string>& tokens, RegexScratch&) const override {
@@ -178,7 +179,7 @@ class DecoderSequence : public Decoder {
   DecoderSequence(
       const JsonNode& node,
       std::vector<std::unique_ptr<Decoder>> parts)
-      : where_(fmt::format("{}: at {}", node.file(), node.path())),
+      : where_(fmt::format("{}: at {}", node.file(), node.pointer())),
         parts_(std::move(parts)) {}
 
   void decode(std::vector<std::string>& tokens, RegexScratch& scratch)
@@ -207,8 +208,8 @@ class DecoderSequence : public Decoder {
 };
 
 std::unique_ptr<Decoder> make_decoder(const JsonNode& node, int depth) {
-  node.require_depth(depth);
-  const std::string& type = node.type();
+  require_depth(node, depth);
+  const std::string& type = type_of(node);
   if (type == "Sequence") {
     const JsonNode list = node.at("decoders");
     std::vector<std::unique_ptr<Decoder>> parts;
@@ -228,7 +229,7 @@ std::unique_ptr<Decoder> make_decoder(const JsonNode& node, int depth) {
     return std::make_unique<ReplaceDecoder>(node);
   if (type == "Metaspace")
     return std::make_unique<MetaspaceDecoder>(node);
-  node.refuse(fmt::format("the decoder \"{}\"", type));
+  refuse(node, fmt::format("the decoder \"{}\"", type));
 }
 
 }  // namespace

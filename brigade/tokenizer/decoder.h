@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "brigade/json/node.h"
 #include "brigade/tokenizer/regex.h"
-#include "brigade/tokenizer/tokenizer_json_node.h"
 
 namespace brigade {
 

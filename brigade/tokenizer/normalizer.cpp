@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "brigade/tokenizer/byte_alphabet.h"
+#include "brigade/tokenizer/json_parts.h"
 #include "brigade/tokenizer/pattern.h"
 #include "brigade/tokenizer/unicode.h"
 #include "brigade/tokenizer/utf8.h"
@@ -112,8 +113,8 @@ class NormalizerSequence : public Normalizer {
 };
 
 std::unique_ptr<Normalizer> make_normalizer(const JsonNode& node, int depth) {
-  node.require_depth(depth);
-  const std::string& type = node.type();
+  require_depth(node, depth);
+  const std::string& type = type_of(node);
   const auto unicode = [](NormalizationForm form) {
     return std::make_unique<UnicodeNormalizer>(form);
   };
@@ -142,7 +143,7 @@ std::unique_ptr<Normalizer> make_normalizer(const JsonNode& node, int depth) {
     return std::make_unique<StripNormalizer>(node);
   if (type == "ByteLevel")
     return std::make_unique<ByteLevelNormalizer>();
-  node.refuse(fmt::format("the normalizer \"{}\"", type));
+  refuse(node, fmt::format("the normalizer \"{}\"", type));
 }
 
 }  // namespace

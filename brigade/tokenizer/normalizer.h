@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
+#include "brigade/json/node.h"
 #include "brigade/tokenizer/regex.h"
-#include "brigade/tokenizer/tokenizer_json_node.h"
 
 namespace brigade {
 

@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "brigade/base/error.h"
+#include "brigade/json/node.h"
 #include "brigade/tokenizer/regex.h"
-#include "brigade/tokenizer/tokenizer_json_node.h"
 
 namespace brigade {
 
@@ -20,7 +20,7 @@ constexpr size_t max_grown_bytes(size_t size_bytes) {
 class Pattern {
  public:
   explicit Pattern(const JsonNode& node)
-      : file_(node.file()), path_(node.path()) {
+      : file_(node.file()), path_(node.pointer()) {
     node.require_object();
     if (const auto text = node.find("String")) {
       literal_ = text->string();

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "brigade/tokenizer/json_parts.h"
+
 namespace brigade {
 namespace {
 
@@ -49,8 +51,8 @@ std::vector<PostProcessor::Part> PostProcessor::template_parts(
 }
 
 void PostProcessor::add(const JsonNode& node, int depth) {
-  node.require_depth(depth);
-  const std::string& type = node.type();
+  require_depth(node, depth);
+  const std::string& type = type_of(node);
   if (type == "Sequence") {
     const JsonNode list = node.at("processors");
     for (size_t i = 0; i < list.size(); ++i)
@@ -61,7 +63,7 @@ void PostProcessor::add(const JsonNode& node, int depth) {
     templates_.push_back(
         {named_token(node.at("cls")), {}, named_token(node.at("sep"))});
   } else if (type != "ByteLevel") {
-    node.refuse(fmt::format("the post-processor \"{}\"", type));
+    refuse(node, fmt::format("the post-processor \"{}\"", type));
   }
 }
 

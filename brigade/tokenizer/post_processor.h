@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "brigade/json/node.h"
 #include "brigade/tokenizer/tokenizer.h"
-#include "brigade/tokenizer/tokenizer_json_node.h"
 
 namespace brigade {
 

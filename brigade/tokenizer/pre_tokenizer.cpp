@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "brigade/tokenizer/byte_alphabet.h"
+#include "brigade/tokenizer/json_parts.h"
 #include "brigade/tokenizer/pattern.h"
 #include "brigade/tokenizer/pre_tokenizer_split.h"
 #include "brigade/tokenizer/unicode.h"
@@ -91,7 +92,7 @@ class CharacterPreTokenizer : public PreTokenizer {
 class DelimiterPreTokenizer : public PreTokenizer {
  public:
   explicit DelimiterPreTokenizer(const JsonNode& node)
-      : delimiter_(node.at("delimiter").character()) {}
+      : delimiter_(character(node.at("delimiter"))) {}
   void split(const Piece& piece, RegexScratch&, PieceSink& sink)
       const override {
     split_characters(piece, SplitBehavior::kRemoved, sink, [&](char32_t c) {
@@ -107,7 +108,7 @@ class MetaspacePreTokenizer : public PreTokenizer {
  public:
   explicit MetaspacePreTokenizer(const JsonNode& node)
       : split_(node.boolean_at("split", true)) {
-    append_utf8(replacement_, node.at("replacement").character());
+    append_utf8(replacement_, character(node.at("replacement")));
     const auto scheme = node.find("prepend_scheme");
     const std::string name = scheme ? scheme->string() : "always";
     if (name == "always")
@@ -268,8 +269,8 @@ class PreTokenizerSequence : public PreTokenizer {
 std::unique_ptr<PreTokenizer> make_pre_tokenizer(
     const JsonNode& node,
     int depth) {
-  node.require_depth(depth);
-  const std::string& type = node.type();
+  require_depth(node, depth);
+  const std::string& type = type_of(node);
   const auto characters = [](bool (*predicate)(char32_t), SplitBehavior how) {
     return std::make_unique<CharacterPreTokenizer>(predicate, how);
   };
@@ -303,7 +304,7 @@ std::unique_ptr<PreTokenizer> make_pre_tokenizer(
     return characters(is_white_space, SplitBehavior::kRemoved);
   if (type == "CharDelimiterSplit" || type == "Delimiter")
     return std::make_unique<DelimiterPreTokenizer>(node);
-  node.refuse(fmt::format("the pre-tokenizer \"{}\"", type));
+  refuse(node, fmt::format("the pre-tokenizer \"{}\"", type));
 }
 
 }  // namespace

@@ -6,8 +6,8 @@
 #include <memory>
 #include <string_view>
 
+#include "brigade/json/node.h"
 #include "brigade/tokenizer/regex.h"
-#include "brigade/tokenizer/tokenizer_json_node.h"
 
 namespace brigade {
 

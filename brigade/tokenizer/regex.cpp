@@ -9,7 +9,8 @@
 #include <new>
 
 #include "brigade/base/error.h"
-#include "brigade/tokenizer/tokenizer_json_node.h"
+#include "brigade/json/node.h"
+#include "brigade/tokenizer/json_parts.h"
 
 namespace brigade {
 namespace {
@@ -49,13 +50,13 @@ std::string rewrite_escape(char c, bool in_class, const JsonNode& place) {
       return in_class ? kWord : word;
     case 'W':
       if (in_class)
-        place.refuse("\\W inside a character class");
+        refuse(place, "\\W inside a character class");
       return fmt::format("[^{}]", kWord);
     case 'h':
       return in_class ? "0-9a-fA-F" : "[0-9a-fA-F]";
     case 'H':
       if (in_class)
-        place.refuse("\\H inside a character class");
+        refuse(place, "\\H inside a character class");
       return "[^0-9a-fA-F]";
     case 'b':
       if (in_class)
@@ -130,9 +131,9 @@ std::string to_pcre2(const std::string& pattern, const JsonNode& place) {
         continue;
       }
       if (c == '[')
-        place.refuse("a character class inside another");
+        refuse(place, "a character class inside another");
       if (c == '&' && i + 1 < pattern.size() && pattern[i + 1] == '&')
-        place.refuse("the intersection && of character classes");
+        refuse(place, "the intersection && of character classes");
       if (c == ']' && i != class_begin)
         in_class = false;
     } else if (c == '[') {
@@ -232,7 +233,7 @@ void Regex::compile(const std::string& pattern, const JsonNode& place) {
   code_->where = fmt::format(
       "[tokenizer] {}: at {}: the regular expression {}",
       place.file(),
-      place.path(),
+      place.pointer(),
       pattern);
 }
 

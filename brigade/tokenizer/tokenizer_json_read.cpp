@@ -1,4 +1,4 @@
-// Reading a tokenizer.json; every complaint has its JSON path.
+// Reading a tokenizer.json; every error names its place in the file.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
+#include "brigade/tokenizer/json_parts.h"
 #include "brigade/tokenizer/pattern.h"
 #include "brigade/tokenizer/tokenizer_json.h"
 
@@ -15,22 +16,6 @@ namespace brigade {
 namespace fs = std::filesystem;
 
 namespace {
-
-nlohmann::json parse_json(std::string_view text, const std::string& name) {
-  try {
-    return nlohmann::json::parse(text);
-  } catch (const nlohmann::json::parse_error& error) {
-    throw DataError(fmt::format(
-        "[tokenizer] {}: not JSON: {} (byte {})",
-        name,
-        error.what(),
-        error.byte));
-  } catch (const nlohmann::json::exception& error) {
-    // A number beyond the range of double.
-    throw DataError(
-        fmt::format("[tokenizer] {}: not JSON: {}", name, error.what()));
-  }
-}
 
 // "bos_token" is a string, or an object with the added token's content.
 std::optional<std::string> special_name(
@@ -48,8 +33,9 @@ SpecialNames names_beside(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(file, error))
     return {};
-  const nlohmann::json json = parse_json(read_text_file(file), file.string());
-  const JsonNode config(json, file.string());
+  const std::string text = read_text_file(file);
+  const JsonDocument document(text, {"tokenizer", file.string()});
+  const JsonNode config = document.root();
   return {
       .bos = special_name(config, "bos_token"),
       .eos = special_name(config, "eos_token")};
@@ -71,8 +57,8 @@ HuggingFaceTokenizer::HuggingFaceTokenizer(
     const std::string& name,
     const SpecialNames& names)
     : name_(name) {
-  const nlohmann::json json = parse_json(text, name);
-  read(JsonNode(json, name));
+  const JsonDocument document(text, {"tokenizer", name});
+  read(document.root());
   find_bos_and_eos(names);
   description_ = fmt::format(
       "tokenizer.json {}: BPE, {} tokens, {} merges, {} added tokens",
@@ -85,7 +71,7 @@ HuggingFaceTokenizer::HuggingFaceTokenizer(
 void HuggingFaceTokenizer::read(const JsonNode& root) {
   if (const auto version = root.find("version")) {
     if (version->string() != "1.0")
-      version->refuse(fmt::format("version \"{}\"", version->string()));
+      refuse(*version, fmt::format("version \"{}\"", version->string()));
   }
   if (const auto node = root.find("normalizer"))
     normalizer_ = make_normalizer(*node);
@@ -95,7 +81,7 @@ void HuggingFaceTokenizer::read(const JsonNode& root) {
     decoder_ = make_decoder(*node);
   const JsonNode model = root.at("model");
   if (const auto type = model.find("type"); type && type->string() != "BPE")
-    type->refuse(fmt::format("the model \"{}\"", type->string()));
+    refuse(*type, fmt::format("the model \"{}\"", type->string()));
   model_ = std::make_unique<BpeModel>(model);
   max_id_ = model_->max_id();
   if (const auto node = root.find("added_tokens"))

@@ -10,6 +10,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
+#include "brigade/json/parse.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/ops/linear.h"
@@ -51,8 +52,8 @@ std::string processor_name() {
 nlohmann::json read_known(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path))
     return nlohmann::json::object();
-  auto known = nlohmann::json::parse(read_text_file(path), nullptr, false);
-  return known.is_object() ? known : nlohmann::json::object();
+  auto known = parse_json_or_nothing(read_text_file(path));
+  return known && known->is_object() ? *known : nlohmann::json::object();
 }
 
 }  // namespace

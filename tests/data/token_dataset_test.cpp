@@ -364,11 +364,11 @@ TEST_F(TokenDatasetTest, ADamagedInfoIsNamedWithItsPointer) {
   write("x.json", R"({"format": "brigade-dataset", "version": 1})");
   EXPECT_THAT(
       message_of<DataError>([&] { read_dataset_info(folder_ / "x"); }),
-      HasSubstr("x.json] at /vocab_size: expected an integer, found nothing"));
+      HasSubstr("x.json:1:1: at /: the key \"vocab_size\" is missing"));
   write("x.json", "{");
   EXPECT_THAT(
       message_of<DataError>([&] { read_dataset_info(folder_ / "x"); }),
-      HasSubstr("not JSON"));
+      HasSubstr("not valid JSON"));
   write("x.json", "[1]");
   EXPECT_EQ(read_dataset_info(folder_ / "x"), std::nullopt);
 }

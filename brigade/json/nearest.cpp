@@ -1,4 +1,4 @@
-#include "brigade/config/nearest.h"
+#include "brigade/json/nearest.h"
 
 #include <algorithm>
 #include <cctype>

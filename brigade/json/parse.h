@@ -1,0 +1,35 @@
+// JSON text to nlohmann's values, with every fault at its place: syntax, keys
+// that stand twice in an object (of which a plain parser keeps the last without
+// a word), depth, size.
+//
+// PURE.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "brigade/json/visit.h"
+
+namespace brigade {
+
+// std::nullopt after a fault that ends reading. A key that stands twice is a
+// fault too, but reading goes on and the last value is returned.
+std::optional<nlohmann::json> parse_json(
+    std::string_view text,
+    const JsonLimits& limits,
+    std::vector<JsonFault>& faults);
+
+// The value if the text is one JSON value without faults: for text that may or
+// may not be JSON.
+std::optional<nlohmann::json> parse_json_or_nothing(std::string_view text);
+
+// The type of a value as messages name it: "null", "an object", "a number".
+const char* kind_of(const nlohmann::json& value);
+
+// One line of at most 80 bytes, cut with "..."; any bytes.
+std::string show_json(const nlohmann::json& value);
+
+}  // namespace brigade

@@ -1,0 +1,102 @@
+#include "brigade/json/scanner.h"
+
+#include <fmt/format.h>
+
+#include "brigade/base/error.h"
+
+namespace brigade {
+namespace {
+
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+}  // namespace
+
+void JsonScanner::fail(const std::string& problem) const {
+  throw DataError(fmt::format(
+      "{}: {} (at byte {})",
+      source_.introduction,
+      problem,
+      source_.base_offset_bytes + position_));
+}
+
+void JsonScanner::skip_white_space() {
+  while (position_ < text_.size() &&
+         std::string_view(" \t\r\n").find(text_[position_]) !=
+             std::string_view::npos)
+    ++position_;
+}
+
+bool JsonScanner::accept(char wanted) {
+  skip_white_space();
+  if (position_ == text_.size() || text_[position_] != wanted)
+    return false;
+  ++position_;
+  return true;
+}
+
+void JsonScanner::expect(char wanted) {
+  if (accept(wanted))
+    return;
+  if (position_ == text_.size())
+    fail(fmt::format("{} ends where '{}' should come", source_.what, wanted));
+  fail(fmt::format(
+      "{} holds {} where '{}' should come",
+      source_.what,
+      shown_word(text_, position_),
+      wanted));
+}
+
+bool JsonScanner::another_item(char close) {
+  if (accept(','))
+    return true;
+  expect(close);
+  return false;
+}
+
+void JsonScanner::expect_end() {
+  skip_white_space();
+  if (position_ != text_.size()) {
+    fail(fmt::format(
+        "{} holds {} after its end",
+        source_.what,
+        shown_word(text_, position_)));
+  }
+}
+
+uint64_t JsonScanner::unsigned_integer() {
+  skip_white_space();
+  if (!is_digit(peek()))
+    fail("an unsigned integer is missing");
+  const size_t start = position_;
+  uint64_t value = 0;
+  for (; is_digit(peek()); ++position_) {
+    const auto digit = static_cast<uint64_t>(peek() - '0');
+    if (__builtin_mul_overflow(value, uint64_t{10}, &value) ||
+        __builtin_add_overflow(value, digit, &value)) {
+      position_ = start;
+      fail("an integer is above 2^64 - 1");
+    }
+  }
+  const bool leading_zero = text_[start] == '0' && position_ > start + 1;
+  if (leading_zero || peek() == '.' || peek() == 'e' || peek() == 'E') {
+    position_ = start;
+    fail("a number is not a plain unsigned integer");
+  }
+  return value;
+}
+
+JsonStringLiteral JsonScanner::string() {
+  expect('"');
+  JsonStringProblem problem;
+  const auto literal = read_string_literal(text_, position_ - 1, problem);
+  if (!literal) {
+    position_ = problem.offset;
+    fail(problem.problem);
+  }
+  position_ += literal->raw.size() + 1;
+  return *literal;
+}
+
+}  // namespace brigade

@@ -1,0 +1,69 @@
+#include "brigade/json/string_member.h"
+
+#include <utility>
+
+namespace brigade {
+namespace {
+
+using nlohmann::json;
+
+// Nothing is built, so nesting costs little.
+constexpr size_t kMaxDepth = 1000;
+
+class Finder final : public JsonVisitor {
+ public:
+  Finder(std::string_view key, StringMember& found)
+      : key_(key), found_(found) {}
+
+  bool scalar(json&& value, const JsonPosition& at) override {
+    if (!is_member(at))
+      return true;
+    if (value.is_string()) {
+      found_.outcome = StringMember::Outcome::kString;
+      found_.text = std::move(value.get_ref<std::string&>());
+    } else {
+      found_.outcome = StringMember::Outcome::kOtherType;
+    }
+    return true;
+  }
+  bool begin_object(const JsonPosition& at) override {
+    if (at.depth() == 0)
+      found_.outcome = StringMember::Outcome::kAbsent;
+    return begin(at);
+  }
+  bool begin_array(const JsonPosition& at) override { return begin(at); }
+  bool key(std::string& name, const JsonPosition& at) override {
+    if (at.depth() == 1)
+      is_wanted_ = name == key_;
+    return true;
+  }
+  bool end_object(const JsonPosition&) override { return true; }
+  bool end_array(const JsonPosition&) override { return true; }
+
+ private:
+  bool is_member(const JsonPosition& at) const {
+    return at.depth() == 1 && is_wanted_;
+  }
+  bool begin(const JsonPosition& at) {
+    if (is_member(at))
+      found_.outcome = StringMember::Outcome::kOtherType;
+    return true;
+  }
+
+  std::string_view key_;
+  StringMember& found_;
+  bool is_wanted_ = false;
+};
+
+}  // namespace
+
+std::optional<JsonFault> find_string_member(
+    std::string_view text,
+    std::string_view key,
+    StringMember& found) {
+  found = {};
+  Finder finder(key, found);
+  return visit_json(text, {.max_depth = kMaxDepth}, finder);
+}
+
+}  // namespace brigade

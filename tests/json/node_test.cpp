@@ -1,0 +1,126 @@
+#include "brigade/json/node.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "brigade/base/error.h"
+#include "brigade/json/string_member.h"
+
+namespace brigade {
+namespace {
+
+constexpr const char* kText =
+    "{\"name\": \"x\",\n"
+    " \"list\": [1, 18446744073709551615, 2.5, null],\n"
+    " \"flag\": true, \"nothing\": null}";
+
+// The message of what `read` throws, given the root of kText.
+template <class Read>
+std::string error_of(const Read& read) {
+  const JsonDocument document(kText, {"test", "file.json"});
+  try {
+    read(document.root());
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(JsonNode, ReadsValuesOfTheirTypes) {
+  const JsonDocument document(kText, {"test", "file.json"});
+  const JsonNode root = document.root();
+  EXPECT_EQ(root.at("name").string(), "x");
+  EXPECT_EQ(root.at("list").size(), 4U);
+  EXPECT_EQ(root.at("list").element(0).integer(0, 9), 1);
+  EXPECT_TRUE(root.at("flag").boolean());
+  EXPECT_TRUE(root.boolean_at("absent", true));
+  EXPECT_FALSE(root.find("nothing").has_value());
+  EXPECT_FALSE(root.find("absent").has_value());
+  EXPECT_EQ(root.at("list").element(2).pointer(), "/list/2");
+}
+
+TEST(JsonNode, ErrorsNameFileLineColumnPointerAndTypes) {
+  using Root = const JsonNode&;
+  EXPECT_EQ(
+      error_of([](Root root) { root.at("name").boolean(); }),
+      "[test] file.json:1:10: at /name: expected true or false, found a "
+      "string");
+  EXPECT_EQ(
+      error_of([](Root root) { root.at("list").string(); }),
+      "[test] file.json:2:10: at /list: expected a string, found an array");
+  EXPECT_EQ(
+      error_of([](Root root) { root.at("list").element(3).require_object(); }),
+      "[test] file.json:2:41: at /list/3: expected an object, found null");
+  EXPECT_EQ(
+      error_of([](Root root) { root.at("list").element(1).integer(0, 5); }),
+      "[test] file.json:2:14: at /list/1: 18446744073709551615 is outside 0 to "
+      "5");
+  EXPECT_EQ(
+      error_of([](Root root) { root.at("list").element(0).integer(2, 5); }),
+      "[test] file.json:2:11: at /list/0: 1 is outside 2 to 5");
+  EXPECT_EQ(
+      error_of([](Root root) { root.at("list").element(2).integer(0, 5); }),
+      "[test] file.json:2:36: at /list/2: expected an integer, found 2.5");
+  EXPECT_EQ(
+      error_of([](Root root) { root.at("flag").size(); }),
+      "[test] file.json:3:10: at /flag: expected an array, found a boolean");
+  EXPECT_EQ(
+      error_of([](Root root) { root.at("absent"); }),
+      "[test] file.json:1:1: at /: the key \"absent\" is missing");
+  EXPECT_EQ(
+      error_of([](Root root) { root.at("list").fail_at("9", "too many"); }),
+      "[test] file.json:2:10: at /list/9: too many");
+}
+
+TEST(JsonDocument, FaultsOfTheTextAreDataErrorsWithTheirPlace) {
+  const auto error = [](const char* text) -> std::string {
+    try {
+      JsonDocument(text, {"test", "file.json"});
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  };
+  EXPECT_EQ(
+      error("{\n\"a\": 1 2}"),
+      "[test] file.json:2:8: not valid JSON, at /a: expected ',' or '}', found "
+      "'2'");
+  EXPECT_EQ(
+      error("{\"a\": 1, \"a\": 2}"),
+      "[test] file.json:1:10: not valid JSON, at /a: this key stands twice in "
+      "its object; remove one");
+}
+
+TEST(StringMember, IsFoundAmongAnythingElse) {
+  using Outcome = StringMember::Outcome;
+  struct Case {
+    const char* text;
+    Outcome outcome;
+    const char* value;
+  };
+  for (const auto& [text, outcome, value] :
+       {Case{R"({"text": "a\nb"})", Outcome::kString, "a\nb"},
+        Case{
+            R"({"x": {"text": "no"}, "y": ["text"], "text": "yes"})",
+            Outcome::kString,
+            "yes"},
+        Case{R"({"x": {"text": "no"}})", Outcome::kAbsent, ""},
+        Case{R"({"text": {"text": "no"}})", Outcome::kOtherType, ""},
+        Case{R"({"text": ["no"]})", Outcome::kOtherType, ""},
+        Case{R"({"text": null})", Outcome::kOtherType, ""},
+        Case{R"({})", Outcome::kAbsent, ""},
+        Case{R"(["text"])", Outcome::kNoObject, ""},
+        Case{R"("text")", Outcome::kNoObject, ""}}) {
+    StringMember member;
+    EXPECT_FALSE(find_string_member(text, "text", member)) << text;
+    EXPECT_EQ(member.outcome, outcome) << text;
+    EXPECT_EQ(member.text, value) << text;
+  }
+  StringMember member;
+  const auto fault = find_string_member("{\"text\": \"a\",]", "text", member);
+  ASSERT_TRUE(fault.has_value());
+  EXPECT_EQ(fault->offset, 13U);
+}
+
+}  // namespace
+}  // namespace brigade
