@@ -79,15 +79,8 @@ FENCED_WORDS = [
 TENSOR_MEMORY = re.compile(r"(\.|->)(mutable_|const_)?data_ptr\s*(<|\()")
 TENSOR_MEMORY_MODULES = ("kernels/cpu", "comm", "checkpoint")
 TENSOR_MEMORY_FILES = {
-    "brigade/data_parallel/bucketed_grad_sync.cpp":
-        "exchanges the observed order of parameters",
-    "brigade/data_parallel/grad_sync.cpp":
-        "recognises parameters and gradients by their addresses",
-    "brigade/data_parallel/replica_check.cpp":
-        "hashes the bytes of replicas",
     "brigade/generate/sampling.cpp": "draws from cumulated probabilities",
     "brigade/train/bucket_tuner.cpp": "compares the ranks' measured times",
-    "brigade/train/start_world.cpp": "compares texts across ranks",
     "brigade/train/train_step.cpp": "reads the step's totals",
 }
 

@@ -95,7 +95,7 @@ void add_distributed(std::vector<ConfigKey>& keys) {
       "grad_sync",
       &G::grad_sync,
       kAny,
-      "buckets overlapped with backward, or one all-reduce a parameter");
+      "buckets overlapped with backward, or one all-reduce per parameter");
   group.key(
       "bucket_cap_mb",
       &G::bucket_cap_mb,

@@ -10,9 +10,9 @@ using nlohmann::json;
 // Nothing is built, so nesting costs little.
 constexpr size_t kMaxDepth = 1000;
 
-class Finder final : public JsonVisitor {
+class MemberFinder final : public JsonVisitor {
  public:
-  Finder(std::string_view key, StringMember& found)
+  MemberFinder(std::string_view key, StringMember& found)
       : key_(key), found_(found) {}
 
   bool scalar(json&& value, const JsonPosition& at) override {
@@ -62,7 +62,7 @@ std::optional<JsonFault> find_string_member(
     std::string_view key,
     StringMember& found) {
   found = {};
-  Finder finder(key, found);
+  MemberFinder finder(key, found);
   return visit_json(text, {.max_depth = kMaxDepth}, finder);
 }
 

@@ -279,9 +279,9 @@ class Adapter final : public nlohmann::json_sax<json>, public JsonPosition {
 };
 
 // Follows a pointer down and stops at the value that it leads to.
-class Finder final : public JsonVisitor {
+class PlaceFinder final : public JsonVisitor {
  public:
-  explicit Finder(std::string_view pointer) : pointer_(pointer) {}
+  explicit PlaceFinder(std::string_view pointer) : pointer_(pointer) {}
   size_t found = 0;
 
   bool scalar(json&&, const JsonPosition& at) override { return look(at); }
@@ -338,7 +338,7 @@ std::optional<JsonFault> visit_json(
 }
 
 size_t find_offset(std::string_view text, std::string_view pointer) {
-  Finder finder(pointer);
+  PlaceFinder finder(pointer);
   const JsonLimits no_limits{.max_bytes = SIZE_MAX, .max_depth = SIZE_MAX};
   visit_json(text, no_limits, finder);
   return finder.found;

@@ -102,7 +102,7 @@ Tensor chunk_loss(
         counted.to(wide_dtype(inputs.hidden)) * gradient_scale,
         gradients.hidden,
         gradients.weight);
-  return losses.masked_fill(counted.logical_not(), 0).sum();
+  return losses.masked_fill(counted.bitwise_not(), 0).sum();
 }
 
 // Sums the losses; the gradients are for an incoming gradient of
@@ -134,7 +134,7 @@ Tensor loss_in_chunks(
     const Tensor local = target - options.vocab_begin;
     const Tensor counted = target != options.ignore_index;
     const Tensor elsewhere =
-        (local < 0) | (local >= valid) | counted.logical_not();
+        (local < 0) | (local >= valid) | counted.bitwise_not();
     const HeadInputs inputs{
         .hidden = all.narrow(0, begin, numel),
         .weight = table,

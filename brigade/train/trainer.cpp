@@ -15,7 +15,6 @@
 #include "brigade/metrics/run_folder.h"
 #include "brigade/metrics/trace.h"
 #include "brigade/model_spec/llama_config.h"
-#include "brigade/model_spec/parameter_table.h"
 #include "brigade/pipeline_parallel/executor.h"
 #include "brigade/train/from_config.h"
 #include "brigade/train/layout.h"

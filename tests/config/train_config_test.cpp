@@ -432,7 +432,7 @@ TEST(TrainConfig, AKeyThatStandsTwiceIsFoundAtItsPlace) {
           Contains(HasSubstr("/training/seed (run.json:1:26): this key "
                              "stands twice")),
           Contains(
-              HasSubstr("/dataset/mixture/1/name (run.json:3:49): this key")),
+              HasSubstr("/dataset/mixture/1/name (run.json:3:52): this key")),
           Contains(
               HasSubstr("/model (run.json:5:20): this key stands twice"))));
   // The same name in two objects is no duplicate.

@@ -76,8 +76,8 @@ TEST(JsonDocument, FaultsOfTheTextAreDataErrorsWithTheirPlace) {
   const auto error = [](const char* text) -> std::string {
     try {
       JsonDocument(text, {"test", "file.json"});
-    } catch (const DataError& error) {
-      return error.what();
+    } catch (const DataError& caught) {
+      return caught.what();
     }
     return "nothing was thrown";
   };

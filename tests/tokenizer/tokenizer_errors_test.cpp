@@ -10,6 +10,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
+#include "brigade/json/node.h"
 #include "brigade/tokenizer/tokenizer_json.h"
 
 namespace brigade {
@@ -307,8 +308,8 @@ TEST(TokenizerMerges, ALineWithSeveralSpacesIsReadIfThereIsOneWay) {
 }
 
 TEST(TokenizerRegex, ReadsPatternsAsOnigurumaDoes) {
-  Json nothing;
-  const JsonNode place(nothing, "FILE");
+  const JsonDocument nothing("{}", {"tokenizer", "FILE"});
+  const JsonNode place = nothing.root();
   RegexScratch scratch;
   const auto matches = [&](const char* pattern, std::string_view text) {
     std::vector<std::string> found;

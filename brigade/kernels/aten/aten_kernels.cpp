@@ -158,7 +158,7 @@ void AtenKernels::adamw_step(
 
 Tensor AtenKernels::sum_of_squares(const Tensor& values) const {
   const Tensor flat = values.reshape({-1}).to(torch::kDouble);
-  return at::dot(flat, flat);
+  return flat.square().sum();
 }
 
 Tensor AtenKernels::join_master(const Tensor& weight, const Tensor& low) const {

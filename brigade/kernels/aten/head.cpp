@@ -27,7 +27,7 @@ class AtenHeadChunk final : public HeadChunk {
     is_mine_ = inputs.targets >= 0;
     index_ = inputs.targets.clamp_min(0).unsqueeze(1);
     target_logit.copy_(logits_.gather(1, index_).squeeze(1).masked_fill(
-        is_mine_.logical_not(), 0));
+        is_mine_.bitwise_not(), 0));
   }
 
   void sum_exponentials() override {
