@@ -33,7 +33,7 @@
 #include "brigade/launch/supervisor.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/model/llama.h"
-#include "brigade/model_spec/parameter_table.h"
+#include "brigade/model_spec/param_names.h"
 #include "brigade/ops/adamw.h"
 #include "brigade/optim/adamw.h"
 #include "brigade/train/peak_rate.h"
@@ -82,24 +82,23 @@ Trainee make(
     torch::ScalarType dtype,
     const CommunicatorPtr& group,
     bool bf16_on_the_wire) {
-  const LlamaConfig config = config_of(s);
-  ModelContext context = single_rank_context(config);
+  ModelContext context = single_rank_context(config_of(s));
   context.dtype = dtype;
   context.weight_grad = ops::WeightGrad::kAccumulate;
   Trainee trainee;
   trainee.model = std::make_shared<Llama>(
-      std::make_shared<ModelContext>(context), whole_model(config));
+      std::make_shared<ModelContext>(context), whole_model(context.config));
   std::vector<NamedParam> params;
-  auto weights = trainee.model->named_parameters();
-  for (const ParameterRow& row : list_parameters(config)) {
+  for (auto& item : trainee.model->named_parameters()) {
     const torch::NoGradGuard no_grad;
-    torch::Tensor& weight = weights[row.name];
-    if (weight.dim() == 1)
-      weight.fill_(1.0);
+    if (item.value().dim() == 1)
+      item.value().fill_(1.0);
     else
-      weight.copy_(spread(weight.numel()).view_as(weight));
+      item.value().copy_(spread(item.value().numel()).view_as(item.value()));
     params.push_back(
-        {row.name, weight, is_row_sparse(row, whole_model(config))});
+        {item.key(),
+         item.value(),
+         /*is_row_sparse=*/!s.tied && item.key() == kEmbeddingName});
   }
   GradSyncOptions options;
   options.handover = GradHandover::kMainGrad;

@@ -1,0 +1,138 @@
+#include "brigade/planner/device_time.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "brigade/base/check.h"
+
+namespace brigade::planner {
+namespace {
+
+// What cuBLAS and CUTLASS choose from, with the part of a unit's rate that
+// their main loops reach: a smaller tile reads more operand bytes per FLOP from
+// the cache (NVIDIA, "Matrix Multiplication Background", figures 5 and 6).
+struct Tile {
+  int64_t m;
+  int64_t n;
+  double rate;
+};
+constexpr Tile kTiles[] = {
+    {256, 128, 1.0},
+    {128, 256, 1.0},
+    {128, 128, 0.92},
+    {64, 128, 0.75},
+    {128, 64, 0.75},
+    {64, 64, 0.55}};
+constexpr int64_t kSplits[] = {1, 2, 4, 8, 16};  // of k
+
+constexpr double element_bytes(ProductDtype dtype) {
+  switch (dtype) {
+    case ProductDtype::kFp32:
+      return 4;
+    case ProductDtype::kBf16:
+      return 2;
+    case ProductDtype::kFp8:
+    case ProductDtype::kMxfp8:
+      return 1;
+    case ProductDtype::kFp4:
+      return 0.5;
+  }
+  return 4;
+}
+
+int64_t ceil_divide(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// Heads of 64 have half the products per softmax element of heads of 128.
+constexpr double kFullHead = 128;
+constexpr double kHeadCost = 16;
+
+}  // namespace
+
+double DeviceTime::product(const Product& product, ProductDtype dtype) const {
+  const double peak = device_.peak(dtype);
+  BRIGADE_ASSERT(peak > 0, "{} has no {}", device_.name, to_string(dtype));
+  if (product.m == 0 || product.n == 0 || product.k == 0)
+    return 0;
+  const double bytes = element_bytes(dtype);
+  const auto aligned = [&](double multiple) {
+    return std::fmod(static_cast<double>(product.n) * bytes, multiple) == 0 &&
+           std::fmod(static_cast<double>(product.k) * bytes, multiple) == 0;
+  };
+  const double alignment = aligned(128)  ? 1
+                           : aligned(16) ? constants_.off_lines
+                                         : constants_.off_vectors;
+  const double unit_rate =
+      peak * device_.sustained * alignment / device_.compute_units;
+  double best = 0;
+  for (const Tile& tile : kTiles) {
+    const int64_t tiles = ceil_divide(product.m, tile.m) *
+                          ceil_divide(product.n, tile.n) * product.batch;
+    for (int64_t split : kSplits) {
+      if (split > 1 &&
+          (tiles >= device_.compute_units || product.k < 64 * split))
+        break;
+      const double depth = static_cast<double>(ceil_divide(product.k, split));
+      const double tile_time = 2.0 * static_cast<double>(tile.m * tile.n) *
+                                   depth / (unit_rate * tile.rate) +
+                               constants_.tile_overhead_s;
+      const auto waves = static_cast<double>(
+          ceil_divide(tiles * split, device_.compute_units));
+      // Pieces of k are summed in memory, in 4 bytes.
+      const double sum = split == 1
+                             ? 0
+                             : memory(
+                                   4.0 * static_cast<double>(split + 1) *
+                                   static_cast<double>(product.m * product.n) *
+                                   static_cast<double>(product.batch));
+      const double time = waves * tile_time + sum;
+      best = best == 0 ? time : std::min(best, time);
+    }
+  }
+  const double moved =
+      static_cast<double>(product.batch) *
+      (bytes *
+           static_cast<double>(product.m * product.k + product.k * product.n) +
+       std::max(2.0, bytes) * static_cast<double>(product.m * product.n));
+  return std::max(best + device_.kernel_gap_s, memory(moved));
+}
+
+double DeviceTime::memory(double bytes) const {
+  if (bytes <= 0)
+    return 0;
+  return bytes / (device_.memory_bytes_per_s * constants_.memory_efficiency) +
+         device_.kernel_gap_s;
+}
+
+double DeviceTime::attention_rate(int64_t head_dim, AttentionKernel kernel)
+    const {
+  BRIGADE_ASSERT(kernel != AttentionKernel::kMaterialized);
+  const ProductDtype dtype = device_.peak(ProductDtype::kBf16) > 0
+                                 ? ProductDtype::kBf16
+                                 : ProductDtype::kFp32;
+  const double fraction = device_.attention[static_cast<size_t>(kernel) - 1];
+  // The softmax of a score costs as much as `kHeadCost` of its products'
+  // elements; at 128 that is inside the measured fraction.
+  const auto dim = static_cast<double>(std::min<int64_t>(head_dim, 128));
+  const double softmax =
+      (kFullHead / (kFullHead + kHeadCost)) / (dim / (dim + kHeadCost));
+  return device_.peak(dtype) * fraction / softmax;
+}
+
+double DeviceTime::attention_forward(
+    const AttentionWork& work,
+    AttentionKernel kernel) const {
+  const double flops = 4.0 * static_cast<double>(work.batch) *
+                       static_cast<double>(work.queries) * work.keys *
+                       static_cast<double>(work.heads * work.head_dim);
+  return flops / attention_rate(work.head_dim, kernel) + device_.kernel_gap_s;
+}
+
+double DeviceTime::attention_backward(
+    const AttentionWork& work,
+    AttentionKernel kernel) const {
+  return 2.5 * attention_forward(work, kernel);
+}
+
+}  // namespace brigade::planner

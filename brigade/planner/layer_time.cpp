@@ -1,0 +1,372 @@
+#include "brigade/planner/layer_time.h"
+
+#include <algorithm>
+
+#include "brigade/model_spec/shard.h"
+
+namespace brigade::planner {
+namespace {
+
+constexpr double kElement = 2;  // bytes of an activation
+constexpr double kMask = 1;     // of a dropout mask's element
+
+// Fp32 logits of a micro-batch: the cast, log-softmax and its backward read and
+// write them; in chunks a pass each way over 2 bytes remains.
+constexpr double kWholeLogitsBytes = 24;
+constexpr double kChunkedLogitsBytes = 8;
+
+class Part {
+ public:
+  Part(const Training& training, const Layout& layout)
+      : training_(training),
+        layout_(layout),
+        shape_(training.shape),
+        device_(training.machine.device, training.constants),
+        tp_(layout.dims.tp) {}
+
+  PartTime layer();
+  PartTime embedding();
+  PartTime head();
+
+ private:
+  // Of a micro-batch on one rank of cp.
+  int64_t tokens() const {
+    return layout_.micro_batch * training_.batch.sequence_tokens /
+           layout_.dims.cp;
+  }
+  // Of what lies between the regions of tensor parallel.
+  double outer_tokens() const {
+    const auto all = static_cast<double>(tokens());
+    return layout_.tokens == TokenLayout::kSharded ? all / tp_ : all;
+  }
+  int64_t kv_heads() const {
+    return kv_heads_per_rank(shape_.kv_heads, layout_.dims.tp);
+  }
+  double outer_width() const { return static_cast<double>(shape_.hidden); }
+  // Of queries, keys and values on this rank, and of the MLP.
+  double query_width() const {
+    return static_cast<double>(shape_.query_width()) / tp_;
+  }
+  double key_value_width() const {
+    return static_cast<double>(kv_heads() * shape_.head_dim);
+  }
+  double intermediate() const {
+    return static_cast<double>(shape_.intermediate) / tp_;
+  }
+
+  double passes(double bytes) const {
+    const bool eager =
+        training_.software.elementwise == ElementwiseKernels::kEager;
+    return device_.memory(
+        bytes * (eager ? training_.constants.eager_passes : 1));
+  }
+
+  void add_linear(int64_t in, int64_t out, PartTime& time) const;
+  void add_elementwise(PartTime& time) const;
+  void add_attention(PartTime& time) const;
+  void add_flash(PartTime& time) const;
+  void add_materialized(PartTime& time) const;
+  void add_tensor_parallel(PartTime& time) const;
+  void add_recompute(PartTime& time) const;
+  void add_zero(int64_t parameters, PartTime& time) const;
+  double exposed_beside(double communication, double computation) const;
+
+  const Training& training_;
+  const Layout& layout_;
+  const ModelShape& shape_;
+  DeviceTime device_;
+  int tp_;
+};
+
+// Y [tokens, out] = X [tokens, in] W, and its two gradients.
+void Part::add_linear(int64_t in, int64_t out, PartTime& time) const {
+  const ProductDtype dtype = training_.precision.products;
+  const int64_t m = tokens();
+  time.forward.products += device_.product({m, out, in}, dtype);
+  time.backward_input.products += device_.product({m, in, out}, dtype);
+  time.backward_weight.products += device_.product({in, out, m}, dtype);
+  if (dtype == ProductDtype::kBf16 || dtype == ProductDtype::kFp32)
+    return;
+  // Operands are made smaller: 2 bytes read, 1 written as it is and 1
+  // transposed, for the weight gradient.
+  const auto quantised = [&](int64_t width) {
+    return device_.memory(
+        4.0 * static_cast<double>(m) * static_cast<double>(width));
+  };
+  // Weights likewise, once per micro-batch.
+  time.forward.elementwise +=
+      quantised(in) +
+      device_.memory(4.0 * static_cast<double>(in) * static_cast<double>(out));
+  time.backward_input.elementwise += quantised(out);
+}
+
+// Reads and writes of each op, in elements per token; see layer_time.h for the
+// ops. A norm reads x and writes y; its backward reads x, dy and the residual's
+// gradient and writes dx. A residual reads two and writes one; its backward is
+// free. Dropout writes a mask, which its backward reads with dy.
+void Part::add_elementwise(PartTime& time) const {
+  const double outer = outer_tokens() * outer_width();
+  const auto all = static_cast<double>(tokens());
+  const double mask = shape_.dropout ? kMask : 0;
+  time.forward.elementwise += 2 * passes(2 * kElement * outer) +
+                              2 * passes((3 * kElement + mask) * outer);
+  time.backward_input.elementwise += 2 * passes(4 * kElement * outer);
+  if (shape_.dropout)
+    time.backward_input.elementwise +=
+        2 * passes((2 * kElement + mask) * outer);
+  if (shape_.learned_positions == 0) {
+    const double rotated = all * (query_width() + key_value_width());
+    time.forward.elementwise += passes(2 * kElement * rotated);
+    time.backward_input.elementwise += passes(2 * kElement * rotated);
+  }
+  const double act = all * intermediate() * kElement;
+  const bool gated = shape_.mlp == MlpKind::kGated;
+  time.forward.elementwise += passes((gated ? 3 : 2) * act);
+  time.backward_input.elementwise += passes((gated ? 5 : 3) * act);
+}
+
+void Part::add_flash(PartTime& time) const {
+  const AttentionKernel kernel = training_.software.attention;
+  const AttentionWork work = {
+      .batch = layout_.micro_batch,
+      .queries = training_.batch.sequence_tokens / layout_.dims.cp,
+      .keys = mean_keys(training_.batch.sequence_tokens, shape_.sliding_window),
+      .heads = shape_.heads / tp_,
+      .head_dim = shape_.head_dim};
+  time.forward.attention += device_.attention_forward(work, kernel);
+  time.backward_input.attention += device_.attention_backward(work, kernel);
+}
+
+// Scores of all pairs in memory: two batched products each way, the softmax and
+// its dropout.
+void Part::add_materialized(PartTime& time) const {
+  const int64_t t = training_.batch.sequence_tokens;
+  const int64_t queries = t / layout_.dims.cp;
+  const int64_t heads = layout_.micro_batch * shape_.heads / tp_;
+  const ProductDtype dtype = ProductDtype::kBf16;
+  const Product scores = {queries, t, shape_.head_dim, heads};
+  const Product values = {queries, shape_.head_dim, t, heads};
+  const Product key_gradient = {t, shape_.head_dim, queries, heads};
+  const double elements = static_cast<double>(heads) *
+                          static_cast<double>(queries) * static_cast<double>(t);
+  const double dropout = shape_.dropout ? 2 * kElement + kMask : 0;
+  time.forward.attention +=
+      device_.product(scores, dtype) + device_.product(values, dtype) +
+      passes(2 * kElement * elements) + passes(dropout * elements);
+  time.backward_input.attention +=
+      device_.product(scores, dtype) + device_.product(values, dtype) +
+      2 * device_.product(key_gradient, dtype) +
+      passes(3 * kElement * elements) + passes(dropout * elements);
+}
+
+void Part::add_attention(PartTime& time) const {
+  const double before = time.forward.attention;
+  const double before_backward = time.backward_input.attention;
+  if (training_.software.attention == AttentionKernel::kMaterialized)
+    add_materialized(time);
+  else
+    add_flash(time);
+  const int cp = layout_.dims.cp;
+  if (cp == 1)
+    return;
+  const GroupPlace place = place_axis(
+      layout_.dims,
+      Axis::kCp,
+      training_.software.rank_order,
+      training_.machine.devices_per_node);
+  const double block =
+      2 * kElement * static_cast<double>(tokens()) * key_value_width();
+  const double step = send_seconds(training_.machine, place, block);
+  const auto exposed = [&](double steps, double attention) {
+    return exposed_beside(steps * step, attention * (cp - 1) / cp);
+  };
+  time.forward.cp += exposed(cp - 1, time.forward.attention - before);
+  // Keys and values once more, and their gradients with them.
+  time.backward_input.cp +=
+      exposed(2 * cp - 1, time.backward_input.attention - before_backward);
+}
+
+// Of communication that runs beside computation: what is longer, and what the
+// computation loses to it.
+double Part::exposed_beside(double communication, double computation) const {
+  const double hidden = std::min(communication, computation);
+  return communication - hidden + training_.constants.contention * hidden;
+}
+
+void Part::add_tensor_parallel(PartTime& time) const {
+  if (tp_ == 1)
+    return;
+  const GroupPlace place = place_axis(
+      layout_.dims,
+      Axis::kTp,
+      training_.software.rank_order,
+      training_.machine.devices_per_node);
+  const double bytes = kElement * static_cast<double>(tokens()) * outer_width();
+  const auto one = [&](Collective collective) {
+    return quickest_collective(training_.machine, place, collective, bytes)
+        .seconds;
+  };
+  const double each =
+      layout_.tokens == TokenLayout::kSharded
+          ? one(Collective::kAllGather) + one(Collective::kReduceScatter)
+          : one(Collective::kAllReduce);
+  const auto exposed = [&](double products) {
+    if (training_.software.tensor_parallel == Overlap::kNone)
+      return 2 * each;
+    // In tp pieces, of which the first waits for nothing to hide behind.
+    return 2 * each / tp_ +
+           exposed_beside(2 * each * (tp_ - 1) / tp_, products);
+  };
+  time.forward.tp += exposed(time.forward.products);
+  time.backward_input.tp += exposed(time.backward_input.products);
+}
+
+void Part::add_recompute(PartTime& time) const {
+  const double part = training_.software.recomputed_layers;
+  switch (layout_.recompute) {
+    case Recompute::kNone:
+      return;
+    case Recompute::kSelective:
+      time.backward_input.recompute += part * time.forward.attention;
+      return;
+    case Recompute::kFull:
+      time.backward_input.recompute += part * time.forward.computation();
+      time.backward_input.tp += part * time.forward.tp;
+      time.backward_input.cp += part * time.forward.cp;
+      return;
+  }
+}
+
+// Zero stages 2 and 3 communicate with every micro-batch: gradients are
+// scattered as they come, and with stage 3 weights are gathered before each
+// pass over a layer.
+void Part::add_zero(int64_t parameters, PartTime& time) const {
+  if (layout_.zero_stage < 2)
+    return;
+  const GroupPlace place = place_dp_cp(
+      layout_.dims,
+      training_.software.rank_order,
+      training_.machine.devices_per_node);
+  const double count = static_cast<double>(parameters) / tp_;
+  const auto seconds = [&](Collective collective, int bytes) {
+    return quickest_collective(
+               training_.machine, place, collective, count * bytes)
+        .seconds;
+  };
+  const double scatter =
+      seconds(Collective::kReduceScatter, training_.precision.wire_bytes);
+  const double gather =
+      layout_.zero_stage < 3
+          ? 0
+          : seconds(Collective::kAllGather, training_.precision.weight_bytes);
+  time.forward.dp += exposed_beside(gather, time.forward.total());
+  time.backward_input.dp += exposed_beside(
+      gather + scatter,
+      time.backward_input.total() + time.backward_weight.total());
+}
+
+PartTime Part::layer() {
+  PartTime time;
+  const int64_t h = shape_.hidden;
+  const int64_t q = shape_.query_width() / tp_;
+  const int64_t kv = kv_heads() * shape_.head_dim;
+  const int64_t f = shape_.intermediate / tp_;
+  add_linear(h, q + 2 * kv, time);
+  add_linear(q, h, time);
+  add_linear(h, shape_.up_matrices() * f, time);
+  add_linear(f, h, time);
+  add_elementwise(time);
+  add_attention(time);
+  add_tensor_parallel(time);
+  add_recompute(time);
+  add_zero(layer_parameters(shape_), time);
+  return time;
+}
+
+PartTime Part::embedding() {
+  PartTime time;
+  const double bytes = outer_tokens() * outer_width() * kElement;
+  time.forward.elementwise = passes(2 * bytes);
+  time.backward_weight.elementwise = passes(4 * bytes);
+  add_zero(embedding_parameters(shape_), time);
+  return time;
+}
+
+PartTime Part::head() {
+  PartTime time;
+  const int64_t rows = vocab_rows_per_rank(shape_.vocab, layout_.dims.tp);
+  // Logits stay in 16 bits or more, whatever the layers multiply in.
+  const ProductDtype dtype = training_.precision.products == ProductDtype::kFp32
+                                 ? ProductDtype::kFp32
+                                 : ProductDtype::kBf16;
+  // Kernels pad the vocabulary to whole vectors.
+  const int64_t padded = (rows + 63) / 64 * 64;
+  const int64_t m = tokens();
+  time.forward.products = device_.product({m, padded, shape_.hidden}, dtype);
+  time.backward_input.products =
+      device_.product({m, shape_.hidden, padded}, dtype);
+  time.backward_weight.products =
+      device_.product({shape_.hidden, padded, m}, dtype);
+  const double logits = static_cast<double>(m) * static_cast<double>(rows);
+  const double bytes = training_.software.logits == Logits::kWhole
+                           ? kWholeLogitsBytes
+                           : kChunkedLogitsBytes;
+  time.forward.elementwise = device_.memory(bytes / 2 * logits);
+  time.backward_input.elementwise = device_.memory(bytes / 2 * logits);
+  add_zero(head_parameters(shape_), time);
+  return time;
+}
+
+}  // namespace
+
+PassTime& PassTime::operator+=(const PassTime& other) {
+  products += other.products;
+  attention += other.attention;
+  elementwise += other.elementwise;
+  recompute += other.recompute;
+  tp += other.tp;
+  cp += other.cp;
+  pp += other.pp;
+  dp += other.dp;
+  return *this;
+}
+
+PassTime operator*(double factor, PassTime time) {
+  for (double* part :
+       {&time.products,
+        &time.attention,
+        &time.elementwise,
+        &time.recompute,
+        &time.tp,
+        &time.cp,
+        &time.pp,
+        &time.dp})
+    *part *= factor;
+  return time;
+}
+
+PassTime operator+(PassTime a, const PassTime& b) {
+  return a += b;
+}
+
+PartTime layer_time(const Training& training, const Layout& layout) {
+  return Part(training, layout).layer();
+}
+
+PartTime embedding_time(const Training& training, const Layout& layout) {
+  return Part(training, layout).embedding();
+}
+
+PartTime head_time(const Training& training, const Layout& layout) {
+  return Part(training, layout).head();
+}
+
+double mean_keys(int64_t sequence_tokens, int64_t sliding_window) {
+  const auto t = static_cast<double>(sequence_tokens);
+  if (sliding_window <= 0 || sliding_window >= sequence_tokens)
+    return (t + 1) / 2;
+  const auto w = static_cast<double>(sliding_window);
+  return w - w * (w - 1) / (2 * t);
+}
+
+}  // namespace brigade::planner

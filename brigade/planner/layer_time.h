@@ -1,0 +1,56 @@
+// The time of one layer, of the embedding and of the head for one micro-batch
+// on one rank, by what it is spent on.
+//
+// PURE.
+#pragma once
+
+#include "brigade/planner/device_time.h"
+#include "brigade/planner/training.h"
+
+namespace brigade::planner {
+
+// Seconds.
+struct PassTime {
+  double products = 0;
+  double attention = 0;
+  double elementwise = 0;
+  double recompute = 0;  // forward work done again
+  double tp = 0;         // exposed communication of each axis
+  double cp = 0;
+  double pp = 0;  // blocking transfers between stages
+  double dp = 0;  // gathered weights and reduced gradients of zero stages 2, 3
+
+  double computation() const {
+    return products + attention + elementwise + recompute;
+  }
+  double total() const { return computation() + tp + cp + pp + dp; }
+  PassTime& operator+=(const PassTime& other);
+};
+PassTime operator*(double factor, PassTime time);
+PassTime operator+(PassTime a, const PassTime& b);
+
+// The two halves of a backward pass, and what comes before it.
+struct PartTime {
+  PassTime forward;
+  PassTime backward_input;  // recomputation included
+  PassTime backward_weight;
+  PassTime total() const { return forward + backward_input + backward_weight; }
+};
+
+// What a layer's ops are, where its tokens lie and what crosses ranks:
+//
+//   norm, q/k/v products, rotary, attention, o product, residual,
+//   norm, up (and gate) products, activation, down product, residual
+//
+// tp: two all-reduces of [tokens, C] in each pass, or with sequence parallel
+// the all-gather and reduce-scatter that they consist of.
+// cp: keys and values travel round the ring while attention runs on what is
+// there; twice as much comes back in backward.
+PartTime layer_time(const Training& training, const Layout& layout);
+PartTime embedding_time(const Training& training, const Layout& layout);
+PartTime head_time(const Training& training, const Layout& layout);
+
+// Mean number of keys that a query of a causal sequence sees.
+double mean_keys(int64_t sequence_tokens, int64_t sliding_window);
+
+}  // namespace brigade::planner

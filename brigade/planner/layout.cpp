@@ -1,0 +1,209 @@
+#include "brigade/planner/layout.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "brigade/base/check.h"
+#include "brigade/base/error.h"
+#include "brigade/model_spec/shard.h"
+#include "brigade/topology/sequence_partition.h"
+
+namespace brigade::planner {
+namespace {
+
+using Problems = std::vector<std::string>;
+
+constexpr const char* kForm =
+    "dp8-tp4-pp2-cp1-zero0-sp-mb1-1f1b-v1-full (parts may be left out)";
+
+// "tp4" with prefix "tp" -> 4.
+std::optional<int64_t> number_after(
+    std::string_view part,
+    std::string_view prefix) {
+  if (!part.starts_with(prefix))
+    return std::nullopt;
+  part.remove_prefix(prefix.size());
+  int64_t value = 0;
+  const char* end = part.data() + part.size();
+  const auto [stop, error] = std::from_chars(part.data(), end, value);
+  if (part.empty() || error != std::errc() || stop != end)
+    return std::nullopt;
+  return value;
+}
+
+bool read_number_part(std::string_view part, Layout& layout) {
+  const auto put = [&](const char* prefix, int64_t low, auto& target) {
+    const auto value = number_after(part, prefix);
+    if (!value || *value < low || *value > 1'000'000)
+      return false;
+    target = static_cast<std::remove_reference_t<decltype(target)>>(*value);
+    return true;
+  };
+  return put("dp", 1, layout.dims.dp) || put("tp", 1, layout.dims.tp) ||
+         put("pp", 1, layout.dims.pp) || put("cp", 1, layout.dims.cp) ||
+         put("mb", 1, layout.micro_batch) ||
+         put("v", 1, layout.virtual_stages) ||
+         (put("zero", 0, layout.zero_stage) && layout.zero_stage <= 3);
+}
+
+bool read_word_part(std::string_view part, Layout& layout) {
+  if (part == "sp") {
+    layout.tokens = TokenLayout::kSharded;
+    return true;
+  }
+  for (Recompute recompute :
+       {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+    if (part == to_string(recompute)) {
+      layout.recompute = recompute;
+      return true;
+    }
+  }
+  const auto schedule = parse_schedule_kind(part);
+  if (schedule)
+    layout.schedule = *schedule;
+  return schedule.has_value();
+}
+
+void check_tokens(
+    const Layout& layout,
+    const Batch& batch,
+    Problems& problems) {
+  const size_t before = problems.size();
+  validate_sequence_partition(batch.sequence_tokens, layout.dims.cp, problems);
+  const int64_t tokens =
+      layout.micro_batch * (batch.sequence_tokens / layout.dims.cp);
+  if (problems.size() == before && layout.tokens == TokenLayout::kSharded &&
+      tokens % layout.dims.tp != 0)
+    problems.push_back(fmt::format(
+        "[planner] sequence parallel: {} tokens of a micro-batch do not divide "
+        "by tp {}",
+        tokens,
+        layout.dims.tp));
+}
+
+void check_pipeline(
+    const Layout& layout,
+    const ModelShape& shape,
+    int64_t micro_batch_count,
+    Problems& problems) {
+  if (layout.dims.pp == 1 && layout.virtual_stages > 1) {
+    problems.push_back(fmt::format(
+        "[planner] {} virtual stages need a pp of at least 2",
+        layout.virtual_stages));
+    return;
+  }
+  validate_pipeline_size(
+      layout.schedule,
+      {.ranks = layout.dims.pp,
+       .virtual_stages = layout.virtual_stages,
+       .micro_batches =
+           static_cast<int>(std::min<int64_t>(micro_batch_count, INT32_MAX))},
+      problems);
+  // The first and the last stage may hold no layer (layer_partition.h).
+  if (layout.stages() > shape.layers + 2)
+    problems.push_back(fmt::format(
+        "[planner] {} stages for {} layers; at most {} can be cut",
+        layout.stages(),
+        shape.layers,
+        shape.layers + 2));
+}
+
+}  // namespace
+
+const char* to_string(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::kNone:
+      return "none";
+    case Recompute::kSelective:
+      return "selective";
+    case Recompute::kFull:
+      return "full";
+  }
+  return "?";
+}
+
+std::string to_string(const Layout& layout) {
+  return fmt::format(
+      "dp{}-tp{}-pp{}-cp{}-zero{}{}-mb{}-{}-v{}-{}",
+      layout.dims.dp,
+      layout.dims.tp,
+      layout.dims.pp,
+      layout.dims.cp,
+      layout.zero_stage,
+      layout.tokens == TokenLayout::kSharded ? "-sp" : "",
+      layout.micro_batch,
+      to_string(layout.schedule),
+      layout.virtual_stages,
+      to_string(layout.recompute));
+}
+
+Layout parse_layout(std::string_view text) {
+  Layout layout;
+  size_t begin = 0;
+  while (begin <= text.size()) {
+    const size_t end = std::min(text.find('-', begin), text.size());
+    const std::string_view part = text.substr(begin, end - begin);
+    if (!read_number_part(part, layout) && !read_word_part(part, layout))
+      throw ConfigError(fmt::format(
+          "[planner] layout '{}': '{}' is no part of a layout; the form is {}",
+          text,
+          part,
+          kForm));
+    begin = end + 1;
+  }
+  return layout;
+}
+
+int64_t micro_batches(const Layout& layout, const Batch& batch) {
+  const int64_t at_once = layout.dims.dp * layout.micro_batch;
+  BRIGADE_ASSERT(batch.sequences % at_once == 0);
+  return batch.sequences / at_once;
+}
+
+void validate_layout(
+    const Layout& layout,
+    const ModelShape& shape,
+    const Batch& batch,
+    int devices,
+    Problems& problems) {
+  const size_t before = problems.size();
+  layout.dims.validate(devices, problems);
+  if (problems.size() > before)
+    return;
+  validate_tensor_parallel(
+      {.num_attention_heads = shape.heads,
+       .num_key_value_heads = shape.kv_heads,
+       .head_dim = shape.head_dim,
+       .intermediate_size = shape.intermediate,
+       .vocab_size = shape.vocab},
+      layout.dims.tp,
+      problems);
+  check_tokens(layout, batch, problems);
+  if (batch.sequences % (layout.dims.dp * layout.micro_batch) != 0) {
+    problems.push_back(fmt::format(
+        "[planner] a global batch of {} sequences does not divide by dp {} * "
+        "micro-batch {}",
+        batch.sequences,
+        layout.dims.dp,
+        layout.micro_batch));
+    return;
+  }
+  check_pipeline(layout, shape, micro_batches(layout, batch), problems);
+  if (layout.zero_stage > 0 && layout.dims.dp * layout.dims.cp == 1)
+    problems.push_back(fmt::format(
+        "[planner] zero stage {} shards over dp x cp, which is 1",
+        layout.zero_stage));
+  if (layout.zero_stage > 2 && layout.dims.pp > 1)
+    problems.push_back(fmt::format(
+        "[planner] zero stage 3 with pp {}: weights would be gathered for "
+        "every micro-batch of every stage; use zero stage 1",
+        layout.dims.pp));
+}
+
+std::string missing_in_train(const Layout& layout) {
+  return layout.zero_stage > 0 ? "distributed.zero_stage" : "";
+}
+
+}  // namespace brigade::planner

@@ -1,0 +1,92 @@
+// What a machine can do, in numbers of its makers' data sheets and of published
+// measurements: one device, the links inside a node and the network between
+// nodes. find_machine() knows some by name; parse_machine() reads any from
+// JSON. docs/planner.md lists the fields with their sources.
+//
+// PURE.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace brigade::planner {
+
+// In what a matrix product multiplies. kMxfp8 has one scale per 32 elements.
+enum class ProductDtype { kFp32, kBf16, kFp8, kMxfp8, kFp4 };
+inline constexpr int kProductDtypes = 5;
+const char* to_string(ProductDtype dtype);  // "fp32", "bf16", ...
+std::optional<ProductDtype> parse_product_dtype(std::string_view name);
+
+// Which attention kernel a program runs.
+enum class AttentionKernel {
+  kMaterialized,  // [H, T, T] scores in memory, fused scale-mask-softmax
+  kFlash1,        // FlashAttention 1 and its Triton version
+  kFlash2,
+  kFlash3,  // FlashAttention 3, cuDNN 9
+};
+inline constexpr int kFlashKernels = 3;
+
+struct Device {
+  std::string name;
+  int64_t memory_bytes = 0;
+  double memory_bytes_per_s = 0;  // peak
+  // Units that each work on one tile of a product at a time: SMs of a GPU,
+  // matrix units of a TPU, cores of a CPU.
+  int compute_units = 1;
+  // Dense peak FLOP/s by ProductDtype; 0: the device has no such products.
+  std::array<double, kProductDtypes> peak_flops = {};
+  // The part of the peak that large products reach for hours, at the clock that
+  // the power limit leaves.
+  double sustained = 0.75;
+  // The part of the bf16 peak that kFlash1, 2 and 3 reach over a forward and a
+  // backward pass with heads of 128.
+  std::array<double, kFlashKernels> attention = {0.3, 0.5, 0.5};
+  double kernel_gap_s = 2e-6;  // between two kernels of one stream
+  int64_t reserved_bytes = 0;  // context and libraries, before any tensor
+
+  double peak(ProductDtype dtype) const {
+    return peak_flops[static_cast<size_t>(dtype)];
+  }
+};
+
+struct Link {
+  double bytes_per_s = 0;   // one direction; of a device, or of a whole node
+  double latency_s = 0;     // of one hop
+  double efficiency = 0.8;  // the part that collectives of large sizes reach
+};
+
+struct Machine {
+  std::string name;
+  Device device;
+  int devices_per_node = 1;
+  // Network cards of a node. All collectives together use them all; a transfer
+  // from one device has one.
+  int cards_per_node = 1;
+  Link intra;  // of one device to the others of its node
+  Link inter;  // of a whole node; its devices share it
+};
+
+// Every machine that is known by name.
+const std::vector<Machine>& known_machines();
+// Throws ConfigError that lists the known names and the fields of a machine
+// file.
+const Machine& find_machine(std::string_view name);
+
+// A machine file. Every problem is added to `problems` as
+// "<pointer>/key: ...", unknown keys with the known ones; the result is usable
+// only when none was added.
+Machine parse_machine(
+    const nlohmann::json& json,
+    const std::string& pointer,
+    std::vector<std::string>& problems);
+nlohmann::json to_json(const Machine& machine);
+
+// "name, devices_per_node, device.memory_bytes, ...", for messages.
+std::string machine_fields();
+
+}  // namespace brigade::planner

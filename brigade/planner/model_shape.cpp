@@ -1,0 +1,90 @@
+#include "brigade/planner/model_shape.h"
+
+namespace brigade::planner {
+namespace {
+
+int64_t norm_parameters(const ModelShape& shape) {
+  return shape.hidden * (shape.norm_bias ? 2 : 1);
+}
+
+}  // namespace
+
+ModelShape shape_of(const LlamaConfig& config, const std::string& name) {
+  return {
+      .name = name,
+      .layers = static_cast<int>(config.num_hidden_layers),
+      .hidden = config.hidden_size,
+      .heads = config.num_attention_heads,
+      .kv_heads = config.num_key_value_heads,
+      .head_dim = config.head_dim,
+      .intermediate = config.intermediate_size,
+      .vocab = config.vocab_size,
+      .mlp = MlpKind::kGated,
+      .tied_head = config.tie_word_embeddings,
+      .qkv_bias = config.qkv_bias,
+      .o_bias = config.o_bias,
+      .mlp_bias = config.mlp_bias,
+      .qk_norm = config.qk_norm,
+      .sliding_window = config.sliding_window.value_or(0)};
+}
+
+ModelShape gpt_shape(const GptSizes& sizes, const std::string& name) {
+  return {
+      .name = name,
+      .layers = sizes.layers,
+      .hidden = sizes.hidden,
+      .heads = sizes.heads,
+      .kv_heads = sizes.heads,
+      .head_dim = sizes.hidden / sizes.heads,
+      .intermediate = sizes.intermediate,
+      .vocab = sizes.vocab,
+      .mlp = MlpKind::kPlain,
+      .learned_positions = sizes.positions,
+      .tied_head = true,
+      .qkv_bias = true,
+      .o_bias = true,
+      .mlp_bias = true,
+      .norm_bias = true,
+      .dropout = true};
+}
+
+int64_t layer_parameters(const ModelShape& shape) {
+  const int64_t q = shape.query_width();
+  const int64_t kv = shape.key_value_width();
+  int64_t count = shape.hidden * (2 * q + 2 * kv) +
+                  shape.hidden * shape.intermediate * (shape.up_matrices() + 1);
+  if (shape.qkv_bias)
+    count += q + 2 * kv;
+  if (shape.o_bias)
+    count += shape.hidden;
+  if (shape.mlp_bias)
+    count += shape.up_matrices() * shape.intermediate + shape.hidden;
+  if (shape.qk_norm)
+    count += 2 * shape.head_dim;
+  return count + 2 * norm_parameters(shape);
+}
+
+int64_t embedding_parameters(const ModelShape& shape) {
+  return (shape.vocab + shape.learned_positions) * shape.hidden;
+}
+
+int64_t head_parameters(const ModelShape& shape) {
+  return shape.vocab * shape.hidden + norm_parameters(shape);
+}
+
+int64_t total_parameters(const ModelShape& shape) {
+  const int64_t shared = shape.tied_head ? shape.vocab * shape.hidden : 0;
+  return embedding_parameters(shape) + head_parameters(shape) - shared +
+         shape.layers * layer_parameters(shape);
+}
+
+double model_flops_per_token(const ModelShape& shape, int64_t sequence_tokens) {
+  const double multiplied = static_cast<double>(
+      shape.layers * layer_parameters(shape) + head_parameters(shape));
+  const double attention = 12.0 * shape.layers *
+                           static_cast<double>(shape.query_width()) *
+                           static_cast<double>(sequence_tokens);
+  return 6 * multiplied + attention;
+}
+
+}  // namespace brigade::planner

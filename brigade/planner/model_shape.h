@@ -1,0 +1,73 @@
+// The sizes of a decoder-only transformer, as far as time and memory depend on
+// them: Llama-like models from their config, GPT-2-like ones by hand.
+//
+// PURE.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "brigade/model_spec/llama_config.h"
+
+namespace brigade::planner {
+
+enum class MlpKind {
+  kGated,  // SwiGLU: gate, up and down
+  kPlain,  // GELU: up and down
+};
+
+struct ModelShape {
+  std::string name;
+  int layers = 0;
+  int64_t hidden = 0;        // C
+  int64_t heads = 0;         // H
+  int64_t kv_heads = 0;      // at most H
+  int64_t head_dim = 0;      // D
+  int64_t intermediate = 0;  // F
+  int64_t vocab = 0;         // V
+  MlpKind mlp = MlpKind::kGated;
+  int64_t learned_positions = 0;  // rows of a position embedding; 0: rotary
+  bool tied_head = false;
+  bool qkv_bias = false;
+  bool o_bias = false;
+  bool mlp_bias = false;
+  bool qk_norm = false;
+  bool norm_bias = false;      // LayerNorm; false: RMSNorm
+  bool dropout = false;        // after attention, its output and the MLP
+  int64_t sliding_window = 0;  // tokens a query sees; 0: all before it
+
+  int64_t query_width() const { return heads * head_dim; }
+  int64_t key_value_width() const { return kv_heads * head_dim; }
+  // 2 with a gate, else 1: [F, C] matrices beside the one of shape [C, F].
+  int64_t up_matrices() const { return mlp == MlpKind::kGated ? 2 : 1; }
+};
+
+ModelShape shape_of(const LlamaConfig& config, const std::string& name);
+
+// GPT-2's architecture: LayerNorm, GELU, biases everywhere, learned positions,
+// a tied head, dropout.
+struct GptSizes {
+  int layers = 0;
+  int64_t hidden = 0;
+  int64_t heads = 0;
+  int64_t intermediate = 0;
+  int64_t vocab = 0;
+  int64_t positions = 0;
+};
+ModelShape gpt_shape(const GptSizes& sizes, const std::string& name);
+
+// Numbers of weights.
+int64_t layer_parameters(const ModelShape& shape);
+int64_t embedding_parameters(const ModelShape& shape);  // positions included
+// The final norm and the head; the head's matrix also where it is tied, because
+// the last stage of a pipeline holds a copy.
+int64_t head_parameters(const ModelShape& shape);
+// A tied head counts once.
+int64_t total_parameters(const ModelShape& shape);
+
+// FLOPs of the products of one token's forward and backward pass, as PaLM's
+// appendix B counts them for MFU: 6 N + 12 L (H D) T. N leaves the embedding
+// tables out that multiply nothing, and attention counts as if no mask were.
+double model_flops_per_token(const ModelShape& shape, int64_t sequence_tokens);
+
+}  // namespace brigade::planner

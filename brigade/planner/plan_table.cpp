@@ -1,0 +1,128 @@
+#include "brigade/planner/plan_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "brigade/base/units.h"
+
+namespace brigade::planner {
+namespace {
+
+double gib(double bytes) {
+  return bytes / static_cast<double>(GiB);
+}
+
+}  // namespace
+
+std::string readable_seconds(double seconds) {
+  if (seconds >= 1)
+    return fmt::format("{:.3g} s", seconds);
+  if (seconds >= 1e-3)
+    return fmt::format("{:.3g} ms", seconds * 1e3);
+  return fmt::format("{:.3g} us", seconds * 1e6);
+}
+
+std::string layout_table(
+    const std::vector<StepEstimate>& layouts,
+    size_t most) {
+  std::string text = fmt::format(
+      "{:>4}  {:<58} {:>9} {:>10} {:>6} {:>7} {:>6} {:>6} {:>6} {:>8}\n",
+      "",
+      "layout",
+      "step",
+      "tok/s/dev",
+      "MFU",
+      "bubble",
+      "tp",
+      "cp",
+      "dp",
+      "GiB");
+  for (size_t i = 0; i < std::min(most, layouts.size()); ++i) {
+    const StepEstimate& plan = layouts[i];
+    const auto percent = [&](double seconds) {
+      return fmt::format("{:.1f}%", 100 * seconds / plan.seconds);
+    };
+    text += fmt::format(
+        "{:>4}{} {:<58} {:>9} {:>10.0f} {:>6} {:>7} {:>6} {:>6} {:>6} "
+        "{:>8.1f}\n",
+        i + 1,
+        missing_in_train(plan.layout).empty() ? " " : "*",
+        to_string(plan.layout),
+        readable_seconds(plan.seconds),
+        plan.tokens_per_s_per_device,
+        fmt::format("{:.1f}%", 100 * plan.mfu),
+        fmt::format("{:.1f}%", 100 * plan.bubble),
+        percent(plan.exposed_tp()),
+        percent(plan.exposed_cp()),
+        percent(plan.exposed_dp()),
+        gib(largest(plan.memory).total()));
+  }
+  return text;
+}
+
+std::string time_table(const StepEstimate& estimate) {
+  const StepParts& parts = estimate.parts;
+  const PassTime& work = parts.computation;
+  const std::pair<const char*, double> rows[] = {
+      {"matrix products", work.products},
+      {"attention", work.attention},
+      {"elementwise ops", work.elementwise},
+      {"recomputation", work.recompute},
+      {"tp, exposed", work.tp},
+      {"cp, exposed", work.cp},
+      {"pp, blocking transfers", work.pp},
+      {"dp of each micro-batch (zero 2, 3), exposed", work.dp},
+      {"pipeline bubble, with transfers", parts.bubble},
+      {"dp of the step, exposed", parts.reduction},
+      {"optimizer", parts.optimizer},
+      {"waiting for the slowest device", parts.slowest}};
+  std::string text;
+  for (const auto& [name, seconds] : rows) {
+    if (seconds > 0)
+      text += fmt::format(
+          "  {:<45} {:>9} {:>6.1f} %\n",
+          name,
+          readable_seconds(seconds),
+          100 * seconds / estimate.seconds);
+  }
+  return text +
+         fmt::format(
+             "  {:<45} {:>9}\n", "step", readable_seconds(estimate.seconds));
+}
+
+std::string memory_table(const StepEstimate& estimate, const Device& device) {
+  std::string text = fmt::format(
+      "  {:>7} {:>8} {:>9} {:>9} {:>11} {:>7} {:>13} {:>8} {:>7}\n",
+      "pp rank",
+      "weights",
+      "gradients",
+      "optimizer",
+      "activations",
+      "buffers",
+      "fragmentation",
+      "reserved",
+      "total");
+  for (size_t rank = 0; rank < estimate.memory.size(); ++rank) {
+    const MemoryParts& memory = estimate.memory[rank];
+    text += fmt::format(
+        "  {:>7} {:>8.2f} {:>9.2f} {:>9.2f} {:>11.2f} {:>7.2f} {:>13.2f} "
+        "{:>8.2f} {:>7.2f}\n",
+        rank,
+        gib(memory.weights),
+        gib(memory.gradients),
+        gib(memory.optimizer),
+        gib(memory.activations),
+        gib(memory.buffers),
+        gib(memory.fragmentation),
+        gib(memory.reserved),
+        gib(memory.total()));
+  }
+  return text + fmt::format(
+                    "  GiB, of {:.1f} on each {}\n",
+                    gib(static_cast<double>(device.memory_bytes)),
+                    device.name);
+}
+
+}  // namespace brigade::planner

@@ -1,0 +1,159 @@
+// What of a step lies outside the pipeline: reduction and optimizer.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "brigade/planner/step_estimate.h"
+#include "brigade/schedule/bucket_prediction.h"
+
+namespace brigade::planner {
+namespace {
+
+constexpr double kNanoseconds = 1e9;
+
+// A linear cost through two sizes, which is what bucket prediction takes.
+AllReduceCost cost_of(
+    const Training& training,
+    const GroupPlace& place,
+    Collective collective) {
+  constexpr int64_t kLarge = int64_t{1} << 30;
+  const auto seconds = [&](int64_t bytes) {
+    return quickest_collective(
+               training.machine, place, collective, static_cast<double>(bytes))
+        .seconds;
+  };
+  const double latency =
+      seconds(training.software.bucket_bytes) -
+      (seconds(kLarge) - seconds(kLarge / 2)) * 2 *
+          static_cast<double>(training.software.bucket_bytes) /
+          static_cast<double>(kLarge);
+  return {
+      .latency_ns = std::max(0.0, latency) * kNanoseconds,
+      .ns_per_byte =
+          (seconds(kLarge) - seconds(kLarge / 2)) * 2 * kNanoseconds / kLarge};
+}
+
+// The gradients of a rank as parameters that become ready evenly while backward
+// runs: four of each layer, which is as fine as its matrices are.
+double exposed_buckets(
+    const Training& training,
+    const ReductionWork& work,
+    const AllReduceCost& cost) {
+  constexpr int kPerLayer = 4;
+  const int count = std::max(1, work.layers * kPerLayer);
+  std::vector<BucketParam> params(
+      static_cast<size_t>(count),
+      {.name = "",
+       .numel = static_cast<int64_t>(work.parameters / count),
+       .grad_element_bytes = training.precision.wire_bytes});
+  BackwardTimeline timeline;
+  timeline.end_ns = work.backward_s * kNanoseconds;
+  for (int i = 0; i < count; ++i)
+    timeline.ready_ns.push_back(
+        timeline.end_ns * static_cast<double>(count - i) / count);
+  const BucketPlan plan = plan_buckets(
+      params,
+      initial_order(BucketOrder::kReverse, count),
+      {.capacity_bytes = training.software.bucket_bytes});
+  const ExposurePrediction exposure = predict_exposure(plan, timeline, cost);
+  const double hidden = exposure.communication_ns - exposure.exposed_ns;
+  return (exposure.exposed_ns + training.constants.contention * hidden) /
+         kNanoseconds;
+}
+
+// Among whom a zero stage shards.
+GroupPlace owners_of(const Training& training, const GroupPlace& place) {
+  const int ranks = training.software.zero_ranks;
+  if (ranks == 0 || ranks >= place.ranks)
+    return place;
+  return {ranks, std::min(ranks, place.ranks_per_node)};
+}
+
+}  // namespace
+
+double exposed_reduction(
+    const Training& training,
+    const Layout& layout,
+    const ReductionWork& work) {
+  const GroupPlace place = place_dp_cp(
+      layout.dims,
+      training.software.rank_order,
+      training.machine.devices_per_node);
+  if (place.ranks == 1)
+    return 0;
+  double exposed = 0;
+  if (layout.zero_stage < 2) {
+    // Shards of a part of the group are reduced by the other parts too.
+    const bool scatters = layout.zero_stage == 1 &&
+                          owners_of(training, place).ranks == place.ranks;
+    const Collective collective =
+        scatters ? Collective::kReduceScatter : Collective::kAllReduce;
+    if (training.software.gradients == Overlap::kNone)
+      exposed = quickest_collective(
+                    training.machine,
+                    place,
+                    collective,
+                    work.parameters * training.precision.wire_bytes)
+                    .seconds;
+    else
+      exposed =
+          exposed_buckets(training, work, cost_of(training, place, collective));
+  }
+  if (layout.zero_stage == 0 || layout.zero_stage == 3)
+    return exposed;
+  const double bytes = work.parameters * training.precision.weight_bytes;
+  const GroupPlace owners = owners_of(training, place);
+  const double gather =
+      training.software.weight_gather == WeightGather::kOwnerBroadcasts
+          ? owner_broadcasts_seconds(training.machine, owners, bytes)
+          : quickest_collective(
+                training.machine, owners, Collective::kAllGather, bytes)
+                .seconds;
+  const double behind =
+      training.software.weights == Overlap::kNone ? 0 : work.forward_s;
+  return exposed + std::max(0.0, gather - behind) +
+         training.constants.contention * std::min(gather, behind);
+}
+
+double optimizer_seconds(
+    const Training& training,
+    const Layout& layout,
+    double parameters) {
+  const DeviceTime device(training.machine.device, training.constants);
+  const GroupPlace all = place_dp_cp(
+      layout.dims,
+      training.software.rank_order,
+      training.machine.devices_per_node);
+  const double owned = layout.zero_stage >= 1
+                           ? parameters / owners_of(training, all).ranks
+                           : parameters;
+  const Precision& precision = training.precision;
+  // The norm reads gradients; AdamW reads and writes master and moments, reads
+  // the gradient, clears it and writes the weight.
+  const double bytes =
+      precision.gradient_bytes + 2.0 * (precision.optimizer_bytes) +
+      2.0 * precision.gradient_bytes + 2.0 * precision.weight_bytes;
+  const bool eager =
+      training.software.elementwise == ElementwiseKernels::kEager;
+  double seconds = device.memory(
+      owned * bytes * (eager ? training.constants.eager_passes : 1));
+  for (Axis axis : kAxes) {
+    const GroupPlace place = place_axis(
+        layout.dims,
+        axis,
+        training.software.rank_order,
+        training.machine.devices_per_node);
+    seconds +=
+        quickest_collective(training.machine, place, Collective::kAllReduce, 4)
+            .seconds;
+  }
+  return seconds;
+}
+
+double slowest_of(int devices, double spread) {
+  return devices <= 1
+             ? 0
+             : spread * std::sqrt(2 * std::log(static_cast<double>(devices)));
+}
+
+}  // namespace brigade::planner

@@ -1,0 +1,45 @@
+#include "brigade/planner/stage_cut.h"
+
+#include "brigade/base/error.h"
+
+namespace brigade::planner {
+
+std::vector<LayerRange> cut_stages(const Training& training, int stages) {
+  const ModelShape& shape = training.shape;
+  const LayerCosts costs = estimate_layer_costs(
+      {.num_layers = shape.layers,
+       .hidden_size = shape.hidden,
+       .intermediate_size = shape.intermediate * (shape.up_matrices() + 1) / 3,
+       .attention_width = shape.query_width(),
+       .key_value_width = shape.key_value_width(),
+       .vocab_size = shape.vocab,
+       .sequence_tokens = training.batch.sequence_tokens});
+  LayerPartitionOptions options;
+  options.pp = stages;
+  if (!training.software.stage_layers.empty())
+    options.pp_layers = training.software.stage_layers;
+  std::vector<std::string> problems;
+  std::vector<LayerRange> cut = partition_layers(costs, options, problems);
+  if (!problems.empty())
+    throw ConfigError(problems);
+  return cut;
+}
+
+int64_t stage_parameters(
+    const ModelShape& shape,
+    const std::vector<LayerRange>& cut,
+    int stage) {
+  int64_t count =
+      cut[static_cast<size_t>(stage)].size() * layer_parameters(shape);
+  const bool is_first = stage == 0;
+  const bool is_last = stage + 1 == static_cast<int>(cut.size());
+  if (is_first)
+    count += embedding_parameters(shape);
+  if (is_last)
+    count += head_parameters(shape);
+  if (is_first && is_last && shape.tied_head)
+    count -= shape.vocab * shape.hidden;
+  return count;
+}
+
+}  // namespace brigade::planner

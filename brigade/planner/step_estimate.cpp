@@ -1,0 +1,207 @@
+#include "brigade/planner/step_estimate.h"
+
+#include <algorithm>
+
+#include "brigade/schedule/afab.h"
+#include "brigade/schedule/interleaved_1f1b.h"
+#include "brigade/schedule/one_f_one_b.h"
+#include "brigade/schedule/zero_bubble.h"
+
+namespace brigade::planner {
+namespace {
+
+// Computation alone; tests/schedule proves these tables.
+Schedule make_computation(const Layout& layout, int micro_batches) {
+  const int p = layout.dims.pp;
+  switch (layout.schedule) {
+    case ScheduleKind::kAfab:
+      return p > 1 ? make_afab(p, micro_batches)
+                   : make_one_f_one_b(p, micro_batches);
+    case ScheduleKind::kOneFOneB:
+      return make_one_f_one_b(p, micro_batches);
+    case ScheduleKind::kInterleaved1F1B:
+      return make_interleaved_1f1b(p, layout.virtual_stages, micro_batches);
+    case ScheduleKind::kZeroBubble:
+      return make_zero_bubble(p, micro_batches);
+  }
+  return {};
+}
+
+// Past its warm-up a pipeline repeats itself every p micro-batches, so longer
+// ones are simulated up to here and continued.
+int simulated_micro_batches(int pp, int64_t micro_batches) {
+  const int64_t most = 4 * pp + micro_batches % pp;
+  return static_cast<int>(std::min(micro_batches, most));
+}
+
+}  // namespace
+
+const std::vector<LayerRange>& StepEstimator::cut(const Layout& layout) {
+  const auto found = cuts_.find(layout.stages());
+  if (found != cuts_.end())
+    return found->second;
+  return cuts_.emplace(layout.stages(), cut_stages(training_, layout.stages()))
+      .first->second;
+}
+
+const Schedule& StepEstimator::schedule(
+    const Layout& layout,
+    int micro_batches) {
+  const std::tuple key = {
+      layout.schedule, layout.dims.pp, layout.virtual_stages, micro_batches};
+  const auto found = schedules_.find(key);
+  if (found != schedules_.end())
+    return found->second;
+  return schedules_.emplace(key, make_computation(layout, micro_batches))
+      .first->second;
+}
+
+std::vector<PartTime> StepEstimator::stages(const Layout& layout) {
+  const std::vector<LayerRange>& ranges = cut(layout);
+  const PartTime layer = layer_time(training_, layout);
+  std::vector<PartTime> times(ranges.size());
+  const auto add = [](double factor, const PartTime& part, PartTime& stage) {
+    stage.forward += factor * part.forward;
+    stage.backward_input += factor * part.backward_input;
+    stage.backward_weight += factor * part.backward_weight;
+  };
+  for (size_t s = 0; s < ranges.size(); ++s)
+    add(ranges[s].size(), layer, times[s]);
+  if (training_.software.transfers == Transfers::kBlocking)
+    add_transfers(layout, times);
+  add(1, embedding_time(training_, layout), times.front());
+  add(1, head_time(training_, layout), times.back());
+  return times;
+}
+
+// Each stage is held up by the tensors it receives and those it sends.
+void StepEstimator::add_transfers(
+    const Layout& layout,
+    std::vector<PartTime>& times) const {
+  const double each = layout.dims.pp > 1 ? transfer_seconds(layout) : 0;
+  for (size_t s = 0; s < times.size(); ++s) {
+    const double ends =
+        (s > 0 ? 1.0 : 0.0) + (s + 1 < times.size() ? 1.0 : 0.0);
+    times[s].forward.pp += ends * each;
+    times[s].backward_input.pp += ends * each;
+  }
+}
+
+double StepEstimator::transfer_seconds(const Layout& layout) const {
+  const double cut =
+      layout.tokens == TokenLayout::kSharded ? layout.dims.tp : 1;
+  const double bytes =
+      2.0 *
+      static_cast<double>(
+          layout.micro_batch * training_.batch.sequence_tokens *
+          training_.shape.hidden) /
+      layout.dims.cp / cut;
+  return send_seconds(
+      training_.machine,
+      place_axis(
+          layout.dims,
+          Axis::kPp,
+          training_.software.rank_order,
+          training_.machine.devices_per_node),
+      bytes);
+}
+
+Simulation StepEstimator::simulated(
+    const Layout& layout,
+    const std::vector<PartTime>& stages,
+    int micro_batches) {
+  SimulationCosts costs;
+  costs.stages.clear();
+  for (const PartTime& stage : stages)
+    costs.stages.push_back(
+        {.forward = stage.forward.total(),
+         .backward_input = stage.backward_input.total(),
+         .backward_weight = stage.backward_weight.total()});
+  if (training_.software.transfers == Transfers::kPosted)
+    costs.transfer = transfer_seconds(layout);
+  return simulate(schedule(layout, micro_batches), costs);
+}
+
+std::vector<MemoryParts> StepEstimator::memory(const Layout& layout) {
+  return estimate_memory(training_, layout, cut(layout));
+}
+
+Simulation StepEstimator::timeline(const Layout& layout, int micro_batches) {
+  const int64_t m = planner::micro_batches(layout, training_.batch);
+  return simulated(
+      layout,
+      stages(layout),
+      static_cast<int>(std::min<int64_t>(m, micro_batches)));
+}
+
+StepEstimate StepEstimator::estimate(const Layout& layout) {
+  const int pp = layout.dims.pp;
+  const int64_t m = planner::micro_batches(layout, training_.batch);
+  const std::vector<PartTime> times = stages(layout);
+  const std::vector<LayerRange>& ranges = cut(layout);
+
+  // The rank that computes longest.
+  std::vector<PassTime> per_rank(static_cast<size_t>(pp));
+  for (size_t s = 0; s < times.size(); ++s)
+    per_rank[s % static_cast<size_t>(pp)] += times[s].total();
+  const size_t longest = static_cast<size_t>(
+      std::max_element(
+          per_rank.begin(),
+          per_rank.end(),
+          [](const PassTime& a, const PassTime& b) {
+            return a.total() < b.total();
+          }) -
+      per_rank.begin());
+
+  StepEstimate result;
+  result.layout = layout;
+  result.parts.computation = static_cast<double>(m) * per_rank[longest];
+  const double busy = result.parts.computation.total();
+  double makespan = busy;
+  if (pp > 1) {
+    const int few = simulated_micro_batches(pp, m);
+    makespan = simulated(layout, times, few).makespan;
+    if (few < m) {
+      const double before = simulated(layout, times, few - pp).makespan;
+      makespan += (makespan - before) / pp * static_cast<double>(m - few);
+    }
+  }
+  result.parts.bubble = makespan - busy;
+  double computed = 0;
+  for (const PassTime& rank : per_rank)
+    computed += rank.total() * static_cast<double>(m);
+  result.bubble = 1 - computed / (pp * makespan);
+
+  ReductionWork work;
+  work.layers = 0;
+  for (size_t s = longest; s < times.size(); s += static_cast<size_t>(pp)) {
+    work.parameters += static_cast<double>(stage_parameters(
+                           training_.shape, ranges, static_cast<int>(s))) /
+                       layout.dims.tp;
+    work.layers += ranges[s].size();
+    work.backward_s +=
+        times[s].backward_input.total() + times[s].backward_weight.total();
+    work.forward_s += times[s].forward.total();
+  }
+  result.parts.reduction = exposed_reduction(training_, layout, work);
+  result.parts.optimizer =
+      optimizer_seconds(training_, layout, work.parameters);
+  const int devices = layout.dims.world_size();
+  result.parts.slowest =
+      slowest_of(devices, training_.constants.device_spread) *
+      (makespan + result.parts.optimizer);
+
+  result.seconds = result.parts.total();
+  const double tokens = static_cast<double>(training_.batch.sequences) *
+                        static_cast<double>(training_.batch.sequence_tokens);
+  result.tokens_per_s_per_device = tokens / result.seconds / devices;
+  const Device& device = training_.machine.device;
+  result.mfu =
+      result.tokens_per_s_per_device *
+      model_flops_per_token(training_.shape, training_.batch.sequence_tokens) /
+      device.peak(training_.precision.products);
+  result.memory = estimate_memory(training_, layout, ranges);
+  return result;
+}
+
+}  // namespace brigade::planner

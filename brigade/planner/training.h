@@ -1,0 +1,76 @@
+// How a program trains, beside the layout: its number formats, and what its
+// kernels and its communication do. The defaults are Brigade's own; published
+// runs were made by other programs.
+//
+// PURE.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "brigade/base/units.h"
+#include "brigade/planner/collective_time.h"
+#include "brigade/planner/constants.h"
+#include "brigade/planner/layout.h"
+#include "brigade/planner/machine.h"
+
+namespace brigade::planner {
+
+// Bytes per parameter. Mixed precision keeps 16: a bf16 weight, an fp32
+// gradient, and of the optimizer the fp32 master (of which the bf16 weight is
+// the upper half here) and two fp32 moments.
+struct Precision {
+  ProductDtype products = ProductDtype::kBf16;
+  int weight_bytes = 2;
+  int gradient_bytes = 4;
+  int optimizer_bytes = 10;
+  int wire_bytes = 4;  // of a gradient while it is reduced
+};
+
+enum class ElementwiseKernels {
+  kFused,  // one kernel for each sequence of elementwise ops
+  kEager,  // one kernel per op
+};
+enum class Overlap { kNone, kWithComputation };
+enum class WeightGather {
+  kAllGather,
+  kOwnerBroadcasts,  // each owner of a shard broadcasts it, one after another
+};
+enum class Transfers {
+  kPosted,    // a rank goes on computing while a tensor travels
+  kBlocking,  // both ends wait for it
+};
+enum class Logits {
+  kInChunks,  // the head's logits of a few rows at a time
+  kWhole,     // of a whole micro-batch, in fp32
+};
+
+struct Software {
+  AttentionKernel attention = AttentionKernel::kFlash2;
+  ElementwiseKernels elementwise = ElementwiseKernels::kFused;
+  Logits logits = Logits::kInChunks;
+  Overlap gradients = Overlap::kWithComputation;
+  Overlap weights = Overlap::kNone;          // the gather after a sharded step
+  Transfers transfers = Transfers::kPosted;  // between stages
+  Overlap tensor_parallel = Overlap::kNone;
+  WeightGather weight_gather = WeightGather::kAllGather;
+  // Ranks that zero shards over, neighbours of a dp x cp group; 0: all.
+  int zero_ranks = 0;
+  RankOrder rank_order = RankOrder::kDpPpCpTp;
+  int64_t bucket_bytes = 25 * MiB;
+  // The part of the layers that Layout::recompute applies to.
+  double recomputed_layers = 1;
+  std::vector<int> stage_layers;  // empty: cut by cost
+};
+
+// All that a prediction depends on but the layout.
+struct Training {
+  ModelShape shape;
+  Machine machine;
+  Batch batch;
+  Precision precision;
+  Software software;
+  Constants constants;
+};
+
+}  // namespace brigade::planner

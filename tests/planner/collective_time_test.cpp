@@ -1,0 +1,132 @@
+// Collectives against alpha-beta formulas written out.
+#include "brigade/planner/collective_time.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace brigade::planner {
+namespace {
+
+constexpr double kLaunch = 8.4e-6;
+
+// Round numbers: 100 GB/s inside, 80 GB/s for a node of 8.
+Machine machine() {
+  Machine machine = find_machine("a100-80");
+  machine.devices_per_node = 8;
+  machine.intra = {100e9, 2e-6, 1};
+  machine.inter = {80e9, 10e-6, 1};
+  return machine;
+}
+
+TEST(CollectiveTime, ARingInsideANodeIsAlphaBeta) {
+  const double bytes = 1e9;
+  for (int n : {2, 3, 8}) {
+    const GroupPlace place = {n, n};
+    const double half = (n - 1.0) / n * bytes / 100e9 + (n - 1) * 2e-6;
+    EXPECT_NEAR(
+        collective_seconds(
+            machine(), place, Collective::kAllReduce, Algorithm::kRing, bytes),
+        kLaunch + 2 * half,
+        1e-12);
+    EXPECT_NEAR(
+        collective_seconds(
+            machine(),
+            place,
+            Collective::kReduceScatter,
+            Algorithm::kRing,
+            bytes),
+        kLaunch + half,
+        1e-12);
+  }
+}
+
+TEST(CollectiveTime, ARingAcrossNodesHasItsMembersShareOfTheNetwork) {
+  // 4 nodes, 2 members on each: 2 of 8 shares of 80 GB/s are 20 GB/s.
+  const GroupPlace place = {8, 2};
+  const double bytes = 4e8;
+  EXPECT_NEAR(
+      collective_seconds(
+          machine(), place, Collective::kAllGather, Algorithm::kRing, bytes),
+      kLaunch + 7.0 / 8 * bytes / 20e9 + 3 * 2e-6 + 4 * 10e-6,
+      1e-12);
+}
+
+TEST(CollectiveTime, ATreeTakesLogarithmicallyManyHops) {
+  const GroupPlace place = {64, 8};
+  EXPECT_NEAR(
+      collective_seconds(
+          machine(), place, Collective::kAllReduce, Algorithm::kTree, 1e6),
+      kLaunch + 2 * 1e6 / 80e9 + 2 * 7 * 2e-6 + 2 * std::log2(8) * 10e-6,
+      1e-12);
+}
+
+TEST(CollectiveTime, TheQuickestIsATreeForFewBytesAndARingForMany) {
+  const GroupPlace place = {1024, 8};
+  EXPECT_EQ(
+      quickest_collective(machine(), place, Collective::kAllReduce, 1e3)
+          .algorithm,
+      Algorithm::kTree);
+  EXPECT_NE(
+      quickest_collective(machine(), place, Collective::kAllReduce, 1e12)
+          .algorithm,
+      Algorithm::kTree);
+}
+
+TEST(CollectiveTime, HierarchicalSendsShardsOverTheNetwork) {
+  // Inside: ring of 8 over S; across: ring of 4 over S / 8 at one share.
+  const GroupPlace place = {32, 8};
+  const double bytes = 8e8;
+  const double inside = 7.0 / 8 * bytes / 100e9 + 7 * 2e-6;
+  const double across = 3.0 / 4 * (bytes / 8) / 10e9 + 4 * 10e-6;
+  EXPECT_NEAR(
+      collective_seconds(
+          machine(),
+          place,
+          Collective::kAllReduce,
+          Algorithm::kHierarchical,
+          bytes),
+      2 * (inside + across + kLaunch),
+      1e-12);
+}
+
+TEST(CollectiveTime, SizeOneTakesNoTime) {
+  EXPECT_EQ(
+      quickest_collective(machine(), {1, 1}, Collective::kAllReduce, 1e9)
+          .seconds,
+      0);
+  EXPECT_EQ(send_seconds(machine(), {1, 1}, 1e9), 0);
+}
+
+TEST(GroupPlace, MatchesTheGroupsOfTheGrid) {
+  const int per_node = 8;
+  for (const ParallelDims& dims :
+       {ParallelDims{.dp = 4, .tp = 4, .pp = 2, .cp = 2},
+        ParallelDims{.dp = 16, .tp = 1, .pp = 4, .cp = 1},
+        ParallelDims{.dp = 2, .tp = 8, .pp = 2, .cp = 2}}) {
+    for (Axis axis : kAxes) {
+      int most = 0;
+      for (const std::vector<int>& group : dims.groups(axis)) {
+        int on_first = 0;
+        for (int rank : group)
+          on_first += rank / per_node == group.front() / per_node ? 1 : 0;
+        most = std::max(most, on_first);
+      }
+      const GroupPlace place =
+          place_axis(dims, axis, RankOrder::kDpPpCpTp, per_node);
+      EXPECT_EQ(place.ranks, dims[axis]);
+      EXPECT_EQ(place.ranks_per_node, most)
+          << dims.product() << " " << to_string(axis);
+    }
+  }
+}
+
+TEST(GroupPlace, MegatronsOrderPutsDpBesideTp) {
+  const ParallelDims dims = {.dp = 8, .tp = 4, .pp = 12};
+  EXPECT_EQ(place_dp_cp(dims, RankOrder::kPpDpCpTp, 8), (GroupPlace{8, 2}));
+  EXPECT_EQ(place_dp_cp(dims, RankOrder::kDpPpCpTp, 8), (GroupPlace{8, 1}));
+}
+
+}  // namespace
+}  // namespace brigade::planner

@@ -1,0 +1,77 @@
+#include "brigade/planner/machine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "brigade/base/error.h"
+
+namespace brigade::planner {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(Machine, AnUnknownNameListsTheKnownOnesAndTheFieldsOfAFile) {
+  try {
+    find_machine("h1000");
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(
+        error.what(),
+        AllOf(
+            HasSubstr("unknown machine 'h1000'"),
+            HasSubstr("a100-80, a100-40-pcie"),
+            HasSubstr("gb200"),
+            HasSubstr("device.memory_bytes_per_s"),
+            HasSubstr("inter.latency_s")));
+  }
+}
+
+TEST(Machine, EveryKnownOneComesBackFromItsFile) {
+  for (const Machine& machine : known_machines()) {
+    std::vector<std::string> problems;
+    const nlohmann::json file = to_json(machine);
+    const Machine back = parse_machine(file, "", problems);
+    EXPECT_TRUE(problems.empty()) << machine.name << ": " << problems.front();
+    EXPECT_EQ(to_json(back), file) << machine.name;
+    EXPECT_EQ(back.device.memory_bytes, machine.device.memory_bytes);
+    EXPECT_EQ(back.device.peak_flops, machine.device.peak_flops);
+  }
+}
+
+TEST(Machine, EveryProblemOfAFileIsReported) {
+  nlohmann::json file = to_json(find_machine("h100"));
+  file["device"]["compute_units"] = 0;
+  file["device"]["memory"] = 3;
+  file["intra"].erase("latency_s");
+  file.erase("inter");
+  std::vector<std::string> problems;
+  parse_machine(file, "m.json: ", problems);
+  ASSERT_EQ(problems.size(), 4u);
+  EXPECT_THAT(
+      problems[0],
+      HasSubstr("m.json: /device/memory: unknown key; known are name, "));
+  EXPECT_EQ(
+      problems[1], "m.json: /inter: expected an object, but it is missing");
+  EXPECT_EQ(
+      problems[2],
+      "m.json: /device/compute_units: expected a number from 1 to 1000000, not "
+      "0");
+  EXPECT_EQ(problems[3], "m.json: /intra/latency_s: is missing");
+}
+
+TEST(Machine, AFileWithoutAnyPeakIsRefused) {
+  nlohmann::json file = to_json(find_machine("h100"));
+  for (const char* key :
+       {"fp32_flops", "bf16_flops", "fp8_flops", "mxfp8_flops", "fp4_flops"})
+    file["device"].erase(key);
+  std::vector<std::string> problems;
+  parse_machine(file, "", problems);
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_THAT(problems[0], HasSubstr("no peak is given; set bf16_flops"));
+}
+
+}  // namespace
+}  // namespace brigade::planner

@@ -1,0 +1,136 @@
+// Memory against closed forms of papers.
+#include "brigade/planner/memory_estimate.h"
+
+#include <gtest/gtest.h>
+
+#include "brigade/schedule/simulator.h"
+#include "support.h"
+
+namespace brigade::planner {
+namespace {
+
+// Korthikanti et al. 2022, equations 1 to 4 and table 2, for one layer.
+TEST(MemoryEstimate, ActivationsOfGptAreKorthikantis) {
+  const Training training = gpt_on("a100-80");
+  const double s = 2048;
+  const double h = 2048;
+  const double a = 16;
+  for (int64_t micro_batch : {1, 4}) {
+    for (int tp : {1, 2, 8}) {
+      const double sbh = s * static_cast<double>(micro_batch) * h;
+      const double t = tp;
+      Layout layout;
+      layout.dims.tp = tp;
+      layout.micro_batch = micro_batch;
+      const auto bytes = [&](Recompute recompute) {
+        return layer_activation_bytes(training, layout, recompute);
+      };
+      EXPECT_DOUBLE_EQ(
+          bytes(Recompute::kNone), sbh * (10 + 24 / t + 5 * a * s / (h * t)));
+      EXPECT_DOUBLE_EQ(bytes(Recompute::kSelective), sbh * (10 + 24 / t));
+      EXPECT_DOUBLE_EQ(bytes(Recompute::kFull), 2 * sbh);
+      layout.tokens = TokenLayout::kSharded;
+      EXPECT_DOUBLE_EQ(bytes(Recompute::kNone), sbh / t * (34 + 5 * a * s / h));
+      EXPECT_DOUBLE_EQ(bytes(Recompute::kSelective), sbh / t * 34);
+      EXPECT_DOUBLE_EQ(bytes(Recompute::kFull), 2 * sbh / t);
+    }
+  }
+}
+
+MemoryParts on_one_rank(const Training& training, const Layout& layout) {
+  return largest(
+      estimate_memory(training, layout, cut_stages(training, layout.stages())));
+}
+
+TEST(MemoryEstimate, MixedPrecisionIs16BytesAParameter) {
+  const Training training = llama_on("h100");
+  const MemoryParts memory = on_one_rank(training, {});
+  EXPECT_DOUBLE_EQ(
+      memory.weights + memory.gradients + memory.optimizer,
+      16.0 * static_cast<double>(total_parameters(training.shape)));
+}
+
+// Rajbhandari et al. 2020, figure 1, with 2 + 4 + 10 bytes instead of
+// 2 + 2 + 12.
+TEST(MemoryEstimate, ZeroStagesShardWhatTheyAreNamedFor) {
+  const Training training = llama_on("h100");
+  const auto n = static_cast<double>(total_parameters(training.shape));
+  Layout layout;
+  layout.dims.dp = 64;
+  const double expected[] = {
+      16 * n, 6 * n + 10 * n / 64, 2 * n + 14 * n / 64, 16 * n / 64};
+  for (int stage = 0; stage <= 3; ++stage) {
+    layout.zero_stage = stage;
+    const MemoryParts memory = on_one_rank(training, layout);
+    EXPECT_NEAR(
+        memory.weights + memory.gradients + memory.optimizer,
+        expected[stage],
+        1e-6 * expected[stage])
+        << "stage " << stage;
+  }
+}
+
+TEST(MemoryEstimate, TheStagesOfAPipelineHoldTheWholeModel) {
+  const Training training = llama_on("h100");
+  for (int tp : {1, 4}) {
+    Layout layout;
+    layout.dims.pp = 4;
+    layout.dims.tp = tp;
+    const auto ranks =
+        estimate_memory(training, layout, cut_stages(training, 4));
+    double weights = 0;
+    for (const MemoryParts& memory : ranks)
+      weights += memory.weights;
+    EXPECT_DOUBLE_EQ(
+        weights * tp,
+        2.0 * static_cast<double>(total_parameters(training.shape)));
+  }
+}
+
+TEST(MemoryEstimate, MicroBatchesInFlightAreTheSimulators) {
+  for (ScheduleKind kind :
+       {ScheduleKind::kAfab,
+        ScheduleKind::kOneFOneB,
+        ScheduleKind::kZeroBubble,
+        ScheduleKind::kInterleaved1F1B}) {
+    for (int p : {2, 4, 5}) {
+      for (int m : {p, 2 * p + 1, 4 * p}) {
+        Layout layout;
+        layout.dims.pp = p;
+        layout.schedule = kind;
+        layout.virtual_stages = kind == ScheduleKind::kInterleaved1F1B ? 3 : 1;
+        const Simulation simulation = simulate(
+            make_schedule(
+                kind,
+                {.ranks = p,
+                 .virtual_stages = layout.virtual_stages,
+                 .micro_batches = m}),
+            {});
+        for (int rank = 0; rank < p; ++rank) {
+          EXPECT_EQ(
+              live_micro_batches(layout, m, rank),
+              simulation.peak_live_activations[static_cast<size_t>(rank)])
+              << to_string(kind) << " p " << p << " m " << m << " rank "
+              << rank;
+        }
+      }
+    }
+  }
+}
+
+TEST(MemoryEstimate, MoreOfAnAxisNeverNeedsMore) {
+  const Training training = llama_on("h100");
+  Layout layout;
+  layout.dims.dp = 8;
+  layout.zero_stage = 1;
+  double before = on_one_rank(training, layout).total();
+  for (int tp : {2, 4, 8}) {
+    layout.dims.tp = tp;
+    const double now = on_one_rank(training, layout).total();
+    EXPECT_LT(now, before) << "tp " << tp;
+    before = now;
+  }
+}
+
+}  // namespace
+}  // namespace brigade::planner

@@ -1,0 +1,117 @@
+#include "brigade/planner/model_shape.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "brigade/planner/model_file.h"
+#include "support.h"
+
+namespace brigade::planner {
+namespace {
+
+LlamaConfig config_of(const nlohmann::json& json) {
+  std::vector<std::string> problems;
+  const LlamaConfig config = parse_llama_config(json, "", problems);
+  EXPECT_TRUE(problems.empty()) << problems.front();
+  return config;
+}
+
+nlohmann::json small(const char* architecture) {
+  return {
+      {"architectures", {architecture}},
+      {"vocab_size", 259},
+      {"hidden_size", 64},
+      {"intermediate_size", 176},
+      {"num_hidden_layers", 3},
+      {"num_attention_heads", 8},
+      {"num_key_value_heads", 4},
+      {"head_dim", 8},
+      {"max_position_embeddings", 128}};
+}
+
+TEST(ModelShape, CountsParametersAsTheModelItself) {
+  for (const char* architecture :
+       {"LlamaForCausalLM",
+        "MistralForCausalLM",
+        "Qwen2ForCausalLM",
+        "Qwen3ForCausalLM"}) {
+    for (bool tied : {false, true}) {
+      nlohmann::json json = small(architecture);
+      json["tie_word_embeddings"] = tied;
+      const LlamaConfig config = config_of(json);
+      EXPECT_EQ(
+          total_parameters(shape_of(config, architecture)),
+          parameter_count(config))
+          << architecture << " tied " << tied;
+    }
+  }
+}
+
+TEST(ModelShape, CountsLlama3AndGpt2AsPublished) {
+  EXPECT_EQ(total_parameters(llama_8b()), 8'030'261'248);
+  const ModelShape gpt2 = gpt_shape(
+      {.layers = 12,
+       .hidden = 768,
+       .heads = 12,
+       .intermediate = 3072,
+       .vocab = 50257,
+       .positions = 1024},
+      "gpt2");
+  EXPECT_EQ(total_parameters(gpt2), 124'439'808);
+}
+
+TEST(ModelShape, CountsFlopsOfATokenAsPaLMDoes) {
+  ModelShape shape = llama_8b();
+  const double weights = static_cast<double>(
+      total_parameters(shape) - embedding_parameters(shape));
+  EXPECT_DOUBLE_EQ(
+      model_flops_per_token(shape, 8192),
+      6 * weights + 12.0 * 32 * 4096 * 8192);
+}
+
+TEST(ModelFile, ReadsGpt2) {
+  std::vector<std::string> problems;
+  const ModelFile file = parse_model_file(
+      {{"model_type", "gpt2"},
+       {"n_layer", 12},
+       {"n_embd", 768},
+       {"n_head", 12},
+       {"vocab_size", 50257},
+       {"n_positions", 1024}},
+      "gpt2",
+      "",
+      problems);
+  EXPECT_TRUE(problems.empty());
+  EXPECT_EQ(total_parameters(file.shape), 124'439'808);
+  EXPECT_FALSE(file.train_takes_it);
+}
+
+TEST(ModelFile, NamesEveryKeyThatIsWrong) {
+  std::vector<std::string> problems;
+  parse_model_file(
+      {{"model_type", "gpt2"},
+       {"n_layer", 0},
+       {"n_embd", 768},
+       {"n_head", 12},
+       {"vocab_size", "many"}},
+      "gpt2",
+      "my.json: ",
+      problems);
+  ASSERT_EQ(problems.size(), 3u);
+  EXPECT_EQ(
+      problems[0],
+      "my.json: /n_layer: expected an integer from 1 to 16777216, not 0");
+  EXPECT_EQ(
+      problems[1],
+      "my.json: /vocab_size: expected an integer from 1 to 16777216, not "
+      "\"many\"");
+  EXPECT_EQ(
+      problems[2],
+      "my.json: /n_positions: expected an integer from 1 to 16777216, but it "
+      "is "
+      "missing");
+}
+
+}  // namespace
+}  // namespace brigade::planner

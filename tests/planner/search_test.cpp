@@ -1,0 +1,166 @@
+#include "brigade/planner/search.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "brigade/planner/plan_page.h"
+#include "brigade/planner/plan_table.h"
+#include "support.h"
+
+namespace brigade::planner {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+Training small_search() {
+  Training training = llama_on("h100");
+  training.batch.sequences = 64;
+  return training;
+}
+
+TEST(Search, ListsOnlyWhatCanBeAndFitsQuickestFirst) {
+  StepEstimator estimator(small_search());
+  const SearchResult result = search(estimator, {.devices = 16});
+  ASSERT_GT(result.fitting.size(), 100u);
+  EXPECT_EQ(
+      result.possible,
+      static_cast<int64_t>(result.fitting.size()) + result.too_large);
+  std::set<std::string> seen;
+  double before = 0;
+  for (const StepEstimate& plan : result.fitting) {
+    std::vector<std::string> problems;
+    validate_layout(
+        plan.layout,
+        estimator.training().shape,
+        estimator.training().batch,
+        16,
+        problems);
+    EXPECT_TRUE(problems.empty()) << problems.front();
+    EXPECT_TRUE(fits(plan.memory, estimator.training().machine.device, 0.95));
+    EXPECT_GE(plan.seconds, before);
+    before = plan.seconds;
+    EXPECT_TRUE(seen.insert(to_string(plan.layout)).second)
+        << to_string(plan.layout) << " is listed twice";
+  }
+}
+
+// The naive twin: every combination of sizes, tried one by one.
+TEST(Search, FindsWhatTryingEverythingFinds) {
+  const Training training = small_search();
+  StepEstimator estimator(training);
+  SearchOptions options;
+  options.devices = 8;
+  options.zero_stages = {0};
+  options.recompute = {Recompute::kNone};
+  options.most_micro_batch = 2;
+  const SearchResult result = search(estimator, options);
+  std::set<std::string> possible;
+  for (int dp = 1; dp <= 8; ++dp)
+    for (int tp = 1; tp <= 8; ++tp)
+      for (int pp = 1; pp <= 8; ++pp)
+        for (int cp = 1; cp <= 8; ++cp)
+          for (int mb : {1, 2})
+            for (bool sharded : {false, true})
+              for (ScheduleKind kind :
+                   {ScheduleKind::kAfab,
+                    ScheduleKind::kOneFOneB,
+                    ScheduleKind::kZeroBubble}) {
+                Layout layout;
+                layout.dims = {.dp = dp, .tp = tp, .pp = pp, .cp = cp};
+                layout.micro_batch = mb;
+                layout.schedule = kind;
+                if (sharded)
+                  layout.tokens = TokenLayout::kSharded;
+                std::vector<std::string> problems;
+                validate_layout(
+                    layout, training.shape, training.batch, 8, problems);
+                const bool is_twin =
+                    (tp == 1 && sharded) ||
+                    (pp == 1 && kind != ScheduleKind::kOneFOneB);
+                if (problems.empty() && !is_twin)
+                  possible.insert(to_string(layout));
+              }
+  int64_t without_interleaved = 0;
+  SearchOptions plain = options;
+  plain.most_virtual_stages = 1;
+  without_interleaved = search(estimator, plain).possible;
+  EXPECT_EQ(without_interleaved, static_cast<int64_t>(possible.size()));
+  EXPECT_GT(result.possible, without_interleaved);
+}
+
+TEST(Search, WhatFitsNowhereSaysTheLeastThatWould) {
+  Training training = llama_on("h100");
+  training.shape.layers = 126;
+  training.shape.hidden = 16384;
+  training.shape.heads = 128;
+  training.shape.intermediate = 53248;
+  StepEstimator estimator(training);
+  const SearchOptions options = {.devices = 8};
+  const SearchResult result = search(estimator, options);
+  EXPECT_TRUE(result.fitting.empty());
+  EXPECT_GT(result.least_memory.total(), 80e9);
+  const LeastThatFits least = least_that_fits(training, options, result);
+  // 405 B parameters of 16 bytes are 6.5 TB: more than 64 devices of 80 GB.
+  EXPECT_GE(least.devices, 128);
+  EXPECT_LE(least.devices, 512);
+  EXPECT_GT(least.bytes_each, result.least_memory.total());
+}
+
+TEST(Search, SaysWhichPartsMakeALayoutSlower) {
+  StepEstimate best;
+  best.seconds = 10;
+  best.parts.computation.products = 8;
+  best.parts.bubble = 2;
+  StepEstimate other = best;
+  other.parts.computation.tp = 1.5;
+  other.parts.bubble = 1.75;
+  EXPECT_EQ(why_slower(best, other), "tp +1.5 s, bubble -0.25 s");
+  EXPECT_EQ(why_slower(best, best), "no part differs by 0.1 %");
+}
+
+TEST(PlanTable, MarksWhatTrainDoesNotKnow) {
+  StepEstimator estimator(small_search());
+  Layout layout;
+  layout.dims.dp = 16;
+  const StepEstimate plain = estimator.estimate(layout);
+  layout.zero_stage = 1;
+  const StepEstimate sharded = estimator.estimate(layout);
+  const std::string table = layout_table({sharded, plain}, 10);
+  EXPECT_THAT(
+      table,
+      AllOf(
+          HasSubstr("1* dp16-tp1-pp1-cp1-zero1-"),
+          HasSubstr("2  dp16-tp1-pp1-cp1-zero0-")));
+}
+
+TEST(PlanPage, HoldsEveryLayoutAndNothingFromElsewhere) {
+  Training training = small_search();
+  training.shape.name = "a <model>";
+  StepEstimator estimator(training);
+  const SearchResult result = search(estimator, {.devices = 16});
+  PlanPage page;
+  page.title = training.shape.name;
+  page.device = &training.machine.device;
+  page.layouts.assign(result.fitting.begin(), result.fitting.begin() + 3);
+  page.drawn_micro_batches = 2;
+  page.micro_batches = 4;
+  page.timeline = estimator.timeline(page.layouts[0].layout, 2);
+  const std::string html = plan_page(page);
+  for (const StepEstimate& plan : page.layouts)
+    EXPECT_THAT(html, HasSubstr(to_string(plan.layout)));
+  EXPECT_THAT(
+      html,
+      AllOf(
+          HasSubstr("a &lt;model&gt;"),
+          HasSubstr("forward of micro-batch 1"),
+          HasSubstr("2 of 4 micro-batches"),
+          Not(HasSubstr("<script")),
+          Not(HasSubstr("http"))));
+}
+
+}  // namespace
+}  // namespace brigade::planner

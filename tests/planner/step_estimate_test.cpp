@@ -1,0 +1,173 @@
+#include "brigade/planner/step_estimate.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "support.h"
+
+namespace brigade::planner {
+namespace {
+
+// Stages that take equally long: nearly no vocabulary, layers in equal parts,
+// and links that cost nothing.
+Training even_stages(int stages) {
+  Training training = llama_on("h100");
+  training.shape.vocab = 64;
+  training.shape.layers = stages;
+  training.software.stage_layers.assign(static_cast<size_t>(stages), 1);
+  if (stages == 1)
+    training.software.stage_layers.clear();
+  training.machine.device.kernel_gap_s = 0;
+  training.machine.device.memory_bytes_per_s = 1e18;
+  training.machine.intra = {1e18, 0, 1};
+  training.machine.inter = {1e18, 0, 1};
+  training.constants.tile_overhead_s = 0;
+  return training;
+}
+
+StepEstimate pipeline(ScheduleKind kind, int p, int v, int m) {
+  Training training = even_stages(p * v);
+  training.batch.sequences = m;
+  Layout layout;
+  layout.dims.pp = p;
+  layout.schedule = kind;
+  layout.virtual_stages = v;
+  return StepEstimator(training).estimate(layout);
+}
+
+// Narayanan et al. 2021: (p-1)/m of the computation, (p-1)/(v m) interleaved.
+TEST(StepEstimate, BubblesAreThePapers) {
+  for (int p : {2, 4, 8}) {
+    for (int m : {p, 4 * p, 16 * p + 3 * p}) {
+      const double one = static_cast<double>(p - 1) / (m + p - 1);
+      EXPECT_NEAR(pipeline(ScheduleKind::kAfab, p, 1, m).bubble, one, 3e-3);
+      EXPECT_NEAR(pipeline(ScheduleKind::kOneFOneB, p, 1, m).bubble, one, 3e-3);
+      for (int v : {2, 4}) {
+        EXPECT_NEAR(
+            pipeline(ScheduleKind::kInterleaved1F1B, p, v, m).bubble,
+            static_cast<double>(p - 1) / (v * m + p - 1),
+            3e-3)
+            << "p " << p << " v " << v << " m " << m;
+      }
+    }
+  }
+}
+
+// Qi et al. 2023: ZB-H1 waits (p-1)(f+b-w).
+TEST(StepEstimate, TheZeroBubbleScheduleWaitsForFAndBLessW) {
+  for (int p : {2, 4}) {
+    const int m = 6 * p;
+    Training training = even_stages(p);
+    training.batch.sequences = m;
+    Layout layout;
+    layout.dims.pp = p;
+    layout.schedule = ScheduleKind::kZeroBubble;
+    const PartTime layer = layer_time(training, layout);
+    const double f = layer.forward.total();
+    const double b = layer.backward_input.total();
+    const double w = layer.backward_weight.total();
+    const StepEstimate estimate = StepEstimator(training).estimate(layout);
+    EXPECT_NEAR(
+        estimate.parts.bubble, (p - 1) * (f + b - w), 0.004 * m * (f + b + w));
+    EXPECT_LT(
+        estimate.parts.bubble,
+        pipeline(ScheduleKind::kOneFOneB, p, 1, m).parts.bubble);
+  }
+}
+
+TEST(StepEstimate, ALongPipelineIsContinuedAsItsSimulationWouldEnd) {
+  for (ScheduleKind kind :
+       {ScheduleKind::kOneFOneB,
+        ScheduleKind::kZeroBubble,
+        ScheduleKind::kInterleaved1F1B}) {
+    Training training = llama_on("a100-80");
+    training.batch.sequences = 8 * 37;
+    Layout layout;
+    layout.dims = {.dp = 8, .tp = 1, .pp = 4};
+    layout.schedule = kind;
+    layout.virtual_stages = kind == ScheduleKind::kInterleaved1F1B ? 2 : 1;
+    StepEstimator estimator(training);
+    const StepParts parts = estimator.estimate(layout).parts;
+    const double whole = estimator.timeline(layout, 37).makespan;
+    EXPECT_NEAR(parts.computation.total() + parts.bubble, whole, 1e-3 * whole)
+        << to_string(kind);
+  }
+}
+
+TEST(StepEstimate, PartsAddUpToTheStep) {
+  Training training = llama_on("h100");
+  StepEstimator estimator(training);
+  Layout layout;
+  layout.dims = {.dp = 32, .tp = 4, .pp = 2, .cp = 2};
+  layout.tokens = TokenLayout::kSharded;
+  layout.recompute = Recompute::kFull;
+  layout.zero_stage = 1;
+  const StepEstimate estimate = estimator.estimate(layout);
+  EXPECT_NEAR(
+      estimate.seconds, estimate.parts.total(), 1e-12 * estimate.seconds);
+  EXPECT_NEAR(
+      estimate.tokens_per_s_per_device * estimate.seconds * 512,
+      1024.0 * 8192,
+      1e-3);
+  EXPECT_GT(estimate.mfu, 0.2);
+  EXPECT_LT(estimate.mfu, 0.7);
+  EXPECT_GT(estimate.exposed_tp(), 0);
+  EXPECT_GT(estimate.exposed_cp(), 0);
+}
+
+// A device that is better in any one respect is never slower.
+TEST(StepEstimate, ABetterMachineIsNeverSlower) {
+  Layout layout;
+  layout.dims = {.dp = 32, .tp = 4, .pp = 2, .cp = 2};
+  layout.zero_stage = 1;
+  const Training training = llama_on("a100-80");
+  const double before = StepEstimator(training).estimate(layout).seconds;
+  const auto after = [&](auto change) {
+    Training better = training;
+    change(better.machine);
+    return StepEstimator(better).estimate(layout).seconds;
+  };
+  EXPECT_LT(after([](Machine& m) { m.device.sustained *= 1.1; }), before);
+  EXPECT_LT(
+      after([](Machine& m) { m.device.memory_bytes_per_s *= 2; }), before);
+  EXPECT_LT(after([](Machine& m) { m.intra.bytes_per_s *= 2; }), before);
+  EXPECT_LE(after([](Machine& m) { m.inter.bytes_per_s *= 2; }), before);
+  EXPECT_LE(after([](Machine& m) { m.inter.latency_s /= 2; }), before);
+}
+
+TEST(StepEstimate, RecomputationTakesLongerAndFullLongest) {
+  StepEstimator estimator(llama_on("h100"));
+  Layout layout;
+  layout.dims.dp = 512;
+  double before = 0;
+  for (Recompute recompute :
+       {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+    layout.recompute = recompute;
+    const double seconds = estimator.estimate(layout).seconds;
+    EXPECT_GT(seconds, before);
+    before = seconds;
+  }
+}
+
+TEST(StepEstimate, OverlapHidesMostOfTheReduction) {
+  Training training = llama_on("h100");
+  Layout layout;
+  layout.dims.dp = 512;
+  const double hidden =
+      StepEstimator(training).estimate(layout).parts.reduction;
+  training.software.gradients = Overlap::kNone;
+  const double exposed =
+      StepEstimator(training).estimate(layout).parts.reduction;
+  EXPECT_LT(hidden, 0.7 * exposed);
+  EXPECT_GT(hidden, 0);
+}
+
+TEST(StepEstimate, WaitingForTheSlowestGrowsAsTheMaximumOfNormals) {
+  EXPECT_EQ(slowest_of(1, 0.02), 0);
+  EXPECT_NEAR(
+      slowest_of(1024, 0.02), 0.02 * std::sqrt(2 * std::log(1024)), 1e-12);
+}
+
+}  // namespace
+}  // namespace brigade::planner

@@ -1,0 +1,50 @@
+// Models, machines and trainings that the planner's tests share.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "brigade/planner/training.h"
+
+namespace brigade::planner {
+
+inline ModelShape llama_8b() {
+  ModelShape shape;
+  shape.name = "llama-3-8b";
+  shape.layers = 32;
+  shape.hidden = 4096;
+  shape.heads = 32;
+  shape.kv_heads = 8;
+  shape.head_dim = 128;
+  shape.intermediate = 14336;
+  shape.vocab = 128256;
+  return shape;
+}
+
+inline Training llama_on(const std::string& machine) {
+  Training training;
+  training.shape = llama_8b();
+  training.machine = find_machine(machine);
+  training.batch = {.sequence_tokens = 8192, .sequences = 1024};
+  return training;
+}
+
+// GPT with everything that Korthikanti et al. count: dropout, GELU, scores in
+// memory, biases.
+inline Training gpt_on(const std::string& machine) {
+  Training training;
+  training.shape = gpt_shape(
+      {.layers = 24,
+       .hidden = 2048,
+       .heads = 16,
+       .intermediate = 8192,
+       .vocab = 51200,
+       .positions = 2048},
+      "gpt");
+  training.machine = find_machine(machine);
+  training.batch = {.sequence_tokens = 2048, .sequences = 512};
+  training.software.attention = AttentionKernel::kMaterialized;
+  return training;
+}
+
+}  // namespace brigade::planner
