@@ -33,7 +33,7 @@
 #include "brigade/launch/supervisor.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/model/llama.h"
-#include "brigade/model_spec/param_names.h"
+#include "brigade/model_spec/parameter_table.h"
 #include "brigade/ops/adamw.h"
 #include "brigade/optim/adamw.h"
 #include "brigade/train/peak_rate.h"
@@ -82,23 +82,24 @@ Trainee make(
     torch::ScalarType dtype,
     const CommunicatorPtr& group,
     bool bf16_on_the_wire) {
-  ModelContext context = single_rank_context(config_of(s));
+  const LlamaConfig config = config_of(s);
+  ModelContext context = single_rank_context(config);
   context.dtype = dtype;
   context.weight_grad = ops::WeightGrad::kAccumulate;
   Trainee trainee;
   trainee.model = std::make_shared<Llama>(
-      std::make_shared<ModelContext>(context), whole_model(context.config));
+      std::make_shared<ModelContext>(context), whole_model(config));
   std::vector<NamedParam> params;
-  for (auto& item : trainee.model->named_parameters()) {
+  auto weights = trainee.model->named_parameters();
+  for (const ParameterRow& row : list_parameters(config)) {
     const torch::NoGradGuard no_grad;
-    if (item.value().dim() == 1)
-      item.value().fill_(1.0);
+    torch::Tensor& weight = weights[row.name];
+    if (weight.dim() == 1)
+      weight.fill_(1.0);
     else
-      item.value().copy_(spread(item.value().numel()).view_as(item.value()));
+      weight.copy_(spread(weight.numel()).view_as(weight));
     params.push_back(
-        {item.key(),
-         item.value(),
-         /*is_row_sparse=*/!s.tied && item.key() == kEmbeddingName});
+        {row.name, weight, is_row_sparse(row, whole_model(config))});
   }
   GradSyncOptions options;
   options.handover = GradHandover::kMainGrad;

@@ -15,28 +15,29 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODULES = {
     "core": {
         "base": [],
+        "json": [],
         "topology": [],
-        "model_spec": ["topology"],
+        "model_spec": ["json", "topology"],
         "schedule": ["topology"],
         "planner": ["topology", "model_spec", "schedule"],
     },
     "io": {
         "files": [],
         "launch": ["topology", "files"],
-        "tokenizer": ["files"],
-        "data": ["topology", "files", "tokenizer"],
-        "safetensors": ["files"],
-        "hub": ["files", "safetensors"],
-        "config": ["topology", "model_spec", "schedule", "files"],
+        "tokenizer": ["json", "files"],
+        "data": ["json", "topology", "files", "tokenizer"],
+        "safetensors": ["json", "files"],
+        "hub": ["json", "files", "safetensors"],
+        "config": ["json", "topology", "model_spec", "schedule", "files"],
         "metrics": ["files", "config"],
     },
     "torch": {
         "comm": ["topology", "launch", "metrics"],
-        "ops": ["kernels/cpu", "kernels/aten"],
+        "ops": [],
         "kernels/cpu": ["ops"],
         "kernels/aten": ["ops"],
         "optim": ["comm", "ops"],
-        "data_parallel": ["schedule", "metrics", "comm", "optim"],
+        "data_parallel": ["schedule", "metrics", "comm", "ops", "optim"],
         "tensor_parallel": ["topology", "model_spec", "comm", "ops"],
         "context_parallel": ["topology", "schedule", "comm", "ops"],
         "pipeline_parallel": ["topology", "schedule", "metrics", "comm"],
@@ -74,6 +75,16 @@ FENCED_WORDS = [
      "the environment is read in launch/ and cli/ only"),
 ]
 
+# A tensor's memory is read in these modules only. The other files are to give
+# it up, each for the reason given.
+TENSOR_MEMORY = re.compile(r"(\.|->)(mutable_|const_)?data_ptr\s*(<|\()")
+TENSOR_MEMORY_MODULES = ("kernels/cpu", "comm", "checkpoint")
+TENSOR_MEMORY_FILES = {
+    "brigade/generate/sampling.cpp": "draws from cumulated probabilities",
+    "brigade/train/bucket_tuner.cpp": "compares the ranks' measured times",
+    "brigade/train/train_step.cpp": "reads the step's totals",
+}
+
 TORCH = re.compile(r"(torch|c10|c10d|ATen|caffe2|gloo)/")
 IMPURE = re.compile(r"(unistd\.h|sys/|thread|mutex|future|chrono|ctime|time\.h)$")
 
@@ -102,6 +113,11 @@ def problems_of(path, text):
         return
     for number, line in enumerate(text.splitlines(), 1):
         code = code_of(line)
+        if TENSOR_MEMORY.search(code) and path.startswith("brigade/") and \
+                module not in TENSOR_MEMORY_MODULES and \
+                path not in TENSOR_MEMORY_FILES:
+            yield number, "a tensor's memory is read in " + \
+                ", ".join(TENSOR_MEMORY_MODULES) + " only"
         for word, allowed, rule in FENCED_WORDS:
             if word.search(code) and not re.match(allowed, path):
                 yield number, rule
@@ -150,6 +166,11 @@ def table_problems():
     for name in ORDER:
         if name != "base" and not list((ROOT / "tests" / name).glob("*_test.cpp")):
             yield f"tests/{name}: brigade/{name} has no tests of its own"
+    for name in TENSOR_MEMORY_FILES:
+        path = ROOT / name
+        if not path.exists() or not TENSOR_MEMORY.search(path.read_text()):
+            yield f"scripts/check_includes.py: {name} reads no tensor's " \
+                "memory any more: remove it from TENSOR_MEMORY_FILES"
     for name, allowed in ALLOWED.items():
         for target in allowed:
             if ORDER.index(target) > ORDER.index(name):
