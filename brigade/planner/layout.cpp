@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
+#include <type_traits>
 
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
@@ -60,10 +62,17 @@ bool read_word_part(std::string_view part, Layout& layout) {
       return true;
     }
   }
-  const auto schedule = parse_schedule_kind(part);
-  if (schedule)
-    layout.schedule = *schedule;
-  return schedule.has_value();
+  for (ScheduleKind kind :
+       {ScheduleKind::kAfab,
+        ScheduleKind::kOneFOneB,
+        ScheduleKind::kInterleaved1F1B,
+        ScheduleKind::kZeroBubble}) {
+    if (part == to_string(kind)) {
+      layout.schedule = kind;
+      return true;
+    }
+  }
+  return false;
 }
 
 void check_tokens(
@@ -111,18 +120,6 @@ void check_pipeline(
 }
 
 }  // namespace
-
-const char* to_string(Recompute recompute) {
-  switch (recompute) {
-    case Recompute::kNone:
-      return "none";
-    case Recompute::kSelective:
-      return "selective";
-    case Recompute::kFull:
-      return "full";
-  }
-  return "?";
-}
 
 std::string to_string(const Layout& layout) {
   return fmt::format(
@@ -175,9 +172,7 @@ void validate_layout(
   validate_tensor_parallel(
       {.num_attention_heads = shape.heads,
        .num_key_value_heads = shape.kv_heads,
-       .head_dim = shape.head_dim,
-       .intermediate_size = shape.intermediate,
-       .vocab_size = shape.vocab},
+       .intermediate_size = shape.intermediate},
       layout.dims.tp,
       problems);
   check_tokens(layout, batch, problems);

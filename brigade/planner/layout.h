@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "brigade/model_spec/activation_recompute.h"
 #include "brigade/planner/model_shape.h"
 #include "brigade/schedule/make_schedule.h"
 #include "brigade/topology/parallel_dims.h"
@@ -16,8 +17,7 @@
 
 namespace brigade::planner {
 
-enum class Recompute { kNone, kSelective, kFull };
-const char* to_string(Recompute recompute);  // "none", "selective", "full"
+using brigade::Recompute;
 
 struct Layout {
   ParallelDims dims;

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "brigade/model_spec/parameter_table.h"
 #include "brigade/planner/model_file.h"
 #include "support.h"
 
