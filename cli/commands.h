@@ -16,6 +16,7 @@ struct Exit {
 void add_export(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);
+void add_plan(CLI::App& app);
 void add_prepare(CLI::App& app);
 void add_run(CLI::App& app);
 void add_train(CLI::App& app);

@@ -132,6 +132,7 @@ int run(int argc, char** argv) {
         add_inspect,
         add_export,
         add_run,
+        add_plan,
         add_tune_buckets})
     add(app);
   // CLI11 would only say that a sub-command is missing.

@@ -1,0 +1,72 @@
+// What the parts of brigade plan share: its arguments, what it reads, what it
+// prints. Private to cli/plan*.cpp.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "brigade/planner/model_file.h"
+#include "brigade/planner/search.h"
+
+namespace brigade::cli {
+
+struct PlanArguments {
+  std::string model;
+  std::string machine;
+  int devices = 0;
+  int64_t sequence_tokens = 0;  // 0: the model's positions, at most 8192
+  int64_t sequences = 0;        // 0: about 4 Mi tokens
+  std::string dtype = "bf16";
+  std::vector<int> zero_stages = {0, 1, 2, 3};
+  double memory_part = 0.95;
+  size_t top = 10;
+  std::string explain;
+  std::string html;
+  std::string config_out;
+  bool as_json = false;
+};
+
+struct Model {
+  planner::ModelFile file;
+  nlohmann::json config;  // what parse_model_file() read
+};
+
+// Throw ConfigError with every problem found.
+Model read_model(const std::string& given);
+planner::Training make_training(
+    const PlanArguments& arguments,
+    const Model& model);
+
+// --explain: one layout, whether it fits or not.
+void explain(const PlanArguments& arguments, planner::StepEstimator& estimator);
+
+// A search that found something, as text, as JSON and as a page.
+void print_found(
+    const PlanArguments& arguments,
+    const planner::SearchResult& found,
+    const planner::Training& training);
+void print_json(
+    const PlanArguments& arguments,
+    const planner::SearchResult& found,
+    const planner::Training& training);
+void write_page(
+    const PlanArguments& arguments,
+    const planner::SearchResult& found,
+    planner::StepEstimator& estimator);
+// The quickest layout that `train` takes, written to --config-out.
+void print_config(
+    const PlanArguments& arguments,
+    const planner::SearchResult& found,
+    const planner::Training& training,
+    const Model& model);
+
+// Throws the ConfigError of a model that fits nowhere.
+[[noreturn]] void refuse(
+    const PlanArguments& arguments,
+    const planner::SearchOptions& options,
+    const planner::Training& training,
+    const planner::SearchResult& nothing);
+
+}  // namespace brigade::cli

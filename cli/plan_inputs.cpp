@@ -1,0 +1,112 @@
+// What brigade plan reads: the model and the machine.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "brigade/base/error.h"
+#include "brigade/base/units.h"
+#include "brigade/files/file.h"
+#include "brigade/json/node.h"
+#include "cli/plan.h"
+
+namespace brigade::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+Json read_json_file(const fs::path& path) {
+  const std::string text = read_text_file(path);
+  const JsonDocument document(text, {.module = "plan", .file = path.string()});
+  return document.root().value();
+}
+
+// The Hugging Face config inside a training config, or the file itself.
+const Json& hugging_face_config(const Json& file) {
+  return file.contains("model") && file["model"].is_object() &&
+                 file["model"].contains("config")
+             ? file["model"]["config"]
+             : file;
+}
+
+planner::Machine read_machine(const std::string& given) {
+  std::error_code error;
+  if (!fs::is_regular_file(given, error))
+    return planner::find_machine(given);
+  std::vector<std::string> problems;
+  planner::Machine machine =
+      planner::parse_machine(read_json_file(given), given + ": ", problems);
+  if (!problems.empty())
+    throw ConfigError(problems);
+  if (machine.name.empty())
+    machine.name = fs::path(given).stem();
+  if (machine.device.name.empty())
+    machine.device.name = machine.name;
+  return machine;
+}
+
+planner::Precision precision_of(planner::ProductDtype dtype) {
+  if (dtype == planner::ProductDtype::kFp32)
+    return {
+        .products = dtype,
+        .weight_bytes = 4,
+        .gradient_bytes = 4,
+        .optimizer_bytes = 8};
+  return {.products = dtype};
+}
+
+}  // namespace
+
+Model read_model(const std::string& given) {
+  fs::path path = given;
+  std::error_code error;
+  if (fs::is_directory(path, error))
+    path /= "config.json";
+  if (!fs::exists(path, error))
+    throw ConfigError(fmt::format(
+        "[plan] --model {}: there is no such file; give a Hugging Face "
+        "config.json, its folder, or a training config with model.config",
+        given));
+  const Json json = read_json_file(path);
+  std::vector<std::string> problems;
+  const std::string name = path.filename() == "config.json"
+                               ? fs::absolute(path).parent_path().filename()
+                               : path.stem();
+  Model model = {
+      planner::parse_model_file(json, name, path.string() + ": ", problems),
+      {}};
+  if (!problems.empty())
+    throw ConfigError(problems);
+  model.config = hugging_face_config(json);
+  return model;
+}
+
+planner::Training make_training(
+    const PlanArguments& arguments,
+    const Model& model) {
+  planner::Training training;
+  training.shape = model.file.shape;
+  training.machine = read_machine(arguments.machine);
+  const auto dtype = planner::parse_product_dtype(arguments.dtype);
+  if (!dtype || training.machine.device.peak(*dtype) <= 0)
+    throw ConfigError(fmt::format(
+        "[plan] --dtype {}: {} has no such products",
+        arguments.dtype,
+        training.machine.device.name));
+  training.precision = precision_of(*dtype);
+  constexpr int64_t kLongest = 8192;
+  constexpr int64_t kBatchTokens = 4 * MiB;
+  training.batch.sequence_tokens =
+      arguments.sequence_tokens > 0 ? arguments.sequence_tokens
+                                    : std::min(model.file.positions, kLongest);
+  training.batch.sequences =
+      arguments.sequences > 0
+          ? arguments.sequences
+          : std::max<int64_t>(
+                arguments.devices,
+                kBatchTokens / training.batch.sequence_tokens);
+  return training;
+}
+
+}  // namespace brigade::cli

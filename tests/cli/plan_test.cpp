@@ -1,0 +1,219 @@
+// brigade plan, and that `train` takes what it writes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "brigade/config/train_config.h"
+#include "program.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class PlanTest : public ProgramTest {
+ protected:
+  int plan(std::vector<std::string> arguments) const {
+    arguments.insert(
+        arguments.begin(),
+        {"plan", "--model", BRIGADE_SOURCE_DIR "/examples/llama-3-8b.json"});
+    return exit_code(start(arguments));
+  }
+};
+
+TEST_F(PlanTest, ListsLayoutsWithTimeMemoryAndWhatIsSlower) {
+  ASSERT_EQ(
+      plan(
+          {"--machine",
+           "h100",
+           "--gpus",
+           "16",
+           "--seq",
+           "8192",
+           "--global-batch",
+           "64"}),
+      0)
+      << err();
+  EXPECT_THAT(
+      out(),
+      AllOf(
+          HasSubstr("llama-3-8b: 8.03 B parameters on 16 x H100-SXM5-80GB"),
+          HasSubstr("layouts can train it"),
+          HasSubstr("matrix products"),
+          HasSubstr("Why the next are slower")));
+}
+
+TEST_F(PlanTest, TrainTakesTheConfigOfTheQuickest) {
+  const std::string path = (folder_ / "best.json").string();
+  ASSERT_EQ(
+      plan(
+          {"--machine",
+           "h100",
+           "--gpus",
+           "16",
+           "--global-batch",
+           "64",
+           "--config-out",
+           path}),
+      0)
+      << err();
+  const LoadedConfig loaded =
+      load_train_config({.path = path, .world_size = 16});
+  EXPECT_EQ(loaded.config.training.seq_length, 8192);
+  EXPECT_EQ(
+      loaded.config.training.micro_batch_size *
+          loaded.config.training.gradient_accumulation_steps *
+          loaded.config.distributed.dp_size,
+      64);
+}
+
+// The planner's rules and train's are the same: every layout that is listed and
+// needs no key of the future loads.
+TEST_F(PlanTest, TrainTakesEveryLayoutThatIsListed) {
+  const std::string path = (folder_ / "best.json").string();
+  ASSERT_EQ(
+      plan(
+          {"--machine",
+           "gb200",
+           "--gpus",
+           "24",
+           "--seq",
+           "1024",
+           "--global-batch",
+           "48",
+           "--zero",
+           "0",
+           "--top",
+           "1000",
+           "--json"}),
+      0)
+      << err();
+  const auto json = nlohmann::json::parse(out());
+  ASSERT_EQ(
+      plan(
+          {"--machine",
+           "gb200",
+           "--gpus",
+           "24",
+           "--seq",
+           "1024",
+           "--global-batch",
+           "48",
+           "--zero",
+           "0",
+           "--config-out",
+           path}),
+      0)
+      << err();
+  ASSERT_GT(json["layouts"].size(), 100u);
+  for (const auto& entry : json["layouts"]) {
+    const std::string layout = entry["layout"];
+    int dp = 0;
+    int tp = 0;
+    int pp = 0;
+    int cp = 0;
+    ASSERT_EQ(
+        std::sscanf(layout.c_str(), "dp%d-tp%d-pp%d-cp%d", &dp, &tp, &pp, &cp),
+        4);
+    const auto has = [&](const char* part) {
+      return layout.find(part) != std::string::npos;
+    };
+    const int micro_batch = std::stoi(layout.substr(layout.find("-mb") + 3));
+    const int stages = std::stoi(layout.substr(layout.rfind("-v") + 2));
+    const std::string engine = has("interleaved_1f1b") ? "interleaved_1f1b"
+                               : has("zero_bubble")    ? "zero_bubble"
+                               : has("-afab")          ? "afab"
+                                                       : "1f1b";
+    const auto given = [](const char* key, auto value) {
+      return ConfigOverride{fmt::format("{}={}", key, value)};
+    };
+    EXPECT_NO_THROW(load_train_config(
+        {.path = path,
+         .overrides =
+             {given("distributed.dp_size", dp),
+              given("distributed.tp_size", tp),
+              given("distributed.pp_size", pp),
+              given("distributed.cp_size", cp),
+              given("distributed.pp_engine", engine),
+              given("distributed.pp_virtual_stages", stages),
+              given("distributed.sequence_parallel", has("-sp")),
+              given("training.micro_batch_size", micro_batch),
+              given(
+                  "training.gradient_accumulation_steps",
+                  48 / dp / micro_batch)},
+         .world_size = 24}))
+        << layout;
+  }
+}
+
+TEST_F(PlanTest, ExplainsOneLayoutAndRefusesOneThatCannotBe) {
+  const std::vector<std::string> machine = {
+      "--machine", "h100", "--gpus", "16", "--global-batch", "64", "--explain"};
+  auto arguments = machine;
+  arguments.emplace_back("dp16");
+  ASSERT_EQ(plan(arguments), 0) << err();
+  EXPECT_THAT(
+      out(),
+      AllOf(
+          HasSubstr("dp16-tp1-pp1-cp1-zero0-mb1-1f1b-v1-none"),
+          HasSubstr("does not fit: the largest rank needs")));
+  arguments.back() = "dp4-tp3";
+  EXPECT_EQ(plan(arguments), 2);
+  EXPECT_THAT(err(), HasSubstr("= 12, but world size is 16"));
+}
+
+TEST_F(PlanTest, AnUnknownMachineListsTheKnownOnes) {
+  EXPECT_EQ(plan({"--machine", "h1000", "--gpus", "8"}), 2);
+  EXPECT_THAT(
+      err(),
+      AllOf(
+          HasSubstr("unknown machine 'h1000'; known are a100-40"),
+          HasSubstr("device.memory_bytes")));
+}
+
+TEST_F(PlanTest, AModelThatFitsNowhereSaysWhatWouldDo) {
+  EXPECT_EQ(
+      plan({"--machine", "v100", "--gpus", "1", "--global-batch", "8"}), 2);
+  EXPECT_THAT(
+      err(),
+      AllOf(
+          HasSubstr("fits: dp1-tp1-pp1-cp1-"),
+          HasSubstr("It would fit with devices of"),
+          HasSubstr("of these")));
+}
+
+TEST_F(PlanTest, AMachineFileAndAPageWork) {
+  const std::string file = (folder_ / "machine.json").string();
+  std::ofstream(file) << R"({
+    "name": "two nodes", "devices_per_node": 4,
+    "device": {"name": "mine", "memory_bytes": 80000000000,
+      "memory_bytes_per_s": 2e12, "compute_units": 100, "bf16_flops": 3e14},
+    "intra": {"bytes_per_s": 3e11, "latency_s": 4e-6},
+    "inter": {"bytes_per_s": 5e10, "latency_s": 1e-5}})";
+  const std::string page = (folder_ / "plan.html").string();
+  ASSERT_EQ(
+      plan(
+          {"--machine",
+           file,
+           "--gpus",
+           "8",
+           "--global-batch",
+           "64",
+           "--html",
+           page}),
+      0)
+      << err();
+  EXPECT_THAT(
+      read_if_there(page),
+      AllOf(HasSubstr("8 x mine"), Not(HasSubstr("<script"))));
+}
+
+}  // namespace
+}  // namespace brigade
