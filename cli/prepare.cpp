@@ -33,9 +33,9 @@ std::string unescaped(const std::string& text) {
 }
 
 // One line on a terminal, rewritten in place; nothing when piped.
-class ProgressBar {
+class PrepareBar {
  public:
-  ~ProgressBar() { clear(); }
+  ~PrepareBar() { clear(); }
 
   void show(const PrepareProgress& progress) {
     if (!is_terminal_)
@@ -109,7 +109,7 @@ void run(const PrepareArguments& arguments) {
     options.text.encoding = TextEncoding::kLatin1;
   options.text.document_separator = unescaped(arguments.separator);
 
-  ProgressBar bar;
+  PrepareBar bar;
   options.on_progress = [&](const PrepareProgress& p) { bar.show(p); };
   const auto begin = std::chrono::steady_clock::now();
   const PrepareResult result = prepare(options);
