@@ -154,8 +154,16 @@ def module_problems(module, name):
     yield f"{name}: {module}/ may include, besides base/, only {allowed}"
 
 
+def included(name):
+    """The third column of the table in ARCHITECTURE.md."""
+    if ALLOWED[name] and ALLOWED[name] == ORDER[:ORDER.index(name)]:
+        return "every module above"
+    return ", ".join(ALLOWED[name]) or "-"
+
+
 def table_problems():
-    """CMakeLists.txt builds these modules, and each has its tests."""
+    """CMakeLists.txt builds these modules, ARCHITECTURE.md shows them, and each
+    has its tests."""
     cmake = (ROOT / "CMakeLists.txt").read_text()
     for layer, modules in MODULES.items():
         found = re.search(rf"set\({layer}_modules([^)]*)\)", cmake)
@@ -163,6 +171,14 @@ def table_problems():
         if built != list(modules):
             yield f"CMakeLists.txt: {layer}_modules is {built}, but the " \
                 f"script's layer is {list(modules)}"
+    rows = re.findall(r"^\| (\w+) +\| `([\w/]+)` +\| ([^|]*?) +\|",
+                      (ROOT / "ARCHITECTURE.md").read_text(), re.M)
+    expected = [(LAYER_OF[name], name, included(name)) for name in ORDER]
+    if rows != expected:
+        wrong = [f"| {layer} | `{name}` | {text} |" for layer, name, text
+                 in expected if (layer, name, text) not in rows]
+        yield "ARCHITECTURE.md: the table of modules differs from the " \
+            f"script's; it should have, in its order, {wrong or ORDER}"
     for name in ORDER:
         if name != "base" and not list((ROOT / "tests" / name).glob("*_test.cpp")):
             yield f"tests/{name}: brigade/{name} has no tests of its own"
@@ -182,7 +198,7 @@ def main():
     if sys.argv[1:] == ["--table"]:
         for layer, modules in MODULES.items():
             for name in modules:
-                print(f"{layer:6} {name:18} {', '.join(ALLOWED[name]) or '-'}")
+                print(f"{layer:6} {name:18} {included(name)}")
         return 0
     problems = list(table_problems())
     files = 0

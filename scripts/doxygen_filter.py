@@ -52,7 +52,7 @@ def trailing(line):
     """The code before a comment at the end of a line, and the comment; or None."""
     blanked = STRING.sub(lambda text: "_" * len(text[0]), line)
     found = re.match(r"^(.*[;,{}\w)=]) +// ", blanked)
-    if not found or "//" in found[1]:
+    if not found or "//" in found[1] or "// NOLINT" in line:
         return None
     return line[:len(found[1])], line[len(found[0]):]
 

@@ -17,6 +17,7 @@
 
 namespace brigade {
 
+// See Bucket for the transitions.
 enum class BucketState { kFilling, kFull, kReducing, kReduced };
 
 class Bucket {

@@ -36,6 +36,7 @@
 
 namespace brigade {
 
+// How a module is wrapped; the same on all ranks.
 struct WrapOptions {
   GradSyncKind sync = GradSyncKind::kBucketed;
   // Full names of parameters and buffers that are neither synchronised nor
@@ -73,6 +74,7 @@ AdamW make_adamw(
 // changes nothing.
 class [[nodiscard]] NoSync {
  public:
+  // Whether the next backward is the step's last.
   enum class Mode { kAccumulate, kReduce };
 
   NoSync(GradSync& sync, Mode mode)
@@ -92,9 +94,11 @@ class [[nodiscard]] NoSync {
 // there is no such micro-batch.
 NoSync::Mode mode_of_micro_batch(size_t index, size_t count);
 
+// The module that a handle refers to.
 inline torch::nn::Module& module_of(torch::nn::AnyModule& module) {
   return *module.ptr();
 }
+// The module that a handle refers to.
 template <typename Handle>
 torch::nn::Module& module_of(Handle& handle) {
   return *handle;
@@ -126,6 +130,7 @@ class DataParallel {
     else
       return &*module_;
   }
+  // The wrapped module itself.
   torch::nn::Module& module() { return module_of(module_); }
 
   // The module's forward(), after the broadcast of buffers where
@@ -164,10 +169,12 @@ class DataParallel {
   void allow_uneven_inputs(const UnevenInputsOptions& options = {}) {
     sync_->allow_uneven_inputs(options);
   }
+  // See allow_uneven_inputs(). Collective with the other ranks' steps.
   void join() { broadcast_buffers_of(sync_->join()); }
 
   // What the last step's communication cost.
   const SyncReport& report() const { return sync_->report(); }
+  // What synchronises the gradients, for make_adamw() and tests.
   GradSync& sync() { return *sync_; }
 
  private:

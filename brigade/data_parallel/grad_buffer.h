@@ -35,6 +35,7 @@ struct GradSegment {
 
 // The dtype of a parameter's main_grad: float32 for 16 bits, else its own.
 torch::ScalarType main_grad_dtype(torch::ScalarType param);
+// Whether its gradients accumulate in float32 instead.
 bool is_16_bit(torch::ScalarType dtype);
 
 // Whether two tensors begin at the same element of the same storage.
@@ -44,6 +45,7 @@ bool is_same_memory(const torch::Tensor& a, const torch::Tensor& b);
 std::vector<BucketParam> bucket_params_of(
     const std::vector<NamedParam>& params);
 
+// Where weights are kept.
 enum class FlatWeights {
   kLeaveAlone,  // weights stay where their module has them
   kMove,        // into the flat memory, beside their gradients
@@ -71,6 +73,7 @@ class GradBuffer {
   // The same contents under another plan: gradients, and with kMove weights.
   // Who holds views of the old memory learns it from flat_memory().
   void move_to(const BucketPlan& plan);
+  // Clears every main_grad, padding included.
   void zero_main_grads();
   // With kMove: ConfigError naming a parameter that was given other memory,
   // which an optimizer over the flat weights would not see.

@@ -34,6 +34,7 @@
 
 namespace brigade {
 
+// How gradients of several ranks become one.
 enum class Reduction { kMean, kSum };
 
 // A parameter that no backward of the step reached, on this rank.
@@ -69,6 +70,7 @@ enum class GraphReach {
   kAsInFirstStep,
 };
 
+// When the step's collectives are waited for.
 enum class FinishMode {
   // backward() waits for the reduction before it returns, as PyTorch's DDP: the
   // one in which the step's last parameter became ready.
@@ -76,6 +78,7 @@ enum class FinishMode {
   kExplicit,  // finish() waits; work may be put before it
 };
 
+// The same on all ranks; docs/gradient_sync.md explains each.
 struct GradSyncOptions {
   int64_t bucket_capacity_bytes = 25 * MiB;
   int64_t first_bucket_bytes = 1 * MiB;
@@ -133,6 +136,7 @@ class GradSync {
   virtual int64_t layout_version() const = 0;
   // What an optimizer over segments() watches.
   virtual const FlatMemoryPtr& flat_memory() const = 0;
+  // Clears every main_grad, padding included.
   virtual void zero_main_grads() = 0;
 
   // Ranks with different numbers of steps: called on every rank before the

@@ -8,6 +8,7 @@
 
 namespace brigade {
 
+// The implementations of GradSync.
 enum class GradSyncKind {
   kBucketed,  // BucketedGradSync
   kPerParam,  // PerParamGradSync: simple, slow, for comparison

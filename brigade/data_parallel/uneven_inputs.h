@@ -8,6 +8,7 @@
 
 namespace brigade {
 
+// What happens where ranks have different numbers of batches.
 struct UnevenInputsOptions {
   // What a mean divides the sum over ranks by.
   enum class Divisor {
@@ -28,6 +29,7 @@ class UnevenInputs {
   // `group` outlives this object.
   explicit UnevenInputs(Communicator& group);
 
+  // Before the first step, on every rank.
   void allow(const UnevenInputsOptions& options);
   bool is_allowed() const { return state_ != State::kEven; }
 

@@ -11,6 +11,7 @@
 
 namespace brigade {
 
+// A parameter with the name under which errors and checks know it.
 struct NamedParam {
   std::string name;
   torch::Tensor tensor;

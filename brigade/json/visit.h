@@ -49,7 +49,7 @@ class JsonPosition {
 };
 
 // Each returns whether to go on. Containers' own events count as one level
-// outside of what they hold.
+// outside their contents.
 class JsonVisitor {
  public:
   virtual ~JsonVisitor() = default;

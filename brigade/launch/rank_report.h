@@ -29,7 +29,7 @@ class RankReport {
   // The first failure stays; what does not fit is cut.
   void set_failure(std::string_view reason);
   std::string failure() const;  // "": none
-  // CLOCK_MONOTONIC nanoseconds at which the failure was told; 0: none.
+  // CLOCK_MONOTONIC nanoseconds at which the failure was reported; 0: none.
   int64_t failed_ns() const;
 
  private:

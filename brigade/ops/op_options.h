@@ -16,12 +16,13 @@ enum class Kernels {
   kAten,  // ATen calls alone, for any device and dtype that libtorch knows
 };
 
+// Both with the defaults of an ordinary autograd op.
 struct OpOptions {
   WeightGrad weight_grad = WeightGrad::kReturn;
   Kernels kernels = Kernels::kAuto;
 
   OpOptions() = default;
-  // Implicit: most callers choose the weight gradient alone.
+  // Implicit, since most callers choose only where the weight's gradient goes.
   OpOptions(WeightGrad grad, Kernels set = Kernels::kAuto)  // NOLINT
       : weight_grad(grad), kernels(set) {}
 };

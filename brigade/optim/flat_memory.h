@@ -14,6 +14,7 @@ struct FlatMemory {
   // masters must be made anew.
   int64_t weights_version = 0;
 };
+// Shared by the memory's owner and its optimizers.
 using FlatMemoryPtr = std::shared_ptr<FlatMemory>;
 
 }  // namespace brigade

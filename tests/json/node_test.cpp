@@ -14,7 +14,7 @@ constexpr const char* kText =
     " \"list\": [1, 18446744073709551615, 2.5, null],\n"
     " \"flag\": true, \"nothing\": null}";
 
-// The message of what `read` throws, given the root of kText.
+// The message that `read` throws, given the root of kText.
 template <class Read>
 std::string error_of(const Read& read) {
   const JsonDocument document(kText, {"test", "file.json"});
