@@ -92,7 +92,7 @@ set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 # Highway have to be those it was compiled for.
 string(JOIN ", " CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
   libtorch-dev libopenblas0-pthread libhwy-dev libdnnl-dev libfmt-dev
-  libspdlog-dev nlohmann-json3-dev libpcre2-dev libutf8proc-dev
+  nlohmann-json3-dev libpcre2-dev libutf8proc-dev
   libsentencepiece0 libzstd-dev zlib1g-dev libcurl4-openssl-dev libssl-dev
   pkg-config)
 set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION

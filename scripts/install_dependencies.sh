@@ -16,7 +16,7 @@ run=(libopenblas0-pthread ca-certificates jargon-text)
 build=("${run[@]}"
   g++ cmake ninja-build make ccache mold pkg-config
   libtorch-dev libgloo-dev libopenblas-pthread-dev libhwy-dev libdnnl-dev
-  libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev
+  libfmt-dev nlohmann-json3-dev libcli11-dev
   libpcre2-dev libutf8proc-dev libsentencepiece-dev
   libzstd-dev zlib1g-dev libcurl4-openssl-dev libssl-dev
   libgtest-dev libgmock-dev libbenchmark-dev)
