@@ -38,7 +38,7 @@ namespace brigade {
 
 // How a module is wrapped; the same on all ranks.
 struct WrapOptions {
-  GradSyncKind sync = GradSyncKind::kBucketed;
+  GradSyncAlgorithm sync = GradSyncAlgorithm::kBucketed;
   // Full names of parameters and buffers that are neither synchronised nor
   // broadcast, each rank's own. ConfigError where the module has no such name.
   std::vector<std::string> ignore;

@@ -8,11 +8,11 @@
 namespace brigade {
 
 std::unique_ptr<GradSync> make_grad_sync(
-    GradSyncKind kind,
+    GradSyncAlgorithm kind,
     std::vector<NamedParam> params,
     CommunicatorPtr communicator,
     const GradSyncOptions& options) {
-  if (kind == GradSyncKind::kPerParam) {
+  if (kind == GradSyncAlgorithm::kPerParam) {
     return std::make_unique<PerParamGradSync>(
         std::move(params), std::move(communicator), options);
   }

@@ -9,14 +9,14 @@
 namespace brigade {
 
 // The implementations of GradSync.
-enum class GradSyncKind {
+enum class GradSyncAlgorithm {
   kBucketed,  // BucketedGradSync
   kPerParam,  // PerParamGradSync: simple, slow, for comparison
 };
 
 // Collective; throws what the constructors throw.
 std::unique_ptr<GradSync> make_grad_sync(
-    GradSyncKind kind,
+    GradSyncAlgorithm kind,
     std::vector<NamedParam> params,
     CommunicatorPtr communicator,
     const GradSyncOptions& options);

@@ -29,7 +29,9 @@ using ::testing::HasSubstr;
 using testing::make_world_of_one;
 using testing::run_ranks;
 
-constexpr auto kSyncs = {GradSyncKind::kBucketed, GradSyncKind::kPerParam};
+constexpr auto kSyncs = {
+    GradSyncAlgorithm::kBucketed,
+    GradSyncAlgorithm::kPerParam};
 constexpr auto kHandovers = {
     GradHandover::kParamDtype,
     GradHandover::kMainGrad};
@@ -68,8 +70,9 @@ std::string message_of(const Body& body) {
 
 // ---- zero_grad() between micro-batches
 
-class ZeroGrad : public ::testing::TestWithParam<
-                     std::tuple<GradSyncKind, GradHandover, torch::Dtype>> {};
+class ZeroGrad
+    : public ::testing::TestWithParam<
+          std::tuple<GradSyncAlgorithm, GradHandover, torch::Dtype>> {};
 
 // 100 accumulated, dropped, then 1: the step's gradient is 1.
 TEST_P(ZeroGrad, BetweenMicroBatchesDropsWhatWasAccumulated) {
@@ -176,7 +179,7 @@ INSTANTIATE_TEST_SUITE_P(
 // ---- join
 
 TEST(Join, EveryRankEndsWithTheModelOfTheLastToJoin) {
-  for (const GradSyncKind kind : kSyncs) {
+  for (const GradSyncAlgorithm kind : kSyncs) {
     run_ranks(3, [&](CommunicatorPtr world) {
       struct Net : torch::nn::Module {
         Net() {
@@ -248,7 +251,7 @@ TEST(Join, MayThrowOnEveryRankOnceSomeHaveNoData) {
 }
 
 TEST(Join, InTheMiddleOfAnAccumulationCountsWhatWasAccumulated) {
-  for (const GradSyncKind kind : kSyncs) {
+  for (const GradSyncAlgorithm kind : kSyncs) {
     for (const GradHandover handover : kHandovers) {
       run_ranks(2, [&](CommunicatorPtr world) {
         GradSyncOptions options;
@@ -436,7 +439,7 @@ TEST(AccumulateUntilLast, ByIndexReducesTheLast) {
 // ---- finish() under no_sync()
 
 TEST(Finish, UnderNoSyncIsRefusedAndLosesNothing) {
-  for (const GradSyncKind kind : kSyncs) {
+  for (const GradSyncAlgorithm kind : kSyncs) {
     run_ranks(2, [&](CommunicatorPtr world) {
       GradSyncOptions options;
       options.finish = FinishMode::kExplicit;
@@ -461,7 +464,7 @@ TEST(Finish, UnderNoSyncIsRefusedAndLosesNothing) {
 // ---- create_graph
 
 TEST(CreateGraph, CountsEachMicroBatchOnce) {
-  for (const GradSyncKind kind : kSyncs) {
+  for (const GradSyncAlgorithm kind : kSyncs) {
     for (const GradHandover handover : kHandovers) {
       for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {
         auto w = leaf(2, 1, dtype);
@@ -556,7 +559,7 @@ struct TwoParts : torch::nn::Module {
 };
 
 TEST(Backwards, OfPartsOfTheGraphFinishOnceAllParametersAreReached) {
-  for (const GradSyncKind kind : kSyncs) {
+  for (const GradSyncAlgorithm kind : kSyncs) {
     run_ranks(2, [&](CommunicatorPtr world) {
       DataParallel model(
           std::make_shared<TwoParts>(), world, {}, {.sync = kind});
@@ -572,7 +575,7 @@ TEST(Backwards, OfPartsOfTheGraphFinishOnceAllParametersAreReached) {
 }
 
 TEST(Backwards, ThatNeverReachAParameterNameItInTheNextStep) {
-  for (const GradSyncKind kind : kSyncs) {
+  for (const GradSyncAlgorithm kind : kSyncs) {
     DataParallel model(
         std::make_shared<TwoParts>(), make_world_of_one(), {}, {.sync = kind});
     model->a.sum().backward();
@@ -681,7 +684,7 @@ TEST(Backwards, ThatReachAParameterByTwoRecomputationsAreRefused) {
 }
 
 TEST(Backwards, OfAGraphLikeTheFirstStepsMayReachAParameterSeveralTimes) {
-  for (const GradSyncKind kind : kSyncs) {
+  for (const GradSyncAlgorithm kind : kSyncs) {
     for (const GradHandover handover : kHandovers) {
       run_ranks(2, [&](CommunicatorPtr world) {
         GradSyncOptions options;
@@ -719,7 +722,7 @@ TEST(Backwards, OfAGradientPenaltyWork) {
 // ---- reset() after a lost peer
 
 TEST(Reset, AfterALostPeerLeavesASyncThatCanBeUsedAndDestroyed) {
-  for (const GradSyncKind kind : kSyncs) {
+  for (const GradSyncAlgorithm kind : kSyncs) {
     run_ranks(
         2,
         [&](CommunicatorPtr world) {
@@ -746,7 +749,7 @@ TEST(Reset, AfterALostPeerLeavesASyncThatCanBeUsedAndDestroyed) {
 // ---- a rank whose loss reaches nothing
 
 TEST(MissingGradients, ARankWhoseLossReachesNothingTakesPartByFinish) {
-  for (const GradSyncKind kind : kSyncs) {
+  for (const GradSyncAlgorithm kind : kSyncs) {
     run_ranks(3, [&](CommunicatorPtr world) {
       GradSyncOptions options;
       options.missing_gradient = MissingGradient::kZero;
@@ -765,7 +768,7 @@ TEST(MissingGradients, ARankWhoseLossReachesNothingTakesPartByFinish) {
 }
 
 TEST(MissingGradients, OnEveryRankStayUndefinedAndAreNotDecayed) {
-  for (const GradSyncKind kind : kSyncs) {
+  for (const GradSyncAlgorithm kind : kSyncs) {
     run_ranks(2, [&](CommunicatorPtr world) {
       GradSyncOptions options;
       options.missing_gradient = MissingGradient::kZero;
@@ -816,7 +819,7 @@ TEST(Refused, ASparseGradientOfAFunctionIsNamed) {
 
 TEST(Mistakes, AreErrorsAndNotAborts) {
   auto w = leaf(2, 1);
-  for (const GradSyncKind kind : kSyncs) {
+  for (const GradSyncAlgorithm kind : kSyncs) {
     const auto sync = make_grad_sync(kind, {{"w", w}}, make_world_of_one(), {});
     for (const int param : {-1, 1}) {
       EXPECT_THAT(
