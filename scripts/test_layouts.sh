@@ -2,11 +2,12 @@
 # Trains in every layout of up to 8 ranks, one share of the layouts a CPU, and
 # prints one table of the worst errors.
 #   scripts/test_layouts.sh BUILD_FOLDER
+# BRIGADE_LAYOUTS=aten: the quick layouts, computed by ATen's kernels.
 # A share alone: GTEST_TOTAL_SHARDS=14 GTEST_SHARD_INDEX=3 (GoogleTest's own).
 set -uo pipefail
 build=${1:?usage: scripts/test_layouts.sh BUILD_FOLDER}
 shares=$(nproc)  # before OMP_NUM_THREADS, which it obeys
-export BRIGADE_LAYOUTS=all OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+export BRIGADE_LAYOUTS=${BRIGADE_LAYOUTS:-all} OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 program=$build/tests/test_layouts
 if [ -n "${GTEST_TOTAL_SHARDS:-}" ]; then
   exec "$program"

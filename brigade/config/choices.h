@@ -37,6 +37,25 @@ inline constexpr std::array kChoices<ModelDtype>{
     ModelDtype::kFloat32,
     ModelDtype::kBfloat16};
 
+// model.kernels
+enum class ModelKernels { kAuto, kCpu, kAten };
+constexpr const char* to_string(ModelKernels kernels) {
+  switch (kernels) {
+    case ModelKernels::kAuto:
+      return "auto";
+    case ModelKernels::kCpu:
+      return "cpu";
+    case ModelKernels::kAten:
+      return "aten";
+  }
+  return "?";
+}
+template <>
+inline constexpr std::array kChoices<ModelKernels>{
+    ModelKernels::kAuto,
+    ModelKernels::kCpu,
+    ModelKernels::kAten};
+
 // model.init
 enum class WeightInit { kRandom, kPretrained };
 constexpr const char* to_string(WeightInit init) {

@@ -152,6 +152,13 @@ void add_model(std::vector<ConfigKey>& keys) {
       kAny,
       "of weights and activations; gradients and optimizer are float32");
   group.key(
+      "kernels",
+      &G::kernels,
+      kAny,
+      "that compute the model: Brigade's own for CPUs (cpu), libtorch's for "
+      "any "
+      "device (aten), or cpu on CPUs and aten elsewhere (auto)");
+  group.key(
       "init", &G::init, kAny, "weights from the seed, or from model.name");
   group.key("use_flash_attention", &G::use_flash_attention, kAny, "ignored")
       .ignored_because = "attention never materialises its scores anyway";

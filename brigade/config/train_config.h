@@ -52,6 +52,7 @@ struct ModelConfig {
   std::optional<int64_t> num_attention_heads;
   std::optional<int64_t> num_key_value_heads;
   ModelDtype dtype = ModelDtype::kFloat32;
+  ModelKernels kernels = ModelKernels::kAuto;
   WeightInit init = WeightInit::kRandom;
   std::optional<bool> use_flash_attention;  // ignored: always fused
   std::optional<bool> use_fused_adam;       // ignored: always fused

@@ -18,6 +18,7 @@ std::shared_ptr<Llama> load_part(
   auto context = std::make_shared<ModelContext>();
   context->description = describe_model(model_of(config));
   context->dtype = scalar_type(config.model.dtype);
+  context->kernels = kernels_of(config.model.kernels);
   context->tensor_parallel.group = mesh.axis(Axis::kTp);
   // The cache holds all keys, so attention has nobody to ask.
   context->context_parallel = make_self_communicator({.name = "cp"});

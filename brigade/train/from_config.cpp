@@ -29,6 +29,18 @@ torch::ScalarType scalar_type(ModelDtype dtype) {
   return dtype == ModelDtype::kBfloat16 ? torch::kBFloat16 : torch::kFloat;
 }
 
+ops::Kernels kernels_of(ModelKernels kernels) {
+  switch (kernels) {
+    case ModelKernels::kAuto:
+      return ops::Kernels::kAuto;
+    case ModelKernels::kCpu:
+      return ops::Kernels::kCpu;
+    case ModelKernels::kAten:
+      return ops::Kernels::kAten;
+  }
+  return ops::Kernels::kAuto;
+}
+
 TokenLayout token_layout(const DistributedConfig& distributed) {
   return distributed.sequence_parallel ? TokenLayout::kSharded
                                        : TokenLayout::kReplicated;
@@ -78,11 +90,12 @@ LayerPartitionOptions layer_partition_options(
       .pp_layers = distributed.pp_layers};
 }
 
-AdamWOptions adamw_options(const TrainingConfig& training) {
+AdamWOptions adamw_options(const TrainConfig& config) {
   return {
-      .beta1 = training.adam_beta1,
-      .beta2 = training.adam_beta2,
-      .eps = training.adam_eps};
+      .beta1 = config.training.adam_beta1,
+      .beta2 = config.training.adam_beta2,
+      .eps = config.training.adam_eps,
+      .kernels = kernels_of(config.model.kernels)};
 }
 
 LrScheduleOptions lr_schedule_options(const TrainingConfig& training) {

@@ -14,6 +14,7 @@
 #include "brigade/data/loader.h"
 #include "brigade/data/training_data.h"
 #include "brigade/data_parallel/grad_sync.h"
+#include "brigade/ops/op_options.h"
 #include "brigade/optim/adamw.h"
 #include "brigade/optim/lr_schedule.h"
 #include "brigade/schedule/bucket_plan.h"
@@ -24,6 +25,7 @@
 namespace brigade {
 
 torch::ScalarType scalar_type(ModelDtype dtype);
+ops::Kernels kernels_of(ModelKernels kernels);
 
 // Of activations between the tensor parallel parts of a block.
 TokenLayout token_layout(const DistributedConfig& distributed);
@@ -43,7 +45,7 @@ PipelineSize pipeline_size(const TrainConfig& config);
 LayerPartitionOptions layer_partition_options(
     const DistributedConfig& distributed);
 
-AdamWOptions adamw_options(const TrainingConfig& training);
+AdamWOptions adamw_options(const TrainConfig& config);
 LrScheduleOptions lr_schedule_options(const TrainingConfig& training);
 
 // Throws ConfigError when the config's model is not on this machine.

@@ -24,6 +24,7 @@ ModelContextPtr make_context(
   auto context = std::make_shared<ModelContext>();
   context->description = describe_model(llama);
   context->dtype = scalar_type(config.model.dtype);
+  context->kernels = kernels_of(config.model.kernels);
   context->tensor_parallel.group = mesh.axis(Axis::kTp);
   context->tensor_parallel.tokens = token_layout(config.distributed);
   context->context_parallel = mesh.axis(Axis::kCp);
@@ -60,7 +61,7 @@ StageRuntime::StageRuntime(
     : stage_(stage),
       part_(part),
       weight_decay_(config.training.weight_decay),
-      adam_(adamw_options(config.training)) {
+      adam_(adamw_options(config)) {
   if (config.distributed.pp_engine == ScheduleKind::kZeroBubble)
     weight_gradients_ = std::make_shared<WeightGradientQueue>();
   const auto context =

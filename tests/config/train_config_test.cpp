@@ -376,6 +376,7 @@ TEST(TrainConfig, EachBadOverrideSaysPlaceValueAndRemedy) {
        "one of: 1f1b, afab, interleaved_1f1b, zero_bubble"},
       {"distributed.pp_layers=[1,\"2\"]", "expected a list of integers >= 0"},
       {"model.dtype=float16", "one of: float32, bfloat16"},
+      {"model.kernels=cuda", "one of: auto, cpu, aten"},
       {"training.recompute=[]", "one of: none, selective, full"},
       {"dataset.eval_fraction=1", "expected a number > 0 and < 1"},
       {"dataset.mixture=[{\"path\":\"a\"}]", "\"weight\": a number > 0"},

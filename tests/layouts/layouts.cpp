@@ -82,6 +82,10 @@ void add_variants(const ParallelDims& dims, std::vector<LayoutCase>& cases) {
   if (other.sequence_parallel || dims.pp > 1)
     cases.push_back(other);
   cases.push_back({.dims = dims, .documents = true});
+  // ATen's kernels once for each dims.
+  other.dtype = "float32";
+  other.kernels = "aten";
+  cases.push_back(other);
   for (const char* model : {"qwen3", "biases"})
     cases.push_back(
         {.dims = dims,
@@ -124,6 +128,8 @@ std::string name_of(const LayoutCase& layout) {
     name += "_" + layout.model;
   if (layout.dtype != "float32")
     name += "_" + layout.dtype;
+  if (layout.kernels != "auto")
+    name += "_" + layout.kernels;
   return name;
 }
 
@@ -199,7 +205,8 @@ std::vector<std::string> overrides_of(const LayoutCase& layout) {
           sequences_of_step(dims.dp) / (dims.dp * kAccumulation)),
       fmt::format("training.gradient_accumulation_steps={}", kAccumulation),
       fmt::format("model.config.tie_word_embeddings={}", layout.tied),
-      "model.dtype=" + layout.dtype};
+      "model.dtype=" + layout.dtype,
+      "model.kernels=" + layout.kernels};
   for (std::string& text : model_of(layout))
     overrides.push_back(std::move(text));
   return overrides;
@@ -246,6 +253,14 @@ std::vector<LayoutCase> quick_layouts() {
        .sequence_parallel = true,
        .recompute = "full",
        .tied = false},
+      // ATen's kernels.
+      {.dims = {.tp = 2, .cp = 2},
+       .sequence_parallel = true,
+       .kernels = "aten"},
+      {.dims = {.dp = 2, .pp = 2},
+       .schedule = "zero_bubble",
+       .tied = false,
+       .kernels = "aten"},
       // In bfloat16.
       {.dims = {.dp = 2}, .dtype = "bfloat16"},
       {.dims = {.tp = 2, .pp = 2},
@@ -254,6 +269,16 @@ std::vector<LayoutCase> quick_layouts() {
       {.dims = {.cp = 2}, .tied = false, .dtype = "bfloat16"},
       {.dims = {.pp = 2}, .schedule = "zero_bubble", .dtype = "bfloat16"},
   };
+}
+
+std::vector<LayoutCase> aten_layouts() {
+  std::vector<LayoutCase> layouts = quick_layouts();
+  std::erase_if(layouts, [](const LayoutCase& layout) {
+    return layout.kernels == "aten";
+  });
+  for (LayoutCase& layout : layouts)
+    layout.kernels = "aten";
+  return layouts;
 }
 
 std::vector<LayoutCase> all_layouts() {

@@ -22,6 +22,7 @@ struct LayoutCase {
   // "biases": of every linear.
   std::string model = "llama";
   std::string dtype = "float32";
+  std::string kernels = "auto";  // of the layout; its oracle's are always auto
 };
 
 // Micro-batches of a step, the same in each layout.
@@ -47,6 +48,9 @@ std::vector<std::string> overrides_of(const LayoutCase& layout);
 // Covers each axis, each pair of axes, the layouts of 8 ranks with three axes,
 // and each value of each option. Few: this runs in `make test`.
 std::vector<LayoutCase> quick_layouts();
+
+// The quick ones, computed by ATen's kernels.
+std::vector<LayoutCase> aten_layouts();
 
 // The product of everything: all dims up to 8 ranks that 4 heads and 4 layers
 // allow, with every option that means something there.

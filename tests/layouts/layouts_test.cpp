@@ -2,7 +2,8 @@
 // weights as one rank does, and one rank to the same as PyTorch.
 //
 // `make test` runs quick_layouts(); with BRIGADE_LAYOUTS=all (make
-// test-layouts) all_layouts() are run.
+// test-layouts) all_layouts() are run, with BRIGADE_LAYOUTS=aten
+// aten_layouts().
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -104,9 +105,11 @@ void print_table(const std::vector<TableLine>& lines) {
 }
 
 std::vector<LayoutCase> chosen_layouts() {
-  const char* chosen = ::getenv("BRIGADE_LAYOUTS");
-  return chosen != nullptr && std::string(chosen) == "all" ? all_layouts()
-                                                           : quick_layouts();
+  const char* variable = ::getenv("BRIGADE_LAYOUTS");
+  const std::string chosen = variable == nullptr ? "" : variable;
+  if (chosen == "all")
+    return all_layouts();
+  return chosen == "aten" ? aten_layouts() : quick_layouts();
 }
 
 class Layout : public ::testing::TestWithParam<LayoutCase> {

@@ -54,6 +54,12 @@ TEST(FromConfig, BucketsHoldBucketCapMbOfGradient) {
   EXPECT_EQ(plan.ranks, 6);
 }
 
+TEST(FromConfig, KernelsAreNamedAsInTheConfig) {
+  EXPECT_EQ(kernels_of(ModelKernels::kAuto), ops::Kernels::kAuto);
+  EXPECT_EQ(kernels_of(ModelKernels::kCpu), ops::Kernels::kCpu);
+  EXPECT_EQ(kernels_of(ModelKernels::kAten), ops::Kernels::kAten);
+}
+
 TEST(FromConfig, OptimizerAndCommunicatorTakeTheirKeys) {
   TrainConfig config;
   config.training.adam_beta1 = 0.5;
@@ -61,10 +67,12 @@ TEST(FromConfig, OptimizerAndCommunicatorTakeTheirKeys) {
   config.training.adam_eps = 0.125;
   config.distributed.timeout_seconds = 7;
   config.distributed.check_collectives = true;
-  const AdamWOptions adam = adamw_options(config.training);
+  config.model.kernels = ModelKernels::kAten;
+  const AdamWOptions adam = adamw_options(config);
   EXPECT_EQ(adam.beta1, 0.5);
   EXPECT_EQ(adam.beta2, 0.75);
   EXPECT_EQ(adam.eps, 0.125);
+  EXPECT_EQ(adam.kernels, ops::Kernels::kAten);
   const CommunicatorOptions communicator =
       communicator_options(config.distributed);
   EXPECT_EQ(communicator.timeout, std::chrono::seconds(7));
