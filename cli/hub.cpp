@@ -1,9 +1,13 @@
 #include "cli/hub.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <memory>
 #include <string>
+
+#include "brigade/metrics/progress_bar.h"
 
 namespace brigade::cli {
 
@@ -23,18 +27,37 @@ fs::path user_cache(const GetEnv& getenv) {
   return home.empty() ? fs::path() : fs::path(home) / ".cache";
 }
 
-void show_progress(const HubProgress& progress) {
-  fmt::print(
-      stderr,
-      "\r{}: {:.1f} of {:.1f} MB ",
-      progress.file,
-      static_cast<double>(progress.done_bytes) / 1e6,
-      static_cast<double>(progress.total_bytes) / 1e6);
-  const bool is_done =
-      progress.total_bytes > 0 && progress.done_bytes == progress.total_bytes;
-  if (is_done)
-    fmt::print(stderr, "\n");
-}
+// A bar for each file on a terminal, and a line for each that is complete.
+class DownloadBars {
+ public:
+  void show(const HubProgress& progress) {
+    if (!bar_ || progress.file != file_) {
+      file_ = progress.file;
+      bar_ = std::make_unique<ProgressBar>(
+          file_,
+          static_cast<int64_t>(progress.total_bytes),
+          ::isatty(STDERR_FILENO) == 1 ? ProgressBar::Visible::kYes
+                                       : ProgressBar::Visible::kNo);
+    }
+    const double done_mb = static_cast<double>(progress.done_bytes) / 1e6;
+    bar_->draw(
+        static_cast<int64_t>(progress.done_bytes),
+        fmt::format(
+            "{:.1f} of {:.1f} MB",
+            done_mb,
+            static_cast<double>(progress.total_bytes) / 1e6));
+    const bool is_done =
+        progress.total_bytes > 0 && progress.done_bytes == progress.total_bytes;
+    if (!is_done)
+      return;
+    bar_ = nullptr;
+    fmt::print(stderr, "{}: {:.1f} MB\n", progress.file, done_mb);
+  }
+
+ private:
+  std::string file_;
+  std::unique_ptr<ProgressBar> bar_;
+};
 
 }  // namespace
 
@@ -54,7 +77,10 @@ HubOptions hub_options(const GetEnv& getenv) {
   const std::string offline = text(getenv, "HF_HUB_OFFLINE");
   if (offline == "1" || offline == "true" || offline == "TRUE")
     options.network = HubOptions::Network::kOffline;
-  options.on_progress = show_progress;
+  options.on_progress =
+      [bars = std::make_shared<DownloadBars>()](const HubProgress& progress) {
+        bars->show(progress);
+      };
   return options;
 }
 

@@ -136,6 +136,11 @@ void print_ignored_keys(const LoadedConfig& loaded) {
     fmt::print(stderr, "  {}\n", line);
 }
 
+void print_warnings(const LoadedConfig& loaded) {
+  for (const std::string& warning : find_warnings(loaded))
+    fmt::print(stderr, "warning: {}\n", warning);
+}
+
 std::optional<int> wanted_threads(const TrainConfig& config) {
   const auto& text = config.environment.OMP_NUM_THREADS;
   if (!text)

@@ -74,6 +74,9 @@ LoadedConfig load_config(const ConfigArguments& arguments, int world_size);
 // Keys that were given and mean nothing, with the reasons, on stderr.
 void print_ignored_keys(const LoadedConfig& loaded);
 
+// What is possible but hardly meant, on stderr. Call once the model is known.
+void print_warnings(const LoadedConfig& loaded);
+
 // environment.OMP_NUM_THREADS as a number.
 std::optional<int> wanted_threads(const TrainConfig& config);
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -12,6 +13,7 @@
 #include <string>
 
 #include "brigade/base/units.h"
+#include "brigade/metrics/progress_bar.h"
 #include "cli/commands.h"
 
 namespace brigade::cli {
@@ -32,52 +34,39 @@ std::string unescaped(const std::string& text) {
   return result;
 }
 
-// One line on a terminal, rewritten in place; nothing when piped.
+// Shows one bar for each of the two passes over the text.
 class PrepareBar {
  public:
-  ~PrepareBar() { clear(); }
-
   void show(const PrepareProgress& progress) {
-    if (!is_terminal_)
-      return;
-    constexpr int kWidth = 30;
-    const double share =
-        progress.total_bytes == 0
-            ? 0
-            : std::min(
-                  1.0,
-                  static_cast<double>(progress.bytes_read) /
-                      static_cast<double>(progress.total_bytes));
+    if (!bar_ || progress.is_training != is_training_) {
+      is_training_ = progress.is_training;
+      bar_ = std::make_unique<ProgressBar>(
+          is_training_ ? "training the tokenizer" : "tokenizing",
+          static_cast<int64_t>(progress.total_bytes),
+          ::isatty(STDERR_FILENO) == 1 ? ProgressBar::Visible::kYes
+                                       : ProgressBar::Visible::kNo);
+      begin_ = std::chrono::steady_clock::now();
+    }
     const std::chrono::duration<double> elapsed =
         std::chrono::steady_clock::now() - begin_;
-    const auto filled = static_cast<int>(share * kWidth);
-    const std::string text = fmt::format(
-        "{} [{}{}] {:3.0f}%  {:.1f} MB/s  {} tokens{}",
-        progress.is_training ? "training the tokenizer" : "tokenizing",
-        std::string(static_cast<size_t>(filled), '#'),
-        std::string(static_cast<size_t>(kWidth - filled), '.'),
-        100 * share,
-        static_cast<double>(progress.bytes_read) / 1e6 / elapsed.count(),
-        progress.num_tokens,
-        share > 0.01
-            ? fmt::format("  ETA {:.0f} s", elapsed.count() * (1 / share - 1))
-            : "");
-    std::fprintf(stderr, "\r\x1b[K%s", text.c_str());
-    std::fflush(stderr);
-    is_shown_ = true;
+    bar_->draw(
+        static_cast<int64_t>(progress.bytes_read),
+        fmt::format(
+            "{:.1f} MB/s  {} tokens",
+            static_cast<double>(progress.bytes_read) / 1e6 /
+                std::max(1e-3, elapsed.count()),
+            progress.num_tokens));
   }
 
   void clear() {
-    if (is_shown_)
-      std::fputs("\r\x1b[K", stderr);
-    is_shown_ = false;
+    if (bar_)
+      bar_->clear();
   }
 
  private:
-  const bool is_terminal_ = ::isatty(STDERR_FILENO) == 1;
-  const std::chrono::steady_clock::time_point begin_ =
-      std::chrono::steady_clock::now();
-  bool is_shown_ = false;
+  std::unique_ptr<ProgressBar> bar_;
+  bool is_training_ = false;
+  std::chrono::steady_clock::time_point begin_;
 };
 
 struct PrepareArguments {
@@ -158,8 +147,8 @@ void add_prepare(CLI::App& app) {
       ->add_option(
           "-i,--input",
           arguments->inputs,
-          "Files or folders: .txt (one document each) and .jsonl (one a "
-          "line), plain, .gz or .zst")
+          "Files or folders: .txt (one document each) and .jsonl (one document "
+          "per line), plain, .gz or .zst; - is standard input")
       ->required();
   command
       ->add_option("-o,--out", arguments->out, "PREFIX of the files to write")
@@ -195,7 +184,7 @@ void add_prepare(CLI::App& app) {
       ->add_option(
           "--format",
           arguments->format,
-          "What the files are, whatever their names say")
+          "What the files are; auto: by name, or else by content")
       ->check(CLI::IsMember({"auto", "text", "jsonl"}))
       ->capture_default_str();
   command->add_option("--encoding", arguments->encoding, "Of the text")

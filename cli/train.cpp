@@ -2,11 +2,13 @@
 #include "brigade/train/trainer.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
 
 #include "brigade/launch/rank_report.h"
+#include "brigade/metrics/progress_bar.h"
 #include "brigade/schedule/make_schedule.h"
 #include "brigade/schedule/schedule_drawing.h"
 #include "brigade/train/from_config.h"
@@ -48,6 +50,29 @@ void train_as_rank(
        .observer = &output});
 }
 
+// Token files of other programs are read once; this takes a while for large
+// ones.
+TokenScanOptions scan_options() {
+  struct State {
+    std::string path;
+    std::unique_ptr<ProgressBar> bar;
+  };
+  return {
+      .cache_dir = cache_folder(process_environment()),
+      .on_progress =
+          [state = std::make_shared<State>()](const TokenScanProgress& scan) {
+            if (scan.path != state->path) {
+              state->path = scan.path;
+              state->bar = std::make_unique<ProgressBar>(
+                  fmt::format("checking the token ids of {}", scan.path),
+                  static_cast<int64_t>(scan.total_tokens),
+                  ::isatty(STDERR_FILENO) == 1 ? ProgressBar::Visible::kYes
+                                               : ProgressBar::Visible::kNo);
+            }
+            state->bar->draw(static_cast<int64_t>(scan.done_tokens), "");
+          }};
+}
+
 void train(const TrainArguments& arguments) {
   if (!arguments.help_config.empty()) {
     const bool is_markdown = arguments.help_config == "markdown";
@@ -75,13 +100,15 @@ void train(const TrainArguments& arguments) {
     return;
 
   fetch_model_if_missing(config);
+  if (launch.speaks_to_user())
+    print_warnings(loaded);
   if (arguments.is_dry_run) {
-    fmt::print("{}", describe_dry_run(config));
+    fmt::print("{}", describe_dry_run(config, scan_options()));
     return;
   }
   if (launch.is_supervisor) {
     // What can fail without ranks fails here, once, before there are any.
-    static_cast<void>(describe_dry_run(config));
+    static_cast<void>(describe_dry_run(config, scan_options()));
     supervise_self(
         launch,
         {.threads_per_rank = wanted_threads(config),

@@ -16,6 +16,7 @@ void TrainingOutput::on_start(const RunStart& start) {
   total_steps_ = config.training.total_train_steps;
   traces_ = config.logging.trace_steps.has_value();
   bar_ = std::make_unique<ProgressBar>(
+      "",
       total_steps_,
       terminal_ == Terminal::kYes ? ProgressBar::Visible::kYes
                                   : ProgressBar::Visible::kNo);
@@ -43,7 +44,7 @@ void TrainingOutput::on_step(const StepMetrics& metrics) {
     line += fmt::format(" | Eval loss: {:6.4f}", *metrics.eval_loss);
   fmt::print("{}\n", line);
   std::fflush(stdout);
-  bar_->draw(metrics.step);
+  bar_->draw(metrics.step, fmt::format("{}/{}", metrics.step, total_steps_));
   last_ = metrics;
 }
 

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "brigade/metrics/progress_bar.h"
 #include "brigade/metrics/run_folder.h"
 #include "brigade/train/run_observer.h"
 

@@ -86,6 +86,8 @@ void tune(const TuneBucketsArguments& arguments) {
   if (launch.speaks_to_user())
     print_ignored_keys(loaded);
   fetch_model_if_missing(config);
+  if (launch.speaks_to_user())
+    print_warnings(loaded);
   const bool is_writer = !launch.is_supervisor && launch.environment.rank == 0;
   const fs::path path =
       launch.is_supervisor || is_writer ? output_path(arguments) : fs::path();

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "brigade/base/error.h"
-#include "brigade/config/given.h"
 #include "brigade/files/file.h"
+#include "brigade/json/node.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
 #include "brigade/topology/layer_partition.h"
@@ -52,10 +52,9 @@ void parse_llama_file(
         "[config] /model/name = \"{}\": {}", config.model.name, error.what()));
     return;
   }
-  const size_t before = problems.size();
-  const auto file = read_config_json(text, path.string(), problems);
-  if (file && problems.size() == before)
-    parse_llama(*file, path.string() + ": ", config, problems);
+  // A damaged file is no problem of the run's config: a DataError.
+  const JsonDocument file(text, {"config", path.string()});
+  parse_llama(file.root().value(), path.string() + ": ", config, problems);
   config.model.folder =
       path.has_parent_path() ? path.parent_path() : fs::path(".");
 }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <initializer_list>
+#include <string_view>
 
 #include "brigade/base/error.h"
 #include "brigade/base/hash.h"
@@ -41,25 +43,50 @@ void fill_in(TrainConfig& config) {
     config.checkpoint.save_dir = config.logging.run_dir + "/checkpoints";
 }
 
+// Whether nothing was reported about the values at these places. Rules that
+// involve several values are checked only then: what follows from a first
+// problem would confuse.
+bool are_sound(
+    const Problems& problems,
+    std::initializer_list<std::string_view> pointers) {
+  const auto is_about = [](const std::string& problem, std::string_view place) {
+    const std::string begin = fmt::format("[config] {}", place);
+    return problem.starts_with(begin + " ") || problem.starts_with(begin + "/");
+  };
+  return std::none_of(
+      problems.begin(), problems.end(), [&](const std::string& problem) {
+        return std::any_of(
+            pointers.begin(), pointers.end(), [&](std::string_view pointer) {
+              return is_about(problem, pointer);
+            });
+      });
+}
+
 // A run that asks for GPUs must not train on CPUs instead.
 void check_device(const DistributedConfig& distributed, Problems& problems) {
   constexpr const char* kRemedy =
       "this build has no CUDA; set /distributed/use_cpu to true to train on "
       "CPUs over gloo";
+  if (!are_sound(problems, {"/distributed/use_cpu", "/distributed/backend"}))
+    return;
   if (distributed.use_cpu == false)
     problems.push_back(
         fmt::format("[config] /distributed/use_cpu = false: {}", kRemedy));
   else if (!distributed.use_cpu && distributed.backend == CommBackend::kNccl)
-    problems.push_back(
-        fmt::format("[config] /distributed/backend = \"nccl\": {}", kRemedy));
+    problems.push_back(fmt::format(
+        "[config] /distributed/backend = \"nccl\": {}", kRemedy));
 }
 
 void check_training(const TrainingConfig& training, Problems& problems) {
-  if (training.lr_schedule == LrScheduleKind::kWsd && training.decay_steps == 0)
+  if (training.lr_schedule == LrScheduleKind::kWsd &&
+      training.decay_steps == 0 &&
+      are_sound(problems, {"/training/decay_steps"}))
     problems.emplace_back(
         "[config] /training/lr_schedule = \"wsd\" needs /training/decay_steps, "
         "the last steps in which the rate falls");
-  if (training.min_learning_rate > training.learning_rate)
+  if (training.min_learning_rate > training.learning_rate &&
+      are_sound(
+          problems, {"/training/learning_rate", "/training/min_learning_rate"}))
     problems.push_back(fmt::format(
         "[config] /training/min_learning_rate = {} is above "
         "/training/learning_rate = {}",
@@ -69,7 +96,7 @@ void check_training(const TrainingConfig& training, Problems& problems) {
 
 void check_logging(const TrainConfig& config, Problems& problems) {
   const auto& steps = config.logging.trace_steps;
-  if (!steps)
+  if (!steps || !are_sound(problems, {"/training/total_train_steps"}))
     return;
   for (const int step : *steps) {
     if (step > config.training.total_train_steps) {
@@ -83,6 +110,15 @@ void check_logging(const TrainConfig& config, Problems& problems) {
 }
 
 void check_dataset(const DatasetConfig& dataset, Problems& problems) {
+  std::error_code error;
+  if (!dataset.tokenizer.empty() && dataset.tokenizer != "bytes" &&
+      !fs::exists(dataset.tokenizer, error))
+    problems.push_back(fmt::format(
+        "[config] /dataset/tokenizer = \"{}\": there is no such file or "
+        "folder; leave it out to use the dataset's own tokenizer",
+        dataset.tokenizer));
+  if (!are_sound(problems, {"/dataset/name", "/dataset/mixture"}))
+    return;
   if (dataset.name.empty() && dataset.mixture.empty())
     problems.emplace_back(
         "[config] /dataset/name is not given; set it to a dataset made by "

@@ -204,7 +204,8 @@ struct LoadOptions {
 
 // Reads, overrides, checks, fills in. Throws ConfigError with every problem
 // found: syntax (line and column), unknown and duplicate keys (with the nearest
-// valid one), types, ranges, layouts that cannot be.
+// valid one), types, ranges, layouts that cannot be; DataError for a model's
+// config.json that is not JSON.
 LoadedConfig load_train_config(const LoadOptions& options);
 
 // The same from text; options.path stands for the file in messages.
@@ -220,6 +221,11 @@ nlohmann::json to_json(const TrainConfig& config);
 // compare it at start. Leaves out what may differ between ranks or restarts
 // (environment.*). 16 hexadecimal digits.
 std::string config_hash(const TrainConfig& config);
+
+// What is possible but hardly meant: sequences longer than the model's
+// positions, a warm-up longer than the run, a bucket larger than the model.
+// Complete once config.model.llama is known. One sentence each.
+std::vector<std::string> find_warnings(const LoadedConfig& loaded);
 
 // Every key with value and origin, in aligned columns, for --print-config.
 std::string describe_values(const LoadedConfig& loaded);

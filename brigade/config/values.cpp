@@ -13,6 +13,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr double kBeyondInt64 = 9223372036854775808.0;  // 2^63
+
 std::string with_range(const char* type, const ValueRule& rule) {
   const std::string range = rule.describe();
   return range.empty() ? fmt::format("expected {}", type)
@@ -27,7 +29,7 @@ bool is_in_range(double value, const ValueRule& rule) {
   return is_above && is_below;
 }
 
-// 200, and also 2e2, which JSON does not call an integer.
+// 200, and also 2e2 and 1e18, which JSON does not call integers.
 std::optional<int64_t> as_integer(const json& value) {
   if (value.is_number_unsigned() &&
       value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))
@@ -37,8 +39,7 @@ std::optional<int64_t> as_integer(const json& value) {
   if (!value.is_number_float())
     return std::nullopt;
   const auto number = value.get<double>();
-  constexpr double kExact = 9007199254740992.0;  // 2^53
-  if (std::trunc(number) != number || std::abs(number) > kExact)
+  if (std::trunc(number) != number || std::abs(number) >= kBeyondInt64)
     return std::nullopt;
   return static_cast<int64_t>(number);
 }
@@ -69,6 +70,9 @@ Expectation read_value(const json& value, const ValueRule&, bool& out) {
 
 Expectation read_value(const json& value, const ValueRule& rule, int64_t& out) {
   const auto number = as_integer(value);
+  if (!number && value.is_number() && value.get<double>() >= kBeyondInt64)
+    return with_range("an integer", rule) +
+           fmt::format(", at most {}", std::numeric_limits<int64_t>::max());
   if (!number || !is_in_range(static_cast<double>(*number), rule))
     return with_range("an integer", rule);
   out = *number;

@@ -5,9 +5,11 @@
 #include <nlohmann/json.hpp>
 
 #include "brigade/base/error.h"
+#include "brigade/files/digest.h"
 #include "brigade/files/file.h"
 #include "brigade/json/node.h"
 #include "brigade/json/parse.h"
+#include "brigade/tokenizer/tokenizer.h"
 
 namespace brigade {
 namespace {
@@ -121,6 +123,29 @@ void require_vocabulary(
       info.vocab_size,
       model_vocab_size,
       info.vocab_size));
+}
+
+void require_tokenizer(
+    const DatasetInfo& info,
+    const std::string& tokenizer,
+    const fs::path& prefix) {
+  constexpr const char* kBytes = "bytes";
+  const bool both_are_files = info.tokenizer != kBytes && tokenizer != kBytes;
+  if (both_are_files && !fs::exists(info.tokenizer))
+    return;
+  const bool are_equal = both_are_files
+                             ? sha256_of_file(tokenizer_file(info.tokenizer)) ==
+                                   sha256_of_file(tokenizer_file(tokenizer))
+                             : info.tokenizer == tokenizer;
+  if (are_equal)
+    return;
+  throw ConfigError(fmt::format(
+      "[config] /dataset/tokenizer = \"{}\", but '{}' was prepared with '{}', "
+      "which is another tokenizer: leave /dataset/tokenizer out, or prepare "
+      "the text again with the one you want",
+      tokenizer,
+      prefix.string(),
+      info.tokenizer));
 }
 
 }  // namespace brigade

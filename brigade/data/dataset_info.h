@@ -50,4 +50,13 @@ void require_vocabulary(
     int64_t model_vocab_size,
     const std::filesystem::path& prefix);
 
+// Throws ConfigError when `tokenizer` (what load_tokenizer() takes) is not the
+// one that made the dataset, by the content of their files; accepts any where
+// the dataset's is not there any more. DataError when there is no such
+// tokenizer.
+void require_tokenizer(
+    const DatasetInfo& info,
+    const std::string& tokenizer,
+    const std::filesystem::path& prefix);
+
 }  // namespace brigade

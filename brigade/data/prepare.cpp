@@ -138,8 +138,7 @@ class Preparation {
                        ? options.num_workers
                        : static_cast<int>(
                              std::max(1U, std::thread::hardware_concurrency()));
-    files_ = find_text_files(
-        options.inputs, options.format ? &*options.format : nullptr);
+    files_ = find_text_files(options.inputs, options.format);
     for (const TextFile& file : files_) {
       progress_.total_bytes += file.size_bytes;
       if (!file.is_regular && options.train_vocab_size > 0) {
@@ -191,13 +190,19 @@ class Preparation {
   void check_options() const {
     std::vector<std::string> problems;
     if (options_.inputs.empty())
-      problems.push_back("--input: no file was given");
+      problems.emplace_back("--input: no file was given");
     if (options_.out_prefix.filename().empty())
-      problems.push_back("--out: a path with a name, such as data/shakespeare");
-    if (options_.tokenizer.empty() == (options_.train_vocab_size == 0)) {
-      problems.push_back(
-          "give either --tokenizer or --train-tokenizer, not both");
-    }
+      problems.emplace_back(
+          "--out: a path with a name, such as data/shakespeare");
+    const bool trains = options_.train_vocab_size != 0;
+    if (options_.tokenizer.empty() && !trains)
+      problems.emplace_back(
+          "no tokenizer was given: set --tokenizer to \"bytes\", a "
+          "tokenizer.json, a SentencePiece .model or a folder with one, or "
+          "train one with --train-tokenizer VOCAB_SIZE");
+    if (!options_.tokenizer.empty() && trains)
+      problems.emplace_back(
+          "--tokenizer and --train-tokenizer are both given; leave one out");
     if (!problems.empty())
       throw ConfigError(problems);
   }

@@ -28,7 +28,7 @@ struct PrepareProgress {
 };
 
 struct PrepareOptions {
-  std::vector<std::filesystem::path> inputs;  // files and folders
+  std::vector<std::filesystem::path> inputs;  // files, folders, "-": stdin
   std::filesystem::path out_prefix;
   // What load_tokenizer() takes; or, if empty, a SentencePiece model with
   // train_vocab_size tokens is trained on the text.
@@ -40,7 +40,8 @@ struct PrepareOptions {
   enum class Existing { kRefuse, kOverwrite };
   Existing existing = Existing::kRefuse;
 
-  std::optional<TextFormat> format;  // of files; null: by their extension
+  // Of the files; absent: by their extension, or else by their content.
+  std::optional<TextFormat> format;
   TextOptions text;
   int num_workers = 0;  // threads that tokenize; 0: one a core
 

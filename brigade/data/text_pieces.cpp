@@ -128,7 +128,7 @@ void for_each_piece(
       text.starts_with(kByteOrderMark))
     text.remove_prefix(kByteOrderMark.size());
 
-  const bool is_json = file.format == TextFormat::kJsonLines;
+  const bool is_json = block.format == TextFormat::kJsonLines;
   const std::string_view separator =
       is_json ? std::string_view("\n") : options.document_separator;
   bool continues = block.continues;

@@ -8,6 +8,7 @@
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
 #include "brigade/base/units.h"
+#include "brigade/json/string_member.h"
 
 namespace brigade {
 namespace {
@@ -60,9 +61,10 @@ void add_folder(const fs::path& folder, std::vector<TextFile>& files) {
 
 std::vector<TextFile> find_text_files(
     const std::vector<fs::path>& paths,
-    const TextFormat* format) {
+    std::optional<TextFormat> format) {
   std::vector<TextFile> files;
-  for (const fs::path& path : paths) {
+  for (const fs::path& given : paths) {
+    const fs::path path = given == "-" ? fs::path("/dev/stdin") : given;
     std::error_code error;
     const fs::file_status status = fs::status(path, error);
     if (!fs::exists(status)) {
@@ -73,18 +75,11 @@ std::vector<TextFile> find_text_files(
       add_folder(path, files);
       continue;
     }
-    const auto found = format_of(path);
-    if (!found && format == nullptr) {
-      throw DataError(fmt::format(
-          "[text_reader] '{}' is neither .txt nor .jsonl (plain, .gz or "
-          ".zst): say --format text or --format jsonl",
-          path.string()));
-    }
     // A pipe has no size; then there is no progress to show either.
     const bool is_file = fs::is_regular_file(status);
     files.push_back(
         {path,
-         format != nullptr ? *format : *found,
+         format ? format : format_of(path),
          is_file ? fs::file_size(path) : 0,
          is_file});
   }
@@ -135,6 +130,7 @@ bool TextReader::open_next_file() {
   if (next_file_ == files_.size())
     return false;
   stream_ = open_byte_stream(files_[next_file_].path);
+  format_ = files_[next_file_].format;
   ++next_file_;
   at_end_ = false;
   offset_ = 0;
@@ -154,6 +150,29 @@ void TextReader::fill(uint64_t size_bytes) {
   at_end_ = buffer_.size() < size_bytes;
 }
 
+// Of the buffer, which holds the file's beginning.
+TextFormat TextReader::format_by_content() const {
+  const std::string path = files_[next_file_ - 1].path.string();
+  const size_t zero = buffer_.find('\0');
+  if (zero != std::string::npos) {
+    throw DataError(fmt::format(
+        "[{}] at byte {}: a zero byte, so this is not text; give text or JSON "
+        "lines (plain, .gz or .zst), or name the format with --format",
+        path,
+        zero));
+  }
+  const std::string_view text(buffer_);
+  const std::string_view line = text.substr(0, text.find('\n'));
+  const bool is_whole = line.size() < text.size() || at_end_;
+  if (!is_whole)
+    return line.starts_with("{\"") ? TextFormat::kJsonLines
+                                   : TextFormat::kPlain;
+  StringMember member;
+  const bool is_object = !find_string_member(line, options_.json_key, member) &&
+                         member.outcome != StringMember::Outcome::kNoObject;
+  return is_object ? TextFormat::kJsonLines : TextFormat::kPlain;
+}
+
 // Where the last whole line in the buffer ends; fills it up to a line at least.
 size_t TextReader::find_line_end() {
   uint64_t size = options_.block_bytes;
@@ -166,7 +185,7 @@ size_t TextReader::find_line_end() {
     if (size > kMaxLineBytes) {
       throw DataError(fmt::format(
           "[{}] at byte {}, line {}: the line is longer than 32 MiB; .jsonl "
-          "has one document a line",
+          "has one document per line",
           files_[next_file_ - 1].path.string(),
           offset_,
           line_));
@@ -216,13 +235,15 @@ void TextReader::take(
 bool TextReader::next(TextBlock& block) {
   if (stream_ == nullptr && !open_next_file())
     return false;
-  const TextFormat format = files_[next_file_ - 1].format;
   const std::string& separator = options_.document_separator;
   // One byte more than a block, so that a cut always leaves something behind
   // and the file's last block is known to be the last.
   fill(options_.block_bytes + 1);
+  if (!format_)
+    format_ = format_by_content();
+  block.format = *format_;
 
-  if (format == TextFormat::kJsonLines) {
+  if (block.format == TextFormat::kJsonLines) {
     take(find_line_end(), 0, block);
     block.ends_document = true;
   } else if (buffer_.size() <= options_.block_bytes) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,19 +23,19 @@ enum class TextEncoding { kUtf8, kLatin1 };
 
 struct TextFile {
   std::filesystem::path path;
-  TextFormat format = TextFormat::kPlain;
-  uint64_t size_bytes = 0;  // on disk; 0 for a pipe
-  bool is_regular = true;   // a pipe can be read only once
+  std::optional<TextFormat> format;  // absent: TextReader goes by the content
+  uint64_t size_bytes = 0;           // on disk; 0 for a pipe
+  bool is_regular = true;            // a pipe can be read only once
 };
 
-// The files to read: a file is itself; a folder gives its .txt and .jsonl
-// (plain, .gz, .zst) files, those of its sub-folders included, in the order of
-// their paths, hidden ones left out. `format`, if not null, is that of
-// files whose extension says nothing. Throws DataError for what is missing,
-// not text, or a folder without text.
+// The files to read: a file is itself, "-" is standard input; a folder gives
+// its .txt and .jsonl (plain, .gz, .zst) files, those of its sub-folders
+// included, in the order of their paths, hidden ones left out. `format` is that
+// of the files that are named; absent: by extension, or else by content. Throws
+// DataError for files that do not exist and folders without text.
 std::vector<TextFile> find_text_files(
     const std::vector<std::filesystem::path>& paths,
-    const TextFormat* format = nullptr);
+    std::optional<TextFormat> format = std::nullopt);
 
 struct TextOptions {
   TextEncoding encoding = TextEncoding::kUtf8;
@@ -47,7 +48,8 @@ struct TextOptions {
 // A stretch of one file: whole lines of JSON, or plain text that may begin or
 // end in the middle of a document.
 struct TextBlock {
-  uint32_t file = 0;          // index into the reader's files
+  uint32_t file = 0;  // index into the reader's files
+  TextFormat format = TextFormat::kPlain;
   uint64_t offset = 0;        // of the text in the decompressed file
   uint64_t line = 1;          // in which the text begins, counted from 1
   bool continues = false;     // the document began in an earlier block
@@ -68,7 +70,8 @@ class TextReader {
   const std::vector<TextFile>& files() const { return files_; }
 
   // The next block, or false at the end. Throws DataError for damaged
-  // compression and for a line of JSON longer than 32 MiB.
+  // compression, for a line of JSON longer than 32 MiB, and for a file of
+  // unknown format that is not text.
   bool next(TextBlock& block);
 
   // Bytes on disk that were read so far, of all files.
@@ -77,6 +80,7 @@ class TextReader {
  private:
   bool open_next_file();
   void fill(uint64_t size_bytes);
+  TextFormat format_by_content() const;
   size_t find_line_end();
   size_t find_last_separator(size_t limit) const;
   void take(size_t text_bytes, size_t skipped_bytes, TextBlock& block);
@@ -86,6 +90,7 @@ class TextReader {
   size_t next_file_ = 0;
   uint64_t finished_bytes_ = 0;
   std::unique_ptr<ByteStream> stream_;  // null between files
+  std::optional<TextFormat> format_;    // of the stream; absent: not known yet
   bool at_end_ = false;                 // of the stream
   std::string buffer_;                  // read, not given out yet
   uint64_t offset_ = 0;                 // of the buffer in the file

@@ -54,28 +54,41 @@ void convert(std::span<const std::byte> bytes, std::span<int64_t> out) {
   }
 }
 
-void convert_tokens(
-    TokenType type,
-    std::span<const std::byte> bytes,
-    std::span<int64_t> out) {
+template <typename T>
+TokenRange range(std::span<const std::byte> bytes) {
+  T lowest = std::numeric_limits<T>::max();
+  T highest = std::numeric_limits<T>::min();
+  for (size_t i = 0; i < bytes.size(); i += sizeof(T)) {
+    T value;
+    std::memcpy(&value, bytes.data() + i, sizeof(T));
+    lowest = std::min(lowest, value);
+    highest = std::max(highest, value);
+  }
+  return {static_cast<int64_t>(lowest), static_cast<int64_t>(highest)};
+}
+
+// Calls visit with a value of the C++ type; 64-bit ids are signed, so that
+// those of 2^63 and more come out negative.
+template <typename Visit>
+auto visit_type(TokenType type, Visit&& visit) {
   switch (type) {
     case TokenType::kU8:
-      return convert<uint8_t>(bytes, out);
+      return visit(uint8_t{});
     case TokenType::kI8:
-      return convert<int8_t>(bytes, out);
+      return visit(int8_t{});
     case TokenType::kU16:
-      return convert<uint16_t>(bytes, out);
+      return visit(uint16_t{});
     case TokenType::kI16:
-      return convert<int16_t>(bytes, out);
+      return visit(int16_t{});
     case TokenType::kU32:
-      return convert<uint32_t>(bytes, out);
+      return visit(uint32_t{});
     case TokenType::kI32:
-      return convert<int32_t>(bytes, out);
+      return visit(int32_t{});
     case TokenType::kI64:
-      return convert<int64_t>(bytes, out);
     case TokenType::kU64:
-      return convert<uint64_t>(bytes, out);  // 2^63 and more come out negative
+      break;
   }
+  return visit(int64_t{});
 }
 
 }  // namespace
@@ -142,10 +155,9 @@ void TokenDataset::read(uint64_t begin, std::span<int64_t> out) const {
       num_tokens());
   const uint64_t item_bytes = token_bytes(layout_.type);
   const uint64_t first_byte = layout_.first_byte + begin * item_bytes;
-  convert_tokens(
-      layout_.type,
-      tokens_->bytes().subspan(first_byte, out.size() * item_bytes),
-      out);
+  const auto bytes =
+      tokens_->bytes().subspan(first_byte, out.size() * item_bytes);
+  visit_type(layout_.type, [&]<typename T>(T) { convert<T>(bytes, out); });
 
   const int64_t limit =
       options_.vocab_size.value_or(std::numeric_limits<int64_t>::max());
@@ -162,6 +174,20 @@ void TokenDataset::read(uint64_t begin, std::span<int64_t> out) const {
       options_.vocab_size
           ? fmt::format(" of {}; is this the model's tokenizer?", limit)
           : std::string()));
+}
+
+TokenRange TokenDataset::range_of(uint64_t begin, uint64_t count) const {
+  BRIGADE_ASSERT(
+      count > 0 && begin <= num_tokens() && count <= num_tokens() - begin,
+      "tokens [{}, +{}) of {}",
+      begin,
+      count,
+      num_tokens());
+  const uint64_t item_bytes = token_bytes(layout_.type);
+  const auto bytes = tokens_->bytes().subspan(
+      layout_.first_byte + begin * item_bytes, count * item_bytes);
+  return visit_type(
+      layout_.type, [&]<typename T>(T) { return range<T>(bytes); });
 }
 
 void TokenDataset::require_window(int64_t seq_length) const {

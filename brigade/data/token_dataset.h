@@ -1,7 +1,8 @@
 // Tokens on disk, memory-mapped: one long sequence, cut into documents.
 //
 // open() reads and checks the headers and indexes, so all damage there is
-// found before training; token ids are checked as they are read. Immutable
+// found before training; token ids are checked as they are read, and all of
+// them by check_token_ids(). Immutable
 // after that: read() may be called from several threads at once.
 #pragma once
 
@@ -21,6 +22,11 @@ struct TokenDatasetOptions {
   // Ids at or above it are an error when they are read, and so is a dataset
   // prepared with a larger vocabulary when it is opened.
   std::optional<int64_t> vocab_size;
+};
+
+struct TokenRange {
+  int64_t lowest = 0;
+  int64_t highest = -1;
 };
 
 class TokenDataset {
@@ -44,6 +50,11 @@ class TokenDataset {
   // and byte offset of an id that is negative or outside the vocabulary.
   // Precondition: the range lies within num_tokens().
   void read(uint64_t begin, std::span<int64_t> out) const;
+
+  // Of the ids of tokens [begin, begin + count), inside the vocabulary or not;
+  // ids of 2^63 and more count as negative. Precondition: count > 0, and the
+  // range lies within num_tokens().
+  TokenRange range_of(uint64_t begin, uint64_t count) const;
 
   // Throws DataError when the dataset is empty or holds no window of
   // seq_length + 1 tokens.

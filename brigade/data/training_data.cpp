@@ -1,6 +1,7 @@
 #include "brigade/data/training_data.h"
 
 #include "brigade/base/check.h"
+#include "brigade/data/dataset_info.h"
 #include "brigade/data/document_epochs.h"
 #include "brigade/data/mixture.h"
 #include "brigade/data/permutation.h"
@@ -42,6 +43,20 @@ Source make_training_source(
           .shuffle_windows = options.shuffle});
 }
 
+// Brigade's own datasets say how they were made; those of other programs are
+// read once.
+void check_vocabulary(
+    const TokenDataset& dataset,
+    const std::string& path,
+    const TrainingDataOptions& options) {
+  const std::filesystem::path prefix = dataset_prefix(path);
+  const auto info = read_dataset_info(prefix);
+  if (!info)
+    check_token_ids(dataset, options.vocab_size, options.scan);
+  else if (!options.tokenizer.empty())
+    require_tokenizer(*info, options.tokenizer, prefix);
+}
+
 }  // namespace
 
 TrainingData open_training_data(const TrainingDataOptions& options) {
@@ -55,6 +70,7 @@ TrainingData open_training_data(const TrainingDataOptions& options) {
     const auto dataset = std::make_shared<const TokenDataset>(
         TokenDataset::open(part.path, {.vocab_size = options.vocab_size}));
     dataset->require_window(options.seq_length);
+    check_vocabulary(*dataset, part.path, options);
     const WindowSplit split = split_windows(
         count_windows(dataset->num_tokens(), options.seq_length),
         options.held_out_fraction,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "brigade/data/sample_source.h"
+#include "brigade/data/token_range.h"
 
 namespace brigade {
 
@@ -27,6 +28,9 @@ struct TrainingDataOptions {
   // document_epochs.h.
   bool document_epochs = false;
   double held_out_fraction = 0;  // of each part's windows; 0: none
+  // What the config says made the datasets; empty: nothing.
+  std::string tokenizer;
+  TokenScanOptions scan;  // of token files without a DatasetInfo
 };
 
 struct TrainingData {
@@ -39,8 +43,9 @@ struct TrainingData {
 };
 
 // Throws DataError for files that are damaged, empty or too short for one
-// window, ConfigError for a vocabulary larger than the model's and for weights
-// that cannot be honoured.
+// window and for token ids that the model does not have; ConfigError for a
+// vocabulary larger than the model's, a tokenizer that did not make a dataset,
+// and weights that cannot be honoured.
 TrainingData open_training_data(const TrainingDataOptions& options);
 
 }  // namespace brigade

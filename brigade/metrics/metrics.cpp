@@ -3,12 +3,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "brigade/base/error.h"
-#include "brigade/metrics/clock.h"
 #include "brigade/metrics/trace.h"
 
 namespace brigade {
@@ -101,53 +98,6 @@ void MetricsFile::write(const StepMetrics& metrics) {
     throw StorageError(fmt::format(
         "[metrics] cannot append to '{}': is the disk full?", path_.string()));
   }
-}
-
-ProgressBar::ProgressBar(int64_t total, Visible visible)
-    : total_(total), is_visible_(visible == Visible::kYes) {}
-
-ProgressBar::~ProgressBar() {
-  clear();
-}
-
-void ProgressBar::clear() {
-  if (!is_visible_)
-    return;
-  std::fputs("\r\033[K", stderr);
-  std::fflush(stderr);
-}
-
-void ProgressBar::draw(int64_t done) {
-  if (!is_visible_ || total_ <= 0)
-    return;
-  constexpr int64_t kWidth = 30;
-  const int64_t now_ns = steady_now_ns();
-  if (first_ < 0) {
-    first_ = done;
-    first_ns_ = now_ns;
-  }
-  const int64_t filled = std::clamp(done * kWidth / total_, int64_t{0}, kWidth);
-  std::string eta = "--:--";
-  if (done > first_) {
-    const int64_t seconds = (now_ns - first_ns_) / (done - first_) *
-                            (total_ - done) / 1'000'000'000;
-    eta = seconds >= 3600 ? fmt::format(
-                                "{}:{:02}:{:02}",
-                                seconds / 3600,
-                                seconds / 60 % 60,
-                                seconds % 60)
-                          : fmt::format("{}:{:02}", seconds / 60, seconds % 60);
-  }
-  fmt::print(
-      stderr,
-      "\r\033[K[{}{}] {}/{}  {} %  ETA {}",
-      std::string(static_cast<size_t>(filled), '='),
-      std::string(static_cast<size_t>(kWidth - filled), ' '),
-      done,
-      total_,
-      done * 100 / total_,
-      eta);
-  std::fflush(stderr);
 }
 
 }  // namespace brigade

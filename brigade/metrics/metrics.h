@@ -1,5 +1,5 @@
-// The results of a step: one JSON object per line in metrics.jsonl, picotron's
-// log line on stdout, and a progress bar on a terminal.
+// The results of a step: one JSON object per line in metrics.jsonl, and
+// picotron's log line on stdout.
 #pragma once
 
 #include <cstdint>
@@ -60,27 +60,6 @@ class MetricsFile {
  private:
   std::filesystem::path path_;
   std::ofstream file_;
-};
-
-// "[=====>    ] 120/400  30 %  ETA 1:23", redrawn in place on stderr. Draws
-// nothing unless asked to.
-class ProgressBar {
- public:
-  enum class Visible { kNo, kYes };
-  ProgressBar(int64_t total, Visible visible);
-  ~ProgressBar();
-  ProgressBar(const ProgressBar&) = delete;
-  ProgressBar& operator=(const ProgressBar&) = delete;
-
-  // Clears the bar, so that a line can be printed where it stood.
-  void clear();
-  void draw(int64_t done);
-
- private:
-  int64_t total_;
-  bool is_visible_;
-  int64_t first_ = -1;
-  int64_t first_ns_ = 0;
 };
 
 }  // namespace brigade

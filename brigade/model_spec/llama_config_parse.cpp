@@ -98,6 +98,14 @@ void read_heads(const Reader& reader, LlamaConfig& config) {
   config.num_attention_heads = heads;
   const auto kv_heads = reader.integer("num_key_value_heads", 1, kMaxWidth);
   config.num_key_value_heads = kv_heads.value_or(heads);
+  const auto head_dim = reader.integer("head_dim", 1, kMaxWidth);
+  config.head_dim = head_dim.value_or(config.hidden_size / heads);
+  if (!reader.is_sound(
+          {"hidden_size",
+           "num_attention_heads",
+           "num_key_value_heads",
+           "head_dim"}))
+    return;
   if (!kv_heads && config.architecture == Architecture::kMistral)
     check_ambiguous_default(reader, "num_key_value_heads", heads, 8);
   if (heads % config.num_key_value_heads != 0) {
@@ -108,8 +116,6 @@ void read_heads(const Reader& reader, LlamaConfig& config) {
             config.num_key_value_heads,
             heads));
   }
-  const auto head_dim = reader.integer("head_dim", 1, kMaxWidth);
-  config.head_dim = head_dim.value_or(config.hidden_size / heads);
   if (!head_dim && config.hidden_size % heads != 0) {
     reader.problem(
         "num_attention_heads",

@@ -105,6 +105,18 @@ void LlamaConfigReader::problem(const char* key, const std::string& text)
   problems_.push_back(fmt::format("{}/{}: {}", pointer_, key, text));
 }
 
+bool LlamaConfigReader::is_sound(
+    std::initializer_list<const char*> keys) const {
+  for (const char* key : keys) {
+    const std::string begin = fmt::format("{}/{}: ", pointer_, key);
+    for (const std::string& problem : problems_) {
+      if (problem.starts_with(begin))
+        return false;
+    }
+  }
+  return true;
+}
+
 std::optional<int64_t>
 LlamaConfigReader::integer_in(const json& value, int64_t low, int64_t high) {
   if (!value.is_number_integer())

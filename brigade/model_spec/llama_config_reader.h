@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -46,6 +47,10 @@ class LlamaConfigReader {
 
   LlamaConfigReader inside(const char* key, const nlohmann::json& nested) const;
   void problem(const char* key, const std::string& text) const;
+
+  // Whether no problem was added for these keys: rules that involve several
+  // values are checked only then.
+  bool is_sound(std::initializer_list<const char*> keys) const;
 
   static std::optional<int64_t>
   integer_in(const nlohmann::json& value, int64_t low, int64_t high);

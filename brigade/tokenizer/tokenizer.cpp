@@ -16,6 +16,17 @@ namespace fs = std::filesystem;
 
 namespace {
 
+// By the name where it tells, else by the first byte: a SentencePiece model is
+// a protobuf whose first byte is 0x0A.
+bool is_json(const fs::path& path) {
+  if (path.extension() == ".json" || path.extension() == ".model")
+    return path.extension() == ".json";
+  const MappedFile file(path);
+  return file.size_bytes() > 0 && file.bytes()[0] == std::byte{'{'};
+}
+
+}  // namespace
+
 fs::path tokenizer_file(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(path, error)) {
@@ -35,17 +46,6 @@ fs::path tokenizer_file(const fs::path& path) {
       "tokenizer.model",
       path.string()));
 }
-
-// By the name where it tells, else by the first byte: a SentencePiece model is
-// a protobuf whose first byte is 0x0A.
-bool is_json(const fs::path& path) {
-  if (path.extension() == ".json" || path.extension() == ".model")
-    return path.extension() == ".json";
-  const MappedFile file(path);
-  return file.size_bytes() > 0 && file.bytes()[0] == std::byte{'{'};
-}
-
-}  // namespace
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec) {
   if (spec == "bytes")

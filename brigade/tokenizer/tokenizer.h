@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -64,5 +65,9 @@ class Tokenizer {
 // without one, from the names that the known families use.
 // Throws DataError naming the file and, for JSON, the path inside it.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec);
+
+// The file that a path given to load_tokenizer() leads to: itself, or the one
+// in the folder. Throws DataError when there is none.
+std::filesystem::path tokenizer_file(const std::filesystem::path& path);
 
 }  // namespace brigade

@@ -122,10 +122,13 @@ describe_stage(const TrainConfig& config, size_t stage, const ModelPart& part) {
 
 }  // namespace
 
-std::string describe_dry_run(const TrainConfig& given) {
+std::string describe_dry_run(
+    const TrainConfig& given,
+    const TokenScanOptions& scan) {
   TrainConfig config = given;
   number_run_folder(config);
-  const TrainingData data = open_training_data(training_data_options(config));
+  const TrainingData data =
+      open_training_data(training_data_options(config, scan));
   check_run_folder(config);
   std::string text = describe_run(config, data);
   const std::vector<ModelPart> parts = stage_parts(config);

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "brigade/base/units.h"
 #include "brigade/train/layout.h"
@@ -108,8 +109,11 @@ LrScheduleOptions lr_schedule_options(const TrainingConfig& training) {
       .total_steps = training.total_train_steps};
 }
 
-TrainingDataOptions training_data_options(const TrainConfig& config) {
+TrainingDataOptions training_data_options(
+    const TrainConfig& config,
+    TokenScanOptions scan) {
   TrainingDataOptions options;
+  options.scan = std::move(scan);
   if (config.dataset.mixture.empty())
     options.parts.push_back({config.dataset.name, 1});
   for (const MixturePart& part : config.dataset.mixture)
@@ -119,6 +123,7 @@ TrainingDataOptions training_data_options(const TrainConfig& config) {
   options.seed = static_cast<uint64_t>(config.training.seed);
   options.shuffle = config.dataset.shuffle;
   options.document_epochs = config.dataset.document_epochs;
+  options.tokenizer = config.dataset.tokenizer;
   if (config.training.eval_every > 0)
     options.held_out_fraction = config.dataset.eval_fraction;
   return options;

@@ -49,7 +49,9 @@ AdamWOptions adamw_options(const TrainConfig& config);
 LrScheduleOptions lr_schedule_options(const TrainingConfig& training);
 
 // Throws ConfigError when the config's model is not on this machine.
-TrainingDataOptions training_data_options(const TrainConfig& config);
+TrainingDataOptions training_data_options(
+    const TrainConfig& config,
+    TokenScanOptions scan = {});
 LoaderOptions loader_options(const TrainConfig& config, int dp_rank);
 
 }  // namespace brigade

@@ -78,7 +78,8 @@ Trainer::Trainer(
               ? *options.observer
               : silent_) {
   // What can fail without peers fails before there are any.
-  data_ = open_training_data(training_data_options(config_));
+  data_ = open_training_data(
+      training_data_options(config_, {.cache_dir = options.cache_dir}));
   if (environment.rank == 0) {
     number_run_folder(config_);
     check_run_folder(config_);

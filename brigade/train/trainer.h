@@ -8,14 +8,15 @@
 
 #include "brigade/comm/store.h"
 #include "brigade/config/train_config.h"
+#include "brigade/data/token_range.h"
 #include "brigade/launch/environment.h"
 #include "brigade/train/run_observer.h"
 
 namespace brigade {
 
 struct TrainingOptions {
-  // Where measurements of this machine are kept (the peak of MFU); empty:
-  // nowhere.
+  // Where measurements of this machine (the peak of MFU) and of token files
+  // (their highest ids) are kept; empty: nowhere.
   std::filesystem::path cache_dir;
   // Called on every rank at the start of each step, for the supervisor.
   std::function<void(int64_t step)> on_step;
@@ -40,6 +41,8 @@ int reporting_rank(const TrainConfig& config);
 // Everything that can be checked without starting ranks, checked, and printed:
 // the layout, the stages, parameters per rank, buckets, files. Throws what
 // run_training() would throw for the same reason.
-std::string describe_dry_run(const TrainConfig& config);
+std::string describe_dry_run(
+    const TrainConfig& config,
+    const TokenScanOptions& scan = {});
 
 }  // namespace brigade

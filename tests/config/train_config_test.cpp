@@ -309,6 +309,7 @@ TEST(TrainConfig, OverridesHaveTheTypeOfTheirKey) {
            "logging.run_dir=\"a b\"",
            "distributed.use_cpu=true",
            "training.total_train_steps=1e3",
+           "training.seed=1e18",
            "training.max_tokens=null",
            "training.recompute=selective",
            "checkpoint.load_path=",
@@ -319,6 +320,7 @@ TEST(TrainConfig, OverridesHaveTheTypeOfTheirKey) {
   EXPECT_EQ(config.logging.run_dir, "a b");
   EXPECT_EQ(config.distributed.use_cpu, true);
   EXPECT_EQ(config.training.total_train_steps, 1000);
+  EXPECT_EQ(config.training.seed, 1'000'000'000'000'000'000);
   EXPECT_EQ(config.training.max_tokens, std::nullopt);
   EXPECT_THAT(config.training.recompute, ElementsAre(Recompute::kSelective));
   EXPECT_EQ(config.checkpoint.load_path, "");
@@ -361,7 +363,10 @@ TEST(TrainConfig, EachBadOverrideSaysPlaceValueAndRemedy) {
        "/training/seed = \"abc\" (command line): expected an integer >= 0"},
       {"training.seed=1.5", "1.5 (command line): expected an integer >= 0"},
       {"training.seed=-1", "-1 (command line): expected an integer >= 0"},
-      {"training.seed=18446744073709551615", "expected an integer >= 0"},
+      {"training.seed=18446744073709551615",
+       "expected an integer >= 0, at most 9223372036854775807"},
+      {"training.seed=1e19",
+       "expected an integer >= 0, at most 9223372036854775807"},
       {"training.seed=null", "null (command line): expected an integer"},
       {"training.learning_rate=fast", "expected a number >= 0"},
       {"training.adam_beta1=1", "expected a number >= 0 and < 1"},
@@ -391,6 +396,8 @@ TEST(TrainConfig, EachBadOverrideSaysPlaceValueAndRemedy) {
       {"model.init=pretrained", "needs /model/name"},
       {"dataset.name=null", "/dataset/name is not given"},
       {"dataset.mixture=[{\"name\":\"a\"}]", "are both given"},
+      {"dataset.tokenizer=/nowhere",
+       "/dataset/tokenizer = \"/nowhere\": there is no such file or folder"},
       {"model.config.vocab_size=-1", "/model/config/vocab_size"},
   };
   for (const BadOverride& bad : cases) {
@@ -420,6 +427,52 @@ TEST(TrainConfig, AllProblemsAreToldAtOnceEachWithItsPlace) {
           HasSubstr("/dataset/name is not given"),
           HasSubstr("/distributed/dp_siz = 2 (command line)")));
   EXPECT_THAT(found, Each(StartsWith("[config] ")));
+}
+
+// Each has one problem; what would follow from it is not reported as well.
+TEST(TrainConfig, AProblemIsNotReportedASecondTimeByWhatFollowsFromIt) {
+  const std::vector<std::vector<std::string>> cases = {
+      {"dataset.name=null", "dataset.mixture=5"},
+      {"dataset.mixture=[{\"name\":\"a\"}]", "dataset.name=[1]"},
+      {"training.lr_schedule=wsd", "training.decay_steps=-1"},
+      {"training.min_learning_rate=1", "training.learning_rate=fast"},
+      {"logging.trace_steps=[300]", "training.total_train_steps=many"},
+      {"distributed.backend=nccl", "distributed.use_cpu=maybe"},
+      {"model.config.num_attention_heads=0"},
+      {"model.config.num_key_value_heads=0"},
+  };
+  for (const auto& overrides : cases)
+    EXPECT_THAT(problems_of(overrides), SizeIs(1)) << overrides[0];
+}
+
+TEST(TrainConfig, WhatIsHardlyMeantIsWarnedAbout) {
+  const auto warnings = [](const std::vector<std::string>& overrides) {
+    return find_warnings(load(minimal().dump(), overrides, 2));
+  };
+  EXPECT_THAT(warnings({}), IsEmpty());
+  EXPECT_THAT(warnings({"training.seq_length=128"}), IsEmpty());
+  EXPECT_THAT(
+      warnings({"training.seq_length=130"}),
+      ElementsAre(HasSubstr(
+          "training.seq_length = 130 is more than the model's "
+          "max_position_embeddings = 128")));
+  EXPECT_THAT(warnings({"training.warmup_steps=200"}), IsEmpty());
+  EXPECT_THAT(
+      warnings({"training.warmup_steps=201"}),
+      ElementsAre(HasSubstr(
+          "training.warmup_steps = 201 is more than "
+          "training.total_train_steps = 200")));
+  // The model has 0.7 MiB of gradients; the default of 25 MiB is nobody's
+  // choice.
+  EXPECT_THAT(warnings({"distributed.bucket_cap_mb=0.5"}), IsEmpty());
+  EXPECT_THAT(
+      warnings({"distributed.bucket_cap_mb=2"}),
+      ElementsAre(HasSubstr(
+          "distributed.bucket_cap_mb = 2 is more than all gradients")));
+  EXPECT_THAT(
+      warnings(
+          {"distributed.bucket_cap_mb=2", "distributed.grad_sync=per_param"}),
+      IsEmpty());
 }
 
 TEST(TrainConfig, AKeyThatStandsTwiceIsFoundAtItsPlace) {
@@ -714,10 +767,18 @@ TEST_F(ModelFileTest, WhatIsWrongWithItNamesTheFile) {
   EXPECT_THAT(
       problems(minimal().dump(), from("./no/such/folder")),
       ElementsAre(HasSubstr("\"./no/such/folder\": there is no such file")));
-  write_text_file(folder_ / "config.json", "{");
-  EXPECT_THAT(
-      problems(minimal().dump(), from(folder_.string())),
-      ElementsAre(HasSubstr((folder_ / "config.json").string() + ":1:")));
+  // A damaged file is not the config's fault.
+  for (const char* damaged : {"{", "{\"hidden_size\": 1, \"hidden_size\": 2}"}) {
+    write_text_file(folder_ / "config.json", damaged);
+    try {
+      load(minimal().dump(), from(folder_.string()));
+      FAIL() << damaged;
+    } catch (const DataError& error) {
+      EXPECT_THAT(
+          error.what(),
+          HasSubstr((folder_ / "config.json").string() + ":1:"));
+    }
+  }
   write_text_file(folder_ / "config.json", "{\"hidden_size\": 0}");
   EXPECT_THAT(
       problems(minimal().dump(), from(folder_.string())),

@@ -1,9 +1,11 @@
 #include "brigade/data/text_reader.h"
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
 
+#include <cstring>
 #include <random>
 
 #include "tests/data/data_test_files.h"
@@ -236,7 +238,9 @@ TEST_F(TextReaderTest, InputThatCannotBeReadIsNamed) {
   EXPECT_THAT(refusal(folder_ / "no.txt"), HasSubstr("no.txt' does not exist"));
   write("empty/x.md", "");
   EXPECT_THAT(refusal(folder_ / "empty"), HasSubstr("holds no .txt"));
-  EXPECT_THAT(refusal(write("x.md", "text")), HasSubstr("--format text"));
+  EXPECT_THAT(
+      refusal(write("x.bin", std::string("ab\0c", 4))),
+      AllOf(HasSubstr("x.bin] at byte 2"), HasSubstr("--format")));
 }
 
 TEST_F(TextReaderTest, CutsLieAfterLinesBeforeSpacesOrBetweenCharacters) {
@@ -248,6 +252,44 @@ TEST_F(TextReaderTest, CutsLieAfterLinesBeforeSpacesOrBetweenCharacters) {
   EXPECT_EQ(find_cut("aaaaaaa\n\n\nbbb", 12), 10U);
   EXPECT_EQ(find_cut("ééééééé", 9), 8U);
   EXPECT_EQ(find_cut("🚒🚒🚒", 7), 4U);
+}
+
+TEST_F(TextReaderTest, ContentDecidesWhereTheNameDoesNot) {
+  struct Case {
+    const char* content;
+    std::vector<std::string> documents;
+  };
+  for (const Case& c :
+       {Case{"plain\n{\"text\": \"a\"}\n", {"plain\n{\"text\": \"a\"}\n"}},
+        Case{"{\"text\": \"a\"}\n{\"text\": \"b\"}\n", {"a", "b"}},
+        Case{"{\"text\": \"a\"}", {"a"}},
+        Case{"{ but no JSON }\n", {"{ but no JSON }\n"}},
+        Case{"[1]\n", {"[1]\n"}},
+        Case{"", {""}}})
+    EXPECT_EQ(documents({write("data.md", c.content)}), c.documents)
+        << c.content;
+  // A first line longer than a block.
+  const std::string long_line =
+      "{\"text\": \"" + std::string(5000, 'x') + "\"}\n";
+  EXPECT_EQ(
+      documents({write("data", long_line)}, {.block_bytes = 1000}),
+      (std::vector<std::string>{std::string(5000, 'x')}));
+}
+
+TEST_F(TextReaderTest, AMinusIsStandardInput) {
+  const int saved = ::dup(STDIN_FILENO);
+  for (const auto& [content, expected] :
+       {std::pair{"{\"text\": \"a\"}\n", "a"}, std::pair{"a\n", "a\n"}}) {
+    int ends[2];
+    ASSERT_EQ(::pipe(ends), 0);
+    ASSERT_GT(::write(ends[1], content, strlen(content)), 0);
+    ::close(ends[1]);
+    ASSERT_EQ(::dup2(ends[0], STDIN_FILENO), STDIN_FILENO);
+    ::close(ends[0]);
+    EXPECT_EQ(documents({"-"}), (std::vector<std::string>{expected}));
+  }
+  ::dup2(saved, STDIN_FILENO);
+  ::close(saved);
 }
 
 }  // namespace

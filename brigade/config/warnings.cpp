@@ -1,0 +1,58 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "brigade/base/units.h"
+#include "brigade/config/train_config.h"
+#include "brigade/model_spec/parameter_table.h"
+
+namespace brigade {
+namespace {
+
+bool is_default(const LoadedConfig& loaded, std::string_view key) {
+  return std::any_of(
+      loaded.values.begin(), loaded.values.end(), [&](const auto& value) {
+        return value.key == key && value.origin == ValueOrigin::kDefault;
+      });
+}
+
+}  // namespace
+
+std::vector<std::string> find_warnings(const LoadedConfig& loaded) {
+  const TrainConfig& config = loaded.config;
+  const TrainingConfig& training = config.training;
+  const DistributedConfig& distributed = config.distributed;
+  std::vector<std::string> warnings;
+  if (training.total_train_steps > 0 &&
+      training.warmup_steps > training.total_train_steps)
+    warnings.push_back(fmt::format(
+        "training.warmup_steps = {} is more than training.total_train_steps = "
+        "{}: the learning rate never reaches training.learning_rate",
+        training.warmup_steps,
+        training.total_train_steps));
+  if (!config.model.llama)
+    return warnings;
+  const LlamaConfig& llama = *config.model.llama;
+  if (training.seq_length > llama.max_position_embeddings)
+    warnings.push_back(fmt::format(
+        "training.seq_length = {} is more than the model's "
+        "max_position_embeddings = {}: other programs will not use the model "
+        "on sequences of this length",
+        training.seq_length,
+        llama.max_position_embeddings));
+  const double gradient_mib = static_cast<double>(parameter_count(llama)) * 4 /
+                              static_cast<double>(MiB);
+  const bool has_buckets = distributed.grad_sync == GradSyncKind::kBucketed &&
+                           distributed.dp_size * distributed.cp_size > 1;
+  if (has_buckets && distributed.bucket_cap_mb > gradient_mib &&
+      !is_default(loaded, "distributed.bucket_cap_mb"))
+    warnings.push_back(fmt::format(
+        "distributed.bucket_cap_mb = {} is more than all gradients of the "
+        "model ({:.1f} MiB): with a single bucket little communication "
+        "overlaps with backward",
+        distributed.bucket_cap_mb,
+        gradient_mib));
+  return warnings;
+}
+
+}  // namespace brigade

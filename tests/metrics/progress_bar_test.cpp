@@ -1,0 +1,66 @@
+#include "brigade/metrics/progress_bar.h"
+
+#include <gtest/gtest.h>
+
+namespace brigade {
+namespace {
+
+TEST(ProgressText, ShowsBarShareDetailAndTimeLeft) {
+  // 120 of 400; 60 of them took 30 s, so the other 280 take 140 s.
+  EXPECT_EQ(
+      progress_text(
+          "",
+          {.done = 120,
+           .total = 400,
+           .measured = 60,
+           .measured_ns = 30'000'000'000},
+          "120/400"),
+      "[=========                     ] 30 %  120/400  ETA 2:20");
+  EXPECT_EQ(
+      progress_text(
+          "tokenizing",
+          {.done = 1,
+           .total = 10'001,
+           .measured = 1,
+           .measured_ns = 1'000'000'000},
+          ""),
+      "tokenizing [                              ] 0 %  ETA 2:46:40");
+}
+
+TEST(ProgressText, LeavesOutWhatIsNotKnown) {
+  EXPECT_EQ(
+      progress_text("reading", {.done = 5, .total = 0}, "5 MB"),
+      "reading  5 MB");
+  EXPECT_EQ(
+      progress_text("", {.done = 0, .total = 4}, "0/4"),
+      "[                              ] 0 %  0/4  ETA --:--");
+  // More than the total is all of it.
+  EXPECT_EQ(
+      progress_text("", {.done = 9, .total = 4}, ""),
+      "[==============================] 100 %  ETA --:--");
+}
+
+TEST(ProgressBar, DrawsOnlyForAPersonAndClearsItself) {
+  testing::internal::CaptureStderr();
+  {
+    ProgressBar hidden("x", 2, ProgressBar::Visible::kNo);
+    hidden.draw(1, "");
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  testing::internal::CaptureStderr();
+  {
+    ProgressBar shown("x", 3, ProgressBar::Visible::kYes);
+    shown.draw(1, "a");
+    shown.draw(2, "too soon");
+    shown.draw(3, "end");
+  }
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(text.rfind("\r\033[Kx [", 0), 0U);
+  EXPECT_NE(text.find("%  a  ETA"), std::string::npos);
+  EXPECT_EQ(text.find("too soon"), std::string::npos);
+  EXPECT_NE(text.find("100 %  end"), std::string::npos);
+  EXPECT_EQ(text.substr(text.size() - 4), "\r\033[K");
+}
+
+}  // namespace
+}  // namespace brigade
