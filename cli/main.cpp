@@ -130,6 +130,7 @@ int run(int argc, char** argv) {
         add_train,
         add_generate,
         add_inspect,
+        add_checkpoint,
         add_export,
         add_run,
         add_plan,

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "brigade/launch/rank_report.h"
+#include "brigade/launch/rank_signals.h"
 #include "brigade/metrics/progress_bar.h"
 #include "brigade/schedule/make_schedule.h"
 #include "brigade/schedule/schedule_drawing.h"
@@ -42,12 +43,27 @@ void train_as_rank(
   TrainingOutput output(
       environment.is_terminal ? TrainingOutput::Terminal::kYes
                               : TrainingOutput::Terminal::kNo);
-  run_training(
+  RankSignals signals;
+  const TrainingEnd end = run_training(
       config,
       environment,
       {.cache_dir = cache_folder(process_environment()),
        .on_step = [&report](int64_t step) { report.set_step(step); },
-       .observer = &output});
+       .requests =
+           [&signals] {
+             return StepRequests{
+                 .save = signals.take_save_request(),
+                 .stop = signals.stop_signal() != 0};
+           },
+       .end_time = job_end_time(process_environment()),
+       .observer = &output,
+       .store = nullptr});
+  if (end == TrainingEnd::kFinished)
+    return;
+  // Another rank may have had the signal. The code of a shell for a process
+  // that a signal ended.
+  const int number = signals.stop_signal();
+  throw Exit{128 + (number == 0 ? SIGTERM : number)};
 }
 
 // Token files of other programs are read once; this takes a while for large

@@ -49,12 +49,25 @@ void TrainingOutput::on_step(const StepMetrics& metrics) {
 }
 
 void TrainingOutput::on_checkpoint(const std::filesystem::path& path) {
-  bar_->clear();
+  if (bar_)
+    bar_->clear();
   fmt::print("saved {}\n", path.string());
+  std::fflush(stdout);
+}
+
+void TrainingOutput::on_message(const std::string& line) {
+  if (bar_)
+    bar_->clear();
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
 }
 
 void TrainingOutput::on_end(const RunEnd& end) {
   bar_->clear();
+  if (end.end == TrainingEnd::kStopped)
+    fmt::print(
+        "stopped after step {} as asked; checkpoint.load_path=auto goes on\n",
+        end.steps);
   if (end.trained_tokens == 0) {
     fmt::print(
         "nothing {}: the {} is at step {} of {}; raise "

@@ -19,6 +19,7 @@ class TrainingOutput : public RunObserver {
   void on_start(const RunStart& start) override;
   void on_step(const StepMetrics& metrics) override;
   void on_checkpoint(const std::filesystem::path& path) override;
+  void on_message(const std::string& line) override;
   void on_end(const RunEnd& end) override;
 
  private:

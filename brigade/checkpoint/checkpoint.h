@@ -1,13 +1,12 @@
 // A training run on disk, whole or absent:
-//   DIR/manifest.json                what it is, written last
+//   DIR/manifest.json                what it is, written last (manifest.h)
 //   DIR/model[-rank-K].safetensors   weights, Hugging Face's names
 //   DIR/optimizer[-rank-K].safetensors   master., exp_avg., exp_avg_sq. + NAME
 //   DIR/...                          files that came with the run (tokenizer)
 //
-// Written under DIR.tmp and renamed once every rank has written and synced its
-// part. Each tensor is stored in the pieces in which ranks held it, with the
-// place of each piece in the whole tensor, so that a run may continue under
-// another layout: a rank reads what overlaps with its own part.
+// Each tensor is stored in the pieces in which ranks held it, with the place of
+// each piece in the whole tensor, so that a run may continue under another
+// layout: a rank reads what overlaps with its own part.
 #pragma once
 
 #include <torch/types.h>
@@ -15,58 +14,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "brigade/comm/communicator.h"
+#include "brigade/checkpoint/manifest.h"
+#include "brigade/checkpoint/tensor_part.h"
 #include "brigade/safetensors/safetensors.h"
 
 namespace brigade {
-
-// One rank's part of a tensor: whole[begin:end] along `dim`; dim -1: all of it.
-// `tensor` may be longer along dim (padding, which is not stored).
-struct TensorPart {
-  std::string name;
-  int dim = -1;
-  int64_t begin = 0;
-  int64_t end = 0;
-  torch::Tensor tensor;  // contiguous CPU memory, float32 or bf16
-  // Defined: `tensor` (bf16) and this (int16) are the halves of a float32
-  // master (ops/split_master.h), which is what the file has. In memory it is
-  // whole only while this part is read or written.
-  torch::Tensor master_low = {};
-};
-
-struct CheckpointManifest {
-  int64_t step = 0;                // steps done
-  int64_t tokens = 0;              // tokens trained on
-  nlohmann::json model;            // Hugging Face config, normalised
-  nlohmann::json model_source;     // as it was written; null: not known
-  nlohmann::json config;           // the run's config
-  std::string dtype;               // of the weights: "float32", "bfloat16"
-  std::string tokenizer;           // "bytes", or a path relative to DIR, or ""
-  std::vector<std::string> files;  // that hold tensors
-  int64_t writers = 1;             // ranks that wrote them
-};
-
-struct CheckpointToSave {
-  CheckpointManifest manifest;  // files are filled in
-  std::vector<TensorPart> weights;
-  std::vector<TensorPart> optimizer;
-  // Copied into DIR by rank 0: file -> name in DIR, "tokenizer/tokenizer.json".
-  std::map<std::filesystem::path, std::string> attachments;
-};
-
-// Collective over `world`. Ranks with writer < 0 have nothing to store; the
-// others are numbered 0 ... writers - 1, rank 0 of the world among them.
-// Replaces DIR if it exists. Throws StorageError on every rank when one of them
-// cannot write; what DIR held before is then unharmed and DIR.tmp is removed.
-void save_checkpoint(
-    const std::filesystem::path& directory,
-    CheckpointToSave checkpoint,
-    int writer,
-    Communicator& world);
 
 // A stored tensor, its pieces put together.
 struct CheckpointTensor {
@@ -78,7 +33,9 @@ struct CheckpointTensor {
   bool is_whole = true;  // no part is missing
 };
 
-// A checkpoint on disk. Validates the manifest and every file's header.
+// A checkpoint on disk. Validates the manifest, the size and the header of
+// every file, and that all files belong to the manifest's run and step; the
+// contents are verified by verify_checkpoint() (verify.h).
 class Checkpoint {
  public:
   // `path`: DIR; a folder of numbered ones, of which the highest counts; or a
@@ -107,6 +64,8 @@ class Checkpoint {
     int64_t end;
   };
   const std::vector<Piece>& pieces_of(const std::string& name) const;
+  void check_file(const SafetensorsFile& file) const;
+  void add_pieces(const SafetensorsFile& file);
 
   std::filesystem::path directory_;
   CheckpointManifest manifest_;

@@ -8,8 +8,8 @@
 
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/checkpoint.h"
-#include "brigade/checkpoint/checkpoint_pieces.h"
 #include "brigade/checkpoint/torch_dtype.h"
+#include "brigade/checkpoint/verify.h"
 #include "brigade/files/file.h"
 #include "brigade/ops/split_master.h"
 
@@ -74,45 +74,78 @@ torch::Tensor as_tensor(const SafetensorsTensor& stored) {
 }  // namespace
 
 Checkpoint::Checkpoint(const fs::path& path)
-    : directory_(find_directory(path)) {
-  const fs::path manifest = directory_ / kManifestFile;
-  const auto json = nlohmann::json::parse(
-      read_text_file(manifest), nullptr, /*allow_exceptions=*/false);
-  manifest_ = manifest_from_json(json, manifest.string());
+    : directory_(find_directory(path)), manifest_(read_manifest(directory_)) {
+  const auto damage = find_damage(directory_, manifest_, VerifyLevel::kSize);
+  if (!damage.empty())
+    throw DataError("[checkpoint] " + damage.front());
   files_.reserve(manifest_.files.size());
   for (const std::string& name : manifest_.files)
     files_.emplace_back(directory_ / name);
   for (const SafetensorsFile& file : files_) {
-    nlohmann::json places = nlohmann::json::object();
-    if (const auto found = file.metadata().find(kPiecesKey);
-        found != file.metadata().end())
-      places = nlohmann::json::parse(found->second, nullptr, false);
-    for (const SafetensorsTensor& stored : file.tensors()) {
-      Piece piece{&stored, -1, 0, 0};
-      if (places.contains(stored.name)) {
-        const auto place = places[stored.name].get<std::vector<int64_t>>();
-        const bool is_sane =
-            place.size() == 3 && place[0] >= 0 &&
-            place[0] < static_cast<int64_t>(stored.shape.size()) &&
-            place[1] >= 0 && place[2] >= place[1] &&
-            static_cast<uint64_t>(place[2] - place[1]) ==
-                stored.shape[static_cast<size_t>(place[0])];
-        if (!is_sane) {
-          throw DataError(fmt::format(
-              "[checkpoint] '{}': the place of tensor '{}' does not fit its "
-              "shape",
-              file.path().string(),
-              stored.name));
-        }
-        piece = {&stored, static_cast<int>(place[0]), place[1], place[2]};
-      }
-      pieces_[stored.name].push_back(piece);
-    }
+    check_file(file);
+    add_pieces(file);
   }
   for (auto& [name, pieces] : pieces_) {
     std::sort(pieces.begin(), pieces.end(), [](const auto& a, const auto& b) {
       return a.begin < b.begin;
     });
+  }
+}
+
+// The file is of the manifest's run and step.
+void Checkpoint::check_file(const SafetensorsFile& file) const {
+  const auto& metadata = file.metadata();
+  const auto value = [&](const char* key) {
+    const auto found = metadata.find(key);
+    return found == metadata.end() ? std::string() : found->second;
+  };
+  const std::string step =
+      manifest_.is_verifiable() ? std::to_string(manifest_.step) : "";
+  if (value(kRunKey) == manifest_.run && value(kStepKey) == step)
+    return;
+  throw DataError(fmt::format(
+      "[checkpoint] '{}' belongs to step '{}' of run '{}', but the manifest "
+      "beside it to step '{}' of run '{}'",
+      file.path().string(),
+      value(kStepKey),
+      value(kRunKey),
+      step,
+      manifest_.run));
+}
+
+void Checkpoint::add_pieces(const SafetensorsFile& file) {
+  nlohmann::json places = nlohmann::json::object();
+  if (const auto found = file.metadata().find(kPiecesKey);
+      found != file.metadata().end())
+    places = nlohmann::json::parse(found->second, nullptr, false);
+  const auto is_place = [](const nlohmann::json& place) {
+    return place.is_array() && place.size() == 3 &&
+           std::all_of(place.begin(), place.end(), [](const auto& number) {
+             return number.is_number_integer();
+           });
+  };
+  for (const SafetensorsTensor& stored : file.tensors()) {
+    Piece piece{&stored, -1, 0, 0};
+    if (places.contains(stored.name)) {
+      std::vector<int64_t> place;
+      if (is_place(places[stored.name]))
+        places[stored.name].get_to(place);
+      const bool is_sane =
+          place.size() == 3 && place[0] >= 0 &&
+          place[0] < static_cast<int64_t>(stored.shape.size()) &&
+          place[1] >= 0 && place[2] >= place[1] &&
+          static_cast<uint64_t>(place[2] - place[1]) ==
+              stored.shape[static_cast<size_t>(place[0])];
+      if (!is_sane) {
+        throw DataError(fmt::format(
+            "[checkpoint] '{}': the place of tensor '{}' does not fit its "
+            "shape",
+            file.path().string(),
+            stored.name));
+      }
+      piece = {&stored, static_cast<int>(place[0]), place[1], place[2]};
+    }
+    pieces_[stored.name].push_back(piece);
   }
 }
 

@@ -7,6 +7,7 @@
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/hugging_face_export.h"
+#include "brigade/checkpoint/verify.h"
 #include "brigade/model_spec/llama_config.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/folder.h"
@@ -60,6 +61,10 @@ ExportedModel export_checkpoint(
     const fs::path& out,
     uint64_t max_shard_bytes) {
   const Checkpoint checkpoint(path);
+  const std::string reason =
+      find_reason_to_reject(checkpoint.directory(), VerifyLevel::kFull);
+  if (!reason.empty())
+    throw DataError(reason);
   const CheckpointManifest& manifest = checkpoint.manifest();
   const LlamaConfig config = model_of(checkpoint);
   HuggingFaceExport request;

@@ -1,11 +1,14 @@
 #include "brigade/checkpoint/hugging_face.h"
 
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "brigade/base/check.h"
+#include "brigade/base/error.h"
 #include "brigade/checkpoint/hugging_face_names.h"
 #include "brigade/checkpoint/torch_dtype.h"
 
@@ -54,6 +57,30 @@ void release_pages(std::span<const std::byte> data) {
   }
 }
 
+// Throws DataError naming the first value that is not finite: training would
+// only find out at its first loss.
+void check_finite(
+    const SafetensorsFolder& folder,
+    const SafetensorsTensor& stored,
+    const torch::Tensor& part) {
+  const torch::Tensor is_finite = part.isfinite();
+  if (is_finite.all().item<bool>())
+    return;
+  const auto file = std::find_if(
+      folder.files().begin(),
+      folder.files().end(),
+      [&](const SafetensorsFile& candidate) {
+        return candidate.find(stored.name) == &stored;
+      });
+  throw DataError(fmt::format(
+      "[hugging_face] tensor '{}' in '{}' has {} values that are not finite; "
+      "the file is damaged, or of a training that diverged",
+      stored.name,
+      file == folder.files().end() ? folder.path().string()
+                                   : file->path().string(),
+      is_finite.logical_not().sum().item<int64_t>()));
+}
+
 }  // namespace
 
 void load_weights(
@@ -72,7 +99,9 @@ void load_weights(
         "the destination of '{}' is not {}",
         target.name,
         to_string(target.shard));
-    target.destination.copy_(read_part(*found->second.stored, spec));
+    const torch::Tensor part = read_part(*found->second.stored, spec);
+    check_finite(folder, *found->second.stored, part);
+    target.destination.copy_(part);
     release_pages(found->second.stored->data);
   }
 }

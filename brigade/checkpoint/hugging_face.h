@@ -29,7 +29,8 @@ struct WeightTarget {
 //
 // `expected` is the table of the whole model, on every rank: tensors of it that
 // the folder lacks, tensors of the folder that it lacks, and wrong shapes and
-// dtypes are all listed by name in one DataError, before any target is written.
+// dtypes are all listed by name in one DataError, before any target is written;
+// a value that is not finite is a DataError that names file and tensor.
 // Accepted:
 //  * parameters of one group (q, k and v; gate and up) as one tensor under the
 //    group's name, stacked along dim 0;

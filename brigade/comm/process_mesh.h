@@ -31,6 +31,8 @@ class ProcessMesh {
 
   const CommunicatorPtr& world() const { return world_; }
   const CommunicatorPtr& axis(Axis axis) const;  // this rank's group
+  // Where the ranks met; null for a world of one.
+  const StorePtr& store() const { return store_; }
   // Sums gradients: the replicas of this rank's weights.
   const CommunicatorPtr& dp_cp() const { return dp_cp_; }
   // The shards of one replica of the model: the ranks of pp x tp.

@@ -155,4 +155,36 @@ inline constexpr std::array kChoices<Recompute>{
     Recompute::kSelective,
     Recompute::kFull};
 
+// A step whose loss or gradient is not finite.
+enum class OnNonFinite { kStop, kSkip };
+constexpr const char* to_string(OnNonFinite action) {
+  switch (action) {
+    case OnNonFinite::kStop:
+      return "stop";
+    case OnNonFinite::kSkip:
+      return "skip";
+  }
+  return "?";
+}
+template <>
+inline constexpr std::array kChoices<OnNonFinite>{
+    OnNonFinite::kStop,
+    OnNonFinite::kSkip};
+
+// What is compared of a checkpoint's files before they are loaded.
+enum class VerifiedContent { kFull /* SHA-256 */, kSize };
+constexpr const char* to_string(VerifiedContent content) {
+  switch (content) {
+    case VerifiedContent::kFull:
+      return "full";
+    case VerifiedContent::kSize:
+      return "size";
+  }
+  return "?";
+}
+template <>
+inline constexpr std::array kChoices<VerifiedContent>{
+    VerifiedContent::kFull,
+    VerifiedContent::kSize};
+
 }  // namespace brigade

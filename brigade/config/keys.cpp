@@ -219,6 +219,16 @@ void add_training(std::vector<ConfigKey>& keys) {
       natural,
       "largest global gradient norm; 0: no clipping");
   group.key(
+      "on_non_finite",
+      &G::on_non_finite,
+      kAny,
+      "what to do in a step whose loss or gradient is not finite");
+  group.key(
+      "max_skipped_steps",
+      &G::max_skipped_steps,
+      count,
+      "skipped steps in a row after which a run with on_non_finite=skip stops");
+  group.key(
       "eval_every",
       &G::eval_every,
       natural,
@@ -279,7 +289,42 @@ void add_checkpoint(std::vector<ConfigKey>& keys) {
       &G::save_frequency,
       at_least(0),
       "steps between checkpoints; 0: only at the end");
-  group.key("load_path", &G::load_path, kAny, "checkpoint to continue");
+  group.key(
+      "save_seconds",
+      &G::save_seconds,
+      at_least(0),
+      "seconds between checkpoints; 0: not by time");
+  group.key(
+      "keep_last",
+      &G::keep_last,
+      at_least(0),
+      "newest checkpoints to keep; 0: all");
+  group.key(
+      "keep_every",
+      &G::keep_every,
+      at_least(0),
+      "with keep_last, keep those of every so many steps too; 0: none");
+  group.key(
+      "async", &G::async, kAny, "write checkpoints while training goes on");
+  group.key(
+      "load_path",
+      &G::load_path,
+      kAny,
+      "checkpoint to continue, or 'auto': the newest valid one of save_dir");
+  group.key(
+      "verify",
+      &G::verify,
+      kAny,
+      "what is verified of a checkpoint before it is loaded: the SHA-256 of "
+      "each file, or its size");
+  group
+      .key(
+          "allow_changes",
+          &G::allow_changes,
+          kAny,
+          "keys that may differ from the continued checkpoint's, such as "
+          "[\"training.seed\"]")
+      .default_note = "none";
 }
 
 void add_logging(std::vector<ConfigKey>& keys) {

@@ -94,6 +94,24 @@ void check_training(const TrainingConfig& training, Problems& problems) {
         training.learning_rate));
 }
 
+void check_checkpoint(const CheckpointConfig& checkpoint, Problems& problems) {
+  if (!checkpoint.allow_changes)
+    return;
+  for (const std::string& name : *checkpoint.allow_changes) {
+    const size_t dot = name.find('.');
+    const std::string group = name.substr(0, dot);
+    const std::string key =
+        dot == std::string::npos ? std::string() : name.substr(dot + 1);
+    if (find_config_key(group, key) == nullptr) {
+      problems.push_back(fmt::format(
+          "[config] /checkpoint/allow_changes names \"{}\", which is no key; "
+          "the nearest is \"{}\"",
+          name,
+          nearest_config_key(group, key).dotted()));
+    }
+  }
+}
+
 void check_logging(const TrainConfig& config, Problems& problems) {
   const auto& steps = config.logging.trace_steps;
   if (!steps || !are_sound(problems, {"/training/total_train_steps"}))
@@ -210,6 +228,7 @@ LoadedConfig parse_train_config(
   check_device(config.distributed, problems);
   check_training(config.training, problems);
   check_dataset(config.dataset, problems);
+  check_checkpoint(config.checkpoint, problems);
   check_logging(config, problems);
   check_environment(config.environment, problems);
   // A model or a layout out of values that are wrong by themselves would only

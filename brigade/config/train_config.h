@@ -87,8 +87,10 @@ struct TrainingConfig {
   double min_learning_rate = 0;
   int64_t decay_steps = 0;  // wsd alone: the last steps, in which it falls
   double grad_clip = 0;     // largest global norm; 0: no clipping
-  int64_t eval_every = 0;   // steps; 0: never
-  int64_t eval_steps = 8;   // batches of one evaluation
+  OnNonFinite on_non_finite = OnNonFinite::kStop;
+  int64_t max_skipped_steps = 10;  // in a row, before the run stops after all
+  int64_t eval_every = 0;          // steps; 0: never
+  int64_t eval_steps = 8;          // batches of one evaluation
   // One entry for all stages, or one entry per stage.
   std::vector<Recompute> recompute = {Recompute::kNone};
 
@@ -122,7 +124,16 @@ struct DatasetConfig {
 struct CheckpointConfig {
   std::string save_dir;        // absent: <logging.run_dir>/checkpoints
   int64_t save_frequency = 0;  // steps; 0: only at the end
-  std::string load_path;       // ""; a checkpoint to continue
+  int64_t save_seconds = 0;    // seconds between checkpoints; 0: not by time
+  int64_t keep_last = 0;       // newest checkpoints to keep; 0: all
+  int64_t keep_every = 0;      // and those of steps that this divides; 0: none
+  bool async = true;           // write while training goes on
+  // "": a new run. A checkpoint to continue, or "auto": the newest valid one of
+  // save_dir.
+  std::string load_path;
+  VerifiedContent verify = VerifiedContent::kFull;
+  // Keys that may differ from those of the checkpoint that is continued.
+  std::optional<std::vector<std::string>> allow_changes;
 };
 
 struct LoggingConfig {

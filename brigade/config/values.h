@@ -170,6 +170,10 @@ template <>
 struct TypeName<std::string> {
   static constexpr const char* kName = "text";
 };
+template <>
+struct TypeName<std::vector<std::string>> {
+  static constexpr const char* kName = "text, or list of text";
+};
 template <ConfigChoice Enum>
 struct TypeName<Enum> {
   static constexpr const char* kName = "text";

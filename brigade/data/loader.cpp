@@ -36,6 +36,17 @@ void Loader::stop() {
 
 void Loader::seek(uint64_t step) {
   stop();
+  first_sample_ = 0;
+  restart(step);
+}
+
+void Loader::seek_sample(uint64_t sample) {
+  stop();
+  first_sample_ = sample;
+  restart(0);
+}
+
+void Loader::restart(uint64_t step) {
   queue_.clear();
   exception_ = nullptr;
   stopping_ = false;
@@ -105,7 +116,7 @@ Batch Loader::prepare(uint64_t step, int64_t micro_batch) const {
   std::vector<int64_t> window(static_cast<size_t>(seq_length) + 1);
   for (int64_t row = 0; row < rows; ++row) {
     const uint64_t sample =
-        sample_index(options_.layout, step, micro_batch, row);
+        first_sample_ + sample_index(options_.layout, step, micro_batch, row);
     source_->read(sample, window);
     batch.inputs.insert(batch.inputs.end(), window.begin(), window.end() - 1);
     batch.targets.insert(batch.targets.end(), window.begin() + 1, window.end());

@@ -62,12 +62,16 @@ class Loader {
 
   // Continues with the first micro-batch of `step`. O(1).
   void seek(uint64_t step);
+  // Continues with a step whose first sample is `sample`, wherever steps of
+  // this batch size would begin; that step is step 0 of the batches.
+  void seek_sample(uint64_t sample);
 
   // How long next() has waited for the thread, altogether.
   double waited_ms() const { return waited_ms_; }
 
  private:
   void start(uint64_t step);
+  void restart(uint64_t step);
   void stop();
   void run(uint64_t step);
   Batch prepare(uint64_t step, int64_t micro_batch) const;
@@ -75,6 +79,7 @@ class Loader {
 
   std::shared_ptr<const SampleSource> source_;
   LoaderOptions options_;
+  uint64_t first_sample_ = 0;  // of step 0
   double waited_ms_ = 0;
 
   std::mutex mutex_;

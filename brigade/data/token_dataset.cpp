@@ -55,7 +55,7 @@ void convert(std::span<const std::byte> bytes, std::span<int64_t> out) {
 }
 
 template <typename T>
-TokenRange range(std::span<const std::byte> bytes) {
+TokenIdRange range(std::span<const std::byte> bytes) {
   T lowest = std::numeric_limits<T>::max();
   T highest = std::numeric_limits<T>::min();
   for (size_t i = 0; i < bytes.size(); i += sizeof(T)) {
@@ -176,7 +176,7 @@ void TokenDataset::read(uint64_t begin, std::span<int64_t> out) const {
           : std::string()));
 }
 
-TokenRange TokenDataset::range_of(uint64_t begin, uint64_t count) const {
+TokenIdRange TokenDataset::range_of(uint64_t begin, uint64_t count) const {
   BRIGADE_ASSERT(
       count > 0 && begin <= num_tokens() && count <= num_tokens() - begin,
       "tokens [{}, +{}) of {}",

@@ -24,7 +24,7 @@ struct TokenDatasetOptions {
   std::optional<int64_t> vocab_size;
 };
 
-struct TokenRange {
+struct TokenIdRange {
   int64_t lowest = 0;
   int64_t highest = -1;
 };
@@ -54,7 +54,7 @@ class TokenDataset {
   // Of the ids of tokens [begin, begin + count), inside the vocabulary or not;
   // ids of 2^63 and more count as negative. Precondition: count > 0, and the
   // range lies within num_tokens().
-  TokenRange range_of(uint64_t begin, uint64_t count) const;
+  TokenIdRange range_of(uint64_t begin, uint64_t count) const;
 
   // Throws DataError when the dataset is empty or holds no window of
   // seq_length + 1 tokens.

@@ -25,14 +25,16 @@ constexpr uint64_t kTokensPerStep = uint64_t{1} << 22;
 // Fewer are scanned in the time that the cache takes.
 constexpr uint64_t kLeastCachedTokens = uint64_t{1} << 24;
 
-TokenRange scan(const TokenDataset& dataset, const TokenScanOptions& options) {
-  TokenRange range;
+TokenIdRange scan(
+    const TokenDataset& dataset,
+    const TokenScanOptions& options) {
+  TokenIdRange range;
   const uint64_t total = dataset.num_tokens();
   for (uint64_t begin = 0; begin < total; begin += kTokensPerStep) {
     const uint64_t count = std::min(kTokensPerStep, total - begin);
-    const TokenRange part = dataset.range_of(begin, count);
+    const TokenIdRange part = dataset.range_of(begin, count);
     range = begin == 0 ? part
-                       : TokenRange{
+                       : TokenIdRange{
                              std::min(range.lowest, part.lowest),
                              std::max(range.highest, part.highest)};
     if (options.on_progress)
@@ -54,7 +56,7 @@ json identity_of(const fs::path& path) {
       {"modified_ns", status.st_mtim.tv_nsec}};
 }
 
-std::optional<TokenRange> read_cached(
+std::optional<TokenIdRange> read_cached(
     const fs::path& entry,
     const json& identity) {
   if (!fs::exists(entry))
@@ -67,14 +69,14 @@ std::optional<TokenRange> read_cached(
       cached->at("highest").is_number_integer();
   if (!is_known)
     return std::nullopt;
-  return TokenRange{
+  return TokenIdRange{
       cached->at("lowest").get<int64_t>(),
       cached->at("highest").get<int64_t>()};
 }
 
 }  // namespace
 
-TokenRange find_token_range(
+TokenIdRange find_token_range(
     const TokenDataset& dataset,
     const TokenScanOptions& options) {
   if (options.cache_dir.empty() || dataset.num_tokens() < kLeastCachedTokens)
@@ -84,7 +86,7 @@ TokenRange find_token_range(
   const fs::path entry =
       folder / fmt::format("{:016x}.json", fnv1a_64(path.string()));
   const json identity = identity_of(path);
-  std::optional<TokenRange> range;
+  std::optional<TokenIdRange> range;
   try {
     fs::create_directories(folder);
     const FileLock lock =
@@ -110,7 +112,7 @@ void check_token_ids(
     const TokenDataset& dataset,
     int64_t vocab_size,
     const TokenScanOptions& options) {
-  const TokenRange range = find_token_range(dataset, options);
+  const TokenIdRange range = find_token_range(dataset, options);
   if (range.lowest >= 0 && range.highest < vocab_size)
     return;
   std::vector<int64_t> ids;

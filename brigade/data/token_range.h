@@ -27,7 +27,7 @@ struct TokenScanOptions {
 };
 
 // Of all tokens; {0, -1} of an empty dataset.
-TokenRange find_token_range(
+TokenIdRange find_token_range(
     const TokenDataset& dataset,
     const TokenScanOptions& options = {});
 

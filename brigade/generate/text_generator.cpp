@@ -8,6 +8,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/checkpoint.h"
+#include "brigade/checkpoint/verify.h"
 #include "brigade/generate/token_generator.h"
 #include "brigade/tokenizer/streaming_decoder.h"
 #include "brigade/tokenizer/tokenizer.h"
@@ -99,6 +100,10 @@ GenerateResult generate_text(
     const ProcessMesh& mesh,
     const std::function<void(std::string_view)>& write) {
   const Checkpoint checkpoint(options.checkpoint);
+  const std::string reason = find_reason_to_reject(
+      checkpoint.directory(), VerifyLevel::kFull, *mesh.world());
+  if (!reason.empty())
+    throw DataError(reason);
   const Prompt prompt = read_prompt(options, checkpoint);
   const Tokenizer& tokenizer = *prompt.tokenizer;
   TokenGenerator generator(

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "brigade/base/error.h"
+#include "brigade/files/file.h"
 #include "brigade/metrics/trace.h"
 
 namespace brigade {
@@ -37,6 +38,8 @@ std::string to_json_line(const StepMetrics& metrics) {
   json["exposed_comm_ms"] = metrics.exposed_comm_ms;
   if (metrics.eval_loss)
     json["eval_loss"] = *metrics.eval_loss;
+  if (metrics.skipped_steps > 0)
+    json["skipped_steps"] = metrics.skipped_steps;
   if (!metrics.reports.empty())
     json["buckets"] = buckets_json(metrics.reports);
   return json.dump();
@@ -98,6 +101,27 @@ void MetricsFile::write(const StepMetrics& metrics) {
     throw StorageError(fmt::format(
         "[metrics] cannot append to '{}': is the disk full?", path_.string()));
   }
+}
+
+void MetricsFile::cut_back(
+    const std::filesystem::path& path,
+    int64_t last_step) {
+  if (!std::filesystem::exists(path))
+    return;
+  std::ifstream file(path);
+  std::string kept;
+  bool changes = false;
+  for (std::string line; std::getline(file, line);) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    const bool stays = json.is_object() && json.contains("step") &&
+                       json["step"].is_number_integer() &&
+                       json["step"] <= last_step && !file.eof();
+    if (stays)
+      kept += line + '\n';
+    changes = changes || !stays;
+  }
+  if (changes)
+    write_text_file(path, kept);
 }
 
 }  // namespace brigade

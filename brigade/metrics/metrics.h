@@ -28,6 +28,9 @@ struct StepMetrics {
   // tensor and context parallel are not measured.
   double exposed_comm_ms = 0;
   std::optional<double> eval_loss;
+  // Steps so far that updated nothing, as their loss or a gradient was not
+  // finite (training.on_non_finite = skip).
+  int64_t skipped_steps = 0;
   // What each stage of the reporting rank communicated; empty: not reported.
   std::vector<SyncReport> reports;
 };
@@ -56,6 +59,11 @@ class MetricsFile {
   // Throws StorageError when it cannot be written.
   explicit MetricsFile(const std::filesystem::path& path);
   void write(const StepMetrics& metrics);
+
+  // Leaves the lines of the steps up to `last_step` and drops a line that a
+  // kill cut short: for a run that goes on after that step. Nothing to do where
+  // there is no file. Throws StorageError.
+  static void cut_back(const std::filesystem::path& path, int64_t last_step);
 
  private:
   std::filesystem::path path_;

@@ -20,6 +20,27 @@ bool continues(const TrainConfig& config) {
   return !config.checkpoint.load_path.empty();
 }
 
+// `path` or its nearest ancestor that exists.
+fs::path nearest_existing(const fs::path& path) {
+  fs::path existing = fs::absolute(path);
+  while (!fs::exists(existing) && existing.has_relative_path())
+    existing = existing.parent_path();
+  return existing;
+}
+
+bool is_writable(const fs::path& folder) {
+  return fs::is_directory(folder) && ::access(folder.c_str(), W_OK) == 0;
+}
+
+void make_folder(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) {
+    throw StorageError(fmt::format(
+        "[run_folder] cannot make '{}': {}", path.string(), error.message()));
+  }
+}
+
 constexpr std::string_view kNumber = "{n}";
 
 std::string numbered(std::string pattern, int64_t number) {
@@ -59,17 +80,44 @@ void check_run_folder(const TrainConfig& config) {
         "logging.run_dir, or replace it with --overwrite",
         path.string()));
   }
-  // The nearest ancestor that exists must let us in.
-  fs::path existing = fs::absolute(path);
-  while (!fs::exists(existing) && existing.has_relative_path())
-    existing = existing.parent_path();
-  if (!fs::is_directory(existing) || ::access(existing.c_str(), W_OK) != 0) {
+  const fs::path existing = nearest_existing(path);
+  if (!is_writable(existing)) {
     throw StorageError(fmt::format(
         "[run_folder] cannot write to '{}', which the run folder '{}' needs; "
         "choose another logging.run_dir",
         existing.string(),
         path.string()));
   }
+}
+
+void check_checkpoint_folder(
+    const TrainConfig& config,
+    uint64_t checkpoint_bytes) {
+  const fs::path folder = checkpoint_folder(config);
+  const fs::path existing = nearest_existing(folder);
+  if (!is_writable(existing)) {
+    throw StorageError(fmt::format(
+        "[run_folder] cannot write to '{}', which checkpoint.save_dir '{}' "
+        "needs; choose another checkpoint.save_dir",
+        existing.string(),
+        folder.string()));
+  }
+  std::error_code unknown;
+  const fs::space_info space = fs::space(existing, unknown);
+  if (unknown || space.available >= checkpoint_bytes)
+    return;
+  throw StorageError(fmt::format(
+      "[run_folder] a checkpoint of this run has {} bytes, but the disk of "
+      "checkpoint.save_dir '{}' has {} free; free some space or choose another "
+      "checkpoint.save_dir",
+      checkpoint_bytes,
+      folder.string(),
+      space.available));
+}
+
+std::unique_ptr<FolderLock> lock_run_folder(const TrainConfig& config) {
+  make_folder(config.logging.run_dir);
+  return std::make_unique<FolderLock>(config.logging.run_dir, "the run folder");
 }
 
 RunFolder open_run_folder(const TrainConfig& config) {
@@ -82,13 +130,13 @@ RunFolder open_run_folder(const TrainConfig& config) {
       for (int rank = 0; fs::remove(folder.trace(rank)); ++rank) {
       }
     }
-    fs::create_directories(folder.path);
   } catch (const fs::filesystem_error& error) {
     throw StorageError(fmt::format(
-        "[run_folder] cannot make '{}': {}",
+        "[run_folder] cannot remove what '{}' held: {}",
         folder.path.string(),
         error.code().message()));
   }
+  make_folder(folder.path);
   write_text_file(folder.config(), to_json(config).dump(2) + "\n");
   return folder;
 }

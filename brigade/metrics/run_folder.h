@@ -2,10 +2,13 @@
 // traces.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 
 #include "brigade/config/train_config.h"
+#include "brigade/files/folder_lock.h"
 
 namespace brigade {
 
@@ -27,6 +30,17 @@ void number_run_folder(TrainConfig& config);
 // Throws ConfigError when the folder holds a run that would be overwritten, or
 // StorageError when it cannot be written to. Changes nothing.
 void check_run_folder(const TrainConfig& config);
+
+// Throws StorageError when checkpoint.save_dir cannot be written to, or its
+// disk has less than `checkpoint_bytes` free: one checkpoint would not fit.
+void check_checkpoint_folder(
+    const TrainConfig& config,
+    uint64_t checkpoint_bytes);
+
+// Makes the folder and takes it for this process (files/folder_lock.h): two
+// runs would write into each other's files. Throws ConfigError that names who
+// holds it.
+std::unique_ptr<FolderLock> lock_run_folder(const TrainConfig& config);
 
 // Makes the folder and writes config.json. With run.overwrite an earlier run's
 // metrics, traces and checkpoints are removed first; a run that continues a

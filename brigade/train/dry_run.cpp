@@ -9,6 +9,7 @@
 #include "brigade/schedule/bucket_plan.h"
 #include "brigade/train/from_config.h"
 #include "brigade/train/layout.h"
+#include "brigade/train/run_checkpoint.h"
 #include "brigade/train/trainer.h"
 
 namespace brigade {
@@ -130,6 +131,8 @@ std::string describe_dry_run(
   const TrainingData data =
       open_training_data(training_data_options(config, scan));
   check_run_folder(config);
+  check_checkpoint_folder(config, checkpoint_bytes(config));
+  check_named_checkpoint(config, data);
   std::string text = describe_run(config, data);
   const std::vector<ModelPart> parts = stage_parts(config);
   for (size_t stage = 0; stage < parts.size(); ++stage)

@@ -18,7 +18,10 @@ class MicroBatches {
 
   // Takes the next step's micro-batches from the loader.
   void load_step();
-  void seek(int64_t step) { loader_.seek(static_cast<uint64_t>(step)); }
+  // Continues with the samples from `sample` on.
+  void seek_sample(int64_t sample) {
+    loader_.seek_sample(static_cast<uint64_t>(sample));
+  }
 
   const MicroBatch& operator[](int micro_batch) const {
     return batches_[static_cast<size_t>(micro_batch)];

@@ -2,13 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/checkpoint.h"
+#include "brigade/checkpoint/checkpoint_folder.h"
 #include "brigade/checkpoint/hugging_face_export.h"
+#include "brigade/checkpoint/verify.h"
+#include "brigade/comm/agreement.h"
 #include "brigade/data/dataset_info.h"
+#include "brigade/metrics/run_folder.h"
 #include "brigade/train/layout.h"
+#include "brigade/train/resume_rules.h"
+#include "brigade/train/start_world.h"
 
 namespace brigade {
 namespace {
@@ -78,79 +85,256 @@ bool is_stored_here(const ParamState& state) {
   return state.shard.is_first_replica && !state.is_copy_for_head;
 }
 
-}  // namespace
+// Deals the tensors that all replicas hold alike out to them: each goes to the
+// one that has the fewest bytes so far, the same one on every rank.
+class Shares {
+ public:
+  explicit Shares(const Communicator& replicas)
+      : mine_(static_cast<size_t>(replicas.rank())),
+        bytes_(static_cast<size_t>(replicas.size())) {}
 
-void save_run(
-    const fs::path& directory,
-    const TrainConfig& config,
-    const ProcessMesh& mesh,
-    const std::vector<std::unique_ptr<StageRuntime>>& stages,
-    const RunPosition& position) {
-  const Coordinate& here = mesh.coordinate();
-  CheckpointToSave checkpoint;
-  CheckpointManifest& manifest = checkpoint.manifest;
-  manifest.step = position.steps;
-  manifest.tokens = position.tokens;
-  manifest.dtype = to_string(config.model.dtype);
-  manifest.model = to_hugging_face_json(model_of(config), manifest.dtype);
-  manifest.model_source = config.model.source;
-  manifest.config = to_json(config);
-  manifest.writers = mesh.dims().pp * mesh.dims().tp;
-  attach_files(config, checkpoint);
-  const bool writes = here.dp == 0 && here.cp == 0;
-  if (writes) {
-    for (const auto& stage : stages) {
-      for (const ParamState& state : stage->states()) {
-        if (!is_stored_here(state))
-          continue;
-        checkpoint.weights.push_back(part_of("", state, state.weight));
-        for (TensorPart& part : optimizer_parts(state))
-          checkpoint.optimizer.push_back(std::move(part));
-      }
-    }
+  bool take(const TensorPart& part) {
+    const auto least = std::min_element(bytes_.begin(), bytes_.end());
+    uint64_t size_bytes = without_padding(part, part.tensor).nbytes();
+    if (part.master_low.defined())
+      size_bytes *= 2;
+    *least += size_bytes;
+    return static_cast<size_t>(least - bytes_.begin()) == mine_;
   }
-  const int writer = writes ? here.pp * mesh.dims().tp + here.tp : -1;
-  save_checkpoint(directory, std::move(checkpoint), writer, *mesh.world());
+
+ private:
+  size_t mine_;
+  std::vector<uint64_t> bytes_;
+};
+
+VerifyLevel verify_level(const TrainConfig& config) {
+  return config.checkpoint.verify == VerifiedContent::kSize
+             ? VerifyLevel::kSize
+             : VerifyLevel::kFull;
 }
 
-RunPosition load_run(
+// "" where it can be loaded and stands where its name says.
+std::string reason_to_reject(
+    const CheckpointEntry& entry,
+    VerifyLevel level,
+    Communicator& world) {
+  std::string reason = find_reason_to_reject(entry.directory, level, world);
+  if (!reason.empty())
+    return reason;
+  const int64_t step = read_manifest(entry.directory).step;
+  if (step != entry.step)
+    return fmt::format("its manifest is that of step {}", step);
+  return {};
+}
+
+// The steps that rank 0 sees, newest first; another rank's view of a shared
+// folder may lag behind.
+std::vector<int64_t> steps_seen_by_rank_0(
+    const fs::path& folder,
+    Communicator& world) {
+  nlohmann::json steps = nlohmann::json::array();
+  if (world.rank() == 0) {
+    for (const CheckpointEntry& entry : list_checkpoints(folder))
+      steps.push_back(entry.step);
+  }
+  auto result = nlohmann::json::parse(Agreement(world).text_of(0, steps.dump()))
+                    .get<std::vector<int64_t>>();
+  std::reverse(result.begin(), result.end());
+  return result;
+}
+
+std::optional<fs::path> find_newest_valid(
     const TrainConfig& config,
-    const std::vector<std::unique_ptr<StageRuntime>>& stages) {
-  const Checkpoint checkpoint(config.checkpoint.load_path);
-  const CheckpointManifest& manifest = checkpoint.manifest();
-  const auto expected = to_hugging_face_json(model_of(config), manifest.dtype);
-  if (manifest.model != expected) {
-    std::string differences;
-    for (const auto& [key, value] : expected.items()) {
-      if (!manifest.model.contains(key) || manifest.model[key] != value) {
-        differences += fmt::format(
-            "\n  {}: {} in the checkpoint, {} in the config",
-            key,
-            manifest.model.value(key, nlohmann::json()).dump(),
-            value.dump());
-      }
+    Communicator& world,
+    RunObserver& observer) {
+  const fs::path folder = checkpoint_folder(config);
+  const bool has_held =
+      Agreement(world).max(
+          world.rank() == 0 && has_held_checkpoints(folder) ? 1 : 0) == 1;
+  if (!has_held) {
+    observer.on_message(fmt::format(
+        "'{}' holds no checkpoint yet: starting anew", folder.string()));
+    return std::nullopt;
+  }
+  const auto steps = steps_seen_by_rank_0(folder, world);
+  for (const int64_t step : steps) {
+    const CheckpointEntry entry{step, folder / std::to_string(step)};
+    const std::string reason =
+        reason_to_reject(entry, verify_level(config), world);
+    if (reason.empty())
+      return entry.directory;
+    observer.on_message(
+        fmt::format("rejected '{}': {}", entry.directory.string(), reason));
+  }
+  throw DataError(fmt::format(
+      "[checkpoint] '{}' held checkpoints, but none of the {} left is valid; "
+      "give checkpoint.load_path a checkpoint from elsewhere, or remove the "
+      "folder to start anew",
+      folder.string(),
+      steps.size()));
+}
+
+// Of an old checkpoint: as many steps of the batch that its config had.
+int64_t samples_of(const CheckpointManifest& manifest) {
+  if (manifest.samples >= 0)
+    return manifest.samples;
+  const auto number = [&](const char* group, const char* key) {
+    return manifest.config.at(group).at(key).get<int64_t>();
+  };
+  try {
+    return manifest.step * number("distributed", "dp_size") *
+           number("training", "micro_batch_size") *
+           number("training", "gradient_accumulation_steps");
+  } catch (const nlohmann::json::exception&) {
+    throw DataError(
+        "[checkpoint] the manifest's config does not say how many sequences "
+        "were trained on");
+  }
+}
+
+}  // namespace
+
+nlohmann::json describe_data(
+    const TrainConfig& config,
+    const TrainingData& data) {
+  nlohmann::json described = {{"num_tokens", data.num_tokens}};
+  const fs::path tokenizer = find_tokenizer(config);
+  if (tokenizer == "bytes") {
+    described["tokenizer_sha256"] = "bytes";
+  } else if (fs::is_regular_file(tokenizer)) {
+    described["tokenizer_sha256"] = sha256_of_file(tokenizer);
+  }
+  return described;
+}
+
+std::optional<fs::path> find_checkpoint_to_continue(
+    const TrainConfig& config,
+    Communicator& world,
+    RunObserver& observer) {
+  if (config.checkpoint.load_path.empty())
+    return std::nullopt;
+  if (config.checkpoint.load_path == "auto")
+    return find_newest_valid(config, world, observer);
+  const fs::path directory =
+      Checkpoint(config.checkpoint.load_path).directory();
+  const std::string reason =
+      find_reason_to_reject(directory, verify_level(config), world);
+  if (!reason.empty())
+    throw DataError(reason);
+  return directory;
+}
+
+void check_resume(
+    const fs::path& checkpoint,
+    const TrainConfig& config,
+    const TrainingData& data,
+    RunObserver& observer) {
+  const CheckpointManifest manifest = read_manifest(checkpoint);
+  if (!manifest.is_verifiable()) {
+    observer.on_message(fmt::format(
+        "'{}' was written by an older version, without SHA-256: its contents "
+        "are not verified",
+        checkpoint.string()));
+  }
+  const ResumeChanges changes = compare_runs(
+      run_facts(manifest.config, manifest.model, manifest.data),
+      run_facts(
+          to_json(config),
+          to_hugging_face_json(model_of(config), manifest.dtype),
+          describe_data(config, data)),
+      config.checkpoint.allow_changes.value_or(std::vector<std::string>{}));
+  if (!changes.refused.empty()) {
+    std::vector<std::string> problems;
+    for (const std::string& text : changes.refused) {
+      const std::string key = text.substr(0, text.find_first_of(": "));
+      problems.push_back(fmt::format(
+          "[resume] '{}' is of another run: {}; put it back, or add \"{}\" to "
+          "checkpoint.allow_changes to continue all the same",
+          checkpoint.string(),
+          text,
+          key));
     }
-    throw DataError(fmt::format(
-        "[checkpoint] '{}' holds another model:{}",
-        checkpoint.directory().string(),
-        differences));
+    throw ConfigError(problems);
   }
-  if (manifest.dtype != to_string(config.model.dtype)) {
-    throw DataError(fmt::format(
-        "[checkpoint] '{}' was trained in {}, but model.dtype is {}",
-        checkpoint.directory().string(),
-        manifest.dtype,
-        to_string(config.model.dtype)));
-  }
+  for (const std::string& text : changes.allowed)
+    observer.on_message("changed by checkpoint.allow_changes: " + text);
+  for (const std::string& text : changes.course)
+    observer.on_message("changed: " + text);
+}
+
+void check_named_checkpoint(
+    const TrainConfig& config,
+    const TrainingData& data) {
+  const std::string& path = config.checkpoint.load_path;
+  if (path.empty() || path == "auto")
+    return;
+  RunObserver silent;
+  check_resume(Checkpoint(path).directory(), config, data, silent);
+}
+
+LoadedRun load_run(const fs::path& directory, const Stages& stages) {
+  const Checkpoint checkpoint(directory);
+  const CheckpointManifest& manifest = checkpoint.manifest();
   for (const auto& stage : stages) {
     for (const ParamState& state : stage->states()) {
       checkpoint.read(part_of("", state, state.weight));
       for (const TensorPart& part : optimizer_parts(state))
         checkpoint.read(part);
     }
-    stage->optimizer().set_steps(manifest.step);
+    stage->optimizer().set_steps(manifest.step - manifest.skipped_steps);
   }
-  return {manifest.step, manifest.tokens};
+  return {
+      {manifest.step,
+       manifest.tokens,
+       samples_of(manifest),
+       manifest.skipped_steps},
+      manifest.run};
+}
+
+CheckpointToSave checkpoint_of(
+    const TrainConfig& config,
+    const ProcessMesh& mesh,
+    const Stages& stages,
+    const nlohmann::json& data,
+    const RunPosition& position,
+    const std::string& run) {
+  CheckpointToSave checkpoint;
+  CheckpointManifest& manifest = checkpoint.manifest;
+  manifest.step = position.steps;
+  manifest.tokens = position.tokens;
+  manifest.samples = position.samples;
+  manifest.skipped_steps = position.skipped_steps;
+  manifest.run = run;
+  manifest.data = data;
+  manifest.dtype = to_string(config.model.dtype);
+  manifest.model = to_hugging_face_json(model_of(config), manifest.dtype);
+  manifest.model_source = config.model.source;
+  manifest.config = to_json(config);
+  manifest.writers = mesh.dims().world_size();
+  attach_files(config, checkpoint);
+  Shares shares(*mesh.dp_cp());
+  for (const auto& stage : stages) {
+    for (const ParamState& state : stage->states()) {
+      if (!is_stored_here(state))
+        continue;
+      if (TensorPart weight = part_of("", state, state.weight);
+          shares.take(weight))
+        checkpoint.weights.push_back(std::move(weight));
+      for (TensorPart& part : optimizer_parts(state)) {
+        if (shares.take(part))
+          checkpoint.optimizer.push_back(std::move(part));
+      }
+    }
+  }
+  return checkpoint;
+}
+
+uint64_t checkpoint_bytes(const TrainConfig& config) {
+  // Weight and two moments, and of a bf16 weight the master.
+  const uint64_t bytes_per_parameter =
+      config.model.dtype == ModelDtype::kBfloat16 ? 2 + 8 + 4 : 4 + 8;
+  return static_cast<uint64_t>(parameter_count(model_of(config))) *
+         bytes_per_parameter;
 }
 
 }  // namespace brigade

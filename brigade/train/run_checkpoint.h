@@ -3,10 +3,15 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "brigade/checkpoint/save.h"
 #include "brigade/comm/process_mesh.h"
 #include "brigade/config/train_config.h"
+#include "brigade/data/training_data.h"
+#include "brigade/train/run_observer.h"
 #include "brigade/train/stage_runtime.h"
 
 namespace brigade {
@@ -14,20 +19,63 @@ namespace brigade {
 struct RunPosition {
   int64_t steps = 0;
   int64_t tokens = 0;
+  int64_t samples = 0;        // sequences; the next one to train on
+  int64_t skipped_steps = 0;  // of `steps`, those that updated nothing
 };
 
-// Collective over the world.
-void save_run(
-    const std::filesystem::path& directory,
+using Stages = std::vector<std::unique_ptr<StageRuntime>>;
+
+// Collective over `world`. The checkpoint that the run continues, verified:
+// checkpoint.load_path, or for "auto" the newest valid one of the run's folder;
+// what is rejected is reported with its reason. std::nullopt: nothing is to be
+// continued, because load_path is empty, or is "auto" and the folder has never
+// held a checkpoint. Throws DataError when there is one and none is valid.
+std::optional<std::filesystem::path> find_checkpoint_to_continue(
+    const TrainConfig& config,
+    Communicator& world,
+    RunObserver& observer);
+
+// Throws ConfigError with every key that differs from the checkpoint's and may
+// not (resume_rules.h); reports those that may.
+void check_resume(
+    const std::filesystem::path& checkpoint,
+    const TrainConfig& config,
+    const TrainingData& data,
+    RunObserver& observer);
+
+// The same for the checkpoint that checkpoint.load_path names, in silence.
+// Does nothing when it names none: "" or "auto".
+void check_named_checkpoint(
+    const TrainConfig& config,
+    const TrainingData& data);
+
+struct LoadedRun {
+  RunPosition position;
+  std::string run;  // the run's id; empty: an old checkpoint
+};
+
+// Fills the stages, whatever layout wrote them.
+LoadedRun load_run(
+    const std::filesystem::path& checkpoint,
+    const Stages& stages);
+
+// What the datasets of a run hold, for the manifest: tokens, and the
+// tokenizer's SHA-256.
+nlohmann::json describe_data(
+    const TrainConfig& config,
+    const TrainingData& data);
+
+// This rank's share of the checkpoint: views of the stages' tensors. Replicas
+// (dp and cp) divide the tensors that they have in common between them.
+CheckpointToSave checkpoint_of(
     const TrainConfig& config,
     const ProcessMesh& mesh,
-    const std::vector<std::unique_ptr<StageRuntime>>& stages,
-    const RunPosition& position);
+    const Stages& stages,
+    const nlohmann::json& data,
+    const RunPosition& position,
+    const std::string& run);
 
-// Fills the stages from checkpoint.load_path, whatever layout wrote it. Throws
-// DataError when it holds another model.
-RunPosition load_run(
-    const TrainConfig& config,
-    const std::vector<std::unique_ptr<StageRuntime>>& stages);
+// Bytes of one checkpoint of this run, all ranks together.
+uint64_t checkpoint_bytes(const TrainConfig& config);
 
 }  // namespace brigade

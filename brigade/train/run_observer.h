@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "brigade/config/train_config.h"
@@ -22,8 +23,14 @@ struct RunStart {
   int64_t first_step = 1;  // above 1: the run continues a checkpoint
 };
 
+enum class TrainingEnd {
+  kFinished,
+  kStopped,  // a rank was asked to, or the job's time was over; all is saved
+};
+
 // After the last step.
 struct RunEnd {
+  TrainingEnd end = TrainingEnd::kFinished;
   int64_t steps = 0;           // that the run is at, those before it included
   int64_t trained_tokens = 0;  // by this start of the run; 0: none were left
   double seconds = 0;          // that training them took
@@ -43,6 +50,9 @@ class RunObserver {
   virtual void on_step(const StepMetrics&) {}
   // A checkpoint is complete.
   virtual void on_checkpoint(const std::filesystem::path&) {}
+  // What a person should know: a checkpoint that was rejected, a save that
+  // failed, a step that was skipped. May come before on_start().
+  virtual void on_message(const std::string&) {}
   virtual void on_end(const RunEnd&) {}
 };
 

@@ -191,6 +191,12 @@ void StageRuntime::step(double lr, double grad_scale) {
   sync_->reset();
 }
 
+void StageRuntime::skip_step() {
+  for (size_t i = 0; i < shards_.size(); ++i)
+    sync_->main_grad(static_cast<int>(i)).zero_();
+  sync_->reset();
+}
+
 std::vector<ParamState> StageRuntime::states() const {
   std::vector<ParamState> result;
   for (size_t i = 0; i < rows_.size(); ++i) {

@@ -62,6 +62,9 @@ class StageRuntime {
   // The first parameter whose gradient is not finite; empty: none.
   std::string first_non_finite() const;
   void step(double lr, double grad_scale);
+  // Ends a step without an update: gradients are cleared, weights and moments
+  // stay.
+  void skip_step();
 
   // In the order of the sync's parameters. Views: valid until the next step.
   std::vector<ParamState> states() const;

@@ -126,18 +126,50 @@ double TrainStep::whole_loss(const torch::Tensor& loss_sum) {
   return total.item<double>();
 }
 
-void TrainStep::sum_up_model(double grad_scale, StepResult& result) {
-  const CommunicatorPtr& model = mesh_.model();
+// Requests take two hops, because no collective of a step is over all ranks:
+// the model's all-reduce brings a rank's request to its replica's last stage
+// (heard_), and in the next step the last stages' all-reduce, together with the
+// loss, brings it to all replicas, whose models then pass it on (agreed).
+void TrainStep::sum_up(
+    const torch::Tensor& loss_sum,
+    double grad_scale,
+    const StepRequests& requests,
+    StepResult& result) {
+  const bool is_last = mesh_.coordinate().pp == mesh_.dims().pp - 1;
+  auto last = torch::zeros({3}, torch::kDouble);
+  auto* from_last = last.data_ptr<double>();
+  if (is_last) {
+    from_last[0] = loss_sum.detach().to(torch::kDouble).item<double>();
+    from_last[1] = heard_.save || requests.save ? 1 : 0;
+    from_last[2] = heard_.stop || requests.stop ? 1 : 0;
+    mesh_.dp_cp()->all_reduce(last)->wait();
+    result.loss = from_last[0] * grad_scale;
+  }
+
   // Squares are summed; what memory each rank holds goes along in a place of
   // its own, so that one collective gathers it too.
-  auto total = torch::zeros({1 + model->size()}, torch::kDouble);
+  enum { kSquares, kBadLoss, kSave, kStop, kHeardSave, kHeardStop, kMemory };
+  const CommunicatorPtr& model = mesh_.model();
+  auto total = torch::zeros({kMemory + model->size()}, torch::kDouble);
   auto* values = total.data_ptr<double>();
   for (const auto& stage : stages_)
-    values[0] += stage->sum_of_squares();
-  values[1 + model->rank()] = resident_memory_gb();
+    values[kSquares] += stage->sum_of_squares();
+  values[kBadLoss] = std::isfinite(result.loss) ? 0 : 1;
+  values[kSave] = from_last[1];
+  values[kStop] = from_last[2];
+  values[kHeardSave] = requests.save ? 1 : 0;
+  values[kHeardStop] = requests.stop ? 1 : 0;
+  values[kMemory + model->rank()] = resident_memory_gb();
   model->all_reduce(total)->wait();
-  result.grad_norm = std::sqrt(values[0]) * grad_scale;
-  result.memory_gb = *std::max_element(values + 1, values + 1 + model->size());
+  result.grad_norm = std::sqrt(values[kSquares]) * grad_scale;
+  result.memory_gb =
+      *std::max_element(values + kMemory, values + kMemory + model->size());
+  result.is_skipped = !std::isfinite(result.grad_norm) || values[kBadLoss] > 0;
+  result.agreed = {values[kSave] > 0, values[kStop] > 0};
+  // What is agreed is no longer asked for.
+  heard_ = {
+      values[kHeardSave] > 0 && !result.agreed.save,
+      values[kHeardStop] > 0 && !result.agreed.stop};
 }
 
 void TrainStep::fail_not_finite(int64_t step, double loss) {
@@ -159,7 +191,8 @@ void TrainStep::fail_not_finite(int64_t step, double loss) {
       mesh_.rank()));
 }
 
-StepResult TrainStep::run(int64_t step, Trace* trace) {
+StepResult
+TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
   StepResult result;
   result.begin_ns = steady_now_ns();
   Phases phases(trace, result.begin_ns);
@@ -178,9 +211,8 @@ StepResult TrainStep::run(int64_t step, Trace* trace) {
 
   // Losses and gradients are sums over tokens; a step's are their means.
   double grad_scale = 1.0 / static_cast<double>(tokens_per_step(config_));
-  result.loss = whole_loss(loss_sum) * grad_scale;
-  sum_up_model(grad_scale, result);
-  if (!std::isfinite(result.grad_norm) || !std::isfinite(result.loss))
+  sum_up(loss_sum, grad_scale, requests, result);
+  if (result.is_skipped && config_.training.on_non_finite != OnNonFinite::kSkip)
     fail_not_finite(step, result.loss);
   phases.ended("loss and norm");
   if (config_.training.grad_clip > 0)
@@ -190,7 +222,10 @@ StepResult TrainStep::run(int64_t step, Trace* trace) {
   result.exposed_ns = pipeline_wait_ns_;
   for (const auto& stage : stages_) {
     result.exposed_ns += stage->sync().report().exposed_ns();
-    stage->step(result.lr, grad_scale);
+    if (result.is_skipped)
+      stage->skip_step();
+    else
+      stage->step(result.lr, grad_scale);
   }
   result.end_ns = phases.ended("optimizer");
   if (trace) {

@@ -13,6 +13,7 @@
 #include "brigade/pipeline_parallel/executor.h"
 #include "brigade/train/micro_batches.h"
 #include "brigade/train/stage_runtime.h"
+#include "brigade/train/step_requests.h"
 
 namespace brigade {
 
@@ -26,6 +27,11 @@ struct StepResult {
   int64_t exposed_ns = 0;
   // Resident: the most of the ranks that hold this replica (tp x pp).
   double memory_gb = 0;
+  // The loss or a gradient was not finite, so that nothing was updated.
+  bool is_skipped = false;
+  // What any rank asked for, alike on all ranks: in this step's run(), or, on
+  // ranks that are not of the last stage, in the one before.
+  StepRequests agreed;
 };
 
 class TrainStep {
@@ -39,12 +45,15 @@ class TrainStep {
   TrainStep(const TrainStep&) = delete;
   TrainStep& operator=(const TrainStep&) = delete;
 
-  // The global batches continue after that of `step`.
-  void seek(int64_t step) { batches_.seek(step); }
+  // The next step's global batch begins with `sample`.
+  void seek_sample(int64_t sample) { batches_.seek_sample(sample); }
   // Collective. Step `step`, counted from 1; its spans are added to `trace`
-  // unless that is nullptr. Throws NumericError before anything is updated when
-  // the loss or a gradient is not finite.
-  StepResult run(int64_t step, Trace* trace = nullptr);
+  // unless that is nullptr. When the loss or a gradient is not finite, nothing
+  // is updated: throws NumericError, or with training.on_non_finite = "skip"
+  // says so. `requests` are this rank's, until they are agreed; they travel
+  // with the loss and the norm.
+  StepResult
+  run(int64_t step, Trace* trace = nullptr, const StepRequests& requests = {});
 
   // An executor over this rank's stages that reads `batches`, which must
   // outlive it.
@@ -59,8 +68,13 @@ class TrainStep {
 
  private:
   void observe(const Action& action, int64_t begin_ns, int64_t end_ns);
-  // Collective over tp x pp: grad_norm and memory_gb.
-  void sum_up_model(double grad_scale, StepResult& result);
+  // Collective over the last stage's dp x cp, then over tp x pp: the loss,
+  // grad_norm, memory_gb, agreed and whether all is finite.
+  void sum_up(
+      const torch::Tensor& loss_sum,
+      double grad_scale,
+      const StepRequests& requests,
+      StepResult& result);
   [[noreturn]] void fail_not_finite(int64_t step, double loss);
 
   const TrainConfig config_;
@@ -68,6 +82,9 @@ class TrainStep {
   std::vector<std::unique_ptr<StageRuntime>> stages_;
   MicroBatches batches_;
   std::unique_ptr<PipelineExecutor> executor_;
+  // What this rank's replica of the model asked for in the last step, and all
+  // others have not heard of yet.
+  StepRequests heard_;
   // Of the step under way:
   int64_t pipeline_wait_ns_ = 0;
   Trace* trace_ = nullptr;

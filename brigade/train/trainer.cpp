@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/checkpoint/checkpoint_folder.h"
 #include "brigade/comm/agreement.h"
 #include "brigade/files/file.h"
 #include "brigade/kernels/cpu/allocator.h"
@@ -21,6 +23,7 @@
 #include "brigade/train/micro_batches.h"
 #include "brigade/train/peak_rate.h"
 #include "brigade/train/run_checkpoint.h"
+#include "brigade/train/run_saver.h"
 #include "brigade/train/start_world.h"
 #include "brigade/train/train_step.h"
 
@@ -33,14 +36,24 @@ class Trainer {
       const TrainConfig& config,
       const LaunchEnvironment& environment,
       const TrainingOptions& options);
-  void run();
+  TrainingEnd run();
 
  private:
   StepMetrics train_step(int64_t step);
   // The mean loss over eval_steps global batches of the held-out part; the same
   // samples every time and under every layout.
   double evaluate();
-  void save(int64_t step);
+  // Before there are peers, on rank 0: the folders, and that they are ours.
+  void take_folders();
+  // The checkpoint that the run continues, if any, and metrics.jsonl up to it.
+  void resume();
+  // What this rank asks for in the next step: until it is agreed.
+  void ask();
+  // Whether the job's time limit leaves no time for more steps and a save.
+  bool time_is_over() const;
+  // train_step(), after which no save is lost even if it fails.
+  StepMetrics run_step(int64_t step);
+  void count_skipped(const StepResult& result);
   void report(const StepMetrics& metrics);
   bool is_traced(int64_t step) const;
   void write_trace();
@@ -55,12 +68,16 @@ class Trainer {
   std::unique_ptr<TrainStep> step_;
   std::unique_ptr<MicroBatches> held_out_;
   std::unique_ptr<PipelineExecutor> evaluator_;
-  int64_t steps_done_ = 0;
-  int64_t tokens_done_ = 0;
+  std::unique_ptr<FolderLock> lock_;  // rank 0's
+  std::unique_ptr<RunSaver> saver_;
+  RunPosition position_;
+  StepRequests asked_;
+  StepRequests agreed_;
+  int64_t skipped_in_a_row_ = 0;
+  double longest_step_seconds_ = 0;
   double peak_flops_ = 1;  // of this rank
   Trace trace_;
   std::unique_ptr<MetricsFile> metrics_;
-  int64_t saved_step_ = -1;  // of the newest checkpoint; -1: none
   RunObserver silent_;
   RunObserver& observer_;  // silent_ on ranks that do not report
 };
@@ -80,36 +97,22 @@ Trainer::Trainer(
   // What can fail without peers fails before there are any.
   data_ = open_training_data(
       training_data_options(config_, {.cache_dir = options.cache_dir}));
-  if (environment.rank == 0) {
-    number_run_folder(config_);
-    check_run_folder(config_);
-  }
+  if (environment.rank == 0)
+    take_folders();
   mesh_ = start_world(config, environment, options.store);
   const Agreement agreement(*mesh_->world());
   config_.logging.run_dir = agreement.text_of(0, config_.logging.run_dir);
   config_.checkpoint.save_dir =
       agreement.text_of(0, config_.checkpoint.save_dir);
-  if (mesh_->rank() == 0)
-    open_run_folder(config_);
-  mesh_->world()->barrier();
-  if (reports()) {
-    metrics_ = std::make_unique<MetricsFile>(
-        RunFolder{config_.logging.run_dir}.metrics());
-  }
-
   step_ = std::make_unique<TrainStep>(config_, *mesh_, data_);
   if (data_.held_out) {
     held_out_ = std::make_unique<MicroBatches>(
         data_.held_out, config_, mesh_->coordinate());
     evaluator_ = step_->make_executor(evaluation_schedule(config_), *held_out_);
   }
-  if (!config_.checkpoint.load_path.empty()) {
-    const RunPosition position = load_run(config_, step_->stages());
-    steps_done_ = position.steps;
-    tokens_done_ = position.tokens;
-    step_->seek(steps_done_);
-    saved_step_ = steps_done_;
-  }
+  saver_ = std::make_unique<RunSaver>(
+      config_, *mesh_, step_->stages(), data_, observer_);
+  resume();
   using Access = PeakRateCache::Access;
   peak_flops_ = peak_flops(
       scalar_type(config_.model.dtype),
@@ -117,24 +120,116 @@ Trainer::Trainer(
       {options_.cache_dir, reports() ? Access::kReadAndWrite : Access::kRead});
 }
 
+void Trainer::take_folders() {
+  number_run_folder(config_);
+  check_run_folder(config_);
+  check_checkpoint_folder(config_, checkpoint_bytes(config_));
+  lock_ = lock_run_folder(config_);
+  for (const std::string& name : clean_up_saves(checkpoint_folder(config_)))
+    observer_.on_message(
+        fmt::format("removed {}, which a save left unfinished", name));
+}
+
+void Trainer::resume() {
+  Communicator& world = *mesh_->world();
+  const auto checkpoint =
+      find_checkpoint_to_continue(config_, world, observer_);
+  LoadedRun loaded;
+  if (checkpoint) {
+    check_resume(*checkpoint, config_, data_, observer_);
+  }
+  // A run that is refused above has changed nothing.
+  if (mesh_->rank() == 0)
+    open_run_folder(config_);
+  world.barrier();
+  if (checkpoint) {
+    loaded = load_run(*checkpoint, step_->stages());
+    position_ = loaded.position;
+    step_->seek_sample(position_.samples);
+    observer_.on_message(fmt::format("continuing '{}'", checkpoint->string()));
+  }
+  // A run that begins has nothing on disk yet, not even step 0.
+  saver_->begin_run(loaded.run, checkpoint ? position_.steps : -1);
+  if (!reports())
+    return;
+  const auto metrics = RunFolder{config_.logging.run_dir}.metrics();
+  MetricsFile::cut_back(metrics, position_.steps);
+  metrics_ = std::make_unique<MetricsFile>(metrics);
+}
+
+bool Trainer::time_is_over() const {
+  if (!options_.end_time)
+    return false;
+  constexpr double kReserveSeconds = 30;
+  const double needed = kReserveSeconds + 3 * saver_->longest_seconds() +
+                        3 * longest_step_seconds_;
+  return static_cast<double>(*options_.end_time - ::time(nullptr)) <= needed;
+}
+
+void Trainer::ask() {
+  if (agreed_.save)
+    asked_.save = false;
+  StepRequests now;
+  if (options_.requests)
+    now = options_.requests();
+  asked_.save = asked_.save || now.save || saver_->asks_for_save();
+  asked_.stop = asked_.stop || now.stop || time_is_over();
+}
+
+void Trainer::count_skipped(const StepResult& result) {
+  skipped_in_a_row_ = result.is_skipped ? skipped_in_a_row_ + 1 : 0;
+  if (!result.is_skipped)
+    return;
+  ++position_.skipped_steps;
+  observer_.on_message(fmt::format(
+      "step {} was skipped: its loss or a gradient is not finite",
+      position_.steps));
+  if (skipped_in_a_row_ < config_.training.max_skipped_steps)
+    return;
+  throw NumericError(fmt::format(
+      "[trainer] steps {} to {}: a loss or gradient was not finite in {} steps "
+      "in a row (training.max_skipped_steps); nothing was updated in them. "
+      "Lower training.learning_rate, or continue from an earlier checkpoint "
+      "with checkpoint.load_path",
+      position_.steps - skipped_in_a_row_ + 1,
+      position_.steps,
+      skipped_in_a_row_));
+}
+
+StepMetrics Trainer::run_step(int64_t step) {
+  ask();
+  try {
+    return train_step(step);
+  } catch (const NumericError&) {
+    // Which all ranks throw: what is being saved is still good.
+    saver_->wait();
+    throw;
+  }
+}
+
 StepMetrics Trainer::train_step(int64_t step) {
   const StepResult result =
-      step_->run(step, is_traced(step) ? &trace_ : nullptr);
+      step_->run(step, is_traced(step) ? &trace_ : nullptr, asked_);
   StepMetrics metrics;
   if (config_.run.report_overlap) {
     for (const auto& stage : step_->stages())
       metrics.reports.push_back(stage->sync().report());
   }
   const int64_t tokens = tokens_per_step(config_);
-  tokens_done_ += tokens;
-  steps_done_ = step;
+  position_.tokens += tokens;
+  position_.samples += tokens / config_.training.seq_length;
+  position_.steps = step;
+  agreed_ = result.agreed;
   const double seconds =
       static_cast<double>(result.end_ns - result.begin_ns) / 1e9;
+  longest_step_seconds_ = std::max(longest_step_seconds_, seconds);
+  count_skipped(result);
   metrics.step = step;
   metrics.loss = result.loss;
   metrics.lr = result.lr;
   metrics.grad_norm = result.grad_norm;
-  metrics.tokens = tokens_done_;
+  metrics.tokens = position_.tokens;
+  metrics.skipped_steps = position_.skipped_steps;
   metrics.tokens_per_second = static_cast<double>(tokens) / seconds;
   metrics.tokens_per_second_per_device =
       metrics.tokens_per_second / mesh_->world()->size();
@@ -170,7 +265,7 @@ void Trainer::write_trace() {
 
 double Trainer::evaluate() {
   const torch::NoGradGuard no_grad;
-  held_out_->seek(0);
+  held_out_->seek_sample(0);
   double total = 0;
   for (int64_t i = 0; i < config_.training.eval_steps; ++i) {
     held_out_->load_step();
@@ -178,13 +273,6 @@ double Trainer::evaluate() {
   }
   return total / static_cast<double>(
                      config_.training.eval_steps * tokens_per_step(config_));
-}
-
-void Trainer::save(int64_t step) {
-  const auto path = checkpoint_folder(config_) / std::to_string(step);
-  save_run(path, config_, *mesh_, step_->stages(), {step, tokens_done_});
-  saved_step_ = step;
-  observer_.on_checkpoint(path);
 }
 
 void Trainer::report(const StepMetrics& metrics) {
@@ -195,52 +283,55 @@ void Trainer::report(const StepMetrics& metrics) {
 
 bool Trainer::is_done() const {
   const TrainingConfig& training = config_.training;
-  return steps_done_ >= training.total_train_steps ||
-         (training.max_tokens && tokens_done_ >= *training.max_tokens);
+  return position_.steps >= training.total_train_steps ||
+         (training.max_tokens && position_.tokens >= *training.max_tokens);
 }
 
 void Trainer::run_steps() {
   const int64_t eval_every = config_.training.eval_every;
-  const int64_t save_every = config_.checkpoint.save_frequency;
-  while (!is_done()) {
-    const int64_t step = steps_done_ + 1;
+  while (!is_done() && !agreed_.stop) {
+    const int64_t step = position_.steps + 1;
     if (options_.on_step)
       options_.on_step(step);
-    StepMetrics metrics = train_step(step);
+    StepMetrics metrics = run_step(step);
     if (is_traced(step))
       write_trace();
     if (eval_every > 0 && step % eval_every == 0)
       metrics.eval_loss = evaluate();
     report(metrics);
-    if (save_every > 0 && step % save_every == 0)
-      save(step);
+    saver_->poll();
+    // The last step is saved below, without a copy.
+    const bool is_last = is_done() || agreed_.stop;
+    if (!is_last && (saver_->is_due(step) || agreed_.save))
+      saver_->save(position_);
   }
-  // A run that begins has nothing on disk yet, not even step 0.
-  if (saved_step_ != steps_done_)
-    save(steps_done_);
+  saver_->save_last(position_);
 }
 
-void Trainer::run() {
+TrainingEnd Trainer::run() {
   observer_.on_start(
       {.config = config_,
        .rank = mesh_->rank(),
        .parameters = parameter_count(model_of(config_)),
        .tokens_per_step = tokens_per_step(config_),
        .peak_flops = peak_flops_,
-       .first_step = steps_done_ + 1});
+       .first_step = position_.steps + 1});
   release_freed_memory();
   const int64_t begin_ns = steady_now_ns();
-  const int64_t tokens_before = tokens_done_;
+  const int64_t tokens_before = position_.tokens;
   run_steps();
   RunEnd end{
-      .steps = steps_done_,
-      .trained_tokens = tokens_done_ - tokens_before,
+      .end = is_done() ? TrainingEnd::kFinished : TrainingEnd::kStopped,
+      .steps = position_.steps,
+      .trained_tokens = position_.tokens - tokens_before,
       .seconds = static_cast<double>(steady_now_ns() - begin_ns) / 1e9,
       .dp_cp_size = mesh_->dp_cp()->size(),
-      .checkpoint = checkpoint_folder(config_) / std::to_string(steps_done_)};
+      .checkpoint =
+          checkpoint_folder(config_) / std::to_string(position_.steps)};
   if (!trace_.empty())
     end.trace = RunFolder{config_.logging.run_dir}.trace(mesh_->rank());
   observer_.on_end(end);
+  return end.end;
 }
 
 }  // namespace
@@ -250,11 +341,11 @@ int reporting_rank(const TrainConfig& config) {
   return dims.rank({.dp = 0, .tp = 0, .pp = dims.pp - 1, .cp = 0});
 }
 
-void run_training(
+TrainingEnd run_training(
     const TrainConfig& config,
     const LaunchEnvironment& environment,
     const TrainingOptions& options) {
-  Trainer(config, environment, options).run();
+  return Trainer(config, environment, options).run();
 }
 
 }  // namespace brigade

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "brigade/comm/store.h"
@@ -11,6 +12,7 @@
 #include "brigade/data/token_range.h"
 #include "brigade/launch/environment.h"
 #include "brigade/train/run_observer.h"
+#include "brigade/train/step_requests.h"
 
 namespace brigade {
 
@@ -20,6 +22,12 @@ struct TrainingOptions {
   std::filesystem::path cache_dir;
   // Called on every rank at the start of each step, for the supervisor.
   std::function<void(int64_t step)> on_step;
+  // What this rank asks for, looked up once per step: a signal that came.
+  // Empty: nothing.
+  std::function<StepRequests()> requests;
+  // Unix time, in seconds, at which the job will be ended (Slurm): the run
+  // saves and stops before.
+  std::optional<int64_t> end_time;
   // Called on the reporting rank; null: nothing is reported beyond
   // metrics.jsonl. Must live as long as the run.
   RunObserver* observer = nullptr;
@@ -30,7 +38,7 @@ struct TrainingOptions {
 
 // Every rank of the run calls it with the same config. Throws the errors of
 // base/error.h.
-void run_training(
+TrainingEnd run_training(
     const TrainConfig& config,
     const LaunchEnvironment& environment,
     const TrainingOptions& options = {});

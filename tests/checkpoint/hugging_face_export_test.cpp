@@ -9,12 +9,13 @@
 
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/checkpoint.h"
+#include "brigade/checkpoint/save.h"
 #include "brigade/comm/self_communicator.h"
 #include "brigade/files/file.h"
 #include "brigade/model_spec/llama_config.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/writer.h"
-#include "temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace brigade {
 namespace {
@@ -151,8 +152,7 @@ TEST_F(ExportTest, ThroughACheckpointWithoutAStepNoByteChanges) {
     loaded.copy_(weight);
     saved.weights.push_back({.name = name, .tensor = loaded});
   }
-  const CommunicatorPtr world = make_self_communicator();
-  save_checkpoint(folder_ / "checkpoint", saved, 0, *world);
+  save_checkpoint(folder_ / "checkpoint", saved, SaveRanks{});
   const Checkpoint checkpoint(folder_ / "checkpoint");
   request_.read = [&](const std::string& name) {
     return checkpoint.read_whole(name);

@@ -10,7 +10,7 @@
 #include "brigade/base/error.h"
 #include "brigade/base/units.h"
 #include "brigade/safetensors/writer.h"
-#include "temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace brigade {
 namespace {

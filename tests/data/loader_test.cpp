@@ -89,6 +89,30 @@ TEST(Loader, SeekContinuesAsIfItHadRunUpToThere) {
     EXPECT_EQ(straight.next().inputs, resumed.next().inputs);
 }
 
+// Where a run that was continued with another batch size stands.
+TEST(Loader, SeeksASampleAtWhichNoStepOfThisSizeBegins) {
+  const LoaderOptions options{
+      .layout = {.micro_batch_size = 2, .accumulation_steps = 3}};
+  Loader loader(std::make_shared<CountingSource>(4), options);
+  loader.seek_sample(7);
+  Loader sevens(
+      std::make_shared<CountingSource>(4), {.layout = {.micro_batch_size = 7}});
+  sevens.next();
+  const std::vector<int64_t> expected = sevens.next().inputs;
+  std::vector<int64_t> actual;
+  for (int i = 0; i < 3; ++i) {
+    const auto inputs = loader.next().inputs;
+    actual.insert(actual.end(), inputs.begin(), inputs.end());
+  }
+  EXPECT_EQ(
+      actual,
+      std::vector<int64_t>(
+          expected.begin(),
+          expected.begin() + static_cast<long>(actual.size())));
+  loader.seek(0);
+  EXPECT_EQ(loader.next().step, 0U);
+}
+
 TEST(Loader, AFailureSurfacesAfterTheGoodBatchesAndStays) {
   Loader loader(std::make_shared<CountingSource>(4, 2), {});
   EXPECT_EQ(loader.next().step, 0U);

@@ -6,6 +6,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/checkpoint.h"
+#include "brigade/checkpoint/save.h"
 #include "brigade/generate/generation_config.h"
 #include "brigade/generate/text_generator.h"
 #include "brigade/model/init_weights.h"
@@ -44,13 +45,12 @@ class GenerateLayouts : public ::testing::TestWithParam<bool> {
     for (const ParameterRow& info : list_parameters(llama_)) {
       weights[info.name].copy_(initial_weight(info, 3));
       checkpoint.weights.push_back(
-          {info.name, -1, 0, 0, weights[info.name].detach()});
+          {.name = info.name, .tensor = weights[info.name].detach()});
     }
     checkpoint.manifest.dtype = "float32";
     checkpoint.manifest.model = to_hugging_face_json(llama_, "float32");
     checkpoint.manifest.tokenizer = "bytes";
-    save_checkpoint(
-        path(), std::move(checkpoint), 0, *testing::make_world_of_one());
+    save_checkpoint(path(), std::move(checkpoint), SaveRanks{});
   }
   fs::path path() const { return folder_ / "saved"; }
   GenerateOptions options() const {

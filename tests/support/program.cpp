@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <limits>
@@ -173,10 +174,20 @@ std::string read_file(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+std::string tensor_bytes(const fs::path& file) {
+  const std::string bytes = read_file(file);
+  uint64_t header_bytes = 0;
+  if (bytes.size() < sizeof(header_bytes))
+    return {};
+  std::memcpy(&header_bytes, bytes.data(), sizeof(header_bytes));
+  return bytes.substr(sizeof(header_bytes) + header_bytes);
+}
+
 std::vector<json> read_metrics(const fs::path& run_dir) {
   std::vector<json> steps;
   std::ifstream file(run_dir / "metrics.jsonl");
-  for (std::string line; std::getline(file, line);)
+  // A line that is being written has no end yet.
+  for (std::string line; std::getline(file, line) && !file.eof();)
     steps.push_back(json::parse(line));
   return steps;
 }

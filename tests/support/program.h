@@ -33,6 +33,7 @@ class StartedProgram {
   StartedProgram& operator=(const StartedProgram&) = delete;
 
   ProgramResult wait();
+  pid_t pid() const { return pid_; }
 
  private:
   pid_t pid_ = -1;
@@ -78,6 +79,9 @@ nlohmann::json tiny_run(const std::string& dataset);
 
 void write_file(const std::filesystem::path& path, const std::string& text);
 std::string read_file(const std::filesystem::path& path);
+
+// The tensors of a safetensors file, without its header, which names the run.
+std::string tensor_bytes(const std::filesystem::path& file);
 
 // One object per step.
 std::vector<nlohmann::json> read_metrics(const std::filesystem::path& run_dir);

@@ -1,34 +1,15 @@
 // Safetensors files made by hand, for the tests.
 #pragma once
 
-#include <stdlib.h>
-
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
+#include "tests/support/temporary_folder.h"
+
 namespace brigade {
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern =
-        std::filesystem::temp_directory_path() / "brigade_test_XXXXXX";
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(const std::string& name) const {
-    return path_ / name;
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 inline void write_bytes(
     const std::filesystem::path& path,

@@ -40,14 +40,17 @@ class PretrainedTest : public ::testing::TestWithParam<bool> {
     std::string pattern = fs::temp_directory_path() / "brigade_train_XXXXXX";
     folder_ = ::mkdtemp(pattern.data());
     torch::manual_seed(9);
+    for (const ParameterRow& info : list_parameters(config_))
+      weights_[info.name] = torch::randn(info.shape).to(torch::kBFloat16);
+    write_weights();
+  }
+  void write_weights() const {
     std::vector<TensorToWrite> tensors;
-    for (const ParameterRow& info : list_parameters(config_)) {
-      const auto weight = torch::randn(info.shape).to(torch::kBFloat16);
-      weights_[info.name] = weight;
+    for (const auto& [name, weight] : weights_) {
       tensors.push_back(
-          {info.name,
+          {name,
            SafetensorsDtype::kBF16,
-           {info.shape.begin(), info.shape.end()},
+           {weight.sizes().begin(), weight.sizes().end()},
            {static_cast<const std::byte*>(weight.data_ptr()),
             weight.nbytes()}});
     }
@@ -59,6 +62,30 @@ class PretrainedTest : public ::testing::TestWithParam<bool> {
   fs::path folder_;
   std::map<std::string, torch::Tensor> weights_;
 };
+
+TEST_P(PretrainedTest, AWeightThatIsNotFiniteIsNamedWithItsFile) {
+  const std::string name = "model.layers.1.mlp.up_proj.weight";
+  weights_[name].view({-1})[3] = NAN;
+  write_weights();
+  std::vector<LocalParam> params;
+  for (const ParameterRow& info : list_parameters(config_)) {
+    params.push_back(
+        {info.name,
+         shard_parameter(info, 1, 0, TokenLayout::kReplicated),
+         torch::zeros(info.shape, torch::kBFloat16)});
+  }
+  try {
+    load_pretrained(folder_, config_, params);
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_THAT(
+        error.what(),
+        ::testing::AllOf(
+            ::testing::HasSubstr("'" + name + "'"),
+            ::testing::HasSubstr((folder_ / "model.safetensors").string()),
+            ::testing::HasSubstr("1 values that are not finite")));
+  }
+}
 
 // Each rank's part, put back in its place, is the file's tensor; what is not of
 // the file is padding of zeros.

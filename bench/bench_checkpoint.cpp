@@ -1,0 +1,141 @@
+// What does a checkpoint cost: a synchronous save against the disk's own rate,
+// and the pause of an asynchronous one against a plain copy?
+//
+//   build/release/bench_checkpoint [DIRECTORY] [MIB]     # default /tmp, 512
+//
+// All figures are medians of one run, so that their ratios hold on any machine.
+#include <fmt/format.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <vector>
+
+#include "bench/arguments.h"
+#include "brigade/checkpoint/background_save.h"
+#include "brigade/checkpoint/verify.h"
+#include "brigade/comm/self_communicator.h"
+#include "brigade/files/file.h"
+#include "brigade/metrics/clock.h"
+
+namespace brigade::bench {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kRuns = 5;
+constexpr int64_t kTensors = 32;
+
+double seconds_of(const std::function<void()>& work) {
+  const int64_t begin_ns = steady_now_ns();
+  work();
+  return static_cast<double>(steady_now_ns() - begin_ns) / 1e9;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+CheckpointToSave checkpoint_over(const std::vector<torch::Tensor>& tensors) {
+  CheckpointToSave checkpoint;
+  checkpoint.manifest.dtype = "float32";
+  checkpoint.manifest.run = "bench";
+  for (size_t i = 0; i < tensors.size(); ++i)
+    checkpoint.optimizer.push_back(
+        {.name = fmt::format("exp_avg.{}", i), .tensor = tensors[i]});
+  return checkpoint;
+}
+
+int run(int argc, char** argv) {
+  const fs::path directory = argc > 1 ? argv[1] : "/tmp";
+  const int mib = argc > 2 ? positive_number("MIB", argv[2]) : 512;
+  const fs::path folder = directory / fmt::format("bench_checkpoint_{}", mib);
+  fs::create_directories(folder);
+  const double bytes = mib * 1048576.0;
+  const int64_t numel = int64_t{mib} * 1048576 / 4 / kTensors;
+  std::vector<torch::Tensor> tensors;
+  std::vector<torch::Tensor> copies;
+  for (int64_t i = 0; i < kTensors; ++i) {
+    tensors.push_back(torch::rand({numel}));
+    copies.push_back(torch::zeros({numel}));
+  }
+
+  std::vector<double> disk;
+  std::vector<double> save;
+  std::vector<double> copy;
+  std::vector<double> pause;
+  std::vector<double> verify;
+  const auto world = make_self_communicator();
+  BackgroundSave background;
+  // In turn, so that a disk that grows slower does so for both; the first round
+  // of the asynchronous save takes its memory and does not count.
+  for (int i = 0; i <= kRuns; ++i) {
+    const double raw = seconds_of([&] {
+      AtomicFile file(folder / "raw");
+      for (const torch::Tensor& tensor : tensors)
+        file.write(tensor.data_ptr(), tensor.nbytes());
+      file.commit();
+    });
+    fs::remove(folder / "raw");
+    const double synchronous = seconds_of([&] {
+      save_checkpoint(folder / "1", checkpoint_over(tensors), SaveRanks{});
+    });
+    const double hashed = seconds_of([&] {
+      if (!find_reason_to_reject(folder / "1", VerifyLevel::kFull).empty())
+        fmt::print("the checkpoint is NOT VALID\n");
+    });
+    fs::remove_all(folder / "1");
+    const double copied = seconds_of([&] {
+      for (size_t t = 0; t < tensors.size(); ++t)
+        std::memcpy(
+            copies[t].data_ptr(), tensors[t].data_ptr(), tensors[t].nbytes());
+    });
+    const double paused = seconds_of([&] {
+      background.start(folder / "2", checkpoint_over(tensors), SaveRanks{});
+    });
+    background.wait(*world);
+    fs::remove_all(folder / "2");
+    if (i == 0)
+      continue;
+    disk.push_back(raw);
+    save.push_back(synchronous);
+    verify.push_back(hashed);
+    copy.push_back(copied);
+    pause.push_back(paused);
+  }
+  fs::remove_all(folder);
+  const auto rate = [&](const std::vector<double>& seconds) {
+    return bytes / median(seconds) / 1e6;
+  };
+  fmt::print(
+      "{} MiB in {} tensors, on '{}'\n"
+      "  one file, written and synced  {:8.0f} MB/s\n"
+      "  synchronous save              {:8.0f} MB/s   {:.2f} of the disk's "
+      "(at least 0.8)\n"
+      "  verification of all files     {:8.0f} MB/s\n"
+      "  memcpy                        {:8.1f} ms\n"
+      "  pause of an asynchronous save {:8.1f} ms     {:.2f} of the memcpy (at "
+      "most 1.5)\n",
+      mib,
+      kTensors,
+      directory.string(),
+      rate(disk),
+      rate(save),
+      rate(save) / rate(disk),
+      rate(verify),
+      median(copy) * 1e3,
+      median(pause) * 1e3,
+      median(pause) / median(copy));
+  return 0;
+}
+
+}  // namespace
+}  // namespace brigade::bench
+
+int main(int argc, char** argv) {
+  return brigade::bench::exit_code_of(
+      [&] { return brigade::bench::run(argc, argv); });
+}

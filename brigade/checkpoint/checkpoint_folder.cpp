@@ -1,0 +1,139 @@
+#include "brigade/checkpoint/checkpoint_folder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "brigade/base/error.h"
+#include "brigade/files/file.h"
+#include "brigade/files/replace_directory.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kLatestFile = "latest";
+constexpr const char* kRemovedSuffix = ".removed.tmp";
+
+std::optional<int64_t> step_of(const std::string& name) {
+  int64_t value = 0;
+  const auto [end, error] =
+      std::from_chars(name.data(), name.data() + name.size(), value);
+  const bool is_number =
+      error == std::errc() && end == name.data() + name.size() && value >= 0;
+  return is_number ? std::optional(value) : std::nullopt;
+}
+
+// "12.tmp" without ".tmp"; std::nullopt: another name.
+std::optional<std::string> without_suffix(
+    const std::string& name,
+    std::string_view suffix) {
+  if (!name.ends_with(suffix))
+    return std::nullopt;
+  std::string rest = name.substr(0, name.size() - suffix.size());
+  return step_of(rest) ? std::optional(rest) : std::nullopt;
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored))
+    names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void remove_or_throw(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) {
+    throw StorageError(fmt::format(
+        "[checkpoint] cannot remove '{}': {}", path.string(), error.message()));
+  }
+}
+
+}  // namespace
+
+std::vector<CheckpointEntry> list_checkpoints(const fs::path& folder) {
+  std::vector<CheckpointEntry> entries;
+  for (const std::string& name : names_in(folder)) {
+    if (const auto step = step_of(name))
+      entries.push_back({*step, folder / name});
+  }
+  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
+    return a.step < b.step;
+  });
+  return entries;
+}
+
+bool has_held_checkpoints(const fs::path& folder) {
+  return fs::exists(folder / kLatestFile) || !list_checkpoints(folder).empty();
+}
+
+void note_latest(const fs::path& folder, int64_t step) {
+  write_text_file(folder / kLatestFile, fmt::format("{}\n", step));
+}
+
+std::vector<std::string> clean_up_saves(const fs::path& folder) {
+  std::vector<std::string> removed;
+  for (const std::string& name : names_in(folder)) {
+    if (const auto step = without_suffix(name, ".old"))
+      finish_replacing(folder / *step);
+    const bool is_left_over =
+        without_suffix(name, ".tmp") || without_suffix(name, kRemovedSuffix) ||
+        name.starts_with(std::string(kLatestFile) + ".tmp-");
+    if (!is_left_over)
+      continue;
+    remove_or_throw(folder / name);
+    removed.push_back(name);
+  }
+  return removed;
+}
+
+std::vector<int64_t> steps_to_remove(
+    const std::vector<int64_t>& steps,
+    const Retention& retention) {
+  std::vector<int64_t> removed;
+  if (retention.keep_last <= 0)
+    return removed;
+  const auto count = static_cast<int64_t>(steps.size());
+  for (int64_t i = 0; i < count - retention.keep_last; ++i) {
+    const int64_t step = steps[static_cast<size_t>(i)];
+    if (retention.keep_every <= 0 || step % retention.keep_every != 0)
+      removed.push_back(step);
+  }
+  return removed;
+}
+
+std::vector<int64_t> prune_checkpoints(
+    const fs::path& folder,
+    const Retention& retention,
+    int64_t newest) {
+  std::vector<int64_t> steps;
+  for (const CheckpointEntry& entry : list_checkpoints(folder)) {
+    if (entry.step <= newest)
+      steps.push_back(entry.step);
+  }
+  const auto removed = steps_to_remove(steps, retention);
+  for (const int64_t step : removed) {
+    const fs::path path = folder / std::to_string(step);
+    // First under a name that is no checkpoint's: a kill in between leaves
+    // nothing that looks like one and is not.
+    const fs::path leaving = with_suffix(path, kRemovedSuffix);
+    std::error_code error;
+    fs::rename(path, leaving, error);
+    if (error) {
+      throw StorageError(fmt::format(
+          "[checkpoint] cannot remove '{}': {}",
+          path.string(),
+          error.message()));
+    }
+    remove_or_throw(leaving);
+  }
+  return removed;
+}
+
+}  // namespace brigade

@@ -1,0 +1,51 @@
+// The folder of a run's checkpoints: FOLDER/<step>, with FOLDER/<step>.tmp of a
+// save under way and FOLDER/latest, the step that was saved last.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace brigade {
+
+struct CheckpointEntry {
+  int64_t step = 0;
+  std::filesystem::path directory;
+};
+
+// FOLDER/<number>, ascending, whether they can be loaded or not. Empty where
+// there is no such folder.
+std::vector<CheckpointEntry> list_checkpoints(
+    const std::filesystem::path& folder);
+
+// Whether a checkpoint was ever completed in it, even if none is left.
+bool has_held_checkpoints(const std::filesystem::path& folder);
+
+// Notes in FOLDER/latest that `step` was saved. Throws StorageError.
+void note_latest(const std::filesystem::path& folder, int64_t step);
+
+// Removes what killed saves left (<step>.tmp and the like), and brings back
+// what was being replaced. Returns the removed names. Only while nobody saves
+// into the folder. Throws StorageError.
+std::vector<std::string> clean_up_saves(const std::filesystem::path& folder);
+
+struct Retention {
+  int64_t keep_last = 0;   // the newest; 0: all
+  int64_t keep_every = 0;  // and all steps that it divides; 0: none
+};
+
+// Of `steps`, ascending, those to remove; never the last one. PURE.
+std::vector<int64_t> steps_to_remove(
+    const std::vector<int64_t>& steps,
+    const Retention& retention);
+
+// Removes what the retention does not keep, once `newest` was found valid
+// otherwise: checkpoints above that step neither count nor go. Returns the
+// removed steps. Throws StorageError.
+std::vector<int64_t> prune_checkpoints(
+    const std::filesystem::path& folder,
+    const Retention& retention,
+    int64_t newest);
+
+}  // namespace brigade

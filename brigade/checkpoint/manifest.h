@@ -1,0 +1,60 @@
+// What a checkpoint is: DIR/manifest.json, written last. A directory without
+// one is no checkpoint.
+//
+// Version 2 lists every file with its size and SHA-256, carries the id of the
+// run, and ends with the SHA-256 of itself, so that no part of a checkpoint can
+// change without being noticed. Version 1 had none of this; it still loads.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "brigade/files/file.h"
+
+namespace brigade {
+
+struct CheckpointManifest {
+  int64_t step = 0;                // steps done
+  int64_t tokens = 0;              // tokens trained on
+  int64_t samples = -1;            // the next sample of the data; -1: version 1
+  int64_t skipped_steps = 0;       // of `step`, those that updated nothing
+  std::string run;                 // the run's id, kept when it is continued
+  nlohmann::json data;             // what the datasets held; null: version 1
+  nlohmann::json model;            // Hugging Face config, normalised
+  nlohmann::json model_source;     // as it was written; null: not known
+  nlohmann::json config;           // the run's config
+  std::string dtype;               // of the weights: "float32", "bfloat16"
+  std::string tokenizer;           // "bytes", or a path relative to DIR, or ""
+  std::vector<std::string> files;  // that hold tensors
+  int64_t writers = 1;             // ranks that wrote them
+  // Every file but the manifest; empty: version 1, nothing can be verified.
+  std::map<std::string, FileDigest> contents;
+
+  bool is_verifiable() const { return !contents.empty(); }
+};
+
+inline constexpr const char* kManifestFile = "manifest.json";
+// Before a weight's name: what the optimizer keeps of it.
+inline constexpr const char* kOptimizerPrefixes[] = {
+    "master.",
+    "exp_avg.",
+    "exp_avg_sq."};
+// In a file's __metadata__: {"NAME": [dim, begin, end]} of the tensors that
+// are pieces of a larger one.
+inline constexpr const char* kPiecesKey = "brigade.pieces";
+// In a file's __metadata__, from version 2 on: to which run and step it
+// belongs.
+inline constexpr const char* kRunKey = "brigade.run";
+inline constexpr const char* kStepKey = "brigade.step";
+
+// Version 2, as text.
+std::string manifest_to_text(const CheckpointManifest& manifest);
+// Reads DIR/manifest.json. Throws DataError that names the file and what is
+// wrong with it: damaged, edited, of another version, outside its directory.
+CheckpointManifest read_manifest(const std::filesystem::path& directory);
+
+}  // namespace brigade

@@ -1,0 +1,41 @@
+#include "brigade/checkpoint/tensor_part.h"
+
+namespace brigade {
+
+torch::Tensor without_padding(
+    const TensorPart& part,
+    const torch::Tensor& tensor) {
+  return part.dim < 0
+             ? tensor.detach()
+             : tensor.detach().narrow(part.dim, 0, part.end - part.begin);
+}
+
+std::vector<TensorPart> PartSnapshot::copy(
+    const std::vector<TensorPart>& parts) {
+  const torch::NoGradGuard no_grad;
+  next_ = 0;
+  std::vector<TensorPart> copies = parts;
+  for (TensorPart& part : copies) {
+    part.tensor = copy_tensor(part, part.tensor);
+    if (part.master_low.defined())
+      part.master_low = copy_tensor(part, part.master_low);
+  }
+  return copies;
+}
+
+torch::Tensor PartSnapshot::copy_tensor(
+    const TensorPart& part,
+    const torch::Tensor& from) {
+  const torch::Tensor source = without_padding(part, from);
+  if (next_ == memory_.size())
+    memory_.emplace_back();
+  torch::Tensor& memory = memory_[next_++];
+  const bool fits = memory.defined() && memory.sizes() == source.sizes() &&
+                    memory.scalar_type() == source.scalar_type();
+  if (!fits)
+    memory = torch::empty(source.sizes(), source.scalar_type());
+  memory.copy_(source);
+  return memory;
+}
+
+}  // namespace brigade

@@ -1,0 +1,46 @@
+// One rank's part of a tensor, on its way into or out of a checkpoint.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace brigade {
+
+// whole[begin:end] along `dim`; dim -1: all of it. `tensor` may be longer along
+// dim (padding, which is not stored).
+struct TensorPart {
+  std::string name;
+  int dim = -1;
+  int64_t begin = 0;
+  int64_t end = 0;
+  torch::Tensor tensor;  // contiguous CPU memory, float32 or bf16
+  // Defined: `tensor` (bf16) and this (int16) are the halves of a float32
+  // master (ops/split_master.h), which is what the file has. In memory it is
+  // whole only while this part is read or written.
+  torch::Tensor master_low = {};
+};
+
+// Without padding; a view.
+torch::Tensor without_padding(
+    const TensorPart& part,
+    const torch::Tensor& tensor);
+
+// Copies of parts, in memory that is kept from one call to the next, so that
+// only the first call has new pages to touch.
+class PartSnapshot {
+ public:
+  // The same parts over copies of their tensors, which the next call
+  // overwrites. Padding is left out.
+  std::vector<TensorPart> copy(const std::vector<TensorPart>& parts);
+
+ private:
+  torch::Tensor copy_tensor(const TensorPart& part, const torch::Tensor& from);
+
+  std::vector<torch::Tensor> memory_;
+  size_t next_ = 0;
+};
+
+}  // namespace brigade

@@ -1,0 +1,129 @@
+#include "brigade/checkpoint/verify.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "brigade/base/error.h"
+#include "brigade/checkpoint/checkpoint.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "": nothing.
+std::string
+damage_of(const fs::path& file, const FileDigest& expected, VerifyLevel level) {
+  std::error_code error;
+  if (!fs::is_regular_file(file, error))
+    return fmt::format("'{}' is missing", file.string());
+  const uint64_t size_bytes = fs::file_size(file, error);
+  if (error || size_bytes != expected.size_bytes) {
+    return fmt::format(
+        "'{}' has {} bytes, but {} were written",
+        file.string(),
+        size_bytes,
+        expected.size_bytes);
+  }
+  if (level == VerifyLevel::kSize)
+    return {};
+  try {
+    const std::string actual = sha256_of_file(file);
+    if (actual == expected.sha256)
+      return {};
+    return fmt::format(
+        "'{}' was changed after it was written: its SHA-256 is {}..., but "
+        "{}... was written",
+        file.string(),
+        actual.substr(0, 12),
+        expected.sha256.substr(0, 12));
+  } catch (const DataError& failure) {
+    return failure.what();
+  }
+}
+
+std::string reason_of_part(
+    const fs::path& directory,
+    VerifyLevel level,
+    int part,
+    int parts) {
+  try {
+    // Opening it checks headers, and that files belong to this run and step.
+    const Checkpoint checkpoint(directory);
+    return fmt::format(
+        "{}",
+        fmt::join(
+            find_damage(directory, checkpoint.manifest(), level, part, parts),
+            "; "));
+  } catch (const DataError& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> find_damage(
+    const fs::path& directory,
+    const CheckpointManifest& manifest,
+    VerifyLevel level,
+    int part,
+    int parts) {
+  std::vector<std::string> damage;
+  int index = 0;
+  for (const auto& [name, expected] : manifest.contents) {
+    if (index++ % parts != part)
+      continue;
+    std::string found = damage_of(directory / name, expected, level);
+    if (!found.empty())
+      damage.push_back(std::move(found));
+  }
+  return damage;
+}
+
+std::string find_reason_to_reject(
+    const fs::path& directory,
+    VerifyLevel level) {
+  return reason_of_part(directory, level, 0, 1);
+}
+
+std::string find_reason_to_reject(
+    const fs::path& directory,
+    VerifyLevel level,
+    Communicator& world) {
+  const auto reasons = gather_texts(
+      reason_of_part(directory, level, world.rank(), world.size()), world);
+  const auto found =
+      std::find_if(reasons.begin(), reasons.end(), [](const std::string& text) {
+        return !text.empty();
+      });
+  return found == reasons.end() ? std::string() : *found;
+}
+
+std::vector<std::string> gather_texts(
+    const std::string& text,
+    Communicator& world) {
+  const auto mine =
+      torch::full({1}, static_cast<int64_t>(text.size()), torch::kLong);
+  auto sizes = torch::empty({world.size()}, torch::kLong);
+  world.all_gather(sizes, mine)->wait();
+  const int64_t longest = sizes.max().item<int64_t>();
+  std::vector<std::string> texts(static_cast<size_t>(world.size()));
+  if (longest == 0)
+    return texts;
+  auto bytes = torch::zeros({longest}, torch::kByte);
+  std::memcpy(bytes.data_ptr(), text.data(), text.size());
+  auto all = torch::empty({world.size(), longest}, torch::kByte);
+  world.all_gather(all, bytes)->wait();
+  for (int rank = 0; rank < world.size(); ++rank) {
+    texts[static_cast<size_t>(rank)].assign(
+        static_cast<const char*>(all[rank].data_ptr()),
+        static_cast<size_t>(sizes[rank].item<int64_t>()));
+  }
+  return texts;
+}
+
+}  // namespace brigade

@@ -1,0 +1,46 @@
+// Whether a checkpoint is what was written.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "brigade/checkpoint/manifest.h"
+#include "brigade/comm/communicator.h"
+
+namespace brigade {
+
+enum class VerifyLevel {
+  kSize,  // every file is there, with its size
+  kFull,  // and with its SHA-256
+};
+
+// What is wrong with the files that the manifest lists, one message per file,
+// each naming the file; empty: nothing. Looks at the files of which the index
+// modulo `parts` is `part`. Empty for a version 1, of which nothing is known.
+std::vector<std::string> find_damage(
+    const std::filesystem::path& directory,
+    const CheckpointManifest& manifest,
+    VerifyLevel level,
+    int part = 0,
+    int parts = 1);
+
+// Why `directory` cannot be loaded; empty: it can. Reads the manifest and
+// verifies all files.
+std::string find_reason_to_reject(
+    const std::filesystem::path& directory,
+    VerifyLevel level);
+
+// The same, collective over `world`: each rank verifies its share of the files,
+// which all ranks must see alike, and all return the same text.
+std::string find_reason_to_reject(
+    const std::filesystem::path& directory,
+    VerifyLevel level,
+    Communicator& world);
+
+// Collective: the text of each rank, in rank order.
+std::vector<std::string> gather_texts(
+    const std::string& text,
+    Communicator& world);
+
+}  // namespace brigade

@@ -1,0 +1,80 @@
+#include "brigade/launch/rank_signals.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <charconv>
+
+#include "brigade/base/check.h"
+#include "brigade/base/error.h"
+
+namespace brigade {
+namespace {
+
+// A handler has no other way to its object.
+std::atomic<bool> handlers_are_set{false};
+std::atomic<bool> save_requested{false};
+std::atomic<int> first_stop_signal{0};
+
+void on_rank_signal(int number) {
+  if (number == SIGUSR1) {
+    save_requested = true;
+    return;
+  }
+  int expected = 0;
+  const bool is_first =
+      first_stop_signal.compare_exchange_strong(expected, number);
+  if (!is_first && number == SIGINT && expected == SIGINT)
+    ::_exit(128 + SIGINT);
+}
+
+}  // namespace
+
+RankSignals::RankSignals() {
+  BRIGADE_ASSERT(!handlers_are_set.exchange(true), "two RankSignals");
+  save_requested = false;
+  first_stop_signal = 0;
+  for (const int number : {SIGUSR1, SIGTERM, SIGINT, SIGHUP}) {
+    struct sigaction action {};
+    ::sigaction(number, nullptr, &action);
+    if (action.sa_handler == SIG_IGN)
+      continue;
+    before_[number] = action;
+    action = {};
+    action.sa_handler = on_rank_signal;
+    action.sa_flags = SA_RESTART;
+    ::sigaction(number, &action, nullptr);
+  }
+}
+
+RankSignals::~RankSignals() {
+  for (const auto& [number, action] : before_)
+    ::sigaction(number, &action, nullptr);
+  handlers_are_set = false;
+}
+
+bool RankSignals::take_save_request() {
+  return save_requested.exchange(false);
+}
+
+int RankSignals::stop_signal() const {
+  return first_stop_signal;
+}
+
+std::optional<int64_t> job_end_time(const GetEnv& getenv) {
+  constexpr const char* kName = "SLURM_JOB_END_TIME";
+  const auto text = getenv(kName);
+  if (!text)
+    return std::nullopt;
+  int64_t seconds = 0;
+  const auto [end, error] =
+      std::from_chars(text->data(), text->data() + text->size(), seconds);
+  if (error != std::errc() || end != text->data() + text->size()) {
+    throw ConfigError(fmt::format(
+        "[launch] {}='{}': expected seconds of Unix time", kName, *text));
+  }
+  return seconds;
+}
+
+}  // namespace brigade

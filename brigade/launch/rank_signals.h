@@ -1,0 +1,38 @@
+// Signals that ask a rank to save: USR1 to save and go on, TERM, INT and HUP to
+// save and stop. The handlers only take note; the trainer looks between two
+// steps. A second INT ends the process at once.
+#pragma once
+
+#include <signal.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "brigade/launch/environment.h"
+
+namespace brigade {
+
+// One at a time in a process. A signal that was ignored before (nohup) stays
+// ignored; the destructor puts all back.
+class RankSignals {
+ public:
+  RankSignals();
+  ~RankSignals();
+  RankSignals(const RankSignals&) = delete;
+  RankSignals& operator=(const RankSignals&) = delete;
+
+  // Whether USR1 came since the last call.
+  bool take_save_request();
+  // The first signal that asked for the end; 0: none did.
+  int stop_signal() const;
+
+ private:
+  std::map<int, struct sigaction> before_;
+};
+
+// When the job's time is over, in seconds of Unix time: SLURM_JOB_END_TIME.
+// Throws ConfigError where that is no number.
+std::optional<int64_t> job_end_time(const GetEnv& getenv);
+
+}  // namespace brigade

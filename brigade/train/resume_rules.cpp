@@ -1,0 +1,146 @@
+#include "brigade/train/resume_rules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace brigade {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kMeaning[] = {
+    "training.seed",
+    "training.seq_length",
+    "model.dtype",
+    "dataset.name",
+    "dataset.mixture",
+    "dataset.shuffle",
+    "dataset.document_epochs",
+    "dataset.reset_attention"};
+
+constexpr const char* kCourse[] = {
+    "training.learning_rate",
+    "training.total_train_steps",
+    "training.max_tokens",
+    "training.adam_beta1",
+    "training.adam_beta2",
+    "training.adam_eps",
+    "training.weight_decay",
+    "training.lr_schedule",
+    "training.warmup_steps",
+    "training.min_learning_rate",
+    "training.decay_steps",
+    "training.grad_clip",
+    "training.on_non_finite"};
+
+constexpr const char* kBatch = "sequences per step";
+constexpr const char* kModelPrefix = "model.config ";
+constexpr const char* kTokensFact = "dataset.name (its number of tokens)";
+constexpr const char* kTokenizerFact = "dataset.tokenizer (its SHA-256)";
+
+// config.group.key by "group.key"; null where it is absent.
+json value_of(const json& config, const std::string& dotted) {
+  const size_t dot = dotted.find('.');
+  const auto group = config.find(dotted.substr(0, dot));
+  if (group == config.end() || !group->is_object())
+    return {};
+  return group->value(dotted.substr(dot + 1), json());
+}
+
+void add_known(
+    const json& config,
+    const std::string& key,
+    std::map<std::string, json>& facts) {
+  const size_t dot = key.find('.');
+  const auto group = config.find(key.substr(0, dot));
+  const bool is_known = group != config.end() && group->is_object() &&
+                        group->contains(key.substr(dot + 1));
+  if (is_known)
+    facts[key] = (*group)[key.substr(dot + 1)];
+}
+
+// Held out for evaluation, which moves every window of training.
+json held_out_fraction(const json& config) {
+  const json every = value_of(config, "training.eval_every");
+  if (!every.is_number())
+    return {};
+  return every > 0 ? value_of(config, "dataset.eval_fraction") : json(0);
+}
+
+json batch_size(const json& config) {
+  int64_t product = 1;
+  for (const char* key :
+       {"distributed.dp_size",
+        "training.micro_batch_size",
+        "training.gradient_accumulation_steps"}) {
+    const json value = value_of(config, key);
+    if (!value.is_number_integer())
+      return {};
+    product *= value.get<int64_t>();
+  }
+  return product;
+}
+
+bool is_allowed(
+    const std::string& fact,
+    const std::vector<std::string>& allow_changes) {
+  const std::string key = fact.substr(0, fact.find(' '));
+  return std::find(allow_changes.begin(), allow_changes.end(), key) !=
+         allow_changes.end();
+}
+
+std::vector<std::string> differences(
+    const std::map<std::string, json>& saved,
+    const std::map<std::string, json>& now) {
+  std::vector<std::string> result;
+  for (const auto& [key, value] : saved) {
+    const auto found = now.find(key);
+    if (found == now.end() || found->second == value)
+      continue;
+    result.push_back(fmt::format(
+        "{}: {} when saved, {} now", key, value.dump(), found->second.dump()));
+  }
+  return result;
+}
+
+}  // namespace
+
+RunFacts run_facts(const json& config, const json& model, const json& data) {
+  RunFacts facts;
+  for (const char* key : kMeaning)
+    add_known(config, key, facts.meaning);
+  for (const char* key : kCourse)
+    add_known(config, key, facts.course);
+  if (const json fraction = held_out_fraction(config); !fraction.is_null())
+    facts.meaning["dataset.eval_fraction"] = fraction;
+  if (const json batch = batch_size(config); !batch.is_null())
+    facts.course[kBatch] = batch;
+  if (model.is_object()) {
+    for (const auto& [key, value] : model.items())
+      facts.meaning[kModelPrefix + key] = value;
+  }
+  if (data.is_object()) {
+    facts.meaning[kTokensFact] = data.value("num_tokens", json());
+    if (const json hash = data.value("tokenizer_sha256", json());
+        !hash.is_null())
+      facts.meaning[kTokenizerFact] = hash;
+  }
+  return facts;
+}
+
+ResumeChanges compare_runs(
+    const RunFacts& saved,
+    const RunFacts& now,
+    const std::vector<std::string>& allow_changes) {
+  ResumeChanges changes;
+  for (std::string& text : differences(saved.meaning, now.meaning)) {
+    const bool allowed =
+        is_allowed(text.substr(0, text.find(": ")), allow_changes);
+    (allowed ? changes.allowed : changes.refused).push_back(std::move(text));
+  }
+  changes.course = differences(saved.course, now.course);
+  return changes;
+}
+
+}  // namespace brigade

@@ -1,0 +1,42 @@
+// Whether a run may be continued under another config.
+//
+// Keys that say what the run is (data, tokenizer, sequence length, seed, model)
+// must be as they were, unless checkpoint.allow_changes names them. Keys that
+// say how it goes on (rates, schedule, batch) may change; they are listed. All
+// others (layout, folders, logging) do not matter.
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace brigade {
+
+// What is compared of a run: dotted names with values.
+struct RunFacts {
+  std::map<std::string, nlohmann::json> meaning;
+  std::map<std::string, nlohmann::json> course;
+};
+
+// `config` is to_json()'s; `model` the normalised Hugging Face config, each key
+// of which counts as model.config; `data` what the manifest says of the
+// datasets, or null where it is not known.
+RunFacts run_facts(
+    const nlohmann::json& config,
+    const nlohmann::json& model,
+    const nlohmann::json& data);
+
+struct ResumeChanges {
+  std::vector<std::string> refused;  // "training.seed: 42 when saved, now 7"
+  std::vector<std::string> allowed;  // of meaning, named in allow_changes
+  std::vector<std::string> course;
+};
+
+// Facts that one side lacks (an older checkpoint) are passed over.
+ResumeChanges compare_runs(
+    const RunFacts& saved,
+    const RunFacts& now,
+    const std::vector<std::string>& allow_changes);
+
+}  // namespace brigade

@@ -1,0 +1,125 @@
+#include "brigade/train/run_saver.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "brigade/base/error.h"
+#include "brigade/checkpoint/checkpoint_folder.h"
+#include "brigade/comm/agreement.h"
+#include "brigade/metrics/clock.h"
+#include "brigade/metrics/run_folder.h"
+#include "brigade/train/start_world.h"
+
+namespace brigade {
+namespace {
+
+std::string new_run_id() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
+
+}  // namespace
+
+RunSaver::RunSaver(
+    const TrainConfig& config,
+    const ProcessMesh& mesh,
+    const Stages& stages,
+    const TrainingData& data,
+    RunObserver& observer)
+    : config_(config),
+      mesh_(mesh),
+      stages_(stages),
+      data_(describe_data(config, data)),
+      observer_(observer),
+      last_start_ns_(steady_now_ns()) {}
+
+void RunSaver::begin_run(const std::string& continued_run, int64_t saved_step) {
+  run_ = Agreement(*mesh_.world())
+             .text_of(0, continued_run.empty() ? new_run_id() : continued_run);
+  saved_step_ = started_step_ = saved_step;
+}
+
+bool RunSaver::is_due(int64_t step) const {
+  const int64_t frequency = config_.checkpoint.save_frequency;
+  return frequency > 0 && step % frequency == 0;
+}
+
+bool RunSaver::asks_for_save() const {
+  const int64_t seconds = config_.checkpoint.save_seconds;
+  return mesh_.rank() == 0 && seconds > 0 &&
+         steady_now_ns() - last_start_ns_ >= seconds * 1'000'000'000;
+}
+
+void RunSaver::start(const RunPosition& position, Copy copy) {
+  const auto folder = checkpoint_folder(config_);
+  const int64_t step = position.steps;
+  CheckpointToSave checkpoint =
+      checkpoint_of(config_, mesh_, stages_, data_, position, run_);
+  const Retention retention{
+      config_.checkpoint.keep_last, config_.checkpoint.keep_every};
+  checkpoint.after_commit = [folder, step, retention] {
+    note_latest(folder, step);
+    prune_checkpoints(folder, retention, step);
+  };
+  SaveRanks ranks;
+  ranks.rank = mesh_.rank();
+  ranks.world_size = mesh_.world()->size();
+  ranks.writer = mesh_.rank();
+  ranks.store = mesh_.store();
+  ranks.save_key = fmt::format("save-{}", ++saves_);
+  started_step_ = step;
+  last_start_ns_ = steady_now_ns();
+  const auto directory = folder / std::to_string(step);
+  if (copy == Copy::kYes)
+    background_.start(directory, std::move(checkpoint), std::move(ranks));
+  else
+    background_.start_without_copy(
+        directory, std::move(checkpoint), std::move(ranks));
+}
+
+void RunSaver::take_note(const SaveOutcome& outcome) {
+  last_failure_ = outcome.failure;
+  longest_seconds_ = std::max(longest_seconds_, outcome.seconds);
+  if (outcome.failure.empty()) {
+    saved_step_ = started_step_;
+    observer_.on_checkpoint(outcome.directory);
+  } else {
+    observer_.on_message(fmt::format(
+        "could NOT save {}: {}", outcome.directory.string(), outcome.failure));
+  }
+}
+
+void RunSaver::poll() {
+  if (const auto outcome = background_.poll())
+    take_note(*outcome);
+}
+
+void RunSaver::wait() {
+  if (const auto outcome = background_.wait(*mesh_.world()))
+    take_note(*outcome);
+}
+
+void RunSaver::save(const RunPosition& position) {
+  wait();
+  if (config_.checkpoint.async) {
+    start(position, Copy::kYes);
+  } else {
+    start(position, Copy::kNo);
+    wait();
+  }
+}
+
+void RunSaver::save_last(const RunPosition& position) {
+  wait();
+  if (saved_step_ == position.steps)
+    return;
+  start(position, Copy::kNo);
+  wait();
+  if (!last_failure_.empty())
+    throw StorageError(last_failure_);
+}
+
+}  // namespace brigade

@@ -1,0 +1,136 @@
+#include "brigade/checkpoint/background_save.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "brigade/base/error.h"
+#include "brigade/checkpoint/checkpoint.h"
+#include "brigade/checkpoint/verify.h"
+#include "tests/support/ranks_as_threads.h"
+#include "tests/support/raw_file.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// One row of `whole`, which every rank makes alike.
+CheckpointToSave row_of(const torch::Tensor& whole, int rank, int ranks) {
+  CheckpointToSave checkpoint;
+  checkpoint.manifest.step = 3;
+  checkpoint.manifest.run = "r";
+  checkpoint.manifest.dtype = "float32";
+  checkpoint.manifest.writers = ranks;
+  checkpoint.weights.push_back(
+      {.name = "model.w",
+       .dim = 0,
+       .begin = rank,
+       .end = rank + 1,
+       .tensor = whole.narrow(0, rank, 1)});
+  return checkpoint;
+}
+
+SaveRanks ranks_of(int rank, int ranks, const StorePtr& store) {
+  SaveRanks result;
+  result.rank = result.writer = rank;
+  result.world_size = ranks;
+  result.store = ranks == 1 ? nullptr : store;
+  result.save_key = "save";
+  return result;
+}
+
+class BackgroundSaveTest : public ::testing::TestWithParam<int> {
+ protected:
+  BackgroundSaveTest() { write_bytes(folder_ / "source", "x"); }
+  TemporaryFolder folder_;
+};
+
+// What is trained on meanwhile is not what is saved.
+TEST_P(BackgroundSaveTest, WritesWhatTheTensorsHeldWhenItBegan) {
+  const int ranks = GetParam();
+  const fs::path directory = folder_ / "3";
+  const torch::Tensor whole =
+      torch::arange(ranks * 8).view({ranks, 8}).to(torch::kFloat);
+  testing::run_ranks_with_store(ranks, [&](int rank, const StorePtr& store) {
+    torch::Tensor mine = whole.clone();
+    BackgroundSave save;
+    save.start(
+        directory, row_of(mine, rank, ranks), ranks_of(rank, ranks, store));
+    mine.zero_();
+    EXPECT_FALSE(save.is_idle());
+    while (true) {
+      if (const auto outcome = save.poll()) {
+        EXPECT_EQ(outcome->failure, "");
+        break;
+      }
+    }
+    EXPECT_TRUE(save.is_idle());
+  });
+  EXPECT_EQ(find_reason_to_reject(directory, VerifyLevel::kFull), "");
+  const Checkpoint checkpoint(directory);
+  EXPECT_EQ(checkpoint.manifest().writers, ranks);
+  EXPECT_TRUE(torch::equal(checkpoint.read_whole("model.w"), whole));
+}
+
+using BackgroundSaveRanks = BackgroundSaveTest;
+
+INSTANTIATE_TEST_SUITE_P(Ranks, BackgroundSaveTest, ::testing::Values(1, 2, 3));
+
+TEST_F(BackgroundSaveRanks, WaitBringsAllRanksTheSameOutcome) {
+  // One rank alone has something to write.
+  testing::run_ranks(2, [&](const CommunicatorPtr& world) {
+    BackgroundSave save;
+    EXPECT_FALSE(save.wait(*world).has_value());
+    const torch::Tensor whole = torch::ones({2, 8});
+    const bool writes = world->rank() == 0;
+    if (writes)
+      save.start(folder_ / "3", row_of(whole, 0, 1), ranks_of(0, 1, nullptr));
+    const auto outcome = save.wait(*world);
+    EXPECT_EQ(outcome.has_value(), writes);
+    EXPECT_TRUE(!writes || fs::exists(folder_ / "3" / "manifest.json"));
+  });
+}
+
+// The cause, with its rank, on every rank: not "another rank failed".
+TEST_F(BackgroundSaveRanks, EveryRankIsToldWhichOneCouldNotWriteAndWhy) {
+  testing::run_ranks_with_store(2, [&](int rank, const StorePtr& store) {
+    const fs::path directory = folder_ / "4";
+    CheckpointToSave checkpoint = row_of(torch::ones({2, 8}), rank, 2);
+    // Rank 0 makes 4.tmp with a folder where rank 1 will want its file.
+    if (rank == 0)
+      checkpoint.attachments[folder_ / "source"] =
+          "model-rank-1.safetensors/taken";
+    try {
+      save_checkpoint(directory, checkpoint, ranks_of(rank, 2, store));
+      FAIL() << rank;
+    } catch (const StorageError& error) {
+      EXPECT_THAT(
+          error.what(),
+          AllOf(
+              HasSubstr("rank 1: "),
+              HasSubstr("model-rank-1.safetensors"),
+              HasSubstr("directory")));
+    }
+    EXPECT_FALSE(fs::exists(directory));
+  });
+  EXPECT_FALSE(fs::exists(folder_ / "4.tmp"));
+}
+
+TEST_F(BackgroundSaveRanks, IsGivenUpWhereOtherRanksDoNotCome) {
+  // Rank 0 waits for a second writer that never saves; its end is not in vain.
+  testing::run_ranks_with_store(1, [&](int, const StorePtr& store) {
+    BackgroundSave save;
+    save.start(
+        folder_ / "5",
+        row_of(torch::ones({2, 8}), 0, 2),
+        ranks_of(0, 2, store));
+    EXPECT_FALSE(save.poll().has_value());
+  });
+  EXPECT_FALSE(fs::exists(folder_ / "5"));
+  EXPECT_FALSE(fs::exists(folder_ / "5.tmp"));
+}
+
+}  // namespace
+}  // namespace brigade

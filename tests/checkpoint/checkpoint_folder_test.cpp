@@ -1,0 +1,96 @@
+#include "brigade/checkpoint/checkpoint_folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/raw_file.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+TEST(StepsToRemove, AreThoseThatNothingKeeps) {
+  const std::vector<int64_t> steps = {10, 20, 30, 40, 50};
+  EXPECT_THAT(steps_to_remove(steps, {}), IsEmpty());
+  EXPECT_THAT(
+      steps_to_remove(steps, {.keep_last = 2}), ElementsAre(10, 20, 30));
+  EXPECT_THAT(
+      steps_to_remove(steps, {.keep_last = 1, .keep_every = 20}),
+      ElementsAre(10, 30));
+  EXPECT_THAT(steps_to_remove(steps, {.keep_last = 5}), IsEmpty());
+  EXPECT_THAT(steps_to_remove(steps, {.keep_every = 20}), IsEmpty());
+}
+
+TEST(StepsToRemove, NeverHaveTheLastOne) {
+  for (int64_t keep_last = 1; keep_last < 4; ++keep_last) {
+    EXPECT_THAT(
+        steps_to_remove({1, 2, 3}, {.keep_last = keep_last}),
+        ::testing::Not(::testing::Contains(3)));
+    EXPECT_THAT(steps_to_remove({3}, {.keep_last = keep_last}), IsEmpty());
+  }
+}
+
+class CheckpointFolder : public ::testing::Test {
+ protected:
+  void make(const std::string& name) {
+    fs::create_directory(folder_ / name);
+    write_bytes(folder_ / name / "file", name);
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_.path()))
+      names.push_back(entry.path().filename());
+    return names;
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(CheckpointFolder, ListsNumbersAscending) {
+  for (const char* name : {"9", "10", "11.tmp", "x", "-3", "7.old", "latest"})
+    make(name);
+  std::vector<int64_t> steps;
+  for (const CheckpointEntry& entry : list_checkpoints(folder_.path()))
+    steps.push_back(entry.step);
+  EXPECT_THAT(steps, ElementsAre(9, 10));
+  EXPECT_THAT(list_checkpoints(folder_ / "absent"), IsEmpty());
+}
+
+TEST_F(CheckpointFolder, KnowsThatItHasHeldOneWhenNoneIsLeft) {
+  EXPECT_FALSE(has_held_checkpoints(folder_.path()));
+  note_latest(folder_.path(), 5);
+  EXPECT_TRUE(has_held_checkpoints(folder_.path()));
+}
+
+TEST_F(CheckpointFolder, CleansUpWhatKilledSavesLeftAndNothingElse) {
+  for (const char* name :
+       {"1",
+        "2.tmp",
+        "3.removed.tmp",
+        "4.old",
+        "5",
+        "5.old",
+        "latest.tmp-77",
+        "mine.tmp"})
+    make(name);
+  EXPECT_THAT(
+      clean_up_saves(folder_.path()),
+      ElementsAre("2.tmp", "3.removed.tmp", "latest.tmp-77"));
+  EXPECT_THAT(names(), UnorderedElementsAre("1", "4", "5", "mine.tmp"));
+}
+
+TEST_F(CheckpointFolder, PrunesUpToTheStepThatIsKnownToBeValid) {
+  for (const char* name : {"1", "2", "3", "4", "9"})
+    make(name);
+  EXPECT_THAT(
+      prune_checkpoints(folder_.path(), {.keep_last = 2}, /*newest=*/4),
+      ElementsAre(1, 2));
+  // 9 is of unknown value: it neither counts nor goes.
+  EXPECT_THAT(names(), UnorderedElementsAre("3", "4", "9"));
+}
+
+}  // namespace
+}  // namespace brigade

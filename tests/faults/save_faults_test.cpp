@@ -1,0 +1,190 @@
+// A save that is killed, or whose disk fails, at every single call: what was
+// valid before stays so, and nothing that is not valid becomes visible.
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "brigade/base/error.h"
+#include "brigade/checkpoint/verify.h"
+#include "faulty_disk.h"
+#include "made_checkpoint.h"
+#include "tests/support/raw_file.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::DiskFault;
+using testing::holds_values_of;
+using testing::save_made;
+
+class SaveFaults : public ::testing::Test {
+ protected:
+  SaveFaults() : folder_(temporary_.path() / "checkpoints") {
+    at::set_num_threads(1);
+    fs::create_directory(folder_);
+  }
+  ~SaveFaults() override { testing::disarm_disk(); }
+
+  // The calls of an undisturbed save of `step`.
+  std::vector<std::string> count_calls(int64_t step) {
+    testing::arm_disk({.path_part = folder_.string()});
+    save_made(folder_, step, "rewritten");
+    auto calls = testing::disk_calls();
+    testing::disarm_disk();
+    return calls;
+  }
+
+  // Saves in a process of its own, which is killed at that call.
+  void save_and_die(int64_t step, int at) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      testing::arm_disk({.path_part = folder_.string(), .at = at});
+      save_made(folder_, step, "rewritten");
+      ::_exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << at;
+  }
+
+  std::vector<int64_t> visible_steps() const {
+    std::vector<int64_t> steps;
+    for (const CheckpointEntry& entry : list_checkpoints(folder_)) {
+      EXPECT_EQ(find_reason_to_reject(entry.directory, VerifyLevel::kFull), "");
+      EXPECT_TRUE(holds_values_of(entry.directory, entry.step));
+      steps.push_back(entry.step);
+    }
+    return steps;
+  }
+
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_))
+      names.push_back(entry.path().filename().string());
+    return names;
+  }
+
+  TemporaryFolder temporary_;
+  fs::path folder_;
+};
+
+TEST_F(SaveFaults, AKillAtAnyCallOfANewStepLeavesTheOneBefore) {
+  save_made(folder_, 1);
+  const int calls = static_cast<int>(count_calls(2).size());
+  ASSERT_GT(calls, 15);
+  for (int at = 1; at <= calls; ++at) {
+    SCOPED_TRACE(at);
+    fs::remove_all(folder_ / "2");
+    save_and_die(2, at);
+    const auto steps = visible_steps();
+    EXPECT_TRUE(
+        steps == std::vector<int64_t>({1}) ||
+        steps == std::vector<int64_t>({1, 2}));
+    clean_up_saves(folder_);
+    for (const std::string& name : names())
+      EXPECT_FALSE(name.ends_with(".tmp")) << name;
+    save_made(folder_, 2);
+    EXPECT_EQ(visible_steps(), std::vector<int64_t>({1, 2}));
+  }
+}
+
+TEST_F(SaveFaults, AKillAtAnyCallOfAnExistingStepLeavesTheOldOrTheNewOne) {
+  save_made(folder_, 2);
+  const int calls = static_cast<int>(count_calls(2).size());
+  int rewritten = 0;
+  for (int at = 1; at <= calls; ++at) {
+    SCOPED_TRACE(at);
+    save_made(folder_, 2, "first");
+    save_and_die(2, at);
+    EXPECT_EQ(visible_steps(), std::vector<int64_t>({2}));
+    rewritten += read_manifest(folder_ / "2").run == "rewritten" ? 1 : 0;
+    clean_up_saves(folder_);
+    EXPECT_EQ(visible_steps(), std::vector<int64_t>({2}));
+  }
+  // Both happened.
+  EXPECT_GT(rewritten, 0);
+  EXPECT_LT(rewritten, calls);
+}
+
+TEST_F(SaveFaults, AnErrorOfAnyCallIsReportedAndTheNextSaveWorks) {
+  save_made(folder_, 1);
+  const auto calls = count_calls(2);
+  for (const int error : {EIO, ENOSPC}) {
+    for (int at = 1; at <= static_cast<int>(calls.size()); ++at) {
+      const std::string& call = calls[static_cast<size_t>(at - 1)];
+      SCOPED_TRACE(call);
+      if (call.starts_with("unlink"))
+        continue;
+      fs::remove_all(folder_ / "2");
+      testing::arm_disk(
+          {.path_part = folder_.string(), .at = at, .error = error});
+      std::string message;
+      try {
+        save_made(folder_, 2);
+      } catch (const StorageError& failure) {
+        message = failure.what();
+      }
+      testing::disarm_disk();
+      EXPECT_THAT(message, ::testing::HasSubstr(strerror(error)));
+      EXPECT_THAT(message, ::testing::HasSubstr(folder_.string()));
+      const auto steps = visible_steps();
+      ASSERT_FALSE(steps.empty());
+      EXPECT_EQ(steps.front(), 1);
+      EXPECT_FALSE(fs::exists(folder_ / "2.tmp"));
+      save_made(folder_, 2);
+      EXPECT_EQ(visible_steps(), std::vector<int64_t>({1, 2}));
+    }
+  }
+}
+
+TEST_F(SaveFaults, AnErrorWhileAStepIsRewrittenLeavesTheOldOneValid) {
+  save_made(folder_, 2);
+  const auto calls = count_calls(2);
+  for (int at = 1; at <= static_cast<int>(calls.size()); ++at) {
+    SCOPED_TRACE(calls[static_cast<size_t>(at - 1)]);
+    testing::arm_disk({.path_part = folder_.string(), .at = at, .error = EIO});
+    try {
+      save_made(folder_, 2);
+    } catch (const StorageError&) {
+      // Some calls only remove what is no longer wanted.
+    }
+    testing::disarm_disk();
+    EXPECT_EQ(visible_steps(), std::vector<int64_t>({2}));
+    clean_up_saves(folder_);
+  }
+}
+
+// Every file is synced before the directory takes its name, and the parent
+// after: a crash of the machine loses no checkpoint that was reported.
+TEST_F(SaveFaults, FilesAreSyncedBeforeTheRenameAndTheParentAfter) {
+  const auto calls = count_calls(3);
+  const auto position = [&](const std::string& call) {
+    const auto found = std::find(calls.begin(), calls.end(), call);
+    EXPECT_NE(found, calls.end()) << call;
+    return found - calls.begin();
+  };
+  const std::string temporary = (folder_ / "3.tmp").string();
+  const auto renamed = position("rename " + temporary);
+  int synced = 0;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const bool is_file = calls[i].starts_with("fsync " + temporary + "/");
+    synced += is_file ? 1 : 0;
+    if (is_file || calls[i].starts_with("write " + temporary)) {
+      EXPECT_LT(static_cast<long>(i), renamed) << calls[i];
+    }
+  }
+  EXPECT_EQ(synced, 3);  // two of tensors and the manifest
+  EXPECT_LT(position("fsync " + temporary), renamed);
+  EXPECT_GT(position("fsync " + folder_.string()), renamed);
+}
+
+}  // namespace
+}  // namespace brigade

@@ -1,0 +1,135 @@
+// A checkpoint saved under any layout holds the same tensors, and fills any
+// other: each tensor and each moment is compared, bit for bit.
+#include <gtest/gtest.h>
+
+#include "brigade/checkpoint/checkpoint.h"
+#include "brigade/comm/process_mesh.h"
+#include "brigade/train/from_config.h"
+#include "brigade/train/run_checkpoint.h"
+#include "brigade/train/train_step.h"
+#include "tests/support/program.h"
+#include "tests/support/ranks_as_threads.h"
+#include "tests/support/train_as_threads.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Layout {
+  std::string name;
+  ParallelDims dims;
+  std::vector<std::string> overrides;
+};
+
+std::vector<Layout> layouts() {
+  const std::string pp = "distributed.pp_size=2";
+  const std::string tp = "distributed.tp_size=2";
+  const std::string cp = "distributed.cp_size=2";
+  return {
+      {"one", {}, {}},
+      {"dp2", {.dp = 2}, {}},
+      {"dp3", {.dp = 3}, {}},
+      {"tp2", {.tp = 2}, {tp}},
+      {"tp4", {.tp = 4}, {"distributed.tp_size=4"}},
+      {"pp2", {.pp = 2}, {pp}},
+      {"cp2", {.cp = 2}, {cp}},
+      {"dp2_pp2", {.dp = 2, .pp = 2}, {pp}},
+      {"dp2_tp2_pp2", {.dp = 2, .tp = 2, .pp = 2}, {tp, pp}},
+      {"dp2_cp2_tp2", {.dp = 2, .tp = 2, .cp = 2}, {cp, tp}}};
+}
+
+class CheckpointLayouts : public ::testing::TestWithParam<const char*> {
+ protected:
+  CheckpointLayouts() {
+    auto config = testing::tiny_run(testing::prepare_bytes(
+        folder_ / "tokens", testing::made_up_text(6000)));
+    config["model"]["dtype"] = GetParam();
+    config["training"]["total_train_steps"] = 2;
+    config["training"]["gradient_accumulation_steps"] = 2;
+    testing::write_file(folder_ / "run.json", config.dump());
+    // Weights that were updated, moments that are not zero.
+    testing::train_as_threads(
+        folder_ / "run.json",
+        1,
+        {"logging.run_dir=" + (folder_ / "run").string()});
+    source_ = folder_ / "run" / "checkpoints" / "2";
+  }
+
+  // Loads `from` and saves it again, both under `layout`.
+  void
+  pass_through(const Layout& layout, const fs::path& from, const fs::path& to) {
+    LoadOptions options{
+        .path = folder_ / "run.json",
+        .overrides = {},
+        .world_size = layout.dims.world_size(),
+        .find_model = {}};
+    for (const std::string& text : layout.overrides)
+      options.overrides.push_back({text});
+    const TrainConfig config = load_train_config(options).config;
+    testing::run_ranks_with_store(
+        options.world_size, [&](int rank, const StorePtr& store) {
+          const ProcessMesh mesh(layout.dims, rank, store);
+          const TrainingData data =
+              open_training_data(training_data_options(config));
+          TrainStep step(config, mesh, data);
+          const LoadedRun loaded = load_run(from, step.stages());
+          EXPECT_EQ(loaded.position.steps, 2);
+          SaveRanks ranks;
+          ranks.rank = ranks.writer = rank;
+          ranks.world_size = options.world_size;
+          ranks.store = options.world_size == 1 ? nullptr : store;
+          ranks.save_key = "save";
+          save_checkpoint(
+              to,
+              checkpoint_of(
+                  config,
+                  mesh,
+                  step.stages(),
+                  describe_data(config, data),
+                  loaded.position,
+                  loaded.run),
+              ranks);
+        });
+  }
+
+  void expect_same(const fs::path& directory) const {
+    const Checkpoint expected(source_);
+    const Checkpoint actual(directory);
+    ASSERT_EQ(actual.names(), expected.names());
+    EXPECT_EQ(actual.manifest().step, expected.manifest().step);
+    EXPECT_EQ(actual.manifest().samples, expected.manifest().samples);
+    for (const std::string& name : expected.names()) {
+      EXPECT_TRUE(
+          torch::equal(actual.read_whole(name), expected.read_whole(name)))
+          << name;
+    }
+  }
+
+  testing::RunsFolder folder_;
+  fs::path source_;
+};
+
+TEST_P(CheckpointLayouts, AnyLayoutLoadsWhatAnyOtherSaved) {
+  for (const Layout& saving : layouts()) {
+    SCOPED_TRACE("saved under " + saving.name);
+    const fs::path saved = folder_ / saving.name;
+    pass_through(saving, source_, saved);
+    expect_same(saved);
+    // Every rank wrote its share.
+    EXPECT_EQ(Checkpoint(saved).manifest().writers, saving.dims.world_size());
+    for (const Layout& loading : layouts()) {
+      SCOPED_TRACE("loaded under " + loading.name);
+      pass_through(loading, saved, folder_ / "again");
+      expect_same(folder_ / "again");
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Dtypes,
+    CheckpointLayouts,
+    ::testing::Values("float32", "bfloat16"));
+
+}  // namespace
+}  // namespace brigade

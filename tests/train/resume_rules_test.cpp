@@ -1,0 +1,143 @@
+#include "brigade/train/resume_rules.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace brigade {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+json config() {
+  return {
+      {"distributed", {{"dp_size", 2}, {"tp_size", 1}}},
+      {"training",
+       {{"seed", 42},
+        {"seq_length", 48},
+        {"micro_batch_size", 4},
+        {"gradient_accumulation_steps", 1},
+        {"learning_rate", 0.001},
+        {"lr_schedule", "cosine"},
+        {"eval_every", 0}}},
+      {"dataset",
+       {{"name", "data/a"}, {"eval_fraction", 0.02}, {"shuffle", true}}},
+      {"logging", {{"run_dir", "runs/a"}}}};
+}
+
+RunFacts facts(
+    const json& config,
+    const json& model = {{"hidden_size", 32}},
+    const json& data = {{"num_tokens", 100}, {"tokenizer_sha256", "ab"}}) {
+  return run_facts(config, model, data);
+}
+
+// config() with the value at the pointer.
+json with(const char* pointer, const json& value) {
+  json changed = config();
+  changed[json::json_pointer(pointer)] = value;
+  return changed;
+}
+
+ResumeChanges changes_of(
+    const json& now,
+    const std::vector<std::string>& allow_changes = {}) {
+  return compare_runs(facts(config()), facts(now), allow_changes);
+}
+
+TEST(ResumeRules, TheSameRunHasNoChanges) {
+  const ResumeChanges changes = changes_of(config());
+  EXPECT_THAT(changes.refused, IsEmpty());
+  EXPECT_THAT(changes.allowed, IsEmpty());
+  EXPECT_THAT(changes.course, IsEmpty());
+}
+
+TEST(ResumeRules, WhatTheRunMeansIsRefused) {
+  EXPECT_THAT(
+      changes_of(with("/training/seed", 7)).refused,
+      ElementsAre("training.seed: 42 when saved, 7 now"));
+  EXPECT_THAT(
+      changes_of(with("/dataset/name", "data/b")).refused,
+      ElementsAre("dataset.name: \"data/a\" when saved, \"data/b\" now"));
+  for (const char* pointer :
+       {"/training/seq_length", "/dataset/shuffle", "/training/seed"})
+    EXPECT_EQ(changes_of(with(pointer, 9)).refused.size(), 1U) << pointer;
+}
+
+TEST(ResumeRules, ButNotWhereItIsAllowedByName) {
+  const ResumeChanges changes =
+      changes_of(with("/training/seed", 7), {"training.seed"});
+  EXPECT_THAT(changes.refused, IsEmpty());
+  EXPECT_EQ(changes.allowed.size(), 1U);
+  EXPECT_EQ(
+      changes_of(with("/training/seed", 7), {"dataset.name"}).refused.size(),
+      1U);
+}
+
+TEST(ResumeRules, WhatChangesItsCourseIsListed) {
+  EXPECT_THAT(
+      changes_of(with("/training/learning_rate", 0.01)).course,
+      ElementsAre("training.learning_rate: 0.001 when saved, 0.01 now"));
+  EXPECT_THAT(
+      changes_of(with("/training/lr_schedule", "wsd")).course,
+      ElementsAre("training.lr_schedule: \"cosine\" when saved, \"wsd\" now"));
+  EXPECT_THAT(
+      changes_of(with("/training/micro_batch_size", 8)).course,
+      ElementsAre("sequences per step: 8 when saved, 16 now"));
+}
+
+// The same batch in other pieces is the same run.
+TEST(ResumeRules, LayoutAndFoldersDoNotMatter) {
+  json now = with("/logging/run_dir", "runs/b");
+  now["distributed"] = {{"dp_size", 1}, {"tp_size", 2}};
+  now["training"]["gradient_accumulation_steps"] = 2;
+  const ResumeChanges changes = changes_of(now);
+  EXPECT_THAT(changes.refused, IsEmpty());
+  EXPECT_THAT(changes.course, IsEmpty());
+}
+
+// Holding out text for evaluation moves every training window.
+TEST(ResumeRules, EvaluationCountsAsAnotherDataset) {
+  EXPECT_THAT(
+      changes_of(with("/training/eval_every", 5)).refused,
+      ElementsAre("dataset.eval_fraction: 0 when saved, 0.02 now"));
+  EXPECT_THAT(
+      changes_of(with("/dataset/eval_fraction", 0.5)).refused, IsEmpty());
+}
+
+TEST(ResumeRules, TheSameNameWithOtherContentsIsAnotherDataset) {
+  const auto refused = [](const json& model, const json& data) {
+    return compare_runs(facts(config()), facts(config(), model, data), {})
+        .refused;
+  };
+  EXPECT_THAT(
+      refused(
+          {{"hidden_size", 32}},
+          {{"num_tokens", 101}, {"tokenizer_sha256", "ab"}}),
+      ElementsAre(
+          "dataset.name (its number of tokens): 100 when saved, 101 now"));
+  EXPECT_THAT(
+      refused(
+          {{"hidden_size", 32}},
+          {{"num_tokens", 100}, {"tokenizer_sha256", "cd"}}),
+      ElementsAre(
+          "dataset.tokenizer (its SHA-256): \"ab\" when saved, \"cd\" now"));
+  EXPECT_THAT(
+      refused(
+          {{"hidden_size", 64}},
+          {{"num_tokens", 100}, {"tokenizer_sha256", "ab"}}),
+      ElementsAre("model.config hidden_size: 32 when saved, 64 now"));
+}
+
+TEST(ResumeRules, WhatAnOldCheckpointDoesNotSayIsPassedOver) {
+  json old = config();
+  old["dataset"].erase("shuffle");
+  const ResumeChanges changes = compare_runs(
+      run_facts(old, {{"hidden_size", 32}}, nullptr), facts(config()), {});
+  EXPECT_THAT(changes.refused, IsEmpty());
+  EXPECT_THAT(changes.course, IsEmpty());
+}
+
+}  // namespace
+}  // namespace brigade
