@@ -128,8 +128,8 @@ std::string manifest_to_text(const CheckpointManifest& manifest) {
 
 CheckpointManifest read_manifest(const fs::path& directory) {
   const std::string file = (directory / kManifestFile).string();
-  const json text =
-      json::parse(read_text_file(file), nullptr, /*allow_exceptions=*/false);
+  const std::string bytes = read_text_file(file);
+  const json text = json::parse(bytes, nullptr, /*allow_exceptions=*/false);
   try {
     if (!text.is_object() || text.at("format") != kFormat) {
       throw DataError(fmt::format(
@@ -153,8 +153,12 @@ CheckpointManifest read_manifest(const fs::path& directory) {
     }
     CheckpointManifest manifest;
     read_common(text, file, manifest);
-    if (!is_unverified)
+    if (!is_unverified) {
+      // The last line's end is no part of what the digest covers.
+      if (!bytes.ends_with('\n'))
+        throw_damaged(file, "its end is missing");
       read_verified(text, file, manifest);
+    }
     return manifest;
   } catch (const json::exception& error) {
     throw_damaged(file, error.what());

@@ -73,8 +73,8 @@ void check_device(const DistributedConfig& distributed, Problems& problems) {
     problems.push_back(
         fmt::format("[config] /distributed/use_cpu = false: {}", kRemedy));
   else if (!distributed.use_cpu && distributed.backend == CommBackend::kNccl)
-    problems.push_back(fmt::format(
-        "[config] /distributed/backend = \"nccl\": {}", kRemedy));
+    problems.push_back(
+        fmt::format("[config] /distributed/backend = \"nccl\": {}", kRemedy));
 }
 
 void check_training(const TrainingConfig& training, Problems& problems) {

@@ -453,15 +453,14 @@ TEST(TrainConfig, WhatIsHardlyMeantIsWarnedAbout) {
   EXPECT_THAT(warnings({"training.seq_length=128"}), IsEmpty());
   EXPECT_THAT(
       warnings({"training.seq_length=130"}),
-      ElementsAre(HasSubstr(
-          "training.seq_length = 130 is more than the model's "
-          "max_position_embeddings = 128")));
+      ElementsAre(
+          HasSubstr("training.seq_length = 130 is more than the model's "
+                    "max_position_embeddings = 128")));
   EXPECT_THAT(warnings({"training.warmup_steps=200"}), IsEmpty());
   EXPECT_THAT(
       warnings({"training.warmup_steps=201"}),
-      ElementsAre(HasSubstr(
-          "training.warmup_steps = 201 is more than "
-          "training.total_train_steps = 200")));
+      ElementsAre(HasSubstr("training.warmup_steps = 201 is more than "
+                            "training.total_train_steps = 200")));
   // The model has 0.7 MiB of gradients; the default of 25 MiB is nobody's
   // choice.
   EXPECT_THAT(warnings({"distributed.bucket_cap_mb=0.5"}), IsEmpty());
@@ -768,15 +767,15 @@ TEST_F(ModelFileTest, WhatIsWrongWithItNamesTheFile) {
       problems(minimal().dump(), from("./no/such/folder")),
       ElementsAre(HasSubstr("\"./no/such/folder\": there is no such file")));
   // A damaged file is not the config's fault.
-  for (const char* damaged : {"{", "{\"hidden_size\": 1, \"hidden_size\": 2}"}) {
+  for (const char* damaged :
+       {"{", "{\"hidden_size\": 1, \"hidden_size\": 2}"}) {
     write_text_file(folder_ / "config.json", damaged);
     try {
       load(minimal().dump(), from(folder_.string()));
       FAIL() << damaged;
     } catch (const DataError& error) {
       EXPECT_THAT(
-          error.what(),
-          HasSubstr((folder_ / "config.json").string() + ":1:"));
+          error.what(), HasSubstr((folder_ / "config.json").string() + ":1:"));
     }
   }
   write_text_file(folder_ / "config.json", "{\"hidden_size\": 0}");

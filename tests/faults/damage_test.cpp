@@ -118,7 +118,7 @@ TEST_F(Damage, AnEditedManifestIsFoundWhateverWasEdited) {
   const auto edit = [&](const std::function<void(nlohmann::json&)>& change) {
     auto manifest = nlohmann::json::parse(before);
     change(manifest);
-    write_bytes(file("manifest.json"), manifest.dump(2));
+    write_bytes(file("manifest.json"), manifest.dump(2) + "\n");
     return reason();
   };
   EXPECT_EQ(edit([](auto&) {}), "");

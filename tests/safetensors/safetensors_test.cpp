@@ -238,9 +238,12 @@ TEST(Safetensors, MalformedHeadersAreRefusedWithTheirOffset) {
   EXPECT_THAT(refusal("{}x", ""), HasSubstr("'x' after its end"));
   EXPECT_THAT(refusal(R"({"a)", ""), HasSubstr("no end (at byte 11)"));
   EXPECT_THAT(refusal("{\"a\x01\"}", ""), HasSubstr("control byte 0x01"));
-  EXPECT_THAT(refusal("{\"a\xff\"}", ""), HasSubstr("0xff, which is not UTF-8"));
-  EXPECT_THAT(refusal("{\"\xc0\x80\"}", ""), HasSubstr("0xc0, which is not UTF-8"));
-  EXPECT_THAT(refusal("{\"\xed\xa0\x80\"}", ""), HasSubstr("0xed, which is not UTF-8"));
+  EXPECT_THAT(
+      refusal("{\"a\xff\"}", ""), HasSubstr("0xff, which is not UTF-8"));
+  EXPECT_THAT(
+      refusal("{\"\xc0\x80\"}", ""), HasSubstr("0xc0, which is not UTF-8"));
+  EXPECT_THAT(
+      refusal("{\"\xed\xa0\x80\"}", ""), HasSubstr("0xed, which is not UTF-8"));
   EXPECT_THAT(refusal(R"({"\x"})", ""), HasSubstr("unknown escape"));
   EXPECT_THAT(refusal(R"({"\u12"})", ""), HasSubstr("four hex digits"));
   EXPECT_THAT(refusal(R"({"\ud800"})", ""), HasSubstr("surrogate"));
