@@ -154,7 +154,7 @@ CheckpointManifest read_manifest(const fs::path& directory) {
     CheckpointManifest manifest;
     read_common(text, file, manifest);
     if (!is_unverified) {
-      // The last line's end is no part of what the digest covers.
+      // The digest does not cover the end of the last line.
       if (!bytes.ends_with('\n'))
         throw_damaged(file, "its end is missing");
       read_verified(text, file, manifest);
