@@ -133,6 +133,25 @@ inline constexpr std::array kChoices<LrScheduleKind>{
     LrScheduleKind::kLinear,
     LrScheduleKind::kWsd};
 
+// training.weight_decay_on
+enum class WeightDecayOn {
+  kAll,       // every parameter, as picotron does
+  kMatrices,  // neither norms nor biases
+};
+constexpr const char* to_string(WeightDecayOn which) {
+  switch (which) {
+    case WeightDecayOn::kAll:
+      return "all";
+    case WeightDecayOn::kMatrices:
+      return "matrices";
+  }
+  return "?";
+}
+template <>
+inline constexpr std::array kChoices<WeightDecayOn>{
+    WeightDecayOn::kAll,
+    WeightDecayOn::kMatrices};
+
 // distributed.pp_engine
 template <>
 inline constexpr std::array kChoices<ScheduleKind>{

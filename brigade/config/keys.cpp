@@ -200,6 +200,11 @@ void add_training(std::vector<ConfigKey>& keys) {
       "AdamW, added to the root");
   group.key("weight_decay", &G::weight_decay, natural, "AdamW, decoupled");
   group.key(
+      "weight_decay_on",
+      &G::weight_decay_on,
+      kAny,
+      "parameters that decay: all, or matrices (neither norms nor biases)");
+  group.key(
       "lr_schedule", &G::lr_schedule, kAny, "learning rate after the warm-up");
   group.key(
       "warmup_steps", &G::warmup_steps, natural, "steps of linear warm-up");

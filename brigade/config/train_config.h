@@ -82,6 +82,7 @@ struct TrainingConfig {
   double adam_beta2 = 0.999;
   double adam_eps = 1e-8;
   double weight_decay = 0.01;
+  WeightDecayOn weight_decay_on = WeightDecayOn::kAll;
   LrScheduleKind lr_schedule = LrScheduleKind::kConstant;
   int64_t warmup_steps = 0;
   double min_learning_rate = 0;

@@ -91,6 +91,14 @@ LayerPartitionOptions layer_partition_options(
       .pp_layers = distributed.pp_layers};
 }
 
+double weight_decay_of(
+    const ParameterRow& row,
+    const TrainingConfig& training) {
+  const bool decays =
+      training.weight_decay_on == WeightDecayOn::kAll || row.decays;
+  return decays ? training.weight_decay : 0.0;
+}
+
 AdamWOptions adamw_options(const TrainConfig& config) {
   return {
       .beta1 = config.training.adam_beta1,

@@ -14,6 +14,7 @@
 #include "brigade/data/loader.h"
 #include "brigade/data/training_data.h"
 #include "brigade/data_parallel/grad_sync.h"
+#include "brigade/model_spec/parameter_table.h"
 #include "brigade/ops/op_options.h"
 #include "brigade/optim/adamw.h"
 #include "brigade/optim/lr_schedule.h"
@@ -45,6 +46,9 @@ PipelineSize pipeline_size(const TrainConfig& config);
 LayerPartitionOptions layer_partition_options(
     const DistributedConfig& distributed);
 
+// Of one parameter: training.weight_decay where weight_decay_on says so, else
+// 0.
+double weight_decay_of(const ParameterRow& row, const TrainingConfig& training);
 AdamWOptions adamw_options(const TrainConfig& config);
 LrScheduleOptions lr_schedule_options(const TrainingConfig& training);
 

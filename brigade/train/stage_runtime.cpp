@@ -58,10 +58,7 @@ StageRuntime::StageRuntime(
     const ProcessMesh& mesh,
     int stage,
     const ModelPart& part)
-    : stage_(stage),
-      part_(part),
-      weight_decay_(config.training.weight_decay),
-      adam_(adamw_options(config)) {
+    : stage_(stage), part_(part), adam_(adamw_options(config)) {
   if (config.distributed.pp_engine == ScheduleKind::kZeroBubble)
     weight_gradients_ = std::make_shared<WeightGradientQueue>();
   const auto context =
@@ -92,6 +89,7 @@ StageRuntime::StageRuntime(
           initial_weight(row, config.training.seed), shards_.back()));
     }
     params.push_back({row.name, weight, is_row_sparse(row, part)});
+    weight_decay_.push_back(weight_decay_of(row, config.training));
   }
   if (is_pretrained)
     load_pretrained(config.model.folder, llama, local);
@@ -108,8 +106,7 @@ StageRuntime::StageRuntime(
 }
 
 void StageRuntime::make_optimizer() {
-  OptimizerGroups made = make_optimizer_groups(
-      *sync_, std::vector<double>(rows_.size(), weight_decay_));
+  OptimizerGroups made = make_optimizer_groups(*sync_, weight_decay_);
   optimizer_ = std::make_unique<AdamW>(std::move(made.groups), adam_);
   places_ = std::move(made.places);
   optimizer_layout_ = sync_->layout_version();

@@ -76,7 +76,7 @@ class StageRuntime {
 
   int stage_;
   ModelPart part_;
-  double weight_decay_;
+  std::vector<double> weight_decay_;  // by parameter
   AdamWOptions adam_;
   std::shared_ptr<WeightGradientQueue> weight_gradients_;
   std::shared_ptr<Llama> model_;

@@ -38,5 +38,33 @@ TEST(StageRuntime, RecomputesWhatTheConfigSaysForItsStage) {
   }
 }
 
+// Without gradients AdamW multiplies what decays by 1 - rate * decay.
+TEST(StageRuntime, DecaysAllParametersOrMatricesAlone) {
+  for (const WeightDecayOn which :
+       {WeightDecayOn::kAll, WeightDecayOn::kMatrices}) {
+    TrainConfig config;
+    std::vector<std::string> problems;
+    config.model.llama = parse_llama_config(
+        testing::tiny_run("none")["model"]["config"], "", problems);
+    ASSERT_TRUE(problems.empty());
+    config.training.weight_decay = 0.5;
+    config.training.weight_decay_on = which;
+    const ProcessMesh mesh({}, 0, nullptr);
+    StageRuntime runtime(
+        config, *config.model.llama, mesh, 0, whole_model(*config.model.llama));
+    std::vector<torch::Tensor> before;
+    for (const ParamState& state : runtime.states())
+      before.push_back(state.weight.clone());
+    runtime.optimizer().step(0.2);
+    const auto after = runtime.states();
+    for (size_t i = 0; i < after.size(); ++i) {
+      const bool decays = which == WeightDecayOn::kAll || before[i].dim() == 2;
+      EXPECT_TRUE(
+          torch::allclose(after[i].weight, before[i] * (decays ? 0.9 : 1.0)))
+          << after[i].name;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace brigade
