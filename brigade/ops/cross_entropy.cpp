@@ -116,15 +116,17 @@ Tensor loss_in_chunks(
     const Gradients& gradients) {
   const KernelSet& kernels = choose_kernels(kOp, options.kernels, {&hidden});
   const int64_t valid = valid_rows(weight, options);
-  const int64_t rows = options.row_chunk > 0
-                           ? options.row_chunk
-                           : kernels.head_rows_at_once(
-                                 {.tokens = hidden.size(0),
-                                  .columns = hidden.size(1),
-                                  .dtype = hidden.scalar_type(),
-                                  .keep_logits = options.keep_logits,
-                                  .is_shared = is_shared(weight, options),
-                                  .wants_gradients = gradients.wanted()});
+  const int64_t rows =
+      options.row_chunk > 0
+          ? options.row_chunk
+          : kernels.head_rows_at_once(
+                {.tokens = hidden.size(0),
+                 .columns = hidden.size(1),
+                 .dtype = hidden.scalar_type(),
+                 .keep_logits = options.keep_logits,
+                 .is_shared = is_shared(weight, options),
+                 .wants_gradients = gradients.wanted(),
+                 .has_soft_cap = options.logit_soft_cap.has_value()});
   const Tensor table = as_rows(weight);
   const Tensor all = as_rows(hidden);
   Tensor loss = torch::zeros({}, hidden.options().dtype(wide_dtype(hidden)));
@@ -140,6 +142,7 @@ Tensor loss_in_chunks(
         .weight = table,
         .targets = local.masked_fill(elsewhere, -1),
         .valid_rows = valid,
+        .logit_soft_cap = options.logit_soft_cap,
         .keep_logits =
             gradients.wanted() ? options.keep_logits : KeepLogits::kNever};
     const Gradients part{

@@ -27,6 +27,9 @@ struct CrossEntropyOptions {
   KeepLogits keep_logits = KeepLogits::kWhereQuicker;
   WeightGrad weight_grad = WeightGrad::kReturn;
   Kernels kernels = Kernels::kAuto;
+  // Logits become cap * tanh(logit / cap) (Gemma 2). Computed by ATen calls in
+  // every kernel set.
+  std::optional<double> logit_soft_cap;
   // The gradient that backward will receive for the loss, where the caller
   // knows it (a trainer that folds 1 / tokens into the optimizer: 1.0). With
   // kAccumulate the weight's gradient is then added to weight.grad() during

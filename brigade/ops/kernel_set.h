@@ -47,6 +47,7 @@ struct RmsNormInputs {
   Tensor residual;  // [.., C]; undefined: none
   Tensor weight;    // [C]
   double eps = 0;
+  double weight_offset = 0;  // added to the weight, in wide
 };
 struct RmsNormResult {
   Tensor normed;  // [.., C]
@@ -60,6 +61,7 @@ struct RmsNormBackwardInputs {
   Tensor weight;   // [C]
   Tensor rstd;     // wide, one per row
   Tensor dweight;  // [C], wide or float32: the weight's gradient is added to it
+  double weight_offset = 0;
 };
 
 struct SwigluBackwardInputs {
@@ -94,6 +96,7 @@ struct HeadSize {
   // same number on any machine, so it may then depend on the sizes alone.
   bool is_shared = false;
   bool wants_gradients = false;
+  bool has_soft_cap = false;
 };
 
 // Some tokens of the fused head and cross-entropy.
@@ -102,6 +105,8 @@ struct HeadInputs {
   Tensor weight;           // [V, C] with a dense last dim
   Tensor targets;          // int64 [rows]: row of this weight; -1: none of them
   int64_t valid_rows = 0;  // of the weight; those after it are padding
+  // Logits become cap * tanh(logit / cap).
+  std::optional<double> logit_soft_cap = std::nullopt;
   KeepLogits keep_logits = KeepLogits::kNever;
 };
 // Per token, over the rows of this weight.

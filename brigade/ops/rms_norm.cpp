@@ -24,7 +24,7 @@ void check(const Tensor& x, const Tensor& weight) {
 }
 
 struct Saved {
-  double eps;
+  RmsNormFormula formula;
   WeightGrad weight_grad;
   const KernelSet* kernels;
 };
@@ -41,7 +41,8 @@ struct Node : torch::autograd::Function<Node> {
         {.x = x,
          .residual = residual.value_or(Tensor()),
          .weight = weight,
-         .eps = saved.eps});
+         .eps = saved.formula.eps,
+         .weight_offset = saved.formula.weight_offset});
     carry(context, saved);
     context->save_for_backward({result.sum, weight, result.rstd});
     if (!residual)
@@ -75,7 +76,8 @@ struct Node : torch::autograd::Function<Node> {
          .x = tensors[0],
          .weight = weight,
          .rstd = tensors[2],
-         .dweight = dweight});
+         .dweight = dweight,
+         .weight_offset = saved.formula.weight_offset});
     if (has_residual)
       result[2] = result[0];
     if (wanted && !accumulate)
@@ -88,7 +90,7 @@ variable_list run(
     const Tensor& x,
     const Tensor& weight,
     const c10::optional<Tensor>& residual,
-    double eps,
+    const RmsNormFormula& formula,
     const OpOptions& options) {
   if (options.weight_grad == WeightGrad::kAccumulate && weight.requires_grad())
     check_accumulates(kOp, weight);
@@ -97,7 +99,7 @@ variable_list run(
       weight,
       residual,
       Saved{
-          eps,
+          formula,
           options.weight_grad,
           &choose_kernels(kOp, options.kernels, {&x, &weight})});
 }
@@ -107,17 +109,17 @@ variable_list run(
 Tensor rms_norm(
     const Tensor& x,
     const Tensor& weight,
-    double eps,
+    const RmsNormFormula& formula,
     const OpOptions& options) {
   check(x, weight);
-  return run(x, weight, c10::nullopt, eps, options)[0];
+  return run(x, weight, c10::nullopt, formula, options)[0];
 }
 
 std::pair<Tensor, Tensor> add_rms_norm(
     const Tensor& x,
     const Tensor& residual,
     const Tensor& weight,
-    double eps,
+    const RmsNormFormula& formula,
     const OpOptions& options) {
   check(x, weight);
   require(
@@ -127,7 +129,7 @@ std::pair<Tensor, Tensor> add_rms_norm(
       "x {} and residual {} differ",
       describe(x),
       describe(residual));
-  const auto outputs = run(x, weight, residual, eps, options);
+  const auto outputs = run(x, weight, residual, formula, options);
   return {outputs[0], outputs[1]};
 }
 

@@ -1,7 +1,7 @@
 // RMSNorm (Zhang and Sennrich 2019, "Root Mean Square Layer Normalization"),
 // alone and with the residual add before it.
 //
-//   y = x / sqrt(mean(x^2, last dim) + eps) * weight
+//   y = x / sqrt(mean(x^2, last dim) + eps) * (weight_offset + weight)
 //
 // Accumulated in float32 (double for double operands), rounded once at the end.
 // Dimensions before the last are free.
@@ -13,11 +13,20 @@
 
 namespace brigade::ops {
 
+struct RmsNormFormula {
+  double eps;
+  double weight_offset;  // 1 in models that learn the difference from 1
+
+  // Implicit: most models have no offset.
+  RmsNormFormula(double eps, double weight_offset = 0)  // NOLINT
+      : eps(eps), weight_offset(weight_offset) {}
+};
+
 // x: [.., C]; weight: [C]. Returns [.., C] of x's dtype.
 Tensor rms_norm(
     const Tensor& x,
     const Tensor& weight,
-    double eps,
+    const RmsNormFormula& formula,
     const OpOptions& options = {});
 
 // Returns {rms_norm(x + residual), x + residual}; the sum is rounded to x's
@@ -27,7 +36,7 @@ std::pair<Tensor, Tensor> add_rms_norm(
     const Tensor& x,
     const Tensor& residual,
     const Tensor& weight,
-    double eps,
+    const RmsNormFormula& formula,
     const OpOptions& options = {});
 
 }  // namespace brigade::ops

@@ -106,6 +106,7 @@ Tensor vocab_parallel_cross_entropy(
           .row_chunk = options.row_chunk,
           .weight_grad = options.weight_grad,
           .kernels = options.kernels,
+          .logit_soft_cap = options.logit_soft_cap,
           .known_gradient = options.known_gradient,
           .vocab_begin = mine.begin,
           .valid_rows = mine.numel,

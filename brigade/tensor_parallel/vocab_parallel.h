@@ -32,6 +32,7 @@ struct VocabParallelCrossEntropyOptions {
   ops::WeightGrad weight_grad = ops::WeightGrad::kReturn;
   ops::Kernels kernels = ops::Kernels::kAuto;
   std::optional<double> known_gradient;  // see ops::CrossEntropyOptions
+  std::optional<double> logit_soft_cap;
 };
 
 // hidden: [N, C] or, in kSharded, [N/R, C]; weight: [n, C]; targets: int64 [N],

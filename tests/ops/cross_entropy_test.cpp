@@ -1,8 +1,10 @@
 #include "brigade/ops/cross_entropy.h"
 
 #include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
 #include <torch/types.h>
 
+#include <cmath>
 #include <limits>
 #include <string>
 #include <thread>
@@ -92,6 +94,37 @@ TEST_P(CrossEntropy, AgreesWithFloat64ForAnySize) {
       check(
           {.row_chunk = chunk, .keep_logits = keep, .kernels = Kernels::kCpu});
     check({.row_chunk = chunk, .kernels = Kernels::kAten});
+  }
+}
+
+TEST_P(CrossEntropy, SoftCappedLogitsAgreeWithFloat64) {
+  const Inputs inputs = inputs_of(GetParam());
+  // About as large as the logits, so that it bends them.
+  const double cap =
+      0.3 * std::sqrt(static_cast<double>(GetParam().columns)) + 0.1;
+  const Results oracle =
+      results_of(inputs, torch::kDouble, [&](auto hidden, auto weight) {
+        const Tensor logits =
+            cap * torch::tanh(torch::matmul(hidden, weight.t()) / cap);
+        return torch::nn::functional::cross_entropy(
+            logits,
+            inputs.targets,
+            torch::nn::functional::CrossEntropyFuncOptions().reduction(
+                torch::kSum));
+      });
+  const bool wide = GetParam().dtype == torch::kFloat;
+  for (const Kernels kernels : {Kernels::kCpu, Kernels::kAten}) {
+    const Results ours =
+        results_of(inputs, GetParam().dtype, [&](auto hidden, auto weight) {
+          return linear_cross_entropy(
+              hidden,
+              weight,
+              inputs.targets,
+              {.kernels = kernels, .logit_soft_cap = cap});
+        });
+    EXPECT_LT(relative(ours.loss, oracle.loss), 1e-5);
+    EXPECT_LT(relative(ours.dhidden, oracle.dhidden), wide ? 1e-5 : 4e-3);
+    EXPECT_LT(relative(ours.dweight, oracle.dweight), wide ? 1e-5 : 4e-3);
   }
 }
 

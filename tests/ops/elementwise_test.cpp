@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/ops/geglu.h"
 #include "brigade/ops/linear.h"
 #include "brigade/ops/rms_norm.h"
 #include "brigade/ops/swiglu.h"
@@ -111,6 +112,47 @@ std::vector<Case> cases() {
        },
        // What is normed is the sum that is handed on.
        /*rounds_once=*/false},
+      {"rms_norm_by_one_plus_weight",
+       {{3, 50, 37}, {37}},
+       [](auto x, auto options) -> std::vector<Tensor> {
+         return {ops::rms_norm(x[0], x[1], {kEps, 1.0}, options)};
+       },
+       [](auto x) -> std::vector<Tensor> {
+         return {reference::rms_norm(x[0], x[1] + 1, kEps)};
+       },
+       [=](auto x) -> std::vector<Tensor> {
+         return {torchs_norm(x[0], x[1] + 1)};
+       }},
+      {"add_rms_norm_by_one_plus_weight",
+       {{300, 48}, {300, 48}, {48}},
+       [](auto x, auto options) -> std::vector<Tensor> {
+         const auto [normed, sum] =
+             add_rms_norm(x[0], x[1], x[2], {kEps, 1.0}, options);
+         return {normed, sum};
+       },
+       [](auto x) -> std::vector<Tensor> {
+         const auto [normed, sum] =
+             reference::add_rms_norm(x[0], x[1], x[2] + 1, kEps);
+         return {normed, sum};
+       },
+       [=](auto x) -> std::vector<Tensor> {
+         const Tensor sum = x[0] + x[1];
+         return {torchs_norm(sum, x[2] + 1), sum};
+       },
+       // What is normed is the sum that is handed on.
+       /*rounds_once=*/false},
+      {"geglu",
+       {{2, 9, 45}, {2, 9, 45}},
+       [](auto x, auto) -> std::vector<Tensor> { return {geglu(x[0], x[1])}; },
+       [](auto x) -> std::vector<Tensor> {
+         // By the formula, not by torch::gelu.
+         const Tensor inner =
+             std::sqrt(2 / M_PI) * (x[0] + 0.044715 * x[0].pow(3));
+         return {0.5 * x[0] * (1 + torch::tanh(inner)) * x[1]};
+       },
+       [](auto x) -> std::vector<Tensor> {
+         return {torch::gelu(x[0], "tanh") * x[1]};
+       }},
       {"swiglu",
        {{2, 9, 45}, {2, 9, 45}},
        [](auto x, auto options) -> std::vector<Tensor> {

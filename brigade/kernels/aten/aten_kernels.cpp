@@ -35,7 +35,7 @@ RmsNormResult AtenKernels::rms_norm(const RmsNormInputs& inputs) const {
   const Tensor values = wide(sum);
   const Tensor rstd = at::rsqrt(values.square().mean(-1, true) + inputs.eps);
   return {
-      (values * rstd * wide(inputs.weight))
+      (values * rstd * (wide(inputs.weight) + inputs.weight_offset))
           .to(sum.scalar_type(), false, false, at::MemoryFormat::Contiguous),
       sum,
       rstd};
@@ -47,7 +47,7 @@ Tensor AtenKernels::rms_norm_backward(
   const Tensor dnormed = wide(inputs.dnormed);
   const int64_t columns = inputs.weight.size(0);
   Tensor(inputs.dweight).add_((dnormed * normed).reshape({-1, columns}).sum(0));
-  const Tensor g = dnormed * wide(inputs.weight);
+  const Tensor g = dnormed * (wide(inputs.weight) + inputs.weight_offset);
   Tensor dx = (g - normed * (g * normed).mean(-1, true)) * inputs.rstd;
   if (inputs.dsum.defined())
     dx.add_(inputs.dsum);

@@ -17,6 +17,12 @@ class AtenHeadChunk final : public HeadChunk {
       : inputs_(inputs), statistics_(statistics) {
     weight_ = inputs.weight.narrow(0, 0, inputs.valid_rows);
     logits_ = wide_product(inputs.hidden, weight_.t());
+    if (inputs.logit_soft_cap) {
+      const double cap = *inputs.logit_soft_cap;
+      logits_.div_(cap).tanh_();
+      slope_ = 1 - logits_.square();
+      logits_.mul_(cap);
+    }
     Tensor target_logit = statistics.sums[1];
     if (inputs.valid_rows == 0) {  // padding alone
       Tensor(statistics.maxima).fill_(-std::numeric_limits<double>::infinity());
@@ -40,6 +46,8 @@ class AtenHeadChunk final : public HeadChunk {
     logits_.mul_((factor / statistics_.sums[0]).unsqueeze(1));
     if (inputs_.valid_rows > 0)
       logits_.scatter_add_(1, index_, (-factor * is_mine_).unsqueeze(1));
+    if (slope_.defined())
+      logits_.mul_(slope_);
     if (dhidden.defined())
       dhidden.copy_(wide_product(logits_, weight_));
     if (dweight.defined())
@@ -52,6 +60,7 @@ class AtenHeadChunk final : public HeadChunk {
   HeadStatistics statistics_;
   Tensor weight_;   // without padding
   Tensor logits_;   // then exponentials, then their gradients
+  Tensor slope_;    // of the soft cap at each logit; undefined: no cap
   Tensor is_mine_;  // bool [rows]
   Tensor index_;    // int64 [rows, 1]
 };

@@ -168,6 +168,8 @@ class FusedChunk final : public HeadChunk {
 // shared head are smaller (from 256 tokens on, not 1,024) than would be
 // quickest.
 int64_t CpuKernels::head_rows_at_once(const HeadSize& size) const {
+  if (size.has_soft_cap)
+    return aten_kernels().head_rows_at_once(size);
   if (!is_fused(size.dtype, size.columns))
     return kFloatRowChunk;
   const bool small = size.is_shared || keeps_logits(size.keep_logits);
@@ -178,6 +180,9 @@ int64_t CpuKernels::head_rows_at_once(const HeadSize& size) const {
 std::unique_ptr<HeadChunk> CpuKernels::make_head_chunk(
     const HeadInputs& inputs,
     const HeadStatistics& statistics) const {
+  // Soft-capped logits have no kernel of their own.
+  if (inputs.logit_soft_cap)
+    return aten_kernels().make_head_chunk(inputs, statistics);
   if (is_fused(inputs.hidden.scalar_type(), inputs.hidden.size(1)))
     return std::make_unique<FusedChunk>(inputs, statistics);
   return std::make_unique<FloatChunk>(inputs, statistics);

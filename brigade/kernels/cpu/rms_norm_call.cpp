@@ -38,7 +38,8 @@ RmsNormResult CpuKernels::rms_norm(const RmsNormInputs& inputs) const {
         .x_stride = rows.stride(0),
         .residual_stride = has_residual ? others.stride(0) : 0,
         .columns = rows.size(1),
-        .eps = static_cast<float>(inputs.eps)};
+        .eps = static_cast<float>(inputs.eps),
+        .weight_offset = static_cast<float>(inputs.weight_offset)};
     at::parallel_for(
         0, rows.size(0), kRowChunk, [&](int64_t begin, int64_t end) {
           rms_norm_forward(kernel, begin, end);
@@ -71,7 +72,8 @@ Tensor CpuKernels::rms_norm_backward(
         .dnormed_stride = gradients.stride(0),
         .dsum_stride = has_dsum ? others.stride(0) : 0,
         .x_stride = rows.stride(0),
-        .columns = columns};
+        .columns = columns,
+        .weight_offset = static_cast<float>(inputs.weight_offset)};
     at::parallel_for(0, chunks, 1, [&](int64_t begin, int64_t end) {
       RmsNormBackward<T> mine = kernel;
       for (int64_t chunk = begin; chunk < end; ++chunk) {

@@ -38,9 +38,11 @@ void forward(const RmsNormForward<T>& p, int64_t begin, int64_t end) {
     const float rstd = 1.0F / std::sqrt(mean + p.eps);
     p.rstd[row] = rstd;
     const auto scale = hn::Set(df, rstd);
+    const auto offset = hn::Set(df, p.weight_offset);
     T* normed = p.normed + row * p.columns;
     for_vectors(columns, [&](size_t i, auto get, auto put) HWY_ATTR {
-      put(hn::Mul(hn::Mul(get(x + i), scale), get(p.weight + i)), normed + i);
+      const auto weight = hn::Add(get(p.weight + i), offset);
+      put(hn::Mul(hn::Mul(get(x + i), scale), weight), normed + i);
     });
   }
 }
@@ -55,19 +57,22 @@ void backward(const RmsNormBackward<T>& p, int64_t begin, int64_t end) {
     const T* x = p.x + row * p.x_stride;
     T* dx = p.dx + row * p.columns;
     const auto rstd = hn::Set(df, p.rstd[row]);
+    const auto offset = hn::Set(df, p.weight_offset);
     auto dots = hn::Zero(df);
     for_vectors(columns, [&](size_t i, auto get, auto put) HWY_ATTR {
       const auto gradient = get(dnormed + i);
       const auto normal = hn::Mul(get(x + i), rstd);
-      dots = hn::MulAdd(hn::Mul(gradient, get(p.weight + i)), normal, dots);
+      const auto weight = hn::Add(get(p.weight + i), offset);
+      dots = hn::MulAdd(hn::Mul(gradient, weight), normal, dots);
       put(hn::MulAdd(gradient, normal, get(p.dweight + i)), p.dweight + i);
     });
     const auto mean =
         hn::Set(df, sum_of_lanes(dots) / static_cast<float>(p.columns));
     for_vectors(columns, [&](size_t i, auto get, auto put) HWY_ATTR {
       const auto normal = hn::Mul(get(x + i), rstd);
-      const auto inner = hn::NegMulAdd(
-          normal, mean, hn::Mul(get(dnormed + i), get(p.weight + i)));
+      const auto weight = hn::Add(get(p.weight + i), offset);
+      const auto inner =
+          hn::NegMulAdd(normal, mean, hn::Mul(get(dnormed + i), weight));
       const auto other = dsum == nullptr ? hn::Zero(df) : get(dsum + i);
       put(hn::MulAdd(inner, rstd, other), dx + i);
     });

@@ -6,7 +6,8 @@
 namespace brigade::ops {
 
 // For `rows` rows of `columns`: sum = x + residual (when residual is not null;
-// otherwise x is normed), normed = sum * rstd * weight, rstd a float a row.
+// otherwise x is normed), normed = sum * rstd * (weight +
+// weight_offset), one rstd per row.
 template <typename T>
 struct RmsNormForward {
   const T* x;
@@ -19,6 +20,7 @@ struct RmsNormForward {
   int64_t residual_stride;
   int64_t columns;
   float eps;
+  float weight_offset;  // added to the weight
 };
 
 template <typename T>
@@ -34,6 +36,7 @@ struct RmsNormBackward {
   int64_t dsum_stride;
   int64_t x_stride;
   int64_t columns;
+  float weight_offset;
 };
 
 // Rows [begin, end) on the calling thread.
