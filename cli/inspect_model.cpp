@@ -52,20 +52,6 @@ void inspect_weights_of(
 
 // ---- JSON
 
-const char* to_text(Architecture architecture) {
-  switch (architecture) {
-    case Architecture::kLlama:
-      return "LlamaForCausalLM";
-    case Architecture::kMistral:
-      return "MistralForCausalLM";
-    case Architecture::kQwen2:
-      return "Qwen2ForCausalLM";
-    case Architecture::kQwen3:
-      return "Qwen3ForCausalLM";
-  }
-  return "?";
-}
-
 void inspect_model_config(const fs::path& file, const Json& json) {
   std::vector<std::string> problems;
   const LlamaConfig config = parse_llama_config(json, "", problems);
@@ -143,7 +129,7 @@ Rows model_rows(const LlamaConfig& config) {
   if (config.sliding_window)
     attention += fmt::format(", window of {} tokens", *config.sliding_window);
   return {
-      {"model", to_text(config.architecture)},
+      {"model", name_of(config.architecture).class_name},
       {"parameters", grouped(static_cast<uint64_t>(parameter_count(config)))},
       {"layers",
        fmt::format(

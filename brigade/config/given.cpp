@@ -83,13 +83,9 @@ void override_inside(
       names.push_back(name);
   };
   add_names(model);
-  for (const Architecture architecture :
-       {Architecture::kLlama,
-        Architecture::kMistral,
-        Architecture::kQwen2,
-        Architecture::kQwen3}) {
+  for (const ArchitectureName& known : kArchitectures) {
     LlamaConfig config;
-    config.architecture = architecture;
+    config.architecture = known.architecture;
     add_names(to_hugging_face_json(config, ""));
   }
   const std::string name = path.substr(0, path.find('.'));

@@ -66,6 +66,7 @@ ops::AttentionOptions SelfAttention::attention_options() const {
   ops::AttentionOptions options;
   options.kernels = context_->kernels;
   options.scale = description_.scale;
+  options.logit_soft_cap = description_.logit_soft_cap;
   options.sliding_window = description_.sliding_window;
   return options;
 }

@@ -50,16 +50,34 @@ const torch::Tensor& Llama::head_weight() const {
   return lm_head_ ? lm_head_->weight : embed_tokens_->weight;
 }
 
+torch::Tensor Llama::all_logits(
+    const TensorParallel& parallel,
+    const torch::Tensor& hidden) const {
+  const torch::Tensor logits = vocab_parallel_logits(
+      parallel,
+      hidden,
+      head_weight(),
+      context_->description.vocab_size,
+      context_->kernels);
+  const auto& cap = context_->description.final_logit_soft_cap;
+  return cap ? torch::tanh(logits / *cap) * *cap : logits;
+}
+
 torch::Tensor Llama::embed(
     const TensorParallel& parallel,
     const torch::Tensor& ids,
     ops::OpOptions options) const {
-  return vocab_parallel_embedding(
+  const torch::Tensor embedded = vocab_parallel_embedding(
       parallel,
       ids.flatten(),
       embed_tokens_->weight,
       context_->description.vocab_size,
       options);
+  const auto& scale = context_->description.embedding_scale;
+  // A tensor of the model's dtype, so that the factor is rounded as
+  // transformers rounds it.
+  return scale ? embedded * torch::scalar_tensor(*scale, embedded.options())
+               : embedded;
 }
 
 torch::Tensor Llama::forward(
@@ -87,6 +105,7 @@ torch::Tensor Llama::forward(
   options.weight_grad = context_->weight_grad;
   options.kernels = context_->kernels;
   options.known_gradient = 1.0;
+  options.logit_soft_cap = context_->description.final_logit_soft_cap;
   return vocab_parallel_cross_entropy(
       parallel,
       norm_->forward(stream).delta,
@@ -106,12 +125,7 @@ torch::Tensor Llama::logits(const torch::Tensor& ids) {
     inputs.rotary = rotary_.of_layer(i);
     stream = layers_[i]->forward(stream, inputs);
   }
-  return vocab_parallel_logits(
-             parallel,
-             norm_->forward(stream).delta,
-             head_weight(),
-             context_->description.vocab_size,
-             context_->kernels)
+  return all_logits(parallel, norm_->forward(stream).delta)
       .unflatten(0, {ids.size(0), ids.size(1)});
 }
 
@@ -143,13 +157,7 @@ torch::Tensor Llama::generate(
   const auto hidden = norm_->forward(stream).delta;
   const auto last =
       hidden.unflatten(0, {rows, tokens}).select(1, tokens - 1).contiguous();
-  return vocab_parallel_logits(
-             parallel,
-             last,
-             head_weight(),
-             context_->description.vocab_size,
-             context_->kernels)
-      .to(torch::kFloat);
+  return all_logits(parallel, last).to(torch::kFloat);
 }
 
 }  // namespace brigade

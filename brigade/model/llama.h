@@ -55,6 +55,10 @@ class Llama : public torch::nn::Module {
 
  private:
   const torch::Tensor& head_weight() const;
+  // hidden: [N, C]; returns [N, V].
+  torch::Tensor all_logits(
+      const TensorParallel& parallel,
+      const torch::Tensor& hidden) const;
   // ids: int64, N of them; returns the stream, [N, C] ([N/tp, C] in
   // TokenLayout::kSharded).
   torch::Tensor embed(

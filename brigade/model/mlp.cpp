@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "brigade/base/check.h"
+#include "brigade/ops/geglu.h"
 #include "brigade/ops/swiglu.h"
 
 namespace brigade {
@@ -18,6 +19,8 @@ torch::Tensor gated(
   switch (activation) {
     case Activation::kSilu:
       return ops::swiglu(gate, up, kernels);
+    case Activation::kGeluTanh:
+      return ops::geglu(gate, up);
   }
   BRIGADE_ASSERT(false, "activation {}", static_cast<int>(activation));
 }

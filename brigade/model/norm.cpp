@@ -16,21 +16,23 @@ Norm::Norm(
     const NormDescription& description,
     const ParameterSource& source,
     ops::OpOptions options)
-    : eps_(description.eps),
+    : formula_(
+          description.eps,
+          description.scale == NormScale::kOnePlusWeight ? 1 : 0),
       options_(options),
       weights_(parent.register_module(
           description.name,
           source.make(description.name))) {}
 
 torch::Tensor Norm::forward(const torch::Tensor& x) const {
-  return ops::rms_norm(x, weights_->weight, eps_, options_);
+  return ops::rms_norm(x, weights_->weight, formula_, options_);
 }
 
 ResidualStream Norm::forward(const ResidualStream& stream) const {
   if (!stream.residual.defined())
     return {forward(stream.delta), stream.delta};
   auto [normed, sum] = ops::add_rms_norm(
-      stream.delta, stream.residual, weights_->weight, eps_, options_);
+      stream.delta, stream.residual, weights_->weight, formula_, options_);
   return {std::move(normed), std::move(sum)};
 }
 

@@ -7,6 +7,7 @@
 
 #include "brigade/model/model_context.h"
 #include "brigade/model/weights.h"
+#include "brigade/ops/rms_norm.h"
 
 namespace brigade {
 
@@ -36,7 +37,7 @@ class Norm {
   ResidualStream forward(const ResidualStream& stream) const;
 
  private:
-  double eps_;
+  ops::RmsNormFormula formula_;
   ops::OpOptions options_;
   std::shared_ptr<Weights> weights_;
 };

@@ -1,12 +1,18 @@
 #include "brigade/model/rotary_tables.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 namespace brigade {
 namespace {
 
 std::optional<ops::RotaryScaling> scaling_of(const RotaryDescription& rotary) {
+  // With both bounds at infinity every frequency counts as low, and those are
+  // divided by the factor.
+  constexpr double kAll = std::numeric_limits<double>::infinity();
+  if (rotary.linear_factor)
+    return ops::RotaryScaling{*rotary.linear_factor, kAll, kAll, 1.0};
   if (!rotary.scaling)
     return std::nullopt;
   const Llama3RopeScaling& scaling = *rotary.scaling;

@@ -5,28 +5,20 @@
 #include "brigade/base/check.h"
 
 namespace brigade {
-namespace {
 
-struct ArchitectureNames {
-  const char* class_name;
-  const char* model_type;
-};
-
-ArchitectureNames names_of(Architecture architecture) {
-  switch (architecture) {
-    case Architecture::kLlama:
-      return {"LlamaForCausalLM", "llama"};
-    case Architecture::kMistral:
-      return {"MistralForCausalLM", "mistral"};
-    case Architecture::kQwen2:
-      return {"Qwen2ForCausalLM", "qwen2"};
-    case Architecture::kQwen3:
-      return {"Qwen3ForCausalLM", "qwen3"};
+const ArchitectureName& name_of(Architecture architecture) {
+  for (const ArchitectureName& name : kArchitectures) {
+    if (name.architecture == architecture)
+      return name;
   }
   BRIGADE_ASSERT(false, "architecture {}", static_cast<int>(architecture));
 }
 
+namespace {
+
 nlohmann::json rope_scaling_json(const LlamaConfig& config) {
+  if (config.rope_linear_factor)
+    return {{"rope_type", "linear"}, {"factor", *config.rope_linear_factor}};
   if (!config.rope_scaling)
     return nullptr;
   const Llama3RopeScaling& scaling = *config.rope_scaling;
@@ -37,6 +29,31 @@ nlohmann::json rope_scaling_json(const LlamaConfig& config) {
       {"high_freq_factor", scaling.high_freq_factor},
       {"original_max_position_embeddings",
        scaling.original_max_position_embeddings}};
+}
+
+template <typename Value>
+nlohmann::json number_or_null(const std::optional<Value>& value) {
+  return value ? nlohmann::json(*value) : nlohmann::json();
+}
+
+void add_gemma(const LlamaConfig& config, nlohmann::json& json) {
+  json.erase("hidden_act");
+  json["hidden_activation"] = "gelu_pytorch_tanh";
+  json["attention_bias"] = config.qkv_bias;
+  json["sliding_window"] = number_or_null(config.sliding_window);
+  json["layer_types"] = nlohmann::json::array();
+  for (const LayerType type : config.layer_types) {
+    json["layer_types"].push_back(
+        type == LayerType::kFullAttention ? "full_attention"
+                                          : "sliding_attention");
+  }
+  json["query_pre_attn_scalar"] = number_or_null(config.query_pre_attn_scalar);
+  json["final_logit_softcapping"] =
+      number_or_null(config.final_logit_softcapping);
+  json["attn_logit_softcapping"] =
+      number_or_null(config.attn_logit_softcapping);
+  if (config.rope_local_base_freq)
+    json["rope_local_base_freq"] = *config.rope_local_base_freq;
 }
 
 nlohmann::json eos_json(const std::vector<int64_t>& ids) {
@@ -52,7 +69,7 @@ nlohmann::json eos_json(const std::vector<int64_t>& ids) {
 nlohmann::json to_hugging_face_json(
     const LlamaConfig& config,
     const std::string& dtype) {
-  const auto names = names_of(config.architecture);
+  const ArchitectureName& names = name_of(config.architecture);
   nlohmann::json json = {
       {"architectures", {names.class_name}},
       {"model_type", names.model_type},
@@ -100,6 +117,10 @@ nlohmann::json to_hugging_face_json(
       json["sliding_window"] = window;
       json["max_window_layers"] =
           config.sliding_window ? 0 : config.num_hidden_layers;
+      break;
+    case Architecture::kGemma2:
+    case Architecture::kGemma3:
+      add_gemma(config, json);
       break;
   }
   return json;

@@ -1,5 +1,6 @@
-// The shape of a Llama-family model: Hugging Face's config.json as a struct.
-// PURE: no libtorch, no files.
+// Hugging Face's config.json of a model as a struct. What its values mean for
+// the computation is said by describe_model() (model_description.h).
+// Core layer: no libtorch, no files.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +11,37 @@
 
 namespace brigade {
 
-enum class Architecture { kLlama, kMistral, kQwen2, kQwen3 };
+enum class Architecture {
+  kLlama,
+  kMistral,
+  kQwen2,
+  kQwen3,
+  kGemma2,
+  kGemma3,  // text alone
+};
 
-// rope_type "llama3" (Llama 3.1 and later); other types are refused by name.
+struct ArchitectureName {
+  Architecture architecture;
+  const char* class_name;  // in `architectures`
+  const char* model_type;
+};
+inline constexpr ArchitectureName kArchitectures[] = {
+    {Architecture::kLlama, "LlamaForCausalLM", "llama"},
+    {Architecture::kMistral, "MistralForCausalLM", "mistral"},
+    {Architecture::kQwen2, "Qwen2ForCausalLM", "qwen2"},
+    {Architecture::kQwen3, "Qwen3ForCausalLM", "qwen3"},
+    {Architecture::kGemma2, "Gemma2ForCausalLM", "gemma2"},
+    {Architecture::kGemma3, "Gemma3ForCausalLM", "gemma3_text"},
+};
+const ArchitectureName& name_of(Architecture architecture);
+
+// What a layer's queries see.
+enum class LayerType {
+  kFullAttention,
+  kSlidingAttention,  // the sliding window alone
+};
+
+// rope_type "llama3" (Llama 3.1 and later).
 struct Llama3RopeScaling {
   double factor = 8.0;
   double low_freq_factor = 1.0;
@@ -35,13 +64,21 @@ struct LlamaConfig {
   double rms_norm_eps = 1e-6;
   double rope_theta = 10000.0;
   std::optional<Llama3RopeScaling> rope_scaling;
+  std::optional<double> rope_linear_factor;    // rope_type "linear" (Gemma 3)
+  std::optional<double> rope_local_base_freq;  // theta of sliding layers
   std::optional<int64_t>
       sliding_window;  // tokens a query sees, itself included
+  // One per layer; empty: the window, where there is one, is every layer's.
+  std::vector<LayerType> layer_types;
+  // Scores are divided by its root; absent: by that of head_dim (Gemma).
+  std::optional<double> query_pre_attn_scalar;
+  std::optional<double> attn_logit_softcapping;
+  std::optional<double> final_logit_softcapping;
   bool tie_word_embeddings = false;
   bool qkv_bias = false;  // attention_bias, or true by architecture (Qwen2)
   bool o_bias = false;    // attention_bias of Llama
   bool mlp_bias = false;
-  bool qk_norm = false;  // Qwen3: RMSNorm over each head of q and k
+  bool qk_norm = false;  // Qwen3, Gemma 3: RMSNorm over each head of q and k
   std::optional<int64_t> bos_token_id;
   std::vector<int64_t> eos_token_ids;
   bool operator==(const LlamaConfig&) const = default;

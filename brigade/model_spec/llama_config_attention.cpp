@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string_view>
+
 #include "brigade/model_spec/llama_config_reader.h"
 
 namespace brigade {
@@ -39,9 +42,18 @@ std::optional<Llama3RopeScaling> read_llama3_scaling(const Reader& rope) {
   return scaling;
 }
 
+struct RopeScaling {
+  std::optional<Llama3RopeScaling> llama3;
+  std::optional<double> linear_factor;
+  bool operator==(const RopeScaling&) const = default;
+};
+
 // One of v4's rope_scaling and v5's rope_parameters: the same dictionary, but
-// that v5's holds rope_theta too.
-std::optional<Llama3RopeScaling> read_rope_dictionary(const Reader& rope) {
+// that v5's holds rope_theta too. `other_type` is the type that the
+// architecture has besides "default".
+RopeScaling read_rope_dictionary(
+    const Reader& rope,
+    std::string_view other_type) {
   const auto type = rope.text("rope_type");
   const auto old_type = rope.text("type");
   if (type && old_type && *type != *old_type) {
@@ -57,20 +69,63 @@ std::optional<Llama3RopeScaling> read_rope_dictionary(const Reader& rope) {
         "partial_rotary_factor",
         fmt::format("{} is not supported; only 1.0 is", *fraction));
   }
-  if (name == "llama3")
-    return read_llama3_scaling(rope);
-  if (name != "default") {
+  if (name != "default" && name != other_type) {
     rope.problem(
         type || !old_type ? "rope_type" : "type",
         fmt::format(
-            "\"{}\" is not supported; \"default\" and \"llama3\" are", name));
+            "\"{}\" is not supported; \"default\" and \"{}\" are",
+            name,
+            other_type));
+    return {};
   }
-  return std::nullopt;
+  RopeScaling scaling;
+  if (name == "llama3")
+    scaling.llama3 = read_llama3_scaling(rope);
+  if (name == "linear") {
+    if (rope.find("factor") == nullptr)
+      rope.problem("factor", "is missing; rope_type \"linear\" needs it");
+    scaling.linear_factor =
+        rope.number("factor", Bound::kAtLeast, 1.0).value_or(1.0);
+  }
+  return scaling;
+}
+
+// Gemma 3: sliding layers have a theta of their own, and v5's rope_parameters
+// hold a dictionary per type of layer.
+void read_gemma3_rope(const Reader& reader, LlamaConfig& config) {
+  config.rope_theta =
+      reader.number("rope_theta", Bound::kAbove, 0.0).value_or(1e6);
+  config.rope_local_base_freq =
+      reader.number("rope_local_base_freq", Bound::kAbove, 0.0).value_or(1e4);
+  if (const json* scaling = reader.object("rope_scaling")) {
+    config.rope_linear_factor =
+        read_rope_dictionary(reader.inside("rope_scaling", *scaling), "linear")
+            .linear_factor;
+  }
+  const json* parameters = reader.object("rope_parameters");
+  if (parameters == nullptr)
+    return;
+  const Reader by_type = reader.inside("rope_parameters", *parameters);
+  if (const json* full = by_type.object("full_attention")) {
+    const Reader rope = by_type.inside("full_attention", *full);
+    config.rope_linear_factor =
+        read_rope_dictionary(rope, "linear").linear_factor;
+    config.rope_theta = rope.number("rope_theta", Bound::kAbove, 0.0)
+                            .value_or(config.rope_theta);
+  }
+  if (const json* sliding = by_type.object("sliding_attention")) {
+    const Reader rope = by_type.inside("sliding_attention", *sliding);
+    read_rope_dictionary(rope, "default");
+    config.rope_local_base_freq = rope.number("rope_theta", Bound::kAbove, 0.0)
+                                      .value_or(*config.rope_local_base_freq);
+  }
 }
 
 }  // namespace
 
 void read_rope(const Reader& reader, LlamaConfig& config) {
+  if (config.architecture == Architecture::kGemma3)
+    return read_gemma3_rope(reader, config);
   auto theta = reader.number("rope_theta", Bound::kAbove, 0.0);
   const char* read_from = nullptr;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
@@ -78,7 +133,7 @@ void read_rope(const Reader& reader, LlamaConfig& config) {
     if (dictionary == nullptr)
       continue;
     const Reader rope = reader.inside(key, *dictionary);
-    const auto scaling = read_rope_dictionary(rope);
+    const auto scaling = read_rope_dictionary(rope, "llama3").llama3;
     if (read_from != nullptr && scaling != config.rope_scaling)
       reader.problem(key, fmt::format("conflicts with {}", read_from));
     config.rope_scaling = scaling;
@@ -102,46 +157,87 @@ namespace {
 
 enum class Window { kNone, kEveryLayer, kSomeLayers };
 
-// layer_types (transformers 4.53 and later) overrides the older keys.
-std::optional<Window> read_layer_types(
+// layer_types (transformers 4.53 and later) overrides the older keys. One entry
+// per layer; empty after a problem.
+std::optional<std::vector<LayerType>> read_layer_types(
     const Reader& reader,
     int64_t num_hidden_layers) {
   const json* types = reader.find("layer_types");
   if (types == nullptr)
     return std::nullopt;
   const auto layers = static_cast<size_t>(num_hidden_layers);
+  std::vector<LayerType> result;
   if (!types->is_array() || types->size() < layers) {
     reader.problem(
         "layer_types",
         fmt::format("is not a list of {} names", num_hidden_layers));
-    return Window::kNone;
+    return result;
   }
-  size_t sliding = 0;
   for (size_t layer = 0; layer < layers; ++layer) {
     const json& type = (*types)[layer];
     if (type == "sliding_attention") {
-      ++sliding;
-    } else if (type != "full_attention") {
+      result.push_back(LayerType::kSlidingAttention);
+    } else if (type == "full_attention") {
+      result.push_back(LayerType::kFullAttention);
+    } else {
       reader.problem(
           "layer_types",
           fmt::format("{} is not supported", Reader::show(type)));
-      return Window::kNone;
+      return std::vector<LayerType>();
     }
   }
+  return result;
+}
+
+Window window_of(const std::vector<LayerType>& types) {
+  const auto sliding = static_cast<size_t>(
+      std::count(types.begin(), types.end(), LayerType::kSlidingAttention));
   if (sliding == 0)
     return Window::kNone;
-  return sliding == layers ? Window::kEveryLayer : Window::kSomeLayers;
+  return sliding == types.size() ? Window::kEveryLayer : Window::kSomeLayers;
+}
+
+// Of every `pattern` layers the last one sees everything.
+std::vector<LayerType> alternating_layers(int64_t layers, int64_t pattern) {
+  std::vector<LayerType> types;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    types.push_back(
+        (layer + 1) % pattern == 0 ? LayerType::kFullAttention
+                                   : LayerType::kSlidingAttention);
+  }
+  return types;
+}
+
+void read_gemma_window(const Reader& reader, LlamaConfig& config) {
+  constexpr int64_t kTransformersDefault = 4096;
+  const int64_t pattern =
+      config.architecture == Architecture::kGemma2
+          ? 2
+          : reader.integer("sliding_window_pattern", 1, kMaxLayers).value_or(6);
+  const auto by_layer = read_layer_types(reader, config.num_hidden_layers);
+  config.layer_types =
+      by_layer ? *by_layer
+               : alternating_layers(config.num_hidden_layers, pattern);
+  const auto size = reader.integer("sliding_window", 1, kMaxPositions);
+  if (window_of(config.layer_types) == Window::kNone)
+    return;
+  if (reader.holds_null("sliding_window"))
+    reader.problem("sliding_window", "is null; the sliding layers need it");
+  config.sliding_window = size.value_or(kTransformersDefault);
 }
 
 }  // namespace
 
 void read_sliding_window(const Reader& reader, LlamaConfig& config) {
+  if (config.architecture == Architecture::kGemma2 ||
+      config.architecture == Architecture::kGemma3)
+    return read_gemma_window(reader, config);
   const auto size = reader.integer("sliding_window", 1, kMaxPositions);
   const auto by_layer = read_layer_types(reader, config.num_hidden_layers);
   Window window = Window::kNone;
   const char* decided_by = "layer_types";
   if (by_layer) {
-    window = *by_layer;
+    window = window_of(*by_layer);
   } else if (config.architecture == Architecture::kMistral) {
     constexpr int64_t kTransformersDefault = 4096;
     if (!reader.holds_null("sliding_window"))

@@ -1,8 +1,11 @@
 // parse_llama_config(): one small function per group of keys; every problem is
 // collected, none throws. Keys follow transformers' configuration_llama.py,
-// _mistral.py, _qwen2.py and _qwen3.py (v4), and v5's rope_parameters.
+// _mistral.py, _qwen2.py, _qwen3.py, _gemma2.py and _gemma3.py (v4), and v5's
+// rope_parameters.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -19,22 +22,27 @@ namespace {
 
 using nlohmann::json;
 using Reader = LlamaConfigReader;
-constexpr std::array kArchitectures = {
-    std::tuple{Architecture::kLlama, "LlamaForCausalLM", "llama"},
-    std::tuple{Architecture::kMistral, "MistralForCausalLM", "mistral"},
-    std::tuple{Architecture::kQwen2, "Qwen2ForCausalLM", "qwen2"},
-    std::tuple{Architecture::kQwen3, "Qwen3ForCausalLM", "qwen3"},
-};
-constexpr const char* kSupported =
-    "supported are LlamaForCausalLM (llama), MistralForCausalLM (mistral), "
-    "Qwen2ForCausalLM (qwen2) and Qwen3ForCausalLM (qwen3)";
-
 using Bound = Reader::Bound;
 
+bool is_gemma(const LlamaConfig& config) {
+  return config.architecture == Architecture::kGemma2 ||
+         config.architecture == Architecture::kGemma3;
+}
+
+// "supported are LlamaForCausalLM (llama), ... and ... (...)".
+std::string supported_architectures() {
+  std::vector<std::string> names;
+  for (const ArchitectureName& name : kArchitectures)
+    names.push_back(fmt::format("{} ({})", name.class_name, name.model_type));
+  const std::string last = names.back();
+  names.pop_back();
+  return fmt::format("supported are {} and {}", fmt::join(names, ", "), last);
+}
+
 std::optional<Architecture> architecture_named(std::string_view name) {
-  for (const auto& [architecture, class_name, model_type] : kArchitectures) {
-    if (name == class_name || name == model_type)
-      return architecture;
+  for (const ArchitectureName& known : kArchitectures) {
+    if (name == known.class_name || name == known.model_type)
+      return known.architecture;
   }
   return std::nullopt;
 }
@@ -51,7 +59,9 @@ Architecture read_architecture(const Reader& reader) {
       reader.problem(
           "architectures",
           fmt::format(
-              "{} is not supported; {}", Reader::show(*list), kSupported));
+              "{} is not supported; {}",
+              Reader::show(*list),
+              supported_architectures()));
       return Architecture::kLlama;
     }
   }
@@ -62,7 +72,10 @@ Architecture read_architecture(const Reader& reader) {
   if (!by_type) {
     reader.problem(
         "model_type",
-        fmt::format("\"{}\" is not supported; {}", *type_name, kSupported));
+        fmt::format(
+            "\"{}\" is not supported; {}",
+            *type_name,
+            supported_architectures()));
   } else if (by_class && *by_class != *by_type) {
     reader.problem(
         "model_type",
@@ -108,6 +121,8 @@ void read_heads(const Reader& reader, LlamaConfig& config) {
     return;
   if (!kv_heads && config.architecture == Architecture::kMistral)
     check_ambiguous_default(reader, "num_key_value_heads", heads, 8);
+  if (!kv_heads && is_gemma(config))
+    check_ambiguous_default(reader, "num_key_value_heads", heads, 4);
   if (heads % config.num_key_value_heads != 0) {
     reader.problem(
         "num_key_value_heads",
@@ -132,6 +147,8 @@ void read_heads(const Reader& reader, LlamaConfig& config) {
   }
   if (!head_dim && config.architecture == Architecture::kQwen3)
     check_ambiguous_default(reader, "head_dim", config.head_dim, 128);
+  if (!head_dim && is_gemma(config))
+    check_ambiguous_default(reader, "head_dim", config.head_dim, 256);
 }
 
 void read_shape(const Reader& reader, LlamaConfig& config) {
@@ -151,12 +168,23 @@ void read_shape(const Reader& reader, LlamaConfig& config) {
           reader.number("initializer_range", Bound::kAtLeast, 0.0))
     config.initializer_range = *value;
   config.tie_word_embeddings =
-      reader.boolean("tie_word_embeddings").value_or(false);
-  const auto activation = reader.text("hidden_act");
-  if (activation && *activation != "silu" && *activation != "swish") {
-    reader.problem(
-        "hidden_act",
-        fmt::format("\"{}\" is not supported; only \"silu\" is", *activation));
+      reader.boolean("tie_word_embeddings").value_or(is_gemma(config));
+}
+
+// The architecture decides the activation; a file that names another one means
+// another model.
+void check_activation(const Reader& reader, const LlamaConfig& config) {
+  const std::string_view expected =
+      is_gemma(config) ? "gelu_pytorch_tanh" : "silu";
+  for (const char* key : {"hidden_act", "hidden_activation"}) {
+    const auto name = reader.text(key);
+    const bool is_alias = name && *name == "swish" && expected == "silu";
+    if (name && *name != expected && !is_alias) {
+      reader.problem(
+          key,
+          fmt::format(
+              "\"{}\" is not supported; only \"{}\" is", *name, expected));
+    }
   }
 }
 
@@ -176,13 +204,54 @@ void read_biases(const Reader& reader, LlamaConfig& config) {
       // transformers does not read the key: q, k and v always have a bias.
       config.qkv_bias = true;
       break;
+    case Architecture::kGemma2:
+      config.qkv_bias = config.o_bias = attention;
+      break;
     case Architecture::kQwen3:
+    case Architecture::kGemma3:
       config.qkv_bias = config.o_bias = attention;
       config.qk_norm = true;
       break;
   }
   if (mlp)
     reader.problem("mlp_bias", "true, but only Llama's MLP can have biases");
+}
+
+// A key of Gemma whose absence has a default and whose null means none.
+std::optional<double> read_gemma_number(
+    const Reader& reader,
+    const char* key,
+    std::optional<double> transformers_default) {
+  if (reader.holds_null(key))
+    return std::nullopt;
+  const auto value = reader.number(key, Bound::kAbove, 0.0);
+  return value ? value : transformers_default;
+}
+
+void read_gemma(const Reader& reader, LlamaConfig& config) {
+  const bool is_gemma2 = config.architecture == Architecture::kGemma2;
+  const auto by_default = [&](double value) {
+    return is_gemma2 ? std::optional(value) : std::nullopt;
+  };
+  config.query_pre_attn_scalar =
+      reader.number("query_pre_attn_scalar", Bound::kAbove, 0.0)
+          .value_or(256.0);
+  config.final_logit_softcapping =
+      read_gemma_number(reader, "final_logit_softcapping", by_default(30));
+  config.attn_logit_softcapping =
+      read_gemma_number(reader, "attn_logit_softcapping", by_default(50));
+  if (!is_gemma2 && config.attn_logit_softcapping) {
+    reader.problem(
+        "attn_logit_softcapping",
+        fmt::format(
+            "{}, but Gemma 3's attention has no soft-cap",
+            *config.attn_logit_softcapping));
+  }
+  if (reader.boolean("use_bidirectional_attention").value_or(false)) {
+    reader.problem(
+        "use_bidirectional_attention",
+        "true is not supported; attention is causal");
+  }
 }
 
 void read_token_ids(const Reader& reader, LlamaConfig& config) {
@@ -216,7 +285,11 @@ void read_token_ids(const Reader& reader, LlamaConfig& config) {
 // Keys of related architectures that change the maths, with the only value
 // that leaves it as it is. Any other key is unknown to us and ignored, as
 // transformers does.
-void refuse_foreign_maths(const Reader& reader) {
+void refuse_foreign_maths(const Reader& reader, const LlamaConfig& config) {
+  static constexpr std::array kGemmas = {
+      "attn_logit_softcapping",
+      "final_logit_softcapping",
+      "query_pre_attn_scalar"};
   static const json kNeutral = {
       {"partial_rotary_factor", 1.0},
       {"rope_interleaved", false},
@@ -244,6 +317,9 @@ void refuse_foreign_maths(const Reader& reader) {
       {"quantization_config", nullptr},
   };
   for (const auto& [key, neutral] : kNeutral.items()) {
+    if (is_gemma(config) &&
+        std::find(kGemmas.begin(), kGemmas.end(), key) != kGemmas.end())
+      continue;
     const json* value = reader.find(key.c_str());
     if (value != nullptr && *value != neutral) {
       reader.problem(
@@ -319,11 +395,14 @@ LlamaConfig parse_llama_config(
   const Reader reader(json_config, pointer, problems);
   config.architecture = read_architecture(reader);
   read_shape(reader, config);
+  check_activation(reader, config);
   read_biases(reader, config);
+  if (is_gemma(config))
+    read_gemma(reader, config);
   read_rope(reader, config);
   read_sliding_window(reader, config);
   read_token_ids(reader, config);
-  refuse_foreign_maths(reader);
+  refuse_foreign_maths(reader, config);
   check_dtype(reader);
   if (problems.size() == problems_before)
     check_total(reader, config);

@@ -1,5 +1,9 @@
 #include "brigade/model_spec/model_description.h"
 
+#include <cmath>
+
+#include "brigade/base/check.h"
+
 namespace brigade {
 
 std::vector<NormDescription> LayerDescription::norms() const {
@@ -23,38 +27,104 @@ LayerDescription describe_llama_layer(const LlamaConfig& config) {
   LayerDescription layer;
   layer.before_attention = norm("input_layernorm");
   layer.before_mlp = norm("post_attention_layernorm");
-  layer.attention = {
-      .num_heads = config.num_attention_heads,
-      .num_key_value_heads = config.num_key_value_heads,
-      .head_dim = config.head_dim,
-      .scale = {},
-      .sliding_window = config.sliding_window,
-      .qkv_bias = config.qkv_bias,
-      .o_bias = config.o_bias,
-      .q_norm = {},
-      .k_norm = {},
-      .rotary = {config.rope_theta, config.rope_scaling}};
+  AttentionDescription& attention = layer.attention;
+  attention.num_heads = config.num_attention_heads;
+  attention.num_key_value_heads = config.num_key_value_heads;
+  attention.head_dim = config.head_dim;
+  attention.sliding_window = config.sliding_window;
+  attention.qkv_bias = config.qkv_bias;
+  attention.o_bias = config.o_bias;
   if (config.qk_norm) {
-    layer.attention.q_norm = norm("q_norm");
-    layer.attention.k_norm = norm("k_norm");
+    attention.q_norm = norm("q_norm");
+    attention.k_norm = norm("k_norm");
   }
-  layer.mlp = {.width = config.intermediate_size, .bias = config.mlp_bias};
+  attention.rotary.theta = config.rope_theta;
+  attention.rotary.scaling = config.rope_scaling;
+  layer.mlp.width = config.intermediate_size;
+  layer.mlp.bias = config.mlp_bias;
   return layer;
+}
+
+// Gemma 2 and 3: four norms, each by 1 + w, and two kinds of layers.
+LayerDescription describe_gemma_layer(
+    const LlamaConfig& config,
+    LayerType type) {
+  const auto norm = [&](const char* name) {
+    return NormDescription{
+        .name = name,
+        .eps = config.rms_norm_eps,
+        .scale = NormScale::kOnePlusWeight};
+  };
+  LayerDescription layer = describe_llama_layer(config);
+  layer.before_attention = norm("input_layernorm");
+  layer.after_attention = norm("post_attention_layernorm");
+  layer.before_mlp = norm("pre_feedforward_layernorm");
+  layer.after_mlp = norm("post_feedforward_layernorm");
+  layer.mlp.activation = Activation::kGeluTanh;
+  AttentionDescription& attention = layer.attention;
+  if (config.qk_norm) {
+    attention.q_norm = norm("q_norm");
+    attention.k_norm = norm("k_norm");
+  }
+  if (config.query_pre_attn_scalar)
+    attention.scale = 1 / std::sqrt(*config.query_pre_attn_scalar);
+  attention.logit_soft_cap = config.attn_logit_softcapping;
+  if (type == LayerType::kFullAttention) {
+    attention.sliding_window.reset();
+    attention.rotary.linear_factor = config.rope_linear_factor;
+  } else if (config.rope_local_base_freq) {
+    attention.rotary.theta = *config.rope_local_base_freq;
+  }
+  return layer;
+}
+
+ModelDescription describe_ends(const LlamaConfig& config) {
+  ModelDescription model;
+  model.vocab_size = config.vocab_size;
+  model.hidden_size = config.hidden_size;
+  model.final_norm = {.name = "norm", .eps = config.rms_norm_eps};
+  model.has_tied_head = config.tie_word_embeddings;
+  model.initial_std = config.initializer_range;
+  return model;
+}
+
+ModelDescription describe_llama(const LlamaConfig& config) {
+  ModelDescription model = describe_ends(config);
+  model.layers.assign(
+      static_cast<size_t>(config.num_hidden_layers),
+      describe_llama_layer(config));
+  return model;
+}
+
+ModelDescription describe_gemma(const LlamaConfig& config) {
+  ModelDescription model = describe_ends(config);
+  for (size_t i = 0; i < static_cast<size_t>(config.num_hidden_layers); ++i) {
+    const LayerType type = i < config.layer_types.size()
+                               ? config.layer_types[i]
+                               : LayerType::kFullAttention;
+    model.layers.push_back(describe_gemma_layer(config, type));
+  }
+  model.final_norm.scale = NormScale::kOnePlusWeight;
+  model.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
+  model.final_logit_soft_cap = config.final_logit_softcapping;
+  return model;
 }
 
 }  // namespace
 
 ModelDescription describe_model(const LlamaConfig& config) {
-  ModelDescription model;
-  model.vocab_size = config.vocab_size;
-  model.hidden_size = config.hidden_size;
-  model.layers.assign(
-      static_cast<size_t>(config.num_hidden_layers),
-      describe_llama_layer(config));
-  model.final_norm = {.name = "norm", .eps = config.rms_norm_eps};
-  model.has_tied_head = config.tie_word_embeddings;
-  model.initial_std = config.initializer_range;
-  return model;
+  switch (config.architecture) {
+    case Architecture::kLlama:
+    case Architecture::kMistral:
+    case Architecture::kQwen2:
+    case Architecture::kQwen3:
+      return describe_llama(config);
+    case Architecture::kGemma2:
+    case Architecture::kGemma3:
+      return describe_gemma(config);
+  }
+  BRIGADE_ASSERT(
+      false, "architecture {}", static_cast<int>(config.architecture));
 }
 
 }  // namespace brigade

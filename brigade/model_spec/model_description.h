@@ -25,11 +25,13 @@ struct NormDescription {
 };
 
 // What is applied to the gate before it is multiplied with up.
-enum class Activation { kSilu };
+enum class Activation { kSilu, kGeluTanh };
 
 struct RotaryDescription {
   double theta = 10000.0;
   std::optional<Llama3RopeScaling> scaling;
+  // All frequencies are divided by it (rope_type "linear").
+  std::optional<double> linear_factor;
   bool operator==(const RotaryDescription&) const = default;
 };
 
@@ -39,6 +41,8 @@ struct AttentionDescription {
   int64_t head_dim = 0;             // D
   // Of the scores; absent: 1 / sqrt(D).
   std::optional<double> scale;
+  // Scores become cap * tanh(score / cap).
+  std::optional<double> logit_soft_cap;
   // Tokens that a query sees, itself included; absent: all before it.
   std::optional<int64_t> sliding_window;
   bool qkv_bias = false;
@@ -75,8 +79,12 @@ struct LayerDescription {
 struct ModelDescription {
   int64_t vocab_size = 0;   // V
   int64_t hidden_size = 0;  // C
+  // Embeddings are multiplied by it, rounded to the model's dtype.
+  std::optional<double> embedding_scale;
   std::vector<LayerDescription> layers;
   NormDescription final_norm;
+  // Logits become cap * tanh(logit / cap).
+  std::optional<double> final_logit_soft_cap;
   bool has_tied_head = false;  // the head's weight is the embedding's
   double initial_std = 0.02;   // of matrices and of the embedding
 };

@@ -92,6 +92,11 @@ void add_variants(const ParallelDims& dims, std::vector<LayoutCase>& cases) {
          .sequence_parallel = dims.tp > 1,
          .tied = false,
          .model = model});
+  for (const char* model : {"gemma2", "gemma3"}) {
+    cases.push_back(
+        {.dims = dims, .sequence_parallel = dims.tp > 1, .model = model});
+    cases.push_back({.dims = dims, .recompute = "full", .model = model});
+  }
   if (dims.pp == 1)
     return;
   LayoutCase by_stage{.dims = dims, .recompute = "stages"};
@@ -173,6 +178,26 @@ std::vector<std::string> model_of(const LayoutCase& layout) {
         "model.config.use_sliding_window=true",
         "model.config.sliding_window=20",
         "model.config.max_window_layers=0"};
+  if (layout.model == "gemma2")
+    return {
+        R"(model.config.architectures=["Gemma2ForCausalLM"])",
+        "model.config.model_type=gemma2",
+        "model.config.head_dim=8",
+        "model.config.query_pre_attn_scalar=12",
+        "model.config.sliding_window=20",
+        "model.config.attn_logit_softcapping=5",
+        "model.config.final_logit_softcapping=10"};
+  if (layout.model == "gemma3")
+    return {
+        R"(model.config.architectures=["Gemma3ForCausalLM"])",
+        "model.config.model_type=gemma3_text",
+        "model.config.head_dim=8",
+        "model.config.query_pre_attn_scalar=12",
+        "model.config.sliding_window=20",
+        "model.config.rope_local_base_freq=100",
+        R"(model.config.layer_types=["sliding_attention","full_attention",)"
+        R"("sliding_attention","full_attention"])",
+        R"(model.config.rope_scaling={"rope_type":"linear","factor":4})"};
   if (layout.model == "biases")
     return {"model.config.attention_bias=true", "model.config.mlp_bias=true"};
   return {};
@@ -232,6 +257,15 @@ std::vector<LayoutCase> quick_layouts() {
       {.dims = {.tp = 2, .pp = 2},
        .sequence_parallel = true,
        .model = "biases"},
+      {.dims = {.tp = 4}, .sequence_parallel = true, .model = "gemma2"},
+      {.dims = {.cp = 2}, .recompute = "selective", .model = "gemma2"},
+      {.dims = {.dp = 2, .pp = 2},
+       .schedule = "zero_bubble",
+       .model = "gemma2"},
+      {.dims = {.tp = 2, .cp = 2},
+       .sequence_parallel = true,
+       .model = "gemma3"},
+      {.dims = {.pp = 2}, .recompute = "full", .model = "gemma3"},
       // Two.
       {.dims = {.dp = 2, .tp = 2}, .sequence_parallel = true, .tied = false},
       {.dims = {.dp = 2, .pp = 2}, .grad_sync = "per_param"},

@@ -297,5 +297,147 @@ TEST(LlamaConfig, WhatIsWrittenForHuggingFaceReadsBackEqual) {
   }
 }
 
+// config.json of google/gemma-2-2b, keys that matter.
+json gemma2_2b() {
+  return json::parse(R"({
+    "architectures": ["Gemma2ForCausalLM"], "attention_bias": false,
+    "attn_logit_softcapping": 50.0, "bos_token_id": 2, "eos_token_id": 1,
+    "final_logit_softcapping": 30.0, "head_dim": 256,
+    "hidden_act": "gelu_pytorch_tanh",
+    "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 2304,
+    "intermediate_size": 9216, "max_position_embeddings": 8192,
+    "model_type": "gemma2", "num_attention_heads": 8, "num_hidden_layers": 26,
+    "num_key_value_heads": 4, "query_pre_attn_scalar": 256,
+    "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "sliding_window": 4096,
+    "vocab_size": 256000})");
+}
+
+// config.json of google/gemma-3-1b-pt, keys that matter.
+json gemma3_1b() {
+  return json::parse(R"({
+    "architectures": ["Gemma3ForCausalLM"], "attention_bias": false,
+    "attn_logit_softcapping": null, "final_logit_softcapping": null,
+    "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size": 1152, "intermediate_size": 6912,
+    "max_position_embeddings": 32768, "model_type": "gemma3_text",
+    "num_attention_heads": 4, "num_hidden_layers": 26,
+    "num_key_value_heads": 1, "query_pre_attn_scalar": 256,
+    "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000,
+    "rope_scaling": null, "rope_theta": 1000000, "sliding_window": 512,
+    "sliding_window_pattern": 6, "vocab_size": 262144})");
+}
+
+TEST(LlamaConfig, CountsThePublishedParametersOfGemma) {
+  EXPECT_EQ(parameter_count(parse_valid(gemma2_2b())), 2614341888);
+  EXPECT_EQ(parameter_count(parse_valid(gemma3_1b())), 999885952);
+}
+
+TEST(LlamaConfig, GemmasHeadIsTiedUnlessTheFileSaysOtherwise) {
+  EXPECT_TRUE(parse_valid(gemma2_2b()).tie_word_embeddings);
+  EXPECT_FALSE(parse_valid(with(gemma3_1b(), {{"tie_word_embeddings", false}}))
+                   .tie_word_embeddings);
+}
+
+TEST(LlamaConfig, Gemma2SlidesInEverySecondLayer) {
+  const LlamaConfig config = parse_valid(gemma2_2b());
+  ASSERT_EQ(config.layer_types.size(), 26U);
+  for (size_t i = 0; i < 26; ++i) {
+    EXPECT_EQ(
+        config.layer_types[i],
+        i % 2 == 0 ? LayerType::kSlidingAttention : LayerType::kFullAttention)
+        << i;
+  }
+  EXPECT_EQ(config.sliding_window, 4096);
+}
+
+TEST(LlamaConfig, Gemma3SeesEverythingInEverySixthLayerOrAsLayerTypesSay) {
+  const auto full_layers = [](const LlamaConfig& config) {
+    std::vector<size_t> layers;
+    for (size_t i = 0; i < config.layer_types.size(); ++i) {
+      if (config.layer_types[i] == LayerType::kFullAttention)
+        layers.push_back(i);
+    }
+    return layers;
+  };
+  EXPECT_THAT(
+      full_layers(parse_valid(gemma3_1b())), ElementsAre(5, 11, 17, 23));
+  EXPECT_THAT(
+      full_layers(parse_valid(with(
+          gemma3_1b(),
+          {{"num_hidden_layers", 2},
+           {"layer_types", {"full_attention", "sliding_attention"}}}))),
+      ElementsAre(0));
+}
+
+TEST(LlamaConfig, GemmasCapsHaveDefaultsThatNullTurnsOff) {
+  json config = gemma2_2b();
+  config.erase("attn_logit_softcapping");
+  config["final_logit_softcapping"] = nullptr;
+  const LlamaConfig parsed = parse_valid(config);
+  EXPECT_EQ(parsed.attn_logit_softcapping, 50.0);
+  EXPECT_EQ(parsed.final_logit_softcapping, std::nullopt);
+  EXPECT_EQ(parse_valid(gemma3_1b()).final_logit_softcapping, std::nullopt);
+}
+
+TEST(LlamaConfig, Gemma3ReadsTheRopeOfEitherVersionOfTransformers) {
+  const LlamaConfig v4 = parse_valid(with(
+      gemma3_1b(),
+      {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}}));
+  json v5_json = gemma3_1b();
+  for (const char* key : {"rope_theta", "rope_local_base_freq", "rope_scaling"})
+    v5_json.erase(key);
+  v5_json["rope_parameters"] = {
+      {"full_attention",
+       {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1000000.0}}},
+      {"sliding_attention",
+       {{"rope_type", "default"}, {"rope_theta", 10000.0}}}};
+  EXPECT_EQ(parse_valid(v5_json), v4);
+  EXPECT_EQ(v4.rope_linear_factor, 8.0);
+  EXPECT_EQ(v4.rope_local_base_freq, 10000.0);
+}
+
+TEST(LlamaConfig, GemmaIsWrittenAsItIsRead) {
+  for (const json& config :
+       {gemma2_2b(),
+        gemma3_1b(),
+        with(
+            gemma3_1b(),
+            {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}},
+             {"final_logit_softcapping", 20.0}})}) {
+    const LlamaConfig parsed = parse_valid(config);
+    const json written = to_hugging_face_json(parsed, "float32");
+    EXPECT_EQ(parse_valid(written), parsed) << written.dump();
+    EXPECT_EQ(written["architectures"], config["architectures"]);
+  }
+}
+
+TEST(LlamaConfig, RefusesWhatGemmaHasNot) {
+  EXPECT_THAT(
+      problems_of(with(
+          gemma3_1b(),
+          {{"attn_logit_softcapping", 50.0},
+           {"use_bidirectional_attention", true},
+           {"hidden_activation", "silu"}})),
+      ElementsAre(
+          "/model/hidden_activation: \"silu\" is not supported; only "
+          "\"gelu_pytorch_tanh\" is",
+          "/model/attn_logit_softcapping: 50, but Gemma 3's attention has no "
+          "soft-cap",
+          "/model/use_bidirectional_attention: true is not supported; "
+          "attention is causal"));
+  json config = gemma2_2b();
+  config["sliding_window"] = nullptr;
+  EXPECT_THAT(
+      problems_of(config),
+      ElementsAre(
+          "/model/sliding_window: is null; the sliding layers need it"));
+  EXPECT_THAT(
+      problems_of(with(
+          gemma3_1b(),
+          {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 8.0}}}})),
+      ElementsAre("/model/rope_scaling/rope_type: \"yarn\" is not supported; "
+                  "\"default\" and \"linear\" are"));
+}
+
 }  // namespace
 }  // namespace brigade
