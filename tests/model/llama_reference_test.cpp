@@ -1,5 +1,7 @@
-// The model against an implementation that shares nothing with it:
-// tests/model/reference_llama.py, plain PyTorch.
+// The model against implementations that share nothing with it: plain PyTorch
+// (reference_llama.py) and Hugging Face's transformers (transformers_model.py).
+// BRIGADE_TRANSFORMERS_PYTHON names an interpreter that has transformers, such
+// as a virtual environment's; without it the second kind of test is skipped.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -22,8 +24,27 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-// Debian's interpreter, which has python3-torch.
-constexpr const char* kPython = "/usr/bin/python3";
+// Another implementation: a script, and an interpreter that can run it.
+struct Oracle {
+  std::string python;
+  std::string script;
+  std::string needs;  // what the interpreter may lack
+};
+
+Oracle plain_pytorch() {
+  return {
+      "/usr/bin/python3",
+      "reference_llama.py",
+      "torch (Debian: python3-torch)"};
+}
+
+Oracle transformers() {
+  const char* python = ::getenv("BRIGADE_TRANSFORMERS_PYTHON");
+  return {
+      python != nullptr ? python : "/usr/bin/python3",
+      "transformers_model.py",
+      "transformers (name one that has in BRIGADE_TRANSFORMERS_PYTHON)"};
+}
 
 struct Case {
   const char* name;
@@ -70,6 +91,36 @@ const Case kCases[] = {
       {"sliding_window", 3},
       {"max_window_layers", 0}}},
     {"Qwen3", {{"model_type", "qwen3"}, {"head_dim", 12}}},
+    // Caps low enough to bend the scores and logits of this small model.
+    {"Gemma2",
+     {{"model_type", "gemma2"},
+      {"num_hidden_layers", 4},
+      {"head_dim", 12},
+      {"query_pre_attn_scalar", 20},
+      {"sliding_window", 5},
+      {"attn_logit_softcapping", 3.0},
+      {"final_logit_softcapping", 4.0},
+      {"tie_word_embeddings", true}}},
+    {"Gemma2WithoutCapsUntiedWithLayerTypes",
+     {{"model_type", "gemma2"},
+      {"query_pre_attn_scalar", 8},
+      {"sliding_window", 4},
+      {"attn_logit_softcapping", nullptr},
+      {"final_logit_softcapping", nullptr},
+      {"attention_bias", true},
+      {"layer_types",
+       {"full_attention", "sliding_attention", "sliding_attention"}}}},
+    {"Gemma3",
+     {{"model_type", "gemma3_text"},
+      {"num_hidden_layers", 4},
+      {"head_dim", 10},
+      {"query_pre_attn_scalar", 16},
+      {"sliding_window", 3},
+      {"sliding_window_pattern", 3},
+      {"rope_theta", 50000.0},
+      {"rope_local_base_freq", 100.0},
+      {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}},
+      {"tie_word_embeddings", true}}},
 };
 
 using Tensors = std::map<std::string, torch::Tensor>;
@@ -120,25 +171,26 @@ class LlamaReference : public ::testing::TestWithParam<Case> {
     write_text_file(folder_ / "config.json", config.dump());
     Tensors weights;
     for (const ParameterRow& param : list_parameters(config_)) {
-      const bool is_norm = param.name.find("norm") != std::string::npos;
+      const bool is_one = param.initialization == Initialization::kOnes;
       weights[param.name] =
-          torch::randn(param.shape) * 0.3 + (is_norm ? 1.0 : 0.0);
+          torch::randn(param.shape) * 0.3 + (is_one ? 1.0 : 0.0);
     }
     write_tensors(folder_ / kSafetensorsFile, weights);
   }
 
-  // Runs the reference; false where this machine has no PyTorch for Python.
-  bool run_reference() const {
-    constexpr int kNoTorch = 3;
+  // False where the interpreter lacks what the script needs.
+  bool run(const Oracle& oracle) const {
+    constexpr int kNotInstalled = 3;
     const int status = std::system(fmt::format(
-                                       "{} {}/tests/model/reference_llama.py "
-                                       "{} {}",
-                                       kPython,
+                                       "OMP_NUM_THREADS=1 {} "
+                                       "{}/tests/model/{} {} {}",
+                                       oracle.python,
                                        BRIGADE_SOURCE_DIR,
+                                       oracle.script,
                                        folder_.string(),
                                        (folder_ / "out.safetensors").string())
                                        .c_str());
-    if (WEXITSTATUS(status) == kNoTorch)
+    if (WEXITSTATUS(status) == kNotInstalled)
       return false;
     EXPECT_EQ(status, 0);
     return true;
@@ -159,11 +211,13 @@ class LlamaReference : public ::testing::TestWithParam<Case> {
     return model;
   }
 
+  void compare_with(const Oracle& oracle);
+
   fs::path folder_;
   LlamaConfig config_;
 };
 
-TEST_P(LlamaReference, LogitsLossAndGradientsAgree) {
+void LlamaReference::compare_with(const Oracle& oracle) {
   torch::manual_seed(11);
   json config = small_llama();
   config.update(GetParam().changes);
@@ -176,8 +230,8 @@ TEST_P(LlamaReference, LogitsLossAndGradientsAgree) {
   targets[1].slice(0, 8).fill_(-100);
   write_tensors(
       folder_ / "inputs.safetensors", {{"ids", ids}, {"targets", targets}});
-  if (!run_reference())
-    GTEST_SKIP() << kPython << " has no torch (Debian: python3-torch)";
+  if (!run(oracle))
+    GTEST_SKIP() << oracle.python << " has no " << oracle.needs;
   const SafetensorsFile reference(folder_ / "out.safetensors");
 
   Llama model = load();
@@ -201,6 +255,14 @@ TEST_P(LlamaReference, LogitsLossAndGradientsAgree) {
     EXPECT_LT(largest_difference(item.value().grad(), expected), 1e-4 * scale)
         << item.key();
   }
+}
+
+TEST_P(LlamaReference, LogitsLossAndGradientsAreThoseOfPlainPyTorch) {
+  compare_with(plain_pytorch());
+}
+
+TEST_P(LlamaReference, LogitsLossAndGradientsAreThoseOfTransformers) {
+  compare_with(transformers());
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -1,4 +1,4 @@
-"""An independent Llama in plain PyTorch: the oracle of the model's tests.
+"""Llama and its relatives in plain PyTorch: the oracle of the model's tests.
 
   reference_llama.py FOLDER OUT
 
@@ -59,17 +59,44 @@ def write_safetensors(path, tensors):
         file.write(struct.pack("<Q", len(text)) + text + b"".join(blobs))
 
 
-def rms_norm(x, weight, eps):
-    return weight * (x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps))
+def is_gemma(config):
+    return config["model_type"].startswith("gemma")
 
 
-def inverse_frequencies(config, head_dim):
-    """One a pair of dims; Llama 3.1's scaling slows the slow ones."""
+def rms_norm(x, weight, config):
+    eps = config["rms_norm_eps"]
+    scale = 1 + weight if is_gemma(config) else weight
+    return scale * (x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps))
+
+
+def soft_cap(x, cap):
+    """Keeps x between -cap and cap."""
+    return x if cap is None else cap * torch.tanh(x / cap)
+
+
+def slides(config, layer):
+    """Whether the layer's queries see a window alone."""
+    kind = config["model_type"]
+    if is_gemma(config):
+        if "layer_types" in config:
+            return config["layer_types"][layer] == "sliding_attention"
+        period = 2 if kind == "gemma2" else config.get(
+            "sliding_window_pattern", 6)
+        return layer % period != period - 1
+    return kind == "mistral" or bool(config.get("use_sliding_window"))
+
+
+def inverse_frequencies(config, head_dim, layer):
+    """One per pair of dims; Llama 3.1's scaling slows the slow ones."""
     theta = config.get("rope_theta", 10000.0)
-    frequencies = [theta ** (-2.0 * i / head_dim) for i in range(head_dim // 2)]
     scaling = config.get("rope_scaling")
+    if config["model_type"] == "gemma3_text" and slides(config, layer):
+        theta, scaling = config["rope_local_base_freq"], None
+    frequencies = [theta ** (-2.0 * i / head_dim) for i in range(head_dim // 2)]
     if not scaling:
         return frequencies
+    if scaling["rope_type"] == "linear":
+        return [frequency / scaling["factor"] for frequency in frequencies]
     assert scaling["rope_type"] == "llama3"
     factor = scaling["factor"]
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
@@ -88,12 +115,12 @@ def inverse_frequencies(config, head_dim):
     return scaled
 
 
-def rotate(x, config):
+def rotate(x, config, layer):
     """x [B, H, T, D]: pair i is (x[i], x[i + D/2]), a complex number turned."""
     head_dim, tokens = x.shape[-1], x.shape[-2]
     angles = torch.outer(
         torch.arange(tokens, dtype=torch.float64),
-        torch.tensor(inverse_frequencies(config, head_dim),
+        torch.tensor(inverse_frequencies(config, head_dim, layer),
                      dtype=torch.float64))
     turn = torch.polar(torch.ones_like(angles), angles)
     pairs = torch.complex(x[..., :head_dim // 2].double(),
@@ -101,7 +128,7 @@ def rotate(x, config):
     return torch.cat([pairs.real, pairs.imag], dim=-1).to(x.dtype)
 
 
-def attention(x, p, config):
+def attention(x, p, config, layer):
     batch, tokens, _ = x.shape
     heads = config["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads") or heads
@@ -113,23 +140,22 @@ def attention(x, p, config):
             y = y + p[f"{name}_proj.bias"]
         y = y.view(batch, tokens, count, head_dim)
         if f"{name}_norm.weight" in p:
-            y = rms_norm(y, p[f"{name}_norm.weight"], config["rms_norm_eps"])
+            y = rms_norm(y, p[f"{name}_norm.weight"], config)
         return y.transpose(1, 2)
 
-    q = rotate(project("q", heads), config)
-    k = rotate(project("k", kv_heads), config)
+    q = rotate(project("q", heads), config, layer)
+    k = rotate(project("k", kv_heads), config, layer)
     v = project("v", kv_heads)
     k = k.repeat_interleave(heads // kv_heads, dim=1)
     v = v.repeat_interleave(heads // kv_heads, dim=1)
-    scores = q @ k.transpose(2, 3) / math.sqrt(head_dim)
+    divisor = config.get("query_pre_attn_scalar", head_dim)
+    scores = soft_cap(q @ k.transpose(2, 3) / math.sqrt(divisor),
+                      config.get("attn_logit_softcapping"))
     query = torch.arange(tokens)[:, None]
     key = torch.arange(tokens)[None, :]
     hidden = key > query
     window = config.get("sliding_window")
-    if config["model_type"] != "mistral" and not config.get(
-            "use_sliding_window"):
-        window = None
-    if window:
+    if window and slides(config, layer):
         hidden = hidden | (key <= query - window)
     scores = scores.masked_fill(hidden, float("-inf"))
     out = (torch.softmax(scores, -1) @ v).transpose(1, 2)
@@ -137,19 +163,27 @@ def attention(x, p, config):
     return out + p["o_proj.bias"] if "o_proj.bias" in p else out
 
 
-def mlp(x, p):
+def activation(x, config):
+    if not is_gemma(config):
+        return x * torch.sigmoid(x)
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)
+    return 0.5 * x * (1 + torch.tanh(inner))
+
+
+def mlp(x, p, config):
     def linear(y, name):
         y = y @ p[f"{name}_proj.weight"].T
         return y + p[f"{name}_proj.bias"] if f"{name}_proj.bias" in p else y
 
-    gate = linear(x, "gate")
-    return linear(gate * torch.sigmoid(gate) * linear(x, "up"), "down")
+    gate = activation(linear(x, "gate"), config)
+    return linear(gate * linear(x, "up"), "down")
 
 
 def forward(params, config, ids):
-    eps = config["rms_norm_eps"]
     embedding = params["model.embed_tokens.weight"]
     x = embedding[ids]
+    if is_gemma(config):
+        x = x * math.sqrt(config["hidden_size"])
     for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}."
 
@@ -158,16 +192,22 @@ def forward(params, config, ids):
                     for key, value in params.items()
                     if key.startswith(prefix + name)}
 
-        norms = part("")
-        x = x + attention(
-            rms_norm(x, norms["input_layernorm.weight"], eps),
-            part("self_attn."), config)
-        x = x + mlp(
-            rms_norm(x, norms["post_attention_layernorm.weight"], eps),
-            part("mlp."))
-    x = rms_norm(x, params["model.norm.weight"], eps)
-    tied = config.get("tie_word_embeddings", False)
-    return x @ (embedding if tied else params["lm_head.weight"]).T
+        def norm(y, name, norms=part("")):
+            return rms_norm(y, norms[f"{name}_layernorm.weight"], config)
+
+        mixed = attention(
+            norm(x, "input"), part("self_attn."), config, layer)
+        if is_gemma(config):
+            x = x + norm(mixed, "post_attention")
+            mixed = mlp(norm(x, "pre_feedforward"), part("mlp."), config)
+            x = x + norm(mixed, "post_feedforward")
+        else:
+            x = x + mixed
+            x = x + mlp(norm(x, "post_attention"), part("mlp."), config)
+    x = rms_norm(x, params["model.norm.weight"], config)
+    tied = config.get("tie_word_embeddings", is_gemma(config))
+    logits = x @ (embedding if tied else params["lm_head.weight"]).T
+    return soft_cap(logits, config.get("final_logit_softcapping"))
 
 
 def main(folder, out):
