@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -49,6 +50,9 @@ StartedProgram::StartedProgram(
   pointers.push_back(nullptr);
   pid_ = ::fork();
   if (pid_ == 0) {
+    // A shell's background jobs ignore SIGINT, which a program would inherit.
+    ::signal(SIGINT, SIG_DFL);
+    ::signal(SIGQUIT, SIG_DFL);
     for (const auto& [name, value] : environment)
       ::setenv(name.c_str(), value.c_str(), 1);
     ::dup2(out_, STDOUT_FILENO);
