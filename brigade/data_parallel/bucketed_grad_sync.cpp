@@ -88,7 +88,7 @@ void BucketedGradSync::enter_step(int param) {
 
 void BucketedGradSync::begin_step() {
   params_.check_unchanged();
-  buffer_->check_weights_in_place();
+  buffer_->take_back_weights();
   uneven_inputs_.begin_step();
   phase_ = Phase::kAccumulating;
 }
@@ -235,7 +235,7 @@ void BucketedGradSync::finish() {
 
 void BucketedGradSync::finish_step() {
   params_.check_unchanged();
-  buffer_->check_weights_in_place();
+  buffer_->take_back_weights();
   throw_if_missing();
   wait_and_hand_over();
 }

@@ -133,15 +133,19 @@ void GradBuffer::zero_main_grads() {
     flat.zero_();
 }
 
-void GradBuffer::check_weights_in_place() const {
+void GradBuffer::take_back_weights() {
+  const torch::NoGradGuard no_grad;
+  bool is_any_new = false;
   for (size_t i = 0; i < param_weights_.size(); ++i) {
-    if (!is_same_memory(params_[i].tensor, param_weights_[i])) {
-      throw ConfigError(fmt::format(
-          "[data_parallel] '{}' was given new memory after wrapping, which the "
-          "optimizer would not see; copy values in place instead",
-          params_[i].name));
-    }
+    torch::Tensor& param = params_[i].tensor;
+    if (is_same_memory(param, param_weights_[i]))
+      continue;
+    param_weights_[i].copy_(param.detach());
+    param.set_data(param_weights_[i]);
+    is_any_new = true;
   }
+  if (is_any_new)
+    ++flat_memory_->weights_version;
 }
 
 int64_t GradBuffer::version() const {

@@ -75,9 +75,10 @@ class GradBuffer {
   void move_to(const BucketPlan& plan);
   // Clears every main_grad, padding included.
   void zero_main_grads();
-  // With kMove: ConfigError naming a parameter that was given other memory,
-  // which an optimizer over the flat weights would not see.
-  void check_weights_in_place() const;
+  // With kMove: takes the values of parameters that were given other memory, as
+  // torch::load() does, and makes them views again. Raises
+  // FlatMemory::weights_version when there were any.
+  void take_back_weights();
 
   // Changes whenever a main_grad was written by an ATen operation or cleared by
   // an optimizer.

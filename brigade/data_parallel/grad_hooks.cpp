@@ -16,49 +16,52 @@ using torch::autograd::variable_list;
 
 class AfterHook : public torch::autograd::FunctionPostHook {
  public:
-  AfterHook(std::shared_ptr<const GradHooks::Callbacks> callbacks, int param)
-      : callbacks_(std::move(callbacks)), param_(param) {}
+  explicit AfterHook(std::function<void()> after) : after_(std::move(after)) {}
 
   variable_list operator()(
       const variable_list& outputs,
       const variable_list& /*inputs*/) override {
-    callbacks_->after(param_);
+    after_();
     return outputs;
   }
 
  private:
-  std::shared_ptr<const GradHooks::Callbacks> callbacks_;
-  int param_;
+  std::function<void()> after_;
 };
 
 }  // namespace
 
+// A parameter and its two hooks. The one before is on the tensor and stays; the
+// one after is on autograd's accumulator, which torch::load() makes anew.
 struct GradHooks::Attached {
   torch::Tensor param;
+  int index = 0;
   // Autograd itself holds it weakly: without this it would be made anew, and
   // our hook with the old one lost.
   std::shared_ptr<torch::autograd::Node> accumulator;
   uintptr_t after_key = 0;
   unsigned before_key = 0;
+  // Whether this backward's after() is called by its end, because its graph
+  // has an accumulator without our hook.
+  bool is_owed = false;
+
+  bool is_stale() const {
+    return torch::autograd::impl::try_get_grad_accumulator(param) !=
+           accumulator;
+  }
 };
 
 GradHooks::GradHooks(
     const std::vector<torch::Tensor>& params,
     Callbacks callbacks)
-    : callbacks_(std::make_shared<const Callbacks>(std::move(callbacks))) {
-  attached_.reserve(params.size());
+    : callbacks_(std::move(callbacks)) {
   for (size_t i = 0; i < params.size(); ++i) {
-    const int index = static_cast<int>(i);
-    Attached attached;
+    Attached& attached = attached_.emplace_back();
     attached.param = params[i];
-    attached.accumulator = torch::autograd::impl::grad_accumulator(params[i]);
-    attached.after_key = attached.accumulator->add_post_hook(
-        std::make_unique<AfterHook>(callbacks_, index));
+    attached.index = static_cast<int>(i);
+    attach_after(attached);
     attached.before_key = attached.param.register_hook(
-        [callbacks_of = callbacks_, index](const torch::Tensor&) {
-          callbacks_of->before(index);
-        });
-    attached_.push_back(std::move(attached));
+        [this, &attached](const torch::Tensor&) { before(attached); });
   }
 }
 
@@ -67,6 +70,37 @@ GradHooks::~GradHooks() {
     attached.accumulator->del_post_hook(attached.after_key);
     attached.param.remove_hook(attached.before_key);
   }
+}
+
+void GradHooks::attach_after(Attached& attached) {
+  attached.accumulator =
+      torch::autograd::impl::grad_accumulator(attached.param);
+  attached.after_key = attached.accumulator->add_post_hook(
+      std::make_unique<AfterHook>([this, &attached] { after(attached); }));
+}
+
+void GradHooks::before(Attached& attached) {
+  callbacks_.before(attached.index);
+  if (!attached.is_stale())
+    return;
+  // The engine has looked for this node's hooks already, so that the end of
+  // this backward calls after(). The others' are in time.
+  for (Attached& other : attached_) {
+    if (!other.is_stale())
+      continue;
+    other.accumulator->del_post_hook(other.after_key);
+    attach_after(other);
+  }
+  attached.is_owed = true;
+  at_end_of_backward([this, &attached] {
+    if (attached.is_owed)
+      after(attached);
+  });
+}
+
+void GradHooks::after(Attached& attached) {
+  attached.is_owed = false;
+  callbacks_.after(attached.index);
 }
 
 bool has_grad_hooks(const torch::Tensor& param) {

@@ -7,13 +7,14 @@
 //   after(i)   AccumulateGrad has added it to .grad (or has done nothing,
 //              when a fused op added it to main_grad itself)
 // Both run on the thread that called backward() (CPU). Exceptions in them reach
-// the caller of backward().
+// the caller of backward(). In the first backward after torch::load() has
+// replaced a parameter's memory, after(i) is called when that backward ends.
 #pragma once
 
 #include <torch/types.h>
 
 #include <functional>
-#include <memory>
+#include <list>
 #include <vector>
 
 namespace brigade {
@@ -34,8 +35,13 @@ class GradHooks {
 
  private:
   struct Attached;
-  std::shared_ptr<const Callbacks> callbacks_;
-  std::vector<Attached> attached_;
+
+  void attach_after(Attached& attached);
+  void before(Attached& attached);
+  void after(Attached& attached);
+
+  Callbacks callbacks_;
+  std::list<Attached> attached_;  // hooks refer to its elements
 };
 
 // Whether a parameter's module is wrapped.

@@ -69,8 +69,24 @@ void PerParamGradSync::begin_step() {
   if (phase_ != Phase::kIdle)
     return;
   params_.check_unchanged();
+  if (is_main_grad())
+    take_back_weights();
   uneven_inputs_.begin_step();
   phase_ = Phase::kAccumulating;
+}
+
+// Of parameters that were given other memory, as torch::load() does.
+void PerParamGradSync::take_back_weights() {
+  const torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < all_.size(); ++i) {
+    torch::Tensor& tensor = all_[i].tensor;
+    const auto weight = segments_[i].weight.view(tensor.sizes());
+    if (is_same_memory(tensor, weight))
+      continue;
+    weight.copy_(tensor.detach());
+    tensor.set_data(weight);
+    ++flat_memory_->weights_version;
+  }
 }
 
 // What .grad shows is what has accumulated, whatever the user did to it.

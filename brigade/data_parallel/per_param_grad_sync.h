@@ -97,6 +97,7 @@ class PerParamGradSync : public GradSync {
   void before_accumulate(int param);
   void after_accumulate(int param);
   void begin_step();
+  void take_back_weights();
   void take_accumulated(Param& param);
   void begin_reducing();
   void launch(int param);

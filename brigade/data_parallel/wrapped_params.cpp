@@ -188,8 +188,10 @@ WrappedParams::WrappedParams(
     auto& list = param.tensor.requires_grad() ? trainable_ : frozen_;
     list.push_back(std::move(param));
   }
-  for (const NamedParam& param : trainable_)
+  for (const NamedParam& param : trainable_) {
     dtypes_.push_back(param.tensor.scalar_type());
+    shapes_.push_back(param.tensor.sizes().vec());
+  }
   broadcast_from(0, group);
 }
 
@@ -223,6 +225,14 @@ void WrappedParams::check_unchanged() const {
           param.name,
           c10::toString(dtypes_[i]),
           c10::toString(param.tensor.scalar_type())));
+    }
+    if (param.tensor.sizes() != torch::IntArrayRef(shapes_[i])) {
+      throw ConfigError(fmt::format(
+          "[data_parallel] '{}' had shape [{}] when it was wrapped and has "
+          "[{}] now; load weights of the same module, or wrap again",
+          param.name,
+          fmt::join(shapes_[i], ", "),
+          fmt::join(param.tensor.sizes(), ", ")));
     }
   }
   for (const NamedParam& param : frozen_) {

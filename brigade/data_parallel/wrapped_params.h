@@ -44,14 +44,15 @@ class WrappedParams {
   // Collective: everyone gets the values of `root`, frozen parameters included.
   void broadcast_from(int root, Communicator& group) const;
 
-  // Throws ConfigError naming the parameter whose dtype or requires_grad is no
-  // longer what it was when it was wrapped.
+  // Throws ConfigError naming the parameter whose dtype, shape or requires_grad
+  // is no longer what it was when it was wrapped.
   void check_unchanged() const;
 
  private:
   std::vector<NamedParam> trainable_;
   std::vector<NamedParam> frozen_;
-  std::vector<torch::ScalarType> dtypes_;  // of trainable_
+  std::vector<torch::ScalarType> dtypes_;     // of trainable_
+  std::vector<std::vector<int64_t>> shapes_;  // the same
 };
 
 // Collective: one broadcast per tensor, n bytes each.
