@@ -86,6 +86,7 @@ void override_inside(
   for (const ArchitectureName& known : kArchitectures) {
     LlamaConfig config;
     config.architecture = known.architecture;
+    config.rope_local_base_freq.emplace(1e4);  // written only where it is set
     add_names(to_hugging_face_json(config, ""));
   }
   const std::string name = path.substr(0, path.find('.'));

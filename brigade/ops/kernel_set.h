@@ -3,10 +3,9 @@
 // a kernel set once for forward and once for backward. There are two sets:
 //
 //   cpu_kernels()   brigade/kernels/cpu: bf16 and float32 tensors on the CPU,
-//   on
-//                   raw pointers, with vector instructions, oneDNN and AMX
-//   aten_kernels()  brigade/kernels/aten: ATen calls alone, any device and
-//   dtype
+//                   with vector instructions, oneDNN and AMX
+//   aten_kernels()  brigade/kernels/aten: ATen calls alone, on any device, of
+//                   any floating-point dtype
 //
 // A further device is a further set: it implements this interface, and
 // choose_kernels() learns when to take it.

@@ -333,6 +333,11 @@ TEST(TrainConfig, AnInlineModelCanBeChangedKeyByKey) {
   const auto loaded =
       load(minimal().dump(), {"model.config.num_hidden_layers=3"});
   EXPECT_EQ(loaded.config.model.llama->num_hidden_layers, 3);
+  // A key that a config has only under another architecture.
+  EXPECT_EQ(
+      load(minimal().dump(), {"model.config.rope_local_base_freq=100"})
+          .config.model.config.at("rope_local_base_freq"),
+      100);
   EXPECT_THAT(
       problems_of({"model.config.hiden_size=32"}),
       ElementsAre(HasSubstr(
