@@ -208,22 +208,89 @@ std::vector<std::vector<const Compared*>> told_apart(
   return result;
 }
 
+// How far apart a source's own repeats of one configuration are: the median of
+// slowest / fastest - 1.
+constexpr double kUnrepeated = 0.02;  // where nothing was published twice
+double repeat_spread(
+    const std::vector<Compared>& all,
+    const std::string& source) {
+  std::vector<const Compared*> runs;
+  for (const Compared& compared : all) {
+    if (compared.run->text("source") == source)
+      runs.push_back(&compared);
+  }
+  std::vector<double> spreads;
+  for (const std::vector<const Compared*>& alike : told_apart(runs)) {
+    const auto [least, most] = std::minmax_element(
+        alike.begin(), alike.end(), [](const Compared* a, const Compared* b) {
+          return a->published < b->published;
+        });
+    if (alike.size() > 1)
+      spreads.push_back((*most)->published / (*least)->published - 1);
+  }
+  return spreads.empty() ? kUnrepeated : quantile(spreads, 0.5);
+}
+
+// Pairs of runs whose published times are no further apart than repeats are say
+// nothing about order; of the others, how many are in order.
+struct Pairs {
+  int all = 0;
+  int within_noise = 0;
+  int in_order = 0;
+  Pairs& operator+=(const Pairs& other) {
+    all += other.all;
+    within_noise += other.within_noise;
+    in_order += other.in_order;
+    return *this;
+  }
+};
+
+Pairs count_pairs(
+    const std::vector<double>& published,
+    const std::vector<double>& predicted,
+    double spread) {
+  Pairs pairs;
+  for (size_t i = 0; i < published.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const auto [low, high] = std::minmax(published[i], published[j]);
+      ++pairs.all;
+      if (high <= low * (1 + spread))
+        ++pairs.within_noise;
+      else if ((published[i] < published[j]) == (predicted[i] < predicted[j]))
+        ++pairs.in_order;
+    }
+  }
+  return pairs;
+}
+
 void print_sweeps(const std::vector<Compared>& all) {
   constexpr size_t kFewest = 4;
   std::map<std::string, std::vector<const Compared*>> sweeps;
   for (const Compared& compared : all)
     sweeps[sweep_of(*compared.run)].push_back(&compared);
   fmt::print(
-      "\n{:<58} {:>5} {:>9} {:>9} {:>12}\n",
+      "\n{:<58} {:>5} {:>9} {:>9} {:>12} {:>17} {:>16}\n",
       "rank correlation within sweeps",
       "runs",
       "time",
       "time/FLOP",
-      "best is off");
+      "best is off",
+      "pairs (in noise)",
+      "others in order");
   int counted = 0;
   int within = 0;
   double sum_time = 0;
   double sum_flop = 0;
+  Pairs sum_pairs;
+  const auto print_pairs = [](const Pairs& pairs) {
+    const int others = pairs.all - pairs.within_noise;
+    fmt::print(
+        " {:>9} ({:>5}) {:>7} of {:>5}\n",
+        pairs.all,
+        pairs.within_noise,
+        pairs.in_order,
+        others);
+  };
   for (const auto& [name, runs] : sweeps) {
     std::vector<double> a;
     std::vector<double> b;
@@ -248,25 +315,30 @@ void print_sweeps(const std::vector<Compared>& all) {
     const double off = x[chosen] / *std::min_element(x.begin(), x.end()) - 1;
     ++counted;
     within += off <= 0.05 ? 1 : 0;
+    const Pairs pairs = count_pairs(
+        a, b, repeat_spread(all, runs.front()->run->text("source")));
+    sum_pairs += pairs;
     sum_time += spearman(a, b);
     sum_flop += spearman(x, y);
     fmt::print(
-        "{:<58} {:>5} {:>9.2f} {:>9.2f} {:>10.1f} %\n",
+        "{:<58} {:>5} {:>9.2f} {:>9.2f} {:>10.1f} %",
         name.substr(0, 58),
         a.size(),
         spearman(a, b),
         spearman(x, y),
         100 * off);
+    print_pairs(pairs);
   }
-  if (counted > 0)
-    fmt::print(
-        "{:<58} {:>5} {:>9.2f} {:>9.2f}   within 5 %: {} of {}\n",
-        "mean",
-        "",
-        sum_time / counted,
-        sum_flop / counted,
-        within,
-        counted);
+  if (counted == 0)
+    return;
+  fmt::print(
+      "{:<58} {:>5} {:>9.2f} {:>9.2f} {:>12}",
+      "mean; best within 5 %; sum",
+      "",
+      sum_time / counted,
+      sum_flop / counted,
+      fmt::format("{} of {}", within, counted));
+  print_pairs(sum_pairs);
 }
 
 void print_memory(const std::vector<Compared>& all) {

@@ -158,7 +158,9 @@ inline planner::Software software_of_run(const PublishedRun& run) {
   } else if (
       run.source_has("nanotron") || run.source_has("picotron") ||
       run.notes_have("DeepSpeed(HF)")) {
-    software.elementwise = planner::ElementwiseKernels::kEager;
+    // nanotron has Triton's RMSNorm and FlashAttention's rotary embedding.
+    if (!run.source_has("nanotron"))
+      software.elementwise = planner::ElementwiseKernels::kEager;
     software.bucket_bytes = 25 * MiB;
   } else if (run.source_has("InternEvo")) {
     software.weight_gather = planner::WeightGather::kOwnerBroadcasts;
@@ -169,6 +171,9 @@ inline planner::Software software_of_run(const PublishedRun& run) {
     if (at != std::string::npos)
       software.zero_ranks = std::max(0, std::atoi(&notes[at + 6]));
   }
+  // Only NVIDIA's later programs add in the product (2022 on).
+  if (!megatron_core && !run.source_has("llm.c"))
+    software.accumulation = planner::Accumulation::kSeparate;
   // torchtitan's "selective AC" keeps every other product: half a forward is
   // done again.
   if (run.source_has("torchtitan") && run.notes_have("selective AC"))

@@ -24,7 +24,7 @@ class Part {
         device_(training.machine.device, training.constants),
         tp_(layout.dims.tp) {}
 
-  PartTime layer();
+  PartTime layer(int64_t window);
   PartTime embedding();
   PartTime head();
 
@@ -63,11 +63,12 @@ class Part {
 
   void add_linear(int64_t in, int64_t out, PartTime& time) const;
   void add_elementwise(PartTime& time) const;
-  void add_attention(PartTime& time) const;
-  void add_flash(PartTime& time) const;
+  void add_attention(int64_t window, PartTime& time) const;
+  void add_flash(int64_t window, PartTime& time) const;
   void add_materialized(PartTime& time) const;
   void add_tensor_parallel(PartTime& time) const;
   void add_recompute(PartTime& time) const;
+  void add_accumulation(int64_t parameters, PartTime& time) const;
   void add_zero(int64_t parameters, PartTime& time) const;
   double exposed_beside(double communication, double computation) const;
 
@@ -108,14 +109,19 @@ void Part::add_elementwise(PartTime& time) const {
   const double outer = outer_tokens() * outer_width();
   const auto all = static_cast<double>(tokens());
   const double mask = shape_.dropout ? kMask : 0;
-  time.forward.elementwise += 2 * passes(2 * kElement * outer) +
+  time.forward.elementwise += shape_.norms * passes(2 * kElement * outer) +
                               2 * passes((3 * kElement + mask) * outer);
-  time.backward_input.elementwise += 2 * passes(4 * kElement * outer);
+  time.backward_input.elementwise +=
+      shape_.norms * passes(4 * kElement * outer);
   if (shape_.dropout)
     time.backward_input.elementwise +=
         2 * passes((2 * kElement + mask) * outer);
+  const double rotated = all * (query_width() + key_value_width());
+  if (shape_.qk_norm) {
+    time.forward.elementwise += passes(2 * kElement * rotated);
+    time.backward_input.elementwise += passes(3 * kElement * rotated);
+  }
   if (shape_.learned_positions == 0) {
-    const double rotated = all * (query_width() + key_value_width());
     time.forward.elementwise += passes(2 * kElement * rotated);
     time.backward_input.elementwise += passes(2 * kElement * rotated);
   }
@@ -125,12 +131,12 @@ void Part::add_elementwise(PartTime& time) const {
   time.backward_input.elementwise += passes((gated ? 5 : 3) * act);
 }
 
-void Part::add_flash(PartTime& time) const {
+void Part::add_flash(int64_t window, PartTime& time) const {
   const AttentionKernel kernel = training_.software.attention;
   const AttentionWork work = {
       .batch = layout_.micro_batch,
       .queries = training_.batch.sequence_tokens / layout_.dims.cp,
-      .keys = mean_keys(training_.batch.sequence_tokens, shape_.sliding_window),
+      .keys = mean_keys(training_.batch.sequence_tokens, window),
       .heads = shape_.heads / tp_,
       .head_dim = shape_.head_dim};
   time.forward.attention += device_.attention_forward(work, kernel);
@@ -159,13 +165,13 @@ void Part::add_materialized(PartTime& time) const {
       passes(3 * kElement * elements) + passes(dropout * elements);
 }
 
-void Part::add_attention(PartTime& time) const {
+void Part::add_attention(int64_t window, PartTime& time) const {
   const double before = time.forward.attention;
   const double before_backward = time.backward_input.attention;
   if (training_.software.attention == AttentionKernel::kMaterialized)
     add_materialized(time);
   else
-    add_flash(time);
+    add_flash(window, time);
   const int cp = layout_.dims.cp;
   if (cp == 1)
     return;
@@ -237,6 +243,21 @@ void Part::add_recompute(PartTime& time) const {
   }
 }
 
+// The new gradient is read in the products' 2 bytes, the sum is read and
+// written. The first micro-batch's gradient is taken as it is. From zero stage
+// 2 on the sum is sharded, and adding to it is part of the scatter.
+void Part::add_accumulation(int64_t parameters, PartTime& time) const {
+  const int64_t m = micro_batches(layout_, training_.batch);
+  if (training_.software.accumulation == Accumulation::kInProduct || m == 1 ||
+      layout_.zero_stage >= 2)
+    return;
+  const double bytes = static_cast<double>(parameters) / tp_ *
+                       (kElement + 2.0 * training_.precision.gradient_bytes);
+  time.backward_weight.elementwise += device_.memory(bytes) *
+                                      static_cast<double>(m - 1) /
+                                      static_cast<double>(m);
+}
+
 // Zero stages 2 and 3 communicate with every micro-batch: gradients are
 // scattered as they come, and with stage 3 weights are gathered before each
 // pass over a layer.
@@ -265,7 +286,7 @@ void Part::add_zero(int64_t parameters, PartTime& time) const {
       time.backward_input.total() + time.backward_weight.total());
 }
 
-PartTime Part::layer() {
+PartTime Part::layer(int64_t window) {
   PartTime time;
   const int64_t h = shape_.hidden;
   const int64_t q = shape_.query_width() / tp_;
@@ -276,9 +297,10 @@ PartTime Part::layer() {
   add_linear(h, shape_.up_matrices() * f, time);
   add_linear(f, h, time);
   add_elementwise(time);
-  add_attention(time);
+  add_attention(window, time);
   add_tensor_parallel(time);
   add_recompute(time);
+  add_accumulation(layer_parameters(shape_), time);
   add_zero(layer_parameters(shape_), time);
   return time;
 }
@@ -288,6 +310,7 @@ PartTime Part::embedding() {
   const double bytes = outer_tokens() * outer_width() * kElement;
   time.forward.elementwise = passes(2 * bytes);
   time.backward_weight.elementwise = passes(4 * bytes);
+  add_accumulation(embedding_parameters(shape_), time);
   add_zero(embedding_parameters(shape_), time);
   return time;
 }
@@ -313,6 +336,7 @@ PartTime Part::head() {
                            : kChunkedLogitsBytes;
   time.forward.elementwise = device_.memory(bytes / 2 * logits);
   time.backward_input.elementwise = device_.memory(bytes / 2 * logits);
+  add_accumulation(head_parameters(shape_), time);
   add_zero(head_parameters(shape_), time);
   return time;
 }
@@ -349,8 +373,9 @@ PassTime operator+(PassTime a, const PassTime& b) {
   return a += b;
 }
 
-PartTime layer_time(const Training& training, const Layout& layout) {
-  return Part(training, layout).layer();
+PartTime
+layer_time(const Training& training, const Layout& layout, int64_t window) {
+  return Part(training, layout).layer(window);
 }
 
 PartTime embedding_time(const Training& training, const Layout& layout) {

@@ -46,7 +46,10 @@ struct PartTime {
 // the all-gather and reduce-scatter that they consist of.
 // cp: keys and values travel round the ring while attention runs on what is
 // there; twice as much comes back in backward.
-PartTime layer_time(const Training& training, const Layout& layout);
+//
+// `window`: the tokens that a query sees in this layer; 0: all before it.
+PartTime
+layer_time(const Training& training, const Layout& layout, int64_t window);
 PartTime embedding_time(const Training& training, const Layout& layout);
 PartTime head_time(const Training& training, const Layout& layout);
 

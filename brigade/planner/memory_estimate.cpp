@@ -104,8 +104,8 @@ double layer_activation_bytes(
     return hidden;
   const double tokens = tokens_of(training, layout);
   const double mask = shape.dropout ? 1 / kActivationBytes : 0;
-  // Inputs of the two norms and of the first products, and two dropout masks.
-  const double outer = (4 + 2 * mask) * hidden;
+  // Inputs of the norms and of the first products, and two dropout masks.
+  const double outer = (shape.norms + 2 + 2 * mask) * hidden;
   const double kv = static_cast<double>(
       kv_heads_per_rank(shape.kv_heads, layout.dims.tp) * shape.head_dim);
   const double query =

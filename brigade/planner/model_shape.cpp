@@ -1,5 +1,7 @@
 #include "brigade/planner/model_shape.h"
 
+#include "brigade/model_spec/model_description.h"
+
 namespace brigade::planner {
 namespace {
 
@@ -10,7 +12,7 @@ int64_t norm_parameters(const ModelShape& shape) {
 }  // namespace
 
 ModelShape shape_of(const LlamaConfig& config, const std::string& name) {
-  return {
+  ModelShape shape = {
       .name = name,
       .layers = static_cast<int>(config.num_hidden_layers),
       .hidden = config.hidden_size,
@@ -24,8 +26,12 @@ ModelShape shape_of(const LlamaConfig& config, const std::string& name) {
       .qkv_bias = config.qkv_bias,
       .o_bias = config.o_bias,
       .mlp_bias = config.mlp_bias,
-      .qk_norm = config.qk_norm,
-      .sliding_window = config.sliding_window.value_or(0)};
+      .qk_norm = config.qk_norm};
+  for (const LayerDescription& layer : describe_model(config).layers) {
+    shape.norms = static_cast<int>(layer.norms().size());
+    shape.windows.push_back(layer.attention.sliding_window.value_or(0));
+  }
+  return shape;
 }
 
 ModelShape gpt_shape(const GptSizes& sizes, const std::string& name) {
@@ -61,7 +67,7 @@ int64_t layer_parameters(const ModelShape& shape) {
     count += shape.up_matrices() * shape.intermediate + shape.hidden;
   if (shape.qk_norm)
     count += 2 * shape.head_dim;
-  return count + 2 * norm_parameters(shape);
+  return count + shape.norms * norm_parameters(shape);
 }
 
 int64_t embedding_parameters(const ModelShape& shape) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "brigade/model_spec/llama_config.h"
 
@@ -32,12 +33,18 @@ struct ModelShape {
   bool o_bias = false;
   bool mlp_bias = false;
   bool qk_norm = false;
-  bool norm_bias = false;      // LayerNorm; false: RMSNorm
-  bool dropout = false;        // after attention, its output and the MLP
-  int64_t sliding_window = 0;  // tokens a query sees; 0: all before it
+  bool norm_bias = false;  // LayerNorm; false: RMSNorm
+  bool dropout = false;    // after attention, its output and the MLP
+  int norms = 2;           // of a layer, over C; 4 in Gemma 2 and 3
+  // Tokens that a query sees in each layer; 0: all before it. Empty: 0
+  // everywhere.
+  std::vector<int64_t> windows;
 
   int64_t query_width() const { return heads * head_dim; }
   int64_t key_value_width() const { return kv_heads * head_dim; }
+  int64_t window(int layer) const {
+    return windows.empty() ? 0 : windows[static_cast<size_t>(layer)];
+  }
   // 2 with a gate, else 1: [F, C] matrices beside the one of shape [C, F].
   int64_t up_matrices() const { return mlp == MlpKind::kGated ? 2 : 1; }
 };

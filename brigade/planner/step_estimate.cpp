@@ -58,15 +58,25 @@ const Schedule& StepEstimator::schedule(
 
 std::vector<PartTime> StepEstimator::stages(const Layout& layout) {
   const std::vector<LayerRange>& ranges = cut(layout);
-  const PartTime layer = layer_time(training_, layout);
+  std::map<int64_t, PartTime> by_window;
+  for (int layer = 0; layer < training_.shape.layers; ++layer) {
+    const int64_t window = training_.shape.window(layer);
+    if (by_window.find(window) == by_window.end())
+      by_window.emplace(window, layer_time(training_, layout, window));
+  }
   std::vector<PartTime> times(ranges.size());
   const auto add = [](double factor, const PartTime& part, PartTime& stage) {
     stage.forward += factor * part.forward;
     stage.backward_input += factor * part.backward_input;
     stage.backward_weight += factor * part.backward_weight;
   };
-  for (size_t s = 0; s < ranges.size(); ++s)
-    add(ranges[s].size(), layer, times[s]);
+  for (size_t s = 0; s < ranges.size(); ++s) {
+    std::map<int64_t, int> layers;  // of the stage
+    for (int i = ranges[s].begin; i < ranges[s].end; ++i)
+      ++layers[training_.shape.window(i)];
+    for (const auto& [window, count] : layers)
+      add(count, by_window.at(window), times[s]);
+  }
   if (training_.software.transfers == Transfers::kBlocking)
     add_transfers(layout, times);
   add(1, embedding_time(training_, layout), times.front());

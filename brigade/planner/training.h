@@ -44,11 +44,17 @@ enum class Logits {
   kInChunks,  // the head's logits of a few rows at a time
   kWhole,     // of a whole micro-batch, in fp32
 };
+// How a micro-batch's weight gradients join those of the micro-batches before.
+enum class Accumulation {
+  kInProduct,  // the product adds to the gradient's memory
+  kSeparate,   // the product writes a new tensor, which another kernel adds
+};
 
 struct Software {
   AttentionKernel attention = AttentionKernel::kFlash2;
   ElementwiseKernels elementwise = ElementwiseKernels::kFused;
   Logits logits = Logits::kInChunks;
+  Accumulation accumulation = Accumulation::kInProduct;
   Overlap gradients = Overlap::kWithComputation;
   Overlap weights = Overlap::kNone;          // the gather after a sharded step
   Transfers transfers = Transfers::kPosted;  // between stages

@@ -36,7 +36,9 @@ TEST(ModelShape, CountsParametersAsTheModelItself) {
        {"LlamaForCausalLM",
         "MistralForCausalLM",
         "Qwen2ForCausalLM",
-        "Qwen3ForCausalLM"}) {
+        "Qwen3ForCausalLM",
+        "Gemma2ForCausalLM",
+        "Gemma3ForCausalLM"}) {
     for (bool tied : {false, true}) {
       nlohmann::json json = small(architecture);
       json["tie_word_embeddings"] = tied;
@@ -47,6 +49,23 @@ TEST(ModelShape, CountsParametersAsTheModelItself) {
           << architecture << " tied " << tied;
     }
   }
+}
+
+// google/gemma-2-2b slides over 4096 tokens in every second layer, Mistral 7B
+// v0.1 in all of them.
+TEST(ModelShape, KnowsTheWindowOfEachLayer) {
+  nlohmann::json json = small("Gemma2ForCausalLM");
+  json["sliding_window"] = 4096;
+  EXPECT_EQ(
+      shape_of(config_of(json), "").windows,
+      (std::vector<int64_t>{4096, 0, 4096}));
+  EXPECT_EQ(shape_of(config_of(json), "").norms, 4);
+  json = small("MistralForCausalLM");
+  json["sliding_window"] = 16;
+  EXPECT_EQ(
+      shape_of(config_of(json), "").windows,
+      (std::vector<int64_t>{16, 16, 16}));
+  EXPECT_EQ(shape_of(config_of(json), "").norms, 2);
 }
 
 TEST(ModelShape, CountsLlama3AndGpt2AsPublished) {

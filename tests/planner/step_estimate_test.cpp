@@ -63,7 +63,7 @@ TEST(StepEstimate, TheZeroBubbleScheduleWaitsForFAndBLessW) {
     Layout layout;
     layout.dims.pp = p;
     layout.schedule = ScheduleKind::kZeroBubble;
-    const PartTime layer = layer_time(training, layout);
+    const PartTime layer = layer_time(training, layout, 0);
     const double f = layer.forward.total();
     const double b = layer.backward_input.total();
     const double w = layer.backward_weight.total();
@@ -148,6 +148,52 @@ TEST(StepEstimate, RecomputationTakesLongerAndFullLongest) {
     EXPECT_GT(seconds, before);
     before = seconds;
   }
+}
+
+// Half the layers with a window take half of what a window saves everywhere.
+TEST(StepEstimate, EachLayerHasItsOwnWindow) {
+  Training training = llama_on("h100");
+  Layout layout;
+  layout.dims.dp = 512;
+  const auto attention = [&](int64_t odd, int64_t even) {
+    training.shape.windows.clear();
+    for (int layer = 0; layer < training.shape.layers; ++layer)
+      training.shape.windows.push_back(layer % 2 == 0 ? even : odd);
+    return StepEstimator(training).estimate(layout).parts.computation.attention;
+  };
+  const double all = attention(0, 0);
+  const double half = attention(0, 1024);
+  const double none = attention(1024, 1024);
+  EXPECT_NEAR(half, (all + none) / 2, 1e-9 * all);
+  EXPECT_NEAR(none / all, mean_keys(8192, 1024) / mean_keys(8192, 0), 0.01);
+  training.shape.windows.clear();
+  EXPECT_EQ(
+      StepEstimator(training).estimate(layout).parts.computation.attention,
+      all);
+}
+
+// The first of m micro-batches leaves its gradient as it is; each of the others
+// reads it in 2 bytes per parameter, and reads and writes the sum in 4.
+TEST(StepEstimate, SeparateAccumulationMovesTenBytesPerParameter) {
+  Training training = llama_on("h100");
+  training.machine.device.kernel_gap_s = 0;
+  Layout layout;
+  layout.dims.dp = 128;  // 8 micro-batches
+  const auto elementwise = [&](Accumulation accumulation) {
+    training.software.accumulation = accumulation;
+    return StepEstimator(training)
+        .estimate(layout)
+        .parts.computation.elementwise;
+  };
+  const double seconds = elementwise(Accumulation::kSeparate) -
+                         elementwise(Accumulation::kInProduct);
+  const double rate = training.machine.device.memory_bytes_per_s *
+                      training.constants.memory_efficiency;
+  EXPECT_NEAR(seconds, 7 * 10 * 8'030'261'248 / rate, 1e-6 * seconds);
+  layout.dims.dp = 1024;  // one
+  EXPECT_EQ(
+      elementwise(Accumulation::kSeparate),
+      elementwise(Accumulation::kInProduct));
 }
 
 TEST(StepEstimate, OverlapHidesMostOfTheReduction) {
