@@ -150,7 +150,7 @@ TEST(StepEstimate, RecomputationTakesLongerAndFullLongest) {
   }
 }
 
-// Half the layers with a window take half of what a window saves everywhere.
+// A window in half of the layers saves half as much as a window in all of them.
 TEST(StepEstimate, EachLayerHasItsOwnWindow) {
   Training training = llama_on("h100");
   Layout layout;
