@@ -55,7 +55,9 @@ FileDigest write_parts(
     if (part.dim >= 0)
       pieces[part.name] = {part.dim, part.begin, part.end};
     TensorSpec spec{part.name, dtype_of(part), {}};
-    for (const int64_t size : without_padding(part, part.tensor).sizes())
+    // Named, since its sizes live as long as it does.
+    const torch::Tensor stored = without_padding(part, part.tensor);
+    for (const int64_t size : stored.sizes())
       spec.shape.push_back(static_cast<uint64_t>(size));
     specs.push_back(std::move(spec));
     by_name[part.name] = &part;
