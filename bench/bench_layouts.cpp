@@ -4,136 +4,42 @@
 //
 //   build/release/bench_layouts [ROUNDS]      # default 3
 #include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <stdlib.h>
 
-#include <algorithm>
-#include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "bench/arguments.h"
-#include "brigade/base/error.h"
-#include "brigade/files/file.h"
-#include "brigade/launch/supervisor.h"
+#include "bench/program_runs.h"
 
 namespace brigade {
 namespace {
 
 using nlohmann::json;
 
-constexpr int kSteps = 8;
-constexpr int kWarmup = 3;
-
-struct Measured {
-  double tokens_per_second = 0;
-  double memory_gb = 0;  // the most of one replica's ranks
-};
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
+using bench::Measured;
+using bench::median;
+using bench::ProgramRuns;
 
 json stories15m(const std::filesystem::path& folder) {
-  return {
-      {"model",
-       {{"dtype", "bfloat16"},
-        {"config",
-         {{"architectures", {"LlamaForCausalLM"}},
-          {"vocab_size", 32000},
-          {"hidden_size", 288},
-          {"intermediate_size", 768},
-          {"num_hidden_layers", 6},
-          {"num_attention_heads", 6},
-          {"num_key_value_heads", 6},
-          {"max_position_embeddings", 4096},
-          {"tie_word_embeddings", false}}}}},
-      {"training",
-       {{"seed", 1},
-        {"total_train_steps", kSteps},
-        {"seq_length", 256},
-        {"micro_batch_size", 4},
-        {"gradient_accumulation_steps", 4},
-        {"learning_rate", 1e-3}}},
-      {"dataset", {{"name", (folder / "text").string()}}},
-      {"checkpoint", {{"save_dir", (folder / "checkpoints").string()}}},
-      {"logging", {{"run_dir", (folder / "run").string()}}}};
+  return bench::run_config(
+      folder,
+      {{"architectures", {"LlamaForCausalLM"}},
+       {"vocab_size", 32000},
+       {"hidden_size", 288},
+       {"intermediate_size", 768},
+       {"num_hidden_layers", 6},
+       {"num_attention_heads", 6},
+       {"num_key_value_heads", 6},
+       {"max_position_embeddings", 4096},
+       {"tie_word_embeddings", false}},
+      {{"seq_length", 256},
+       {"micro_batch_size", 4},
+       {"gradient_accumulation_steps", 4},
+       {"learning_rate", 1e-3}});
 }
-
-class Bench {
- public:
-  explicit Bench(std::filesystem::path folder) : folder_(std::move(folder)) {
-    // Bytes of a text that repeats: speed and memory do not depend on it.
-    std::ofstream text(folder_ / "text.txt");
-    for (int line = 0; line < 40000; ++line)
-      text << "line " << line << " of a text that says nothing else\n";
-    text.close();
-    launch(
-        1,
-        {"prepare",
-         "--input",
-         (folder_ / "text.txt").string(),
-         "--tokenizer",
-         "bytes",
-         "--out",
-         (folder_ / "text").string()});
-    std::ofstream(folder_ / "config.json") << stories15m(folder_).dump(2);
-  }
-
-  Measured train(int ranks, const std::vector<std::string>& overrides) {
-    std::vector<std::string> arguments = {
-        "train", "--overwrite", "--config", (folder_ / "config.json").string()};
-    arguments.insert(arguments.end(), overrides.begin(), overrides.end());
-    launch(ranks, arguments);
-    std::ifstream metrics(folder_ / "run" / "metrics.jsonl");
-    std::vector<double> rates;
-    Measured measured;
-    int step = 0;
-    for (std::string line; std::getline(metrics, line);) {
-      const json entry = json::parse(line);
-      if (!entry.contains("tokens_per_second"))
-        continue;
-      if (step++ >= kWarmup)
-        rates.push_back(entry["tokens_per_second"].get<double>());
-      measured.memory_gb = entry["memory_gb"].get<double>();
-    }
-    if (rates.empty())
-      throw DataError("[bench] the run logged no step");
-    measured.tokens_per_second = median(rates);
-    return measured;
-  }
-
- private:
-  void launch(int ranks, const std::vector<std::string>& arguments) const {
-    SupervisorOptions options;
-    options.nproc = ranks;
-    options.threads_per_rank = 1;
-    options.command = {BRIGADE_BINARY_DIR "/brigade"};
-    options.command.insert(
-        options.command.end(), arguments.begin(), arguments.end());
-    options.environment = {
-        {"GLOO_SOCKET_IFNAME", "lo"}, {"OPENBLAS_NUM_THREADS", "1"}};
-    std::FILE* log = std::fopen((folder_ / "log").c_str(), "w");
-    options.output_descriptor = ::fileno(log);
-    const SupervisorResult result = supervise(options);
-    std::fclose(log);
-    if (result.exit_code != 0) {
-      throw Error(
-          ExitCode::kUnexpected,
-          fmt::format(
-              "[bench] {}: {}",
-              fmt::join(arguments, " "),
-              fmt::join(describe_failures(result), "; ")));
-    }
-  }
-
-  std::filesystem::path folder_;
-};
 
 struct Axis {
   std::string name;
@@ -147,7 +53,7 @@ const std::string kPp = "distributed.pp_size=";
 const std::string kCp = "distributed.cp_size=";
 const std::string kAccumulate = "training.gradient_accumulation_steps=";
 
-void compare_speed(Bench& bench, int rounds) {
+void compare_speed(ProgramRuns& bench, int rounds) {
   const std::vector<Axis> axes = {
       {"dp=2", 1.0, {kDp + "2", kAccumulate + "4"}},
       {"tp=2", 0.75, {kDp + "1", kTp + "2", kAccumulate + "8"}},
@@ -188,7 +94,7 @@ void compare_speed(Bench& bench, int rounds) {
 
 // The memory of a run beyond that of a run with hardly any tokens.
 double activations_gb(
-    Bench& bench,
+    ProgramRuns& bench,
     int ranks,
     const std::vector<std::string>& layout,
     const std::string& sequence,
@@ -205,7 +111,7 @@ double activations_gb(
   return with(sequence, accumulation) - with("32", "2");
 }
 
-void compare_memory(Bench& bench) {
+void compare_memory(ProgramRuns& bench) {
   const std::vector<std::string> one = {
       kDp + "1", "training.micro_batch_size=1"};
   std::vector<std::string> two = one;
@@ -261,16 +167,14 @@ void compare_memory(Bench& bench) {
 }
 
 int run(int rounds) {
-  std::string pattern =
-      (std::filesystem::temp_directory_path() / "bench_layouts.XXXXXX")
-          .string();
-  if (::mkdtemp(pattern.data()) == nullptr)
-    throw StorageError("[bench] cannot make a folder " + pattern);
-  Bench bench(pattern);
+  const std::filesystem::path folder =
+      bench::make_temporary_folder("bench_layouts");
+  ProgramRuns bench(folder);
+  bench.set_config(stories15m(folder));
   fmt::print("2 ranks of 1 thread, stories15m, bf16, 8,192 tokens per step\n");
   compare_speed(bench, rounds);
   compare_memory(bench);
-  std::filesystem::remove_all(pattern);
+  std::filesystem::remove_all(folder);
   return 0;
 }
 

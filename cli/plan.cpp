@@ -3,14 +3,35 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "brigade/base/error.h"
 #include "cli/commands.h"
 #include "cli/plan.h"
 
 namespace brigade::cli {
 namespace {
 
+void check_inputs(const PlanArguments& arguments) {
+  std::vector<std::string> problems;
+  const auto require = [&](bool is_given, const char* option) {
+    if (!is_given)
+      problems.push_back(fmt::format("[plan] {} is required", option));
+  };
+  require(!arguments.model.empty(), "--model FILE");
+  require(
+      !arguments.machine.empty(),
+      "--machine NAME|FILE (--calibrate writes one)");
+  require(arguments.devices > 0, "--gpus N");
+  if (!problems.empty())
+    throw ConfigError(problems);
+}
+
 void plan(PlanArguments arguments) {
+  if (arguments.calibrates)
+    return calibrate(arguments);
+  check_inputs(arguments);
   std::vector<int>& stages = arguments.zero_stages;
   std::sort(stages.begin(), stages.end());
   stages.erase(std::unique(stages.begin(), stages.end()), stages.end());
@@ -64,6 +85,30 @@ void add_outputs(CLI::App& command, PlanArguments& arguments) {
       ->excludes(config_out);
 }
 
+void add_calibration(CLI::App& command, PlanArguments& arguments) {
+  CLI::Option* calibrate = command.add_flag(
+      "--calibrate",
+      arguments.calibrates,
+      "Measure this machine and write its file; takes half a minute");
+  command
+      .add_option(
+          "--nproc",
+          arguments.nproc,
+          "Ranks that measure together (default: what torchrun, mpirun or srun "
+          "started, else 1)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 4096))
+      ->needs(calibrate);
+  command
+      .add_option(
+          "--machine-out",
+          arguments.machine_out,
+          "File that --calibrate writes")
+      ->type_name("FILE")
+      ->capture_default_str()
+      ->needs(calibrate);
+}
+
 }  // namespace
 
 void add_plan(CLI::App& app) {
@@ -76,17 +121,14 @@ void add_plan(CLI::App& app) {
           "--model",
           arguments->model,
           "Hugging Face config.json, its folder, or a training config")
-      ->type_name("FILE")
-      ->required();
+      ->type_name("FILE");
   command
       ->add_option(
           "--machine", arguments->machine, "A known machine or a machine file")
-      ->type_name("NAME|FILE")
-      ->required();
+      ->type_name("NAME|FILE");
   command->add_option("--gpus", arguments->devices, "Devices")
       ->type_name("N")
-      ->check(CLI::Range(1, 10'000'000))
-      ->required();
+      ->check(CLI::Range(1, 10'000'000));
   command
       ->add_option(
           "--seq",
@@ -122,6 +164,7 @@ void add_plan(CLI::App& app) {
       ->check(CLI::Range(0.1, 1.0))
       ->capture_default_str();
   add_outputs(*command, *arguments);
+  add_calibration(*command, *arguments);
   command->footer(
       "Example: brigade plan --model examples/llama-3-8b.json --machine h100 "
       "--gpus 512\n  --seq 8192 --global-batch 1024\n\nPredictions come from a "

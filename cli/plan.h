@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,9 @@ struct PlanArguments {
   std::string html;
   std::string config_out;
   bool as_json = false;
+  bool calibrates = false;
+  std::optional<int> nproc;  // with --calibrate
+  std::string machine_out = "machine.json";
 };
 
 struct Model {
@@ -38,6 +42,10 @@ Model read_model(const std::string& given);
 planner::Training make_training(
     const PlanArguments& arguments,
     const Model& model);
+
+// --calibrate: measures this machine with all ranks at once; rank 0 writes its
+// file and prints what was measured.
+void calibrate(const PlanArguments& arguments);
 
 // --explain: one layout, whether it fits or not.
 void explain(const PlanArguments& arguments, planner::StepEstimator& estimator);

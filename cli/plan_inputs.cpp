@@ -88,6 +88,8 @@ planner::Training make_training(
   planner::Training training;
   training.shape = model.file.shape;
   training.machine = read_machine(arguments.machine);
+  if (training.machine.contention)
+    training.constants.contention = *training.machine.contention;
   const auto dtype = planner::parse_product_dtype(arguments.dtype);
   if (!dtype || training.machine.device.peak(*dtype) <= 0)
     throw ConfigError(fmt::format(

@@ -45,6 +45,8 @@ MODULES = {
                   "context_parallel"],
         "checkpoint": ["topology", "model_spec", "files", "safetensors", "hub",
                        "comm", "ops", "optim"],
+        "calibrate": ["topology", "planner", "launch", "metrics", "comm",
+                      "ops"],
         "train": ["*"],
         "generate": ["*"],
     },

@@ -44,6 +44,25 @@ int64_t ceil_divide(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
+// Between two measured sizes on a line in logarithms, constant beyond them.
+double interpolate(const std::vector<ProductRate>& rates, int64_t size) {
+  const auto above =
+      std::find_if(rates.begin(), rates.end(), [size](const ProductRate& rate) {
+        return rate.size >= size;
+      });
+  if (above == rates.begin())
+    return rates.front().flops_per_s;
+  if (above == rates.end())
+    return rates.back().flops_per_s;
+  const ProductRate& below = *(above - 1);
+  const double part =
+      std::log(static_cast<double>(size) / static_cast<double>(below.size)) /
+      std::log(
+          static_cast<double>(above->size) / static_cast<double>(below.size));
+  return below.flops_per_s *
+         std::pow(above->flops_per_s / below.flops_per_s, part);
+}
+
 // Heads of 64 have half the products per softmax element of heads of 128.
 constexpr double kFullHead = 128;
 constexpr double kHeadCost = 16;
@@ -55,6 +74,11 @@ double DeviceTime::product(const Product& product, ProductDtype dtype) const {
   BRIGADE_ASSERT(peak > 0, "{} has no {}", device_.name, to_string(dtype));
   if (product.m == 0 || product.n == 0 || product.k == 0)
     return 0;
+  if (const auto& rates = device_.product_rates[static_cast<size_t>(dtype)];
+      !rates.empty()) {
+    const int64_t size = std::min({product.m, product.n, product.k});
+    return product.flops() / interpolate(rates, size) + device_.kernel_gap_s;
+  }
   const double bytes = element_bytes(dtype);
   const auto aligned = [&](double multiple) {
     return std::fmod(static_cast<double>(product.n) * bytes, multiple) == 0 &&
@@ -98,11 +122,25 @@ double DeviceTime::product(const Product& product, ProductDtype dtype) const {
   return std::max(best + device_.kernel_gap_s, memory(moved));
 }
 
+double DeviceTime::memory_at(double bytes, double bytes_per_s) const {
+  return bytes <= 0 ? 0 : bytes / bytes_per_s + device_.kernel_gap_s;
+}
+
 double DeviceTime::memory(double bytes) const {
-  if (bytes <= 0)
-    return 0;
-  return bytes / (device_.memory_bytes_per_s * constants_.memory_efficiency) +
-         device_.kernel_gap_s;
+  return memory_at(
+      bytes, device_.memory_bytes_per_s * constants_.memory_efficiency);
+}
+
+double DeviceTime::elementwise(double bytes) const {
+  return device_.elementwise_bytes_per_s > 0
+             ? memory_at(bytes, device_.elementwise_bytes_per_s)
+             : memory(bytes);
+}
+
+double DeviceTime::logits(double bytes) const {
+  return device_.logits_bytes_per_s > 0
+             ? memory_at(bytes, device_.logits_bytes_per_s)
+             : memory(bytes);
 }
 
 double DeviceTime::attention_rate(int64_t head_dim, AttentionKernel kernel)

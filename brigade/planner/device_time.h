@@ -41,11 +41,17 @@ class DeviceTime {
   // the units work through them in waves, a tile at
   //   2 tm tn tk / (peak * sustained / units) + tile_overhead_s.
   // The best of the usual tile sizes is taken, and never less than the time to
-  // move the operands. Requires a peak for the dtype.
+  // move the operands. Where rates were measured, the rate of the smallest
+  // dimension is taken instead, between two sizes in proportion to the
+  // logarithm. Requires a peak for the dtype.
   double product(const Product& product, ProductDtype dtype) const;
 
   // One kernel that reads and writes so many bytes.
   double memory(double bytes) const;
+  // The same for fused elementwise ops on activations, and for the loss's
+  // passes over logits.
+  double elementwise(double bytes) const;
+  double logits(double bytes) const;
 
   // Forward, or forward and backward: a backward has five products where the
   // forward has two.
@@ -58,6 +64,7 @@ class DeviceTime {
   const Constants& constants() const { return constants_; }
 
  private:
+  double memory_at(double bytes, double bytes_per_s) const;
   double attention_rate(int64_t head_dim, AttentionKernel kernel) const;
 
   Device device_;

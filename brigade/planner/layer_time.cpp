@@ -57,7 +57,7 @@ class Part {
   double passes(double bytes) const {
     const bool eager =
         training_.software.elementwise == ElementwiseKernels::kEager;
-    return device_.memory(
+    return device_.elementwise(
         bytes * (eager ? training_.constants.eager_passes : 1));
   }
 
@@ -334,8 +334,8 @@ PartTime Part::head() {
   const double bytes = training_.software.logits == Logits::kWhole
                            ? kWholeLogitsBytes
                            : kChunkedLogitsBytes;
-  time.forward.elementwise = device_.memory(bytes / 2 * logits);
-  time.backward_input.elementwise = device_.memory(bytes / 2 * logits);
+  time.forward.elementwise = device_.logits(bytes / 2 * logits);
+  time.backward_input.elementwise = device_.logits(bytes / 2 * logits);
   add_accumulation(head_parameters(shape_), time);
   add_zero(head_parameters(shape_), time);
   return time;

@@ -31,6 +31,13 @@ enum class AttentionKernel {
 };
 inline constexpr int kFlashKernels = 3;
 
+// What products of one size reach: their smallest dimension, and FLOP/s.
+struct ProductRate {
+  int64_t size = 0;
+  double flops_per_s = 0;
+  bool operator==(const ProductRate&) const = default;
+};
+
 struct Device {
   std::string name;
   int64_t memory_bytes = 0;
@@ -47,6 +54,13 @@ struct Device {
   // backward pass with heads of 128.
   std::array<double, kFlashKernels> attention = {0.3, 0.5, 0.5};
   double kernel_gap_s = 2e-6;  // between two kernels of one stream
+  // Measured rates, which `brigade plan --calibrate` writes. Products by dtype,
+  // sizes ascending; empty: tiles, peak and `sustained` tell. Of fused
+  // elementwise ops and of the loss's passes over logits; 0: as other passes
+  // over memory.
+  std::array<std::vector<ProductRate>, kProductDtypes> product_rates;
+  double elementwise_bytes_per_s = 0;
+  double logits_bytes_per_s = 0;
   int64_t reserved_bytes = 0;  // context and libraries, before any tensor
 
   double peak(ProductDtype dtype) const {
@@ -69,6 +83,9 @@ struct Machine {
   int cards_per_node = 1;
   Link intra;  // of one device to the others of its node
   Link inter;  // of a whole node; its devices share it
+  // Constants::contention, where it was measured: on CPUs, whose cores also
+  // carry the communication, it is far larger than on GPUs.
+  std::optional<double> contention;
 };
 
 // Every machine that is known by name.

@@ -74,7 +74,21 @@ std::vector<NumberField> device_fields() {
        0,
        kMost,
        [](const Machine& m) { return double(m.device.reserved_bytes); },
-       [](Machine& m, double v) { m.device.reserved_bytes = int64_t(v); }}};
+       [](Machine& m, double v) { m.device.reserved_bytes = int64_t(v); }},
+      {"device",
+       "elementwise_bytes_per_s",
+       Given::kOptional,
+       0,
+       kMost,
+       [](const Machine& m) { return m.device.elementwise_bytes_per_s; },
+       [](Machine& m, double v) { m.device.elementwise_bytes_per_s = v; }},
+      {"device",
+       "logits_bytes_per_s",
+       Given::kOptional,
+       0,
+       kMost,
+       [](const Machine& m) { return m.device.logits_bytes_per_s; },
+       [](Machine& m, double v) { m.device.logits_bytes_per_s = v; }}};
   static const char* const kPeaks[] = {
       "fp32_flops", "bf16_flops", "fp8_flops", "mxfp8_flops", "fp4_flops"};
   for (size_t i = 0; i < kProductDtypes; ++i)
@@ -198,6 +212,46 @@ void read_number(
   field.set(machine, value);
 }
 
+// "bf16_rates": [[64, 1e11], [1024, 3e11]]: smallest dimension and FLOP/s.
+std::string rates_key(size_t dtype) {
+  return fmt::format("{}_rates", to_string(static_cast<ProductDtype>(dtype)));
+}
+
+void read_rates(
+    const Json& device,
+    const std::string& pointer,
+    Machine& machine,
+    Problems& problems) {
+  constexpr double kLargest = 1 << 24;
+  const auto is_rate = [&](const Json& pair) {
+    return pair.is_array() && pair.size() == 2 && pair[0].is_number_integer() &&
+           pair[0].get<double>() >= 1 && pair[0].get<double>() <= kLargest &&
+           pair[1].is_number() && pair[1].get<double>() >= 1 &&
+           pair[1].get<double>() <= kMost;
+  };
+  for (size_t dtype = 0; dtype < kProductDtypes; ++dtype) {
+    const auto found = device.find(rates_key(dtype));
+    if (found == device.end())
+      continue;
+    std::vector<ProductRate>& rates = machine.device.product_rates[dtype];
+    bool is_valid = found->is_array() && !found->empty();
+    for (size_t i = 0; is_valid && i < found->size(); ++i) {
+      const Json& pair = (*found)[i];
+      is_valid = is_rate(pair) &&
+                 (rates.empty() || pair[0].get<int64_t>() > rates.back().size);
+      if (is_valid)
+        rates.push_back({pair[0].get<int64_t>(), pair[1].get<double>()});
+    }
+    if (!is_valid)
+      problems.push_back(fmt::format(
+          "{}/{}: expected pairs of a product's smallest dimension, "
+          "ascending, and its FLOP/s, not {}",
+          pointer,
+          rates_key(dtype),
+          found->dump().substr(0, 40)));
+  }
+}
+
 void check_keys(
     const Json& object,
     const std::string& group,
@@ -205,9 +259,12 @@ void check_keys(
     Problems& problems) {
   std::vector<std::string> known;
   if (group.empty())
-    known = {"name", "device", "intra", "inter"};
-  if (group == "device")
+    known = {"name", "device", "intra", "inter", "contention"};
+  if (group == "device") {
     known = {"name"};
+    for (size_t dtype = 0; dtype < kProductDtypes; ++dtype)
+      known.push_back(rates_key(dtype));
+  }
   for (const NumberField& field : number_fields()) {
     if (group == field.group)
       known.emplace_back(field.key);
@@ -270,8 +327,20 @@ Machine parse_machine(
   check_groups(json, pointer, problems);
   machine.name = text_of(json, pointer, problems);
   if (const auto device = json.find("device");
-      device != json.end() && device->is_object())
+      device != json.end() && device->is_object()) {
     machine.device.name = text_of(*device, pointer + "/device", problems);
+    read_rates(*device, pointer + "/device", machine, problems);
+  }
+  if (const auto found = json.find("contention"); found != json.end()) {
+    const double value = found->is_number() ? found->get<double>() : NAN;
+    if (value >= 0 && value <= 1)
+      machine.contention = value;
+    else
+      problems.push_back(fmt::format(
+          "{}/contention: expected a number from 0 to 1, not {}",
+          pointer,
+          found->dump().substr(0, 40)));
+  }
   for (const NumberField& field : number_fields())
     read_number(field, json, pointer, machine, problems);
   const auto& peaks = machine.device.peak_flops;
@@ -294,6 +363,12 @@ Json to_json(const Machine& machine) {
     else
       group[field.key] = value;
   }
+  for (size_t dtype = 0; dtype < kProductDtypes; ++dtype) {
+    for (const ProductRate& rate : machine.device.product_rates[dtype])
+      json["device"][rates_key(dtype)].push_back({rate.size, rate.flops_per_s});
+  }
+  if (machine.contention)
+    json["contention"] = *machine.contention;
   return json;
 }
 

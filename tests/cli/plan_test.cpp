@@ -169,6 +169,43 @@ TEST_F(PlanTest, ExplainsOneLayoutAndRefusesOneThatCannotBe) {
   EXPECT_THAT(err(), HasSubstr("= 12, but world size is 16"));
 }
 
+TEST_F(PlanTest, EveryMissingOptionIsReported) {
+  EXPECT_EQ(plan({"--gpus", "8"}), 2);
+  EXPECT_THAT(
+      err(),
+      AllOf(
+          HasSubstr("--machine NAME|FILE (--calibrate writes one) is required"),
+          Not(HasSubstr("--gpus N is"))));
+}
+
+// What --calibrate writes is a machine that --machine takes.
+TEST_F(PlanTest, CalibratesThisMachineForItself) {
+  const std::string file = (folder_ / "machine.json").string();
+  ASSERT_EQ(plan({"--calibrate", "--nproc", "2", "--machine-out", file}), 0)
+      << err();
+  EXPECT_THAT(
+      out(),
+      AllOf(
+          HasSubstr("bf16 products"),
+          HasSubstr("all-reduce of 4096 bytes among 2"),
+          HasSubstr("wrote " + file)));
+  ASSERT_EQ(
+      plan(
+          {"--machine",
+           file,
+           "--gpus",
+           "2",
+           "--global-batch",
+           "2",
+           "--seq",
+           "32",
+           "--explain",
+           "tp2-mb2"}),
+      0)
+      << err();
+  EXPECT_THAT(out(), HasSubstr("this machine, 2 ranks"));
+}
+
 TEST_F(PlanTest, AnUnknownMachineListsTheKnownOnes) {
   EXPECT_EQ(plan({"--machine", "h1000", "--gpus", "8"}), 2);
   EXPECT_THAT(

@@ -41,6 +41,36 @@ TEST(Machine, EveryKnownOneComesBackFromItsFile) {
   }
 }
 
+TEST(Machine, MeasuredRatesComeBackFromTheirFile) {
+  Machine machine = find_machine("h100");
+  machine.device.product_rates[0] = {{64, 1.5e10}, {1024, 4e10}};
+  machine.device.elementwise_bytes_per_s = 2.5e9;
+  machine.device.logits_bytes_per_s = 1.5e9;
+  machine.contention = 0.75;
+  const nlohmann::json file = to_json(machine);
+  std::vector<std::string> problems;
+  const Machine back = parse_machine(file, "", problems);
+  EXPECT_TRUE(problems.empty()) << problems.front();
+  EXPECT_EQ(to_json(back), file);
+  EXPECT_EQ(back.device.product_rates, machine.device.product_rates);
+  EXPECT_EQ(back.contention, 0.75);
+}
+
+TEST(Machine, RatesThatDoNotAscendAreRefused) {
+  nlohmann::json file = to_json(find_machine("h100"));
+  file["device"]["bf16_rates"] = {{1024, 4e10}, {64, 1e10}};
+  file["contention"] = 2;
+  std::vector<std::string> problems;
+  parse_machine(file, "", problems);
+  ASSERT_EQ(problems.size(), 2u);
+  EXPECT_THAT(
+      problems[0],
+      AllOf(
+          HasSubstr("/device/bf16_rates: expected pairs of a product's"),
+          HasSubstr("ascending")));
+  EXPECT_EQ(problems[1], "/contention: expected a number from 0 to 1, not 2");
+}
+
 TEST(Machine, EveryProblemOfAFileIsReported) {
   nlohmann::json file = to_json(find_machine("h100"));
   file["device"]["compute_units"] = 0;

@@ -1,0 +1,137 @@
+// Short runs of the program itself, for benchmarks of whole layouts.
+#pragma once
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "brigade/base/error.h"
+#include "brigade/files/file.h"
+#include "brigade/launch/supervisor.h"
+
+namespace brigade::bench {
+
+// Steps of a run, and how many of them are left out of its figures.
+constexpr int kSteps = 8;
+constexpr int kWarmup = 3;
+
+// What of a run's config does not depend on its model: dataset, checkpoints and
+// logs in `folder`, bf16, one seed.
+inline nlohmann::json run_config(
+    const std::filesystem::path& folder,
+    const nlohmann::json& model,
+    const nlohmann::json& training) {
+  nlohmann::json config = {
+      {"model", {{"dtype", "bfloat16"}, {"config", model}}},
+      {"training", {{"seed", 1}, {"total_train_steps", kSteps}}},
+      {"dataset", {{"name", (folder / "text").string()}}},
+      {"checkpoint", {{"save_dir", (folder / "checkpoints").string()}}},
+      {"logging", {{"run_dir", (folder / "run").string()}}}};
+  config["training"].update(training);
+  return config;
+}
+
+struct Measured {
+  double tokens_per_second = 0;
+  double memory_gb = 0;  // the most of one replica's ranks
+};
+
+inline double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// A new, empty folder; the caller removes it.
+inline std::filesystem::path make_temporary_folder(const std::string& name) {
+  std::string pattern =
+      (std::filesystem::temp_directory_path() / (name + ".XXXXXX")).string();
+  if (::mkdtemp(pattern.data()) == nullptr)
+    throw StorageError("[bench] cannot make a folder " + pattern);
+  return pattern;
+}
+
+class ProgramRuns {
+ public:
+  explicit ProgramRuns(std::filesystem::path folder)
+      : folder_(std::move(folder)) {
+    // Bytes of a text that repeats: speed and memory do not depend on it.
+    std::ofstream text(folder_ / "text.txt");
+    for (int line = 0; line < 40000; ++line)
+      text << "line " << line << " of a text that says nothing else\n";
+    text.close();
+    launch(
+        1,
+        {"prepare",
+         "--input",
+         (folder_ / "text.txt").string(),
+         "--tokenizer",
+         "bytes",
+         "--out",
+         (folder_ / "text").string()});
+  }
+
+  const std::filesystem::path& folder() const { return folder_; }
+  void set_config(const nlohmann::json& config) const {
+    std::ofstream(folder_ / "config.json") << config.dump(2);
+  }
+
+  Measured train(int ranks, const std::vector<std::string>& overrides) const {
+    std::vector<std::string> arguments = {
+        "train", "--overwrite", "--config", (folder_ / "config.json").string()};
+    arguments.insert(arguments.end(), overrides.begin(), overrides.end());
+    launch(ranks, arguments);
+    std::ifstream metrics(folder_ / "run" / "metrics.jsonl");
+    std::vector<double> rates;
+    Measured measured;
+    int step = 0;
+    for (std::string line; std::getline(metrics, line);) {
+      const auto entry = nlohmann::json::parse(line);
+      if (!entry.contains("tokens_per_second"))
+        continue;
+      if (step++ >= kWarmup)
+        rates.push_back(entry["tokens_per_second"].get<double>());
+      measured.memory_gb = entry["memory_gb"].get<double>();
+    }
+    if (rates.empty())
+      throw DataError("[bench] the run logged no step");
+    measured.tokens_per_second = median(rates);
+    return measured;
+  }
+
+ private:
+  void launch(int ranks, const std::vector<std::string>& arguments) const {
+    SupervisorOptions options;
+    options.nproc = ranks;
+    options.threads_per_rank = 1;
+    options.command = {BRIGADE_BINARY_DIR "/brigade"};
+    options.command.insert(
+        options.command.end(), arguments.begin(), arguments.end());
+    options.environment = {
+        {"GLOO_SOCKET_IFNAME", "lo"}, {"OPENBLAS_NUM_THREADS", "1"}};
+    std::FILE* log = std::fopen((folder_ / "log").c_str(), "w");
+    options.output_descriptor = ::fileno(log);
+    const SupervisorResult result = supervise(options);
+    std::fclose(log);
+    if (result.exit_code != 0) {
+      throw Error(
+          ExitCode::kUnexpected,
+          fmt::format(
+              "[bench] {}: {}",
+              fmt::join(arguments, " "),
+              fmt::join(describe_failures(result), "; ")));
+    }
+  }
+
+  std::filesystem::path folder_;
+};
+
+}  // namespace brigade::bench

@@ -1,0 +1,309 @@
+#include "brigade/calibrate/measure.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <vector>
+
+#include "brigade/comm/process_mesh.h"
+#include "brigade/comm/world.h"
+#include "brigade/metrics/metrics.h"
+#include "brigade/ops/adamw.h"
+#include "brigade/ops/attention.h"
+#include "brigade/ops/cross_entropy.h"
+#include "brigade/ops/linear.h"
+#include "brigade/ops/rms_norm.h"
+#include "brigade/ops/swiglu.h"
+
+namespace brigade {
+namespace {
+
+using torch::Tensor;
+
+constexpr double kElementBytes = 2;  // bf16
+constexpr double kEps = 1e-5;
+
+double seconds_of(const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
+      .count();
+}
+
+class Measurement {
+ public:
+  Measurement(
+      const LaunchEnvironment& environment,
+      const MeasureOptions& options)
+      : environment_(environment), options_(options) {
+    if (environment.world_size > 1)
+      store_ = open_store(environment, std::chrono::minutes(1));
+    world_ = mesh(environment.world_size)->world();
+  }
+
+  planner::Measurements run() {
+    planner::Measurements result;
+    result.ranks = environment_.world_size;
+    result.name = fmt::format("this machine, {} ranks", result.ranks);
+    const int here = std::max(1, environment_.local_world_size);
+    result.memory_bytes = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) *
+                          ::sysconf(_SC_PAGESIZE) / here;
+    result.kernel_gap_s = kernel_gap();
+    result.reserved_bytes = static_cast<int64_t>(resident_memory_gb() * 1e9);
+    result.fp32_products = products(torch::kFloat);
+    result.bf16_products = products(torch::kBFloat16);
+    result.attention_flops_per_s = attention();
+    result.memory_bytes_per_s = optimizer();
+    result.elementwise_bytes_per_s = elementwise();
+    result.logits_bytes_per_s = logits(result.bf16_products);
+    result.all_reduces = all_reduces();
+    if (result.ranks > 1)
+      result.contention = contention();
+    return result;
+  }
+
+ private:
+  std::unique_ptr<ProcessMesh> mesh(int group_size) {
+    const ParallelDims dims = {
+        .dp = environment_.world_size / group_size, .tp = group_size};
+    const CommunicatorOptions options = {.timeout = std::chrono::minutes(2)};
+    return std::make_unique<ProcessMesh>(
+        dims,
+        environment_.rank,
+        store_ ? store_->with_prefix(fmt::format("calibrate/{}", group_size))
+               : store_,
+        options);
+  }
+
+  // The median over runs that all ranks begin together.
+  double median_seconds(const std::function<void()>& work) const {
+    constexpr size_t kFewest = 5;
+    work();
+    world_->barrier();
+    std::vector<double> times;
+    double sum = 0;
+    while (times.size() < kFewest || sum < options_.seconds_each) {
+      times.push_back(seconds_of(work));
+      sum += times.back();
+    }
+    const auto middle =
+        times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+    std::nth_element(times.begin(), middle, times.end());
+    return *middle;
+  }
+
+  // A norm of one row, forward and backward: two ops with hardly any work.
+  double kernel_gap() const {
+    const Tensor x = torch::randn({1, 64}, torch::requires_grad());
+    const Tensor weight = torch::ones({64}, torch::requires_grad());
+    const Tensor grad = torch::ones({1, 64});
+    return median_seconds(
+               [&] { ops::rms_norm(x, weight, kEps).backward(grad); }) /
+           2;
+  }
+
+  // Forward, and the gradients of input and weight: [tokens, n] [n, n].
+  std::vector<planner::ProductRate> products(torch::ScalarType dtype) const {
+    std::vector<planner::ProductRate> rates;
+    const torch::NoGradGuard no_grad;
+    for (int64_t n = 32; n <= options_.largest_product; n *= 2) {
+      const Tensor x = torch::randn({options_.tokens, n}).to(dtype);
+      const Tensor weight = torch::randn({n, n}).to(dtype);
+      Tensor weight_grad = torch::zeros({n, n});
+      const double seconds = median_seconds([&] {
+        ops::linear(x, weight);
+        ops::linear_backward_input(x, weight);
+        ops::linear_backward_weight(x, x, weight_grad);
+      });
+      const auto size = static_cast<double>(n);
+      rates.push_back(
+          {std::min(n, options_.tokens),
+           3 * 2 * static_cast<double>(options_.tokens) * size * size /
+               seconds});
+    }
+    return rates;
+  }
+
+  double attention() const {
+    constexpr int64_t kBatch = 2;
+    constexpr int64_t kHeads = 4;
+    const int64_t tokens = std::max<int64_t>(2, options_.tokens / kBatch);
+    const auto operand = [&] {
+      return torch::randn(
+                 {kBatch, tokens, kHeads, planner::kCalibrationHeadDim})
+          .to(torch::kBFloat16)
+          .requires_grad_();
+    };
+    const Tensor q = operand();
+    const Tensor k = operand();
+    const Tensor v = operand();
+    const Tensor grad = torch::ones_like(q);
+    const double seconds =
+        median_seconds([&] { ops::attention(q, k, v).out.backward(grad); });
+    const double keys = static_cast<double>(tokens + 1) / 2;
+    return 3.5 * 4 * kBatch * static_cast<double>(tokens) * keys * kHeads *
+           planner::kCalibrationHeadDim / seconds;
+  }
+
+  // The bytes that planner/reduction_time.cpp counts: the norm reads the
+  // gradient; AdamW reads and writes 10 bytes of states and the bf16 weight,
+  // reads the gradient and clears it.
+  double optimizer() const {
+    const int64_t numel = options_.optimizer_numel;
+    const Tensor grad = torch::full({numel}, 1e-3);
+    const Tensor mean = torch::zeros({numel});
+    const Tensor square = torch::zeros({numel});
+    const Tensor weight = torch::ones({numel}, torch::kBFloat16);
+    const Tensor low = torch::zeros({numel}, torch::kShort);
+    const torch::NoGradGuard no_grad;
+    const double seconds = median_seconds([&] {
+      ops::sum_of_squares(grad);
+      ops::adamw_step(
+          {}, grad, mean, square, weight, low, ops::AfterRead::kZero);
+    });
+    constexpr double kBytes = 4 + 2 * 10 + 2 * 4 + 2 * 2;
+    return kBytes * static_cast<double>(numel) / seconds;
+  }
+
+  // The ops and bytes of planner/layer_time.cpp: a residual and its norm move 5
+  // elements forward and 4 backward, a gated activation 3 and 5.
+  double elementwise() const {
+    const int64_t width = options_.largest_product / 2;
+    const int64_t inner = 3 * width;
+    const auto leaf = [&](int64_t columns) {
+      return torch::randn({options_.tokens, columns})
+          .to(torch::kBFloat16)
+          .requires_grad_();
+    };
+    const Tensor x = leaf(width);
+    const Tensor residual = leaf(width);
+    const Tensor weight = torch::ones({width}, torch::kBFloat16);
+    const Tensor gate_up = leaf(2 * inner);
+    const Tensor grad = torch::ones({options_.tokens, width}, torch::kBFloat16);
+    const Tensor inner_grad =
+        torch::ones({options_.tokens, inner}, torch::kBFloat16);
+    const double seconds = median_seconds([&] {
+      const auto [sum, normed] = ops::add_rms_norm(x, residual, weight, kEps);
+      torch::autograd::backward({sum, normed}, {grad, grad});
+      ops::swiglu(gate_up).backward(inner_grad);
+    });
+    const double elements = static_cast<double>(options_.tokens) *
+                            static_cast<double>(9 * width + 8 * inner);
+    return kElementBytes * elements / seconds;
+  }
+
+  // The head with its loss, less three products at their rate: what is left is
+  // the passes over logits, 8 bytes each (planner/layer_time.cpp).
+  double logits(const std::vector<planner::ProductRate>& products) const {
+    constexpr int64_t kVocabulary = 8192;
+    const int64_t width = std::min<int64_t>(256, options_.largest_product);
+    const Tensor hidden = torch::randn({options_.tokens, width})
+                              .to(torch::kBFloat16)
+                              .requires_grad_();
+    const Tensor weight = torch::randn({kVocabulary, width})
+                              .mul(0.02)
+                              .to(torch::kBFloat16)
+                              .requires_grad_();
+    const Tensor targets =
+        torch::arange(options_.tokens, torch::kLong).remainder(kVocabulary);
+    const double whole = median_seconds(
+        [&] { ops::linear_cross_entropy(hidden, weight, targets).backward(); });
+    const auto rate = std::find_if(
+        products.begin(), products.end(), [&](const planner::ProductRate& p) {
+          return p.size >= std::min(width, options_.tokens);
+        });
+    const double elements =
+        static_cast<double>(options_.tokens) * static_cast<double>(kVocabulary);
+    const double product =
+        3 * 2 * elements * static_cast<double>(width) /
+        (rate == products.end() ? products.back() : *rate).flops_per_s;
+    // Products inside the loss may be quicker than alone.
+    constexpr double kLeast = 0.05;
+    const double bytes = 8 * elements;
+    return bytes / std::max(whole - product, kLeast * whole);
+  }
+
+  // Groups of every size that the ranks can be cut into, all at once.
+  std::vector<planner::AllReduceSample> all_reduces() {
+    std::vector<planner::AllReduceSample> samples;
+    const int ranks = environment_.world_size;
+    for (int size = 2; size <= ranks; ++size) {
+      if (ranks % size != 0)
+        continue;
+      const std::unique_ptr<ProcessMesh> groups =
+          size == ranks ? nullptr : mesh(size);
+      const CommunicatorPtr& group = groups ? groups->axis(Axis::kTp) : world_;
+      for (int64_t bytes = 1 << 12; bytes <= options_.largest_message_bytes;
+           bytes *= 16) {
+        Tensor values = torch::zeros({bytes / 4});
+        samples.push_back({size, bytes, lockstep_seconds([&] {
+                             group->all_reduce(values)->wait();
+                           })});
+      }
+    }
+    return samples;
+  }
+
+  // Collectives must be launched equally often by every rank.
+  double lockstep_seconds(const std::function<void()>& work) const {
+    constexpr int kRuns = 11;
+    work();
+    std::vector<double> times;
+    for (int i = 0; i < kRuns; ++i) {
+      world_->barrier();
+      times.push_back(seconds_of(work));
+    }
+    std::nth_element(times.begin(), times.begin() + kRuns / 2, times.end());
+    return times[kRuns / 2];
+  }
+
+  // Of the shorter of a computation and an all-reduce that run at once, the
+  // part that does not disappear.
+  double contention() const {
+    const int64_t n = options_.largest_product;
+    const Tensor x = torch::randn({options_.tokens, n}).to(torch::kBFloat16);
+    const Tensor weight = torch::randn({n, n}).to(torch::kBFloat16);
+    Tensor values = torch::zeros({options_.largest_message_bytes / 4});
+    const torch::NoGradGuard no_grad;
+    const auto reduce = [&] { return world_->all_reduce(values); };
+    const double communication = lockstep_seconds([&] { reduce()->wait(); });
+    const double one = lockstep_seconds([&] { ops::linear(x, weight); });
+    // As long as the all-reduce; all ranks agree on how many.
+    Tensor repeats = torch::full({1}, std::max(1.0, communication / one));
+    world_->all_reduce(repeats, ReduceOp::kMax)->wait();
+    const auto count = static_cast<int>(std::ceil(repeats.item<float>()));
+    const auto compute = [&] {
+      for (int i = 0; i < count; ++i)
+        ops::linear(x, weight);
+    };
+    const double computation = lockstep_seconds(compute);
+    const double both = lockstep_seconds([&] {
+      const WorkPtr work = reduce();
+      compute();
+      work->wait();
+    });
+    const double longer = std::max(computation, communication);
+    const double shorter = std::min(computation, communication);
+    return std::clamp((both - longer) / shorter, 0.0, 1.0);
+  }
+
+  LaunchEnvironment environment_;
+  MeasureOptions options_;
+  StorePtr store_;
+  CommunicatorPtr world_;
+};
+
+}  // namespace
+
+planner::Measurements measure_machine(
+    const LaunchEnvironment& environment,
+    const MeasureOptions& options) {
+  return Measurement(environment, options).run();
+}
+
+}  // namespace brigade

@@ -1,0 +1,104 @@
+#include "brigade/planner/calibration.h"
+
+#include <algorithm>
+
+#include "brigade/planner/collective_time.h"
+#include "brigade/planner/device_time.h"
+
+namespace brigade::planner {
+namespace {
+
+double largest(const std::vector<ProductRate>& rates) {
+  double most = 0;
+  for (const ProductRate& rate : rates)
+    most = std::max(most, rate.flops_per_s);
+  return most;
+}
+
+// Least squares of seconds = launch + latency * x + y / bytes_per_s over all
+// samples, each divided by its seconds.
+Link fit_link(const Measurements& measurements, Machine machine) {
+  // What the model takes for a latency, and for a byte per second, of 1.
+  const auto slope = [&](const AllReduceSample& sample, const Link& link) {
+    machine.intra = link;
+    return collective_seconds(
+        machine,
+        {sample.ranks, sample.ranks},
+        Collective::kAllReduce,
+        Algorithm::kRing,
+        static_cast<double>(sample.bytes));
+  };
+  constexpr double kInfinite = 1e30;
+  double xx = 0;
+  double xy = 0;
+  double yy = 0;
+  double xt = 0;
+  double yt = 0;
+  for (const AllReduceSample& sample : measurements.all_reduces) {
+    const double launch = slope(sample, {kInfinite, 0, 1});
+    const double x =
+        (slope(sample, {kInfinite, 1, 1}) - launch) / sample.seconds;
+    const double y = (slope(sample, {1, 0, 1}) - launch) / sample.seconds;
+    const double t = std::max(0.0, sample.seconds - launch) / sample.seconds;
+    xx += x * x;
+    xy += x * y;
+    yy += y * y;
+    xt += x * t;
+    yt += y * t;
+  }
+  const double determinant = xx * yy - xy * xy;
+  double latency = determinant > 0 ? (xt * yy - yt * xy) / determinant : 0;
+  latency = std::max(0.0, latency);
+  const double seconds_per_byte = yy > 0 ? (yt - latency * xy) / yy : 0;
+  return {seconds_per_byte > 0 ? 1 / seconds_per_byte : 1e12, latency, 1};
+}
+
+}  // namespace
+
+Machine machine_of(
+    const Measurements& measurements,
+    const Constants& constants) {
+  Machine machine;
+  machine.name = measurements.name;
+  machine.devices_per_node = measurements.ranks;
+  machine.cards_per_node = measurements.ranks;
+  machine.contention = measurements.contention;
+  Device& device = machine.device;
+  device.name = measurements.name;
+  device.memory_bytes = measurements.memory_bytes;
+  device.reserved_bytes = measurements.reserved_bytes;
+  device.memory_bytes_per_s =
+      measurements.memory_bytes_per_s / constants.memory_efficiency;
+  device.elementwise_bytes_per_s = measurements.elementwise_bytes_per_s;
+  device.logits_bytes_per_s = measurements.logits_bytes_per_s;
+  device.kernel_gap_s = measurements.kernel_gap_s;
+  device.sustained = 1;
+  const auto fp32 = static_cast<size_t>(ProductDtype::kFp32);
+  const auto bf16 = static_cast<size_t>(ProductDtype::kBf16);
+  device.product_rates[fp32] = measurements.fp32_products;
+  device.product_rates[bf16] = measurements.bf16_products;
+  device.peak_flops[fp32] = largest(measurements.fp32_products);
+  device.peak_flops[bf16] = largest(measurements.bf16_products);
+  // The fraction with which the model's attention takes what was measured.
+  device.attention.fill(1);
+  const AttentionWork unit = {
+      .batch = 1,
+      .queries = 1,
+      .keys = 1e6,
+      .heads = 1,
+      .head_dim = kCalibrationHeadDim};
+  const double flops = 4.0 * unit.keys * static_cast<double>(unit.head_dim);
+  Device no_gap = device;
+  no_gap.kernel_gap_s = 0;
+  const double whole =
+      flops / DeviceTime(no_gap, constants)
+                  .attention_forward(unit, AttentionKernel::kFlash2);
+  device.attention.fill(
+      std::clamp(measurements.attention_flops_per_s / whole, 0.001, 1.0));
+  machine.intra = fit_link(measurements, machine);
+  machine.inter = machine.intra;
+  machine.inter.bytes_per_s *= measurements.ranks;
+  return machine;
+}
+
+}  // namespace brigade::planner

@@ -1,0 +1,54 @@
+// From measurements of a machine to its description. Who measures is
+// calibrate/measure.h.
+//
+// PURE.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "brigade/planner/constants.h"
+#include "brigade/planner/machine.h"
+
+namespace brigade::planner {
+
+// An all-reduce of so many bytes among so many ranks.
+struct AllReduceSample {
+  int ranks = 0;
+  int64_t bytes = 0;
+  double seconds = 0;
+};
+
+// Width of the heads with which attention is measured.
+inline constexpr int64_t kCalibrationHeadDim = 64;
+
+// What one rank reaches while all ranks of the machine do the same.
+struct Measurements {
+  std::string name;
+  int ranks = 1;
+  int64_t memory_bytes = 0;    // of one rank's part of the machine
+  int64_t reserved_bytes = 0;  // of a process before it has a model
+  // By size, ascending; either may be empty.
+  std::vector<ProductRate> fp32_products;
+  std::vector<ProductRate> bf16_products;
+  // Causal, forward and backward: 3.5 times the forward's FLOPs.
+  double attention_flops_per_s = 0;
+  double memory_bytes_per_s = 0;       // of the optimizer's pass
+  double elementwise_bytes_per_s = 0;  // of norms and activations
+  double logits_bytes_per_s = 0;       // of the loss, less its products
+  double kernel_gap_s = 0;             // of the smallest op
+  double contention = 0;               // see Constants::contention
+  std::vector<AllReduceSample> all_reduces;
+};
+
+// The machine whose predictions are the measurements: a node of that many
+// devices. Its peaks are the largest rates that were measured. The link's
+// latency and bandwidth fit the all-reduces with the least sum of squared
+// relative errors, as rings. A network between nodes is not measured: `inter`
+// is as `intra`.
+Machine machine_of(
+    const Measurements& measurements,
+    const Constants& constants);
+
+}  // namespace brigade::planner

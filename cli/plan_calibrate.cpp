@@ -1,0 +1,75 @@
+// brigade plan --calibrate: measures the present machine, writes its file.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "brigade/calibrate/measure.h"
+#include "brigade/files/file.h"
+#include "brigade/launch/rank_report.h"
+#include "cli/options.h"
+#include "cli/plan.h"
+
+namespace brigade::cli {
+namespace {
+
+void print_rates(
+    const char* dtype,
+    const std::vector<planner::ProductRate>& rates) {
+  fmt::print("{} products, by smallest dimension:", dtype);
+  for (const planner::ProductRate& rate : rates)
+    fmt::print("  {}: {:.1f}", rate.size, rate.flops_per_s / 1e9);
+  fmt::print("  GFLOP/s\n");
+}
+
+void print_measured(
+    const planner::Measurements& measured,
+    const planner::Machine& machine) {
+  print_rates("fp32", measured.fp32_products);
+  print_rates("bf16", measured.bf16_products);
+  fmt::print(
+      "attention {:.1f} GFLOP/s; memory: optimizer {:.1f} GB/s, elementwise "
+      "{:.1f} GB/s, loss {:.1f} GB/s; {:.1f} us per op; {:.2f} GB per "
+      "process\n",
+      measured.attention_flops_per_s / 1e9,
+      measured.memory_bytes_per_s / 1e9,
+      measured.elementwise_bytes_per_s / 1e9,
+      measured.logits_bytes_per_s / 1e9,
+      measured.kernel_gap_s * 1e6,
+      static_cast<double>(measured.reserved_bytes) / 1e9);
+  for (const planner::AllReduceSample& sample : measured.all_reduces)
+    fmt::print(
+        "all-reduce of {} bytes among {}: {:.0f} us\n",
+        sample.bytes,
+        sample.ranks,
+        sample.seconds * 1e6);
+  if (measured.ranks > 1)
+    fmt::print(
+        "link: {:.2f} GB/s, {:.0f} us; computation beside it loses {:.0f} % of "
+        "the shorter\n",
+        machine.intra.bytes_per_s / 1e9,
+        machine.intra.latency_s * 1e6,
+        100 * measured.contention);
+}
+
+}  // namespace
+
+void calibrate(const PlanArguments& arguments) {
+  const Launch launch = read_launch(arguments.nproc);
+  if (launch.is_supervisor) {
+    supervise_self(launch, {});
+    return;
+  }
+  share_out_threads(launch.environment, std::nullopt);
+  RankReport report(launch.environment.report_file);
+  const planner::Measurements measured = measure_machine(launch.environment);
+  if (launch.environment.rank != 0)
+    return;
+  const planner::Machine machine = planner::machine_of(measured, {});
+  write_text_file(
+      arguments.machine_out, planner::to_json(machine).dump(2) + "\n");
+  print_measured(measured, machine);
+  fmt::print("wrote {}\n", arguments.machine_out);
+}
+
+}  // namespace brigade::cli

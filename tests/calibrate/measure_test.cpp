@@ -1,0 +1,42 @@
+#include "brigade/calibrate/measure.h"
+
+#include <gtest/gtest.h>
+
+#include "brigade/planner/device_time.h"
+
+namespace brigade {
+namespace {
+
+// Sizes that take no time; figures are not judged, as other tests run beside.
+TEST(Measure, FindsEveryRateOfOneRank) {
+  const planner::Measurements found = measure_machine(
+      {},
+      {.seconds_each = 0,
+       .tokens = 64,
+       .largest_product = 64,
+       .optimizer_numel = 1024,
+       .largest_message_bytes = 4096});
+  EXPECT_EQ(found.ranks, 1);
+  EXPECT_GT(found.memory_bytes, 1 << 20);
+  EXPECT_GT(found.reserved_bytes, 1 << 20);
+  EXPECT_LT(found.reserved_bytes, found.memory_bytes);
+  ASSERT_EQ(found.fp32_products.size(), 2u);
+  EXPECT_EQ(found.fp32_products[0].size, 32);
+  EXPECT_EQ(found.bf16_products[1].size, 64);
+  EXPECT_TRUE(found.all_reduces.empty());
+  const planner::Machine machine = planner::machine_of(found, {});
+  for (double rate :
+       {found.fp32_products[0].flops_per_s,
+        found.bf16_products[1].flops_per_s,
+        found.attention_flops_per_s,
+        found.memory_bytes_per_s,
+        found.elementwise_bytes_per_s,
+        found.logits_bytes_per_s,
+        machine.intra.bytes_per_s})
+    EXPECT_GT(rate, 1e3);
+  EXPECT_GT(found.kernel_gap_s, 0);
+  EXPECT_LT(found.kernel_gap_s, 0.1);
+}
+
+}  // namespace
+}  // namespace brigade

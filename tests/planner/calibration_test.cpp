@@ -1,0 +1,83 @@
+#include "brigade/planner/calibration.h"
+
+#include <gtest/gtest.h>
+
+#include "brigade/planner/collective_time.h"
+#include "brigade/planner/device_time.h"
+
+namespace brigade::planner {
+namespace {
+
+Measurements measured() {
+  return {
+      .name = "two cores",
+      .ranks = 4,
+      .memory_bytes = 8'000'000'000,
+      .reserved_bytes = 200'000'000,
+      .fp32_products = {{64, 1e10}, {1024, 4e10}},
+      .bf16_products = {{64, 2e10}, {1024, 8e10}},
+      .attention_flops_per_s = 3e10,
+      .memory_bytes_per_s = 5e9,
+      .elementwise_bytes_per_s = 2e9,
+      .logits_bytes_per_s = 1e9,
+      .kernel_gap_s = 1e-5,
+      .contention = 0.9};
+}
+
+TEST(Calibration, TheMachinePredictsWhatWasMeasured) {
+  const Constants constants;
+  const Machine machine = machine_of(measured(), constants);
+  const DeviceTime device(machine.device, constants);
+  const double gap = 1e-5;
+  const auto flops_per_s = [&](int64_t size, ProductDtype dtype) {
+    const Product product = {4096, size, size};
+    return product.flops() / (device.product(product, dtype) - gap);
+  };
+  EXPECT_NEAR(flops_per_s(64, ProductDtype::kFp32), 1e10, 1);
+  EXPECT_NEAR(flops_per_s(1024, ProductDtype::kFp32), 4e10, 1);
+  // Halfway in the logarithm of the size: halfway in that of the rate.
+  EXPECT_NEAR(flops_per_s(256, ProductDtype::kBf16), 4e10, 1);
+  EXPECT_NEAR(flops_per_s(16, ProductDtype::kBf16), 2e10, 1);
+  EXPECT_NEAR(flops_per_s(4096, ProductDtype::kBf16), 8e10, 1);
+  EXPECT_NEAR(device.memory(5e9) - gap, 1, 1e-12);
+  EXPECT_NEAR(device.elementwise(2e9) - gap, 1, 1e-12);
+  EXPECT_NEAR(device.logits(1e9) - gap, 1, 1e-12);
+  const AttentionWork work = {
+      .batch = 2,
+      .queries = 512,
+      .keys = 256,
+      .heads = 8,
+      .head_dim = kCalibrationHeadDim};
+  const double seconds =
+      device.attention_forward(work, AttentionKernel::kFlash2) +
+      device.attention_backward(work, AttentionKernel::kFlash2);
+  const double flops = 3.5 * 4 * 2 * 512 * 256 * 8 * 64;
+  EXPECT_NEAR(flops / (seconds - 3.5 * gap), 3e10, 1);
+  EXPECT_EQ(machine.contention, 0.9);
+  EXPECT_EQ(machine.devices_per_node, 4);
+}
+
+TEST(Calibration, TheLinkFitsTheAllReduces) {
+  Machine truth;
+  truth.devices_per_node = 4;
+  truth.intra = {3e9, 7e-6, 1};
+  Measurements measurements = measured();
+  for (int ranks : {2, 4}) {
+    for (int64_t bytes : {4096, 1 << 18, 1 << 24})
+      measurements.all_reduces.push_back(
+          {ranks,
+           bytes,
+           collective_seconds(
+               truth,
+               {ranks, ranks},
+               Collective::kAllReduce,
+               Algorithm::kRing,
+               static_cast<double>(bytes))});
+  }
+  const Link link = machine_of(measurements, {}).intra;
+  EXPECT_NEAR(link.bytes_per_s * link.efficiency, 3e9, 3e3);
+  EXPECT_NEAR(link.latency_s, 7e-6, 1e-11);
+}
+
+}  // namespace
+}  // namespace brigade::planner
