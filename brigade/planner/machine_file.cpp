@@ -376,6 +376,9 @@ std::string machine_fields() {
   std::vector<std::string> names = {"name"};
   for (const NumberField& field : number_fields())
     names.push_back(path_of(field));
+  for (size_t dtype = 0; dtype < kProductDtypes; ++dtype)
+    names.push_back("device." + rates_key(dtype));
+  names.emplace_back("contention");
   return fmt::format("{}", fmt::join(names, ", "));
 }
 

@@ -25,7 +25,9 @@ TEST(Machine, AnUnknownNameListsTheKnownOnesAndTheFieldsOfAFile) {
             HasSubstr("a100-80, a100-40-pcie"),
             HasSubstr("gb200"),
             HasSubstr("device.memory_bytes_per_s"),
-            HasSubstr("inter.latency_s")));
+            HasSubstr("inter.latency_s"),
+            HasSubstr("device.bf16_rates"),
+            HasSubstr("contention")));
   }
 }
 
