@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "brigade/comm/world.h"
 #include "brigade/launch/rank_report.h"
 #include "brigade/launch/rank_signals.h"
 #include "brigade/metrics/progress_bar.h"
@@ -89,6 +90,20 @@ TokenScanOptions scan_options() {
           }};
 }
 
+// What stops this rank, perhaps on a host of its own, ends the others too.
+LoadedConfig load_config_of_rank(
+    const TrainArguments& arguments,
+    const Launch& launch,
+    bool trains) {
+  try {
+    return load_config(arguments.config, launch.world_size);
+  } catch (const Error& error) {
+    if (trains)
+      announce_failed_start(launch.environment, error);
+    throw;
+  }
+}
+
 void train(const TrainArguments& arguments) {
   if (!arguments.help_config.empty()) {
     const bool is_markdown = arguments.help_config == "markdown";
@@ -97,12 +112,12 @@ void train(const TrainArguments& arguments) {
     return;
   }
   const Launch launch = read_launch(arguments.config.nproc);
-  LoadedConfig loaded = load_config(arguments.config, launch.world_size);
+  const bool trains = !arguments.prints_config && !arguments.is_dry_run &&
+                      !arguments.prints_schedule;
+  LoadedConfig loaded = load_config_of_rank(arguments, launch, trains);
   TrainConfig& config = loaded.config;
   config.run = arguments.run;
 
-  const bool trains = !arguments.prints_config && !arguments.is_dry_run &&
-                      !arguments.prints_schedule;
   // Before anything is printed: it may start this process once more.
   if (trains && !launch.is_supervisor)
     share_out_threads(launch.environment, wanted_threads(config));

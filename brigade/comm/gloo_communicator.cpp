@@ -89,7 +89,7 @@ class GlooCommunicator : public Communicator {
     try {
       const auto device =
           gloo.interface.empty()
-              ? c10d::ProcessGroupGloo::createDefaultDevice()
+              ? c10d::ProcessGroupGloo::createDeviceForHostname(gloo.address)
               : c10d::ProcessGroupGloo::createDeviceForInterface(
                     gloo.interface);
       options->devices.assign(GlooMessages::kConnections, device);

@@ -21,9 +21,10 @@ namespace brigade {
 
 // Of the connections between ranks.
 struct GlooOptions {
-  // Network interface, "lo" for ranks on one machine; empty: the one that the
-  // host's name resolves to.
+  // Network interface, "lo" for ranks on one machine; empty: `address`.
   std::string interface = "lo";
+  // Numeric address of this host that its peers connect to.
+  std::string address;
 };
 
 // Joins the group: every member calls it with the same store and size. Throws

@@ -4,7 +4,9 @@
 
 #include <utility>
 
-#include "brigade/base/error.h"
+#include "brigade/comm/start_meeting.h"
+#include "brigade/launch/network.h"
+#include "brigade/topology/hosts.h"
 
 namespace brigade {
 
@@ -28,18 +30,83 @@ StorePtr open_store(
       fmt::format("restart-{}", environment.restart_count));
 }
 
+namespace {
+
+StartMeetingOptions meeting_options(
+    const LaunchEnvironment& environment,
+    std::chrono::milliseconds timeout,
+    const MeshStart& start = {}) {
+  StartMeetingOptions options{
+      .rank = environment.rank,
+      .size = environment.world_size,
+      .host = host_name(),
+      .timeout = timeout};
+  options.on_progress = start.on_message;
+  return options;
+}
+
+// The error of base/error.h that this exception is or stands for.
+Error as_error(const std::exception& exception) {
+  const auto* error = dynamic_cast<const Error*>(&exception);
+  return error != nullptr ? *error
+                          : Error(ExitCode::kUnexpected, exception.what());
+}
+
+}  // namespace
+
 std::unique_ptr<ProcessMesh> open_mesh(
     const ParallelDims& dims,
     const LaunchEnvironment& environment,
     const CommunicatorOptions& options,
-    StorePtr store) {
-  GlooOptions gloo;
-  if (environment.world_size > 1)
-    gloo.interface = network_interface(environment);
-  if (!store && environment.world_size > 1)
-    store = open_store(environment, options.timeout);
+    const MeshStart& start) {
+  const auto prepared = [&] {
+    return start.prepare ? start.prepare() : StartFacts{};
+  };
+  if (environment.world_size == 1) {
+    prepared();
+    return std::make_unique<ProcessMesh>(dims, 0, start.store, options);
+  }
+  const StorePtr store =
+      start.store ? start.store : open_store(environment, options.timeout);
+  StartMeeting meeting(
+      store, meeting_options(environment, options.timeout, start));
+  PeerAddress address;
+  StartFacts facts;
+  try {
+    address = peer_address(environment);
+    facts = prepared();
+  } catch (const std::exception& exception) {
+    // Our supervisor ends the others by itself, and reports this rank first.
+    if (environment.launcher != "brigade")
+      meeting.fail(as_error(exception));
+    throw;
+  }
+  const auto hosts =
+      agree_on_start(meeting, environment, {host_name(), address, facts});
+  if (environment.rank == 0 && start.on_message) {
+    for (const std::string& warning : warn_of_split_groups(dims, hosts))
+      start.on_message("warning: " + warning);
+  }
+  const GlooOptions gloo{
+      .interface = address.interface, .address = address.address};
   return std::make_unique<ProcessMesh>(
       dims, environment.rank, store, options, gloo);
+}
+
+void announce_failed_start(
+    const LaunchEnvironment& environment,
+    const Error& cause) noexcept {
+  if (environment.world_size == 1 || environment.launcher == "brigade")
+    return;
+  constexpr std::chrono::seconds kTimeout{30};
+  try {
+    StartMeeting(
+        open_store(environment, kTimeout),
+        meeting_options(environment, kTimeout))
+        .fail(cause);
+  } catch (const std::exception&) {
+    // Nobody waits there: the launcher ends the others, or their timeout does.
+  }
 }
 
 World init_from_environment(const WorldOptions& options) {

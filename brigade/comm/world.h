@@ -3,9 +3,13 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <string>
 
+#include "brigade/base/error.h"
 #include "brigade/comm/process_mesh.h"
+#include "brigade/comm/start_facts.h"
 #include "brigade/launch/environment.h"
 
 namespace brigade {
@@ -49,12 +53,32 @@ StorePtr open_store(
     const LaunchEnvironment& environment,
     std::chrono::milliseconds timeout);
 
-// A mesh over the ranks of an environment, which meet at `store`, or where it
-// is null at open_store(). Collective.
+// How the ranks of an environment come together.
+struct MeshStart {
+  // Where they meet; null: at open_store().
+  StorePtr store;
+  // Runs before this rank has peers. An Error that it throws ends the start of
+  // all ranks with this first cause. Empty: nothing to check.
+  std::function<StartFacts()> prepare;
+  // Called on rank 0 with progress and warnings, one line each; empty: nobody
+  // reads them.
+  std::function<void(const std::string&)> on_message;
+};
+
+// A mesh over the ranks of an environment. Collective. Throws an Error with the
+// first cause where a rank cannot start, where their facts differ, and where a
+// rank on one of several hosts has only a loopback address to offer.
 std::unique_ptr<ProcessMesh> open_mesh(
     const ParallelDims& dims,
     const LaunchEnvironment& environment,
     const CommunicatorOptions& options,
-    StorePtr store = nullptr);
+    const MeshStart& start = {});
+
+// For a rank that fails before open_mesh(), while others wait there: they end
+// with this cause. Does nothing for ranks of our own supervisor, which ends
+// them. Does not throw.
+void announce_failed_start(
+    const LaunchEnvironment& environment,
+    const Error& cause) noexcept;
 
 }  // namespace brigade

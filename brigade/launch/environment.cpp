@@ -1,32 +1,21 @@
 #include "brigade/launch/environment.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <ifaddrs.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
-#include <cerrno>
 #include <charconv>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
-#include <iterator>
-#include <set>
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/base/hash.h"
+#include "brigade/launch/network.h"
 #include "brigade/launch/slurm_hosts.h"
+#include "brigade/launch/store_file.h"
 
 namespace brigade {
 
 namespace {
-
-namespace fs = std::filesystem;
-
-constexpr const char* kInterfaceVariable = "GLOO_SOCKET_IFNAME";
 
 // Reads the variables of one launcher, collecting what is wrong with them.
 class Variables {
@@ -128,37 +117,10 @@ void check_ranks(
           environment.rank));
 }
 
-// <tmp>/brigade-<uid>, which nobody else can open: a store's file decides whom
-// the ranks connect to.
-fs::path private_folder(const Variables& variables) {
-  const fs::path folder = fs::path(variables.text("TMPDIR").value_or("/tmp")) /
-                          fmt::format("brigade-{}", ::getuid());
-  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    throw ConfigError(fmt::format(
-        "[launch] cannot make the folder '{}' for the ranks to meet in: {}; "
-        "set TMPDIR to a folder that can be written",
-        folder.string(),
-        std::strerror(errno)));
-  }
-  struct stat status {};
-  const bool is_private =
-      ::lstat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
-      status.st_uid == ::getuid() && (status.st_mode & 077) == 0;
-  if (!is_private) {
-    throw ConfigError(fmt::format(
-        "[launch] '{}' must be a folder of yours that nobody else can open "
-        "(mode 0700), because the ranks meet in it; remove it or set TMPDIR",
-        folder.string()));
-  }
-  return folder;
-}
-
-// A file name that every rank of this job, and no other job, comes to.
-fs::path store_file(const Variables& variables, const std::string& job) {
-  std::string name;
-  for (char c : job)
-    name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '-';
-  return private_folder(variables) / ("store-" + name);
+// A port below those that the kernel gives out by itself: the same on every
+// rank of a job, and mostly another one for another job.
+int derived_port(uint64_t number) {
+  return 15000 + static_cast<int>(number % 15000);
 }
 
 StoreAddress tcp_store(Variables& variables, int default_port) {
@@ -171,33 +133,19 @@ StoreAddress tcp_store(Variables& variables, int default_port) {
   return store;
 }
 
-// The parent, as something that no later process of this machine shares.
-std::string parent_identity() {
-  const auto pid = ::getppid();
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  const std::string stat{std::istreambuf_iterator<char>(file), {}};
-  // Fields after the command, which may itself hold ')': the start time is
-  // the 20th of them.
-  size_t position = stat.rfind(')');
-  for (int field = 0; field < 20 && position != std::string::npos; ++field)
-    position = stat.find(' ', position + 1);
-  const std::string start =
-      position == std::string::npos
-          ? "0"
-          : stat.substr(
-                position + 1, stat.find(' ', position + 1) - position - 1);
-  return fmt::format("parent-{}-{}", pid, start);
-}
-
 LaunchEnvironment of_torchrun(const GetEnv& getenv) {
   const bool is_ours = getenv("BRIGADE_STORE_FILE").has_value();
   Variables variables(getenv, is_ours ? "brigade" : "torchrun");
   LaunchEnvironment environment{
       .rank = variables.required("RANK"),
       .world_size = variables.required("WORLD_SIZE"),
-      .local_rank = variables.required("LOCAL_RANK"),
-      .local_world_size = variables.required("LOCAL_WORLD_SIZE"),
       .launcher = is_ours ? "brigade" : "torchrun"};
+  // Kubeflow's PyTorchJob and scripts that set the variables themselves start
+  // one rank per host and name no local rank.
+  if (variables.text("LOCAL_RANK") || variables.text("LOCAL_WORLD_SIZE")) {
+    environment.local_rank = variables.required("LOCAL_RANK");
+    environment.local_world_size = variables.required("LOCAL_WORLD_SIZE");
+  }
   check_ranks(
       variables,
       environment,
@@ -248,24 +196,61 @@ LaunchEnvironment of_open_mpi(const GetEnv& getenv) {
       environment.local_world_size == environment.world_size;
   if (variables.text("MASTER_ADDR")) {
     variables.check(
-        variables.text("MASTER_PORT").has_value(),
-        "MASTER_ADDR is set, but MASTER_PORT is not");
-    environment.store = tcp_store(variables, 0);
+        variables.text("MASTER_PORT") || !environment.job_id.empty(),
+        "MASTER_ADDR is set, but MASTER_PORT is not, and this mpirun gives the "
+        "job no name that a port could be derived from");
+    environment.store =
+        tcp_store(variables, derived_port(fnv1a_64(environment.job_id)));
   } else if (!is_one_machine) {
     variables.check(
         false,
         fmt::format(
             "OMPI_COMM_WORLD_SIZE={} ranks on several machines ({} on this "
             "one), but MASTER_ADDR is not set; run mpirun -x "
-            "MASTER_ADDR=<host of rank 0> -x MASTER_PORT=<free port>",
+            "MASTER_ADDR=<host of rank 0>",
             environment.world_size,
             environment.local_world_size));
   } else if (environment.world_size > 1) {
     variables.throw_if_any();
-    environment.store.file = store_file(
-        variables,
+    environment.store.file = private_store_file(
+        getenv,
         "mpi-" + (environment.job_id.empty() ? parent_identity()
                                              : environment.job_id));
+  }
+  variables.throw_if_any();
+  return environment;
+}
+
+// MPICH's and Intel MPI's mpiexec (Hydra).
+LaunchEnvironment of_hydra(const GetEnv& getenv) {
+  Variables variables(getenv, "mpiexec");
+  LaunchEnvironment environment{
+      .rank = variables.required("PMI_RANK"),
+      .world_size = variables.required("PMI_SIZE"),
+      .local_rank = variables.required("MPI_LOCALRANKID"),
+      .local_world_size = variables.required("MPI_LOCALNRANKS"),
+      .launcher = "mpiexec",
+      .job_id = variables.text("SLURM_JOB_ID").value_or("")};
+  check_ranks(
+      variables,
+      environment,
+      {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"});
+  const bool is_one_machine =
+      environment.local_world_size == environment.world_size;
+  if (variables.text("MASTER_ADDR") || !is_one_machine) {
+    variables.check(
+        variables.text("MASTER_ADDR") && variables.text("MASTER_PORT"),
+        fmt::format(
+            "PMI_SIZE={} ranks, {} of them on this machine, but MASTER_ADDR or "
+            "MASTER_PORT is not set; run mpiexec -genv MASTER_ADDR <host of "
+            "rank 0> -genv MASTER_PORT <free port>",
+            environment.world_size,
+            environment.local_world_size));
+    environment.store = tcp_store(variables, 0);
+  } else if (environment.world_size > 1) {
+    variables.throw_if_any();
+    environment.store.file =
+        private_store_file(getenv, "pmi-" + parent_identity());
   }
   variables.throw_if_any();
   return environment;
@@ -277,7 +262,8 @@ LaunchEnvironment of_slurm(const GetEnv& getenv) {
   Variables variables(getenv, "Slurm");
   LaunchEnvironment environment{
       .rank = variables.required("SLURM_PROCID"),
-      .world_size = variables.required("SLURM_NTASKS"),
+      .world_size = variables.optional(
+          "SLURM_STEP_NUM_TASKS", variables.optional("SLURM_NTASKS", 0)),
       .local_rank = variables.required("SLURM_LOCALID"),
       .launcher = "srun",
       .restart_count = variables.optional("SLURM_RESTART_COUNT", 0),
@@ -285,6 +271,7 @@ LaunchEnvironment of_slurm(const GetEnv& getenv) {
   const std::string nodes =
       variables.text("SLURM_STEP_NODELIST")
           .value_or(variables.text("SLURM_JOB_NODELIST").value_or(""));
+  variables.check(environment.world_size > 0, "SLURM_NTASKS is not set");
   if (environment.world_size > 1) {
     variables.check(!nodes.empty(), "SLURM_JOB_NODELIST is not set");
     variables.check(!environment.job_id.empty(), "SLURM_JOB_ID is not set");
@@ -320,18 +307,17 @@ LaunchEnvironment of_slurm(const GetEnv& getenv) {
     return environment;
   }
   if (variables.text("MASTER_ADDR") || node_count > 1) {
-    // Below the ports that the kernel hands out by itself; the same on every
-    // rank, and apart for the steps of a job that run side by side.
+    // Another port for steps of one job that run side by side.
     const uint64_t job = std::strtoull(environment.job_id.c_str(), nullptr, 10);
     const uint64_t step_number = std::strtoull(step.c_str(), nullptr, 10);
-    environment.store = tcp_store(
-        variables, static_cast<int>(15000 + (job * 7 + step_number) % 15000));
+    environment.store =
+        tcp_store(variables, derived_port(job * 7 + step_number));
     if (environment.store.host.empty())
       environment.store.host = hosts.first;
   } else {
     variables.throw_if_any();
-    environment.store.file = store_file(
-        variables,
+    environment.store.file = private_store_file(
+        getenv,
         fmt::format(
             "slurm-{}-{}-{}",
             environment.job_id,
@@ -349,23 +335,19 @@ LaunchEnvironment of_launcher(const GetEnv& getenv) {
     return of_torchrun(getenv);
   if (getenv("OMPI_COMM_WORLD_RANK") || getenv("OMPI_COMM_WORLD_SIZE"))
     return of_open_mpi(getenv);
-  if (getenv("SLURM_PROCID"))
-    return of_slurm(getenv);
-  return {};
-}
-
-// With an address; labels ("eth0:1") included.
-std::set<std::string> network_interfaces() {
-  std::set<std::string> names;
-  struct ifaddrs* all = nullptr;
-  if (::getifaddrs(&all) != 0)
-    return names;
-  for (const auto* each = all; each != nullptr; each = each->ifa_next) {
-    if (each->ifa_addr != nullptr)
-      names.insert(each->ifa_name);
+  const bool is_step = getenv("SLURM_STEP_ID").has_value();
+  // srun --mpi=pmi2 sets PMI_RANK too, but not Hydra's local ranks.
+  if (getenv("PMI_RANK") && (getenv("MPI_LOCALRANKID") || !is_step))
+    return of_hydra(getenv);
+  // A batch script and salloc's shell have SLURM_PROCID too, but they are no
+  // task of srun: there --nproc counts. So it does in srun's only task.
+  if (getenv("SLURM_PROCID") && is_step) {
+    LaunchEnvironment environment = of_slurm(getenv);
+    if (environment.world_size == 1)
+      environment.launcher = "single";
+    return environment;
   }
-  ::freeifaddrs(all);
-  return names;
+  return {};
 }
 
 }  // namespace
@@ -374,31 +356,6 @@ LaunchEnvironment read_environment(const GetEnv& getenv) {
   LaunchEnvironment environment = of_launcher(getenv);
   environment.interface = getenv(kInterfaceVariable).value_or("");
   return environment;
-}
-
-std::string network_interface(const LaunchEnvironment& environment) {
-  const std::string& named = environment.interface;
-  if (named.empty()) {
-    const bool one_machine =
-        environment.local_world_size == environment.world_size;
-    return one_machine ? "lo" : "";
-  }
-  if (named.find(',') != std::string::npos) {
-    throw ConfigError(fmt::format(
-        "[launch] {}='{}' names several network interfaces; name one",
-        kInterfaceVariable,
-        named));
-  }
-  const std::set<std::string> here = network_interfaces();
-  if (here.count(named) == 0) {
-    throw ConfigError(fmt::format(
-        "[launch] {}='{}', but this machine has no such network interface; it "
-        "has {}",
-        kInterfaceVariable,
-        named,
-        fmt::join(here, ", ")));
-  }
-  return named;
 }
 
 GetEnv process_environment() {

@@ -1,6 +1,6 @@
 // Who this process is among the processes of a run: read once at start from
-// what torchrun, Open MPI's mpirun, Slurm's srun or our own supervisor put into
-// the environment, else one rank on its own.
+// what torchrun, Open MPI's mpirun, MPICH's mpiexec, Slurm's srun or our own
+// supervisor put into the environment, else one rank on its own.
 //
 // No libtorch. The environment comes in as a function, so that tests pass a
 // map; only cli/ passes the real one.
@@ -37,7 +37,7 @@ struct LaunchEnvironment {
   int world_size = 1;
   int local_rank = 0;
   int local_world_size = 1;
-  // "brigade", "torchrun", "mpirun", "srun" or "single".
+  // "brigade", "torchrun", "mpirun", "mpiexec", "srun" or "single".
   std::string launcher = "single";
   StoreAddress store;
   // How often the launcher has restarted these ranks. Key prefixes of the
@@ -62,12 +62,6 @@ using GetEnv = std::function<std::optional<std::string>(std::string_view name)>;
 // contradict one another or one is missing (MASTER_ADDR on several machines).
 // For a file store below the temporary folder, makes the private folder.
 LaunchEnvironment read_environment(const GetEnv& getenv);
-
-// The network interface for the ranks' connections: the one that the user
-// names, else "lo" for ranks of one machine and "" (the one that the host's
-// name resolves to) across machines. Throws ConfigError where this machine does
-// not have what is named, or a list is named.
-std::string network_interface(const LaunchEnvironment& environment);
 
 // The process's own environment.
 GetEnv process_environment();

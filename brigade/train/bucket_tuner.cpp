@@ -68,8 +68,14 @@ class Tuner {
       const BucketTunerOptions& options)
       : config_(config),
         options_(options),
-        data_(open_training_data(training_data_options(config))),
-        mesh_(start_world(config, environment)) {}
+        mesh_(start_world(
+            config,
+            environment,
+            {.prepare =
+                 [&] {
+                   data_ = open_training_data(training_data_options(config));
+                 },
+             .datasets = dataset_names(config)})) {}
 
   BucketTuning run();
 

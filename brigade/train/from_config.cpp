@@ -137,6 +137,15 @@ TrainingDataOptions training_data_options(
   return options;
 }
 
+std::vector<std::string> dataset_names(const TrainConfig& config) {
+  if (config.dataset.mixture.empty())
+    return {config.dataset.name};
+  std::vector<std::string> names;
+  for (const MixturePart& part : config.dataset.mixture)
+    names.push_back(part.name);
+  return names;
+}
+
 LoaderOptions loader_options(const TrainConfig& config, int dp_rank) {
   LoaderOptions options;
   options.layout = {

@@ -56,6 +56,8 @@ LrScheduleOptions lr_schedule_options(const TrainingConfig& training);
 TrainingDataOptions training_data_options(
     const TrainConfig& config,
     TokenScanOptions scan = {});
+// What dataset.name or the parts of dataset.mixture name.
+std::vector<std::string> dataset_names(const TrainConfig& config);
 LoaderOptions loader_options(const TrainConfig& config, int dp_rank);
 
 }  // namespace brigade

@@ -2,26 +2,55 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <utility>
 
-#include "brigade/base/error.h"
-#include "brigade/comm/agreement.h"
+#include "brigade/base/version.h"
 #include "brigade/comm/world.h"
+#include "brigade/files/file.h"
+#include "brigade/files/fingerprint.h"
 #include "brigade/train/from_config.h"
 
 namespace brigade {
 namespace {
 
-void check_configs_agree(const TrainConfig& config, Communicator& world) {
-  const auto found = Agreement(world).find_difference(config_hash(config));
-  if (!found)
-    return;
-  throw ConfigError(fmt::format(
-      "[start_world] ranks were started with different configs: rank 0 has {}, "
-      "rank {} has {}; give every rank the same file and overrides",
-      found->of_rank_0,
-      found->rank,
-      found->of_rank));
+// The files of a dataset as the config names it: one, or PREFIX.bin and
+// PREFIX.idx.
+std::string fingerprint_of_dataset(const std::string& name) {
+  std::string text;
+  for (const char* suffix : {"", ".bin", ".idx"}) {
+    const auto path = with_suffix(name, suffix);
+    if (!std::filesystem::is_regular_file(path))
+      continue;
+    text += fmt::format(
+        "{}{}", text.empty() ? "" : " and ", fingerprint_of_file(path));
+  }
+  return text;
+}
+
+StartFacts facts_of(
+    const TrainConfig& config,
+    const LaunchEnvironment& environment,
+    const WorldStart& start) {
+  if (start.prepare)
+    start.prepare();
+  StartFacts facts;
+  facts.facts = {
+      {"the program's version",
+       version(),
+       "install the same version on every host"},
+      {"the config",
+       config_hash(config),
+       "give every rank the same file and overrides"}};
+  for (const std::string& name : start.datasets) {
+    facts.facts.push_back(
+        {fmt::format("the dataset '{}'", name),
+         fingerprint_of_dataset(name),
+         "give every host the same files"});
+  }
+  if (start.shared_folder && environment.rank == 0)
+    facts.shared_folder = start.shared_folder();
+  return facts;
 }
 
 }  // namespace
@@ -29,14 +58,18 @@ void check_configs_agree(const TrainConfig& config, Communicator& world) {
 std::unique_ptr<ProcessMesh> start_world(
     const TrainConfig& config,
     const LaunchEnvironment& environment,
-    StorePtr store) {
-  auto mesh = open_mesh(
+    const WorldStart& start) {
+  return open_mesh(
       config.parallel_dims(),
       environment,
       communicator_options(config.distributed),
-      std::move(store));
-  check_configs_agree(config, *mesh->world());
-  return mesh;
+      {.store = start.store,
+       .prepare = [&] { return facts_of(config, environment, start); },
+       .on_message =
+           [](const std::string& message) {
+             fmt::print(stderr, "{}\n", message);
+             std::fflush(stderr);
+           }});
 }
 
 }  // namespace brigade

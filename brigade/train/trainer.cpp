@@ -94,12 +94,19 @@ Trainer::Trainer(
                   environment.rank == reporting_rank(config)
               ? *options.observer
               : silent_) {
-  // What can fail without peers fails before there are any.
-  data_ = open_training_data(
-      training_data_options(config_, {.cache_dir = options.cache_dir}));
-  if (environment.rank == 0)
-    take_folders();
-  mesh_ = start_world(config, environment, options.store);
+  mesh_ = start_world(
+      config,
+      environment,
+      {.store = options.store,
+       .prepare =
+           [&] {
+             data_ = open_training_data(training_data_options(
+                 config_, {.cache_dir = options.cache_dir}));
+             if (environment.rank == 0)
+               take_folders();
+           },
+       .datasets = dataset_names(config_),
+       .shared_folder = [&] { return checkpoint_folder(config_); }});
   const Agreement agreement(*mesh_->world());
   config_.logging.run_dir = agreement.text_of(0, config_.logging.run_dir);
   config_.checkpoint.save_dir =

@@ -68,6 +68,7 @@ const Map kOpenMpi = {
 
 const Map kSlurm = {
     {"SLURM_PROCID", "3"},
+    {"SLURM_STEP_ID", "0"},
     {"SLURM_NTASKS", "6"},
     {"SLURM_LOCALID", "1"},
     {"SLURM_NODEID", "1"},
@@ -115,48 +116,62 @@ TEST_F(EnvironmentTest, WithoutAnAgentRankZeroServesTheStore) {
       read(without(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE")).store.is_served);
 }
 
-TEST(NetworkInterface, IsTheLoopbackOnOneMachineUnlessNamed) {
-  LaunchEnvironment environment{.world_size = 4, .local_world_size = 4};
-  EXPECT_EQ(network_interface(environment), "lo");
-  environment.local_world_size = 2;
-  EXPECT_EQ(network_interface(environment), "");
-  environment.interface = "lo";
-  EXPECT_EQ(network_interface(environment), "lo");
-}
-
-TEST_F(EnvironmentTest, GlooSocketIfnameNamesTheInterface) {
-  Map map = kTorchrun;
-  map["GLOO_SOCKET_IFNAME"] = "lo";
-  EXPECT_EQ(network_interface(read(map)), "lo");
-}
-
-TEST_F(EnvironmentTest, AnInterfaceThatIsNotThereIsAnErrorThatListsThem) {
-  const auto message = [&](const std::string& named) -> std::string {
-    Map map = kTorchrun;
-    map["GLOO_SOCKET_IFNAME"] = named;
-    try {
-      network_interface(read(map));
-    } catch (const ConfigError& error) {
-      return error.what();
-    }
-    return "no error";
-  };
-  EXPECT_THAT(
-      message("nowhere7"),
-      AllOf(HasSubstr("GLOO_SOCKET_IFNAME='nowhere7'"), HasSubstr("lo")));
-  EXPECT_THAT(message("lo,nowhere7"), HasSubstr("several"));
-}
-
 TEST_F(EnvironmentTest, EachMissingVariableOfTorchrunIsNamedAtOnce) {
   EXPECT_THAT(
-      error({{"RANK", "0"}}),
+      error({{"LOCAL_RANK", "0"}, {"RANK", "0"}}),
       AllOf(
           HasSubstr("WORLD_SIZE is not set"),
-          HasSubstr("LOCAL_RANK is not set"),
           HasSubstr("LOCAL_WORLD_SIZE is not set")));
   EXPECT_THAT(
       error(without(kTorchrun, "MASTER_PORT")),
       HasSubstr("MASTER_ADDR or MASTER_PORT is not set"));
+}
+
+TEST_F(EnvironmentTest, RanksWithoutALocalRankAreAloneOnTheirHosts) {
+  Map map = {
+      {"RANK", "5"},
+      {"WORLD_SIZE", "8"},
+      {"MASTER_ADDR", "job-master-0"},
+      {"MASTER_PORT", "23456"}};
+  const auto environment = read(map);
+  EXPECT_EQ(environment.rank, 5);
+  EXPECT_EQ(environment.local_rank, 0);
+  EXPECT_EQ(environment.local_world_size, 1);
+  EXPECT_EQ(environment.store.host, "job-master-0");
+}
+
+const Map kHydra = {
+    {"PMI_RANK", "1"},
+    {"PMI_SIZE", "2"},
+    {"MPI_LOCALRANKID", "1"},
+    {"MPI_LOCALNRANKS", "2"}};
+
+TEST_F(EnvironmentTest, MpiexecOfMpichOnOneMachineMeetsInAPrivateFolder) {
+  const auto one = read(kHydra);
+  EXPECT_EQ(one.launcher, "mpiexec");
+  EXPECT_EQ(one.rank, 1);
+  EXPECT_EQ(one.world_size, 2);
+  EXPECT_EQ(one.local_rank, 1);
+  EXPECT_EQ(one.local_world_size, 2);
+  EXPECT_EQ(one.store.kind, StoreAddress::Kind::kFile);
+  // Inside a step of Slurm that started mpiexec's proxies as well.
+  EXPECT_EQ(
+      read(with(kHydra, {{"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "0"}}))
+          .launcher,
+      "mpiexec");
+}
+
+TEST_F(EnvironmentTest, MpiexecOnSeveralMachinesNeedsAMasterAddressAndPort) {
+  const auto two = with(kHydra, {{"PMI_SIZE", "4"}, {"PMI_RANK", "3"}});
+  EXPECT_THAT(
+      error(two),
+      AllOf(HasSubstr("PMI_SIZE=4"), HasSubstr("mpiexec -genv MASTER_ADDR")));
+  EXPECT_THAT(
+      error(with(two, {{"MASTER_ADDR", "host0"}})), HasSubstr("MASTER_PORT"));
+  EXPECT_EQ(
+      read(with(two, {{"MASTER_ADDR", "host0"}, {"MASTER_PORT", "29500"}}))
+          .store.port,
+      29500);
 }
 
 TEST_F(EnvironmentTest, ContradictionsNameBothVariablesAndTheirValues) {
@@ -235,6 +250,54 @@ TEST_F(EnvironmentTest, OpenMpiOnSeveralMachinesNeedsAMasterAddress) {
   EXPECT_EQ(environment.store.host, "host0");
   EXPECT_EQ(environment.store.port, 29500);
   EXPECT_FALSE(environment.store.is_served);
+}
+
+TEST_F(EnvironmentTest, OpenMpiWithoutAPortDerivesOneFromTheJob) {
+  const auto two = with(
+      kOpenMpi,
+      {{"OMPI_COMM_WORLD_SIZE", "4"},
+       {"OMPI_COMM_WORLD_RANK", "3"},
+       {"MASTER_ADDR", "host0"}});
+  const int port = read(two).store.port;
+  EXPECT_GE(port, 15000);
+  EXPECT_LT(port, 30000);
+  EXPECT_EQ(read(with(two, {{"OMPI_COMM_WORLD_RANK", "2"}})).store.port, port);
+  EXPECT_NE(
+      read(with(two, {{"OMPI_MCA_orte_precondition_transports", "other"}}))
+          .store.port,
+      port);
+  EXPECT_THAT(
+      error(without(
+          without(two, "OMPI_MCA_orte_precondition_transports"),
+          "PMIX_NAMESPACE")),
+      HasSubstr("MASTER_PORT is not"));
+}
+
+TEST_F(EnvironmentTest, ABatchScriptOfSlurmIsNoTask) {
+  const auto script = without(kSlurm, "SLURM_STEP_ID");
+  EXPECT_EQ(read(script).launcher, "single");
+  EXPECT_EQ(read(script).world_size, 1);
+  // Nor is a step's only task one of several ranks.
+  EXPECT_EQ(
+      read(with(
+               kSlurm,
+               {{"SLURM_NTASKS", "1"},
+                {"SLURM_PROCID", "0"},
+                {"SLURM_LOCALID", "0"},
+                {"SLURM_NODEID", "0"},
+                {"SLURM_JOB_NODELIST", "node03"}}))
+          .launcher,
+      "single");
+}
+
+TEST_F(EnvironmentTest, AStepOfSlurmHasItsOwnTasks) {
+  const auto step = with(
+      kSlurm,
+      {{"SLURM_STEP_NUM_TASKS", "2"},
+       {"SLURM_PROCID", "1"},
+       {"SLURM_STEP_NODELIST", "node04"}});
+  EXPECT_EQ(read(step).world_size, 2);
+  EXPECT_EQ(read(step).local_world_size, 2);
 }
 
 TEST_F(EnvironmentTest, SlurmMeetsAtTheFirstHostOfItsNodeList) {

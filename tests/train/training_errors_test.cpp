@@ -148,7 +148,7 @@ TEST_F(TrainingErrors, RanksThatDisagreeOnTheConfigAllSaySo) {
   for (testing::StartedProgram* rank : {first.get(), second.get()}) {
     const ProgramResult result = rank->wait();
     EXPECT_EQ(result.exit_code, 2);
-    EXPECT_THAT(result.err, HasSubstr("different configs"));
+    EXPECT_THAT(result.err, HasSubstr("the config differs among the ranks"));
   }
 }
 

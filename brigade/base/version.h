@@ -1,0 +1,8 @@
+#pragma once
+
+namespace brigade {
+
+// Of the program and the library: "0.1.0".
+const char* version();
+
+}  // namespace brigade

@@ -1,0 +1,200 @@
+#include "brigade/comm/start_meeting.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "brigade/comm/packed_texts.h"
+#include "brigade/comm/start_facts.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr std::chrono::seconds kTimeout{20};
+
+// Runs each rank's part on a thread of its own; what it threw, or "".
+std::vector<std::string> run_ranks(
+    int size,
+    const std::function<void(int rank, const StorePtr& store)>& part) {
+  const StorePtr store = make_in_process_store(kTimeout);
+  std::vector<std::string> errors(static_cast<size_t>(size));
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    ranks.emplace_back([&, rank] {
+      try {
+        part(rank, store);
+      } catch (const Error& error) {
+        errors[static_cast<size_t>(rank)] =
+            fmt::format("{} {}", static_cast<int>(error.code()), error.what());
+      }
+    });
+  }
+  for (std::thread& rank : ranks)
+    rank.join();
+  return errors;
+}
+
+StartMeetingOptions options_of(int rank, int size) {
+  return {
+      .rank = rank,
+      .size = size,
+      .host = "host" + std::to_string(rank),
+      .timeout = kTimeout};
+}
+
+TEST(PackedTexts, AreWhatWasPacked) {
+  const std::vector<std::string> texts = {"", "a:b", "12:", "x\ny"};
+  EXPECT_EQ(unpack_texts(pack_texts(texts)), texts);
+  for (const char* damaged : {"5:abc", "x", "3", "99999999999999999999:a"})
+    EXPECT_THROW(unpack_texts(damaged), CommError) << damaged;
+}
+
+TEST(StartMeeting, EveryRankLearnsEveryText) {
+  std::vector<std::vector<std::string>> seen(5);
+  const auto errors = run_ranks(5, [&](int rank, const StorePtr& store) {
+    StartMeeting meeting(store, options_of(rank, 5));
+    meeting.exchange("first");
+    seen[static_cast<size_t>(rank)] =
+        meeting.exchange("of rank " + std::to_string(rank));
+  });
+  EXPECT_THAT(errors, ::testing::Each(""));
+  for (const auto& texts : seen)
+    EXPECT_THAT(
+        texts,
+        ElementsAre(
+            "of rank 0", "of rank 1", "of rank 2", "of rank 3", "of rank 4"));
+}
+
+TEST(StartMeeting, ARankThatCannotStartEndsAllWithItsCauseAndHost) {
+  for (const int failing : {0, 2}) {
+    const auto errors = run_ranks(3, [&](int rank, const StorePtr& store) {
+      StartMeeting meeting(store, options_of(rank, 3));
+      if (rank != failing) {
+        meeting.exchange("");
+        return;
+      }
+      const DataError cause("no dataset 'data/x'");
+      meeting.fail(cause);
+      throw cause;
+    });
+    for (int rank = 0; rank < 3; ++rank) {
+      const std::string& error = errors[static_cast<size_t>(rank)];
+      EXPECT_THAT(error, HasSubstr("4 ")) << "DataError's exit code";
+      EXPECT_THAT(error, HasSubstr("no dataset 'data/x'"));
+      if (rank != failing) {
+        EXPECT_THAT(
+            error,
+            HasSubstr(fmt::format(
+                "rank {} on host host{} could not start", failing, failing)));
+      }
+    }
+  }
+}
+
+TEST(StartMeeting, RanksThatDoNotComeAreNamedAfterTheTimeout) {
+  std::vector<std::string> progress;
+  const auto errors = run_ranks(2, [&](int rank, const StorePtr& store) {
+    auto options = options_of(rank, 4);
+    options.linger = std::chrono::milliseconds(0);
+    if (rank == 0) {
+      options.timeout = std::chrono::milliseconds(300);
+      options.report_every = std::chrono::milliseconds(20);
+      options.on_progress = [&](const std::string& line) {
+        progress.push_back(line);
+      };
+    }
+    StartMeeting(store, options).exchange("");
+  });
+  for (const std::string& error : errors)
+    EXPECT_THAT(
+        error,
+        AllOf(
+            HasSubstr("2 of 4 ranks joined"),
+            HasSubstr("ranks 2, 3 did not"),
+            HasSubstr("rank 0's host host0")));
+  ASSERT_FALSE(progress.empty());
+  EXPECT_THAT(
+      progress.back(),
+      HasSubstr("2 of 4 ranks have joined; waiting for ranks 2, 3"));
+}
+
+std::vector<std::string> agree(const std::vector<RankStart>& starts) {
+  const int size = static_cast<int>(starts.size());
+  return run_ranks(size, [&](int rank, const StorePtr& store) {
+    StartMeeting meeting(store, options_of(rank, size));
+    agree_on_start(
+        meeting,
+        {.rank = rank,
+         .world_size = size,
+         .local_world_size = 1,
+         .store = {.host = "node0"}},
+        starts[static_cast<size_t>(rank)]);
+  });
+}
+
+RankStart rank_start(const std::string& host, const std::string& config) {
+  return {
+      .host = host,
+      .address = {.address = "10.0.0.1"},
+      .facts = {
+          .facts = {
+              {"the program's version", "1", "install one"},
+              {"the config", config, "give every rank the same"}}}};
+}
+
+TEST(AgreeOnStart, EqualFactsAreAgreed) {
+  EXPECT_THAT(
+      agree({rank_start("a", "x"), rank_start("b", "x")}), ::testing::Each(""));
+}
+
+TEST(AgreeOnStart, ADifferentFactIsNamedOnEveryRankWithBothHosts) {
+  for (const std::string& error : agree(
+           {rank_start("a", "x"), rank_start("a", "x"), rank_start("b", "y")}))
+    EXPECT_THAT(
+        error,
+        AllOf(
+            HasSubstr("the config differs among the ranks"),
+            HasSubstr("rank 0 on host a has x"),
+            HasSubstr("rank 2 on host b has y"),
+            HasSubstr("give every rank the same")));
+}
+
+TEST(AgreeOnStart, ALoopbackAddressOnOneOfSeveralHostsIsRefused) {
+  auto starts = {rank_start("a", "x"), rank_start("b", "x")};
+  std::vector<RankStart> ranks(starts);
+  ranks[0].address = {
+      .address = "127.0.1.1", .resolved = "127.0.1.1", .is_loopback = true};
+  for (const std::string& error : agree(ranks))
+    EXPECT_THAT(
+        error,
+        AllOf(
+            HasSubstr("rank 0 on host a has only the loopback address "
+                      "127.0.1.1"),
+            HasSubstr("MASTER_ADDR='node0' resolves to 127.0.1.1 there"),
+            HasSubstr("/etc/hosts"),
+            HasSubstr("GLOO_SOCKET_IFNAME")));
+  // The hosts' names decide, not what the launcher counts.
+  ranks[1].host = "a";
+  EXPECT_THAT(agree(ranks), ::testing::Each(""));
+}
+
+TEST(AgreeOnStart, AFolderThatAllSeeIsLeftAsItWas) {
+  const auto folder =
+      std::filesystem::temp_directory_path() / "brigade_shared_test";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directory(folder);
+  auto first = rank_start("a", "x");
+  first.facts.shared_folder = folder / "runs" / "one";
+  EXPECT_THAT(agree({first, rank_start("b", "x")}), ::testing::Each(""));
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace brigade

@@ -1,0 +1,59 @@
+#include "brigade/files/fingerprint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include "brigade/base/error.h"
+#include "brigade/files/file.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class FingerprintTest : public ::testing::Test {
+ protected:
+  FingerprintTest() {
+    std::string pattern = fs::temp_directory_path() / "brigade_print_XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  ~FingerprintTest() override { fs::remove_all(folder_); }
+
+  std::string of(const std::string& text) const {
+    write_text_file(folder_ / "file", text);
+    return fingerprint_of_file(folder_ / "file");
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(FingerprintTest, SeesSizeHeadAndTail) {
+  const std::string text(300000, 'x');
+  std::string head = text;
+  head.front() = 'y';
+  std::string tail = text;
+  tail.back() = 'y';
+  EXPECT_THAT(of(text), StartsWith("300000 bytes, digest "));
+  EXPECT_EQ(of(text), of(text));
+  EXPECT_NE(of(head), of(text));
+  EXPECT_NE(of(tail), of(text));
+  EXPECT_NE(of(tail), of(head));
+  EXPECT_NE(of(text + "x"), of(text));
+  EXPECT_THAT(of(""), StartsWith("0 bytes"));
+}
+
+TEST_F(FingerprintTest, AMissingFileIsNamed) {
+  const fs::path missing = folder_ / "missing";
+  try {
+    fingerprint_of_file(missing);
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), HasSubstr(missing.string()));
+  }
+}
+
+}  // namespace
+}  // namespace brigade

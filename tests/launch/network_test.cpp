@@ -1,0 +1,76 @@
+#include "brigade/launch/network.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "brigade/base/error.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Two ranks on two machines that meet at `host`.
+LaunchEnvironment across(const std::string& host) {
+  return {
+      .world_size = 2,
+      .local_world_size = 1,
+      .store = {.kind = StoreAddress::Kind::kTcp, .host = host, .port = 29500}};
+}
+
+std::string error_of(const LaunchEnvironment& environment) {
+  try {
+    peer_address(environment);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(PeerAddress, IsTheLoopbackInterfaceOnOneMachine) {
+  const auto address = peer_address({.world_size = 4, .local_world_size = 4});
+  EXPECT_EQ(address.interface, "lo");
+}
+
+TEST(PeerAddress, IsTheOneOfTheRouteToTheMaster) {
+  const auto v4 = peer_address(across("127.0.0.1"));
+  EXPECT_EQ(v4.interface, "");
+  EXPECT_EQ(v4.address, "127.0.0.1");
+  EXPECT_TRUE(v4.is_loopback);
+  // Debian's entry for the host's own name.
+  const auto debian = peer_address(across("127.0.1.1"));
+  EXPECT_EQ(debian.resolved, "127.0.1.1");
+  EXPECT_TRUE(debian.is_loopback);
+}
+
+TEST(PeerAddress, IsOnTheInterfaceThatTheUserNames) {
+  auto environment = across("no-such-host.invalid");
+  environment.interface = "lo";
+  EXPECT_EQ(peer_address(environment).interface, "lo");
+  EXPECT_TRUE(peer_address(environment).is_loopback);
+}
+
+TEST(PeerAddress, AnInterfaceThatIsNotThereIsAnErrorThatListsThem) {
+  auto environment = across("127.0.0.1");
+  environment.interface = "nowhere7";
+  EXPECT_THAT(
+      error_of(environment),
+      AllOf(
+          HasSubstr("GLOO_SOCKET_IFNAME='nowhere7'"),
+          HasSubstr(host_name()),
+          HasSubstr("lo")));
+  environment.interface = "lo,nowhere7";
+  EXPECT_THAT(error_of(environment), HasSubstr("several"));
+}
+
+TEST(PeerAddress, AMasterThatCannotBeResolvedIsAnErrorThatNamesTheHost) {
+  EXPECT_THAT(
+      error_of(across("no-such-host.invalid")),
+      AllOf(
+          HasSubstr("host " + host_name() + " cannot resolve"),
+          HasSubstr("MASTER_ADDR='no-such-host.invalid'")));
+}
+
+}  // namespace
+}  // namespace brigade
