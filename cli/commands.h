@@ -20,6 +20,8 @@ void add_inspect(CLI::App& app);
 void add_plan(CLI::App& app);
 void add_prepare(CLI::App& app);
 void add_run(CLI::App& app);
+void add_status(CLI::App& app);
+void add_submit(CLI::App& app);
 void add_train(CLI::App& app);
 void add_tune_buckets(CLI::App& app);
 

@@ -134,6 +134,8 @@ int run(int argc, char** argv) {
         add_export,
         add_run,
         add_plan,
+        add_submit,
+        add_status,
         add_tune_buckets})
     add(app);
   // CLI11 would only say that a sub-command is missing.

@@ -30,6 +30,7 @@ MODULES = {
         "hub": ["json", "files", "safetensors"],
         "config": ["json", "topology", "model_spec", "schedule", "files"],
         "metrics": ["files", "config"],
+        "jobs": ["json", "files"],
     },
     "torch": {
         "comm": ["topology", "launch", "metrics"],

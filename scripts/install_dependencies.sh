@@ -7,6 +7,7 @@
 #     build  what a build needs (and run)
 #     test   what the test suite needs beyond that: oracles and tools
 #     lint   what scripts/lint.sh and scripts/fuzz.sh need beyond build
+#     slurm  what scripts/slurm_cluster.sh needs
 #     docs   what scripts/make_docs.py needs
 set -euo pipefail
 
@@ -23,6 +24,7 @@ build=("${run[@]}"
 test=(git python3 python3-torch python3-numpy openmpi-bin iproute2 zstd)
 lint=(python3 git clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev
   g++-aarch64-linux-gnu)
+slurm=(slurmctld slurmd slurm-client munge iproute2 python3)
 docs=(python3 doxygen doxygen-awesome-css)
 
 wanted=()
@@ -33,9 +35,10 @@ for group in "${@:-build test}"; do
       build) wanted+=("${build[@]}") ;;
       test) wanted+=("${test[@]}") ;;
       lint) wanted+=("${lint[@]}") ;;
+      slurm) wanted+=("${slurm[@]}") ;;
       docs) wanted+=("${docs[@]}") ;;
       *)
-        echo "unknown group '$name': run, build, test, lint or docs" >&2
+        echo "unknown group '$name': run, build, test, lint, slurm or docs" >&2
         exit 2
         ;;
     esac

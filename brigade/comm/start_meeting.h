@@ -47,8 +47,8 @@ class StartMeeting {
   // `linger` is over. On other ranks nothing.
   void wait_for_readers();
 
-  // This rank cannot start, for this reason. Returns once the others were told,
-  // on rank 0 when they have read it or `linger` is over. Does not throw.
+  // This rank cannot start, for this reason. Returns once the store holds it,
+  // on rank 0 when all have read it or `linger` is over. Does not throw.
   void fail(const Error& cause) noexcept;
 
  private:

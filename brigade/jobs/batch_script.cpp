@@ -1,0 +1,156 @@
+#include "brigade/jobs/batch_script.h"
+
+#include <fmt/format.h>
+
+#include "brigade/base/error.h"
+
+namespace brigade {
+namespace {
+
+// Seconds before the time limit: enough to end a step and save.
+constexpr int kNoticeSeconds = 120;
+
+constexpr const char* kScript = R"bash(#!/bin/bash
+# Written by brigade submit. It may be edited and submitted again: sbatch FILE
+{DIRECTIVES}
+set -u
+job={FOLDER}
+task=${SLURM_ARRAY_TASK_ID:+.$SLURM_ARRAY_TASK_ID}
+
+# What brigade status reads: a word and the job's number.
+status() {
+  echo "$* $SLURM_JOB_ID" >"$job/status$task.new"
+  mv "$job/status$task.new" "$job/status$task"
+}
+
+# Before the time limit Slurm sends USR1 to this script. The ranks save and stop
+# at TERM, with exit code 143.
+at_limit=0
+trap 'at_limit=1; scancel --signal=TERM "$SLURM_JOB_ID"' USR1
+
+echo "== brigade job $SLURM_JOB_ID, restart ${SLURM_RESTART_COUNT:-0}," \
+  "on $SLURM_JOB_NODELIST, $(date)"
+status running
+{COMMAND} &
+step=$!
+# A signal ends wait early.
+while
+  before=$at_limit
+  wait "$step"
+  code=$?
+  [ "$at_limit" != "$before" ]
+do :; done
+
+if [ "$code" = 0 ]; then
+  status completed
+elif [ "$code" = 143 ] && [ "$at_limit" = 1 ]; then
+  # Saved: the job goes on where it stopped.
+  status pending
+  scontrol requeue "$SLURM_JOB_ID"
+else
+  status "failed $code"
+fi
+exit "$code"
+)bash";
+
+// For the shell, as one word that it leaves as it is.
+std::string shell_word(const std::string& text) {
+  std::string result = "'";
+  for (const char c : text)
+    result += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return result + "'";
+}
+
+void replace_all(
+    std::string& text,
+    const std::string& from,
+    const std::string& to) {
+  for (size_t at = text.find(from); at != std::string::npos;
+       at = text.find(from, at + to.size()))
+    text.replace(at, from.size(), to);
+}
+
+// A line of sbatch's cannot hold more.
+void require_one_line(const std::string& name, const std::string& value) {
+  if (value.find('\n') != std::string::npos)
+    throw ConfigError(
+        fmt::format("[submit] {} must not hold a line break", name));
+}
+
+std::string directives(const SlurmJob& job) {
+  std::string text;
+  const auto add = [&](const std::string& name, const std::string& value) {
+    require_one_line("--" + name, value);
+    if (!value.empty())
+      text += fmt::format("#SBATCH --{}={}\n", name, value);
+  };
+  const auto add_number = [&](const char* name, std::optional<int> value) {
+    if (value)
+      add(name, std::to_string(*value));
+  };
+  add("job-name", job.name);
+  add_number("nodes", job.nodes);
+  add_number("ntasks", job.nodes * job.ranks_per_node);
+  add_number("ntasks-per-node", job.ranks_per_node);
+  add_number("cpus-per-task", job.cpus_per_rank);
+  add_number("gpus-per-node", job.gpus_per_node);
+  add("time", job.time);
+  add("partition", job.partition);
+  add("account", job.account);
+  add("qos", job.qos);
+  add("array", job.array);
+  add("dependency", job.dependency);
+  add("chdir", job.working_folder.string());
+  add("output",
+      (job.folder / (job.array.empty() ? "output" : "output.%a")).string());
+  text += "#SBATCH --open-mode=append\n";
+  text += "#SBATCH --requeue\n";
+  text += fmt::format("#SBATCH --signal=B:USR1@{}\n", kNoticeSeconds);
+  return text;
+}
+
+std::string command(const SlurmJob& job) {
+  // srun does not take it over from sbatch.
+  const std::string cpus =
+      job.cpus_per_rank ? fmt::format(" --cpus-per-task={}", *job.cpus_per_rank)
+                        : "";
+  std::string text = fmt::format(
+      "srun -n {} --distribution=block --kill-on-bad-exit=1{} \\\n  {} train "
+      "--config \"$job/{}\" \\\n  logging.run_dir=\"$job/{}$task\" "
+      "checkpoint.load_path=auto",
+      job.nodes * job.ranks_per_node,
+      cpus,
+      shell_word(job.program.string()),
+      kJobConfig,
+      kJobRun);
+  for (const std::string& override_text : job.overrides) {
+    std::string word = shell_word(override_text);
+    replace_all(word, "%a", "'\"$SLURM_ARRAY_TASK_ID\"'");
+    text += " \\\n  " + word;
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string slurm_batch_script(const SlurmJob& job) {
+  return slurm_batch_script(job, kScript);
+}
+
+std::string slurm_batch_script(const SlurmJob& job, std::string text) {
+  for (const char* part : {"{DIRECTIVES}", "{COMMAND}"}) {
+    if (text.find(part) == std::string::npos)
+      throw ConfigError(fmt::format(
+          "[submit] the template has no {}, which stands for {}",
+          part,
+          part == std::string("{COMMAND}") ? "the srun command"
+                                           : "the #SBATCH lines"));
+  }
+  replace_all(text, "{DIRECTIVES}\n", directives(job));
+  replace_all(text, "{DIRECTIVES}", directives(job));
+  replace_all(text, "{COMMAND}", command(job));
+  replace_all(text, "{FOLDER}", shell_word(job.folder.string()));
+  return text;
+}
+
+}  // namespace brigade

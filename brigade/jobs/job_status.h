@@ -1,0 +1,59 @@
+// How the jobs of a folder are doing, by the files that they write.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace brigade {
+
+enum class JobState {
+  kPending,  // submitted, or stopped at its time limit and queued again
+  kRunning,
+  kCompleted,  // trained to its last step
+  kOom,        // out of memory, of the host or of its share
+  kTimeout,    // ended by the time limit without having saved and queued again
+  kFail,
+};
+// "pending", ...
+const char* to_string(JobState state);
+// Throws ConfigError naming the nearest word.
+JobState parse_job_state(const std::string& text);
+
+// The latest line of a run's metrics.jsonl.
+struct JobProgress {
+  int64_t step = 0;
+  double loss = 0;
+  double tokens_per_second = 0;
+};
+
+// One job, or one task of an array.
+struct JobStatus {
+  std::string name;
+  JobState state = JobState::kPending;
+  std::string job_id;  // Slurm's
+  std::optional<JobProgress> progress;
+  // kFail and kOom: the first error that the output tells.
+  std::string cause;
+};
+
+// Of the job in `folder`, which brigade submit made; one per task of an array
+// that has started. Throws DataError for a status file that is none.
+std::vector<JobStatus> read_job(const std::filesystem::path& folder);
+
+// Of all jobs in `folder`, by name; or of the job that it is itself. Throws
+// ConfigError when it is neither.
+std::vector<JobStatus> read_jobs(const std::filesystem::path& folder);
+
+// Slurm's number of the job that was submitted last; empty: none was.
+std::string read_submitted_id(const std::filesystem::path& folder);
+
+// Before the job is submitted again: it is pending, and so are its tasks.
+void clear_status(const std::filesystem::path& folder);
+
+// A table for people: one line per job, then a count per state.
+std::string describe_jobs(const std::vector<JobStatus>& jobs);
+
+}  // namespace brigade

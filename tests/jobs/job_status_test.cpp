@@ -1,0 +1,154 @@
+#include "brigade/jobs/job_status.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include "brigade/base/error.h"
+#include "brigade/files/file.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class JobStatusTest : public ::testing::Test {
+ protected:
+  JobStatusTest() {
+    std::string pattern = fs::temp_directory_path() / "brigade_jobs_XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  ~JobStatusTest() override { fs::remove_all(folder_); }
+
+  void write(const std::string& name, const std::string& text) const {
+    fs::create_directories((folder_ / "a" / name).parent_path());
+    write_text_file(folder_ / "a" / name, text);
+  }
+
+  // Of a job with this status file and output.
+  JobStatus of(const std::string& status, const std::string& output = "")
+      const {
+    write("job.sbatch", "");
+    write("status", status);
+    write("output", output);
+    return read_job(folder_ / "a").front();
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(JobStatusTest, AJobThatNeverStartedIsPending) {
+  write("job.sbatch", "");
+  const auto jobs = read_jobs(folder_);
+  ASSERT_EQ(jobs.size(), 1U);
+  EXPECT_EQ(jobs[0].name, "a");
+  EXPECT_EQ(jobs[0].state, JobState::kPending);
+  EXPECT_EQ(of("pending 17").state, JobState::kPending);
+}
+
+TEST_F(JobStatusTest, ARunningJobTellsItsLatestStep) {
+  write(
+      "run/metrics.jsonl",
+      "{\"step\": 1, \"loss\": 9.5, \"tokens_per_second\": 10}\n"
+      "{\"step\": 2, \"loss\": 8.5, \"tokens_per_second\": 20}\n{\"step\"");
+  const JobStatus job = of("running 17");
+  EXPECT_EQ(job.state, JobState::kRunning);
+  EXPECT_EQ(job.job_id, "17");
+  ASSERT_TRUE(job.progress);
+  EXPECT_EQ(job.progress->step, 2);
+  EXPECT_EQ(job.progress->loss, 8.5);
+  EXPECT_EQ(job.progress->tokens_per_second, 20);
+  EXPECT_THAT(
+      describe_jobs({job}),
+      AllOf(
+          HasSubstr("a     running"),
+          HasSubstr("8.5000"),
+          HasSubstr("1 running")));
+}
+
+TEST_F(JobStatusTest, TheOutputOfTheLatestStartSaysHowItEnded) {
+  EXPECT_EQ(of("completed 17").state, JobState::kCompleted);
+  EXPECT_EQ(
+      of("running 17",
+         "slurmstepd: error: *** JOB 17 ON n CANCELLED AT T DUE TO TIME LIMIT "
+         "***")
+          .state,
+      JobState::kTimeout);
+  EXPECT_EQ(
+      of("running 17",
+         "slurmstepd: error: *** JOB 17 ON n CANCELLED AT T DUE TO NODE "
+         "FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***")
+          .state,
+      JobState::kPending);
+  // Started again after that.
+  EXPECT_EQ(
+      of("running 17",
+         "*** JOB 17 ON n CANCELLED AT T DUE TO TIME LIMIT ***\n"
+         "== brigade job 17, restart 1, on n\n")
+          .state,
+      JobState::kRunning);
+  EXPECT_EQ(
+      of("failed 137 17", "slurmstepd: error: Detected 1 oom-kill event(s)")
+          .state,
+      JobState::kOom);
+  EXPECT_EQ(
+      of("running 17", "*** JOB 17 ON n CANCELLED AT T ***\n").cause,
+      "cancelled");
+}
+
+TEST_F(JobStatusTest, AFailureTellsItsFirstCauseAndNotTheLostPeers) {
+  const JobStatus job =
+      of("failed 4 17",
+         "error: rank 9: DataError: of an earlier start\n"
+         "== brigade job 17, restart 1, on n\n"
+         "error: rank 0: CommError: rank 3 was lost\n"
+         "error: rank 3: DataError: no dataset 'x'\n"
+         "srun: error: node3: task 3: Exited with exit code 4\n");
+  EXPECT_EQ(job.state, JobState::kFail);
+  EXPECT_EQ(job.cause, "error: rank 3: DataError: no dataset 'x'");
+  EXPECT_EQ(
+      of("failed 3 17", "srun: error: x\nerror: rank 0: CommError: lost").cause,
+      "error: rank 0: CommError: lost");
+  EXPECT_EQ(of("failed 9 17").cause, "exit code 9");
+}
+
+TEST_F(JobStatusTest, TasksOfAnArrayAreJobsOfTheirOwn) {
+  write("job.sbatch", "");
+  write("status.0", "completed 20");
+  write("status.1", "failed 2 21");
+  write("output.1", "error: rank 0: ConfigError: bad seed");
+  const auto jobs = read_jobs(folder_ / "a");
+  ASSERT_EQ(jobs.size(), 2U);
+  EXPECT_EQ(jobs[0].name, "a.0");
+  EXPECT_EQ(jobs[1].name, "a.1");
+  EXPECT_THAT(jobs[1].cause, HasSubstr("bad seed"));
+  EXPECT_THAT(describe_jobs(jobs), HasSubstr("1 completed, 1 fail"));
+}
+
+TEST_F(JobStatusTest, WhatIsNoJobIsAnErrorThatNamesIt) {
+  try {
+    read_jobs(folder_);
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(
+        error.what(),
+        AllOf(HasSubstr(folder_.string()), HasSubstr("holds no jobs")));
+  }
+  try {
+    of("walking 17");
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("begins with 'walking'"));
+  }
+  try {
+    parse_job_state("failed");
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("the nearest is 'fail'"));
+  }
+}
+
+}  // namespace
+}  // namespace brigade
