@@ -111,6 +111,25 @@ inline constexpr std::array kChoices<GradSyncKind>{
     GradSyncKind::kBucketed,
     GradSyncKind::kPerParam};
 
+// distributed.grad_wire
+enum class GradWire { kFp32, kBf16, kFp16 };
+constexpr const char* to_string(GradWire wire) {
+  switch (wire) {
+    case GradWire::kFp32:
+      return "fp32";
+    case GradWire::kBf16:
+      return "bf16";
+    case GradWire::kFp16:
+      return "fp16";
+  }
+  return "?";
+}
+template <>
+inline constexpr std::array kChoices<GradWire>{
+    GradWire::kFp32,
+    GradWire::kBf16,
+    GradWire::kFp16};
+
 // training.lr_schedule
 enum class LrScheduleKind { kConstant, kCosine, kLinear, kWsd };
 constexpr const char* to_string(LrScheduleKind kind) {

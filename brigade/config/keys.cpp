@@ -97,6 +97,11 @@ void add_distributed(std::vector<ConfigKey>& keys) {
       kAny,
       "buckets overlapped with backward, or one all-reduce per parameter");
   group.key(
+      "grad_wire",
+      &G::grad_wire,
+      kAny,
+      "gradients between ranks: fp32, or rounded to half the bytes");
+  group.key(
       "bucket_cap_mb",
       &G::bucket_cap_mb,
       {.low = 0, .low_is_excluded = true},

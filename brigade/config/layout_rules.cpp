@@ -99,6 +99,18 @@ void check_token_counts(const TrainConfig& config, Problems& problems) {
         INT64_MAX));
 }
 
+void check_grad_wire(const DistributedConfig& distributed, Problems& problems) {
+  if (distributed.grad_wire == GradWire::kFp32 ||
+      distributed.grad_sync == GradSyncKind::kBucketed)
+    return;
+  problems.push_back(fmt::format(
+      "[config] /distributed/grad_wire = \"{}\" with /distributed/grad_sync = "
+      "\"{}\", which sends gradients as they are; set grad_sync to "
+      "\"bucketed\"",
+      to_string(distributed.grad_wire),
+      to_string(distributed.grad_sync)));
+}
+
 // What a layout asks of a run, whatever the model; without advice.
 void check_run(const TrainConfig& config, Problems& problems) {
   const DistributedConfig& distributed = config.distributed;
@@ -276,6 +288,7 @@ void check_layout(
   Problems found;
   check_run(config, found);
   add_with_advice(config, llama, std::move(found), problems);
+  check_grad_wire(config.distributed, problems);
   if (llama != nullptr)
     validate_model_layout(config, *llama, problems);
 }

@@ -34,7 +34,8 @@ struct DistributedConfig {
   CommBackend backend = CommBackend::kFollowUseCpu;
   std::optional<bool> use_cpu;  // absent: whether this build has no CUDA
   GradSyncKind grad_sync = GradSyncKind::kBucketed;
-  double bucket_cap_mb = 25;  // MiB of gradient per bucket
+  GradWire grad_wire = GradWire::kFp32;  // of gradients between ranks
+  double bucket_cap_mb = 25;             // MiB of gradient per bucket
   BucketOrder bucket_order = BucketOrder::kReverse;
   bool sequence_parallel = false;
   int pp_virtual_stages = 1;  // per rank; above 1: interleaved_1f1b

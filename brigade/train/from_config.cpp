@@ -58,6 +58,18 @@ int64_t bucket_capacity_bytes(const DistributedConfig& distributed) {
   return std::llround(distributed.bucket_cap_mb * static_cast<double>(MiB));
 }
 
+BucketHook wire_hook(GradWire wire) {
+  switch (wire) {
+    case GradWire::kFp32:
+      return all_reduce_hook();
+    case GradWire::kBf16:
+      return bf16_hook();
+    case GradWire::kFp16:
+      return fp16_hook();
+  }
+  return all_reduce_hook();
+}
+
 GradSyncOptions grad_sync_options(const DistributedConfig& distributed) {
   GradSyncOptions options;
   options.bucket_capacity_bytes = bucket_capacity_bytes(distributed);
@@ -65,6 +77,7 @@ GradSyncOptions grad_sync_options(const DistributedConfig& distributed) {
   options.reduction = Reduction::kSum;
   options.handover = GradHandover::kMainGrad;
   options.finish = FinishMode::kExplicit;
+  options.hook = wire_hook(distributed.grad_wire);
   return options;
 }
 

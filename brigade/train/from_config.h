@@ -33,6 +33,9 @@ TokenLayout token_layout(const DistributedConfig& distributed);
 
 CommunicatorOptions communicator_options(const DistributedConfig& distributed);
 
+// What reduces a bucket in that precision.
+BucketHook wire_hook(GradWire wire);
+
 // distributed.bucket_cap_mb in bytes of gradient.
 int64_t bucket_capacity_bytes(const DistributedConfig& distributed);
 

@@ -228,6 +228,9 @@ TEST(TrainConfig, EachChoiceIsReadAndWrittenAsItsText) {
   expect_choices_round_trip<GradSyncKind>(
       "/distributed/grad_sync",
       [](Config c) { return c.distributed.grad_sync; });
+  expect_choices_round_trip<GradWire>("/distributed/grad_wire", [](Config c) {
+    return c.distributed.grad_wire;
+  });
   expect_choices_round_trip<BucketOrder>(
       "/distributed/bucket_order",
       [](Config c) { return c.distributed.bucket_order; });
@@ -382,6 +385,7 @@ TEST(TrainConfig, EachBadOverrideSaysPlaceValueAndRemedy) {
       {"distributed.use_cpu=yes", "expected true or false, or null"},
       {"distributed.sequence_parallel=1", "expected true or false"},
       {"distributed.grad_sync=bucket", "one of: bucketed, per_param"},
+      {"distributed.grad_wire=bfloat16", "one of: fp32, bf16, fp16"},
       {"distributed.pp_engine=gpipe",
        "one of: 1f1b, afab, interleaved_1f1b, zero_bubble"},
       {"distributed.pp_layers=[1,\"2\"]", "expected a list of integers >= 0"},
@@ -477,6 +481,15 @@ TEST(TrainConfig, WhatIsHardlyMeantIsWarnedAbout) {
       warnings(
           {"distributed.bucket_cap_mb=2", "distributed.grad_sync=per_param"}),
       IsEmpty());
+}
+
+TEST(TrainConfig, AWireDtypeNeedsBuckets) {
+  EXPECT_THAT(
+      problems_of(
+          {"distributed.grad_wire=bf16", "distributed.grad_sync=per_param"}),
+      Contains(HasSubstr(
+          "/distributed/grad_wire = \"bf16\" with /distributed/grad_sync = "
+          "\"per_param\"")));
 }
 
 TEST(TrainConfig, AKeyThatStandsTwiceIsFoundAtItsPlace) {

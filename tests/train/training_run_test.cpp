@@ -122,6 +122,18 @@ TEST_F(TrainingRun, EveryAxisWorksBetweenProcesses) {
   EXPECT_LE(largest_relative_difference(dp_cp, expected), 1e-5);
 }
 
+TEST_F(TrainingRun, AWireOfHalfTheBytesKeepsTheLossesWithinItsRounding) {
+  const std::vector<double> exact = train_losses("fp32_wire", {2, 2, 2});
+  for (const std::string wire : {"bf16", "fp16"}) {
+    const std::vector<double> rounded = train_losses(
+        wire + "_wire", {2, 2, 2}, {"distributed.grad_wire=" + wire});
+    // The first loss is before any gradient; later ones show the rounding.
+    EXPECT_EQ(rounded.front(), exact.front()) << wire;
+    EXPECT_NE(rounded.back(), exact.back()) << wire;
+    EXPECT_LE(largest_relative_difference(rounded, exact), 5e-3) << wire;
+  }
+}
+
 TEST_F(TrainingRun, TheNaiveGradSyncGivesTheSameLosses) {
   const Arguments naive = {"distributed.grad_sync=per_param"};
   EXPECT_LE(
