@@ -15,6 +15,7 @@
 #include "brigade/launch/environment.h"
 #include "brigade/launch/rank_report.h"
 #include "cli/commands.h"
+#include "cli/library_logs.h"
 
 namespace brigade::cli {
 
@@ -164,6 +165,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   std::set_terminate(brigade::cli::on_terminate);
+  brigade::cli::silence_library_logs();
   brigade::ops::set_up_tensor_memory();
   try {
     return brigade::cli::run(argc, argv);

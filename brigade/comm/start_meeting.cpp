@@ -13,6 +13,8 @@ namespace brigade {
 namespace {
 
 constexpr std::chrono::milliseconds kPause{5};
+// For ranks that wait for an answer to read it.
+constexpr std::chrono::milliseconds kReadTime{1000};
 // More would fill a screen.
 constexpr size_t kNamedRanks = 16;
 constexpr const char* kFailed = "failed";
@@ -91,9 +93,11 @@ std::string StartMeeting::collect(const std::string& round) {
       break;
     const auto now = Clock::now();
     if (now >= deadline) {
+      // Who is there waits for the answer; nobody else may come any more.
+      options_.linger = std::min(options_.linger, kReadTime);
       const std::string message = fmt::format(
-          "[start] {} of {} ranks joined within {} s; {} did not. Look for an "
-          "error of theirs, and whether their hosts can connect to rank 0's "
+          "[start] {} of {} ranks joined within {} s; {} did not. Look for "
+          "their errors, and whether their hosts can connect to rank 0's "
           "host {}",
           known,
           texts.size(),

@@ -11,6 +11,7 @@
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
 #include "brigade/comm/c10d_store.h"
+#include "brigade/launch/network.h"
 
 namespace brigade {
 namespace {
@@ -101,12 +102,23 @@ StorePtr make_tcp_store(
   try {
     return wrap(c10::make_intrusive<c10d::TCPStore>(host, options), timeout);
   } catch (const std::exception& error) {
+    const std::string reason = error.what();
+    const std::string first_line = reason.substr(0, reason.find('\n'));
+    if (serve)
+      throw CommError(fmt::format(
+          "[store] rank 0 on host {} cannot listen on port {}: {}; set "
+          "MASTER_PORT to a free port",
+          host_name(),
+          port,
+          first_line));
     throw CommError(fmt::format(
-        "[store] cannot {} {}:{}: {}; check MASTER_ADDR and MASTER_PORT",
-        serve ? "serve on" : "reach",
+        "[store] host {} could not connect to {}:{} within {} s, where rank 0 "
+        "should listen; look for rank 0's error, and check MASTER_ADDR, "
+        "MASTER_PORT and firewalls",
+        host_name(),
         host,
         port,
-        error.what()));
+        std::chrono::duration_cast<std::chrono::seconds>(timeout).count()));
   }
 }
 

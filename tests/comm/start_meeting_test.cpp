@@ -124,6 +124,21 @@ TEST(StartMeeting, RanksThatDoNotComeAreNamedAfterTheTimeout) {
       HasSubstr("2 of 4 ranks have joined; waiting for ranks 2, 3"));
 }
 
+TEST(TcpStore, ARankThatFindsNoServerNamesHostAddressAndTimeout) {
+  try {
+    // Port 1 of the loopback: nothing listens there.
+    make_tcp_store("127.0.0.1", 1, false, 2, std::chrono::seconds(1));
+    FAIL();
+  } catch (const CommError& error) {
+    EXPECT_THAT(
+        error.what(),
+        AllOf(
+            HasSubstr("host " + host_name() + " could not connect to "),
+            HasSubstr("127.0.0.1:1 within 1 s"),
+            HasSubstr("MASTER_PORT")));
+  }
+}
+
 std::vector<std::string> agree(const std::vector<RankStart>& starts) {
   const int size = static_cast<int>(starts.size());
   return run_ranks(size, [&](int rank, const StorePtr& store) {
