@@ -69,6 +69,14 @@ void calibrate(const PlanArguments& arguments) {
   write_text_file(
       arguments.machine_out, planner::to_json(machine).dump(2) + "\n");
   print_measured(measured, machine);
+  constexpr double kBusy = 0.05;
+  if (measured.taken_by_others > kBusy)
+    fmt::print(
+        stderr,
+        "warning: [plan] other programs had this rank's CPU for {:.0f} % of "
+        "the "
+        "time; measure again when the machine is quiet\n",
+        100 * measured.taken_by_others);
   fmt::print("wrote {}\n", arguments.machine_out);
 }
 

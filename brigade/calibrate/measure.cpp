@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <ctime>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "brigade/comm/process_mesh.h"
@@ -33,6 +35,18 @@ double seconds_of(const std::function<void()>& work) {
   work();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
       .count();
+}
+
+// Of all threads of this process.
+double cpu_seconds() {
+  return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+}
+
+// Of what else the machine does, the median still has much.
+double lower_quartile(std::vector<double> times) {
+  const auto at = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 4);
+  std::nth_element(times.begin(), at, times.end());
+  return *at;
 }
 
 class Measurement {
@@ -64,6 +78,7 @@ class Measurement {
     result.all_reduces = all_reduces();
     if (result.ranks > 1)
       result.contention = contention();
+    result.taken_by_others = std::max(0.0, 1 - cpu_ / wall_);
     return result;
   }
 
@@ -80,42 +95,42 @@ class Measurement {
         options);
   }
 
-  // The median over runs that all ranks begin together.
-  double median_seconds(const std::function<void()>& work) const {
-    constexpr size_t kFewest = 5;
+  // Over runs that all ranks begin together.
+  double repeated_seconds(const std::function<void()>& work) {
+    constexpr size_t kFewest = 8;
     work();
     world_->barrier();
     std::vector<double> times;
     double sum = 0;
+    const double cpu_before = cpu_seconds();
     while (times.size() < kFewest || sum < options_.seconds_each) {
       times.push_back(seconds_of(work));
       sum += times.back();
     }
-    const auto middle =
-        times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-    std::nth_element(times.begin(), middle, times.end());
-    return *middle;
+    wall_ += sum;
+    cpu_ += cpu_seconds() - cpu_before;
+    return lower_quartile(std::move(times));
   }
 
   // A norm of one row, forward and backward: two ops with hardly any work.
-  double kernel_gap() const {
+  double kernel_gap() {
     const Tensor x = torch::randn({1, 64}, torch::requires_grad());
     const Tensor weight = torch::ones({64}, torch::requires_grad());
     const Tensor grad = torch::ones({1, 64});
-    return median_seconds(
+    return repeated_seconds(
                [&] { ops::rms_norm(x, weight, kEps).backward(grad); }) /
            2;
   }
 
   // Forward, and the gradients of input and weight: [tokens, n] [n, n].
-  std::vector<planner::ProductRate> products(torch::ScalarType dtype) const {
+  std::vector<planner::ProductRate> products(torch::ScalarType dtype) {
     std::vector<planner::ProductRate> rates;
     const torch::NoGradGuard no_grad;
     for (int64_t n = 32; n <= options_.largest_product; n *= 2) {
       const Tensor x = torch::randn({options_.tokens, n}).to(dtype);
       const Tensor weight = torch::randn({n, n}).to(dtype);
       Tensor weight_grad = torch::zeros({n, n});
-      const double seconds = median_seconds([&] {
+      const double seconds = repeated_seconds([&] {
         ops::linear(x, weight);
         ops::linear_backward_input(x, weight);
         ops::linear_backward_weight(x, x, weight_grad);
@@ -129,7 +144,7 @@ class Measurement {
     return rates;
   }
 
-  double attention() const {
+  double attention() {
     constexpr int64_t kBatch = 2;
     constexpr int64_t kHeads = 4;
     const int64_t tokens = std::max<int64_t>(2, options_.tokens / kBatch);
@@ -144,7 +159,7 @@ class Measurement {
     const Tensor v = operand();
     const Tensor grad = torch::ones_like(q);
     const double seconds =
-        median_seconds([&] { ops::attention(q, k, v).out.backward(grad); });
+        repeated_seconds([&] { ops::attention(q, k, v).out.backward(grad); });
     const double keys = static_cast<double>(tokens + 1) / 2;
     return 3.5 * 4 * kBatch * static_cast<double>(tokens) * keys * kHeads *
            planner::kCalibrationHeadDim / seconds;
@@ -153,7 +168,7 @@ class Measurement {
   // The bytes that planner/reduction_time.cpp counts: the norm reads the
   // gradient; AdamW reads and writes 10 bytes of states and the bf16 weight,
   // reads the gradient and clears it.
-  double optimizer() const {
+  double optimizer() {
     const int64_t numel = options_.optimizer_numel;
     const Tensor grad = torch::full({numel}, 1e-3);
     const Tensor mean = torch::zeros({numel});
@@ -161,7 +176,7 @@ class Measurement {
     const Tensor weight = torch::ones({numel}, torch::kBFloat16);
     const Tensor low = torch::zeros({numel}, torch::kShort);
     const torch::NoGradGuard no_grad;
-    const double seconds = median_seconds([&] {
+    const double seconds = repeated_seconds([&] {
       ops::sum_of_squares(grad);
       ops::adamw_step(
           {}, grad, mean, square, weight, low, ops::AfterRead::kZero);
@@ -172,7 +187,7 @@ class Measurement {
 
   // The ops and bytes of planner/layer_time.cpp: a residual and its norm move 5
   // elements forward and 4 backward, a gated activation 3 and 5.
-  double elementwise() const {
+  double elementwise() {
     const int64_t width = options_.largest_product / 2;
     const int64_t inner = 3 * width;
     const auto leaf = [&](int64_t columns) {
@@ -187,7 +202,7 @@ class Measurement {
     const Tensor grad = torch::ones({options_.tokens, width}, torch::kBFloat16);
     const Tensor inner_grad =
         torch::ones({options_.tokens, inner}, torch::kBFloat16);
-    const double seconds = median_seconds([&] {
+    const double seconds = repeated_seconds([&] {
       const auto [sum, normed] = ops::add_rms_norm(x, residual, weight, kEps);
       torch::autograd::backward({sum, normed}, {grad, grad});
       ops::swiglu(gate_up).backward(inner_grad);
@@ -199,7 +214,7 @@ class Measurement {
 
   // The head with its loss, less three products at their rate: what is left is
   // the passes over logits, 8 bytes each (planner/layer_time.cpp).
-  double logits(const std::vector<planner::ProductRate>& products) const {
+  double logits(const std::vector<planner::ProductRate>& products) {
     constexpr int64_t kVocabulary = 8192;
     const int64_t width = std::min<int64_t>(256, options_.largest_product);
     const Tensor hidden = torch::randn({options_.tokens, width})
@@ -211,7 +226,7 @@ class Measurement {
                               .requires_grad_();
     const Tensor targets =
         torch::arange(options_.tokens, torch::kLong).remainder(kVocabulary);
-    const double whole = median_seconds(
+    const double whole = repeated_seconds(
         [&] { ops::linear_cross_entropy(hidden, weight, targets).backward(); });
     const auto rate = std::find_if(
         products.begin(), products.end(), [&](const planner::ProductRate& p) {
@@ -258,8 +273,7 @@ class Measurement {
       world_->barrier();
       times.push_back(seconds_of(work));
     }
-    std::nth_element(times.begin(), times.begin() + kRuns / 2, times.end());
-    return times[kRuns / 2];
+    return lower_quartile(std::move(times));
   }
 
   // Of the shorter of a computation and an all-reduce that run at once, the
@@ -296,6 +310,8 @@ class Measurement {
   MeasureOptions options_;
   StorePtr store_;
   CommunicatorPtr world_;
+  double wall_ = 0;  // of all repeated computation
+  double cpu_ = 0;   // of all threads
 };
 
 }  // namespace

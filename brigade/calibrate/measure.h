@@ -13,8 +13,8 @@
 namespace brigade {
 
 struct MeasureOptions {
-  // Each piece of work is repeated for that long, and five times at least; the
-  // median counts.
+  // Each piece of work is repeated for that long, and eight times at least; the
+  // lower quartile counts.
   double seconds_each = 0.2;
   int64_t tokens = 1024;           // rows of products and elementwise ops
   int64_t largest_product = 1024;  // the smallest is 32; powers of two

@@ -40,6 +40,9 @@ struct Measurements {
   double kernel_gap_s = 0;             // of the smallest op
   double contention = 0;               // see Constants::contention
   std::vector<AllReduceSample> all_reduces;
+  // The part of the time of computation in which this rank had no CPU because
+  // other programs ran: figures of a busy machine are too low.
+  double taken_by_others = 0;
 };
 
 // The machine whose predictions are the measurements: a node of that many

@@ -58,12 +58,16 @@ double logits_bytes(const Training& training, const Layout& layout) {
       vocab_rows_per_rank(training.shape.vocab, layout.dims.tp));
   // Logits in 2 bytes, in fp32 and their gradient.
   constexpr double kBytes = 2 + 4 + 4;
-  constexpr double kChunk = 1024;  // rows
   const double tokens = tokens_of(training, layout);
-  return kBytes * rows *
-         (training.software.logits == Logits::kWhole
-              ? tokens
-              : std::min(tokens, kChunk));
+  if (training.software.logits == Logits::kWhole)
+    return kBytes * rows * tokens;
+  // Brigade's chunks (kernels/cpu/cross_entropy_call.cpp): 1,024 tokens; of a
+  // head that ranks share a quarter of the tokens, from 256 to 1,024.
+  constexpr double kFewest = 256;
+  constexpr double kMost = 1024;
+  const double chunk =
+      layout.dims.tp > 1 ? std::clamp(tokens / 4, kFewest, kMost) : kMost;
+  return kBytes * rows * std::min(tokens, chunk);
 }
 
 double buffer_bytes(const Training& training, const Layout& layout) {

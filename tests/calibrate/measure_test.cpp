@@ -34,6 +34,8 @@ TEST(Measure, FindsEveryRateOfOneRank) {
         found.logits_bytes_per_s,
         machine.intra.bytes_per_s})
     EXPECT_GT(rate, 1e3);
+  EXPECT_GE(found.taken_by_others, 0);
+  EXPECT_LE(found.taken_by_others, 1);
   EXPECT_GT(found.kernel_gap_s, 0);
   EXPECT_LT(found.kernel_gap_s, 0.1);
 }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "brigade/planner/step_estimate.h"
 #include "brigade/schedule/simulator.h"
 #include "support.h"
 
@@ -40,6 +41,27 @@ TEST(MemoryEstimate, ActivationsOfGptAreKorthikantis) {
 MemoryParts on_one_rank(const Training& training, const Layout& layout) {
   return largest(
       estimate_memory(training, layout, cut_stages(training, layout.stages())));
+}
+
+// 10 bytes per logit; the other activations do not depend on the vocabulary.
+TEST(MemoryEstimate, LogitsAreOneChunks) {
+  const auto logits = [](int tp, int64_t tokens) {
+    Layout layout;
+    layout.dims.tp = tp;
+    Training training = llama_on("h100");
+    training.batch = {.sequence_tokens = tokens, .sequences = 1};
+    const auto activations = [&](int64_t vocab) {
+      training.shape.vocab = vocab;
+      return StepEstimator(training).memory(layout)[0].activations;
+    };
+    return (activations(64000) - activations(32000)) / 10 / 32000;
+  };
+  EXPECT_EQ(logits(1, 128), 128);
+  EXPECT_EQ(logits(1, 8192), 1024);
+  EXPECT_EQ(logits(2, 128), 128 / 2);
+  EXPECT_EQ(logits(2, 512), 256 / 2);
+  EXPECT_EQ(logits(2, 2048), 512 / 2);
+  EXPECT_EQ(logits(2, 8192), 1024 / 2);
 }
 
 TEST(MemoryEstimate, MixedPrecisionIs16BytesAParameter) {
