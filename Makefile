@@ -1,13 +1,14 @@
 # The commands of the README, nothing else.
 RELEASE := build/release
 
-.PHONY: help quickstart build test test-faults test-layouts bench lint docs fuzz clean
+.PHONY: help quickstart build test test-faults test-layouts test-slurm bench lint docs fuzz clean
 
 help:
 	@echo 'make quickstart    install, build, train a small Llama on two processes, generate text'
 	@echo 'make test          install, build, run the whole test suite'
 	@echo 'make build         install, build $(RELEASE)/brigade, tests, benchmarks, examples'
 	@echo 'make test-layouts  every layout of up to 8 ranks against one rank (50 minutes on 2 cores)'
+	@echo 'make test-slurm    training under a Slurm of four nodes in network namespaces, as root'
 	@echo 'make test-faults   kills, full disks, damaged files: what a run must survive'
 	@echo 'make bench         run the benchmarks'
 	@echo 'make lint          format, includes, documents, clang-tidy on what changed'
@@ -35,6 +36,12 @@ test:
 	@scripts/install_dependencies.sh build test
 	@$(MAKE) --no-print-directory build
 	@scripts/run_tests.sh $(RELEASE)
+
+test-slurm:
+	@scripts/install_dependencies.sh build slurm
+	@$(MAKE) --no-print-directory $(RELEASE)/build.ninja
+	@cmake --build $(RELEASE) --target brigade_cli
+	@scripts/slurm_cluster.sh --test
 
 test-faults:
 	@scripts/install_dependencies.sh build test

@@ -1,0 +1,145 @@
+// brigade submit and brigade status, with an sbatch that notes what it is
+// given. Under a real Slurm: scripts/slurm_cluster.sh --test.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "program.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class JobsTest : public ProgramTest {
+ protected:
+  JobsTest() : jobs_(folder_ / "jobs"), configs_(folder_ / "configs") {
+    fs::create_directory(configs_);
+    write_config("a");
+    fs::create_directory(folder_ / "bin");
+    write_program("sbatch", "echo \"$@\" >>" + log() + "; echo '77;cluster'");
+    write_program("scancel", "echo scancel \"$@\" >>" + log());
+  }
+
+  std::string log() const { return (folder_ / "log").string(); }
+
+  void write_config(const std::string& name) const {
+    std::ofstream(configs_ / (name + ".json")) << R"({
+      "model": {"config": {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama",
+        "vocab_size": 259, "hidden_size": 64, "intermediate_size": 128,
+        "num_hidden_layers": 4, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "max_position_embeddings": 128}},
+      "training": {"seq_length": 64}, "dataset": {"name": "data"}})";
+  }
+
+  void write_program(const std::string& name, const std::string& text) const {
+    const fs::path path = folder_ / "bin" / name;
+    std::ofstream(path) << "#!/bin/sh\n" << text << "\n";
+    fs::permissions(path, fs::perms::owner_all);
+  }
+
+  int brigade(std::vector<std::string> arguments) const {
+    arguments.insert(
+        arguments.begin(),
+        {"PATH=" + (folder_ / "bin").string() + ":/usr/bin:/bin", kProgram});
+    return exit_code(start_program("env", arguments));
+  }
+  int submit(std::vector<std::string> arguments) const {
+    arguments.insert(
+        arguments.begin(),
+        {"submit", "--launcher", "slurm", "--jobs", jobs_.string()});
+    return brigade(arguments);
+  }
+
+  fs::path jobs_;
+  fs::path configs_;
+};
+
+TEST_F(JobsTest, ADryRunPrintsTheScriptAndChangesNothing) {
+  ASSERT_EQ(
+      submit(
+          {"--config",
+           (configs_ / "a.json").string(),
+           "--nodes",
+           "2",
+           "--gpus-per-node",
+           "4",
+           "--dry-run"}),
+      0)
+      << err();
+  EXPECT_THAT(
+      out(),
+      AllOf(
+          StartsWith("#!/bin/bash\n"),
+          HasSubstr("#SBATCH --ntasks=8\n"),
+          HasSubstr("srun -n 8 ")));
+  EXPECT_FALSE(fs::exists(jobs_));
+  EXPECT_FALSE(fs::exists(log()));
+}
+
+TEST_F(JobsTest, EachConfigOfAFolderIsOneJobAndOnlySubmitsAgain) {
+  write_config("b");
+  ASSERT_EQ(submit({"--config", configs_.string()}), 0) << err();
+  EXPECT_EQ(out(), "a: job 77\nb: job 77\n");
+  EXPECT_EQ(
+      read_if_there(jobs_ / "a" / "config.json"),
+      read_if_there(configs_ / "a.json"));
+  std::ofstream(jobs_ / "a" / "status") << "failed 2 77\n";
+  std::ofstream(jobs_ / "a" / "output") << "error: rank 0: no dataset\n";
+
+  ASSERT_EQ(brigade({"status", jobs_.string()}), 0) << err();
+  EXPECT_THAT(
+      out(),
+      AllOf(
+          HasSubstr("error: rank 0: no dataset"),
+          HasSubstr("1 pending, 1 fail")));
+
+  // Both were submitted before.
+  const std::string before = out();
+  ASSERT_EQ(submit({"--config", configs_.string()}), 0);
+  EXPECT_EQ(out(), before);
+  EXPECT_THAT(err(), HasSubstr("is fail; --only fail submits it again"));
+
+  ASSERT_EQ(submit({"--config", configs_.string(), "--only", "fail,oom"}), 0);
+  EXPECT_EQ(out(), before + "a: job 77\n");
+  EXPECT_FALSE(fs::exists(jobs_ / "a" / "status"));
+  // One that waits is taken out of the queue first.
+  ASSERT_EQ(submit({"--config", configs_.string(), "--only", "pending"}), 0);
+  EXPECT_THAT(read_if_there(log()), HasSubstr("scancel --quiet 77"));
+}
+
+TEST_F(JobsTest, WhatIsWrongIsSaidBeforeAnythingIsSubmitted) {
+  const std::string config = (configs_ / "a.json").string();
+  EXPECT_EQ(
+      submit({"--config", config, "--nodes", "3", "distributed.tp_size=2"}), 2);
+  EXPECT_THAT(err(), HasSubstr("world size is 3"));
+  EXPECT_EQ(submit({"--config", (folder_ / "none").string()}), 2);
+  EXPECT_THAT(err(), HasSubstr("is no config file and no folder with"));
+  EXPECT_EQ(submit({"--config", config, "--only", "failed"}), 2);
+  EXPECT_THAT(err(), HasSubstr("the nearest is 'fail'"));
+  EXPECT_EQ(brigade({"status", (folder_ / "none").string()}), 2);
+  EXPECT_THAT(err(), HasSubstr("holds no jobs"));
+  EXPECT_FALSE(fs::exists(log()));
+}
+
+TEST_F(JobsTest, AnSbatchThatFailsIsNamed) {
+  write_program("sbatch", "echo 'sbatch: invalid partition' >&2; exit 1");
+  EXPECT_EQ(submit({"--config", (configs_ / "a.json").string()}), 6);
+  EXPECT_THAT(
+      err(),
+      AllOf(
+          HasSubstr("sbatch: invalid partition"),
+          HasSubstr("sbatch --parsable"),
+          HasSubstr("failed")));
+}
+
+}  // namespace
+}  // namespace brigade
