@@ -25,6 +25,7 @@ struct StartFacts {
   std::filesystem::path shared_folder;
 };
 
+// What one rank tells all others before they connect.
 struct RankStart {
   std::string host;
   PeerAddress address;

@@ -18,6 +18,7 @@
 
 namespace brigade {
 
+// Who meets, and how long each waits.
 struct StartMeetingOptions {
   int rank = 0;
   int size = 1;
