@@ -9,6 +9,7 @@
 #include <dnnl.hpp>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 
 #include "brigade/base/check.h"
@@ -60,6 +61,7 @@ const dnnl::engine& engine() {
 struct Primitive {
   dnnl::matmul matmul;
   dnnl::memory::desc a, b, c, bias, scratchpad;
+  std::string implementation;  // oneDNN's name of it
 };
 
 Primitive make(const Shape& s) {
@@ -94,6 +96,7 @@ Primitive make(const Shape& s) {
 #endif
   p.matmul = dnnl::matmul(description);
   p.scratchpad = description.scratchpad_desc();
+  p.implementation = description.impl_info_str();
   return p;
 }
 
@@ -127,6 +130,61 @@ std::array<int64_t, 2> strides_of(const torch::Tensor& x) {
   if (x.size(1) == 1 && row == 1)
     column = x.size(0);
   return {row, column};
+}
+
+// Whether oneDNN has a fast bf16 product here: it wants AVX512, and has none
+// (2.x) or a plain loop (3.x) where the processor lacks it.
+bool has_bf16_product() {
+  static const bool has = [] {
+    constexpr int64_t kSize = 32;
+    const Shape small{
+        .m = kSize,
+        .n = kSize,
+        .k = kSize,
+        .a_row = kSize,
+        .a_column = 1,
+        .b_row = kSize,
+        .b_column = 1,
+        .c_row = kSize,
+        .wide_operands = false,
+        .wide_result = true,
+        .add = false,
+        .has_bias = false,
+        .threads = 1};
+    try {
+      return !make(small).implementation.starts_with("ref");
+    } catch (const dnnl::error& error) {
+      if (error.status != dnnl_unimplemented)
+        throw;
+      return false;
+    }
+  }();
+  return has;
+}
+
+// The bf16 product of a processor without bf16 products: a bf16 value is a
+// float32 too, so that only the order of the sums differs. Copies the operands.
+void product_in_float32(
+    const torch::Tensor& a,
+    const torch::Tensor& b,
+    const torch::Tensor& c,
+    Destination destination,
+    const torch::Tensor& bias) {
+  const torch::NoGradGuard no_grad;
+  const bool rounded = c.scalar_type() != torch::kFloat;
+  torch::Tensor sum = c;
+  if (rounded)
+    sum = destination == Destination::kAdd
+              ? c.to(torch::kFloat)
+              : torch::empty(c.sizes(), torch::kFloat);
+  product(
+      a.to(torch::kFloat),
+      b.to(torch::kFloat),
+      sum,
+      destination,
+      bias.defined() ? bias.to(torch::kFloat) : bias);
+  if (rounded)
+    c.copy_(sum);
 }
 
 bool dense_in_one_dim(const torch::Tensor& x) {
@@ -165,6 +223,10 @@ void product(
   if (a_in.size(1) == 0) {
     if (destination == Destination::kOverwrite)
       bias.defined() ? c.copy_(bias.expand_as(c)) : c.zero_();
+    return;
+  }
+  if (a_in.scalar_type() == torch::kBFloat16 && !has_bf16_product()) {
+    product_in_float32(a_in, b_in, c, destination, bias);
     return;
   }
   const torch::Tensor a = dense_in_one_dim(a_in) ? a_in : a_in.contiguous();
