@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <utility>
 
 #include "brigade/base/error.h"
 #include "brigade/launch/cpu_share.h"
@@ -13,13 +14,19 @@
 
 namespace brigade::cli {
 
-Launch read_launch(std::optional<int> nproc) {
+Launch read_launch(std::optional<int> nproc, int max_restarts) {
   Launch launch{.environment = read_environment(process_environment())};
   const LaunchEnvironment& environment = launch.environment;
   launch.world_size = environment.world_size;
   if (environment.launcher == "single") {
     launch.world_size = nproc.value_or(1);
-    launch.is_supervisor = launch.world_size > 1;
+    launch.is_supervisor = launch.world_size > 1 || max_restarts > 0;
+  } else if (max_restarts > 0 && environment.launcher != "brigade") {
+    throw ConfigError(fmt::format(
+        "[launch] --max-restarts restarts the ranks that --nproc starts, but "
+        "{} has started these; let it restart them (torchrun --max-restarts, "
+        "sbatch --requeue) with checkpoint.load_path=auto",
+        environment.launcher));
   } else if (nproc && *nproc != environment.world_size) {
     throw ConfigError(fmt::format(
         "[launch] --nproc {}, but {} has already started {} ranks, of which "
@@ -58,21 +65,43 @@ void share_out_threads(
 }
 
 void supervise_self(const Launch& launch, const SuperviseSelfOptions& options) {
+  std::vector<std::string> command = program_arguments();
+  command.insert(
+      command.end(),
+      options.more_arguments.begin(),
+      options.more_arguments.end());
   supervise_and_print(
       {.nproc = launch.world_size,
-       .command = program_arguments(),
+       .command = std::move(command),
        .executable = "/proc/self/exe",
        .threads_per_rank = options.threads_per_rank,
-       .unprefixed_rank = options.reporting_rank});
+       .unprefixed_rank = options.reporting_rank,
+       .rank_notes = options.rank_notes},
+      options.restarts);
 }
 
-void supervise_and_print(const SupervisorOptions& options) {
-  const SupervisorResult result = supervise(options);
-  std::fflush(stdout);
-  for (const std::string& line : describe_failures(result))
-    fmt::print(stderr, "error: {}\n", line);
+void supervise_and_print(
+    const SupervisorOptions& options,
+    RestartOptions restarts) {
+  restarts.on_message = [](const std::string& line) {
+    std::fflush(stdout);
+    fmt::print(stderr, "{}\n", line);
+    std::fflush(stderr);
+  };
+  const SupervisorResult result = supervise_with_restarts(options, restarts);
   if (result.exit_code != 0)
     throw Exit{result.exit_code};
+}
+
+void add_max_restarts(CLI::App& command, int& max_restarts) {
+  command
+      .add_option(
+          "--max-restarts",
+          max_restarts,
+          "After a failure, start all ranks again, at most this often")
+      ->type_name("K")
+      ->check(CLI::Range(0, 1000000))
+      ->capture_default_str();
 }
 
 void add_config_arguments(CLI::App& command, ConfigArguments& arguments) {

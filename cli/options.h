@@ -8,6 +8,7 @@
 
 #include "brigade/config/train_config.h"
 #include "brigade/launch/environment.h"
+#include "brigade/launch/restarts.h"
 #include "brigade/launch/supervisor.h"
 
 namespace brigade::cli {
@@ -28,8 +29,9 @@ struct Launch {
 };
 
 // `nproc` is --nproc's value; absent, the launcher's environment decides.
-// Throws ConfigError when both are given and disagree.
-Launch read_launch(std::optional<int> nproc);
+// `max_restarts` above 0 asks for a supervisor, even of one rank. Throws
+// ConfigError when a launcher has started ranks and they disagree with it.
+Launch read_launch(std::optional<int> nproc, int max_restarts = 0);
 
 // argv of this process.
 std::vector<std::string> program_arguments();
@@ -43,7 +45,10 @@ void share_out_threads(
 
 struct SuperviseSelfOptions {
   std::optional<int> threads_per_rank;
-  int reporting_rank = 0;  // whose lines have no prefix
+  int reporting_rank = 0;                   // whose lines have no prefix
+  std::vector<std::string> rank_notes;      // as in SupervisorOptions
+  std::vector<std::string> more_arguments;  // beyond this process's own
+  RestartOptions restarts;
 };
 
 // Runs this program with these arguments as launch.world_size ranks. Prints
@@ -52,7 +57,12 @@ struct SuperviseSelfOptions {
 void supervise_self(const Launch& launch, const SuperviseSelfOptions& options);
 
 // The same for any command.
-void supervise_and_print(const SupervisorOptions& options);
+void supervise_and_print(
+    const SupervisorOptions& options,
+    RestartOptions restarts = {});
+
+// --max-restarts.
+void add_max_restarts(CLI::App& command, int& max_restarts);
 
 // Options of every sub-command that works on a training config.
 struct ConfigArguments {

@@ -17,6 +17,7 @@ struct RunArguments {
   std::vector<std::string> program;
   std::optional<int> threads;
   bool has_no_prefix = false;
+  int max_restarts = 0;
 };
 
 }  // namespace
@@ -30,7 +31,9 @@ void add_run(CLI::App& app) {
       "Each rank finds RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE in "
       "its\nenvironment, and BRIGADE_STORE_FILE, through which "
       "brigade::init_from_environment()\nmeets the others. The exit code is "
-      "that of the first rank that fails.");
+      "that of the first rank that fails.\nBRIGADE_RESTART_COUNT says how "
+      "often "
+      "the ranks were restarted.");
   command->add_option("-n,--nproc", arguments->nproc, "Number of ranks")
       ->type_name("N")
       ->check(CLI::Range(1, 4096))
@@ -43,6 +46,7 @@ void add_run(CLI::App& app) {
           "OMP_NUM_THREADS is set)")
       ->type_name("N")
       ->check(CLI::Range(1, 4096));
+  add_max_restarts(*command, arguments->max_restarts);
   command->add_flag(
       "--no-prefix",
       arguments->has_no_prefix,
@@ -62,7 +66,8 @@ void add_run(CLI::App& app) {
         {.nproc = arguments->nproc,
          .command = arguments->program,
          .threads_per_rank = arguments->threads,
-         .prefixes_lines = !arguments->has_no_prefix});
+         .prefixes_lines = !arguments->has_no_prefix},
+        {.limits = {.max_restarts = arguments->max_restarts}});
   });
 }
 

@@ -2,15 +2,19 @@
 #include "brigade/train/trainer.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <memory>
 #include <string>
 
+#include "brigade/base/error.h"
+#include "brigade/checkpoint/checkpoint_folder.h"
 #include "brigade/comm/world.h"
 #include "brigade/launch/rank_report.h"
 #include "brigade/launch/rank_signals.h"
 #include "brigade/metrics/progress_bar.h"
+#include "brigade/metrics/run_folder.h"
 #include "brigade/schedule/make_schedule.h"
 #include "brigade/schedule/schedule_drawing.h"
 #include "brigade/train/from_config.h"
@@ -30,6 +34,7 @@ struct TrainArguments {
   bool prints_schedule = false;
   std::string help_config;  // "", "text", "markdown"
   RunOptions run;
+  int max_restarts = 0;
 };
 
 std::string draw(const TrainConfig& config) {
@@ -40,6 +45,7 @@ std::string draw(const TrainConfig& config) {
 void train_as_rank(
     const TrainConfig& config,
     const LaunchEnvironment& environment) {
+  end_with_launcher(environment);
   RankReport report(environment.report_file);
   TrainingOutput output(
       environment.is_terminal ? TrainingOutput::Terminal::kYes
@@ -90,6 +96,74 @@ TokenScanOptions scan_options() {
           }};
 }
 
+// What would end another attempt as well, and the ends that were asked for.
+std::vector<int> final_exit_codes() {
+  std::vector<int> codes = {128 + SIGHUP, 128 + SIGINT, 128 + SIGTERM};
+  for (const ExitCode code :
+       {ExitCode::kConfig, ExitCode::kData, ExitCode::kNumeric})
+    codes.push_back(static_cast<int>(code));
+  return codes;
+}
+
+// A run that trained continues its newest checkpoint. Before the first one it
+// begins anew, in the folder that is its own already; an attempt that ended
+// before its first step left nothing behind.
+std::string continue_run(
+    const TrainConfig& config,
+    const std::vector<std::string>& command,
+    const SupervisorResult& failed,
+    SupervisorOptions& next) {
+  if (failed.first_step < 0)
+    return "";
+  next.command = command;
+  const auto folder = checkpoint_folder(config);
+  if (has_held_checkpoints(folder)) {
+    next.command.emplace_back("checkpoint.load_path=auto");
+    return fmt::format(
+        "from the newest valid checkpoint in '{}'", folder.string());
+  }
+  if (!config.checkpoint.load_path.empty())
+    return fmt::format("from '{}'", config.checkpoint.load_path);
+  next.command.emplace_back("--overwrite");
+  return "from the beginning, since no checkpoint was written yet";
+}
+
+void supervise_training(
+    const TrainArguments& arguments,
+    const Launch& launch,
+    TrainConfig config) {
+  SuperviseSelfOptions options{
+      .threads_per_rank = wanted_threads(config),
+      .reporting_rank = reporting_rank(config)};
+  for (int rank = 0; rank < launch.world_size; ++rank)
+    options.rank_notes.push_back(
+        config.parallel_dims().describe_coordinate(rank));
+  if (arguments.max_restarts > 0) {
+    const std::string pattern = config.logging.run_dir;
+    number_run_folder(config);
+    // All attempts in one folder.
+    if (config.logging.run_dir != pattern) {
+      options.more_arguments = {
+          "logging.run_dir=" + config.logging.run_dir,
+          "checkpoint.save_dir=" + config.checkpoint.save_dir};
+    }
+    options.restarts.limits = {
+        .max_restarts = arguments.max_restarts,
+        .final_exit_codes = final_exit_codes()};
+    auto command = program_arguments();
+    command.insert(
+        command.end(),
+        options.more_arguments.begin(),
+        options.more_arguments.end());
+    options.restarts.prepare = [config, command](
+                                   const SupervisorResult& failed,
+                                   SupervisorOptions& next) {
+      return continue_run(config, command, failed, next);
+    };
+  }
+  supervise_self(launch, options);
+}
+
 // What stops this rank, perhaps on a host of its own, ends the others too.
 LoadedConfig load_config_of_rank(
     const TrainArguments& arguments,
@@ -111,7 +185,8 @@ void train(const TrainArguments& arguments) {
         "{}", is_markdown ? describe_keys_as_markdown() : describe_keys());
     return;
   }
-  const Launch launch = read_launch(arguments.config.nproc);
+  const Launch launch =
+      read_launch(arguments.config.nproc, arguments.max_restarts);
   const bool trains = !arguments.prints_config && !arguments.is_dry_run &&
                       !arguments.prints_schedule;
   LoadedConfig loaded = load_config_of_rank(arguments, launch, trains);
@@ -140,10 +215,7 @@ void train(const TrainArguments& arguments) {
   if (launch.is_supervisor) {
     // What can fail without ranks fails here, once, before there are any.
     static_cast<void>(describe_dry_run(config, scan_options()));
-    supervise_self(
-        launch,
-        {.threads_per_rank = wanted_threads(config),
-         .reporting_rank = reporting_rank(config)});
+    supervise_training(arguments, launch, config);
   } else {
     train_as_rank(config, launch.environment);
   }
@@ -156,6 +228,7 @@ void add_train(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "train", "Train the model that a config file describes");
   add_config_arguments(*command, arguments->config);
+  add_max_restarts(*command, arguments->max_restarts);
   command->add_flag(
       "--print-config",
       arguments->prints_config,

@@ -1,9 +1,7 @@
 #include "brigade/launch/line_merger.h"
 
-#include <poll.h>
-#include <unistd.h>
-
-#include <cerrno>
+#include <algorithm>
+#include <functional>
 #include <utility>
 
 namespace brigade {
@@ -14,23 +12,44 @@ constexpr size_t kMaxLineBytes = size_t{1} << 20;
 constexpr std::string_view kEraseLine = "\r\x1b[K";
 }  // namespace
 
-void write_all(int descriptor, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = ::write(descriptor, bytes.data(), bytes.size());
-    if (count >= 0) {
-      bytes.remove_prefix(static_cast<size_t>(count));
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      pollfd writable{.fd = descriptor, .events = POLLOUT, .revents = 0};
-      ::poll(&writable, 1, -1);
-    } else if (errno != EINTR) {
-      return;
-    }
-  }
+size_t LineMerger::add_stream(StreamOptions options) {
+  const auto found = std::find_if(
+      queues_.begin(), queues_.end(), [&](const OutputQueue& queue) {
+        return queue.descriptor() == options.descriptor;
+      });
+  OutputQueue& queue = found == queues_.end()
+                           ? queues_.emplace_back(options.descriptor)
+                           : *found;
+  streams_.push_back({.options = std::move(options), .queue = &queue});
+  return streams_.size() - 1;
 }
 
-size_t LineMerger::add_stream(StreamOptions options) {
-  streams_.push_back({.options = std::move(options)});
-  return streams_.size() - 1;
+bool LineMerger::is_full() const {
+  return std::any_of(
+      queues_.begin(), queues_.end(), std::mem_fn(&OutputQueue::is_full));
+}
+
+std::vector<int> LineMerger::unwritten_descriptors() const {
+  std::vector<int> descriptors;
+  for (const OutputQueue& queue : queues_) {
+    if (!queue.is_empty())
+      descriptors.push_back(queue.descriptor());
+  }
+  return descriptors;
+}
+
+size_t LineMerger::write_some() {
+  size_t bytes = 0;
+  for (OutputQueue& queue : queues_)
+    bytes += queue.write_some();
+  return bytes;
+}
+
+size_t LineMerger::drop() {
+  size_t bytes = 0;
+  for (OutputQueue& queue : queues_)
+    bytes += queue.drop();
+  return bytes;
 }
 
 void LineMerger::feed(size_t index, std::string_view bytes) {
@@ -40,7 +59,7 @@ void LineMerger::feed(size_t index, std::string_view bytes) {
                         stream.pending.size() >= kMaxLineBytes;
   if (has_line && open_ != kNone && open_ != index) {
     Stream& open = streams_[open_];
-    write_all(open.options.descriptor, kEraseLine);
+    open.queue->push(kEraseLine);
     open.shown = 0;
   }
   size_t begin = 0;
@@ -76,17 +95,15 @@ void LineMerger::write_line(Stream& stream, std::string_view line) {
   // The part that the terminal shows already was written without prefix.
   if (stream.shown > 0)
     line.remove_prefix(std::exchange(stream.shown, 0));
-  // One write, so that nothing that shares the descriptor comes in between.
-  write_all(
-      stream.options.descriptor, stream.options.prefix + std::string(line));
+  // One write where it is short, so that nothing that shares the descriptor
+  // comes in between.
+  stream.queue->push(stream.options.prefix + std::string(line));
 }
 
 void LineMerger::show_unfinished(Stream& stream) {
   if (stream.shown == stream.pending.size())
     return;
-  write_all(
-      stream.options.descriptor,
-      std::string_view(stream.pending).substr(stream.shown));
+  stream.queue->push(std::string_view(stream.pending).substr(stream.shown));
   // A progress bar returns to the line's start for ever: keep its last state.
   const size_t last_return = stream.pending.rfind('\r');
   if (last_return != std::string::npos)

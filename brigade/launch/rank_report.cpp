@@ -19,6 +19,7 @@ namespace brigade {
 // A new file is zeros: no step (steps are stored plus one), no failure.
 struct RankReport::Contents {
   std::atomic<int64_t> step_plus_one;
+  std::atomic<int64_t> first_step_plus_one;
   std::atomic<int64_t> failed_ns;  // written last: the reason is whole then
   int64_t reason_bytes;
   char reason[16384];
@@ -58,14 +59,23 @@ RankReport::~RankReport() {
 }
 
 void RankReport::set_step(int64_t step) {
-  if (contents_ != nullptr)
-    contents_->step_plus_one.store(step + 1, std::memory_order_relaxed);
+  if (contents_ == nullptr)
+    return;
+  contents_->step_plus_one.store(step + 1, std::memory_order_relaxed);
+  if (first_step() < 0)
+    contents_->first_step_plus_one.store(step + 1, std::memory_order_relaxed);
 }
 
 int64_t RankReport::step() const {
   if (contents_ == nullptr)
     return -1;
   return contents_->step_plus_one.load(std::memory_order_relaxed) - 1;
+}
+
+int64_t RankReport::first_step() const {
+  if (contents_ == nullptr)
+    return -1;
+  return contents_->first_step_plus_one.load(std::memory_order_relaxed) - 1;
 }
 
 void RankReport::set_failure(std::string_view reason) {

@@ -24,7 +24,8 @@ class RankReport {
 
   // One store to memory: cheap enough for every step.
   void set_step(int64_t step);
-  int64_t step() const;  // -1: not told
+  int64_t step() const;  // the last one; -1: none was reported
+  int64_t first_step() const;
 
   // The first failure stays; what does not fit is cut.
   void set_failure(std::string_view reason);

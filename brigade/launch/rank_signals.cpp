@@ -1,6 +1,7 @@
 #include "brigade/launch/rank_signals.h"
 
 #include <fmt/format.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -60,6 +61,12 @@ bool RankSignals::take_save_request() {
 
 int RankSignals::stop_signal() const {
   return first_stop_signal;
+}
+
+void end_with_launcher(const LaunchEnvironment& environment) {
+  if (environment.launcher != "mpirun" && environment.launcher != "mpiexec")
+    return;
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
 
 std::optional<int64_t> job_end_time(const GetEnv& getenv) {

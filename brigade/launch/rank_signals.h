@@ -31,6 +31,11 @@ class RankSignals {
   std::map<int, struct sigaction> before_;
 };
 
+// Under Open MPI and MPICH: asks this rank to end (SIGTERM) when its launcher
+// dies, which nothing else would tell it. Our own supervisor and Slurm see to
+// that themselves. Call on the main thread.
+void end_with_launcher(const LaunchEnvironment& environment);
+
 // When the job's time is over, in seconds of Unix time: SLURM_JOB_END_TIME.
 // Throws ConfigError where that is no number.
 std::optional<int64_t> job_end_time(const GetEnv& getenv);

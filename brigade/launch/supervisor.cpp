@@ -1,10 +1,12 @@
 #include "brigade/launch/supervisor.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,6 +37,8 @@ using Clock = std::chrono::steady_clock;
 // to wait for a better cause before the rest is ended.
 constexpr std::chrono::milliseconds kCauseWait{300};
 constexpr int kPatience = 3;  // interrupts until the ranks are killed
+// How long output of a run that failed waits for somebody to read it.
+constexpr std::chrono::milliseconds kReaderWait{1000};
 
 // mkdtemp's folder is mode 0700.
 class PrivateFolder {
@@ -50,6 +54,9 @@ class PrivateFolder {
           pattern,
           ::strerror(errno)));
     path_ = pattern;
+    // c10d waits for a store's file that is not there yet for minutes.
+    const Descriptor store(
+        ::open(store_file().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   }
   ~PrivateFolder() {
     std::error_code ignored;
@@ -143,11 +150,9 @@ class Supervisor {
     // What the ranks started and left behind, and with it the last writers of
     // their pipes.
     guard_.kill_group();
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      read_input(i);
-      merger_.finish(i);
-    }
-    return result();
+    SupervisorResult ended = result();
+    ended.dropped_bytes = write_the_rest(ended.exit_code != 0);
+    return ended;
   }
 
  private:
@@ -196,8 +201,12 @@ class Supervisor {
   void wait_for_event() {
     std::vector<pollfd> descriptors = {
         {.fd = signals_.descriptor(), .events = POLLIN, .revents = 0}};
+    const bool reads = !merger_.is_full();
     for (int input : inputs_)  // poll skips those below 0
-      descriptors.push_back({.fd = input, .events = POLLIN, .revents = 0});
+      descriptors.push_back(
+          {.fd = reads ? input : -1, .events = POLLIN, .revents = 0});
+    for (int output : merger_.unwritten_descriptors())
+      descriptors.push_back({.fd = output, .events = POLLOUT, .revents = 0});
     int timeout_ms = -1;
     if (next_deadline_ != Clock::time_point::max()) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(
@@ -208,16 +217,18 @@ class Supervisor {
         ::poll(descriptors.data(), descriptors.size(), timeout_ms);
     if (ready <= 0)
       return;
+    merger_.write_some();
     for (size_t i = 0; i < inputs_.size(); ++i) {
       if (descriptors[i + 1].revents != 0)
         read_input(i);
     }
   }
 
-  // All that is there; -1 takes the input's place at its end.
+  // All that is there, while there is room for it; -1 takes the input's place
+  // at its end.
   void read_input(size_t index) {
     char bytes[65536];
-    while (inputs_[index] >= 0) {
+    while (inputs_[index] >= 0 && !merger_.is_full()) {
       const ssize_t count = ::read(inputs_[index], bytes, sizeof(bytes));
       if (count > 0) {
         merger_.feed(index, {bytes, static_cast<size_t>(count)});
@@ -229,8 +240,51 @@ class Supervisor {
     }
   }
 
+  // After the end of all ranks. The output of a run that went well waits for
+  // its reader, as any program's; one that failed or is asked to end waits as
+  // long as somebody reads. Returns the bytes that nobody took.
+  uint64_t write_the_rest(bool has_failed) {
+    size_t finished = 0;
+    auto last_progress = Clock::now();
+    while (true) {
+      // In order, each to its end.
+      while (finished < inputs_.size() && !merger_.is_full()) {
+        read_input(finished);
+        if (!merger_.is_full())
+          merger_.finish(finished++);
+      }
+      if (merger_.write_some() > 0)
+        last_progress = Clock::now();
+      const auto outputs = merger_.unwritten_descriptors();
+      if (finished == inputs_.size() && outputs.empty())
+        return 0;
+      for (int number : signals_.take())
+        has_failed = has_failed || number == SIGINT || number == SIGTERM;
+      if (has_failed && Clock::now() - last_progress > kReaderWait)
+        return merger_.drop() + unread_bytes();
+      std::vector<pollfd> descriptors = {
+          {.fd = signals_.descriptor(), .events = POLLIN, .revents = 0}};
+      for (int output : outputs)
+        descriptors.push_back({.fd = output, .events = POLLOUT, .revents = 0});
+      const auto wait_ms = has_failed ? kReaderWait.count() / 10 : -1;
+      ::poll(descriptors.data(), descriptors.size(), static_cast<int>(wait_ms));
+    }
+  }
+
+  // What stands in the ranks' pipes.
+  uint64_t unread_bytes() const {
+    uint64_t total = 0;
+    for (int input : inputs_) {
+      int count = 0;
+      if (input >= 0 && ::ioctl(input, FIONREAD, &count) == 0)
+        total += static_cast<uint64_t>(count);
+    }
+    return total;
+  }
+
   void pass_on(int number) {
     const bool is_end = number == SIGINT || number == SIGTERM;
+    was_asked_to_end_ = was_asked_to_end_ || is_end || number == SIGHUP;
     if (is_end) {
       end_signal_ = number;
       if (++end_signals_ >= kPatience)
@@ -327,7 +381,10 @@ class Supervisor {
         .signal = is_killed ? WTERMSIG(rank.status) : 0,
         .exit_code =
             is_killed ? 128 + WTERMSIG(rank.status) : WEXITSTATUS(rank.status),
-        .reason = rank.report->failure()};
+        .reason = rank.report->failure(),
+        .note = static_cast<size_t>(index) < options_.rank_notes.size()
+                    ? options_.rank_notes[static_cast<size_t>(index)]
+                    : ""};
   }
 
   SupervisorResult result() const {
@@ -354,6 +411,13 @@ class Supervisor {
       return key(a) < key(b);
     });
     SupervisorResult result;
+    result.was_asked_to_end = was_asked_to_end_;
+    for (const Rank& rank : ranks_) {
+      const int64_t first = rank.report->first_step();
+      if (first >= 0 && (result.first_step < 0 || first < result.first_step))
+        result.first_step = first;
+      result.last_step = std::max(result.last_step, rank.report->step());
+    }
     for (int i : failed)
       result.failures.push_back(failure_of(i));
     if (!result.failures.empty())
@@ -377,6 +441,7 @@ class Supervisor {
   int ended_ = 0;
   int end_signal_ = 0;   // SIGINT or SIGTERM that was passed on
   int end_signals_ = 0;  // how often
+  bool was_asked_to_end_ = false;
   Clock::time_point next_deadline_ = Clock::time_point::max();
   Clock::time_point kill_deadline_ = Clock::time_point::max();
 };
@@ -399,6 +464,10 @@ SupervisorResult supervise(const SupervisorOptions& options) {
 }
 
 std::string describe(const RankFailure& failure) {
+  const std::string rank =
+      failure.note.empty()
+          ? fmt::format("rank {}", failure.rank)
+          : fmt::format("rank {} ({})", failure.rank, failure.note);
   const std::string at =
       failure.step < 0 ? "" : fmt::format(" at step {}", failure.step);
   if (failure.signal != 0) {
@@ -406,17 +475,11 @@ std::string describe(const RankFailure& failure) {
                            ? "; the kernel does that when memory runs out"
                            : "";
     return fmt::format(
-        "rank {} was killed by {}{}{}",
-        failure.rank,
-        signal_name(failure.signal),
-        at,
-        hint);
+        "{} was killed by {}{}{}", rank, signal_name(failure.signal), at, hint);
   }
   if (!failure.reason.empty())
-    return fmt::format(
-        "rank {} failed{}: {}", failure.rank, at, failure.reason);
-  return fmt::format(
-      "rank {} exited with code {}{}", failure.rank, failure.exit_code, at);
+    return fmt::format("{} failed{}: {}", rank, at, failure.reason);
+  return fmt::format("{} exited with code {}{}", rank, failure.exit_code, at);
 }
 
 std::vector<std::string> describe_failures(const SupervisorResult& result) {

@@ -1,7 +1,8 @@
 // Starts N ranks of a program on this machine and stays with them to the end:
 //   * they meet through a file in a private folder, so no port is opened;
 //   * SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on;
-//   * their output is merged by line;
+//   * their output is merged by line, and never waited for: ranks whose output
+//     nobody reads wait, the supervisor goes on seeing failures and signals;
 //   * when one fails, the others are ended within 2 s;
 //   * when the supervisor itself is killed, they are too (rank_process.h).
 //
@@ -35,6 +36,9 @@ struct SupervisorOptions {
   // "[rank 1] " before each line, except for `unprefixed_rank`'s.
   bool prefixes_lines = true;
   std::optional<int> unprefixed_rank;
+  // What messages add to a rank's number, by rank: "dp 1, tp 0". Empty:
+  // nothing.
+  std::vector<std::string> rank_notes;
   // After the first failure: how long until SIGKILL. At most 2 s in all.
   std::chrono::milliseconds kill_after{1500};
   // Where the ranks' output goes.
@@ -48,6 +52,7 @@ struct RankFailure {
   int signal = 0;      // that killed it; 0: it exited
   int exit_code = 0;   // 128 + signal when killed
   std::string reason;  // the rank's last words; "": none
+  std::string note;    // of SupervisorOptions::rank_notes
 };
 
 struct SupervisorResult {
@@ -56,14 +61,21 @@ struct SupervisorResult {
   // Ranks that failed by themselves, the cause first; ranks that were ended
   // because of it are not among them.
   std::vector<RankFailure> failures;
+  // A signal that asks for the end was passed on to the ranks.
+  bool was_asked_to_end = false;
+  // The lowest and the highest step that a rank reported; -1: none did.
+  int64_t first_step = -1;
+  int64_t last_step = -1;
+  // Output of a run that failed or was ended, and that nobody read in time.
+  uint64_t dropped_bytes = 0;
 };
 
 // Returns when every rank has ended. Throws ConfigError when the program cannot
 // be started, StorageError when the private folder cannot be made.
 SupervisorResult supervise(const SupervisorOptions& options);
 
-// "rank 1 failed at step 37: CommError: ...", "rank 1 was killed by SIGKILL (9)
-// at step 37", "rank 1 exited with code 5".
+// "rank 1 failed at step 37: CommError: ...", "rank 1 (dp 1) was killed by
+// SIGKILL (9) at step 37", "rank 1 exited with code 5".
 std::string describe(const RankFailure& failure);
 
 // What to print last: all failures, alike ones together, the cause at the end.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <tuple>
+
 #include "brigade/base/check.h"
 
 namespace brigade {
@@ -76,6 +78,20 @@ Coordinate ParallelDims::coordinate(int rank) const {
       .tp = rank % tp,
       .pp = rank / (tp * cp) % pp,
       .cp = rank / tp % cp};
+}
+
+std::string ParallelDims::describe_coordinate(int rank) const {
+  const Coordinate at = coordinate(rank);
+  std::string text;
+  for (const auto& [name, size, index] :
+       {std::tuple{"dp", dp, at.dp},
+        std::tuple{"tp", tp, at.tp},
+        std::tuple{"pp", pp, at.pp},
+        std::tuple{"cp", cp, at.cp}}) {
+    if (size > 1)
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, index);
+  }
+  return text;
 }
 
 int ParallelDims::rank(const Coordinate& coordinate) const {

@@ -54,6 +54,8 @@ struct ParallelDims {
 
   // rank: from 0 to world_size() - 1.
   Coordinate coordinate(int rank) const;
+  // "dp 1, tp 0": the coordinates along axes of several ranks, for messages.
+  std::string describe_coordinate(int rank) const;
   // The inverse of coordinate().
   int rank(const Coordinate& coordinate) const;
 

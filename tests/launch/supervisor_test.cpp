@@ -4,7 +4,9 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <limits.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,6 +23,7 @@
 #include "brigade/files/file.h"
 #include "brigade/launch/rank_process.h"
 #include "brigade/launch/rank_report.h"
+#include "brigade/launch/restarts.h"
 
 namespace brigade {
 namespace {
@@ -356,6 +359,110 @@ TEST_F(SupervisorTest, WhatARankLeavesRunningIsEndedWithTheRun) {
   EXPECT_TRUE(eventually([&] { return !is_running(left); }));
   ::waitpid(left, nullptr, 0);
   ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+}
+
+// Whether the pipe, which nobody reads, takes no more.
+bool is_full(const Pipe& pipe) {
+  int bytes = 0;
+  ::ioctl(pipe.read_end.get(), FIONREAD, &bytes);
+  return bytes >= ::fcntl(pipe.read_end.get(), F_GETPIPE_SZ) - PIPE_BUF;
+}
+
+TEST_F(SupervisorTest, AFailureIsSeenAlthoughNobodyReadsTheOutput) {
+  const Pipe pipe = make_pipe();
+  auto options = shell(
+      2,
+      "[ $RANK = 0 ] && exec yes; until [ -e $T/full ]; do sleep 0.01; done; "
+      "exit 5");
+  options.output_descriptor = pipe.write_end.get();
+  std::thread watcher([&] {
+    EXPECT_TRUE(eventually([&] { return is_full(pipe); }));
+    write_text_file(folder_ / "full", "");
+  });
+  const SupervisorResult result = supervise(options);
+  watcher.join();
+  EXPECT_EQ(result.exit_code, 5);
+  EXPECT_GT(result.dropped_bytes, 0);
+  EXPECT_THAT(
+      describe_failures(result), ElementsAre("rank 1 exited with code 5"));
+}
+
+TEST_F(SupervisorTest, ASignalIsPassedOnAlthoughNobodyReadsTheOutput) {
+  const Pipe pipe = make_pipe();
+  auto options = shell(2, "exec yes");
+  options.output_descriptor = pipe.write_end.get();
+  const pid_t pid = in_background(options);
+  EXPECT_TRUE(eventually([&] { return is_full(pipe); }));
+  ::kill(pid, SIGTERM);
+  int status = 0;
+  EXPECT_TRUE(
+      eventually([&] { return ::waitpid(pid, &status, WNOHANG) == pid; }));
+  EXPECT_EQ(WEXITSTATUS(status), 143);
+}
+
+// A reader that takes its time gets everything.
+TEST_F(SupervisorTest, ASlowReaderLosesNothingOfARunThatGoesWell) {
+  Pipe pipe = make_pipe();
+  auto options = shell(2, "seq 1 60000");
+  options.output_descriptor = pipe.write_end.get();
+  options.prefixes_lines = false;
+  const pid_t pid = in_background(options);
+  pipe.write_end.close();
+  size_t bytes = 0;
+  char piece[512];
+  for (ssize_t count = 0;
+       (count = ::read(pipe.read_end.get(), piece, sizeof(piece))) > 0;)
+    bytes += static_cast<size_t>(count);
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(bytes, 2 * (9 * 2 + 90 * 3 + 900 * 4 + 9000 * 5 + 50001 * 6));
+}
+
+TEST_F(SupervisorTest, ANoteFollowsTheRanksNumber) {
+  auto options = shell(2, "[ $RANK = 1 ] && exit 5; exec sleep 1000");
+  options.rank_notes = {"dp 0", "dp 1"};
+  EXPECT_THAT(
+      describe_failures(supervise(options)),
+      ElementsAre("rank 1 (dp 1) exited with code 5"));
+}
+
+TEST_F(SupervisorTest, RanksAreRestartedUntilTheyEndWell) {
+  std::vector<std::string> said;
+  const SupervisorResult result = supervise_with_restarts(
+      shell(
+          2,
+          "echo $BRIGADE_RESTART_COUNT >> $T/counts-$RANK; "
+          "[ $BRIGADE_RESTART_COUNT = 2 ] && exit 0; "
+          "[ $RANK = 1 ] && exit 5; exec sleep 1000"),
+      {.limits = {.max_restarts = 3},
+       .prepare = [](const SupervisorResult&,
+                     SupervisorOptions&) { return "from here"; },
+       .on_message = [&](const std::string& line) { said.push_back(line); }});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(lines("counts-1"), ElementsAre("0", "1", "2"));
+  EXPECT_THAT(
+      said,
+      ElementsAre(
+          "error: rank 1 exited with code 5",
+          "restart 1 of 3, from here",
+          "error: rank 1 exited with code 5",
+          "restart 2 of 3, from here"));
+}
+
+TEST_F(SupervisorTest, TheEndThatASignalAskedForIsNoReasonToRestart) {
+  auto options = shell(1, "echo > $T/started; exec sleep 1000");
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::_exit(supervise_with_restarts(options, {.limits = {.max_restarts = 3}})
+                .exit_code);
+  }
+  EXPECT_TRUE(eventually([&] { return fs::exists(folder_ / "started"); }));
+  ::kill(pid, SIGTERM);
+  int status = 0;
+  EXPECT_TRUE(
+      eventually([&] { return ::waitpid(pid, &status, WNOHANG) == pid; }));
+  EXPECT_EQ(WEXITSTATUS(status), 143);
 }
 
 TEST_F(SupervisorTest, AProgramThatIsNotThereIsNamed) {

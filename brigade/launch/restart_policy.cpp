@@ -1,0 +1,49 @@
+#include "brigade/launch/restart_policy.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace brigade {
+namespace {
+
+bool contains(const std::vector<int>& codes, int code) {
+  return std::find(codes.begin(), codes.end(), code) != codes.end();
+}
+
+}  // namespace
+
+RestartVerdict RestartPolicy::judge(const AttemptEnd& end) {
+  const AttemptEnd before = std::exchange(last_, end);
+  if (end.exit_code == 0 || limits_.max_restarts == 0)
+    return {};
+  if (end.was_asked_to_end)
+    return {.reason = "it was asked to end"};
+  if (!end.was_killed && contains(limits_.final_exit_codes, end.exit_code)) {
+    return {
+        .reason = fmt::format("exit code {} would come again", end.exit_code)};
+  }
+  if (restarts_ == limits_.max_restarts) {
+    return {
+        .reason = fmt::format(
+            "it was restarted {} time{} already",
+            restarts_,
+            restarts_ == 1 ? "" : "s")};
+  }
+  const bool made_no_progress = restarts_ > 0 && end.last_step >= 0 &&
+                                end.first_step <= before.first_step &&
+                                end.last_step <= before.last_step;
+  if (made_no_progress) {
+    return {
+        .reason = fmt::format(
+            "it made no progress: the last two attempts began at step {} and "
+            "{} and came no further than step {}",
+            before.first_step,
+            end.first_step,
+            before.last_step)};
+  }
+  ++restarts_;
+  return {.restarts = true};
+}
+
+}  // namespace brigade

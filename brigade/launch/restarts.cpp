@@ -1,0 +1,60 @@
+#include "brigade/launch/restarts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace brigade {
+namespace {
+
+AttemptEnd end_of(const SupervisorResult& result) {
+  return {
+      .exit_code = result.exit_code,
+      .was_killed =
+          !result.failures.empty() && result.failures.front().signal != 0,
+      .was_asked_to_end = result.was_asked_to_end,
+      .first_step = result.first_step,
+      .last_step = result.last_step};
+}
+
+}  // namespace
+
+SupervisorResult supervise_with_restarts(
+    SupervisorOptions options,
+    const RestartOptions& restarts) {
+  const auto say = [&](const std::string& line) {
+    if (restarts.on_message)
+      restarts.on_message(line);
+  };
+  const auto environment = options.environment;
+  RestartPolicy policy(restarts.limits);
+  while (true) {
+    options.environment = environment;
+    options.environment.emplace_back(
+        "BRIGADE_RESTART_COUNT", std::to_string(policy.restarts()));
+    SupervisorResult result = supervise(options);
+    if (result.dropped_bytes > 0) {
+      say(fmt::format(
+          "note: {} bytes of the ranks' output were dropped, since nobody "
+          "read them",
+          result.dropped_bytes));
+    }
+    for (const std::string& line : describe_failures(result))
+      say("error: " + line);
+    const RestartVerdict verdict = policy.judge(end_of(result));
+    if (!verdict.restarts) {
+      if (!verdict.reason.empty())
+        say("error: not restarted: " + verdict.reason);
+      return result;
+    }
+    const std::string place =
+        restarts.prepare ? restarts.prepare(result, options) : "";
+    say(fmt::format(
+        "restart {} of {}{}",
+        policy.restarts(),
+        restarts.limits.max_restarts,
+        place.empty() ? "" : ", " + place));
+  }
+}
+
+}  // namespace brigade

@@ -1,0 +1,230 @@
+// Training that is killed and restarts itself, as real processes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <thread>
+
+#include "tests/support/program.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using testing::Arguments;
+using ::testing::HasSubstr;
+using testing::losses_of;
+using ::testing::Not;
+using testing::ProgramResult;
+using testing::StartedProgram;
+
+constexpr int kSteps = 60;
+
+bool eventually(const std::function<bool()>& condition) {
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline)
+      return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
+
+std::string read_proc(pid_t pid, const std::string& name) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/" + name);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The rank of the supervisor's process `supervisor`; -1: it does not run.
+pid_t find_rank(pid_t supervisor, int rank) {
+  const std::string wanted =
+      std::string("\0RANK=", 6) + std::to_string(rank) + std::string(1, '\0');
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos)
+      continue;
+    const pid_t pid = std::stoi(name);
+    const std::string stat = read_proc(pid, "stat");
+    const size_t end = stat.rfind(") ");
+    if (end == std::string::npos || stat[end + 2] == 'Z')
+      continue;
+    const pid_t parent = std::stoi(stat.substr(end + 4));
+    const std::string environment = '\0' + read_proc(pid, "environ");
+    if (parent == supervisor && environment.find(wanted) != std::string::npos)
+      return pid;
+  }
+  return -1;
+}
+
+class Restart : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new testing::RunsFolder;
+    auto config = testing::tiny_run(testing::prepare_bytes(
+        *folder_ / "tokens", testing::made_up_text(6000)));
+    config["training"] = {
+        {"seq_length", 48},
+        {"micro_batch_size", 4},
+        {"total_train_steps", kSteps},
+        {"learning_rate", 5e-3}};
+    testing::write_file(*folder_ / "run.json", config.dump());
+    const ProgramResult whole =
+        StartedProgram(testing::program_path(), arguments("whole")).wait();
+    ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  }
+  static void TearDownTestSuite() {
+    delete folder_;
+    folder_ = nullptr;
+  }
+  static fs::path run(const std::string& name) { return *folder_ / name; }
+  static Arguments arguments(
+      const std::string& name,
+      const Arguments& more = {}) {
+    Arguments all = {
+        "train",
+        "--config",
+        (*folder_ / "run.json").string(),
+        "--nproc",
+        "2",
+        "checkpoint.save_frequency=5",
+        "logging.run_dir=" + run(name).string()};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  static bool has_step(const std::string& name, int step) {
+    std::ifstream file(run(name) / "metrics.jsonl");
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    return text.find("\"step\":" + std::to_string(step) + ",") !=
+               std::string::npos ||
+           text.find("\"step\": " + std::to_string(step) + ",") !=
+               std::string::npos;
+  }
+  // Kills a rank once the run has reached the step.
+  static void kill_at(
+      const StartedProgram& program,
+      const std::string& name,
+      int rank,
+      int step) {
+    ASSERT_TRUE(eventually([&] { return has_step(name, step); })) << step;
+    pid_t pid = -1;
+    ASSERT_TRUE(eventually([&] {
+      pid = find_rank(program.pid(), rank);
+      return pid > 0;
+    }));
+    ::kill(pid, SIGKILL);
+  }
+  static std::string weights_of(const std::string& name) {
+    return testing::tensor_bytes(
+        run(name) / "checkpoints" / std::to_string(kSteps) /
+        "model.safetensors");
+  }
+
+  static testing::RunsFolder* folder_;
+};
+
+testing::RunsFolder* Restart::folder_ = nullptr;
+
+TEST_F(Restart, ARunThatIsKilledTwiceEndsAsIfNothingHadHappened) {
+  StartedProgram program(
+      testing::program_path(), arguments("killed", {"--max-restarts", "3"}));
+  kill_at(program, "killed", 1, 12);
+  kill_at(program, "killed", 0, 33);
+  const ProgramResult result = program.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(
+      result.err,
+      AllOf(
+          HasSubstr("rank 1 (dp 1) was killed by SIGKILL (9) at step"),
+          HasSubstr("rank 0 (dp 0) was killed by SIGKILL (9) at step"),
+          HasSubstr("restart 1 of 3, from the newest valid checkpoint"),
+          HasSubstr("restart 2 of 3, from the newest valid checkpoint"),
+          Not(HasSubstr("restart 3"))));
+  EXPECT_EQ(losses_of(run("killed")), losses_of(run("whole")));
+  EXPECT_EQ(weights_of("killed"), weights_of("whole"));
+}
+
+TEST_F(Restart, BeforeTheFirstCheckpointItBeginsAnewInTheSameFolder) {
+  StartedProgram program(
+      testing::program_path(),
+      arguments(
+          "early", {"--max-restarts", "3", "checkpoint.save_frequency=50"}));
+  kill_at(program, "early", 1, 2);
+  const ProgramResult result = program.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(
+      result.err,
+      HasSubstr(
+          "restart 1 of 3, from the beginning, since no checkpoint was written "
+          "yet"));
+  EXPECT_EQ(losses_of(run("early")), losses_of(run("whole")));
+}
+
+TEST_F(Restart, AWrongConfigIsNotTriedAgain) {
+  const ProgramResult result =
+      StartedProgram(
+          testing::program_path(),
+          arguments(
+              "wrong", {"--max-restarts", "3", "checkpoint.load_path=/no"}))
+          .wait();
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.err, Not(HasSubstr("restart 1")));
+}
+
+TEST_F(Restart, AnEndThatWasAskedForIsNotRestarted) {
+  StartedProgram program(
+      testing::program_path(), arguments("ended", {"--max-restarts", "3"}));
+  ASSERT_TRUE(eventually([&] { return has_step("ended", 7); }));
+  ::kill(program.pid(), SIGTERM);
+  const ProgramResult result = program.wait();
+  EXPECT_EQ(result.exit_code, 143) << result.err;
+  EXPECT_THAT(result.err, Not(HasSubstr("restart 1")));
+}
+
+// mpirun restarts nothing and, killed with -9, tells nobody.
+TEST_F(Restart, RanksEndWhenMpirunIsKilled) {
+  if (!fs::exists("/usr/bin/mpirun"))
+    GTEST_SKIP() << "mpirun is missing: install openmpi-bin";
+  Arguments all = {
+      "--allow-run-as-root",
+      "--oversubscribe",
+      "-n",
+      "2",
+      testing::program_path()};
+  for (const std::string& argument :
+       arguments("orphans", {"training.total_train_steps=1000000"})) {
+    if (argument != "--nproc" && argument != "2")
+      all.push_back(argument);
+  }
+  StartedProgram program("mpirun", all);
+  ASSERT_TRUE(eventually([&] { return has_step("orphans", 3); }));
+  std::vector<pid_t> ranks;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos)
+      continue;
+    const pid_t pid = std::stoi(name);
+    if (read_proc(pid, "cmdline").find(run("orphans").string()) !=
+            std::string::npos &&
+        pid != program.pid())
+      ranks.push_back(pid);
+  }
+  EXPECT_EQ(ranks.size(), 2);
+  ::kill(program.pid(), SIGKILL);
+  program.wait();
+  for (const pid_t pid : ranks) {
+    EXPECT_TRUE(eventually([&] {
+      const std::string stat = read_proc(pid, "stat");
+      const size_t end = stat.rfind(") ");
+      return end == std::string::npos || stat[end + 2] == 'Z';
+    })) << pid;
+  }
+}
+
+}  // namespace
+}  // namespace brigade
