@@ -4,9 +4,8 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <limits.h>
+#include <poll.h>
 #include <signal.h>
-#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -363,9 +362,8 @@ TEST_F(SupervisorTest, WhatARankLeavesRunningIsEndedWithTheRun) {
 
 // Whether the pipe, which nobody reads, takes no more.
 bool is_full(const Pipe& pipe) {
-  int bytes = 0;
-  ::ioctl(pipe.read_end.get(), FIONREAD, &bytes);
-  return bytes >= ::fcntl(pipe.read_end.get(), F_GETPIPE_SZ) - PIPE_BUF;
+  pollfd writable{.fd = pipe.write_end.get(), .events = POLLOUT, .revents = 0};
+  return ::poll(&writable, 1, 0) == 0;
 }
 
 TEST_F(SupervisorTest, AFailureIsSeenAlthoughNobodyReadsTheOutput) {
