@@ -1,7 +1,9 @@
 // Runs all tests of this binary on kernels that this processor would not
 // choose: BRIGADE_TEST_TARGET=AVX2 (or another of Highway's names) permits that
-// target alone, BRIGADE_TEST_TARGET=baseline what every processor has.
+// target alone, BRIGADE_TEST_TARGET=baseline what every processor has. With
+// DNNL_MAX_CPU_ISA in the environment oneDNN is restricted as well.
 #include <gtest/gtest.h>
+#include <torch/torch.h>
 
 #include <cstdlib>
 #include <string>
@@ -39,6 +41,9 @@ class RestrictTarget : public ::testing::Environment {
       GTEST_SKIP() << "this processor has no " << wanted_target();
     hwy::SetSupportedTargetsForTest(target);
     hwy::GetChosenTarget().DeInit();
+    // libtorch asks the processor, not the restricted oneDNN, whether it has
+    // bf16 products, and would fail for want of them.
+    torch::globalContext().setUserEnabledMkldnn(false);
   }
 };
 
