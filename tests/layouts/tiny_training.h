@@ -26,6 +26,9 @@ struct TrainingResult {
   // exp_avg after step 1: (1 - beta1) times the clipped mean gradient.
   std::map<std::string, torch::Tensor> gradients;
   std::map<std::string, torch::Tensor> weights;  // after the last step
+  // Gemma's norms scale by 1 + weight, with weights near 0: it is the scale
+  // whose error counts.
+  bool norms_add_one = false;
 };
 
 // The largest errors of each kind, relative to the oracle's value or norm.
