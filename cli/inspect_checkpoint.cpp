@@ -162,6 +162,15 @@ std::vector<std::string> steps_beside(const fs::path& directory) {
   return steps;
 }
 
+// "exp_avg." of "exp_avg.model.norm.weight"; "" of a weight.
+std::string optimizer_prefix(const std::string& name) {
+  for (const char* prefix : kOptimizerPrefixes) {
+    if (name.starts_with(prefix))
+      return prefix;
+  }
+  return "";
+}
+
 }  // namespace
 
 bool is_checkpoint(const fs::path& folder) {
@@ -198,8 +207,8 @@ void inspect_checkpoint(
   std::map<std::string, uint64_t> optimizer;  // bytes by kind
   for (const CheckpointTensor& tensor : tensors) {
     stored[tensor.name] = &tensor;
-    const std::string kind = tensor.name.substr(0, tensor.name.find('.') + 1);
-    const bool is_weight = kind == "model." || kind == "lm_head.";
+    const std::string kind = optimizer_prefix(tensor.name);
+    const bool is_weight = kind.empty();
     if (!is_weight)
       optimizer[kind] += tensor.size_bytes;
     if (is_weight || arguments.list_all)
