@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "brigade/base/check.h"
 #include "brigade/context_parallel/ring_attention.h"
 #include "brigade/model/recompute.h"
 #include "brigade/ops/rotary.h"
@@ -12,16 +13,11 @@ SelfAttention::SelfAttention(
     ModelContextPtr context,
     const AttentionDescription& description,
     const ParameterSource& source)
-    : context_(std::move(context)), description_(description) {
-  const auto linear = [&](const char* name) {
-    return register_module(name, source.make(name));
-  };
-  // Side by side, so that the data parallel's flat buffer keeps them so and
-  // they make one product.
-  q_proj_ = linear("q_proj");
-  k_proj_ = linear("k_proj");
-  v_proj_ = linear("v_proj");
-  o_proj_ = linear("o_proj");
+    : context_(std::move(context)),
+      description_(description),
+      qkv_(source.make_group(*this, "qkv_proj")),
+      o_proj_(register_module("o_proj", source.make("o_proj"))) {
+  BRIGADE_ASSERT(qkv_.size() == 3, "q, k and v are {} linears", qkv_.size());
   const auto norm = [&](const NormDescription& of_heads) {
     return Norm(*this, of_heads, source, context_->op_options());
   };
@@ -37,8 +33,8 @@ SelfAttention::Heads SelfAttention::project(
   const auto projected = column_parallel_linear(
       context_->tensor_parallel,
       x,
-      {q_proj_->weight, k_proj_->weight, v_proj_->weight},
-      {q_proj_->bias, k_proj_->bias, v_proj_->bias},
+      qkv_.weights(),
+      qkv_.biases(),
       context_->linear_options());
   const auto heads = [&](const torch::Tensor& flat) {
     const int64_t head_dim = description_.head_dim;

@@ -55,7 +55,8 @@ class SelfAttention : public torch::nn::Module {
 
   ModelContextPtr context_;
   AttentionDescription description_;
-  std::shared_ptr<Weights> q_proj_, k_proj_, v_proj_, o_proj_;
+  GroupedWeights qkv_;
+  std::shared_ptr<Weights> o_proj_;
   std::optional<Norm> q_norm_, k_norm_;  // over each head
 };
 

@@ -31,21 +31,20 @@ Mlp::Mlp(
     ModelContextPtr context,
     const MlpDescription& description,
     const ParameterSource& source)
-    : context_(std::move(context)), activation_(description.activation) {
-  const auto linear = [&](const char* name) {
-    return register_module(name, source.make(name));
-  };
-  gate_proj_ = linear("gate_proj");
-  up_proj_ = linear("up_proj");
-  down_proj_ = linear("down_proj");
+    : context_(std::move(context)),
+      activation_(description.activation),
+      gate_up_(source.make_group(*this, "gate_up_proj")),
+      down_proj_(register_module("down_proj", source.make("down_proj"))) {
+  BRIGADE_ASSERT(
+      gate_up_.size() == 2, "gate and up are {} linears", gate_up_.size());
 }
 
 torch::Tensor Mlp::forward(const torch::Tensor& x) {
   const auto gate_up = column_parallel_linear(
       context_->tensor_parallel,
       x,
-      {gate_proj_->weight, up_proj_->weight},
-      {gate_proj_->bias, up_proj_->bias},
+      gate_up_.weights(),
+      gate_up_.biases(),
       context_->linear_options());
   // Made again in backward: a pass over memory, and a sixth less to keep.
   const auto activate = [activation = activation_, kernels = context_->kernels](

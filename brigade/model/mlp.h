@@ -23,7 +23,8 @@ class Mlp : public torch::nn::Module {
  private:
   ModelContextPtr context_;
   Activation activation_;
-  std::shared_ptr<Weights> gate_proj_, up_proj_, down_proj_;
+  GroupedWeights gate_up_;
+  std::shared_ptr<Weights> down_proj_;
 };
 
 }  // namespace brigade

@@ -1,20 +1,50 @@
 #include "brigade/model/weights.h"
 
+#include <fmt/format.h>
+
+#include <string_view>
+
 #include "brigade/base/check.h"
 
 namespace brigade {
+namespace {
+
+constexpr std::string_view kWeight = ".weight";
+
+std::string without_weight(const std::string& name) {
+  BRIGADE_ASSERT(name.ends_with(kWeight), "'{}' is no weight", name);
+  return name.substr(0, name.size() - kWeight.size());
+}
+
+}  // namespace
+
+std::vector<torch::Tensor> GroupedWeights::weights() const {
+  std::vector<torch::Tensor> weights;
+  for (const auto& member : members_)
+    weights.push_back(member->weight);
+  return weights;
+}
+
+std::vector<torch::Tensor> GroupedWeights::biases() const {
+  std::vector<torch::Tensor> biases;
+  for (const auto& member : members_)
+    biases.push_back(member->bias);
+  return biases;
+}
 
 ParameterSource::ParameterSource(const ModelContext& context)
     : dtype_(context.dtype) {
-  auto shapes = std::make_shared<Shapes>();
+  auto table = std::make_shared<Table>();
   const TensorParallel& parallel = context.tensor_parallel;
   for (const ParameterRow& row : list_parameters(context.description)) {
-    shapes->emplace(
+    table->local_shapes.emplace(
         row.name,
         shard_parameter(row, parallel.size(), parallel.rank(), parallel.tokens)
             .shape);
+    if (!row.group.empty())
+      table->groups[row.group].push_back(row.name);
   }
-  shapes_ = std::move(shapes);
+  table_ = std::move(table);
 }
 
 ParameterSource ParameterSource::inside(const std::string& name) const {
@@ -26,17 +56,36 @@ ParameterSource ParameterSource::inside(const std::string& name) const {
 std::shared_ptr<Weights> ParameterSource::make(const std::string& name) const {
   const auto weights = std::make_shared<Weights>();
   const std::string path = prefix_ + name;
-  const auto weight = shapes_->find(path + ".weight");
+  const auto& shapes = table_->local_shapes;
+  const auto weight = shapes.find(path + ".weight");
   BRIGADE_ASSERT(
-      weight != shapes_->end(), "'{}' is not in the model's table", path);
+      weight != shapes.end(), "'{}' is not in the model's table", path);
   weights->weight = weights->register_parameter(
       "weight", torch::empty(weight->second, dtype_));
-  const auto bias = shapes_->find(path + ".bias");
-  if (bias != shapes_->end()) {
+  const auto bias = shapes.find(path + ".bias");
+  if (bias != shapes.end()) {
     weights->bias =
         weights->register_parameter("bias", torch::empty(bias->second, dtype_));
   }
   return weights;
+}
+
+GroupedWeights ParameterSource::make_group(
+    torch::nn::Module& owner,
+    const std::string& name) const {
+  const auto group =
+      table_->groups.find(fmt::format("{}{}{}", prefix_, name, kWeight));
+  BRIGADE_ASSERT(
+      group != table_->groups.end(),
+      "group '{}{}' is not in the model's table",
+      prefix_,
+      name);
+  std::vector<std::shared_ptr<Weights>> members;
+  for (const std::string& weight : group->second) {
+    const std::string member = without_weight(weight.substr(prefix_.size()));
+    members.push_back(owner.register_module(member, make(member)));
+  }
+  return GroupedWeights(std::move(members));
 }
 
 }  // namespace brigade

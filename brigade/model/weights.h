@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "brigade/model/model_context.h"
@@ -21,6 +22,20 @@ struct Weights : torch::nn::Module {
   torch::Tensor bias;
 };
 
+// Linears that the table declares to be multiplied together, in its order, as
+// column_parallel_linear() takes them.
+class GroupedWeights {
+ public:
+  explicit GroupedWeights(std::vector<std::shared_ptr<Weights>> members)
+      : members_(std::move(members)) {}
+  size_t size() const { return members_.size(); }
+  std::vector<torch::Tensor> weights() const;
+  std::vector<torch::Tensor> biases() const;  // undefined ones without
+
+ private:
+  std::vector<std::shared_ptr<Weights>> members_;
+};
+
 // Makes this tp rank's part of the parameters that the model's table lists
 // under one prefix. Cheap to copy.
 class ParameterSource {
@@ -31,10 +46,16 @@ class ParameterSource {
   ParameterSource inside(const std::string& name) const;
   // NAME.weight and NAME.bias.
   std::shared_ptr<Weights> make(const std::string& name) const;
+  // The linears of group NAME, registered in `owner` under their own names.
+  GroupedWeights make_group(torch::nn::Module& owner, const std::string& name)
+      const;
 
  private:
-  using Shapes = std::map<std::string, std::vector<int64_t>>;
-  std::shared_ptr<const Shapes> shapes_;  // of the local parts, by full name
+  struct Table {
+    std::map<std::string, std::vector<int64_t>> local_shapes;  // by full name
+    std::map<std::string, std::vector<std::string>> groups;  // names of members
+  };
+  std::shared_ptr<const Table> table_;
   torch::ScalarType dtype_;
   std::string prefix_;  // "model.layers.0."
 };

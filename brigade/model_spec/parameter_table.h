@@ -58,7 +58,8 @@ struct ParameterRow {
   int64_t layer = kNoLayer;  // of kLayer
   GradientRows gradient_rows = GradientRows::kAll;
   // Parameters of one group are multiplied with the same input, as one product:
-  // q, k and v; gate and up. They follow each other in the table. The name is
+  // q, k and v; gate and up. They follow each other in the table, and the model
+  // makes them as one GroupedWeights (brigade/model/weights.h). The name is
   // the one under which other programs store the whole group, stacked along dim
   // 0 in the table's order; empty: no group.
   std::string group;
