@@ -11,6 +11,7 @@
 #include "brigade/checkpoint/torch_dtype.h"
 #include "brigade/checkpoint/verify.h"
 #include "brigade/files/file.h"
+#include "brigade/json/parse.h"
 #include "brigade/ops/split_master.h"
 
 namespace brigade {
@@ -117,7 +118,13 @@ void Checkpoint::add_pieces(const SafetensorsFile& file) {
   nlohmann::json places = nlohmann::json::object();
   if (const auto found = file.metadata().find(kPiecesKey);
       found != file.metadata().end())
-    places = nlohmann::json::parse(found->second, nullptr, false);
+    places = parse_json_or_nothing(found->second).value_or(nullptr);
+  if (!places.is_object()) {
+    throw DataError(fmt::format(
+        "[checkpoint] '{}': the metadata \"{}\" is not a JSON object",
+        file.path().string(),
+        kPiecesKey));
+  }
   const auto is_place = [](const nlohmann::json& place) {
     return place.is_array() && place.size() == 3 &&
            std::all_of(place.begin(), place.end(), [](const auto& number) {

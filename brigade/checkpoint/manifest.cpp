@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
-#include "brigade/base/error.h"
+#include <limits>
+
+#include "brigade/json/node.h"
+#include "brigade/json/parse.h"
 #include "brigade/safetensors/folder.h"
 
 namespace brigade {
@@ -33,65 +36,57 @@ bool is_inside(const std::string& name) {
   return true;
 }
 
-[[noreturn]] void throw_damaged(
-    const std::string& file,
-    const std::string& reason) {
-  throw DataError(
-      fmt::format("[checkpoint] '{}' is damaged: {}", file, reason));
+int64_t count_at(const JsonNode& from, const char* key) {
+  return from.at(key).integer(0, std::numeric_limits<int64_t>::max());
 }
 
-void read_common(
-    const json& from,
-    const std::string& file,
-    CheckpointManifest& manifest) {
-  from.at("step").get_to(manifest.step);
-  from.at("tokens").get_to(manifest.tokens);
-  from.at("dtype").get_to(manifest.dtype);
-  from.at("tokenizer").get_to(manifest.tokenizer);
-  from.at("writers").get_to(manifest.writers);
-  from.at("files").get_to(manifest.files);
-  manifest.model = from.at("model");
-  manifest.model_source = from.value("model_source", json());
-  manifest.config = from.at("config");
-  for (const std::string& name : manifest.files) {
-    if (!is_bare_file_name(name)) {
-      throw DataError(fmt::format(
-          "[checkpoint] '{}' names '{}', which is outside its folder",
-          file,
-          name));
-    }
+void read_common(const JsonNode& from, CheckpointManifest& manifest) {
+  manifest.step = count_at(from, "step");
+  manifest.tokens = count_at(from, "tokens");
+  manifest.dtype = from.at("dtype").string();
+  manifest.tokenizer = from.at("tokenizer").string();
+  manifest.writers = count_at(from, "writers");
+  const JsonNode files = from.at("files");
+  for (size_t i = 0; i < files.size(); ++i) {
+    const JsonNode file = files.element(i);
+    if (!is_bare_file_name(file.string()))
+      file.fail(fmt::format(
+          "'{}' is outside the checkpoint's folder", file.string()));
+    manifest.files.push_back(file.string());
   }
-  if (manifest.step < 0 || manifest.tokens < 0)
-    throw_damaged(file, "a negative step or number of tokens");
+  manifest.model = from.at("model").value();
+  if (const auto source = from.find("model_source"))
+    manifest.model_source = source->value();
+  manifest.config = from.at("config").value();
 }
 
-void read_verified(
-    const json& from,
-    const std::string& file,
-    CheckpointManifest& manifest) {
-  const auto expected = from.at(kDigestKey).get<std::string>();
-  if (digest_of(from) != expected) {
-    throw_damaged(
-        file, "it was changed after it was written (its SHA-256 differs)");
+void read_verified(const JsonNode& from, CheckpointManifest& manifest) {
+  const JsonNode digest = from.at(kDigestKey);
+  if (digest_of(from.value()) != digest.string()) {
+    digest.fail(
+        "the manifest was changed after it was written (its SHA-256 differs)");
   }
-  from.at("samples").get_to(manifest.samples);
-  from.at("skipped_steps").get_to(manifest.skipped_steps);
-  from.at("run").get_to(manifest.run);
-  manifest.data = from.at("data");
-  for (const auto& [name, entry] : from.at("contents").items()) {
+  manifest.samples =
+      from.at("samples").integer(-1, std::numeric_limits<int64_t>::max());
+  manifest.skipped_steps = count_at(from, "skipped_steps");
+  manifest.run = from.at("run").string();
+  manifest.data = from.at("data").value();
+  const JsonNode contents = from.at("contents");
+  contents.require_object();
+  for (const auto& item : contents.value().items()) {
+    const std::string& name = item.key();
     if (!is_inside(name)) {
-      throw DataError(fmt::format(
-          "[checkpoint] '{}' names '{}', which is outside its folder",
-          file,
-          name));
+      contents.fail_at(
+          name, fmt::format("'{}' is outside the checkpoint's folder", name));
     }
+    const JsonNode entry = contents.at(name);
     manifest.contents[name] = {
-        entry.at("size_bytes").get<uint64_t>(),
-        entry.at("sha256").get<std::string>()};
+        static_cast<uint64_t>(count_at(entry, "size_bytes")),
+        entry.at("sha256").string()};
   }
   for (const std::string& name : manifest.files) {
     if (!manifest.contents.contains(name))
-      throw_damaged(file, fmt::format("'{}' has no SHA-256", name));
+      contents.fail(fmt::format("'{}' has no SHA-256", name));
   }
 }
 
@@ -129,40 +124,31 @@ std::string manifest_to_text(const CheckpointManifest& manifest) {
 CheckpointManifest read_manifest(const fs::path& directory) {
   const std::string file = (directory / kManifestFile).string();
   const std::string bytes = read_text_file(file);
-  const json text = json::parse(bytes, nullptr, /*allow_exceptions=*/false);
-  try {
-    if (!text.is_object() || text.at("format") != kFormat) {
-      throw DataError(fmt::format(
-          "[checkpoint] '{}' is not the manifest of a checkpoint of this "
-          "program",
-          file));
-    }
-    const json& version = text.at("version");
-    // Only a version 2 has these, whatever it says of itself.
-    const bool has_digests =
-        text.contains(kDigestKey) || text.contains("contents");
-    const bool is_unverified = version == kUnverifiedVersion && !has_digests;
-    if (!is_unverified && version != kVersion) {
-      throw DataError(fmt::format(
-          "[checkpoint] '{}' is of version {}; this program reads versions {} "
-          "and {}",
-          file,
-          version.dump(),
-          kUnverifiedVersion,
-          kVersion));
-    }
-    CheckpointManifest manifest;
-    read_common(text, file, manifest);
-    if (!is_unverified) {
-      // The digest does not cover the end of the last line.
-      if (!bytes.ends_with('\n'))
-        throw_damaged(file, "its end is missing");
-      read_verified(text, file, manifest);
-    }
-    return manifest;
-  } catch (const json::exception& error) {
-    throw_damaged(file, error.what());
+  const JsonDocument document(bytes, {"checkpoint", file});
+  const JsonNode root = document.root();
+  if (const JsonNode format = root.at("format"); format.value() != kFormat)
+    format.fail("this is not the manifest of a checkpoint of this program");
+  const JsonNode version = root.at("version");
+  // Only a version 2 has these, whatever it says of itself.
+  const bool has_digests = root.find(kDigestKey) || root.find("contents");
+  const bool is_unverified =
+      version.value() == kUnverifiedVersion && !has_digests;
+  if (!is_unverified && version.value() != kVersion) {
+    version.fail(fmt::format(
+        "version {}; this program reads versions {} and {}",
+        show_json(version.value()),
+        kUnverifiedVersion,
+        kVersion));
   }
+  CheckpointManifest manifest;
+  read_common(root, manifest);
+  if (!is_unverified) {
+    // The digest does not cover the end of the last line.
+    if (!bytes.ends_with('\n'))
+      root.fail("its end is missing");
+    read_verified(root, manifest);
+  }
+  return manifest;
 }
 
 }  // namespace brigade

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "brigade/base/error.h"
+#include "brigade/json/parse.h"
 
 namespace brigade {
 namespace {
@@ -27,7 +28,7 @@ std::string host_name() {
 
 // What the file says, or an empty object while it is being written.
 json parse_holder(const std::string& text) {
-  const json holder = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json holder = parse_json_or_nothing(text).value_or(json::object());
   return holder.is_object() ? holder : json::object();
 }
 

@@ -7,6 +7,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
+#include "brigade/json/parse.h"
 #include "brigade/metrics/trace.h"
 
 namespace brigade {
@@ -112,7 +113,8 @@ void MetricsFile::cut_back(
   std::string kept;
   bool changes = false;
   for (std::string line; std::getline(file, line);) {
-    const auto json = nlohmann::json::parse(line, nullptr, false);
+    const auto json =
+        parse_json_or_nothing(line).value_or(nlohmann::json::object());
     const bool stays = json.is_object() && json.contains("step") &&
                        json["step"].is_number_integer() &&
                        json["step"] <= last_step && !file.eof();
