@@ -13,6 +13,7 @@ struct Exit {
   int code = 0;
 };
 
+void add_analyze(CLI::App& app);
 void add_checkpoint(CLI::App& app);
 void add_export(CLI::App& app);
 void add_generate(CLI::App& app);

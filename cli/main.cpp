@@ -33,6 +33,8 @@ const char* kind_of(ExitCode code) {
       return "NumericError";
     case ExitCode::kStorage:
       return "StorageError";
+    case ExitCode::kStalled:
+      return "StallError";
     case ExitCode::kOk:
     case ExitCode::kUnexpected:
       break;
@@ -137,6 +139,7 @@ int run(int argc, char** argv) {
         add_plan,
         add_submit,
         add_status,
+        add_analyze,
         add_tune_buckets})
     add(app);
   // CLI11 would only say that a sub-command is missing.

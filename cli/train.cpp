@@ -17,7 +17,9 @@
 #include "brigade/metrics/run_folder.h"
 #include "brigade/schedule/make_schedule.h"
 #include "brigade/schedule/schedule_drawing.h"
+#include "brigade/topology/hosts.h"
 #include "brigade/train/from_config.h"
+#include "cli/analyze.h"
 #include "cli/commands.h"
 #include "cli/hub.h"
 #include "cli/options.h"
@@ -42,6 +44,23 @@ std::string draw(const TrainConfig& config) {
       make_schedule(config.distributed.pp_engine, pipeline_size(config)));
 }
 
+// Nothing of this process can be trusted to come to an end.
+[[noreturn]] void
+end_stalled(RankReport& report, const std::string& self, const Stall& stall) {
+  // Who waited for a peer is not the cause, as with a CommError.
+  const ExitCode code =
+      stall.waits_for_peers ? ExitCode::kComm : ExitCode::kStalled;
+  const std::string message = fmt::format(
+      "{}: {}",
+      stall.waits_for_peers ? "CommError" : "StallError",
+      stall.reason);
+  if (report.is_read_by_supervisor())
+    report.set_failure(message);
+  else
+    fmt::print(stderr, "error: {}: {}\n", self, message);
+  ::_exit(static_cast<int>(code));
+}
+
 void train_as_rank(
     const TrainConfig& config,
     const LaunchEnvironment& environment) {
@@ -51,11 +70,24 @@ void train_as_rank(
       environment.is_terminal ? TrainingOutput::Terminal::kYes
                               : TrainingOutput::Terminal::kNo);
   RankSignals signals;
+  report.set_handles_quit();
+  const std::string self = rank_names(config.parallel_dims())
+                               .at(static_cast<size_t>(environment.rank));
   const TrainingEnd end = run_training(
       config,
       environment,
       {.cache_dir = cache_folder(process_environment()),
-       .on_step = [&report](int64_t step) { report.set_step(step); },
+       .on_step =
+           [&report](int64_t step, int64_t deadline_ns) {
+             report.set_step(step);
+             report.set_deadline(deadline_ns);
+           },
+       .takes_recording_request =
+           [&signals] { return signals.take_recording_request(); },
+       .on_stall =
+           [&report, self](const Stall& stall) {
+             end_stalled(report, self, stall);
+           },
        .requests =
            [&signals] {
              return StepRequests{
@@ -138,15 +170,20 @@ void supervise_training(
   for (int rank = 0; rank < launch.world_size; ++rank)
     options.rank_notes.push_back(
         config.parallel_dims().describe_coordinate(rank));
+  const std::string pattern = config.logging.run_dir;
+  number_run_folder(config);
+  // All attempts in one folder, which the supervisor knows.
+  if (config.logging.run_dir != pattern) {
+    options.more_arguments = {
+        "logging.run_dir=" + config.logging.run_dir,
+        "checkpoint.save_dir=" + config.checkpoint.save_dir};
+  }
+  options.restarts.explain = [flight =
+                                  RunFolder{config.logging.run_dir}.flight()](
+                                 const SupervisorResult& failed) {
+    return failed.first_step < 0 ? "" : explain_failure(flight);
+  };
   if (arguments.max_restarts > 0) {
-    const std::string pattern = config.logging.run_dir;
-    number_run_folder(config);
-    // All attempts in one folder.
-    if (config.logging.run_dir != pattern) {
-      options.more_arguments = {
-          "logging.run_dir=" + config.logging.run_dir,
-          "checkpoint.save_dir=" + config.checkpoint.save_dir};
-    }
     options.restarts.limits = {
         .max_restarts = arguments.max_restarts,
         .final_exit_codes = final_exit_codes()};

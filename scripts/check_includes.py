@@ -31,9 +31,10 @@ MODULES = {
         "config": ["json", "topology", "model_spec", "schedule", "files"],
         "metrics": ["json", "files", "config"],
         "jobs": ["json", "files"],
+        "flight": ["json", "files"],
     },
     "torch": {
-        "comm": ["topology", "launch", "metrics"],
+        "comm": ["topology", "launch", "metrics", "flight"],
         "ops": [],
         "kernels/cpu": ["ops"],
         "kernels/aten": ["ops"],

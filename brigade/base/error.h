@@ -20,6 +20,7 @@ enum class ExitCode : int {
   kData = 4,
   kNumeric = 5,
   kStorage = 6,
+  kStalled = 7,
 };
 
 class Error : public std::runtime_error {

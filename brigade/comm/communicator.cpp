@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <numeric>
 #include <utility>
 
 #include "brigade/base/error.h"
@@ -107,6 +108,46 @@ class WidenedWork : public Work {
 
 }  // namespace
 
+namespace {
+
+// Tells the flight recorder how its operation ended, as its waiters see it.
+class RecordedWork : public Work {
+ public:
+  RecordedWork(WorkPtr inner, FlightRecorderPtr recorder, int64_t id)
+      : inner_(std::move(inner)), recorder_(std::move(recorder)), id_(id) {}
+
+  void wait() override {
+    recorded([&] { inner_->wait(); });
+  }
+  void wait_on_host() override {
+    recorded([&] { inner_->wait_on_host(); });
+  }
+  bool is_completed() override { return inner_->is_completed(); }
+  int64_t finished_ns() override { return inner_->finished_ns(); }
+  std::optional<int64_t> reduced_bytes() override {
+    return inner_->reduced_bytes();
+  }
+
+ private:
+  template <typename Wait>
+  void recorded(const Wait& wait) {
+    const int64_t begun_ns = steady_now_ns();
+    try {
+      wait();
+    } catch (...) {
+      recorder_->failed(id_);
+      throw;
+    }
+    recorder_->finished(id_, begun_ns);
+  }
+
+  WorkPtr inner_;
+  FlightRecorderPtr recorder_;
+  int64_t id_;
+};
+
+}  // namespace
+
 WorkPtr make_completed_work() {
   return std::make_shared<CompletedWork>();
 }
@@ -119,6 +160,39 @@ Communicator::Communicator(int rank, int size, CommunicatorOptions options)
       rank,
       options_.name,
       size);
+  if (options_.members.empty()) {
+    options_.members.resize(static_cast<size_t>(size));
+    std::iota(options_.members.begin(), options_.members.end(), 0);
+  }
+  check_call(
+      static_cast<int>(options_.members.size()) == size,
+      "group '{}' of {} ranks was given {} members",
+      options_.name,
+      size,
+      options_.members.size());
+  if (options_.flight_recorder && size > 1) {
+    flight_group_ = options_.flight_recorder->add_group(
+        {.name = options_.name,
+         .members = options_.members,
+         .member_names = options_.member_names});
+  }
+}
+
+int64_t Communicator::note(
+    const CollectiveRecord& record,
+    int64_t shared_number) {
+  if (flight_group_ < 0)
+    return -1;
+  return options_.flight_recorder->begin(
+      {.group = flight_group_,
+       .kind = to_string(record.op),
+       .dtype = c10::toString(record.dtype),
+       .numel = record.numel,
+       .sequence_number = shared_number,
+       .peer = record.peer < 0
+                   ? -1
+                   : options_.members[static_cast<size_t>(record.peer)],
+       .launched_ns = record.launched_ns});
 }
 
 CollectiveRecord
@@ -152,13 +226,23 @@ CollectiveRecord Communicator::begin(CollectiveRecord record) {
   record.launched_ns = steady_now_ns();
   const bool is_point_to_point =
       record.op == Collective::kSend || record.op == Collective::kRecv;
-  if (is_point_to_point)
+  if (is_point_to_point) {
+    record.flight_id = note(record, messages_[{record.op, record.peer}]++);
     return record;
+  }
   // Members send to and receive from different peers, but share collectives.
   CollectiveRecord shared = record;
   shared.sequence_number = collectives_++;
-  if (options_.check_collectives)
+  record.flight_id = note(record, shared.sequence_number);
+  if (!options_.check_collectives)
+    return record;
+  try {
     check_signature(shared);
+  } catch (...) {
+    if (record.flight_id >= 0)
+      options_.flight_recorder->failed(record.flight_id);
+    throw;
+  }
   return record;
 }
 
@@ -168,7 +252,19 @@ WorkPtr Communicator::launched(
     const Launch& launch) {
   // Nothing to move: no backend is asked (Gloo divides by the size).
   const bool is_empty = record.numel == 0 && record.op != Collective::kBarrier;
-  WorkPtr work = is_empty ? make_completed_work() : launch();
+  WorkPtr work;
+  try {
+    work = is_empty ? make_completed_work() : launch();
+  } catch (...) {
+    if (record.flight_id >= 0)
+      options_.flight_recorder->failed(record.flight_id);
+    throw;
+  }
+  if (record.flight_id >= 0) {
+    options_.flight_recorder->launched(record.flight_id, work);
+    work = std::make_shared<RecordedWork>(
+        std::move(work), options_.flight_recorder, record.flight_id);
+  }
   if (options_.max_records > 0) {
     const std::lock_guard lock(records_mutex_);
     records_.emplace_back(record, work);

@@ -26,12 +26,15 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "brigade/comm/flight_recorder.h"
 
 namespace brigade {
 
@@ -62,6 +65,7 @@ struct CollectiveRecord {
   int64_t bytes = 0;
   int64_t sequence_number = 0;  // of this communicator
   int peer = -1;                // root, source or destination; -1: none
+  int64_t flight_id = -1;       // in the rank's FlightRecorder; -1: none
   int64_t launched_ns = 0;
   int64_t finished_ns = 0;
 };
@@ -103,6 +107,14 @@ struct CommunicatorOptions {
   bool check_collectives = false;
   // Launches kept by records(), the oldest dropped first; 0 keeps none.
   int64_t max_records = 0;
+  // The members' ranks in the whole run, in the group's order. Empty: those of
+  // the group.
+  std::vector<int> members;
+  // What errors call each member: "rank 3 (dp 1, tp 1)". Empty: "rank 1 of this
+  // group".
+  std::vector<std::string> member_names;
+  // Where this rank's operations are recorded; null: nowhere.
+  FlightRecorderPtr flight_recorder;
 };
 
 class Communicator {
@@ -199,6 +211,8 @@ class Communicator {
 
   CollectiveRecord begin(Collective op, const torch::Tensor& tensor, int peer);
   CollectiveRecord begin(CollectiveRecord record);
+  // Notes the operation in the flight recorder: its id there.
+  int64_t note(const CollectiveRecord& record, int64_t shared_number);
   template <typename Launch>
   WorkPtr launched(const CollectiveRecord& record, const Launch& launch);
 
@@ -207,6 +221,9 @@ class Communicator {
   CommunicatorOptions options_;
   int64_t sequence_number_ = 0;  // of all launches
   int64_t collectives_ = 0;      // those that every member shares
+  // Messages, by kind and peer: counted alike on both ends.
+  std::map<std::pair<Collective, int>, int64_t> messages_;
+  int flight_group_ = -1;  // in the flight recorder
   mutable std::mutex records_mutex_;
   std::deque<std::pair<CollectiveRecord, WorkPtr>> records_;
 };

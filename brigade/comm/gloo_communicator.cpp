@@ -77,7 +77,7 @@ class GlooCommunicator : public Communicator {
       : Communicator(rank, size, std::move(options)),
         group_(join(store, gloo)),
         messages_(group_),
-        failures_(make_group_failures(store, name(), messages_)) {}
+        failures_(make_group_failures(store, this->options(), messages_)) {}
 
  private:
   using Record = const CollectiveRecord&;

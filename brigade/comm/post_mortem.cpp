@@ -26,8 +26,15 @@ std::string key_of(int rank) {
 
 }  // namespace
 
-PostMortem::PostMortem(StorePtr store, int rank, int size)
-    : store_(std::move(store)), rank_(rank), size_(size) {}
+PostMortem::PostMortem(
+    StorePtr store,
+    int rank,
+    int size,
+    std::vector<std::string> names)
+    : store_(std::move(store)),
+      rank_(rank),
+      size_(size),
+      names_(std::move(names)) {}
 
 void PostMortem::report(const std::vector<int>& missed) {
   const std::lock_guard lock(mutex_);
@@ -84,6 +91,19 @@ std::set<int> PostMortem::silent_ranks() {
   return silent;
 }
 
+std::string PostMortem::names_of(const std::set<int>& ranks) const {
+  if (names_.empty()) {
+    return fmt::format(
+        "rank{} {} of this group",
+        ranks.size() > 1 ? "s" : "",
+        fmt::join(ranks, ", "));
+  }
+  std::vector<std::string> names;
+  for (const int rank : ranks)
+    names.push_back(names_.at(static_cast<size_t>(rank)));
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
 std::string PostMortem::describe() {
   const std::lock_guard lock(mutex_);
   if (is_described_)
@@ -96,12 +116,9 @@ std::string PostMortem::describe() {
     while (!have_all_reported() && std::chrono::steady_clock::now() < deadline)
       std::this_thread::sleep_for(kPostMortemPause);
     const std::set<int> silent = silent_ranks();
-    if (!silent.empty()) {
-      result_ = fmt::format(
-          "; rank{} {} of this group did not report: lost or stalled",
-          silent.size() > 1 ? "s" : "",
-          fmt::join(silent, ", "));
-    }
+    if (!silent.empty())
+      result_ =
+          fmt::format("; {} did not report: lost or stalled", names_of(silent));
   } catch (const std::exception&) {
     result_ = "; the store is lost too, so the rank cannot be named";
   }
@@ -131,24 +148,39 @@ void GroupFailures::fail(
   report(error);
   std::string reason = error.what();
   reason = reason.substr(0, reason.find('\n'));
+  CollectiveRecord alone = record;
+  std::string operation = to_string(record);
+  if (record.peer >= 0 && !member_names.empty()) {
+    alone.peer = -1;
+    operation = fmt::format(
+        "{} with {}",
+        to_string(alone),
+        member_names.at(static_cast<size_t>(record.peer)));
+  }
   throw CommError(fmt::format(
-      "[comm] {} in group '{}' failed on rank {} of {}: {}{}",
-      to_string(record),
+      "[comm] {} in group '{}' failed on {}: {}{}",
+      operation,
       group,
-      messages.rank(),
-      messages.size(),
+      self,
       reason,
       post_mortem->describe()));
 }
 
 GroupFailuresPtr make_group_failures(
     const StorePtr& store,
-    const std::string& group,
+    const CommunicatorOptions& group,
     const GlooMessages& messages) {
+  const int rank = messages.rank();
+  const std::vector<std::string>& names = group.member_names;
   return std::make_shared<const GroupFailures>(GroupFailures{
-      group,
-      messages,
-      std::make_shared<PostMortem>(store, messages.rank(), messages.size())});
+      .group = group.name,
+      .member_names = names,
+      .self = names.empty()
+                  ? fmt::format("rank {} of {}", rank, messages.size())
+                  : names.at(static_cast<size_t>(rank)),
+      .messages = messages,
+      .post_mortem =
+          std::make_shared<PostMortem>(store, rank, messages.size(), names)});
 }
 
 }  // namespace brigade

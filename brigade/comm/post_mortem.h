@@ -23,15 +23,21 @@ namespace brigade {
 // Any thread. Holds no process group: the backend's threads may release it.
 class PostMortem {
  public:
-  PostMortem(StorePtr store, int rank, int size);
+  // `names`: of the group's ranks, for describe(); empty: "rank 1 of this
+  // group".
+  PostMortem(
+      StorePtr store,
+      int rank,
+      int size,
+      std::vector<std::string> names = {});
 
   // Reports that this rank is alive and misses these ranks, perhaps none yet.
   // Only the first missed ranks count: operations that fail later fail because
   // the connections were closed.
   void report(const std::vector<int>& missed);
 
-  // "; rank 2 of this group did not report: lost or stalled" or an empty
-  // string. The first call waits for the others' reports, at most a second.
+  // "; rank 2 (dp 1) did not report: lost or stalled" or an empty string. The
+  // first call waits for the others' reports, at most a second.
   std::string describe();
 
  private:
@@ -39,12 +45,14 @@ class PostMortem {
   // What a rank reported, if it did.
   std::optional<std::set<int>> report_of(int rank);
   bool have_all_reported();
+  std::string names_of(const std::set<int>& ranks) const;
   // The lost ranks, by the reports so far.
   std::set<int> silent_ranks();
 
   StorePtr store_;
   int rank_;
   int size_;
+  std::vector<std::string> names_;
   std::mutex mutex_;
   bool has_reported_ = false;
   std::set<int> missed_;
@@ -55,6 +63,8 @@ class PostMortem {
 // How the operations of one group fail.
 struct GroupFailures {
   std::string group;
+  std::vector<std::string> member_names;  // as in CommunicatorOptions
+  std::string self;  // this rank: "rank 3 (dp 1)", "rank 1 of 2"
   GlooMessages messages;
   std::shared_ptr<PostMortem> post_mortem;
 
@@ -72,7 +82,7 @@ using GroupFailuresPtr = std::shared_ptr<const GroupFailures>;
 
 GroupFailuresPtr make_group_failures(
     const StorePtr& store,
-    const std::string& group,
+    const CommunicatorOptions& group,
     const GlooMessages& messages);
 
 }  // namespace brigade

@@ -9,6 +9,7 @@
 
 #include "brigade/base/check.h"
 #include "brigade/comm/self_communicator.h"
+#include "brigade/topology/hosts.h"
 
 namespace brigade {
 
@@ -24,6 +25,8 @@ ProcessMesh::ProcessMesh(
       store_(store),
       options_(std::move(options)),
       gloo_(gloo) {
+  if (options_.member_names.empty())
+    options_.member_names = rank_names(dims);
   // The order is the same on every rank, so that no rank waits for a peer that
   // waits in another group.
   std::vector<int> everyone(static_cast<size_t>(dims.world_size()));
@@ -57,6 +60,11 @@ CommunicatorPtr ProcessMesh::join(
   BRIGADE_ASSERT(here != members.end(), "rank {} outside '{}'", rank_, name);
   CommunicatorOptions options = options_;
   options.name = name;
+  options.members = members;
+  options.member_names.clear();
+  for (const int member : members)
+    options.member_names.push_back(
+        options_.member_names.at(static_cast<size_t>(member)));
   CommunicatorPtr communicator;
   if (members.size() == 1) {
     communicator = make_self_communicator(options);

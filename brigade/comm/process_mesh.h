@@ -17,7 +17,8 @@ namespace brigade {
 
 class ProcessMesh {
  public:
-  // `options.name` is ignored: each group is named after its axis.
+  // `options.name` and `members` are ignored: each group is named after its
+  // axis. `member_names` are of all ranks here; empty: "rank 3 (dp 1, tp 1)".
   ProcessMesh(
       const ParallelDims& dims,
       int rank,

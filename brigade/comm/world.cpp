@@ -89,8 +89,10 @@ std::unique_ptr<ProcessMesh> open_mesh(
   }
   const GlooOptions gloo{
       .interface = address.interface, .address = address.address};
+  CommunicatorOptions named = options;
+  named.member_names = rank_names(dims, hosts);
   return std::make_unique<ProcessMesh>(
-      dims, environment.rank, store, options, gloo);
+      dims, environment.rank, store, std::move(named), gloo);
 }
 
 void announce_failed_start(

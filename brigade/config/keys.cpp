@@ -239,6 +239,11 @@ void add_training(std::vector<ConfigKey>& keys) {
       count,
       "skipped steps in a row after which a run with on_non_finite=skip stops");
   group.key(
+      "step_timeout_seconds",
+      &G::step_timeout_seconds,
+      {.low = 0, .high = 1e6},
+      "how long a step may take before its rank ends; 0: for ever");
+  group.key(
       "eval_every",
       &G::eval_every,
       natural,

@@ -20,6 +20,8 @@ namespace brigade {
 struct RankReport::Contents {
   std::atomic<int64_t> step_plus_one;
   std::atomic<int64_t> first_step_plus_one;
+  std::atomic<int64_t> deadline_ns;
+  std::atomic<int64_t> handles_quit;
   std::atomic<int64_t> failed_ns;  // written last: the reason is whole then
   int64_t reason_bytes;
   char reason[16384];
@@ -76,6 +78,27 @@ int64_t RankReport::first_step() const {
   if (contents_ == nullptr)
     return -1;
   return contents_->first_step_plus_one.load(std::memory_order_relaxed) - 1;
+}
+
+void RankReport::set_deadline(int64_t deadline_ns) {
+  if (contents_ != nullptr)
+    contents_->deadline_ns.store(deadline_ns, std::memory_order_relaxed);
+}
+
+int64_t RankReport::deadline_ns() const {
+  return contents_ == nullptr
+             ? 0
+             : contents_->deadline_ns.load(std::memory_order_relaxed);
+}
+
+void RankReport::set_handles_quit() {
+  if (contents_ != nullptr)
+    contents_->handles_quit.store(1, std::memory_order_relaxed);
+}
+
+bool RankReport::handles_quit() const {
+  return contents_ != nullptr &&
+         contents_->handles_quit.load(std::memory_order_relaxed) != 0;
 }
 
 void RankReport::set_failure(std::string_view reason) {

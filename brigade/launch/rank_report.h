@@ -27,6 +27,15 @@ class RankReport {
   int64_t step() const;  // the last one; -1: none was reported
   int64_t first_step() const;
 
+  // When the step must have ended, in nanoseconds of CLOCK_MONOTONIC; 0: at no
+  // time. The rank ends itself then: past it, it does not even run.
+  void set_deadline(int64_t deadline_ns);
+  int64_t deadline_ns() const;
+
+  // This rank writes what it did last on SIGQUIT, which ends other programs.
+  void set_handles_quit();
+  bool handles_quit() const;
+
   // The first failure stays; what does not fit is cut.
   void set_failure(std::string_view reason);
   std::string failure() const;  // "": none

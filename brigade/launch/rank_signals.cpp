@@ -16,11 +16,16 @@ namespace {
 // A handler has no other way to its object.
 std::atomic<bool> handlers_are_set{false};
 std::atomic<bool> save_requested{false};
+std::atomic<bool> recording_requested{false};
 std::atomic<int> first_stop_signal{0};
 
 void on_rank_signal(int number) {
   if (number == SIGUSR1) {
     save_requested = true;
+    return;
+  }
+  if (number == SIGQUIT) {
+    recording_requested = true;
     return;
   }
   int expected = 0;
@@ -35,8 +40,9 @@ void on_rank_signal(int number) {
 RankSignals::RankSignals() {
   BRIGADE_ASSERT(!handlers_are_set.exchange(true), "two RankSignals");
   save_requested = false;
+  recording_requested = false;
   first_stop_signal = 0;
-  for (const int number : {SIGUSR1, SIGTERM, SIGINT, SIGHUP}) {
+  for (const int number : {SIGUSR1, SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
     struct sigaction action {};
     ::sigaction(number, nullptr, &action);
     if (action.sa_handler == SIG_IGN)
@@ -57,6 +63,10 @@ RankSignals::~RankSignals() {
 
 bool RankSignals::take_save_request() {
   return save_requested.exchange(false);
+}
+
+bool RankSignals::take_recording_request() {
+  return recording_requested.exchange(false);
 }
 
 int RankSignals::stop_signal() const {

@@ -1,6 +1,7 @@
-// Signals that ask a rank to save: USR1 to save and go on, TERM, INT and HUP to
-// save and stop. The handlers only take note; the trainer looks between two
-// steps. A second INT ends the process at once.
+// Signals that ask something of a rank: USR1 to save and go on, TERM, INT and
+// HUP to save and stop, QUIT to write what it did last. The handlers only take
+// note; the trainer looks between two steps, its watch ten times a second. A
+// second INT ends the process at once.
 #pragma once
 
 #include <signal.h>
@@ -24,6 +25,8 @@ class RankSignals {
 
   // Whether USR1 came since the last call.
   bool take_save_request();
+  // Whether QUIT came since the last call.
+  bool take_recording_request();
   // The first signal that asked for the end; 0: none did.
   int stop_signal() const;
 

@@ -39,6 +39,11 @@ SupervisorResult supervise_with_restarts(
           "read them",
           result.dropped_bytes));
     }
+    const std::string explanation = restarts.explain && !result.failures.empty()
+                                        ? restarts.explain(result)
+                                        : "";
+    if (!explanation.empty())
+      say(explanation);
     for (const std::string& line : describe_failures(result))
       say("error: " + line);
     const RestartVerdict verdict = policy.judge(end_of(result));

@@ -17,6 +17,9 @@ struct RestartOptions {
   // the same command again.
   std::function<std::string(const SupervisorResult&, SupervisorOptions& next)>
       prepare;
+  // Called after a failed attempt: what else there is to say about it, a line
+  // to print, or "". Empty: nothing.
+  std::function<std::string(const SupervisorResult&)> explain;
   // The failures of an attempt, and what follows from them: lines to print.
   std::function<void(const std::string& line)> on_message;
 };

@@ -36,6 +36,10 @@ using Clock = std::chrono::steady_clock;
 // A rank that lost a peer may end before the peer's own end is seen: how long
 // to wait for a better cause before the rest is ended.
 constexpr std::chrono::milliseconds kCauseWait{300};
+// How long a rank whose step is late has to end itself, and from then on to
+// the SIGKILL of all.
+constexpr std::chrono::milliseconds kStallGrace{500};
+constexpr std::chrono::milliseconds kStallKillAfter{1000};
 constexpr int kPatience = 3;  // interrupts until the ranks are killed
 // How long output of a run that failed waits for somebody to read it.
 constexpr std::chrono::milliseconds kReaderWait{1000};
@@ -120,7 +124,7 @@ class Supervisor {
  public:
   explicit Supervisor(const SupervisorOptions& options)
       : options_(options),
-        signals_({SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}),
+        signals_({SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT}),
         guard_(files_of(folder_, options.nproc), folder_.path()) {}
 
   // Ranks are left only where one could not be started.
@@ -145,6 +149,8 @@ class Supervisor {
           pass_on(number);
       }
       reap();
+      if (phase_ == Phase::kRunning || phase_ == Phase::kWaiting)
+        fail_stalled_ranks();
       end_others_if_due();
     }
     // What the ranks started and left behind, and with it the last writers of
@@ -163,6 +169,7 @@ class Supervisor {
     int status = 0;          // waitpid's
     int end_order = 0;       // 1: the first to end
     bool was_ended = false;  // after we had sent SIGTERM or SIGKILL
+    bool is_stalled = false;
   };
 
   bool has_failed(const Rank& rank) const {
@@ -208,9 +215,12 @@ class Supervisor {
     for (int output : merger_.unwritten_descriptors())
       descriptors.push_back({.fd = output, .events = POLLOUT, .revents = 0});
     int timeout_ms = -1;
-    if (next_deadline_ != Clock::time_point::max()) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(
-          next_deadline_ - Clock::now());
+    Clock::time_point deadline = next_deadline_;
+    if (phase_ == Phase::kRunning || phase_ == Phase::kWaiting)
+      deadline = std::min(deadline, next_stall());
+    if (deadline != Clock::time_point::max()) {
+      const auto left =
+          std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
       timeout_ms = static_cast<int>(std::max<int64_t>(0, left.count()));
     }
     const int ready =
@@ -334,6 +344,53 @@ class Supervisor {
     }
   }
 
+  // When the first live rank will be past its step's deadline for too long.
+  Clock::time_point next_stall() const {
+    auto first = Clock::time_point::max();
+    for (const Rank& rank : ranks_)
+      first = std::min(first, stall_of(rank));
+    return first;
+  }
+
+  static Clock::time_point stall_of(const Rank& rank) {
+    const int64_t deadline_ns = rank.report->deadline_ns();
+    if (!rank.is_live || rank.is_stalled || deadline_ns <= 0)
+      return Clock::time_point::max();
+    return Clock::time_point(std::chrono::nanoseconds(deadline_ns)) +
+           kStallGrace;
+  }
+
+  void fail_stalled_ranks() {
+    const auto now = Clock::now();
+    bool has_stalled = false;
+    for (Rank& rank : ranks_) {
+      if (stall_of(rank) > now)
+        continue;
+      has_stalled = rank.is_stalled = true;
+      rank.report->set_failure(
+          "StallError: the step is past its deadline and the process does not "
+          "run: it was stopped, or is blocked in the kernel");
+    }
+    if (!has_stalled)
+      return;
+    phase_ = Phase::kWaiting;
+    kill_deadline_ = now + kStallKillAfter;
+    next_deadline_ = now + kCauseWait;
+    ask_for_recordings();
+    // One that was stopped runs again, for as long as that takes.
+    for (const Rank& rank : ranks_) {
+      if (rank.is_live && rank.is_stalled)
+        ::kill(rank.process.pid, SIGCONT);
+    }
+  }
+
+  void ask_for_recordings() {
+    for (const Rank& rank : ranks_) {
+      if (rank.is_live && rank.report->handles_quit())
+        ::kill(rank.process.pid, SIGQUIT);
+    }
+  }
+
   // The end that the user asked for is no failure of the run: the other ranks
   // get the time they need (to save, for instance).
   bool follows_signal(int status) const {
@@ -349,10 +406,17 @@ class Supervisor {
   }
 
   void on_first_failure(int status) {
+    ask_for_recordings();
     kill_deadline_ = Clock::now() + options_.kill_after;
     phase_ = Phase::kWaiting;
-    next_deadline_ =
-        Clock::now() + (is_comm_failure(status) ? kCauseWait : kCauseWait * 0);
+    if (!is_comm_failure(status)) {
+      next_deadline_ = Clock::now();
+      return;
+    }
+    // Whom it waited for may be past the same deadline, and not run.
+    next_deadline_ = Clock::now() + kCauseWait;
+    if (const auto stall = next_stall(); stall < Clock::now() + kStallGrace)
+      next_deadline_ = std::max(next_deadline_, stall + kCauseWait);
   }
 
   void end_others_if_due() {
@@ -378,9 +442,10 @@ class Supervisor {
     return {
         .rank = index,
         .step = rank.report->step(),
-        .signal = is_killed ? WTERMSIG(rank.status) : 0,
-        .exit_code =
-            is_killed ? 128 + WTERMSIG(rank.status) : WEXITSTATUS(rank.status),
+        .signal = is_killed && !rank.is_stalled ? WTERMSIG(rank.status) : 0,
+        .exit_code = rank.is_stalled ? static_cast<int>(ExitCode::kStalled)
+                     : is_killed     ? 128 + WTERMSIG(rank.status)
+                                     : WEXITSTATUS(rank.status),
         .reason = rank.report->failure(),
         .note = static_cast<size_t>(index) < options_.rank_notes.size()
                     ? options_.rank_notes[static_cast<size_t>(index)]
@@ -402,6 +467,7 @@ class Supervisor {
       const Rank& rank = ranks_[static_cast<size_t>(i)];
       const int64_t told_ns = rank.report->failed_ns();
       return std::tuple(
+          !rank.is_stalled,
           is_comm_failure(rank.status),
           rank.was_ended,
           told_ns == 0 ? INT64_MAX : told_ns,

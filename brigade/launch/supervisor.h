@@ -1,9 +1,12 @@
 // Starts N ranks of a program on this machine and stays with them to the end:
 //   * they meet through a file in a private folder, so no port is opened;
-//   * SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on;
+//   * SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGQUIT are passed on;
 //   * their output is merged by line, and never waited for: ranks whose output
 //     nobody reads wait, the supervisor goes on seeing failures and signals;
-//   * when one fails, the others are ended within 2 s;
+//   * when one fails, the others are ended within 2 s; those that write what
+//     they did last on SIGQUIT (rank_report.h) are asked for it first;
+//   * a rank that is past its step's deadline and does not end itself, because
+//     it is stopped or blocked, has failed, and is ended within 2 s;
 //   * when the supervisor itself is killed, they are too (rank_process.h).
 //
 // The ranks find RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE (as under

@@ -130,6 +130,11 @@ RunFolder open_run_folder(const TrainConfig& config) {
       for (int rank = 0; fs::remove(folder.trace(rank)); ++rank) {
       }
     }
+    // Of this start only; what led to it stays for whoever asks.
+    if (fs::exists(folder.flight())) {
+      fs::remove_all(folder.previous_flight());
+      fs::rename(folder.flight(), folder.previous_flight());
+    }
   } catch (const fs::filesystem_error& error) {
     throw StorageError(fmt::format(
         "[run_folder] cannot remove what '{}' held: {}",

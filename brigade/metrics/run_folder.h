@@ -20,6 +20,12 @@ struct RunFolder {
   std::filesystem::path trace(int rank) const {
     return path / ("trace-rank" + std::to_string(rank) + ".json");
   }
+  // What the ranks did before a failure, of the last start of the run and of
+  // the one before.
+  std::filesystem::path flight() const { return path / "flight"; }
+  std::filesystem::path previous_flight() const {
+    return path / "flight.previous";
+  }
 };
 
 // logging.run_dir and checkpoint.save_dir may hold "{n}": the lowest number

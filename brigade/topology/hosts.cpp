@@ -76,4 +76,21 @@ std::vector<std::string> warn_of_split_groups(
   return warnings;
 }
 
+std::vector<std::string> rank_names(
+    const ParallelDims& dims,
+    const std::vector<std::string>& hosts) {
+  const std::set<std::string> distinct(hosts.begin(), hosts.end());
+  std::vector<std::string> names;
+  for (int rank = 0; rank < dims.world_size(); ++rank) {
+    std::string name = fmt::format("rank {}", rank);
+    if (const std::string place = dims.describe_coordinate(rank);
+        !place.empty())
+      name += fmt::format(" ({})", place);
+    if (distinct.size() > 1)
+      name += " on " + hosts.at(static_cast<size_t>(rank));
+    names.push_back(std::move(name));
+  }
+  return names;
+}
+
 }  // namespace brigade

@@ -15,4 +15,10 @@ std::vector<std::string> warn_of_split_groups(
     const ParallelDims& dims,
     const std::vector<std::string>& hosts);
 
+// What messages call each rank: "rank 3 (dp 1, tp 1)", and with ranks on
+// several hosts "rank 3 (dp 1, tp 1) on node2". hosts: as above, or empty.
+std::vector<std::string> rank_names(
+    const ParallelDims& dims,
+    const std::vector<std::string>& hosts = {});
+
 }  // namespace brigade

@@ -59,10 +59,12 @@ std::unique_ptr<ProcessMesh> start_world(
     const TrainConfig& config,
     const LaunchEnvironment& environment,
     const WorldStart& start) {
+  CommunicatorOptions options = communicator_options(config.distributed);
+  options.flight_recorder = start.flight_recorder;
   return open_mesh(
       config.parallel_dims(),
       environment,
-      communicator_options(config.distributed),
+      options,
       {.store = start.store,
        .prepare = [&] { return facts_of(config, environment, start); },
        .on_message =

@@ -36,9 +36,12 @@ class Trainer {
       const TrainConfig& config,
       const LaunchEnvironment& environment,
       const TrainingOptions& options);
+  // Any failure in it leaves this rank's recording in the run folder.
   TrainingEnd run();
 
  private:
+  TrainingEnd run_to_end();
+  RunWatchOptions watch_options() const;
   StepMetrics train_step(int64_t step);
   // The mean loss over eval_steps global batches of the held-out part; the same
   // samples every time and under every layout.
@@ -63,6 +66,7 @@ class Trainer {
 
   TrainConfig config_;
   TrainingOptions options_;
+  FlightRecorderPtr flight_recorder_;
   std::unique_ptr<ProcessMesh> mesh_;
   TrainingData data_;
   std::unique_ptr<TrainStep> step_;
@@ -78,6 +82,7 @@ class Trainer {
   double peak_flops_ = 1;  // of this rank
   Trace trace_;
   std::unique_ptr<MetricsFile> metrics_;
+  std::unique_ptr<RunWatch> watch_;
   RunObserver silent_;
   RunObserver& observer_;  // silent_ on ranks that do not report
 };
@@ -88,6 +93,7 @@ Trainer::Trainer(
     const TrainingOptions& options)
     : config_(config),
       options_(options),
+      flight_recorder_(std::make_shared<FlightRecorder>(environment.rank)),
       trace_(environment.rank),
       observer_(
           options.observer != nullptr &&
@@ -98,6 +104,7 @@ Trainer::Trainer(
       config,
       environment,
       {.store = options.store,
+       .flight_recorder = flight_recorder_,
        .prepare =
            [&] {
              data_ = open_training_data(training_data_options(
@@ -298,13 +305,14 @@ void Trainer::run_steps() {
   const int64_t eval_every = config_.training.eval_every;
   while (!is_done() && !agreed_.stop) {
     const int64_t step = position_.steps + 1;
-    if (options_.on_step)
-      options_.on_step(step);
+    watch_->begin_step(step);
     StepMetrics metrics = run_step(step);
     if (is_traced(step))
       write_trace();
-    if (eval_every > 0 && step % eval_every == 0)
+    if (eval_every > 0 && step % eval_every == 0) {
+      watch_->begin_step(step);
       metrics.eval_loss = evaluate();
+    }
     report(metrics);
     saver_->poll();
     // The last step is saved below, without a copy.
@@ -312,10 +320,33 @@ void Trainer::run_steps() {
     if (!is_last && (saver_->is_due(step) || agreed_.save))
       saver_->save(position_);
   }
+  watch_->end_steps();
   saver_->save_last(position_);
 }
 
+RunWatchOptions Trainer::watch_options() const {
+  return {
+      .step_timeout =
+          std::chrono::seconds(config_.training.step_timeout_seconds),
+      .on_step = options_.on_step,
+      .takes_recording_request = options_.takes_recording_request,
+      .on_stall = options_.on_stall};
+}
+
 TrainingEnd Trainer::run() {
+  watch_ = std::make_unique<RunWatch>(
+      flight_recorder_,
+      RunFolder{config_.logging.run_dir}.flight(),
+      watch_options());
+  try {
+    return run_to_end();
+  } catch (const std::exception& error) {
+    watch_->write_recording(error.what());
+    throw;
+  }
+}
+
+TrainingEnd Trainer::run_to_end() {
   observer_.on_start(
       {.config = config_,
        .rank = mesh_->rank(),

@@ -12,6 +12,7 @@
 #include "brigade/data/token_range.h"
 #include "brigade/launch/environment.h"
 #include "brigade/train/run_observer.h"
+#include "brigade/train/run_watch.h"
 #include "brigade/train/step_requests.h"
 
 namespace brigade {
@@ -20,8 +21,13 @@ struct TrainingOptions {
   // Where measurements of this machine (the peak of MFU) and of token files
   // (their highest ids) are kept; empty: nowhere.
   std::filesystem::path cache_dir;
-  // Called on every rank at the start of each step, for the supervisor.
-  std::function<void(int64_t step)> on_step;
+  // Called on every rank at the start of each step, for the supervisor, as
+  // RunWatchOptions::on_step.
+  std::function<void(int64_t step, int64_t deadline_ns)> on_step;
+  // As in RunWatchOptions: what a rank does when asked for its recording, and
+  // when a step exceeds training.step_timeout_seconds.
+  std::function<bool()> takes_recording_request;
+  std::function<void(const Stall&)> on_stall;
   // What this rank asks for, looked up once per step: a signal that came.
   // Empty: nothing.
   std::function<StepRequests()> requests;

@@ -22,9 +22,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kSecondNs = 1'000'000'000;
 
-torch::Tensor ones(int64_t numel) {
+torch::Tensor ones_of(int64_t numel) {
   return torch::ones({numel});
 }
 
@@ -65,8 +65,8 @@ TEST(SilentRank, IsNotTheOneThatWaitsOnAnotherConnection) {
           done.wait();
           return;
         }
-        const WorkPtr work = world->rank() == 0 ? world->recv(ones(4), 2)
-                                                : world->recv(ones(4), 0);
+        const WorkPtr work = world->rank() == 0 ? world->recv(ones_of(4), 2)
+                                                : world->recv(ones_of(4), 0);
         try {
           work->wait();
         } catch (...) {
@@ -76,16 +76,16 @@ TEST(SilentRank, IsNotTheOneThatWaitsOnAnotherConnection) {
       });
   EXPECT_THAT(errors[0], HasSubstr(kRank2Alone));
   EXPECT_THAT(errors[1], HasSubstr(kRank2Alone));
-  EXPECT_LT(steady_now_ns() - begin_ns, 60 * kSecond);
+  EXPECT_LT(steady_now_ns() - begin_ns, 60 * kSecondNs);
 }
 
 // Rank 1 computes while rank 0 loses rank 2.
 TEST(SilentRank, IsNotTheOneThatIsBusy) {
   const auto gather = [](Communicator& world) {
-    return world.all_gather(ones(12), ones(4));
+    return world.all_gather(ones_of(12), ones_of(4));
   };
   const auto sum = [](Communicator& world) {
-    return world.all_reduce(ones(12));
+    return world.all_reduce(ones_of(12));
   };
   for (const auto& launch :
        {std::function<WorkPtr(Communicator&)>(gather),

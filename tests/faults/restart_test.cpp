@@ -3,13 +3,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <chrono>
 #include <fstream>
-#include <functional>
 #include <iterator>
-#include <thread>
 
 #include "tests/support/program.h"
+#include "tests/support/ranks_of_program.h"
 
 namespace brigade {
 namespace {
@@ -17,50 +15,16 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using testing::Arguments;
+using testing::eventually;
+using testing::find_rank;
 using ::testing::HasSubstr;
 using testing::losses_of;
 using ::testing::Not;
 using testing::ProgramResult;
+using testing::read_proc;
 using testing::StartedProgram;
 
 constexpr int kSteps = 60;
-
-bool eventually(const std::function<bool()>& condition) {
-  const auto deadline =
-      std::chrono::steady_clock::now() + std::chrono::minutes(1);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline)
-      return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  return true;
-}
-
-std::string read_proc(pid_t pid, const std::string& name) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/" + name);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// The rank of the supervisor's process `supervisor`; -1: it does not run.
-pid_t find_rank(pid_t supervisor, int rank) {
-  const std::string wanted =
-      std::string("\0RANK=", 6) + std::to_string(rank) + std::string(1, '\0');
-  for (const auto& entry : fs::directory_iterator("/proc")) {
-    const std::string name = entry.path().filename();
-    if (name.find_first_not_of("0123456789") != std::string::npos)
-      continue;
-    const pid_t pid = std::stoi(name);
-    const std::string stat = read_proc(pid, "stat");
-    const size_t end = stat.rfind(") ");
-    if (end == std::string::npos || stat[end + 2] == 'Z')
-      continue;
-    const pid_t parent = std::stoi(stat.substr(end + 4));
-    const std::string environment = '\0' + read_proc(pid, "environ");
-    if (parent == supervisor && environment.find(wanted) != std::string::npos)
-      return pid;
-  }
-  return -1;
-}
 
 class Restart : public ::testing::Test {
  protected:

@@ -1,0 +1,64 @@
+// The latest operations of one rank, over all its groups, kept in memory until
+// something goes wrong: then they say what this rank waited for.
+//
+// Any thread. Groups hold it by pointer; threads that are ranks have one each.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "brigade/flight/recording.h"
+
+namespace brigade {
+
+class Work;
+
+class FlightRecorder {
+ public:
+  static constexpr int64_t kCapacity = 1000;  // operations
+
+  explicit FlightRecorder(int global_rank) : rank_(global_rank) {}
+
+  // Returns the index of the group, for FlightOperation::group. The same group
+  // again has the same index.
+  int add_group(const FlightGroup& group);
+  void begin_step(int64_t step);
+
+  // An operation that is about to be launched; `step` is filled in. Returns its
+  // id.
+  int64_t begin(FlightOperation operation);
+  // The work that begin() was for. Not kept alive: its end is looked up where
+  // nothing waited for it.
+  void launched(int64_t id, const std::weak_ptr<Work>& work);
+  // A thread waited from `begun_ns` to now and saw the operation's end.
+  void finished(int64_t id, int64_t begun_ns);
+  void failed(int64_t id);
+
+  // Nanoseconds that threads spent waiting for operations, ever.
+  int64_t waited_ns() const;
+  FlightRecording recording(const std::string& reason) const;
+
+ private:
+  struct Entry {
+    FlightOperation operation;
+    std::weak_ptr<Work> work;
+  };
+  // nullptr when so many followed that it was dropped.
+  Entry* find(int64_t id);
+
+  const int rank_;
+  mutable std::mutex mutex_;
+  std::vector<FlightGroup> groups_;
+  std::deque<Entry> entries_;
+  int64_t next_id_ = 0;  // of the entry after the last
+  int64_t step_ = 0;
+  int64_t begun_step_ns_ = 0;
+  int64_t waited_ns_ = 0;
+};
+using FlightRecorderPtr = std::shared_ptr<FlightRecorder>;
+
+}  // namespace brigade

@@ -1,0 +1,78 @@
+// Watches a rank's steps from a thread of its own: a step that does not end in
+// time, because the thread that trains spins, waits for its data or for a peer
+// that never comes, ends the process, and what the rank did last is written.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "brigade/comm/flight_recorder.h"
+
+namespace brigade {
+
+// A step that did not end in time.
+struct Stall {
+  std::string reason;
+  // In an operation, so that other ranks are what it waited for.
+  bool waits_for_peers = false;
+};
+
+struct RunWatchOptions {
+  // How long a step may take; 0: as long as it wants.
+  std::chrono::milliseconds step_timeout{0};
+  // At the start of each step: its number, and its deadline in nanoseconds of
+  // the steady clock (0: none), for a supervisor. Empty: nobody listens.
+  std::function<void(int64_t step, int64_t deadline_ns)> on_step;
+  // Whether a recording was asked for since the last call (SIGQUIT), looked up
+  // ten times a second. Empty: never.
+  std::function<bool()> takes_recording_request;
+  // On the watch's thread once a step's deadline has passed and the recording
+  // is written. Expected to end the process. Empty: nothing is watched.
+  std::function<void(const Stall&)> on_stall;
+};
+
+class RunWatch {
+ public:
+  // Recordings go to `folder` (flight/recording.h), which is made when needed.
+  RunWatch(
+      FlightRecorderPtr recorder,
+      std::filesystem::path folder,
+      RunWatchOptions options);
+  ~RunWatch();
+  RunWatch(const RunWatch&) = delete;
+  RunWatch& operator=(const RunWatch&) = delete;
+
+  // From now on the rank is in this step; may be called again in it, where
+  // something begins that takes its own time.
+  void begin_step(int64_t step);
+  // Nothing is timed until the next begin_step().
+  void end_steps();
+
+  // Writes the recording. A disk that refuses it, or does not answer within a
+  // second, is no error: another one is being reported.
+  void write_recording(const std::string& reason) noexcept;
+
+ private:
+  void watch();
+  Stall describe_stall() const;
+  void write(const std::string& reason, int64_t paused_ns) noexcept;
+
+  const FlightRecorderPtr recorder_;
+  const std::filesystem::path folder_;
+  const RunWatchOptions options_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ends_ = false;
+  int64_t step_ = 0;
+  int64_t deadline_ns_ = 0;  // 0: none
+  int64_t paused_ns_ = 0;    // of the step, the longest
+  std::thread thread_;
+};
+
+}  // namespace brigade

@@ -1,0 +1,238 @@
+// Ranks that stop making progress without ending, as real processes: stopped,
+// blocked, one or all of them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <iterator>
+
+#include "tests/support/program.h"
+#include "tests/support/ranks_of_program.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using testing::Arguments;
+using testing::eventually;
+using testing::find_rank;
+using ::testing::HasSubstr;
+using testing::ProgramResult;
+using testing::StartedProgram;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kTimeout{3};
+// What the promise allows, and what a busy machine adds.
+constexpr std::chrono::seconds kPatience{2 + 8};
+
+struct Layout {
+  std::string name;
+  std::string size;  // of the axis, as an override
+  std::string name_of_rank_1;
+};
+
+// In a process of its own: stops that thread alone, until the process ends.
+[[noreturn]] void hold_main_thread(pid_t pid) {
+  if (::ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) != 0 ||
+      ::ptrace(PTRACE_INTERRUPT, pid, nullptr, nullptr) != 0) {
+    ::kill(pid, SIGKILL);
+    ::_exit(1);
+  }
+  int status = 0;
+  while (::waitpid(pid, &status, __WALL) == pid && !WIFEXITED(status) &&
+         !WIFSIGNALED(status)) {
+  }
+  ::_exit(0);
+}
+
+class Stalled : public ::testing::TestWithParam<Layout> {
+ protected:
+  Stalled() {
+    auto config = testing::tiny_run(testing::prepare_bytes(
+        folder_ / "tokens", testing::made_up_text(6000)));
+    config["training"] = {
+        {"seq_length", 48},
+        {"micro_batch_size", 4},
+        {"total_train_steps", 1000000},
+        {"learning_rate", 5e-3}};
+    testing::write_file(folder_ / "run.json", config.dump());
+  }
+
+  fs::path run() const { return folder_ / "run"; }
+
+  StartedProgram start(const Arguments& more) {
+    Arguments all = {
+        "train",
+        "--config",
+        (folder_ / "run.json").string(),
+        "--nproc",
+        "2",
+        "logging.run_dir=" + run().string()};
+    all.insert(all.end(), more.begin(), more.end());
+    return StartedProgram(testing::program_path(), all);
+  }
+
+  Arguments watched() const {
+    return {
+        GetParam().size,
+        "training.step_timeout_seconds=" + std::to_string(kTimeout.count())};
+  }
+
+  bool has_trained(int64_t steps) const {
+    std::ifstream file(run() / "metrics.jsonl");
+    return std::count(std::istreambuf_iterator<char>(file), {}, '\n') >= steps;
+  }
+
+  pid_t rank_in_training(const StartedProgram& program, int rank) {
+    pid_t pid = -1;
+    EXPECT_TRUE(eventually([&] { return has_trained(5); }));
+    EXPECT_TRUE(eventually([&] {
+      pid = find_rank(program.pid(), rank);
+      return pid > 0;
+    }));
+    return pid;
+  }
+
+  // The end of a program within the promised time.
+  static ProgramResult end_in_time(StartedProgram& program) {
+    const auto begin = Clock::now();
+    ProgramResult result = program.wait();
+    EXPECT_LT(Clock::now() - begin, kTimeout + kPatience);
+    return result;
+  }
+
+  std::string analysis() const {
+    const ProgramResult result =
+        testing::run_program({"analyze", run().string()});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  }
+
+  testing::RunsFolder folder_;
+};
+
+TEST_P(Stalled, AStoppedRankIsNamedAndEndsTheRun) {
+  StartedProgram program = start(watched());
+  ::kill(rank_in_training(program, 1), SIGSTOP);
+  const ProgramResult result = end_in_time(program);
+  EXPECT_EQ(result.exit_code, 7) << result.err;
+  EXPECT_THAT(
+      result.err,
+      AllOf(
+          HasSubstr("error: " + GetParam().name_of_rank_1 + " failed at step"),
+          HasSubstr("StallError: the step is past its deadline"),
+          HasSubstr("more: brigade analyze")));
+  EXPECT_THAT(
+      analysis(), HasSubstr("look first at " + GetParam().name_of_rank_1));
+}
+
+TEST_P(Stalled, RanksThatAreAllStoppedEndTheRun) {
+  StartedProgram program = start(watched());
+  ::kill(rank_in_training(program, 0), SIGSTOP);
+  ::kill(rank_in_training(program, 1), SIGSTOP);
+  const ProgramResult result = end_in_time(program);
+  EXPECT_EQ(result.exit_code, 7) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("the process does not run"));
+}
+
+// A debugger holds the thread that trains; the others of the process run.
+TEST_P(Stalled, ABlockedTrainingThreadIsNamedAndEndsTheRun) {
+  StartedProgram program = start(watched());
+  const pid_t pid = rank_in_training(program, 1);
+  const pid_t tracer = ::fork();
+  if (tracer == 0)
+    hold_main_thread(pid);
+  const ProgramResult result = end_in_time(program);
+  int status = 0;
+  ASSERT_EQ(::waitpid(tracer, &status, 0), tracer);
+  if (status != 0)
+    GTEST_SKIP() << "this process may not trace others";
+  EXPECT_EQ(result.exit_code, 7) << result.err;
+  EXPECT_THAT(
+      result.err, HasSubstr(GetParam().name_of_rank_1 + " failed at step"));
+}
+
+// Nothing but the deadline of a collective.
+TEST_P(Stalled, ACollectivesTimeoutNamesTheStoppedRank) {
+  StartedProgram program = start(
+      {GetParam().size,
+       "training.step_timeout_seconds=0",
+       "distributed.timeout_seconds=" + std::to_string(kTimeout.count())});
+  ::kill(rank_in_training(program, 1), SIGSTOP);
+  const ProgramResult result = end_in_time(program);
+  EXPECT_EQ(result.exit_code, 3) << result.err;
+  EXPECT_THAT(
+      result.err,
+      HasSubstr(
+          GetParam().name_of_rank_1 + " did not report: lost or stalled"));
+  EXPECT_THAT(
+      analysis(), HasSubstr("look first at " + GetParam().name_of_rank_1));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts,
+    Stalled,
+    ::testing::Values(
+        Layout{"dp2", "distributed.dp_size=2", "rank 1 (dp 1)"},
+        Layout{"tp2", "distributed.tp_size=2", "rank 1 (tp 1)"},
+        Layout{"pp2", "distributed.pp_size=2", "rank 1 (pp 1)"},
+        Layout{"cp2", "distributed.cp_size=2", "rank 1 (cp 1)"}),
+    [](const auto& each) { return each.param.name; });
+
+class Recorded : public Stalled {};
+
+TEST_P(Recorded, SigquitWritesWhatTheRanksDidAndTheRunGoesOn) {
+  StartedProgram program = start(watched());
+  rank_in_training(program, 1);
+  ::kill(program.pid(), SIGQUIT);
+  EXPECT_TRUE(eventually([&] {
+    return fs::exists(run() / "flight" / "rank-0.json") &&
+           fs::exists(run() / "flight" / "rank-1.json");
+  }));
+  EXPECT_THAT(analysis(), HasSubstr("SIGQUIT"));
+  const auto now = testing::read_metrics(run()).size();
+  EXPECT_TRUE(
+      eventually([&] { return has_trained(static_cast<int64_t>(now) + 5); }));
+  ::kill(program.pid(), SIGTERM);
+  EXPECT_EQ(program.wait().exit_code, 143);
+}
+
+TEST_P(Recorded, AStalledRunIsRestartedFromItsCheckpoint) {
+  Arguments more = watched();
+  more.insert(
+      more.end(), {"--max-restarts", "1", "checkpoint.save_frequency=3"});
+  StartedProgram program = start(more);
+  const pid_t first = rank_in_training(program, 1);
+  ::kill(first, SIGSTOP);
+  EXPECT_TRUE(eventually([&] {
+    const pid_t second = find_rank(program.pid(), 1);
+    return second > 0 && second != first;
+  }));
+  EXPECT_TRUE(
+      eventually([&] { return fs::exists(run() / "flight.previous"); }));
+  const auto now = testing::read_metrics(run()).size();
+  EXPECT_TRUE(
+      eventually([&] { return has_trained(static_cast<int64_t>(now) + 5); }));
+  ::kill(program.pid(), SIGTERM);
+  const ProgramResult result = program.wait();
+  EXPECT_EQ(result.exit_code, 143) << result.err;
+  EXPECT_THAT(
+      result.err,
+      HasSubstr("restart 1 of 1, from the newest valid checkpoint"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts,
+    Recorded,
+    ::testing::Values(Layout{"dp2", "distributed.dp_size=2", "rank 1 (dp 1)"}),
+    [](const auto& each) { return each.param.name; });
+
+}  // namespace
+}  // namespace brigade

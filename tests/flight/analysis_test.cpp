@@ -1,0 +1,165 @@
+#include "brigade/flight/analysis.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+
+namespace brigade {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StrEq;
+
+const FlightGroup kWorld{
+    .name = "world",
+    .members = {0, 1, 2, 3},
+    .member_names = {
+        "rank 0 (dp 0, tp 0)",
+        "rank 1 (dp 0, tp 1)",
+        "rank 2 (dp 1, tp 0)",
+        "rank 3 (dp 1, tp 1)"}};
+
+FlightRecording recording_of(int rank, std::vector<FlightGroup> groups) {
+  FlightRecording recording;
+  recording.rank = rank;
+  recording.step = 7;
+  recording.reason = "test";
+  recording.groups = std::move(groups);
+  return recording;
+}
+
+FlightOperation operation(
+    int64_t number,
+    FlightState state,
+    const std::string& kind = "all_reduce") {
+  FlightOperation result;
+  result.kind = kind;
+  result.dtype = "Float";
+  result.numel = 10;
+  result.sequence_number = number;
+  result.step = 7;
+  result.state = state;
+  return result;
+}
+
+FlightOperation message(const std::string& kind, int peer, int64_t number) {
+  FlightOperation result = operation(number, FlightState::kUnderWay, kind);
+  result.peer = peer;
+  return result;
+}
+
+TEST(FlightAnalysis, NamesTheRankThatDidNotArrive) {
+  std::vector<FlightRecording> recordings;
+  for (int rank = 0; rank < 4; ++rank) {
+    recordings.push_back(recording_of(rank, {kWorld}));
+    auto& operations = recordings.back().operations;
+    operations.push_back(operation(4, FlightState::kFinished));
+    if (rank != 2)
+      operations.push_back(operation(5, FlightState::kUnderWay));
+  }
+  const FlightAnalysis analysis = analyze_flights(recordings);
+  EXPECT_THAT(analysis.suspects, ElementsAre(2));
+  EXPECT_THAT(
+      summarize(analysis),
+      StrEq("rank 2 (dp 1, tp 0) did not arrive at all_reduce #5 of 10 x Float "
+            "in group 'world' at step 7; rank 0 (dp 0, tp 0), rank 1 (dp 0, tp "
+            "1), rank 3 (dp 1, tp 1) waited there"));
+}
+
+TEST(FlightAnalysis, ARankWithoutARecordingIsTheSuspect) {
+  std::vector<FlightRecording> recordings;
+  for (const int rank : {0, 1, 2}) {
+    recordings.push_back(recording_of(rank, {kWorld}));
+    recordings.back().operations = {operation(5, FlightState::kUnderWay)};
+  }
+  const FlightAnalysis analysis = analyze_flights(recordings);
+  EXPECT_THAT(analysis.without_recording, ElementsAre(3));
+  EXPECT_THAT(analysis.suspects, ElementsAre(3));
+  EXPECT_THAT(
+      describe(analysis, recordings),
+      AllOf(
+          HasSubstr("rank 3 (dp 1, tp 1): left no recording"),
+          HasSubstr("look first at rank 3 (dp 1, tp 1)")));
+}
+
+// Rank 0 waits for 1 in tp, 2 for 0 in dp: the fault is where nobody waits.
+TEST(FlightAnalysis, AChainOfWaitsLeadsToItsEnd) {
+  const FlightGroup tp{.name = "tp", .members = {0, 1}, .member_names = {}};
+  const FlightGroup dp{.name = "dp", .members = {0, 2}, .member_names = {}};
+  std::vector<FlightRecording> recordings = {
+      recording_of(0, {tp, dp}), recording_of(1, {tp}), recording_of(2, {dp})};
+  recordings[0].operations = {operation(3, FlightState::kUnderWay)};
+  recordings[1].operations = {operation(2, FlightState::kFinished)};
+  recordings[2].operations = {operation(8, FlightState::kFailed)};
+  const FlightAnalysis analysis = analyze_flights(recordings);
+  EXPECT_EQ(analysis.findings.size(), 2U);
+  EXPECT_THAT(analysis.suspects, ElementsAre(1));
+  EXPECT_THAT(summarize(analysis), HasSubstr("rank 1 did not arrive"));
+}
+
+TEST(FlightAnalysis, RanksThatLaunchedDifferentOperationsAreListed) {
+  std::vector<FlightRecording> recordings;
+  for (int rank = 0; rank < 4; ++rank) {
+    recordings.push_back(recording_of(rank, {kWorld}));
+    auto wrong = operation(
+        5, FlightState::kUnderWay, rank == 1 ? "all_gather" : "all_reduce");
+    recordings.back().operations = {wrong};
+  }
+  const FlightAnalysis analysis = analyze_flights(recordings);
+  EXPECT_THAT(analysis.suspects, ElementsAre(1));
+  EXPECT_THAT(
+      summarize(analysis),
+      AllOf(
+          HasSubstr("launched different operations as #5"),
+          HasSubstr("rank 1 (dp 0, tp 1) all_gather of 10 x Float")));
+}
+
+TEST(FlightAnalysis, AMessageThatWasNeverSentNamesItsSender) {
+  const FlightGroup pp{.name = "pp", .members = {0, 1}, .member_names = {}};
+  std::vector<FlightRecording> recordings = {
+      recording_of(0, {pp}), recording_of(1, {pp})};
+  recordings[0].operations = {message("send", 1, 0)};
+  recordings[1].operations = {message("recv", 0, 0), message("recv", 0, 1)};
+  recordings[1].operations[0].state = FlightState::kFinished;
+  const FlightAnalysis analysis = analyze_flights(recordings);
+  EXPECT_THAT(analysis.suspects, ElementsAre(0));
+  EXPECT_THAT(summarize(analysis), HasSubstr("which had not sent it"));
+}
+
+TEST(FlightAnalysis, ARankThatDidNotRunIsTheSuspectWhereverItWas) {
+  std::vector<FlightRecording> recordings;
+  for (int rank = 0; rank < 4; ++rank) {
+    recordings.push_back(recording_of(rank, {kWorld}));
+    recordings.back().operations = {operation(5, FlightState::kUnderWay)};
+  }
+  recordings[3].paused_ns = 3'500'000'000;
+  const FlightAnalysis analysis = analyze_flights(recordings);
+  EXPECT_THAT(analysis.suspects, ElementsAre(3));
+  EXPECT_THAT(
+      summarize(analysis),
+      HasSubstr("rank 3 (dp 1, tp 1) did not run for 3.5 s in step 7"));
+}
+
+// What one rank's recording no longer goes back to is no missing operation.
+TEST(FlightAnalysis, OperationsThatWereDroppedAreNotMissed) {
+  std::vector<FlightRecording> recordings;
+  for (int rank = 0; rank < 4; ++rank) {
+    recordings.push_back(recording_of(rank, {kWorld}));
+    auto& operations = recordings.back().operations;
+    if (rank == 0)
+      operations.push_back(operation(4, FlightState::kUnderWay));
+    operations.push_back(operation(5, FlightState::kFinished));
+  }
+  const FlightAnalysis analysis = analyze_flights(recordings);
+  EXPECT_THAT(analysis.suspects, IsEmpty());
+  EXPECT_THAT(summarize(analysis), Not(HasSubstr("did not arrive")));
+}
+
+}  // namespace
+}  // namespace brigade
