@@ -1,7 +1,7 @@
 # The commands of the README, nothing else.
 RELEASE := build/release
 
-.PHONY: help quickstart build test test-faults test-layouts test-slurm bench lint docs fuzz clean
+.PHONY: help quickstart build test test-faults test-layouts test-slurm soak bench lint docs fuzz clean
 
 help:
 	@echo 'make quickstart    install, build, train a small Llama on two processes, generate text'
@@ -9,6 +9,7 @@ help:
 	@echo 'make build         install, build $(RELEASE)/brigade, tests, benchmarks, examples'
 	@echo 'make test-layouts  every layout of up to 8 ranks against one rank (50 minutes on 2 cores)'
 	@echo 'make test-slurm    training under a Slurm of four nodes in network namespaces, as root'
+	@echo 'make soak          ten minutes of training under kills, stops and damage (SOAK_SECONDS=600)'
 	@echo 'make test-faults   kills, full disks, damaged files: what a run must survive'
 	@echo 'make bench         run the benchmarks'
 	@echo 'make lint          format, includes, documents, clang-tidy on what changed'
@@ -48,6 +49,12 @@ test-faults:
 	@$(MAKE) --no-print-directory $(RELEASE)/build.ninja
 	@cmake --build $(RELEASE) --target test_faults
 	@scripts/run_tests.sh $(RELEASE) -R '^faults'
+
+soak:
+	@scripts/install_dependencies.sh build
+	@$(MAKE) --no-print-directory $(RELEASE)/build.ninja
+	@cmake --build $(RELEASE) --target brigade_cli
+	@scripts/soak.py $(RELEASE) $(or $(SOAK_SECONDS),600)
 
 test-layouts:
 	@scripts/install_dependencies.sh build test

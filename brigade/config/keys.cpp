@@ -239,6 +239,18 @@ void add_training(std::vector<ConfigKey>& keys) {
       count,
       "skipped steps in a row after which a run with on_non_finite=skip stops");
   group.key(
+      "check_replicas_every",
+      &G::check_replicas_every,
+      natural,
+      "steps between comparisons of the replicas' bits, which find memory that "
+      "fails; 0: none");
+  group.key(
+      "loss_spike_limit",
+      &G::loss_spike_limit,
+      natural,
+      "standard deviations above the last losses' mean from which a loss is "
+      "reported as a spike; 0: none is");
+  group.key(
       "step_timeout_seconds",
       &G::step_timeout_seconds,
       {.low = 0, .high = 1e6},

@@ -1,6 +1,7 @@
 #include "brigade/train/trainer.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,6 +14,7 @@
 #include "brigade/files/file.h"
 #include "brigade/kernels/cpu/allocator.h"
 #include "brigade/metrics/clock.h"
+#include "brigade/metrics/loss_spikes.h"
 #include "brigade/metrics/metrics.h"
 #include "brigade/metrics/run_folder.h"
 #include "brigade/metrics/trace.h"
@@ -22,9 +24,11 @@
 #include "brigade/train/layout.h"
 #include "brigade/train/micro_batches.h"
 #include "brigade/train/peak_rate.h"
+#include "brigade/train/replica_check.h"
 #include "brigade/train/run_checkpoint.h"
 #include "brigade/train/run_saver.h"
 #include "brigade/train/start_world.h"
+#include "brigade/train/stragglers.h"
 #include "brigade/train/train_step.h"
 
 namespace brigade {
@@ -57,6 +61,12 @@ class Trainer {
   // train_step(), after which no save is lost even if it fails.
   StepMetrics run_step(int64_t step);
   void count_skipped(const StepResult& result);
+  // Collective, once in StragglerDetector::kSteps steps: names ranks that
+  // compute longer than their peers.
+  void look_for_stragglers(int64_t step, double busy_seconds);
+  // Collective over the replicas. Throws an Error that names the ranks whose
+  // weights or moments differ.
+  void check_replicas();
   void report(const StepMetrics& metrics);
   bool is_traced(int64_t step) const;
   void write_trace();
@@ -79,6 +89,9 @@ class Trainer {
   StepRequests agreed_;
   int64_t skipped_in_a_row_ = 0;
   double longest_step_seconds_ = 0;
+  std::vector<double> busy_seconds_;  // of the steps since the last look
+  std::unique_ptr<StragglerDetector> stragglers_;
+  LossSpikes spikes_;
   double peak_flops_ = 1;  // of this rank
   Trace trace_;
   std::unique_ptr<MetricsFile> metrics_;
@@ -94,6 +107,7 @@ Trainer::Trainer(
     : config_(config),
       options_(options),
       flight_recorder_(std::make_shared<FlightRecorder>(environment.rank)),
+      spikes_(config.training.loss_spike_limit),
       trace_(environment.rank),
       observer_(
           options.observer != nullptr &&
@@ -222,8 +236,10 @@ StepMetrics Trainer::run_step(int64_t step) {
 }
 
 StepMetrics Trainer::train_step(int64_t step) {
+  const int64_t waited_before_ns = flight_recorder_->waited_ns();
   const StepResult result =
       step_->run(step, is_traced(step) ? &trace_ : nullptr, asked_);
+  const int64_t waited_ns = flight_recorder_->waited_ns() - waited_before_ns;
   StepMetrics metrics;
   if (config_.run.report_overlap) {
     for (const auto& stage : step_->stages())
@@ -238,6 +254,7 @@ StepMetrics Trainer::train_step(int64_t step) {
       static_cast<double>(result.end_ns - result.begin_ns) / 1e9;
   longest_step_seconds_ = std::max(longest_step_seconds_, seconds);
   count_skipped(result);
+  look_for_stragglers(step, seconds - static_cast<double>(waited_ns) / 1e9);
   metrics.step = step;
   metrics.loss = result.loss;
   metrics.lr = result.lr;
@@ -255,6 +272,34 @@ StepMetrics Trainer::train_step(int64_t step) {
   metrics.step_ms = seconds * 1e3;
   metrics.exposed_comm_ms = static_cast<double>(result.exposed_ns) / 1e6;
   return metrics;
+}
+
+void Trainer::look_for_stragglers(int64_t step, double busy_seconds) {
+  Communicator& world = *mesh_->world();
+  if (world.size() == 1)
+    return;
+  if (!stragglers_) {
+    std::vector<int> stages;
+    for (int rank = 0; rank < world.size(); ++rank)
+      stages.push_back(mesh_->dims().coordinate(rank).pp);
+    stragglers_ = std::make_unique<StragglerDetector>(std::move(stages));
+  }
+  busy_seconds_.push_back(busy_seconds);
+  if (step % StragglerDetector::kSteps != 0)
+    return;
+  std::vector<int64_t> busy_ns(static_cast<size_t>(world.size()), 0);
+  busy_ns[static_cast<size_t>(world.rank())] = static_cast<int64_t>(
+      1e9 * std::max(0.0, median_of(std::exchange(busy_seconds_, {}))));
+  busy_ns = Agreement(world).max(busy_ns);
+  for (const Straggler& straggler :
+       stragglers_->add_window({busy_ns.begin(), busy_ns.end()})) {
+    observer_.on_message(fmt::format(
+        "{} is slow: in the last {} steps it computed {:.1f} times as long as "
+        "its peers, who wait for it",
+        world.options().member_names[static_cast<size_t>(straggler.rank)],
+        StragglerDetector::kSteps * StragglerDetector::kWindows,
+        straggler.ratio));
+  }
 }
 
 bool Trainer::is_traced(int64_t step) const {
@@ -289,10 +334,49 @@ double Trainer::evaluate() {
                      config_.training.eval_steps * tokens_per_step(config_));
 }
 
+void Trainer::check_replicas() {
+  std::vector<NamedReplica> replicas;
+  for (const auto& stage : step_->stages()) {
+    for (const ParamState& state : stage->states()) {
+      replicas.push_back({state.name, state.weight});
+      if (state.master_low.defined())
+        replicas.push_back({"master." + state.name, state.master_low});
+      replicas.push_back({"exp_avg." + state.name, state.exp_avg});
+      replicas.push_back({"exp_avg_sq." + state.name, state.exp_avg_sq});
+    }
+  }
+  Communicator& group = *mesh_->dp_cp();
+  const auto unlike = find_unlike_replica(replicas, group);
+  if (!unlike)
+    return;
+  std::vector<std::string> names;
+  for (const int rank : unlike->ranks)
+    names.push_back(group.options().member_names[static_cast<size_t>(rank)]);
+  throw Error(
+      ExitCode::kUnexpected,
+      fmt::format(
+          "[trainer] step {}: '{}' is no longer the same on all its replicas; "
+          "{} {}. Memory that fails does that: check that host, and continue "
+          "from a checkpoint of before step {}",
+          position_.steps,
+          unlike->name,
+          fmt::join(names, " and "),
+          names.size() == 1 ? "differs" : "differ",
+          position_.steps - config_.training.check_replicas_every + 1));
+}
+
 void Trainer::report(const StepMetrics& metrics) {
   if (metrics_)
     metrics_->write(metrics);
   observer_.on_step(metrics);
+  if (const auto score = spikes_.add(metrics.loss)) {
+    observer_.on_message(fmt::format(
+        "step {}: the loss {:.4f} is a spike, {:.1f} standard deviations above "
+        "the mean of those before it",
+        metrics.step,
+        metrics.loss,
+        *score));
+  }
 }
 
 bool Trainer::is_done() const {
@@ -314,6 +398,9 @@ void Trainer::run_steps() {
       metrics.eval_loss = evaluate();
     }
     report(metrics);
+    const int64_t check_every = config_.training.check_replicas_every;
+    if (check_every > 0 && step % check_every == 0)
+      check_replicas();
     saver_->poll();
     // The last step is saved below, without a copy.
     const bool is_last = is_done() || agreed_.stop;

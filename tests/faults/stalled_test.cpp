@@ -11,6 +11,7 @@
 #include <chrono>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 #include "tests/support/program.h"
 #include "tests/support/ranks_of_program.h"
@@ -202,6 +203,26 @@ TEST_P(Recorded, SigquitWritesWhatTheRanksDidAndTheRunGoesOn) {
       eventually([&] { return has_trained(static_cast<int64_t>(now) + 5); }));
   ::kill(program.pid(), SIGTERM);
   EXPECT_EQ(program.wait().exit_code, 143);
+}
+
+// A fifth of a core, as a share of each tenth of a second.
+TEST_P(Recorded, ASlowRankIsNamed) {
+  StartedProgram program = start({GetParam().size});
+  const pid_t pid = rank_in_training(program, 1);
+  const auto is_named = [&] {
+    return program.output_so_far().find(
+               GetParam().name_of_rank_1 + " is slow") != std::string::npos;
+  };
+  int tenths = 0;
+  while (!is_named() && ++tenths < 600) {
+    ::kill(pid, SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::milliseconds(80));
+    ::kill(pid, SIGCONT);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_TRUE(is_named());
+  ::kill(program.pid(), SIGTERM);
+  program.wait();
 }
 
 TEST_P(Recorded, AStalledRunIsRestartedFromItsCheckpoint) {

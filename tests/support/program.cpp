@@ -83,6 +83,10 @@ ProgramResult StartedProgram::wait() {
   return result;
 }
 
+std::string StartedProgram::output_so_far() const {
+  return read_all(out_);
+}
+
 std::string program_path() {
   return BRIGADE_BINARY_DIR "/brigade";
 }

@@ -34,6 +34,7 @@ class StartedProgram {
 
   ProgramResult wait();
   pid_t pid() const { return pid_; }
+  std::string output_so_far() const;
 
  private:
   pid_t pid_ = -1;

@@ -117,8 +117,10 @@ TEST_F(TrainingRun, EveryAxisWorksBetweenProcesses) {
        "distributed.sequence_parallel=true",
        "distributed.pp_engine=zero_bubble"});
   EXPECT_LE(largest_relative_difference(tp_pp, expected), 1e-5);
-  const std::vector<double> dp_cp =
-      train_losses("dp_cp", {4, 2, 2}, {five_steps, "distributed.cp_size=2"});
+  const std::vector<double> dp_cp = train_losses(
+      "dp_cp",
+      {4, 2, 2},
+      {five_steps, "distributed.cp_size=2", "training.check_replicas_every=1"});
   EXPECT_LE(largest_relative_difference(dp_cp, expected), 1e-5);
 }
 
@@ -205,7 +207,8 @@ TEST_F(TrainingRun, ARunContinuesUnderAnotherLayout) {
 }
 
 TEST_F(TrainingRun, TwoRanksTrainAsOneInBfloat16) {
-  const Arguments bf16 = {"model.dtype=bfloat16"};
+  const Arguments bf16 = {
+      "model.dtype=bfloat16", "training.check_replicas_every=3"};
   const std::vector<double> one = train_losses("one_bf16", {}, bf16);
   EXPECT_LE(
       largest_relative_difference(

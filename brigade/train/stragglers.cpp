@@ -1,0 +1,71 @@
+#include "brigade/train/stragglers.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "brigade/base/check.h"
+
+namespace brigade {
+
+double median_of(std::vector<double> values) {
+  BRIGADE_ASSERT(!values.empty(), "the median of no values");
+  const auto middle =
+      values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+StragglerDetector::StragglerDetector(std::vector<int> work_of_rank)
+    : work_of_rank_(std::move(work_of_rank)),
+      slow_windows_(work_of_rank_.size(), 0) {}
+
+double StragglerDetector::ratio_of(
+    size_t rank,
+    const std::vector<double>& busy_seconds) const {
+  std::vector<double> alike;
+  std::vector<double> others;
+  for (size_t other = 0; other < busy_seconds.size(); ++other) {
+    if (other == rank)
+      continue;
+    others.push_back(busy_seconds[other]);
+    if (work_of_rank_[other] == work_of_rank_[rank])
+      alike.push_back(busy_seconds[other]);
+  }
+  if (others.empty())
+    return 1;
+  const double peers = median_of(alike.empty() ? others : alike);
+  if (peers <= 0)
+    return 1;
+  const double ratio = busy_seconds[rank] / peers;
+  return alike.empty() ? ratio * kRatio / kRatioOfUnlike : ratio;
+}
+
+std::vector<Straggler> StragglerDetector::add_window(
+    const std::vector<double>& busy_seconds) {
+  BRIGADE_ASSERT(
+      busy_seconds.size() == work_of_rank_.size(),
+      "{} times of {} ranks",
+      busy_seconds.size(),
+      work_of_rank_.size());
+  std::vector<Straggler> flagged;
+  for (size_t rank = 0; rank < busy_seconds.size(); ++rank) {
+    int& windows = slow_windows_[rank];
+    const double ratio = ratio_of(rank, busy_seconds);
+    const bool is_slow = ratio >= kRatio;
+    const bool was_flagged = windows >= kWindows || windows < 0;
+    if (was_flagged) {
+      // Counts fast windows downwards, to 0 when it is like its peers again.
+      if (is_slow)
+        windows = kWindows;
+      else
+        windows = windows > 0 ? -kWindows + 1 : windows + 1;
+      continue;
+    }
+    windows = is_slow ? windows + 1 : 0;
+    if (windows == kWindows)
+      flagged.push_back({static_cast<int>(rank), ratio});
+  }
+  return flagged;
+}
+
+}  // namespace brigade
