@@ -4,6 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <chrono>
+#include <functional>
+#include <future>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
@@ -20,29 +23,121 @@ constexpr std::chrono::milliseconds kPostMortemWait{1000};
 // 1.13's TCP store with an answer that the next question would take for its.
 constexpr std::chrono::milliseconds kPostMortemPause{20};
 
+// A store whose host is out of reach answers nothing, and no error comes.
+constexpr std::chrono::milliseconds kStoreWait{1000};
+
 std::string key_of(int rank) {
   return fmt::format("failed/{}", rank);
 }
 
+// Runs it on a thread of its own. False if it has not come to its end by then:
+// the thread is left to wait.
+bool ends_within(std::chrono::milliseconds wait, std::function<void()> work) {
+  auto end = std::make_shared<std::promise<void>>();
+  const std::future<void> ended = end->get_future();
+  std::thread([work = std::move(work), end] {
+    work();
+    end->set_value();
+  }).detach();
+  return ended.wait_for(wait) == std::future_status::ready;
+}
+
 }  // namespace
+
+// What is asked of the store. No member changes: used from any thread.
+class PostMortem::Inquiry {
+ public:
+  Inquiry(StorePtr store, int rank, int size, std::vector<std::string> names)
+      : store_(std::move(store)),
+        rank_(rank),
+        size_(size),
+        names_(std::move(names)) {}
+
+  void tell(const std::set<int>& missed) const {
+    // Never an empty value, which a store may take for none.
+    store_->set(key_of(rank_), fmt::format("{} .", fmt::join(missed, " ")));
+  }
+
+  // The lost ranks, after having given the others time to report.
+  std::set<int> ask(const std::set<int>& missed) const {
+    // Who is silent until then: reports come later, and name others.
+    const auto deadline = std::chrono::steady_clock::now() + kPostMortemWait;
+    while (!have_all_reported() && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(kPostMortemPause);
+    return silent_ranks(missed);
+  }
+
+  std::string names_of(const std::set<int>& ranks) const {
+    if (names_.empty()) {
+      return fmt::format(
+          "rank{} {} of this group",
+          ranks.size() > 1 ? "s" : "",
+          fmt::join(ranks, ", "));
+    }
+    std::vector<std::string> names;
+    for (const int rank : ranks)
+      names.push_back(names_.at(static_cast<size_t>(rank)));
+    return fmt::format("{}", fmt::join(names, ", "));
+  }
+
+ private:
+  // What a rank reported, if it did.
+  std::optional<std::set<int>> report_of(int rank) const {
+    if (!store_->contains(key_of(rank)))
+      return std::nullopt;
+    std::istringstream text(store_->get(key_of(rank)));
+    std::set<int> missed;
+    for (int peer = 0; text >> peer;)
+      missed.insert(peer);
+    return missed;
+  }
+
+  bool have_all_reported() const {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (!store_->contains(key_of(peer)))
+        return false;
+    }
+    return true;
+  }
+
+  // The lost ranks, by the reports so far.
+  std::set<int> silent_ranks(const std::set<int>& missed) const {
+    std::set<int> silent;
+    std::set<int> seen{rank_};
+    std::vector<int> asked(missed.begin(), missed.end());
+    while (!asked.empty()) {
+      const int peer = asked.back();
+      asked.pop_back();
+      if (!seen.insert(peer).second)
+        continue;
+      if (const auto theirs = report_of(peer))
+        asked.insert(asked.end(), theirs->begin(), theirs->end());
+      else
+        silent.insert(peer);
+    }
+    return silent;
+  }
+
+  StorePtr store_;
+  int rank_;
+  int size_;
+  std::vector<std::string> names_;
+};
 
 PostMortem::PostMortem(
     StorePtr store,
     int rank,
     int size,
     std::vector<std::string> names)
-    : store_(std::move(store)),
-      rank_(rank),
-      size_(size),
-      names_(std::move(names)) {}
+    : inquiry_(std::make_shared<const Inquiry>(
+          std::move(store),
+          rank,
+          size,
+          std::move(names))) {}
 
 void PostMortem::report(const std::vector<int>& missed) {
   const std::lock_guard lock(mutex_);
-  try {
-    report_locked({missed.begin(), missed.end()});
-  } catch (const std::exception&) {
-    // describe() will find it lost too.
-  }
+  report_locked({missed.begin(), missed.end()});
 }
 
 void PostMortem::report_locked(const std::set<int>& missed) {
@@ -51,57 +146,18 @@ void PostMortem::report_locked(const std::set<int>& missed) {
     return;
   if (is_news)
     missed_ = missed;
-  // Never an empty value, which a store may take for none.
-  store_->set(key_of(rank_), fmt::format("{} .", fmt::join(missed_, " ")));
   has_reported_ = true;
-}
-
-std::optional<std::set<int>> PostMortem::report_of(int rank) {
-  if (!store_->contains(key_of(rank)))
-    return std::nullopt;
-  std::istringstream text(store_->get(key_of(rank)));
-  std::set<int> missed;
-  for (int peer = 0; text >> peer;)
-    missed.insert(peer);
-  return missed;
-}
-
-bool PostMortem::have_all_reported() {
-  for (int peer = 0; peer < size_; ++peer) {
-    if (!store_->contains(key_of(peer)))
-      return false;
-  }
-  return true;
-}
-
-std::set<int> PostMortem::silent_ranks() {
-  std::set<int> silent;
-  std::set<int> seen{rank_};
-  std::vector<int> asked(missed_.begin(), missed_.end());
-  while (!asked.empty()) {
-    const int peer = asked.back();
-    asked.pop_back();
-    if (!seen.insert(peer).second)
-      continue;
-    if (const auto theirs = report_of(peer))
-      asked.insert(asked.end(), theirs->begin(), theirs->end());
-    else
-      silent.insert(peer);
-  }
-  return silent;
-}
-
-std::string PostMortem::names_of(const std::set<int>& ranks) const {
-  if (names_.empty()) {
-    return fmt::format(
-        "rank{} {} of this group",
-        ranks.size() > 1 ? "s" : "",
-        fmt::join(ranks, ", "));
-  }
-  std::vector<std::string> names;
-  for (const int rank : ranks)
-    names.push_back(names_.at(static_cast<size_t>(rank)));
-  return fmt::format("{}", fmt::join(names, ", "));
+  if (store_is_lost_)
+    return;
+  const bool ended =
+      ends_within(kStoreWait, [inquiry = inquiry_, missed = missed_] {
+        try {
+          inquiry->tell(missed);
+        } catch (const std::exception&) {
+          // describe() will find it lost too.
+        }
+      });
+  store_is_lost_ = !ended;
 }
 
 std::string PostMortem::describe() {
@@ -109,18 +165,35 @@ std::string PostMortem::describe() {
   if (is_described_)
     return result_;
   is_described_ = true;
-  try {
-    report_locked({});
-    // Who is silent until then: reports come later, and name others.
-    const auto deadline = std::chrono::steady_clock::now() + kPostMortemWait;
-    while (!have_all_reported() && std::chrono::steady_clock::now() < deadline)
-      std::this_thread::sleep_for(kPostMortemPause);
-    const std::set<int> silent = silent_ranks();
-    if (!silent.empty())
-      result_ =
-          fmt::format("; {} did not report: lost or stalled", names_of(silent));
-  } catch (const std::exception&) {
+  report_locked({});
+  struct Answer {
+    std::set<int> silent;
+    bool is_known = false;
+  };
+  auto answer = std::make_shared<Answer>();
+  const bool ended =
+      !store_is_lost_ && ends_within(
+                             kPostMortemWait + kStoreWait,
+                             [inquiry = inquiry_, missed = missed_, answer] {
+                               try {
+                                 answer->silent = inquiry->ask(missed);
+                                 answer->is_known = true;
+                               } catch (const std::exception&) {
+                                 // The store is lost.
+                               }
+                             });
+  if (!ended || !answer->is_known) {
     result_ = "; the store is lost too, so the rank cannot be named";
+    if (!missed_.empty()) {
+      result_ = fmt::format(
+          "; {} closed the connection or sent nothing, and the store is lost "
+          "too",
+          inquiry_->names_of(missed_));
+    }
+  } else if (!answer->silent.empty()) {
+    result_ = fmt::format(
+        "; {} did not report: lost or stalled",
+        inquiry_->names_of(answer->silent));
   }
   return result_;
 }

@@ -9,7 +9,6 @@
 
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -41,20 +40,14 @@ class PostMortem {
   std::string describe();
 
  private:
+  class Inquiry;
   void report_locked(const std::set<int>& missed);
-  // What a rank reported, if it did.
-  std::optional<std::set<int>> report_of(int rank);
-  bool have_all_reported();
-  std::string names_of(const std::set<int>& ranks) const;
-  // The lost ranks, by the reports so far.
-  std::set<int> silent_ranks();
 
-  StorePtr store_;
-  int rank_;
-  int size_;
-  std::vector<std::string> names_;
+  // Shared with threads that wait for a store that may never answer.
+  std::shared_ptr<const Inquiry> inquiry_;
   std::mutex mutex_;
   bool has_reported_ = false;
+  bool store_is_lost_ = false;
   std::set<int> missed_;
   bool is_described_ = false;
   std::string result_;
