@@ -48,7 +48,9 @@ test-faults:
 	@scripts/install_dependencies.sh build test
 	@$(MAKE) --no-print-directory $(RELEASE)/build.ninja
 	@cmake --build $(RELEASE) --target test_faults
-	@scripts/run_tests.sh $(RELEASE) -R '^faults'
+	@cmake --build $(RELEASE) --target brigade_cli
+	@BRIGADE_FAULT_SEEDS=20 scripts/run_tests.sh $(RELEASE) -R '^faults' --timeout 3600
+	@scripts/network_faults.py $(RELEASE) || [ $$? -eq 77 ]
 
 soak:
 	@scripts/install_dependencies.sh build

@@ -2,12 +2,14 @@
 // wrong into one message and one exit code (ARCHITECTURE.md, "Errors").
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <system_error>
 
 #include "brigade/base/error.h"
 #include "brigade/json/nearest.h"
@@ -16,6 +18,7 @@
 #include "brigade/launch/rank_report.h"
 #include "cli/commands.h"
 #include "cli/library_logs.h"
+#include "cli/training_step.h"
 
 namespace brigade::cli {
 
@@ -95,13 +98,39 @@ int fail_with_current_exception() {
   }
 }
 
-// Some threads of libtorch let exceptions escape (a store whose server is
-// gone): no abort without a reason.
+// A thread of c10d that serves or watches the store throws where nobody can
+// catch when its connection is lost.
+[[noreturn]] void fail_with_lost_store(const std::system_error& error) {
+  const int64_t step = training_step;
+  fail(
+      ExitCode::kComm,
+      fmt::format(
+          "[store] a connection to the store where the ranks met was lost{}: "
+          "{}; its host, or the network, failed",
+          step < 0 ? "" : fmt::format(" at step {}", step),
+          error.what()));
+  std::fflush(stdout);
+  ::_exit(static_cast<int>(ExitCode::kComm));
+}
+
+// Some threads of libtorch let exceptions escape: no abort without a reason.
 [[noreturn]] void on_terminate() {
-  if (std::current_exception())
-    fail_with_current_exception();
-  else
+  if (const auto current = std::current_exception()) {
+    try {
+      std::rethrow_exception(current);
+    } catch (const std::system_error& error) {
+      const bool is_connection = error.code() == std::errc::connection_reset ||
+                                 error.code() == std::errc::broken_pipe ||
+                                 error.code() == std::errc::not_connected;
+      if (is_connection)
+        fail_with_lost_store(error);
+      fail_with_current_exception();
+    } catch (...) {
+      fail_with_current_exception();
+    }
+  } else {
     tell(ExitCode::kUnexpected, "terminated without an exception");
+  }
   std::abort();
 }
 

@@ -24,6 +24,7 @@
 #include "cli/hub.h"
 #include "cli/options.h"
 #include "cli/training_output.h"
+#include "cli/training_step.h"
 
 namespace brigade::cli {
 
@@ -79,6 +80,7 @@ void train_as_rank(
       {.cache_dir = cache_folder(process_environment()),
        .on_step =
            [&report](int64_t step, int64_t deadline_ns) {
+             training_step = step;
              report.set_step(step);
              report.set_deadline(deadline_ns);
            },

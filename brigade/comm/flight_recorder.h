@@ -26,6 +26,7 @@ class FlightRecorder {
   // Returns the index of the group, for FlightOperation::group. The same group
   // again has the same index.
   int add_group(const FlightGroup& group);
+  // Operations that follow belong to `step`, which begins now.
   void begin_step(int64_t step);
 
   // An operation that is about to be launched; `step` is filled in. Returns its
@@ -36,10 +37,12 @@ class FlightRecorder {
   void launched(int64_t id, const std::weak_ptr<Work>& work);
   // A thread waited from `begun_ns` to now and saw the operation's end.
   void finished(int64_t id, int64_t begun_ns);
+  // The operation ended with an error.
   void failed(int64_t id);
 
   // Nanoseconds that threads spent waiting for operations, ever.
   int64_t waited_ns() const;
+  // A copy of all that is recorded now; `reason` says why it is taken.
   FlightRecording recording(const std::string& reason) const;
 
  private:
@@ -59,6 +62,7 @@ class FlightRecorder {
   int64_t begun_step_ns_ = 0;
   int64_t waited_ns_ = 0;
 };
+// Shared by the groups of one rank.
 using FlightRecorderPtr = std::shared_ptr<FlightRecorder>;
 
 }  // namespace brigade

@@ -18,6 +18,7 @@ enum class FlightState {
   kFailed,
 };
 
+// One collective or message of a group.
 struct FlightOperation {
   int group = 0;     // index into FlightRecording::groups
   std::string kind;  // "all_reduce", "send", ...
@@ -36,6 +37,7 @@ struct FlightOperation {
   bool operator==(const FlightOperation&) const = default;
 };
 
+// A process group that operations were launched in.
 struct FlightGroup {
   std::string name;          // "dp", "tp", "world"
   std::vector<int> members;  // global ranks, in the group's order
@@ -44,6 +46,7 @@ struct FlightGroup {
   bool operator==(const FlightGroup&) const = default;
 };
 
+// What is in one rank's file.
 struct FlightRecording {
   int rank = 0;
   int64_t step = 0;    // that was under way
