@@ -31,6 +31,7 @@ Json config_of(
       {"cp_size", layout.dims.cp},
       {"pp_engine", to_string(layout.schedule)},
       {"pp_virtual_stages", layout.virtual_stages},
+      {"zero_stage", layout.zero_stage},
       {"sequence_parallel", layout.tokens == TokenLayout::kSharded}};
   config["model"] = {
       {"config", model},

@@ -112,6 +112,11 @@ void add_distributed(std::vector<ConfigKey>& keys) {
       kAny,
       "order of the parameters in the buckets");
   group.key(
+      "zero_stage",
+      &G::zero_stage,
+      {.low = 0, .high = 2},
+      "dp x cp ranks divide: 1 the optimizer's state, 2 gradients too");
+  group.key(
       "sequence_parallel",
       &G::sequence_parallel,
       kAny,

@@ -111,6 +111,40 @@ void check_grad_wire(const DistributedConfig& distributed, Problems& problems) {
       to_string(distributed.grad_sync)));
 }
 
+void check_zero_stage(
+    const DistributedConfig& distributed,
+    Problems& problems) {
+  if (distributed.zero_stage == 0)
+    return;
+  const auto refuse = [&](const char* key, const char* value, const char* why) {
+    problems.push_back(fmt::format(
+        "[config] /distributed/zero_stage = {} with /distributed/{} = \"{}\": "
+        "{}",
+        distributed.zero_stage,
+        key,
+        value,
+        why));
+  };
+  if (distributed.grad_sync != GradSyncKind::kBucketed)
+    refuse(
+        "grad_sync",
+        to_string(distributed.grad_sync),
+        "only buckets are divided between ranks; set it to \"bucketed\"");
+  if (distributed.bucket_order == BucketOrder::kObserved)
+    refuse(
+        "bucket_order",
+        to_string(distributed.bucket_order),
+        "what a rank owns must not change after the first step; set it to "
+        "\"reverse\"");
+  if (distributed.zero_stage > 1 &&
+      distributed.pp_engine == ScheduleKind::kZeroBubble)
+    refuse(
+        "pp_engine",
+        to_string(distributed.pp_engine),
+        "its weight gradients come after a micro-batch's backward, when its "
+        "buckets were sent; use zero_stage 1 or another schedule");
+}
+
 // What a layout asks of a run, whatever the model; without advice.
 void check_run(const TrainConfig& config, Problems& problems) {
   const DistributedConfig& distributed = config.distributed;
@@ -289,6 +323,7 @@ void check_layout(
   check_run(config, found);
   add_with_advice(config, llama, std::move(found), problems);
   check_grad_wire(config.distributed, problems);
+  check_zero_stage(config.distributed, problems);
   if (llama != nullptr)
     validate_model_layout(config, *llama, problems);
 }

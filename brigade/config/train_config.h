@@ -37,6 +37,7 @@ struct DistributedConfig {
   GradWire grad_wire = GradWire::kFp32;  // of gradients between ranks
   double bucket_cap_mb = 25;             // MiB of gradient per bucket
   BucketOrder bucket_order = BucketOrder::kReverse;
+  int zero_stage = 0;  // what dp x cp ranks divide between them
   bool sequence_parallel = false;
   int pp_virtual_stages = 1;  // per rank; above 1: interleaved_1f1b
   std::optional<std::vector<int>> pp_layers;  // per stage; absent: by cost

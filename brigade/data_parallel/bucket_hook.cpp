@@ -30,6 +30,48 @@ class FollowedWork : public Work {
   std::function<void()> after_;
 };
 
+// A Work that sent what a dense all-reduce sends for `bytes`.
+class PartialWork : public Work {
+ public:
+  PartialWork(WorkPtr work, int64_t bytes)
+      : work_(std::move(work)), bytes_(bytes) {}
+  void wait() override { work_->wait(); }
+  bool is_completed() override { return work_->is_completed(); }
+  int64_t finished_ns() override { return work_->finished_ns(); }
+  std::optional<int64_t> reduced_bytes() override { return bytes_; }
+
+ private:
+  WorkPtr work_;
+  int64_t bytes_;
+};
+
+// Of one bucket, with 16 bits per element on the wire.
+WorkPtr scatter_rounded(
+    const BucketView& bucket,
+    Communicator& communicator,
+    torch::ScalarType wire) {
+  const torch::NoGradGuard no_grad;
+  const int64_t ranks = communicator.size();
+  const double scale = wire == torch::kHalf ? static_cast<double>(ranks) : 1.0;
+  const auto sent =
+      (scale == 1.0 ? bucket.main_grad : bucket.main_grad / scale).to(wire);
+  const auto received = torch::empty_like(sent);
+  return std::make_shared<FollowedWork>(
+      communicator.all_to_all(received, sent),
+      [received,
+       sent,
+       scale,
+       ranks,
+       rank = communicator.rank(),
+       owned = bucket.owned]() mutable {
+        const auto parts = received.view({ranks, -1});
+        for (int64_t i = 0; i < ranks; ++i) {
+          if (i != rank)
+            owned.add_(parts[i], scale);
+        }
+      });
+}
+
 }  // namespace
 
 BucketHook all_reduce_hook() {
@@ -64,6 +106,19 @@ BucketHook fp16_hook() {
         [wire, ranks, main_grad = bucket.main_grad]() mutable {
           main_grad.copy_(wire).mul_(ranks);
         });
+  };
+}
+
+BucketHook reduce_scatter_hook(torch::ScalarType wire) {
+  return [wire](BucketView& bucket, Communicator& communicator) -> WorkPtr {
+    const int64_t bytes =
+        bucket.main_grad.numel() * bucket.main_grad.element_size();
+    if (wire != torch::kFloat &&
+        bucket.main_grad.scalar_type() == torch::kFloat)
+      return std::make_shared<PartialWork>(
+          scatter_rounded(bucket, communicator, wire), bytes / 4);
+    return std::make_shared<PartialWork>(
+        communicator.reduce_scatter(bucket.owned, bucket.main_grad), bytes / 2);
   };
 }
 

@@ -16,10 +16,13 @@ namespace brigade {
 
 // A full bucket as a hook sees it.
 struct BucketView {
-  int index = 0;                   // in launch order, the same on all ranks
-  int buckets = 1;                 // how many there are
-  torch::Tensor main_grad;         // [numel], flat; to be replaced by the sum
-  std::vector<std::string> names;  // of its parameters, in memory order
+  int index = 0;            // in launch order, the same on all ranks
+  int buckets = 1;          // how many there are
+  torch::Tensor main_grad;  // [numel], flat; to be replaced by the sum
+  // The part of main_grad where the sum is needed: all of it, but with
+  // GradSyncOptions::sharding this rank's range, the rank-th of equal ones.
+  torch::Tensor owned;
+  std::vector<std::string> names;     // of its parameters, in memory order
   std::vector<torch::Tensor> params;  // the same
   std::vector<torch::Tensor> grads;   // views into main_grad, shaped as params
   // Elements of a row, if main_grad is a matrix most of whose rows are zero
@@ -28,7 +31,7 @@ struct BucketView {
 };
 
 // Launches the reduction of bucket.main_grad over the communicator and returns
-// at once; the returned Work's wait() leaves the sum over ranks in main_grad.
+// at once; the returned Work's wait() leaves the sum over ranks in `owned`.
 // Called in plan order on the thread of backward. Exceptions reach the caller
 // of backward() with the bucket named.
 using BucketHook =
@@ -49,6 +52,13 @@ BucketHook bf16_hook();
 // 6e-8 times the number of ranks is lost. Those of float64 weights are reduced
 // as they are.
 BucketHook fp16_hook();
+
+// The sum of this rank's range alone, for sharded gradients: n(R-1)/R bytes
+// sent by each rank. `wire` kBFloat16 or kHalf halves them: each rank's
+// gradients are rounded, and added in float32, where its own are not rounded
+// (kHalf: divided by the number of ranks first). Gradients of float64 weights
+// are sent as they are.
+BucketHook reduce_scatter_hook(torch::ScalarType wire = torch::kFloat);
 
 // `hook`, and then `after` with the reduced bucket: on the thread that waits
 // for the step's end, bucket by bucket, before the gradients are handed over.

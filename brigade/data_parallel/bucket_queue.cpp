@@ -7,10 +7,11 @@ namespace brigade {
 BucketQueue::BucketQueue(
     const BucketPlan& plan,
     const std::vector<NamedParam>& params,
-    const GradBuffer& buffer,
+    GradBuffer& buffer,
     BucketHook hook,
     Communicator& communicator)
-    : bucket_of_(params.size()),
+    : buffer_(&buffer),
+      bucket_of_(params.size()),
       hook_(std::move(hook)),
       communicator_(&communicator) {
   for (size_t b = 0; b < plan.buckets.size(); ++b) {
@@ -18,7 +19,10 @@ BucketQueue::BucketQueue(
     BucketView view;
     view.index = static_cast<int>(b);
     view.buckets = static_cast<int>(plan.buckets.size());
-    view.main_grad = buffer.segments()[b].main_grad;
+    const GradSegment& segment = buffer.segments()[b];
+    view.main_grad = segment.main_grad;
+    view.owned =
+        segment.main_grad.narrow(0, segment.owned.begin, segment.owned.numel);
     view.sparse_row_numel = planned.sparse_row_numel;
     for (const BucketSlot& slot : planned.slots) {
       const auto i = static_cast<size_t>(slot.param);
@@ -38,20 +42,30 @@ void BucketQueue::mark_ready(int param) {
   while (next_to_launch_ < buckets_.size() &&
          buckets_[next_to_launch_].state() == BucketState::kFull) {
     buckets_[next_to_launch_].launch(hook_, *communicator_);
+    if (buffer_->sharding() == Sharding::kGradients &&
+        next_to_launch_ >= kWindow)
+      settle(next_to_launch_ - kWindow);
     ++next_to_launch_;
   }
 }
 
-void BucketQueue::launch_all() {
-  for (Bucket& bucket : buckets_)
-    bucket.launch_as_is(hook_, *communicator_);
+void BucketQueue::launch_rest() {
+  for (; next_to_launch_ < buckets_.size(); ++next_to_launch_)
+    buckets_[next_to_launch_].launch_as_is(hook_, *communicator_);
+}
+
+void BucketQueue::settle(size_t bucket) {
+  if (buckets_[bucket].state() != BucketState::kReducing)
+    return;
+  buckets_[bucket].wait();
+  buffer_->take_reduced(bucket);
 }
 
 std::vector<BucketTiming> BucketQueue::wait() {
   std::vector<BucketTiming> timings;
-  for (Bucket& bucket : buckets_) {
-    bucket.wait();
-    timings.push_back(bucket.timing());
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    settle(b);
+    timings.push_back(buckets_[b].timing());
   }
   return timings;
 }

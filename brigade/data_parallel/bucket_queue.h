@@ -19,20 +19,22 @@ namespace brigade {
 
 class BucketQueue {
  public:
-  // `buffer` was laid out by `plan`; `communicator` outlives this object.
+  // `buffer` was laid out by `plan`; it and `communicator` outlive this object.
   BucketQueue(
       const BucketPlan& plan,
       const std::vector<NamedParam>& params,
-      const GradBuffer& buffer,
+      GradBuffer& buffer,
       BucketHook hook,
       Communicator& communicator);
 
   // A parameter's gradient is final: launches its bucket and those behind it
   // that are full, once all before it were launched.
   void mark_ready(int param);
-  // Launches everything as it is, for a rank that shadows the others.
-  void launch_all();
-  // Waits for everything that was launched; one timing per bucket. Throws
+  // Launches all that were not launched yet as they are: on a rank that shadows
+  // the others, or whose micro-batch is over.
+  void launch_rest();
+  // Waits for everything that was launched, and hands it to
+  // GradBuffer::take_reduced(); one timing per bucket. Throws
   // CommError naming the bucket.
   std::vector<BucketTiming> wait();
   // Waits for what is under way, whatever becomes of it.
@@ -41,6 +43,13 @@ class BucketQueue {
   void reset();
 
  private:
+  // Where gradients are sharded: so many buckets are under way at once, and the
+  // memory of those before them is free again.
+  static constexpr size_t kWindow = 2;
+
+  void settle(size_t bucket);
+
+  GradBuffer* buffer_;
   std::vector<Bucket> buckets_;
   std::vector<size_t> bucket_of_;  // by parameter
   size_t next_to_launch_ = 0;

@@ -11,13 +11,55 @@
 #include "brigade/metrics/clock.h"
 
 namespace brigade {
+namespace {
+
+void check_sharding(const GradSyncOptions& options) {
+  if (options.sharding == Sharding::kNone)
+    return;
+  const auto refuse = [&](const char* what, const char* remedy) {
+    throw ConfigError(fmt::format(
+        "[data_parallel] sharding = {} with {}: {}",
+        to_string(options.sharding),
+        what,
+        remedy));
+  };
+  if (options.handover != GradHandover::kMainGrad)
+    refuse(
+        "handover = kParamDtype",
+        "an optimizer steps the flat memory that a rank owns; set handover = "
+        "GradHandover::kMainGrad");
+  if (options.order == BucketOrder::kObserved)
+    refuse(
+        "order = kObserved",
+        "what a rank owns must not change after the first step; set order = "
+        "BucketOrder::kReverse");
+  if (options.sharding != Sharding::kGradients)
+    return;
+  if (options.reach != GraphReach::kOnce)
+    refuse(
+        "reach = kAsInFirstStep",
+        "gradients are sent while backward runs; use Sharding::kOptimizer");
+  if (options.missing_gradient != MissingGradient::kError)
+    refuse(
+        "missing_gradient = kZero",
+        "all ranks must reach the same parameters; use Sharding::kOptimizer");
+}
+
+GradSyncOptions with_hook(GradSyncOptions options) {
+  if (!options.hook)
+    options.hook = options.sharding == Sharding::kNone ? all_reduce_hook()
+                                                       : reduce_scatter_hook();
+  return options;
+}
+
+}  // namespace
 
 BucketedGradSync::BucketedGradSync(
     std::vector<NamedParam> params,
     CommunicatorPtr communicator,
     const GradSyncOptions& options)
     : communicator_(std::move(communicator)),
-      options_(options),
+      options_((check_sharding(options), with_hook(options))),
       params_(std::move(params), describe(options), *communicator_),
       uneven_inputs_(*communicator_),
       order_is_final_(options.order != BucketOrder::kObserved) {
@@ -28,7 +70,11 @@ BucketedGradSync::BucketedGradSync(
   buffer_ = std::make_unique<GradBuffer>(
       plan_,
       trainable,
-      is_main_grad ? FlatWeights::kMove : FlatWeights::kLeaveAlone);
+      is_main_grad ? FlatWeights::kMove : FlatWeights::kLeaveAlone,
+      options_.sharding,
+      options_.sharding == Sharding::kNone
+          ? ShardOfRanks{}
+          : ShardOfRanks{communicator_->rank(), communicator_->size()});
   handover_ = is_main_grad ? make_main_grad_handover(trainable, *buffer_)
                            : make_param_dtype_handover(trainable, *buffer_);
   make_buckets();
@@ -56,6 +102,9 @@ BucketPlan BucketedGradSync::make_plan(const std::vector<int>& order) const {
 void BucketedGradSync::make_buckets() {
   buckets_ = std::make_unique<BucketQueue>(
       plan_, params(), *buffer_, options_.hook, *communicator_);
+  owned_parts_ = buffer_->owned_parts();
+  gathers_.assign(plan_.buckets.size(), nullptr);
+  gathered_version_ = buffer_->weights_version();
 }
 
 double BucketedGradSync::mean_scale() const {
@@ -88,7 +137,9 @@ void BucketedGradSync::enter_step(int param) {
 
 void BucketedGradSync::begin_step() {
   params_.check_unchanged();
+  throw_if_not_gathered();
   buffer_->take_back_weights();
+  gathered_version_ = buffer_->weights_version();
   uneven_inputs_.begin_step();
   phase_ = Phase::kAccumulating;
 }
@@ -123,18 +174,27 @@ void BucketedGradSync::after_accumulate(int param) {
         params()[static_cast<size_t>(param)].name));
   }
   const GradPart part = part_of(param);
-  if (accumulate_only_) {
+  const bool is_round =
+      accumulate_only_ && options_.sharding == Sharding::kGradients;
+  if (accumulate_only_ && !is_round) {
     handover_->after_accumulate(param, part);
     state_of(param) = ParamState::kAccumulated;
     return;
   }
-  begin_reducing();
+  if (!is_round)
+    begin_reducing();
   // Once per backward, nested ones included.
-  if (options_.finish == FinishMode::kAtEndOfBackward && !callback_is_queued_) {
+  const bool acts_at_end =
+      is_round || options_.finish == FinishMode::kAtEndOfBackward;
+  if (acts_at_end && !callback_is_queued_) {
     at_end_of_backward([this] { at_backward_end(); });
     callback_is_queued_ = true;
   }
-  if (is_last_reach(param)) {
+  if (is_round) {
+    handover_->after_last(param, part, mean_scale());
+    state_of(param) = ParamState::kReady;
+    buckets_->mark_ready(param);
+  } else if (is_last_reach(param)) {
     handover_->after_last(param, part, mean_scale());
     launch_ready(param);
   } else {
@@ -153,7 +213,10 @@ bool BucketedGradSync::is_last_reach(int param) {
 
 void BucketedGradSync::at_backward_end() {
   callback_is_queued_ = false;
-  if (phase_ != Phase::kReducing)
+  if (phase_ == Phase::kAccumulating)
+    end_round();
+  if (phase_ != Phase::kReducing ||
+      options_.finish != FinishMode::kAtEndOfBackward)
     return;
   // Otherwise a further backward may bring the rest: losses of parts of the
   // graph.
@@ -165,6 +228,18 @@ void BucketedGradSync::at_backward_end() {
       options_.missing_gradient == MissingGradient::kZero;
   if (all_ready || counts_as_zero)
     finish_step();
+}
+
+void BucketedGradSync::end_round() {
+  if (options_.sharding != Sharding::kGradients)
+    return;
+  buckets_->launch_rest();
+  buckets_->wait();
+  buckets_->reset();
+  for (ParamState& state : states_) {
+    if (state == ParamState::kReady)
+      state = ParamState::kAccumulated;
+  }
 }
 
 void BucketedGradSync::mark_ready(int param) {
@@ -317,7 +392,56 @@ void BucketedGradSync::reset() {
   phase_ = Phase::kIdle;
 }
 
+// ---- sharded weights
+
+void BucketedGradSync::gather_weights() {
+  if (options_.sharding == Sharding::kNone)
+    return;
+  const torch::NoGradGuard no_grad;
+  wait_for_weights();
+  for (size_t b = gathers_.size(); b-- > 0;) {
+    const GradSegment& segment = buffer_->segments()[b];
+    gathers_[b] =
+        communicator_->all_gather(segment.weight, segment.owned_weight());
+  }
+  gathered_version_ = buffer_->weights_version();
+}
+
+void BucketedGradSync::wait_for_weights() {
+  for (size_t b = gathers_.size(); b-- > 0;) {
+    if (const WorkPtr work = std::exchange(gathers_[b], nullptr))
+      work->wait();
+  }
+}
+
+void BucketedGradSync::wait_for_weight(int param) {
+  const size_t segment = owned_parts_[static_cast<size_t>(param)].segment;
+  if (const WorkPtr work = std::exchange(gathers_[segment], nullptr))
+    work->wait();
+}
+
+void BucketedGradSync::throw_if_not_gathered() const {
+  if (options_.sharding == Sharding::kNone ||
+      gathered_version_ == buffer_->weights_version())
+    return;
+  throw ConfigError(
+      "[data_parallel] an optimizer stepped this rank's part of the weights, "
+      "and the other ranks do not have it: call gather_weights() after the "
+      "optimizer's step()");
+}
+
 // ---- ranks without data
+
+void BucketedGradSync::allow_uneven_inputs(const UnevenInputsOptions& options) {
+  if (options_.sharding != Sharding::kNone) {
+    throw ConfigError(fmt::format(
+        "[data_parallel] uneven inputs with sharding = {}: a rank that has no "
+        "data left would still have to step its part of the weights; give "
+        "every rank the same number of steps, or set Sharding::kNone",
+        to_string(options_.sharding)));
+  }
+  uneven_inputs_.allow(options);
+}
 
 int BucketedGradSync::join() {
   if (!uneven_inputs_.is_allowed()) {
@@ -344,7 +468,7 @@ int BucketedGradSync::join() {
 // The others' launches with zeros, and what they agree on after them.
 void BucketedGradSync::shadow_step() {
   buffer_->zero_main_grads();
-  buckets_->launch_all();
+  buckets_->launch_rest();
   agree_on_used();
   buckets_->wait();
   adopt_observed_order();

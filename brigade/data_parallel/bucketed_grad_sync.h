@@ -1,6 +1,10 @@
 // GradSync with one collective per bucket: buckets fill during backward and are
 // launched in plan order, whatever order they fill in, while backward goes on.
 //
+// With sharding the collective leaves each rank the sum of its range alone.
+// With Sharding::kGradients every micro-batch is reduced: a round. Its buckets
+// are emptied while backward goes on.
+//
 // What it is made of: WrappedParams (alike on all ranks), GradBuffer (flat
 // memory), Handover (.grad and main_grad), BucketQueue (one collective each),
 // UnevenInputs (ranks without data), GradHooks (autograd).
@@ -46,10 +50,14 @@ class BucketedGradSync : public GradSync {
   }
   int64_t layout_version() const override { return buffer_->layout_version(); }
   void zero_main_grads() override { buffer_->zero_main_grads(); }
-
-  void allow_uneven_inputs(const UnevenInputsOptions& options) override {
-    uneven_inputs_.allow(options);
+  const std::vector<OwnedPart>& owned_parts() const override {
+    return owned_parts_;
   }
+  void gather_weights() override;
+  void wait_for_weights() override;
+  void wait_for_weight(int param) override;
+
+  void allow_uneven_inputs(const UnevenInputsOptions& options) override;
   int join() override;
 
   const SyncReport& report() const override { return report_; }
@@ -93,6 +101,9 @@ class BucketedGradSync : public GradSync {
   void begin_reducing();
   void finish_step();
   void wait_and_hand_over();
+  // Of a micro-batch that is not the step's last: see Sharding::kGradients.
+  void end_round();
+  void throw_if_not_gathered() const;
 
   // Whether this is the last of the backwards that reach a parameter. Counts.
   bool is_last_reach(int param);
@@ -116,6 +127,9 @@ class BucketedGradSync : public GradSync {
   std::unique_ptr<GradBuffer> buffer_;
   std::unique_ptr<Handover> handover_;
   std::unique_ptr<BucketQueue> buckets_;
+  std::vector<OwnedPart> owned_parts_;
+  std::vector<WorkPtr> gathers_;  // by bucket; null: none under way
+  int64_t gathered_version_ = 0;  // of the flat weights, when exchanged last
   UnevenInputs uneven_inputs_;
 
   Phase phase_ = Phase::kIdle;

@@ -96,6 +96,40 @@ NoSync::Mode mode_of_micro_batch(size_t index, size_t count) {
   return index + 1 < count ? NoSync::Mode::kAccumulate : NoSync::Mode::kReduce;
 }
 
+std::vector<torch::Tensor> owned_parameters(const GradSync& sync) {
+  if (sync.options().handover != GradHandover::kMainGrad) {
+    throw ConfigError(
+        "[data_parallel] owned_parameters() are of flat memory: wrap with "
+        "handover = GradHandover::kMainGrad");
+  }
+  std::vector<torch::Tensor> owned;
+  for (const GradSegment& segment : sync.segments()) {
+    if (is_16_bit(segment.weight.scalar_type())) {
+      throw ConfigError(fmt::format(
+          "[data_parallel] owned_parameters() of {} weights: torch::optim "
+          "wants "
+          "gradients of the weights' dtype, and ours are float32; use "
+          "make_adamw(), which keeps float32 masters",
+          c10::toString(segment.weight.scalar_type())));
+    }
+    owned.push_back(segment.owned_weight().detach().requires_grad_());
+    owned.back().mutable_grad() = segment.owned_main_grad();
+  }
+  return owned;
+}
+
+void step_owned(GradSync& sync, torch::optim::Optimizer& optimizer) {
+  const double scale = sync.grad_scale();
+  if (scale != 1.0) {
+    const torch::NoGradGuard no_grad;
+    for (const GradSegment& segment : sync.segments())
+      segment.owned_main_grad().mul_(scale);
+  }
+  optimizer.step();
+  sync.zero_main_grads();
+  sync.gather_weights();
+}
+
 AdamW make_adamw(
     const GradSync& sync,
     double weight_decay,

@@ -24,6 +24,7 @@
 
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/any.h>
+#include <torch/optim/optimizer.h>
 
 #include <cstddef>
 #include <memory>
@@ -61,6 +62,13 @@ void broadcast_buffers(
     int root = 0,
     const std::vector<std::string>& ignore = {});
 
+// What this rank owns of a sync's flat weights, as leaves whose .grad() is the
+// owned part of the gradients: for a torch::optim optimizer that steps each
+// element by itself (Adam, AdamW, SGD, RMSprop, Adagrad; not LBFGS). One per
+// bucket. The sync hands over main_grad; its weights are float32 or float64.
+// Step them by DataParallel::step(). Throws ConfigError otherwise.
+std::vector<torch::Tensor> owned_parameters(const GradSync& sync);
+
 // Brigade's AdamW over what this rank owns of a sync's flat buffers
 // (GradHandover::kMainGrad), one group per bucket. Make it anew where
 // sync.layout_version() has changed (BucketOrder::kObserved, after the first
@@ -69,6 +77,9 @@ AdamW make_adamw(
     const GradSync& sync,
     double weight_decay,
     const AdamWOptions& options = {});
+
+// See DataParallel::step().
+void step_owned(GradSync& sync, torch::optim::Optimizer& optimizer);
 
 // While it lives, backwards accumulate and launch nothing; with kReduce it
 // changes nothing.
@@ -135,8 +146,10 @@ class DataParallel {
 
   // The module's forward(), after the broadcast of buffers where
   // WrapOptions::broadcast_buffers asks for it: collective then.
+  // With sharded weights it waits for those of other ranks first.
   template <typename... Inputs>
   auto forward(Inputs&&... inputs) {
+    sync_->wait_for_weights();
     if (wrap_.broadcast_buffers && torch::GradMode::is_enabled() &&
         !sync_->accumulate_only())
       broadcast_buffers_of(0);
@@ -154,6 +167,16 @@ class DataParallel {
   // Waits for the step's gradients. Implied at the end of the last backward
   // unless FinishMode::kExplicit was asked for.
   void finish() { sync_->finish(); }
+  // Sharding: one step of an optimizer over owned_parameters(), with gradients
+  // scaled as GradSyncOptions::reduction says, which are cleared; then
+  // gather_weights().
+  void step(torch::optim::Optimizer& optimizer) {
+    step_owned(*sync_, optimizer);
+  }
+  // Sharding: after the step of an optimizer by make_adamw(). Collective;
+  // returns at once, and forward() waits.
+  void gather_weights() { sync_->gather_weights(); }
+
   // Drops the step's gradients.
   void reset() {
     sync_->reset();

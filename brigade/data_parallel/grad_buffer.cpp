@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/ops/erasable_memory.h"
 
 namespace brigade {
 namespace {
@@ -18,13 +20,13 @@ struct DtypeMemory {
   torch::Tensor main_grad;
   torch::Tensor weight;  // FlatWeights::kMove only
 
-  GradSegment take(const PlannedBucket& bucket) {
+  GradSegment take(const PlannedBucket& bucket, const ShardOfRanks& shard) {
     GradSegment segment;
     segment.main_grad = main_grad.narrow(0, used, bucket.numel);
     if (weight.defined())
       segment.weight = weight.narrow(0, used, bucket.numel);
     segment.slots = bucket.slots;
-    segment.owned = {.begin = 0, .numel = bucket.numel};
+    segment.owned = shard.of(bucket.numel);
     used += bucket.numel;
     return segment;
   }
@@ -33,7 +35,8 @@ struct DtypeMemory {
 }  // namespace
 
 torch::Tensor GradSegment::owned_main_grad() const {
-  return main_grad.narrow(0, owned.begin, owned.numel);
+  return shard.defined() ? shard
+                         : main_grad.narrow(0, owned.begin, owned.numel);
 }
 
 torch::Tensor GradSegment::owned_weight() const {
@@ -64,7 +67,8 @@ std::vector<BucketParam> bucket_params_of(
          .dtype = c10::toString(dtype),
          .grad_element_bytes =
              static_cast<int64_t>(c10::elementSize(main_grad_dtype(dtype))),
-         .sparse_row_numel = param.is_row_sparse ? param.tensor.size(1) : 0});
+         .sparse_row_numel = param.is_row_sparse ? param.tensor.size(1) : 0,
+         .has_own_bucket = param.has_own_bucket});
   }
   return result;
 }
@@ -72,8 +76,10 @@ std::vector<BucketParam> bucket_params_of(
 GradBuffer::GradBuffer(
     const BucketPlan& plan,
     const std::vector<NamedParam>& params,
-    FlatWeights weights)
-    : params_(params), weights_(weights) {
+    FlatWeights weights,
+    Sharding sharding,
+    ShardOfRanks shard)
+    : params_(params), weights_(weights), sharding_(sharding), shard_(shard) {
   lay_out(plan);
 }
 
@@ -85,6 +91,7 @@ void GradBuffer::lay_out(const BucketPlan& plan) {
   param_weights_.assign(moves_weights ? params_.size() : 0, {});
   segments_.clear();
   flat_grads_.clear();
+  flat_weights_.clear();
   std::map<std::string, DtypeMemory> memory;  // by dtype
   for (const PlannedBucket& planned : plan.buckets)
     memory[planned.dtype].numel += planned.numel;
@@ -93,14 +100,21 @@ void GradBuffer::lay_out(const BucketPlan& plan) {
     if (!flat.main_grad.defined()) {
       const auto first = static_cast<size_t>(planned.slots.front().param);
       const torch::TensorOptions options = params_[first].tensor.options();
-      flat.main_grad = torch::zeros(
-          {flat.numel},
-          options.dtype(main_grad_dtype(params_[first].tensor.scalar_type())));
-      if (moves_weights)
+      const auto grad_options =
+          options.dtype(main_grad_dtype(params_[first].tensor.scalar_type()));
+      flat.main_grad = sharding_ == Sharding::kGradients
+                           ? ops::make_erasable(flat.numel, grad_options)
+                           : torch::zeros({flat.numel}, grad_options);
+      if (moves_weights) {
         flat.weight = torch::zeros({flat.numel}, options);
+        flat_weights_.push_back(flat.weight);
+      }
       flat_grads_.push_back(flat.main_grad);
     }
-    GradSegment segment = flat.take(planned);
+    GradSegment segment = flat.take(planned, shard_);
+    if (sharding_ == Sharding::kGradients)
+      segment.shard =
+          torch::zeros({segment.owned.numel}, segment.main_grad.options());
     for (const BucketSlot& slot : planned.slots) {
       const auto i = static_cast<size_t>(slot.param);
       const auto sizes = params_[i].tensor.sizes();
@@ -129,8 +143,45 @@ void GradBuffer::move_to(const BucketPlan& plan) {
 }
 
 void GradBuffer::zero_main_grads() {
+  if (sharding_ != Sharding::kGradients) {
+    for (const torch::Tensor& flat : flat_grads_)
+      flat.zero_();
+    return;
+  }
   for (const torch::Tensor& flat : flat_grads_)
-    flat.zero_();
+    ops::erase(flat);
+  for (const GradSegment& segment : segments_)
+    segment.shard.zero_();
+}
+
+std::vector<OwnedPart> GradBuffer::owned_parts() const {
+  std::vector<OwnedPart> parts(params_.size());
+  for (size_t s = 0; s < segments_.size(); ++s) {
+    const OwnedRange& owned = segments_[s].owned;
+    for (const BucketSlot& slot : segments_[s].slots) {
+      const int64_t begin = std::max(owned.begin, slot.offset_numel);
+      const int64_t end =
+          std::min(owned.begin + owned.numel, slot.offset_numel + slot.numel);
+      parts[static_cast<size_t>(slot.param)] =
+          begin < end ? OwnedPart{s, begin - slot.offset_numel, end - begin, begin - owned.begin}
+                      : OwnedPart{.segment = s};
+    }
+  }
+  return parts;
+}
+
+void GradBuffer::take_reduced(size_t index) {
+  const torch::NoGradGuard no_grad;
+  const GradSegment& segment = segments_[index];
+  const OwnedRange& owned = segment.owned;
+  if (sharding_ == Sharding::kGradients) {
+    segment.shard.add_(segment.main_grad.narrow(0, owned.begin, owned.numel));
+    ops::erase(segment.main_grad);
+  } else if (sharding_ == Sharding::kOptimizer) {
+    const int64_t end = owned.begin + owned.numel;
+    segment.main_grad.narrow(0, 0, owned.begin).zero_();
+    segment.main_grad.narrow(0, end, segment.main_grad.numel() - end).zero_();
+  }
 }
 
 void GradBuffer::take_back_weights() {
@@ -151,6 +202,17 @@ void GradBuffer::take_back_weights() {
 int64_t GradBuffer::version() const {
   int64_t sum = 0;
   for (const torch::Tensor& flat : flat_grads_)
+    sum += static_cast<int64_t>(flat._version());
+  for (const GradSegment& segment : segments_) {
+    if (segment.shard.defined())
+      sum += static_cast<int64_t>(segment.shard._version());
+  }
+  return sum;
+}
+
+int64_t GradBuffer::weights_version() const {
+  int64_t sum = 0;
+  for (const torch::Tensor& flat : flat_weights_)
     sum += static_cast<int64_t>(flat._version());
   return sum;
 }

@@ -10,17 +10,12 @@
 #include <memory>
 #include <vector>
 
+#include "brigade/data_parallel/sharding.h"
 #include "brigade/data_parallel/wrapped_params.h"
 #include "brigade/optim/flat_memory.h"
 #include "brigade/schedule/bucket_plan.h"
 
 namespace brigade {
-
-// Elements of a bucket.
-struct OwnedRange {
-  int64_t begin = 0;
-  int64_t numel = 0;
-};
 
 // One bucket's range of the flat memory.
 struct GradSegment {
@@ -28,9 +23,13 @@ struct GradSegment {
   torch::Tensor weight;     // [numel], only where the memory holds weights
   std::vector<BucketSlot> slots;
   OwnedRange owned;
+  // [owned.numel]: Sharding::kGradients only, where main_grad holds gradients
+  // until they are reduced, and this their sum over ranks and micro-batches.
+  torch::Tensor shard;
 
-  torch::Tensor owned_main_grad() const;  // [owned.numel]
-  torch::Tensor owned_weight() const;     // [owned.numel]
+  // [owned.numel]: what an optimizer reads.
+  torch::Tensor owned_main_grad() const;
+  torch::Tensor owned_weight() const;  // [owned.numel]
 };
 
 // The dtype of a parameter's main_grad: float32 for 16 bits, else its own.
@@ -51,6 +50,15 @@ enum class FlatWeights {
   kMove,        // into the flat memory, beside their gradients
 };
 
+// What this rank owns of one parameter: [begin, begin + numel) of its elements,
+// at `offset` of the owned range of `segment`. numel 0: nothing.
+struct OwnedPart {
+  size_t segment = 0;
+  int64_t begin = 0;
+  int64_t numel = 0;
+  int64_t offset = 0;
+};
+
 class GradBuffer {
  public:
   // Zeroed, and with kMove also holding the parameters' values, into which the
@@ -59,7 +67,9 @@ class GradBuffer {
   GradBuffer(
       const BucketPlan& plan,
       const std::vector<NamedParam>& params,
-      FlatWeights weights);
+      FlatWeights weights,
+      Sharding sharding = Sharding::kNone,
+      ShardOfRanks shard = {});
 
   const std::vector<GradSegment>& segments() const { return segments_; }
   // Shaped as the parameter.
@@ -75,6 +85,11 @@ class GradBuffer {
   void move_to(const BucketPlan& plan);
   // Clears every main_grad, padding included.
   void zero_main_grads();
+  // Of each parameter, in the order given.
+  std::vector<OwnedPart> owned_parts() const;
+  // A segment's owned range holds the sum over ranks. With sharding, what is
+  // not owned is cleared; with kGradients the sum is added to the shard.
+  void take_reduced(size_t segment);
   // With kMove: takes the values of parameters that were given other memory, as
   // torch::load() does, and makes them views again. Raises
   // FlatMemory::weights_version when there were any.
@@ -83,8 +98,11 @@ class GradBuffer {
   // Changes whenever a main_grad was written by an ATen operation or cleared by
   // an optimizer.
   int64_t version() const;
+  // Changes whenever an optimizer has written flat weights.
+  int64_t weights_version() const;
   // Raised by each move.
   int64_t layout_version() const { return layout_version_; }
+  Sharding sharding() const { return sharding_; }
   // What optimizers over this memory watch.
   const FlatMemoryPtr& flat_memory() const { return flat_memory_; }
 
@@ -93,8 +111,11 @@ class GradBuffer {
 
   std::vector<NamedParam> params_;
   FlatWeights weights_;
+  Sharding sharding_;
+  ShardOfRanks shard_;
   std::vector<GradSegment> segments_;         // by bucket
   std::vector<torch::Tensor> flat_grads_;     // by dtype
+  std::vector<torch::Tensor> flat_weights_;   // by dtype, kMove only
   std::vector<torch::Tensor> main_grads_;     // by parameter
   std::vector<torch::Tensor> param_weights_;  // by parameter, kMove only
   int64_t layout_version_ = 0;

@@ -27,6 +27,7 @@
 #include "brigade/comm/communicator.h"
 #include "brigade/data_parallel/bucket_hook.h"
 #include "brigade/data_parallel/grad_buffer.h"
+#include "brigade/data_parallel/sharding.h"
 #include "brigade/data_parallel/uneven_inputs.h"
 #include "brigade/data_parallel/wrapped_params.h"
 #include "brigade/metrics/sync_report.h"
@@ -89,7 +90,11 @@ struct GradSyncOptions {
   GradHandover handover = GradHandover::kParamDtype;
   FinishMode finish = FinishMode::kAtEndOfBackward;
   GraphReach reach = GraphReach::kOnce;
-  BucketHook hook = all_reduce_hook();
+  // Other than kNone needs kMainGrad, and an order that is known before the
+  // first step; kGradients also kOnce and kError.
+  Sharding sharding = Sharding::kNone;
+  // Empty: all_reduce_hook(), and with sharding reduce_scatter_hook().
+  BucketHook hook;
 };
 
 // What each rank must choose alike, one line per option: compared when
@@ -138,6 +143,19 @@ class GradSync {
   virtual const FlatMemoryPtr& flat_memory() const = 0;
   // Clears every main_grad, padding included.
   virtual void zero_main_grads() = 0;
+
+  // With sharding, what this rank owns of each parameter; else all of it.
+  virtual const std::vector<OwnedPart>& owned_parts() const = 0;
+  // The owned part of a parameter's main_grad, flat; empty: none of it.
+  torch::Tensor owned_main_grad(int param) const;
+  // Collective, after an optimizer stepped what this rank owns: launches the
+  // exchange of the weights, in the order of forward. Does nothing without
+  // sharding. A backward over weights that were stepped and not exchanged is a
+  // ConfigError.
+  virtual void gather_weights() = 0;
+  // Until then no weight (or this one) may be read.
+  virtual void wait_for_weights() = 0;
+  virtual void wait_for_weight(int param) = 0;
 
   // Ranks with different numbers of steps: called on every rank before the
   // first one. From then on every step begins by counting the ranks that have

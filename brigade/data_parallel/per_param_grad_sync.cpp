@@ -19,6 +19,12 @@ PerParamGradSync::PerParamGradSync(
       params_(std::move(params), describe(options), *communicator_),
       uneven_inputs_(*communicator_),
       flat_memory_(std::make_shared<FlatMemory>()) {
+  if (options_.sharding != Sharding::kNone) {
+    throw ConfigError(fmt::format(
+        "[data_parallel] sharding = {} needs buckets: per-parameter "
+        "synchronisation shards nothing",
+        to_string(options_.sharding)));
+  }
   const torch::NoGradGuard no_grad;
   const int count = static_cast<int>(params_.trainable().size());
   for (int i = 0; i < count; ++i) {
@@ -37,6 +43,8 @@ PerParamGradSync::PerParamGradSync(
       tensor.mutable_grad() = main_grad;
     }
     all_.push_back({.tensor = tensor, .main_grad = main_grad});
+    owned_parts_.push_back(
+        {.segment = static_cast<size_t>(i), .numel = tensor.numel()});
     segments_.push_back(std::move(segment));
   }
   last_order_ = initial_order(BucketOrder::kReverse, count);

@@ -8,7 +8,8 @@
 // MissingGradient::kZero ranks may run different ones: all is launched by
 // finish(), in the order of params(), as with GraphReach::kAsInFirstStep.
 //
-// Does not call GradSyncOptions::hook.
+// Does not call GradSyncOptions::hook. Shards nothing:
+// GradSyncOptions::sharding other than kNone is a ConfigError.
 #pragma once
 
 #include <cstdint>
@@ -51,6 +52,12 @@ class PerParamGradSync : public GradSync {
   int64_t layout_version() const override { return 1; }
   const FlatMemoryPtr& flat_memory() const override { return flat_memory_; }
   void zero_main_grads() override;
+  const std::vector<OwnedPart>& owned_parts() const override {
+    return owned_parts_;
+  }
+  void gather_weights() override {}
+  void wait_for_weights() override {}
+  void wait_for_weight(int /*param*/) override {}
 
   void allow_uneven_inputs(const UnevenInputsOptions& options) override {
     uneven_inputs_.allow(options);
@@ -115,6 +122,7 @@ class PerParamGradSync : public GradSync {
   UnevenInputs uneven_inputs_;
   std::vector<Param> all_;
   std::vector<GradSegment> segments_;
+  std::vector<OwnedPart> owned_parts_;
   FlatMemoryPtr flat_memory_;
 
   Phase phase_ = Phase::kIdle;

@@ -22,6 +22,9 @@ struct NamedParam {
   // Autograd gives it sparse tensors as gradients (EmbeddingOptions::sparse):
   // refused by name.
   bool has_sparse_gradient = false;
+  // Shares its bucket with no other: where its range of the flat memory must be
+  // that of a twin in another model part (tied embeddings of a pipeline).
+  bool has_own_bucket = false;
 };
 
 class WrappedParams {

@@ -36,6 +36,7 @@ Llama::Llama(ModelContextPtr context, const ModelPart& part)
         name,
         std::make_shared<Block>(
             context_, layer, source.inside("layers").inside(name))));
+    layer_names_.push_back("model.layers." + name);
     rotary_.add_layer(layer.attention);
   }
   if (part.is_last) {
@@ -91,12 +92,16 @@ torch::Tensor Llama::forward(
   rotary_.set_positions(positions);
 
   ResidualStream stream{input, {}};
-  if (part_.is_first)
+  if (part_.is_first) {
+    context_->await_weights_of("model.embed_tokens");
     stream.delta = embed(parallel, batch.ids, context_->op_options());
+  }
   for (size_t i = 0; i < layers_.size(); ++i) {
+    context_->await_weights_of(layer_names_[i]);
     inputs.rotary = rotary_.of_layer(i);
     stream = layers_[i]->forward(stream, inputs);
   }
+  context_->await_weights_of("");
   if (!part_.is_last)
     return join(stream);
 

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "brigade/model_spec/activation_recompute.h"
 #include "brigade/model_spec/model_description.h"
@@ -29,7 +30,15 @@ struct ModelContext {
   // Takes over weight gradients (the zero-bubble pipeline); may be empty.
   std::function<void(std::function<void()> compute)> defer_weight_grad;
   Recompute recompute = Recompute::kNone;
+  // Called in forward before the weights of a part are read: "model.layers.3",
+  // "model.embed_tokens", and "" for all that are left. Where another rank may
+  // still be sending them (sharded weights); may be empty.
+  std::function<void(const std::string& module)> before_use;
 
+  void await_weights_of(const std::string& module) const {
+    if (before_use)
+      before_use(module);
+  }
   ParallelLinearOptions linear_options() const {
     return {weight_grad, defer_weight_grad, kernels};
   }

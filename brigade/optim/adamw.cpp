@@ -92,8 +92,9 @@ void AdamW::step(double lr, double grad_scale, ops::AfterRead after_read) {
         group.weight,
         state.master_low,
         after_read);
-    // The kernel writes through pointers: who watches the gradients' version
-    // must see that they were cleared.
+    // The kernel writes through pointers: who watches versions must see that
+    // weights were stepped and gradients cleared.
+    group.weight.unsafeGetTensorImpl()->bump_version();
     if (after_read == ops::AfterRead::kZero)
       group.main_grad.unsafeGetTensorImpl()->bump_version();
   }

@@ -198,7 +198,10 @@ void validate_layout(
 }
 
 std::string missing_in_train(const Layout& layout) {
-  return layout.zero_stage > 0 ? "distributed.zero_stage" : "";
+  const bool is_beyond =
+      layout.zero_stage > 2 ||
+      (layout.zero_stage == 2 && layout.schedule == ScheduleKind::kZeroBubble);
+  return is_beyond ? "distributed.zero_stage" : "";
 }
 
 }  // namespace brigade::planner

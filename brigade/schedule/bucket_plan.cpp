@@ -25,8 +25,8 @@ struct OpenBucket {
   int64_t bytes_left = 0;
 };
 
-bool is_sparse(const BucketParam& param) {
-  return param.sparse_row_numel > 0;
+bool is_alone(const BucketParam& param) {
+  return param.sparse_row_numel > 0 || param.has_own_bucket;
 }
 
 }  // namespace
@@ -67,7 +67,7 @@ BucketPlan plan_buckets(
   std::vector<OpenBucket> closed;
   std::map<std::string, OpenBucket> open;  // by dtype
   for (const BucketParam& param : params) {
-    if (!is_sparse(param))
+    if (!is_alone(param))
       open[param.dtype].bytes_left += param.numel * param.grad_element_bytes;
   }
   const auto close = [&](OpenBucket& filled) {
@@ -91,7 +91,7 @@ BucketPlan plan_buckets(
     int64_t offset = round_up(bucket.numel, options.alignment_numel);
     const int64_t bytes = (offset + param.numel) * param.grad_element_bytes;
     if (!bucket.slots.empty() &&
-        (is_sparse(param) || bytes > filling.capacity_bytes)) {
+        (is_alone(param) || bytes > filling.capacity_bytes)) {
       close(filling);
       offset = 0;
     }
@@ -102,7 +102,7 @@ BucketPlan plan_buckets(
     bucket.slots.push_back({index, offset, param.numel});
     bucket.numel = offset + param.numel;
     filling.last_position = position;
-    if (is_sparse(param)) {
+    if (is_alone(param)) {
       bucket.sparse_row_numel = param.sparse_row_numel;
       close(filling);
     } else {

@@ -21,6 +21,7 @@ struct BucketParam {
   int64_t grad_element_bytes = 4;  // of main_grad: 4 for fp32
   // Elements of a row, if most rows of the gradient are zero; else 0.
   int64_t sparse_row_numel = 0;
+  bool has_own_bucket = false;
 };
 
 // The order in which parameters are assigned to buckets.
@@ -80,7 +81,7 @@ std::vector<int> initial_order(BucketOrder order, int params);
 
 // Fills buckets greedily in the given order; `order` is a permutation of the
 // parameters' indices. A parameter larger than the capacity is a bucket of its
-// own, and so is one with sparse rows.
+// own, and so is one with sparse rows or has_own_bucket.
 BucketPlan plan_buckets(
     std::span<const BucketParam> params,
     std::span<const int> order,

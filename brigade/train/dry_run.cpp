@@ -34,15 +34,30 @@ std::vector<BucketParam> stage_bucket_params(
         {.name = row.name,
          .numel = numel,
          .dtype = to_string(config.model.dtype),
-         .sparse_row_numel =
-             is_row_sparse(row, part) ? shard.shape.back() : 0});
+         .sparse_row_numel = is_row_sparse(row, part) ? shard.shape.back() : 0,
+         .has_own_bucket =
+             config.distributed.zero_stage > 0 && !row.tied_head.empty()});
   }
   return params;
 }
 
-// Weight, main_grad, moments and, for bf16, the other half of the master.
-int64_t bytes_per_parameter(ModelDtype dtype) {
-  return dtype == ModelDtype::kBfloat16 ? 2 + 4 + 8 + 2 : 4 + 4 + 8;
+// Of this rank, per part: what the ranks of dp x cp divide is divided.
+struct StateBytes {
+  double weights = 0;
+  double gradients = 0;
+  double optimizer = 0;  // moments and, for bf16, the other half of the master
+};
+
+StateBytes state_bytes(const TrainConfig& config, int64_t numel) {
+  const DistributedConfig& distributed = config.distributed;
+  const auto params = static_cast<double>(numel);
+  const double ranks = distributed.dp_size * distributed.cp_size;
+  const bool is_bf16 = config.model.dtype == ModelDtype::kBfloat16;
+  return {
+      .weights = params * (is_bf16 ? 2 : 4),
+      .gradients = params * 4 / (distributed.zero_stage >= 2 ? ranks : 1),
+      .optimizer = params * (is_bf16 ? 10 : 8) /
+                   (distributed.zero_stage >= 1 ? ranks : 1)};
 }
 
 std::string describe_run(const TrainConfig& config, const TrainingData& data) {
@@ -106,10 +121,14 @@ describe_stage(const TrainConfig& config, size_t stage, const ModelPart& part) {
   int64_t numel = 0;
   for (const BucketParam& param : params)
     numel += param.numel;
-  const int64_t bytes = numel * bytes_per_parameter(config.model.dtype);
+  const StateBytes bytes = state_bytes(config, numel);
+  const auto mib = [](double value) {
+    return value / static_cast<double>(MiB);
+  };
   return fmt::format(
              "\nstage {} on pp rank {}: layers [{}, {}){}{}; {} parameters per "
-             "rank, {:.1f} MiB of weights, gradients and optimizer state\n",
+             "rank, {:.1f} MiB of weights ({:.1f}), gradients ({:.1f}) and "
+             "optimizer state ({:.1f})\n",
              stage,
              stage % static_cast<size_t>(config.distributed.pp_size),
              part.layers.begin,
@@ -117,7 +136,10 @@ describe_stage(const TrainConfig& config, size_t stage, const ModelPart& part) {
              part.is_first ? ", embedding" : "",
              part.is_last ? ", head" : "",
              numel,
-             static_cast<double>(bytes) / static_cast<double>(MiB)) +
+             mib(bytes.weights + bytes.gradients + bytes.optimizer),
+             mib(bytes.weights),
+             mib(bytes.gradients),
+             mib(bytes.optimizer)) +
          describe_buckets(config, params);
 }
 

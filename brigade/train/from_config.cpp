@@ -58,7 +58,28 @@ int64_t bucket_capacity_bytes(const DistributedConfig& distributed) {
   return std::llround(distributed.bucket_cap_mb * static_cast<double>(MiB));
 }
 
-BucketHook wire_hook(GradWire wire) {
+Sharding sharding_of(const DistributedConfig& distributed) {
+  switch (distributed.zero_stage) {
+    case 1:
+      return Sharding::kOptimizer;
+    case 2:
+      return Sharding::kGradients;
+    default:
+      return Sharding::kNone;
+  }
+}
+
+BucketHook wire_hook(GradWire wire, Sharding sharding) {
+  if (sharding != Sharding::kNone) {
+    switch (wire) {
+      case GradWire::kFp32:
+        return reduce_scatter_hook();
+      case GradWire::kBf16:
+        return reduce_scatter_hook(torch::kBFloat16);
+      case GradWire::kFp16:
+        return reduce_scatter_hook(torch::kHalf);
+    }
+  }
   switch (wire) {
     case GradWire::kFp32:
       return all_reduce_hook();
@@ -77,7 +98,8 @@ GradSyncOptions grad_sync_options(const DistributedConfig& distributed) {
   options.reduction = Reduction::kSum;
   options.handover = GradHandover::kMainGrad;
   options.finish = FinishMode::kExplicit;
-  options.hook = wire_hook(distributed.grad_wire);
+  options.sharding = sharding_of(distributed);
+  options.hook = wire_hook(distributed.grad_wire, options.sharding);
   return options;
 }
 

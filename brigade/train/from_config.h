@@ -33,8 +33,11 @@ TokenLayout token_layout(const DistributedConfig& distributed);
 
 CommunicatorOptions communicator_options(const DistributedConfig& distributed);
 
+// Of distributed.zero_stage.
+Sharding sharding_of(const DistributedConfig& distributed);
+
 // What reduces a bucket in that precision.
-BucketHook wire_hook(GradWire wire);
+BucketHook wire_hook(GradWire wire, Sharding sharding = Sharding::kNone);
 
 // distributed.bucket_cap_mb in bytes of gradient.
 int64_t bucket_capacity_bytes(const DistributedConfig& distributed);

@@ -11,17 +11,18 @@ namespace brigade {
 
 struct OptimizerGroups {
   std::vector<AdamWGroup> groups;
-  // Where each parameter lies, in the sync's order.
+  // Where what this rank owns of each parameter lies, in the sync's order.
   struct Place {
     size_t group = 0;
     int64_t offset_numel = 0;  // of the group's memory
-    int64_t numel = 0;
+    int64_t begin = 0;         // first owned element of the parameter
+    int64_t numel = 0;         // owned elements; all of them without sharding
   };
   std::vector<Place> places;
 };
 
 // weight_decay: one entry per parameter of `sync`, which hands over main_grad
-// (GradHandover::kMainGrad). Together the groups cover the whole memory,
+// (GradHandover::kMainGrad). Together the groups cover what this rank owns,
 // padding included. Valid until sync.layout_version() changes.
 OptimizerGroups make_optimizer_groups(
     const GradSync& sync,

@@ -47,6 +47,14 @@ std::vector<TensorPart> optimizer_parts(const ParamState& state) {
   return parts;
 }
 
+// Of the moments and the low halves of masters; a weight stays where it is.
+void own_copies(TensorPart& part) {
+  if (part.master_low.defined())
+    part.master_low = part.master_low.clone();
+  else
+    part.tensor = part.tensor.clone();
+}
+
 // What generation will need: the tokenizer that was named, made the dataset or
 // came with the model.
 std::string find_tokenizer(const TrainConfig& config) {
@@ -276,11 +284,11 @@ LoadedRun load_run(const fs::path& directory, const Stages& stages) {
   const Checkpoint checkpoint(directory);
   const CheckpointManifest& manifest = checkpoint.manifest();
   for (const auto& stage : stages) {
-    for (const ParamState& state : stage->states()) {
+    stage->fill_states([&](const ParamState& state) {
       checkpoint.read(part_of("", state, state.weight));
       for (const TensorPart& part : optimizer_parts(state))
         checkpoint.read(part);
-    }
+    });
     stage->optimizer().set_steps(manifest.step - manifest.skipped_steps);
   }
   return {
@@ -313,18 +321,23 @@ CheckpointToSave checkpoint_of(
   manifest.writers = mesh.dims().world_size();
   attach_files(config, checkpoint);
   Shares shares(*mesh.dp_cp());
+  // What is gathered for the visit alone.
+  const bool is_sharded = config.distributed.zero_stage > 0;
   for (const auto& stage : stages) {
-    for (const ParamState& state : stage->states()) {
+    stage->visit_states([&](const ParamState& state) {
       if (!is_stored_here(state))
-        continue;
+        return;
       if (TensorPart weight = part_of("", state, state.weight);
           shares.take(weight))
         checkpoint.weights.push_back(std::move(weight));
       for (TensorPart& part : optimizer_parts(state)) {
-        if (shares.take(part))
-          checkpoint.optimizer.push_back(std::move(part));
+        if (!shares.take(part))
+          continue;
+        if (is_sharded)
+          own_copies(part);
+        checkpoint.optimizer.push_back(std::move(part));
       }
-    }
+    });
   }
   return checkpoint;
 }

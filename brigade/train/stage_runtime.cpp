@@ -1,6 +1,6 @@
 #include "brigade/train/stage_runtime.h"
 
-#include <map>
+#include <array>
 #include <utility>
 
 #include "brigade/base/check.h"
@@ -15,7 +15,7 @@
 namespace brigade {
 namespace {
 
-ModelContextPtr make_context(
+std::shared_ptr<ModelContext> make_context(
     const TrainConfig& config,
     const LlamaConfig& llama,
     const ProcessMesh& mesh,
@@ -36,6 +36,17 @@ ModelContextPtr make_context(
   }
   context->recompute = config.training.recompute_of_stage(stage);
   return context;
+}
+
+// Up to its third dot, if it has as many: "model.layers.3",
+// "model.embed_tokens".
+std::string module_of_forward(const std::string& name) {
+  const bool is_layer = name.starts_with("model.layers.");
+  size_t end = name.find('.');
+  for (int dots = 1; end != std::string::npos && dots < (is_layer ? 3 : 2);
+       ++dots)
+    end = name.find('.', end + 1);
+  return name.substr(0, end);
 }
 
 }  // namespace
@@ -63,6 +74,12 @@ StageRuntime::StageRuntime(
     weight_gradients_ = std::make_shared<WeightGradientQueue>();
   const auto context =
       make_context(config, llama, mesh, stage, weight_gradients_);
+  const GradSyncOptions options = grad_sync_options(config.distributed);
+  if (options.sharding != Sharding::kNone) {
+    context->before_use = [this](const std::string& module) {
+      await_weights_of(module);
+    };
+  }
   model_ = std::make_shared<Llama>(context, part);
 
   rows_ = list_parameters(context->description, part);
@@ -88,13 +105,17 @@ StageRuntime::StageRuntime(
       weight.copy_(take_shard(
           initial_weight(row, config.training.seed), shards_.back()));
     }
-    params.push_back({row.name, weight, is_row_sparse(row, part)});
+    params.push_back(
+        {.name = row.name,
+         .tensor = weight,
+         .is_row_sparse = is_row_sparse(row, part),
+         .has_own_bucket =
+             options.sharding != Sharding::kNone && !row.tied_head.empty()});
     weight_decay_.push_back(weight_decay_of(row, config.training));
   }
   if (is_pretrained)
     load_pretrained(config.model.folder, llama, local);
 
-  const GradSyncOptions options = grad_sync_options(config.distributed);
   if (config.distributed.grad_sync == GradSyncKind::kPerParam) {
     sync_ = std::make_unique<PerParamGradSync>(
         std::move(params), mesh.dp_cp(), options);
@@ -103,6 +124,20 @@ StageRuntime::StageRuntime(
         std::move(params), mesh.dp_cp(), options);
   }
   make_optimizer();
+  for (size_t i = 0; i < rows_.size(); ++i)
+    params_of_[module_of_forward(rows_[i].name)].push_back(static_cast<int>(i));
+}
+
+void StageRuntime::await_weights_of(const std::string& module) {
+  if (module.empty()) {
+    sync_->wait_for_weights();
+    return;
+  }
+  const auto found = params_of_.find(module);
+  if (found == params_of_.end())
+    return;
+  for (const int param : found->second)
+    sync_->wait_for_weight(param);
 }
 
 void StageRuntime::make_optimizer() {
@@ -119,7 +154,8 @@ void StageRuntime::reduce_now() {
 }
 
 void StageRuntime::finish_gradients(const ProcessMesh& mesh) {
-  const std::vector<ParamState> states_before = states();
+  const std::vector<ParamState> states_before =
+      is_sharded() ? std::vector<ParamState>() : states();
   sync_->finish();
   if (sync_->layout_version() != optimizer_layout_) {
     // The buckets were planned anew after the first step: the optimizer's
@@ -142,17 +178,16 @@ void StageRuntime::finish_gradients(const ProcessMesh& mesh) {
   for (size_t i = 0; i < shards_.size(); ++i) {
     if (shards_[i].gradient_ranks > 1)
       partial[shards_[i].gradient_ranks].push_back(
-          sync_->main_grad(static_cast<int>(i)));
+          sync_->owned_main_grad(static_cast<int>(i)));
   }
   for (const auto& [ranks, gradients] : partial)
     sum_over_replicas(*mesh.axis(Axis::kTp), ranks, gradients);
 
   if (mesh.embedding()->size() > 1) {
     for (size_t i = 0; i < rows_.size(); ++i) {
-      if (!rows_[i].tied_head.empty())
-        mesh.embedding()
-            ->all_reduce(sync_->main_grad(static_cast<int>(i)))
-            ->wait();
+      const auto gradient = sync_->owned_main_grad(static_cast<int>(i));
+      if (!rows_[i].tied_head.empty() && gradient.numel() > 0)
+        mesh.embedding()->all_reduce(gradient)->wait();
     }
   }
 }
@@ -167,31 +202,46 @@ double StageRuntime::sum_of_squares() const {
   for (size_t i = 0; i < shards_.size(); ++i) {
     const int param = static_cast<int>(i);
     if (!counts_in_norm(param))
-      total -=
-          ops::sum_of_squares(
-              sync_->main_grad(param).view({-1}), model_->context().kernels)
-              .item<double>();
+      total -= ops::sum_of_squares(
+                   sync_->owned_main_grad(param), model_->context().kernels)
+                   .item<double>();
   }
   return total;
 }
 
 std::string StageRuntime::first_non_finite() const {
   for (size_t i = 0; i < shards_.size(); ++i) {
-    if (!sync_->main_grad(static_cast<int>(i)).isfinite().all().item<bool>())
+    if (!sync_->owned_main_grad(static_cast<int>(i))
+             .isfinite()
+             .all()
+             .item<bool>())
       return sync_->params()[i].name;
   }
   return {};
 }
 
 void StageRuntime::step(double lr, double grad_scale) {
+  sync_->wait_for_weights();
   optimizer_->step(lr, grad_scale, ops::AfterRead::kZero);
   sync_->reset();
+  sync_->gather_weights();
 }
 
 void StageRuntime::skip_step() {
-  for (size_t i = 0; i < shards_.size(); ++i)
-    sync_->main_grad(static_cast<int>(i)).zero_();
+  sync_->zero_main_grads();
   sync_->reset();
+}
+
+ParamState StageRuntime::without_moments(size_t i) const {
+  const NamedParam& param = sync_->params()[i];
+  return {
+      .name = param.name,
+      .shard = shards_[i],
+      .is_copy_for_head = is_copy_for_head(rows_[i], part_),
+      .weight = param.tensor.detach(),
+      .master_low = {},
+      .exp_avg = {},
+      .exp_avg_sq = {}};
 }
 
 std::vector<ParamState> StageRuntime::states() const {
@@ -205,14 +255,120 @@ std::vector<ParamState> StageRuntime::states() const {
                                   .view(param.tensor.sizes())
                             : flat;
     };
-    result.push_back(
-        {param.name,
-         shards_[i],
-         is_copy_for_head(rows_[i], part_),
-         param.tensor.detach(),
-         view(state.master_low),
-         view(state.exp_avg),
-         view(state.exp_avg_sq)});
+    result.push_back(without_moments(i));
+    result.back().master_low = view(state.master_low);
+    result.back().exp_avg = view(state.exp_avg);
+    result.back().exp_avg_sq = view(state.exp_avg_sq);
+  }
+  return result;
+}
+
+void StageRuntime::visit_states(
+    const std::function<void(const ParamState& state)>& visit) const {
+  sync_->wait_for_weights();
+  if (is_sharded()) {
+    visit_sharded(visit);
+    return;
+  }
+  for (const ParamState& state : states())
+    visit(state);
+}
+
+// Bucket by bucket: each rank puts its part of every parameter into place, and
+// the ranges are gathered as the weights' are.
+void StageRuntime::visit_sharded(
+    const std::function<void(const ParamState& state)>& visit) const {
+  const torch::NoGradGuard no_grad;
+  using Member = torch::Tensor AdamWState::*;
+  constexpr std::array<Member, 3> kMembers = {
+      &AdamWState::master_low, &AdamWState::exp_avg, &AdamWState::exp_avg_sq};
+  for (const GradSegment& segment : sync_->segments()) {
+    std::array<torch::Tensor, kMembers.size()> whole;
+    for (size_t m = 0; m < kMembers.size(); ++m) {
+      const bool is_master = m == 0;
+      if (is_master && segment.weight.scalar_type() == torch::kFloat)
+        continue;
+      whole[m] = torch::zeros(
+          segment.weight.sizes(),
+          segment.weight.options().dtype(
+              is_master ? torch::kShort : torch::kFloat));
+      for (const BucketSlot& slot : segment.slots) {
+        const auto& place = places_[static_cast<size_t>(slot.param)];
+        if (place.numel == 0)
+          continue;
+        whole[m]
+            .narrow(0, slot.offset_numel + place.begin, place.numel)
+            .copy_((optimizer_->states()[place.group].*kMembers[m])
+                       .narrow(0, place.offset_numel, place.numel));
+      }
+      sync_->communicator()
+          ->all_gather(
+              whole[m],
+              whole[m].narrow(0, segment.owned.begin, segment.owned.numel))
+          ->wait_on_host();
+    }
+    for (const BucketSlot& slot : segment.slots) {
+      ParamState state = without_moments(static_cast<size_t>(slot.param));
+      const auto view = [&](const torch::Tensor& flat) {
+        return flat.defined() ? flat.narrow(0, slot.offset_numel, slot.numel)
+                                    .view(state.weight.sizes())
+                              : flat;
+      };
+      state.master_low = view(whole[0]);
+      state.exp_avg = view(whole[1]);
+      state.exp_avg_sq = view(whole[2]);
+      visit(state);
+    }
+  }
+}
+
+void StageRuntime::fill_states(
+    const std::function<void(const ParamState& state)>& fill) {
+  sync_->wait_for_weights();
+  if (!is_sharded()) {
+    for (const ParamState& state : states())
+      fill(state);
+    return;
+  }
+  const torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    ParamState state = without_moments(i);
+    const auto of = [&](torch::ScalarType dtype) {
+      return torch::zeros_like(
+          state.weight, state.weight.options().dtype(dtype));
+    };
+    if (state.weight.scalar_type() != torch::kFloat)
+      state.master_low = of(torch::kShort);
+    state.exp_avg = of(torch::kFloat);
+    state.exp_avg_sq = of(torch::kFloat);
+    fill(state);
+    const auto& place = places_[i];
+    const auto keep = [&](const torch::Tensor& flat,
+                          const torch::Tensor& from) {
+      if (from.defined() && place.numel > 0)
+        flat.narrow(0, place.offset_numel, place.numel)
+            .copy_(from.view({-1}).narrow(0, place.begin, place.numel));
+    };
+    const AdamWState& kept = optimizer_->states()[place.group];
+    keep(kept.master_low, state.master_low);
+    keep(kept.exp_avg, state.exp_avg);
+    keep(kept.exp_avg_sq, state.exp_avg_sq);
+  }
+}
+
+std::vector<std::pair<std::string, torch::Tensor>> StageRuntime::replicas()
+    const {
+  sync_->wait_for_weights();
+  std::vector<std::pair<std::string, torch::Tensor>> result;
+  for (size_t i = 0; i < rows_.size(); ++i)
+    result.emplace_back(rows_[i].name, sync_->params()[i].tensor.detach());
+  if (is_sharded())
+    return result;
+  for (const ParamState& state : states()) {
+    if (state.master_low.defined())
+      result.emplace_back("master." + state.name, state.master_low);
+    result.emplace_back("exp_avg." + state.name, state.exp_avg);
+    result.emplace_back("exp_avg_sq." + state.name, state.exp_avg_sq);
   }
   return result;
 }

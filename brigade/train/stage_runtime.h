@@ -2,8 +2,11 @@
 // model, its gradient synchronisation and its optimizer.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "brigade/comm/process_mesh.h"
@@ -18,7 +21,7 @@
 
 namespace brigade {
 
-// A parameter on this rank and everything that belongs to it.
+// A parameter on this rank and everything that belongs to it, whole.
 struct ParamState {
   std::string name;
   ParamShard shard;
@@ -66,12 +69,30 @@ class StageRuntime {
   // stay.
   void skip_step();
 
-  // In the order of the sync's parameters. Views: valid until the next step.
-  std::vector<ParamState> states() const;
+  // Calls `visit` with each parameter, in an order that all ranks share. What
+  // is sharded is gathered for the call, collectively over dp x cp; the tensors
+  // are views, and valid only until it returns.
+  void visit_states(
+      const std::function<void(const ParamState& state)>& visit) const;
+  // Calls `fill` with each parameter and keeps what it writes into the tensors:
+  // this rank's part, where they are sharded.
+  void fill_states(const std::function<void(const ParamState& state)>& fill);
+  // What the ranks of dp x cp hold alike, by name: weights, and without
+  // sharding the optimizer's state. Views: valid until the next step.
+  std::vector<std::pair<std::string, torch::Tensor>> replicas() const;
   int64_t numel() const;
 
  private:
+  bool is_sharded() const {
+    return sync_->options().sharding != Sharding::kNone;
+  }
   void make_optimizer();
+  // Without sharding.
+  std::vector<ParamState> states() const;
+  ParamState without_moments(size_t param) const;
+  void visit_sharded(
+      const std::function<void(const ParamState& state)>& visit) const;
+  void await_weights_of(const std::string& module);
   bool counts_in_norm(int param) const;
 
   int stage_;
@@ -84,7 +105,8 @@ class StageRuntime {
   std::vector<ParamShard> shards_;  // by parameter
   std::unique_ptr<GradSync> sync_;
   std::unique_ptr<AdamW> optimizer_;
-  std::vector<OptimizerGroups::Place> places_;  // by parameter
+  std::vector<OptimizerGroups::Place> places_;         // by parameter
+  std::map<std::string, std::vector<int>> params_of_;  // by module, of forward
   int64_t optimizer_layout_ = 0;
 };
 

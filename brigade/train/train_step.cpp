@@ -126,6 +126,18 @@ double TrainStep::whole_loss(const torch::Tensor& loss_sum) {
   return total.item<double>();
 }
 
+// Of this rank's part of the model, whoever of dp x cp owns it.
+double TrainStep::sum_of_squares() {
+  double sum = 0;
+  for (const auto& stage : stages_)
+    sum += stage->sum_of_squares();
+  if (config_.distributed.zero_stage == 0)
+    return sum;
+  auto total = torch::full({1}, sum, torch::kDouble);
+  mesh_.dp_cp()->all_reduce(total)->wait_on_host();
+  return total.item<double>();
+}
+
 // Requests take two hops, because no collective of a step is over all ranks:
 // the model's all-reduce brings a rank's request to its replica's last stage
 // (heard_), and in the next step the last stages' all-reduce, together with the
@@ -152,8 +164,7 @@ void TrainStep::sum_up(
   const CommunicatorPtr& model = mesh_.model();
   auto total = torch::zeros({kMemory + model->size()}, torch::kDouble);
   auto* values = total.data_ptr<double>();
-  for (const auto& stage : stages_)
-    values[kSquares] += stage->sum_of_squares();
+  values[kSquares] = sum_of_squares();
   values[kBadLoss] = std::isfinite(result.loss) ? 0 : 1;
   values[kSave] = from_last[1];
   values[kStop] = from_last[2];

@@ -70,6 +70,7 @@ class TrainStep {
   void observe(const Action& action, int64_t begin_ns, int64_t end_ns);
   // Collective over the last stage's dp x cp, then over tp x pp: the loss,
   // grad_norm, memory_gb, agreed and whether all is finite.
+  double sum_of_squares();
   void sum_up(
       const torch::Tensor& loss_sum,
       double grad_scale,

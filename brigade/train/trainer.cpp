@@ -337,13 +337,8 @@ double Trainer::evaluate() {
 void Trainer::check_replicas() {
   std::vector<NamedReplica> replicas;
   for (const auto& stage : step_->stages()) {
-    for (const ParamState& state : stage->states()) {
-      replicas.push_back({state.name, state.weight});
-      if (state.master_low.defined())
-        replicas.push_back({"master." + state.name, state.master_low});
-      replicas.push_back({"exp_avg." + state.name, state.exp_avg});
-      replicas.push_back({"exp_avg_sq." + state.name, state.exp_avg_sq});
-    }
+    for (const auto& [name, tensor] : stage->replicas())
+      replicas.push_back({name, tensor});
   }
   Communicator& group = *mesh_->dp_cp();
   const auto unlike = find_unlike_replica(replicas, group);

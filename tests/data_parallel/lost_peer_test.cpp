@@ -57,8 +57,9 @@ void expect_named(const testing::ProgramResult& result) {
   EXPECT_EQ(result.exit_code, 3) << result.out << result.err;
   EXPECT_THAT(result.out, HasSubstr("bucket 1 of 2 (weight, "));
   EXPECT_THAT(result.out, HasSubstr("all_reduce #"));
-  EXPECT_THAT(result.out, HasSubstr("in group 'world' failed on rank 0 of 2"));
-  EXPECT_THAT(result.out, HasSubstr("rank 1 of this group did not report"));
+  EXPECT_THAT(
+      result.out, HasSubstr("in group 'world' failed on rank 0 (dp 0)"));
+  EXPECT_THAT(result.out, HasSubstr("rank 1 (dp 1) did not report"));
 }
 
 TEST(LostPeer, OneThatDiesIsACommErrorNamingBucketGroupAndRank) {

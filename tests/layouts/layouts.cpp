@@ -97,6 +97,20 @@ void add_variants(const ParallelDims& dims, std::vector<LayoutCase>& cases) {
         {.dims = dims, .sequence_parallel = dims.tp > 1, .model = model});
     cases.push_back({.dims = dims, .recompute = "full", .model = model});
   }
+  if (dims.dp * dims.cp > 1) {
+    for (const int stage : {1, 2}) {
+      LayoutCase sharded{
+          .dims = dims, .sequence_parallel = dims.tp > 1, .zero_stage = stage};
+      cases.push_back(sharded);
+      sharded.dtype = "bfloat16";
+      sharded.tied = false;
+      cases.push_back(sharded);
+      sharded.recompute = "full";
+      if (dims.pp > 1 && stage == 1)
+        sharded.schedule = "zero_bubble";
+      cases.push_back(sharded);
+    }
+  }
   if (dims.pp == 1)
     return;
   LayoutCase by_stage{.dims = dims, .recompute = "stages"};
@@ -131,6 +145,8 @@ std::string name_of(const LayoutCase& layout) {
     name += "_documents";
   if (layout.model != "llama")
     name += "_" + layout.model;
+  if (layout.zero_stage > 0)
+    name += fmt::format("_zero{}", layout.zero_stage);
   if (layout.dtype != "float32")
     name += "_" + layout.dtype;
   if (layout.kernels != "auto")
@@ -222,6 +238,7 @@ std::vector<std::string> overrides_of(const LayoutCase& layout) {
       // Several buckets: all of this model's gradients are 0.15 MiB.
       "distributed.bucket_cap_mb=0.04",
       "distributed.grad_sync=" + layout.grad_sync,
+      fmt::format("distributed.zero_stage={}", layout.zero_stage),
       "training.recompute=" + recompute_of(layout),
       fmt::format("training.seq_length={}", tokens_of_sequence(dims.cp)),
       fmt::format("dataset.reset_attention={}", layout.documents),
@@ -287,6 +304,24 @@ std::vector<LayoutCase> quick_layouts() {
        .sequence_parallel = true,
        .recompute = "full",
        .tied = false},
+      // Sharded optimizers and gradients.
+      {.dims = {.dp = 2}, .zero_stage = 1},
+      {.dims = {.dp = 3}, .zero_stage = 2},
+      {.dims = {.dp = 2, .tp = 2},
+       .sequence_parallel = true,
+       .tied = false,
+       .zero_stage = 1},
+      {.dims = {.dp = 2, .pp = 2}, .zero_stage = 2},
+      {.dims = {.dp = 2, .pp = 2}, .schedule = "zero_bubble", .zero_stage = 1},
+      {.dims = {.dp = 2, .cp = 2}, .recompute = "full", .zero_stage = 2},
+      {.dims = {.dp = 2, .tp = 2, .pp = 2},
+       .schedule = "interleaved_1f1b",
+       .virtual_stages = 2,
+       .zero_stage = 2},
+      {.dims = {.dp = 2, .tp = 2},
+       .sequence_parallel = true,
+       .dtype = "bfloat16",
+       .zero_stage = 2},
       // ATen's kernels.
       {.dims = {.tp = 2, .cp = 2},
        .sequence_parallel = true,

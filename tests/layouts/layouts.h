@@ -22,6 +22,7 @@ struct LayoutCase {
   // "biases": of every linear.
   std::string model = "llama";
   std::string dtype = "float32";
+  int zero_stage = 0;
   std::string kernels = "auto";  // of the layout; its oracle's are always auto
 };
 

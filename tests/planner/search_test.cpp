@@ -127,13 +127,13 @@ TEST(PlanTable, MarksWhatTrainDoesNotKnow) {
   Layout layout;
   layout.dims.dp = 16;
   const StepEstimate plain = estimator.estimate(layout);
-  layout.zero_stage = 1;
+  layout.zero_stage = 3;
   const StepEstimate sharded = estimator.estimate(layout);
   const std::string table = layout_table({sharded, plain}, 10);
   EXPECT_THAT(
       table,
       AllOf(
-          HasSubstr("1* dp16-tp1-pp1-cp1-zero1-"),
+          HasSubstr("1* dp16-tp1-pp1-cp1-zero3-"),
           HasSubstr("2  dp16-tp1-pp1-cp1-zero0-")));
 }
 

@@ -26,6 +26,8 @@ std::vector<Layout> layouts() {
   const std::string pp = "distributed.pp_size=2";
   const std::string tp = "distributed.tp_size=2";
   const std::string cp = "distributed.cp_size=2";
+  const std::string zero1 = "distributed.zero_stage=1";
+  const std::string zero2 = "distributed.zero_stage=2";
   return {
       {"one", {}, {}},
       {"dp2", {.dp = 2}, {}},
@@ -36,7 +38,11 @@ std::vector<Layout> layouts() {
       {"cp2", {.cp = 2}, {cp}},
       {"dp2_pp2", {.dp = 2, .pp = 2}, {pp}},
       {"dp2_tp2_pp2", {.dp = 2, .tp = 2, .pp = 2}, {tp, pp}},
-      {"dp2_cp2_tp2", {.dp = 2, .tp = 2, .cp = 2}, {cp, tp}}};
+      {"dp2_cp2_tp2", {.dp = 2, .tp = 2, .cp = 2}, {cp, tp}},
+      {"dp2_zero1", {.dp = 2}, {zero1}},
+      {"dp3_zero2", {.dp = 3}, {zero2}},
+      {"dp2_pp2_zero1", {.dp = 2, .pp = 2}, {pp, zero1}},
+      {"dp2_cp2_tp2_zero2", {.dp = 2, .tp = 2, .cp = 2}, {cp, tp, zero2}}};
 }
 
 class CheckpointLayouts : public ::testing::TestWithParam<const char*> {

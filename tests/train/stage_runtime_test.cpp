@@ -53,16 +53,18 @@ TEST(StageRuntime, DecaysAllParametersOrMatricesAlone) {
     StageRuntime runtime(
         config, *config.model.llama, mesh, 0, whole_model(*config.model.llama));
     std::vector<torch::Tensor> before;
-    for (const ParamState& state : runtime.states())
+    runtime.visit_states([&](const ParamState& state) {
       before.push_back(state.weight.clone());
+    });
     runtime.optimizer().step(0.2);
-    const auto after = runtime.states();
-    for (size_t i = 0; i < after.size(); ++i) {
+    size_t i = 0;
+    runtime.visit_states([&](const ParamState& state) {
       const bool decays = which == WeightDecayOn::kAll || before[i].dim() == 2;
       EXPECT_TRUE(
-          torch::allclose(after[i].weight, before[i] * (decays ? 0.9 : 1.0)))
-          << after[i].name;
-    }
+          torch::allclose(state.weight, before[i] * (decays ? 0.9 : 1.0)))
+          << state.name;
+      ++i;
+    });
   }
 }
 

@@ -1,0 +1,300 @@
+// What ZeRO's stages cost and save, on 100 M bf16 parameters: the step's time,
+// bytes that a rank sends and memory that it holds, stage by stage in turn.
+//   bench_zero [ranks ...]        # default 2 4
+// and, as root, the step over a link of 1 Gbit/s between two ranks.
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/nn/module.h>
+
+#include <unistd.h>
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "bench/slow_link.h"
+#include "brigade/base/error.h"
+#include "brigade/comm/world.h"
+#include "brigade/data_parallel/data_parallel.h"
+#include "brigade/kernels/cpu/tensor_memory.h"
+#include "brigade/launch/supervisor.h"
+#include "brigade/metrics/clock.h"
+#include "brigade/metrics/metrics.h"
+#include "brigade/ops/linear.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kLayers = 24;
+constexpr int64_t kWidth = 2048;  // 24 x 2048^2: 100.7 M parameters
+constexpr int64_t kRows = 256;
+constexpr int kWarmup = 2;
+constexpr int kSteps = 5;
+constexpr int kRounds = 3;
+constexpr int kLinkMegabits = 1000;
+
+// Of one rank and stage; the figures that a run leaves in a file.
+struct Figures {
+  double step_ms = 0;
+  double sent_bytes = 0;   // of a step, by the collectives' formulas
+  double state_bytes = 0;  // resident: weights, gradients, optimizer
+  double gather_ms = 0;    // launched to finished, all buckets
+  double exposed_gather_ms = 0;
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+double sent_by(const CollectiveRecord& record, int ranks) {
+  const double share = static_cast<double>(ranks - 1) / ranks;
+  const double n = static_cast<double>(record.bytes);
+  return record.op == Collective::kAllReduce ? 2 * n * share : n * share;
+}
+
+struct Model : torch::nn::Module {
+  Model() {
+    for (int i = 0; i < kLayers; ++i)
+      weights.push_back(register_parameter(
+          fmt::format("{}", i),
+          (torch::randn({kWidth, kWidth}) * 0.02).to(torch::kBFloat16)));
+  }
+  std::vector<torch::Tensor> weights;
+};
+
+Figures run_stage(int stage, const ProcessMesh& mesh) {
+  const CommunicatorPtr& world = mesh.dp_cp();
+  GradSyncOptions options;
+  options.handover = GradHandover::kMainGrad;
+  options.finish = FinishMode::kExplicit;
+  options.sharding = static_cast<Sharding>(stage);
+  torch::manual_seed(1);
+  const double before_gb = resident_memory_gb();
+  DataParallel model(std::make_shared<Model>(), world, options);
+  AdamW optimizer = make_adamw(model.sync(), 0.01);
+  const auto input = torch::randn({kRows, kWidth}).to(torch::kBFloat16);
+  std::vector<double> times;
+  std::vector<double> gather;
+  std::vector<double> exposed;
+  Figures figures;
+  for (int step = 0; step < kWarmup + kSteps; ++step) {
+    world->barrier();
+    world->clear_records();
+    const int64_t begin_ns = steady_now_ns();
+    int64_t waited_ns = 0;
+    auto x = input;
+    for (int i = 0; i < kLayers; ++i) {
+      const int64_t wait_ns = steady_now_ns();
+      model.sync().wait_for_weight(i);
+      waited_ns += steady_now_ns() - wait_ns;
+      x = ops::linear(
+          x,
+          model->weights[static_cast<size_t>(i)],
+          {},
+          {.weight_grad = ops::WeightGrad::kAccumulate});
+    }
+    x.to(torch::kFloat).square().mean().backward();
+    model.sync().finish();
+    optimizer.step(1e-4, model.sync().grad_scale(), ops::AfterRead::kZero);
+    model.sync().reset();
+    model.gather_weights();
+    const int64_t end_ns = steady_now_ns();
+    if (step < kWarmup)
+      continue;
+    figures.sent_bytes = 0;
+    times.push_back(static_cast<double>(end_ns - begin_ns) / 1e6);
+    exposed.push_back(static_cast<double>(waited_ns) / 1e6);
+    figures.state_bytes = 1e9 * (resident_memory_gb() - before_gb);
+    for (const CollectiveRecord& record : world->records()) {
+      if (record.op == Collective::kAllReduce ||
+          record.op == Collective::kReduceScatter ||
+          record.op == Collective::kAllGather)
+        figures.sent_bytes += sent_by(record, world->size());
+    }
+  }
+  model.sync().wait_for_weights();
+  // The gather by itself.
+  for (int i = 0; i < kSteps; ++i) {
+    world->barrier();
+    const int64_t begin_ns = steady_now_ns();
+    model.gather_weights();
+    model.sync().wait_for_weights();
+    gather.push_back(static_cast<double>(steady_now_ns() - begin_ns) / 1e6);
+  }
+  figures.step_ms = median(times);
+  figures.gather_ms = median(gather);
+  figures.exposed_gather_ms = median(exposed);
+  return figures;
+}
+
+void run_rank(int stage, bool is_slow, const fs::path& out) {
+  ops::set_up_tensor_memory();
+  at::set_num_threads(1);
+  const auto environment = read_environment(process_environment());
+  const auto timeout = std::chrono::minutes(2);
+  const ProcessMesh mesh(
+      ParallelDims{.dp = environment.world_size},
+      environment.rank,
+      open_store(environment, timeout),
+      CommunicatorOptions{.timeout = timeout, .max_records = 10000},
+      GlooOptions{
+          .interface = is_slow ? SlowLink::kInterface : std::string("lo")});
+  const Figures figures = run_stage(stage, mesh);
+  mesh.dp_cp()->barrier();
+  if (environment.rank == 0) {
+    std::ofstream(out) << fmt::format(
+        "{} {} {} {} {}\n",
+        figures.step_ms,
+        figures.sent_bytes,
+        figures.state_bytes,
+        figures.gather_ms,
+        figures.exposed_gather_ms);
+  }
+}
+
+Figures read_figures(const fs::path& path) {
+  Figures figures;
+  std::ifstream file(path);
+  if (!(file >> figures.step_ms >> figures.sent_bytes >> figures.state_bytes >>
+        figures.gather_ms >> figures.exposed_gather_ms))
+    throw StorageError(
+        fmt::format("[bench] '{}' holds no figures", path.string()));
+  return figures;
+}
+
+// Of rank 0; `link` null: over loopback.
+Figures
+measure(int stage, int ranks, const SlowLink* link, const fs::path& out) {
+  const std::vector<std::string> command = {
+      fs::read_symlink("/proc/self/exe").string(),
+      "--rank",
+      std::to_string(stage),
+      link == nullptr ? "0" : "1",
+      out.string()};
+  SupervisorOptions options;
+  options.nproc = ranks;
+  options.command = link == nullptr ? command : link->on_host_of_rank(command);
+  options.threads_per_rank = 1;
+  options.unprefixed_rank = 0;
+  const SupervisorResult result = supervise(options);
+  if (result.exit_code != 0)
+    throw Error(
+        ExitCode::kUnexpected,
+        fmt::format("[bench] {}", fmt::join(describe_failures(result), "; ")));
+  return read_figures(out);
+}
+
+// Bytes of a rank per bf16 parameter: weight, main_grad, moments and the other
+// half of the master.
+double formula_bytes(int stage, int ranks) {
+  constexpr double kParameters = double{1} * kLayers * kWidth * kWidth;
+  const double divided = 1.0 / ranks;
+  return kParameters *
+         (2 + (stage >= 2 ? divided : 1) * 4 + (stage >= 1 ? divided : 1) * 10);
+}
+
+void print_table(
+    const std::vector<std::vector<Figures>>& rounds,
+    int ranks,
+    const std::string& where) {
+  const auto pick = [&](int stage, double Figures::*member) {
+    std::vector<double> values;
+    for (const Figures& figures : rounds[static_cast<size_t>(stage)])
+      values.push_back(figures.*member);
+    return median(values);
+  };
+  fmt::print(
+      "{} ranks, {}\n{:>5} {:>9} {:>7} {:>9} {:>7} {:>10} {:>8} {:>9} {:>8}\n",
+      ranks,
+      where,
+      "stage",
+      "step ms",
+      "x",
+      "sent MB",
+      "x",
+      "state MB",
+      "formula",
+      "gather ms",
+      "exposed");
+  for (int stage = 0; stage < static_cast<int>(rounds.size()); ++stage) {
+    const double gather = pick(stage, &Figures::gather_ms);
+    fmt::print(
+        "{:>5} {:>9.1f} {:>7.3f} {:>9.1f} {:>7.3f} {:>10.1f} {:>8.1f} {:>9.1f} "
+        "{:>7.0f}%\n",
+        stage,
+        pick(stage, &Figures::step_ms),
+        pick(stage, &Figures::step_ms) / pick(0, &Figures::step_ms),
+        pick(stage, &Figures::sent_bytes) / 1e6,
+        pick(stage, &Figures::sent_bytes) / pick(0, &Figures::sent_bytes),
+        pick(stage, &Figures::state_bytes) / 1e6,
+        formula_bytes(stage, ranks) / 1e6,
+        stage == 0 ? 0.0 : gather,
+        stage == 0 ? 0.0
+                   : 100 * pick(stage, &Figures::exposed_gather_ms) / gather);
+  }
+  std::fflush(stdout);
+}
+
+void compare(int ranks, const SlowLink* link, const fs::path& folder) {
+  std::vector<std::vector<Figures>> rounds(3);
+  for (int round = 0; round < kRounds; ++round) {
+    for (int stage = 0; stage < 3; ++stage)
+      rounds[static_cast<size_t>(stage)].push_back(
+          measure(stage, ranks, link, folder / "out"));
+  }
+  print_table(
+      rounds,
+      ranks,
+      link == nullptr ? "loopback" : fmt::format("{} Mbit/s", kLinkMegabits));
+}
+
+int number(const std::string& text) {
+  int value = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0)
+    throw ConfigError(fmt::format("[bench] '{}' is not a number", text));
+  return value;
+}
+
+int run(const std::vector<std::string>& arguments) {
+  if (arguments.size() == 4 && arguments[0] == "--rank") {
+    run_rank(number(arguments[1]), arguments[2] == "1", arguments[3]);
+    return 0;
+  }
+  const fs::path folder =
+      fs::temp_directory_path() / fmt::format("brigade-zero-{}", ::getpid());
+  fs::create_directories(folder);
+  std::vector<int> ranks;
+  for (const std::string& text : arguments)
+    ranks.push_back(number(text));
+  for (const int each : ranks.empty() ? std::vector<int>{2, 4} : ranks)
+    compare(each, nullptr, folder);
+  if (const std::string why_not = SlowLink::why_not(); !why_not.empty()) {
+    fmt::print(
+        "over a link of {} Mbit/s: skipped, {}\n", kLinkMegabits, why_not);
+  } else {
+    const SlowLink link(kLinkMegabits);
+    compare(2, &link, folder);
+  }
+  fs::remove_all(folder);
+  return 0;
+}
+
+}  // namespace
+}  // namespace brigade
+
+int main(int argc, char** argv) {
+  try {
+    return brigade::run({argv + 1, argv + argc});
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,35 @@
+// What each rank of a data parallel group keeps only its part of: the stages of
+// ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054).
+#pragma once
+
+#include <cstdint>
+
+namespace brigade {
+
+// Bytes of a rank for each bf16 parameter, dp ranks: weight, main_grad,
+// moments and master.
+enum class Sharding {
+  kNone,       // 2 + 4 + 10: everything on every rank
+  kOptimizer,  // 2 + 4 + 10/dp: moments and masters (ZeRO-1)
+  kGradients,  // 2 + 14/dp, and the buckets under way: gradients too (ZeRO-2)
+};
+// "none", "optimizer" or "gradients".
+const char* to_string(Sharding sharding);
+
+// Elements of a bucket.
+struct OwnedRange {
+  int64_t begin = 0;
+  int64_t numel = 0;
+};
+
+// This rank among those that a bucket is divided between, in equal ranges.
+struct ShardOfRanks {
+  int rank = 0;
+  int ranks = 1;
+  // Precondition: `numel` divides by `ranks`.
+  OwnedRange of(int64_t numel) const {
+    return {.begin = numel / ranks * rank, .numel = numel / ranks};
+  }
+};
+
+}  // namespace brigade
