@@ -2,6 +2,7 @@
 // and the peer take turns, round after round, on the same ranks and threads.
 //   bench_data_parallel [ddp] [buckets] [raw] [bookkeeping] [link]
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/nn/modules/linear.h>
 
 #include <algorithm>

@@ -15,6 +15,7 @@ struct Exit {
 
 void add_analyze(CLI::App& app);
 void add_checkpoint(CLI::App& app);
+void add_doctor(CLI::App& app);
 void add_export(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);

@@ -2,6 +2,7 @@
 // wrong into one message and one exit code (ARCHITECTURE.md, "Errors").
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -164,6 +165,7 @@ int run(int argc, char** argv) {
         add_inspect,
         add_checkpoint,
         add_export,
+        add_doctor,
         add_run,
         add_plan,
         add_submit,

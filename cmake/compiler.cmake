@@ -1,7 +1,8 @@
 # Flags of our own targets (never exported), the linker, sanitizers.
 add_library(brigade_flags INTERFACE)
 target_compile_options(brigade_flags INTERFACE
-  -Wall -Wextra -Wpedantic -Werror -Wnon-virtual-dtor
+  -Wall -Wextra -Wpedantic -Wnon-virtual-dtor
+  $<$<BOOL:${BRIGADE_WARNINGS_AS_ERRORS}>:-Werror>
   # In a unity build a file's own names are global to the next file.
   $<IF:$<BOOL:${BRIGADE_UNITY}>,-Wshadow=local,-Wshadow>
   -Wno-missing-field-initializers -Wno-unknown-pragmas

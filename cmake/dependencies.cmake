@@ -1,6 +1,35 @@
 # Everything Brigade stands on; README.md says why each is here. All of it comes
 # from Debian packages (scripts/install_dependencies.sh).
-find_package(Torch REQUIRED)
+
+# A libtorch from elsewhere: an unpacked libtorch, or the torch folder (or
+# torch.utils.cmake_prefix_path) of a Python PyTorch. Empty: the system's.
+set(BRIGADE_TORCH "" CACHE PATH "libtorch to build with; empty: the system's")
+if(BRIGADE_TORCH)
+  # First in the search, for libtorch's own parts as well.
+  list(PREPEND CMAKE_PREFIX_PATH
+    ${BRIGADE_TORCH} ${BRIGADE_TORCH}/share/cmake)
+  # A CUDA build of libtorch has CMake try nvcc. We compile nothing with it: any
+  # standard that CMake knows and any GPU that nvcc knows will do.
+  set(CMAKE_CUDA_STANDARD 17)
+  if(NOT TORCH_CUDA_ARCH_LIST)
+    set(TORCH_CUDA_ARCH_LIST 9.0)
+  endif()
+  find_package(Torch REQUIRED)
+else()
+  find_package(Torch REQUIRED)
+endif()
+if(TORCH_CXX_FLAGS MATCHES "_GLIBCXX_USE_CXX11_ABI=0")
+  message(FATAL_ERROR
+    "${TORCH_INSTALL_PREFIX} was built with the C++ ABI of before GCC 5, which "
+    "the other libraries do not have: take a libtorch with the cxx11 ABI "
+    "(PyTorch 2.7 and later have no other)")
+endif()
+# A PyTorch of Python brings headers of libraries that it has inside: they must
+# not take the place of those that we link.
+set(BRIGADE_TORCH_HAS_FMT OFF)
+if(EXISTS ${TORCH_INSTALL_PREFIX}/include/fmt/format.h AND BRIGADE_TORCH)
+  set(BRIGADE_TORCH_HAS_FMT ON)
+endif()
 find_package(OpenMP REQUIRED)
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
@@ -18,7 +47,21 @@ pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
 # libtorch with its headers as system headers, plus the OpenMP that its
 # at::parallel_for expands to in our own translation units.
 add_library(brigade_torch INTERFACE)
+# Ours of oneDNN before those inside a PyTorch of Python.
+if(BRIGADE_TORCH)
+  file(GLOB dnnl_headers /usr/include/dnnl*.h* /usr/include/oneapi)
+  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/dnnl)
+  foreach(header IN LISTS dnnl_headers)
+    get_filename_component(name ${header} NAME)
+    file(CREATE_LINK ${header} ${PROJECT_BINARY_DIR}/dnnl/${name} SYMBOLIC)
+  endforeach()
+  target_include_directories(brigade_torch SYSTEM INTERFACE
+    $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/dnnl>)
+endif()
 target_include_directories(brigade_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
+if(BRIGADE_TORCH_HAS_FMT)
+  target_compile_definitions(brigade_torch INTERFACE FMT_HEADER_ONLY)
+endif()
 target_link_libraries(brigade_torch INTERFACE
   ${TORCH_LIBRARIES} OpenMP::OpenMP_CXX)
 

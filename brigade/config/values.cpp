@@ -1,6 +1,7 @@
 #include "brigade/config/values.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>

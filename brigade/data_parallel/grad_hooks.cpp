@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "brigade/ops/libtorch_versions.h"
 #include "brigade/ops/nested_backward.h"
 
 namespace brigade {
@@ -38,7 +39,7 @@ struct GradHooks::Attached {
   int index = 0;
   // Autograd itself holds it weakly: without this it would be made anew, and
   // our hook with the old one lost.
-  std::shared_ptr<torch::autograd::Node> accumulator;
+  ops::NodePtr accumulator;
   uintptr_t after_key = 0;
   unsigned before_key = 0;
   // Whether this backward's after() is called by its end, because its graph

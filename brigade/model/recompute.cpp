@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "brigade/ops/libtorch_versions.h"
 #include "brigade/ops/nested_backward.h"
 
 namespace brigade {
@@ -90,9 +91,8 @@ torch::Tensor recompute(
     // Detached: it may be an input itself, whose own history must not change.
     output = function(inputs).detach();
   }
-  const auto node = std::shared_ptr<RecomputeBackward>(
-      new RecomputeBackward(std::move(function), inputs),
-      torch::autograd::deleteNode);
+  const auto node =
+      ops::make_node<RecomputeBackward>(std::move(function), inputs);
   torch::autograd::create_gradient_edge(output, node);
   return output;
 }

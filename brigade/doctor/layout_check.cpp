@@ -1,0 +1,241 @@
+#include "brigade/doctor/layout_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "brigade/base/error.h"
+#include "brigade/comm/agreement.h"
+#include "brigade/comm/process_mesh.h"
+#include "brigade/config/train_config.h"
+#include "brigade/data/megatron_writer.h"
+#include "brigade/files/file.h"
+#include "brigade/launch/network.h"
+#include "brigade/train/from_config.h"
+#include "brigade/train/train_step.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kSteps = 3;
+constexpr int kAccumulation = 2;
+constexpr int64_t kVocabulary = 256;
+constexpr int64_t kSequenceTokens = 48;
+constexpr int kMostHeads = 4;
+constexpr int kMostLayers = 4;
+
+struct CheckedLayout {
+  ParallelDims dims;
+  int zero_stage = 0;
+
+  std::string name() const {
+    std::string text;
+    for (const Axis axis : kAxes) {
+      if (dims[axis] > 1)
+        text += fmt::format(
+            "{}{}{}", text.empty() ? "" : " ", to_string(axis), dims[axis]);
+    }
+    if (text.empty())
+      text = "one rank";
+    return zero_stage > 0 ? fmt::format("{} zero{}", text, zero_stage) : text;
+  }
+};
+
+struct Trained {
+  std::vector<double> losses;
+  std::vector<double> grad_norms;
+};
+
+nlohmann::json run_config(const fs::path& folder) {
+  return {
+      {"model",
+       {{"config",
+         {{"architectures", {"LlamaForCausalLM"}},
+          {"model_type", "llama"},
+          {"vocab_size", kVocabulary},
+          {"hidden_size", 64},
+          {"intermediate_size", 96},
+          {"num_hidden_layers", kMostLayers},
+          {"num_attention_heads", kMostHeads},
+          {"num_key_value_heads", kMostHeads},
+          {"max_position_embeddings", 128},
+          {"rms_norm_eps", 1e-5},
+          {"tie_word_embeddings", true}}}}},
+      {"training",
+       {{"seq_length", kSequenceTokens},
+        {"gradient_accumulation_steps", kAccumulation},
+        {"learning_rate", 1e-2},
+        {"grad_clip", 1.0}}},
+      {"dataset", {{"name", (folder / "tokens").string()}}}};
+}
+
+// As many sequences per step whatever the layout, and divisible by its dp.
+int sequences_of_step(int ranks) {
+  return ranks * kAccumulation;
+}
+
+Trained train(
+    const fs::path& folder,
+    const CheckedLayout& layout,
+    const char* kernels,
+    int ranks,
+    const ProcessMesh& mesh) {
+  LoadOptions options;
+  options.path = folder / "run.json";
+  options.world_size = layout.dims.world_size();
+  for (const std::string& text :
+       {fmt::format("distributed.tp_size={}", layout.dims.tp),
+        fmt::format("distributed.pp_size={}", layout.dims.pp),
+        fmt::format("distributed.cp_size={}", layout.dims.cp),
+        fmt::format("distributed.zero_stage={}", layout.zero_stage),
+        fmt::format(
+            "training.micro_batch_size={}",
+            sequences_of_step(ranks) / (layout.dims.dp * kAccumulation)),
+        fmt::format("model.kernels={}", kernels)})
+    options.overrides.push_back({text});
+  const TrainConfig config = load_train_config(options).config;
+  const TrainingData data = open_training_data(training_data_options(config));
+  TrainStep step(config, mesh, data);
+  // A rank of another pipeline stage does not know the loss.
+  const bool has_loss = mesh.coordinate().pp == mesh.dims().pp - 1;
+  Trained trained;
+  for (int64_t i = 1; i <= kSteps; ++i) {
+    const StepResult result = step.run(i);
+    trained.losses.push_back(has_loss ? result.loss : 0);
+    trained.grad_norms.push_back(result.grad_norm);
+  }
+  return trained;
+}
+
+double largest_difference(
+    const std::vector<double>& values,
+    const std::vector<double>& expected) {
+  double largest = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double difference = std::abs(values[i] - expected[i]) / expected[i];
+    largest =
+        std::isfinite(difference) ? std::max(largest, difference) : difference;
+  }
+  return largest;
+}
+
+std::vector<CheckedLayout> checked_layouts(int ranks) {
+  std::vector<CheckedLayout> layouts;
+  for (const ParallelDims& dims : layouts_of(ranks)) {
+    layouts.push_back({.dims = dims});
+    const bool is_data_parallel_alone = dims.dp == ranks && ranks > 1;
+    for (int stage = 1; is_data_parallel_alone && stage <= 2; ++stage)
+      layouts.push_back({.dims = dims, .zero_stage = stage});
+  }
+  return layouts;
+}
+
+int axes_in_use(const ParallelDims& dims) {
+  return static_cast<int>(std::count_if(
+      kAxes.begin(), kAxes.end(), [&](Axis axis) { return dims[axis] > 1; }));
+}
+
+}  // namespace
+
+std::vector<ParallelDims> layouts_of(int ranks) {
+  std::vector<ParallelDims> layouts;
+  for (int dp = ranks; dp >= 1; --dp) {
+    for (int tp = 1; tp <= kMostHeads; tp *= 2) {
+      for (int pp = 1; pp <= kMostLayers; ++pp) {
+        const int others = dp * tp * pp;
+        if (others > ranks || ranks % others != 0)
+          continue;
+        const int cp = ranks / others;
+        // Rings cut a sequence into 2 cp pieces.
+        if (kSequenceTokens % (2 * cp) == 0)
+          layouts.push_back({.dp = dp, .tp = tp, .pp = pp, .cp = cp});
+      }
+    }
+  }
+  std::stable_sort(
+      layouts.begin(), layouts.end(), [](const auto& a, const auto& b) {
+        return axes_in_use(a) < axes_in_use(b);
+      });
+  return layouts;
+}
+
+void write_layout_check_data(const fs::path& folder) {
+  std::vector<int32_t> tokens(20000);
+  uint32_t state = 1;
+  for (int32_t& token : tokens) {
+    state = state * 1664525 + 1013904223;
+    // Uneven, so that there is something to learn.
+    const uint32_t draw = state >> 16;
+    token =
+        static_cast<int32_t>(draw % 7 == 0 ? draw % kVocabulary : draw % 16);
+  }
+  const TokenType type = megatron_token_type(kVocabulary);
+  std::vector<std::byte> bytes;
+  append_tokens(type, tokens, bytes);
+  MegatronWriter writer(folder / "tokens", {.type = type});
+  writer.append(bytes);
+  writer.end_document();
+  writer.commit();
+  write_text_file(folder / "run.json", run_config(folder).dump(2));
+}
+
+std::vector<LayoutDifference> check_layouts(
+    const LaunchEnvironment& environment,
+    const StorePtr& store,
+    const fs::path& folder,
+    const std::function<void(const LayoutDifference&)>& on_result) {
+  const int ranks = environment.world_size;
+  const ProcessMesh alone({}, 0, nullptr);
+  const Trained expected = train(folder, {}, "aten", ranks, alone);
+  GlooOptions gloo;
+  if (ranks > 1) {
+    const PeerAddress address = peer_address(environment);
+    gloo = {.interface = address.interface, .address = address.address};
+  }
+  std::vector<LayoutDifference> results;
+  for (const CheckedLayout& layout : checked_layouts(ranks)) {
+    const std::string name = layout.name();
+    const ProcessMesh mesh(
+        layout.dims,
+        environment.rank,
+        store ? store->with_prefix("doctor " + name) : nullptr,
+        {.timeout = std::chrono::minutes(2)},
+        gloo);
+    LayoutDifference result;
+    result.layout = name;
+    try {
+      const Trained trained = train(folder, layout, "auto", ranks, mesh);
+      const bool has_loss = mesh.coordinate().pp == mesh.dims().pp - 1;
+      result.loss =
+          has_loss ? largest_difference(trained.losses, expected.losses) : 0;
+      result.grad_norm =
+          largest_difference(trained.grad_norms, expected.grad_norms);
+    } catch (const CommError&) {
+      throw;
+    } catch (const std::exception& error) {
+      result.failure = error.what();
+    }
+    // The worst of all ranks, in units that integers can hold.
+    constexpr double kUnits = 1e12;
+    const auto units = [](double value) {
+      return std::isfinite(value) && value < 1e6
+                 ? static_cast<int64_t>(value * kUnits)
+                 : std::numeric_limits<int64_t>::max();
+    };
+    const auto worst = Agreement(*mesh.world())
+                           .max({units(result.loss), units(result.grad_norm)});
+    result.loss = static_cast<double>(worst[0]) / kUnits;
+    result.grad_norm = static_cast<double>(worst[1]) / kUnits;
+    on_result(result);
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+}  // namespace brigade

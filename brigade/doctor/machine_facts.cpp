@@ -1,0 +1,132 @@
+#include "brigade/doctor/machine_facts.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <torch/cuda.h>
+#include <torch/version.h>
+
+#include <fstream>
+#include <set>
+#include <thread>
+
+#include "brigade/files/file.h"
+#include "brigade/kernels/cpu/tile_product.h"
+#include "brigade/metrics/clock.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "model name : AMD EPYC" of /proc/cpuinfo and the like; "" where it is absent.
+std::string value_in(const fs::path& file, const std::string& key) {
+  std::ifstream lines(file);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t colon = line.find(':');
+    if (!line.starts_with(key) || colon == std::string::npos)
+      continue;
+    const size_t begin = line.find_first_not_of(" \t", colon + 1);
+    return begin == std::string::npos ? "" : line.substr(begin);
+  }
+  return "";
+}
+
+// Libraries of this process whose file name contains `part`.
+std::string loaded_libraries(const std::string& part) {
+  std::set<std::string> found;
+  std::ifstream lines("/proc/self/maps");
+  for (std::string line; std::getline(lines, line);) {
+    const size_t slash = line.find('/');
+    if (slash == std::string::npos)
+      continue;
+    const fs::path path = line.substr(slash);
+    if (path.filename().string().find(part) != std::string::npos)
+      found.insert(path.string());
+  }
+  std::string text;
+  for (const std::string& path : found)
+    text += (text.empty() ? "" : ", ") + path;
+  return text;
+}
+
+MachineFact blas_fact() {
+  const std::string openblas = loaded_libraries("openblas");
+  if (!openblas.empty())
+    return {"BLAS", openblas, ""};
+  if (at::globalContext().hasMKL())
+    return {"BLAS", "MKL inside libtorch", ""};
+  const std::string blas = loaded_libraries("libblas");
+  if (blas.empty())
+    return {"BLAS", "inside libtorch", ""};
+  return {
+      "BLAS",
+      blas,
+      "the reference BLAS is 15 times slower than OpenBLAS; install "
+      "libopenblas0-pthread"};
+}
+
+MachineFact libtorch_fact() {
+  const std::string all = loaded_libraries("libtorch_cpu");
+  return {
+      "libtorch",
+      fmt::format("{} ({})", TORCH_VERSION, all),
+      all.find(", ") == std::string::npos
+          ? ""
+          : "two libtorch are loaded at once; LD_LIBRARY_PATH or a preloaded "
+            "library brings the second one"};
+}
+
+MachineFact gpu_fact() {
+  if (!at::hasCUDA())
+    return {"GPUs", "none: this libtorch was built without CUDA", ""};
+  if (!torch::cuda::is_available())
+    return {
+        "GPUs",
+        "none: libtorch has CUDA, but finds no device or no driver",
+        fs::exists("/dev/nvidiactl")
+            ? "the driver does not fit this build of libtorch; see nvidia-smi"
+            : ""};
+  return {"GPUs", fmt::format("{}", torch::cuda::device_count()), ""};
+}
+
+}  // namespace
+
+std::vector<MachineFact> machine_facts() {
+  return {
+      {"processor",
+       fmt::format(
+           "{}, {} CPUs for this process",
+           value_in("/proc/cpuinfo", "model name"),
+           std::thread::hardware_concurrency()),
+       ""},
+      {"bf16 kernels", ops::tile_product_instructions(), ""},
+      {"threads of a rank", fmt::format("{}", at::get_num_threads()), ""},
+      {"memory",
+       fmt::format(
+           "{}, of which {} are free",
+           value_in("/proc/meminfo", "MemTotal"),
+           value_in("/proc/meminfo", "MemAvailable")),
+       ""},
+      libtorch_fact(),
+      blas_fact(),
+      gpu_fact()};
+}
+
+double disk_bytes_per_s(const fs::path& folder, int64_t bytes) {
+  const fs::path path = folder / "doctor.tmp";
+  // Not compressible, for file systems that would.
+  std::string block(static_cast<size_t>(bytes), '\0');
+  uint32_t state = 1;
+  for (char& byte : block) {
+    state = state * 1664525 + 1013904223;
+    byte = static_cast<char>(state >> 24);
+  }
+  const int64_t begin_ns = steady_now_ns();
+  write_text_file(path, block);
+  const double seconds = static_cast<double>(steady_now_ns() - begin_ns) / 1e9;
+  fs::remove(path);
+  return static_cast<double>(bytes) / seconds;
+}
+
+}  // namespace brigade
