@@ -16,11 +16,14 @@ struct Exit {
 void add_analyze(CLI::App& app);
 void add_checkpoint(CLI::App& app);
 void add_doctor(CLI::App& app);
+void add_evaluate(CLI::App& app);
 void add_export(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);
+void add_metrics(CLI::App& app);
 void add_plan(CLI::App& app);
 void add_prepare(CLI::App& app);
+void add_report(CLI::App& app);
 void add_run(CLI::App& app);
 void add_status(CLI::App& app);
 void add_submit(CLI::App& app);

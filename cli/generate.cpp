@@ -5,8 +5,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "brigade/checkpoint/checkpoint.h"
-#include "brigade/generate/generation_config.h"
+#include "brigade/generate/inference_config.h"
 #include "brigade/generate/text_generator.h"
 #include "brigade/train/start_world.h"
 #include "cli/commands.h"
@@ -27,8 +26,8 @@ void generate(const GenerateArguments& arguments) {
   // Before anything is printed: it may start this process once more.
   if (!launch.is_supervisor)
     share_out_threads(launch.environment, std::nullopt);
-  const TrainConfig config = generation_config(
-      Checkpoint(options.checkpoint),
+  const TrainConfig config = inference_config(
+      StoredModel(options.checkpoint),
       config_overrides(arguments.layout),
       launch.world_size);
   if (launch.is_supervisor) {
@@ -60,8 +59,8 @@ void add_generate(CLI::App& app) {
       ->add_option(
           "-c,--checkpoint,--run",
           options->checkpoint,
-          "A checkpoint, a folder of checkpoints (the latest counts) or a run "
-          "folder")
+          "A checkpoint, a folder of checkpoints (the latest counts), a run "
+          "folder or a Hugging Face folder")
       ->required()
       ->type_name("DIR");
   command->add_option("-p,--prompt", options->prompt, "The text to continue")

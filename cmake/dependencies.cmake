@@ -44,6 +44,12 @@ pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
 
+# dygraphs draws the charts of `brigade report`; put into the program.
+find_file(BRIGADE_dygraph_js dygraph.min.js REQUIRED
+  PATHS /usr/share/javascript/dygraphs)
+find_file(BRIGADE_dygraph_css dygraph.min.css REQUIRED
+  PATHS /usr/share/javascript/dygraphs)
+
 # libtorch with its headers as system headers, plus the OpenMP that its
 # at::parallel_for expands to in our own translation units.
 add_library(brigade_torch INTERFACE)
@@ -71,5 +77,19 @@ pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 # Not find_package(dnnl): Debian's config demands OpenCL, which we do not use.
 find_path(DNNL_INCLUDE_DIR dnnl.hpp REQUIRED)
 find_library(DNNL_LIBRARY dnnl REQUIRED)
+if(BRIGADE_TORCH)
+  # See the script: a PyTorch of Python has another oneDNN inside.
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
+  file(REAL_PATH ${DNNL_LIBRARY} dnnl_file)
+  execute_process(
+    COMMAND sh -c "readelf -d ${dnnl_file} | sed -n 's/.*SONAME.*\\[\\(.*\\)\\]/\\1/p'"
+    OUTPUT_VARIABLE dnnl_name OUTPUT_STRIP_TRAILING_WHITESPACE)
+  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+  execute_process(
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/cmake/bind_to_itself.py
+      ${dnnl_file} ${PROJECT_BINARY_DIR}/lib/${dnnl_name}
+    COMMAND_ERROR_IS_FATAL ANY)
+  set(DNNL_LIBRARY ${PROJECT_BINARY_DIR}/lib/${dnnl_name} CACHE FILEPATH "" FORCE)
+endif()
 target_include_directories(brigade_kernels SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
 target_link_libraries(brigade_kernels INTERFACE PkgConfig::hwy ${DNNL_LIBRARY})

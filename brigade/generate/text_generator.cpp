@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "brigade/base/error.h"
-#include "brigade/checkpoint/checkpoint.h"
-#include "brigade/checkpoint/verify.h"
+#include "brigade/generate/stored_model.h"
 #include "brigade/generate/token_generator.h"
 #include "brigade/tokenizer/streaming_decoder.h"
 #include "brigade/tokenizer/tokenizer.h"
@@ -21,32 +20,17 @@ void check(const GenerateOptions& options) {
   if (options.max_tokens < 0)
     problems.push_back(
         fmt::format("--max-tokens {} is negative", options.max_tokens));
-  if (options.temperature < 0)
-    problems.push_back(
-        fmt::format("--temperature {} is negative", options.temperature));
+  // Also of what is not a number.
+  if (!(options.temperature >= 0))
+    problems.push_back(fmt::format(
+        "--temperature {} is not a number from 0 on", options.temperature));
   if (options.top_k < 0)
     problems.push_back(fmt::format("--top-k {} is negative", options.top_k));
-  if (options.top_p <= 0 || options.top_p > 1)
+  if (!(options.top_p > 0 && options.top_p <= 1))
     problems.push_back(
         fmt::format("--top-p {} is not in (0, 1]", options.top_p));
   if (!problems.empty())
     throw ConfigError(problems);
-}
-
-std::unique_ptr<Tokenizer> open_tokenizer(
-    const GenerateOptions& options,
-    const Checkpoint& checkpoint) {
-  if (!options.tokenizer.empty())
-    return load_tokenizer(options.tokenizer);
-  const std::string& name = checkpoint.manifest().tokenizer;
-  if (name.empty()) {
-    throw ConfigError(fmt::format(
-        "the checkpoint '{}' names no tokenizer; give --tokenizer",
-        checkpoint.directory().string()));
-  }
-  const auto beside = checkpoint.directory() / name;
-  return load_tokenizer(
-      std::filesystem::exists(beside) ? beside.string() : name);
 }
 
 // The prompt's tokens; at least one, since the model continues something.
@@ -69,21 +53,10 @@ struct Prompt {
   std::vector<int64_t> tokens;
 };
 
-Prompt read_prompt(
-    const GenerateOptions& options,
-    const Checkpoint& checkpoint) {
+Prompt read_prompt(const GenerateOptions& options, const StoredModel& stored) {
   check(options);
   Prompt prompt;
-  prompt.tokenizer = open_tokenizer(options, checkpoint);
-  const auto vocabulary =
-      checkpoint.manifest().model.value("vocab_size", int64_t{0});
-  if (prompt.tokenizer->vocab_size() > vocabulary) {
-    throw DataError(fmt::format(
-        "[generate] the tokenizer has {} tokens, the model {}: they do not "
-        "belong together",
-        prompt.tokenizer->vocab_size(),
-        vocabulary));
-  }
+  prompt.tokenizer = stored.open_tokenizer(options.tokenizer);
   prompt.tokens = encode_prompt(*prompt.tokenizer, options.prompt);
   return prompt;
 }
@@ -91,7 +64,7 @@ Prompt read_prompt(
 }  // namespace
 
 void check_generate_options(const GenerateOptions& options) {
-  read_prompt(options, Checkpoint(options.checkpoint));
+  read_prompt(options, StoredModel(options.checkpoint));
 }
 
 GenerateResult generate_text(
@@ -99,15 +72,12 @@ GenerateResult generate_text(
     const TrainConfig& config,
     const ProcessMesh& mesh,
     const std::function<void(std::string_view)>& write) {
-  const Checkpoint checkpoint(options.checkpoint);
-  const std::string reason = find_reason_to_reject(
-      checkpoint.directory(), VerifyLevel::kFull, *mesh.world());
-  if (!reason.empty())
-    throw DataError(reason);
-  const Prompt prompt = read_prompt(options, checkpoint);
+  const StoredModel stored(options.checkpoint);
+  stored.verify(*mesh.world());
+  const Prompt prompt = read_prompt(options, stored);
   const Tokenizer& tokenizer = *prompt.tokenizer;
   TokenGenerator generator(
-      checkpoint,
+      stored,
       config,
       mesh,
       {options.temperature, options.top_k, options.top_p},

@@ -13,7 +13,7 @@
 namespace brigade {
 
 struct GenerateOptions {
-  std::filesystem::path checkpoint;  // a checkpoint, or a folder of them
+  std::filesystem::path checkpoint;  // what StoredModel takes
   std::string tokenizer;             // empty: the checkpoint's
   std::string prompt;
   int64_t max_tokens = 128;
@@ -32,7 +32,7 @@ struct GenerateResult {
 void check_generate_options(const GenerateOptions& options);
 
 // Collective over the world, with the same options on every rank; `config` is
-// generation_config()'s for the mesh's dims. Calls `write` with the prompt and
+// inference_config()'s for the mesh's dims. Calls `write` with the prompt and
 // then with each piece of text as soon as it is complete UTF-8: the same on
 // every rank, and under every layout up to rounding. Ends after max_tokens or
 // at the end-of-text token.

@@ -2,48 +2,9 @@
 
 #include <utility>
 
-#include "brigade/comm/self_communicator.h"
-#include "brigade/model_spec/parameter_table.h"
-#include "brigade/model_spec/shard.h"
-#include "brigade/train/from_config.h"
-#include "brigade/train/layout.h"
-
 namespace brigade {
-namespace {
-
-std::shared_ptr<Llama> load_part(
-    const Checkpoint& checkpoint,
-    const TrainConfig& config,
-    const ProcessMesh& mesh) {
-  auto context = std::make_shared<ModelContext>();
-  context->description = describe_model(model_of(config));
-  context->dtype = scalar_type(config.model.dtype);
-  context->kernels = kernels_of(config.model.kernels);
-  context->tensor_parallel.group = mesh.axis(Axis::kTp);
-  // The cache holds all keys, so attention has nobody to ask.
-  context->context_parallel = make_self_communicator({.name = "cp"});
-  const ModelPart part =
-      stage_parts(config).at(static_cast<size_t>(mesh.coordinate().pp));
-  auto model = std::make_shared<Llama>(context, part);
-
-  const auto weights = model->named_parameters();
-  for (const ParameterRow& row : list_parameters(context->description, part)) {
-    const ParamShard shard = shard_parameter(
-        row, mesh.dims().tp, mesh.coordinate().tp, TokenLayout::kReplicated);
-    checkpoint.read(
-        {row.name,
-         shard.dim == kNotCut ? -1 : shard.dim,
-         shard.begin,
-         shard.end,
-         weights[row.name].detach()});
-  }
-  return model;
-}
-
-}  // namespace
-
 TokenGenerator::TokenGenerator(
-    const Checkpoint& checkpoint,
+    const StoredModel& stored,
     const TrainConfig& config,
     const ProcessMesh& mesh,
     const SamplingOptions& sampling,
@@ -55,7 +16,7 @@ TokenGenerator::TokenGenerator(
       sampling_(sampling),
       random_(static_cast<uint64_t>(seed)) {
   if (!is_listener_)
-    model_ = load_part(checkpoint, config, mesh);
+    model_ = stored.load(config, mesh);
 }
 
 torch::Tensor TokenGenerator::logits_after(const torch::Tensor& ids) {

@@ -16,20 +16,20 @@
 #include <random>
 #include <vector>
 
-#include "brigade/checkpoint/checkpoint.h"
 #include "brigade/comm/process_mesh.h"
 #include "brigade/config/train_config.h"
 #include "brigade/generate/sampling.h"
+#include "brigade/generate/stored_model.h"
 #include "brigade/model/llama.h"
 
 namespace brigade {
 
 class TokenGenerator {
  public:
-  // Reads this rank's part of the model. `config`: generation_config()'s for
-  // the mesh's dims. Throws DataError when the checkpoint lacks a tensor.
+  // Reads this rank's part of the model. `config`: inference_config()'s for
+  // the mesh's dims. Throws DataError when a tensor is missing.
   TokenGenerator(
-      const Checkpoint& checkpoint,
+      const StoredModel& stored,
       const TrainConfig& config,
       const ProcessMesh& mesh,
       const SamplingOptions& sampling,

@@ -7,7 +7,7 @@
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/save.h"
-#include "brigade/generate/generation_config.h"
+#include "brigade/generate/inference_config.h"
 #include "brigade/generate/text_generator.h"
 #include "brigade/model/init_weights.h"
 #include "brigade/model/llama.h"
@@ -73,8 +73,8 @@ class GenerateLayouts : public ::testing::TestWithParam<bool> {
         {"distributed.pp_size=" + std::to_string(dims.pp)},
         {"distributed.cp_size=" + std::to_string(dims.cp)}};
     overrides.insert(overrides.end(), more.begin(), more.end());
-    const TrainConfig config = generation_config(
-        Checkpoint(options.checkpoint), overrides, dims.world_size());
+    const TrainConfig config = inference_config(
+        StoredModel(options.checkpoint), overrides, dims.world_size());
     std::vector<std::string> texts(static_cast<size_t>(dims.world_size()));
     testing::run_ranks_with_store(
         dims.world_size(), [&](int rank, const StorePtr& store) {
@@ -154,10 +154,10 @@ TEST_P(GenerateLayouts, CutTheLayersWhereTheUserSaysSo) {
 }
 
 TEST_P(GenerateLayouts, ThatDoNotFitAreConfigErrorsWithTheNearestThatDo) {
-  const Checkpoint checkpoint(path());
+  const StoredModel stored(path());
   const auto complaint = [&](const std::string& text, int world_size) {
     try {
-      generation_config(checkpoint, {{text}}, world_size);
+      inference_config(stored, {{text}}, world_size);
     } catch (const ConfigError& error) {
       return std::string(error.what());
     }
@@ -169,7 +169,7 @@ TEST_P(GenerateLayouts, ThatDoNotFitAreConfigErrorsWithTheNearestThatDo) {
           HasSubstr("num_attention_heads"), HasSubstr("pp 3 * cp 1 * tp 1")));
   EXPECT_THAT(complaint("distributed.tp_size=2", 1), HasSubstr("--nproc 2"));
   EXPECT_THAT(
-      complaint("training.seed=7", 1), HasSubstr("means nothing to generate"));
+      complaint("training.seed=7", 1), HasSubstr("means nothing here"));
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -1,4 +1,4 @@
-#include "brigade/generate/generation_config.h"
+#include "brigade/generate/inference_config.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -28,7 +28,8 @@ void check_keys(const std::vector<ConfigOverride>& overrides) {
         std::string_view(override.text).substr(0, override.text.find('='));
     if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end())
       problems.push_back(fmt::format(
-          "'{}' means nothing to generate; it takes {}",
+          "'{}' means nothing here, where nothing is trained; what can be "
+          "given: {}",
           override.text,
           fmt::join(kKeys, ", ")));
   }
@@ -36,37 +37,24 @@ void check_keys(const std::vector<ConfigOverride>& overrides) {
     throw ConfigError(problems);
 }
 
-void check_model(const Checkpoint& checkpoint) {
-  std::vector<std::string> problems;
-  parse_llama_config(checkpoint.manifest().model, "/model", problems);
-  if (!problems.empty())
-    throw DataError(fmt::format(
-        "[generate] the manifest of '{}' describes no model: {}",
-        checkpoint.directory().string(),
-        problems.front()));
-}
-
 }  // namespace
 
-TrainConfig generation_config(
-    const Checkpoint& checkpoint,
+TrainConfig inference_config(
+    const StoredModel& stored,
     const std::vector<ConfigOverride>& overrides,
     int world_size) {
   check_keys(overrides);
-  check_model(checkpoint);
   // Text has neither a fixed length nor micro-batches: numbers that suit every
   // layout of these ranks, so that they refuse none.
   const nlohmann::json config = {
-      {"model",
-       {{"config", checkpoint.manifest().model},
-        {"dtype", checkpoint.manifest().dtype}}},
+      {"model", {{"config", stored.config()}, {"dtype", stored.dtype()}}},
       {"training",
        {{"seq_length", int64_t{2} * world_size},
         {"gradient_accumulation_steps", world_size}}},
       {"dataset", {{"name", "none"}}}};
   return parse_train_config(
              config.dump(),
-             {.path = checkpoint.directory() / "manifest.json",
+             {.path = stored.directory(),
               .overrides = overrides,
               .world_size = world_size,
               .find_model = {}})

@@ -1,0 +1,172 @@
+#include "brigade/evaluate/scorer.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace brigade {
+namespace {
+
+constexpr int64_t kNoTarget = -100;
+
+void add_up(const torch::Tensor& values, const ProcessMesh& mesh) {
+  mesh.world()->all_reduce(values)->wait_on_host();
+}
+
+}  // namespace
+
+Scorer::Scorer(
+    const StoredModel& stored,
+    const TrainConfig& config,
+    const ProcessMesh& mesh)
+    : mesh_(mesh), model_(stored.load(config, mesh)) {}
+
+torch::Tensor Scorer::receive_input(int64_t tokens) {
+  if (model_->part().is_first)
+    return {};
+  Communicator& stages = *mesh_.axis(Axis::kPp);
+  const ModelContext& context = model_->context();
+  auto input =
+      torch::empty({tokens, context.description.hidden_size}, context.dtype);
+  stages.recv(input, stages.rank() - 1)->wait();
+  return input;
+}
+
+double Scorer::loss_of(const torch::Tensor& ids, const torch::Tensor& targets) {
+  const torch::NoGradGuard no_grad;
+  Communicator& stages = *mesh_.axis(Axis::kPp);
+  const torch::Tensor output = model_->forward(
+      {.ids = ids, .targets = targets, .document_starts = {}},
+      receive_input(ids.numel()),
+      torch::arange(ids.size(1)));
+  if (model_->part().is_last)
+    return output.item<double>();
+  stages.send(output.contiguous(), stages.rank() + 1)->wait();
+  return 0;
+}
+
+TokenLoss Scorer::loss(
+    int64_t windows,
+    int64_t length,
+    int64_t rows,
+    const std::function<void(int64_t, std::span<int64_t>)>& read,
+    const std::function<void(int64_t)>& progress) {
+  TokenLoss mine;
+  std::vector<int64_t> window(static_cast<size_t>(length) + 1);
+  for (int64_t first = 0; first < windows; first += rows) {
+    progress(first);
+    const int64_t count = std::min(rows, windows - first);
+    if (!is_mine(first / rows))
+      continue;
+    auto ids = torch::zeros({count, length}, torch::kLong);
+    auto targets = torch::full({count, length}, kNoTarget, torch::kLong);
+    auto id = ids.accessor<int64_t, 2>();
+    auto target = targets.accessor<int64_t, 2>();
+    int64_t predicted = 0;
+    for (int64_t row = 0; row < count; ++row) {
+      read(first + row, window);
+      for (int64_t i = 0; i < length; ++i) {
+        const int64_t next = window[static_cast<size_t>(i) + 1];
+        if (next < 0)
+          break;
+        id[row][i] = window[static_cast<size_t>(i)];
+        target[row][i] = next;
+        ++predicted;
+      }
+    }
+    const double nats = loss_of(ids, targets);
+    if (counts()) {
+      mine.nats += nats;
+      mine.tokens += predicted;
+    }
+  }
+  progress(windows);
+  const auto total = torch::tensor(
+      {mine.nats, static_cast<double>(mine.tokens)}, torch::kDouble);
+  add_up(total, mesh_);
+  return {
+      total[0].item<double>(), static_cast<int64_t>(total[1].item<double>())};
+}
+
+torch::Tensor Scorer::next_log_probabilities(
+    const std::vector<int64_t>& ids,
+    Llama::GenerationState& state) {
+  Communicator& stages = *mesh_.axis(Axis::kPp);
+  const auto tokens = torch::tensor(ids).unsqueeze(0);
+  const torch::Tensor output =
+      model_->generate(tokens, receive_input(tokens.numel()), state);
+  if (model_->part().is_last)
+    return torch::log_softmax(output[0], -1);
+  stages.send(output.contiguous(), stages.rank() + 1)->wait();
+  return {};
+}
+
+ContinuationScore Scorer::score_choice(
+    const std::vector<int64_t>& choice,
+    const torch::Tensor& first,
+    Llama::GenerationState state) {
+  ContinuationScore score{.log_likelihood = 0, .is_greedy = true};
+  torch::Tensor next = first;
+  for (size_t i = 0; i < choice.size(); ++i) {
+    if (next.defined()) {
+      score.log_likelihood += next[choice[i]].item<double>();
+      score.is_greedy =
+          score.is_greedy && next.argmax().item<int64_t>() == choice[i];
+    }
+    if (i + 1 < choice.size())
+      next = next_log_probabilities({choice[i]}, state);
+  }
+  return score;
+}
+
+std::vector<std::vector<ContinuationScore>> Scorer::score(
+    const std::vector<Continuations>& requests,
+    int64_t most_tokens,
+    const std::function<void(int64_t)>& progress) {
+  const torch::NoGradGuard no_grad;
+  std::vector<double> flat;  // two per choice
+  for (size_t r = 0; r < requests.size(); ++r) {
+    const Continuations& request = requests[r];
+    const auto number = static_cast<int64_t>(r);
+    progress(number);
+    const size_t begin = flat.size();
+    flat.resize(begin + 2 * request.choices.size(), 0.0);
+    if (!is_mine(number))
+      continue;
+    // All choices of a request see the same context.
+    size_t longest = 1;
+    for (const auto& choice : request.choices)
+      longest = std::max(longest, choice.size());
+    const auto space = static_cast<size_t>(
+        std::max<int64_t>(1, most_tokens - static_cast<int64_t>(longest) + 1));
+    const auto& context = request.context;
+    const std::vector<int64_t> seen(
+        context.end() -
+            static_cast<std::ptrdiff_t>(std::min(space, context.size())),
+        context.end());
+    Llama::GenerationState state;
+    const torch::Tensor first = next_log_probabilities(seen, state);
+    for (size_t c = 0; c < request.choices.size(); ++c) {
+      const ContinuationScore score =
+          score_choice(request.choices[c], first, state);
+      if (!counts())
+        continue;
+      flat[begin + 2 * c] = score.log_likelihood;
+      flat[begin + 2 * c + 1] = score.is_greedy ? 1 : 0;
+    }
+  }
+  progress(static_cast<int64_t>(requests.size()));
+  const auto total = torch::tensor(flat, torch::kDouble);
+  if (!flat.empty())
+    add_up(total, mesh_);
+  std::vector<std::vector<ContinuationScore>> scores;
+  int64_t at = 0;
+  for (const Continuations& request : requests) {
+    std::vector<ContinuationScore>& of_request = scores.emplace_back();
+    for (size_t c = 0; c < request.choices.size(); ++c, at += 2)
+      of_request.push_back(
+          {total[at].item<double>(), total[at + 1].item<double>() > 0});
+  }
+  return scores;
+}
+
+}  // namespace brigade

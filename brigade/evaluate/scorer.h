@@ -1,0 +1,96 @@
+// What a trained model thinks of given tokens: -ln p of each that follows
+// others.
+//
+// Replicas of the mesh (dp and cp: a sequence is not cut) divide the work; the
+// stages of a replica pass the hidden states on, its tp ranks share each layer.
+// All calls are collective over the world, with the same arguments everywhere.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "brigade/comm/process_mesh.h"
+#include "brigade/config/train_config.h"
+#include "brigade/generate/stored_model.h"
+#include "brigade/model/llama.h"
+
+namespace brigade {
+
+// A sum over predicted tokens.
+struct TokenLoss {
+  double nats = 0;
+  int64_t tokens = 0;
+  double mean() const { return nats / static_cast<double>(tokens); }
+};
+
+// Of tokens that follow a context.
+struct ContinuationScore {
+  double log_likelihood = 0;  // nats
+  // Each of its tokens is the likeliest at its place.
+  bool is_greedy = false;
+};
+
+// A context and what may follow it; neither is empty.
+struct Continuations {
+  std::vector<int64_t> context;
+  std::vector<std::vector<int64_t>> choices;
+};
+
+class Scorer {
+ public:
+  // `config`: inference_config()'s for the mesh's dims. Throws DataError when a
+  // tensor is missing.
+  Scorer(
+      const StoredModel& stored,
+      const TrainConfig& config,
+      const ProcessMesh& mesh);
+
+  // Windows of `length` + 1 tokens, `rows` at a time; all but the first token
+  // of a window are predicted. read(i, window) fills window i; a token below 0
+  // ends a shorter one. `progress` is called with the number of windows done.
+  TokenLoss loss(
+      int64_t windows,
+      int64_t length,
+      int64_t rows,
+      const std::function<void(int64_t, std::span<int64_t>)>& read,
+      const std::function<void(int64_t)>& progress);
+
+  // In the order of the requests. Tokens before the last `most_tokens` of a
+  // context and a choice are left out.
+  std::vector<std::vector<ContinuationScore>> score(
+      const std::vector<Continuations>& requests,
+      int64_t most_tokens,
+      const std::function<void(int64_t)>& progress);
+
+ private:
+  // One forward of this replica: on the last stage, the sum over the targets
+  // that are not -100.
+  double loss_of(const torch::Tensor& ids, const torch::Tensor& targets);
+  // On the last stage ln p of the token after `ids`, float32 [V]; undefined
+  // elsewhere.
+  torch::Tensor next_log_probabilities(
+      const std::vector<int64_t>& ids,
+      Llama::GenerationState& state);
+  ContinuationScore score_choice(
+      const std::vector<int64_t>& choice,
+      const torch::Tensor& first,
+      Llama::GenerationState state);
+  torch::Tensor receive_input(int64_t tokens);
+  bool is_mine(int64_t item) const {
+    return item % mesh_.dp_cp()->size() == mesh_.dp_cp()->rank();
+  }
+  // One rank of each replica counts.
+  bool counts() const {
+    return mesh_.coordinate().tp == 0 && model_->part().is_last;
+  }
+
+  const ProcessMesh& mesh_;
+  std::shared_ptr<Llama> model_;
+};
+
+}  // namespace brigade

@@ -1,0 +1,158 @@
+#include "brigade/generate/stored_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "brigade/base/error.h"
+#include "brigade/checkpoint/verify.h"
+#include "brigade/comm/self_communicator.h"
+#include "brigade/files/file.h"
+#include "brigade/json/node.h"
+#include "brigade/model_spec/parameter_table.h"
+#include "brigade/model_spec/shard.h"
+#include "brigade/train/from_config.h"
+#include "brigade/train/layout.h"
+#include "brigade/train/pretrained.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A run folder has a config.json too, and a checkpoint weights.
+bool is_hugging_face(const fs::path& path) {
+  std::error_code error;
+  const auto files = fs::directory_iterator(path, error);
+  return !error && fs::is_regular_file(path / "config.json") &&
+         !fs::exists(path / "manifest.json") &&
+         std::any_of(begin(files), end(files), [](const auto& entry) {
+           return entry.path().extension() == ".safetensors";
+         });
+}
+
+// float16 has no kernels on CPUs; float32 holds all its values.
+std::string dtype_of(const nlohmann::json& config) {
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    if (config.contains(key) && config[key] == "bfloat16")
+      return "bfloat16";
+  }
+  return "float32";
+}
+
+std::string tokenizer_in(const fs::path& folder) {
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    if (fs::exists(folder / name))
+      return folder.string();
+  }
+  return {};
+}
+
+void check_model(const nlohmann::json& config, const fs::path& directory) {
+  std::vector<std::string> problems;
+  parse_llama_config(config, "/model", problems);
+  if (!problems.empty())
+    throw DataError(fmt::format(
+        "[model] '{}' describes no model: {}",
+        directory.string(),
+        problems.front()));
+}
+
+}  // namespace
+
+StoredModel::StoredModel(const fs::path& path) {
+  if (is_hugging_face(path)) {
+    directory_ = path;
+    const JsonDocument file(
+        read_text_file(path / "config.json"),
+        {"model", (path / "config.json").string()});
+    config_ = file.root().value();
+    dtype_ = dtype_of(config_);
+    tokenizer_ = tokenizer_in(path);
+  } else {
+    checkpoint_.emplace(path);
+    directory_ = checkpoint_->directory();
+    const CheckpointManifest& manifest = checkpoint_->manifest();
+    config_ = manifest.model;
+    dtype_ = manifest.dtype;
+    if (!manifest.tokenizer.empty()) {
+      const fs::path beside = directory_ / manifest.tokenizer;
+      tokenizer_ = fs::exists(beside) ? beside.string() : manifest.tokenizer;
+    }
+  }
+  check_model(config_, directory_);
+}
+
+void StoredModel::verify(Communicator& world) const {
+  if (!checkpoint_)
+    return;
+  const std::string reason =
+      find_reason_to_reject(directory_, VerifyLevel::kFull, world);
+  if (!reason.empty())
+    throw DataError(reason);
+}
+
+std::unique_ptr<Tokenizer> StoredModel::open_tokenizer(
+    const std::string& spec) const {
+  const std::string& name = spec.empty() ? tokenizer_ : spec;
+  if (name.empty()) {
+    throw ConfigError(fmt::format(
+        "'{}' names no tokenizer; give --tokenizer", directory_.string()));
+  }
+  auto tokenizer = load_tokenizer(name);
+  const auto vocabulary = config_.value("vocab_size", int64_t{0});
+  if (tokenizer->vocab_size() > vocabulary) {
+    throw DataError(fmt::format(
+        "[model] the tokenizer has {} tokens, the model {}: they do not belong "
+        "together",
+        tokenizer->vocab_size(),
+        vocabulary));
+  }
+  return tokenizer;
+}
+
+std::shared_ptr<Llama> StoredModel::load(
+    const TrainConfig& config,
+    const ProcessMesh& mesh) const {
+  const LlamaConfig& llama = model_of(config);
+  auto context = std::make_shared<ModelContext>();
+  context->description = describe_model(llama);
+  context->dtype = scalar_type(config.model.dtype);
+  context->kernels = kernels_of(config.model.kernels);
+  context->tensor_parallel.group = mesh.axis(Axis::kTp);
+  // Replicas do not share a sequence: attention has nobody to ask.
+  context->context_parallel = make_self_communicator({.name = "cp"});
+  const ModelPart part =
+      stage_parts(config).at(static_cast<size_t>(mesh.coordinate().pp));
+  auto model = std::make_shared<Llama>(context, part);
+
+  const auto weights = model->named_parameters();
+  std::vector<LocalParam> params;
+  for (const ParameterRow& row : list_parameters(context->description, part))
+    params.push_back(
+        {row.name,
+         shard_parameter(
+             row,
+             mesh.dims().tp,
+             mesh.coordinate().tp,
+             TokenLayout::kReplicated),
+         weights[row.name].detach()});
+  if (!checkpoint_) {
+    load_pretrained(directory_, llama, params);
+    return model;
+  }
+  for (const LocalParam& param : params) {
+    const ParamShard& shard = param.shard;
+    checkpoint_->read(
+        {param.name,
+         shard.dim == kNotCut ? -1 : shard.dim,
+         shard.begin,
+         shard.end,
+         param.weight});
+  }
+  return model;
+}
+
+}  // namespace brigade

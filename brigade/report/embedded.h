@@ -1,0 +1,15 @@
+// Files that the build puts into the program (cmake/embed.cmake).
+#pragma once
+
+#include <string_view>
+
+namespace brigade::embedded {
+
+// dygraphs, of Debian's libjs-dygraphs: the charts.
+extern const std::string_view dygraph_js;
+extern const std::string_view dygraph_css;
+// brigade/report/page.js and page.css.
+extern const std::string_view page_js;
+extern const std::string_view page_css;
+
+}  // namespace brigade::embedded

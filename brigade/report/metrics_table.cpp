@@ -1,0 +1,180 @@
+#include "brigade/report/metrics_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "brigade/report/html.h"
+
+namespace brigade {
+namespace {
+
+constexpr size_t kWarmupSteps = 3;
+
+double mean_of(const std::vector<nlohmann::json>& steps, const char* key) {
+  const size_t first = steps.size() > kWarmupSteps ? kWarmupSteps : 0;
+  double sum = 0;
+  for (size_t i = first; i < steps.size(); ++i)
+    sum += steps[i].value(key, 0.0);
+  return steps.empty() ? 0 : sum / static_cast<double>(steps.size() - first);
+}
+
+struct Column {
+  const char* name;
+  std::function<std::string(const RunSummary&)> text;
+};
+
+const std::vector<Column>& columns() {
+  const auto number = [](int64_t RunSummary::*member) {
+    return [member](const RunSummary& run) {
+      return fmt::format("{}", run.*member);
+    };
+  };
+  static const std::vector<Column> all = {
+      {"run_name", [](const RunSummary& run) { return run.name; }},
+      {"status", [](const RunSummary& run) { return run.status; }},
+      {"dp", number(&RunSummary::dp)},
+      {"tp", number(&RunSummary::tp)},
+      {"pp", number(&RunSummary::pp)},
+      {"cp", number(&RunSummary::cp)},
+      {"pp_engine", [](const RunSummary& run) { return run.pp_engine; }},
+      {"zero_stage", number(&RunSummary::zero_stage)},
+      {"micro_batch_size", number(&RunSummary::micro_batch_size)},
+      {"grad_acc", number(&RunSummary::grad_acc)},
+      {"seq_len", number(&RunSummary::seq_len)},
+      {"steps", number(&RunSummary::steps)},
+      {"avg_tokens_s_gpu",
+       [](const RunSummary& run) {
+         return fmt::format("{:.1f}", run.tokens_per_second_per_device);
+       }},
+      {"avg_mfu",
+       [](const RunSummary& run) { return fmt::format("{:.2f}", run.mfu); }},
+      {"loss",
+       [](const RunSummary& run) { return fmt::format("{:.4f}", run.loss); }}};
+  return all;
+}
+
+// Quoted where a comma, a quote or a line end is in it (RFC 4180).
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\n\r") == std::string::npos)
+    return text;
+  std::string quoted = "\"";
+  for (const char c : text)
+    quoted += c == '"' ? "\"\"" : std::string(1, c);
+  return quoted + "\"";
+}
+
+constexpr const char* kPageBegin = R"(<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>Runs</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>
+:root { color-scheme: light dark; }
+body { font: 14px/1.4 system-ui, sans-serif; margin: 1rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; }
+th, td { padding: .25rem .6rem; border-bottom: 1px solid #8884; text-align: right; }
+th { cursor: pointer; } td:first-child, th:first-child { text-align: left; }
+</style></head><body><h1>Runs</h1><div class="wide"><table id="runs"><thead><tr>)";
+
+constexpr const char* kPageEnd = R"(</tbody></table></div><script>
+const body = document.querySelector("#runs tbody");
+document.querySelectorAll("#runs th").forEach((head, column) => {
+  let direction = 1;
+  head.addEventListener("click", () => {
+    const rows = [...body.rows];
+    const key = (row) => row.cells[column].textContent;
+    const numeric = rows.every((row) => key(row) !== "" && !isNaN(key(row)));
+    rows.sort((a, b) => direction * (numeric ? key(a) - key(b)
+      : key(a).localeCompare(key(b))));
+    direction = -direction;
+    rows.forEach((row) => body.appendChild(row));
+  });
+});
+</script></body></html>
+)";
+
+}  // namespace
+
+RunSummary summarize(const RunRecord& run) {
+  RunSummary summary;
+  summary.name = run.name;
+  const auto number = [&](const char* group, const char* key, int64_t other) {
+    return config_number(run.config, group, key, other);
+  };
+  summary.dp = number("distributed", "dp_size", 1);
+  summary.tp = number("distributed", "tp_size", 1);
+  summary.pp = number("distributed", "pp_size", 1);
+  summary.cp = number("distributed", "cp_size", 1);
+  summary.zero_stage = number("distributed", "zero_stage", 0);
+  summary.micro_batch_size = number("training", "micro_batch_size", 0);
+  summary.grad_acc = number("training", "gradient_accumulation_steps", 0);
+  summary.seq_len = number("training", "seq_length", 0);
+  if (run.config.is_object() && run.config.contains("distributed"))
+    summary.pp_engine = run.config["distributed"].value("pp_engine", "");
+  if (run.steps.empty()) {
+    summary.status = "empty";
+    return summary;
+  }
+  summary.steps = run.steps.back().value("step", int64_t{0});
+  summary.loss = run.steps.back().value("loss", 0.0);
+  const int64_t wanted = number("training", "total_train_steps", 0);
+  summary.status =
+      wanted > 0 && summary.steps >= wanted ? "completed" : "running";
+  summary.tokens_per_second_per_device =
+      mean_of(run.steps, "tokens_per_second_per_device");
+  summary.mfu = mean_of(run.steps, "mfu");
+  return summary;
+}
+
+std::string to_csv(const std::vector<RunSummary>& runs) {
+  std::string text;
+  for (const Column& column : columns())
+    text += (text.empty() ? "" : ",") + std::string(column.name);
+  text += "\n";
+  for (const RunSummary& run : runs) {
+    std::string line;
+    for (const Column& column : columns())
+      line += (line.empty() ? "" : ",") + csv_field(column.text(run));
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string to_html(const std::vector<RunSummary>& runs) {
+  std::string text = kPageBegin;
+  for (const Column& column : columns())
+    text += fmt::format("<th>{}</th>", column.name);
+  text += "</tr></thead><tbody>\n";
+  for (const RunSummary& run : runs) {
+    text += "<tr>";
+    for (const Column& column : columns())
+      text += "<td>" + escaped_html(column.text(run)) + "</td>";
+    text += "</tr>\n";
+  }
+  return text + kPageEnd;
+}
+
+std::string to_text(const std::vector<RunSummary>& runs) {
+  std::string text;
+  const auto& all = columns();
+  std::vector<size_t> widths;
+  for (const Column& column : all) {
+    size_t width = std::string_view(column.name).size();
+    for (const RunSummary& run : runs)
+      width = std::max(width, column.text(run).size());
+    widths.push_back(width);
+  }
+  const auto add_line = [&](const std::function<std::string(size_t)>& cell) {
+    for (size_t i = 0; i < all.size(); ++i)
+      text += i == 0 ? fmt::format("{:<{}}", cell(i), widths[i])
+                     : fmt::format("  {:>{}}", cell(i), widths[i]);
+    text += "\n";
+  };
+  add_line([&](size_t i) { return std::string(all[i].name); });
+  for (const RunSummary& run : runs)
+    add_line([&](size_t i) { return all[i].text(run); });
+  return text;
+}
+
+}  // namespace brigade

@@ -1,0 +1,37 @@
+// One line per run: layout, batch, speed. As CSV with the columns of picotron's
+// extract_metrics.py and more, and as a sortable page.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "brigade/report/run_record.h"
+
+namespace brigade {
+
+struct RunSummary {
+  std::string name;
+  std::string status;  // "completed", "running" (or ended early), "empty"
+  int64_t dp = 1, tp = 1, pp = 1, cp = 1;
+  std::string pp_engine;
+  int64_t zero_stage = 0;
+  int64_t micro_batch_size = 0;
+  int64_t grad_acc = 0;
+  int64_t seq_len = 0;
+  int64_t steps = 0;
+  // Means over the steps but the first three, which warm up (as picotron's).
+  double tokens_per_second_per_device = 0;
+  double mfu = 0;   // percent
+  double loss = 0;  // of the last step
+};
+
+RunSummary summarize(const RunRecord& run);
+
+// With a header line.
+std::string to_csv(const std::vector<RunSummary>& runs);
+// A page that opens offline; a click on a column's head sorts by it.
+std::string to_html(const std::vector<RunSummary>& runs);
+// For a terminal.
+std::string to_text(const std::vector<RunSummary>& runs);
+
+}  // namespace brigade

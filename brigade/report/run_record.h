@@ -1,0 +1,35 @@
+// What a run left on disk, for people who look at it afterwards or meanwhile.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace brigade {
+
+struct RunRecord {
+  std::string name;  // the folder's
+  std::filesystem::path path;
+  nlohmann::json config;              // config.json; null: none
+  std::vector<nlohmann::json> steps;  // metrics.jsonl, one object per step
+  std::vector<int64_t> checkpoints;   // steps, ascending
+};
+
+// Throws DataError when the folder holds no run: neither config.json nor
+// metrics.jsonl. A last line that is being written is left out.
+RunRecord read_run(const std::filesystem::path& folder);
+
+// `folder` itself, or the runs in it (two levels deep), by name. Throws
+// DataError when there is none.
+std::vector<RunRecord> read_runs(const std::filesystem::path& folder);
+
+// config.group.key as an integer; `otherwise` where it is absent.
+int64_t config_number(
+    const nlohmann::json& config,
+    const char* group,
+    const char* key,
+    int64_t otherwise);
+
+}  // namespace brigade

@@ -1,0 +1,317 @@
+// brigade evaluate --run DIR (--text FILE | --dataset PREFIX | --task FILE ...)
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "brigade/base/error.h"
+#include "brigade/data/token_dataset.h"
+#include "brigade/data/training_data.h"
+#include "brigade/evaluate/scorer.h"
+#include "brigade/evaluate/tasks.h"
+#include "brigade/files/file.h"
+#include "brigade/generate/inference_config.h"
+#include "brigade/metrics/progress_bar.h"
+#include "brigade/train/start_world.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+
+namespace brigade::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+struct EvaluateArguments {
+  fs::path model;
+  std::string tokenizer;
+  fs::path text;
+  std::string dataset;
+  std::vector<fs::path> tasks;
+  int64_t seq_length = 0;  // 0: the model's positions, at most 2048
+  int64_t most_tokens = 0;
+  int64_t rows = 8;
+  bool as_json = false;
+  fs::path scores;
+  ConfigArguments layout;
+};
+
+constexpr double kNatsPerBit = 0.69314718055994530942;
+
+// Shown on rank 0.
+class Bar {
+ public:
+  Bar(const std::string& name, int64_t total, bool is_shown)
+      : bar_(
+            name,
+            total,
+            is_shown && ::isatty(STDERR_FILENO) == 1
+                ? ProgressBar::Visible::kYes
+                : ProgressBar::Visible::kNo) {}
+  void draw(int64_t done) { bar_.draw(done, ""); }
+
+ private:
+  ProgressBar bar_;
+};
+
+class Evaluation {
+ public:
+  Evaluation(
+      const EvaluateArguments& arguments,
+      const StoredModel& stored,
+      const TrainConfig& config,
+      const ProcessMesh& mesh)
+      : arguments_(arguments),
+        stored_(stored),
+        mesh_(mesh),
+        scorer_(stored, config, mesh),
+        length_(window_length()) {}
+
+  void run() {
+    if (!arguments_.text.empty())
+      evaluate_text();
+    if (!arguments_.dataset.empty())
+      evaluate_dataset();
+    for (const fs::path& task : arguments_.tasks)
+      evaluate_task(task);
+    if (prints() && arguments_.as_json)
+      fmt::print("{}\n", results_.dump(2));
+  }
+
+ private:
+  bool prints() const { return mesh_.rank() == 0; }
+
+  int64_t positions() const {
+    return stored_.config().value("max_position_embeddings", int64_t{2048});
+  }
+
+  int64_t window_length() const {
+    if (arguments_.seq_length == 0)
+      return std::min<int64_t>(positions(), 2048);
+    if (arguments_.seq_length > positions())
+      throw ConfigError(fmt::format(
+          "--seq-length {} is more than the {} positions of the model",
+          arguments_.seq_length,
+          positions()));
+    return arguments_.seq_length;
+  }
+
+  TokenLoss loss_of(
+      const std::string& name,
+      int64_t windows,
+      const std::function<void(int64_t, std::span<int64_t>)>& read) {
+    Bar bar("evaluating " + name, windows, prints());
+    const TokenLoss loss = scorer_.loss(
+        windows, length_, arguments_.rows, read, [&](int64_t done) {
+          bar.draw(done);
+        });
+    return loss;
+  }
+
+  // `bytes` of the text; 0: not known.
+  void report(const std::string& name, const TokenLoss& loss, size_t bytes) {
+    if (!prints())
+      return;
+    json result = {
+        {"tokens", loss.tokens},
+        {"loss", loss.mean()},
+        {"perplexity", std::exp(loss.mean())}};
+    std::string text = fmt::format(
+        "{}: loss {:.4f}, perplexity {:.3f} over {} tokens",
+        name,
+        loss.mean(),
+        std::exp(loss.mean()),
+        loss.tokens);
+    if (bytes > 0) {
+      const double bits = loss.nats / kNatsPerBit / static_cast<double>(bytes);
+      result["bits_per_byte"] = bits;
+      text += fmt::format(", {:.4f} bits per byte", bits);
+    }
+    results_[name] = std::move(result);
+    if (!arguments_.as_json)
+      fmt::print("{}\n", text);
+  }
+
+  void evaluate_text() {
+    const auto tokenizer = stored_.open_tokenizer(arguments_.tokenizer);
+    auto ids = tokenizer->encode(read_text_file(arguments_.text));
+    if (arguments_.most_tokens > 0 &&
+        ids.size() > static_cast<size_t>(arguments_.most_tokens))
+      ids.resize(static_cast<size_t>(arguments_.most_tokens));
+    if (ids.size() < 2)
+      throw DataError(fmt::format(
+          "[evaluate] '{}' has fewer than two tokens",
+          arguments_.text.string()));
+    const auto count = static_cast<int64_t>(ids.size());
+    const TokenLoss loss = loss_of(
+        arguments_.text.string(),
+        (count - 1 + length_ - 1) / length_,
+        [&](int64_t window, std::span<int64_t> into) {
+          for (size_t i = 0; i < into.size(); ++i) {
+            const int64_t at = window * length_ + static_cast<int64_t>(i);
+            into[i] = at < count ? ids[static_cast<size_t>(at)] : -1;
+          }
+        });
+    report(arguments_.text.string(), loss, tokenizer->decode(ids).size());
+  }
+
+  void evaluate_dataset() {
+    const TrainingData data = open_training_data(
+        {.parts = {{.path = arguments_.dataset}},
+         .seq_length = length_,
+         .vocab_size = stored_.config().value("vocab_size", int64_t{0})});
+    auto windows = static_cast<int64_t>(data.training->samples_per_epoch());
+    if (arguments_.most_tokens > 0)
+      windows = std::min(
+          windows, std::max<int64_t>(1, arguments_.most_tokens / length_));
+    const TokenLoss loss = loss_of(
+        arguments_.dataset,
+        windows,
+        [&](int64_t window, std::span<int64_t> into) {
+          data.training->read(static_cast<uint64_t>(window), into);
+        });
+    report(arguments_.dataset, loss, 0);
+  }
+
+  void evaluate_task(const fs::path& path) {
+    const auto tokenizer = stored_.open_tokenizer(arguments_.tokenizer);
+    const std::vector<TaskRequest> requests = read_task(path);
+    std::vector<Continuations> tokens;
+    for (const TaskRequest& request : requests)
+      tokens.push_back(tokenize(request, *tokenizer));
+    Bar bar(
+        "evaluating " + path.string(),
+        static_cast<int64_t>(requests.size()),
+        prints());
+    const auto scores = scorer_.score(
+        tokens, positions(), [&](int64_t done) { bar.draw(done); });
+    if (!prints())
+      return;
+    const TaskResult rated = rate(requests, scores);
+    results_[path.string()] = {
+        {"requests", rated.requests},
+        {"accuracy", rated.accuracy},
+        {"accuracy_normalized", rated.normalized_accuracy},
+        {"perplexity", rated.perplexity}};
+    if (!arguments_.as_json)
+      fmt::print(
+          "{}: accuracy {:.4f}, by length {:.4f}, perplexity {:.3f} over {} "
+          "requests\n",
+          path.string(),
+          rated.accuracy,
+          rated.normalized_accuracy,
+          rated.perplexity,
+          rated.requests);
+    if (!arguments_.scores.empty())
+      write_scores(scores);
+  }
+
+  // One line per request, in the order of the tasks.
+  void write_scores(const std::vector<std::vector<ContinuationScore>>& scores) {
+    for (const auto& of_request : scores) {
+      json line = json::array();
+      for (const ContinuationScore& score : of_request)
+        line.push_back(
+            {{"log_likelihood", score.log_likelihood},
+             {"is_greedy", score.is_greedy}});
+      lines_ += line.dump() + "\n";
+    }
+    write_text_file(arguments_.scores, lines_);
+  }
+
+  const EvaluateArguments& arguments_;
+  const StoredModel& stored_;
+  const ProcessMesh& mesh_;
+  Scorer scorer_;
+  int64_t length_;
+  json results_ = json::object();
+  std::string lines_;
+};
+
+void evaluate(const EvaluateArguments& arguments) {
+  if (arguments.text.empty() && arguments.dataset.empty() &&
+      arguments.tasks.empty())
+    throw ConfigError(
+        "nothing to evaluate on; give --text, --dataset or --task");
+  const Launch launch = read_launch(arguments.layout.nproc);
+  if (!launch.is_supervisor)
+    share_out_threads(launch.environment, std::nullopt);
+  const StoredModel stored(arguments.model);
+  const TrainConfig config = inference_config(
+      stored, config_overrides(arguments.layout), launch.world_size);
+  if (launch.is_supervisor) {
+    supervise_self(launch, {.threads_per_rank = {}, .reporting_rank = 0});
+    return;
+  }
+  const auto mesh = start_world(config, launch.environment);
+  stored.verify(*mesh->world());
+  Evaluation(arguments, stored, config, *mesh).run();
+}
+
+}  // namespace
+
+void add_evaluate(CLI::App& app) {
+  auto arguments = std::make_shared<EvaluateArguments>();
+  CLI::App* command = app.add_subcommand(
+      "evaluate", "Loss, perplexity and tasks of a trained model");
+  command
+      ->add_option(
+          "-c,--checkpoint,--run",
+          arguments->model,
+          "A checkpoint, a folder of checkpoints (the latest counts), a run "
+          "folder or a Hugging Face folder")
+      ->required()
+      ->type_name("DIR");
+  command->add_option("--text", arguments->text, "A text file")
+      ->type_name("FILE");
+  command
+      ->add_option(
+          "--dataset", arguments->dataset, "Token files, as dataset.name")
+      ->type_name("PREFIX");
+  command
+      ->add_option(
+          "--task",
+          arguments->tasks,
+          "JSON lines of {context, choices, gold}; several files")
+      ->type_name("FILE");
+  command
+      ->add_option(
+          "--tokenizer",
+          arguments->tokenizer,
+          "bytes, tokenizer.json, a .model or a folder (default: the model's)")
+      ->type_name("SPEC");
+  command
+      ->add_option(
+          "--seq-length",
+          arguments->seq_length,
+          "Tokens of a window (default: the model's positions, at most 2048)")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option(
+          "--max-tokens",
+          arguments->most_tokens,
+          "Of the text or the dataset (default: all)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--batch", arguments->rows, "Windows at a time")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_flag("--json", arguments->as_json, "Print JSON");
+  command
+      ->add_option(
+          "--scores",
+          arguments->scores,
+          "Write each request's log-likelihoods, one line of JSON each")
+      ->type_name("FILE");
+  add_rank_arguments(*command, arguments->layout);
+  command->footer(
+      "Example: brigade evaluate --run runs/run --text held_out.txt --nproc 2 "
+      "distributed.tp_size=2");
+  command->callback([arguments] { evaluate(*arguments); });
+}
+
+}  // namespace brigade::cli

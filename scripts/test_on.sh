@@ -1,0 +1,83 @@
+#!/bin/bash
+# Builds Brigade and runs its test suite in another release of Debian: makes the
+# release in a folder (debootstrap, kept for the next time), installs the
+# dependencies in it, builds this checkout and runs the tests. As root.
+#
+#   scripts/test_on.sh RELEASE [TEST...]   # trixie, forky, ...; default: all
+#   ROOTS=FOLDER                           # default /var/cache/brigade-debian
+#   KEEP_BUILD=1                           # build on where the last run stopped
+# Prints one line at the end: release, libtorch, compiler, tests passed.
+set -euo pipefail
+release=${1:?usage: scripts/test_on.sh RELEASE [TEST...]}
+shift
+cd "$(dirname "$0")/.."
+roots=${ROOTS:-/var/cache/brigade-debian}
+root=$roots/$release
+mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+
+if [ "$(id -u)" -ne 0 ]; then
+  echo "test_on: skipped: debootstrap and chroot need root" >&2
+  exit 77
+fi
+if ! command -v debootstrap >/dev/null; then
+  apt-get install -y -q debootstrap >/dev/null
+fi
+
+mounted=()
+unmount() {
+  local i
+  for ((i = ${#mounted[@]} - 1; i >= 0; --i)); do
+    umount -l "${mounted[i]}" || true
+  done
+}
+trap unmount EXIT
+mount_into() { # SOURCE TARGET OPTIONS...
+  mkdir -p "$root/$2"
+  mount "${@:3}" "$1" "$root/$2"
+  mounted+=("$root/$2")
+}
+inside() { chroot "$root" /usr/bin/env -i HOME=/root LANG=C.UTF-8 \
+  PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@"; }
+
+if [ ! -e "$root/.complete" ]; then
+  echo "test_on: making Debian $release in $root"
+  rm -rf "$root"
+  mkdir -p "$root"
+  # A release that is newer than this debootstrap is made as sid is.
+  script=/usr/share/debootstrap/scripts/$release
+  [ -e "$script" ] || script=/usr/share/debootstrap/scripts/sid
+  debootstrap --variant=minbase "$release" "$root" "$mirror" "$script" \
+    >"$roots/$release.log" 2>&1 || { tail -5 "$roots/$release.log" >&2; exit 1; }
+  # A snapshot's release file may be past its date.
+  echo 'Acquire::Check-Valid-Until "false";' >"$root/etc/apt/apt.conf.d/99brigade"
+  cp /etc/resolv.conf "$root/etc/resolv.conf"
+  touch "$root/.complete"
+fi
+# What this machine's apt goes through, if anything.
+cp /etc/apt/apt.conf.d/*proxy* "$root/etc/apt/apt.conf.d/" 2>/dev/null || true
+mount_into proc proc -t proc
+mount_into /dev dev --rbind
+mount_into tmpfs tmp -t tmpfs
+mount_into "$PWD" src --bind -o ro
+if [ -d ../shared ]; then
+  mount_into "$PWD/../shared" shared --bind -o ro
+fi
+
+echo "test_on: installing dependencies"
+inside apt-get update -q >/dev/null
+inside /src/scripts/install_dependencies.sh build test
+[ -n "${KEEP_BUILD:-}" ] || rm -rf "$root/main"
+mkdir -p "$root/main"
+# As it stands here, ignored files left out.
+git ls-files -z --cached --others --exclude-standard | xargs -0 tar -c | tar -x -C "$root/main"
+inside bash -c 'cd /main && cmake --preset release \
+  -DBRIGADE_WARNINGS_AS_ERRORS=OFF >/dev/null && cmake --build build/release'
+status=0
+inside bash -c 'cd /main && git init -q . 2>/dev/null; \
+  scripts/run_tests.sh build/release "$@"' bash "$@" |
+  tee "$roots/$release.tests" || status=$?
+torch=$(inside dpkg-query -W -f '${Version}' libtorch-dev)
+compiler=$(inside g++ -dumpfullversion)
+echo "test_on: Debian $release, libtorch $torch, GCC $compiler:" \
+  "$(tail -1 "$roots/$release.tests"), $(date +%F)"
+exit "$status"

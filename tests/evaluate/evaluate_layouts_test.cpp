@@ -1,0 +1,206 @@
+// Losses and log-likelihoods under every layout against a log-softmax of the
+// logits of a whole forward on one rank. Ranks are threads.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "brigade/base/error.h"
+#include "brigade/checkpoint/save.h"
+#include "brigade/evaluate/scorer.h"
+#include "brigade/evaluate/tasks.h"
+#include "brigade/generate/inference_config.h"
+#include "brigade/model/init_weights.h"
+#include "brigade/model_spec/parameter_table.h"
+#include "tests/support/program.h"
+#include "tests/support/ranks_as_threads.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+constexpr int64_t kLength = 16;
+constexpr int64_t kWindows = 7;  // no multiple of the rows or the replicas
+
+class EvaluateLayouts : public ::testing::Test {
+ protected:
+  EvaluateLayouts() {
+    auto json = testing::tiny_run("none")["model"]["config"];
+    json["initializer_range"] = 0.4;
+    std::vector<std::string> problems;
+    const LlamaConfig llama = parse_llama_config(json, "", problems);
+    EXPECT_TRUE(problems.empty());
+    model_ = std::make_shared<Llama>(
+        std::make_shared<ModelContext>(single_rank_context(llama)),
+        whole_model(llama));
+    const torch::NoGradGuard no_grad;
+    auto weights = model_->named_parameters();
+    CheckpointToSave checkpoint;
+    for (const ParameterRow& row : list_parameters(llama)) {
+      weights[row.name].copy_(initial_weight(row, 3));
+      checkpoint.weights.push_back(
+          {.name = row.name, .tensor = weights[row.name].detach()});
+    }
+    checkpoint.manifest.dtype = "float32";
+    checkpoint.manifest.model = to_hugging_face_json(llama, "float32");
+    checkpoint.manifest.tokenizer = "bytes";
+    save_checkpoint(folder_ / "saved", std::move(checkpoint), SaveRanks{});
+  }
+
+  // The last window is short.
+  static void read_window(int64_t window, std::span<int64_t> into) {
+    for (size_t i = 0; i < into.size(); ++i)
+      into[i] = window == kWindows - 1 && i > 5
+                    ? -1
+                    : (window * 31 + static_cast<int64_t>(i) * 7) % 256;
+  }
+
+  // float32 [T, V].
+  torch::Tensor log_probabilities(const std::vector<int64_t>& ids) {
+    const torch::NoGradGuard no_grad;
+    return torch::log_softmax(
+        model_->logits(torch::tensor(ids).unsqueeze(0))[0], -1);
+  }
+
+  void under(const ParallelDims& dims, const std::function<void(Scorer&)>& work)
+      const {
+    const StoredModel stored(folder_ / "saved");
+    const TrainConfig config = inference_config(
+        stored,
+        {{"distributed.tp_size=" + std::to_string(dims.tp)},
+         {"distributed.pp_size=" + std::to_string(dims.pp)},
+         {"distributed.cp_size=" + std::to_string(dims.cp)}},
+        dims.world_size());
+    testing::run_ranks_with_store(
+        dims.world_size(), [&](int rank, const StorePtr& store) {
+          const ProcessMesh mesh(dims, rank, store);
+          Scorer scorer(stored, config, mesh);
+          work(scorer);
+        });
+  }
+
+  static std::vector<ParallelDims> layouts() {
+    return {
+        {},
+        {.dp = 2},
+        {.tp = 2},
+        {.pp = 2},
+        {.cp = 2},
+        {.dp = 2, .tp = 2, .pp = 2},
+        {.dp = 3}};
+  }
+
+  testing::RunsFolder folder_;
+  std::shared_ptr<Llama> model_;
+};
+
+TEST_F(EvaluateLayouts, LossIsThatOfTheLogits) {
+  double expected = 0;
+  int64_t tokens = 0;
+  std::vector<int64_t> window(kLength + 1);
+  for (int64_t w = 0; w < kWindows; ++w) {
+    read_window(w, window);
+    const std::vector<int64_t> whole(
+        window.begin(), std::find(window.begin(), window.end(), -1));
+    const auto probabilities = log_probabilities(whole);
+    for (size_t i = 1; i < whole.size(); ++i, ++tokens)
+      expected -=
+          probabilities[static_cast<int64_t>(i) - 1][whole[i]].item<double>();
+  }
+  for (const ParallelDims& dims : layouts()) {
+    under(dims, [&](Scorer& scorer) {
+      const TokenLoss loss = scorer.loss(
+          kWindows, kLength, 2, &read_window, [](int64_t /*done*/) {});
+      EXPECT_EQ(loss.tokens, tokens) << dims.product();
+      EXPECT_NEAR(loss.nats / expected, 1, 1e-5) << dims.product();
+    });
+  }
+}
+
+TEST_F(EvaluateLayouts, ChoicesHaveTheLogLikelihoodsOfTheLogits) {
+  const std::vector<int64_t> context = {72, 101, 108, 108, 111};
+  // Its first token is the likeliest, and the one after that.
+  std::vector<int64_t> greedy;
+  std::vector<int64_t> seen = context;
+  for (int i = 0; i < 2; ++i) {
+    greedy.push_back(log_probabilities(seen)
+                         .select(0, static_cast<int64_t>(seen.size()) - 1)
+                         .argmax()
+                         .item<int64_t>());
+    seen.push_back(greedy.back());
+  }
+  const std::vector<Continuations> requests = {
+      {context, {{1, 2, 3}, greedy, {9}}}, {{5}, {{200}}}};
+  const auto expected_of = [&](const Continuations& request, size_t choice) {
+    std::vector<int64_t> whole = request.context;
+    for (const int64_t id : request.choices[choice])
+      whole.push_back(id);
+    const auto probabilities = log_probabilities(whole);
+    double sum = 0;
+    for (size_t i = request.context.size(); i < whole.size(); ++i)
+      sum +=
+          probabilities[static_cast<int64_t>(i) - 1][whole[i]].item<double>();
+    return sum;
+  };
+  for (const ParallelDims& dims : layouts()) {
+    under(dims, [&](Scorer& scorer) {
+      const auto scores = scorer.score(requests, 128, [](int64_t /*done*/) {});
+      ASSERT_EQ(scores.size(), 2U);
+      for (size_t r = 0; r < requests.size(); ++r) {
+        for (size_t c = 0; c < requests[r].choices.size(); ++c)
+          EXPECT_NEAR(
+              scores[r][c].log_likelihood, expected_of(requests[r], c), 1e-4)
+              << dims.product();
+      }
+      EXPECT_TRUE(scores[0][1].is_greedy);
+      EXPECT_FALSE(scores[0][0].is_greedy);
+    });
+  }
+}
+
+TEST(Tasks, AreRatedByTheirLikeliestChoice) {
+  const std::vector<TaskRequest> requests = {
+      {.context = "a", .choices = {"long choice", "b"}, .gold = 0},
+      {.context = "a", .choices = {"word"}, .gold = 0}};
+  const TaskResult result =
+      rate(requests, {{{-4.0, false}, {-3.0, false}}, {{-1.0, true}}});
+  EXPECT_DOUBLE_EQ(result.accuracy, 0.5);             // "b" is likelier
+  EXPECT_DOUBLE_EQ(result.normalized_accuracy, 1.0);  // not per byte
+  EXPECT_NEAR(result.perplexity, std::exp(2.5), 1e-12);
+}
+
+TEST(Tasks, TokensOfAChoiceAreThoseBeyondItsContext) {
+  const auto bytes = load_tokenizer("bytes");
+  const Continuations tokens =
+      tokenize({.context = "Hi ", .choices = {"x"}, .gold = 0}, *bytes);
+  EXPECT_EQ(tokens.context, (std::vector<int64_t>{'H', 'i'}));
+  EXPECT_EQ(tokens.choices[0], (std::vector<int64_t>{' ', 'x'}));
+  EXPECT_EQ(
+      tokenize({.context = "", .choices = {"x"}, .gold = 0}, *bytes)
+          .context.size(),
+      1U);
+}
+
+TEST(Tasks, ErrorsNameTheLine) {
+  const testing::RunsFolder folder;
+  const auto error_of = [&](const std::string& text) {
+    testing::write_file(folder / "task", text);
+    try {
+      read_task(folder / "task");
+    } catch (const DataError& error) {
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  EXPECT_THAT(error_of(""), HasSubstr("holds no request"));
+  EXPECT_THAT(error_of("\n{\"context\": 1}"), HasSubstr("line 2: expected"));
+  EXPECT_THAT(
+      error_of(R"({"context": "a", "choices": ["b"], "gold": 1})"),
+      HasSubstr("\"gold\" is 1, but there are 1 choices"));
+  EXPECT_THAT(
+      error_of(R"({"context": "a", "choices": [], "gold": 0})"),
+      HasSubstr("\"choices\" is empty"));
+}
+
+}  // namespace
+}  // namespace brigade
