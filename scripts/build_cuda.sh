@@ -38,7 +38,7 @@ say "libtorch $version in $BRIGADE_TORCH"
 cmake --preset cuda
 cmake --build "$build"
 
-say "a GPU that is asked for and is not there:"
+say "training on a GPU that is asked for:"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$build/brigade" prepare --input README.md --tokenizer bytes --out "$work/data" \

@@ -65,8 +65,8 @@ bool are_sound(
 // A run that asks for GPUs must not train on CPUs instead.
 void check_device(const DistributedConfig& distributed, Problems& problems) {
   constexpr const char* kRemedy =
-      "this build has no CUDA; set /distributed/use_cpu to true to train on "
-      "CPUs over gloo";
+      "training on GPUs does not exist yet, in no build (docs/gpu.md); set "
+      "/distributed/use_cpu to true to train on CPUs over gloo";
   if (!are_sound(problems, {"/distributed/use_cpu", "/distributed/backend"}))
     return;
   if (distributed.use_cpu == false)

@@ -78,15 +78,18 @@ MachineFact libtorch_fact() {
 }
 
 MachineFact gpu_fact() {
-  if (!at::hasCUDA())
+  if (loaded_libraries("libtorch_cuda").empty())
     return {"GPUs", "none: this libtorch was built without CUDA", ""};
-  if (!torch::cuda::is_available())
+  if (!torch::cuda::is_available()) {
+    const bool has_driver = fs::exists("/dev/nvidiactl");
     return {
         "GPUs",
-        "none: libtorch has CUDA, but finds no device or no driver",
-        fs::exists("/dev/nvidiactl")
+        has_driver ? "none that this libtorch's CUDA can use"
+                   : "none: libtorch has CUDA, this machine no NVIDIA driver",
+        has_driver
             ? "the driver does not fit this build of libtorch; see nvidia-smi"
             : ""};
+  }
   return {"GPUs", fmt::format("{}", torch::cuda::device_count()), ""};
 }
 

@@ -1,0 +1,129 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "brigade/base/error.h"
+#include "brigade/report/html.h"
+#include "brigade/report/metrics_table.h"
+#include "brigade/report/report_page.h"
+#include "brigade/report/run_record.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class Report : public ::testing::Test {
+ protected:
+  Report() {
+    std::string pattern = ::testing::TempDir() + "report.XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  ~Report() override { fs::remove_all(folder_); }
+
+  // Losses 9, 8, 7, ...; speeds 10, 20, 30, ...
+  fs::path make_run(const std::string& name, int steps, json config) {
+    const fs::path run = folder_ / name;
+    fs::create_directories(run / "checkpoints" / "4");
+    std::ofstream(run / "checkpoints" / "4" / "manifest.json") << "{}";
+    fs::create_directories(run / "checkpoints" / "9.tmp");
+    std::ofstream(run / "config.json") << config.dump();
+    std::ofstream metrics(run / "metrics.jsonl");
+    for (int step = 1; step <= steps; ++step)
+      metrics
+          << json{{"step", step}, {"loss", 10.0 - step}, {"tokens", 100 * step}, {"tokens_per_second_per_device", 10.0 * step}, {"mfu", 1.0 * step}, {"step_ms", 5.0}}
+                 .dump()
+          << "\n";
+    metrics << "{\"step\": 99, \"lo";  // being written
+    return run;
+  }
+
+  static json config(int dp, int steps) {
+    return {
+        {"distributed", {{"dp_size", dp}, {"pp_engine", "1f1b"}}},
+        {"training",
+         {{"total_train_steps", steps},
+          {"micro_batch_size", 3},
+          {"seq_length", 64}}}};
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(Report, ReadsWhatIsWholeOfARun) {
+  const RunRecord run = read_run(make_run("a", 5, config(2, 5)));
+  EXPECT_EQ(run.name, "a");
+  EXPECT_EQ(run.steps.size(), 5U);
+  EXPECT_THAT(run.checkpoints, ElementsAre(4));
+  EXPECT_THROW(read_run(folder_), DataError);
+  EXPECT_THROW(read_runs(folder_ / "nowhere"), DataError);
+}
+
+TEST_F(Report, SummarisesWithoutTheFirstThreeSteps) {
+  const RunSummary run = summarize(read_run(make_run("a", 5, config(2, 5))));
+  EXPECT_EQ(run.status, "completed");
+  EXPECT_EQ(run.dp, 2);
+  EXPECT_EQ(run.micro_batch_size, 3);
+  EXPECT_DOUBLE_EQ(run.tokens_per_second_per_device, 45);  // of 40 and 50
+  EXPECT_DOUBLE_EQ(run.mfu, 4.5);
+  EXPECT_DOUBLE_EQ(run.loss, 5);
+  EXPECT_EQ(
+      summarize(read_run(make_run("b", 2, config(1, 5)))).status, "running");
+  EXPECT_EQ(
+      summarize(read_run(make_run("c", 0, config(1, 5)))).status, "empty");
+}
+
+TEST_F(Report, FindsRunsInFoldersByName) {
+  make_run("sweep/b", 3, config(1, 3));
+  make_run("sweep/a", 3, config(1, 3));
+  make_run("z", 3, config(1, 3));
+  std::vector<std::string> names;
+  for (const RunRecord& run : read_runs(folder_))
+    names.push_back(run.name);
+  EXPECT_THAT(names, ElementsAre("a", "b", "z"));
+}
+
+TEST_F(Report, CsvHasPicotronsColumnsAndQuotesNames) {
+  RunSummary run = summarize(read_run(make_run("a", 5, config(2, 5))));
+  run.name = "a,\"b\"";
+  const std::string csv = to_csv({run});
+  EXPECT_THAT(
+      csv,
+      HasSubstr(
+          "run_name,status,dp,tp,pp,cp,pp_engine,zero_stage,micro_batch_size,"
+          "grad_acc,seq_len,"));
+  EXPECT_THAT(csv, HasSubstr("\n\"a,\"\"b\"\"\",completed,2,1,1,1,1f1b,0,3,"));
+}
+
+TEST_F(Report, PageHoldsTheNumbersAndNothingFromElsewhere) {
+  const auto run = read_run(make_run("</script>", 5, config(2, 5)));
+  const std::string page = report_page({run});
+  // The data, as the page's own script reads it.
+  const std::string begin = "id=\"data\">";
+  const size_t at = page.find(begin) + begin.size();
+  const auto data =
+      json::parse(page.substr(at, page.find("</script>", at) - at));
+  ASSERT_EQ(data.size(), 1U);
+  EXPECT_EQ(data[0]["name"], "script>");  // of the path's last part
+  ASSERT_EQ(data[0]["steps"].size(), 5U);
+  EXPECT_EQ(data[0]["steps"][4]["loss"], 5.0);
+  EXPECT_EQ(data[0]["config"]["distributed.dp_size"], 2);
+  EXPECT_THAT(page, HasSubstr("Dygraph"));
+  for (const char* elsewhere : {"src=\"http", "href=\"http", "@import"})
+    EXPECT_THAT(page, Not(HasSubstr(elsewhere)));
+}
+
+TEST(Html, EscapesWhatEndsAnElement) {
+  EXPECT_EQ(escaped_html("<a b=\"c\">&"), "&lt;a b=&quot;c&quot;&gt;&amp;");
+  const std::string text = escaped_json(R"({"a":"</script><!--"})");
+  EXPECT_THAT(text, Not(HasSubstr("<")));
+  EXPECT_EQ(json::parse(text)["a"], "</script><!--");
+}
+
+}  // namespace
+}  // namespace brigade
