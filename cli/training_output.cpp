@@ -15,6 +15,7 @@ void TrainingOutput::on_start(const RunStart& start) {
   continues_ = !config.checkpoint.load_path.empty();
   total_steps_ = config.training.total_train_steps;
   traces_ = config.logging.trace_steps.has_value();
+  log_frequency_ = config.logging.log_frequency;
   bar_ = std::make_unique<ProgressBar>(
       "",
       total_steps_,
@@ -38,12 +39,17 @@ void TrainingOutput::on_start(const RunStart& start) {
 }
 
 void TrainingOutput::on_step(const StepMetrics& metrics) {
-  bar_->clear();
-  std::string line = log_line(metrics, line_);
-  if (metrics.eval_loss)
-    line += fmt::format(" | Eval loss: {:6.4f}", *metrics.eval_loss);
-  fmt::print("{}\n", line);
-  std::fflush(stdout);
+  const bool is_logged = metrics.eval_loss || metrics.step == 1 ||
+                         metrics.step == total_steps_ ||
+                         metrics.step % log_frequency_ == 0;
+  if (is_logged) {
+    bar_->clear();
+    std::string line = log_line(metrics, line_);
+    if (metrics.eval_loss)
+      line += fmt::format(" | Eval loss: {:6.4f}", *metrics.eval_loss);
+    fmt::print("{}\n", line);
+    std::fflush(stdout);
+  }
   bar_->draw(metrics.step, fmt::format("{}/{}", metrics.step, total_steps_));
   last_ = metrics;
 }

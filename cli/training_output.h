@@ -31,6 +31,7 @@ class TrainingOutput : public RunObserver {
   RunFolder folder_;
   int64_t total_steps_ = 0;
   bool continues_ = false;  // a checkpoint
+  int64_t log_frequency_ = 1;
   bool traces_ = false;     // logging.trace_steps is given
   StepMetrics last_;
 };

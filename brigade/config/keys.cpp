@@ -362,8 +362,21 @@ void add_checkpoint(std::vector<ConfigKey>& keys) {
 void add_logging(std::vector<ConfigKey>& keys) {
   using G = LoggingConfig;
   GroupKeys<G> group(keys, "logging", &TrainConfig::logging);
-  group.key("use_wandb", &G::use_wandb, kAny, "ignored").ignored_because =
-      "metrics are written to <logging.run_dir>/metrics.jsonl";
+  group.key(
+      "tensorboard",
+      &G::tensorboard,
+      kAny,
+      "write <run_dir>/events.out.tfevents.* for TensorBoard");
+  group.key(
+      "use_wandb",
+      &G::use_wandb,
+      kAny,
+      "write the same, which `wandb sync` uploads");
+  group.key(
+      "log_frequency",
+      &G::log_frequency,
+      at_least(1),
+      "steps between two lines of the log; metrics.jsonl has them all");
   group.key("project_name", &G::project_name, kAny, "ignored").ignored_because =
       "it names a project of Weights & Biases";
   group.key("run_name", &G::run_name, kAny, "name of this run");

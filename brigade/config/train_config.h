@@ -143,7 +143,9 @@ struct CheckpointConfig {
 };
 
 struct LoggingConfig {
-  bool use_wandb = false;                // ignored: metrics.jsonl
+  bool tensorboard = false;
+  bool use_wandb = false;     // writes what `wandb sync` takes: tfevents
+  int64_t log_frequency = 1;  // steps per line
   std::string project_name = "brigade";  // ignored
   std::string run_name = "run";
   std::string run_dir;                          // absent: runs/<run_name>

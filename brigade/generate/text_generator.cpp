@@ -20,7 +20,7 @@ void check(const GenerateOptions& options) {
   if (options.max_tokens < 0)
     problems.push_back(
         fmt::format("--max-tokens {} is negative", options.max_tokens));
-  // Also of what is not a number.
+  // Also where it is not a number.
   if (!(options.temperature >= 0))
     problems.push_back(fmt::format(
         "--temperature {} is not a number from 0 on", options.temperature));

@@ -13,10 +13,12 @@
 #include "brigade/comm/agreement.h"
 #include "brigade/files/file.h"
 #include "brigade/kernels/cpu/allocator.h"
+#include "brigade/launch/network.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/metrics/loss_spikes.h"
 #include "brigade/metrics/metrics.h"
 #include "brigade/metrics/run_folder.h"
+#include "brigade/metrics/tfevents.h"
 #include "brigade/metrics/trace.h"
 #include "brigade/model_spec/llama_config.h"
 #include "brigade/pipeline_parallel/executor.h"
@@ -95,6 +97,7 @@ class Trainer {
   double peak_flops_ = 1;  // of this rank
   Trace trace_;
   std::unique_ptr<MetricsFile> metrics_;
+  std::unique_ptr<TfEventsFile> events_;  // null: not asked for
   std::unique_ptr<RunWatch> watch_;
   RunObserver silent_;
   RunObserver& observer_;  // silent_ on ranks that do not report
@@ -183,6 +186,15 @@ void Trainer::resume() {
   const auto metrics = RunFolder{config_.logging.run_dir}.metrics();
   MetricsFile::cut_back(metrics, position_.steps);
   metrics_ = std::make_unique<MetricsFile>(metrics);
+  const LoggingConfig& logging = config_.logging;
+  if (!logging.tensorboard && !logging.use_wandb)
+    return;
+  events_ = std::make_unique<TfEventsFile>(logging.run_dir, host_name());
+  if (logging.use_wandb)
+    observer_.on_message(fmt::format(
+        "logging.use_wandb: nothing is uploaded while training; afterwards, "
+        "wandb sync {}",
+        logging.run_dir));
 }
 
 bool Trainer::time_is_over() const {
@@ -363,6 +375,8 @@ void Trainer::check_replicas() {
 void Trainer::report(const StepMetrics& metrics) {
   if (metrics_)
     metrics_->write(metrics);
+  if (events_)
+    events_->write(metrics);
   observer_.on_step(metrics);
   if (const auto score = spikes_.add(metrics.loss)) {
     observer_.on_message(fmt::format(
