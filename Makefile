@@ -1,13 +1,14 @@
 # The commands of the README, nothing else.
 RELEASE := build/release
 
-.PHONY: help quickstart build test test-faults test-layouts test-slurm soak bench lint docs fuzz clean
+.PHONY: help quickstart build test test-ecosystem test-faults test-layouts test-slurm soak bench lint docs fuzz clean
 
 help:
 	@echo 'make quickstart    install, build, train a small Llama on two processes, generate text'
 	@echo 'make test          install, build, run the whole test suite'
 	@echo 'make build         install, build $(RELEASE)/brigade, tests, benchmarks, examples'
 	@echo 'make test-layouts  every layout of up to 8 ranks against one rank (50 minutes on 2 cores)'
+	@echo 'make test-ecosystem  files against transformers, tokenizers, safetensors and TensorBoard'
 	@echo 'make test-slurm    training under a Slurm of four nodes in network namespaces, as root'
 	@echo 'make soak          ten minutes of training under kills, stops and damage (SOAK_SECONDS=600)'
 	@echo 'make test-faults   kills, full disks, damaged files: what a run must survive'
@@ -37,6 +38,9 @@ test:
 	@scripts/install_dependencies.sh build test
 	@$(MAKE) --no-print-directory build
 	@scripts/run_tests.sh $(RELEASE)
+
+test-ecosystem: build
+	@scripts/test_ecosystem.sh $(RELEASE) || [ $$? -eq 77 ]
 
 test-slurm:
 	@scripts/install_dependencies.sh build slurm

@@ -3,9 +3,13 @@
 
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
+#include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/export_checkpoint.h"
+#include "brigade/tokenizer/tokenizer.h"
 #include "cli/commands.h"
 
 namespace brigade::cli {
@@ -20,11 +24,50 @@ struct ExportArguments {
   double shard_gb = 5;
 };
 
+// What transformers needs beside the tokenizer's own file.
+std::string tokenizer_config(
+    const Tokenizer& tokenizer,
+    bool is_sentencepiece,
+    const nlohmann::json& model) {
+  nlohmann::json config = {
+      {"tokenizer_class",
+       is_sentencepiece ? "LlamaTokenizer" : "PreTrainedTokenizerFast"},
+      {"clean_up_tokenization_spaces", false},
+      {"model_max_length", model.value("max_position_embeddings", 2048)}};
+  const auto put = [&](const char* key, const std::optional<int32_t>& id) {
+    if (const auto text = id ? tokenizer.token_text(*id) : std::nullopt)
+      config[key] = *text;
+  };
+  put("bos_token", tokenizer.bos_id());
+  put("eos_token", tokenizer.eos_id());
+  if (is_sentencepiece)
+    config["add_bos_token"] = false;
+  return config.dump(2) + "\n";
+}
+
+// What the checkpoint's tokenizer says of itself; nothing where it has none
+// that transformers knows.
+void describe_tokenizer(const fs::path& checkpoint, ExportOptions& options) {
+  const Checkpoint opened(checkpoint);
+  const std::string& name = opened.manifest().tokenizer;
+  const fs::path beside = opened.directory() / name;
+  if (name.empty() || name == "bytes" || !fs::exists(beside))
+    return;
+  const auto tokenizer = load_tokenizer(beside.string());
+  options.bos_token_id = tokenizer->bos_id();
+  options.eos_token_id = tokenizer->eos_id();
+  options.more_files["tokenizer_config.json"] = tokenizer_config(
+      *tokenizer,
+      tokenizer_file(beside).extension() == ".model",
+      opened.manifest().model);
+}
+
 void run_export(const ExportArguments& arguments) {
-  const ExportedModel model = export_checkpoint(
-      arguments.checkpoint,
-      arguments.out,
-      static_cast<uint64_t>(arguments.shard_gb * 1e9));
+  ExportOptions options;
+  options.max_shard_bytes = static_cast<uint64_t>(arguments.shard_gb * 1e9);
+  describe_tokenizer(arguments.checkpoint, options);
+  const ExportedModel model =
+      export_checkpoint(arguments.checkpoint, arguments.out, options);
   fmt::print(
       "{}: {} parameters of step {}, {}\n",
       arguments.out,

@@ -59,7 +59,7 @@ std::vector<FileToCopy> tokenizer_of(const Checkpoint& checkpoint) {
 ExportedModel export_checkpoint(
     const fs::path& path,
     const fs::path& out,
-    uint64_t max_shard_bytes) {
+    const ExportOptions& options) {
   const Checkpoint checkpoint(path);
   const std::string reason =
       find_reason_to_reject(checkpoint.directory(), VerifyLevel::kFull);
@@ -71,6 +71,12 @@ ExportedModel export_checkpoint(
   request.out = out;
   request.config =
       to_hugging_face_json(config, manifest.dtype, manifest.model_source);
+  const auto put = [&](const char* key, const std::optional<int64_t>& id) {
+    if (id && (!request.config.contains(key) || request.config[key].is_null()))
+      request.config[key] = *id;
+  };
+  put("bos_token_id", options.bos_token_id);
+  put("eos_token_id", options.eos_token_id);
   request.tensors = list_parameters(config);
   request.dtype = dtype_of(manifest);
   request.read = [&](const std::string& name) {
@@ -81,7 +87,8 @@ ExportedModel export_checkpoint(
   const fs::path generation = checkpoint.directory() / kGenerationConfig;
   if (fs::exists(generation))
     request.files.push_back({generation, kGenerationConfig});
-  request.max_shard_bytes = max_shard_bytes;
+  request.texts = options.more_files;
+  request.max_shard_bytes = options.max_shard_bytes;
   export_hugging_face(request);
   return {
       parameter_count(config),

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
+#include <optional>
 #include <string>
 
 namespace brigade {
@@ -15,6 +17,14 @@ struct ExportedModel {
   bool has_tokenizer = false;
 };
 
+struct ExportOptions {
+  uint64_t max_shard_bytes = 5'000'000'000;
+  // The tokenizer's, for configs that do not say: what ends and begins a text.
+  std::optional<int64_t> bos_token_id, eos_token_id;
+  // Name in the folder -> content; written where no file has that name.
+  std::map<std::string, std::string> more_files;
+};
+
 // Writes `out` (hugging_face_export.h) from a checkpoint, a folder of them or a
 // run folder. Every tensor has the bytes that the checkpoint holds; config.json
 // keeps the keys of the config that the model came with; its
@@ -23,6 +33,6 @@ struct ExportedModel {
 ExportedModel export_checkpoint(
     const std::filesystem::path& checkpoint,
     const std::filesystem::path& out,
-    uint64_t max_shard_bytes);
+    const ExportOptions& options = {});
 
 }  // namespace brigade

@@ -175,6 +175,10 @@ void export_hugging_face(const HuggingFaceExport& request) {
   write_text_file(folder.path() / "config.json", request.config.dump(2) + "\n");
   for (const FileToCopy& file : request.files)
     folder.copy(file);
+  for (const auto& [name, content] : request.texts) {
+    if (!fs::exists(folder.path() / name))
+      write_text_file(folder.path() / name, content);
+  }
   if (!fs::exists(folder.path() / kGenerationConfig)) {
     write_text_file(
         folder.path() / kGenerationConfig,

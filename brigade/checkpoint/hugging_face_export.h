@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -32,6 +33,8 @@ struct HuggingFaceExport {
   // Tokenizer files, and a generation_config.json where the model came with
   // one: else it is made of `config`.
   std::vector<FileToCopy> files;
+  // Name -> content, where `files` has no file of that name.
+  std::map<std::string, std::string> texts;
   // Above this, the weights are written as several files and an index, as
   // save_pretrained() does.
   uint64_t max_shard_bytes = 5'000'000'000;

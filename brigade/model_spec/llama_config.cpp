@@ -47,7 +47,13 @@ void add_gemma(const LlamaConfig& config, nlohmann::json& json) {
         type == LayerType::kFullAttention ? "full_attention"
                                           : "sliding_attention");
   }
-  json["query_pre_attn_scalar"] = number_or_null(config.query_pre_attn_scalar);
+  // transformers takes no other number than an integer here.
+  const double scalar = config.query_pre_attn_scalar.value_or(0);
+  const auto whole = static_cast<int64_t>(scalar);
+  json["query_pre_attn_scalar"] =
+      config.query_pre_attn_scalar && static_cast<double>(whole) == scalar
+          ? nlohmann::json(whole)
+          : number_or_null(config.query_pre_attn_scalar);
   json["final_logit_softcapping"] =
       number_or_null(config.final_logit_softcapping);
   json["attn_logit_softcapping"] =

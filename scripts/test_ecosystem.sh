@@ -1,0 +1,24 @@
+#!/bin/bash
+# Holds Brigade's files against the Python ecosystem's own readers and writers:
+# transformers, tokenizers, safetensors, TensorBoard. Needs a built program.
+#   scripts/test_ecosystem.sh BUILD_FOLDER
+#   VENV=FOLDER        # default build/venv-ecosystem; some 6 GB with torch
+# Skips, with exit code 77, where the environment cannot be made.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=${1:?usage: scripts/test_ecosystem.sh BUILD_FOLDER}
+venv=${VENV:-$PWD/build/venv-ecosystem}
+packages=(torch==2.14.1 transformers==5.23.0 tokenizers==0.23.3
+  safetensors==0.8.0 tensorboard==2.21.0 sentencepiece protobuf numpy)
+
+if ! [ -e "$venv/.${packages[1]}" ]; then
+  echo "test_ecosystem: installing ${packages[*]} into $venv"
+  if ! { python3 -m venv "$venv" && "$venv/bin/pip" install --quiet \
+    --disable-pip-version-check "${packages[@]}" &&
+    touch "$venv/.${packages[1]}"; }; then
+    echo "test_ecosystem: skipped: no Python environment can be made here" >&2
+    exit 77
+  fi
+fi
+HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
+  "$venv/bin/python" tests/ecosystem/ecosystem_test.py "$build/brigade"

@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+"""What Brigade writes, read by the Python ecosystem, and the other way round.
+
+    ecosystem_test.py BRIGADE          # see scripts/test_ecosystem.sh
+"""
+import json
+import math
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import safetensors.torch
+import tokenizers
+import torch
+import transformers
+from tensorboard.backend.event_processing.event_accumulator import (
+    EventAccumulator,
+)
+
+BRIGADE = pathlib.Path(sys.argv.pop(1)).resolve()
+TEXT = " ".join(
+    f"{a} {b} the {c}."
+    for a in ("Once", "Then", "Here", "Now")
+    for b in ("upon", "walked", "stood", "slept", "sang")
+    for c in ("fox", "river", "old mill", "lantern", "quiet town")
+)
+
+SHAPE = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-5,
+    "initializer_range": 0.2,
+}
+MODELS = {
+    "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+              "tie_word_embeddings": False},
+    "llama_tied": {"architectures": ["LlamaForCausalLM"],
+                   "model_type": "llama", "tie_word_embeddings": True},
+    "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"},
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",
+              "head_dim": 16},
+    "gemma2": {"architectures": ["Gemma2ForCausalLM"],
+               "model_type": "gemma2", "head_dim": 16,
+               "query_pre_attn_scalar": 16, "sliding_window": 32,
+               "attn_logit_softcapping": 20.0,
+               "final_logit_softcapping": 15.0},
+    "gemma3": {"architectures": ["Gemma3ForCausalLM"],
+               "model_type": "gemma3_text", "head_dim": 16,
+               "query_pre_attn_scalar": 16, "sliding_window": 32},
+}
+LAYOUTS = {
+    "one": [],
+    "tp2_pp2": ["--nproc", "4", "distributed.tp_size=2",
+                "distributed.pp_size=2"],
+}
+
+
+def run(*arguments):
+    result = subprocess.run(
+        [BRIGADE, *map(str, arguments)], capture_output=True, text=True)
+    if result.returncode != 0:
+        raise AssertionError(f"brigade {arguments}: {result.stderr}")
+    return result.stdout
+
+
+class Ecosystem(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scratch = tempfile.TemporaryDirectory()
+        cls.folder = pathlib.Path(cls.scratch.name)
+        cls.text = cls.folder / "text.txt"
+        cls.text.write_text(TEXT)
+        cls.tokenizer = cls.train_tokenizer()
+        run("prepare", "-i", cls.text, "--tokenizer", cls.tokenizer,
+            "--out", cls.folder / "tokens")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.scratch.cleanup()
+
+    @classmethod
+    def train_tokenizer(cls):
+        """A byte-level BPE by Hugging Face's own trainer."""
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
+            add_prefix_space=False)
+        tokenizer.decoder = tokenizers.decoders.ByteLevel()
+        tokenizer.train_from_iterator(
+            [TEXT],
+            tokenizers.trainers.BpeTrainer(
+                vocab_size=320,
+                special_tokens=["<|endoftext|>"],
+                initial_alphabet=tokenizers.pre_tokenizers.ByteLevel
+                .alphabet()))
+        path = cls.folder / "tokenizer.json"
+        tokenizer.save(str(path))
+        cls.vocabulary = tokenizer.get_vocab_size()
+        return path
+
+    def train(self, model, layout):
+        name = f"{model}-{layout}"
+        run_folder = self.folder / name
+        if run_folder.exists():
+            return run_folder
+        config = {
+            "model": {"config": {**SHAPE, **MODELS[model],
+                                 "vocab_size": self.vocabulary}},
+            "training": {"seq_length": 64, "total_train_steps": 2,
+                         "gradient_accumulation_steps": 2,
+                         "learning_rate": 1e-2},
+            "dataset": {"name": str(self.folder / "tokens")},
+            "logging": {"run_dir": str(run_folder), "tensorboard": True},
+        }
+        path = self.folder / f"{name}.json"
+        path.write_text(json.dumps(config))
+        run("train", "--config", path, *LAYOUTS[layout])
+        return run_folder
+
+    def evaluate(self, folder):
+        return json.loads(run(
+            "evaluate", "--run", folder, "--text", self.text, "--tokenizer",
+            self.tokenizer, "--seq-length", 64, "--json"))[str(self.text)]
+
+    def loss_of(self, model):
+        """transformers' loss over the same windows."""
+        ids = tokenizers.Tokenizer.from_file(str(self.tokenizer)).encode(
+            TEXT).ids
+        nats, count = 0.0, 0
+        with torch.no_grad():
+            for begin in range(0, len(ids) - 1, 64):
+                window = torch.tensor(ids[begin:begin + 65])
+                logits = model(window[None, :-1]).logits[0].double()
+                nats += torch.nn.functional.cross_entropy(
+                    logits, window[1:], reduction="sum").item()
+                count += len(window) - 1
+        return nats / count, count
+
+    def check(self, model, layout):
+        run_folder = self.train(model, layout)
+        exported = self.folder / f"{model}-{layout}-hf"
+        if not exported.exists():
+            run("export", "--checkpoint", run_folder, "--out", exported)
+        mine = self.evaluate(run_folder)
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(
+            exported, dtype=torch.float32).eval()
+        loss, count = self.loss_of(theirs)
+        self.assertEqual(mine["tokens"], count)
+        self.assertLess(abs(mine["loss"] - loss), 1e-4)
+        # And back: what transformers saves, we read.
+        saved = self.folder / f"{model}-{layout}-saved"
+        theirs.save_pretrained(saved, max_shard_size="100KB")
+        self.assertLess(
+            abs(self.evaluate(saved)["loss"] - mine["loss"]), 1e-6)
+        return exported, theirs, run_folder
+
+    def test_exported_models_have_transformers_losses(self):
+        for model in MODELS:
+            for layout in LAYOUTS:
+                with self.subTest(model=model, layout=layout):
+                    self.check(model, layout)
+
+    def test_the_tokenizer_comes_along(self):
+        exported, model, _ = self.check("llama", "one")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
+        expected = tokenizers.Tokenizer.from_file(str(self.tokenizer))
+        self.assertEqual(
+            tokenizer(TEXT)["input_ids"], expected.encode(TEXT).ids)
+        self.assertEqual(tokenizer.eos_token, "<|endoftext|>")
+        self.assertEqual(model.config.eos_token_id, tokenizer.eos_token_id)
+
+    def test_choices_have_transformers_log_likelihoods(self):
+        exported, model, run_folder = self.check("llama", "one")
+        requests = [
+            {"context": "Once upon the", "choices": [" fox", " old mill"],
+             "gold": 0},
+            {"context": "Then walked", "choices": [" the lantern."],
+             "gold": 0}]
+        task = self.folder / "task.jsonl"
+        task.write_text("".join(json.dumps(r) + "\n" for r in requests))
+        scores = self.folder / "scores.jsonl"
+        run("evaluate", "--run", run_folder, "--tokenizer", self.tokenizer,
+            "--task", task, "--scores", scores)
+        encode = tokenizers.Tokenizer.from_file(str(self.tokenizer)).encode
+        for request, line in zip(
+                requests, scores.read_text().splitlines(), strict=True):
+            for choice, score in zip(
+                    request["choices"], json.loads(line), strict=True):
+                context = encode(request["context"]).ids
+                whole = torch.tensor(encode(request["context"] + choice).ids)
+                with torch.no_grad():
+                    logs = torch.log_softmax(
+                        model(whole[None]).logits[0].double(), -1)
+                expected = sum(
+                    logs[i - 1, whole[i]].item()
+                    for i in range(len(context), len(whole)))
+                self.assertLess(
+                    abs(score["log_likelihood"] - expected), 1e-4)
+
+    def test_safetensors_and_tensorboard_read_our_files(self):
+        run_folder = self.train("llama_tied", "one")
+        file = run_folder / "checkpoints" / "2" / "model.safetensors"
+        if not file.exists():
+            file = run_folder / "checkpoints" / "2" / "model-rank-0.safetensors"
+        tensors = safetensors.torch.load_file(file)
+        self.assertEqual(
+            tensors["model.embed_tokens.weight"].shape,
+            (self.vocabulary, SHAPE["hidden_size"]))
+        rows = [json.loads(line) for line in
+                (run_folder / "metrics.jsonl").read_text().splitlines()]
+        events = EventAccumulator(str(run_folder))
+        events.Reload()
+        for event, row in zip(
+                events.Scalars("train/loss"), rows, strict=True):
+            self.assertEqual(event.step, row["step"])
+            self.assertTrue(math.isclose(
+                event.value, row["loss"], rel_tol=1e-6))
+
+
+if __name__ == "__main__":
+    unittest.main()
