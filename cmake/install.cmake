@@ -32,6 +32,9 @@ install(DIRECTORY brigade
   PATTERN "brigade/kernels/cpu" EXCLUDE
   PATTERN "brigade/train" EXCLUDE
   PATTERN "brigade/generate" EXCLUDE
+  PATTERN "brigade/evaluate" EXCLUDE
+  PATTERN "brigade/doctor" EXCLUDE
+  PATTERN "brigade/report" EXCLUDE
   PATTERN "brigade/ops/rows.h" EXCLUDE
   PATTERN "brigade/ops/carried.h" EXCLUDE)
 

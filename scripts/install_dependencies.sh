@@ -21,7 +21,7 @@ build=("${run[@]}"
   libpcre2-dev libutf8proc-dev libsentencepiece-dev
   libjs-dygraphs libzstd-dev zlib1g-dev libcurl4-openssl-dev libssl-dev
   libgtest-dev libgmock-dev libbenchmark-dev)
-test=(git python3 python3-torch python3-numpy openmpi-bin iproute2 zstd)
+test=(file git python3 python3-torch python3-numpy openmpi-bin iproute2 zstd)
 lint=(python3 git clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev
   g++-aarch64-linux-gnu)
 slurm=(slurmctld slurmd slurm-client munge iproute2 python3)

@@ -16,6 +16,14 @@
 namespace brigade {
 namespace {
 
+// From 2.4 on libtorch's store is served by libuv unless told otherwise, which
+// not every build has (Debian 13's lacks it). Clients of either kind fit.
+template <typename Options>
+void avoid_libuv(Options& options) {
+  if constexpr (requires { options.useLibUV; })
+    options.useLibUV = false;
+}
+
 class C10dStore : public Store {
  public:
   explicit C10dStore(c10::intrusive_ptr<c10d::Store> store)
@@ -99,6 +107,7 @@ StorePtr make_tcp_store(
   options.numWorkers = world_size;
   options.waitWorkers = false;
   options.timeout = timeout;
+  avoid_libuv(options);
   try {
     return wrap(c10::make_intrusive<c10d::TCPStore>(host, options), timeout);
   } catch (const std::exception& error) {
