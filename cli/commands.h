@@ -27,6 +27,7 @@ void add_report(CLI::App& app);
 void add_run(CLI::App& app);
 void add_status(CLI::App& app);
 void add_submit(CLI::App& app);
+void add_tail(CLI::App& app);
 void add_train(CLI::App& app);
 void add_tune_buckets(CLI::App& app);
 

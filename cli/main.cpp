@@ -170,6 +170,7 @@ int run(int argc, char** argv) {
         add_run,
         add_report,
         add_metrics,
+        add_tail,
         add_plan,
         add_submit,
         add_status,

@@ -32,6 +32,7 @@ MODULES = {
         "metrics": ["json", "files", "config"],
         "jobs": ["json", "files"],
         "flight": ["json", "files"],
+        "report": ["json", "topology", "files"],
     },
     "torch": {
         "comm": ["topology", "launch", "metrics", "flight"],
@@ -51,6 +52,8 @@ MODULES = {
                       "ops"],
         "train": ["*"],
         "generate": ["*"],
+        "evaluate": ["*"],
+        "doctor": ["*"],
     },
 }
 LAYER_OF = {name: layer for layer, modules in MODULES.items()

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/variable.h>
 #include <torch/types.h>
 
 #include <memory>
@@ -14,8 +13,8 @@ namespace brigade::ops {
 
 // What holds a node of autograd's graph: std::shared_ptr, and in 2.14
 // c10::intrusive_ptr.
-using NodePtr = decltype(torch::autograd::impl::grad_accumulator(
-    std::declval<const torch::Tensor&>()));
+using NodePtr = std::remove_cvref_t<
+    decltype(std::declval<const torch::Tensor&>().grad_fn())>;
 
 // A node that is destroyed as libtorch does it: without recursion.
 template <typename NodeType, typename... Arguments>

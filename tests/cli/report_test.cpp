@@ -72,6 +72,25 @@ TEST_F(ReportCommand, NamesAFolderThatIsNoRun) {
   EXPECT_THAT(err(), HasSubstr("is no run folder"));
 }
 
+TEST_F(ReportCommand, TailShowsTheLastSteps) {
+  const auto run = (folder_ / "run").string();
+  ASSERT_EQ(exit_code(start({"tail", run, "-n", "2"})), 0) << err();
+  EXPECT_THAT(out(), HasSubstr("step      7/20  loss   3.1250"));
+  EXPECT_THAT(out(), HasSubstr("step      8/20  loss   3.0000"));
+  EXPECT_THAT(out(), ::testing::Not(HasSubstr("step      6/20")));
+}
+
+TEST_F(ReportCommand, TailFollowsARunToItsLastStep) {
+  const pid_t pid = start({"tail", (folder_ / "run").string(), "-f"});
+  ASSERT_TRUE(eventually(
+      [&] { return out().find("step      8/20") != std::string::npos; }));
+  std::ofstream(folder_ / "run" / "metrics.jsonl", std::ios::app)
+      << R"({"step": 20, "loss": 1.5})"
+      << "\n";
+  EXPECT_EQ(exit_code(pid), 0);
+  EXPECT_THAT(out(), HasSubstr("step     20/20  loss   1.5000"));
+}
+
 TEST_F(ReportCommand, MetricsSummarisesAllRunsOfAFolder) {
   ASSERT_EQ(exit_code(start({"metrics", folder_.string()})), 0) << err();
   EXPECT_THAT(out(), HasSubstr("run_name"));

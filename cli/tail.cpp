@@ -1,0 +1,90 @@
+// brigade tail RUN: the last steps of a run, and those that follow.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+
+#include "brigade/base/error.h"
+#include "brigade/metrics/metrics.h"
+#include "brigade/report/run_record.h"
+#include "cli/commands.h"
+
+namespace brigade::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct TailArguments {
+  fs::path run;
+  size_t steps = 10;
+  bool follows = false;
+};
+
+void print_step(const nlohmann::json& step, int64_t total_steps) {
+  const auto number = [&](const char* key) { return step.value(key, 0.0); };
+  std::string line = fmt::format(
+      "step {:>6}{}  loss {:8.4f}  lr {:.3e}  norm {:8.4f}  {:>8} tokens/s  "
+      "MFU {:5.1f} %  {:6.1f} ms",
+      step.value("step", int64_t{0}),
+      total_steps > 0 ? fmt::format("/{}", total_steps) : "",
+      step["loss"].is_number() ? number("loss")
+                               : std::numeric_limits<double>::quiet_NaN(),
+      number("lr"),
+      number("grad_norm"),
+      readable(number("tokens_per_second")),
+      number("mfu"),
+      number("step_ms"));
+  if (step.contains("eval_loss") && step["eval_loss"].is_number())
+    line += fmt::format("  eval {:.4f}", number("eval_loss"));
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
+}
+
+void tail(const TailArguments& arguments) {
+  RunRecord run = read_run(arguments.run);
+  const int64_t total =
+      config_number(run.config, "training", "total_train_steps", 0);
+  size_t shown = run.steps.size() > arguments.steps
+                     ? run.steps.size() - arguments.steps
+                     : 0;
+  while (true) {
+    // A run that was continued from an earlier checkpoint has fewer.
+    shown = std::min(shown, run.steps.size());
+    for (; shown < run.steps.size(); ++shown)
+      print_step(run.steps[shown], total);
+    const int64_t last =
+        run.steps.empty() ? 0 : run.steps.back().value("step", int64_t{0});
+    if (!arguments.follows || (total > 0 && last >= total))
+      return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    run = read_run(arguments.run);
+  }
+}
+
+}  // namespace
+
+void add_tail(CLI::App& app) {
+  auto arguments = std::make_shared<TailArguments>();
+  CLI::App* command =
+      app.add_subcommand("tail", "Show the last steps of a run");
+  command->add_option("run", arguments->run, "A run folder")
+      ->required()
+      ->type_name("RUN");
+  command->add_option("-n,--steps", arguments->steps, "How many steps")
+      ->capture_default_str();
+  command->add_flag(
+      "-f,--follow",
+      arguments->follows,
+      "Go on with the steps that follow, to the run's last one");
+  command->footer("Example: brigade tail runs/run -f");
+  command->callback([arguments] { tail(*arguments); });
+}
+
+}  // namespace brigade::cli
