@@ -32,7 +32,7 @@ class TrainingOutput : public RunObserver {
   int64_t total_steps_ = 0;
   bool continues_ = false;  // a checkpoint
   int64_t log_frequency_ = 1;
-  bool traces_ = false;     // logging.trace_steps is given
+  bool traces_ = false;  // logging.trace_steps is given
   StepMetrics last_;
 };
 

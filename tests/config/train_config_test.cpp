@@ -173,7 +173,8 @@ TEST(TrainConfig, KeysThatMeanNothingAreNamedOnceWithTheReason) {
 
 TEST(TrainConfig, ARunThatAsksForGpusDoesNotTrainOnCpus) {
   constexpr const char* kRemedy =
-      "training on GPUs does not exist yet, in no build (docs/gpu.md); set /distributed/use_cpu to true";
+      "training on GPUs does not exist yet, in no build (docs/gpu.md); set "
+      "/distributed/use_cpu to true";
   EXPECT_THAT(
       problems_of({"distributed.backend=nccl"}),
       ElementsAre(AllOf(

@@ -168,8 +168,7 @@ TEST_P(GenerateLayouts, ThatDoNotFitAreConfigErrorsWithTheNearestThatDo) {
       ::testing::AllOf(
           HasSubstr("num_attention_heads"), HasSubstr("pp 3 * cp 1 * tp 1")));
   EXPECT_THAT(complaint("distributed.tp_size=2", 1), HasSubstr("--nproc 2"));
-  EXPECT_THAT(
-      complaint("training.seed=7", 1), HasSubstr("means nothing here"));
+  EXPECT_THAT(complaint("training.seed=7", 1), HasSubstr("means nothing here"));
 }
 
 INSTANTIATE_TEST_SUITE_P(

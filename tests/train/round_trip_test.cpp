@@ -133,8 +133,7 @@ TEST_P(RoundTrip, WithoutAStepNothingChangesUnderAnyLayout) {
     SCOPED_TRACE(::testing::PrintToString(overrides));
     testing::train_as_threads(folder_ / "run.json", ranks[i], overrides);
     const fs::path out = folder_ / "out";
-    const ExportedModel model =
-        export_checkpoint(folder_ / "run", out);
+    const ExportedModel model = export_checkpoint(folder_ / "run", out);
     EXPECT_EQ(model.step, 0);
     expect_same_tensors(out);
 
