@@ -1,6 +1,7 @@
 #!/bin/bash
 # Holds Brigade's files against the Python ecosystem's own readers and writers:
-# transformers, tokenizers, safetensors, TensorBoard. Needs a built program.
+# transformers, tokenizers, safetensors, TensorBoard; and its ranks under
+# torchrun. Needs a built program.
 #   scripts/test_ecosystem.sh BUILD_FOLDER
 #   VENV=FOLDER        # default build/venv-ecosystem; some 6 GB with torch
 # Skips, with exit code 77, where the environment cannot be made.
@@ -20,5 +21,15 @@ if ! [ -e "$venv/.${packages[1]}" ]; then
     exit 77
   fi
 fi
+programs=("$build/brigade")
+# On PyTorch's own libtorch, if scripts/build_cuda.sh has built it.
+if [ -x build/cuda/brigade ]; then
+  programs+=(build/cuda/brigade)
+fi
+status=0
 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
-  "$venv/bin/python" tests/ecosystem/ecosystem_test.py "$build/brigade"
+  "$venv/bin/python" tests/ecosystem/ecosystem_test.py "$build/brigade" ||
+  status=1
+"$venv/bin/python" tests/ecosystem/torchrun_test.py "${programs[@]}" ||
+  status=1
+exit $status

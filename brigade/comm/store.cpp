@@ -24,6 +24,14 @@ void avoid_libuv(Options& options) {
     options.useLibUV = false;
 }
 
+// A libtorch with that option is past the change of the requests' numbers.
+template <typename Options>
+constexpr bool has_libuv_option() {
+  return requires(Options options) {
+    options.useLibUV;
+  };
+}
+
 class C10dStore : public Store {
  public:
   explicit C10dStore(c10::intrusive_ptr<c10d::Store> store)
@@ -93,6 +101,10 @@ StorePtr make_file_store(
     std::chrono::milliseconds timeout) {
   return wrap(
       c10::make_intrusive<c10d::FileStore>(path.string(), world_size), timeout);
+}
+
+bool can_use_agent_store() {
+  return has_libuv_option<c10d::TCPStoreOptions>();
 }
 
 StorePtr make_tcp_store(

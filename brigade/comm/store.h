@@ -36,6 +36,12 @@ StorePtr make_file_store(
     int world_size,
     std::chrono::milliseconds timeout);
 
+// Whether ranks on this libtorch can use the store that torchrun's agent
+// serves. libtorch 1.13 cannot where the agent is of PyTorch 2.1 or later,
+// whose stores number their requests differently: it would wait for answers
+// that do not come.
+bool can_use_agent_store();
+
 // Ranks on several hosts. Rank 0 serves unless `already_served` (torchrun's
 // agent does). c10d's TCP store listens on all interfaces without
 // authentication: use it inside a trusted network only.

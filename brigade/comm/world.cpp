@@ -18,10 +18,11 @@ StorePtr open_store(
   if (address.kind == StoreAddress::Kind::kFile) {
     store = make_file_store(address.file, environment.world_size, timeout);
   } else {
+    const bool use_agents = address.is_served && can_use_agent_store();
     store = make_tcp_store(
         address.host,
-        address.port,
-        environment.rank == 0 && !address.is_served,
+        address.is_served && !use_agents ? address.own_port : address.port,
+        environment.rank == 0 && !use_agents,
         environment.world_size,
         timeout);
   }

@@ -167,6 +167,12 @@ LaunchEnvironment of_torchrun(const GetEnv& getenv) {
     environment.restart_count =
         variables.optional("TORCHELASTIC_RESTART_COUNT", 0);
     environment.job_id = variables.text("TORCHELASTIC_RUN_ID").value_or("");
+    if (environment.store.is_served)
+      environment.store.own_port = derived_port(fnv1a_64(fmt::format(
+          "{} {} {}",
+          environment.job_id,
+          environment.store.port,
+          environment.restart_count)));
   }
   variables.throw_if_any();
   return environment;

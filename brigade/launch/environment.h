@@ -28,6 +28,10 @@ struct StoreAddress {
   // kTcp: the launcher already serves the store (torchrun's agent), so that
   // rank 0 connects like the others instead of listening.
   bool is_served = false;
+  // kTcp, is_served: where rank 0 serves a store of the ranks' own if their
+  // libtorch cannot use the launcher's (comm/store.h). Another port for each
+  // job and each restart; 0 otherwise.
+  int own_port = 0;
   bool operator==(const StoreAddress&) const = default;
 };
 

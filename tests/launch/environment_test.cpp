@@ -116,6 +116,20 @@ TEST_F(EnvironmentTest, WithoutAnAgentRankZeroServesTheStore) {
       read(without(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE")).store.is_served);
 }
 
+TEST_F(EnvironmentTest, APortBesideTheAgentsIsAnotherOneForEachJobAndRestart) {
+  const int port = read(kTorchrun).store.own_port;
+  EXPECT_GE(port, 15000);
+  EXPECT_LT(port, 30000);
+  EXPECT_EQ(read(with(kTorchrun, {{"RANK", "6"}})).store.own_port, port);
+  for (const char* name :
+       {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT"})
+    EXPECT_NE(read(with(kTorchrun, {{name, "3"}})).store.own_port, port)
+        << name;
+  EXPECT_EQ(
+      read(without(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE")).store.own_port,
+      0);
+}
+
 TEST_F(EnvironmentTest, EachMissingVariableOfTorchrunIsNamedAtOnce) {
   EXPECT_THAT(
       error({{"LOCAL_RANK", "0"}, {"RANK", "0"}}),
