@@ -313,7 +313,7 @@ void run_rank(const std::string& what, const std::filesystem::path& folder) {
         rank.environment.rank,
         open_store(rank.environment, timeout),
         CommunicatorOptions{.timeout = timeout},
-        GlooOptions{.interface = SlowLink::kInterface});
+        BackendOptions{.gloo = {.interface = SlowLink::kInterface}});
     return slow_link(rank, folder);
   }
   rank.mesh = open_mesh(

@@ -143,8 +143,10 @@ void run_rank(int stage, bool is_slow, const fs::path& out) {
       environment.rank,
       open_store(environment, timeout),
       CommunicatorOptions{.timeout = timeout, .max_records = 10000},
-      GlooOptions{
-          .interface = is_slow ? SlowLink::kInterface : std::string("lo")});
+      BackendOptions{
+          .gloo = {
+              .interface =
+                  is_slow ? SlowLink::kInterface : std::string("lo")}});
   const Figures figures = run_stage(stage, mesh);
   mesh.dp_cp()->barrier();
   if (environment.rank == 0) {

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "brigade/base/check.h"
-#include "brigade/comm/self_communicator.h"
 #include "brigade/topology/hosts.h"
 
 namespace brigade {
@@ -18,13 +17,13 @@ ProcessMesh::ProcessMesh(
     int rank,
     const StorePtr& store,
     CommunicatorOptions options,
-    const GlooOptions& gloo)
+    BackendOptions backend)
     : dims_(dims),
       rank_(rank),
       coordinate_(dims.coordinate(rank)),
       store_(store),
       options_(std::move(options)),
-      gloo_(gloo) {
+      backend_(std::move(backend)) {
   if (options_.member_names.empty())
     options_.member_names = rank_names(dims);
   // The order is the same on every rank, so that no rank waits for a peer that
@@ -65,17 +64,15 @@ CommunicatorPtr ProcessMesh::join(
   for (const int member : members)
     options.member_names.push_back(
         options_.member_names.at(static_cast<size_t>(member)));
-  CommunicatorPtr communicator;
-  if (members.size() == 1) {
-    communicator = make_self_communicator(options);
-  } else {
-    communicator = make_gloo_communicator(
-        store_->with_prefix(fmt::format("{}/{}", name, members.front())),
-        static_cast<int>(here - members.begin()),
-        static_cast<int>(members.size()),
-        options,
-        gloo_);
-  }
+  StorePtr store;
+  if (members.size() > 1)
+    store = store_->with_prefix(fmt::format("{}/{}", name, members.front()));
+  CommunicatorPtr communicator = make_communicator(
+      store,
+      static_cast<int>(here - members.begin()),
+      static_cast<int>(members.size()),
+      std::move(options),
+      backend_);
   by_members_.emplace(std::move(members), communicator);
   return communicator;
 }

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "brigade/comm/backend.h"
 #include "brigade/comm/communicator.h"
-#include "brigade/comm/gloo_communicator.h"
 #include "brigade/comm/store.h"
 #include "brigade/topology/parallel_dims.h"
 
@@ -24,7 +24,7 @@ class ProcessMesh {
       int rank,
       const StorePtr& store,
       CommunicatorOptions options = {},
-      const GlooOptions& gloo = {});
+      BackendOptions backend = {});
 
   const ParallelDims& dims() const { return dims_; }
   int rank() const { return rank_; }
@@ -54,7 +54,7 @@ class ProcessMesh {
   Coordinate coordinate_;
   StorePtr store_;
   CommunicatorOptions options_;
-  GlooOptions gloo_;
+  BackendOptions backend_;
   std::map<std::vector<int>, CommunicatorPtr> by_members_;
   CommunicatorPtr world_;
   CommunicatorPtr dp_cp_;

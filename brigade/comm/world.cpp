@@ -64,6 +64,7 @@ std::unique_ptr<ProcessMesh> open_mesh(
     return start.prepare ? start.prepare() : StartFacts{};
   };
   if (environment.world_size == 1) {
+    check_backend(start.backend, environment);
     prepared();
     return std::make_unique<ProcessMesh>(dims, 0, start.store, options);
   }
@@ -74,6 +75,7 @@ std::unique_ptr<ProcessMesh> open_mesh(
   PeerAddress address;
   StartFacts facts;
   try {
+    check_backend(start.backend, environment);
     address = peer_address(environment);
     facts = prepared();
   } catch (const std::exception& exception) {
@@ -88,12 +90,13 @@ std::unique_ptr<ProcessMesh> open_mesh(
     for (const std::string& warning : warn_of_split_groups(dims, hosts))
       start.on_message("warning: " + warning);
   }
-  const GlooOptions gloo{
-      .interface = address.interface, .address = address.address};
+  const BackendOptions backend{
+      .backend = start.backend,
+      .gloo = {.interface = address.interface, .address = address.address}};
   CommunicatorOptions named = options;
   named.member_names = rank_names(dims, hosts);
   return std::make_unique<ProcessMesh>(
-      dims, environment.rank, store, std::move(named), gloo);
+      dims, environment.rank, store, std::move(named), backend);
 }
 
 void announce_failed_start(
@@ -130,7 +133,8 @@ World init_from_environment(const WorldOptions& options) {
   communicator.check_collectives =
       options.check_collectives ||
       variables("BRIGADE_CHECK_COLLECTIVES") == "1";
-  auto mesh = open_mesh(dims, environment, communicator);
+  auto mesh =
+      open_mesh(dims, environment, communicator, {.backend = options.backend});
   return {std::move(environment), std::move(mesh)};
 }
 

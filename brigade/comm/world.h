@@ -16,6 +16,7 @@ namespace brigade {
 
 // How init_from_environment() connects the ranks, and the sizes of the axes.
 struct WorldOptions {
+  Backend backend = Backend::kGloo;
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};
   // Compare every collective's signature across ranks first; also switched on
   // by BRIGADE_CHECK_COLLECTIVES=1.
@@ -55,6 +56,8 @@ StorePtr open_store(
 
 // How the ranks of an environment come together.
 struct MeshStart {
+  // Of the mesh's groups.
+  Backend backend = Backend::kGloo;
   // Where they meet; null: at open_store().
   StorePtr store;
   // Runs before this rank has peers. An Error that it throws ends the start of
@@ -66,8 +69,9 @@ struct MeshStart {
 };
 
 // A mesh over the ranks of an environment. Collective. Throws an Error with the
-// first cause where a rank cannot start, where their facts differ, and where a
-// rank on one of several hosts has only a loopback address to offer.
+// first cause where a rank cannot start, where their facts differ, where a rank
+// on one of several hosts has only a loopback address to offer, and what
+// check_backend() throws.
 std::unique_ptr<ProcessMesh> open_mesh(
     const ParallelDims& dims,
     const LaunchEnvironment& environment,

@@ -77,6 +77,7 @@ enum class CommBackend {
   kFollowUseCpu,  // "": gloo on CPUs, nccl on GPUs
   kGloo,
   kNccl,
+  kMpi,
 };
 constexpr const char* to_string(CommBackend backend) {
   switch (backend) {
@@ -86,6 +87,8 @@ constexpr const char* to_string(CommBackend backend) {
       return "gloo";
     case CommBackend::kNccl:
       return "nccl";
+    case CommBackend::kMpi:
+      return "mpi";
   }
   return "?";
 }
@@ -93,7 +96,8 @@ template <>
 inline constexpr std::array kChoices<CommBackend>{
     CommBackend::kFollowUseCpu,
     CommBackend::kGloo,
-    CommBackend::kNccl};
+    CommBackend::kNccl,
+    CommBackend::kMpi};
 
 // distributed.grad_sync
 enum class GradSyncKind { kBucketed, kPerParam };

@@ -87,7 +87,7 @@ void add_distributed(std::vector<ConfigKey>& keys) {
           "backend",
           &G::backend,
           kAny,
-          "collectives: gloo on CPUs, nccl on GPUs")
+          "collectives: gloo on CPUs, nccl on GPUs, mpi under mpirun")
       .default_note = "what use_cpu implies";
   group.key("use_cpu", &G::use_cpu, kAny, "train on CPUs").default_note =
       "whether there is no GPU to use";

@@ -193,10 +193,10 @@ std::vector<LayoutDifference> check_layouts(
   const int ranks = environment.world_size;
   const ProcessMesh alone({}, 0, nullptr);
   const Trained expected = train(folder, {}, "aten", ranks, alone);
-  GlooOptions gloo;
+  BackendOptions backend;
   if (ranks > 1) {
     const PeerAddress address = peer_address(environment);
-    gloo = {.interface = address.interface, .address = address.address};
+    backend.gloo = {.interface = address.interface, .address = address.address};
   }
   std::vector<LayoutDifference> results;
   for (const CheckedLayout& layout : checked_layouts(ranks)) {
@@ -206,7 +206,7 @@ std::vector<LayoutDifference> check_layouts(
         environment.rank,
         store ? store->with_prefix("doctor " + name) : nullptr,
         {.timeout = std::chrono::minutes(2)},
-        gloo);
+        backend);
     LayoutDifference result;
     result.layout = name;
     try {

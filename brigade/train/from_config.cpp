@@ -54,6 +54,20 @@ CommunicatorOptions communicator_options(const DistributedConfig& distributed) {
   return options;
 }
 
+Backend backend_of(const DistributedConfig& distributed) {
+  switch (distributed.backend) {
+    case CommBackend::kFollowUseCpu:
+    case CommBackend::kGloo:
+      return Backend::kGloo;
+    case CommBackend::kNccl:
+      // Where use_cpu is true, it has been reported as ignored.
+      return distributed.use_cpu == true ? Backend::kGloo : Backend::kNccl;
+    case CommBackend::kMpi:
+      return Backend::kMpi;
+  }
+  return Backend::kGloo;
+}
+
 int64_t bucket_capacity_bytes(const DistributedConfig& distributed) {
   return std::llround(distributed.bucket_cap_mb * static_cast<double>(MiB));
 }

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "brigade/comm/backend.h"
 #include "brigade/comm/communicator.h"
 #include "brigade/config/train_config.h"
 #include "brigade/data/loader.h"
@@ -32,6 +33,9 @@ ops::Kernels kernels_of(ModelKernels kernels);
 TokenLayout token_layout(const DistributedConfig& distributed);
 
 CommunicatorOptions communicator_options(const DistributedConfig& distributed);
+
+// What the groups run over.
+Backend backend_of(const DistributedConfig& distributed);
 
 // Of distributed.zero_stage.
 Sharding sharding_of(const DistributedConfig& distributed);

@@ -65,7 +65,8 @@ std::unique_ptr<ProcessMesh> start_world(
       config.parallel_dims(),
       environment,
       options,
-      {.store = start.store,
+      {.backend = backend_of(config.distributed),
+       .store = start.store,
        .prepare = [&] { return facts_of(config, environment, start); },
        .on_message =
            [](const std::string& message) {

@@ -1,0 +1,63 @@
+#include "brigade/comm/backend.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "brigade/base/error.h"
+#include "brigade/comm/self_communicator.h"
+
+namespace brigade {
+namespace {
+
+[[noreturn]] void refuse(Backend backend) {
+  throw ConfigError(fmt::format(
+      "[comm] the backend \"{}\" is not in this build", to_string(backend)));
+}
+
+}  // namespace
+
+const char* to_string(Backend backend) {
+  switch (backend) {
+    case Backend::kGloo:
+      return "gloo";
+    case Backend::kNccl:
+      return "nccl";
+    case Backend::kMpi:
+      return "mpi";
+  }
+  return "unknown";
+}
+
+void check_backend(
+    Backend backend,
+    const LaunchEnvironment& /* environment */) {
+  switch (backend) {
+    case Backend::kGloo:
+      return;
+    case Backend::kNccl:
+    case Backend::kMpi:
+      refuse(backend);
+  }
+}
+
+CommunicatorPtr make_communicator(
+    const StorePtr& store,
+    int rank,
+    int size,
+    CommunicatorOptions options,
+    const BackendOptions& backend) {
+  if (size == 1)
+    return make_self_communicator(std::move(options));
+  switch (backend.backend) {
+    case Backend::kGloo:
+      return make_gloo_communicator(
+          store, rank, size, std::move(options), backend.gloo);
+    case Backend::kNccl:
+    case Backend::kMpi:
+      break;
+  }
+  refuse(backend.backend);
+}
+
+}  // namespace brigade

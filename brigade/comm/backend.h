@@ -1,0 +1,44 @@
+// What moves the bytes of process groups, and the one place where a group is
+// made over it.
+//
+// A new backend is a value here, a file beside gloo_communicator.h, and a case
+// in make_communicator() and check_backend().
+#pragma once
+
+#include "brigade/comm/communicator.h"
+#include "brigade/comm/gloo_communicator.h"
+#include "brigade/comm/store.h"
+#include "brigade/launch/environment.h"
+
+namespace brigade {
+
+enum class Backend {
+  kGloo,  // TCP between CPUs
+  kNccl,  // between GPUs
+  kMpi,   // what the cluster's MPI uses
+};
+// "gloo", "nccl", "mpi".
+const char* to_string(Backend backend);
+
+// What the groups of a mesh share; the same backend on every rank.
+struct BackendOptions {
+  Backend backend = Backend::kGloo;
+  GlooOptions gloo;  // where this rank's peers connect to
+};
+
+// Before any group exists. Throws ConfigError where this build lacks the
+// backend, or these ranks were started in a way that it cannot work with.
+void check_backend(Backend backend, const LaunchEnvironment& environment);
+
+// Joins a group: every member calls it with the same store, size and options
+// but for `rank`, its rank in the group. Size 1 is a communicator without peers
+// and needs no store. Throws CommError when the members do not all arrive
+// within options.timeout, ConfigError as check_backend() for the build.
+CommunicatorPtr make_communicator(
+    const StorePtr& store,
+    int rank,
+    int size,
+    CommunicatorOptions options,
+    const BackendOptions& backend);
+
+}  // namespace brigade
