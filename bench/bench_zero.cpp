@@ -6,13 +6,16 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/container/modulelist.h>
 
 #include <unistd.h>
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/slow_link.h"
@@ -58,15 +61,68 @@ double sent_by(const CollectiveRecord& record, int ranks) {
   return record.op == Collective::kAllReduce ? 2 * n * share : n * share;
 }
 
+struct Layer : torch::nn::Module {
+  Layer()
+      : weight(register_parameter(
+            "weight",
+            (torch::randn({kWidth, kWidth}) * 0.02).to(torch::kBFloat16))) {}
+  torch::Tensor weight;
+};
+
 struct Model : torch::nn::Module {
   Model() {
-    for (int i = 0; i < kLayers; ++i)
-      weights.push_back(register_parameter(
-          fmt::format("{}", i),
-          (torch::randn({kWidth, kWidth}) * 0.02).to(torch::kBFloat16)));
+    for (int i = 0; i < kLayers; ++i) {
+      layers.push_back(std::make_shared<Layer>());
+      list->push_back(layers.back());
+    }
+    register_module("layers", list);
   }
-  std::vector<torch::Tensor> weights;
+  torch::nn::ModuleList list;
+  std::vector<std::shared_ptr<Layer>> layers;
 };
+
+// Until a layer's weights can be read, in forward and (stage 3) in backward.
+class WaitForWeights {
+ public:
+  explicit WaitForWeights(GradSync& sync) : sync_(&sync) {}
+
+  void operator()(int layer) {
+    const int64_t begin_ns = steady_now_ns();
+    if (ShardedWeights* weights = sync_->sharded_weights())
+      weights->use(layer);
+    else
+      sync_->wait_for_weight(layer);
+    waited_ns_ += steady_now_ns() - begin_ns;
+  }
+  void in_backward_of(const torch::Tensor& output, int layer) {
+    if (sync_->sharded_weights() != nullptr)
+      output.register_hook(
+          [this, layer](const torch::Tensor&) { (*this)(layer); });
+  }
+  double take_ms() {
+    return static_cast<double>(std::exchange(waited_ns_, 0)) / 1e6;
+  }
+
+ private:
+  GradSync* sync_;
+  int64_t waited_ns_ = 0;
+};
+
+// The gathers of a step with nothing to hide under.
+double gather_alone_ms(GradSync& sync) {
+  const int64_t begin_ns = steady_now_ns();
+  if (ShardedWeights* weights = sync.sharded_weights()) {
+    // All but the last two layers' in forward and in backward.
+    for (int layer = 0; layer < 2 * kLayers - 2; ++layer) {
+      weights->hold(layer % kLayers);
+      weights->let_go(layer % kLayers);
+    }
+  } else {
+    sync.gather_weights();
+    sync.wait_for_weights();
+  }
+  return static_cast<double>(steady_now_ns() - begin_ns) / 1e6;
+}
 
 Figures run_stage(int stage, const ProcessMesh& mesh) {
   const CommunicatorPtr& world = mesh.dp_cp();
@@ -82,22 +138,21 @@ Figures run_stage(int stage, const ProcessMesh& mesh) {
   std::vector<double> times;
   std::vector<double> gather;
   std::vector<double> exposed;
+  WaitForWeights wait_for_weights(model.sync());
   Figures figures;
   for (int step = 0; step < kWarmup + kSteps; ++step) {
     world->barrier();
     world->clear_records();
     const int64_t begin_ns = steady_now_ns();
-    int64_t waited_ns = 0;
     auto x = input;
     for (int i = 0; i < kLayers; ++i) {
-      const int64_t wait_ns = steady_now_ns();
-      model.sync().wait_for_weight(i);
-      waited_ns += steady_now_ns() - wait_ns;
+      wait_for_weights(i);
       x = ops::linear(
           x,
-          model->weights[static_cast<size_t>(i)],
+          model->layers[static_cast<size_t>(i)]->weight,
           {},
           {.weight_grad = ops::WeightGrad::kAccumulate});
+      wait_for_weights.in_backward_of(x, i);
     }
     x.to(torch::kFloat).square().mean().backward();
     model.sync().finish();
@@ -105,11 +160,12 @@ Figures run_stage(int stage, const ProcessMesh& mesh) {
     model.sync().reset();
     model.gather_weights();
     const int64_t end_ns = steady_now_ns();
+    const double waited_ms = wait_for_weights.take_ms();
     if (step < kWarmup)
       continue;
     figures.sent_bytes = 0;
     times.push_back(static_cast<double>(end_ns - begin_ns) / 1e6);
-    exposed.push_back(static_cast<double>(waited_ns) / 1e6);
+    exposed.push_back(waited_ms);
     figures.state_bytes = 1e9 * (resident_memory_gb() - before_gb);
     for (const CollectiveRecord& record : world->records()) {
       if (record.op == Collective::kAllReduce ||
@@ -119,13 +175,11 @@ Figures run_stage(int stage, const ProcessMesh& mesh) {
     }
   }
   model.sync().wait_for_weights();
-  // The gather by itself.
+  if (ShardedWeights* weights = model.sync().sharded_weights())
+    weights->end_pass();
   for (int i = 0; i < kSteps; ++i) {
     world->barrier();
-    const int64_t begin_ns = steady_now_ns();
-    model.gather_weights();
-    model.sync().wait_for_weights();
-    gather.push_back(static_cast<double>(steady_now_ns() - begin_ns) / 1e6);
+    gather.push_back(gather_alone_ms(model.sync()));
   }
   figures.step_ms = median(times);
   figures.gather_ms = median(gather);
@@ -193,12 +247,16 @@ measure(int stage, int ranks, const SlowLink* link, const fs::path& out) {
 }
 
 // Bytes of a rank per bf16 parameter: weight, main_grad, moments and the other
-// half of the master.
+// half of the master; in stage 3 the first layer's weights are there for the
+// next step.
 double formula_bytes(int stage, int ranks) {
+  constexpr double kLayerBytes = double{2} * kWidth * kWidth;
   constexpr double kParameters = double{1} * kLayers * kWidth * kWidth;
-  const double divided = 1.0 / ranks;
-  return kParameters *
-         (2 + (stage >= 2 ? divided : 1) * 4 + (stage >= 1 ? divided : 1) * 10);
+  const auto of = [&](int divided_from) {
+    return stage >= divided_from ? 1.0 / ranks : 1.0;
+  };
+  return kParameters * (2 * of(3) + 4 * of(2) + 10 * of(1)) +
+         (stage == 3 ? kLayerBytes : 0);
 }
 
 void print_table(
@@ -244,9 +302,9 @@ void print_table(
 }
 
 void compare(int ranks, const SlowLink* link, const fs::path& folder) {
-  std::vector<std::vector<Figures>> rounds(3);
+  std::vector<std::vector<Figures>> rounds(4);
   for (int round = 0; round < kRounds; ++round) {
-    for (int stage = 0; stage < 3; ++stage)
+    for (int stage = 0; stage < 4; ++stage)
       rounds[static_cast<size_t>(stage)].push_back(
           measure(stage, ranks, link, folder / "out"));
   }

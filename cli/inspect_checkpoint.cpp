@@ -53,16 +53,23 @@ std::string layout(const CheckpointManifest& manifest) {
   const auto size = [&](const char* key) {
     return config_number(manifest, "distributed", key);
   };
+  // Of no stage 0, and older ones know no stages.
+  const Json zero = config_value(manifest, "distributed", "zero_stage");
+  const std::string sharded =
+      zero.is_number_integer() && zero.get<int64_t>() > 0
+          ? fmt::format(", zero stage {}", zero.get<int64_t>())
+          : "";
   const int64_t ranks =
       size("dp_size") * size("pp_size") * size("cp_size") * size("tp_size");
   return fmt::format(
-      "dp {} * pp {} * cp {} * tp {} ({} rank{}); any other may continue it",
+      "dp {} * pp {} * cp {} * tp {} ({} rank{}{}); any other may continue it",
       size("dp_size"),
       size("pp_size"),
       size("cp_size"),
       size("tp_size"),
       ranks,
-      ranks == 1 ? "" : "s");
+      ranks == 1 ? "" : "s",
+      sharded);
 }
 
 std::string data(const CheckpointManifest& manifest) {

@@ -114,8 +114,9 @@ void add_distributed(std::vector<ConfigKey>& keys) {
   group.key(
       "zero_stage",
       &G::zero_stage,
-      {.low = 0, .high = 2},
-      "dp x cp ranks divide: 1 the optimizer's state, 2 gradients too");
+      {.low = 0, .high = 3},
+      "dp x cp ranks divide: 1 the optimizer's state, 2 gradients too, 3 "
+      "weights too");
   group.key(
       "sequence_parallel",
       &G::sequence_parallel,

@@ -144,6 +144,13 @@ void check_zero_stage(
         to_string(distributed.pp_engine),
         "its weight gradients come after a micro-batch's backward, when its "
         "buckets were sent; use zero_stage 1 or another schedule");
+  if (distributed.zero_stage > 2 && distributed.pp_size > 1)
+    problems.push_back(fmt::format(
+        "[config] /distributed/zero_stage = {} with /distributed/pp_size = {}: "
+        "every micro-batch of a pipeline would gather a stage's weights anew, "
+        "twice; set zero_stage to 2, or pp_size to 1",
+        distributed.zero_stage,
+        distributed.pp_size));
 }
 
 // What a layout asks of a run, whatever the model; without advice.

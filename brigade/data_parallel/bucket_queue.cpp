@@ -42,8 +42,7 @@ void BucketQueue::mark_ready(int param) {
   while (next_to_launch_ < buckets_.size() &&
          buckets_[next_to_launch_].state() == BucketState::kFull) {
     buckets_[next_to_launch_].launch(hook_, *communicator_);
-    if (buffer_->sharding() == Sharding::kGradients &&
-        next_to_launch_ >= kWindow)
+    if (divides_gradients(buffer_->sharding()) && next_to_launch_ >= kWindow)
       settle(next_to_launch_ - kWindow);
     ++next_to_launch_;
   }

@@ -33,7 +33,7 @@ void check_sharding(const GradSyncOptions& options) {
         "order = kObserved",
         "what a rank owns must not change after the first step; set order = "
         "BucketOrder::kReverse");
-  if (options.sharding != Sharding::kGradients)
+  if (!divides_gradients(options.sharding))
     return;
   if (options.reach != GraphReach::kOnce)
     refuse(
@@ -78,6 +78,9 @@ BucketedGradSync::BucketedGradSync(
   handover_ = is_main_grad ? make_main_grad_handover(trainable, *buffer_)
                            : make_param_dtype_handover(trainable, *buffer_);
   make_buckets();
+  if (options_.sharding == Sharding::kParameters)
+    sharded_weights_ = std::make_unique<ShardedWeights>(
+        trainable, buffer_->segments(), communicator_);
   states_.assign(trainable.size(), ParamState::kNone);
   reaches_.assign(trainable.size(), 0);
   hooks_ = std::make_unique<GradHooks>(
@@ -164,6 +167,8 @@ void BucketedGradSync::after_accumulate(int param) {
   enter_step(param);  // a fused op: before_accumulate() was not called
   if (state_of(param) == ParamState::kReady)
     throw_ready_twice(param);
+  if (sharded_weights_)
+    sharded_weights_->throw_if_failed();
   const torch::NoGradGuard no_grad;
   const torch::Tensor& grad =
       params()[static_cast<size_t>(param)].tensor.grad();
@@ -175,7 +180,7 @@ void BucketedGradSync::after_accumulate(int param) {
   }
   const GradPart part = part_of(param);
   const bool is_round =
-      accumulate_only_ && options_.sharding == Sharding::kGradients;
+      accumulate_only_ && divides_gradients(options_.sharding);
   if (accumulate_only_ && !is_round) {
     handover_->after_accumulate(param, part);
     state_of(param) = ParamState::kAccumulated;
@@ -184,8 +189,9 @@ void BucketedGradSync::after_accumulate(int param) {
   if (!is_round)
     begin_reducing();
   // Once per backward, nested ones included.
-  const bool acts_at_end =
-      is_round || options_.finish == FinishMode::kAtEndOfBackward;
+  const bool acts_at_end = is_round ||
+                           options_.finish == FinishMode::kAtEndOfBackward ||
+                           sharded_weights_ != nullptr;
   if (acts_at_end && !callback_is_queued_) {
     at_end_of_backward([this] { at_backward_end(); });
     callback_is_queued_ = true;
@@ -213,8 +219,12 @@ bool BucketedGradSync::is_last_reach(int param) {
 
 void BucketedGradSync::at_backward_end() {
   callback_is_queued_ = false;
+  if (sharded_weights_)
+    sharded_weights_->end_pass();
   if (phase_ == Phase::kAccumulating)
     end_round();
+  if (sharded_weights_ && accumulate_only_)
+    sharded_weights_->expect_pass();
   if (phase_ != Phase::kReducing ||
       options_.finish != FinishMode::kAtEndOfBackward)
     return;
@@ -231,7 +241,7 @@ void BucketedGradSync::at_backward_end() {
 }
 
 void BucketedGradSync::end_round() {
-  if (options_.sharding != Sharding::kGradients)
+  if (!divides_gradients(options_.sharding))
     return;
   buckets_->launch_rest();
   buckets_->wait();
@@ -385,6 +395,10 @@ void BucketedGradSync::reset() {
   // memory is written again.
   buckets_->abandon();
   buckets_->reset();
+  // A step that was given up may have left its gathers behind. After a finished
+  // one, the forward of the next has its weights already.
+  if (sharded_weights_ && phase_ != Phase::kFinished)
+    sharded_weights_->abandon();
   std::fill(states_.begin(), states_.end(), ParamState::kNone);
   ready_order_.clear();
   reaches_.assign(params().size(), 0);
@@ -397,6 +411,13 @@ void BucketedGradSync::reset() {
 void BucketedGradSync::gather_weights() {
   if (options_.sharding == Sharding::kNone)
     return;
+  if (sharded_weights_) {
+    // Each unit is gathered when it is used.
+    sharded_weights_->end_pass();
+    sharded_weights_->expect_pass();
+    gathered_version_ = buffer_->weights_version();
+    return;
+  }
   const torch::NoGradGuard no_grad;
   wait_for_weights();
   for (size_t b = gathers_.size(); b-- > 0;) {

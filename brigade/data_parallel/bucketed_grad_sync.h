@@ -2,8 +2,9 @@
 // launched in plan order, whatever order they fill in, while backward goes on.
 //
 // With sharding the collective leaves each rank the sum of its range alone.
-// With Sharding::kGradients every micro-batch is reduced: a round. Its buckets
-// are emptied while backward goes on.
+// Where gradients are divided (Sharding::kGradients, kParameters) every
+// micro-batch is reduced: a round. Its buckets are emptied while backward goes
+// on. With kParameters ShardedWeights has the weights.
 //
 // What it is made of: WrappedParams (alike on all ranks), GradBuffer (flat
 // memory), Handover (.grad and main_grad), BucketQueue (one collective each),
@@ -19,6 +20,7 @@
 #include "brigade/data_parallel/grad_hooks.h"
 #include "brigade/data_parallel/grad_sync.h"
 #include "brigade/data_parallel/handover.h"
+#include "brigade/data_parallel/sharded_weights.h"
 
 namespace brigade {
 
@@ -56,6 +58,9 @@ class BucketedGradSync : public GradSync {
   void gather_weights() override;
   void wait_for_weights() override;
   void wait_for_weight(int param) override;
+  ShardedWeights* sharded_weights() const override {
+    return sharded_weights_.get();
+  }
 
   void allow_uneven_inputs(const UnevenInputsOptions& options) override;
   int join() override;
@@ -101,7 +106,7 @@ class BucketedGradSync : public GradSync {
   void begin_reducing();
   void finish_step();
   void wait_and_hand_over();
-  // Of a micro-batch that is not the step's last: see Sharding::kGradients.
+  // Of a micro-batch that is not the step's last: see divides_gradients().
   void end_round();
   void throw_if_not_gathered() const;
 
@@ -130,6 +135,7 @@ class BucketedGradSync : public GradSync {
   std::vector<OwnedPart> owned_parts_;
   std::vector<WorkPtr> gathers_;  // by bucket; null: none under way
   int64_t gathered_version_ = 0;  // of the flat weights, when exchanged last
+  std::unique_ptr<ShardedWeights> sharded_weights_;  // null: whole
   UnevenInputs uneven_inputs_;
 
   Phase phase_ = Phase::kIdle;

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "brigade/base/error.h"
+#include "brigade/data_parallel/weight_units.h"
 
 namespace brigade {
 namespace {
@@ -68,6 +69,25 @@ std::vector<NamedParam> parameters_of(
          .is_row_sparse = embeddings.row_sparse.count(impl) > 0,
          .has_sparse_gradient = embeddings.sparse_gradients.count(impl) > 0});
   }
+  return params;
+}
+
+std::vector<NamedParam> parameters_of(
+    const torch::nn::Module& module,
+    const WrapOptions& wrap,
+    Sharding sharding) {
+  std::vector<NamedParam> params = parameters_of(module, wrap.ignore);
+  if (sharding != Sharding::kParameters) {
+    if (!wrap.units.empty()) {
+      throw ConfigError(fmt::format(
+          "[data_parallel] units are given, but sharding is {}, which leaves "
+          "weights whole; set Sharding::kParameters, or leave units out",
+          to_string(sharding)));
+    }
+    return params;
+  }
+  assign_units(
+      module, wrap.units.empty() ? default_units(module) : wrap.units, params);
   return params;
 }
 

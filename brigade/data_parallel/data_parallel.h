@@ -19,7 +19,8 @@
 //
 // Life: made on every rank at once, after the module was moved to its dtype and
 // before the optimizer; used by the thread that trains; destroyed on every
-// rank, after which the module is an ordinary one again.
+// rank, after which the module is an ordinary one again (with
+// Sharding::kParameters one without weights: save them before).
 #pragma once
 
 #include <torch/nn/module.h>
@@ -29,10 +30,12 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "brigade/data_parallel/grad_sync_factory.h"
+#include "brigade/data_parallel/weight_watch.h"
 #include "brigade/optim/adamw.h"
 
 namespace brigade {
@@ -47,6 +50,11 @@ struct WrapOptions {
   // DataParallel::forward() that trains outside no_sync(); always when
   // wrapping.
   bool broadcast_buffers = false;
+  // Sharding::kParameters: full names of the submodules whose weights are
+  // gathered together, in forward and in backward, and freed after. All that is
+  // in none of them is one more. Empty: the children of each Sequential and
+  // ModuleList (default_units()).
+  std::vector<std::string> units;
 };
 
 // Parameters of a module by name, each tensor once however often it is
@@ -54,6 +62,12 @@ struct WrapOptions {
 std::vector<NamedParam> parameters_of(
     const torch::nn::Module& module,
     const std::vector<std::string>& ignore = {});
+
+// The same, and with Sharding::kParameters each in its unit.
+std::vector<NamedParam> parameters_of(
+    const torch::nn::Module& module,
+    const WrapOptions& wrap,
+    Sharding sharding);
 
 // Makes the buffers of `root` everyone's, but for the ignored. Collective.
 void broadcast_buffers(
@@ -128,9 +142,11 @@ class DataParallel {
         wrap_(std::move(wrap)),
         sync_(make_grad_sync(
             wrap_.sync,
-            parameters_of(module_of(module_), wrap_.ignore),
+            parameters_of(module_of(module_), wrap_, options.sharding),
             communicator,
             options)) {
+    if (ShardedWeights* weights = sync_->sharded_weights())
+      watch_ = std::make_unique<WeightWatch>(*weights);
     broadcast_buffers_of(0);
   }
 
@@ -146,14 +162,21 @@ class DataParallel {
 
   // The module's forward(), after the broadcast of buffers where
   // WrapOptions::broadcast_buffers asks for it: collective then.
-  // With sharded weights it waits for those of other ranks first.
+  // With sharding it waits for weights of other ranks; with kParameters each
+  // unit is gathered when it is used, so that all ranks must use the same ones
+  // in the same order, in backward too.
   template <typename... Inputs>
   auto forward(Inputs&&... inputs) {
     sync_->wait_for_weights();
     if (wrap_.broadcast_buffers && torch::GradMode::is_enabled() &&
         !sync_->accumulate_only())
       broadcast_buffers_of(0);
-    return (*this)->forward(std::forward<Inputs>(inputs)...);
+    if (watch_ == nullptr)
+      return (*this)->forward(std::forward<Inputs>(inputs)...);
+    watch_->begin_forward();
+    auto output = (*this)->forward(std::forward<Inputs>(inputs)...);
+    watch_->end_forward();
+    return output;
   }
 
   // For all micro-batches of a step but the last.
@@ -209,6 +232,7 @@ class DataParallel {
   Handle module_;
   WrapOptions wrap_;
   std::unique_ptr<GradSync> sync_;
+  std::unique_ptr<WeightWatch> watch_;  // Sharding::kParameters
 };
 
 }  // namespace brigade

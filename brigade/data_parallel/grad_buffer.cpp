@@ -9,11 +9,12 @@
 
 #include "brigade/base/error.h"
 #include "brigade/ops/erasable_memory.h"
+#include "brigade/ops/releasable_memory.h"
 
 namespace brigade {
 namespace {
 
-// The memory of all buckets of one dtype, dealt out bucket by bucket.
+// The memory of all buckets of one dtype and unit, dealt out bucket by bucket.
 struct DtypeMemory {
   int64_t numel = 0;
   int64_t used = 0;
@@ -27,6 +28,7 @@ struct DtypeMemory {
       segment.weight = weight.narrow(0, used, bucket.numel);
     segment.slots = bucket.slots;
     segment.owned = shard.of(bucket.numel);
+    segment.unit = bucket.unit;
     used += bucket.numel;
     return segment;
   }
@@ -40,7 +42,8 @@ torch::Tensor GradSegment::owned_main_grad() const {
 }
 
 torch::Tensor GradSegment::owned_weight() const {
-  return weight.narrow(0, owned.begin, owned.numel);
+  return weight_shard.defined() ? weight_shard
+                                : weight.narrow(0, owned.begin, owned.numel);
 }
 
 bool is_16_bit(torch::ScalarType dtype) {
@@ -68,7 +71,8 @@ std::vector<BucketParam> bucket_params_of(
          .grad_element_bytes =
              static_cast<int64_t>(c10::elementSize(main_grad_dtype(dtype))),
          .sparse_row_numel = param.is_row_sparse ? param.tensor.size(1) : 0,
-         .has_own_bucket = param.has_own_bucket});
+         .has_own_bucket = param.has_own_bucket,
+         .unit = param.unit});
   }
   return result;
 }
@@ -92,27 +96,30 @@ void GradBuffer::lay_out(const BucketPlan& plan) {
   segments_.clear();
   flat_grads_.clear();
   flat_weights_.clear();
-  std::map<std::string, DtypeMemory> memory;  // by dtype
+  const bool divides_weights = sharding_ == Sharding::kParameters;
+  std::map<std::pair<std::string, int>, DtypeMemory> memory;
   for (const PlannedBucket& planned : plan.buckets)
-    memory[planned.dtype].numel += planned.numel;
+    memory[{planned.dtype, planned.unit}].numel += planned.numel;
   for (const PlannedBucket& planned : plan.buckets) {
-    DtypeMemory& flat = memory[planned.dtype];
+    DtypeMemory& flat = memory[{planned.dtype, planned.unit}];
     if (!flat.main_grad.defined()) {
       const auto first = static_cast<size_t>(planned.slots.front().param);
       const torch::TensorOptions options = params_[first].tensor.options();
       const auto grad_options =
           options.dtype(main_grad_dtype(params_[first].tensor.scalar_type()));
-      flat.main_grad = sharding_ == Sharding::kGradients
+      flat.main_grad = divides_gradients(sharding_)
                            ? ops::make_erasable(flat.numel, grad_options)
                            : torch::zeros({flat.numel}, grad_options);
       if (moves_weights) {
-        flat.weight = torch::zeros({flat.numel}, options);
+        flat.weight = divides_weights
+                          ? ops::make_releasable(flat.numel, options).zero_()
+                          : torch::zeros({flat.numel}, options);
         flat_weights_.push_back(flat.weight);
       }
       flat_grads_.push_back(flat.main_grad);
     }
     GradSegment segment = flat.take(planned, shard_);
-    if (sharding_ == Sharding::kGradients)
+    if (divides_gradients(sharding_))
       segment.shard =
           torch::zeros({segment.owned.numel}, segment.main_grad.options());
     for (const BucketSlot& slot : planned.slots) {
@@ -130,6 +137,14 @@ void GradBuffer::lay_out(const BucketPlan& plan) {
         params_[i].tensor.set_data(param_weights_[i]);
       }
     }
+    if (divides_weights) {
+      segment.weight_shard =
+          segment.weight.narrow(0, segment.owned.begin, segment.owned.numel)
+              .clone();
+      // All its buckets have their values now.
+      if (flat.used == flat.numel)
+        ops::release(flat.weight);
+    }
     segments_.push_back(std::move(segment));
   }
   if (flat_memory_)
@@ -143,7 +158,7 @@ void GradBuffer::move_to(const BucketPlan& plan) {
 }
 
 void GradBuffer::zero_main_grads() {
-  if (sharding_ != Sharding::kGradients) {
+  if (!divides_gradients(sharding_)) {
     for (const torch::Tensor& flat : flat_grads_)
       flat.zero_();
     return;
@@ -174,7 +189,7 @@ void GradBuffer::take_reduced(size_t index) {
   const torch::NoGradGuard no_grad;
   const GradSegment& segment = segments_[index];
   const OwnedRange& owned = segment.owned;
-  if (sharding_ == Sharding::kGradients) {
+  if (divides_gradients(sharding_)) {
     segment.shard.add_(segment.main_grad.narrow(0, owned.begin, owned.numel));
     ops::erase(segment.main_grad);
   } else if (sharding_ == Sharding::kOptimizer) {
@@ -191,6 +206,13 @@ void GradBuffer::take_back_weights() {
     torch::Tensor& param = params_[i].tensor;
     if (is_same_memory(param, param_weights_[i]))
       continue;
+    if (sharding_ == Sharding::kParameters) {
+      throw ConfigError(fmt::format(
+          "[data_parallel] '{}' was given other memory, but with sharding = "
+          "parameters no rank holds it whole: load weights while a "
+          "brigade::FullWeights lives",
+          params_[i].name));
+    }
     param_weights_[i].copy_(param.detach());
     param.set_data(param_weights_[i]);
     is_any_new = true;
@@ -212,6 +234,11 @@ int64_t GradBuffer::version() const {
 
 int64_t GradBuffer::weights_version() const {
   int64_t sum = 0;
+  if (sharding_ == Sharding::kParameters) {
+    for (const GradSegment& segment : segments_)
+      sum += static_cast<int64_t>(segment.weight_shard._version());
+    return sum;
+  }
   for (const torch::Tensor& flat : flat_weights_)
     sum += static_cast<int64_t>(flat._version());
   return sum;

@@ -20,12 +20,18 @@ namespace brigade {
 // One bucket's range of the flat memory.
 struct GradSegment {
   torch::Tensor main_grad;  // [numel], padding is zero
-  torch::Tensor weight;     // [numel], only where the memory holds weights
+  // [numel], only where the memory holds weights; of Sharding::kParameters
+  // without memory most of the time.
+  torch::Tensor weight;
   std::vector<BucketSlot> slots;
   OwnedRange owned;
-  // [owned.numel]: Sharding::kGradients only, where main_grad holds gradients
-  // until they are reduced, and this their sum over ranks and micro-batches.
+  // [owned.numel]: only where gradients are divided (divides_gradients()) and
+  // main_grad holds them until they are reduced: their sum over ranks and
+  // micro-batches.
   torch::Tensor shard;
+  // [owned.numel]: Sharding::kParameters only: the owned weights.
+  torch::Tensor weight_shard;
+  int unit = 0;  // see NamedParam
 
   // [owned.numel]: what an optimizer reads.
   torch::Tensor owned_main_grad() const;
@@ -62,8 +68,9 @@ struct OwnedPart {
 class GradBuffer {
  public:
   // Zeroed, and with kMove also holding the parameters' values, into which the
-  // parameters then are views. All buckets of one dtype lie side by side in one
-  // piece of memory: linear() makes one product of neighbours.
+  // parameters then are views. All buckets of one dtype (with kParameters of
+  // one dtype and unit) lie side by side in one piece of memory: linear() makes
+  // one product of neighbours. With kParameters the weights are released then.
   GradBuffer(
       const BucketPlan& plan,
       const std::vector<NamedParam>& params,
@@ -88,11 +95,13 @@ class GradBuffer {
   // Of each parameter, in the order given.
   std::vector<OwnedPart> owned_parts() const;
   // A segment's owned range holds the sum over ranks. With sharding, what is
-  // not owned is cleared; with kGradients the sum is added to the shard.
+  // not owned is cleared; where gradients are divided the sum is added to the
+  // shard.
   void take_reduced(size_t segment);
   // With kMove: takes the values of parameters that were given other memory, as
   // torch::load() does, and makes them views again. Raises
-  // FlatMemory::weights_version when there were any.
+  // FlatMemory::weights_version when there were any. Throws ConfigError naming
+  // one of those with Sharding::kParameters: see FullWeights.
   void take_back_weights();
 
   // Changes whenever a main_grad was written by an ATen operation or cleared by

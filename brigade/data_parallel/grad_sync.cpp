@@ -32,6 +32,8 @@ const char* to_string(Sharding sharding) {
       return "optimizer";
     case Sharding::kGradients:
       return "gradients";
+    case Sharding::kParameters:
+      return "parameters";
   }
   return "unknown";
 }

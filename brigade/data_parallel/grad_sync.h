@@ -35,6 +35,8 @@
 
 namespace brigade {
 
+class ShardedWeights;
+
 // How gradients of several ranks become one.
 enum class Reduction { kMean, kSum };
 
@@ -91,7 +93,7 @@ struct GradSyncOptions {
   FinishMode finish = FinishMode::kAtEndOfBackward;
   GraphReach reach = GraphReach::kOnce;
   // Other than kNone needs kMainGrad, and an order that is known before the
-  // first step; kGradients also kOnce and kError.
+  // first step; kGradients and kParameters also kOnce and kError.
   Sharding sharding = Sharding::kNone;
   // Empty: all_reduce_hook(), and with sharding reduce_scatter_hook().
   BucketHook hook;
@@ -156,6 +158,9 @@ class GradSync {
   // Until then no weight (or this one) may be read.
   virtual void wait_for_weights() = 0;
   virtual void wait_for_weight(int param) = 0;
+  // Sharding::kParameters: the weights, of which none can be read otherwise.
+  // Null with any other sharding.
+  virtual ShardedWeights* sharded_weights() const { return nullptr; }
 
   // Ranks with different numbers of steps: called on every rank before the
   // first one. From then on every step begins by counting the ranks that have

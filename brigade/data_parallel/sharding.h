@@ -12,9 +12,17 @@ enum class Sharding {
   kNone,       // 2 + 4 + 10: everything on every rank
   kOptimizer,  // 2 + 4 + 10/dp: moments and masters (ZeRO-1)
   kGradients,  // 2 + 14/dp, and the buckets under way: gradients too (ZeRO-2)
+  // 16/dp, the buckets under way and the weights of two units: weights too
+  // (ZeRO-3; PyTorch's fully_shard). See sharded_weights.h.
+  kParameters,
 };
-// "none", "optimizer" or "gradients".
+// "none", "optimizer", "gradients" or "parameters".
 const char* to_string(Sharding sharding);
+
+// Whether a rank keeps only the gradients of its own range.
+constexpr bool divides_gradients(Sharding sharding) {
+  return sharding == Sharding::kGradients || sharding == Sharding::kParameters;
+}
 
 // Elements of a bucket.
 struct OwnedRange {

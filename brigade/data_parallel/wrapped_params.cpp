@@ -104,6 +104,8 @@ std::string describe(const std::vector<NamedParam>& params) {
       text += ", frozen";
     if (param.is_row_sparse)
       text += ", sparse rows";
+    if (param.unit > 0)
+      text += fmt::format(", unit {}", param.unit);
     text += '\n';
   }
   return text;

@@ -25,6 +25,9 @@ struct NamedParam {
   // Shares its bucket with no other: where its range of the flat memory must be
   // that of a twin in another model part (tied embeddings of a pipeline).
   bool has_own_bucket = false;
+  // Sharding::kParameters: weights of one unit are gathered and freed together.
+  // From 0 on, none left out.
+  int unit = 0;
 };
 
 class WrappedParams {

@@ -130,7 +130,7 @@ std::vector<CheckedLayout> checked_layouts(int ranks) {
   for (const ParallelDims& dims : layouts_of(ranks)) {
     layouts.push_back({.dims = dims});
     const bool is_data_parallel_alone = dims.dp == ranks && ranks > 1;
-    for (int stage = 1; is_data_parallel_alone && stage <= 2; ++stage)
+    for (int stage = 1; is_data_parallel_alone && stage <= 3; ++stage)
       layouts.push_back({.dims = dims, .zero_stage = stage});
   }
   return layouts;

@@ -100,6 +100,8 @@ torch::Tensor Llama::forward(
     context_->await_weights_of(layer_names_[i]);
     inputs.rotary = rotary_.of_layer(i);
     stream = layers_[i]->forward(stream, inputs);
+    context_->announce_backward(stream.delta, layer_names_[i]);
+    context_->announce_backward(stream.residual, layer_names_[i]);
   }
   context_->await_weights_of("");
   if (!part_.is_last)
@@ -111,12 +113,14 @@ torch::Tensor Llama::forward(
   options.kernels = context_->kernels;
   options.known_gradient = 1.0;
   options.logit_soft_cap = context_->description.final_logit_soft_cap;
-  return vocab_parallel_cross_entropy(
+  const torch::Tensor loss = vocab_parallel_cross_entropy(
       parallel,
       norm_->forward(stream).delta,
       head_weight(),
       batch.targets.flatten(),
       options);
+  context_->announce_backward(loss, "");
+  return loss;
 }
 
 torch::Tensor Llama::logits(const torch::Tensor& ids) {

@@ -4,6 +4,17 @@
 
 namespace brigade {
 
+void ModelContext::announce_backward(
+    const torch::Tensor& output,
+    const std::string& module) const {
+  if (!before_backward || !output.defined() || !output.requires_grad())
+    return;
+  output.register_hook(
+      [notify = before_backward, module](const torch::Tensor& /*gradient*/) {
+        notify(module);
+      });
+}
+
 ModelContext single_rank_context(const LlamaConfig& config) {
   ModelContext context;
   context.description = describe_model(config);

@@ -35,6 +35,15 @@ struct ModelContext {
   // still be sending them (sharded weights); may be empty.
   std::function<void(const std::string& module)> before_use;
 
+  // Called in backward before that of a part that has weights begins, with the
+  // part's name as above: its weights may have to be fetched anew. May be
+  // empty.
+  std::function<void(const std::string& module)> before_backward;
+
+  // Has before_backward called once backward reaches what `module` computed;
+  // undefined tensors and those without a graph are left alone.
+  void announce_backward(const torch::Tensor& output, const std::string& module)
+      const;
   void await_weights_of(const std::string& module) const {
     if (before_use)
       before_use(module);

@@ -199,8 +199,7 @@ void validate_layout(
 
 std::string missing_in_train(const Layout& layout) {
   const bool is_beyond =
-      layout.zero_stage > 2 ||
-      (layout.zero_stage == 2 && layout.schedule == ScheduleKind::kZeroBubble);
+      layout.zero_stage >= 2 && layout.schedule == ScheduleKind::kZeroBubble;
   return is_beyond ? "distributed.zero_stage" : "";
 }
 

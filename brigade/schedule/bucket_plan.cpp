@@ -91,13 +91,15 @@ BucketPlan plan_buckets(
     int64_t offset = round_up(bucket.numel, options.alignment_numel);
     const int64_t bytes = (offset + param.numel) * param.grad_element_bytes;
     if (!bucket.slots.empty() &&
-        (is_alone(param) || bytes > filling.capacity_bytes)) {
+        (is_alone(param) || bytes > filling.capacity_bytes ||
+         bucket.unit != param.unit)) {
       close(filling);
       offset = 0;
     }
     if (bucket.slots.empty())
       filling.capacity_bytes = capacity_now(filling.bytes_left);
     bucket.dtype = param.dtype;
+    bucket.unit = param.unit;
     bucket.grad_element_bytes = param.grad_element_bytes;
     bucket.slots.push_back({index, offset, param.numel});
     bucket.numel = offset + param.numel;

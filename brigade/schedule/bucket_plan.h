@@ -22,6 +22,7 @@ struct BucketParam {
   // Elements of a row, if most rows of the gradient are zero; else 0.
   int64_t sparse_row_numel = 0;
   bool has_own_bucket = false;
+  int unit = 0;  // a bucket holds parameters of one unit
 };
 
 // The order in which parameters are assigned to buckets.
@@ -62,6 +63,7 @@ struct PlannedBucket {
   int64_t numel = 0;  // padding included
   std::vector<BucketSlot> slots;
   int64_t sparse_row_numel = 0;  // of its only parameter
+  int unit = 0;
   int64_t bytes() const { return numel * grad_element_bytes; }
   bool operator==(const PlannedBucket&) const = default;
 };
@@ -81,7 +83,8 @@ std::vector<int> initial_order(BucketOrder order, int params);
 
 // Fills buckets greedily in the given order; `order` is a permutation of the
 // parameters' indices. A parameter larger than the capacity is a bucket of its
-// own, and so is one with sparse rows or has_own_bucket.
+// own, and so is one with sparse rows or has_own_bucket. Where the unit
+// changes, a bucket ends.
 BucketPlan plan_buckets(
     std::span<const BucketParam> params,
     std::span<const int> order,

@@ -11,6 +11,7 @@
 #include "brigade/train/layout.h"
 #include "brigade/train/run_checkpoint.h"
 #include "brigade/train/trainer.h"
+#include "brigade/train/weight_units.h"
 
 namespace brigade {
 namespace {
@@ -21,7 +22,9 @@ std::vector<BucketParam> stage_bucket_params(
     const ModelPart& part) {
   const LlamaConfig& llama = model_of(config);
   std::vector<BucketParam> params;
-  for (const ParameterRow& row : list_parameters(describe_model(llama), part)) {
+  const auto rows = list_parameters(describe_model(llama), part);
+  const WeightUnits units = divide_into_units(rows);
+  for (const ParameterRow& row : rows) {
     const ParamShard shard = shard_parameter(
         row,
         config.distributed.tp_size,
@@ -36,7 +39,9 @@ std::vector<BucketParam> stage_bucket_params(
          .dtype = to_string(config.model.dtype),
          .sparse_row_numel = is_row_sparse(row, part) ? shard.shape.back() : 0,
          .has_own_bucket =
-             config.distributed.zero_stage > 0 && !row.tied_head.empty()});
+             config.distributed.zero_stage > 0 && !row.tied_head.empty(),
+         .unit = config.distributed.zero_stage > 2 ? units.of_row[params.size()]
+                                                   : 0});
   }
   return params;
 }
@@ -44,17 +49,39 @@ std::vector<BucketParam> stage_bucket_params(
 // Of this rank, per part: what the ranks of dp x cp divide is divided.
 struct StateBytes {
   double weights = 0;
+  double units = 0;  // of ZeRO's stage 3: the two that are whole at a time
   double gradients = 0;
   double optimizer = 0;  // moments and, for bf16, the other half of the master
 };
 
-StateBytes state_bytes(const TrainConfig& config, int64_t numel) {
+int64_t numel_of_two_units(const std::vector<BucketParam>& params) {
+  std::vector<int64_t> numel(2, 0);
+  for (const BucketParam& param : params) {
+    numel.resize(
+        std::max(numel.size(), static_cast<size_t>(param.unit) + 1), 0);
+    numel[static_cast<size_t>(param.unit)] += param.numel;
+  }
+  std::sort(numel.rbegin(), numel.rend());
+  return numel[0] + numel[1];
+}
+
+StateBytes state_bytes(
+    const TrainConfig& config,
+    const std::vector<BucketParam>& bucket_params) {
+  int64_t numel = 0;
+  for (const BucketParam& param : bucket_params)
+    numel += param.numel;
   const DistributedConfig& distributed = config.distributed;
   const auto params = static_cast<double>(numel);
   const double ranks = distributed.dp_size * distributed.cp_size;
   const bool is_bf16 = config.model.dtype == ModelDtype::kBfloat16;
   return {
-      .weights = params * (is_bf16 ? 2 : 4),
+      .weights = params * (is_bf16 ? 2 : 4) /
+                 (distributed.zero_stage >= 3 ? ranks : 1),
+      .units = distributed.zero_stage >= 3
+                   ? static_cast<double>(numel_of_two_units(bucket_params)) *
+                         (is_bf16 ? 2 : 4)
+                   : 0,
       .gradients = params * 4 / (distributed.zero_stage >= 2 ? ranks : 1),
       .optimizer = params * (is_bf16 ? 10 : 8) /
                    (distributed.zero_stage >= 1 ? ranks : 1)};
@@ -121,14 +148,19 @@ describe_stage(const TrainConfig& config, size_t stage, const ModelPart& part) {
   int64_t numel = 0;
   for (const BucketParam& param : params)
     numel += param.numel;
-  const StateBytes bytes = state_bytes(config, numel);
+  const StateBytes bytes = state_bytes(config, params);
   const auto mib = [](double value) {
     return value / static_cast<double>(MiB);
   };
+  const std::string units =
+      bytes.units > 0
+          ? fmt::format(
+                " and {:.1f} MiB of two units' whole weights", mib(bytes.units))
+          : "";
   return fmt::format(
              "\nstage {} on pp rank {}: layers [{}, {}){}{}; {} parameters per "
              "rank, {:.1f} MiB of weights ({:.1f}), gradients ({:.1f}) and "
-             "optimizer state ({:.1f})\n",
+             "optimizer state ({:.1f}){}\n",
              stage,
              stage % static_cast<size_t>(config.distributed.pp_size),
              part.layers.begin,
@@ -139,7 +171,8 @@ describe_stage(const TrainConfig& config, size_t stage, const ModelPart& part) {
              mib(bytes.weights + bytes.gradients + bytes.optimizer),
              mib(bytes.weights),
              mib(bytes.gradients),
-             mib(bytes.optimizer)) +
+             mib(bytes.optimizer),
+             units) +
          describe_buckets(config, params);
 }
 

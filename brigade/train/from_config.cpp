@@ -78,6 +78,8 @@ Sharding sharding_of(const DistributedConfig& distributed) {
       return Sharding::kOptimizer;
     case 2:
       return Sharding::kGradients;
+    case 3:
+      return Sharding::kParameters;
     default:
       return Sharding::kNone;
   }

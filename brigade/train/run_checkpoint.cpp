@@ -47,11 +47,15 @@ std::vector<TensorPart> optimizer_parts(const ParamState& state) {
   return parts;
 }
 
-// Of the moments and the low halves of masters; a weight stays where it is.
-void own_copies(TensorPart& part) {
+// Whether a rank holds a weight but for its own.
+enum class WeightMemory { kStays, kIsFreed };
+
+// Of the moments and the low halves of masters; a weight that stays is not
+// copied.
+void own_copies(TensorPart& part, WeightMemory weights) {
   if (part.master_low.defined())
     part.master_low = part.master_low.clone();
-  else
+  if (!part.master_low.defined() || weights == WeightMemory::kIsFreed)
     part.tensor = part.tensor.clone();
 }
 
@@ -323,18 +327,24 @@ CheckpointToSave checkpoint_of(
   Shares shares(*mesh.dp_cp());
   // What is gathered for the visit alone.
   const bool is_sharded = config.distributed.zero_stage > 0;
+  const auto weights = config.distributed.zero_stage == 3
+                           ? WeightMemory::kIsFreed
+                           : WeightMemory::kStays;
   for (const auto& stage : stages) {
     stage->visit_states([&](const ParamState& state) {
       if (!is_stored_here(state))
         return;
       if (TensorPart weight = part_of("", state, state.weight);
-          shares.take(weight))
+          shares.take(weight)) {
+        if (weights == WeightMemory::kIsFreed)
+          weight.tensor = weight.tensor.clone();
         checkpoint.weights.push_back(std::move(weight));
+      }
       for (TensorPart& part : optimizer_parts(state)) {
         if (!shares.take(part))
           continue;
         if (is_sharded)
-          own_copies(part);
+          own_copies(part, weights);
         checkpoint.optimizer.push_back(std::move(part));
       }
     });

@@ -38,17 +38,6 @@ std::shared_ptr<ModelContext> make_context(
   return context;
 }
 
-// Up to its third dot, if it has as many: "model.layers.3",
-// "model.embed_tokens".
-std::string module_of_forward(const std::string& name) {
-  const bool is_layer = name.starts_with("model.layers.");
-  size_t end = name.find('.');
-  for (int dots = 1; end != std::string::npos && dots < (is_layer ? 3 : 2);
-       ++dots)
-    end = name.find('.', end + 1);
-  return name.substr(0, end);
-}
-
 }  // namespace
 
 torch::Tensor take_shard(const torch::Tensor& full, const ParamShard& shard) {
@@ -75,7 +64,12 @@ StageRuntime::StageRuntime(
   const auto context =
       make_context(config, llama, mesh, stage, weight_gradients_);
   const GradSyncOptions options = grad_sync_options(config.distributed);
-  if (options.sharding != Sharding::kNone) {
+  if (options.sharding == Sharding::kParameters) {
+    context->before_use = [this](const std::string& module) {
+      use_weights_of(module);
+    };
+    context->before_backward = context->before_use;
+  } else if (options.sharding != Sharding::kNone) {
     context->before_use = [this](const std::string& module) {
       await_weights_of(module);
     };
@@ -83,6 +77,7 @@ StageRuntime::StageRuntime(
   model_ = std::make_shared<Llama>(context, part);
 
   rows_ = list_parameters(context->description, part);
+  weight_units_ = divide_into_units(rows_);
   const auto weights = model_->named_parameters();
   BRIGADE_ASSERT(
       weights.size() == rows_.size(),
@@ -110,7 +105,10 @@ StageRuntime::StageRuntime(
          .tensor = weight,
          .is_row_sparse = is_row_sparse(row, part),
          .has_own_bucket =
-             options.sharding != Sharding::kNone && !row.tied_head.empty()});
+             options.sharding != Sharding::kNone && !row.tied_head.empty(),
+         .unit = options.sharding == Sharding::kParameters
+                     ? weight_units_.of_row[params.size()]
+                     : 0});
     weight_decay_.push_back(weight_decay_of(row, config.training));
   }
   if (is_pretrained)
@@ -138,6 +136,12 @@ void StageRuntime::await_weights_of(const std::string& module) {
     return;
   for (const int param : found->second)
     sync_->wait_for_weight(param);
+}
+
+void StageRuntime::use_weights_of(const std::string& module) {
+  const auto found = weight_units_.of_module.find(module);
+  if (found != weight_units_.of_module.end())
+    sync_->sharded_weights()->use(found->second);
 }
 
 void StageRuntime::make_optimizer() {
@@ -282,6 +286,7 @@ void StageRuntime::visit_sharded(
   using Member = torch::Tensor AdamWState::*;
   constexpr std::array<Member, 3> kMembers = {
       &AdamWState::master_low, &AdamWState::exp_avg, &AdamWState::exp_avg_sq};
+  HeldUnit held(sync_->sharded_weights());
   for (const GradSegment& segment : sync_->segments()) {
     std::array<torch::Tensor, kMembers.size()> whole;
     for (size_t m = 0; m < kMembers.size(); ++m) {
@@ -307,6 +312,7 @@ void StageRuntime::visit_sharded(
               whole[m].narrow(0, segment.owned.begin, segment.owned.numel))
           ->wait_on_host();
     }
+    held.hold(segment.unit);
     for (const BucketSlot& slot : segment.slots) {
       ParamState state = without_moments(static_cast<size_t>(slot.param));
       const auto view = [&](const torch::Tensor& flat) {
@@ -331,6 +337,7 @@ void StageRuntime::fill_states(
     return;
   }
   const torch::NoGradGuard no_grad;
+  HeldUnit held(sync_->sharded_weights());
   for (size_t i = 0; i < rows_.size(); ++i) {
     ParamState state = without_moments(i);
     const auto of = [&](torch::ScalarType dtype) {
@@ -341,7 +348,13 @@ void StageRuntime::fill_states(
       state.master_low = of(torch::kShort);
     state.exp_avg = of(torch::kFloat);
     state.exp_avg_sq = of(torch::kFloat);
+    const OwnedPart& owned = sync_->owned_parts()[i];
+    const GradSegment& segment = sync_->segments()[owned.segment];
+    held.hold(segment.unit);
     fill(state);
+    if (segment.weight_shard.defined())
+      segment.weight_shard.narrow(0, owned.offset, owned.numel)
+          .copy_(state.weight.view({-1}).narrow(0, owned.begin, owned.numel));
     const auto& place = places_[i];
     const auto keep = [&](const torch::Tensor& flat,
                           const torch::Tensor& from) {
@@ -354,12 +367,17 @@ void StageRuntime::fill_states(
     keep(kept.exp_avg, state.exp_avg);
     keep(kept.exp_avg_sq, state.exp_avg_sq);
   }
+  held.let_go();
+  if (sync_->sharded_weights() != nullptr)
+    sync_->gather_weights();
 }
 
 std::vector<std::pair<std::string, torch::Tensor>> StageRuntime::replicas()
     const {
   sync_->wait_for_weights();
   std::vector<std::pair<std::string, torch::Tensor>> result;
+  if (sync_->sharded_weights() != nullptr)
+    return result;
   for (size_t i = 0; i < rows_.size(); ++i)
     result.emplace_back(rows_[i].name, sync_->params()[i].tensor.detach());
   if (is_sharded())

@@ -18,6 +18,7 @@
 #include "brigade/optim/adamw.h"
 #include "brigade/schedule/weight_gradient_queue.h"
 #include "brigade/train/optimizer_groups.h"
+#include "brigade/train/weight_units.h"
 
 namespace brigade {
 
@@ -75,10 +76,12 @@ class StageRuntime {
   void visit_states(
       const std::function<void(const ParamState& state)>& visit) const;
   // Calls `fill` with each parameter and keeps what it writes into the tensors:
-  // this rank's part, where they are sharded.
+  // this rank's part, where they are sharded. Collective over dp x cp where
+  // weights are (ZeRO's stage 3).
   void fill_states(const std::function<void(const ParamState& state)>& fill);
-  // What the ranks of dp x cp hold alike, by name: weights, and without
-  // sharding the optimizer's state. Views: valid until the next step.
+  // What the ranks of dp x cp hold alike, by name: weights unless they are
+  // sharded, and without sharding the optimizer's state. Views: valid until the
+  // next step.
   std::vector<std::pair<std::string, torch::Tensor>> replicas() const;
   int64_t numel() const;
 
@@ -93,6 +96,8 @@ class StageRuntime {
   void visit_sharded(
       const std::function<void(const ParamState& state)>& visit) const;
   void await_weights_of(const std::string& module);
+  // Of ZeRO's stage 3, in forward and in backward.
+  void use_weights_of(const std::string& module);
   bool counts_in_norm(int param) const;
 
   int stage_;
@@ -107,6 +112,7 @@ class StageRuntime {
   std::unique_ptr<AdamW> optimizer_;
   std::vector<OptimizerGroups::Place> places_;         // by parameter
   std::map<std::string, std::vector<int>> params_of_;  // by module, of forward
+  WeightUnits weight_units_;
   int64_t optimizer_layout_ = 0;
 };
 

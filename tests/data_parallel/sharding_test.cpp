@@ -1,4 +1,5 @@
-// ZeRO stages 1 and 2 against the same training without them.
+// ZeRO stages against the same training without them. Stage 3 has more in
+// sharded_weights_test.cpp.
 #include "brigade/data_parallel/sharding.h"
 
 #include <gmock/gmock.h>
@@ -90,7 +91,7 @@ std::vector<torch::Tensor> train_with_adamw(
     optimizer.step(0.01, model.sync().grad_scale(), ops::AfterRead::kZero);
     model.gather_weights();
   }
-  model.sync().wait_for_weights();
+  const FullWeights whole(model.sync());
   return values_of(*net);
 }
 
@@ -160,7 +161,7 @@ TEST_P(ShardingTest, TorchOptimStepsWhatARankOwns) {
       backward_of_step(model, step, world->rank());
       model.step(optimizer);
     }
-    model.sync().wait_for_weights();
+    const FullWeights whole(model.sync());
     const auto values = values_of(*net);
     for (size_t i = 0; i < values.size(); ++i)
       EXPECT_LT((values[i] - expected[i]).abs().max().item<double>(), 2e-5)
@@ -218,7 +219,10 @@ INSTANTIATE_TEST_SUITE_P(
     Stages,
     ShardingTest,
     ::testing::Combine(
-        ::testing::Values(Sharding::kOptimizer, Sharding::kGradients),
+        ::testing::Values(
+            Sharding::kOptimizer,
+            Sharding::kGradients,
+            Sharding::kParameters),
         ::testing::Values(1, 2, 3)),
     [](const auto& each) {
       return std::string(to_string(std::get<0>(each.param))) + "_" +
@@ -259,7 +263,10 @@ TEST(Sharding, RefusesWhatItCannotDivide) {
        "reach = kAsInFirstStep"},
       {Sharding::kGradients,
        [](auto& o) { o.missing_gradient = MissingGradient::kZero; },
-       "missing_gradient = kZero"}};
+       "missing_gradient = kZero"},
+      {Sharding::kParameters,
+       [](auto& o) { o.reach = GraphReach::kAsInFirstStep; },
+       "sharding = parameters with reach = kAsInFirstStep"}};
   for (const Refused& each : cases) {
     run_ranks(2, [&](const CommunicatorPtr& world) {
       GradSyncOptions options = sharded(each.sharding);

@@ -57,7 +57,9 @@ TEST(LayoutCheck, FindsEveryLayoutOfTwoRanksGood) {
                                   << each.grad_norm << " " << each.failure;
   });
   EXPECT_THAT(
-      names, ElementsAre("dp2", "dp2 zero1", "dp2 zero2", "cp2", "pp2", "tp2"));
+      names,
+      ElementsAre(
+          "dp2", "dp2 zero1", "dp2 zero2", "dp2 zero3", "cp2", "pp2", "tp2"));
 }
 
 TEST(LayoutDifference, IsGoodWithinTheToleranceAlone) {

@@ -98,7 +98,9 @@ void add_variants(const ParallelDims& dims, std::vector<LayoutCase>& cases) {
     cases.push_back({.dims = dims, .recompute = "full", .model = model});
   }
   if (dims.dp * dims.cp > 1) {
-    for (const int stage : {1, 2}) {
+    for (const int stage : {1, 2, 3}) {
+      if (stage == 3 && dims.pp > 1)
+        continue;
       LayoutCase sharded{
           .dims = dims, .sequence_parallel = dims.tp > 1, .zero_stage = stage};
       cases.push_back(sharded);
@@ -322,6 +324,17 @@ std::vector<LayoutCase> quick_layouts() {
        .sequence_parallel = true,
        .dtype = "bfloat16",
        .zero_stage = 2},
+      {.dims = {.dp = 3}, .zero_stage = 3},
+      {.dims = {.dp = 2, .tp = 2},
+       .sequence_parallel = true,
+       .tied = false,
+       .zero_stage = 3},
+      {.dims = {.dp = 2, .cp = 2}, .recompute = "full", .zero_stage = 3},
+      {.dims = {.dp = 2},
+       .recompute = "selective",
+       .tied = false,
+       .dtype = "bfloat16",
+       .zero_stage = 3},
       // ATen's kernels.
       {.dims = {.tp = 2, .cp = 2},
        .sequence_parallel = true,

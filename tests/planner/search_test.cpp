@@ -125,16 +125,19 @@ TEST(Search, SaysWhichPartsMakeALayoutSlower) {
 TEST(PlanTable, MarksWhatTrainDoesNotKnow) {
   StepEstimator estimator(small_search());
   Layout layout;
-  layout.dims.dp = 16;
+  layout.dims.dp = 8;
+  layout.dims.pp = 2;
+  layout.schedule = ScheduleKind::kZeroBubble;
+  layout.zero_stage = 1;
   const StepEstimate plain = estimator.estimate(layout);
-  layout.zero_stage = 3;
+  layout.zero_stage = 2;
   const StepEstimate sharded = estimator.estimate(layout);
   const std::string table = layout_table({sharded, plain}, 10);
   EXPECT_THAT(
       table,
       AllOf(
-          HasSubstr("1* dp16-tp1-pp1-cp1-zero3-"),
-          HasSubstr("2  dp16-tp1-pp1-cp1-zero0-")));
+          HasSubstr("1* dp8-tp1-pp2-cp1-zero2-"),
+          HasSubstr("2  dp8-tp1-pp2-cp1-zero1-")));
 }
 
 TEST(PlanPage, HoldsEveryLayoutAndNothingFromElsewhere) {

@@ -28,6 +28,7 @@ std::vector<Layout> layouts() {
   const std::string cp = "distributed.cp_size=2";
   const std::string zero1 = "distributed.zero_stage=1";
   const std::string zero2 = "distributed.zero_stage=2";
+  const std::string zero3 = "distributed.zero_stage=3";
   return {
       {"one", {}, {}},
       {"dp2", {.dp = 2}, {}},
@@ -42,7 +43,9 @@ std::vector<Layout> layouts() {
       {"dp2_zero1", {.dp = 2}, {zero1}},
       {"dp3_zero2", {.dp = 3}, {zero2}},
       {"dp2_pp2_zero1", {.dp = 2, .pp = 2}, {pp, zero1}},
-      {"dp2_cp2_tp2_zero2", {.dp = 2, .tp = 2, .cp = 2}, {cp, tp, zero2}}};
+      {"dp2_cp2_tp2_zero2", {.dp = 2, .tp = 2, .cp = 2}, {cp, tp, zero2}},
+      {"dp3_zero3", {.dp = 3}, {zero3}},
+      {"dp2_cp2_tp2_zero3", {.dp = 2, .tp = 2, .cp = 2}, {cp, tp, zero3}}};
 }
 
 class CheckpointLayouts : public ::testing::TestWithParam<const char*> {

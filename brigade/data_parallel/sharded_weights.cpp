@@ -1,0 +1,308 @@
+#include "brigade/data_parallel/sharded_weights.h"
+
+#include <ATen/record_function.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "brigade/base/check.h"
+#include "brigade/base/error.h"
+#include "brigade/ops/releasable_memory.h"
+
+namespace brigade {
+namespace {
+
+const void* storage_of(const torch::Tensor& tensor) {
+  return tensor.storage().unsafeGetStorageImpl();
+}
+
+// All of the storage that a unit's weights of one dtype fill. It has no memory,
+// so that libtorch would refuse a view of it.
+torch::Tensor whole_of(const torch::Tensor& part, int64_t numel) {
+  auto whole = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(part.storage()), part.key_set(), part.dtype());
+  whole.unsafeGetTensorImpl()->set_sizes_contiguous({numel});
+  return whole;
+}
+
+bool is_among(std::span<const int> units, int unit) {
+  return std::find(units.begin(), units.end(), unit) != units.end();
+}
+
+}  // namespace
+
+int64_t ShardedWeights::Unit::bytes() const {
+  int64_t sum = 0;
+  for (const torch::Tensor& flat : memory)
+    sum += flat.numel() * flat.element_size();
+  return sum;
+}
+
+ShardedWeights::ShardedWeights(
+    const std::vector<NamedParam>& params,
+    const std::vector<GradSegment>& segments,
+    CommunicatorPtr communicator)
+    : segments_(&segments),
+      communicator_(std::move(communicator)),
+      views_(params.size()) {
+  for (const NamedParam& param : params)
+    params_.push_back(param.tensor);
+  std::map<const void*, int64_t> numel_of_storage;
+  for (const GradSegment& segment : segments)
+    numel_of_storage[storage_of(segment.weight)] += segment.weight.numel();
+  for (size_t s = 0; s < segments.size(); ++s) {
+    const GradSegment& segment = segments[s];
+    if (static_cast<size_t>(segment.unit) >= units_.size())
+      units_.resize(static_cast<size_t>(segment.unit) + 1);
+    Unit& of = unit(segment.unit);
+    of.segments.push_back(s);
+    const void* storage = storage_of(segment.weight);
+    if (unit_of_storage_.emplace(storage, segment.unit).second) {
+      of.memory.push_back(
+          whole_of(segment.weight, numel_of_storage.at(storage)));
+    }
+    for (const BucketSlot& slot : segment.slots) {
+      const auto i = static_cast<size_t>(slot.param);
+      views_[i] = params_[i].detach();
+      if (of.first_param.empty())
+        of.first_param = params[i].name;
+    }
+  }
+}
+
+ShardedWeights::~ShardedWeights() {
+  abandon();
+  for (torch::Tensor& param : params_)
+    param.set_data(torch::empty({0}, param.options()));
+}
+
+// ---- use
+
+void ShardedWeights::use_all(std::span<const int> units) {
+  const at::DisableRecordFunctionGuard unobserved;
+  for (const int index : units)
+    advance(index);
+  for (const int index : units) {
+    launch(index);
+    wait(index);
+  }
+  const int next = expected_next();
+  std::vector<int> over;
+  for (int index = 0; index < this->units(); ++index) {
+    const Unit& other = unit(index);
+    if (other.state != State::kReleased && other.holders == 0 &&
+        index != next && !is_among(units, index))
+      over.push_back(index);
+  }
+  for (const int index : over)
+    wait(index);
+  if (next >= 0)
+    take_over_memory(over, next);
+  for (const int index : over)
+    free(index);
+  if (next >= 0)
+    launch(next);
+}
+
+// Another unit is in use; notes that it came next.
+void ShardedWeights::advance(int index) {
+  const int current = std::get<1>(place_);
+  if (index == current)
+    return;
+  if (current >= 0)
+    next_[place_] = index;
+  else
+    first_ = index;
+  place_ = {current, index, torch::GradMode::is_enabled()};
+}
+
+int ShardedWeights::expected_next() const {
+  const auto found = next_.find(place_);
+  return found == next_.end() ? -1 : found->second;
+}
+
+void ShardedWeights::end_pass() {
+  const at::DisableRecordFunctionGuard unobserved;
+  if (std::get<1>(place_) >= 0)
+    next_[place_] = -1;
+  place_ = {-1, -1, false};
+  is_in_pass_ = false;
+  for (int index = 0; index < units(); ++index) {
+    if (unit(index).holders > 0)
+      continue;
+    wait(index);
+    free(index);
+  }
+}
+
+void ShardedWeights::expect_pass() {
+  const at::DisableRecordFunctionGuard unobserved;
+  if (first_ >= 0)
+    launch(first_);
+}
+
+void ShardedWeights::abandon() {
+  failure_ = nullptr;
+  place_ = {-1, -1, false};
+  is_in_pass_ = false;
+  for (Unit& each : units_) {
+    for (const WorkPtr& work : each.works) {
+      try {
+        work->wait();
+      } catch (const std::exception&) {
+        // Reported to whoever waited for it.
+      }
+    }
+    each.works.clear();
+    if (each.holders > 0 && each.state != State::kGathering)
+      continue;
+    for (const torch::Tensor& flat : each.memory)
+      ops::release(flat);
+    each.state = State::kReleased;
+  }
+}
+
+// ---- one unit
+
+void ShardedWeights::launch(int index) {
+  Unit& each = unit(index);
+  if (each.state != State::kReleased && each.state != State::kNan)
+    return;
+  const torch::NoGradGuard no_grad;
+  for (const torch::Tensor& flat : each.memory)
+    ops::restore(flat);
+  each.state = State::kGathering;
+  for (const size_t s : each.segments) {
+    const GradSegment& segment = (*segments_)[s];
+    each.works.push_back(
+        communicator_->all_gather(segment.weight, segment.weight_shard));
+  }
+}
+
+void ShardedWeights::wait(int index) {
+  Unit& each = unit(index);
+  if (each.state != State::kGathering)
+    return;
+  try {
+    for (const WorkPtr& work : each.works)
+      work->wait();
+  } catch (const CommError& error) {
+    throw CommError(fmt::format(
+        "[data_parallel] gathering the weights of unit {} of {} ({} ...): {}",
+        index,
+        units(),
+        each.first_param,
+        error.what()));
+  }
+  each.works.clear();
+  each.state = State::kWhole;
+}
+
+void ShardedWeights::free(int index) {
+  Unit& each = unit(index);
+  for (const torch::Tensor& flat : each.memory)
+    ops::release(flat);
+  each.state = State::kReleased;
+}
+
+// Blocks of a uniform model have weights of one size: the pages of the unit
+// that is over go on to the next.
+void ShardedWeights::take_over_memory(std::span<const int> freed, int index) {
+  for (const torch::Tensor& to : unit(index).memory) {
+    if (to.numel() == 0 || !ops::is_released(to))
+      continue;
+    for (const int from_index : freed) {
+      for (const torch::Tensor& from : unit(from_index).memory) {
+        if (!ops::is_released(from) && ops::is_released(to) &&
+            from.nbytes() == to.nbytes())
+          ops::move_memory(from, to);
+      }
+    }
+  }
+}
+
+void ShardedWeights::hold(int index) {
+  const at::DisableRecordFunctionGuard unobserved;
+  launch(index);
+  wait(index);
+  ++unit(index).holders;
+}
+
+void ShardedWeights::let_go(int index) {
+  Unit& each = unit(index);
+  BRIGADE_ASSERT(each.holders > 0, "unit {} is not held", index);
+  if (--each.holders == 0 && index != std::get<1>(place_))
+    free(index);
+}
+
+bool ShardedWeights::keep_changes(int index) {
+  const at::DisableRecordFunctionGuard unobserved;
+  const torch::NoGradGuard no_grad;
+  bool is_any = false;
+  for (const size_t s : unit(index).segments) {
+    const GradSegment& segment = (*segments_)[s];
+    const auto owned =
+        segment.weight.narrow(0, segment.owned.begin, segment.owned.numel);
+    if (torch::equal(owned, segment.weight_shard))
+      continue;
+    segment.weight_shard.copy_(owned);
+    is_any = true;
+  }
+  return is_any;
+}
+
+// ---- what others ask
+
+std::vector<std::pair<const void*, int>> ShardedWeights::storages() const {
+  return {unit_of_storage_.begin(), unit_of_storage_.end()};
+}
+
+void ShardedWeights::fail_later(std::exception_ptr error) {
+  if (failure_ == nullptr)
+    failure_ = std::move(error);
+}
+
+void ShardedWeights::throw_if_failed() {
+  if (failure_ != nullptr)
+    std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+void ShardedWeights::fill_with_nan(int index) {
+  Unit& each = unit(index);
+  if (each.state != State::kReleased)
+    return;
+  const at::DisableRecordFunctionGuard unobserved;
+  const torch::NoGradGuard no_grad;
+  for (const torch::Tensor& flat : each.memory) {
+    ops::restore(flat);
+    flat.fill_(std::numeric_limits<double>::quiet_NaN());
+  }
+  for (const size_t s : each.segments) {
+    const GradSegment& segment = (*segments_)[s];
+    segment.weight.narrow(0, segment.owned.begin, segment.owned.numel)
+        .copy_(segment.weight_shard);
+  }
+  each.state = State::kNan;
+}
+
+int64_t ShardedWeights::whole_bytes() const {
+  int64_t sum = 0;
+  for (const Unit& each : units_) {
+    for (const torch::Tensor& flat : each.memory)
+      sum += static_cast<int64_t>(flat.storage().nbytes());
+  }
+  return sum;
+}
+
+int64_t ShardedWeights::two_units_bytes() const {
+  std::vector<int64_t> bytes;
+  for (const Unit& each : units_)
+    bytes.push_back(each.bytes());
+  std::sort(bytes.rbegin(), bytes.rend());
+  bytes.resize(2, 0);
+  return bytes[0] + bytes[1];
+}
+
+}  // namespace brigade

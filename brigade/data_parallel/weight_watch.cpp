@@ -1,0 +1,206 @@
+#include "brigade/data_parallel/weight_watch.h"
+
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace brigade {
+namespace {
+
+struct WatchedUnit {
+  ShardedWeights* weights = nullptr;
+  int unit = 0;
+};
+
+// The storages of all sharded weights of the process: ranks that are threads
+// have some each, and autograd may have threads of its own.
+struct WatchedStorages {
+  std::mutex mutex;
+  std::unordered_map<const void*, WatchedUnit> units;
+
+  static WatchedStorages& instance() {
+    static WatchedStorages storages;
+    return storages;
+  }
+};
+
+// Of this thread. The observer goes with the last watch that is destroyed here.
+struct ThreadState {
+  int backward_depth = 0;
+  int watches = 0;
+  at::CallbackHandle observer = at::INVALID_CALLBACK_HANDLE;
+};
+ThreadState& thread_state() {
+  thread_local ThreadState state;
+  return state;
+}
+
+using UsedUnits = std::vector<WatchedUnit>;
+
+void add_unit_of(const torch::Tensor& tensor, UsedUnits& used) {
+  if (!tensor.defined() || !tensor.has_storage())
+    return;
+  const auto& all = WatchedStorages::instance().units;
+  const auto found = all.find(tensor.storage().unsafeGetStorageImpl());
+  if (found == all.end())
+    return;
+  const bool is_known = std::any_of(used.begin(), used.end(), [&](auto& each) {
+    return each.weights == found->second.weights &&
+           each.unit == found->second.unit;
+  });
+  if (!is_known)
+    used.push_back(found->second);
+}
+
+void add_units_of(const c10::IValue& value, UsedUnits& used) {
+  if (value.isTensor()) {
+    add_unit_of(value.toTensor(), used);
+  } else if (value.isTensorList()) {
+    for (const torch::Tensor& tensor : value.toTensorVector())
+      add_unit_of(tensor, used);
+  } else if (value.isList()) {
+    for (const c10::IValue& each : value.toListRef())
+      add_units_of(each, used);
+  }
+}
+
+// Of one module: its units that the operation reads.
+void use(ShardedWeights& weights, const UsedUnits& used) {
+  const bool may_gather =
+      weights.is_in_pass() || thread_state().backward_depth > 0;
+  std::vector<int> units;
+  for (const WatchedUnit& each : used) {
+    if (each.weights == &weights)
+      units.push_back(each.unit);
+  }
+  try {
+    if (!may_gather) {
+      for (const int unit : units)
+        weights.fill_with_nan(unit);
+    } else if (units.size() != 1 || !weights.is_current(units.front())) {
+      weights.use_all(units);
+    }
+  } catch (...) {
+    // RecordFunction would swallow it, and the operation read no memory.
+    weights.fail_later(std::current_exception());
+    for (const int unit : units)
+      weights.fill_with_nan(unit);
+  }
+}
+
+std::unique_ptr<at::ObserverContext> before_op(const at::RecordFunction& op) {
+  if (op.scope() == at::RecordScope::BACKWARD_FUNCTION) {
+    ++thread_state().backward_depth;
+    return nullptr;
+  }
+  UsedUnits used;
+  {
+    const std::lock_guard lock(WatchedStorages::instance().mutex);
+    for (const c10::IValue& input : op.inputs())
+      add_units_of(input, used);
+  }
+  std::vector<ShardedWeights*> modules;
+  for (const WatchedUnit& each : used) {
+    if (std::find(modules.begin(), modules.end(), each.weights) ==
+        modules.end()) {
+      modules.push_back(each.weights);
+      use(*each.weights, used);
+    }
+  }
+  return nullptr;
+}
+
+void after_op(const at::RecordFunction& op, at::ObserverContext* /*context*/) {
+  if (op.scope() == at::RecordScope::BACKWARD_FUNCTION)
+    --thread_state().backward_depth;
+}
+
+void observe_this_thread() {
+  ThreadState& thread = thread_state();
+  if (thread.observer == at::INVALID_CALLBACK_HANDLE) {
+    thread.observer = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(before_op, after_op)
+            .needsInputs(true)
+            .scopes(
+                {at::RecordScope::FUNCTION,
+                 at::RecordScope::BACKWARD_FUNCTION}));
+  }
+}
+
+}  // namespace
+
+WeightWatch::WeightWatch(ShardedWeights& weights) : weights_(&weights) {
+  {
+    WatchedStorages& storages = WatchedStorages::instance();
+    const std::lock_guard lock(storages.mutex);
+    for (const auto& [storage, unit] : weights.storages())
+      storages.units[storage] = {&weights, unit};
+  }
+  ++thread_state().watches;
+  observe_this_thread();
+}
+
+WeightWatch::~WeightWatch() {
+  {
+    WatchedStorages& storages = WatchedStorages::instance();
+    const std::lock_guard lock(storages.mutex);
+    for (const auto& [storage, unit] : weights_->storages())
+      storages.units.erase(storage);
+  }
+  ThreadState& thread = thread_state();
+  if (--thread.watches == 0 && thread.observer != at::INVALID_CALLBACK_HANDLE)
+    at::removeCallback(
+        std::exchange(thread.observer, at::INVALID_CALLBACK_HANDLE));
+}
+
+void WeightWatch::begin_forward() {
+  observe_this_thread();
+  weights_->begin_pass();
+}
+
+void WeightWatch::end_forward() {
+  weights_->throw_if_failed();
+  if (!torch::GradMode::is_enabled())
+    weights_->end_pass();
+}
+
+FullWeights::FullWeights(GradSync& sync) : sync_(&sync) {
+  sync.wait_for_weights();
+  ShardedWeights* weights = sync.sharded_weights();
+  if (weights == nullptr)
+    return;
+  for (int unit = 0; unit < weights->units(); ++unit)
+    weights->hold(unit);
+}
+
+FullWeights::~FullWeights() {
+  ShardedWeights* weights = sync_->sharded_weights();
+  if (weights == nullptr)
+    return;
+  const torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < sync_->params().size(); ++i) {
+    torch::Tensor param = sync_->params()[i].tensor;
+    const torch::Tensor& view = weights->view(static_cast<int>(i));
+    // Other shapes and dtypes are reported by the next step.
+    if (is_same_memory(param, view) || param.sizes() != view.sizes() ||
+        param.scalar_type() != view.scalar_type())
+      continue;
+    view.copy_(param.detach());
+    param.set_data(view);
+  }
+  bool is_any_new = false;
+  for (int unit = 0; unit < weights->units(); ++unit) {
+    is_any_new = weights->keep_changes(unit) || is_any_new;
+    weights->let_go(unit);
+  }
+  if (is_any_new)
+    ++sync_->flat_memory()->weights_version;
+  sync_->gather_weights();
+}
+
+}  // namespace brigade

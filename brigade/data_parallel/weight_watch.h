@@ -1,0 +1,55 @@
+// Notices that an operation of libtorch is about to read weights of
+// Sharding::kParameters, whatever code of whatever module called it, in forward
+// and in backward (there through views that autograd saved), and has their unit
+// gathered.
+//
+// It observes the dispatcher (at::RecordFunction): kernels that are called
+// otherwise, like those of brigade/ops, are not seen; models that use them call
+// ShardedWeights::use().
+//
+// Weights are gathered from begin_forward() to the end of the backward that
+// follows, and in any backward. Read at another time, where one rank may be
+// alone, they are NaN but for this rank's own.
+//
+// Life: while it lives and after begin_forward(), the operations of this thread
+// are observed, some microseconds each.
+#pragma once
+
+#include "brigade/data_parallel/grad_sync.h"
+#include "brigade/data_parallel/sharded_weights.h"
+
+namespace brigade {
+
+class WeightWatch {
+ public:
+  explicit WeightWatch(ShardedWeights& weights);
+  ~WeightWatch();
+  WeightWatch(const WeightWatch&) = delete;
+  WeightWatch& operator=(const WeightWatch&) = delete;
+
+  void begin_forward();
+  // Throws what an operation could not: CommError. Without grad mode the pass
+  // ends here.
+  void end_forward();
+
+ private:
+  ShardedWeights* weights_;
+};
+
+// While it lives, every rank has all weights, whatever the sharding: to save
+// them, or to read them outside forward. Collective. With kParameters they can
+// be changed too, by torch::load() as well: each rank keeps its part of the
+// values that they have in the end, and masters of optimizers follow. Change
+// them alike on all ranks.
+class FullWeights {
+ public:
+  explicit FullWeights(GradSync& sync);
+  ~FullWeights();
+  FullWeights(const FullWeights&) = delete;
+  FullWeights& operator=(const FullWeights&) = delete;
+
+ private:
+  GradSync* sync_;
+};
+
+}  // namespace brigade

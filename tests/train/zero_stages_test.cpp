@@ -1,0 +1,167 @@
+// Every ZeRO stage trains what stage 0 trains.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "brigade/base/error.h"
+#include "brigade/comm/process_mesh.h"
+#include "brigade/config/train_config.h"
+#include "brigade/train/layout.h"
+#include "brigade/train/stage_runtime.h"
+#include "brigade/train/weight_units.h"
+#include "tests/support/program.h"
+#include "tests/support/ranks_as_threads.h"
+#include "tests/support/train_as_threads.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+struct ZeroCase {
+  std::string name;
+  int ranks = 2;
+  std::vector<std::string> overrides;
+};
+
+void PrintTo(const ZeroCase& each, std::ostream* out) {
+  *out << each.name;
+}
+
+class ZeroStages : public ::testing::TestWithParam<ZeroCase> {
+ protected:
+  ZeroStages() {
+    auto config = testing::tiny_run(testing::prepare_bytes(
+        folder_ / "tokens", testing::made_up_text(20000)));
+    config["model"]["dtype"] = "float32";
+    config["training"]["total_train_steps"] = 20;
+    config["training"]["gradient_accumulation_steps"] = 2;
+    config["training"]["grad_clip"] = 0.5;
+    config["training"]["learning_rate"] = 1e-3;
+    config["distributed"]["bucket_cap_mb"] = 0.04;
+    testing::write_file(folder_ / "run.json", config.dump());
+  }
+
+  std::vector<double> losses(int stage) {
+    const auto run = folder_ / ("zero" + std::to_string(stage));
+    auto overrides = GetParam().overrides;
+    overrides.push_back("logging.run_dir=" + run.string());
+    overrides.push_back("distributed.zero_stage=" + std::to_string(stage));
+    testing::train_as_threads(
+        folder_ / "run.json", GetParam().ranks, overrides);
+    return testing::losses_of(run);
+  }
+
+  testing::RunsFolder folder_;
+};
+
+TEST_P(ZeroStages, HaveTheLossesOfStage0) {
+  const std::vector<double> expected = losses(0);
+  ASSERT_EQ(expected.size(), 20U);
+  EXPECT_LT(expected.back(), 0.95 * expected.front());
+  for (const int stage : {1, 2, 3})
+    EXPECT_LT(
+        testing::largest_relative_difference(losses(stage), expected), 1e-6)
+        << "stage " << stage;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts,
+    ZeroStages,
+    ::testing::Values(
+        ZeroCase{"dp2", 2, {}},
+        ZeroCase{"dp3", 3, {"model.config.tie_word_embeddings=false"}},
+        ZeroCase{"dp2_tp2", 4, {"distributed.tp_size=2"}},
+        ZeroCase{
+            "dp2_cp2",
+            4,
+            {"distributed.cp_size=2", "training.recompute=full"}}),
+    [](const auto& each) { return each.param.name; });
+
+TEST(WeightUnits, AreOnePerLayerAndTheTwoEnds) {
+  const auto units_of = [](std::vector<std::string> names, bool is_tied) {
+    std::vector<ParameterRow> rows;
+    for (std::string& name : names) {
+      rows.emplace_back();
+      rows.back().name = std::move(name);
+    }
+    if (is_tied)
+      rows.front().tied_head = "lm_head.weight";
+    return divide_into_units(rows);
+  };
+  const WeightUnits untied = units_of(
+      {"model.embed_tokens.weight",
+       "model.layers.0.mlp.up_proj.weight",
+       "model.layers.0.input_layernorm.weight",
+       "model.layers.1.mlp.up_proj.weight",
+       "model.norm.weight",
+       "lm_head.weight"},
+      false);
+  EXPECT_THAT(untied.of_row, ElementsAre(0, 1, 1, 2, 3, 3));
+  EXPECT_EQ(untied.of_module.at("model.layers.1"), 2);
+  EXPECT_EQ(untied.of_module.at(""), 3);
+  const WeightUnits tied = units_of(
+      {"model.embed_tokens.weight",
+       "model.layers.0.mlp.up_proj.weight",
+       "model.norm.weight"},
+      true);
+  EXPECT_THAT(tied.of_row, ElementsAre(0, 1, 0));
+  EXPECT_EQ(tied.of_module.at(""), 0);
+}
+
+TEST(ZeroStage3, HoldsTheWeightsOfTwoUnits) {
+  TrainConfig config;
+  std::vector<std::string> problems;
+  config.model.llama = parse_llama_config(
+      testing::tiny_run("none")["model"]["config"], "", problems);
+  ASSERT_TRUE(problems.empty());
+  config.distributed.zero_stage = 3;
+  config.distributed.dp_size = 2;
+  testing::run_ranks_with_store(2, [&](int rank, const StorePtr& store) {
+    const ProcessMesh mesh({.dp = 2}, rank, store);
+    StageRuntime runtime(
+        config, *config.model.llama, mesh, 0, whole_model(*config.model.llama));
+    ShardedWeights& weights = *runtime.sync().sharded_weights();
+    EXPECT_EQ(weights.whole_bytes(), 0);
+    const int64_t layers = config.model.llama->num_hidden_layers;
+    EXPECT_EQ(weights.units(), layers + 2);
+    int64_t visited = 0;
+    runtime.visit_states([&](const ParamState& state) {
+      EXPECT_LE(weights.whole_bytes(), weights.two_units_bytes());
+      EXPECT_TRUE(state.weight.isfinite().all().item<bool>()) << state.name;
+      visited += state.weight.numel();
+    });
+    EXPECT_EQ(visited, runtime.numel());
+    EXPECT_EQ(weights.whole_bytes(), 0);
+    const auto ids = torch::arange(48).view({1, 48});
+    runtime.hold_reduction();
+    runtime.begin_reduction();
+    const auto loss =
+        runtime.model().forward({ids, ids, {}}, {}, torch::arange(48));
+    EXPECT_LE(weights.whole_bytes(), weights.two_units_bytes());
+    loss.backward();
+    EXPECT_EQ(weights.whole_bytes(), 0);
+    runtime.finish_gradients(mesh);
+    runtime.step(1e-3, 1.0);
+  });
+}
+
+TEST(ZeroStage3, IsRefusedInAPipeline) {
+  testing::RunsFolder folder;
+  testing::write_file(folder / "run.json", testing::tiny_run("none").dump());
+  try {
+    load_train_config(
+        {.path = folder / "run.json",
+         .overrides = {{"distributed.zero_stage=3"}, {"distributed.pp_size=2"}},
+         .world_size = 4,
+         .find_model = {}});
+    FAIL() << "a pipeline took stage 3";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr("/distributed/zero_stage = 3 with /distributed/pp_size = 2"));
+  }
+}
+
+}  // namespace
+}  // namespace brigade
