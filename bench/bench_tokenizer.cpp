@@ -1,8 +1,8 @@
 // How fast do the tokenizers encode on one core, against Hugging Face's engine?
 //   bench_tokenizer [TOKENIZER ...]
 // Without arguments: bytes and the tokenizers of ../shared/data/tokenizers.
-// Hugging Face's rate is shown where node and its npm package tokenizers are
-// found (bench/peers/tokenizers.mjs).
+// Hugging Face's rate is shown where python3, or $PYTHON, has the package
+// tokenizers (bench/peers/tokenizers.py).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ struct Rate {
   size_t tokens = 0;
 };
 
-// Cut at blank lines, at least 4096 bytes each, as bench/peers/tokenizers.mjs
+// Cut at blank lines, at least 4096 bytes each, as bench/peers/tokenizers.py
 // does.
 std::vector<std::string> documents_of(const std::string& text) {
   std::vector<std::string> documents;
@@ -65,8 +65,8 @@ std::optional<Rate> measure_peer(
     const std::string& tokenizer,
     const fs::path& text) {
   const std::string command = fmt::format(
-      "node '{}' '{}' '{}' 2>/dev/null",
-      (kSource / "bench/peers/tokenizers.mjs").string(),
+      "${{PYTHON:-python3}} '{}' '{}' '{}' 2>/dev/null",
+      (kSource / "bench/peers/tokenizers.py").string(),
       tokenizer,
       text.string());
   FILE* const pipe = ::popen(command.c_str(), "r");
@@ -118,7 +118,7 @@ void report(const std::string& spec, const fs::path& english_path) {
           peer->seconds / rate.seconds,
           peer->tokens == rate.tokens ? "" : " (OTHER TOKENS)");
     } else if (compares) {
-      std::printf("   (no node with the npm package tokenizers)");
+      std::printf("   (no Python with the package tokenizers)");
     }
     std::printf("\n");
     std::fflush(stdout);

@@ -5,6 +5,7 @@
 #include "brigade/base/error.h"
 #include "brigade/tokenizer/byte_alphabet.h"
 #include "brigade/tokenizer/utf8.h"
+#include "brigade/tokenizer/word_cache.h"
 
 namespace brigade {
 namespace {
@@ -13,33 +14,38 @@ namespace {
 constexpr size_t kMinCutBytes = 32;
 }  // namespace
 
-std::optional<int32_t> BpeModel::token_id(std::string_view text) const {
-  const auto found = ids_.find(text);
-  return found == ids_.end() ? std::nullopt
-                             : std::optional<int32_t>(found->second);
+struct BpeModel::Scratch : ModelScratch {
+  WordCache cache;
+  BpeMergeScratch merge;
+  std::vector<int32_t> tokens;
+  std::string spelled;
+};
+
+std::unique_ptr<ModelScratch> BpeModel::make_scratch() const {
+  return std::make_unique<Scratch>();
 }
 
-const std::string* BpeModel::token_text(int32_t id) const {
-  const auto found = texts_.find(id);
-  return found == texts_.end() ? nullptr : found->second;
+std::string BpeModel::summary() const {
+  return fmt::format("BPE with {} merges", merge_count_);
 }
 
 void BpeModel::tokenize(
     const Piece& word,
-    BpeScratch& scratch,
+    ModelScratch& scratch,
     std::vector<int32_t>& ids) const {
-  using Kind = BpeWordCache::Kind;
+  auto& own = static_cast<Scratch&>(scratch);
+  using Kind = WordCache::Kind;
   const Kind kind = word.byte_level ? Kind::kBytes : Kind::kText;
-  const bool cached = word.text.size() <= BpeWordCache::kMaxWordBytes;
-  if (cached && scratch.cache.find(kind, word.text, ids))
+  const bool cached = word.text.size() <= WordCache::kMaxWordBytes;
+  if (cached && own.cache.find(kind, word.text, ids))
     return;
   const size_t begin = ids.size();
   if (word.byte_level)
-    tokenize_text(ByteAlphabet::encode(word.text), scratch, ids);
+    tokenize_text(ByteAlphabet::encode(word.text), own, ids);
   else
-    tokenize_text(word.text, scratch, ids);
+    tokenize_text(word.text, own, ids);
   if (cached)
-    scratch.cache.insert(
+    own.cache.insert(
         kind, word.text, std::span<const int32_t>(ids).subspan(begin));
 }
 
@@ -54,15 +60,15 @@ bool BpeModel::may_cut(const Character& left, const Character& right) const {
 
 void BpeModel::tokenize_text(
     std::string_view text,
-    BpeScratch& scratch,
+    Scratch& scratch,
     std::vector<int32_t>& ids) const {
-  if (ignore_merges_ && text.size() <= max_token_bytes_) {
-    if (const auto id = token_id(text)) {
+  if (ignore_merges_ && text.size() <= vocabulary_.max_token_bytes()) {
+    if (const auto id = vocabulary_.id(text)) {
       ids.push_back(*id);
       return;
     }
   }
-  if (text.size() < kMinCutBytes) {
+  if (text.size() < kMinCutBytes || has_affixes()) {
     merge_word(text, scratch, ids);
     return;
   }
@@ -82,10 +88,10 @@ void BpeModel::tokenize_text(
 
 void BpeModel::tokenize_part(
     std::string_view text,
-    BpeScratch& scratch,
+    Scratch& scratch,
     std::vector<int32_t>& ids) const {
-  using Kind = BpeWordCache::Kind;
-  if (text.size() > BpeWordCache::kMaxWordBytes) {
+  using Kind = WordCache::Kind;
+  if (text.size() > WordCache::kMaxWordBytes) {
     merge_word(text, scratch, ids);
     return;
   }
@@ -97,9 +103,30 @@ void BpeModel::tokenize_part(
       Kind::kPart, text, std::span<const int32_t>(ids).subspan(begin));
 }
 
+int32_t BpeModel::character_token(
+    std::string_view text,
+    size_t at,
+    size_t length,
+    std::string_view& spelled,
+    Scratch& scratch) const {
+  spelled = text.substr(at, length);
+  const bool has_prefix = at > 0 && !prefix_.empty();
+  const bool has_suffix = at + length == text.size() && !suffix_.empty();
+  if (!has_prefix && !has_suffix)
+    return character(utf8_code_point(text, at)).id;
+  scratch.spelled.clear();
+  if (has_prefix)
+    scratch.spelled += prefix_;
+  scratch.spelled += spelled;
+  if (has_suffix)
+    scratch.spelled += suffix_;
+  spelled = scratch.spelled;
+  return vocabulary_.id(spelled).value_or(-1);
+}
+
 void BpeModel::merge_word(
     std::string_view text,
-    BpeScratch& scratch,
+    Scratch& scratch,
     std::vector<int32_t>& ids) const {
   if (text.size() > INT32_MAX)
     throw DataError(fmt::format(
@@ -112,20 +139,21 @@ void BpeModel::merge_word(
   bool unk_waits = false;
   for (size_t at = 0; at < text.size();) {
     const size_t length = utf8_length(text[at]);
-    const Character& current = character(utf8_code_point(text, at));
-    if (current.id >= 0) {
+    std::string_view spelled;
+    const int32_t id = character_token(text, at, length, spelled, scratch);
+    if (id >= 0) {
       if (std::exchange(unk_waits, false))
         tokens.push_back(unk_id_);
-      tokens.push_back(current.id);
+      tokens.push_back(id);
     } else {
-      bool spelled = byte_fallback_;
-      for (size_t i = 0; i < length; ++i)
-        spelled = spelled && byte_ids_[static_cast<uint8_t>(text[at + i])] >= 0;
-      if (spelled) {
+      bool has_bytes = byte_fallback_;
+      for (const char byte : spelled)
+        has_bytes = has_bytes && byte_ids_[static_cast<uint8_t>(byte)] >= 0;
+      if (has_bytes) {
         // An unknown token that waits goes on waiting: it will stand behind
         // these bytes, as in Hugging Face's engine.
-        for (size_t i = 0; i < length; ++i)
-          tokens.push_back(byte_ids_[static_cast<uint8_t>(text[at + i])]);
+        for (const char byte : spelled)
+          tokens.push_back(byte_ids_[static_cast<uint8_t>(byte)]);
       } else if (unk_token_) {
         if (unk_id_ < 0)
           throw DataError(fmt::format(

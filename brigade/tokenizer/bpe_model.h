@@ -7,51 +7,30 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
-#include "brigade/json/node.h"
 #include "brigade/tokenizer/bpe_boundaries.h"
 #include "brigade/tokenizer/bpe_merges.h"
-#include "brigade/tokenizer/bpe_word_cache.h"
-#include "brigade/tokenizer/pre_tokenizer.h"
+#include "brigade/tokenizer/token_model.h"
 
 namespace brigade {
 
-// What one thread needs to tokenize.
-struct BpeScratch {
-  BpeWordCache cache;
-  BpeMergeScratch merge;
-  std::vector<int32_t> tokens;
-};
-
-// Immutable once made; thread-safe with one BpeScratch per thread.
-class BpeModel {
+class BpeModel : public TokenModel {
  public:
   // Throws DataError at the JSON path of the part that is wrong or unsupported
-  // (dropout, continuing_subword_prefix, end_of_word_suffix).
+  // (dropout).
   explicit BpeModel(const JsonNode& node);
 
-  // Appends the tokens of one word to `ids`.
+  std::unique_ptr<ModelScratch> make_scratch() const override;
   void tokenize(
       const Piece& word,
-      BpeScratch& scratch,
-      std::vector<int32_t>& ids) const;
-
-  std::optional<int32_t> token_id(std::string_view text) const;
-  // nullptr when no token has the id.
-  const std::string* token_text(int32_t id) const;
-  int64_t token_count() const { return static_cast<int64_t>(ids_.size()); }
-  int64_t merge_count() const { return merge_count_; }
-  int32_t max_id() const { return max_id_; }
+      ModelScratch& scratch,
+      std::vector<int32_t>& ids) const override;
+  const Vocabulary& vocabulary() const override { return vocabulary_; }
+  std::string summary() const override;
 
  private:
-  struct StringHash {
-    using is_transparent = void;
-    size_t operator()(std::string_view text) const {
-      return std::hash<std::string_view>()(text);
-    }
-  };
+  struct Scratch;
   struct Character {
     int32_t id = -1;
     uint16_t left_class = 0;
@@ -59,10 +38,10 @@ class BpeModel {
   };
 
   std::string file_;
-  std::unordered_map<std::string, int32_t, StringHash, std::equal_to<>> ids_;
-  std::unordered_map<int32_t, const std::string*> texts_;  // into ids_
-  int32_t max_id_ = -1;
-  size_t max_token_bytes_ = 0;
+  const Vocabulary vocabulary_;
+  // In front of every character of a word but the first, and behind the last.
+  std::string prefix_;
+  std::string suffix_;
   BpeMergeTable merges_;
   int64_t merge_count_ = 0;
   BpeBoundaries boundaries_;
@@ -79,7 +58,6 @@ class BpeModel {
   std::optional<std::string> unk_token_;
   int32_t unk_id_ = -1;
 
-  void read_vocabulary(const JsonNode& node);
   void read_merges(const JsonNode& node);
   void index_characters();
   size_t separator(std::string_view line) const;
@@ -92,18 +70,27 @@ class BpeModel {
     const Character& known = pages_[page_of_[c >> 8]][c & 0xFF];
     return known.id >= 0 ? known : unknown_;
   }
+  bool has_affixes() const { return !prefix_.empty() || !suffix_.empty(); }
+  // The token of text[at, at + length), or -1; `spelled` becomes the characters
+  // that it was looked for as.
+  int32_t character_token(
+      std::string_view text,
+      size_t at,
+      size_t length,
+      std::string_view& spelled,
+      Scratch& scratch) const;
   bool may_cut(const Character& left, const Character& right) const;
   void tokenize_text(
       std::string_view text,
-      BpeScratch& scratch,
+      Scratch& scratch,
       std::vector<int32_t>& ids) const;
   void tokenize_part(
       std::string_view text,
-      BpeScratch& scratch,
+      Scratch& scratch,
       std::vector<int32_t>& ids) const;
   void merge_word(
       std::string_view text,
-      BpeScratch& scratch,
+      Scratch& scratch,
       std::vector<int32_t>& ids) const;
 };
 

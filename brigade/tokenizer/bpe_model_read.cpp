@@ -9,74 +9,47 @@ namespace brigade {
 namespace {
 
 constexpr size_t kCodePointPages = 0x110000 >> 8;
-// Keeps ids far from overflow; the largest known vocabulary has 262,144.
-constexpr int64_t kMaxId = (int64_t{1} << 24) - 1;
 
 size_t count_merges(const JsonNode& node) {
   return node.at("merges").size();
 }
 
-void refuse_affix(const JsonNode& node, const char* key) {
-  const auto affix = node.find(key);
-  if (affix && !affix->string().empty())
-    refuse(*affix, fmt::format("the {} \"{}\"", key, affix->string()));
+std::string affix(const JsonNode& node, const char* key) {
+  const auto value = node.find(key);
+  return value ? value->string() : std::string();
 }
 
 }  // namespace
 
 BpeModel::BpeModel(const JsonNode& node)
-    : file_(node.file()), merges_(count_merges(node)) {
+    : file_(node.file()),
+      vocabulary_(node.at("vocab")),
+      prefix_(affix(node, "continuing_subword_prefix")),
+      suffix_(affix(node, "end_of_word_suffix")),
+      merges_(count_merges(node)) {
   if (const auto dropout = node.find("dropout")) {
     if (!dropout->value().is_number() || dropout->value().get<double>() != 0)
       refuse(*dropout, "dropout");
   }
-  refuse_affix(node, "continuing_subword_prefix");
-  refuse_affix(node, "end_of_word_suffix");
   fuse_unk_ = node.boolean_at("fuse_unk", false);
   byte_fallback_ = node.boolean_at("byte_fallback", false);
   ignore_merges_ = node.boolean_at("ignore_merges", false);
   if (const auto unk = node.find("unk_token"))
     unk_token_ = unk->string();
-  read_vocabulary(node.at("vocab"));
   read_merges(node.at("merges"));
   index_characters();
-}
-
-void BpeModel::read_vocabulary(const JsonNode& node) {
-  node.require_object();
-  const auto& vocabulary = node.value();
-  ids_.reserve(vocabulary.size());
-  texts_.reserve(vocabulary.size());
-  for (auto it = vocabulary.begin(); it != vocabulary.end(); ++it) {
-    if (!it->is_number_unsigned() || it->get<uint64_t>() > kMaxId)
-      node.fail_at(
-          it.key(),
-          fmt::format(
-              "expected an id from 0 to {}, found {}",
-              kMaxId,
-              it->is_primitive() ? it->dump() : it->type_name()));
-    const auto id = static_cast<int32_t>(it->get<uint64_t>());
-    const auto [entry, inserted] = ids_.emplace(it.key(), id);
-    const auto [other, unique] = texts_.emplace(id, &entry->first);
-    if (!unique)
-      node.fail_at(
-          it.key(),
-          fmt::format("id {} also belongs to \"{}\"", id, *other->second));
-    max_id_ = std::max(max_id_, id);
-    max_token_bytes_ = std::max(max_token_bytes_, it.key().size());
-  }
 }
 
 int32_t BpeModel::require_token(
     const JsonNode& merges,
     size_t index,
     std::string_view text) const {
-  const auto found = ids_.find(text);
-  if (found == ids_.end())
+  const auto id = vocabulary_.id(text);
+  if (!id)
     merges.fail_at(
         std::to_string(index),
         fmt::format("the token \"{}\" is not in /model/vocab", text));
-  return found->second;
+  return *id;
 }
 
 // Which space of "left right" stands between the tokens. Tokens may hold spaces
@@ -89,9 +62,13 @@ size_t BpeModel::separator(std::string_view line) const {
   std::string merged;
   for (size_t at = first; at != std::string_view::npos;
        at = line.find(' ', at + 1)) {
-    merged.assign(line.substr(0, at)).append(line.substr(at + 1));
-    if (!ids_.contains(line.substr(0, at)) ||
-        !ids_.contains(line.substr(at + 1)) || !ids_.contains(merged))
+    const std::string_view left = line.substr(0, at);
+    const std::string_view right = line.substr(at + 1);
+    if (!right.starts_with(prefix_))
+      continue;
+    merged.assign(left).append(right.substr(prefix_.size()));
+    if (!vocabulary_.id(left) || !vocabulary_.id(right) ||
+        !vocabulary_.id(merged))
       continue;
     if (only != std::string_view::npos)
       return std::string_view::npos;
@@ -131,7 +108,15 @@ void BpeModel::read_merges(const JsonNode& node) {
     }
     if (left.empty() || right.empty())
       node.fail_at(std::to_string(i), "a token of the merge is empty");
-    merged.assign(left).append(right);
+    if (!right.starts_with(prefix_))
+      node.fail_at(
+          std::to_string(i),
+          fmt::format(
+              "the second token \"{}\" does not begin with the "
+              "continuing_subword_prefix \"{}\"",
+              right,
+              prefix_));
+    merged.assign(left).append(right.substr(prefix_.size()));
     const int32_t left_id = require_token(node, i, left);
     const int32_t right_id = require_token(node, i, right);
     const int32_t id = require_token(node, i, merged);
@@ -144,7 +129,7 @@ void BpeModel::read_merges(const JsonNode& node) {
 void BpeModel::index_characters() {
   page_of_.assign(kCodePointPages, 0);
   pages_.assign(1, {});
-  for (const auto& [text, id] : ids_) {
+  for (const auto& [text, id] : vocabulary_.ids()) {
     if (text.empty() || utf8_length(text[0]) != text.size())
       continue;
     const char32_t c = utf8_code_point(text, 0);
@@ -160,11 +145,12 @@ void BpeModel::index_characters() {
   }
   all_bytes_ = byte_fallback_;
   for (size_t byte = 0; byte < 256; ++byte) {
-    byte_ids_[byte] = token_id(fmt::format("<0x{:02X}>", byte)).value_or(-1);
+    byte_ids_[byte] =
+        vocabulary_.id(fmt::format("<0x{:02X}>", byte)).value_or(-1);
     all_bytes_ = all_bytes_ && byte_ids_[byte] >= 0;
   }
   if (unk_token_)
-    unk_id_ = token_id(*unk_token_).value_or(-1);
+    unk_id_ = vocabulary_.id(*unk_token_).value_or(-1);
   // Where all bytes have tokens, an unknown character is tokens that begin
   // with '<' and end with '>'.
   unknown_ = {

@@ -8,6 +8,7 @@
 #include "brigade/tokenizer/json_parts.h"
 #include "brigade/tokenizer/pattern.h"
 #include "brigade/tokenizer/utf8.h"
+#include "brigade/tokenizer/word_decoders.h"
 
 namespace brigade {
 namespace {
@@ -229,6 +230,10 @@ std::unique_ptr<Decoder> make_decoder(const JsonNode& node, int depth) {
     return std::make_unique<ReplaceDecoder>(node);
   if (type == "Metaspace")
     return std::make_unique<MetaspaceDecoder>(node);
+  if (type == "WordPiece")
+    return make_word_piece_decoder(node);
+  if (type == "BPEDecoder")
+    return make_suffix_decoder(node);
   refuse(node, fmt::format("the decoder \"{}\"", type));
 }
 

@@ -1,5 +1,5 @@
 // The "decoder" of a tokenizer.json: turns the texts of tokens into text.
-// Immutable once made; thread-safe with one RegexScratch a thread.
+// Immutable once made; thread-safe with one RegexScratch per thread.
 #pragma once
 
 #include <memory>
@@ -19,8 +19,8 @@ class Decoder {
       const = 0;
 };
 
-// ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace, Sequence; anything
-// else is refused by name (DataError).
+// ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace, WordPiece,
+// BPEDecoder, Sequence; anything else is refused by name (DataError).
 std::unique_ptr<Decoder> make_decoder(const JsonNode& node);
 
 }  // namespace brigade

@@ -8,8 +8,7 @@ namespace brigade {
 
 void refuse(const JsonNode& node, std::string_view what) {
   node.fail(fmt::format(
-      "{} is not supported; Brigade interprets the parts that BPE tokenizers "
-      "of the Llama and GPT families use",
+      "{} is not supported; docs/tokenizers.md lists the parts that are",
       what));
 }
 

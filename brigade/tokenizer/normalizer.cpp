@@ -3,6 +3,8 @@
 #include <vector>
 
 #include "brigade/tokenizer/byte_alphabet.h"
+#include "brigade/tokenizer/character_normalizers.h"
+#include "brigade/tokenizer/charsmap.h"
 #include "brigade/tokenizer/json_parts.h"
 #include "brigade/tokenizer/pattern.h"
 #include "brigade/tokenizer/unicode.h"
@@ -40,7 +42,13 @@ class ReplaceNormalizer : public Normalizer {
   explicit ReplaceNormalizer(const JsonNode& node)
       : pattern_(node.at("pattern")), content_(node.at("content").string()) {}
   void normalize(NormalizedText& text, RegexScratch& scratch) const override {
-    text.text = pattern_.replace(text.text, content_, text.max_bytes, scratch);
+    size_t leading = 0;
+    const char lead = text.text.empty() ? '\0' : text.text[0];
+    text.text = pattern_.replace(
+        text.text, content_, text.max_bytes, scratch, &leading);
+    // What replaces several characters stands for the last one of them.
+    if (leading > 0 && (content_.empty() || leading > utf8_length(lead)))
+      text.at_start = false;
   }
 
  private:
@@ -143,6 +151,14 @@ std::unique_ptr<Normalizer> make_normalizer(const JsonNode& node, int depth) {
     return std::make_unique<StripNormalizer>(node);
   if (type == "ByteLevel")
     return std::make_unique<ByteLevelNormalizer>();
+  if (type == "StripAccents")
+    return make_strip_accents_normalizer();
+  if (type == "Nmt")
+    return make_nmt_normalizer();
+  if (type == "BertNormalizer")
+    return make_bert_normalizer(node);
+  if (type == "Precompiled")
+    return make_charsmap_normalizer(node);
   refuse(node, fmt::format("the normalizer \"{}\"", type));
 }
 

@@ -50,16 +50,19 @@ class Pattern {
 
   // `text` with every match replaced by `content`. Throws DataError when that
   // is longer than `max_bytes`: a few replacements in a row can make a text of
-  // any size.
+  // any size. `leading_bytes` becomes the length of a match at the beginning.
   std::string replace(
       std::string_view text,
       std::string_view content,
       size_t max_bytes,
-      RegexScratch& scratch) const {
+      RegexScratch& scratch,
+      size_t* leading_bytes = nullptr) const {
     std::string out;
     out.reserve(text.size() + text.size() / 4);
     size_t end_of_last = 0;
     for_each(text, scratch, [&](size_t begin, size_t end) {
+      if (begin == 0 && leading_bytes)
+        *leading_bytes = end;
       out.append(text, end_of_last, begin - end_of_last);
       out.append(content);
       if (out.size() > max_bytes)

@@ -170,7 +170,7 @@ class ByteLevelPreTokenizer : public PreTokenizer {
  public:
   explicit ByteLevelPreTokenizer(const JsonNode& node)
       : add_prefix_space_(node.at("add_prefix_space").boolean()) {
-    node.at("trim_offsets").boolean();  // about offsets, which nobody asks for
+    node.at("trim_offsets").boolean();  // about offsets, which do not matter
     if (node.boolean_at("use_regex", true))
       regex_.emplace(kGpt2Pattern, node);
   }
@@ -302,6 +302,12 @@ std::unique_ptr<PreTokenizer> make_pre_tokenizer(
     return std::make_unique<WhitespacePreTokenizer>(node);
   if (type == "WhitespaceSplit")
     return characters(is_white_space, SplitBehavior::kRemoved);
+  if (type == "BertPreTokenizer") {
+    std::vector<std::unique_ptr<PreTokenizer>> parts;
+    parts.push_back(characters(is_white_space, SplitBehavior::kRemoved));
+    parts.push_back(characters(is_punctuation, SplitBehavior::kIsolated));
+    return std::make_unique<PreTokenizerSequence>(std::move(parts));
+  }
   if (type == "CharDelimiterSplit" || type == "Delimiter")
     return std::make_unique<DelimiterPreTokenizer>(node);
   refuse(node, fmt::format("the pre-tokenizer \"{}\"", type));

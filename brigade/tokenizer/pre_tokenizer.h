@@ -1,6 +1,6 @@
-// The "pre_tokenizer" of a tokenizer.json: cuts text into the words that BPE
-// works on. Pieces flow from one pre-tokenizer to the next through sinks, so
-// a text is never held as a list of its words.
+// The "pre_tokenizer" of a tokenizer.json: cuts text into the words that the
+// model works on. Pieces flow from one pre-tokenizer to the next through sinks,
+// so a text is never held as a list of its words.
 #pragma once
 
 #include <memory>
@@ -28,7 +28,7 @@ class PieceSink {
   virtual void accept(const Piece& piece) = 0;
 };
 
-// Immutable; thread-safe with one RegexScratch a thread.
+// Immutable; thread-safe with one RegexScratch per thread.
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
@@ -38,8 +38,8 @@ class PreTokenizer {
 };
 
 // ByteLevel, Split, Digits, Punctuation, Whitespace, WhitespaceSplit,
-// CharDelimiterSplit, Metaspace, Sequence; anything else is refused by name
-// (DataError).
+// BertPreTokenizer, CharDelimiterSplit, Metaspace, Sequence; anything else is
+// refused by name (DataError).
 std::unique_ptr<PreTokenizer> make_pre_tokenizer(const JsonNode& node);
 
 }  // namespace brigade

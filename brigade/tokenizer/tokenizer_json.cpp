@@ -17,8 +17,10 @@ class HuggingFaceTokenizer::Lease {
         owner_.idle_.pop_back();
       }
     }
-    if (!scratch_)
+    if (!scratch_) {
       scratch_ = std::make_unique<Scratch>();
+      scratch_->model = owner_.model_->make_scratch();
+    }
   }
   ~Lease() {
     const std::lock_guard lock(owner_.mutex_);
@@ -36,7 +38,7 @@ class HuggingFaceTokenizer::Lease {
 std::optional<std::string> HuggingFaceTokenizer::token_text(int32_t id) const {
   if (const auto added = added_.find(id); added != added_.end())
     return added->second.token.content;
-  if (const std::string* text = model_->token_text(id))
+  if (const std::string* text = model_->vocabulary().text(id))
     return *text;
   return std::nullopt;
 }
@@ -46,7 +48,7 @@ std::optional<int32_t> HuggingFaceTokenizer::token_id(
   if (const auto added = added_ids_.find(std::string(text));
       added != added_ids_.end())
     return added->second;
-  return model_->token_id(text);
+  return model_->vocabulary().id(text);
 }
 
 std::vector<int32_t> HuggingFaceTokenizer::encode(
@@ -80,15 +82,18 @@ void HuggingFaceTokenizer::encode_raw(
     text = normalized.text;
   }
   struct ModelSink : PieceSink {
-    ModelSink(const BpeModel& to, BpeScratch& with, std::vector<int32_t>& into)
+    ModelSink(
+        const TokenModel& to,
+        ModelScratch& with,
+        std::vector<int32_t>& into)
         : model(to), scratch(with), ids(into) {}
     void accept(const Piece& piece) override {
       model.tokenize(piece, scratch, ids);
     }
-    const BpeModel& model;
-    BpeScratch& scratch;
+    const TokenModel& model;
+    ModelScratch& scratch;
     std::vector<int32_t>& ids;
-  } sink(*model_, scratch.bpe, ids);
+  } sink(*model_, *scratch.model, ids);
   normalized_matcher_.cut(
       text,
       [&](size_t begin, size_t end) {
@@ -110,8 +115,9 @@ std::string HuggingFaceTokenizer::decode(
   tokens.reserve(ids.size());
   for (const int32_t id : ids) {
     const auto added = added_.find(id);
-    const std::string* text = added == added_.end() ? model_->token_text(id)
-                                                    : &added->second.normalized;
+    const std::string* text = added == added_.end()
+                                  ? model_->vocabulary().text(id)
+                                  : &added->second.normalized;
     if (!text || (options.skip_special_tokens && special_.contains(*text)))
       continue;
     tokens.push_back(*text);

@@ -1,5 +1,5 @@
 // A tokenizer.json of Hugging Face, interpreted part by part: added tokens,
-// normalizer, pre-tokenizer, BPE model, post-processor, decoder. Gives the same
+// normalizer, pre-tokenizer, model, post-processor, decoder. Gives the same
 // tokens as the engine of the `tokenizers` library.
 //
 // Two fields are read and not followed: "truncation" and "padding" are about
@@ -15,16 +15,16 @@
 #include <vector>
 
 #include "brigade/tokenizer/added_tokens.h"
-#include "brigade/tokenizer/bpe_model.h"
 #include "brigade/tokenizer/decoder.h"
 #include "brigade/tokenizer/normalizer.h"
 #include "brigade/tokenizer/post_processor.h"
 #include "brigade/tokenizer/pre_tokenizer.h"
+#include "brigade/tokenizer/token_model.h"
 #include "brigade/tokenizer/tokenizer.h"
 
 namespace brigade {
 
-// The names of bos and eos, which a tokenizer.json does not tell.
+// The names of bos and eos, which a tokenizer.json does not contain.
 struct SpecialNames {
   std::optional<std::string> bos;
   std::optional<std::string> eos;
@@ -59,7 +59,7 @@ class HuggingFaceTokenizer : public Tokenizer {
   // Buffers of one thread; kept between calls, as many as ever ran at once.
   struct Scratch {
     RegexScratch regex;
-    BpeScratch bpe;
+    std::unique_ptr<ModelScratch> model;
   };
   class Lease;
   struct Added {
@@ -70,7 +70,7 @@ class HuggingFaceTokenizer : public Tokenizer {
   std::string name_;
   std::unique_ptr<Normalizer> normalizer_;
   std::unique_ptr<PreTokenizer> pre_tokenizer_;
-  std::unique_ptr<BpeModel> model_;
+  std::unique_ptr<TokenModel> model_;
   PostProcessor post_processor_;
   std::unique_ptr<Decoder> decoder_;
   std::unordered_map<int32_t, Added> added_;

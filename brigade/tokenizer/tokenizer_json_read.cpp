@@ -61,10 +61,10 @@ HuggingFaceTokenizer::HuggingFaceTokenizer(
   read(document.root());
   find_bos_and_eos(names);
   description_ = fmt::format(
-      "tokenizer.json {}: BPE, {} tokens, {} merges, {} added tokens",
+      "tokenizer.json {}: {}, {} tokens, {} added tokens",
       name,
+      model_->summary(),
       vocab_size(),
-      model_->merge_count(),
       added_.size());
 }
 
@@ -80,10 +80,8 @@ void HuggingFaceTokenizer::read(const JsonNode& root) {
   if (const auto node = root.find("decoder"))
     decoder_ = make_decoder(*node);
   const JsonNode model = root.at("model");
-  if (const auto type = model.find("type"); type && type->string() != "BPE")
-    refuse(*type, fmt::format("the model \"{}\"", type->string()));
-  model_ = std::make_unique<BpeModel>(model);
-  max_id_ = model_->max_id();
+  model_ = make_token_model(model);
+  max_id_ = model_->vocabulary().max_id();
   if (const auto node = root.find("added_tokens"))
     read_added_tokens(*node);
   if (const auto node = root.find("post_processor")) {
@@ -124,9 +122,9 @@ void HuggingFaceTokenizer::read_added_token(
   // Hugging Face's engine gives ids itself: the model's, or the next free one.
   // A file that says otherwise would silently mean two things.
   const auto known = token_id(token.content);
-  const int64_t next_free = max_id_ >= model_->token_count() && !added_.empty()
-                                ? max_id_ + 1
-                                : std::max<int64_t>(model_->token_count(), 0);
+  const int64_t tokens = model_->vocabulary().size();
+  const int64_t next_free =
+      max_id_ >= tokens && !added_.empty() ? max_id_ + 1 : tokens;
   const int64_t expected = known ? *known : next_free;
   if (token.id != expected)
     id_node.fail(fmt::format(

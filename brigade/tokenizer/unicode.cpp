@@ -2,12 +2,11 @@
 
 #include <utf8proc.h>
 
-#include <algorithm>
 #include <cstdlib>
-#include <iterator>
 #include <memory>
 #include <new>
 
+#include "brigade/tokenizer/later_unicode.h"
 #include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
@@ -19,37 +18,6 @@ utf8proc_category_t category(char32_t c) {
 
 bool in(char32_t c, char32_t low, char32_t high) {
   return c >= low && c <= high;
-}
-
-struct CodePoints {
-  char32_t first;
-  char32_t last;
-};
-
-// Punctuation by now, but not by the table of Hugging Face's engine, which is
-// that of Unicode 8; sorted.
-constexpr CodePoints kLaterPunctuation[] = {
-    {0x61D, 0x61D},     {0x9FD, 0x9FD},     {0xA76, 0xA76},
-    {0xC77, 0xC77},     {0xC84, 0xC84},     {0x1B7D, 0x1B7E},
-    {0x2E43, 0x2E4F},   {0x2E52, 0x2E5D},   {0x10EAD, 0x10EAD},
-    {0x10F55, 0x10F59}, {0x10F86, 0x10F89}, {0x1144B, 0x1144F},
-    {0x1145A, 0x1145B}, {0x1145D, 0x1145D}, {0x11660, 0x1166C},
-    {0x116B9, 0x116B9}, {0x1183B, 0x1183B}, {0x11944, 0x11946},
-    {0x119E2, 0x119E2}, {0x11A3F, 0x11A46}, {0x11A9A, 0x11A9C},
-    {0x11A9E, 0x11AA2}, {0x11B00, 0x11B09}, {0x11C41, 0x11C45},
-    {0x11C70, 0x11C71}, {0x11EF7, 0x11EF8}, {0x11F43, 0x11F4F},
-    {0x11FFF, 0x11FFF}, {0x12FF1, 0x12FF2}, {0x16E97, 0x16E9A},
-    {0x16FE2, 0x16FE2}, {0x1E95E, 0x1E95F}};
-
-bool is_later_punctuation(char32_t c) {
-  const auto* const range = std::lower_bound(
-      std::begin(kLaterPunctuation),
-      std::end(kLaterPunctuation),
-      c,
-      [](const CodePoints& entry, char32_t value) {
-        return entry.last < value;
-      });
-  return range != std::end(kLaterPunctuation) && range->first <= c;
 }
 
 // Below this code point (the first combining mark) every text is NFC, and
@@ -91,6 +59,32 @@ bool is_punctuation(char32_t c) {
          !is_later_punctuation(c);
 }
 
+bool is_mark(char32_t c) {
+  if (c < 0x300)
+    return false;
+  if (c == 0x1CF2 || c == 0x1CF3)  // no longer marks
+    return true;
+  const auto kind = category(c);
+  return kind >= UTF8PROC_CATEGORY_MN && kind <= UTF8PROC_CATEGORY_ME &&
+         !is_later_mark(c);
+}
+
+bool is_nonspacing_mark(char32_t c) {
+  if (c < 0x300)
+    return false;
+  if (c == 0x1734)  // no longer one
+    return true;
+  return category(c) == UTF8PROC_CATEGORY_MN && !is_later_nonspacing_mark(c);
+}
+
+bool is_control(char32_t c) {
+  if (c < 0x80)
+    return c < 0x20 || c == 0x7F;
+  const auto kind = category(c);
+  return kind == UTF8PROC_CATEGORY_CC || kind == UTF8PROC_CATEGORY_CO ||
+         (kind == UTF8PROC_CATEGORY_CF && !is_later_format(c));
+}
+
 bool is_word_character(char32_t c) {
   if (c < 0x80)
     return in(c, 'a', 'z') || in(c, 'A', 'Z') || in(c, '0', '9') || c == '_';
@@ -111,6 +105,27 @@ void append_lowercase(std::string& out, char32_t c) {
   }
   const auto lower = utf8proc_tolower(static_cast<utf8proc_int32_t>(c));
   append_utf8(out, static_cast<char32_t>(lower));
+}
+
+size_t grapheme_end(std::string_view text, size_t at) {
+  const auto is_ascii = [&](size_t offset) {
+    return static_cast<signed char>(text[offset]) >= 0;
+  };
+  size_t end = at + utf8_length(text[at]);
+  // Of two ASCII characters, only CR LF are one cluster.
+  if (is_ascii(at) && end < text.size() && is_ascii(end) &&
+      !(text[at] == '\r' && text[end] == '\n'))
+    return end;
+  utf8proc_int32_t state = 0;
+  auto last = static_cast<utf8proc_int32_t>(utf8_code_point(text, at));
+  while (end < text.size()) {
+    const auto next = static_cast<utf8proc_int32_t>(utf8_code_point(text, end));
+    if (utf8proc_grapheme_break_stateful(last, next, &state))
+      break;
+    last = next;
+    end += utf8_length(text[end]);
+  }
+  return end;
 }
 
 std::string normalize_unicode(const std::string& text, NormalizationForm form) {

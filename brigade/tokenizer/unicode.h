@@ -1,10 +1,12 @@
-// The properties of code points that Hugging Face's engine asks for. Compared
+// The properties of code points that Hugging Face's engine uses. Compared
 // with it over all code points; they differ only on characters assigned lately:
 // after Unicode 15 here, and after Unicode 9 in the NFKC and NFKD of the
 // engine.
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <string_view>
 
 namespace brigade {
 
@@ -15,10 +17,20 @@ bool is_numeric(char32_t c);
 // ASCII punctuation (symbols included) and the general categories P* as of
 // Unicode 8, as Punctuation splits on.
 bool is_punctuation(char32_t c);
+// General categories Mn, Mc, Me as of Unicode 9.
+bool is_mark(char32_t c);
+// General category Mn as of Unicode 8.
+bool is_nonspacing_mark(char32_t c);
+// General categories Cc, Cf, Co as of Unicode 8.
+bool is_control(char32_t c);
 // \w of Unicode TS 18: alphabetic, marks, decimal digits, connectors, joiners.
 bool is_word_character(char32_t c);
 // Appends the full lower-case mapping of one character.
 void append_lowercase(std::string& out, char32_t c);
+
+// The end of the extended grapheme cluster that begins at text[at], which must
+// begin a character of valid UTF-8.
+size_t grapheme_end(std::string_view text, size_t at);
 
 enum class NormalizationForm { kNfc, kNfd, kNfkc, kNfkd };
 // `text` must be valid UTF-8.

@@ -12,8 +12,10 @@
 #include <thread>
 #include <vector>
 
+#include "brigade/tokenizer/bpe_boundaries.h"
 #include "brigade/tokenizer/tokenizer_json.h"
 #include "brigade/tokenizer/utf8.h"
+#include "brigade/tokenizer/word_cache.h"
 
 namespace brigade {
 namespace {
@@ -23,7 +25,7 @@ using Json = nlohmann::json;
 
 enum class Unknown { kBytes, kFused, kSingle, kVanishes, kSomeBytes };
 
-struct Vocabulary {
+struct BpeVocabulary {
   std::map<std::string, int32_t> ids;
   std::vector<std::pair<std::string, std::string>> merges;
   Unknown unknown = Unknown::kBytes;
@@ -37,8 +39,8 @@ std::string byte_token(int byte) {
   return fmt::format("<0x{:02X}>", byte);
 }
 
-Vocabulary random_vocabulary(std::mt19937& random, Unknown unknown) {
-  Vocabulary vocabulary{.unknown = unknown};
+BpeVocabulary random_vocabulary(std::mt19937& random, Unknown unknown) {
+  BpeVocabulary vocabulary{.unknown = unknown};
   vocabulary.add("<unk>");
   if (unknown == Unknown::kBytes || unknown == Unknown::kSomeBytes) {
     for (int byte = 0; byte < 256; ++byte) {
@@ -60,7 +62,7 @@ Vocabulary random_vocabulary(std::mt19937& random, Unknown unknown) {
   return vocabulary;
 }
 
-std::string to_json(const Vocabulary& vocabulary) {
+std::string to_json(const BpeVocabulary& vocabulary) {
   const bool has_unk = vocabulary.unknown == Unknown::kFused ||
                        vocabulary.unknown == Unknown::kSingle ||
                        vocabulary.unknown == Unknown::kSomeBytes;
@@ -79,7 +81,7 @@ std::string to_json(const Vocabulary& vocabulary) {
 }
 
 // The definition, as slow as it reads.
-Ids naive_encode(const Vocabulary& vocabulary, const std::string& text) {
+Ids naive_encode(const BpeVocabulary& vocabulary, const std::string& text) {
   const bool bytes = vocabulary.unknown == Unknown::kBytes ||
                      vocabulary.unknown == Unknown::kSomeBytes;
   std::vector<std::string> tokens;
@@ -150,7 +152,7 @@ class BpeDefinition : public ::testing::TestWithParam<Unknown> {};
 TEST_P(BpeDefinition, EncodingEqualsTheDefinitionOnRandomVocabularies) {
   std::mt19937 random(2026);
   for (int round = 0; round < 60; ++round) {
-    const Vocabulary vocabulary = random_vocabulary(random, GetParam());
+    const BpeVocabulary vocabulary = random_vocabulary(random, GetParam());
     const HuggingFaceTokenizer tokenizer(to_json(vocabulary), "random");
     for (const size_t characters : {1, 7, 20, 50, 150, 300}) {
       const std::string text = random_text(random, characters);
@@ -205,9 +207,9 @@ TEST(BpeBoundaries, ManyCharactersNeverMakeAnUnsafeBoundarySafe) {
   }
 }
 
-TEST(BpeWordCache, AWordIsFoundAgainAndKindsAreApart) {
-  using Kind = BpeWordCache::Kind;
-  BpeWordCache cache;
+TEST(WordCache, AWordIsFoundAgainAndKindsAreApart) {
+  using Kind = WordCache::Kind;
+  WordCache cache;
   Ids ids;
   EXPECT_FALSE(cache.find(Kind::kText, "word", ids));
   cache.insert(Kind::kText, "word", Ids{1, 2});
@@ -221,15 +223,15 @@ TEST(BpeWordCache, AWordIsFoundAgainAndKindsAreApart) {
   EXPECT_EQ(ids, (Ids{1, 2, 3}));
 }
 
-TEST(BpeWordCache, MoreWordsThanItHoldsNeverGiveWrongTokens) {
-  BpeWordCache cache;
+TEST(WordCache, MoreWordsThanItHoldsNeverGiveWrongTokens) {
+  WordCache cache;
   for (int32_t i = 0; i < 100'000; ++i) {
     const std::string word = std::to_string(i % 50'000);
     const Ids tokens = {i % 50'000, -1};
     Ids ids;
-    if (!cache.find(BpeWordCache::Kind::kText, word, ids)) {
-      cache.insert(BpeWordCache::Kind::kText, word, tokens);
-      ASSERT_TRUE(cache.find(BpeWordCache::Kind::kText, word, ids));
+    if (!cache.find(WordCache::Kind::kText, word, ids)) {
+      cache.insert(WordCache::Kind::kText, word, tokens);
+      ASSERT_TRUE(cache.find(WordCache::Kind::kText, word, ids));
     }
     ASSERT_EQ(ids, tokens);
   }
@@ -238,7 +240,7 @@ TEST(BpeWordCache, MoreWordsThanItHoldsNeverGiveWrongTokens) {
 // Time grows with the text, not with its square: eight times the text may take
 // sixteen times as long, where the square would take sixty-four.
 TEST(BpeModel, LongRunsOfOneCharacterTakeLinearTime) {
-  Vocabulary vocabulary;
+  BpeVocabulary vocabulary;
   for (const char c : {'a', ' '}) {
     std::string run(1, c);
     vocabulary.add(run);
@@ -265,7 +267,7 @@ TEST(BpeModel, LongRunsOfOneCharacterTakeLinearTime) {
 
 TEST(HuggingFaceTokenizer, ThreadsGetTheTokensOfOneThread) {
   std::mt19937 random(5);
-  const Vocabulary vocabulary = random_vocabulary(random, Unknown::kBytes);
+  const BpeVocabulary vocabulary = random_vocabulary(random, Unknown::kBytes);
   const HuggingFaceTokenizer tokenizer(to_json(vocabulary), "threads");
   std::vector<std::string> texts;
   std::vector<Ids> expected;

@@ -1,5 +1,5 @@
-// Tokens and texts against Hugging Face's engine: goldens/tokenizers holds
-// what it gave, and the script that asked it.
+// Tokens and texts against Hugging Face's engine: goldens/ holds its results,
+// and the scripts that wrote them.
 #include "brigade/tokenizer/tokenizer_json.h"
 
 #include <gtest/gtest.h>
@@ -22,9 +22,9 @@ using Ids = std::vector<int32_t>;
 const fs::path kGoldens =
     fs::path(BRIGADE_SOURCE_DIR) / "tests/tokenizer/goldens";
 const fs::path kShared = fs::path(BRIGADE_SOURCE_DIR) / "../shared/data";
-constexpr size_t kBlockTexts = 50;  // make_goldens.mjs: blockTexts
+constexpr size_t kBlockTexts = 50;  // make_goldens.py: BLOCK_TEXTS
 
-// The digest of make_goldens.mjs: FNV-1a over counts, ids and bytes.
+// The digest of make_goldens.py: FNV-1a over counts, ids and bytes.
 class Digest {
  public:
   void ids(const Ids& ids) {

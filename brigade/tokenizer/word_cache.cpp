@@ -1,4 +1,4 @@
-#include "brigade/tokenizer/bpe_word_cache.h"
+#include "brigade/tokenizer/word_cache.h"
 
 #include <cstring>
 
@@ -29,19 +29,19 @@ uint64_t hash_word(uint32_t header, std::string_view word) {
   return hash;
 }
 
-uint32_t header_of(BpeWordCache::Kind kind, std::string_view word) {
+uint32_t header_of(WordCache::Kind kind, std::string_view word) {
   return static_cast<uint32_t>(kind) << 16 | static_cast<uint32_t>(word.size());
 }
 
 }  // namespace
 
-void BpeWordCache::clear() {
+void WordCache::clear() {
   slots_.assign(kSlots, {});
   arena_.assign(1, 0);
   words_ = 0;
 }
 
-bool BpeWordCache::find(
+bool WordCache::find(
     Kind kind,
     std::string_view word,
     std::vector<int32_t>& ids) {
@@ -66,7 +66,7 @@ bool BpeWordCache::find(
   return false;
 }
 
-void BpeWordCache::insert(
+void WordCache::insert(
     Kind kind,
     std::string_view word,
     std::span<const int32_t> ids) {

@@ -9,7 +9,7 @@
 namespace brigade {
 
 // Bounded: when full it starts anew. Not thread-safe; one for each thread.
-class BpeWordCache {
+class WordCache {
  public:
   // How the word is to be read; the same bytes differ between kinds.
   enum class Kind : uint32_t { kText = 0, kBytes = 1, kPart = 2 };

@@ -1,0 +1,37 @@
+#include "brigade/tokenizer/token_model.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "brigade/tokenizer/bpe_model.h"
+#include "brigade/tokenizer/json_parts.h"
+#include "brigade/tokenizer/unigram_model.h"
+#include "brigade/tokenizer/word_piece_model.h"
+
+namespace brigade {
+namespace {
+
+std::string model_type(const JsonNode& node) {
+  node.require_object();
+  if (const auto type = node.find("type"))
+    return type->string();
+  if (node.at("vocab").value().is_array())
+    return "Unigram";
+  return node.find("max_input_chars_per_word") ? "WordPiece" : "BPE";
+}
+
+}  // namespace
+
+std::unique_ptr<TokenModel> make_token_model(const JsonNode& node) {
+  const std::string type = model_type(node);
+  if (type == "BPE")
+    return std::make_unique<BpeModel>(node);
+  if (type == "Unigram")
+    return std::make_unique<UnigramModel>(node);
+  if (type == "WordPiece")
+    return std::make_unique<WordPieceModel>(node);
+  refuse(node.at("type"), fmt::format("the model \"{}\"", type));
+}
+
+}  // namespace brigade

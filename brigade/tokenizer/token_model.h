@@ -1,0 +1,44 @@
+// The "model" of a tokenizer.json: gives the tokens of one word. There are
+// three kinds: BPE, Unigram and WordPiece.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "brigade/json/node.h"
+#include "brigade/tokenizer/pre_tokenizer.h"
+#include "brigade/tokenizer/vocabulary.h"
+
+namespace brigade {
+
+// What one thread needs to tokenize. Each model has its own kind.
+class ModelScratch {
+ public:
+  virtual ~ModelScratch() = default;
+};
+
+// Immutable once made; thread-safe with one ModelScratch per thread.
+class TokenModel {
+ public:
+  virtual ~TokenModel() = default;
+
+  virtual std::unique_ptr<ModelScratch> make_scratch() const = 0;
+  // Appends the tokens of one word to `ids`; `scratch` is from make_scratch().
+  // Throws DataError when the word needs an unknown token that the vocabulary
+  // lacks.
+  virtual void tokenize(
+      const Piece& word,
+      ModelScratch& scratch,
+      std::vector<int32_t>& ids) const = 0;
+  virtual const Vocabulary& vocabulary() const = 0;
+  // A few words for people: "BPE with 50000 merges".
+  virtual std::string summary() const = 0;
+};
+
+// By "type"; old files without one are recognised by their keys. Throws
+// DataError at the JSON path of a part that is wrong or not supported.
+std::unique_ptr<TokenModel> make_token_model(const JsonNode& node);
+
+}  // namespace brigade

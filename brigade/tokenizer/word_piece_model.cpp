@@ -1,0 +1,93 @@
+#include "brigade/tokenizer/word_piece_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "brigade/base/error.h"
+#include "brigade/tokenizer/byte_alphabet.h"
+#include "brigade/tokenizer/utf8.h"
+
+namespace brigade {
+namespace {
+
+size_t count_characters(std::string_view text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) {
+        return !is_utf8_continuation(c);
+      }));
+}
+
+}  // namespace
+
+WordPieceModel::WordPieceModel(const JsonNode& node)
+    : file_(node.file()),
+      vocabulary_(node.at("vocab")),
+      prefix_(node.at("continuing_subword_prefix").string()),
+      unk_token_(node.at("unk_token").string()),
+      max_characters_(static_cast<size_t>(
+          node.at("max_input_chars_per_word").integer(0, INT32_MAX))) {
+  std::vector<ByteTrie::Entry> first;
+  std::vector<ByteTrie::Entry> continuing;
+  first.reserve(vocabulary_.ids().size());
+  for (const auto& [text, id] : vocabulary_.ids()) {
+    first.emplace_back(text, id);
+    if (text.starts_with(prefix_))
+      continuing.emplace_back(
+          std::string_view(text).substr(prefix_.size()), id);
+  }
+  first_ = ByteTrie(std::move(first));
+  continuing_ = ByteTrie(std::move(continuing));
+}
+
+std::unique_ptr<ModelScratch> WordPieceModel::make_scratch() const {
+  return std::make_unique<ModelScratch>();
+}
+
+bool WordPieceModel::cut(std::string_view word, std::vector<int32_t>& ids)
+    const {
+  const size_t size_before = ids.size();
+  size_t at = 0;
+  while (at < word.size()) {
+    size_t longest = 0;
+    int32_t id = -1;
+    (at == 0 ? first_ : continuing_)
+        .for_each_prefix(word.substr(at), [&](size_t length, int32_t token) {
+          longest = length;
+          id = token;
+        });
+    if (longest == 0) {
+      ids.resize(size_before);
+      return false;
+    }
+    ids.push_back(id);
+    at += longest;
+  }
+  return true;
+}
+
+void WordPieceModel::tokenize(
+    const Piece& word,
+    ModelScratch&,
+    std::vector<int32_t>& ids) const {
+  std::string spelled;
+  std::string_view text = word.text;
+  if (word.byte_level)
+    text = spelled = ByteAlphabet::encode(word.text);
+  // No word has more characters than bytes.
+  const bool too_long =
+      text.size() > max_characters_ && count_characters(text) > max_characters_;
+  if (!too_long && cut(text, ids))
+    return;
+  const auto unknown = vocabulary_.id(unk_token_);
+  if (!unknown)
+    throw DataError(fmt::format(
+        "[tokenizer] {}: at /model/unk_token: \"{}\" is not in /model/vocab, "
+        "and a word of {} bytes needs it",
+        file_,
+        unk_token_,
+        text.size()));
+  ids.push_back(*unknown);
+}
+
+}  // namespace brigade
