@@ -19,9 +19,9 @@ build=("${run[@]}"
   libtorch-dev libgloo-dev libopenblas-pthread-dev libhwy-dev libdnnl-dev
   libfmt-dev nlohmann-json3-dev libcli11-dev
   libpcre2-dev libutf8proc-dev libsentencepiece-dev
-  libjs-dygraphs libzstd-dev zlib1g-dev libcurl4-openssl-dev libssl-dev
+  libjs-dygraphs libcpp-httplib-dev libzstd-dev zlib1g-dev libcurl4-openssl-dev libssl-dev
   libgtest-dev libgmock-dev libbenchmark-dev)
-test=(file git python3 python3-torch python3-numpy openmpi-bin iproute2 zstd)
+test=(file git chromium man-db fish zsh python3 python3-torch python3-numpy openmpi-bin iproute2 zstd)
 lint=(python3 git clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev
   g++-aarch64-linux-gnu)
 slurm=(slurmctld slurmd slurm-client munge iproute2 python3)
@@ -67,7 +67,27 @@ if [ "$(id -u)" -ne 0 ]; then
   as_root=(sudo)
 fi
 echo "Installing ${missing[*]}"
-apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q)
+apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive LC_ALL=C apt-get -q
+  -o DPkg::Lock::Timeout=600)
+
+# Runs apt-get; where another one holds a lock, waits for it, ten minutes at most.
+run_apt() {
+  local errors status waited=0
+  errors=$(mktemp)
+  while true; do
+    status=0
+    "${apt[@]}" "$@" 2>&1 | tee "$errors" || status=$?
+    if [ "$status" -eq 0 ] || [ "$waited" -ge 600 ] ||
+      ! grep -q 'Could not get lock\|Unable to lock' "$errors"; then
+      rm -f "$errors"
+      return "$status"
+    fi
+    echo "Another apt is at work: waiting until it has ended" >&2
+    sleep "${APT_RETRY_SECONDS:-5}"
+    waited=$((waited + 5))
+  done
+}
+
 # An old index is better than none: the install says what it cannot find.
-"${apt[@]}" update || true
-"${apt[@]}" install -y --no-install-recommends "${missing[@]}"
+run_apt update || true
+run_apt install -y --no-install-recommends "${missing[@]}"
