@@ -11,6 +11,7 @@
 #include "brigade/base/units.h"
 #include "brigade/base/version.h"
 #include "brigade/comm/agreement.h"
+#include "brigade/comm/gpus.h"
 #include "brigade/comm/world.h"
 #include "brigade/doctor/group_rate.h"
 #include "brigade/doctor/layout_check.h"
@@ -111,6 +112,7 @@ class Doctor {
     if (environment_.world_size > 1)
       store_ = open_store(environment_, timeout);
     MeshStart start;
+    start.backend = backend_;
     start.store = store_;
     start.on_message = [](const std::string& text) {
       fmt::print("{}\n", text);
@@ -141,7 +143,11 @@ class Doctor {
   // All ranks at once, as in training.
   void print_rates() {
     const auto rate = [&](torch::ScalarType dtype) {
-      return peak_flops(dtype, environment_.local_world_size, {}) / 1e9;
+      return peak_flops(
+                 torch::dtype(dtype).device(mesh_->device()),
+                 environment_.local_world_size,
+                 {}) /
+             1e9;
     };
     const double fp32 = rate(torch::kFloat);
     const double bf16 = rate(torch::kBFloat16);
@@ -155,7 +161,7 @@ class Doctor {
     const GroupRate rate = measure_group(*mesh_->world(), 16 * MiB);
     if (is_first())
       print_fact(
-          "Gloo",
+          backend_ == Backend::kNccl ? "NCCL" : "Gloo",
           fmt::format(
               "latency {:.0f} us; each rank sends {:.2f} GB/s in an all-reduce "
               "of 16 MiB, {:.2f} GB/s in an all-to-all",
@@ -188,12 +194,16 @@ class Doctor {
           "loss",
           "gradient norm");
     check_layouts(
-        environment_, store_, path, [this](const LayoutDifference& each) {
+        environment_,
+        store_,
+        path,
+        [this](const LayoutDifference& each) {
           if (!each.is_good())
             ++problems_;
           if (is_first())
             print(each);
-        });
+        },
+        backend_);
     mesh_->world()->barrier();
     problems_ = static_cast<int>(agreement.max(problems_));
     if (is_first())
@@ -222,6 +232,9 @@ class Doctor {
 
   LaunchEnvironment environment_;
   fs::path folder_;
+  // On the GPUs, where this build and machine have some.
+  Backend backend_ =
+      find_gpus().missing.empty() ? Backend::kNccl : Backend::kGloo;
   StorePtr store_;
   std::unique_ptr<ProcessMesh> mesh_;
   int problems_ = 0;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/comm/gpus.h"
 #include "brigade/launch/cpu_share.h"
 #include "cli/commands.h"
 #include "cli/hub.h"
@@ -129,12 +130,16 @@ void add_rank_arguments(CLI::App& command, ConfigArguments& arguments) {
       ->type_name("group.key=value");
 }
 
-LoadedConfig load_config(const ConfigArguments& arguments, int world_size) {
+LoadedConfig load_config(
+    const ConfigArguments& arguments,
+    int world_size,
+    const Gpus& gpus) {
   if (arguments.path.empty())
     throw ConfigError(
         "[config] --config FILE is missing; try --config "
         "examples/quickstart.json");
-  LoadOptions options{.path = arguments.path, .world_size = world_size};
+  LoadOptions options{
+      .path = arguments.path, .world_size = world_size, .gpus = gpus};
   const HubOptions hub = hub_options(process_environment());
   options.find_model = [hub](const std::string& id) {
     return find_in_hub_cache(

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "brigade/comm/gpus.h"
 #include "brigade/config/train_config.h"
 #include "brigade/launch/environment.h"
 #include "brigade/launch/restarts.h"
@@ -78,8 +79,12 @@ void add_rank_arguments(CLI::App& command, ConfigArguments& arguments);
 // distributed.check_collectives=true.
 std::vector<ConfigOverride> config_overrides(const ConfigArguments& arguments);
 
-// Loads it for `world_size` ranks. Throws ConfigError.
-LoadedConfig load_config(const ConfigArguments& arguments, int world_size);
+// Loads it for `world_size` ranks on this host, or on one with other GPUs.
+// Throws ConfigError.
+LoadedConfig load_config(
+    const ConfigArguments& arguments,
+    int world_size,
+    const Gpus& gpus = find_gpus());
 
 // Keys that were given and mean nothing, with the reasons, on stderr.
 void print_ignored_keys(const LoadedConfig& loaded);

@@ -163,7 +163,8 @@ void submit(const SubmitArguments& arguments) {
     });
     load_config(
         {.path = each.config.string(), .nproc = {}, .overrides = overrides},
-        job.nodes * job.ranks_per_node);
+        job.nodes * job.ranks_per_node,
+        gpus_elsewhere());
     const std::string script = script_of(arguments, job);
     if (arguments.is_dry_run)
       fmt::print("{}", script);

@@ -10,6 +10,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/checkpoint_folder.h"
+#include "brigade/comm/gpus.h"
 #include "brigade/comm/world.h"
 #include "brigade/launch/rank_report.h"
 #include "brigade/launch/rank_signals.h"
@@ -209,7 +210,16 @@ LoadedConfig load_config_of_rank(
     const Launch& launch,
     bool trains) {
   try {
-    return load_config(arguments.config, launch.world_size);
+    LoadedConfig loaded = load_config(arguments.config, launch.world_size);
+    if (trains && loaded.config.trains_on_gpus()) {
+      LaunchEnvironment rank = launch.environment;
+      if (launch.is_supervisor) {  // the last of those to be started here
+        rank.local_world_size = launch.world_size;
+        rank.rank = rank.local_rank = launch.world_size - 1;
+      }
+      check_gpus(find_gpus(), rank);
+    }
+    return loaded;
   } catch (const Error& error) {
     if (trains)
       announce_failed_start(launch.environment, error);

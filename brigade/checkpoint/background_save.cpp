@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "brigade/base/check.h"
+#include "brigade/comm/device_stream.h"
 
 namespace brigade {
 
@@ -35,11 +36,18 @@ void BackgroundSave::start_without_copy(
   outcome_ = {directory, "", 0};
   is_done_ = false;
   const auto begin = std::chrono::steady_clock::now();
+  const torch::Device device = checkpoint.weights.empty()
+                                   ? torch::kCPU
+                                   : checkpoint.weights.front().tensor.device();
   thread_ = std::thread([this,
                          begin,
+                         device,
+                         written = StreamMark::of_current_stream(device),
                          ranks = std::move(ranks),
                          checkpoint = std::move(checkpoint)]() mutable {
     try {
+      use_device(device);
+      written.wait();
       save_checkpoint(outcome_.directory, std::move(checkpoint), ranks);
     } catch (const std::exception& error) {
       outcome_.failure = error.what();

@@ -9,6 +9,7 @@
 
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
+#include "brigade/comm/device_stream.h"
 #include "brigade/files/replace_directory.h"
 #include "brigade/ops/split_master.h"
 #include "brigade/safetensors/writer.h"
@@ -38,8 +39,8 @@ torch::Tensor data_of(const TensorPart& part) {
   const auto tensor = without_padding(part, part.tensor).contiguous();
   if (!part.master_low.defined())
     return tensor;
-  return ops::join_master(
-      tensor, without_padding(part, part.master_low).contiguous());
+  const auto low = without_padding(part, part.master_low).contiguous();
+  return ops::join_master(tensor.to(low.device()), low);
 }
 
 // One tensor after the other, so that what is made for the file alone (masters,
@@ -70,7 +71,7 @@ FileDigest write_parts(
   metadata[kStepKey] = std::to_string(manifest.step);
   SafetensorsWriter writer(path, std::move(specs), metadata, Digest::kSha256);
   for (const TensorSpec& spec : writer.order()) {
-    const torch::Tensor data = data_of(*by_name.at(spec.name));
+    const torch::Tensor data = to_host(data_of(*by_name.at(spec.name)));
     writer.write_next(
         {static_cast<const std::byte*>(data.data_ptr()), data.nbytes()});
   }

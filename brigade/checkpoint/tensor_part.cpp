@@ -1,5 +1,7 @@
 #include "brigade/checkpoint/tensor_part.h"
 
+#include "brigade/comm/device_stream.h"
+
 namespace brigade {
 
 torch::Tensor without_padding(
@@ -20,6 +22,8 @@ std::vector<TensorPart> PartSnapshot::copy(
     if (part.master_low.defined())
       part.master_low = copy_tensor(part, part.master_low);
   }
+  if (!parts.empty())
+    StreamMark::of_current_stream(parts.front().tensor.device()).wait_on_host();
   return copies;
 }
 
@@ -32,9 +36,12 @@ torch::Tensor PartSnapshot::copy_tensor(
   torch::Tensor& memory = memory_[next_++];
   const bool fits = memory.defined() && memory.sizes() == source.sizes() &&
                     memory.scalar_type() == source.scalar_type();
-  if (!fits)
-    memory = torch::empty(source.sizes(), source.scalar_type());
-  memory.copy_(source);
+  if (!fits) {
+    memory = torch::empty(
+        source.sizes(),
+        torch::dtype(source.scalar_type()).pinned_memory(source.is_cuda()));
+  }
+  memory.copy_(source, /*non_blocking=*/true);
   return memory;
 }
 

@@ -16,7 +16,7 @@ struct TensorPart {
   int dim = -1;
   int64_t begin = 0;
   int64_t end = 0;
-  torch::Tensor tensor;  // contiguous CPU memory, float32 or bf16
+  torch::Tensor tensor;  // contiguous, float32 or bf16, on any device
   // Defined: `tensor` (bf16) and this (int16) are the halves of a float32
   // master (ops/split_master.h), which is what the file has. In memory it is
   // whole only while this part is read or written.
@@ -28,12 +28,13 @@ torch::Tensor without_padding(
     const TensorPart& part,
     const torch::Tensor& tensor);
 
-// Copies of parts, in memory that is kept from one call to the next, so that
-// only the first call has new pages to touch.
+// Copies of parts in the host's memory, which is kept from one call to the
+// next, so that only the first call has new pages to touch. It is page-locked
+// for what comes from a GPU.
 class PartSnapshot {
  public:
-  // The same parts over copies of their tensors, which the next call
-  // overwrites. Padding is left out.
+  // The same parts over copies of their tensors, there when the call returns,
+  // which the next call overwrites. Padding is left out.
   std::vector<TensorPart> copy(const std::vector<TensorPart>& parts);
 
  private:

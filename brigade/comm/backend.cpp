@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/comm/nccl_communicator.h"
 #include "brigade/comm/self_communicator.h"
 
 namespace brigade {
@@ -29,16 +30,22 @@ const char* to_string(Backend backend) {
   return "unknown";
 }
 
-void check_backend(
-    Backend backend,
-    const LaunchEnvironment& /* environment */) {
+void check_backend(Backend backend, const LaunchEnvironment& environment) {
   switch (backend) {
     case Backend::kGloo:
       return;
     case Backend::kNccl:
+      return check_nccl(environment);
     case Backend::kMpi:
       refuse(backend);
   }
+}
+
+torch::Device device_of(Backend backend, const LaunchEnvironment& environment) {
+  if (backend != Backend::kNccl)
+    return torch::kCPU;
+  return {
+      torch::kCUDA, static_cast<torch::DeviceIndex>(environment.local_rank)};
 }
 
 CommunicatorPtr make_communicator(
@@ -47,6 +54,8 @@ CommunicatorPtr make_communicator(
     int size,
     CommunicatorOptions options,
     const BackendOptions& backend) {
+  if (backend.make)
+    return backend.make(store, rank, size, options);
   if (size == 1)
     return make_self_communicator(std::move(options));
   switch (backend.backend) {
@@ -54,6 +63,8 @@ CommunicatorPtr make_communicator(
       return make_gloo_communicator(
           store, rank, size, std::move(options), backend.gloo);
     case Backend::kNccl:
+      return make_nccl_communicator(
+          store, rank, size, std::move(options), backend.gloo);
     case Backend::kMpi:
       break;
   }

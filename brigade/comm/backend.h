@@ -5,6 +5,8 @@
 // in make_communicator() and check_backend().
 #pragma once
 
+#include <functional>
+
 #include "brigade/comm/communicator.h"
 #include "brigade/comm/gloo_communicator.h"
 #include "brigade/comm/store.h"
@@ -24,10 +26,23 @@ const char* to_string(Backend backend);
 struct BackendOptions {
   Backend backend = Backend::kGloo;
   GlooOptions gloo;  // where this rank's peers connect to
+  // Makes the groups in place of make_communicator(), for a device that has no
+  // backend here; empty: the backend does. `store` is null in a group of one.
+  std::function<CommunicatorPtr(
+      const StorePtr& store,
+      int rank,
+      int size,
+      const CommunicatorOptions& options)>
+      make = {};
 };
 
-// Before any group exists. Throws ConfigError where this build lacks the
-// backend, or these ranks were started in a way that it cannot work with.
+// Where a rank of this backend has the model's tensors: the GPU of its number
+// on the host with NCCL, else the CPU.
+torch::Device device_of(Backend backend, const LaunchEnvironment& environment);
+
+// Before any group exists. Throws ConfigError where this build or machine lacks
+// what the backend needs, or these ranks were started in a way that it cannot
+// work with.
 void check_backend(Backend backend, const LaunchEnvironment& environment);
 
 // Joins a group: every member calls it with the same store, size and options

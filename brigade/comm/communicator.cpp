@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/comm/device_stream.h"
 #include "brigade/metrics/clock.h"
 
 namespace brigade {
@@ -81,6 +83,47 @@ class CompletedWork : public Work {
   int64_t finished_ns_;
 };
 
+// What a stream of the launching thread holds.
+class QueuedWork : public Work {
+ public:
+  explicit QueuedWork(torch::Device device)
+      : mark_(StreamMark::timed(device)) {}
+  void wait() override { mark_.wait(); }
+  void wait_on_host() override { mark_.wait_on_host(); }
+  bool is_completed() override { return mark_.is_reached(); }
+  int64_t finished_ns() override { return mark_.reached_ns(); }
+
+ private:
+  StreamMark mark_;
+};
+
+// The two messages of an exchange.
+class PairWork : public Work {
+ public:
+  PairWork(WorkPtr first, WorkPtr second)
+      : first_(std::move(first)), second_(std::move(second)) {}
+  void wait() override {
+    first_->wait();
+    second_->wait();
+  }
+  void wait_on_host() override {
+    first_->wait_on_host();
+    second_->wait_on_host();
+  }
+  bool is_completed() override {
+    return first_->is_completed() && second_->is_completed();
+  }
+  int64_t finished_ns() override {
+    const int64_t first = first_->finished_ns();
+    const int64_t second = second_->finished_ns();
+    return first == 0 || second == 0 ? 0 : std::max(first, second);
+  }
+
+ private:
+  WorkPtr first_;
+  WorkPtr second_;
+};
+
 // The waiting thread widens the bf16 sum back into its tensor.
 class WidenedWork : public Work {
  public:
@@ -96,6 +139,10 @@ class WidenedWork : public Work {
     const torch::NoGradGuard no_grad;
     tensor_.copy_(wire_);
     wire_.reset();
+  }
+  void wait_on_host() override {
+    wait();
+    StreamMark::of_current_stream(tensor_.device()).wait_on_host();
   }
   bool is_completed() override { return inner_->is_completed(); }
   int64_t finished_ns() override { return inner_->finished_ns(); }
@@ -117,10 +164,17 @@ class RecordedWork : public Work {
       : inner_(std::move(inner)), recorder_(std::move(recorder)), id_(id) {}
 
   void wait() override {
-    recorded([&] { inner_->wait(); });
+    const int64_t begun_ns = steady_now_ns();
+    guarded([&] { inner_->wait(); });
+    if (inner_->is_completed())
+      recorder_->finished(id_, begun_ns);
+    else
+      recorder_->ordered(id_, inner_);
   }
   void wait_on_host() override {
-    recorded([&] { inner_->wait_on_host(); });
+    const int64_t begun_ns = steady_now_ns();
+    guarded([&] { inner_->wait_on_host(); });
+    recorder_->finished(id_, begun_ns);
   }
   bool is_completed() override { return inner_->is_completed(); }
   int64_t finished_ns() override { return inner_->finished_ns(); }
@@ -130,15 +184,13 @@ class RecordedWork : public Work {
 
  private:
   template <typename Wait>
-  void recorded(const Wait& wait) {
-    const int64_t begun_ns = steady_now_ns();
+  void guarded(const Wait& wait) {
     try {
       wait();
     } catch (...) {
       recorder_->failed(id_);
       throw;
     }
-    recorder_->finished(id_, begun_ns);
   }
 
   WorkPtr inner_;
@@ -150,6 +202,12 @@ class RecordedWork : public Work {
 
 WorkPtr make_completed_work() {
   return std::make_shared<CompletedWork>();
+}
+
+WorkPtr make_queued_work(torch::Device device) {
+  if (!is_asynchronous(device))
+    return make_completed_work();
+  return std::make_shared<QueuedWork>(device);
 }
 
 Communicator::Communicator(int rank, int size, CommunicatorOptions options)
@@ -209,6 +267,14 @@ Communicator::begin(Collective op, const torch::Tensor& tensor, int peer) {
       peer,
       name(),
       size_);
+  check_call(
+      !tensor.defined() || tensor.device().is_cpu() ||
+          tensor.device() == options_.device,
+      "{} of a tensor on {} in group '{}', which was made for tensors on {}",
+      to_string(op),
+      tensor.device().str(),
+      name(),
+      options_.device.str());
   CollectiveRecord record;
   record.op = op;
   record.peer = peer;
@@ -392,9 +458,34 @@ WorkPtr Communicator::recv(torch::Tensor tensor, int source, int tag) {
   });
 }
 
+WorkPtr Communicator::exchange(const MessagePair& pair) {
+  if (pair.received.numel() == 0)
+    return send(pair.sent, pair.destination, pair.tag);
+  if (pair.sent.numel() == 0)
+    return recv(pair.received, pair.source, pair.tag);
+  MessagePair outside = pair;
+  outside.sent = outside_graph(pair.sent);
+  outside.received = outside_graph(pair.received);
+  const auto recv = begin(Collective::kRecv, pair.received, pair.source);
+  const auto send = begin(Collective::kSend, pair.sent, pair.destination);
+  const auto work =
+      launched(send, [&] { return do_exchange(outside, send, recv); });
+  return launched(recv, [&] { return work; });
+}
+
+WorkPtr Communicator::do_exchange(
+    const MessagePair& pair,
+    const CollectiveRecord& send,
+    const CollectiveRecord& recv) {
+  auto received = do_recv(pair.received, pair.source, pair.tag, recv);
+  return std::make_shared<PairWork>(
+      std::move(received),
+      do_send(pair.sent, pair.destination, pair.tag, send));
+}
+
 void Communicator::barrier() {
   const auto record = begin(Collective::kBarrier, torch::Tensor(), -1);
-  launched(record, [&] { return do_barrier(record); })->wait();
+  launched(record, [&] { return do_barrier(record); })->wait_on_host();
 }
 
 std::vector<CollectiveRecord> Communicator::records() const {

@@ -7,8 +7,13 @@
 // member. A launch returns at once; after Work::wait() this thread may use the
 // tensors on their device (or, of a sent tensor, overwrite it).
 //
-// For tensors of a model. What ranks agree on, small values on the CPU, has an
-// interface of its own: comm/agreement.h.
+// For tensors of a model, on the group's device, and for small values on the
+// CPU, whatever the device. What ranks agree on has an interface of its own:
+// comm/agreement.h.
+//
+// On a device with streams a collective is ordered behind what the launching
+// thread's current stream holds, runs on a stream of its own, and wait() orders
+// the waiting thread's current stream behind it (comm/device_stream.h).
 //
 // Every launch is recorded (CollectiveRecord) and, if check_collectives is on,
 // its signature (operation, dtype, numel, sequence number) is compared across
@@ -97,8 +102,19 @@ class Work {
 };
 using WorkPtr = std::shared_ptr<Work>;  // never null
 
-// A Work that has ended already.
+// A Work that has ended already, or of a tensor's device: that is what the
+// current stream holds.
 WorkPtr make_completed_work();
+WorkPtr make_queued_work(torch::Device device);
+
+// One message out and one in, at the same time: a step of a ring.
+struct MessagePair {
+  torch::Tensor sent;  // without elements: nothing is sent
+  int destination = 0;
+  torch::Tensor received;  // overwritten; without elements: nothing is received
+  int source = 0;
+  int tag = 0;  // of both
+};
 
 // Of one group; the same on all its members.
 struct CommunicatorOptions {
@@ -107,6 +123,9 @@ struct CommunicatorOptions {
   bool check_collectives = false;
   // Launches kept by records(), the oldest dropped first; 0 keeps none.
   int64_t max_records = 0;
+  // Where this rank has the model's tensors; with its index, where the kind of
+  // device has one. Tensors on the CPU are taken in any case.
+  torch::Device device = torch::kCPU;
   // The members' ranks in the whole run, in the group's order. Empty: those of
   // the group.
   std::vector<int> members;
@@ -151,8 +170,24 @@ class Communicator {
   WorkPtr send(torch::Tensor tensor, int destination, int tag = 0);
   // Fills tensor with what source sends under the same tag.
   WorkPtr recv(torch::Tensor tensor, int source, int tag = 0);
+  // A send() and a recv() that cannot wait for one another: every member of a
+  // ring may call it first.
+  WorkPtr exchange(const MessagePair& pair);
   // Blocks until every member has called it.
   void barrier();
+
+  // Whether the messages between two ranks are carried out one after the other
+  // in the order of the calls, whatever their tags. Then two ranks that both
+  // receive before they send wait for ever.
+  virtual bool is_ordered() const { return false; }
+  // Collective: connects each rank with the next and the previous one. Of a
+  // backend that connects two ranks by their first message, and blocks the host
+  // until both have launched it.
+  virtual void connect_ring() {}
+  // Throws CommError where an operation that was waited for on the device alone
+  // has failed: to be called once the host has seen the device's results,
+  // before it believes them.
+  virtual void throw_if_failed() {}
 
   // The latest launches, oldest first.
   std::vector<CollectiveRecord> records() const;
@@ -204,6 +239,11 @@ class Communicator {
       int source,
       int tag,
       const CollectiveRecord& record) = 0;
+  // For a backend whose messages are independent: one after the other.
+  virtual WorkPtr do_exchange(
+      const MessagePair& pair,
+      const CollectiveRecord& send,
+      const CollectiveRecord& recv);
   virtual WorkPtr do_barrier(const CollectiveRecord& record) = 0;
   // Throws CommError on every member when the members' signatures differ.
   // Called before a collective when check_collectives is on.

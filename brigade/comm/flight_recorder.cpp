@@ -54,6 +54,12 @@ void FlightRecorder::finished(int64_t id, int64_t begun_ns) {
   entry->operation.finished_ns = now_ns;
 }
 
+void FlightRecorder::ordered(int64_t id, std::shared_ptr<Work> work) {
+  const std::lock_guard lock(mutex_);
+  if (Entry* entry = find(id))
+    entry->kept = std::move(work);
+}
+
 void FlightRecorder::failed(int64_t id) {
   const std::lock_guard lock(mutex_);
   if (Entry* entry = find(id))

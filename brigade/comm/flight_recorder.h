@@ -37,6 +37,9 @@ class FlightRecorder {
   void launched(int64_t id, const std::weak_ptr<Work>& work);
   // A thread waited from `begun_ns` to now and saw the operation's end.
   void finished(int64_t id, int64_t begun_ns);
+  // What follows on the device waits for the operation, which is under way.
+  // Keeps the work, to learn its end.
+  void ordered(int64_t id, std::shared_ptr<Work> work);
   // The operation ended with an error.
   void failed(int64_t id);
 
@@ -49,6 +52,7 @@ class FlightRecorder {
   struct Entry {
     FlightOperation operation;
     std::weak_ptr<Work> work;
+    std::shared_ptr<Work> kept;
   };
   // nullptr when so many followed that it was dropped.
   Entry* find(int64_t id);

@@ -20,6 +20,7 @@
 #include "brigade/comm/post_mortem.h"
 #include "brigade/comm/row_all_reduce.h"
 #include "brigade/comm/sequential_worker.h"
+#include "brigade/comm/signature.h"
 
 namespace brigade {
 namespace {
@@ -290,34 +291,10 @@ class GlooCommunicator : public Communicator {
   }
 
   void check_signature(Record record) override {
-    const auto signature = torch::tensor(
-        {static_cast<int64_t>(record.op),
-         static_cast<int64_t>(record.dtype),
-         record.numel,
-         record.sequence_number,
-         static_cast<int64_t>(record.peer)});
-    auto all = torch::empty({size(), signature.numel()}, torch::kLong);
-    composed(record, [&] { gather(all, signature); })->wait();
-    bool same = true;
-    for (int peer = 0; peer < size(); ++peer)
-      same = same && torch::equal(all[peer], signature);
-    if (same)
-      return;
-    std::string text;
-    for (int peer = 0; peer < size(); ++peer) {
-      const auto* row = all[peer].data_ptr<int64_t>();
-      CollectiveRecord theirs;
-      theirs.op = static_cast<Collective>(row[0]);
-      theirs.dtype = static_cast<torch::ScalarType>(row[1]);
-      theirs.numel = row[2];
-      theirs.sequence_number = row[3];
-      theirs.peer = static_cast<int>(row[4]);
-      text += fmt::format("\n  rank {}: {}", peer, to_string(theirs));
-    }
-    throw CommError(fmt::format(
-        "[comm] the ranks of group '{}' launched different collectives:{}",
-        name(),
-        text));
+    const auto mine = signature_of(record);
+    auto all = torch::empty({size(), mine.numel()}, torch::kLong);
+    composed(record, [&] { gather(all, mine); })->wait();
+    check_signatures(all, mine, name());
   }
 
   GroupPtr group_;

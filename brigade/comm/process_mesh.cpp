@@ -65,7 +65,7 @@ CommunicatorPtr ProcessMesh::join(
     options.member_names.push_back(
         options_.member_names.at(static_cast<size_t>(member)));
   StorePtr store;
-  if (members.size() > 1)
+  if (members.size() > 1 && store_)
     store = store_->with_prefix(fmt::format("{}/{}", name, members.front()));
   CommunicatorPtr communicator = make_communicator(
       store,

@@ -30,9 +30,12 @@ class ProcessMesh {
   int rank() const { return rank_; }
   const Coordinate& coordinate() const { return coordinate_; }
 
+  // Where this rank has the model's tensors.
+  const torch::Device& device() const { return options_.device; }
+
   const CommunicatorPtr& world() const { return world_; }
   const CommunicatorPtr& axis(Axis axis) const;  // this rank's group
-  // Where the ranks met; null for a world of one.
+  // Where the ranks met; null for a world of one, or as it was given.
   const StorePtr& store() const { return store_; }
   // Sums gradients: the replicas of this rank's weights.
   const CommunicatorPtr& dp_cp() const { return dp_cp_; }

@@ -17,8 +17,8 @@ class SelfCommunicator : public Communicator {
  private:
   using Record = const CollectiveRecord&;
 
-  WorkPtr do_all_reduce(torch::Tensor, ReduceOp, Record) override {
-    return done();
+  WorkPtr do_all_reduce(torch::Tensor tensor, ReduceOp, Record) override {
+    return make_queued_work(tensor.device());
   }
   WorkPtr do_reduce_scatter(torch::Tensor out, torch::Tensor in, Record)
       override {
@@ -27,14 +27,16 @@ class SelfCommunicator : public Communicator {
   WorkPtr do_all_gather(torch::Tensor out, torch::Tensor in, Record) override {
     return copied(out, in);
   }
-  WorkPtr do_broadcast(torch::Tensor, int, Record) override { return done(); }
+  WorkPtr do_broadcast(torch::Tensor tensor, int, Record) override {
+    return make_queued_work(tensor.device());
+  }
   WorkPtr do_all_to_all(torch::Tensor out, torch::Tensor in, Record) override {
     return copied(out, in);
   }
   // A message to oneself is kept until it is received.
   WorkPtr do_send(torch::Tensor tensor, int, int tag, Record) override {
     mailbox_[tag].push_back(tensor.clone());
-    return done();
+    return make_queued_work(tensor.device());
   }
   WorkPtr do_recv(torch::Tensor tensor, int, int tag, Record record) override {
     auto& letters = mailbox_[tag];
@@ -51,17 +53,16 @@ class SelfCommunicator : public Communicator {
     const torch::NoGradGuard no_grad;
     tensor.view({-1}).copy_(letters.front().view({-1}));
     letters.pop_front();
-    return done();
+    return make_queued_work(tensor.device());
   }
-  WorkPtr do_barrier(Record) override { return done(); }
+  WorkPtr do_barrier(Record) override { return make_completed_work(); }
   void check_signature(Record) override {}
 
-  static WorkPtr done() { return make_completed_work(); }
   static WorkPtr copied(torch::Tensor& out, const torch::Tensor& in) {
     const torch::NoGradGuard no_grad;
-    if (out.data_ptr() != in.data_ptr())
+    if (!out.is_alias_of(in) || out.storage_offset() != in.storage_offset())
       out.view({-1}).copy_(in.reshape({-1}));
-    return done();
+    return make_queued_work(out.device());
   }
 
   std::map<int, std::deque<torch::Tensor>> mailbox_;  // by tag

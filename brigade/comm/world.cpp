@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "brigade/comm/device_stream.h"
 #include "brigade/comm/start_meeting.h"
 #include "brigade/launch/network.h"
 #include "brigade/topology/hosts.h"
@@ -63,10 +64,14 @@ std::unique_ptr<ProcessMesh> open_mesh(
   const auto prepared = [&] {
     return start.prepare ? start.prepare() : StartFacts{};
   };
+  CommunicatorOptions named = options;
+  if (start.backend == Backend::kNccl)
+    named.device = device_of(start.backend, environment);
   if (environment.world_size == 1) {
     check_backend(start.backend, environment);
     prepared();
-    return std::make_unique<ProcessMesh>(dims, 0, start.store, options);
+    use_device(named.device);
+    return std::make_unique<ProcessMesh>(dims, 0, start.store, named);
   }
   const StorePtr store =
       start.store ? start.store : open_store(environment, options.timeout);
@@ -93,8 +98,8 @@ std::unique_ptr<ProcessMesh> open_mesh(
   const BackendOptions backend{
       .backend = start.backend,
       .gloo = {.interface = address.interface, .address = address.address}};
-  CommunicatorOptions named = options;
   named.member_names = rank_names(dims, hosts);
+  use_device(named.device);
   return std::make_unique<ProcessMesh>(
       dims, environment.rank, store, std::move(named), backend);
 }

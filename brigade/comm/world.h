@@ -36,6 +36,8 @@ class World {
   int size() const { return environment_.world_size; }
   int local_rank() const { return environment_.local_rank; }
   const ProcessMesh& mesh() const { return *mesh_; }
+  // Where modules belong that are wrapped over this world's groups.
+  const torch::Device& device() const { return mesh_->device(); }
   // The replicas of this rank's weights: what DataParallel sums over.
   const CommunicatorPtr& data_parallel() const { return mesh_->dp_cp(); }
 
@@ -56,7 +58,8 @@ StorePtr open_store(
 
 // How the ranks of an environment come together.
 struct MeshStart {
-  // Of the mesh's groups.
+  // Of the mesh's groups. With NCCL it also decides their device: the GPU of
+  // the rank's number on its host, which becomes the calling thread's.
   Backend backend = Backend::kGloo;
   // Where they meet; null: at open_store().
   StorePtr store;

@@ -62,19 +62,39 @@ bool are_sound(
       });
 }
 
-// A run that asks for GPUs must not train on CPUs instead.
-void check_device(const DistributedConfig& distributed, Problems& problems) {
-  constexpr const char* kRemedy =
-      "training on GPUs does not exist yet, in no build (docs/gpu.md); set "
-      "/distributed/use_cpu to true to train on CPUs over gloo";
-  if (!are_sound(problems, {"/distributed/use_cpu", "/distributed/backend"}))
+// A run that asks for GPUs must not train on CPUs instead. Where the config
+// does not say, the machine decides.
+void choose_device(const Gpus& gpus, TrainConfig& config, Problems& problems) {
+  DistributedConfig& distributed = config.distributed;
+  if (!are_sound(problems, {"/distributed/use_cpu", "/distributed/backend"}) ||
+      distributed.use_cpu == true)
     return;
-  if (distributed.use_cpu == false)
-    problems.push_back(
-        fmt::format("[config] /distributed/use_cpu = false: {}", kRemedy));
-  else if (!distributed.use_cpu && distributed.backend == CommBackend::kNccl)
-    problems.push_back(
-        fmt::format("[config] /distributed/backend = \"nccl\": {}", kRemedy));
+  const bool is_nccl = distributed.backend == CommBackend::kNccl;
+  const bool follows = distributed.backend == CommBackend::kFollowUseCpu;
+  if (!distributed.use_cpu && !is_nccl && !(follows && gpus.missing.empty()))
+    return;
+  if (!gpus.missing.empty()) {
+    problems.push_back(fmt::format(
+        "[config] {}: {}; or set /distributed/use_cpu to true to train on CPUs "
+        "over gloo",
+        distributed.use_cpu ? "/distributed/use_cpu = false"
+                            : "/distributed/backend = \"nccl\"",
+        gpus.missing));
+    return;
+  }
+  distributed.use_cpu = false;
+  if (!is_nccl && !follows) {
+    problems.push_back(fmt::format(
+        "[config] /distributed/backend = \"{}\" moves what is on CPUs, but "
+        "/distributed/use_cpu is false; leave it out to use nccl",
+        to_string(distributed.backend)));
+  }
+  if (config.model.kernels == ModelKernels::kCpu &&
+      are_sound(problems, {"/model/kernels"})) {
+    problems.emplace_back(
+        "[config] /model/kernels = \"cpu\" computes on CPUs, but this run is "
+        "on GPUs; set it to \"auto\", or /distributed/use_cpu to true");
+  }
 }
 
 void check_training(const TrainingConfig& training, Problems& problems) {
@@ -225,7 +245,7 @@ LoadedConfig parse_train_config(
   TrainConfig& config = loaded.config;
   apply(given, config, problems);
   fill_in(config);
-  check_device(config.distributed, problems);
+  choose_device(options.gpus, config, problems);
   check_training(config.training, problems);
   check_dataset(config.dataset, problems);
   check_checkpoint(config.checkpoint, problems);

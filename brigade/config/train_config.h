@@ -19,6 +19,7 @@
 
 #include "brigade/config/choices.h"
 #include "brigade/model_spec/llama_config.h"
+#include "brigade/topology/gpus.h"
 #include "brigade/topology/parallel_dims.h"
 
 namespace brigade {
@@ -32,7 +33,8 @@ struct DistributedConfig {
   int dp_size = 0;
   ScheduleKind pp_engine = ScheduleKind::kOneFOneB;
   CommBackend backend = CommBackend::kFollowUseCpu;
-  std::optional<bool> use_cpu;  // absent: whether this build has no CUDA
+  // Once loaded: false on GPUs; absent or true on CPUs.
+  std::optional<bool> use_cpu;
   GradSyncKind grad_sync = GradSyncKind::kBucketed;
   GradWire grad_wire = GradWire::kFp32;  // of gradients between ranks
   double bucket_cap_mb = 25;             // MiB of gradient per bucket
@@ -176,6 +178,7 @@ struct TrainConfig {
   EnvironmentConfig environment;
   RunOptions run;
 
+  bool trains_on_gpus() const { return distributed.use_cpu == false; }
   ParallelDims parallel_dims() const {
     return {
         .dp = distributed.dp_size,
@@ -219,6 +222,7 @@ struct LoadOptions {
   std::vector<ConfigOverride> overrides;  // later ones win
   int world_size = 1;
   FindModel find_model;  // absent: no id is found
+  Gpus gpus = {};        // of this host
 };
 
 // Reads, overrides, checks, fills in. Throws ConfigError with every problem

@@ -60,7 +60,7 @@ ForwardRound forward_round(
     const Tensor& v) {
   RingExchange blocks(call.ring(), kBlockTag);
   const int last = call.last_step();
-  blocks.expect(call.block_sizes(k, 1), k.scalar_type());
+  blocks.expect(call.block_sizes(k, 1), k.options());
   RingBlock block = call.own_block(k, v);
   blocks.start(block.memory);
   // A token sees itself, so the first step has all queries.
@@ -78,7 +78,7 @@ ForwardRound forward_round(
   for (int i = 1; i <= last; ++i) {
     block.memory = blocks.finish();
     if (i < last) {
-      blocks.expect(call.block_sizes(k, i + 1), k.scalar_type());
+      blocks.expect(call.block_sizes(k, i + 1), k.options());
       blocks.start(block.memory);
     }
     const TokenRange& queries = call.step(i).queries;
@@ -146,11 +146,11 @@ AttentionGradients backward_round(
   const int last = call.last_step();
   for (int i = last; i > 0; --i) {
     if (i > 1) {
-      blocks.expect(call.block_sizes(k, i - 1), k.scalar_type());
+      blocks.expect(call.block_sizes(k, i - 1), k.options());
       blocks.start(block.memory);
     }
     if (i == last)
-      gradients.expect(call.block_sizes(k, i - 1), k.scalar_type());
+      gradients.expect(call.block_sizes(k, i - 1), k.options());
     const RingStep& step = call.step(i);
     const TokenRange keys = call.keys_in_block(i);
     // The first rank's part is what leaves; later ones are added to it.
@@ -179,7 +179,7 @@ AttentionGradients backward_round(
       gradient.memory = gradients.finish();  // of the ranks before this one
       if (!step.is_hidden())
         tokens(gradient.memory, keys, kDim).add_(tokens(part, keys, kDim));
-      gradients.expect(call.block_sizes(k, i - 1), k.scalar_type());
+      gradients.expect(call.block_sizes(k, i - 1), k.options());
     }
     gradients.start(gradient.memory);
     if (i > 1)

@@ -22,21 +22,27 @@ RingExchange::RingExchange(
 
 void RingExchange::expect(
     const std::vector<int64_t>& sizes,
-    torch::ScalarType dtype) {
+    const torch::TensorOptions& options) {
   BRIGADE_ASSERT(!incoming_.defined(), "a block is expected already");
   const bool fits = spare_.defined() && spare_.sizes() == sizes &&
-                    spare_.scalar_type() == dtype;
-  incoming_ = fits ? std::exchange(spare_, Tensor())
-                   : torch::empty(sizes, torch::dtype(dtype));
-  if (incoming_.numel() > 0)
+                    spare_.dtype() == options.dtype();
+  incoming_ =
+      fits ? std::exchange(spare_, Tensor()) : torch::empty(sizes, options);
+  if (incoming_.numel() > 0 && !ring_->is_ordered())
     recv_ = ring_->recv(incoming_, source_, tag_);
 }
 
 void RingExchange::start(Tensor block) {
   BRIGADE_ASSERT(!outgoing_.defined(), "an exchange is under way already");
   outgoing_ = std::move(block);
-  if (outgoing_.numel() > 0)
+  if (ring_->is_ordered()) {
+    BRIGADE_ASSERT(incoming_.defined(), "no block is expected");
+    if (outgoing_.numel() + incoming_.numel() > 0)
+      send_ =
+          ring_->exchange({outgoing_, destination_, incoming_, source_, tag_});
+  } else if (outgoing_.numel() > 0) {
     send_ = ring_->send(outgoing_, destination_, tag_);
+  }
 }
 
 Tensor RingExchange::finish() {

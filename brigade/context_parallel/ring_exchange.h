@@ -34,8 +34,11 @@ class RingExchange {
       RingDirection direction = RingDirection::kUp);
 
   // A receive that is posted before the block is sent lets it be sent at once,
-  // without a handshake.
-  void expect(const std::vector<int64_t>& sizes, torch::ScalarType dtype);
+  // without a handshake. Where a backend carries out messages in the order of
+  // the calls, start() launches both at once.
+  void expect(
+      const std::vector<int64_t>& sizes,
+      const torch::TensorOptions& options);
   void start(torch::Tensor block);  // contiguous
   torch::Tensor finish();
 

@@ -33,6 +33,7 @@ std::string Bucket::describe() const {
 void Bucket::mark_ready() {
   BRIGADE_ASSERT(
       state_ == BucketState::kFilling && pending_ > 0, "{}", describe());
+  writers_.add_current_stream(view_.main_grad.device());
   if (--pending_ == 0) {
     state_ = BucketState::kFull;
     timing_.ready_ns = steady_now_ns();
@@ -46,6 +47,9 @@ void Bucket::launch(const BucketHook& hook, Communicator& communicator) {
 
 void Bucket::launch_as_is(const BucketHook& hook, Communicator& communicator) {
   timing_.launched_ns = steady_now_ns();
+  writers_.wait();
+  if (is_asynchronous(view_.main_grad.device()))
+    device_times_.ready = StreamMark::timed(view_.main_grad.device());
   try {
     work_ = hook(view_, communicator);
   } catch (const CommError& error) {
@@ -73,7 +77,11 @@ void Bucket::launch_as_is(const BucketHook& hook, Communicator& communicator) {
 void Bucket::wait() {
   if (state_ != BucketState::kReducing)
     return;
+  const torch::Device device = view_.main_grad.device();
+  const bool has_streams = is_asynchronous(device);
   timing_.wait_begin_ns = steady_now_ns();
+  if (has_streams)
+    device_times_.wait_begin = StreamMark::timed(device);
   try {
     work_->wait();
   } catch (const CommError& error) {
@@ -83,8 +91,21 @@ void Bucket::wait() {
   timing_.wait_end_ns = steady_now_ns();
   timing_.finished_ns = work_->finished_ns();
   timing_.bytes = work_->reduced_bytes().value_or(plan_.bytes());
+  if (has_streams) {
+    device_times_.wait_end = StreamMark::timed(device);
+    device_times_.work = work_;
+  }
   work_.reset();
   state_ = BucketState::kReduced;
+}
+
+void Bucket::note_times(BucketTiming& timing) const {
+  if (device_times_.work == nullptr)
+    return;
+  timing.ready_ns = timing.launched_ns = device_times_.ready.reached_ns();
+  timing.finished_ns = device_times_.work->finished_ns();
+  timing.wait_begin_ns = device_times_.wait_begin.reached_ns();
+  timing.wait_end_ns = device_times_.wait_end.reached_ns();
 }
 
 void Bucket::abandon() {
@@ -105,6 +126,7 @@ void Bucket::reset() {
       "{} reset while it is reduced",
       describe());
   pending_ = plan_.slots.size();
+  writers_.clear();
   state_ = BucketState::kFilling;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "brigade/comm/communicator.h"
+#include "brigade/comm/device_stream.h"
 #include "brigade/data_parallel/bucket_hook.h"
 #include "brigade/metrics/sync_report.h"
 #include "brigade/schedule/bucket_plan.h"
@@ -41,7 +42,11 @@ class Bucket {
   BucketState state() const { return state_; }
   const PlannedBucket& plan() const { return plan_; }
   const torch::Tensor& main_grad() const { return view_.main_grad; }
+  // On a device with streams: as the host launched and waited, until
+  // note_times().
   const BucketTiming& timing() const { return timing_; }
+  // The times of the last wait() on the device itself, once it has come so far.
+  void note_times(BucketTiming& timing) const;
 
  private:
   std::string describe() const;
@@ -50,8 +55,17 @@ class Bucket {
   BucketView view_;
   BucketState state_ = BucketState::kFilling;
   size_t pending_;
+  StreamTrail writers_;  // of main_grad, since the last launch
   WorkPtr work_;
   BucketTiming timing_;
+  // On a device with streams, of the last step.
+  struct DeviceTimes {
+    StreamMark ready;
+    StreamMark wait_begin;
+    StreamMark wait_end;
+    WorkPtr work;
+  };
+  DeviceTimes device_times_;
 };
 
 }  // namespace brigade

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "brigade/comm/device_stream.h"
+
 namespace brigade {
 
 namespace {
@@ -9,8 +11,9 @@ namespace {
 // A Work with something to do once it has ended, by the thread that waits.
 class FollowedWork : public Work {
  public:
-  FollowedWork(WorkPtr work, std::function<void()> after)
-      : work_(std::move(work)), after_(std::move(after)) {}
+  // `after` computes on tensors of `device`.
+  FollowedWork(WorkPtr work, torch::Device device, std::function<void()> after)
+      : work_(std::move(work)), device_(device), after_(std::move(after)) {}
 
   void wait() override {
     work_->wait();
@@ -18,6 +21,10 @@ class FollowedWork : public Work {
       const torch::NoGradGuard no_grad;
       after();
     }
+  }
+  void wait_on_host() override {
+    wait();
+    StreamMark::of_current_stream(device_).wait_on_host();
   }
   bool is_completed() override { return work_->is_completed(); }
   int64_t finished_ns() override { return work_->finished_ns(); }
@@ -27,6 +34,7 @@ class FollowedWork : public Work {
 
  private:
   WorkPtr work_;
+  torch::Device device_;
   std::function<void()> after_;
 };
 
@@ -36,6 +44,7 @@ class PartialWork : public Work {
   PartialWork(WorkPtr work, int64_t bytes)
       : work_(std::move(work)), bytes_(bytes) {}
   void wait() override { work_->wait(); }
+  void wait_on_host() override { work_->wait_on_host(); }
   bool is_completed() override { return work_->is_completed(); }
   int64_t finished_ns() override { return work_->finished_ns(); }
   std::optional<int64_t> reduced_bytes() override { return bytes_; }
@@ -58,6 +67,7 @@ WorkPtr scatter_rounded(
   const auto received = torch::empty_like(sent);
   return std::make_shared<FollowedWork>(
       communicator.all_to_all(received, sent),
+      sent.device(),
       [received,
        sent,
        scale,
@@ -103,6 +113,7 @@ BucketHook fp16_hook() {
     const auto wire = (bucket.main_grad / ranks).to(torch::kHalf);
     return std::make_shared<FollowedWork>(
         communicator.all_reduce(wire),
+        wire.device(),
         [wire, ranks, main_grad = bucket.main_grad]() mutable {
           main_grad.copy_(wire).mul_(ranks);
         });
@@ -131,7 +142,9 @@ BucketHook then(
     if (work == nullptr)
       return work;
     return std::make_shared<FollowedWork>(
-        std::move(work), [after, bucket]() mutable { after(bucket); });
+        std::move(work), bucket.main_grad.device(), [after, bucket]() mutable {
+          after(bucket);
+        });
   };
 }
 

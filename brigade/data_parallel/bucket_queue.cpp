@@ -1,5 +1,6 @@
 #include "brigade/data_parallel/bucket_queue.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace brigade {
@@ -67,6 +68,11 @@ std::vector<BucketTiming> BucketQueue::wait() {
     timings.push_back(buckets_[b].timing());
   }
   return timings;
+}
+
+void BucketQueue::note_times(std::vector<BucketTiming>& timings) const {
+  for (size_t b = 0; b < std::min(timings.size(), buckets_.size()); ++b)
+    buckets_[b].note_times(timings[b]);
 }
 
 void BucketQueue::abandon() {

@@ -37,6 +37,8 @@ class BucketQueue {
   // GradBuffer::take_reduced(); one timing per bucket. Throws
   // CommError naming the bucket.
   std::vector<BucketTiming> wait();
+  // See Bucket::note_times().
+  void note_times(std::vector<BucketTiming>& timings) const;
   // Waits for what is under way, whatever becomes of it.
   void abandon();
   // For the next step. Precondition: nothing is under way.

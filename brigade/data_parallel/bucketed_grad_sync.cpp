@@ -153,6 +153,7 @@ void BucketedGradSync::begin_reducing() {
     report_ = {};
     report_.ready_ns.resize(params().size());
     report_.backward_begin_ns = steady_now_ns();
+    backward_begin_ = StreamMark::timed(communicator_->options().device);
   }
 }
 
@@ -329,6 +330,7 @@ void BucketedGradSync::wait_and_hand_over() {
   const torch::NoGradGuard no_grad;
   seal_what_is_missing();
   report_.backward_end_ns = steady_now_ns();
+  backward_end_ = StreamMark::timed(communicator_->options().device);
   const auto used = agree_on_used();
   report_.buckets = buckets_->wait();
   if (expected_reaches_.empty())
@@ -388,6 +390,15 @@ void BucketedGradSync::adopt_observed_order() {
   buffer_->move_to(plan_);
   handover_->follow_buffer();
   make_buckets();
+}
+
+const SyncReport& BucketedGradSync::report() const {
+  if (is_asynchronous(communicator_->options().device)) {
+    report_.backward_begin_ns = backward_begin_.reached_ns();
+    report_.backward_end_ns = backward_end_.reached_ns();
+    buckets_->note_times(report_.buckets);
+  }
+  return report_;
 }
 
 void BucketedGradSync::reset() {

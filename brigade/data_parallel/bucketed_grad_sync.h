@@ -65,7 +65,9 @@ class BucketedGradSync : public GradSync {
   void allow_uneven_inputs(const UnevenInputsOptions& options) override;
   int join() override;
 
-  const SyncReport& report() const override { return report_; }
+  // On a device with streams: by its own clock, once the host has waited for
+  // it; ready_ns are the host's.
+  const SyncReport& report() const override;
   const CommunicatorPtr& communicator() const override { return communicator_; }
   const GradSyncOptions& options() const override { return options_; }
 
@@ -149,7 +151,9 @@ class BucketedGradSync : public GradSync {
   bool order_is_final_;
   bool callback_is_queued_ = false;  // for the end of the current backward
   FinishCall finish_call_ = FinishCall::kNone;
-  SyncReport report_;
+  mutable SyncReport report_;  // report() fills in what the device knows
+  StreamMark backward_begin_;
+  StreamMark backward_end_;
   std::unique_ptr<GradHooks> hooks_;  // last: gone before what it calls
 };
 

@@ -6,7 +6,9 @@
 //              called when a fused op returned no gradient
 //   after(i)   AccumulateGrad has added it to .grad (or has done nothing,
 //              when a fused op added it to main_grad itself)
-// Both run on the thread that called backward() (CPU). Exceptions in them reach
+// Both run on the thread of backward that has the parameter's device: on the
+// CPU the one that called backward(), on a GPU one of autograd's, with the
+// stream that made the gradient as its current one. Exceptions in them reach
 // the caller of backward(). In the first backward after torch::load() has
 // replaced a parameter's memory, after(i) is called when that backward ends.
 #pragma once

@@ -14,14 +14,15 @@
 namespace brigade {
 namespace {
 
-std::string problem_of(const NamedParam& param) {
+std::string problem_of(const NamedParam& param, torch::Device device) {
   const auto dtype = param.tensor.scalar_type();
-  if (!param.tensor.is_cpu()) {
+  if (param.tensor.device() != device) {
     return fmt::format(
         "parameter '{}' is on device {}, but its communicator moves tensors of "
-        "the CPU; move the module before wrapping it",
+        "{}; move the module before wrapping it",
         param.name,
-        param.tensor.device().str());
+        param.tensor.device().str(),
+        device.is_cpu() ? "the CPU" : device.str());
   }
   if (at::isComplexType(dtype)) {
     return fmt::format(
@@ -61,10 +62,12 @@ std::string problem_of(const NamedParam& param) {
 }
 
 // What keeps this rank's parameters from being wrapped, or an empty text.
-std::string first_problem(const std::vector<NamedParam>& params) {
+std::string first_problem(
+    const std::vector<NamedParam>& params,
+    torch::Device device) {
   bool is_any_trainable = false;
   for (const NamedParam& param : params) {
-    if (auto problem = problem_of(param); !problem.empty())
+    if (auto problem = problem_of(param, device); !problem.empty())
       return problem;
     is_any_trainable = is_any_trainable || param.tensor.requires_grad();
   }
@@ -184,7 +187,7 @@ WrappedParams::WrappedParams(
     const std::string& options,
     Communicator& group) {
   const Agreement agreement(group);
-  check_all_can_wrap(first_problem(params), agreement);
+  check_all_can_wrap(first_problem(params, group.options().device), agreement);
   check_alike(params, options, agreement, group.name());
   for (NamedParam& param : params) {
     auto& list = param.tensor.requires_grad() ? trainable_ : frozen_;

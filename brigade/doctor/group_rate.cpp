@@ -32,9 +32,10 @@ GroupRate measure_group(Communicator& group, int64_t bytes) {
   constexpr int kLong = 7;
   const int64_t ranks = group.size();
   const int64_t numel = bytes / 4 / ranks * ranks;
-  const auto small = torch::zeros({1});
-  const auto large = torch::zeros({numel});
-  const auto received = torch::zeros({numel});
+  const auto options = torch::device(group.options().device);
+  const auto small = torch::zeros({1}, options);
+  const auto large = torch::zeros({numel}, options);
+  const auto received = torch::zeros({numel}, options);
   const double sent = 4.0 * static_cast<double>(numel) *
                       static_cast<double>(ranks - 1) /
                       static_cast<double>(ranks);

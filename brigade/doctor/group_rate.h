@@ -13,7 +13,8 @@ struct GroupRate {
   double exchange_gb_per_s = 0;    // all-to-all, the same
 };
 
-// Collective. The medians of several repetitions with `bytes` of float32.
+// Collective. The medians of several repetitions with `bytes` of float32 on the
+// group's device.
 GroupRate measure_group(Communicator& group, int64_t bytes);
 
 }  // namespace brigade

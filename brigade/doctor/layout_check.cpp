@@ -189,11 +189,12 @@ std::vector<LayoutDifference> check_layouts(
     const LaunchEnvironment& environment,
     const StorePtr& store,
     const fs::path& folder,
-    const std::function<void(const LayoutDifference&)>& on_result) {
+    const std::function<void(const LayoutDifference&)>& on_result,
+    Backend over) {
   const int ranks = environment.world_size;
   const ProcessMesh alone({}, 0, nullptr);
   const Trained expected = train(folder, {}, "aten", ranks, alone);
-  BackendOptions backend;
+  BackendOptions backend{.backend = over};
   if (ranks > 1) {
     const PeerAddress address = peer_address(environment);
     backend.gloo = {.interface = address.interface, .address = address.address};
@@ -205,7 +206,8 @@ std::vector<LayoutDifference> check_layouts(
         layout.dims,
         environment.rank,
         store ? store->with_prefix("doctor " + name) : nullptr,
-        {.timeout = std::chrono::minutes(2)},
+        {.timeout = std::chrono::minutes(2),
+         .device = device_of(backend.backend, environment)},
         backend);
     LayoutDifference result;
     result.layout = name;

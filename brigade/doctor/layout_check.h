@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "brigade/comm/backend.h"
 #include "brigade/comm/store.h"
 #include "brigade/launch/environment.h"
 #include "brigade/topology/parallel_dims.h"
@@ -34,7 +35,8 @@ std::vector<ParallelDims> layouts_of(int ranks);
 // Writes what the check trains on into `folder`.
 void write_layout_check_data(const std::filesystem::path& folder);
 
-// Collective over the run's ranks, which meet at `store` (null for one rank).
+// Collective over the run's ranks, which meet at `store` (null for one rank):
+// each layout over that backend, on its device, against one rank on the CPU.
 // `folder` holds what write_layout_check_data() wrote. `on_result` is called
 // with each layout's result as it comes, on every rank. A CommError ends the
 // check: the ranks cannot meet any more.
@@ -42,6 +44,7 @@ std::vector<LayoutDifference> check_layouts(
     const LaunchEnvironment& environment,
     const StorePtr& store,
     const std::filesystem::path& folder,
-    const std::function<void(const LayoutDifference&)>& on_result);
+    const std::function<void(const LayoutDifference&)>& on_result,
+    Backend over = Backend::kGloo);
 
 }  // namespace brigade

@@ -3,13 +3,13 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <torch/cuda.h>
 #include <torch/version.h>
 
 #include <fstream>
 #include <set>
 #include <thread>
 
+#include "brigade/comm/gpus.h"
 #include "brigade/files/file.h"
 #include "brigade/kernels/cpu/tile_product.h"
 #include "brigade/metrics/clock.h"
@@ -80,17 +80,21 @@ MachineFact libtorch_fact() {
 MachineFact gpu_fact() {
   if (loaded_libraries("libtorch_cuda").empty())
     return {"GPUs", "none: this libtorch was built without CUDA", ""};
-  if (!torch::cuda::is_available()) {
-    const bool has_driver = fs::exists("/dev/nvidiactl");
+  const Gpus gpus = find_gpus();
+  if (gpus.missing.empty()) {
     return {
         "GPUs",
-        has_driver ? "none that this libtorch's CUDA can use"
-                   : "none: libtorch has CUDA, this machine no NVIDIA driver",
-        has_driver
-            ? "the driver does not fit this build of libtorch; see nvidia-smi"
-            : ""};
+        fmt::format(
+            "{}, the first is {}", gpus.count, gpu_name({torch::kCUDA, 0})),
+        ""};
   }
-  return {"GPUs", fmt::format("{}", torch::cuda::device_count()), ""};
+  const bool has_driver = fs::exists("/dev/nvidiactl");
+  return {
+      "GPUs",
+      "none: " + gpus.missing,
+      has_driver ? "the driver is there, but does not fit this build of "
+                   "libtorch; see nvidia-smi"
+                 : ""};
 }
 
 }  // namespace

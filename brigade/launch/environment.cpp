@@ -373,4 +373,8 @@ GetEnv process_environment() {
   };
 }
 
+void set_default_variable(const char* name, const char* value) {
+  ::setenv(name, value, /*overwrite=*/0);
+}
+
 }  // namespace brigade

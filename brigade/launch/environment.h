@@ -70,4 +70,8 @@ LaunchEnvironment read_environment(const GetEnv& getenv);
 // The process's own environment.
 GetEnv process_environment();
 
+// Gives a variable of the process a value where it has none, for a library that
+// reads it later. Not while other threads read the environment.
+void set_default_variable(const char* name, const char* value);
+
 }  // namespace brigade

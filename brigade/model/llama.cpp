@@ -127,7 +127,7 @@ torch::Tensor Llama::logits(const torch::Tensor& ids) {
   const torch::NoGradGuard no_grad;
   const TensorParallel parallel{context_->tensor_parallel.group};
   AttentionInputs inputs{ids.size(0), {}, {}};
-  rotary_.set_positions(torch::arange(ids.size(1)));
+  rotary_.set_positions(torch::arange(ids.size(1), ids.options()));
   ResidualStream stream{
       embed(parallel, ids, {ops::WeightGrad::kReturn, context_->kernels}), {}};
   for (size_t i = 0; i < layers_.size(); ++i) {
@@ -151,7 +151,8 @@ torch::Tensor Llama::generate(
   const int64_t tokens = ids.size(1);
   state.caches.resize(layers_.size());
   AttentionInputs inputs{rows, {}, {}};
-  rotary_.set_positions(torch::arange(state.length, state.length + tokens));
+  rotary_.set_positions(
+      torch::arange(state.length, state.length + tokens, ids.options()));
   state.length += tokens;
   ResidualStream stream{input, {}};
   if (part_.is_first)

@@ -21,6 +21,7 @@ namespace brigade {
 struct ModelContext {
   ModelDescription description;
   torch::ScalarType dtype = torch::kFloat;
+  torch::Device device = torch::kCPU;
   TensorParallel tensor_parallel;  // a group of one when there is none
   CommunicatorPtr context_parallel;
   // kAccumulate needs a GradSync that keeps .grad() defined
@@ -65,6 +66,6 @@ struct MicroBatch {
   torch::Tensor ids;              // int64 [B, T]
   torch::Tensor targets;          // int64 [B, T]; -100: no loss
   torch::Tensor document_starts;  // int64 [B, T] or undefined: one document
-};
+};                                // on the model's device
 
 }  // namespace brigade

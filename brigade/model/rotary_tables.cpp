@@ -34,7 +34,10 @@ void RotaryTables::add_layer(const AttentionDescription& attention) {
 }
 
 void RotaryTables::set_positions(const torch::Tensor& positions) {
-  if (positions_.defined() && torch::equal(positions_, positions))
+  // Comparing values on another device would wait for it.
+  if (positions_.defined() &&
+      (positions_.is_same(positions) ||
+       (positions.is_cpu() && torch::equal(positions_, positions))))
     return;
   tables_.clear();
   for (const Kind& kind : kinds_) {

@@ -33,7 +33,7 @@ std::vector<torch::Tensor> GroupedWeights::biases() const {
 }
 
 ParameterSource::ParameterSource(const ModelContext& context)
-    : dtype_(context.dtype) {
+    : options_(torch::dtype(context.dtype).device(context.device)) {
   auto table = std::make_shared<Table>();
   const TensorParallel& parallel = context.tensor_parallel;
   for (const ParameterRow& row : list_parameters(context.description)) {
@@ -61,11 +61,11 @@ std::shared_ptr<Weights> ParameterSource::make(const std::string& name) const {
   BRIGADE_ASSERT(
       weight != shapes.end(), "'{}' is not in the model's table", path);
   weights->weight = weights->register_parameter(
-      "weight", torch::empty(weight->second, dtype_));
+      "weight", torch::empty(weight->second, options_));
   const auto bias = shapes.find(path + ".bias");
   if (bias != shapes.end()) {
-    weights->bias =
-        weights->register_parameter("bias", torch::empty(bias->second, dtype_));
+    weights->bias = weights->register_parameter(
+        "bias", torch::empty(bias->second, options_));
   }
   return weights;
 }

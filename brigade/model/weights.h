@@ -56,8 +56,8 @@ class ParameterSource {
     std::map<std::string, std::vector<std::string>> groups;  // names of members
   };
   std::shared_ptr<const Table> table_;
-  torch::ScalarType dtype_;
-  std::string prefix_;  // "model.layers.0."
+  torch::TensorOptions options_;  // dtype and device
+  std::string prefix_;            // "model.layers.0."
 };
 
 }  // namespace brigade

@@ -100,13 +100,18 @@ void AdamW::step(double lr, double grad_scale, ops::AfterRead after_read) {
   }
 }
 
-double AdamW::sum_of_squared_gradients() const {
+torch::Tensor AdamW::squared_gradients() const {
   torch::Tensor sum;
   for (const AdamWGroup& group : groups_) {
     const auto part = ops::sum_of_squares(group.main_grad, options_.kernels);
     sum = sum.defined() ? sum + part : part;
   }
+  return sum;
+}
+
+double AdamW::sum_of_squared_gradients() const {
   // Read once, whatever device it is on.
+  const torch::Tensor sum = squared_gradients();
   return sum.defined() ? sum.item<double>() : 0.0;
 }
 

@@ -64,6 +64,9 @@ class AdamW {
   // The sum of squares of all main_grads before any scale; this rank's part of
   // the global norm. Not finite when a gradient is not.
   double sum_of_squared_gradients() const;
+  // The same as a double scalar on the gradients' device, which nobody waits
+  // for; undefined without groups.
+  torch::Tensor squared_gradients() const;
 
   // Steps done, for the bias correction and for checkpoints.
   int64_t steps() const { return steps_; }

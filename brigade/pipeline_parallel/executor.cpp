@@ -60,7 +60,9 @@ PipelineExecutor::PipelineExecutor(
       stages_(std::move(stages)),
       callbacks_(std::move(options.callbacks)),
       device_(options.transfers.device),
-      transfers_(pp_, schedule_, std::move(options.transfers)) {}
+      transfers_(pp_, schedule_, std::move(options.transfers)) {
+  pp_->connect_ring();
+}
 
 torch::Tensor PipelineExecutor::run(double loss_gradient) {
   made_.clear();

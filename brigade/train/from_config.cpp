@@ -57,6 +57,7 @@ CommunicatorOptions communicator_options(const DistributedConfig& distributed) {
 Backend backend_of(const DistributedConfig& distributed) {
   switch (distributed.backend) {
     case CommBackend::kFollowUseCpu:
+      return distributed.use_cpu == false ? Backend::kNccl : Backend::kGloo;
     case CommBackend::kGloo:
       return Backend::kGloo;
     case CommBackend::kNccl:

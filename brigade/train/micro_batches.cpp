@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "brigade/comm/device_stream.h"
 #include "brigade/topology/sequence_partition.h"
 #include "brigade/train/from_config.h"
 
@@ -20,13 +21,16 @@ as_tensor(const std::vector<int64_t>& values, int64_t rows, int64_t columns) {
 MicroBatches::MicroBatches(
     std::shared_ptr<const SampleSource> source,
     const TrainConfig& config,
-    const Coordinate& coordinate)
+    const Coordinate& coordinate,
+    torch::Device device)
     : loader_(std::move(source), loader_options(config, coordinate.dp)),
       count_(config.training.gradient_accumulation_steps),
+      device_(device),
       is_cut_(config.distributed.cp_size > 1) {
   const auto positions = token_positions(
       config.training.seq_length, config.distributed.cp_size, coordinate.cp);
   positions_ = torch::tensor(positions, torch::kLong);
+  positions_on_device_ = to_device(positions_, device_);
 }
 
 void MicroBatches::load_step() {
@@ -41,12 +45,13 @@ MicroBatch MicroBatches::to_tensors(const Batch& batch) const {
     return is_cut_ ? whole.index_select(1, positions_) : whole;
   };
   MicroBatch result;
-  result.ids = local(batch.inputs);
-  result.targets = local(batch.targets);
+  result.ids = to_device(local(batch.inputs), device_);
+  result.targets = to_device(local(batch.targets), device_);
   if (!batch.position_ids.empty()) {
     // A token's place in the sequence minus its place in its document.
-    result.document_starts =
-        (positions_.unsqueeze(0) - local(batch.position_ids)).contiguous();
+    result.document_starts = to_device(
+        (positions_.unsqueeze(0) - local(batch.position_ids)).contiguous(),
+        device_);
   }
   return result;
 }

@@ -1,4 +1,5 @@
-// From the loader's batches to the tensors that a rank's stages read.
+// From the loader's batches to the tensors that a rank's stages read, on their
+// device.
 #pragma once
 
 #include <vector>
@@ -14,7 +15,8 @@ class MicroBatches {
   MicroBatches(
       std::shared_ptr<const SampleSource> source,
       const TrainConfig& config,
-      const Coordinate& coordinate);
+      const Coordinate& coordinate,
+      torch::Device device = torch::kCPU);
 
   // Takes the next step's micro-batches from the loader.
   void load_step();
@@ -26,15 +28,18 @@ class MicroBatches {
   const MicroBatch& operator[](int micro_batch) const {
     return batches_[static_cast<size_t>(micro_batch)];
   }
-  // int64 [T / cp]: the place in the sequence of each local token.
-  const torch::Tensor& positions() const { return positions_; }
+  // int64 [T / cp] on the device: the place in the sequence of each local
+  // token.
+  const torch::Tensor& positions() const { return positions_on_device_; }
 
  private:
   MicroBatch to_tensors(const Batch& batch) const;
 
   Loader loader_;
   int64_t count_;  // micro-batches a step
-  torch::Tensor positions_;
+  torch::Device device_;
+  torch::Tensor positions_;  // on the CPU
+  torch::Tensor positions_on_device_;
   bool is_cut_;  // over cp
   std::vector<MicroBatch> batches_;
 };

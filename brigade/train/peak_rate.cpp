@@ -9,6 +9,8 @@
 #include <string>
 
 #include "brigade/base/error.h"
+#include "brigade/comm/device_stream.h"
+#include "brigade/comm/gpus.h"
 #include "brigade/files/file.h"
 #include "brigade/json/parse.h"
 #include "brigade/metrics/clock.h"
@@ -20,21 +22,27 @@ namespace {
 
 // The first products run on cold memory and a slow clock, and any may be
 // interrupted: the best of all that fit into a quarter of a second.
-double measure(torch::ScalarType dtype) {
+double measure(const torch::TensorOptions& options) {
   const torch::NoGradGuard no_grad;
-  constexpr int64_t kSize = 1024;
   constexpr int64_t kLeastNs = 250'000'000;
   constexpr int kLeastRuns = 12;
-  const auto a = torch::ones({kSize, kSize}, dtype);
-  const auto b = torch::ones({kSize, kSize}, dtype);
+  // A GPU needs more than one to be busy, and is waited for.
+  const bool is_queued = is_asynchronous(options.device());
+  const int64_t size = is_queued ? 8192 : 1024;
+  const int products = is_queued ? 8 : 1;
+  const auto n = static_cast<double>(size);
+  const auto a = torch::ones({size, size}, options);
+  const auto b = torch::ones({size, size}, options);
   const int64_t start = steady_now_ns();
   double best = 0;
   for (int run = 0; run < kLeastRuns || steady_now_ns() - start < kLeastNs;
        ++run) {
     const int64_t begin = steady_now_ns();
-    const auto c = ops::linear(a, b);
+    for (int product = 0; product < products; ++product)
+      const auto c = ops::linear(a, b);
+    StreamMark::of_current_stream(options.device()).wait_on_host();
     const double seconds = static_cast<double>(steady_now_ns() - begin) / 1e9;
-    best = std::max(best, 2.0 * kSize * kSize * kSize / seconds);
+    best = std::max(best, products * 2.0 * n * n * n / seconds);
   }
   return best;
 }
@@ -59,22 +67,23 @@ nlohmann::json read_known(const std::filesystem::path& path) {
 }  // namespace
 
 double peak_flops(
-    torch::ScalarType dtype,
+    const torch::TensorOptions& options,
     int local_ranks,
     const PeakRateCache& cache) {
   if (cache.directory.empty())
-    return measure(dtype);
+    return measure(options);
   const std::string key = fmt::format(
       "{}, {} threads, {} ranks, {}",
-      processor_name(),
+      options.device().is_cuda() ? gpu_name(options.device())
+                                 : processor_name(),
       at::get_num_threads(),
       local_ranks,
-      c10::toString(dtype));
+      c10::toString(c10::typeMetaToScalarType(options.dtype())));
   const auto path = cache.directory / "peak_rate.json";
   nlohmann::json known = read_known(path);
   if (known.contains(key) && known[key].is_number())
     return known[key].get<double>();
-  const double rate = measure(dtype);
+  const double rate = measure(options);
   if (cache.access == PeakRateCache::Access::kRead)
     return rate;
   known[key] = rate;

@@ -10,20 +10,21 @@
 
 namespace brigade {
 
-// Where measured rates are kept: directory/peak_rate.json, by processor, number
-// of threads, ranks on the machine and dtype. An unreadable file is measured
-// anew, one that cannot be written is no error.
+// Where measured rates are kept: directory/peak_rate.json, by processor or GPU,
+// number of threads, ranks on the machine and dtype. An unreadable file is
+// measured anew, one that cannot be written is no error.
 struct PeakRateCache {
   std::filesystem::path directory;  // empty: nothing is kept
   enum class Access { kRead, kReadAndWrite };
   Access access = Access::kReadAndWrite;
 };
 
-// FLOP/s of this rank's threads on a square product of `dtype`: the best of
-// many over a quarter of a second. All ranks of the machine call it at once, so
-// that each measures the share of the machine that it has in training.
+// FLOP/s of this rank's threads, or of its GPU, on a square product of that
+// dtype and device: the best of many over a quarter of a second. All ranks of
+// the machine call it at once, so that each measures the share of the machine
+// that it has in training.
 double peak_flops(
-    torch::ScalarType dtype,
+    const torch::TensorOptions& options,
     int local_ranks,
     const PeakRateCache& cache);
 

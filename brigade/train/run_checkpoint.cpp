@@ -11,6 +11,7 @@
 #include "brigade/checkpoint/hugging_face_export.h"
 #include "brigade/checkpoint/verify.h"
 #include "brigade/comm/agreement.h"
+#include "brigade/comm/device_stream.h"
 #include "brigade/data/dataset_info.h"
 #include "brigade/metrics/run_folder.h"
 #include "brigade/train/layout.h"
@@ -47,6 +48,11 @@ std::vector<TensorPart> optimizer_parts(const ParamState& state) {
   return parts;
 }
 
+// In the host's memory, which has room for them.
+torch::Tensor own_copy(const torch::Tensor& tensor) {
+  return tensor.is_cpu() ? tensor.clone() : to_host(tensor);
+}
+
 // Whether a rank holds a weight but for its own.
 enum class WeightMemory { kStays, kIsFreed };
 
@@ -54,9 +60,9 @@ enum class WeightMemory { kStays, kIsFreed };
 // copied.
 void own_copies(TensorPart& part, WeightMemory weights) {
   if (part.master_low.defined())
-    part.master_low = part.master_low.clone();
+    part.master_low = own_copy(part.master_low);
   if (!part.master_low.defined() || weights == WeightMemory::kIsFreed)
-    part.tensor = part.tensor.clone();
+    part.tensor = own_copy(part.tensor);
 }
 
 // What generation will need: the tokenizer that was named, made the dataset or
@@ -337,7 +343,7 @@ CheckpointToSave checkpoint_of(
       if (TensorPart weight = part_of("", state, state.weight);
           shares.take(weight)) {
         if (weights == WeightMemory::kIsFreed)
-          weight.tensor = weight.tensor.clone();
+          weight.tensor = own_copy(weight.tensor);
         checkpoint.weights.push_back(std::move(weight));
       }
       for (TensorPart& part : optimizer_parts(state)) {

@@ -24,6 +24,7 @@ std::shared_ptr<ModelContext> make_context(
   auto context = std::make_shared<ModelContext>();
   context->description = describe_model(llama);
   context->dtype = scalar_type(config.model.dtype);
+  context->device = mesh.device();
   context->kernels = kernels_of(config.model.kernels);
   context->tensor_parallel.group = mesh.axis(Axis::kTp);
   context->tensor_parallel.tokens = token_layout(config.distributed);
@@ -201,14 +202,17 @@ bool StageRuntime::counts_in_norm(int param) const {
   return shards_[i].is_first_replica && !is_copy_for_head(rows_[i], part_);
 }
 
-double StageRuntime::sum_of_squares() const {
-  double total = optimizer_->sum_of_squared_gradients();
+torch::Tensor StageRuntime::sum_of_squares() const {
+  torch::Tensor total = optimizer_->squared_gradients();
+  if (!total.defined())
+    total = torch::zeros(
+        {}, torch::dtype(torch::kDouble).device(model_->context().device));
   for (size_t i = 0; i < shards_.size(); ++i) {
     const int param = static_cast<int>(i);
     if (!counts_in_norm(param))
-      total -= ops::sum_of_squares(
-                   sync_->owned_main_grad(param), model_->context().kernels)
-                   .item<double>();
+      total =
+          total - ops::sum_of_squares(
+                      sync_->owned_main_grad(param), model_->context().kernels);
   }
   return total;
 }

@@ -61,8 +61,8 @@ class StageRuntime {
   // tp ranks and on the other end of a tied embedding computed.
   void finish_gradients(const ProcessMesh& mesh);
   // This rank's part of the sum of squares of all gradients, each parameter
-  // counted once over the model's ranks.
-  double sum_of_squares() const;
+  // counted once over the model's ranks: a double scalar on their device.
+  torch::Tensor sum_of_squares() const;
   // The first parameter whose gradient is not finite; empty: none.
   std::string first_non_finite() const;
   void step(double lr, double grad_scale);

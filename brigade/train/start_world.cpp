@@ -36,6 +36,10 @@ StartFacts facts_of(
     start.prepare();
   StartFacts facts;
   facts.facts = {
+      {"the kind of device it trains on",
+       config.trains_on_gpus() ? "GPU" : "CPU",
+       "set distributed.use_cpu alike on every host, and use a build with CUDA "
+       "on all of them or on none"},
       {"the program's version",
        version(),
        "install the same version on every host"},

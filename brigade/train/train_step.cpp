@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/comm/device_stream.h"
+#include "brigade/comm/gpus.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/metrics/metrics.h"
 #include "brigade/optim/lr_schedule.h"
@@ -35,13 +37,21 @@ class Phases {
 
 }  // namespace
 
+std::vector<double> read_values(const torch::Tensor& values) {
+  const torch::Tensor host = to_host(values);
+  const auto* data = host.data_ptr<double>();
+  return {data, data + host.numel()};
+}
+
 TrainStep::TrainStep(
     const TrainConfig& config,
     const ProcessMesh& mesh,
-    const TrainingData& data)
+    const TrainingData& data,
+    ReadValues read)
     : config_(config),
       mesh_(mesh),
-      batches_(data.training, config, mesh.coordinate()) {
+      read_(std::move(read)),
+      batches_(data.training, config, mesh.coordinate(), mesh.device()) {
   const std::vector<ModelPart> parts = stage_parts(config_);
   const auto pp = static_cast<size_t>(mesh_.dims().pp);
   for (size_t stage = static_cast<size_t>(mesh_.coordinate().pp);
@@ -80,6 +90,7 @@ std::unique_ptr<PipelineExecutor> TrainStep::make_executor(
       config_.distributed.sequence_parallel ? rows / mesh_.dims().tp : rows,
       model_of(config_).hidden_size};
   options.transfers.dtype = stages_.front()->model().context().dtype;
+  options.transfers.device = mesh_.device();
   options.callbacks.reduce_gradients = [this](int stage, GradientState state) {
     for (const auto& runtime : stages_) {
       if (runtime->stage() != stage)
@@ -121,21 +132,20 @@ void TrainStep::observe(
 double TrainStep::whole_loss(const torch::Tensor& loss_sum) {
   if (mesh_.coordinate().pp != mesh_.dims().pp - 1)
     return 0;
-  auto total = loss_sum.detach().to(torch::kDouble).view({1});
-  mesh_.dp_cp()->all_reduce(total)->wait();
+  auto total = torch::full({1}, read_device({loss_sum})[0], torch::kDouble);
+  mesh_.dp_cp()->all_reduce(total)->wait_on_host();
   return total.item<double>();
 }
 
-// Of this rank's part of the model, whoever of dp x cp owns it.
-double TrainStep::sum_of_squares() {
-  double sum = 0;
-  for (const auto& stage : stages_)
-    sum += stage->sum_of_squares();
-  if (config_.distributed.zero_stage == 0)
-    return sum;
-  auto total = torch::full({1}, sum, torch::kDouble);
-  mesh_.dp_cp()->all_reduce(total)->wait_on_host();
-  return total.item<double>();
+std::vector<double> TrainStep::read_device(
+    const std::vector<torch::Tensor>& scalars) {
+  std::vector<torch::Tensor> wide;
+  for (const torch::Tensor& scalar : scalars)
+    wide.push_back(scalar.detach().to(torch::kDouble).reshape({}));
+  auto values = read_(torch::stack(wide));
+  for (const CommunicatorPtr& group : mesh_.all())
+    group->throw_if_failed();
+  return values;
 }
 
 // Requests take two hops, because no collective of a step is over all ranks:
@@ -148,15 +158,28 @@ void TrainStep::sum_up(
     const StepRequests& requests,
     StepResult& result) {
   const bool is_last = mesh_.coordinate().pp == mesh_.dims().pp - 1;
+  torch::Tensor squares = stages_.front()->sum_of_squares();
+  for (size_t i = 1; i < stages_.size(); ++i)
+    squares = squares + stages_[i]->sum_of_squares();
+  std::vector<torch::Tensor> scalars{squares};
+  if (is_last)
+    scalars.push_back(loss_sum);
+  const std::vector<double> mine = read_device(scalars);
+
   auto last = torch::zeros({3}, torch::kDouble);
   auto* from_last = last.data_ptr<double>();
   if (is_last) {
-    from_last[0] = loss_sum.detach().to(torch::kDouble).item<double>();
+    from_last[0] = mine[1];
     from_last[1] = heard_.save || requests.save ? 1 : 0;
     from_last[2] = heard_.stop || requests.stop ? 1 : 0;
-    mesh_.dp_cp()->all_reduce(last)->wait();
+    mesh_.dp_cp()->all_reduce(last)->wait_on_host();
     result.loss = from_last[0] * grad_scale;
   }
+
+  // Of this rank's part of the model, whoever of dp x cp owns it.
+  auto owned = torch::full({1}, mine[0], torch::kDouble);
+  if (config_.distributed.zero_stage > 0)
+    mesh_.dp_cp()->all_reduce(owned)->wait_on_host();
 
   // Squares are summed; what memory each rank holds goes along in a place of
   // its own, so that one collective gathers it too.
@@ -164,14 +187,16 @@ void TrainStep::sum_up(
   const CommunicatorPtr& model = mesh_.model();
   auto total = torch::zeros({kMemory + model->size()}, torch::kDouble);
   auto* values = total.data_ptr<double>();
-  values[kSquares] = sum_of_squares();
+  values[kSquares] = owned.item<double>();
   values[kBadLoss] = std::isfinite(result.loss) ? 0 : 1;
   values[kSave] = from_last[1];
   values[kStop] = from_last[2];
   values[kHeardSave] = requests.save ? 1 : 0;
   values[kHeardStop] = requests.stop ? 1 : 0;
-  values[kMemory + model->rank()] = resident_memory_gb();
-  model->all_reduce(total)->wait();
+  values[kMemory + model->rank()] = mesh_.device().is_cuda()
+                                        ? reserved_gpu_memory_gb(mesh_.device())
+                                        : resident_memory_gb();
+  model->all_reduce(total)->wait_on_host();
   result.grad_norm = std::sqrt(values[kSquares]) * grad_scale;
   result.memory_gb =
       *std::max_element(values + kMemory, values + kMemory + model->size());

@@ -2,7 +2,10 @@
 // runs them. What the trainer repeats, and what the bucket tuner measures.
 #pragma once
 
+#include <torch/types.h>
+
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -25,7 +28,8 @@ struct StepResult {
   int64_t end_ns = 0;
   // Waited for gradients and for the pipeline's neighbours.
   int64_t exposed_ns = 0;
-  // Resident: the most of the ranks that hold this replica (tp x pp).
+  // Resident, or of a GPU: the most of the ranks that hold this replica (tp x
+  // pp).
   double memory_gb = 0;
   // The loss or a gradient was not finite, so that nothing was updated.
   bool is_skipped = false;
@@ -34,14 +38,21 @@ struct StepResult {
   StepRequests agreed;
 };
 
+// What the host reads of a device: the values of a tensor. A step does it once,
+// between its backwards and its update.
+using ReadValues = std::function<std::vector<double>(const torch::Tensor&)>;
+// Waits for the device; values: float64, flat.
+std::vector<double> read_values(const torch::Tensor& values);
+
 class TrainStep {
  public:
   // Collective over the mesh: initial weights, then buckets. `mesh` must
-  // outlive it.
+  // outlive it. The model is on the mesh's device.
   TrainStep(
       const TrainConfig& config,
       const ProcessMesh& mesh,
-      const TrainingData& data);
+      const TrainingData& data,
+      ReadValues read = read_values);
   TrainStep(const TrainStep&) = delete;
   TrainStep& operator=(const TrainStep&) = delete;
 
@@ -68,9 +79,10 @@ class TrainStep {
 
  private:
   void observe(const Action& action, int64_t begin_ns, int64_t end_ns);
+  // read_, after which no failed operation goes unnoticed.
+  std::vector<double> read_device(const std::vector<torch::Tensor>& scalars);
   // Collective over the last stage's dp x cp, then over tp x pp: the loss,
   // grad_norm, memory_gb, agreed and whether all is finite.
-  double sum_of_squares();
   void sum_up(
       const torch::Tensor& loss_sum,
       double grad_scale,
@@ -80,6 +92,7 @@ class TrainStep {
 
   const TrainConfig config_;
   const ProcessMesh& mesh_;
+  ReadValues read_;
   std::vector<std::unique_ptr<StageRuntime>> stages_;
   MicroBatches batches_;
   std::unique_ptr<PipelineExecutor> executor_;

@@ -138,7 +138,7 @@ Trainer::Trainer(
   step_ = std::make_unique<TrainStep>(config_, *mesh_, data_);
   if (data_.held_out) {
     held_out_ = std::make_unique<MicroBatches>(
-        data_.held_out, config_, mesh_->coordinate());
+        data_.held_out, config_, mesh_->coordinate(), mesh_->device());
     evaluator_ = step_->make_executor(evaluation_schedule(config_), *held_out_);
   }
   saver_ = std::make_unique<RunSaver>(
@@ -146,7 +146,7 @@ Trainer::Trainer(
   resume();
   using Access = PeakRateCache::Access;
   peak_flops_ = peak_flops(
-      scalar_type(config_.model.dtype),
+      torch::dtype(scalar_type(config_.model.dtype)).device(mesh_->device()),
       environment.local_world_size,
       {options_.cache_dir, reports() ? Access::kReadAndWrite : Access::kRead});
 }

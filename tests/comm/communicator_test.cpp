@@ -13,6 +13,43 @@ namespace {
 using ::testing::HasSubstr;
 using testing::run_ranks;
 
+// All at once, each towards the next: no order of send and recv would do.
+TEST(Communicator, AllMembersOfARingExchangeAtOnce) {
+  run_ranks(3, [](CommunicatorPtr world) {
+    const int next = (world->rank() + 1) % 3;
+    const int previous = (world->rank() + 2) % 3;
+    const auto sent = torch::full({4}, world->rank());
+    auto received = torch::zeros({4}, sent.options());
+    world->exchange({sent, next, received, previous, 7})->wait();
+    EXPECT_TRUE(torch::equal(received, torch::full({4}, previous)));
+  });
+}
+
+TEST(Communicator, AnExchangeWithoutElementsOneWayIsTheOtherWayAlone) {
+  run_ranks(2, [](CommunicatorPtr world) {
+    const bool sends = world->rank() == 0;
+    const auto sent = torch::full({sends ? 3 : 0}, 5.0);
+    auto received = torch::zeros({sends ? 0 : 3});
+    const int other = 1 - world->rank();
+    world->exchange({sent, other, received, other, 0})->wait();
+    EXPECT_EQ(received.sum().item<float>(), sends ? 0 : 15);
+    EXPECT_EQ(world->launches(), 1);
+  });
+}
+
+TEST(Communicator, ATensorOfAnotherDeviceThanTheGroupsIsNamed) {
+  const auto world = testing::make_world_of_one();
+  try {
+    world->all_reduce(torch::empty({2}, torch::kMeta));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr("all_reduce of a tensor on meta in group 'world', which was "
+                  "made for tensors on cpu"));
+  }
+}
+
 // Every collective against its definition, for odd sizes, empty tensors and
 // both a type that Gloo reduces and one that is composed.
 class CollectivesTest : public ::testing::TestWithParam<

@@ -172,22 +172,20 @@ TEST(TrainConfig, KeysThatMeanNothingAreNamedOnceWithTheReason) {
 }
 
 TEST(TrainConfig, ARunThatAsksForGpusDoesNotTrainOnCpus) {
-  constexpr const char* kRemedy =
-      "training on GPUs does not exist yet, in no build (docs/gpu.md); set "
-      "/distributed/use_cpu to true";
+  const auto says = [](const char* key) {
+    return ElementsAre(AllOf(
+        StartsWith(std::string("[config] /distributed/") + key + ": "),
+        HasSubstr("this build is for CPUs; build against a libtorch with CUDA"),
+        HasSubstr("set /distributed/use_cpu to true to train on CPUs")));
+  };
   EXPECT_THAT(
-      problems_of({"distributed.backend=nccl"}),
-      ElementsAre(AllOf(
-          StartsWith("[config] /distributed/backend = \"nccl\": "),
-          HasSubstr(kRemedy))));
+      problems_of({"distributed.backend=nccl"}), says("backend = \"nccl\""));
   for (const char* backend : {"", "gloo", "nccl"}) {
     EXPECT_THAT(
         problems_of(
             {std::string("distributed.backend=") + backend,
              "distributed.use_cpu=false"}),
-        ElementsAre(AllOf(
-            StartsWith("[config] /distributed/use_cpu = false: "),
-            HasSubstr(kRemedy))))
+        says("use_cpu = false"))
         << backend;
     EXPECT_THAT(
         problems_of(
@@ -197,6 +195,53 @@ TEST(TrainConfig, ARunThatAsksForGpusDoesNotTrainOnCpus) {
         << backend;
   }
   EXPECT_THAT(problems_of({"distributed.backend=gloo"}), IsEmpty());
+}
+
+TEST(TrainConfig, SaysWhyAMachineHasNoGpuToTrainOn) {
+  LoadOptions options{.path = "run.json"};
+  options.overrides.push_back({"distributed.use_cpu=false"});
+  options.gpus.missing = "the driver is too old";
+  try {
+    parse_train_config(minimal().dump(), options);
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr("/distributed/use_cpu = false: the driver is too old; or "));
+  }
+}
+
+TEST(TrainConfig, WhereThereAreGpusARunIsOnThemUnlessItSaysOtherwise) {
+  const auto load_on_gpus = [](const std::vector<std::string>& overrides) {
+    LoadOptions options{
+        .path = "run.json", .gpus = {.count = 2, .missing = ""}};
+    for (const std::string& text : overrides)
+      options.overrides.push_back({text});
+    return parse_train_config(minimal().dump(), options).config;
+  };
+  EXPECT_TRUE(load_on_gpus({}).trains_on_gpus());
+  EXPECT_TRUE(load_on_gpus({"distributed.backend=nccl"}).trains_on_gpus());
+  EXPECT_TRUE(load_on_gpus({"distributed.use_cpu=false"}).trains_on_gpus());
+  EXPECT_FALSE(load_on_gpus({"distributed.backend=gloo"}).trains_on_gpus());
+  EXPECT_FALSE(
+      load_on_gpus({"distributed.backend=nccl", "distributed.use_cpu=true"})
+          .trains_on_gpus());
+  const auto problem = [&](const std::vector<std::string>& overrides) {
+    try {
+      load_on_gpus(overrides);
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(
+      problem({"distributed.backend=gloo", "distributed.use_cpu=false"}),
+      HasSubstr("/distributed/backend = \"gloo\" moves what is on CPUs"));
+  EXPECT_THAT(
+      problem({"model.kernels=cpu"}),
+      HasSubstr("/model/kernels = \"cpu\" computes on CPUs"));
+  EXPECT_THAT(
+      problem({"model.kernels=cpu", "distributed.use_cpu=true"}), IsEmpty());
 }
 
 template <class Enum>

@@ -1,0 +1,425 @@
+#include "brigade/comm/nccl_communicator.h"
+
+#include "brigade/base/error.h"
+
+#ifdef USE_C10D_NCCL
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <thread>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#include <utility>
+#include <vector>
+
+#include "brigade/base/check.h"
+#include "brigade/comm/c10d_store.h"
+#include "brigade/comm/device_stream.h"
+#include "brigade/comm/gpus.h"
+#include "brigade/comm/post_mortem.h"
+#include "brigade/comm/signature.h"
+#include "brigade/launch/environment.h"
+#endif
+
+namespace brigade {
+
+#ifdef USE_C10D_NCCL
+namespace {
+
+using NcclGroupPtr = c10::intrusive_ptr<c10d::ProcessGroupNCCL>;
+using NcclWorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+c10d::ReduceOp nccl_op(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return c10d::ReduceOp::SUM;
+    case ReduceOp::kMax:
+      return c10d::ReduceOp::MAX;
+    case ReduceOp::kMin:
+      return c10d::ReduceOp::MIN;
+  }
+  return c10d::ReduceOp::SUM;
+}
+
+// How the operations of one group fail.
+class NcclFailures {
+ public:
+  NcclFailures(
+      const StorePtr& store,
+      const CommunicatorOptions& group,
+      int rank)
+      : group_(group.name),
+        self_(
+            group.member_names.empty()
+                ? fmt::format("rank {} of {}", rank, group.members.size())
+                : group.member_names.at(static_cast<size_t>(rank))),
+        post_mortem_(
+            store,
+            rank,
+            static_cast<int>(group.members.size()),
+            group.member_names) {
+    for (int peer = 0; peer < static_cast<int>(group.members.size()); ++peer) {
+      if (peer != rank)
+        peers_.push_back(peer);
+    }
+  }
+
+  [[noreturn]] void fail(
+      const std::string& operation,
+      const std::string& reason) {
+    // NCCL does not say whom it waited for: those that report nothing.
+    post_mortem_.report(peers_);
+    throw CommError(fmt::format(
+        "[comm] {} in group '{}' failed on {}: {}{}",
+        operation,
+        group_,
+        self_,
+        reason.substr(0, reason.find('\n')),
+        post_mortem_.describe()));
+  }
+
+ private:
+  std::string group_;
+  std::string self_;
+  std::vector<int> peers_;
+  PostMortem post_mortem_;
+};
+
+class NcclWork : public Work {
+ public:
+  // ended: behind the work, timed.
+  NcclWork(
+      NcclWorkPtr work,
+      StreamMark ended,
+      const CollectiveRecord& record,
+      std::shared_ptr<NcclFailures> failures)
+      : work_(std::move(work)),
+        ended_(std::move(ended)),
+        record_(record),
+        failures_(std::move(failures)) {}
+
+  void wait() override {
+    guarded([&] { work_->wait(); });
+  }
+
+  void wait_on_host() override {
+    wait();
+    constexpr std::chrono::microseconds kPause{50};
+    guarded([&] {
+      // Of an aborted operation too: the watchdog ends it.
+      while (!work_->isCompleted())
+        std::this_thread::sleep_for(kPause);
+      if (const auto error = work_->exception())
+        std::rethrow_exception(error);
+    });
+  }
+
+  bool is_completed() override { return work_->isCompleted(); }
+
+  int64_t finished_ns() override { return ended_.reached_ns(); }
+
+ private:
+  template <typename Body>
+  void guarded(const Body& body) {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      failures_->fail(to_string(record_), error.what());
+    }
+  }
+
+  NcclWorkPtr work_;
+  StreamMark ended_;
+  CollectiveRecord record_;
+  std::shared_ptr<NcclFailures> failures_;
+};
+
+class NcclCommunicator : public Communicator {
+ public:
+  NcclCommunicator(
+      const StorePtr& store,
+      int rank,
+      int size,
+      CommunicatorOptions options,
+      const GlooOptions& gloo)
+      : Communicator(rank, size, std::move(options)),
+        device_(this->options().device),
+        ends_(device_),
+        host_(join_on_host(store, gloo)),
+        group_(join(store)),
+        failures_(
+            std::make_shared<NcclFailures>(store, this->options(), rank)) {}
+
+  ~NcclCommunicator() override {
+    // Its members leave together, but must not wait for one that is lost.
+    try {
+      if (group_->getError() == c10d::ErrorType::SUCCESS)
+        group_->shutdown();
+      else
+        group_->abort();
+    } catch (const std::exception&) {
+      // Nothing of it is used again.
+    }
+  }
+
+  bool is_ordered() const override { return true; }
+
+  // In the same order everywhere: pair by pair, by the lower rank.
+  void connect_ring() override {
+    if (size() < 2)
+      return;
+    const int next = (rank() + 1) % size();
+    const int previous = (rank() + size() - 1) % size();
+    std::vector<std::pair<int, int>> pairs{
+        std::minmax(rank(), next), std::minmax(rank(), previous)};
+    std::sort(pairs.begin(), pairs.end());
+    pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
+    const auto greeting =
+        torch::zeros({1}, torch::dtype(torch::kFloat).device(device_));
+    for (const auto& [low, high] : pairs) {
+      if (rank() == low)
+        send(greeting, high)->wait_on_host();
+      else
+        recv(greeting, low)->wait_on_host();
+    }
+  }
+
+  void throw_if_failed() override {
+    switch (group_->getError()) {
+      case c10d::ErrorType::SUCCESS:
+        return;
+      case c10d::ErrorType::TIMEOUT:
+        failures_->fail(
+            "an operation",
+            fmt::format(
+                "it took longer than {} s (distributed.timeout_seconds)",
+                std::chrono::duration_cast<std::chrono::seconds>(
+                    options().timeout)
+                    .count()));
+      default:
+        failures_->fail("an operation", "NCCL reports an error");
+    }
+  }
+
+ private:
+  using Record = const CollectiveRecord&;
+
+  CommunicatorPtr join_on_host(const StorePtr& store, const GlooOptions& gloo) {
+    // Of the same name, for errors; counted and recorded here alone.
+    CommunicatorOptions host = options();
+    host.device = torch::kCPU;
+    host.check_collectives = false;
+    host.max_records = 0;
+    host.flight_recorder = nullptr;
+    return make_gloo_communicator(
+        store->with_prefix("host"), rank(), size(), std::move(host), gloo);
+  }
+
+  NcclGroupPtr join(const StorePtr& store) {
+    auto options = c10d::ProcessGroupNCCL::Options::create();
+    options->timeout = this->options().timeout;
+    try {
+      return c10::make_intrusive<c10d::ProcessGroupNCCL>(
+          c10d_store(store->with_prefix("nccl")), rank(), size(), options);
+    } catch (const std::exception& error) {
+      throw CommError(fmt::format(
+          "[comm] rank {} of {} could not join group '{}': {}",
+          rank(),
+          size(),
+          name(),
+          error.what()));
+    }
+  }
+
+  // What launch() returns: c10d's work on the GPU.
+  template <typename Launch>
+  WorkPtr queued(Record record, const Launch& launch) {
+    const torch::NoGradGuard no_grad;
+    const c10::DeviceGuard on_device(device_);
+    try {
+      const NcclWorkPtr work = launch();
+      // Nothing is queued on this stream but waits: its marks are ends.
+      const StreamScope scope(ends_);
+      work->wait();
+      return std::make_shared<NcclWork>(
+          work, StreamMark::timed(device_), record, failures_);
+    } catch (const CommError&) {
+      throw;
+    } catch (const std::exception& error) {
+      failures_->fail(to_string(record), error.what());
+    }
+  }
+
+  WorkPtr do_all_reduce(torch::Tensor tensor, ReduceOp op, Record record)
+      override {
+    if (tensor.is_cpu())
+      return host_->all_reduce(tensor, op);
+    return queued(record, [&] {
+      std::vector<torch::Tensor> tensors{tensor};
+      c10d::AllreduceOptions options;
+      options.reduceOp = nccl_op(op);
+      return group_->allreduce(tensors, options);
+    });
+  }
+
+  WorkPtr do_reduce_scatter(
+      torch::Tensor output,
+      torch::Tensor input,
+      Record record) override {
+    if (input.is_cpu())
+      return host_->reduce_scatter(output, input);
+    return queued(record, [&] {
+      auto to = output.view({-1});
+      auto from = input.view({-1});
+      return backend()._reduce_scatter_base(to, from);
+    });
+  }
+
+  WorkPtr do_all_gather(
+      torch::Tensor output,
+      torch::Tensor input,
+      Record record) override {
+    if (input.is_cpu())
+      return host_->all_gather(output, input);
+    return queued(record, [&] {
+      auto to = output.view({-1});
+      auto from = input.view({-1});
+      return backend()._allgather_base(to, from);
+    });
+  }
+
+  WorkPtr do_broadcast(torch::Tensor tensor, int root, Record record) override {
+    if (tensor.is_cpu())
+      return host_->broadcast(tensor, root);
+    return queued(record, [&] {
+      std::vector<torch::Tensor> tensors{tensor};
+      c10d::BroadcastOptions options;
+      options.rootRank = root;
+      return group_->broadcast(tensors, options);
+    });
+  }
+
+  WorkPtr do_all_to_all(
+      torch::Tensor output,
+      torch::Tensor input,
+      Record record) override {
+    if (input.is_cpu())
+      return host_->all_to_all(output, input);
+    return queued(record, [&] {
+      auto to = output.view({-1});
+      auto from = input.view({-1});
+      std::vector<int64_t> even_splits;
+      return backend().alltoall_base(to, from, even_splits, even_splits);
+    });
+  }
+
+  WorkPtr do_send(torch::Tensor tensor, int destination, int tag, Record record)
+      override {
+    if (tensor.is_cpu())
+      return host_->send(tensor, destination, tag);
+    return queued(record, [&] {
+      std::vector<torch::Tensor> tensors{tensor};
+      return group_->send(tensors, destination, tag);
+    });
+  }
+
+  WorkPtr do_recv(torch::Tensor tensor, int source, int tag, Record record)
+      override {
+    if (tensor.is_cpu())
+      return host_->recv(tensor, source, tag);
+    return queued(record, [&] {
+      std::vector<torch::Tensor> tensors{tensor};
+      return group_->recv(tensors, source, tag);
+    });
+  }
+
+  // Both in one launch of NCCL, over the group's own communicator.
+  WorkPtr do_exchange(const MessagePair& pair, Record send, Record recv)
+      override {
+    if (pair.sent.is_cpu())
+      return host_->exchange(pair);
+    return queued(send, [&] {
+      std::vector<torch::Tensor> sent{pair.sent};
+      std::vector<torch::Tensor> received{pair.received};
+      group_->startCoalescing();
+      group_->send(sent, pair.destination, pair.tag);
+      group_->recv(received, pair.source, pair.tag);
+      return group_->endCoalescing();
+    });
+  }
+
+  WorkPtr do_barrier(Record /* record */) override {
+    StreamMark::of_current_stream(device_).wait_on_host();
+    host_->barrier();
+    throw_if_failed();
+    return make_completed_work();
+  }
+
+  void check_signature(Record record) override {
+    const auto mine = signature_of(record);
+    auto all = torch::empty({size(), mine.numel()}, torch::kLong);
+    host_->all_gather(all, mine)->wait();
+    check_signatures(all, mine, name());
+  }
+
+  // By the names that all versions of libtorch have.
+  c10d::Backend& backend() { return *group_; }
+
+  torch::Device device_;
+  SideStream ends_;
+  CommunicatorPtr host_;
+  NcclGroupPtr group_;
+  std::shared_ptr<NcclFailures> failures_;
+};
+
+}  // namespace
+
+void check_nccl(const LaunchEnvironment& environment) {
+  check_gpus(find_gpus(), environment);
+}
+
+CommunicatorPtr make_nccl_communicator(
+    const StorePtr& store,
+    int rank,
+    int size,
+    CommunicatorOptions options,
+    const GlooOptions& gloo) {
+  BRIGADE_ASSERT(
+      options.device.is_cuda() && options.device.has_index(),
+      "NCCL on {}",
+      options.device.str());
+  set_default_variable("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2");
+  return std::make_shared<NcclCommunicator>(
+      store, rank, size, std::move(options), gloo);
+}
+
+#else
+
+namespace {
+
+[[noreturn]] void refuse_nccl() {
+  throw ConfigError(
+      "[comm] the backend \"nccl\" is not in this build: its libtorch has no "
+      "NCCL; build against one with CUDA (scripts/build_cuda.sh), or train on "
+      "CPUs over gloo (distributed.use_cpu = true)");
+}
+
+}  // namespace
+
+void check_nccl(const LaunchEnvironment& /* environment */) {
+  refuse_nccl();
+}
+
+CommunicatorPtr make_nccl_communicator(
+    const StorePtr& /* store */,
+    int /* rank */,
+    int /* size */,
+    CommunicatorOptions /* options */,
+    const GlooOptions& /* gloo */) {
+  refuse_nccl();
+}
+
+#endif
+
+}  // namespace brigade

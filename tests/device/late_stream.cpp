@@ -1,0 +1,100 @@
+#include "late_stream.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <thread>
+#include <utility>
+
+namespace brigade::testing {
+namespace {
+
+std::atomic<Lag> current_lag{Lag::kCompute};
+
+}  // namespace
+
+void set_lag(Lag lag) {
+  current_lag = lag;
+}
+
+LateStream::LateStream(bool is_default) : is_default_(is_default) {
+  std::thread([this] { run(); }).detach();
+}
+
+LateStream& LateStream::of(int device, c10::StreamId id) {
+  // Never destroyed: their threads live as long as the program.
+  static auto& mutex = *new std::mutex;
+  static auto& streams =
+      *new std::map<std::pair<int, c10::StreamId>, LateStream*>;
+  const std::lock_guard lock(mutex);
+  LateStream*& stream = streams[{device, id}];
+  if (stream == nullptr)
+    stream = new LateStream(id == 0);
+  return *stream;
+}
+
+LateStream& LateStream::of(const c10::Stream& stream) {
+  return of(stream.device_index(), stream.id());
+}
+
+int64_t LateStream::push(std::function<void()> work) {
+  const std::lock_guard lock(mutex_);
+  queue_.push_back({std::move(work), current_lag});
+  changed_.notify_all();
+  return ++pushed_;
+}
+
+int64_t LateStream::pushed() {
+  const std::lock_guard lock(mutex_);
+  return pushed_;
+}
+
+bool LateStream::is_done(int64_t number) {
+  const std::lock_guard lock(mutex_);
+  return done_ >= number;
+}
+
+void LateStream::wait_for(int64_t number) {
+  std::unique_lock lock(mutex_);
+  wanted_ = std::max(wanted_, number);
+  changed_.notify_all();
+  changed_.wait(lock, [&] { return done_ >= number; });
+  if (const auto error = std::exchange(error_, nullptr))
+    std::rethrow_exception(error);
+}
+
+void LateStream::run() {
+  at::set_num_threads(1);
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] {
+      if (queue_.empty())
+        return false;
+      const bool lags = is_default_ && queue_.front().lag == Lag::kCompute;
+      return !lags || done_ < wanted_;
+    });
+    Piece piece = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    if (!is_default_ && piece.lag == Lag::kTransfers)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    std::exception_ptr error;
+    try {
+      piece.work();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    piece.work = nullptr;  // lets tensors go
+    lock.lock();
+    ++done_;
+    if (!error_)
+      error_ = error;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace brigade::testing

@@ -1,0 +1,48 @@
+// A stream of the late device: a queue and the thread that empties it.
+#pragma once
+
+#include <c10/core/Stream.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+
+#include "late_device.h"
+
+namespace brigade::testing {
+
+class LateStream {
+ public:
+  // The stream of a device by number; 0 is its default one.
+  static LateStream& of(int device, c10::StreamId id);
+  static LateStream& of(const c10::Stream& stream);
+
+  // Returns the number of the work on this stream.
+  int64_t push(std::function<void()> work);
+  int64_t pushed();
+  bool is_done(int64_t number);
+  // Blocks, and makes a stream that lags go on. Throws what the work threw.
+  void wait_for(int64_t number);
+
+ private:
+  explicit LateStream(bool is_default);
+  [[noreturn]] void run();
+
+  struct Piece {
+    std::function<void()> work;
+    Lag lag;
+  };
+  bool is_default_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Piece> queue_;
+  int64_t pushed_ = 0;
+  int64_t done_ = 0;
+  int64_t wanted_ = 0;  // somebody waits for so many
+  std::exception_ptr error_;
+};
+
+}  // namespace brigade::testing
