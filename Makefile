@@ -1,7 +1,7 @@
 # The commands of the README, nothing else.
 RELEASE := build/release
 
-.PHONY: help quickstart build test test-ecosystem test-faults test-layouts test-slurm soak bench lint docs fuzz clean
+.PHONY: help quickstart build test test-ecosystem test-faults test-layouts test-slurm soak bench bench-links lint docs fuzz clean
 
 help:
 	@echo 'make quickstart    install, build, train a small Llama on two processes, generate text'
@@ -13,6 +13,7 @@ help:
 	@echo 'make soak          ten minutes of training under kills, stops and damage (SOAK_SECONDS=600)'
 	@echo 'make test-faults   kills, full disks, damaged files: what a run must survive'
 	@echo 'make bench         run the benchmarks'
+	@echo 'make bench-links   training over links of 1 Gbit/s and 100 Mbit/s, as root'
 	@echo 'make lint          format, includes, documents, clang-tidy on what changed'
 	@echo 'make docs          the documentation and the API reference: build/docs/index.html'
 	@echo 'make fuzz          fuzz the readers of files (FUZZ_SECONDS=30)'
@@ -70,6 +71,12 @@ test-layouts:
 
 bench: build
 	@scripts/run_bench.sh $(RELEASE)
+
+bench-links:
+	@scripts/install_dependencies.sh build test
+	@$(MAKE) --no-print-directory $(RELEASE)/build.ninja
+	@cmake --build $(RELEASE) --target bench_links
+	@$(RELEASE)/bench_links
 
 # clang-tidy reads how each source is compiled, which a unity build hides.
 lint:

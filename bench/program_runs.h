@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/slow_link.h"
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
 #include "brigade/launch/supervisor.h"
@@ -80,6 +81,9 @@ class ProgramRuns {
   }
 
   const std::filesystem::path& folder() const { return folder_; }
+  // The ranks to come are on the two hosts of `link`, which outlives them;
+  // null: on this one.
+  void set_link(const SlowLink* link) { link_ = link; }
   void set_config(const nlohmann::json& config) const {
     std::ofstream(folder_ / "config.json") << config.dump(2);
   }
@@ -116,7 +120,10 @@ class ProgramRuns {
     options.command.insert(
         options.command.end(), arguments.begin(), arguments.end());
     options.environment = {
-        {"GLOO_SOCKET_IFNAME", "lo"}, {"OPENBLAS_NUM_THREADS", "1"}};
+        {"GLOO_SOCKET_IFNAME", link_ ? SlowLink::kInterface : "lo"},
+        {"OPENBLAS_NUM_THREADS", "1"}};
+    if (link_ != nullptr)
+      options.command = link_->on_host_of_rank(options.command);
     std::FILE* log = std::fopen((folder_ / "log").c_str(), "w");
     options.output_descriptor = ::fileno(log);
     const SupervisorResult result = supervise(options);
@@ -132,6 +139,7 @@ class ProgramRuns {
   }
 
   std::filesystem::path folder_;
+  const SlowLink* link_ = nullptr;
 };
 
 }  // namespace brigade::bench

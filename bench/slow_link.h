@@ -7,6 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <utility>
@@ -70,6 +72,22 @@ class SlowLink {
   }
   SlowLink(const SlowLink&) = delete;
   SlowLink& operator=(const SlowLink&) = delete;
+
+  // Bytes that the host has sent over the cable so far, headers included.
+  int64_t sent_bytes(int host) const {
+    const std::string command = fmt::format(
+        "ip netns exec {} cat /sys/class/net/{}/statistics/tx_bytes",
+        name_of(host),
+        kInterface);
+    std::FILE* pipe = ::popen(command.c_str(), "r");
+    if (pipe == nullptr)
+      throw StorageError("[bench] failed: " + command);
+    long long bytes = 0;
+    const int read = std::fscanf(pipe, "%lld", &bytes);
+    if (::pclose(pipe) != 0 || read != 1)
+      throw StorageError("[bench] failed: " + command);
+    return bytes;
+  }
 
   // A command that runs `command` on the host of its RANK.
   std::vector<std::string> on_host_of_rank(

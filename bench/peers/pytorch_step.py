@@ -3,6 +3,9 @@ same batch, AdamW, gradients accumulated; eager in one process or
 DistributedDataParallel over Gloo.
 
     /usr/bin/python3 bench/peers/pytorch_step.py --dtype fp32 --threads 1 --ranks 2
+
+With --store FILE it is the one rank that RANK says, and others are started by
+whoever started it.
 """
 import argparse
 import os
@@ -103,6 +106,7 @@ def work(rank, args, store, results):
     torch.set_num_threads(args.threads)
     shape = SHAPES[args.shape]
     t, micro, accumulation = shape[7:]
+    accumulation = args.accumulation or accumulation
     torch.manual_seed(0)
     dtype = torch.bfloat16 if args.dtype == "bf16" else torch.float32
     model = Llama(shape).to(dtype)
@@ -152,6 +156,16 @@ def widened(_, bucket):
     return future.then(lambda f: f.value()[0].to(torch.bfloat16))
 
 
+class Printed:
+    def put(self, result):
+        rate, peak, first = result
+        print(
+            f"tokens_per_second={rate:.0f} peak_memory_gb={peak * 1024**2 / 1e9:.3f} "
+            f"start_s={first:.1f}",
+            flush=True,
+        )
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--shape", default="stories15m", choices=SHAPES)
@@ -159,9 +173,15 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--accumulation", type=int, help="micro-batches of a step")
+    parser.add_argument("--store", help="file where the ranks meet")
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(args.threads)
     os.environ["OPENBLAS_NUM_THREADS"] = str(args.threads)
+    if args.store:
+        work(int(os.environ["RANK"]), args, args.store, Printed())
+        dist.barrier()
+        return
     context = mp.get_context("spawn")
     results = context.SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
@@ -176,11 +196,7 @@ def main():
             rank.join()
         if any(rank.exitcode for rank in ranks):
             raise SystemExit("a rank failed")
-    rate, peak, first = results.get()
-    print(
-        f"tokens_per_second={rate:.0f} peak_memory_gb={peak * 1024**2 / 1e9:.3f} "
-        f"start_s={first:.1f}"
-    )
+    Printed().put(results.get())
 
 
 if __name__ == "__main__":

@@ -42,7 +42,8 @@ inline constexpr const char* kManifestFile = "manifest.json";
 inline constexpr const char* kOptimizerPrefixes[] = {
     "master.",
     "exp_avg.",
-    "exp_avg_sq."};
+    "exp_avg_sq.",
+    "outer."};  // of low-communication training
 // In a file's __metadata__: {"NAME": [dim, begin, end]} of the tensors that
 // are pieces of a larger one.
 inline constexpr const char* kPiecesKey = "brigade.pieces";

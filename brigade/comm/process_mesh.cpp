@@ -48,6 +48,8 @@ ProcessMesh::ProcessMesh(
   if (stages.size() > 1 && (rank == stages.front() || rank == stages.back()))
     embedding = {stages.front(), stages.back()};
   embedding_ = join("embedding", embedding);
+  replicas_ = dp_cp_;
+  between_groups_ = make_self_communicator({.name = "between_groups"});
 }
 
 CommunicatorPtr ProcessMesh::join(
@@ -55,6 +57,14 @@ CommunicatorPtr ProcessMesh::join(
     std::vector<int> members) {
   if (const auto known = by_members_.find(members); known != by_members_.end())
     return known->second;
+  const CommunicatorPtr communicator = connect(name, members);
+  by_members_.emplace(std::move(members), communicator);
+  return communicator;
+}
+
+CommunicatorPtr ProcessMesh::connect(
+    const std::string& name,
+    const std::vector<int>& members) {
   const auto here = std::find(members.begin(), members.end(), rank_);
   BRIGADE_ASSERT(here != members.end(), "rank {} outside '{}'", rank_, name);
   CommunicatorOptions options = options_;
@@ -67,14 +77,41 @@ CommunicatorPtr ProcessMesh::join(
   StorePtr store;
   if (members.size() > 1 && store_)
     store = store_->with_prefix(fmt::format("{}/{}", name, members.front()));
-  CommunicatorPtr communicator = make_communicator(
+  return make_communicator(
       store,
       static_cast<int>(here - members.begin()),
       static_cast<int>(members.size()),
       std::move(options),
       backend_);
-  by_members_.emplace(std::move(members), communicator);
-  return communicator;
+}
+
+int ProcessMesh::replica_group() const {
+  return coordinate_.dp / (dims_.dp / replica_groups_);
+}
+
+void ProcessMesh::divide_replicas(int groups) {
+  BRIGADE_ASSERT(
+      groups >= 1 && dims_.dp % groups == 0 && replica_groups_ == 1,
+      "{} groups of dp {}",
+      groups,
+      dims_.dp);
+  replica_groups_ = groups;
+  const int dp_of_group = dims_.dp / groups;
+  std::vector<int> own;
+  for (const int member : dims_.dp_cp_members(rank_)) {
+    if (dims_.coordinate(member).dp / dp_of_group == replica_group())
+      own.push_back(member);
+  }
+  replicas_ = join("replicas", own);
+  std::vector<int> firsts{rank_};
+  if (rank_ == own.front()) {
+    firsts.clear();
+    for (const int member : dims_.members(Axis::kDp, rank_)) {
+      if (dims_.coordinate(member).dp % dp_of_group == 0)
+        firsts.push_back(member);
+    }
+  }
+  between_groups_ = connect("between_groups", firsts);
 }
 
 const CommunicatorPtr& ProcessMesh::axis(Axis axis) const {
@@ -85,6 +122,8 @@ std::vector<CommunicatorPtr> ProcessMesh::all() const {
   std::vector<CommunicatorPtr> result;
   for (const auto& [members, communicator] : by_members_)
     result.push_back(communicator);
+  if (between_groups_->size() > 1)
+    result.push_back(between_groups_);
   return result;
 }
 

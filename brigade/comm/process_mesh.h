@@ -39,6 +39,19 @@ class ProcessMesh {
   const StorePtr& store() const { return store_; }
   // Sums gradients: the replicas of this rank's weights.
   const CommunicatorPtr& dp_cp() const { return dp_cp_; }
+
+  // Cuts the replicas into groups of neighbouring dp coordinates that train
+  // apart from one another (distributed.local_steps). Collective; `groups`
+  // divides dp; at most once.
+  void divide_replicas(int groups);
+  int replica_groups() const { return replica_groups_; }
+  int replica_group() const;  // this rank's, from 0
+  // The part of dp_cp() that is in this rank's group; dp_cp() until divided.
+  const CommunicatorPtr& replicas() const { return replicas_; }
+  // The first replica of each group with this rank's other coordinates, in the
+  // order of the groups; a group of one on ranks that are no first replica. Not
+  // shared with other axes, because long transfers run on it.
+  const CommunicatorPtr& between_groups() const { return between_groups_; }
   // The shards of one replica of the model: the ranks of pp x tp.
   const CommunicatorPtr& model() const { return model_; }
   // The first and the last stage with this rank's other coordinates, which
@@ -51,6 +64,9 @@ class ProcessMesh {
 
  private:
   CommunicatorPtr join(const std::string& name, std::vector<int> members);
+  CommunicatorPtr connect(
+      const std::string& name,
+      const std::vector<int>& members);
 
   ParallelDims dims_;
   int rank_;
@@ -61,6 +77,9 @@ class ProcessMesh {
   std::map<std::vector<int>, CommunicatorPtr> by_members_;
   CommunicatorPtr world_;
   CommunicatorPtr dp_cp_;
+  int replica_groups_ = 1;
+  CommunicatorPtr replicas_;
+  CommunicatorPtr between_groups_;
   CommunicatorPtr model_;
   CommunicatorPtr embedding_;
   std::map<Axis, CommunicatorPtr> axes_;

@@ -116,7 +116,7 @@ inline constexpr std::array kChoices<GradSyncKind>{
     GradSyncKind::kPerParam};
 
 // distributed.grad_wire
-enum class GradWire { kFp32, kBf16, kFp16 };
+enum class GradWire { kFp32, kBf16, kFp16, kInt8, kPowerSgd };
 constexpr const char* to_string(GradWire wire) {
   switch (wire) {
     case GradWire::kFp32:
@@ -125,6 +125,10 @@ constexpr const char* to_string(GradWire wire) {
       return "bf16";
     case GradWire::kFp16:
       return "fp16";
+    case GradWire::kInt8:
+      return "int8";
+    case GradWire::kPowerSgd:
+      return "powersgd";
   }
   return "?";
 }
@@ -132,7 +136,31 @@ template <>
 inline constexpr std::array kChoices<GradWire>{
     GradWire::kFp32,
     GradWire::kBf16,
-    GradWire::kFp16};
+    GradWire::kFp16,
+    GradWire::kInt8,
+    GradWire::kPowerSgd};
+
+// distributed.outer_wire
+enum class OuterWire { kFp32, kBf16, kInt8, kInt4 };
+constexpr const char* to_string(OuterWire wire) {
+  switch (wire) {
+    case OuterWire::kFp32:
+      return "fp32";
+    case OuterWire::kBf16:
+      return "bf16";
+    case OuterWire::kInt8:
+      return "int8";
+    case OuterWire::kInt4:
+      return "int4";
+  }
+  return "?";
+}
+template <>
+inline constexpr std::array kChoices<OuterWire>{
+    OuterWire::kFp32,
+    OuterWire::kBf16,
+    OuterWire::kInt8,
+    OuterWire::kInt4};
 
 // training.lr_schedule
 enum class LrScheduleKind { kConstant, kCosine, kLinear, kWsd };

@@ -100,7 +100,13 @@ void add_distributed(std::vector<ConfigKey>& keys) {
       "grad_wire",
       &G::grad_wire,
       kAny,
-      "gradients between ranks: fp32, or rounded to half the bytes");
+      "gradients between ranks: fp32; rounded to 16 bits; int8 or powersgd "
+      "(low rank), whose errors are sent in the next step");
+  group.key(
+      "powersgd_rank",
+      &G::powersgd_rank,
+      size,
+      "rank of the matrices that grad_wire=powersgd sends");
   group.key(
       "bucket_cap_mb",
       &G::bucket_cap_mb,
@@ -117,6 +123,49 @@ void add_distributed(std::vector<ConfigKey>& keys) {
       {.low = 0, .high = 3},
       "dp x cp ranks divide: 1 the optimizer's state, 2 gradients too, 3 "
       "weights too");
+  group.key(
+      "local_steps",
+      &G::local_steps,
+      at_least(0),
+      "steps that each group of dp ranks trains by itself before the groups "
+      "exchange what they learned (DiLoCo); 0: data parallel in every step");
+  group.key(
+      "local_groups",
+      &G::local_groups,
+      at_least(0),
+      "groups of neighbouring dp ranks; 0: each dp rank is one");
+  group.key(
+      "outer_learning_rate",
+      &G::outer_learning_rate,
+      {.low = 0, .low_is_excluded = true},
+      "rate of the outer Nesterov SGD, which steps with the mean change of the "
+      "groups");
+  group.key(
+      "outer_momentum",
+      &G::outer_momentum,
+      {.low = 0, .high = 1, .high_is_excluded = true},
+      "momentum of the outer Nesterov SGD");
+  group.key(
+      "outer_wire",
+      &G::outer_wire,
+      kAny,
+      "changes between groups; what fewer bits lose is sent the next time");
+  group.key(
+      "outer_fragments",
+      &G::outer_fragments,
+      size,
+      "parts of the model that are exchanged at different steps");
+  group.key(
+      "outer_delay",
+      &G::outer_delay,
+      at_least(0),
+      "steps that a group trains on while a fragment is under way");
+  group.key(
+      "outer_alpha",
+      &G::outer_alpha,
+      {.low = 0, .high = 1, .high_is_excluded = true},
+      "share of its own weights that a group keeps when it takes the common "
+      "ones");
   group.key(
       "sequence_parallel",
       &G::sequence_parallel,

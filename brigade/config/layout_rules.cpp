@@ -12,6 +12,7 @@
 #include "brigade/json/node.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
+#include "brigade/schedule/fragment_schedule.h"
 #include "brigade/topology/layer_partition.h"
 #include "brigade/topology/sequence_partition.h"
 
@@ -100,7 +101,58 @@ void check_token_counts(const TrainConfig& config, Problems& problems) {
         INT64_MAX));
 }
 
+bool is_default_of_outer(const DistributedConfig& distributed) {
+  const DistributedConfig none;
+  return distributed.local_groups == none.local_groups &&
+         distributed.outer_learning_rate == none.outer_learning_rate &&
+         distributed.outer_momentum == none.outer_momentum &&
+         distributed.outer_wire == none.outer_wire &&
+         distributed.outer_fragments == none.outer_fragments &&
+         distributed.outer_delay == none.outer_delay &&
+         distributed.outer_alpha == none.outer_alpha;
+}
+
+void check_local_steps(
+    const DistributedConfig& distributed,
+    Problems& problems) {
+  if (distributed.local_steps == 0) {
+    if (!is_default_of_outer(distributed))
+      problems.emplace_back(
+          "[config] /distributed/local_groups and /distributed/outer_* have no "
+          "meaning with /distributed/local_steps = 0; set local_steps, or "
+          "leave them out");
+    return;
+  }
+  if (distributed.zero_stage > 0)
+    problems.push_back(fmt::format(
+        "[config] /distributed/local_steps = {} with /distributed/zero_stage = "
+        "{}: the groups' optimizers differ, so that there is nothing to divide "
+        "between them; set zero_stage to 0",
+        distributed.local_steps,
+        distributed.zero_stage));
+  if (distributed.local_groups > 0 &&
+      distributed.dp_size % distributed.local_groups != 0)
+    problems.push_back(fmt::format(
+        "[config] /distributed/local_groups = {} does not divide dp_size = {}",
+        distributed.local_groups,
+        distributed.dp_size));
+  validate_fragment_schedule(
+      {.local_steps = distributed.local_steps,
+       .fragments = distributed.outer_fragments,
+       .delay = distributed.outer_delay},
+      problems);
+}
+
 void check_grad_wire(const DistributedConfig& distributed, Problems& problems) {
+  const bool keeps_errors = distributed.grad_wire == GradWire::kInt8 ||
+                            distributed.grad_wire == GradWire::kPowerSgd;
+  if (keeps_errors && distributed.zero_stage > 0)
+    problems.push_back(fmt::format(
+        "[config] /distributed/grad_wire = \"{}\" with "
+        "/distributed/zero_stage = {}: gradients are reduced whole, not in the "
+        "ranges that ranks own; set zero_stage to 0, or grad_wire to \"bf16\"",
+        to_string(distributed.grad_wire),
+        distributed.zero_stage));
   if (distributed.grad_wire == GradWire::kFp32 ||
       distributed.grad_sync == GradSyncKind::kBucketed)
     return;
@@ -213,6 +265,12 @@ void check_model(
   const DistributedConfig& distributed = config.distributed;
   validate_tensor_parallel(
       tensor_parallel_sizes(llama), distributed.tp_size, problems);
+  if (distributed.outer_fragments > llama.num_hidden_layers)
+    problems.push_back(fmt::format(
+        "[config] /distributed/outer_fragments = {} is more than the model's "
+        "{} layers",
+        distributed.outer_fragments,
+        llama.num_hidden_layers));
   if (distributed.pp_size == 1 && distributed.pp_virtual_stages == 1 &&
       !distributed.pp_layers)
     return;
@@ -332,6 +390,7 @@ void check_layout(
   add_with_advice(config, llama, std::move(found), problems);
   check_grad_wire(config.distributed, problems);
   check_zero_stage(config.distributed, problems);
+  check_local_steps(config.distributed, problems);
   if (llama != nullptr)
     validate_model_layout(config, *llama, problems);
 }

@@ -37,14 +37,33 @@ struct DistributedConfig {
   std::optional<bool> use_cpu;
   GradSyncKind grad_sync = GradSyncKind::kBucketed;
   GradWire grad_wire = GradWire::kFp32;  // of gradients between ranks
+  int powersgd_rank = 4;                 // columns that powersgd sends
   double bucket_cap_mb = 25;             // MiB of gradient per bucket
   BucketOrder bucket_order = BucketOrder::kReverse;
   int zero_stage = 0;  // what dp x cp ranks divide between them
+  // Low-communication training (docs/low_communication.md): 0: off, else groups
+  // of dp ranks train by themselves for so many steps.
+  int64_t local_steps = 0;
+  int local_groups = 0;              // 0: one per dp rank
+  double outer_learning_rate = 0.7;  // Nesterov SGD over the groups
+  double outer_momentum = 0.9;
+  OuterWire outer_wire = OuterWire::kFp32;
+  int outer_fragments = 1;  // of the layers, sent at different steps
+  int64_t outer_delay = 0;  // steps from sending to merging
+  double outer_alpha = 0;   // share of its own weights a group keeps
   bool sequence_parallel = false;
   int pp_virtual_stages = 1;  // per rank; above 1: interleaved_1f1b
   std::optional<std::vector<int>> pp_layers;  // per stage; absent: by cost
   bool check_collectives = false;             // compare signatures across ranks
   int64_t timeout_seconds = 180;              // per collective
+
+  // Groups of data-parallel ranks that train apart from one another; 1 without
+  // local_steps.
+  int replica_groups() const {
+    if (local_steps == 0)
+      return 1;
+    return local_groups == 0 ? dp_size : local_groups;
+  }
 };
 
 struct ModelConfig {

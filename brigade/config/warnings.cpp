@@ -30,6 +30,15 @@ std::vector<std::string> find_warnings(const LoadedConfig& loaded) {
         "{}: the learning rate never reaches training.learning_rate",
         training.warmup_steps,
         training.total_train_steps));
+  if (distributed.local_steps > 0 &&
+      training.total_train_steps % distributed.local_steps != 0)
+    warnings.push_back(fmt::format(
+        "training.total_train_steps = {} is no multiple of "
+        "distributed.local_steps = {}: what the groups learn in the last {} "
+        "steps does not reach the weights that are saved",
+        training.total_train_steps,
+        distributed.local_steps,
+        training.total_train_steps % distributed.local_steps));
   if (!config.model.llama)
     return warnings;
   const LlamaConfig& llama = *config.model.llama;

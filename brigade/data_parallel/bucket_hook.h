@@ -53,6 +53,32 @@ BucketHook bf16_hook();
 // as they are.
 BucketHook fp16_hook();
 
+// int8 on the wire with a float32 scale per 256 gradients of one parameter
+// (comm/rounded_sum.h): n(R-1)/2R bytes sent by each rank and 1/64 more, with
+// n in float32: a quarter of all_reduce_hook's. What rounding loses is added to
+// the next step's gradients (error feedback), so that it is late and not lost;
+// costs one more float32 per gradient. Begins anew when the buckets are planned
+// anew. The second half of each reduction starts when the step's end is waited
+// for. Gradients of float64 weights are reduced as they are. Throws ConfigError
+// for sharded gradients.
+BucketHook int8_hook();
+
+struct PowerSgdOptions {
+  int rank = 4;  // columns of the two factors
+  // Steps at first in which gradients are reduced as they are, because the
+  // first ones are not of low rank.
+  int64_t exact_steps = 0;
+};
+
+// PowerSGD (arXiv:1905.13727): of a matrix M [N, M], gradient and kept error,
+// the sum of P = M Q and, with P made orthonormal, of Q = M^T P; the
+// gradient is P Q^T. Q begins the next step (warm start), and M - P Q^T is
+// the next error. Per matrix 8 rank (N + M)(R-1)/R bytes sent by each rank.
+// Vectors, and matrices where that is not at most half of all_reduce_hook's,
+// are reduced as they are, in the same collective. Memory: one more float32 per
+// gradient. As int8_hook() otherwise.
+BucketHook powersgd_hook(const PowerSgdOptions& options = {});
+
 // The sum of this rank's range alone, for sharded gradients: n(R-1)/R bytes
 // sent by each rank. `wire` kBFloat16 or kHalf halves them: each rank's
 // gradients are rounded, and added in float32, where its own are not rounded

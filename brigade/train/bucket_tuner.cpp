@@ -104,7 +104,7 @@ class Tuner {
 };
 
 void Tuner::measure_all_reduce(int64_t largest_bytes) {
-  Communicator& group = *mesh_->dp_cp();
+  Communicator& group = *mesh_->replicas();
   constexpr int64_t kLargest = 64 * MiB;
   for (int64_t bytes = 16 * KiB;
        bytes <= std::clamp(largest_bytes, 1 * MiB, kLargest);
@@ -304,7 +304,7 @@ void Tuner::verify() {
 
 BucketTuning Tuner::run() {
   const int64_t configured = configured_bytes();
-  tuning_.ranks = mesh_->dp_cp()->size();
+  tuning_.ranks = mesh_->replicas()->size();
   StepTimes ignored;
   run_steps(configured, options_.steps, ignored, &profiles_);
   predict();

@@ -52,6 +52,9 @@ struct StateBytes {
   double units = 0;  // of ZeRO's stage 3: the two that are whole at a time
   double gradients = 0;
   double optimizer = 0;  // moments and, for bf16, the other half of the master
+  // On the first rank of each group of low-communication training: common
+  // weights, momentum, what is under way, and the errors of a rounded wire.
+  double outer = 0;
 };
 
 int64_t numel_of_two_units(const std::vector<BucketParam>& params) {
@@ -84,7 +87,12 @@ StateBytes state_bytes(
                    : 0,
       .gradients = params * 4 / (distributed.zero_stage >= 2 ? ranks : 1),
       .optimizer = params * (is_bf16 ? 10 : 8) /
-                   (distributed.zero_stage >= 1 ? ranks : 1)};
+                   (distributed.zero_stage >= 1 ? ranks : 1),
+      .outer =
+          distributed.local_steps == 0
+              ? 0
+              : params *
+                    (distributed.outer_wire == OuterWire::kFp32 ? 12 : 16)};
 }
 
 std::string describe_run(const TrainConfig& config, const TrainingData& data) {
@@ -130,6 +138,21 @@ std::string describe_run(const TrainConfig& config, const TrainingData& data) {
                     checkpoint_folder(config).string());
 }
 
+// How groups train apart; empty without low-communication training.
+std::string describe_groups(const DistributedConfig& distributed) {
+  if (distributed.local_steps == 0)
+    return {};
+  return fmt::format(
+      "groups      {} of {} dp ranks; each of {} fragments is exchanged every "
+      "{} steps in {}, merged {} steps later\n",
+      distributed.replica_groups(),
+      distributed.dp_size / distributed.replica_groups(),
+      distributed.outer_fragments,
+      distributed.local_steps,
+      to_string(distributed.outer_wire),
+      distributed.outer_delay);
+}
+
 std::string describe_buckets(
     const TrainConfig& config,
     const std::vector<BucketParam>& params) {
@@ -157,6 +180,13 @@ describe_stage(const TrainConfig& config, size_t stage, const ModelPart& part) {
           ? fmt::format(
                 " and {:.1f} MiB of two units' whole weights", mib(bytes.units))
           : "";
+  const std::string outer =
+      bytes.outer == 0
+          ? ""
+          : fmt::format(
+                "{:.1f} MiB of common weights, outer momentum and what is "
+                "under way on the first rank of a group\n",
+                mib(bytes.outer));
   return fmt::format(
              "\nstage {} on pp rank {}: layers [{}, {}){}{}; {} parameters per "
              "rank, {:.1f} MiB of weights ({:.1f}), gradients ({:.1f}) and "
@@ -173,7 +203,7 @@ describe_stage(const TrainConfig& config, size_t stage, const ModelPart& part) {
              mib(bytes.gradients),
              mib(bytes.optimizer),
              units) +
-         describe_buckets(config, params);
+         outer + describe_buckets(config, params);
 }
 
 }  // namespace
@@ -188,7 +218,8 @@ std::string describe_dry_run(
   check_run_folder(config);
   check_checkpoint_folder(config, checkpoint_bytes(config));
   check_named_checkpoint(config, data);
-  std::string text = describe_run(config, data);
+  std::string text =
+      describe_run(config, data) + describe_groups(config.distributed);
   const std::vector<ModelPart> parts = stage_parts(config);
   for (size_t stage = 0; stage < parts.size(); ++stage)
     text += describe_stage(config, stage, parts[stage]);

@@ -86,24 +86,28 @@ Sharding sharding_of(const DistributedConfig& distributed) {
   }
 }
 
-BucketHook wire_hook(GradWire wire, Sharding sharding) {
-  if (sharding != Sharding::kNone) {
-    switch (wire) {
-      case GradWire::kFp32:
-        return reduce_scatter_hook();
+BucketHook wire_hook(const DistributedConfig& distributed) {
+  if (sharding_of(distributed) != Sharding::kNone) {
+    switch (distributed.grad_wire) {
       case GradWire::kBf16:
         return reduce_scatter_hook(torch::kBFloat16);
       case GradWire::kFp16:
         return reduce_scatter_hook(torch::kHalf);
+      default:
+        return reduce_scatter_hook();
     }
   }
-  switch (wire) {
+  switch (distributed.grad_wire) {
     case GradWire::kFp32:
       return all_reduce_hook();
     case GradWire::kBf16:
       return bf16_hook();
     case GradWire::kFp16:
       return fp16_hook();
+    case GradWire::kInt8:
+      return int8_hook();
+    case GradWire::kPowerSgd:
+      return powersgd_hook({.rank = distributed.powersgd_rank});
   }
   return all_reduce_hook();
 }
@@ -116,14 +120,15 @@ GradSyncOptions grad_sync_options(const DistributedConfig& distributed) {
   options.handover = GradHandover::kMainGrad;
   options.finish = FinishMode::kExplicit;
   options.sharding = sharding_of(distributed);
-  options.hook = wire_hook(distributed.grad_wire, options.sharding);
+  options.hook = wire_hook(distributed);
   return options;
 }
 
 BucketPlanOptions bucket_plan_options(const DistributedConfig& distributed) {
   BucketPlanOptions options;
   options.capacity_bytes = bucket_capacity_bytes(distributed);
-  options.ranks = distributed.dp_size * distributed.cp_size;
+  options.ranks =
+      distributed.dp_size / distributed.replica_groups() * distributed.cp_size;
   return options;
 }
 
@@ -157,6 +162,37 @@ AdamWOptions adamw_options(const TrainConfig& config) {
       .beta2 = config.training.adam_beta2,
       .eps = config.training.adam_eps,
       .kernels = kernels_of(config.model.kernels)};
+}
+
+FragmentSchedule fragment_schedule(const DistributedConfig& distributed) {
+  return {
+      .local_steps = distributed.local_steps,
+      .fragments = distributed.outer_fragments,
+      .delay = distributed.outer_delay};
+}
+
+OuterFragmentOptions outer_fragment_options(const TrainConfig& config) {
+  const DistributedConfig& distributed = config.distributed;
+  OuterFragmentOptions options;
+  options.optimizer = {
+      .lr = distributed.outer_learning_rate,
+      .momentum = distributed.outer_momentum};
+  switch (distributed.outer_wire) {
+    case OuterWire::kFp32:
+      break;
+    case OuterWire::kBf16:
+      options.wire = WireFormat::kBf16;
+      break;
+    case OuterWire::kInt8:
+      options.wire = WireFormat::kInt8;
+      break;
+    case OuterWire::kInt4:
+      options.wire = WireFormat::kInt4;
+      break;
+  }
+  options.alpha = distributed.outer_alpha;
+  options.kernels = kernels_of(config.model.kernels);
+  return options;
 }
 
 LrScheduleOptions lr_schedule_options(const TrainingConfig& training) {

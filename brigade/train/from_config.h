@@ -20,9 +20,11 @@
 #include "brigade/optim/adamw.h"
 #include "brigade/optim/lr_schedule.h"
 #include "brigade/schedule/bucket_plan.h"
+#include "brigade/schedule/fragment_schedule.h"
 #include "brigade/schedule/make_schedule.h"
 #include "brigade/topology/layer_partition.h"
 #include "brigade/topology/token_layout.h"
+#include "brigade/train/outer_fragment.h"
 
 namespace brigade {
 
@@ -40,8 +42,9 @@ Backend backend_of(const DistributedConfig& distributed);
 // Of distributed.zero_stage.
 Sharding sharding_of(const DistributedConfig& distributed);
 
-// What reduces a bucket in that precision.
-BucketHook wire_hook(GradWire wire, Sharding sharding = Sharding::kNone);
+// What reduces a bucket as distributed.grad_wire says. A hook of its own at
+// each call, because some keep errors from step to step.
+BucketHook wire_hook(const DistributedConfig& distributed);
 
 // distributed.bucket_cap_mb in bytes of gradient.
 int64_t bucket_capacity_bytes(const DistributedConfig& distributed);
@@ -60,6 +63,11 @@ LayerPartitionOptions layer_partition_options(
 // 0.
 double weight_decay_of(const ParameterRow& row, const TrainingConfig& training);
 AdamWOptions adamw_options(const TrainConfig& config);
+
+// Of low-communication training: distributed.local_steps, at least 1.
+FragmentSchedule fragment_schedule(const DistributedConfig& distributed);
+OuterFragmentOptions outer_fragment_options(const TrainConfig& config);
+
 LrScheduleOptions lr_schedule_options(const TrainingConfig& training);
 
 // Throws ConfigError when the config's model is not on this machine.

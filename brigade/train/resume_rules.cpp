@@ -32,7 +32,14 @@ constexpr const char* kCourse[] = {
     "training.min_learning_rate",
     "training.decay_steps",
     "training.grad_clip",
-    "training.on_non_finite"};
+    "training.on_non_finite",
+    "distributed.local_steps",
+    "distributed.outer_learning_rate",
+    "distributed.outer_momentum",
+    "distributed.outer_wire",
+    "distributed.outer_fragments",
+    "distributed.outer_delay",
+    "distributed.outer_alpha"};
 
 constexpr const char* kBatch = "sequences per step";
 constexpr const char* kModelPrefix = "model.config ";

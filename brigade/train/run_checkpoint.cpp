@@ -15,38 +15,15 @@
 #include "brigade/data/dataset_info.h"
 #include "brigade/metrics/run_folder.h"
 #include "brigade/train/layout.h"
+#include "brigade/train/local_checkpoint.h"
 #include "brigade/train/resume_rules.h"
 #include "brigade/train/start_world.h"
+#include "brigade/train/stored_parts.h"
 
 namespace brigade {
 namespace {
 
 namespace fs = std::filesystem;
-
-TensorPart part_of(
-    const std::string& prefix,
-    const ParamState& state,
-    const torch::Tensor& tensor) {
-  const ParamShard& shard = state.shard;
-  return {
-      prefix + state.name,
-      shard.dim == kNotCut ? -1 : shard.dim,
-      shard.begin,
-      shard.end,
-      tensor};
-}
-
-// The optimizer's tensors of one parameter. A float32 weight is its own master.
-std::vector<TensorPart> optimizer_parts(const ParamState& state) {
-  std::vector<TensorPart> parts{
-      part_of("exp_avg.", state, state.exp_avg),
-      part_of("exp_avg_sq.", state, state.exp_avg_sq)};
-  if (state.master_low.defined()) {
-    parts.push_back(part_of("master.", state, state.weight));
-    parts.back().master_low = state.master_low;
-  }
-  return parts;
-}
 
 // In the host's memory, which has room for them.
 torch::Tensor own_copy(const torch::Tensor& tensor) {
@@ -98,32 +75,6 @@ void attach_files(const TrainConfig& config, CheckpointToSave& checkpoint) {
   if (!config.model.folder.empty() && fs::exists(generation))
     checkpoint.attachments[generation] = kGenerationConfig;
 }
-
-bool is_stored_here(const ParamState& state) {
-  return state.shard.is_first_replica && !state.is_copy_for_head;
-}
-
-// Deals the tensors that all replicas hold alike out to them: each goes to the
-// one that has the fewest bytes so far, the same one on every rank.
-class Shares {
- public:
-  explicit Shares(const Communicator& replicas)
-      : mine_(static_cast<size_t>(replicas.rank())),
-        bytes_(static_cast<size_t>(replicas.size())) {}
-
-  bool take(const TensorPart& part) {
-    const auto least = std::min_element(bytes_.begin(), bytes_.end());
-    uint64_t size_bytes = without_padding(part, part.tensor).nbytes();
-    if (part.master_low.defined())
-      size_bytes *= 2;
-    *least += size_bytes;
-    return static_cast<size_t>(least - bytes_.begin()) == mine_;
-  }
-
- private:
-  size_t mine_;
-  std::vector<uint64_t> bytes_;
-};
 
 VerifyLevel verify_level(const TrainConfig& config) {
   return config.checkpoint.verify == VerifiedContent::kSize
@@ -290,7 +241,10 @@ void check_named_checkpoint(
   check_resume(Checkpoint(path).directory(), config, data, silent);
 }
 
-LoadedRun load_run(const fs::path& directory, const Stages& stages) {
+LoadedRun load_run(
+    const fs::path& directory,
+    const Stages& stages,
+    LocalTraining* local) {
   const Checkpoint checkpoint(directory);
   const CheckpointManifest& manifest = checkpoint.manifest();
   for (const auto& stage : stages) {
@@ -301,12 +255,15 @@ LoadedRun load_run(const fs::path& directory, const Stages& stages) {
     });
     stage->optimizer().set_steps(manifest.step - manifest.skipped_steps);
   }
+  const bool has_groups =
+      local == nullptr || load_local(checkpoint, manifest.step, *local);
   return {
       {manifest.step,
        manifest.tokens,
        samples_of(manifest),
        manifest.skipped_steps},
-      manifest.run};
+      manifest.run,
+      has_groups};
 }
 
 CheckpointToSave checkpoint_of(
@@ -315,7 +272,8 @@ CheckpointToSave checkpoint_of(
     const Stages& stages,
     const nlohmann::json& data,
     const RunPosition& position,
-    const std::string& run) {
+    const std::string& run,
+    LocalTraining* local) {
   CheckpointToSave checkpoint;
   CheckpointManifest& manifest = checkpoint.manifest;
   manifest.step = position.steps;
@@ -330,6 +288,10 @@ CheckpointToSave checkpoint_of(
   manifest.config = to_json(config);
   manifest.writers = mesh.dims().world_size();
   attach_files(config, checkpoint);
+  if (local != nullptr) {
+    add_local_parts(*local, mesh, checkpoint);
+    return checkpoint;
+  }
   Shares shares(*mesh.dp_cp());
   // What is gathered for the visit alone.
   const bool is_sharded = config.distributed.zero_stage > 0;
@@ -362,8 +324,15 @@ uint64_t checkpoint_bytes(const TrainConfig& config) {
   // Weight and two moments, and of a bf16 weight the master.
   const uint64_t bytes_per_parameter =
       config.model.dtype == ModelDtype::kBfloat16 ? 2 + 8 + 4 : 4 + 8;
+  // Of each group its weights, moments and errors; the outer optimizer's
+  // momentum, and what is under way.
+  const DistributedConfig& distributed = config.distributed;
+  const uint64_t outer_bytes =
+      distributed.local_steps == 0
+          ? 0
+          : 8 + 16 * static_cast<uint64_t>(distributed.replica_groups());
   return static_cast<uint64_t>(parameter_count(model_of(config))) *
-         bytes_per_parameter;
+         (bytes_per_parameter + outer_bytes);
 }
 
 }  // namespace brigade

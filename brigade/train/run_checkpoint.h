@@ -11,6 +11,7 @@
 #include "brigade/comm/process_mesh.h"
 #include "brigade/config/train_config.h"
 #include "brigade/data/training_data.h"
+#include "brigade/train/local_training.h"
 #include "brigade/train/run_observer.h"
 #include "brigade/train/stage_runtime.h"
 
@@ -52,12 +53,17 @@ void check_named_checkpoint(
 struct LoadedRun {
   RunPosition position;
   std::string run;  // the run's id; empty: an old checkpoint
+  // False: low-communication training whose groups the checkpoint does not
+  // have; all begin with its weights.
+  bool has_groups = true;
 };
 
-// Fills the stages, whatever layout wrote them.
+// Fills the stages, whatever layout wrote them, and `local`, which is null
+// without low-communication training.
 LoadedRun load_run(
     const std::filesystem::path& checkpoint,
-    const Stages& stages);
+    const Stages& stages,
+    LocalTraining* local = nullptr);
 
 // What the datasets of a run hold, for the manifest: tokens, and the
 // tokenizer's SHA-256.
@@ -67,13 +73,15 @@ nlohmann::json describe_data(
 
 // This rank's share of the checkpoint: views of the stages' tensors. Replicas
 // (dp and cp) divide the tensors that they have in common between them.
+// `local`: as in load_run().
 CheckpointToSave checkpoint_of(
     const TrainConfig& config,
     const ProcessMesh& mesh,
     const Stages& stages,
     const nlohmann::json& data,
     const RunPosition& position,
-    const std::string& run);
+    const std::string& run,
+    LocalTraining* local = nullptr);
 
 // Bytes of one checkpoint of this run, all ranks together.
 uint64_t checkpoint_bytes(const TrainConfig& config);

@@ -12,11 +12,13 @@ namespace brigade {
 
 class RunSaver {
  public:
-  // All but `data` must outlive it.
+  // All but `data` must outlive it. `local` is null without low-communication
+  // training.
   RunSaver(
       const TrainConfig& config,
       const ProcessMesh& mesh,
       const Stages& stages,
+      LocalTraining* local,
       const TrainingData& data,
       RunObserver& observer);
 
@@ -51,6 +53,7 @@ class RunSaver {
   const TrainConfig& config_;
   const ProcessMesh& mesh_;
   const Stages& stages_;
+  LocalTraining* local_;
   const nlohmann::json data_;
   RunObserver& observer_;
   std::string run_;

@@ -117,10 +117,10 @@ StageRuntime::StageRuntime(
 
   if (config.distributed.grad_sync == GradSyncKind::kPerParam) {
     sync_ = std::make_unique<PerParamGradSync>(
-        std::move(params), mesh.dp_cp(), options);
+        std::move(params), mesh.replicas(), options);
   } else {
     sync_ = std::make_unique<BucketedGradSync>(
-        std::move(params), mesh.dp_cp(), options);
+        std::move(params), mesh.replicas(), options);
   }
   make_optimizer();
   for (size_t i = 0; i < rows_.size(); ++i)
@@ -246,6 +246,7 @@ ParamState StageRuntime::without_moments(size_t i) const {
       .name = param.name,
       .shard = shards_[i],
       .is_copy_for_head = is_copy_for_head(rows_[i], part_),
+      .row = &rows_[i],
       .weight = param.tensor.detach(),
       .master_low = {},
       .exp_avg = {},

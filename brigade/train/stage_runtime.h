@@ -27,6 +27,7 @@ struct ParamState {
   std::string name;
   ParamShard shard;
   bool is_copy_for_head;     // the last stage's copy of a tied embedding
+  const ParameterRow* row;   // lives as long as its StageRuntime
   torch::Tensor weight;      // of the model's dtype
   torch::Tensor master_low;  // int16, of a bf16 weight: see ops/split_master.h
   torch::Tensor exp_avg;     // float32
@@ -35,7 +36,7 @@ struct ParamState {
 
 class StageRuntime {
  public:
-  // Collective over the mesh's dp x cp group: initial weights, then buckets.
+  // Collective over the mesh's replicas(): initial weights, then buckets.
   StageRuntime(
       const TrainConfig& config,
       const LlamaConfig& llama,

@@ -65,7 +65,7 @@ std::unique_ptr<ProcessMesh> start_world(
     const WorldStart& start) {
   CommunicatorOptions options = communicator_options(config.distributed);
   options.flight_recorder = start.flight_recorder;
-  return open_mesh(
+  auto mesh = open_mesh(
       config.parallel_dims(),
       environment,
       options,
@@ -77,6 +77,8 @@ std::unique_ptr<ProcessMesh> start_world(
              fmt::print(stderr, "{}\n", message);
              std::fflush(stderr);
            }});
+  mesh->divide_replicas(config.distributed.replica_groups());
+  return mesh;
 }
 
 }  // namespace brigade

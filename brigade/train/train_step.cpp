@@ -65,6 +65,8 @@ TrainStep::TrainStep(
         parts[stage]));
   }
   executor_ = make_executor(training_schedule(config_), batches_);
+  if (config_.distributed.local_steps > 0)
+    local_ = std::make_unique<LocalTraining>(config_, mesh_, stages_);
 }
 
 std::unique_ptr<PipelineExecutor> TrainStep::make_executor(
@@ -198,6 +200,7 @@ void TrainStep::sum_up(
                                         : resident_memory_gb();
   model->all_reduce(total)->wait_on_host();
   result.grad_norm = std::sqrt(values[kSquares]) * grad_scale;
+  result.group_grad_norm = result.grad_norm;
   result.memory_gb =
       *std::max_element(values + kMemory, values + kMemory + model->size());
   result.is_skipped = !std::isfinite(result.grad_norm) || values[kBadLoss] > 0;
@@ -206,6 +209,41 @@ void TrainStep::sum_up(
   heard_ = {
       values[kHeardSave] > 0 && !result.agreed.save,
       values[kHeardStop] > 0 && !result.agreed.stop};
+}
+
+// Nothing else of a step is over several groups, so that all they exchange is
+// in one small all-reduce over each rank's replicas.
+void TrainStep::sum_up_groups(
+    const torch::Tensor& loss_sum,
+    double grad_scale,
+    const StepRequests& requests,
+    StepResult& result) {
+  enum { kSquares, kLoss, kSave, kStop, kShared };
+  const CommunicatorPtr& model = mesh_.model();
+  auto total = torch::zeros({kShared + model->size()}, torch::kDouble);
+  auto* values = total.data_ptr<double>();
+  const bool has_loss = mesh_.coordinate().pp == mesh_.dims().pp - 1 &&
+                        mesh_.coordinate().tp == 0;
+  values[kSquares] = sum_of_squares();
+  values[kLoss] = has_loss ? loss_sum.detach().item<double>() : 0;
+  values[kSave] = requests.save ? 1 : 0;
+  values[kStop] = requests.stop ? 1 : 0;
+  values[kShared + model->rank()] = resident_memory_gb();
+  model->all_reduce(total)->wait();
+  result.memory_gb =
+      *std::max_element(values + kShared, values + kShared + model->size());
+  result.group_grad_norm = std::sqrt(values[kSquares]) * grad_scale;
+
+  const CommunicatorPtr& replicas = mesh_.dp_cp();
+  auto shared = total.narrow(0, 0, kShared).clone();
+  replicas->all_reduce(shared)->wait();
+  values = shared.data_ptr<double>();
+  result.grad_norm =
+      std::sqrt(values[kSquares] / replicas->size()) * grad_scale;
+  result.loss = values[kLoss] / static_cast<double>(tokens_per_step(config_));
+  result.is_skipped =
+      !std::isfinite(result.grad_norm) || !std::isfinite(result.loss);
+  result.agreed = {values[kSave] > 0, values[kStop] > 0};
 }
 
 void TrainStep::fail_not_finite(int64_t step, double loss) {
@@ -221,7 +259,8 @@ void TrainStep::fail_not_finite(int64_t step, double loss) {
       step,
       name.empty()
           ? (std::isfinite(loss)
-                 ? std::string("a gradient of another stage is not finite")
+                 ? std::string(
+                       "a gradient of another stage or group is not finite")
                  : fmt::format("the loss is {}", loss))
           : fmt::format("the gradient of '{}' is not finite", name),
       mesh_.rank()));
@@ -246,14 +285,18 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
   phases.ended("finish gradients");
 
   // Losses and gradients are sums over tokens; a step's are their means.
-  double grad_scale = 1.0 / static_cast<double>(tokens_per_step(config_));
-  sum_up(loss_sum, grad_scale, requests, result);
+  double grad_scale =
+      mesh_.replica_groups() / static_cast<double>(tokens_per_step(config_));
+  if (local_)
+    sum_up_groups(loss_sum, grad_scale, requests, result);
+  else
+    sum_up(loss_sum, grad_scale, requests, result);
   if (result.is_skipped && config_.training.on_non_finite != OnNonFinite::kSkip)
     fail_not_finite(step, result.loss);
   phases.ended("loss and norm");
   if (config_.training.grad_clip > 0)
-    grad_scale *=
-        std::min(1.0, config_.training.grad_clip / (result.grad_norm + 1e-6));
+    grad_scale *= std::min(
+        1.0, config_.training.grad_clip / (result.group_grad_norm + 1e-6));
   result.lr = learning_rate(lr_schedule_options(config_.training), step);
   result.exposed_ns = pipeline_wait_ns_;
   for (const auto& stage : stages_) {
@@ -264,6 +307,10 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
       stage->step(result.lr, grad_scale);
   }
   result.end_ns = phases.ended("optimizer");
+  if (local_) {
+    result.exposed_ns += local_->after_step(step);
+    result.end_ns = phases.ended("exchange between groups");
+  }
   if (trace) {
     for (const auto& stage : stages_)
       trace->add(stage->sync().report(), stage->stage());

@@ -14,6 +14,7 @@
 #include "brigade/data/training_data.h"
 #include "brigade/metrics/trace.h"
 #include "brigade/pipeline_parallel/executor.h"
+#include "brigade/train/local_training.h"
 #include "brigade/train/micro_batches.h"
 #include "brigade/train/stage_runtime.h"
 #include "brigade/train/step_requests.h"
@@ -21,12 +22,14 @@
 namespace brigade {
 
 struct StepResult {
-  double loss = 0;       // mean over the step's tokens
-  double grad_norm = 0;  // before clipping
+  double loss = 0;  // mean over the step's tokens
+  // Before clipping; of several groups the root of the mean square.
+  double grad_norm = 0;
+  double group_grad_norm = 0;  // of this rank's group, which clipping limits
   double lr = 0;
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
-  // Waited for gradients and for the pipeline's neighbours.
+  // Waited for gradients, for the pipeline's neighbours and for other groups.
   int64_t exposed_ns = 0;
   // Resident, or of a GPU: the most of the ranks that hold this replica (tp x
   // pp).
@@ -76,6 +79,8 @@ class TrainStep {
   double whole_loss(const torch::Tensor& loss_sum);
 
   std::vector<std::unique_ptr<StageRuntime>>& stages() { return stages_; }
+  // Null without low-communication training.
+  LocalTraining* local() { return local_.get(); }
 
  private:
   void observe(const Action& action, int64_t begin_ns, int64_t end_ns);
@@ -88,12 +93,20 @@ class TrainStep {
       double grad_scale,
       const StepRequests& requests,
       StepResult& result);
+  // The same with groups that train apart: over tp x pp, then over all
+  // replicas.
+  void sum_up_groups(
+      const torch::Tensor& loss_sum,
+      double grad_scale,
+      const StepRequests& requests,
+      StepResult& result);
   [[noreturn]] void fail_not_finite(int64_t step, double loss);
 
   const TrainConfig config_;
   const ProcessMesh& mesh_;
   ReadValues read_;
   std::vector<std::unique_ptr<StageRuntime>> stages_;
+  std::unique_ptr<LocalTraining> local_;
   MicroBatches batches_;
   std::unique_ptr<PipelineExecutor> executor_;
   // What this rank's replica of the model asked for in the last step, and all

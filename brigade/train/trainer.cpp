@@ -56,6 +56,8 @@ class Trainer {
   void take_folders();
   // The checkpoint that the run continues, if any, and metrics.jsonl up to it.
   void resume();
+  // Says what the checkpoint that is continued does not have.
+  void report_lost_state(const LoadedRun& loaded);
   // What this rank asks for in the next step: until it is agreed.
   void ask();
   // Whether the job's time limit leaves no time for more steps and a save.
@@ -142,7 +144,7 @@ Trainer::Trainer(
     evaluator_ = step_->make_executor(evaluation_schedule(config_), *held_out_);
   }
   saver_ = std::make_unique<RunSaver>(
-      config_, *mesh_, step_->stages(), data_, observer_);
+      config_, *mesh_, step_->stages(), step_->local(), data_, observer_);
   resume();
   using Access = PeakRateCache::Access;
   peak_flops_ = peak_flops(
@@ -174,10 +176,11 @@ void Trainer::resume() {
     open_run_folder(config_);
   world.barrier();
   if (checkpoint) {
-    loaded = load_run(*checkpoint, step_->stages());
+    loaded = load_run(*checkpoint, step_->stages(), step_->local());
     position_ = loaded.position;
     step_->seek_sample(position_.samples);
     observer_.on_message(fmt::format("continuing '{}'", checkpoint->string()));
+    report_lost_state(loaded);
   }
   // A run that begins has nothing on disk yet, not even step 0.
   saver_->begin_run(loaded.run, checkpoint ? position_.steps : -1);
@@ -195,6 +198,21 @@ void Trainer::resume() {
         "logging.use_wandb: nothing is uploaded while training; afterwards, "
         "wandb sync {}",
         logging.run_dir));
+}
+
+void Trainer::report_lost_state(const LoadedRun& loaded) {
+  if (!loaded.has_groups)
+    observer_.on_message(fmt::format(
+        "the checkpoint does not have {} groups: each begins a new round with "
+        "the checkpoint's weights",
+        mesh_->replica_groups()));
+  const GradWire wire = config_.distributed.grad_wire;
+  if (wire == GradWire::kInt8 || wire == GradWire::kPowerSgd)
+    observer_.on_message(fmt::format(
+        "distributed.grad_wire = \"{}\": what rounding lost before the "
+        "checkpoint is not in it, so that losses differ a little from those of "
+        "an undisturbed run",
+        to_string(wire)));
 }
 
 bool Trainer::time_is_over() const {
@@ -288,7 +306,9 @@ StepMetrics Trainer::train_step(int64_t step) {
 
 void Trainer::look_for_stragglers(int64_t step, double busy_seconds) {
   Communicator& world = *mesh_->world();
-  if (world.size() == 1)
+  // An exchange that goes on beside the steps waits for peers too, and the
+  // recorded waits do not say which thread waited.
+  if (world.size() == 1 || config_.distributed.outer_delay > 0)
     return;
   if (!stragglers_) {
     std::vector<int> stages;
@@ -352,7 +372,7 @@ void Trainer::check_replicas() {
     for (const auto& [name, tensor] : stage->replicas())
       replicas.push_back({name, tensor});
   }
-  Communicator& group = *mesh_->dp_cp();
+  Communicator& group = *mesh_->replicas();
   const auto unlike = find_unlike_replica(replicas, group);
   if (!unlike)
     return;

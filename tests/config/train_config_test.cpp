@@ -277,6 +277,9 @@ TEST(TrainConfig, EachChoiceIsReadAndWrittenAsItsText) {
   expect_choices_round_trip<GradWire>("/distributed/grad_wire", [](Config c) {
     return c.distributed.grad_wire;
   });
+  expect_choices_round_trip<OuterWire>("/distributed/outer_wire", [](Config c) {
+    return c.distributed.outer_wire;
+  });
   expect_choices_round_trip<BucketOrder>(
       "/distributed/bucket_order",
       [](Config c) { return c.distributed.bucket_order; });
@@ -431,7 +434,11 @@ TEST(TrainConfig, EachBadOverrideSaysPlaceValueAndRemedy) {
       {"distributed.use_cpu=yes", "expected true or false, or null"},
       {"distributed.sequence_parallel=1", "expected true or false"},
       {"distributed.grad_sync=bucket", "one of: bucketed, per_param"},
-      {"distributed.grad_wire=bfloat16", "one of: fp32, bf16, fp16"},
+      {"distributed.grad_wire=bfloat16",
+       "one of: fp32, bf16, fp16, int8, powersgd"},
+      {"distributed.outer_wire=fp16", "one of: fp32, bf16, int8, int4"},
+      {"distributed.powersgd_rank=0", "expected an integer >= 1"},
+      {"distributed.local_steps=-1", "expected an integer >= 0"},
       {"distributed.pp_engine=gpipe",
        "one of: 1f1b, afab, interleaved_1f1b, zero_bubble"},
       {"distributed.pp_layers=[1,\"2\"]", "expected a list of integers >= 0"},
@@ -536,6 +543,51 @@ TEST(TrainConfig, AWireDtypeNeedsBuckets) {
       Contains(HasSubstr(
           "/distributed/grad_wire = \"bf16\" with /distributed/grad_sync = "
           "\"per_param\"")));
+}
+
+TEST(TrainConfig, AWireWithErrorFeedbackReducesWholeGradients) {
+  for (const std::string wire : {"int8", "powersgd"})
+    EXPECT_THAT(
+        problems_of(
+            {"distributed.grad_wire=" + wire, "distributed.zero_stage=1"}),
+        Contains(HasSubstr(
+            "/distributed/grad_wire = \"" + wire +
+            "\" with /distributed/zero_stage = 1")));
+}
+
+TEST(TrainConfig, LocalStepsRefuseWhatTheyCannotHonour) {
+  const std::string local = "distributed.local_steps=6";
+  EXPECT_THAT(
+      problems_of({"distributed.outer_wire=int8"}),
+      Contains(HasSubstr("no meaning with /distributed/local_steps = 0")));
+  EXPECT_THAT(
+      problems_of({local, "distributed.zero_stage=1"}),
+      Contains(HasSubstr(
+          "/distributed/local_steps = 6 with /distributed/zero_stage = 1")));
+  EXPECT_THAT(
+      problems_of({local, "distributed.local_groups=3"}),
+      Contains(HasSubstr("/distributed/local_groups = 3 does not divide")));
+  EXPECT_THAT(
+      problems_of({local, "distributed.outer_fragments=7"}),
+      Contains(HasSubstr("/distributed/outer_fragments = 7 is more than")));
+  EXPECT_THAT(
+      problems_of(
+          {local,
+           "distributed.outer_fragments=2",
+           "distributed.outer_delay=3"}),
+      Contains(HasSubstr("give at most 2")));
+  EXPECT_THAT(problems_of({local, "distributed.outer_delay=5"}), IsEmpty());
+}
+
+TEST(TrainConfig, EachDpRankIsAGroupUnlessTheirNumberIsGiven) {
+  DistributedConfig distributed;
+  distributed.dp_size = 6;
+  distributed.local_groups = 2;
+  EXPECT_EQ(distributed.replica_groups(), 1);
+  distributed.local_steps = 5;
+  EXPECT_EQ(distributed.replica_groups(), 2);
+  distributed.local_groups = 0;
+  EXPECT_EQ(distributed.replica_groups(), 6);
 }
 
 TEST(TrainConfig, AKeyThatStandsTwiceIsFoundAtItsPlace) {

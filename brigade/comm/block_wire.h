@@ -1,0 +1,37 @@
+// float32 values as they travel in few bits: blocks of neighbours, of which the
+// integers share one scale. Runs of memory on the calling thread.
+//
+//   kBf16  256 values in 512 bytes
+//   kInt8  a float32 scale and 256 of -127 ... 127: 260 bytes
+//   kInt4  a float32 scale and 128 of -7 ... 7: 68 bytes
+//
+// The scale is the largest magnitude of the block over 127 or 7; values are
+// rounded to the nearest. A block with a value that is not finite comes back as
+// NaNs, so that nobody takes it for numbers.
+#pragma once
+
+#include <cstdint>
+
+namespace brigade {
+
+enum class WireFormat { kBf16, kInt8, kInt4 };
+const char* to_string(WireFormat format);  // "bf16", "int8", "int4"
+
+int64_t block_numel(WireFormat format);
+int64_t block_bytes(WireFormat format);
+
+// Writes block_bytes(format) bytes. count: at most block_numel(format).
+void encode_block(
+    WireFormat format,
+    const float* values,
+    int64_t count,
+    uint8_t* block);
+
+// The first `count` values of a block.
+void decode_block(
+    WireFormat format,
+    const uint8_t* block,
+    int64_t count,
+    float* values);
+
+}  // namespace brigade

@@ -1,0 +1,56 @@
+// What the hooks that keep errors from step to step have in common.
+#pragma once
+
+#include <c10/core/Storage.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "brigade/data_parallel/bucket_hook.h"
+
+namespace brigade {
+
+// Throws ConfigError naming the hook where only a part of the bucket's sum is
+// asked for: errors are of whole buckets.
+void refuse_sharding(const BucketView& bucket, const char* hook);
+
+// Where a parameter's gradient begins in its bucket, in elements.
+int64_t offset_in_bucket(const BucketView& bucket, size_t param);
+
+// A hook's states, by bucket. One hook may serve several models; a bucket that
+// was planned anew has a new state.
+template <typename State>
+class StateOfBuckets {
+ public:
+  // make(): a std::shared_ptr<State>.
+  template <typename Make>
+  const std::shared_ptr<State>& of(const BucketView& bucket, const Make& make) {
+    Entry& entry = entries_[{
+        bucket.main_grad.storage().unsafeGetStorageImpl(),
+        bucket.main_grad.storage_offset()}];
+    if (entry.state && !entry.memory.expired() && entry.names == bucket.names)
+      return entry.state;
+    std::erase_if(entries_, [&](const auto& item) {
+      return &item.second != &entry && item.second.memory.expired();
+    });
+    entry.memory = bucket.main_grad.storage().getWeakStorageImpl();
+    entry.names = bucket.names;
+    entry.state = make();
+    return entry.state;
+  }
+
+ private:
+  struct Entry {
+    c10::weak_intrusive_ptr<c10::StorageImpl> memory{
+        c10::intrusive_ptr<c10::StorageImpl>()};
+    std::vector<std::string> names;
+    std::shared_ptr<State> state;
+  };
+  // By where the bucket lies.
+  std::map<std::pair<const c10::StorageImpl*, int64_t>, Entry> entries_;
+};
+
+}  // namespace brigade

@@ -1,0 +1,29 @@
+// SGD with Nesterov momentum on flat ranges of memory: the outer optimizer of
+// low-communication training, whose gradient is how far the groups have moved
+// away from the common weights (arXiv:2311.08105). The arithmetic is
+// torch.optim.SGD's with nesterov=True and dampening=0:
+//
+//   momentum = mu * momentum + gradient
+//   weight  -= lr * (gradient + mu * momentum)
+//
+// With mu 0 and lr 1 the weights become the groups' mean.
+#pragma once
+
+#include <torch/types.h>
+
+namespace brigade {
+
+struct OuterOptimizerOptions {
+  double lr = 0.7;
+  double momentum = 0.9;
+};
+
+// weight, momentum: read and written; gradient: read. All float32, flat, of one
+// length. Throws an Error naming the sizes when they are not.
+void outer_step(
+    const OuterOptimizerOptions& options,
+    torch::Tensor weight,
+    torch::Tensor momentum,
+    const torch::Tensor& gradient);
+
+}  // namespace brigade

@@ -1,0 +1,103 @@
+#include "brigade/train/local_checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "brigade/train/stored_parts.h"
+
+namespace brigade {
+namespace {
+
+std::string group_prefix(int group) {
+  return fmt::format("outer.{}.", group);
+}
+
+bool has_groups(
+    const Checkpoint& checkpoint,
+    int groups,
+    const std::string& name) {
+  const auto has = [&](int group) {
+    return checkpoint.contains(group_prefix(group) + "weight." + name);
+  };
+  return has(groups - 1) && !has(groups);
+}
+
+}  // namespace
+
+void add_local_parts(
+    LocalTraining& local,
+    const ProcessMesh& mesh,
+    CheckpointToSave& checkpoint) {
+  Shares shares(*mesh.replicas());
+  const int group = mesh.replica_group();
+  const std::string own = group_prefix(group);
+  const std::string moments = group == 0 ? "" : own;
+  auto& optimizer = checkpoint.optimizer;
+  local.visit([&](const GroupParam& param) {
+    const ParamState& state = param.state;
+    if (!is_stored_here(state))
+      return;
+    for (TensorPart part :
+         {master_part_of(own + "weight.", state),
+          part_of(moments + "exp_avg.", state, state.exp_avg),
+          part_of(moments + "exp_avg_sq.", state, state.exp_avg_sq)}) {
+      if (shares.take(part))
+        optimizer.push_back(std::move(part));
+    }
+    if (!param.outer)
+      return;
+    if (param.outer->errors.defined())
+      optimizer.push_back(part_of(own + "errors.", state, param.outer->errors));
+    if (group != 0)
+      return;
+    const torch::Tensor& common = param.outer->common;
+    checkpoint.weights.push_back(
+        part_of("", state, common.to(state.weight.scalar_type())));
+    if (state.master_low.defined())
+      optimizer.push_back(part_of("master.", state, common));
+    optimizer.push_back(
+        part_of("outer.momentum.", state, param.outer->momentum));
+    if (param.is_under_way)
+      optimizer.push_back(
+          part_of("outer.pending.", state, param.outer->pending));
+  });
+}
+
+bool load_local(
+    const Checkpoint& checkpoint,
+    int64_t step,
+    LocalTraining& local) {
+  local.restart();
+  bool has_all = true;
+  bool has_pending = true;
+  local.visit([&](const GroupParam& param) {
+    const ParamState& state = param.state;
+    const auto read = [&](const std::string& prefix, torch::Tensor into) {
+      if (into.defined() && checkpoint.contains(prefix + state.name))
+        checkpoint.read(part_of(prefix, state, into));
+    };
+    if (param.outer)
+      read("outer.momentum.", param.outer->momentum);
+    if (!has_groups(checkpoint, local.groups(), state.name)) {
+      has_all = false;
+      return;
+    }
+    const std::string own = group_prefix(local.group());
+    checkpoint.read(master_part_of(own + "weight.", state));
+    read(own + "exp_avg.", state.exp_avg);
+    read(own + "exp_avg_sq.", state.exp_avg_sq);
+    if (local.will_be_under_way(state, step))
+      has_pending =
+          has_pending && checkpoint.contains("outer.pending." + state.name);
+    if (!param.outer)
+      return;
+    read(own + "errors.", param.outer->errors);
+    read("outer.pending.", param.outer->pending);
+  });
+  if (has_all && has_pending)
+    local.resume_under_way(step);
+  return has_all;
+}
+
+}  // namespace brigade

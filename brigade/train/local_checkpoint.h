@@ -1,0 +1,33 @@
+// Low-communication training in a checkpoint. Its weights are the common ones,
+// and its moments those of group 0, so that any other run can continue it; what
+// else a run needs to go on bit for bit is under "outer.":
+//
+//   outer.momentum.NAME, outer.pending.NAME   the outer optimizer's
+//   outer.K.weight.NAME                       group K's own, in float32
+//   outer.K.exp_avg[_sq].NAME                 of groups after the first
+//   outer.K.errors.NAME                       what rounding lost, of K's
+//   changes
+#pragma once
+
+#include "brigade/checkpoint/checkpoint.h"
+#include "brigade/checkpoint/save.h"
+#include "brigade/comm/process_mesh.h"
+#include "brigade/train/local_training.h"
+
+namespace brigade {
+
+// Adds this rank's share. Waits for what is under way.
+void add_local_parts(
+    LocalTraining& local,
+    const ProcessMesh& mesh,
+    CheckpointToSave& checkpoint);
+
+// The stages have the weights and moments of the checkpoint, of step `step`:
+// makes them those of this rank's group. Returns false where the checkpoint
+// does not have as many groups: all then begin with the common weights.
+bool load_local(
+    const Checkpoint& checkpoint,
+    int64_t step,
+    LocalTraining& local);
+
+}  // namespace brigade

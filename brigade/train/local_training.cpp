@@ -1,0 +1,106 @@
+#include "brigade/train/local_training.h"
+
+#include "brigade/metrics/clock.h"
+#include "brigade/train/from_config.h"
+
+namespace brigade {
+namespace {
+
+// The embedding, tied or not, goes with the first layer, the head and its norm
+// with the last fragment.
+int fragment_of(const ParameterRow& row, int fragments) {
+  switch (row.place) {
+    case Place::kEmbedding:
+      return 0;
+    case Place::kLayer:
+      return fragment_of_layer(row.layer, fragments);
+    case Place::kHead:
+      break;
+  }
+  return fragments - 1;
+}
+
+}  // namespace
+
+LocalTraining::LocalTraining(
+    const TrainConfig& config,
+    const ProcessMesh& mesh,
+    const Stages& stages)
+    : schedule_(fragment_schedule(config.distributed)),
+      mesh_(mesh),
+      stages_(stages) {
+  const OuterFragmentOptions options = outer_fragment_options(config);
+  for (int i = 0; i < schedule_.fragments; ++i) {
+    const FragmentParams params = params_of(static_cast<size_t>(i));
+    fragments_.push_back(
+        params.empty()
+            ? nullptr
+            : std::make_unique<OuterFragment>(params, options, mesh, worker_));
+  }
+}
+
+FragmentParams LocalTraining::params_of(size_t fragment) const {
+  FragmentParams params;
+  for (const auto& stage : stages_) {
+    stage->visit_states([&](const ParamState& param) {
+      if (fragment_of(*param.row, schedule_.fragments) ==
+          static_cast<int>(fragment))
+        params.push_back(param);
+    });
+  }
+  return params;
+}
+
+int64_t LocalTraining::after_step(int64_t step) {
+  const int64_t begin_ns = steady_now_ns();
+  for (const FragmentEvent& event : fragment_events(schedule_, step)) {
+    const auto index = static_cast<size_t>(event.fragment);
+    // A stage without any of it: so are all ranks that it would talk to.
+    if (!fragments_[index])
+      continue;
+    if (event.action == FragmentAction::kSend)
+      fragments_[index]->send(params_of(index));
+    else
+      fragments_[index]->merge(params_of(index));
+  }
+  return steady_now_ns() - begin_ns;
+}
+
+void LocalTraining::visit(
+    const std::function<void(const GroupParam& param)>& visit) {
+  for (size_t index = 0; index < fragments_.size(); ++index) {
+    if (!fragments_[index])
+      continue;
+    OuterFragment& fragment = *fragments_[index];
+    const FragmentParams params = params_of(index);
+    for (size_t i = 0; i < params.size(); ++i) {
+      GroupParam param{params[i], std::nullopt, fragment.is_under_way()};
+      if (fragment.is_first_replica())
+        param.outer = fragment.state(i);
+      visit(param);
+    }
+  }
+}
+
+void LocalTraining::restart() {
+  for (size_t index = 0; index < fragments_.size(); ++index) {
+    if (fragments_[index])
+      fragments_[index]->restart(params_of(index));
+  }
+}
+
+bool LocalTraining::will_be_under_way(const ParamState& param, int64_t step)
+    const {
+  return is_under_way(
+      schedule_, fragment_of(*param.row, schedule_.fragments), step);
+}
+
+void LocalTraining::resume_under_way(int64_t step) {
+  for (size_t index = 0; index < fragments_.size(); ++index) {
+    if (fragments_[index] &&
+        is_under_way(schedule_, static_cast<int>(index), step))
+      fragments_[index]->resume_under_way();
+  }
+}
+
+}  // namespace brigade

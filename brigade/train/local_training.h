@@ -1,0 +1,72 @@
+// Low-communication training on one rank (distributed.local_steps): groups of
+// replicas train apart from one another; every so many steps the fragments of
+// the model are exchanged, by a schedule (schedule/fragment_schedule.h) that
+// all ranks follow. See docs/low_communication.md.
+//
+// Called by the trainer's thread between steps.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "brigade/comm/process_mesh.h"
+#include "brigade/comm/sequential_worker.h"
+#include "brigade/config/train_config.h"
+#include "brigade/schedule/fragment_schedule.h"
+#include "brigade/train/outer_fragment.h"
+#include "brigade/train/stage_runtime.h"
+
+namespace brigade {
+
+// One parameter of a group on this rank.
+struct GroupParam {
+  ParamState state;                           // the group's own
+  std::optional<OuterFragment::State> outer;  // on first replicas
+  bool is_under_way = false;
+};
+
+class LocalTraining {
+ public:
+  using Stages = std::vector<std::unique_ptr<StageRuntime>>;
+
+  // `stages` have the initial weights, alike in all groups. `mesh`, divided
+  // into groups, and `stages` must outlive it.
+  LocalTraining(
+      const TrainConfig& config,
+      const ProcessMesh& mesh,
+      const Stages& stages);
+
+  // Collective: what is due after step `step`. Returns how long it took in
+  // nanoseconds.
+  int64_t after_step(int64_t step);
+
+  int groups() const { return mesh_.replica_groups(); }
+  int group() const { return mesh_.replica_group(); }
+
+  // For checkpoints. Calls `visit` with each parameter of this rank, in an
+  // order that all ranks of the group share; tensors are views, to be read or
+  // written. Waits for what is under way.
+  void visit(const std::function<void(const GroupParam& param)>& visit);
+  // The stages' weights were loaded: they are the common ones, nothing is under
+  // way, and momentum and errors are zero.
+  void restart();
+  // Whether the schedule has sent the parameter by `step`, and not merged it.
+  bool will_be_under_way(const ParamState& param, int64_t step) const;
+  // What that is has been read: it counts as sent.
+  void resume_under_way(int64_t step);
+
+ private:
+  FragmentParams params_of(size_t fragment) const;
+
+  FragmentSchedule schedule_;
+  const ProcessMesh& mesh_;
+  const Stages& stages_;
+  SequentialWorker worker_;  // outlives the fragments, whose exchanges it runs
+  // By fragment; null: this rank has nothing of it.
+  std::vector<std::unique_ptr<OuterFragment>> fragments_;
+};
+
+}  // namespace brigade

@@ -1,0 +1,157 @@
+#include "brigade/train/outer_fragment.h"
+
+#include <exception>
+#include <utility>
+
+#include "brigade/ops/split_master.h"
+
+namespace brigade {
+namespace {
+
+torch::Tensor master_of(const ParamState& state, ops::Kernels kernels) {
+  return state.master_low.defined()
+             ? ops::join_master(state.weight, state.master_low, kernels)
+             : state.weight;
+}
+
+void set_master(
+    const ParamState& state,
+    const torch::Tensor& master,
+    ops::Kernels kernels) {
+  if (state.master_low.defined())
+    ops::split_master(master, state.weight, state.master_low, kernels);
+  else
+    torch::Tensor(state.weight).copy_(master);
+}
+
+}  // namespace
+
+OuterFragment::OuterFragment(
+    const FragmentParams& params,
+    const OuterFragmentOptions& options,
+    const ProcessMesh& mesh,
+    SequentialWorker& worker)
+    : options_(options),
+      mesh_(mesh),
+      worker_(worker),
+      is_first_replica_(mesh.replicas()->rank() == 0),
+      offsets_{0} {
+  std::vector<WireRange> ranges;
+  for (const ParamState& param : params) {
+    ranges.push_back({offsets_.back(), param.weight.numel()});
+    offsets_.push_back(offsets_.back() + param.weight.numel());
+    shapes_.push_back(param.weight.sizes().vec());
+  }
+  if (!is_first_replica_)
+    return;
+  common_ = torch::zeros(
+      {offsets_.back()}, params.front().weight.options().dtype(torch::kFloat));
+  momentum_ = torch::zeros_like(common_);
+  pending_ = torch::zeros_like(common_);
+  if (options_.wire) {
+    errors_ = torch::zeros_like(common_);
+    rounded_.emplace(*options_.wire, ranges, *mesh.between_groups());
+  }
+  restart(params);
+}
+
+OuterFragment::~OuterFragment() {
+  if (exchange_.valid())
+    exchange_.wait();
+}
+
+torch::Tensor OuterFragment::slot(const torch::Tensor& flat, size_t param)
+    const {
+  return flat.narrow(0, offsets_[param], offsets_[param + 1] - offsets_[param])
+      .view(shapes_[param]);
+}
+
+void OuterFragment::restart(const FragmentParams& params) {
+  if (!is_first_replica_)
+    return;
+  const torch::NoGradGuard no_grad;
+  await_exchange();
+  is_under_way_ = false;
+  for (size_t i = 0; i < params.size(); ++i)
+    slot(common_, i).copy_(master_of(params[i], options_.kernels));
+  momentum_.zero_();
+  pending_.zero_();
+  if (errors_.defined())
+    errors_.zero_();
+}
+
+void OuterFragment::exchange() {
+  const torch::NoGradGuard no_grad;
+  Communicator& groups = *mesh_.between_groups();
+  if (rounded_) {
+    rounded_->scatter(pending_, errors_)->wait_on_host();
+    rounded_->gather()->wait_on_host();
+    rounded_->finish();
+  } else {
+    groups.all_reduce(pending_)->wait_on_host();
+  }
+  pending_.div_(groups.size());
+}
+
+void OuterFragment::send(const FragmentParams& params) {
+  const torch::NoGradGuard no_grad;
+  is_under_way_ = true;
+  if (!is_first_replica_)
+    return;
+  for (size_t i = 0; i < params.size(); ++i) {
+    auto change = slot(pending_, i);
+    torch::sub_out(
+        change, slot(common_, i), master_of(params[i], options_.kernels));
+  }
+  auto task =
+      std::make_shared<std::packaged_task<void()>>([this] { exchange(); });
+  exchange_ = task->get_future();
+  worker_.submit([task] { (*task)(); });
+}
+
+void OuterFragment::await_exchange() {
+  if (exchange_.valid())
+    exchange_.get();
+}
+
+void OuterFragment::align_tied(const FragmentParams& params) {
+  Communicator& ends = *mesh_.embedding();
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (!params[i].row->tied_head.empty() && ends.size() > 1)
+      ends.broadcast(slot(common_, i), /*root=*/0)->wait();
+  }
+}
+
+void OuterFragment::merge(const FragmentParams& params) {
+  if (!std::exchange(is_under_way_, false))
+    return;
+  const torch::NoGradGuard no_grad;
+  torch::Tensor merged;
+  if (is_first_replica_) {
+    await_exchange();
+    outer_step(options_.optimizer, common_, momentum_, pending_);
+    align_tied(params);
+    merged = common_.clone();
+    for (size_t i = 0; options_.alpha > 0 && i < params.size(); ++i)
+      slot(merged, i).lerp_(
+          master_of(params[i], options_.kernels), options_.alpha);
+  } else {
+    merged = torch::empty(
+        {offsets_.back()},
+        params.front().weight.options().dtype(torch::kFloat));
+  }
+  mesh_.replicas()->broadcast(merged, /*root=*/0)->wait();
+  for (size_t i = 0; i < params.size(); ++i)
+    set_master(params[i], slot(merged, i), options_.kernels);
+}
+
+OuterFragment::State OuterFragment::state(size_t param) {
+  await_exchange();
+  return {
+      .common = slot(common_, param),
+      .momentum = slot(momentum_, param),
+      .errors = errors_.defined() ? slot(errors_, param) : errors_,
+      .pending = slot(pending_, param)};
+}
+
+}  // namespace brigade

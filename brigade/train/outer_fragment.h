@@ -1,0 +1,106 @@
+// A fragment of the model on one rank, as the groups of low-communication
+// training exchange it: the weights that all groups have in common, and the
+// outer optimizer that steps them.
+//
+//   kLocal --send()--> kUnderWay --merge()--> kLocal
+//
+// The first replica of each group talks to the other groups, on a thread of its
+// own, so that training goes on meanwhile; it alone has the common weights. The
+// others of its group get the merged weights from it. Everything but that
+// exchange runs on the trainer's thread.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "brigade/comm/process_mesh.h"
+#include "brigade/comm/rounded_sum.h"
+#include "brigade/comm/sequential_worker.h"
+#include "brigade/ops/op_options.h"
+#include "brigade/optim/outer_optimizer.h"
+#include "brigade/train/stage_runtime.h"
+
+namespace brigade {
+
+struct OuterFragmentOptions {
+  OuterOptimizerOptions optimizer;
+  std::optional<WireFormat> wire;  // nullopt: float32
+  double alpha = 0;                // share of the local weights that is kept
+  ops::Kernels kernels = ops::Kernels::kAuto;
+};
+
+// The parameters of a fragment on this rank, the same ones in every call.
+using FragmentParams = std::vector<ParamState>;
+
+class OuterFragment {
+ public:
+  // params: not empty; the weights that they have are the common ones. `mesh`
+  // and `worker` must outlive it; its exchanges are alone on
+  // mesh.between_groups().
+  OuterFragment(
+      const FragmentParams& params,
+      const OuterFragmentOptions& options,
+      const ProcessMesh& mesh,
+      SequentialWorker& worker);
+  ~OuterFragment();  // waits for what is under way
+  OuterFragment(const OuterFragment&) = delete;
+  OuterFragment& operator=(const OuterFragment&) = delete;
+
+  // Launches the mean over the groups of (common weights - local weights).
+  // Bytes sent by the first replica of each of G groups: 2n(G-1)/G, with n in
+  // float32 or as rounded_sum.h says.
+  void send(const FragmentParams& params);
+  // Waits for it, steps the common weights with it, and makes the local weights
+  // alpha * local + (1 - alpha) * common, in float32 masters. Does nothing when
+  // nothing was sent. Collective over mesh.replicas().
+  void merge(const FragmentParams& params);
+  bool is_under_way() const { return is_under_way_; }
+
+  // The state of one parameter, shaped as it: views that checkpoints read and
+  // write, on first replicas alone. All float32.
+  struct State {
+    torch::Tensor common;
+    torch::Tensor momentum;
+    torch::Tensor errors;   // undefined without rounding
+    torch::Tensor pending;  // the mean that was sent; valid under way
+  };
+  // Waits for what is under way, which stays so.
+  State state(size_t param);
+  // After a checkpoint was loaded: the parameters' values are the common ones,
+  // and momentum, errors and pending are zero.
+  void restart(const FragmentParams& params);
+  // After `pending` was read: the exchange counts as sent.
+  void resume_under_way() { is_under_way_ = true; }
+  bool is_first_replica() const { return is_first_replica_; }
+
+ private:
+  torch::Tensor slot(const torch::Tensor& flat, size_t param) const;
+  // What the worker does.
+  void exchange();
+  void await_exchange();
+  // The ends of a pipeline hold a tied embedding each, whose sums may differ in
+  // the last bit.
+  void align_tied(const FragmentParams& params);
+
+  OuterFragmentOptions options_;
+  const ProcessMesh& mesh_;
+  SequentialWorker& worker_;
+  bool is_first_replica_;
+  std::vector<int64_t> offsets_;  // by parameter; then the whole length
+  std::vector<std::vector<int64_t>> shapes_;
+  std::optional<RoundedSum> rounded_;
+  // On first replicas, flat over the parameters:
+  torch::Tensor common_;
+  torch::Tensor momentum_;
+  torch::Tensor errors_;
+  torch::Tensor pending_;
+  bool is_under_way_ = false;
+  std::future<void> exchange_;  // valid until it was waited for
+};
+
+}  // namespace brigade

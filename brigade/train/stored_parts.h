@@ -1,0 +1,45 @@
+// What of a rank's parameters goes into a checkpoint, under which name, and
+// which of the replicas writes it.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "brigade/checkpoint/tensor_part.h"
+#include "brigade/comm/communicator.h"
+#include "brigade/train/stage_runtime.h"
+
+namespace brigade {
+
+// This rank's range of a tensor of a parameter, which is stored as PREFIX + the
+// parameter's name.
+TensorPart part_of(
+    const std::string& prefix,
+    const ParamState& state,
+    const torch::Tensor& tensor);
+
+// The weight in float32: of bf16 the whole master.
+TensorPart master_part_of(const std::string& prefix, const ParamState& state);
+
+// The optimizer's tensors of one parameter. A float32 weight is its own master.
+std::vector<TensorPart> optimizer_parts(const ParamState& state);
+
+// False for what another rank of the model holds as well, and stores.
+bool is_stored_here(const ParamState& state);
+
+// Deals the tensors that all replicas hold alike out to them: each goes to the
+// one that has the fewest bytes so far, the same one on every rank.
+class Shares {
+ public:
+  explicit Shares(const Communicator& replicas);
+  bool take(const TensorPart& part);
+
+ private:
+  size_t mine_;
+  std::vector<uint64_t> bytes_;
+};
+
+}  // namespace brigade

@@ -1,0 +1,204 @@
+// Sums of float32 values that travel in few bits.
+#include "brigade/comm/rounded_sum.h"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "tests/support/ranks_as_threads.h"
+
+namespace brigade {
+namespace {
+
+using testing::run_ranks;
+using torch::Tensor;
+
+Tensor rounded_values_of(int rank, int64_t numel, int step = 0) {
+  return torch::arange(numel, torch::kFloat)
+      .mul_(0.37 + rank)
+      .add_(step)
+      .sin_()
+      .mul_(1.0 + rank);
+}
+
+void sum_rounded(RoundedSum& sum, const Tensor& values, const Tensor& errors) {
+  sum.scatter(values, errors)->wait();
+  sum.gather()->wait();
+  sum.finish();
+}
+
+struct WireCase {
+  WireFormat format;
+  // The largest rounding error over the largest magnitude of a block.
+  double unit;
+};
+const WireCase kWires[] = {
+    {WireFormat::kBf16, 1.0 / 256},
+    {WireFormat::kInt8, 0.5 / 127},
+    {WireFormat::kInt4, 0.5 / 7}};
+
+TEST(BlockWire, ABlockComesBackWithinHalfAStep) {
+  for (const auto& [format, unit] : kWires) {
+    for (const int64_t count : {int64_t{1}, int64_t{77}, block_numel(format)}) {
+      const Tensor values = rounded_values_of(1, count) * 3e-5;
+      std::vector<uint8_t> block(static_cast<size_t>(block_bytes(format)));
+      Tensor back = torch::empty({count});
+      encode_block(format, values.data_ptr<float>(), count, block.data());
+      decode_block(format, block.data(), count, back.data_ptr<float>());
+      const double largest = values.abs().max().item<double>();
+      EXPECT_LE(
+          (back - values).abs().max().item<double>(), 1.0001 * unit * largest)
+          << to_string(format) << " " << count;
+      // The largest itself is exact where there are levels.
+      if (format != WireFormat::kBf16) {
+        EXPECT_NEAR(back.abs().max().item<double>(), largest, 1e-6 * largest);
+      }
+    }
+  }
+}
+
+TEST(BlockWire, ZerosAndTheSmallestNumbersBecomeZerosAndNothingElse) {
+  for (const auto& [format, unit] : kWires) {
+    for (const float value : {0.0F, 1e-45F}) {
+      std::vector<float> values(20, value);
+      std::vector<uint8_t> block(static_cast<size_t>(block_bytes(format)));
+      encode_block(format, values.data(), 20, block.data());
+      decode_block(format, block.data(), 20, values.data());
+      for (const float back : values)
+        EXPECT_LE(std::abs(back), 1e-44F) << to_string(format);
+    }
+  }
+}
+
+TEST(BlockWire, ABlockWithAValueThatIsNotFiniteComesBackNotFinite) {
+  for (const WireFormat format : {WireFormat::kInt8, WireFormat::kInt4}) {
+    for (const float bad :
+         {std::numeric_limits<float>::infinity(),
+          std::numeric_limits<float>::quiet_NaN()}) {
+      std::vector<float> values(20, 1);
+      values[7] = bad;
+      std::vector<uint8_t> block(static_cast<size_t>(block_bytes(format)));
+      encode_block(format, values.data(), 20, block.data());
+      decode_block(format, block.data(), 20, values.data());
+      for (const float back : values)
+        EXPECT_TRUE(std::isnan(back));
+    }
+  }
+}
+
+TEST(RoundedSum, EveryRankHasTheSameSumWithinItsRounding) {
+  for (const auto& [format, unit] : kWires) {
+    for (const int ranks : {1, 2, 3, 5}) {
+      run_ranks(
+          ranks,
+          [&, format = format, unit = unit](const CommunicatorPtr& world) {
+            constexpr int64_t kNumel = 1500;
+            // Two ranges and what is between them.
+            RoundedSum sum(format, {{0, 700}, {800, 700}}, *world);
+            Tensor exact = torch::zeros({kNumel}, torch::kDouble);
+            double largest = 0;
+            for (int rank = 0; rank < world->size(); ++rank) {
+              exact += rounded_values_of(rank, kNumel);
+              largest += 1.0 + rank;
+            }
+            Tensor values = rounded_values_of(world->rank(), kNumel);
+            sum_rounded(sum, values, torch::zeros({kNumel}));
+            // One rounding of each part, one of the sum.
+            const Tensor error = (values - exact).abs();
+            const double bound =
+                ranks == 1 ? 1e-6 : 1.01 * unit * 2 * largest + 1e-6;
+            EXPECT_LE(error.narrow(0, 0, 700).max().item<double>(), bound);
+            EXPECT_LE(error.narrow(0, 800, 700).max().item<double>(), bound);
+            // Outside the ranges nothing was touched.
+            EXPECT_TRUE(torch::equal(
+                values.narrow(0, 700, 100),
+                rounded_values_of(world->rank(), kNumel).narrow(0, 700, 100)));
+            Tensor all = torch::empty({world->size(), kNumel});
+            world->all_gather(all, values)->wait();
+            for (int rank = 1; rank < world->size(); ++rank)
+              EXPECT_TRUE(torch::equal(
+                  all[rank].narrow(0, 0, 700), all[0].narrow(0, 0, 700)));
+          });
+    }
+  }
+}
+
+// Nothing is lost: what the sums lack, the ranks have as errors.
+TEST(RoundedSum, SumsOfAllStepsAndTheErrorsLeftAreWhatWasGiven) {
+  for (const auto& [format, unit] : kWires) {
+    run_ranks(3, [format = format](const CommunicatorPtr& world) {
+      constexpr int64_t kNumel = 1000;
+      RoundedSum sum(format, {{0, kNumel}}, *world);
+      Tensor errors = torch::zeros({kNumel});
+      Tensor got = torch::zeros({kNumel}, torch::kDouble);
+      Tensor given = torch::zeros({kNumel}, torch::kDouble);
+      for (int step = 0; step < 20; ++step) {
+        Tensor values = rounded_values_of(world->rank(), kNumel, step);
+        for (int rank = 0; rank < world->size(); ++rank)
+          given += rounded_values_of(rank, kNumel, step);
+        sum_rounded(sum, values, errors);
+        got += values;
+      }
+      EXPECT_GT(errors.abs().max().item<double>(), 0);
+      Tensor left = errors.to(torch::kDouble);
+      world->all_reduce(left)->wait();
+      EXPECT_LE((got + left - given).abs().max().item<double>(), 1e-4)
+          << to_string(format);
+    });
+  }
+}
+
+// What tensor parallel ranks hold alike lies beside parts that differ.
+TEST(RoundedSum, ARangeIsRoundedAlikeWhateverLiesBesideIt) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    Tensor with[2];
+    for (int other = 0; other < 2; ++other) {
+      RoundedSum sum(WireFormat::kInt8, {{0, 300}, {300, 100}}, *world);
+      Tensor values = rounded_values_of(world->rank(), 400);
+      values.narrow(0, 0, 300).mul_(other == 0 ? 1 : 1000);
+      sum_rounded(sum, values, torch::zeros({400}));
+      with[other] = values.narrow(0, 300, 100).clone();
+    }
+    EXPECT_TRUE(torch::equal(with[0], with[1]));
+  });
+}
+
+TEST(RoundedSum, AnInfinityIsSeenOnceAndNotKept) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    RoundedSum sum(WireFormat::kInt8, {{0, 512}}, *world);
+    Tensor errors = torch::zeros({512});
+    Tensor values = torch::ones({512});
+    if (world->rank() == 0)
+      values.fill_(std::numeric_limits<float>::infinity());
+    sum_rounded(sum, values, errors);
+    EXPECT_FALSE(values.isfinite().any().item<bool>());
+    EXPECT_TRUE(errors.isfinite().all().item<bool>());
+    values = torch::ones({512});
+    sum_rounded(sum, values, errors);
+    EXPECT_TRUE(torch::allclose(values, torch::full({512}, 2.0), 0, 0.1));
+  });
+}
+
+TEST(RoundedSum, SendsAQuarterOfTheBytesInInt8AndAnEighthInInt4) {
+  run_ranks(4, [](const CommunicatorPtr& world) {
+    for (const auto& [format, fraction] :
+         {std::pair(WireFormat::kInt8, 0.25 * (1 + 4.0 / 256)),
+          std::pair(WireFormat::kInt4, 0.125 * (1 + 8.0 / 128))}) {
+      constexpr int64_t kNumel = 4096;
+      RoundedSum sum(format, {{0, kNumel}}, *world);
+      world->clear_records();
+      sum_rounded(sum, torch::ones({kNumel}), torch::zeros({kNumel}));
+      int64_t bytes = 0;  // of an all-to-all and an all-gather: (R-1)/R each
+      for (const auto& record : world->records())
+        bytes += record.bytes;
+      EXPECT_EQ(bytes, std::lround(2 * fraction * 4 * kNumel));
+      EXPECT_EQ(sum.wire_bytes(), bytes / 2);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace brigade

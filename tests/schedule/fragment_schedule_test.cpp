@@ -1,0 +1,115 @@
+#include "brigade/schedule/fragment_schedule.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace brigade {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr auto kSend = FragmentAction::kSend;
+constexpr auto kMerge = FragmentAction::kMerge;
+
+std::vector<std::string> problems_of(const FragmentSchedule& schedule) {
+  std::vector<std::string> problems;
+  validate_fragment_schedule(schedule, problems);
+  return problems;
+}
+
+TEST(FragmentSchedule, OneFragmentWithoutDelayIsExchangedAtTheEndOfARound) {
+  const FragmentSchedule diloco{.local_steps = 3};
+  for (int64_t step = 1; step <= 9; ++step) {
+    const auto events = fragment_events(diloco, step);
+    if (step % 3 != 0) {
+      EXPECT_THAT(events, IsEmpty()) << step;
+    } else {
+      EXPECT_THAT(
+          events,
+          ElementsAre(FragmentEvent{kSend, 0}, FragmentEvent{kMerge, 0}))
+          << step;
+    }
+    EXPECT_FALSE(is_under_way(diloco, 0, step));
+  }
+}
+
+TEST(FragmentSchedule, IsTheTableOfTheHeader) {
+  const FragmentSchedule schedule{.local_steps = 6, .fragments = 2, .delay = 1};
+  EXPECT_THAT(
+      fragment_events(schedule, 3), ElementsAre(FragmentEvent{kSend, 0}));
+  EXPECT_THAT(
+      fragment_events(schedule, 4), ElementsAre(FragmentEvent{kMerge, 0}));
+  EXPECT_THAT(
+      fragment_events(schedule, 6), ElementsAre(FragmentEvent{kSend, 1}));
+  EXPECT_THAT(
+      fragment_events(schedule, 13), ElementsAre(FragmentEvent{kMerge, 1}));
+  EXPECT_THAT(fragment_events(schedule, 1), IsEmpty());
+  EXPECT_TRUE(is_under_way(schedule, 0, 3));
+  EXPECT_FALSE(is_under_way(schedule, 1, 3));
+  EXPECT_FALSE(is_under_way(schedule, 0, 4));
+}
+
+// By simulation of all small schedules: each fragment is sent once in
+// local_steps steps, merged `delay` steps later, and alone under way.
+TEST(FragmentSchedule, EverySmallScheduleSendsAndMergesEachFragmentInTurn) {
+  for (int64_t local_steps = 1; local_steps <= 12; ++local_steps) {
+    for (int fragments = 1; fragments <= local_steps; ++fragments) {
+      for (int64_t delay = 0; delay < local_steps / fragments; ++delay) {
+        const FragmentSchedule schedule{local_steps, fragments, delay};
+        ASSERT_THAT(problems_of(schedule), IsEmpty());
+        std::map<int, int64_t> sent_after;  // what is under way
+        std::map<int, int64_t> last_sent;
+        for (int64_t step = 1; step <= 4 * local_steps; ++step) {
+          for (const auto& [action, fragment] :
+               fragment_events(schedule, step)) {
+            if (action == kSend) {
+              EXPECT_TRUE(sent_after.empty());
+              sent_after[fragment] = step;
+              if (last_sent.contains(fragment)) {
+                EXPECT_EQ(step - last_sent[fragment], local_steps);
+              } else {
+                EXPECT_LE(step, local_steps);
+              }
+              last_sent[fragment] = step;
+            } else {
+              ASSERT_TRUE(sent_after.contains(fragment));
+              EXPECT_EQ(step - sent_after[fragment], delay);
+              sent_after.erase(fragment);
+            }
+          }
+          for (int fragment = 0; fragment < fragments; ++fragment)
+            EXPECT_EQ(
+                is_under_way(schedule, fragment, step),
+                sent_after.contains(fragment));
+        }
+        EXPECT_EQ(last_sent.size(), static_cast<size_t>(fragments));
+      }
+    }
+  }
+}
+
+TEST(FragmentSchedule, RefusesMoreFragmentsThanStepsAndDelaysThatOverlap) {
+  EXPECT_THAT(
+      problems_of({.local_steps = 2, .fragments = 3}),
+      ElementsAre(HasSubstr("outer_fragments = 3 is more than")));
+  EXPECT_THAT(
+      problems_of({.local_steps = 6, .fragments = 2, .delay = 3}),
+      ElementsAre(
+          HasSubstr("outer_delay = 3: the next fragment is sent 3 steps "
+                    "after one (local_steps / outer_fragments); give "
+                    "at most 2")));
+}
+
+TEST(FragmentSchedule, NeighbouringLayersAreInDifferentFragments) {
+  EXPECT_EQ(fragment_of_layer(0, 3), 0);
+  EXPECT_EQ(fragment_of_layer(1, 3), 1);
+  EXPECT_EQ(fragment_of_layer(3, 3), 0);
+  EXPECT_EQ(fragment_of_layer(7, 1), 0);
+}
+
+}  // namespace
+}  // namespace brigade

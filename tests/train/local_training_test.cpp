@@ -1,0 +1,382 @@
+// Low-communication training: groups of replicas that train apart.
+#include "brigade/train/local_training.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
+
+#include <algorithm>
+
+#include "brigade/checkpoint/checkpoint.h"
+#include "brigade/train/from_config.h"
+#include "brigade/train/train_step.h"
+#include "tests/support/program.h"
+#include "tests/support/ranks_as_threads.h"
+#include "tests/support/train_as_threads.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Arguments;
+using testing::largest_relative_difference;
+using testing::losses_of;
+
+class LocalSteps : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new testing::RunsFolder;
+    auto config = testing::tiny_run(testing::prepare_bytes(
+        *folder_ / "tokens", testing::made_up_text(24000)));
+    config["training"] = {
+        {"seq_length", 48},
+        {"micro_batch_size", 2},
+        {"gradient_accumulation_steps", 2},
+        {"total_train_steps", 8},
+        {"learning_rate", 5e-3}};
+    testing::write_file(*folder_ / "run.json", config.dump());
+  }
+  static void TearDownTestSuite() {
+    delete folder_;
+    folder_ = nullptr;
+  }
+  static fs::path run(const std::string& name) { return *folder_ / name; }
+  static fs::path checkpoint(const std::string& name, int step) {
+    return run(name) / "checkpoints" / std::to_string(step);
+  }
+  static void train(
+      const std::string& name,
+      int ranks,
+      const Arguments& overrides,
+      const Arguments& more = {}) {
+    Arguments all = overrides;
+    all.push_back("logging.run_dir=" + run(name).string());
+    all.insert(all.end(), more.begin(), more.end());
+    testing::train_as_threads(*folder_ / "run.json", ranks, all);
+  }
+  static torch::Tensor
+  read(const std::string& name, int step, const std::string& tensor) {
+    return Checkpoint(checkpoint(name, step)).read_whole(tensor);
+  }
+
+  static testing::RunsFolder* folder_;
+};
+
+testing::RunsFolder* LocalSteps::folder_ = nullptr;
+
+const std::string kQuery = "model.layers.0.self_attn.q_proj.weight";
+const std::string kEmbedding = "model.embed_tokens.weight";
+
+struct GroupLayout {
+  std::string name;
+  int ranks;
+  Arguments overrides;
+  Arguments groups;  // of low-communication training alone
+};
+
+// Where AdamW's step is linear in the gradient (epsilon far above the second
+// moment's root, as SGD with momentum), the mean of the groups' weights after
+// one step is the weights of data parallel.
+TEST_F(LocalSteps, OfOneWithPlainAveragingAreDataParallel) {
+  const Arguments linear = {
+      "training.adam_eps=1e6",
+      "training.learning_rate=5e5",
+      "training.weight_decay=0",
+      "checkpoint.save_frequency=8"};
+  const Arguments plain = {
+      "distributed.local_steps=1",
+      "distributed.outer_learning_rate=1",
+      "distributed.outer_momentum=0"};
+  const std::string pp = "distributed.pp_size=2";
+  const std::string tp = "distributed.tp_size=2";
+  const std::string cp = "distributed.cp_size=2";
+  for (const GroupLayout& layout : {
+           GroupLayout{"dp4", 4, {}, {}},
+           GroupLayout{"dp4_in_2", 4, {}, {"distributed.local_groups=2"}},
+           GroupLayout{"dp3_pp2", 6, {pp}, {}},
+           GroupLayout{"dp2_tp2", 4, {tp}, {}},
+           GroupLayout{"dp2_cp2", 4, {cp}, {}},
+           GroupLayout{"dp4_tp2_in_2", 8, {tp}, {"distributed.local_groups=2"}},
+       }) {
+    SCOPED_TRACE(layout.name);
+    Arguments overrides = linear;
+    overrides.insert(
+        overrides.end(), layout.overrides.begin(), layout.overrides.end());
+    train("parallel", layout.ranks, overrides);
+    Arguments local = plain;
+    local.insert(local.end(), layout.groups.begin(), layout.groups.end());
+    train("local", layout.ranks, overrides, local);
+    const auto expected = losses_of(run("parallel"));
+    ASSERT_EQ(expected.size(), 8U);
+    EXPECT_LT(expected.back(), expected.front() - 0.1);
+    EXPECT_LE(
+        largest_relative_difference(losses_of(run("local")), expected), 1e-6);
+    for (const std::string& name : {kQuery, kEmbedding}) {
+      const auto weight = read("parallel", 8, name);
+      EXPECT_LE(
+          (read("local", 8, name) - weight).norm().item<double>(),
+          1e-6 * weight.norm().item<double>());
+    }
+  }
+}
+
+TEST_F(LocalSteps, GroupsDifferUntilTheyExchangeAndThenAreTheCommonWeights) {
+  train(
+      "apart", 2, {"distributed.local_steps=4", "checkpoint.save_frequency=1"});
+  for (const std::string& name : {kQuery, kEmbedding}) {
+    for (const int step : {1, 3, 5}) {
+      EXPECT_FALSE(torch::equal(
+          read("apart", step, "outer.0.weight." + name),
+          read("apart", step, "outer.1.weight." + name)));
+      // What is stored as the model is the last common one.
+      EXPECT_TRUE(torch::equal(
+          read("apart", step, name), read("apart", step / 4 * 4 + 1, name)));
+    }
+    for (const int step : {4, 8}) {
+      for (const int group : {0, 1})
+        EXPECT_TRUE(torch::equal(
+            read("apart", step, fmt::format("outer.{}.weight.{}", group, name)),
+            read("apart", step, name)));
+    }
+  }
+}
+
+// The common weights of two rounds from what the groups had before each
+// exchange, by torch's own optimizer.
+TEST_F(LocalSteps, TheExchangeIsTorchsNesterovSgdOnTheMeanChange) {
+  const Arguments save = {"checkpoint.save_frequency=1"};
+  // One more step than a round, so that what the groups have before the
+  // exchange is there to be read.
+  train(
+      "before",
+      2,
+      save,
+      {"distributed.local_steps=4", "training.max_tokens=1"});
+  const torch::Tensor start = read("before", 1, kQuery);
+  train(
+      "before",
+      2,
+      save,
+      {"distributed.local_steps=100", "training.max_tokens=1536"});
+  train("after", 2, save, {"distributed.local_steps=4"});
+  auto common = start.clone().requires_grad_();
+  torch::optim::SGD oracle(
+      {common}, torch::optim::SGDOptions(0.7).momentum(0.9).nesterov(true));
+  const auto mean_of = [&](const std::string& run, int step) {
+    return (read(run, step, "outer.0.weight." + kQuery) +
+            read(run, step, "outer.1.weight." + kQuery)) /
+           2;
+  };
+  ASSERT_TRUE(torch::equal(
+      read("before", 3, "outer.1.weight." + kQuery),
+      read("after", 3, "outer.1.weight." + kQuery)));
+  common.mutable_grad() = start - mean_of("before", 4);
+  oracle.step();
+  EXPECT_TRUE(torch::allclose(read("after", 4, kQuery), common, 1e-5, 1e-7));
+  EXPECT_FALSE(torch::allclose(start, common, 1e-3, 1e-4));
+}
+
+TEST_F(LocalSteps, AlphaKeepsThatShareOfTheGroupsOwnWeights) {
+  const Arguments save = {
+      "checkpoint.save_frequency=4", "training.max_tokens=1536"};
+  train("own", 2, save, {"distributed.local_steps=100"});
+  train(
+      "shared",
+      2,
+      save,
+      {"distributed.local_steps=4", "distributed.outer_alpha=0.25"});
+  for (const int group : {0, 1}) {
+    const std::string name = fmt::format("outer.{}.weight.{}", group, kQuery);
+    EXPECT_TRUE(torch::allclose(
+        read("shared", 4, name),
+        0.25 * read("own", 4, name) + 0.75 * read("shared", 4, kQuery),
+        1e-5,
+        1e-7));
+  }
+}
+
+TEST_F(LocalSteps, FragmentsAreExchangedAtStepsOfTheirOwnAndLater) {
+  train(
+      "fragments",
+      2,
+      {"distributed.local_steps=6",
+       "distributed.outer_fragments=2",
+       "distributed.outer_delay=1",
+       "checkpoint.save_frequency=1"});
+  const auto is_common = [&](int step, int layer) {
+    const std::string name =
+        fmt::format("model.layers.{}.self_attn.q_proj.weight", layer);
+    return torch::equal(
+        read("fragments", step, "outer.0.weight." + name),
+        read("fragments", step, "outer.1.weight." + name));
+  };
+  // Sent after step 3, merged after 4; and 6 and 7.
+  for (int step = 1; step <= 8; ++step) {
+    for (const int layer : {0, 2})
+      EXPECT_EQ(is_common(step, layer), step == 4) << step;
+    for (const int layer : {1, 3})
+      EXPECT_EQ(is_common(step, layer), step == 7) << step;
+  }
+  const Checkpoint under_way(checkpoint("fragments", 3));
+  EXPECT_TRUE(under_way.contains("outer.pending." + kQuery));
+  EXPECT_FALSE(Checkpoint(checkpoint("fragments", 4))
+                   .contains("outer.pending." + kQuery));
+}
+
+void expect_same_tensors(const fs::path& actual, const fs::path& expected) {
+  const Checkpoint a(actual);
+  const Checkpoint b(expected);
+  ASSERT_EQ(a.names(), b.names());
+  for (const std::string& name : b.names())
+    EXPECT_TRUE(torch::equal(a.read_whole(name), b.read_whole(name))) << name;
+}
+
+TEST_F(LocalSteps, AContinuedRunIsTheUndisturbedOneBitForBit) {
+  const std::string pp = "distributed.pp_size=2";
+  const std::string tp = "distributed.tp_size=2";
+  const std::string bf16 = "model.dtype=bfloat16";
+  for (const GroupLayout& layout : {
+           GroupLayout{"fp32", 2, {}, {}},
+           GroupLayout{
+               "int4",
+               4,
+               {bf16, "distributed.local_groups=2"},
+               {"distributed.outer_wire=int4"}},
+           GroupLayout{"pp2", 4, {pp}, {"distributed.outer_wire=bf16"}},
+           GroupLayout{"tp2", 4, {tp, bf16}, {"distributed.outer_wire=int8"}},
+       }) {
+    SCOPED_TRACE(layout.name);
+    Arguments overrides = layout.overrides;
+    overrides.insert(
+        overrides.end(), layout.groups.begin(), layout.groups.end());
+    for (const char* text :
+         {"distributed.local_steps=4",
+          "distributed.outer_fragments=2",
+          "distributed.outer_delay=1",
+          "distributed.outer_alpha=0.5",
+          "checkpoint.save_frequency=1"})
+      overrides.emplace_back(text);
+    train("whole", layout.ranks, overrides);
+    const auto losses = losses_of(run("whole"));
+    ASSERT_EQ(losses.size(), 8U);
+    for (const int step : {3, 4, 6}) {  // fragment 1 is under way after 4
+      train(
+          "continued",
+          layout.ranks,
+          overrides,
+          {"checkpoint.load_path=" + checkpoint("whole", step).string()});
+      EXPECT_EQ(
+          losses_of(run("continued")),
+          std::vector<double>(losses.begin() + step, losses.end()))
+          << step;
+      expect_same_tensors(checkpoint("continued", 8), checkpoint("whole", 8));
+    }
+  }
+}
+
+TEST_F(LocalSteps, OtherRunsContinueFromTheCommonWeights) {
+  train("source", 2, {"distributed.local_steps=4", "training.max_tokens=1536"});
+  const std::string load =
+      "checkpoint.load_path=" + checkpoint("source", 4).string();
+  // Data parallel, and as many groups as there are now.
+  train("as_parallel", 2, {load, "checkpoint.save_frequency=1"});
+  train("one_group", 1, {load, "distributed.local_steps=4"});
+  train(
+      "three_groups",
+      3,
+      {load, "distributed.local_steps=4", "checkpoint.save_frequency=1"});
+  EXPECT_EQ(losses_of(run("as_parallel")).size(), 4U);
+  EXPECT_EQ(losses_of(run("one_group")).size(), 4U);
+  EXPECT_TRUE(
+      torch::equal(read("three_groups", 5, kQuery), read("source", 4, kQuery)));
+  EXPECT_TRUE(torch::equal(
+      read("three_groups", 5, "outer.momentum." + kQuery),
+      read("source", 4, "outer.momentum." + kQuery)));
+}
+
+TEST_F(LocalSteps, FewBitsBetweenGroupsKeepTheLossesClose) {
+  const Arguments overrides = {"training.total_train_steps=24"};
+  train("exact", 2, overrides, {"distributed.local_steps=4"});
+  const auto exact = losses_of(run("exact"));
+  EXPECT_LT(exact.back(), exact.front() - 0.5);
+  for (const char* wire : {"bf16", "int8", "int4"}) {
+    train(
+        "rounded",
+        2,
+        overrides,
+        {"distributed.local_steps=4",
+         fmt::format("distributed.outer_wire={}", wire)});
+    const auto rounded = losses_of(run("rounded"));
+    EXPECT_EQ(rounded[3], exact[3]) << wire;
+    EXPECT_NE(rounded[5], exact[5]) << wire;
+    EXPECT_LE(largest_relative_difference(rounded, exact), 0.03) << wire;
+  }
+}
+
+int64_t bytes_of(const Communicator& group) {
+  int64_t bytes = 0;
+  for (const CollectiveRecord& record : group.records()) {
+    if (record.numel > 1000)
+      bytes += record.bytes * (record.op == Collective::kAllReduce ? 2 : 1);
+  }
+  return bytes;
+}
+
+TEST_F(LocalSteps, SendAFractionOfDataParallelsBytes) {
+  for (const auto& [wire, fraction] :
+       {std::pair("fp32", 1.0 / 4), std::pair("int8", 1.0 / 16)}) {
+    LoadOptions options{
+        .path = *folder_ / "run.json",
+        .overrides =
+            {{"distributed.local_steps=4"},
+             {fmt::format("distributed.outer_wire={}", wire)}},
+        .world_size = 2,
+        .find_model = {}};
+    const TrainConfig config = load_train_config(options).config;
+    testing::run_ranks_with_store(
+        2, [&, fraction = fraction](int rank, const StorePtr& store) {
+          ProcessMesh mesh({.dp = 2}, rank, store, {.max_records = 10000});
+          mesh.divide_replicas(2);
+          const TrainingData data =
+              open_training_data(training_data_options(config));
+          TrainStep step(config, mesh, data);
+          for (const CommunicatorPtr& group : mesh.all())
+            group->clear_records();
+          for (int i = 1; i <= 8; ++i)
+            step.run(i);
+          step.local()->visit([](const GroupParam&) {});
+          EXPECT_EQ(bytes_of(*mesh.dp_cp()), 0);
+          // Eight steps of all gradients in float32.
+          const double parallel =
+              8.0 * 2 * 4 * static_cast<double>(step.stages()[0]->numel());
+          EXPECT_NEAR(
+              static_cast<double>(bytes_of(*mesh.between_groups())),
+              fraction * parallel,
+              0.15 * fraction * parallel);
+        });
+  }
+}
+
+TEST_F(LocalSteps, ClippingLimitsEachGroupByItsOwnNorm) {
+  train(
+      "clipped",
+      2,
+      {"distributed.local_steps=4",
+       "training.grad_clip=0.01",
+       "checkpoint.save_frequency=1",
+       "training.max_tokens=384"});
+  // exp_avg after the first step is (1 - beta1) times the clipped gradient.
+  for (const std::string prefix : {"exp_avg.", "outer.1.exp_avg."}) {
+    double squares = 0;
+    const Checkpoint saved(checkpoint("clipped", 1));
+    for (const std::string& name : saved.names()) {
+      if (name.starts_with(prefix))
+        squares += saved.read_whole(name).square().sum().item<double>();
+    }
+    EXPECT_NEAR(std::sqrt(squares), 0.1 * 0.01, 1e-6) << prefix;
+  }
+}
+
+}  // namespace
+}  // namespace brigade
