@@ -92,6 +92,17 @@ int fail_with_current_exception() {
         ExitCode::kUnexpected,
         "out of memory; use a smaller micro-batch, sequence or model, or more "
         "ranks");
+  } catch (const std::system_error& error) {
+    const bool is_thread =
+        error.code() == std::errc::resource_unavailable_try_again;
+    return fail(
+        ExitCode::kUnexpected,
+        is_thread ? fmt::format(
+                        "cannot start a thread ({}): a limit of address space "
+                        "(ulimit -v), processes (ulimit -u) or of the job's "
+                        "control group is too low",
+                        error.what())
+                  : std::string(error.what()));
   } catch (const std::exception& error) {
     return fail(ExitCode::kUnexpected, error.what());
   } catch (...) {
@@ -201,13 +212,23 @@ int run(int argc, char** argv) {
 
 }  // namespace brigade::cli
 
+// The sanitizer's search for leaks, where there is one.
+extern "C" __attribute__((weak)) void __lsan_do_leak_check();
+
 int main(int argc, char** argv) {
   std::set_terminate(brigade::cli::on_terminate);
   brigade::cli::silence_library_logs();
   brigade::ops::set_up_tensor_memory();
+  int code = 0;
   try {
-    return brigade::cli::run(argc, argv);
+    code = brigade::cli::run(argc, argv);
   } catch (...) {
-    return brigade::cli::fail_with_current_exception();
+    code = brigade::cli::fail_with_current_exception();
   }
+  // Not exit(), which runs the destructors of libraries: OpenBLAS' waits for
+  // its threads, and one that cannot map its memory (ulimit -v) tries forever.
+  std::fflush(nullptr);
+  if (__lsan_do_leak_check != nullptr)
+    __lsan_do_leak_check();
+  ::_exit(code);
 }

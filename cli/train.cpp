@@ -98,6 +98,8 @@ void train_as_rank(
                  .stop = signals.stop_signal() != 0};
            },
        .end_time = job_end_time(process_environment()),
+       .kill_grace_seconds =
+           kill_grace_seconds(environment, process_environment()),
        .observer = &output,
        .store = nullptr});
   if (end == TrainingEnd::kFinished)

@@ -8,8 +8,9 @@ is killed, ranks are stopped, the run is asked to end, to save or to write its
 recordings, the newest checkpoint is damaged. `--max-restarts` and, where the
 supervisor itself ended, the same command with checkpoint.load_path=auto bring
 it back. In the end losses and weights must equal those of the undisturbed run
-bit for bit, and no process, unfinished save or lock may be left. Exits 1
-otherwise, or when the goodput is below 0.8.
+bit for bit, and no process, unfinished save, lock or temporary file may be left,
+nor may a process have gathered descriptors. Exits 1 otherwise, or when the
+goodput is below 0.8.
 """
 import contextlib
 import json
@@ -64,12 +65,34 @@ class Run:
             f"checkpoint.save_frequency={save_every}",
             f"logging.run_dir={folder}", "checkpoint.load_path=auto"]
         self.process = None
+        # What the supervisor and its ranks keep outside the run folder.
+        self.temporary = pathlib.Path(f"{folder}.tmp")
+        self.temporary.mkdir()
+        self.descriptors = {}  # of each process: the first and the last count
         self.log = open(f"{folder}.log", "ab")
 
     def start(self):
         self.process = subprocess.Popen(
             self.command, stdout=self.log, stderr=self.log,
+            env=dict(os.environ, TMPDIR=str(self.temporary)),
             start_new_session=True)
+
+    def count_descriptors(self):
+        """While the ranks train, so that all of a process's are open."""
+        ranks = self.ranks()
+        if len(ranks) < RANKS:
+            return
+        for pid in [self.process.pid, *ranks]:
+            with contextlib.suppress(OSError):
+                count = len(os.listdir(f"/proc/{pid}/fd"))
+                first, _ = self.descriptors.get(pid, (count, count))
+                self.descriptors[pid] = first, count
+
+    def gathered_descriptors(self):
+        # A save has a file and a folder open, a new connection may be coming.
+        return [f"process {pid} had {first} descriptors, and later {last}"
+                for pid, (first, last) in self.descriptors.items()
+                if last > first + 4]
 
     def ranks(self):
         """Processes of the ranks, lowest number first."""
@@ -186,6 +209,7 @@ def train_under_faults(run, chance):
                     f"the run ended with code {code}: see {run.folder}.log")
             run.start()
         if time.monotonic() >= next_fault:
+            run.count_descriptors()
             name, _, act = chance.choices(
                 faults, [weight for _, weight, _ in faults])[0]
             act()
@@ -198,6 +222,8 @@ def train_under_faults(run, chance):
 def leftovers(run):
     found = [str(path) for path in (run.folder / "checkpoints").iterdir()
              if path.name.endswith((".tmp", ".old"))]
+    found += [str(path) for path in run.folder.rglob("lock")]
+    found += [str(path) for path in run.temporary.iterdir()]
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if str(run.folder).encode() in (process / "cmdline").read_bytes():
@@ -233,7 +259,7 @@ def main():
     run = Run(brigade, config, folder / "soaked", steps, save_every)
     soaked_seconds, counts = train_under_faults(run, chance)
 
-    problems = leftovers(run)
+    problems = leftovers(run) + run.gathered_descriptors()
     if run.losses() != whole.losses():
         problems.append("the losses differ from those of the undisturbed run")
     if run.tensors(steps) != whole.tensors(steps) or not run.tensors(steps):

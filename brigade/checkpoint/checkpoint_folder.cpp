@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "brigade/base/error.h"
+#include "brigade/checkpoint/manifest.h"
 #include "brigade/files/file.h"
 #include "brigade/files/replace_directory.h"
 
@@ -91,6 +92,61 @@ std::vector<std::string> clean_up_saves(const fs::path& folder) {
     removed.push_back(name);
   }
   return removed;
+}
+
+namespace {
+
+// False for one that is damaged: it is nobody's.
+bool is_of_run(const fs::path& directory, const std::string& run) {
+  if (run.empty())
+    return true;
+  try {
+    return read_manifest(directory).run == run;
+  } catch (const DataError&) {
+    return false;
+  }
+}
+
+fs::path unused_name_aside(const fs::path& directory) {
+  fs::path name = with_suffix(directory, ".set-aside");
+  for (int i = 2; fs::exists(fs::symlink_status(name)); ++i)
+    name = with_suffix(directory, fmt::format(".set-aside-{}", i));
+  return name;
+}
+
+}  // namespace
+
+std::vector<int64_t> set_aside_other_courses(
+    const fs::path& folder,
+    int64_t step,
+    const std::string& run) {
+  std::vector<int64_t> moved;
+  int64_t newest_left = -1;
+  for (const CheckpointEntry& entry : list_checkpoints(folder)) {
+    if (entry.step <= step && is_of_run(entry.directory, run)) {
+      newest_left = entry.step;
+      continue;
+    }
+    std::error_code error;
+    fs::rename(entry.directory, unused_name_aside(entry.directory), error);
+    if (error) {
+      throw StorageError(fmt::format(
+          "[checkpoint] cannot set '{}' aside: {}",
+          entry.directory.string(),
+          error.message()));
+    }
+    moved.push_back(entry.step);
+  }
+  if (moved.empty())
+    return moved;
+  if (newest_left >= 0) {
+    note_latest(folder, newest_left);
+  } else {
+    std::error_code ignored;
+    fs::remove(folder / kLatestFile, ignored);
+  }
+  sync_directory(folder);
+  return moved;
 }
 
 std::vector<int64_t> steps_to_remove(

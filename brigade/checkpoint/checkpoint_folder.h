@@ -30,6 +30,16 @@ void note_latest(const std::filesystem::path& folder, int64_t step);
 // into the folder. Throws StorageError.
 std::vector<std::string> clean_up_saves(const std::filesystem::path& folder);
 
+// Where a run continues `step` of `run` by name: the checkpoints of the folder
+// that do not come before it in the same run (later steps, another run's) get
+// names that nothing takes for a checkpoint, STEP.set-aside[-K], so that "auto"
+// and the retention see one course alone. Returns their steps. `run` empty: of
+// any run. Throws StorageError.
+std::vector<int64_t> set_aside_other_courses(
+    const std::filesystem::path& folder,
+    int64_t step,
+    const std::string& run);
+
 struct Retention {
   int64_t keep_last = 0;   // the newest; 0: all
   int64_t keep_every = 0;  // and all steps that it divides; 0: none

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
+#include <random>
 #include <thread>
 
-#include "brigade/base/check.h"
 #include "brigade/comm/packed_texts.h"
 
 namespace brigade {
@@ -18,6 +20,23 @@ constexpr std::chrono::milliseconds kReadTime{1000};
 // More would fill a screen.
 constexpr size_t kNamedRanks = 16;
 constexpr const char* kFailed = "failed";
+constexpr char kSizeEnd = ' ';
+
+// A rank's text behind the number of ranks that it was started for.
+std::string with_size(int size, const std::string& text) {
+  return std::to_string(size) + kSizeEnd + text;
+}
+
+// -1: no number stands there.
+int size_before(const std::string& text) {
+  int size = -1;
+  std::from_chars(text.data(), text.data() + text.size(), size);
+  return size;
+}
+
+std::string without_size(const std::string& text) {
+  return text.substr(std::min(text.size(), text.find(kSizeEnd) + 1));
+}
 
 // Of one failed rank: rank, host, exit code, message.
 std::string pack_failure(
@@ -47,11 +66,16 @@ StartMeeting::StartMeeting(const StorePtr& store, StartMeetingOptions options)
     : store_(store->with_prefix("start")), options_(std::move(options)) {}
 
 std::vector<std::string> StartMeeting::exchange(const std::string& mine) {
+  if (claim_.empty())
+    claim();
   const std::string round = std::to_string(++round_);
-  store_->set(fmt::format("{}/rank/{}", round, options_.rank), mine);
+  store_->set(
+      fmt::format("{}/rank/{}", round, options_.rank),
+      with_size(options_.size, mine));
   const std::string key = fmt::format("{}/answer", round);
   if (options_.rank == 0) {
     const std::string answer = collect(round);
+    check_claim();
     store_->set(key, answer);
     if (answer.front() != '+')
       wait_for_readers();
@@ -69,8 +93,35 @@ std::vector<std::string> StartMeeting::exchange(const std::string& mine) {
         std::chrono::duration_cast<std::chrono::seconds>(options_.timeout)
             .count()));
   }
+  check_claim();
   store_->set(fmt::format("{}/read/{}", round, options_.rank), "");
   return read(answer);
+}
+
+void StartMeeting::claim() {
+  std::random_device random;
+  claim_ = fmt::format(
+      "process {} on host {} ({:08x})", ::getpid(), options_.host, random());
+  // A store in a file is there once something is set; a look-up would wait.
+  store_->set("came", "");
+  const std::string key = fmt::format("claim/{}", options_.rank);
+  if (store_->contains(key))
+    check_claim();
+  store_->set(key, claim_);
+}
+
+void StartMeeting::check_claim() {
+  const std::string holder =
+      store_->get(fmt::format("claim/{}", options_.rank));
+  if (holder == claim_)
+    return;
+  throw ConfigError(fmt::format(
+      "[start] rank {} was started twice: {} is that rank already where this "
+      "process on host {} came to meet its peers. Start each rank once, and "
+      "give each job its own MASTER_PORT",
+      options_.rank,
+      holder.substr(0, holder.rfind(" (")),
+      options_.host));
 }
 
 std::string StartMeeting::collect(const std::string& round) {
@@ -85,7 +136,10 @@ std::string StartMeeting::collect(const std::string& round) {
     for (size_t rank = 0; rank < texts.size(); ++rank) {
       const std::string key = fmt::format("{}/rank/{}", round, rank);
       if (!texts[rank] && store_->contains(key)) {
-        texts[rank] = store_->get(key);
+        const std::string text = store_->get(key);
+        if (const int size = size_before(text); size != options_.size)
+          return refuse_size(static_cast<int>(rank), size);
+        texts[rank] = without_size(text);
         ++known;
       }
     }
@@ -123,6 +177,19 @@ std::string StartMeeting::collect(const std::string& round) {
   return "+" + pack_texts(all);
 }
 
+std::string StartMeeting::refuse_size(int rank, int size) {
+  const std::string message = fmt::format(
+      "[start] rank {} was started as one of {} ranks, rank 0 on host {} as "
+      "one of {}: give all the same WORLD_SIZE",
+      rank,
+      size,
+      options_.host,
+      options_.size);
+  // All that may come wait for the answer.
+  options_.size = std::max(options_.size, size);
+  return "-" + pack_failure(-1, options_.host, ExitCode::kConfig, message);
+}
+
 std::string StartMeeting::missing_ranks(
     const std::vector<std::optional<std::string>>& texts) const {
   std::vector<int> missing;
@@ -137,11 +204,17 @@ std::vector<std::string> StartMeeting::read(const std::string& answer) const {
   const std::string_view rest = std::string_view(answer).substr(1);
   const std::vector<std::string> texts = unpack_texts(rest);
   if (answer.front() == '+') {
-    BRIGADE_ASSERT(
-        texts.size() == static_cast<size_t>(options_.size),
-        "{} texts of {} ranks",
-        texts.size(),
-        options_.size);
+    // One that rank 0 did not expect.
+    if (texts.size() != static_cast<size_t>(options_.size)) {
+      throw ConfigError(fmt::format(
+          "[start] rank {} on host {} was started as one of {} ranks, rank 0 "
+          "as one of {}: give all the same WORLD_SIZE, and each job its own "
+          "MASTER_PORT",
+          options_.rank,
+          options_.host,
+          options_.size,
+          texts.size()));
+    }
     return texts;
   }
   if (texts.size() != 4)

@@ -40,7 +40,8 @@ class StartMeeting {
 
   // Every rank's text, by rank. Throws an Error of the first failed rank's kind
   // that names its rank and host, CommError that names the ranks that did not
-  // come within the timeout.
+  // come within the timeout, ConfigError where ranks were started for worlds of
+  // different sizes, and on a process whose rank another one has taken.
   std::vector<std::string> exchange(const std::string& mine);
 
   // On rank 0, before it gives up for a reason that every rank finds by itself
@@ -55,8 +56,14 @@ class StartMeeting {
  private:
   using Clock = std::chrono::steady_clock;
 
+  // That this process alone is this rank. Another one may be found when it
+  // claims, or by check_claim() once all are there.
+  void claim();
+  void check_claim();
   // Rank 0: everyone's texts of this round or why there are none.
   std::string collect(const std::string& round);
+  // The answer to all where a rank was started for a world of another size.
+  std::string refuse_size(int rank, int size);
   std::string missing_ranks(
       const std::vector<std::optional<std::string>>& texts) const;
   // Of texts, or throws what the answer says.
@@ -64,7 +71,8 @@ class StartMeeting {
 
   StorePtr store_;
   StartMeetingOptions options_;
-  int round_ = -1;  // of the last exchange
+  int round_ = -1;     // of the last exchange
+  std::string claim_;  // what this process wrote; "": nothing yet
 };
 
 }  // namespace brigade

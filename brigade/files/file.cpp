@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <future>
@@ -19,6 +20,8 @@ namespace brigade {
 namespace {
 
 constexpr uint64_t kWriteBufferBytes = 1 * MiB;
+// Between two nudges of the disk.
+constexpr uint64_t kWriteBehindBytes = 8 * MiB;
 
 [[noreturn]] void throw_storage(
     const char* what,
@@ -56,6 +59,16 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   ::close(descriptor);
   if (data_ == MAP_FAILED) {
     data_ = nullptr;
+    // Says nothing about the file.
+    if (error == ENOMEM) {
+      throw Error(
+          ExitCode::kUnexpected,
+          fmt::format(
+              "[file] out of memory: cannot map '{}' ({} bytes); look for a "
+              "limit of this process's address space (ulimit -v)",
+              path.string(),
+              size_bytes_));
+    }
     throw DataError(fmt::format(
         "[file] cannot map '{}' ({} bytes): {}",
         path.string(),
@@ -121,11 +134,15 @@ void AtomicFile::write(const void* data, uint64_t size_bytes) {
     });
   }
   while (size_bytes > 0) {
-    const ssize_t count = ::write(descriptor_, bytes, size_bytes);
+    const ssize_t count =
+        ::write(descriptor_, bytes, std::min(size_bytes, kWriteBehindBytes));
     if (count < 0 && errno == EINTR)
       continue;
     if (count < 0)
       throw_storage("write", temporary_path_);
+    // The disk begins now, not with the sync at the end, so that it works while
+    // the rest is hashed. Where it cannot, the sync does it all.
+    ::sync_file_range(descriptor_, 0, 0, SYNC_FILE_RANGE_WRITE);
     bytes += count;
     size_bytes -= static_cast<uint64_t>(count);
   }

@@ -19,7 +19,7 @@ namespace brigade {
 class MappedFile {
  public:
   // Throws DataError when the file cannot be opened, stat-ed or mapped, or is
-  // not a regular file.
+  // not a regular file; an Error that is none where memory does not suffice.
   explicit MappedFile(const std::filesystem::path& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;

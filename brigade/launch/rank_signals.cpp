@@ -79,6 +79,26 @@ void end_with_launcher(const LaunchEnvironment& environment) {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
 
+std::optional<double> kill_grace_seconds(
+    const LaunchEnvironment& environment,
+    const GetEnv& getenv) {
+  constexpr const char* kName = "OMPI_MCA_odls_base_sigkill_timeout";
+  constexpr double kDefaultSeconds = 1;
+  if (environment.launcher != "mpirun")
+    return std::nullopt;
+  const auto text = getenv(kName);
+  if (!text)
+    return kDefaultSeconds;
+  int seconds = 0;
+  const auto [end, error] =
+      std::from_chars(text->data(), text->data() + text->size(), seconds);
+  if (error != std::errc() || end != text->data() + text->size()) {
+    throw ConfigError(fmt::format(
+        "[launch] {}='{}': expected a whole number of seconds", kName, *text));
+  }
+  return seconds;
+}
+
 std::optional<int64_t> job_end_time(const GetEnv& getenv) {
   constexpr const char* kName = "SLURM_JOB_END_TIME";
   const auto text = getenv(kName);

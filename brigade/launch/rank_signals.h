@@ -39,6 +39,13 @@ class RankSignals {
 // that themselves. Call on the main thread.
 void end_with_launcher(const LaunchEnvironment& environment);
 
+// Seconds that the launcher waits between SIGTERM and SIGKILL: of Open MPI's
+// mpirun its parameter odls_base_sigkill_timeout, 1 where it is not set; of
+// others std::nullopt. Throws ConfigError where that is no number.
+std::optional<double> kill_grace_seconds(
+    const LaunchEnvironment& environment,
+    const GetEnv& getenv);
+
 // When the job's time is over, in seconds of Unix time: SLURM_JOB_END_TIME.
 // Throws ConfigError where that is no number.
 std::optional<int64_t> job_end_time(const GetEnv& getenv);

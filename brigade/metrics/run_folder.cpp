@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
@@ -39,6 +40,24 @@ void make_folder(const fs::path& path) {
     throw StorageError(fmt::format(
         "[run_folder] cannot make '{}': {}", path.string(), error.message()));
   }
+}
+
+// What a run wrote there: STEP and what begins with "STEP." (a save that was
+// killed, what was set aside), and "latest". Nothing else, not even the lock.
+void remove_checkpoints(const fs::path& folder) {
+  if (!fs::is_directory(folder))
+    return;
+  std::vector<fs::path> old;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    const size_t digits = name.find_first_not_of("0123456789");
+    const bool is_step =
+        digits == std::string::npos || (digits > 0 && name[digits] == '.');
+    if (is_step || name == "latest")
+      old.push_back(entry.path());
+  }
+  for (const fs::path& path : old)
+    fs::remove_all(path);
 }
 
 constexpr std::string_view kNumber = "{n}";
@@ -120,13 +139,19 @@ std::unique_ptr<FolderLock> lock_run_folder(const TrainConfig& config) {
   return std::make_unique<FolderLock>(config.logging.run_dir, "the run folder");
 }
 
+std::unique_ptr<FolderLock> lock_checkpoint_folder(const TrainConfig& config) {
+  const fs::path folder = checkpoint_folder(config);
+  make_folder(folder);
+  return std::make_unique<FolderLock>(folder, "the folder of checkpoints");
+}
+
 RunFolder open_run_folder(const TrainConfig& config) {
   check_run_folder(config);
   RunFolder folder{config.logging.run_dir};
   try {
     if (config.run.overwrite && !continues(config)) {
       fs::remove(folder.metrics());
-      fs::remove_all(folder.path / "checkpoints");
+      remove_checkpoints(checkpoint_folder(config));
       for (int rank = 0; fs::remove(folder.trace(rank)); ++rank) {
       }
     }

@@ -48,6 +48,10 @@ void check_checkpoint_folder(
 // holds it.
 std::unique_ptr<FolderLock> lock_run_folder(const TrainConfig& config);
 
+// The same for the folder of checkpoints, which runs of several run folders
+// may name.
+std::unique_ptr<FolderLock> lock_checkpoint_folder(const TrainConfig& config);
+
 // Makes the folder and writes config.json. With run.overwrite an earlier run's
 // metrics, traces and checkpoints are removed first; a run that continues a
 // checkpoint in its own folder goes on writing there.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 #include <utility>
 
@@ -84,6 +85,16 @@ void RunSaver::start(const RunPosition& position, Copy copy) {
 
 void RunSaver::take_note(const SaveOutcome& outcome) {
   last_failure_ = outcome.failure;
+  if (outcome.seconds > kill_grace_seconds_) {
+    observer_.on_message(fmt::format(
+        "a save took {:.1f} s, but mpirun kills ranks {:g} s after SIGTERM: "
+        "one that SIGTERM asks for would not end, though the one before it "
+        "stays valid; start with mpirun --mca odls_base_sigkill_timeout {:.0f}",
+        outcome.seconds,
+        std::exchange(
+            kill_grace_seconds_, std::numeric_limits<double>::infinity()),
+        std::max(60.0, std::ceil(4 * outcome.seconds))));
+  }
   longest_seconds_ = std::max(longest_seconds_, outcome.seconds);
   if (outcome.failure.empty()) {
     saved_step_ = started_step_;

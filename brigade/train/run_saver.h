@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "brigade/checkpoint/background_save.h"
@@ -42,6 +43,9 @@ class RunSaver {
   // Collective: returns once no save is under way.
   void wait();
 
+  // Says once that a save takes longer than mpirun lets it after SIGTERM.
+  void set_kill_grace_seconds(double seconds) { kill_grace_seconds_ = seconds; }
+
   // The longest save so far, seconds.
   double longest_seconds() const { return longest_seconds_; }
 
@@ -63,6 +67,7 @@ class RunSaver {
   std::string last_failure_;   // of the save that ended last; "": none
   int64_t last_start_ns_ = 0;
   double longest_seconds_ = 0;
+  double kill_grace_seconds_ = std::numeric_limits<double>::infinity();
   BackgroundSave background_;
 };
 

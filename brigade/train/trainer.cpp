@@ -58,6 +58,9 @@ class Trainer {
   void resume();
   // Says what the checkpoint that is continued does not have.
   void report_lost_state(const LoadedRun& loaded);
+  // Collective, once a checkpoint that was named is loaded: those of the folder
+  // that do not come before it are set aside.
+  void leave_other_courses(const LoadedRun& loaded);
   // What this rank asks for in the next step: until it is agreed.
   void ask();
   // Whether the job's time limit leaves no time for more steps and a save.
@@ -86,7 +89,9 @@ class Trainer {
   std::unique_ptr<TrainStep> step_;
   std::unique_ptr<MicroBatches> held_out_;
   std::unique_ptr<PipelineExecutor> evaluator_;
-  std::unique_ptr<FolderLock> lock_;  // rank 0's
+  // Rank 0's.
+  std::unique_ptr<FolderLock> run_lock_;
+  std::unique_ptr<FolderLock> checkpoint_lock_;
   std::unique_ptr<RunSaver> saver_;
   RunPosition position_;
   StepRequests asked_;
@@ -145,6 +150,8 @@ Trainer::Trainer(
   }
   saver_ = std::make_unique<RunSaver>(
       config_, *mesh_, step_->stages(), step_->local(), data_, observer_);
+  if (options_.kill_grace_seconds)
+    saver_->set_kill_grace_seconds(*options_.kill_grace_seconds);
   resume();
   using Access = PeakRateCache::Access;
   peak_flops_ = peak_flops(
@@ -157,10 +164,45 @@ void Trainer::take_folders() {
   number_run_folder(config_);
   check_run_folder(config_);
   check_checkpoint_folder(config_, checkpoint_bytes(config_));
-  lock_ = lock_run_folder(config_);
-  for (const std::string& name : clean_up_saves(checkpoint_folder(config_)))
+  run_lock_ = lock_run_folder(config_);
+  checkpoint_lock_ = lock_checkpoint_folder(config_);
+  const auto folder = checkpoint_folder(config_);
+  // Whose they are nobody could tell later.
+  if (config_.checkpoint.load_path.empty() && !config_.run.overwrite &&
+      has_held_checkpoints(folder)) {
+    throw ConfigError(fmt::format(
+        "/checkpoint/save_dir: '{}' already holds checkpoints of a run; "
+        "continue it with checkpoint.load_path, choose another "
+        "checkpoint.save_dir, or replace them with --overwrite",
+        folder.string()));
+  }
+  for (const std::string& name : clean_up_saves(folder))
     observer_.on_message(
         fmt::format("removed {}, which a save left unfinished", name));
+}
+
+void Trainer::leave_other_courses(const LoadedRun& loaded) {
+  // "auto" took what the folder's one course had.
+  if (config_.checkpoint.load_path == "auto")
+    return;
+  const auto folder = checkpoint_folder(config_);
+  std::string steps;
+  if (mesh_->rank() == 0) {
+    steps = fmt::format(
+        "{}",
+        fmt::join(
+            set_aside_other_courses(folder, loaded.position.steps, loaded.run),
+            ", "));
+  }
+  steps = Agreement(*mesh_->world()).text_of(0, steps);
+  if (steps.empty())
+    return;
+  observer_.on_message(fmt::format(
+      "set aside in '{}': {}, which do not come before step {} of this run; "
+      "remove <step>.set-aside when nobody needs it",
+      folder.string(),
+      steps,
+      loaded.position.steps));
 }
 
 void Trainer::resume() {
@@ -179,6 +221,7 @@ void Trainer::resume() {
     loaded = load_run(*checkpoint, step_->stages(), step_->local());
     position_ = loaded.position;
     step_->seek_sample(position_.samples);
+    leave_other_courses(loaded);
     observer_.on_message(fmt::format("continuing '{}'", checkpoint->string()));
     report_lost_state(loaded);
   }

@@ -34,6 +34,9 @@ struct TrainingOptions {
   // Unix time, in seconds, at which the job will be ended (Slurm): the run
   // saves and stops before.
   std::optional<int64_t> end_time;
+  // How long the launcher waits between SIGTERM and SIGKILL; the run says when
+  // a save takes longer. std::nullopt: not known.
+  std::optional<double> kill_grace_seconds;
   // Called on the reporting rank; null: nothing is reported beyond
   // metrics.jsonl. Must live as long as the run.
   RunObserver* observer = nullptr;

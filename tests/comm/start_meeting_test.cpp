@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <thread>
@@ -122,6 +123,73 @@ TEST(StartMeeting, RanksThatDoNotComeAreNamedAfterTheTimeout) {
   EXPECT_THAT(
       progress.back(),
       HasSubstr("2 of 4 ranks have joined; waiting for ranks 2, 3"));
+}
+
+TEST(StartMeeting, ARankThatIsThereAlreadyIsNotTakenTwice) {
+  std::string late;
+  const auto errors = run_ranks(2, [&](int rank, const StorePtr& store) {
+    StartMeeting meeting(store, options_of(rank, 2));
+    EXPECT_EQ(meeting.exchange("first").size(), 2U);
+    if (rank == 1) {
+      StartMeeting again(store, options_of(rank, 2));
+      try {
+        again.exchange("again");
+      } catch (const ConfigError& error) {
+        late = error.what();
+      }
+    }
+    // The others do not notice.
+    EXPECT_THAT(
+        meeting.exchange("then " + std::to_string(rank)),
+        ElementsAre("then 0", "then 1"));
+  });
+  EXPECT_THAT(errors, ::testing::Each(""));
+  EXPECT_THAT(
+      late,
+      AllOf(
+          HasSubstr("rank 1 was started twice: process "),
+          HasSubstr("on host host1"),
+          HasSubstr("MASTER_PORT")));
+}
+
+// As mpirun's and srun's ranks on one host have it: nobody has made the file.
+TEST(StartMeeting, RanksMeetInAFileThatIsNotThereYet) {
+  const auto file = std::filesystem::temp_directory_path() /
+                    fmt::format("brigade_meeting_{}", ::getpid());
+  std::filesystem::remove(file);
+  const auto errors = run_ranks(2, [&](int rank, const StorePtr&) {
+    const StorePtr store = make_file_store(file, 2, std::chrono::seconds(5));
+    StartMeeting meeting(store, options_of(rank, 2));
+    EXPECT_EQ(meeting.exchange("").size(), 2U);
+    // c10d removes the file with its last user.
+    meeting.exchange("");
+  });
+  EXPECT_THAT(errors, ::testing::Each(""));
+  std::filesystem::remove(file);
+}
+
+TEST(StartMeeting, WorldsOfDifferentSizesAreNoticedByAllRanks) {
+  for (const auto& sizes : std::vector<std::vector<int>>{
+           {2, 3, 3}, {3, 2, 3}, {3, 3, 2}, {2, 2, 3}}) {
+    SCOPED_TRACE(fmt::format("{} {} {}", sizes[0], sizes[1], sizes[2]));
+    const auto errors = run_ranks(3, [&](int rank, const StorePtr& store) {
+      StartMeeting(store, options_of(rank, sizes[static_cast<size_t>(rank)]))
+          .exchange("");
+    });
+    for (size_t rank = 0; rank < 3; ++rank) {
+      // Two ranks of two are complete without the third.
+      if (sizes == std::vector<int>{2, 2, 3} && rank < 2) {
+        EXPECT_EQ(errors[rank], "");
+        continue;
+      }
+      EXPECT_THAT(
+          errors[rank],
+          AllOf(
+              HasSubstr("2 [start] rank "),
+              HasSubstr("as one of"),
+              HasSubstr("WORLD_SIZE")));
+    }
+  }
 }
 
 TEST(TcpStore, ARankThatFindsNoServerNamesHostAddressAndTimeout) {

@@ -2,9 +2,13 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "brigade/base/error.h"
@@ -23,6 +27,36 @@ class FileTest : public ::testing::Test {
   ~FileTest() override { fs::remove_all(folder_); }
   fs::path folder_;
 };
+
+// In a process of its own, whose address space is closed.
+TEST_F(FileTest, ThatMemoryDoesNotSufficeIsNotTheFilesFault) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer reserves terabytes of address space";
+#endif
+  const fs::path path = folder_ / "large";
+  std::ofstream(path).flush();
+  fs::resize_file(path, uintmax_t{1} << 34);  // a hole
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const struct rlimit limit = {rlim_t{1} << 33, rlim_t{1} << 33};
+    ::setrlimit(RLIMIT_AS, &limit);
+    int code = 99;
+    try {
+      const MappedFile file(path);
+    } catch (const DataError&) {
+      code = 98;
+    } catch (const Error& error) {
+      const bool is_named =
+          std::string(error.what()).find("out of memory") != std::string::npos;
+      code = is_named ? static_cast<int>(error.code()) : 97;
+    }
+    ::_exit(code);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), static_cast<int>(ExitCode::kUnexpected));
+}
 
 TEST_F(FileTest, AnUncommittedFileLeavesNothing) {
   { AtomicFile(folder_ / "a").write("half"); }
