@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -62,6 +61,7 @@ BucketedGradSync::BucketedGradSync(
       options_((check_sharding(options), with_hook(options))),
       params_(std::move(params), describe(options), *communicator_),
       uneven_inputs_(*communicator_),
+      progress_(params_.trainable()),
       order_is_final_(options.order != BucketOrder::kObserved) {
   const auto& trainable = params_.trainable();
   const bool is_main_grad = options_.handover == GradHandover::kMainGrad;
@@ -81,8 +81,6 @@ BucketedGradSync::BucketedGradSync(
   if (options_.sharding == Sharding::kParameters)
     sharded_weights_ = std::make_unique<ShardedWeights>(
         trainable, buffer_->segments(), communicator_);
-  states_.assign(trainable.size(), ParamState::kNone);
-  reaches_.assign(trainable.size(), 0);
   hooks_ = std::make_unique<GradHooks>(
       params_.tensors(),
       GradHooks::Callbacks{
@@ -159,14 +157,14 @@ void BucketedGradSync::begin_reducing() {
 
 void BucketedGradSync::before_accumulate(int param) {
   enter_step(param);
-  if (state_of(param) == ParamState::kReady)
+  if (progress_.state_of(param) == ReadyState::kReady)
     throw_ready_twice(param);
   handover_->before_accumulate(param, part_of(param));
 }
 
 void BucketedGradSync::after_accumulate(int param) {
   enter_step(param);  // a fused op: before_accumulate() was not called
-  if (state_of(param) == ParamState::kReady)
+  if (progress_.state_of(param) == ReadyState::kReady)
     throw_ready_twice(param);
   if (sharded_weights_)
     sharded_weights_->throw_if_failed();
@@ -184,7 +182,7 @@ void BucketedGradSync::after_accumulate(int param) {
       accumulate_only_ && divides_gradients(options_.sharding);
   if (accumulate_only_ && !is_round) {
     handover_->after_accumulate(param, part);
-    state_of(param) = ParamState::kAccumulated;
+    progress_.set(param, ReadyState::kAccumulated);
     return;
   }
   if (!is_round)
@@ -199,23 +197,19 @@ void BucketedGradSync::after_accumulate(int param) {
   }
   if (is_round) {
     handover_->after_last(param, part, mean_scale());
-    state_of(param) = ParamState::kReady;
+    progress_.set(param, ReadyState::kReady);
     buckets_->mark_ready(param);
   } else if (is_last_reach(param)) {
     handover_->after_last(param, part, mean_scale());
     launch_ready(param);
   } else {
     handover_->after_accumulate(param, part);
-    state_of(param) = ParamState::kAccumulated;
+    progress_.set(param, ReadyState::kAccumulated);
   }
 }
 
 bool BucketedGradSync::is_last_reach(int param) {
-  if (options_.reach == GraphReach::kOnce)
-    return true;
-  const auto i = static_cast<size_t>(param);
-  ++reaches_[i];
-  return !expected_reaches_.empty() && reaches_[i] >= expected_reaches_[i];
+  return options_.reach == GraphReach::kOnce || progress_.count_reach(param);
 }
 
 void BucketedGradSync::at_backward_end() {
@@ -232,9 +226,9 @@ void BucketedGradSync::at_backward_end() {
   // Otherwise a further backward may bring the rest: losses of parts of the
   // graph.
   const bool is_counting =
-      options_.reach == GraphReach::kAsInFirstStep && expected_reaches_.empty();
-  const bool all_ready = is_counting ? names_of(ParamState::kNone).empty()
-                                     : ready_order_.size() == params().size();
+      options_.reach == GraphReach::kAsInFirstStep && progress_.is_first_step();
+  const bool all_ready =
+      is_counting ? progress_.all_have_gradients() : progress_.all_are_ready();
   const bool counts_as_zero =
       options_.missing_gradient == MissingGradient::kZero;
   if (all_ready || counts_as_zero)
@@ -247,10 +241,7 @@ void BucketedGradSync::end_round() {
   buckets_->launch_rest();
   buckets_->wait();
   buckets_->reset();
-  for (ParamState& state : states_) {
-    if (state == ParamState::kReady)
-      state = ParamState::kAccumulated;
-  }
+  progress_.reopen();
 }
 
 void BucketedGradSync::mark_ready(int param) {
@@ -266,10 +257,10 @@ void BucketedGradSync::mark_ready(int param) {
     reset();
   if (phase_ == Phase::kIdle)
     begin_step();
-  if (state_of(param) == ParamState::kReady)
+  if (progress_.state_of(param) == ReadyState::kReady)
     throw_ready_twice(param);
   const torch::NoGradGuard no_grad;
-  if (state_of(param) == ParamState::kNone)
+  if (progress_.state_of(param) == ReadyState::kNone)
     handover_->seal_by_hand(param, mean_scale());
   else
     handover_->seal(param, mean_scale());
@@ -278,8 +269,11 @@ void BucketedGradSync::mark_ready(int param) {
 }
 
 void BucketedGradSync::launch_ready(int param) {
-  state_of(param) = ParamState::kReady;
-  ready_order_.push_back(param);
+  progress_.make_ready(param);
+  launch_bucket_of(param);
+}
+
+void BucketedGradSync::launch_bucket_of(int param) {
   report_.ready_ns[static_cast<size_t>(param)] = steady_now_ns();
   buckets_->mark_ready(param);
 }
@@ -333,8 +327,7 @@ void BucketedGradSync::wait_and_hand_over() {
   backward_end_ = StreamMark::timed(communicator_->options().device);
   const auto used = agree_on_used();
   report_.buckets = buckets_->wait();
-  if (expected_reaches_.empty())
-    expected_reaches_ = reaches_;
+  progress_.expect_these_reaches();
   phase_ = Phase::kFinished;
   finish_call_ = FinishCall::kNone;
   adopt_observed_order();
@@ -347,16 +340,17 @@ void BucketedGradSync::wait_and_hand_over() {
 
 void BucketedGradSync::seal_what_is_missing() {
   for (int param = 0; param < static_cast<int>(params().size()); ++param) {
-    const ParamState state = state_of(param);
-    if (state == ParamState::kReady)
+    const ReadyState state = progress_.state_of(param);
+    if (state == ReadyState::kReady)
       continue;
-    if (state == ParamState::kAccumulated)
+    if (state == ReadyState::kAccumulated) {
       handover_->seal(param, mean_scale());
-    else
+      launch_ready(param);
+    } else {
       handover_->seal_missing(param);
-    launch_ready(param);
-    if (state == ParamState::kNone)
-      ready_order_.pop_back();  // no gradient: nothing was observed
+      progress_.make_ready_without_gradient(param);
+      launch_bucket_of(param);
+    }
   }
 }
 
@@ -364,10 +358,7 @@ void BucketedGradSync::seal_what_is_missing() {
 std::vector<int64_t> BucketedGradSync::agree_on_used() {
   if (options_.missing_gradient == MissingGradient::kError)
     return {};
-  std::vector<int64_t> used(params().size(), 0);
-  for (const int param : ready_order_)
-    used[static_cast<size_t>(param)] = 1;
-  return Agreement(*communicator_).max(used);
+  return Agreement(*communicator_).max(progress_.used());
 }
 
 void BucketedGradSync::adopt_observed_order() {
@@ -376,16 +367,10 @@ void BucketedGradSync::adopt_observed_order() {
   order_is_final_ = true;
   // All ranks must plan alike, so all take the order of the first that has one:
   // a rank without data in this step has none.
-  const int source = uneven_inputs_.first_rank_with_data(!ready_order_.empty());
-  std::vector<int64_t> order(ready_order_.begin(), ready_order_.end());
-  std::vector<bool> is_listed(params().size(), false);
-  for (const int param : ready_order_)
-    is_listed[static_cast<size_t>(param)] = true;
-  for (size_t i = 0; i < is_listed.size(); ++i) {
-    if (!is_listed[i])
-      order.push_back(static_cast<int64_t>(i));
-  }
-  order = Agreement(*communicator_).values_of(source, order);
+  const int source =
+      uneven_inputs_.first_rank_with_data(!progress_.ready_order().empty());
+  const auto order =
+      Agreement(*communicator_).values_of(source, progress_.complete_order());
   plan_ = make_plan(std::vector<int>(order.begin(), order.end()));
   buffer_->move_to(plan_);
   handover_->follow_buffer();
@@ -410,9 +395,7 @@ void BucketedGradSync::reset() {
   // one, the forward of the next has its weights already.
   if (sharded_weights_ && phase_ != Phase::kFinished)
     sharded_weights_->abandon();
-  std::fill(states_.begin(), states_.end(), ParamState::kNone);
-  ready_order_.clear();
-  reaches_.assign(params().size(), 0);
+  progress_.reset();
   callback_is_queued_ = false;
   phase_ = Phase::kIdle;
 }
@@ -509,30 +492,9 @@ void BucketedGradSync::shadow_step() {
 
 // ---- errors
 
-std::string BucketedGradSync::names_of(ParamState state) const {
-  constexpr int kShown = 8;
-  std::string names;
-  int count = 0;
-  for (size_t i = 0; i < states_.size(); ++i) {
-    if (states_[i] != state || ++count > kShown)
-      continue;
-    names += (count == 1 ? "" : ", ") + params()[i].name;
-  }
-  return count > kShown ? names + ", ..." : names;
-}
-
 void BucketedGradSync::throw_if_missing() const {
-  const auto missing =
-      std::count(states_.begin(), states_.end(), ParamState::kNone);
-  if (missing == 0 || options_.missing_gradient == MissingGradient::kZero)
-    return;
-  throw ConfigError(fmt::format(
-      "[data_parallel] {} of {} parameters got no gradient in this step: {}. "
-      "Use them in the loss, freeze them before wrapping, or set "
-      "missing_gradient = kZero",
-      missing,
-      params().size(),
-      names_of(ParamState::kNone)));
+  if (options_.missing_gradient != MissingGradient::kZero)
+    progress_.throw_if_missing();
 }
 
 void BucketedGradSync::throw_ready_twice(int param) const {
@@ -541,7 +503,7 @@ void BucketedGradSync::throw_ready_twice(int param) const {
       options_.finish == FinishMode::kAtEndOfBackward && !callback_is_queued_;
   if (is_incomplete)
     throw_if_missing();
-  const std::string accumulated = names_of(ParamState::kAccumulated);
+  const std::string accumulated = progress_.names_of(ReadyState::kAccumulated);
   if (is_incomplete && !accumulated.empty()) {
     throw ConfigError(fmt::format(
         "[data_parallel] the last step still waits for gradients of {}, which "

@@ -7,8 +7,9 @@
 // on. With kParameters ShardedWeights has the weights.
 //
 // What it is made of: WrappedParams (alike on all ranks), GradBuffer (flat
-// memory), Handover (.grad and main_grad), BucketQueue (one collective each),
-// UnevenInputs (ranks without data), GradHooks (autograd).
+// memory), Handover (.grad and main_grad), StepProgress (who is ready),
+// BucketQueue (one collective each), UnevenInputs (ranks without data),
+// GradHooks (autograd).
 #pragma once
 
 #include <cstdint>
@@ -21,6 +22,7 @@
 #include "brigade/data_parallel/grad_sync.h"
 #include "brigade/data_parallel/handover.h"
 #include "brigade/data_parallel/sharded_weights.h"
+#include "brigade/data_parallel/step_progress.h"
 
 namespace brigade {
 
@@ -83,18 +85,12 @@ class BucketedGradSync : public GradSync {
 
  private:
   enum class Phase { kIdle, kAccumulating, kReducing, kFinished };
-  // Of a parameter in this step: kNone --a backward--> kAccumulated, and
-  // kReady once it will get no more gradients.
-  enum class ParamState : uint8_t { kNone, kAccumulated, kReady };
   // Whether finish() was called since the step's end.
   enum class FinishCall { kNone, kSeen };
 
-  ParamState& state_of(int param) {
-    return states_[static_cast<size_t>(param)];
-  }
-  GradPart part_of(int param) {
-    return state_of(param) == ParamState::kNone ? GradPart::kFirst
-                                                : GradPart::kFurther;
+  GradPart part_of(int param) const {
+    return progress_.state_of(param) == ReadyState::kNone ? GradPart::kFirst
+                                                          : GradPart::kFurther;
   }
 
   // From GradHooks.
@@ -115,6 +111,7 @@ class BucketedGradSync : public GradSync {
   // Whether this is the last of the backwards that reach a parameter. Counts.
   bool is_last_reach(int param);
   void launch_ready(int param);
+  void launch_bucket_of(int param);
   void seal_what_is_missing();
   void shadow_step();
   std::vector<int64_t> agree_on_used();
@@ -124,8 +121,6 @@ class BucketedGradSync : public GradSync {
   double mean_scale() const;
   void throw_if_missing() const;
   [[noreturn]] void throw_ready_twice(int param) const;
-  // Of the parameters in a state, for messages.
-  std::string names_of(ParamState state) const;
 
   CommunicatorPtr communicator_;
   GradSyncOptions options_;
@@ -140,13 +135,8 @@ class BucketedGradSync : public GradSync {
   std::unique_ptr<ShardedWeights> sharded_weights_;  // null: whole
   UnevenInputs uneven_inputs_;
 
+  StepProgress progress_;
   Phase phase_ = Phase::kIdle;
-  std::vector<ParamState> states_;
-  std::vector<int> ready_order_;  // of this step
-  // GraphReach::kAsInFirstStep, by parameter: in this step's last backward, and
-  // in the first step's (empty until then).
-  std::vector<int> reaches_;
-  std::vector<int> expected_reaches_;
   bool accumulate_only_ = false;
   bool order_is_final_;
   bool callback_is_queued_ = false;  // for the end of the current backward

@@ -1,0 +1,73 @@
+// How far the parameters are in one step: which have got gradients, how often
+// the step's last backward reached each, and the order in which they became
+// ready.
+//
+//   kNone --a backward--> kAccumulated, and kReady once it gets no more
+//
+// Used by the thread of backward and, between backwards, by the trainer's.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "brigade/data_parallel/wrapped_params.h"
+
+namespace brigade {
+
+enum class ReadyState : uint8_t { kNone, kAccumulated, kReady };
+
+class StepProgress {
+ public:
+  // `params` outlives this object.
+  explicit StepProgress(const std::vector<NamedParam>& params);
+
+  // For the next step. What was seen of the first one's reaches stays.
+  void reset();
+
+  ReadyState state_of(int param) const {
+    return states_[static_cast<size_t>(param)];
+  }
+  void set(int param, ReadyState state) {
+    states_[static_cast<size_t>(param)] = state;
+  }
+  // kReady, as the next of the order.
+  void make_ready(int param);
+  // kReady without a gradient: nothing that an order can be made of.
+  void make_ready_without_gradient(int param) {
+    set(param, ReadyState::kReady);
+  }
+  // A micro-batch was reduced and the step goes on: what was ready has
+  // accumulated.
+  void reopen();
+
+  // The parameters that became ready with a gradient.
+  const std::vector<int>& ready_order() const { return ready_order_; }
+  // The same, followed by all others.
+  std::vector<int64_t> complete_order() const;
+  // By parameter: 1 if it became ready with a gradient.
+  std::vector<int64_t> used() const;
+  bool all_have_gradients() const;
+  bool all_are_ready() const { return ready_order_.size() == states_.size(); }
+
+  // GraphReach::kAsInFirstStep: one more backward reached a parameter; whether
+  // it was the last, as the first step tells. Never in the first step.
+  bool count_reach(int param);
+  bool is_first_step() const { return expected_reaches_.empty(); }
+  // The first step is over: its reaches are those of every step.
+  void expect_these_reaches();
+
+  // Of the parameters in a state, for messages.
+  std::string names_of(ReadyState state) const;
+  // ConfigError naming those that got no gradient, if there are any.
+  void throw_if_missing() const;
+
+ private:
+  const std::vector<NamedParam>* params_;
+  std::vector<ReadyState> states_;
+  std::vector<int> ready_order_;
+  std::vector<int> reaches_;           // by parameter, in this last backward
+  std::vector<int> expected_reaches_;  // of the first step; empty until then
+};
+
+}  // namespace brigade
