@@ -108,6 +108,11 @@ void Bucket::note_times(BucketTiming& timing) const {
   timing.wait_end_ns = device_times_.wait_end.reached_ns();
 }
 
+bool Bucket::is_reduced() {
+  return state_ == BucketState::kReduced ||
+         (state_ == BucketState::kReducing && work_->is_completed());
+}
+
 void Bucket::abandon() {
   if (state_ != BucketState::kReducing)
     return;

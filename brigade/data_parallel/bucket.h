@@ -34,6 +34,8 @@ class Bucket {
   void launch_as_is(const BucketHook& hook, Communicator& communicator);
   // Blocks until main_grad holds the sum. Throws CommError naming the bucket.
   void wait();
+  // Whether wait() would not block.
+  bool is_reduced();
   // Waits for what is under way, whatever becomes of it: its step is given up.
   void abandon();
   // Precondition: not reducing.

@@ -54,6 +54,10 @@ void BucketQueue::launch_rest() {
     buckets_[next_to_launch_].launch_as_is(hook_, *communicator_);
 }
 
+bool BucketQueue::is_reduced(size_t bucket) {
+  return buckets_[bucket].is_reduced();
+}
+
 void BucketQueue::settle(size_t bucket) {
   if (buckets_[bucket].state() != BucketState::kReducing)
     return;

@@ -41,6 +41,10 @@ class BucketQueue {
   void note_times(std::vector<BucketTiming>& timings) const;
   // Waits for what is under way, whatever becomes of it.
   void abandon();
+  // Whether a bucket was launched and its reduction is over.
+  bool is_reduced(size_t bucket);
+  // Waits for one bucket, as wait() does for all.
+  void settle(size_t bucket);
   // For the next step. Precondition: nothing is under way.
   void reset();
 
@@ -48,8 +52,6 @@ class BucketQueue {
   // Where gradients are sharded: so many buckets are under way at once, and the
   // memory of those before them is free again.
   static constexpr size_t kWindow = 2;
-
-  void settle(size_t bucket);
 
   GradBuffer* buffer_;
   std::vector<Bucket> buckets_;

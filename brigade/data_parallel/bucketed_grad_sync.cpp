@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "brigade/base/error.h"
 #include "brigade/comm/agreement.h"
+#include "brigade/data_parallel/sparse_handover.h"
 #include "brigade/metrics/clock.h"
 
 namespace brigade {
@@ -51,6 +53,23 @@ GradSyncOptions with_hook(GradSyncOptions options) {
   return options;
 }
 
+void check_sparse_gradients(
+    const std::vector<NamedParam>& params,
+    const GradSyncOptions& options) {
+  if (options.handover == GradHandover::kParamDtype)
+    return;
+  for (const NamedParam& param : params) {
+    if (param.has_sparse_gradient && param.tensor.requires_grad()) {
+      throw ConfigError(fmt::format(
+          "[data_parallel] parameter '{}' has sparse gradients "
+          "(EmbeddingOptions::sparse), which have no place in the flat memory "
+          "of handover = kMainGrad; set kParamDtype, or turn sparse off: only "
+          "the rows of a step are sent anyway",
+          param.name));
+    }
+  }
+}
+
 }  // namespace
 
 BucketedGradSync::BucketedGradSync(
@@ -58,7 +77,10 @@ BucketedGradSync::BucketedGradSync(
     CommunicatorPtr communicator,
     const GradSyncOptions& options)
     : communicator_(std::move(communicator)),
-      options_((check_sharding(options), with_hook(options))),
+      options_(
+          (check_sharding(options),
+           check_sparse_gradients(params, options),
+           with_hook(options))),
       params_(std::move(params), describe(options), *communicator_),
       uneven_inputs_(*communicator_),
       progress_(params_.trainable()),
@@ -75,8 +97,11 @@ BucketedGradSync::BucketedGradSync(
       options_.sharding == Sharding::kNone
           ? ShardOfRanks{}
           : ShardOfRanks{communicator_->rank(), communicator_->size()});
-  handover_ = is_main_grad ? make_main_grad_handover(trainable, *buffer_)
-                           : make_param_dtype_handover(trainable, *buffer_);
+  handover_ =
+      is_main_grad
+          ? make_main_grad_handover(trainable, *buffer_)
+          : with_sparse_handover(
+                trainable, make_param_dtype_handover(trainable, *buffer_));
   make_buckets();
   if (options_.sharding == Sharding::kParameters)
     sharded_weights_ = std::make_unique<ShardedWeights>(
@@ -152,6 +177,9 @@ void BucketedGradSync::begin_reducing() {
     report_.ready_ns.resize(params().size());
     report_.backward_begin_ns = steady_now_ns();
     backward_begin_ = StreamMark::timed(communicator_->options().device);
+    stepped_buckets_ = 0;
+    if (bucket_step_)
+      bucket_step_->begin();
   }
 }
 
@@ -171,10 +199,12 @@ void BucketedGradSync::after_accumulate(int param) {
   const torch::NoGradGuard no_grad;
   const torch::Tensor& grad =
       params()[static_cast<size_t>(param)].tensor.grad();
-  if (grad.defined() && grad.is_sparse()) {
+  if (grad.defined() && grad.is_sparse() &&
+      !params()[static_cast<size_t>(param)].has_sparse_gradient) {
     throw ConfigError(fmt::format(
-        "[data_parallel] the gradient of '{}' is sparse, which cannot be "
-        "synchronised; use a dense one (EmbeddingOptions::sparse(false))",
+        "[data_parallel] the gradient of '{}' is sparse, which was not known "
+        "when it was wrapped: only that of torch::nn::Embedding and "
+        "EmbeddingBag is; use a dense one",
         params()[static_cast<size_t>(param)].name));
   }
   const GradPart part = part_of(param);
@@ -202,6 +232,7 @@ void BucketedGradSync::after_accumulate(int param) {
   } else if (is_last_reach(param)) {
     handover_->after_last(param, part, mean_scale());
     launch_ready(param);
+    step_reduced_buckets();
   } else {
     handover_->after_accumulate(param, part);
     progress_.set(param, ReadyState::kAccumulated);
@@ -266,6 +297,43 @@ void BucketedGradSync::mark_ready(int param) {
     handover_->seal(param, mean_scale());
   begin_reducing();
   launch_ready(param);
+  step_reduced_buckets();
+}
+
+// ---- stepping in backward
+
+void BucketedGradSync::set_bucket_step(BucketStepPtr step) {
+  if (step != nullptr && options_.sharding != Sharding::kNone) {
+    throw ConfigError(fmt::format(
+        "[data_parallel] an optimizer that steps in backward with sharding = "
+        "{}: call step() after backward(), or set Sharding::kNone",
+        to_string(options_.sharding)));
+  }
+  bucket_step_ = std::move(step);
+}
+
+// Those whose reduction is over. In a backward: all their parameters have
+// gradients on this rank, so that their use need not be agreed on.
+void BucketedGradSync::step_reduced_buckets() {
+  if (bucket_step_ == nullptr)
+    return;
+  const auto is_sparse = [&](const BucketSlot& slot) {
+    return params()[static_cast<size_t>(slot.param)].has_sparse_gradient;
+  };
+  for (; stepped_buckets_ < plan_.buckets.size(); ++stepped_buckets_) {
+    const auto& slots = plan_.buckets[stepped_buckets_].slots;
+    // Sparse gradients are reduced at the step's end.
+    if (!buckets_->is_reduced(stepped_buckets_) ||
+        std::any_of(slots.begin(), slots.end(), is_sparse))
+      return;
+    buckets_->settle(stepped_buckets_);
+    ReducedBucket bucket{.segment = static_cast<int>(stepped_buckets_)};
+    for (const BucketSlot& slot : slots) {
+      handover_->give(slot.param, mean_scale(), GradUse::kUsed);
+      bucket.params.push_back(slot.param);
+    }
+    bucket_step_->step(bucket);
+  }
 }
 
 void BucketedGradSync::launch_ready(int param) {
@@ -325,16 +393,37 @@ void BucketedGradSync::wait_and_hand_over() {
   seal_what_is_missing();
   report_.backward_end_ns = steady_now_ns();
   backward_end_ = StreamMark::timed(communicator_->options().device);
+  handover_->reduce_apart(*communicator_);
   const auto used = agree_on_used();
   report_.buckets = buckets_->wait();
   progress_.expect_these_reaches();
   phase_ = Phase::kFinished;
   finish_call_ = FinishCall::kNone;
+  hand_over(used);
+}
+
+void BucketedGradSync::hand_over(const std::vector<int64_t>& used) {
+  std::vector<bool> was_stepped(params().size());
+  for (size_t b = 0; b < stepped_buckets_; ++b) {
+    for (const BucketSlot& slot : plan_.buckets[b].slots)
+      was_stepped[static_cast<size_t>(slot.param)] = true;
+  }
   adopt_observed_order();
-  for (int param = 0; param < static_cast<int>(params().size()); ++param) {
-    const bool is_used = used.empty() || used[static_cast<size_t>(param)] != 0;
-    handover_->give(
-        param, mean_scale(), is_used ? GradUse::kUsed : GradUse::kUnused);
+  for (size_t b = 0; b < plan_.buckets.size(); ++b) {
+    ReducedBucket bucket{.segment = static_cast<int>(b)};
+    for (const BucketSlot& slot : plan_.buckets[b].slots) {
+      const auto i = static_cast<size_t>(slot.param);
+      if (was_stepped[i])
+        continue;
+      const bool is_used = used.empty() || used[i] != 0;
+      handover_->give(
+          slot.param,
+          mean_scale(),
+          is_used ? GradUse::kUsed : GradUse::kUnused);
+      bucket.params.push_back(slot.param);
+    }
+    if (bucket_step_ && !bucket.params.empty())
+      bucket_step_->step(bucket);
   }
 }
 
@@ -467,7 +556,10 @@ int BucketedGradSync::join() {
   if (phase_ == Phase::kAccumulating || phase_ == Phase::kReducing) {
     // This rank told the others that it has data for this step.
     begin_reducing();
+    // Its weights are replaced below.
+    const BucketStepPtr step = std::exchange(bucket_step_, nullptr);
     wait_and_hand_over();
+    bucket_step_ = step;
   }
   reset();
   const torch::NoGradGuard no_grad;
@@ -484,6 +576,8 @@ int BucketedGradSync::join() {
 void BucketedGradSync::shadow_step() {
   buffer_->zero_main_grads();
   buckets_->launch_rest();
+  handover_->drop_apart();
+  handover_->reduce_apart(*communicator_);
   agree_on_used();
   buckets_->wait();
   adopt_observed_order();

@@ -39,6 +39,7 @@ class BucketedGradSync : public GradSync {
   void set_accumulate_only(bool value) override { accumulate_only_ = value; }
   bool accumulate_only() const override { return accumulate_only_; }
   void mark_ready(int param) override;
+  void set_bucket_step(BucketStepPtr step) override;
   void finish() override;
   void reset() override;
   double grad_scale() const override;
@@ -113,6 +114,8 @@ class BucketedGradSync : public GradSync {
   void launch_ready(int param);
   void launch_bucket_of(int param);
   void seal_what_is_missing();
+  void step_reduced_buckets();
+  void hand_over(const std::vector<int64_t>& used);
   void shadow_step();
   std::vector<int64_t> agree_on_used();
   void adopt_observed_order();
@@ -136,6 +139,8 @@ class BucketedGradSync : public GradSync {
   UnevenInputs uneven_inputs_;
 
   StepProgress progress_;
+  BucketStepPtr bucket_step_;
+  size_t stepped_buckets_ = 0;  // in this step's backward, from the first on
   Phase phase_ = Phase::kIdle;
   bool accumulate_only_ = false;
   bool order_is_final_;

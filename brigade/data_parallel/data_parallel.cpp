@@ -1,75 +1,77 @@
 #include "brigade/data_parallel/data_parallel.h"
 
 #include <fmt/format.h>
-#include <torch/nn/modules/embedding.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <unordered_set>
+#include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/data_parallel/alike.h"
 #include "brigade/data_parallel/weight_units.h"
 
 namespace brigade {
 namespace {
 
-// What embeddings do to the gradients of their weights.
-struct EmbeddingWeights {
-  std::unordered_set<const void*> row_sparse;
-  std::unordered_set<const void*> sparse_gradients;
-
-  void note(const torch::nn::Module& part) {
-    if (const auto* embedding = part.as<torch::nn::Embedding>()) {
-      row_sparse.insert(embedding->weight.unsafeGetTensorImpl());
-      if (embedding->options.sparse())
-        sparse_gradients.insert(embedding->weight.unsafeGetTensorImpl());
-    } else if (const auto* bag = part.as<torch::nn::EmbeddingBag>()) {
-      if (bag->options.sparse())
-        sparse_gradients.insert(bag->weight.unsafeGetTensorImpl());
-    }
+std::string describe(
+    const WrapOptions& wrap,
+    const std::vector<NamedBuffer>& buffers) {
+  std::string text = fmt::format(
+      "sync: {}\nbroadcast_buffers: {}\nmixed_precision: {}\n",
+      wrap.sync == GradSyncAlgorithm::kBucketed ? "bucketed" : "per_param",
+      wrap.broadcast_buffers,
+      wrap.mixed_precision.has_value());
+  if (wrap.mixed_precision)
+    text += describe(*wrap.mixed_precision);
+  for (const NamedBuffer& buffer : buffers) {
+    text += fmt::format(
+        "buffer {}: [{}] {}\n",
+        buffer.name,
+        fmt::join(buffer.tensor.sizes(), ", "),
+        c10::toString(buffer.tensor.scalar_type()));
   }
-};
-
-bool contains(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+  return text;
 }
 
-void check_ignored(
-    const torch::nn::Module& module,
-    const std::vector<std::string>& ignore) {
-  for (const std::string& name : ignore) {
-    if (!module.named_parameters().contains(name) &&
-        !module.named_buffers().contains(name)) {
-      throw ConfigError(fmt::format(
-          "[data_parallel] ignore names '{}', but the module has no parameter "
-          "or buffer of that name; give full names, as named_parameters() does",
-          name));
-    }
+// Once and for good, as DDP does it.
+void convert_buffers(
+    const std::vector<NamedBuffer>& buffers,
+    torch::ScalarType dtype,
+    const std::vector<std::string>& kept) {
+  const torch::NoGradGuard no_grad;
+  for (const NamedBuffer& buffer : buffers) {
+    torch::Tensor tensor = buffer.tensor;
+    if (tensor.is_floating_point() &&
+        std::find(kept.begin(), kept.end(), buffer.name) == kept.end())
+      tensor.set_data(tensor.to(dtype));
   }
 }
 
 }  // namespace
 
-std::vector<NamedParam> parameters_of(
-    const torch::nn::Module& module,
-    const std::vector<std::string>& ignore) {
-  check_ignored(module, ignore);
-  EmbeddingWeights embeddings;
-  embeddings.note(module);  // apart: it need not be owned by a shared_ptr
-  for (const auto& part : module.modules(/*include_self=*/false))
-    embeddings.note(*part);
-  std::vector<NamedParam> params;
-  std::unordered_set<const void*> seen;
-  for (const auto& item : module.named_parameters()) {
-    const void* impl = item.value().unsafeGetTensorImpl();
-    if (contains(ignore, item.key()) || !seen.insert(impl).second)
-      continue;
-    params.push_back(
-        {.name = item.key(),
-         .tensor = item.value(),
-         .is_row_sparse = embeddings.row_sparse.count(impl) > 0,
-         .has_sparse_gradient = embeddings.sparse_gradients.count(impl) > 0});
+Wrapped wrap_tensors(
+    std::vector<NamedParam> params,
+    const std::vector<NamedBuffer>& buffers,
+    const std::vector<std::string>& kept,
+    const CommunicatorPtr& communicator,
+    GradSyncOptions options,
+    const WrapOptions& wrap) {
+  if (wrap.mixed_precision) {
+    check(*wrap.mixed_precision);
+    options = with_reduce_dtype(std::move(options), *wrap.mixed_precision);
   }
-  return params;
+  check_alike(
+      describe(wrap, buffers), "wrap options or buffers", *communicator);
+  Wrapped wrapped;
+  if (wrap.mixed_precision) {
+    wrapped.copies = std::make_unique<ComputeCopies>(
+        params, wrap.mixed_precision->param_dtype, kept);
+    if (wrap.mixed_precision->buffer_dtype)
+      convert_buffers(buffers, *wrap.mixed_precision->buffer_dtype, kept);
+  }
+  wrapped.sync =
+      make_grad_sync(wrap.sync, std::move(params), communicator, options);
+  return wrapped;
 }
 
 std::vector<NamedParam> parameters_of(
@@ -91,17 +93,23 @@ std::vector<NamedParam> parameters_of(
   return params;
 }
 
-void broadcast_buffers(
-    const torch::nn::Module& module,
-    Communicator& communicator,
-    int root,
-    const std::vector<std::string>& ignore) {
-  std::vector<torch::Tensor> buffers;
-  for (const auto& item : module.named_buffers()) {
-    if (item.value().defined() && !contains(ignore, item.key()))
-      buffers.push_back(item.value());
+std::vector<NamedParam> parameters_of(
+    const torch::jit::Module& module,
+    const WrapOptions& wrap,
+    Sharding /*sharding*/) {
+  if (!wrap.units.empty()) {
+    throw ConfigError(
+        "[data_parallel] units are given, but a scripted module is gathered as "
+        "one: leave them out");
   }
-  broadcast_tensors(buffers, root, communicator);
+  return parameters_of(module, wrap.ignore);
+}
+
+void throw_unseen_output() {
+  throw ConfigError(
+      "[data_parallel] forward() returns a type whose tensors mixed precision "
+      "cannot see; return a Tensor, or a tuple, pair, vector, array or "
+      "optional of tensors");
 }
 
 NoSync::Mode mode_of_micro_batch(size_t index, size_t count) {

@@ -10,12 +10,13 @@
 //   optimizer.step();
 //
 // The module may be a ModuleHolder (TORCH_MODULE), a std::shared_ptr, a
-// Sequential or an AnyModule; it may share parameters, freeze some, and mix
-// dtypes. Gradients are accumulated in fp32 and averaged over the ranks while
-// the last micro-batch's backward runs. After it, param.grad() is the mean in
-// the parameter's dtype, for any torch::optim optimizer; zero_grad() is not
-// needed. With GradHandover::kMainGrad, Brigade's own AdamW (make_adamw())
-// reads the fp32 gradients where the reduction left them.
+// Sequential, an AnyModule or a torch::jit::Module; it may share parameters,
+// freeze some, and mix dtypes. Gradients are accumulated in fp32 and averaged
+// over the ranks while the last micro-batch's backward runs. After it,
+// param.grad() is the mean in the parameter's dtype, for any torch::optim
+// optimizer; zero_grad() is not needed. With GradHandover::kMainGrad, Brigade's
+// own AdamW (make_adamw()) reads the fp32 gradients where the reduction left
+// them.
 //
 // Life: made on every rank at once, after the module was moved to its dtype and
 // before the optimizer; used by the thread that trains; destroyed on every
@@ -28,13 +29,20 @@
 #include <torch/optim/optimizer.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "brigade/data_parallel/compute_copies.h"
+#include "brigade/data_parallel/forward_casts.h"
 #include "brigade/data_parallel/grad_sync_factory.h"
+#include "brigade/data_parallel/mixed_precision.h"
+#include "brigade/data_parallel/module_tensors.h"
+#include "brigade/data_parallel/step_in_backward.h"
 #include "brigade/data_parallel/weight_watch.h"
 #include "brigade/optim/adamw.h"
 
@@ -55,26 +63,39 @@ struct WrapOptions {
   // in none of them is one more. Empty: the children of each Sequential and
   // ModuleList (default_units()).
   std::vector<std::string> units;
+  // forward() and its backward compute with 16-bit copies of the parameters.
+  // Unset: with the parameters.
+  std::optional<MixedPrecision> mixed_precision = std::nullopt;
 };
 
-// Parameters of a module by name, each tensor once however often it is
-// registered; weights of torch::nn::Embedding are row-sparse.
-std::vector<NamedParam> parameters_of(
-    const torch::nn::Module& module,
-    const std::vector<std::string>& ignore = {});
+// What is wrapped around a module.
+struct Wrapped {
+  std::unique_ptr<ComputeCopies> copies;  // null: no mixed precision
+  std::unique_ptr<GradSync> sync;         // gone before the copies
+};
 
-// The same, and with Sharding::kParameters each in its unit.
+// Collective; throws what GradSync's constructor throws, and CommError where
+// ranks differ in `wrap` or in buffers. `kept`: see kept_names().
+Wrapped wrap_tensors(
+    std::vector<NamedParam> params,
+    const std::vector<NamedBuffer>& buffers,
+    const std::vector<std::string>& kept,
+    const CommunicatorPtr& communicator,
+    GradSyncOptions options,
+    const WrapOptions& wrap);
+
+// Parameters by name, and with Sharding::kParameters each in its unit. A
+// scripted module is one unit; to name others is a ConfigError.
 std::vector<NamedParam> parameters_of(
     const torch::nn::Module& module,
     const WrapOptions& wrap,
     Sharding sharding);
+std::vector<NamedParam> parameters_of(
+    const torch::jit::Module& module,
+    const WrapOptions& wrap,
+    Sharding sharding);
 
-// Makes the buffers of `root` everyone's, but for the ignored. Collective.
-void broadcast_buffers(
-    const torch::nn::Module& module,
-    Communicator& communicator,
-    int root = 0,
-    const std::vector<std::string>& ignore = {});
+[[noreturn]] void throw_unseen_output();
 
 // What this rank owns of a sync's flat weights, as leaves whose .grad() is the
 // owned part of the gradients: for a torch::optim optimizer that steps each
@@ -123,6 +144,10 @@ NoSync::Mode mode_of_micro_batch(size_t index, size_t count);
 inline torch::nn::Module& module_of(torch::nn::AnyModule& module) {
   return *module.ptr();
 }
+// The module that a handle refers to: itself.
+inline torch::jit::Module& module_of(torch::jit::Module& module) {
+  return module;
+}
 // The module that a handle refers to.
 template <typename Handle>
 torch::nn::Module& module_of(Handle& handle) {
@@ -140,71 +165,118 @@ class DataParallel {
       WrapOptions wrap = {})
       : module_(std::move(module)),
         wrap_(std::move(wrap)),
-        sync_(make_grad_sync(
-            wrap_.sync,
+        wrapped_(wrap_tensors(
             parameters_of(module_of(module_), wrap_, options.sharding),
+            buffers_of(module_of(module_), wrap_.ignore),
+            wrap_.mixed_precision
+                ? kept_names(module_of(module_), wrap_.mixed_precision->keep)
+                : std::vector<std::string>(),
             communicator,
-            options)) {
-    if (ShardedWeights* weights = sync_->sharded_weights())
+            options,
+            wrap_)) {
+    if (ShardedWeights* weights = wrapped_.sync->sharded_weights())
       watch_ = std::make_unique<WeightWatch>(*weights);
     broadcast_buffers_of(0);
   }
 
   Handle& operator*() { return module_; }
   auto operator->() {
-    if constexpr (std::is_same_v<Handle, torch::nn::AnyModule>)
+    if constexpr (std::is_same_v<Handle, torch::nn::AnyModule> || kIsScripted)
       return &module_;
     else
       return &*module_;
   }
   // The wrapped module itself.
-  torch::nn::Module& module() { return module_of(module_); }
+  auto& module() { return module_of(module_); }
 
   // The module's forward(), after the broadcast of buffers where
   // WrapOptions::broadcast_buffers asks for it: collective then.
   // With sharding it waits for weights of other ranks; with kParameters each
   // unit is gathered when it is used, so that all ranks must use the same ones
-  // in the same order, in backward too.
+  // in the same order, in backward too. With mixed precision it computes with
+  // the copies, which operator->'s forward() does not.
   template <typename... Inputs>
   auto forward(Inputs&&... inputs) {
-    sync_->wait_for_weights();
-    if (wrap_.broadcast_buffers && torch::GradMode::is_enabled() &&
-        !sync_->accumulate_only())
-      broadcast_buffers_of(0);
-    if (watch_ == nullptr)
+    before_forward();
+    if (watch_ != nullptr) {
+      watch_->begin_forward();
+      auto output = (*this)->forward(std::forward<Inputs>(inputs)...);
+      watch_->end_forward();
+      return output;
+    }
+    if (wrapped_.copies == nullptr)
       return (*this)->forward(std::forward<Inputs>(inputs)...);
-    watch_->begin_forward();
-    auto output = (*this)->forward(std::forward<Inputs>(inputs)...);
-    watch_->end_forward();
+    const MixedPrecision& precision = *wrap_.mixed_precision;
+    const ComputeCopies::InForward in_forward(*wrapped_.copies);
+    const auto run = [this](auto&&... cast) {
+      return (*this)->forward(pass_like<Inputs>(cast)...);
+    };
+    auto output = run(
+        cast_input(std::forward<Inputs>(inputs), precision.input_dtype())...);
+    const bool saw_all = visit_tensors(output, [&](torch::Tensor& tensor) {
+      wrapped_.copies->watch(tensor);
+      if (precision.output_dtype)
+        tensor = cast_floating(tensor, *precision.output_dtype);
+    });
+    if (!saw_all)
+      throw_unseen_output();
     return output;
+  }
+  // Of a torch::jit::Module, for `model.forward({x})`.
+  c10::IValue forward(std::vector<c10::IValue> inputs) requires(
+      std::is_same_v<Handle, torch::jit::Module>) {
+    return forward<std::vector<c10::IValue>>(std::move(inputs));
   }
 
   // For all micro-batches of a step but the last.
-  NoSync no_sync() { return {*sync_, NoSync::Mode::kAccumulate}; }
+  NoSync no_sync() { return {*wrapped_.sync, NoSync::Mode::kAccumulate}; }
   // The same for micro-batch `index` of a step's `count`, by whether it is the
   // last. Throws ConfigError unless index < count.
   NoSync accumulate_until_last(size_t index, size_t count) {
-    return {*sync_, mode_of_micro_batch(index, count)};
+    return {*wrapped_.sync, mode_of_micro_batch(index, count)};
   }
 
   // Waits for the step's gradients. Implied at the end of the last backward
   // unless FinishMode::kExplicit was asked for.
-  void finish() { sync_->finish(); }
+  void finish() { wrapped_.sync->finish(); }
   // Sharding: one step of an optimizer over owned_parameters(), with gradients
   // scaled as GradSyncOptions::reduction says, which are cleared; then
   // gather_weights().
   void step(torch::optim::Optimizer& optimizer) {
-    step_owned(*sync_, optimizer);
+    step_owned(*wrapped_.sync, optimizer);
   }
   // Sharding: after the step of an optimizer by make_adamw(). Collective;
   // returns at once, and forward() waits.
-  void gather_weights() { sync_->gather_weights(); }
+  void gather_weights() { wrapped_.sync->gather_weights(); }
 
-  // Drops the step's gradients.
+  // From the next step on `optimizer` steps each bucket's parameters as soon as
+  // their gradients are reduced, while backward goes on; after it there is
+  // nothing left to step. Throws ConfigError for LBFGS, and with kMainGrad or
+  // sharding. The optimizer outlives it.
+  void step_in_backward(torch::optim::Optimizer& optimizer) {
+    std::function<void(const torch::Tensor&)> before_step;
+    if (ComputeCopies* copies = wrapped_.copies.get())
+      before_step = [copies](const torch::Tensor& p) { copies->restore(p); };
+    wrapped_.sync->set_bucket_step(
+        make_bucket_step(*wrapped_.sync, optimizer, std::move(before_step)));
+  }
+  // The same with Brigade's AdamW, made by make_adamw(), and this learning
+  // rate; call it again for another.
+  void step_in_backward(AdamW& optimizer, double lr) {
+    wrapped_.sync->set_bucket_step(
+        make_bucket_step(*wrapped_.sync, optimizer, lr));
+  }
+  // The optimizer is stepped by hand again.
+  void step_after_backward() { wrapped_.sync->set_bucket_step(nullptr); }
+
+  // Drops the step's gradients. After an exception in backward, call it before
+  // anything else.
   void reset() {
-    sync_->reset();
-    if (sync_->options().handover == GradHandover::kMainGrad)
-      sync_->zero_main_grads();
+    if (wrapped_.copies)
+      wrapped_.copies->restore();
+    wrapped_.sync->reset();
+    if (wrapped_.sync->options().handover == GradHandover::kMainGrad)
+      wrapped_.sync->zero_main_grads();
   }
 
   // Uneven inputs: call allow_uneven_inputs() on every rank before the first
@@ -213,25 +285,36 @@ class DataParallel {
   // parameters and buffers of the rank that joined last. States of optimizers
   // are each rank's own.
   void allow_uneven_inputs(const UnevenInputsOptions& options = {}) {
-    sync_->allow_uneven_inputs(options);
+    wrapped_.sync->allow_uneven_inputs(options);
   }
   // See allow_uneven_inputs(). Collective with the other ranks' steps.
-  void join() { broadcast_buffers_of(sync_->join()); }
+  void join() { broadcast_buffers_of(wrapped_.sync->join()); }
 
   // What the last step's communication cost.
-  const SyncReport& report() const { return sync_->report(); }
+  const SyncReport& report() const { return wrapped_.sync->report(); }
   // What synchronises the gradients, for make_adamw() and tests.
-  GradSync& sync() { return *sync_; }
+  GradSync& sync() { return *wrapped_.sync; }
 
  private:
+  static constexpr bool kIsScripted =
+      std::is_same_v<Handle, torch::jit::Module>;
+
+  void before_forward() {
+    wrapped_.sync->wait_for_weights();
+    if (wrap_.broadcast_buffers && torch::GradMode::is_enabled() &&
+        !wrapped_.sync->accumulate_only())
+      broadcast_buffers_of(0);
+  }
   void broadcast_buffers_of(int root) {
     broadcast_buffers(
-        module_of(module_), *sync_->communicator(), root, wrap_.ignore);
+        buffers_of(module_of(module_), wrap_.ignore),
+        *wrapped_.sync->communicator(),
+        root);
   }
 
   Handle module_;
   WrapOptions wrap_;
-  std::unique_ptr<GradSync> sync_;
+  Wrapped wrapped_;
   std::unique_ptr<WeightWatch> watch_;  // Sharding::kParameters
 };
 

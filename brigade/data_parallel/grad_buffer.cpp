@@ -66,11 +66,14 @@ std::vector<BucketParam> bucket_params_of(
     const auto dtype = param.tensor.scalar_type();
     result.push_back(
         {.name = param.name,
-         .numel = param.tensor.numel(),
+         // Sparse gradients lie outside of the flat memory.
+         .numel = param.has_sparse_gradient ? 0 : param.tensor.numel(),
          .dtype = c10::toString(dtype),
          .grad_element_bytes =
              static_cast<int64_t>(c10::elementSize(main_grad_dtype(dtype))),
-         .sparse_row_numel = param.is_row_sparse ? param.tensor.size(1) : 0,
+         .sparse_row_numel = param.is_row_sparse && !param.has_sparse_gradient
+                                 ? param.tensor.size(1)
+                                 : 0,
          .has_own_bucket = param.has_own_bucket,
          .unit = param.unit});
   }
@@ -128,6 +131,10 @@ void GradBuffer::lay_out(const BucketPlan& plan) {
       const auto view = [&](const torch::Tensor& of) {
         return of.narrow(0, slot.offset_numel, slot.numel).view(sizes);
       };
+      if (params_[i].has_sparse_gradient) {
+        main_grads_[i] = segment.main_grad.narrow(0, slot.offset_numel, 0);
+        continue;
+      }
       main_grads_[i] = view(segment.main_grad);
       if (!old_grads.empty())
         main_grads_[i].copy_(old_grads[i]);
@@ -154,6 +161,15 @@ void GradBuffer::lay_out(const BucketPlan& plan) {
 }
 
 void GradBuffer::move_to(const BucketPlan& plan) {
+  for (const NamedParam& param : params_) {
+    if (weights_ == FlatWeights::kMove && param.is_replaced_by_copy()) {
+      throw ConfigError(fmt::format(
+          "[data_parallel] '{}' still computes with its 16-bit copy at the end "
+          "of the first step (backward(create_graph=true)), when its memory "
+          "would move to the observed order: set order = BucketOrder::kReverse",
+          param.name));
+    }
+  }
   lay_out(plan);
 }
 
@@ -204,7 +220,8 @@ void GradBuffer::take_back_weights() {
   bool is_any_new = false;
   for (size_t i = 0; i < param_weights_.size(); ++i) {
     torch::Tensor& param = params_[i].tensor;
-    if (is_same_memory(param, param_weights_[i]))
+    if (is_same_memory(param, param_weights_[i]) ||
+        params_[i].is_replaced_by_copy())
       continue;
     if (sharding_ == Sharding::kParameters) {
       throw ConfigError(fmt::format(

@@ -5,6 +5,8 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "brigade/ops/libtorch_versions.h"
@@ -14,6 +16,10 @@ namespace brigade {
 namespace {
 
 using torch::autograd::variable_list;
+using WeakNodePtr = std::conditional_t<
+    std::is_same_v<ops::NodePtr, std::shared_ptr<torch::autograd::Node>>,
+    std::weak_ptr<torch::autograd::Node>,
+    c10::weak_intrusive_ptr<torch::autograd::Node>>;
 
 class AfterHook : public torch::autograd::FunctionPostHook {
  public:
@@ -102,6 +108,19 @@ void GradHooks::before(Attached& attached) {
 void GradHooks::after(Attached& attached) {
   attached.is_owed = false;
   callbacks_.after(attached.index);
+}
+
+ops::NodePtr stand_in_for_data(torch::Tensor& leaf, const torch::Tensor& data) {
+  if (!leaf.requires_grad()) {
+    leaf.set_data(data);
+    return nullptr;
+  }
+  // set_data() drops the accumulator of a leaf whose dtype changes; the engine
+  // casts gradients to the dtype that the accumulator was made with.
+  auto accumulator = torch::autograd::impl::grad_accumulator(leaf);
+  leaf.set_data(data);
+  torch::autograd::impl::set_grad_accumulator(leaf, WeakNodePtr(accumulator));
+  return accumulator;
 }
 
 bool has_grad_hooks(const torch::Tensor& param) {

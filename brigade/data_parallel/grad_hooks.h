@@ -19,6 +19,8 @@
 #include <list>
 #include <vector>
 
+#include "brigade/ops/libtorch_versions.h"
+
 namespace brigade {
 
 class GradHooks {
@@ -45,6 +47,12 @@ class GradHooks {
   Callbacks callbacks_;
   std::list<Attached> attached_;  // hooks refer to its elements
 };
+
+// Gives a leaf other data, also of another dtype, in place of its own: as
+// set_data(), but autograd's accumulator and with it the hooks and the dtype in
+// which gradients arrive stay those of the leaf. Returns the accumulator, which
+// lives as long as somebody holds it.
+ops::NodePtr stand_in_for_data(torch::Tensor& leaf, const torch::Tensor& data);
 
 // Whether a parameter's module is wrapped.
 bool has_grad_hooks(const torch::Tensor& param);

@@ -26,6 +26,7 @@
 
 #include "brigade/comm/communicator.h"
 #include "brigade/data_parallel/bucket_hook.h"
+#include "brigade/data_parallel/bucket_step.h"
 #include "brigade/data_parallel/grad_buffer.h"
 #include "brigade/data_parallel/sharding.h"
 #include "brigade/data_parallel/uneven_inputs.h"
@@ -120,6 +121,10 @@ class GradSync {
   // by hand for a gradient that was computed outside autograd. Throws
   // ConfigError for an index outside params() and for a second call in a step.
   virtual void mark_ready(int param) = 0;
+  // What steps parameters as soon as their gradients are reduced, from the next
+  // step on; null: nothing, .grad stays for an optimizer. Between backwards.
+  // Throws ConfigError with sharding.
+  virtual void set_bucket_step(BucketStepPtr step) = 0;
   // Waits for the step's collectives and hands the gradients over. A second
   // call does nothing (but see MissingGradient::kZero). Throws ConfigError when
   // no backward was synchronised, a gradient is missing, or set_accumulate_only
@@ -136,7 +141,7 @@ class GradSync {
 
   // Each parameter once, in the order given, those that require a gradient.
   virtual const std::vector<NamedParam>& params() const = 0;
-  // Shaped as the parameter.
+  // Shaped as the parameter; without elements where its gradients are sparse.
   virtual const torch::Tensor& main_grad(int param) const = 0;
   virtual const std::vector<GradSegment>& segments() const = 0;
   // Raised whenever segments() has changed (a new plan after the first step).

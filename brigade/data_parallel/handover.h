@@ -16,6 +16,7 @@
 #include <memory>
 #include <vector>
 
+#include "brigade/comm/communicator.h"
 #include "brigade/data_parallel/grad_buffer.h"
 #include "brigade/data_parallel/wrapped_params.h"
 
@@ -46,6 +47,12 @@ class Handover {
   // The same for a parameter without a gradient in this step.
   virtual void seal_missing(int param) = 0;
   virtual void give(int param, double mean_scale, GradUse use) = 0;
+  // Gradients that lie outside of the flat memory (sparse ones) become their
+  // reduction over `group`, from what each rank has: collective, where there
+  // are any, after the step's buckets were launched.
+  virtual void reduce_apart(Communicator& /*group*/) {}
+  // This rank has none of them in this step.
+  virtual void drop_apart() {}
   // The buffer has other memory now.
   virtual void follow_buffer() = 0;
   // What the optimizer still has to multiply with.

@@ -13,8 +13,10 @@ class ParamDtypeHandover : public Handover {
  public:
   ParamDtypeHandover(const std::vector<NamedParam>& params, GradBuffer& buffer)
       : buffer_(&buffer), copies_(params.size()) {
-    for (const NamedParam& param : params)
+    for (const NamedParam& param : params) {
       params_.push_back(param.tensor);
+      dtypes_.push_back(param.tensor.scalar_type());
+    }
   }
 
   void before_accumulate(int param, GradPart part) override {
@@ -91,7 +93,7 @@ class ParamDtypeHandover : public Handover {
     return params_[static_cast<size_t>(param)].mutable_grad();
   }
   torch::ScalarType dtype_of(int param) const {
-    return params_[static_cast<size_t>(param)].scalar_type();
+    return dtypes_[static_cast<size_t>(param)];
   }
   bool is_copied(int param) const { return is_16_bit(dtype_of(param)); }
 
@@ -116,6 +118,8 @@ class ParamDtypeHandover : public Handover {
         main_grad.mul_(scale);
     } else if (scale == 1.0) {
       main_grad.copy_(grad);
+    } else if (grad.scalar_type() != main_grad.scalar_type()) {
+      main_grad.copy_(grad).mul_(scale);  // the product in main_grad's dtype
     } else {
       at::mul_out(main_grad, grad, at::scalar_tensor(scale, grad.options()));
     }
@@ -150,6 +154,8 @@ class ParamDtypeHandover : public Handover {
   }
 
   std::vector<torch::Tensor> params_;
+  // The dtypes of params_ themselves, not of their compute copies.
+  std::vector<torch::ScalarType> dtypes_;
   GradBuffer* buffer_;
   std::vector<Copy> copies_;  // by parameter
 };

@@ -25,6 +25,16 @@ PerParamGradSync::PerParamGradSync(
         "synchronisation shards nothing",
         to_string(options_.sharding)));
   }
+  for (const NamedParam& param : params_.trainable()) {
+    if (param.has_sparse_gradient) {
+      throw ConfigError(fmt::format(
+          "[data_parallel] parameter '{}' has sparse gradients "
+          "(EmbeddingOptions::sparse), which per-parameter synchronisation "
+          "does "
+          "not reduce; use GradSyncAlgorithm::kBucketed",
+          param.name));
+    }
+  }
   const torch::NoGradGuard no_grad;
   const int count = static_cast<int>(params_.trainable().size());
   for (int i = 0; i < count; ++i) {
@@ -42,7 +52,10 @@ PerParamGradSync::PerParamGradSync(
       tensor.set_data(segment.weight.view(tensor.sizes()));
       tensor.mutable_grad() = main_grad;
     }
-    all_.push_back({.tensor = tensor, .main_grad = main_grad});
+    all_.push_back(
+        {.tensor = tensor,
+         .main_grad = main_grad,
+         .dtype = tensor.scalar_type()});
     owned_parts_.push_back(
         {.segment = static_cast<size_t>(i), .numel = tensor.numel()});
     segments_.push_back(std::move(segment));
@@ -89,7 +102,8 @@ void PerParamGradSync::take_back_weights() {
   for (size_t i = 0; i < all_.size(); ++i) {
     torch::Tensor& tensor = all_[i].tensor;
     const auto weight = segments_[i].weight.view(tensor.sizes());
-    if (is_same_memory(tensor, weight))
+    if (is_same_memory(tensor, weight) ||
+        params_.trainable()[i].is_replaced_by_copy())
       continue;
     weight.copy_(tensor.detach());
     tensor.set_data(weight);
@@ -148,7 +162,7 @@ void PerParamGradSync::after_accumulate(int index) {
     grad.reset();
     if (accumulate_only_ || is_reached_often()) {
       param.shown = param.main_grad.to(
-          param.tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+          param.dtype, /*non_blocking=*/false, /*copy=*/true);
       param.shown_version = static_cast<int64_t>(param.shown._version());
       grad = param.shown;
     }
@@ -307,6 +321,15 @@ void PerParamGradSync::reduce_all() {
   phase_ = Phase::kFinished;
   finish_was_called_ = false;
   hand_over(used);
+  step_all();
+}
+
+void PerParamGradSync::step_all() {
+  if (bucket_step_ == nullptr)
+    return;
+  bucket_step_->begin();
+  for (int param = 0; param < static_cast<int>(all_.size()); ++param)
+    bucket_step_->step({.segment = param, .params = {param}});
 }
 
 void PerParamGradSync::wait_all() {
@@ -338,10 +361,9 @@ void PerParamGradSync::hand_over(const std::vector<int64_t>& used) {
     if (used[i] == 0)
       continue;
     param.main_grad.mul_(mean_scale());
-    param.tensor.mutable_grad() =
-        param.tensor.element_size() == 2
-            ? param.main_grad.to(param.tensor.scalar_type())
-            : param.main_grad.variable_data();
+    param.tensor.mutable_grad() = is_16_bit(param.dtype)
+                                      ? param.main_grad.to(param.dtype)
+                                      : param.main_grad.variable_data();
   }
 }
 
@@ -366,8 +388,12 @@ int PerParamGradSync::join() {
         "[data_parallel] join() needs uneven inputs: call "
         "allow_uneven_inputs() on every rank before the first step");
   }
-  if (phase_ == Phase::kAccumulating || phase_ == Phase::kReducing)
+  if (phase_ == Phase::kAccumulating || phase_ == Phase::kReducing) {
+    // Its weights are replaced below.
+    const BucketStepPtr step = std::exchange(bucket_step_, nullptr);
     reduce_all();
+    bucket_step_ = step;
+  }
   reset();
   const torch::NoGradGuard no_grad;
   while (uneven_inputs_.begin_shadow_step()) {

@@ -8,13 +8,15 @@
 // MissingGradient::kZero ranks may run different ones: all is launched by
 // finish(), in the order of params(), as with GraphReach::kAsInFirstStep.
 //
-// Does not call GradSyncOptions::hook. Shards nothing:
-// GradSyncOptions::sharding other than kNone is a ConfigError.
+// Does not call GradSyncOptions::hook. Shards nothing, and has no sparse
+// gradients: GradSyncOptions::sharding other than kNone and parameters with
+// sparse gradients are a ConfigError.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "brigade/data_parallel/grad_hooks.h"
@@ -35,6 +37,10 @@ class PerParamGradSync : public GradSync {
   void set_accumulate_only(bool value) override { accumulate_only_ = value; }
   bool accumulate_only() const override { return accumulate_only_; }
   void mark_ready(int param) override;
+  // Steps at the step's end.
+  void set_bucket_step(BucketStepPtr step) override {
+    bucket_step_ = std::move(step);
+  }
   void finish() override;
   void reset() override;
   double grad_scale() const override;
@@ -75,6 +81,7 @@ class PerParamGradSync : public GradSync {
   struct Param {
     torch::Tensor tensor;
     torch::Tensor main_grad;
+    torch::ScalarType dtype = torch::kFloat;  // the parameter's own
     ParamState state = ParamState::kNone;
     // kParamDtype, while micro-batches accumulate: the copy of main_grad in
     // .grad, and its version, to notice that the user changed it.
@@ -112,6 +119,7 @@ class PerParamGradSync : public GradSync {
   std::vector<int64_t> agree_on_used();
   void wait_all();
   void hand_over(const std::vector<int64_t>& used);
+  void step_all();
   double mean_scale() const;
   void check_not_ready(int param) const;
   void throw_if_missing() const;
@@ -125,6 +133,7 @@ class PerParamGradSync : public GradSync {
   std::vector<OwnedPart> owned_parts_;
   FlatMemoryPtr flat_memory_;
 
+  BucketStepPtr bucket_step_;
   Phase phase_ = Phase::kIdle;
   bool accumulate_only_ = false;
   bool callback_is_queued_ = false;

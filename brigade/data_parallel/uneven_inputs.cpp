@@ -4,6 +4,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/comm/agreement.h"
+#include "brigade/data_parallel/alike.h"
 
 namespace brigade {
 
@@ -11,6 +12,17 @@ UnevenInputs::UnevenInputs(Communicator& group)
     : group_(&group), ranks_with_data_(group.size()) {}
 
 void UnevenInputs::allow(const UnevenInputsOptions& options) {
+  check_alike(
+      fmt::format(
+          "divisor: {}\nearly_end: {}\n",
+          options.divisor == UnevenInputsOptions::Divisor::kAllRanks
+              ? "all_ranks"
+              : "ranks_with_data",
+          options.early_end == UnevenInputsOptions::EarlyEnd::kThrow
+              ? "throw"
+              : "shadow"),
+      "options of uneven inputs",
+      *group_);
   options_ = options;
   state_ = State::kHasData;
 }

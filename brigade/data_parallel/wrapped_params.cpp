@@ -4,11 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <sstream>
 #include <utility>
 
 #include "brigade/base/error.h"
 #include "brigade/comm/agreement.h"
+#include "brigade/data_parallel/alike.h"
 #include "brigade/data_parallel/grad_hooks.h"
 
 namespace brigade {
@@ -37,13 +37,6 @@ std::string problem_of(const NamedParam& param, torch::Device device) {
         "gradients",
         param.name,
         c10::toString(dtype));
-  }
-  if (param.has_sparse_gradient && param.tensor.requires_grad()) {
-    return fmt::format(
-        "parameter '{}' has sparse gradients (EmbeddingOptions::sparse): they "
-        "cannot be synchronised; turn sparse off, only the rows of a step are "
-        "sent anyway",
-        param.name);
   }
   if (param.is_row_sparse && param.tensor.dim() != 2) {
     return fmt::format(
@@ -109,43 +102,17 @@ std::string describe(const std::vector<NamedParam>& params) {
       text += ", sparse rows";
     if (param.unit > 0)
       text += fmt::format(", unit {}", param.unit);
+    if (param.has_sparse_gradient)
+      text += ", sparse gradients";
+    if (param.compute_copy.defined())
+      text += fmt::format(
+          ", computes in {}", c10::toString(param.compute_copy.scalar_type()));
     text += '\n';
   }
   return text;
 }
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);)
-    lines.push_back(line);
-  return lines;
-}
-
-// The first line in which two texts differ: its index and both lines.
-struct LineDifference {
-  size_t index = 0;
-  std::string here = "nothing";
-  std::string there = "nothing";
-};
-
-LineDifference first_difference(
-    const std::string& here,
-    const std::string& there) {
-  const auto a = lines_of(here);
-  const auto b = lines_of(there);
-  LineDifference result;
-  while (result.index < a.size() && result.index < b.size() &&
-         a[result.index] == b[result.index])
-    ++result.index;
-  if (result.index < a.size())
-    result.here = a[result.index];
-  if (result.index < b.size())
-    result.there = b[result.index];
-  return result;
-}
-
-void check_alike(
+void check_params_alike(
     const std::vector<NamedParam>& params,
     const std::string& options,
     const Agreement& agreement,
@@ -157,7 +124,7 @@ void check_alike(
   // An empty line parts parameters from options.
   const size_t end = found->of_rank_0.find("\n\n");
   const size_t other_end = found->of_rank.find("\n\n");
-  const auto param = first_difference(
+  const auto param = first_line_difference(
       found->of_rank_0.substr(0, end), found->of_rank.substr(0, other_end));
   if (param.here != param.there) {
     throw CommError(fmt::format(
@@ -169,7 +136,7 @@ void check_alike(
         found->rank,
         param.there));
   }
-  const auto option = first_difference(
+  const auto option = first_line_difference(
       found->of_rank_0.substr(end + 2), found->of_rank.substr(other_end + 2));
   throw CommError(fmt::format(
       "[data_parallel] options differ in group '{}': rank 0 has '{}', rank {} "
@@ -188,7 +155,7 @@ WrappedParams::WrappedParams(
     Communicator& group) {
   const Agreement agreement(group);
   check_all_can_wrap(first_problem(params, group.options().device), agreement);
-  check_alike(params, options, agreement, group.name());
+  check_params_alike(params, options, agreement, group.name());
   for (NamedParam& param : params) {
     auto& list = param.tensor.requires_grad() ? trainable_ : frozen_;
     list.push_back(std::move(param));
@@ -223,7 +190,8 @@ void WrappedParams::check_unchanged() const {
           "wrapping; freeze parameters before wrapping, or wrap again",
           param.name));
     }
-    if (param.tensor.scalar_type() != dtypes_[i]) {
+    if (param.tensor.scalar_type() != dtypes_[i] &&
+        !param.is_replaced_by_copy()) {
       throw ConfigError(fmt::format(
           "[data_parallel] '{}' was {} when it was wrapped and is {} now; "
           "convert the module before wrapping it",

@@ -19,8 +19,7 @@ struct NamedParam {
   // embedding does whose vocabulary is large for the tokens of a step. Only a
   // hint on what to send: sums are the same.
   bool is_row_sparse = false;
-  // Autograd gives it sparse tensors as gradients (EmbeddingOptions::sparse):
-  // refused by name.
+  // Autograd gives it sparse tensors as gradients (EmbeddingOptions::sparse).
   bool has_sparse_gradient = false;
   // Shares its bucket with no other: where its range of the flat memory must be
   // that of a twin in another model part (tied embeddings of a pipeline).
@@ -28,13 +27,20 @@ struct NamedParam {
   // Sharding::kParameters: weights of one unit are gathered and freed together.
   // From 0 on, none left out.
   int unit = 0;
+  // What has the place of its data while the module computes (ComputeCopies);
+  // undefined: nothing.
+  torch::Tensor compute_copy;
+
+  bool is_replaced_by_copy() const {
+    return compute_copy.defined() && tensor.is_alias_of(compute_copy);
+  }
 };
 
 class WrappedParams {
  public:
   // Collective. Throws on every rank, before any value is sent: ConfigError
   // when some rank has nothing to synchronise or a parameter that cannot be
-  // (wrapped already, on another device, complex, with sparse gradients),
+  // (wrapped already, on another device, complex),
   // CommError naming both sides when ranks differ in names, order, shapes,
   // strides, dtypes, which are frozen, or in `options`, one "name: value" per
   // line. Costs two all-gathers of 16 bytes.

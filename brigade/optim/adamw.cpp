@@ -71,33 +71,44 @@ void AdamW::follow_memory() {
   }
 }
 
-void AdamW::step(double lr, double grad_scale, ops::AfterRead after_read) {
+void AdamW::begin_step() {
   follow_memory();
   ++steps_;
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    const AdamWGroup& group = groups_[i];
-    const AdamWState& state = states_[i];
-    ops::adamw_step(
-        {.lr = lr,
-         .beta1 = options_.beta1,
-         .beta2 = options_.beta2,
-         .eps = options_.eps,
-         .weight_decay = group.weight_decay,
-         .step = steps_,
-         .grad_scale = grad_scale,
-         .kernels = options_.kernels},
-        group.main_grad,
-        state.exp_avg,
-        state.exp_avg_sq,
-        group.weight,
-        state.master_low,
-        after_read);
-    // The kernel writes through pointers: who watches versions must see that
-    // weights were stepped and gradients cleared.
-    group.weight.unsafeGetTensorImpl()->bump_version();
-    if (after_read == ops::AfterRead::kZero)
-      group.main_grad.unsafeGetTensorImpl()->bump_version();
-  }
+}
+
+void AdamW::step_group(
+    size_t index,
+    double lr,
+    double grad_scale,
+    ops::AfterRead after_read) {
+  const AdamWGroup& group = groups_.at(index);
+  const AdamWState& state = states_[index];
+  ops::adamw_step(
+      {.lr = lr,
+       .beta1 = options_.beta1,
+       .beta2 = options_.beta2,
+       .eps = options_.eps,
+       .weight_decay = group.weight_decay,
+       .step = steps_,
+       .grad_scale = grad_scale,
+       .kernels = options_.kernels},
+      group.main_grad,
+      state.exp_avg,
+      state.exp_avg_sq,
+      group.weight,
+      state.master_low,
+      after_read);
+  // The kernel writes through pointers: who watches versions must see that
+  // weights were stepped and gradients cleared.
+  group.weight.unsafeGetTensorImpl()->bump_version();
+  if (after_read == ops::AfterRead::kZero)
+    group.main_grad.unsafeGetTensorImpl()->bump_version();
+}
+
+void AdamW::step(double lr, double grad_scale, ops::AfterRead after_read) {
+  begin_step();
+  for (size_t i = 0; i < groups_.size(); ++i)
+    step_group(i, lr, grad_scale, after_read);
 }
 
 torch::Tensor AdamW::squared_gradients() const {

@@ -61,6 +61,15 @@ class AdamW {
       double grad_scale = 1.0,
       ops::AfterRead after_read = ops::AfterRead::kKeep);
 
+  // The same step in parts, in any order: begin_step(), and then step_group()
+  // of each group once.
+  void begin_step();
+  void step_group(
+      size_t group,
+      double lr,
+      double grad_scale = 1.0,
+      ops::AfterRead after_read = ops::AfterRead::kKeep);
+
   // The sum of squares of all main_grads before any scale; this rank's part of
   // the global norm. Not finite when a gradient is not.
   double sum_of_squared_gradients() const;

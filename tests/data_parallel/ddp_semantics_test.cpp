@@ -275,6 +275,22 @@ TEST(Join, InTheMiddleOfAnAccumulationCountsWhatWasAccumulated) {
   }
 }
 
+TEST(Join, WithOptionsThatDifferIsAnErrorOnEveryRank) {
+  run_ranks(2, [](CommunicatorPtr world) {
+    DataParallel model(std::make_shared<Weight>(), world);
+    EXPECT_THAT(
+        message_of<CommError>([&] {
+          model.allow_uneven_inputs(
+              {.early_end = world->rank() == 0
+                                ? UnevenInputsOptions::EarlyEnd::kShadow
+                                : UnevenInputsOptions::EarlyEnd::kThrow});
+        }),
+        AllOf(
+            HasSubstr("rank 0 has 'early_end: shadow'"),
+            HasSubstr("rank 1 has 'early_end: throw'")));
+  });
+}
+
 TEST(Join, WithoutAllowingUnevenInputsIsRefused) {
   DataParallel model(std::make_shared<Weight>(), make_world_of_one());
   EXPECT_THAT(
@@ -399,6 +415,44 @@ TEST(Alike, OptionsThatShapeTheCollectivesAreNamed) {
   EXPECT_THAT(
       of_options([](auto& options) { options.hook = bf16_hook(); }),
       HasSubstr("'hook: function "));
+}
+
+TEST(Alike, OptionsAndBuffersOfTheWrapperAreNamed) {
+  const auto of_wraps = [](const std::function<void(WrapOptions&)>& set,
+                           const torch::Tensor& buffer_of_rank_1 = {}) {
+    std::vector<std::string> messages(2);
+    run_ranks(2, [&](CommunicatorPtr world) {
+      WrapOptions wrap;
+      auto net = std::make_shared<Weight>();
+      net->register_buffer("mean", torch::zeros({2}));
+      if (world->rank() == 1) {
+        set(wrap);
+        if (buffer_of_rank_1.defined())
+          net->named_buffers()["mean"].set_data(buffer_of_rank_1);
+      }
+      messages[static_cast<size_t>(world->rank())] =
+          message_of<Error>([&] { DataParallel model(net, world, {}, wrap); });
+    });
+    EXPECT_EQ(messages[0], messages[1]);
+    return messages[0];
+  };
+  EXPECT_THAT(
+      of_wraps([](auto& wrap) { wrap.broadcast_buffers = true; }),
+      HasSubstr("rank 1 has 'broadcast_buffers: true'"));
+  EXPECT_THAT(
+      of_wraps([](auto& wrap) { wrap.sync = GradSyncAlgorithm::kPerParam; }),
+      HasSubstr("rank 1 has 'sync: per_param'"));
+  EXPECT_THAT(
+      of_wraps([](auto& wrap) { wrap.ignore = {"mean"}; }),
+      AllOf(
+          HasSubstr("rank 0 has 'buffer mean: [2] Float'"),
+          HasSubstr("rank 1 has 'nothing'")));
+  EXPECT_THAT(
+      of_wraps([](auto& /*wrap*/) {}, torch::zeros({3})),
+      HasSubstr("rank 1 has 'buffer mean: [3] Float'"));
+  EXPECT_THAT(
+      of_wraps([](auto& wrap) { wrap.mixed_precision = MixedPrecision{}; }),
+      HasSubstr("rank 1 has 'mixed_precision: true'"));
 }
 
 // A rank that cannot wrap does not leave the others waiting.
@@ -789,12 +843,7 @@ TEST(MissingGradients, OnEveryRankStayUndefinedAndAreNotDecayed) {
 
 // ---- what cannot be synchronised
 
-TEST(Refused, SparseGradientsAndComplexParametersByName) {
-  torch::nn::Embedding sparse(torch::nn::EmbeddingOptions(5, 2).sparse(true));
-  EXPECT_THAT(
-      message_of<ConfigError>(
-          [&] { DataParallel model(sparse, make_world_of_one()); }),
-      HasSubstr("parameter 'weight' has sparse gradients"));
+TEST(Refused, ComplexParametersByName) {
   auto complex = torch::ones({2}, torch::kComplexFloat).set_requires_grad(true);
   EXPECT_THAT(
       message_of<ConfigError>([&] {

@@ -1,0 +1,86 @@
+// 16-bit copies of float32 parameters, in their place while the module
+// computes.
+//
+// The module's tensors are the same all along, only their data changes:
+//
+//   forward()   copies take the values, and the place, of the parameters; when
+//               it returns, or throws, the parameters are float32 again
+//   backward()  from the first gradient of the outputs of forward() until it
+//               ends: the copies, with the values of forward
+//
+// so that optimizers, clipping and saving never see a copy. Gradients arrive in
+// float32: autograd casts them to the dtype that a parameter had when it was
+// wrapped.
+//
+// Used by the thread that trains, backward included.
+#pragma once
+
+#include <torch/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "brigade/data_parallel/wrapped_params.h"
+#include "brigade/ops/libtorch_versions.h"
+
+namespace brigade {
+
+class ComputeCopies {
+ public:
+  // Copies in `dtype` of those of `params` that are float32, apart from those
+  // named in `keep`; they become each NamedParam's compute_copy. Before the
+  // parameters are given to a GradSync.
+  ComputeCopies(
+      std::vector<NamedParam>& params,
+      torch::ScalarType dtype,
+      const std::vector<std::string>& keep);
+  // Removes its hooks. Not during a backward.
+  ~ComputeCopies();
+  ComputeCopies(const ComputeCopies&) = delete;
+  ComputeCopies& operator=(const ComputeCopies&) = delete;
+
+  // While it lives, the copies have the parameters' values and their place.
+  class InForward {
+   public:
+    explicit InForward(ComputeCopies& copies);
+    ~InForward();
+    InForward(const InForward&) = delete;
+    InForward& operator=(const InForward&) = delete;
+
+   private:
+    ComputeCopies* copies_;
+    bool were_in_place_;
+  };
+
+  // What forward() returned: its backward computes with the copies.
+  void watch(const torch::Tensor& output);
+  // The parameters themselves, now: one of them, or all. For an optimizer that
+  // steps them while backward runs, and after a backward that broke off.
+  void restore(const torch::Tensor& param);
+  void restore();
+
+ private:
+  struct Copy {
+    torch::Tensor param;
+    torch::Tensor low;
+    torch::Tensor full;  // the parameter's data while `low` has its place
+    ops::NodePtr accumulator;
+    unsigned hook = 0;
+  };
+
+  void take_place();
+  static void take_place(Copy& copy);
+  static void restore(Copy& copy);
+  void on_backward();
+
+  std::vector<Copy> copies_;
+  bool are_in_place_ = false;
+  // backward(create_graph): the next backward begins inside of this one's
+  // graph, and finds the copies there.
+  bool stay_ = false;
+  // Watched outputs may outlive this object.
+  std::shared_ptr<ComputeCopies*> self_;
+};
+
+}  // namespace brigade

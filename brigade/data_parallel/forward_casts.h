@@ -1,0 +1,160 @@
+// The tensors among arguments and results of forward(), whatever its signature:
+// tensors, IValues of a torch::jit::Module, and tuples, pairs, vectors, arrays
+// and optionals of them.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <torch/types.h>
+
+#include <array>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "brigade/base/error.h"
+
+namespace brigade {
+
+// A tensor in another floating-point dtype; one that is not floating-point, or
+// undefined, as it is.
+inline torch::Tensor cast_floating(
+    const torch::Tensor& tensor,
+    torch::ScalarType dtype) {
+  return tensor.defined() && tensor.is_floating_point() ? tensor.to(dtype)
+                                                        : tensor;
+}
+
+template <typename T>
+struct TensorVisitor {
+  static constexpr bool kIsKnown = std::is_arithmetic_v<T>;
+  template <typename Visit>
+  static void visit(T& /*value*/, const Visit& /*visit*/) {}
+};
+
+// Calls visit(Tensor&) with each tensor of a value, which may replace it; false
+// if the value is of a type that may hold tensors unseen.
+template <typename T, typename Visit>
+bool visit_tensors(T& value, const Visit& visit) {
+  TensorVisitor<T>::visit(value, visit);
+  return TensorVisitor<T>::kIsKnown;
+}
+
+template <>
+struct TensorVisitor<torch::Tensor> {
+  static constexpr bool kIsKnown = true;
+  template <typename Visit>
+  static void visit(torch::Tensor& value, const Visit& visit) {
+    visit(value);
+  }
+};
+
+template <>
+struct TensorVisitor<c10::IValue> {
+  static constexpr bool kIsKnown = true;
+  template <typename Visit>
+  static void visit(c10::IValue& value, const Visit& visit) {
+    if (value.isTensor()) {
+      auto tensor = value.toTensor();
+      visit(tensor);
+      value = tensor;
+    } else if (value.isTuple()) {
+      std::vector<c10::IValue> elements = value.toTuple()->elements();
+      for (c10::IValue& element : elements)
+        TensorVisitor<c10::IValue>::visit(element, visit);
+      value = c10::ivalue::Tuple::create(std::move(elements));
+    } else if (value.isTensorList()) {
+      auto tensors = value.toTensorVector();
+      for (torch::Tensor& tensor : tensors)
+        visit(tensor);
+      value = tensors;
+    } else if (value.isGenericDict()) {
+      for (const auto& entry : value.toGenericDict()) {
+        c10::IValue element = entry.value();
+        TensorVisitor<c10::IValue>::visit(element, visit);
+        entry.setValue(element);
+      }
+    }
+  }
+};
+
+template <typename Range>
+struct RangeVisitor {
+  using Element = typename Range::value_type;
+  static constexpr bool kIsKnown = TensorVisitor<Element>::kIsKnown;
+  template <typename Visit>
+  static void visit(Range& values, const Visit& visit) {
+    if constexpr (!std::is_arithmetic_v<Element>) {
+      for (Element& value : values)
+        TensorVisitor<Element>::visit(value, visit);
+    }
+  }
+};
+
+template <typename T>
+struct TensorVisitor<std::vector<T>> : RangeVisitor<std::vector<T>> {};
+template <typename T, size_t N>
+struct TensorVisitor<std::array<T, N>> : RangeVisitor<std::array<T, N>> {};
+
+template <typename T>
+struct TensorVisitor<std::optional<T>> {
+  static constexpr bool kIsKnown = TensorVisitor<T>::kIsKnown;
+  template <typename Visit>
+  static void visit(std::optional<T>& value, const Visit& visit) {
+    if (value)
+      TensorVisitor<T>::visit(*value, visit);
+  }
+};
+
+template <typename... T>
+struct TensorVisitor<std::tuple<T...>> {
+  static constexpr bool kIsKnown = (TensorVisitor<T>::kIsKnown && ...);
+  template <typename Visit>
+  static void visit(std::tuple<T...>& value, const Visit& visit) {
+    std::apply(
+        [&](T&... element) { (TensorVisitor<T>::visit(element, visit), ...); },
+        value);
+  }
+};
+
+template <typename A, typename B>
+struct TensorVisitor<std::pair<A, B>> {
+  static constexpr bool kIsKnown =
+      TensorVisitor<A>::kIsKnown && TensorVisitor<B>::kIsKnown;
+  template <typename Visit>
+  static void visit(std::pair<A, B>& value, const Visit& visit) {
+    TensorVisitor<A>::visit(value.first, visit);
+    TensorVisitor<B>::visit(value.second, visit);
+  }
+};
+
+// An argument of forward(): a copy with its tensors cast (not without a dtype),
+// or, where the type holds none that can be seen, the argument itself.
+template <typename T>
+decltype(auto) cast_input(T&& input, std::optional<torch::ScalarType> dtype) {
+  using Plain = std::remove_cvref_t<T>;
+  if constexpr (
+      std::is_arithmetic_v<Plain> || !TensorVisitor<Plain>::kIsKnown) {
+    return static_cast<T&&>(input);
+  } else {
+    Plain result(std::forward<T>(input));
+    TensorVisitor<Plain>::visit(result, [&](torch::Tensor& tensor) {
+      if (dtype)
+        tensor = cast_floating(tensor, *dtype);
+    });
+    return result;
+  }
+}
+
+// A value as an argument of the value category that T, deduced of a forwarding
+// reference, says.
+template <typename T, typename U>
+decltype(auto) pass_like(U& value) {
+  if constexpr (std::is_lvalue_reference_v<T>)
+    return (value);
+  else
+    return std::move(value);
+}
+
+}  // namespace brigade

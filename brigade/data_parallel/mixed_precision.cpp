@@ -1,0 +1,75 @@
+#include "brigade/data_parallel/mixed_precision.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "brigade/base/error.h"
+
+namespace brigade {
+namespace {
+
+std::string name_of(const std::optional<torch::ScalarType>& dtype) {
+  return dtype ? c10::toString(*dtype) : "unset";
+}
+
+}  // namespace
+
+void check(const MixedPrecision& precision) {
+  if (!is_16_bit(precision.param_dtype)) {
+    throw ConfigError(fmt::format(
+        "[data_parallel] mixed precision with param_dtype = {}: compute copies "
+        "are kBFloat16 or kHalf; leave mixed_precision unset to compute in the "
+        "parameters' own dtype",
+        c10::toString(precision.param_dtype)));
+  }
+  if (precision.reduce_dtype != torch::kFloat &&
+      !is_16_bit(precision.reduce_dtype)) {
+    throw ConfigError(fmt::format(
+        "[data_parallel] mixed precision with reduce_dtype = {}: gradients are "
+        "sent as kFloat, kBFloat16 or kHalf",
+        c10::toString(precision.reduce_dtype)));
+  }
+  for (const auto& dtype : {precision.buffer_dtype, precision.output_dtype}) {
+    if (dtype && !at::isFloatingType(*dtype)) {
+      throw ConfigError(fmt::format(
+          "[data_parallel] mixed precision with buffer_dtype or output_dtype = "
+          "{}: give a floating-point dtype",
+          c10::toString(*dtype)));
+    }
+  }
+}
+
+std::string describe(const MixedPrecision& precision) {
+  return fmt::format(
+      "param_dtype: {}\nreduce_dtype: {}\nbuffer_dtype: {}\n"
+      "output_dtype: {}\ncast_forward_inputs: {}\nkeep: {}\n",
+      c10::toString(precision.param_dtype),
+      c10::toString(precision.reduce_dtype),
+      name_of(precision.buffer_dtype),
+      name_of(precision.output_dtype),
+      precision.cast_forward_inputs,
+      fmt::join(precision.keep, ", "));
+}
+
+GradSyncOptions with_reduce_dtype(
+    GradSyncOptions options,
+    const MixedPrecision& precision) {
+  if (precision.reduce_dtype == torch::kFloat)
+    return options;
+  if (options.hook) {
+    throw ConfigError(fmt::format(
+        "[data_parallel] mixed precision with reduce_dtype = {} and a hook: "
+        "the hook decides what is sent; leave reduce_dtype at kFloat or the "
+        "hook empty",
+        c10::toString(precision.reduce_dtype)));
+  }
+  if (options.sharding != Sharding::kNone)
+    options.hook = reduce_scatter_hook(precision.reduce_dtype);
+  else if (precision.reduce_dtype == torch::kBFloat16)
+    options.hook = bf16_hook();
+  else
+    options.hook = fp16_hook();
+  return options;
+}
+
+}  // namespace brigade

@@ -1,0 +1,53 @@
+// Mixed precision for any module: forward and backward compute with 16-bit
+// copies of the float32 parameters, which the optimizer keeps stepping.
+#pragma once
+
+#include <torch/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "brigade/data_parallel/grad_sync.h"
+
+namespace brigade {
+
+// As MixedPrecision of PyTorch's DDP and FSDP. Gradients accumulate in float32
+// whatever dtype they were computed or are sent in.
+struct MixedPrecision {
+  // Of parameters in forward and backward: kBFloat16 or kHalf. Parameters that
+  // are not float32 stay as they are.
+  torch::ScalarType param_dtype = torch::kBFloat16;
+  // Of gradients between ranks: kFloat, kBFloat16 (bf16_hook()) or kHalf
+  // (fp16_hook()). Other than kFloat it needs an empty GradSyncOptions::hook.
+  torch::ScalarType reduce_dtype = torch::kFloat;
+  // Floating-point buffers are converted to it once, when wrapping. Unset: they
+  // stay as they are.
+  std::optional<torch::ScalarType> buffer_dtype;
+  // Floating-point tensors among the arguments of forward() are cast to
+  // param_dtype.
+  bool cast_forward_inputs = true;
+  // Of the floating-point tensors that forward() returns. Unset: as computed.
+  std::optional<torch::ScalarType> output_dtype;
+  // Full names of modules, parameters and buffers that compute as they are;
+  // those of batch normalisation always do, as with FSDP.
+  std::vector<std::string> keep;
+
+  std::optional<torch::ScalarType> input_dtype() const {
+    return cast_forward_inputs ? std::optional(param_dtype) : std::nullopt;
+  }
+};
+
+// Throws ConfigError naming the dtype that cannot be.
+void check(const MixedPrecision& precision);
+
+// One line per member.
+std::string describe(const MixedPrecision& precision);
+
+// `options` with the hook that sends gradients in reduce_dtype. Throws
+// ConfigError when there is a hook already.
+GradSyncOptions with_reduce_dtype(
+    GradSyncOptions options,
+    const MixedPrecision& precision);
+
+}  // namespace brigade

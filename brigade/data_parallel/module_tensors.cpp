@@ -1,0 +1,245 @@
+#include "brigade/data_parallel/module_tensors.h"
+
+#include <fmt/format.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/embedding.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "brigade/base/error.h"
+#include "brigade/data_parallel/sync_batch_norm.h"
+
+namespace brigade {
+namespace {
+
+// What embeddings do to the gradients of their weights.
+struct EmbeddingWeights {
+  std::unordered_set<const void*> row_sparse;
+  std::unordered_set<const void*> sparse_gradients;
+
+  void note(const torch::nn::Module& part) {
+    if (const auto* embedding = part.as<torch::nn::Embedding>()) {
+      row_sparse.insert(embedding->weight.unsafeGetTensorImpl());
+      if (embedding->options.sparse())
+        sparse_gradients.insert(embedding->weight.unsafeGetTensorImpl());
+    } else if (const auto* bag = part.as<torch::nn::EmbeddingBag>()) {
+      if (bag->options.sparse())
+        sparse_gradients.insert(bag->weight.unsafeGetTensorImpl());
+    }
+  }
+};
+
+struct NamedTensor {
+  std::string name;
+  torch::Tensor tensor;
+};
+
+std::vector<NamedTensor> named_parameters_of(const torch::nn::Module& module) {
+  std::vector<NamedTensor> result;
+  for (const auto& item : module.named_parameters())
+    result.push_back({item.key(), item.value()});
+  return result;
+}
+
+std::vector<NamedTensor> named_parameters_of(const torch::jit::Module& module) {
+  std::vector<NamedTensor> result;
+  for (const auto& item : module.named_parameters())
+    result.push_back({item.name, item.value});
+  return result;
+}
+
+std::vector<NamedTensor> named_buffers_of(const torch::nn::Module& module) {
+  std::vector<NamedTensor> result;
+  for (const auto& item : module.named_buffers())
+    result.push_back({item.key(), item.value()});
+  return result;
+}
+
+std::vector<NamedTensor> named_buffers_of(const torch::jit::Module& module) {
+  std::vector<NamedTensor> result;
+  for (const auto& item : module.named_buffers())
+    result.push_back({item.name, item.value});
+  return result;
+}
+
+struct NamedPart {
+  std::string name;  // "" of the module itself
+  bool is_batch_norm = false;
+};
+
+bool is_batch_norm(const torch::nn::Module& part) {
+  return part.as<torch::nn::BatchNorm1d>() != nullptr ||
+         part.as<torch::nn::BatchNorm2d>() != nullptr ||
+         part.as<torch::nn::BatchNorm3d>() != nullptr ||
+         part.as<SyncBatchNorm>() != nullptr;
+}
+
+std::vector<NamedPart> parts_of(const torch::nn::Module& module) {
+  // Apart: it need not be owned by a shared_ptr.
+  std::vector<NamedPart> parts{{"", is_batch_norm(module)}};
+  for (const auto& item :
+       module.named_modules(std::string(), /*include_self=*/false))
+    parts.push_back({item.key(), is_batch_norm(*item.value())});
+  return parts;
+}
+
+std::vector<NamedPart> parts_of(const torch::jit::Module& module) {
+  std::vector<NamedPart> parts;
+  for (const auto& item : module.named_modules()) {
+    const auto name = item.value.type()->name();
+    parts.push_back(
+        {item.name,
+         name && name->name().find("BatchNorm") != std::string::npos});
+  }
+  return parts;
+}
+
+bool has(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool has(const std::vector<NamedTensor>& tensors, const std::string& name) {
+  return std::any_of(
+      tensors.begin(), tensors.end(), [&](const NamedTensor& tensor) {
+        return tensor.name == name;
+      });
+}
+
+template <typename Module>
+std::vector<NamedParam> params_of(
+    const Module& module,
+    const std::vector<std::string>& ignore,
+    const EmbeddingWeights& embeddings) {
+  const auto all = named_parameters_of(module);
+  const auto buffers = named_buffers_of(module);
+  for (const std::string& name : ignore) {
+    if (!has(all, name) && !has(buffers, name)) {
+      throw ConfigError(fmt::format(
+          "[data_parallel] ignore names '{}', but the module has no parameter "
+          "or buffer of that name; give full names, as named_parameters() does",
+          name));
+    }
+  }
+  std::vector<NamedParam> params;
+  std::unordered_set<const void*> seen;
+  for (const NamedTensor& param : all) {
+    const void* impl = param.tensor.unsafeGetTensorImpl();
+    if (has(ignore, param.name) || !seen.insert(impl).second)
+      continue;
+    params.push_back(
+        {.name = param.name,
+         .tensor = param.tensor,
+         .is_row_sparse = embeddings.row_sparse.count(impl) > 0,
+         .has_sparse_gradient = embeddings.sparse_gradients.count(impl) > 0});
+  }
+  return params;
+}
+
+template <typename Module>
+std::vector<NamedBuffer> defined_buffers_of(
+    const Module& module,
+    const std::vector<std::string>& ignore) {
+  std::vector<NamedBuffer> buffers;
+  for (const NamedTensor& buffer : named_buffers_of(module)) {
+    if (buffer.tensor.defined() && !has(ignore, buffer.name))
+      buffers.push_back({buffer.name, buffer.tensor});
+  }
+  return buffers;
+}
+
+// Whether `name` is `part` or inside of it.
+bool is_inside(const std::string& name, const std::string& part) {
+  return part.empty() || name == part || name.rfind(part + ".", 0) == 0;
+}
+
+template <typename Module>
+std::vector<std::string> names_kept_of(
+    const Module& module,
+    const std::vector<std::string>& names) {
+  std::vector<NamedTensor> tensors = named_parameters_of(module);
+  for (const NamedTensor& buffer : named_buffers_of(module))
+    tensors.push_back(buffer);
+  std::vector<std::string> places = names;
+  const auto parts = parts_of(module);
+  for (const std::string& name : names) {
+    const bool is_part =
+        std::any_of(parts.begin(), parts.end(), [&](const NamedPart& part) {
+          return part.name == name;
+        });
+    if (!is_part && !has(tensors, name)) {
+      throw ConfigError(fmt::format(
+          "[data_parallel] mixed precision is to keep '{}', but the module has "
+          "no part, parameter or buffer of that name; give full names, as "
+          "named_modules() and named_parameters() do",
+          name));
+    }
+  }
+  for (const NamedPart& part : parts) {
+    if (part.is_batch_norm)
+      places.push_back(part.name);
+  }
+  std::vector<std::string> kept;
+  for (const NamedTensor& tensor : tensors) {
+    if (std::any_of(places.begin(), places.end(), [&](const auto& place) {
+          return is_inside(tensor.name, place);
+        }))
+      kept.push_back(tensor.name);
+  }
+  return kept;
+}
+
+}  // namespace
+
+std::vector<NamedParam> parameters_of(
+    const torch::nn::Module& module,
+    const std::vector<std::string>& ignore) {
+  EmbeddingWeights embeddings;
+  embeddings.note(module);  // apart: it need not be owned by a shared_ptr
+  for (const auto& part : module.modules(/*include_self=*/false))
+    embeddings.note(*part);
+  return params_of(module, ignore, embeddings);
+}
+
+std::vector<NamedParam> parameters_of(
+    const torch::jit::Module& module,
+    const std::vector<std::string>& ignore) {
+  return params_of(module, ignore, {});
+}
+
+std::vector<NamedBuffer> buffers_of(
+    const torch::nn::Module& module,
+    const std::vector<std::string>& ignore) {
+  return defined_buffers_of(module, ignore);
+}
+
+std::vector<NamedBuffer> buffers_of(
+    const torch::jit::Module& module,
+    const std::vector<std::string>& ignore) {
+  return defined_buffers_of(module, ignore);
+}
+
+std::vector<std::string> kept_names(
+    const torch::nn::Module& module,
+    const std::vector<std::string>& names) {
+  return names_kept_of(module, names);
+}
+
+std::vector<std::string> kept_names(
+    const torch::jit::Module& module,
+    const std::vector<std::string>& names) {
+  return names_kept_of(module, names);
+}
+
+void broadcast_buffers(
+    const std::vector<NamedBuffer>& buffers,
+    Communicator& communicator,
+    int root) {
+  std::vector<torch::Tensor> tensors;
+  for (const NamedBuffer& buffer : buffers)
+    tensors.push_back(buffer.tensor);
+  broadcast_tensors(tensors, root, communicator);
+}
+
+}  // namespace brigade

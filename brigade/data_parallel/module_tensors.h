@@ -1,0 +1,59 @@
+// Parameters and buffers by name of a module that can be wrapped: a
+// torch::nn::Module or a torch::jit::Module.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <string>
+#include <vector>
+
+#include "brigade/comm/communicator.h"
+#include "brigade/data_parallel/wrapped_params.h"
+
+namespace torch::jit {
+struct Module;
+}  // namespace torch::jit
+
+namespace brigade {
+
+struct NamedBuffer {
+  std::string name;
+  torch::Tensor tensor;
+};
+
+// Parameters of a module by name, each tensor once however often it is
+// registered. Weights of torch::nn::Embedding are row-sparse; which embeddings
+// have sparse gradients is known of torch::nn::Embedding and EmbeddingBag.
+// Throws ConfigError when `ignore` has a name that the module has not.
+std::vector<NamedParam> parameters_of(
+    const torch::nn::Module& module,
+    const std::vector<std::string>& ignore = {});
+std::vector<NamedParam> parameters_of(
+    const torch::jit::Module& module,
+    const std::vector<std::string>& ignore = {});
+
+// Buffers by name, but for the ignored and undefined ones.
+std::vector<NamedBuffer> buffers_of(
+    const torch::nn::Module& module,
+    const std::vector<std::string>& ignore = {});
+std::vector<NamedBuffer> buffers_of(
+    const torch::jit::Module& module,
+    const std::vector<std::string>& ignore = {});
+
+// Full names of the parameters and buffers of batch normalisation, and of those
+// that `names` lists or whose module it lists. Throws ConfigError when it has a
+// name that the module has not.
+std::vector<std::string> kept_names(
+    const torch::nn::Module& module,
+    const std::vector<std::string>& names);
+std::vector<std::string> kept_names(
+    const torch::jit::Module& module,
+    const std::vector<std::string>& names);
+
+// Everyone gets the buffers of `root`. Collective.
+void broadcast_buffers(
+    const std::vector<NamedBuffer>& buffers,
+    Communicator& communicator,
+    int root = 0);
+
+}  // namespace brigade

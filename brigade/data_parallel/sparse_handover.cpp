@@ -1,0 +1,196 @@
+#include "brigade/data_parallel/sparse_handover.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace brigade {
+namespace {
+
+// The rows of one rank's gradient, each once.
+struct SparseRows {
+  torch::Tensor indices;  // [rows] int64
+  torch::Tensor values;   // [rows, C]
+};
+
+SparseRows rows_of(const torch::Tensor& grad, const torch::Tensor& param) {
+  if (!grad.defined()) {
+    return {
+        torch::empty({0}, torch::kLong),
+        torch::empty({0, param.size(1)}, param.options())};
+  }
+  // Dense where a dense gradient was added to it: a tied embedding.
+  const auto sparse =
+      (grad.is_sparse() ? grad : grad.to_sparse(/*sparse_dim=*/1)).coalesce();
+  return {sparse.indices()[0], sparse.values()};
+}
+
+torch::Tensor padded(const torch::Tensor& rows, int64_t count) {
+  auto sizes = rows.sizes().vec();
+  sizes[0] = count;
+  auto result = torch::zeros(sizes, rows.options());
+  result.narrow(0, 0, rows.size(0)).copy_(rows);
+  return result;
+}
+
+class SparseHandover : public Handover {
+ public:
+  SparseHandover(
+      const std::vector<NamedParam>& params,
+      std::unique_ptr<Handover> dense)
+      : dense_(std::move(dense)), reduced_(params.size()) {
+    for (size_t i = 0; i < params.size(); ++i) {
+      is_sparse_.push_back(params[i].has_sparse_gradient);
+      params_.push_back(params[i].tensor);
+      if (is_sparse_[i])
+        sparse_.push_back(static_cast<int>(i));
+    }
+  }
+
+  void before_accumulate(int param, GradPart part) override {
+    if (!is_sparse(param))
+      dense_->before_accumulate(param, part);
+    else if (part == GradPart::kFirst)
+      grad_of(param).reset();
+  }
+
+  void after_accumulate(int param, GradPart part) override {
+    if (!is_sparse(param))
+      dense_->after_accumulate(param, part);
+  }
+
+  void after_last(int param, GradPart part, double mean_scale) override {
+    if (!is_sparse(param))
+      dense_->after_last(param, part, mean_scale);
+  }
+
+  void seal(int param, double mean_scale) override {
+    if (!is_sparse(param))
+      dense_->seal(param, mean_scale);
+  }
+
+  void seal_by_hand(int param, double mean_scale) override {
+    if (!is_sparse(param))
+      dense_->seal_by_hand(param, mean_scale);
+  }
+
+  void seal_missing(int param) override {
+    if (is_sparse(param))
+      grad_of(param).reset();
+    else
+      dense_->seal_missing(param);
+  }
+
+  void give(int param, double mean_scale, GradUse use) override {
+    if (!is_sparse(param)) {
+      dense_->give(param, mean_scale, use);
+      return;
+    }
+    auto reduced =
+        std::exchange(reduced_[static_cast<size_t>(param)], torch::Tensor());
+    if (use == GradUse::kUnused)
+      reduced.reset();
+    else if (mean_scale != 1.0)
+      reduced.mul_(mean_scale);
+    grad_of(param) = reduced;
+  }
+
+  void reduce_apart(Communicator& group) override;
+
+  void drop_apart() override {
+    for (const int param : sparse_)
+      grad_of(param).reset();
+  }
+
+  void follow_buffer() override { dense_->follow_buffer(); }
+  double optimizer_scale(double mean_scale) const override {
+    return dense_->optimizer_scale(mean_scale);
+  }
+  bool has_uncleared_gradients(int param) const override {
+    return !is_sparse(param) && dense_->has_uncleared_gradients(param);
+  }
+
+ private:
+  bool is_sparse(int param) const {
+    return is_sparse_[static_cast<size_t>(param)];
+  }
+  torch::Tensor& grad_of(int param) {
+    return params_[static_cast<size_t>(param)].mutable_grad();
+  }
+
+  std::unique_ptr<Handover> dense_;
+  std::vector<torch::Tensor> params_;
+  std::vector<bool> is_sparse_;
+  std::vector<int> sparse_;             // those of params_ that are
+  std::vector<torch::Tensor> reduced_;  // by parameter, until give()
+};
+
+void SparseHandover::reduce_apart(Communicator& group) {
+  if (sparse_.empty())
+    return;
+  const int64_t ranks = group.size();
+  const auto params = static_cast<int64_t>(sparse_.size());
+  std::vector<SparseRows> mine;
+  auto my_counts = torch::empty({params}, torch::kLong);
+  for (int64_t i = 0; i < params; ++i) {
+    const int param = sparse_[static_cast<size_t>(i)];
+    mine.push_back(
+        rows_of(grad_of(param), params_[static_cast<size_t>(param)]));
+    my_counts[i] = mine.back().indices.size(0);
+  }
+  auto counts = torch::empty({ranks, params}, torch::kLong);
+  group.all_gather(counts, my_counts)->wait();
+
+  struct Gathered {
+    torch::Tensor indices;  // [R, most]
+    torch::Tensor values;   // [R, most, C]
+  };
+  std::vector<Gathered> gathered;
+  std::vector<WorkPtr> works;
+  for (int64_t i = 0; i < params; ++i) {
+    const auto& rows = mine[static_cast<size_t>(i)];
+    const int64_t most = counts.select(1, i).max().item<int64_t>();
+    const auto& all = gathered.emplace_back(Gathered{
+        torch::empty({ranks, most}, rows.indices.options()),
+        torch::empty(
+            {ranks, most, rows.values.size(1)}, rows.values.options())});
+    if (most == 0)
+      continue;
+    works.push_back(group.all_gather(all.indices, padded(rows.indices, most)));
+    works.push_back(group.all_gather(all.values, padded(rows.values, most)));
+  }
+  for (const WorkPtr& work : works)
+    work->wait();
+
+  for (int64_t i = 0; i < params; ++i) {
+    const auto param = static_cast<size_t>(sparse_[static_cast<size_t>(i)]);
+    const Gathered& all = gathered[static_cast<size_t>(i)];
+    std::vector<torch::Tensor> indices;
+    std::vector<torch::Tensor> values;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      const auto count = counts[rank][i].item<int64_t>();
+      indices.push_back(all.indices[rank].narrow(0, 0, count));
+      values.push_back(all.values[rank].narrow(0, 0, count));
+    }
+    reduced_[param] = torch::sparse_coo_tensor(
+                          torch::cat(indices).unsqueeze(0),
+                          torch::cat(values),
+                          params_[param].sizes())
+                          .coalesce();
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Handover> with_sparse_handover(
+    const std::vector<NamedParam>& params,
+    std::unique_ptr<Handover> dense) {
+  const bool is_any_sparse =
+      std::any_of(params.begin(), params.end(), [](const NamedParam& param) {
+        return param.has_sparse_gradient;
+      });
+  if (!is_any_sparse)
+    return dense;
+  return std::make_unique<SparseHandover>(params, std::move(dense));
+}
+
+}  // namespace brigade

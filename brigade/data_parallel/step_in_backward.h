@@ -1,0 +1,33 @@
+// Optimizers that step in backward: apply_optimizer_in_backward() of PyTorch.
+//
+// Gives the same weights, to the last bit, as stepping after backward. The
+// gradients are gone when backward() returns: no clipping by their norm, and a
+// further step() of the optimizer finds nothing to do.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <functional>
+
+#include "brigade/data_parallel/bucket_step.h"
+#include "brigade/data_parallel/grad_sync.h"
+#include "brigade/optim/adamw.h"
+
+namespace brigade {
+
+// `optimizer` steps each parameter by itself and skips those without a
+// gradient, as all of torch::optim do but LBFGS, for which, and with
+// GradHandover::kMainGrad, it throws ConfigError. Of its parameters only those
+// of `sync` are stepped. `before_step`, if any, is called with each parameter
+// that is about to be. Both outlive the result.
+BucketStepPtr make_bucket_step(
+    GradSync& sync,
+    torch::optim::Optimizer& optimizer,
+    std::function<void(const torch::Tensor& param)> before_step = {});
+
+// `optimizer` was made by make_adamw(sync, ...); it steps with learning rate
+// `lr` and clears the main_grads. Throws ConfigError when it was not, or with
+// BucketOrder::kObserved, which moves what it steps. Both outlive the result.
+BucketStepPtr make_bucket_step(GradSync& sync, AdamW& optimizer, double lr);
+
+}  // namespace brigade

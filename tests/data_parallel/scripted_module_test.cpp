@@ -1,0 +1,127 @@
+// A torch::jit::Module wrapped like any other, against the same module in C++.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/optim/adam.h>
+#include <torch/script.h>
+
+#include <sstream>
+
+#include "brigade/base/error.h"
+#include "brigade/data_parallel/data_parallel.h"
+#include "tests/data_parallel/pseudo_random.h"
+#include "tests/support/ranks_as_threads.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::make_world_of_one;
+using testing::run_ranks;
+
+// As torch.jit.save() of Python writes it, and torch::jit::load() reads it.
+torch::jit::Module scripted_net(double shift) {
+  torch::jit::Module net("Net");
+  const auto parameter = [&](torch::IntArrayRef sizes, int64_t seed) {
+    return (pseudo_random(sizes, seed) + shift).requires_grad_();
+  };
+  net.register_parameter("first", parameter({5, 8}, 1), false);
+  net.register_parameter("second", parameter({8, 2}, 2), false);
+  net.register_buffer("calls", torch::full({1}, shift));
+  net.define(R"(
+    def forward(self, x, scale: float = 1.0):
+        self.calls.add_(1)
+        return torch.matmul(torch.tanh(torch.matmul(x, self.first)), self.second) * scale
+  )");
+  std::stringstream file;
+  net.save(file);
+  return torch::jit::load(file);
+}
+
+std::vector<torch::Tensor> tensors_of(const torch::jit::Module& net) {
+  std::vector<torch::Tensor> params;
+  for (const auto& param : net.parameters())
+    params.push_back(param);
+  return params;
+}
+
+torch::Tensor scripted_data(int rank, int step) {
+  return pseudo_random({4, 5}, 10 * step + rank);
+}
+
+TEST(ScriptedModule, TrainsAsTheSameModuleInOneProcess) {
+  auto first = pseudo_random({5, 8}, 1).requires_grad_();
+  auto second = pseudo_random({8, 2}, 2).requires_grad_();
+  torch::optim::Adam alone({first, second}, torch::optim::AdamOptions(0.05));
+  for (int step = 0; step < 5; ++step) {
+    alone.zero_grad();
+    for (int rank = 0; rank < 2; ++rank) {
+      const auto y =
+          torch::tanh(scripted_data(rank, step).matmul(first)).matmul(second);
+      (y.pow(2).mean() / 2).backward();
+    }
+    alone.step();
+  }
+  run_ranks(2, [&](CommunicatorPtr world) {
+    // Rank 0's values become everyone's.
+    DataParallel model(scripted_net(world->rank() * 3.0), world);
+    torch::optim::Adam optimizer(
+        tensors_of(*model), torch::optim::AdamOptions(0.05));
+    for (int step = 0; step < 5; ++step) {
+      const auto y =
+          model.forward({scripted_data(world->rank(), step)}).toTensor();
+      y.pow(2).mean().backward();
+      optimizer.step();
+    }
+    EXPECT_TRUE(
+        torch::allclose(model->attr("first").toTensor(), first, 1e-5, 1e-6));
+    EXPECT_TRUE(
+        torch::allclose(model->attr("second").toTensor(), second, 1e-5, 1e-6));
+    EXPECT_EQ(model->attr("calls").toTensor().item<double>(), 5.0);
+    EXPECT_EQ(model.sync().params()[0].name, "first");
+
+    // What was trained is saved and loaded as any scripted module.
+    std::stringstream file;
+    model->save(file);
+    EXPECT_TRUE(torch::equal(
+        torch::jit::load(file).attr("first").toTensor(),
+        model->attr("first").toTensor()));
+  });
+}
+
+TEST(ScriptedModule, TakesTheOptionsOfAnyOther) {
+  run_ranks(2, [](CommunicatorPtr world) {
+    WrapOptions wrap;
+    wrap.broadcast_buffers = true;
+    wrap.mixed_precision = MixedPrecision{};
+    GradSyncOptions options;
+    options.handover = GradHandover::kMainGrad;
+    DataParallel model(scripted_net(0), world, options, wrap);
+    AdamW optimizer = make_adamw(model.sync(), 0.0);
+    double before = 0;
+    double after = 0;
+    for (int step = 0; step < 20; ++step) {
+      model->attr("calls").toTensor().fill_(world->rank() * 10.0);
+      const auto y = model.forward({scripted_data(0, 0), 2.0}).toTensor();
+      EXPECT_EQ(y.scalar_type(), torch::kBFloat16);
+      EXPECT_EQ(model->attr("calls").toTensor().item<double>(), 1.0);
+      const auto loss = y.to(torch::kFloat).pow(2).mean();
+      loss.backward();
+      optimizer.step(0.02, model.sync().grad_scale(), ops::AfterRead::kZero);
+      after = loss.item<double>();
+      if (step == 0)
+        before = after;
+    }
+    EXPECT_EQ(model->attr("first").toTensor().scalar_type(), torch::kFloat);
+    EXPECT_LT(after, before / 2);
+  });
+  try {
+    DataParallel model(
+        scripted_net(0), make_world_of_one(), {}, {.ignore = {"third"}});
+    FAIL() << "nothing was thrown";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("ignore names 'third'"));
+  }
+}
+
+}  // namespace
+}  // namespace brigade
