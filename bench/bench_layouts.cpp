@@ -3,6 +3,7 @@
 // other, by the program itself. Ratios within one run.
 //
 //   build/release/bench_layouts [ROUNDS]      # default 3
+//   build/release/bench_layouts mpi [ROUNDS]  # Gloo and MPI, both by mpirun
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -53,8 +54,8 @@ const std::string kPp = "distributed.pp_size=";
 const std::string kCp = "distributed.cp_size=";
 const std::string kAccumulate = "training.gradient_accumulation_steps=";
 
-void compare_speed(ProgramRuns& bench, int rounds) {
-  const std::vector<Axis> axes = {
+std::vector<Axis> all_axes() {
+  return {
       {"dp=2", 1.0, {kDp + "2", kAccumulate + "4"}},
       {"tp=2", 0.75, {kDp + "1", kTp + "2", kAccumulate + "8"}},
       {"tp=2, sequence parallel",
@@ -67,6 +68,39 @@ void compare_speed(ProgramRuns& bench, int rounds) {
        0.80,
        {kDp + "1", kPp + "2", kAccumulate + "8", "distributed.pp_engine=1f1b"}},
       {"cp=2", 0.85, {kDp + "1", kCp + "2", kAccumulate + "8"}}};
+}
+
+// Backends in turns: ratios within one run.
+void compare_backends(ProgramRuns& bench, int rounds) {
+  const auto axes = all_axes();
+  std::map<std::string, std::map<std::string, std::vector<double>>> rates;
+  for (int round = 0; round < rounds; ++round) {
+    for (const Axis& axis : axes) {
+      for (const std::string backend : {"gloo", "mpi"}) {
+        std::vector<std::string> overrides = axis.overrides;
+        overrides.push_back("distributed.backend=" + backend);
+        rates[axis.name][backend].push_back(
+            bench.train_under_mpirun(2, overrides).tokens_per_second);
+      }
+    }
+  }
+  const double data_parallel = median(rates[axes[0].name]["mpi"]);
+  for (const Axis& axis : axes) {
+    const double gloo = median(rates[axis.name]["gloo"]);
+    const double mpi = median(rates[axis.name]["mpi"]);
+    fmt::print(
+        "{:<30} gloo {:>6.0f} tokens/s, mpi {:>6.0f}: {:.2f}x; mpi {:.2f}x of "
+        "its dp=2\n",
+        axis.name,
+        gloo,
+        mpi,
+        mpi / gloo,
+        mpi / data_parallel);
+  }
+}
+
+void compare_speed(ProgramRuns& bench, int rounds) {
+  const auto axes = all_axes();
   std::map<std::string, std::vector<double>> rates;
   std::map<std::string, double> memory;
   for (int round = 0; round < rounds; ++round) {
@@ -166,14 +200,20 @@ void compare_memory(ProgramRuns& bench) {
       ratio <= 0.2 ? "met" : "missed");
 }
 
-int run(int rounds) {
+enum class Question { kLayouts, kBackends };
+
+int run(Question question, int rounds) {
   const std::filesystem::path folder =
       bench::make_temporary_folder("bench_layouts");
   ProgramRuns bench(folder);
   bench.set_config(stories15m(folder));
   fmt::print("2 ranks of 1 thread, stories15m, bf16, 8,192 tokens per step\n");
-  compare_speed(bench, rounds);
-  compare_memory(bench);
+  if (question == Question::kBackends) {
+    compare_backends(bench, rounds);
+  } else {
+    compare_speed(bench, rounds);
+    compare_memory(bench);
+  }
   std::filesystem::remove_all(folder);
   return 0;
 }
@@ -183,7 +223,12 @@ int run(int rounds) {
 
 int main(int argc, char** argv) {
   return brigade::bench::exit_code_of([&] {
+    using brigade::Question;
+    const bool is_of_backends = argc > 1 && std::string(argv[1]) == "mpi";
+    const int rounds = is_of_backends ? 2 : 1;
     return brigade::run(
-        argc > 1 ? brigade::bench::positive_number("ROUNDS", argv[1]) : 3);
+        is_of_backends ? Question::kBackends : Question::kLayouts,
+        argc > rounds ? brigade::bench::positive_number("ROUNDS", argv[rounds])
+                      : 3);
   });
 }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -89,10 +90,38 @@ class ProgramRuns {
   }
 
   Measured train(int ranks, const std::vector<std::string>& overrides) const {
+    launch(ranks, train_arguments(overrides));
+    return read_metrics();
+  }
+
+  // The same with ranks that mpirun starts.
+  Measured train_under_mpirun(
+      int ranks,
+      const std::vector<std::string>& overrides) const {
+    const std::string command = fmt::format(
+        "OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo "
+        "mpirun --oversubscribe --bind-to none {} -n {} {}/brigade '{}' "
+        ">'{}' 2>&1",
+        ::getuid() == 0 ? "--allow-run-as-root" : "",
+        ranks,
+        BRIGADE_BINARY_DIR,
+        fmt::join(train_arguments(overrides), "' '"),
+        (folder_ / "log").string());
+    if (std::system(command.c_str()) != 0)
+      throw Error(ExitCode::kUnexpected, "[bench] failed: " + command);
+    return read_metrics();
+  }
+
+ private:
+  std::vector<std::string> train_arguments(
+      const std::vector<std::string>& overrides) const {
     std::vector<std::string> arguments = {
         "train", "--overwrite", "--config", (folder_ / "config.json").string()};
     arguments.insert(arguments.end(), overrides.begin(), overrides.end());
-    launch(ranks, arguments);
+    return arguments;
+  }
+
+  Measured read_metrics() const {
     std::ifstream metrics(folder_ / "run" / "metrics.jsonl");
     std::vector<double> rates;
     Measured measured;
@@ -111,7 +140,6 @@ class ProgramRuns {
     return measured;
   }
 
- private:
   void launch(int ranks, const std::vector<std::string>& arguments) const {
     SupervisorOptions options;
     options.nproc = ranks;

@@ -50,6 +50,17 @@ find_file(BRIGADE_dygraph_js dygraph.min.js REQUIRED
 find_file(BRIGADE_dygraph_css dygraph.min.css REQUIRED
   PATHS /usr/share/javascript/dygraphs)
 
+# MPI, for distributed.backend = "mpi": any, by its C interface.
+set(MPI_CXX_SKIP_MPICXX ON)
+find_package(MPI QUIET COMPONENTS CXX)
+option(BRIGADE_MPI
+  "Process groups over MPI; on where one is found" ${MPI_CXX_FOUND})
+if(BRIGADE_MPI AND NOT MPI_CXX_FOUND)
+  message(FATAL_ERROR
+    "BRIGADE_MPI is on, but there is no MPI here: install libopenmpi-dev (or "
+    "libmpich-dev), or turn it off")
+endif()
+
 # libtorch with its headers as system headers, plus the OpenMP that its
 # at::parallel_for expands to in our own translation units.
 add_library(brigade_torch INTERFACE)

@@ -50,6 +50,10 @@ get_filename_component(torch_folder "${TORCH_LIBRARY}" DIRECTORY)
 if(torch_folder AND NOT torch_folder IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)
   string(PREPEND pc_torch_libs "-L${torch_folder} -Wl,-rpath,${torch_folder} ")
 endif()
+set(pc_mpi_libs "")
+if(BRIGADE_MPI)
+  string(JOIN " " pc_mpi_libs ${MPI_CXX_LIBRARIES})
+endif()
 file(RELATIVE_PATH pc_prefix
   /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
 configure_file(cmake/brigade.pc.in brigade.pc @ONLY)
@@ -98,6 +102,9 @@ string(JOIN ", " CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
   nlohmann-json3-dev libpcre2-dev libutf8proc-dev
   libsentencepiece0 libzstd-dev zlib1g-dev libcurl4-openssl-dev libssl-dev
   pkg-config)
+if(BRIGADE_MPI)
+  string(APPEND CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS ", libopenmpi-dev")
+endif()
 set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION
   "Data, tensor, pipeline and context parallelism for any libtorch module.")
 include(CPack)

@@ -69,6 +69,10 @@ for name in ALLOWED:
 FENCED = [
     (r"(torch/csrc/distributed/|c10d/|gloo/)", r"(brigade/comm/|bench/)",
      "c10d is included in brigade/comm and bench only"),
+    (r"mpi\.h$", r"brigade/comm/mpi_",
+     "MPI is included in brigade/comm/mpi_* only"),
+    (r"brigade/comm/mpi_(process|group)\.h", r"brigade/comm/mpi_",
+     "MPI's inside is included in brigade/comm/mpi_* only"),
     (r"torch/csrc/autograd/(functions/accumulate_grad|function_hook)",
      r"(brigade/data_parallel/grad_hooks\.|tests/)",
      "autograd's hooks are touched in data_parallel/grad_hooks.* only"),

@@ -19,7 +19,8 @@ build=("${run[@]}"
   libtorch-dev libgloo-dev libopenblas-pthread-dev libhwy-dev libdnnl-dev
   libfmt-dev nlohmann-json3-dev libcli11-dev
   libpcre2-dev libutf8proc-dev libsentencepiece-dev
-  libjs-dygraphs libcpp-httplib-dev libzstd-dev zlib1g-dev libcurl4-openssl-dev libssl-dev
+  libopenmpi-dev libjs-dygraphs libcpp-httplib-dev libzstd-dev zlib1g-dev
+  libcurl4-openssl-dev libssl-dev
   libgtest-dev libgmock-dev libbenchmark-dev)
 test=(file git chromium man-db fish zsh python3 python3-torch python3-numpy openmpi-bin iproute2 zstd)
 lint=(python3 git clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev

@@ -1,22 +1,13 @@
 #include "brigade/comm/backend.h"
 
-#include <fmt/format.h>
-
 #include <utility>
 
-#include "brigade/base/error.h"
+#include "brigade/base/check.h"
+#include "brigade/comm/mpi_communicator.h"
 #include "brigade/comm/nccl_communicator.h"
 #include "brigade/comm/self_communicator.h"
 
 namespace brigade {
-namespace {
-
-[[noreturn]] void refuse(Backend backend) {
-  throw ConfigError(fmt::format(
-      "[comm] the backend \"{}\" is not in this build", to_string(backend)));
-}
-
-}  // namespace
 
 const char* to_string(Backend backend) {
   switch (backend) {
@@ -37,7 +28,7 @@ void check_backend(Backend backend, const LaunchEnvironment& environment) {
     case Backend::kNccl:
       return check_nccl(environment);
     case Backend::kMpi:
-      refuse(backend);
+      return check_mpi(environment);
   }
 }
 
@@ -66,9 +57,9 @@ CommunicatorPtr make_communicator(
       return make_nccl_communicator(
           store, rank, size, std::move(options), backend.gloo);
     case Backend::kMpi:
-      break;
+      return make_mpi_communicator(store, rank, size, std::move(options));
   }
-  refuse(backend.backend);
+  BRIGADE_ASSERT(false, "backend {}", static_cast<int>(backend.backend));
 }
 
 }  // namespace brigade

@@ -6,6 +6,8 @@
 #pragma once
 
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "brigade/comm/communicator.h"
 #include "brigade/comm/gloo_communicator.h"
@@ -22,7 +24,14 @@ enum class Backend {
 // "gloo", "nccl", "mpi".
 const char* to_string(Backend backend);
 
-// What the groups of a mesh share; the same backend on every rank.
+// Whether sums over dp x cp go by host (comm/hierarchical_communicator.h).
+enum class HierarchyChoice {
+  kOff,
+  kAuto,  // where hosts have several of its ranks each
+  kOn,    // a ConfigError where they have not
+};
+
+// What the groups of a mesh share; the same on every rank but for addresses.
 struct BackendOptions {
   Backend backend = Backend::kGloo;
   GlooOptions gloo;  // where this rank's peers connect to
@@ -34,6 +43,9 @@ struct BackendOptions {
       int size,
       const CommunicatorOptions& options)>
       make = {};
+  // Of each rank of the mesh; empty: all are on one host.
+  std::vector<std::string> hosts;
+  HierarchyChoice hierarchy = HierarchyChoice::kOff;
 };
 
 // Where a rank of this backend has the model's tensors: the GPU of its number

@@ -14,7 +14,9 @@ constexpr int64_t kSliceElements = 1 << 20;  // 2 MiB on the wire
 
 }  // namespace
 
-Bf16AllReduce::Bf16AllReduce(const GlooMessages& messages, torch::Tensor values)
+Bf16AllReduce::Bf16AllReduce(
+    const GroupMessages& messages,
+    torch::Tensor values)
     : messages_(messages),
       rank_(messages.rank()),
       size_(messages.size()),

@@ -1,4 +1,4 @@
-// The sum of float32 values over the ranks of a Gloo group, in bf16 on the
+// The sum of float32 values over the ranks of a group, in bf16 on the
 // wire.
 //
 // Rank r owns the r-th chunk of the values. Each rank sends its parts of the
@@ -17,7 +17,7 @@
 
 #include <vector>
 
-#include "brigade/comm/gloo_messages.h"
+#include "brigade/comm/group_messages.h"
 
 namespace brigade {
 
@@ -25,9 +25,10 @@ class Bf16AllReduce {
  public:
   // Launches the first round. `values`: contiguous float32, its numel divides
   // by the group's size. Every rank makes the same calls in the same order.
-  Bf16AllReduce(const GlooMessages& messages, torch::Tensor values);
+  Bf16AllReduce(const GroupMessages& messages, torch::Tensor values);
 
-  // Waits for the first round and does the second. c10d's exceptions pass.
+  // Waits for the first round and does the second. The transport's exceptions
+  // pass.
   void finish();
 
  private:
@@ -41,7 +42,7 @@ class Bf16AllReduce {
   // A slice of a rank's chunk, as it travels.
   torch::Tensor on_wire(int owner, const Slice& slice) const;
 
-  GlooMessages messages_;
+  GroupMessages messages_;
   int rank_;
   int size_;
   int64_t chunk_;

@@ -29,7 +29,7 @@ void add_bf16_chunks(uint16_t* sum, const uint16_t* own, const Bf16Rows& rows) {
 }  // namespace
 
 PendingMessages scatter_chunks(
-    const GlooMessages& messages,
+    const GroupMessages& messages,
     MessageKind kind,
     const torch::Tensor& chunks,
     const torch::Tensor& into) {
@@ -48,14 +48,14 @@ PendingMessages scatter_chunks(
 }
 
 PendingMessages gather_chunks(
-    const GlooMessages& messages,
+    const GroupMessages& messages,
     MessageKind kind,
     const torch::Tensor& chunks) {
   return gather_chunks(messages, kind, chunks.unbind());
 }
 
 PendingMessages gather_chunks(
-    const GlooMessages& messages,
+    const GroupMessages& messages,
     MessageKind kind,
     const std::vector<torch::Tensor>& chunks) {
   const int rank = messages.rank();
@@ -96,7 +96,7 @@ void add_chunks(
 }
 
 void sum_in_chunks(
-    const GlooMessages& messages,
+    const GroupMessages& messages,
     MessageKind kind,
     const torch::Tensor& tensor) {
   const int size = messages.size();

@@ -14,14 +14,14 @@
 
 #include <vector>
 
-#include "brigade/comm/gloo_messages.h"
+#include "brigade/comm/group_messages.h"
 
 namespace brigade {
 
 // chunks: [R, n]; into: [R - 1, n], this rank's chunks of the others, in rank
 // order. Neither may change until the messages have ended.
 PendingMessages scatter_chunks(
-    const GlooMessages& messages,
+    const GroupMessages& messages,
     MessageKind kind,
     const torch::Tensor& chunks,
     const torch::Tensor& into);
@@ -29,11 +29,11 @@ PendingMessages scatter_chunks(
 // chunks: [R, n], of which this rank's is sent and the others' received; or R
 // tensors whose sizes all ranks agree on.
 PendingMessages gather_chunks(
-    const GlooMessages& messages,
+    const GroupMessages& messages,
     MessageKind kind,
     const torch::Tensor& chunks);
 PendingMessages gather_chunks(
-    const GlooMessages& messages,
+    const GroupMessages& messages,
     MessageKind kind,
     const std::vector<torch::Tensor>& chunks);
 
@@ -48,7 +48,7 @@ void add_chunks(
 // The tensor becomes the sum over ranks, whatever its numel: scatter, add,
 // gather. Blocks.
 void sum_in_chunks(
-    const GlooMessages& messages,
+    const GroupMessages& messages,
     MessageKind kind,
     const torch::Tensor& tensor);
 

@@ -1,14 +1,8 @@
 // Communicator over c10d's process groups: Gloo on the CPU.
 //
-// What Gloo lacks in libtorch 1.13, or does through copies, is made of messages
-// from rank to rank (gloo_messages.h), straight from and into the tensors'
-// memory, at the same number of bytes:
-//   all_gather           the own chunk to each rank
-//   reduce_scatter       each rank's chunk to it; the waiting thread adds them
-//   all_reduce of bf16   both; between two ranks one message each way, and the
-//                        waiting thread adds
-// A thread of the communicator's own sends and waits, in the order of launches.
-// bf16 is summed in float32 and rounded once. Broadcasts move it as bytes.
+// What Gloo lacks in libtorch 1.13, or does through copies, is composed of
+// messages (composed_communicator.h), at the same number of bytes. bf16 is
+// summed in float32 and rounded once. Broadcasts move it as bytes.
 //
 // A lost peer is noticed at once, unless one of its messages was half read or
 // written: that one ends with the timeout.

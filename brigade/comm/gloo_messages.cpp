@@ -12,8 +12,6 @@
 namespace brigade {
 namespace {
 
-constexpr int kKinds = 4;
-
 // Of receives that nobody sends to; collectives take the tag 0.
 constexpr int kTagOfClosing = 1;
 
@@ -22,12 +20,12 @@ constexpr std::chrono::milliseconds kAtOnce{1};
 
 int tag_on_wire(MessageKind kind, int tag, bool is_upward) {
   constexpr int kTags =
-      std::numeric_limits<int>::max() / (kKinds * GlooMessages::kConnections);
+      std::numeric_limits<int>::max() / (kMessageKinds * kGlooConnections);
   if (tag < 0 || tag >= kTags)
     throw std::out_of_range(
         fmt::format("the tag {} is not in [0, {})", tag, kTags));
   // c10d takes the connection that is the tag modulo their number.
-  return (tag * kKinds + static_cast<int>(kind)) * GlooMessages::kConnections +
+  return (tag * kMessageKinds + static_cast<int>(kind)) * kGlooConnections +
          (is_upward ? 0 : 1);
 }
 
@@ -37,28 +35,60 @@ bool was_closed_here(const std::exception& error) {
          std::string_view::npos;
 }
 
-}  // namespace
+class GlooMessage : public MessageInFlight {
+ public:
+  explicit GlooMessage(C10dWorkPtr work) : work_(std::move(work)) {}
 
-LostMessages::LostMessages(const std::string& why, std::vector<int> peers)
-    : std::runtime_error(why), peers_(std::move(peers)) {}
+  void wait() override { work_->wait(); }
+  void wait_at_once() override { work_->wait(kAtOnce); }
 
-struct GlooMessages::Closing {
-  std::mutex mutex;
-  bool is_over = false;
-  std::vector<int> closed_before;
+ private:
+  C10dWorkPtr work_;
 };
 
-GlooMessages::GlooMessages(GroupPtr group)
-    : group_(std::move(group)),
-      rank_(group_->getRank()),
-      size_(group_->getSize()),
-      closing_(std::make_shared<Closing>()) {}
+class GlooTransport : public MessageTransport {
+ public:
+  explicit GlooTransport(GlooGroupPtr group)
+      : group_(std::move(group)),
+        rank_(group_->getRank()),
+        size_(group_->getSize()) {}
 
-std::vector<int> GlooMessages::close() const {
-  const std::lock_guard lock(closing_->mutex);
-  if (closing_->is_over)
-    return closing_->closed_before;
-  closing_->is_over = true;
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  std::unique_ptr<MessageInFlight> receive(
+      const torch::Tensor& into,
+      int from,
+      MessageKind kind,
+      int tag) override {
+    const int wire_tag = tag_on_wire(kind, tag, rank_ > from);
+    std::vector<torch::Tensor> tensors{into};
+    return std::make_unique<GlooMessage>(group_->recv(tensors, from, wire_tag));
+  }
+
+  std::unique_ptr<MessageInFlight>
+  send(const torch::Tensor& from, int to, MessageKind kind, int tag) override {
+    const int wire_tag = tag_on_wire(kind, tag, to > rank_);
+    std::vector<torch::Tensor> tensors{from};
+    return std::make_unique<GlooMessage>(group_->send(tensors, to, wire_tag));
+  }
+
+  std::vector<int> close() override;
+
+ private:
+  GlooGroupPtr group_;
+  int rank_;
+  int size_;
+  std::mutex closing_;
+  bool is_closed_ = false;
+  std::vector<int> closed_before_;
+};
+
+std::vector<int> GlooTransport::close() {
+  const std::lock_guard lock(closing_);
+  if (is_closed_)
+    return closed_before_;
+  is_closed_ = true;
   // A receive fails at once where the connection is closed already. Where it is
   // not, one that times out closes those to all ranks.
   std::vector<torch::Tensor> nothing{torch::empty({1}, torch::kByte)};
@@ -84,54 +114,14 @@ std::vector<int> GlooMessages::close() const {
     } catch (const std::exception&) {
     }
   }
-  closing_->closed_before.assign(closed_before.begin(), closed_before.end());
-  return closing_->closed_before;
+  closed_before_.assign(closed_before.begin(), closed_before.end());
+  return closed_before_;
 }
 
-PendingMessages::PendingMessages(const GlooMessages& messages, MessageKind kind)
-    : messages_(messages), kind_(kind) {}
+}  // namespace
 
-void PendingMessages::receive(const torch::Tensor& into, int from, int tag) {
-  const int wire_tag = tag_on_wire(kind_, tag, messages_.rank() > from);
-  std::vector<torch::Tensor> tensors{into};
-  try {
-    pending_.push_back({messages_.group_->recv(tensors, from, wire_tag), from});
-  } catch (const std::exception& error) {
-    messages_.close();
-    throw LostMessages(error.what(), {from});
-  }
-}
-
-void PendingMessages::send(const torch::Tensor& from, int to, int tag) {
-  const int wire_tag = tag_on_wire(kind_, tag, to > messages_.rank());
-  std::vector<torch::Tensor> tensors{from};
-  try {
-    pending_.push_back({messages_.group_->send(tensors, to, wire_tag), to});
-  } catch (const std::exception& error) {
-    messages_.close();
-    throw LostMessages(error.what(), {to});
-  }
-}
-
-void PendingMessages::wait() {
-  for (size_t i = 0; i < pending_.size(); ++i) {
-    try {
-      pending_[i].work->wait();
-    } catch (const std::exception& error) {
-      messages_.close();
-      // The rest has come and gone by now, or never will.
-      std::set<int> peers{pending_[i].peer};
-      for (size_t rest = i + 1; rest < pending_.size(); ++rest) {
-        try {
-          pending_[rest].work->wait(kAtOnce);
-        } catch (const std::exception&) {
-          peers.insert(pending_[rest].peer);
-        }
-      }
-      throw LostMessages(error.what(), {peers.begin(), peers.end()});
-    }
-  }
-  pending_.clear();
+std::shared_ptr<MessageTransport> make_gloo_messages(GlooGroupPtr group) {
+  return std::make_shared<GlooTransport>(std::move(group));
 }
 
 }  // namespace brigade

@@ -204,7 +204,7 @@ void GroupFailures::report(const std::exception& error) const {
     if (const auto* lost = dynamic_cast<const LostMessages*>(&error)) {
       missed = lost->peers();
     } else if (dynamic_cast<const std::runtime_error*>(&error) != nullptr) {
-      // Gloo's, of a collective of its own: it does not say of whom.
+      // The backend's, of a collective of its own: it does not say of whom.
       for (int peer = 0; peer < messages.size(); ++peer) {
         if (peer != messages.rank())
           missed.push_back(peer);
@@ -242,7 +242,7 @@ void GroupFailures::fail(
 GroupFailuresPtr make_group_failures(
     const StorePtr& store,
     const CommunicatorOptions& group,
-    const GlooMessages& messages) {
+    const GroupMessages& messages) {
   const int rank = messages.rank();
   const std::vector<std::string>& names = group.member_names;
   return std::make_shared<const GroupFailures>(GroupFailures{

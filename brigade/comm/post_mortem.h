@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "brigade/comm/communicator.h"
-#include "brigade/comm/gloo_messages.h"
+#include "brigade/comm/group_messages.h"
 #include "brigade/comm/store.h"
 
 namespace brigade {
@@ -58,7 +58,7 @@ struct GroupFailures {
   std::string group;
   std::vector<std::string> member_names;  // as in CommunicatorOptions
   std::string self;  // this rank: "rank 3 (dp 1)", "rank 1 of 2"
-  GlooMessages messages;
+  GroupMessages messages;
   std::shared_ptr<PostMortem> post_mortem;
 
   // Closes the group's connections and reports which ranks the operation
@@ -76,6 +76,6 @@ using GroupFailuresPtr = std::shared_ptr<const GroupFailures>;
 GroupFailuresPtr make_group_failures(
     const StorePtr& store,
     const CommunicatorOptions& group,
-    const GlooMessages& messages);
+    const GroupMessages& messages);
 
 }  // namespace brigade

@@ -8,9 +8,20 @@
 #include <utility>
 
 #include "brigade/base/check.h"
+#include "brigade/base/error.h"
+#include "brigade/comm/grid_group.h"
+#include "brigade/comm/hierarchical_communicator.h"
 #include "brigade/topology/hosts.h"
 
 namespace brigade {
+namespace {
+
+// A group of several axes is connected along them alone from here on. Smaller
+// ones are connected fully: their collectives take fewer steps, and an error
+// names the lost rank directly.
+constexpr size_t kFullyConnectedRanks = 16;
+
+}  // namespace
 
 ProcessMesh::ProcessMesh(
     const ParallelDims& dims,
@@ -30,8 +41,8 @@ ProcessMesh::ProcessMesh(
   // waits in another group.
   std::vector<int> everyone(static_cast<size_t>(dims.world_size()));
   std::iota(everyone.begin(), everyone.end(), 0);
-  world_ = join("world", everyone);
-  dp_cp_ = join("dp_cp", dims.dp_cp_members(rank));
+  world_ = join_grid("world", {kAxes.begin(), kAxes.end()}, everyone);
+  dp_cp_ = join_dp_cp(dims.dp_cp_members(rank));
   for (const Axis axis : kAxes)
     axes_[axis] = join(to_string(axis), dims.members(axis, rank));
 
@@ -41,7 +52,7 @@ ProcessMesh::ProcessMesh(
     if (there.dp == coordinate_.dp && there.cp == coordinate_.cp)
       model.push_back(other);
   }
-  model_ = join("model", model);
+  model_ = join_grid("model", {Axis::kPp, Axis::kTp}, model);
 
   const std::vector<int> stages = dims.members(Axis::kPp, rank);
   std::vector<int> embedding{rank};
@@ -57,16 +68,44 @@ CommunicatorPtr ProcessMesh::join(
     std::vector<int> members) {
   if (const auto known = by_members_.find(members); known != by_members_.end())
     return known->second;
-  const CommunicatorPtr communicator = connect(name, members);
+  CommunicatorPtr communicator = make_group(name, members);
   by_members_.emplace(std::move(members), communicator);
   return communicator;
 }
 
-CommunicatorPtr ProcessMesh::connect(
+CommunicatorPtr ProcessMesh::join_grid(
     const std::string& name,
-    const std::vector<int>& members) {
-  const auto here = std::find(members.begin(), members.end(), rank_);
-  BRIGADE_ASSERT(here != members.end(), "rank {} outside '{}'", rank_, name);
+    const std::vector<Axis>& axes,
+    std::vector<int> members) {
+  std::vector<Axis> several;
+  for (const Axis axis : axes) {
+    if (dims_[axis] > 1)
+      several.push_back(axis);
+  }
+  if (several.size() < 2 || members.size() <= kFullyConnectedRanks)
+    return join(name, std::move(members));
+  if (const auto known = by_members_.find(members); known != by_members_.end())
+    return known->second;
+  if (!grid_worker_)
+    grid_worker_ = std::make_shared<SequentialWorker>();
+  std::vector<CommunicatorPtr> along;
+  for (const Axis axis : several) {
+    CommunicatorPtr& group = grid_axes_[axis];
+    if (!group)
+      group = make_group(
+          fmt::format("world along {}", to_string(axis)),
+          dims_.members(axis, rank_));
+    along.push_back(group);
+  }
+  const auto communicator =
+      make_grid_group(along, grid_worker_, options_of(name, members));
+  by_members_.emplace(std::move(members), communicator);
+  return communicator;
+}
+
+CommunicatorOptions ProcessMesh::options_of(
+    const std::string& name,
+    const std::vector<int>& members) const {
   CommunicatorOptions options = options_;
   options.name = name;
   options.members = members;
@@ -74,6 +113,14 @@ CommunicatorPtr ProcessMesh::connect(
   for (const int member : members)
     options.member_names.push_back(
         options_.member_names.at(static_cast<size_t>(member)));
+  return options;
+}
+
+CommunicatorPtr ProcessMesh::make_group(
+    const std::string& name,
+    const std::vector<int>& members) {
+  const auto here = std::find(members.begin(), members.end(), rank_);
+  BRIGADE_ASSERT(here != members.end(), "rank {} outside '{}'", rank_, name);
   StorePtr store;
   if (members.size() > 1 && store_)
     store = store_->with_prefix(fmt::format("{}/{}", name, members.front()));
@@ -81,7 +128,7 @@ CommunicatorPtr ProcessMesh::connect(
       store,
       static_cast<int>(here - members.begin()),
       static_cast<int>(members.size()),
-      std::move(options),
+      options_of(name, members),
       backend_);
 }
 
@@ -111,7 +158,50 @@ void ProcessMesh::divide_replicas(int groups) {
         firsts.push_back(member);
     }
   }
-  between_groups_ = connect("between_groups", firsts);
+  between_groups_ = make_group("between_groups", firsts);
+}
+
+CommunicatorPtr ProcessMesh::join_dp_cp(const std::vector<int>& members) {
+  const CommunicatorPtr whole = join("dp_cp", members);
+  const bool is_wanted = backend_.hierarchy != HierarchyChoice::kOff;
+  std::vector<std::string> hosts;
+  for (const int member : members)
+    hosts.push_back(
+        backend_.hosts.empty()
+            ? std::string()
+            : backend_.hosts.at(static_cast<size_t>(member)));
+  const auto grid = is_wanted ? find_host_grid(hosts) : std::nullopt;
+  if (!grid) {
+    if (backend_.hierarchy == HierarchyChoice::kOn)
+      throw ConfigError(fmt::format(
+          "[config] /distributed/hierarchical_reduction = \"on\" needs several "
+          "hosts with several and as many ranks of dp x cp each; those of {} "
+          "are on {}",
+          options_.member_names.at(static_cast<size_t>(rank_)),
+          backend_.hosts.empty() ? "one host"
+                                 : fmt::format("{}", fmt::join(hosts, ", "))));
+    return whole;
+  }
+  std::vector<int> inside;
+  std::vector<int> across;
+  std::string host;
+  for (size_t i = 0; i < grid->ranks.size(); ++i) {
+    const std::vector<int>& ranks = grid->ranks[i];
+    const auto here = std::find(ranks.begin(), ranks.end(), whole->rank());
+    if (here == ranks.end())
+      continue;
+    host = grid->names[i];
+    for (const int rank : ranks)
+      inside.push_back(members[static_cast<size_t>(rank)]);
+    for (const auto& others : grid->ranks)
+      across.push_back(members[static_cast<size_t>(
+          others[static_cast<size_t>(here - ranks.begin())])]);
+  }
+  by_host_ = {
+      make_group("dp_cp on " + host, inside),
+      make_group("dp_cp across hosts", across)};
+  return make_hierarchical_communicator(
+      {.whole = whole, .inside = by_host_[0], .across = by_host_[1]}, *grid);
 }
 
 const CommunicatorPtr& ProcessMesh::axis(Axis axis) const {
@@ -124,6 +214,9 @@ std::vector<CommunicatorPtr> ProcessMesh::all() const {
     result.push_back(communicator);
   if (between_groups_->size() > 1)
     result.push_back(between_groups_);
+  result.insert(result.end(), by_host_.begin(), by_host_.end());
+  for (const auto& [axis, communicator] : grid_axes_)
+    result.push_back(communicator);
   return result;
 }
 

@@ -1,15 +1,19 @@
 // The process grid with a communicator for every axis, size 1 included.
 //
 // Collective: every rank constructs its mesh at the same time with the same
-// dims and store. Groups with the same members share one communicator.
+// dims and store. Groups with the same members share one communicator. Ranks
+// connect only where they talk: a large grid's world() and model() go along the
+// axes (comm/grid_group.h).
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "brigade/comm/backend.h"
 #include "brigade/comm/communicator.h"
+#include "brigade/comm/sequential_worker.h"
 #include "brigade/comm/store.h"
 #include "brigade/topology/parallel_dims.h"
 
@@ -37,7 +41,8 @@ class ProcessMesh {
   const CommunicatorPtr& axis(Axis axis) const;  // this rank's group
   // Where the ranks met; null for a world of one, or as it was given.
   const StorePtr& store() const { return store_; }
-  // Sums gradients: the replicas of this rank's weights.
+  // Sums gradients: the replicas of this rank's weights. Where they are on
+  // several hosts, it may do so by host (comm/hierarchical_communicator.h).
   const CommunicatorPtr& dp_cp() const { return dp_cp_; }
 
   // Cuts the replicas into groups of neighbouring dp coordinates that train
@@ -64,9 +69,21 @@ class ProcessMesh {
 
  private:
   CommunicatorPtr join(const std::string& name, std::vector<int> members);
-  CommunicatorPtr connect(
+  CommunicatorOptions options_of(
+      const std::string& name,
+      const std::vector<int>& members) const;
+  // A group of this mesh's ranks, this rank among them.
+  CommunicatorPtr make_group(
       const std::string& name,
       const std::vector<int>& members);
+  // The ranks that differ along these axes: one group, or a grid's.
+  CommunicatorPtr join_grid(
+      const std::string& name,
+      const std::vector<Axis>& axes,
+      std::vector<int> members);
+  // dp x cp, by host where `backend_` says so and the hosts allow it. Throws
+  // ConfigError where it must be but cannot.
+  CommunicatorPtr join_dp_cp(const std::vector<int>& members);
 
   ParallelDims dims_;
   int rank_;
@@ -75,6 +92,10 @@ class ProcessMesh {
   CommunicatorOptions options_;
   BackendOptions backend_;
   std::map<std::vector<int>, CommunicatorPtr> by_members_;
+  std::vector<CommunicatorPtr> by_host_;  // what dp_cp_ goes over besides
+  // What world_ and model_ go along, and the thread that does it.
+  std::map<Axis, CommunicatorPtr> grid_axes_;
+  std::shared_ptr<SequentialWorker> grid_worker_;
   CommunicatorPtr world_;
   CommunicatorPtr dp_cp_;
   int replica_groups_ = 1;

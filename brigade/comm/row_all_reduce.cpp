@@ -60,7 +60,7 @@ RowIndices set_bits(const torch::Tensor& bitmap) {
 
 // By rank: the rows that are not zero.
 std::vector<RowIndices> exchange_bitmaps(
-    const GlooMessages& messages,
+    const GroupMessages& messages,
     const Rows& rows) {
   const int64_t words = (rows.count + kWordBits - 1) / kWordBits;
   const auto bitmaps = torch::zeros({messages.size(), words}, torch::kLong);
@@ -94,7 +94,7 @@ void add_rows(
 }
 
 void exchange_rows(
-    const GlooMessages& messages,
+    const GroupMessages& messages,
     const std::vector<RowIndices>& indices_of,
     const torch::Tensor& matrix) {
   std::vector<torch::Tensor> packed;  // by rank
@@ -123,7 +123,7 @@ void exchange_rows(
 
 }  // namespace
 
-int64_t sum_rows(const GlooMessages& messages, const torch::Tensor& matrix) {
+int64_t sum_rows(const GroupMessages& messages, const torch::Tensor& matrix) {
   const Rows rows(matrix);
   const auto indices_of = exchange_bitmaps(messages, rows);
   size_t most = 0;

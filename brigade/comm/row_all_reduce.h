@@ -1,4 +1,4 @@
-// The sum over the ranks of a Gloo group of matrices most of whose rows are
+// The sum over the ranks of a group of matrices most of whose rows are
 // zero, as an embedding's gradients are: only rows that hold something travel.
 // For the files of comm/ only.
 //
@@ -18,13 +18,13 @@
 
 #include <cstdint>
 
-#include "brigade/comm/gloo_messages.h"
+#include "brigade/comm/group_messages.h"
 
 namespace brigade {
 
 // matrix: contiguous [N, C] of float32 or float64; it becomes the sum. Blocks;
 // to be called on the thread of MessageKind::kExchange, by all ranks in the
-// same order. Returns Work::reduced_bytes(). c10d's exceptions pass.
-int64_t sum_rows(const GlooMessages& messages, const torch::Tensor& matrix);
+// same order. Returns Work::reduced_bytes(). The transport's exceptions pass.
+int64_t sum_rows(const GroupMessages& messages, const torch::Tensor& matrix);
 
 }  // namespace brigade

@@ -97,7 +97,9 @@ std::unique_ptr<ProcessMesh> open_mesh(
   }
   const BackendOptions backend{
       .backend = start.backend,
-      .gloo = {.interface = address.interface, .address = address.address}};
+      .gloo = {.interface = address.interface, .address = address.address},
+      .hosts = hosts,
+      .hierarchy = start.hierarchy};
   named.member_names = rank_names(dims, hosts);
   use_device(named.device);
   return std::make_unique<ProcessMesh>(

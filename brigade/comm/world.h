@@ -61,6 +61,7 @@ struct MeshStart {
   // Of the mesh's groups. With NCCL it also decides their device: the GPU of
   // the rank's number on its host, which becomes the calling thread's.
   Backend backend = Backend::kGloo;
+  HierarchyChoice hierarchy = HierarchyChoice::kAuto;
   // Where they meet; null: at open_store().
   StorePtr store;
   // Runs before this rank has peers. An Error that it throws ends the start of

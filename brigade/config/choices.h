@@ -115,6 +115,29 @@ inline constexpr std::array kChoices<GradSyncKind>{
     GradSyncKind::kBucketed,
     GradSyncKind::kPerParam};
 
+// distributed.hierarchical_reduction
+enum class HierarchicalReduction {
+  kAuto,  // where dp x cp spans several hosts with several of its ranks each
+  kOn,
+  kOff,
+};
+constexpr const char* to_string(HierarchicalReduction choice) {
+  switch (choice) {
+    case HierarchicalReduction::kAuto:
+      return "auto";
+    case HierarchicalReduction::kOn:
+      return "on";
+    case HierarchicalReduction::kOff:
+      return "off";
+  }
+  return "?";
+}
+template <>
+inline constexpr std::array kChoices<HierarchicalReduction>{
+    HierarchicalReduction::kAuto,
+    HierarchicalReduction::kOn,
+    HierarchicalReduction::kOff};
+
 // distributed.grad_wire
 enum class GradWire { kFp32, kBf16, kFp16, kInt8, kPowerSgd };
 constexpr const char* to_string(GradWire wire) {

@@ -108,6 +108,12 @@ void add_distributed(std::vector<ConfigKey>& keys) {
       size,
       "rank of the matrices that grad_wire=powersgd sends");
   group.key(
+      "hierarchical_reduction",
+      &G::hierarchical_reduction,
+      kAny,
+      "gradients are summed inside each host before they cross hosts; auto: "
+      "where hosts have several ranks of dp x cp");
+  group.key(
       "bucket_cap_mb",
       &G::bucket_cap_mb,
       {.low = 0, .low_is_excluded = true},

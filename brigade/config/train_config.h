@@ -38,7 +38,9 @@ struct DistributedConfig {
   GradSyncKind grad_sync = GradSyncKind::kBucketed;
   GradWire grad_wire = GradWire::kFp32;  // of gradients between ranks
   int powersgd_rank = 4;                 // columns that powersgd sends
-  double bucket_cap_mb = 25;             // MiB of gradient per bucket
+  // Of gradients between hosts: the ranks of a host share one sum.
+  HierarchicalReduction hierarchical_reduction = HierarchicalReduction::kAuto;
+  double bucket_cap_mb = 25;  // MiB of gradient per bucket
   BucketOrder bucket_order = BucketOrder::kReverse;
   int zero_stage = 0;  // what dp x cp ranks divide between them
   // Low-communication training (docs/low_communication.md): 0: off, else groups

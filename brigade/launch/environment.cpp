@@ -361,6 +361,9 @@ LaunchEnvironment of_launcher(const GetEnv& getenv) {
 LaunchEnvironment read_environment(const GetEnv& getenv) {
   LaunchEnvironment environment = of_launcher(getenv);
   environment.interface = getenv(kInterfaceVariable).value_or("");
+  // Open MPI's mpirun, Hydra's mpiexec and srun --mpi=pmi2, --mpi=pmix.
+  environment.has_mpi = getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_RANK") ||
+                        getenv("PMIX_RANK");
   return environment;
 }
 

@@ -47,6 +47,9 @@ struct LaunchEnvironment {
   // How often the launcher has restarted these ranks. Key prefixes of the
   // store must hold it, since a store may survive a restart.
   int restart_count = 0;
+  // A launcher of MPI started this process, perhaps around another launcher:
+  // MPI_Init() finds the ranks that it started.
+  bool has_mpi = false;
   // What GLOO_SOCKET_IFNAME says; empty where it is not set.
   std::string interface;
   // The job's name where there is one (torchrun's run id, Slurm's job id, ...).

@@ -69,6 +69,18 @@ Backend backend_of(const DistributedConfig& distributed) {
   return Backend::kGloo;
 }
 
+HierarchyChoice hierarchy_of(const DistributedConfig& distributed) {
+  switch (distributed.hierarchical_reduction) {
+    case HierarchicalReduction::kAuto:
+      return HierarchyChoice::kAuto;
+    case HierarchicalReduction::kOn:
+      return HierarchyChoice::kOn;
+    case HierarchicalReduction::kOff:
+      return HierarchyChoice::kOff;
+  }
+  return HierarchyChoice::kAuto;
+}
+
 int64_t bucket_capacity_bytes(const DistributedConfig& distributed) {
   return std::llround(distributed.bucket_cap_mb * static_cast<double>(MiB));
 }

@@ -38,6 +38,7 @@ CommunicatorOptions communicator_options(const DistributedConfig& distributed);
 
 // What the groups run over.
 Backend backend_of(const DistributedConfig& distributed);
+HierarchyChoice hierarchy_of(const DistributedConfig& distributed);
 
 // Of distributed.zero_stage.
 Sharding sharding_of(const DistributedConfig& distributed);

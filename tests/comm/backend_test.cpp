@@ -5,6 +5,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/comm/gpus.h"
+#include "brigade/comm/mpi_communicator.h"
 
 namespace brigade {
 namespace {
@@ -35,6 +36,30 @@ TEST(Backend, NcclWithoutAGpuIsAConfigErrorThatSaysWhatIsMissing) {
             HasSubstr("\"nccl\" is not in this build"),
             HasSubstr("CUDA finds no GPU that it can use here")));
   }
+}
+
+TEST(Backend, MpiIsRefusedWhereItsLauncherDidNotStartTheRanks) {
+  const auto refusal = [](const LaunchEnvironment& environment) {
+    try {
+      check_backend(Backend::kMpi, environment);
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  if (!has_mpi()) {
+    EXPECT_THAT(refusal({}), HasSubstr("-DBRIGADE_MPI=ON"));
+    return;
+  }
+  LaunchEnvironment environment;
+  EXPECT_THAT(refusal(environment), HasSubstr("run mpirun -n 4"));
+  EXPECT_THAT(refusal(environment), HasSubstr("started by hand"));
+  // mpirun -n 1 brigade train --nproc 4
+  environment.has_mpi = true;
+  environment.launcher = "brigade";
+  EXPECT_THAT(refusal(environment), HasSubstr("started by --nproc"));
+  environment.launcher = "mpirun";
+  EXPECT_EQ(refusal(environment), "");
 }
 
 }  // namespace

@@ -42,6 +42,44 @@ TEST(ProcessMesh, EveryGroupHoldsTheRanksOfTheGrid) {
       });
 }
 
+// Of more ranks than are connected fully.
+TEST(ProcessMesh, ALargeGridHasNoConnectionsButAlongItsAxes) {
+  const ParallelDims dims{.dp = 3, .tp = 3, .pp = 2};
+  const int ranks = dims.world_size();
+  testing::run_ranks_with_store(ranks, [&](int rank, const StorePtr& store) {
+    const ProcessMesh mesh(dims, rank, store, {.check_collectives = true});
+    Communicator& world = *mesh.world();
+    EXPECT_EQ(world.rank(), rank);
+    EXPECT_EQ(world.size(), ranks);
+    EXPECT_EQ(sum_of_ranks(mesh.world(), rank), ranks * (ranks - 1) / 2);
+
+    auto all = torch::empty({2 * ranks}, torch::kLong);
+    world.all_gather(all, torch::full({2}, rank, torch::kLong))->wait();
+    EXPECT_TRUE(torch::equal(all, torch::arange(ranks).repeat_interleave(2)));
+    for (const int root : {0, 7, ranks - 1}) {
+      auto value = torch::full({1}, rank, torch::kLong);
+      world.broadcast(value, root)->wait();
+      EXPECT_EQ(value.item<int64_t>(), root);
+    }
+    auto part = torch::empty({1}, torch::kLong);
+    world.reduce_scatter(part, torch::arange(ranks))->wait();
+    EXPECT_EQ(part.item<int64_t>(), rank * ranks);
+    auto exchanged = torch::empty({ranks}, torch::kLong);
+    world.all_to_all(exchanged, torch::arange(ranks) + 100 * rank)->wait();
+    EXPECT_TRUE(torch::equal(exchanged, 100 * torch::arange(ranks) + rank));
+    world.barrier();
+    EXPECT_ANY_THROW(world.send(part, 1));
+
+    int peers = 0;
+    for (const CommunicatorPtr& group : mesh.all()) {
+      if (group != mesh.world() && group != mesh.model())
+        peers += group->size() - 1;
+    }
+    // Each axis for itself and for the world, and both ends of the embedding.
+    EXPECT_LE(peers, 2 * (2 + 2 + 1) + 1);
+  });
+}
+
 TEST(ProcessMesh, AGroupOfOneIsACommunicatorToo) {
   const ProcessMesh mesh({}, 0, nullptr);
   for (const Axis axis : kAxes)

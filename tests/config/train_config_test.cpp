@@ -280,6 +280,9 @@ TEST(TrainConfig, EachChoiceIsReadAndWrittenAsItsText) {
   expect_choices_round_trip<OuterWire>("/distributed/outer_wire", [](Config c) {
     return c.distributed.outer_wire;
   });
+  expect_choices_round_trip<HierarchicalReduction>(
+      "/distributed/hierarchical_reduction",
+      [](Config c) { return c.distributed.hierarchical_reduction; });
   expect_choices_round_trip<BucketOrder>(
       "/distributed/bucket_order",
       [](Config c) { return c.distributed.bucket_order; });

@@ -243,6 +243,12 @@ TEST_F(EnvironmentTest, OpenMpiOnOneMachineMeetsInAPrivateFolder) {
       one.store);
 }
 
+TEST_F(EnvironmentTest, ALauncherOfMpiIsSeenAroundAnotherLauncher) {
+  EXPECT_TRUE(read(kOpenMpi).has_mpi);
+  EXPECT_TRUE(read(with(kOpenMpi, kTorchrun)).has_mpi);
+  EXPECT_FALSE(read(kTorchrun).has_mpi);
+}
+
 TEST_F(EnvironmentTest, AFolderThatOthersCanOpenIsRefused) {
   const fs::path folder = read(kOpenMpi).store.file.parent_path();
   fs::permissions(folder, fs::perms::others_read, fs::perm_options::add);

@@ -52,6 +52,23 @@ void run_ranks_with_store(
     std::rethrow_exception(first);
 }
 
+namespace {
+
+std::function<void(
+    int size,
+    const std::function<void(CommunicatorPtr world)>& body,
+    const RanksOptions& options)>
+    other_runner;
+
+}  // namespace
+
+void set_rank_runner(std::function<void(
+                         int size,
+                         const std::function<void(CommunicatorPtr world)>& body,
+                         const RanksOptions& options)> runner) {
+  other_runner = std::move(runner);
+}
+
 CommunicatorPtr make_world_of_one() {
   return make_self_communicator({.name = "world", .max_records = 100000});
 }
@@ -60,6 +77,8 @@ void run_ranks(
     int size,
     const std::function<void(CommunicatorPtr world)>& body,
     RanksOptions options) {
+  if (other_runner)
+    return other_runner(size, body, options);
   // A rank that leaves before the others have connected would fail them.
   std::barrier connected(size);
   run_ranks_with_store(size, [&](int rank, const StorePtr& store) {

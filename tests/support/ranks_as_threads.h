@@ -23,6 +23,13 @@ void run_ranks(
     const std::function<void(CommunicatorPtr world)>& body,
     RanksOptions options = {});
 
+// Makes run_ranks() run `runner` instead of threads, for the rest of the
+// process: where its ranks are processes.
+void set_rank_runner(std::function<void(
+                         int size,
+                         const std::function<void(CommunicatorPtr world)>& body,
+                         const RanksOptions& options)> runner);
+
 // A communicator without peers.
 CommunicatorPtr make_world_of_one();
 

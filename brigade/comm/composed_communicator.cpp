@@ -1,0 +1,148 @@
+#include "brigade/comm/composed_communicator.h"
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "brigade/comm/bf16_all_reduce.h"
+#include "brigade/comm/chunk_exchange.h"
+#include "brigade/comm/row_all_reduce.h"
+#include "brigade/comm/signature.h"
+
+namespace brigade {
+namespace {
+
+// [R, n] of R * n elements.
+torch::Tensor as_chunks(const torch::Tensor& tensor, int size) {
+  return tensor.detach().view({size, tensor.numel() / size});
+}
+
+void gather(
+    const GroupMessages& messages,
+    const torch::Tensor& output,
+    const torch::Tensor& input) {
+  const auto chunks = as_chunks(output, messages.size());
+  const auto own = chunks[messages.rank()];
+  if (own.data_ptr() != input.data_ptr())
+    own.copy_(input.view({-1}));
+  gather_chunks(messages, MessageKind::kExchange, chunks).wait();
+}
+
+}  // namespace
+
+torch::Tensor as_bytes(const torch::Tensor& tensor) {
+  return torch::from_blob(
+      tensor.data_ptr(),
+      {tensor.numel() * tensor.element_size()},
+      [tensor](void*) {},
+      torch::kByte);
+}
+
+ComposedCommunicator::ComposedCommunicator(
+    const StorePtr& store,
+    CommunicatorOptions options,
+    GroupMessages messages,
+    Waiting waiting)
+    : Communicator(messages.rank(), messages.size(), std::move(options)),
+      messages_(std::move(messages)),
+      failures_(make_group_failures(store, this->options(), messages_)),
+      waiting_(waiting),
+      worker_(std::make_shared<SequentialWorker>()) {}
+
+WorkPtr ComposedCommunicator::sum_by_messages(
+    const torch::Tensor& tensor,
+    Record record) {
+  if (size() != 2) {
+    return composed(record, [messages = messages_, tensor] {
+      sum_in_chunks(messages, MessageKind::kExchange, tensor);
+    });
+  }
+  // Two ranks send as many bytes when each sends all it has, in one round
+  // instead of two.
+  const auto other = torch::empty({1, tensor.numel()}, tensor.options());
+  return composed(
+      record,
+      [messages = messages_, tensor, other] {
+        PendingMessages exchange(messages, MessageKind::kExchange);
+        exchange.receive(other, 1 - messages.rank());
+        exchange.send(tensor, 1 - messages.rank());
+        exchange.wait();
+      },
+      [tensor, other] { add_chunks(tensor, tensor, other); });
+}
+
+WorkPtr ComposedCommunicator::do_all_reduce_rows(
+    torch::Tensor matrix,
+    Record record) {
+  return composed(record, [messages = messages_, matrix] {
+    return sum_rows(messages, matrix);
+  });
+}
+
+WorkPtr ComposedCommunicator::do_all_reduce_as_bf16(
+    torch::Tensor tensor,
+    Record record) {
+  if (tensor.numel() % size() != 0)
+    return Communicator::do_all_reduce_as_bf16(tensor, record);
+  const auto sum = guarded(record, [&] {
+    return std::make_shared<Bf16AllReduce>(messages_, tensor);
+  });
+  return composed(record, [sum] { sum->finish(); });
+}
+
+WorkPtr ComposedCommunicator::do_reduce_scatter(
+    torch::Tensor output,
+    torch::Tensor input,
+    Record record) {
+  const auto chunks = as_chunks(input, size());
+  const auto others =
+      torch::empty({size() - 1, output.numel()}, output.options());
+  return composed(
+      record,
+      [messages = messages_, chunks, others] {
+        scatter_chunks(messages, MessageKind::kExchange, chunks, others).wait();
+      },
+      [output = output.view({-1}), own = chunks[rank()], others] {
+        add_chunks(output, own, others);
+      });
+}
+
+WorkPtr ComposedCommunicator::do_all_gather(
+    torch::Tensor output,
+    torch::Tensor input,
+    Record record) {
+  return composed(record, [messages = messages_, output, input] {
+    gather(messages, output, input);
+  });
+}
+
+WorkPtr ComposedCommunicator::do_send(
+    torch::Tensor tensor,
+    int destination,
+    int tag,
+    Record record) {
+  return message(record, [&](PendingMessages& message) {
+    message.send(tensor, destination, tag);
+  });
+}
+
+WorkPtr ComposedCommunicator::do_recv(
+    torch::Tensor tensor,
+    int source,
+    int tag,
+    Record record) {
+  return message(record, [&](PendingMessages& message) {
+    message.receive(tensor, source, tag);
+  });
+}
+
+void ComposedCommunicator::check_signature(Record record) {
+  const auto mine = signature_of(record);
+  auto all = torch::empty({size(), mine.numel()}, torch::kLong);
+  composed(record, [messages = messages_, all, mine] {
+    gather(messages, all, mine);
+  })->wait();
+  check_signatures(all, mine, name());
+}
+
+}  // namespace brigade

@@ -1,0 +1,138 @@
+// What communicators over different backends have in common: the collectives
+// that are composed of messages from rank to rank (group_messages.h), straight
+// from and into the tensors' memory, and how a group fails.
+//
+//   all_gather           the own chunk to each rank
+//   reduce_scatter       each rank's chunk to it; the waiting thread adds them
+//   all_reduce of bf16   both; between two ranks one message each way, and the
+//                        waiting thread adds
+//   all_reduce_rows      row_all_reduce.h
+//   all_reduce_as_bf16   bf16_all_reduce.h
+//   send, recv           one message
+//
+// A thread of the communicator's own sends and waits, in the order of launches.
+// For the files of comm/ only.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "brigade/base/error.h"
+#include "brigade/comm/communicator.h"
+#include "brigade/comm/composed_work.h"
+#include "brigade/comm/group_messages.h"
+#include "brigade/comm/post_mortem.h"
+#include "brigade/comm/sequential_worker.h"
+#include "brigade/comm/store.h"
+
+namespace brigade {
+
+// What a thread does that waits for a composed collective.
+enum class Waiting {
+  kSleep,
+  kHelp,  // carries out what is launched, unless the worker has begun with it
+};
+
+class ComposedCommunicator : public Communicator {
+ protected:
+  using Record = const CollectiveRecord&;
+
+  ComposedCommunicator(
+      const StorePtr& store,
+      CommunicatorOptions options,
+      GroupMessages messages,
+      Waiting waiting);
+
+  const GroupMessages& messages() const { return messages_; }
+  const GroupFailuresPtr& failures() const { return failures_; }
+
+  // Ends what is queued. A derived class whose tasks use its own members calls
+  // it in its destructor; nothing is launched afterwards.
+  void end_tasks() { worker_.reset(); }
+
+  // What launch() returns; an exception in it becomes one that names the
+  // operation.
+  template <typename Launch>
+  auto guarded(Record record, Launch&& launch) -> decltype(launch()) {
+    const torch::NoGradGuard no_grad;
+    try {
+      return launch();
+    } catch (const CommError&) {
+      throw;
+    } catch (const std::exception& error) {
+      failures_->fail(record, error);
+    }
+  }
+
+  // Runs `body` on the worker, in launch order, and then `last` on the thread
+  // that waits for the end. What body returns is Work::reduced_bytes().
+  template <typename Body>
+  WorkPtr
+  composed(Record record, Body body, std::function<void()> last = nullptr) {
+    std::weak_ptr<SequentialWorker> helped;
+    if (waiting_ == Waiting::kHelp)
+      helped = worker_;
+    auto work = std::make_shared<ComposedWork>(
+        std::move(helped), std::move(last), record, failures_);
+    worker_->submit([failures = failures_, work, body = std::move(body)] {
+      const torch::NoGradGuard no_grad;
+      std::exception_ptr error;
+      std::optional<int64_t> reduced_bytes;
+      try {
+        if constexpr (std::is_void_v<decltype(body())>)
+          body();
+        else
+          reduced_bytes = body();
+      } catch (const std::exception& failure) {
+        failures->report(failure);
+        error = std::current_exception();
+      }
+      work->finish(error, reduced_bytes);
+    });
+    return work;
+  }
+
+  // The sum over ranks, whatever the dtype.
+  WorkPtr sum_by_messages(const torch::Tensor& tensor, Record record);
+
+  WorkPtr do_all_reduce_rows(torch::Tensor matrix, Record record) override;
+  WorkPtr do_all_reduce_as_bf16(torch::Tensor tensor, Record record) override;
+  WorkPtr do_reduce_scatter(
+      torch::Tensor output,
+      torch::Tensor input,
+      Record record) override;
+  WorkPtr do_all_gather(
+      torch::Tensor output,
+      torch::Tensor input,
+      Record record) override;
+  WorkPtr do_send(torch::Tensor tensor, int destination, int tag, Record record)
+      override;
+  WorkPtr do_recv(torch::Tensor tensor, int source, int tag, Record record)
+      override;
+  void check_signature(Record record) override;
+
+ private:
+  // One message from or to a rank: the tensor's own.
+  template <typename Launch>
+  WorkPtr message(Record record, Launch&& launch) {
+    return guarded(record, [&]() -> WorkPtr {
+      PendingMessages message(messages_, MessageKind::kOfUsers);
+      launch(message);
+      return std::make_shared<MessageWork>(
+          std::move(message), record, failures_);
+    });
+  }
+
+  GroupMessages messages_;
+  GroupFailuresPtr failures_;
+  Waiting waiting_;
+  std::shared_ptr<SequentialWorker> worker_;  // last: its tasks use the rest
+};
+
+// The same memory as flat bytes; keeps the tensor alive.
+torch::Tensor as_bytes(const torch::Tensor& tensor);
+
+}  // namespace brigade

@@ -1,0 +1,113 @@
+// Messages between the ranks of a group, whatever carries them; for the files
+// of comm/ only. What collectives are composed of (chunk_exchange.h,
+// bf16_all_reduce.h, row_all_reduce.h, segmented_sum.h).
+#pragma once
+
+#include <torch/types.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace brigade {
+
+// Messages of one kind between two ranks are matched by tag and, within one,
+// by order. A kind belongs to one thread of each rank.
+enum class MessageKind {
+  kOfUsers,   // Communicator::send() and recv()
+  kExchange,  // of collectives in one exchange
+  kParts,     // of a sum in slices: before it is added
+  kSums,      // and after
+};
+constexpr int kMessageKinds = 4;
+
+// Messages that did not come or go; whose they are.
+class LostMessages : public std::runtime_error {
+ public:
+  LostMessages(const std::string& why, std::vector<int> peers);
+
+  const std::vector<int>& peers() const { return peers_; }
+
+ private:
+  std::vector<int> peers_;
+};
+
+// A message under way. Destroyed only after wait() has returned or thrown, or
+// never waited for.
+class MessageInFlight {
+ public:
+  virtual ~MessageInFlight() = default;
+  // Blocks until it has come or gone; any exception says why it will not.
+  virtual void wait() = 0;
+  // Throws where it has not ended within about a millisecond.
+  virtual void wait_at_once() = 0;
+};
+
+// What carries the messages of one group. Any thread.
+class MessageTransport {
+ public:
+  virtual ~MessageTransport() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // Launch a message; the tensor stays alive as long as the transport needs
+  // it. Throw std::out_of_range for a tag that it cannot carry, anything else
+  // where the message cannot be launched.
+  virtual std::unique_ptr<MessageInFlight>
+  receive(const torch::Tensor& into, int from, MessageKind kind, int tag) = 0;
+  virtual std::unique_ptr<MessageInFlight>
+  send(const torch::Tensor& from, int to, MessageKind kind, int tag) = 0;
+  // See GroupMessages.
+  virtual std::vector<int> close() = 0;
+};
+
+// A handle: copies share the transport.
+class GroupMessages {
+ public:
+  explicit GroupMessages(std::shared_ptr<MessageTransport> transport)
+      : transport_(std::move(transport)) {}
+
+  int rank() const { return transport_->rank(); }
+  int size() const { return transport_->size(); }
+
+  // Ends this rank's part in the group, so that ranks waiting for it fail
+  // soon. Returns the ranks that had ended theirs before: they failed too, or
+  // are lost. Later calls close nothing and return the same. Any thread.
+  std::vector<int> close() const { return transport_->close(); }
+
+ private:
+  friend class PendingMessages;
+
+  std::shared_ptr<MessageTransport> transport_;
+};
+
+// Messages under way together. Tensors are contiguous, in memory, and may be
+// empty; they may not change until wait() returns.
+class PendingMessages {
+ public:
+  PendingMessages(const GroupMessages& messages, MessageKind kind);
+  // A message ends once: no copies.
+  PendingMessages(PendingMessages&&) = default;
+  PendingMessages& operator=(PendingMessages&&) = default;
+  PendingMessages(const PendingMessages&) = delete;
+  PendingMessages& operator=(const PendingMessages&) = delete;
+
+  void receive(const torch::Tensor& into, int from, int tag = 0);
+  void send(const torch::Tensor& from, int to, int tag = 0);
+
+  // Until all have come and gone. Where one does not, here and above: closes
+  // the group's messages and throws LostMessages.
+  void wait();
+
+ private:
+  struct Message {
+    std::unique_ptr<MessageInFlight> under_way;
+    int peer;
+  };
+
+  GroupMessages messages_;
+  MessageKind kind_;
+  std::vector<Message> pending_;
+};
+
+}  // namespace brigade

@@ -1,0 +1,55 @@
+// Sums over a group that spans hosts, by host: what crosses the slow links
+// between hosts is divided by the ranks of a host.
+//
+//   all_reduce      reduce-scatter inside each host | all-reduce of each rank's
+//                   shard with its counterparts on the other hosts | all-gather
+//                   inside
+//   all_reduce_as_bf16  the same, in bf16 between hosts alone
+//   all_reduce_rows rows inside each host | each rank's part of the matrix
+//   across
+//                   | all-gather inside
+//   reduce_scatter  inside, then across
+//   all_gather      across, then inside
+//
+// Everything else goes over the whole group as it is. A thread of the
+// communicator's own carries the steps out, in the order of launches.
+//
+// Costs a rank between hosts, H hosts of L ranks, n bytes: all_reduce
+// 2n(H-1)/(H L); inside a host 2n(L-1)/L; memory: n/L, and a copy of a tensor
+// whose chunks are not in the hosts' order (reduce_scatter, all_gather).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "brigade/comm/communicator.h"
+
+namespace brigade {
+
+// A group's ranks by host: as many on each.
+struct HostGrid {
+  // Of each host its ranks in the group, ascending; hosts by their first rank.
+  std::vector<std::vector<int>> ranks;
+  std::vector<std::string> names;  // of the hosts
+};
+
+// Of a group whose i-th rank is on hosts[i]. std::nullopt where there is
+// nothing to gain, or no way: one host, one rank per host, or unlike numbers.
+std::optional<HostGrid> find_host_grid(const std::vector<std::string>& hosts);
+
+// What the steps go over; all of the same backend. The groups belong to the
+// communicator alone.
+struct HierarchicalGroups {
+  CommunicatorPtr whole;
+  CommunicatorPtr inside;  // this host's ranks, in the order of HostGrid
+  CommunicatorPtr across;  // one rank per host, in the order of HostGrid
+};
+
+// The whole group, with sums by host. Its ranks, names and options are those of
+// `groups.whole`, but its operations are recorded by the groups they go over.
+CommunicatorPtr make_hierarchical_communicator(
+    HierarchicalGroups groups,
+    const HostGrid& grid);
+
+}  // namespace brigade

@@ -1,0 +1,43 @@
+// Communicator over MPI, for what clusters have between their hosts and Gloo's
+// TCP does not use: InfiniBand, Omni-Path, shared memory.
+//
+//   all_reduce          of a few KiB, broadcast, all_gather, all_to_all,
+//                       barrier: MPI's own non-blocking collectives
+//   all_reduce          of more: segmented_sum.h
+//   everything else     messages (composed_communicator.h)
+//
+// MPI has no threads of its own that would carry on what was launched. Whoever
+// waits does it, or, while nobody does, a thread of the communicator (for
+// collectives) or of the process (for sends and receives). MPI is called by one
+// thread at a time (MPI_THREAD_SERIALIZED).
+//
+// A lost rank is mostly noticed by mpirun first, which ends all others. A
+// deadline that passes, or an error that MPI returns, is a CommError.
+#pragma once
+
+#include "brigade/comm/communicator.h"
+#include "brigade/comm/store.h"
+#include "brigade/launch/environment.h"
+
+namespace brigade {
+
+// Whether this build has MPI.
+bool has_mpi();
+
+// Throws ConfigError where this build has no MPI, or where MPI would not find
+// these ranks: they have to be started by its own launcher. Does not start MPI.
+void check_mpi(const LaunchEnvironment& environment);
+
+// Joins the group: every member calls it with the same store, size and
+// options. options.members are ranks of MPI_COMM_WORLD; empty: the first ones.
+// The first call in a process starts MPI, which every rank of MPI_COMM_WORLD
+// has to do; it ends with the process. Throws CommError when the members do not
+// all arrive within options.timeout, ConfigError as check_mpi() and where MPI
+// was started without support for threads.
+CommunicatorPtr make_mpi_communicator(
+    const StorePtr& store,
+    int rank,
+    int size,
+    CommunicatorOptions options = {});
+
+}  // namespace brigade
