@@ -11,6 +11,7 @@
 #include "brigade/base/error.h"
 #include "brigade/comm/grid_group.h"
 #include "brigade/comm/hierarchical_communicator.h"
+#include "brigade/comm/self_communicator.h"
 #include "brigade/topology/hosts.h"
 
 namespace brigade {

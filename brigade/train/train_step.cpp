@@ -132,7 +132,7 @@ void TrainStep::observe(
 }
 
 double TrainStep::whole_loss(const torch::Tensor& loss_sum) {
-  if (mesh_.coordinate().pp != mesh_.dims().pp - 1)
+  if (!is_last_stage())
     return 0;
   auto total = torch::full({1}, read_device({loss_sum})[0], torch::kDouble);
   mesh_.dp_cp()->all_reduce(total)->wait_on_host();
@@ -150,6 +150,26 @@ std::vector<double> TrainStep::read_device(
   return values;
 }
 
+std::vector<double> TrainStep::read_squares_and_loss(
+    const torch::Tensor& loss_sum) {
+  torch::Tensor squares = stages_.front()->sum_of_squares();
+  for (size_t i = 1; i < stages_.size(); ++i)
+    squares = squares + stages_[i]->sum_of_squares();
+  std::vector<torch::Tensor> scalars{squares};
+  if (is_last_stage())
+    scalars.push_back(loss_sum);
+  return read_device(scalars);
+}
+
+bool TrainStep::is_last_stage() const {
+  return mesh_.coordinate().pp == mesh_.dims().pp - 1;
+}
+
+double TrainStep::used_memory_gb() const {
+  return mesh_.device().is_cuda() ? reserved_gpu_memory_gb(mesh_.device())
+                                  : resident_memory_gb();
+}
+
 // Requests take two hops, because no collective of a step is over all ranks:
 // the model's all-reduce brings a rank's request to its replica's last stage
 // (heard_), and in the next step the last stages' all-reduce, together with the
@@ -159,18 +179,10 @@ void TrainStep::sum_up(
     double grad_scale,
     const StepRequests& requests,
     StepResult& result) {
-  const bool is_last = mesh_.coordinate().pp == mesh_.dims().pp - 1;
-  torch::Tensor squares = stages_.front()->sum_of_squares();
-  for (size_t i = 1; i < stages_.size(); ++i)
-    squares = squares + stages_[i]->sum_of_squares();
-  std::vector<torch::Tensor> scalars{squares};
-  if (is_last)
-    scalars.push_back(loss_sum);
-  const std::vector<double> mine = read_device(scalars);
-
+  const std::vector<double> mine = read_squares_and_loss(loss_sum);
   auto last = torch::zeros({3}, torch::kDouble);
   auto* from_last = last.data_ptr<double>();
-  if (is_last) {
+  if (is_last_stage()) {
     from_last[0] = mine[1];
     from_last[1] = heard_.save || requests.save ? 1 : 0;
     from_last[2] = heard_.stop || requests.stop ? 1 : 0;
@@ -195,9 +207,7 @@ void TrainStep::sum_up(
   values[kStop] = from_last[2];
   values[kHeardSave] = requests.save ? 1 : 0;
   values[kHeardStop] = requests.stop ? 1 : 0;
-  values[kMemory + model->rank()] = mesh_.device().is_cuda()
-                                        ? reserved_gpu_memory_gb(mesh_.device())
-                                        : resident_memory_gb();
+  values[kMemory + model->rank()] = used_memory_gb();
   model->all_reduce(total)->wait_on_host();
   result.grad_norm = std::sqrt(values[kSquares]) * grad_scale;
   result.group_grad_norm = result.grad_norm;
@@ -222,21 +232,20 @@ void TrainStep::sum_up_groups(
   const CommunicatorPtr& model = mesh_.model();
   auto total = torch::zeros({kShared + model->size()}, torch::kDouble);
   auto* values = total.data_ptr<double>();
-  const bool has_loss = mesh_.coordinate().pp == mesh_.dims().pp - 1 &&
-                        mesh_.coordinate().tp == 0;
-  values[kSquares] = sum_of_squares();
-  values[kLoss] = has_loss ? loss_sum.detach().item<double>() : 0;
+  const std::vector<double> mine = read_squares_and_loss(loss_sum);
+  values[kSquares] = mine[0];
+  values[kLoss] = is_last_stage() && mesh_.coordinate().tp == 0 ? mine[1] : 0;
   values[kSave] = requests.save ? 1 : 0;
   values[kStop] = requests.stop ? 1 : 0;
-  values[kShared + model->rank()] = resident_memory_gb();
-  model->all_reduce(total)->wait();
+  values[kShared + model->rank()] = used_memory_gb();
+  model->all_reduce(total)->wait_on_host();
   result.memory_gb =
       *std::max_element(values + kShared, values + kShared + model->size());
   result.group_grad_norm = std::sqrt(values[kSquares]) * grad_scale;
 
   const CommunicatorPtr& replicas = mesh_.dp_cp();
   auto shared = total.narrow(0, 0, kShared).clone();
-  replicas->all_reduce(shared)->wait();
+  replicas->all_reduce(shared)->wait_on_host();
   values = shared.data_ptr<double>();
   result.grad_norm =
       std::sqrt(values[kSquares] / replicas->size()) * grad_scale;

@@ -86,6 +86,10 @@ class TrainStep {
   void observe(const Action& action, int64_t begin_ns, int64_t end_ns);
   // read_, after which no failed operation goes unnoticed.
   std::vector<double> read_device(const std::vector<torch::Tensor>& scalars);
+  // This rank's sum of squares, and on the last stage the loss behind it.
+  std::vector<double> read_squares_and_loss(const torch::Tensor& loss_sum);
+  bool is_last_stage() const;
+  double used_memory_gb() const;
   // Collective over the last stage's dp x cp, then over tp x pp: the loss,
   // grad_norm, memory_gb, agreed and whether all is finite.
   void sum_up(
