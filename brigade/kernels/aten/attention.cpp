@@ -189,8 +189,8 @@ void AtenKernels::attention(
       const Tensor before =
           so_far.lse.narrow(2, begin, n).to(rows.scalar_type());
       const Tensor both = at::logaddexp(before, rows);
-      // Not a number where neither sees a key: -infinity - -infinity.
-      const Tensor share = at::exp(rows - both).nan_to_num_(0.0);
+      // 0 where neither sees a key.
+      const Tensor share = at::exp(rows - finite(both));
       out = so_far.out.narrow(1, begin, n)
                 .lerp(out, share.transpose(1, 2).unsqueeze(-1));
       rows = both;
