@@ -65,6 +65,12 @@ TEST_P(LayoutOverMpi, TrainsAsOneRankDoes) {
       2e-5);
 }
 
+std::string name_of_layout(const ::testing::TestParamInfo<Arguments>& param) {
+  static constexpr std::array kNames{
+      "dp4", "tp2_sp", "pp2", "cp2_zero2", "tp2_pp2"};
+  return kNames.at(param.index);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Of4Ranks,
     LayoutOverMpi,
@@ -91,11 +97,7 @@ INSTANTIATE_TEST_SUITE_P(
             "distributed.pp_size=2",
             "training.micro_batch_size=2",
             "training.gradient_accumulation_steps=4"}),
-    [](const auto& info) {
-      static constexpr std::array kNames{
-          "dp4", "tp2_sp", "pp2", "cp2_zero2", "tp2_pp2"};
-      return std::string(kNames[info.index]);
-    });
+    name_of_layout);
 
 TEST(OverMpi, RanksOfAnotherLauncherAreAConfigErrorThatSaysHowToStart) {
   const testing::RunsFolder folder;

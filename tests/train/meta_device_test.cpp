@@ -21,15 +21,15 @@ namespace {
 
 using testing::LaunchLedger;
 
-struct Layout {
+struct MetaLayout {
   std::string name;
   std::vector<std::string> overrides;
   int ranks = 2;
 };
 
 // By the test's name.
-const std::vector<Layout>& layouts() {
-  static const std::vector<Layout> kLayouts = {
+const std::vector<MetaLayout>& meta_layouts() {
+  static const std::vector<MetaLayout> kLayouts = {
       {"OneRank", {}, 1},
       {"Bf16", {"model.dtype=bfloat16"}, 1},
       {"Recomputed", {"training.recompute=full"}, 1},
@@ -63,7 +63,7 @@ const std::vector<Layout>& layouts() {
   return kLayouts;
 }
 
-class MetaDevice : public ::testing::TestWithParam<Layout> {
+class MetaDevice : public ::testing::TestWithParam<MetaLayout> {
  protected:
   static void SetUpTestSuite() {
     folder_ = std::make_unique<testing::RunsFolder>();
@@ -72,7 +72,7 @@ class MetaDevice : public ::testing::TestWithParam<Layout> {
   }
   static void TearDownTestSuite() { folder_.reset(); }
 
-  static TrainConfig config_of(const Layout& layout) {
+  static TrainConfig config_of(const MetaLayout& layout) {
     auto file = testing::tiny_run(dataset_);
     file["training"]["gradient_accumulation_steps"] = 4;
     file["training"]["grad_clip"] = 0.5;
@@ -127,7 +127,7 @@ TEST_P(MetaDevice, AStepReadsTheDeviceOnceAndWaitsForAllThatItLaunched) {
 INSTANTIATE_TEST_SUITE_P(
     Layouts,
     MetaDevice,
-    ::testing::ValuesIn(layouts()),
+    ::testing::ValuesIn(meta_layouts()),
     [](const auto& test) { return test.param.name; });
 
 }  // namespace
