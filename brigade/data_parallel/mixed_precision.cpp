@@ -54,6 +54,17 @@ std::string describe(const MixedPrecision& precision) {
 GradSyncOptions with_reduce_dtype(
     GradSyncOptions options,
     const MixedPrecision& precision) {
+  // Copies are made of whole weights, which must be there at every forward.
+  if (options.sharding != Sharding::kNone &&
+      options.sharding != Sharding::kOptimizer &&
+      options.sharding != Sharding::kGradients) {
+    throw ConfigError(fmt::format(
+        "[data_parallel] mixed precision with sharding = {}: compute copies "
+        "are made of whole weights; convert the module to 16 bits before "
+        "wrapping it, and step it with make_adamw(), which keeps float32 "
+        "masters",
+        to_string(options.sharding)));
+  }
   if (precision.reduce_dtype == torch::kFloat)
     return options;
   if (options.hook) {

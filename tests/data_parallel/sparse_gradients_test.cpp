@@ -198,6 +198,34 @@ TEST(SparseGradients, StepInBackwardWithDenseOnes) {
   });
 }
 
+TEST(SparseGradients, OfComputeCopiesStepFloat32Tables) {
+  run_ranks(2, [](CommunicatorPtr world) {
+    const auto train = [&](bool is_sparse) {
+      torch::nn::Embedding table(
+          torch::nn::EmbeddingOptions(6, 2).sparse(is_sparse));
+      {
+        const torch::NoGradGuard no_grad;
+        table->weight.copy_(pseudo_random({6, 2}, 1));
+      }
+      WrapOptions wrap;
+      wrap.mixed_precision = MixedPrecision{};
+      DataParallel model(table, world, {}, wrap);
+      torch::optim::SGD optimizer(table->parameters(), 0.1);
+      for (int step = 0; step < 3; ++step) {
+        const auto y =
+            model.forward(torch::tensor({world->rank(), step, step}));
+        EXPECT_EQ(y.scalar_type(), torch::kBFloat16);
+        y.to(torch::kFloat).pow(2).sum().backward();
+        EXPECT_EQ(table->weight.grad().is_sparse(), is_sparse);
+        EXPECT_EQ(table->weight.grad().scalar_type(), torch::kFloat);
+        optimizer.step();
+      }
+      return table->weight.detach().clone();
+    };
+    EXPECT_TRUE(torch::allclose(train(true), train(false), 1e-3, 1e-3));
+  });
+}
+
 TEST(SparseGradients, AreRefusedByNameWhereTheyHaveNoPlace) {
   const auto error_of = [](const GradSyncOptions& options,
                            const WrapOptions& wrap) -> std::string {

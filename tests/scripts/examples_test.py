@@ -2,7 +2,7 @@
 """Runs an example that divides one batch between its ranks on one, two and three
 ranks, and compares the losses with which they end.
 
-    examples_test.py build/release/brigade build/release/examples/example_05_gan
+    examples_test.py build/release/brigade build/release/examples/example_06_gan
 """
 
 import re

@@ -2,7 +2,7 @@
 // each table ranks exchange the rows of the step, and the optimizer touches
 // these alone.
 //
-//   brigade run -n 2 -- build/release/examples/example_06_recommender
+//   brigade run -n 2 -- build/release/examples/example_07_recommender
 #include <torch/nn.h>
 #include <torch/optim.h>
 

@@ -1,7 +1,7 @@
 // A GAN, two wrapped modules that train in turn: a generator learns to draw
 // numbers around 3, a discriminator to tell them from real ones.
 //
-//   brigade run -n 2 -- build/release/examples/example_05_gan
+//   brigade run -n 2 -- build/release/examples/example_06_gan
 #include <torch/nn.h>
 #include <torch/optim.h>
 

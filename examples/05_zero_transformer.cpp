@@ -2,7 +2,7 @@
 // the weights, steps it and sends it to the others while the next forward runs.
 // Beside it the same transformer in one process, to compare.
 //
-//   brigade run -n 2 -- build/release/examples/example_07_zero_transformer
+//   brigade run -n 2 -- build/release/examples/example_05_zero_transformer
 #include <torch/nn.h>
 #include <torch/optim.h>
 
