@@ -50,6 +50,7 @@ class LocalSteps : public ::testing::Test {
       int ranks,
       const Arguments& overrides,
       const Arguments& more = {}) {
+    fs::remove_all(run(name));
     Arguments all = overrides;
     all.push_back("logging.run_dir=" + run(name).string());
     all.insert(all.end(), more.begin(), more.end());
