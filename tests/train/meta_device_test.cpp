@@ -111,8 +111,9 @@ TEST_P(MetaDevice, AStepReadsTheDeviceOnceAndWaitsForAllThatItLaunched) {
       step.run(i);
       EXPECT_EQ(reads, i);
     }
-    if (GetParam().ranks > 1)
+    if (GetParam().ranks > 1) {
       EXPECT_GT(ledger->launches, before);
+    }
     for (const auto& stage : step.stages())
       stage->sync().wait_for_weights();
     EXPECT_EQ(ledger->waited, ledger->launches);
