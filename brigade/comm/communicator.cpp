@@ -267,14 +267,15 @@ Communicator::begin(Collective op, const torch::Tensor& tensor, int peer) {
       peer,
       name(),
       size_);
-  check_call(
-      !tensor.defined() || tensor.device().is_cpu() ||
-          tensor.device() == options_.device,
-      "{} of a tensor on {} in group '{}', which was made for tensors on {}",
-      to_string(op),
-      tensor.device().str(),
-      name(),
-      options_.device.str());
+  if (tensor.defined()) {
+    check_call(
+        tensor.device().is_cpu() || tensor.device() == options_.device,
+        "{} of a tensor on {} in group '{}', which was made for tensors on {}",
+        to_string(op),
+        tensor.device().str(),
+        name(),
+        options_.device.str());
+  }
   CollectiveRecord record;
   record.op = op;
   record.peer = peer;

@@ -37,10 +37,10 @@ c10::DeviceIndex index_of(Device device) {
 
 Stream stream_of(Device device) {
   const auto index = index_of(device);
-  return {
+  return Stream(
       Stream::UNSAFE,
       Device(kType, index),
-      current_stream[static_cast<size_t>(index)]};
+      current_stream[static_cast<size_t>(index)]);
 }
 
 // A place in a stream.
@@ -66,11 +66,11 @@ struct LateGuard final : c10::impl::DeviceGuardImplInterface {
 
   Stream getStream(Device device) const override { return stream_of(device); }
   Stream getDefaultStream(Device device) const override {
-    return {Stream::UNSAFE, Device(kType, index_of(device)), 0};
+    return Stream(Stream::UNSAFE, Device(kType, index_of(device)), 0);
   }
   Stream getStreamFromGlobalPool(Device device, bool) const override {
     static std::atomic<c10::StreamId> last{0};
-    return {Stream::UNSAFE, Device(kType, index_of(device)), ++last};
+    return Stream(Stream::UNSAFE, Device(kType, index_of(device)), ++last);
   }
   Stream exchangeStream(Stream stream) const override {
     const Stream before = stream_of(stream.device());
