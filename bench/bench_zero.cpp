@@ -22,6 +22,7 @@
 #include "brigade/base/error.h"
 #include "brigade/comm/world.h"
 #include "brigade/data_parallel/data_parallel.h"
+#include "brigade/kernels/cpu/allocator.h"
 #include "brigade/kernels/cpu/tensor_memory.h"
 #include "brigade/launch/supervisor.h"
 #include "brigade/metrics/clock.h"
@@ -134,6 +135,7 @@ Figures run_stage(int stage, const ProcessMesh& mesh) {
   const double before_gb = resident_memory_gb();
   DataParallel model(std::make_shared<Model>(), world, options);
   AdamW optimizer = make_adamw(model.sync(), 0.01);
+  release_freed_memory();  // as the trainer does: initial weights
   const auto input = torch::randn({kRows, kWidth}).to(torch::kBFloat16);
   std::vector<double> times;
   std::vector<double> gather;
