@@ -20,11 +20,15 @@ ComputeCopies::ComputeCopies(
     copies_.push_back({.param = param.tensor, .low = param.compute_copy});
   }
   for (Copy& copy : copies_) {
-    // Ahead of GradSync's: the parameters are themselves again before it ends
-    // the step.
-    if (copy.param.requires_grad())
-      copy.hook = copy.param.register_hook(
-          [this](const torch::Tensor&) { on_backward(); });
+    // A backward inside the graph of an earlier one reaches no output. Ahead of
+    // GradSync's hook: the parameters are themselves again before it ends the
+    // step.
+    if (!copy.param.requires_grad())
+      continue;
+    copy.hook = copy.param.register_hook([this](const torch::Tensor&) {
+      if (are_in_place_)
+        on_backward();
+    });
   }
 }
 

@@ -209,9 +209,19 @@ TEST(MixedPrecision, ParametersAreFloat32OutsideOfForwardAndBackward) {
   model.forward(x);
   torch::optim::SGD(model->parameters(), 0.1).step();
   EXPECT_TRUE(are_float());
-  // The module alone computes as it is.
-  model->forward(x);
+}
+
+TEST(MixedPrecision, TheModuleAloneComputesInFloat32BackwardToo) {
+  PrecisionNet reference;
+  DataParallel model(PrecisionNet(), make_world_of_one(), {}, with_precision());
+  const auto x = precision_data(0, 0, 0);
+  precision_loss(reference->forward(x)).backward();
+  precision_loss(model->forward(x)).backward();
   EXPECT_EQ(model->seen, torch::kFloat);
+  for (size_t i = 0; i < reference->parameters().size(); ++i) {
+    EXPECT_TRUE(torch::equal(
+        model->parameters()[i].grad(), reference->parameters()[i].grad()));
+  }
 }
 
 TEST(MixedPrecision, AnExceptionLeavesFloat32Parameters) {
