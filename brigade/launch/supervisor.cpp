@@ -44,6 +44,10 @@ constexpr int kPatience = 3;  // interrupts until the ranks are killed
 // How long output of a run that failed waits for somebody to read it.
 constexpr std::chrono::milliseconds kReaderWait{1000};
 
+bool asks_for_end(int number) {
+  return number == SIGINT || number == SIGTERM || number == SIGHUP;
+}
+
 // mkdtemp's folder is mode 0700.
 class PrivateFolder {
  public:
@@ -269,7 +273,7 @@ class Supervisor {
       if (finished == inputs_.size() && outputs.empty())
         return 0;
       for (int number : signals_.take())
-        has_failed = has_failed || number == SIGINT || number == SIGTERM;
+        has_failed = has_failed || asks_for_end(number);
       if (has_failed && Clock::now() - last_progress > kReaderWait)
         return merger_.drop() + unread_bytes();
       std::vector<pollfd> descriptors = {
@@ -293,8 +297,8 @@ class Supervisor {
   }
 
   void pass_on(int number) {
-    const bool is_end = number == SIGINT || number == SIGTERM;
-    was_asked_to_end_ = was_asked_to_end_ || is_end || number == SIGHUP;
+    const bool is_end = asks_for_end(number);
+    was_asked_to_end_ = was_asked_to_end_ || is_end;
     if (is_end) {
       end_signal_ = number;
       if (++end_signals_ >= kPatience)
@@ -505,7 +509,7 @@ class Supervisor {
   Phase phase_ = Phase::kRunning;
   int live_ = 0;
   int ended_ = 0;
-  int end_signal_ = 0;   // SIGINT or SIGTERM that was passed on
+  int end_signal_ = 0;   // SIGINT, SIGTERM or SIGHUP that was passed on
   int end_signals_ = 0;  // how often
   bool was_asked_to_end_ = false;
   Clock::time_point next_deadline_ = Clock::time_point::max();
@@ -548,6 +552,17 @@ std::string describe(const RankFailure& failure) {
   return fmt::format("{} exited with code {}{}", rank, failure.exit_code, at);
 }
 
+namespace {
+
+// A rank that did what the user asked for: of several that got different
+// signals (a terminal's and ours) too.
+bool ended_as_asked(const SupervisorResult& result, const RankFailure& rank) {
+  return result.was_asked_to_end && rank.reason.empty() &&
+         asks_for_end(rank.exit_code - 128);
+}
+
+}  // namespace
+
 std::vector<std::string> describe_failures(const SupervisorResult& result) {
   std::vector<std::string> lines;
   for (size_t i = result.failures.size(); i-- > 0;) {
@@ -556,7 +571,7 @@ std::vector<std::string> describe_failures(const SupervisorResult& result) {
     const bool is_alike = i > 0 && !failure.reason.empty() &&
                           failure.reason == cause.reason &&
                           failure.step == cause.step;
-    if (!is_alike)
+    if (!is_alike && !ended_as_asked(result, failure))
       lines.push_back(describe(failure));
   }
   return lines;

@@ -6,8 +6,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "tests/support/program.h"
-#include "tests/support/ranks_of_program.h"
+#include "program_faults.h"
 
 namespace brigade {
 namespace {
@@ -148,6 +147,57 @@ TEST_F(Restart, AnEndThatWasAskedForIsNotRestarted) {
   const ProgramResult result = program.wait();
   EXPECT_EQ(result.exit_code, 143) << result.err;
   EXPECT_THAT(result.err, Not(HasSubstr("restart 1")));
+}
+
+// Each attempt fails in its third step: the first two come further every time.
+TEST_F(Restart, EndsAtTheLimitOfRestarts) {
+  if (!testing::kCanPreload)
+    GTEST_SKIP() << "a sanitizer wants to be the first library";
+  StartedProgram program(
+      testing::program_path(),
+      arguments(
+          "limit", {"--max-restarts", "2", "checkpoint.save_frequency=1"}),
+      testing::failing_rank(1, 3, "exit"));
+  const pid_t supervisor = program.pid();
+  const ProgramResult result = program.wait();
+  EXPECT_EQ(result.exit_code, 7) << result.err;
+  EXPECT_THAT(
+      result.err,
+      AllOf(
+          HasSubstr("rank 1 (dp 1) exited with code 7 at step 3"),
+          HasSubstr("restart 2 of 2, from the newest valid checkpoint"),
+          HasSubstr("not restarted: it was restarted 2 times already")));
+  testing::expect_no_rank_of(supervisor, 2);
+  testing::expect_only_valid_checkpoints(run("limit") / "checkpoints");
+  // What it came to is not lost.
+  const ProgramResult resumed =
+      testing::run_program(arguments("limit", {"checkpoint.load_path=auto"}));
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(losses_of(run("limit")), losses_of(run("whole")));
+  EXPECT_EQ(weights_of("limit"), weights_of("whole"));
+}
+
+TEST_F(Restart, EndsWhereTwoAttemptsComeNoFurther) {
+  if (!testing::kCanPreload)
+    GTEST_SKIP() << "a sanitizer wants to be the first library";
+  const ProgramResult result =
+      StartedProgram(
+          testing::program_path(),
+          arguments(
+              "stuck",
+              {"--max-restarts", "20", "checkpoint.save_frequency=1000"}),
+          testing::failing_rank(0, 4, "throw"))
+          .wait();
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_THAT(
+      result.err,
+      AllOf(
+          HasSubstr("rank 0 (dp 0) failed at step 4: unexpected error: thrown "
+                    "in the middle of a step"),
+          HasSubstr("restart 1 of 20"),
+          Not(HasSubstr("restart 2 of 20")),
+          HasSubstr("not restarted: it made no progress: the last two attempts "
+                    "began at step 1 and 1 and came no further than step 4")));
 }
 
 // mpirun restarts nothing and, killed with -9, tells nobody.

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include "brigade/checkpoint/verify.h"
 #include "faulty_disk.h"
 #include "made_checkpoint.h"
+#include "tests/support/program.h"
 #include "tests/support/raw_file.h"
 
 namespace brigade {
@@ -160,6 +162,58 @@ TEST_F(SaveFaults, AnErrorWhileAStepIsRewrittenLeavesTheOldOneValid) {
     EXPECT_EQ(visible_steps(), std::vector<int64_t>({2}));
     clean_up_saves(folder_);
   }
+}
+
+TEST_F(SaveFaults, ADiskThatBecomesReadOnlyIsReportedAndComesBack) {
+  const fs::path disk = temporary_.path() / "disk";
+  fs::create_directory(disk);
+  if (::mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=8m") != 0)
+    GTEST_SKIP() << "mounting a tmpfs takes root: " << strerror(errno);
+  save_made(disk, 1);
+  ASSERT_EQ(
+      ::mount(nullptr, disk.c_str(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr),
+      0);
+  try {
+    save_made(disk, 2);
+    ADD_FAILURE() << "a save to a read-only disk";
+  } catch (const StorageError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("Read-only file system"));
+  }
+  EXPECT_EQ(find_reason_to_reject(disk / "1", VerifyLevel::kFull), "");
+  ASSERT_EQ(::mount(nullptr, disk.c_str(), nullptr, MS_REMOUNT, nullptr), 0);
+  save_made(disk, 2);
+  EXPECT_EQ(find_reason_to_reject(disk / "2", VerifyLevel::kFull), "");
+  EXPECT_EQ(::umount2(disk.c_str(), MNT_DETACH), 0);
+}
+
+TEST_F(SaveFaults, AFileInPlaceOfAFolderIsReplacedOrReported) {
+  // In place of what is being written, or of the step itself.
+  write_bytes(folder_ / "1.tmp", "not a folder");
+  write_bytes(folder_ / "1", "not a folder either");
+  save_made(folder_, 1);
+  EXPECT_EQ(visible_steps(), std::vector<int64_t>({1}));
+  // In place of the folder of all.
+  const fs::path file = temporary_.path() / "file";
+  write_bytes(file, "the user's");
+  EXPECT_THROW(save_made(file, 2), StorageError);
+  EXPECT_EQ(testing::read_file(file), "the user's");
+}
+
+TEST_F(SaveFaults, LinksAreReplacedAndWhatTheyNameIsLeftAlone) {
+  const fs::path elsewhere = temporary_.path() / "elsewhere";
+  fs::create_directory(elsewhere);
+  save_made(elsewhere, 2, "another run");
+  fs::create_directory_symlink(elsewhere / "2", folder_ / "2");
+  fs::create_directory_symlink(elsewhere, folder_ / "2.tmp");
+  save_made(folder_, 2);
+  EXPECT_FALSE(fs::is_symlink(folder_ / "2"));
+  EXPECT_EQ(read_manifest(folder_ / "2").run, "this run");
+  EXPECT_EQ(read_manifest(elsewhere / "2").run, "another run");
+  // The folder of all may be a link itself.
+  const fs::path link = temporary_.path() / "link";
+  fs::create_directory_symlink(folder_, link);
+  save_made(link, 3);
+  EXPECT_EQ(visible_steps(), std::vector<int64_t>({2, 3}));
 }
 
 // Every file is synced before the directory takes its name, and the parent

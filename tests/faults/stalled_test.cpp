@@ -13,8 +13,7 @@
 #include <iterator>
 #include <thread>
 
-#include "tests/support/program.h"
-#include "tests/support/ranks_of_program.h"
+#include "program_faults.h"
 
 namespace brigade {
 namespace {
@@ -35,8 +34,9 @@ constexpr std::chrono::seconds kPatience{2 + 8};
 
 struct Layout {
   std::string name;
-  std::string size;  // of the axis, as an override
+  Arguments sizes;
   std::string name_of_rank_1;
+  int nproc = 2;
 };
 
 // In a process of its own: stops that thread alone, until the process ends.
@@ -68,21 +68,23 @@ class Stalled : public ::testing::TestWithParam<Layout> {
 
   fs::path run() const { return folder_ / "run"; }
 
-  StartedProgram start(const Arguments& more) {
+  StartedProgram start(
+      const Arguments& more,
+      const testing::Variables& variables = {}) {
     Arguments all = {
         "train",
         "--config",
         (folder_ / "run.json").string(),
         "--nproc",
-        "2",
+        std::to_string(GetParam().nproc),
         "logging.run_dir=" + run().string()};
+    all.insert(all.end(), GetParam().sizes.begin(), GetParam().sizes.end());
     all.insert(all.end(), more.begin(), more.end());
-    return StartedProgram(testing::program_path(), all);
+    return StartedProgram(testing::program_path(), all, variables);
   }
 
   Arguments watched() const {
     return {
-        GetParam().size,
         "training.step_timeout_seconds=" + std::to_string(kTimeout.count())};
   }
 
@@ -136,8 +138,8 @@ TEST_P(Stalled, AStoppedRankIsNamedAndEndsTheRun) {
 
 TEST_P(Stalled, RanksThatAreAllStoppedEndTheRun) {
   StartedProgram program = start(watched());
-  ::kill(rank_in_training(program, 0), SIGSTOP);
-  ::kill(rank_in_training(program, 1), SIGSTOP);
+  for (int rank = 0; rank < GetParam().nproc; ++rank)
+    ::kill(rank_in_training(program, rank), SIGSTOP);
   const ProgramResult result = end_in_time(program);
   EXPECT_EQ(result.exit_code, 7) << result.err;
   EXPECT_THAT(result.err, HasSubstr("the process does not run"));
@@ -166,11 +168,33 @@ TEST_P(Stalled, ABlockedTrainingThreadIsNamedAndEndsTheRun) {
   EXPECT_EQ(result.exit_code, held_in_collective ? 3 : 7) << result.err;
 }
 
+// Inside the rank: its thread computes without end, or waits for what never
+// comes.
+TEST_P(Stalled, ASpinOrABlockedReadIsNamedAndEndsTheRun) {
+  if (!testing::kCanPreload)
+    GTEST_SKIP() << "a sanitizer wants to be the first library";
+  for (const std::string how : {"spin", "block"}) {
+    SCOPED_TRACE(how);
+    std::filesystem::remove_all(run());
+    StartedProgram program = start(watched(), testing::failing_rank(1, 6, how));
+    const pid_t supervisor = program.pid();
+    ASSERT_TRUE(eventually([&] { return has_trained(4); }));
+    const ProgramResult result = end_in_time(program);
+    EXPECT_EQ(result.exit_code, 7) << result.err;
+    EXPECT_THAT(
+        result.err,
+        AllOf(
+            HasSubstr(
+                "error: " + GetParam().name_of_rank_1 + " failed at step"),
+            HasSubstr("StallError")));
+    testing::expect_no_rank_of(supervisor, GetParam().nproc);
+  }
+}
+
 // Nothing but the deadline of a collective.
 TEST_P(Stalled, ACollectivesTimeoutNamesTheStoppedRank) {
   StartedProgram program = start(
-      {GetParam().size,
-       "training.step_timeout_seconds=0",
+      {"training.step_timeout_seconds=0",
        "distributed.timeout_seconds=" + std::to_string(kTimeout.count())});
   ::kill(rank_in_training(program, 1), SIGSTOP);
   const ProgramResult result = end_in_time(program);
@@ -187,10 +211,19 @@ INSTANTIATE_TEST_SUITE_P(
     Layouts,
     Stalled,
     ::testing::Values(
-        Layout{"dp2", "distributed.dp_size=2", "rank 1 (dp 1)"},
-        Layout{"tp2", "distributed.tp_size=2", "rank 1 (tp 1)"},
-        Layout{"pp2", "distributed.pp_size=2", "rank 1 (pp 1)"},
-        Layout{"cp2", "distributed.cp_size=2", "rank 1 (cp 1)"}),
+        Layout{"dp2", {"distributed.dp_size=2"}, "rank 1 (dp 1)"},
+        Layout{"tp2", {"distributed.tp_size=2"}, "rank 1 (tp 1)"},
+        Layout{"pp2", {"distributed.pp_size=2"}, "rank 1 (pp 1)"},
+        Layout{"cp2", {"distributed.cp_size=2"}, "rank 1 (cp 1)"},
+        Layout{
+            "zero1",
+            {"distributed.dp_size=2", "distributed.zero_stage=1"},
+            "rank 1 (dp 1)"},
+        Layout{
+            "dp2_pp2",
+            {"distributed.dp_size=2", "distributed.pp_size=2"},
+            "rank 1 (dp 0, pp 1)",
+            4}),
     [](const auto& each) { return each.param.name; });
 
 class Recorded : public Stalled {};
@@ -213,7 +246,7 @@ TEST_P(Recorded, SigquitWritesWhatTheRanksDidAndTheRunGoesOn) {
 
 // A fifth of a core, as a share of each tenth of a second.
 TEST_P(Recorded, ASlowRankIsNamed) {
-  StartedProgram program = start({GetParam().size});
+  StartedProgram program = start({});
   const pid_t pid = rank_in_training(program, 1);
   const auto is_named = [&] {
     return program.output_so_far().find(
@@ -258,7 +291,8 @@ TEST_P(Recorded, AStalledRunIsRestartedFromItsCheckpoint) {
 INSTANTIATE_TEST_SUITE_P(
     Layouts,
     Recorded,
-    ::testing::Values(Layout{"dp2", "distributed.dp_size=2", "rank 1 (dp 1)"}),
+    ::testing::Values(
+        Layout{"dp2", {"distributed.dp_size=2"}, "rank 1 (dp 1)"}),
     [](const auto& each) { return each.param.name; });
 
 }  // namespace

@@ -53,6 +53,7 @@ StartedProgram::StartedProgram(
     // A shell's background jobs ignore SIGINT, which a program would inherit.
     ::signal(SIGINT, SIG_DFL);
     ::signal(SIGQUIT, SIG_DFL);
+    ::signal(SIGHUP, SIG_DFL);  // nohup
     for (const auto& [name, value] : environment)
       ::setenv(name.c_str(), value.c_str(), 1);
     ::dup2(out_, STDOUT_FILENO);

@@ -168,6 +168,27 @@ class FullDisk : public TrainingErrors {
   bool is_mounted_ = false;
 };
 
+TEST_F(FullDisk, ThatHoldsNotEvenOneCheckpointIsFoundAtTheStart) {
+  if (!is_mounted_)
+    GTEST_SKIP() << "mounting a small tmpfs takes root: " << strerror(errno);
+  for (const std::string nproc : {"1", "2"}) {
+    // Weights and moments of 2 MB.
+    const ProgramResult result = train(
+        {"--nproc",
+         nproc,
+         "checkpoint.save_dir=" + (disk_ / "saved").string(),
+         "model.config.hidden_size=96"});
+    EXPECT_EQ(result.exit_code, 6);
+    EXPECT_THAT(
+        result.err,
+        AllOf(
+            HasSubstr("a checkpoint of this run has"),
+            HasSubstr("checkpoint.save_dir '" + (disk_ / "saved").string()),
+            HasSubstr("free some space")));
+    EXPECT_FALSE(fs::exists(run_ / "metrics.jsonl"));
+  }
+}
+
 TEST_F(FullDisk, LeavesThePreviousCheckpointUnharmed) {
   if (!is_mounted_)
     GTEST_SKIP() << "mounting a small tmpfs takes root: " << strerror(errno);

@@ -1,0 +1,94 @@
+// Ranks that are out of step: with distributed.check_collectives every rank
+// says at once what each launched, instead of a garbage sum or a timeout.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <chrono>
+#include <functional>
+
+#include "brigade/base/error.h"
+#include "tests/support/ranks_as_threads.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+struct OutOfStepCase {
+  std::string name;
+  std::function<void(Communicator& world)> work;
+  std::string of_rank_0;
+  std::string of_rank_1;
+};
+
+void all_reduce(Communicator& world, int64_t numel, torch::Dtype dtype) {
+  auto tensor = torch::ones({numel}, dtype);
+  world.all_reduce(tensor)->wait();
+}
+
+std::vector<OutOfStepCase> cases() {
+  return {
+      {"skipped",
+       [](Communicator& world) {
+         if (world.rank() == 0)
+           all_reduce(world, 8, torch::kFloat);
+         all_reduce(world, 4, torch::kFloat);
+       },
+       "rank 0: all_reduce #1 of 8 x Float",
+       "rank 1: all_reduce #1 of 4 x Float"},
+      {"other_op",
+       [](Communicator& world) {
+         auto tensor = torch::ones({8});
+         if (world.rank() == 0)
+           world.all_reduce(tensor)->wait();
+         else
+           world.broadcast(tensor, 0)->wait();
+       },
+       "rank 0: all_reduce #1 of 8 x Float",
+       "rank 1: broadcast #1 of 8 x Float"},
+      {"size",
+       [](Communicator& world) {
+         all_reduce(world, 8 - world.rank(), torch::kFloat);
+       },
+       "rank 0: all_reduce #1 of 8 x Float",
+       "rank 1: all_reduce #1 of 7 x Float"},
+      {"dtype_of_equal_bytes",
+       [](Communicator& world) {
+         all_reduce(world, 8, world.rank() == 0 ? torch::kFloat : torch::kInt);
+       },
+       "rank 0: all_reduce #1 of 8 x Float",
+       "rank 1: all_reduce #1 of 8 x Int"}};
+}
+
+class OutOfStep : public ::testing::TestWithParam<OutOfStepCase> {};
+
+TEST_P(OutOfStep, EveryRankSaysAtOnceWhatEachLaunched) {
+  testing::run_ranks(2, [](CommunicatorPtr world) {
+    all_reduce(*world, 2, torch::kFloat);
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+      GetParam().work(*world);
+      ADD_FAILURE() << "rank " << world->rank() << " noticed nothing";
+    } catch (const CommError& error) {
+      EXPECT_THAT(
+          error.what(),
+          AllOf(
+              HasSubstr("group 'world'"),
+              HasSubstr(GetParam().of_rank_0),
+              HasSubstr(GetParam().of_rank_1)));
+    }
+    EXPECT_LT(
+        std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds,
+    OutOfStep,
+    ::testing::ValuesIn(cases()),
+    [](const auto& each) { return each.param.name; });
+
+}  // namespace
+}  // namespace brigade

@@ -1,0 +1,73 @@
+// Faults inside the program's own processes, by preload/program_faults.cpp, and
+// what every run that met one must have left behind.
+#pragma once
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "brigade/checkpoint/checkpoint_folder.h"
+#include "brigade/checkpoint/verify.h"
+#include "tests/support/program.h"
+#include "tests/support/ranks_of_program.h"
+
+namespace brigade::testing {
+
+using Variables = std::map<std::string, std::string>;
+
+// A sanitizer wants to be the first library of a process.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kCanPreload = false;
+#else
+inline constexpr bool kCanPreload = true;
+#endif
+
+// What is written below paths that contain `path_part` takes its time, in each
+// process by itself.
+inline Variables slow_disk(
+    const std::string& path_part,
+    int64_t bytes_per_second) {
+  return {
+      {"LD_PRELOAD", BRIGADE_PROGRAM_FAULTS},
+      {"BRIGADE_TEST_SLOW_DISK",
+       fmt::format("{}:{}", path_part, bytes_per_second)}};
+}
+
+// The rank fails in its `step`-th step since it was started. `how`: throw,
+// exit (with code 7), abort, fault (SIGSEGV), spin or block.
+inline Variables failing_rank(int rank, int step, const std::string& how) {
+  return {
+      {"LD_PRELOAD", BRIGADE_PROGRAM_FAULTS},
+      {"BRIGADE_TEST_FAILURE", fmt::format("{}:{}:{}", rank, step, how)}};
+}
+
+inline void expect_only_valid_checkpoints(const std::filesystem::path& folder) {
+  if (!std::filesystem::exists(folder))
+    return;
+  for (const CheckpointEntry& entry : list_checkpoints(folder))
+    EXPECT_EQ(find_reason_to_reject(entry.directory, VerifyLevel::kFull), "");
+}
+
+inline void expect_no_rank_of(pid_t supervisor, int nproc) {
+  for (int rank = 0; rank < nproc; ++rank)
+    EXPECT_EQ(find_rank(supervisor, rank), -1);
+}
+
+// Weights and moments of a checkpoint, whatever layout wrote it.
+inline std::string all_tensor_bytes(const std::filesystem::path& checkpoint) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoint)) {
+    if (entry.path().extension() == ".safetensors")
+      files[entry.path().filename()] = tensor_bytes(entry.path());
+  }
+  std::string bytes;
+  for (const auto& [name, tensors] : files)
+    bytes += name + tensors;
+  EXPECT_FALSE(bytes.empty());
+  return bytes;
+}
+
+}  // namespace brigade::testing

@@ -1,0 +1,207 @@
+// Ranks that do not meet as they should, as real processes on one host: each
+// ends within the timeout, with an error that says whom it missed.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+
+#include "tests/support/program.h"
+#include "tests/support/ranks_of_program.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using testing::Arguments;
+using testing::eventually;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::ProgramResult;
+using testing::StartedProgram;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kMeetingTimeout{8};
+// What the promise allows, and what a busy machine adds.
+constexpr std::chrono::seconds kMeetingPatience{2 + 20};
+
+// A port of the loopback, held as long as this lives.
+class Port {
+ public:
+  Port() : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    EXPECT_EQ(
+        ::bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)),
+        0);
+    EXPECT_EQ(::listen(socket_, 16), 0);
+    socklen_t size = sizeof(address);
+    ::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size);
+    number_ = ntohs(address.sin_port);
+  }
+  ~Port() { release(); }
+  Port(const Port&) = delete;
+  Port& operator=(const Port&) = delete;
+  int number() const { return number_; }
+  int release() {
+    if (socket_ >= 0)
+      ::close(std::exchange(socket_, -1));
+    return number_;
+  }
+
+ private:
+  int socket_;
+  int number_ = 0;
+};
+
+class Rendezvous : public ::testing::Test {
+ protected:
+  Rendezvous() {
+    auto config = testing::tiny_run(testing::prepare_bytes(
+        folder_ / "tokens", testing::made_up_text(6000)));
+    config["distributed"]["timeout_seconds"] = kMeetingTimeout.count();
+    config["training"] = {
+        {"seq_length", 48},
+        {"micro_batch_size", 4},
+        {"total_train_steps", 100000000},
+        {"learning_rate", 5e-3}};
+    testing::write_file(folder_ / "run.json", config.dump());
+  }
+
+  // As torchrun would start it.
+  std::unique_ptr<StartedProgram> start(
+      int port,
+      int rank,
+      int world_size,
+      const std::string& name = "run") const {
+    return std::make_unique<StartedProgram>(
+        testing::program_path(),
+        Arguments{
+            "train",
+            "--config",
+            (folder_ / "run.json").string(),
+            "logging.run_dir=" + (folder_ / name).string(),
+            fmt::format("distributed.dp_size={}", world_size)},
+        std::map<std::string, std::string>{
+            {"RANK", std::to_string(rank)},
+            {"LOCAL_RANK", std::to_string(rank)},
+            {"WORLD_SIZE", std::to_string(world_size)},
+            {"LOCAL_WORLD_SIZE", std::to_string(world_size)},
+            {"MASTER_ADDR", "127.0.0.1"},
+            {"MASTER_PORT", std::to_string(port)}});
+  }
+  size_t steps_of(const std::string& name) const {
+    return fs::exists(folder_ / name / "metrics.jsonl")
+               ? testing::read_metrics(folder_ / name).size()
+               : 0;
+  }
+  // Its error, of one line, in time.
+  static std::string
+  failure_of(StartedProgram& rank, int exit_code, Clock::time_point since) {
+    const ProgramResult result = rank.wait();
+    EXPECT_LT(Clock::now() - since, kMeetingTimeout + kMeetingPatience);
+    EXPECT_EQ(result.exit_code, exit_code) << result.err;
+    EXPECT_THAT(
+        result.err,
+        AllOf(Not(HasSubstr("terminate")), Not(HasSubstr("frame"))));
+    return result.err;
+  }
+  void expect_goes_on(const std::string& name) const {
+    const size_t now = steps_of(name);
+    EXPECT_TRUE(eventually([&] { return steps_of(name) >= now + 5; }));
+  }
+
+  testing::RunsFolder folder_;
+};
+
+TEST_F(Rendezvous, APortThatIsTakenIsNamed) {
+  const Port taken;
+  const auto since = Clock::now();
+  const auto rank = start(taken.number(), 0, 2);
+  EXPECT_THAT(
+      failure_of(*rank, 3, since),
+      AllOf(
+          HasSubstr(fmt::format("cannot listen on port {}", taken.number())),
+          HasSubstr("MASTER_PORT")));
+}
+
+TEST_F(Rendezvous, ARankThatDoesNotComeIsNamed) {
+  const int port = Port().release();
+  const auto since = Clock::now();
+  const auto rank = start(port, 0, 2);
+  EXPECT_THAT(
+      failure_of(*rank, 3, since),
+      AllOf(
+          HasSubstr("1 of 2 ranks joined within 8 s"),
+          HasSubstr("rank 1 did not")));
+}
+
+TEST_F(Rendezvous, ARankWithoutRank0NamesTheAddress) {
+  const int port = Port().release();
+  const auto since = Clock::now();
+  const auto rank = start(port, 1, 2);
+  EXPECT_THAT(
+      failure_of(*rank, 3, since),
+      HasSubstr(fmt::format("could not connect to 127.0.0.1:{}", port)));
+}
+
+// distributed.dp_size follows, so that each rank's config fits its world.
+TEST_F(Rendezvous, RanksOfWorldsOfDifferentSizesAllSaySo) {
+  const int port = Port().release();
+  const auto since = Clock::now();
+  const auto first = start(port, 0, 2);
+  const auto second = start(port, 1, 3);
+  const auto third = start(port, 2, 3);
+  for (StartedProgram* rank : {first.get(), second.get(), third.get()}) {
+    EXPECT_THAT(
+        failure_of(*rank, 2, since),
+        AllOf(HasSubstr("as one of"), HasSubstr("WORLD_SIZE")));
+  }
+}
+
+TEST_F(Rendezvous, ASecondJobOnAPortFailsAndTheFirstGoesOn) {
+  const int port = Port().release();
+  const auto first = start(port, 0, 2, "first");
+  const auto second = start(port, 1, 2, "first");
+  ASSERT_TRUE(eventually([&] { return steps_of("first") >= 3; }));
+  const auto since = Clock::now();
+  const auto other_first = start(port, 0, 2, "other");
+  const auto other_second = start(port, 1, 2, "other");
+  EXPECT_THAT(
+      failure_of(*other_first, 3, since), HasSubstr("cannot listen on port"));
+  EXPECT_THAT(
+      failure_of(*other_second, 2, since),
+      AllOf(
+          HasSubstr("rank 1 was started twice"),
+          HasSubstr(fmt::format("process {} on host", second->pid())),
+          HasSubstr("MASTER_PORT")));
+  EXPECT_EQ(steps_of("other"), 0);
+  expect_goes_on("first");
+  ::kill(first->pid(), SIGTERM);
+  EXPECT_EQ(first->wait().exit_code, 128 + SIGTERM);
+  EXPECT_EQ(second->wait().exit_code, 128 + SIGTERM);
+}
+
+TEST_F(Rendezvous, ARankThatIsStartedTwiceIsRefusedAndTheRunGoesOn) {
+  const int port = Port().release();
+  const auto first = start(port, 0, 2);
+  const auto second = start(port, 1, 2);
+  ASSERT_TRUE(eventually([&] { return steps_of("run") >= 3; }));
+  const auto since = Clock::now();
+  const auto again = start(port, 1, 2);
+  EXPECT_THAT(
+      failure_of(*again, 2, since), HasSubstr("rank 1 was started twice"));
+  expect_goes_on("run");
+  ::kill(second->pid(), SIGTERM);
+  EXPECT_EQ(first->wait().exit_code, 128 + SIGTERM);
+  EXPECT_EQ(second->wait().exit_code, 128 + SIGTERM);
+}
+
+}  // namespace
+}  // namespace brigade

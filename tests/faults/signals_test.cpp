@@ -1,0 +1,293 @@
+// What a run does when it is signalled, in training and while it saves, as real
+// processes on a disk that takes its time.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <string.h>
+
+#include <chrono>
+#include <thread>
+
+#include "program_faults.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Arguments;
+using testing::eventually;
+using ::testing::HasSubstr;
+using testing::losses_of;
+using ::testing::Not;
+using testing::ProgramResult;
+using testing::StartedProgram;
+using testing::Variables;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kRanks = 2;
+// Of the 0.25 MB that each rank saves: two seconds, or a minute.
+constexpr int64_t kSlow = 120'000;
+constexpr int64_t kVerySlow = 4'000;
+
+class Signals : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new testing::RunsFolder;
+    auto config = testing::tiny_run(testing::prepare_bytes(
+        *folder_ / "tokens", testing::made_up_text(6000)));
+    config["dataset"]["shuffle"] = true;
+    config["distributed"]["dp_size"] = kRanks;
+    config["training"] = {
+        {"seq_length", 48},
+        {"micro_batch_size", 4},
+        {"total_train_steps", 100000000},
+        {"learning_rate", 5e-3}};
+    testing::write_file(*folder_ / "run.json", config.dump());
+  }
+  static void TearDownTestSuite() {
+    delete folder_;
+    folder_ = nullptr;
+  }
+  void SetUp() override {
+    if (!testing::kCanPreload)
+      GTEST_SKIP() << "a sanitizer wants to be the first library";
+  }
+
+  static fs::path run(const std::string& name) { return *folder_ / name; }
+  static fs::path checkpoints(const std::string& name) {
+    return run(name) / "checkpoints";
+  }
+  static Arguments rank_arguments(
+      const std::string& name,
+      const Arguments& more) {
+    Arguments all = {
+        "train",
+        "--config",
+        (*folder_ / "run.json").string(),
+        "logging.run_dir=" + run(name).string()};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  static Arguments arguments(const std::string& name, Arguments more) {
+    more.insert(more.end(), {"--nproc", std::to_string(kRanks)});
+    return rank_arguments(name, more);
+  }
+  static Variables disk(int64_t bytes_per_second) {
+    return testing::slow_disk("/checkpoints/", bytes_per_second);
+  }
+
+  static size_t steps_of(const std::string& name) {
+    const fs::path metrics = run(name) / "metrics.jsonl";
+    return fs::exists(metrics) ? testing::read_metrics(run(name)).size() : 0;
+  }
+  // Whether a save is under way, with a part of a shard on the disk.
+  static bool is_saving(const std::string& name) {
+    std::error_code gone;
+    for (const auto& entry : fs::directory_iterator(checkpoints(name), gone)) {
+      if (entry.path().extension() == ".tmp")
+        return true;
+    }
+    return false;
+  }
+  static void wait_for_step(const std::string& name, size_t step) {
+    ASSERT_TRUE(eventually([&] { return steps_of(name) >= step; }));
+  }
+  static void wait_for_save(const std::string& name) {
+    ASSERT_TRUE(eventually([&] { return is_saving(name); }));
+  }
+
+  // The last step that was reported is saved, nothing but valid checkpoints is
+  // there, and the run goes on as if nothing had happened.
+  static void expect_saved_and_continued(const std::string& name) {
+    testing::expect_only_valid_checkpoints(checkpoints(name));
+    EXPECT_FALSE(is_saving(name));
+    const size_t steps = steps_of(name);
+    EXPECT_TRUE(fs::exists(
+        checkpoints(name) / std::to_string(steps) / "manifest.json"));
+    expect_continues_bit_for_bit(name, steps + 3);
+  }
+  static void expect_continues_bit_for_bit(
+      const std::string& name,
+      size_t last_step) {
+    const Arguments rest = {
+        "checkpoint.load_path=auto",
+        "training.total_train_steps=" + std::to_string(last_step)};
+    const std::string whole = name + "_whole";
+    for (const std::string& each : {name, whole}) {
+      const ProgramResult result = testing::run_program(arguments(each, rest));
+      ASSERT_EQ(result.exit_code, 0) << result.err;
+    }
+    EXPECT_EQ(losses_of(run(name)), losses_of(run(whole)));
+    const std::string last = std::to_string(last_step);
+    EXPECT_TRUE(
+        testing::all_tensor_bytes(checkpoints(name) / last) ==
+        testing::all_tensor_bytes(checkpoints(whole) / last));
+  }
+
+  static testing::RunsFolder* folder_;
+};
+
+testing::RunsFolder* Signals::folder_ = nullptr;
+
+class EndingSignal : public Signals,
+                     public ::testing::WithParamInterface<int> {};
+
+TEST_P(EndingSignal, InTrainingSavesAndStops) {
+  const std::string name = fmt::format("training_{}", GetParam());
+  StartedProgram program(
+      testing::program_path(), arguments(name, {}), disk(kSlow));
+  const pid_t supervisor = program.pid();
+  wait_for_step(name, 3);
+  ::kill(supervisor, GetParam());
+  const ProgramResult result = program.wait();
+  EXPECT_EQ(result.exit_code, 128 + GetParam()) << result.err;
+  // No failure of a rank.
+  EXPECT_THAT(result.err, Not(HasSubstr("error: rank")));
+  testing::expect_no_rank_of(supervisor, kRanks);
+  expect_saved_and_continued(name);
+}
+
+TEST_P(EndingSignal, DuringASaveLetsItEndSavesAgainAndStops) {
+  const std::string name = fmt::format("saving_{}", GetParam());
+  StartedProgram program(
+      testing::program_path(),
+      arguments(name, {"checkpoint.save_frequency=4"}),
+      disk(kSlow));
+  const pid_t supervisor = program.pid();
+  wait_for_save(name);
+  ::kill(supervisor, GetParam());
+  const ProgramResult result = program.wait();
+  EXPECT_EQ(result.exit_code, 128 + GetParam()) << result.err;
+  // No failure of a rank.
+  EXPECT_THAT(result.err, Not(HasSubstr("error: rank")));
+  testing::expect_no_rank_of(supervisor, kRanks);
+  EXPECT_TRUE(fs::exists(checkpoints(name) / "4" / "manifest.json"));
+  expect_saved_and_continued(name);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Signals,
+    EndingSignal,
+    ::testing::Values(SIGTERM, SIGINT, SIGHUP),
+    [](const auto& each) {
+      return std::string("SIG") + ::sigabbrev_np(each.param);
+    });
+
+TEST_F(Signals, Usr1DuringASaveSavesOnceMoreAndGoesOn) {
+  const std::string name = "usr1";
+  StartedProgram program(
+      testing::program_path(),
+      arguments(name, {"checkpoint.save_frequency=1000000"}),
+      disk(kSlow));
+  wait_for_step(name, 3);
+  ::kill(program.pid(), SIGUSR1);
+  wait_for_save(name);
+  ::kill(program.pid(), SIGUSR1);
+  ASSERT_TRUE(eventually(
+      [&] { return list_checkpoints(checkpoints(name)).size() == 2; }));
+  wait_for_step(name, steps_of(name) + 5);
+  ::kill(program.pid(), SIGTERM);
+  EXPECT_EQ(program.wait().exit_code, 128 + SIGTERM);
+  EXPECT_EQ(list_checkpoints(checkpoints(name)).size(), 3);
+  expect_saved_and_continued(name);
+}
+
+// The save would take a minute.
+TEST_F(Signals, ASecondIntEndsAtOnceAndTheCheckpointBeforeStaysValid) {
+  const std::string name = "twice";
+  ASSERT_EQ(
+      testing::run_program(arguments(name, {"training.total_train_steps=3"}))
+          .exit_code,
+      0);
+  StartedProgram program(
+      testing::program_path(),
+      arguments(
+          name, {"checkpoint.load_path=auto", "checkpoint.save_frequency=5"}),
+      disk(kVerySlow));
+  const pid_t supervisor = program.pid();
+  wait_for_save(name);
+  ::kill(supervisor, SIGINT);
+  // Taken note of by the ranks: the run ends its steps.
+  ASSERT_TRUE(eventually([&] {
+    const size_t before = steps_of(name);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    return steps_of(name) == before;
+  }));
+  EXPECT_TRUE(is_saving(name));
+  const auto begin = Clock::now();
+  ::kill(supervisor, SIGINT);
+  const ProgramResult result = program.wait();
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_EQ(result.exit_code, 128 + SIGINT) << result.err;
+  testing::expect_no_rank_of(supervisor, kRanks);
+  testing::expect_only_valid_checkpoints(checkpoints(name));
+  EXPECT_EQ(list_checkpoints(checkpoints(name)).back().step, 3);
+  expect_continues_bit_for_bit(name, 8);
+  // What the interrupted save had written is gone.
+  EXPECT_FALSE(is_saving(name));
+}
+
+TEST_F(Signals, SaveSecondsSavesByTheClock) {
+  const std::string name = "seconds";
+  StartedProgram program(
+      testing::program_path(), arguments(name, {"checkpoint.save_seconds=1"}));
+  ASSERT_TRUE(eventually(
+      [&] { return list_checkpoints(checkpoints(name)).size() >= 2; }));
+  ::kill(program.pid(), SIGTERM);
+  EXPECT_EQ(program.wait().exit_code, 128 + SIGTERM);
+  expect_saved_and_continued(name);
+}
+
+// mpirun sends SIGTERM and, a second later, SIGKILL.
+class Mpirun : public Signals {
+ protected:
+  void SetUp() override {
+    Signals::SetUp();
+    if (!fs::exists("/usr/bin/mpirun"))
+      GTEST_SKIP() << "mpirun is missing: install openmpi-bin";
+  }
+  // Ends mpirun in the second save; the first one is there.
+  static ProgramResult end_in_a_save(
+      const std::string& name,
+      const Arguments& more) {
+    Arguments all = more;
+    all.insert(
+        all.end(),
+        {"--allow-run-as-root",
+         "--oversubscribe",
+         "-n",
+         std::to_string(kRanks),
+         testing::program_path()});
+    for (const std::string& argument :
+         rank_arguments(name, {"checkpoint.save_frequency=4"}))
+      all.push_back(argument);
+    StartedProgram program("mpirun", all, disk(kSlow));
+    EXPECT_TRUE(eventually([&] {
+      return fs::exists(checkpoints(name) / "latest") && is_saving(name);
+    }));
+    ::kill(program.pid(), SIGTERM);
+    return program.wait();
+  }
+};
+
+TEST_F(Mpirun, LeavesTheCheckpointBeforeASaveThatOutlastsItsGrace) {
+  const std::string name = "grace";
+  const ProgramResult result = end_in_a_save(name, {});
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.out, HasSubstr("odls_base_sigkill_timeout"));
+  testing::expect_only_valid_checkpoints(checkpoints(name));
+  const auto left = list_checkpoints(checkpoints(name));
+  ASSERT_FALSE(left.empty());
+  expect_continues_bit_for_bit(name, static_cast<size_t>(left.back().step) + 5);
+}
+
+TEST_F(Mpirun, WaitsForTheSaveWhereItsTimeoutIsLonger) {
+  const std::string name = "patience";
+  const ProgramResult result =
+      end_in_a_save(name, {"--mca", "odls_base_sigkill_timeout", "60"});
+  EXPECT_THAT(result.out, Not(HasSubstr("odls_base_sigkill_timeout")));
+  expect_saved_and_continued(name);
+}
+
+}  // namespace
+}  // namespace brigade

@@ -1,0 +1,185 @@
+// What training feels of a save, and in which order a save reaches the disk, in
+// real processes.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <fstream>
+#include <regex>
+
+#include "program_faults.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Arguments;
+using testing::eventually;
+using testing::ProgramResult;
+using testing::StartedProgram;
+
+class SlowDisk : public ::testing::Test {
+ protected:
+  SlowDisk() {
+    config_ = testing::tiny_run(testing::prepare_bytes(
+        folder_ / "tokens", testing::made_up_text(6000)));
+    config_["training"] = {
+        {"seq_length", 48},
+        {"micro_batch_size", 16},
+        {"total_train_steps", 100000000},
+        {"learning_rate", 5e-3}};
+  }
+  Arguments arguments(const Arguments& more) const {
+    testing::write_file(folder_ / "run.json", config_.dump());
+    Arguments all = {
+        "train",
+        "--config",
+        (folder_ / "run.json").string(),
+        "logging.run_dir=" + run().string()};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  fs::path run() const { return folder_ / "run"; }
+  fs::path checkpoints() const { return run() / "checkpoints"; }
+
+  testing::RunsFolder folder_;
+  nlohmann::json config_;
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Each rank writes 1 MB/s, which takes seconds per save. Steps during saves are
+// held against those between them, so that a busy machine slows both.
+TEST_F(SlowDisk, AStepDuringASaveTakesAtMostATenthLonger) {
+  if (!testing::kCanPreload)
+    GTEST_SKIP() << "a sanitizer wants to be the first library";
+  config_["model"]["config"]["hidden_size"] = 128;
+  config_["model"]["config"]["intermediate_size"] = 384;
+  config_["distributed"]["dp_size"] = 2;
+  StartedProgram program(
+      testing::program_path(),
+      arguments({"--nproc", "2"}),
+      testing::slow_disk("/checkpoints/", 1'000'000));
+  // [first, last] step of each save.
+  std::vector<std::pair<size_t, size_t>> saves;
+  const auto steps = [&] {
+    return fs::exists(run() / "metrics.jsonl")
+               ? testing::read_metrics(run()).size()
+               : 0;
+  };
+  for (size_t number = 1; number <= 4; ++number) {
+    const size_t before = steps();
+    ASSERT_TRUE(eventually([&] { return steps() >= before + 60; }));
+    ::kill(program.pid(), SIGUSR1);
+    const auto has_begun = [&] {
+      std::error_code gone;
+      for (const auto& entry : fs::directory_iterator(checkpoints(), gone)) {
+        if (entry.path().extension() == ".tmp")
+          return true;
+      }
+      return false;
+    };
+    ASSERT_TRUE(eventually(has_begun));
+    const size_t first = steps() + 2;
+    ASSERT_TRUE(eventually(
+        [&] { return list_checkpoints(checkpoints()).size() == number; }));
+    saves.emplace_back(first, steps());
+  }
+  ::kill(program.pid(), SIGINT);
+  ASSERT_TRUE(eventually([&] {
+    const size_t now = steps();
+    return now == steps();
+  }));
+  ::kill(program.pid(), SIGINT);
+  program.wait();
+  std::vector<double> during;
+  std::vector<double> between;
+  size_t step = 0;
+  for (const auto& metrics : testing::read_metrics(run())) {
+    ++step;
+    if (step <= 10 || step > saves.back().second)
+      continue;
+    const bool is_saving =
+        std::any_of(saves.begin(), saves.end(), [&](const auto& save) {
+          return save.first <= step && step <= save.second;
+        });
+    (is_saving ? during : between).push_back(metrics.at("step_ms"));
+  }
+  ASSERT_GT(during.size(), 40);
+  ASSERT_GT(between.size(), 100);
+  const double ratio = median(during) / median(between);
+  RecordProperty("ratio", std::to_string(ratio));
+  EXPECT_LE(ratio, 1.1) << median(during) << " ms during saves, "
+                        << median(between) << " ms between them";
+}
+
+// The order as the kernel sees it: SaveFaults has it from inside.
+TEST_F(SlowDisk, TheKernelSeesSyncsBeforeTheRenameAndTheParentsAfter) {
+  if (!fs::exists("/usr/bin/strace"))
+    GTEST_SKIP() << "strace is missing: install strace";
+  const fs::path trace = folder_ / "trace";
+  Arguments all = {
+      "-f",
+      "-y",
+      "-e",
+      "trace=fsync,fdatasync,rename,renameat,renameat2",
+      "-o",
+      trace.string(),
+      testing::program_path()};
+  for (const std::string& argument : arguments(
+           {"training.total_train_steps=2", "checkpoint.save_frequency=2"}))
+    all.push_back(argument);
+  const ProgramResult result = StartedProgram("strace", all).wait();
+  if (result.err.find("ptrace") != std::string::npos)
+    GTEST_SKIP() << "this process may not trace others: " << result.err;
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+
+  // A call that another thread interrupts is split in two lines: its end
+  // counts for a sync, its begin for the rename.
+  const std::string temporary = (checkpoints() / "2.tmp").string();
+  std::map<std::string, std::string> under_way;  // of each thread
+  std::vector<std::string> calls;
+  std::ifstream lines(trace);
+  for (std::string line; std::getline(lines, line);) {
+    const std::string thread = line.substr(0, line.find(' '));
+    if (line.find("<unfinished") != std::string::npos) {
+      if (line.find("rename") != std::string::npos)
+        calls.push_back(line);
+      else
+        under_way[thread] = line;
+    } else if (line.find("fsync resumed") != std::string::npos) {
+      calls.push_back(under_way[thread]);
+    } else {
+      calls.push_back(line);
+    }
+  }
+  const auto position = [&](const std::string& pattern) {
+    const std::regex wanted(pattern);
+    for (size_t i = 0; i < calls.size(); ++i) {
+      if (std::regex_search(calls[i], wanted))
+        return static_cast<int>(i);
+    }
+    ADD_FAILURE() << pattern;
+    return -1;
+  };
+  const int renamed =
+      position("rename[^(]*\\(.*\"" + temporary + "\", .*/checkpoints/2\"");
+  for (const std::string name :
+       {"model.safetensors", "optimizer.safetensors", "manifest.json"})
+    EXPECT_LT(position("sync\\([0-9]+<" + temporary + "/" + name), renamed)
+        << name;
+  EXPECT_LT(position("sync\\([0-9]+<" + temporary + ">"), renamed);
+  const std::regex of_parent("sync\\([0-9]+<" + checkpoints().string() + ">");
+  bool is_synced_after = false;
+  for (size_t i = static_cast<size_t>(renamed); i < calls.size(); ++i)
+    is_synced_after = is_synced_after || std::regex_search(calls[i], of_parent);
+  EXPECT_TRUE(is_synced_after);
+}
+
+}  // namespace
+}  // namespace brigade
