@@ -66,12 +66,16 @@ void write_plainly(
     throw StorageError("[bench] cannot write " + path.string());
 }
 
-int run(int argc, char** argv) {
-  const fs::path directory = argc > 1 ? argv[1] : "/tmp";
-  const int mib = argc > 2 ? positive_number("MIB", argv[2]) : 512;
-  const fs::path folder = directory / fmt::format("bench_checkpoint_{}", mib);
-  fs::create_directories(folder);
-  const double bytes = mib * 1048576.0;
+// Seconds of each run.
+struct Times {
+  std::vector<double> disk;
+  std::vector<double> save;
+  std::vector<double> copy;
+  std::vector<double> pause;
+  std::vector<double> verify;
+};
+
+Times measure_saves(const fs::path& folder, int mib) {
   const int64_t numel = int64_t{mib} * 1048576 / 4 / kTensors;
   std::vector<torch::Tensor> tensors;
   std::vector<torch::Tensor> copies;
@@ -80,11 +84,7 @@ int run(int argc, char** argv) {
     copies.push_back(torch::zeros({numel}));
   }
 
-  std::vector<double> disk;
-  std::vector<double> save;
-  std::vector<double> copy;
-  std::vector<double> pause;
-  std::vector<double> verify;
+  Times times;
   const auto world = make_self_communicator();
   BackgroundSave background;
   // In turn, so that a disk that grows slower does so for both; the first round
@@ -113,12 +113,22 @@ int run(int argc, char** argv) {
     fs::remove_all(folder / "2");
     if (i == 0)
       continue;
-    disk.push_back(raw);
-    save.push_back(synchronous);
-    verify.push_back(hashed);
-    copy.push_back(copied);
-    pause.push_back(paused);
+    times.disk.push_back(raw);
+    times.save.push_back(synchronous);
+    times.verify.push_back(hashed);
+    times.copy.push_back(copied);
+    times.pause.push_back(paused);
   }
+  return times;
+}
+
+int run(int argc, char** argv) {
+  const fs::path directory = argc > 1 ? argv[1] : "/tmp";
+  const int mib = argc > 2 ? positive_number("MIB", argv[2]) : 512;
+  const fs::path folder = directory / fmt::format("bench_checkpoint_{}", mib);
+  fs::create_directories(folder);
+  const double bytes = mib * 1048576.0;
+  const Times times = measure_saves(folder, mib);
   fs::remove_all(folder);
   const auto rate = [&](const std::vector<double>& seconds) {
     return bytes / median(seconds) / 1e6;
@@ -135,13 +145,13 @@ int run(int argc, char** argv) {
       mib,
       kTensors,
       directory.string(),
-      rate(disk),
-      rate(save),
-      rate(save) / rate(disk),
-      rate(verify),
-      median(copy) * 1e3,
-      median(pause) * 1e3,
-      median(pause) / median(copy));
+      rate(times.disk),
+      rate(times.save),
+      rate(times.save) / rate(times.disk),
+      rate(times.verify),
+      median(times.copy) * 1e3,
+      median(times.pause) * 1e3,
+      median(times.pause) / median(times.copy));
   print_cost_of_watching(directory);
   return 0;
 }

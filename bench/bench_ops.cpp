@@ -144,9 +144,138 @@ Tensor torchs_attention(Tensor q, Tensor k, Tensor v) {
   return torch::matmul(torch::softmax(scores, -1), v.transpose(1, 2));
 }
 
+// The ops of one model in one dtype.
+struct Comparison {
+  const ModelShape& shape;
+  torch::ScalarType dtype;
+  Machine machine;
+  double size = dtype == torch::kBFloat16 ? 2 : 4;
+
+  Tensor leaf(at::IntArrayRef sizes) const {
+    return (torch::rand(sizes) - 0.5).to(dtype).requires_grad_(true);
+  }
+  // Bytes of one activation.
+  double stream() const {
+    return static_cast<double>(shape.tokens() * shape.hidden) * size;
+  }
+};
+
+void compare_norms_and_swiglu(const Comparison& c) {
+  const ModelShape& s = c.shape;
+  const int64_t n = s.tokens();
+  const Tensor x = c.leaf({n, s.hidden});
+  const Tensor residual = c.leaf({n, s.hidden});
+  const Tensor norm = c.leaf({s.hidden});
+  const auto torchs_norm = [&](const Tensor& sum) {
+    return sum * torch::rsqrt(sum.square().mean(-1, true) + 1e-5) * norm;
+  };
+  both(
+      c.machine,
+      "rms_norm",
+      2 * c.stream(),
+      0,
+      [&] { return ops::rms_norm(x, norm, 1e-5); },
+      [&] { return torchs_norm(x); });
+  both(
+      c.machine,
+      "add_rms_norm",
+      4 * c.stream(),
+      0,
+      [&] { return ops::add_rms_norm(x, residual, norm, 1e-5).first; },
+      [&] { return torchs_norm(x + residual); });
+  const Tensor gate_up = c.leaf({n, 2 * s.ffn});
+  both(
+      c.machine,
+      "swiglu",
+      static_cast<double>(3 * n * s.ffn) * c.size,
+      0,
+      [&] { return ops::swiglu(gate_up); },
+      [&] {
+        return torch::silu(gate_up.narrow(1, 0, s.ffn)) *
+               gate_up.narrow(1, s.ffn, s.ffn);
+      });
+}
+
+void compare_linears(const Comparison& c) {
+  const ModelShape& s = c.shape;
+  const int64_t n = s.tokens();
+  const auto compare_linear = [&](const char* name, int64_t in, int64_t out) {
+    const Tensor input = c.leaf({n, in});
+    const Tensor weight = c.leaf({out, in});
+    both(
+        c.machine,
+        std::string("linear ") + name,
+        static_cast<double>(n * in + (n + in) * out) * c.size,
+        2.0 * static_cast<double>(n * in * out),
+        [&] { return ops::linear(input, weight); },
+        [&] { return torch::linear(input, weight); });
+  };
+  compare_linear("q/k/v", s.hidden, s.qkv_width());
+  compare_linear("o", s.heads * s.head_dim(), s.hidden);
+  compare_linear("gate/up", s.hidden, 2 * s.ffn);
+  compare_linear("down", s.ffn, s.hidden);
+}
+
+void compare_attention(const Comparison& c) {
+  const ModelShape& s = c.shape;
+  const int64_t n = s.tokens();
+  const auto heads = [&](int64_t count) {
+    return c.leaf({s.micro_batch, s.sequence, count, s.head_dim()});
+  };
+  const Tensor q = heads(s.heads);
+  const Tensor k = heads(s.key_heads);
+  const Tensor v = heads(s.key_heads);
+  const ops::RotaryTable table = ops::make_rotary_table(
+      torch::arange(s.sequence, torch::kLong), s.head_dim(), 10000.0);
+  forward_alone(
+      c.machine,
+      "rotary",
+      2.0 * static_cast<double>(q.numel() + k.numel()) * c.size,
+      [&] { ops::rotary(q, k, table); },
+      [&] {
+        torchs_rotary(q, table);
+        torchs_rotary(k, table);
+      });
+  both(
+      c.machine,
+      "attention",
+      static_cast<double>(n * (s.qkv_width() + s.hidden)) * c.size,
+      2.0 * static_cast<double>(n * s.sequence * s.hidden),
+      [&] { return ops::attention(q, k, v).out; },
+      [&] { return torchs_attention(q, k, v); },
+      3.5);  // scores are made again
+}
+
+void compare_embedding_and_head(const Comparison& c) {
+  const ModelShape& s = c.shape;
+  const int64_t n = s.tokens();
+  const Tensor x = c.leaf({n, s.hidden});
+  const Tensor weight = c.leaf({s.vocabulary, s.hidden});
+  const Tensor targets =
+      torch::randint(s.vocabulary, {n}, torch::dtype(torch::kLong));
+  forward_alone(
+      c.machine,
+      "embedding",
+      2 * c.stream(),
+      [&] { ops::embedding(targets, weight); },
+      [&] { torch::embedding(weight, targets); });
+  both(
+      c.machine,
+      "linear_cross_entropy",
+      static_cast<double>(s.vocabulary * s.hidden) * c.size,
+      2.0 * static_cast<double>(n * s.hidden * s.vocabulary),
+      [&] { return ops::linear_cross_entropy(x, weight, targets); },
+      [&] {
+        return torch::nll_loss(
+            torch::log_softmax(torch::linear(x, weight).to(torch::kFloat), -1),
+            targets,
+            {},
+            at::Reduction::Sum);
+      });
+}
+
 void compare(const ModelShape& s, torch::ScalarType dtype) {
   const Machine machine = measure(dtype);
-  const double size = dtype == torch::kBFloat16 ? 2 : 4;
   fmt::print(
       "\n{} {}, {} tokens, {} threads, tiles: {}; copy {:.1f} GB/s, products "
       "{:.0f} GFLOP/s\n{:<30} {:>9} {:>9} {:>9} {:>9} {:>7} {:>10} {:>7}\n",
@@ -165,104 +294,11 @@ void compare(const ModelShape& s, torch::ScalarType dtype) {
       "floor/",
       "torch ms",
       "torch/");
-  const int64_t n = s.tokens();
-  const auto leaf = [&](at::IntArrayRef sizes) {
-    return (torch::rand(sizes) - 0.5).to(dtype).requires_grad_(true);
-  };
-  const double stream = static_cast<double>(n * s.hidden) * size;
-  const Tensor x = leaf({n, s.hidden});
-  const Tensor residual = leaf({n, s.hidden});
-  const Tensor norm = leaf({s.hidden});
-  const auto torchs_norm = [&](const Tensor& sum) {
-    return sum * torch::rsqrt(sum.square().mean(-1, true) + 1e-5) * norm;
-  };
-  both(
-      machine,
-      "rms_norm",
-      2 * stream,
-      0,
-      [&] { return ops::rms_norm(x, norm, 1e-5); },
-      [&] { return torchs_norm(x); });
-  both(
-      machine,
-      "add_rms_norm",
-      4 * stream,
-      0,
-      [&] { return ops::add_rms_norm(x, residual, norm, 1e-5).first; },
-      [&] { return torchs_norm(x + residual); });
-  const Tensor gate_up = leaf({n, 2 * s.ffn});
-  both(
-      machine,
-      "swiglu",
-      static_cast<double>(3 * n * s.ffn) * size,
-      0,
-      [&] { return ops::swiglu(gate_up); },
-      [&] {
-        return torch::silu(gate_up.narrow(1, 0, s.ffn)) *
-               gate_up.narrow(1, s.ffn, s.ffn);
-      });
-  const auto compare_linear = [&](const char* name, int64_t in, int64_t out) {
-    const Tensor input = leaf({n, in});
-    const Tensor weight = leaf({out, in});
-    both(
-        machine,
-        std::string("linear ") + name,
-        static_cast<double>(n * in + (n + in) * out) * size,
-        2.0 * static_cast<double>(n * in * out),
-        [&] { return ops::linear(input, weight); },
-        [&] { return torch::linear(input, weight); });
-  };
-  compare_linear("q/k/v", s.hidden, s.qkv_width());
-  compare_linear("o", s.heads * s.head_dim(), s.hidden);
-  compare_linear("gate/up", s.hidden, 2 * s.ffn);
-  compare_linear("down", s.ffn, s.hidden);
-  const auto heads = [&](int64_t count) {
-    return leaf({s.micro_batch, s.sequence, count, s.head_dim()});
-  };
-  const Tensor q = heads(s.heads);
-  const Tensor k = heads(s.key_heads);
-  const Tensor v = heads(s.key_heads);
-  const ops::RotaryTable table = ops::make_rotary_table(
-      torch::arange(s.sequence, torch::kLong), s.head_dim(), 10000.0);
-  forward_alone(
-      machine,
-      "rotary",
-      2.0 * static_cast<double>(q.numel() + k.numel()) * size,
-      [&] { ops::rotary(q, k, table); },
-      [&] {
-        torchs_rotary(q, table);
-        torchs_rotary(k, table);
-      });
-  both(
-      machine,
-      "attention",
-      static_cast<double>(n * (s.qkv_width() + s.hidden)) * size,
-      2.0 * static_cast<double>(n * s.sequence * s.hidden),
-      [&] { return ops::attention(q, k, v).out; },
-      [&] { return torchs_attention(q, k, v); },
-      3.5);  // scores are made again
-  const Tensor weight = leaf({s.vocabulary, s.hidden});
-  const Tensor targets =
-      torch::randint(s.vocabulary, {n}, torch::dtype(torch::kLong));
-  forward_alone(
-      machine,
-      "embedding",
-      2 * stream,
-      [&] { ops::embedding(targets, weight); },
-      [&] { torch::embedding(weight, targets); });
-  both(
-      machine,
-      "linear_cross_entropy",
-      static_cast<double>(s.vocabulary * s.hidden) * size,
-      2.0 * static_cast<double>(n * s.hidden * s.vocabulary),
-      [&] { return ops::linear_cross_entropy(x, weight, targets); },
-      [&] {
-        return torch::nll_loss(
-            torch::log_softmax(torch::linear(x, weight).to(torch::kFloat), -1),
-            targets,
-            {},
-            at::Reduction::Sum);
-      });
+  const Comparison comparison{s, dtype, machine};
+  compare_norms_and_swiglu(comparison);
+  compare_linears(comparison);
+  compare_attention(comparison);
+  compare_embedding_and_head(comparison);
 }
 
 void compare_optimizer() {

@@ -177,6 +177,81 @@ Laps step(
   return laps;
 }
 
+// What rank 0 prints of its steps.
+struct Measured {
+  std::vector<Part> parts;
+  Laps laps;          // of the last step
+  double tokens = 0;  // of a step, of all ranks
+  double step_ms = 0;
+  double bound_ms = 0;  // the products alone
+  double communication_ms = 0;
+  double peak_flops = 0;
+  double memory_gb = 0;
+  double start_s = 0;
+  int64_t page_faults = 0;
+};
+
+void print_parts(const ModelShape& s, const Measured& m) {
+  double rest = m.step_ms;
+  const auto line = [&](const std::string& name, double ms) {
+    rest -= ms;
+    fmt::print(
+        "  {:<26} {:>8.2f} ms {:>5.1f} %\n", name, ms, 100 * ms / m.step_ms);
+  };
+  for (const Part& part : m.parts)
+    line(part.name, static_cast<double>(s.accumulation) * part.count * part.ms);
+  line("optimizer and norm", m.laps.optimizer_ms);
+  line("communication exposed", m.laps.wait_ms);
+  line("other", rest);
+  fmt::print(
+      "  (last step: forward with the head's gradient {:.1f} ms, backward "
+      "{:.1f} ms, communication under way {:.1f} ms)\n"
+      "result tokens_per_second={:.0f} bound={:.3f} peak_memory_gb={:.3f} "
+      "start_s={:.2f}\n",
+      m.laps.forward_ms,
+      m.laps.backward_ms,
+      m.communication_ms,
+      m.tokens / m.step_ms * 1e3,
+      m.bound_ms / m.step_ms,
+      m.memory_gb,
+      m.start_s);
+}
+
+void print_step(const Case& c, const ModelShape& s, const Measured& m) {
+  const int64_t params =
+      (s.tied ? 1 : 2) * s.vocabulary * s.hidden +
+      s.layers *
+          (s.hidden * (s.qkv_width() + s.hidden + 3 * s.ffn) + 2 * s.hidden) +
+      s.hidden;
+  const double flops =
+      m.tokens / c.ranks *
+      flops_per_token(
+          static_cast<double>(params), s.layers, s.hidden, s.sequence);
+  fmt::print(
+      "{} {}, {} rank(s) of {} thread(s), {} on the wire: {:.0f} tokens/s, "
+      "{:.1f} ms per step of {} tokens\n"
+      "  products alone {:.1f} ms: the step reaches {:.2f} of that bound; MFU "
+      "{:.2f} of {:.0f} GFLOP/s per rank\n"
+      "  peak memory of a rank {:.2f} GB, {} new pages in the last {} steps, "
+      "start to first step {:.1f} s\n",
+      s.name,
+      c.dtype,
+      c.ranks,
+      c.threads,
+      c.wire,
+      m.tokens / m.step_ms * 1e3,
+      m.step_ms,
+      m.tokens,
+      m.bound_ms,
+      m.bound_ms / m.step_ms,
+      flops / (m.step_ms / 1e3) / m.peak_flops,
+      m.peak_flops / 1e9,
+      m.memory_gb,
+      m.page_faults,
+      c.steps / 2,
+      m.start_s);
+}
+
 void run_rank(const Case& c, int64_t start_ns) {
   at::set_num_threads(c.threads);
   const ModelShape& s = shape_named(c.shape);
@@ -220,70 +295,23 @@ void run_rank(const Case& c, int64_t start_ns) {
   take_steps(c.steps / 2);
   const int64_t faults = page_faults() - faults_before;
   const double bound = (bound_between + products_alone()) / 2;
-  const double step_ms = median(step_times);
-  const double communication_ms =
-      static_cast<double>(trainee.sync->report().communication_ns()) / 1e6;
-  const std::vector<Part> parts = parts_of(s, dtype);
-  const double peak = peak_flops(dtype, 1, {});
+  const Measured measured{
+      .parts = parts_of(s, dtype),
+      .laps = laps,
+      .tokens = tokens,
+      .step_ms = median(step_times),
+      .bound_ms = bound,
+      .communication_ms =
+          static_cast<double>(trainee.sync->report().communication_ns()) / 1e6,
+      .peak_flops = peak_flops(dtype, 1, {}),
+      .memory_gb = memory_gb,
+      .start_s = start_s,
+      .page_faults = faults};
   group->barrier();
   if (group->rank() != 0)
     return;
-
-  const int64_t params =
-      (s.tied ? 1 : 2) * s.vocabulary * s.hidden +
-      s.layers *
-          (s.hidden * (s.qkv_width() + s.hidden + 3 * s.ffn) + 2 * s.hidden) +
-      s.hidden;
-  const double flops =
-      tokens / c.ranks *
-      flops_per_token(
-          static_cast<double>(params), s.layers, s.hidden, s.sequence);
-  fmt::print(
-      "{} {}, {} rank(s) of {} thread(s), {} on the wire: {:.0f} tokens/s, "
-      "{:.1f} ms per step of {} tokens\n"
-      "  products alone {:.1f} ms: the step reaches {:.2f} of that bound; MFU "
-      "{:.2f} of {:.0f} GFLOP/s per rank\n"
-      "  peak memory of a rank {:.2f} GB, {} new pages in the last {} steps, "
-      "start to first step {:.1f} s\n",
-      s.name,
-      c.dtype,
-      c.ranks,
-      c.threads,
-      c.wire,
-      tokens / step_ms * 1e3,
-      step_ms,
-      tokens,
-      bound,
-      bound / step_ms,
-      flops / (step_ms / 1e3) / peak,
-      peak / 1e9,
-      memory_gb,
-      faults,
-      c.steps / 2,
-      start_s);
-  double rest = step_ms;
-  const auto line = [&](const std::string& name, double ms) {
-    rest -= ms;
-    fmt::print(
-        "  {:<26} {:>8.2f} ms {:>5.1f} %\n", name, ms, 100 * ms / step_ms);
-  };
-  for (const Part& part : parts)
-    line(part.name, rounds * part.count * part.ms);
-  line("optimizer and norm", laps.optimizer_ms);
-  line("communication exposed", laps.wait_ms);
-  line("other", rest);
-  fmt::print(
-      "  (last step: forward with the head's gradient {:.1f} ms, backward "
-      "{:.1f} ms, communication under way {:.1f} ms)\n"
-      "result tokens_per_second={:.0f} bound={:.3f} peak_memory_gb={:.3f} "
-      "start_s={:.2f}\n",
-      laps.forward_ms,
-      laps.backward_ms,
-      communication_ms,
-      tokens / step_ms * 1e3,
-      bound / step_ms,
-      memory_gb,
-      start_s);
+  print_step(c, s, measured);
+  print_parts(s, measured);
 }
 
 // key=value words; names what it does not know.

@@ -2,6 +2,7 @@
 # The form of the sources, before any of them is built:
 #   format     clang-format over all C++ files
 #   includes   which module includes what (ARCHITECTURE.md)
+#   sizes      no function of more than 80 lines outside the kernels
 #   documents  links, paths, the README's length, plain English
 #   tidy       clang-tidy over what changed
 #   neon       the kernels compile for 64-bit Arm, where there is a compiler
@@ -17,6 +18,7 @@ printf '%s\0' "${files[@]}" |
   xargs -0 -P2 -n 50 clang-format-14 --dry-run -Werror || failed+=(format)
 echo "format: ${#files[@]} files"
 scripts/check_includes.py || failed+=(includes)
+scripts/check_sizes.py || failed+=(sizes)
 scripts/check_docs.py || failed+=(documents)
 scripts/clang_tidy.py "$build" || failed+=(tidy)
 scripts/check_neon.sh

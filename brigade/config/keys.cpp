@@ -232,12 +232,12 @@ void add_model(std::vector<ConfigKey>& keys) {
       .ignored_because = "AdamW is always fused";
 }
 
+// The keys of a group are printed in this order, so its functions have one too.
 void add_training(std::vector<ConfigKey>& keys) {
   using G = TrainingConfig;
   GroupKeys<G> group(keys, "training", &TrainConfig::training);
   const ValueRule count = at_least(1);
   const ValueRule natural = at_least(0);
-  const ValueRule beta{.low = 0, .high = 1, .high_is_excluded = true};
   group.key("seed", &G::seed, natural, "of weights and data order");
   group.key("learning_rate", &G::learning_rate, natural, "the highest");
   group.key(
@@ -257,6 +257,13 @@ void add_training(std::vector<ConfigKey>& keys) {
       "a prepared dataset is used whole; training.max_tokens limits a run";
   group.key(
       "max_tokens", &G::max_tokens, count, "train no more tokens than this");
+}
+
+void add_training_optimizer(std::vector<ConfigKey>& keys) {
+  using G = TrainingConfig;
+  GroupKeys<G> group(keys, "training", &TrainConfig::training);
+  const ValueRule natural = at_least(0);
+  const ValueRule beta{.low = 0, .high = 1, .high_is_excluded = true};
   group.key("adam_beta1", &G::adam_beta1, beta, "AdamW, first moment");
   group.key("adam_beta2", &G::adam_beta2, beta, "AdamW, second moment");
   group.key(
@@ -289,6 +296,13 @@ void add_training(std::vector<ConfigKey>& keys) {
       &G::grad_clip,
       natural,
       "largest global gradient norm; 0: no clipping");
+}
+
+void add_training_checks(std::vector<ConfigKey>& keys) {
+  using G = TrainingConfig;
+  GroupKeys<G> group(keys, "training", &TrainConfig::training);
+  const ValueRule count = at_least(1);
+  const ValueRule natural = at_least(0);
   group.key(
       "on_non_finite",
       &G::on_non_finite,
@@ -481,6 +495,8 @@ const std::vector<ConfigKey>& config_keys() {
     add_distributed(all);
     add_model(all);
     add_training(all);
+    add_training_optimizer(all);
+    add_training_checks(all);
     add_dataset(all);
     add_checkpoint(all);
     add_logging(all);

@@ -32,7 +32,7 @@ struct NumberField {
 constexpr double kMost = 1e18;
 
 std::vector<NumberField> device_fields() {
-  std::vector<NumberField> fields = {
+  return {
       {"device",
        "memory_bytes",
        Given::kRequired,
@@ -89,6 +89,9 @@ std::vector<NumberField> device_fields() {
        kMost,
        [](const Machine& m) { return m.device.logits_bytes_per_s; },
        [](Machine& m, double v) { m.device.logits_bytes_per_s = v; }}};
+}
+
+void add_rates_of_products(std::vector<NumberField>& fields) {
   static const char* const kPeaks[] = {
       "fp32_flops", "bf16_flops", "fp8_flops", "mxfp8_flops", "fp4_flops"};
   for (size_t i = 0; i < kProductDtypes; ++i)
@@ -100,6 +103,9 @@ std::vector<NumberField> device_fields() {
          kMost,
          [i](const Machine& m) { return m.device.peak_flops[i]; },
          [i](Machine& m, double v) { m.device.peak_flops[i] = v; }});
+}
+
+void add_rates_of_attention(std::vector<NumberField>& fields) {
   static const char* const kAttention[] = {
       "flash1_fraction", "flash2_fraction", "flash3_fraction"};
   for (size_t i = 0; i < kFlashKernels; ++i)
@@ -111,7 +117,6 @@ std::vector<NumberField> device_fields() {
          1,
          [i](const Machine& m) { return m.device.attention[i]; },
          [i](Machine& m, double v) { m.device.attention[i] = v; }});
-  return fields;
 }
 
 void add_link(
@@ -147,6 +152,8 @@ void add_link(
 const std::vector<NumberField>& number_fields() {
   static const std::vector<NumberField> fields = [] {
     std::vector<NumberField> all = device_fields();
+    add_rates_of_products(all);
+    add_rates_of_attention(all);
     all.insert(
         all.begin(),
         {"",
