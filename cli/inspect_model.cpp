@@ -8,6 +8,7 @@
 #include "brigade/base/error.h"
 #include "brigade/config/train_config.h"
 #include "brigade/files/file.h"
+#include "brigade/json/node.h"
 #include "brigade/model_spec/llama_config.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/folder.h"
@@ -54,7 +55,8 @@ void inspect_weights_of(
 
 void inspect_model_config(const fs::path& file, const Json& json) {
   std::vector<std::string> problems;
-  const LlamaConfig config = parse_llama_config(json, "", problems);
+  const LlamaConfig config =
+      parse_llama_config(json, file.string() + ": ", problems);
   if (!problems.empty())
     throw ConfigError(problems);
   Rows rows = {{"file", file.string()}};
@@ -106,12 +108,10 @@ void print_outline(const Json& json, const std::string& indent, int depth) {
 }
 
 Json read_json(const fs::path& file) {
-  try {
-    return Json::parse(read_text_file(file));
-  } catch (const Json::parse_error& error) {
-    throw DataError(
-        fmt::format("[{}] at byte {}: not JSON", file.string(), error.byte));
-  }
+  const std::string text = read_text_file(file);
+  const JsonDocument document(
+      text, {.module = "inspect", .file = file.string()});
+  return document.root().value();
 }
 
 }  // namespace

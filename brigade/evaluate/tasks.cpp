@@ -5,38 +5,28 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "brigade/base/error.h"
-#include "brigade/files/file.h"
+#include "brigade/json/node.h"
 
 namespace brigade {
 namespace {
 
-using nlohmann::json;
-
-TaskRequest parse(const json& line) {
+TaskRequest parse(const JsonNode& line) {
   TaskRequest request;
-  request.context = line.at("context").get<std::string>();
-  request.choices = line.at("choices").get<std::vector<std::string>>();
-  request.gold = line.at("gold").get<size_t>();
-  return request;
-}
-
-std::string problem_of(const TaskRequest& request) {
+  request.context = line.at("context").string();
+  const JsonNode choices = line.at("choices");
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const JsonNode choice = choices.element(i);
+    request.choices.push_back(choice.string());
+    if (request.choices.back().empty())
+      choice.fail("the choice is empty");
+  }
   if (request.choices.empty())
-    return "\"choices\" is empty";
-  if (request.gold >= request.choices.size())
-    return fmt::format(
-        "\"gold\" is {}, but there are {} choices, counted from 0",
-        request.gold,
-        request.choices.size());
-  if (std::any_of(
-          request.choices.begin(), request.choices.end(), [](const auto& text) {
-            return text.empty();
-          }))
-    return "a choice is empty";
-  return {};
+    choices.fail("there is no choice");
+  request.gold = static_cast<size_t>(line.at("gold").integer(
+      0, static_cast<int64_t>(request.choices.size()) - 1));
+  return request;
 }
 
 size_t likeliest(
@@ -64,23 +54,14 @@ std::vector<TaskRequest> read_task(const std::filesystem::path& path) {
   if (!file)
     throw DataError(fmt::format("[task] '{}' cannot be read", path.string()));
   std::vector<TaskRequest> requests;
-  int64_t number = 0;
+  size_t number = 0;
   for (std::string line; std::getline(file, line);) {
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string::npos)
       continue;
-    std::string problem;
-    try {
-      requests.push_back(parse(json::parse(line)));
-      problem = problem_of(requests.back());
-    } catch (const json::exception&) {
-      problem =
-          "expected an object with a text \"context\", a list of texts "
-          "\"choices\" and a number \"gold\"";
-    }
-    if (!problem.empty())
-      throw DataError(fmt::format(
-          "[task] '{}' line {}: {}", path.string(), number, problem));
+    const JsonDocument document(
+        line, {.module = "task", .file = path.string(), .first_line = number});
+    requests.push_back(parse(document.root()));
   }
   if (requests.empty())
     throw DataError(fmt::format("[task] '{}' holds no request", path.string()));

@@ -24,7 +24,7 @@ struct TaskRequest {
   size_t gold = 0;
 };
 
-// Throws DataError that names file, line and what is wrong.
+// Throws DataError at the file, line and JSON path of a problem.
 std::vector<TaskRequest> read_task(const std::filesystem::path& path);
 
 // The tokens of a request. As lm-evaluation-harness does: context and choice

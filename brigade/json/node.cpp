@@ -25,7 +25,7 @@ JsonDocument::JsonDocument(
         "[{}] {}:{}:{}: not valid JSON{}{}: {}",
         source_.module,
         source_.file,
-        place.line,
+        source_.first_line + place.line - 1,
         place.column,
         fault.pointer.empty() ? "" : ", at ",
         shown_text(fault.pointer),
@@ -45,7 +45,7 @@ void JsonDocument::fail(std::string_view pointer, std::string_view problem)
       "[{}] {}:{}:{}: at {}: {}",
       source_.module,
       source_.file,
-      place.line,
+      source_.first_line + place.line - 1,
       place.column,
       pointer.empty() ? "/" : pointer,
       problem));

@@ -20,12 +20,15 @@ class JsonNode;
 struct JsonSource {
   std::string module;
   std::string file;
+  // The line of the file on which the text begins: above 1 in a file that has
+  // one document per line.
+  size_t first_line = 1;
 };
 
 class JsonDocument {
  public:
-  // Throws DataError for what is no JSON, a key that stands twice, and limits
-  // that are crossed. `text` must outlive the document, and the document its
+  // Throws DataError for text that is not JSON, for a repeated key, and when a
+  // limit is exceeded. `text` must outlive the document, and the document its
   // nodes.
   JsonDocument(
       std::string_view text,

@@ -33,7 +33,7 @@ class Builder final : public JsonVisitor {
     member_ = &member->second;
     if (!is_new)
       faults_.push_back(
-          {"this key stands twice in its object; remove one",
+          {"this key appears twice in its object; remove one",
            at.offset(),
            at.pointer()});
     return true;

@@ -122,5 +122,14 @@ TEST_F(DataCommandsTest, InspectSummarisesAModelsConfig) {
       out(), AllOf(HasSubstr("LlamaForCausalLM"), HasSubstr("115,008")));
 }
 
+TEST_F(DataCommandsTest, InspectNamesThePlaceOfAProblemInJson) {
+  const std::string broken = write("broken.json", "{\"a\":\n 1 2}");
+  EXPECT_EQ(run({"inspect", broken}), kData);
+  EXPECT_THAT(err(), HasSubstr("broken.json:2:4: not valid JSON, at /a: "));
+  const std::string config = write("config.json", R"({"hidden_size": -1})");
+  EXPECT_EQ(run({"inspect", config}), kConfig);
+  EXPECT_THAT(err(), HasSubstr("config.json: /hidden_size: -1 is not"));
+}
+
 }  // namespace
 }  // namespace brigade

@@ -602,11 +602,11 @@ TEST(TrainConfig, AKeyThatStandsTwiceIsFoundAtItsPlace) {
                    "model": {"name": "gpt2"}})"),
       AllOf(
           Contains(HasSubstr("/training/seed (run.json:1:26): this key "
-                             "stands twice")),
+                             "appears twice")),
           Contains(
               HasSubstr("/dataset/mixture/1/name (run.json:3:52): this key")),
           Contains(
-              HasSubstr("/model (run.json:5:20): this key stands twice"))));
+              HasSubstr("/model (run.json:5:20): this key appears twice"))));
   // The same name in two objects is no duplicate.
   EXPECT_THAT(
       problems(with(minimal(), "/logging/run_name", "data").dump()), IsEmpty());

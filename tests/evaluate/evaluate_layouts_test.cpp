@@ -199,13 +199,22 @@ TEST(Tasks, ErrorsNameTheLine) {
     return std::string("none");
   };
   EXPECT_THAT(error_of(""), HasSubstr("holds no request"));
-  EXPECT_THAT(error_of("\n{\"context\": 1}"), HasSubstr("line 2: expected"));
+  EXPECT_THAT(
+      error_of("\n{\"context\": 1}"),
+      HasSubstr("task:2:13: at /context: expected a string, found a number"));
   EXPECT_THAT(
       error_of(R"({"context": "a", "choices": ["b"], "gold": 1})"),
-      HasSubstr("\"gold\" is 1, but there are 1 choices"));
+      HasSubstr("task:1:44: at /gold: 1 is outside 0 to 0"));
   EXPECT_THAT(
       error_of(R"({"context": "a", "choices": [], "gold": 0})"),
-      HasSubstr("\"choices\" is empty"));
+      HasSubstr("task:1:29: at /choices: there is no choice"));
+  EXPECT_THAT(
+      error_of(R"({"context": "a", "choices": ["b", ""], "gold": 0})"),
+      HasSubstr("at /choices/1: the choice is empty"));
+  EXPECT_THAT(
+      error_of(R"({"context": "a", "choices": ["b"], "gold": 0})"
+               "\n{"),
+      HasSubstr("task:2:2: not valid JSON"));
 }
 
 }  // namespace

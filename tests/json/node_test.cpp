@@ -87,8 +87,21 @@ TEST(JsonDocument, FaultsOfTheTextAreDataErrorsWithTheirPlace) {
       "'2'");
   EXPECT_EQ(
       error("{\"a\": 1, \"a\": 2}"),
-      "[test] file.json:1:10: not valid JSON, at /a: this key stands twice in "
+      "[test] file.json:1:10: not valid JSON, at /a: this key appears twice in "
       "its object; remove one");
+}
+
+TEST(JsonDocument, OfALineOfAFileNamesThatLine) {
+  const JsonDocument document(
+      R"({"a": 1})", {.module = "test", .file = "x.jsonl", .first_line = 7});
+  try {
+    document.root().at("a").string();
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_STREQ(
+        error.what(),
+        "[test] x.jsonl:7:7: at /a: expected a string, found a number");
+  }
 }
 
 TEST(StringMember, IsFoundAmongAnythingElse) {

@@ -116,7 +116,7 @@ TEST(ParseJson, AKeyThatStandsTwiceIsAFaultAtTheSecondOne) {
   EXPECT_EQ(faults[0].offset, text.rfind("\"c\""));
   EXPECT_EQ(faults[1].pointer, "/a");
   EXPECT_EQ(faults[1].offset, text.rfind("\"a\""));
-  EXPECT_THAT(faults[1].problem, HasSubstr("stands twice"));
+  EXPECT_THAT(faults[1].problem, HasSubstr("appears twice"));
   EXPECT_EQ(value.value(), json::parse(text));  // the last one
 }
 
