@@ -95,7 +95,7 @@ std::string data(const CheckpointManifest& manifest) {
 std::string tokenizer(const Checkpoint& checkpoint) {
   const std::string& name = checkpoint.manifest().tokenizer;
   if (name.empty())
-    return "none was known";
+    return "not recorded";
   const fs::path beside = checkpoint.directory() / name;
   try {
     return load_tokenizer(fs::exists(beside) ? beside.string() : name)

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// So many tokens are read to find the largest id; a few seconds.
+// This many tokens are read to find the largest id, in a few seconds.
 constexpr uint64_t kMaxScannedTokens = uint64_t{1} << 28;
 constexpr uint64_t kMaxMeasuredDocuments = uint64_t{1} << 24;
 constexpr uint64_t kShownTokens = 64;

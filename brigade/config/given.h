@@ -22,7 +22,7 @@ using GivenValues = std::map<const ConfigKey*, GivenValue>;
 
 // The value of a JSON file, or std::nullopt after a syntax error. Adds
 // "[config] FILE:LINE:COLUMN: ..." for each fault, with the JSON pointer where
-// there is one; a key that stands twice is a fault, of which the last is read.
+// there is one; a repeated key is a fault, and its last value is read.
 std::optional<nlohmann::json> read_config_json(
     const std::string& text,
     const std::string& source,

@@ -290,7 +290,7 @@ nlohmann::json with_model_overrides(
 void resolve_model(TrainConfig& config, const std::filesystem::path& folder);
 
 // Whether heads, kv heads, layers, sequence length and micro-batches fit the
-// layout. Adds one message a problem, each with the nearest layouts that fit.
+// layout. Adds one message per problem, with the nearest layouts that fit.
 void validate_model_layout(
     const TrainConfig& config,
     const LlamaConfig& llama,

@@ -1,5 +1,5 @@
-// The bytes of a text file, decompressed on the way: plain, gzip or zstd, told
-// apart by how the file begins.
+// The bytes of a text file, decompressed on the way: plain, gzip or zstd,
+// recognised by the file's first bytes.
 #pragma once
 
 #include <cstddef>

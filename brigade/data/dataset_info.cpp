@@ -46,7 +46,7 @@ std::optional<DatasetInfo> read_dataset_info(const fs::path& prefix) {
   const std::string text = read_text_file(path);
   const JsonDocument document(text, {"dataset", path.string()});
   const JsonNode root = document.root();
-  // A .json of another program beside a dataset is none of our business.
+  // A .json of another program beside a dataset is ignored.
   const bool is_ours = root.value().is_object() &&
                        root.value().value("format", Json()) == Json(kFormat);
   if (!is_ours)

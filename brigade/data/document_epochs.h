@@ -24,7 +24,7 @@ struct DocumentEpochOptions {
   bool shuffle_windows = true;  // within the epoch, as BatchSampler does
 };
 
-// Holds 8 bytes a document, twice while an epoch changes.
+// Needs 8 bytes per document, and 16 while an epoch changes.
 class DocumentEpochSource : public SampleSource {
  public:
   // Precondition: num_tokens holds a window and lies within the dataset.

@@ -2,7 +2,7 @@
 //
 //   Loader loader(source, {.layout = {.micro_batch_size = 4, .dp_size = 2}});
 //   loader.seek(step);                  // when resuming
-//   while (...) {                       // accumulation_steps times a step
+//   while (...) {                       // accumulation_steps times per step
 //     Batch batch = loader.next();
 //   }
 //

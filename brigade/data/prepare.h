@@ -43,9 +43,9 @@ struct PrepareOptions {
   // Of the files; absent: by their extension, or else by their content.
   std::optional<TextFormat> format;
   TextOptions text;
-  int num_workers = 0;  // threads that tokenize; 0: one a core
+  int num_workers = 0;  // threads that tokenize; 0: one per core
 
-  // Called on the thread that called prepare(), some times a second.
+  // Called on the thread that called prepare(), several times per second.
   std::function<void(const PrepareProgress&)> on_progress;
 };
 

@@ -17,7 +17,7 @@ namespace brigade {
 
 enum class TextFormat {
   kPlain,      // .txt: one document, or several with a separator
-  kJsonLines,  // .jsonl: one JSON object a line, one document each
+  kJsonLines,  // .jsonl: one JSON object per line, one document each
 };
 enum class TextEncoding { kUtf8, kLatin1 };
 
@@ -107,8 +107,8 @@ struct TextPiece {
 
 // Calls `handle` for each piece of the block, in order. Throws DataError
 // naming file, byte offset and line for text that is not in the encoding, a
-// line that is not a JSON object and one without the string json_key. Bytes
-// that Latin-1 has become UTF-8; a byte order mark at the file's start is
+// line that is not a JSON object and one without the string json_key. Latin-1
+// is converted to UTF-8; a byte order mark at the file's start is
 // dropped. Thread-safe.
 void for_each_piece(
     const TextBlock& block,

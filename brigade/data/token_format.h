@@ -5,7 +5,7 @@
 //   Megatron  .idx + .bin           documents from the index
 //   nanotron  .ds + .ds.index       documents from the index, if it is there
 //   llm.c     .bin with its magic   one document
-//   NumPy     .npy                  1-d: one document; 2-d: one a row
+//   NumPy     .npy                  1-d: one document; 2-d: one per row
 #pragma once
 
 #include <cstddef>

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr uint64_t kTokensPerStep = uint64_t{1} << 22;
-// Fewer are scanned in the time that the cache takes.
+// Scanning fewer takes no longer than the cache does.
 constexpr uint64_t kLeastCachedTokens = uint64_t{1} << 24;
 
 TokenIdRange scan(
@@ -43,7 +43,7 @@ TokenIdRange scan(
   return range;
 }
 
-// What tells a file from a changed one, as far as that needs no reading.
+// Identifies the version of a file without reading it.
 json identity_of(const fs::path& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0)

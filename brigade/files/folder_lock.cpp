@@ -80,8 +80,8 @@ FolderLock::~FolderLock() {
   }
   changed_.notify_all();
   thread_.join();
-  // Before the lock falls: whoever waits for this file finds it nameless and
-  // opens a new one.
+  // Before the lock is released: a process that waits for it then sees that the
+  // file has no name any more, and opens a new one.
   ::unlink(path_.c_str());
   ::close(descriptor_);
 }
@@ -117,7 +117,7 @@ void FolderLock::check_heartbeat(
     const std::string& what) {
   const std::string before = read_holder();
   const json holder = parse_holder(before);
-  // Of this host, the kernel's lock has told that it is gone.
+  // On this host the kernel's lock has shown that the holder is gone.
   if (before.empty() || holder.value("host", std::string()) == options_.host)
     return;
   const auto begin = std::chrono::steady_clock::now();

@@ -1,10 +1,10 @@
 // One process at a time in a folder: FOLDER/lock, which says who holds it.
 //
 // The kernel's lock on that file decides between the processes of a host, and
-// falls with its holder, however that ends. Between hosts it decides where the
-// file system passes locks on. Where it does not, the holder's heartbeat does:
-// it is written every kHeartbeat, and one that has stood still for kStale is
-// that of a dead holder. No clocks are compared.
+// is released when its holder ends, however it ends. Between hosts it decides
+// where the file system passes locks on. Where it does not, the holder's
+// heartbeat does: it is written every kHeartbeat, and one that has stood still
+// for kStale is that of a dead holder. No clocks are compared.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,7 @@ struct FolderLockOptions {
 class FolderLock {
  public:
   // `folder` exists. `what` names it in errors: "the run folder". Throws
-  // ConfigError that names host, process and start of who holds it,
+  // ConfigError that names host, process and start of the holder,
   // StorageError when the file cannot be written.
   FolderLock(
       const std::filesystem::path& folder,
@@ -40,7 +40,7 @@ class FolderLock {
 
  private:
   void acquire(const std::filesystem::path& folder, const std::string& what);
-  // Throws ConfigError unless who is named in the file is dead.
+  // Throws ConfigError unless the holder named in the file is dead.
   void check_heartbeat(const std::string& folder, const std::string& what);
   std::string read_holder() const;
   void write_holder(int64_t beat);

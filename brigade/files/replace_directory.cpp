@@ -26,7 +26,7 @@ void rename_or_throw(const fs::path& from, const fs::path& to) {
       std::strerror(errno)));
 }
 
-// What is left of an old directory harms nobody: its name says so.
+// A leftover of an old directory is harmless: its name marks it as one.
 void remove_quietly(const fs::path& path) {
   std::error_code ignored;
   fs::remove_all(path, ignored);

@@ -1,6 +1,6 @@
-// JSON text to nlohmann's values, with every fault at its place: syntax, keys
-// that stand twice in an object (of which a plain parser keeps the last without
-// a word), depth, size.
+// JSON text to nlohmann's values, with every fault at its place: syntax,
+// keys that appear twice in an object (of which a plain parser silently keeps
+// the last), depth, size.
 //
 // PURE.
 #pragma once
@@ -15,8 +15,8 @@
 
 namespace brigade {
 
-// std::nullopt after a fault that ends reading. A key that stands twice is a
-// fault too, but reading goes on and the last value is returned.
+// std::nullopt after a fault that ends reading. A repeated key is a fault
+// too, but reading goes on and the last value is returned.
 std::optional<nlohmann::json> parse_json(
     std::string_view text,
     const JsonLimits& limits,

@@ -18,8 +18,8 @@ struct StringMember {
   std::string text;  // with kString
 };
 
-// Looks for the member `key` of the object that `text` is; the last one, where
-// the key stands twice. Returns what is wrong when `text` is not valid JSON.
+// Looks for the member `key` of the object that `text` is; the last one, if
+// the key appears twice. Returns what is wrong when `text` is not valid JSON.
 std::optional<JsonFault> find_string_member(
     std::string_view text,
     std::string_view key,

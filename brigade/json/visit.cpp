@@ -21,7 +21,7 @@ constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 // nlohmann::detail::out_of_range: a number beyond the range of double.
 constexpr int kNumberOutOfRange = 406;
 
-// A forward iterator that tells how far the parser has read.
+// A forward iterator that records how far the parser has read.
 class FollowedIterator {
  public:
   using iterator_category = std::forward_iterator_tag;

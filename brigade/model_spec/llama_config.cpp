@@ -150,7 +150,7 @@ nlohmann::json to_hugging_face_json(
     if (is_theirs || !json.contains(key))
       json[key] = value;
   }
-  // One entry a layer, of which there may be another number now.
+  // One entry per layer, and the number of layers may have been overridden.
   const auto kinds = json.find("layer_types");
   const auto layers = static_cast<size_t>(config.num_hidden_layers);
   if (kinds != json.end() && kinds->is_array() && kinds->size() != layers)

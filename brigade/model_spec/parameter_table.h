@@ -96,7 +96,7 @@ bool is_copy_for_head(const ParameterRow& row, const ModelPart& part);
 bool is_row_sparse(const ParameterRow& row, const ModelPart& part);
 
 // Tensors that files of older programs hold besides the parameters, and that
-// nobody needs.
+// are not needed.
 bool is_obsolete_buffer(std::string_view name);
 
 }  // namespace brigade

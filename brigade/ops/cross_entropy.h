@@ -5,8 +5,8 @@
 //
 // Vocab-parallel: each rank holds rows [vocab_begin, vocab_begin + V) of the
 // weight and the functions below reduce over the group; every rank gets the
-// whole loss. The hidden's gradient is this rank's part: whoever put hidden on
-// every rank sums it (the copy region of tensor parallel).
+// whole loss. The hidden's gradient is this rank's part: the copy region of
+// tensor parallel, which put hidden on every rank, sums it.
 #pragma once
 
 #include <cstdint>

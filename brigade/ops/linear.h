@@ -22,10 +22,10 @@ struct RemadeInput {
 // What the caller of linear_group() declares of its weights.
 enum class WeightGroup {
   kSeparate,  // one product per weight
-  // One matrix: the model declares them as a group and whoever lays out their
+  // One matrix: the model declares them as a group and the owner of their
   // memory keeps them adjacent (the data parallel's flat buffers do). One
   // product for all. Weights that turn out not to be adjacent, those of a
-  // module that nobody wrapped, are multiplied one by one.
+  // module that is not wrapped, are multiplied one by one.
   kOneMatrix,
 };
 
@@ -40,8 +40,8 @@ struct LinearOptions {
   // If set, backward hands the computation of the weight's (and the bias's)
   // gradient to this function instead of doing it: the zero-bubble pipeline
   // runs it later. Needs kAccumulate. The parameter's AccumulateGrad fires
-  // during backward, before the gradient is there: whoever defers marks the
-  // parameter ready.
+  // during backward, before the gradient is there: the code that defers it
+  // marks the parameter ready.
   std::function<void(std::function<void()> compute)> defer_weight_grad;
   RemadeInput input;
   Kernels kernels = Kernels::kAuto;

@@ -1,7 +1,7 @@
 // A backward inside the backward of a node, as a recomputation runs it.
 // Autograd reports the end of each backward to callbacks that were queued in
-// it, but not which one is nested: whoever starts one says so here, and who
-// waits for the outermost end asks (data_parallel/grad_hooks).
+// it, but not which one is nested: code that starts one reports it here, and
+// code that waits for the outermost end asks here (data_parallel/grad_hooks).
 #pragma once
 
 #include <functional>

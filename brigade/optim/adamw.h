@@ -28,7 +28,7 @@ struct AdamWGroup {
   torch::Tensor weight;     // flat, bf16 or float32, contiguous
   torch::Tensor main_grad;  // flat, float32, contiguous, as long as weight
   double weight_decay = 0.0;
-  // Of whose memory the tensors are; may be null. Once its owner has moved,
+  // The memory that the tensors lie in; may be null. Once its owner has moved,
   // step() throws; when it replaces weights, masters follow.
   std::shared_ptr<const FlatMemory> memory;
 };

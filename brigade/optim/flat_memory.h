@@ -7,8 +7,8 @@
 namespace brigade {
 
 struct FlatMemory {
-  // False once the owner has moved to other memory: views of this one are read
-  // and written by nobody else.
+  // False once the owner has moved to other memory: nothing else reads or
+  // writes views of this one.
   bool is_current = true;
   // Raised when weights were replaced from outside (broadcast after a join):
   // masters must be made anew.

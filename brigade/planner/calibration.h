@@ -1,5 +1,5 @@
-// From measurements of a machine to its description. Who measures is
-// calibrate/measure.h.
+// From measurements of a machine to its description. The measurements are made
+// by calibrate/measure.h.
 //
 // PURE.
 #pragma once

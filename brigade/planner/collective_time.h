@@ -1,5 +1,5 @@
-// How long collectives take on the real topology: who shares a node, and who
-// shares that node's network cards.
+// How long collectives take on the real topology: which ranks share a node, and
+// which share that node's network cards.
 //
 // PURE.
 #pragma once

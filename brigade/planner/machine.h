@@ -55,7 +55,7 @@ struct Device {
   std::array<double, kFlashKernels> attention = {0.3, 0.5, 0.5};
   double kernel_gap_s = 2e-6;  // between two kernels of one stream
   // Measured rates, which `brigade plan --calibrate` writes. Products by dtype,
-  // sizes ascending; empty: tiles, peak and `sustained` tell. Of fused
+  // sizes ascending; empty: from tiles, peak, `sustained`. Of fused
   // elementwise ops and of the loss's passes over logits; 0: as other passes
   // over memory.
   std::array<std::vector<ProductRate>, kProductDtypes> product_rates;

@@ -1,6 +1,6 @@
 // A plan as one HTML page that opens offline: the quickest layouts with bars of
-// memory and time, and the simulated timeline of the first. No script, nothing
-// from elsewhere; follows the reader's light or dark theme.
+// memory and time, and the simulated timeline of the first. No script, no
+// external files; follows the reader's light or dark theme.
 //
 // PURE.
 #pragma once

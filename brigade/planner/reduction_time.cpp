@@ -1,4 +1,4 @@
-// What of a step lies outside the pipeline: reduction and optimizer.
+// The parts of a step outside the pipeline: reduction and optimizer.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -61,7 +61,7 @@ double exposed_buckets(
          kNanoseconds;
 }
 
-// Among whom a zero stage shards.
+// The ranks among which a zero stage shards.
 GroupPlace owners_of(const Training& training, const GroupPlace& place) {
   const int ranks = training.software.zero_ranks;
   if (ranks == 0 || ranks >= place.ranks)

@@ -1,5 +1,5 @@
 // Reading safetensors: one file, memory-mapped. The whole file is validated
-// before anything of it is used; tensors are views, copied by nobody.
+// before anything of it is used; tensors are views and are never copied.
 #pragma once
 
 #include <cstddef>

@@ -15,7 +15,7 @@
 namespace brigade {
 namespace {
 
-// A table past this is a slip of the pen, not a run.
+// A larger table comes from a typing error, not from a run.
 constexpr int64_t kMaxComputations = 1'000'000;
 
 void check_positive(
@@ -109,7 +109,7 @@ Schedule make_schedule(ScheduleKind kind, const PipelineSize& size) {
     case ScheduleKind::kAfab: {
       if (size.ranks > 1)
         return finished(make_afab(size.ranks, size.micro_batches));
-      // All forwards first would keep every micro-batch, and hide nothing.
+      // All forwards first would keep every micro-batch without any overlap.
       Schedule loop = make_one_f_one_b(1, size.micro_batches);
       loop.name = to_string(kind);
       return finished(std::move(loop));

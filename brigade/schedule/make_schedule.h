@@ -21,8 +21,8 @@ struct PipelineSize {
   int micro_batches = 1;   // training.gradient_accumulation_steps
 };
 
-// What a schedule asks of a step; adds a message a problem, with the numbers
-// that would do.
+// Checks the sizes of a step against the schedule; adds one message per
+// problem, with the numbers that would fit.
 void validate_pipeline_size(
     ScheduleKind kind,
     const PipelineSize& size,

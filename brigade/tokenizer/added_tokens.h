@@ -17,7 +17,7 @@ namespace brigade {
 struct AddedToken {
   int32_t id = -1;
   std::string content;
-  bool single_word = false;  // only where no word character touches it
+  bool single_word = false;  // only if no word character is adjacent
   bool lstrip = false;       // takes the white space before it along
   bool rstrip = false;       // and that after it
   bool normalized = true;

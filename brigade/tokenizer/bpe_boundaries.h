@@ -19,7 +19,7 @@ class BpeBoundaries {
  public:
   BpeBoundaries();
 
-  // Tells of a merge of two tokens, by their texts (not empty).
+  // Records a merge of two tokens, by their texts (not empty).
   void add_merge(std::string_view left, std::string_view right);
 
   // Two characters by their classes; see left_class() and right_class().

@@ -45,7 +45,7 @@ class BpeModel : public TokenModel {
   BpeMergeTable merges_;
   int64_t merge_count_ = 0;
   BpeBoundaries boundaries_;
-  // By code point: page index, then 256 characters a page; page 0 is empty.
+  // By code point: page index, then 256 characters per page; page 0 is empty.
   std::vector<uint16_t> page_of_;
   std::vector<std::array<Character, 256>> pages_;
   Character unknown_;  // stands for every character without a token

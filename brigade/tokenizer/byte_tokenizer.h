@@ -1,4 +1,4 @@
-// The tokenizer that needs no file: one token a byte, then <bos> and <eos>.
+// The tokenizer that needs no file: one token per byte, then <bos> and <eos>.
 #pragma once
 
 #include "brigade/tokenizer/tokenizer.h"

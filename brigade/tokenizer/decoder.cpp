@@ -60,7 +60,7 @@ std::optional<uint8_t> fallback_byte(const std::string& token) {
 }
 
 // A run of byte tokens is its characters if it is valid as a whole, and one
-// U+FFFD a byte otherwise.
+// U+FFFD per byte otherwise.
 class ByteFallbackDecoder : public Decoder {
  public:
   void decode(std::vector<std::string>& tokens, RegexScratch&) const override {

@@ -3,8 +3,8 @@
 // Debian's libsentencepiece carries protobuf 3.14 inside and exports all of it;
 // libtorch brings protobuf 3.21 along. In one scope whichever comes first
 // serves both, and the program dies before main() or at the first model. With
-// RTLD_LOCAL the library's protobuf is nobody else's, with RTLD_DEEPBIND nobody
-// else's is the library's.
+// RTLD_LOCAL no one else uses the library's protobuf, and with RTLD_DEEPBIND
+// the library uses no other.
 //
 // The few functions that sentencepiece's headers leave to the linker are
 // defined here and pass on to the loaded library; all others are virtual.
@@ -36,7 +36,7 @@ void* open_library(const char* name) {
   return library;
 }
 
-// The first library comes with what the second stands on.
+// The trainer's library depends on this one.
 void* processor_library() {
   static void* const library = open_library("libsentencepiece.so.0");
   return library;

@@ -126,7 +126,7 @@ std::optional<std::string> SentencePieceTokenizer::token_text(
 std::optional<int32_t> SentencePieceTokenizer::token_id(
     std::string_view text) const {
   const int id = processor_->PieceToId(text);
-  // PieceToId answers the unknown token for everything it does not know.
+  // PieceToId returns the unknown token for every piece that it does not know.
   if (id < 0 || id >= vocab_size() || processor_->IdToPiece(id) != text)
     return std::nullopt;
   return id;

@@ -16,8 +16,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// By the name where it tells, else by the first byte: a SentencePiece model is
-// a protobuf whose first byte is 0x0A.
+// By the extension if it is a known one, else by the first byte: a
+// SentencePiece model is a protobuf whose first byte is 0x0A.
 bool is_json(const fs::path& path) {
   if (path.extension() == ".json" || path.extension() == ".model")
     return path.extension() == ".json";

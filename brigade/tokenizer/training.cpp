@@ -14,7 +14,7 @@
 namespace brigade {
 namespace {
 
-// The trainer drops longer sentences without a word, so they are cut.
+// The trainer silently drops longer sentences, so they are cut.
 constexpr size_t kMaxSentenceBytes = 4096;
 
 // Cuts the source's pieces into lines of bounded length. The trainer calls it
@@ -82,7 +82,7 @@ class LineIterator : public sentencepiece::SentenceIterator {
       end = offset_ + kMaxSentenceBytes;
       while (is_utf8_continuation(text_[end]))
         --end;
-      // Rather between words than inside one.
+      // If possible between words.
       const size_t space = text_.rfind(' ', end);
       if (space != std::string::npos && space > offset_)
         end = space;

@@ -112,7 +112,7 @@ class EndedRank : public ::testing::TestWithParam<LayoutOfRanks> {
       ASSERT_TRUE(eventually([&] { return steps_of(name) >= step; }));
       const pid_t pid = find_rank(supervisor, rank);
       ASSERT_GT(pid, 0);
-      ::kill(pid, end.signal);
+      testing::send_signal(pid, end.signal);
     }
     const ProgramResult result = program.wait();
     EXPECT_EQ(result.exit_code, end.exit_code) << result.err;

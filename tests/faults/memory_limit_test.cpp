@@ -135,7 +135,7 @@ TEST_F(MemoryLimit, OfARankIsNamedOrOnlyCostsASave) {
     return steps() >= before + 30 || find_rank(supervisor, 1) != pid;
   });
   EXPECT_TRUE(goes_on);
-  ::kill(supervisor, SIGTERM);
+  testing::send_signal(supervisor, SIGTERM);
   const ProgramResult result = program.wait();
   EXPECT_THAT(result.exit_code, AnyOf(128 + SIGTERM, 1, 6, 128 + SIGABRT))
       << result.err;

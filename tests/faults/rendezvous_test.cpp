@@ -183,7 +183,7 @@ TEST_F(Rendezvous, ASecondJobOnAPortFailsAndTheFirstGoesOn) {
           HasSubstr("MASTER_PORT")));
   EXPECT_EQ(steps_of("other"), 0);
   expect_goes_on("first");
-  ::kill(first->pid(), SIGTERM);
+  testing::send_signal(first->pid(), SIGTERM);
   EXPECT_EQ(first->wait().exit_code, 128 + SIGTERM);
   EXPECT_EQ(second->wait().exit_code, 128 + SIGTERM);
 }
@@ -198,7 +198,7 @@ TEST_F(Rendezvous, ARankThatIsStartedTwiceIsRefusedAndTheRunGoesOn) {
   EXPECT_THAT(
       failure_of(*again, 2, since), HasSubstr("rank 1 was started twice"));
   expect_goes_on("run");
-  ::kill(second->pid(), SIGTERM);
+  testing::send_signal(second->pid(), SIGTERM);
   EXPECT_EQ(first->wait().exit_code, 128 + SIGTERM);
   EXPECT_EQ(second->wait().exit_code, 128 + SIGTERM);
 }

@@ -80,7 +80,7 @@ class Restart : public ::testing::Test {
       pid = find_rank(program.pid(), rank);
       return pid > 0;
     }));
-    ::kill(pid, SIGKILL);
+    testing::send_signal(pid, SIGKILL);
   }
   static std::string weights_of(const std::string& name) {
     return testing::tensor_bytes(
@@ -143,7 +143,7 @@ TEST_F(Restart, AnEndThatWasAskedForIsNotRestarted) {
   StartedProgram program(
       testing::program_path(), arguments("ended", {"--max-restarts", "3"}));
   ASSERT_TRUE(eventually([&] { return has_step("ended", 7); }));
-  ::kill(program.pid(), SIGTERM);
+  testing::send_signal(program.pid(), SIGTERM);
   const ProgramResult result = program.wait();
   EXPECT_EQ(result.exit_code, 143) << result.err;
   EXPECT_THAT(result.err, Not(HasSubstr("restart 1")));
@@ -231,7 +231,7 @@ TEST_F(Restart, RanksEndWhenMpirunIsKilled) {
       ranks.push_back(pid);
   }
   EXPECT_EQ(ranks.size(), 2);
-  ::kill(program.pid(), SIGKILL);
+  testing::send_signal(program.pid(), SIGKILL);
   program.wait();
   for (const pid_t pid : ranks) {
     EXPECT_TRUE(eventually([&] {

@@ -138,7 +138,7 @@ TEST_P(EndingSignal, InTrainingSavesAndStops) {
       testing::program_path(), arguments(name, {}), disk(kSlow));
   const pid_t supervisor = program.pid();
   wait_for_step(name, 3);
-  ::kill(supervisor, GetParam());
+  testing::send_signal(supervisor, GetParam());
   const ProgramResult result = program.wait();
   EXPECT_EQ(result.exit_code, 128 + GetParam()) << result.err;
   // No failure of a rank.
@@ -155,7 +155,7 @@ TEST_P(EndingSignal, DuringASaveLetsItEndSavesAgainAndStops) {
       disk(kSlow));
   const pid_t supervisor = program.pid();
   wait_for_save(name);
-  ::kill(supervisor, GetParam());
+  testing::send_signal(supervisor, GetParam());
   const ProgramResult result = program.wait();
   EXPECT_EQ(result.exit_code, 128 + GetParam()) << result.err;
   // No failure of a rank.
@@ -180,13 +180,13 @@ TEST_F(Signals, Usr1DuringASaveSavesOnceMoreAndGoesOn) {
       arguments(name, {"checkpoint.save_frequency=1000000"}),
       disk(kSlow));
   wait_for_step(name, 3);
-  ::kill(program.pid(), SIGUSR1);
+  testing::send_signal(program.pid(), SIGUSR1);
   wait_for_save(name);
-  ::kill(program.pid(), SIGUSR1);
+  testing::send_signal(program.pid(), SIGUSR1);
   ASSERT_TRUE(eventually(
       [&] { return list_checkpoints(checkpoints(name)).size() == 2; }));
   wait_for_step(name, steps_of(name) + 5);
-  ::kill(program.pid(), SIGTERM);
+  testing::send_signal(program.pid(), SIGTERM);
   EXPECT_EQ(program.wait().exit_code, 128 + SIGTERM);
   EXPECT_EQ(list_checkpoints(checkpoints(name)).size(), 3);
   expect_saved_and_continued(name);
@@ -206,7 +206,7 @@ TEST_F(Signals, ASecondIntEndsAtOnceAndTheCheckpointBeforeStaysValid) {
       disk(kVerySlow));
   const pid_t supervisor = program.pid();
   wait_for_save(name);
-  ::kill(supervisor, SIGINT);
+  testing::send_signal(supervisor, SIGINT);
   // Taken note of by the ranks: the run ends its steps.
   ASSERT_TRUE(eventually([&] {
     const size_t before = steps_of(name);
@@ -215,7 +215,7 @@ TEST_F(Signals, ASecondIntEndsAtOnceAndTheCheckpointBeforeStaysValid) {
   }));
   EXPECT_TRUE(is_saving(name));
   const auto begin = Clock::now();
-  ::kill(supervisor, SIGINT);
+  testing::send_signal(supervisor, SIGINT);
   const ProgramResult result = program.wait();
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
   EXPECT_EQ(result.exit_code, 128 + SIGINT) << result.err;
@@ -233,7 +233,7 @@ TEST_F(Signals, SaveSecondsSavesByTheClock) {
       testing::program_path(), arguments(name, {"checkpoint.save_seconds=1"}));
   ASSERT_TRUE(eventually(
       [&] { return list_checkpoints(checkpoints(name)).size() >= 2; }));
-  ::kill(program.pid(), SIGTERM);
+  testing::send_signal(program.pid(), SIGTERM);
   EXPECT_EQ(program.wait().exit_code, 128 + SIGTERM);
   expect_saved_and_continued(name);
 }
@@ -265,7 +265,7 @@ class Mpirun : public Signals {
     EXPECT_TRUE(eventually([&] {
       return fs::exists(checkpoints(name) / "latest") && is_saving(name);
     }));
-    ::kill(program.pid(), SIGTERM);
+    testing::send_signal(program.pid(), SIGTERM);
     return program.wait();
   }
 };

@@ -75,7 +75,7 @@ TEST_F(SlowDisk, AStepDuringASaveTakesAtMostATenthLonger) {
   for (size_t number = 1; number <= 4; ++number) {
     const size_t before = steps();
     ASSERT_TRUE(eventually([&] { return steps() >= before + 60; }));
-    ::kill(program.pid(), SIGUSR1);
+    testing::send_signal(program.pid(), SIGUSR1);
     const auto has_begun = [&] {
       std::error_code gone;
       for (const auto& entry : fs::directory_iterator(checkpoints(), gone)) {
@@ -90,12 +90,12 @@ TEST_F(SlowDisk, AStepDuringASaveTakesAtMostATenthLonger) {
         [&] { return list_checkpoints(checkpoints()).size() == number; }));
     saves.emplace_back(first, steps());
   }
-  ::kill(program.pid(), SIGINT);
+  testing::send_signal(program.pid(), SIGINT);
   ASSERT_TRUE(eventually([&] {
     const size_t now = steps();
     return now == steps();
   }));
-  ::kill(program.pid(), SIGINT);
+  testing::send_signal(program.pid(), SIGINT);
   program.wait();
   std::vector<double> during;
   std::vector<double> between;

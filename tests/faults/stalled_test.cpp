@@ -43,7 +43,7 @@ struct Layout {
 [[noreturn]] void hold_main_thread(pid_t pid) {
   if (::ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) != 0 ||
       ::ptrace(PTRACE_INTERRUPT, pid, nullptr, nullptr) != 0) {
-    ::kill(pid, SIGKILL);
+    testing::send_signal(pid, SIGKILL);
     ::_exit(1);
   }
   int status = 0;
@@ -123,7 +123,7 @@ class Stalled : public ::testing::TestWithParam<Layout> {
 
 TEST_P(Stalled, AStoppedRankIsNamedAndEndsTheRun) {
   StartedProgram program = start(watched());
-  ::kill(rank_in_training(program, 1), SIGSTOP);
+  testing::send_signal(rank_in_training(program, 1), SIGSTOP);
   const ProgramResult result = end_in_time(program);
   EXPECT_EQ(result.exit_code, 7) << result.err;
   EXPECT_THAT(
@@ -139,7 +139,7 @@ TEST_P(Stalled, AStoppedRankIsNamedAndEndsTheRun) {
 TEST_P(Stalled, RanksThatAreAllStoppedEndTheRun) {
   StartedProgram program = start(watched());
   for (int rank = 0; rank < GetParam().nproc; ++rank)
-    ::kill(rank_in_training(program, rank), SIGSTOP);
+    testing::send_signal(rank_in_training(program, rank), SIGSTOP);
   const ProgramResult result = end_in_time(program);
   EXPECT_EQ(result.exit_code, 7) << result.err;
   EXPECT_THAT(result.err, HasSubstr("the process does not run"));
@@ -196,7 +196,7 @@ TEST_P(Stalled, ACollectivesTimeoutNamesTheStoppedRank) {
   StartedProgram program = start(
       {"training.step_timeout_seconds=0",
        "distributed.timeout_seconds=" + std::to_string(kTimeout.count())});
-  ::kill(rank_in_training(program, 1), SIGSTOP);
+  testing::send_signal(rank_in_training(program, 1), SIGSTOP);
   const ProgramResult result = end_in_time(program);
   EXPECT_EQ(result.exit_code, 3) << result.err;
   EXPECT_THAT(
@@ -231,7 +231,7 @@ class Recorded : public Stalled {};
 TEST_P(Recorded, SigquitWritesWhatTheRanksDidAndTheRunGoesOn) {
   StartedProgram program = start(watched());
   rank_in_training(program, 1);
-  ::kill(program.pid(), SIGQUIT);
+  testing::send_signal(program.pid(), SIGQUIT);
   EXPECT_TRUE(eventually([&] {
     return fs::exists(run() / "flight" / "rank-0.json") &&
            fs::exists(run() / "flight" / "rank-1.json");
@@ -240,7 +240,7 @@ TEST_P(Recorded, SigquitWritesWhatTheRanksDidAndTheRunGoesOn) {
   const auto now = testing::read_metrics(run()).size();
   EXPECT_TRUE(
       eventually([&] { return has_trained(static_cast<int64_t>(now) + 5); }));
-  ::kill(program.pid(), SIGTERM);
+  testing::send_signal(program.pid(), SIGTERM);
   EXPECT_EQ(program.wait().exit_code, 143);
 }
 
@@ -254,13 +254,13 @@ TEST_P(Recorded, ASlowRankIsNamed) {
   };
   int tenths = 0;
   while (!is_named() && ++tenths < 600) {
-    ::kill(pid, SIGSTOP);
+    testing::send_signal(pid, SIGSTOP);
     std::this_thread::sleep_for(std::chrono::milliseconds(80));
-    ::kill(pid, SIGCONT);
+    testing::send_signal(pid, SIGCONT);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   EXPECT_TRUE(is_named());
-  ::kill(program.pid(), SIGTERM);
+  testing::send_signal(program.pid(), SIGTERM);
   program.wait();
 }
 
@@ -270,7 +270,7 @@ TEST_P(Recorded, AStalledRunIsRestartedFromItsCheckpoint) {
       more.end(), {"--max-restarts", "1", "checkpoint.save_frequency=3"});
   StartedProgram program = start(more);
   const pid_t first = rank_in_training(program, 1);
-  ::kill(first, SIGSTOP);
+  testing::send_signal(first, SIGSTOP);
   EXPECT_TRUE(eventually([&] {
     const pid_t second = find_rank(program.pid(), 1);
     return second > 0 && second != first;
@@ -280,7 +280,7 @@ TEST_P(Recorded, AStalledRunIsRestartedFromItsCheckpoint) {
   const auto now = testing::read_metrics(run()).size();
   EXPECT_TRUE(
       eventually([&] { return has_trained(static_cast<int64_t>(now) + 5); }));
-  ::kill(program.pid(), SIGTERM);
+  testing::send_signal(program.pid(), SIGTERM);
   const ProgramResult result = program.wait();
   EXPECT_EQ(result.exit_code, 143) << result.err;
   EXPECT_THAT(

@@ -1,9 +1,14 @@
 #include "tests/support/ranks_of_program.h"
 
+#include <signal.h>
+
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <stdexcept>
+#include <system_error>
 #include <thread>
 
 namespace brigade::testing {
@@ -42,6 +47,13 @@ pid_t find_rank(pid_t supervisor, int rank) {
       return pid;
   }
   return -1;
+}
+
+void send_signal(pid_t pid, int number) {
+  if (pid <= 0)
+    throw std::invalid_argument("no process to send a signal to");
+  if (::kill(pid, number) != 0 && errno != ESRCH)
+    throw std::system_error(errno, std::generic_category(), "kill()");
 }
 
 }  // namespace brigade::testing
