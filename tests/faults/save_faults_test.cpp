@@ -187,7 +187,7 @@ TEST_F(SaveFaults, ADiskThatBecomesReadOnlyIsReportedAndComesBack) {
 }
 
 TEST_F(SaveFaults, AFileInPlaceOfAFolderIsReplacedOrReported) {
-  // In place of what is being written, or of the step itself.
+  // In place of the folder under way, or of the step itself.
   write_bytes(folder_ / "1.tmp", "not a folder");
   write_bytes(folder_ / "1", "not a folder either");
   save_made(folder_, 1);

@@ -85,7 +85,7 @@ std::vector<Layout> layouts() {
       {"dp2_cp2_tp2_zero3", {.dp = 2, .tp = 2, .cp = 2}, {cp, tp, zero3}}};
 }
 
-// BRIGADE_ALL_LAYOUTS=2/5: the second fifth of what others load; 1: all.
+// BRIGADE_ALL_LAYOUTS=2/5: the second fifth of the layouts that save; 1: all.
 bool is_of_this_part(size_t index) {
   const char* text = ::getenv("BRIGADE_ALL_LAYOUTS");
   size_t part = 1;
