@@ -24,7 +24,10 @@ namespace {
 constexpr int64_t kSmallBytes = 16 << 10;
 // Up to here two ranks exchange all they have instead of halves and sums.
 constexpr int64_t kPairBytes = 128 << 10;
-constexpr int64_t kSegmentBytes = 1 << 20;
+// Each segment costs a rank two waits for its peers; what it receives of one
+// from all of them stays below the second.
+constexpr int64_t kSegmentBytes = 4 << 20;
+constexpr int64_t kSegmentBytesOfPeers = 16 << 20;
 // MPI counts in int.
 constexpr int64_t kLargestCount = int64_t{1} << 30;
 
@@ -100,7 +103,11 @@ class MpiCommunicator : public ComposedCommunicator {
       return sum_by_messages(tensor, record);
     if (is_long_sum) {
       return composed(record, [messages = messages(), tensor] {
-        sum_in_segments(messages, tensor, kSegmentBytes);
+        sum_in_segments(
+            messages,
+            tensor,
+            std::min(
+                kSegmentBytes, kSegmentBytesOfPeers / (messages.size() - 1)));
       });
     }
     return composed(

@@ -17,9 +17,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // A thread with nothing else to do asks without pause for this long, then
-// between short pauses; a communicator's own thread shares its processor with
-// one that computes.
-constexpr std::chrono::microseconds kPatienceOfWaiter{2000};
+// between short pauses: the kernel soon prefers those that sleep, where others
+// want the processor too. A communicator's own thread shares it with one that
+// computes.
+constexpr std::chrono::microseconds kPatienceOfWaiter{300};
 constexpr std::chrono::microseconds kPatienceOfWorker{50};
 // The kernel makes some 60 us of it.
 constexpr std::chrono::microseconds kPause{5};

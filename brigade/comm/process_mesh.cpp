@@ -164,7 +164,9 @@ void ProcessMesh::divide_replicas(int groups) {
 
 CommunicatorPtr ProcessMesh::join_dp_cp(const std::vector<int>& members) {
   const CommunicatorPtr whole = join("dp_cp", members);
-  const bool is_wanted = backend_.hierarchy != HierarchyChoice::kOff;
+  // NCCL knows its own paths between hosts.
+  const bool is_wanted = backend_.hierarchy != HierarchyChoice::kOff &&
+                         backend_.backend != Backend::kNccl;
   std::vector<std::string> hosts;
   for (const int member : members)
     hosts.push_back(
@@ -175,8 +177,9 @@ CommunicatorPtr ProcessMesh::join_dp_cp(const std::vector<int>& members) {
   if (!grid) {
     if (backend_.hierarchy == HierarchyChoice::kOn)
       throw ConfigError(fmt::format(
-          "[config] /distributed/hierarchical_reduction = \"on\" needs several "
-          "hosts with several and as many ranks of dp x cp each; those of {} "
+          "[config] /distributed/hierarchical_reduction = \"on\" needs the "
+          "backend \"gloo\" or \"mpi\", and several hosts with several and as "
+          "many ranks of dp x cp each; those of {} "
           "are on {}",
           options_.member_names.at(static_cast<size_t>(rank_)),
           backend_.hosts.empty() ? "one host"

@@ -49,7 +49,8 @@ class SegmentedSum {
         rank_(messages.rank()),
         size_(messages.size()),
         flat_(tensor.view({-1})),
-        segment_numel_(segment_numel) {
+        segment_numel_(
+            std::min(segment_numel, (tensor.numel() + size_ - 1) / size_)) {
     for (torch::Tensor& buffer : buffers_)
       buffer = torch::empty({size_ - 1, segment_numel_}, tensor.options());
   }

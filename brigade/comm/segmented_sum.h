@@ -1,6 +1,5 @@
-// The sum of a tensor over the ranks of a group, in segments that stay in the
-// processor's cache between arriving and being added. For the files of comm/
-// only.
+// The sum of a tensor over the ranks of a group, in segments: messages and sums
+// of one tensor overlap, in little memory. For the files of comm/ only.
 //
 // Rank r owns the r-th chunk of the elements. Of each segment of the chunks,
 // every rank sends the others' to their owners; the owner adds what it receives

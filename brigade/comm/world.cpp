@@ -71,7 +71,9 @@ std::unique_ptr<ProcessMesh> open_mesh(
     check_backend(start.backend, environment);
     prepared();
     use_device(named.device);
-    return std::make_unique<ProcessMesh>(dims, 0, start.store, named);
+    BackendOptions backend;
+    backend.hierarchy = start.hierarchy;
+    return std::make_unique<ProcessMesh>(dims, 0, start.store, named, backend);
   }
   const StorePtr store =
       start.store ? start.store : open_store(environment, options.timeout);

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
+
 #include "brigade/comm/mpi_communicator.h"
 #include "tests/support/program.h"
 
