@@ -136,6 +136,21 @@ TEST_F(TrainingRun, AWireOfHalfTheBytesKeepsTheLossesWithinItsRounding) {
   }
 }
 
+// What is lost in a step comes with the next ones.
+TEST_F(TrainingRun, AWireWithErrorFeedbackKeepsTheLossesClose) {
+  const std::vector<double> exact = train_losses("fp32_wire", {2, 2, 2});
+  for (const std::string wire : {"int8", "powersgd"}) {
+    const std::vector<double> rounded = train_losses(
+        wire + "_wire", {2, 2, 2}, {"distributed.grad_wire=" + wire});
+    EXPECT_EQ(rounded.front(), exact.front()) << wire;
+    EXPECT_NE(rounded.back(), exact.back()) << wire;
+    EXPECT_LE(
+        largest_relative_difference(rounded, exact),
+        wire == "int8" ? 0.01 : 0.1)
+        << wire;
+  }
+}
+
 TEST_F(TrainingRun, TheNaiveGradSyncGivesTheSameLosses) {
   const Arguments naive = {"distributed.grad_sync=per_param"};
   EXPECT_LE(
