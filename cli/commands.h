@@ -15,11 +15,14 @@ struct Exit {
 
 void add_analyze(CLI::App& app);
 void add_checkpoint(CLI::App& app);
+void add_completion(CLI::App& app);
+void add_create_config(CLI::App& app);
 void add_doctor(CLI::App& app);
 void add_evaluate(CLI::App& app);
 void add_export(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);
+void add_man(CLI::App& app);
 void add_metrics(CLI::App& app);
 void add_plan(CLI::App& app);
 void add_prepare(CLI::App& app);

@@ -20,17 +20,13 @@
 #include "brigade/train/peak_rate.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/torch_commands.h"
 
 namespace brigade::cli {
 
 namespace {
 
 namespace fs = std::filesystem;
-
-struct DoctorArguments {
-  std::optional<int> nproc;
-  std::string folder = ".";
-};
 
 // A folder of rank 0's that is gone with the object.
 class ScratchFolder {
@@ -242,33 +238,15 @@ class Doctor {
 
 }  // namespace
 
-void add_doctor(CLI::App& app) {
-  auto arguments = std::make_shared<DoctorArguments>();
-  CLI::App* command = app.add_subcommand(
-      "doctor", "Check a machine, and training on it in every layout");
-  command->footer(
-      "Example: brigade doctor --nproc 4\n\n"
-      "Also under torchrun, mpirun and srun, over all their ranks. Exit code 0 "
-      "when\neverything is right, 1 otherwise.");
-  command->add_option("--nproc", arguments->nproc, "Ranks to start here")
-      ->type_name("N")
-      ->check(CLI::Range(1, 4096));
-  command
-      ->add_option(
-          "--folder",
-          arguments->folder,
-          "Where to write 128 MiB for a moment; shared by all hosts")
-      ->capture_default_str();
-  command->callback([arguments] {
-    const Launch launch = read_launch(arguments->nproc);
-    if (launch.is_supervisor) {
-      supervise_self(launch, {});
-      return;
-    }
-    share_out_threads(launch.environment, std::nullopt);
-    if (Doctor(launch.environment, arguments->folder).run() > 0)
-      throw Exit{static_cast<int>(ExitCode::kUnexpected)};
-  });
+void check_machine(const DoctorArguments& arguments) {
+  const Launch launch = read_launch(arguments.nproc);
+  if (launch.is_supervisor) {
+    supervise_self(launch, {});
+    return;
+  }
+  share_out_threads(launch.environment, std::nullopt);
+  if (Doctor(launch.environment, arguments.folder).run() > 0)
+    throw Exit{static_cast<int>(ExitCode::kUnexpected)};
 }
 
 }  // namespace brigade::cli

@@ -19,6 +19,7 @@
 #include "brigade/train/start_world.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/torch_commands.h"
 
 namespace brigade::cli {
 
@@ -26,20 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-
-struct EvaluateArguments {
-  fs::path model;
-  std::string tokenizer;
-  fs::path text;
-  std::string dataset;
-  std::vector<fs::path> tasks;
-  int64_t seq_length = 0;  // 0: the model's positions, at most 2048
-  int64_t most_tokens = 0;
-  int64_t rows = 8;
-  bool as_json = false;
-  fs::path scores;
-  ConfigArguments layout;
-};
 
 constexpr double kNatsPerBit = 0.69314718055994530942;
 
@@ -233,6 +220,8 @@ class Evaluation {
   std::string lines_;
 };
 
+}  // namespace
+
 void evaluate(const EvaluateArguments& arguments) {
   if (arguments.text.empty() && arguments.dataset.empty() &&
       arguments.tasks.empty())
@@ -251,67 +240,6 @@ void evaluate(const EvaluateArguments& arguments) {
   const auto mesh = start_world(config, launch.environment);
   stored.verify(*mesh->world());
   Evaluation(arguments, stored, config, *mesh).run();
-}
-
-}  // namespace
-
-void add_evaluate(CLI::App& app) {
-  auto arguments = std::make_shared<EvaluateArguments>();
-  CLI::App* command = app.add_subcommand(
-      "evaluate", "Loss, perplexity and tasks of a trained model");
-  command
-      ->add_option(
-          "-c,--checkpoint,--run",
-          arguments->model,
-          "A checkpoint, a folder of checkpoints (the latest counts), a run "
-          "folder or a Hugging Face folder")
-      ->required()
-      ->type_name("DIR");
-  command->add_option("--text", arguments->text, "A text file")
-      ->type_name("FILE");
-  command
-      ->add_option(
-          "--dataset", arguments->dataset, "Token files, as dataset.name")
-      ->type_name("PREFIX");
-  command
-      ->add_option(
-          "--task",
-          arguments->tasks,
-          "JSON lines of {context, choices, gold}; several files")
-      ->type_name("FILE");
-  command
-      ->add_option(
-          "--tokenizer",
-          arguments->tokenizer,
-          "bytes, tokenizer.json, a .model or a folder (default: the model's)")
-      ->type_name("SPEC");
-  command
-      ->add_option(
-          "--seq-length",
-          arguments->seq_length,
-          "Tokens of a window (default: the model's positions, at most 2048)")
-      ->check(CLI::PositiveNumber);
-  command
-      ->add_option(
-          "--max-tokens",
-          arguments->most_tokens,
-          "Of the text or the dataset (default: all)")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--batch", arguments->rows, "Windows at a time")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_flag("--json", arguments->as_json, "Print JSON");
-  command
-      ->add_option(
-          "--scores",
-          arguments->scores,
-          "Write each request's log-likelihoods, one line of JSON each")
-      ->type_name("FILE");
-  add_rank_arguments(*command, arguments->layout);
-  command->footer(
-      "Example: brigade evaluate --run runs/run --text held_out.txt --nproc 2 "
-      "distributed.tp_size=2");
-  command->callback([arguments] { evaluate(*arguments); });
 }
 
 }  // namespace brigade::cli

@@ -10,19 +10,15 @@
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/export_checkpoint.h"
 #include "brigade/tokenizer/tokenizer.h"
+#include "cli/byte_bar.h"
 #include "cli/commands.h"
+#include "cli/torch_commands.h"
 
 namespace brigade::cli {
 
 namespace fs = std::filesystem;
 
 namespace {
-
-struct ExportArguments {
-  std::string checkpoint;
-  std::string out;
-  double shard_gb = 5;
-};
 
 // What transformers needs beside the tokenizer's own file.
 std::string tokenizer_config(
@@ -62,12 +58,20 @@ void describe_tokenizer(const fs::path& checkpoint, ExportOptions& options) {
       opened.manifest().model);
 }
 
-void run_export(const ExportArguments& arguments) {
+}  // namespace
+
+void export_model(const ExportArguments& arguments) {
   ExportOptions options;
   options.max_shard_bytes = static_cast<uint64_t>(arguments.shard_gb * 1e9);
   describe_tokenizer(arguments.checkpoint, options);
+  ByteBar bar;
+  options.on_progress =
+      [&](const char* what, uint64_t done_bytes, uint64_t total_bytes) {
+        bar.show(what, done_bytes, total_bytes);
+      };
   const ExportedModel model =
       export_checkpoint(arguments.checkpoint, arguments.out, options);
+  bar.clear();
   fmt::print(
       "{}: {} parameters of step {}, {}\n",
       arguments.out,
@@ -83,39 +87,6 @@ void run_export(const ExportArguments& arguments) {
   fmt::print(
       "Load it: transformers.AutoModelForCausalLM.from_pretrained('{}')\n",
       fs::absolute(arguments.out).string());
-}
-
-}  // namespace
-
-void add_export(CLI::App& app) {
-  auto arguments = std::make_shared<ExportArguments>();
-  CLI::App* command = app.add_subcommand(
-      "export",
-      "Write a checkpoint's model as a Hugging Face folder, which "
-      "transformers,\nvLLM and llama.cpp load");
-  command->footer(
-      "Example: brigade export --checkpoint runs/run/checkpoints --out model");
-  command
-      ->add_option(
-          "--checkpoint",
-          arguments->checkpoint,
-          "A checkpoint, or a folder of checkpoints: the latest of them")
-      ->type_name("DIR")
-      ->required();
-  command
-      ->add_option(
-          "--out", arguments->out, "The folder to write; it must not exist")
-      ->type_name("DIR")
-      ->required();
-  command
-      ->add_option(
-          "--shard-gb",
-          arguments->shard_gb,
-          "Split the weights in files of at most so many GB")
-      ->type_name("GB")
-      ->check(CLI::Range(1e-6, 1e6))
-      ->capture_default_str();
-  command->callback([arguments] { run_export(*arguments); });
 }
 
 }  // namespace brigade::cli

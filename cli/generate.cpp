@@ -2,26 +2,161 @@
 //                  [distributed.tp_size=2 ...]
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
-#include <memory>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
 
+#include "brigade/base/error.h"
+#include "brigade/comm/agreement.h"
+#include "brigade/files/file.h"
 #include "brigade/generate/inference_config.h"
 #include "brigade/generate/text_generator.h"
+#include "brigade/json/parse.h"
 #include "brigade/train/start_world.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/torch_commands.h"
 
 namespace brigade::cli {
 
 namespace {
 
-struct GenerateArguments {
-  GenerateOptions text;
-  ConfigArguments layout;
+using nlohmann::json;
+
+// One prompt per line: the line itself, or the "prompt" of a JSON object.
+std::vector<std::string> prompts_of(
+    const std::string& text,
+    const std::string& name) {
+  std::vector<std::string> prompts;
+  size_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    ++number;
+    if (!line.empty() && line.back() == '\r')
+      line.pop_back();
+    if (line.empty())
+      continue;
+    if (line.front() == '{') {
+      const auto object = parse_json_or_nothing(line);
+      if (!object || !object->is_object() || !object->contains("prompt") ||
+          !(*object)["prompt"].is_string())
+        throw DataError(fmt::format(
+            "[generate] '{}' line {}: expected a JSON object with a text "
+            "\"prompt\", or a prompt that does not begin with {{",
+            name,
+            number));
+      line = (*object)["prompt"].get<std::string>();
+    }
+    prompts.push_back(std::move(line));
+  }
+  if (prompts.empty())
+    throw DataError(fmt::format("[generate] '{}' holds no prompt", name));
+  return prompts;
+}
+
+std::string standard_input() {
+  return {std::istreambuf_iterator<char>(std::cin), {}};
+}
+
+// Of the command line and of the file. Standard input is rank 0's alone.
+std::vector<std::string> read_prompts(const GenerateArguments& arguments) {
+  std::vector<std::string> prompts = arguments.prompts;
+  for (std::string& prompt : prompts) {
+    if (prompt == "-")
+      prompt = standard_input();
+  }
+  const std::string file = arguments.prompt_file.string();
+  if (!file.empty()) {
+    const auto more = prompts_of(
+        file == "-" ? standard_input() : read_text_file(file),
+        file == "-" ? "standard input" : file);
+    prompts.insert(prompts.end(), more.begin(), more.end());
+  }
+  return prompts.empty() ? std::vector<std::string>{""} : prompts;
+}
+
+bool reads_standard_input(const GenerateArguments& arguments) {
+  const auto& prompts = arguments.prompts;
+  return arguments.prompt_file == "-" ||
+         std::find(prompts.begin(), prompts.end(), "-") != prompts.end();
+}
+
+// Shows one text as it grows, several each when it and all before it are
+// complete.
+class Printer {
+ public:
+  Printer(const GenerateOptions& options, bool as_json)
+      : options_(options),
+        as_json_(as_json),
+        streams_(!as_json && options.prompts.size() == 1),
+        texts_(options.prompts.size()) {}
+
+  void write(size_t prompt, std::string_view piece) {
+    texts_[prompt] += piece;
+    if (!streams_)
+      return;
+    fmt::print("{}", piece);
+    std::fflush(stdout);
+  }
+
+  void finish(const GenerateResult& result) const {
+    if (streams_)
+      fmt::print("\n");
+    for (size_t i = 0; i < texts_.size() && !streams_; ++i) {
+      if (as_json_) {
+        const json line = {
+            {"prompt", options_.prompts[i]},
+            {"text", texts_[i]},
+            {"prompt_tokens", result.texts[i].prompt_tokens},
+            {"generated_tokens", result.texts[i].generated_tokens},
+            {"ended", result.texts[i].is_ended}};
+        fmt::print(
+            "{}\n", line.dump(-1, ' ', false, json::error_handler_t::replace));
+      } else {
+        fmt::print("{}{}\n", i == 0 ? "" : "----\n", texts_[i]);
+      }
+    }
+    std::fflush(stdout);
+    fmt::print(
+        stderr,
+        "{} tokens in {:.2f} s: {:.1f} tokens/s\n",
+        result.generated_tokens(),
+        result.seconds,
+        static_cast<double>(result.generated_tokens()) /
+            std::max(1e-9, result.seconds));
+  }
+
+ private:
+  const GenerateOptions& options_;
+  bool as_json_;
+  bool streams_;
+  std::vector<std::string> texts_;
 };
 
+// Rank 0's on every rank.
+std::vector<std::string> shared_prompts(
+    const GenerateArguments& arguments,
+    const ProcessMesh& mesh) {
+  json prompts = json::array();
+  if (mesh.rank() == 0)
+    prompts = read_prompts(arguments);
+  return json::parse(
+             Agreement(*mesh.world())
+                 .text_of(
+                     0,
+                     prompts.dump(
+                         -1, ' ', false, json::error_handler_t::replace)))
+      .get<std::vector<std::string>>();
+}
+
+}  // namespace
+
 void generate(const GenerateArguments& arguments) {
-  const GenerateOptions& options = arguments.text;
+  GenerateOptions options = arguments.text;
   const Launch launch = read_launch(arguments.layout.nproc);
   // Before anything is printed: it may start this process once more.
   if (!launch.is_supervisor)
@@ -32,73 +167,27 @@ void generate(const GenerateArguments& arguments) {
       launch.world_size);
   if (launch.is_supervisor) {
     // What can fail without ranks fails here, once, before there are any.
+    if (!reads_standard_input(arguments))
+      options.prompts = read_prompts(arguments);
     check_generate_options(options);
     supervise_self(launch, {.threads_per_rank = {}, .reporting_rank = 0});
     return;
   }
   const auto mesh = start_world(config, launch.environment);
+  options.prompts = shared_prompts(arguments, *mesh);
   const bool prints = mesh->rank() == 0;
-  const auto write = [prints](std::string_view text) {
-    if (!prints)
-      return;
-    fmt::print("{}", text);
-    std::fflush(stdout);
-  };
-  generate_text(options, config, *mesh, write);
-  write("\n");
-}
-
-}  // namespace
-
-void add_generate(CLI::App& app) {
-  auto arguments = std::make_shared<GenerateArguments>();
-  GenerateOptions* options = &arguments->text;
-  CLI::App* command =
-      app.add_subcommand("generate", "Continue a prompt with a trained model");
-  command
-      ->add_option(
-          "-c,--checkpoint,--run",
-          options->checkpoint,
-          "A checkpoint, a folder of checkpoints (the latest counts), a run "
-          "folder or a Hugging Face folder")
-      ->required()
-      ->type_name("DIR");
-  command->add_option("-p,--prompt", options->prompt, "The text to continue")
-      ->type_name("TEXT");
-  command
-      ->add_option(
-          "--tokenizer",
-          options->tokenizer,
-          "bytes, tokenizer.json, a .model or a folder (default: the "
-          "checkpoint's)")
-      ->type_name("SPEC");
-  command
-      ->add_option(
-          "-n,--max-tokens", options->max_tokens, "Most tokens to generate")
-      ->capture_default_str();
-  command
-      ->add_option(
-          "-t,--temperature",
-          options->temperature,
-          "0: the likeliest token each time")
-      ->capture_default_str();
-  command
-      ->add_option(
-          "--top-k", options->top_k, "Draw from the k likeliest; 0: all")
-      ->capture_default_str();
-  command
-      ->add_option(
-          "--top-p",
-          options->top_p,
-          "Draw from the likeliest that together reach p; 1: all")
-      ->capture_default_str();
-  command->add_option("--seed", options->seed, "Of the draws")
-      ->capture_default_str();
-  add_rank_arguments(*command, arguments->layout);
-  command->footer(
-      "Example: brigade generate --run runs/run --prompt Once --nproc 2 "
-      "distributed.tp_size=2");
-  command->callback([arguments] { generate(*arguments); });
+  if (prints) {
+    for (const std::string& warning : generate_warnings(options))
+      fmt::print(stderr, "warning: {}\n", warning);
+  }
+  Printer printer(options, arguments.as_json);
+  const GenerateResult result = generate_text(
+      options, config, *mesh, [&](size_t prompt, std::string_view piece) {
+        if (prints)
+          printer.write(prompt, piece);
+      });
+  if (prints)
+    printer.finish(result);
 }
 
 }  // namespace brigade::cli

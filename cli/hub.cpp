@@ -1,13 +1,12 @@
 #include "cli/hub.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <memory>
 #include <string>
 
-#include "brigade/metrics/progress_bar.h"
+#include "cli/byte_bar.h"
 
 namespace brigade::cli {
 
@@ -31,32 +30,21 @@ fs::path user_cache(const GetEnv& getenv) {
 class DownloadBars {
  public:
   void show(const HubProgress& progress) {
-    if (!bar_ || progress.file != file_) {
-      file_ = progress.file;
-      bar_ = std::make_unique<ProgressBar>(
-          file_,
-          static_cast<int64_t>(progress.total_bytes),
-          ::isatty(STDERR_FILENO) == 1 ? ProgressBar::Visible::kYes
-                                       : ProgressBar::Visible::kNo);
-    }
-    const double done_mb = static_cast<double>(progress.done_bytes) / 1e6;
-    bar_->draw(
-        static_cast<int64_t>(progress.done_bytes),
-        fmt::format(
-            "{:.1f} of {:.1f} MB",
-            done_mb,
-            static_cast<double>(progress.total_bytes) / 1e6));
+    bar_.show(progress.file, progress.done_bytes, progress.total_bytes);
     const bool is_done =
         progress.total_bytes > 0 && progress.done_bytes == progress.total_bytes;
     if (!is_done)
       return;
-    bar_ = nullptr;
-    fmt::print(stderr, "{}: {:.1f} MB\n", progress.file, done_mb);
+    bar_.clear();
+    fmt::print(
+        stderr,
+        "{}: {:.1f} MB\n",
+        progress.file,
+        static_cast<double>(progress.done_bytes) / 1e6);
   }
 
  private:
-  std::string file_;
-  std::unique_ptr<ProgressBar> bar_;
+  ByteBar bar_;
 };
 
 }  // namespace

@@ -4,18 +4,16 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
-#include <memory>
+#include <algorithm>
 
 #include "brigade/base/error.h"
 #include "cli/commands.h"
+#include "cli/torch_commands.h"
 
 namespace brigade::cli {
-namespace {
-
 namespace fs = std::filesystem;
 
-void run(const InspectArguments& arguments) {
+void inspect(const InspectArguments& arguments) {
   const fs::path path = arguments.path;
   const std::string extension = path.extension().string();
   if (fs::is_directory(path))
@@ -26,10 +24,17 @@ void run(const InspectArguments& arguments) {
     return inspect_json(path, arguments);
   if (extension == ".model" || (path == "bytes" && !fs::exists(path)))
     return inspect_tokenizer(arguments.path);
+  static constexpr const char* kDatasets[] = {".bin", ".idx", ".ds", ".npy"};
+  const bool is_dataset =
+      std::find(std::begin(kDatasets), std::end(kDatasets), extension) !=
+      std::end(kDatasets);
+  if (fs::is_regular_file(path) && !is_dataset)
+    throw DataError(fmt::format(
+        "[inspect] '{}' is none of the files that this command knows: .bin, "
+        ".idx, .ds, .npy, .json, .model, .safetensors",
+        path.string()));
   inspect_dataset(arguments);
 }
-
-}  // namespace
 
 void print_rows(const Rows& rows) {
   size_t width = 0;
@@ -80,34 +85,6 @@ std::string quoted(const std::string& text, size_t max_bytes) {
     result.resize(cut);
   }
   return result + (text.size() > max_bytes ? "...\"" : "\"");
-}
-
-void add_inspect(CLI::App& app) {
-  auto arguments = std::make_shared<InspectArguments>();
-  CLI::App* command = app.add_subcommand(
-      "inspect",
-      "Show what a dataset, tokenizer, safetensors file, checkpoint or config "
-      "holds");
-  command
-      ->add_option(
-          "path",
-          arguments->path,
-          "PREFIX, .bin, .idx, .ds, .npy, tokenizer.json, .model, "
-          ".safetensors, config.json, or a folder")
-      ->required();
-  command->add_option(
-      "-t,--tokenizer",
-      arguments->tokenizer,
-      "Shows a dataset's text with this tokenizer [the dataset's own]");
-  command->add_option(
-      "--document",
-      arguments->document,
-      "Shows this document of a dataset, counted from 0, whole");
-  command->add_flag(
-      "--all",
-      arguments->list_all,
-      "Lists every tensor, not one line for all layers");
-  command->callback([arguments] { run(*arguments); });
 }
 
 }  // namespace brigade::cli

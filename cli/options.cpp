@@ -1,14 +1,16 @@
 #include "cli/options.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <utility>
 
 #include "brigade/base/error.h"
-#include "brigade/comm/gpus.h"
 #include "brigade/launch/cpu_share.h"
 #include "cli/commands.h"
 #include "cli/hub.h"
@@ -65,7 +67,19 @@ void share_out_threads(
       environment, process_environment(), wanted, pointers.data());
 }
 
+namespace {
+
+// How wide the terminal is, for the bars of ranks, which write into pipes.
+void tell_columns_to_ranks() {
+  winsize size{};
+  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+    ::setenv("COLUMNS", std::to_string(size.ws_col).c_str(), 1);
+}
+
+}  // namespace
+
 void supervise_self(const Launch& launch, const SuperviseSelfOptions& options) {
+  tell_columns_to_ranks();
   std::vector<std::string> command = program_arguments();
   command.insert(
       command.end(),
@@ -130,24 +144,43 @@ void add_rank_arguments(CLI::App& command, ConfigArguments& arguments) {
       ->type_name("group.key=value");
 }
 
-LoadedConfig load_config(
-    const ConfigArguments& arguments,
-    int world_size,
-    const Gpus& gpus) {
-  if (arguments.path.empty())
-    throw ConfigError(
-        "[config] --config FILE is missing; try --config "
-        "examples/quickstart.json");
-  LoadOptions options{
-      .path = arguments.path, .world_size = world_size, .gpus = gpus};
-  const HubOptions hub = hub_options(process_environment());
-  options.find_model = [hub](const std::string& id) {
+FindModel cached_model_finder() {
+  return [hub = hub_options(process_environment())](const std::string& id) {
     return find_in_hub_cache(
         id,
         {.tokenizer = HubContent::Tokenizer::kSkip,
          .weights = HubContent::Weights::kSkip},
         hub);
   };
+}
+
+bool print_config_help(const std::string& format) {
+  if (format.empty())
+    return false;
+  fmt::print(
+      "{}",
+      format == "markdown" ? describe_keys_as_markdown() : describe_keys());
+  return true;
+}
+
+LoadedConfig load_config(
+    const ConfigArguments& arguments,
+    int world_size,
+    const Gpus& gpus) {
+  for (const std::string& text : arguments.overrides) {
+    if (arguments.path.empty() && text.find('=') == std::string::npos)
+      throw ConfigError(fmt::format(
+          "[config] '{0}' is no group.key=value; a config file is given with "
+          "--config {0}",
+          text));
+  }
+  if (arguments.path.empty())
+    throw ConfigError(
+        "[config] --config FILE is missing; try --config "
+        "examples/quickstart.json");
+  LoadOptions options{
+      .path = arguments.path, .world_size = world_size, .gpus = gpus};
+  options.find_model = cached_model_finder();
   options.overrides = config_overrides(arguments);
   return load_train_config(options);
 }

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "brigade/comm/gpus.h"
 #include "brigade/config/train_config.h"
 #include "brigade/launch/environment.h"
 #include "brigade/launch/restarts.h"
 #include "brigade/launch/supervisor.h"
+#include "brigade/topology/gpus.h"
 
 namespace brigade::cli {
 
@@ -79,12 +79,16 @@ void add_rank_arguments(CLI::App& command, ConfigArguments& arguments);
 // distributed.check_collectives=true.
 std::vector<ConfigOverride> config_overrides(const ConfigArguments& arguments);
 
-// Loads it for `world_size` ranks on this host, or on one with other GPUs.
-// Throws ConfigError.
-LoadedConfig load_config(
-    const ConfigArguments& arguments,
-    int world_size,
-    const Gpus& gpus = find_gpus());
+// Finds models in the hub's cache on this machine; no network.
+FindModel cached_model_finder();
+
+// --help-config FORMAT: prints every key as "text" or "markdown". False for "".
+bool print_config_help(const std::string& format);
+
+// Loads it for `world_size` ranks on a host with these GPUs. Throws
+// ConfigError.
+LoadedConfig
+load_config(const ConfigArguments& arguments, int world_size, const Gpus& gpus);
 
 // Keys that were given and mean nothing, with the reasons, on stderr.
 void print_ignored_keys(const LoadedConfig& loaded);

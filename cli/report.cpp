@@ -1,6 +1,7 @@
 // brigade report RUN... -o FILE, and brigade metrics DIR
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -10,7 +11,9 @@
 #include "brigade/files/file.h"
 #include "brigade/report/metrics_table.h"
 #include "brigade/report/report_page.h"
+#include "cli/analyze.h"
 #include "cli/commands.h"
+#include "cli/live_server.h"
 
 namespace brigade::cli {
 
@@ -21,12 +24,47 @@ namespace fs = std::filesystem;
 struct ReportArguments {
   std::vector<fs::path> runs;
   fs::path out;
+  bool is_live = false;
+  std::string address = "127.0.0.1";
+  int port = 0;
+  bool is_public = false;
 };
 
-void write_report(const ReportArguments& arguments) {
+std::vector<RunRecord> read_all(const std::vector<fs::path>& folders) {
   std::vector<RunRecord> runs;
-  for (const fs::path& folder : arguments.runs)
+  for (const fs::path& folder : folders) {
     runs.push_back(read_run(folder));
+    runs.back().failure = explain_failure(folder / "flight");
+  }
+  return runs;
+}
+
+void serve(const ReportArguments& arguments) {
+  if (!is_loopback(arguments.address) && !arguments.is_public)
+    throw ConfigError(fmt::format(
+        "[report] --address {}: other machines could read the run there; give "
+        "--public as well if they shall",
+        arguments.address));
+  read_all(arguments.runs);  // what is wrong with them is said here
+  constexpr int kRefreshMs = 2000;
+  serve_live(
+      {.address = arguments.address,
+       .port = arguments.port,
+       .answers_any_host = arguments.is_public,
+       .page =
+           [&] { return report_page(read_all(arguments.runs), kRefreshMs); },
+       .data = [&] { return report_data(read_all(arguments.runs)); },
+       .on_listening =
+           [](const std::string& url) {
+             fmt::print("{} shows the run until Ctrl-C\n", url);
+             std::fflush(stdout);
+           }});
+}
+
+void write_report(const ReportArguments& arguments) {
+  if (arguments.is_live)
+    return serve(arguments);
+  const std::vector<RunRecord> runs = read_all(arguments.runs);
   const fs::path out = arguments.out.empty()
                            ? arguments.runs.front() / "report.html"
                            : arguments.out;
@@ -63,7 +101,32 @@ void add_report(CLI::App& app) {
       ->add_option(
           "-o,--out", arguments->out, "The page (default: RUN/report.html)")
       ->type_name("FILE");
-  command->footer("Example: brigade report runs/a runs/b -o compare.html");
+  CLI::Option* live = command->add_flag(
+      "--live",
+      arguments->is_live,
+      "Serve the page to this machine while the run goes on (default: off)");
+  command
+      ->add_option(
+          "--port", arguments->port, "Where --live listens; 0: a free port")
+      ->type_name("N")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str()
+      ->needs(live);
+  command
+      ->add_option(
+          "--address", arguments->address, "On which address --live listens")
+      ->type_name("ADDRESS")
+      ->capture_default_str()
+      ->needs(live);
+  command
+      ->add_flag(
+          "--public",
+          arguments->is_public,
+          "Allow an --address that other machines reach (default: off)")
+      ->needs(live);
+  command->footer(
+      "Example: brigade report runs/a runs/b -o compare.html\n"
+      "         brigade report runs/a --live --port 8000");
   command->callback([arguments] { write_report(*arguments); });
 }
 

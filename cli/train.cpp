@@ -5,6 +5,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -24,22 +26,13 @@
 #include "cli/commands.h"
 #include "cli/hub.h"
 #include "cli/options.h"
+#include "cli/torch_commands.h"
 #include "cli/training_output.h"
 #include "cli/training_step.h"
 
 namespace brigade::cli {
 
 namespace {
-
-struct TrainArguments {
-  ConfigArguments config;
-  bool prints_config = false;
-  bool is_dry_run = false;
-  bool prints_schedule = false;
-  std::string help_config;  // "", "text", "markdown"
-  RunOptions run;
-  int max_restarts = 0;
-};
 
 std::string draw(const TrainConfig& config) {
   return draw_schedule(
@@ -63,14 +56,30 @@ end_stalled(RankReport& report, const std::string& self, const Stall& stall) {
   ::_exit(static_cast<int>(code));
 }
 
+std::map<std::string, std::string> origins_of(const LoadedConfig& loaded) {
+  std::map<std::string, std::string> origins;
+  for (const ResolvedValue& value : loaded.values) {
+    if (value.origin != ValueOrigin::kDefault)
+      origins[value.key] = to_string(value.origin);
+  }
+  return origins;
+}
+
 void train_as_rank(
-    const TrainConfig& config,
+    const LoadedConfig& loaded,
     const LaunchEnvironment& environment) {
+  const TrainConfig& config = loaded.config;
   end_with_launcher(environment);
   RankReport report(environment.report_file);
   TrainingOutput output(
       environment.is_terminal ? TrainingOutput::Terminal::kYes
-                              : TrainingOutput::Terminal::kNo);
+                              : TrainingOutput::Terminal::kNo,
+      allows_colour(
+          process_environment()("NO_COLOR"), process_environment()("TERM"))
+          ? TrainingOutput::Colour::kYes
+          : TrainingOutput::Colour::kNo);
+  output.set_columns(
+      std::atoll(process_environment()("COLUMNS").value_or("0").c_str()));
   RankSignals signals;
   report.set_handles_quit();
   const std::string self = rank_names(config.parallel_dims())
@@ -100,6 +109,7 @@ void train_as_rank(
        .end_time = job_end_time(process_environment()),
        .kill_grace_seconds =
            kill_grace_seconds(environment, process_environment()),
+       .origins = origins_of(loaded),
        .observer = &output,
        .store = nullptr});
   if (end == TrainingEnd::kFinished)
@@ -212,7 +222,8 @@ LoadedConfig load_config_of_rank(
     const Launch& launch,
     bool trains) {
   try {
-    LoadedConfig loaded = load_config(arguments.config, launch.world_size);
+    LoadedConfig loaded =
+        load_config(arguments.config, launch.world_size, find_gpus());
     if (trains && loaded.config.trains_on_gpus()) {
       LaunchEnvironment rank = launch.environment;
       if (launch.is_supervisor) {  // the last of those to be started here
@@ -229,13 +240,11 @@ LoadedConfig load_config_of_rank(
   }
 }
 
+}  // namespace
+
 void train(const TrainArguments& arguments) {
-  if (!arguments.help_config.empty()) {
-    const bool is_markdown = arguments.help_config == "markdown";
-    fmt::print(
-        "{}", is_markdown ? describe_keys_as_markdown() : describe_keys());
+  if (print_config_help(arguments.help_config))
     return;
-  }
   const Launch launch =
       read_launch(arguments.config.nproc, arguments.max_restarts);
   const bool trains = !arguments.prints_config && !arguments.is_dry_run &&
@@ -268,52 +277,8 @@ void train(const TrainArguments& arguments) {
     static_cast<void>(describe_dry_run(config, scan_options()));
     supervise_training(arguments, launch, config);
   } else {
-    train_as_rank(config, launch.environment);
+    train_as_rank(loaded, launch.environment);
   }
-}
-
-}  // namespace
-
-void add_train(CLI::App& app) {
-  auto arguments = std::make_shared<TrainArguments>();
-  CLI::App* command = app.add_subcommand(
-      "train", "Train the model that a config file describes");
-  add_config_arguments(*command, arguments->config);
-  add_max_restarts(*command, arguments->max_restarts);
-  command->add_flag(
-      "--print-config",
-      arguments->prints_config,
-      "Print every value with where it came from, and stop (default: off)");
-  command->add_flag(
-      "--dry-run",
-      arguments->is_dry_run,
-      "Check all that can be checked without starting ranks, print the layout, "
-      "parameters and buckets, and stop (default: off)");
-  command->add_flag(
-      "--print-schedule",
-      arguments->prints_schedule,
-      "Draw the pipeline schedule, and stop (default: off)");
-  command->add_flag(
-      "--report-overlap",
-      arguments->run.report_overlap,
-      "Print at the end what communication cost, by bucket (default: off)");
-  command->add_flag(
-      "--overwrite",
-      arguments->run.overwrite,
-      "Replace the run that logging.run_dir holds (default: refuse)");
-  command
-      ->add_option(
-          "--help-config",
-          arguments->help_config,
-          "Print every key of the config file, as text or markdown, and stop")
-      ->expected(0, 1)
-      ->type_name("FORMAT")
-      ->default_str("text")
-      ->check(CLI::IsMember({"text", "markdown"}));
-  command->footer(
-      "Example: brigade train --config examples/quickstart.json --nproc 2 "
-      "training.seed=7");
-  command->callback([arguments] { train(*arguments); });
 }
 
 }  // namespace brigade::cli

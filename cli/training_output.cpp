@@ -10,7 +10,12 @@ namespace brigade::cli {
 
 void TrainingOutput::on_start(const RunStart& start) {
   const TrainConfig& config = start.config;
-  line_ = {start.rank, start.tokens_per_step, config.training.max_tokens};
+  line_ = {
+      .rank = start.rank,
+      .total_steps = config.training.total_train_steps,
+      .device = start.device,
+      .global_batch_tokens = start.tokens_per_step,
+      .max_tokens = config.training.max_tokens};
   folder_.path = config.logging.run_dir;
   continues_ = !config.checkpoint.load_path.empty();
   total_steps_ = config.training.total_train_steps;
@@ -21,6 +26,7 @@ void TrainingOutput::on_start(const RunStart& start) {
       total_steps_,
       terminal_ == Terminal::kYes ? ProgressBar::Visible::kYes
                                   : ProgressBar::Visible::kNo);
+  bar_->set_columns(columns_);
   const int64_t ranks = config.parallel_dims().world_size();
   fmt::print(
       "{} parameters in {}, {}; {} tokens per step over {} rank{}; MFU against "
@@ -34,8 +40,27 @@ void TrainingOutput::on_start(const RunStart& start) {
       to_string(config.model.dtype),
       start.peak_flops / 1e9);
   if (start.first_step > 1)
-    fmt::print("continuing after step {}\n", start.first_step - 1);
+    fmt::print(
+        "continuing run {} after step {} of {}\n",
+        folder_.path.string(),
+        start.first_step - 1,
+        total_steps_);
   std::fflush(stdout);
+}
+
+std::string TrainingOutput::bar_text(const StepMetrics& metrics) const {
+  const char* bold = colour_ == Colour::kYes ? "\033[1m" : "";
+  const char* plain = colour_ == Colour::kYes ? "\033[0m" : "";
+  return fmt::format(
+      "{}/{}  {}loss {:.4f}{}  lr {:.2e}  norm {:.3f}  {} tokens/s",
+      metrics.step,
+      total_steps_,
+      bold,
+      metrics.loss,
+      plain,
+      metrics.lr,
+      metrics.grad_norm,
+      readable(metrics.tokens_per_second));
 }
 
 void TrainingOutput::on_step(const StepMetrics& metrics) {
@@ -50,7 +75,7 @@ void TrainingOutput::on_step(const StepMetrics& metrics) {
     fmt::print("{}\n", line);
     std::fflush(stdout);
   }
-  bar_->draw(metrics.step, fmt::format("{}/{}", metrics.step, total_steps_));
+  bar_->draw(metrics.step, bar_text(metrics));
   last_ = metrics;
 }
 

@@ -14,7 +14,11 @@ class TrainingOutput : public RunObserver {
  public:
   // Whether a person watches stderr, and so wants a progress bar.
   enum class Terminal { kNo, kYes };
-  explicit TrainingOutput(Terminal terminal) : terminal_(terminal) {}
+  enum class Colour { kNo, kYes };
+  explicit TrainingOutput(Terminal terminal, Colour colour = Colour::kNo)
+      : terminal_(terminal), colour_(colour) {}
+  // Of the terminal, where stderr is a pipe to it; 0: as stderr says.
+  void set_columns(int64_t columns) { columns_ = columns; }
 
   void on_start(const RunStart& start) override;
   void on_step(const StepMetrics& metrics) override;
@@ -25,7 +29,12 @@ class TrainingOutput : public RunObserver {
  private:
   void print_files(const RunEnd& end) const;
 
+  // What stands behind the bar.
+  std::string bar_text(const StepMetrics& metrics) const;
+
   Terminal terminal_;
+  Colour colour_;
+  int64_t columns_ = 0;
   std::unique_ptr<ProgressBar> bar_;
   LogLineContext line_;
   RunFolder folder_;

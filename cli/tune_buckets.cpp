@@ -12,19 +12,13 @@
 #include "cli/commands.h"
 #include "cli/hub.h"
 #include "cli/options.h"
+#include "cli/torch_commands.h"
 
 namespace brigade::cli {
 
 namespace {
 
 namespace fs = std::filesystem;
-
-struct TuneBucketsArguments {
-  ConfigArguments config;
-  BucketTunerOptions tuner;
-  std::string out;
-  bool writes_in_place = false;
-};
 
 // Where the tuned config goes: run.json becomes run.tuned.json unless asked
 // otherwise. Throws before anything is measured when it cannot go there.
@@ -77,9 +71,12 @@ void write_and_report(
       static_cast<double>(best.capacity_bytes) / static_cast<double>(MiB));
 }
 
-void tune(const TuneBucketsArguments& arguments) {
+}  // namespace
+
+void tune_buckets(const TuneBucketsArguments& arguments) {
   const Launch launch = read_launch(arguments.config.nproc);
-  LoadedConfig loaded = load_config(arguments.config, launch.world_size);
+  LoadedConfig loaded =
+      load_config(arguments.config, launch.world_size, find_gpus());
   TrainConfig& config = loaded.config;
   if (!launch.is_supervisor)
     share_out_threads(launch.environment, wanted_threads(config));
@@ -99,46 +96,9 @@ void tune(const TuneBucketsArguments& arguments) {
     return;
   }
   const BucketTuning tuning =
-      tune_buckets(config, launch.environment, arguments.tuner);
+      brigade::tune_buckets(config, launch.environment, arguments.tuner);
   if (is_writer)
     write_and_report(arguments, path, tuning);
-}
-
-}  // namespace
-
-void add_tune_buckets(CLI::App& app) {
-  auto arguments = std::make_shared<TuneBucketsArguments>();
-  CLI::App* command = app.add_subcommand(
-      "tune-buckets",
-      "Find the bucket size that leaves the least communication exposed");
-  add_config_arguments(*command, arguments->config);
-  command
-      ->add_option(
-          "--steps",
-          arguments->tuner.steps,
-          "Steps to measure of each size that is run")
-      ->type_name("N")
-      ->check(CLI::Range(1, 100000))
-      ->capture_default_str();
-  CLI::Option* out = command->add_option(
-      "--out",
-      arguments->out,
-      "Where to write the config with the best size (default: NAME.tuned.json "
-      "beside it, which must not exist)");
-  out->type_name("FILE");
-  command
-      ->add_flag(
-          "--write",
-          arguments->writes_in_place,
-          "Write it into the config file itself (default: off)")
-      ->excludes(out);
-  command->footer(
-      "Example: brigade tune-buckets --config examples/quickstart.json --nproc "
-      "2\n\nMeasures what an all-reduce costs on these ranks and when backward "
-      "has each\ngradient ready, predicts the exposed time of every size, runs "
-      "the best three and\nthe config's own. Takes a few minutes at most for a "
-      "model whose steps take seconds.");
-  command->callback([arguments] { tune(*arguments); });
 }
 
 }  // namespace brigade::cli

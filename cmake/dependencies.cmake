@@ -42,6 +42,9 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(sentencepiece REQUIRED sentencepiece)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
+# The server of `brigade report --live`. Debian compiles it with OpenSSL and
+# brotli, of which its .pc file tells.
+pkg_check_modules(httplib REQUIRED IMPORTED_TARGET cpp-httplib)
 pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
 
 # dygraphs draws the charts of `brigade report`; put into the program.

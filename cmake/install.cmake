@@ -64,6 +64,17 @@ install(FILES ${PROJECT_BINARY_DIR}/brigade.pc
 if(TARGET brigade_cli)
   install(TARGETS brigade_cli
     RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
+  install(TARGETS brigade_torch_cli
+    RUNTIME DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/brigade COMPONENT program)
+  install(DIRECTORY ${shell_help}/man/
+    DESTINATION ${CMAKE_INSTALL_MANDIR} COMPONENT program)
+  # Where Debian's packages of the three shells look.
+  install(FILES ${shell_help}/brigade COMPONENT program
+    DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/bash-completion/completions)
+  install(FILES ${shell_help}/_brigade COMPONENT program
+    DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/zsh/vendor-completions)
+  install(FILES ${shell_help}/brigade.fish COMPONENT program
+    DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/fish/vendor_completions.d)
 endif()
 foreach(package brigade libbrigade-dev)
   set(component program)

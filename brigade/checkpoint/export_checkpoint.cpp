@@ -61,8 +61,13 @@ ExportedModel export_checkpoint(
     const fs::path& out,
     const ExportOptions& options) {
   const Checkpoint checkpoint(path);
-  const std::string reason =
-      find_reason_to_reject(checkpoint.directory(), VerifyLevel::kFull);
+  const std::string reason = find_reason_to_reject(
+      checkpoint.directory(),
+      VerifyLevel::kFull,
+      [&](uint64_t done_bytes, uint64_t total_bytes) {
+        if (options.on_progress)
+          options.on_progress("verifying", done_bytes, total_bytes);
+      });
   if (!reason.empty())
     throw DataError(reason);
   const CheckpointManifest& manifest = checkpoint.manifest();
@@ -79,8 +84,15 @@ ExportedModel export_checkpoint(
   put("eos_token_id", options.eos_token_id);
   request.tensors = list_parameters(config);
   request.dtype = dtype_of(manifest);
+  uint64_t done_bytes = 0;
+  const uint64_t total_bytes = static_cast<uint64_t>(parameter_count(config)) *
+                               (manifest.dtype == "float32" ? 4 : 2);
   request.read = [&](const std::string& name) {
-    return checkpoint.read_whole(name);
+    torch::Tensor tensor = checkpoint.read_whole(name);
+    done_bytes += tensor.nbytes();
+    if (options.on_progress)
+      options.on_progress("exporting", done_bytes, total_bytes);
+    return tensor;
   };
   request.files = tokenizer_of(checkpoint);
   const bool has_tokenizer = !request.files.empty();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -21,6 +22,10 @@ struct ExportOptions {
   uint64_t max_shard_bytes = 5'000'000'000;
   // The tokenizer's, for configs that do not say: what ends and begins a text.
   std::optional<int64_t> bos_token_id, eos_token_id;
+  // Called while the checkpoint is verified and while its tensors are written.
+  std::function<
+      void(const char* what, uint64_t done_bytes, uint64_t total_bytes)>
+      on_progress;
   // Name in the folder -> content; written where no file has that name.
   std::map<std::string, std::string> more_files;
 };

@@ -16,8 +16,11 @@ namespace {
 namespace fs = std::filesystem;
 
 // "": nothing.
-std::string
-damage_of(const fs::path& file, const FileDigest& expected, VerifyLevel level) {
+std::string damage_of(
+    const fs::path& file,
+    const FileDigest& expected,
+    VerifyLevel level,
+    const std::function<void(uint64_t)>& on_bytes) {
   std::error_code error;
   if (!fs::is_regular_file(file, error))
     return fmt::format("'{}' is missing", file.string());
@@ -32,7 +35,7 @@ damage_of(const fs::path& file, const FileDigest& expected, VerifyLevel level) {
   if (level == VerifyLevel::kSize)
     return {};
   try {
-    const std::string actual = sha256_of_file(file);
+    const std::string actual = sha256_of_file(file, on_bytes);
     if (actual == expected.sha256)
       return {};
     return fmt::format(
@@ -50,14 +53,21 @@ std::string reason_of_part(
     const fs::path& directory,
     VerifyLevel level,
     int part,
-    int parts) {
+    int parts,
+    const HashProgress& on_progress) {
   try {
     // Opening it checks headers, and that files belong to this run and step.
     const Checkpoint checkpoint(directory);
     return fmt::format(
         "{}",
         fmt::join(
-            find_damage(directory, checkpoint.manifest(), level, part, parts),
+            find_damage(
+                directory,
+                checkpoint.manifest(),
+                level,
+                part,
+                parts,
+                on_progress),
             "; "));
   } catch (const DataError& error) {
     return error.what();
@@ -71,13 +81,24 @@ std::vector<std::string> find_damage(
     const CheckpointManifest& manifest,
     VerifyLevel level,
     int part,
-    int parts) {
+    int parts,
+    const HashProgress& on_progress) {
   std::vector<std::string> damage;
+  uint64_t total_bytes = 0;
+  uint64_t done_bytes = 0;
+  for (const auto& [name, expected] : manifest.contents)
+    total_bytes += expected.size_bytes;
+  std::function<void(uint64_t)> on_bytes;
+  if (on_progress) {
+    on_bytes = [&](uint64_t bytes) {
+      on_progress(done_bytes += bytes, total_bytes);
+    };
+  }
   int index = 0;
   for (const auto& [name, expected] : manifest.contents) {
     if (index++ % parts != part)
       continue;
-    std::string found = damage_of(directory / name, expected, level);
+    std::string found = damage_of(directory / name, expected, level, on_bytes);
     if (!found.empty())
       damage.push_back(std::move(found));
   }
@@ -86,8 +107,9 @@ std::vector<std::string> find_damage(
 
 std::string find_reason_to_reject(
     const fs::path& directory,
-    VerifyLevel level) {
-  return reason_of_part(directory, level, 0, 1);
+    VerifyLevel level,
+    const HashProgress& on_progress) {
+  return reason_of_part(directory, level, 0, 1, on_progress);
 }
 
 std::string find_reason_to_reject(
@@ -95,7 +117,7 @@ std::string find_reason_to_reject(
     VerifyLevel level,
     Communicator& world) {
   const auto reasons = gather_texts(
-      reason_of_part(directory, level, world.rank(), world.size()), world);
+      reason_of_part(directory, level, world.rank(), world.size(), {}), world);
   const auto found =
       std::find_if(reasons.begin(), reasons.end(), [](const std::string& text) {
         return !text.empty();

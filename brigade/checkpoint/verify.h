@@ -1,7 +1,9 @@
 // Whether a checkpoint is what was written.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,10 @@ enum class VerifyLevel {
   kFull,  // and with its SHA-256
 };
 
+// Bytes hashed so far, of all that are to be.
+using HashProgress =
+    std::function<void(uint64_t done_bytes, uint64_t total_bytes)>;
+
 // What is wrong with the files that the manifest lists, one message per file,
 // each naming the file; empty: nothing. Looks at the files of which the index
 // modulo `parts` is `part`. Empty for a version 1, of which nothing is known.
@@ -23,13 +29,15 @@ std::vector<std::string> find_damage(
     const CheckpointManifest& manifest,
     VerifyLevel level,
     int part = 0,
-    int parts = 1);
+    int parts = 1,
+    const HashProgress& on_progress = {});
 
 // Why `directory` cannot be loaded; empty: it can. Reads the manifest and
 // verifies all files.
 std::string find_reason_to_reject(
     const std::filesystem::path& directory,
-    VerifyLevel level);
+    VerifyLevel level,
+    const HashProgress& on_progress = {});
 
 // The same, collective over `world`: each rank verifies its share of the files,
 // which all ranks must see alike, and all return the same text.

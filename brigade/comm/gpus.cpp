@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <limits>
-
 #include "brigade/base/error.h"
 
 #ifdef BRIGADE_HAS_CUDA
@@ -36,10 +34,6 @@ Gpus find_gpus() {
   }
 }
 
-Gpus gpus_elsewhere() {
-  return {.count = std::numeric_limits<int>::max(), .missing = ""};
-}
-
 double reserved_gpu_memory_gb(torch::Device device) {
   if (!device.is_cuda())
     return 0;
@@ -60,10 +54,6 @@ std::string gpu_name(torch::Device device) {
 #else
 
 Gpus find_gpus() {
-  return {};
-}
-
-Gpus gpus_elsewhere() {
   return {};
 }
 

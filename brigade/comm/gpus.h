@@ -12,9 +12,6 @@ namespace brigade {
 // has none.
 Gpus find_gpus();
 
-// What another host may have, with this build: as many as are needed, or none.
-Gpus gpus_elsewhere();
-
 // Each rank trains on the GPU of its number on the host. Throws ConfigError
 // where there is none, or none for this rank.
 void check_gpus(const Gpus& gpus, const LaunchEnvironment& environment);

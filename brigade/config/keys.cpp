@@ -447,6 +447,14 @@ void add_logging(std::vector<ConfigKey>& keys) {
       &G::log_frequency,
       at_least(1),
       "steps between two lines of the log; metrics.jsonl has them all");
+  group
+      .key(
+          "prometheus_file",
+          &G::prometheus_file,
+          kAny,
+          "a text file of the latest values for Prometheus' node exporter "
+          "(*.prom), replaced with each line of the log")
+      .default_note = "none is written";
   group.key("project_name", &G::project_name, kAny, "ignored").ignored_because =
       "it names a project of Weights & Biases";
   group.key("run_name", &G::run_name, kAny, "name of this run");

@@ -12,20 +12,6 @@ namespace {
 
 using nlohmann::json;
 
-const char* to_string(ValueOrigin origin) {
-  switch (origin) {
-    case ValueOrigin::kDefault:
-      return "default";
-    case ValueOrigin::kFile:
-      return "file";
-    case ValueOrigin::kCommandLine:
-      return "command line";
-    case ValueOrigin::kEnvironment:
-      return "environment";
-  }
-  return "";
-}
-
 std::string dump(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
@@ -48,6 +34,20 @@ std::string type_of(const ConfigKey& key) {
 }
 
 }  // namespace
+
+const char* to_string(ValueOrigin origin) {
+  switch (origin) {
+    case ValueOrigin::kDefault:
+      return "default";
+    case ValueOrigin::kFile:
+      return "file";
+    case ValueOrigin::kCommandLine:
+      return "command line";
+    case ValueOrigin::kEnvironment:
+      return "environment";
+  }
+  return "";
+}
 
 std::string describe_values(const LoadedConfig& loaded) {
   // A value longer than the column (an inline model) pushes its origin out.

@@ -167,8 +167,9 @@ struct CheckpointConfig {
 
 struct LoggingConfig {
   bool tensorboard = false;
-  bool use_wandb = false;     // writes what `wandb sync` takes: tfevents
-  int64_t log_frequency = 1;  // steps per line
+  bool use_wandb = false;       // writes what `wandb sync` takes: tfevents
+  int64_t log_frequency = 1;    // steps per line
+  std::string prometheus_file;  // for its node exporter; empty: none
   std::string project_name = "brigade";  // ignored
   std::string run_name = "run";
   std::string run_dir;                          // absent: runs/<run_name>
@@ -210,6 +211,7 @@ struct TrainConfig {
 };
 
 enum class ValueOrigin { kDefault, kFile, kCommandLine, kEnvironment };
+const char* to_string(ValueOrigin origin);
 
 // One key as it was resolved.
 struct ResolvedValue {

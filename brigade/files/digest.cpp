@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <openssl/evp.h>
 
+#include <algorithm>
 #include <memory>
 #include <string_view>
 
@@ -70,8 +71,20 @@ std::string sha256_of_text(std::string_view text) {
   return hash.finish();
 }
 
-std::string sha256_of_file(const std::filesystem::path& path) {
-  return digest(EVP_sha256(), {}, MappedFile(path));
+std::string sha256_of_file(
+    const std::filesystem::path& path,
+    const std::function<void(uint64_t bytes)>& on_bytes) {
+  constexpr size_t kPieceBytes = size_t{16} << 20;
+  const MappedFile file(path);
+  Sha256 hash;
+  for (size_t at = 0; at < file.bytes().size(); at += kPieceBytes) {
+    const auto piece = file.bytes().subspan(
+        at, std::min(kPieceBytes, file.bytes().size() - at));
+    hash.add(piece.data(), piece.size());
+    if (on_bytes)
+      on_bytes(piece.size());
+  }
+  return hash.finish();
 }
 
 std::string git_blob_sha1_of_file(const std::filesystem::path& path) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -26,8 +27,11 @@ class Sha256 {
 
 std::string sha256_of_text(std::string_view text);
 
-// Lower-case hexadecimal. DataError when the file cannot be read.
-std::string sha256_of_file(const std::filesystem::path& path);
+// Lower-case hexadecimal. `on_bytes`, unless empty, is called with the size of
+// each piece once it is hashed. DataError when the file cannot be read.
+std::string sha256_of_file(
+    const std::filesystem::path& path,
+    const std::function<void(uint64_t bytes)>& on_bytes = {});
 // git's name for the file's content: sha1("blob SIZE\0" + content).
 std::string git_blob_sha1_of_file(const std::filesystem::path& path);
 

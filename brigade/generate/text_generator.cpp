@@ -2,13 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
+#include <numeric>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/files/file.h"
 #include "brigade/generate/stored_model.h"
 #include "brigade/generate/token_generator.h"
+#include "brigade/json/parse.h"
+#include "brigade/metrics/clock.h"
 #include "brigade/tokenizer/streaming_decoder.h"
 #include "brigade/tokenizer/tokenizer.h"
 
@@ -29,6 +35,9 @@ void check(const GenerateOptions& options) {
   if (!(options.top_p > 0 && options.top_p <= 1))
     problems.push_back(
         fmt::format("--top-p {} is not in (0, 1]", options.top_p));
+  if (options.batch < 1)
+    problems.push_back(
+        fmt::format("--batch {} is no number of prompts", options.batch));
   if (!problems.empty())
     throw ConfigError(problems);
 }
@@ -48,57 +57,238 @@ std::vector<int64_t> encode_prompt(
   return {*start};
 }
 
-struct Prompt {
+struct Prompts {
   std::unique_ptr<Tokenizer> tokenizer;
-  std::vector<int64_t> tokens;
+  std::vector<std::vector<int64_t>> tokens;
 };
 
-Prompt read_prompt(const GenerateOptions& options, const StoredModel& stored) {
+Prompts read_prompts(
+    const GenerateOptions& options,
+    const StoredModel& stored) {
   check(options);
-  Prompt prompt;
-  prompt.tokenizer = stored.open_tokenizer(options.tokenizer);
-  prompt.tokens = encode_prompt(*prompt.tokenizer, options.prompt);
-  return prompt;
+  Prompts prompts{stored.open_tokenizer(options.tokenizer), {}};
+  for (const std::string& text : options.prompts)
+    prompts.tokens.push_back(encode_prompt(*prompts.tokenizer, text));
+  return prompts;
 }
+
+// `ids`: one, several or null, as Hugging Face writes eos_token_id.
+void add_ids(const nlohmann::json& config, std::set<int64_t>& ids) {
+  const auto found = config.find("eos_token_id");
+  if (found == config.end())
+    return;
+  if (found->is_number_integer())
+    ids.insert(found->get<int64_t>());
+  for (const auto& each : *found) {
+    if (found->is_array() && each.is_number_integer())
+      ids.insert(each.get<int64_t>());
+  }
+}
+
+std::set<int64_t> end_tokens(
+    const StoredModel& stored,
+    const Tokenizer& tokenizer) {
+  std::set<int64_t> ids;
+  if (tokenizer.eos_id())
+    ids.insert(*tokenizer.eos_id());
+  add_ids(stored.config(), ids);
+  const auto path = stored.directory() / "generation_config.json";
+  if (std::filesystem::exists(path)) {
+    const auto json = parse_json_or_nothing(read_text_file(path));
+    if (!json || !json->is_object())
+      throw DataError(fmt::format(
+          "[generate] '{}' does not hold a JSON object", path.string()));
+    add_ids(*json, ids);
+  }
+  return ids;
+}
+
+// One text of a batch while it grows.
+class GrowingText {
+ public:
+  GrowingText(
+      size_t prompt,
+      const std::vector<int64_t>& tokens,
+      const Tokenizer& tokenizer,
+      const WriteText& write)
+      : prompt_(prompt), tokens_(tokens), decoder_(tokenizer), write_(write) {
+    for (const int64_t token : tokens)
+      write_(prompt_, decoder_.push(static_cast<int32_t>(token)));
+    result_.prompt_tokens = static_cast<int64_t>(tokens.size());
+  }
+
+  bool is_done() const { return is_done_; }
+  bool is_in_prompt(size_t position) const { return position < tokens_.size(); }
+  int64_t prompt_token(size_t position) const { return tokens_[position]; }
+
+  void end(bool at_end_token) {
+    if (std::exchange(is_done_, true))
+      return;
+    result_.is_ended = at_end_token;
+    write_(prompt_, decoder_.finish());
+  }
+  void add(int64_t token, int64_t most) {
+    write_(prompt_, decoder_.push(static_cast<int32_t>(token)));
+    if (++result_.generated_tokens >= most)
+      end(false);
+  }
+  const GeneratedText& result() const { return result_; }
+
+ private:
+  size_t prompt_;
+  const std::vector<int64_t>& tokens_;
+  StreamingDecoder decoder_;
+  const WriteText& write_;
+  GeneratedText result_;
+  bool is_done_ = false;
+};
+
+// The prompts of a batch, generated to the end of the last.
+class PromptBatch {
+ public:
+  PromptBatch(
+      TokenGenerator& generator,
+      const Tokenizer& tokenizer,
+      const std::set<int64_t>& ends,
+      int64_t most)
+      : generator_(generator),
+        tokenizer_(tokenizer),
+        ends_(ends),
+        most_(most) {}
+
+  void run(
+      const std::vector<size_t>& prompts,
+      const Prompts& all,
+      uint64_t seed,
+      const WriteText& write,
+      GenerateResult& result) {
+    std::vector<uint64_t> seeds;
+    size_t position = SIZE_MAX;
+    for (const size_t prompt : prompts) {
+      texts_.emplace_back(prompt, all.tokens[prompt], tokenizer_, write);
+      position = std::min(position, all.tokens[prompt].size());
+      // Of the first prompt the seed itself.
+      seeds.push_back(seed + prompt * 0x9e3779b97f4a7c15);
+    }
+    generator_.begin(seeds);
+    std::vector<int64_t> first;
+    for (GrowingText& text : texts_) {
+      for (size_t i = 0; i < position; ++i)
+        first.push_back(text.prompt_token(i));
+      if (most_ == 0)
+        text.end(false);
+    }
+    auto tokens =
+        torch::tensor(first).view({static_cast<int64_t>(texts_.size()), -1});
+    for (; !are_done(); ++position)
+      tokens = step(tokens, position);
+    for (size_t row = 0; row < texts_.size(); ++row)
+      result.texts[prompts[row]] = texts_[row].result();
+  }
+
+ private:
+  bool are_done() const {
+    return std::all_of(texts_.begin(), texts_.end(), [](const auto& text) {
+      return text.is_done();
+    });
+  }
+
+  // The tokens at `position` of all texts, [B, 1].
+  torch::Tensor step(const torch::Tensor& before, size_t position) {
+    std::vector<bool> is_drawn;
+    for (const GrowingText& text : texts_)
+      is_drawn.push_back(!text.is_done() && !text.is_in_prompt(position));
+    std::vector<int64_t> next = generator_.next(before, is_drawn);
+    for (size_t row = 0; row < texts_.size(); ++row) {
+      GrowingText& text = texts_[row];
+      if (text.is_in_prompt(position))
+        next[row] = text.prompt_token(position);
+      if (!is_drawn[row])
+        continue;
+      if (ends_.count(next[row]) > 0)
+        text.end(true);
+      else
+        text.add(next[row], most_);
+    }
+    return torch::tensor(next).unsqueeze(1);
+  }
+
+  TokenGenerator& generator_;
+  const Tokenizer& tokenizer_;
+  const std::set<int64_t>& ends_;
+  int64_t most_;
+  std::vector<GrowingText> texts_;
+};
 
 }  // namespace
 
+int64_t GenerateResult::generated_tokens() const {
+  int64_t sum = 0;
+  for (const GeneratedText& text : texts)
+    sum += text.generated_tokens;
+  return sum;
+}
+
 void check_generate_options(const GenerateOptions& options) {
-  read_prompt(options, StoredModel(options.checkpoint));
+  read_prompts(options, StoredModel(options.checkpoint));
+}
+
+std::vector<std::string> generate_warnings(const GenerateOptions& options) {
+  const StoredModel stored(options.checkpoint);
+  const auto positions =
+      stored.config().value("max_position_embeddings", int64_t{0});
+  size_t longest = 0;
+  for (const auto& tokens : read_prompts(options, stored).tokens)
+    longest = std::max(longest, tokens.size());
+  const int64_t tokens = static_cast<int64_t>(longest) + options.max_tokens;
+  if (positions <= 0 || tokens <= positions)
+    return {};
+  return {fmt::format(
+      "the longest prompt of {} tokens and --max-tokens {} go past the {} "
+      "positions that the model was made for; what follows them is often "
+      "nonsense",
+      longest,
+      options.max_tokens,
+      positions)};
 }
 
 GenerateResult generate_text(
     const GenerateOptions& options,
     const TrainConfig& config,
     const ProcessMesh& mesh,
-    const std::function<void(std::string_view)>& write) {
+    const WriteText& write) {
   const StoredModel stored(options.checkpoint);
   stored.verify(*mesh.world());
-  const Prompt prompt = read_prompt(options, stored);
-  const Tokenizer& tokenizer = *prompt.tokenizer;
+  const Prompts prompts = read_prompts(options, stored);
+  const std::set<int64_t> ends = end_tokens(stored, *prompts.tokenizer);
   TokenGenerator generator(
       stored,
       config,
       mesh,
-      {options.temperature, options.top_k, options.top_p},
-      options.seed);
+      {options.temperature, options.top_k, options.top_p});
 
+  // Prompts of about the same length together.
+  std::vector<size_t> order(prompts.tokens.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return prompts.tokens[a].size() < prompts.tokens[b].size();
+  });
   GenerateResult result;
-  result.prompt_tokens = static_cast<int64_t>(prompt.tokens.size());
-  StreamingDecoder decoder(tokenizer);
-  for (const int64_t id : prompt.tokens)
-    write(decoder.push(static_cast<int32_t>(id)));
-
-  std::vector<int64_t> unseen = prompt.tokens;
-  while (result.generated_tokens < options.max_tokens) {
-    const int64_t token = generator.next(unseen);
-    if (tokenizer.eos_id() == static_cast<int32_t>(token))
-      break;
-    ++result.generated_tokens;
-    write(decoder.push(static_cast<int32_t>(token)));
-    unseen = {token};
+  result.texts.resize(order.size());
+  const int64_t begin_ns = steady_now_ns();
+  const auto rows = static_cast<size_t>(options.batch);
+  for (size_t at = 0; at < order.size(); at += rows) {
+    const size_t end = std::min(order.size(), at + rows);
+    PromptBatch(generator, *prompts.tokenizer, ends, options.max_tokens)
+        .run(
+            {order.begin() + static_cast<ptrdiff_t>(at),
+             order.begin() + static_cast<ptrdiff_t>(end)},
+            prompts,
+            static_cast<uint64_t>(options.seed),
+            write,
+            result);
   }
-  write(decoder.finish());
+  result.seconds = static_cast<double>(steady_now_ns() - begin_ns) / 1e9;
   return result;
 }
 

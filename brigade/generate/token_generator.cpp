@@ -7,16 +7,21 @@ TokenGenerator::TokenGenerator(
     const StoredModel& stored,
     const TrainConfig& config,
     const ProcessMesh& mesh,
-    const SamplingOptions& sampling,
-    int64_t seed)
+    const SamplingOptions& sampling)
     : mesh_(mesh),
       drawing_rank_(mesh.dims().rank(
           {.dp = 0, .tp = 0, .pp = mesh.dims().pp - 1, .cp = 0})),
       is_listener_(mesh.coordinate().dp > 0 || mesh.coordinate().cp > 0),
-      sampling_(sampling),
-      random_(static_cast<uint64_t>(seed)) {
+      sampling_(sampling) {
   if (!is_listener_)
     model_ = stored.load(config, mesh);
+}
+
+void TokenGenerator::begin(const std::vector<uint64_t>& seeds) {
+  state_ = {};
+  random_.clear();
+  for (const uint64_t seed : seeds)
+    random_.emplace_back(seed);
 }
 
 torch::Tensor TokenGenerator::logits_after(const torch::Tensor& ids) {
@@ -30,23 +35,31 @@ torch::Tensor TokenGenerator::logits_after(const torch::Tensor& ids) {
   }
   const torch::Tensor output = model_->generate(ids, input, state_);
   if (model_->part().is_last)
-    return output[0];
+    return output;
   stages.send(output.contiguous(), stages.rank() + 1)->wait();
   return {};
 }
 
-int64_t TokenGenerator::next(const std::vector<int64_t>& tokens) {
-  torch::Tensor token = torch::zeros({1}, torch::kLong);
+std::vector<int64_t> TokenGenerator::next(
+    const torch::Tensor& tokens,
+    const std::vector<bool>& is_drawn) {
+  std::vector<int64_t> drawn(is_drawn.size(), 0);
   if (!is_listener_) {
-    const auto logits = logits_after(torch::tensor(tokens).unsqueeze(0));
-    if (mesh_.rank() == drawing_rank_) {
+    const auto logits = logits_after(tokens);
+    for (size_t i = 0; mesh_.rank() == drawing_rank_ && i < drawn.size(); ++i) {
+      if (!is_drawn[i])
+        continue;
       std::uniform_real_distribution<double> uniform(0, 1);
-      token.fill_(draw_token(
-          next_token_probabilities(logits, sampling_), uniform(random_)));
+      drawn[i] = draw_token(
+          next_token_probabilities(logits[static_cast<int64_t>(i)], sampling_),
+          uniform(random_[i]));
     }
   }
-  mesh_.world()->broadcast(token, drawing_rank_)->wait();
-  return token.item<int64_t>();
+  torch::Tensor shared = torch::tensor(drawn, torch::kLong);
+  mesh_.world()->broadcast(shared, drawing_rank_)->wait();
+  for (size_t i = 0; i < drawn.size(); ++i)
+    drawn[i] = shared[static_cast<int64_t>(i)].item<int64_t>();
+  return drawn;
 }
 
 }  // namespace brigade

@@ -1,14 +1,16 @@
-// Draws the next token from a model whose parts lie on several ranks.
+// Draws the next tokens of several texts from a model whose parts lie on
+// several ranks.
 //
 // One replica of the model works: tokens go in at its first stage, the hidden
 // states pass from stage to stage, the first tp rank of the last stage draws,
 // and broadcasts the token to all ranks of the world. The ranks of the other
-// replicas (dp and cp: one token at a time leaves nothing to divide) only
+// replicas (dp and cp: one token at a time leaves little to divide) only
 // receive, so that every rank sees the same text and ends at the same token.
 //
-// Cost of n tokens per rank: the all-reduces of tp on [n, C] (two per layer and
-// one for the embedding), one send of [n, C] to the next stage, one all-gather
-// of the last token's logits over tp, one broadcast of 8 bytes.
+// Cost of n tokens of each of b texts, per rank: the all-reduces of tp on
+// [b n, C] (two per layer and one for the embedding), one send of [b n, C] to
+// the next stage, one all-gather of the last tokens' logits over tp, one
+// broadcast of 8 b bytes.
 #pragma once
 
 #include <cstdint>
@@ -32,24 +34,30 @@ class TokenGenerator {
       const StoredModel& stored,
       const TrainConfig& config,
       const ProcessMesh& mesh,
-      const SamplingOptions& sampling,
-      int64_t seed);
+      const SamplingOptions& sampling);
 
-  // Collective over the world, with the same tokens everywhere: those after the
-  // ones of the calls before. Returns the token that follows them.
-  int64_t next(const std::vector<int64_t>& tokens);
+  // Forgets the texts so far. One seed for each new one: what is drawn for a
+  // text does not depend on those beside it.
+  void begin(const std::vector<uint64_t>& seeds);
+
+  // Collective over the world, with the same arguments everywhere. tokens: [B,
+  // T], those after the ones of the calls before. Returns the B tokens that
+  // follow them; only those with a true `is_drawn` mean something.
+  std::vector<int64_t> next(
+      const torch::Tensor& tokens,
+      const std::vector<bool>& is_drawn);
 
  private:
-  // The last token's logits, float32 [V], from the last stage; undefined from
-  // the others.
+  // The last tokens' logits, float32 [B, V], from the last stage; undefined
+  // from the others.
   torch::Tensor logits_after(const torch::Tensor& ids);
 
   const ProcessMesh& mesh_;
   int drawing_rank_;  // of the world
   bool is_listener_;  // of a replica that does not work
   SamplingOptions sampling_;
-  std::mt19937_64 random_;
-  std::shared_ptr<Llama> model_;  // null in a listener
+  std::vector<std::mt19937_64> random_;  // by text
+  std::shared_ptr<Llama> model_;         // null in a listener
   Llama::GenerationState state_;
 };
 

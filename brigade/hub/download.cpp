@@ -145,7 +145,7 @@ HubDownload::HubDownload(
 void HubDownload::refuse(const HttpResponse& response, const std::string& what)
     const {
   if (is_passing(response)) {
-    throw CommError(fmt::format(
+    throw DataError(fmt::format(
         "[hub] cannot download {} from {}: {}; what came so far is kept, run "
         "again to continue",
         what,
@@ -170,7 +170,7 @@ void HubDownload::refuse(const HttpResponse& response, const std::string& what)
         what,
         options_.revision));
   }
-  throw CommError(fmt::format(
+  throw DataError(fmt::format(
       "[hub] {} answers the request for {} with status {}: {}",
       options_.endpoint,
       what,

@@ -57,7 +57,7 @@ std::optional<std::filesystem::path> find_in_hub_cache(
 // share the cache wait for one another.
 //
 // Throws ConfigError when the hub does not know the id or refuses it, or when
-// it has no safetensors; CommError when it cannot be reached; DataError when
+// it has no safetensors; DataError when it cannot be reached, or when
 // what it sends is damaged; StorageError when the cache cannot be written.
 std::filesystem::path fetch_from_hub(
     const std::string& id,

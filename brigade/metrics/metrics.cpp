@@ -37,6 +37,16 @@ std::string to_json_line(const StepMetrics& metrics) {
   json["memory_gb"] = metrics.memory_gb;
   json["step_ms"] = metrics.step_ms;
   json["exposed_comm_ms"] = metrics.exposed_comm_ms;
+  const StepTimes& times = metrics.times;
+  json["time_ms"] = {
+      {"data", times.data_ms},
+      {"compute", times.compute_ms},
+      {"tp", times.tp_ms},
+      {"cp", times.cp_ms},
+      {"pp", times.pp_ms},
+      {"gradients", times.gradients_ms},
+      {"norm", times.norm_ms},
+      {"optimizer", times.optimizer_ms}};
   if (metrics.eval_loss)
     json["eval_loss"] = *metrics.eval_loss;
   if (metrics.skipped_steps > 0)
@@ -61,15 +71,19 @@ std::string readable(double number) {
 std::string log_line(
     const StepMetrics& metrics,
     const LogLineContext& context) {
+  const std::string total =
+      context.total_steps > 0 ? fmt::format("/{}", context.total_steps) : "";
   return fmt::format(
-      "[rank {}] Step: {:<5d} | Loss: {:6.4f} | Global batch size: {:>7s} | "
-      "Tokens/s: {:>7s} | Tokens/s/GPU: {:>7s} | Tokens: {:>7s}{} | "
+      "[rank {}] Step: {:<{}} | Loss: {:6.4f} | Global batch size: {:>7s} | "
+      "Tokens/s: {:>7s} | Tokens/s/{}: {:>7s} | Tokens: {:>7s}{} | "
       "MFU: {:5.2f}% | Memory usage: {:6.2f}GB",
       context.rank,
-      metrics.step,
+      fmt::format("{}{}", metrics.step, total),
+      5 + total.size(),
       metrics.loss,
       readable(static_cast<double>(context.global_batch_tokens)),
       readable(metrics.tokens_per_second),
+      context.device,
       readable(metrics.tokens_per_second_per_device),
       readable(static_cast<double>(metrics.tokens)),
       context.max_tokens

@@ -13,6 +13,18 @@
 
 namespace brigade {
 
+// Where the reporting rank's step went. The parts add up to step_ms.
+struct StepTimes {
+  double data_ms = 0;       // loading the micro-batches
+  double compute_ms = 0;    // forward and backward, and what overlaps them
+  double tp_ms = 0;         // waits for tensor parallel peers inside them
+  double cp_ms = 0;         // for context parallel peers
+  double pp_ms = 0;         // for pipeline neighbours: transfers and bubble
+  double gradients_ms = 0;  // for gradients, after the last backward
+  double norm_ms = 0;       // sum over ranks of loss and norm
+  double optimizer_ms = 0;
+};
+
 struct StepMetrics {
   int64_t step = 0;
   double loss = 0;  // mean over the step's tokens
@@ -27,6 +39,7 @@ struct StepMetrics {
   // Waits for transfers between stages and for buckets alone; those inside
   // tensor and context parallel are not measured.
   double exposed_comm_ms = 0;
+  StepTimes times;
   std::optional<double> eval_loss;
   // Steps so far that updated nothing, as their loss or a gradient was not
   // finite (training.on_non_finite = skip).
@@ -39,12 +52,14 @@ std::string to_json_line(const StepMetrics& metrics);
 
 struct LogLineContext {
   int rank = 0;
+  int64_t total_steps = 0;     // 0: not said
+  std::string device = "GPU";  // what a rank computes on, as in Tokens/s/GPU
   int64_t global_batch_tokens = 0;
   std::optional<int64_t> max_tokens;
 };
 
-// picotron's line, which its users' scripts parse:
-// [rank 0] Step: 1     | Loss: 8.3193 | Global batch size:  4.096K | ...
+// picotron's line, with the run's steps, and with the device's true name:
+// [rank 0] Step: 1/450   | Loss: 8.3193 | Global batch size:  4.096K | ...
 std::string log_line(const StepMetrics& metrics, const LogLineContext& context);
 
 // 4096 -> "4.096K", as picotron writes numbers.

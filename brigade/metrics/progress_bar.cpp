@@ -1,6 +1,8 @@
 #include "brigade/metrics/progress_bar.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -23,12 +25,41 @@ std::string time_text(int64_t seconds) {
                          : fmt::format("{}:{:02}", seconds / 60, seconds % 60);
 }
 
-}  // namespace
+// The columns that a text takes on a terminal: its characters without colours.
+int64_t shown_columns(std::string_view text) {
+  int64_t columns = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\033')
+      i = std::min(text.find('m', i), text.size() - 1);
+    else if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80)
+      ++columns;
+  }
+  return columns;
+}
 
-std::string progress_text(
+// The text's first columns, and every colour of all of it.
+std::string cut_to(std::string_view text, int64_t columns) {
+  std::string kept;
+  int64_t used = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\033') {
+      const size_t end = std::min(text.find('m', i), text.size() - 1);
+      kept += text.substr(i, end + 1 - i);
+      i = end;
+      continue;
+    }
+    used += (static_cast<unsigned char>(text[i]) & 0xC0) != 0x80 ? 1 : 0;
+    if (used <= columns)
+      kept += text[i];
+  }
+  return kept;
+}
+
+std::string line_with_bar(
     std::string_view label,
     const Progress& progress,
-    std::string_view detail) {
+    std::string_view detail,
+    int64_t width) {
   std::string text(label);
   const auto add = [&](const std::string& part, const char* space) {
     if (!part.empty())
@@ -42,11 +73,11 @@ std::string progress_text(
       static_cast<double>(progress.done) / static_cast<double>(progress.total),
       0.0,
       1.0);
-  const auto filled = static_cast<size_t>(share * kWidth);
+  const auto filled = static_cast<size_t>(share * static_cast<double>(width));
   add(fmt::format(
           "[{}{}] {} %",
           std::string(filled, '='),
-          std::string(kWidth - filled, ' '),
+          std::string(static_cast<size_t>(width) - filled, ' '),
           static_cast<int>(share * 100)),
       " ");
   add(std::string(detail), "  ");
@@ -60,6 +91,30 @@ std::string progress_text(
   }
   add("ETA " + eta, "  ");
   return text;
+}
+
+}  // namespace
+
+bool allows_colour(
+    const std::optional<std::string>& no_color,
+    const std::optional<std::string>& term) {
+  return no_color.value_or("").empty() && term.value_or("") != "dumb";
+}
+
+std::string progress_text(
+    std::string_view label,
+    const Progress& progress,
+    std::string_view detail,
+    int64_t columns) {
+  if (columns <= 0)
+    return line_with_bar(label, progress, detail, kWidth);
+  std::string text = line_with_bar(label, progress, detail, kWidth);
+  const int64_t excess = shown_columns(text) - columns;
+  if (excess <= 0)
+    return text;
+  text = line_with_bar(
+      label, progress, detail, std::max<int64_t>(0, kWidth - excess));
+  return cut_to(text, columns);
 }
 
 ProgressBar::ProgressBar(std::string label, int64_t total, Visible visible)
@@ -97,7 +152,14 @@ void ProgressBar::draw(int64_t done, std::string_view detail) {
       .total = total_,
       .measured = done - first_,
       .measured_ns = now_ns - first_ns_};
-  fmt::print(stderr, "\r\033[K{}", progress_text(label_, progress, detail));
+  winsize size{};
+  int64_t columns = columns_;
+  if (columns == 0 && ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0)
+    columns = size.ws_col;
+  // The last column stays free: some terminals go to the next line after it.
+  columns = std::max<int64_t>(0, columns - 1);
+  fmt::print(
+      stderr, "\r\033[K{}", progress_text(label_, progress, detail, columns));
   std::fflush(stderr);
   is_drawn_ = true;
 }

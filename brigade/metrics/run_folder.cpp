@@ -29,6 +29,17 @@ fs::path nearest_existing(const fs::path& path) {
   return existing;
 }
 
+// Any numbered folder; whether it is valid is seen when it is loaded.
+bool holds_checkpoints(const fs::path& folder) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") == std::string::npos)
+      return true;
+  }
+  return false;
+}
+
 bool is_writable(const fs::path& folder) {
   return fs::is_directory(folder) && ::access(folder.c_str(), W_OK) == 0;
 }
@@ -91,8 +102,16 @@ fs::path checkpoint_folder(const TrainConfig& config) {
 void check_run_folder(const TrainConfig& config) {
   const fs::path path = config.logging.run_dir;
   const RunFolder folder{path};
-  if (fs::exists(folder.metrics()) && !config.run.overwrite &&
-      !continues(config)) {
+  const bool is_taken = fs::exists(folder.metrics()) && !config.run.overwrite &&
+                        !continues(config);
+  if (is_taken && !holds_checkpoints(checkpoint_folder(config))) {
+    throw ConfigError(fmt::format(
+        "/logging/run_dir: '{}' already holds a run, which has no checkpoint "
+        "to continue; begin it anew with --overwrite, or choose another "
+        "logging.run_name or logging.run_dir",
+        path.string()));
+  }
+  if (is_taken) {
     throw ConfigError(fmt::format(
         "/logging/run_dir: '{}' already holds a run; continue it with "
         "checkpoint.load_path, choose another logging.run_name or "
@@ -151,6 +170,7 @@ RunFolder open_run_folder(const TrainConfig& config) {
   try {
     if (config.run.overwrite && !continues(config)) {
       fs::remove(folder.metrics());
+      fs::remove(folder.events());
       remove_checkpoints(checkpoint_folder(config));
       for (int rank = 0; fs::remove(folder.trace(rank)); ++rank) {
       }

@@ -16,6 +16,8 @@ struct RunFolder {
   std::filesystem::path path;
   std::filesystem::path metrics() const { return path / "metrics.jsonl"; }
   std::filesystem::path config() const { return path / "config.json"; }
+  // What happened besides steps (metrics/run_events.h).
+  std::filesystem::path events() const { return path / "events.jsonl"; }
   // Of logging.trace_steps.
   std::filesystem::path trace(int rank) const {
     return path / ("trace-rank" + std::to_string(rank) + ".json");

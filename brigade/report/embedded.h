@@ -8,8 +8,10 @@ namespace brigade::embedded {
 // dygraphs, of Debian's libjs-dygraphs: the charts.
 extern const std::string_view dygraph_js;
 extern const std::string_view dygraph_css;
-// brigade/report/page.js and page.css.
+// brigade/report/page*.js and page.css.
 extern const std::string_view page_js;
+extern const std::string_view page_time_js;
+extern const std::string_view page_tables_js;
 extern const std::string_view page_css;
 
 }  // namespace brigade::embedded

@@ -1,11 +1,14 @@
 "use strict";
-// The page of `brigade report`. Data: an array of runs, each with steps (the
-// objects of metrics.jsonl), config (flat), layout, ranks and checkpoints.
-const runs = JSON.parse(document.getElementById("data").textContent);
-const page = document.getElementById("page");
+// The page of `brigade report`: what every section uses, figures and curves.
+// Data: an array of runs, each with steps (the objects of metrics.jsonl),
+// config (flat), layout, ranks, checkpoints, events (events.jsonl), timeline
+// (of traces) and planned (the pipeline's schedule).
 const colours = ["#2b7bba", "#d9622b", "#2f9e5b", "#a04fb5", "#b5892f",
   "#c23b52", "#4f9aa8", "#7a7a7a"];
 const colourOf = (index) => colours[index % colours.length];
+let runs = JSON.parse(document.getElementById("data").textContent);
+// What a reader has chosen; it outlives a redraw of the live page.
+const chosen = { axis: "step", smooth: 1 };
 
 function add(parent, tag, text, className) {
   const element = document.createElement(tag);
@@ -31,71 +34,79 @@ function duration(seconds) {
     pad(seconds % 60);
 }
 
-// Cumulative time of the steps, in seconds.
-for (const run of runs) {
-  let seconds = 0;
-  for (const step of run.steps) {
-    seconds += (step.step_ms || 0) / 1000;
-    step.seconds = seconds;
-  }
-}
-
-function meanOf(steps, key) {
-  const values = steps.slice(steps.length > 3 ? 3 : 0).map((s) => s[key])
+// Without the first three steps, which warm up.
+function meanOf(steps, pick) {
+  const values = steps.slice(steps.length > 3 ? 3 : 0).map(pick)
     .filter((v) => typeof v === "number");
   return values.length ? values.reduce((a, b) => a + b) / values.length : NaN;
 }
 
+// A heading of one run where several are on the page.
+function titleOf(parent, run, index) {
+  if (runs.length < 2) return;
+  const title = add(parent, "h3");
+  add(title, "span", "", "swatch").style.background = colourOf(index);
+  title.append(run.name);
+}
+
+function table(parent, id, heads, rows) {
+  const made = add(add(parent, "div", undefined, "wide"), "table");
+  if (id) made.id = id;
+  const head = add(made, "tr");
+  for (const text of heads) add(head, "th", text);
+  for (const cells of rows) {
+    const row = add(made, "tr");
+    for (const cell of cells) add(row, "td", String(cell));
+  }
+  return made;
+}
+
+function addSeconds() {
+  for (const run of runs) {
+    let seconds = 0;
+    for (const step of run.steps)
+      step.seconds = seconds += (step.step_ms || 0) / 1000;
+  }
+}
+
 // ---- figures
 
-add(page, "h2", "Where it stands");
-for (const [index, run] of runs.entries()) {
-  const last = run.steps[run.steps.length - 1];
-  if (runs.length > 1) {
-    const title = add(page, "h3");
-    add(title, "span", "", "swatch").style.background = colourOf(index);
-    title.append(run.name);
+function showFigures(page) {
+  add(page, "h2", "Where it stands");
+  for (const [index, run] of runs.entries()) {
+    const last = run.steps[run.steps.length - 1];
+    titleOf(page, run, index);
+    const tiles = add(page, "div", undefined, "tiles");
+    const tile = (name, value) => {
+      const box = add(tiles, "div", undefined, "tile");
+      box.dataset.figure = name;
+      add(box, "b", value);
+      add(box, "span", name);
+    };
+    if (!last) {
+      tile("steps", "none yet");
+      continue;
+    }
+    const total = run.config["training.total_train_steps"];
+    tile("step", total ? last.step + " of " + total : String(last.step));
+    tile("loss",
+      typeof last.loss === "number" ? last.loss.toFixed(4) : "not finite");
+    const evals = run.steps.filter((s) => typeof s.eval_loss === "number");
+    if (evals.length)
+      tile("evaluation loss", evals[evals.length - 1].eval_loss.toFixed(4));
+    tile("tokens", readable(last.tokens));
+    tile("tokens/s", readable(meanOf(run.steps, (s) => s.tokens_per_second)));
+    tile("MFU", meanOf(run.steps, (s) => s.mfu).toFixed(1) + " %");
+    if (typeof last.memory_gb === "number")
+      tile("memory per rank", last.memory_gb.toFixed(2) + " GB");
+    tile("trained for", duration(last.seconds));
+    tile("layout", run.layout);
+    const starts = run.events.filter((e) => e.event === "start").length;
+    if (starts > 1) tile("starts", String(starts));
   }
-  const tiles = add(page, "div", undefined, "tiles");
-  const tile = (name, value) => {
-    const box = add(tiles, "div", undefined, "tile");
-    box.dataset.figure = name;
-    add(box, "b", value);
-    add(box, "span", name);
-  };
-  if (!last) {
-    tile("steps", "none yet");
-    continue;
-  }
-  const total = run.config["training.total_train_steps"];
-  tile("step", total ? last.step + " of " + total : String(last.step));
-  tile("loss", last.loss === null ? "not finite" : last.loss.toFixed(4));
-  const evals = run.steps.filter((s) => typeof s.eval_loss === "number");
-  if (evals.length)
-    tile("evaluation loss", evals[evals.length - 1].eval_loss.toFixed(4));
-  tile("tokens", readable(last.tokens));
-  tile("tokens/s", readable(meanOf(run.steps, "tokens_per_second")));
-  tile("MFU", meanOf(run.steps, "mfu").toFixed(1) + " %");
-  tile("memory per rank", last.memory_gb.toFixed(2) + " GB");
-  tile("trained for", duration(last.seconds));
-  tile("layout", run.layout);
 }
 
 // ---- curves
-
-add(page, "h2", "Curves");
-const controls = add(page, "div", undefined, "controls");
-const axisLabel = add(controls, "label", "over ");
-const axis = add(axisLabel, "select");
-for (const [key, name] of [["step", "steps"], ["tokens", "tokens"],
-  ["seconds", "time (s)"]])
-  add(axis, "option", name).value = key;
-const smoothLabel = add(controls, "label", "smoothed over ");
-const smooth = add(smoothLabel, "select");
-for (const count of [1, 5, 20, 100])
-  add(smooth, "option", count === 1 ? "nothing" : count + " steps").value =
-    count;
-const charts = add(page, "div", undefined, "charts");
 
 const series = [
   ["loss", "loss", (s) => s.loss],
@@ -109,34 +120,49 @@ const series = [
     (s) => s.step_ms ? 100 * s.exposed_comm_ms / s.step_ms : null],
 ];
 
-// Rows of [x, value of run 0, value of run 1, ...].
-function rowsOf(pick, key) {
+// The mean of each value and those before it, `count` in all.
+function smoothed(values, count) {
+  let sum = 0;
+  return values.map((value, i) => {
+    sum += value - (i >= count ? values[i - count] : 0);
+    return sum / Math.min(count, i + 1);
+  });
+}
+
+// Rows of [x, values of run 0, values of run 1, ...]; each run has its value,
+// or the smoothed one and the raw one.
+function rowsOf(pick) {
+  const per = chosen.smooth > 1 ? 2 : 1;
   const rows = new Map();
   runs.forEach((run, index) => {
-    for (const step of run.steps) {
-      const value = pick(step);
-      if (typeof value !== "number") continue;
-      const x = step[key];
-      if (!rows.has(x)) rows.set(x, new Array(runs.length).fill(null));
-      rows.get(x)[index] = value;
-    }
+    const steps = run.steps.filter((s) => typeof pick(s) === "number");
+    const raw = steps.map(pick);
+    const shown = chosen.smooth > 1 ? smoothed(raw, chosen.smooth) : raw;
+    steps.forEach((step, i) => {
+      const x = step[chosen.axis];
+      if (!rows.has(x)) rows.set(x, new Array(per * runs.length).fill(null));
+      rows.get(x)[per * index] = shown[i];
+      if (per === 2) rows.get(x)[2 * index + 1] = raw[i];
+    });
   });
   return [...rows.entries()].sort((a, b) => a[0] - b[0])
     .map(([x, values]) => [x, ...values]);
 }
 
-const plots = [];
-for (const [id, title, pick] of series) {
-  if (!rowsOf(pick, "step").length) continue;
-  const chart = add(charts, "div", undefined, "chart");
-  chart.dataset.chart = id;
-  add(chart, "h3", title);
-  const plot = add(chart, "div", undefined, "plot");
-  plots.push([pick, new Dygraph(plot, rowsOf(pick, "step"), {
-    labels: ["x", ...runs.map((run, i) => runs.length > 1
-      ? run.name + (runs.some((r, j) => j !== i && r.name === run.name)
-        ? " (" + (i + 1) + ")" : "") : title)],
-    colors: runs.map((_, index) => colourOf(index)),
+// Names that tell runs of the same name apart.
+function labelsOf(title) {
+  const names = runs.map((run, i) => runs.length > 1
+    ? run.name + (runs.some((r, j) => j !== i && r.name === run.name)
+      ? " (" + (i + 1) + ")" : "") : title);
+  return chosen.smooth > 1 ? names.flatMap((n) => [n, n + ", raw"]) : names;
+}
+
+function chartOptions(id, title) {
+  const shown = (index) => chosen.smooth > 1
+    ? [colourOf(index), colourOf(index) + "55"] : [colourOf(index)];
+  return {
+    labels: ["x", ...labelsOf(title)],
+    colors: runs.flatMap((_, index) => shown(index)),
     connectSeparatedPoints: true,
     drawPoints: id === "eval_loss",
     pointSize: 3,
@@ -145,70 +171,39 @@ for (const [id, title, pick] of series) {
     gridLineColor: "#8883",
     axes: { y: { axisLabelWidth: 64,
       valueFormatter: (v) => v.toPrecision(6) } },
-  })]);
-}
-function redraw() {
-  for (const [pick, plot] of plots)
-    plot.updateOptions({
-      file: rowsOf(pick, axis.value),
-      rollPeriod: Number(smooth.value),
-    });
-}
-axis.addEventListener("change", redraw);
-smooth.addEventListener("change", redraw);
-
-// ---- what a step's time goes to
-
-add(page, "h2", "What a step's time goes to");
-for (const [index, run] of runs.entries()) {
-  const step = meanOf(run.steps, "step_ms");
-  if (!(step > 0)) continue;
-  const exposed = Math.min(step, meanOf(run.steps, "exposed_comm_ms") || 0);
-  const parts = [["computation, and what overlaps it", step - exposed,
-    colourOf(index)], ["waiting for gradients and pipeline neighbours",
-    exposed, "#8888"]];
-  add(page, "p", (runs.length > 1 ? run.name + ": " : "") +
-    step.toFixed(1) + " ms per step, mean without the first three");
-  const bar = add(page, "div", undefined, "bar");
-  const legend = add(page, "p");
-  for (const [name, value, colour] of parts) {
-    const piece = add(bar, "div");
-    piece.style.width = 100 * value / step + "%";
-    piece.style.background = colour;
-    add(legend, "span", "", "swatch").style.background = colour;
-    legend.append(name + " " + value.toFixed(1) + " ms (" +
-      (100 * value / step).toFixed(1) + " %)  ");
-  }
+  };
 }
 
-// ---- config
-
-add(page, "h2", runs.length > 1 ? "Config, and where runs differ" : "Config");
-const table = add(add(page, "div", undefined, "wide"), "table");
-table.id = "config";
-const head = add(table, "tr");
-add(head, "th", "key");
-for (const run of runs) add(head, "th", run.name);
-const keys = [...new Set(runs.flatMap((run) => Object.keys(run.config)))];
-const rows = keys.sort().map((key) => {
-  const values = runs.map((run) => JSON.stringify(run.config[key]));
-  return [key, values, values.some((value) => value !== values[0])];
-});
-rows.sort((a, b) => b[2] - a[2]);
-for (const [key, values, differs] of rows) {
-  const row = add(table, "tr", undefined, differs ? "differs" : "");
-  add(row, "td", key);
-  for (const value of values) add(row, "td", value === undefined ? "" : value);
+function choice(parent, text, key, options, redraw) {
+  const select = add(add(parent, "label", text), "select");
+  select.dataset.choice = key;
+  for (const [value, name] of options) add(select, "option", name).value = value;
+  select.value = String(chosen[key]);
+  select.addEventListener("change", () => {
+    chosen[key] = key === "smooth" ? Number(select.value) : select.value;
+    redraw();
+  });
 }
 
-// ---- layout and checkpoints
-
-for (const run of runs) {
-  if (run.ranks) {
-    add(page, "h2", "Ranks" + (runs.length > 1 ? " of " + run.name : ""));
-    add(page, "pre", run.ranks);
-  }
-  add(page, "p", "Checkpoints" + (runs.length > 1 ? " of " + run.name : "") +
-    ": " + (run.checkpoints.length ? "steps " + run.checkpoints.join(", ")
-    : "none") + ". Folder: " + run.path);
+function showCurves(page) {
+  add(page, "h2", "Curves");
+  const controls = add(page, "div", undefined, "controls");
+  const charts = add(page, "div", undefined, "charts");
+  const draw = () => {
+    charts.textContent = "";
+    for (const [id, title, pick] of series) {
+      const rows = rowsOf(pick);
+      if (!rows.length) continue;
+      const chart = add(charts, "div", undefined, "chart");
+      chart.dataset.chart = id;
+      add(chart, "h3", title);
+      new Dygraph(add(chart, "div", undefined, "plot"), rows,
+        chartOptions(id, title));
+    }
+  };
+  choice(controls, "over ", "axis", [["step", "steps"], ["tokens", "tokens"],
+    ["seconds", "time (s)"]], draw);
+  choice(controls, "smoothed over ", "smooth", [[1, "nothing"], [5, "5 steps"],
+    [20, "20 steps"], [100, "100 steps"]], draw);
+  draw();
 }

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "brigade/base/version.h"
 #include "brigade/report/embedded.h"
 #include "brigade/report/html.h"
+#include "brigade/report/planned_schedule.h"
 #include "brigade/topology/parallel_dims.h"
 
 namespace brigade {
@@ -40,12 +42,28 @@ json flat(const json& config) {
   return result;
 }
 
+// Buckets are shown of the last step that has them, and would be most of the
+// page.
+json steps_of(const RunRecord& run) {
+  json steps = run.steps;
+  bool has_buckets = false;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    if (std::exchange(has_buckets, has_buckets || step->contains("buckets")))
+      step->erase("buckets");
+  }
+  return steps;
+}
+
 json describe(const RunRecord& run) {
   constexpr int kMostRanksShown = 512;
   json described = {
       {"name", run.name},
       {"path", run.path.string()},
-      {"steps", run.steps},
+      {"steps", steps_of(run)},
+      {"events", run.events},
+      {"timeline", run.timeline},
+      {"planned", planned_schedule(run.config)},
+      {"failure", run.failure},
       {"checkpoints", run.checkpoints},
       {"config", flat(run.config)}};
   const ParallelDims dims = dims_of(run.config);
@@ -57,32 +75,43 @@ json describe(const RunRecord& run) {
 
 }  // namespace
 
-std::string report_page(const std::vector<RunRecord>& runs) {
+std::string report_data(const std::vector<RunRecord>& runs) {
   json data = json::array();
-  std::string names;
-  for (const RunRecord& run : runs) {
+  for (const RunRecord& run : runs)
     data.push_back(describe(run));
+  return data.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::string report_page(const std::vector<RunRecord>& runs, int refresh_ms) {
+  std::string names;
+  for (const RunRecord& run : runs)
     names += (names.empty() ? "" : ", ") + run.name;
-  }
   std::string page;
   const auto add = [&](std::string_view text) { page += text; };
   add("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, "
-      "initial-scale=1\">\n<title>");
+      "initial-scale=1\">\n<link rel=\"icon\" href=\"data:,\">\n<title>");
   add(escaped_html(names));
   add("</title>\n<style>");
   add(embedded::dygraph_css);
   add(embedded::page_css);
-  add("</style></head><body>\n<h1>");
+  add("</style></head><body");
+  if (refresh_ms > 0)
+    add(fmt::format(" data-live=\"{}\"", refresh_ms));
+  add(">\n<h1>");
   add(escaped_html(names));
   add("</h1>\n<main id=\"page\"></main>\n<footer>brigade ");
   add(version());
   add("</footer>\n<script type=\"application/json\" id=\"data\">");
-  add(escaped_json(data.dump()));
-  add("</script>\n<script>");
-  add(embedded::dygraph_js);
-  add("</script>\n<script>");
-  add(embedded::page_js);
+  add(escaped_json(report_data(runs)));
+  for (const std::string_view script :
+       {embedded::dygraph_js,
+        embedded::page_js,
+        embedded::page_time_js,
+        embedded::page_tables_js}) {
+    add("</script>\n<script>");
+    add(script);
+  }
   add("</script></body></html>\n");
   return page;
 }

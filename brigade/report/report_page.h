@@ -1,5 +1,6 @@
-// One page about one or several runs, which opens offline: curves, what a step
-// waited for, layout, config and how configs differ, checkpoints.
+// One page about one or several runs, which opens offline: curves, what a
+// step's time goes to, buckets, the schedule as it ran and as planned, restarts
+// and other events, layout, config and how configs differ, environment.
 #pragma once
 
 #include <string>
@@ -9,7 +10,11 @@
 
 namespace brigade {
 
-// HTML. Everything that it needs is in it.
-std::string report_page(const std::vector<RunRecord>& runs);
+// HTML. Everything that it needs is in it. `refresh_ms` above 0: it asks its
+// server for report_data() again and again.
+std::string report_page(const std::vector<RunRecord>& runs, int refresh_ms = 0);
+
+// What the page shows, as JSON.
+std::string report_data(const std::vector<RunRecord>& runs);
 
 }  // namespace brigade

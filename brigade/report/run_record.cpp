@@ -8,6 +8,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
+#include "brigade/report/run_timeline.h"
 
 namespace brigade {
 namespace {
@@ -19,12 +20,13 @@ bool is_run(const fs::path& folder) {
   return fs::is_regular_file(folder / "metrics.jsonl");
 }
 
-std::vector<json> read_steps(const fs::path& path) {
+// The objects with that member; a line that is being written is left out.
+std::vector<json> read_lines(const fs::path& path, const char* member) {
   std::vector<json> steps;
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
     json step = json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (step.is_object() && step.contains("step"))
+    if (step.is_object() && step.contains(member))
       steps.push_back(std::move(step));
   }
   return steps;
@@ -62,7 +64,9 @@ RunRecord read_run(const fs::path& folder) {
         json::parse(read_text_file(folder / "config.json"), nullptr, false);
   if (!run.config.is_object())
     run.config = nullptr;
-  run.steps = read_steps(folder / "metrics.jsonl");
+  run.steps = read_lines(folder / "metrics.jsonl", "step");
+  run.events = read_lines(folder / "events.jsonl", "event");
+  run.timeline = read_timeline(folder);
   run.checkpoints = read_checkpoints(folder / "checkpoints");
   return run;
 }

@@ -12,13 +12,17 @@ namespace brigade {
 struct RunRecord {
   std::string name;  // the folder's
   std::filesystem::path path;
-  nlohmann::json config;              // config.json; null: none
-  std::vector<nlohmann::json> steps;  // metrics.jsonl, one object per step
-  std::vector<int64_t> checkpoints;   // steps, ascending
+  nlohmann::json config;               // config.json; null: none
+  std::vector<nlohmann::json> steps;   // metrics.jsonl, one object per step
+  std::vector<nlohmann::json> events;  // events.jsonl, one object per event
+  nlohmann::json timeline;             // read_timeline()
+  std::string failure;  // why the run ended, where its ranks left a record
+  std::vector<int64_t> checkpoints;  // steps, ascending
 };
 
-// Throws DataError when the folder holds no run: neither config.json nor
-// metrics.jsonl. A last line that is being written is left out.
+// `failure` is left to the caller. Throws DataError when the folder holds no
+// run: neither config.json nor metrics.jsonl. A last line that is being written
+// is left out.
 RunRecord read_run(const std::filesystem::path& folder);
 
 // `folder` itself, or the runs in it (two levels deep), by name. Throws

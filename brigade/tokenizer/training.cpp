@@ -93,6 +93,29 @@ class LineIterator : public sentencepiece::SentenceIterator {
   }
 };
 
+// SentencePiece's reasons, such as "Internal: file.cc(660) [condition]
+// Vocabulary size too high (9). Please set it to a value <= 5.", in words about
+// the text.
+std::string explain(const std::string& reason) {
+  const size_t digits = reason.find_last_of("0123456789");
+  size_t begin = digits;
+  while (begin != std::string::npos && begin > 0 &&
+         std::isdigit(static_cast<unsigned char>(reason[begin - 1])) != 0)
+    --begin;
+  if (reason.find("size too high") != std::string::npos)
+    return fmt::format(
+        "at most {} can be made of it",
+        reason.substr(begin, digits + 1 - begin));
+  const size_t versus = reason.find(" vs ");
+  if (reason.find("smaller than required") != std::string::npos &&
+      versus != std::string::npos)
+    return fmt::format(
+        "its characters and the 256 bytes alone need {}",
+        std::atoll(reason.c_str() + versus + 4));
+  const size_t condition = reason.rfind("] ");
+  return condition == std::string::npos ? reason : reason.substr(condition + 2);
+}
+
 }  // namespace
 
 void train_sentencepiece(
@@ -139,7 +162,7 @@ void train_sentencepiece(
         "[tokenizer] cannot train a vocabulary of {} on {} bytes of text: {}",
         options.vocab_size,
         lines.bytes_read(),
-        status.ToString()));
+        explain(status.ToString())));
   }
   write_text_file(model_path, model);
 }

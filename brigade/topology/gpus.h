@@ -15,4 +15,8 @@ struct Gpus {
       "(scripts/build_cuda.sh, docs/gpu.md)";
 };
 
+// What a host that cannot be asked may have, with this build: as many as are
+// needed, or none.
+Gpus gpus_elsewhere();
+
 }  // namespace brigade

@@ -19,8 +19,9 @@ struct RunStart {
   int rank = 0;               // the global rank that reports
   int64_t parameters = 0;     // of the whole model, a tied head once
   int64_t tokens_per_step = 0;
-  double peak_flops = 0;   // products of the model's dtype, per rank
-  int64_t first_step = 1;  // above 1: the run continues a checkpoint
+  std::string device = "CPU";  // or "GPU": what a rank computes on
+  double peak_flops = 0;       // products of the model's dtype, per rank
+  int64_t first_step = 1;      // above 1: the run continues a checkpoint
 };
 
 enum class TrainingEnd {

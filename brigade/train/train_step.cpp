@@ -23,8 +23,10 @@ namespace {
 class Phases {
  public:
   Phases(Trace* trace, int64_t begin_ns) : trace_(trace), begin_ns_(begin_ns) {}
-  int64_t ended(const char* name) {
+  // Adds how long it took to `time_ms`.
+  int64_t ended(const char* name, double& time_ms) {
     const int64_t now_ns = steady_now_ns();
+    time_ms += static_cast<double>(now_ns - begin_ns_) / 1e6;
     if (trace_)
       trace_->add({TraceLane::kCompute, name, begin_ns_, now_ns, {}});
     return begin_ns_ = now_ns;
@@ -34,6 +36,23 @@ class Phases {
   Trace* trace_;
   int64_t begin_ns_;
 };
+
+double to_ms(int64_t ns) {
+  return static_cast<double>(ns) / 1e6;
+}
+
+// How long the latest operations of a group were under way, in this step.
+double busy_ms(const FlightRecording& recording, const std::string& group) {
+  double sum = 0;
+  for (const FlightOperation& operation : recording.operations) {
+    const auto& name =
+        recording.groups[static_cast<size_t>(operation.group)].name;
+    if (name == group && operation.step == recording.step &&
+        operation.finished_ns > 0)
+      sum += to_ms(operation.finished_ns - operation.launched_ns);
+  }
+  return sum;
+}
 
 }  // namespace
 
@@ -67,6 +86,10 @@ TrainStep::TrainStep(
   executor_ = make_executor(training_schedule(config_), batches_);
   if (config_.distributed.local_steps > 0)
     local_ = std::make_unique<LocalTraining>(config_, mesh_, stages_);
+}
+
+bool TrainStep::is_on_cpu() const {
+  return stages_.front()->model().parameters().front().is_cpu();
 }
 
 std::unique_ptr<PipelineExecutor> TrainStep::make_executor(
@@ -129,6 +152,27 @@ void TrainStep::observe(
        begin_ns,
        end_ns,
        {{"micro_batch", action.micro_batch}, {"stage", action.stage}}});
+}
+
+// What the micro-batches waited for tensor and context parallel peers. With
+// both, in proportion to how long the operations of each were under way.
+void TrainStep::divide_waits(
+    const FlightRecorder& recorder,
+    double waited_ms,
+    StepTimes& times) {
+  const CommunicatorPtr& tp = mesh_.axis(Axis::kTp);
+  const CommunicatorPtr& cp = mesh_.axis(Axis::kCp);
+  if (tp->size() == 1 && cp->size() == 1)
+    return;
+  double tp_part = tp->size() > 1 ? 1 : 0;
+  if (tp->size() > 1 && cp->size() > 1) {
+    const FlightRecording recording = recorder.recording("");
+    const double tp_ms = busy_ms(recording, tp->name());
+    const double all_ms = tp_ms + busy_ms(recording, cp->name());
+    tp_part = all_ms > 0 ? tp_ms / all_ms : 0.5;
+  }
+  times.tp_ms = std::max(0.0, waited_ms) * tp_part;
+  times.cp_ms = std::max(0.0, waited_ms) * (1 - tp_part);
 }
 
 double TrainStep::whole_loss(const torch::Tensor& loss_sum) {
@@ -282,16 +326,26 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
   Phases phases(trace, result.begin_ns);
   pipeline_wait_ns_ = 0;
   batches_.load_step();
-  phases.ended("load micro-batches");
+  StepTimes& times = result.times;
+  phases.ended("load micro-batches", times.data_ms);
   for (const auto& stage : stages_)
     stage->hold_reduction();
   trace_ = trace;
+  const FlightRecorderPtr recorder = mesh_.world()->options().flight_recorder;
+  const int64_t waited_before_ns = recorder ? recorder->waited_ns() : 0;
   const torch::Tensor loss_sum = executor_->run();
   trace_ = nullptr;
-  phases.ended("micro-batches");
+  phases.ended("micro-batches", times.compute_ms);
+  times.pp_ms = to_ms(pipeline_wait_ns_);
+  if (recorder)
+    divide_waits(
+        *recorder,
+        to_ms(recorder->waited_ns() - waited_before_ns) - times.pp_ms,
+        times);
+  times.compute_ms -= times.tp_ms + times.cp_ms + times.pp_ms;
   for (const auto& stage : stages_)
     stage->finish_gradients(mesh_);
-  phases.ended("finish gradients");
+  phases.ended("finish gradients", times.gradients_ms);
 
   // Losses and gradients are sums over tokens; a step's are their means.
   double grad_scale =
@@ -302,7 +356,7 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
     sum_up(loss_sum, grad_scale, requests, result);
   if (result.is_skipped && config_.training.on_non_finite != OnNonFinite::kSkip)
     fail_not_finite(step, result.loss);
-  phases.ended("loss and norm");
+  phases.ended("loss and norm", times.norm_ms);
   if (config_.training.grad_clip > 0)
     grad_scale *= std::min(
         1.0, config_.training.grad_clip / (result.group_grad_norm + 1e-6));
@@ -315,10 +369,10 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
     else
       stage->step(result.lr, grad_scale);
   }
-  result.end_ns = phases.ended("optimizer");
+  result.end_ns = phases.ended("optimizer", times.optimizer_ms);
   if (local_) {
     result.exposed_ns += local_->after_step(step);
-    result.end_ns = phases.ended("exchange between groups");
+    result.end_ns = phases.ended("exchange between groups", times.gradients_ms);
   }
   if (trace) {
     for (const auto& stage : stages_)

@@ -9,9 +9,11 @@
 #include <memory>
 #include <vector>
 
+#include "brigade/comm/flight_recorder.h"
 #include "brigade/comm/process_mesh.h"
 #include "brigade/config/train_config.h"
 #include "brigade/data/training_data.h"
+#include "brigade/metrics/metrics.h"
 #include "brigade/metrics/trace.h"
 #include "brigade/pipeline_parallel/executor.h"
 #include "brigade/train/local_training.h"
@@ -31,6 +33,7 @@ struct StepResult {
   int64_t end_ns = 0;
   // Waited for gradients, for the pipeline's neighbours and for other groups.
   int64_t exposed_ns = 0;
+  StepTimes times;
   // Resident, or of a GPU: the most of the ranks that hold this replica (tp x
   // pp).
   double memory_gb = 0;
@@ -78,11 +81,17 @@ class TrainStep {
   // Elsewhere 0.
   double whole_loss(const torch::Tensor& loss_sum);
 
+  // Whether the weights are in the host's memory.
+  bool is_on_cpu() const;
   std::vector<std::unique_ptr<StageRuntime>>& stages() { return stages_; }
   // Null without low-communication training.
   LocalTraining* local() { return local_.get(); }
 
  private:
+  void divide_waits(
+      const FlightRecorder& recorder,
+      double waited_ms,
+      StepTimes& times);
   void observe(const Action& action, int64_t begin_ns, int64_t end_ns);
   // read_, after which no failed operation goes unnoticed.
   std::vector<double> read_device(const std::vector<torch::Tensor>& scalars);

@@ -17,6 +17,7 @@
 #include "brigade/metrics/clock.h"
 #include "brigade/metrics/loss_spikes.h"
 #include "brigade/metrics/metrics.h"
+#include "brigade/metrics/prometheus.h"
 #include "brigade/metrics/run_folder.h"
 #include "brigade/metrics/tfevents.h"
 #include "brigade/metrics/trace.h"
@@ -26,6 +27,7 @@
 #include "brigade/train/layout.h"
 #include "brigade/train/micro_batches.h"
 #include "brigade/train/peak_rate.h"
+#include "brigade/train/recorded_run.h"
 #include "brigade/train/replica_check.h"
 #include "brigade/train/run_checkpoint.h"
 #include "brigade/train/run_saver.h"
@@ -106,6 +108,7 @@ class Trainer {
   std::unique_ptr<MetricsFile> metrics_;
   std::unique_ptr<TfEventsFile> events_;  // null: not asked for
   std::unique_ptr<RunWatch> watch_;
+  RecordedRun recorded_;
   RunObserver silent_;
   RunObserver& observer_;  // silent_ on ranks that do not report
 };
@@ -119,11 +122,9 @@ Trainer::Trainer(
       flight_recorder_(std::make_shared<FlightRecorder>(environment.rank)),
       spikes_(config.training.loss_spike_limit),
       trace_(environment.rank),
+      recorded_(options.observer, environment, options.origins),
       observer_(
-          options.observer != nullptr &&
-                  environment.rank == reporting_rank(config)
-              ? *options.observer
-              : silent_) {
+          environment.rank == reporting_rank(config) ? recorded_ : silent_) {
   mesh_ = start_world(
       config,
       environment,
@@ -229,7 +230,9 @@ void Trainer::resume() {
   saver_->begin_run(loaded.run, checkpoint ? position_.steps : -1);
   if (!reports())
     return;
-  const auto metrics = RunFolder{config_.logging.run_dir}.metrics();
+  const RunFolder folder{config_.logging.run_dir};
+  recorded_.open(folder.events());
+  const auto metrics = folder.metrics();
   MetricsFile::cut_back(metrics, position_.steps);
   metrics_ = std::make_unique<MetricsFile>(metrics);
   const LoggingConfig& logging = config_.logging;
@@ -343,6 +346,7 @@ StepMetrics Trainer::train_step(int64_t step) {
       peak_flops_;
   metrics.memory_gb = result.memory_gb;
   metrics.step_ms = seconds * 1e3;
+  metrics.times = result.times;
   metrics.exposed_comm_ms = static_cast<double>(result.exposed_ns) / 1e6;
   return metrics;
 }
@@ -440,6 +444,11 @@ void Trainer::report(const StepMetrics& metrics) {
     metrics_->write(metrics);
   if (events_)
     events_->write(metrics);
+  const std::string& prometheus = config_.logging.prometheus_file;
+  const bool is_logged = metrics.step % config_.logging.log_frequency == 0 ||
+                         metrics.step == config_.training.total_train_steps;
+  if (reports() && !prometheus.empty() && is_logged)
+    write_prometheus_file(prometheus, metrics, config_.logging.run_name);
   observer_.on_step(metrics);
   if (const auto score = spikes_.add(metrics.loss)) {
     observer_.on_message(fmt::format(
@@ -511,6 +520,7 @@ TrainingEnd Trainer::run_to_end() {
        .rank = mesh_->rank(),
        .parameters = parameter_count(model_of(config_)),
        .tokens_per_step = tokens_per_step(config_),
+       .device = step_->is_on_cpu() ? "CPU" : "GPU",
        .peak_flops = peak_flops_,
        .first_step = position_.steps + 1});
   release_freed_memory();

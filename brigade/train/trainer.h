@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -37,6 +38,9 @@ struct TrainingOptions {
   // How long the launcher waits between SIGTERM and SIGKILL; the run says when
   // a save takes longer. std::nullopt: not known.
   std::optional<double> kill_grace_seconds;
+  // Of the config's values that were given, by key: "file", "command line".
+  // For events.jsonl.
+  std::map<std::string, std::string> origins;
   // Called on the reporting rank; null: nothing is reported beyond
   // metrics.jsonl. Must live as long as the run.
   RunObserver* observer = nullptr;

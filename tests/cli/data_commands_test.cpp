@@ -82,6 +82,23 @@ TEST_F(DataCommandsTest, BadInputHasTheExitCodeOfItsKindAndLeavesNothing) {
       run({"prepare", "-i", good, "-o", prefix(), "-t", "bytes"}), kConfig);
   EXPECT_THAT(err(), HasSubstr("--overwrite"));
   EXPECT_EQ(run({"inspect", folder_ / "absent"}), kData);
+  const std::string other = write("x.pdf", "%PDF");
+  EXPECT_EQ(run({"inspect", other}), kData);
+  EXPECT_THAT(
+      err(), AllOf(HasSubstr("x.pdf'"), ::testing::Not(HasSubstr(".idx'"))));
+}
+
+TEST_F(DataCommandsTest, AVocabularyThatDoesNotSuitTheTextSaysWhatWould) {
+  const std::string text = write("t.txt", "hello world\n");
+  const auto train = [&](const char* size) {
+    return run(
+        {"prepare", "-i", text, "-o", prefix(), "--train-tokenizer", size});
+  };
+  EXPECT_EQ(train("100000"), kConfig);
+  EXPECT_THAT(err(), ::testing::ContainsRegex("at most [0-9]+ can be made"));
+  EXPECT_EQ(train("260"), kConfig);
+  EXPECT_THAT(err(), ::testing::ContainsRegex("alone need [0-9]+"));
+  EXPECT_THAT(err(), ::testing::Not(HasSubstr(".cc(")));
 }
 
 TEST_F(DataCommandsTest, APrepareKilledWith9LeavesNoDatasetAndStartsOver) {

@@ -43,6 +43,11 @@ TEST_F(TrainCommandTest, AMisspeltKeyIsExitCode2AndNamesTheNearest) {
   EXPECT_EQ(out(), "");
 }
 
+TEST_F(TrainCommandTest, AConfigWithoutItsOptionIsAskedFor) {
+  EXPECT_EQ(exit_code(start({"train", "my.json"})), 2);
+  EXPECT_THAT(err(), HasSubstr("given with --config my.json"));
+}
+
 TEST_F(TrainCommandTest, NprocMustBeTheProductOfTheLayout) {
   EXPECT_EQ(train({"--nproc", "2", "distributed.dp_size=3"}), 2);
   EXPECT_THAT(

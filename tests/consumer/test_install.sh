@@ -89,11 +89,19 @@ if [ "$way" = deb ]; then
   missing=$(comm -23 "$work/used" "$work/given")
   [ -z "$missing" ] || { echo "libbrigade-dev depends not on: $missing"; exit 1; }
   with_dependencies "$work"/packages/brigade_*.deb >"$work/given"
-  ldd "$prefix/bin/brigade" | sed -n 's/.* => \([^ ]*\) .*/\1/p' |
+  ldd "$prefix/bin/brigade" "$prefix/libexec/brigade/brigade-torch" | sed -n 's/.* => \([^ ]*\) .*/\1/p' |
     xargs -n 1 readlink -f | packages_of >"$work/used"
   missing=$(comm -23 "$work/used" "$work/given")
   [ -z "$missing" ] || { echo "brigade depends not on: $missing"; exit 1; }
 fi
 if [ -x "$prefix/bin/brigade" ]; then
   "$prefix/bin/brigade" --version
+  # The other half is found where it was installed.
+  "$prefix/bin/brigade" inspect bytes >"$work/inspect.log" ||
+    { cat "$work/inspect.log"; exit 1; }
+  for file in man/man1/brigade.1 man/man1/brigade-train.1 \
+    bash-completion/completions/brigade zsh/vendor-completions/_brigade \
+    fish/vendor_completions.d/brigade.fish; do
+    [ -s "$prefix/share/$file" ] || { echo "not installed: $file"; exit 1; }
+  done
 fi

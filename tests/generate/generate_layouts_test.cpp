@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <fstream>
+
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/save.h"
@@ -56,7 +59,7 @@ class GenerateLayouts : public ::testing::TestWithParam<bool> {
   GenerateOptions options() const {
     GenerateOptions options;
     options.checkpoint = path();
-    options.prompt = "Once";
+    options.prompts = {"Once"};
     options.max_tokens = kTokens;
     options.temperature = 0;
     return options;
@@ -80,19 +83,49 @@ class GenerateLayouts : public ::testing::TestWithParam<bool> {
         dims.world_size(), [&](int rank, const StorePtr& store) {
           const ProcessMesh mesh(dims, rank, store);
           std::string& text = texts[static_cast<size_t>(rank)];
-          generate_text(options, config, mesh, [&](std::string_view piece) {
-            text += piece;
-          });
+          generate_text(
+              options, config, mesh, [&](size_t, std::string_view piece) {
+                text += piece;
+              });
           mesh.world()->barrier();
         });
     return texts;
   }
 
-  // Greedy, every token from scratch.
-  std::string naive_text(std::string text) const {
-    const auto tokenizer = load_tokenizer("bytes");
-    std::vector<int32_t> ids =
-        tokenizer->encode(text, {.special_tokens = SpecialTokens::kTemplate});
+  // Rank 0's texts, by prompt.
+  std::pair<std::vector<std::string>, GenerateResult> write_all(
+      const ParallelDims& dims,
+      const GenerateOptions& options) const {
+    const TrainConfig config = inference_config(
+        StoredModel(options.checkpoint),
+        {{"distributed.dp_size=" + std::to_string(dims.dp)},
+         {"distributed.tp_size=" + std::to_string(dims.tp)},
+         {"distributed.pp_size=" + std::to_string(dims.pp)}},
+        dims.world_size());
+    std::vector<std::string> texts(options.prompts.size());
+    GenerateResult result;
+    testing::run_ranks_with_store(
+        dims.world_size(), [&](int rank, const StorePtr& store) {
+          const ProcessMesh mesh(dims, rank, store);
+          GenerateResult mine = generate_text(
+              options,
+              config,
+              mesh,
+              [&](size_t prompt, std::string_view piece) {
+                if (rank == 0)
+                  texts[prompt] += piece;
+              });
+          if (rank == 0)
+            result = mine;
+          mesh.world()->barrier();
+        });
+    return {texts, result};
+  }
+
+  // Greedy, every token from scratch: the prompt's and those that follow.
+  std::vector<int32_t> naive_ids(const std::string& text) const {
+    std::vector<int32_t> ids = load_tokenizer("bytes")->encode(
+        text, {.special_tokens = SpecialTokens::kTemplate});
     for (int64_t i = 0; i < kTokens; ++i) {
       const std::vector<int64_t> wide(ids.begin(), ids.end());
       const auto logits = model_->logits(torch::tensor(wide).unsqueeze(0));
@@ -101,8 +134,12 @@ class GenerateLayouts : public ::testing::TestWithParam<bool> {
         break;
       ids.push_back(static_cast<int32_t>(next));
     }
+    return ids;
+  }
+  std::string naive_text(const std::string& text) const {
+    const auto ids = naive_ids(text);
     EXPECT_GT(ids.size(), size_t{16});
-    return tokenizer->decode(ids, {.skip_special_tokens = true});
+    return load_tokenizer("bytes")->decode(ids, {.skip_special_tokens = true});
   }
 
   testing::RunsFolder folder_;
@@ -145,6 +182,51 @@ TEST_P(GenerateLayouts, DrawTheSameTextFromTheSameSeed) {
   }
   drawing.seed = 43;
   EXPECT_NE(write_under({}, drawing).front(), expected);
+}
+
+// Prompts of several lengths together against each alone.
+TEST_P(GenerateLayouts, ABatchWritesWhatEachPromptWritesAlone) {
+  const std::vector<std::string> prompts = {
+      "Once", "A", "There was a time", "Once upon", "Q"};
+  GenerateOptions all = options();
+  all.prompts = prompts;
+  for (const double temperature : {0.0, 1.0}) {
+    all.temperature = temperature;
+    for (const int64_t batch : {1, 2, 5}) {
+      all.batch = batch;
+      for (const ParallelDims& dims :
+           {ParallelDims{}, ParallelDims{.dp = 2, .tp = 2, .pp = 2}}) {
+        const auto [texts, result] = write_all(dims, all);
+        for (size_t i = 0; i < prompts.size(); ++i) {
+          GenerateOptions alone = options();
+          alone.prompts = prompts;
+          alone.temperature = temperature;
+          alone.batch = 1;
+          if (temperature == 0) {
+            EXPECT_EQ(texts[i], naive_text(prompts[i])) << i;
+          } else {
+            EXPECT_EQ(texts[i], write_all({}, alone).first[i]) << i;
+          }
+          EXPECT_EQ(
+              result.texts[i].prompt_tokens,
+              static_cast<int64_t>(prompts[i].size()));
+        }
+      }
+    }
+  }
+}
+
+// A model that says which other tokens end a text, as chat models do.
+TEST_P(GenerateLayouts, EndAtTheTokensThatTheModelNames) {
+  const std::vector<int32_t> ids = naive_ids("Once");
+  const auto begin = ids.begin() + 4;
+  // Its third token ends texts from now on; an earlier one may be the same.
+  const int32_t end = ids.at(4 + 2);
+  std::ofstream(path() / "generation_config.json")
+      << "{\"eos_token_id\": [2, " << end << "]}";
+  const GeneratedText ended = write_all({}, options()).second.texts[0];
+  EXPECT_TRUE(ended.is_ended);
+  EXPECT_EQ(ended.generated_tokens, std::find(begin, ids.end(), end) - begin);
 }
 
 TEST_P(GenerateLayouts, CutTheLayersWhereTheUserSaysSo) {

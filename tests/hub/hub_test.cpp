@@ -324,10 +324,10 @@ TEST_F(HubTest, AModelWithoutSafetensorsListsWhatItHas) {
       AllOf(HasSubstr("no safetensors"), HasSubstr("pytorch_model.bin")));
 }
 
-TEST_F(HubTest, AHubThatDoesNotAnswerIsACommErrorThatNamesIt) {
+TEST_F(HubTest, AHubThatDoesNotAnswerIsADataErrorThatNamesIt) {
   options_.endpoint = "http://127.0.0.1:1";
   EXPECT_THAT(
-      refusal<CommError>("org/plain"),
+      refusal<DataError>("org/plain"),
       AllOf(HasSubstr("http://127.0.0.1:1"), HasSubstr("'org/plain'")));
 }
 

@@ -36,5 +36,45 @@ TEST(MetricsTest, WithoutAReportThereAreNoBuckets) {
   EXPECT_FALSE(nlohmann::json::parse(to_json_line({})).contains("buckets"));
 }
 
+TEST(MetricsTest, PartsOfAStepAreToldInMilliseconds) {
+  StepMetrics metrics;
+  metrics.times = {
+      .data_ms = 1,
+      .compute_ms = 2,
+      .tp_ms = 3,
+      .cp_ms = 4,
+      .pp_ms = 5,
+      .gradients_ms = 6,
+      .norm_ms = 7,
+      .optimizer_ms = 8};
+  EXPECT_EQ(
+      nlohmann::json::parse(to_json_line(metrics))["time_ms"].dump(),
+      R"({"compute":2.0,"cp":4.0,"data":1.0,"gradients":6.0,"norm":7.0,)"
+      R"("optimizer":8.0,"pp":5.0,"tp":3.0})");
+}
+
+TEST(LogLine, IsPicotronsWithTheStepsOfTheRunAndTheDevicesName) {
+  const StepMetrics metrics{
+      .step = 7,
+      .loss = 2.5,
+      .tokens = 28672,
+      .tokens_per_second = 8192,
+      .tokens_per_second_per_device = 4096,
+      .mfu = 12.5,
+      .memory_gb = 1.5};
+  EXPECT_EQ(
+      log_line(metrics, {.rank = 1, .global_batch_tokens = 4096}),
+      "[rank 1] Step: 7     | Loss: 2.5000 | Global batch size:  4.096K | "
+      "Tokens/s:  8.192K | Tokens/s/GPU:  4.096K | Tokens: 28.672K | MFU: "
+      "12.50% | Memory usage:   1.50GB");
+  EXPECT_EQ(
+      log_line(
+          metrics,
+          {.total_steps = 450, .device = "CPU", .max_tokens = 1'000'000}),
+      "[rank 0] Step: 7/450     | Loss: 2.5000 | Global batch size:   0.000 | "
+      "Tokens/s:  8.192K | Tokens/s/CPU:  4.096K | Tokens: 28.672K/1.000M | "
+      "MFU: 12.50% | Memory usage:   1.50GB");
+}
+
 }  // namespace
 }  // namespace brigade

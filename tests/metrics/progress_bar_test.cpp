@@ -40,6 +40,30 @@ TEST(ProgressText, LeavesOutWhatIsNotKnown) {
       "[==============================] 100 %  ETA --:--");
 }
 
+TEST(ProgressText, FitsIntoTheTerminal) {
+  const Progress half{.done = 2, .total = 4};
+  const std::string detail = "2/4  \033[1mloss 1.0000\033[0m";
+  const auto text = [&](int64_t columns) {
+    return progress_text("", half, detail, columns);
+  };
+  const std::string whole =
+      "[===============               ] 50 %  " + detail + "  ETA --:--";
+  EXPECT_EQ(text(0), whole);
+  EXPECT_EQ(text(66), whole);  // of these the colours take none
+  EXPECT_EQ(text(44), "[====    ] 50 %  " + detail + "  ETA --:--");
+  // Without a bar it is 36 columns long.
+  EXPECT_EQ(text(36), "[] 50 %  " + detail + "  ETA --:--");
+  EXPECT_EQ(text(30), "[] 50 %  " + detail + "  ETA ");
+  EXPECT_EQ(text(16), "[] 50 %  2/4  \033[1mlo\033[0m");
+}
+
+TEST(Colour, IsNotShownWhereNoColorIsSet) {
+  EXPECT_TRUE(allows_colour({}, "xterm"));
+  EXPECT_TRUE(allows_colour("", "xterm"));  // empty counts as not set
+  EXPECT_FALSE(allows_colour("1", "xterm"));
+  EXPECT_FALSE(allows_colour({}, "dumb"));
+}
+
 TEST(ProgressBar, DrawsOnlyForAPersonAndClearsItself) {
   testing::internal::CaptureStderr();
   {

@@ -6,8 +6,10 @@
 #include "brigade/base/error.h"
 #include "brigade/report/html.h"
 #include "brigade/report/metrics_table.h"
+#include "brigade/report/planned_schedule.h"
 #include "brigade/report/report_page.h"
 #include "brigade/report/run_record.h"
+#include "brigade/report/run_timeline.h"
 
 namespace brigade {
 namespace {
@@ -116,6 +118,102 @@ TEST_F(Report, PageHoldsTheNumbersAndNothingFromElsewhere) {
   EXPECT_THAT(page, HasSubstr("Dygraph"));
   for (const char* elsewhere : {"src=\"http", "href=\"http", "@import"})
     EXPECT_THAT(page, Not(HasSubstr(elsewhere)));
+}
+
+// As metrics/trace.h writes them: rank 1 began 2 ms after rank 0.
+void write_traces(const fs::path& run) {
+  for (int rank = 0; rank < 2; ++rank) {
+    const int64_t at = 5'000'000'000 + 2000 * rank;
+    const auto span = [&](const char* name,
+                          int lane,
+                          int64_t begin_us,
+                          int64_t length_us,
+                          json args) {
+      return json{
+          {"ph", "X"},
+          {"name", name},
+          {"pid", rank},
+          {"tid", lane},
+          {"ts", at + begin_us},
+          {"dur", length_us},
+          {"args", std::move(args)}};
+    };
+    const json file{
+        {"traceEvents",
+         {{{"ph", "M"}, {"name", "process_name"}},
+          span("step 7", 1, 0, 10'000, {{"loss", 1}}),
+          span("micro-batches", 1, 0, 6'000, {}),
+          span("forward", 1, 0, 1'000, {{"micro_batch", 0}, {"stage", rank}}),
+          span(
+              "wait for recv_gradient",
+              1,
+              1'000,
+              1'000,
+              {{"micro_batch", 0}, {"stage", rank}}),
+          span(
+              "backward_weight",
+              1,
+              2'000,
+              4'000,
+              {{"micro_batch", 0}, {"stage", rank}}),
+          span("bucket 0", 2, 3'000, 1'000, {{"bucket", 0}, {"bytes", 8}}),
+          span("optimizer", 1, 9'000, 1'000, {}),
+          span("step 9", 1, 20'000, 5'000, {}),
+          span("forward", 1, 20'000, 5'000, {{"micro_batch", 1}})}}};
+    json kept = file;
+    if (rank == 1)  // has not written its last step yet
+      kept["traceEvents"].erase(8);
+    std::ofstream(run / ("trace-rank" + std::to_string(rank) + ".json"))
+        << kept.dump();
+  }
+}
+
+TEST_F(Report, TimelineIsOfTheLastStepThatAllTracesHave) {
+  const fs::path run = make_run("a", 5, config(2, 5));
+  EXPECT_TRUE(read_timeline(run).is_null());
+  write_traces(run);
+  const json timeline = read_timeline(run);
+  EXPECT_EQ(timeline["step"], 7);
+  EXPECT_EQ(timeline["total_ms"], 12.0);
+  ASSERT_EQ(timeline["ranks"].size(), 2U);
+  const json& rank = timeline["ranks"][1];
+  ASSERT_EQ(rank["spans"].size(), 4U);
+  EXPECT_EQ(rank["spans"][0]["kind"], "F");
+  EXPECT_EQ(rank["spans"][0]["begin"], 2.0);
+  EXPECT_EQ(rank["spans"][1]["kind"], "wait");
+  EXPECT_EQ(rank["spans"][2]["kind"], "W");
+  EXPECT_EQ(rank["spans"][2]["end"], 8.0);
+  EXPECT_EQ(rank["spans"][3]["name"], "optimizer");
+  EXPECT_EQ(rank["buckets"].size(), 1U);
+}
+
+TEST_F(Report, PlannedScheduleHasTheBubbleOfItsFormula) {
+  json asked = config(1, 5);
+  asked["distributed"]["pp_size"] = 4;
+  asked["training"]["gradient_accumulation_steps"] = 8;
+  const json planned = planned_schedule(asked);
+  // 1F1B of p ranks and m micro-batches, Narayanan et al. 2019: (p - 1) of (m +
+  // p - 1) slots are empty.
+  EXPECT_NEAR(planned["bubble"].get<double>(), 3.0 / 11.0, 1e-12);
+  ASSERT_EQ(planned["ranks"].size(), 4U);
+  EXPECT_EQ(planned["ranks"][0].size(), 16U);
+  EXPECT_TRUE(planned_schedule(config(2, 5)).is_null());
+  asked["distributed"]["pp_engine"] = "unheard_of";
+  EXPECT_TRUE(planned_schedule(asked).is_null());
+}
+
+TEST_F(Report, PageHasEventsOriginsAndTheBucketsOfOneStep) {
+  const fs::path folder = make_run("a", 5, config(2, 5));
+  std::ofstream(folder / "events.jsonl")
+      << R"({"time": 1, "event": "start", "origins": {"training.seed": "file"}})"
+      << "\n{\"time\": 2, \"eve";
+  std::ofstream(folder / "metrics.jsonl")
+      << "{\"step\":1,\"buckets\":[1]}\n{\"step\":2,\"buckets\":[2]}\n";
+  const json data = json::parse(report_data({read_run(folder)}));
+  ASSERT_EQ(data[0]["events"].size(), 1U);
+  EXPECT_EQ(data[0]["events"][0]["origins"]["training.seed"], "file");
+  EXPECT_FALSE(data[0]["steps"][0].contains("buckets"));
+  EXPECT_EQ(data[0]["steps"][1]["buckets"][0], 2);
 }
 
 TEST(Html, EscapesWhatEndsAnElement) {

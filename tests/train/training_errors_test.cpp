@@ -59,6 +59,15 @@ TEST_F(TrainingErrors, ARunIsNotReplacedUnlessToldTo) {
       again.err, AllOf(HasSubstr(run_.string()), HasSubstr("--overwrite")));
   EXPECT_EQ(testing::read_file(run_ / "metrics.jsonl"), before);
 
+  EXPECT_THAT(again.err, HasSubstr("continue it with checkpoint.load_path"));
+  // What cannot be continued is begun anew.
+  fs::remove_all(run_ / "checkpoints");
+  const ProgramResult interrupted = train({});
+  EXPECT_EQ(interrupted.exit_code, 2);
+  EXPECT_THAT(
+      interrupted.err,
+      AllOf(HasSubstr("no checkpoint to continue"), HasSubstr("--overwrite")));
+
   EXPECT_EQ(train({"--overwrite", "training.seed=7"}).exit_code, 0);
   EXPECT_EQ(testing::losses_of(run_).size(), 3U);
   EXPECT_NE(testing::read_file(run_ / "metrics.jsonl"), before);

@@ -1,9 +1,13 @@
 // What `brigade train` computes and leaves behind, through the program itself.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <regex>
+#include <sstream>
 
 #include "tests/support/program.h"
 
@@ -311,11 +315,85 @@ TEST_F(TrainingRun, MetricsObeyTheirFormulasInEveryLayout) {
   }
 }
 
+TEST_F(TrainingRun, PartsOfEachStepAddUpAndAreOfTheRightAxis) {
+  for (const char* axis : {"dp", "tp", "pp", "cp"}) {
+    const std::string name = fmt::format("parts_{}", axis);
+    const ProgramResult result = train(
+        name,
+        {2, axis == std::string("dp") ? 2 : 4, 2},
+        {"training.total_train_steps=2",
+         "logging.run_name=parts",
+         fmt::format("logging.prometheus_file={}", *folder_ / "run.prom"),
+         fmt::format("distributed.{}_size=2", axis)});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    for (const auto& line : testing::read_metrics(run(name))) {
+      const auto& parts = line.at("time_ms");
+      double sum = 0;
+      for (const auto& [part, ms] : parts.items()) {
+        EXPECT_GE(ms.get<double>(), 0) << axis << " " << part;
+        sum += ms.get<double>();
+      }
+      EXPECT_NEAR(sum, line.at("step_ms").get<double>(), 0.01) << axis;
+      EXPECT_GT(parts.at("compute"), 0) << axis;
+      for (const char* other : {"tp", "cp", "pp"})
+        EXPECT_EQ(parts.at(other) > 0, other == std::string(axis))
+            << axis << " " << other;
+    }
+    EXPECT_THAT(
+        testing::read_file(*folder_ / "run.prom"),
+        ::testing::HasSubstr("brigade_step{run=\"parts\"} 2\n"));
+  }
+}
+
+TEST_F(TrainingRun, EventsSayHowTheRunBeganWentOnAndEnded) {
+  const auto train_to = [&](int steps, const char* load_path) {
+    return train(
+        "events",
+        {1, 4, 2},
+        {fmt::format("training.total_train_steps={}", steps),
+         fmt::format("checkpoint.load_path={}", load_path)});
+  };
+  ASSERT_EQ(train_to(2, "").exit_code, 0);
+  const ProgramResult more = train_to(3, "auto");
+  ASSERT_EQ(more.exit_code, 0) << more.err;
+  EXPECT_THAT(
+      more.out,
+      ::testing::AllOf(
+          ::testing::HasSubstr("continuing '" + checkpoint("events", 2)),
+          ::testing::HasSubstr("after step 2 of 3")));
+  std::vector<std::string> kinds;
+  std::vector<nlohmann::json> starts;
+  std::ifstream file(run("events") / "events.jsonl");
+  for (std::string text; std::getline(file, text);) {
+    const auto event = nlohmann::json::parse(text);
+    kinds.push_back(event.at("event"));
+    if (kinds.back() == "start")
+      starts.push_back(event);
+  }
+  EXPECT_THAT(
+      kinds,
+      ::testing::ElementsAre(
+          "start",
+          "checkpoint",
+          "end",
+          "message",
+          "start",
+          "checkpoint",
+          "end"));
+  ASSERT_EQ(starts.size(), 2U);
+  EXPECT_EQ(starts[0].at("step"), 0);
+  EXPECT_EQ(starts[1].at("step"), 2);
+  EXPECT_EQ(starts[1].at("origins").at("checkpoint.load_path"), "command line");
+  EXPECT_EQ(
+      starts[1].at("environment").at("processors"),
+      ::sysconf(_SC_NPROCESSORS_ONLN));
+}
+
 TEST_F(TrainingRun, StepsArePrintedAsPicotronDoes) {
   const std::regex line(
-      R"(\[rank \d+\] Step: (\d+) +\| Loss: +\d+\.\d{4} \| )"
+      R"(\[rank \d+\] Step: (\d+)/\d+ +\| Loss: +\d+\.\d{4} \| )"
       R"(Global batch size: +[\d.]+[KMBT]? \| Tokens/s: +[\d.]+[KMBT]? \| )"
-      R"(Tokens/s/GPU: +[\d.]+[KMBT]? \| Tokens: +[\d.]+[KMBT]? \| )"
+      R"(Tokens/s/CPU: +[\d.]+[KMBT]? \| Tokens: +[\d.]+[KMBT]? \| )"
       R"(MFU: +\d+\.\d\d% \| Memory usage: +\d+\.\d\dGB)");
   int steps = 0;
   for (std::sregex_iterator it(
@@ -357,6 +435,69 @@ TEST_F(TrainingRun, GenerateContinuesAPrompt) {
   const ProgramResult two = testing::run_program(on_two_ranks);
   EXPECT_EQ(two.exit_code, 0) << two.err;
   EXPECT_EQ(two.out, result.out);
+}
+
+TEST_F(TrainingRun, GenerateTakesPromptsFromAFileAndFromStandardInput) {
+  const fs::path prompts = *folder_ / "prompts.txt";
+  std::ofstream(prompts) << "ba\n\n{\"prompt\": \"be\"}\n";
+  Arguments arguments = {
+      "generate",
+      "--checkpoint",
+      run("one").string(),
+      "--max-tokens",
+      "9",
+      "--temperature",
+      "0",
+      "--json"};
+  const Arguments common = arguments;
+  arguments.insert(
+      arguments.end(), {"--prompt", "bo", "--prompts", prompts.string()});
+  const ProgramResult result = testing::run_program(arguments);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::vector<std::string> texts;
+  std::istringstream lines(result.out);
+  for (std::string line; std::getline(lines, line);) {
+    const auto text = nlohmann::json::parse(line);
+    EXPECT_LE(text.at("generated_tokens"), 9);
+    EXPECT_THAT(
+        text.at("text").get<std::string>(),
+        ::testing::StartsWith(text.at("prompt").get<std::string>()));
+    texts.push_back(text.at("prompt"));
+  }
+  EXPECT_THAT(texts, ::testing::ElementsAre("bo", "ba", "be"));
+  EXPECT_THAT(result.err, ::testing::ContainsRegex("tokens in .* tokens/s"));
+
+  // Only the first rank has a standard input.
+  Arguments piped = {
+      "-c",
+      fmt::format(
+          "printf 'bo\\nba\\nbe\\n' | {} {} --prompts - --nproc 2 "
+          "distributed.tp_size=2",
+          testing::program_path(),
+          fmt::join(common, " "))};
+  const ProgramResult from_pipe = testing::StartedProgram("bash", piped).wait();
+  EXPECT_EQ(from_pipe.exit_code, 0) << from_pipe.err;
+  EXPECT_EQ(from_pipe.out, result.out);
+}
+
+TEST_F(TrainingRun, GenerateWarnsPastThePositionsAndRefusesWhatIsNoPrompt) {
+  const Arguments arguments = {
+      "generate", "--checkpoint", run("one").string(), "-p", "ba", "-n", "60"};
+  const ProgramResult result = testing::run_program(arguments);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(
+      result.err,
+      ::testing::HasSubstr("warning: the longest prompt of 2 tokens"));
+  const fs::path prompts = *folder_ / "wrong.jsonl";
+  std::ofstream(prompts) << "ba\n{\"text\": 1}\n";
+  const ProgramResult wrong = testing::run_program(
+      {"generate",
+       "--checkpoint",
+       run("one").string(),
+       "--prompts",
+       prompts.string()});
+  EXPECT_EQ(wrong.exit_code, 4);
+  EXPECT_THAT(wrong.err, ::testing::HasSubstr("line 2"));
 }
 
 TEST_F(TrainingRun, InspectShowsWhereACheckpointStandsAndWhatItHolds) {

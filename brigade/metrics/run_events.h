@@ -1,0 +1,33 @@
+// What happened to a run besides its steps: events.jsonl in the run folder, one
+// JSON object per line with "time" (Unix seconds) and "event":
+//   start       where and with what the run began or went on: step, ranks,
+//               host, processor, versions; "origins" of the config's values
+//   message     what the program said: a slow rank, a skipped step, a loss
+//               spike, a rejected checkpoint
+//   checkpoint  a checkpoint is complete
+//   end         the last step of this start
+// A start without an end was cut short.
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace brigade {
+
+class RunEvents {
+ public:
+  // Until open() the events wait.
+  void open(const std::filesystem::path& path);
+  // `facts` is an object. Throws StorageError.
+  void write(const char* event, nlohmann::ordered_json facts);
+
+ private:
+  std::filesystem::path path_;
+  std::ofstream file_;
+  std::vector<std::string> waiting_;
+};
+
+}  // namespace brigade

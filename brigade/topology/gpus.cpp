@@ -1,0 +1,15 @@
+#include "brigade/topology/gpus.h"
+
+#include <limits>
+
+namespace brigade {
+
+Gpus gpus_elsewhere() {
+#ifdef BRIGADE_HAS_CUDA
+  return {.count = std::numeric_limits<int>::max(), .missing = ""};
+#else
+  return {};
+#endif
+}
+
+}  // namespace brigade

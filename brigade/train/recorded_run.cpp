@@ -1,0 +1,109 @@
+#include "brigade/train/recorded_run.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <sys/utsname.h>
+#include <torch/version.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <utility>
+
+#include "brigade/base/version.h"
+#include "brigade/launch/network.h"
+
+namespace brigade {
+namespace {
+
+using nlohmann::ordered_json;
+
+// The value behind `key` in a file of lines "key: value" or "key=value".
+std::string
+value_in(const char* path, const std::string& key, const char* between) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(key))
+      continue;
+    const size_t at = line.find_first_of(between);
+    if (at == std::string::npos)
+      continue;
+    const size_t begin = line.find_first_not_of(" \t\"", at + 1);
+    const size_t end = line.find_last_not_of(" \t\"");
+    return begin == std::string::npos ? ""
+                                      : line.substr(begin, end + 1 - begin);
+  }
+  return "";
+}
+
+std::string memory() {
+  const double bytes = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
+                       static_cast<double>(::sysconf(_SC_PAGESIZE));
+  return fmt::format("{:.1f} GB", bytes / 1e9);
+}
+
+ordered_json environment_facts(const LaunchEnvironment& environment) {
+  utsname system{};
+  ::uname(&system);
+  return {
+      {"brigade", version()},
+      {"libtorch", TORCH_VERSION},
+      {"host", host_name()},
+      {"processor", value_in("/proc/cpuinfo", "model name", ":")},
+      {"processors", ::sysconf(_SC_NPROCESSORS_ONLN)},
+      {"memory", memory()},
+      {"system", value_in("/etc/os-release", "PRETTY_NAME", "=")},
+      {"kernel", system.release},
+      {"threads per rank", at::get_num_threads()},
+      {"ranks started by", environment.launcher},
+      {"restarts so far", environment.restart_count}};
+}
+
+}  // namespace
+
+RecordedRun::RecordedRun(
+    RunObserver* inner,
+    const LaunchEnvironment& environment,
+    std::map<std::string, std::string> origins)
+    : inner_(inner == nullptr ? silent_ : *inner),
+      environment_(environment),
+      origins_(std::move(origins)) {}
+
+void RecordedRun::on_start(const RunStart& start) {
+  events_.write(
+      "start",
+      {{"step", start.first_step - 1},
+       {"ranks", start.config.parallel_dims().world_size()},
+       {"layout", start.config.parallel_dims().product()},
+       {"parameters", start.parameters},
+       {"device", start.device},
+       {"peak_flops", start.peak_flops},
+       {"environment", environment_facts(environment_)},
+       {"origins", origins_}});
+  inner_.on_start(start);
+}
+
+void RecordedRun::on_step(const StepMetrics& metrics) {
+  inner_.on_step(metrics);
+}
+
+void RecordedRun::on_checkpoint(const std::filesystem::path& path) {
+  events_.write("checkpoint", {{"path", path.string()}});
+  inner_.on_checkpoint(path);
+}
+
+void RecordedRun::on_message(const std::string& line) {
+  events_.write("message", {{"text", line}});
+  inner_.on_message(line);
+}
+
+void RecordedRun::on_end(const RunEnd& end) {
+  events_.write(
+      "end",
+      {{"step", end.steps},
+       {"stopped", end.end == TrainingEnd::kStopped},
+       {"trained_tokens", end.trained_tokens},
+       {"seconds", end.seconds}});
+  inner_.on_end(end);
+}
+
+}  // namespace brigade

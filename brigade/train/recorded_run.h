@@ -1,0 +1,41 @@
+// An observer that writes events.jsonl (metrics/run_events.h) and passes each
+// call on.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "brigade/launch/environment.h"
+#include "brigade/metrics/run_events.h"
+#include "brigade/train/run_observer.h"
+
+namespace brigade {
+
+class RecordedRun : public RunObserver {
+ public:
+  // `inner` may be null. `origins`: of the config's values that were given, by
+  // key.
+  RecordedRun(
+      RunObserver* inner,
+      const LaunchEnvironment& environment,
+      std::map<std::string, std::string> origins);
+
+  // The run folder is there; before it events wait.
+  void open(const std::filesystem::path& path) { events_.open(path); }
+
+  void on_start(const RunStart& start) override;
+  void on_step(const StepMetrics& metrics) override;
+  void on_checkpoint(const std::filesystem::path& path) override;
+  void on_message(const std::string& line) override;
+  void on_end(const RunEnd& end) override;
+
+ private:
+  RunObserver silent_;
+  RunObserver& inner_;
+  LaunchEnvironment environment_;
+  std::map<std::string, std::string> origins_;
+  RunEvents events_;
+};
+
+}  // namespace brigade

@@ -1,0 +1,63 @@
+#include "cli/config_memory.h"
+
+#include <fmt/format.h>
+
+#include "brigade/base/units.h"
+#include "brigade/planner/memory_estimate.h"
+#include "brigade/planner/model_shape.h"
+#include "brigade/planner/stage_cut.h"
+
+namespace brigade::cli {
+
+namespace {
+
+planner::Training planner_training(const TrainConfig& config) {
+  planner::Training training;
+  training.shape = planner::shape_of(*config.model.llama, config.model.name);
+  training.batch.sequence_tokens = config.training.seq_length;
+  training.batch.sequences = config.training.micro_batch_size *
+                             config.training.gradient_accumulation_steps *
+                             config.distributed.dp_size;
+  if (config.model.dtype == ModelDtype::kFloat32)
+    training.precision = {
+        .products = planner::ProductDtype::kFp32,
+        .weight_bytes = 4,
+        .gradient_bytes = 4,
+        .optimizer_bytes = 8};
+  if (config.distributed.pp_layers)
+    training.software.stage_layers = *config.distributed.pp_layers;
+  return training;
+}
+
+}  // namespace
+
+std::string describe_memory(const TrainConfig& config) {
+  const planner::Training training = planner_training(config);
+  const planner::Layout layout{
+      .dims = config.parallel_dims(),
+      .zero_stage = config.distributed.zero_stage,
+      .tokens = config.distributed.sequence_parallel ? TokenLayout::kSharded
+                                                     : TokenLayout::kReplicated,
+      .micro_batch = config.training.micro_batch_size,
+      .schedule = config.distributed.pp_engine,
+      .virtual_stages = config.distributed.pp_virtual_stages,
+      .recompute = config.training.recompute.front()};
+  const auto ranks = planner::estimate_memory(
+      training, layout, planner::cut_stages(training, layout.stages()));
+  const planner::MemoryParts& most = planner::largest(ranks);
+  const auto gib = [](double bytes) {
+    return bytes / static_cast<double>(GiB);
+  };
+  return fmt::format(
+      "memory per rank    at most {:.2f} GiB: weights {:.2f}, gradients "
+      "{:.2f}, "
+      "optimizer {:.2f}, activations {:.2f}, rest {:.2f}\n",
+      gib(most.total()),
+      gib(most.weights),
+      gib(most.gradients),
+      gib(most.optimizer),
+      gib(most.activations),
+      gib(most.buffers + most.fragmentation + most.reserved));
+}
+
+}  // namespace brigade::cli

@@ -1,0 +1,116 @@
+// The commands of cli/torch_commands.h in the program that has no libtorch: the
+// process becomes brigade-torch, with the same command line, environment and
+// process id.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "brigade/base/error.h"
+#include "cli/plan.h"
+#include "cli/torch_commands.h"
+
+namespace brigade::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kTorchProgram = "brigade-torch";
+
+// Beside this program, as built, or where BRIGADE_LIBEXEC (relative to it) puts
+// it, as installed.
+fs::path torch_program() {
+  const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
+  const fs::path beside = folder / kTorchProgram;
+  std::error_code error;
+  if (fs::exists(beside, error))
+    return beside;
+  fs::path installed =
+      (folder / BRIGADE_LIBEXEC / kTorchProgram).lexically_normal();
+  if (!fs::exists(installed, error))
+    throw Error(
+        ExitCode::kUnexpected,
+        fmt::format(
+            "the installation is not complete: there is neither '{}' nor '{}'",
+            beside.string(),
+            installed.string()));
+  return installed;
+}
+
+void hand_over() {
+  const fs::path program = torch_program();
+  const std::vector<std::string> arguments = program_arguments();
+  std::vector<char*> pointers;
+  for (const std::string& argument : arguments)
+    pointers.push_back(const_cast<char*>(argument.c_str()));
+  pointers.push_back(nullptr);
+  ::execv(program.c_str(), pointers.data());
+  throw Error(
+      ExitCode::kUnexpected,
+      fmt::format(
+          "cannot start '{}': {}", program.string(), std::strerror(errno)));
+}
+
+// A wrong key is worth no second of waiting either. Under a launcher the ranks
+// tell each other what stops one of them, which takes libtorch; so does a model
+// that is not here yet.
+void check_config(const ConfigArguments& arguments) {
+  const Launch launch = read_launch(arguments.nproc);
+  if (launch.environment.launcher != "single")
+    return;
+  static_cast<void>(
+      load_config(arguments, launch.world_size, gpus_elsewhere()));
+}
+
+}  // namespace
+
+void train(const TrainArguments& arguments) {
+  if (print_config_help(arguments.help_config))
+    return;
+  check_config(arguments.config);
+  hand_over();
+}
+
+void tune_buckets(const TuneBucketsArguments& arguments) {
+  check_config(arguments.config);
+  hand_over();
+}
+
+void generate(const GenerateArguments&) {
+  hand_over();
+}
+void evaluate(const EvaluateArguments&) {
+  hand_over();
+}
+void export_model(const ExportArguments&) {
+  hand_over();
+}
+void check_machine(const DoctorArguments&) {
+  hand_over();
+}
+void list_checkpoints(const CheckpointArguments&) {
+  hand_over();
+}
+void verify_checkpoints(const CheckpointArguments&) {
+  hand_over();
+}
+void show_checkpoint(const CheckpointArguments&) {
+  hand_over();
+}
+void prune_checkpoints(const CheckpointArguments&) {
+  hand_over();
+}
+void convert_checkpoint(const CheckpointArguments&) {
+  hand_over();
+}
+void inspect(const InspectArguments&) {
+  hand_over();
+}
+void calibrate(const PlanArguments&) {
+  hand_over();
+}
+
+}  // namespace brigade::cli

@@ -1,0 +1,11 @@
+// brigade: understands the command line, does what needs no libtorch, and
+// starts brigade-torch for the rest (hand_over.cpp).
+#include "cli/app.h"
+
+int main(int argc, char** argv) {
+  try {
+    return brigade::cli::run_program(argc, argv);
+  } catch (...) {
+    return brigade::cli::fail_with_current_exception();
+  }
+}

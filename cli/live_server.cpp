@@ -1,0 +1,87 @@
+#include "cli/live_server.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <httplib.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "brigade/base/error.h"
+
+namespace brigade::cli {
+namespace {
+
+// "localhost:8000" -> "localhost", "[::1]:8000" -> "::1".
+std::string host_of(const std::string& header) {
+  if (header.starts_with('['))
+    return header.substr(1, header.find(']') - 1);
+  return header.substr(0, header.rfind(':'));
+}
+
+void answer(
+    const std::function<std::string()>& make,
+    const char* type,
+    httplib::Response& response) {
+  try {
+    response.set_content(make(), type);
+  } catch (const std::exception& error) {
+    response.status = 500;
+    response.set_content(error.what(), "text/plain");
+  }
+}
+
+}  // namespace
+
+bool is_loopback(const std::string& address) {
+  // As numbers: "127.example.org" is a name, and anybody's.
+  in_addr number{};
+  if (::inet_pton(AF_INET, address.c_str(), &number) == 1)
+    return ntohl(number.s_addr) >> 24 == 127;
+  return address == "localhost" || address == "::1";
+}
+
+void serve_live(const LiveServerOptions& options) {
+  httplib::Server server;
+  server.set_pre_routing_handler(
+      [&](const httplib::Request& request, httplib::Response& response) {
+        using Result = httplib::Server::HandlerResponse;
+        response.set_header("Cache-Control", "no-store");
+        response.set_header("X-Content-Type-Options", "nosniff");
+        const std::string host = host_of(request.get_header_value("Host"));
+        if (options.answers_any_host || is_loopback(host) ||
+            host == options.address)
+          return Result::Unhandled;
+        response.status = 403;
+        response.set_content(
+            "this page is served to this machine alone", "text/plain");
+        return Result::Handled;
+      });
+  server.Get("/", [&](const httplib::Request&, httplib::Response& response) {
+    answer(options.page, "text/html; charset=utf-8", response);
+  });
+  server.Get(
+      "/data.json", [&](const httplib::Request&, httplib::Response& response) {
+        answer(options.data, "application/json", response);
+      });
+  const int port = options.port == 0 ? server.bind_to_any_port(options.address)
+                   : server.bind_to_port(options.address, options.port)
+                       ? options.port
+                       : -1;
+  if (port < 0)
+    throw ConfigError(fmt::format(
+        "[report] cannot listen on {} port {}: {}; choose another --port",
+        options.address,
+        options.port,
+        std::strerror(errno)));
+  const bool is_ipv6 = options.address.find(':') != std::string::npos;
+  options.on_listening(fmt::format(
+      "http://{0}{1}{2}:{3}/",
+      is_ipv6 ? "[" : "",
+      options.address,
+      is_ipv6 ? "]" : "",
+      port));
+  server.listen_after_bind();
+}
+
+}  // namespace brigade::cli

@@ -1,0 +1,68 @@
+// brigade evaluate: its options.
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/torch_commands.h"
+
+namespace brigade::cli {
+
+void add_evaluate(CLI::App& app) {
+  auto arguments = std::make_shared<EvaluateArguments>();
+  CLI::App* command = app.add_subcommand(
+      "evaluate", "Loss, perplexity and tasks of a trained model");
+  command
+      ->add_option(
+          "-c,--checkpoint,--run",
+          arguments->model,
+          "A checkpoint, a folder of checkpoints (the latest counts), a run "
+          "folder or a Hugging Face folder")
+      ->required()
+      ->type_name("DIR");
+  command->add_option("--text", arguments->text, "A text file")
+      ->type_name("FILE");
+  command
+      ->add_option(
+          "--dataset", arguments->dataset, "Token files, as dataset.name")
+      ->type_name("PREFIX");
+  command
+      ->add_option(
+          "--task",
+          arguments->tasks,
+          "JSON lines of {context, choices, gold}; several files")
+      ->type_name("FILE");
+  command
+      ->add_option(
+          "--tokenizer",
+          arguments->tokenizer,
+          "bytes, tokenizer.json, a .model or a folder (default: the model's)")
+      ->type_name("SPEC");
+  command
+      ->add_option(
+          "--seq-length",
+          arguments->seq_length,
+          "Tokens of a window (default: the model's positions, at most 2048)")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option(
+          "--max-tokens",
+          arguments->most_tokens,
+          "Of the text or the dataset (default: all)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--batch", arguments->rows, "Windows at a time")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_flag("--json", arguments->as_json, "Print JSON");
+  command
+      ->add_option(
+          "--scores",
+          arguments->scores,
+          "Write each request's log-likelihoods, one line of JSON each")
+      ->type_name("FILE");
+  add_rank_arguments(*command, arguments->layout);
+  command->footer(
+      "Example: brigade evaluate --run runs/run --text held_out.txt --nproc 2 "
+      "distributed.tp_size=2");
+  command->callback([arguments] { evaluate(*arguments); });
+}
+
+}  // namespace brigade::cli

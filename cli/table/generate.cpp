@@ -1,0 +1,82 @@
+// brigade generate: its options.
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/torch_commands.h"
+
+namespace brigade::cli {
+
+void add_generate(CLI::App& app) {
+  auto arguments = std::make_shared<GenerateArguments>();
+  GenerateOptions* options = &arguments->text;
+  CLI::App* command =
+      app.add_subcommand("generate", "Continue prompts with a trained model");
+  command
+      ->add_option(
+          "-c,--checkpoint,--run",
+          options->checkpoint,
+          "A checkpoint, a folder of checkpoints (the latest counts), a run "
+          "folder or a Hugging Face folder")
+      ->required()
+      ->type_name("DIR");
+  command
+      ->add_option(
+          "-p,--prompt",
+          arguments->prompts,
+          "The text to continue; several times for several; - is standard "
+          "input")
+      ->type_name("TEXT")
+      ->allow_extra_args(false);
+  command
+      ->add_option(
+          "--prompts",
+          arguments->prompt_file,
+          "A file with one prompt per line, as text or as JSON objects with "
+          "\"prompt\"; - is standard input")
+      ->type_name("FILE");
+  command->add_option("--batch", options->batch, "Prompts at a time")
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_flag(
+      "--json",
+      arguments->as_json,
+      "Print a line of JSON per prompt (default: off)");
+  command
+      ->add_option(
+          "--tokenizer",
+          options->tokenizer,
+          "bytes, tokenizer.json, a .model or a folder (default: the "
+          "checkpoint's)")
+      ->type_name("SPEC");
+  command
+      ->add_option(
+          "-n,--max-tokens", options->max_tokens, "Most tokens to generate")
+      ->capture_default_str();
+  command
+      ->add_option(
+          "-t,--temperature",
+          options->temperature,
+          "0: the likeliest token each time")
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--top-k", options->top_k, "Draw from the k likeliest; 0: all")
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--top-p",
+          options->top_p,
+          "Draw from the likeliest that together reach p; 1: all")
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "Of the draws")
+      ->capture_default_str();
+  add_rank_arguments(*command, arguments->layout);
+  command->footer(
+      "Example: brigade generate --run runs/run --prompt Once --nproc 2 "
+      "distributed.tp_size=2\n         brigade generate --run runs/run "
+      "--prompts "
+      "questions.txt --json");
+  command->callback([arguments] { generate(*arguments); });
+}
+
+}  // namespace brigade::cli

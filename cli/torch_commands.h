@@ -1,0 +1,93 @@
+// The commands that work with libtorch, which takes a third of a second to
+// load: what their command lines give, and their work. cli/table/ declares the
+// options; cli/*.cpp does the work in the program that has libtorch
+// (brigade-torch); in the one that people start (brigade), cli/front/ starts
+// that program with the same command line.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "brigade/checkpoint/checkpoint_folder.h"
+#include "brigade/config/train_config.h"
+#include "brigade/generate/generate_options.h"
+#include "brigade/train/bucket_tuner.h"
+#include "cli/inspect.h"
+#include "cli/options.h"
+
+namespace brigade::cli {
+
+struct TrainArguments {
+  ConfigArguments config;
+  bool prints_config = false;
+  bool is_dry_run = false;
+  bool prints_schedule = false;
+  std::string help_config;  // "", "text", "markdown"
+  RunOptions run;
+  int max_restarts = 0;
+};
+void train(const TrainArguments& arguments);
+
+struct GenerateArguments {
+  GenerateOptions text;
+  std::vector<std::string> prompts;   // --prompt
+  std::filesystem::path prompt_file;  // --prompts; "-": standard input
+  bool as_json = false;
+  ConfigArguments layout;
+};
+void generate(const GenerateArguments& arguments);
+
+struct EvaluateArguments {
+  std::filesystem::path model;
+  std::string tokenizer;
+  std::filesystem::path text;
+  std::string dataset;
+  std::vector<std::filesystem::path> tasks;
+  int64_t seq_length = 0;  // 0: the model's positions, at most 2048
+  int64_t most_tokens = 0;
+  int64_t rows = 8;
+  bool as_json = false;
+  std::filesystem::path scores;
+  ConfigArguments layout;
+};
+void evaluate(const EvaluateArguments& arguments);
+
+struct ExportArguments {
+  std::string checkpoint;
+  std::string out;
+  double shard_gb = 5;
+};
+void export_model(const ExportArguments& arguments);
+
+struct DoctorArguments {
+  std::optional<int> nproc;
+  std::string folder = ".";
+};
+void check_machine(const DoctorArguments& arguments);
+
+struct TuneBucketsArguments {
+  ConfigArguments config;
+  BucketTunerOptions tuner;
+  std::string out;
+  bool writes_in_place = false;
+};
+void tune_buckets(const TuneBucketsArguments& arguments);
+
+struct CheckpointArguments {
+  std::string path;
+  std::string out;
+  Retention retention;
+  bool is_dry_run = false;
+};
+void list_checkpoints(const CheckpointArguments& arguments);
+void verify_checkpoints(const CheckpointArguments& arguments);
+void show_checkpoint(const CheckpointArguments& arguments);
+void prune_checkpoints(const CheckpointArguments& arguments);
+void convert_checkpoint(const CheckpointArguments& arguments);
+
+void inspect(const InspectArguments& arguments);
+
+}  // namespace brigade::cli

@@ -1,0 +1,158 @@
+// Manual pages and completions, as man and the shells themselves read them; and
+// that a command line which is only read costs nearly nothing.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+
+#include "program.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+bool is_installed(const char* program) {
+  return std::system(
+             fmt::format("command -v {} >/dev/null 2>&1", program).c_str()) ==
+         0;
+}
+
+class ShellHelp : public ProgramTest {
+ protected:
+  // Of a shell command, with $B the program and $T the folder.
+  std::string output_of(const std::string& command) {
+    ::setenv("B", kProgram, 1);
+    std::filesystem::remove(folder_ / "out");
+    EXPECT_EQ(exit_code(start_program("bash", {"-c", command})), 0) << err();
+    return out();
+  }
+
+  // What bash offers for a line whose last word is being typed.
+  std::string bash_offers(const std::string& line) {
+    return output_of(
+        "source <($B completion bash); COMP_WORDS=(" + line + "); [[ '" + line +
+        "' == *' ' ]] && COMP_WORDS+=(''); "
+        "COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); "
+        "_brigade brigade \"${COMP_WORDS[COMP_CWORD]}\" "
+        "\"${COMP_WORDS[COMP_CWORD-1]}\"; "
+        "printf '%s\\n' \"${COMPREPLY[@]}\"");
+  }
+};
+
+TEST_F(ShellHelp, ManPagesHaveEveryOptionAndNoWarnings) {
+  if (!is_installed("groff") && !is_installed("man"))
+    GTEST_SKIP() << "man is not installed";
+  ASSERT_EQ(exit_code(start({"man", "--folder", folder_.string()})), 0);
+  const auto pages = folder_ / "man1";
+  EXPECT_GT(
+      std::distance(
+          std::filesystem::directory_iterator(pages),
+          std::filesystem::directory_iterator()),
+      15);
+  const std::string shown = output_of(
+      "for page in $T/man1/*.1; do MANWIDTH=500 man --warnings -P cat -l $page "
+      "2>>$T/warnings || exit 1; done");
+  EXPECT_EQ(read_if_there(folder_ / "warnings"), "");
+  EXPECT_THAT(
+      shown,
+      AllOf(
+          HasSubstr("brigade-train - Train the model"),
+          HasSubstr("--max-restarts K"),
+          HasSubstr("--keep-last"),
+          HasSubstr("-p, --prompt TEXT"),
+          HasSubstr("bash|zsh|fish")));
+}
+
+TEST_F(ShellHelp, BashCompletesCommandsOptionsValuesAndKeys) {
+  EXPECT_THAT(bash_offers("brigade tra"), "train\n");
+  EXPECT_THAT(bash_offers("brigade train --max"), "--max-restarts\n");
+  EXPECT_THAT(
+      bash_offers("brigade train distributed.tp"), "distributed.tp_size=\n");
+  EXPECT_THAT(bash_offers("brigade prepare --format j"), "jsonl\n");
+  EXPECT_THAT(bash_offers("brigade checkpoint ver"), "verify\n");
+  EXPECT_THAT(
+      bash_offers("brigade checkpoint prune --keep-l"), "--keep-last\n");
+  EXPECT_THAT(
+      bash_offers("brigade "),
+      AllOf(HasSubstr("report\n"), HasSubstr("man\n")));
+}
+
+TEST_F(ShellHelp, FishCompletesThemToo) {
+  if (!is_installed("fish"))
+    GTEST_SKIP() << "fish is not installed";
+  const auto offers = [&](const std::string& line) {
+    return output_of(fmt::format(
+        "$B completion fish >$T/c.fish; fish --no-config -c "
+        "\"source $T/c.fish; complete -C '{}'\"",
+        line));
+  };
+  EXPECT_THAT(offers("brigade tra"), HasSubstr("train\tTrain the model"));
+  EXPECT_THAT(offers("brigade train --max"), HasSubstr("--max-restarts"));
+  EXPECT_THAT(offers("brigade prepare --format "), HasSubstr("jsonl"));
+  EXPECT_THAT(
+      offers("brigade train distributed.tp"),
+      HasSubstr("distributed.tp_size="));
+}
+
+TEST_F(ShellHelp, ZshReadsItsCompletion) {
+  if (!is_installed("zsh"))
+    GTEST_SKIP() << "zsh is not installed";
+  // A terminal of its own, in which Tab is pressed; then the line is made a
+  // comment and ended.
+  const std::string shown = output_of(R"(
+mkdir -p $T/zsh; $B completion zsh >$T/zsh/_brigade; cat >$T/drive.zsh <<'END'
+zmodload zsh/zpty
+zpty z zsh -f -i
+zpty -w z "PS1='> '; fpath=($T/zsh \$fpath); autoload -U compinit; compinit -u -D; bindkey '^I' complete-word; print REA''DY"
+zpty -r -m z line '*READY*'
+for typed in 'brigade train --max-res' 'brigade tra' 'brigade prepare --format j'; do
+  zpty -w -n z "$typed"$'\t\C-a: \C-e END\n'
+  zpty -r -m z line '*END*'
+  print -r -- $line
+done
+zpty -d z
+END
+TERM=dumb timeout 60 zsh -f $T/drive.zsh)");
+  EXPECT_THAT(
+      shown,
+      AllOf(
+          HasSubstr("brigade train --max-restarts"),
+          HasSubstr(": brigade train"),
+          HasSubstr("--format jsonl")));
+}
+
+// Processor time, since other programs may have the processor.
+double seconds_of(pid_t pid, int& status) {
+  rusage usage{};
+  ::wait4(pid, &status, 0, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) +
+           static_cast<double>(time.tv_usec) / 1e6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+TEST_F(ShellHelp, ATypoHelpAndVersionTakeNoLibtorch) {
+  EXPECT_THAT(output_of("ldd $B"), Not(HasSubstr("libtorch")));
+  const std::vector<std::vector<std::string>> lines = {
+      {"tarin"},
+      {"train", "--nprok", "2"},
+      {"train", "--config", "/nowhere.json"},
+      {"--help"},
+      {"train", "--help"},
+      {"--version"}};
+  for (const auto& line : lines) {
+    int status = 0;
+    EXPECT_LT(seconds_of(start(line), status), 0.1) << line.back();
+    EXPECT_TRUE(WIFEXITED(status));
+  }
+}
+
+}  // namespace
+}  // namespace brigade
