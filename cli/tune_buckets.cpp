@@ -7,6 +7,7 @@
 #include <string>
 
 #include "brigade/base/error.h"
+#include "brigade/comm/gpus.h"
 #include "brigade/files/file.h"
 #include "brigade/train/bucket_tuner.h"
 #include "cli/commands.h"
