@@ -12,6 +12,7 @@
 
 #include "brigade/comm/device_stream.h"
 #include "brigade/comm/process_mesh.h"
+#include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/data_parallel/data_parallel.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/train/from_config.h"
