@@ -391,6 +391,14 @@ void check_layout(
   check_grad_wire(config.distributed, problems);
   check_zero_stage(config.distributed, problems);
   check_local_steps(config.distributed, problems);
+  if (config.distributed.zero_stage > 2 &&
+      config.training.check_replicas_every > 0)
+    problems.push_back(fmt::format(
+        "[config] /training/check_replicas_every = {} with "
+        "/distributed/zero_stage = {}, where no two ranks of dp x cp hold the "
+        "same; set check_replicas_every to 0, or zero_stage to 2",
+        config.training.check_replicas_every,
+        config.distributed.zero_stage));
   if (llama != nullptr)
     validate_model_layout(config, *llama, problems);
 }

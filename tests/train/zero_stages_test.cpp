@@ -147,20 +147,27 @@ TEST(ZeroStage3, HoldsTheWeightsOfTwoUnits) {
   });
 }
 
-TEST(ZeroStage3, IsRefusedInAPipeline) {
-  testing::RunsFolder folder;
+TEST(ZeroStage3, IsRefusedWithWhatNeedsWholeWeights) {
+  const testing::RunsFolder folder;
   testing::write_file(folder / "run.json", testing::tiny_run("none").dump());
   try {
     load_train_config(
         {.path = folder / "run.json",
-         .overrides = {{"distributed.zero_stage=3"}, {"distributed.pp_size=2"}},
+         .overrides =
+             {{"distributed.zero_stage=3"},
+              {"distributed.pp_size=2"},
+              {"training.check_replicas_every=5"}},
          .world_size = 4,
          .find_model = {}});
-    FAIL() << "a pipeline took stage 3";
+    FAIL() << "nothing was refused";
   } catch (const ConfigError& error) {
     EXPECT_THAT(
         error.what(),
         HasSubstr("/distributed/zero_stage = 3 with /distributed/pp_size = 2"));
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr("/training/check_replicas_every = 5 with "
+                  "/distributed/zero_stage = 3"));
   }
 }
 
