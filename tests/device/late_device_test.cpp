@@ -130,6 +130,14 @@ struct Net : torch::nn::Module {
       layers.push_back(register_module(
           "layer" + std::to_string(i), torch::nn::Linear(6, 6)));
     }
+    // The same in every thread, which share a generator.
+    const torch::NoGradGuard no_grad;
+    for (auto& param : parameters()) {
+      param.copy_(
+          torch::sin(torch::arange(param.numel(), torch::kFloat))
+              .view_as(param) /
+          3);
+    }
   }
   torch::Tensor loss(const torch::Tensor& x) {
     torch::Tensor y = x;
@@ -160,7 +168,6 @@ std::vector<torch::Tensor> gradients_of_two_ranks(
       backend = testing::staged_backend(forgotten);
     const auto group = make_communicator(
         store, rank, 2, {.name = "dp", .device = device}, backend);
-    torch::manual_seed(3);
     const auto net = std::make_shared<Net>();
     net->to(device);
     BucketedGradSync sync(parameters_of(*net), group, options);
