@@ -53,6 +53,13 @@ CommunicatorPtr make_mpi_group(CommunicatorOptions options, int size) {
       {.backend = Backend::kMpi});
 }
 
+void wait_for_all_ranks() {
+  const StorePtr store = ranks().store->with_prefix("ended");
+  store->set(std::to_string(mpi_rank()), "yes");
+  for (int rank = 0; rank < mpi_size(); ++rank)
+    store->get(std::to_string(rank));
+}
+
 namespace {
 
 void run_over_mpi(
@@ -110,5 +117,7 @@ int main(int argc, char** argv) {
       }
     }
   }
+  // MPI ends when all ranks do; after a failed group, it does not wait long.
+  brigade::testing::wait_for_all_ranks();
   return result;
 }

@@ -9,6 +9,9 @@ namespace brigade::testing {
 int mpi_rank();
 int mpi_size();
 
+// Returns when every rank has called it.
+void wait_for_all_ranks();
+
 // A part of the ranks' store that nobody has used; every rank calls it as often
 // as the others.
 StorePtr next_store();
