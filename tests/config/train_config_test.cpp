@@ -253,6 +253,8 @@ void expect_choices_round_trip(
     // What some of them need besides.
     file["training"]["decay_steps"] = 1;
     file["distributed"]["use_cpu"] = true;
+    if (std::string(pointer) == "/distributed/outer_wire")
+      file["distributed"]["local_steps"] = 1;
     if (std::string(pointer) == "/model/init") {
       file["model"]["name"] = "some/model";
       file["model"].erase("config");
