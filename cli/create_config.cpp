@@ -2,6 +2,7 @@
 // comes to. --out_dir DIR --exp_name NAME writes DIR/NAME/config.json.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -142,6 +143,17 @@ void print_model(LoadedConfig& loaded) {
   fmt::print("{}", describe_memory(config));
 }
 
+bool names_dataset(
+    const json& config,
+    const std::vector<std::string>& overrides) {
+  const auto names = [](const std::string& text) {
+    return text.starts_with("dataset.name=") ||
+           text.starts_with("dataset.mixture=");
+  };
+  return config.value(json::json_pointer("/dataset/name"), "") != "" ||
+         std::any_of(overrides.begin(), overrides.end(), names);
+}
+
 void create_config(const CreateArguments& arguments) {
   const fs::path folder = arguments.out_dir / arguments.exp_name;
   const fs::path path = folder / "config.json";
@@ -159,6 +171,10 @@ void create_config(const CreateArguments& arguments) {
   options.world_size =
       arguments.dp * arguments.tp * arguments.pp * arguments.cp;
   options.find_model = cached_model_finder();
+  // The rest is checked all the same. Not written.
+  const bool has_dataset = names_dataset(config, arguments.overrides);
+  if (!has_dataset)
+    options.overrides.push_back({"dataset.name=DATASET"});
   LoadedConfig loaded = parse_train_config(config.dump(2), options);
   apply(arguments.overrides, config);
 
@@ -184,7 +200,7 @@ void create_config(const CreateArguments& arguments) {
   std::fflush(stdout);
   print_ignored_keys(loaded);
   print_warnings(loaded);
-  if (run.dataset.name.empty() && run.dataset.mixture.empty())
+  if (!has_dataset)
     fmt::print(
         stderr,
         "warning: no dataset is named; --dataset PREFIX, or dataset.name= of "

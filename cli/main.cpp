@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "brigade/base/error.h"
+#include "brigade/comm/mpi_communicator.h"
 #include "brigade/kernels/cpu/tensor_memory.h"
 #include "cli/app.h"
 #include "cli/library_logs.h"
@@ -83,6 +84,7 @@ int main(int argc, char** argv) {
   } catch (...) {
     code = brigade::cli::fail_with_any_exception();
   }
+  brigade::end_mpi();
   // Not exit(), which runs the destructors of libraries: OpenBLAS' waits for
   // its threads, and one that cannot map its memory (ulimit -v) tries forever.
   std::fflush(nullptr);

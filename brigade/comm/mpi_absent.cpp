@@ -29,4 +29,6 @@ CommunicatorPtr make_mpi_communicator(
   refuse();
 }
 
+void end_mpi() {}
+
 }  // namespace brigade

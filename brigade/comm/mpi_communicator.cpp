@@ -314,4 +314,8 @@ CommunicatorPtr make_mpi_communicator(
       store, std::move(options), std::move(group));
 }
 
+void end_mpi() {
+  MpiProcess::end_if_started();
+}
+
 }  // namespace brigade

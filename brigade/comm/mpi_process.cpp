@@ -48,12 +48,21 @@ int first_error(const std::vector<MPI_Status>& statuses) {
   return MPI_ERR_IN_STATUS;
 }
 
+// For end_if_started().
+std::atomic<MpiProcess*> started_process{nullptr};
+
 }  // namespace
 
 MpiProcessPtr MpiProcess::get() {
   // Ends when the process does: MPI cannot be started a second time.
   static const MpiProcessPtr process(new MpiProcess);
+  started_process = process.get();
   return process;
+}
+
+void MpiProcess::end_if_started() {
+  if (MpiProcess* const process = started_process)
+    process->end();
 }
 
 MpiProcess::MpiProcess() {
@@ -81,6 +90,13 @@ MpiProcess::MpiProcess() {
 }
 
 MpiProcess::~MpiProcess() {
+  started_process = nullptr;
+  end();
+}
+
+void MpiProcess::end() {
+  if (std::exchange(has_ended_, true))
+    return;
   {
     const std::lock_guard lock(state_mutex_);
     stopping_ = true;

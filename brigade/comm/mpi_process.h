@@ -29,6 +29,9 @@ class MpiProcess {
   // after a failure, else whenever. Otherwise MPI's launcher is left to end
   // them.
   ~MpiProcess();
+  // The same before the process ends, for programs that do not call exit().
+  // Does nothing where MPI was not started, or has ended.
+  static void end_if_started();
   MpiProcess(const MpiProcess&) = delete;
   MpiProcess& operator=(const MpiProcess&) = delete;
 
@@ -69,10 +72,12 @@ class MpiProcess {
   MpiProcess();
   static void check(int code);
   void run_unattended();
+  void end();
   bool all_ranks_end();
 
   std::mutex mutex_;  // of MPI
   bool is_ours_ = false;
+  bool has_ended_ = false;
   int rank_ = 0;
   int size_ = 1;
   int largest_tag_ = 0;

@@ -72,9 +72,10 @@ class GroupKeys {
   Group TrainConfig::*group_;
 };
 
-void add_distributed(std::vector<ConfigKey>& keys) {
+using DistributedKeys = GroupKeys<DistributedConfig>;
+
+void add_grid(DistributedKeys& group) {
   using G = DistributedConfig;
-  GroupKeys<G> group(keys, "distributed", &TrainConfig::distributed);
   const ValueRule size = at_least(1);
   group.key("tp_size", &G::tp_size, size, "ranks of tensor parallel");
   group.key("cp_size", &G::cp_size, size, "ranks of context parallel");
@@ -91,6 +92,10 @@ void add_distributed(std::vector<ConfigKey>& keys) {
       .default_note = "what use_cpu implies";
   group.key("use_cpu", &G::use_cpu, kAny, "train on CPUs").default_note =
       "whether there is no GPU to use";
+}
+
+void add_gradient_sums(DistributedKeys& group) {
+  using G = DistributedConfig;
   group.key(
       "grad_sync",
       &G::grad_sync,
@@ -105,7 +110,7 @@ void add_distributed(std::vector<ConfigKey>& keys) {
   group.key(
       "powersgd_rank",
       &G::powersgd_rank,
-      size,
+      at_least(1),
       "rank of the matrices that grad_wire=powersgd sends");
   group.key(
       "hierarchical_reduction",
@@ -129,6 +134,10 @@ void add_distributed(std::vector<ConfigKey>& keys) {
       {.low = 0, .high = 3},
       "dp x cp ranks divide: 1 the optimizer's state, 2 gradients too, 3 "
       "weights too");
+}
+
+void add_local_training(DistributedKeys& group) {
+  using G = DistributedConfig;
   group.key(
       "local_steps",
       &G::local_steps,
@@ -159,7 +168,7 @@ void add_distributed(std::vector<ConfigKey>& keys) {
   group.key(
       "outer_fragments",
       &G::outer_fragments,
-      size,
+      at_least(1),
       "parts of the model that are exchanged at different steps");
   group.key(
       "outer_delay",
@@ -172,6 +181,14 @@ void add_distributed(std::vector<ConfigKey>& keys) {
       {.low = 0, .high = 1, .high_is_excluded = true},
       "share of its own weights that a group keeps when it takes the common "
       "ones");
+}
+
+void add_distributed(std::vector<ConfigKey>& keys) {
+  using G = DistributedConfig;
+  DistributedKeys group(keys, "distributed", &TrainConfig::distributed);
+  add_grid(group);
+  add_gradient_sums(group);
+  add_local_training(group);
   group.key(
       "sequence_parallel",
       &G::sequence_parallel,
@@ -180,7 +197,7 @@ void add_distributed(std::vector<ConfigKey>& keys) {
   group.key(
       "pp_virtual_stages",
       &G::pp_virtual_stages,
-      size,
+      at_least(1),
       "stages of each pipeline rank (interleaved_1f1b)");
   group.key("pp_layers", &G::pp_layers, at_least(0), "layers of each stage")
       .default_note = "cut by cost";

@@ -31,7 +31,7 @@ class CreateConfig : public ProgramTest {
         arguments.begin(),
         {"create-config",
          "--out_dir",
-         (folder_ / "out").string(),
+         (folder_ / "configs").string(),
          "--exp_name",
          "test",
          "--model_name",
@@ -39,7 +39,8 @@ class CreateConfig : public ProgramTest {
     return exit_code(start(arguments));
   }
   json written() const {
-    return json::parse(read_if_there(folder_ / "out" / "test" / "config.json"));
+    return json::parse(
+        read_if_there(folder_ / "configs" / "test" / "config.json"));
   }
 };
 
@@ -106,7 +107,7 @@ TEST_F(CreateConfig, DefaultsArePicotrons) {
 TEST_F(CreateConfig, RefusesWhatTrainWouldAndWritesNothing) {
   EXPECT_EQ(run({"--tp", "3", "--mbs", "1"}), 2);
   EXPECT_THAT(err(), HasSubstr("num_attention_heads"));
-  EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "configs"));
 }
 
 TEST_F(CreateConfig, AnExistingConfigIsReplacedOnlyIfAsked) {

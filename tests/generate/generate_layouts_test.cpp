@@ -123,9 +123,13 @@ class GenerateLayouts : public ::testing::TestWithParam<bool> {
   }
 
   // Greedy, every token from scratch: the prompt's and those that follow.
-  std::vector<int32_t> naive_ids(const std::string& text) const {
-    std::vector<int32_t> ids = load_tokenizer("bytes")->encode(
+  // With what the template puts before a text.
+  static std::vector<int32_t> prompt_ids(const std::string& text) {
+    return load_tokenizer("bytes")->encode(
         text, {.special_tokens = SpecialTokens::kTemplate});
+  }
+  std::vector<int32_t> naive_ids(const std::string& text) const {
+    std::vector<int32_t> ids = prompt_ids(text);
     for (int64_t i = 0; i < kTokens; ++i) {
       const std::vector<int64_t> wide(ids.begin(), ids.end());
       const auto logits = model_->logits(torch::tensor(wide).unsqueeze(0));
@@ -209,7 +213,7 @@ TEST_P(GenerateLayouts, ABatchWritesWhatEachPromptWritesAlone) {
           }
           EXPECT_EQ(
               result.texts[i].prompt_tokens,
-              static_cast<int64_t>(prompts[i].size()));
+              static_cast<int64_t>(prompt_ids(prompts[i]).size()));
         }
       }
     }
@@ -219,9 +223,10 @@ TEST_P(GenerateLayouts, ABatchWritesWhatEachPromptWritesAlone) {
 // A model that says which other tokens end a text, as chat models do.
 TEST_P(GenerateLayouts, EndAtTheTokensThatTheModelNames) {
   const std::vector<int32_t> ids = naive_ids("Once");
-  const auto begin = ids.begin() + 4;
+  const size_t prompt = prompt_ids("Once").size();
+  const auto begin = ids.begin() + static_cast<std::ptrdiff_t>(prompt);
   // Its third token ends texts from now on; an earlier one may be the same.
-  const int32_t end = ids.at(4 + 2);
+  const int32_t end = ids.at(prompt + 2);
   std::ofstream(path() / "generation_config.json")
       << "{\"eos_token_id\": [2, " << end << "]}";
   const GeneratedText ended = write_all({}, options()).second.texts[0];

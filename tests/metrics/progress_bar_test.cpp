@@ -53,7 +53,7 @@ TEST(ProgressText, FitsIntoTheTerminal) {
   EXPECT_EQ(text(44), "[====    ] 50 %  " + detail + "  ETA --:--");
   // Without a bar it is 36 columns long.
   EXPECT_EQ(text(36), "[] 50 %  " + detail + "  ETA --:--");
-  EXPECT_EQ(text(30), "[] 50 %  " + detail + "  ETA ");
+  EXPECT_EQ(text(30), "[] 50 %  " + detail + "  ETA");
   EXPECT_EQ(text(16), "[] 50 %  2/4  \033[1mlo\033[0m");
 }
 
