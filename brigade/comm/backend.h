@@ -16,6 +16,7 @@
 
 namespace brigade {
 
+// By what groups communicate.
 enum class Backend {
   kGloo,  // TCP between CPUs
   kNccl,  // between GPUs

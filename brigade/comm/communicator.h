@@ -102,9 +102,9 @@ class Work {
 };
 using WorkPtr = std::shared_ptr<Work>;  // never null
 
-// A Work that has ended already, or of a tensor's device: that is what the
-// current stream holds.
+// A Work that has ended already.
 WorkPtr make_completed_work();
+// A Work that is what the device's current stream holds now.
 WorkPtr make_queued_work(torch::Device device);
 
 // One message out and one in, at the same time: a step of a ring.

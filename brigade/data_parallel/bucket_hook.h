@@ -63,6 +63,7 @@ BucketHook fp16_hook();
 // for sharded gradients.
 BucketHook int8_hook();
 
+// See powersgd_hook().
 struct PowerSgdOptions {
   int rank = 4;  // columns of the two factors
   // Steps at first in which gradients are reduced as they are, because the

@@ -95,6 +95,7 @@ std::vector<NamedParam> parameters_of(
     const WrapOptions& wrap,
     Sharding sharding);
 
+// ConfigError: mixed precision cannot see the tensors that forward() returns.
 [[noreturn]] void throw_unseen_output();
 
 // What this rank owns of a sync's flat weights, as leaves whose .grad() is the

@@ -26,20 +26,14 @@ inline torch::Tensor cast_floating(
                                                         : tensor;
 }
 
+namespace detail {
+
 template <typename T>
 struct TensorVisitor {
   static constexpr bool kIsKnown = std::is_arithmetic_v<T>;
   template <typename Visit>
   static void visit(T& /*value*/, const Visit& /*visit*/) {}
 };
-
-// Calls visit(Tensor&) with each tensor of a value, which may replace it; false
-// if the value is of a type that may hold tensors unseen.
-template <typename T, typename Visit>
-bool visit_tensors(T& value, const Visit& visit) {
-  TensorVisitor<T>::visit(value, visit);
-  return TensorVisitor<T>::kIsKnown;
-}
 
 template <>
 struct TensorVisitor<torch::Tensor> {
@@ -129,17 +123,27 @@ struct TensorVisitor<std::pair<A, B>> {
   }
 };
 
+}  // namespace detail
+
+// Calls visit(Tensor&) with each tensor of a value, which may replace it; false
+// if the value is of a type that may hold tensors unseen.
+template <typename T, typename Visit>
+bool visit_tensors(T& value, const Visit& visit) {
+  detail::TensorVisitor<T>::visit(value, visit);
+  return detail::TensorVisitor<T>::kIsKnown;
+}
+
 // An argument of forward(): a copy with its tensors cast (not without a dtype),
 // or, where the type holds none that can be seen, the argument itself.
 template <typename T>
 decltype(auto) cast_input(T&& input, std::optional<torch::ScalarType> dtype) {
   using Plain = std::remove_cvref_t<T>;
   if constexpr (
-      std::is_arithmetic_v<Plain> || !TensorVisitor<Plain>::kIsKnown) {
+      std::is_arithmetic_v<Plain> || !detail::TensorVisitor<Plain>::kIsKnown) {
     return static_cast<T&&>(input);
   } else {
     Plain result(std::forward<T>(input));
-    TensorVisitor<Plain>::visit(result, [&](torch::Tensor& tensor) {
+    detail::TensorVisitor<Plain>::visit(result, [&](torch::Tensor& tensor) {
       if (dtype)
         tensor = cast_floating(tensor, *dtype);
     });

@@ -160,8 +160,9 @@ class GradSync {
   // sharding. A backward over weights that were stepped and not exchanged is a
   // ConfigError.
   virtual void gather_weights() = 0;
-  // Until then no weight (or this one) may be read.
+  // Until then no weight may be read.
   virtual void wait_for_weights() = 0;
+  // Until then this weight may not be read.
   virtual void wait_for_weight(int param) = 0;
   // Sharding::kParameters: the weights, of which none can be read otherwise.
   // Null with any other sharding.

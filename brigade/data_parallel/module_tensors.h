@@ -16,6 +16,7 @@ struct Module;
 
 namespace brigade {
 
+// A buffer of a module under its full name.
 struct NamedBuffer {
   std::string name;
   torch::Tensor tensor;

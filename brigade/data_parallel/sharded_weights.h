@@ -55,6 +55,7 @@ class ShardedWeights {
   // The weights of a unit (of some, for an operation that reads several) can be
   // read until another is used. Throws CommError naming the unit.
   void use(int unit) { use_all({&unit, 1}); }
+  // The same of several units.
   void use_all(std::span<const int> units);
   // A forward begins whose code may be anyone's: see WeightWatch.
   void begin_pass() { is_in_pass_ = true; }
@@ -80,11 +81,13 @@ class ShardedWeights {
   }
   // The storages of all units, and each one's unit.
   std::vector<std::pair<const void*, int>> storages() const;
+  // Whether it is the one in use.
   bool is_current(int unit) const { return std::get<1>(place_) == unit; }
 
   // Between use and use, for whoever cannot throw: the next throw_if_failed()
   // throws `error`.
   void fail_later(std::exception_ptr error);
+  // See fail_later().
   void throw_if_failed();
   // Where a unit's weights are read that no rank may gather now: its memory
   // holds NaN but for this rank's range.
@@ -140,6 +143,7 @@ class HeldUnit {
   HeldUnit(const HeldUnit&) = delete;
   HeldUnit& operator=(const HeldUnit&) = delete;
 
+  // Holds this unit instead of the one before.
   void hold(int unit) {
     if (weights_ == nullptr || unit == unit_)
       return;
@@ -147,6 +151,7 @@ class HeldUnit {
     weights_->hold(unit);
     unit_ = unit;
   }
+  // Holds none.
   void let_go() {
     if (unit_ >= 0)
       weights_->let_go(std::exchange(unit_, -1));

@@ -22,6 +22,7 @@
 
 namespace brigade {
 
+// The module behind SyncBatchNorm.
 class SyncBatchNormImpl : public torch::nn::Module {
  public:
   SyncBatchNormImpl(
@@ -56,6 +57,7 @@ class SyncBatchNormImpl : public torch::nn::Module {
   torch::nn::BatchNormOptions options_;
   CommunicatorPtr communicator_;
 };
+// A shared handle of SyncBatchNormImpl, as libtorch's modules have.
 TORCH_MODULE(SyncBatchNorm);
 
 // The same layer over all ranks: with the options, parameters and buffers of

@@ -27,6 +27,7 @@ class WeightWatch {
   WeightWatch(const WeightWatch&) = delete;
   WeightWatch& operator=(const WeightWatch&) = delete;
 
+  // This thread's operations are observed from here on.
   void begin_forward();
   // Throws what an operation could not: CommError. Without grad mode the pass
   // ends here.

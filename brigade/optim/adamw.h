@@ -64,6 +64,7 @@ class AdamW {
   // The same step in parts, in any order: begin_step(), and then step_group()
   // of each group once.
   void begin_step();
+  // See begin_step().
   void step_group(
       size_t group,
       double lr,
