@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/nn.h>
 
 #include <cmath>
 #include <memory>
@@ -13,7 +12,6 @@
 #include "brigade/comm/device_stream.h"
 #include "brigade/comm/process_mesh.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
-#include "brigade/data_parallel/data_parallel.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/train/from_config.h"
 #include "brigade/train/train_step.h"
@@ -124,28 +122,28 @@ TEST(StreamTrail, ReachesAllStreamsThatWroteIntoABuffer) {
 
 // ---- the library
 
-struct Net : torch::nn::Module {
-  Net() {
-    for (int i = 0; i < 3; ++i) {
-      layers.push_back(register_module(
-          "layer" + std::to_string(i), torch::nn::Linear(6, 6)));
-    }
-    // The same in every thread, which share a generator.
-    const torch::NoGradGuard no_grad;
-    for (auto& param : parameters()) {
-      param.copy_(
-          torch::sin(torch::arange(param.numel(), torch::kFloat))
-              .view_as(param) /
-          3);
+// Three linears. No module: libtorch moves those between its own devices alone.
+struct Net {
+  explicit Net(torch::Device device) {
+    for (int i = 0; i < 6; ++i) {
+      const bool is_bias = i % 2 == 1;
+      auto value =
+          torch::sin(torch::arange(is_bias ? 6 : 36, torch::kFloat)) / 3;
+      if (!is_bias)
+        value = value.view({6, 6});
+      params.push_back(
+          {.name = "param" + std::to_string(i),
+           .tensor = value.to(device).requires_grad_()});
     }
   }
-  torch::Tensor loss(const torch::Tensor& x) {
+  torch::Tensor loss(const torch::Tensor& x) const {
     torch::Tensor y = x;
-    for (auto& layer : layers)
-      y = torch::tanh(layer(y));
+    for (size_t i = 0; i < params.size(); i += 2)
+      y = torch::tanh(
+          torch::matmul(y, params[i].tensor.t()) + params[i + 1].tensor);
     return y.square().sum();
   }
-  std::vector<torch::nn::Linear> layers;
+  std::vector<NamedParam> params;
 };
 
 torch::Tensor input_of(int rank, int micro_batch) {
@@ -168,13 +166,12 @@ std::vector<torch::Tensor> gradients_of_two_ranks(
       backend = testing::staged_backend(forgotten);
     const auto group = make_communicator(
         store, rank, 2, {.name = "dp", .device = device}, backend);
-    const auto net = std::make_shared<Net>();
-    net->to(device);
-    BucketedGradSync sync(parameters_of(*net), group, options);
+    const Net net(device);
+    BucketedGradSync sync(net.params, group, options);
     for (int step = 0; step < 2; ++step) {
       for (int i = 0; i < 2; ++i) {
         sync.set_accumulate_only(i == 0);
-        net->loss(to_device(input_of(rank, i), device)).backward();
+        net.loss(to_device(input_of(rank, i), device)).backward();
       }
       if (step == 0) {
         sync.finish();
