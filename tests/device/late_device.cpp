@@ -245,10 +245,14 @@ Tensor shape_alone(const Tensor& tensor) {
       torch::dtype(tensor.scalar_type()).device(torch::kMeta));
 }
 
-// The caller may change a CPU tensor before the work is done.
+// As the tensor is now: set_data() may give it other memory before the work is
+// done, and the caller a CPU tensor other values.
 Tensor kept(const Tensor& tensor) {
-  if (!tensor.defined() || is_late(tensor))
+  if (!tensor.defined())
     return tensor;
+  if (is_late(tensor))
+    return Tensor(tensor.getIntrusivePtr()->shallow_copy_and_detach(
+        c10::VariableVersion(0), /*allow_tensor_metadata_change=*/false));
   Tensor copy = tensor.clone();
   copy.unsafeGetTensorImpl()->set_wrapped_number(
       tensor.unsafeGetTensorImpl()->is_wrapped_number());
@@ -375,8 +379,11 @@ Device late_device(int index) {
 void queue_late(
     const std::vector<Tensor>& tensors,
     std::function<void(const std::vector<Tensor>&)> work) {
+  std::vector<Tensor> now;
+  for (const Tensor& tensor : tensors)
+    now.push_back(kept(tensor));
   LateStream::of(stream_of(tensors.front().device()))
-      .push([tensors, work = std::move(work)] {
+      .push([tensors = std::move(now), work = std::move(work)] {
         const torch::NoGradGuard no_grad;
         std::vector<Tensor> values;
         for (const Tensor& tensor : tensors)
