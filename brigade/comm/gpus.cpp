@@ -5,6 +5,7 @@
 #include "brigade/base/error.h"
 
 #ifdef BRIGADE_HAS_CUDA
+#include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #endif
@@ -46,9 +47,7 @@ double reserved_gpu_memory_gb(torch::Device device) {
 std::string gpu_name(torch::Device device) {
   if (!device.is_cuda())
     return {};
-  cudaDeviceProp properties{};
-  C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, device.index()));
-  return properties.name;
+  return at::cuda::getDeviceProperties(device.index())->name;
 }
 
 #else

@@ -290,6 +290,24 @@ int written_argument(
   TORCH_CHECK(false, "the late device lacks '", schema.name(), "'");
 }
 
+// Of an empty result that a call fills (arange): memory of its shape.
+void take_shape(const Tensor& result, const Tensor& shape) {
+  if (!is_late(result) || result.sizes() == shape.sizes())
+    return;
+  TORCH_CHECK(
+      result.numel() == 0, "the late device resizes empty tensors alone");
+  const Tensor memory = empty(
+      shape.sizes(),
+      result.scalar_type(),
+      std::nullopt,
+      result.device(),
+      std::nullopt,
+      std::nullopt);
+  auto* impl = result.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(memory.storage());
+  impl->set_sizes_contiguous(shape.sizes());
+}
+
 void call_late(const c10::OperatorHandle& op, Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const auto& schema = op.schema();
@@ -305,8 +323,11 @@ void call_late(const c10::OperatorHandle& op, Stack* stack) {
   for (size_t i = 0; i < schema.returns().size(); ++i) {
     const int written = written_argument(schema, schema.returns()[i]);
     if (written >= 0) {
+      const c10::IValue& argument = arguments[static_cast<size_t>(written)];
+      if (argument.isTensor())
+        take_shape(argument.toTensor(), shapes[i].toTensor());
       fresh.emplace_back();
-      stack->push_back(arguments[static_cast<size_t>(written)]);
+      stack->push_back(argument);
       continue;
     }
     fresh.push_back(mapped(
