@@ -110,10 +110,10 @@ mkdir -p $T/zsh; $B completion zsh >$T/zsh/_brigade; cat >$T/drive.zsh <<'END'
 zmodload zsh/zpty
 zpty z zsh -f -i
 zpty -w z "PS1='> '; fpath=($T/zsh \$fpath); autoload -U compinit; compinit -u -D; bindkey '^I' complete-word; print REA''DY"
-zpty -r -m z line '*READY*'
+zpty -r -m z line '*READY*> *'
 for typed in 'brigade train --max-res' 'brigade tra' 'brigade prepare --format j'; do
   zpty -w -n z "$typed"$'\t\C-a: \C-e END\n'
-  zpty -r -m z line '*END*'
+  zpty -r -m z line '*END*> *'
   print -r -- $line
 done
 zpty -d z
