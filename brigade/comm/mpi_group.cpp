@@ -24,7 +24,7 @@ constexpr int kClosingTag = 1;
 // What a peer sent before its notice has arrived by then.
 constexpr std::chrono::milliseconds kTimeAfterNotice{20};
 
-// Every MPI has as many tags.
+// Every MPI has twice as many tags.
 constexpr int kJoinTags = 16384;
 
 int tag_of_group(const std::string& name, const std::vector<int>& members) {
@@ -147,8 +147,10 @@ MpiGroup::MpiGroup(
       size_(static_cast<int>(members.size())),
       timeout_(options.timeout) {
   const int tag = tag_of_group(options.name, members);
-  // What follows waits for the members without a deadline.
+  // What follows waits for the members without a deadline. The first time they
+  // come; the second time none of them has given up on the others.
   meet(*process_, rank, members, tag, options);
+  meet(*process_, rank, members, tag + kJoinTags, options);
   process_->locked([&] {
     MPI_Group all = MPI_GROUP_NULL;
     MPI_Group group = MPI_GROUP_NULL;
@@ -165,17 +167,6 @@ MpiGroup::MpiGroup(
       MPI_Group_free(&all);
     return code;
   });
-}
-
-MpiGroup::~MpiGroup() {
-  // Peers may still use what a closed group shares.
-  if (is_closed_)
-    return;
-  try {
-    process_->locked([&] { return MPI_Comm_free(&comm_); });
-  } catch (const std::exception&) {
-    process_->set_failed();
-  }
 }
 
 int MpiGroup::tag_on_wire(MessageKind kind, int tag) const {

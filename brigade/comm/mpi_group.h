@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -24,7 +25,6 @@ class MpiGroup : public MessageTransport,
       int rank,
       const std::vector<int>& members,
       const CommunicatorOptions& options);
-  ~MpiGroup() override;
 
   const MpiProcessPtr& process() const { return process_; }
   MPI_Comm comm() const { return comm_; }
@@ -67,6 +67,8 @@ class MpiGroup : public MessageTransport,
   int rank_;
   int size_;
   std::chrono::milliseconds timeout_;
+  // Not freed, but left to the end of MPI: a peer that fails when this rank has
+  // ended its part still sends its notice, which must find its communicator.
   MPI_Comm comm_ = MPI_COMM_NULL;
 
   std::mutex closing_;

@@ -21,6 +21,7 @@ using Clock = std::chrono::steady_clock;
 // want the processor too. A communicator's own thread shares it with one that
 // computes.
 constexpr std::chrono::microseconds kPatienceOfWaiter{300};
+constexpr std::chrono::microseconds kPatienceInACrowd{20};
 constexpr std::chrono::microseconds kPatienceOfWorker{50};
 // The kernel makes some 60 us of it.
 constexpr std::chrono::microseconds kPause{5};
@@ -82,6 +83,14 @@ MpiProcess::MpiProcess() {
   check(MPI_Comm_size(MPI_COMM_WORLD, &size_));
   check(MPI_Comm_dup(MPI_COMM_WORLD, &control_));
   check(MPI_Comm_set_errhandler(control_, MPI_ERRORS_RETURN));
+  MPI_Comm host = MPI_COMM_NULL;
+  check(MPI_Comm_split_type(
+      control_, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host));
+  int ranks_of_host = 1;
+  check(MPI_Comm_size(host, &ranks_of_host));
+  check(MPI_Comm_free(&host));
+  is_crowded_ =
+      ranks_of_host > static_cast<int>(std::thread::hardware_concurrency());
   int* largest_tag = nullptr;
   int is_known = 0;
   check(MPI_Comm_get_attr(
@@ -134,8 +143,9 @@ void MpiProcess::wait(
     std::chrono::milliseconds timeout,
     const std::function<void()>& look) {
   const auto begin = Clock::now();
-  const auto patience =
-      SequentialWorker::is_own_thread() ? kPatienceOfWorker : kPatienceOfWaiter;
+  const auto patience = is_crowded_                         ? kPatienceInACrowd
+                        : SequentialWorker::is_own_thread() ? kPatienceOfWorker
+                                                            : kPatienceOfWaiter;
   std::vector<MPI_Status> statuses(requests.size());
   while (true) {
     int have_ended = 0;

@@ -81,6 +81,8 @@ class MpiProcess {
   int rank_ = 0;
   int size_ = 1;
   int largest_tag_ = 0;
+  // This host has more ranks than processors.
+  bool is_crowded_ = false;
   MPI_Comm control_ = MPI_COMM_NULL;
   std::vector<torch::Tensor> abandoned_;
 

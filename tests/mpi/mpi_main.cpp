@@ -82,6 +82,12 @@ void run_over_mpi(
     ranks().groups++;
     return body(make_self_communicator(communicator));
   }
+  // Threads start together; a test's timeout is not for processes to come.
+  const StorePtr store =
+      ranks().store->with_prefix(fmt::format("start {}", ranks().groups));
+  store->set(std::to_string(mpi_rank()), "here");
+  for (int rank = 0; rank < size; ++rank)
+    store->get(std::to_string(rank));
   body(make_mpi_group(communicator, size));
 }
 
@@ -99,6 +105,8 @@ int main(int argc, char** argv) {
     auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
     delete listeners.Release(listeners.default_result_printer());
   }
+  // Every rank has to start MPI; the first test may be of some of them.
+  make_mpi_group();
   const int result = RUN_ALL_TESTS();
   const auto& all = *::testing::UnitTest::GetInstance();
   for (int i = 0; mpi_rank() != 0 && i < all.total_test_suite_count(); ++i) {
