@@ -93,7 +93,7 @@ void RunSaver::take_note(const SaveOutcome& outcome) {
         outcome.seconds,
         std::exchange(
             kill_grace_seconds_, std::numeric_limits<double>::infinity()),
-        std::max(60.0, std::ceil(4 * outcome.seconds))));
+        std::max(10.0, std::ceil(4 * outcome.seconds))));
   }
   longest_seconds_ = std::max(longest_seconds_, outcome.seconds);
   if (outcome.failure.empty()) {

@@ -238,7 +238,10 @@ TEST_F(Signals, SaveSecondsSavesByTheClock) {
   expect_saved_and_continued(name);
 }
 
-// mpirun sends SIGTERM and, a second later, SIGKILL.
+// mpirun waits odls_base_sigkill_timeout (one second) before it sends SIGTERM
+// and as long again before SIGKILL. It reads no output in that time, so ranks
+// stop in a write once their terminals are full: a timeout of a minute is
+// longer than what they can print, ten seconds are not.
 class Mpirun : public Signals {
  protected:
   void SetUp() override {
@@ -284,7 +287,7 @@ TEST_F(Mpirun, LeavesTheCheckpointBeforeASaveThatOutlastsItsGrace) {
 TEST_F(Mpirun, WaitsForTheSaveWhereItsTimeoutIsLonger) {
   const std::string name = "patience";
   const ProgramResult result =
-      end_in_a_save(name, {"--mca", "odls_base_sigkill_timeout", "60"});
+      end_in_a_save(name, {"--mca", "odls_base_sigkill_timeout", "10"});
   EXPECT_THAT(result.out, Not(HasSubstr("odls_base_sigkill_timeout")));
   expect_saved_and_continued(name);
 }
