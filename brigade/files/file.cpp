@@ -8,8 +8,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
-#include <future>
+#include <new>
 #include <utility>
 
 #include "brigade/base/check.h"
@@ -19,9 +20,11 @@
 namespace brigade {
 namespace {
 
-constexpr uint64_t kWriteBufferBytes = 1 * MiB;
-// Between two nudges of the disk.
-constexpr uint64_t kWriteBehindBytes = 8 * MiB;
+constexpr uint64_t kPieceBytes = 4 * MiB;
+// Of a file that is hashed: hashing may fall behind by so many.
+constexpr size_t kPiecesInFlight = 4;
+// What direct writes ask of memory, sizes and positions, or less.
+constexpr size_t kDirectAlignment = 4096;
 
 [[noreturn]] void throw_storage(
     const char* what,
@@ -115,50 +118,68 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::write(const void* data, uint64_t size_bytes) {
-  if (buffer_.size() + size_bytes > kWriteBufferBytes)
-    flush();
+  const auto* bytes = static_cast<const std::byte*>(data);
   written_bytes_ += size_bytes;
-  const char* bytes = static_cast<const char*>(data);
-  if (size_bytes < kWriteBufferBytes) {
-    if (hash_)
-      hash_->add(data, size_bytes);
-    buffer_.append(bytes, size_bytes);
-    return;
-  }
-  // Beside the write: the slower of the two sets the rate, not their sum. The
-  // future's destructor waits.
-  std::future<void> hashing;
-  if (hash_) {
-    hashing = std::async(std::launch::async, [this, data, size_bytes] {
-      hash_->add(data, size_bytes);
-    });
-  }
   while (size_bytes > 0) {
-    const ssize_t count =
-        ::write(descriptor_, bytes, std::min(size_bytes, kWriteBehindBytes));
-    if (count < 0 && errno == EINTR)
-      continue;
-    if (count < 0)
-      throw_storage("write", temporary_path_);
-    // The disk begins now, not with the sync at the end, so that it works while
-    // the rest is hashed. Where it cannot, the sync does it all.
-    ::sync_file_range(descriptor_, 0, 0, SYNC_FILE_RANGE_WRITE);
+    if (filled_bytes_ == kPieceBytes)
+      flush();
+    if (filled_piece_ == pieces_.size()) {
+      void* memory = std::aligned_alloc(kDirectAlignment, kPieceBytes);
+      if (memory == nullptr)
+        throw std::bad_alloc();
+      pieces_.emplace_back(static_cast<std::byte*>(memory), &std::free);
+    }
+    const uint64_t count = std::min(size_bytes, kPieceBytes - filled_bytes_);
+    std::memcpy(pieces_[filled_piece_].get() + filled_bytes_, bytes, count);
+    filled_bytes_ += count;
     bytes += count;
-    size_bytes -= static_cast<uint64_t>(count);
+    size_bytes -= count;
   }
 }
 
 void AtomicFile::flush() {
-  std::string_view rest = buffer_;
-  while (!rest.empty()) {
-    const ssize_t count = ::write(descriptor_, rest.data(), rest.size());
+  if (filled_bytes_ == 0)
+    return;
+  const std::byte* piece = pieces_[filled_piece_].get();
+  if (hash_)
+    hash_->add({piece, filled_bytes_});
+  const bool is_full = filled_bytes_ == kPieceBytes;
+  if (hash_ && is_full != is_direct_)
+    set_direct(is_full);
+  write_piece(piece, filled_bytes_);
+  filled_bytes_ = 0;
+  if (hash_) {
+    filled_piece_ = (filled_piece_ + 1) % kPiecesInFlight;
+    hash_->wait(kPiecesInFlight - 1);
+  }
+}
+
+void AtomicFile::write_piece(const std::byte* data, uint64_t size_bytes) {
+  while (size_bytes > 0) {
+    const ssize_t count = ::write(descriptor_, data, size_bytes);
     if (count < 0 && errno == EINTR)
       continue;
+    if (count < 0 && errno == EINVAL && is_direct_) {
+      set_direct(false);  // aligned to less than this device asks for
+      continue;
+    }
     if (count < 0)
       throw_storage("write", temporary_path_);
-    rest.remove_prefix(static_cast<size_t>(count));
+    data += count;
+    size_bytes -= static_cast<uint64_t>(count);
+    // What is left of a write that was cut short is not aligned.
+    if (size_bytes > 0 && is_direct_)
+      set_direct(false);
   }
-  buffer_.clear();
+}
+
+// Where the file system has no direct writes, all of them are through the page
+// cache.
+void AtomicFile::set_direct(bool is_direct) {
+  const int flags = ::fcntl(descriptor_, F_GETFL);
+  const int wanted = is_direct ? flags | O_DIRECT : flags & ~O_DIRECT;
+  is_direct_ =
+      flags >= 0 && ::fcntl(descriptor_, F_SETFL, wanted) == 0 && is_direct;
 }
 
 void AtomicFile::commit() {

@@ -5,13 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "brigade/files/digest.h"
+#include "brigade/files/background_sha256.h"
 
 namespace brigade {
 
@@ -54,7 +55,9 @@ enum class Digest { kNone, kSha256 };
 // Not thread-safe. Every failure is a StorageError naming the path and errno.
 class AtomicFile {
  public:
-  // With Digest::kSha256 what is written is hashed on its way.
+  // With Digest::kSha256 what is written is hashed on its way, and passes by
+  // the page cache where the file system allows it: a checkpoint is large and
+  // seldom read again soon.
   explicit AtomicFile(
       std::filesystem::path path,
       Digest digest = Digest::kNone);
@@ -76,9 +79,18 @@ class AtomicFile {
   std::filesystem::path temporary_path_;
   int descriptor_ = -1;
   uint64_t written_bytes_ = 0;
-  std::string buffer_;
-  std::optional<Sha256> hash_;
+  // What is hashed and written piece by piece; the last one is being filled.
+  // More than one where a piece may still be hashed while others are filled.
+  using Piece = std::unique_ptr<std::byte, void (*)(void*)>;
+  std::vector<Piece> pieces_;
+  size_t filled_piece_ = 0;
+  uint64_t filled_bytes_ = 0;
+  bool is_direct_ = false;                // written past the page cache
+  std::optional<BackgroundSha256> hash_;  // destroyed before what it reads
+
   void flush();
+  void write_piece(const std::byte* data, uint64_t size_bytes);
+  void set_direct(bool is_direct);
 };
 
 // The digest of a file on disk. DataError when it cannot be read.

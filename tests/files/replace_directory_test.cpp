@@ -75,15 +75,5 @@ TEST(Sha256, IsThatOfTheStandardHoweverTheBytesCome) {
   EXPECT_EQ(hash.finish(), abc);
 }
 
-TEST_F(ReplaceDirectory, AnAtomicFileKnowsTheDigestOfWhatItWrote) {
-  const fs::path path = folder_ / "file";
-  AtomicFile file(path, Digest::kSha256);
-  file.write("abc");
-  file.write(std::string(3 << 20, 'x'));
-  file.commit();
-  EXPECT_EQ(file.digest(), digest_of_file(path));
-  EXPECT_EQ(digest_of_file(path).size_bytes, 3U + (3U << 20));
-}
-
 }  // namespace
 }  // namespace brigade
