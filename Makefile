@@ -56,6 +56,8 @@ test-faults:
 	@cmake --build $(RELEASE) --target brigade_cli
 	@BRIGADE_FAULT_SEEDS=20 scripts/run_tests.sh $(RELEASE) -R '^faults' --timeout 3600
 	@scripts/network_faults.py $(RELEASE) || [ $$? -eq 77 ]
+	@cmake --build $(RELEASE) --target test_train
+	@BRIGADE_ALL_LAYOUTS=9 $(RELEASE)/tests/test_train --gtest_filter='*CheckpointLayouts*' --gtest_brief=1
 
 soak:
 	@scripts/install_dependencies.sh build
