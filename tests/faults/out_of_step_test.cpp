@@ -2,12 +2,18 @@
 // says at once what each launched, instead of a garbage sum or a timeout.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 #include <torch/types.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
+#include <filesystem>
 #include <functional>
 
 #include "brigade/base/error.h"
+#include "brigade/comm/world.h"
+#include "program_faults.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -82,6 +88,50 @@ TEST_P(OutOfStep, EveryRankSaysAtOnceWhatEachLaunched) {
     EXPECT_LT(
         std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
   });
+}
+
+constexpr const char* kCaseVariable = "BRIGADE_TEST_OUT_OF_STEP";
+constexpr const char* kRankTest = "OutOfStepRank.DISABLED_IsOneOfTwoProcesses";
+
+// What the next test starts, twice.
+TEST(OutOfStepRank, DISABLED_IsOneOfTwoProcesses) {
+  const char* name = ::getenv(kCaseVariable);
+  ASSERT_NE(name, nullptr) << "started by the test of real processes alone";
+  for (const OutOfStepCase& each : cases()) {
+    if (each.name != name)
+      continue;
+    try {
+      const World world = init_from_environment(
+          {.timeout = std::chrono::seconds(30), .check_collectives = true});
+      all_reduce(*world.data_parallel(), 2, torch::kFloat);
+      each.work(*world.data_parallel());
+      ::_exit(0);
+    } catch (const Error& error) {
+      std::fprintf(stderr, "%s\n", error.what());
+      ::_exit(static_cast<int>(error.code()));
+    }
+  }
+  FAIL() << "no case " << name;
+}
+
+TEST_P(OutOfStep, EndsRealProcesses) {
+  testing::StartedProgram program(
+      testing::program_path(),
+      {"run",
+       "-n",
+       "2",
+       "--",
+       std::filesystem::read_symlink("/proc/self/exe").string(),
+       "--gtest_also_run_disabled_tests",
+       std::string("--gtest_filter=") + kRankTest},
+      {{kCaseVariable, GetParam().name}});
+  const pid_t supervisor = program.pid();
+  const testing::ProgramResult result = program.wait();
+  EXPECT_EQ(result.exit_code, static_cast<int>(ExitCode::kComm));
+  EXPECT_THAT(
+      result.err,
+      AllOf(HasSubstr(GetParam().of_rank_0), HasSubstr(GetParam().of_rank_1)));
+  testing::expect_no_rank_of(supervisor, 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(
