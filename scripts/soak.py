@@ -29,8 +29,7 @@ MEAN_SECONDS_BETWEEN_FAULTS = 10
 STEP_TIMEOUT_SECONDS = 2
 LEAST_GOODPUT = 0.8
 # Exit codes of a supervisor that ended as it was told to, or was killed.
-ASKED_TO_END = {128 + signal.SIGTERM, 128 + signal.SIGHUP, 128 + signal.SIGINT,
-                -signal.SIGKILL}
+ENDED = {128 + signal.SIGTERM, -signal.SIGKILL}
 
 
 def write_config(folder):
@@ -65,6 +64,7 @@ class Run:
             f"checkpoint.save_frequency={save_every}",
             f"logging.run_dir={folder}", "checkpoint.load_path=auto"]
         self.process = None
+        self.was_asked_to_end = False
         # What the supervisor and its ranks keep outside the run folder.
         self.temporary = pathlib.Path(f"{folder}.tmp")
         self.temporary.mkdir()
@@ -72,10 +72,15 @@ class Run:
         self.log = open(f"{folder}.log", "ab")
 
     def start(self):
+        self.was_asked_to_end = False
         self.process = subprocess.Popen(
             self.command, stdout=self.log, stderr=self.log,
             env=dict(os.environ, TMPDIR=str(self.temporary)),
             start_new_session=True)
+
+    def ask_to_end(self):
+        self.was_asked_to_end = True
+        send(self.process.pid, signal.SIGTERM)
 
     def count_descriptors(self):
         """While the ranks train, so that all of a process's are open."""
@@ -174,7 +179,7 @@ def make_faults(run, chance):
         ("SIGSEGV of a rank", 1, lambda: send(a_rank(), signal.SIGSEGV)),
         ("kill -9 of the supervisor", 1,
          lambda: send(run.process.pid, signal.SIGKILL)),
-        ("SIGTERM", 1, lambda: send(run.process.pid, signal.SIGTERM)),
+        ("SIGTERM", 1, run.ask_to_end),
         ("SIGUSR1", 2, lambda: send(run.process.pid, signal.SIGUSR1)),
         ("SIGQUIT", 2, lambda: send(run.process.pid, signal.SIGQUIT)),
         ("a rank paused for a second", 2, lambda: pause(1)),
@@ -204,7 +209,9 @@ def train_under_faults(run, chance):
         if code == 0:
             return time.monotonic() - begin, counts
         if code is not None:
-            if code not in ASKED_TO_END:
+            # A fault just before it was asked to end gives its own code, and
+            # nothing restarts what was asked to end.
+            if code not in ENDED and not run.was_asked_to_end:
                 raise SystemExit(
                     f"the run ended with code {code}: see {run.folder}.log")
             run.start()

@@ -40,26 +40,31 @@ function lastStart(run) {
   return [...run.events].reverse().find((e) => e.event === "start");
 }
 
+function originOf(run, key) {
+  if (run.config[key] === undefined) return "";
+  const start = lastStart(run);
+  return start && start.origins ? start.origins[key] || "default" : "";
+}
+
+// What differs between runs first, then what somebody has set.
 function showConfig(page) {
   add(page, "h2", runs.length > 1 ? "Config, and where runs differ" : "Config");
   const keys = [...new Set(runs.flatMap((run) => Object.keys(run.config)))];
   const rows = keys.sort().map((key) => {
     const values = runs.map((run) => JSON.stringify(run.config[key]));
-    return [key, values, values.some((value) => value !== values[0])];
+    const origins = runs.map((run) => originOf(run, key));
+    return { key, values, origins,
+      differs: values.some((value) => value !== values[0]),
+      isSet: origins.some((origin) => origin && origin !== "default") };
   });
-  rows.sort((a, b) => b[2] - a[2]);
+  rows.sort((a, b) => b.differs - a.differs || b.isSet - a.isSet);
   const heads = ["key"];
   for (const run of runs) heads.push(run.name, "from");
-  const made = table(page, "config", heads, rows.map(([key, values]) => [key,
-    ...values.flatMap((value, i) => {
-      const start = lastStart(runs[i]);
-      const origin = start && start.origins ? start.origins[key] || "default"
-        : "";
-      return [value === undefined ? "" : value, value === undefined ? ""
-        : origin];
-    })]));
-  rows.forEach(([, , differs], i) => {
-    if (differs) made.rows[i + 1].className = "differs";
+  const made = table(page, "config", heads, rows.map((row) => [row.key,
+    ...row.values.flatMap((value, i) => [value === undefined ? "" : value,
+      row.origins[i]])]));
+  rows.forEach((row, i) => {
+    if (row.differs) made.rows[i + 1].className = "differs";
   });
 }
 

@@ -19,7 +19,7 @@ StragglerDetector::StragglerDetector(std::vector<int> work_of_rank)
     : work_of_rank_(std::move(work_of_rank)),
       slow_windows_(work_of_rank_.size(), 0) {}
 
-double StragglerDetector::ratio_of(
+Straggler StragglerDetector::compare(
     size_t rank,
     const std::vector<double>& busy_seconds) const {
   std::vector<double> alike;
@@ -31,13 +31,13 @@ double StragglerDetector::ratio_of(
     if (work_of_rank_[other] == work_of_rank_[rank])
       alike.push_back(busy_seconds[other]);
   }
+  Straggler result{static_cast<int>(rank), 1, alike.empty()};
   if (others.empty())
-    return 1;
+    return result;
   const double peers = median_of(alike.empty() ? others : alike);
-  if (peers <= 0)
-    return 1;
-  const double ratio = busy_seconds[rank] / peers;
-  return alike.empty() ? ratio * kRatio / kRatioOfUnlike : ratio;
+  if (peers > 0)
+    result.ratio = busy_seconds[rank] / peers;
+  return result;
 }
 
 std::vector<Straggler> StragglerDetector::add_window(
@@ -50,8 +50,9 @@ std::vector<Straggler> StragglerDetector::add_window(
   std::vector<Straggler> flagged;
   for (size_t rank = 0; rank < busy_seconds.size(); ++rank) {
     int& windows = slow_windows_[rank];
-    const double ratio = ratio_of(rank, busy_seconds);
-    const bool is_slow = ratio >= kRatio;
+    const Straggler compared = compare(rank, busy_seconds);
+    const bool is_slow =
+        compared.ratio >= (compared.is_alone ? kRatioOfUnlike : kRatio);
     const bool was_flagged = windows >= kWindows || windows < 0;
     if (was_flagged) {
       // Counts fast windows downwards, to 0 when it is like its peers again.
@@ -63,7 +64,7 @@ std::vector<Straggler> StragglerDetector::add_window(
     }
     windows = is_slow ? windows + 1 : 0;
     if (windows == kWindows)
-      flagged.push_back({static_cast<int>(rank), ratio});
+      flagged.push_back(compared);
   }
   return flagged;
 }

@@ -10,7 +10,8 @@ namespace brigade {
 
 struct Straggler {
   int rank = 0;
-  double ratio = 0;  // its time to its peers'
+  double ratio = 0;       // its time to its peers'
+  bool is_alone = false;  // nobody does the same work: peers are all others
 };
 
 // Fed with windows of a few steps each. A rank is flagged after kWindows in a
@@ -33,7 +34,8 @@ class StragglerDetector {
   std::vector<Straggler> add_window(const std::vector<double>& busy_seconds);
 
  private:
-  double ratio_of(size_t rank, const std::vector<double>& busy_seconds) const;
+  // Without saying whether it is slow.
+  Straggler compare(size_t rank, const std::vector<double>& busy_seconds) const;
 
   std::vector<int> work_of_rank_;
   std::vector<int>

@@ -374,10 +374,13 @@ void Trainer::look_for_stragglers(int64_t step, double busy_seconds) {
        stragglers_->add_window({busy_ns.begin(), busy_ns.end()})) {
     observer_.on_message(fmt::format(
         "{} is slow: in the last {} steps it computed {:.1f} times as long as "
-        "its peers, who wait for it",
+        "{}, who wait for it",
         world.options().member_names[static_cast<size_t>(straggler.rank)],
         StragglerDetector::kSteps * StragglerDetector::kWindows,
-        straggler.ratio));
+        straggler.ratio,
+        straggler.is_alone ? "the ranks of other pipeline stages (it may have "
+                             "more to compute, or be slow)"
+                           : "its peers"));
   }
 }
 

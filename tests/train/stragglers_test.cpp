@@ -51,7 +51,12 @@ TEST(StragglerDetectorTest, StagesAreHeldAgainstTheirOwnKind) {
   size_t flagged = 0;
   for (int window = 0; window < 5; ++window) {
     EXPECT_THAT(StragglerDetector({0, 1, 2}).add_window({1, 2, 1}), IsEmpty());
-    flagged += alone.add_window({1, 2.6, 1}).size();
+    for (const Straggler& straggler : alone.add_window({1, 2.6, 1})) {
+      EXPECT_EQ(straggler.rank, 1);
+      EXPECT_NEAR(straggler.ratio, 2.6, 1e-9);
+      EXPECT_TRUE(straggler.is_alone);
+      ++flagged;
+    }
   }
   EXPECT_EQ(flagged, 1U);
 }
