@@ -85,13 +85,25 @@ class Run:
     def count_descriptors(self):
         """While the ranks train, so that all of a process's are open."""
         ranks = self.ranks()
-        if len(ranks) < RANKS:
+        if len(ranks) < RANKS or not self.have_trained(ranks):
             return
         for pid in [self.process.pid, *ranks]:
             with contextlib.suppress(OSError):
                 count = len(os.listdir(f"/proc/{pid}/fd"))
                 first, _ = self.descriptors.get(pid, (count, count))
                 self.descriptors[pid] = first, count
+
+    def have_trained(self, ranks):
+        """Whether a step was written since the last of the ranks started."""
+        with contextlib.suppress(OSError):
+            stats = [pathlib.Path(f"/proc/{pid}/stat").read_text() for pid in ranks]
+            # Behind the name, which may hold spaces; field 22 of proc(5).
+            ticks = [int(stat.rpartition(")")[2].split()[19]) for stat in stats]
+            since_boot = max(ticks) / os.sysconf("SC_CLK_TCK")
+            boot = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+            written = (self.folder / "metrics.jsonl").stat().st_mtime
+            return written > boot + since_boot + 0.1
+        return False
 
     def gathered_descriptors(self):
         # A save has a file and a folder open, a new connection may be coming.
