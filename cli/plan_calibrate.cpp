@@ -29,12 +29,13 @@ void print_measured(
   print_rates("bf16", measured.bf16_products);
   fmt::print(
       "attention {:.1f} GFLOP/s; memory: optimizer {:.1f} GB/s, elementwise "
-      "{:.1f} GB/s, loss {:.1f} GB/s; {:.1f} us per op; {:.2f} GB per "
-      "process\n",
+      "{:.1f} GB/s, loss {:.1f} GB/s; {:.2f} ns per element of a weight, "
+      "{:.1f} us per op; {:.2f} GB per process\n",
       measured.attention_flops_per_s / 1e9,
       measured.memory_bytes_per_s / 1e9,
       measured.elementwise_bytes_per_s / 1e9,
       measured.logits_bytes_per_s / 1e9,
+      measured.weight_element_s * 1e9,
       measured.kernel_gap_s * 1e6,
       static_cast<double>(measured.reserved_bytes) / 1e9);
   for (const planner::AllReduceSample& sample : measured.all_reduces)

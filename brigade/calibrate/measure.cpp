@@ -69,8 +69,9 @@ class Measurement {
                           ::sysconf(_SC_PAGESIZE) / here;
     result.kernel_gap_s = kernel_gap();
     result.reserved_bytes = static_cast<int64_t>(resident_memory_gb() * 1e9);
-    result.fp32_products = products(torch::kFloat);
-    result.bf16_products = products(torch::kBFloat16);
+    result.fp32_products = products(torch::kFloat, 0);
+    result.weight_element_s = weight_element();
+    result.bf16_products = products(torch::kBFloat16, result.weight_element_s);
     result.attention_flops_per_s = attention();
     result.memory_bytes_per_s = optimizer();
     result.elementwise_bytes_per_s = elementwise();
@@ -122,24 +123,57 @@ class Measurement {
            2;
   }
 
-  // Forward, and the gradients of input and weight: [tokens, n] [n, n].
-  std::vector<planner::ProductRate> products(torch::ScalarType dtype) {
-    std::vector<planner::ProductRate> rates;
+  // Forward, and the gradients of input and weight: [tokens, n] [n, n]. In turn
+  // of so many weights that no cache holds them, as a model's.
+  double products_seconds(torch::ScalarType dtype, int64_t tokens, int64_t n) {
+    constexpr size_t kMostLayers = 512;
     const torch::NoGradGuard no_grad;
+    const Tensor x = torch::randn({tokens, n}).to(dtype);
+    struct Layer {
+      Tensor weight;
+      Tensor grad;
+    };
+    std::vector<Layer> layers;
+    for (int64_t bytes = 0; layers.empty() || (bytes < options_.weights_bytes &&
+                                               layers.size() < kMostLayers);
+         bytes += static_cast<int64_t>(
+             layers.back().weight.nbytes() + layers.back().grad.nbytes()))
+      layers.push_back({torch::randn({n, n}).to(dtype), torch::zeros({n, n})});
+    size_t next = 0;
+    return repeated_seconds([&] {
+      Layer& layer = layers[next++ % layers.size()];
+      ops::linear(x, layer.weight);
+      ops::linear_backward_input(x, layer.weight);
+      ops::linear_backward_weight(x, x, layer.grad);
+    });
+  }
+
+  // What three products take whatever the rows: of two numbers of rows, what
+  // the time would be for none.
+  double weight_element() {
+    constexpr int64_t kFewer = 4;
+    const int64_t n = options_.largest_product;
+    const int64_t few = std::max<int64_t>(1, options_.tokens / kFewer);
+    const double of_few = products_seconds(torch::kBFloat16, few, n);
+    const double of_many = products_seconds(torch::kBFloat16, few * kFewer, n);
+    const double of_none = (kFewer * of_few - of_many) / (kFewer - 1);
+    return std::clamp(of_none, 0.0, of_few) / static_cast<double>(3 * n * n);
+  }
+
+  std::vector<planner::ProductRate> products(
+      torch::ScalarType dtype,
+      double weight_element_s) {
+    std::vector<planner::ProductRate> rates;
     for (int64_t n = 32; n <= options_.largest_product; n *= 2) {
-      const Tensor x = torch::randn({options_.tokens, n}).to(dtype);
-      const Tensor weight = torch::randn({n, n}).to(dtype);
-      Tensor weight_grad = torch::zeros({n, n});
-      const double seconds = repeated_seconds([&] {
-        ops::linear(x, weight);
-        ops::linear_backward_input(x, weight);
-        ops::linear_backward_weight(x, x, weight_grad);
-      });
-      const auto size = static_cast<double>(n);
+      const double elements = static_cast<double>(n) * static_cast<double>(n);
+      const double seconds = products_seconds(dtype, options_.tokens, n);
+      // A loud machine may give more for the weight than for all of it.
+      constexpr double kLeast = 0.5;
+      const double of_rows =
+          std::max(kLeast * seconds, seconds - 3 * weight_element_s * elements);
       rates.push_back(
           {std::min(n, options_.tokens),
-           3 * 2 * static_cast<double>(options_.tokens) * size * size /
-               seconds});
+           3 * 2 * static_cast<double>(options_.tokens) * elements / of_rows});
     }
     return rates;
   }

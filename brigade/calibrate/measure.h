@@ -18,6 +18,7 @@ struct MeasureOptions {
   double seconds_each = 0.2;
   int64_t tokens = 1024;           // rows of products and elementwise ops
   int64_t largest_product = 1024;  // the smallest is 32; powers of two
+  int64_t weights_bytes = int64_t{1} << 27;  // of the weights of products
   int64_t optimizer_numel = int64_t{1} << 22;
   int64_t largest_message_bytes = int64_t{1} << 24;
 };

@@ -71,6 +71,7 @@ Machine machine_of(
       measurements.memory_bytes_per_s / constants.memory_efficiency;
   device.elementwise_bytes_per_s = measurements.elementwise_bytes_per_s;
   device.logits_bytes_per_s = measurements.logits_bytes_per_s;
+  device.weight_element_s = measurements.weight_element_s;
   device.kernel_gap_s = measurements.kernel_gap_s;
   device.sustained = 1;
   const auto fp32 = static_cast<size_t>(ProductDtype::kFp32);

@@ -37,6 +37,7 @@ struct Measurements {
   double memory_bytes_per_s = 0;       // of the optimizer's pass
   double elementwise_bytes_per_s = 0;  // of norms and activations
   double logits_bytes_per_s = 0;       // of the loss, less its products
+  double weight_element_s = 0;         // see Device::weight_element_s
   double kernel_gap_s = 0;             // of the smallest op
   double contention = 0;               // see Constants::contention
   std::vector<AllReduceSample> all_reduces;

@@ -122,6 +122,11 @@ double DeviceTime::product(const Product& product, ProductDtype dtype) const {
   return std::max(best + device_.kernel_gap_s, memory(moved));
 }
 
+double DeviceTime::weight(int64_t n, int64_t k) const {
+  return device_.weight_element_s * static_cast<double>(n) *
+         static_cast<double>(k);
+}
+
 double DeviceTime::memory_at(double bytes, double bytes_per_s) const {
   return bytes <= 0 ? 0 : bytes / bytes_per_s + device_.kernel_gap_s;
 }

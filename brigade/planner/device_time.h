@@ -46,6 +46,10 @@ class DeviceTime {
   // logarithm. Requires a peak for the dtype.
   double product(const Product& product, ProductDtype dtype) const;
 
+  // What a product with a weight [n, k] takes besides, where that was measured:
+  // it does not depend on the rows.
+  double weight(int64_t n, int64_t k) const;
+
   // One kernel that reads and writes so many bytes.
   double memory(double bytes) const;
   // The same for fused elementwise ops on activations, and for the loss's

@@ -83,9 +83,11 @@ class Part {
 void Part::add_linear(int64_t in, int64_t out, PartTime& time) const {
   const ProductDtype dtype = training_.precision.products;
   const int64_t m = tokens();
-  time.forward.products += device_.product({m, out, in}, dtype);
-  time.backward_input.products += device_.product({m, in, out}, dtype);
-  time.backward_weight.products += device_.product({in, out, m}, dtype);
+  const double weight = device_.weight(in, out);
+  time.forward.products += device_.product({m, out, in}, dtype) + weight;
+  time.backward_input.products += device_.product({m, in, out}, dtype) + weight;
+  time.backward_weight.products +=
+      device_.product({in, out, m}, dtype) + weight;
   if (dtype == ProductDtype::kBf16 || dtype == ProductDtype::kFp32)
     return;
   // Operands are made smaller: 2 bytes read, 1 written as it is and 1
@@ -325,11 +327,13 @@ PartTime Part::head() {
   // Kernels pad the vocabulary to whole vectors.
   const int64_t padded = (rows + 63) / 64 * 64;
   const int64_t m = tokens();
-  time.forward.products = device_.product({m, padded, shape_.hidden}, dtype);
+  const double weight = device_.weight(padded, shape_.hidden);
+  time.forward.products =
+      device_.product({m, padded, shape_.hidden}, dtype) + weight;
   time.backward_input.products =
-      device_.product({m, shape_.hidden, padded}, dtype);
+      device_.product({m, shape_.hidden, padded}, dtype) + weight;
   time.backward_weight.products =
-      device_.product({shape_.hidden, padded, m}, dtype);
+      device_.product({shape_.hidden, padded, m}, dtype) + weight;
   const double logits = static_cast<double>(m) * static_cast<double>(rows);
   const double bytes = training_.software.logits == Logits::kWhole
                            ? kWholeLogitsBytes

@@ -61,6 +61,9 @@ struct Device {
   std::array<std::vector<ProductRate>, kProductDtypes> product_rates;
   double elementwise_bytes_per_s = 0;
   double logits_bytes_per_s = 0;
+  // Of each product of a linear, per element of its weight and whatever the
+  // number of rows: packing it, adding to its gradient.
+  double weight_element_s = 0;
   int64_t reserved_bytes = 0;  // context and libraries, before any tensor
 
   double peak(ProductDtype dtype) const {

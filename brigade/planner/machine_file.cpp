@@ -88,7 +88,14 @@ std::vector<NumberField> device_fields() {
        0,
        kMost,
        [](const Machine& m) { return m.device.logits_bytes_per_s; },
-       [](Machine& m, double v) { m.device.logits_bytes_per_s = v; }}};
+       [](Machine& m, double v) { m.device.logits_bytes_per_s = v; }},
+      {"device",
+       "weight_element_s",
+       Given::kOptional,
+       0,
+       1,
+       [](const Machine& m) { return m.device.weight_element_s; },
+       [](Machine& m, double v) { m.device.weight_element_s = v; }}};
 }
 
 void add_rates_of_products(std::vector<NumberField>& fields) {

@@ -20,6 +20,7 @@ Measurements measured() {
       .memory_bytes_per_s = 5e9,
       .elementwise_bytes_per_s = 2e9,
       .logits_bytes_per_s = 1e9,
+      .weight_element_s = 1e-10,
       .kernel_gap_s = 1e-5,
       .contention = 0.9};
 }
@@ -39,6 +40,7 @@ TEST(Calibration, TheMachinePredictsWhatWasMeasured) {
   EXPECT_NEAR(flops_per_s(256, ProductDtype::kBf16), 4e10, 1);
   EXPECT_NEAR(flops_per_s(16, ProductDtype::kBf16), 2e10, 1);
   EXPECT_NEAR(flops_per_s(4096, ProductDtype::kBf16), 8e10, 1);
+  EXPECT_NEAR(device.weight(1000, 2000), 2e-4, 1e-12);
   EXPECT_NEAR(device.memory(5e9) - gap, 1, 1e-12);
   EXPECT_NEAR(device.elementwise(2e9) - gap, 1, 1e-12);
   EXPECT_NEAR(device.logits(1e9) - gap, 1, 1e-12);

@@ -48,6 +48,7 @@ TEST(Machine, MeasuredRatesComeBackFromTheirFile) {
   machine.device.product_rates[0] = {{64, 1.5e10}, {1024, 4e10}};
   machine.device.elementwise_bytes_per_s = 2.5e9;
   machine.device.logits_bytes_per_s = 1.5e9;
+  machine.device.weight_element_s = 2.5e-10;
   machine.contention = 0.75;
   const nlohmann::json file = to_json(machine);
   std::vector<std::string> problems;
@@ -55,6 +56,7 @@ TEST(Machine, MeasuredRatesComeBackFromTheirFile) {
   EXPECT_TRUE(problems.empty()) << problems.front();
   EXPECT_EQ(to_json(back), file);
   EXPECT_EQ(back.device.product_rates, machine.device.product_rates);
+  EXPECT_EQ(back.device.weight_element_s, 2.5e-10);
   EXPECT_EQ(back.contention, 0.75);
 }
 

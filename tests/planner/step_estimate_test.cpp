@@ -172,6 +172,22 @@ TEST(StepEstimate, EachLayerHasItsOwnWindow) {
       all);
 }
 
+// Each micro-batch has three products with every matrix: with the layers' and
+// the head's 7.505 B of the 8.03 B parameters.
+TEST(StepEstimate, WeightsTakeTimeInEachMicroBatch) {
+  Training training = llama_on("h100");
+  Layout layout;
+  layout.dims.dp = 128;  // 8 micro-batches
+  const auto products = [&](double weight_element_s) {
+    training.machine.device.weight_element_s = weight_element_s;
+    return StepEstimator(training).estimate(layout).parts.computation.products;
+  };
+  const double matrices =
+      32.0 * 4096 * (4096 + 2 * 1024 + 4096 + 3 * 14336) + 128256.0 * 4096;
+  const double seconds = products(1e-10) - products(0);
+  EXPECT_NEAR(seconds, 8 * 3 * 1e-10 * matrices, 1e-9 * seconds);
+}
+
 // The first of m micro-batches leaves its gradient as it is; each of the others
 // reads it in 2 bytes per parameter, and reads and writes the sum in 4.
 TEST(StepEstimate, SeparateAccumulationMovesTenBytesPerParameter) {
