@@ -2,14 +2,23 @@
 // version is found out from libtorch's own declarations, not from its number.
 #pragma once
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/types.h>
 
+#include <cmath>
 #include <memory>
+#include <optional>
+#include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
+
+#include "brigade/ops/adamw.h"
 
 namespace brigade::ops {
+
+// ---- the graph
 
 // What holds a node of autograd's graph: std::shared_ptr, and in 2.14
 // c10::intrusive_ptr.
@@ -29,6 +38,250 @@ NodePtr make_node(Arguments&&... arguments) {
   } else {
     return c10::make_intrusive<NodeType>(std::forward<Arguments>(arguments)...);
   }
+}
+
+// ---- fused operations of newer libtorch
+//
+// A function returns nothing (or false), and has done nothing, where this
+// libtorch has no such operation for the operands' device. libtorch's are found
+// by their arguments, which is why all of these are templates.
+
+// Flash attention (Dao et al. 2022). q: [B, H, T, D]; k, v: [B, Hkv, Tk, D], on
+// the CPU of as many heads as q; of one dtype, with a dense last dim. On the
+// CPU it computes in that dtype, on CUDA it takes bf16 and half. is_causal
+// needs T == Tk.
+template <typename T>
+bool has_flash_attention(const T& q, const T& k, const T& v) {
+  if (q.is_cpu()) {
+    // NOLINTNEXTLINE(readability-simplify-boolean-expr)
+    return requires {
+      _scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, true, {}, 1.0);
+    };
+  }
+  if constexpr (requires {
+                  _fused_sdp_choice(q, k, v, {}, 0.0, false, 1.0, true);
+                }) {
+    // libtorch's sdp::SDPBackend. cuDNN's asks for more than flash does.
+    constexpr int64_t kFlash = 1;
+    constexpr int64_t kCudnn = 3;
+    if (q.is_cuda() && q.size(-1) % 8 == 0) {
+      const int64_t choice =
+          _fused_sdp_choice(q, k, v, {}, 0.0, false, 1.0, true);
+      return choice == kFlash || choice == kCudnn;
+    }
+  }
+  return false;
+}
+
+template <typename T>
+struct FlashResult {
+  T out;  // [B, H, T, D]
+  T lse;  // [B, H, T], wide
+};
+// Precondition: has_flash_attention().
+template <typename T>
+std::optional<FlashResult<T>> flash_attention(
+    const T& q,
+    const T& k,
+    const T& v,
+    bool is_causal,
+    double scale) {
+  if (q.is_cpu()) {
+    if constexpr (requires {
+                    _scaled_dot_product_flash_attention_for_cpu(
+                        q, k, v, 0.0, is_causal, {}, scale);
+                  }) {
+      const auto [out, lse] = _scaled_dot_product_flash_attention_for_cpu(
+          q, k, v, 0.0, is_causal, {}, scale);
+      return FlashResult<T>{out, lse};
+    }
+    return std::nullopt;
+  }
+  if constexpr (requires {
+                  _scaled_dot_product_flash_attention(
+                      q, k, v, 0.0, is_causal, false, scale);
+                }) {
+    const auto all = _scaled_dot_product_flash_attention(
+        q, k, v, 0.0, is_causal, false, scale);
+    return FlashResult<T>{std::get<0>(all), std::get<1>(all)};
+  }
+  return std::nullopt;
+}
+
+template <typename T>
+struct FlashGradients {
+  T dq, dk, dv;  // as q, k and v
+};
+// Precondition: has_flash_attention(). out and lse are those of attention over
+// all keys; of out only the dot product of each row with dout's is used.
+template <typename T>
+std::optional<FlashGradients<T>> flash_attention_backward(
+    const T& dout,
+    const T& q,
+    const T& k,
+    const T& v,
+    const FlashResult<T>& whole,
+    bool is_causal,
+    double scale) {
+  const auto& [out, lse] = whole;
+  if (q.is_cpu()) {
+    if constexpr (requires {
+                    _scaled_dot_product_flash_attention_for_cpu_backward(
+                        dout, q, k, v, out, lse, 0.0, is_causal, {}, scale);
+                  }) {
+      const auto [dq, dk, dv] =
+          _scaled_dot_product_flash_attention_for_cpu_backward(
+              dout, q, k, v, out, lse, 0.0, is_causal, {}, scale);
+      return FlashGradients<T>{dq, dk, dv};
+    }
+    return std::nullopt;
+  }
+  const T none;
+  if constexpr (requires {
+                  _scaled_dot_product_flash_attention_backward(
+                      dout,
+                      q,
+                      k,
+                      v,
+                      out,
+                      lse,
+                      none,
+                      none,
+                      q.size(2),
+                      k.size(2),
+                      0.0,
+                      is_causal,
+                      none,
+                      none,
+                      scale);
+                }) {
+    // The state of a dropout that is none.
+    const T state = at::empty({}, lse.options().dtype(torch::kLong));
+    const auto [dq, dk, dv] = _scaled_dot_product_flash_attention_backward(
+        dout,
+        q,
+        k,
+        v,
+        out,
+        lse,
+        none,
+        none,
+        q.size(2),
+        k.size(2),
+        0.0,
+        is_causal,
+        state,
+        state,
+        scale);
+    return FlashGradients<T>{dq, dk, dv};
+  }
+  return std::nullopt;
+}
+
+// Whether libtorch computes it on the CPU (or on CUDA) by a kernel of its own.
+inline bool has_kernel(const char* name, const torch::Tensor& like) {
+  if (!like.is_cpu() && !like.is_cuda())
+    return false;
+  const auto op = c10::Dispatcher::singleton().findSchema({name, ""});
+  return op &&
+         op->hasKernelForDispatchKey(
+             like.is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA);
+}
+
+// A step of AdamW in one pass over memory, with the numbers of adamw.h but for
+// grad_scale, which is not applied. All flat float32.
+template <typename T>
+bool fused_adamw(
+    const AdamWStep& step,
+    const T& master,
+    const T& grad,
+    const T& exp_avg,
+    const T& exp_avg_sq) {
+  using List = std::vector<T>;
+  if constexpr (requires(const List& list, double x) {
+                  _fused_adamw_(
+                      list,
+                      list,
+                      list,
+                      list,
+                      list,
+                      list,
+                      x,
+                      x,
+                      x,
+                      x,
+                      x,
+                      false,
+                      false);
+                }) {
+    if (master.numel() == 0 || !has_kernel("aten::_fused_adamw_", master))
+      return false;
+    _fused_adamw_(
+        List{master},
+        List{grad},
+        List{exp_avg},
+        List{exp_avg_sq},
+        List{},
+        List{at::full({}, static_cast<double>(step.step), master.options())},
+        step.lr,
+        step.beta1,
+        step.beta2,
+        step.weight_decay,
+        step.eps,
+        /*amsgrad=*/false,
+        /*maximize=*/false);
+    return true;
+  }
+  return false;
+}
+
+template <typename T>
+struct FusedNorm {
+  T normed;  // [.., C] in x's dtype
+  T rstd;    // wide [.., 1]
+};
+// RMSNorm of the last dim, computed in the wide dtype and rounded once; weight
+// is of x's dtype. One kernel on CUDA.
+template <typename T>
+std::optional<FusedNorm<T>>
+fused_rms_norm(const T& x, const T& weight, double eps) {
+  if constexpr (requires { _fused_rms_norm(x, {1}, weight, eps); }) {
+    const auto [normed, rstd] =
+        _fused_rms_norm(x, {weight.size(0)}, weight, eps);
+    return FusedNorm<T>{normed, rstd};
+  }
+  return std::nullopt;
+}
+
+// Whether a product of these matrices can be summed and kept in float32 without
+// widening them: bf16 or half on CUDA.
+template <typename T>
+bool is_narrow_on_cuda(const T& a, const T& b) {
+  return a.is_cuda() && a.dim() == 2 && b.dim() == 2 &&
+         a.scalar_type() == b.scalar_type() &&
+         (a.scalar_type() == torch::kBFloat16 ||
+          a.scalar_type() == torch::kHalf);
+}
+// a b in float32, unrounded.
+template <typename T>
+std::optional<T> product_in_float32(const T& a, const T& b) {
+  if constexpr (requires { mm(a, b, torch::kFloat); }) {
+    if (is_narrow_on_cuda(a, b))
+      return mm(a, b, torch::kFloat);
+  }
+  return std::nullopt;
+}
+// sum += a b, unrounded; sum: contiguous float32.
+template <typename T>
+bool add_product_in_float32(T sum, const T& a, const T& b) {
+  if constexpr (requires { addmm_out(sum, sum, a, b, torch::kFloat); }) {
+    if (is_narrow_on_cuda(a, b) && sum.scalar_type() == torch::kFloat &&
+        sum.is_contiguous()) {
+      addmm_out(sum, sum, a, b, torch::kFloat);
+      return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace brigade::ops

@@ -340,6 +340,7 @@ INSTANTIATE_TEST_SUITE_P(
         Layout{"DataParallel", {"distributed.dp_size=2"}},
         Layout{"Zero1", {"distributed.dp_size=2", "distributed.zero_stage=1"}},
         Layout{"Zero2", {"distributed.dp_size=2", "distributed.zero_stage=2"}},
+        Layout{"Zero3", {"distributed.dp_size=2", "distributed.zero_stage=3"}},
         Layout{"TensorParallel", {"distributed.tp_size=2"}},
         Layout{
             "SequenceParallel",

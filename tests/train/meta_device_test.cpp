@@ -40,6 +40,7 @@ const std::vector<MetaLayout>& meta_layouts() {
        {"distributed.dp_size=2", "distributed.grad_wire=bf16"}},
       {"Zero1", {"distributed.dp_size=2", "distributed.zero_stage=1"}},
       {"Zero2", {"distributed.dp_size=2", "distributed.zero_stage=2"}},
+      {"Zero3", {"distributed.dp_size=2", "distributed.zero_stage=3"}},
       {"TensorParallel", {"distributed.tp_size=2"}},
       {"SequenceParallel",
        {"distributed.tp_size=2", "distributed.sequence_parallel=true"}},

@@ -3,10 +3,13 @@
 #include <cmath>
 
 #include "brigade/kernels/aten/wide.h"
+#include "brigade/ops/libtorch_versions.h"
 
 namespace brigade::ops {
 
 Tensor wide_product(const Tensor& a, const Tensor& b) {
+  if (const auto product = product_in_float32(a, b))
+    return *product;
   return at::matmul(wide(a), wide(b));
 }
 
@@ -29,9 +32,36 @@ rotated(const Tensor& x, const RotaryTable& table, RotaryDirection direction) {
       -1);
 }
 
+namespace {
+
+void adamw_by_parts(
+    const AdamWStep& step,
+    Tensor master,
+    const Tensor& g,
+    Tensor exp_avg,
+    Tensor exp_avg_sq) {
+  const auto t = static_cast<double>(step.step);
+  const double correction1 = 1 - std::pow(step.beta1, t);
+  const double correction2 = 1 - std::pow(step.beta2, t);
+  master.mul_(1 - step.lr * step.weight_decay);
+  exp_avg.mul_(step.beta1).add_(g, 1 - step.beta1);
+  exp_avg_sq.mul_(step.beta2).addcmul_(g, g, 1 - step.beta2);
+  const Tensor denominator =
+      (exp_avg_sq.sqrt() / std::sqrt(correction2)).add_(step.eps);
+  master.addcdiv_(exp_avg, denominator, -step.lr / correction1);
+}
+
+}  // namespace
+
 RmsNormResult AtenKernels::rms_norm(const RmsNormInputs& inputs) const {
   const Tensor sum =
       inputs.residual.defined() ? inputs.x + inputs.residual : inputs.x;
+  // With the weight as it is: an offset to it would be rounded.
+  if (inputs.weight_offset == 0 &&
+      inputs.weight.scalar_type() == sum.scalar_type()) {
+    if (const auto fused = fused_rms_norm(sum, inputs.weight, inputs.eps))
+      return {fused->normed.contiguous(), sum, fused->rstd};
+  }
   const Tensor values = wide(sum);
   const Tensor rstd = at::rsqrt(values.square().mean(-1, true) + inputs.eps);
   return {
@@ -108,6 +138,8 @@ void AtenKernels::multiply(
     const Tensor& a,
     const Tensor& b,
     Destination destination) const {
+  if (destination == Destination::kAdd && add_product_in_float32(c, a, b))
+    return;
   const bool rounds = c.scalar_type() == a.scalar_type();
   const Tensor values = rounds ? rounded_product(a, b) : wide_product(a, b);
   if (destination == Destination::kAdd)
@@ -136,20 +168,12 @@ void AtenKernels::adamw_step(
     const AdamWTensors& tensors,
     AfterRead after_read) const {
   const bool is_split = tensors.master_low.defined();
-  Tensor master = is_split ? join_master(tensors.weight, tensors.master_low)
-                           : tensors.weight;
-  Tensor exp_avg = tensors.exp_avg;
-  Tensor exp_avg_sq = tensors.exp_avg_sq;
-  const auto t = static_cast<double>(step.step);
-  const double correction1 = 1 - std::pow(step.beta1, t);
-  const double correction2 = 1 - std::pow(step.beta2, t);
+  const Tensor master = is_split
+                            ? join_master(tensors.weight, tensors.master_low)
+                            : tensors.weight;
   const Tensor g = tensors.main_grad * step.grad_scale;
-  master.mul_(1 - step.lr * step.weight_decay);
-  exp_avg.mul_(step.beta1).add_(g, 1 - step.beta1);
-  exp_avg_sq.mul_(step.beta2).addcmul_(g, g, 1 - step.beta2);
-  const Tensor denominator =
-      (exp_avg_sq.sqrt() / std::sqrt(correction2)).add_(step.eps);
-  master.addcdiv_(exp_avg, denominator, -step.lr / correction1);
+  if (!fused_adamw(step, master, g, tensors.exp_avg, tensors.exp_avg_sq))
+    adamw_by_parts(step, master, g, tensors.exp_avg, tensors.exp_avg_sq);
   if (is_split)
     split_master(master, tensors.weight, tensors.master_low);
   if (after_read == AfterRead::kZero)

@@ -1,10 +1,12 @@
-// Attention by ATen calls: blocks of queries against all keys.
+// Attention by ATen calls: libtorch's flash kernels (flash_attention.h), or
+// blocks of queries against all keys.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
 #include "brigade/kernels/aten/aten_kernels.h"
+#include "brigade/kernels/aten/flash_attention.h"
 #include "brigade/kernels/aten/wide.h"
 
 namespace brigade::ops {
@@ -168,6 +170,39 @@ Tensor rotated_back(const Tensor& x, const std::optional<RotaryTable>& table) {
   return table ? rotated(x, *table, RotaryDirection::kBackward) : x;
 }
 
+// As flash_backward().
+AttentionGradients gradients_by_blocks(
+    const AttentionBackwardInputs& inputs,
+    const AttentionOptions& options) {
+  const Call call(inputs.operands, options);
+  const int64_t key_heads = call.key_heads();
+  Tensor dk = at::zeros_like(call.keys());
+  Tensor dv = at::zeros_like(call.values());
+  const Tensor dq = at::empty(
+      inputs.operands.q.sizes(),
+      inputs.operands.q.options().dtype(wide_dtype(inputs.operands.q)));
+  for_query_blocks(dq.size(1), [&](int64_t begin, int64_t n) {
+    const Tensor queries = call.queries(begin, n);
+    const Tensor scores = call.scores(queries);
+    const Tensor p = probabilities(
+        call.masked(scores, begin, n),
+        column(inputs.lse.narrow(2, begin, n), scores, key_heads));
+    const Tensor dout =
+        by_key_head(wide(inputs.dout.narrow(1, begin, n)), key_heads)
+            .to(scores.scalar_type());
+    dv.add_(at::matmul(p.transpose(-1, -2), dout));
+    const Tensor delta =
+        column(inputs.delta.narrow(2, begin, n), scores, key_heads);
+    Tensor dscores =
+        at::matmul(dout, call.values().transpose(-1, -2)).sub_(delta).mul_(p);
+    call.go_back_through_cap(dscores, scores);
+    dscores.mul_(call.scale());
+    dq.narrow(1, begin, n).copy_(by_token(at::matmul(dscores, call.keys()), n));
+    dk.add_(at::matmul(dscores.transpose(-1, -2), queries));
+  });
+  return {dq, dk.transpose(1, 2), dv.transpose(1, 2)};
+}
+
 }  // namespace
 
 void AtenKernels::attention(
@@ -175,6 +210,8 @@ void AtenKernels::attention(
     const AttentionResult& so_far,
     const AttentionOperands& operands,
     const AttentionOptions& options) const {
+  if (flash_forward(into, so_far, operands, options))
+    return;
   const Call call(operands, options);
   for_query_blocks(operands.q.size(1), [&](int64_t begin, int64_t n) {
     const Tensor scores =
@@ -205,39 +242,15 @@ void AtenKernels::attention_backward(
     const QueryGradientPart& dq_so_far,
     const AttentionBackwardInputs& inputs,
     const AttentionOptions& options) const {
-  const Call call(inputs.operands, options);
-  const int64_t key_heads = call.key_heads();
-  Tensor dk = at::zeros_like(call.keys());
-  Tensor dv = at::zeros_like(call.values());
-  Tensor dq = at::empty(
-      inputs.operands.q.sizes(),
-      inputs.operands.q.options().dtype(wide_dtype(inputs.operands.q)));
-  for_query_blocks(dq.size(1), [&](int64_t begin, int64_t n) {
-    const Tensor queries = call.queries(begin, n);
-    const Tensor scores = call.scores(queries);
-    const Tensor p = probabilities(
-        call.masked(scores, begin, n),
-        column(inputs.lse.narrow(2, begin, n), scores, key_heads));
-    const Tensor dout =
-        by_key_head(wide(inputs.dout.narrow(1, begin, n)), key_heads)
-            .to(scores.scalar_type());
-    dv.add_(at::matmul(p.transpose(-1, -2), dout));
-    const Tensor delta =
-        column(inputs.delta.narrow(2, begin, n), scores, key_heads);
-    Tensor dscores =
-        at::matmul(dout, call.values().transpose(-1, -2)).sub_(delta).mul_(p);
-    call.go_back_through_cap(dscores, scores);
-    dscores.mul_(call.scale());
-    dq.narrow(1, begin, n).copy_(by_token(at::matmul(dscores, call.keys()), n));
-    dk.add_(at::matmul(dscores.transpose(-1, -2), queries));
-  });
-  dq = rotated_back(dq, options.query_rotary);
+  const auto flash = flash_backward(inputs, options);
+  const AttentionGradients sums =
+      flash ? *flash : gradients_by_blocks(inputs, options);
+  const Tensor dq = rotated_back(sums.dq, options.query_rotary);
   if (const Tensor& values = dq_so_far.values; values.defined())
     dq.narrow(1, dq_so_far.first_token, values.size(1)).add_(values);
   Tensor(into.dq).copy_(dq);
-  Tensor(into.dk).copy_(
-      rotated_back(dk.transpose(1, 2), options.rotary_of_keys()));
-  Tensor(into.dv).copy_(dv.transpose(1, 2));
+  Tensor(into.dk).copy_(rotated_back(sums.dk, options.rotary_of_keys()));
+  Tensor(into.dv).copy_(sums.dv);
 }
 
 Tensor AtenKernels::attention_delta(const Tensor& dout, const Tensor& out)

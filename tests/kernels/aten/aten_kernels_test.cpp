@@ -7,10 +7,12 @@
 #include "brigade/ops/cross_entropy.h"
 #include "brigade/ops/embedding.h"
 #include "brigade/ops/kernel_set.h"
+#include "brigade/ops/libtorch_versions.h"
 #include "brigade/ops/linear.h"
 #include "brigade/ops/rms_norm.h"
 #include "brigade/ops/swiglu.h"
 #include "tests/support/memory_meter.h"
+#include "tests/support/reference_ops.h"
 
 namespace brigade::ops {
 namespace {
@@ -92,6 +94,45 @@ TEST(AtenKernels, AttentionNeverHoldsAllScores) {
   attention(q, k, k, options).out.sum().backward();
   constexpr int64_t kAllScores = 2 * kTokens * kTokens * sizeof(float);
   EXPECT_LT(meter.peak_bytes(), kAllScores);
+}
+
+// Fewer bytes than one block of queries against all keys would take.
+TEST(AtenKernels, AttentionHoldsNoScoresWhereLibtorchHasFlashKernels) {
+  constexpr int64_t kTokens = 8192;
+  const Tensor q = torch::ones({1, kTokens, 2, 4}).requires_grad_(true);
+  const Tensor k = torch::ones({1, kTokens, 1, 4});
+  if (!has_flash_attention(q.detach(), k, k))
+    GTEST_SKIP() << "this libtorch has none on the CPU";
+  AttentionOptions options;
+  options.kernels = Kernels::kAten;
+  const testing::MemoryMeter meter;
+  attention(q, k, k, options).out.sum().backward();
+  EXPECT_LT(meter.peak_bytes(), 512 * kTokens * 4);
+}
+
+// The flash kernels get a made-up result, with the right dot products.
+TEST(AtenKernels, AttentionGoesBackThroughRowsWithTinyOrNoGradients) {
+  torch::manual_seed(1);
+  const Tensor values = torch::randn({1, 6, 2, 8});
+  const Tensor scale = torch::tensor({1.0, 1e-30, 0.0, 1e-25, 1.0, 1e-12});
+  const Tensor dout = torch::randn({1, 6, 2, 8}) * scale.view({1, 6, 1, 1});
+  AttentionOptions options;
+  options.kernels = Kernels::kAten;
+  const Tensor q = values.clone().requires_grad_(true);
+  attention(q, values, values, options).out.backward(dout);
+  const Tensor wide = values.to(torch::kDouble);
+  const Tensor twin = wide.clone().requires_grad_(true);
+  testing::reference::attention(twin, wide, wide, options)
+      .out.backward(dout.to(torch::kDouble));
+  // The first query sees one key: its gradient is 0 but for rounding.
+  for (int64_t row = 1; row < 6; ++row) {
+    SCOPED_TRACE(row);
+    const Tensor expected = twin.grad().select(1, row);
+    const Tensor error = q.grad().select(1, row) - expected;
+    const auto norm = expected.norm().item<double>();
+    EXPECT_LE(error.norm().item<double>(), 1e-5 * norm);
+    EXPECT_EQ(norm == 0, row == 2);
+  }
 }
 
 TEST(AtenKernels, TheHeadNeverHoldsAllLogits) {

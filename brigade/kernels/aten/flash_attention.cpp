@@ -1,0 +1,198 @@
+#include "brigade/kernels/aten/flash_attention.h"
+
+#include <cmath>
+#include <limits>
+
+#include "brigade/base/check.h"
+#include "brigade/kernels/aten/flash_plan.h"
+#include "brigade/kernels/aten/wide.h"
+#include "brigade/ops/libtorch_versions.h"
+
+namespace brigade::ops {
+namespace {
+
+// [B, T, heads, D], rotated where there is a table, to [B, heads, T, D] as the
+// kernels take it.
+Tensor operand(const Tensor& x, const std::optional<RotaryTable>& table) {
+  Tensor values = table ? rotated(x, *table, RotaryDirection::kForward) : x;
+  values = x.is_cpu() ? wide(values) : values.to(x.scalar_type());
+  if (values.stride(-1) != 1)
+    values = values.contiguous();
+  return values.transpose(1, 2);
+}
+
+struct FlashOperands {
+  Tensor q, k, v;  // [B, heads, T, D]
+  double scale;
+};
+
+std::optional<FlashOperands> flash_operands(
+    const AttentionOperands& operands,
+    const AttentionOptions& options) {
+  const auto& [q, k, v] = operands;
+  if (options.sliding_window || options.logit_soft_cap ||
+      options.document_starts.defined() || q.numel() == 0 || k.numel() == 0)
+    return std::nullopt;
+  if (!has_flash_attention(
+          q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)))
+    return std::nullopt;
+  return FlashOperands{
+      operand(q, options.query_rotary),
+      operand(k, options.rotary_of_keys()),
+      operand(v, std::nullopt),
+      options.scale.value_or(1.0 / std::sqrt(static_cast<double>(q.size(3))))};
+}
+
+FlashOperands part(const FlashOperands& all, const FlashPiece& piece) {
+  const auto [first_key, keys] = piece.keys;
+  return {
+      all.q.narrow(2, piece.queries.first, piece.queries.numel),
+      all.k.narrow(2, first_key, keys),
+      all.v.narrow(2, first_key, keys),
+      all.scale};
+}
+
+// Calls body(i) for each query head of those that share a key head; once, with
+// no number, where the kernels know that heads share.
+template <typename Body>
+void for_shared_heads(const FlashOperands& of, const Body& body) {
+  const int64_t group = of.q.size(1) / of.k.size(1);
+  if (group == 1 || !of.q.is_cpu()) {
+    body(std::optional<int64_t>());
+    return;
+  }
+  for (int64_t i = 0; i < group; ++i)
+    body(std::optional<int64_t>(i));
+}
+
+// [B, H, ..] to query head i of each key head, [B, Hkv, ..].
+Tensor heads_of(const Tensor& x, int64_t key_heads, std::optional<int64_t> i) {
+  return i ? x.unflatten(1, {key_heads, x.size(1) / key_heads}).select(2, *i)
+           : x;
+}
+
+// Adds attention over other keys to the rows' sum, [B, H, T, D], and lse.
+void merge(Tensor sum, Tensor lse, const FlashResult<Tensor>& other) {
+  const Tensor other_lse = other.lse.to(lse.scalar_type());
+  const Tensor both = at::logaddexp(lse, other_lse);
+  sum.lerp_(
+      other.out.to(sum.scalar_type()), at::exp(other_lse - both).unsqueeze(-1));
+  lse.copy_(both);
+}
+
+// What has the given dot product with each row of dout: all that a backward
+// wants of the result.
+Tensor with_delta(const Tensor& dout, const Tensor& delta) {
+  // Relative to each row's largest, as squares of small gradients vanish.
+  const double least = std::numeric_limits<float>::min();
+  const Tensor top = dout.abs().amax(-1, /*keepdim=*/true).clamp_min(least);
+  const Tensor row = dout / top;
+  const Tensor squares =
+      row.square().sum(-1, /*keepdim=*/true).clamp_min(1);  // 0: no gradient
+  return row * (delta.unsqueeze(-1) / (top * squares));
+}
+
+}  // namespace
+
+bool flash_forward(
+    const AttentionResult& into,
+    const AttentionResult& so_far,
+    const AttentionOperands& operands,
+    const AttentionOptions& options) {
+  const auto all = flash_operands(operands, options);
+  if (!all)
+    return false;
+  const bool in_place = into.out.scalar_type() == wide_dtype(operands.q);
+  const Tensor sum =
+      in_place ? into.out
+               : at::empty(
+                     into.out.sizes(),
+                     into.out.options().dtype(wide_dtype(operands.q)));
+  if (so_far.out.defined()) {
+    sum.copy_(so_far.out);
+  } else {
+    sum.zero_();
+    into.lse.fill_(-std::numeric_limits<double>::infinity());
+  }
+  const int64_t key_heads = all->k.size(1);
+  for (const FlashPiece& piece :
+       plan_flash(options, operands.q.size(1), operands.k.size(1))) {
+    const FlashOperands of = part(*all, piece);
+    const auto [first, numel] = piece.queries;
+    const Tensor sum_rows = sum.narrow(1, first, numel).transpose(1, 2);
+    const Tensor lse_rows = into.lse.narrow(2, first, numel);
+    for_shared_heads(of, [&](std::optional<int64_t> i) {
+      const auto result = flash_attention(
+          heads_of(of.q, key_heads, i),
+          of.k,
+          of.v,
+          piece.is_diagonal,
+          of.scale);
+      BRIGADE_ASSERT(result, "flash attention was there a moment ago");
+      merge(
+          heads_of(sum_rows, key_heads, i),
+          heads_of(lse_rows, key_heads, i),
+          *result);
+    });
+  }
+  if (!in_place)
+    into.out.copy_(sum);
+  return true;
+}
+
+std::optional<AttentionGradients> flash_backward(
+    const AttentionBackwardInputs& inputs,
+    const AttentionOptions& options) {
+  const auto all = flash_operands(inputs.operands, options);
+  if (!all)
+    return std::nullopt;
+  const auto zeros = [](const Tensor& like) {
+    return at::zeros(like.sizes(), like.options().dtype(wide_dtype(like)));
+  };
+  const AttentionGradients sums{
+      zeros(inputs.operands.q),
+      zeros(inputs.operands.k),
+      zeros(inputs.operands.v)};
+  const Tensor wide_dout = wide(inputs.dout).transpose(1, 2);
+  const auto dtype = all->q.scalar_type();
+  const Tensor dout = wide_dout.to(dtype);
+  const Tensor out = with_delta(wide_dout, inputs.delta).to(dtype);
+  const int64_t key_heads = all->k.size(1);
+  for (const FlashPiece& piece : plan_flash(
+           options, inputs.operands.q.size(1), inputs.operands.k.size(1))) {
+    const FlashOperands of = part(*all, piece);
+    const auto [first, numel] = piece.queries;
+    const auto rows = [&, first = first, numel = numel](
+                          const Tensor& x, std::optional<int64_t> i) {
+      return heads_of(x.narrow(2, first, numel), key_heads, i).contiguous();
+    };
+    for_shared_heads(
+        of, [&, first = first, numel = numel](std::optional<int64_t> i) {
+          const auto gradients = flash_attention_backward(
+              rows(dout, i),
+              heads_of(of.q, key_heads, i),
+              of.k,
+              of.v,
+              FlashResult<Tensor>{rows(out, i), rows(inputs.lse, i)},
+              piece.is_diagonal,
+              of.scale);
+          BRIGADE_ASSERT(gradients, "flash attention was there a moment ago");
+          const auto add = [&](const Tensor& sum,
+                               const TokenSpan& tokens,
+                               const Tensor& gradient,
+                               std::optional<int64_t> head) {
+            heads_of(
+                sum.narrow(1, tokens.first, tokens.numel).transpose(1, 2),
+                key_heads,
+                head)
+                .add_(gradient);
+          };
+          add(sums.dq, {first, numel}, gradients->dq, i);
+          add(sums.dk, piece.keys, gradients->dk, std::nullopt);
+          add(sums.dv, piece.keys, gradients->dv, std::nullopt);
+        });
+  }
+  return sums;
+}
+
+}  // namespace brigade::ops

@@ -1,0 +1,28 @@
+// Attention by libtorch's flash kernels, where it has them for the operands: on
+// the CPU and on CUDA, without a window, documents or a cap of the scores. One
+// call of a kernel per piece of flash_plan.h, merged by their log-sum-exps.
+//
+// On the CPU operands are widened first. On CUDA they are bf16 or half, rotated
+// q and k are rounded to that, and so is each piece's result.
+#pragma once
+
+#include <optional>
+
+#include "brigade/ops/attention.h"
+
+namespace brigade::ops {
+
+// As KernelSet::attention(); false, with nothing written: not by these kernels.
+bool flash_forward(
+    const AttentionResult& into,
+    const AttentionResult& so_far,
+    const AttentionOperands& operands,
+    const AttentionOptions& options);
+
+// Wide gradients of the rotated q and k, and of v: [B, T, heads, D]. None: not
+// by these kernels.
+std::optional<AttentionGradients> flash_backward(
+    const AttentionBackwardInputs& inputs,
+    const AttentionOptions& options);
+
+}  // namespace brigade::ops
