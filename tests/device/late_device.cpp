@@ -347,22 +347,29 @@ void call_late(const c10::OperatorHandle& op, Stack* stack) {
     stack->push_back(fresh.back());
   }
 
+  // Of the memory that the tensors have now, which they may give back before
+  // the work is done.
+  const Map values = [](const Tensor& tensor) {
+    return is_late(tensor) ? values_of(tensor) : tensor;
+  };
+  const Stack held = mapped(arguments, kept, device);
   LateStream::of(stream_of(device))
-      .push([op, arguments = mapped(arguments, kept, device), fresh] {
+      .push([op,
+             held,
+             fresh,
+             inputs = mapped(held, values, torch::kCPU),
+             into = mapped(fresh, values, torch::kCPU)] {
         const at::AutoDispatchBelowADInplaceOrView no_autograd;
-        const Map values = [](const Tensor& tensor) {
-          return is_late(tensor) ? values_of(tensor) : tensor;
-        };
-        Stack results = mapped(arguments, values, torch::kCPU);
+        Stack results = inputs;
         op.callBoxed(&results);
-        for (size_t i = 0; i < fresh.size(); ++i) {
-          if (fresh[i].isTensor() && fresh[i].toTensor().defined()) {
-            values(fresh[i].toTensor()).copy_(results[i].toTensor());
-          } else if (fresh[i].isTensorList()) {
-            const auto to = fresh[i].toTensorVector();
+        for (size_t i = 0; i < into.size(); ++i) {
+          if (into[i].isTensor() && into[i].toTensor().defined()) {
+            into[i].toTensor().copy_(results[i].toTensor());
+          } else if (into[i].isTensorList()) {
+            const auto to = into[i].toTensorVector();
             const auto from = results[i].toTensorVector();
             for (size_t t = 0; t < to.size(); ++t)
-              values(to[t]).copy_(from[t]);
+              to[t].copy_(from[t]);
           }
         }
       });
@@ -400,15 +407,18 @@ Device late_device(int index) {
 void queue_late(
     const std::vector<Tensor>& tensors,
     std::function<void(const std::vector<Tensor>&)> work) {
-  std::vector<Tensor> now;
-  for (const Tensor& tensor : tensors)
-    now.push_back(kept(tensor));
+  const torch::NoGradGuard no_grad;
+  std::vector<Tensor> held;
+  std::vector<Tensor> values;
+  for (const Tensor& tensor : tensors) {
+    held.push_back(kept(tensor));
+    values.push_back(values_of(held.back()));
+  }
   LateStream::of(stream_of(tensors.front().device()))
-      .push([tensors = std::move(now), work = std::move(work)] {
-        const torch::NoGradGuard no_grad;
-        std::vector<Tensor> values;
-        for (const Tensor& tensor : tensors)
-          values.push_back(values_of(tensor));
+      .push([held = std::move(held),
+             values = std::move(values),
+             work = std::move(work)] {
+        const torch::NoGradGuard no_grad_here;
         work(values);
       });
 }

@@ -3,10 +3,15 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
+
+#include "late_stream.h"
 
 namespace brigade::testing {
 namespace {
@@ -54,32 +59,47 @@ class LateAllocator final : public c10::Allocator {
 
   static void release(void* pointer);
 
+  // Free once all is done that was queued before it was given back, as a GPU's
+  // allocator reuses memory in the order of its stream.
+  struct FreeMemory {
+    char* pointer;
+    std::vector<LateStream::Place> users;
+  };
+  static bool is_over(const FreeMemory& memory) {
+    return std::all_of(
+        memory.users.begin(), memory.users.end(), [](const auto& place) {
+          return place.is_reached();
+        });
+  }
+
   char* take(size_t bytes) {
     const std::lock_guard lock(mutex_);
     auto& free = free_[bytes];
     char* pointer = nullptr;
-    if (free.empty()) {
+    if (free.empty() || !is_over(free.front())) {
       TORCH_CHECK(used_ + bytes <= kBytes, "the late device is full");
       pointer = pointers_ + used_;
       used_ += bytes;
     } else {
-      pointer = free.back();
-      free.pop_back();
+      pointer = free.front().pointer;
+      free.pop_front();
     }
     sizes_[pointer] = bytes;
     return pointer;
   }
 
   void give_back(void* pointer) {
+    auto under_way = LateStream::under_way();
     const std::lock_guard lock(mutex_);
-    free_[sizes_.at(pointer)].push_back(static_cast<char*>(pointer));
+    free_[sizes_.at(pointer)].push_back(
+        {static_cast<char*>(pointer), std::move(under_way)});
   }
 
   char* pointers_;
   char* values_;
   std::mutex mutex_;
   size_t used_ = 0;
-  std::map<size_t, std::vector<char*>> free_;  // by size
+  std::map<size_t, std::deque<FreeMemory>> free_;  // by size
   std::map<void*, size_t> sizes_;
 };
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <map>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -25,16 +24,29 @@ LateStream::LateStream(bool is_default) : is_default_(is_default) {
   std::thread([this] { run(); }).detach();
 }
 
+// Never destroyed: their threads live as long as the program.
+LateStream::Streams& LateStream::streams() {
+  static auto& streams = *new Streams;
+  return streams;
+}
+
 LateStream& LateStream::of(int device, c10::StreamId id) {
-  // Never destroyed: their threads live as long as the program.
-  static auto& mutex = *new std::mutex;
-  static auto& streams =
-      *new std::map<std::pair<int, c10::StreamId>, LateStream*>;
-  const std::lock_guard lock(mutex);
-  LateStream*& stream = streams[{device, id}];
+  const std::lock_guard lock(streams().mutex);
+  LateStream*& stream = streams().all[{device, id}];
   if (stream == nullptr)
     stream = new LateStream(id == 0);
   return *stream;
+}
+
+std::vector<LateStream::Place> LateStream::under_way() {
+  std::vector<Place> places;
+  const std::lock_guard lock(streams().mutex);
+  for (const auto& [key, stream] : streams().all) {
+    const Place place{stream, stream->pushed()};
+    if (!place.is_reached())
+      places.push_back(place);
+  }
+  return places;
 }
 
 LateStream& LateStream::of(const c10::Stream& stream) {

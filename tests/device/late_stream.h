@@ -8,7 +8,10 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <map>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include "late_device.h"
 
@@ -19,6 +22,14 @@ class LateStream {
   // The stream of a device by number; 0 is its default one.
   static LateStream& of(int device, c10::StreamId id);
   static LateStream& of(const c10::Stream& stream);
+
+  // What all streams have queued and not yet done.
+  struct Place {
+    LateStream* stream;
+    int64_t number;
+    bool is_reached() const { return stream->is_done(number); }
+  };
+  static std::vector<Place> under_way();
 
   // Returns the number of the work on this stream.
   int64_t push(std::function<void()> work);
@@ -35,6 +46,12 @@ class LateStream {
     std::function<void()> work;
     Lag lag;
   };
+  struct Streams {
+    std::mutex mutex;
+    std::map<std::pair<int, c10::StreamId>, LateStream*> all;
+  };
+  static Streams& streams();
+
   bool is_default_;
   std::mutex mutex_;
   std::condition_variable changed_;
