@@ -26,20 +26,18 @@ options_of(const Tensor& q, int64_t begin, int64_t end, bool causal) {
   return options;
 }
 
+// The options' keys alone, of all.
 void attend_onto(
     const AttentionResult& into,
     const AttentionResult& so_far,
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v,
-    int64_t begin,
-    int64_t end,
-    bool causal) {
+    const AttentionOperands& all,
+    const AttentionOptions& options) {
+  const auto [begin, numel] = options.key_positions.front();
   attention_forward_onto(
       into,
       so_far,
-      {q, k.narrow(1, begin, end - begin), v.narrow(1, begin, end - begin)},
-      options_of(q, begin, end, causal));
+      {all.q, all.k.narrow(1, begin, numel), all.v.narrow(1, begin, numel)},
+      options);
 }
 
 // The oracle: the whole at once, by the plain twin. Keys after the first query
@@ -48,47 +46,43 @@ TEST(AttentionForwardOnto, MakesAttentionOverAllKeysOfItsParts) {
   torch::manual_seed(1);
   for (const auto dtype : {torch::kFloat, torch::kBFloat16, torch::kDouble}) {
     for (const bool causal : {false, true}) {
-      const Tensor q = (torch::randn({2, 7, 4, 5}) * 3).to(dtype);
-      const Tensor k = (torch::randn({2, 11, 2, 5}) * 3).to(dtype);
-      const Tensor v = torch::randn({2, 11, 2, 5}).to(dtype);
-      AttentionOptions options = options_of(q, 0, 11, causal);
+      const AttentionOperands all{
+          (torch::randn({2, 7, 4, 5}) * 3).to(dtype),
+          (torch::randn({2, 11, 2, 5}) * 3).to(dtype),
+          torch::randn({2, 11, 2, 5}).to(dtype)};
+      AttentionOptions options = options_of(all.q, 0, 11, causal);
       const auto wide = [](const Tensor& x) { return x.to(torch::kDouble); };
       options.out_dtype = torch::kDouble;
       const AttentionResult whole =
-          reference::attention(wide(q), wide(k), wide(v), options);
+          reference::attention(wide(all.q), wide(all.k), wide(all.v), options);
       for (const bool latest_first : {false, true}) {
-        // By heads in memory, and nothing so far.
-        const auto partial =
-            dtype == torch::kDouble ? torch::kDouble : torch::kFloat;
-        const AttentionResult so_far{
-            torch::full({2, 4, 7, 5}, 9.0, partial).transpose(1, 2),
-            torch::full({2, 4, 7}, 9.0F)};
-        attend_onto(
-            so_far,
-            {},
-            q,
-            k,
-            v,
-            latest_first ? 9 : 0,
-            latest_first ? 11 : 4,
-            causal);
-        attend_onto(so_far, so_far, q, k, v, 4, 9, causal);
-        // The last part is rounded to q's dtype where the caller wants it.
-        const Tensor out = torch::full({2, 7, 6, 5}, 9.0, dtype);
-        attend_onto(
-            {out.narrow(2, 1, 4), so_far.lse},
-            so_far,
-            q,
-            k,
-            v,
-            latest_first ? 0 : 9,
-            latest_first ? 4 : 11,
-            causal);
-        testing::expect_close(
-            out.narrow(2, 1, 4), whole.out, testing::tolerance(dtype), "out");
-        testing::expect_close(
-            so_far.lse, whole.lse, testing::tolerance(dtype), "lse");
-        EXPECT_TRUE((out.select(2, 0) == 9).all().item<bool>());
+        for (const auto kernels : {Kernels::kAuto, Kernels::kAten}) {
+          const auto part = [&](int64_t begin, int64_t end) {
+            AttentionOptions result = options_of(all.q, begin, end, causal);
+            result.kernels = kernels;
+            return result;
+          };
+          // By heads in memory, and nothing so far.
+          const auto partial =
+              dtype == torch::kDouble ? torch::kDouble : torch::kFloat;
+          const AttentionResult so_far{
+              torch::full({2, 4, 7, 5}, 9.0, partial).transpose(1, 2),
+              torch::full({2, 4, 7}, 9.0F)};
+          attend_onto(so_far, {}, all, latest_first ? part(9, 11) : part(0, 4));
+          attend_onto(so_far, so_far, all, part(4, 9));
+          // The last part is rounded to q's dtype where the caller wants it.
+          const Tensor out = torch::full({2, 7, 6, 5}, 9.0, dtype);
+          attend_onto(
+              {out.narrow(2, 1, 4), so_far.lse},
+              so_far,
+              all,
+              latest_first ? part(0, 4) : part(9, 11));
+          testing::expect_close(
+              out.narrow(2, 1, 4), whole.out, testing::tolerance(dtype), "out");
+          testing::expect_close(
+              so_far.lse, whole.lse, testing::tolerance(dtype), "lse");
+          EXPECT_TRUE((out.select(2, 0) == 9).all().item<bool>());
+        }
       }
     }
   }

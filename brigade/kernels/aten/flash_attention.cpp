@@ -73,10 +73,10 @@ Tensor heads_of(const Tensor& x, int64_t key_heads, std::optional<int64_t> i) {
 
 // Adds attention over other keys to the rows' sum, [B, H, T, D], and lse.
 void merge(Tensor sum, Tensor lse, const FlashResult<Tensor>& other) {
-  const Tensor other_lse = other.lse.to(lse.scalar_type());
-  const Tensor both = at::logaddexp(lse, other_lse);
-  sum.lerp_(
-      other.out.to(sum.scalar_type()), at::exp(other_lse - both).unsqueeze(-1));
+  const auto dtype = sum.scalar_type();
+  const Tensor other_lse = other.lse.to(dtype);
+  const Tensor both = at::logaddexp(lse.to(dtype), other_lse);
+  sum.lerp_(other.out.to(dtype), at::exp(other_lse - both).unsqueeze(-1));
   lse.copy_(both);
 }
 
@@ -157,6 +157,7 @@ std::optional<AttentionGradients> flash_backward(
   const auto dtype = all->q.scalar_type();
   const Tensor dout = wide_dout.to(dtype);
   const Tensor out = with_delta(wide_dout, inputs.delta).to(dtype);
+  const Tensor lse = inputs.lse.to(wide_dtype(dtype));
   const int64_t key_heads = all->k.size(1);
   for (const FlashPiece& piece : plan_flash(
            options, inputs.operands.q.size(1), inputs.operands.k.size(1))) {
@@ -173,7 +174,7 @@ std::optional<AttentionGradients> flash_backward(
               heads_of(of.q, key_heads, i),
               of.k,
               of.v,
-              FlashResult<Tensor>{rows(out, i), rows(inputs.lse, i)},
+              FlashResult<Tensor>{rows(out, i), rows(lse, i)},
               piece.is_diagonal,
               of.scale);
           BRIGADE_ASSERT(gradients, "flash attention was there a moment ago");
