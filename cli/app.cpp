@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <system_error>
 #include <vector>
@@ -85,6 +86,13 @@ int fail_with_current_exception() {
         ExitCode::kUnexpected,
         "out of memory; use a smaller micro-batch, sequence or model, or more "
         "ranks");
+  } catch (const std::filesystem::filesystem_error& error) {
+    return fail(
+        ExitCode::kStorage,
+        fmt::format(
+            "cannot use '{}': {}",
+            error.path1().string(),
+            error.code().message()));
   } catch (const std::system_error& error) {
     const bool is_thread =
         error.code() == std::errc::resource_unavailable_try_again;

@@ -69,9 +69,10 @@ std::string bash_cases(const CommandRow& command) {
         "        {}) {} ;;\n",
         fmt::join(option.names, "|"),
         option.choices.empty()
-            ? std::string(option.takes_files ? "files; return" : "return")
+            ? std::string(
+                  option.takes_files ? "_brigade_files; return" : "return")
             : fmt::format(
-                  "words {}; return",
+                  "_brigade_words {}; return",
                   quoted(fmt::format("{}", fmt::join(option.choices, " ")))));
   }
   return text;
@@ -116,14 +117,17 @@ std::string zsh_arguments(const CommandRow& command) {
 std::string bash_completion(const CommandRow& program) {
   std::string text = fmt::format(
       "# bash completion for brigade; made by `brigade completion bash`.\n"
+      // These see the variables of their caller.
+      "_brigade_words() {{\n"
+      "  COMPREPLY=($(compgen -W \"$1\" -- \"$current\"))\n}}\n"
+      "_brigade_files() {{\n"
+      "  COMPREPLY=($(compgen -f -- \"$current\"))\n"
+      "  compopt -o filenames 2>/dev/null\n}}\n"
       "_brigade() {{\n"
       "  local current=$2 before=$3 command=${{COMP_WORDS[1]}} keys= options=\n"
       "  COMPREPLY=()\n"
-      "  words() {{ COMPREPLY=($(compgen -W \"$1\" -- \"$current\")); }}\n"
-      "  files() {{ COMPREPLY=($(compgen -f -- \"$current\")); compopt -o "
-      "filenames 2>/dev/null; }}\n"
       "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
-      "    words {}\n    return\n  fi\n"
+      "    _brigade_words {}\n    return\n  fi\n"
       "  case $command in\n",
       quoted(fmt::format(
           "{} --help --version", fmt::join(names_of(program.commands), " "))));
@@ -137,7 +141,8 @@ std::string bash_completion(const CommandRow& program) {
     std::vector<std::string> names = option_names(command);
     if (!command.commands.empty()) {
       text += fmt::format(
-          "      if [ \"$COMP_CWORD\" -eq 2 ]; then words {}; return; fi\n",
+          "      if [ \"$COMP_CWORD\" -eq 2 ]; then _brigade_words {}; return; "
+          "fi\n",
           quoted(fmt::format(
               "{} --help", fmt::join(names_of(command.commands), " "))));
       for (const CommandRow& action : command.commands) {
@@ -152,10 +157,10 @@ std::string bash_completion(const CommandRow& program) {
   }
   text += fmt::format(
       "    *) return ;;\n  esac\n"
-      "  if [[ $current == -* ]]; then\n    words \"$options\"\n"
+      "  if [[ $current == -* ]]; then\n    _brigade_words \"$options\"\n"
       "  elif [ -n \"$keys\" ]; then\n"
-      "    words {}\n    compopt -o nospace 2>/dev/null\n"
-      "  else\n    files\n  fi\n}}\n"
+      "    _brigade_words {}\n    compopt -o nospace 2>/dev/null\n"
+      "  else\n    _brigade_files\n  fi\n}}\n"
       "complete -F _brigade brigade\n",
       quoted(fmt::format("{}", fmt::join(key_names(), " "))));
   return text;

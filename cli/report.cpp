@@ -97,14 +97,14 @@ void add_report(CLI::App& app) {
       ->add_option("runs", arguments->runs, "Run folders, the first one leads")
       ->required()
       ->type_name("RUN...");
-  command
-      ->add_option(
-          "-o,--out", arguments->out, "The page (default: RUN/report.html)")
-      ->type_name("FILE");
+  CLI::Option* out = command->add_option(
+      "-o,--out", arguments->out, "The page (default: RUN/report.html)");
+  out->type_name("FILE");
   CLI::Option* live = command->add_flag(
       "--live",
       arguments->is_live,
       "Serve the page to this machine while the run goes on (default: off)");
+  live->excludes(out);
   command
       ->add_option(
           "--port", arguments->port, "Where --live listens; 0: a free port")

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -28,20 +27,19 @@ struct TailArguments {
 };
 
 void print_step(const nlohmann::json& step, int64_t total_steps) {
-  const auto number = [&](const char* key) { return step.value(key, 0.0); };
+  const auto number = [&](const char* key) { return step_value(step, key); };
   std::string line = fmt::format(
       "step {:>6}{}  loss {:8.4f}  lr {:.3e}  norm {:8.4f}  {:>8} tokens/s  "
       "MFU {:5.1f} %  {:6.1f} ms",
-      step.value("step", int64_t{0}),
+      step_number(step),
       total_steps > 0 ? fmt::format("/{}", total_steps) : "",
-      step["loss"].is_number() ? number("loss")
-                               : std::numeric_limits<double>::quiet_NaN(),
+      number("loss"),
       number("lr"),
       number("grad_norm"),
       readable(number("tokens_per_second")),
       number("mfu"),
       number("step_ms"));
-  if (step.contains("eval_loss") && step["eval_loss"].is_number())
+  if (step.contains("eval_loss"))
     line += fmt::format("  eval {:.4f}", number("eval_loss"));
   fmt::print("{}\n", line);
   std::fflush(stdout);
@@ -59,8 +57,7 @@ void tail(const TailArguments& arguments) {
     shown = std::min(shown, run.steps.size());
     for (; shown < run.steps.size(); ++shown)
       print_step(run.steps[shown], total);
-    const int64_t last =
-        run.steps.empty() ? 0 : run.steps.back().value("step", int64_t{0});
+    const int64_t last = run.steps.empty() ? 0 : step_number(run.steps.back());
     if (!arguments.follows || (total > 0 && last >= total))
       return;
     std::this_thread::sleep_for(std::chrono::milliseconds(500));

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <limits>
 
 #include "brigade/report/html.h"
 
@@ -12,12 +14,25 @@ namespace {
 
 constexpr size_t kWarmupSteps = 3;
 
+// Of the steps that have the value; NaN: none has.
 double mean_of(const std::vector<nlohmann::json>& steps, const char* key) {
   const size_t first = steps.size() > kWarmupSteps ? kWarmupSteps : 0;
   double sum = 0;
-  for (size_t i = first; i < steps.size(); ++i)
-    sum += steps[i].value(key, 0.0);
-  return steps.empty() ? 0 : sum / static_cast<double>(steps.size() - first);
+  int64_t count = 0;
+  for (size_t i = first; i < steps.size(); ++i) {
+    const double value = step_value(steps[i], key);
+    if (std::isnan(value))
+      continue;
+    sum += value;
+    ++count;
+  }
+  return count == 0 ? std::numeric_limits<double>::quiet_NaN()
+                    : sum / static_cast<double>(count);
+}
+
+// As extract_metrics.py writes a mean: rounded, -1 where there is none.
+std::string rounded(double mean) {
+  return std::isnan(mean) ? "-1" : fmt::format("{:.0f}", mean);
 }
 
 struct Column {
@@ -43,12 +58,13 @@ const std::vector<Column>& columns() {
       {"micro_batch_size", number(&RunSummary::micro_batch_size)},
       {"grad_acc", number(&RunSummary::grad_acc)},
       {"seq_len", number(&RunSummary::seq_len)},
-      {"steps", number(&RunSummary::steps)},
       {"avg_tokens_s_gpu",
        [](const RunSummary& run) {
-         return fmt::format("{:.1f}", run.tokens_per_second_per_device);
+         return rounded(run.tokens_per_second_per_device);
        }},
-      {"avg_mfu",
+      {"avg_mfu", [](const RunSummary& run) { return rounded(run.mfu); }},
+      {"steps", number(&RunSummary::steps)},
+      {"mfu_percent",
        [](const RunSummary& run) { return fmt::format("{:.2f}", run.mfu); }},
       {"loss",
        [](const RunSummary& run) { return fmt::format("{:.4f}", run.loss); }}};
@@ -110,14 +126,13 @@ RunSummary summarize(const RunRecord& run) {
   summary.micro_batch_size = number("training", "micro_batch_size", 0);
   summary.grad_acc = number("training", "gradient_accumulation_steps", 0);
   summary.seq_len = number("training", "seq_length", 0);
-  if (run.config.is_object() && run.config.contains("distributed"))
-    summary.pp_engine = run.config["distributed"].value("pp_engine", "");
+  summary.pp_engine = config_text(run.config, "distributed", "pp_engine", "");
   if (run.steps.empty()) {
     summary.status = "empty";
     return summary;
   }
-  summary.steps = run.steps.back().value("step", int64_t{0});
-  summary.loss = run.steps.back().value("loss", 0.0);
+  summary.steps = step_number(run.steps.back());
+  summary.loss = step_value(run.steps.back(), "loss");
   const int64_t wanted = number("training", "total_train_steps", 0);
   summary.status =
       wanted > 0 && summary.steps >= wanted ? "completed" : "running";

@@ -1,7 +1,9 @@
 // One line per run: layout, batch, speed. As CSV with the columns of picotron's
-// extract_metrics.py and more, and as a sortable page.
+// extract_metrics.py and more, and as a sortable page. avg_tokens_s_gpu and
+// avg_mfu are whole numbers there, which picotron's reader expects.
 #pragma once
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -20,9 +22,12 @@ struct RunSummary {
   int64_t seq_len = 0;
   int64_t steps = 0;
   // Means over the steps but the first three, which warm up (as picotron's).
-  double tokens_per_second_per_device = 0;
-  double mfu = 0;   // percent
-  double loss = 0;  // of the last step
+  // NaN: there is none.
+  double tokens_per_second_per_device =
+      std::numeric_limits<double>::quiet_NaN();
+  double mfu = std::numeric_limits<double>::quiet_NaN();  // percent
+  // Of the last step; NaN where it was not finite.
+  double loss = std::numeric_limits<double>::quiet_NaN();
 };
 
 RunSummary summarize(const RunRecord& run);

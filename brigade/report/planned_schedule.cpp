@@ -42,11 +42,12 @@ json planned_schedule(const json& config) {
       config_number(config, "distributed", "pp_virtual_stages", 1);
   const int64_t micro_batches =
       config_number(config, "training", "gradient_accumulation_steps", 1);
-  if (ranks < 2 || stages < 1 || micro_batches < 1 ||
+  if (ranks < 2 || stages < 1 || micro_batches < 1 || stages > kMostActions ||
+      micro_batches > kMostActions ||
       ranks > kMostActions / (2 * stages * micro_batches))
     return nullptr;
   const auto kind =
-      kind_named(config["distributed"].value("pp_engine", "1f1b"));
+      kind_named(config_text(config, "distributed", "pp_engine", "1f1b"));
   if (!kind)
     return nullptr;
   try {

@@ -16,6 +16,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr int kMostRanksShown = 512;
+
 ParallelDims dims_of(const json& config) {
   const auto size = [&](const char* key) {
     return static_cast<int>(std::clamp<int64_t>(
@@ -55,7 +57,6 @@ json steps_of(const RunRecord& run) {
 }
 
 json describe(const RunRecord& run) {
-  constexpr int kMostRanksShown = 512;
   json described = {
       {"name", run.name},
       {"path", run.path.string()},
@@ -68,7 +69,8 @@ json describe(const RunRecord& run) {
       {"config", flat(run.config)}};
   const ParallelDims dims = dims_of(run.config);
   described["layout"] = dims.product();
-  if (dims.world_size() <= kMostRanksShown)
+  const double ranks = double{1} * dims.dp * dims.tp * dims.pp * dims.cp;
+  if (ranks <= kMostRanksShown)
     described["ranks"] = dims.table();
   return described;
 }

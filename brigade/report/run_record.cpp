@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
+#include <limits>
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
@@ -97,17 +98,48 @@ std::vector<RunRecord> read_runs(const fs::path& folder) {
   return runs;
 }
 
+namespace {
+
+// Null where the config has no such value.
+json config_value(const json& config, const char* group, const char* key) {
+  if (!config.is_object() || !config.contains(group) ||
+      !config[group].is_object())
+    return nullptr;
+  return config[group].value(key, json());
+}
+
+}  // namespace
+
 int64_t config_number(
     const json& config,
     const char* group,
     const char* key,
     int64_t otherwise) {
-  if (!config.is_object() || !config.contains(group))
-    return otherwise;
-  const json& keys = config[group];
-  return keys.is_object() && keys.contains(key) && keys[key].is_number()
-             ? keys[key].get<int64_t>()
-             : otherwise;
+  const json value = config_value(config, group, key);
+  return value.is_number_integer() ? value.get<int64_t>() : otherwise;
+}
+
+std::string config_text(
+    const json& config,
+    const char* group,
+    const char* key,
+    const std::string& otherwise) {
+  const json value = config_value(config, group, key);
+  return value.is_string() ? value.get<std::string>() : otherwise;
+}
+
+double step_value(const json& step, const char* key) {
+  const auto found = step.find(key);
+  return found != step.end() && found->is_number()
+             ? found->get<double>()
+             : std::numeric_limits<double>::quiet_NaN();
+}
+
+int64_t step_number(const json& step) {
+  const auto found = step.find("step");
+  return found != step.end() && found->is_number_integer()
+             ? found->get<int64_t>()
+             : 0;
 }
 
 }  // namespace brigade

@@ -29,11 +29,24 @@ RunRecord read_run(const std::filesystem::path& folder);
 // DataError when there is none.
 std::vector<RunRecord> read_runs(const std::filesystem::path& folder);
 
-// config.group.key as an integer; `otherwise` where it is absent.
+// config.group.key as an integer; `otherwise` where it is absent or no integer.
 int64_t config_number(
     const nlohmann::json& config,
     const char* group,
     const char* key,
     int64_t otherwise);
+
+// The same as text.
+std::string config_text(
+    const nlohmann::json& config,
+    const char* group,
+    const char* key,
+    const std::string& otherwise);
+
+// A number of a line of metrics.jsonl; NaN where it is absent, or null, which
+// stands for a value that was not finite.
+double step_value(const nlohmann::json& step, const char* key);
+// The number of the line's step; 0 where it is no integer.
+int64_t step_number(const nlohmann::json& step);
 
 }  // namespace brigade

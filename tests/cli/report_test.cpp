@@ -150,6 +150,8 @@ TEST_F(ReportCommand, LiveRefusesOtherAddressesUnlessAsked) {
       exit_code(start({"report", run, "--live", "--address", "0.0.0.0"})), 2);
   EXPECT_THAT(err(), HasSubstr("--public"));
   EXPECT_EQ(exit_code(start({"report", run, "--port", "8000"})), 2);
+  EXPECT_EQ(exit_code(start({"report", run, "--live", "-o", "x.html"})), 2);
+  EXPECT_THAT(err(), HasSubstr("excludes"));
 }
 
 TEST_F(ReportCommand, NamesAFolderThatIsNoRun) {
@@ -163,6 +165,20 @@ TEST_F(ReportCommand, TailShowsTheLastSteps) {
   EXPECT_THAT(out(), HasSubstr("step      7/20  loss   3.1250"));
   EXPECT_THAT(out(), HasSubstr("step      8/20  loss   3.0000"));
   EXPECT_THAT(out(), ::testing::Not(HasSubstr("step      6/20")));
+}
+
+// training.on_non_finite=skip leaves such lines.
+TEST_F(ReportCommand, TailAndMetricsShowAStepThatWasNotFinite) {
+  std::ofstream(folder_ / "run" / "metrics.jsonl", std::ios::app)
+      << R"({"step": 9, "loss": null, "lr": 1e-3, "grad_norm": null})"
+      << "\n";
+  const auto run = (folder_ / "run").string();
+  ASSERT_EQ(exit_code(start({"tail", run, "-n", "1"})), 0) << err();
+  EXPECT_THAT(out(), HasSubstr("step      9/20  loss      nan"));
+  EXPECT_THAT(out(), HasSubstr("norm      nan"));
+  ASSERT_EQ(exit_code(start({"metrics", run})), 0) << err();
+  EXPECT_THAT(
+      read_if_there(folder_ / "run" / "metrics.csv"), HasSubstr(",nan\n"));
 }
 
 TEST_F(ReportCommand, TailFollowsARunToItsLastStep) {
@@ -182,7 +198,8 @@ TEST_F(ReportCommand, MetricsSummarisesAllRunsOfAFolder) {
   EXPECT_THAT(
       read_if_there(folder_ / "global_metrics.csv"), HasSubstr("run,running,"));
   EXPECT_THAT(
-      read_if_there(folder_ / "run" / "metrics.csv"), HasSubstr(",1000.0,"));
+      read_if_there(folder_ / "run" / "metrics.csv"),
+      HasSubstr(",1000,50,8,50.00,3.0000"));
   EXPECT_THAT(
       read_if_there(folder_ / "metrics.html"), HasSubstr("<td>run</td>"));
 }

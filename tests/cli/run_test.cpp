@@ -21,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -54,6 +55,18 @@ TEST_F(RunTest, AWrongCommandLineIsExitCode2AndOneMessage) {
     fs::remove(folder_ / "err");
     EXPECT_EQ(exit_code(start(test.arguments)), 2) << test.expected;
     EXPECT_THAT(err(), AllOf(StartsWith("error: "), HasSubstr(test.expected)));
+  }
+}
+
+// In the program without libtorch and in the one with it.
+TEST_F(RunTest, APathThatTheSystemRefusesIsNamedInPlainWords) {
+  const std::string path(300, 'x');
+  for (const char* command : {"report", "inspect"}) {
+    fs::remove(folder_ / "err");
+    EXPECT_EQ(exit_code(start({command, path})), 6) << command;
+    EXPECT_THAT(err(), StartsWith("error: cannot use '"));
+    EXPECT_THAT(err(), HasSubstr(path));
+    EXPECT_THAT(err(), EndsWith("': File name too long\n"));
   }
 }
 

@@ -83,6 +83,15 @@ TEST_F(ShellHelp, BashCompletesCommandsOptionsValuesAndKeys) {
       AllOf(HasSubstr("report\n"), HasSubstr("man\n")));
 }
 
+// bash's functions are the shell's: a user's own must not be replaced.
+TEST_F(ShellHelp, BashGetsNoFunctionOfAnothersName) {
+  EXPECT_THAT(
+      output_of("source <($B completion bash); COMP_WORDS=(brigade tra); "
+                "COMP_CWORD=1;"
+                " _brigade brigade tra brigade; compgen -A function | sort"),
+      "_brigade\n_brigade_files\n_brigade_words\n");
+}
+
 TEST_F(ShellHelp, FishCompletesThemToo) {
   if (!is_installed("fish"))
     GTEST_SKIP() << "fish is not installed";

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 
 #include "brigade/base/error.h"
@@ -90,16 +91,53 @@ TEST_F(Report, FindsRunsInFoldersByName) {
   EXPECT_THAT(names, ElementsAre("a", "b", "z"));
 }
 
+// The columns of extract_metrics.py, in its order, with our own among and after
+// them. Its reader takes the means for integers.
 TEST_F(Report, CsvHasPicotronsColumnsAndQuotesNames) {
   RunSummary run = summarize(read_run(make_run("a", 5, config(2, 5))));
   run.name = "a,\"b\"";
-  const std::string csv = to_csv({run});
+  EXPECT_EQ(
+      to_csv({run}),
+      "run_name,status,dp,tp,pp,cp,pp_engine,zero_stage,micro_batch_size,"
+      "grad_acc,seq_len,avg_tokens_s_gpu,avg_mfu,steps,mfu_percent,loss\n"
+      "\"a,\"\"b\"\"\",completed,2,1,1,1,1f1b,0,3,0,64,45,4,5,4.50,5.0000\n");
+}
+
+TEST_F(Report, StepsThatWereNotFiniteHaveNoPartInMeans) {
+  const fs::path folder = make_run("a", 4, config(1, 5));
+  std::ofstream(folder / "metrics.jsonl", std::ios::app)
+      << "\n"
+      << R"({"step": 5, "loss": null, "grad_norm": null, "mfu": 6.0})"
+      << "\n";
+  const RunSummary run = summarize(read_run(folder));
+  EXPECT_EQ(run.steps, 5);
+  EXPECT_TRUE(std::isnan(run.loss));
+  EXPECT_DOUBLE_EQ(run.mfu, 5);                            // of 4 and 6
+  EXPECT_DOUBLE_EQ(run.tokens_per_second_per_device, 40);  // of step 4
+  EXPECT_THAT(to_csv({run}), HasSubstr(",40,5,5,5.00,nan\n"));
+  // extract_metrics.py's value for a run without steps.
   EXPECT_THAT(
-      csv,
-      HasSubstr(
-          "run_name,status,dp,tp,pp,cp,pp_engine,zero_stage,micro_batch_size,"
-          "grad_acc,seq_len,"));
-  EXPECT_THAT(csv, HasSubstr("\n\"a,\"\"b\"\"\",completed,2,1,1,1,1f1b,0,3,"));
+      to_csv({summarize(read_run(make_run("b", 0, config(1, 5))))}),
+      HasSubstr(",-1,-1,0,nan,nan\n"));
+}
+
+TEST_F(Report, AConfigThatWasSpoiledByHandHarmsNothingElse) {
+  json spoiled = config(2, 5);
+  spoiled["distributed"] = {
+      {"dp_size", 1 << 20},
+      {"tp_size", 1 << 20},
+      {"pp_size", INT64_MAX},
+      {"pp_virtual_stages", INT64_MAX},
+      {"pp_engine", 7},
+      {"zero_stage", 0.5}};
+  const RunRecord run = read_run(make_run("a", 5, spoiled));
+  EXPECT_EQ(summarize(run).pp_engine, "");
+  EXPECT_EQ(summarize(run).zero_stage, 0);
+  const json data = json::parse(report_data({run}));
+  EXPECT_TRUE(data[0]["planned"].is_null());
+  EXPECT_FALSE(data[0].contains("ranks"));
+  spoiled["distributed"] = "none";
+  EXPECT_EQ(summarize(read_run(make_run("b", 5, spoiled))).dp, 1);
 }
 
 TEST_F(Report, PageHoldsTheNumbersAndNothingFromElsewhere) {
