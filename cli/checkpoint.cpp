@@ -10,9 +10,9 @@
 #include "brigade/checkpoint/checkpoint_folder.h"
 #include "brigade/checkpoint/convert.h"
 #include "brigade/checkpoint/verify.h"
-#include "cli/byte_bar.h"
 #include "cli/commands.h"
 #include "cli/inspect.h"
+#include "cli/rate_bar.h"
 #include "cli/torch_commands.h"
 
 namespace brigade::cli {
@@ -37,6 +37,17 @@ std::vector<CheckpointEntry> entries_of(const fs::path& path) {
         "[checkpoint] '{}' is no checkpoint and holds none", path.string()));
   }
   return entries;
+}
+
+// As find_reason_to_reject(), with a bar.
+std::string reason_to_reject(const fs::path& directory) {
+  RateBar bar;
+  return find_reason_to_reject(
+      directory,
+      VerifyLevel::kFull,
+      [&](uint64_t done_bytes, uint64_t total_bytes) {
+        bar.show("verifying " + directory.string(), done_bytes, total_bytes);
+      });
 }
 
 uint64_t size_of(const fs::path& directory) {
@@ -73,16 +84,8 @@ void list_checkpoints(const CheckpointArguments& arguments) {
 
 void verify_checkpoints(const CheckpointArguments& arguments) {
   bool all_are_valid = true;
-  ByteBar bar;
   for (const CheckpointEntry& entry : entries_of(arguments.path)) {
-    const std::string reason = find_reason_to_reject(
-        entry.directory,
-        VerifyLevel::kFull,
-        [&](uint64_t done_bytes, uint64_t total_bytes) {
-          bar.show(
-              "verifying " + entry.directory.string(), done_bytes, total_bytes);
-        });
-    bar.clear();
+    const std::string reason = reason_to_reject(entry.directory);
     all_are_valid = all_are_valid && reason.empty();
     std::string verdict = "NOT VALID: " + reason;
     if (reason.empty())
@@ -100,8 +103,7 @@ void prune_checkpoints(const CheckpointArguments& arguments) {
   auto entries = brigade::list_checkpoints(folder);
   // What is kept must be worth it: the newest that is valid counts as the last.
   while (!entries.empty() &&
-         !find_reason_to_reject(entries.back().directory, VerifyLevel::kFull)
-              .empty()) {
+         !reason_to_reject(entries.back().directory).empty()) {
     fmt::print("kept {}: not valid\n", entries.back().directory.string());
     entries.pop_back();
   }

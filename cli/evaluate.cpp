@@ -1,6 +1,5 @@
 // brigade evaluate --run DIR (--text FILE | --dataset PREFIX | --task FILE ...)
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <memory>
@@ -19,6 +18,7 @@
 #include "brigade/train/start_world.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/rate_bar.h"
 #include "cli/torch_commands.h"
 
 namespace brigade::cli {
@@ -30,32 +30,18 @@ using nlohmann::json;
 
 constexpr double kNatsPerBit = 0.69314718055994530942;
 
-// Shown on rank 0.
-class Bar {
- public:
-  Bar(const std::string& name, int64_t total, bool is_shown)
-      : bar_(
-            name,
-            total,
-            is_shown && ::isatty(STDERR_FILENO) == 1
-                ? ProgressBar::Visible::kYes
-                : ProgressBar::Visible::kNo) {}
-  void draw(int64_t done) { bar_.draw(done, ""); }
-
- private:
-  ProgressBar bar_;
-};
-
 class Evaluation {
  public:
   Evaluation(
       const EvaluateArguments& arguments,
       const StoredModel& stored,
       const TrainConfig& config,
-      const ProcessMesh& mesh)
+      const ProcessMesh& mesh,
+      ProgressBar::Visible visible)
       : arguments_(arguments),
         stored_(stored),
         mesh_(mesh),
+        visible_(visible),
         scorer_(stored, config, mesh),
         length_(window_length()) {}
 
@@ -92,12 +78,11 @@ class Evaluation {
       const std::string& name,
       int64_t windows,
       const std::function<void(int64_t, std::span<int64_t>)>& read) {
-    Bar bar("evaluating " + name, windows, prints());
-    const TokenLoss loss = scorer_.loss(
+    ProgressBar bar("evaluating " + name, windows, visible_);
+    return scorer_.loss(
         windows, length_, arguments_.rows, read, [&](int64_t done) {
-          bar.draw(done);
+          bar.draw(done, "");
         });
-    return loss;
   }
 
   // `bytes` of the text; 0: not known.
@@ -171,12 +156,13 @@ class Evaluation {
     std::vector<Continuations> tokens;
     for (const TaskRequest& request : requests)
       tokens.push_back(tokenize(request, *tokenizer));
-    Bar bar(
+    ProgressBar bar(
         "evaluating " + path.string(),
         static_cast<int64_t>(requests.size()),
-        prints());
+        visible_);
     const auto scores = scorer_.score(
-        tokens, positions(), [&](int64_t done) { bar.draw(done); });
+        tokens, positions(), [&](int64_t done) { bar.draw(done, ""); });
+    bar.clear();
     if (!prints())
       return;
     const TaskResult rated = rate(requests, scores);
@@ -214,6 +200,7 @@ class Evaluation {
   const EvaluateArguments& arguments_;
   const StoredModel& stored_;
   const ProcessMesh& mesh_;
+  ProgressBar::Visible visible_;
   Scorer scorer_;
   int64_t length_;
   json results_ = json::object();
@@ -238,8 +225,14 @@ void evaluate(const EvaluateArguments& arguments) {
     return;
   }
   const auto mesh = start_world(config, launch.environment);
-  stored.verify(*mesh->world());
-  Evaluation(arguments, stored, config, *mesh).run();
+  const auto visible = mesh->rank() == 0 ? visible_on_stderr(launch.environment)
+                                         : ProgressBar::Visible::kNo;
+  RateBar bar(visible);
+  stored.verify(*mesh->world(), [&](uint64_t done_bytes, uint64_t total_bytes) {
+    bar.show("verifying the checkpoint", done_bytes, total_bytes);
+  });
+  bar.clear();
+  Evaluation(arguments, stored, config, *mesh, visible).run();
 }
 
 }  // namespace brigade::cli

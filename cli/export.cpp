@@ -10,8 +10,8 @@
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/export_checkpoint.h"
 #include "brigade/tokenizer/tokenizer.h"
-#include "cli/byte_bar.h"
 #include "cli/commands.h"
+#include "cli/rate_bar.h"
 #include "cli/torch_commands.h"
 
 namespace brigade::cli {
@@ -64,7 +64,7 @@ void export_model(const ExportArguments& arguments) {
   ExportOptions options;
   options.max_shard_bytes = static_cast<uint64_t>(arguments.shard_gb * 1e9);
   describe_tokenizer(arguments.checkpoint, options);
-  ByteBar bar;
+  RateBar bar;
   options.on_progress =
       [&](const char* what, uint64_t done_bytes, uint64_t total_bytes) {
         bar.show(what, done_bytes, total_bytes);

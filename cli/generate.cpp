@@ -17,6 +17,7 @@
 #include "brigade/train/start_world.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/rate_bar.h"
 #include "cli/torch_commands.h"
 
 namespace brigade::cli {
@@ -167,6 +168,7 @@ void generate(const GenerateArguments& arguments) {
       launch.world_size);
   if (launch.is_supervisor) {
     // What can fail without ranks fails here, once, before there are any.
+    options.prompts.clear();
     if (!reads_standard_input(arguments))
       options.prompts = read_prompts(arguments);
     check_generate_options(options);
@@ -181,10 +183,20 @@ void generate(const GenerateArguments& arguments) {
       fmt::print(stderr, "warning: {}\n", warning);
   }
   Printer printer(options, arguments.as_json);
+  RateBar bar(
+      prints ? visible_on_stderr(launch.environment)
+             : ProgressBar::Visible::kNo);
   const GenerateResult result = generate_text(
-      options, config, *mesh, [&](size_t prompt, std::string_view piece) {
+      options,
+      config,
+      *mesh,
+      [&](size_t prompt, std::string_view piece) {
+        bar.clear();
         if (prints)
           printer.write(prompt, piece);
+      },
+      [&](uint64_t done_bytes, uint64_t total_bytes) {
+        bar.show("verifying the checkpoint", done_bytes, total_bytes);
       });
   if (prints)
     printer.finish(result);

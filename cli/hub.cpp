@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "cli/byte_bar.h"
+#include "cli/rate_bar.h"
 
 namespace brigade::cli {
 
@@ -44,7 +44,7 @@ class DownloadBars {
   }
 
  private:
-  ByteBar bar_;
+  RateBar bar_;
 };
 
 }  // namespace
@@ -72,7 +72,7 @@ HubOptions hub_options(const GetEnv& getenv) {
   return options;
 }
 
-void fetch_model_if_missing(TrainConfig& config) {
+void fetch_model_if_missing(TrainConfig& config, const std::string& token) {
   const std::string& name = config.model.name;
   std::error_code ignored;
   if (name.empty() || fs::exists(name, ignored))
@@ -83,9 +83,10 @@ void fetch_model_if_missing(TrainConfig& config) {
   HubContent content;
   content.weights =
       needs_weights ? HubContent::Weights::kWanted : HubContent::Weights::kSkip;
-  resolve_model(
-      config,
-      fetch_from_hub(name, content, hub_options(process_environment())));
+  HubOptions options = hub_options(process_environment());
+  if (!token.empty())
+    options.token = token;
+  resolve_model(config, fetch_from_hub(name, content, options));
 }
 
 fs::path cache_folder(const GetEnv& getenv) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 #include "brigade/config/train_config.h"
 #include "brigade/hub/hub.h"
@@ -14,8 +15,9 @@ namespace brigade::cli {
 HubOptions hub_options(const GetEnv& getenv);
 
 // Downloads the files of an id that the config needs and this machine lacks,
-// and fills in config.model; called before any rank starts.
-void fetch_model_if_missing(TrainConfig& config);
+// and fills in config.model; called before any rank starts. `token` in place of
+// HF_TOKEN, unless it is empty.
+void fetch_model_if_missing(TrainConfig& config, const std::string& token = "");
 
 // For what brigade measures of this machine: XDG_CACHE_HOME/brigade or
 // ~/.cache/brigade; empty when there is no home.

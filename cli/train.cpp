@@ -26,6 +26,7 @@
 #include "cli/commands.h"
 #include "cli/hub.h"
 #include "cli/options.h"
+#include "cli/rate_bar.h"
 #include "cli/torch_commands.h"
 #include "cli/training_output.h"
 #include "cli/training_step.h"
@@ -72,8 +73,7 @@ void train_as_rank(
   end_with_launcher(environment);
   RankReport report(environment.report_file);
   TrainingOutput output(
-      environment.is_terminal ? TrainingOutput::Terminal::kYes
-                              : TrainingOutput::Terminal::kNo,
+      visible_on_stderr(environment),
       allows_colour(
           process_environment()("NO_COLOR"), process_environment()("TERM"))
           ? TrainingOutput::Colour::kYes
@@ -123,23 +123,15 @@ void train_as_rank(
 // Token files of other programs are read once; this takes a while for large
 // ones.
 TokenScanOptions scan_options() {
-  struct State {
-    std::string path;
-    std::unique_ptr<ProgressBar> bar;
-  };
   return {
       .cache_dir = cache_folder(process_environment()),
       .on_progress =
-          [state = std::make_shared<State>()](const TokenScanProgress& scan) {
-            if (scan.path != state->path) {
-              state->path = scan.path;
-              state->bar = std::make_unique<ProgressBar>(
-                  fmt::format("checking the token ids of {}", scan.path),
-                  static_cast<int64_t>(scan.total_tokens),
-                  ::isatty(STDERR_FILENO) == 1 ? ProgressBar::Visible::kYes
-                                               : ProgressBar::Visible::kNo);
-            }
-            state->bar->draw(static_cast<int64_t>(scan.done_tokens), "");
+          [bar = std::make_shared<RateBar>()](const TokenScanProgress& scan) {
+            bar->show(
+                "checking the token ids of " + scan.path,
+                scan.done_tokens,
+                scan.total_tokens,
+                RateBar::Unit::kTokens);
           }};
 }
 

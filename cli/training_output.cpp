@@ -21,11 +21,8 @@ void TrainingOutput::on_start(const RunStart& start) {
   total_steps_ = config.training.total_train_steps;
   traces_ = config.logging.trace_steps.has_value();
   log_frequency_ = config.logging.log_frequency;
-  bar_ = std::make_unique<ProgressBar>(
-      "",
-      total_steps_,
-      terminal_ == Terminal::kYes ? ProgressBar::Visible::kYes
-                                  : ProgressBar::Visible::kNo);
+  clear_bars();
+  bar_ = std::make_unique<ProgressBar>("", total_steps_, visible_);
   bar_->set_columns(columns_);
   const int64_t ranks = config.parallel_dims().world_size();
   fmt::print(
@@ -64,10 +61,7 @@ std::string TrainingOutput::bar_text(const StepMetrics& metrics) const {
 }
 
 void TrainingOutput::on_step(const StepMetrics& metrics) {
-  const bool is_logged = metrics.eval_loss || metrics.step == 1 ||
-                         metrics.step == total_steps_ ||
-                         metrics.step % log_frequency_ == 0;
-  if (is_logged) {
+  if (is_logged(metrics, log_frequency_, total_steps_)) {
     bar_->clear();
     std::string line = log_line(metrics, line_);
     if (metrics.eval_loss)
@@ -79,16 +73,29 @@ void TrainingOutput::on_step(const StepMetrics& metrics) {
   last_ = metrics;
 }
 
-void TrainingOutput::on_checkpoint(const std::filesystem::path& path) {
+void TrainingOutput::clear_bars() {
+  preparation_.clear();
   if (bar_)
     bar_->clear();
+}
+
+void TrainingOutput::on_progress(const RunProgress& progress) {
+  preparation_.show(
+      progress.what,
+      progress.done,
+      progress.total,
+      progress.unit == RunProgress::Unit::kBytes ? RateBar::Unit::kBytes
+                                                 : RateBar::Unit::kTokens);
+}
+
+void TrainingOutput::on_checkpoint(const std::filesystem::path& path) {
+  clear_bars();
   fmt::print("saved {}\n", path.string());
   std::fflush(stdout);
 }
 
 void TrainingOutput::on_message(const std::string& line) {
-  if (bar_)
-    bar_->clear();
+  clear_bars();
   fmt::print("{}\n", line);
   std::fflush(stdout);
 }

@@ -7,23 +7,29 @@
 #include "brigade/metrics/progress_bar.h"
 #include "brigade/metrics/run_folder.h"
 #include "brigade/train/run_observer.h"
+#include "cli/rate_bar.h"
 
 namespace brigade::cli {
 
 class TrainingOutput : public RunObserver {
  public:
-  // Whether a person watches stderr, and so wants a progress bar.
-  enum class Terminal { kNo, kYes };
   enum class Colour { kNo, kYes };
-  explicit TrainingOutput(Terminal terminal, Colour colour = Colour::kNo)
-      : terminal_(terminal), colour_(colour) {}
+  // `visible`: the progress bars.
+  explicit TrainingOutput(
+      ProgressBar::Visible visible,
+      Colour colour = Colour::kNo)
+      : visible_(visible), colour_(colour), preparation_(visible) {}
   // Of the terminal, where stderr is a pipe to it; 0: as stderr says.
-  void set_columns(int64_t columns) { columns_ = columns; }
+  void set_columns(int64_t columns) {
+    columns_ = columns;
+    preparation_.set_columns(columns);
+  }
 
   void on_start(const RunStart& start) override;
   void on_step(const StepMetrics& metrics) override;
   void on_checkpoint(const std::filesystem::path& path) override;
   void on_message(const std::string& line) override;
+  void on_progress(const RunProgress& progress) override;
   void on_end(const RunEnd& end) override;
 
  private:
@@ -32,10 +38,13 @@ class TrainingOutput : public RunObserver {
   // What stands behind the bar.
   std::string bar_text(const StepMetrics& metrics) const;
 
-  Terminal terminal_;
+  void clear_bars();
+
+  ProgressBar::Visible visible_;
   Colour colour_;
   int64_t columns_ = 0;
-  std::unique_ptr<ProgressBar> bar_;
+  RateBar preparation_;               // before the first step
+  std::unique_ptr<ProgressBar> bar_;  // of the steps
   LogLineContext line_;
   RunFolder folder_;
   int64_t total_steps_ = 0;

@@ -86,8 +86,11 @@ std::vector<std::string> find_damage(
   std::vector<std::string> damage;
   uint64_t total_bytes = 0;
   uint64_t done_bytes = 0;
-  for (const auto& [name, expected] : manifest.contents)
-    total_bytes += expected.size_bytes;
+  int counted = 0;
+  for (const auto& [name, expected] : manifest.contents) {
+    if (counted++ % parts == part)
+      total_bytes += expected.size_bytes;
+  }
   std::function<void(uint64_t)> on_bytes;
   if (on_progress) {
     on_bytes = [&](uint64_t bytes) {
@@ -115,9 +118,11 @@ std::string find_reason_to_reject(
 std::string find_reason_to_reject(
     const fs::path& directory,
     VerifyLevel level,
-    Communicator& world) {
+    Communicator& world,
+    const HashProgress& on_progress) {
   const auto reasons = gather_texts(
-      reason_of_part(directory, level, world.rank(), world.size(), {}), world);
+      reason_of_part(directory, level, world.rank(), world.size(), on_progress),
+      world);
   const auto found =
       std::find_if(reasons.begin(), reasons.end(), [](const std::string& text) {
         return !text.empty();

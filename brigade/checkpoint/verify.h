@@ -40,11 +40,13 @@ std::string find_reason_to_reject(
     const HashProgress& on_progress = {});
 
 // The same, collective over `world`: each rank verifies its share of the files,
-// which all ranks must see alike, and all return the same text.
+// which all ranks must see alike, and all return the same text. `on_progress`
+// is of this rank's share.
 std::string find_reason_to_reject(
     const std::filesystem::path& directory,
     VerifyLevel level,
-    Communicator& world);
+    Communicator& world,
+    const HashProgress& on_progress = {});
 
 // Collective: the text of each rank, in rank order.
 std::vector<std::string> gather_texts(

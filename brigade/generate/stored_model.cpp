@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "brigade/base/error.h"
-#include "brigade/checkpoint/verify.h"
 #include "brigade/comm/self_communicator.h"
 #include "brigade/files/file.h"
 #include "brigade/json/node.h"
@@ -65,9 +64,8 @@ void check_model(const nlohmann::json& config, const fs::path& directory) {
 StoredModel::StoredModel(const fs::path& path) {
   if (is_hugging_face(path)) {
     directory_ = path;
-    const JsonDocument file(
-        read_text_file(path / "config.json"),
-        {"model", (path / "config.json").string()});
+    const std::string text = read_text_file(path / "config.json");
+    const JsonDocument file(text, {"model", (path / "config.json").string()});
     config_ = file.root().value();
     dtype_ = dtype_of(config_);
     tokenizer_ = tokenizer_in(path);
@@ -85,11 +83,12 @@ StoredModel::StoredModel(const fs::path& path) {
   check_model(config_, directory_);
 }
 
-void StoredModel::verify(Communicator& world) const {
+void StoredModel::verify(Communicator& world, const HashProgress& on_progress)
+    const {
   if (!checkpoint_)
     return;
   const std::string reason =
-      find_reason_to_reject(directory_, VerifyLevel::kFull, world);
+      find_reason_to_reject(directory_, VerifyLevel::kFull, world, on_progress);
   if (!reason.empty())
     throw DataError(reason);
 }

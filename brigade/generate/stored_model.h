@@ -8,6 +8,7 @@
 #include <string>
 
 #include "brigade/checkpoint/checkpoint.h"
+#include "brigade/checkpoint/verify.h"
 #include "brigade/comm/process_mesh.h"
 #include "brigade/config/train_config.h"
 #include "brigade/model/llama.h"
@@ -28,8 +29,8 @@ class StoredModel {
   const std::string& dtype() const { return dtype_; }
 
   // Throws DataError where a checkpoint's files are not those that were saved.
-  // Collective.
-  void verify(Communicator& world) const;
+  // Collective. `on_progress` is of this rank's share.
+  void verify(Communicator& world, const HashProgress& on_progress = {}) const;
   // `spec`, or without one the model's own. Throws ConfigError where it has
   // none, DataError where it has more tokens than the model.
   std::unique_ptr<Tokenizer> open_tokenizer(const std::string& spec) const;

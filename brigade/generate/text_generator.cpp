@@ -29,7 +29,7 @@ void check(const GenerateOptions& options) {
   // Also where it is not a number.
   if (!(options.temperature >= 0))
     problems.push_back(fmt::format(
-        "--temperature {} is not a number from 0 on", options.temperature));
+        "--temperature {} is not a number >= 0", options.temperature));
   if (options.top_k < 0)
     problems.push_back(fmt::format("--top-k {} is negative", options.top_k));
   if (!(options.top_p > 0 && options.top_p <= 1))
@@ -37,7 +37,7 @@ void check(const GenerateOptions& options) {
         fmt::format("--top-p {} is not in (0, 1]", options.top_p));
   if (options.batch < 1)
     problems.push_back(
-        fmt::format("--batch {} is no number of prompts", options.batch));
+        fmt::format("--batch {} is not a number >= 1", options.batch));
   if (!problems.empty())
     throw ConfigError(problems);
 }
@@ -240,8 +240,8 @@ std::vector<std::string> generate_warnings(const GenerateOptions& options) {
   size_t longest = 0;
   for (const auto& tokens : read_prompts(options, stored).tokens)
     longest = std::max(longest, tokens.size());
-  const int64_t tokens = static_cast<int64_t>(longest) + options.max_tokens;
-  if (positions <= 0 || tokens <= positions)
+  if (positions <= 0 ||
+      options.max_tokens <= positions - static_cast<int64_t>(longest))
     return {};
   return {fmt::format(
       "the longest prompt of {} tokens and --max-tokens {} go past the {} "
@@ -256,9 +256,10 @@ GenerateResult generate_text(
     const GenerateOptions& options,
     const TrainConfig& config,
     const ProcessMesh& mesh,
-    const WriteText& write) {
+    const WriteText& write,
+    const HashProgress& on_verify) {
   const StoredModel stored(options.checkpoint);
-  stored.verify(*mesh.world());
+  stored.verify(*mesh.world(), on_verify);
   const Prompts prompts = read_prompts(options, stored);
   const std::set<int64_t> ends = end_tokens(stored, *prompts.tokenizer);
   TokenGenerator generator(

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "brigade/checkpoint/verify.h"
 #include "brigade/comm/process_mesh.h"
 #include "brigade/config/train_config.h"
 #include "brigade/generate/generate_options.h"
@@ -43,11 +44,13 @@ using WriteText = std::function<void(size_t prompt, std::string_view piece)>;
 // batch need not be of one length: the batch begins with as many tokens as its
 // shortest prompt has, and longer ones go on with their own. Throws DataError
 // for a checkpoint or tokenizer that does not fit, ConfigError for values out
-// of range.
+// of range. `on_verify` is called while this rank's share of a checkpoint is
+// verified, before anything is written.
 GenerateResult generate_text(
     const GenerateOptions& options,
     const TrainConfig& config,
     const ProcessMesh& mesh,
-    const WriteText& write);
+    const WriteText& write,
+    const HashProgress& on_verify = {});
 
 }  // namespace brigade

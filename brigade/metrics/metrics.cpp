@@ -93,6 +93,14 @@ std::string log_line(
       metrics.memory_gb);
 }
 
+bool is_logged(
+    const StepMetrics& metrics,
+    int64_t log_frequency,
+    int64_t total_steps) {
+  return metrics.eval_loss || metrics.step == 1 ||
+         metrics.step == total_steps || metrics.step % log_frequency == 0;
+}
+
 double resident_memory_gb() {
   std::ifstream statm("/proc/self/statm");
   int64_t total_pages = 0;

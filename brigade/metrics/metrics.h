@@ -62,6 +62,13 @@ struct LogLineContext {
 // [rank 0] Step: 1/450   | Loss: 8.3193 | Global batch size:  4.096K | ...
 std::string log_line(const StepMetrics& metrics, const LogLineContext& context);
 
+// Whether the step has a line in the log: the first, the last, each that
+// `log_frequency` divides, and those with an evaluation.
+bool is_logged(
+    const StepMetrics& metrics,
+    int64_t log_frequency,
+    int64_t total_steps);
+
 // 4096 -> "4.096K", as picotron writes numbers.
 std::string readable(double number);
 

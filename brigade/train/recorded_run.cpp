@@ -96,6 +96,10 @@ void RecordedRun::on_message(const std::string& line) {
   inner_.on_message(line);
 }
 
+void RecordedRun::on_progress(const RunProgress& progress) {
+  inner_.on_progress(progress);
+}
+
 void RecordedRun::on_end(const RunEnd& end) {
   events_.write(
       "end",

@@ -28,6 +28,7 @@ class RecordedRun : public RunObserver {
   void on_step(const StepMetrics& metrics) override;
   void on_checkpoint(const std::filesystem::path& path) override;
   void on_message(const std::string& line) override;
+  void on_progress(const RunProgress& progress) override;
   void on_end(const RunEnd& end) override;
 
  private:

@@ -82,12 +82,28 @@ VerifyLevel verify_level(const TrainConfig& config) {
              : VerifyLevel::kFull;
 }
 
+std::string reason_to_reject(
+    const fs::path& directory,
+    VerifyLevel level,
+    Communicator& world,
+    RunObserver& observer) {
+  return find_reason_to_reject(
+      directory, level, world, [&](uint64_t done_bytes, uint64_t total_bytes) {
+        observer.on_progress(
+            {.what = "verifying " + directory.string(),
+             .done = done_bytes,
+             .total = total_bytes});
+      });
+}
+
 // "" where it can be loaded and stands where its name says.
 std::string reason_to_reject(
     const CheckpointEntry& entry,
     VerifyLevel level,
-    Communicator& world) {
-  std::string reason = find_reason_to_reject(entry.directory, level, world);
+    Communicator& world,
+    RunObserver& observer) {
+  std::string reason =
+      reason_to_reject(entry.directory, level, world, observer);
   if (!reason.empty())
     return reason;
   const int64_t step = read_manifest(entry.directory).step;
@@ -129,7 +145,7 @@ std::optional<fs::path> find_newest_valid(
   for (const int64_t step : steps) {
     const CheckpointEntry entry{step, folder / std::to_string(step)};
     const std::string reason =
-        reason_to_reject(entry, verify_level(config), world);
+        reason_to_reject(entry, verify_level(config), world, observer);
     if (reason.empty())
       return entry.directory;
     observer.on_message(
@@ -187,7 +203,7 @@ std::optional<fs::path> find_checkpoint_to_continue(
   const fs::path directory =
       Checkpoint(config.checkpoint.load_path).directory();
   const std::string reason =
-      find_reason_to_reject(directory, verify_level(config), world);
+      reason_to_reject(directory, verify_level(config), world, observer);
   if (!reason.empty())
     throw DataError(reason);
   return directory;

@@ -13,6 +13,16 @@
 
 namespace brigade {
 
+// Work before the first step that takes long: hashing the files of a checkpoint
+// that is continued, looking for the highest token id of a dataset.
+struct RunProgress {
+  std::string what;  // "verifying runs/run/checkpoints/100"
+  uint64_t done = 0;
+  uint64_t total = 0;
+  enum class Unit { kBytes, kTokens };
+  Unit unit = Unit::kBytes;
+};
+
 // Before the first step.
 struct RunStart {
   const TrainConfig& config;  // with the run folder's final name
@@ -54,6 +64,8 @@ class RunObserver {
   // What a person should know: a checkpoint that was rejected, a save that
   // failed, a step that was skipped. May come before on_start().
   virtual void on_message(const std::string&) {}
+  // Many times per second, before on_start().
+  virtual void on_progress(const RunProgress&) {}
   virtual void on_end(const RunEnd&) {}
 };
 

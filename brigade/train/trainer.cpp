@@ -54,6 +54,7 @@ class Trainer {
   // The mean loss over eval_steps global batches of the held-out part; the same
   // samples every time and under every layout.
   double evaluate();
+  TokenScanOptions scan_options();
   // Before there are peers, on rank 0: the folders, and that they are ours.
   void take_folders();
   // The checkpoint that the run continues, if any, and metrics.jsonl up to it.
@@ -132,8 +133,8 @@ Trainer::Trainer(
        .flight_recorder = flight_recorder_,
        .prepare =
            [&] {
-             data_ = open_training_data(training_data_options(
-                 config_, {.cache_dir = options.cache_dir}));
+             data_ = open_training_data(
+                 training_data_options(config_, scan_options()));
              if (environment.rank == 0)
                take_folders();
            },
@@ -159,6 +160,18 @@ Trainer::Trainer(
       torch::dtype(scalar_type(config_.model.dtype)).device(mesh_->device()),
       environment.local_world_size,
       {options_.cache_dir, reports() ? Access::kReadAndWrite : Access::kRead});
+}
+
+TokenScanOptions Trainer::scan_options() {
+  return {
+      .cache_dir = options_.cache_dir,
+      .on_progress = [this](const TokenScanProgress& scan) {
+        observer_.on_progress(
+            {.what = "checking the token ids of " + scan.path,
+             .done = scan.done_tokens,
+             .total = scan.total_tokens,
+             .unit = RunProgress::Unit::kTokens});
+      }};
 }
 
 void Trainer::take_folders() {
@@ -447,11 +460,11 @@ void Trainer::report(const StepMetrics& metrics) {
     metrics_->write(metrics);
   if (events_)
     events_->write(metrics);
-  const std::string& prometheus = config_.logging.prometheus_file;
-  const bool is_logged = metrics.step % config_.logging.log_frequency == 0 ||
-                         metrics.step == config_.training.total_train_steps;
-  if (reports() && !prometheus.empty() && is_logged)
-    write_prometheus_file(prometheus, metrics, config_.logging.run_name);
+  const LoggingConfig& logging = config_.logging;
+  if (reports() && !logging.prometheus_file.empty() &&
+      is_logged(
+          metrics, logging.log_frequency, config_.training.total_train_steps))
+    write_prometheus_file(logging.prometheus_file, metrics, logging.run_name);
   observer_.on_step(metrics);
   if (const auto score = spikes_.add(metrics.loss)) {
     observer_.on_message(fmt::format(

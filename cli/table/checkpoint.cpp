@@ -62,10 +62,12 @@ void add_checkpoint(CLI::App& app) {
           "--keep-last", arguments->retention.keep_last, "The newest so many")
       ->required()
       ->check(CLI::PositiveNumber);
-  pruning->add_option(
-      "--keep-every",
-      arguments->retention.keep_every,
-      "And those of steps that this divides (default: none)");
+  pruning
+      ->add_option(
+          "--keep-every",
+          arguments->retention.keep_every,
+          "And those of steps that this divides (default: none)")
+      ->check(CLI::PositiveNumber);
   pruning->add_flag(
       "--dry-run",
       arguments->is_dry_run,

@@ -24,12 +24,11 @@ void add_evaluate(CLI::App& app) {
       ->add_option(
           "--dataset", arguments->dataset, "Token files, as dataset.name")
       ->type_name("PREFIX");
-  command
-      ->add_option(
-          "--task",
-          arguments->tasks,
-          "JSON lines of {context, choices, gold}; several files")
-      ->type_name("FILE");
+  CLI::Option* task = command->add_option(
+      "--task",
+      arguments->tasks,
+      "JSON lines of {context, choices, gold}; several files");
+  task->type_name("FILE");
   command
       ->add_option(
           "--tokenizer",
@@ -57,7 +56,8 @@ void add_evaluate(CLI::App& app) {
           "--scores",
           arguments->scores,
           "Write each request's log-likelihoods, one line of JSON each")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->needs(task);
   add_rank_arguments(*command, arguments->layout);
   command->footer(
       "Example: brigade evaluate --run runs/run --text held_out.txt --nproc 2 "

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <fstream>
 
 #include "brigade/base/error.h"
@@ -256,6 +258,33 @@ TEST_P(GenerateLayouts, ThatDoNotFitAreConfigErrorsWithTheNearestThatDo) {
           HasSubstr("num_attention_heads"), HasSubstr("pp 3 * cp 1 * tp 1")));
   EXPECT_THAT(complaint("distributed.tp_size=2", 1), HasSubstr("--nproc 2"));
   EXPECT_THAT(complaint("training.seed=7", 1), HasSubstr("means nothing here"));
+}
+
+TEST_P(GenerateLayouts, RefuseValuesOutOfRangeAllAtOnce) {
+  GenerateOptions wrong = options();
+  wrong.max_tokens = -1;
+  wrong.temperature = std::nan("");
+  wrong.top_p = std::nan("");
+  wrong.batch = 0;
+  try {
+    check_generate_options(wrong);
+    ADD_FAILURE() << "accepted";
+  } catch (const ConfigError& error) {
+    for (const char* name :
+         {"--max-tokens -1", "--temperature nan", "--batch 0"})
+      EXPECT_THAT(error.what(), HasSubstr(name));
+    EXPECT_THAT(error.what(), HasSubstr("--top-p nan is not in (0, 1]"));
+  }
+}
+
+TEST_P(GenerateLayouts, WarnPastThePositionsForAnyNumberOfTokens) {
+  GenerateOptions many = options();
+  many.max_tokens = 2;
+  EXPECT_THAT(generate_warnings(many), ::testing::IsEmpty());
+  many.max_tokens = INT64_MAX;
+  EXPECT_THAT(
+      generate_warnings(many),
+      ::testing::ElementsAre(HasSubstr("that the model was made for")));
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -76,5 +76,17 @@ TEST(LogLine, IsPicotronsWithTheStepsOfTheRunAndTheDevicesName) {
       "MFU: 12.50% | Memory usage:   1.50GB");
 }
 
+TEST(LogLine, IsOfTheFirstAndTheLastStepAndOfThoseInBetweenThatWereAsked) {
+  std::vector<int64_t> logged;
+  for (int64_t step = 1; step <= 11; ++step) {
+    StepMetrics metrics{.step = step};
+    if (step == 7)
+      metrics.eval_loss = 2.0;
+    if (is_logged(metrics, /*log_frequency=*/4, /*total_steps=*/11))
+      logged.push_back(step);
+  }
+  EXPECT_EQ(logged, (std::vector<int64_t>{1, 4, 7, 8, 11}));
+}
+
 }  // namespace
 }  // namespace brigade
