@@ -1,5 +1,4 @@
-// What the file and the command line give, before it has types: private to
-// train_config.
+// What the file and the command line give, before it has types.
 #pragma once
 
 #include <map>
