@@ -144,6 +144,14 @@ void check_local_steps(
 }
 
 void check_grad_wire(const DistributedConfig& distributed, Problems& problems) {
+  if (distributed.grad_wire != GradWire::kPowerSgd &&
+      distributed.powersgd_rank != DistributedConfig{}.powersgd_rank)
+    problems.push_back(fmt::format(
+        "[config] /distributed/powersgd_rank = {} has no meaning with "
+        "/distributed/grad_wire = \"{}\"; set grad_wire to \"powersgd\", or "
+        "leave it out",
+        distributed.powersgd_rank,
+        to_string(distributed.grad_wire)));
   const bool keeps_errors = distributed.grad_wire == GradWire::kInt8 ||
                             distributed.grad_wire == GradWire::kPowerSgd;
   if (keeps_errors && distributed.zero_stage > 0)

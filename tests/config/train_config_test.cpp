@@ -560,6 +560,17 @@ TEST(TrainConfig, AWireWithErrorFeedbackReducesWholeGradients) {
             "\" with /distributed/zero_stage = 1")));
 }
 
+TEST(TrainConfig, ARankOfPowerSgdNeedsItsWire) {
+  EXPECT_THAT(
+      problems_of({"distributed.powersgd_rank=2"}),
+      Contains(HasSubstr("/distributed/powersgd_rank = 2 has no meaning with "
+                         "/distributed/grad_wire = \"fp32\"")));
+  EXPECT_THAT(
+      problems_of(
+          {"distributed.powersgd_rank=2", "distributed.grad_wire=powersgd"}),
+      IsEmpty());
+}
+
 TEST(TrainConfig, LocalStepsRefuseWhatTheyCannotHonour) {
   const std::string local = "distributed.local_steps=6";
   EXPECT_THAT(
