@@ -36,17 +36,12 @@ void BpeModel::tokenize(
   auto& own = static_cast<Scratch&>(scratch);
   using Kind = WordCache::Kind;
   const Kind kind = word.byte_level ? Kind::kBytes : Kind::kText;
-  const bool cached = word.text.size() <= WordCache::kMaxWordBytes;
-  if (cached && own.cache.find(kind, word.text, ids))
-    return;
-  const size_t begin = ids.size();
-  if (word.byte_level)
-    tokenize_text(ByteAlphabet::encode(word.text), own, ids);
-  else
-    tokenize_text(word.text, own, ids);
-  if (cached)
-    own.cache.insert(
-        kind, word.text, std::span<const int32_t>(ids).subspan(begin));
+  own.cache.append(kind, word.text, ids, [&] {
+    if (word.byte_level)
+      tokenize_text(ByteAlphabet::encode(word.text), own, ids);
+    else
+      tokenize_text(word.text, own, ids);
+  });
 }
 
 // Whether two adjacent characters can be tokenized apart. Beyond merges, an
@@ -90,17 +85,9 @@ void BpeModel::tokenize_part(
     std::string_view text,
     Scratch& scratch,
     std::vector<int32_t>& ids) const {
-  using Kind = WordCache::Kind;
-  if (text.size() > WordCache::kMaxWordBytes) {
+  scratch.cache.append(WordCache::Kind::kPart, text, ids, [&] {
     merge_word(text, scratch, ids);
-    return;
-  }
-  if (scratch.cache.find(Kind::kPart, text, ids))
-    return;
-  const size_t begin = ids.size();
-  merge_word(text, scratch, ids);
-  scratch.cache.insert(
-      Kind::kPart, text, std::span<const int32_t>(ids).subspan(begin));
+  });
 }
 
 int32_t BpeModel::character_token(

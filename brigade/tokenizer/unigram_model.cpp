@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <utility>
 
 #include "brigade/base/error.h"
@@ -93,17 +92,12 @@ void UnigramModel::tokenize(
   using Kind = WordCache::Kind;
   auto& own = static_cast<Scratch&>(scratch);
   const Kind kind = word.byte_level ? Kind::kBytes : Kind::kText;
-  const bool cached = word.text.size() <= WordCache::kMaxWordBytes;
-  if (cached && own.cache.find(kind, word.text, ids))
-    return;
-  const size_t begin = ids.size();
-  if (word.byte_level)
-    encode(ByteAlphabet::encode(word.text), own, ids);
-  else
-    encode(word.text, own, ids);
-  if (cached)
-    own.cache.insert(
-        kind, word.text, std::span<const int32_t>(ids).subspan(begin));
+  own.cache.append(kind, word.text, ids, [&] {
+    if (word.byte_level)
+      encode(ByteAlphabet::encode(word.text), own, ids);
+    else
+      encode(word.text, own, ids);
+  });
 }
 
 // The search for the best path. Where no token reaches across a position, the

@@ -21,6 +21,23 @@ class WordCache {
   // For a word that find() did not know.
   void insert(Kind kind, std::string_view word, std::span<const int32_t> ids);
 
+  // Appends the word's tokens, which `encode()` appends if they are not known.
+  // Of any length; long words are not remembered.
+  template <typename Encode>
+  void append(
+      Kind kind,
+      std::string_view word,
+      std::vector<int32_t>& ids,
+      Encode&& encode) {
+    const bool is_remembered = word.size() <= kMaxWordBytes;
+    if (is_remembered && find(kind, word, ids))
+      return;
+    const size_t begin = ids.size();
+    encode();
+    if (is_remembered)
+      insert(kind, word, std::span<const int32_t>(ids).subspan(begin));
+  }
+
  private:
   // An entry in the arena: header (size and kind), number of ids, ids, bytes.
   static constexpr size_t kSlots = size_t{1} << 16;

@@ -3,10 +3,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstring>
 
 #include "brigade/base/check.h"
+#include "brigade/kernels/cpu/mapped_memory.h"
 
 namespace brigade::ops {
 namespace {
@@ -25,21 +25,11 @@ torch::Tensor make_erasable(
   const auto bytes =
       static_cast<size_t>(numel) *
       c10::elementSize(c10::typeMetaToScalarType(options.dtype()));
-  void* memory = ::mmap(
-      nullptr,
-      bytes,
-      PROT_READ | PROT_WRITE,
-      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-      -1,
-      0);
-  TORCH_CHECK(
-      memory != MAP_FAILED,
-      "not enough memory for a tensor of ",
-      bytes,
-      " bytes: ",
-      std::strerror(errno));
   return torch::from_blob(
-      memory, {numel}, [bytes](void* data) { ::munmap(data, bytes); }, options);
+      map_pages(bytes, ReservePages::kNo),
+      {numel},
+      [bytes](void* data) { ::munmap(data, bytes); },
+      options);
 }
 
 void erase(const torch::Tensor& range) {

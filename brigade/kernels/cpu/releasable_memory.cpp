@@ -2,11 +2,10 @@
 
 #include <sys/mman.h>
 
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "brigade/base/check.h"
+#include "brigade/kernels/cpu/mapped_memory.h"
 
 namespace brigade::ops {
 namespace {
@@ -23,19 +22,7 @@ void unmap(void* context) {
 }
 
 c10::DataPtr map_memory(size_t bytes, c10::Device device) {
-  void* memory = ::mmap(
-      nullptr,
-      bytes,
-      PROT_READ | PROT_WRITE,
-      MAP_PRIVATE | MAP_ANONYMOUS,
-      -1,
-      0);
-  TORCH_CHECK(
-      memory != MAP_FAILED,
-      "not enough memory for a tensor of ",
-      bytes,
-      " bytes: ",
-      std::strerror(errno));
+  void* memory = map_pages(bytes, ReservePages::kYes);
   return {memory, new Mapping{memory, bytes}, &unmap, device};
 }
 
