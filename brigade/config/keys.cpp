@@ -1,8 +1,9 @@
 // To add a key, say training.my_key:
 //   1. a member of its group in train_config.h, whose initial value is the
 //      default;
-//   2. one entry in the group's function below: name, member, range, help. If
-//      the default depends on other values, say how in .default_note.
+//   2. one entry in the group's function below (of `distributed`, in
+//      distributed_keys.cpp): name, member, range, help. If the default depends
+//      on other values, say how in .default_note.
 // Everything else reads this table: parsing and its messages, command-line
 // overrides, --print-config, the hash, the saved config, --help-config. Put the
 // output of `brigade train --help-config=markdown` into docs/config.md; a test
@@ -11,207 +12,18 @@
 // A key that is one of several texts has an enum as its member: the enum, its
 // to_string() and its list of choices go into choices.h, and its range is
 // derived from them. Rules that involve several keys are in train_config.cpp
-// (check_...) or, for layouts, in layout_rules.cpp. A value that a library
-// struct needs is carried there by train/from_config.cpp alone.
+// (check_...), layout_rules.cpp or data_parallel_rules.cpp. A value that a
+// library struct needs is carried there by train/from_config.cpp alone.
 #include "brigade/config/keys.h"
 
 #include <algorithm>
 
-#include "brigade/config/values.h"
+#include "brigade/config/group_keys.h"
 #include "brigade/json/nearest.h"
 
 namespace brigade {
 
 namespace {
-
-using nlohmann::json;
-
-const ValueRule kAny{};
-
-ValueRule at_least(double low) {
-  return {.low = low};
-}
-
-// Declares the keys of one group.
-template <class Group>
-class GroupKeys {
- public:
-  GroupKeys(
-      std::vector<ConfigKey>& keys,
-      std::string name,
-      Group TrainConfig::*group)
-      : keys_(keys), name_(std::move(name)), group_(group) {}
-
-  template <class Value>
-  ConfigKey& key(
-      std::string name,
-      Value Group::*member,
-      ValueRule rule,
-      std::string help) {
-    const auto group = group_;
-    rule.choices = ChoicesOf<Value>::texts();
-    ConfigKey key;
-    key.group = name_;
-    key.name = std::move(name);
-    key.type = TypeName<Value>::kName;
-    key.range = rule.describe();
-    key.help = std::move(help);
-    key.is_text = key.type == "text";
-    key.set = [group, member, rule](TrainConfig& config, const json& value) {
-      return read_value(value, rule, config.*group.*member);
-    };
-    key.get = [group, member](const TrainConfig& config) -> json {
-      return write_value(config.*group.*member);
-    };
-    return keys_.emplace_back(std::move(key));
-  }
-
- private:
-  std::vector<ConfigKey>& keys_;
-  std::string name_;
-  Group TrainConfig::*group_;
-};
-
-using DistributedKeys = GroupKeys<DistributedConfig>;
-
-void add_grid(DistributedKeys& group) {
-  using G = DistributedConfig;
-  const ValueRule size = at_least(1);
-  group.key("tp_size", &G::tp_size, size, "ranks of tensor parallel");
-  group.key("cp_size", &G::cp_size, size, "ranks of context parallel");
-  group.key("pp_size", &G::pp_size, size, "ranks of pipeline parallel");
-  group.key("dp_size", &G::dp_size, size, "ranks of data parallel")
-      .default_note = "world size / (tp * pp * cp)";
-  group.key("pp_engine", &G::pp_engine, kAny, "pipeline schedule");
-  group
-      .key(
-          "backend",
-          &G::backend,
-          kAny,
-          "collectives: gloo on CPUs, nccl on GPUs, mpi under mpirun")
-      .default_note = "what use_cpu implies";
-  group.key("use_cpu", &G::use_cpu, kAny, "train on CPUs").default_note =
-      "whether there is no GPU to use";
-}
-
-void add_gradient_sums(DistributedKeys& group) {
-  using G = DistributedConfig;
-  group.key(
-      "grad_sync",
-      &G::grad_sync,
-      kAny,
-      "buckets overlapped with backward, or one all-reduce per parameter");
-  group.key(
-      "grad_wire",
-      &G::grad_wire,
-      kAny,
-      "gradients between ranks: fp32; rounded to 16 bits; int8 or powersgd "
-      "(low rank), whose errors are sent in the next step");
-  group.key(
-      "powersgd_rank",
-      &G::powersgd_rank,
-      at_least(1),
-      "rank of the matrices that grad_wire=powersgd sends");
-  group.key(
-      "hierarchical_reduction",
-      &G::hierarchical_reduction,
-      kAny,
-      "gradients are summed inside each host before they cross hosts; auto: "
-      "where hosts have several ranks of dp x cp");
-  group.key(
-      "bucket_cap_mb",
-      &G::bucket_cap_mb,
-      {.low = 0, .low_is_excluded = true},
-      "largest bucket in MiB of gradient");
-  group.key(
-      "bucket_order",
-      &G::bucket_order,
-      kAny,
-      "order of the parameters in the buckets");
-  group.key(
-      "zero_stage",
-      &G::zero_stage,
-      {.low = 0, .high = 3},
-      "dp x cp ranks divide: 1 the optimizer's state, 2 gradients too, 3 "
-      "weights too");
-}
-
-void add_local_training(DistributedKeys& group) {
-  using G = DistributedConfig;
-  group.key(
-      "local_steps",
-      &G::local_steps,
-      at_least(0),
-      "steps that each group of dp ranks trains by itself before the groups "
-      "exchange what they learned (DiLoCo); 0: data parallel in every step");
-  group.key(
-      "local_groups",
-      &G::local_groups,
-      at_least(0),
-      "groups of neighbouring dp ranks; 0: each dp rank is one");
-  group.key(
-      "outer_learning_rate",
-      &G::outer_learning_rate,
-      {.low = 0, .low_is_excluded = true},
-      "rate of the outer Nesterov SGD, which steps with the mean change of the "
-      "groups");
-  group.key(
-      "outer_momentum",
-      &G::outer_momentum,
-      {.low = 0, .high = 1, .high_is_excluded = true},
-      "momentum of the outer Nesterov SGD");
-  group.key(
-      "outer_wire",
-      &G::outer_wire,
-      kAny,
-      "changes between groups; what fewer bits lose is sent the next time");
-  group.key(
-      "outer_fragments",
-      &G::outer_fragments,
-      at_least(1),
-      "parts of the model that are exchanged at different steps");
-  group.key(
-      "outer_delay",
-      &G::outer_delay,
-      at_least(0),
-      "steps that a group trains on while a fragment is under way");
-  group.key(
-      "outer_alpha",
-      &G::outer_alpha,
-      {.low = 0, .high = 1, .high_is_excluded = true},
-      "share of its own weights that a group keeps when it takes the common "
-      "ones");
-}
-
-void add_distributed(std::vector<ConfigKey>& keys) {
-  using G = DistributedConfig;
-  DistributedKeys group(keys, "distributed", &TrainConfig::distributed);
-  add_grid(group);
-  add_gradient_sums(group);
-  add_local_training(group);
-  group.key(
-      "sequence_parallel",
-      &G::sequence_parallel,
-      kAny,
-      "norms and residuals on T/tp tokens");
-  group.key(
-      "pp_virtual_stages",
-      &G::pp_virtual_stages,
-      at_least(1),
-      "stages of each pipeline rank (interleaved_1f1b)");
-  group.key("pp_layers", &G::pp_layers, at_least(0), "layers of each stage")
-      .default_note = "cut by cost";
-  group.key(
-      "check_collectives",
-      &G::check_collectives,
-      kAny,
-      "compare every collective's signature across its ranks first");
-  group.key(
-      "timeout_seconds",
-      &G::timeout_seconds,
-      {.low = 1, .high = 1e6},
-      "how long a collective may take");
-}
 
 void add_model(std::vector<ConfigKey>& keys) {
   using G = ModelConfig;

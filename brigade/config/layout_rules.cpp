@@ -7,12 +7,9 @@
 #include <cmath>
 #include <utility>
 
-#include "brigade/base/error.h"
-#include "brigade/files/file.h"
-#include "brigade/json/node.h"
+#include "brigade/config/data_parallel_rules.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
-#include "brigade/schedule/fragment_schedule.h"
 #include "brigade/topology/layer_partition.h"
 #include "brigade/topology/sequence_partition.h"
 
@@ -20,54 +17,9 @@ namespace brigade {
 
 namespace {
 
-namespace fs = std::filesystem;
-using nlohmann::json;
 using Problems = std::vector<std::string>;
 
 constexpr size_t kShownLayouts = 3;
-
-void parse_llama(
-    const json& hugging_face_config,
-    const std::string& pointer,
-    TrainConfig& config,
-    Problems& problems) {
-  const size_t before = problems.size();
-  const LlamaConfig llama = parse_llama_config(
-      with_model_overrides(config.model, hugging_face_config),
-      pointer,
-      problems);
-  if (problems.size() != before)
-    return;
-  config.model.llama = llama;
-  config.model.source = hugging_face_config;
-}
-
-void parse_llama_file(
-    const fs::path& path,
-    TrainConfig& config,
-    Problems& problems) {
-  std::string text;
-  try {
-    text = read_text_file(path);
-  } catch (const DataError& error) {
-    problems.push_back(fmt::format(
-        "[config] /model/name = \"{}\": {}", config.model.name, error.what()));
-    return;
-  }
-  // A damaged file is no problem of the run's config: a DataError.
-  const JsonDocument file(text, {"config", path.string()});
-  parse_llama(file.root().value(), path.string() + ": ", config, problems);
-  config.model.folder =
-      path.has_parent_path() ? path.parent_path() : fs::path(".");
-}
-
-// "HuggingFaceTB/SmolLM-135M" or "gpt2": what can be looked up elsewhere.
-bool is_model_id(const std::string& name) {
-  const bool is_path = name.starts_with('/') || name.starts_with('.') ||
-                       name.starts_with('~') || name.ends_with('/') ||
-                       name.ends_with(".json");
-  return !is_path && std::count(name.begin(), name.end(), '/') <= 1;
-}
 
 // Neither number may wrap around: a micro-batch's tokens are multiplied by the
 // sizes of a model, which 31 bits leave room for, and a step's are the divisor
@@ -99,118 +51,6 @@ void check_token_counts(const TrainConfig& config, Problems& problems) {
         training.gradient_accumulation_steps,
         config.distributed.dp_size,
         INT64_MAX));
-}
-
-bool is_default_of_outer(const DistributedConfig& distributed) {
-  const DistributedConfig none;
-  return distributed.local_groups == none.local_groups &&
-         distributed.outer_learning_rate == none.outer_learning_rate &&
-         distributed.outer_momentum == none.outer_momentum &&
-         distributed.outer_wire == none.outer_wire &&
-         distributed.outer_fragments == none.outer_fragments &&
-         distributed.outer_delay == none.outer_delay &&
-         distributed.outer_alpha == none.outer_alpha;
-}
-
-void check_local_steps(
-    const DistributedConfig& distributed,
-    Problems& problems) {
-  if (distributed.local_steps == 0) {
-    if (!is_default_of_outer(distributed))
-      problems.emplace_back(
-          "[config] /distributed/local_groups and /distributed/outer_* have no "
-          "meaning with /distributed/local_steps = 0; set local_steps, or "
-          "leave them out");
-    return;
-  }
-  if (distributed.zero_stage > 0)
-    problems.push_back(fmt::format(
-        "[config] /distributed/local_steps = {} with /distributed/zero_stage = "
-        "{}: the groups' optimizers differ, so that there is nothing to divide "
-        "between them; set zero_stage to 0",
-        distributed.local_steps,
-        distributed.zero_stage));
-  if (distributed.local_groups > 0 &&
-      distributed.dp_size % distributed.local_groups != 0)
-    problems.push_back(fmt::format(
-        "[config] /distributed/local_groups = {} does not divide dp_size = {}",
-        distributed.local_groups,
-        distributed.dp_size));
-  validate_fragment_schedule(
-      {.local_steps = distributed.local_steps,
-       .fragments = distributed.outer_fragments,
-       .delay = distributed.outer_delay},
-      problems);
-}
-
-void check_grad_wire(const DistributedConfig& distributed, Problems& problems) {
-  if (distributed.grad_wire != GradWire::kPowerSgd &&
-      distributed.powersgd_rank != DistributedConfig{}.powersgd_rank)
-    problems.push_back(fmt::format(
-        "[config] /distributed/powersgd_rank = {} has no meaning with "
-        "/distributed/grad_wire = \"{}\"; set grad_wire to \"powersgd\", or "
-        "leave it out",
-        distributed.powersgd_rank,
-        to_string(distributed.grad_wire)));
-  const bool keeps_errors = distributed.grad_wire == GradWire::kInt8 ||
-                            distributed.grad_wire == GradWire::kPowerSgd;
-  if (keeps_errors && distributed.zero_stage > 0)
-    problems.push_back(fmt::format(
-        "[config] /distributed/grad_wire = \"{}\" with "
-        "/distributed/zero_stage = {}: gradients are reduced whole, not in the "
-        "ranges that ranks own; set zero_stage to 0, or grad_wire to \"bf16\"",
-        to_string(distributed.grad_wire),
-        distributed.zero_stage));
-  if (distributed.grad_wire == GradWire::kFp32 ||
-      distributed.grad_sync == GradSyncKind::kBucketed)
-    return;
-  problems.push_back(fmt::format(
-      "[config] /distributed/grad_wire = \"{}\" with /distributed/grad_sync = "
-      "\"{}\", which sends gradients as they are; set grad_sync to "
-      "\"bucketed\"",
-      to_string(distributed.grad_wire),
-      to_string(distributed.grad_sync)));
-}
-
-void check_zero_stage(
-    const DistributedConfig& distributed,
-    Problems& problems) {
-  if (distributed.zero_stage == 0)
-    return;
-  const auto refuse = [&](const char* key, const char* value, const char* why) {
-    problems.push_back(fmt::format(
-        "[config] /distributed/zero_stage = {} with /distributed/{} = \"{}\": "
-        "{}",
-        distributed.zero_stage,
-        key,
-        value,
-        why));
-  };
-  if (distributed.grad_sync != GradSyncKind::kBucketed)
-    refuse(
-        "grad_sync",
-        to_string(distributed.grad_sync),
-        "only buckets are divided between ranks; set it to \"bucketed\"");
-  if (distributed.bucket_order == BucketOrder::kObserved)
-    refuse(
-        "bucket_order",
-        to_string(distributed.bucket_order),
-        "what a rank owns must not change after the first step; set it to "
-        "\"reverse\"");
-  if (distributed.zero_stage > 1 &&
-      distributed.pp_engine == ScheduleKind::kZeroBubble)
-    refuse(
-        "pp_engine",
-        to_string(distributed.pp_engine),
-        "its weight gradients come after a micro-batch's backward, when its "
-        "buckets were sent; use zero_stage 1 or another schedule");
-  if (distributed.zero_stage > 2 && distributed.pp_size > 1)
-    problems.push_back(fmt::format(
-        "[config] /distributed/zero_stage = {} with /distributed/pp_size = {}: "
-        "every micro-batch of a pipeline would gather a stage's weights anew, "
-        "twice; set zero_stage to 2, or pp_size to 1",
-        distributed.zero_stage,
-        distributed.pp_size));
 }
 
 // What a layout asks of a run, whatever the model; without advice.
@@ -396,79 +236,12 @@ void check_layout(
   Problems found;
   check_run(config, found);
   add_with_advice(config, llama, std::move(found), problems);
-  check_grad_wire(config.distributed, problems);
-  check_zero_stage(config.distributed, problems);
-  check_local_steps(config.distributed, problems);
-  if (config.distributed.zero_stage > 2 &&
-      config.training.check_replicas_every > 0)
-    problems.push_back(fmt::format(
-        "[config] /training/check_replicas_every = {} with "
-        "/distributed/zero_stage = {}, where no two ranks of dp x cp hold the "
-        "same; set check_replicas_every to 0, or zero_stage to 2",
-        config.training.check_replicas_every,
-        config.distributed.zero_stage));
+  check_data_parallel(config, problems);
   if (llama != nullptr)
     validate_model_layout(config, *llama, problems);
 }
 
 }  // namespace
-
-json with_model_overrides(const ModelConfig& model, json hugging_face_config) {
-  // What is not an object is reported by the parser.
-  if (!hugging_face_config.is_object())
-    return hugging_face_config;
-  const auto put = [&](const char* key, const std::optional<int64_t>& value) {
-    if (value)
-      hugging_face_config[key] = *value;
-  };
-  put("num_hidden_layers", model.num_hidden_layers);
-  put("num_attention_heads", model.num_attention_heads);
-  put("num_key_value_heads", model.num_key_value_heads);
-  return hugging_face_config;
-}
-
-void find_llama_config(
-    const FindModel& find_model,
-    TrainConfig& config,
-    Problems& problems) {
-  const ModelConfig& model = config.model;
-  if (!model.config.is_null() && !model.name.empty()) {
-    problems.push_back(fmt::format(
-        "[config] /model/name = \"{}\" and /model/config are both given; leave "
-        "one out (model.config=null on the command line does)",
-        model.name));
-    return;
-  }
-  if (!model.config.is_null()) {
-    if (model.init == WeightInit::kPretrained)
-      problems.emplace_back(
-          "[config] /model/init = \"pretrained\" needs /model/name, a folder "
-          "or "
-          "an id with weights; /model/config has none");
-    parse_llama(model.config, "/model/config", config, problems);
-    return;
-  }
-  if (model.name.empty()) {
-    problems.emplace_back(
-        "[config] neither /model/config nor /model/name is given; set one to "
-        "a Hugging Face config, inline or as a path");
-    return;
-  }
-  const fs::path path = model.name;
-  std::error_code error;
-  if (fs::is_directory(path, error)) {
-    parse_llama_file(path / "config.json", config, problems);
-  } else if (fs::exists(path, error)) {
-    parse_llama_file(path, config, problems);
-  } else if (!is_model_id(model.name)) {
-    problems.push_back(fmt::format(
-        "[config] /model/name = \"{}\": there is no such file or folder",
-        model.name));
-  } else if (find_model) {
-    if (const auto folder = find_model(model.name))
-      parse_llama_file(*folder / "config.json", config, problems);
-  }
-}
 
 void lay_out(int world_size, TrainConfig& config, Problems& problems) {
   DistributedConfig& distributed = config.distributed;
@@ -505,15 +278,6 @@ void lay_out(int world_size, TrainConfig& config, Problems& problems) {
     return;
   }
   check_layout(config, llama, problems);
-}
-
-void resolve_model(TrainConfig& config, const fs::path& folder) {
-  Problems problems;
-  parse_llama_file(folder / "config.json", config, problems);
-  if (config.model.llama)
-    validate_model_layout(config, *config.model.llama, problems);
-  if (!problems.empty())
-    throw ConfigError(problems);
 }
 
 void validate_model_layout(

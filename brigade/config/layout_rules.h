@@ -1,5 +1,4 @@
-// The model of a config, and whether it fits the layout: private to
-// train_config.
+// Whether a config's layout is possible: private to train_config.
 #pragma once
 
 #include <string>
@@ -8,13 +7,6 @@
 #include "brigade/config/train_config.h"
 
 namespace brigade {
-
-// Fills config.model.llama from model.config or from the file that model.name
-// leads to; stays empty for an id that `find_model` does not know.
-void find_llama_config(
-    const FindModel& find_model,
-    TrainConfig& config,
-    std::vector<std::string>& problems);
 
 // Fills dp_size in where it is not given, then checks the whole layout.
 void lay_out(

@@ -12,6 +12,7 @@
 #include "brigade/config/given.h"
 #include "brigade/config/keys.h"
 #include "brigade/config/layout_rules.h"
+#include "brigade/config/model_source.h"
 #include "brigade/files/file.h"
 
 namespace brigade {

@@ -1,0 +1,130 @@
+#include "brigade/config/model_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "brigade/base/error.h"
+#include "brigade/files/file.h"
+#include "brigade/json/node.h"
+
+namespace brigade {
+
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using Problems = std::vector<std::string>;
+
+void parse_llama(
+    const json& hugging_face_config,
+    const std::string& pointer,
+    TrainConfig& config,
+    Problems& problems) {
+  const size_t before = problems.size();
+  const LlamaConfig llama = parse_llama_config(
+      with_model_overrides(config.model, hugging_face_config),
+      pointer,
+      problems);
+  if (problems.size() != before)
+    return;
+  config.model.llama = llama;
+  config.model.source = hugging_face_config;
+}
+
+void parse_llama_file(
+    const fs::path& path,
+    TrainConfig& config,
+    Problems& problems) {
+  std::string text;
+  try {
+    text = read_text_file(path);
+  } catch (const DataError& error) {
+    problems.push_back(fmt::format(
+        "[config] /model/name = \"{}\": {}", config.model.name, error.what()));
+    return;
+  }
+  // A damaged file is no problem of the run's config: a DataError.
+  const JsonDocument file(text, {"config", path.string()});
+  parse_llama(file.root().value(), path.string() + ": ", config, problems);
+  config.model.folder =
+      path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+// "HuggingFaceTB/SmolLM-135M" or "gpt2": what can be looked up elsewhere.
+bool is_model_id(const std::string& name) {
+  const bool is_path = name.starts_with('/') || name.starts_with('.') ||
+                       name.starts_with('~') || name.ends_with('/') ||
+                       name.ends_with(".json");
+  return !is_path && std::count(name.begin(), name.end(), '/') <= 1;
+}
+
+}  // namespace
+
+json with_model_overrides(const ModelConfig& model, json hugging_face_config) {
+  // What is not an object is reported by the parser.
+  if (!hugging_face_config.is_object())
+    return hugging_face_config;
+  const auto put = [&](const char* key, const std::optional<int64_t>& value) {
+    if (value)
+      hugging_face_config[key] = *value;
+  };
+  put("num_hidden_layers", model.num_hidden_layers);
+  put("num_attention_heads", model.num_attention_heads);
+  put("num_key_value_heads", model.num_key_value_heads);
+  return hugging_face_config;
+}
+
+void find_llama_config(
+    const FindModel& find_model,
+    TrainConfig& config,
+    Problems& problems) {
+  const ModelConfig& model = config.model;
+  if (!model.config.is_null() && !model.name.empty()) {
+    problems.push_back(fmt::format(
+        "[config] /model/name = \"{}\" and /model/config are both given; leave "
+        "one out (model.config=null on the command line does)",
+        model.name));
+    return;
+  }
+  if (!model.config.is_null()) {
+    if (model.init == WeightInit::kPretrained)
+      problems.emplace_back(
+          "[config] /model/init = \"pretrained\" needs /model/name, a folder "
+          "or "
+          "an id with weights; /model/config has none");
+    parse_llama(model.config, "/model/config", config, problems);
+    return;
+  }
+  if (model.name.empty()) {
+    problems.emplace_back(
+        "[config] neither /model/config nor /model/name is given; set one to "
+        "a Hugging Face config, inline or as a path");
+    return;
+  }
+  const fs::path path = model.name;
+  std::error_code error;
+  if (fs::is_directory(path, error)) {
+    parse_llama_file(path / "config.json", config, problems);
+  } else if (fs::exists(path, error)) {
+    parse_llama_file(path, config, problems);
+  } else if (!is_model_id(model.name)) {
+    problems.push_back(fmt::format(
+        "[config] /model/name = \"{}\": there is no such file or folder",
+        model.name));
+  } else if (find_model) {
+    if (const auto folder = find_model(model.name))
+      parse_llama_file(*folder / "config.json", config, problems);
+  }
+}
+
+void resolve_model(TrainConfig& config, const fs::path& folder) {
+  Problems problems;
+  parse_llama_file(folder / "config.json", config, problems);
+  if (config.model.llama)
+    validate_model_layout(config, *config.model.llama, problems);
+  if (!problems.empty())
+    throw ConfigError(problems);
+}
+
+}  // namespace brigade
