@@ -9,8 +9,9 @@ namespace brigade::cli {
 struct LiveServerOptions {
   std::string address = "127.0.0.1";
   int port = 0;  // 0: any that is free
-  // Whether requests for other names than this machine's own are answered. Off,
-  // a page of elsewhere whose name was pointed at this address reads nothing.
+  // Whether requests for other host names than this machine's own are answered.
+  // Off, another site's page cannot read the run by giving its own name this
+  // address (DNS rebinding).
   bool answers_any_host = false;
   std::function<std::string()> page;  // "/": HTML; called for each request
   std::function<std::string()> data;  // "/data.json"

@@ -35,7 +35,7 @@ class TrainingOutput : public RunObserver {
  private:
   void print_files(const RunEnd& end) const;
 
-  // What stands behind the bar.
+  // To the right of the bar.
   std::string bar_text(const StepMetrics& metrics) const;
 
   void clear_bars();

@@ -96,7 +96,7 @@ std::vector<std::string> clean_up_saves(const fs::path& folder) {
 
 namespace {
 
-// False for one that is damaged: it is nobody's.
+// False for a damaged one: which run wrote it is unknown.
 bool is_of_run(const fs::path& directory, const std::string& run) {
   if (run.empty())
     return true;
@@ -116,7 +116,7 @@ fs::path unused_name_aside(const fs::path& directory) {
 
 }  // namespace
 
-std::vector<int64_t> set_aside_other_courses(
+std::vector<int64_t> set_aside_other_checkpoints(
     const fs::path& folder,
     int64_t step,
     const std::string& run) {

@@ -30,12 +30,11 @@ void note_latest(const std::filesystem::path& folder, int64_t step);
 // into the folder. Throws StorageError.
 std::vector<std::string> clean_up_saves(const std::filesystem::path& folder);
 
-// Where a run continues `step` of `run` by name: the checkpoints of the folder
-// that do not come before it in the same run (later steps, another run's) get
-// names that nothing takes for a checkpoint, STEP.set-aside[-K], so that "auto"
-// and the retention see one course alone. Returns their steps. `run` empty: of
-// any run. Throws StorageError.
-std::vector<int64_t> set_aside_other_courses(
+// For a run that continues a checkpoint which the user named: `step` of `run`.
+// Renames the checkpoints in the folder that are not earlier steps of that run
+// to STEP.set-aside[-K], which "auto" and the retention ignore. Returns their
+// steps. `run` empty: steps of any run stay. Throws StorageError.
+std::vector<int64_t> set_aside_other_checkpoints(
     const std::filesystem::path& folder,
     int64_t step,
     const std::string& run);

@@ -101,12 +101,15 @@ Sharding sharding_of(const DistributedConfig& distributed) {
 BucketHook wire_hook(const DistributedConfig& distributed) {
   if (sharding_of(distributed) != Sharding::kNone) {
     switch (distributed.grad_wire) {
+      case GradWire::kFp32:
+        return reduce_scatter_hook();
       case GradWire::kBf16:
         return reduce_scatter_hook(torch::kBFloat16);
       case GradWire::kFp16:
         return reduce_scatter_hook(torch::kHalf);
-      default:
-        return reduce_scatter_hook();
+      case GradWire::kInt8:
+      case GradWire::kPowerSgd:
+        break;  // refused by config/data_parallel_rules.cpp
     }
   }
   switch (distributed.grad_wire) {

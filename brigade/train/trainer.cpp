@@ -61,9 +61,8 @@ class Trainer {
   void resume();
   // Says what the checkpoint that is continued does not have.
   void report_lost_state(const LoadedRun& loaded);
-  // Collective, once a checkpoint that was named is loaded: those of the folder
-  // that do not come before it are set aside.
-  void leave_other_courses(const LoadedRun& loaded);
+  // Collective, once a checkpoint that the user named is loaded.
+  void set_aside_others(const LoadedRun& loaded);
   // What this rank asks for in the next step: until it is agreed.
   void ask();
   // Whether the job's time limit leaves no time for more steps and a save.
@@ -181,7 +180,7 @@ void Trainer::take_folders() {
   run_lock_ = lock_run_folder(config_);
   checkpoint_lock_ = lock_checkpoint_folder(config_);
   const auto folder = checkpoint_folder(config_);
-  // Whose they are nobody could tell later.
+  // Later nothing would show which of them belong to this run.
   if (config_.checkpoint.load_path.empty() && !config_.run.overwrite &&
       has_held_checkpoints(folder)) {
     throw ConfigError(fmt::format(
@@ -195,8 +194,8 @@ void Trainer::take_folders() {
         fmt::format("removed {}, which a save left unfinished", name));
 }
 
-void Trainer::leave_other_courses(const LoadedRun& loaded) {
-  // "auto" took what the folder's one course had.
+void Trainer::set_aside_others(const LoadedRun& loaded) {
+  // "auto" continues the newest valid one.
   if (config_.checkpoint.load_path == "auto")
     return;
   const auto folder = checkpoint_folder(config_);
@@ -205,7 +204,8 @@ void Trainer::leave_other_courses(const LoadedRun& loaded) {
     steps = fmt::format(
         "{}",
         fmt::join(
-            set_aside_other_courses(folder, loaded.position.steps, loaded.run),
+            set_aside_other_checkpoints(
+                folder, loaded.position.steps, loaded.run),
             ", "));
   }
   steps = Agreement(*mesh_->world()).text_of(0, steps);
@@ -235,7 +235,7 @@ void Trainer::resume() {
     loaded = load_run(*checkpoint, step_->stages(), step_->local());
     position_ = loaded.position;
     step_->seek_sample(position_.samples);
-    leave_other_courses(loaded);
+    set_aside_others(loaded);
     observer_.on_message(fmt::format("continuing '{}'", checkpoint->string()));
     report_lost_state(loaded);
   }

@@ -13,7 +13,8 @@ bool is_of_layer(const ParameterRow& row) {
 
 }  // namespace
 
-// Up to its third dot, if it has as many.
+// "model.layers.3" of "model.layers.3.mlp.up_proj.weight", "model.norm" of
+// "model.norm.weight".
 std::string module_of_forward(const std::string& parameter) {
   const bool is_layer = parameter.starts_with("model.layers.");
   size_t end = parameter.find('.');

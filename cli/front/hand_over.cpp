@@ -54,9 +54,9 @@ void hand_over() {
           "cannot start '{}': {}", program.string(), std::strerror(errno)));
 }
 
-// A wrong key is worth no second of waiting either. Under a launcher the ranks
-// tell each other what stops one of them, which takes libtorch; so does a model
-// that is not here yet.
+// Reports what is wrong in the config before libtorch is loaded. Not under a
+// launcher, whose ranks announce to one another why one of them stops, which
+// takes libtorch.
 void check_config(const ConfigArguments& arguments) {
   const Launch launch = read_launch(arguments.nproc);
   if (launch.environment.launcher != "single")
