@@ -190,9 +190,13 @@ LoadedConfig load(
 // Downloads the model's config.json where it is not here; says so where that
 // is not possible, since the config is valid without.
 void print_model(TrainConfig& config, const std::string& token) {
+  const bool is_offline = hub_options(process_environment()).network ==
+                          HubOptions::Network::kOffline;
   try {
     fetch_model_if_missing(config, token);
-  } catch (const DataError& error) {
+  } catch (const Error& error) {
+    if (!is_offline && error.code() != ExitCode::kData)
+      throw;
     fmt::print(
         "memory per rank    not known, since '{}' is not on this machine: {}\n",
         config.model.name,

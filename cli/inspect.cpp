@@ -33,6 +33,14 @@ void inspect(const InspectArguments& arguments) {
         "[inspect] '{}' is none of the files that this command knows: .bin, "
         ".idx, .ds, .npy, .json, .model, .safetensors",
         path.string()));
+  std::error_code error;
+  const bool is_prefix = fs::exists(arguments.path + ".idx", error) ||
+                         fs::exists(arguments.path + ".bin", error);
+  if (!fs::exists(path) && !is_prefix)
+    throw DataError(fmt::format(
+        "[inspect] '{}' does not exist, and is no PREFIX of a dataset's .bin "
+        "and .idx files",
+        path.string()));
   inspect_dataset(arguments);
 }
 

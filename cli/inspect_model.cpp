@@ -1,5 +1,6 @@
 // Weights, model configs, training configs, checkpoints.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -58,7 +59,7 @@ void inspect_model_config(const fs::path& file, const Json& json) {
   const LlamaConfig config =
       parse_llama_config(json, file.string() + ": ", problems);
   if (!problems.empty())
-    throw ConfigError(problems);
+    throw DataError(fmt::format("[inspect] {}", fmt::join(problems, "; ")));
   Rows rows = {{"file", file.string()}};
   for (auto& row : model_rows(config))
     rows.push_back(std::move(row));

@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -106,6 +107,23 @@ void supervise_and_print(
   const SupervisorResult result = supervise_with_restarts(options, restarts);
   if (result.exit_code != 0)
     throw Exit{result.exit_code};
+}
+
+CLI::Validator at_least(int64_t least) {
+  return {
+      [least](const std::string& text) {
+        int64_t number = 0;
+        const char* const end = text.data() + text.size();
+        const auto [parsed, error] = std::from_chars(text.data(), end, number);
+        const bool is_good =
+            error == std::errc() && parsed == end && number >= least;
+        return is_good ? std::string()
+                       : fmt::format(
+                             "expected a whole number >= {}, not '{}'",
+                             least,
+                             text);
+      },
+      fmt::format(">= {}", least)};
 }
 
 void add_max_restarts(CLI::App& command, int& max_restarts) {

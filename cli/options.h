@@ -62,6 +62,9 @@ void supervise_and_print(
     const SupervisorOptions& options,
     RestartOptions restarts = {});
 
+// For an option's check(): CLI11's own says the largest double.
+CLI::Validator at_least(int64_t least);
+
 // --max-restarts.
 void add_max_restarts(CLI::App& command, int& max_restarts);
 

@@ -2,19 +2,24 @@
 #include "brigade/data/prepare.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <mutex>
+#include <stop_token>
 #include <string>
+#include <thread>
 
 #include "brigade/base/units.h"
 #include "brigade/metrics/progress_bar.h"
 #include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/rate_bar.h"
 
 namespace brigade::cli {
 namespace {
@@ -34,19 +39,15 @@ std::string unescaped(const std::string& text) {
   return result;
 }
 
-// Shows one bar for each of the two passes over the text.
+// Shows one bar for each of the two passes over the text, and between them how
+// long SentencePiece learns.
 class PrepareBar {
  public:
   void show(const PrepareProgress& progress) {
-    if (!bar_ || progress.is_training != is_training_) {
-      is_training_ = progress.is_training;
-      bar_ = std::make_unique<ProgressBar>(
-          is_training_ ? "training the tokenizer" : "tokenizing",
-          static_cast<int64_t>(progress.total_bytes),
-          ::isatty(STDERR_FILENO) == 1 ? ProgressBar::Visible::kYes
-                                       : ProgressBar::Visible::kNo);
-      begin_ = std::chrono::steady_clock::now();
-    }
+    if (!bar_ || progress.stage != stage_)
+      begin(progress);
+    if (stage_ == Stage::kLearnTokens)
+      return;
     const std::chrono::duration<double> elapsed =
         std::chrono::steady_clock::now() - begin_;
     bar_->draw(
@@ -59,14 +60,46 @@ class PrepareBar {
   }
 
   void clear() {
-    if (bar_)
-      bar_->clear();
+    clock_ = {};
+    bar_ = nullptr;
   }
 
  private:
+  using Stage = PrepareProgress::Stage;
+
+  void begin(const PrepareProgress& progress) {
+    clear();
+    stage_ = progress.stage;
+    begin_ = std::chrono::steady_clock::now();
+    const bool learns = stage_ == Stage::kLearnTokens;
+    bar_ = std::make_unique<ProgressBar>(
+        stage_ == Stage::kTokenize ? "tokenizing"
+        : learns ? "training the tokenizer: learning tokens from the text"
+                 : "training the tokenizer: reading",
+        learns ? 0 : static_cast<int64_t>(progress.total_bytes),
+        visible_on_stderr());
+    if (learns && visible_on_stderr() == ProgressBar::Visible::kYes)
+      clock_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+  }
+
+  // Draws the seconds, alone at the bar until it is joined.
+  void run(const std::stop_token& stop) {
+    std::mutex mutex;
+    std::condition_variable_any stopped;
+    std::unique_lock lock(mutex);
+    while (!stop.stop_requested()) {
+      const std::chrono::duration<double> elapsed =
+          std::chrono::steady_clock::now() - begin_;
+      bar_->draw(0, fmt::format("{:.0f} s", elapsed.count()));
+      stopped.wait_for(
+          lock, stop, std::chrono::seconds(1), [] { return false; });
+    }
+  }
+
   std::unique_ptr<ProgressBar> bar_;
-  bool is_training_ = false;
+  Stage stage_ = Stage::kTokenize;
   std::chrono::steady_clock::time_point begin_;
+  std::jthread clock_;  // in kLearnTokens
 };
 
 struct PrepareArguments {
@@ -163,7 +196,7 @@ void add_prepare(CLI::App& app) {
           "--train-tokenizer",
           arguments->options.train_vocab_size,
           "Train a SentencePiece tokenizer with so many tokens on the text")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->excludes(tokenizer);
   command->add_flag(
       "--append-eos,!--no-append-eos",
@@ -195,7 +228,7 @@ void add_prepare(CLI::App& app) {
           "--workers",
           arguments->options.num_workers,
           "Threads that tokenize; 0: one per core")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   command->add_flag(
       "--overwrite", arguments->overwrite, "Replace a dataset that is there");

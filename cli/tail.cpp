@@ -29,8 +29,8 @@ struct TailArguments {
 void print_step(const nlohmann::json& step, int64_t total_steps) {
   const auto number = [&](const char* key) { return step_value(step, key); };
   std::string line = fmt::format(
-      "step {:>6}{}  loss {:8.4f}  lr {:.3e}  norm {:8.4f}  {:>8} tokens/s  "
-      "MFU {:5.1f} %  {:6.1f} ms",
+      "step {:>6}{}  loss {:>8.4f}  lr {:.3e}  norm {:>8.4f}  {:>8} tokens/s  "
+      "MFU {:>5.1f} %  {:>6.1f} ms",
       step_number(step),
       total_steps > 0 ? fmt::format("/{}", total_steps) : "",
       number("loss"),

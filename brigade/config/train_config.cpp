@@ -239,6 +239,8 @@ LoadedConfig parse_train_config(
 
   GivenValues given;
   collect_file(*file, source, given, problems);
+  if (!file->is_object())
+    throw ConfigError(problems);
   for (const ConfigOverride& override : options.overrides)
     collect_override(override, given, problems);
 

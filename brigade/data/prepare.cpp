@@ -235,7 +235,10 @@ class Preparation {
   void train() {
     TokenizerTrainingOptions training{
         .vocab_size = options_.train_vocab_size, .num_threads = num_workers_};
-    progress_.is_training = true;
+    training.on_text_read = [this] {
+      begin_stage(PrepareProgress::Stage::kLearnTokens);
+    };
+    begin_stage(PrepareProgress::Stage::kReadForTokenizer);
     TextReader reader(files_, options_.text);
     // Of more text than the trainer takes, every n-th block, from all over.
     const uint64_t stride =
@@ -262,7 +265,7 @@ class Preparation {
         },
         tokenizer_folder_->temporary() / "tokenizer.model",
         training);
-    progress_.is_training = false;
+    begin_stage(PrepareProgress::Stage::kTokenize);
   }
 
   void write_tokens(MegatronWriter& writer, TokenType type) {
@@ -353,6 +356,12 @@ class Preparation {
         .token_type = to_string(type),
         .sources = sources_};
     return result;
+  }
+
+  void begin_stage(PrepareProgress::Stage stage) {
+    progress_.stage = stage;
+    last_report_ = {};
+    report(0);
   }
 
   void report(uint64_t bytes_read) {

@@ -20,8 +20,11 @@
 namespace brigade {
 
 struct PrepareProgress {
-  bool is_training = false;  // the tokenizer; then the text comes again
-  uint64_t bytes_read = 0;   // on disk
+  // The first two for --train-tokenizer alone. What SentencePiece does in
+  // kLearnTokens has no progress that it tells.
+  enum class Stage { kReadForTokenizer, kLearnTokens, kTokenize };
+  Stage stage = Stage::kTokenize;
+  uint64_t bytes_read = 0;   // on disk, in this stage
   uint64_t total_bytes = 0;  // on disk; 0 if it is not known
   uint64_t num_tokens = 0;
   uint64_t num_documents = 0;
@@ -45,7 +48,8 @@ struct PrepareOptions {
   TextOptions text;
   int num_workers = 0;  // threads that tokenize; 0: one per core
 
-  // Called on the thread that called prepare(), several times per second.
+  // Called on the thread that called prepare(), several times per second, and
+  // when a stage begins.
   std::function<void(const PrepareProgress&)> on_progress;
 };
 

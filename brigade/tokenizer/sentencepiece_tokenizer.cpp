@@ -5,6 +5,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
+#include "brigade/tokenizer/sentencepiece_reason.h"
 #include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
@@ -30,8 +31,11 @@ SentencePieceTokenizer::SentencePieceTokenizer(std::filesystem::path path)
   if (bytes.empty())
     fail(path_, "the file is empty");
   const auto status = processor_->LoadFromSerializedProto(bytes);
-  if (!status.ok())
-    fail(path_, status.ToString());
+  if (!status.ok()) {
+    const std::string words = words_of_sentencepiece(status.ToString());
+    fail(
+        path_, words.empty() ? "its bytes are those of something else" : words);
+  }
   if (processor_->GetPieceSize() <= 0)
     fail(path_, "it holds no pieces");
 }
@@ -49,7 +53,7 @@ std::vector<int32_t> SentencePieceTokenizer::encode(
         "[tokenizer] {}: cannot encode a text of {} bytes: {}",
         path_.string(),
         text.size(),
-        status.ToString()));
+        words_of_sentencepiece(status.ToString())));
   }
   if (options.special_tokens == SpecialTokens::kTemplate && bos_id())
     ids.insert(ids.begin(), *bos_id());

@@ -9,6 +9,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
+#include "brigade/tokenizer/sentencepiece_reason.h"
 #include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
@@ -21,8 +22,8 @@ constexpr size_t kMaxSentenceBytes = 4096;
 // through C++ code that expects no exception, so one is kept for afterwards.
 class LineIterator : public sentencepiece::SentenceIterator {
  public:
-  LineIterator(const TextSource& next, int64_t max_bytes)
-      : next_(next), max_bytes_(max_bytes) {
+  LineIterator(const TextSource& next, const TokenizerTrainingOptions& options)
+      : next_(next), options_(options) {
     advance();
   }
 
@@ -39,7 +40,7 @@ class LineIterator : public sentencepiece::SentenceIterator {
 
  private:
   const TextSource& next_;
-  const int64_t max_bytes_;
+  const TokenizerTrainingOptions& options_;
   std::string text_;
   size_t offset_ = 0;
   std::string line_;
@@ -52,6 +53,8 @@ class LineIterator : public sentencepiece::SentenceIterator {
       do {
         if (!fill()) {
           done_ = true;
+          if (options_.on_text_read)
+            options_.on_text_read();
           return;
         }
         cut();
@@ -65,7 +68,7 @@ class LineIterator : public sentencepiece::SentenceIterator {
 
   bool fill() {
     while (offset_ >= text_.size()) {
-      if (bytes_read_ >= max_bytes_ || !next_(text_))
+      if (bytes_read_ >= options_.max_bytes || !next_(text_))
         return false;
       require_utf8(text_);
       offset_ = 0;
@@ -112,8 +115,7 @@ std::string explain(const std::string& reason) {
     return fmt::format(
         "its characters and the 256 bytes alone need {}",
         std::atoll(reason.c_str() + versus + 4));
-  const size_t condition = reason.rfind("] ");
-  return condition == std::string::npos ? reason : reason.substr(condition + 2);
+  return words_of_sentencepiece(reason);
 }
 
 }  // namespace
@@ -131,7 +133,7 @@ void train_sentencepiece(
         kReserved + 1,
         1 << 24));
   }
-  LineIterator lines(next, options.max_bytes);
+  LineIterator lines(next, options);
   lines.rethrow();
   if (lines.done())
     throw DataError("[tokenizer] there is no text to train a tokenizer on");

@@ -18,6 +18,9 @@ struct TokenizerTrainingOptions {
   // Reads this much text at most; the trainer holds it in memory several
   // times over.
   int64_t max_bytes = int64_t{32} << 20;
+  // Called once all text is read. Learning the tokens from it, which follows,
+  // takes the most time.
+  std::function<void()> on_text_read;
 };
 
 // Puts the next piece of text in `text` and returns true, or returns false at

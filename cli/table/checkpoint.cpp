@@ -61,13 +61,13 @@ void add_checkpoint(CLI::App& app) {
       ->add_option(
           "--keep-last", arguments->retention.keep_last, "The newest so many")
       ->required()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   pruning
       ->add_option(
           "--keep-every",
           arguments->retention.keep_every,
           "And those of steps that this divides (default: none)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   pruning->add_flag(
       "--dry-run",
       arguments->is_dry_run,

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/options.h"
 
 namespace brigade::cli {
 
@@ -34,17 +35,17 @@ void add_layout(CLI::App& command, CreateConfigArguments& arguments) {
           "--grad_acc_steps,--grad-acc-steps",
           arguments.grad_acc_steps,
           "Micro-batches per step")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   command
       .add_option(
           "--mbs", arguments.micro_batch_size, "Sequences of a micro-batch")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   command
       .add_option(
           "--seq_len,--seq-len", arguments.seq_len, "Tokens of a sequence")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
 }
 
@@ -109,7 +110,7 @@ void add_create_config(CLI::App& app) {
           "--total_train_steps,--total-train-steps",
           arguments->total_train_steps,
           "Steps (default: 200)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command->add_option("--dataset", arguments->dataset, "As dataset.name")
       ->type_name("PREFIX");
   command->add_option(

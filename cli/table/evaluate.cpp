@@ -40,15 +40,15 @@ void add_evaluate(CLI::App& app) {
           "--seq-length",
           arguments->seq_length,
           "Tokens of a window (default: the model's positions, at most 2048)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command
       ->add_option(
           "--max-tokens",
           arguments->most_tokens,
           "Of the text or the dataset (default: all)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command->add_option("--batch", arguments->rows, "Windows at a time")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   command->add_flag("--json", arguments->as_json, "Print JSON");
   command

@@ -142,12 +142,39 @@ TEST_F(DataCommandsTest, InspectSummarisesAModelsConfig) {
       out(), AllOf(HasSubstr("LlamaForCausalLM"), HasSubstr("115,008")));
 }
 
+TEST_F(DataCommandsTest, InspectSpeaksOfThePathThatWasGiven) {
+  const std::string page = write("x.pdf", "%PDF");
+  EXPECT_EQ(run({"inspect", page}), kData);
+  EXPECT_THAT(err(), HasSubstr("x.pdf' is none of the files"));
+  EXPECT_EQ(run({"inspect", folder_ / "none.pdf"}), kData);
+  EXPECT_THAT(err(), HasSubstr("none.pdf' does not exist"));
+  EXPECT_THAT(err(), ::testing::Not(HasSubstr("pdf.idx")));
+}
+
+TEST_F(DataCommandsTest, AFileThatIsNoSentencePieceModelIsNamedInPlainWords) {
+  const std::string text = write("a.txt", "fire");
+  const std::string model = write("a.model", "garbage");
+  EXPECT_EQ(run({"prepare", "-i", text, "-o", prefix(), "-t", model}), kData);
+  EXPECT_THAT(
+      err(), HasSubstr("a.model: not a usable SentencePiece model: its"));
+  EXPECT_THAT(err(), ::testing::Not(HasSubstr("ParseFrom")));
+}
+
+TEST_F(DataCommandsTest, ANumberThatIsTooSmallSaysTheLeast) {
+  EXPECT_EQ(
+      run({"prepare", "-i", "a", "-o", "b", "--train-tokenizer", "-3"}),
+      kConfig);
+  EXPECT_THAT(
+      err(),
+      HasSubstr("--train-tokenizer: expected a whole number >= 1, not '-3'"));
+}
+
 TEST_F(DataCommandsTest, InspectNamesThePlaceOfAProblemInJson) {
   const std::string broken = write("broken.json", "{\"a\":\n 1 2}");
   EXPECT_EQ(run({"inspect", broken}), kData);
   EXPECT_THAT(err(), HasSubstr("broken.json:2:4: not valid JSON, at /a: "));
   const std::string config = write("config.json", R"({"hidden_size": -1})");
-  EXPECT_EQ(run({"inspect", config}), kConfig);
+  EXPECT_EQ(run({"inspect", config}), kData);
   EXPECT_THAT(err(), HasSubstr("config.json: /hidden_size: -1 is not"));
 }
 

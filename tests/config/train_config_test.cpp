@@ -560,6 +560,16 @@ TEST(TrainConfig, AWireWithErrorFeedbackReducesWholeGradients) {
             "\" with /distributed/zero_stage = 1")));
 }
 
+TEST(TrainConfig, AFileThatIsNoObjectIsOneProblem) {
+  try {
+    parse_train_config("[1]", {});
+    ADD_FAILURE() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("expected an object with the groups"));
+    EXPECT_THAT(error.what(), ::testing::Not(HasSubstr("/dataset/name")));
+  }
+}
+
 TEST(TrainConfig, ARankOfPowerSgdNeedsItsWire) {
   EXPECT_THAT(
       problems_of({"distributed.powersgd_rank=2"}),

@@ -186,6 +186,23 @@ TEST_F(PrepareTest, TheTokenizerIsCopiedBesideTheDataset) {
   EXPECT_EQ(load_tokenizer(info->tokenizer)->vocab_size(), 300);
 }
 
+TEST_F(PrepareTest, EachStageIsReportedWhenItBegins) {
+  using Stage = PrepareProgress::Stage;
+  auto prepare_options = options(write("a.txt", some_text(1, 20000)));
+  prepare_options.tokenizer.clear();
+  prepare_options.train_vocab_size = 300;
+  std::vector<Stage> stages;
+  prepare_options.on_progress = [&](const PrepareProgress& progress) {
+    if (stages.empty() || stages.back() != progress.stage)
+      stages.push_back(progress.stage);
+  };
+  prepare(prepare_options);
+  EXPECT_THAT(
+      stages,
+      ::testing::ElementsAre(
+          Stage::kReadForTokenizer, Stage::kLearnTokens, Stage::kTokenize));
+}
+
 TEST_F(PrepareTest, NoTextAtAllIsAnErrorThatLeavesNothing) {
   const auto path = write("a.txt", "");
   EXPECT_THAT(
