@@ -83,10 +83,13 @@ std::string output_of(const std::string& command) {
   return text;
 }
 
-// Whether --only, or without it a folder that is still free, asks for this job.
-bool is_wanted(const SubmitArguments& arguments, const fs::path& folder) {
+// What --only, or without it a folder that is still free, asks for: the job, or
+// of an array that was submitted before some of its tasks. Empty: nothing.
+std::vector<JobStatus> find_wanted(
+    const SubmitArguments& arguments,
+    const fs::path& folder) {
   const bool is_new = !fs::exists(folder / kBatchScript);
-  const std::vector<JobStatus> tasks =
+  std::vector<JobStatus> tasks =
       is_new ? std::vector<JobStatus>{JobStatus{}} : read_job(folder);
   if (arguments.only.empty()) {
     if (!is_new)
@@ -97,13 +100,14 @@ bool is_wanted(const SubmitArguments& arguments, const fs::path& folder) {
           folder.string(),
           to_string(tasks.front().state),
           to_string(tasks.front().state));
-    return is_new;
+    return is_new ? tasks : std::vector<JobStatus>{};
   }
-  return std::any_of(tasks.begin(), tasks.end(), [&](const JobStatus& task) {
+  std::erase_if(tasks, [&](const JobStatus& task) {
     const auto& only = arguments.only;
-    return std::find(only.begin(), only.end(), to_string(task.state)) !=
+    return std::find(only.begin(), only.end(), to_string(task.state)) ==
            only.end();
   });
+  return tasks;
 }
 
 std::string script_of(const SubmitArguments& arguments, const SlurmJob& job) {
@@ -114,6 +118,7 @@ std::string script_of(const SubmitArguments& arguments, const SlurmJob& job) {
 
 void submit_one(
     const SlurmJob& job,
+    const std::vector<JobStatus>& wanted,
     const fs::path& config,
     const std::string& script) {
   const std::string text = read_text_file(config);
@@ -122,14 +127,12 @@ void submit_one(
   if (error)
     throw StorageError(fmt::format(
         "[submit] cannot make '{}': {}", job.folder.string(), error.message()));
-  // A job that still waits would train into the same folder.
-  if (const auto earlier = read_submitted_id(job.folder); !earlier.empty()) {
-    for (const JobStatus& task : read_job(job.folder)) {
-      if (task.state == JobState::kPending)
-        output_of("scancel --quiet " + earlier + " || true");
-    }
+  // One that still waits would train into the same folder.
+  for (const JobStatus& task : wanted) {
+    if (task.state == JobState::kPending && !task.job_id.empty())
+      output_of("scancel --quiet " + task.job_id + " || true");
   }
-  clear_status(job.folder);
+  clear_status(job.folder, wanted);
   write_text_file(job.folder / kJobConfig, text);
   write_text_file(job.folder / kBatchScript, script);
   std::string id = output_of(fmt::format(
@@ -154,8 +157,17 @@ void submit(const SubmitArguments& arguments) {
   for (const Submission& each : find_configs(arguments.config)) {
     job.name = each.name;
     job.folder = jobs / each.name;
-    if (!is_wanted(arguments, job.folder))
+    const std::vector<JobStatus> wanted = find_wanted(arguments, job.folder);
+    if (wanted.empty())
       continue;
+    // Tasks that are not asked for may be running, or have been completed.
+    job.array = arguments.job.array;
+    if (!wanted.front().task.empty()) {
+      std::vector<std::string> numbers;
+      for (const JobStatus& task : wanted)
+        numbers.push_back(task.task);
+      job.array = fmt::format("{}", fmt::join(numbers, ","));
+    }
     // Its problems are better found now than in the queue.
     std::vector<std::string> overrides = job.overrides;
     std::erase_if(overrides, [](const std::string& text) {
@@ -169,7 +181,7 @@ void submit(const SubmitArguments& arguments) {
     if (arguments.is_dry_run)
       fmt::print("{}", script);
     else
-      submit_one(job, each.config, script);
+      submit_one(job, wanted, each.config, script);
   }
 }
 

@@ -77,12 +77,25 @@ void require_one_line(const std::string& name, const std::string& value) {
         fmt::format("[submit] {} must not hold a line break", name));
 }
 
+// As sbatch reads its directives, which end at blanks and '#' but for quotes.
+std::string directive_word(const std::string& text) {
+  if (text.find_first_of(" \t#'\"\\") == std::string::npos)
+    return text;
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\')
+      result += '\\';
+    result += c;
+  }
+  return result + "\"";
+}
+
 std::string directives(const SlurmJob& job) {
   std::string text;
   const auto add = [&](const std::string& name, const std::string& value) {
     require_one_line("--" + name, value);
     if (!value.empty())
-      text += fmt::format("#SBATCH --{}={}\n", name, value);
+      text += fmt::format("#SBATCH --{}={}\n", name, directive_word(value));
   };
   const auto add_number = [&](const char* name, std::optional<int> value) {
     if (value)

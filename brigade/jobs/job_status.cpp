@@ -64,14 +64,22 @@ bool tells_out_of_memory(std::string_view output) {
          holds(output, "Out Of Memory") || holds(output, "out of memory");
 }
 
+// Slurm's words for a job that it stopped and put back into the queue.
+bool tells_requeue(std::string_view output) {
+  return holds(output, "DUE TO NODE FAILURE") ||
+         holds(output, "DUE TO PREEMPTION") ||
+         holds(output, "DUE TO JOB REQUEUE");
+}
+
 std::optional<JobProgress> read_progress(const fs::path& metrics) {
   const std::string text = text_of(metrics);
-  const size_t end = text.find_last_of('}');
-  if (end == std::string::npos)
+  // The line behind the last break is still being written.
+  const size_t end = text.rfind('\n');
+  if (end == std::string::npos || end == 0)
     return std::nullopt;
-  const size_t line_break = text.rfind('\n', end);
+  const size_t line_break = text.rfind('\n', end - 1);
   const size_t begin = line_break == std::string::npos ? 0 : line_break + 1;
-  const std::string line = text.substr(begin, end + 1 - begin);
+  const std::string line = text.substr(begin, end - begin);
   const JsonDocument document(line, {"status", metrics.string()});
   const auto number = [&](const char* key) {
     const auto node = document.root().find(key);
@@ -107,7 +115,7 @@ void read_state(
     status.state = JobState::kTimeout;
   } else if (word == "running" && !holds(latest, "CANCELLED AT")) {
     status.state = JobState::kRunning;
-  } else if (word == "running" && holds(latest, "DUE TO NODE FAILURE")) {
+  } else if (word == "running" && tells_requeue(latest)) {
     status.state = JobState::kPending;
   } else if (word == "running" || word == "failed") {
     const bool is_timeout = holds(latest, "DUE TO TIME LIMIT");
@@ -168,12 +176,16 @@ std::vector<JobStatus> read_job(const fs::path& folder) {
     if (name.starts_with(prefix) && !name.ends_with(".new"))
       tasks.push_back(name.substr(prefix.size() - 1));
   }
-  std::sort(tasks.begin(), tasks.end());
+  std::sort(tasks.begin(), tasks.end(), [](const auto& a, const auto& b) {
+    return a.size() != b.size() ? a.size() < b.size() : a < b;
+  });
   if (tasks.empty())
     tasks.emplace_back();
   std::vector<JobStatus> jobs;
   for (const std::string& task : tasks) {
-    JobStatus status{.name = folder.filename().string() + task};
+    JobStatus status{
+        .name = folder.filename().string() + task,
+        .task = task.empty() ? "" : task.substr(1)};
     read_state(folder, task, status);
     status.progress =
         read_progress(folder / (kJobRun + task) / "metrics.jsonl");
@@ -212,13 +224,10 @@ std::string read_submitted_id(const fs::path& folder) {
   return id;
 }
 
-void clear_status(const fs::path& folder) {
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    const bool is_status =
-        name == kJobStatus || name.starts_with(std::string(kJobStatus) + ".");
-    if (is_status)
-      fs::remove(entry.path());
+void clear_status(const fs::path& folder, const std::vector<JobStatus>& jobs) {
+  for (const JobStatus& job : jobs) {
+    const std::string task = job.task.empty() ? "" : "." + job.task;
+    fs::remove(folder / (kJobStatus + task));
   }
 }
 

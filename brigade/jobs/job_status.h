@@ -10,7 +10,7 @@
 namespace brigade {
 
 enum class JobState {
-  kPending,  // submitted, or stopped at its time limit and queued again
+  kPending,  // submitted, or queued again: at its time limit, preempted
   kRunning,
   kCompleted,  // trained to its last step
   kOom,        // out of memory, of the host or of its share
@@ -32,6 +32,7 @@ struct JobProgress {
 // One job, or one task of an array.
 struct JobStatus {
   std::string name;
+  std::string task;  // its number in an array; empty: it is no task
   JobState state = JobState::kPending;
   std::string job_id;  // Slurm's
   std::optional<JobProgress> progress;
@@ -50,8 +51,10 @@ std::vector<JobStatus> read_jobs(const std::filesystem::path& folder);
 // Slurm's number of the job that was submitted last; empty: none was.
 std::string read_submitted_id(const std::filesystem::path& folder);
 
-// Before the job is submitted again: it is pending, and so are its tasks.
-void clear_status(const std::filesystem::path& folder);
+// Before these jobs of a folder are submitted again: they are pending.
+void clear_status(
+    const std::filesystem::path& folder,
+    const std::vector<JobStatus>& jobs);
 
 // A table for people: one line per job, then a count per state.
 std::string describe_jobs(const std::vector<JobStatus>& jobs);

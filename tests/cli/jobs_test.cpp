@@ -116,6 +116,36 @@ TEST_F(JobsTest, EachConfigOfAFolderIsOneJobAndOnlySubmitsAgain) {
   EXPECT_THAT(read_if_there(log()), HasSubstr("scancel --quiet 77"));
 }
 
+// The others may be running, or have been completed.
+TEST_F(JobsTest, OnlySubmitsAgainTheTasksOfAnArrayThatItNames) {
+  const std::string config = (configs_ / "a.json").string();
+  ASSERT_EQ(submit({"--config", config, "--array", "0-4"}), 0) << err();
+  const auto set_status = [&](int task, const std::string& text) {
+    std::ofstream(jobs_ / "a" / ("status." + std::to_string(task)))
+        << text << "\n";
+  };
+  set_status(0, "completed 80");
+  set_status(1, "failed 2 81");
+  set_status(2, "running 82");
+  set_status(3, "pending 83");
+  ASSERT_EQ(
+      submit({"--config", config, "--array", "0-4", "--only", "fail,pending"}),
+      0)
+      << err();
+  EXPECT_THAT(
+      read_if_there(jobs_ / "a" / "job.sbatch"),
+      HasSubstr("#SBATCH --array=1,3\n"));
+  EXPECT_TRUE(fs::exists(jobs_ / "a" / "status.0"));
+  EXPECT_FALSE(fs::exists(jobs_ / "a" / "status.1"));
+  EXPECT_TRUE(fs::exists(jobs_ / "a" / "status.2"));
+  // The running task stays in the cluster.
+  EXPECT_THAT(
+      read_if_there(log()),
+      AllOf(
+          HasSubstr("scancel --quiet 83\n"),
+          ::testing::Not(HasSubstr("scancel --quiet 77"))));
+}
+
 TEST_F(JobsTest, WhatIsWrongIsSaidBeforeAnythingIsSubmitted) {
   const std::string config = (configs_ / "a.json").string();
   EXPECT_EQ(

@@ -88,6 +88,18 @@ TEST(SlurmBatchScript, ATemplateKeepsItsTextAroundTheParts) {
   }
 }
 
+TEST(SlurmBatchScript, AFolderWithBlanksIsOneWord) {
+  SlurmJob blanks = job();
+  blanks.name = "two words";
+  blanks.folder = "/my jobs/a \"b\"";
+  EXPECT_THAT(
+      slurm_batch_script(blanks),
+      AllOf(
+          HasSubstr("#SBATCH --job-name=\"two words\"\n"),
+          HasSubstr("#SBATCH --output=\"/my jobs/a \\\"b\\\"/output\"\n"),
+          HasSubstr("#SBATCH --chdir=/home/me\n")));
+}
+
 TEST(SlurmBatchScript, AValueWithALineBreakIsRefused) {
   SlurmJob bad = job();
   bad.account = "us\n#SBATCH --nodes=100";

@@ -68,6 +68,29 @@ TEST_F(JobStatusTest, ARunningJobTellsItsLatestStep) {
           HasSubstr("1 running")));
 }
 
+TEST_F(JobStatusTest, ALineThatIsStillBeingWrittenIsNotRead) {
+  write(
+      "run/metrics.jsonl",
+      "{\"step\": 1, \"loss\": 9.5, \"tokens_per_second\": 10}\n"
+      "{\"step\": 2, \"time_ms\": {\"data\": 1}, \"lo");
+  EXPECT_EQ(of("running 17").progress->step, 1);
+  write("run/metrics.jsonl", "{\"step\": 1, \"time_ms\": {}");
+  EXPECT_FALSE(of("running 17").progress);
+}
+
+TEST_F(JobStatusTest, AJobThatSlurmPutBackIntoTheQueueIsPending) {
+  for (const char* reason : {"PREEMPTION", "JOB REQUEUE"}) {
+    EXPECT_EQ(
+        of("running 17",
+           std::string("slurmstepd: error: *** JOB 17 ON n CANCELLED AT T DUE "
+                       "TO ") +
+               reason + " ***")
+            .state,
+        JobState::kPending)
+        << reason;
+  }
+}
+
 TEST_F(JobStatusTest, TheOutputOfTheLatestStartSaysHowItEnded) {
   EXPECT_EQ(of("completed 17").state, JobState::kCompleted);
   EXPECT_EQ(
@@ -125,6 +148,26 @@ TEST_F(JobStatusTest, TasksOfAnArrayAreJobsOfTheirOwn) {
   EXPECT_EQ(jobs[1].name, "a.1");
   EXPECT_THAT(jobs[1].cause, HasSubstr("bad seed"));
   EXPECT_THAT(describe_jobs(jobs), HasSubstr("1 completed, 1 fail"));
+}
+
+TEST_F(JobStatusTest, TasksAreInTheOrderOfTheirNumbers) {
+  write("job.sbatch", "");
+  for (const int task : {10, 2, 1})
+    write("status." + std::to_string(task), "completed 20");
+  std::vector<std::string> tasks;
+  for (const JobStatus& job : read_job(folder_ / "a"))
+    tasks.push_back(job.task);
+  EXPECT_EQ(tasks, (std::vector<std::string>{"1", "2", "10"}));
+}
+
+TEST_F(JobStatusTest, ClearedTasksAreGoneAndTheOthersStay) {
+  write("job.sbatch", "");
+  write("status.0", "completed 20");
+  write("status.1", "failed 2 21");
+  clear_status(folder_ / "a", {{.name = "a.1", .task = "1"}});
+  const auto jobs = read_job(folder_ / "a");
+  ASSERT_EQ(jobs.size(), 1U);
+  EXPECT_EQ(jobs[0].task, "0");
 }
 
 TEST_F(JobStatusTest, WhatIsNoJobIsAnErrorThatNamesIt) {
