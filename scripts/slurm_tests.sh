@@ -99,6 +99,10 @@ expect "blocks of ranks" \
   distributed.tp_size=2
 expect "give no warning" \
   bash -c "! grep -q 'several hosts' '$work/block.out'"
+expect "gradients summed by host" \
+  train by_host -N4 -n8 --ntasks-per-node=2 -m cyclic -- training.micro_batch_size=1 \
+  distributed.hierarchical_reduction=on
+expect "give one machine's losses" same_losses "$work/one" "$work/by_host"
 on controller bash -c "
   for i in 0 1; do
     srun --exclusive -N1 -n2 '$brigade' train --config '$config' \
@@ -171,8 +175,8 @@ expect "are not submitted again" \
   submit --config "$work/configs" --nodes 2 --only fail,timeout
 expect "for they are completed" states_are "2 completed"
 
-jobs=$work/array
-expect "an array" submit --config "$config" --array 0-1 training.seed=%a
+jobs="$work/an array"
+expect "an array in a folder with a blank" submit --config "$config" --array 0-1 training.seed=%a
 expect "of two tasks" until_true 100 states_are "2 completed"
 expect "with seeds of their own" bash -c \
   "! cmp -s '$jobs/first/run.0/metrics.jsonl' '$jobs/first/run.1/metrics.jsonl'"

@@ -20,6 +20,12 @@ CommunicatorOptions outer_options(const Communicator& whole) {
   return options;
 }
 
+// The same memory without autograd's version counter, by which callers tell
+// whether somebody else wrote: a collective is not that, as with c10d.
+torch::Tensor unversioned(const torch::Tensor& tensor) {
+  return tensor.variable_data();
+}
+
 class HierarchicalCommunicator : public Communicator {
  public:
   HierarchicalCommunicator(HierarchicalGroups groups, const HostGrid& grid)
@@ -94,7 +100,7 @@ class HierarchicalCommunicator : public Communicator {
       override {
     if (op != ReduceOp::kSum)
       return groups_.whole->all_reduce(tensor, op);
-    return queued(record, [this, flat = tensor.view({-1})] {
+    return queued(record, [this, flat = unversioned(tensor).view({-1})] {
       sum_by_host(flat, [this](const torch::Tensor& shard) {
         groups_.across->all_reduce(shard)->wait_on_host();
       });
@@ -102,7 +108,7 @@ class HierarchicalCommunicator : public Communicator {
   }
 
   WorkPtr do_all_reduce_as_bf16(torch::Tensor tensor, Record record) override {
-    return queued(record, [this, flat = tensor.view({-1})] {
+    return queued(record, [this, flat = unversioned(tensor).view({-1})] {
       sum_by_host(flat, [this](const torch::Tensor& shard) {
         groups_.across->all_reduce_as_bf16(shard)->wait_on_host();
       });
@@ -141,7 +147,7 @@ class HierarchicalCommunicator : public Communicator {
       torch::Tensor output,
       torch::Tensor input,
       Record record) override {
-    return queued(record, [this, output, input] {
+    return queued(record, [this, output = unversioned(output), input] {
       const auto own =
           torch::empty({across_size(), input.numel()}, input.options());
       groups_.across->all_gather(own, input)->wait_on_host();

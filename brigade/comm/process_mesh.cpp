@@ -43,7 +43,7 @@ ProcessMesh::ProcessMesh(
   std::vector<int> everyone(static_cast<size_t>(dims.world_size()));
   std::iota(everyone.begin(), everyone.end(), 0);
   world_ = join_grid("world", {kAxes.begin(), kAxes.end()}, everyone);
-  dp_cp_ = join_dp_cp(dims.dp_cp_members(rank));
+  dp_cp_ = join_by_host("dp_cp", dims.dp_cp_members(rank), backend_.hierarchy);
   for (const Axis axis : kAxes)
     axes_[axis] = join(to_string(axis), dims.members(axis, rank));
 
@@ -143,6 +143,8 @@ void ProcessMesh::divide_replicas(int groups) {
       "{} groups of dp {}",
       groups,
       dims_.dp);
+  if (groups == 1)
+    return;
   replica_groups_ = groups;
   const int dp_of_group = dims_.dp / groups;
   std::vector<int> own;
@@ -150,7 +152,12 @@ void ProcessMesh::divide_replicas(int groups) {
     if (dims_.coordinate(member).dp / dp_of_group == replica_group())
       own.push_back(member);
   }
-  replicas_ = join("replicas", own);
+  // A group inside one host has nothing to gain, whatever was asked for.
+  replicas_ = join_by_host(
+      "replicas",
+      own,
+      backend_.hierarchy == HierarchyChoice::kOff ? HierarchyChoice::kOff
+                                                  : HierarchyChoice::kAuto);
   std::vector<int> firsts{rank_};
   if (rank_ == own.front()) {
     firsts.clear();
@@ -162,11 +169,14 @@ void ProcessMesh::divide_replicas(int groups) {
   between_groups_ = make_group("between_groups", firsts);
 }
 
-CommunicatorPtr ProcessMesh::join_dp_cp(const std::vector<int>& members) {
-  const CommunicatorPtr whole = join("dp_cp", members);
+CommunicatorPtr ProcessMesh::join_by_host(
+    const std::string& name,
+    const std::vector<int>& members,
+    HierarchyChoice choice) {
+  const CommunicatorPtr whole = join(name, members);
   // NCCL knows its own paths between hosts.
-  const bool is_wanted = backend_.hierarchy != HierarchyChoice::kOff &&
-                         backend_.backend != Backend::kNccl;
+  const bool is_wanted =
+      choice != HierarchyChoice::kOff && backend_.backend != Backend::kNccl;
   std::vector<std::string> hosts;
   for (const int member : members)
     hosts.push_back(
@@ -175,7 +185,7 @@ CommunicatorPtr ProcessMesh::join_dp_cp(const std::vector<int>& members) {
             : backend_.hosts.at(static_cast<size_t>(member)));
   const auto grid = is_wanted ? find_host_grid(hosts) : std::nullopt;
   if (!grid) {
-    if (backend_.hierarchy == HierarchyChoice::kOn)
+    if (choice == HierarchyChoice::kOn)
       throw ConfigError(fmt::format(
           "[config] /distributed/hierarchical_reduction = \"on\" needs the "
           "backend \"gloo\" or \"mpi\", and several hosts with several and as "
@@ -201,11 +211,12 @@ CommunicatorPtr ProcessMesh::join_dp_cp(const std::vector<int>& members) {
       across.push_back(members[static_cast<size_t>(
           others[static_cast<size_t>(here - ranks.begin())])]);
   }
-  by_host_ = {
-      make_group("dp_cp on " + host, inside),
-      make_group("dp_cp across hosts", across)};
-  return make_hierarchical_communicator(
-      {.whole = whole, .inside = by_host_[0], .across = by_host_[1]}, *grid);
+  const HierarchicalGroups groups{
+      .whole = whole,
+      .inside = make_group(fmt::format("{} on {}", name, host), inside),
+      .across = make_group(name + " across hosts", across)};
+  by_host_.insert(by_host_.end(), {groups.inside, groups.across});
+  return make_hierarchical_communicator(groups, *grid);
 }
 
 const CommunicatorPtr& ProcessMesh::axis(Axis axis) const {

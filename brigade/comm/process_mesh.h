@@ -81,9 +81,12 @@ class ProcessMesh {
       const std::string& name,
       const std::vector<Axis>& axes,
       std::vector<int> members);
-  // dp x cp, by host where `backend_` says so and the hosts allow it. Throws
+  // Replicas, by host where `choice` says so and the hosts allow it. Throws
   // ConfigError where it must be but cannot.
-  CommunicatorPtr join_dp_cp(const std::vector<int>& members);
+  CommunicatorPtr join_by_host(
+      const std::string& name,
+      const std::vector<int>& members,
+      HierarchyChoice choice);
 
   ParallelDims dims_;
   int rank_;
@@ -92,7 +95,7 @@ class ProcessMesh {
   CommunicatorOptions options_;
   BackendOptions backend_;
   std::map<std::vector<int>, CommunicatorPtr> by_members_;
-  std::vector<CommunicatorPtr> by_host_;  // what dp_cp_ goes over besides
+  std::vector<CommunicatorPtr> by_host_;  // what replicas go over besides
   // What world_ and model_ go along, and the thread that does it.
   std::map<Axis, CommunicatorPtr> grid_axes_;
   std::shared_ptr<SequentialWorker> grid_worker_;

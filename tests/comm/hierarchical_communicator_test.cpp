@@ -173,6 +173,67 @@ TEST(SumsByHost, SeveralAreUnderWayAtOnce) {
   });
 }
 
+// ZeRO tells by them whether an optimizer stepped what it has not gathered.
+TEST(SumsByHost, LeaveVersionCountersAlone) {
+  run_ranks_with_store(4, [&](int rank, const StorePtr& store) {
+    const ProcessMesh mesh(
+        {.dp = 4}, rank, store, recorded(), on_hosts({"a", "a", "b", "b"}));
+    const auto sum = torch::ones({7});
+    const auto gathered = torch::zeros({4, 3});
+    const auto sum_version = sum._version();
+    const auto gathered_version = gathered._version();
+    mesh.dp_cp()->all_reduce(sum)->wait();
+    mesh.dp_cp()
+        ->all_gather(gathered, torch::full({3}, rank, torch::kFloat))
+        ->wait();
+    EXPECT_EQ(sum[6].item<float>(), 4);
+    EXPECT_EQ(gathered[3][0].item<float>(), 3);
+    EXPECT_EQ(sum._version(), sum_version);
+    EXPECT_EQ(gathered._version(), gathered_version);
+  });
+}
+
+// What a step sums its gradients over.
+TEST(SumsByHost, AreThoseOfReplicasThatAreOneGroup) {
+  run_ranks_with_store(4, [&](int rank, const StorePtr& store) {
+    ProcessMesh mesh(
+        {.dp = 4}, rank, store, recorded(), on_hosts({"a", "a", "b", "b"}));
+    ASSERT_NE(mesh.dp_cp(), mesh.world());
+    mesh.divide_replicas(1);
+    EXPECT_EQ(mesh.replicas(), mesh.dp_cp());
+  });
+}
+
+TEST(SumsByHost, AreThoseOfGroupsOnSeveralHosts) {
+  const Hosts hosts = {"a", "a", "b", "b", "c", "c", "d", "d"};
+  run_ranks_with_store(8, [&](int rank, const StorePtr& store) {
+    ProcessMesh mesh({.dp = 8}, rank, store, recorded(), on_hosts(hosts));
+    mesh.divide_replicas(2);
+    Tensor sum = torch::full({1000}, rank);
+    mesh.replicas()->all_reduce(sum)->wait();
+    EXPECT_EQ(sum[999].item<float>(), rank < 4 ? 6 : 22);
+    size_t between_hosts = 0;
+    for (const CommunicatorPtr& group : mesh.all()) {
+      if (group->name() == "replicas across hosts")
+        between_hosts = group->records().size();
+    }
+    EXPECT_EQ(between_hosts, 1U);
+  });
+}
+
+TEST(SumsByHost, AreNotAskedOfGroupsInsideOneHost) {
+  run_ranks_with_store(4, [&](int rank, const StorePtr& store) {
+    ProcessMesh mesh(
+        {.dp = 4},
+        rank,
+        store,
+        recorded(),
+        on_hosts({"a", "a", "b", "b"}, HierarchyChoice::kOn));
+    mesh.divide_replicas(2);
+    EXPECT_EQ(mesh.replicas()->size(), 2);
+  });
+}
+
 TEST(SumsByHost, ThatCannotBeAreRefusedWhereTheyMustBe) {
   run_ranks_with_store(2, [&](int rank, const StorePtr& store) {
     try {
