@@ -43,7 +43,8 @@ inline constexpr const char* kOptimizerPrefixes[] = {
     "master.",
     "exp_avg.",
     "exp_avg_sq.",
-    "outer."};  // of low-communication training
+    "outer.",  // of low-communication training
+    "wire."};  // of grad_wire = int8 and powersgd
 // In a file's __metadata__: {"NAME": [dim, begin, end]} of the tensors that
 // are pieces of a larger one.
 inline constexpr const char* kPiecesKey = "brigade.pieces";

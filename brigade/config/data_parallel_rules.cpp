@@ -13,6 +13,7 @@ using Problems = std::vector<std::string>;
 bool is_default_of_outer(const DistributedConfig& distributed) {
   const DistributedConfig none;
   return distributed.local_groups == none.local_groups &&
+         distributed.local_warmup_steps == none.local_warmup_steps &&
          distributed.outer_learning_rate == none.outer_learning_rate &&
          distributed.outer_momentum == none.outer_momentum &&
          distributed.outer_wire == none.outer_wire &&
@@ -27,9 +28,9 @@ void check_local_steps(
   if (distributed.local_steps == 0) {
     if (!is_default_of_outer(distributed))
       problems.emplace_back(
-          "[config] /distributed/local_groups and /distributed/outer_* have no "
-          "meaning with /distributed/local_steps = 0; set local_steps, or "
-          "leave them out");
+          "[config] /distributed/local_groups, local_warmup_steps and outer_* "
+          "have no meaning with /distributed/local_steps = 0; set local_steps, "
+          "or leave them out");
     return;
   }
   if (distributed.zero_stage > 0)
@@ -39,6 +40,14 @@ void check_local_steps(
         "between them; set zero_stage to 0",
         distributed.local_steps,
         distributed.zero_stage));
+  if (distributed.local_warmup_steps > 0 &&
+      distributed.grad_sync != GradSyncKind::kBucketed)
+    problems.push_back(fmt::format(
+        "[config] /distributed/local_warmup_steps = {} with "
+        "/distributed/grad_sync = \"{}\", which reduces over the ranks of one "
+        "group alone; set grad_sync to \"bucketed\"",
+        distributed.local_warmup_steps,
+        to_string(distributed.grad_sync)));
   if (distributed.local_groups > 0 &&
       distributed.dp_size % distributed.local_groups != 0)
     problems.push_back(fmt::format(

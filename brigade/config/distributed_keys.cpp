@@ -82,6 +82,11 @@ void add_local_training(DistributedKeys& group) {
       at_least(0),
       "groups of neighbouring dp ranks; 0: each dp rank is one");
   group.key(
+      "local_warmup_steps",
+      &G::local_warmup_steps,
+      at_least(0),
+      "steps of data parallel over all groups, before they train apart");
+  group.key(
       "outer_learning_rate",
       &G::outer_learning_rate,
       {.low = 0, .low_is_excluded = true},

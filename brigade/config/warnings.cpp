@@ -30,15 +30,30 @@ std::vector<std::string> find_warnings(const LoadedConfig& loaded) {
         "{}: the learning rate never reaches training.learning_rate",
         training.warmup_steps,
         training.total_train_steps));
-  if (distributed.local_steps > 0 &&
-      training.total_train_steps % distributed.local_steps != 0)
+  const int64_t apart_steps =
+      training.total_train_steps - distributed.local_warmup_steps;
+  if (distributed.local_steps > 0 && apart_steps <= 0) {
     warnings.push_back(fmt::format(
-        "training.total_train_steps = {} is no multiple of "
+        "distributed.local_warmup_steps = {} is not less than "
+        "training.total_train_steps = {}: the whole run is data parallel",
+        distributed.local_warmup_steps,
+        training.total_train_steps));
+  } else if (
+      distributed.local_steps > 0 &&
+      apart_steps % distributed.local_steps != 0) {
+    warnings.push_back(fmt::format(
+        "training.total_train_steps = {}{} is no multiple of "
         "distributed.local_steps = {}: what the groups learn in the last {} "
         "steps does not reach the weights that are saved",
         training.total_train_steps,
+        distributed.local_warmup_steps == 0
+            ? ""
+            : fmt::format(
+                  " less distributed.local_warmup_steps = {}",
+                  distributed.local_warmup_steps),
         distributed.local_steps,
-        training.total_train_steps % distributed.local_steps));
+        apart_steps % distributed.local_steps));
+  }
   if (!config.model.llama)
     return warnings;
   const LlamaConfig& llama = *config.model.llama;

@@ -4,15 +4,18 @@
 #include "brigade/comm/rounded_sum.h"
 #include "brigade/data_parallel/bucket_hook.h"
 #include "brigade/data_parallel/error_feedback.h"
+#include "brigade/data_parallel/hook_memory.h"
 #include "brigade/data_parallel/staged_work.h"
 
 namespace brigade {
 namespace {
 
 // Of one bucket, from step to step.
-struct RoundedBucket {
+struct RoundedBucket : KeptOfBucket {
   RoundedBucket(const BucketView& bucket, Communicator& communicator)
-      : sum(WireFormat::kInt8, ranges_of(bucket), communicator),
+      : names(bucket.names),
+        ranges(ranges_of(bucket)),
+        sum(WireFormat::kInt8, ranges, communicator),
         errors(torch::zeros_like(bucket.main_grad)) {}
 
   static std::vector<WireRange> ranges_of(const BucketView& bucket) {
@@ -22,18 +25,37 @@ struct RoundedBucket {
     return ranges;
   }
 
+  std::vector<KeptTensor> kept() const override {
+    std::vector<KeptTensor> result;
+    for (size_t i = 0; i < names.size(); ++i)
+      result.push_back(
+          {"errors",
+           names[i],
+           errors.narrow(0, ranges[i].begin, ranges[i].numel)});
+    return result;
+  }
+
+  std::vector<std::string> names;
+  std::vector<WireRange> ranges;  // of the parameters
   RoundedSum sum;
   torch::Tensor errors;  // as main_grad
 };
 
 class Int8Reduction {
  public:
+  explicit Int8Reduction(HookMemoryPtr memory) : memory_(std::move(memory)) {}
+
   WorkPtr launch(BucketView& bucket, Communicator& communicator) {
     refuse_sharding(bucket, "int8_hook()");
-    if (bucket.main_grad.scalar_type() != torch::kFloat)
+    // Nothing is sent in a group of one, and nothing lost.
+    if (communicator.size() == 1 ||
+        bucket.main_grad.scalar_type() != torch::kFloat)
       return communicator.all_reduce(bucket.main_grad);
     const auto state = states_.of(bucket, [&] {
-      return std::make_shared<RoundedBucket>(bucket, communicator);
+      auto made = std::make_shared<RoundedBucket>(bucket, communicator);
+      if (memory_)
+        memory_->add(made);
+      return made;
     });
     return reductions_.add(
         {.first = state->sum.scatter(bucket.main_grad, state->errors),
@@ -43,6 +65,7 @@ class Int8Reduction {
   }
 
  private:
+  HookMemoryPtr memory_;  // null: nobody asks
   StateOfBuckets<RoundedBucket> states_;
   StagedReductions reductions_;
 };
@@ -50,7 +73,11 @@ class Int8Reduction {
 }  // namespace
 
 BucketHook int8_hook() {
-  return [reduction = std::make_shared<Int8Reduction>()](
+  return int8_hook(nullptr);
+}
+
+BucketHook int8_hook(HookMemoryPtr memory) {
+  return [reduction = std::make_shared<Int8Reduction>(std::move(memory))](
              BucketView& bucket, Communicator& communicator) {
     return reduction->launch(bucket, communicator);
   };

@@ -9,6 +9,7 @@
 #include "brigade/base/hash.h"
 #include "brigade/data_parallel/bucket_hook.h"
 #include "brigade/data_parallel/error_feedback.h"
+#include "brigade/data_parallel/hook_memory.h"
 #include "brigade/data_parallel/staged_work.h"
 
 namespace brigade {
@@ -59,10 +60,10 @@ void make_orthonormal(torch::Tensor p) {
 }
 
 // Of one bucket, from step to step.
-class FactoredBucket {
+class FactoredBucket : public KeptOfBucket {
  public:
   FactoredBucket(const BucketView& bucket, int64_t rank)
-      : errors_(torch::zeros_like(bucket.main_grad)) {
+      : names_(bucket.names), errors_(torch::zeros_like(bucket.main_grad)) {
     int64_t first = 0;
     int64_t second = 0;
     for (size_t i = 0; i < bucket.grads.size(); ++i) {
@@ -85,6 +86,17 @@ class FactoredBucket {
     first_ = torch::zeros({first});
     second_ = torch::zeros({second});
     share_out(bucket);
+  }
+
+  std::vector<KeptTensor> kept() const override {
+    std::vector<KeptTensor> result;
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      if (!parts_[i].is_matrix())
+        continue;
+      result.push_back({"errors", names_[i], parts_[i].error});
+      result.push_back({"factor", names_[i], parts_[i].q});
+    }
+    return result;
   }
 
   // Counts this step.
@@ -162,7 +174,8 @@ class FactoredBucket {
   }
 
   int64_t steps_ = 0;
-  torch::Tensor errors_;  // as main_grad
+  std::vector<std::string> names_;  // by part
+  torch::Tensor errors_;            // as main_grad
   std::vector<Factored> parts_;
   torch::Tensor first_;   // sent: P of each matrix, the others' values
   torch::Tensor second_;  // sent: Q of each matrix
@@ -170,8 +183,8 @@ class FactoredBucket {
 
 class PowerSgdReduction {
  public:
-  explicit PowerSgdReduction(const PowerSgdOptions& options)
-      : options_(options) {}
+  PowerSgdReduction(const PowerSgdOptions& options, HookMemoryPtr memory)
+      : options_(options), memory_(std::move(memory)) {}
 
   WorkPtr launch(BucketView& bucket, Communicator& communicator) {
     refuse_sharding(bucket, "powersgd_hook()");
@@ -180,7 +193,10 @@ class PowerSgdReduction {
       return communicator.all_reduce(bucket.main_grad);
     const torch::NoGradGuard no_grad;
     const auto state = states_.of(bucket, [&] {
-      return std::make_shared<FactoredBucket>(bucket, options_.rank);
+      auto made = std::make_shared<FactoredBucket>(bucket, options_.rank);
+      if (memory_)
+        memory_->add(made);
+      return made;
     });
     if (state->is_exact(options_.exact_steps))
       return communicator.all_reduce(bucket.main_grad);
@@ -194,6 +210,7 @@ class PowerSgdReduction {
 
  private:
   PowerSgdOptions options_;
+  HookMemoryPtr memory_;  // null: nobody asks
   StateOfBuckets<FactoredBucket> states_;
   StagedReductions reductions_;
 };
@@ -201,7 +218,12 @@ class PowerSgdReduction {
 }  // namespace
 
 BucketHook powersgd_hook(const PowerSgdOptions& options) {
-  return [reduction = std::make_shared<PowerSgdReduction>(options)](
+  return powersgd_hook(options, nullptr);
+}
+
+BucketHook powersgd_hook(const PowerSgdOptions& options, HookMemoryPtr memory) {
+  return [reduction =
+              std::make_shared<PowerSgdReduction>(options, std::move(memory))](
              BucketView& bucket, Communicator& communicator) {
     return reduction->launch(bucket, communicator);
   };

@@ -14,8 +14,10 @@ bool is_sent_after(
     const FragmentSchedule& schedule,
     int fragment,
     int64_t step) {
-  return step > 0 &&
-         (step - step_of_round(schedule, fragment)) % schedule.local_steps == 0;
+  const int64_t of_rounds = step - schedule.warmup_steps;
+  return of_rounds > 0 && (of_rounds - step_of_round(schedule, fragment)) %
+                                  schedule.local_steps ==
+                              0;
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 // When each fragment of a model is exchanged between groups that train apart
 // from one another (low-communication training), as a table.
 //
-// A fragment is sent every `local_steps` steps and merged `delay` steps later.
+// The first `warmup_steps` steps are data parallel. From then on a fragment is
+// sent every `local_steps` steps and merged `delay` steps later.
 // Fragments take turns, so that at most one is under way:
 //
 //   local_steps 6, 2 fragments, delay 1     s: sent, m: merged
@@ -24,7 +25,8 @@ namespace brigade {
 struct FragmentSchedule {
   int64_t local_steps = 1;  // between two sendings of one fragment
   int fragments = 1;
-  int64_t delay = 0;  // steps from sending to merging
+  int64_t delay = 0;         // steps from sending to merging
+  int64_t warmup_steps = 0;  // before the first round
 };
 
 enum class FragmentAction {

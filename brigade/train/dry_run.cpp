@@ -143,10 +143,15 @@ std::string describe_groups(const DistributedConfig& distributed) {
   if (distributed.local_steps == 0)
     return {};
   return fmt::format(
-      "groups      {} of {} dp ranks; each of {} fragments is exchanged every "
-      "{} steps in {}, merged {} steps later\n",
+      "groups      {} of {} dp ranks; {}each of {} fragments is exchanged "
+      "every {} steps in {}, merged {} steps later\n",
       distributed.replica_groups(),
       distributed.dp_size / distributed.replica_groups(),
+      distributed.local_warmup_steps == 0
+          ? ""
+          : fmt::format(
+                "after {} steps of data parallel ",
+                distributed.local_warmup_steps),
       distributed.outer_fragments,
       distributed.local_steps,
       to_string(distributed.outer_wire),

@@ -98,7 +98,9 @@ Sharding sharding_of(const DistributedConfig& distributed) {
   }
 }
 
-BucketHook wire_hook(const DistributedConfig& distributed) {
+BucketHook wire_hook(
+    const DistributedConfig& distributed,
+    HookMemoryPtr memory) {
   if (sharding_of(distributed) != Sharding::kNone) {
     switch (distributed.grad_wire) {
       case GradWire::kFp32:
@@ -120,9 +122,10 @@ BucketHook wire_hook(const DistributedConfig& distributed) {
     case GradWire::kFp16:
       return fp16_hook();
     case GradWire::kInt8:
-      return int8_hook();
+      return int8_hook(std::move(memory));
     case GradWire::kPowerSgd:
-      return powersgd_hook({.rank = distributed.powersgd_rank});
+      return powersgd_hook(
+          {.rank = distributed.powersgd_rank}, std::move(memory));
   }
   return all_reduce_hook();
 }
@@ -183,7 +186,8 @@ FragmentSchedule fragment_schedule(const DistributedConfig& distributed) {
   return {
       .local_steps = distributed.local_steps,
       .fragments = distributed.outer_fragments,
-      .delay = distributed.outer_delay};
+      .delay = distributed.outer_delay,
+      .warmup_steps = distributed.local_warmup_steps};
 }
 
 OuterFragmentOptions outer_fragment_options(const TrainConfig& config) {

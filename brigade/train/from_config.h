@@ -44,8 +44,10 @@ HierarchyChoice hierarchy_of(const DistributedConfig& distributed);
 Sharding sharding_of(const DistributedConfig& distributed);
 
 // What reduces a bucket as distributed.grad_wire says. A hook of its own at
-// each call, because some keep errors from step to step.
-BucketHook wire_hook(const DistributedConfig& distributed);
+// each call, because some keep errors from step to step: in `memory`.
+BucketHook wire_hook(
+    const DistributedConfig& distributed,
+    HookMemoryPtr memory = nullptr);
 
 // distributed.bucket_cap_mb in bytes of gradient.
 int64_t bucket_capacity_bytes(const DistributedConfig& distributed);

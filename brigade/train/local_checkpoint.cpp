@@ -13,17 +13,37 @@ std::string group_prefix(int group) {
   return fmt::format("outer.{}.", group);
 }
 
-bool has_groups(
-    const Checkpoint& checkpoint,
-    int groups,
-    const std::string& name) {
-  const auto has = [&](int group) {
-    return checkpoint.contains(group_prefix(group) + "weight." + name);
-  };
-  return has(groups - 1) && !has(groups);
+// Before the moments of a group.
+std::string moment_prefix(int group) {
+  return group == 0 ? "" : group_prefix(group);
+}
+
+// How many groups the checkpoint has; 0: it is data parallel's.
+int groups_in(const Checkpoint& checkpoint, const std::string& name) {
+  int groups = 0;
+  while (checkpoint.contains(group_prefix(groups) + "weight." + name))
+    ++groups;
+  return groups;
 }
 
 }  // namespace
+
+void read_mean_moments(const Checkpoint& checkpoint, const ParamState& state) {
+  const int groups = groups_in(checkpoint, state.name);
+  if (groups < 2)
+    return;
+  const torch::NoGradGuard no_grad;
+  const auto read_mean = [&](const std::string& kind, torch::Tensor moment) {
+    auto sum = torch::zeros_like(moment);
+    for (int group = 0; group < groups; ++group) {
+      checkpoint.read(part_of(moment_prefix(group) + kind, state, moment));
+      sum.add_(moment);
+    }
+    moment.copy_(sum.div_(groups));
+  };
+  read_mean("exp_avg.", state.exp_avg);
+  read_mean("exp_avg_sq.", state.exp_avg_sq);
+}
 
 void add_local_parts(
     LocalTraining& local,
@@ -32,7 +52,7 @@ void add_local_parts(
   Shares shares(*mesh.replicas());
   const int group = mesh.replica_group();
   const std::string own = group_prefix(group);
-  const std::string moments = group == 0 ? "" : own;
+  const std::string moments = moment_prefix(group);
   auto& optimizer = checkpoint.optimizer;
   local.visit([&](const GroupParam& param) {
     const ParamState& state = param.state;
@@ -79,7 +99,8 @@ bool load_local(
     };
     if (param.outer)
       read("outer.momentum.", param.outer->momentum);
-    if (!has_groups(checkpoint, local.groups(), state.name)) {
+    if (groups_in(checkpoint, state.name) != local.groups()) {
+      read_mean_moments(checkpoint, state);
       has_all = false;
       return;
     }

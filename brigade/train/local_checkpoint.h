@@ -16,6 +16,10 @@
 
 namespace brigade {
 
+// Where the checkpoint has several groups, makes the moments of a parameter
+// their mean: for runs that are not these groups.
+void read_mean_moments(const Checkpoint& checkpoint, const ParamState& state);
+
 // Adds this rank's share. Waits for what is under way.
 void add_local_parts(
     LocalTraining& local,
@@ -24,7 +28,8 @@ void add_local_parts(
 
 // The stages have the weights and moments of the checkpoint, of step `step`:
 // makes them those of this rank's group. Returns false where the checkpoint
-// does not have as many groups: all then begin with the common weights.
+// does not have as many groups: all then begin with the common weights, the
+// outer momentum and the mean of the moments.
 bool load_local(
     const Checkpoint& checkpoint,
     int64_t step,

@@ -39,6 +39,11 @@ class LocalTraining {
       const ProcessMesh& mesh,
       const Stages& stages);
 
+  // Whether step `step` is data parallel over all groups, which are alike then
+  // and begin their first round with what they have learned together.
+  bool is_warming_up(int64_t step) const {
+    return step <= schedule_.warmup_steps;
+  }
   // Collective: what is due after step `step`. Returns how long it took in
   // nanoseconds.
   int64_t after_step(int64_t step);

@@ -34,6 +34,7 @@ constexpr const char* kCourse[] = {
     "training.grad_clip",
     "training.on_non_finite",
     "distributed.local_steps",
+    "distributed.local_warmup_steps",
     "distributed.outer_learning_rate",
     "distributed.outer_momentum",
     "distributed.outer_wire",

@@ -19,6 +19,7 @@
 #include "brigade/train/resume_rules.h"
 #include "brigade/train/start_world.h"
 #include "brigade/train/stored_parts.h"
+#include "brigade/train/wire_checkpoint.h"
 
 namespace brigade {
 namespace {
@@ -268,6 +269,8 @@ LoadedRun load_run(
       checkpoint.read(part_of("", state, state.weight));
       for (const TensorPart& part : optimizer_parts(state))
         checkpoint.read(part);
+      if (local == nullptr)
+        read_mean_moments(checkpoint, state);
     });
     stage->optimizer().set_steps(manifest.step - manifest.skipped_steps);
   }
@@ -304,6 +307,7 @@ CheckpointToSave checkpoint_of(
   manifest.config = to_json(config);
   manifest.writers = mesh.dims().world_size();
   attach_files(config, checkpoint);
+  add_wire_parts(mesh.rank(), stages, checkpoint);
   if (local != nullptr) {
     add_local_parts(*local, mesh, checkpoint);
     return checkpoint;
@@ -347,8 +351,15 @@ uint64_t checkpoint_bytes(const TrainConfig& config) {
       distributed.local_steps == 0
           ? 0
           : 8 + 16 * static_cast<uint64_t>(distributed.replica_groups());
+  // Of each rank's gradients what the wire lost.
+  const bool keeps_errors = distributed.grad_wire == GradWire::kInt8 ||
+                            distributed.grad_wire == GradWire::kPowerSgd;
+  const uint64_t error_bytes =
+      keeps_errors
+          ? 4 * static_cast<uint64_t>(distributed.dp_size * distributed.cp_size)
+          : 0;
   return static_cast<uint64_t>(parameter_count(model_of(config))) *
-         (bytes_per_parameter + outer_bytes);
+         (bytes_per_parameter + outer_bytes + error_bytes);
 }
 
 }  // namespace brigade

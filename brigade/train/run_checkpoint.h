@@ -54,12 +54,13 @@ struct LoadedRun {
   RunPosition position;
   std::string run;  // the run's id; empty: an old checkpoint
   // False: low-communication training whose groups the checkpoint does not
-  // have; all begin with its weights.
+  // have; all begin with its weights, and the mean of its groups' moments.
   bool has_groups = true;
 };
 
 // Fills the stages, whatever layout wrote them, and `local`, which is null
-// without low-communication training.
+// without low-communication training. What grad_wire keeps is in
+// wire_checkpoint.h.
 LoadedRun load_run(
     const std::filesystem::path& checkpoint,
     const Stages& stages,

@@ -59,12 +59,17 @@ StageRuntime::StageRuntime(
     const ProcessMesh& mesh,
     int stage,
     const ModelPart& part)
-    : stage_(stage), part_(part), adam_(adamw_options(config)) {
+    : stage_(stage),
+      part_(part),
+      distributed_(config.distributed),
+      wire_(std::make_shared<Wire>()),
+      adam_(adamw_options(config)) {
   if (config.distributed.pp_engine == ScheduleKind::kZeroBubble)
     weight_gradients_ = std::make_shared<WeightGradientQueue>();
   const auto context =
       make_context(config, llama, mesh, stage, weight_gradients_);
-  const GradSyncOptions options = grad_sync_options(config.distributed);
+  const GradSyncOptions options = sync_options();
+  reduce_over(mesh.replicas());
   if (options.sharding == Sharding::kParameters) {
     context->before_use = [this](const std::string& module) {
       use_weights_of(module);
@@ -150,6 +155,20 @@ void StageRuntime::make_optimizer() {
   optimizer_ = std::make_unique<AdamW>(std::move(made.groups), adam_);
   places_ = std::move(made.places);
   optimizer_layout_ = sync_->layout_version();
+}
+
+GradSyncOptions StageRuntime::sync_options() {
+  GradSyncOptions options = grad_sync_options(distributed_);
+  options.hook = [wire = wire_](BucketView& bucket, Communicator&) {
+    return wire->hook(bucket, *wire->group);
+  };
+  return options;
+}
+
+void StageRuntime::reduce_over(const CommunicatorPtr& group) {
+  if (wire_->group == group)
+    return;
+  *wire_ = {wire_hook(distributed_, wire_memory_), group};
 }
 
 void StageRuntime::reduce_now() {

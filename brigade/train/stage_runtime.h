@@ -12,6 +12,7 @@
 #include "brigade/comm/process_mesh.h"
 #include "brigade/config/train_config.h"
 #include "brigade/data_parallel/grad_sync.h"
+#include "brigade/data_parallel/hook_memory.h"
 #include "brigade/model/llama.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
@@ -57,6 +58,12 @@ class StageRuntime {
   void begin_reduction() { sync_->set_accumulate_only(false); }
   // All gradients are final, although no backward follows.
   void reduce_now();
+  // Between steps: from the next one on gradients are summed over `group`,
+  // which at first is mesh.replicas(). What grad_wire lost so far is dropped.
+  // Nothing where it is so already.
+  void reduce_over(const CommunicatorPtr& group);
+  // What grad_wire keeps from step to step.
+  HookMemory& wire_memory() { return *wire_memory_; }
 
   // Waits for the reduction, then adds up what replicas of a parameter on other
   // tp ranks and on the other end of a tied embedding computed.
@@ -90,6 +97,8 @@ class StageRuntime {
   bool is_sharded() const {
     return sync_->options().sharding != Sharding::kNone;
   }
+  // With a hook that does what wire_ says.
+  GradSyncOptions sync_options();
   void make_optimizer();
   // Without sharding.
   std::vector<ParamState> states() const;
@@ -101,8 +110,17 @@ class StageRuntime {
   void use_weights_of(const std::string& module);
   bool counts_in_norm(int param) const;
 
+  // What reduces buckets now, and over which group.
+  struct Wire {
+    BucketHook hook;
+    CommunicatorPtr group;
+  };
+
   int stage_;
   ModelPart part_;
+  const DistributedConfig distributed_;
+  HookMemoryPtr wire_memory_ = std::make_shared<HookMemory>();
+  std::shared_ptr<Wire> wire_;        // shared with the sync's hook
   std::vector<double> weight_decay_;  // by parameter
   AdamWOptions adam_;
   std::shared_ptr<WeightGradientQueue> weight_gradients_;

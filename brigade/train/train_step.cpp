@@ -86,6 +86,16 @@ TrainStep::TrainStep(
   executor_ = make_executor(training_schedule(config_), batches_);
   if (config_.distributed.local_steps > 0)
     local_ = std::make_unique<LocalTraining>(config_, mesh_, stages_);
+  choose_reduction(1);
+}
+
+bool TrainStep::is_apart(int64_t step) const {
+  return local_ && !local_->is_warming_up(step);
+}
+
+void TrainStep::choose_reduction(int64_t step) {
+  for (const auto& stage : stages_)
+    stage->reduce_over(is_apart(step) ? mesh_.replicas() : mesh_.dp_cp());
 }
 
 bool TrainStep::is_on_cpu() const {
@@ -325,6 +335,7 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
   result.begin_ns = steady_now_ns();
   Phases phases(trace, result.begin_ns);
   pipeline_wait_ns_ = 0;
+  choose_reduction(step);
   batches_.load_step();
   StepTimes& times = result.times;
   phases.ended("load micro-batches", times.data_ms);
@@ -348,8 +359,8 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
   phases.ended("finish gradients", times.gradients_ms);
 
   // Losses and gradients are sums over tokens; a step's are their means.
-  double grad_scale =
-      mesh_.replica_groups() / static_cast<double>(tokens_per_step(config_));
+  double grad_scale = (is_apart(step) ? mesh_.replica_groups() : 1) /
+                      static_cast<double>(tokens_per_step(config_));
   if (local_)
     sum_up_groups(loss_sum, grad_scale, requests, result);
   else
@@ -374,6 +385,8 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
     result.exposed_ns += local_->after_step(step);
     result.end_ns = phases.ended("exchange between groups", times.gradients_ms);
   }
+  // Before a checkpoint of this step is saved.
+  choose_reduction(step + 1);
   if (trace) {
     for (const auto& stage : stages_)
       trace->add(stage->sync().report(), stage->stage());

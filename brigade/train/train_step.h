@@ -88,6 +88,9 @@ class TrainStep {
   LocalTraining* local() { return local_.get(); }
 
  private:
+  bool is_apart(int64_t step) const;
+  // Over which ranks step `step` sums its gradients.
+  void choose_reduction(int64_t step);
   void divide_waits(
       const FlightRecorder& recorder,
       double waited_ms,

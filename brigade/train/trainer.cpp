@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/checkpoint_folder.h"
 #include "brigade/comm/agreement.h"
 #include "brigade/files/file.h"
@@ -34,6 +35,7 @@
 #include "brigade/train/start_world.h"
 #include "brigade/train/stragglers.h"
 #include "brigade/train/train_step.h"
+#include "brigade/train/wire_checkpoint.h"
 
 namespace brigade {
 namespace {
@@ -60,7 +62,9 @@ class Trainer {
   // The checkpoint that the run continues, if any, and metrics.jsonl up to it.
   void resume();
   // Says what the checkpoint that is continued does not have.
-  void report_lost_state(const LoadedRun& loaded);
+  void report_lost_state(
+      const LoadedRun& loaded,
+      const std::string& lost_errors);
   // Collective, once a checkpoint that the user named is loaded.
   void set_aside_others(const LoadedRun& loaded);
   // What this rank asks for in the next step: until it is agreed.
@@ -233,11 +237,13 @@ void Trainer::resume() {
   world.barrier();
   if (checkpoint) {
     loaded = load_run(*checkpoint, step_->stages(), step_->local());
+    const std::string lost_errors = load_wire_parts(
+        Checkpoint(*checkpoint), config_, *mesh_, step_->stages());
     position_ = loaded.position;
     step_->seek_sample(position_.samples);
     set_aside_others(loaded);
     observer_.on_message(fmt::format("continuing '{}'", checkpoint->string()));
-    report_lost_state(loaded);
+    report_lost_state(loaded, lost_errors);
   }
   // A run that begins has nothing on disk yet, not even step 0.
   saver_->begin_run(loaded.run, checkpoint ? position_.steps : -1);
@@ -259,19 +265,19 @@ void Trainer::resume() {
         logging.run_dir));
 }
 
-void Trainer::report_lost_state(const LoadedRun& loaded) {
+void Trainer::report_lost_state(
+    const LoadedRun& loaded,
+    const std::string& lost_errors) {
   if (!loaded.has_groups)
     observer_.on_message(fmt::format(
         "the checkpoint does not have {} groups: each begins a new round with "
-        "the checkpoint's weights",
+        "the checkpoint's weights and the mean of its moments",
         mesh_->replica_groups()));
-  const GradWire wire = config_.distributed.grad_wire;
-  if (wire == GradWire::kInt8 || wire == GradWire::kPowerSgd)
+  if (!lost_errors.empty())
     observer_.on_message(fmt::format(
-        "distributed.grad_wire = \"{}\": what rounding lost before the "
-        "checkpoint is not in it, so that losses differ a little from those of "
-        "an undisturbed run",
-        to_string(wire)));
+        "what compressed gradients lost before the checkpoint is dropped ({}): "
+        "losses differ a little from those of an undisturbed run",
+        lost_errors));
 }
 
 bool Trainer::time_is_over() const {

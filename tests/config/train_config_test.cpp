@@ -530,6 +530,22 @@ TEST(TrainConfig, WhatIsHardlyMeantIsWarnedAbout) {
                             "training.total_train_steps = 200")));
   // The model has 0.7 MiB of gradients; the default of 25 MiB is nobody's
   // choice.
+  const std::string local = "distributed.local_steps=60";
+  EXPECT_THAT(
+      warnings({local}),
+      ElementsAre(HasSubstr("total_train_steps = 200 is no multiple of "
+                            "distributed.local_steps = 60: what the groups "
+                            "learn in the last 20 steps")));
+  EXPECT_THAT(
+      warnings({local, "distributed.local_warmup_steps=20"}), IsEmpty());
+  EXPECT_THAT(
+      warnings({local, "distributed.local_warmup_steps=30"}),
+      ElementsAre(AllOf(
+          HasSubstr("less distributed.local_warmup_steps = 30 is no multiple"),
+          HasSubstr("the last 50 steps"))));
+  EXPECT_THAT(
+      warnings({local, "distributed.local_warmup_steps=200"}),
+      ElementsAre(HasSubstr("the whole run is data parallel")));
   EXPECT_THAT(warnings({"distributed.bucket_cap_mb=0.5"}), IsEmpty());
   EXPECT_THAT(
       warnings({"distributed.bucket_cap_mb=2"}),
@@ -586,6 +602,15 @@ TEST(TrainConfig, LocalStepsRefuseWhatTheyCannotHonour) {
   EXPECT_THAT(
       problems_of({"distributed.outer_wire=int8"}),
       Contains(HasSubstr("no meaning with /distributed/local_steps = 0")));
+  EXPECT_THAT(
+      problems_of({"distributed.local_warmup_steps=3"}),
+      Contains(HasSubstr("no meaning with /distributed/local_steps = 0")));
+  const std::string warmup = "distributed.local_warmup_steps=3";
+  EXPECT_THAT(problems_of({local, warmup}), IsEmpty());
+  EXPECT_THAT(
+      problems_of({local, warmup, "distributed.grad_sync=per_param"}),
+      Contains(HasSubstr("local_warmup_steps = 3 with /distributed/grad_sync = "
+                         "\"per_param\"")));
   EXPECT_THAT(
       problems_of({local, "distributed.zero_stage=1"}),
       Contains(HasSubstr(

@@ -53,6 +53,25 @@ TEST(FragmentSchedule, IsTheTableOfTheHeader) {
   EXPECT_FALSE(is_under_way(schedule, 0, 4));
 }
 
+TEST(FragmentSchedule, WarmupStepsPutEveryRoundOff) {
+  const FragmentSchedule at_once{.local_steps = 6, .fragments = 2, .delay = 1};
+  FragmentSchedule later = at_once;
+  later.warmup_steps = 10;
+  for (int64_t step = 1; step <= 10; ++step) {
+    EXPECT_THAT(fragment_events(later, step), IsEmpty()) << step;
+    EXPECT_FALSE(is_under_way(later, 0, step)) << step;
+    EXPECT_FALSE(is_under_way(later, 1, step)) << step;
+  }
+  for (int64_t step = 1; step <= 20; ++step) {
+    EXPECT_EQ(
+        fragment_events(later, 10 + step), fragment_events(at_once, step));
+    for (const int fragment : {0, 1})
+      EXPECT_EQ(
+          is_under_way(later, fragment, 10 + step),
+          is_under_way(at_once, fragment, step));
+  }
+}
+
 // By simulation of all small schedules: each fragment is sent once in
 // local_steps steps, merged `delay` steps later, and alone under way.
 TEST(FragmentSchedule, EverySmallScheduleSendsAndMergesEachFragmentInTurn) {

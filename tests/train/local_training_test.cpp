@@ -7,9 +7,11 @@
 #include <torch/optim/sgd.h>
 
 #include <algorithm>
+#include <map>
 
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/train/from_config.h"
+#include "brigade/train/run_checkpoint.h"
 #include "brigade/train/train_step.h"
 #include "tests/support/program.h"
 #include "tests/support/ranks_as_threads.h"
@@ -20,6 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::Arguments;
+using ::testing::HasSubstr;
 using testing::largest_relative_difference;
 using testing::losses_of;
 
@@ -276,6 +279,103 @@ TEST_F(LocalSteps, AContinuedRunIsTheUndisturbedOneBitForBit) {
   }
 }
 
+// Until then all groups have the weights and losses of data parallel.
+TEST_F(LocalSteps, WarmupIsDataParallelAndTheFirstRoundBeginsAfterIt) {
+  const std::string pp = "distributed.pp_size=2";
+  const std::string tp = "distributed.tp_size=2";
+  for (const GroupLayout& layout : {
+           GroupLayout{"dp4", 4, {}, {}},
+           GroupLayout{"dp4_in_2", 4, {}, {"distributed.local_groups=2"}},
+           GroupLayout{"dp2_pp2", 4, {pp}, {}},
+           GroupLayout{"dp2_tp2", 4, {tp, "model.dtype=bfloat16"}, {}},
+       }) {
+    SCOPED_TRACE(layout.name);
+    Arguments overrides = layout.overrides;
+    overrides.emplace_back("checkpoint.save_frequency=1");
+    train("parallel", layout.ranks, overrides);
+    Arguments local = {
+        "distributed.local_steps=3", "distributed.local_warmup_steps=2"};
+    local.insert(local.end(), layout.groups.begin(), layout.groups.end());
+    train("warm", layout.ranks, overrides, local);
+    const auto expected = losses_of(run("parallel"));
+    const auto losses = losses_of(run("warm"));
+    ASSERT_EQ(losses.size(), 8U);
+    // The third step's loss is before its update.
+    EXPECT_LE(
+        largest_relative_difference(
+            {losses.begin(), losses.begin() + 3},
+            {expected.begin(), expected.begin() + 3}),
+        1e-6);
+    EXPECT_GT(largest_relative_difference({losses[5]}, {expected[5]}), 1e-6);
+    const auto weight_of = [&](int step, int group) {
+      return read(
+          "warm", step, fmt::format("outer.{}.weight.{}", group, kQuery));
+    };
+    for (int step = 1; step <= 8; ++step) {
+      const bool is_alike = step <= 2 || step == 5 || step == 8;
+      EXPECT_EQ(torch::equal(weight_of(step, 0), weight_of(step, 1)), is_alike)
+          << step;
+    }
+    for (const int step : {1, 2}) {
+      const auto weight = read("parallel", step, kQuery).to(torch::kFloat);
+      const auto warm = read("warm", step, kQuery).to(torch::kFloat);
+      EXPECT_LE(
+          (warm - weight).norm().item<double>(),
+          1e-5 * weight.norm().item<double>());
+    }
+    // The model of a checkpoint is what the round began with.
+    EXPECT_TRUE(torch::equal(read("warm", 4, kQuery), read("warm", 2, kQuery)));
+  }
+}
+
+TEST_F(LocalSteps, ARunContinuedFromItsWarmupIsTheUndisturbedOneBitForBit) {
+  const Arguments overrides = {
+      "distributed.local_groups=2",
+      "distributed.local_steps=3",
+      "distributed.local_warmup_steps=2",
+      "distributed.grad_wire=int8",
+      "checkpoint.save_frequency=1"};
+  train("whole", 4, overrides);
+  const auto losses = losses_of(run("whole"));
+  for (const int step : {1, 2, 4}) {
+    SCOPED_TRACE(step);
+    train(
+        "continued",
+        4,
+        overrides,
+        {"checkpoint.load_path=" + checkpoint("whole", step).string()});
+    EXPECT_EQ(
+        losses_of(run("continued")),
+        std::vector<double>(losses.begin() + step, losses.end()));
+    expect_same_tensors(checkpoint("continued", 8), checkpoint("whole", 8));
+  }
+}
+
+TEST_F(LocalSteps, AWireInsideTheGroupsKeepsTheLossesClose) {
+  const Arguments overrides = {
+      "distributed.local_groups=2",
+      "distributed.local_steps=3",
+      "distributed.local_warmup_steps=2"};
+  train("exact", 4, overrides);
+  const auto exact = losses_of(run("exact"));
+  for (const auto& [wire, tolerance] :
+       {std::pair("bf16", 5e-3),
+        std::pair("fp16", 5e-3),
+        std::pair("int8", 0.01),
+        std::pair("powersgd", 0.1)}) {
+    train(
+        "rounded",
+        4,
+        overrides,
+        {fmt::format("distributed.grad_wire={}", wire)});
+    const auto rounded = losses_of(run("rounded"));
+    EXPECT_EQ(rounded.front(), exact.front()) << wire;
+    EXPECT_NE(rounded.back(), exact.back()) << wire;
+    EXPECT_LE(largest_relative_difference(rounded, exact), tolerance) << wire;
+  }
+}
+
+// A group that leaves, or joins: the run goes on with the checkpoint.
 TEST_F(LocalSteps, OtherRunsContinueFromTheCommonWeights) {
   train("source", 2, {"distributed.local_steps=4", "training.max_tokens=1536"});
   const std::string load =
@@ -283,17 +383,121 @@ TEST_F(LocalSteps, OtherRunsContinueFromTheCommonWeights) {
   // Data parallel, and as many groups as there are now.
   train("as_parallel", 2, {load, "checkpoint.save_frequency=1"});
   train("one_group", 1, {load, "distributed.local_steps=4"});
-  train(
-      "three_groups",
-      3,
-      {load, "distributed.local_steps=4", "checkpoint.save_frequency=1"});
   EXPECT_EQ(losses_of(run("as_parallel")).size(), 4U);
   EXPECT_EQ(losses_of(run("one_group")).size(), 4U);
-  EXPECT_TRUE(
-      torch::equal(read("three_groups", 5, kQuery), read("source", 4, kQuery)));
-  EXPECT_TRUE(torch::equal(
-      read("three_groups", 5, "outer.momentum." + kQuery),
-      read("source", 4, "outer.momentum." + kQuery)));
+}
+
+TEST_F(LocalSteps, FewerOrMoreGroupsGoOnWithWhatFourHadInCommon) {
+  train("four", 4, {"distributed.local_steps=4", "training.max_tokens=3072"});
+  ASSERT_GT(
+      read("four", 4, "outer.momentum." + kQuery).abs().max().item<float>(), 0);
+  const std::string load =
+      "checkpoint.load_path=" + checkpoint("four", 4).string();
+  for (const int groups : {3, 5}) {
+    SCOPED_TRACE(groups);
+    train(
+        "other",
+        groups,
+        {load, "distributed.local_steps=4", "checkpoint.save_frequency=1"});
+    const auto losses = losses_of(run("other"));
+    ASSERT_EQ(losses.size(), 4U);
+    EXPECT_LT(losses.back(), losses_of(run("four")).front());
+    EXPECT_THAT(
+        testing::read_file(run("other") / "events.jsonl"),
+        HasSubstr(fmt::format("does not have {} groups", groups)));
+    // The first exchange is at step 8.
+    for (const std::string& name : {kQuery, "outer.momentum." + kQuery})
+      EXPECT_TRUE(torch::equal(read("other", 7, name), read("four", 4, name)));
+    EXPECT_FALSE(
+        torch::equal(read("other", 8, kQuery), read("four", 4, kQuery)));
+    const Checkpoint last(checkpoint("other", 8));
+    EXPECT_TRUE(
+        last.contains(fmt::format("outer.{}.weight.{}", groups - 1, kQuery)));
+    EXPECT_FALSE(
+        last.contains(fmt::format("outer.{}.weight.{}", groups, kQuery)));
+  }
+}
+
+TEST_F(LocalSteps, OtherGroupsBeginWithTheMeanOfTheMoments) {
+  train("two", 2, {"distributed.local_steps=4", "training.max_tokens=1536"});
+  const fs::path from = checkpoint("two", 4);
+  for (const Arguments& overrides :
+       {Arguments{"distributed.local_steps=4"}, Arguments{}}) {
+    LoadOptions options{
+        .path = *folder_ / "run.json",
+        .overrides = {},
+        .world_size = 3,
+        .find_model = {}};
+    for (const std::string& text : overrides)
+      options.overrides.push_back({text});
+    const TrainConfig config = load_train_config(options).config;
+    testing::run_ranks_with_store(3, [&](int rank, const StorePtr& store) {
+      ProcessMesh mesh({.dp = 3}, rank, store);
+      mesh.divide_replicas(config.distributed.replica_groups());
+      const TrainingData data =
+          open_training_data(training_data_options(config));
+      TrainStep step(config, mesh, data);
+      const LoadedRun loaded = load_run(from, step.stages(), step.local());
+      EXPECT_EQ(loaded.has_groups, overrides.empty());
+      const Checkpoint source(from);
+      step.stages().front()->visit_states([&](const ParamState& state) {
+        for (const auto& [kind, moment] :
+             {std::pair("exp_avg.", state.exp_avg),
+              std::pair("exp_avg_sq.", state.exp_avg_sq)}) {
+          const auto mine = source.read_whole(kind + state.name);
+          const auto others =
+              source.read_whole("outer.1." + (kind + state.name));
+          EXPECT_FALSE(torch::equal(mine, others));
+          EXPECT_TRUE(torch::allclose(moment, (mine + others) / 2, 1e-5, 0))
+              << kind << state.name;
+        }
+      });
+    });
+  }
+}
+
+// Groups of four ranks on two hosts, and a warm-up over all eight.
+TEST_F(LocalSteps, SumsByHostGiveTheLossesOfSumsOverTheWholeGroup) {
+  LoadOptions options{
+      .path = *folder_ / "run.json",
+      .overrides =
+          {{"distributed.local_steps=2"},
+           {"distributed.local_groups=2"},
+           {"distributed.local_warmup_steps=2"}},
+      .world_size = 8,
+      .find_model = {}};
+  const TrainConfig config = load_train_config(options).config;
+  const std::vector<std::string> hosts = {
+      "a", "a", "b", "b", "a", "a", "b", "b"};
+  const auto losses_with = [&](HierarchyChoice choice) {
+    std::vector<double> losses;
+    testing::run_ranks_with_store(8, [&](int rank, const StorePtr& store) {
+      BackendOptions backend;
+      backend.hosts = hosts;
+      backend.hierarchy = choice;
+      ProcessMesh mesh({.dp = 8}, rank, store, {.max_records = 10000}, backend);
+      mesh.divide_replicas(2);
+      const TrainingData data =
+          open_training_data(training_data_options(config));
+      TrainStep step(config, mesh, data);
+      for (int i = 1; i <= 6; ++i) {
+        const double loss = step.run(i).loss;
+        if (rank == 0)
+          losses.push_back(loss);
+      }
+      std::map<std::string, size_t> sums;
+      for (const CommunicatorPtr& group : mesh.all())
+        sums[group->name()] = group->records().size();
+      for (const char* name : {"dp_cp across hosts", "replicas across hosts"})
+        EXPECT_EQ(sums[name] > 0, choice == HierarchyChoice::kAuto) << name;
+    });
+    return losses;
+  };
+  const auto whole = losses_with(HierarchyChoice::kOff);
+  const auto by_host = losses_with(HierarchyChoice::kAuto);
+  ASSERT_EQ(whole.size(), 6U);
+  EXPECT_LT(whole.back(), whole.front());
+  EXPECT_LE(largest_relative_difference(by_host, whole), 1e-5);
 }
 
 TEST_F(LocalSteps, FewBitsBetweenGroupsKeepTheLossesClose) {

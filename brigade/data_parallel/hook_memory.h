@@ -1,0 +1,62 @@
+// What a hook with error feedback keeps from step to step, by parameter: so
+// that a checkpoint can hold it, and a run goes on bit for bit.
+//
+// A hook that is given a memory serves one model. Everything here runs between
+// steps, but add(), which the hook calls on the thread of backward.
+// PowerSgdOptions::exact_steps are counted anew.
+#pragma once
+
+#include <torch/types.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "brigade/data_parallel/bucket_hook.h"
+
+namespace brigade {
+
+struct KeptTensor {
+  std::string kind;      // "errors", "factor"
+  std::string param;     // its name
+  torch::Tensor tensor;  // float32; of this rank alone
+};
+
+// The state of one bucket in a hook.
+class KeptOfBucket {
+ public:
+  virtual ~KeptOfBucket() = default;
+  // Views.
+  virtual std::vector<KeptTensor> kept() const = 0;
+};
+
+class HookMemory {
+ public:
+  // Of every bucket that was reduced and still is as it was then, and what was
+  // restored and no bucket has taken yet.
+  std::vector<KeptTensor> tensors() const;
+  // What the bucket with that parameter begins with. Before its first
+  // reduction.
+  void restore(KeptTensor kept);
+
+  // From hooks: a new state, which takes what was restored. Throws DataError
+  // where that has another length.
+  void add(const std::shared_ptr<KeptOfBucket>& bucket);
+
+ private:
+  std::vector<std::weak_ptr<KeptOfBucket>> buckets_;
+  // By kind and parameter.
+  std::map<std::pair<std::string, std::string>, torch::Tensor> restored_;
+};
+
+using HookMemoryPtr = std::shared_ptr<HookMemory>;
+
+// As int8_hook() and powersgd_hook(). `memory` holds, of each parameter:
+// "errors", what was lost so far; of a matrix that PowerSGD factors also
+// "factor", with which its next step begins.
+BucketHook int8_hook(HookMemoryPtr memory);
+BucketHook powersgd_hook(const PowerSgdOptions& options, HookMemoryPtr memory);
+
+}  // namespace brigade

@@ -1,0 +1,111 @@
+#include "brigade/train/wire_checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace brigade {
+namespace {
+
+// Whose errors they are: what each rank sums, and with whom.
+constexpr const char* kKeysOfErrors[] = {
+    "grad_wire",
+    "powersgd_rank",
+    "dp_size",
+    "tp_size",
+    "pp_size",
+    "cp_size",
+    "pp_engine",
+    "pp_virtual_stages",
+    "pp_layers",
+    "sequence_parallel",
+    "local_groups"};
+
+std::string rank_prefix(int rank) {
+  return fmt::format("wire.{}.", rank);
+}
+
+// "" where errors of `saved` are those of a run with `now`.
+std::string difference_of_ranks(
+    const nlohmann::json& saved,
+    const nlohmann::json& now) {
+  const auto value = [](const nlohmann::json& config, const char* key) {
+    const auto group = config.find("distributed");
+    return group == config.end() ? nlohmann::json()
+                                 : group->value(key, nlohmann::json());
+  };
+  for (const char* key : kKeysOfErrors) {
+    if (value(saved, key) != value(now, key))
+      return fmt::format(
+          "distributed.{} was {} when saved, and is {} now",
+          key,
+          value(saved, key).dump(),
+          value(now, key).dump());
+  }
+  const auto trains_apart = [&](const nlohmann::json& config) {
+    const auto steps = value(config, "local_steps");
+    return steps.is_number() && steps > 0;
+  };
+  if (trains_apart(saved) != trains_apart(now))
+    return "distributed.local_steps was switched on or off";
+  return {};
+}
+
+}  // namespace
+
+void add_wire_parts(
+    int rank,
+    const std::vector<std::unique_ptr<StageRuntime>>& stages,
+    CheckpointToSave& checkpoint) {
+  for (const auto& stage : stages) {
+    for (const KeptTensor& kept : stage->wire_memory().tensors())
+      checkpoint.optimizer.push_back(
+          {.name =
+               fmt::format("{}{}.{}", rank_prefix(rank), kept.kind, kept.param),
+           .tensor = kept.tensor});
+  }
+}
+
+std::string load_wire_parts(
+    const Checkpoint& checkpoint,
+    const TrainConfig& config,
+    const ProcessMesh& mesh,
+    const std::vector<std::unique_ptr<StageRuntime>>& stages) {
+  const std::vector<std::string> names = checkpoint.names();
+  const bool has_errors =
+      std::any_of(names.begin(), names.end(), [](const std::string& name) {
+        return name.starts_with("wire.");
+      });
+  const GradWire wire = config.distributed.grad_wire;
+  const bool keeps_errors =
+      wire == GradWire::kInt8 || wire == GradWire::kPowerSgd;
+  if (!has_errors) {
+    return keeps_errors && mesh.replicas()->size() > 1
+               ? "the checkpoint has none"
+               : "";
+  }
+  if (std::string difference =
+          difference_of_ranks(checkpoint.manifest().config, to_json(config));
+      !difference.empty())
+    return difference;
+  // The step after the first begins with new buckets, and without errors.
+  if (config.distributed.bucket_order == BucketOrder::kObserved)
+    return "distributed.bucket_order = \"observed\" plans the buckets anew";
+  const std::string prefix = rank_prefix(mesh.rank());
+  for (const std::string& name : names) {
+    if (!name.starts_with(prefix))
+      continue;
+    const std::string rest = name.substr(prefix.size());
+    const size_t dot = rest.find('.');
+    const std::string param = rest.substr(dot + 1);
+    for (const auto& stage : stages) {
+      if (stage->sync().param_index(param) >= 0)
+        stage->wire_memory().restore(
+            {rest.substr(0, dot), param, checkpoint.read_whole(name)});
+    }
+  }
+  return {};
+}
+
+}  // namespace brigade
