@@ -1,8 +1,11 @@
 #include "brigade/comm/backend.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "brigade/base/check.h"
+#include "brigade/base/error.h"
 #include "brigade/comm/mpi_communicator.h"
 #include "brigade/comm/nccl_communicator.h"
 #include "brigade/comm/self_communicator.h"
@@ -49,6 +52,13 @@ CommunicatorPtr make_communicator(
     return backend.make(store, rank, size, options);
   if (size == 1)
     return make_self_communicator(std::move(options));
+  if (store == nullptr) {
+    throw ConfigError(fmt::format(
+        "[comm] group '{}' of {} ranks was given no store to meet at; make one "
+        "by make_tcp_store() or make_file_store()",
+        options.name,
+        size));
+  }
   switch (backend.backend) {
     case Backend::kGloo:
       return make_gloo_communicator(

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <memory>
 #include <numeric>
 #include <utility>
 
@@ -200,6 +202,54 @@ class RecordedWork : public Work {
 
 }  // namespace
 
+namespace {
+
+// What records() keep of a Work: its end. The Work itself would keep its
+// tensors alive, as long as the record: the weights that were broadcast when a
+// module was wrapped, say.
+class NotedEnd : public Work {
+ public:
+  explicit NotedEnd(const WorkPtr& work) : work_(work) {}
+
+  void note(int64_t finished_ns) {
+    if (finished_ns != 0)
+      finished_ns_.store(finished_ns);
+  }
+  void wait() override {}  // nobody does
+  bool is_completed() override { return finished_ns() != 0; }
+  int64_t finished_ns() override {
+    if (const auto work = work_.lock())
+      note(work->finished_ns());
+    return finished_ns_.load();
+  }
+
+ private:
+  std::weak_ptr<Work> work_;
+  std::atomic<int64_t> finished_ns_{0};
+};
+
+// The Work that its launcher has, while NotedEnd is in the records.
+class NotedWork : public Work {
+ public:
+  NotedWork(WorkPtr inner, std::shared_ptr<NotedEnd> end)
+      : inner_(std::move(inner)), end_(std::move(end)) {}
+  ~NotedWork() override { end_->note(inner_->finished_ns()); }
+
+  void wait() override { inner_->wait(); }
+  void wait_on_host() override { inner_->wait_on_host(); }
+  bool is_completed() override { return inner_->is_completed(); }
+  int64_t finished_ns() override { return inner_->finished_ns(); }
+  std::optional<int64_t> reduced_bytes() override {
+    return inner_->reduced_bytes();
+  }
+
+ private:
+  WorkPtr inner_;
+  std::shared_ptr<NotedEnd> end_;
+};
+
+}  // namespace
+
 WorkPtr make_completed_work() {
   return std::make_shared<CompletedWork>();
 }
@@ -334,7 +384,9 @@ WorkPtr Communicator::launched(
   }
   if (options_.max_records > 0) {
     const std::lock_guard lock(records_mutex_);
-    records_.emplace_back(record, work);
+    const auto end = std::make_shared<NotedEnd>(work);
+    work = std::make_shared<NotedWork>(std::move(work), end);
+    records_.emplace_back(record, end);
     while (static_cast<int64_t>(records_.size()) > options_.max_records)
       records_.pop_front();
   }

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "brigade/base/check.h"
+#include "brigade/base/error.h"
 #include "brigade/comm/packed_texts.h"
 
 namespace brigade {
@@ -99,11 +99,14 @@ class GroupStore : public c10d::Store {
     } else {
       values = unpack_texts(text_of(all));
     }
-    BRIGADE_ASSERT(
-        values.size() == static_cast<size_t>(size_),
-        "{} values of {} ranks",
-        values.size(),
-        size_);
+    if (values.size() != static_cast<size_t>(size_)) {
+      throw CommError(fmt::format(
+          "[store] key '{}' holds the addresses of {} ranks, but the group has "
+          "{}: was the store used by another run?",
+          all,
+          values.size(),
+          size_));
+    }
     return values;
   }
 

@@ -8,9 +8,9 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
-#include "brigade/base/check.h"
 #include "brigade/base/error.h"
 #include "brigade/comm/c10d_store.h"
+#include "brigade/comm/foreign_store.h"
 #include "brigade/launch/network.h"
 
 namespace brigade {
@@ -87,8 +87,7 @@ StorePtr wrap(
 
 c10::intrusive_ptr<c10d::Store> c10d_store(const StorePtr& store) {
   const auto* wrapper = dynamic_cast<const C10dStore*>(store.get());
-  BRIGADE_ASSERT(wrapper != nullptr, "a Store that is not c10d's");
-  return wrapper->inner();
+  return wrapper != nullptr ? wrapper->inner() : make_foreign_store(store);
 }
 
 StorePtr make_in_process_store(std::chrono::milliseconds timeout) {

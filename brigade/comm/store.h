@@ -11,6 +11,9 @@
 
 namespace brigade {
 
+// A program may bring one of its own (over its scheduler's service, say):
+// called from several threads at once, and get() of a key that another rank
+// sets must return once it is there.
 class Store {
  public:
   virtual ~Store() = default;

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <chrono>
+#include <thread>
+
 #include "brigade/base/error.h"
 #include "tests/support/ranks_as_threads.h"
 
@@ -156,6 +159,27 @@ TEST(Communicator, RecordsWhatWasLaunched) {
     EXPECT_EQ(records[1].peer, 1);
     EXPECT_GE(records[0].finished_ns, records[0].launched_ns);
     EXPECT_EQ(records[1].sequence_number, records[0].sequence_number + 1);
+  });
+}
+
+// The weights that were broadcast when a module was wrapped, say.
+TEST(Communicator, RecordsKeepNoTensorsAlive) {
+  run_ranks(2, [](CommunicatorPtr world) {
+    world->clear_records();
+    auto tensor = torch::ones({8});
+    const auto users = [&] { return tensor.storage().use_count(); };
+    const auto before = users();
+    world->broadcast(tensor, 1)->wait();
+    world->all_reduce_as_bf16(tensor)->wait();
+    // The backend's threads let go of it on their own time.
+    const auto end =
+        std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (users() > before && std::chrono::steady_clock::now() < end)
+      std::this_thread::yield();
+    EXPECT_EQ(users(), before);
+    for (const CollectiveRecord& record : world->records())
+      EXPECT_GE(record.finished_ns, record.launched_ns);
+    world->barrier();
   });
 }
 
