@@ -1,5 +1,7 @@
 // What ZeRO's stages cost and save, on 100 M bf16 parameters: the step's time,
-// bytes that a rank sends and memory that it holds, stage by stage in turn.
+// bytes that a rank sends and memory that it holds, stage by stage in turn; in
+// the same rounds PyTorch's DDP, ZeroRedundancyOptimizer and FSDP2, where the
+// Python named by BRIGADE_PEERS_PYTHON has them (bench/peers/zero.py).
 //   bench_zero [ranks ...]        # default 2 4
 // and, as root, the step over a link of 1 Gbit/s between two ranks.
 #include <ATen/Parallel.h>
@@ -14,11 +16,13 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bench/slow_link.h"
+#include "bench/zero_peers.h"
 #include "brigade/base/error.h"
 #include "brigade/comm/world.h"
 #include "brigade/data_parallel/data_parallel.h"
@@ -26,7 +30,6 @@
 #include "brigade/kernels/cpu/tensor_memory.h"
 #include "brigade/launch/supervisor.h"
 #include "brigade/metrics/clock.h"
-#include "brigade/metrics/metrics.h"
 #include "brigade/ops/linear.h"
 
 namespace brigade {
@@ -45,9 +48,9 @@ constexpr int kLinkMegabits = 1000;
 // Of one rank and stage; the figures that a run leaves in a file.
 struct Figures {
   double step_ms = 0;
-  double sent_bytes = 0;   // of a step, by the collectives' formulas
-  double state_bytes = 0;  // resident: weights, gradients, optimizer
-  double gather_ms = 0;    // launched to finished, all buckets
+  double sent_bytes = 0;  // of a step, by the collectives' formulas
+  double held_bytes = 0;  // between steps: weights, gradients, optimizer
+  double gather_ms = 0;   // launched to finished, all buckets
   double exposed_gather_ms = 0;
 };
 
@@ -62,18 +65,24 @@ double sent_by(const CollectiveRecord& record, int ranks) {
   return record.op == Collective::kAllReduce ? 2 * n * share : n * share;
 }
 
+struct Shape {
+  int layers;
+  int64_t width;
+  int steps;  // after the warm-up
+};
+
 struct Layer : torch::nn::Module {
-  Layer()
+  explicit Layer(int64_t width)
       : weight(register_parameter(
             "weight",
-            (torch::randn({kWidth, kWidth}) * 0.02).to(torch::kBFloat16))) {}
+            (torch::randn({width, width}) * 0.02).to(torch::kBFloat16))) {}
   torch::Tensor weight;
 };
 
 struct Model : torch::nn::Module {
-  Model() {
-    for (int i = 0; i < kLayers; ++i) {
-      layers.push_back(std::make_shared<Layer>());
+  explicit Model(const Shape& shape) {
+    for (int i = 0; i < shape.layers; ++i) {
+      layers.push_back(std::make_shared<Layer>(shape.width));
       list->push_back(layers.back());
     }
     register_module("layers", list);
@@ -110,13 +119,13 @@ class WaitForWeights {
 };
 
 // The gathers of a step with nothing to hide under.
-double gather_alone_ms(GradSync& sync) {
+double gather_alone_ms(GradSync& sync, int layers) {
   const int64_t begin_ns = steady_now_ns();
   if (ShardedWeights* weights = sync.sharded_weights()) {
     // All but the last two layers' in forward and in backward.
-    for (int layer = 0; layer < 2 * kLayers - 2; ++layer) {
-      weights->hold(layer % kLayers);
-      weights->let_go(layer % kLayers);
+    for (int layer = 0; layer < 2 * layers - 2; ++layer) {
+      weights->hold(layer % layers);
+      weights->let_go(layer % layers);
     }
   } else {
     sync.gather_weights();
@@ -125,33 +134,46 @@ double gather_alone_ms(GradSync& sync) {
   return static_cast<double>(steady_now_ns() - begin_ns) / 1e6;
 }
 
-Figures run_stage(int stage, const ProcessMesh& mesh) {
+// Anonymous memory in use: not what libraries read from files, nor what a step
+// has freed (which a program keeps for the next one).
+double held_bytes() {
+  release_freed_memory();
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("RssAnon:"))
+      return 1024.0 * std::stod(line.substr(std::string("RssAnon:").size()));
+  }
+  throw StorageError("[bench] /proc/self/status has no RssAnon");
+}
+
+// held_bytes is all of it.
+Figures train(int stage, const ProcessMesh& mesh, const Shape& shape) {
   const CommunicatorPtr& world = mesh.dp_cp();
   GradSyncOptions options;
   options.handover = GradHandover::kMainGrad;
   options.finish = FinishMode::kExplicit;
   options.sharding = static_cast<Sharding>(stage);
   torch::manual_seed(1);
-  const double before_gb = resident_memory_gb();
-  DataParallel model(std::make_shared<Model>(), world, options);
+  const auto net = std::make_shared<Model>(shape);
+  DataParallel model(net, world, options);
   AdamW optimizer = make_adamw(model.sync(), 0.01);
   release_freed_memory();  // as the trainer does: initial weights
-  const auto input = torch::randn({kRows, kWidth}).to(torch::kBFloat16);
+  const auto input = torch::randn({kRows, shape.width}).to(torch::kBFloat16);
   std::vector<double> times;
   std::vector<double> gather;
   std::vector<double> exposed;
   WaitForWeights wait_for_weights(model.sync());
   Figures figures;
-  for (int step = 0; step < kWarmup + kSteps; ++step) {
+  for (int step = 0; step < kWarmup + shape.steps; ++step) {
     world->barrier();
     world->clear_records();
     const int64_t begin_ns = steady_now_ns();
     auto x = input;
-    for (int i = 0; i < kLayers; ++i) {
+    for (int i = 0; i < shape.layers; ++i) {
       wait_for_weights(i);
       x = ops::linear(
           x,
-          model->layers[static_cast<size_t>(i)]->weight,
+          net->layers[static_cast<size_t>(i)]->weight,
           {},
           {.weight_grad = ops::WeightGrad::kAccumulate});
       wait_for_weights.in_backward_of(x, i);
@@ -168,7 +190,6 @@ Figures run_stage(int stage, const ProcessMesh& mesh) {
     figures.sent_bytes = 0;
     times.push_back(static_cast<double>(end_ns - begin_ns) / 1e6);
     exposed.push_back(waited_ms);
-    figures.state_bytes = 1e9 * (resident_memory_gb() - before_gb);
     for (const CollectiveRecord& record : world->records()) {
       if (record.op == Collective::kAllReduce ||
           record.op == Collective::kReduceScatter ||
@@ -177,15 +198,28 @@ Figures run_stage(int stage, const ProcessMesh& mesh) {
     }
   }
   model.sync().wait_for_weights();
+  world->barrier();
+  figures.held_bytes = held_bytes();
   if (ShardedWeights* weights = model.sync().sharded_weights())
     weights->end_pass();
-  for (int i = 0; i < kSteps; ++i) {
+  for (int i = 0; i < shape.steps; ++i) {
     world->barrier();
-    gather.push_back(gather_alone_ms(model.sync()));
+    gather.push_back(gather_alone_ms(model.sync(), shape.layers));
   }
   figures.step_ms = median(times);
   figures.gather_ms = median(gather);
   figures.exposed_gather_ms = median(exposed);
+  return figures;
+}
+
+Figures run_stage(int stage, const ProcessMesh& mesh) {
+  // A small model first: what libraries and kernels take by themselves is not
+  // the stage's.
+  const Figures small =
+      train(stage, mesh, {.layers = 2, .width = 64, .steps = 1});
+  Figures figures =
+      train(stage, mesh, {.layers = kLayers, .width = kWidth, .steps = kSteps});
+  figures.held_bytes -= small.held_bytes;
   return figures;
 }
 
@@ -210,7 +244,7 @@ void run_rank(int stage, bool is_slow, const fs::path& out) {
         "{} {} {} {} {}\n",
         figures.step_ms,
         figures.sent_bytes,
-        figures.state_bytes,
+        figures.held_bytes,
         figures.gather_ms,
         figures.exposed_gather_ms);
   }
@@ -219,7 +253,7 @@ void run_rank(int stage, bool is_slow, const fs::path& out) {
 Figures read_figures(const fs::path& path) {
   Figures figures;
   std::ifstream file(path);
-  if (!(file >> figures.step_ms >> figures.sent_bytes >> figures.state_bytes >>
+  if (!(file >> figures.step_ms >> figures.sent_bytes >> figures.held_bytes >>
         figures.gather_ms >> figures.exposed_gather_ms))
     throw StorageError(
         fmt::format("[bench] '{}' holds no figures", path.string()));
@@ -248,9 +282,9 @@ measure(int stage, int ranks, const SlowLink* link, const fs::path& out) {
   return read_figures(out);
 }
 
-// Bytes of a rank per bf16 parameter: weight, main_grad, moments and the other
-// half of the master; in stage 3 the first layer's weights are there for the
-// next step.
+// Bytes that a rank holds between steps, per bf16 parameter: weight, main_grad,
+// moments and the other half of the master; in stage 3 the first layer's
+// weights are there for the next step.
 double formula_bytes(int stage, int ranks) {
   constexpr double kLayerBytes = double{2} * kWidth * kWidth;
   constexpr double kParameters = double{1} * kLayers * kWidth * kWidth;
@@ -280,7 +314,7 @@ void print_table(
       "x",
       "sent MB",
       "x",
-      "state MB",
+      "held MB",
       "formula",
       "gather ms",
       "exposed");
@@ -294,7 +328,7 @@ void print_table(
         pick(stage, &Figures::step_ms) / pick(0, &Figures::step_ms),
         pick(stage, &Figures::sent_bytes) / 1e6,
         pick(stage, &Figures::sent_bytes) / pick(0, &Figures::sent_bytes),
-        pick(stage, &Figures::state_bytes) / 1e6,
+        pick(stage, &Figures::held_bytes) / 1e6,
         formula_bytes(stage, ranks) / 1e6,
         stage == 0 ? 0.0 : gather,
         stage == 0 ? 0.0
@@ -303,17 +337,60 @@ void print_table(
   std::fflush(stdout);
 }
 
-void compare(int ranks, const SlowLink* link, const fs::path& folder) {
+// PyTorch's, each with the stage of ours that divides as much.
+struct PeerRounds {
+  std::string kind;
+  int stage;
+  std::vector<ZeroPeers::Figures> rounds;
+};
+
+void print_peers(
+    const std::vector<PeerRounds>& peers,
+    const std::vector<std::vector<Figures>>& ours) {
+  const auto of = [](const auto& rounds, auto member) {
+    std::vector<double> values;
+    for (const auto& figures : rounds)
+      values.push_back(figures.*member);
+    return median(values);
+  };
+  for (const PeerRounds& peer : peers) {
+    const auto& stage = ours[static_cast<size_t>(peer.stage)];
+    const double step_ms = of(peer.rounds, &ZeroPeers::Figures::step_ms);
+    const double held = of(peer.rounds, &ZeroPeers::Figures::held_bytes);
+    fmt::print(
+        "PyTorch {:>6} {:>9.1f} ms, {:>8.1f} MB; stage {} / it: {:.3f} of the "
+        "time, {:.3f} of the memory\n",
+        peer.kind,
+        step_ms,
+        held / 1e6,
+        peer.stage,
+        of(stage, &Figures::step_ms) / step_ms,
+        of(stage, &Figures::held_bytes) / held);
+  }
+  std::fflush(stdout);
+}
+
+void compare(
+    int ranks,
+    const SlowLink* link,
+    const std::optional<ZeroPeers>& peers,
+    const fs::path& folder) {
   std::vector<std::vector<Figures>> rounds(4);
+  std::vector<PeerRounds> theirs;
+  if (peers)
+    theirs = {{"ddp", 0, {}}, {"zero1", 1, {}}, {"fsdp2", 3, {}}};
   for (int round = 0; round < kRounds; ++round) {
     for (int stage = 0; stage < 4; ++stage)
       rounds[static_cast<size_t>(stage)].push_back(
           measure(stage, ranks, link, folder / "out"));
+    for (PeerRounds& peer : theirs)
+      peer.rounds.push_back(peers->run(peer.kind, ranks, folder / "out"));
   }
   print_table(
       rounds,
       ranks,
       link == nullptr ? "loopback" : fmt::format("{} Mbit/s", kLinkMegabits));
+  print_peers(theirs, rounds);
 }
 
 int number(const std::string& text) {
@@ -336,14 +413,24 @@ int run(const std::vector<std::string>& arguments) {
   std::vector<int> ranks;
   for (const std::string& text : arguments)
     ranks.push_back(number(text));
+  std::optional<ZeroPeers> peers = ZeroPeers(
+      {.layers = kLayers,
+       .rows = kRows,
+       .steps = kSteps,
+       .warmup = kWarmup,
+       .width = kWidth});
+  if (const std::string why_not = peers->why_not(); !why_not.empty()) {
+    fmt::print("PyTorch as a peer: skipped, {}\n", why_not);
+    peers.reset();
+  }
   for (const int each : ranks.empty() ? std::vector<int>{2, 4} : ranks)
-    compare(each, nullptr, folder);
+    compare(each, nullptr, peers, folder);
   if (const std::string why_not = SlowLink::why_not(); !why_not.empty()) {
     fmt::print(
         "over a link of {} Mbit/s: skipped, {}\n", kLinkMegabits, why_not);
   } else {
     const SlowLink link(kLinkMegabits);
-    compare(2, &link, folder);
+    compare(2, &link, std::nullopt, folder);
   }
   fs::remove_all(folder);
   return 0;

@@ -113,7 +113,17 @@ BucketedGradSync::BucketedGradSync(
           [this](int param) { after_accumulate(param); }});
 }
 
-BucketedGradSync::~BucketedGradSync() = default;
+// The module is an ordinary one again, whose weights are all there.
+BucketedGradSync::~BucketedGradSync() {
+  for (const WorkPtr& work : gathers_) {
+    try {
+      if (work)
+        work->wait();
+    } catch (const std::exception&) {
+      // A lost peer: reported to whoever waited.
+    }
+  }
+}
 
 BucketPlan BucketedGradSync::make_plan(const std::vector<int>& order) const {
   return plan_buckets(
@@ -159,11 +169,14 @@ void BucketedGradSync::enter_step(int param) {
   }
   if (phase_ == Phase::kIdle)
     begin_step();
+  throw_if_stepped_early();
 }
 
 void BucketedGradSync::begin_step() {
   params_.check_unchanged();
   throw_if_not_gathered();
+  // Before an optimizer writes what they read.
+  wait_for_weights();
   buffer_->take_back_weights();
   gathered_version_ = buffer_->weights_version();
   uneven_inputs_.begin_step();
@@ -245,8 +258,10 @@ bool BucketedGradSync::is_last_reach(int param) {
 
 void BucketedGradSync::at_backward_end() {
   callback_is_queued_ = false;
-  if (sharded_weights_)
+  if (sharded_weights_) {
     sharded_weights_->end_pass();
+    sharded_weights_->throw_if_failed();
+  }
   if (phase_ == Phase::kAccumulating)
     end_round();
   if (sharded_weights_ && accumulate_only_)
@@ -264,6 +279,22 @@ void BucketedGradSync::at_backward_end() {
       options_.missing_gradient == MissingGradient::kZero;
   if (all_ready || counts_as_zero)
     finish_step();
+  else if (options_.reach == GraphReach::kAsInFirstStep)
+    weights_at_end_ = params_.sum_of_values();
+}
+
+// kAsInFirstStep: one that is reached less often than in the first step keeps
+// the step waiting, while an optimizer would find this rank's own gradients.
+void BucketedGradSync::throw_if_stepped_early() {
+  const auto before = std::exchange(weights_at_end_, std::nullopt);
+  if (!before || phase_ != Phase::kReducing || callback_is_queued_ ||
+      *before == params_.sum_of_values())
+    return;
+  throw ConfigError(fmt::format(
+      "[data_parallel] weights were stepped while the last step still waited "
+      "for gradients of {}: its backward reached them less often than the one "
+      "of the first step, but reach = kAsInFirstStep takes all for alike",
+      progress_.names_of(ReadyState::kAccumulated)));
 }
 
 void BucketedGradSync::end_round() {
@@ -273,6 +304,7 @@ void BucketedGradSync::end_round() {
   buckets_->wait();
   buckets_->reset();
   progress_.reopen();
+  handover_->note_untouched();
 }
 
 void BucketedGradSync::mark_ready(int param) {
@@ -399,6 +431,7 @@ void BucketedGradSync::wait_and_hand_over() {
   progress_.expect_these_reaches();
   phase_ = Phase::kFinished;
   finish_call_ = FinishCall::kNone;
+  call_before_handover();
   hand_over(used);
 }
 
@@ -475,6 +508,28 @@ const SyncReport& BucketedGradSync::report() const {
   return report_;
 }
 
+void BucketedGradSync::drop_cleared_gradients() {
+  if (!divides_gradients(options_.sharding) || phase_ == Phase::kReducing)
+    return;
+  switch (handover_->clearing()) {
+    case GradClearing::kNone:
+      return;
+    case GradClearing::kAll:
+      buffer_->zero_main_grads();
+      handover_->follow_buffer();
+      return;
+    case GradClearing::kSome:
+      if (phase_ == Phase::kAccumulating) {
+        throw ConfigError(fmt::format(
+            "[data_parallel] .grad was written between micro-batches, but with "
+            "sharding = {} the sum so far is each rank's own range: to drop it "
+            "call reset(), or zero_grad(/*set_to_none=*/true) of the whole "
+            "module",
+            to_string(options_.sharding)));
+      }
+  }
+}
+
 void BucketedGradSync::reset() {
   // After a backward that broke off, what is under way must end before its
   // memory is written again.
@@ -485,6 +540,7 @@ void BucketedGradSync::reset() {
   if (sharded_weights_ && phase_ != Phase::kFinished)
     sharded_weights_->abandon();
   progress_.reset();
+  weights_at_end_.reset();
   callback_is_queued_ = false;
   phase_ = Phase::kIdle;
 }
@@ -495,6 +551,12 @@ void BucketedGradSync::gather_weights() {
   if (options_.sharding == Sharding::kNone)
     return;
   if (sharded_weights_) {
+    if (sharded_weights_->is_held()) {
+      throw ConfigError(
+          "[data_parallel] an optimizer stepped the weights while a "
+          "brigade::FullWeights lived, whose values are older: end it before "
+          "the step");
+    }
     // Each unit is gathered when it is used.
     sharded_weights_->end_pass();
     sharded_weights_->expect_pass();

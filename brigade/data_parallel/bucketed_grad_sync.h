@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,7 @@ class BucketedGradSync : public GradSync {
   ~BucketedGradSync() override;
 
   void set_accumulate_only(bool value) override { accumulate_only_ = value; }
+  void drop_cleared_gradients() override;
   bool accumulate_only() const override { return accumulate_only_; }
   void mark_ready(int param) override;
   void set_bucket_step(BucketStepPtr step) override;
@@ -108,6 +110,7 @@ class BucketedGradSync : public GradSync {
   // Of a micro-batch that is not the step's last: see divides_gradients().
   void end_round();
   void throw_if_not_gathered() const;
+  void throw_if_stepped_early();
 
   // Whether this is the last of the backwards that reach a parameter. Counts.
   bool is_last_reach(int param);
@@ -141,6 +144,8 @@ class BucketedGradSync : public GradSync {
   StepProgress progress_;
   BucketStepPtr bucket_step_;
   size_t stepped_buckets_ = 0;  // in this step's backward, from the first on
+  // Of params_ when a backward ended before the step did; unset: none has.
+  std::optional<double> weights_at_end_;
   Phase phase_ = Phase::kIdle;
   bool accumulate_only_ = false;
   bool order_is_final_;

@@ -6,7 +6,8 @@
 //   forward()   copies take the values, and the place, of the parameters; when
 //               it returns, or throws, the parameters are float32 again
 //   backward()  from the first gradient of the outputs of forward() until it
-//               ends: the copies, with the values of forward
+//               ends (with create_graph, until a further one or the step ends):
+//               the copies, with the values of forward
 //
 // so that optimizers, clipping and saving never see a copy. Gradients arrive in
 // float32: autograd casts them to the dtype that a parameter had when it was

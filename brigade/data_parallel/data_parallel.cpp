@@ -33,6 +33,29 @@ std::string describe(
   return text;
 }
 
+// Not as a view: zero_grad() detaches in place, which views refuse. With a
+// version of its own: clearing it is not what step_owned() does, and without
+// that the next backward is an error.
+torch::Tensor as_leaf_gradient(const torch::Tensor& grad) {
+  return grad.variable_data();
+}
+
+// zero_grad() may have cut the owned parameters off their gradients, which were
+// reduced since.
+void give_back_gradients(GradSync& sync, torch::optim::Optimizer& optimizer) {
+  for (auto& group : optimizer.param_groups()) {
+    for (torch::Tensor& param : group.params()) {
+      if (param.grad().defined())
+        continue;
+      for (const GradSegment& segment : sync.segments()) {
+        const torch::Tensor owned = segment.owned_weight();
+        if (owned.numel() == param.numel() && is_same_memory(param, owned))
+          param.mutable_grad() = as_leaf_gradient(segment.owned_main_grad());
+      }
+    }
+  }
+}
+
 // Once and for good, as DDP does it.
 void convert_buffers(
     const std::vector<NamedBuffer>& buffers,
@@ -105,6 +128,39 @@ std::vector<NamedParam> parameters_of(
   return parameters_of(module, wrap.ignore);
 }
 
+namespace {
+
+void refuse_collective_forward(const char* what, const char* remedy) {
+  throw ConfigError(fmt::format(
+      "[data_parallel] uneven inputs with {}: its forward is collective, and "
+      "ranks that have joined run none; {}, or give every rank the same number "
+      "of steps",
+      what,
+      remedy));
+}
+
+void check_buffers_stay(const WrapOptions& wrap) {
+  if (wrap.broadcast_buffers)
+    refuse_collective_forward(
+        "broadcast_buffers", "leave it off: join() ends with equal buffers");
+}
+
+}  // namespace
+
+void check_uneven_inputs(
+    const torch::nn::Module& module,
+    const WrapOptions& wrap) {
+  check_buffers_stay(wrap);
+  if (has_sync_batch_norm(module))
+    refuse_collective_forward("a SyncBatchNorm", "use BatchNorm");
+}
+
+void check_uneven_inputs(
+    const torch::jit::Module& /*module*/,
+    const WrapOptions& wrap) {
+  check_buffers_stay(wrap);
+}
+
 void throw_unseen_output() {
   throw ConfigError(
       "[data_parallel] forward() returns a type whose tensors mixed precision "
@@ -141,12 +197,13 @@ std::vector<torch::Tensor> owned_parameters(const GradSync& sync) {
           c10::toString(segment.weight.scalar_type())));
     }
     owned.push_back(segment.owned_weight().detach().requires_grad_());
-    owned.back().mutable_grad() = segment.owned_main_grad();
+    owned.back().mutable_grad() = as_leaf_gradient(segment.owned_main_grad());
   }
   return owned;
 }
 
 void step_owned(GradSync& sync, torch::optim::Optimizer& optimizer) {
+  give_back_gradients(sync, optimizer);
   const double scale = sync.grad_scale();
   if (scale != 1.0) {
     const torch::NoGradGuard no_grad;

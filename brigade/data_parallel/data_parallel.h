@@ -37,6 +37,7 @@
 #include <utility>
 #include <vector>
 
+#include "brigade/data_parallel/clip_grad_norm.h"
 #include "brigade/data_parallel/compute_copies.h"
 #include "brigade/data_parallel/forward_casts.h"
 #include "brigade/data_parallel/grad_sync_factory.h"
@@ -95,14 +96,24 @@ std::vector<NamedParam> parameters_of(
     const WrapOptions& wrap,
     Sharding sharding);
 
+// ConfigError where a forward that only ranks with data run is collective: with
+// broadcast buffers, or where `module` has a SyncBatchNorm.
+void check_uneven_inputs(
+    const torch::nn::Module& module,
+    const WrapOptions& wrap);
+void check_uneven_inputs(
+    const torch::jit::Module& module,
+    const WrapOptions& wrap);
+
 // ConfigError: mixed precision cannot see the tensors that forward() returns.
 [[noreturn]] void throw_unseen_output();
 
 // What this rank owns of a sync's flat weights, as leaves whose .grad() is the
-// owned part of the gradients: for a torch::optim optimizer that steps each
-// element by itself (Adam, AdamW, SGD, RMSprop, Adagrad; not LBFGS). One per
-// bucket. The sync hands over main_grad; its weights are float32 or float64.
-// Step them by DataParallel::step(). Throws ConfigError otherwise.
+// owned part of the gradients (which zero_grad() may clear): for a torch::optim
+// optimizer that steps each element by itself (Adam, AdamW, SGD, RMSprop,
+// Adagrad; not LBFGS). One per bucket. The sync hands over main_grad; its
+// weights are float32 or float64. Step them by DataParallel::step(). Throws
+// ConfigError otherwise.
 std::vector<torch::Tensor> owned_parameters(const GradSync& sync);
 
 // Brigade's AdamW over what this rank owns of a sync's flat buffers
@@ -175,20 +186,28 @@ class DataParallel {
             communicator,
             options,
             wrap_)) {
+    if (ComputeCopies* copies = wrapped_.copies.get())
+      wrapped_.sync->before_handover([copies] { copies->restore(); });
     if (ShardedWeights* weights = wrapped_.sync->sharded_weights())
       watch_ = std::make_unique<WeightWatch>(*weights);
     broadcast_buffers_of(0);
   }
 
-  Handle& operator*() { return module_; }
+  // The module and its parts. With sharding these wait for weights that are on
+  // their way from other ranks, as forward() does.
+  Handle& operator*() {
+    wrapped_.sync->wait_for_weights();
+    return module_;
+  }
   auto operator->() {
+    wrapped_.sync->wait_for_weights();
     if constexpr (std::is_same_v<Handle, torch::nn::AnyModule> || kIsScripted)
       return &module_;
     else
       return &*module_;
   }
   // The wrapped module itself.
-  auto& module() { return module_of(module_); }
+  auto& module() { return module_of(**this); }
 
   // The module's forward(), after the broadcast of buffers where
   // WrapOptions::broadcast_buffers asks for it: collective then.
@@ -246,6 +265,10 @@ class DataParallel {
   void step(torch::optim::Optimizer& optimizer) {
     step_owned(*wrapped_.sync, optimizer);
   }
+  // See brigade::clip_grad_norm(): after backward, before the step.
+  double clip_grad_norm(double max_norm) {
+    return brigade::clip_grad_norm(*wrapped_.sync, max_norm);
+  }
   // Sharding: after the step of an optimizer by make_adamw(). Collective;
   // returns at once, and forward() waits.
   void gather_weights() { wrapped_.sync->gather_weights(); }
@@ -284,8 +307,11 @@ class DataParallel {
   // step and join() when this rank has no more data. join() takes part in the
   // others' steps with zeros until all have joined; then every rank has the
   // parameters and buffers of the rank that joined last. States of optimizers
-  // are each rank's own.
+  // are each rank's own. Throws ConfigError with sharding, and where forward is
+  // collective (broadcast buffers, SyncBatchNorm): the ranks that have joined
+  // run none.
   void allow_uneven_inputs(const UnevenInputsOptions& options = {}) {
+    check_uneven_inputs(module_of(module_), wrap_);
     wrapped_.sync->allow_uneven_inputs(options);
   }
   // See allow_uneven_inputs(). Collective with the other ranks' steps.
@@ -302,6 +328,8 @@ class DataParallel {
 
   void before_forward() {
     wrapped_.sync->wait_for_weights();
+    if (torch::GradMode::is_enabled())
+      wrapped_.sync->drop_cleared_gradients();
     if (wrap_.broadcast_buffers && torch::GradMode::is_enabled() &&
         !wrapped_.sync->accumulate_only())
       broadcast_buffers_of(0);

@@ -161,15 +161,6 @@ void GradBuffer::lay_out(const BucketPlan& plan) {
 }
 
 void GradBuffer::move_to(const BucketPlan& plan) {
-  for (const NamedParam& param : params_) {
-    if (weights_ == FlatWeights::kMove && param.is_replaced_by_copy()) {
-      throw ConfigError(fmt::format(
-          "[data_parallel] '{}' still computes with its 16-bit copy at the end "
-          "of the first step (backward(create_graph=true)), when its memory "
-          "would move to the observed order: set order = BucketOrder::kReverse",
-          param.name));
-    }
-  }
   lay_out(plan);
 }
 
@@ -239,13 +230,18 @@ void GradBuffer::take_back_weights() {
 }
 
 int64_t GradBuffer::version() const {
+  if (!divides_gradients(sharding_))
+    return flat_version();
+  int64_t sum = 0;
+  for (const GradSegment& segment : segments_)
+    sum += static_cast<int64_t>(segment.shard._version());
+  return sum;
+}
+
+int64_t GradBuffer::flat_version() const {
   int64_t sum = 0;
   for (const torch::Tensor& flat : flat_grads_)
     sum += static_cast<int64_t>(flat._version());
-  for (const GradSegment& segment : segments_) {
-    if (segment.shard.defined())
-      sum += static_cast<int64_t>(segment.shard._version());
-  }
   return sum;
 }
 

@@ -105,8 +105,12 @@ class GradBuffer {
   void take_back_weights();
 
   // Changes whenever a main_grad was written by an ATen operation or cleared by
-  // an optimizer.
+  // an optimizer; of divided gradients (divides_gradients()) whenever a shard
+  // was.
   int64_t version() const;
+  // Changes whenever a main_grad was written by an ATen operation, where
+  // gradients are divided too.
+  int64_t flat_version() const;
   // Changes whenever an optimizer has written flat weights.
   int64_t weights_version() const;
   // Raised by each move.

@@ -20,8 +20,10 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "brigade/comm/communicator.h"
@@ -116,6 +118,11 @@ class GradSync {
   // clearing it (zero_grad()) drops what was accumulated.
   virtual void set_accumulate_only(bool value) = 0;
   virtual bool accumulate_only() const = 0;
+  // Before a forward, where gradients are divided (divides_gradients()): if
+  // every .grad() was cleared to none, so is what has accumulated. Throws
+  // ConfigError where .grad() was written otherwise between micro-batches,
+  // which has no such meaning.
+  virtual void drop_cleared_gradients() {}
 
   // A parameter's gradient of this step is in main_grad. Called by the hooks;
   // by hand for a gradient that was computed outside autograd. Throws
@@ -134,6 +141,12 @@ class GradSync {
   // anew. Implied by that backward. After a CommError, leaves a state that can
   // be destroyed, or used once the group works again.
   virtual void reset() = 0;
+
+  // Called when a step's gradients are reduced, before an optimizer may find
+  // them.
+  void before_handover(std::function<void()> call) {
+    before_handover_ = std::move(call);
+  }
 
   // What to multiply main_grad with to get the reduction that was asked for;
   // 1 unless handover is kMainGrad and reduction is kMean.
@@ -187,6 +200,13 @@ class GradSync {
 
  protected:
   GradSync() = default;
+  void call_before_handover() const {
+    if (before_handover_)
+      before_handover_();
+  }
+
+ private:
+  std::function<void()> before_handover_;
 };
 
 }  // namespace brigade

@@ -29,6 +29,10 @@ enum class GradPart {
 
 enum class GradUse { kUsed, kUnused };
 
+// What a user did to the .grad of all parameters: nothing, cleared each to
+// none, or something else.
+enum class GradClearing { kNone, kAll, kSome };
+
 class Handover {
  public:
   virtual ~Handover() = default;
@@ -60,6 +64,9 @@ class Handover {
   // Whether the last step's gradients were not cleared, which this parameter's
   // next one would be added to. Never true of gradients that were cleared.
   virtual bool has_uncleared_gradients(int param) const = 0;
+  // Since the last note_untouched() or give(). kMainGrad alone.
+  virtual GradClearing clearing() const { return GradClearing::kNone; }
+  virtual void note_untouched() {}
 };
 
 // GradHandover::kParamDtype: .grad in the parameter's dtype, the mean applied.

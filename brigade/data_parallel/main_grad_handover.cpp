@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "brigade/data_parallel/handover.h"
 
 namespace brigade {
@@ -31,6 +33,7 @@ class MainGradHandover : public Handover {
 
   void give(int /*param*/, double /*mean_scale*/, GradUse /*use*/) override {
     given_version_ = buffer_->version();
+    MainGradHandover::note_untouched();
   }
 
   void follow_buffer() override {
@@ -42,9 +45,27 @@ class MainGradHandover : public Handover {
     return mean_scale;
   }
 
+  // Divided gradients are in shards, which zero_grad() does not reach.
   bool has_uncleared_gradients(int param) const override {
     return buffer_->version() == given_version_ &&
-           params_[static_cast<size_t>(param)].grad().defined();
+           (divides_gradients(buffer_->sharding()) ||
+            params_[static_cast<size_t>(param)].grad().defined());
+  }
+
+  GradClearing clearing() const override {
+    const auto is_none = [](const torch::Tensor& param) {
+      return !param.grad().defined();
+    };
+    if (std::all_of(params_.begin(), params_.end(), is_none))
+      return GradClearing::kAll;
+    const bool is_any = std::any_of(params_.begin(), params_.end(), is_none);
+    return is_any || buffer_->flat_version() != untouched_version_
+               ? GradClearing::kSome
+               : GradClearing::kNone;
+  }
+
+  void note_untouched() override {
+    untouched_version_ = buffer_->flat_version();
   }
 
  private:
@@ -64,6 +85,7 @@ class MainGradHandover : public Handover {
   std::vector<torch::Tensor> params_;
   GradBuffer* buffer_;
   int64_t given_version_ = -1;
+  int64_t untouched_version_ = -1;
 };
 
 }  // namespace

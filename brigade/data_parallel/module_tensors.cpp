@@ -232,6 +232,14 @@ std::vector<std::string> kept_names(
   return names_kept_of(module, names);
 }
 
+bool has_sync_batch_norm(const torch::nn::Module& module) {
+  const auto parts = module.modules(/*include_self=*/false);
+  return module.as<SyncBatchNorm>() != nullptr ||
+         std::any_of(parts.begin(), parts.end(), [](const auto& part) {
+           return part->template as<SyncBatchNorm>() != nullptr;
+         });
+}
+
 void broadcast_buffers(
     const std::vector<NamedBuffer>& buffers,
     Communicator& communicator,

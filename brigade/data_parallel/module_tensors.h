@@ -51,6 +51,9 @@ std::vector<std::string> kept_names(
     const torch::jit::Module& module,
     const std::vector<std::string>& names);
 
+// Whether forward is collective, because a part is a SyncBatchNorm.
+bool has_sync_batch_norm(const torch::nn::Module& module);
+
 // Everyone gets the buffers of `root`. Collective.
 void broadcast_buffers(
     const std::vector<NamedBuffer>& buffers,

@@ -320,6 +320,7 @@ void PerParamGradSync::reduce_all() {
   wait_all();
   phase_ = Phase::kFinished;
   finish_was_called_ = false;
+  call_before_handover();
   hand_over(used);
   step_all();
 }

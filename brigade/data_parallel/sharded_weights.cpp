@@ -7,7 +7,6 @@
 #include <limits>
 #include <utility>
 
-#include "brigade/base/check.h"
 #include "brigade/base/error.h"
 #include "brigade/ops/releasable_memory.h"
 
@@ -47,8 +46,10 @@ ShardedWeights::ShardedWeights(
     : segments_(&segments),
       communicator_(std::move(communicator)),
       views_(params.size()) {
-  for (const NamedParam& param : params)
+  for (const NamedParam& param : params) {
     params_.push_back(param.tensor);
+    names_.push_back(param.name);
+  }
   std::map<const void*, int64_t> numel_of_storage;
   for (const GradSegment& segment : segments)
     numel_of_storage[storage_of(segment.weight)] += segment.weight.numel();
@@ -56,7 +57,7 @@ ShardedWeights::ShardedWeights(
     const GradSegment& segment = segments[s];
     if (static_cast<size_t>(segment.unit) >= units_.size())
       units_.resize(static_cast<size_t>(segment.unit) + 1);
-    Unit& of = unit(segment.unit);
+    Unit& of = units_[static_cast<size_t>(segment.unit)];
     of.segments.push_back(s);
     const void* storage = storage_of(segment.weight);
     if (unit_of_storage_.emplace(storage, segment.unit).second) {
@@ -70,12 +71,23 @@ ShardedWeights::ShardedWeights(
         of.first_param = params[i].name;
     }
   }
+  accept_writes();
 }
 
 ShardedWeights::~ShardedWeights() {
   abandon();
   for (torch::Tensor& param : params_)
     param.set_data(torch::empty({0}, param.options()));
+}
+
+ShardedWeights::Unit& ShardedWeights::unit(int index) {
+  if (index < 0 || index >= units()) {
+    throw ConfigError(fmt::format(
+        "[data_parallel] sharded weights have units 0 to {}, and no unit {}",
+        units() - 1,
+        index));
+  }
+  return units_[static_cast<size_t>(index)];
 }
 
 // ---- use
@@ -148,14 +160,7 @@ void ShardedWeights::abandon() {
   place_ = {-1, -1, false};
   is_in_pass_ = false;
   for (Unit& each : units_) {
-    for (const WorkPtr& work : each.works) {
-      try {
-        work->wait();
-      } catch (const std::exception&) {
-        // Reported to whoever waited for it.
-      }
-    }
-    each.works.clear();
+    drop_works(each);
     if (each.holders > 0 && each.state != State::kGathering)
       continue;
     for (const torch::Tensor& flat : each.memory)
@@ -174,10 +179,14 @@ void ShardedWeights::launch(int index) {
   for (const torch::Tensor& flat : each.memory)
     ops::restore(flat);
   each.state = State::kGathering;
-  for (const size_t s : each.segments) {
-    const GradSegment& segment = (*segments_)[s];
-    each.works.push_back(
-        communicator_->all_gather(segment.weight, segment.weight_shard));
+  try {
+    for (const size_t s : each.segments) {
+      const GradSegment& segment = (*segments_)[s];
+      each.works.push_back(
+          communicator_->all_gather(segment.weight, segment.weight_shard));
+    }
+  } catch (const CommError& error) {
+    give_up(index, error);
   }
 }
 
@@ -189,15 +198,33 @@ void ShardedWeights::wait(int index) {
     for (const WorkPtr& work : each.works)
       work->wait();
   } catch (const CommError& error) {
-    throw CommError(fmt::format(
-        "[data_parallel] gathering the weights of unit {} of {} ({} ...): {}",
-        index,
-        units(),
-        each.first_param,
-        error.what()));
+    give_up(index, error);
   }
   each.works.clear();
   each.state = State::kWhole;
+}
+
+// The next use begins anew.
+void ShardedWeights::give_up(int index, const CommError& error) {
+  drop_works(unit(index));
+  free(index);
+  throw CommError(fmt::format(
+      "[data_parallel] gathering the weights of unit {} of {} ({} ...): {}",
+      index,
+      units(),
+      unit(index).first_param,
+      error.what()));
+}
+
+void ShardedWeights::drop_works(Unit& each) {
+  for (const WorkPtr& work : each.works) {
+    try {
+      work->wait();
+    } catch (const std::exception&) {
+      // Reported to whoever waited for it.
+    }
+  }
+  each.works.clear();
 }
 
 void ShardedWeights::free(int index) {
@@ -232,9 +259,19 @@ void ShardedWeights::hold(int index) {
 
 void ShardedWeights::let_go(int index) {
   Unit& each = unit(index);
-  BRIGADE_ASSERT(each.holders > 0, "unit {} is not held", index);
+  if (each.holders == 0) {
+    throw ConfigError(fmt::format(
+        "[data_parallel] let_go({}): nobody holds that unit; call hold() first",
+        index));
+  }
   if (--each.holders == 0 && index != std::get<1>(place_))
     free(index);
+}
+
+bool ShardedWeights::is_held() const {
+  return std::any_of(units_.begin(), units_.end(), [](const Unit& each) {
+    return each.holders > 0;
+  });
 }
 
 bool ShardedWeights::keep_changes(int index) {
@@ -248,9 +285,37 @@ bool ShardedWeights::keep_changes(int index) {
     if (torch::equal(owned, segment.weight_shard))
       continue;
     segment.weight_shard.copy_(owned);
+    ++kept_changes_;
     is_any = true;
   }
   return is_any;
+}
+
+int64_t ShardedWeights::version() const {
+  int64_t sum = -kept_changes_;
+  for (const GradSegment& segment : *segments_)
+    sum += static_cast<int64_t>(segment.weight_shard._version());
+  return sum;
+}
+
+void ShardedWeights::throw_if_written() const {
+  if (is_held())
+    return;
+  for (size_t i = 0; i < params_.size(); ++i) {
+    if (static_cast<int64_t>(params_[i]._version()) != written_versions_[i]) {
+      throw ConfigError(fmt::format(
+          "[data_parallel] '{}' was written in place, but with sharding = "
+          "parameters no rank keeps what is written there: change weights "
+          "while a brigade::FullWeights lives",
+          names_[i]));
+    }
+  }
+}
+
+void ShardedWeights::accept_writes() {
+  written_versions_.clear();
+  for (const torch::Tensor& param : params_)
+    written_versions_.push_back(static_cast<int64_t>(param._version()));
 }
 
 // ---- what others ask

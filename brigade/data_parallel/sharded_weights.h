@@ -30,6 +30,7 @@
 #include <utility>
 #include <vector>
 
+#include "brigade/base/error.h"
 #include "brigade/comm/communicator.h"
 #include "brigade/data_parallel/grad_buffer.h"
 #include "brigade/data_parallel/wrapped_params.h"
@@ -53,7 +54,8 @@ class ShardedWeights {
   int units() const { return static_cast<int>(units_.size()); }
 
   // The weights of a unit (of some, for an operation that reads several) can be
-  // read until another is used. Throws CommError naming the unit.
+  // read until another is used. Throws CommError naming the unit, and, as all
+  // that take a unit, ConfigError where there is none of that number.
   void use(int unit) { use_all({&unit, 1}); }
   // The same of several units.
   void use_all(std::span<const int> units);
@@ -69,11 +71,20 @@ class ShardedWeights {
 
   // The weights of a unit can be read until let_go(), however often it is held.
   void hold(int unit);
-  // A unit that nobody holds any longer is freed.
+  // A unit that nobody holds any longer is freed. Throws ConfigError where
+  // nobody did.
   void let_go(int unit);
+  bool is_held() const;  // any of them
   // This rank's range takes the whole weights' values, where they differ.
   // Returns whether any did. Precondition: held.
   bool keep_changes(int unit);
+  // Raised whenever an optimizer writes this rank's ranges.
+  int64_t version() const;
+  // Throws ConfigError naming a parameter that an operation has written while
+  // nothing was held: no rank keeps what it wrote.
+  void throw_if_written() const;
+  // What was written so far is kept, or given up.
+  void accept_writes();
 
   // Where a parameter's values are, shaped as it.
   const torch::Tensor& view(int param) const {
@@ -113,9 +124,13 @@ class ShardedWeights {
   // with and without a backward go different ways.
   using Place = std::tuple<int, int, bool>;
 
-  Unit& unit(int index) { return units_[static_cast<size_t>(index)]; }
+  Unit& unit(int index);
   void launch(int index);
   void wait(int index);
+  // Waits for its gathers, whatever becomes of them.
+  static void drop_works(Unit& each);
+  // Of a gather that failed.
+  [[noreturn]] void give_up(int index, const CommError& error);
   void free(int index);
   void advance(int index);
   int expected_next() const;
@@ -126,6 +141,10 @@ class ShardedWeights {
   std::vector<Unit> units_;
   std::vector<torch::Tensor> params_;
   std::vector<torch::Tensor> views_;  // by parameter
+  std::vector<std::string> names_;    // the same
+  // Of params_, as accept_writes() saw them.
+  std::vector<int64_t> written_versions_;
+  int64_t kept_changes_ = 0;  // writes of keep_changes()
   std::map<const void*, int> unit_of_storage_;
   Place place_{-1, -1, false};
   std::map<Place, int> next_;

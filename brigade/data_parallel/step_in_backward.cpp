@@ -82,6 +82,25 @@ class AdamWBucketStep : public BucketStep {
   double lr_;
 };
 
+// One optimizer steps in backward, so that whatever it lacks stays as it is.
+void check_steps_all(const GradSync& sync, torch::optim::Optimizer& optimizer) {
+  std::unordered_set<const void*> stepped;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const torch::Tensor& param : group.params())
+      stepped.insert(param.unsafeGetTensorImpl());
+  }
+  for (const NamedParam& param : sync.params()) {
+    if (stepped.count(param.tensor.unsafeGetTensorImpl()) == 0) {
+      throw ConfigError(fmt::format(
+          "[data_parallel] an optimizer that steps in backward lacks '{}', "
+          "which would never be stepped: give it all parameters (in groups "
+          "where options differ), freeze that one before wrapping, or step "
+          "after backward",
+          param.name));
+    }
+  }
+}
+
 bool is_made_for(const AdamW& optimizer, const GradSync& sync) {
   const auto& groups = optimizer.groups();
   const auto& segments = sync.segments();
@@ -110,6 +129,7 @@ BucketStepPtr make_bucket_step(
         "[data_parallel] torch::optim steps in backward over .grad: wrap with "
         "handover = GradHandover::kParamDtype, or step make_adamw()'s AdamW");
   }
+  check_steps_all(sync, optimizer);
   return std::make_shared<TorchBucketStep>(
       sync, optimizer, std::move(before_step));
 }

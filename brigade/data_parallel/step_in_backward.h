@@ -17,9 +17,10 @@ namespace brigade {
 
 // `optimizer` steps each parameter by itself and skips those without a
 // gradient, as all of torch::optim do but LBFGS, for which, and with
-// GradHandover::kMainGrad, it throws ConfigError. Of its parameters only those
-// of `sync` are stepped. `before_step`, if any, is called with each parameter
-// that is about to be. Both outlive the result.
+// GradHandover::kMainGrad, it throws ConfigError. So it does where a parameter
+// of `sync` is not among the optimizer's: nothing would step it. Of the
+// optimizer's only those of `sync` are stepped. `before_step`, if any, is
+// called with each parameter that is about to be. Both outlive the result.
 BucketStepPtr make_bucket_step(
     GradSync& sync,
     torch::optim::Optimizer& optimizer,

@@ -77,7 +77,8 @@ struct NormalizeOverRanks : torch::autograd::Function<NormalizeOverRanks> {
     context->saved_data["count"] = count;
     context->saved_data["group"] =
         c10::IValue::make_capsule(c10::make_intrusive<GroupHolder>(group));
-    return normed.to(x.scalar_type());
+    context->saved_data["dtype"] = x.scalar_type();
+    return normed;
   }
 
   // d x = rstd (d y - mean(d y) - normed mean(d y normed)), over all ranks.
@@ -103,7 +104,7 @@ struct NormalizeOverRanks : torch::autograd::Function<NormalizeOverRanks> {
     };
     const auto dx = (dy - mean(0) - normed * mean(1)) * per_channel(rstd, dy);
     return {
-        dx.to(gradients[0].scalar_type()),
+        dx.to(context->saved_data["dtype"].toScalarType()),
         Tensor(),
         Tensor(),
         Tensor(),
@@ -196,7 +197,7 @@ Tensor SyncBatchNormImpl::forward(const Tensor& x) {
       communicator_);
   if (weight.defined())
     y = y * per_channel(weight, x) + per_channel(bias, x);
-  return y;
+  return y.to(x.scalar_type());
 }
 
 torch::nn::Sequential convert_sync_batch_norm(

@@ -3,11 +3,14 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "brigade/base/error.h"
 
 namespace brigade {
 namespace {
@@ -159,6 +162,8 @@ WeightWatch::~WeightWatch() {
 }
 
 void WeightWatch::begin_forward() {
+  weights_->throw_if_failed();
+  weights_->throw_if_written();
   observe_this_thread();
   weights_->begin_pass();
 }
@@ -174,14 +179,45 @@ FullWeights::FullWeights(GradSync& sync) : sync_(&sync) {
   ShardedWeights* weights = sync.sharded_weights();
   if (weights == nullptr)
     return;
-  for (int unit = 0; unit < weights->units(); ++unit)
-    weights->hold(unit);
+  version_ = weights->version();
+  int held = 0;
+  try {
+    for (; held < weights->units(); ++held)
+      weights->hold(held);
+  } catch (...) {
+    let_go(held);
+    throw;
+  }
 }
 
 FullWeights::~FullWeights() {
   ShardedWeights* weights = sync_->sharded_weights();
   if (weights == nullptr)
     return;
+  try {
+    keep();
+    if (!weights->is_held())  // by one around this one
+      sync_->gather_weights();
+  } catch (...) {
+    weights->fail_later(std::current_exception());
+  }
+}
+
+void FullWeights::let_go(int units) {
+  for (int unit = 0; unit < units; ++unit)
+    sync_->sharded_weights()->let_go(unit);
+}
+
+void FullWeights::keep() {
+  ShardedWeights* weights = sync_->sharded_weights();
+  if (weights->version() != version_) {
+    weights->accept_writes();
+    let_go(weights->units());
+    throw ConfigError(
+        "[data_parallel] an optimizer stepped this rank's part of the weights "
+        "while a brigade::FullWeights lived, whose values are older: end it "
+        "before the step");
+  }
   const torch::NoGradGuard no_grad;
   for (size_t i = 0; i < sync_->params().size(); ++i) {
     torch::Tensor param = sync_->params()[i].tensor;
@@ -194,13 +230,12 @@ FullWeights::~FullWeights() {
     param.set_data(view);
   }
   bool is_any_new = false;
-  for (int unit = 0; unit < weights->units(); ++unit) {
+  for (int unit = 0; unit < weights->units(); ++unit)
     is_any_new = weights->keep_changes(unit) || is_any_new;
-    weights->let_go(unit);
-  }
+  let_go(weights->units());
+  weights->accept_writes();
   if (is_any_new)
     ++sync_->flat_memory()->weights_version;
-  sync_->gather_weights();
 }
 
 }  // namespace brigade

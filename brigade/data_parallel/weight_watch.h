@@ -27,7 +27,8 @@ class WeightWatch {
   WeightWatch(const WeightWatch&) = delete;
   WeightWatch& operator=(const WeightWatch&) = delete;
 
-  // This thread's operations are observed from here on.
+  // This thread's operations are observed from here on. Throws what
+  // ShardedWeights::throw_if_written() and throw_if_failed() throw.
   void begin_forward();
   // Throws what an operation could not: CommError. Without grad mode the pass
   // ends here.
@@ -41,7 +42,10 @@ class WeightWatch {
 // them, or to read them outside forward. Collective. With kParameters they can
 // be changed too, by torch::load() as well: each rank keeps its part of the
 // values that they have in the end, and masters of optimizers follow. Change
-// them alike on all ranks.
+// them alike on all ranks, and step no optimizer meanwhile: what it stepped is
+// kept, what the whole weights held is not, and the next forward or backward
+// throws ConfigError. Nor does it throw itself when it ends: a peer that is
+// lost then is the next forward's CommError.
 class FullWeights {
  public:
   explicit FullWeights(GradSync& sync);
@@ -50,7 +54,11 @@ class FullWeights {
   FullWeights& operator=(const FullWeights&) = delete;
 
  private:
+  void keep();
+  void let_go(int units);
+
   GradSync* sync_;
+  int64_t version_ = 0;  // ShardedWeights::version() when it began
 };
 
 }  // namespace brigade

@@ -218,6 +218,14 @@ void WrappedParams::check_unchanged() const {
   }
 }
 
+double WrappedParams::sum_of_values() const {
+  const torch::NoGradGuard no_grad;
+  double sum = 0;
+  for (const NamedParam& param : trainable_)
+    sum += param.tensor.sum(torch::kDouble).item<double>();
+  return sum;
+}
+
 void broadcast_tensors(
     const std::vector<torch::Tensor>& tensors,
     int root,

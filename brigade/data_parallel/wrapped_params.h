@@ -59,6 +59,9 @@ class WrappedParams {
   // Throws ConfigError naming the parameter whose dtype, shape or requires_grad
   // is no longer what it was when it was wrapped.
   void check_unchanged() const;
+  // Of all that are trainable: whether they were stepped. torch::optim writes
+  // data(), which raises no version.
+  double sum_of_values() const;
 
  private:
   std::vector<NamedParam> trainable_;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
@@ -17,6 +18,7 @@
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/data_parallel/data_parallel.h"
 #include "brigade/data_parallel/per_param_grad_sync.h"
+#include "brigade/data_parallel/sync_batch_norm.h"
 #include "brigade/model/recompute.h"
 #include "tests/data_parallel/pseudo_random.h"
 #include "tests/support/ranks_as_threads.h"
@@ -210,6 +212,23 @@ TEST(Join, EveryRankEndsWithTheModelOfTheLastToJoin) {
       }
     });
   }
+}
+
+// Ranks that have joined run no forward, whose collectives would meet others.
+TEST(Join, WithACollectiveForwardIsRefused) {
+  run_ranks(2, [](CommunicatorPtr world) {
+    DataParallel with_buffers(
+        std::make_shared<Weight>(), world, {}, {.broadcast_buffers = true});
+    EXPECT_THAT(
+        message_of<ConfigError>([&] { with_buffers.allow_uneven_inputs(); }),
+        HasSubstr("uneven inputs with broadcast_buffers"));
+    DataParallel with_norm(
+        torch::nn::Sequential(torch::nn::Linear(2, 3), SyncBatchNorm(3, world)),
+        world);
+    EXPECT_THAT(
+        message_of<ConfigError>([&] { with_norm.allow_uneven_inputs(); }),
+        HasSubstr("uneven inputs with a SyncBatchNorm"));
+  });
 }
 
 TEST(Join, MayDivideByAllRanks) {
@@ -735,6 +754,27 @@ TEST(Backwards, ThatReachAParameterByTwoRecomputationsAreRefused) {
       message_of<ConfigError>(
           [&] { recomputed_twice(model).sum().backward(); }),
       AllOf(HasSubstr("ready twice"), HasSubstr("GraphReach::kAsInFirstStep")));
+}
+
+// An optimizer would find this rank's own gradients, not reduced.
+TEST(Backwards, ThatReachAParameterLessOftenThanInTheFirstStepAreNamed) {
+  GradSyncOptions options;
+  options.reach = GraphReach::kAsInFirstStep;
+  DataParallel model(
+      std::make_shared<Weight>(torch::kFloat, 3), make_world_of_one(), options);
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  recomputed_twice(model).sum().backward();
+  optimizer.step();
+  EXPECT_THAT(
+      message_of<ConfigError>([&] {
+        for (int step = 0; step < 2; ++step) {
+          model->w.sum().backward();
+          optimizer.step();
+        }
+      }),
+      AllOf(
+          HasSubstr("weights were stepped while the last step still waited"),
+          HasSubstr("gradients of w")));
 }
 
 TEST(Backwards, OfAGraphLikeTheFirstStepsMayReachAParameterSeveralTimes) {

@@ -381,6 +381,38 @@ TEST(MixedPrecision, RecomputationsAndGradientPenaltiesWork) {
   }
 }
 
+// The graph that stays must not leave an optimizer with the copies.
+TEST(MixedPrecision, AStepAfterABackwardThatKeepsItsGraphIsNotLost) {
+  struct Square : torch::nn::Module {
+    Square() { w = register_parameter("w", torch::full({2}, 2.0)); }
+    torch::Tensor forward(const torch::Tensor& x) { return w * w * x; }
+    torch::Tensor w;
+  };
+  for (const auto sync :
+       {GradSyncAlgorithm::kBucketed, GradSyncAlgorithm::kPerParam}) {
+    for (const auto order : {BucketOrder::kReverse, BucketOrder::kObserved}) {
+      GradSyncOptions options;
+      options.order = order;
+      DataParallel model(
+          std::make_shared<Square>(),
+          make_world_of_one(),
+          options,
+          with_precision({}, sync));
+      torch::optim::SGD optimizer({model->w}, 0.001);
+      model.forward(torch::ones({2}))
+          .sum()
+          .backward({}, c10::nullopt, /*create_graph=*/true);
+      EXPECT_EQ(model->w.scalar_type(), torch::kFloat);
+      optimizer.step();
+      model->w.mutable_grad().reset();  // breaks the cycle of create_graph
+      EXPECT_EQ(model->w[0].item<float>(), 2.0F - 0.001F * 4.0F);
+      // In the next step too.
+      model.forward(torch::ones({2})).sum().backward();
+      EXPECT_EQ(model->w[0].item<float>(), 2.0F - 0.001F * 4.0F);
+    }
+  }
+}
+
 TEST(MixedPrecision, HalfCopiesAndFrozenParametersToo) {
   struct Net : torch::nn::Module {
     Net() {

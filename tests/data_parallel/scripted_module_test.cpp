@@ -9,6 +9,7 @@
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/data_parallel.h"
 #include "tests/data_parallel/pseudo_random.h"
+#include "tests/support/program.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -121,6 +122,116 @@ TEST(ScriptedModule, TakesTheOptionsOfAnyOther) {
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(), HasSubstr("ignore names 'third'"));
   }
+}
+
+// What Python has: a module, saved before and after it was trained there on
+// both ranks' data.
+constexpr const char* kPythonNet = R"(
+import sys
+try:
+    import torch
+except ImportError:
+    sys.exit(77)
+
+class Body(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(
+            [torch.nn.Linear(5, 8), torch.nn.Linear(8, 8)])
+        self.norm = torch.nn.LayerNorm(8)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return self.norm(x)
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = Body()
+        self.head = torch.nn.Linear(8, 2, bias=False)
+        self.frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+        self.register_buffer("scale", torch.full((2,), 1.5))
+
+    def forward(self, x):
+        return self.head(self.body(x)) * self.scale + self.frozen
+
+def pseudo_random(sizes, seed):
+    count = torch.Size(sizes).numel()
+    return torch.sin(torch.arange(count) * 1.7 + seed).view(sizes)
+
+net = Net()
+with torch.no_grad():
+    for seed, param in enumerate(net.parameters()):
+        if param.requires_grad:
+            param.copy_(pseudo_random(param.shape, seed))
+script = torch.jit.script(net)
+script.save(sys.argv[1])
+optimizer = torch.optim.Adam(
+    [p for p in net.parameters() if p.requires_grad], lr=0.05)
+for step in range(5):
+    optimizer.zero_grad()
+    for rank in range(2):
+        y = net(pseudo_random((4, 5), 10 * step + rank))
+        (y.pow(2).mean() / 2).backward()
+    optimizer.step()
+torch.jit.script(net).save(sys.argv[2])
+)";
+
+TEST(ScriptedModule, OfPythonTrainsAsItDoesThere) {
+  const testing::RunsFolder folder;
+  const std::string before = (folder / "before.pt").string();
+  const std::string after = (folder / "after.pt").string();
+  // TorchScript reads the source of what it compiles.
+  const std::string program = (folder / "net.py").string();
+  testing::write_file(program, kPythonNet);
+  const auto python =
+      testing::StartedProgram("/usr/bin/python3", {program, before, after})
+          .wait();
+  if (python.exit_code == 77)
+    GTEST_SKIP() << "this python3 has no torch";
+  ASSERT_EQ(python.exit_code, 0) << python.err;
+  const auto expected = torch::jit::load(after);
+  run_ranks(2, [&](CommunicatorPtr world) {
+    for (const auto sharding : {Sharding::kNone, Sharding::kParameters}) {
+      auto net = torch::jit::load(before);
+      GradSyncOptions options;
+      if (sharding != Sharding::kNone)
+        options.handover = GradHandover::kMainGrad;
+      options.sharding = sharding;
+      DataParallel model(net, world, options);
+      EXPECT_EQ(model.sync().params()[0].name, "body.layers.0.weight");
+      EXPECT_EQ(model.sync().params().size(), 7U);  // one is frozen
+      torch::optim::Adam optimizer(
+          sharding == Sharding::kNone ? tensors_of(net)
+                                      : owned_parameters(model.sync()),
+          torch::optim::AdamOptions(0.05));
+      for (int step = 0; step < 5; ++step) {
+        model.forward({scripted_data(world->rank(), step)})
+            .toTensor()
+            .pow(2)
+            .mean()
+            .backward();
+        if (sharding == Sharding::kNone)
+          optimizer.step();
+        else
+          model.step(optimizer);
+      }
+      const FullWeights whole(model.sync());
+      const auto trained = net.named_parameters();
+      for (const auto& param : expected.named_parameters()) {
+        bool is_found = false;
+        for (const auto& mine : trained) {
+          if (mine.name != param.name)
+            continue;
+          is_found = true;
+          EXPECT_TRUE(torch::allclose(mine.value, param.value, 1e-4, 1e-5))
+              << param.name << ", " << to_string(sharding);
+        }
+        EXPECT_TRUE(is_found) << param.name;
+      }
+    }
+  });
 }
 
 }  // namespace

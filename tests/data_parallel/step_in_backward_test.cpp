@@ -226,6 +226,19 @@ TEST(StepInBackward, UnusedParametersAreLeftAlone) {
   });
 }
 
+// Its gradients would be dropped, bucket by bucket.
+TEST(StepInBackward, AnOptimizerOfSomeParametersAloneIsRefused) {
+  DataParallel model(make_stepped_net(), make_world_of_one());
+  auto params = model->parameters();
+  torch::optim::SGD of_head({params[4], params[5]}, 0.1);
+  try {
+    model.step_in_backward(of_head);
+    FAIL() << "nothing was thrown";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("lacks '0.weight'"));
+  }
+}
+
 TEST(StepInBackward, WhatCannotStepInBackwardIsRefused) {
   const auto error_of = [](const auto& body) -> std::string {
     try {

@@ -78,6 +78,47 @@ TEST_P(SyncBatchNormTest, IsThatOfTheWholeBatch) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, SyncBatchNormTest, ::testing::Values(1, 2, 3));
 
+// As torch::nn::BatchNorm does it: a layer of 16 bits behind it takes what it
+// gives.
+TEST(SyncBatchNorm, ComputesInFloat32OnHalvesAndGivesHalves) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    SyncBatchNorm norm(kChannels, world);
+    torch::nn::BatchNorm2d expected(kChannels);
+    const auto both =
+        pseudo_random({4, kChannels, 3, 4}, 1).to(torch::kBFloat16);
+    const auto x =
+        both.narrow(0, 2 * world->rank(), 2).clone().requires_grad_();
+    const auto y = norm(x);
+    EXPECT_EQ(y.scalar_type(), torch::kBFloat16);
+    y.to(torch::kFloat).square().sum().backward();
+    EXPECT_EQ(x.grad().scalar_type(), torch::kBFloat16);
+    const auto wide =
+        expected(both.to(torch::kFloat)).narrow(0, 2 * world->rank(), 2);
+    EXPECT_LT((y.to(torch::kFloat) - wide).abs().max().item<double>(), 0.01);
+    struct Net : torch::nn::Module {
+      explicit Net(const CommunicatorPtr& group) {
+        first = register_module(
+            "first", torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 3, 1)));
+        norm = register_module("norm", SyncBatchNorm(3, group));
+        second = register_module(
+            "second", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 2, 1)));
+      }
+      torch::Tensor forward(const torch::Tensor& in) {
+        return second(norm(first(in)));
+      }
+      torch::nn::Conv2d first{nullptr}, second{nullptr};
+      SyncBatchNorm norm{nullptr};
+    };
+    WrapOptions wrap;
+    wrap.mixed_precision = MixedPrecision{};
+    DataParallel model(std::make_shared<Net>(world), world, {}, wrap);
+    const auto out = model.forward(pseudo_random({2, 2, 3, 3}, 1));
+    EXPECT_EQ(out.scalar_type(), torch::kBFloat16);
+    out.to(torch::kFloat).square().mean().backward();
+    EXPECT_EQ(model->norm->weight.grad().scalar_type(), torch::kFloat);
+  });
+}
+
 TEST(SyncBatchNorm, UsesItsRunningStatisticsInEvaluation) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     SyncBatchNorm norm(kChannels, world);

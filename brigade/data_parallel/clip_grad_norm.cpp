@@ -1,0 +1,59 @@
+#include "brigade/data_parallel/clip_grad_norm.h"
+
+#include <cmath>
+#include <vector>
+
+#include "brigade/base/error.h"
+
+namespace brigade {
+namespace {
+
+// What an optimizer of this rank reads.
+std::vector<torch::Tensor> gradients_of(const GradSync& sync) {
+  std::vector<torch::Tensor> gradients;
+  if (sync.options().handover == GradHandover::kMainGrad) {
+    for (const GradSegment& segment : sync.segments())
+      gradients.push_back(segment.owned_main_grad());
+    return gradients;
+  }
+  for (const NamedParam& param : sync.params()) {
+    const torch::Tensor& grad = param.tensor.grad();
+    if (grad.defined())
+      gradients.push_back(grad.is_sparse() ? grad._values() : grad.detach());
+  }
+  if (gradients.empty()) {
+    throw ConfigError(
+        "[data_parallel] clip_grad_norm() without a gradient: call it after "
+        "the step's last backward(), and not with an optimizer that steps in "
+        "backward");
+  }
+  return gradients;
+}
+
+}  // namespace
+
+double clip_grad_norm(GradSync& sync, double max_norm) {
+  const torch::NoGradGuard no_grad;
+  const std::vector<torch::Tensor> gradients = gradients_of(sync);
+  const torch::Device device = sync.communicator()->options().device;
+  auto sum =
+      torch::zeros({1}, torch::TensorOptions(torch::kDouble).device(device));
+  for (const torch::Tensor& gradient : gradients) {
+    if (gradient.numel() > 0)
+      sum += at::linalg_vector_norm(
+                 gradient, 2, at::OptionalIntArrayRef(), false, torch::kDouble)
+                 .square();
+  }
+  if (sync.options().sharding != Sharding::kNone)
+    sync.communicator()->all_reduce(sum)->wait();
+  const double norm = std::sqrt(sum.item<double>()) * sync.grad_scale();
+  constexpr double kAgainstZero = 1e-6;  // as PyTorch's
+  const double scale = max_norm / (norm + kAgainstZero);
+  if (!(scale >= 1)) {
+    for (torch::Tensor gradient : gradients)
+      gradient.mul_(scale);
+  }
+  return norm;
+}
+
+}  // namespace brigade

@@ -1,0 +1,167 @@
+// Weights of ZeRO's stage 3 that are read, written and stepped where they must
+// not be: nothing is lost in silence.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn.h>
+#include <torch/optim/sgd.h>
+
+#include "brigade/base/error.h"
+#include "brigade/data_parallel/data_parallel.h"
+#include "tests/data_parallel/pseudo_random.h"
+#include "tests/support/ranks_as_threads.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::make_world_of_one;
+using testing::run_ranks;
+
+using HeldModel = DataParallel<torch::nn::Sequential>;
+
+torch::nn::Sequential make_held_net() {
+  torch::nn::Sequential net(
+      torch::nn::Linear(5, 6),
+      torch::nn::Linear(6, 6),
+      torch::nn::Linear(6, 2));
+  const torch::NoGradGuard no_grad;
+  int64_t seed = 0;
+  for (auto& param : net->parameters())
+    param.copy_(pseudo_random(param.sizes(), ++seed));
+  return net;
+}
+
+HeldModel make_held(const CommunicatorPtr& world) {
+  return {
+      make_held_net(),
+      world,
+      {.handover = GradHandover::kMainGrad, .sharding = Sharding::kParameters}};
+}
+
+torch::Tensor held_data(int rank) {
+  return pseudo_random({3, 5}, rank);
+}
+
+template <typename Body>
+std::string held_error_of(const Body& body) {
+  try {
+    body();
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+std::vector<torch::Tensor> whole_values(HeldModel& model) {
+  const FullWeights whole(model.sync());
+  std::vector<torch::Tensor> values;
+  for (const auto& param : model->parameters())
+    values.push_back(param.detach().clone());
+  return values;
+}
+
+TEST(FullWeights, AStepMeanwhileIsAnErrorAndIsNotLost) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    auto model = make_held(world);
+    AdamW optimizer = make_adamw(model.sync(), 0.0);
+    const auto backward = [&] {
+      model.forward(held_data(world->rank())).square().mean().backward();
+    };
+    backward();
+    const auto before = whole_values(model);
+    {
+      const FullWeights whole(model.sync());
+      optimizer.step(0.1, 0.5, ops::AfterRead::kZero);
+    }
+    EXPECT_THAT(
+        held_error_of(backward),
+        HasSubstr("while a brigade::FullWeights lived"));
+    // Said once; what was stepped is there.
+    model.reset();
+    const auto after = whole_values(model);
+    for (size_t i = 0; i < before.size(); ++i)
+      EXPECT_FALSE(torch::equal(before[i], after[i])) << i;
+    EXPECT_EQ(held_error_of(backward), "nothing was thrown");
+  });
+}
+
+// torch::optim raises no version.
+TEST(FullWeights, AStepOfATorchOptimizerMeanwhileIsAnErrorAtOnce) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    auto model = make_held(world);
+    torch::optim::SGD optimizer(owned_parameters(model.sync()), 0.1);
+    model.forward(held_data(world->rank())).square().mean().backward();
+    const FullWeights whole(model.sync());
+    EXPECT_THAT(
+        held_error_of([&] { model.step(optimizer); }),
+        HasSubstr("stepped the weights while a brigade::FullWeights lived"));
+  });
+}
+
+TEST(FullWeights, MayLieInOneAnotherAndKeepWhatIsWritten) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    auto model = make_held(world);
+    const auto before = whole_values(model);
+    {
+      const FullWeights outer(model.sync());
+      {
+        const FullWeights inner(model.sync());
+        const torch::NoGradGuard no_grad;
+        for (auto& param : model->parameters())
+          param.mul_(2);
+      }
+      const torch::NoGradGuard no_grad;
+      for (auto& param : model->parameters())
+        param.add_(1);
+      model.forward(held_data(0));
+    }
+    const auto after = whole_values(model);
+    for (size_t i = 0; i < before.size(); ++i)
+      EXPECT_TRUE(torch::equal(after[i], before[i] * 2 + 1)) << i;
+    const torch::NoGradGuard no_grad;
+    EXPECT_FALSE(model.forward(held_data(0)).isnan().any().item<bool>());
+  });
+}
+
+// As torch::nn::init and moving averages do it.
+TEST(ShardedWeightsInPlace, WritesOutsideOfFullWeightsAreNamed) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    auto model = make_held(world);
+    {
+      const torch::NoGradGuard no_grad;
+      torch::nn::init::constant_(model->parameters()[2], 0.5);
+    }
+    EXPECT_THAT(
+        held_error_of([&] { model.forward(held_data(0)); }),
+        HasSubstr("'1.weight' was written in place"));
+    {
+      const FullWeights whole(model.sync());
+      torch::nn::init::constant_(model->parameters()[2], 0.5);
+    }
+    EXPECT_EQ(
+        held_error_of([&] { model.forward(held_data(0)); }),
+        "nothing was thrown");
+    const auto values = whole_values(model);
+    EXPECT_TRUE(torch::equal(values[2], torch::full({6, 6}, 0.5)));
+  });
+}
+
+TEST(ShardedWeights, AUnitThatThereIsNotOrThatNobodyHoldsIsAnErrorAndNoAbort) {
+  auto model = make_held(make_world_of_one());
+  ShardedWeights& weights = *model.sync().sharded_weights();
+  EXPECT_THAT(
+      held_error_of([&] { weights.let_go(1); }),
+      HasSubstr("let_go(1): nobody holds that unit"));
+  for (const int unit : {-1, 3}) {
+    EXPECT_THAT(
+        held_error_of([&] { weights.use(unit); }),
+        HasSubstr("have units 0 to 2, and no unit " + std::to_string(unit)));
+    EXPECT_THAT(
+        held_error_of([&] { weights.hold(unit); }), HasSubstr("no unit"));
+    EXPECT_THAT(
+        held_error_of([&] { weights.let_go(unit); }), HasSubstr("no unit"));
+  }
+}
+
+}  // namespace
+}  // namespace brigade
