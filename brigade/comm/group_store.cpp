@@ -81,7 +81,20 @@ class GroupStore : public c10d::Store {
   }
   int64_t getNumKeys() override { return inner_->getNumKeys(); }
 
+  // libtorch 2.14 asks for it, older ones have none to override.
+  // NOLINTNEXTLINE(modernize-use-override)
+  c10::intrusive_ptr<c10d::Store> clone() {
+    return c10::make_intrusive<GroupStore>(clone_of(inner_), rank_, size_);
+  }
+
  private:
+  template <typename StorePointer>
+  static StorePointer clone_of(const StorePointer& store) {
+    if constexpr (requires { store->clone(); })
+      return store->clone();
+    return store;
+  }
+
   const std::vector<std::string>& values_of(const std::string& prefix) {
     const std::lock_guard lock(mutex_);
     auto& values = values_[prefix];
@@ -94,7 +107,7 @@ class GroupStore : public c10d::Store {
         gathered.push_back(text_of(prefix + std::to_string(rank)));
       const std::string packed = pack_texts(gathered);
       if (size_ > 1)
-        inner_->set(all, {packed.begin(), packed.end()});
+        inner_->set(all, std::vector<uint8_t>(packed.begin(), packed.end()));
       values = std::move(gathered);
     } else {
       values = unpack_texts(text_of(all));
