@@ -421,6 +421,7 @@ int run(const std::vector<std::string>& arguments) {
        .width = kWidth});
   if (const std::string why_not = peers->why_not(); !why_not.empty()) {
     fmt::print("PyTorch as a peer: skipped, {}\n", why_not);
+    std::fflush(stdout);
     peers.reset();
   }
   for (const int each : ranks.empty() ? std::vector<int>{2, 4} : ranks)

@@ -182,7 +182,7 @@ TEST(ScriptedModule, OfPythonTrainsAsItDoesThere) {
   const testing::RunsFolder folder;
   const std::string before = (folder / "before.pt").string();
   const std::string after = (folder / "after.pt").string();
-  // A file, since TorchScript compiles from source that it reads.
+  // TorchScript compiles from source files.
   const std::string program = (folder / "net.py").string();
   testing::write_file(program, kPythonNet);
   const auto python =
