@@ -123,7 +123,9 @@ std::optional<FlashGradients<T>> flash_attention_backward(
     const FlashResult<T>& whole,
     bool is_causal,
     double scale) {
-  const auto& [out, lse] = whole;
+  // No structured binding: Clang 14 knows none inside a requires-expression.
+  const T& out = whole.out;
+  const T& lse = whole.lse;
   if (q.is_cpu()) {
     if constexpr (requires {
                     _scaled_dot_product_flash_attention_for_cpu_backward(
