@@ -335,7 +335,7 @@ class NcclCommunicator : public Communicator {
   }
 
   // Both in one launch of NCCL, over the group's own communicator.
-  WorkPtr do_exchange(const MessagePair& pair, Record send, Record recv)
+  WorkPtr do_exchange(const MessagePair& pair, Record send, Record /* recv */)
       override {
     if (pair.sent.is_cpu())
       return host_->exchange(pair);
