@@ -50,7 +50,7 @@ double clip_grad_norm(GradSync& sync, double max_norm) {
   constexpr double kAgainstZero = 1e-6;  // as PyTorch's
   const double scale = max_norm / (norm + kAgainstZero);
   if (!(scale >= 1)) {
-    for (torch::Tensor gradient : gradients)
+    for (const torch::Tensor& gradient : gradients)
       gradient.mul_(scale);
   }
   return norm;

@@ -1,5 +1,7 @@
 #include "brigade/tokenizer/bpe_model.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "brigade/base/error.h"

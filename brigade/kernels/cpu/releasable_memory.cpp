@@ -43,7 +43,7 @@ torch::Tensor make_releasable(
 }
 
 void release(const torch::Tensor& flat) {
-  const c10::Storage storage = flat.storage();
+  const c10::Storage& storage = flat.storage();
   storage.set_data_ptr_noswap(c10::DataPtr(nullptr, flat.device()));
   storage.set_nbytes(size_t{0});
 }
@@ -51,7 +51,7 @@ void release(const torch::Tensor& flat) {
 void restore(const torch::Tensor& flat) {
   if (flat.numel() == 0 || !is_released(flat))
     return;
-  const c10::Storage storage = flat.storage();
+  const c10::Storage& storage = flat.storage();
   const size_t bytes = bytes_of(flat);
   storage.set_data_ptr_noswap(
       flat.is_cpu() ? map_memory(bytes, flat.device())
@@ -65,8 +65,8 @@ bool is_released(const torch::Tensor& flat) {
 
 void move_memory(const torch::Tensor& from, const torch::Tensor& to) {
   BRIGADE_ASSERT(is_released(to) && bytes_of(from) == bytes_of(to));
-  const c10::Storage source = from.storage();
-  const c10::Storage target = to.storage();
+  const c10::Storage& source = from.storage();
+  const c10::Storage& target = to.storage();
   target.set_data_ptr_noswap(
       source.set_data_ptr(c10::DataPtr(nullptr, from.device())));
   target.set_nbytes(bytes_of(to));
