@@ -290,7 +290,7 @@ class Measurement {
       for (int64_t bytes = 1 << 12; bytes <= options_.largest_message_bytes;
            bytes *= 16) {
         Tensor values = torch::zeros({bytes / 4});
-        samples.push_back({size, bytes, lockstep_seconds([&] {
+        samples.push_back({size, bytes, between_computations_seconds([&] {
                              group->all_reduce(values)->wait();
                            })});
       }
@@ -308,6 +308,33 @@ class Measurement {
       times.push_back(seconds_of(work));
     }
     return lower_quartile(std::move(times));
+  }
+
+  // Of a collective as training meets it: ranks come from computations that
+  // never take quite as long as their peers', and cores that compute have to
+  // turn to it first.
+  double between_computations_seconds(const std::function<void()>& work) const {
+    constexpr int kTimes = 10;
+    constexpr int64_t kWidth = 256;
+    const int64_t n = std::min<int64_t>(kWidth, options_.largest_product);
+    const Tensor x = torch::randn({options_.tokens, n}).to(torch::kBFloat16);
+    const Tensor weight = torch::randn({n, n}).to(torch::kBFloat16);
+    const torch::NoGradGuard no_grad;
+    const auto compute = [&] {
+      for (int i = 0; i < 4; ++i)
+        ops::linear(x, weight);
+    };
+    const auto repeat = [&](bool communicates) {
+      return lockstep_seconds([&] {
+        for (int i = 0; i < kTimes; ++i) {
+          compute();
+          if (communicates)
+            work();
+        }
+      });
+    };
+    const double alone = repeat(false);
+    return std::max(1e-9, (repeat(true) - alone) / kTimes);
   }
 
   // Of the shorter of a computation and an all-reduce that run at once, the
