@@ -1,5 +1,6 @@
-// A save that is killed, or whose disk fails, at every single call: what was
-// valid before stays so, and nothing that is not valid becomes visible.
+// A save that is killed, or whose disk fails, at every single call, or killed
+// at any moment: what was valid before stays so, and nothing that is not valid
+// becomes visible.
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +11,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <random>
+#include <thread>
 
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/verify.h"
@@ -95,6 +99,39 @@ TEST_F(SaveFaults, AKillAtAnyCallOfANewStepLeavesTheOneBefore) {
       EXPECT_FALSE(name.ends_with(".tmp")) << name;
     save_made(folder_, 2);
     EXPECT_EQ(visible_steps(), std::vector<int64_t>({1, 2}));
+  }
+}
+
+// Not only at calls: inside of them, and between.
+TEST_F(SaveFaults, AKillAtAnyOfTwoHundredMomentsLeavesWhatWasValid) {
+  constexpr int kMoments = 200;
+  using Clock = std::chrono::steady_clock;
+  save_made(folder_, 1);
+  const auto begin = Clock::now();
+  save_made(folder_, 2);
+  const auto whole = Clock::now() - begin;
+  std::mt19937 random(1);
+  std::uniform_real_distribution<double> part(0, 1.2);
+  for (int moment = 0; moment < kMoments; ++moment) {
+    SCOPED_TRACE(moment);
+    const bool exists = moment % 2 == 1;
+    if (!exists)
+      fs::remove_all(folder_ / "2");
+    const pid_t child = ::fork();
+    if (child == 0) {
+      save_made(folder_, 2, "rewritten");
+      ::_exit(0);
+    }
+    ASSERT_GT(child, 1);
+    std::this_thread::sleep_for(part(random) * whole);
+    ::kill(child, SIGKILL);
+    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+    const auto steps = visible_steps();
+    EXPECT_TRUE(
+        steps == std::vector<int64_t>({1, 2}) ||
+        (!exists && steps == std::vector<int64_t>({1})));
+    clean_up_saves(folder_);
+    save_made(folder_, 2);
   }
 }
 
