@@ -3,7 +3,7 @@
 //
 //   build/release/bench/plan_own [--machine machine.json] [--model NAME]
 //
-// Three models under eight layouts of two ranks of one thread each, by the
+// Three models under nine layouts of two ranks of one thread each, by the
 // program itself: eight steps, of which the first three are left out. Prints
 // step time and peak memory of each, predicted and measured, and their errors
 // against the targets.
@@ -54,7 +54,6 @@ std::vector<OwnModel> own_models() {
       {"98m", llama(768, 12, 12, 12), 512, 8}};
 }
 
-// Zero stages join as soon as `train` has them.
 const char* const kLayouts[] = {
     "dp2",
     "dp2-mb2-full",
