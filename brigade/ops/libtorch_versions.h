@@ -73,6 +73,7 @@ bool has_flash_attention(const T& q, const T& k, const T& v) {
   return false;
 }
 
+/// What attention computed without ever holding its scores.
 template <typename T>
 struct FlashResult {
   T out;  // [B, H, T, D]
@@ -108,6 +109,7 @@ std::optional<FlashResult<T>> flash_attention(
   return std::nullopt;
 }
 
+/// Attention's gradients.
 template <typename T>
 struct FlashGradients {
   T dq, dk, dv;  // as q, k and v
@@ -237,6 +239,7 @@ bool fused_adamw(
   return false;
 }
 
+/// RMSNorm's result and what its backward needs.
 template <typename T>
 struct FusedNorm {
   T normed;  // [.., C] in x's dtype
