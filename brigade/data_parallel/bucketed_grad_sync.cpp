@@ -573,6 +573,12 @@ void BucketedGradSync::gather_weights() {
   gathered_version_ = buffer_->weights_version();
 }
 
+bool BucketedGradSync::is_gathering() const {
+  return std::any_of(gathers_.begin(), gathers_.end(), [](const WorkPtr& work) {
+    return work != nullptr;
+  });
+}
+
 void BucketedGradSync::wait_for_weights() {
   for (size_t b = gathers_.size(); b-- > 0;) {
     if (const WorkPtr work = std::exchange(gathers_[b], nullptr))

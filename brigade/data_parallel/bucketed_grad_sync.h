@@ -61,6 +61,7 @@ class BucketedGradSync : public GradSync {
     return owned_parts_;
   }
   void gather_weights() override;
+  bool is_gathering() const override;
   void wait_for_weights() override;
   void wait_for_weight(int param) override;
   ShardedWeights* sharded_weights() const override {

@@ -40,6 +40,7 @@
 #include "brigade/data_parallel/clip_grad_norm.h"
 #include "brigade/data_parallel/compute_copies.h"
 #include "brigade/data_parallel/forward_casts.h"
+#include "brigade/data_parallel/gather_watch.h"
 #include "brigade/data_parallel/grad_sync_factory.h"
 #include "brigade/data_parallel/mixed_precision.h"
 #include "brigade/data_parallel/module_tensors.h"
@@ -190,6 +191,9 @@ class DataParallel {
       wrapped_.sync->before_handover([copies] { copies->restore(); });
     if (ShardedWeights* weights = wrapped_.sync->sharded_weights())
       watch_ = std::make_unique<WeightWatch>(*weights);
+    // Copies are made of all weights at once.
+    else if (options.sharding != Sharding::kNone && !wrapped_.copies)
+      gather_watch_ = std::make_unique<GatherWatch>(*wrapped_.sync);
     broadcast_buffers_of(0);
   }
 
@@ -201,20 +205,19 @@ class DataParallel {
   }
   auto operator->() {
     wrapped_.sync->wait_for_weights();
-    if constexpr (std::is_same_v<Handle, torch::nn::AnyModule> || kIsScripted)
-      return &module_;
-    else
-      return &*module_;
+    return target();
   }
   // The wrapped module itself.
   auto& module() { return module_of(**this); }
 
   // The module's forward(), after the broadcast of buffers where
   // WrapOptions::broadcast_buffers asks for it: collective then.
-  // With sharding it waits for weights of other ranks; with kParameters each
-  // unit is gathered when it is used, so that all ranks must use the same ones
-  // in the same order, in backward too. With mixed precision it computes with
-  // the copies, which operator->'s forward() does not.
+  // With sharding each operation waits for the weights that it reads, where
+  // other ranks own them (GatherWatch), with mixed precision all at its start;
+  // with kParameters each unit is gathered when it is used, so that all ranks
+  // must use the same ones in the same order, in backward too. With mixed
+  // precision it computes with the copies, which operator->'s forward() does
+  // not.
   template <typename... Inputs>
   auto forward(Inputs&&... inputs) {
     before_forward();
@@ -224,8 +227,12 @@ class DataParallel {
       watch_->end_forward();
       return output;
     }
-    if (wrapped_.copies == nullptr)
-      return (*this)->forward(std::forward<Inputs>(inputs)...);
+    if (wrapped_.copies == nullptr) {
+      GatherWatch::InForward in_forward(gather_watch_.get());
+      auto output = target()->forward(std::forward<Inputs>(inputs)...);
+      in_forward.end();
+      return output;
+    }
     const MixedPrecision& precision = *wrap_.mixed_precision;
     const ComputeCopies::InForward in_forward(*wrapped_.copies);
     const auto run = [this](auto&&... cast) {
@@ -326,8 +333,16 @@ class DataParallel {
   static constexpr bool kIsScripted =
       std::is_same_v<Handle, torch::jit::Module>;
 
+  // What has a forward().
+  auto target() {
+    if constexpr (std::is_same_v<Handle, torch::nn::AnyModule> || kIsScripted)
+      return &module_;
+    else
+      return &*module_;
+  }
   void before_forward() {
-    wrapped_.sync->wait_for_weights();
+    if (!gather_watch_)
+      wrapped_.sync->wait_for_weights();
     if (torch::GradMode::is_enabled())
       wrapped_.sync->drop_cleared_gradients();
     if (wrap_.broadcast_buffers && torch::GradMode::is_enabled() &&
@@ -344,7 +359,8 @@ class DataParallel {
   Handle module_;
   WrapOptions wrap_;
   Wrapped wrapped_;
-  std::unique_ptr<WeightWatch> watch_;  // Sharding::kParameters
+  std::unique_ptr<WeightWatch> watch_;         // Sharding::kParameters
+  std::unique_ptr<GatherWatch> gather_watch_;  // kOptimizer, kGradients
 };
 
 }  // namespace brigade

@@ -173,6 +173,8 @@ class GradSync {
   // sharding. A backward over weights that were stepped and not exchanged is a
   // ConfigError.
   virtual void gather_weights() = 0;
+  // Whether there is something to wait for.
+  virtual bool is_gathering() const { return false; }
   // Until then no weight may be read.
   virtual void wait_for_weights() = 0;
   // Until then this weight may not be read.

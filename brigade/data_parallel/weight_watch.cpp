@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/data_parallel/op_inputs.h"
 
 namespace brigade {
 namespace {
@@ -46,8 +47,6 @@ ThreadState& thread_state() {
 using UsedUnits = std::vector<WatchedUnit>;
 
 void add_unit_of(const torch::Tensor& tensor, UsedUnits& used) {
-  if (!tensor.defined() || !tensor.has_storage())
-    return;
   const auto& all = WatchedStorages::instance().units;
   const auto found = all.find(tensor.storage().unsafeGetStorageImpl());
   if (found == all.end())
@@ -58,18 +57,6 @@ void add_unit_of(const torch::Tensor& tensor, UsedUnits& used) {
   });
   if (!is_known)
     used.push_back(found->second);
-}
-
-void add_units_of(const c10::IValue& value, UsedUnits& used) {
-  if (value.isTensor()) {
-    add_unit_of(value.toTensor(), used);
-  } else if (value.isTensorList()) {
-    for (const torch::Tensor& tensor : value.toTensorVector())
-      add_unit_of(tensor, used);
-  } else if (value.isList()) {
-    for (const c10::IValue& each : value.toListRef())
-      add_units_of(each, used);
-  }
 }
 
 // Of one module: its units that the operation reads.
@@ -105,7 +92,8 @@ std::unique_ptr<at::ObserverContext> before_op(const at::RecordFunction& op) {
   {
     const std::lock_guard lock(WatchedStorages::instance().mutex);
     for (const c10::IValue& input : op.inputs())
-      add_units_of(input, used);
+      visit_op_input(
+          input, [&](const torch::Tensor& each) { add_unit_of(each, used); });
   }
   std::vector<ShardedWeights*> modules;
   for (const WatchedUnit& each : used) {

@@ -3,9 +3,9 @@
 // and in backward (there through views that autograd saved), and has their unit
 // gathered.
 //
-// It observes the dispatcher (at::RecordFunction): kernels that are called
-// otherwise, like those of brigade/ops, are not seen; models that use them call
-// ShardedWeights::use().
+// It observes the dispatcher (at::RecordFunction) and sees the operations of
+// libtorch and those of brigade/ops; kernels that are called otherwise are not
+// seen: models that use them call ShardedWeights::use().
 //
 // Weights are gathered from begin_forward() to the end of the backward that
 // follows, and in any backward. Read at another time, where one rank may be

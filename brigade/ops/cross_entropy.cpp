@@ -8,6 +8,7 @@
 #include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"
 #include "brigade/ops/kernel_set.h"
+#include "brigade/ops/observed.h"
 #include "brigade/ops/rows.h"
 
 namespace brigade::ops {
@@ -253,6 +254,8 @@ Tensor linear_cross_entropy(
     const Tensor& targets,
     const CrossEntropyOptions& options) {
   check(hidden, weight, targets, options);
+  const Observed observed(
+      "brigade::linear_cross_entropy", hidden, weight, targets);
   Gradients none;
   if (!torch::GradMode::is_enabled() ||
       (!hidden.requires_grad() && !weight.requires_grad()))

@@ -7,6 +7,7 @@
 #include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"
 #include "brigade/ops/kernel_set.h"
+#include "brigade/ops/observed.h"
 
 namespace brigade::ops {
 namespace {
@@ -89,6 +90,7 @@ embedding(const Tensor& ids, const Tensor& weight, const OpOptions& options) {
   check(ids, weight);
   if (options.weight_grad == WeightGrad::kAccumulate && weight.requires_grad())
     check_accumulates(kOp, weight);
+  const Observed observed("brigade::embedding", weight, ids);
   return Node::apply(
       weight,
       ids,

@@ -8,6 +8,7 @@
 #include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"
 #include "brigade/ops/kernel_set.h"
+#include "brigade/ops/observed.h"
 #include "brigade/ops/rows.h"
 #include "brigade/ops/side_by_side.h"
 
@@ -282,6 +283,8 @@ struct Node : torch::autograd::Function<Node> {
         output_grads(gradients, groups.weights, saved.options.group, rows);
     std::function<void()> after;
     if (saved.x_has_gradient) {
+      const Observed observed(
+          "brigade::linear_backward", gradients, groups.weights);
       result[0] =
           input_grad(outputs, groups.weights, saved.x_sizes, *saved.kernels);
       if (saved.options.on_input_grad)
@@ -411,6 +414,7 @@ std::vector<Tensor> linear_group(
     if (bias.defined())
       tensors.push_back(bias);
   }
+  const Observed observed("brigade::linear", tensors);
   return Node::apply(at::TensorList(tensors), saved);
 }
 

@@ -5,6 +5,7 @@
 #include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"
 #include "brigade/ops/kernel_set.h"
+#include "brigade/ops/observed.h"
 
 namespace brigade::ops {
 namespace {
@@ -70,6 +71,7 @@ struct Node : torch::autograd::Function<Node> {
     const Tensor dweight =
         wanted && accumulate ? accumulation_target(kOp, weight)
                              : at::zeros(weight.sizes(), tensors[2].options());
+    const Observed observed("brigade::rms_norm_backward", gradients[0], weight);
     result[0] = saved.kernels->rms_norm_backward(
         {.dnormed = gradients[0],
          .dsum = dsum,
@@ -94,6 +96,7 @@ variable_list run(
     const OpOptions& options) {
   if (options.weight_grad == WeightGrad::kAccumulate && weight.requires_grad())
     check_accumulates(kOp, weight);
+  const Observed observed("brigade::rms_norm", x, weight, residual);
   return Node::apply(
       x,
       weight,

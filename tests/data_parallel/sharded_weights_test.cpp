@@ -14,6 +14,8 @@
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/data_parallel.h"
 #include "brigade/data_parallel/weight_units.h"
+#include "brigade/ops/linear.h"
+#include "brigade/ops/rms_norm.h"
 #include "tests/data_parallel/pseudo_random.h"
 #include "tests/support/ranks_as_threads.h"
 
@@ -424,6 +426,51 @@ TEST(ShardedWeights, RefuseWhatTheyCannotDo) {
           loss_of(model.forward(ids), ids).backward();
         }),
         HasSubstr("load weights while a brigade::FullWeights lives"));
+  });
+}
+
+// A unit that nothing but ops of Brigade reads, in forward and in backward.
+struct OpsBlock : torch::nn::Module {
+  OpsBlock() {
+    scale = register_parameter("scale", torch::zeros({12}));
+    weight = register_parameter("weight", torch::zeros({12, 12}));
+    fill(*this);
+  }
+  torch::Tensor forward(const torch::Tensor& x) {  // not const: Sequential
+    return ops::rms_norm(ops::linear(x, weight), scale, 1e-5);
+  }
+  torch::Tensor scale, weight;
+};
+
+std::vector<torch::Tensor> train_ops(
+    const CommunicatorPtr& world,
+    Sharding sharding) {
+  torch::nn::Sequential net;
+  for (int i = 0; i < 4; ++i)
+    net->push_back(OpsBlock());
+  DataParallel<torch::nn::Sequential> model(net, world, unit_options(sharding));
+  AdamW optimizer = make_adamw(model.sync(), 0.01);
+  for (int64_t step = 0; step < 4; ++step) {
+    model.forward(pseudo_random({5, 12}, 10 * step + world->rank()))
+        .pow(3)
+        .mean()
+        .backward();
+    optimizer.step(0.01, model.sync().grad_scale(), ops::AfterRead::kZero);
+    model.gather_weights();
+  }
+  std::vector<torch::Tensor> weights;
+  const FullWeights whole(model.sync());
+  for (const auto& param : net->parameters())
+    weights.push_back(param.detach().clone());
+  return weights;
+}
+
+TEST(ShardedWeights, AreReadByOpsOfBrigade) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    const auto whole = train_ops(world, Sharding::kNone);
+    const auto divided = train_ops(world, Sharding::kParameters);
+    for (size_t i = 0; i < whole.size(); ++i)
+      EXPECT_LT((whole[i] - divided[i]).abs().max().item<double>(), 1e-6) << i;
   });
 }
 

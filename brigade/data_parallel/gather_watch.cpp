@@ -1,0 +1,130 @@
+#include "brigade/data_parallel/gather_watch.h"
+
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "brigade/data_parallel/op_inputs.h"
+
+namespace brigade {
+namespace {
+
+// The innermost forward of this thread.
+GatherWatch*& current_watch() {
+  thread_local GatherWatch* watch = nullptr;
+  return watch;
+}
+
+std::unique_ptr<at::ObserverContext> before_observed_op(
+    const at::RecordFunction& op) {
+  GatherWatch* watch = current_watch();
+  if (watch == nullptr)
+    return nullptr;
+  // Waiting may run operations too.
+  const at::DisableRecordFunctionGuard unobserved;
+  try {
+    for (const c10::IValue& input : op.inputs())
+      visit_op_input(input, [watch](const torch::Tensor& tensor) {
+        watch->before_read(tensor);
+      });
+  } catch (...) {
+    // RecordFunction would swallow it.
+    watch->fail_later(std::current_exception());
+  }
+  return nullptr;
+}
+
+uintptr_t address_of(const torch::Tensor& tensor) {
+  // Not data_ptr(), which counts as a write where memory is copied lazily.
+  return reinterpret_cast<uintptr_t>(
+             tensor.storage().unsafeGetStorageImpl()->data()) +
+         static_cast<uintptr_t>(tensor.storage_offset()) *
+             tensor.element_size();
+}
+
+uintptr_t bytes_spanned(const torch::Tensor& tensor) {
+  if (tensor.numel() == 0)
+    return 0;
+  int64_t last = 0;
+  for (int64_t d = 0; d < tensor.dim(); ++d)
+    last += (tensor.size(d) - 1) * tensor.stride(d);
+  return static_cast<uintptr_t>(last + 1) * tensor.element_size();
+}
+
+}  // namespace
+
+GatherWatch::GatherWatch(GradSync& sync)
+    : sync_(&sync), was_read_(sync.params().size()) {}
+
+void GatherWatch::find_ranges() {
+  ranges_.clear();
+  for (size_t i = 0; i < sync_->params().size(); ++i) {
+    const torch::Tensor& param = sync_->params()[i].tensor;
+    const uintptr_t begin = address_of(param);
+    if (param.numel() > 0)
+      ranges_.push_back(
+          {begin, begin + bytes_spanned(param), static_cast<int>(i)});
+  }
+  std::sort(ranges_.begin(), ranges_.end(), [](const Range& a, const Range& b) {
+    return a.begin < b.begin;
+  });
+}
+
+void GatherWatch::wait_for_unseen() {
+  for (size_t i = 0; i < was_read_.size(); ++i) {
+    if (!was_read_[i])
+      sync_->wait_for_weight(static_cast<int>(i));
+  }
+}
+
+void GatherWatch::before_read(const torch::Tensor& tensor) {
+  const uintptr_t begin = address_of(tensor);
+  const uintptr_t end = begin + bytes_spanned(tensor);
+  auto range = std::upper_bound(
+      ranges_.begin(), ranges_.end(), begin, [](uintptr_t at, const Range& r) {
+        return at < r.end;
+      });
+  for (; range != ranges_.end() && range->begin < end; ++range) {
+    was_read_[static_cast<size_t>(range->param)] = true;
+    sync_->wait_for_weight(range->param);
+  }
+}
+
+GatherWatch::InForward::InForward(GatherWatch* watch) : watch_(watch) {
+  if (watch_ == nullptr)
+    return;
+  if (const auto failure = std::exchange(watch_->failure_, nullptr))
+    std::rethrow_exception(failure);
+  GradSync& sync = *watch_->sync_;
+  const bool learns = !std::exchange(watch_->has_seen_a_forward_, true);
+  if (!learns && !sync.is_gathering()) {
+    watch_ = nullptr;
+    return;
+  }
+  // The first time nothing is known: it waits for all.
+  watch_->wait_for_unseen();
+  watch_->find_ranges();
+  observer_ =
+      at::addThreadLocalCallback(at::RecordFunctionCallback(before_observed_op)
+                                     .needsInputs(true)
+                                     .scopes({at::RecordScope::FUNCTION}));
+  outer_ = std::exchange(current_watch(), watch_);
+}
+
+GatherWatch::InForward::~InForward() {
+  if (watch_ == nullptr)
+    return;
+  current_watch() = outer_;
+  at::removeCallback(observer_);
+}
+
+void GatherWatch::InForward::end() {
+  if (watch_ == nullptr)
+    return;
+  if (const auto failure = std::exchange(watch_->failure_, nullptr))
+    std::rethrow_exception(failure);
+  watch_->sync_->wait_for_weights();
+}
+
+}  // namespace brigade

@@ -1,0 +1,71 @@
+// The weights of Sharding::kOptimizer and kGradients are gathered bucket by
+// bucket while forward runs (GradSync::gather_weights()): an operation of
+// libtorch that reads a weight, whatever code of whatever module called it,
+// waits for that weight's bucket alone. It is what a pre-forward hook of each
+// submodule would do, without the submodules' help.
+//
+// It observes the dispatcher (at::RecordFunction), and so sees the operations
+// of libtorch and those of brigade/ops, in the thread that runs forward. What
+// reads weights otherwise (data_ptr() in a kernel of the user's own) is safe:
+// forward waits at its start for each weight that no operation was seen to read
+// in a forward before, of which the first finds all weights there.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "brigade/data_parallel/grad_sync.h"
+
+namespace brigade {
+
+class GatherWatch {
+ public:
+  // `sync` outlives it.
+  explicit GatherWatch(GradSync& sync);
+
+  // While it lives, this thread's operations wait for the weights that they
+  // read. Nested ones are allowed.
+  class InForward {
+   public:
+    // Null: does nothing. Throws CommError, as GradSync::wait_for_weight().
+    explicit InForward(GatherWatch* watch);
+    ~InForward();
+    InForward(const InForward&) = delete;
+    InForward& operator=(const InForward&) = delete;
+
+    // Forward is over: waits for the weights that it did not read. Throws
+    // CommError, also that of an operation, which could not throw it itself and
+    // read weights that were not there.
+    void end();
+
+   private:
+    GatherWatch* watch_;
+    GatherWatch* outer_ = nullptr;
+    uint64_t observer_ = 0;  // 0: none
+  };
+
+  // Called by the observer: `tensor` is about to be read.
+  void before_read(const torch::Tensor& tensor);
+  void fail_later(std::exception_ptr error) { failure_ = std::move(error); }
+
+ private:
+  // Where a parameter's values are, in bytes.
+  struct Range {
+    uintptr_t begin;
+    uintptr_t end;
+    int param;
+  };
+
+  void find_ranges();
+  void wait_for_unseen();
+
+  GradSync* sync_;
+  std::vector<Range> ranges_;   // by begin; they do not overlap
+  std::vector<bool> was_read_;  // by parameter: by an operation, in a forward
+  bool has_seen_a_forward_ = false;
+  std::exception_ptr failure_;
+};
+
+}  // namespace brigade

@@ -1,0 +1,222 @@
+// Weights that are gathered while forward runs. The oracle of values is the
+// same training with whole weights; that of waits a communicator that gathers
+// only what is waited for.
+#include "brigade/data_parallel/gather_watch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn.h>
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "brigade/base/error.h"
+#include "brigade/data_parallel/data_parallel.h"
+#include "brigade/ops/linear.h"
+#include "brigade/ops/rms_norm.h"
+#include "tests/data_parallel/late_gathers.h"
+#include "tests/data_parallel/pseudo_random.h"
+#include "tests/support/ranks_as_threads.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::LateGathers;
+using testing::run_ranks;
+using ::testing::UnorderedElementsAre;
+
+constexpr int64_t kWidth = 24;
+
+// x * scale, computed through pointers: no observer of operations sees it.
+struct RawScale : torch::autograd::Function<RawScale> {
+  static torch::Tensor forward(
+      torch::autograd::AutogradContext* context,
+      const torch::Tensor& x,
+      const torch::Tensor& scale) {
+    torch::Tensor y = torch::empty_like(x);
+    for (int64_t i = 0; i < x.numel(); ++i)
+      y.data_ptr<float>()[i] =
+          x.data_ptr<float>()[i] * scale.data_ptr<float>()[i % scale.numel()];
+    context->save_for_backward({x, scale});
+    return y;
+  }
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext* context,
+      torch::autograd::variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    return {gradients[0] * saved[1], (gradients[0] * saved[0]).sum(0)};
+  }
+};
+
+// One layer of each kind of reader, each in a bucket of its own.
+struct ReadersNet : torch::nn::Module {
+  ReadersNet() {
+    first = register_module("first", torch::nn::Linear(kWidth, kWidth));
+    ours = register_parameter("ours", torch::empty({kWidth, kWidth}));
+    norm = register_parameter("norm", torch::empty({kWidth}));
+    raw = register_parameter("raw", torch::empty({kWidth}));
+    last = register_module("last", torch::nn::Linear(kWidth, kWidth));
+    const torch::NoGradGuard no_grad;
+    int64_t seed = 0;
+    for (auto& param : parameters())
+      param.copy_(pseudo_random(param.sizes(), ++seed) * 0.3);
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    x = torch::tanh(first(x));
+    after("first");
+    // A view that shares its memory.
+    x = torch::tanh(ops::linear(x, ours.view({kWidth, kWidth})));
+    after("ours");
+    x = RawScale::apply(ops::rms_norm(x, norm, 1e-5), raw);
+    after("norm and raw");
+    return uses_last ? last(x) : x;
+  }
+  void after(const std::string& layer) const {
+    if (on_layer)
+      on_layer(layer);
+  }
+  torch::nn::Linear first{nullptr}, last{nullptr};
+  torch::Tensor ours, norm, raw;
+  std::function<void(const std::string& layer)> on_layer;
+  bool uses_last = true;
+};
+
+using Model = DataParallel<std::shared_ptr<ReadersNet>>;
+
+GradSyncOptions options_of(Sharding sharding) {
+  GradSyncOptions options;
+  // A bucket for each layer.
+  options.bucket_capacity_bytes = 64;
+  options.first_bucket_bytes = 64;
+  options.last_bucket_bytes = 64;
+  options.handover = GradHandover::kMainGrad;
+  options.sharding = sharding;
+  // kGradients does not know it.
+  if (sharding != Sharding::kGradients)
+    options.missing_gradient = MissingGradient::kZero;
+  return options;
+}
+
+void train_step(Model& model, AdamW& optimizer, int64_t step, int rank) {
+  model.forward(pseudo_random({4, kWidth}, 10 * step + rank))
+      .pow(2)
+      .mean()
+      .backward();
+  model.finish();
+  optimizer.step(0.05, model.sync().grad_scale(), ops::AfterRead::kZero);
+  model.gather_weights();
+}
+
+// The names of the parameters whose gathers were waited for since forget().
+std::set<std::string> waited_for(const LateGathers& gathers, GradSync& sync) {
+  std::set<std::string> names;
+  for (const torch::Tensor& output : gathers.waited()) {
+    const auto* begin = static_cast<const char*>(output.data_ptr());
+    for (const NamedParam& param : sync.params()) {
+      const auto* at = static_cast<const char*>(param.tensor.data_ptr());
+      if (at >= begin && at < begin + output.nbytes())
+        names.insert(param.name);
+    }
+  }
+  return names;
+}
+
+class GatherWatchTest : public ::testing::TestWithParam<Sharding> {};
+
+TEST_P(GatherWatchTest, AnOperationWaitsForItsOwnWeightsAlone) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    const auto gathers = std::make_shared<LateGathers>(world);
+    const auto net = std::make_shared<ReadersNet>();
+    Model model(net, gathers, options_of(GetParam()));
+    AdamW optimizer = make_adamw(model.sync(), 0.1);
+    train_step(model, optimizer, 0, world->rank());
+
+    std::vector<std::set<std::string>> waited;
+    net->on_layer = [&](const std::string&) {
+      waited.push_back(waited_for(*gathers, model.sync()));
+      gathers->forget();
+    };
+    gathers->forget();
+    train_step(model, optimizer, 1, world->rank());
+    // "raw" is in nobody's operation: it was waited for before all others.
+    EXPECT_THAT(
+        waited,
+        ElementsAre(
+            UnorderedElementsAre("raw", "first.weight", "first.bias"),
+            UnorderedElementsAre("ours"),
+            UnorderedElementsAre("norm")));
+  });
+}
+
+TEST_P(GatherWatchTest, TrainsAsWithWholeWeights) {
+  const auto train = [](const CommunicatorPtr& world, Sharding sharding) {
+    const auto net = std::make_shared<ReadersNet>();
+    Model model(
+        net, std::make_shared<LateGathers>(world), options_of(sharding));
+    AdamW optimizer = make_adamw(model.sync(), 0.1);
+    for (int64_t step = 0; step < 4; ++step) {
+      net->uses_last = step != 2 || GetParam() == Sharding::kGradients;
+      train_step(model, optimizer, step, world->rank());
+    }
+    std::vector<torch::Tensor> values;
+    const FullWeights whole(model.sync());
+    for (const auto& param : net->parameters())
+      values.push_back(param.detach().clone());
+    return values;
+  };
+  run_ranks(2, [&](const CommunicatorPtr& world) {
+    const auto whole = train(world, Sharding::kNone);
+    const auto divided = train(world, GetParam());
+    for (size_t i = 0; i < whole.size(); ++i)
+      EXPECT_LT((whole[i] - divided[i]).abs().max().item<double>(), 1e-6) << i;
+  });
+}
+
+TEST_P(GatherWatchTest, AfterForwardAllWeightsAreThere) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    const auto gathers = std::make_shared<LateGathers>(world);
+    const auto net = std::make_shared<ReadersNet>();
+    Model model(net, gathers, options_of(GetParam()));
+    AdamW optimizer = make_adamw(model.sync(), 0.1);
+    train_step(model, optimizer, 0, world->rank());
+    net->uses_last = false;
+    gathers->forget();
+    model.forward(torch::ones({1, kWidth}));
+    EXPECT_EQ(waited_for(*gathers, model.sync()).size(), 7);
+    EXPECT_FALSE(model.sync().is_gathering());
+  });
+}
+
+TEST_P(GatherWatchTest, AFailedGatherIsForwardsError) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    const auto gathers = std::make_shared<LateGathers>(world);
+    const auto net = std::make_shared<ReadersNet>();
+    Model model(net, gathers, options_of(GetParam()));
+    AdamW optimizer = make_adamw(model.sync(), 0.1);
+    train_step(model, optimizer, 0, world->rank());
+    net->on_layer = [&](const std::string& layer) {
+      if (layer == "first")
+        gathers->fail_next();
+    };
+    try {
+      model.forward(torch::ones({1, kWidth}));
+      ADD_FAILURE() << "forward ended well";
+    } catch (const CommError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("a gather that fails"));
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Stage,
+    GatherWatchTest,
+    ::testing::Values(Sharding::kOptimizer, Sharding::kGradients),
+    [](const auto& stage) { return std::string(to_string(stage.param)); });
+
+}  // namespace
+}  // namespace brigade
