@@ -76,7 +76,7 @@ class Measurement {
     result.memory_bytes_per_s = optimizer();
     result.elementwise_bytes_per_s = elementwise();
     result.logits_bytes_per_s = logits(result.bf16_products);
-    result.all_reduces = all_reduces();
+    measure_collectives(result);
     if (result.ranks > 1)
       result.contention = contention();
     result.taken_by_others = std::max(0.0, 1 - cpu_ / wall_);
@@ -278,8 +278,7 @@ class Measurement {
   }
 
   // Groups of every size that the ranks can be cut into, all at once.
-  std::vector<planner::AllReduceSample> all_reduces() {
-    std::vector<planner::AllReduceSample> samples;
+  void measure_collectives(planner::Measurements& result) {
     const int ranks = environment_.world_size;
     for (int size = 2; size <= ranks; ++size) {
       if (ranks % size != 0)
@@ -290,12 +289,41 @@ class Measurement {
       for (int64_t bytes = 1 << 12; bytes <= options_.largest_message_bytes;
            bytes *= 16) {
         Tensor values = torch::zeros({bytes / 4});
-        samples.push_back({size, bytes, between_computations_seconds([&] {
-                             group->all_reduce(values)->wait();
-                           })});
+        result.all_reduces.push_back(
+            {size, bytes, between_computations_seconds([&] {
+               group->all_reduce(values)->wait();
+             })});
+      }
+      measure_activations(*group, result.collectives);
+    }
+  }
+
+  // Of bf16, as tensor parallel exchanges them. Other code of the communicator
+  // than that of fp32 gradients.
+  void measure_activations(
+      Communicator& group,
+      std::vector<planner::CollectiveSample>& samples) const {
+    using planner::Collective;
+    const int64_t largest =
+        std::min(options_.largest_message_bytes, options_.largest_activation);
+    for (int i = 0; i < planner::kCollectives; ++i) {
+      const auto collective = static_cast<Collective>(i);
+      for (int64_t bytes = 1 << 12; bytes <= largest; bytes *= 8) {
+        const int64_t part = bytes / 2 / group.size();
+        const auto bf16 = torch::dtype(torch::kBFloat16);
+        const Tensor all = torch::zeros({part * group.size()}, bf16);
+        const Tensor own = torch::zeros({part}, bf16);
+        const double seconds = between_computations_seconds([&] {
+          if (collective == Collective::kAllReduce)
+            group.all_reduce(all)->wait();
+          else if (collective == Collective::kReduceScatter)
+            group.reduce_scatter(own, all)->wait();
+          else
+            group.all_gather(all, own)->wait();
+        });
+        samples.push_back({collective, group.size(), bytes, seconds});
       }
     }
-    return samples;
   }
 
   // Collectives must be launched equally often by every rank.

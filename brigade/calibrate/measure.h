@@ -21,6 +21,7 @@ struct MeasureOptions {
   int64_t weights_bytes = int64_t{1} << 27;  // of the weights of products
   int64_t optimizer_numel = int64_t{1} << 22;
   int64_t largest_message_bytes = int64_t{1} << 24;
+  int64_t largest_activation = int64_t{1} << 21;  // bytes, of all ranks
 };
 
 // Throws CommError when the ranks do not meet.

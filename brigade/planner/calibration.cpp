@@ -96,6 +96,7 @@ Machine machine_of(
                   .attention_forward(unit, AttentionKernel::kFlash2);
   device.attention.fill(
       std::clamp(measurements.attention_flops_per_s / whole, 0.001, 1.0));
+  machine.collectives = measurements.collectives;
   machine.intra = fit_link(measurements, machine);
   machine.inter = machine.intra;
   machine.inter.bytes_per_s *= measurements.ranks;

@@ -34,13 +34,14 @@ struct Measurements {
   std::vector<ProductRate> bf16_products;
   // Causal, forward and backward: 3.5 times the forward's FLOPs.
   double attention_flops_per_s = 0;
-  double memory_bytes_per_s = 0;       // of the optimizer's pass
-  double elementwise_bytes_per_s = 0;  // of norms and activations
-  double logits_bytes_per_s = 0;       // of the loss, less its products
-  double weight_element_s = 0;         // see Device::weight_element_s
-  double kernel_gap_s = 0;             // of the smallest op
-  double contention = 0;               // see Constants::contention
-  std::vector<AllReduceSample> all_reduces;
+  double memory_bytes_per_s = 0;              // of the optimizer's pass
+  double elementwise_bytes_per_s = 0;         // of norms and activations
+  double logits_bytes_per_s = 0;              // of the loss, less its products
+  double weight_element_s = 0;                // see Device::weight_element_s
+  double kernel_gap_s = 0;                    // of the smallest op
+  double contention = 0;                      // see Constants::contention
+  std::vector<AllReduceSample> all_reduces;   // of gradients
+  std::vector<CollectiveSample> collectives;  // see Machine::collectives
   // The part of the time of computation in which this rank had no CPU because
   // other programs ran: figures of a busy machine are too low.
   double taken_by_others = 0;

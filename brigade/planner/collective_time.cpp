@@ -152,6 +152,35 @@ CollectiveChoice quickest_collective(
   return best;
 }
 
+double activations_seconds(
+    const Machine& machine,
+    const GroupPlace& place,
+    Collective collective,
+    double bytes) {
+  if (place.ranks <= 1)
+    return 0;
+  // The two samples on whose line `bytes` lies, or is nearest to.
+  const CollectiveSample* low = nullptr;
+  const CollectiveSample* high = nullptr;
+  for (const CollectiveSample& sample : machine.collectives) {
+    if (sample.collective != collective || sample.ranks != place.ranks)
+      continue;
+    if (low == nullptr || high == nullptr ||
+        static_cast<double>(high->bytes) < bytes) {
+      low = high;
+      high = &sample;
+    }
+  }
+  if (place.nodes() > 1 || low == nullptr)
+    return quickest_collective(machine, place, collective, bytes).seconds;
+  // Less than the smallest takes as long as it.
+  if (bytes <= static_cast<double>(low->bytes))
+    return low->seconds;
+  const double slope = std::max(0.0, high->seconds - low->seconds) /
+                       static_cast<double>(high->bytes - low->bytes);
+  return low->seconds + slope * (bytes - static_cast<double>(low->bytes));
+}
+
 double owner_broadcasts_seconds(
     const Machine& machine,
     const GroupPlace& place,

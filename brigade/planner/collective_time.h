@@ -35,7 +35,6 @@ GroupPlace place_axis(
 GroupPlace
 place_dp_cp(const ParallelDims& dims, RankOrder order, int devices_per_node);
 
-enum class Collective { kAllReduce, kReduceScatter, kAllGather };
 enum class Algorithm { kRing, kTree, kHierarchical };
 const char* to_string(Algorithm algorithm);
 
@@ -60,6 +59,15 @@ struct CollectiveChoice {
 };
 // The quickest of the algorithms.
 CollectiveChoice quickest_collective(
+    const Machine& machine,
+    const GroupPlace& place,
+    Collective collective,
+    double bytes);
+
+// Of activations that nothing hides: as Machine::collectives says, in between
+// on a straight line, where it has two samples of this collective among as many
+// ranks of one node; else quickest_collective().
+double activations_seconds(
     const Machine& machine,
     const GroupPlace& place,
     Collective collective,

@@ -66,6 +66,12 @@ class Part {
   void add_attention(int64_t window, PartTime& time) const;
   void add_flash(int64_t window, PartTime& time) const;
   void add_materialized(PartTime& time) const;
+  double tensor_parallel(Collective collective, double bytes) const;
+  double activation_bytes() const {
+    return kElement * static_cast<double>(tokens()) * outer_width();
+  }
+  double enter_region() const;
+  double leave_region() const;
   void add_tensor_parallel(PartTime& time) const;
   void add_recompute(PartTime& time) const;
   void add_accumulation(int64_t parameters, PartTime& time) const;
@@ -201,23 +207,35 @@ double Part::exposed_beside(double communication, double computation) const {
   return communication - hidden + training_.constants.contention * hidden;
 }
 
-void Part::add_tensor_parallel(PartTime& time) const {
-  if (tp_ == 1)
-    return;
+double Part::tensor_parallel(Collective collective, double bytes) const {
   const GroupPlace place = place_axis(
       layout_.dims,
       Axis::kTp,
       training_.software.rank_order,
       training_.machine.devices_per_node);
-  const double bytes = kElement * static_cast<double>(tokens()) * outer_width();
-  const auto one = [&](Collective collective) {
-    return quickest_collective(training_.machine, place, collective, bytes)
-        .seconds;
-  };
-  const double each =
-      layout_.tokens == TokenLayout::kSharded
-          ? one(Collective::kAllGather) + one(Collective::kReduceScatter)
-          : one(Collective::kAllReduce);
+  return activations_seconds(training_.machine, place, collective, bytes);
+}
+
+// Into a region of tensor parallel in forward; the gradient of leaving one.
+double Part::enter_region() const {
+  return layout_.tokens == TokenLayout::kSharded
+             ? tensor_parallel(Collective::kAllGather, activation_bytes())
+             : 0;
+}
+
+// Out of one in forward; the gradient of entering one.
+double Part::leave_region() const {
+  return tensor_parallel(
+      layout_.tokens == TokenLayout::kSharded ? Collective::kReduceScatter
+                                              : Collective::kAllReduce,
+      activation_bytes());
+}
+
+// Two regions.
+void Part::add_tensor_parallel(PartTime& time) const {
+  if (tp_ == 1)
+    return;
+  const double each = enter_region() + leave_region();
   const auto exposed = [&](double products) {
     if (training_.software.tensor_parallel == Overlap::kNone)
       return 2 * each;
@@ -312,6 +330,9 @@ PartTime Part::embedding() {
   const double bytes = outer_tokens() * outer_width() * kElement;
   time.forward.elementwise = passes(2 * bytes);
   time.backward_weight.elementwise = passes(4 * bytes);
+  // Each rank looks up the rows that it has, and the sum is what all have.
+  time.forward.tp = leave_region();
+  time.backward_input.tp = enter_region();
   add_accumulation(embedding_parameters(shape_), time);
   add_zero(embedding_parameters(shape_), time);
   return time;
@@ -340,6 +361,12 @@ PartTime Part::head() {
                            : kChunkedLogitsBytes;
   time.forward.elementwise = device_.logits(bytes / 2 * logits);
   time.backward_input.elementwise = device_.logits(bytes / 2 * logits);
+  // A maximum and two sums per token, each of 4 bytes: no rank has all logits.
+  const double per_token = 4 * static_cast<double>(m);
+  time.forward.tp = enter_region() +
+                    tensor_parallel(Collective::kAllReduce, per_token) +
+                    tensor_parallel(Collective::kAllReduce, 2 * per_token);
+  time.backward_input.tp = leave_region();
   add_accumulation(head_parameters(shape_), time);
   add_zero(head_parameters(shape_), time);
   return time;

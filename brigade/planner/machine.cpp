@@ -154,6 +154,18 @@ std::vector<Machine> make_machines() {
 
 }  // namespace
 
+const char* to_string(Collective collective) {
+  switch (collective) {
+    case Collective::kAllReduce:
+      return "all_reduce";
+    case Collective::kReduceScatter:
+      return "reduce_scatter";
+    case Collective::kAllGather:
+      return "all_gather";
+  }
+  return "?";
+}
+
 const char* to_string(ProductDtype dtype) {
   return kDtypeNames[static_cast<size_t>(dtype)];
 }

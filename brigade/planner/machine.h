@@ -71,6 +71,20 @@ struct Device {
   }
 };
 
+enum class Collective { kAllReduce, kReduceScatter, kAllGather };
+inline constexpr int kCollectives = 3;
+const char* to_string(Collective collective);  // "all_reduce", ...
+
+// What a collective of so many bytes of activations among so many ranks of one
+// node took, between computations. `bytes` as collective_seconds() counts them.
+struct CollectiveSample {
+  Collective collective = Collective::kAllReduce;
+  int ranks = 0;
+  int64_t bytes = 0;
+  double seconds = 0;
+  bool operator==(const CollectiveSample&) const = default;
+};
+
 struct Link {
   double bytes_per_s = 0;   // one direction; of a device, or of a whole node
   double latency_s = 0;     // of one hop
@@ -89,6 +103,9 @@ struct Machine {
   // Constants::contention, where it was measured: on CPUs, whose cores also
   // carry the communication, it is far larger than on GPUs.
   std::optional<double> contention;
+  // Measured; of each collective and number of ranks by bytes, ascending. What
+  // is not in it is told by the links.
+  std::vector<CollectiveSample> collectives;
 };
 
 // Every machine that is known by name.

@@ -266,6 +266,57 @@ void read_rates(
   }
 }
 
+// "collectives": [["all_reduce", 2, 65536, 0.0005]]: name, ranks, bytes,
+// seconds.
+void read_collectives(
+    const Json& json,
+    const std::string& pointer,
+    Machine& machine,
+    Problems& problems) {
+  const auto found = json.find("collectives");
+  if (found == json.end())
+    return;
+  const auto read = [&](const Json& values) {
+    const auto is_count = [](const Json& value, double least) {
+      return value.is_number_integer() && value.get<double>() >= least &&
+             value.get<double>() <= kMost;
+    };
+    if (!values.is_array() || values.size() != 4 || !values[0].is_string() ||
+        !is_count(values[1], 2) || values[1].get<double>() > 1e6 ||
+        !is_count(values[2], 1) || !values[3].is_number() ||
+        !(values[3].get<double>() > 0 && values[3].get<double>() < 1e6))
+      return false;
+    for (int i = 0; i < kCollectives; ++i) {
+      const auto collective = static_cast<Collective>(i);
+      if (values[0].get<std::string>() != to_string(collective))
+        continue;
+      const CollectiveSample sample = {
+          collective,
+          values[1].get<int>(),
+          values[2].get<int64_t>(),
+          values[3].get<double>()};
+      const bool is_ascending = std::all_of(
+          machine.collectives.begin(),
+          machine.collectives.end(),
+          [&](const CollectiveSample& before) {
+            return before.collective != sample.collective ||
+                   before.ranks != sample.ranks || before.bytes < sample.bytes;
+          });
+      if (is_ascending)
+        machine.collectives.push_back(sample);
+      return is_ascending;
+    }
+    return false;
+  };
+  if (!found->is_array() || !std::all_of(found->begin(), found->end(), read))
+    problems.push_back(fmt::format(
+        "{}/collectives: expected lists of a collective (all_reduce, "
+        "reduce_scatter, all_gather), its ranks, its bytes, ascending, and "
+        "seconds, not {}",
+        pointer,
+        found->dump().substr(0, 40)));
+}
+
 void check_keys(
     const Json& object,
     const std::string& group,
@@ -273,7 +324,7 @@ void check_keys(
     Problems& problems) {
   std::vector<std::string> known;
   if (group.empty())
-    known = {"name", "device", "intra", "inter", "contention"};
+    known = {"name", "device", "intra", "inter", "contention", "collectives"};
   if (group == "device") {
     known = {"name"};
     for (size_t dtype = 0; dtype < kProductDtypes; ++dtype)
@@ -355,6 +406,7 @@ Machine parse_machine(
           pointer,
           found->dump().substr(0, 40)));
   }
+  read_collectives(json, pointer, machine, problems);
   for (const NumberField& field : number_fields())
     read_number(field, json, pointer, machine, problems);
   const auto& peaks = machine.device.peak_flops;
@@ -383,6 +435,12 @@ Json to_json(const Machine& machine) {
   }
   if (machine.contention)
     json["contention"] = *machine.contention;
+  for (const CollectiveSample& sample : machine.collectives)
+    json["collectives"].push_back(
+        {to_string(sample.collective),
+         sample.ranks,
+         sample.bytes,
+         sample.seconds});
   return json;
 }
 
@@ -393,6 +451,7 @@ std::string machine_fields() {
   for (size_t dtype = 0; dtype < kProductDtypes; ++dtype)
     names.push_back("device." + rates_key(dtype));
   names.emplace_back("contention");
+  names.emplace_back("collectives");
   return fmt::format("{}", fmt::join(names, ", "));
 }
 

@@ -53,6 +53,32 @@ TEST(CollectiveTime, ARingAcrossNodesHasItsMembersShareOfTheNetwork) {
       1e-12);
 }
 
+TEST(CollectiveTime, ActivationsTakeWhatWasMeasured) {
+  Machine measured = machine();
+  measured.collectives = {
+      {Collective::kAllReduce, 2, 1000, 1e-3},
+      {Collective::kAllReduce, 2, 3000, 2e-3},
+      {Collective::kAllReduce, 2, 4000, 5e-3},
+      {Collective::kAllGather, 2, 1000, 7e-3}};
+  const auto seconds = [&](Collective collective, GroupPlace place, double n) {
+    return activations_seconds(measured, place, collective, n);
+  };
+  const auto all_reduce = Collective::kAllReduce;
+  EXPECT_DOUBLE_EQ(seconds(all_reduce, {2, 2}, 10), 1e-3);
+  EXPECT_DOUBLE_EQ(seconds(all_reduce, {2, 2}, 2000), 1.5e-3);
+  EXPECT_DOUBLE_EQ(seconds(all_reduce, {2, 2}, 3500), 3.5e-3);
+  EXPECT_DOUBLE_EQ(seconds(all_reduce, {2, 2}, 6000), 11e-3);
+  EXPECT_EQ(seconds(all_reduce, {1, 1}, 6000), 0);
+  // Another number of ranks, two nodes, one sample alone: as the links say.
+  for (const auto& [collective, place] :
+       {std::pair(all_reduce, GroupPlace{4, 4}),
+        std::pair(all_reduce, GroupPlace{2, 1}),
+        std::pair(Collective::kAllGather, GroupPlace{2, 2})})
+    EXPECT_DOUBLE_EQ(
+        seconds(collective, place, 2000),
+        quickest_collective(measured, place, collective, 2000).seconds);
+}
+
 TEST(CollectiveTime, ATreeTakesLogarithmicallyManyHops) {
   const GroupPlace place = {64, 8};
   EXPECT_NEAR(

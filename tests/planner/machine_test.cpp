@@ -50,12 +50,17 @@ TEST(Machine, MeasuredRatesComeBackFromTheirFile) {
   machine.device.logits_bytes_per_s = 1.5e9;
   machine.device.weight_element_s = 2.5e-10;
   machine.contention = 0.75;
+  machine.collectives = {
+      {Collective::kAllReduce, 2, 4096, 3e-4},
+      {Collective::kAllReduce, 2, 65536, 5e-4},
+      {Collective::kAllGather, 4, 4096, 1.25e-4}};
   const nlohmann::json file = to_json(machine);
   std::vector<std::string> problems;
   const Machine back = parse_machine(file, "", problems);
   EXPECT_TRUE(problems.empty()) << problems.front();
   EXPECT_EQ(to_json(back), file);
   EXPECT_EQ(back.device.product_rates, machine.device.product_rates);
+  EXPECT_EQ(back.collectives, machine.collectives);
   EXPECT_EQ(back.device.weight_element_s, 2.5e-10);
   EXPECT_EQ(back.contention, 0.75);
 }
@@ -73,6 +78,26 @@ TEST(Machine, RatesThatDoNotAscendAreRefused) {
           HasSubstr("/device/bf16_rates: expected pairs of a product's"),
           HasSubstr("ascending")));
   EXPECT_EQ(problems[1], "/contention: expected a number from 0 to 1, not 2");
+}
+
+TEST(Machine, CollectivesThatAreNoneAreRefused) {
+  for (const nlohmann::json& bad :
+       {nlohmann::json::parse(R"([["broadcast", 2, 4096, 1e-4]])"),
+        nlohmann::json::parse(R"([["all_reduce", 1, 4096, 1e-4]])"),
+        nlohmann::json::parse(R"([["all_reduce", 2, 4096, 0]])"),
+        nlohmann::json::parse(R"([["all_reduce", 2, 1e300, 1e-4]])"),
+        nlohmann::json::parse(R"([["all_reduce", 2, 4096]])"),
+        nlohmann::json::parse(
+            R"([["all_reduce", 2, 4096, 1], ["all_reduce", 2, 64, 1]])"),
+        nlohmann::json::parse(R"({"all_reduce": 1})")}) {
+    nlohmann::json file = to_json(find_machine("h100"));
+    file["collectives"] = bad;
+    std::vector<std::string> problems;
+    parse_machine(file, "", problems);
+    ASSERT_EQ(problems.size(), 1u) << bad.dump();
+    EXPECT_THAT(
+        problems[0], HasSubstr("/collectives: expected lists of a collective"));
+  }
 }
 
 TEST(Machine, EveryProblemOfAFileIsReported) {

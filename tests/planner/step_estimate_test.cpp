@@ -116,6 +116,37 @@ TEST(StepEstimate, PartsAddUpToTheStep) {
   EXPECT_GT(estimate.exposed_cp(), 0);
 }
 
+// Embedding and head are regions of tensor parallel too; no rank has all
+// logits.
+TEST(StepEstimate, TensorParallelExchangesAtBothEnds) {
+  Training training = llama_on("h100");
+  training.machine.collectives = {
+      {Collective::kAllReduce, 4, 1, 1},
+      {Collective::kAllReduce, 4, int64_t{1} << 40, 1},
+      {Collective::kReduceScatter, 4, 1, 10},
+      {Collective::kReduceScatter, 4, int64_t{1} << 40, 10},
+      {Collective::kAllGather, 4, 1, 100},
+      {Collective::kAllGather, 4, int64_t{1} << 40, 100}};
+  Layout layout;
+  layout.dims.tp = 4;
+  PartTime embedding = embedding_time(training, layout);
+  PartTime head = head_time(training, layout);
+  EXPECT_EQ(embedding.forward.tp, 1);
+  EXPECT_EQ(embedding.backward_input.tp, 0);
+  EXPECT_EQ(head.forward.tp, 2);
+  EXPECT_EQ(head.backward_input.tp, 1);
+  layout.tokens = TokenLayout::kSharded;
+  embedding = embedding_time(training, layout);
+  head = head_time(training, layout);
+  EXPECT_EQ(embedding.forward.tp, 10);
+  EXPECT_EQ(embedding.backward_input.tp, 100);
+  EXPECT_EQ(head.forward.tp, 100 + 2);
+  EXPECT_EQ(head.backward_input.tp, 10);
+  layout.dims.tp = 1;
+  EXPECT_EQ(embedding_time(training, layout).forward.tp, 0);
+  EXPECT_EQ(head_time(training, layout).forward.tp, 0);
+}
+
 // A device that is better in any one respect is never slower.
 TEST(StepEstimate, ABetterMachineIsNeverSlower) {
   Layout layout;
