@@ -152,7 +152,7 @@ CollectiveChoice quickest_collective(
   return best;
 }
 
-double activations_seconds(
+double sampled_seconds(
     const Machine& machine,
     const GroupPlace& place,
     Collective collective,

@@ -64,10 +64,10 @@ CollectiveChoice quickest_collective(
     Collective collective,
     double bytes);
 
-// Of activations that nothing hides: as Machine::collectives says, in between
-// on a straight line, where it has two samples of this collective among as many
-// ranks of one node; else quickest_collective().
-double activations_seconds(
+// As Machine::collectives says, in between and beyond on a straight line, where
+// it has two samples of this collective among as many ranks of one node; else
+// quickest_collective().
+double sampled_seconds(
     const Machine& machine,
     const GroupPlace& place,
     Collective collective,

@@ -213,7 +213,7 @@ double Part::tensor_parallel(Collective collective, double bytes) const {
       Axis::kTp,
       training_.software.rank_order,
       training_.machine.devices_per_node);
-  return activations_seconds(training_.machine, place, collective, bytes);
+  return sampled_seconds(training_.machine, place, collective, bytes);
 }
 
 // Into a region of tensor parallel in forward; the gradient of leaving one.

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "brigade/planner/machine.h"
+#include "brigade/planner/machine_samples.h"
 
 namespace brigade::planner {
 namespace {
@@ -226,97 +227,6 @@ void read_number(
   field.set(machine, value);
 }
 
-// "bf16_rates": [[64, 1e11], [1024, 3e11]]: smallest dimension and FLOP/s.
-std::string rates_key(size_t dtype) {
-  return fmt::format("{}_rates", to_string(static_cast<ProductDtype>(dtype)));
-}
-
-void read_rates(
-    const Json& device,
-    const std::string& pointer,
-    Machine& machine,
-    Problems& problems) {
-  constexpr double kLargest = 1 << 24;
-  const auto is_rate = [&](const Json& pair) {
-    return pair.is_array() && pair.size() == 2 && pair[0].is_number_integer() &&
-           pair[0].get<double>() >= 1 && pair[0].get<double>() <= kLargest &&
-           pair[1].is_number() && pair[1].get<double>() >= 1 &&
-           pair[1].get<double>() <= kMost;
-  };
-  for (size_t dtype = 0; dtype < kProductDtypes; ++dtype) {
-    const auto found = device.find(rates_key(dtype));
-    if (found == device.end())
-      continue;
-    std::vector<ProductRate>& rates = machine.device.product_rates[dtype];
-    bool is_valid = found->is_array() && !found->empty();
-    for (size_t i = 0; is_valid && i < found->size(); ++i) {
-      const Json& pair = (*found)[i];
-      is_valid = is_rate(pair) &&
-                 (rates.empty() || pair[0].get<int64_t>() > rates.back().size);
-      if (is_valid)
-        rates.push_back({pair[0].get<int64_t>(), pair[1].get<double>()});
-    }
-    if (!is_valid)
-      problems.push_back(fmt::format(
-          "{}/{}: expected pairs of a product's smallest dimension, "
-          "ascending, and its FLOP/s, not {}",
-          pointer,
-          rates_key(dtype),
-          found->dump().substr(0, 40)));
-  }
-}
-
-// "collectives": [["all_reduce", 2, 65536, 0.0005]]: name, ranks, bytes,
-// seconds.
-void read_collectives(
-    const Json& json,
-    const std::string& pointer,
-    Machine& machine,
-    Problems& problems) {
-  const auto found = json.find("collectives");
-  if (found == json.end())
-    return;
-  const auto read = [&](const Json& values) {
-    const auto is_count = [](const Json& value, double least) {
-      return value.is_number_integer() && value.get<double>() >= least &&
-             value.get<double>() <= kMost;
-    };
-    if (!values.is_array() || values.size() != 4 || !values[0].is_string() ||
-        !is_count(values[1], 2) || values[1].get<double>() > 1e6 ||
-        !is_count(values[2], 1) || !values[3].is_number() ||
-        !(values[3].get<double>() > 0 && values[3].get<double>() < 1e6))
-      return false;
-    for (int i = 0; i < kCollectives; ++i) {
-      const auto collective = static_cast<Collective>(i);
-      if (values[0].get<std::string>() != to_string(collective))
-        continue;
-      const CollectiveSample sample = {
-          collective,
-          values[1].get<int>(),
-          values[2].get<int64_t>(),
-          values[3].get<double>()};
-      const bool is_ascending = std::all_of(
-          machine.collectives.begin(),
-          machine.collectives.end(),
-          [&](const CollectiveSample& before) {
-            return before.collective != sample.collective ||
-                   before.ranks != sample.ranks || before.bytes < sample.bytes;
-          });
-      if (is_ascending)
-        machine.collectives.push_back(sample);
-      return is_ascending;
-    }
-    return false;
-  };
-  if (!found->is_array() || !std::all_of(found->begin(), found->end(), read))
-    problems.push_back(fmt::format(
-        "{}/collectives: expected lists of a collective (all_reduce, "
-        "reduce_scatter, all_gather), its ranks, its bytes, ascending, and "
-        "seconds, not {}",
-        pointer,
-        found->dump().substr(0, 40)));
-}
-
 void check_keys(
     const Json& object,
     const std::string& group,
@@ -429,18 +339,10 @@ Json to_json(const Machine& machine) {
     else
       group[field.key] = value;
   }
-  for (size_t dtype = 0; dtype < kProductDtypes; ++dtype) {
-    for (const ProductRate& rate : machine.device.product_rates[dtype])
-      json["device"][rates_key(dtype)].push_back({rate.size, rate.flops_per_s});
-  }
   if (machine.contention)
     json["contention"] = *machine.contention;
-  for (const CollectiveSample& sample : machine.collectives)
-    json["collectives"].push_back(
-        {to_string(sample.collective),
-         sample.ranks,
-         sample.bytes,
-         sample.seconds});
+  write_rates(machine, json);
+  write_collectives(machine, json);
   return json;
 }
 

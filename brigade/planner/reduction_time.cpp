@@ -17,10 +17,14 @@ AllReduceCost cost_of(
     const GroupPlace& place,
     Collective collective) {
   constexpr int64_t kLarge = int64_t{1} << 30;
-  const auto seconds = [&](int64_t bytes) {
-    return quickest_collective(
-               training.machine, place, collective, static_cast<double>(bytes))
-        .seconds;
+  const auto seconds = [&](int64_t count) {
+    const auto bytes = static_cast<double>(count);
+    // The links were fitted to all-reduces of gradients, the samples' are of
+    // activations.
+    return collective == Collective::kAllReduce
+               ? quickest_collective(training.machine, place, collective, bytes)
+                     .seconds
+               : sampled_seconds(training.machine, place, collective, bytes);
   };
   const double latency =
       seconds(training.software.bucket_bytes) -
@@ -106,9 +110,8 @@ double exposed_reduction(
   const double gather =
       training.software.weight_gather == WeightGather::kOwnerBroadcasts
           ? owner_broadcasts_seconds(training.machine, owners, bytes)
-          : quickest_collective(
-                training.machine, owners, Collective::kAllGather, bytes)
-                .seconds;
+          : sampled_seconds(
+                training.machine, owners, Collective::kAllGather, bytes);
   const double behind =
       training.software.weights == Overlap::kNone ? 0 : work.forward_s;
   return exposed + std::max(0.0, gather - behind) +

@@ -61,7 +61,7 @@ TEST(CollectiveTime, ActivationsTakeWhatWasMeasured) {
       {Collective::kAllReduce, 2, 4000, 5e-3},
       {Collective::kAllGather, 2, 1000, 7e-3}};
   const auto seconds = [&](Collective collective, GroupPlace place, double n) {
-    return activations_seconds(measured, place, collective, n);
+    return sampled_seconds(measured, place, collective, n);
   };
   const auto all_reduce = Collective::kAllReduce;
   EXPECT_DOUBLE_EQ(seconds(all_reduce, {2, 2}, 10), 1e-3);
