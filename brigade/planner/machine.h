@@ -104,7 +104,7 @@ struct Machine {
   // carry the communication, it is far larger than on GPUs.
   std::optional<double> contention;
   // Measured; of each collective and number of ranks by bytes, ascending. What
-  // is not in it is told by the links.
+  // is not in it follows from the links.
   std::vector<CollectiveSample> collectives;
 };
 
