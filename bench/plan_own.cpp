@@ -2,9 +2,11 @@
 // `brigade plan --calibrate --nproc 2`?
 //
 //   build/release/bench/plan_own [--machine machine.json] [--model NAME]
+//                                [--measured FILE]
 //
 // Three models under nine layouts of two ranks of one thread each, by the
-// program itself: eight steps, of which the first three are left out. Prints
+// program itself: eight steps, of which the first three are left out; or with
+// --measured those of an earlier output of this program. Prints
 // step time and peak memory of each, predicted and measured, and their errors
 // against the targets.
 #include <fmt/format.h>
@@ -13,6 +15,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -139,10 +142,43 @@ double quantile(std::vector<double> values, double part) {
          (at - static_cast<double>(low)) * (values[high] - values[low]);
 }
 
+// Of the same model and layout in an earlier output.
+Measured read_measured(
+    const std::string& output,
+    const OwnModel& model,
+    const std::string& layout,
+    const planner::Batch& batch) {
+  std::istringstream lines(output);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string name;
+    std::string text;
+    if (!(words >> name >> text) || name != model.name || text != layout)
+      continue;
+    double milliseconds = 0;
+    double gigabytes = 0;
+    words >> milliseconds;
+    for (std::string word; words >> word && word != "%)";) {
+    }
+    words >> gigabytes;
+    if (!words)
+      break;
+    return {
+        .tokens_per_second =
+            static_cast<double>(batch.sequences * batch.sequence_tokens) /
+            milliseconds * 1e3,
+        .memory_gb = gigabytes};
+  }
+  throw ConfigError(fmt::format(
+      "[bench] --measured: no figures of {} {}", model.name, layout));
+}
+
+// `output`: an earlier one; empty: runs the program.
 void compare(
     const OwnModel& model,
     const planner::Machine& machine,
     const ProgramRuns& runs,
+    const std::string& output,
     Errors& errors) {
   const planner::Training training = training_of(model, machine);
   planner::StepEstimator estimator(training);
@@ -164,7 +200,9 @@ void compare(
       throw ConfigError(problems);
     const planner::StepEstimate estimate = estimator.estimate(layout);
     const Measured measured =
-        runs.train(kRanks, overrides_of(layout, training.batch));
+        output.empty()
+            ? runs.train(kRanks, overrides_of(layout, training.batch))
+            : read_measured(output, model, text, training.batch);
     const double seconds =
         static_cast<double>(
             training.batch.sequences * training.batch.sequence_tokens) /
@@ -214,14 +252,22 @@ void print_quantile(
       error <= target ? "met" : "missed");
 }
 
-int run(const std::string& machine_file, const std::string& only) {
+int run(
+    const std::string& machine_file,
+    const std::string& only,
+    const std::string& measured) {
   const planner::Machine machine = read_calibrated(machine_file);
   const std::filesystem::path folder = make_temporary_folder("plan_own");
   const ProgramRuns runs(folder);
   Errors errors;
   for (const OwnModel& model : own_models()) {
     if (only.empty() || only == model.name)
-      compare(model, machine, runs, errors);
+      compare(
+          model,
+          machine,
+          runs,
+          measured.empty() ? "" : read_text_file(measured),
+          errors);
   }
   std::filesystem::remove_all(folder);
   if (errors.seconds.empty())
@@ -241,13 +287,19 @@ int main(int argc, char** argv) {
   return brigade::bench::exit_code_of([&] {
     std::string machine = "machine.json";
     std::string model;
+    std::string measured;
     for (int i = 1; i < argc; i += 2) {
       const std::string option = argv[i];
-      if (i + 1 == argc || (option != "--machine" && option != "--model"))
+      if (i + 1 == argc || (option != "--machine" && option != "--model" &&
+                            option != "--measured"))
         throw brigade::ConfigError(fmt::format(
-            "[bench] '{}': plan_own [--machine FILE] [--model NAME]", option));
-      (option == "--machine" ? machine : model) = argv[i + 1];
+            "[bench] '{}': plan_own [--machine FILE] [--model NAME] "
+            "[--measured FILE]",
+            option));
+      (option == "--machine" ? machine
+       : option == "--model" ? model
+                             : measured) = argv[i + 1];
     }
-    return brigade::bench::run(machine, model);
+    return brigade::bench::run(machine, model, measured);
   });
 }

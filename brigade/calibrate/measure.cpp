@@ -9,9 +9,12 @@
 #include <cmath>
 #include <ctime>
 #include <functional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "brigade/calibrate/collective_timer.h"
+#include "brigade/calibrate/measured_layer.h"
 #include "brigade/comm/process_mesh.h"
 #include "brigade/comm/world.h"
 #include "brigade/metrics/metrics.h"
@@ -29,13 +32,6 @@ using torch::Tensor;
 
 constexpr double kElementBytes = 2;  // bf16
 constexpr double kEps = 1e-5;
-
-double seconds_of(const std::function<void()>& work) {
-  const auto begin = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
-      .count();
-}
 
 // Of all threads of this process.
 double cpu_seconds() {
@@ -74,11 +70,10 @@ class Measurement {
     result.bf16_products = products(torch::kBFloat16, result.weight_element_s);
     result.attention_flops_per_s = attention();
     result.memory_bytes_per_s = optimizer();
-    result.elementwise_bytes_per_s = elementwise();
+    measure_elementwise(result);
     result.logits_bytes_per_s = logits(result.bf16_products);
+    result.layer = layer();
     measure_collectives(result);
-    if (result.ranks > 1)
-      result.contention = contention();
     result.taken_by_others = std::max(0.0, 1 - cpu_ / wall_);
     return result;
   }
@@ -96,21 +91,50 @@ class Measurement {
         options);
   }
 
+  struct Phases {
+    double forward = 0;
+    double backward = 0;
+  };
+
   // Over runs that all ranks begin together.
-  double repeated_seconds(const std::function<void()>& work) {
+  Phases repeated_phases(
+      const std::function<void()>& forward,
+      const std::function<void()>& backward) {
     constexpr size_t kFewest = 8;
-    work();
+    forward();
+    backward();
     world_->barrier();
-    std::vector<double> times;
+    std::vector<double> forwards;
+    std::vector<double> backwards;
     double sum = 0;
     const double cpu_before = cpu_seconds();
-    while (times.size() < kFewest || sum < options_.seconds_each) {
-      times.push_back(seconds_of(work));
-      sum += times.back();
+    while (forwards.size() < kFewest || sum < options_.seconds_each) {
+      forwards.push_back(seconds_of(forward));
+      backwards.push_back(seconds_of(backward));
+      sum += forwards.back() + backwards.back();
     }
     wall_ += sum;
     cpu_ += cpu_seconds() - cpu_before;
-    return lower_quartile(std::move(times));
+    return {
+        lower_quartile(std::move(forwards)),
+        lower_quartile(std::move(backwards))};
+  }
+  double repeated_seconds(const std::function<void()>& work) {
+    return repeated_phases(work, [] {}).forward;
+  }
+
+  // As many as take so many bytes that no cache holds them, as a model's.
+  template <typename Layer>
+  std::vector<Layer> layers_of(
+      int64_t bytes_each,
+      const std::function<Layer()>& make) const {
+    constexpr int64_t kMost = 256;
+    const int64_t count =
+        std::clamp<int64_t>(options_.layers_bytes / bytes_each, 1, kMost);
+    std::vector<Layer> layers;
+    for (int64_t i = 0; i < count; ++i)
+      layers.push_back(make());
+    return layers;
   }
 
   // A norm of one row, forward and backward: two ops with hardly any work.
@@ -118,40 +142,81 @@ class Measurement {
     const Tensor x = torch::randn({1, 64}, torch::requires_grad());
     const Tensor weight = torch::ones({64}, torch::requires_grad());
     const Tensor grad = torch::ones({1, 64});
-    return repeated_seconds(
-               [&] { ops::rms_norm(x, weight, kEps).backward(grad); }) /
+    return repeated_seconds([&] {
+             const Tensor y = ops::rms_norm(x, weight, kEps);
+             torch::autograd::grad({y}, {x, weight}, {grad});
+           }) /
            2;
   }
 
-  // Forward, and the gradients of input and weight: [tokens, n] [n, n]. In turn
-  // of so many weights that no cache holds them, as a model's.
+  // One of many layers, forward and backward.
+  planner::LayerSample layer() {
+    planner::LayerSample sample;
+    sample.hidden = options_.largest_product / 2;
+    sample.heads =
+        std::max<int64_t>(1, sample.hidden / planner::kCalibrationHeadDim);
+    sample.intermediate = 3 * sample.hidden;
+    sample.sequence_tokens = std::max<int64_t>(2, options_.tokens / 2);
+    sample.sequences = 2;
+    const int64_t parameters =
+        sample.hidden * (4 * sample.hidden + 3 * sample.intermediate);
+    const auto layers = layers_of<MeasuredLayer>(
+        4 * parameters, [&] { return MeasuredLayer(sample); });
+    std::vector<MeasuredLayer::Stream> outputs(layers.size());
+    const MeasuredLayer::Stream input = layers.front().make_stream();
+    const MeasuredLayer::Stream grads = layers.front().make_stream();
+    const Phases all = repeated_phases(
+        [&] {
+          for (size_t i = 0; i < layers.size(); ++i)
+            outputs[i] = layers[i].forward(input);
+        },
+        [&] {
+          for (size_t i = layers.size(); i-- > 0;)
+            layers[i].backward(std::exchange(outputs[i], {}), input, grads);
+        });
+    const auto count = static_cast<double>(layers.size());
+    sample.forward_s = all.forward / count;
+    sample.backward_s = all.backward / count;
+    return sample;
+  }
+
+  // Forward, and the gradients of input and weight: [tokens, n] [n, n]. Of one
+  // layer, where all layers' forwards come before their backwards: operands are
+  // as far from the core as in training.
   double products_seconds(torch::ScalarType dtype, int64_t tokens, int64_t n) {
-    constexpr size_t kMostLayers = 512;
     const torch::NoGradGuard no_grad;
-    const Tensor x = torch::randn({tokens, n}).to(dtype);
     struct Layer {
+      Tensor x;
       Tensor weight;
       Tensor grad;
     };
-    std::vector<Layer> layers;
-    for (int64_t bytes = 0; layers.empty() || (bytes < options_.weights_bytes &&
-                                               layers.size() < kMostLayers);
-         bytes += static_cast<int64_t>(
-             layers.back().weight.nbytes() + layers.back().grad.nbytes()))
-      layers.push_back({torch::randn({n, n}).to(dtype), torch::zeros({n, n})});
-    size_t next = 0;
-    return repeated_seconds([&] {
-      Layer& layer = layers[next++ % layers.size()];
-      ops::linear(x, layer.weight);
-      ops::linear_backward_input(x, layer.weight);
-      ops::linear_backward_weight(x, x, layer.grad);
-    });
+    const int64_t element = dtype == torch::kFloat ? 4 : 2;
+    const auto layers =
+        layers_of<Layer>(element * n * (tokens + n) + 4 * n * n, [&] {
+          return Layer{
+              torch::randn({tokens, n}).to(dtype),
+              torch::randn({n, n}).to(dtype),
+              torch::zeros({n, n})};
+        });
+    const Tensor dy = torch::randn({tokens, n}).to(dtype);
+    const Phases all = repeated_phases(
+        [&] {
+          for (const Layer& layer : layers)
+            ops::linear(layer.x, layer.weight);
+        },
+        [&] {
+          for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {
+            ops::linear_backward_input(dy, layer->weight);
+            ops::linear_backward_weight(dy, layer->x, layer->grad);
+          }
+        });
+    return (all.forward + all.backward) / static_cast<double>(layers.size());
   }
 
   // What three products take whatever the rows: of two numbers of rows, what
   // the time would be for none.
   double weight_element() {
-    constexpr int64_t kFewer = 4;
+    constexpr int64_t kFewer = 8;
     const int64_t n = options_.largest_product;
     const int64_t few = std::max<int64_t>(1, options_.tokens / kFewer);
     const double of_few = products_seconds(torch::kBFloat16, few, n);
@@ -192,8 +257,10 @@ class Measurement {
     const Tensor k = operand();
     const Tensor v = operand();
     const Tensor grad = torch::ones_like(q);
-    const double seconds =
-        repeated_seconds([&] { ops::attention(q, k, v).out.backward(grad); });
+    const double seconds = repeated_seconds([&] {
+      const Tensor out = ops::attention(q, k, v).out;
+      torch::autograd::grad({out}, {q, k, v}, {grad});
+    });
     const double keys = static_cast<double>(tokens + 1) / 2;
     return 3.5 * 4 * kBatch * static_cast<double>(tokens) * keys * kHeads *
            planner::kCalibrationHeadDim / seconds;
@@ -220,8 +287,9 @@ class Measurement {
   }
 
   // The ops and bytes of planner/layer_time.cpp: a residual and its norm move 5
-  // elements forward and 4 backward, a gated activation 3 and 5.
-  double elementwise() {
+  // elements forward and 4 backward, a gated activation 3 and 5. What a layer
+  // reads was just made; what its backward reads was made long before.
+  void measure_elementwise(planner::Measurements& result) {
     const int64_t width = options_.largest_product / 2;
     const int64_t inner = 3 * width;
     const auto leaf = [&](int64_t columns) {
@@ -236,14 +304,33 @@ class Measurement {
     const Tensor grad = torch::ones({options_.tokens, width}, torch::kBFloat16);
     const Tensor inner_grad =
         torch::ones({options_.tokens, inner}, torch::kBFloat16);
-    const double seconds = repeated_seconds([&] {
-      const auto [sum, normed] = ops::add_rms_norm(x, residual, weight, kEps);
-      torch::autograd::backward({sum, normed}, {grad, grad});
-      ops::swiglu(gate_up).backward(inner_grad);
-    });
-    const double elements = static_cast<double>(options_.tokens) *
-                            static_cast<double>(9 * width + 8 * inner);
-    return kElementBytes * elements / seconds;
+    struct Layer {
+      Tensor sum, normed, gated;
+    };
+    auto layers = layers_of<Layer>(
+        2 * options_.tokens * (2 * width + 3 * inner), [] { return Layer{}; });
+    const Phases all = repeated_phases(
+        [&] {
+          for (Layer& layer : layers) {
+            std::tie(layer.sum, layer.normed) =
+                ops::add_rms_norm(x, residual, weight, kEps);
+            layer.gated = ops::swiglu(gate_up);
+          }
+        },
+        [&] {
+          for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {
+            torch::autograd::grad({layer->gated}, {gate_up}, {inner_grad});
+            torch::autograd::grad(
+                {layer->sum, layer->normed}, {x, residual}, {grad, grad});
+          }
+        });
+    const auto bytes = [&](int64_t of_width, int64_t of_inner) {
+      return kElementBytes * static_cast<double>(layers.size()) *
+             static_cast<double>(options_.tokens) *
+             static_cast<double>(of_width * width + of_inner * inner);
+    };
+    result.elementwise_bytes_per_s = bytes(5, 3) / all.forward;
+    result.elementwise_backward_bytes_per_s = bytes(4, 5) / all.backward;
   }
 
   // The head with its loss, less three products at their rate: what is left is
@@ -260,8 +347,10 @@ class Measurement {
                               .requires_grad_();
     const Tensor targets =
         torch::arange(options_.tokens, torch::kLong).remainder(kVocabulary);
-    const double whole = repeated_seconds(
-        [&] { ops::linear_cross_entropy(hidden, weight, targets).backward(); });
+    const double whole = repeated_seconds([&] {
+      const Tensor loss = ops::linear_cross_entropy(hidden, weight, targets);
+      torch::autograd::grad({loss}, {hidden, weight});
+    });
     const auto rate = std::find_if(
         products.begin(), products.end(), [&](const planner::ProductRate& p) {
           return p.size >= std::min(width, options_.tokens);
@@ -280,119 +369,18 @@ class Measurement {
   // Groups of every size that the ranks can be cut into, all at once.
   void measure_collectives(planner::Measurements& result) {
     const int ranks = environment_.world_size;
+    const CollectiveTimer timer(world_, options_);
     for (int size = 2; size <= ranks; ++size) {
       if (ranks % size != 0)
         continue;
       const std::unique_ptr<ProcessMesh> groups =
           size == ranks ? nullptr : mesh(size);
-      const CommunicatorPtr& group = groups ? groups->axis(Axis::kTp) : world_;
-      for (int64_t bytes = 1 << 12; bytes <= options_.largest_message_bytes;
-           bytes *= 16) {
-        Tensor values = torch::zeros({bytes / 4});
-        result.all_reduces.push_back(
-            {size, bytes, between_computations_seconds([&] {
-               group->all_reduce(values)->wait();
-             })});
-      }
-      measure_activations(*group, result.collectives);
+      Communicator& group = groups ? *groups->axis(Axis::kTp) : *world_;
+      timer.add_all_reduces(group, result.all_reduces);
+      timer.add_collectives(group, result.collectives);
     }
-  }
-
-  // Of bf16, as tensor parallel exchanges them. Other code of the communicator
-  // than that of fp32 gradients.
-  void measure_activations(
-      Communicator& group,
-      std::vector<planner::CollectiveSample>& samples) const {
-    using planner::Collective;
-    const int64_t largest =
-        std::min(options_.largest_message_bytes, options_.largest_activation);
-    for (int i = 0; i < planner::kCollectives; ++i) {
-      const auto collective = static_cast<Collective>(i);
-      for (int64_t bytes = 1 << 12; bytes <= largest; bytes *= 8) {
-        const int64_t part = bytes / 2 / group.size();
-        const auto bf16 = torch::dtype(torch::kBFloat16);
-        const Tensor all = torch::zeros({part * group.size()}, bf16);
-        const Tensor own = torch::zeros({part}, bf16);
-        const double seconds = between_computations_seconds([&] {
-          if (collective == Collective::kAllReduce)
-            group.all_reduce(all)->wait();
-          else if (collective == Collective::kReduceScatter)
-            group.reduce_scatter(own, all)->wait();
-          else
-            group.all_gather(all, own)->wait();
-        });
-        samples.push_back({collective, group.size(), bytes, seconds});
-      }
-    }
-  }
-
-  // Collectives must be launched equally often by every rank.
-  double lockstep_seconds(const std::function<void()>& work) const {
-    constexpr int kRuns = 11;
-    work();
-    std::vector<double> times;
-    for (int i = 0; i < kRuns; ++i) {
-      world_->barrier();
-      times.push_back(seconds_of(work));
-    }
-    return lower_quartile(std::move(times));
-  }
-
-  // Of a collective as training meets it: ranks come from computations that
-  // never take quite as long as their peers', and cores that compute have to
-  // turn to it first.
-  double between_computations_seconds(const std::function<void()>& work) const {
-    constexpr int kTimes = 10;
-    constexpr int64_t kWidth = 256;
-    const int64_t n = std::min<int64_t>(kWidth, options_.largest_product);
-    const Tensor x = torch::randn({options_.tokens, n}).to(torch::kBFloat16);
-    const Tensor weight = torch::randn({n, n}).to(torch::kBFloat16);
-    const torch::NoGradGuard no_grad;
-    const auto compute = [&] {
-      for (int i = 0; i < 4; ++i)
-        ops::linear(x, weight);
-    };
-    const auto repeat = [&](bool communicates) {
-      return lockstep_seconds([&] {
-        for (int i = 0; i < kTimes; ++i) {
-          compute();
-          if (communicates)
-            work();
-        }
-      });
-    };
-    const double alone = repeat(false);
-    return std::max(1e-9, (repeat(true) - alone) / kTimes);
-  }
-
-  // Of the shorter of a computation and an all-reduce that run at once, the
-  // part that does not disappear.
-  double contention() const {
-    const int64_t n = options_.largest_product;
-    const Tensor x = torch::randn({options_.tokens, n}).to(torch::kBFloat16);
-    const Tensor weight = torch::randn({n, n}).to(torch::kBFloat16);
-    Tensor values = torch::zeros({options_.largest_message_bytes / 4});
-    const torch::NoGradGuard no_grad;
-    const auto reduce = [&] { return world_->all_reduce(values); };
-    const double communication = lockstep_seconds([&] { reduce()->wait(); });
-    const double one = lockstep_seconds([&] { ops::linear(x, weight); });
-    // As long as the all-reduce; all ranks agree on how many.
-    Tensor repeats = torch::full({1}, std::max(1.0, communication / one));
-    world_->all_reduce(repeats, ReduceOp::kMax)->wait();
-    const auto count = static_cast<int>(std::ceil(repeats.item<float>()));
-    const auto compute = [&] {
-      for (int i = 0; i < count; ++i)
-        ops::linear(x, weight);
-    };
-    const double computation = lockstep_seconds(compute);
-    const double both = lockstep_seconds([&] {
-      const WorkPtr work = reduce();
-      compute();
-      work->wait();
-    });
-    const double longer = std::max(computation, communication);
-    const double shorter = std::min(computation, communication);
-    return std::clamp((both - longer) / shorter, 0.0, 1.0);
+    if (ranks > 1)
+      result.contention = timer.contention();
   }
 
   LaunchEnvironment environment_;

@@ -15,13 +15,12 @@ namespace brigade {
 struct MeasureOptions {
   // Each piece of work is repeated for that long, and eight times at least; the
   // lower quartile counts.
-  double seconds_each = 0.2;
+  double seconds_each = 0.4;
   int64_t tokens = 1024;           // rows of products and elementwise ops
   int64_t largest_product = 1024;  // the smallest is 32; powers of two
-  int64_t weights_bytes = int64_t{1} << 27;  // of the weights of products
+  int64_t layers_bytes = int64_t{1} << 26;  // of the layers that are measured
   int64_t optimizer_numel = int64_t{1} << 22;
   int64_t largest_message_bytes = int64_t{1} << 24;
-  int64_t largest_activation = int64_t{1} << 21;  // bytes, of all ranks
 };
 
 // Throws CommError when the ranks do not meet.

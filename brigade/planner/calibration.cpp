@@ -4,6 +4,7 @@
 
 #include "brigade/planner/collective_time.h"
 #include "brigade/planner/device_time.h"
+#include "brigade/planner/layer_time.h"
 
 namespace brigade::planner {
 namespace {
@@ -53,6 +54,35 @@ Link fit_link(const Measurements& measurements, Machine machine) {
   return {seconds_per_byte > 0 ? 1 / seconds_per_byte : 1e12, latency, 1};
 }
 
+// What the layer took over what the machine's parts say that it takes.
+void set_layer_factors(
+    const LayerSample& sample,
+    const Constants& constants,
+    Machine& machine) {
+  if (sample.forward_s <= 0 || sample.backward_s <= 0)
+    return;
+  Training training;
+  training.machine = machine;
+  training.constants = constants;
+  training.batch = {sample.sequence_tokens, sample.sequences};
+  training.shape.layers = 1;
+  training.shape.hidden = sample.hidden;
+  training.shape.heads = training.shape.kv_heads = sample.heads;
+  training.shape.head_dim = sample.hidden / sample.heads;
+  training.shape.intermediate = sample.intermediate;
+  Layout layout;
+  layout.micro_batch = static_cast<int>(sample.sequences);
+  const PartTime parts = layer_time(training, layout, 0);
+  const auto factor = [](double seconds, double of_parts) {
+    return std::clamp(seconds / of_parts, 0.5, 2.0);
+  };
+  machine.device.forward_factor =
+      factor(sample.forward_s, parts.forward.total());
+  machine.device.backward_factor = factor(
+      sample.backward_s,
+      parts.backward_input.total() + parts.backward_weight.total());
+}
+
 }  // namespace
 
 Machine machine_of(
@@ -70,6 +100,8 @@ Machine machine_of(
   device.memory_bytes_per_s =
       measurements.memory_bytes_per_s / constants.memory_efficiency;
   device.elementwise_bytes_per_s = measurements.elementwise_bytes_per_s;
+  device.elementwise_backward_bytes_per_s =
+      measurements.elementwise_backward_bytes_per_s;
   device.logits_bytes_per_s = measurements.logits_bytes_per_s;
   device.weight_element_s = measurements.weight_element_s;
   device.kernel_gap_s = measurements.kernel_gap_s;
@@ -96,6 +128,7 @@ Machine machine_of(
                   .attention_forward(unit, AttentionKernel::kFlash2);
   device.attention.fill(
       std::clamp(measurements.attention_flops_per_s / whole, 0.001, 1.0));
+  set_layer_factors(measurements.layer, constants, machine);
   machine.collectives = measurements.collectives;
   machine.intra = fit_link(measurements, machine);
   machine.inter = machine.intra;

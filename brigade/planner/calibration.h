@@ -20,6 +20,17 @@ struct AllReduceSample {
   double seconds = 0;
 };
 
+// What one of many layers took, by itself.
+struct LayerSample {
+  int64_t hidden = 0;
+  int64_t heads = 0;
+  int64_t intermediate = 0;
+  int64_t sequence_tokens = 0;
+  int64_t sequences = 0;
+  double forward_s = 0;  // 0: was not measured
+  double backward_s = 0;
+};
+
 // Width of the heads with which attention is measured.
 inline constexpr int64_t kCalibrationHeadDim = 64;
 
@@ -34,12 +45,14 @@ struct Measurements {
   std::vector<ProductRate> bf16_products;
   // Causal, forward and backward: 3.5 times the forward's FLOPs.
   double attention_flops_per_s = 0;
-  double memory_bytes_per_s = 0;              // of the optimizer's pass
-  double elementwise_bytes_per_s = 0;         // of norms and activations
-  double logits_bytes_per_s = 0;              // of the loss, less its products
-  double weight_element_s = 0;                // see Device::weight_element_s
-  double kernel_gap_s = 0;                    // of the smallest op
-  double contention = 0;                      // see Constants::contention
+  double memory_bytes_per_s = 0;       // of the optimizer's pass
+  double elementwise_bytes_per_s = 0;  // of norms and activations, forward
+  double elementwise_backward_bytes_per_s = 0;
+  double logits_bytes_per_s = 0;  // of the loss, less its products
+  double weight_element_s = 0;    // see Device::weight_element_s
+  double kernel_gap_s = 0;        // of the smallest op
+  double contention = 0;          // see Constants::contention
+  LayerSample layer;
   std::vector<AllReduceSample> all_reduces;   // of gradients
   std::vector<CollectiveSample> collectives;  // see Machine::collectives
   // The part of the time of computation in which this rank had no CPU because

@@ -142,6 +142,12 @@ double DeviceTime::elementwise(double bytes) const {
              : memory(bytes);
 }
 
+double DeviceTime::elementwise_backward(double bytes) const {
+  return device_.elementwise_backward_bytes_per_s > 0
+             ? memory_at(bytes, device_.elementwise_backward_bytes_per_s)
+             : elementwise(bytes);
+}
+
 double DeviceTime::logits(double bytes) const {
   return device_.logits_bytes_per_s > 0
              ? memory_at(bytes, device_.logits_bytes_per_s)

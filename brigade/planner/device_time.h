@@ -55,6 +55,7 @@ class DeviceTime {
   // The same for fused elementwise ops on activations, and for the loss's
   // passes over logits.
   double elementwise(double bytes) const;
+  double elementwise_backward(double bytes) const;
   double logits(double bytes) const;
 
   // Forward, or forward and backward: a backward has five products where the

@@ -54,11 +54,16 @@ class Part {
     return static_cast<double>(shape_.intermediate) / tp_;
   }
 
+  double times_of_eager() const {
+    return training_.software.elementwise == ElementwiseKernels::kEager
+               ? training_.constants.eager_passes
+               : 1;
+  }
   double passes(double bytes) const {
-    const bool eager =
-        training_.software.elementwise == ElementwiseKernels::kEager;
-    return device_.elementwise(
-        bytes * (eager ? training_.constants.eager_passes : 1));
+    return device_.elementwise(times_of_eager() * bytes);
+  }
+  double passes_back(double bytes) const {
+    return device_.elementwise_backward(times_of_eager() * bytes);
   }
 
   void add_linear(int64_t in, int64_t out, PartTime& time) const;
@@ -120,23 +125,23 @@ void Part::add_elementwise(PartTime& time) const {
   time.forward.elementwise += shape_.norms * passes(2 * kElement * outer) +
                               2 * passes((3 * kElement + mask) * outer);
   time.backward_input.elementwise +=
-      shape_.norms * passes(4 * kElement * outer);
+      shape_.norms * passes_back(4 * kElement * outer);
   if (shape_.dropout)
     time.backward_input.elementwise +=
-        2 * passes((2 * kElement + mask) * outer);
+        2 * passes_back((2 * kElement + mask) * outer);
   const double rotated = all * (query_width() + key_value_width());
   if (shape_.qk_norm) {
     time.forward.elementwise += passes(2 * kElement * rotated);
-    time.backward_input.elementwise += passes(3 * kElement * rotated);
+    time.backward_input.elementwise += passes_back(3 * kElement * rotated);
   }
   if (shape_.learned_positions == 0) {
     time.forward.elementwise += passes(2 * kElement * rotated);
-    time.backward_input.elementwise += passes(2 * kElement * rotated);
+    time.backward_input.elementwise += passes_back(2 * kElement * rotated);
   }
   const double act = all * intermediate() * kElement;
   const bool gated = shape_.mlp == MlpKind::kGated;
   time.forward.elementwise += passes((gated ? 3 : 2) * act);
-  time.backward_input.elementwise += passes((gated ? 5 : 3) * act);
+  time.backward_input.elementwise += passes_back((gated ? 5 : 3) * act);
 }
 
 void Part::add_flash(int64_t window, PartTime& time) const {
@@ -170,7 +175,7 @@ void Part::add_materialized(PartTime& time) const {
   time.backward_input.attention +=
       device_.product(scores, dtype) + device_.product(values, dtype) +
       2 * device_.product(key_gradient, dtype) +
-      passes(3 * kElement * elements) + passes(dropout * elements);
+      passes_back(3 * kElement * elements) + passes_back(dropout * elements);
 }
 
 void Part::add_attention(int64_t window, PartTime& time) const {
@@ -318,6 +323,14 @@ PartTime Part::layer(int64_t window) {
   add_linear(f, h, time);
   add_elementwise(time);
   add_attention(window, time);
+  const Device& device = training_.machine.device;
+  const auto scale = [](PassTime& pass, double factor) {
+    for (double* part : {&pass.products, &pass.attention, &pass.elementwise})
+      *part *= factor;
+  };
+  scale(time.forward, device.forward_factor);
+  scale(time.backward_input, device.backward_factor);
+  scale(time.backward_weight, device.backward_factor);
   add_tensor_parallel(time);
   add_recompute(time);
   add_accumulation(layer_parameters(shape_), time);
@@ -329,7 +342,7 @@ PartTime Part::embedding() {
   PartTime time;
   const double bytes = outer_tokens() * outer_width() * kElement;
   time.forward.elementwise = passes(2 * bytes);
-  time.backward_weight.elementwise = passes(4 * bytes);
+  time.backward_weight.elementwise = passes_back(4 * bytes);
   // Each rank looks up the rows that it has, and the sum is what all have.
   time.forward.tp = leave_region();
   time.backward_input.tp = enter_region();

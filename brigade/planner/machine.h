@@ -59,11 +59,16 @@ struct Device {
   // elementwise ops and of the loss's passes over logits; 0: as other passes
   // over memory.
   std::array<std::vector<ProductRate>, kProductDtypes> product_rates;
-  double elementwise_bytes_per_s = 0;
+  double elementwise_bytes_per_s = 0;           // forward
+  double elementwise_backward_bytes_per_s = 0;  // 0: as forward
   double logits_bytes_per_s = 0;
   // Of each product of a linear, per element of its weight and whatever the
   // number of rows: packing it, adding to its gradient.
   double weight_element_s = 0;
+  // What the computation of a whole layer takes over the sum of its parts:
+  // between two ops a core does other things, and finds less in its caches.
+  double forward_factor = 1;
+  double backward_factor = 1;
   int64_t reserved_bytes = 0;  // context and libraries, before any tensor
 
   double peak(ProductDtype dtype) const {

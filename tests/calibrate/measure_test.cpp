@@ -14,7 +14,7 @@ TEST(Measure, FindsEveryRateOfOneRank) {
       {.seconds_each = 0,
        .tokens = 64,
        .largest_product = 64,
-       .weights_bytes = 1 << 16,
+       .layers_bytes = 1 << 16,
        .optimizer_numel = 1024,
        .largest_message_bytes = 4096});
   EXPECT_EQ(found.ranks, 1);
@@ -32,11 +32,14 @@ TEST(Measure, FindsEveryRateOfOneRank) {
         found.attention_flops_per_s,
         found.memory_bytes_per_s,
         found.elementwise_bytes_per_s,
+        found.elementwise_backward_bytes_per_s,
         found.logits_bytes_per_s,
         machine.intra.bytes_per_s})
     EXPECT_GT(rate, 1e3);
   EXPECT_GE(found.taken_by_others, 0);
   EXPECT_LE(found.taken_by_others, 1);
+  EXPECT_GT(found.layer.forward_s, 0);
+  EXPECT_GT(found.layer.backward_s, 0);
   EXPECT_GE(found.weight_element_s, 0);
   EXPECT_LT(found.weight_element_s, 1e-3);
   EXPECT_GT(found.kernel_gap_s, 0);

@@ -4,6 +4,7 @@
 
 #include "brigade/planner/collective_time.h"
 #include "brigade/planner/device_time.h"
+#include "brigade/planner/layer_time.h"
 
 namespace brigade::planner {
 namespace {
@@ -57,6 +58,42 @@ TEST(Calibration, TheMachinePredictsWhatWasMeasured) {
   EXPECT_NEAR(flops / (seconds - 3.5 * gap), 3e10, 1);
   EXPECT_EQ(machine.contention, 0.9);
   EXPECT_EQ(machine.devices_per_node, 4);
+}
+
+TEST(Calibration, AWholeLayerTakesWhatWasMeasured) {
+  Measurements measurements = measured();
+  measurements.layer = {
+      .hidden = 512,
+      .heads = 8,
+      .intermediate = 1536,
+      .sequence_tokens = 256,
+      .sequences = 4};
+  Training training;
+  training.batch = {256, 4};
+  training.shape.layers = 1;
+  training.shape.hidden = 512;
+  training.shape.heads = training.shape.kv_heads = 8;
+  training.shape.head_dim = 64;
+  training.shape.intermediate = 1536;
+  Layout layout;
+  layout.micro_batch = 4;
+  const auto predicted = [&] {
+    training.machine = machine_of(measurements, {});
+    return layer_time(training, layout, 0);
+  };
+  const PartTime parts = predicted();
+  EXPECT_EQ(training.machine.device.forward_factor, 1);
+  const double forward = parts.forward.total();
+  const double backward =
+      parts.backward_input.total() + parts.backward_weight.total();
+  measurements.layer.forward_s = 1.25 * forward;
+  measurements.layer.backward_s = 0.75 * backward;
+  const PartTime whole = predicted();
+  EXPECT_NEAR(whole.forward.total(), 1.25 * forward, 1e-9 * forward);
+  EXPECT_NEAR(
+      whole.backward_input.total() + whole.backward_weight.total(),
+      0.75 * backward,
+      1e-9 * backward);
 }
 
 TEST(Calibration, TheLinkFitsTheAllReduces) {

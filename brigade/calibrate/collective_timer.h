@@ -1,0 +1,48 @@
+// How long collectives take where all ranks compute, as in training.
+//
+// Collective: every rank makes the same calls in the same order.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "brigade/calibrate/measure.h"
+#include "brigade/comm/communicator.h"
+#include "brigade/planner/calibration.h"
+
+namespace brigade {
+
+double seconds_of(const std::function<void()>& work);
+
+class CollectiveTimer {
+ public:
+  CollectiveTimer(CommunicatorPtr world, const MeasureOptions& options)
+      : world_(std::move(world)), options_(options) {}
+
+  // Of fp32, as gradients are reduced. The groups of a size work at once.
+  void add_all_reduces(
+      Communicator& group,
+      std::vector<planner::AllReduceSample>& samples) const;
+  // Of bf16, as tensor parallel exchanges activations and stage 1 gathers
+  // weights: other code of the communicator.
+  void add_collectives(
+      Communicator& group,
+      std::vector<planner::CollectiveSample>& samples) const;
+  // Of the shorter of a computation and an all-reduce that run at once, the
+  // part that does not disappear.
+  double contention() const;
+
+ private:
+  double lockstep_seconds(const std::function<void()>& work, int runs = 11)
+      const;
+  double between_computations_seconds(
+      int64_t bytes,
+      const std::function<void()>& work) const;
+
+  CommunicatorPtr world_;
+  MeasureOptions options_;
+};
+
+}  // namespace brigade

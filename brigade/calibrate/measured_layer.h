@@ -1,0 +1,41 @@
+// A layer as Brigade's models have them, made of Brigade's ops: what a whole
+// layer takes, beside its parts.
+#pragma once
+
+#include <torch/types.h>
+
+#include "brigade/ops/rotary.h"
+#include "brigade/planner/calibration.h"
+
+namespace brigade {
+
+class MeasuredLayer {
+ public:
+  // In bf16, with random weights.
+  explicit MeasuredLayer(const planner::LayerSample& sizes);
+
+  // What goes from layer to layer, both [tokens, hidden]: a layer's input is
+  // their sum, which its first op makes.
+  struct Stream {
+    torch::Tensor delta;
+    torch::Tensor residual;
+  };
+  Stream make_stream() const;  // of leaves
+  Stream forward(const Stream& input) const;
+  // The gradients of `input`, which are dropped, and those of all weights.
+  void backward(
+      const Stream& output,
+      const Stream& input,
+      const Stream& output_grads) const;
+
+ private:
+  planner::LayerSample sizes_;
+  torch::Tensor first_norm_, second_norm_;  // [hidden]
+  torch::Tensor query_key_value_;           // [3 hidden, hidden]
+  torch::Tensor out_;                       // [hidden, hidden]
+  torch::Tensor gate_up_;                   // [2 intermediate, hidden]
+  torch::Tensor down_;                      // [hidden, intermediate]
+  ops::RotaryTable rotary_;
+};
+
+}  // namespace brigade
