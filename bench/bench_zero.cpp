@@ -2,8 +2,9 @@
 // bytes that a rank sends and memory that it holds, stage by stage in turn; in
 // the same rounds PyTorch's DDP, ZeroRedundancyOptimizer and FSDP2, where the
 // Python named by BRIGADE_PEERS_PYTHON has them (bench/peers/zero.py).
-//   bench_zero [ranks ...]        # default 2 4
-// and, as root, the step over a link of 1 Gbit/s between two ranks.
+//   bench_zero [--rows 256] [ranks ...]        # default 2 4
+// and, as root, the step over a link of 1 Gbit/s between two ranks. Rows are
+// those of a step's input, one micro-batch.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -39,7 +40,7 @@ namespace fs = std::filesystem;
 
 constexpr int kLayers = 24;
 constexpr int64_t kWidth = 2048;  // 24 x 2048^2: 100.7 M parameters
-constexpr int64_t kRows = 256;
+constexpr int kFewRows = 256;
 constexpr int kWarmup = 2;
 constexpr int kSteps = 5;
 constexpr int kRounds = 3;
@@ -68,6 +69,7 @@ double sent_by(const CollectiveRecord& record, int ranks) {
 struct Shape {
   int layers;
   int64_t width;
+  int rows;
   int steps;  // after the warm-up
 };
 
@@ -158,7 +160,8 @@ Figures train(int stage, const ProcessMesh& mesh, const Shape& shape) {
   DataParallel model(net, world, options);
   AdamW optimizer = make_adamw(model.sync(), 0.01);
   release_freed_memory();  // as the trainer does: initial weights
-  const auto input = torch::randn({kRows, shape.width}).to(torch::kBFloat16);
+  const auto input =
+      torch::randn({shape.rows, shape.width}).to(torch::kBFloat16);
   std::vector<double> times;
   std::vector<double> gather;
   std::vector<double> exposed;
@@ -212,18 +215,20 @@ Figures train(int stage, const ProcessMesh& mesh, const Shape& shape) {
   return figures;
 }
 
-Figures run_stage(int stage, const ProcessMesh& mesh) {
+Figures run_stage(int stage, int rows, const ProcessMesh& mesh) {
   // A small model first: what libraries and kernels take by themselves is not
   // the stage's.
   const Figures small =
-      train(stage, mesh, {.layers = 2, .width = 64, .steps = 1});
-  Figures figures =
-      train(stage, mesh, {.layers = kLayers, .width = kWidth, .steps = kSteps});
+      train(stage, mesh, {.layers = 2, .width = 64, .rows = rows, .steps = 1});
+  Figures figures = train(
+      stage,
+      mesh,
+      {.layers = kLayers, .width = kWidth, .rows = rows, .steps = kSteps});
   figures.held_bytes -= small.held_bytes;
   return figures;
 }
 
-void run_rank(int stage, bool is_slow, const fs::path& out) {
+void run_rank(int stage, int rows, bool is_slow, const fs::path& out) {
   ops::set_up_tensor_memory();
   at::set_num_threads(1);
   const auto environment = read_environment(process_environment());
@@ -237,7 +242,7 @@ void run_rank(int stage, bool is_slow, const fs::path& out) {
           .gloo = {
               .interface =
                   is_slow ? SlowLink::kInterface : std::string("lo")}});
-  const Figures figures = run_stage(stage, mesh);
+  const Figures figures = run_stage(stage, rows, mesh);
   mesh.dp_cp()->barrier();
   if (environment.rank == 0) {
     std::ofstream(out) << fmt::format(
@@ -261,12 +266,17 @@ Figures read_figures(const fs::path& path) {
 }
 
 // Of rank 0; `link` null: over loopback.
-Figures
-measure(int stage, int ranks, const SlowLink* link, const fs::path& out) {
+Figures measure(
+    int stage,
+    int ranks,
+    int rows,
+    const SlowLink* link,
+    const fs::path& out) {
   const std::vector<std::string> command = {
       fs::read_symlink("/proc/self/exe").string(),
       "--rank",
       std::to_string(stage),
+      std::to_string(rows),
       link == nullptr ? "0" : "1",
       out.string()};
   SupervisorOptions options;
@@ -372,6 +382,7 @@ void print_peers(
 
 void compare(
     int ranks,
+    int rows,
     const SlowLink* link,
     const std::optional<ZeroPeers>& peers,
     const fs::path& folder) {
@@ -382,7 +393,7 @@ void compare(
   for (int round = 0; round < kRounds; ++round) {
     for (int stage = 0; stage < 4; ++stage)
       rounds[static_cast<size_t>(stage)].push_back(
-          measure(stage, ranks, link, folder / "out"));
+          measure(stage, ranks, rows, link, folder / "out"));
     for (PeerRounds& peer : theirs)
       peer.rounds.push_back(peers->run(peer.kind, ranks, folder / "out"));
   }
@@ -403,19 +414,30 @@ int number(const std::string& text) {
 }
 
 int run(const std::vector<std::string>& arguments) {
-  if (arguments.size() == 4 && arguments[0] == "--rank") {
-    run_rank(number(arguments[1]), arguments[2] == "1", arguments[3]);
+  if (arguments.size() == 5 && arguments[0] == "--rank") {
+    run_rank(
+        number(arguments[1]),
+        number(arguments[2]),
+        arguments[3] == "1",
+        arguments[4]);
     return 0;
   }
   const fs::path folder =
       fs::temp_directory_path() / fmt::format("brigade-zero-{}", ::getpid());
   fs::create_directories(folder);
+  int rows = kFewRows;
   std::vector<int> ranks;
-  for (const std::string& text : arguments)
-    ranks.push_back(number(text));
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "--rows" && i + 1 < arguments.size())
+      rows = number(arguments[++i]);
+    else
+      ranks.push_back(number(arguments[i]));
+  }
+  if (rows == 0)
+    throw ConfigError("[bench] --rows 0: a step needs at least one row");
   std::optional<ZeroPeers> peers = ZeroPeers(
       {.layers = kLayers,
-       .rows = kRows,
+       .rows = rows,
        .steps = kSteps,
        .warmup = kWarmup,
        .width = kWidth});
@@ -425,13 +447,13 @@ int run(const std::vector<std::string>& arguments) {
     peers.reset();
   }
   for (const int each : ranks.empty() ? std::vector<int>{2, 4} : ranks)
-    compare(each, nullptr, peers, folder);
+    compare(each, rows, nullptr, peers, folder);
   if (const std::string why_not = SlowLink::why_not(); !why_not.empty()) {
     fmt::print(
         "over a link of {} Mbit/s: skipped, {}\n", kLinkMegabits, why_not);
   } else {
     const SlowLink link(kLinkMegabits);
-    compare(2, &link, std::nullopt, folder);
+    compare(2, rows, &link, std::nullopt, folder);
   }
   fs::remove_all(folder);
   return 0;

@@ -218,7 +218,9 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static variable_list backward(
       AutogradContext* context,
       variable_list incoming) {
-    auto& [options, gradients] = carried<Saved>(context);
+    auto& saved = carried<Saved>(context);
+    const CrossEntropyOptions& options = saved.options;
+    Gradients& gradients = saved.gradients;
     const Tensor weight = context->get_saved_variables()[0];
     variable_list result(4);
     if (!incoming[0].defined())

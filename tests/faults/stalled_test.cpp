@@ -250,7 +250,7 @@ TEST_P(Recorded, SigquitWritesWhatTheRanksDidAndTheRunGoesOn) {
 // A fifth of a core, as a share of each tenth of a second: steps have to be
 // longer than what is left of it.
 TEST_P(Recorded, ASlowRankIsNamed) {
-  StartedProgram program = start({"training.gradient_accumulation_steps=16"});
+  StartedProgram program = start({"training.gradient_accumulation_steps=64"});
   const pid_t pid = rank_in_training(program, 1);
   const auto is_named = [&] {
     return program.output_so_far().find(
