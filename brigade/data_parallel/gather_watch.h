@@ -48,6 +48,7 @@ class GatherWatch {
 
   // Called by the observer: `tensor` is about to be read.
   void before_read(const torch::Tensor& tensor);
+  // The same: what it could not throw, for InForward::end().
   void fail_later(std::exception_ptr error) { failure_ = std::move(error); }
 
  private:

@@ -75,7 +75,12 @@ std::vector<NumberField> device_fields() {
        0,
        kMost,
        [](const Machine& m) { return double(m.device.reserved_bytes); },
-       [](Machine& m, double v) { m.device.reserved_bytes = int64_t(v); }},
+       [](Machine& m, double v) { m.device.reserved_bytes = int64_t(v); }}};
+}
+
+// Device's members that a calibration sets.
+void add_measured_parts(std::vector<NumberField>& fields) {
+  const std::vector<NumberField> measured = {
       {"device",
        "elementwise_bytes_per_s",
        Given::kOptional,
@@ -122,6 +127,7 @@ std::vector<NumberField> device_fields() {
        1,
        [](const Machine& m) { return m.device.weight_element_s; },
        [](Machine& m, double v) { m.device.weight_element_s = v; }}};
+  fields.insert(fields.end(), measured.begin(), measured.end());
 }
 
 void add_rates_of_products(std::vector<NumberField>& fields) {
@@ -185,6 +191,7 @@ void add_link(
 const std::vector<NumberField>& number_fields() {
   static const std::vector<NumberField> fields = [] {
     std::vector<NumberField> all = device_fields();
+    add_measured_parts(all);
     add_rates_of_products(all);
     add_rates_of_attention(all);
     all.insert(
