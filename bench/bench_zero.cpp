@@ -40,7 +40,7 @@ namespace fs = std::filesystem;
 
 constexpr int kLayers = 24;
 constexpr int64_t kWidth = 2048;  // 24 x 2048^2: 100.7 M parameters
-constexpr int kFewRows = 256;
+constexpr int kDefaultRows = 256;
 constexpr int kWarmup = 2;
 constexpr int kSteps = 5;
 constexpr int kRounds = 3;
@@ -425,7 +425,7 @@ int run(const std::vector<std::string>& arguments) {
   const fs::path folder =
       fs::temp_directory_path() / fmt::format("brigade-zero-{}", ::getpid());
   fs::create_directories(folder);
-  int rows = kFewRows;
+  int rows = kDefaultRows;
   std::vector<int> ranks;
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i] == "--rows" && i + 1 < arguments.size())

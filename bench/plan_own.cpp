@@ -6,9 +6,9 @@
 //
 // Three models under nine layouts of two ranks of one thread each, by the
 // program itself: eight steps, of which the first three are left out; or with
-// --measured those of an earlier output of this program. Prints
-// step time and peak memory of each, predicted and measured, and their errors
-// against the targets.
+// --measured those of an earlier output of this program. Prints step time and
+// peak memory of each, predicted and measured, and their errors against the
+// targets.
 #include <fmt/format.h>
 
 #include <cmath>

@@ -8,7 +8,9 @@
 // of libtorch and those of brigade/ops, in the thread that runs forward. What
 // reads weights otherwise (data_ptr() in a kernel of the user's own) is safe:
 // forward waits at its start for each weight that no operation was seen to read
-// in a forward before, of which the first finds all weights there.
+// in a forward before, of which the first finds all weights there. Where an
+// operation reads the same weight later in forward, such code has to call
+// GradSync::wait_for_weight() itself.
 #pragma once
 
 #include <cstdint>

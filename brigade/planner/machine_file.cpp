@@ -1,5 +1,6 @@
 // Machine files: JSON with the members of Machine. The table below is the only
-// list of fields; parsing, printing and messages walk it.
+// list of fields that are numbers; parsing, printing and messages walk it.
+// Lists of measurements are in machine_samples.h.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

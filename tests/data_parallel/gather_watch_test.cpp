@@ -126,23 +126,37 @@ std::set<std::string> waited_for(const LateGathers& gathers, GradSync& sync) {
   return names;
 }
 
+// A model whose weights of the first step are on their way.
+struct AfterOneStep {
+  AfterOneStep(const CommunicatorPtr& world, Sharding sharding)
+      : gathers(std::make_shared<LateGathers>(world)),
+        model(net, gathers, options_of(sharding)),
+        optimizer(make_adamw(model.sync(), 0.1)) {
+    train_step(model, optimizer, 0, world->rank());
+    gathers->forget();
+  }
+  std::set<std::string> waited() {
+    auto names = waited_for(*gathers, model.sync());
+    gathers->forget();
+    return names;
+  }
+
+  std::shared_ptr<LateGathers> gathers;
+  std::shared_ptr<ReadersNet> net = std::make_shared<ReadersNet>();
+  Model model;
+  AdamW optimizer;
+};
+
 class GatherWatchTest : public ::testing::TestWithParam<Sharding> {};
 
 TEST_P(GatherWatchTest, AnOperationWaitsForItsOwnWeightsAlone) {
   run_ranks(2, [](const CommunicatorPtr& world) {
-    const auto gathers = std::make_shared<LateGathers>(world);
-    const auto net = std::make_shared<ReadersNet>();
-    Model model(net, gathers, options_of(GetParam()));
-    AdamW optimizer = make_adamw(model.sync(), 0.1);
-    train_step(model, optimizer, 0, world->rank());
-
+    AfterOneStep run(world, GetParam());
     std::vector<std::set<std::string>> waited;
-    net->on_layer = [&](const std::string&) {
-      waited.push_back(waited_for(*gathers, model.sync()));
-      gathers->forget();
+    run.net->on_layer = [&](const std::string&) {
+      waited.push_back(run.waited());
     };
-    gathers->forget();
-    train_step(model, optimizer, 1, world->rank());
+    train_step(run.model, run.optimizer, 1, world->rank());
     // "raw" is in nobody's operation: it was waited for before all others.
     EXPECT_THAT(
         waited,
@@ -179,32 +193,23 @@ TEST_P(GatherWatchTest, TrainsAsWithWholeWeights) {
 
 TEST_P(GatherWatchTest, AfterForwardAllWeightsAreThere) {
   run_ranks(2, [](const CommunicatorPtr& world) {
-    const auto gathers = std::make_shared<LateGathers>(world);
-    const auto net = std::make_shared<ReadersNet>();
-    Model model(net, gathers, options_of(GetParam()));
-    AdamW optimizer = make_adamw(model.sync(), 0.1);
-    train_step(model, optimizer, 0, world->rank());
-    net->uses_last = false;
-    gathers->forget();
-    model.forward(torch::ones({1, kWidth}));
-    EXPECT_EQ(waited_for(*gathers, model.sync()).size(), 7);
-    EXPECT_FALSE(model.sync().is_gathering());
+    AfterOneStep run(world, GetParam());
+    run.net->uses_last = false;
+    run.model.forward(torch::ones({1, kWidth}));
+    EXPECT_EQ(run.waited().size(), 7);
+    EXPECT_FALSE(run.model.sync().is_gathering());
   });
 }
 
 TEST_P(GatherWatchTest, AFailedGatherIsForwardsError) {
   run_ranks(2, [](const CommunicatorPtr& world) {
-    const auto gathers = std::make_shared<LateGathers>(world);
-    const auto net = std::make_shared<ReadersNet>();
-    Model model(net, gathers, options_of(GetParam()));
-    AdamW optimizer = make_adamw(model.sync(), 0.1);
-    train_step(model, optimizer, 0, world->rank());
-    net->on_layer = [&](const std::string& layer) {
+    AfterOneStep run(world, GetParam());
+    run.net->on_layer = [&](const std::string& layer) {
       if (layer == "first")
-        gathers->fail_next();
+        run.gathers->fail_next();
     };
     try {
-      model.forward(torch::ones({1, kWidth}));
+      run.model.forward(torch::ones({1, kWidth}));
       ADD_FAILURE() << "forward ended well";
     } catch (const CommError& error) {
       EXPECT_THAT(error.what(), HasSubstr("a gather that fails"));
