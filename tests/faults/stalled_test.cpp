@@ -247,21 +247,25 @@ TEST_P(Recorded, SigquitWritesWhatTheRanksDidAndTheRunGoesOn) {
   EXPECT_EQ(program.wait().exit_code, 143);
 }
 
-// A fifth of a core, as a share of each tenth of a second: steps have to be
-// longer than what is left of it.
+// Stopped in each step as it begins, so that steps may be as short as this
+// machine makes them.
 TEST_P(Recorded, ASlowRankIsNamed) {
-  StartedProgram program = start({"training.gradient_accumulation_steps=64"});
+  StartedProgram program = start({"training.gradient_accumulation_steps=16"});
   const pid_t pid = rank_in_training(program, 1);
   const auto is_named = [&] {
     return program.output_so_far().find(
                GetParam().name_of_rank_1 + " is slow") != std::string::npos;
   };
-  int tenths = 0;
-  while (!is_named() && ++tenths < 600) {
+  const double step_ms =
+      testing::read_metrics(run()).back().at("step_ms").get<double>();
+  const auto stop = std::chrono::duration<double, std::milli>(10 * step_ms);
+  for (int step = 0; step < 200 && !is_named(); ++step) {
+    const auto trained =
+        static_cast<int64_t>(testing::read_metrics(run()).size());
+    ASSERT_TRUE(eventually([&] { return has_trained(trained + 1); }));
     testing::send_signal(pid, SIGSTOP);
-    std::this_thread::sleep_for(std::chrono::milliseconds(80));
+    std::this_thread::sleep_for(stop);
     testing::send_signal(pid, SIGCONT);
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   EXPECT_TRUE(is_named());
   testing::send_signal(program.pid(), SIGTERM);
