@@ -94,7 +94,27 @@ class ProgramRuns {
     return read_metrics();
   }
 
-  // The same with ranks that mpirun starts.
+  // What `brigade tune-buckets` writes as distributed.bucket_cap_mb.
+  double tune_buckets(int ranks, const std::vector<std::string>& overrides)
+      const {
+    const std::filesystem::path out = folder_ / "tuned.json";
+    std::filesystem::remove(out);
+    std::vector<std::string> arguments = {
+        "tune-buckets",
+        "--config",
+        (folder_ / "config.json").string(),
+        "--out",
+        out.string()};
+    arguments.insert(arguments.end(), overrides.begin(), overrides.end());
+    launch(ranks, arguments);
+    std::ifstream file(out);
+    return nlohmann::json::parse(file)
+        .at("distributed")
+        .at("bucket_cap_mb")
+        .get<double>();
+  }
+
+  // The same as train() with ranks that mpirun starts.
   Measured train_under_mpirun(
       int ranks,
       const std::vector<std::string>& overrides) const {

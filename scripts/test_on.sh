@@ -79,5 +79,5 @@ inside bash -c 'cd /main && git init -q . 2>/dev/null; \
 torch=$(inside dpkg-query -W -f '${Version}' libtorch-dev)
 compiler=$(inside g++ -dumpfullversion)
 echo "test_on: Debian $release, libtorch $torch, GCC $compiler:" \
-  "$(tail -1 "$roots/$release.tests"), $(date +%F)"
+  "$(tail -2 "$roots/$release.tests" | head -1), $(date +%F)"
 exit "$status"

@@ -65,7 +65,9 @@ struct LateGuard final : c10::impl::DeviceGuardImplInterface {
   }
   c10::DeviceIndex deviceCount() const noexcept override { return kDevices; }
 
-  Stream getStream(Device device) const override { return stream_of(device); }
+  Stream getStream(Device device) const noexcept override {
+    return stream_of(device);
+  }
   Stream getDefaultStream(Device device) const override {
     return Stream(Stream::UNSAFE, Device(kType, index_of(device)), 0);
   }
@@ -73,7 +75,7 @@ struct LateGuard final : c10::impl::DeviceGuardImplInterface {
     static std::atomic<c10::StreamId> last{0};
     return Stream(Stream::UNSAFE, Device(kType, index_of(device)), ++last);
   }
-  Stream exchangeStream(Stream stream) const override {
+  Stream exchangeStream(Stream stream) const noexcept override {
     const Stream before = stream_of(stream.device());
     current_stream[static_cast<size_t>(stream.device_index())] = stream.id();
     return before;
@@ -130,8 +132,11 @@ struct LateGuard final : c10::impl::DeviceGuardImplInterface {
 };
 
 struct LateHooks final : at::PrivateUse1HooksInterface {
-  bool isBuilt() const override { return true; }
-  bool isAvailable() const override { return true; }
+  // libtorch 2.6 has no such functions to override.
+  // NOLINTBEGIN(modernize-use-override)
+  virtual bool isBuilt() const { return true; }
+  virtual bool isAvailable() const { return true; }
+  // NOLINTEND(modernize-use-override)
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   c10::DeviceIndex deviceCount() const override { return kDevices; }
   // torch::manual_seed() seeds every device's.

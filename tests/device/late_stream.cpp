@@ -14,6 +14,14 @@ namespace {
 
 std::atomic<Lag> current_lag{Lag::kCompute};
 
+// How long computation that lags waits at most for what may run before it, each
+// time that somebody asks for it. A transfer whose peer has not come yet takes
+// as long as that.
+constexpr std::chrono::milliseconds kLag{20};
+
+// Whose work this thread carries out; null: nobody's.
+thread_local LateStream* of_this_thread = nullptr;
+
 }  // namespace
 
 void set_lag(Lag lag) {
@@ -70,17 +78,42 @@ bool LateStream::is_done(int64_t number) {
   return done_ >= number;
 }
 
+bool LateStream::can_run() {
+  const std::lock_guard lock(mutex_);
+  return done_ < pushed_ && !waits_for_another_;
+}
+
+void LateStream::give_way() {
+  const auto others_can_run = [] {
+    const std::lock_guard lock(streams().mutex);
+    return std::any_of(
+        streams().all.begin(), streams().all.end(), [](const auto& each) {
+          return !each.second->is_default_ && each.second->can_run();
+        });
+  };
+  const auto deadline = std::chrono::steady_clock::now() + kLag;
+  while (others_can_run() && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+}
+
 void LateStream::wait_for(int64_t number) {
+  LateStream* const waiting = of_this_thread;
+  if (waiting != nullptr)
+    waiting->waits_for_another_ = true;
   std::unique_lock lock(mutex_);
   wanted_ = std::max(wanted_, number);
   changed_.notify_all();
   changed_.wait(lock, [&] { return done_ >= number; });
+  if (waiting != nullptr)
+    waiting->waits_for_another_ = false;
   if (const auto error = std::exchange(error_, nullptr))
     std::rethrow_exception(error);
 }
 
 void LateStream::run() {
   at::set_num_threads(1);
+  of_this_thread = this;
+  int64_t gave_way_at = 0;  // wanted_ when it last did
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] {
@@ -89,6 +122,13 @@ void LateStream::run() {
       const bool lags = is_default_ && queue_.front().lag == Lag::kCompute;
       return !lags || done_ < wanted_;
     });
+    if (is_default_ && queue_.front().lag == Lag::kCompute &&
+        gave_way_at < wanted_) {
+      gave_way_at = wanted_;
+      lock.unlock();
+      give_way();
+      lock.lock();
+    }
     Piece piece = std::move(queue_.front());
     queue_.pop_front();
     lock.unlock();

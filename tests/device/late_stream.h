@@ -3,6 +3,7 @@
 
 #include <c10/core/Stream.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -41,6 +42,11 @@ class LateStream {
  private:
   explicit LateStream(bool is_default);
   [[noreturn]] void run();
+  // Has work, and none that waits for another stream.
+  bool can_run();
+  // Lets other streams than default ones run first: on a busy machine they may
+  // be late too, and then nobody sees that they did not wait.
+  static void give_way();
 
   struct Piece {
     std::function<void()> work;
@@ -59,6 +65,7 @@ class LateStream {
   int64_t pushed_ = 0;
   int64_t done_ = 0;
   int64_t wanted_ = 0;  // somebody waits for so many
+  std::atomic<bool> waits_for_another_{false};
   std::exception_ptr error_;
 };
 

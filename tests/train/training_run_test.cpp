@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <regex>
 #include <sstream>
@@ -555,6 +556,8 @@ TEST_F(TrainingRun, InspectShowsWhereACheckpointStandsAndWhatItHolds) {
 
 // The weight in bfloat16, main_grad and the master weight in float32, two
 // moments: 18 bytes per parameter, and 300 MB for everything else.
+// 300 MB with Debian 12's libtorch. A CUDA build's libraries alone take more:
+// there it is what the smallest run takes, and 110 MB.
 TEST_F(TrainingRun, ARankNeedsAtMost18BytesAParameterIn300MB) {
   constexpr int64_t kHidden = 512;
   constexpr int64_t kFfn = 2048;
@@ -573,7 +576,11 @@ TEST_F(TrainingRun, ARankNeedsAtMost18BytesAParameterIn300MB) {
   constexpr int64_t kParameters =
       kLayers * (4 * kHidden * kHidden + 3 * kHidden * kFfn + 2 * kHidden) +
       259 * kHidden + kHidden;
-  EXPECT_LE(result.peak_bytes, 18 * kParameters + 300'000'000)
+  const ProgramResult smallest = train("smallest", {1, 1, 1});
+  ASSERT_EQ(smallest.exit_code, 0) << smallest.err;
+  const int64_t other_bytes =
+      std::max<int64_t>(300'000'000, smallest.peak_bytes + 110'000'000);
+  EXPECT_LE(result.peak_bytes, 18 * kParameters + other_bytes)
       << kParameters << " parameters";
   // So many are there that one more full gradient would show.
   EXPECT_GT(result.peak_bytes, 18 * kParameters);
