@@ -104,6 +104,12 @@ if(BRIGADE_TORCH)
       ${dnnl_file} ${PROJECT_BINARY_DIR}/lib/${dnnl_name}
     COMMAND_ERROR_IS_FATAL ANY)
   set(DNNL_LIBRARY ${PROJECT_BINARY_DIR}/lib/${dnnl_name} CACHE FILEPATH "" FORCE)
+  # Installed beside the library (cmake/install.cmake).
+  set(dnnl_installed "\${_IMPORT_PREFIX}/${CMAKE_INSTALL_LIBDIR}/brigade/${dnnl_name}")
+else()
+  set(dnnl_installed ${DNNL_LIBRARY})
 endif()
 target_include_directories(brigade_kernels SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
-target_link_libraries(brigade_kernels INTERFACE PkgConfig::hwy ${DNNL_LIBRARY})
+target_link_libraries(brigade_kernels INTERFACE
+  PkgConfig::hwy
+  $<BUILD_INTERFACE:${DNNL_LIBRARY}> $<INSTALL_INTERFACE:${dnnl_installed}>)

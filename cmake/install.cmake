@@ -46,9 +46,20 @@ foreach(folder IN LISTS TORCH_INCLUDE_DIRS)
   endif()
 endforeach()
 set(pc_torch_libs "-ltorch -ltorch_cpu -lc10")
+if(TARGET torch_cuda)
+  string(APPEND pc_torch_libs " -ltorch_cuda -lc10_cuda")
+endif()
 get_filename_component(torch_folder "${TORCH_LIBRARY}" DIRECTORY)
 if(torch_folder AND NOT torch_folder IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)
   string(PREPEND pc_torch_libs "-L${torch_folder} -Wl,-rpath,${torch_folder} ")
+endif()
+set(pc_dnnl_libs "-ldnnl")
+# The copy of oneDNN beside which a PyTorch of Python may have another.
+if(BRIGADE_TORCH)
+  install(FILES ${DNNL_LIBRARY}
+    DESTINATION ${CMAKE_INSTALL_LIBDIR}/brigade COMPONENT development)
+  set(pc_dnnl_libs
+    "\${libdir}/brigade/${dnnl_name} -Wl,-rpath,\${libdir}/brigade")
 endif()
 set(pc_mpi_libs "")
 if(BRIGADE_MPI)
@@ -62,6 +73,14 @@ install(FILES ${PROJECT_BINARY_DIR}/brigade.pc
   COMPONENT development)
 
 if(TARGET brigade_cli)
+  # Of a libtorch from elsewhere the program says where it is.
+  if(BRIGADE_TORCH)
+    set_target_properties(brigade_torch_cli PROPERTIES
+      INSTALL_RPATH "$ORIGIN/../../${CMAKE_INSTALL_LIBDIR}/brigade"
+      INSTALL_RPATH_USE_LINK_PATH ON)
+    install(FILES ${DNNL_LIBRARY}
+      DESTINATION ${CMAKE_INSTALL_LIBDIR}/brigade COMPONENT program)
+  endif()
   install(TARGETS brigade_cli
     RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
   install(TARGETS brigade_torch_cli

@@ -22,11 +22,18 @@ build=("${run[@]}"
   libopenmpi-dev libjs-dygraphs libcpp-httplib-dev libzstd-dev zlib1g-dev
   libcurl4-openssl-dev libssl-dev
   libgtest-dev libgmock-dev libbenchmark-dev)
-test=(file git chromium man-db fish zsh python3 python3-torch python3-numpy openmpi-bin iproute2 zstd)
+test=(file git dpkg-dev chromium man-db fish zsh python3 python3-torch python3-numpy openmpi-bin iproute2 zstd)
 lint=(python3 git clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev
   g++-aarch64-linux-gnu)
 slurm=(slurmctld slurmd slurm-client munge iproute2 python3)
 docs=(python3 doxygen doxygen-awesome-css)
+
+# The headers of newer releases' sentencepiece include Abseil's, which its
+# package does not ask for.
+release=$(sed -n 's/^VERSION_ID="\?\([0-9]*\).*/\1/p' /etc/os-release || true)
+if [ "$release" != 12 ] && [ "$release" != 13 ]; then
+  build+=(libabsl-dev)
+fi
 
 wanted=()
 for group in "${@:-build test}"; do

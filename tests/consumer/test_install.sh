@@ -32,7 +32,9 @@ packages_of() {
 }
 
 if [ "$way" = deb ]; then
-  command -v cpack dpkg-shlibdeps apt-get >/dev/null || exit 77
+  for tool in cpack dpkg-shlibdeps apt-get; do
+    command -v "$tool" >/dev/null || exit 77
+  done
   [ -n "$(with_dependencies zlib1g-dev)" ] || exit 77  # no lists of packages
   (cd "$work" && cpack --config "$build/CPackConfig.cmake" -B "$work/packages" \
     >"$work/cpack.log" 2>&1) || { cat "$work/cpack.log"; exit 1; }
