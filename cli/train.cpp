@@ -107,8 +107,7 @@ void train_as_rank(
                  .stop = signals.stop_signal() != 0};
            },
        .end_time = job_end_time(process_environment()),
-       .kill_grace_seconds =
-           kill_grace_seconds(environment, process_environment()),
+       .kill_grace = kill_grace(environment, process_environment()),
        .origins = origins_of(loaded),
        .observer = &output,
        .store = nullptr});

@@ -40,6 +40,19 @@ find_package(CURL REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(sentencepiece REQUIRED sentencepiece)
+# One with a protobuf of its own inside is loaded late, in a scope of its own
+# (brigade/tokenizer/sentencepiece_library.cpp). Since its functions return
+# Abseil's Status it shares the system's protobuf, and is linked.
+find_file(sentencepiece_header sentencepiece_processor.h REQUIRED
+  HINTS ${sentencepiece_INCLUDE_DIRS})
+file(STRINGS ${sentencepiece_header} sentencepiece_status REGEX "absl/status")
+set(sentencepiece_linked "")
+if(sentencepiece_status)
+  foreach(name sentencepiece sentencepiece_train absl_status absl_strings)
+    find_library(${name}_file ${name} REQUIRED)
+    list(APPEND sentencepiece_linked ${${name}_file})
+  endforeach()
+endif()
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 # The server of `brigade report --live`. Debian compiles it with OpenSSL and

@@ -61,6 +61,7 @@ if(BRIGADE_TORCH)
   set(pc_dnnl_libs
     "\${libdir}/brigade/${dnnl_name} -Wl,-rpath,\${libdir}/brigade")
 endif()
+string(REPLACE ";" " " pc_sentencepiece_libs "${sentencepiece_linked}")
 set(pc_mpi_libs "")
 if(BRIGADE_MPI)
   string(JOIN " " pc_mpi_libs ${MPI_CXX_LIBRARIES})
@@ -132,6 +133,10 @@ string(JOIN ", " CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
   nlohmann-json3-dev libpcre2-dev libutf8proc-dev
   libsentencepiece0 libzstd-dev zlib1g-dev libcurl4-openssl-dev libssl-dev
   pkg-config)
+if(sentencepiece_linked)
+  string(APPEND CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
+    ", libsentencepiece-dev, libabsl-dev")
+endif()
 if(BRIGADE_MPI)
   string(APPEND CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS ", libopenmpi-dev")
 endif()

@@ -79,16 +79,17 @@ void end_with_launcher(const LaunchEnvironment& environment) {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
 
-std::optional<double> kill_grace_seconds(
+std::optional<KillGrace> kill_grace(
     const LaunchEnvironment& environment,
     const GetEnv& getenv) {
   constexpr const char* kName = "OMPI_MCA_odls_base_sigkill_timeout";
-  constexpr double kDefaultSeconds = 1;
   if (environment.launcher != "mpirun")
     return std::nullopt;
+  if (getenv("PRTE_LAUNCHED"))  // Open MPI 5
+    return KillGrace{.seconds = 0.5, .can_grow = false};
   const auto text = getenv(kName);
   if (!text)
-    return kDefaultSeconds;
+    return KillGrace{.seconds = 1};
   int seconds = 0;
   const auto [end, error] =
       std::from_chars(text->data(), text->data() + text->size(), seconds);
@@ -96,7 +97,7 @@ std::optional<double> kill_grace_seconds(
     throw ConfigError(fmt::format(
         "[launch] {}='{}': expected a whole number of seconds", kName, *text));
   }
-  return seconds;
+  return KillGrace{.seconds = static_cast<double>(seconds)};
 }
 
 std::optional<int64_t> job_end_time(const GetEnv& getenv) {

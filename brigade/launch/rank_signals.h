@@ -39,10 +39,16 @@ class RankSignals {
 // that themselves. Call on the main thread.
 void end_with_launcher(const LaunchEnvironment& environment);
 
-// Seconds that the launcher waits between SIGTERM and SIGKILL: of Open MPI's
-// mpirun its parameter odls_base_sigkill_timeout, 1 where it is not set; of
-// others std::nullopt. Throws ConfigError where that is no number.
-std::optional<double> kill_grace_seconds(
+// What the launcher waits between SIGTERM and SIGKILL.
+struct KillGrace {
+  double seconds = 0;
+  bool can_grow = true;  // by a parameter of the launcher
+};
+
+// Of Open MPI's mpirun its parameter odls_base_sigkill_timeout, 1 s where it is
+// not set; Open MPI 5 (measured: 5.0.7) takes no heed of it and waits half a
+// second. Of others std::nullopt. Throws ConfigError where that is no number.
+std::optional<KillGrace> kill_grace(
     const LaunchEnvironment& environment,
     const GetEnv& getenv);
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <exception>
 #include <unordered_map>
+#include <utility>
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
@@ -30,7 +31,11 @@ class LineIterator : public sentencepiece::SentenceIterator {
   bool done() const override { return done_; }
   void Next() override { advance(); }
   const std::string& value() const override { return line_; }
-  sentencepiece::util::Status status() const override { return {}; }
+  // Abseil's Status or its own, by version.
+  decltype(std::declval<sentencepiece::SentenceIterator>().status()) status()
+      const override {
+    return {};
+  }
 
   int64_t bytes_read() const { return bytes_read_; }
   void rethrow() const {

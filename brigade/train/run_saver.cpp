@@ -85,15 +85,20 @@ void RunSaver::start(const RunPosition& position, Copy copy) {
 
 void RunSaver::take_note(const SaveOutcome& outcome) {
   last_failure_ = outcome.failure;
-  if (outcome.seconds > kill_grace_seconds_) {
+  if (kill_grace_ && outcome.seconds > kill_grace_->seconds) {
     observer_.on_message(fmt::format(
         "a save took {:.1f} s, but mpirun kills ranks {:g} s after SIGTERM: "
         "one that SIGTERM asks for would not end, though the one before it "
-        "stays valid; start with mpirun --mca odls_base_sigkill_timeout {:.0f}",
+        "stays valid; {}",
         outcome.seconds,
-        std::exchange(
-            kill_grace_seconds_, std::numeric_limits<double>::infinity()),
-        std::max(10.0, std::ceil(4 * outcome.seconds))));
+        kill_grace_->seconds,
+        kill_grace_->can_grow
+            ? fmt::format(
+                  "start with mpirun --mca odls_base_sigkill_timeout {:.0f}",
+                  std::max(10.0, std::ceil(4 * outcome.seconds)))
+            : "send SIGTERM to a rank, not to mpirun, which in Open MPI 5 "
+              "waits no longer"));
+    kill_grace_.reset();
   }
   longest_seconds_ = std::max(longest_seconds_, outcome.seconds);
   if (outcome.failure.empty()) {

@@ -2,10 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
+#include <optional>
 #include <string>
 
 #include "brigade/checkpoint/background_save.h"
+#include "brigade/launch/rank_signals.h"
 #include "brigade/train/run_checkpoint.h"
 #include "brigade/train/run_observer.h"
 
@@ -44,7 +45,7 @@ class RunSaver {
   void wait();
 
   // Says once that a save takes longer than mpirun lets it after SIGTERM.
-  void set_kill_grace_seconds(double seconds) { kill_grace_seconds_ = seconds; }
+  void set_kill_grace(KillGrace grace) { kill_grace_ = grace; }
 
   // The longest save so far, seconds.
   double longest_seconds() const { return longest_seconds_; }
@@ -67,7 +68,7 @@ class RunSaver {
   std::string last_failure_;   // of the save that ended last; "": none
   int64_t last_start_ns_ = 0;
   double longest_seconds_ = 0;
-  double kill_grace_seconds_ = std::numeric_limits<double>::infinity();
+  std::optional<KillGrace> kill_grace_;  // none: not known, or said
   BackgroundSave background_;
 };
 

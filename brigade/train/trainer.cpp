@@ -155,8 +155,8 @@ Trainer::Trainer(
   }
   saver_ = std::make_unique<RunSaver>(
       config_, *mesh_, step_->stages(), step_->local(), data_, observer_);
-  if (options_.kill_grace_seconds)
-    saver_->set_kill_grace_seconds(*options_.kill_grace_seconds);
+  if (options_.kill_grace)
+    saver_->set_kill_grace(*options_.kill_grace);
   resume();
   using Access = PeakRateCache::Access;
   peak_flops_ = peak_flops(

@@ -12,6 +12,7 @@
 #include "brigade/config/train_config.h"
 #include "brigade/data/token_range.h"
 #include "brigade/launch/environment.h"
+#include "brigade/launch/rank_signals.h"
 #include "brigade/train/run_observer.h"
 #include "brigade/train/run_watch.h"
 #include "brigade/train/step_requests.h"
@@ -37,7 +38,7 @@ struct TrainingOptions {
   std::optional<int64_t> end_time;
   // How long the launcher waits between SIGTERM and SIGKILL; the run says when
   // a save takes longer. std::nullopt: not known.
-  std::optional<double> kill_grace_seconds;
+  std::optional<KillGrace> kill_grace;
   // Of the config's values that were given, by key: "file", "command line".
   // For events.jsonl.
   std::map<std::string, std::string> origins;

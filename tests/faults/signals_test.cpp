@@ -242,6 +242,12 @@ TEST_F(Signals, SaveSecondsSavesByTheClock) {
   expect_saved_and_continued(name);
 }
 
+// Open MPI 5 kills half a second after SIGTERM, whatever its parameters.
+bool waits_no_longer() {
+  StartedProgram program("mpirun", {"--version"}, {});
+  return program.wait().out.find("(Open MPI) 4") == std::string::npos;
+}
+
 // mpirun waits odls_base_sigkill_timeout (one second) before it sends SIGTERM
 // and as long again before SIGKILL. It reads no output in that time, so ranks
 // stop in a write once their terminals are full: a timeout of a minute is
@@ -281,7 +287,11 @@ TEST_F(Mpirun, LeavesTheCheckpointBeforeASaveThatOutlastsItsGrace) {
   const std::string name = "grace";
   const ProgramResult result = end_in_a_save(name, {});
   EXPECT_NE(result.exit_code, 0);
-  EXPECT_THAT(result.out, HasSubstr("odls_base_sigkill_timeout"));
+  EXPECT_THAT(
+      result.out,
+      HasSubstr(
+          waits_no_longer() ? "send SIGTERM to a rank"
+                            : "odls_base_sigkill_timeout"));
   testing::expect_only_valid_checkpoints(checkpoints(name));
   const auto left = list_checkpoints(checkpoints(name));
   ASSERT_FALSE(left.empty());
@@ -289,6 +299,8 @@ TEST_F(Mpirun, LeavesTheCheckpointBeforeASaveThatOutlastsItsGrace) {
 }
 
 TEST_F(Mpirun, WaitsForTheSaveWhereItsTimeoutIsLonger) {
+  if (waits_no_longer())
+    GTEST_SKIP() << "Open MPI 5 has no such timeout";
   const std::string name = "patience";
   const ProgramResult result =
       end_in_a_save(name, {"--mca", "odls_base_sigkill_timeout", "10"});
