@@ -97,6 +97,11 @@ if(BRIGADE_TORCH_HAS_FMT)
 endif()
 target_link_libraries(brigade_torch INTERFACE
   ${TORCH_LIBRARIES} OpenMP::OpenMP_CXX)
+# A PyTorch of Python finds its NCCL and cuDNN beside itself when it is loaded;
+# the linker may find older ones of the system, and must not judge by them.
+if(BRIGADE_TORCH)
+  target_link_options(brigade_torch INTERFACE -Wl,--allow-shlib-undefined)
+endif()
 
 # The kernels' libraries: Highway for SIMD, oneDNN for matrix products.
 add_library(brigade_kernels INTERFACE)
