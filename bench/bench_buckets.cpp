@@ -6,6 +6,7 @@
 //
 //   build/release/bench_buckets [ROUNDS [MEGABITS...]]    # default 3 1000 100
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>

@@ -71,7 +71,7 @@ mkdir -p "$root/main"
 # As it stands here, ignored files left out.
 git ls-files -z --cached --others --exclude-standard | xargs -0 tar -c | tar -x -C "$root/main"
 inside bash -c 'cd /main && cmake --preset release \
-  -DBRIGADE_WARNINGS_AS_ERRORS=OFF >/dev/null && cmake --build build/release'
+  -DBRIGADE_WARNINGS_AS_ERRORS=OFF >/dev/null && cmake --build build/release -- -k 0'
 status=0
 inside bash -c 'cd /main && git init -q . 2>/dev/null; \
   scripts/run_tests.sh build/release "$@"' bash "$@" |

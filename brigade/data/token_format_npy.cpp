@@ -1,5 +1,6 @@
 // NumPy's .npy: a header that is a Python dict in ASCII, then the array. The
 // format is NEP 1; versions 1, 2 and 3 differ in the header's length field.
+#include <fmt/ranges.h>
 #include <optional>
 #include <utility>
 #include <vector>
