@@ -11,6 +11,7 @@
 #include <chrono>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <thread>
 
 #include "program_faults.h"
@@ -247,8 +248,8 @@ TEST_P(Recorded, SigquitWritesWhatTheRanksDidAndTheRunGoesOn) {
   EXPECT_EQ(program.wait().exit_code, 143);
 }
 
-// A fifth of a core, in turns that are shorter than a step takes here: each
-// step is stopped several times, wherever its turns begin.
+// A ninth of a core, in turns that are shorter than the shortest step so far:
+// each step is stopped several times, wherever its turns begin.
 TEST_P(Recorded, ASlowRankIsNamed) {
   StartedProgram program = start({"training.gradient_accumulation_steps=64"});
   const pid_t pid = rank_in_training(program, 1);
@@ -256,13 +257,16 @@ TEST_P(Recorded, ASlowRankIsNamed) {
     return program.output_so_far().find(
                GetParam().name_of_rank_1 + " is slow") != std::string::npos;
   };
-  const std::chrono::duration<double, std::milli> step(
-      testing::read_metrics(run()).back().at("step_ms").get<double>());
-  for (int turn = 0; turn < 1000 && !is_named(); ++turn) {
+  double step_ms = std::numeric_limits<double>::infinity();
+  for (const auto& step : testing::read_metrics(run()))
+    step_ms = std::min(step_ms, step.at("step_ms").get<double>());
+  const std::chrono::duration<double, std::milli> shortest(step_ms);
+  const auto end = Clock::now() + std::chrono::minutes(2);
+  while (!is_named() && Clock::now() < end) {
     testing::send_signal(pid, SIGSTOP);
-    std::this_thread::sleep_for(step);
+    std::this_thread::sleep_for(2 * shortest);
     testing::send_signal(pid, SIGCONT);
-    std::this_thread::sleep_for(step / 4);
+    std::this_thread::sleep_for(shortest / 4);
   }
   EXPECT_TRUE(is_named());
   testing::send_signal(program.pid(), SIGTERM);
