@@ -107,8 +107,10 @@ void check_ranks(
           environment.local_world_size,
           names.world_size,
           environment.world_size));
+  // Open MPI 6 numbers the ranks of a host by where it binds them.
   variables.check(
-      environment.local_rank <= environment.rank,
+      environment.launcher == "mpirun" ||
+          environment.local_rank <= environment.rank,
       fmt::format(
           "{}={} is more than {}={}",
           names.local_rank,

@@ -243,6 +243,14 @@ TEST_F(EnvironmentTest, OpenMpiOnOneMachineMeetsInAPrivateFolder) {
       one.store);
 }
 
+TEST_F(EnvironmentTest, OpenMpi6MayNumberTheRanksOfAHostInAnotherOrder) {
+  const auto environment = read(with(
+      kOpenMpi,
+      {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}));
+  EXPECT_EQ(environment.rank, 0);
+  EXPECT_EQ(environment.local_rank, 1);
+}
+
 TEST_F(EnvironmentTest, ALauncherOfMpiIsSeenAroundAnotherLauncher) {
   EXPECT_TRUE(read(kOpenMpi).has_mpi);
   EXPECT_TRUE(read(with(kOpenMpi, kTorchrun)).has_mpi);
