@@ -57,6 +57,7 @@ fi
 cp /etc/apt/apt.conf.d/*proxy* "$root/etc/apt/apt.conf.d/" 2>/dev/null || true
 mount_into proc proc -t proc
 mount_into /dev dev --rbind
+mount_into sysfs sys -t sysfs -o ro  # mpirun asks it for the cores
 mount_into tmpfs tmp -t tmpfs
 mount_into "$PWD" src --bind -o ro
 if [ -d ../shared ]; then
