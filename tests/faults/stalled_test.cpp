@@ -251,7 +251,7 @@ TEST_P(Recorded, SigquitWritesWhatTheRanksDidAndTheRunGoesOn) {
 // A ninth of a core, in turns that are shorter than the shortest step so far:
 // each step is stopped several times, wherever its turns begin.
 TEST_P(Recorded, ASlowRankIsNamed) {
-  StartedProgram program = start({"training.gradient_accumulation_steps=64"});
+  StartedProgram program = start({"training.gradient_accumulation_steps=16"});
   const pid_t pid = rank_in_training(program, 1);
   const auto is_named = [&] {
     return program.output_so_far().find(
@@ -261,7 +261,7 @@ TEST_P(Recorded, ASlowRankIsNamed) {
   for (const auto& step : testing::read_metrics(run()))
     step_ms = std::min(step_ms, step.at("step_ms").get<double>());
   const std::chrono::duration<double, std::milli> shortest(step_ms);
-  const auto end = Clock::now() + std::chrono::minutes(2);
+  const auto end = Clock::now() + std::chrono::minutes(4);
   while (!is_named() && Clock::now() < end) {
     testing::send_signal(pid, SIGSTOP);
     std::this_thread::sleep_for(2 * shortest);
