@@ -108,7 +108,8 @@ TEST_F(MemoryLimit, OfTheAddressSpaceIsNamedAndNoWrongFileIsSuspected) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer reserves terabytes of address space";
 #endif
-  // What libtorch's libraries leave a little of: a CUDA build's are the largest.
+  // What libtorch's libraries leave a little of: a CUDA build's are the
+  // largest.
   int64_t limit_kib = int64_t{1800} << 10;
   while (run_limited(limit_kib, arguments({"training.total_train_steps=1"}))
              .exit_code != 0) {
