@@ -14,8 +14,7 @@
 #include <vector>
 
 #include "bench/arguments.h"
-#include "bench/program_runs.h"
-#include "bench/slow_link.h"
+#include "bench/over_links.h"
 
 namespace brigade {
 namespace {
@@ -48,9 +47,11 @@ nlohmann::json buckets_config(const fs::path& folder) {
 // In MiB; the last holds all gradients of this model (31 MB).
 const std::vector<double> kScan{0.25, 0.5, 1, 2, 4, 8, 16, 32};
 
-void compare_over(ProgramRuns& runs, int megabits, int rounds) {
-  const SlowLink link(megabits);
-  runs.set_link(&link);
+void compare_over(
+    const ProgramRuns& runs,
+    const SlowLink& /*link*/,
+    int megabits,
+    int rounds) {
   std::vector<double> chosen;
   std::vector<std::vector<double>> rates(kScan.size());
   std::vector<double> tuned_rates;
@@ -64,7 +65,6 @@ void compare_over(ProgramRuns& runs, int megabits, int rounds) {
     for (size_t i = 0; i < kScan.size(); ++i)
       rates[i].push_back(rate_of(kScan[i]));
   }
-  runs.set_link(nullptr);
   fmt::print(
       "{} Mbit/s\n{:>14} {:>9}\n", megabits, "bucket_cap_mb", "tokens/s");
   double best = 0;
@@ -80,32 +80,16 @@ void compare_over(ProgramRuns& runs, int megabits, int rounds) {
   std::fflush(stdout);
 }
 
-int run(const std::vector<std::string>& arguments) {
-  if (const std::string why_not = SlowLink::why_not(); !why_not.empty()) {
-    fmt::print("bucket sizes over slow links: skipped, {}\n", why_not);
-    return 0;
-  }
-  const int rounds =
-      arguments.empty() ? 3 : bench::positive_number("ROUNDS", arguments[0]);
-  std::vector<int> megabits;
-  for (size_t i = 1; i < arguments.size(); ++i)
-    megabits.push_back(bench::positive_number("MEGABITS", arguments[i]));
-  if (megabits.empty())
-    megabits = {1000, 100};
-  const fs::path folder = bench::make_temporary_folder("brigade-buckets");
-  ProgramRuns runs(folder);
-  runs.set_config(buckets_config(folder));
-  for (const int each : megabits)
-    compare_over(runs, each, rounds);
-  fs::remove_all(folder);
-  return 0;
-}
-
 }  // namespace
 }  // namespace brigade
 
 int main(int argc, char** argv) {
   return brigade::bench::exit_code_of([&] {
-    return brigade::run({argv + 1, argv + argc});
+    return brigade::bench::compare_over_links(
+        "bucket sizes",
+        {argv + 1, argv + argc},
+        3,
+        brigade::buckets_config,
+        brigade::compare_over);
   });
 }

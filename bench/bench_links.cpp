@@ -15,8 +15,7 @@
 #include <vector>
 
 #include "bench/arguments.h"
-#include "bench/program_runs.h"
-#include "bench/slow_link.h"
+#include "bench/over_links.h"
 
 namespace brigade {
 namespace {
@@ -100,7 +99,8 @@ double rate_of(const fs::path& metrics) {
   return 1e3 * kTokens * (steps - kWarmupSteps) / milliseconds;
 }
 
-LinkFigures measure(ProgramRuns& runs, const SlowLink& link, const Way& way) {
+LinkFigures
+measure(const ProgramRuns& runs, const SlowLink& link, const Way& way) {
   std::vector<std::string> overrides = way.overrides;
   overrides.push_back(fmt::format("training.total_train_steps={}", way.steps));
   const int64_t before = link.sent_bytes(0);
@@ -151,9 +151,11 @@ LinkFigures measure_ddp(const fs::path& folder, const SlowLink& link) {
   throw DataError("[bench] DDP printed no rate");
 }
 
-void compare_over(ProgramRuns& runs, int megabits, int rounds) {
-  const SlowLink link(megabits);
-  runs.set_link(&link);
+void compare_over(
+    const ProgramRuns& runs,
+    const SlowLink& link,
+    int megabits,
+    int rounds) {
   std::vector<double> ddp_rates;
   std::vector<std::vector<double>> rates(ways().size());
   std::vector<double> sent(ways().size());
@@ -168,7 +170,6 @@ void compare_over(ProgramRuns& runs, int megabits, int rounds) {
       sent[i] = figures.sent_mb_per_step;
     }
   }
-  runs.set_link(nullptr);
   const double ddp = median(ddp_rates);
   const double alone = median(rates.back());
   fmt::print(
@@ -196,32 +197,16 @@ void compare_over(ProgramRuns& runs, int megabits, int rounds) {
   std::fflush(stdout);
 }
 
-int run(const std::vector<std::string>& arguments) {
-  if (const std::string why_not = SlowLink::why_not(); !why_not.empty()) {
-    fmt::print("training over slow links: skipped, {}\n", why_not);
-    return 0;
-  }
-  const int rounds =
-      arguments.empty() ? 1 : bench::positive_number("ROUNDS", arguments[0]);
-  std::vector<int> megabits;
-  for (size_t i = 1; i < arguments.size(); ++i)
-    megabits.push_back(bench::positive_number("MEGABITS", arguments[i]));
-  if (megabits.empty())
-    megabits = {1000, 100};
-  const fs::path folder = bench::make_temporary_folder("brigade-links");
-  ProgramRuns runs(folder);
-  runs.set_config(links_config(folder));
-  for (const int each : megabits)
-    compare_over(runs, each, rounds);
-  fs::remove_all(folder);
-  return 0;
-}
-
 }  // namespace
 }  // namespace brigade
 
 int main(int argc, char** argv) {
   return brigade::bench::exit_code_of([&] {
-    return brigade::run({argv + 1, argv + argc});
+    return brigade::bench::compare_over_links(
+        "training",
+        {argv + 1, argv + argc},
+        1,
+        brigade::links_config,
+        brigade::compare_over);
   });
 }

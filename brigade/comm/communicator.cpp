@@ -355,6 +355,8 @@ CollectiveRecord Communicator::begin(CollectiveRecord record) {
     return record;
   try {
     check_signature(shared);
+    if (record.flight_id >= 0)
+      options_.flight_recorder->waited(record.launched_ns);
   } catch (...) {
     if (record.flight_id >= 0)
       options_.flight_recorder->failed(record.flight_id);

@@ -43,6 +43,12 @@ void FlightRecorder::launched(int64_t id, const std::weak_ptr<Work>& work) {
     entry->work = work;
 }
 
+void FlightRecorder::waited(int64_t begun_ns) {
+  const int64_t now_ns = steady_now_ns();
+  const std::lock_guard lock(mutex_);
+  waited_ns_ += now_ns - begun_ns;
+}
+
 void FlightRecorder::finished(int64_t id, int64_t begun_ns) {
   const int64_t now_ns = steady_now_ns();
   const std::lock_guard lock(mutex_);

@@ -35,7 +35,9 @@ class FlightRecorder {
   // The work that begin() was for. Not kept alive: its end is looked up where
   // nothing waited for it.
   void launched(int64_t id, const std::weak_ptr<Work>& work);
-  // A thread waited from `begun_ns` to now and saw the operation's end.
+  // A thread waited for other ranks from `begun_ns` to now.
+  void waited(int64_t begun_ns);
+  // The same, and it saw the operation's end.
   void finished(int64_t id, int64_t begun_ns);
   // What follows on the device waits for the operation, which is under way.
   // Keeps the work, to learn its end.
@@ -43,7 +45,7 @@ class FlightRecorder {
   // The operation ended with an error.
   void failed(int64_t id);
 
-  // Nanoseconds that threads spent waiting for operations, ever.
+  // Nanoseconds that threads spent waiting for other ranks, ever.
   int64_t waited_ns() const;
   // A copy of all that is recorded now; `reason` says why it is taken.
   FlightRecording recording(const std::string& reason) const;

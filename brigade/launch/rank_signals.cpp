@@ -85,7 +85,7 @@ std::optional<KillGrace> kill_grace(
   constexpr const char* kName = "OMPI_MCA_odls_base_sigkill_timeout";
   if (environment.launcher != "mpirun")
     return std::nullopt;
-  if (getenv("PRTE_LAUNCHED"))  // Open MPI 5
+  if (getenv("PRTE_LAUNCHED"))  // Open MPI 5 or later
     return KillGrace{.seconds = 0.5, .can_grow = false};
   const auto text = getenv(kName);
   if (!text)

@@ -96,7 +96,7 @@ void RunSaver::take_note(const SaveOutcome& outcome) {
             ? fmt::format(
                   "start with mpirun --mca odls_base_sigkill_timeout {:.0f}",
                   std::max(10.0, std::ceil(4 * outcome.seconds)))
-            : "send SIGTERM to a rank, not to mpirun, which in Open MPI 5 "
+            : "send SIGTERM to a rank, not to mpirun, which since Open MPI 5 "
               "waits no longer"));
     kill_grace_.reset();
   }

@@ -242,7 +242,7 @@ TEST_F(Signals, SaveSecondsSavesByTheClock) {
   expect_saved_and_continued(name);
 }
 
-// Open MPI 5 kills half a second after SIGTERM, whatever its parameters.
+// Open MPI 5 and later kill within half a second, whatever their parameters.
 bool waits_no_longer() {
   StartedProgram program("mpirun", {"--version"}, {});
   return program.wait().out.find("(Open MPI) 4") == std::string::npos;

@@ -251,12 +251,8 @@ TEST_P(Recorded, SigquitWritesWhatTheRanksDidAndTheRunGoesOn) {
 // A twenty-fifth of the time, in turns far shorter than the shortest step so
 // far, so that each step is stopped. A process that was stopped runs before
 // others when it goes on: on a busy machine its share is larger than that.
-// Without the check of collectives, in which others wait for it as they
-// compute.
 TEST_P(Recorded, ASlowRankIsNamed) {
-  StartedProgram program = start(
-      {"training.gradient_accumulation_steps=16"},
-      {{"BRIGADE_CHECK_COLLECTIVES", "0"}});
+  StartedProgram program = start({"training.gradient_accumulation_steps=16"});
   const pid_t pid = rank_in_training(program, 1);
   const auto is_named = [&] {
     return program.output_so_far().find(

@@ -74,8 +74,8 @@ HWY_INLINE void scale_row(float* row, int64_t numel, float factor) {
     hn::StoreU(hn::Mul(hn::LoadU(df, row + i), by), df, row + i);
 }
 
-// scores = cap * tanh(scale * scores / cap), rows kKeyBlock apart. Outside the
-// loop over keys, which few models need it in.
+// scores = cap * tanh(scale * scores / cap), rows kKeyBlock apart. A call:
+// few models cap their scores.
 HWY_NOINLINE void cap_scores(
     float* scores,
     int64_t rows,
