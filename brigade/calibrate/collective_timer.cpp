@@ -3,7 +3,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "brigade/ops/linear.h"
@@ -11,13 +10,6 @@
 namespace brigade {
 
 using torch::Tensor;
-
-double seconds_of(const std::function<void()>& work) {
-  const auto begin = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
-      .count();
-}
 
 void CollectiveTimer::add_all_reduces(
     Communicator& group,
@@ -57,20 +49,10 @@ void CollectiveTimer::add_collectives(
   }
 }
 
-// Collectives must be launched equally often by every rank.
 double CollectiveTimer::lockstep_seconds(
     const std::function<void()>& work,
     int runs) const {
-  work();
-  std::vector<double> times;
-  for (int i = 0; i < runs; ++i) {
-    world_->barrier();
-    times.push_back(seconds_of(work));
-  }
-  // Ranks that come late are a part of it.
-  const auto middle = times.begin() + runs / 2;
-  std::nth_element(times.begin(), middle, times.end());
-  return *middle;
+  return PhaseTimer(world_, 0).lockstep_phases(work, [] {}, runs).forward;
 }
 
 // Of a collective as training meets it: ranks come from computations that

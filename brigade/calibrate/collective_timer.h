@@ -9,12 +9,11 @@
 #include <vector>
 
 #include "brigade/calibrate/measure.h"
+#include "brigade/calibrate/phase_timer.h"
 #include "brigade/comm/communicator.h"
 #include "brigade/planner/calibration.h"
 
 namespace brigade {
-
-double seconds_of(const std::function<void()>& work);
 
 class CollectiveTimer {
  public:

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <ctime>
 #include <functional>
 #include <tuple>
 #include <utility>
@@ -15,7 +14,9 @@
 
 #include "brigade/calibrate/collective_timer.h"
 #include "brigade/calibrate/measured_layer.h"
+#include "brigade/calibrate/phase_timer.h"
 #include "brigade/comm/process_mesh.h"
+#include "brigade/comm/self_communicator.h"
 #include "brigade/comm/world.h"
 #include "brigade/metrics/metrics.h"
 #include "brigade/ops/adamw.h"
@@ -33,28 +34,19 @@ using torch::Tensor;
 constexpr double kElementBytes = 2;  // bf16
 constexpr double kEps = 1e-5;
 
-// Of all threads of this process.
-double cpu_seconds() {
-  return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
-}
-
-// Of what else the machine does, the median still has much.
-double lower_quartile(std::vector<double> times) {
-  const auto at = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 4);
-  std::nth_element(times.begin(), at, times.end());
-  return *at;
-}
-
 class Measurement {
  public:
   Measurement(
       const LaunchEnvironment& environment,
       const MeasureOptions& options)
-      : environment_(environment), options_(options) {
-    if (environment.world_size > 1)
-      store_ = open_store(environment, std::chrono::minutes(1));
-    world_ = mesh(environment.world_size)->world();
-  }
+      : environment_(environment),
+        options_(options),
+        store_(
+            environment.world_size > 1
+                ? open_store(environment, std::chrono::minutes(1))
+                : nullptr),
+        world_(mesh(environment.world_size)->world()),
+        timer_(world_, options.seconds_each) {}
 
   planner::Measurements run() {
     planner::Measurements result;
@@ -72,9 +64,12 @@ class Measurement {
     result.memory_bytes_per_s = optimizer();
     measure_elementwise(result);
     result.logits_bytes_per_s = logits(result.bf16_products);
-    result.layer = layer();
+    const CommunicatorPtr alone = make_self_communicator();
+    result.layer = layer(layer_sizes(), alone, &MeasuredLayer::forward);
+    result.recomputed_layer =
+        layer(layer_sizes(), alone, &MeasuredLayer::forward_recomputed);
     measure_collectives(result);
-    result.taken_by_others = std::max(0.0, 1 - cpu_ / wall_);
+    result.taken_by_others = timer_.taken_by_others();
     return result;
   }
 
@@ -89,38 +84,6 @@ class Measurement {
         store_ ? store_->with_prefix(fmt::format("calibrate/{}", group_size))
                : store_,
         options);
-  }
-
-  struct Phases {
-    double forward = 0;
-    double backward = 0;
-  };
-
-  // Over runs that all ranks begin together.
-  Phases repeated_phases(
-      const std::function<void()>& forward,
-      const std::function<void()>& backward) {
-    constexpr size_t kFewest = 8;
-    forward();
-    backward();
-    world_->barrier();
-    std::vector<double> forwards;
-    std::vector<double> backwards;
-    double sum = 0;
-    const double cpu_before = cpu_seconds();
-    while (forwards.size() < kFewest || sum < options_.seconds_each) {
-      forwards.push_back(seconds_of(forward));
-      backwards.push_back(seconds_of(backward));
-      sum += forwards.back() + backwards.back();
-    }
-    wall_ += sum;
-    cpu_ += cpu_seconds() - cpu_before;
-    return {
-        lower_quartile(std::move(forwards)),
-        lower_quartile(std::move(backwards))};
-  }
-  double repeated_seconds(const std::function<void()>& work) {
-    return repeated_phases(work, [] {}).forward;
   }
 
   // As many as take so many bytes that no cache holds them, as a model's.
@@ -142,15 +105,14 @@ class Measurement {
     const Tensor x = torch::randn({1, 64}, torch::requires_grad());
     const Tensor weight = torch::ones({64}, torch::requires_grad());
     const Tensor grad = torch::ones({1, 64});
-    return repeated_seconds([&] {
+    return timer_.seconds([&] {
              const Tensor y = ops::rms_norm(x, weight, kEps);
              torch::autograd::grad({y}, {x, weight}, {grad});
            }) /
            2;
   }
 
-  // One of many layers, forward and backward.
-  planner::LayerSample layer() {
+  planner::LayerSample layer_sizes() const {
     planner::LayerSample sample;
     sample.hidden = options_.largest_product / 2;
     sample.heads =
@@ -158,26 +120,58 @@ class Measurement {
     sample.intermediate = 3 * sample.hidden;
     sample.sequence_tokens = std::max<int64_t>(2, options_.tokens / 2);
     sample.sequences = 2;
+    return sample;
+  }
+
+  using Forward = MeasuredLayer::Stream (MeasuredLayer::*)(
+      const MeasuredLayer::Stream&) const;
+
+  // One of many layers, forward and backward, by `forward`.
+  planner::LayerSample layer(
+      planner::LayerSample sample,
+      const CommunicatorPtr& tp,
+      Forward forward) {
     const int64_t parameters =
         sample.hidden * (4 * sample.hidden + 3 * sample.intermediate);
-    const auto layers = layers_of<MeasuredLayer>(
-        4 * parameters, [&] { return MeasuredLayer(sample); });
+    const auto layers =
+        layers_of<MeasuredLayer>(4 * parameters / sample.tp, [&] {
+          return MeasuredLayer(sample, tp);
+        });
     std::vector<MeasuredLayer::Stream> outputs(layers.size());
     const MeasuredLayer::Stream input = layers.front().make_stream();
     const MeasuredLayer::Stream grads = layers.front().make_stream();
-    const Phases all = repeated_phases(
-        [&] {
-          for (size_t i = 0; i < layers.size(); ++i)
-            outputs[i] = layers[i].forward(input);
-        },
-        [&] {
-          for (size_t i = layers.size(); i-- > 0;)
-            layers[i].backward(std::exchange(outputs[i], {}), input, grads);
-        });
+    const auto forwards = [&] {
+      for (size_t i = 0; i < layers.size(); ++i)
+        outputs[i] = (layers[i].*forward)(input);
+    };
+    const auto backwards = [&] {
+      for (size_t i = layers.size(); i-- > 0;)
+        layers[i].backward(std::exchange(outputs[i], {}), input, grads);
+    };
+    constexpr int kLockstepRuns = 21;
+    const Phases all =
+        sample.tp == 1
+            ? timer_.phases(forwards, backwards)
+            : timer_.lockstep_phases(forwards, backwards, kLockstepRuns);
     const auto count = static_cast<double>(layers.size());
     sample.forward_s = all.forward / count;
     sample.backward_s = all.backward / count;
     return sample;
+  }
+
+  // With tensor parallel over a group of ranks; not where it has fewer heads.
+  void add_parallel_layers(
+      const CommunicatorPtr& group,
+      std::vector<planner::LayerSample>& layers) {
+    planner::LayerSample sizes = layer_sizes();
+    sizes.tp = group->size();
+    if (sizes.heads % sizes.tp != 0 || sizes.sequence_tokens % sizes.tp != 0)
+      return;
+    for (TokenLayout tokens :
+         {TokenLayout::kReplicated, TokenLayout::kSharded}) {
+      sizes.tokens = tokens;
+      layers.push_back(layer(sizes, group, &MeasuredLayer::forward));
+    }
   }
 
   // Forward, and the gradients of input and weight: [tokens, n] [n, n]. Of one
@@ -199,7 +193,7 @@ class Measurement {
               torch::zeros({n, n})};
         });
     const Tensor dy = torch::randn({tokens, n}).to(dtype);
-    const Phases all = repeated_phases(
+    const Phases all = timer_.phases(
         [&] {
           for (const Layer& layer : layers)
             ops::linear(layer.x, layer.weight);
@@ -257,7 +251,7 @@ class Measurement {
     const Tensor k = operand();
     const Tensor v = operand();
     const Tensor grad = torch::ones_like(q);
-    const double seconds = repeated_seconds([&] {
+    const double seconds = timer_.seconds([&] {
       const Tensor out = ops::attention(q, k, v).out;
       torch::autograd::grad({out}, {q, k, v}, {grad});
     });
@@ -277,7 +271,7 @@ class Measurement {
     const Tensor weight = torch::ones({numel}, torch::kBFloat16);
     const Tensor low = torch::zeros({numel}, torch::kShort);
     const torch::NoGradGuard no_grad;
-    const double seconds = repeated_seconds([&] {
+    const double seconds = timer_.seconds([&] {
       ops::sum_of_squares(grad);
       ops::adamw_step(
           {}, grad, mean, square, weight, low, ops::AfterRead::kZero);
@@ -309,7 +303,7 @@ class Measurement {
     };
     auto layers = layers_of<Layer>(
         2 * options_.tokens * (2 * width + 3 * inner), [] { return Layer{}; });
-    const Phases all = repeated_phases(
+    const Phases all = timer_.phases(
         [&] {
           for (Layer& layer : layers) {
             std::tie(layer.sum, layer.normed) =
@@ -347,7 +341,7 @@ class Measurement {
                               .requires_grad_();
     const Tensor targets =
         torch::arange(options_.tokens, torch::kLong).remainder(kVocabulary);
-    const double whole = repeated_seconds([&] {
+    const double whole = timer_.seconds([&] {
       const Tensor loss = ops::linear_cross_entropy(hidden, weight, targets);
       torch::autograd::grad({loss}, {hidden, weight});
     });
@@ -375,9 +369,11 @@ class Measurement {
         continue;
       const std::unique_ptr<ProcessMesh> groups =
           size == ranks ? nullptr : mesh(size);
-      Communicator& group = groups ? *groups->axis(Axis::kTp) : *world_;
-      timer.add_all_reduces(group, result.all_reduces);
-      timer.add_collectives(group, result.collectives);
+      const CommunicatorPtr group =
+          groups ? groups->axis(Axis::kTp) : world_;
+      timer.add_all_reduces(*group, result.all_reduces);
+      timer.add_collectives(*group, result.collectives);
+      add_parallel_layers(group, result.parallel_layers);
     }
     if (ranks > 1)
       result.contention = timer.contention();
@@ -387,8 +383,7 @@ class Measurement {
   MeasureOptions options_;
   StorePtr store_;
   CommunicatorPtr world_;
-  double wall_ = 0;  // of all repeated computation
-  double cpu_ = 0;   // of all threads
+  PhaseTimer timer_;
 };
 
 }  // namespace

@@ -2,10 +2,13 @@
 
 #include <torch/torch.h>
 
+#include <utility>
+
+#include "brigade/model/recompute.h"
 #include "brigade/ops/attention.h"
-#include "brigade/ops/linear.h"
 #include "brigade/ops/rms_norm.h"
 #include "brigade/ops/swiglu.h"
+#include "brigade/tensor_parallel/parallel_linear.h"
 
 namespace brigade {
 namespace {
@@ -32,30 +35,33 @@ Tensor norm_of(int64_t width) {
 
 const ops::OpOptions kOptions = ops::WeightGrad::kAccumulate;
 
-Tensor product(const Tensor& x, const Tensor& weight) {
-  return ops::linear(
-      x, weight, {}, {.weight_grad = ops::WeightGrad::kAccumulate});
-}
+const ParallelLinearOptions kLinearOptions = {
+    .weight_grad = ops::WeightGrad::kAccumulate};
 
 }  // namespace
 
-MeasuredLayer::MeasuredLayer(const planner::LayerSample& sizes)
+MeasuredLayer::MeasuredLayer(
+    const planner::LayerSample& sizes,
+    CommunicatorPtr tp)
     : sizes_(sizes),
+      parallel_{std::move(tp), sizes.tokens},
       first_norm_(norm_of(sizes.hidden)),
       second_norm_(norm_of(sizes.hidden)),
-      query_key_value_(weight_of(3 * sizes.hidden, sizes.hidden)),
-      out_(weight_of(sizes.hidden, sizes.hidden)),
-      gate_up_(weight_of(2 * sizes.intermediate, sizes.hidden)),
-      down_(weight_of(sizes.hidden, sizes.intermediate)),
+      query_key_value_(weight_of(3 * sizes.hidden / sizes.tp, sizes.hidden)),
+      out_(weight_of(sizes.hidden, sizes.hidden / sizes.tp)),
+      gate_up_(weight_of(2 * sizes.intermediate / sizes.tp, sizes.hidden)),
+      down_(weight_of(sizes.hidden, sizes.intermediate / sizes.tp)),
       rotary_(ops::make_rotary_table(
           torch::arange(sizes.sequence_tokens),
           sizes.hidden / sizes.heads,
           kTheta)) {}
 
 MeasuredLayer::Stream MeasuredLayer::make_stream() const {
+  const int64_t tokens = sizes_.sequences * sizes_.sequence_tokens;
+  const int64_t own =
+      sizes_.tokens == TokenLayout::kSharded ? tokens / sizes_.tp : tokens;
   const auto leaf = [&] {
-    return torch::randn(
-               {sizes_.sequences * sizes_.sequence_tokens, sizes_.hidden})
+    return torch::randn({own, sizes_.hidden})
         .to(torch::kBFloat16)
         .requires_grad_();
   };
@@ -65,23 +71,44 @@ MeasuredLayer::Stream MeasuredLayer::make_stream() const {
 MeasuredLayer::Stream MeasuredLayer::forward(const Stream& input) const {
   const auto [sum, normed] = ops::add_rms_norm(
       input.delta, input.residual, first_norm_, kNormEps, kOptions);
-  const auto heads = product(normed, query_key_value_)
+  const auto column = [&](const Tensor& x, const Tensor& weight) {
+    return column_parallel_linear(parallel_, x, {weight}, {}, kLinearOptions)
+        .front();
+  };
+  const auto row = [&](const Tensor& x, const Tensor& weight) {
+    return row_parallel_linear(parallel_, x, weight, {}, kLinearOptions);
+  };
+  const auto heads = column(normed, query_key_value_)
                          .view(
                              {sizes_.sequences,
                               sizes_.sequence_tokens,
                               3,
-                              sizes_.heads,
+                              sizes_.heads / sizes_.tp,
                               sizes_.hidden / sizes_.heads})
                          .unbind(2);
   ops::AttentionOptions options;
   options.query_rotary = rotary_;
-  const Tensor attended = ops::attention(heads[0], heads[1], heads[2], options)
-                              .out.reshape(sum.sizes());
+  const Tensor attended =
+      ops::attention(heads[0], heads[1], heads[2], options)
+          .out.reshape(
+              {sizes_.sequences * sizes_.sequence_tokens,
+               sizes_.hidden / sizes_.tp});
   const auto [second_sum, second_normed] = ops::add_rms_norm(
-      product(attended, out_), sum, second_norm_, kNormEps, kOptions);
+      row(attended, out_), sum, second_norm_, kNormEps, kOptions);
   return {
-      product(ops::swiglu(product(second_normed, gate_up_)), down_),
-      second_sum};
+      row(ops::swiglu(column(second_normed, gate_up_)), down_), second_sum};
+}
+
+MeasuredLayer::Stream MeasuredLayer::forward_recomputed(
+    const Stream& input) const {
+  // As a model's blocks: one tensor between them.
+  const Tensor output = recompute(
+      [this](const std::vector<Tensor>& streams) {
+        const Stream stream = forward({streams[0], streams[1]});
+        return stream.delta + stream.residual;
+      },
+      {input.delta, input.residual});
+  return {output, output};
 }
 
 void MeasuredLayer::backward(

@@ -6,22 +6,26 @@
 
 #include "brigade/ops/rotary.h"
 #include "brigade/planner/calibration.h"
+#include "brigade/tensor_parallel/tensor_parallel.h"
 
 namespace brigade {
 
 class MeasuredLayer {
  public:
-  // In bf16, with random weights.
-  explicit MeasuredLayer(const planner::LayerSample& sizes);
+  // In bf16, with random weights: this rank's part of the layer, by sizes.tp
+  // and sizes.tokens. `tp` has so many ranks; all of them make every call.
+  MeasuredLayer(const planner::LayerSample& sizes, CommunicatorPtr tp);
 
-  // What goes from layer to layer, both [tokens, hidden]: a layer's input is
-  // their sum, which its first op makes.
+  // What goes from layer to layer, both [this rank's tokens, hidden]: a layer's
+  // input is their sum, which its first op makes.
   struct Stream {
     torch::Tensor delta;
     torch::Tensor residual;
   };
   Stream make_stream() const;  // of leaves
   Stream forward(const Stream& input) const;
+  // Keeps its input alone; backward() runs it once more.
+  Stream forward_recomputed(const Stream& input) const;
   // The gradients of `input`, which are dropped, and those of all weights.
   void backward(
       const Stream& output,
@@ -30,11 +34,12 @@ class MeasuredLayer {
 
  private:
   planner::LayerSample sizes_;
+  TensorParallel parallel_;
   torch::Tensor first_norm_, second_norm_;  // [hidden]
-  torch::Tensor query_key_value_;           // [3 hidden, hidden]
-  torch::Tensor out_;                       // [hidden, hidden]
-  torch::Tensor gate_up_;                   // [2 intermediate, hidden]
-  torch::Tensor down_;                      // [hidden, intermediate]
+  torch::Tensor query_key_value_;           // [3 hidden / tp, hidden]
+  torch::Tensor out_;                       // [hidden, hidden / tp]
+  torch::Tensor gate_up_;                   // [2 intermediate / tp, hidden]
+  torch::Tensor down_;                      // [hidden, intermediate / tp]
   ops::RotaryTable rotary_;
 };
 

@@ -54,13 +54,15 @@ Link fit_link(const Measurements& measurements, Machine machine) {
   return {seconds_per_byte > 0 ? 1 / seconds_per_byte : 1e12, latency, 1};
 }
 
-// What the layer took over what the machine's parts say that it takes.
-void set_layer_factors(
+bool is_measured(const LayerSample& sample) {
+  return sample.forward_s > 0 && sample.backward_s > 0;
+}
+
+// What the machine's figures say of a sample's layer.
+PartTime predicted(
     const LayerSample& sample,
     const Constants& constants,
-    Machine& machine) {
-  if (sample.forward_s <= 0 || sample.backward_s <= 0)
-    return;
+    const Machine& machine) {
   Training training;
   training.machine = machine;
   training.constants = constants;
@@ -71,8 +73,21 @@ void set_layer_factors(
   training.shape.head_dim = sample.hidden / sample.heads;
   training.shape.intermediate = sample.intermediate;
   Layout layout;
+  layout.dims.tp = sample.tp;
+  layout.tokens = sample.tokens;
   layout.micro_batch = static_cast<int>(sample.sequences);
-  const PartTime parts = layer_time(training, layout, 0);
+  return layer_time(training, layout, 0);
+}
+
+// What layers took over what the machine's parts say that they take.
+void set_layer_factors(
+    const Measurements& measurements,
+    const Constants& constants,
+    Machine& machine) {
+  const LayerSample& sample = measurements.layer;
+  if (!is_measured(sample))
+    return;
+  const PartTime parts = predicted(sample, constants, machine);
   const auto factor = [](double seconds, double of_parts) {
     return std::clamp(seconds / of_parts, 0.5, 2.0);
   };
@@ -81,6 +96,37 @@ void set_layer_factors(
   machine.device.backward_factor = factor(
       sample.backward_s,
       parts.backward_input.total() + parts.backward_weight.total());
+  const LayerSample& again = measurements.recomputed_layer;
+  if (is_measured(again))
+    machine.device.recompute_factor = factor(
+        again.forward_s + again.backward_s - sample.forward_s -
+            sample.backward_s,
+        sample.forward_s);
+}
+
+// Spreads what a layer of tensor parallel took beyond its prediction over the
+// samples of its collectives.
+void add_waits(
+    const LayerSample& sample,
+    const Constants& constants,
+    Machine& machine) {
+  if (!is_measured(sample))
+    return;
+  const PartTime parts = predicted(sample, constants, machine);
+  const double excess = sample.forward_s + sample.backward_s -
+                        parts.forward.total() - parts.backward_input.total() -
+                        parts.backward_weight.total();
+  // Two regions each way, of an all-reduce or of two halves.
+  const bool is_sharded = sample.tokens == TokenLayout::kSharded;
+  const double each = excess / (is_sharded ? 8 : 4);
+  for (CollectiveSample& collective : machine.collectives) {
+    const bool is_half = collective.collective != Collective::kAllReduce;
+    // Calibrations of a loud machine may find less than nothing.
+    constexpr double kLeast = 0.25;
+    if (collective.ranks == sample.tp && is_half == is_sharded)
+      collective.seconds =
+          std::max(kLeast * collective.seconds, collective.seconds + each);
+  }
 }
 
 }  // namespace
@@ -128,9 +174,11 @@ Machine machine_of(
                   .attention_forward(unit, AttentionKernel::kFlash2);
   device.attention.fill(
       std::clamp(measurements.attention_flops_per_s / whole, 0.001, 1.0));
-  set_layer_factors(measurements.layer, constants, machine);
+  set_layer_factors(measurements, constants, machine);
   machine.collectives = measurements.collectives;
   machine.intra = fit_link(measurements, machine);
+  for (const LayerSample& sample : measurements.parallel_layers)
+    add_waits(sample, constants, machine);
   machine.inter = machine.intra;
   machine.inter.bytes_per_s *= measurements.ranks;
   return machine;

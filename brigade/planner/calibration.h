@@ -10,6 +10,7 @@
 
 #include "brigade/planner/constants.h"
 #include "brigade/planner/machine.h"
+#include "brigade/topology/token_layout.h"
 
 namespace brigade::planner {
 
@@ -20,13 +21,15 @@ struct AllReduceSample {
   double seconds = 0;
 };
 
-// What one of many layers took, by itself.
+// What one of many layers took on a rank of tp.
 struct LayerSample {
   int64_t hidden = 0;
   int64_t heads = 0;
   int64_t intermediate = 0;
   int64_t sequence_tokens = 0;
   int64_t sequences = 0;
+  int tp = 1;
+  TokenLayout tokens = TokenLayout::kReplicated;
   double forward_s = 0;  // 0: was not measured
   double backward_s = 0;
 };
@@ -53,6 +56,8 @@ struct Measurements {
   double kernel_gap_s = 0;        // of the smallest op
   double contention = 0;          // see Constants::contention
   LayerSample layer;
+  LayerSample recomputed_layer;  // backward_s: with its forward once more
+  std::vector<LayerSample> parallel_layers;   // by tp, replicated and sharded
   std::vector<AllReduceSample> all_reduces;   // of gradients
   std::vector<CollectiveSample> collectives;  // see Machine::collectives
   // The part of the time of computation in which this rank had no CPU because
@@ -61,7 +66,10 @@ struct Measurements {
 };
 
 // The machine whose predictions are the measurements: a node of that many
-// devices. Its peaks are the largest rates that were measured. The link's
+// devices. Its peaks are the largest rates that were measured. What a layer of
+// tensor parallel takes beyond its computation and the collectives' samples is
+// added to these, in equal parts: ranks that meet in every layer wait for the
+// later one, and turn from computing to communicating. The link's
 // latency and bandwidth fit the all-reduces with the least sum of squared
 // relative errors, as rings. A network between nodes is not measured: `inter`
 // is as `intra`.

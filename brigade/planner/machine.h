@@ -69,6 +69,9 @@ struct Device {
   // between two ops a core does other things, and finds less in its caches.
   double forward_factor = 1;
   double backward_factor = 1;
+  // What full recomputation adds, over a layer's forward: memory that was just
+  // used is used again, and backward finds what was made a moment ago.
+  double recompute_factor = 1;
   int64_t reserved_bytes = 0;  // context and libraries, before any tensor
 
   double peak(ProductDtype dtype) const {

@@ -60,40 +60,100 @@ TEST(Calibration, TheMachinePredictsWhatWasMeasured) {
   EXPECT_EQ(machine.devices_per_node, 4);
 }
 
+constexpr LayerSample kLayer = {
+    .hidden = 512,
+    .heads = 8,
+    .intermediate = 1536,
+    .sequence_tokens = 256,
+    .sequences = 4};
+
+// Of kLayer.
+PartTime predicted(
+    const Measurements& measurements,
+    const Layout& layout,
+    Machine* machine = nullptr) {
+  Training training;
+  training.machine = machine_of(measurements, {});
+  training.batch = {kLayer.sequence_tokens, kLayer.sequences};
+  training.shape.layers = 1;
+  training.shape.hidden = kLayer.hidden;
+  training.shape.heads = training.shape.kv_heads = kLayer.heads;
+  training.shape.head_dim = kLayer.hidden / kLayer.heads;
+  training.shape.intermediate = kLayer.intermediate;
+  if (machine != nullptr)
+    *machine = training.machine;
+  return layer_time(training, layout, 0);
+}
+
+double backward_of(const PartTime& time) {
+  return time.backward_input.total() + time.backward_weight.total();
+}
+
 TEST(Calibration, AWholeLayerTakesWhatWasMeasured) {
   Measurements measurements = measured();
-  measurements.layer = {
-      .hidden = 512,
-      .heads = 8,
-      .intermediate = 1536,
-      .sequence_tokens = 256,
-      .sequences = 4};
-  Training training;
-  training.batch = {256, 4};
-  training.shape.layers = 1;
-  training.shape.hidden = 512;
-  training.shape.heads = training.shape.kv_heads = 8;
-  training.shape.head_dim = 64;
-  training.shape.intermediate = 1536;
+  measurements.layer = kLayer;
   Layout layout;
   layout.micro_batch = 4;
-  const auto predicted = [&] {
-    training.machine = machine_of(measurements, {});
-    return layer_time(training, layout, 0);
-  };
-  const PartTime parts = predicted();
-  EXPECT_EQ(training.machine.device.forward_factor, 1);
+  Machine machine;
+  const PartTime parts = predicted(measurements, layout, &machine);
+  EXPECT_EQ(machine.device.forward_factor, 1);
   const double forward = parts.forward.total();
-  const double backward =
-      parts.backward_input.total() + parts.backward_weight.total();
+  const double backward = backward_of(parts);
   measurements.layer.forward_s = 1.25 * forward;
   measurements.layer.backward_s = 0.75 * backward;
-  const PartTime whole = predicted();
+  const PartTime whole = predicted(measurements, layout);
   EXPECT_NEAR(whole.forward.total(), 1.25 * forward, 1e-9 * forward);
+  EXPECT_NEAR(backward_of(whole), 0.75 * backward, 1e-9 * backward);
+
+  measurements.recomputed_layer = measurements.layer;
+  measurements.recomputed_layer.forward_s = 1.2 * forward;
+  measurements.recomputed_layer.backward_s = 1.5 * backward;
+  layout.recompute = Recompute::kFull;
+  const PartTime again = predicted(measurements, layout);
   EXPECT_NEAR(
-      whole.backward_input.total() + whole.backward_weight.total(),
-      0.75 * backward,
+      again.forward.total() + backward_of(again),
+      1.2 * forward + 1.5 * backward,
       1e-9 * backward);
+}
+
+// Whatever tensor parallel takes beyond computation and collectives is in the
+// prediction, in both layouts of tokens.
+TEST(Calibration, ALayerOfTensorParallelTakesWhatWasMeasured) {
+  Measurements measurements = measured();
+  for (int i = 0; i < kCollectives; ++i) {
+    for (int64_t bytes : {1 << 12, 1 << 18, 1 << 24})
+      measurements.collectives.push_back(
+          {static_cast<Collective>(i),
+           2,
+           bytes,
+           1e-4 + static_cast<double>(bytes) * 1e-9});
+  }
+  Layout layout;
+  layout.micro_batch = 4;
+  layout.dims.tp = 2;
+  for (TokenLayout tokens : {TokenLayout::kReplicated, TokenLayout::kSharded}) {
+    layout.tokens = tokens;
+    const PartTime before = predicted(measurements, layout);
+    LayerSample sample = kLayer;
+    sample.tp = 2;
+    sample.tokens = tokens;
+    sample.forward_s = 1.5 * before.forward.total();
+    sample.backward_s = 1.5 * backward_of(before);
+    measurements.parallel_layers.push_back(sample);
+    const PartTime after = predicted(measurements, layout);
+    EXPECT_NEAR(
+        after.forward.total() + backward_of(after),
+        sample.forward_s + sample.backward_s,
+        1e-9);
+    EXPECT_DOUBLE_EQ(
+        after.forward.computation(), before.forward.computation());
+  }
+  // Samples of other group sizes, and links, stay as they were measured.
+  Measurements without = measurements;
+  without.parallel_layers.clear();
+  EXPECT_EQ(
+      machine_of(measurements, {}).intra.latency_s,
+      machine_of(without, {}).intra.latency_s);
 }
 
 TEST(Calibration, TheLinkFitsTheAllReduces) {

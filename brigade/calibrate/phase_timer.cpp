@@ -1,0 +1,75 @@
+#include "brigade/calibrate/phase_timer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <ctime>
+#include <vector>
+
+namespace brigade {
+namespace {
+
+// Of all threads of this process.
+double cpu_seconds() {
+  return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+}
+
+double quantile(std::vector<double> times, size_t quarter) {
+  const auto at =
+      times.begin() + static_cast<std::ptrdiff_t>(times.size() * quarter / 4);
+  std::nth_element(times.begin(), at, times.end());
+  return *at;
+}
+
+}  // namespace
+
+double seconds_of(const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
+      .count();
+}
+
+Phases PhaseTimer::phases(
+    const std::function<void()>& forward,
+    const std::function<void()>& backward) {
+  constexpr size_t kFewest = 8;
+  forward();
+  backward();
+  world_->barrier();
+  std::vector<double> forwards;
+  std::vector<double> backwards;
+  double sum = 0;
+  const double cpu_before = cpu_seconds();
+  while (forwards.size() < kFewest || sum < seconds_each_) {
+    forwards.push_back(seconds_of(forward));
+    backwards.push_back(seconds_of(backward));
+    sum += forwards.back() + backwards.back();
+  }
+  wall_ += sum;
+  cpu_ += cpu_seconds() - cpu_before;
+  // Of what else the machine does, the median still has much.
+  return {quantile(forwards, 1), quantile(backwards, 1)};
+}
+
+Phases PhaseTimer::lockstep_phases(
+    const std::function<void()>& forward,
+    const std::function<void()>& backward,
+    int runs) const {
+  forward();
+  backward();
+  std::vector<double> forwards;
+  std::vector<double> backwards;
+  for (int i = 0; i < runs; ++i) {
+    world_->barrier();
+    forwards.push_back(seconds_of(forward));
+    backwards.push_back(seconds_of(backward));
+  }
+  return {quantile(forwards, 2), quantile(backwards, 2)};
+}
+
+double PhaseTimer::taken_by_others() const {
+  return wall_ > 0 ? std::max(0.0, 1 - cpu_ / wall_) : 0;
+}
+
+}  // namespace brigade
