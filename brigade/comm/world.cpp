@@ -15,19 +15,29 @@ StorePtr open_store(
     const LaunchEnvironment& environment,
     std::chrono::milliseconds timeout) {
   const StoreAddress& address = environment.store;
-  StorePtr store;
-  if (address.kind == StoreAddress::Kind::kFile) {
-    store = make_file_store(address.file, environment.world_size, timeout);
-  } else {
-    const bool use_agents = address.is_served && can_use_agent_store();
-    store = make_tcp_store(
+  const bool use_agents = address.is_served && can_use_agent_store();
+  if (address.kind == StoreAddress::Kind::kTcp && !use_agents) {
+    // Ends with rank 0. Nothing of restarts in it: hosts that an elastic
+    // launcher brings together count them each.
+    return make_tcp_store(
         address.host,
-        address.is_served && !use_agents ? address.own_port : address.port,
-        environment.rank == 0 && !use_agents,
+        address.is_served ? address.own_port : address.port,
+        environment.rank == 0,
         environment.world_size,
         timeout);
   }
-  // A store may outlive a restart of the ranks.
+  const StorePtr store = use_agents
+                             ? make_tcp_store(
+                                   address.host,
+                                   address.port,
+                                   /*serves=*/false,
+                                   environment.world_size,
+                                   timeout)
+                             : make_file_store(
+                                   address.file,
+                                   environment.world_size,
+                                   timeout);
+  // These outlive a restart of the ranks.
   return store->with_prefix(
       fmt::format("restart-{}", environment.restart_count));
 }

@@ -50,6 +50,11 @@ def processes_of(run):
     return sorted(found)
 
 
+def parent_of(process):
+    status = pathlib.Path(f"/proc/{process}/status").read_text()
+    return int(status.split("PPid:")[1].split()[0])
+
+
 class Torchrun(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -90,12 +95,15 @@ class Torchrun(unittest.TestCase):
         return ["train", "--config", str(cls.config),
                 f"logging.run_dir={run}", *more]
 
-    def start(self, program, run, options, *more):
-        environment = dict(os.environ, OMP_NUM_THREADS="1")
+    def start(self, program, run, options, *more, output=subprocess.PIPE):
+        # Without the second of these, agents of 2.14 that meet again wait for
+        # ever for an address that none of them writes.
+        environment = dict(os.environ, OMP_NUM_THREADS="1",
+                           TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
         return subprocess.Popen(
             [*TORCHRUN, *options, "--no-python", str(program),
              *self.arguments(run, *more)],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            stdout=output, stderr=subprocess.STDOUT, text=True,
             env=environment)
 
     def end(self, agent):
@@ -160,6 +168,72 @@ class Torchrun(unittest.TestCase):
             rows = losses(run)
             self.assertEqual(len(rows), steps)
             self.assertEqual(rows[:6], self.expected[program])
+
+    def wait_for(self, agent, what, is_reached):
+        deadline = time.monotonic() + TIMEOUT_S
+        while not is_reached():
+            self.assertIsNone(agent.poll(), f"ended before {what}")
+            self.assertLess(time.monotonic(), deadline, what)
+            time.sleep(0.02)
+
+    def test_a_group_leaves_and_another_joins(self):
+        """Low-communication training over an elastic number of agents."""
+        local_steps = 10
+        more = ["training.total_train_steps=1000000",
+                f"distributed.local_steps={local_steps}",
+                f"checkpoint.save_frequency={local_steps}",
+                "checkpoint.load_path=auto", "checkpoint.keep_last=2"]
+        for program, run in self.each_program("elastic"):
+            options = [
+                "--nnodes", "1:2", "--nproc-per-node", "1",
+                "--max-restarts", "5",
+                "--rdzv-backend", "c10d", "--rdzv-id", "brigade",
+                "--rdzv-endpoint", f"127.0.0.1:{free_port()}",
+                "--rdzv-conf", "last_call_timeout=3,keep_alive_interval=1",
+                "--local-addr", "127.0.0.1"]
+
+            def join():
+                # Nobody reads a pipe while they run.
+                return self.start(program, run, options, *more,
+                                  output=subprocess.DEVNULL)
+
+            def groups():
+                """Of each step, in order: tokens over those of one group."""
+                path = run / "metrics.jsonl"
+                if not path.exists():
+                    return []
+                rows = [json.loads(line) for line in
+                        path.read_text().splitlines(keepends=True)
+                        if line.endswith("\n")]
+                self.assertEqual([row["step"] for row in rows],
+                                 list(range(1, len(rows) + 1)))
+                totals = [0] + [row["tokens"] for row in rows]
+                return [(b - a) // 128 for a, b in zip(totals, totals[1:])]
+
+            first = join()
+            self.wait_for(first, "one group", lambda: groups()[-1:] == [1])
+            second = join()
+            self.wait_for(first, "two groups",
+                          lambda: groups()[-30:] == [2] * 30)
+            # The host is gone: its agent, and its rank without a last word.
+            second.kill()
+            for rank in processes_of(run):
+                if parent_of(rank) == second.pid:
+                    os.kill(rank, signal.SIGKILL)
+            second.wait()
+            self.wait_for(first, "one group again",
+                          lambda: groups()[-30:] == [1] * 30)
+            third = join()
+            self.wait_for(first, "two groups again",
+                          lambda: groups()[-30:] == [2] * 30)
+            seen = groups()
+            changes = [i for i in range(1, len(seen)) if seen[i] != seen[i - 1]]
+            self.assertEqual(len(changes), 3, changes)
+            for agent in (first, third):
+                agent.terminate()
+            for agent in (first, third):
+                agent.wait(timeout=TIMEOUT_S)
+            self.assertEqual(processes_of(run), [])
 
 
 if __name__ == "__main__":
