@@ -52,7 +52,10 @@ void CollectiveTimer::add_collectives(
 double CollectiveTimer::lockstep_seconds(
     const std::function<void()>& work,
     int runs) const {
-  return PhaseTimer(world_, 0).lockstep_phases(work, [] {}, runs).forward;
+  return PhaseTimer(world_, 0)
+      .lockstep_phases(
+          work, [] {}, runs)
+      .forward;
 }
 
 // Of a collective as training meets it: ranks come from computations that

@@ -106,10 +106,9 @@ class Measurement {
     const Tensor weight = torch::ones({64}, torch::requires_grad());
     const Tensor grad = torch::ones({1, 64});
     return timer_.seconds([&] {
-             const Tensor y = ops::rms_norm(x, weight, kEps);
-             torch::autograd::grad({y}, {x, weight}, {grad});
-           }) /
-           2;
+      const Tensor y = ops::rms_norm(x, weight, kEps);
+      torch::autograd::grad({y}, {x, weight}, {grad});
+    }) / 2;
   }
 
   planner::LayerSample layer_sizes() const {
@@ -133,10 +132,8 @@ class Measurement {
       Forward forward) {
     const int64_t parameters =
         sample.hidden * (4 * sample.hidden + 3 * sample.intermediate);
-    const auto layers =
-        layers_of<MeasuredLayer>(4 * parameters / sample.tp, [&] {
-          return MeasuredLayer(sample, tp);
-        });
+    const auto layers = layers_of<MeasuredLayer>(
+        4 * parameters / sample.tp, [&] { return MeasuredLayer(sample, tp); });
     std::vector<MeasuredLayer::Stream> outputs(layers.size());
     const MeasuredLayer::Stream input = layers.front().make_stream();
     const MeasuredLayer::Stream grads = layers.front().make_stream();
@@ -149,10 +146,9 @@ class Measurement {
         layers[i].backward(std::exchange(outputs[i], {}), input, grads);
     };
     constexpr int kLockstepRuns = 21;
-    const Phases all =
-        sample.tp == 1
-            ? timer_.phases(forwards, backwards)
-            : timer_.lockstep_phases(forwards, backwards, kLockstepRuns);
+    const Phases all = sample.tp == 1 ? timer_.phases(forwards, backwards)
+                                      : timer_.lockstep_phases(
+                                            forwards, backwards, kLockstepRuns);
     const auto count = static_cast<double>(layers.size());
     sample.forward_s = all.forward / count;
     sample.backward_s = all.backward / count;
@@ -369,8 +365,7 @@ class Measurement {
         continue;
       const std::unique_ptr<ProcessMesh> groups =
           size == ranks ? nullptr : mesh(size);
-      const CommunicatorPtr group =
-          groups ? groups->axis(Axis::kTp) : world_;
+      const CommunicatorPtr group = groups ? groups->axis(Axis::kTp) : world_;
       timer.add_all_reduces(*group, result.all_reduces);
       timer.add_collectives(*group, result.collectives);
       add_parallel_layers(group, result.parallel_layers);

@@ -88,15 +88,13 @@ MeasuredLayer::Stream MeasuredLayer::forward(const Stream& input) const {
                          .unbind(2);
   ops::AttentionOptions options;
   options.query_rotary = rotary_;
-  const Tensor attended =
-      ops::attention(heads[0], heads[1], heads[2], options)
-          .out.reshape(
-              {sizes_.sequences * sizes_.sequence_tokens,
-               sizes_.hidden / sizes_.tp});
+  const Tensor attended = ops::attention(heads[0], heads[1], heads[2], options)
+                              .out.reshape(
+                                  {sizes_.sequences * sizes_.sequence_tokens,
+                                   sizes_.hidden / sizes_.tp});
   const auto [second_sum, second_normed] = ops::add_rms_norm(
       row(attended, out_), sum, second_norm_, kNormEps, kOptions);
-  return {
-      row(ops::swiglu(column(second_normed, gate_up_)), down_), second_sum};
+  return {row(ops::swiglu(column(second_normed, gate_up_)), down_), second_sum};
 }
 
 MeasuredLayer::Stream MeasuredLayer::forward_recomputed(

@@ -26,17 +26,15 @@ StorePtr open_store(
         environment.world_size,
         timeout);
   }
-  const StorePtr store = use_agents
-                             ? make_tcp_store(
-                                   address.host,
-                                   address.port,
-                                   /*serves=*/false,
-                                   environment.world_size,
-                                   timeout)
-                             : make_file_store(
-                                   address.file,
-                                   environment.world_size,
-                                   timeout);
+  const StorePtr store =
+      use_agents
+          ? make_tcp_store(
+                address.host,
+                address.port,
+                /*serves=*/false,
+                environment.world_size,
+                timeout)
+          : make_file_store(address.file, environment.world_size, timeout);
   // These outlive a restart of the ranks.
   return store->with_prefix(
       fmt::format("restart-{}", environment.restart_count));

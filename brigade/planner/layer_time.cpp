@@ -261,9 +261,9 @@ void Part::add_recompute(PartTime& time) const {
       time.backward_input.recompute += part * time.forward.attention;
       return;
     case Recompute::kFull:
-      time.backward_input.recompute += part *
-                                       training_.machine.device.recompute_factor *
-                                       time.forward.computation();
+      time.backward_input.recompute +=
+          part * training_.machine.device.recompute_factor *
+          time.forward.computation();
       time.backward_input.tp += part * time.forward.tp;
       time.backward_input.cp += part * time.forward.cp;
       return;

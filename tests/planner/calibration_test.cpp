@@ -145,8 +145,7 @@ TEST(Calibration, ALayerOfTensorParallelTakesWhatWasMeasured) {
         after.forward.total() + backward_of(after),
         sample.forward_s + sample.backward_s,
         1e-9);
-    EXPECT_DOUBLE_EQ(
-        after.forward.computation(), before.forward.computation());
+    EXPECT_DOUBLE_EQ(after.forward.computation(), before.forward.computation());
   }
   // Samples of other group sizes, and links, stay as they were measured.
   Measurements without = measurements;
