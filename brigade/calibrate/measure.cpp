@@ -133,7 +133,7 @@ class Measurement {
     const int64_t parameters =
         sample.hidden * (4 * sample.hidden + 3 * sample.intermediate);
     const auto layers = layers_of<MeasuredLayer>(
-        4 * parameters / sample.tp, [&] { return MeasuredLayer(sample, tp); });
+        4 * parameters, [&] { return MeasuredLayer(sample, tp); });
     std::vector<MeasuredLayer::Stream> outputs(layers.size());
     const MeasuredLayer::Stream input = layers.front().make_stream();
     const MeasuredLayer::Stream grads = layers.front().make_stream();
@@ -145,7 +145,7 @@ class Measurement {
       for (size_t i = layers.size(); i-- > 0;)
         layers[i].backward(std::exchange(outputs[i], {}), input, grads);
     };
-    constexpr int kLockstepRuns = 21;
+    constexpr int kLockstepRuns = 11;
     const Phases all = sample.tp == 1 ? timer_.phases(forwards, backwards)
                                       : timer_.lockstep_phases(
                                             forwards, backwards, kLockstepRuns);
