@@ -95,11 +95,9 @@ class Torchrun(unittest.TestCase):
         return ["train", "--config", str(cls.config),
                 f"logging.run_dir={run}", *more]
 
-    def start(self, program, run, options, *more, output=subprocess.PIPE):
-        # Without the second of these, agents of 2.14 that meet again wait for
-        # ever for an address that none of them writes.
-        environment = dict(os.environ, OMP_NUM_THREADS="1",
-                           TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+    def start(self, program, run, options, *more, output=subprocess.PIPE,
+              **variables):
+        environment = dict(os.environ, OMP_NUM_THREADS="1", **variables)
         return subprocess.Popen(
             [*TORCHRUN, *options, "--no-python", str(program),
              *self.arguments(run, *more)],
@@ -193,9 +191,12 @@ class Torchrun(unittest.TestCase):
                 "--local-addr", "127.0.0.1"]
 
             def join():
-                # Nobody reads a pipe while they run.
+                # Nobody reads a pipe while they run. Without the variable,
+                # agents of 2.14 that are joined by another wait for ever for
+                # an address that none of them writes.
                 return self.start(program, run, options, *more,
-                                  output=subprocess.DEVNULL)
+                                  output=subprocess.DEVNULL,
+                                  TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
 
             def groups():
                 """Of each step, in order: tokens over those of one group."""
