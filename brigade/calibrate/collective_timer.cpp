@@ -52,10 +52,8 @@ void CollectiveTimer::add_collectives(
 double CollectiveTimer::lockstep_seconds(
     const std::function<void()>& work,
     int runs) const {
-  return PhaseTimer(world_, 0)
-      .lockstep_phases(
-          work, [] {}, runs)
-      .forward;
+  const auto nothing = [] {};
+  return lockstep_phases(*world_, work, nothing, runs).forward;
 }
 
 // Of a collective as training meets it: ranks come from computations that

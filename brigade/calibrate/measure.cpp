@@ -146,9 +146,10 @@ class Measurement {
         layers[i].backward(std::exchange(outputs[i], {}), input, grads);
     };
     constexpr int kLockstepRuns = 11;
-    const Phases all = sample.tp == 1 ? timer_.phases(forwards, backwards)
-                                      : timer_.lockstep_phases(
-                                            forwards, backwards, kLockstepRuns);
+    const Phases all =
+        sample.tp == 1
+            ? timer_.phases(forwards, backwards)
+            : lockstep_phases(*world_, forwards, backwards, kLockstepRuns);
     const auto count = static_cast<double>(layers.size());
     sample.forward_s = all.forward / count;
     sample.backward_s = all.backward / count;

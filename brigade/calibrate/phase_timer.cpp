@@ -52,16 +52,17 @@ Phases PhaseTimer::phases(
   return {quantile(forwards, 1), quantile(backwards, 1)};
 }
 
-Phases PhaseTimer::lockstep_phases(
+Phases lockstep_phases(
+    Communicator& world,
     const std::function<void()>& forward,
     const std::function<void()>& backward,
-    int runs) const {
+    int runs) {
   forward();
   backward();
   std::vector<double> forwards;
   std::vector<double> backwards;
   for (int i = 0; i < runs; ++i) {
-    world_->barrier();
+    world.barrier();
     forwards.push_back(seconds_of(forward));
     backwards.push_back(seconds_of(backward));
   }

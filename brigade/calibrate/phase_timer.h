@@ -19,6 +19,14 @@ struct Phases {
   double total() const { return forward + backward; }
 };
 
+// The medians of work with collectives in it, which every rank must repeat
+// equally often: of lock-step runs, ranks that come late are a part.
+Phases lockstep_phases(
+    Communicator& world,
+    const std::function<void()>& forward,
+    const std::function<void()>& backward,
+    int runs);
+
 class PhaseTimer {
  public:
   // seconds_each: how long work is repeated; eight times at least.
@@ -33,13 +41,6 @@ class PhaseTimer {
   double seconds(const std::function<void()>& work) {
     return phases(work, [] {}).forward;
   }
-
-  // The medians of work with collectives in it, which every rank must repeat
-  // equally often: of lock-step runs, ranks that come late are a part.
-  Phases lockstep_phases(
-      const std::function<void()>& forward,
-      const std::function<void()>& backward,
-      int runs) const;
 
   // The part of the time of phases() in which this rank had no CPU.
   double taken_by_others() const;

@@ -2,15 +2,14 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <sys/mount.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 
+#include "tests/support/free_port.h"
 #include "tests/support/program.h"
 
 namespace brigade {
@@ -123,22 +122,8 @@ TEST_F(TrainingErrors, ALossThatIsNotANumberNamesRankParameterAndStep) {
   EXPECT_EQ(testing::losses_of(run_).size(), 1U);
 }
 
-// A port of this machine that nobody listens on.
-int free_port() {
-  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  EXPECT_EQ(::bind(listener, generic, length), 0);
-  EXPECT_EQ(::getsockname(listener, generic, &length), 0);
-  ::close(listener);
-  return ntohs(address.sin_port);
-}
-
 TEST_F(TrainingErrors, RanksThatDisagreeOnTheConfigAllSaySo) {
-  const std::string port = std::to_string(free_port());
+  const std::string port = std::to_string(testing::free_port());
   const auto start = [&](int rank, const std::string& override_text) {
     const auto number = std::to_string(rank);
     return std::make_unique<testing::StartedProgram>(
