@@ -1,6 +1,7 @@
 // What does a checkpoint cost: a synchronous save against the disk's own rate,
-// and the pause of an asynchronous one against a plain copy? And what does it
-// cost per step to watch a run (bench/watching.h)?
+// the pause of an asynchronous one against a plain copy, and a step beside one
+// to a slow disk? And what does it cost per step to watch a run
+// (bench/watching.h)?
 //
 //   build/release/bench_checkpoint [DIRECTORY] [MIB]     # default /tmp, 512
 //
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "bench/arguments.h"
+#include "bench/slow_disk.h"
 #include "bench/watching.h"
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/background_save.h"
@@ -152,6 +154,7 @@ int run(int argc, char** argv) {
       median(times.copy) * 1e3,
       median(times.pause) * 1e3,
       median(times.pause) / median(times.copy));
+  print_step_beside_save(directory);
   print_cost_of_watching(directory);
   return 0;
 }

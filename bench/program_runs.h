@@ -85,6 +85,11 @@ class ProgramRuns {
   // The ranks to come are on the two hosts of `link`, which outlives them;
   // null: on this one.
   void set_link(const SlowLink* link) { link_ = link; }
+  // Added to that of the ranks to come.
+  void set_environment(
+      std::vector<std::pair<std::string, std::string>> environment) {
+    environment_ = std::move(environment);
+  }
   void set_config(const nlohmann::json& config) const {
     std::ofstream(folder_ / "config.json") << config.dump(2);
   }
@@ -92,6 +97,14 @@ class ProgramRuns {
   Measured train(int ranks, const std::vector<std::string>& overrides) const {
     launch(ranks, train_arguments(overrides));
     return read_metrics();
+  }
+
+  // Of each step of the last run.
+  std::vector<double> step_ms() const {
+    std::vector<double> ms;
+    for (const nlohmann::json& step : read_steps())
+      ms.push_back(step.at("step_ms").get<double>());
+    return ms;
   }
 
   // What `brigade tune-buckets` writes as distributed.bucket_cap_mb.
@@ -141,15 +154,22 @@ class ProgramRuns {
     return arguments;
   }
 
-  Measured read_metrics() const {
+  std::vector<nlohmann::json> read_steps() const {
     std::ifstream metrics(folder_ / "run" / "metrics.jsonl");
+    std::vector<nlohmann::json> steps;
+    for (std::string line; std::getline(metrics, line);) {
+      nlohmann::json entry = nlohmann::json::parse(line);
+      if (entry.contains("tokens_per_second"))
+        steps.push_back(std::move(entry));
+    }
+    return steps;
+  }
+
+  Measured read_metrics() const {
     std::vector<double> rates;
     Measured measured;
     int step = 0;
-    for (std::string line; std::getline(metrics, line);) {
-      const auto entry = nlohmann::json::parse(line);
-      if (!entry.contains("tokens_per_second"))
-        continue;
+    for (const nlohmann::json& entry : read_steps()) {
       if (step++ >= kWarmup)
         rates.push_back(entry["tokens_per_second"].get<double>());
       measured.memory_gb = entry["memory_gb"].get<double>();
@@ -170,6 +190,8 @@ class ProgramRuns {
     options.environment = {
         {"GLOO_SOCKET_IFNAME", link_ ? SlowLink::kInterface : "lo"},
         {"OPENBLAS_NUM_THREADS", "1"}};
+    options.environment.insert(
+        options.environment.end(), environment_.begin(), environment_.end());
     if (link_ != nullptr)
       options.command = link_->on_host_of_rank(options.command);
     std::FILE* log = std::fopen((folder_ / "log").c_str(), "w");
@@ -188,6 +210,7 @@ class ProgramRuns {
 
   std::filesystem::path folder_;
   const SlowLink* link_ = nullptr;
+  std::vector<std::pair<std::string, std::string>> environment_;
 };
 
 }  // namespace brigade::bench

@@ -67,8 +67,10 @@ class Trainer {
       const std::string& lost_errors);
   // Collective, once a checkpoint that the user named is loaded.
   void set_aside_others(const LoadedRun& loaded);
-  // What this rank asks for in the next step: until it is agreed.
-  void ask();
+  // What this rank asks for in the next step: until it is agreed. A save, once
+  // the one before it has ended.
+  StepRequests asks();
+  void take_requests();
   // Whether the job's time limit leaves no time for more steps and a save.
   bool time_is_over() const;
   // train_step(), after which no save is lost even if it fails.
@@ -84,6 +86,7 @@ class Trainer {
   bool is_traced(int64_t step) const;
   void write_trace();
   bool is_done() const;
+  void save_if_due(int64_t step);
   void run_steps();
   bool reports() const { return mesh_->rank() == reporting_rank(config_); }
 
@@ -100,7 +103,7 @@ class Trainer {
   std::unique_ptr<FolderLock> checkpoint_lock_;
   std::unique_ptr<RunSaver> saver_;
   RunPosition position_;
-  StepRequests asked_;
+  StepRequests wanted_;  // by this rank
   StepRequests agreed_;
   int64_t skipped_in_a_row_ = 0;
   double longest_step_seconds_ = 0;
@@ -289,14 +292,32 @@ bool Trainer::time_is_over() const {
   return static_cast<double>(*options_.end_time - ::time(nullptr)) <= needed;
 }
 
-void Trainer::ask() {
-  if (agreed_.save)
-    asked_.save = false;
+void Trainer::take_requests() {
   StepRequests now;
   if (options_.requests)
     now = options_.requests();
-  asked_.save = asked_.save || now.save || saver_->asks_for_save();
-  asked_.stop = asked_.stop || now.stop || time_is_over();
+  wanted_.save = wanted_.save || now.save || saver_->asks_for_save();
+  wanted_.stop = wanted_.stop || now.stop || time_is_over();
+}
+
+StepRequests Trainer::asks() {
+  take_requests();
+  return {
+      .save = wanted_.save && !saver_->is_saving(), .stop = wanted_.stop};
+}
+
+// A request travels for up to two steps. One that arrives with the save of the
+// step before may be older than it, or newer: all ask again, since saving now
+// would wait for the disk.
+void Trainer::save_if_due(int64_t step) {
+  if (!saver_->is_due(step) && !agreed_.save)
+    return;
+  take_requests();
+  const bool is_late =
+      !saver_->is_due(step) && saver_->started_step() == step - 1;
+  wanted_.save = is_late;
+  if (!is_late)
+    saver_->save(position_);
 }
 
 void Trainer::count_skipped(const StepResult& result) {
@@ -320,7 +341,6 @@ void Trainer::count_skipped(const StepResult& result) {
 }
 
 StepMetrics Trainer::run_step(int64_t step) {
-  ask();
   try {
     return train_step(step);
   } catch (const NumericError&) {
@@ -333,7 +353,7 @@ StepMetrics Trainer::run_step(int64_t step) {
 StepMetrics Trainer::train_step(int64_t step) {
   const int64_t waited_before_ns = flight_recorder_->waited_ns();
   const StepResult result =
-      step_->run(step, is_traced(step) ? &trace_ : nullptr, asked_);
+      step_->run(step, is_traced(step) ? &trace_ : nullptr, asks());
   const int64_t waited_ns = flight_recorder_->waited_ns() - waited_before_ns;
   StepMetrics metrics;
   if (config_.run.report_overlap) {
@@ -507,8 +527,8 @@ void Trainer::run_steps() {
     saver_->poll();
     // The last step is saved below, without a copy.
     const bool is_last = is_done() || agreed_.stop;
-    if (!is_last && (saver_->is_due(step) || agreed_.save))
-      saver_->save(position_);
+    if (!is_last)
+      save_if_due(step);
   }
   watch_->end_steps();
   saver_->save_last(position_);

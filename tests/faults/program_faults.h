@@ -36,6 +36,16 @@ inline Variables slow_disk(
        fmt::format("{}:{}", path_part, bytes_per_second)}};
 }
 
+// Nothing is written below paths that contain `path_part` while `gate` exists.
+inline Variables held_disk(
+    const std::string& path_part,
+    const std::filesystem::path& gate) {
+  return {
+      {"LD_PRELOAD", BRIGADE_PROGRAM_FAULTS},
+      {"BRIGADE_TEST_HELD_DISK",
+       fmt::format("{}:{}", path_part, gate.string())}};
+}
+
 // The rank fails in its `step`-th step since it was started. `how`: throw,
 // exit (with code 7), abort, fault (SIGSEGV), spin or block.
 inline Variables failing_rank(int rank, int step, const std::string& how) {

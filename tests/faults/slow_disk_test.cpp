@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <algorithm>
 #include <fstream>
 #include <regex>
 
@@ -48,74 +47,46 @@ class SlowDisk : public ::testing::Test {
   nlohmann::json config_;
 };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-// Each rank writes 1 MB/s, which takes seconds per save. Steps during saves are
-// held against those between them, so that a busy machine slows both.
-TEST_F(SlowDisk, AStepDuringASaveTakesAtMostATenthLonger) {
+// How much longer a step takes beside a save is bench_checkpoint's to say.
+TEST_F(SlowDisk, TrainingGoesOnWhileADiskTakesNothingOfASave) {
   if (!testing::kCanPreload)
     GTEST_SKIP() << "a sanitizer wants to be the first library";
-  config_["model"]["config"]["hidden_size"] = 128;
-  config_["model"]["config"]["intermediate_size"] = 384;
   config_["distributed"]["dp_size"] = 2;
+  const fs::path gate = folder_ / "gate";
+  testing::write_file(gate, "");
   StartedProgram program(
       testing::program_path(),
       arguments({"--nproc", "2"}),
-      testing::slow_disk("/checkpoints/", 1'000'000));
-  // [first, last] step of each save.
-  std::vector<std::pair<size_t, size_t>> saves;
+      testing::held_disk("/checkpoints/", gate));
   const auto steps = [&] {
     return fs::exists(run() / "metrics.jsonl")
                ? testing::read_metrics(run()).size()
                : 0;
   };
-  for (size_t number = 1; number <= 4; ++number) {
-    const size_t before = steps();
-    ASSERT_TRUE(eventually([&] { return steps() >= before + 60; }));
-    testing::send_signal(program.pid(), SIGUSR1);
-    const auto has_begun = [&] {
-      std::error_code gone;
-      for (const auto& entry : fs::directory_iterator(checkpoints(), gone)) {
-        if (entry.path().extension() == ".tmp")
-          return true;
-      }
-      return false;
-    };
-    ASSERT_TRUE(eventually(has_begun));
-    const size_t first = steps() + 2;
-    ASSERT_TRUE(eventually(
-        [&] { return list_checkpoints(checkpoints()).size() == number; }));
-    saves.emplace_back(first, steps());
-  }
-  testing::send_signal(program.pid(), SIGINT);
-  ASSERT_TRUE(eventually([&] {
-    const size_t now = steps();
-    return now == steps();
-  }));
+  ASSERT_TRUE(eventually([&] { return steps() >= 5; }));
+  testing::send_signal(program.pid(), SIGUSR1);
+  const auto has_begun = [&] {
+    std::error_code gone;
+    for (const auto& entry : fs::directory_iterator(checkpoints(), gone)) {
+      if (entry.path().extension() == ".tmp")
+        return true;
+    }
+    return false;
+  };
+  ASSERT_TRUE(eventually(has_begun));
+  // Its turn comes after the first; to one rank, as a launcher's signals may
+  // reach ranks in different steps.
+  const pid_t rank = testing::find_rank(program.pid(), 1);
+  testing::send_signal(rank, SIGUSR1);
+  const size_t first = steps();
+  EXPECT_TRUE(eventually([&] { return steps() >= first + 50; }));
+  EXPECT_TRUE(list_checkpoints(checkpoints()).empty());
+  fs::remove(gate);
+  EXPECT_TRUE(
+      eventually([&] { return list_checkpoints(checkpoints()).size() == 2; }));
   testing::send_signal(program.pid(), SIGINT);
   program.wait();
-  std::vector<double> during;
-  std::vector<double> between;
-  size_t step = 0;
-  for (const auto& metrics : testing::read_metrics(run())) {
-    ++step;
-    if (step <= 10 || step > saves.back().second)
-      continue;
-    const bool is_saving =
-        std::any_of(saves.begin(), saves.end(), [&](const auto& save) {
-          return save.first <= step && step <= save.second;
-        });
-    (is_saving ? during : between).push_back(metrics.at("step_ms"));
-  }
-  ASSERT_GT(during.size(), 40);
-  ASSERT_GT(between.size(), 100);
-  const double ratio = median(during) / median(between);
-  RecordProperty("ratio", std::to_string(ratio));
-  EXPECT_LE(ratio, 1.1) << median(during) << " ms during saves, "
-                        << median(between) << " ms between them";
+  testing::expect_only_valid_checkpoints(checkpoints());
 }
 
 // The order as the kernel sees it: SaveFaults has it from inside.

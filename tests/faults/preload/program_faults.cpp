@@ -1,8 +1,9 @@
-// Preloaded into the program by tests (LD_PRELOAD): a slow disk, and ranks that
-// fail in the middle of a step. Driven by the environment, which
-// program_faults.h writes:
+// Preloaded into the program by tests (LD_PRELOAD): a slow disk, one that takes
+// nothing for a while, and ranks that fail in the middle of a step. Driven by
+// the environment, which program_faults.h writes:
 //
 //   BRIGADE_TEST_SLOW_DISK=PATH_PART:BYTES_PER_SECOND
+//   BRIGADE_TEST_HELD_DISK=PATH_PART:FILE, held while FILE exists
 //   BRIGADE_TEST_FAILURE=RANK:COUNT:HOW
 //
 // Every step of every rank reads /proc/self/statm on the thread that trains;
@@ -24,27 +25,25 @@
 
 namespace {
 
-struct SlowDisk {
-  std::string path_part;
-  double bytes_per_second = 0;  // 0: as fast as it is
+// What is done to writes below some paths.
+struct DiskFault {
+  std::string path_part;  // empty: nothing
+  std::string how;        // bytes per second, or the file that holds them
 };
 
-const SlowDisk& slow_disk() {
-  static const SlowDisk disk = [] {
-    SlowDisk read;
-    const char* text = ::getenv("BRIGADE_TEST_SLOW_DISK");
-    const char* colon = text == nullptr ? nullptr : ::strrchr(text, ':');
-    if (colon != nullptr) {
-      read.path_part.assign(text, colon);
-      read.bytes_per_second = ::atof(colon + 1);
-    }
-    return read;
-  }();
-  return disk;
+DiskFault read_disk_fault(const char* variable) {
+  DiskFault fault;
+  const char* text = ::getenv(variable);
+  const char* colon = text == nullptr ? nullptr : ::strrchr(text, ':');
+  if (colon != nullptr) {
+    fault.path_part.assign(text, colon);
+    fault.how = colon + 1;
+  }
+  return fault;
 }
 
-bool is_slow(int descriptor) {
-  if (slow_disk().bytes_per_second == 0)
+bool is_below(int descriptor, const std::string& path_part) {
+  if (path_part.empty())
     return false;
   char link[64];
   char path[4096];
@@ -53,7 +52,7 @@ bool is_slow(int descriptor) {
   if (length <= 0)
     return false;
   path[length] = '\0';
-  return ::strstr(path, slow_disk().path_part.c_str()) != nullptr;
+  return ::strstr(path, path_part.c_str()) != nullptr;
 }
 
 void sleep_seconds(double seconds) {
@@ -106,9 +105,15 @@ FILE* open_stream(const char* name, const char* path, const char* mode) {
 extern "C" {
 
 ssize_t write(int descriptor, const void* data, size_t size) {
+  static const DiskFault held = read_disk_fault("BRIGADE_TEST_HELD_DISK");
+  static const DiskFault slow = read_disk_fault("BRIGADE_TEST_SLOW_DISK");
+  if (is_below(descriptor, held.path_part)) {
+    while (::access(held.how.c_str(), F_OK) == 0)
+      sleep_seconds(0.01);
+  }
   const ssize_t count = ::syscall(SYS_write, descriptor, data, size);
-  if (count > 0 && is_slow(descriptor))
-    sleep_seconds(static_cast<double>(count) / slow_disk().bytes_per_second);
+  if (count > 0 && is_below(descriptor, slow.path_part))
+    sleep_seconds(static_cast<double>(count) / ::atof(slow.how.c_str()));
   return count;
 }
 
