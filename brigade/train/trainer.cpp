@@ -302,8 +302,7 @@ void Trainer::take_requests() {
 
 StepRequests Trainer::asks() {
   take_requests();
-  return {
-      .save = wanted_.save && !saver_->is_saving(), .stop = wanted_.stop};
+  return {.save = wanted_.save && !saver_->is_saving(), .stop = wanted_.stop};
 }
 
 // A request travels for up to two steps. One that arrives with the save of the
