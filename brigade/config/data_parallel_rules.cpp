@@ -14,6 +14,7 @@ bool is_default_of_outer(const DistributedConfig& distributed) {
   const DistributedConfig none;
   return distributed.local_groups == none.local_groups &&
          distributed.local_warmup_steps == none.local_warmup_steps &&
+         distributed.local_warmup_interval == none.local_warmup_interval &&
          distributed.outer_learning_rate == none.outer_learning_rate &&
          distributed.outer_momentum == none.outer_momentum &&
          distributed.outer_wire == none.outer_wire &&
@@ -28,7 +29,7 @@ void check_local_steps(
   if (distributed.local_steps == 0) {
     if (!is_default_of_outer(distributed))
       problems.emplace_back(
-          "[config] /distributed/local_groups, local_warmup_steps and outer_* "
+          "[config] /distributed/local_groups, local_warmup_* and outer_* "
           "have no meaning with /distributed/local_steps = 0; set local_steps, "
           "or leave them out");
     return;
@@ -41,6 +42,7 @@ void check_local_steps(
         distributed.local_steps,
         distributed.zero_stage));
   if (distributed.local_warmup_steps > 0 &&
+      distributed.local_warmup_interval == 1 &&
       distributed.grad_sync != GradSyncKind::kBucketed)
     problems.push_back(fmt::format(
         "[config] /distributed/local_warmup_steps = {} with "
@@ -48,6 +50,13 @@ void check_local_steps(
         "group alone; set grad_sync to \"bucketed\"",
         distributed.local_warmup_steps,
         to_string(distributed.grad_sync)));
+  if (distributed.local_warmup_interval > 1 &&
+      distributed.local_warmup_steps == 0)
+    problems.push_back(fmt::format(
+        "[config] /distributed/local_warmup_interval = {} has no meaning with "
+        "/distributed/local_warmup_steps = 0; set local_warmup_steps, or leave "
+        "it out",
+        distributed.local_warmup_interval));
   if (distributed.local_groups > 0 &&
       distributed.dp_size % distributed.local_groups != 0)
     problems.push_back(fmt::format(
@@ -57,7 +66,9 @@ void check_local_steps(
   validate_fragment_schedule(
       {.local_steps = distributed.local_steps,
        .fragments = distributed.outer_fragments,
-       .delay = distributed.outer_delay},
+       .delay = distributed.outer_delay,
+       .warmup_steps = distributed.local_warmup_steps,
+       .warmup_interval = distributed.local_warmup_interval},
       problems);
 }
 

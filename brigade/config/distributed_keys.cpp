@@ -85,7 +85,14 @@ void add_local_training(DistributedKeys& group) {
       "local_warmup_steps",
       &G::local_warmup_steps,
       at_least(0),
-      "steps of data parallel over all groups, before they train apart");
+      "steps before the groups train apart: data parallel over all of them, "
+      "or by local_warmup_interval");
+  group.key(
+      "local_warmup_interval",
+      &G::local_warmup_interval,
+      at_least(1),
+      "1: the warm-up is data parallel; more: groups train apart in it too, "
+      "and exchange what they learned every so many steps");
   group.key(
       "outer_learning_rate",
       &G::outer_learning_rate,

@@ -46,9 +46,10 @@ struct DistributedConfig {
   // Low-communication training (docs/low_communication.md): 0: off, else groups
   // of dp ranks train by themselves for so many steps.
   int64_t local_steps = 0;
-  int local_groups = 0;              // 0: one per dp rank
-  int64_t local_warmup_steps = 0;    // of data parallel, before the first round
-  double outer_learning_rate = 0.7;  // Nesterov SGD over the groups
+  int local_groups = 0;               // 0: one per dp rank
+  int64_t local_warmup_steps = 0;     // before the first round
+  int64_t local_warmup_interval = 1;  // 1: data parallel
+  double outer_learning_rate = 0.7;   // Nesterov SGD over the groups
   double outer_momentum = 0.9;
   OuterWire outer_wire = OuterWire::kFp32;
   int outer_fragments = 1;  // of the layers, sent at different steps

@@ -35,7 +35,7 @@ std::vector<std::string> find_warnings(const LoadedConfig& loaded) {
   if (distributed.local_steps > 0 && apart_steps <= 0) {
     warnings.push_back(fmt::format(
         "distributed.local_warmup_steps = {} is not less than "
-        "training.total_train_steps = {}: the whole run is data parallel",
+        "training.total_train_steps = {}: the whole run is a warm-up",
         distributed.local_warmup_steps,
         training.total_train_steps));
   } else if (

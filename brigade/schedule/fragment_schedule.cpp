@@ -25,6 +25,13 @@ bool is_sent_after(
 void validate_fragment_schedule(
     const FragmentSchedule& schedule,
     std::vector<std::string>& problems) {
+  if (schedule.warmup_steps % schedule.warmup_interval != 0)
+    problems.push_back(fmt::format(
+        "[config] /distributed/local_warmup_interval = {} does not divide "
+        "/distributed/local_warmup_steps = {}: what the groups learned since "
+        "the last exchange would be of no round",
+        schedule.warmup_interval,
+        schedule.warmup_steps));
   if (schedule.fragments > schedule.local_steps) {
     problems.push_back(fmt::format(
         "[config] /distributed/outer_fragments = {} is more than "
@@ -44,10 +51,24 @@ void validate_fragment_schedule(
         between - 1));
 }
 
+bool is_data_parallel(const FragmentSchedule& schedule, int64_t step) {
+  return step <= schedule.warmup_steps && schedule.warmup_interval == 1;
+}
+
 std::vector<FragmentEvent> fragment_events(
     const FragmentSchedule& schedule,
     int64_t step) {
   std::vector<FragmentEvent> events;
+  if (step <= schedule.warmup_steps) {
+    if (is_data_parallel(schedule, step) ||
+        step % schedule.warmup_interval != 0)
+      return events;
+    for (int fragment = 0; fragment < schedule.fragments; ++fragment) {
+      events.push_back({FragmentAction::kSend, fragment});
+      events.push_back({FragmentAction::kMerge, fragment});
+    }
+    return events;
+  }
   const auto add = [&](FragmentAction action, int64_t sent_after) {
     for (int fragment = 0; fragment < schedule.fragments; ++fragment) {
       if (is_sent_after(schedule, fragment, sent_after))

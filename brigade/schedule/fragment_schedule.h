@@ -1,8 +1,9 @@
 // When each fragment of a model is exchanged between groups that train apart
 // from one another (low-communication training), as a table.
 //
-// The first `warmup_steps` steps are data parallel. From then on a fragment is
-// sent every `local_steps` steps and merged `delay` steps later.
+// The first `warmup_steps` steps are data parallel, or the whole model is
+// exchanged at the end of each `warmup_interval` of them. From then on a
+// fragment is sent every `local_steps` steps and merged `delay` steps later.
 // Fragments take turns, so that at most one is under way:
 //
 //   local_steps 6, 2 fragments, delay 1     s: sent, m: merged
@@ -25,8 +26,9 @@ namespace brigade {
 struct FragmentSchedule {
   int64_t local_steps = 1;  // between two sendings of one fragment
   int fragments = 1;
-  int64_t delay = 0;         // steps from sending to merging
-  int64_t warmup_steps = 0;  // before the first round
+  int64_t delay = 0;            // steps from sending to merging
+  int64_t warmup_steps = 0;     // before the first round
+  int64_t warmup_interval = 1;  // 1: data parallel
 };
 
 enum class FragmentAction {
@@ -41,10 +43,14 @@ struct FragmentEvent {
 };
 
 // Adds a message where a fragment would not have a step of its own, or would
-// still be under way when the next one is sent.
+// still be under way when the next one is sent, or the warm-up would end
+// between two exchanges.
 void validate_fragment_schedule(
     const FragmentSchedule& schedule,
     std::vector<std::string>& problems);
+
+// Whether step `step`, counted from 1, is data parallel over all groups.
+bool is_data_parallel(const FragmentSchedule& schedule, int64_t step);
 
 // What to do after step `step`, counted from 1, in this order. Expects a
 // schedule that validate_fragment_schedule() accepted.

@@ -138,6 +138,18 @@ std::string describe_run(const TrainConfig& config, const TrainingData& data) {
                     checkpoint_folder(config).string());
 }
 
+std::string describe_warmup(const DistributedConfig& distributed) {
+  if (distributed.local_warmup_steps == 0)
+    return {};
+  return fmt::format(
+      "after {} steps of {} ",
+      distributed.local_warmup_steps,
+      distributed.local_warmup_interval == 1
+          ? "data parallel"
+          : fmt::format(
+                "an exchange every {}", distributed.local_warmup_interval));
+}
+
 // How groups train apart; empty without low-communication training.
 std::string describe_groups(const DistributedConfig& distributed) {
   if (distributed.local_steps == 0)
@@ -147,11 +159,7 @@ std::string describe_groups(const DistributedConfig& distributed) {
       "every {} steps in {}, merged {} steps later\n",
       distributed.replica_groups(),
       distributed.dp_size / distributed.replica_groups(),
-      distributed.local_warmup_steps == 0
-          ? ""
-          : fmt::format(
-                "after {} steps of data parallel ",
-                distributed.local_warmup_steps),
+      describe_warmup(distributed),
       distributed.outer_fragments,
       distributed.local_steps,
       to_string(distributed.outer_wire),

@@ -187,7 +187,8 @@ FragmentSchedule fragment_schedule(const DistributedConfig& distributed) {
       .local_steps = distributed.local_steps,
       .fragments = distributed.outer_fragments,
       .delay = distributed.outer_delay,
-      .warmup_steps = distributed.local_warmup_steps};
+      .warmup_steps = distributed.local_warmup_steps,
+      .warmup_interval = distributed.local_warmup_interval};
 }
 
 OuterFragmentOptions outer_fragment_options(const TrainConfig& config) {

@@ -53,7 +53,7 @@ FragmentParams LocalTraining::params_of(size_t fragment) const {
 
 int64_t LocalTraining::after_step(int64_t step) {
   const int64_t begin_ns = steady_now_ns();
-  if (is_warming_up(step))
+  if (is_parallel(step))
     restart();
   for (const FragmentEvent& event : fragment_events(schedule_, step)) {
     const auto index = static_cast<size_t>(event.fragment);

@@ -41,8 +41,8 @@ class LocalTraining {
 
   // Whether step `step` is data parallel over all groups, which are alike then
   // and begin their first round with what they have learned together.
-  bool is_warming_up(int64_t step) const {
-    return step <= schedule_.warmup_steps;
+  bool is_parallel(int64_t step) const {
+    return is_data_parallel(schedule_, step);
   }
   // Collective: what is due after step `step`. Returns how long it took in
   // nanoseconds.

@@ -35,6 +35,7 @@ constexpr const char* kCourse[] = {
     "training.on_non_finite",
     "distributed.local_steps",
     "distributed.local_warmup_steps",
+    "distributed.local_warmup_interval",
     "distributed.outer_learning_rate",
     "distributed.outer_momentum",
     "distributed.outer_wire",

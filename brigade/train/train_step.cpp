@@ -90,7 +90,7 @@ TrainStep::TrainStep(
 }
 
 bool TrainStep::is_apart(int64_t step) const {
-  return local_ && !local_->is_warming_up(step);
+  return local_ && !local_->is_parallel(step);
 }
 
 void TrainStep::choose_reduction(int64_t step) {

@@ -545,7 +545,7 @@ TEST(TrainConfig, WhatIsHardlyMeantIsWarnedAbout) {
           HasSubstr("the last 50 steps"))));
   EXPECT_THAT(
       warnings({local, "distributed.local_warmup_steps=200"}),
-      ElementsAre(HasSubstr("the whole run is data parallel")));
+      ElementsAre(HasSubstr("the whole run is a warm-up")));
   EXPECT_THAT(warnings({"distributed.bucket_cap_mb=0.5"}), IsEmpty());
   EXPECT_THAT(
       warnings({"distributed.bucket_cap_mb=2"}),
@@ -611,6 +611,17 @@ TEST(TrainConfig, LocalStepsRefuseWhatTheyCannotHonour) {
       problems_of({local, warmup, "distributed.grad_sync=per_param"}),
       Contains(HasSubstr("local_warmup_steps = 3 with /distributed/grad_sync = "
                          "\"per_param\"")));
+  const std::string interval = "distributed.local_warmup_interval=3";
+  EXPECT_THAT(
+      problems_of({local, warmup, interval, "distributed.grad_sync=per_param"}),
+      IsEmpty());
+  EXPECT_THAT(
+      problems_of({local, interval}),
+      Contains(HasSubstr("local_warmup_interval = 3 has no meaning with "
+                         "/distributed/local_warmup_steps = 0")));
+  EXPECT_THAT(
+      problems_of({local, warmup, "distributed.local_warmup_interval=2"}),
+      Contains(HasSubstr("local_warmup_interval = 2 does not divide")));
   EXPECT_THAT(
       problems_of({local, "distributed.zero_stage=1"}),
       Contains(HasSubstr(

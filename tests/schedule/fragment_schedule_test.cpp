@@ -72,6 +72,35 @@ TEST(FragmentSchedule, WarmupStepsPutEveryRoundOff) {
   }
 }
 
+TEST(FragmentSchedule, AWarmupByIntervalExchangesTheWholeModelAtTheEndOfEach) {
+  const FragmentSchedule schedule{
+      .local_steps = 6,
+      .fragments = 2,
+      .delay = 1,
+      .warmup_steps = 4,
+      .warmup_interval = 2};
+  for (const int64_t step : {1, 3, 5, 6})
+    EXPECT_THAT(fragment_events(schedule, step), IsEmpty()) << step;
+  for (const int64_t step : {2, 4}) {
+    EXPECT_THAT(
+        fragment_events(schedule, step),
+        ElementsAre(
+            FragmentEvent{kSend, 0},
+            FragmentEvent{kMerge, 0},
+            FragmentEvent{kSend, 1},
+            FragmentEvent{kMerge, 1}))
+        << step;
+    EXPECT_FALSE(is_data_parallel(schedule, step));
+    EXPECT_FALSE(is_under_way(schedule, 0, step));
+  }
+  EXPECT_THAT(
+      fragment_events(schedule, 7), ElementsAre(FragmentEvent{kSend, 0}));
+  EXPECT_THAT(
+      fragment_events(schedule, 8), ElementsAre(FragmentEvent{kMerge, 0}));
+  EXPECT_TRUE(is_data_parallel({.local_steps = 6, .warmup_steps = 4}, 4));
+  EXPECT_FALSE(is_data_parallel({.local_steps = 6, .warmup_steps = 4}, 5));
+}
+
 // By simulation of all small schedules: each fragment is sent once in
 // local_steps steps, merged `delay` steps later, and alone under way.
 TEST(FragmentSchedule, EverySmallScheduleSendsAndMergesEachFragmentInTurn) {
@@ -121,6 +150,10 @@ TEST(FragmentSchedule, RefusesMoreFragmentsThanStepsAndDelaysThatOverlap) {
           HasSubstr("outer_delay = 3: the next fragment is sent 3 steps "
                     "after one (local_steps / outer_fragments); give "
                     "at most 2")));
+  EXPECT_THAT(
+      problems_of({.local_steps = 6, .warmup_steps = 10, .warmup_interval = 4}),
+      ElementsAre(HasSubstr("local_warmup_interval = 4 does not divide "
+                            "/distributed/local_warmup_steps = 10")));
 }
 
 TEST(FragmentSchedule, NeighbouringLayersAreInDifferentFragments) {

@@ -351,6 +351,41 @@ TEST_F(LocalSteps, ARunContinuedFromItsWarmupIsTheUndisturbedOneBitForBit) {
   }
 }
 
+// The rounds of the warm-up are shorter, and nothing else is different: with
+// steps that are a multiple of both it is a run of short rounds that a run of
+// long ones continues.
+TEST_F(LocalSteps, AWarmupByIntervalIsOfShorterRounds) {
+  const Arguments common = {
+      "distributed.outer_wire=int8", "checkpoint.save_frequency=1"};
+  train("short", 2, common, {"distributed.local_steps=2"});
+  const Arguments warm = {
+      "distributed.local_steps=4",
+      "distributed.local_warmup_steps=4",
+      "distributed.local_warmup_interval=2"};
+  train("warm", 2, common, warm);
+  const auto losses = losses_of(run("warm"));
+  const auto expected = losses_of(run("short"));
+  // The seventh step is the first after an exchange that "warm" leaves out.
+  EXPECT_EQ(
+      std::vector<double>(losses.begin(), losses.begin() + 6),
+      std::vector<double>(expected.begin(), expected.begin() + 6));
+  EXPECT_NE(losses[6], expected[6]);
+  Arguments continued = common;
+  continued.insert(continued.end(), warm.begin(), warm.end());
+  for (const int step : {1, 2, 4, 5}) {
+    SCOPED_TRACE(step);
+    train(
+        "continued",
+        2,
+        continued,
+        {"checkpoint.load_path=" + checkpoint("warm", step).string()});
+    EXPECT_EQ(
+        losses_of(run("continued")),
+        std::vector<double>(losses.begin() + step, losses.end()));
+    expect_same_tensors(checkpoint("continued", 8), checkpoint("warm", 8));
+  }
+}
+
 TEST_F(LocalSteps, AWireInsideTheGroupsKeepsTheLossesClose) {
   const Arguments overrides = {
       "distributed.local_groups=2",
