@@ -92,7 +92,7 @@ void add_local_training(DistributedKeys& group) {
       &G::local_warmup_interval,
       at_least(1),
       "1: the warm-up is data parallel; more: groups train apart in it too, "
-      "and exchange what they learned every so many steps");
+      "and take their mean every so many steps, in outer_wire");
   group.key(
       "outer_learning_rate",
       &G::outer_learning_rate,

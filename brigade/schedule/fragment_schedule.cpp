@@ -65,7 +65,7 @@ std::vector<FragmentEvent> fragment_events(
       return events;
     for (int fragment = 0; fragment < schedule.fragments; ++fragment) {
       events.push_back({FragmentAction::kSend, fragment});
-      events.push_back({FragmentAction::kMerge, fragment});
+      events.push_back({FragmentAction::kAverage, fragment});
     }
     return events;
   }

@@ -1,10 +1,10 @@
 // When each fragment of a model is exchanged between groups that train apart
 // from one another (low-communication training), as a table.
 //
-// The first `warmup_steps` steps are data parallel, or the whole model is
-// exchanged at the end of each `warmup_interval` of them. From then on a
-// fragment is sent every `local_steps` steps and merged `delay` steps later.
-// Fragments take turns, so that at most one is under way:
+// The first `warmup_steps` steps are data parallel, or the groups take their
+// mean at the end of each `warmup_interval` of them. From then on a fragment is
+// sent every `local_steps` steps and merged `delay` steps later. Fragments take
+// turns, so that at most one is under way:
 //
 //   local_steps 6, 2 fragments, delay 1     s: sent, m: merged
 //   step        1  2  3  4  5  6  7  8  9 10 11 12 13
@@ -32,8 +32,9 @@ struct FragmentSchedule {
 };
 
 enum class FragmentAction {
-  kSend,   // launch the sum of the changes over the groups
-  kMerge,  // wait for it, step the common weights, take them over
+  kSend,     // launch the sum of the changes over the groups
+  kMerge,    // wait for it, step the common weights, take them over
+  kAverage,  // wait for it, take the mean of the groups
 };
 
 struct FragmentEvent {

@@ -146,8 +146,7 @@ std::string describe_warmup(const DistributedConfig& distributed) {
       distributed.local_warmup_steps,
       distributed.local_warmup_interval == 1
           ? "data parallel"
-          : fmt::format(
-                "an exchange every {}", distributed.local_warmup_interval));
+          : fmt::format("a mean every {}", distributed.local_warmup_interval));
 }
 
 // How groups train apart; empty without low-communication training.

@@ -60,10 +60,18 @@ int64_t LocalTraining::after_step(int64_t step) {
     // A stage without any of it: so are all ranks that it would talk to.
     if (!fragments_[index])
       continue;
-    if (event.action == FragmentAction::kSend)
-      fragments_[index]->send(params_of(index));
-    else
-      fragments_[index]->merge(params_of(index));
+    OuterFragment& fragment = *fragments_[index];
+    switch (event.action) {
+      case FragmentAction::kSend:
+        fragment.send(params_of(index));
+        break;
+      case FragmentAction::kMerge:
+        fragment.merge(params_of(index));
+        break;
+      case FragmentAction::kAverage:
+        fragment.average(params_of(index));
+        break;
+    }
   }
   return steady_now_ns() - begin_ns;
 }

@@ -123,18 +123,30 @@ void OuterFragment::align_tied(const FragmentParams& params) {
 }
 
 void OuterFragment::merge(const FragmentParams& params) {
+  merge(params, options_.optimizer, options_.alpha);
+}
+
+void OuterFragment::average(const FragmentParams& params) {
+  merge(params, {.lr = 1, .momentum = 0}, /*alpha=*/0);
+  if (is_first_replica_)
+    momentum_.zero_();
+}
+
+void OuterFragment::merge(
+    const FragmentParams& params,
+    const OuterOptimizerOptions& optimizer,
+    double alpha) {
   if (!std::exchange(is_under_way_, false))
     return;
   const torch::NoGradGuard no_grad;
   torch::Tensor merged;
   if (is_first_replica_) {
     await_exchange();
-    outer_step(options_.optimizer, common_, momentum_, pending_);
+    outer_step(optimizer, common_, momentum_, pending_);
     align_tied(params);
     merged = common_.clone();
-    for (size_t i = 0; options_.alpha > 0 && i < params.size(); ++i)
-      slot(merged, i).lerp_(
-          master_of(params[i], options_.kernels), options_.alpha);
+    for (size_t i = 0; alpha > 0 && i < params.size(); ++i)
+      slot(merged, i).lerp_(master_of(params[i], options_.kernels), alpha);
   } else {
     merged = torch::empty(
         {offsets_.back()},

@@ -59,6 +59,9 @@ class OuterFragment {
   // alpha * local + (1 - alpha) * common, in float32 masters. Does nothing when
   // nothing was sent. Collective over mesh.replicas().
   void merge(const FragmentParams& params);
+  // The same with the mean of the groups as common weights, which all of them
+  // take over; the outer momentum stays zero.
+  void average(const FragmentParams& params);
   bool is_under_way() const { return is_under_way_; }
 
   // The state of one parameter, shaped as it: views that checkpoints read and
@@ -83,6 +86,10 @@ class OuterFragment {
   // What the worker does.
   void exchange();
   void await_exchange();
+  void merge(
+      const FragmentParams& params,
+      const OuterOptimizerOptions& optimizer,
+      double alpha);
   // The ends of a pipeline hold a tied embedding each, whose sums may differ in
   // the last bit.
   void align_tied(const FragmentParams& params);

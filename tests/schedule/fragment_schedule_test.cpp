@@ -14,6 +14,7 @@ using ::testing::IsEmpty;
 
 constexpr auto kSend = FragmentAction::kSend;
 constexpr auto kMerge = FragmentAction::kMerge;
+constexpr auto kAverage = FragmentAction::kAverage;
 
 std::vector<std::string> problems_of(const FragmentSchedule& schedule) {
   std::vector<std::string> problems;
@@ -72,7 +73,7 @@ TEST(FragmentSchedule, WarmupStepsPutEveryRoundOff) {
   }
 }
 
-TEST(FragmentSchedule, AWarmupByIntervalExchangesTheWholeModelAtTheEndOfEach) {
+TEST(FragmentSchedule, AWarmupByIntervalAveragesTheWholeModelAtTheEndOfEach) {
   const FragmentSchedule schedule{
       .local_steps = 6,
       .fragments = 2,
@@ -86,9 +87,9 @@ TEST(FragmentSchedule, AWarmupByIntervalExchangesTheWholeModelAtTheEndOfEach) {
         fragment_events(schedule, step),
         ElementsAre(
             FragmentEvent{kSend, 0},
-            FragmentEvent{kMerge, 0},
+            FragmentEvent{kAverage, 0},
             FragmentEvent{kSend, 1},
-            FragmentEvent{kMerge, 1}))
+            FragmentEvent{kAverage, 1}))
         << step;
     EXPECT_FALSE(is_data_parallel(schedule, step));
     EXPECT_FALSE(is_under_way(schedule, 0, step));

@@ -351,13 +351,17 @@ TEST_F(LocalSteps, ARunContinuedFromItsWarmupIsTheUndisturbedOneBitForBit) {
   }
 }
 
-// The rounds of the warm-up are shorter, and nothing else is different: with
-// steps that are a multiple of both it is a run of short rounds that a run of
-// long ones continues.
-TEST_F(LocalSteps, AWarmupByIntervalIsOfShorterRounds) {
+// Its steps are those of a run of short rounds that averages.
+TEST_F(LocalSteps, AWarmupByIntervalAveragesTheGroupsAtTheEndOfEach) {
   const Arguments common = {
       "distributed.outer_wire=int8", "checkpoint.save_frequency=1"};
-  train("short", 2, common, {"distributed.local_steps=2"});
+  train(
+      "short",
+      2,
+      common,
+      {"distributed.local_steps=2",
+       "distributed.outer_learning_rate=1",
+       "distributed.outer_momentum=0"});
   const Arguments warm = {
       "distributed.local_steps=4",
       "distributed.local_warmup_steps=4",
@@ -370,6 +374,9 @@ TEST_F(LocalSteps, AWarmupByIntervalIsOfShorterRounds) {
       std::vector<double>(losses.begin(), losses.begin() + 6),
       std::vector<double>(expected.begin(), expected.begin() + 6));
   EXPECT_NE(losses[6], expected[6]);
+  const std::string momentum = "outer.momentum." + kQuery;
+  EXPECT_EQ(read("warm", 4, momentum).abs().max().item<float>(), 0);
+  EXPECT_GT(read("warm", 8, momentum).abs().max().item<float>(), 0);
   Arguments continued = common;
   continued.insert(continued.end(), warm.begin(), warm.end());
   for (const int step : {1, 2, 4, 5}) {
