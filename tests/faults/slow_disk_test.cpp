@@ -47,16 +47,20 @@ class SlowDisk : public ::testing::Test {
   nlohmann::json config_;
 };
 
-// How much longer a step takes beside a save is bench_checkpoint's to say.
-TEST_F(SlowDisk, TrainingGoesOnWhileADiskTakesNothingOfASave) {
+class HeldDisk : public SlowDisk, public ::testing::WithParamInterface<int> {};
+
+// On two replicas of one and of two stages, where requests travel for two
+// steps. How much longer a step takes beside a save is bench_checkpoint's to
+// say.
+TEST_P(HeldDisk, TrainingGoesOnWhileADiskTakesNothingOfASave) {
   if (!testing::kCanPreload)
     GTEST_SKIP() << "a sanitizer wants to be the first library";
-  config_["distributed"]["dp_size"] = 2;
+  config_["distributed"] = {{"dp_size", 2}, {"pp_size", GetParam()}};
   const fs::path gate = folder_ / "gate";
   testing::write_file(gate, "");
   StartedProgram program(
       testing::program_path(),
-      arguments({"--nproc", "2"}),
+      arguments({"--nproc", std::to_string(2 * GetParam())}),
       testing::held_disk("/checkpoints/", gate));
   const auto steps = [&] {
     return fs::exists(run() / "metrics.jsonl")
@@ -76,8 +80,7 @@ TEST_F(SlowDisk, TrainingGoesOnWhileADiskTakesNothingOfASave) {
   ASSERT_TRUE(eventually(has_begun));
   // Its turn comes after the first; to one rank, as a launcher's signals may
   // reach ranks in different steps.
-  const pid_t rank = testing::find_rank(program.pid(), 1);
-  testing::send_signal(rank, SIGUSR1);
+  testing::send_signal(testing::find_rank(program.pid(), 1), SIGUSR1);
   const size_t first = steps();
   EXPECT_TRUE(eventually([&] { return steps() >= first + 50; }));
   EXPECT_TRUE(list_checkpoints(checkpoints()).empty());
@@ -88,6 +91,8 @@ TEST_F(SlowDisk, TrainingGoesOnWhileADiskTakesNothingOfASave) {
   program.wait();
   testing::expect_only_valid_checkpoints(checkpoints());
 }
+
+INSTANTIATE_TEST_SUITE_P(Stages, HeldDisk, ::testing::Values(1, 2));
 
 // The order as the kernel sees it: SaveFaults has it from inside.
 TEST_F(SlowDisk, TheKernelSeesSyncsBeforeTheRenameAndTheParentsAfter) {
