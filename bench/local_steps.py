@@ -14,8 +14,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-COMMON = ["training.gradient_accumulation_steps=1", "training.eval_steps=8",
-          "training.adam_beta1=0.8", "training.adam_beta2=0.999"]
+COMMON = ["training.gradient_accumulation_steps=1", "training.eval_steps=8"]
 GROUPS = ["distributed.local_steps=30", "distributed.outer_wire=int4",
           "distributed.outer_learning_rate=1", "distributed.outer_momentum=0.5"]
 WARM_UPS = [(120, 2), (180, 3), (240, 4)]  # steps, interval
