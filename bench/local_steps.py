@@ -58,7 +58,7 @@ def main():
                     f"distributed.local_warmup_interval={interval}"] + more)
             print(f"warm-up {steps}, interval {interval}  loss "
                   f"{groups_loss:.4f} ({groups_loss / loss - 1:+.1%}, at most"
-                  f" 3)  {groups_sent:7.3f} GB, a"
+                  f" 3 %)  {groups_sent:7.3f} GB, a"
                   f" {sent / groups_sent:.0f}th (at most a 40th)", flush=True)
 
 

@@ -47,7 +47,8 @@ void check_local_steps(
     problems.push_back(fmt::format(
         "[config] /distributed/local_warmup_steps = {} with "
         "/distributed/grad_sync = \"{}\", which reduces over the ranks of one "
-        "group alone; set grad_sync to \"bucketed\"",
+        "group alone; set grad_sync to \"bucketed\", or local_warmup_interval "
+        "above 1",
         distributed.local_warmup_steps,
         to_string(distributed.grad_sync)));
   if (distributed.local_warmup_interval > 1 &&

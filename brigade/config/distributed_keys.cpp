@@ -85,8 +85,8 @@ void add_local_training(DistributedKeys& group) {
       "local_warmup_steps",
       &G::local_warmup_steps,
       at_least(0),
-      "steps before the groups train apart: data parallel over all of them, "
-      "or by local_warmup_interval");
+      "steps of warm-up before the first round; data parallel over all groups, "
+      "unless local_warmup_interval says otherwise");
   group.key(
       "local_warmup_interval",
       &G::local_warmup_interval,

@@ -33,11 +33,19 @@ std::vector<std::string> find_warnings(const LoadedConfig& loaded) {
   const int64_t apart_steps =
       training.total_train_steps - distributed.local_warmup_steps;
   if (distributed.local_steps > 0 && apart_steps <= 0) {
+    const int64_t left =
+        training.total_train_steps % distributed.local_warmup_interval;
     warnings.push_back(fmt::format(
         "distributed.local_warmup_steps = {} is not less than "
-        "training.total_train_steps = {}: the whole run is a warm-up",
+        "training.total_train_steps = {}: the whole run is a warm-up{}",
         distributed.local_warmup_steps,
-        training.total_train_steps));
+        training.total_train_steps,
+        left == 0
+            ? ""
+            : fmt::format(
+                  ", and what the groups learn in its last {} steps does not "
+                  "reach the weights that are saved",
+                  left)));
   } else if (
       distributed.local_steps > 0 &&
       apart_steps % distributed.local_steps != 0) {

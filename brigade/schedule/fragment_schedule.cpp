@@ -28,8 +28,8 @@ void validate_fragment_schedule(
   if (schedule.warmup_steps % schedule.warmup_interval != 0)
     problems.push_back(fmt::format(
         "[config] /distributed/local_warmup_interval = {} does not divide "
-        "/distributed/local_warmup_steps = {}: what the groups learned since "
-        "the last exchange would be of no round",
+        "/distributed/local_warmup_steps = {}: the warm-up would end between "
+        "two exchanges; make it a multiple",
         schedule.warmup_interval,
         schedule.warmup_steps));
   if (schedule.fragments > schedule.local_steps) {

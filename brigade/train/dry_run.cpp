@@ -142,11 +142,13 @@ std::string describe_warmup(const DistributedConfig& distributed) {
   if (distributed.local_warmup_steps == 0)
     return {};
   return fmt::format(
-      "after {} steps of {} ",
+      "after {} steps {}, ",
       distributed.local_warmup_steps,
       distributed.local_warmup_interval == 1
-          ? "data parallel"
-          : fmt::format("a mean every {}", distributed.local_warmup_interval));
+          ? "of data parallel"
+          : fmt::format(
+                "in which all take their mean every {}",
+                distributed.local_warmup_interval));
 }
 
 // How groups train apart; empty without low-communication training.

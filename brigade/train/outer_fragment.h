@@ -2,7 +2,7 @@
 // training exchange it: the weights that all groups have in common, and the
 // outer optimizer that steps them.
 //
-//   kLocal --send()--> kUnderWay --merge()--> kLocal
+//   kLocal --send()--> kUnderWay --merge() or average()--> kLocal
 //
 // The first replica of each group talks to the other groups, on a thread of its
 // own, so that training goes on meanwhile; it alone has the common weights. The
@@ -60,7 +60,7 @@ class OuterFragment {
   // nothing was sent. Collective over mesh.replicas().
   void merge(const FragmentParams& params);
   // The same with the mean of the groups as common weights, which all of them
-  // take over; the outer momentum stays zero.
+  // take over whatever alpha is; the outer momentum is zero afterwards.
   void average(const FragmentParams& params);
   bool is_under_way() const { return is_under_way_; }
 

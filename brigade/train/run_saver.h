@@ -32,9 +32,11 @@ class RunSaver {
   // By checkpoint.save_seconds, on rank 0, which asks for all.
   bool asks_for_save() const;
 
-  // Until poll() or wait() sees its end, which ranks do at about the same time.
+  // Until poll() or wait() sees its end. Ranks may differ for a moment, so that
+  // nothing collective may depend on it.
   bool is_saving() const { return !background_.is_idle(); }
-  // Of the save that was started last; -1: none. The same on all ranks.
+  // Of the save that was started last, or the step of the checkpoint that is
+  // continued; -1: none. The same on all ranks.
   int64_t started_step() const { return started_step_; }
 
   // Collective, between two steps. Waits for the save before this one. With

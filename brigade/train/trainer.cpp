@@ -305,9 +305,9 @@ StepRequests Trainer::asks() {
   return {.save = wanted_.save && !saver_->is_saving(), .stop = wanted_.stop};
 }
 
-// A request travels for up to two steps. One that arrives with the save of the
-// step before may be older than it, or newer: all ask again, since saving now
-// would wait for the disk.
+// A request may be agreed one step after it was made (TrainStep::sum_up). Right
+// after a save it may be older or newer than that one: all ranks ask again,
+// once the save has ended.
 void Trainer::save_if_due(int64_t step) {
   if (!saver_->is_due(step) && !agreed_.save)
     return;

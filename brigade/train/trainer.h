@@ -30,7 +30,8 @@ struct TrainingOptions {
   // when a step exceeds training.step_timeout_seconds.
   std::function<bool()> takes_recording_request;
   std::function<void(const Stall&)> on_stall;
-  // What this rank asks for, looked up once per step: a signal that came.
+  // What this rank asks for, looked up before each step and when a save begins:
+  // a signal that came.
   // Empty: nothing.
   std::function<StepRequests()> requests;
   // Unix time, in seconds, at which the job will be ended (Slurm): the run

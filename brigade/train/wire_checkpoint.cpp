@@ -26,10 +26,11 @@ std::string rank_prefix(int rank) {
   return fmt::format("wire.{}.", rank);
 }
 
-// "" where errors of `saved` are those of a run with `now`.
+// "" where errors of `saved`, after step `step`, are those of a run with `now`.
 std::string difference_of_ranks(
     const nlohmann::json& saved,
-    const nlohmann::json& now) {
+    const nlohmann::json& now,
+    int64_t step) {
   const auto value = [](const nlohmann::json& config, const char* key) {
     const auto group = config.find("distributed");
     return group == config.end() ? nlohmann::json()
@@ -49,6 +50,13 @@ std::string difference_of_ranks(
   };
   if (trains_apart(saved) != trains_apart(now))
     return "distributed.local_steps was switched on or off";
+  const auto is_parallel = [&](const nlohmann::json& config) {
+    const auto steps = value(config, "local_warmup_steps");
+    return steps.is_number() && step <= steps &&
+           value(config, "local_warmup_interval") == 1;
+  };
+  if (is_parallel(saved) != is_parallel(now))
+    return "the warm-up of low-communication training is another one";
   return {};
 }
 
@@ -85,8 +93,10 @@ std::string load_wire_parts(
                ? "the checkpoint has none"
                : "";
   }
-  if (std::string difference =
-          difference_of_ranks(checkpoint.manifest().config, to_json(config));
+  if (std::string difference = difference_of_ranks(
+          checkpoint.manifest().config,
+          to_json(config),
+          checkpoint.manifest().step);
       !difference.empty())
     return difference;
   // The step after the first begins with new buckets, and without errors.

@@ -18,6 +18,7 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -545,7 +546,14 @@ TEST(TrainConfig, WhatIsHardlyMeantIsWarnedAbout) {
           HasSubstr("the last 50 steps"))));
   EXPECT_THAT(
       warnings({local, "distributed.local_warmup_steps=200"}),
-      ElementsAre(HasSubstr("the whole run is a warm-up")));
+      ElementsAre(EndsWith("the whole run is a warm-up")));
+  EXPECT_THAT(
+      warnings(
+          {local,
+           "distributed.local_warmup_steps=210",
+           "distributed.local_warmup_interval=30"}),
+      ElementsAre(HasSubstr("warm-up, and what the groups learn in its last 20 "
+                            "steps does not reach")));
   EXPECT_THAT(warnings({"distributed.bucket_cap_mb=0.5"}), IsEmpty());
   EXPECT_THAT(
       warnings({"distributed.bucket_cap_mb=2"}),

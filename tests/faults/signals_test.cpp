@@ -188,8 +188,8 @@ TEST_F(Signals, Usr1DuringASaveSavesOnceMoreAndGoesOn) {
   wait_for_step(name, steps_of(name) + 5);
   testing::send_signal(program.pid(), SIGTERM);
   EXPECT_EQ(program.wait().exit_code, 128 + SIGTERM);
-  // One for each signal. Ranks that see a signal on both sides of a step's
-  // agreement ask for a save each.
+  // One for each signal, and the last step's. Ranks that see a signal on both
+  // sides of a save's start ask for one more.
   const size_t saved = list_checkpoints(checkpoints(name)).size();
   EXPECT_GE(saved, 3U);
   EXPECT_LE(saved, 5U);

@@ -11,7 +11,8 @@ namespace brigade::testing {
 void train_as_threads(
     const std::filesystem::path& config,
     int ranks,
-    const std::vector<std::string>& overrides) {
+    const std::vector<std::string>& overrides,
+    const std::function<StepRequests(int rank, int64_t step)>& requests) {
   LoadOptions options{
       .path = config, .overrides = {}, .world_size = ranks, .find_model = {}};
   for (const std::string& text : overrides)
@@ -31,6 +32,10 @@ void train_as_threads(
     // Beside the runs, which go with it.
     training.cache_dir = config.parent_path() / "cache";
     training.store = store;
+    int64_t current = 0;
+    training.on_step = [&current](int64_t step, int64_t) { current = step; };
+    if (requests)
+      training.requests = [&, rank] { return requests(rank, current); };
     run_training(loaded, environment, training);
   });
 }

@@ -393,6 +393,42 @@ TEST_F(LocalSteps, AWarmupByIntervalAveragesTheGroupsAtTheEndOfEach) {
   }
 }
 
+// Groups of two ranks, in fragments that are merged later and in part.
+TEST_F(LocalSteps, AWarmupByIntervalLeadsIntoStreamingBitForBit) {
+  const Arguments overrides = {
+      "distributed.local_groups=2",
+      "distributed.grad_wire=int8",
+      "distributed.local_steps=4",
+      "distributed.outer_fragments=2",
+      "distributed.outer_delay=1",
+      "distributed.outer_alpha=0.5",
+      "distributed.outer_wire=int8",
+      "distributed.local_warmup_steps=4",
+      "distributed.local_warmup_interval=2",
+      "checkpoint.save_frequency=1"};
+  train("whole", 4, overrides);
+  const auto weight_of = [&](int step, int group) {
+    return read(
+        "whole", step, fmt::format("outer.{}.weight.{}", group, kQuery));
+  };
+  // Alpha is of the rounds: means are taken over whole.
+  EXPECT_FALSE(torch::equal(weight_of(3, 0), weight_of(3, 1)));
+  EXPECT_TRUE(torch::equal(weight_of(4, 0), weight_of(4, 1)));
+  const auto losses = losses_of(run("whole"));
+  for (const int step : {2, 3, 4, 6}) {
+    SCOPED_TRACE(step);
+    train(
+        "continued",
+        4,
+        overrides,
+        {"checkpoint.load_path=" + checkpoint("whole", step).string()});
+    EXPECT_EQ(
+        losses_of(run("continued")),
+        std::vector<double>(losses.begin() + step, losses.end()));
+    expect_same_tensors(checkpoint("continued", 8), checkpoint("whole", 8));
+  }
+}
+
 TEST_F(LocalSteps, AWireInsideTheGroupsKeepsTheLossesClose) {
   const Arguments overrides = {
       "distributed.local_groups=2",

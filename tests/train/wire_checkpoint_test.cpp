@@ -114,6 +114,14 @@ TEST_P(WireCheckpoint, IsDroppedWithItsReasonWhereTheLayoutIsAnother) {
       2, {"distributed.bucket_order=observed"}, "distributed.bucket_order = ");
   train("whole", 2, {"distributed.grad_wire=bf16"});
   expect_dropped(2, {}, "the checkpoint has none");
+  // The errors of sums over all ranks are none of sums over a group.
+  Arguments groups = {
+      "distributed.local_steps=2",
+      "distributed.local_groups=2",
+      "distributed.local_warmup_steps=4"};
+  train("whole", 4, groups);
+  groups.emplace_back("distributed.local_warmup_interval=2");
+  expect_dropped(4, groups, "the warm-up of low-communication training is");
 }
 
 INSTANTIATE_TEST_SUITE_P(
