@@ -187,8 +187,12 @@ steps_of() {
 has_steps() { [ "$(steps_of "$1")" -ge "$2" ]; }
 starts_of() { grep -c '^== brigade job' "$jobs/first/output"; }
 has_starts() { [ "$(starts_of)" -ge "$1" ]; }
-# A requeued job waits for its nodes to be cleaned up.
+is_pending() {
+  [ "$(on controller squeue -h -j "$(id_of first)" -o %T)" = PENDING ]
+}
+# A requeued job waits for its nodes to be cleaned up, and two minutes more.
 start_now() {
+  until_true 60 is_pending
   until_true 60 on controller scontrol update "JobId=$(id_of first)" StartTime=now
 }
 
