@@ -31,8 +31,7 @@ struct TrainingOptions {
   std::function<bool()> takes_recording_request;
   std::function<void(const Stall&)> on_stall;
   // What this rank asks for, looked up before each step and when a save begins:
-  // a signal that came.
-  // Empty: nothing.
+  // a signal that came. Empty: nothing.
   std::function<StepRequests()> requests;
   // Unix time, in seconds, at which the job will be ended (Slurm): the run
   // saves and stops before.

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "brigade/schedule/fragment_schedule.h"
+
 namespace brigade {
 namespace {
 
@@ -50,10 +52,16 @@ std::string difference_of_ranks(
   };
   if (trains_apart(saved) != trains_apart(now))
     return "distributed.local_steps was switched on or off";
+  // Checkpoints of before a key was there have its default.
   const auto is_parallel = [&](const nlohmann::json& config) {
-    const auto steps = value(config, "local_warmup_steps");
-    return steps.is_number() && step <= steps &&
-           value(config, "local_warmup_interval") == 1;
+    FragmentSchedule schedule;
+    if (const auto steps = value(config, "local_warmup_steps");
+        steps.is_number())
+      schedule.warmup_steps = steps;
+    if (const auto interval = value(config, "local_warmup_interval");
+        interval.is_number())
+      schedule.warmup_interval = interval;
+    return is_data_parallel(schedule, step);
   };
   if (is_parallel(saved) != is_parallel(now))
     return "the warm-up of low-communication training is another one";

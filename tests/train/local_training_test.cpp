@@ -26,6 +26,14 @@ using ::testing::HasSubstr;
 using testing::largest_relative_difference;
 using testing::losses_of;
 
+void expect_same_tensors(const fs::path& actual, const fs::path& expected) {
+  const Checkpoint a(actual);
+  const Checkpoint b(expected);
+  ASSERT_EQ(a.names(), b.names());
+  for (const std::string& name : b.names())
+    EXPECT_TRUE(torch::equal(a.read_whole(name), b.read_whole(name))) << name;
+}
+
 class LocalSteps : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -62,6 +70,29 @@ class LocalSteps : public ::testing::Test {
   static torch::Tensor
   read(const std::string& name, int step, const std::string& tensor) {
     return Checkpoint(checkpoint(name, step)).read_whole(tensor);
+  }
+
+  // The run `name`, of eight steps, and those that continue it from each of
+  // `steps` are one and the same bit for bit.
+  static void expect_continues(
+      const std::string& name,
+      int ranks,
+      const Arguments& overrides,
+      const std::vector<int>& steps) {
+    const auto losses = losses_of(run(name));
+    ASSERT_EQ(losses.size(), 8U);
+    for (const int step : steps) {
+      SCOPED_TRACE(step);
+      train(
+          "continued",
+          ranks,
+          overrides,
+          {"checkpoint.load_path=" + checkpoint(name, step).string()});
+      EXPECT_EQ(
+          losses_of(run("continued")),
+          std::vector<double>(losses.begin() + step, losses.end()));
+      expect_same_tensors(checkpoint("continued", 8), checkpoint(name, 8));
+    }
   }
 
   static testing::RunsFolder* folder_;
@@ -228,14 +259,6 @@ TEST_F(LocalSteps, FragmentsAreExchangedAtStepsOfTheirOwnAndLater) {
                    .contains("outer.pending." + kQuery));
 }
 
-void expect_same_tensors(const fs::path& actual, const fs::path& expected) {
-  const Checkpoint a(actual);
-  const Checkpoint b(expected);
-  ASSERT_EQ(a.names(), b.names());
-  for (const std::string& name : b.names())
-    EXPECT_TRUE(torch::equal(a.read_whole(name), b.read_whole(name))) << name;
-}
-
 TEST_F(LocalSteps, AContinuedRunIsTheUndisturbedOneBitForBit) {
   const std::string pp = "distributed.pp_size=2";
   const std::string tp = "distributed.tp_size=2";
@@ -262,20 +285,8 @@ TEST_F(LocalSteps, AContinuedRunIsTheUndisturbedOneBitForBit) {
           "checkpoint.save_frequency=1"})
       overrides.emplace_back(text);
     train("whole", layout.ranks, overrides);
-    const auto losses = losses_of(run("whole"));
-    ASSERT_EQ(losses.size(), 8U);
-    for (const int step : {3, 4, 6}) {  // fragment 1 is under way after 4
-      train(
-          "continued",
-          layout.ranks,
-          overrides,
-          {"checkpoint.load_path=" + checkpoint("whole", step).string()});
-      EXPECT_EQ(
-          losses_of(run("continued")),
-          std::vector<double>(losses.begin() + step, losses.end()))
-          << step;
-      expect_same_tensors(checkpoint("continued", 8), checkpoint("whole", 8));
-    }
+    // Fragment 1 is under way after 4.
+    expect_continues("whole", layout.ranks, overrides, {3, 4, 6});
   }
 }
 
@@ -336,19 +347,7 @@ TEST_F(LocalSteps, ARunContinuedFromItsWarmupIsTheUndisturbedOneBitForBit) {
       "distributed.grad_wire=int8",
       "checkpoint.save_frequency=1"};
   train("whole", 4, overrides);
-  const auto losses = losses_of(run("whole"));
-  for (const int step : {1, 2, 4}) {
-    SCOPED_TRACE(step);
-    train(
-        "continued",
-        4,
-        overrides,
-        {"checkpoint.load_path=" + checkpoint("whole", step).string()});
-    EXPECT_EQ(
-        losses_of(run("continued")),
-        std::vector<double>(losses.begin() + step, losses.end()));
-    expect_same_tensors(checkpoint("continued", 8), checkpoint("whole", 8));
-  }
+  expect_continues("whole", 4, overrides, {1, 2, 4});
 }
 
 // Its steps are those of a run of short rounds that averages.
@@ -379,18 +378,7 @@ TEST_F(LocalSteps, AWarmupByIntervalAveragesTheGroupsAtTheEndOfEach) {
   EXPECT_GT(read("warm", 8, momentum).abs().max().item<float>(), 0);
   Arguments continued = common;
   continued.insert(continued.end(), warm.begin(), warm.end());
-  for (const int step : {1, 2, 4, 5}) {
-    SCOPED_TRACE(step);
-    train(
-        "continued",
-        2,
-        continued,
-        {"checkpoint.load_path=" + checkpoint("warm", step).string()});
-    EXPECT_EQ(
-        losses_of(run("continued")),
-        std::vector<double>(losses.begin() + step, losses.end()));
-    expect_same_tensors(checkpoint("continued", 8), checkpoint("warm", 8));
-  }
+  expect_continues("warm", 2, continued, {1, 2, 4, 5});
 }
 
 // Groups of two ranks, in fragments that are merged later and in part.
@@ -414,19 +402,7 @@ TEST_F(LocalSteps, AWarmupByIntervalLeadsIntoStreamingBitForBit) {
   // Alpha is of the rounds: means are taken over whole.
   EXPECT_FALSE(torch::equal(weight_of(3, 0), weight_of(3, 1)));
   EXPECT_TRUE(torch::equal(weight_of(4, 0), weight_of(4, 1)));
-  const auto losses = losses_of(run("whole"));
-  for (const int step : {2, 3, 4, 6}) {
-    SCOPED_TRACE(step);
-    train(
-        "continued",
-        4,
-        overrides,
-        {"checkpoint.load_path=" + checkpoint("whole", step).string()});
-    EXPECT_EQ(
-        losses_of(run("continued")),
-        std::vector<double>(losses.begin() + step, losses.end()));
-    expect_same_tensors(checkpoint("continued", 8), checkpoint("whole", 8));
-  }
+  expect_continues("whole", 4, overrides, {2, 3, 4, 6});
 }
 
 TEST_F(LocalSteps, AWireInsideTheGroupsKeepsTheLossesClose) {
