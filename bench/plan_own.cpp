@@ -98,9 +98,7 @@ planner::Training training_of(
       parse_llama_config(model.config, "", problems), model.name);
   if (!problems.empty())
     throw ConfigError(problems);
-  training.machine = machine;
-  training.constants.contention =
-      machine.contention.value_or(training.constants.contention);
+  training.set_machine(machine);
   training.batch = {model.sequence_tokens, model.sequences};
   return training;
 }

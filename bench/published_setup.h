@@ -125,6 +125,7 @@ inline planner::Software software_of_run(const PublishedRun& run) {
   using planner::Overlap;
   planner::Software software;
   software.logits = planner::Logits::kWhole;
+  software.ring_backward = planner::RingBackward::kOwnBlock;
   software.rank_order = planner::RankOrder::kPpDpCpTp;
   software.bucket_bytes = 160 * MiB;  // Megatron's 40 M fp32 elements
   const bool megatron_2021 =

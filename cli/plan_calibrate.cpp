@@ -47,10 +47,10 @@ void print_measured(
   if (measured.ranks > 1)
     fmt::print(
         "link: {:.2f} GB/s, {:.0f} us; computation beside it loses {:.0f} % of "
-        "the shorter\n",
+        "its time\n",
         machine.intra.bytes_per_s / 1e9,
         machine.intra.latency_s * 1e6,
-        100 * measured.contention);
+        100 * machine.contention.value_or(0));
 }
 
 }  // namespace

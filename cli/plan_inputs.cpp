@@ -87,9 +87,7 @@ planner::Training make_training(
     const Model& model) {
   planner::Training training;
   training.shape = model.file.shape;
-  training.machine = read_machine(arguments.machine);
-  if (training.machine.contention)
-    training.constants.contention = *training.machine.contention;
+  training.set_machine(read_machine(arguments.machine));
   const auto dtype = planner::parse_product_dtype(arguments.dtype);
   if (!dtype || training.machine.device.peak(*dtype) <= 0)
     throw ConfigError(fmt::format(

@@ -49,7 +49,7 @@ MODULES = {
         "checkpoint": ["json", "topology", "model_spec", "files", "safetensors", "hub",
                        "comm", "ops", "optim"],
         "calibrate": ["topology", "planner", "launch", "metrics", "comm",
-                      "ops", "tensor_parallel", "model"],
+                      "ops", "tensor_parallel", "context_parallel", "model"],
         "train": ["*"],
         "generate": ["*"],
         "evaluate": ["*"],

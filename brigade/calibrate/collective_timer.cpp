@@ -11,16 +11,25 @@ namespace brigade {
 
 using torch::Tensor;
 
+namespace {
+
+constexpr int kRuns = 15;
+
+}  // namespace
+
 void CollectiveTimer::add_all_reduces(
     Communicator& group,
     std::vector<planner::AllReduceSample>& samples) const {
   for (int64_t bytes = 1 << 12; bytes <= options_.largest_message_bytes;
        bytes *= 16) {
     Tensor values = torch::zeros({bytes / 4});
-    samples.push_back(
-        {group.size(), bytes, between_computations_seconds(bytes, [&] {
-           group.all_reduce(values)->wait();
-         })});
+    constexpr int kTimes = 10;
+    const auto work = [&] {
+      for (int i = 0; i < kTimes; ++i)
+        group.all_reduce(values)->wait();
+    };
+    const double seconds = lockstep_seconds(*world_, {work}, kRuns).front();
+    samples.push_back({group.size(), bytes, seconds / kTimes});
   }
 }
 
@@ -28,8 +37,10 @@ void CollectiveTimer::add_collectives(
     Communicator& group,
     std::vector<planner::CollectiveSample>& samples) const {
   using planner::Collective;
-  for (int i = 0; i < planner::kCollectives; ++i) {
-    const auto collective = static_cast<Collective>(i);
+  for (Collective collective :
+       {Collective::kAllReduce,
+        Collective::kReduceScatter,
+        Collective::kAllGather}) {
     for (int64_t bytes = 1 << 12; bytes <= options_.largest_message_bytes;
          bytes *= 8) {
       const int64_t part = bytes / 2 / group.size();
@@ -47,13 +58,6 @@ void CollectiveTimer::add_collectives(
       samples.push_back({collective, group.size(), bytes, seconds});
     }
   }
-}
-
-double CollectiveTimer::lockstep_seconds(
-    const std::function<void()>& work,
-    int runs) const {
-  const auto nothing = [] {};
-  return lockstep_phases(*world_, work, nothing, runs).forward;
 }
 
 // Of a collective as training meets it: ranks come from computations that
@@ -76,46 +80,55 @@ double CollectiveTimer::between_computations_seconds(
       ops::linear(x, weight);
   };
   const auto repeat = [&](bool communicates) {
-    return lockstep_seconds(
-        [&] {
-          for (int i = 0; i < kTimes; ++i) {
-            compute();
-            if (communicates)
-              work();
-          }
-        },
-        runs);
+    for (int i = 0; i < kTimes; ++i) {
+      compute();
+      if (communicates)
+        work();
+    }
   };
-  const double alone = repeat(false);
-  return std::max(1e-9, (repeat(true) - alone) / kTimes);
+  const std::vector<double> seconds = lockstep_seconds(
+      *world_, {[&] { repeat(false); }, [&] { repeat(true); }}, runs);
+  return std::max(1e-9, (seconds[1] - seconds[0]) / kTimes);
 }
 
-double CollectiveTimer::contention() const {
+// As in a backward pass: buckets, one after another, beside a computation that
+// takes longer than all of them.
+planner::OverlapSample CollectiveTimer::overlap() const {
+  constexpr int kBuckets = 4;
+  constexpr double kTimesAsLong = 3;
   const int64_t n = options_.largest_product;
   const Tensor x = torch::randn({options_.tokens, n}).to(torch::kBFloat16);
   const Tensor weight = torch::randn({n, n}).to(torch::kBFloat16);
-  Tensor values = torch::zeros({options_.largest_message_bytes / 4});
+  const Tensor values =
+      torch::zeros({kBuckets, options_.largest_message_bytes / 4});
   const torch::NoGradGuard no_grad;
-  const auto reduce = [&] { return world_->all_reduce(values); };
-  const double communication = lockstep_seconds([&] { reduce()->wait(); });
-  const double one = lockstep_seconds([&] { ops::linear(x, weight); });
-  // As long as the all-reduce; all ranks agree on how many.
-  Tensor repeats = torch::full({1}, std::max(1.0, communication / one));
+  const auto multiply = [&] { ops::linear(x, weight); };
+  const auto reduce = [&](const std::function<void()>& beside) {
+    std::vector<WorkPtr> buckets;
+    for (int i = 0; i < kBuckets; ++i)
+      buckets.push_back(world_->all_reduce(values[i]));
+    beside();
+    for (const WorkPtr& bucket : buckets)
+      bucket->wait();
+  };
+  const std::vector<double> each =
+      lockstep_seconds(*world_, {[&] { reduce([] {}); }, multiply}, kRuns);
+  // All ranks agree on how many.
+  Tensor repeats =
+      torch::full({1}, std::max(1.0, kTimesAsLong * each[0] / each[1]));
   world_->all_reduce(repeats, ReduceOp::kMax)->wait();
   const auto count = static_cast<int>(std::ceil(repeats.item<float>()));
   const auto compute = [&] {
     for (int i = 0; i < count; ++i)
-      ops::linear(x, weight);
+      multiply();
   };
-  const double computation = lockstep_seconds(compute);
-  const double both = lockstep_seconds([&] {
-    const WorkPtr work = reduce();
-    compute();
-    work->wait();
-  });
-  const double longer = std::max(computation, communication);
-  const double shorter = std::min(computation, communication);
-  return std::clamp((both - longer) / shorter, 0.0, 1.0);
+  const std::vector<double> seconds =
+      lockstep_seconds(*world_, {compute, [&] { reduce(compute); }}, kRuns);
+  return {
+      world_->size(),
+      options_.largest_message_bytes,
+      kBuckets,
+      std::max(0.0, seconds[1] - seconds[0])};
 }
 
 }  // namespace brigade

@@ -20,7 +20,8 @@ class CollectiveTimer {
   CollectiveTimer(CommunicatorPtr world, const MeasureOptions& options)
       : world_(std::move(world)), options_(options) {}
 
-  // Of fp32, as gradients are reduced. The groups of a size work at once.
+  // Of fp32, one after another, as gradients are reduced. The groups of a size
+  // work at once.
   void add_all_reduces(
       Communicator& group,
       std::vector<planner::AllReduceSample>& samples) const;
@@ -29,13 +30,10 @@ class CollectiveTimer {
   void add_collectives(
       Communicator& group,
       std::vector<planner::CollectiveSample>& samples) const;
-  // Of the shorter of a computation and an all-reduce that run at once, the
-  // part that does not disappear.
-  double contention() const;
+  // Of all-reduces beside a computation that takes longer than they do.
+  planner::OverlapSample overlap() const;
 
  private:
-  double lockstep_seconds(const std::function<void()>& work, int runs = 11)
-      const;
   double between_computations_seconds(
       int64_t bytes,
       const std::function<void()>& work) const;

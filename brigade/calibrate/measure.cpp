@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "brigade/calibrate/collective_timer.h"
-#include "brigade/calibrate/measured_layer.h"
+#include "brigade/calibrate/layer_stack.h"
 #include "brigade/calibrate/phase_timer.h"
 #include "brigade/comm/process_mesh.h"
 #include "brigade/comm/self_communicator.h"
@@ -64,11 +64,10 @@ class Measurement {
     result.memory_bytes_per_s = optimizer();
     measure_elementwise(result);
     result.logits_bytes_per_s = logits(result.bf16_products);
-    const CommunicatorPtr alone = make_self_communicator();
-    result.layer = layer(layer_sizes(), alone, &MeasuredLayer::forward);
-    result.recomputed_layer =
-        layer(layer_sizes(), alone, &MeasuredLayer::forward_recomputed);
+    result.layer = layer(false);
+    result.recomputed_layer = layer(true);
     measure_collectives(result);
+    result.device_spread = spread(timer_.total_seconds());
     result.taken_by_others = timer_.taken_by_others();
     return result;
   }
@@ -87,15 +86,17 @@ class Measurement {
   }
 
   // As many as take so many bytes that no cache holds them, as a model's.
+  size_t layers_of_size(int64_t bytes_each) const {
+    constexpr int64_t kMost = 256;
+    return static_cast<size_t>(
+        std::clamp<int64_t>(options_.layers_bytes / bytes_each, 1, kMost));
+  }
   template <typename Layer>
   std::vector<Layer> layers_of(
       int64_t bytes_each,
       const std::function<Layer()>& make) const {
-    constexpr int64_t kMost = 256;
-    const int64_t count =
-        std::clamp<int64_t>(options_.layers_bytes / bytes_each, 1, kMost);
     std::vector<Layer> layers;
-    for (int64_t i = 0; i < count; ++i)
+    for (size_t i = 0; i < layers_of_size(bytes_each); ++i)
       layers.push_back(make());
     return layers;
   }
@@ -117,57 +118,92 @@ class Measurement {
     sample.heads =
         std::max<int64_t>(1, sample.hidden / planner::kCalibrationHeadDim);
     sample.intermediate = 3 * sample.hidden;
-    sample.sequence_tokens = std::max<int64_t>(2, options_.tokens / 2);
     sample.sequences = 2;
+    sample.sequence_tokens = std::max<int64_t>(2, options_.tokens / 2);
     return sample;
   }
 
-  using Forward = MeasuredLayer::Stream (MeasuredLayer::*)(
-      const MeasuredLayer::Stream&) const;
+  // The standard deviation of the ranks' times, over their mean.
+  double spread(double own_seconds) const {
+    const int ranks = world_->size();
+    if (ranks == 1)
+      return 0;
+    const Tensor own = torch::full({1}, own_seconds, torch::kDouble);
+    const Tensor all = torch::empty({ranks}, torch::kDouble);
+    world_->all_gather(all, own)->wait();
+    return std::min(1.0, (all.std() / all.mean()).item<double>());
+  }
 
-  // One of many layers, forward and backward, by `forward`.
-  planner::LayerSample layer(
-      planner::LayerSample sample,
-      const CommunicatorPtr& tp,
-      Forward forward) {
+  LayerStack stack(
+      const planner::LayerSample& sizes,
+      const CommunicatorPtr& group,
+      bool is_recomputed = false) const {
     const int64_t parameters =
-        sample.hidden * (4 * sample.hidden + 3 * sample.intermediate);
-    const auto layers = layers_of<MeasuredLayer>(
-        4 * parameters, [&] { return MeasuredLayer(sample, tp); });
-    std::vector<MeasuredLayer::Stream> outputs(layers.size());
-    const MeasuredLayer::Stream input = layers.front().make_stream();
-    const MeasuredLayer::Stream grads = layers.front().make_stream();
-    const auto forwards = [&] {
-      for (size_t i = 0; i < layers.size(); ++i)
-        outputs[i] = (layers[i].*forward)(input);
-    };
-    const auto backwards = [&] {
-      for (size_t i = layers.size(); i-- > 0;)
-        layers[i].backward(std::exchange(outputs[i], {}), input, grads);
-    };
-    constexpr int kLockstepRuns = 11;
+        sizes.hidden * (4 * sizes.hidden + 3 * sizes.intermediate);
+    return {sizes, group, layers_of_size(4 * parameters), is_recomputed};
+  }
+
+  // One of many layers, forward and backward, of a rank by itself.
+  planner::LayerSample layer(bool is_recomputed) {
+    planner::LayerSample sample = layer_sizes();
+    LayerStack layers = stack(sample, make_self_communicator(), is_recomputed);
     const Phases all =
-        sample.tp == 1
-            ? timer_.phases(forwards, backwards)
-            : lockstep_phases(*world_, forwards, backwards, kLockstepRuns);
+        timer_.phases([&] { layers.forward(); }, [&] { layers.backward(); });
     const auto count = static_cast<double>(layers.size());
     sample.forward_s = all.forward / count;
     sample.backward_s = all.backward / count;
     return sample;
   }
 
-  // With tensor parallel over a group of ranks; not where it has fewer heads.
-  void add_parallel_layers(
+  planner::SharedLayerSample shared_layer(
+      const planner::LayerSample& sizes,
+      const CommunicatorPtr& group) {
+    constexpr int kRuns = 15;
+    planner::SharedLayerSample sample = {sizes, layer_sizes()};
+    sample.single.sequence_tokens = sizes.sequence_tokens / sizes.cp;
+    LayerStack shared = stack(sample.shared, group);
+    LayerStack single = stack(sample.single, make_self_communicator());
+    const std::vector<double> seconds = lockstep_seconds(
+        *world_,
+        {[&] { shared.forward(); },
+         [&] { shared.backward(); },
+         [&] { single.forward(); },
+         [&] { single.backward(); }},
+        kRuns);
+    const auto count = static_cast<double>(shared.size());
+    sample.shared.forward_s = seconds[0] / count;
+    sample.shared.backward_s = seconds[1] / count;
+    sample.single.forward_s = seconds[2] / count;
+    sample.single.backward_s = seconds[3] / count;
+    return sample;
+  }
+
+  // With tensor parallel, in both layouts of tokens, and with context parallel
+  // over a group of ranks; not where that has more ranks than there are heads,
+  // or chunks of tokens.
+  void add_shared_layers(
       const CommunicatorPtr& group,
-      std::vector<planner::LayerSample>& layers) {
-    planner::LayerSample sizes = layer_sizes();
-    sizes.tp = group->size();
-    if (sizes.heads % sizes.tp != 0 || sizes.sequence_tokens % sizes.tp != 0)
-      return;
-    for (TokenLayout tokens :
-         {TokenLayout::kReplicated, TokenLayout::kSharded}) {
-      sizes.tokens = tokens;
-      layers.push_back(layer(sizes, group, &MeasuredLayer::forward));
+      std::vector<planner::SharedLayerSample>& layers) {
+    constexpr int kShorter = 4;
+    const int ranks = group->size();
+    const planner::LayerSample sizes = layer_sizes();
+    for (int64_t tokens :
+         {sizes.sequence_tokens / kShorter, sizes.sequence_tokens}) {
+      planner::LayerSample sample = sizes;
+      sample.sequence_tokens = tokens;
+      sample.tp = ranks;
+      if (sizes.heads % ranks == 0 && tokens % ranks == 0) {
+        for (TokenLayout layout :
+             {TokenLayout::kReplicated, TokenLayout::kSharded}) {
+          sample.tokens = layout;
+          layers.push_back(shared_layer(sample, group));
+        }
+      }
+      sample = sizes;
+      sample.cp = ranks;
+      sample.sequence_tokens = ranks * tokens;  // as many of each rank
+      if (tokens % 2 == 0)
+        layers.push_back(shared_layer(sample, group));
     }
   }
 
@@ -369,10 +405,10 @@ class Measurement {
       const CommunicatorPtr group = groups ? groups->axis(Axis::kTp) : world_;
       timer.add_all_reduces(*group, result.all_reduces);
       timer.add_collectives(*group, result.collectives);
-      add_parallel_layers(group, result.parallel_layers);
+      add_shared_layers(group, result.shared_layers);
     }
     if (ranks > 1)
-      result.contention = timer.contention();
+      result.overlap = timer.overlap();
   }
 
   LaunchEnvironment environment_;

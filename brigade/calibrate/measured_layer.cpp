@@ -4,11 +4,13 @@
 
 #include <utility>
 
+#include "brigade/comm/self_communicator.h"
+#include "brigade/context_parallel/ring_attention.h"
 #include "brigade/model/recompute.h"
-#include "brigade/ops/attention.h"
 #include "brigade/ops/rms_norm.h"
 #include "brigade/ops/swiglu.h"
 #include "brigade/tensor_parallel/parallel_linear.h"
+#include "brigade/topology/sequence_partition.h"
 
 namespace brigade {
 namespace {
@@ -42,9 +44,10 @@ const ParallelLinearOptions kLinearOptions = {
 
 MeasuredLayer::MeasuredLayer(
     const planner::LayerSample& sizes,
-    CommunicatorPtr tp)
+    CommunicatorPtr group)
     : sizes_(sizes),
-      parallel_{std::move(tp), sizes.tokens},
+      parallel_{sizes.cp > 1 ? make_self_communicator() : group, sizes.tokens},
+      ring_(sizes.cp > 1 ? group : make_self_communicator()),
       first_norm_(norm_of(sizes.hidden)),
       second_norm_(norm_of(sizes.hidden)),
       query_key_value_(weight_of(3 * sizes.hidden / sizes.tp, sizes.hidden)),
@@ -52,12 +55,13 @@ MeasuredLayer::MeasuredLayer(
       gate_up_(weight_of(2 * sizes.intermediate / sizes.tp, sizes.hidden)),
       down_(weight_of(sizes.hidden, sizes.intermediate / sizes.tp)),
       rotary_(ops::make_rotary_table(
-          torch::arange(sizes.sequence_tokens),
+          torch::tensor(
+              token_positions(sizes.sequence_tokens, sizes.cp, ring_->rank())),
           sizes.hidden / sizes.heads,
           kTheta)) {}
 
 MeasuredLayer::Stream MeasuredLayer::make_stream() const {
-  const int64_t tokens = sizes_.sequences * sizes_.sequence_tokens;
+  const int64_t tokens = sizes_.sequences * local_tokens();
   const int64_t own =
       sizes_.tokens == TokenLayout::kSharded ? tokens / sizes_.tp : tokens;
   const auto leaf = [&] {
@@ -81,17 +85,17 @@ MeasuredLayer::Stream MeasuredLayer::forward(const Stream& input) const {
   const auto heads = column(normed, query_key_value_)
                          .view(
                              {sizes_.sequences,
-                              sizes_.sequence_tokens,
+                              local_tokens(),
                               3,
                               sizes_.heads / sizes_.tp,
                               sizes_.hidden / sizes_.heads})
                          .unbind(2);
-  ops::AttentionOptions options;
-  options.query_rotary = rotary_;
-  const Tensor attended = ops::attention(heads[0], heads[1], heads[2], options)
-                              .out.reshape(
-                                  {sizes_.sequences * sizes_.sequence_tokens,
-                                   sizes_.hidden / sizes_.tp});
+  RingAttentionOptions options;
+  options.attention.query_rotary = rotary_;
+  const Tensor attended =
+      ring_attention(ring_, heads[0], heads[1], heads[2], options)
+          .reshape(
+              {sizes_.sequences * local_tokens(), sizes_.hidden / sizes_.tp});
   const auto [second_sum, second_normed] = ops::add_rms_norm(
       row(attended, out_), sum, second_norm_, kNormEps, kOptions);
   return {row(ops::swiglu(column(second_normed, gate_up_)), down_), second_sum};

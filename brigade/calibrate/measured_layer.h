@@ -12,9 +12,10 @@ namespace brigade {
 
 class MeasuredLayer {
  public:
-  // In bf16, with random weights: this rank's part of the layer, by sizes.tp
-  // and sizes.tokens. `tp` has so many ranks; all of them make every call.
-  MeasuredLayer(const planner::LayerSample& sizes, CommunicatorPtr tp);
+  // In bf16, with random weights: this rank's part of the layer, by sizes.tp,
+  // sizes.tokens and sizes.cp, one of which is 1. `group` has as many ranks as
+  // the other; all of them make every call.
+  MeasuredLayer(const planner::LayerSample& sizes, CommunicatorPtr group);
 
   // What goes from layer to layer, both [this rank's tokens, hidden]: a layer's
   // input is their sum, which its first op makes.
@@ -33,8 +34,11 @@ class MeasuredLayer {
       const Stream& output_grads) const;
 
  private:
+  int64_t local_tokens() const { return sizes_.sequence_tokens / sizes_.cp; }
+
   planner::LayerSample sizes_;
   TensorParallel parallel_;
+  CommunicatorPtr ring_;
   torch::Tensor first_norm_, second_norm_;  // [hidden]
   torch::Tensor query_key_value_;           // [3 hidden / tp, hidden]
   torch::Tensor out_;                       // [hidden, hidden / tp]

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstddef>
 #include <ctime>
-#include <vector>
 
 namespace brigade {
 namespace {
@@ -49,24 +48,28 @@ Phases PhaseTimer::phases(
   wall_ += sum;
   cpu_ += cpu_seconds() - cpu_before;
   // Of what else the machine does, the median still has much.
-  return {quantile(forwards, 1), quantile(backwards, 1)};
+  const Phases result = {quantile(forwards, 1), quantile(backwards, 1)};
+  total_ += result.forward + result.backward;
+  return result;
 }
 
-Phases lockstep_phases(
+std::vector<double> lockstep_seconds(
     Communicator& world,
-    const std::function<void()>& forward,
-    const std::function<void()>& backward,
+    const std::vector<std::function<void()>>& works,
     int runs) {
-  forward();
-  backward();
-  std::vector<double> forwards;
-  std::vector<double> backwards;
-  for (int i = 0; i < runs; ++i) {
-    world.barrier();
-    forwards.push_back(seconds_of(forward));
-    backwards.push_back(seconds_of(backward));
+  std::vector<std::vector<double>> times(works.size());
+  for (const auto& work : works)
+    work();
+  for (int run = 0; run < runs; ++run) {
+    for (size_t i = 0; i < works.size(); ++i) {
+      world.barrier();
+      times[i].push_back(seconds_of(works[i]));
+    }
   }
-  return {quantile(forwards, 2), quantile(backwards, 2)};
+  std::vector<double> medians;
+  for (const std::vector<double>& each : times)
+    medians.push_back(quantile(each, 2));
+  return medians;
 }
 
 double PhaseTimer::taken_by_others() const {

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <utility>
+#include <vector>
 
 #include "brigade/comm/communicator.h"
 
@@ -19,12 +20,13 @@ struct Phases {
   double total() const { return forward + backward; }
 };
 
-// The medians of work with collectives in it, which every rank must repeat
-// equally often: of lock-step runs, ranks that come late are a part.
-Phases lockstep_phases(
+// The medians of works that take turns, so that a machine that slows down slows
+// all of them: works with collectives, which every rank must repeat equally
+// often, and others to compare with. All ranks begin each together; those that
+// come late are a part.
+std::vector<double> lockstep_seconds(
     Communicator& world,
-    const std::function<void()>& forward,
-    const std::function<void()>& backward,
+    const std::vector<std::function<void()>>& works,
     int runs);
 
 class PhaseTimer {
@@ -44,12 +46,15 @@ class PhaseTimer {
 
   // The part of the time of phases() in which this rank had no CPU.
   double taken_by_others() const;
+  // All that was returned, added up.
+  double total_seconds() const { return total_; }
 
  private:
   CommunicatorPtr world_;
   double seconds_each_;
-  double wall_ = 0;  // of all repeated computation
-  double cpu_ = 0;   // of all threads
+  double total_ = 0;  // of all results
+  double wall_ = 0;   // of all repeated computation
+  double cpu_ = 0;    // of all threads
 };
 
 }  // namespace brigade

@@ -54,8 +54,23 @@ Link fit_link(const Measurements& measurements, Machine machine) {
   return {seconds_per_byte > 0 ? 1 / seconds_per_byte : 1e12, latency, 1};
 }
 
+// What computation beside the link lost, over the time that the link took.
+double contention_of(const OverlapSample& overlap, const Machine& machine) {
+  const double each = quickest_collective(
+                          machine,
+                          {overlap.ranks, overlap.ranks},
+                          Collective::kAllReduce,
+                          static_cast<double>(overlap.bytes))
+                          .seconds;
+  return std::clamp(overlap.seconds / (overlap.count * each), 0.0, 1.0);
+}
+
 bool is_measured(const LayerSample& sample) {
   return sample.forward_s > 0 && sample.backward_s > 0;
+}
+
+double seconds_of(const LayerSample& sample) {
+  return sample.forward_s + sample.backward_s;
 }
 
 // What the machine's figures say of a sample's layer.
@@ -74,6 +89,7 @@ PartTime predicted(
   training.shape.intermediate = sample.intermediate;
   Layout layout;
   layout.dims.tp = sample.tp;
+  layout.dims.cp = sample.cp;
   layout.tokens = sample.tokens;
   layout.micro_batch = static_cast<int>(sample.sequences);
   return layer_time(training, layout, 0);
@@ -104,29 +120,106 @@ void set_layer_factors(
         sample.forward_s);
 }
 
-// Spreads what a layer of tensor parallel took beyond its prediction over the
-// samples of its collectives.
-void add_waits(
-    const LayerSample& sample,
+// A kind of collective by what layers of one layout took.
+struct CollectiveInLayers {
+  Collective collective;
+  int ranks;
+  std::vector<CollectiveSample> samples;  // by bytes, ascending
+};
+
+// Bytes of the collectives of a sample's layer.
+int64_t collective_bytes(const LayerSample& sample) {
+  const int64_t local =
+      sample.sequences * sample.sequence_tokens / sample.cp * sample.hidden;
+  // Keys and values; or activations.
+  return (sample.cp > 1 ? 2 : 1) * 2 * local;
+}
+
+std::vector<Collective> collectives_of(const LayerSample& sample) {
+  if (sample.cp > 1)
+    return {Collective::kExchange};
+  if (sample.tokens == TokenLayout::kSharded)
+    return {Collective::kReduceScatter, Collective::kAllGather};
+  return {Collective::kAllReduce};
+}
+
+// Forward and backward together.
+int collectives_per_layer(const LayerSample& sample) {
+  if (sample.cp > 1)
+    return sample.cp - 1 +
+           backward_exchanges(Software{}.ring_backward, sample.cp);
+  // Two regions each way, of an all-reduce or of two halves.
+  return sample.tokens == TokenLayout::kSharded ? 8 : 4;
+}
+
+double computation_of(const PartTime& time) {
+  return time.forward.computation() + time.backward_input.computation() +
+         time.backward_weight.computation();
+}
+
+// Up to the longest of the layers' samples they replace the machine's; longer
+// ones take as much more than it as they did.
+void replace_samples(const CollectiveInLayers& kind, Machine& machine) {
+  std::vector<CollectiveSample>& all = machine.collectives;
+  const CollectiveSample& longest = kind.samples.back();
+  const GroupPlace place = {kind.ranks, kind.ranks};
+  const bool continues = is_sampled(machine, place, kind.collective);
+  const double more =
+      longest.seconds -
+      sampled_seconds(
+          machine, place, kind.collective, static_cast<double>(longest.bytes));
+  const auto is_kind = [&](const CollectiveSample& sample) {
+    return sample.collective == kind.collective && sample.ranks == kind.ranks;
+  };
+  const auto is_covered = [&](const CollectiveSample& sample) {
+    return is_kind(sample) && sample.bytes <= longest.bytes;
+  };
+  all.erase(std::remove_if(all.begin(), all.end(), is_covered), all.end());
+  for (CollectiveSample& sample : all) {
+    if (continues && is_kind(sample))
+      sample.seconds = std::max(longest.seconds, sample.seconds + more);
+  }
+  const auto longer = std::find_if(all.begin(), all.end(), is_kind);
+  all.insert(longer, kind.samples.begin(), kind.samples.end());
+}
+
+// Measured layers' collectives instead of those that were measured apart.
+void set_collectives_in_layers(
+    const Measurements& measurements,
     const Constants& constants,
     Machine& machine) {
-  if (!is_measured(sample))
-    return;
-  const PartTime parts = predicted(sample, constants, machine);
-  const double excess = sample.forward_s + sample.backward_s -
-                        parts.forward.total() - parts.backward_input.total() -
-                        parts.backward_weight.total();
-  // Two regions each way, of an all-reduce or of two halves.
-  const bool is_sharded = sample.tokens == TokenLayout::kSharded;
-  const double each = excess / (is_sharded ? 8 : 4);
-  for (CollectiveSample& collective : machine.collectives) {
-    const bool is_half = collective.collective != Collective::kAllReduce;
+  std::vector<CollectiveInLayers> kinds;
+  const auto kind_of = [&](Collective collective, int ranks) -> auto& {
+    for (CollectiveInLayers& kind : kinds) {
+      if (kind.collective == collective && kind.ranks == ranks)
+        return kind;
+    }
+    return kinds.emplace_back(CollectiveInLayers{collective, ranks, {}});
+  };
+  for (const SharedLayerSample& sample : measurements.shared_layers) {
+    if (!is_measured(sample.shared) || !is_measured(sample.single))
+      continue;
+    const auto computation = [&](const LayerSample& layer) {
+      return computation_of(predicted(layer, constants, machine));
+    };
+    const double whole = seconds_of(sample.shared);
+    const double alone = seconds_of(sample.single) *
+                         computation(sample.shared) /
+                         computation(sample.single);
     // Calibrations of a loud machine may find less than nothing.
-    constexpr double kLeast = 0.25;
-    if (collective.ranks == sample.tp && is_half == is_sharded)
-      collective.seconds =
-          std::max(kLeast * collective.seconds, collective.seconds + each);
+    constexpr double kLeast = 0.02;
+    const double beyond = std::max(kLeast * whole, whole - alone);
+    const int ranks = sample.shared.tp * sample.shared.cp;
+    for (Collective collective : collectives_of(sample.shared))
+      kind_of(collective, ranks)
+          .samples.push_back(
+              {collective,
+               ranks,
+               collective_bytes(sample.shared),
+               beyond / collectives_per_layer(sample.shared)});
   }
+  for (const CollectiveInLayers& kind : kinds)
+    replace_samples(kind, machine);
 }
 
 }  // namespace
@@ -138,7 +231,7 @@ Machine machine_of(
   machine.name = measurements.name;
   machine.devices_per_node = measurements.ranks;
   machine.cards_per_node = measurements.ranks;
-  machine.contention = measurements.contention;
+  machine.device_spread = measurements.device_spread;
   Device& device = machine.device;
   device.name = measurements.name;
   device.memory_bytes = measurements.memory_bytes;
@@ -177,8 +270,9 @@ Machine machine_of(
   set_layer_factors(measurements, constants, machine);
   machine.collectives = measurements.collectives;
   machine.intra = fit_link(measurements, machine);
-  for (const LayerSample& sample : measurements.parallel_layers)
-    add_waits(sample, constants, machine);
+  if (measurements.overlap.count > 0)
+    machine.contention = contention_of(measurements.overlap, machine);
+  set_collectives_in_layers(measurements, constants, machine);
   machine.inter = machine.intra;
   machine.inter.bytes_per_s *= measurements.ranks;
   return machine;

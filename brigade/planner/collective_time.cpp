@@ -74,6 +74,29 @@ double hierarchical(
                    half_ring(machine, across, shard) + kLaunch);
 }
 
+struct SamplePair {
+  const CollectiveSample* low = nullptr;  // null: there are no two
+  const CollectiveSample* high = nullptr;
+};
+
+// The two samples on whose line `bytes` lies, or is nearest to.
+SamplePair samples_around(
+    const Machine& machine,
+    const GroupPlace& place,
+    Collective collective,
+    double bytes) {
+  SamplePair pair;
+  if (place.nodes() > 1)
+    return pair;
+  for (const CollectiveSample& sample : machine.collectives) {
+    if (sample.collective != collective || sample.ranks != place.ranks)
+      continue;
+    if (pair.low == nullptr || static_cast<double>(pair.high->bytes) < bytes)
+      pair = {pair.high, &sample};
+  }
+  return pair;
+}
+
 }  // namespace
 
 GroupPlace place_axis(
@@ -113,6 +136,8 @@ double collective_seconds(
     double bytes) {
   if (place.ranks <= 1)
     return 0;
+  if (collective == Collective::kExchange)
+    return send_seconds(machine, place, bytes);
   const double halves = collective == Collective::kAllReduce ? 2 : 1;
   switch (algorithm) {
     case Algorithm::kRing:
@@ -147,9 +172,17 @@ CollectiveChoice quickest_collective(
   };
   if (collective == Collective::kAllReduce)
     consider(Algorithm::kTree);
-  if (place.nodes() > 1 && place.ranks_per_node > 1)
+  if (place.nodes() > 1 && place.ranks_per_node > 1 &&
+      collective != Collective::kExchange)
     consider(Algorithm::kHierarchical);
   return best;
+}
+
+bool is_sampled(
+    const Machine& machine,
+    const GroupPlace& place,
+    Collective collective) {
+  return samples_around(machine, place, collective, 0).low != nullptr;
 }
 
 double sampled_seconds(
@@ -159,19 +192,8 @@ double sampled_seconds(
     double bytes) {
   if (place.ranks <= 1)
     return 0;
-  // The two samples on whose line `bytes` lies, or is nearest to.
-  const CollectiveSample* low = nullptr;
-  const CollectiveSample* high = nullptr;
-  for (const CollectiveSample& sample : machine.collectives) {
-    if (sample.collective != collective || sample.ranks != place.ranks)
-      continue;
-    if (low == nullptr || high == nullptr ||
-        static_cast<double>(high->bytes) < bytes) {
-      low = high;
-      high = &sample;
-    }
-  }
-  if (place.nodes() > 1 || low == nullptr)
+  const auto [low, high] = samples_around(machine, place, collective, bytes);
+  if (low == nullptr)
     return quickest_collective(machine, place, collective, bytes).seconds;
   // Less than the smallest takes as long as it.
   if (bytes <= static_cast<double>(low->bytes))

@@ -45,7 +45,8 @@ const char* to_string(Algorithm algorithm);
 //   tree           2 S/B + 2 (n/v - 1) alpha_intra + 2 log2(v) alpha_inter
 //   hierarchical   ring inside, ring of shards across, ring inside
 // A reduce-scatter or all-gather is half an all-reduce by ring; only an
-// all-reduce has a tree. Size 1 takes no time.
+// all-reduce has a tree. An exchange of blocks of S bytes is send_seconds().
+// Size 1 takes no time.
 double collective_seconds(
     const Machine& machine,
     const GroupPlace& place,
@@ -64,9 +65,14 @@ CollectiveChoice quickest_collective(
     Collective collective,
     double bytes);
 
-// As Machine::collectives says, in between and beyond on a straight line, where
-// it has two samples of this collective among as many ranks of one node; else
-// quickest_collective().
+// Whether Machine::collectives has two samples of this collective among as many
+// ranks of one node.
+bool is_sampled(
+    const Machine& machine,
+    const GroupPlace& place,
+    Collective collective);
+// As they say, in between and beyond on a straight line, and less than the
+// smallest takes as long as it; where it has none, quickest_collective().
 double sampled_seconds(
     const Machine& machine,
     const GroupPlace& place,

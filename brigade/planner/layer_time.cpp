@@ -195,14 +195,19 @@ void Part::add_attention(int64_t window, PartTime& time) const {
       training_.machine.devices_per_node);
   const double block =
       2 * kElement * static_cast<double>(tokens()) * key_value_width();
-  const double step = send_seconds(training_.machine, place, block);
+  const Machine& machine = training_.machine;
+  const double step =
+      sampled_seconds(machine, place, Collective::kExchange, block);
+  const bool is_sampled =
+      planner::is_sampled(machine, place, Collective::kExchange);
   const auto exposed = [&](double steps, double attention) {
-    return exposed_beside(steps * step, attention * (cp - 1) / cp);
+    return is_sampled ? steps * step
+                      : exposed_beside(steps * step, attention * (cp - 1) / cp);
   };
   time.forward.cp += exposed(cp - 1, time.forward.attention - before);
-  // Keys and values once more, and their gradients with them.
-  time.backward_input.cp +=
-      exposed(2 * cp - 1, time.backward_input.attention - before_backward);
+  time.backward_input.cp += exposed(
+      backward_exchanges(training_.software.ring_backward, cp),
+      time.backward_input.attention - before_backward);
 }
 
 // Of communication that runs beside computation: what is longer, and what the
@@ -388,6 +393,10 @@ PartTime Part::head() {
 }
 
 }  // namespace
+
+int backward_exchanges(RingBackward backward, int cp) {
+  return backward == RingBackward::kLastBlock ? 2 * cp - 3 : 2 * cp - 1;
+}
 
 PassTime& PassTime::operator+=(const PassTime& other) {
   products += other.products;

@@ -45,13 +45,17 @@ struct PartTime {
 // tp: two all-reduces of [tokens, C] in each pass, or with sequence parallel
 // the all-gather and reduce-scatter that they consist of.
 // cp: keys and values travel round the ring while attention runs on what is
-// there; twice as much comes back in backward.
+// there; in backward once more, and their gradients with them.
 //
 // `window`: the tokens that a query sees in this layer; 0: all before it.
 PartTime
 layer_time(const Training& training, const Layout& layout, int64_t window);
 PartTime embedding_time(const Training& training, const Layout& layout);
 PartTime head_time(const Training& training, const Layout& layout);
+
+// How often a rank of a ring of cp > 1 passes a block of keys and values, or of
+// their gradients, to the next one in backward.
+int backward_exchanges(RingBackward backward, int cp);
 
 // Mean number of keys that a query of a causal sequence sees.
 double mean_keys(int64_t sequence_tokens, int64_t sliding_window);

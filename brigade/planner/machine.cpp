@@ -162,6 +162,8 @@ const char* to_string(Collective collective) {
       return "reduce_scatter";
     case Collective::kAllGather:
       return "all_gather";
+    case Collective::kExchange:
+      return "exchange";
   }
   return "?";
 }

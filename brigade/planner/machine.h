@@ -79,12 +79,19 @@ struct Device {
   }
 };
 
-enum class Collective { kAllReduce, kReduceScatter, kAllGather };
-inline constexpr int kCollectives = 3;
+enum class Collective {
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kExchange,  // every rank passes a block to the next one
+};
+inline constexpr int kCollectives = 4;
 const char* to_string(Collective collective);  // "all_reduce", ...
 
 // What a collective of so many bytes of activations among so many ranks of one
-// node took, between computations. `bytes` as collective_seconds() counts them.
+// node took, between computations; an exchange, beside the attention of which
+// it is a step: what it added to that. `bytes` as collective_seconds() counts
+// them.
 struct CollectiveSample {
   Collective collective = Collective::kAllReduce;
   int ranks = 0;
@@ -111,6 +118,7 @@ struct Machine {
   // Constants::contention, where it was measured: on CPUs, whose cores also
   // carry the communication, it is far larger than on GPUs.
   std::optional<double> contention;
+  std::optional<double> device_spread;  // Constants::device_spread, likewise
   // Measured; of each collective and number of ranks by bytes, ascending. What
   // is not in it follows from the links.
   std::vector<CollectiveSample> collectives;

@@ -274,7 +274,14 @@ void check_keys(
     Problems& problems) {
   std::vector<std::string> known;
   if (group.empty())
-    known = {"name", "device", "intra", "inter", "contention", "collectives"};
+    known = {
+        "name",
+        "device",
+        "intra",
+        "inter",
+        "contention",
+        "device_spread",
+        "collectives"};
   if (group == "device") {
     known = {"name"};
     for (size_t dtype = 0; dtype < kProductDtypes; ++dtype)
@@ -327,6 +334,25 @@ text_of(const Json& json, const std::string& pointer, Problems& problems) {
   return found->get<std::string>();
 }
 
+std::optional<double> read_part(
+    const Json& json,
+    const char* key,
+    const std::string& pointer,
+    Problems& problems) {
+  const auto found = json.find(key);
+  if (found == json.end())
+    return std::nullopt;
+  const double value = found->is_number() ? found->get<double>() : NAN;
+  if (value >= 0 && value <= 1)
+    return value;
+  problems.push_back(fmt::format(
+      "{}/{}: expected a number from 0 to 1, not {}",
+      pointer,
+      key,
+      found->dump().substr(0, 40)));
+  return std::nullopt;
+}
+
 }  // namespace
 
 Machine parse_machine(
@@ -346,16 +372,8 @@ Machine parse_machine(
     machine.device.name = text_of(*device, pointer + "/device", problems);
     read_rates(*device, pointer + "/device", machine, problems);
   }
-  if (const auto found = json.find("contention"); found != json.end()) {
-    const double value = found->is_number() ? found->get<double>() : NAN;
-    if (value >= 0 && value <= 1)
-      machine.contention = value;
-    else
-      problems.push_back(fmt::format(
-          "{}/contention: expected a number from 0 to 1, not {}",
-          pointer,
-          found->dump().substr(0, 40)));
-  }
+  machine.contention = read_part(json, "contention", pointer, problems);
+  machine.device_spread = read_part(json, "device_spread", pointer, problems);
   read_collectives(json, pointer, machine, problems);
   for (const NumberField& field : number_fields())
     read_number(field, json, pointer, machine, problems);
@@ -381,6 +399,8 @@ Json to_json(const Machine& machine) {
   }
   if (machine.contention)
     json["contention"] = *machine.contention;
+  if (machine.device_spread)
+    json["device_spread"] = *machine.device_spread;
   write_rates(machine, json);
   write_collectives(machine, json);
   return json;
@@ -393,6 +413,7 @@ std::string machine_fields() {
   for (size_t dtype = 0; dtype < kProductDtypes; ++dtype)
     names.push_back("device." + rates_key(dtype));
   names.emplace_back("contention");
+  names.emplace_back("device_spread");
   names.emplace_back("collectives");
   return fmt::format("{}", fmt::join(names, ", "));
 }

@@ -97,8 +97,8 @@ void read_collectives(
   if (!found->is_array() || !std::all_of(found->begin(), found->end(), read))
     problems.push_back(fmt::format(
         "{}/collectives: expected lists of a collective (all_reduce, "
-        "reduce_scatter, all_gather), its ranks, its bytes, ascending, and "
-        "seconds, not {}",
+        "reduce_scatter, all_gather, exchange), its ranks, its bytes, "
+        "ascending, and seconds, not {}",
         pointer,
         found->dump().substr(0, 40)));
 }

@@ -19,12 +19,10 @@ AllReduceCost cost_of(
   constexpr int64_t kLarge = int64_t{1} << 30;
   const auto seconds = [&](int64_t count) {
     const auto bytes = static_cast<double>(count);
-    // The links were fitted to all-reduces of gradients, the samples' are of
+    // Links are fitted to the reduction of gradients, samples are of
     // activations.
-    return collective == Collective::kAllReduce
-               ? quickest_collective(training.machine, place, collective, bytes)
-                     .seconds
-               : sampled_seconds(training.machine, place, collective, bytes);
+    return quickest_collective(training.machine, place, collective, bytes)
+        .seconds;
   };
   const double latency =
       seconds(training.software.bucket_bytes) -

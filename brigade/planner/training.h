@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "brigade/base/units.h"
@@ -50,6 +51,12 @@ enum class Accumulation {
   kSeparate,   // the product writes a new tensor, which another kernel adds
 };
 
+// What the backward of ring attention begins with.
+enum class RingBackward {
+  kLastBlock,  // which forward kept: one round less (Brigade)
+  kOwnBlock,
+};
+
 struct Software {
   AttentionKernel attention = AttentionKernel::kFlash2;
   ElementwiseKernels elementwise = ElementwiseKernels::kFused;
@@ -59,6 +66,7 @@ struct Software {
   Overlap weights = Overlap::kNone;          // the gather after a sharded step
   Transfers transfers = Transfers::kPosted;  // between stages
   Overlap tensor_parallel = Overlap::kNone;
+  RingBackward ring_backward = RingBackward::kLastBlock;
   WeightGather weight_gather = WeightGather::kAllGather;
   // Ranks that zero shards over, neighbours of a dp x cp group; 0: all.
   int zero_ranks = 0;
@@ -71,6 +79,14 @@ struct Software {
 
 // All that a prediction depends on but the layout.
 struct Training {
+  // With the constants that were measured on it, if any were.
+  void set_machine(Machine of_run) {
+    constants.contention = of_run.contention.value_or(constants.contention);
+    constants.device_spread =
+        of_run.device_spread.value_or(constants.device_spread);
+    machine = std::move(of_run);
+  }
+
   ModelShape shape;
   Machine machine;
   Batch batch;

@@ -41,7 +41,7 @@ TEST(Measure, FindsEveryRateOfOneRank) {
   EXPECT_GT(found.layer.forward_s, 0);
   EXPECT_GT(found.layer.backward_s, 0);
   EXPECT_GT(found.recomputed_layer.backward_s, 0);
-  EXPECT_TRUE(found.parallel_layers.empty());
+  EXPECT_TRUE(found.shared_layers.empty());
   EXPECT_GE(found.weight_element_s, 0);
   EXPECT_LT(found.weight_element_s, 1e-3);
   EXPECT_GT(found.kernel_gap_s, 0);

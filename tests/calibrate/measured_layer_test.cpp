@@ -1,4 +1,4 @@
-#include "brigade/calibrate/measured_layer.h"
+#include "brigade/calibrate/layer_stack.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -39,6 +39,18 @@ TEST(MeasuredLayer, RunsOnEveryRankOfTensorParallel) {
       expect_finite(again.delta, rows);
     });
   }
+}
+
+TEST(MeasuredLayer, RunsOnEveryRankOfContextParallel) {
+  testing::run_ranks(2, [](const CommunicatorPtr& group) {
+    planner::LayerSample sizes = kSizes;
+    sizes.cp = group->size();
+    LayerStack layers(sizes, group, 3);
+    layers.forward();
+    layers.backward();
+    const MeasuredLayer layer(sizes, group);
+    expect_finite(layer.forward(layer.make_stream()).delta, 8);
+  });
 }
 
 TEST(MeasuredLayer, RecomputedIsTheSumOfBothStreams) {

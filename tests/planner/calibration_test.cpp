@@ -23,7 +23,7 @@ Measurements measured() {
       .logits_bytes_per_s = 1e9,
       .weight_element_s = 1e-10,
       .kernel_gap_s = 1e-5,
-      .contention = 0.9};
+      .device_spread = 0.01};
 }
 
 TEST(Calibration, TheMachinePredictsWhatWasMeasured) {
@@ -56,7 +56,8 @@ TEST(Calibration, TheMachinePredictsWhatWasMeasured) {
       device.attention_backward(work, AttentionKernel::kFlash2);
   const double flops = 3.5 * 4 * 2 * 512 * 256 * 8 * 64;
   EXPECT_NEAR(flops / (seconds - 3.5 * gap), 3e10, 1);
-  EXPECT_EQ(machine.contention, 0.9);
+  EXPECT_EQ(machine.contention, std::nullopt);  // was not measured
+  EXPECT_EQ(machine.device_spread, 0.01);
   EXPECT_EQ(machine.devices_per_node, 4);
 }
 
@@ -116,49 +117,123 @@ TEST(Calibration, AWholeLayerTakesWhatWasMeasured) {
       1e-9 * backward);
 }
 
-// Whatever tensor parallel takes beyond computation and collectives is in the
-// prediction, in both layouts of tokens.
-TEST(Calibration, ALayerOfTensorParallelTakesWhatWasMeasured) {
-  Measurements measurements = measured();
-  for (int ranks : {2, 4}) {
-    for (int i = 0; i < kCollectives; ++i) {
-      for (int64_t bytes : {1 << 12, 1 << 18, 1 << 24})
-        measurements.collectives.push_back(
-            {static_cast<Collective>(i),
-             ranks,
-             bytes,
-             1e-4 + static_cast<double>(bytes) * 1e-9});
-    }
+LayerSample with_seconds(LayerSample sample, double forward, double backward) {
+  sample.forward_s = forward;
+  sample.backward_s = backward;
+  return sample;
+}
+
+// 1e-4 s and 1e-9 s per byte, of all collectives but exchanges.
+void add_collectives(int ranks, Measurements& measurements) {
+  for (Collective collective :
+       {Collective::kAllReduce,
+        Collective::kReduceScatter,
+        Collective::kAllGather}) {
+    for (int64_t bytes : {1 << 12, 1 << 18, 1 << 24})
+      measurements.collectives.push_back(
+          {collective, ranks, bytes, 1e-4 + static_cast<double>(bytes) * 1e-9});
   }
+}
+
+// What a layer that ranks share takes beyond its computation is what its
+// collectives take. The computation is measured too: a fifth more than its
+// parts.
+TEST(Calibration, ALayerThatRanksShareTakesWhatWasMeasured) {
+  Measurements measurements = measured();
+  add_collectives(2, measurements);
+  add_collectives(4, measurements);
+  Layout single;
+  single.micro_batch = 4;
+  const PartTime alone = predicted(measurements, single);
+  const LayerSample slower = with_seconds(
+      kLayer, 1.2 * alone.forward.total(), 1.2 * backward_of(alone));
+  const auto expect_measured = [&](const Layout& layout, LayerSample sample) {
+    const PartTime before = predicted(measurements, layout);
+    const double computation = before.forward.computation() +
+                               before.backward_input.computation() +
+                               before.backward_weight.computation();
+    sample.forward_s = computation;
+    sample.backward_s = computation;
+    measurements.shared_layers.push_back({sample, slower});
+    const PartTime after = predicted(measurements, layout);
+    // Twice the computation was measured, of which 1.2 times is computation.
+    EXPECT_NEAR(
+        after.forward.total() + backward_of(after), 1.8 * computation, 1e-9);
+    EXPECT_DOUBLE_EQ(after.forward.computation(), before.forward.computation());
+  };
+  Layout shared = single;
+  shared.dims.tp = 2;
+  LayerSample sample = kLayer;
+  sample.tp = 2;
+  for (TokenLayout tokens : {TokenLayout::kReplicated, TokenLayout::kSharded}) {
+    shared.tokens = sample.tokens = tokens;
+    expect_measured(shared, sample);
+  }
+}
+
+TEST(Calibration, ALayerOfContextParallelTakesWhatWasMeasured) {
+  Measurements measurements = measured();
   Layout layout;
   layout.micro_batch = 4;
-  layout.dims.tp = 2;
-  for (TokenLayout tokens : {TokenLayout::kReplicated, TokenLayout::kSharded}) {
-    layout.tokens = tokens;
-    const PartTime before = predicted(measurements, layout);
-    LayerSample sample = kLayer;
-    sample.tp = 2;
-    sample.tokens = tokens;
-    sample.forward_s = 1.5 * before.forward.total();
-    sample.backward_s = 1.5 * backward_of(before);
-    measurements.parallel_layers.push_back(sample);
-    const PartTime after = predicted(measurements, layout);
-    EXPECT_NEAR(
-        after.forward.total() + backward_of(after),
-        sample.forward_s + sample.backward_s,
-        1e-9);
-    EXPECT_DOUBLE_EQ(after.forward.computation(), before.forward.computation());
+  const PartTime alone = predicted(measurements, layout);
+  LayerSample single = kLayer;
+  single.sequence_tokens /= 2;
+  LayerSample sample = kLayer;
+  sample.cp = 2;
+  for (int64_t shorter : {2, 1}) {
+    LayerSample shared = sample;
+    shared.sequence_tokens /= shorter;
+    LayerSample reference = single;
+    reference.sequence_tokens /= shorter;
+    measurements.shared_layers.push_back(
+        {with_seconds(shared, 2, 2), with_seconds(reference, 1e-9, 1e-9)});
   }
-  // Samples of other group sizes stay as they were measured.
+  layout.dims.cp = 2;
+  const PartTime time = predicted(measurements, layout);
+  // One exchange each way, as the ring of two has.
+  EXPECT_NEAR(time.forward.cp, 2, 1e-6);
+  EXPECT_NEAR(time.backward_input.cp, 2, 1e-6);
+  EXPECT_LT(time.forward.computation(), alone.forward.computation());
+}
+
+// Collectives that layers did not measure: those of other groups stay, longer
+// ones take as much more.
+TEST(Calibration, LayersReplaceTheCollectivesThatTheyMeasured) {
+  Measurements measurements = measured();
+  add_collectives(2, measurements);
+  add_collectives(4, measurements);
+  LayerSample shared = kLayer;
+  shared.tp = 2;
+  measurements.shared_layers.push_back(
+      {with_seconds(shared, 1, 1), with_seconds(kLayer, 1e-9, 1e-9)});
   const Machine machine = machine_of(measurements, {});
-  for (size_t i = 0; i < machine.collectives.size(); ++i) {
-    const CollectiveSample& found = machine.collectives[i];
-    const CollectiveSample& given = measurements.collectives[i];
-    if (given.ranks == 4)
-      EXPECT_EQ(found, given);
-    else
-      EXPECT_GT(found.seconds, given.seconds);
+  // 1 MiB takes half a second, instead of 1e-4 + 1 MiB * 1e-9.
+  const std::vector<CollectiveSample> expected = {
+      {Collective::kAllReduce, 2, 1 << 20, 0.5},
+      {Collective::kAllReduce, 2, 1 << 24, 0.5 + 15.0 * (1 << 20) * 1e-9}};
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(machine.collectives[i].bytes, expected[i].bytes);
+    EXPECT_NEAR(machine.collectives[i].seconds, expected[i].seconds, 1e-6);
   }
+  const std::vector<CollectiveSample> rest(
+      machine.collectives.begin() + 2, machine.collectives.end());
+  const std::vector<CollectiveSample> given(
+      measurements.collectives.begin() + 3, measurements.collectives.end());
+  EXPECT_EQ(rest, given);
+}
+
+TEST(Calibration, ContentionIsWhatComputationLostOfTheLinksTime) {
+  Measurements measurements = measured();
+  for (int64_t bytes : {1 << 18, 1 << 24})
+    measurements.all_reduces.push_back(
+        {4, bytes, 1e-3 + static_cast<double>(bytes) * 1e-9});
+  measurements.overlap = {4, 1 << 24, 5, 0};
+  EXPECT_EQ(machine_of(measurements, {}).contention, 0);
+  const double each = 1e-3 + (1 << 24) * 1e-9;
+  measurements.overlap.seconds = 5 * each / 2;
+  EXPECT_NEAR(machine_of(measurements, {}).contention.value(), 0.5, 1e-6);
+  measurements.overlap.seconds = 1;
+  EXPECT_EQ(machine_of(measurements, {}).contention, 1);
 }
 
 TEST(Calibration, TheLinkFitsTheAllReduces) {

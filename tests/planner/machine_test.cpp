@@ -50,10 +50,12 @@ TEST(Machine, MeasuredRatesComeBackFromTheirFile) {
   machine.device.logits_bytes_per_s = 1.5e9;
   machine.device.weight_element_s = 2.5e-10;
   machine.contention = 0.75;
+  machine.device_spread = 0.125;
   machine.collectives = {
       {Collective::kAllReduce, 2, 4096, 3e-4},
       {Collective::kAllReduce, 2, 65536, 5e-4},
-      {Collective::kAllGather, 4, 4096, 1.25e-4}};
+      {Collective::kAllGather, 4, 4096, 1.25e-4},
+      {Collective::kExchange, 2, 4096, 2.5e-4}};
   const nlohmann::json file = to_json(machine);
   std::vector<std::string> problems;
   const Machine back = parse_machine(file, "", problems);
@@ -63,6 +65,7 @@ TEST(Machine, MeasuredRatesComeBackFromTheirFile) {
   EXPECT_EQ(back.collectives, machine.collectives);
   EXPECT_EQ(back.device.weight_element_s, 2.5e-10);
   EXPECT_EQ(back.contention, 0.75);
+  EXPECT_EQ(back.device_spread, 0.125);
 }
 
 TEST(Machine, RatesThatDoNotAscendAreRefused) {
