@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "brigade/base/units.h"
 #include "brigade/comm/bf16_all_reduce.h"
 #include "brigade/comm/chunk_exchange.h"
 #include "brigade/comm/row_all_reduce.h"
@@ -11,6 +12,13 @@
 
 namespace brigade {
 namespace {
+
+using torch::Tensor;
+
+// What a reduce-scatter receives is added by the thread that waits for it,
+// which goes on with the sum; above this size at once, so that the chunks of
+// one bucket of gradients exist, not those of all that are under way.
+constexpr int64_t kAddedByWaiting = 4 * MiB;
 
 // [R, n] of R * n elements.
 torch::Tensor as_chunks(const torch::Tensor& tensor, int size) {
@@ -49,6 +57,28 @@ ComposedCommunicator::ComposedCommunicator(
       waiting_(waiting),
       worker_(std::make_shared<SequentialWorker>()) {}
 
+WorkPtr ComposedCommunicator::received_and_added(
+    Record record,
+    const Tensor& sum,
+    int64_t rows,
+    std::function<void(const Tensor&)> receive,
+    std::function<void(const Tensor&)> add) {
+  const auto make_others = [sum, rows] {
+    return torch::empty({rows, sum.numel()}, sum.options());
+  };
+  if (static_cast<int64_t>(sum.nbytes()) * rows > kAddedByWaiting)
+    return composed(record, [receive, add, make_others] {
+      const Tensor others = make_others();
+      receive(others);
+      add(others);
+    });
+  const Tensor others = make_others();
+  return composed(
+      record,
+      [receive, others] { receive(others); },
+      [add, others] { add(others); });
+}
+
 WorkPtr ComposedCommunicator::sum_by_messages(
     const torch::Tensor& tensor,
     Record record) {
@@ -59,16 +89,17 @@ WorkPtr ComposedCommunicator::sum_by_messages(
   }
   // Two ranks send as many bytes when each sends all it has, in one round
   // instead of two.
-  const auto other = torch::empty({1, tensor.numel()}, tensor.options());
-  return composed(
+  return received_and_added(
       record,
-      [messages = messages_, tensor, other] {
+      tensor,
+      1,
+      [messages = messages_, tensor](const Tensor& other) {
         PendingMessages exchange(messages, MessageKind::kExchange);
         exchange.receive(other, 1 - messages.rank());
         exchange.send(tensor, 1 - messages.rank());
         exchange.wait();
       },
-      [tensor, other] { add_chunks(tensor, tensor, other); });
+      [tensor](const Tensor& other) { add_chunks(tensor, tensor, other); });
 }
 
 WorkPtr ComposedCommunicator::do_all_reduce_rows(
@@ -95,15 +126,15 @@ WorkPtr ComposedCommunicator::do_reduce_scatter(
     torch::Tensor input,
     Record record) {
   const auto chunks = as_chunks(input, size());
-  const auto others =
-      torch::empty({size() - 1, output.numel()}, output.options());
-  return composed(
+  return received_and_added(
       record,
-      [messages = messages_, chunks, others] {
+      output,
+      size() - 1,
+      [messages = messages_, chunks](const Tensor& others) {
         scatter_chunks(messages, MessageKind::kExchange, chunks, others).wait();
       },
-      [output = output.view({-1}), own = chunks[rank()], others] {
-        add_chunks(output, own, others);
+      [sum = output.view({-1}), own = chunks[rank()]](const Tensor& others) {
+        add_chunks(sum, own, others);
       });
 }
 

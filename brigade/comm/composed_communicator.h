@@ -3,9 +3,10 @@
 // from and into the tensors' memory, and how a group fails.
 //
 //   all_gather           the own chunk to each rank
-//   reduce_scatter       each rank's chunk to it; the waiting thread adds them
-//   all_reduce of bf16   both; between two ranks one message each way, and the
-//                        waiting thread adds
+//   reduce_scatter       each rank's chunk to it; the waiting thread adds them,
+//                        large ones the communicator's own
+//   all_reduce of bf16   both; between two ranks one message each way, added
+//                        likewise
 //   all_reduce_rows      row_all_reduce.h
 //   all_reduce_as_bf16   bf16_all_reduce.h
 //   send, recv           one message
@@ -94,6 +95,15 @@ class ComposedCommunicator : public Communicator {
     });
     return work;
   }
+
+  // receive() fills [rows, sum.numel()] with other ranks' chunks, which add()
+  // adds to `sum`.
+  WorkPtr received_and_added(
+      Record record,
+      const torch::Tensor& sum,
+      int64_t rows,
+      std::function<void(const torch::Tensor&)> receive,
+      std::function<void(const torch::Tensor&)> add);
 
   // The sum over ranks, whatever the dtype.
   WorkPtr sum_by_messages(const torch::Tensor& tensor, Record record);
