@@ -14,7 +14,7 @@ namespace brigade {
 
 struct MeasureOptions {
   // Each piece of work is repeated for that long, and eight times at least; the
-  // lower quartile counts.
+  // median counts.
   double seconds_each = 0.4;
   int64_t tokens = 1024;           // rows of products and elementwise ops
   int64_t largest_product = 1024;  // the smallest is 32; powers of two

@@ -13,11 +13,11 @@ double cpu_seconds() {
   return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
 }
 
-double quantile(std::vector<double> times, size_t quarter) {
-  const auto at =
-      times.begin() + static_cast<std::ptrdiff_t>(times.size() * quarter / 4);
-  std::nth_element(times.begin(), at, times.end());
-  return *at;
+double median(std::vector<double> times) {
+  const auto middle =
+      times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
 }
 
 }  // namespace
@@ -47,8 +47,7 @@ Phases PhaseTimer::phases(
   }
   wall_ += sum;
   cpu_ += cpu_seconds() - cpu_before;
-  // Of what else the machine does, the median still has much.
-  const Phases result = {quantile(forwards, 1), quantile(backwards, 1)};
+  const Phases result = {median(forwards), median(backwards)};
   total_ += result.forward + result.backward;
   return result;
 }
@@ -68,7 +67,7 @@ std::vector<double> lockstep_seconds(
   }
   std::vector<double> medians;
   for (const std::vector<double>& each : times)
-    medians.push_back(quantile(each, 2));
+    medians.push_back(median(each));
   return medians;
 }
 

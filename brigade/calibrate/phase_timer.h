@@ -35,7 +35,7 @@ class PhaseTimer {
   PhaseTimer(CommunicatorPtr world, double seconds_each)
       : world_(std::move(world)), seconds_each_(seconds_each) {}
 
-  // The lower quartiles, over runs that all ranks begin together, and that
+  // The medians, over runs that all ranks begin together, and that
   // meet nobody.
   Phases phases(
       const std::function<void()>& forward,
