@@ -189,6 +189,8 @@ class Measurement {
     const planner::LayerSample sizes = layer_sizes();
     for (int64_t tokens :
          {sizes.sequence_tokens / kShorter, sizes.sequence_tokens}) {
+      if (tokens < ranks)
+        continue;
       planner::LayerSample sample = sizes;
       sample.sequence_tokens = tokens;
       sample.tp = ranks;

@@ -20,6 +20,25 @@ using torch::Tensor;
 // one bucket of gradients exist, not those of all that are under way.
 constexpr int64_t kAddedByWaiting = 4 * MiB;
 
+// Of the memory that is kept for them: as much as a bucket has, not what the
+// activations of long sequences may have.
+constexpr int64_t kLargestBuffer = 64 * MiB;
+
+// [rows, sum.numel()] of sum's type, in `buffer` where that may be so large.
+// glibc before 2.38 may find no room for aligned memory in what it freed of the
+// same size, so that a process would grow by each bucket.
+Tensor received_like(const Tensor& sum, int64_t rows, Tensor& buffer) {
+  const int64_t numel = rows * sum.numel();
+  const int64_t bytes = numel * static_cast<int64_t>(sum.element_size());
+  if (bytes > kLargestBuffer)
+    return torch::empty({rows, sum.numel()}, sum.options());
+  if (!buffer.defined() || buffer.numel() < bytes)
+    buffer = torch::empty({bytes}, torch::kByte);
+  return buffer.narrow(0, 0, bytes)
+      .view(sum.scalar_type())
+      .view({rows, sum.numel()});
+}
+
 // [R, n] of R * n elements.
 torch::Tensor as_chunks(const torch::Tensor& tensor, int size) {
   return tensor.detach().view({size, tensor.numel() / size});
@@ -63,16 +82,13 @@ WorkPtr ComposedCommunicator::received_and_added(
     int64_t rows,
     std::function<void(const Tensor&)> receive,
     std::function<void(const Tensor&)> add) {
-  const auto make_others = [sum, rows] {
-    return torch::empty({rows, sum.numel()}, sum.options());
-  };
   if (static_cast<int64_t>(sum.nbytes()) * rows > kAddedByWaiting)
-    return composed(record, [receive, add, make_others] {
-      const Tensor others = make_others();
+    return composed(record, [receive, add, sum, rows, buffer = buffer_] {
+      const Tensor others = received_like(sum, rows, *buffer);
       receive(others);
       add(others);
     });
-  const Tensor others = make_others();
+  const auto others = torch::empty({rows, sum.numel()}, sum.options());
   return composed(
       record,
       [receive, others] { receive(others); },

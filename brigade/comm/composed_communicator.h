@@ -139,6 +139,8 @@ class ComposedCommunicator : public Communicator {
   GroupMessages messages_;
   GroupFailuresPtr failures_;
   Waiting waiting_;
+  // What others sent, while a task adds it: memory of one after another.
+  std::shared_ptr<torch::Tensor> buffer_ = std::make_shared<torch::Tensor>();
   std::shared_ptr<SequentialWorker> worker_;  // last: its tasks use the rest
 };
 
