@@ -125,7 +125,8 @@ void print_run(const Compared& compared) {
   const auto published_memory = run.figure("peak_mem_gb");
   fmt::print(
       "{:+6.1f} %  {:9.3f} s of {:9.3f}  mfu {:4.1f}  products {:4.1f} "
-      "attention {:4.1f} elementwise {:4.1f} again {:4.1f} tp {:4.1f} cp "
+      "attention {:4.1f} elementwise {:4.1f} again {:4.1f} host {:4.1f} tp "
+      "{:4.1f} cp "
       "{:4.1f} "
       "pp {:4.1f} "
       "zero {:4.1f} bubble {:4.1f} reduce {:4.1f} optimizer {:4.1f} slowest "
@@ -138,6 +139,7 @@ void print_run(const Compared& compared) {
       percent * parts.computation.attention,
       percent * parts.computation.elementwise,
       percent * parts.computation.recompute,
+      percent * parts.computation.host,
       percent * parts.computation.tp,
       percent * parts.computation.cp,
       percent * parts.computation.pp,
@@ -371,6 +373,7 @@ void set_constant(const std::string& text, Options& options) {
       {"eager_passes", &options.constants.eager_passes},
       {"device_spread", &options.constants.device_spread},
       {"contention", &options.constants.contention},
+      {"blocked_host_s", &options.constants.blocked_host_s},
       {"off_lines", &options.constants.off_lines},
       {"off_vectors", &options.constants.off_vectors}};
   if (const auto found = known.find(name); found != known.end())

@@ -136,6 +136,11 @@ inline planner::Software software_of_run(const PublishedRun& run) {
   if (megatron_2021) {
     software.attention = AttentionKernel::kMaterialized;
     software.transfers = planner::Transfers::kBlocking;
+    software.transfer_pieces = planner::TransferPieces::kOfRanks;
+    // BigScience's log: from 20 nodes of 8 on training hung unless
+    // CUDA_LAUNCH_BLOCKING=1 was set.
+    if (run.source_has("BigScience") && run.integer("gpus") >= 160)
+      software.launches = planner::Launches::kBlocking;
     // DDP-impl=local and DeepSpeed's pipeline reduce after the last backward.
     if (!run.notes_have("DDP-impl=torch"))
       software.gradients = Overlap::kNone;
@@ -270,7 +275,9 @@ inline int virtual_stages_of(const PublishedRun& run, int layers) {
 }
 
 // Equal parts; where only that comes out even, the embedding and the head count
-// as a layer each.
+// as a layer each. What is left over goes to the first stages, but with
+// DeepSpeed every stage takes as many as the largest until none are left
+// (BigScience's log: 78 layers on 12 stages are 11 times 7 and 1).
 inline std::vector<int>
 stage_layers_of(const PublishedRun& run, int layers, int stages) {
   if (stages == 1)
@@ -279,9 +286,12 @@ stage_layers_of(const PublishedRun& run, int layers, int stages) {
   const bool ends_count = run.notes_have("embedding-aware") ||
                           (layers % stages != 0 && (layers + 2) % stages == 0);
   const int total = ends_count ? layers + 2 : layers;
+  const int largest = (total + stages - 1) / stages;
+  const bool fills = run.source_has("BigScience");
   for (int s = 0; s < stages; ++s)
     counts[static_cast<size_t>(s)] =
-        total / stages + (s < total % stages ? 1 : 0);
+        fills ? std::clamp(total - s * largest, 0, largest)
+              : total / stages + (s < total % stages ? 1 : 0);
   if (ends_count) {
     --counts.front();
     --counts.back();

@@ -339,6 +339,11 @@ PartTime Part::layer(int64_t window) {
   scale(time.backward_input, device.backward_factor);
   scale(time.backward_weight, device.backward_factor);
   add_tensor_parallel(time);
+  if (training_.software.launches == Launches::kBlocking) {
+    for (PassTime* pass :
+         {&time.forward, &time.backward_input, &time.backward_weight})
+      pass->host += training_.constants.blocked_host_s;
+  }
   add_recompute(time);
   add_accumulation(layer_parameters(shape_), time);
   add_zero(layer_parameters(shape_), time);
@@ -403,6 +408,7 @@ PassTime& PassTime::operator+=(const PassTime& other) {
   attention += other.attention;
   elementwise += other.elementwise;
   recompute += other.recompute;
+  host += other.host;
   tp += other.tp;
   cp += other.cp;
   pp += other.pp;
@@ -416,6 +422,7 @@ PassTime operator*(double factor, PassTime time) {
         &time.attention,
         &time.elementwise,
         &time.recompute,
+        &time.host,
         &time.tp,
         &time.cp,
         &time.pp,

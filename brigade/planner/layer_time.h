@@ -15,13 +15,14 @@ struct PassTime {
   double attention = 0;
   double elementwise = 0;
   double recompute = 0;  // forward work done again
+  double host = 0;       // kernels that are launched one after another
   double tp = 0;         // exposed communication of each axis
   double cp = 0;
   double pp = 0;  // blocking transfers between stages
   double dp = 0;  // gathered weights and reduced gradients of zero stages 2, 3
 
   double computation() const {
-    return products + attention + elementwise + recompute;
+    return products + attention + elementwise + recompute + host;
   }
   double total() const { return computation() + tp + cp + pp + dp; }
   PassTime& operator+=(const PassTime& other);

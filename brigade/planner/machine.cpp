@@ -45,7 +45,7 @@ Device a100(int64_t memory_gib) {
       .compute_units = 108,
       .peak_flops = {156 * kTera, 312 * kTera, 0, 0, 0},
       .sustained = 0.75,
-      .attention = {0.33, 0.56, 0.56},
+      .attention = {0.325, 0.56, 0.56},
       .kernel_gap_s = 2e-6,
       .reserved_bytes = kGpuReserved};
 }

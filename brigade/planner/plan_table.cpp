@@ -70,6 +70,7 @@ std::string time_table(const StepEstimate& estimate) {
       {"attention", work.attention},
       {"elementwise ops", work.elementwise},
       {"recomputation", work.recompute},
+      {"host, launching one kernel after another", work.host},
       {"tp, exposed", work.tp},
       {"cp, exposed", work.cp},
       {"pp, blocking transfers", work.pp},

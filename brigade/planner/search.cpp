@@ -129,13 +129,14 @@ class Enumeration {
 
 using NamedPart = std::pair<const char*, double>;
 
-std::array<NamedPart, 12> parts_of(const StepEstimate& estimate) {
+std::array<NamedPart, 13> parts_of(const StepEstimate& estimate) {
   const StepParts& parts = estimate.parts;
   return {
       {{"products", parts.computation.products},
        {"attention", parts.computation.attention},
        {"elementwise", parts.computation.elementwise},
        {"recomputation", parts.computation.recompute},
+       {"host", parts.computation.host},
        {"tp", parts.computation.tp},
        {"cp", parts.computation.cp},
        {"pp", parts.computation.pp},

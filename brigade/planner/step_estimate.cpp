@@ -106,14 +106,23 @@ double StepEstimator::transfer_seconds(const Layout& layout) const {
           layout.micro_batch * training_.batch.sequence_tokens *
           training_.shape.hidden) /
       layout.dims.cp / cut;
-  return send_seconds(
-      training_.machine,
-      place_axis(
-          layout.dims,
-          Axis::kPp,
-          training_.software.rank_order,
-          training_.machine.devices_per_node),
-      bytes);
+  const auto place = [&](Axis axis) {
+    return place_axis(
+        layout.dims,
+        axis,
+        training_.software.rank_order,
+        training_.machine.devices_per_node);
+  };
+  const int tp = layout.dims.tp;
+  if (training_.software.transfer_pieces == TransferPieces::kWhole ||
+      layout.tokens == TokenLayout::kSharded || tp == 1)
+    return send_seconds(training_.machine, place(Axis::kPp), bytes);
+  return send_seconds(training_.machine, place(Axis::kPp), bytes / tp) +
+         sampled_seconds(
+             training_.machine,
+             place(Axis::kTp),
+             Collective::kAllGather,
+             bytes);
 }
 
 Simulation StepEstimator::simulated(

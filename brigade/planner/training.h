@@ -41,6 +41,17 @@ enum class Transfers {
   kPosted,    // a rank goes on computing while a tensor travels
   kBlocking,  // both ends wait for it
 };
+// What of a tensor between stages crosses, where the ranks of tensor parallel
+// all have the whole of it.
+enum class TransferPieces {
+  kWhole,    // each rank sends it
+  kOfRanks,  // each sends its part, and the receivers gather
+};
+// How the host gives kernels to its device.
+enum class Launches {
+  kAhead,     // while earlier ones run
+  kBlocking,  // each when the one before has ended
+};
 enum class Logits {
   kInChunks,  // the head's logits of a few rows at a time
   kWhole,     // of a whole micro-batch, in fp32
@@ -65,6 +76,8 @@ struct Software {
   Overlap gradients = Overlap::kWithComputation;
   Overlap weights = Overlap::kNone;          // the gather after a sharded step
   Transfers transfers = Transfers::kPosted;  // between stages
+  TransferPieces transfer_pieces = TransferPieces::kWhole;
+  Launches launches = Launches::kAhead;
   Overlap tensor_parallel = Overlap::kNone;
   RingBackward ring_backward = RingBackward::kLastBlock;
   WeightGather weight_gather = WeightGather::kAllGather;

@@ -182,6 +182,58 @@ TEST(StepEstimate, RecomputationTakesLongerAndFullLongest) {
 }
 
 // A window in half of the layers saves half as much as a window in all of them.
+// Narayanan et al. 2021, section 4.1: of a tensor that all ranks of tensor
+// parallel have, each sends its part over the network, and the receivers gather
+// the parts inside their node.
+TEST(StepEstimate, RanksOfTensorParallelSendTheirPartsOfATensor) {
+  Training training = llama_on("a100-80");
+  training.batch.sequences = 64;
+  training.machine.intra = {4e9, 0, 1};
+  training.machine.inter = {8e9, 0, 1};  // of a node: 1e9 per device
+  training.software.transfers = Transfers::kBlocking;
+  Layout layout;
+  layout.dims = {.dp = 1, .tp = 8, .pp = 2};
+  const auto transfers = [&](TransferPieces pieces) {
+    training.software.transfer_pieces = pieces;
+    return StepEstimator(training).estimate(layout).parts.computation.pp;
+  };
+  // Each of two stages sends or receives once in forward and in backward.
+  const double times = 2.0 * static_cast<double>(training.batch.sequences);
+  const double bytes = 2.0 * 8192 * 4096;
+  const double launch = 8.4e-6;
+  EXPECT_NEAR(
+      transfers(TransferPieces::kWhole), times * (launch + bytes / 1e9), 1e-9);
+  EXPECT_NEAR(
+      transfers(TransferPieces::kOfRanks),
+      times * (2 * launch + bytes / 8 / 1e9 + 7.0 / 8 * bytes / 4e9),
+      1e-9);
+  // With sharded tokens there is no whole tensor.
+  layout.tokens = TokenLayout::kSharded;
+  EXPECT_EQ(
+      transfers(TransferPieces::kWhole), transfers(TransferPieces::kOfRanks));
+}
+
+TEST(StepEstimate, BlockingLaunchesCostTheHostsTimeInEachPassOverALayer) {
+  Training training = llama_on("a100-80");
+  training.constants.blocked_host_s = 0.25;
+  Layout layout;
+  EXPECT_EQ(layer_time(training, layout, 0).total().host, 0);
+  training.software.launches = Launches::kBlocking;
+  PartTime layer = layer_time(training, layout, 0);
+  EXPECT_EQ(layer.forward.host, 0.25);
+  EXPECT_EQ(layer.backward_input.host, 0.25);
+  EXPECT_EQ(layer.backward_weight.host, 0.25);
+  const double recomputed = layer.forward.computation();
+  layout.recompute = Recompute::kFull;
+  layer = layer_time(training, layout, 0);
+  EXPECT_EQ(layer.backward_input.recompute, recomputed);
+  // It is part of the step: 32 layers, each micro-batch.
+  training.batch.sequences = 3;
+  const StepEstimate estimate = StepEstimator(training).estimate(layout);
+  EXPECT_EQ(estimate.parts.computation.host, 3 * 32 * 3 * 0.25);
+  EXPECT_GT(estimate.seconds, 3 * 32 * 4 * 0.25);
+}
+
 TEST(StepEstimate, EachLayerHasItsOwnWindow) {
   Training training = llama_on("h100");
   Layout layout;
