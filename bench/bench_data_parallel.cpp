@@ -2,7 +2,6 @@
 // and the peer take turns, round after round, on the same ranks and threads.
 //   bench_data_parallel [ddp] [buckets] [raw] [bookkeeping] [link]
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <torch/nn/modules/linear.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <vector>
 
+#include "bench/run_ranks.h"
 #include "bench/slow_link.h"
 #include "brigade/base/error.h"
 #include "brigade/comm/self_communicator.h"
@@ -21,7 +21,6 @@
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/data_parallel/data_parallel.h"
 #include "brigade/data_parallel/per_param_grad_sync.h"
-#include "brigade/launch/supervisor.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/optim/adamw.h"
 
@@ -348,12 +347,7 @@ void launch(std::vector<std::string> command) {
   options.unprefixed_rank = 0;
   options.environment = {
       {"GLOO_SOCKET_IFNAME", "lo"}, {"OPENBLAS_NUM_THREADS", "1"}};
-  const SupervisorResult result = supervise(options);
-  if (result.exit_code != 0) {
-    throw Error(
-        ExitCode::kUnexpected,
-        fmt::format("[bench] {}", fmt::join(describe_failures(result), "; ")));
-  }
+  bench::run_ranks(options, "data parallelism");
 }
 
 class Driver {

@@ -16,6 +16,7 @@
 
 #include "bench/arguments.h"
 #include "bench/over_links.h"
+#include "bench/run_ranks.h"
 
 namespace brigade {
 namespace {
@@ -132,13 +133,8 @@ LinkFigures measure_ddp(const fs::path& folder, const SlowLink& link) {
        store.string()});
   options.environment = {{"GLOO_SOCKET_IFNAME", SlowLink::kInterface}};
   options.unprefixed_rank = 0;
-  std::FILE* log = std::fopen(out.c_str(), "w");
-  options.output_descriptor = ::fileno(log);
   const int64_t before = link.sent_bytes(0);
-  const SupervisorResult result = supervise(options);
-  std::fclose(log);
-  if (result.exit_code != 0)
-    throw Error(ExitCode::kUnexpected, "[bench] DDP failed: " + out.string());
+  bench::run_ranks(std::move(options), "DDP", out);
   const std::string key = "tokens_per_second=";
   std::ifstream file(out);
   for (std::string line; std::getline(file, line);) {

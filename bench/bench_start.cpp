@@ -9,7 +9,6 @@
 // slowest rank), and the most descriptors, threads and groups of a rank.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,8 +18,8 @@
 #include <vector>
 
 #include "bench/arguments.h"
+#include "bench/run_ranks.h"
 #include "brigade/comm/world.h"
-#include "brigade/launch/supervisor.h"
 #include "brigade/metrics/clock.h"
 
 namespace brigade {
@@ -80,11 +79,7 @@ Start measure(int ranks, const fs::path& folder) {
       std::to_string(steady_now_ns()),
       folder.string()};
   options.threads_per_rank = 1;
-  const SupervisorResult result = supervise(options);
-  if (result.exit_code != 0)
-    throw Error(
-        ExitCode::kUnexpected,
-        fmt::format("[bench] {}", fmt::join(describe_failures(result), "; ")));
+  bench::run_ranks(options, "start of ranks");
   Start worst;
   for (int rank = 0; rank < ranks; ++rank) {
     std::ifstream file(folder / std::to_string(rank));

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "bench/arguments.h"
+#include "bench/run_ranks.h"
 #include "bench/step_parts.h"
 #include "bench/step_shapes.h"
 #include "brigade/base/error.h"
@@ -30,7 +31,6 @@
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/kernels/cpu/allocator.h"
 #include "brigade/kernels/cpu/tensor_memory.h"
-#include "brigade/launch/supervisor.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/model/llama.h"
 #include "brigade/model_spec/parameter_table.h"
@@ -375,10 +375,7 @@ void launch(const Case& c) {
       "shape=" + c.shape,
       "dtype=" + c.dtype,
       "wire=" + c.wire};
-  const SupervisorResult result = supervise(options);
-  if (result.exit_code != 0)
-    throw CommError(
-        fmt::format("[bench] {}", fmt::join(describe_failures(result), "; ")));
+  run_ranks(options, "steps of shape " + c.shape);
 }
 
 void run(const std::vector<std::string>& words) {

@@ -7,7 +7,6 @@
 // those of a step's input, one micro-batch.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/modulelist.h>
 
@@ -22,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/run_ranks.h"
 #include "bench/slow_link.h"
 #include "bench/zero_peers.h"
 #include "brigade/base/error.h"
@@ -29,7 +29,6 @@
 #include "brigade/data_parallel/data_parallel.h"
 #include "brigade/kernels/cpu/allocator.h"
 #include "brigade/kernels/cpu/tensor_memory.h"
-#include "brigade/launch/supervisor.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/ops/linear.h"
 
@@ -284,11 +283,7 @@ Figures measure(
   options.command = link == nullptr ? command : link->on_host_of_rank(command);
   options.threads_per_rank = 1;
   options.unprefixed_rank = 0;
-  const SupervisorResult result = supervise(options);
-  if (result.exit_code != 0)
-    throw Error(
-        ExitCode::kUnexpected,
-        fmt::format("[bench] {}", fmt::join(describe_failures(result), "; ")));
+  bench::run_ranks(options, "zero stages");
   return read_figures(out);
 }
 

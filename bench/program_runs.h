@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "bench/run_ranks.h"
 #include "bench/slow_link.h"
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
-#include "brigade/launch/supervisor.h"
 
 namespace brigade::bench {
 
@@ -194,18 +194,10 @@ class ProgramRuns {
         options.environment.end(), environment_.begin(), environment_.end());
     if (link_ != nullptr)
       options.command = link_->on_host_of_rank(options.command);
-    std::FILE* log = std::fopen((folder_ / "log").c_str(), "w");
-    options.output_descriptor = ::fileno(log);
-    const SupervisorResult result = supervise(options);
-    std::fclose(log);
-    if (result.exit_code != 0) {
-      throw Error(
-          ExitCode::kUnexpected,
-          fmt::format(
-              "[bench] {}: {}",
-              fmt::join(arguments, " "),
-              fmt::join(describe_failures(result), "; ")));
-    }
+    run_ranks(
+        std::move(options),
+        fmt::format("{}", fmt::join(arguments, " ")),
+        folder_ / "log");
   }
 
   std::filesystem::path folder_;
