@@ -154,6 +154,12 @@ double DeviceTime::logits(double bytes) const {
              : memory(bytes);
 }
 
+double DeviceTime::from_host(double bytes) const {
+  return device_.host_bytes_per_s > 0
+             ? memory_at(bytes, device_.host_bytes_per_s)
+             : memory(2 * bytes);
+}
+
 double DeviceTime::attention_rate(int64_t head_dim, AttentionKernel kernel)
     const {
   BRIGADE_ASSERT(kernel != AttentionKernel::kMaterialized);

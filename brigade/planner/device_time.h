@@ -57,6 +57,9 @@ class DeviceTime {
   double elementwise(double bytes) const;
   double elementwise_backward(double bytes) const;
   double logits(double bytes) const;
+  // So many bytes of a batch from the host to the device; where they share
+  // their memory, a copy.
+  double from_host(double bytes) const;
 
   // Forward, or forward and backward: a backward has five products where the
   // forward has two.

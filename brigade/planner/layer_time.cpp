@@ -9,6 +9,7 @@ namespace {
 
 constexpr double kElement = 2;  // bytes of an activation
 constexpr double kMask = 1;     // of a dropout mask's element
+constexpr double kId = 8;       // of a token, or of what follows it
 
 // Fp32 logits of a micro-batch: the cast, log-softmax and its backward read and
 // write them; in chunks a pass each way over 2 bytes remains.
@@ -353,6 +354,7 @@ PartTime Part::layer(int64_t window) {
 PartTime Part::embedding() {
   PartTime time;
   const double bytes = outer_tokens() * outer_width() * kElement;
+  time.forward.data = device_.from_host(kId * static_cast<double>(tokens()));
   time.forward.elementwise = passes(2 * bytes);
   time.backward_weight.elementwise = passes_back(4 * bytes);
   // Each rank looks up the rows that it has, and the sum is what all have.
@@ -386,6 +388,7 @@ PartTime Part::head() {
                            : kChunkedLogitsBytes;
   time.forward.elementwise = device_.logits(bytes / 2 * logits);
   time.backward_input.elementwise = device_.logits(bytes / 2 * logits);
+  time.forward.data = device_.from_host(kId * static_cast<double>(m));
   // A maximum and two sums per token, each of 4 bytes: no rank has all logits.
   const double per_token = 4 * static_cast<double>(m);
   time.forward.tp = enter_region() +
@@ -409,6 +412,7 @@ PassTime& PassTime::operator+=(const PassTime& other) {
   elementwise += other.elementwise;
   recompute += other.recompute;
   host += other.host;
+  data += other.data;
   tp += other.tp;
   cp += other.cp;
   pp += other.pp;
@@ -423,6 +427,7 @@ PassTime operator*(double factor, PassTime time) {
         &time.elementwise,
         &time.recompute,
         &time.host,
+        &time.data,
         &time.tp,
         &time.cp,
         &time.pp,

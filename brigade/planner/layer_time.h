@@ -16,6 +16,7 @@ struct PassTime {
   double elementwise = 0;
   double recompute = 0;  // forward work done again
   double host = 0;       // kernels that are launched one after another
+  double data = 0;       // tokens and targets, copied to the device
   double tp = 0;         // exposed communication of each axis
   double cp = 0;
   double pp = 0;  // blocking transfers between stages
@@ -24,7 +25,7 @@ struct PassTime {
   double computation() const {
     return products + attention + elementwise + recompute + host;
   }
-  double total() const { return computation() + tp + cp + pp + dp; }
+  double total() const { return computation() + data + tp + cp + pp + dp; }
   PassTime& operator+=(const PassTime& other);
 };
 PassTime operator*(double factor, PassTime time);

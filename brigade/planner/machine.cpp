@@ -20,6 +20,11 @@ constexpr double kNetworkLatency = 14e-6;
 constexpr double kTera = 1e12;
 constexpr double kGiga = 1e9;
 
+// Sixteen lanes, one direction.
+constexpr double kPcie3 = 16 * kGiga;
+constexpr double kPcie4 = 32 * kGiga;
+constexpr double kPcie5 = 64 * kGiga;
+
 // CUDA context, cuBLAS and NCCL buffers as nvidia-smi shows them before a
 // program allocates a tensor.
 constexpr int64_t kGpuReserved = 2 * GiB;
@@ -29,6 +34,7 @@ Device v100() {
       .name = "V100-SXM3-32GB",
       .memory_bytes = 32 * GiB,
       .memory_bytes_per_s = 0.9 * kTera,
+      .host_bytes_per_s = kPcie3,
       .compute_units = 80,
       .peak_flops = {15.7 * kTera, 125 * kTera, 0, 0, 0},
       .sustained = 0.75,
@@ -42,6 +48,7 @@ Device a100(int64_t memory_gib) {
       .name = fmt::format("A100-SXM4-{}GB", memory_gib),
       .memory_bytes = memory_gib * GiB,
       .memory_bytes_per_s = (memory_gib == 40 ? 1.555 : 2.039) * kTera,
+      .host_bytes_per_s = kPcie4,
       .compute_units = 108,
       .peak_flops = {156 * kTera, 312 * kTera, 0, 0, 0},
       .sustained = 0.75,
@@ -55,6 +62,7 @@ Device hopper(const char* name, int64_t memory_gib, double bytes_per_s) {
       .name = name,
       .memory_bytes = memory_gib * GiB,
       .memory_bytes_per_s = bytes_per_s,
+      .host_bytes_per_s = kPcie5,
       .compute_units = 132,
       .peak_flops = {494 * kTera, 989 * kTera, 1979 * kTera, 1979 * kTera, 0},
       .sustained = 0.62,
@@ -72,6 +80,7 @@ Device blackwell(
       .name = name,
       .memory_bytes = memory_gb * 1'000'000'000,
       .memory_bytes_per_s = 8 * kTera,
+      .host_bytes_per_s = kPcie5,
       .compute_units = 148,
       .peak_flops =
           {bf16_tera / 2 * kTera,
@@ -92,6 +101,7 @@ Device tpu_v4() {
       .name = "TPU-v4",
       .memory_bytes = 32 * GiB,
       .memory_bytes_per_s = 1.2 * kTera,
+      .host_bytes_per_s = kPcie3,
       .compute_units = 8,
       .peak_flops = {137 * kTera, 275 * kTera, 0, 0, 0},
       .sustained = 0.85,
@@ -110,7 +120,7 @@ Link network(double gigabits_per_s) {
 
 std::vector<Machine> make_machines() {
   // PCIe 4.0 x16: 32 GB/s, of which two devices that exchange reach most.
-  const Link pcie = {32 * kGiga, kPcieLatency, 0.7};
+  const Link pcie = {kPcie4, kPcieLatency, 0.7};
   const Device h100 = hopper("H100-SXM5-80GB", 80, 3.35 * kTera);
   const Device h200 = hopper("H200-SXM5-141GB", 131, 4.8 * kTera);
   Device h100_500w = hopper("H100-96GB-HBM2e-500W", 95, 2.4 * kTera);

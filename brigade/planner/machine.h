@@ -42,6 +42,9 @@ struct Device {
   std::string name;
   int64_t memory_bytes = 0;
   double memory_bytes_per_s = 0;  // peak
+  // Of the link over which a batch comes from its host; 0: the host's memory is
+  // the device's.
+  double host_bytes_per_s = 0;
   // Units that each work on one tile of a product at a time: SMs of a GPU,
   // matrix units of a TPU, cores of a CPU.
   int compute_units = 1;

@@ -100,7 +100,7 @@ std::vector<Segment> time_segments(const StepEstimate& plan) {
   return {
       {"products", work.products},
       {"attention", work.attention},
-      {"elementwise", work.elementwise + work.host},
+      {"elementwise", work.elementwise + work.host + work.data},
       {"recomputation", work.recompute},
       {"tp and cp", work.tp + work.cp},
       {"bubble", plan.parts.bubble + work.pp},

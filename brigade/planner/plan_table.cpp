@@ -71,6 +71,7 @@ std::string time_table(const StepEstimate& estimate) {
       {"elementwise ops", work.elementwise},
       {"recomputation", work.recompute},
       {"host, launching one kernel after another", work.host},
+      {"data, to the device", work.data},
       {"tp, exposed", work.tp},
       {"cp, exposed", work.cp},
       {"pp, blocking transfers", work.pp},

@@ -129,7 +129,7 @@ class Enumeration {
 
 using NamedPart = std::pair<const char*, double>;
 
-std::array<NamedPart, 13> parts_of(const StepEstimate& estimate) {
+std::array<NamedPart, 14> parts_of(const StepEstimate& estimate) {
   const StepParts& parts = estimate.parts;
   return {
       {{"products", parts.computation.products},
@@ -137,6 +137,7 @@ std::array<NamedPart, 13> parts_of(const StepEstimate& estimate) {
        {"elementwise", parts.computation.elementwise},
        {"recomputation", parts.computation.recompute},
        {"host", parts.computation.host},
+       {"data", parts.computation.data},
        {"tp", parts.computation.tp},
        {"cp", parts.computation.cp},
        {"pp", parts.computation.pp},

@@ -234,6 +234,26 @@ TEST(StepEstimate, BlockingLaunchesCostTheHostsTimeInEachPassOverALayer) {
   EXPECT_GT(estimate.seconds, 3 * 32 * 4 * 0.25);
 }
 
+// 8 bytes a token to the first stage, and 8 a target to the last.
+TEST(StepEstimate, BatchesComeOverTheHostsLink) {
+  Training training = llama_on("a100-80");
+  training.machine.device.kernel_gap_s = 0;
+  training.machine.device.host_bytes_per_s = 1e6;
+  Layout layout;
+  layout.dims.cp = 2;
+  const double bytes = 8.0 * 8192 / 2;
+  EXPECT_DOUBLE_EQ(embedding_time(training, layout).total().data, bytes / 1e6);
+  EXPECT_DOUBLE_EQ(head_time(training, layout).total().data, bytes / 1e6);
+  EXPECT_EQ(layer_time(training, layout, 0).total().data, 0);
+  const double slow = StepEstimator(training).estimate(layout).seconds;
+  // Without a link it is one copy in memory.
+  training.machine.device.host_bytes_per_s = 0;
+  const double rate = training.machine.device.memory_bytes_per_s *
+                      training.constants.memory_efficiency;
+  EXPECT_DOUBLE_EQ(head_time(training, layout).total().data, 2 * bytes / rate);
+  EXPECT_LT(StepEstimator(training).estimate(layout).seconds, slow);
+}
+
 TEST(StepEstimate, EachLayerHasItsOwnWindow) {
   Training training = llama_on("h100");
   Layout layout;
