@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kElement = 2;  // bytes of an activation
 constexpr double kMask = 1;     // of a dropout mask's element
-constexpr double kId = 8;       // of a token, or of what follows it
+constexpr double kId = 8;       // of a token or a target
 
 // Fp32 logits of a micro-batch: the cast, log-softmax and its backward read and
 // write them; in chunks a pass each way over 2 bytes remains.

@@ -234,7 +234,7 @@ TEST(StepEstimate, BlockingLaunchesCostTheHostsTimeInEachPassOverALayer) {
   EXPECT_GT(estimate.seconds, 3 * 32 * 4 * 0.25);
 }
 
-// 8 bytes a token to the first stage, and 8 a target to the last.
+// 8 bytes for each token go to the first stage, 8 for each target to the last.
 TEST(StepEstimate, BatchesComeOverTheHostsLink) {
   Training training = llama_on("a100-80");
   training.machine.device.kernel_gap_s = 0;
