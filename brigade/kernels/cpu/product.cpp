@@ -162,9 +162,12 @@ bool has_bf16_product() {
   return has;
 }
 
-// The bf16 product of a processor without bf16 products: a bf16 value is a
-// float32 too, so that only the order of the sums differs. Copies the operands.
-void product_in_float32(
+// By libtorch's BLAS, for processors without AVX512. oneDNN's float32 product
+// for those asks the C library for aligned memory in every call, for which
+// glibc before 2.38 finds no room where it freed as much: the heap would grow
+// with every step. bf16 operands are copied: a bf16 value is a float32 too, so
+// that only the order of the sums differs.
+void product_by_blas(
     const torch::Tensor& a,
     const torch::Tensor& b,
     const torch::Tensor& c,
@@ -177,12 +180,14 @@ void product_in_float32(
     sum = destination == Destination::kAdd
               ? c.to(torch::kFloat)
               : torch::empty(c.sizes(), torch::kFloat);
-  product(
-      a.to(torch::kFloat),
-      b.to(torch::kFloat),
-      sum,
-      destination,
-      bias.defined() ? bias.to(torch::kFloat) : bias);
+  const torch::Tensor left = a.to(torch::kFloat);
+  const torch::Tensor right = b.to(torch::kFloat);
+  if (destination == Destination::kAdd)
+    sum.addmm_(left, right);
+  else if (bias.defined())
+    at::addmm_out(sum, bias.to(torch::kFloat), left, right);
+  else
+    at::mm_out(sum, left, right);
   if (rounded)
     c.copy_(sum);
 }
@@ -225,8 +230,8 @@ void product(
       bias.defined() ? c.copy_(bias.expand_as(c)) : c.zero_();
     return;
   }
-  if (a_in.scalar_type() == torch::kBFloat16 && !has_bf16_product()) {
-    product_in_float32(a_in, b_in, c, destination, bias);
+  if (!has_bf16_product()) {
+    product_by_blas(a_in, b_in, c, destination, bias);
     return;
   }
   const torch::Tensor a = dense_in_one_dim(a_in) ? a_in : a_in.contiguous();
