@@ -3,6 +3,7 @@
 #include "brigade/kernels/cpu/product.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <fmt/format.h>
 
 #include <array>
@@ -173,7 +174,9 @@ void product_by_blas(
     const torch::Tensor& c,
     Destination destination,
     const torch::Tensor& bias) {
-  const torch::NoGradGuard no_grad;
+  // As a kernel: not recorded, and the result's version stays as it is, from
+  // which gradient synchronisation sees that somebody else wrote to it.
+  const at::AutoDispatchBelowADInplaceOrView as_kernel;
   const bool rounded = c.scalar_type() != torch::kFloat;
   torch::Tensor sum = c;
   if (rounded)
@@ -216,6 +219,10 @@ void check(
 
 }  // namespace
 
+bool blas_multiplies() {
+  return !has_bf16_product();
+}
+
 void product(
     const torch::Tensor& a_in,
     const torch::Tensor& b_in,
@@ -230,7 +237,7 @@ void product(
       bias.defined() ? c.copy_(bias.expand_as(c)) : c.zero_();
     return;
   }
-  if (!has_bf16_product()) {
+  if (blas_multiplies()) {
     product_by_blas(a_in, b_in, c, destination, bias);
     return;
   }

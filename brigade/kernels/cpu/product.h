@@ -26,4 +26,7 @@ void product(
     Destination destination = Destination::kOverwrite,
     const torch::Tensor& bias = {});
 
+// Whether product() is libtorch's BLAS: the processor has no AVX512.
+bool blas_multiplies();
+
 }  // namespace brigade::ops
