@@ -1,5 +1,7 @@
 #include "brigade/calibrate/phase_timer.h"
 
+#include <torch/types.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -32,15 +34,17 @@ double seconds_of(const std::function<void()>& work) {
 Phases PhaseTimer::phases(
     const std::function<void()>& forward,
     const std::function<void()>& backward) {
-  constexpr size_t kFewest = 8;
-  forward();
-  backward();
+  // Where one takes longer than all should, on a slow processor, three do.
+  constexpr size_t kFew = 8;
+  constexpr size_t kFewest = 3;
+  const double first = seconds_of(forward) + seconds_of(backward);
+  const size_t least = first < seconds_each_ ? kFew : kFewest;
   world_->barrier();
   std::vector<double> forwards;
   std::vector<double> backwards;
   double sum = 0;
   const double cpu_before = cpu_seconds();
-  while (forwards.size() < kFewest || sum < seconds_each_) {
+  while (forwards.size() < least || sum < seconds_each_) {
     forwards.push_back(seconds_of(forward));
     backwards.push_back(seconds_of(backward));
     sum += forwards.back() + backwards.back();
@@ -55,10 +59,19 @@ Phases PhaseTimer::phases(
 std::vector<double> lockstep_seconds(
     Communicator& world,
     const std::vector<std::function<void()>>& works,
-    int runs) {
-  std::vector<std::vector<double>> times(works.size());
+    int most_runs) {
+  constexpr int kFewest = 5;
+  constexpr double kLongest = 5;
+  double first = 0;
   for (const auto& work : works)
-    work();
+    first += seconds_of(work);
+  // All ranks agree on how many.
+  const torch::Tensor slowest = torch::full({1}, first, torch::kDouble);
+  world.all_reduce(slowest, ReduceOp::kMax)->wait();
+  const double affordable = kLongest / std::max(1e-9, slowest.item<double>());
+  const auto runs = static_cast<int>(
+      std::clamp<double>(affordable, std::min(kFewest, most_runs), most_runs));
+  std::vector<std::vector<double>> times(works.size());
   for (int run = 0; run < runs; ++run) {
     for (size_t i = 0; i < works.size(); ++i) {
       world.barrier();

@@ -23,15 +23,16 @@ struct Phases {
 // The medians of works that take turns, so that a machine that slows down slows
 // all of them: works with collectives, which every rank must repeat equally
 // often, and others to compare with. All ranks begin each together; those that
-// come late are a part.
+// come late are a part. Takes about five seconds at most, or five runs.
 std::vector<double> lockstep_seconds(
     Communicator& world,
     const std::vector<std::function<void()>>& works,
-    int runs);
+    int most_runs);
 
 class PhaseTimer {
  public:
-  // seconds_each: how long work is repeated; eight times at least.
+  // seconds_each: how long work is repeated; eight times at least, or three
+  // where one takes longer than that.
   PhaseTimer(CommunicatorPtr world, double seconds_each)
       : world_(std::move(world)), seconds_each_(seconds_each) {}
 
