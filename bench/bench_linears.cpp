@@ -1,6 +1,7 @@
 // What do the three products of a linear cost, as the step computes them and by
 // oneDNN, with the operands in cache and with them in memory, where a step
-// leaves them?
+// leaves them? Without AVX512 BLAS takes oneDNN's place, on
+// OPENBLAS_NUM_THREADS threads.
 //
 //   build/release/bench_linears [THREADS] [TOKENS]      # default 1, 1024
 #include <ATen/Parallel.h>
@@ -84,6 +85,7 @@ void compare(int64_t tokens, int64_t in, int64_t out) {
 int run(int argc, char** argv) {
   at::set_num_threads(argc > 1 ? positive_number("THREADS", argv[1]) : 1);
   const int64_t tokens = argc > 2 ? positive_number("TOKENS", argv[2]) : 1024;
+  const char* other = ops::blas_multiplies() ? "BLAS" : "oneDNN";
   fmt::print(
       "bf16, {} tokens, {} threads, tiles: {}; GFLOP/s\n"
       "{:<31} {:>17} {:>17}\n{:<31} {:>8} {:>8} {:>8} {:>8}\n",
@@ -95,9 +97,9 @@ int run(int argc, char** argv) {
       "in memory",
       "linear",
       "ours",
-      "oneDNN",
+      other,
       "ours",
-      "oneDNN");
+      other);
   for (const ModelShape& s : kShapes) {
     if (s.accumulation == 1 && s.hidden == kShapes[0].hidden)
       continue;  // the first shape's widths again

@@ -125,10 +125,8 @@ void print_run(const Compared& compared) {
   const auto published_memory = run.figure("peak_mem_gb");
   fmt::print(
       "{:+6.1f} %  {:9.3f} s of {:9.3f}  mfu {:4.1f}  products {:4.1f} "
-      "attention {:4.1f} elementwise {:4.1f} again {:4.1f} host {:4.1f} tp "
-      "{:4.1f} cp "
-      "{:4.1f} "
-      "pp {:4.1f} "
+      "attention {:4.1f} elementwise {:4.1f} again {:4.1f} host {:4.1f} "
+      "tp {:4.1f} cp {:4.1f} pp {:4.1f} "
       "zero {:4.1f} bubble {:4.1f} reduce {:4.1f} optimizer {:4.1f} slowest "
       "{:3.1f}  {:5.1f} of {:5.1f} GB  {} {} seq {} gpus {} {} | {} | {}\n",
       100 * (compared.estimate.seconds / compared.published - 1),

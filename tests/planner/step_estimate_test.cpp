@@ -181,7 +181,6 @@ TEST(StepEstimate, RecomputationTakesLongerAndFullLongest) {
   }
 }
 
-// A window in half of the layers saves half as much as a window in all of them.
 // Narayanan et al. 2021, section 4.1: of a tensor that all ranks of tensor
 // parallel have, each sends its part over the network, and the receivers gather
 // the parts inside their node.
@@ -254,6 +253,7 @@ TEST(StepEstimate, BatchesComeOverTheHostsLink) {
   EXPECT_LT(StepEstimator(training).estimate(layout).seconds, slow);
 }
 
+// A window in half of the layers saves half as much as a window in all of them.
 TEST(StepEstimate, EachLayerHasItsOwnWindow) {
   Training training = llama_on("h100");
   Layout layout;

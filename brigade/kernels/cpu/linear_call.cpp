@@ -1,7 +1,7 @@
 // The matrix products of linears, each by what is quickest for its operands.
 // Tiles of ours (linear_kernel.h) multiply bf16 with widths that are multiples
 // of 32: on AMX all three products, forward without a bias and from 32 rows on,
-// with AVX512-BF16 the weight's gradient. oneDNN computes the rest.
+// with AVX512-BF16 the weight's gradient. product.h computes the rest.
 #include "brigade/kernels/cpu/cpu_kernels.h"
 #include "brigade/kernels/cpu/elements.h"
 #include "brigade/kernels/cpu/linear_kernel.h"
