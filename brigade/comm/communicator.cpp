@@ -166,7 +166,7 @@ class RecordedWork : public Work {
       : inner_(std::move(inner)), recorder_(std::move(recorder)), id_(id) {}
 
   void wait() override {
-    const int64_t begun_ns = steady_now_ns();
+    const int64_t begun_ns = begin_wait();
     guarded([&] { inner_->wait(); });
     if (inner_->is_completed())
       recorder_->finished(id_, begun_ns);
@@ -174,7 +174,7 @@ class RecordedWork : public Work {
       recorder_->ordered(id_, inner_);
   }
   void wait_on_host() override {
-    const int64_t begun_ns = steady_now_ns();
+    const int64_t begun_ns = begin_wait();
     guarded([&] { inner_->wait_on_host(); });
     recorder_->finished(id_, begun_ns);
   }
@@ -185,6 +185,11 @@ class RecordedWork : public Work {
   }
 
  private:
+  int64_t begin_wait() {
+    recorder_->set_awaited(id_, true);
+    return steady_now_ns();
+  }
+
   template <typename Wait>
   void guarded(const Wait& wait) {
     try {
@@ -354,9 +359,13 @@ CollectiveRecord Communicator::begin(CollectiveRecord record) {
   if (!options_.check_collectives)
     return record;
   try {
-    check_signature(shared);
     if (record.flight_id >= 0)
+      options_.flight_recorder->set_awaited(record.flight_id, true);
+    check_signature(shared);
+    if (record.flight_id >= 0) {
+      options_.flight_recorder->set_awaited(record.flight_id, false);
       options_.flight_recorder->waited(record.launched_ns);
+    }
   } catch (...) {
     if (record.flight_id >= 0)
       options_.flight_recorder->failed(record.flight_id);

@@ -43,6 +43,12 @@ void FlightRecorder::launched(int64_t id, const std::weak_ptr<Work>& work) {
     entry->work = work;
 }
 
+void FlightRecorder::set_awaited(int64_t id, bool is_awaited) {
+  const std::lock_guard lock(mutex_);
+  if (Entry* entry = find(id))
+    entry->operation.is_awaited = is_awaited;
+}
+
 void FlightRecorder::waited(int64_t begun_ns) {
   const int64_t now_ns = steady_now_ns();
   const std::lock_guard lock(mutex_);

@@ -35,6 +35,8 @@ class FlightRecorder {
   // The work that begin() was for. Not kept alive: its end is looked up where
   // nothing waited for it.
   void launched(int64_t id, const std::weak_ptr<Work>& work);
+  // From now on somebody waits for the operation, or nobody does.
+  void set_awaited(int64_t id, bool is_awaited);
   // A thread waited for other ranks from `begun_ns` to now.
   void waited(int64_t begun_ns);
   // The same, and it saw the operation's end.

@@ -223,31 +223,38 @@ class Analyzer {
         {.text = std::move(text), .waiting = waiting, .absent = absent});
   }
 
-  // The first message in each direction that has no other end.
+  // The first message in each direction that has no other end, or that has one
+  // and is waited for: without a wait, nobody may have looked at its end yet.
   void follow_messages(const FlightRecording& recording) {
     std::set<std::pair<std::string, int>> reported;
     for (const FlightOperation& operation : recording.operations) {
-      if (!operation.is_message() ||
-          operation.state == FlightState::kFinished ||
-          !reported.emplace(operation.kind, operation.peer).second)
+      if (!operation.is_message() || operation.state == FlightState::kFinished)
         continue;
       const auto& group =
           recording.groups[static_cast<size_t>(operation.group)];
       const auto peer = recordings_.find(operation.peer);
       const bool is_known = peer != recordings_.end();
-      if (is_known && has_other_end(*peer->second, recording.rank, operation))
+      const bool is_matched =
+          is_known && has_other_end(*peer->second, recording.rank, operation);
+      if (is_matched && !operation.is_awaited)
+        continue;
+      if (!reported.emplace(operation.kind, operation.peer).second)
         continue;
       const bool receives = operation.kind == "recv";
+      const char* their_end =
+          !is_known ? "left no recording"
+          : is_matched
+              ? (receives ? "had begun to send it" : "had begun to receive it")
+              : (receives ? "had not sent it" : "had not received it");
       result_.findings.push_back(
           {.text = fmt::format(
-               "{} {} {} {}, which {}",
+               "{} {}, {}, {} {}, which {}",
                name_of(recording.rank, recordings_),
-               receives ? "waited for a message, " : "sent a message, ",
-               describe(operation, group) + (receives ? ", from" : ", to"),
+               receives ? "waited for a message" : "sent a message",
+               describe(operation, group),
+               receives ? "from" : "to",
                name_of(operation.peer, recordings_),
-               !is_known  ? "left no recording"
-               : receives ? "had not sent it"
-                          : "had not received it"),
+               their_end),
            .waiting = {recording.rank},
            .absent = {operation.peer}});
     }

@@ -75,7 +75,8 @@ FlightOperation read_operation(const JsonNode& node, size_t groups) {
       .step = count(node.at("step")),
       .launched_ns = count(node.at("launched_ns")),
       .finished_ns = count(node.at("finished_ns")),
-      .state = read_state(node.at("state"))};
+      .state = read_state(node.at("state")),
+      .is_awaited = node.boolean_at("is_awaited", false)};
 }
 
 FlightRecording read_recording(const fs::path& path) {
@@ -127,7 +128,8 @@ void write_flight_recording(
          {"step", operation.step},
          {"launched_ns", operation.launched_ns},
          {"finished_ns", operation.finished_ns},
-         {"state", to_string(operation.state)}});
+         {"state", to_string(operation.state)},
+         {"is_awaited", operation.is_awaited}});
   }
   const Json json = {
       {"format", kFormat},

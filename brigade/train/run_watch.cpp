@@ -19,20 +19,25 @@ constexpr std::chrono::seconds kDiskWait{1};
 // Between two looks: more is a process that did not run.
 constexpr int64_t kPauseNs = 1'000'000'000;
 
-// The oldest operation that is under way, with its group; nullopt: none is.
+// The oldest operation under way that somebody waits for, else the oldest under
+// way, with its group; nullopt: none is.
 std::optional<std::string> describe_wait(const FlightRecording& recording) {
+  const FlightOperation* found = nullptr;
   for (const FlightOperation& operation : recording.operations) {
     if (operation.state != FlightState::kUnderWay)
       continue;
-    return fmt::format(
-        "{} #{} of {} x {} in group '{}'",
-        operation.kind,
-        operation.sequence_number,
-        operation.numel,
-        operation.dtype,
-        recording.groups[static_cast<size_t>(operation.group)].name);
+    if (found == nullptr || (operation.is_awaited && !found->is_awaited))
+      found = &operation;
   }
-  return std::nullopt;
+  if (found == nullptr)
+    return std::nullopt;
+  return fmt::format(
+      "{} #{} of {} x {} in group '{}'",
+      found->kind,
+      found->sequence_number,
+      found->numel,
+      found->dtype,
+      recording.groups[static_cast<size_t>(found->group)].name);
 }
 
 }  // namespace

@@ -44,6 +44,7 @@ TEST(FlightRecorderTest, CollectivesAreNumberedAlikeInEveryGroup) {
     ASSERT_THAT(recording.operations, SizeIs(3));
     for (const FlightOperation& operation : recording.operations) {
       EXPECT_EQ(operation.state, FlightState::kFinished);
+      EXPECT_TRUE(operation.is_awaited);
       EXPECT_EQ(operation.sequence_number, 0);
       EXPECT_EQ(operation.step, 5);
       EXPECT_GT(operation.finished_ns, operation.launched_ns);
@@ -97,8 +98,9 @@ TEST(FlightRecorderTest, TheEndIsSeenWithoutAWaitAndAFailureIsToo) {
     const auto unwaited = world.all_reduce(torch::ones({2}));
     while (!unwaited->is_completed())
       std::this_thread::yield();
-    EXPECT_EQ(
-        recorder->recording("").operations.at(0).state, FlightState::kFinished);
+    const auto seen = recorder->recording("").operations.at(0);
+    EXPECT_EQ(seen.state, FlightState::kFinished);
+    EXPECT_FALSE(seen.is_awaited);
     // Rank 0 sums where rank 1 gathers.
     try {
       if (rank == 0)

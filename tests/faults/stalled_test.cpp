@@ -146,11 +146,28 @@ TEST_P(Stalled, RanksThatAreAllStoppedEndTheRun) {
   EXPECT_THAT(result.err, HasSubstr("the process does not run"));
 }
 
+// Whether the program's errors say that the others waited for this rank, or
+// that it waited for nobody.
+bool blames(const std::string& errors, const std::string& name) {
+  const std::string not_ended = "it did not end on ";
+  const size_t ranks = errors.find(not_ended);
+  const auto says = [&](const std::string& what) {
+    return errors.find(what) != std::string::npos;
+  };
+  return says(name + " failed at step") || says(name + " did not arrive at ") ||
+         says(name + ", which had not sent it") ||
+         says(name + ", which had not received it") ||
+         says(name + ", which had begun to send it") ||
+         says(name + ", which had begun to receive it") ||
+         (ranks != std::string::npos &&
+          errors.find(name, ranks) != std::string::npos);
+}
+
 // A debugger holds the thread that trains; the others of the process run. Where
 // it was held decides what the watch finds: a step that waits for nobody (7), a
-// collective at which the others wait for it (3; they may report before it can
-// itself), or, held inside a collective, one that all launched and that ends
-// nowhere (3). Each names the rank.
+// collective or a message for which the others wait (3; they may report before
+// it can itself), or, held inside a collective, one that all launched and that
+// ends nowhere (3). Each names the rank.
 TEST_P(Stalled, ABlockedTrainingThreadIsNamedAndEndsTheRun) {
   StartedProgram program = start(watched());
   const pid_t pid = rank_in_training(program, 1);
@@ -162,15 +179,8 @@ TEST_P(Stalled, ABlockedTrainingThreadIsNamedAndEndsTheRun) {
   ASSERT_EQ(::waitpid(tracer, &status, 0), tracer);
   if (status != 0)
     GTEST_SKIP() << "this process may not trace others";
-  const std::string& name = GetParam().name_of_rank_1;
-  const std::string not_ended = "it did not end on ";
-  const size_t ranks = result.err.find(not_ended);
-  EXPECT_TRUE(
-      result.err.find(name + " failed at step") != std::string::npos ||
-      result.err.find(name + " did not arrive at ") != std::string::npos ||
-      (ranks != std::string::npos &&
-       result.err.find(name, ranks) != std::string::npos))
-      << result.err;
+  EXPECT_TRUE(blames(result.err, GetParam().name_of_rank_1))
+      << result.err << analysis();
   EXPECT_THAT(result.exit_code, ::testing::AnyOf(3, 7)) << result.err;
 }
 

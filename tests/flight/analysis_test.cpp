@@ -132,6 +132,40 @@ TEST(FlightAnalysis, AMessageThatWasNeverSentNamesItsSender) {
   EXPECT_THAT(summarize(analysis), HasSubstr("which had not sent it"));
 }
 
+// Rank 2 waits for 0 in dp, and 0 for a message that 1 had begun to send: the
+// fault is at the sender.
+TEST(FlightAnalysis, AMessageOfTwoEndsThatIsWaitedForNamesItsSender) {
+  const FlightGroup pp{.name = "pp", .members = {0, 1}, .member_names = {}};
+  const FlightGroup dp{.name = "dp", .members = {0, 2}, .member_names = {}};
+  std::vector<FlightRecording> recordings = {
+      recording_of(0, {pp, dp}), recording_of(1, {pp}), recording_of(2, {dp})};
+  recordings[0].operations = {message("send", 1, 5), message("recv", 1, 5)};
+  recordings[0].operations[1].is_awaited = true;
+  recordings[1].operations = {message("recv", 0, 5), message("send", 0, 5)};
+  recordings[2].operations = {operation(8, FlightState::kUnderWay)};
+  const FlightAnalysis analysis = analyze_flights(recordings);
+  EXPECT_THAT(analysis.suspects, ElementsAre(1));
+  EXPECT_THAT(
+      summarize(analysis),
+      StrEq("rank 0 waited for a message, recv #5 of 10 x Float in group 'pp' "
+            "at step 7, from rank 1, which had begun to send it"));
+}
+
+// A send that ended, as far as the other end knows, hides none after it.
+TEST(FlightAnalysis, AnEarlierMessageDoesNotHideTheOneThatWasNotReceived) {
+  const FlightGroup pp{.name = "pp", .members = {0, 1}, .member_names = {}};
+  std::vector<FlightRecording> recordings = {
+      recording_of(0, {pp}), recording_of(1, {pp})};
+  recordings[0].operations = {message("send", 1, 4), message("send", 1, 5)};
+  recordings[1].operations = {message("recv", 0, 4)};
+  recordings[1].operations[0].state = FlightState::kFinished;
+  const FlightAnalysis analysis = analyze_flights(recordings);
+  EXPECT_THAT(analysis.suspects, ElementsAre(1));
+  EXPECT_THAT(
+      summarize(analysis),
+      AllOf(HasSubstr("send #5"), HasSubstr("which had not received it")));
+}
+
 TEST(FlightAnalysis, ARankThatDidNotRunIsTheSuspectWhereverItWas) {
   std::vector<FlightRecording> recordings;
   for (int rank = 0; rank < 4; ++rank) {

@@ -35,7 +35,8 @@ FlightRecording made_up(int rank) {
        .step = 12,
        .launched_ns = 11,
        .finished_ns = 12,
-       .state = FlightState::kFailed}};
+       .state = FlightState::kFailed,
+       .is_awaited = true}};
   return recording;
 }
 

@@ -24,10 +24,12 @@ FlightRecorderPtr recorder_of(bool has_operation_under_way) {
   recorder->add_group({.name = "dp", .members = {1, 3}, .member_names = {}});
   if (has_operation_under_way) {
     FlightOperation operation;
-    operation.kind = "all_reduce";
     operation.dtype = "Float";
     operation.numel = 10;
+    operation.kind = "send";  // which nobody has looked after yet
     recorder->begin(operation);
+    operation.kind = "all_reduce";
+    recorder->set_awaited(recorder->begin(operation), true);
   }
   return recorder;
 }
