@@ -296,6 +296,31 @@ class Analyzer {
       if (!waiting.contains(rank))
         result_.suspects.push_back(rank);
     }
+    if (!result_.suspects.empty())
+      return;
+    // All have operations that did not end. Where some wait for theirs, look at
+    // the others: they launched theirs and went on.
+    for (const int rank : absent) {
+      if (!awaits_any(rank))
+        result_.suspects.push_back(rank);
+    }
+    if (result_.suspects.size() == absent.size())
+      result_.suspects.clear();
+  }
+
+  // Whether somebody on the rank waits for an operation that did not end.
+  bool awaits_any(int rank) const {
+    const auto found = recordings_.find(rank);
+    if (found == recordings_.end())
+      return false;
+    const auto& operations = found->second->operations;
+    return std::any_of(
+        operations.begin(),
+        operations.end(),
+        [](const FlightOperation& operation) {
+          return operation.is_awaited &&
+                 operation.state != FlightState::kFinished;
+        });
   }
 
   // A process that did not run is the cause, wherever it was.

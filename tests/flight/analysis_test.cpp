@@ -151,6 +151,31 @@ TEST(FlightAnalysis, AMessageOfTwoEndsThatIsWaitedForNamesItsSender) {
             "at step 7, from rank 1, which had begun to send it"));
 }
 
+// Rank 1 launched a collective of gradients and went on, to where it hangs; 0
+// waits for it in tp and has not come to the gradients.
+TEST(FlightAnalysis, ALaunchThatNobodyWaitsForIsNoWait) {
+  const FlightGroup dp{.name = "dp", .members = {0, 1, 2}, .member_names = {}};
+  const FlightGroup tp{.name = "tp", .members = {0, 1}, .member_names = {}};
+  std::vector<FlightRecording> recordings = {
+      recording_of(0, {dp, tp}),
+      recording_of(1, {dp, tp}),
+      recording_of(2, {dp})};
+  recordings[0].operations = {operation(3, FlightState::kUnderWay)};
+  recordings[0].operations[0].group = 1;
+  recordings[0].operations[0].is_awaited = true;
+  recordings[1].operations = {operation(8, FlightState::kUnderWay)};
+  recordings[2].operations = {operation(8, FlightState::kUnderWay)};
+  recordings[2].operations[0].is_awaited = true;
+  const FlightAnalysis analysis = analyze_flights(recordings);
+  EXPECT_THAT(analysis.suspects, ElementsAre(1));
+  EXPECT_THAT(
+      summarize(analysis), HasSubstr("rank 1 did not arrive at all_reduce #3"));
+  // Where nobody waits, nobody is suspected.
+  for (FlightRecording& recording : recordings)
+    recording.operations[0].is_awaited = false;
+  EXPECT_THAT(analyze_flights(recordings).suspects, IsEmpty());
+}
+
 // A send that ended, as far as the other end knows, hides none after it.
 TEST(FlightAnalysis, AnEarlierMessageDoesNotHideTheOneThatWasNotReceived) {
   const FlightGroup pp{.name = "pp", .members = {0, 1}, .member_names = {}};
