@@ -89,7 +89,7 @@ void add_calibration(CLI::App& command, PlanArguments& arguments) {
   CLI::Option* calibrate = command.add_flag(
       "--calibrate",
       arguments.calibrates,
-      "Measure this machine and write its file; takes a minute or two");
+      "Measure this machine and write its file; takes one to five minutes");
   command
       .add_option(
           "--nproc",

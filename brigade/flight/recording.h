@@ -32,7 +32,7 @@ struct FlightOperation {
   int64_t launched_ns = 0;  // steady clock of the rank's host
   int64_t finished_ns = 0;  // 0: not known to have ended
   FlightState state = FlightState::kUnderWay;
-  bool is_awaited = false;  // a thread, or the device, waited for its end
+  bool is_awaited = false;  // a thread, or the device, waits or waited for it
 
   bool is_message() const { return kind == "send" || kind == "recv"; }
   bool operator==(const FlightOperation&) const = default;
