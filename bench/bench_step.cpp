@@ -109,7 +109,7 @@ Trainee make(
   if (bf16_on_the_wire)
     options.hook = bf16_hook();
   trainee.sync = std::make_unique<BucketedGradSync>(params, group, options);
-  std::vector<AdamWGroup> groups;
+  std::vector<OptimizerGroup> groups;
   for (const GradSegment& segment : trainee.sync->segments())
     groups.push_back({"bucket", segment.weight, segment.main_grad, 0.1});
   trainee.optimizer =

@@ -169,15 +169,6 @@ std::vector<std::string> steps_beside(const fs::path& directory) {
   return steps;
 }
 
-// "exp_avg." of "exp_avg.model.norm.weight"; "" of a weight.
-std::string optimizer_prefix(const std::string& name) {
-  for (const char* prefix : kOptimizerPrefixes) {
-    if (name.starts_with(prefix))
-      return prefix;
-  }
-  return "";
-}
-
 }  // namespace
 
 bool is_checkpoint(const fs::path& folder) {
@@ -214,11 +205,11 @@ void inspect_checkpoint(
   std::map<std::string, uint64_t> optimizer;  // bytes by kind
   for (const CheckpointTensor& tensor : tensors) {
     stored[tensor.name] = &tensor;
-    const std::string kind = optimizer_prefix(tensor.name);
-    const bool is_weight = kind.empty();
-    if (!is_weight)
-      optimizer[kind] += tensor.size_bytes;
-    if (is_weight || arguments.list_all)
+    // "exp_avg." of "exp_avg.model.norm.weight".
+    if (tensor.is_state)
+      optimizer[tensor.name.substr(0, tensor.name.find('.') + 1)] +=
+          tensor.size_bytes;
+    if (!tensor.is_state || arguments.list_all)
       weights.push_back(
           {tensor.name,
            std::string(name_of(tensor.dtype)),

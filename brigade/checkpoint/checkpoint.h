@@ -1,8 +1,9 @@
 // A training run on disk, whole or absent:
 //   DIR/manifest.json                what it is, written last (manifest.h)
 //   DIR/model[-rank-K].safetensors   weights, Hugging Face's names
-//   DIR/optimizer[-rank-K].safetensors   master., exp_avg., exp_avg_sq. + NAME
-//   DIR/...                          files that came with the run (tokenizer)
+//   DIR/optimizer[-rank-K].safetensors   STATE.NAME, STATE as the optimizer
+//   says DIR/...                          files that came with the run
+//   (tokenizer)
 //
 // Each tensor is stored in the pieces in which ranks held it, with the place of
 // each piece in the whole tensor, so that a run may continue under another
@@ -30,7 +31,8 @@ struct CheckpointTensor {
   std::vector<uint64_t> shape;
   uint64_t size_bytes = 0;
   int pieces = 1;
-  bool is_whole = true;  // no part is missing
+  bool is_whole = true;   // no part is missing
+  bool is_state = false;  // of the optimizer, by the file it is in
 };
 
 // A checkpoint on disk. Validates the manifest, the size and the header of
@@ -59,6 +61,7 @@ class Checkpoint {
  private:
   struct Piece {
     const SafetensorsTensor* stored;
+    bool is_state;
     int dim;
     int64_t begin;
     int64_t end;

@@ -131,8 +131,10 @@ void Checkpoint::add_pieces(const SafetensorsFile& file) {
              return number.is_number_integer();
            });
   };
+  const bool is_state =
+      file.path().filename().string().starts_with(kOptimizerFile);
   for (const SafetensorsTensor& stored : file.tensors()) {
-    Piece piece{&stored, -1, 0, 0};
+    Piece piece{&stored, is_state, -1, 0, 0};
     if (places.contains(stored.name)) {
       std::vector<int64_t> place;
       if (is_place(places[stored.name]))
@@ -150,7 +152,9 @@ void Checkpoint::add_pieces(const SafetensorsFile& file) {
             file.path().string(),
             stored.name));
       }
-      piece = {&stored, static_cast<int>(place[0]), place[1], place[2]};
+      piece.dim = static_cast<int>(place[0]);
+      piece.begin = place[1];
+      piece.end = place[2];
     }
     pieces_[stored.name].push_back(piece);
   }
@@ -174,6 +178,7 @@ std::vector<CheckpointTensor> Checkpoint::tensors() const {
     CheckpointTensor tensor{.name = name, .dtype = first.dtype};
     tensor.shape.assign(first.shape.begin(), first.shape.end());
     tensor.pieces = static_cast<int>(pieces.size());
+    tensor.is_state = pieces.front().is_state;
     int64_t position = 0;
     for (const Piece& piece : pieces) {
       tensor.size_bytes += piece.stored->data.size();

@@ -14,13 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_optimizer_state(const std::string& name) {
-  return std::any_of(
-      std::begin(kOptimizerPrefixes),
-      std::end(kOptimizerPrefixes),
-      [&](const char* prefix) { return name.starts_with(prefix); });
-}
-
 // All files but those of tensors and the manifest.
 std::map<fs::path, std::string> attachments_of(const Checkpoint& checkpoint) {
   std::map<fs::path, std::string> attachments;
@@ -57,9 +50,10 @@ void convert_checkpoint(const fs::path& path, const fs::path& out) {
   converted.manifest.contents.clear();
   converted.manifest.writers = 1;
   converted.attachments = attachments_of(checkpoint);
-  for (const std::string& name : checkpoint.names()) {
-    TensorPart part{.name = name, .tensor = checkpoint.read_whole(name)};
-    (is_optimizer_state(name) ? converted.optimizer : converted.weights)
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    TensorPart part{
+        .name = tensor.name, .tensor = checkpoint.read_whole(tensor.name)};
+    (tensor.is_state ? converted.optimizer : converted.weights)
         .push_back(std::move(part));
   }
   save_checkpoint(out, std::move(converted), SaveRanks{});

@@ -38,13 +38,9 @@ struct CheckpointManifest {
 };
 
 inline constexpr const char* kManifestFile = "manifest.json";
-// Before a weight's name: what the optimizer keeps of it.
-inline constexpr const char* kOptimizerPrefixes[] = {
-    "master.",
-    "exp_avg.",
-    "exp_avg_sq.",
-    "outer.",  // of low-communication training
-    "wire."};  // of grad_wire = int8 and powersgd
+// How the names of files begin that hold weights, and what the optimizer keeps.
+inline constexpr const char* kWeightsFile = "model";
+inline constexpr const char* kOptimizerFile = "optimizer";
 // In a file's __metadata__: {"NAME": [dim, begin, end]} of the tensors that
 // are pieces of a larger one.
 inline constexpr const char* kPiecesKey = "brigade.pieces";

@@ -160,8 +160,8 @@ class Save {
         written[name] =
             write_parts(temporary_ / name, parts, checkpoint_.manifest);
       };
-      write("model", checkpoint_.weights);
-      write("optimizer", checkpoint_.optimizer);
+      write(kWeightsFile, checkpoint_.weights);
+      write(kOptimizerFile, checkpoint_.optimizer);
       return to_json(written);
     });
     leave(fmt::format("part-{}", ranks_.writer), note);
@@ -193,7 +193,7 @@ class Save {
       const json& note = notes[static_cast<size_t>(writer)];
       throw_if_failed(note);
       add_contents(note);
-      for (const char* kind : {"model", "optimizer"})
+      for (const char* kind : {kWeightsFile, kOptimizerFile})
         manifest.files.push_back(file_name(kind, writer, manifest.writers));
     }
     write_text_file(temporary_ / kManifestFile, manifest_to_text(manifest));

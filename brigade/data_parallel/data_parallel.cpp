@@ -224,7 +224,7 @@ AdamW make_adamw(
         "[data_parallel] Brigade's AdamW reads the flat main_grads: wrap with "
         "handover = GradHandover::kMainGrad, or use torch::optim");
   }
-  std::vector<AdamWGroup> groups;
+  std::vector<OptimizerGroup> groups;
   for (const GradSegment& segment : sync.segments()) {
     groups.push_back(
         {.name = fmt::format("bucket {}", groups.size()),

@@ -86,8 +86,10 @@ StateBytes state_bytes(
                          (is_bf16 ? 2 : 4)
                    : 0,
       .gradients = params * 4 / (distributed.zero_stage >= 2 ? ranks : 1),
-      .optimizer = params * (is_bf16 ? 10 : 8) /
-                   (distributed.zero_stage >= 1 ? ranks : 1),
+      .optimizer =
+          params *
+          static_cast<double>(element_bytes(optimizer_states(config))) /
+          (distributed.zero_stage >= 1 ? ranks : 1),
       .outer =
           distributed.local_steps == 0
               ? 0

@@ -182,6 +182,16 @@ AdamWOptions adamw_options(const TrainConfig& config) {
       .kernels = kernels_of(config.model.kernels)};
 }
 
+std::unique_ptr<Optimizer> make_optimizer(
+    const TrainConfig& config,
+    std::vector<OptimizerGroup> groups) {
+  return std::make_unique<AdamW>(std::move(groups), adamw_options(config));
+}
+
+std::vector<StateSpec> optimizer_states(const TrainConfig& config) {
+  return kept_states(AdamW::state_specs(), scalar_type(config.model.dtype));
+}
+
 FragmentSchedule fragment_schedule(const DistributedConfig& distributed) {
   return {
       .local_steps = distributed.local_steps,

@@ -8,6 +8,8 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "brigade/comm/backend.h"
 #include "brigade/comm/communicator.h"
@@ -66,6 +68,11 @@ LayerPartitionOptions layer_partition_options(
 // 0.
 double weight_decay_of(const ParameterRow& row, const TrainingConfig& training);
 AdamWOptions adamw_options(const TrainConfig& config);
+// The run's optimizer, and what it keeps of a weight of the run's dtype.
+std::unique_ptr<Optimizer> make_optimizer(
+    const TrainConfig& config,
+    std::vector<OptimizerGroup> groups);
+std::vector<StateSpec> optimizer_states(const TrainConfig& config);
 
 // Of low-communication training: distributed.local_steps, at least 1.
 FragmentSchedule fragment_schedule(const DistributedConfig& distributed);

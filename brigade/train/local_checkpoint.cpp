@@ -18,6 +18,16 @@ std::string moment_prefix(int group) {
   return group == 0 ? "" : group_prefix(group);
 }
 
+// The optimizer's states but for the master, which goes with the weight.
+std::vector<ParamState::State> moments_of(const ParamState& state) {
+  std::vector<ParamState::State> moments;
+  for (const ParamState::State& kept : state.states) {
+    if (kept.name != kMasterState)
+      moments.push_back(kept);
+  }
+  return moments;
+}
+
 // How many groups the checkpoint has; 0: it is data parallel's.
 int groups_in(const Checkpoint& checkpoint, const std::string& name) {
   int groups = 0;
@@ -33,16 +43,16 @@ void read_mean_moments(const Checkpoint& checkpoint, const ParamState& state) {
   if (groups < 2)
     return;
   const torch::NoGradGuard no_grad;
-  const auto read_mean = [&](const std::string& kind, torch::Tensor moment) {
+  for (const auto& [kind, tensor] : moments_of(state)) {
+    torch::Tensor moment = tensor;
     auto sum = torch::zeros_like(moment);
     for (int group = 0; group < groups; ++group) {
-      checkpoint.read(part_of(moment_prefix(group) + kind, state, moment));
+      checkpoint.read(
+          part_of(moment_prefix(group) + kind + ".", state, moment));
       sum.add_(moment);
     }
     moment.copy_(sum.div_(groups));
-  };
-  read_mean("exp_avg.", state.exp_avg);
-  read_mean("exp_avg_sq.", state.exp_avg_sq);
+  }
 }
 
 void add_local_parts(
@@ -58,10 +68,10 @@ void add_local_parts(
     const ParamState& state = param.state;
     if (!is_stored_here(state))
       return;
-    for (TensorPart part :
-         {master_part_of(own + "weight.", state),
-          part_of(moments + "exp_avg.", state, state.exp_avg),
-          part_of(moments + "exp_avg_sq.", state, state.exp_avg_sq)}) {
+    std::vector<TensorPart> parts{master_part_of(own + "weight.", state)};
+    for (const auto& [kind, tensor] : moments_of(state))
+      parts.push_back(part_of(moments + kind + ".", state, tensor));
+    for (TensorPart& part : parts) {
       if (shares.take(part))
         optimizer.push_back(std::move(part));
     }
@@ -74,7 +84,7 @@ void add_local_parts(
     const torch::Tensor& common = param.outer->common;
     checkpoint.weights.push_back(
         part_of("", state, common.to(state.weight.scalar_type())));
-    if (state.master_low.defined())
+    if (state.master_low().defined())
       optimizer.push_back(part_of("master.", state, common));
     optimizer.push_back(
         part_of("outer.momentum.", state, param.outer->momentum));
@@ -106,8 +116,8 @@ bool load_local(
     }
     const std::string own = group_prefix(local.group());
     checkpoint.read(master_part_of(own + "weight.", state));
-    read(own + "exp_avg.", state.exp_avg);
-    read(own + "exp_avg_sq.", state.exp_avg_sq);
+    for (const auto& [kind, tensor] : moments_of(state))
+      read(own + kind + ".", tensor);
     if (local.will_be_under_way(state, step))
       has_pending =
           has_pending && checkpoint.contains("outer.pending." + state.name);

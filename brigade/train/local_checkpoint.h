@@ -4,7 +4,8 @@
 //
 //   outer.momentum.NAME, outer.pending.NAME   the outer optimizer's
 //   outer.K.weight.NAME                       group K's own, in float32
-//   outer.K.exp_avg[_sq].NAME                 of groups after the first
+//   outer.K.STATE.NAME                        of groups after the first: the
+//                                             optimizer's
 //   outer.K.errors.NAME                       what rounding lost, of K's
 //   changes
 #pragma once

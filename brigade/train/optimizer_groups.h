@@ -1,16 +1,16 @@
-// Flat gradient memory cut into the groups that AdamW steps: neighbours with
-// the same weight decay form one.
+// Flat gradient memory cut into the groups that an optimizer steps: neighbours
+// with the same weight decay form one.
 #pragma once
 
 #include <vector>
 
 #include "brigade/data_parallel/grad_sync.h"
-#include "brigade/optim/adamw.h"
+#include "brigade/optim/optimizer.h"
 
 namespace brigade {
 
 struct OptimizerGroups {
-  std::vector<AdamWGroup> groups;
+  std::vector<OptimizerGroup> groups;
   // Where what this rank owns of each parameter lies, in the sync's order.
   struct Place {
     size_t group = 0;

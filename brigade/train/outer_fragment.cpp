@@ -9,17 +9,17 @@ namespace brigade {
 namespace {
 
 torch::Tensor master_of(const ParamState& state, ops::Kernels kernels) {
-  return state.master_low.defined()
-             ? ops::join_master(state.weight, state.master_low, kernels)
-             : state.weight;
+  const torch::Tensor low = state.master_low();
+  return low.defined() ? ops::join_master(state.weight, low, kernels)
+                       : state.weight;
 }
 
 void set_master(
     const ParamState& state,
     const torch::Tensor& master,
     ops::Kernels kernels) {
-  if (state.master_low.defined())
-    ops::split_master(master, state.weight, state.master_low, kernels);
+  if (const torch::Tensor low = state.master_low(); low.defined())
+    ops::split_master(master, state.weight, low, kernels);
   else
     torch::Tensor(state.weight).copy_(master);
 }

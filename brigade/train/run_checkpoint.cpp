@@ -341,9 +341,11 @@ CheckpointToSave checkpoint_of(
 }
 
 uint64_t checkpoint_bytes(const TrainConfig& config) {
-  // Weight and two moments, and of a bf16 weight the master.
+  // Files have the whole master, of which a bf16 weight is the other half.
+  const bool is_bf16 = config.model.dtype == ModelDtype::kBfloat16;
   const uint64_t bytes_per_parameter =
-      config.model.dtype == ModelDtype::kBfloat16 ? 2 + 8 + 4 : 4 + 8;
+      (is_bf16 ? 2 + 2 : 4) +
+      static_cast<uint64_t>(element_bytes(optimizer_states(config)));
   // Of each group its weights, moments and errors; the outer optimizer's
   // momentum, and what is under way.
   const DistributedConfig& distributed = config.distributed;

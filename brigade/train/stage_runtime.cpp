@@ -1,6 +1,6 @@
 #include "brigade/train/stage_runtime.h"
 
-#include <array>
+#include <algorithm>
 #include <utility>
 
 #include "brigade/base/check.h"
@@ -61,9 +61,8 @@ StageRuntime::StageRuntime(
     const ModelPart& part)
     : stage_(stage),
       part_(part),
-      distributed_(config.distributed),
-      wire_(std::make_shared<Wire>()),
-      adam_(adamw_options(config)) {
+      config_(config),
+      wire_(std::make_shared<Wire>()) {
   if (config.distributed.pp_engine == ScheduleKind::kZeroBubble)
     weight_gradients_ = std::make_shared<WeightGradientQueue>();
   const auto context =
@@ -152,13 +151,13 @@ void StageRuntime::use_weights_of(const std::string& module) {
 
 void StageRuntime::make_optimizer() {
   OptimizerGroups made = make_optimizer_groups(*sync_, weight_decay_);
-  optimizer_ = std::make_unique<AdamW>(std::move(made.groups), adam_);
+  optimizer_ = brigade::make_optimizer(config_, std::move(made.groups));
   places_ = std::move(made.places);
   optimizer_layout_ = sync_->layout_version();
 }
 
 GradSyncOptions StageRuntime::sync_options() {
-  GradSyncOptions options = grad_sync_options(distributed_);
+  GradSyncOptions options = grad_sync_options(config_.distributed);
   options.hook = [wire = wire_](BucketView& bucket, Communicator&) {
     return wire->hook(bucket, *wire->group);
   };
@@ -168,7 +167,7 @@ GradSyncOptions StageRuntime::sync_options() {
 void StageRuntime::reduce_over(const CommunicatorPtr& group) {
   if (wire_->group == group)
     return;
-  *wire_ = {wire_hook(distributed_, wire_memory_), group};
+  *wire_ = {wire_hook(config_.distributed, wire_memory_), group};
 }
 
 void StageRuntime::reduce_now() {
@@ -191,10 +190,9 @@ void StageRuntime::finish_gradients(const ProcessMesh& mesh) {
     const auto moved = states();
     const torch::NoGradGuard no_grad;
     for (size_t i = 0; i < moved.size(); ++i) {
-      if (moved[i].master_low.defined())
-        moved[i].master_low.copy_(states_before[i].master_low);
-      moved[i].exp_avg.copy_(states_before[i].exp_avg);
-      moved[i].exp_avg_sq.copy_(states_before[i].exp_avg_sq);
+      for (size_t k = 0; k < moved[i].states.size(); ++k)
+        torch::Tensor(moved[i].states[k].tensor)
+            .copy_(states_before[i].states[k].tensor);
     }
   }
 
@@ -259,7 +257,15 @@ void StageRuntime::skip_step() {
   sync_->reset();
 }
 
-ParamState StageRuntime::without_moments(size_t i) const {
+torch::Tensor ParamState::master_low() const {
+  const auto found =
+      std::find_if(states.begin(), states.end(), [](const State& state) {
+        return state.name == kMasterState;
+      });
+  return found == states.end() ? torch::Tensor() : found->tensor;
+}
+
+ParamState StageRuntime::bare(size_t i) const {
   const NamedParam& param = sync_->params()[i];
   return {
       .name = param.name,
@@ -267,9 +273,7 @@ ParamState StageRuntime::without_moments(size_t i) const {
       .is_copy_for_head = is_copy_for_head(rows_[i], part_),
       .row = &rows_[i],
       .weight = param.tensor.detach(),
-      .master_low = {},
-      .exp_avg = {},
-      .exp_avg_sq = {}};
+      .states = {}};
 }
 
 std::vector<ParamState> StageRuntime::states() const {
@@ -277,16 +281,15 @@ std::vector<ParamState> StageRuntime::states() const {
   for (size_t i = 0; i < rows_.size(); ++i) {
     const NamedParam& param = sync_->params()[i];
     const OptimizerGroups::Place& place = places_[i];
-    const AdamWState& state = optimizer_->states()[place.group];
-    const auto view = [&](const torch::Tensor& flat) {
-      return flat.defined() ? flat.narrow(0, place.offset_numel, place.numel)
-                                  .view(param.tensor.sizes())
-                            : flat;
-    };
-    result.push_back(without_moments(i));
-    result.back().master_low = view(state.master_low);
-    result.back().exp_avg = view(state.exp_avg);
-    result.back().exp_avg_sq = view(state.exp_avg_sq);
+    result.push_back(bare(i));
+    const auto specs = optimizer_->kept(param.tensor.scalar_type());
+    const auto& flat = optimizer_->states(place.group);
+    for (size_t k = 0; k < specs.size(); ++k)
+      result.back().states.push_back(
+          {specs[k].name,
+           flat[k]
+               .narrow(0, place.offset_numel, place.numel)
+               .view(param.tensor.sizes())});
   }
   return result;
 }
@@ -307,46 +310,38 @@ void StageRuntime::visit_states(
 void StageRuntime::visit_sharded(
     const std::function<void(const ParamState& state)>& visit) const {
   const torch::NoGradGuard no_grad;
-  using Member = torch::Tensor AdamWState::*;
-  constexpr std::array<Member, 3> kMembers = {
-      &AdamWState::master_low, &AdamWState::exp_avg, &AdamWState::exp_avg_sq};
   HeldUnit held(sync_->sharded_weights());
   for (const GradSegment& segment : sync_->segments()) {
-    std::array<torch::Tensor, kMembers.size()> whole;
-    for (size_t m = 0; m < kMembers.size(); ++m) {
-      const bool is_master = m == 0;
-      if (is_master && segment.weight.scalar_type() == torch::kFloat)
-        continue;
-      whole[m] = torch::zeros(
+    const auto specs = optimizer_->kept(segment.weight.scalar_type());
+    std::vector<torch::Tensor> whole;
+    for (size_t k = 0; k < specs.size(); ++k) {
+      whole.push_back(torch::zeros(
           segment.weight.sizes(),
-          segment.weight.options().dtype(
-              is_master ? torch::kShort : torch::kFloat));
+          segment.weight.options().dtype(specs[k].dtype)));
       for (const BucketSlot& slot : segment.slots) {
         const auto& place = places_[static_cast<size_t>(slot.param)];
         if (place.numel == 0)
           continue;
-        whole[m]
+        whole[k]
             .narrow(0, slot.offset_numel + place.begin, place.numel)
-            .copy_((optimizer_->states()[place.group].*kMembers[m])
-                       .narrow(0, place.offset_numel, place.numel));
+            .copy_(optimizer_->states(place.group)[k].narrow(
+                0, place.offset_numel, place.numel));
       }
       sync_->communicator()
           ->all_gather(
-              whole[m],
-              whole[m].narrow(0, segment.owned.begin, segment.owned.numel))
+              whole[k],
+              whole[k].narrow(0, segment.owned.begin, segment.owned.numel))
           ->wait_on_host();
     }
     held.hold(segment.unit);
     for (const BucketSlot& slot : segment.slots) {
-      ParamState state = without_moments(static_cast<size_t>(slot.param));
-      const auto view = [&](const torch::Tensor& flat) {
-        return flat.defined() ? flat.narrow(0, slot.offset_numel, slot.numel)
-                                    .view(state.weight.sizes())
-                              : flat;
-      };
-      state.master_low = view(whole[0]);
-      state.exp_avg = view(whole[1]);
-      state.exp_avg_sq = view(whole[2]);
+      ParamState state = bare(static_cast<size_t>(slot.param));
+      for (size_t k = 0; k < specs.size(); ++k)
+        state.states.push_back(
+            {specs[k].name,
+             whole[k]
+                 .narrow(0, slot.offset_numel, slot.numel)
+                 .view(state.weight.sizes())});
       visit(state);
     }
   }
@@ -363,15 +358,12 @@ void StageRuntime::fill_states(
   const torch::NoGradGuard no_grad;
   HeldUnit held(sync_->sharded_weights());
   for (size_t i = 0; i < rows_.size(); ++i) {
-    ParamState state = without_moments(i);
-    const auto of = [&](torch::ScalarType dtype) {
-      return torch::zeros_like(
-          state.weight, state.weight.options().dtype(dtype));
-    };
-    if (state.weight.scalar_type() != torch::kFloat)
-      state.master_low = of(torch::kShort);
-    state.exp_avg = of(torch::kFloat);
-    state.exp_avg_sq = of(torch::kFloat);
+    ParamState state = bare(i);
+    for (const StateSpec& spec : optimizer_->kept(state.weight.scalar_type()))
+      state.states.push_back(
+          {spec.name,
+           torch::zeros_like(
+               state.weight, state.weight.options().dtype(spec.dtype))});
     const OwnedPart& owned = sync_->owned_parts()[i];
     const GradSegment& segment = sync_->segments()[owned.segment];
     held.hold(segment.unit);
@@ -380,16 +372,12 @@ void StageRuntime::fill_states(
       segment.weight_shard.narrow(0, owned.offset, owned.numel)
           .copy_(state.weight.view({-1}).narrow(0, owned.begin, owned.numel));
     const auto& place = places_[i];
-    const auto keep = [&](const torch::Tensor& flat,
-                          const torch::Tensor& from) {
-      if (from.defined() && place.numel > 0)
-        flat.narrow(0, place.offset_numel, place.numel)
-            .copy_(from.view({-1}).narrow(0, place.begin, place.numel));
-    };
-    const AdamWState& kept = optimizer_->states()[place.group];
-    keep(kept.master_low, state.master_low);
-    keep(kept.exp_avg, state.exp_avg);
-    keep(kept.exp_avg_sq, state.exp_avg_sq);
+    for (size_t k = 0; place.numel > 0 && k < state.states.size(); ++k) {
+      optimizer_->states(place.group)[k]
+          .narrow(0, place.offset_numel, place.numel)
+          .copy_(state.states[k].tensor.view({-1}).narrow(
+              0, place.begin, place.numel));
+    }
   }
   held.let_go();
   if (sync_->sharded_weights() != nullptr)
@@ -407,10 +395,8 @@ std::vector<std::pair<std::string, torch::Tensor>> StageRuntime::replicas()
   if (is_sharded())
     return result;
   for (const ParamState& state : states()) {
-    if (state.master_low.defined())
-      result.emplace_back("master." + state.name, state.master_low);
-    result.emplace_back("exp_avg." + state.name, state.exp_avg);
-    result.emplace_back("exp_avg_sq." + state.name, state.exp_avg_sq);
+    for (const ParamState::State& kept : state.states)
+      result.emplace_back(kept.name + "." + state.name, kept.tensor);
   }
   return result;
 }

@@ -16,7 +16,7 @@
 #include "brigade/model/llama.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
-#include "brigade/optim/adamw.h"
+#include "brigade/optim/optimizer.h"
 #include "brigade/schedule/weight_gradient_queue.h"
 #include "brigade/train/optimizer_groups.h"
 #include "brigade/train/weight_units.h"
@@ -27,12 +27,19 @@ namespace brigade {
 struct ParamState {
   std::string name;
   ParamShard shard;
-  bool is_copy_for_head;     // the last stage's copy of a tied embedding
-  const ParameterRow* row;   // lives as long as its StageRuntime
-  torch::Tensor weight;      // of the model's dtype
-  torch::Tensor master_low;  // int16, of a bf16 weight: see ops/split_master.h
-  torch::Tensor exp_avg;     // float32
-  torch::Tensor exp_avg_sq;  // float32
+  bool is_copy_for_head;    // the last stage's copy of a tied embedding
+  const ParameterRow* row;  // lives as long as its StageRuntime
+  torch::Tensor weight;     // of the model's dtype
+  // What the optimizer keeps of it, shaped as the weight, in the order of
+  // Optimizer::kept().
+  struct State {
+    std::string name;
+    torch::Tensor tensor;
+  };
+  std::vector<State> states;
+
+  // What the weight lacks of its master; undefined: it is its own master.
+  torch::Tensor master_low() const;
 };
 
 class StageRuntime {
@@ -48,7 +55,7 @@ class StageRuntime {
   int stage() const { return stage_; }
   Llama& model() { return *model_; }
   GradSync& sync() { return *sync_; }
-  AdamW& optimizer() { return *optimizer_; }
+  Optimizer& optimizer() { return *optimizer_; }
   const std::shared_ptr<WeightGradientQueue>& weight_gradients() const {
     return weight_gradients_;
   }
@@ -102,7 +109,8 @@ class StageRuntime {
   void make_optimizer();
   // Without sharding.
   std::vector<ParamState> states() const;
-  ParamState without_moments(size_t param) const;
+  // A parameter without its states.
+  ParamState bare(size_t param) const;
   void visit_sharded(
       const std::function<void(const ParamState& state)>& visit) const;
   void await_weights_of(const std::string& module);
@@ -118,17 +126,16 @@ class StageRuntime {
 
   int stage_;
   ModelPart part_;
-  const DistributedConfig distributed_;
+  const TrainConfig config_;
   HookMemoryPtr wire_memory_ = std::make_shared<HookMemory>();
   std::shared_ptr<Wire> wire_;        // shared with the sync's hook
   std::vector<double> weight_decay_;  // by parameter
-  AdamWOptions adam_;
   std::shared_ptr<WeightGradientQueue> weight_gradients_;
   std::shared_ptr<Llama> model_;
   std::vector<ParameterRow> rows_;  // of this part, in the sync's order
   std::vector<ParamShard> shards_;  // by parameter
   std::unique_ptr<GradSync> sync_;
-  std::unique_ptr<AdamW> optimizer_;
+  std::unique_ptr<Optimizer> optimizer_;
   std::vector<OptimizerGroups::Place> places_;         // by parameter
   std::map<std::string, std::vector<int>> params_of_;  // by module, of forward
   WeightUnits weight_units_;

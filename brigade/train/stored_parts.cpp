@@ -19,16 +19,18 @@ TensorPart part_of(
 
 TensorPart master_part_of(const std::string& prefix, const ParamState& state) {
   TensorPart part = part_of(prefix, state, state.weight);
-  part.master_low = state.master_low;
+  part.master_low = state.master_low();
   return part;
 }
 
 std::vector<TensorPart> optimizer_parts(const ParamState& state) {
-  std::vector<TensorPart> parts{
-      part_of("exp_avg.", state, state.exp_avg),
-      part_of("exp_avg_sq.", state, state.exp_avg_sq)};
-  if (state.master_low.defined())
-    parts.push_back(master_part_of("master.", state));
+  std::vector<TensorPart> parts;
+  for (const ParamState::State& kept : state.states) {
+    const std::string prefix = kept.name + ".";
+    parts.push_back(
+        kept.name == kMasterState ? master_part_of(prefix, state)
+                                  : part_of(prefix, state, kept.tensor));
+  }
   return parts;
 }
 

@@ -153,9 +153,9 @@ TEST(Saving, WeightsLoadedAfterWrappingAreWhatBrigadesAdamWSteps) {
           model->forward(mine).pow(2).mean().backward();
           optimizer.step(0.05, model.sync().grad_scale());
           model.sync().zero_main_grads();
-          for (const auto& state : optimizer.states()) {
-            state.exp_avg.zero_();
-            state.exp_avg_sq.zero_();
+          for (size_t i = 0; i < optimizer.groups().size(); ++i) {
+            optimizer.state(i, "exp_avg").zero_();
+            optimizer.state(i, "exp_avg_sq").zero_();
           }
           auto handle = net;
           if (loaded_after_wrapping.empty()) {

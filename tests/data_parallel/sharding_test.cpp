@@ -184,8 +184,8 @@ TEST_P(ShardingTest, EachElementHasOneOwner) {
     owned.resize(parts.size());
     for (size_t i = 0; i < parts.size(); ++i)
       owned[i] += parts[i].numel;
-    for (const AdamWState& state : optimizer.states())
-      state_numel += state.exp_avg.numel();
+    for (size_t i = 0; i < optimizer.groups().size(); ++i)
+      state_numel += optimizer.state(i, "exp_avg").numel();
     flat_numel = 0;
     for (const GradSegment& segment : model.sync().segments())
       flat_numel += segment.main_grad.numel();

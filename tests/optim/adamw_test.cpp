@@ -49,7 +49,7 @@ TEST(AdamW, StepsAsTorchsDoes) {
     Tensor weight = initial.to(dtype).clone();
     Tensor main_grad = torch::zeros({kNumel});
     AdamW optimizer({{"all", weight, main_grad, 0.1}}, {.beta2 = 0.95});
-    const Tensor& low = optimizer.states()[0].master_low;
+    const Tensor low = optimizer.state(0, kMasterState);
     if (low.defined())
       ops::split_master(initial, weight, low);
     for (const Tensor& gradient : gradients) {
@@ -78,20 +78,20 @@ TEST(AdamW, Bf16WeightsMoveByStepsTooSmallForBf16) {
     optimizer.step(1e-4);
   EXPECT_NEAR(weight[0].item<float>(), 1.0F - 64e-4F, 2e-3F);
   EXPECT_NEAR(
-      ops::join_master(weight, optimizer.states()[0].master_low)[0]
+      ops::join_master(weight, optimizer.state(0, kMasterState))[0]
           .item<float>(),
       1.0F - 64e-4F,
       1e-5F);
   optimizer.reload_masters();
   EXPECT_TRUE(torch::equal(
-      ops::join_master(weight, optimizer.states()[0].master_low),
+      ops::join_master(weight, optimizer.state(0, kMasterState)),
       weight.to(torch::kFloat)));
 }
 
 TEST(AdamW, AFloatWeightIsItsOwnMaster) {
   const Tensor weight = torch::ones({8});
   const AdamW optimizer({{"all", weight, torch::zeros({8}), 0.0}}, {});
-  EXPECT_FALSE(optimizer.states()[0].master_low.defined());
+  EXPECT_FALSE(optimizer.state(0, kMasterState).defined());
 }
 
 TEST(AdamW, ABf16WeightNeedsTheRestOfItsMaster) {

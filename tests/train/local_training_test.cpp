@@ -495,12 +495,10 @@ TEST_F(LocalSteps, OtherGroupsBeginWithTheMeanOfTheMoments) {
       EXPECT_EQ(loaded.has_groups, overrides.empty());
       const Checkpoint source(from);
       step.stages().front()->visit_states([&](const ParamState& state) {
-        for (const auto& [kind, moment] :
-             {std::pair("exp_avg.", state.exp_avg),
-              std::pair("exp_avg_sq.", state.exp_avg_sq)}) {
+        for (const auto& [name, moment] : state.states) {
+          const std::string kind = name + ".";
           const auto mine = source.read_whole(kind + state.name);
-          const auto others =
-              source.read_whole("outer.1." + (kind + state.name));
+          const auto others = source.read_whole("outer.1." + kind + state.name);
           EXPECT_FALSE(torch::equal(mine, others));
           EXPECT_TRUE(torch::allclose(moment, (mine + others) / 2, 1e-5, 0))
               << kind << state.name;

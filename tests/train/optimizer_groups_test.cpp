@@ -31,7 +31,7 @@ std::unique_ptr<GradSync> make_sync(int64_t capacity_bytes) {
 
 std::vector<double> decays_of(const OptimizerGroups& groups) {
   std::vector<double> decays;
-  for (const AdamWGroup& group : groups.groups)
+  for (const OptimizerGroup& group : groups.groups)
     decays.push_back(group.weight_decay);
   return decays;
 }
@@ -45,7 +45,7 @@ void expect_groups_cover_segments(
     int64_t at = 0;
     while (at < segment.main_grad.numel()) {
       ASSERT_LT(group, made.groups.size());
-      const AdamWGroup& part = made.groups[group++];
+      const OptimizerGroup& part = made.groups[group++];
       EXPECT_EQ(
           part.main_grad.data_ptr<float>(),
           segment.main_grad.data_ptr<float>() + at);
@@ -65,7 +65,7 @@ void expect_places_are_the_parameters(
     const std::vector<double>& decay) {
   for (size_t i = 0; i < made.places.size(); ++i) {
     const auto& place = made.places[i];
-    const AdamWGroup& group = made.groups.at(place.group);
+    const OptimizerGroup& group = made.groups.at(place.group);
     EXPECT_EQ(group.weight_decay, decay[i]) << i;
     EXPECT_TRUE(torch::equal(
         group.weight.narrow(0, place.offset_numel, place.numel),

@@ -1,0 +1,166 @@
+#include "brigade/optim/optimizer.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "brigade/base/error.h"
+
+namespace brigade {
+namespace {
+
+bool has_master(torch::ScalarType weight) {
+  return weight != torch::kFloat;
+}
+
+void check(const OptimizerGroup& group) {
+  const auto dtype = group.weight.scalar_type();
+  if ((dtype == torch::kFloat || dtype == torch::kBFloat16) &&
+      group.main_grad.scalar_type() == torch::kFloat &&
+      group.weight.dim() == 1 && group.main_grad.dim() == 1 &&
+      group.weight.is_contiguous() && group.main_grad.is_contiguous() &&
+      group.weight.numel() == group.main_grad.numel())
+    return;
+  throw Error(
+      ExitCode::kUnexpected,
+      fmt::format(
+          "[optimizer] group '{}': weight is {} of {} elements, main_grad {} "
+          "of {}; expected flat contiguous tensors of equal length, bf16 or "
+          "float32, and float32",
+          group.name,
+          c10::toString(dtype),
+          group.weight.numel(),
+          c10::toString(group.main_grad.scalar_type()),
+          group.main_grad.numel()));
+}
+
+}  // namespace
+
+StateSpec master_state() {
+  return {kMasterState, torch::kShort};
+}
+
+std::vector<StateSpec> kept_states(
+    std::vector<StateSpec> states,
+    torch::ScalarType weight) {
+  if (has_master(weight))
+    states.push_back(master_state());
+  return states;
+}
+
+int64_t element_bytes(const std::vector<StateSpec>& states) {
+  int64_t sum = 0;
+  for (const StateSpec& state : states)
+    sum += static_cast<int64_t>(c10::elementSize(state.dtype));
+  return sum;
+}
+
+Optimizer::Optimizer(
+    std::vector<OptimizerGroup> groups,
+    std::vector<StateSpec> states,
+    ops::Kernels kernels)
+    : groups_(std::move(groups)), specs_(std::move(states)), kernels_(kernels) {
+  const torch::NoGradGuard no_grad;
+  for (OptimizerGroup& group : groups_) {
+    group.weight = group.weight.detach();
+    check(group);
+    states_.emplace_back();
+    for (const StateSpec& spec : kept(group.weight.scalar_type())) {
+      states_.back().push_back(torch::zeros_like(
+          group.weight, group.weight.options().dtype(spec.dtype)));
+    }
+    weights_versions_.push_back(
+        group.memory ? group.memory->weights_version : 0);
+  }
+}
+
+torch::Tensor Optimizer::master(size_t group) const {
+  return has_master(groups_[group].weight.scalar_type()) ? states_[group].back()
+                                                         : torch::Tensor();
+}
+
+torch::Tensor Optimizer::state(size_t group, std::string_view name) const {
+  const auto specs = kept(groups_.at(group).weight.scalar_type());
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (specs[i].name == name)
+      return states_[group][i];
+  }
+  return {};
+}
+
+void Optimizer::follow_memory() {
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const OptimizerGroup& group = groups_[i];
+    if (!group.memory)
+      continue;
+    if (!group.memory->is_current) {
+      throw ConfigError(fmt::format(
+          "[optimizer] group '{}': its gradients and weights were moved to "
+          "other memory after this optimizer was made (BucketOrder::kObserved "
+          "plans anew after the first step); make it anew by make_adamw(), "
+          "after the first backward at the earliest",
+          group.name));
+    }
+    if (group.memory->weights_version == weights_versions_[i])
+      continue;
+    weights_versions_[i] = group.memory->weights_version;
+    if (torch::Tensor low = master(i); low.defined())
+      low.zero_();
+  }
+}
+
+void Optimizer::begin_step() {
+  follow_memory();
+  ++steps_;
+}
+
+void Optimizer::step_group(
+    size_t index,
+    double lr,
+    double grad_scale,
+    ops::AfterRead after_read) {
+  const OptimizerGroup& group = groups_.at(index);
+  step_range(
+      {.group = group,
+       .states = states_[index],
+       .master = master(index),
+       .lr = lr,
+       .grad_scale = grad_scale,
+       .step = steps_,
+       .after_read = after_read});
+  // Kernels write through pointers: who watches versions must see that weights
+  // were stepped and gradients cleared.
+  group.weight.unsafeGetTensorImpl()->bump_version();
+  if (after_read == ops::AfterRead::kZero)
+    group.main_grad.unsafeGetTensorImpl()->bump_version();
+}
+
+void Optimizer::step(double lr, double grad_scale, ops::AfterRead after_read) {
+  begin_step();
+  for (size_t i = 0; i < groups_.size(); ++i)
+    step_group(i, lr, grad_scale, after_read);
+}
+
+torch::Tensor Optimizer::squared_gradients() const {
+  torch::Tensor sum;
+  for (const OptimizerGroup& group : groups_) {
+    const auto part = ops::sum_of_squares(group.main_grad, kernels_);
+    sum = sum.defined() ? sum + part : part;
+  }
+  return sum;
+}
+
+double Optimizer::sum_of_squared_gradients() const {
+  // Read once, whatever device it is on.
+  const torch::Tensor sum = squared_gradients();
+  return sum.defined() ? sum.item<double>() : 0.0;
+}
+
+void Optimizer::reload_masters() {
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    if (torch::Tensor low = master(i); low.defined())
+      low.zero_();
+  }
+}
+
+}  // namespace brigade

@@ -1,0 +1,143 @@
+// An optimizer over flat ranges of memory. It reads the fp32 main_grad where
+// the reduction left it, steps the fp32 master and writes the (bf16 or fp32)
+// weight. An optimizer says which states it keeps (StateSpec) and steps one
+// range; this class owns the ranges, their states and masters, and counts the
+// steps. Whoever saves, loads or moves states walks them by name.
+//
+// Life: made after the parameters have their first values, which are the
+// masters' (call reload_masters() after weights were changed from outside),
+// stepped by the trainer's thread between finish() and reset().
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "brigade/ops/adamw.h"
+#include "brigade/optim/flat_memory.h"
+
+namespace brigade {
+
+// A flat run of weights stepped together: a bucket, a shard of one, or a part
+// of one that has its own weight decay.
+struct OptimizerGroup {
+  std::string name;         // appears in errors
+  torch::Tensor weight;     // flat, bf16 or float32, contiguous
+  torch::Tensor main_grad;  // flat, float32, contiguous, as long as weight
+  double weight_decay = 0.0;
+  // The memory that the tensors lie in; may be null. Once its owner has moved,
+  // step() throws; when it replaces weights, masters follow.
+  std::shared_ptr<const FlatMemory> memory;
+};
+
+// A tensor that an optimizer keeps beside a weight, as long as the weight.
+// Checkpoints store it as NAME.PARAMETER.
+struct StateSpec {
+  std::string name;
+  torch::ScalarType dtype = torch::kFloat;
+};
+
+// What a bf16 weight lacks of its float32 master: int16, ops/split_master.h. It
+// belongs to every optimizer; a float32 weight is its own master and has none.
+// Checkpoints hold the whole master under this name.
+inline constexpr const char* kMasterState = "master";
+StateSpec master_state();
+
+// `states`, and for a bf16 weight the master behind them: all that is kept of a
+// weight of that dtype.
+std::vector<StateSpec> kept_states(
+    std::vector<StateSpec> states,
+    torch::ScalarType weight);
+// Bytes of one element of each.
+int64_t element_bytes(const std::vector<StateSpec>& states);
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+
+  // One step with gradients main_grad * grad_scale (1 / tokens, clipping).
+  // kZero clears main_grad on the way, which saves the clearing pass. Throws
+  // ConfigError when the gradients are in other memory by now (OptimizerGroup::
+  // memory).
+  void step(
+      double lr,
+      double grad_scale = 1.0,
+      ops::AfterRead after_read = ops::AfterRead::kKeep);
+
+  // The same step in parts, in any order: begin_step(), and then step_group()
+  // of each group once.
+  void begin_step();
+  // See begin_step().
+  void step_group(
+      size_t group,
+      double lr,
+      double grad_scale = 1.0,
+      ops::AfterRead after_read = ops::AfterRead::kKeep);
+
+  // The sum of squares of all main_grads before any scale; this rank's part of
+  // the global norm. Not finite when a gradient is not.
+  double sum_of_squared_gradients() const;
+  // The same as a double scalar on the gradients' device, which nobody waits
+  // for; undefined without groups.
+  torch::Tensor squared_gradients() const;
+
+  // Steps done, for the bias correction and for checkpoints.
+  int64_t steps() const { return steps_; }
+  void set_steps(int64_t steps) { steps_ = steps; }  // when continuing
+
+  const std::vector<OptimizerGroup>& groups() const { return groups_; }
+  // What is kept of a weight of that dtype, in the order of states().
+  std::vector<StateSpec> kept(torch::ScalarType weight) const {
+    return kept_states(specs_, weight);
+  }
+  // The states of one group, flat and as long as its weight, in the order of
+  // kept(); a checkpoint reads and writes these in place.
+  const std::vector<torch::Tensor>& states(size_t group) const {
+    return states_.at(group);
+  }
+  // One of them; undefined where the group has none of that name.
+  torch::Tensor state(size_t group, std::string_view name) const;
+
+  // Masters become the weights' values: after weights were loaded.
+  void reload_masters();
+
+ protected:
+  // States begin with zeros. Throws an Error naming a group whose tensors are
+  // not flat, contiguous, of one length and of the dtypes above.
+  Optimizer(
+      std::vector<OptimizerGroup> groups,
+      std::vector<StateSpec> states,
+      ops::Kernels kernels);
+  Optimizer(Optimizer&&) = default;
+  Optimizer& operator=(Optimizer&&) = default;
+
+  struct Range {
+    const OptimizerGroup& group;
+    const std::vector<torch::Tensor>& states;  // the optimizer's own
+    torch::Tensor master;  // undefined where the weight is float32
+    double lr = 0;
+    double grad_scale = 1;
+    int64_t step = 1;  // counted from 1
+    ops::AfterRead after_read = ops::AfterRead::kKeep;
+  };
+  // Steps the weights of one range, whose elements are independent of all
+  // others'.
+  virtual void step_range(const Range& range) = 0;
+
+ private:
+  void follow_memory();
+  torch::Tensor master(size_t group) const;
+
+  std::vector<OptimizerGroup> groups_;
+  std::vector<StateSpec> specs_;
+  std::vector<std::vector<torch::Tensor>> states_;  // by group
+  ops::Kernels kernels_;
+  int64_t steps_ = 0;
+  std::vector<int64_t> weights_versions_;  // by group: FlatMemory's
+};
+
+}  // namespace brigade
