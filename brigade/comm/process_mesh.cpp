@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "brigade/base/check.h"
@@ -40,28 +39,24 @@ ProcessMesh::ProcessMesh(
     options_.member_names = rank_names(dims);
   // The order is the same on every rank, so that no rank waits for a peer that
   // waits in another group.
-  std::vector<int> everyone(static_cast<size_t>(dims.world_size()));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  world_ = join_grid("world", {kAxes.begin(), kAxes.end()}, everyone);
-  dp_cp_ = join_by_host("dp_cp", dims.dp_cp_members(rank), backend_.hierarchy);
+  world_ = join_grid("world", {kAxes.begin(), kAxes.end()});
+  dp_cp_ = join_by_host(
+      "dp_cp", dims.members(kReplicaAxes, rank), backend_.hierarchy);
   for (const Axis axis : kAxes)
-    axes_[axis] = join(to_string(axis), dims.members(axis, rank));
-
-  std::vector<int> model;
-  for (const int other : everyone) {
-    const Coordinate there = dims.coordinate(other);
-    if (there.dp == coordinate_.dp && there.cp == coordinate_.cp)
-      model.push_back(other);
-  }
-  model_ = join_grid("model", {Axis::kPp, Axis::kTp}, model);
-
-  const std::vector<int> stages = dims.members(Axis::kPp, rank);
-  std::vector<int> embedding{rank};
-  if (stages.size() > 1 && (rank == stages.front() || rank == stages.back()))
-    embedding = {stages.front(), stages.back()};
-  embedding_ = join("embedding", embedding);
+    axes_[axis] = join(to_string(axis), dims.members({axis}, rank));
+  model_ = join_grid("model", kModelAxes);
+  embedding_ = split("embedding", [&](const Coordinate& at) {
+    const bool is_end = at.pp == 0 || at.pp == dims.pp - 1;
+    return std::vector<int>{at.dp, at.cp, at.tp, is_end ? 0 : at.pp};
+  });
   replicas_ = dp_cp_;
   between_groups_ = make_self_communicator({.name = "between_groups"});
+}
+
+CommunicatorPtr ProcessMesh::split(
+    const std::string& name,
+    const Colour& colour) {
+  return join(name, dims_.members(colour, rank_));
 }
 
 CommunicatorPtr ProcessMesh::join(
@@ -76,8 +71,8 @@ CommunicatorPtr ProcessMesh::join(
 
 CommunicatorPtr ProcessMesh::join_grid(
     const std::string& name,
-    const std::vector<Axis>& axes,
-    std::vector<int> members) {
+    const std::vector<Axis>& axes) {
+  std::vector<int> members = dims_.members(axes, rank_);
   std::vector<Axis> several;
   for (const Axis axis : axes) {
     if (dims_[axis] > 1)
@@ -95,7 +90,7 @@ CommunicatorPtr ProcessMesh::join_grid(
     if (!group)
       group = make_group(
           fmt::format("world along {}", to_string(axis)),
-          dims_.members(axis, rank_));
+          dims_.members({axis}, rank_));
     along.push_back(group);
   }
   const auto communicator =
@@ -147,25 +142,23 @@ void ProcessMesh::divide_replicas(int groups) {
     return;
   replica_groups_ = groups;
   const int dp_of_group = dims_.dp / groups;
-  std::vector<int> own;
-  for (const int member : dims_.dp_cp_members(rank_)) {
-    if (dims_.coordinate(member).dp / dp_of_group == replica_group())
-      own.push_back(member);
-  }
+  const std::vector<int> own = dims_.members(
+      [&](const Coordinate& at) {
+        return std::vector<int>{at.pp, at.tp, at.dp / dp_of_group};
+      },
+      rank_);
   // A group inside one host has nothing to gain, whatever was asked for.
   replicas_ = join_by_host(
       "replicas",
       own,
       backend_.hierarchy == HierarchyChoice::kOff ? HierarchyChoice::kOff
                                                   : HierarchyChoice::kAuto);
-  std::vector<int> firsts{rank_};
-  if (rank_ == own.front()) {
-    firsts.clear();
-    for (const int member : dims_.members(Axis::kDp, rank_)) {
-      if (dims_.coordinate(member).dp % dp_of_group == 0)
-        firsts.push_back(member);
-    }
-  }
+  const std::vector<int> firsts = dims_.members(
+      [&](const Coordinate& at) {
+        const bool is_first = at.dp % dp_of_group == 0 && at.cp == 0;
+        return std::vector<int>{at.pp, at.tp, is_first ? -1 : dims_.rank(at)};
+      },
+      rank_);
   between_groups_ = make_group("between_groups", firsts);
 }
 

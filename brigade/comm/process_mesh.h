@@ -64,6 +64,11 @@ class ProcessMesh {
   // pp is 1.
   const CommunicatorPtr& embedding() const { return embedding_; }
 
+  // The group of the ranks that have this rank's colour, in rank order.
+  // Collective over all ranks, whose calls are in one order; groups with the
+  // same members share one communicator.
+  CommunicatorPtr split(const std::string& name, const Colour& colour);
+
   // Every communicator once, for reports and tests.
   std::vector<CommunicatorPtr> all() const;
 
@@ -79,8 +84,7 @@ class ProcessMesh {
   // The ranks that differ along these axes: one group, or a grid's.
   CommunicatorPtr join_grid(
       const std::string& name,
-      const std::vector<Axis>& axes,
-      std::vector<int> members);
+      const std::vector<Axis>& axes);
   // Replicas, by host where `choice` says so and the hosts allow it. Throws
   // ConfigError where it must be but cannot.
   CommunicatorPtr join_by_host(

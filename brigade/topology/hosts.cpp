@@ -22,7 +22,7 @@ SplitGroups count_split_groups(
     Axis axis,
     const std::vector<std::string>& hosts) {
   SplitGroups count;
-  for (const std::vector<int>& members : dims.groups(axis)) {
+  for (const std::vector<int>& members : dims.groups({axis})) {
     std::set<std::string> seen;
     for (const int member : members)
       seen.insert(hosts[static_cast<size_t>(member)]);

@@ -2,42 +2,57 @@
 
 #include <fmt/format.h>
 
-#include <tuple>
+#include <algorithm>
+#include <iterator>
+#include <map>
 
 #include "brigade/base/check.h"
 
 namespace brigade {
 
+namespace {
+
+struct AxisMembers {
+  const char* name;
+  int ParallelDims::*size;
+  int Coordinate::*position;
+};
+
+// In the order of Axis.
+constexpr AxisMembers kMembers[] = {
+    {"dp", &ParallelDims::dp, &Coordinate::dp},
+    {"pp", &ParallelDims::pp, &Coordinate::pp},
+    {"cp", &ParallelDims::cp, &Coordinate::cp},
+    {"tp", &ParallelDims::tp, &Coordinate::tp}};
+static_assert(std::size(kMembers) == kAxes.size());
+
+const AxisMembers& members_of(Axis axis) {
+  return kMembers[static_cast<size_t>(axis)];
+}
+
+}  // namespace
+
 const char* to_string(Axis axis) {
-  switch (axis) {
-    case Axis::kDp:
-      return "dp";
-    case Axis::kPp:
-      return "pp";
-    case Axis::kCp:
-      return "cp";
-    case Axis::kTp:
-      return "tp";
-  }
-  return "?";
+  return members_of(axis).name;
+}
+
+int& Coordinate::operator[](Axis axis) {
+  return this->*members_of(axis).position;
 }
 
 int Coordinate::operator[](Axis axis) const {
-  switch (axis) {
-    case Axis::kDp:
-      return dp;
-    case Axis::kPp:
-      return pp;
-    case Axis::kCp:
-      return cp;
-    case Axis::kTp:
-      return tp;
-  }
-  return 0;
+  return this->*members_of(axis).position;
 }
 
 int ParallelDims::operator[](Axis axis) const {
-  return Coordinate{.dp = dp, .tp = tp, .pp = pp, .cp = cp}[axis];
+  return this->*members_of(axis).size;
+}
+
+int ParallelDims::world_size() const {
+  int product = 1;
+  for (const Axis axis : kAxes)
+    product *= (*this)[axis];
+  return product;
 }
 
 void ParallelDims::validate(int world_size, std::vector<std::string>& problems)
@@ -73,59 +88,44 @@ void ParallelDims::validate(int world_size, std::vector<std::string>& problems)
 Coordinate ParallelDims::coordinate(int rank) const {
   BRIGADE_ASSERT(
       rank >= 0 && rank < world_size(), "rank {} of {}", rank, world_size());
-  return {
-      .dp = rank / (tp * cp * pp),
-      .tp = rank % tp,
-      .pp = rank / (tp * cp) % pp,
-      .cp = rank / tp % cp};
+  Coordinate at;
+  for (size_t i = kAxes.size(); i-- > 0;) {
+    at[kAxes[i]] = rank % (*this)[kAxes[i]];
+    rank /= (*this)[kAxes[i]];
+  }
+  return at;
 }
 
 std::string ParallelDims::describe_coordinate(int rank) const {
   const Coordinate at = coordinate(rank);
   std::string text;
-  for (const auto& [name, size, index] :
-       {std::tuple{"dp", dp, at.dp},
-        std::tuple{"tp", tp, at.tp},
-        std::tuple{"pp", pp, at.pp},
-        std::tuple{"cp", cp, at.cp}}) {
-    if (size > 1)
-      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, index);
+  for (const Axis axis : {Axis::kDp, Axis::kTp, Axis::kPp, Axis::kCp}) {
+    if ((*this)[axis] > 1)
+      text += fmt::format(
+          "{}{} {}", text.empty() ? "" : ", ", to_string(axis), at[axis]);
   }
   return text;
 }
 
 int ParallelDims::rank(const Coordinate& coordinate) const {
-  for (Axis axis : kAxes)
+  int rank = 0;
+  for (const Axis axis : kAxes) {
     BRIGADE_ASSERT(
         coordinate[axis] >= 0 && coordinate[axis] < (*this)[axis],
         "{} coordinate {} of {}",
         to_string(axis),
         coordinate[axis],
         (*this)[axis]);
-  return ((coordinate.dp * pp + coordinate.pp) * cp + coordinate.cp) * tp +
-         coordinate.tp;
-}
-
-std::vector<int> ParallelDims::members(Axis axis, int rank) const {
-  const Coordinate self = coordinate(rank);
-  std::vector<int> result;
-  for (int other = 0; other < world_size(); ++other) {
-    const Coordinate there = coordinate(other);
-    bool same = true;
-    for (Axis fixed : kAxes)
-      same = same && (fixed == axis || there[fixed] == self[fixed]);
-    if (same)
-      result.push_back(other);
+    rank = rank * (*this)[axis] + coordinate[axis];
   }
-  return result;
+  return rank;
 }
 
-std::vector<int> ParallelDims::dp_cp_members(int rank) const {
-  const Coordinate self = coordinate(rank);
+std::vector<int> ParallelDims::members(const Colour& colour, int rank) const {
+  const std::vector<int> own = colour(coordinate(rank));
   std::vector<int> result;
   for (int other = 0; other < world_size(); ++other) {
-    const Coordinate there = coordinate(other);
-    if (there.pp == self.pp && there.tp == self.tp)
+    if (colour(coordinate(other)) == own)
       result.push_back(other);
   }
   return result;
@@ -133,43 +133,60 @@ std::vector<int> ParallelDims::dp_cp_members(int rank) const {
 
 namespace {
 
-// A group is listed when its lowest member is met.
-template <typename MembersOf>
-std::vector<std::vector<int>> collect_groups(
-    int world_size,
-    MembersOf members_of) {
-  std::vector<std::vector<int>> groups;
-  for (int rank = 0; rank < world_size; ++rank) {
-    std::vector<int> members = members_of(rank);
-    if (members.front() == rank)
-      groups.push_back(std::move(members));
-  }
-  return groups;
+// What stays the same along these axes: the coordinates on all others.
+Colour along_axes(const std::vector<Axis>& along) {
+  return [along](const Coordinate& at) {
+    std::vector<int> fixed;
+    for (const Axis axis : kAxes) {
+      if (std::find(along.begin(), along.end(), axis) == along.end())
+        fixed.push_back(at[axis]);
+    }
+    return fixed;
+  };
 }
 
 }  // namespace
 
-std::vector<std::vector<int>> ParallelDims::groups(Axis axis) const {
-  return collect_groups(
-      world_size(), [&](int rank) { return members(axis, rank); });
+std::vector<int> ParallelDims::members(const std::vector<Axis>& along, int rank)
+    const {
+  return members(along_axes(along), rank);
 }
 
-std::vector<std::vector<int>> ParallelDims::dp_cp_groups() const {
-  return collect_groups(
-      world_size(), [&](int rank) { return dp_cp_members(rank); });
+std::vector<std::vector<int>> ParallelDims::groups(
+    const std::vector<Axis>& along) const {
+  std::vector<std::vector<int>> groups;
+  const Colour colour = along_axes(along);
+  std::map<std::vector<int>, size_t> group_of;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    const auto [found, is_new] =
+        group_of.emplace(colour(coordinate(rank)), groups.size());
+    if (is_new)
+      groups.emplace_back();
+    groups[found->second].push_back(rank);
+  }
+  return groups;
 }
 
 std::string ParallelDims::product() const {
-  return fmt::format("dp {} * pp {} * cp {} * tp {}", dp, pp, cp, tp);
+  std::string text;
+  for (const Axis axis : kAxes)
+    text += fmt::format(
+        "{}{} {}", text.empty() ? "" : " * ", to_string(axis), (*this)[axis]);
+  return text;
 }
 
 std::string ParallelDims::table() const {
-  std::string text = fmt::format("{} = {} ranks\n", product(), world_size()) +
-                     "rank   dp   pp   cp   tp\n";
+  std::string text =
+      fmt::format("{} = {} ranks\nrank", product(), world_size());
+  for (const Axis axis : kAxes)
+    text += fmt::format(" {:>4}", to_string(axis));
+  text += "\n";
   for (int rank = 0; rank < world_size(); ++rank) {
     const Coordinate at = coordinate(rank);
-    text += fmt::format(
-        "{:>4} {:>4} {:>4} {:>4} {:>4}\n", rank, at.dp, at.pp, at.cp, at.tp);
+    text += fmt::format("{:>4}", rank);
+    for (const Axis axis : kAxes)
+      text += fmt::format(" {:>4}", at[axis]);
+    text += "\n";
   }
   return text;
 }

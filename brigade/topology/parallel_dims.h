@@ -11,12 +11,14 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 namespace brigade {
 
-// In the order of the grid, slowest first.
+// In the order of the grid, slowest first. A new axis is a value here, a member
+// of Coordinate and of ParallelDims, and a row of the table in the source.
 enum class Axis { kDp, kPp, kCp, kTp };
 inline constexpr std::array<Axis, 4> kAxes = {
     Axis::kDp,
@@ -25,17 +27,27 @@ inline constexpr std::array<Axis, 4> kAxes = {
     Axis::kTp};
 const char* to_string(Axis axis);  // "dp", "pp", "cp", "tp"
 
+// The axes along which the replicas of a weight lie, whose gradients are
+// summed: dp, and cp, whose ranks see different tokens of one sequence.
+inline const std::vector<Axis> kReplicaAxes = {Axis::kDp, Axis::kCp};
+// The axes along which one replica of the model is cut.
+inline const std::vector<Axis> kModelAxes = {Axis::kPp, Axis::kTp};
+
 // The position of a rank on each axis.
 struct Coordinate {
   int dp = 0;
   int tp = 0;
   int pp = 0;
   int cp = 0;
-  int operator[](Axis axis) const;  // from 0 to the axis's size - 1
+  int& operator[](Axis axis);  // from 0 to the axis's size - 1
+  int operator[](Axis axis) const;
   bool operator==(const Coordinate&) const = default;
 };
 
-// Sizes of the four axes. Everything but validate() expects sizes that
+// Ranks of one colour form a group: alike for two coordinates, they are in one.
+using Colour = std::function<std::vector<int>(const Coordinate& at)>;
+
+// Sizes of the axes. Everything but validate() expects sizes that
 // validate() accepted.
 struct ParallelDims {
   int dp = 1;
@@ -44,7 +56,7 @@ struct ParallelDims {
   int cp = 1;
 
   int operator[](Axis axis) const;  // the size of an axis
-  int world_size() const { return dp * pp * cp * tp; }
+  int world_size() const;
   bool operator==(const ParallelDims&) const = default;
 
   // Adds one message for each size below 1, or one when the product is not
@@ -59,16 +71,13 @@ struct ParallelDims {
   // The inverse of coordinate().
   int rank(const Coordinate& coordinate) const;
 
-  // The ranks that differ from `rank` along `axis` alone, in the order of
-  // their coordinates; `rank` is among them.
-  std::vector<int> members(Axis axis, int rank) const;
-  // The dp x cp group through `rank`, which sums gradients (also when dp = 1:
-  // the ranks of cp see different tokens of one sequence). Ascending.
-  std::vector<int> dp_cp_members(int rank) const;
-  // Every group of an axis, in the order of their lowest rank; together they
-  // hold each rank once. All ranks build groups in this order.
-  std::vector<std::vector<int>> groups(Axis axis) const;
-  std::vector<std::vector<int>> dp_cp_groups() const;
+  // The ranks of `rank`'s colour, ascending; `rank` is among them.
+  std::vector<int> members(const Colour& colour, int rank) const;
+  // The ranks that differ from `rank` along these axes alone, ascending.
+  std::vector<int> members(const std::vector<Axis>& along, int rank) const;
+  // Every group along these axes, in the order of their lowest rank; together
+  // they hold each rank once.
+  std::vector<std::vector<int>> groups(const std::vector<Axis>& along) const;
 
   // "dp 2 * pp 2 * cp 1 * tp 2"
   std::string product() const;

@@ -133,7 +133,7 @@ TEST(GroupPlace, MatchesTheGroupsOfTheGrid) {
         ParallelDims{.dp = 2, .tp = 8, .pp = 2, .cp = 2}}) {
     for (Axis axis : kAxes) {
       int most = 0;
-      for (const std::vector<int>& group : dims.groups(axis)) {
+      for (const std::vector<int>& group : dims.groups({axis})) {
         int on_first = 0;
         for (int rank : group)
           on_first += rank / per_node == group.front() / per_node ? 1 : 0;

@@ -29,11 +29,11 @@ TEST(ParallelDims, NumbersRanksInPicotronsOrderTpFastest) {
 
 TEST(ParallelDims, ListsTheMembersOfEachAxis) {
   const ParallelDims dims{.dp = 2, .tp = 2, .pp = 2, .cp = 2};
-  EXPECT_THAT(dims.members(Axis::kTp, 5), ElementsAre(4, 5));
-  EXPECT_THAT(dims.members(Axis::kCp, 5), ElementsAre(5, 7));
-  EXPECT_THAT(dims.members(Axis::kPp, 5), ElementsAre(1, 5));
-  EXPECT_THAT(dims.members(Axis::kDp, 5), ElementsAre(5, 13));
-  EXPECT_THAT(dims.dp_cp_members(5), ElementsAre(5, 7, 13, 15));
+  EXPECT_THAT(dims.members({Axis::kTp}, 5), ElementsAre(4, 5));
+  EXPECT_THAT(dims.members({Axis::kCp}, 5), ElementsAre(5, 7));
+  EXPECT_THAT(dims.members({Axis::kPp}, 5), ElementsAre(1, 5));
+  EXPECT_THAT(dims.members({Axis::kDp}, 5), ElementsAre(5, 13));
+  EXPECT_THAT(dims.members(kReplicaAxes, 5), ElementsAre(5, 7, 13, 15));
 }
 
 TEST(ParallelDims, GroupsOfAnAxisHoldEachRankOnce) {
@@ -44,11 +44,11 @@ TEST(ParallelDims, GroupsOfAnAxisHoldEachRankOnce) {
         ParallelDims{.dp = 1, .tp = 1, .pp = 5, .cp = 2}}) {
     for (Axis axis : kAxes) {
       std::multiset<int> seen;
-      for (const auto& group : dims.groups(axis)) {
+      for (const auto& group : dims.groups({axis})) {
         EXPECT_EQ(static_cast<int>(group.size()), dims[axis]);
         for (size_t i = 0; i < group.size(); ++i) {
           EXPECT_EQ(dims.coordinate(group[i])[axis], static_cast<int>(i));
-          EXPECT_EQ(dims.members(axis, group[i]), group);
+          EXPECT_EQ(dims.members({axis}, group[i]), group);
         }
         seen.insert(group.begin(), group.end());
       }
@@ -57,7 +57,7 @@ TEST(ParallelDims, GroupsOfAnAxisHoldEachRankOnce) {
           static_cast<int>(std::set<int>(seen.begin(), seen.end()).size()),
           dims.world_size());
     }
-    for (const auto& group : dims.dp_cp_groups()) {
+    for (const auto& group : dims.groups(kReplicaAxes)) {
       EXPECT_EQ(static_cast<int>(group.size()), dims.dp * dims.cp);
       EXPECT_TRUE(std::is_sorted(group.begin(), group.end()));
     }
