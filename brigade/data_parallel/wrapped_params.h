@@ -8,33 +8,11 @@
 #include <vector>
 
 #include "brigade/comm/communicator.h"
+#include "brigade/param/param.h"
 
 namespace brigade {
 
-// A parameter with the name under which errors and checks know it.
-struct NamedParam {
-  std::string name;
-  torch::Tensor tensor;
-  // Of a matrix: a step's gradient leaves most rows zero, as that of an
-  // embedding does whose vocabulary is large for the tokens of a step. Only a
-  // hint on what to send: sums are the same.
-  bool is_row_sparse = false;
-  // Autograd gives it sparse tensors as gradients (EmbeddingOptions::sparse).
-  bool has_sparse_gradient = false;
-  // Shares its bucket with no other: where its range of the flat memory must be
-  // that of a twin in another model part (tied embeddings of a pipeline).
-  bool has_own_bucket = false;
-  // Sharding::kParameters: weights of one unit are gathered and freed together.
-  // From 0 on, none left out.
-  int unit = 0;
-  // What has the place of its data while the module computes (ComputeCopies);
-  // undefined: nothing.
-  torch::Tensor compute_copy;
-
-  bool is_replaced_by_copy() const {
-    return compute_copy.defined() && tensor.is_alias_of(compute_copy);
-  }
-};
+using NamedParam = Param;
 
 class WrappedParams {
  public:

@@ -36,7 +36,6 @@ Llama::Llama(ModelContextPtr context, const ModelPart& part)
         name,
         std::make_shared<Block>(
             context_, layer, source.inside("layers").inside(name))));
-    layer_names_.push_back("model.layers." + name);
     rotary_.add_layer(layer.attention);
   }
   if (part.is_last) {
@@ -93,17 +92,19 @@ torch::Tensor Llama::forward(
 
   ResidualStream stream{input, {}};
   if (part_.is_first) {
-    context_->await_weights_of("model.embed_tokens");
+    context_->announce_forward({Place::kEmbedding});
     stream.delta = embed(parallel, batch.ids, context_->op_options());
   }
   for (size_t i = 0; i < layers_.size(); ++i) {
-    context_->await_weights_of(layer_names_[i]);
+    const ModelUnit unit{
+        Place::kLayer, part_.layers.begin + static_cast<int64_t>(i)};
+    context_->announce_forward(unit);
     inputs.rotary = rotary_.of_layer(i);
     stream = layers_[i]->forward(stream, inputs);
-    context_->announce_backward(stream.delta, layer_names_[i]);
-    context_->announce_backward(stream.residual, layer_names_[i]);
+    context_->announce_backward(stream.delta, unit);
+    context_->announce_backward(stream.residual, unit);
   }
-  context_->await_weights_of("");
+  context_->announce_forward({Place::kHead});
   if (!part_.is_last)
     return join(stream);
 
@@ -119,7 +120,7 @@ torch::Tensor Llama::forward(
       head_weight(),
       batch.targets.flatten(),
       options);
-  context_->announce_backward(loss, "");
+  context_->announce_backward(loss, {Place::kHead});
   return loss;
 }
 

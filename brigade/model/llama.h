@@ -70,7 +70,6 @@ class Llama : public torch::nn::Module {
   ModelPart part_;
   std::shared_ptr<Weights> embed_tokens_;  // [V/tp, C]
   std::vector<std::shared_ptr<Block>> layers_;
-  std::vector<std::string> layer_names_;  // "model.layers.3"
   RotaryTables rotary_;
   std::optional<Norm> norm_;
   std::shared_ptr<Weights> lm_head_;  // [V/tp, C]; null when tied

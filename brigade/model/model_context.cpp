@@ -6,12 +6,12 @@ namespace brigade {
 
 void ModelContext::announce_backward(
     const torch::Tensor& output,
-    const std::string& module) const {
+    const ModelUnit& unit) const {
   if (!before_backward || !output.defined() || !output.requires_grad())
     return;
   output.register_hook(
-      [notify = before_backward, module](const torch::Tensor& /*gradient*/) {
-        notify(module);
+      [notify = before_backward, unit](const torch::Tensor& /*gradient*/) {
+        notify(unit);
       });
 }
 

@@ -31,23 +31,21 @@ struct ModelContext {
   // Takes over weight gradients (the zero-bubble pipeline); may be empty.
   std::function<void(std::function<void()> compute)> defer_weight_grad;
   Recompute recompute = Recompute::kNone;
-  // Called in forward before the weights of a part are read: "model.layers.3",
-  // "model.embed_tokens", and "" for all that are left. Where another rank may
-  // still be sending them (sharded weights); may be empty.
-  std::function<void(const std::string& module)> before_use;
+  // A pre-forward hook: called before the weights of a unit are read, which
+  // other ranks may still be sending (sharding). May be empty.
+  std::function<void(const ModelUnit& unit)> before_forward;
+  // A pre-backward hook: called before the backward of a unit begins, whose
+  // weights may have to be fetched anew. May be empty.
+  std::function<void(const ModelUnit& unit)> before_backward;
 
-  // Called in backward before that of a part that has weights begins, with the
-  // part's name as above: its weights may have to be fetched anew. May be
-  // empty.
-  std::function<void(const std::string& module)> before_backward;
-
-  // Has before_backward called once backward reaches what `module` computed;
+  // Has before_backward called once backward reaches what `unit` computed;
   // undefined tensors and those without a graph are left alone.
-  void announce_backward(const torch::Tensor& output, const std::string& module)
+  void announce_backward(const torch::Tensor& output, const ModelUnit& unit)
       const;
-  void await_weights_of(const std::string& module) const {
-    if (before_use)
-      before_use(module);
+  // Calls before_forward, where there is one.
+  void announce_forward(const ModelUnit& unit) const {
+    if (before_forward)
+      before_forward(unit);
   }
   ParallelLinearOptions linear_options() const {
     return {weight_grad, defer_weight_grad, kernels};

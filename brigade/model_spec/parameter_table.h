@@ -7,6 +7,7 @@
 // Core layer: no libtorch, no files.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -47,6 +48,14 @@ enum class GradientRows { kAll, kOfTheStepsTokens };
 
 inline constexpr int64_t kNoLayer = -1;
 
+// Weights that forward reads together: the embedding, one layer, or what comes
+// after the layers.
+struct ModelUnit {
+  Place place = Place::kLayer;
+  int64_t layer = kNoLayer;  // of kLayer
+  auto operator<=>(const ModelUnit&) const = default;
+};
+
 struct ParameterRow {
   std::string name;            // Hugging Face's: model.layers.0.mlp.up_proj...
   std::vector<int64_t> shape;  // a linear's weight: [out, in]
@@ -68,6 +77,7 @@ struct ParameterRow {
   std::string tied_head;
 
   int64_t numel() const;
+  ModelUnit unit() const { return {place, layer}; }
   bool operator==(const ParameterRow&) const = default;
 };
 

@@ -19,9 +19,9 @@ std::string moment_prefix(int group) {
 }
 
 // The optimizer's states but for the master, which goes with the weight.
-std::vector<ParamState::State> moments_of(const ParamState& state) {
-  std::vector<ParamState::State> moments;
-  for (const ParamState::State& kept : state.states) {
+std::vector<State> moments_of(const Param& param) {
+  std::vector<State> moments;
+  for (const State& kept : param.states) {
     if (kept.name != kMasterState)
       moments.push_back(kept);
   }
@@ -38,17 +38,17 @@ int groups_in(const Checkpoint& checkpoint, const std::string& name) {
 
 }  // namespace
 
-void read_mean_moments(const Checkpoint& checkpoint, const ParamState& state) {
-  const int groups = groups_in(checkpoint, state.name);
+void read_mean_moments(const Checkpoint& checkpoint, const Param& param) {
+  const int groups = groups_in(checkpoint, param.name);
   if (groups < 2)
     return;
   const torch::NoGradGuard no_grad;
-  for (const auto& [kind, tensor] : moments_of(state)) {
+  for (const auto& [kind, tensor] : moments_of(param)) {
     torch::Tensor moment = tensor;
     auto sum = torch::zeros_like(moment);
     for (int group = 0; group < groups; ++group) {
       checkpoint.read(
-          part_of(moment_prefix(group) + kind + ".", state, moment));
+          part_of(moment_prefix(group) + kind + ".", param, moment));
       sum.add_(moment);
     }
     moment.copy_(sum.div_(groups));
@@ -64,33 +64,34 @@ void add_local_parts(
   const std::string own = group_prefix(group);
   const std::string moments = moment_prefix(group);
   auto& optimizer = checkpoint.optimizer;
-  local.visit([&](const GroupParam& param) {
-    const ParamState& state = param.state;
-    if (!is_stored_here(state))
+  local.visit([&](const GroupParam& of_group) {
+    const Param& param = of_group.param;
+    if (!param.is_counted_here())
       return;
-    std::vector<TensorPart> parts{master_part_of(own + "weight.", state)};
-    for (const auto& [kind, tensor] : moments_of(state))
-      parts.push_back(part_of(moments + kind + ".", state, tensor));
+    std::vector<TensorPart> parts{master_part_of(own + "weight.", param)};
+    for (const auto& [kind, tensor] : moments_of(param))
+      parts.push_back(part_of(moments + kind + ".", param, tensor));
     for (TensorPart& part : parts) {
       if (shares.take(part))
         optimizer.push_back(std::move(part));
     }
-    if (!param.outer)
+    if (!of_group.outer)
       return;
-    if (param.outer->errors.defined())
-      optimizer.push_back(part_of(own + "errors.", state, param.outer->errors));
+    if (of_group.outer->errors.defined())
+      optimizer.push_back(
+          part_of(own + "errors.", param, of_group.outer->errors));
     if (group != 0)
       return;
-    const torch::Tensor& common = param.outer->common;
+    const torch::Tensor& common = of_group.outer->common;
     checkpoint.weights.push_back(
-        part_of("", state, common.to(state.weight.scalar_type())));
-    if (state.master_low().defined())
-      optimizer.push_back(part_of("master.", state, common));
+        part_of("", param, common.to(param.tensor.scalar_type())));
+    if (param.state(kMasterState).defined())
+      optimizer.push_back(part_of("master.", param, common));
     optimizer.push_back(
-        part_of("outer.momentum.", state, param.outer->momentum));
-    if (param.is_under_way)
+        part_of("outer.momentum.", param, of_group.outer->momentum));
+    if (of_group.is_under_way)
       optimizer.push_back(
-          part_of("outer.pending.", state, param.outer->pending));
+          part_of("outer.pending.", param, of_group.outer->pending));
   });
 }
 
@@ -101,30 +102,30 @@ bool load_local(
   local.restart();
   bool has_all = true;
   bool has_pending = true;
-  local.visit([&](const GroupParam& param) {
-    const ParamState& state = param.state;
+  local.visit([&](const GroupParam& of_group) {
+    const Param& param = of_group.param;
     const auto read = [&](const std::string& prefix, torch::Tensor into) {
-      if (into.defined() && checkpoint.contains(prefix + state.name))
-        checkpoint.read(part_of(prefix, state, into));
+      if (into.defined() && checkpoint.contains(prefix + param.name))
+        checkpoint.read(part_of(prefix, param, into));
     };
-    if (param.outer)
-      read("outer.momentum.", param.outer->momentum);
-    if (groups_in(checkpoint, state.name) != local.groups()) {
-      read_mean_moments(checkpoint, state);
+    if (of_group.outer)
+      read("outer.momentum.", of_group.outer->momentum);
+    if (groups_in(checkpoint, param.name) != local.groups()) {
+      read_mean_moments(checkpoint, param);
       has_all = false;
       return;
     }
     const std::string own = group_prefix(local.group());
-    checkpoint.read(master_part_of(own + "weight.", state));
-    for (const auto& [kind, tensor] : moments_of(state))
+    checkpoint.read(master_part_of(own + "weight.", param));
+    for (const auto& [kind, tensor] : moments_of(param))
       read(own + kind + ".", tensor);
-    if (local.will_be_under_way(state, step))
+    if (local.will_be_under_way(param, step))
       has_pending =
-          has_pending && checkpoint.contains("outer.pending." + state.name);
-    if (!param.outer)
+          has_pending && checkpoint.contains("outer.pending." + param.name);
+    if (!of_group.outer)
       return;
-    read(own + "errors.", param.outer->errors);
-    read("outer.pending.", param.outer->pending);
+    read(own + "errors.", of_group.outer->errors);
+    read("outer.pending.", of_group.outer->pending);
   });
   if (has_all && has_pending)
     local.resume_under_way(step);

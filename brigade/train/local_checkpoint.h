@@ -19,7 +19,7 @@ namespace brigade {
 
 // Where the checkpoint has several groups, makes the moments of a parameter
 // their mean: for runs that are not these groups.
-void read_mean_moments(const Checkpoint& checkpoint, const ParamState& state);
+void read_mean_moments(const Checkpoint& checkpoint, const Param& param);
 
 // Adds this rank's share. Waits for what is under way.
 void add_local_parts(

@@ -42,7 +42,7 @@ LocalTraining::LocalTraining(
 FragmentParams LocalTraining::params_of(size_t fragment) const {
   FragmentParams params;
   for (const auto& stage : stages_) {
-    stage->visit_states([&](const ParamState& param) {
+    stage->params().visit([&](const Param& param) {
       if (fragment_of(*param.row, schedule_.fragments) ==
           static_cast<int>(fragment))
         params.push_back(param);
@@ -99,8 +99,7 @@ void LocalTraining::restart() {
   }
 }
 
-bool LocalTraining::will_be_under_way(const ParamState& param, int64_t step)
-    const {
+bool LocalTraining::will_be_under_way(const Param& param, int64_t step) const {
   return is_under_way(
       schedule_, fragment_of(*param.row, schedule_.fragments), step);
 }

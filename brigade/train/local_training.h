@@ -23,7 +23,7 @@ namespace brigade {
 
 // One parameter of a group on this rank.
 struct GroupParam {
-  ParamState state;                           // the group's own
+  Param param;                                // the group's own
   std::optional<OuterFragment::State> outer;  // on first replicas
   bool is_under_way = false;
 };
@@ -59,7 +59,7 @@ class LocalTraining {
   // way, and momentum and errors are zero.
   void restart();
   // Whether the schedule has sent the parameter by `step`, and not merged it.
-  bool will_be_under_way(const ParamState& param, int64_t step) const;
+  bool will_be_under_way(const Param& param, int64_t step) const;
   // What that is has been read: it counts as sent.
   void resume_under_way(int64_t step);
 

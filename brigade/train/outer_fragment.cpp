@@ -8,20 +8,20 @@
 namespace brigade {
 namespace {
 
-torch::Tensor master_of(const ParamState& state, ops::Kernels kernels) {
-  const torch::Tensor low = state.master_low();
-  return low.defined() ? ops::join_master(state.weight, low, kernels)
-                       : state.weight;
+torch::Tensor master_of(const Param& param, ops::Kernels kernels) {
+  const torch::Tensor low = param.state(kMasterState);
+  return low.defined() ? ops::join_master(param.tensor, low, kernels)
+                       : param.tensor;
 }
 
 void set_master(
-    const ParamState& state,
+    const Param& param,
     const torch::Tensor& master,
     ops::Kernels kernels) {
-  if (const torch::Tensor low = state.master_low(); low.defined())
-    ops::split_master(master, state.weight, low, kernels);
+  if (const torch::Tensor low = param.state(kMasterState); low.defined())
+    ops::split_master(master, param.tensor, low, kernels);
   else
-    torch::Tensor(state.weight).copy_(master);
+    torch::Tensor(param.tensor).copy_(master);
 }
 
 }  // namespace
@@ -37,15 +37,15 @@ OuterFragment::OuterFragment(
       is_first_replica_(mesh.replicas()->rank() == 0),
       offsets_{0} {
   std::vector<WireRange> ranges;
-  for (const ParamState& param : params) {
-    ranges.push_back({offsets_.back(), param.weight.numel()});
-    offsets_.push_back(offsets_.back() + param.weight.numel());
-    shapes_.push_back(param.weight.sizes().vec());
+  for (const Param& param : params) {
+    ranges.push_back({offsets_.back(), param.tensor.numel()});
+    offsets_.push_back(offsets_.back() + param.tensor.numel());
+    shapes_.push_back(param.tensor.sizes().vec());
   }
   if (!is_first_replica_)
     return;
   common_ = torch::zeros(
-      {offsets_.back()}, params.front().weight.options().dtype(torch::kFloat));
+      {offsets_.back()}, params.front().tensor.options().dtype(torch::kFloat));
   momentum_ = torch::zeros_like(common_);
   pending_ = torch::zeros_like(common_);
   if (options_.wire) {
@@ -150,7 +150,7 @@ void OuterFragment::merge(
   } else {
     merged = torch::empty(
         {offsets_.back()},
-        params.front().weight.options().dtype(torch::kFloat));
+        params.front().tensor.options().dtype(torch::kFloat));
   }
   mesh_.replicas()->broadcast(merged, /*root=*/0)->wait();
   for (size_t i = 0; i < params.size(); ++i)

@@ -35,7 +35,7 @@ struct OuterFragmentOptions {
 };
 
 // The parameters of a fragment on this rank, the same ones in every call.
-using FragmentParams = std::vector<ParamState>;
+using FragmentParams = std::vector<Param>;
 
 class OuterFragment {
  public:

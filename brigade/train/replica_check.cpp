@@ -36,7 +36,7 @@ int64_t sum_of_bits(const torch::Tensor& tensor) {
 }  // namespace
 
 std::optional<UnlikeReplica> find_unlike_replica(
-    const std::vector<NamedReplica>& replicas,
+    const std::vector<State>& replicas,
     Communicator& group) {
   const size_t count = replicas.size();
   std::vector<int64_t> sums(2 * count);

@@ -9,13 +9,9 @@
 #include <vector>
 
 #include "brigade/comm/communicator.h"
+#include "brigade/param/param.h"
 
 namespace brigade {
-
-struct NamedReplica {
-  std::string name;
-  torch::Tensor tensor;  // of any dtype
-};
 
 struct UnlikeReplica {
   std::string name;        // of the first tensor that differs
@@ -26,7 +22,7 @@ struct UnlikeReplica {
 // Compares a sum over each tensor's bits, which any one flipped bit changes.
 // Costs a pass over the memory and an all-reduce of 16 bytes per tensor.
 std::optional<UnlikeReplica> find_unlike_replica(
-    const std::vector<NamedReplica>& replicas,
+    const std::vector<State>& replicas,
     Communicator& group);
 
 }  // namespace brigade

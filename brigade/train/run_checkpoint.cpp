@@ -265,12 +265,12 @@ LoadedRun load_run(
   const Checkpoint checkpoint(directory);
   const CheckpointManifest& manifest = checkpoint.manifest();
   for (const auto& stage : stages) {
-    stage->fill_states([&](const ParamState& state) {
-      checkpoint.read(part_of("", state, state.weight));
-      for (const TensorPart& part : optimizer_parts(state))
+    stage->params().fill([&](const Param& param) {
+      checkpoint.read(part_of("", param, param.tensor));
+      for (const TensorPart& part : optimizer_parts(param))
         checkpoint.read(part);
       if (local == nullptr)
-        read_mean_moments(checkpoint, state);
+        read_mean_moments(checkpoint, param);
     });
     stage->optimizer().set_steps(manifest.step - manifest.skipped_steps);
   }
@@ -319,16 +319,16 @@ CheckpointToSave checkpoint_of(
                            ? WeightMemory::kIsFreed
                            : WeightMemory::kStays;
   for (const auto& stage : stages) {
-    stage->visit_states([&](const ParamState& state) {
-      if (!is_stored_here(state))
+    stage->params().visit([&](const Param& param) {
+      if (!param.is_counted_here())
         return;
-      if (TensorPart weight = part_of("", state, state.weight);
+      if (TensorPart weight = part_of("", param, param.tensor);
           shares.take(weight)) {
         if (weights == WeightMemory::kIsFreed)
           weight.tensor = own_copy(weight.tensor);
         checkpoint.weights.push_back(std::move(weight));
       }
-      for (TensorPart& part : optimizer_parts(state)) {
+      for (TensorPart& part : optimizer_parts(param)) {
         if (!shares.take(part))
           continue;
         if (is_sharded)

@@ -2,45 +2,21 @@
 // model, its gradient synchronisation and its optimizer.
 #pragma once
 
-#include <functional>
-#include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "brigade/comm/process_mesh.h"
 #include "brigade/config/train_config.h"
 #include "brigade/data_parallel/grad_sync.h"
 #include "brigade/data_parallel/hook_memory.h"
+#include "brigade/data_parallel/param_set.h"
 #include "brigade/model/llama.h"
 #include "brigade/model_spec/parameter_table.h"
-#include "brigade/model_spec/shard.h"
-#include "brigade/optim/optimizer.h"
 #include "brigade/schedule/weight_gradient_queue.h"
-#include "brigade/train/optimizer_groups.h"
 #include "brigade/train/weight_units.h"
 
 namespace brigade {
-
-// A parameter on this rank and everything that belongs to it, whole.
-struct ParamState {
-  std::string name;
-  ParamShard shard;
-  bool is_copy_for_head;    // the last stage's copy of a tied embedding
-  const ParameterRow* row;  // lives as long as its StageRuntime
-  torch::Tensor weight;     // of the model's dtype
-  // What the optimizer keeps of it, shaped as the weight, in the order of
-  // Optimizer::kept().
-  struct State {
-    std::string name;
-    torch::Tensor tensor;
-  };
-  std::vector<State> states;
-
-  // What the weight lacks of its master; undefined: it is its own master.
-  torch::Tensor master_low() const;
-};
 
 class StageRuntime {
  public:
@@ -54,15 +30,15 @@ class StageRuntime {
 
   int stage() const { return stage_; }
   Llama& model() { return *model_; }
-  GradSync& sync() { return *sync_; }
-  Optimizer& optimizer() { return *optimizer_; }
+  GradSync& sync() { return params_->sync(); }
+  Optimizer& optimizer() { return params_->optimizer(); }
   const std::shared_ptr<WeightGradientQueue>& weight_gradients() const {
     return weight_gradients_;
   }
 
   // Gradient reduction of this stage: see ExecutorCallbacks.
-  void hold_reduction() { sync_->set_accumulate_only(true); }
-  void begin_reduction() { sync_->set_accumulate_only(false); }
+  void hold_reduction() { sync().set_accumulate_only(true); }
+  void begin_reduction() { sync().set_accumulate_only(false); }
   // All gradients are final, although no backward follows.
   void reduce_now();
   // Between steps: from the next one on gradients are summed over `group`,
@@ -85,38 +61,20 @@ class StageRuntime {
   // stay.
   void skip_step();
 
-  // Calls `visit` with each parameter, in an order that all ranks share. What
-  // is sharded is gathered for the call, collectively over dp x cp; the tensors
-  // are views, and valid only until it returns.
-  void visit_states(
-      const std::function<void(const ParamState& state)>& visit) const;
-  // Calls `fill` with each parameter and keeps what it writes into the tensors:
-  // this rank's part, where they are sharded. Collective over dp x cp where
-  // weights are (ZeRO's stage 3).
-  void fill_states(const std::function<void(const ParamState& state)>& fill);
-  // What the ranks of dp x cp hold alike, by name: weights unless they are
-  // sharded, and without sharding the optimizer's state. Views: valid until the
-  // next step.
-  std::vector<std::pair<std::string, torch::Tensor>> replicas() const;
-  int64_t numel() const;
+  // The parameters of this part, to walk them.
+  ParamSet& params() { return *params_; }
+  const ParamSet& params() const { return *params_; }
 
  private:
-  bool is_sharded() const {
-    return sync_->options().sharding != Sharding::kNone;
-  }
   // With a hook that does what wire_ says.
   GradSyncOptions sync_options();
-  void make_optimizer();
-  // Without sharding.
-  std::vector<ParamState> states() const;
-  // A parameter without its states.
-  ParamState bare(size_t param) const;
-  void visit_sharded(
-      const std::function<void(const ParamState& state)>& visit) const;
-  void await_weights_of(const std::string& module);
+  // The part's parameters with their initial weights, each in its unit.
+  std::vector<Param> make_params(
+      const LlamaConfig& llama,
+      const ProcessMesh& mesh);
+  void await_weights_of(const ModelUnit& unit);
   // Of ZeRO's stage 3, in forward and in backward.
-  void use_weights_of(const std::string& module);
-  bool counts_in_norm(int param) const;
+  void use_weights_of(const ModelUnit& unit);
 
   // What reduces buckets now, and over which group.
   struct Wire {
@@ -128,21 +86,11 @@ class StageRuntime {
   ModelPart part_;
   const TrainConfig config_;
   HookMemoryPtr wire_memory_ = std::make_shared<HookMemory>();
-  std::shared_ptr<Wire> wire_;        // shared with the sync's hook
-  std::vector<double> weight_decay_;  // by parameter
+  std::shared_ptr<Wire> wire_;  // shared with the sync's hook
   std::shared_ptr<WeightGradientQueue> weight_gradients_;
   std::shared_ptr<Llama> model_;
-  std::vector<ParameterRow> rows_;  // of this part, in the sync's order
-  std::vector<ParamShard> shards_;  // by parameter
-  std::unique_ptr<GradSync> sync_;
-  std::unique_ptr<Optimizer> optimizer_;
-  std::vector<OptimizerGroups::Place> places_;         // by parameter
-  std::map<std::string, std::vector<int>> params_of_;  // by module, of forward
   WeightUnits weight_units_;
-  int64_t optimizer_layout_ = 0;
+  std::unique_ptr<ParamSet> params_;
 };
-
-// full[begin:end] along the cut, padded with zeros: the local tensor.
-torch::Tensor take_shard(const torch::Tensor& full, const ParamShard& shard);
 
 }  // namespace brigade

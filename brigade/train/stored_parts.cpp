@@ -6,36 +6,32 @@ namespace brigade {
 
 TensorPart part_of(
     const std::string& prefix,
-    const ParamState& state,
+    const Param& param,
     const torch::Tensor& tensor) {
-  const ParamShard& shard = state.shard;
+  const ParamShard& shard = param.cut;
   return {
-      prefix + state.name,
+      prefix + param.name,
       shard.dim == kNotCut ? -1 : shard.dim,
       shard.begin,
       shard.end,
       tensor};
 }
 
-TensorPart master_part_of(const std::string& prefix, const ParamState& state) {
-  TensorPart part = part_of(prefix, state, state.weight);
-  part.master_low = state.master_low();
+TensorPart master_part_of(const std::string& prefix, const Param& param) {
+  TensorPart part = part_of(prefix, param, param.tensor);
+  part.master_low = param.state(kMasterState);
   return part;
 }
 
-std::vector<TensorPart> optimizer_parts(const ParamState& state) {
+std::vector<TensorPart> optimizer_parts(const Param& param) {
   std::vector<TensorPart> parts;
-  for (const ParamState::State& kept : state.states) {
+  for (const State& kept : param.states) {
     const std::string prefix = kept.name + ".";
     parts.push_back(
-        kept.name == kMasterState ? master_part_of(prefix, state)
-                                  : part_of(prefix, state, kept.tensor));
+        kept.name == kMasterState ? master_part_of(prefix, param)
+                                  : part_of(prefix, param, kept.tensor));
   }
   return parts;
-}
-
-bool is_stored_here(const ParamState& state) {
-  return state.shard.is_first_replica && !state.is_copy_for_head;
 }
 
 Shares::Shares(const Communicator& replicas)

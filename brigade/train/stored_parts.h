@@ -18,17 +18,14 @@ namespace brigade {
 // parameter's name.
 TensorPart part_of(
     const std::string& prefix,
-    const ParamState& state,
+    const Param& param,
     const torch::Tensor& tensor);
 
 // The weight in float32: of bf16 the whole master.
-TensorPart master_part_of(const std::string& prefix, const ParamState& state);
+TensorPart master_part_of(const std::string& prefix, const Param& param);
 
 // The optimizer's tensors of one parameter. A float32 weight is its own master.
-std::vector<TensorPart> optimizer_parts(const ParamState& state);
-
-// False for what another rank of the model holds as well, and stores.
-bool is_stored_here(const ParamState& state);
+std::vector<TensorPart> optimizer_parts(const Param& param);
 
 // Deals the tensors that all replicas hold alike out to them: each goes to the
 // one that has the fewest bytes so far, the same one on every rank.

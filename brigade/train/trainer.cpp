@@ -455,10 +455,10 @@ double Trainer::evaluate() {
 }
 
 void Trainer::check_replicas() {
-  std::vector<NamedReplica> replicas;
+  std::vector<State> replicas;
   for (const auto& stage : step_->stages()) {
-    for (const auto& [name, tensor] : stage->replicas())
-      replicas.push_back({name, tensor});
+    for (State& replica : stage->params().replicas())
+      replicas.push_back(std::move(replica));
   }
   Communicator& group = *mesh_->replicas();
   const auto unlike = find_unlike_replica(replicas, group);

@@ -494,14 +494,14 @@ TEST_F(LocalSteps, OtherGroupsBeginWithTheMeanOfTheMoments) {
       const LoadedRun loaded = load_run(from, step.stages(), step.local());
       EXPECT_EQ(loaded.has_groups, overrides.empty());
       const Checkpoint source(from);
-      step.stages().front()->visit_states([&](const ParamState& state) {
-        for (const auto& [name, moment] : state.states) {
+      step.stages().front()->params().visit([&](const Param& param) {
+        for (const auto& [name, moment] : param.states) {
           const std::string kind = name + ".";
-          const auto mine = source.read_whole(kind + state.name);
-          const auto others = source.read_whole("outer.1." + kind + state.name);
+          const auto mine = source.read_whole(kind + param.name);
+          const auto others = source.read_whole("outer.1." + kind + param.name);
           EXPECT_FALSE(torch::equal(mine, others));
           EXPECT_TRUE(torch::allclose(moment, (mine + others) / 2, 1e-5, 0))
-              << kind << state.name;
+              << kind << param.name;
         }
       });
     });
@@ -606,7 +606,8 @@ TEST_F(LocalSteps, SendAFractionOfDataParallelsBytes) {
           EXPECT_EQ(bytes_of(*mesh.dp_cp()), 0);
           // Eight steps of all gradients in float32.
           const double parallel =
-              8.0 * 2 * 4 * static_cast<double>(step.stages()[0]->numel());
+              8.0 * 2 * 4 *
+              static_cast<double>(step.stages()[0]->params().numel());
           EXPECT_NEAR(
               static_cast<double>(bytes_of(*mesh.between_groups())),
               fraction * parallel,

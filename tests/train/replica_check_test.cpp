@@ -11,10 +11,10 @@ namespace {
 using ::testing::ElementsAre;
 
 // Tensors that are alike on all ranks, but for one bit on one rank.
-std::vector<NamedReplica> replicas_with_flip(
+std::vector<State> replicas_with_flip(
     bool is_flipped,
     torch::ScalarType dtype) {
-  std::vector<NamedReplica> replicas = {
+  std::vector<State> replicas = {
       {"a", torch::arange(15, torch::kFloat).sin().to(dtype)},
       {"b", torch::arange(8, torch::kFloat).view({4, 2}).cos().to(dtype)}};
   if (is_flipped) {

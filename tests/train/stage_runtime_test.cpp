@@ -53,16 +53,15 @@ TEST(StageRuntime, DecaysAllParametersOrMatricesAlone) {
     StageRuntime runtime(
         config, *config.model.llama, mesh, 0, whole_model(*config.model.llama));
     std::vector<torch::Tensor> before;
-    runtime.visit_states([&](const ParamState& state) {
-      before.push_back(state.weight.clone());
-    });
+    runtime.params().visit(
+        [&](const Param& param) { before.push_back(param.tensor.clone()); });
     runtime.optimizer().step(0.2);
     size_t i = 0;
-    runtime.visit_states([&](const ParamState& state) {
+    runtime.params().visit([&](const Param& param) {
       const bool decays = which == WeightDecayOn::kAll || before[i].dim() == 2;
       EXPECT_TRUE(
-          torch::allclose(state.weight, before[i] * (decays ? 0.9 : 1.0)))
-          << state.name;
+          torch::allclose(param.tensor, before[i] * (decays ? 0.9 : 1.0)))
+          << param.name;
       ++i;
     });
   }

@@ -80,34 +80,30 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& each) { return each.param.name; });
 
 TEST(WeightUnits, AreOnePerLayerAndTheTwoEnds) {
-  const auto units_of = [](std::vector<std::string> names, bool is_tied) {
+  const ModelUnit embedding{Place::kEmbedding};
+  const ModelUnit head{Place::kHead};
+  const auto layer = [](int64_t index) {
+    return ModelUnit{Place::kLayer, index};
+  };
+  const auto units_of = [](const std::vector<ModelUnit>& uses, bool is_tied) {
     std::vector<ParameterRow> rows;
-    for (std::string& name : names) {
+    for (const ModelUnit& use : uses) {
       rows.emplace_back();
-      rows.back().name = std::move(name);
+      rows.back().place = use.place;
+      rows.back().layer = use.layer;
     }
     if (is_tied)
       rows.front().tied_head = "lm_head.weight";
     return divide_into_units(rows);
   };
-  const WeightUnits untied = units_of(
-      {"model.embed_tokens.weight",
-       "model.layers.0.mlp.up_proj.weight",
-       "model.layers.0.input_layernorm.weight",
-       "model.layers.1.mlp.up_proj.weight",
-       "model.norm.weight",
-       "lm_head.weight"},
-      false);
+  const WeightUnits untied =
+      units_of({embedding, layer(0), layer(0), layer(1), head, head}, false);
   EXPECT_THAT(untied.of_row, ElementsAre(0, 1, 1, 2, 3, 3));
-  EXPECT_EQ(untied.of_module.at("model.layers.1"), 2);
-  EXPECT_EQ(untied.of_module.at(""), 3);
-  const WeightUnits tied = units_of(
-      {"model.embed_tokens.weight",
-       "model.layers.0.mlp.up_proj.weight",
-       "model.norm.weight"},
-      true);
+  EXPECT_EQ(untied.of_use.at(layer(1)), 2);
+  EXPECT_EQ(untied.of_use.at(head), 3);
+  const WeightUnits tied = units_of({embedding, layer(0), head}, true);
   EXPECT_THAT(tied.of_row, ElementsAre(0, 1, 0));
-  EXPECT_EQ(tied.of_module.at(""), 0);
+  EXPECT_EQ(tied.of_use.at(head), 0);
 }
 
 TEST(ZeroStage3, HoldsTheWeightsOfTwoUnits) {
@@ -127,12 +123,12 @@ TEST(ZeroStage3, HoldsTheWeightsOfTwoUnits) {
     const int64_t layers = config.model.llama->num_hidden_layers;
     EXPECT_EQ(weights.units(), layers + 1);  // its head is tied
     int64_t visited = 0;
-    runtime.visit_states([&](const ParamState& state) {
+    runtime.params().visit([&](const Param& param) {
       EXPECT_LE(weights.whole_bytes(), weights.two_units_bytes());
-      EXPECT_TRUE(state.weight.isfinite().all().item<bool>()) << state.name;
-      visited += state.weight.numel();
+      EXPECT_TRUE(param.tensor.isfinite().all().item<bool>()) << param.name;
+      visited += param.tensor.numel();
     });
-    EXPECT_EQ(visited, runtime.numel());
+    EXPECT_EQ(visited, runtime.params().numel());
     EXPECT_EQ(weights.whole_bytes(), 0);
     const auto ids = torch::arange(48).view({1, 48});
     runtime.hold_reduction();

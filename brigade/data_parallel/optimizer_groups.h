@@ -2,6 +2,7 @@
 // with the same weight decay form one.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "brigade/data_parallel/grad_sync.h"
@@ -21,11 +22,14 @@ struct OptimizerGroups {
   std::vector<Place> places;
 };
 
-// weight_decay: one entry per parameter of `sync`, which hands over main_grad
-// (GradHandover::kMainGrad). Together the groups cover what this rank owns,
-// padding included. Valid until sync.layout_version() changes.
+// The weight decay of a parameter.
+using DecayRule = std::function<double(const Param& param)>;
+
+// `sync` hands over main_grad (GradHandover::kMainGrad). Together the groups
+// cover what this rank owns, padding included. Valid until
+// sync.layout_version() changes.
 OptimizerGroups make_optimizer_groups(
     const GradSync& sync,
-    const std::vector<double>& weight_decay);
+    const DecayRule& weight_decay);
 
 }  // namespace brigade

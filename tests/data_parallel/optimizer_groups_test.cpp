@@ -1,10 +1,11 @@
-#include "brigade/train/optimizer_groups.h"
+#include "brigade/data_parallel/optimizer_groups.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "brigade/comm/self_communicator.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
+#include "brigade/optim/adamw.h"
 
 namespace brigade {
 namespace {
@@ -27,6 +28,15 @@ std::unique_ptr<GradSync> make_sync(int64_t capacity_bytes) {
   options.bucket_capacity_bytes = capacity_bytes;
   return std::make_unique<BucketedGradSync>(
       params, make_self_communicator({.name = "dp"}), options);
+}
+
+// One decay per parameter of make_sync().
+OptimizerGroups groups_of(
+    const GradSync& sync,
+    const std::vector<double>& decay) {
+  return make_optimizer_groups(sync, [&](const Param& param) {
+    return decay.at(static_cast<size_t>(sync.param_index(param.name)));
+  });
 }
 
 std::vector<double> decays_of(const OptimizerGroups& groups) {
@@ -77,7 +87,7 @@ void expect_places_are_the_parameters(
 TEST(OptimizerGroups, NeighboursWithOneDecayAreOneGroup) {
   const auto sync = make_sync(1 << 20);
   const std::vector<double> decay = {0.1, 0.0, 0.0, 0.1};
-  const OptimizerGroups made = make_optimizer_groups(*sync, decay);
+  const OptimizerGroups made = groups_of(*sync, decay);
   EXPECT_THAT(decays_of(made), ElementsAre(0.1, 0.0, 0.1));
   expect_groups_cover_segments(*sync, made);
   expect_places_are_the_parameters(*sync, made, decay);
@@ -87,7 +97,7 @@ TEST(OptimizerGroups, OneDecayForAllMakesOneGroupPerBucket) {
   for (const int64_t capacity_bytes : {64, 1 << 20}) {
     const auto sync = make_sync(capacity_bytes);
     const std::vector<double> decay(4, 0.1);
-    const OptimizerGroups made = make_optimizer_groups(*sync, decay);
+    const OptimizerGroups made = groups_of(*sync, decay);
     EXPECT_EQ(made.groups.size(), sync->segments().size());
     expect_groups_cover_segments(*sync, made);
     expect_places_are_the_parameters(*sync, made, decay);
@@ -98,7 +108,7 @@ TEST(OptimizerGroups, OneDecayForAllMakesOneGroupPerBucket) {
 // and leaves the others.
 TEST(OptimizerGroups, OnlyWhatDecaysShrinksWithoutAGradient) {
   const auto sync = make_sync(1 << 20);
-  OptimizerGroups made = make_optimizer_groups(*sync, {0.5, 0.0, 0.5, 0.0});
+  OptimizerGroups made = groups_of(*sync, {0.5, 0.0, 0.5, 0.0});
   AdamW(std::move(made.groups), {}).step(0.1);
   const auto value = [&](size_t i) {
     return sync->params()[i].tensor.select(0, 0).item<float>();

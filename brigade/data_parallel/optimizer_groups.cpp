@@ -1,4 +1,4 @@
-#include "brigade/train/optimizer_groups.h"
+#include "brigade/data_parallel/optimizer_groups.h"
 
 #include <fmt/format.h>
 
@@ -27,7 +27,7 @@ std::vector<BucketSlot> sorted_slots(const GradSegment& segment) {
 
 OptimizerGroups make_optimizer_groups(
     const GradSync& sync,
-    const std::vector<double>& weight_decay) {
+    const DecayRule& weight_decay) {
   OptimizerGroups result;
   result.places.resize(sync.params().size());
   const auto& segments = sync.segments();
@@ -40,7 +40,8 @@ OptimizerGroups make_optimizer_groups(
           sync.owned_parts().at(static_cast<size_t>(slot.param));
       if (part.numel == 0)
         continue;
-      const double decay = weight_decay.at(static_cast<size_t>(slot.param));
+      const double decay =
+          weight_decay(sync.params().at(static_cast<size_t>(slot.param)));
       if (runs.empty() || runs.back().weight_decay != decay) {
         // Padding before a slot belongs to the run that ends there.
         const int64_t begin = runs.empty() ? 0 : part.offset;

@@ -1,0 +1,73 @@
+// The parameters of a model part on this rank, with what reduces their
+// gradients and what steps them: one walk that reads parameters and all that is
+// kept of them, and one that fills them, whatever of it this rank has.
+//
+// Called by the trainer's thread between steps.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "brigade/data_parallel/grad_sync.h"
+#include "brigade/data_parallel/optimizer_groups.h"
+#include "brigade/optim/optimizer.h"
+#include "brigade/param/param.h"
+
+namespace brigade {
+
+class ParamSet {
+ public:
+  using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(
+      std::vector<OptimizerGroup> groups)>;
+  using Visit = std::function<void(const Param& param)>;
+
+  // `sync` hands over main_grad. `make` is called again where the sync plans
+  // its memory anew.
+  ParamSet(
+      std::unique_ptr<GradSync> sync,
+      DecayRule weight_decay,
+      MakeOptimizer make);
+
+  GradSync& sync() const { return *sync_; }
+  Optimizer& optimizer() const { return *optimizer_; }
+  const std::vector<Param>& params() const { return sync_->params(); }
+  int64_t numel() const;
+
+  // GradSync::finish(). Where that moved the gradients and weights to other
+  // memory (BucketOrder::kObserved, after the first step), the optimizer's
+  // states follow.
+  void finish();
+
+  // Calls `visit` with each parameter and its states, in an order that all
+  // ranks share. What is sharded is gathered for the call, collectively; the
+  // tensors are views, and valid only until it returns.
+  void visit(const Visit& visit) const;
+  // Calls `fill` with each parameter and its states and keeps what it writes
+  // into the tensors: this rank's part, where they are sharded. Collective
+  // where weights are (ZeRO's stage 3).
+  void fill(const Visit& fill);
+  // What the ranks that reduce over the sync's communicator hold alike: weights
+  // unless they are sharded, and without sharding the optimizer's states, as
+  // NAME.PARAMETER. Views: valid until the next step.
+  std::vector<State> replicas() const;
+
+ private:
+  bool is_sharded() const {
+    return sync_->options().sharding != Sharding::kNone;
+  }
+  void make_optimizer();
+  // Without sharding.
+  std::vector<Param> with_states() const;
+  void visit_sharded(const Visit& visit) const;
+
+  std::unique_ptr<GradSync> sync_;
+  DecayRule weight_decay_;
+  MakeOptimizer make_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::vector<OptimizerGroups::Place> places_;  // by parameter
+  int64_t layout_version_ = 0;  // that the optimizer is made for
+};
+
+}  // namespace brigade

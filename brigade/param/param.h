@@ -1,0 +1,70 @@
+// A parameter on this rank, and all that the rest of the program needs to know
+// of it: what of the whole it is, whether its gradient is whole, which unit it
+// is gathered with, and what is kept beside it.
+#pragma once
+
+#include <torch/types.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "brigade/model_spec/parameter_table.h"
+#include "brigade/model_spec/shard.h"
+
+namespace brigade {
+
+// A tensor that is kept beside a parameter: an optimizer's moment, the low
+// half of a master, outer momentum. In checkpoints NAME.PARAMETER.
+struct State {
+  std::string name;
+  torch::Tensor tensor;
+};
+
+struct Param {
+  std::string name;      // under which errors, checks and checkpoints know it
+  torch::Tensor tensor;  // the weight
+  // Of a matrix: a step's gradient leaves most rows zero, as that of an
+  // embedding does whose vocabulary is large for the tokens of a step. Only a
+  // hint on what to send: sums are the same.
+  bool is_row_sparse = false;
+  // Autograd gives it sparse tensors as gradients (EmbeddingOptions::sparse).
+  bool has_sparse_gradient = false;
+  // Shares its bucket with no other: where its range of the flat memory must be
+  // that of a twin in another model part (tied embeddings of a pipeline).
+  bool has_own_bucket = false;
+  // Sharding::kParameters: weights of one unit are gathered and freed together.
+  // From 0 on, none left out.
+  int unit = 0;
+  // What has the place of its data while the module computes (ComputeCopies);
+  // undefined: nothing.
+  torch::Tensor compute_copy;
+
+  // Of a model's part; null and the whole for a library user's module.
+  std::shared_ptr<const ParameterRow> row;
+  ParamShard cut;
+  // The last stage's copy of a tied embedding, which belongs to the first.
+  bool is_copy_for_head = false;
+
+  // What an optimizer keeps, shaped as the weight. Filled in where parameters
+  // are walked (StageRuntime::visit_states()); views of flat memory.
+  std::vector<State> states;
+
+  bool is_replaced_by_copy() const {
+    return compute_copy.defined() && tensor.is_alias_of(compute_copy);
+  }
+  // A state by its name; undefined: it has none.
+  torch::Tensor state(std::string_view state_name) const;
+  // Whether this rank stores it and counts it in norms: no other rank of the
+  // model holds it too.
+  bool is_counted_here() const {
+    return cut.is_first_replica && !is_copy_for_head;
+  }
+};
+
+// full[begin:end] along the cut, padded with zeros: what a rank holds of a
+// whole tensor.
+torch::Tensor take_shard(const torch::Tensor& full, const ParamShard& cut);
+
+}  // namespace brigade
