@@ -9,6 +9,11 @@ target_compile_options(brigade_flags INTERFACE
   # False alarms of GCC 12 inside its own <string> at -O3.
   $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow -Wno-restrict -Wno-array-bounds>)
 
+# For code that no step of training runs: -O1, at which GCC warns of variables
+# that it does not see set.
+set(brigade_light_optimisation
+  $<$<CONFIG:Release>:-O1> -Wno-maybe-uninitialized)
+
 find_program(BRIGADE_MOLD mold)
 find_program(BRIGADE_LLD ld.lld)
 if(BRIGADE_MOLD)

@@ -1,7 +1,12 @@
-# Which sources share a translation unit in a unity build: three to eight of one
-# folder, by a hash of their names. CMake's own batches go by order, so that one
+# brigade_unity_groups(TARGET [MOST]): which sources share a translation unit in
+# a unity build: those of one folder, MOST of them on average and half as many at
+# least, by a hash of their names. CMake's own batches go by order, so that one
 # new file moves all that follow it, and everything is compiled again.
 function(brigade_unity_groups target)
+  set(most 14)
+  if(ARGC GREATER 1)
+    set(most ${ARGV1})
+  endif()
   if(NOT BRIGADE_UNITY)
     return()
   endif()
@@ -9,6 +14,11 @@ function(brigade_unity_groups target)
   get_target_property(source_folder ${target} SOURCE_DIR)
   set(folders)
   foreach(source IN LISTS sources)
+    get_source_file_property(alone ${source} TARGET_DIRECTORY ${target}
+      SKIP_UNITY_BUILD_INCLUSION)
+    if(alone)
+      continue()
+    endif()
     cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${source_folder} NORMALIZE)
     cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
     cmake_path(GET source PARENT_PATH folder)
@@ -22,7 +32,7 @@ function(brigade_unity_groups target)
     # Groups come in powers of two: few new files change their number.
     list(LENGTH files_${folder} count)
     set(groups 1)
-    while(count GREATER 9)
+    while(count GREATER most)
       math(EXPR groups "${groups} * 2")
       math(EXPR count "${count} / 2")
     endwhile()

@@ -6,7 +6,7 @@
 namespace brigade::ops {
 namespace {
 
-constexpr const char* kOp = "adamw";
+constexpr const char* kAdamWOp = "adamw";
 
 void check_flat(
     const char* name,
@@ -16,7 +16,7 @@ void check_flat(
   require(
       x.defined() && x.is_contiguous() && x.numel() == numel &&
           x.scalar_type() == dtype,
-      kOp,
+      kAdamWOp,
       "{} is {}, expected a contiguous {} tensor of {} elements",
       name,
       describe(x),
@@ -46,11 +46,11 @@ void adamw_step(
     check_flat("master_low", master_low, numel, torch::kShort);
   require(
       is_split || !master_low.defined(),
-      kOp,
+      kAdamWOp,
       "a float32 weight is its own master, but master_low is {}",
       describe(master_low));
-  require(step.step >= 1, kOp, "step counts from 1, but is {}", step.step);
-  choose_kernels(kOp, step.kernels, {&main_grad})
+  require(step.step >= 1, kAdamWOp, "step counts from 1, but is {}", step.step);
+  choose_kernels(kAdamWOp, step.kernels, {&main_grad})
       .adamw_step(
           step,
           {main_grad, exp_avg, exp_avg_sq, weight, master_low},

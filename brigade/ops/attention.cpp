@@ -11,7 +11,7 @@
 namespace brigade::ops {
 namespace {
 
-constexpr const char* kOp = "attention";
+constexpr const char* kAttentionOp = "attention";
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
@@ -20,10 +20,10 @@ const KernelSet& kernels_for(
     const AttentionOperands& operands,
     const AttentionOptions& options) {
   return choose_kernels(
-      kOp, options.kernels, {&operands.q, &operands.k, &operands.v});
+      kAttentionOp, options.kernels, {&operands.q, &operands.k, &operands.v});
 }
 
-AttentionResult run_forward(
+AttentionResult run_attention(
     const AttentionOperands& operands,
     const AttentionOptions& options) {
   const Tensor& q = operands.q;
@@ -48,14 +48,14 @@ AttentionGradients run_backward(
   return result;
 }
 
-struct Node : torch::autograd::Function<Node> {
+struct AttentionNode : torch::autograd::Function<AttentionNode> {
   static variable_list forward(
       AutogradContext* context,
       const Tensor& q,
       const Tensor& k,
       const Tensor& v,
       const AttentionOptions& options) {
-    const AttentionResult result = run_forward({q, k, v}, options);
+    const AttentionResult result = run_attention({q, k, v}, options);
     carry(context, options);
     context->save_for_backward({q, k, v, result.out, result.lse});
     context->mark_non_differentiable({result.lse});
@@ -117,7 +117,7 @@ AttentionResult attention(
     const Tensor& v,
     const AttentionOptions& options) {
   check_attention({q, k, v}, options);
-  const auto outputs = Node::apply(q, k, v, options);
+  const auto outputs = AttentionNode::apply(q, k, v, options);
   return {outputs[0], outputs[1]};
 }
 
@@ -126,7 +126,7 @@ AttentionResult attention_forward(
     const AttentionOptions& options) {
   const torch::NoGradGuard no_grad;
   check_attention(operands, options);
-  return run_forward(operands, options);
+  return run_attention(operands, options);
 }
 
 void attention_forward_onto(
@@ -142,7 +142,7 @@ void attention_forward_onto(
           (is_first || (so_far.out.sizes() == operands.q.sizes() &&
                         so_far.out.scalar_type() == wide_dtype(operands.q) &&
                         same_memory(into.lse, so_far.lse))),
-      kOp,
+      kAttentionOp,
       "a result {} was to continue {} for q {}, in the same lse and with a "
       "dense last dim",
       describe(into.out),
@@ -185,7 +185,7 @@ void attention_backward_into(
   const auto check_sizes = [](const Tensor& gradient, const Tensor& of) {
     require(
         gradient.sizes() == of.sizes(),
-        kOp,
+        kAttentionOp,
         "a gradient of {} was to be written into {}",
         describe(of),
         describe(gradient));

@@ -5,7 +5,7 @@
 namespace brigade::ops {
 namespace {
 
-constexpr const char* kOp = "attention";
+constexpr const char* kCheckedOp = "attention";
 constexpr int64_t kMaxHeadDim = 256;
 
 void check_positions(
@@ -19,7 +19,7 @@ void check_positions(
   for (const PositionRange& range : ranges) {
     require(
         range.numel >= 0 && range.begin >= end,
-        kOp,
+        kCheckedOp,
         "{} positions must ascend without overlap, but a range begins at {} "
         "after one that ends at {}",
         whose,
@@ -30,7 +30,7 @@ void check_positions(
   }
   require(
       total == numel,
-      kOp,
+      kCheckedOp,
       "{} positions name {} tokens, but there are {}",
       whose,
       total,
@@ -45,7 +45,7 @@ void check_table(
       !table || (table->cos.dim() == 2 && table->cos.size(0) == x.size(1) &&
                  2 * table->cos.size(1) == x.size(3) &&
                  table->sin.sizes() == table->cos.sizes()),
-      kOp,
+      kCheckedOp,
       "the {} rotary table is {}, but {} is {}",
       whose,
       table ? describe(table->cos) : Description(),
@@ -59,7 +59,7 @@ void check_operands(const AttentionOperands& operands) {
       q.dim() == 4 && k.dim() == 4 && k.sizes() == v.sizes() &&
           q.size(0) == k.size(0) && q.size(3) == k.size(3) && k.size(2) > 0 &&
           q.size(2) % k.size(2) == 0,
-      kOp,
+      kCheckedOp,
       "q {}, k {} and v {} do not fit: expected [B, Tq, H, D] and twice "
       "[B, Tk, Hkv, D] with H a multiple of Hkv",
       describe(q),
@@ -67,13 +67,13 @@ void check_operands(const AttentionOperands& operands) {
       describe(v));
   require(
       q.size(3) >= 1 && q.size(3) <= kMaxHeadDim,
-      kOp,
+      kCheckedOp,
       "head size {} is not in [1, {}]",
       q.size(3),
       kMaxHeadDim);
   require(
       q.scalar_type() == k.scalar_type() && k.scalar_type() == v.scalar_type(),
-      kOp,
+      kCheckedOp,
       "q {}, k {} and v {} differ in dtype",
       describe(q),
       describe(k),
@@ -84,11 +84,11 @@ void check_mask(const Tensor& q, const AttentionOptions& options) {
   require(
       options.causal ||
           (!options.sliding_window && !options.document_starts.defined()),
-      kOp,
+      kCheckedOp,
       "a sliding window and document starts need causal attention");
   require(
       !options.sliding_window || *options.sliding_window > 0,
-      kOp,
+      kCheckedOp,
       "the sliding window must be positive, but is {}",
       options.sliding_window.value_or(0));
   const Tensor& starts = options.document_starts;
@@ -96,14 +96,14 @@ void check_mask(const Tensor& q, const AttentionOptions& options) {
       !starts.defined() ||
           (starts.scalar_type() == torch::kLong && starts.dim() == 2 &&
            starts.size(0) == q.size(0) && starts.size(1) == q.size(1)),
-      kOp,
+      kCheckedOp,
       "document_starts must be int64 [{}, {}], but is {}",
       q.size(0),
       q.size(1),
       describe(starts));
   require(
       !options.logit_soft_cap || *options.logit_soft_cap > 0,
-      kOp,
+      kCheckedOp,
       "the soft cap of the scores must be positive, but is {}",
       options.logit_soft_cap.value_or(0));
 }

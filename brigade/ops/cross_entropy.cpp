@@ -17,13 +17,13 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr const char* kOp = "linear_cross_entropy";
+constexpr const char* kCrossEntropyOp = "linear_cross_entropy";
 
 int64_t valid_rows(const Tensor& weight, const CrossEntropyOptions& options) {
   return options.valid_rows.value_or(weight.size(0));
 }
 
-void check(
+void check_cross_entropy(
     const Tensor& hidden,
     const Tensor& weight,
     const Tensor& targets,
@@ -34,7 +34,7 @@ void check(
           targets.size(0) == hidden.size(0) &&
           targets.scalar_type() == torch::kLong &&
           hidden.scalar_type() == weight.scalar_type(),
-      kOp,
+      kCrossEntropyOp,
       "hidden {}, weight {} and targets {} do not fit: expected [N, C] and "
       "[V, C] of one dtype and int64 [N]",
       describe(hidden),
@@ -43,7 +43,7 @@ void check(
   require(
       valid_rows(weight, options) >= 0 &&
           valid_rows(weight, options) <= weight.size(0),
-      kOp,
+      kCrossEntropyOp,
       "valid_rows {} is not in [0, {}]",
       valid_rows(weight, options),
       weight.size(0));
@@ -60,7 +60,7 @@ void check(
   throw DataError(fmt::format(
       "[{}] the target of row {} is {}, outside the vocabulary of {}; was the "
       "data made by another tokenizer?",
-      kOp,
+      kCrossEntropyOp,
       row,
       targets[row].item<int64_t>(),
       vocab_size));
@@ -115,7 +115,8 @@ Tensor loss_in_chunks(
     const CrossEntropyOptions& options,
     double gradient_scale,
     const Gradients& gradients) {
-  const KernelSet& kernels = choose_kernels(kOp, options.kernels, {&hidden});
+  const KernelSet& kernels =
+      choose_kernels(kCrossEntropyOp, options.kernels, {&hidden});
   const int64_t valid = valid_rows(weight, options);
   const int64_t rows =
       options.row_chunk > 0
@@ -155,7 +156,7 @@ Tensor loss_in_chunks(
   return loss;
 }
 
-struct Saved {
+struct CrossEntropySaved {
   CrossEntropyOptions options;
   Gradients gradients;
 };
@@ -169,7 +170,7 @@ void check_incoming(
   const auto value = incoming.item<double>();
   require(
       value == *options.known_gradient,
-      kOp,
+      kCrossEntropyOp,
       "known_gradient was {}, but backward received {}; leave it unset "
       "where the incoming gradient is not known",
       *options.known_gradient,
@@ -192,7 +193,8 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       const Tensor& weight,
       const Tensor& targets,
       const CrossEntropyOptions& options) {
-    Gradients& gradients = carry(context, Saved{options, {}}).gradients;
+    Gradients& gradients =
+        carry(context, CrossEntropySaved{options, {}}).gradients;
     const bool straight = options.weight_grad == WeightGrad::kAccumulate &&
                           options.known_gradient.has_value();
     if (hidden.requires_grad())
@@ -200,7 +202,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     if (weight.requires_grad())
       gradients.weight =
           straight
-              ? accumulation_target(kOp, weight)
+              ? accumulation_target(kCrossEntropyOp, weight)
               // Dense rows, as the kernels write them: not the weight's
               // own strides, which may be those of a transposed view.
               : torch::zeros(
@@ -218,7 +220,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static variable_list backward(
       AutogradContext* context,
       variable_list incoming) {
-    auto& saved = carried<Saved>(context);
+    auto& saved = carried<CrossEntropySaved>(context);
     const CrossEntropyOptions& options = saved.options;
     Gradients& gradients = saved.gradients;
     const Tensor weight = context->get_saved_variables()[0];
@@ -228,7 +230,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     check_incoming(incoming[0], options);
     require(
         gradients.hidden.defined() || gradients.weight.defined(),
-        kOp,
+        kCrossEntropyOp,
         "backward was called twice; the gradient is made in forward and kept "
         "for one backward");
     // Known gradients were there in forward already.
@@ -241,7 +243,8 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       if (options.weight_grad == WeightGrad::kReturn)
         result[1] = finished(gradients.weight).to(weight.scalar_type());
       else if (!options.known_gradient)
-        accumulation_target(kOp, weight).add_(finished(gradients.weight));
+        accumulation_target(kCrossEntropyOp, weight)
+            .add_(finished(gradients.weight));
     }
     gradients = {};
     return result;
@@ -255,7 +258,7 @@ Tensor linear_cross_entropy(
     const Tensor& weight,
     const Tensor& targets,
     const CrossEntropyOptions& options) {
-  check(hidden, weight, targets, options);
+  check_cross_entropy(hidden, weight, targets, options);
   const Observed observed(
       "brigade::linear_cross_entropy", hidden, weight, targets);
   Gradients none;
@@ -264,7 +267,7 @@ Tensor linear_cross_entropy(
     return loss_in_chunks(
         hidden.detach(), weight.detach(), targets, options, 1.0, none);
   if (options.weight_grad == WeightGrad::kAccumulate && weight.requires_grad())
-    check_accumulates(kOp, weight);
+    check_accumulates(kCrossEntropyOp, weight);
   return LinearCrossEntropy::apply(hidden, weight, targets, options);
 }
 

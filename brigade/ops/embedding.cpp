@@ -15,7 +15,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr const char* kOp = "embedding";
+constexpr const char* kEmbeddingOp = "embedding";
 
 [[noreturn]] void throw_outside(const Tensor& flat, int64_t vocab) {
   const Tensor outside = (flat < 0) | (flat >= vocab);
@@ -28,10 +28,10 @@ constexpr const char* kOp = "embedding";
       vocab));
 }
 
-void check(const Tensor& ids, const Tensor& weight) {
+void check_embedding(const Tensor& ids, const Tensor& weight) {
   require(
       ids.scalar_type() == torch::kLong && weight.dim() == 2,
-      kOp,
+      kEmbeddingOp,
       "ids {} and weight {}: expected int64 and [V, C]",
       describe(ids),
       describe(weight));
@@ -45,17 +45,17 @@ void check(const Tensor& ids, const Tensor& weight) {
     throw_outside(flat, weight.size(0));
 }
 
-struct Saved {
+struct EmbeddingSaved {
   WeightGrad weight_grad;
   const KernelSet* kernels;
 };
 
-struct Node : torch::autograd::Function<Node> {
+struct EmbeddingNode : torch::autograd::Function<EmbeddingNode> {
   static Tensor forward(
       AutogradContext* context,
       const Tensor& weight,
       const Tensor& ids,
-      const Saved& saved) {
+      const EmbeddingSaved& saved) {
     context->save_for_backward({weight, ids});
     carry(context, saved);
     return saved.kernels->embedding(weight, ids);
@@ -69,10 +69,10 @@ struct Node : torch::autograd::Function<Node> {
     variable_list result(3);
     if (!gradients[0].defined() || !weight.requires_grad())
       return result;
-    const Saved& saved = carried<Saved>(context);
+    const EmbeddingSaved& saved = carried<EmbeddingSaved>(context);
     if (saved.weight_grad == WeightGrad::kAccumulate) {
       saved.kernels->embedding_weight_grad(
-          accumulation_target(kOp, weight), tensors[1], gradients[0]);
+          accumulation_target(kEmbeddingOp, weight), tensors[1], gradients[0]);
       return result;
     }
     const Tensor sum =
@@ -87,16 +87,16 @@ struct Node : torch::autograd::Function<Node> {
 
 Tensor
 embedding(const Tensor& ids, const Tensor& weight, const OpOptions& options) {
-  check(ids, weight);
+  check_embedding(ids, weight);
   if (options.weight_grad == WeightGrad::kAccumulate && weight.requires_grad())
-    check_accumulates(kOp, weight);
+    check_accumulates(kEmbeddingOp, weight);
   const Observed observed("brigade::embedding", weight, ids);
-  return Node::apply(
+  return EmbeddingNode::apply(
       weight,
       ids,
-      Saved{
+      EmbeddingSaved{
           options.weight_grad,
-          &choose_kernels(kOp, options.kernels, {&weight})});
+          &choose_kernels(kEmbeddingOp, options.kernels, {&weight})});
 }
 
 }  // namespace brigade::ops

@@ -18,20 +18,20 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr const char* kOp = "linear";
+constexpr const char* kLinearOp = "linear";
 
-void check(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+void check_linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   require(
       x.dim() >= 1 && weight.dim() == 2 && x.size(-1) == weight.size(1) &&
           x.scalar_type() == weight.scalar_type(),
-      kOp,
+      kLinearOp,
       "x {} and weight {} do not fit: expected [.., in] and [out, in] of one "
       "dtype",
       describe(x),
       describe(weight));
   require(
       !bias.defined() || (bias.dim() == 1 && bias.size(0) == weight.size(0)),
-      kOp,
+      kLinearOp,
       "bias {} does not fit weight {}",
       describe(bias),
       describe(weight));
@@ -42,7 +42,7 @@ void check_products(const Tensor& x, const Tensor& weight, const Tensor& y) {
   require(
       x.size(0) == y.size(0) && x.size(1) == weight.size(1) &&
           y.size(1) == weight.size(0),
-      kOp,
+      kLinearOp,
       "input {}, weight {} and output {} do not fit: expected [M, in], "
       "[out, in] and [M, out]",
       describe(x),
@@ -96,7 +96,7 @@ std::vector<Tensor> forward_together(
   return outputs;
 }
 
-std::vector<Tensor> run_forward(
+std::vector<Tensor> run_linear(
     const Tensor& x,
     const std::vector<Tensor>& weights,
     const std::vector<Tensor>& biases,
@@ -209,7 +209,8 @@ void accumulate_weights(
   for (const Tensor& weight : weights) {
     all = all && weight.requires_grad();
     targets.push_back(
-        weight.requires_grad() ? accumulation_target(kOp, weight) : Tensor());
+        weight.requires_grad() ? accumulation_target(kLinearOp, weight)
+                               : Tensor());
   }
   const auto matrix =
       all && gradients.whole ? one_below_another(targets) : std::nullopt;
@@ -228,7 +229,7 @@ void accumulate_weights(
   }
 }
 
-struct Saved {
+struct LinearSaved {
   LinearOptions options;
   const KernelSet* kernels;
   size_t weights;
@@ -237,12 +238,12 @@ struct Saved {
   bool x_has_gradient;
 };
 
-struct Node : torch::autograd::Function<Node> {
+struct LinearNode : torch::autograd::Function<LinearNode> {
   // tensors: x, the weights, the biases that are defined.
   static variable_list forward(
       AutogradContext* context,
       at::TensorList tensors,
-      const Saved& saved) {
+      const LinearSaved& saved) {
     // The weights and biases, then x or what it is made of.
     std::vector<Tensor> kept(tensors.begin() + 1, tensors.end());
     const Groups groups = split(kept, saved);
@@ -256,7 +257,7 @@ struct Node : torch::autograd::Function<Node> {
     context->save_for_backward(kept);
     // Saved variables are given back after backward, this is not.
     carry(context, saved).options.input.from.clear();
-    return run_forward(
+    return run_linear(
         tensors[0],
         groups.weights,
         groups.biases,
@@ -267,7 +268,7 @@ struct Node : torch::autograd::Function<Node> {
   static variable_list backward(
       AutogradContext* context,
       variable_list gradients) {
-    const Saved& saved = carried<Saved>(context);
+    const LinearSaved& saved = carried<LinearSaved>(context);
     const auto tensors = context->get_saved_variables();
     const Groups groups = split(tensors, saved);
     // As many as forward's tensors, and the options.
@@ -306,13 +307,15 @@ struct Node : torch::autograd::Function<Node> {
     std::vector<Tensor> input;   // x, or what it is made of
   };
 
-  static size_t count_biases(const Saved& saved) {
+  static size_t count_biases(const LinearSaved& saved) {
     return static_cast<size_t>(
         std::count(saved.has_bias.begin(), saved.has_bias.end(), true));
   }
 
   // tensors: the weights, the biases that are defined, those of the input.
-  static Groups split(const std::vector<Tensor>& tensors, const Saved& saved) {
+  static Groups split(
+      const std::vector<Tensor>& tensors,
+      const LinearSaved& saved) {
     Groups groups;
     size_t next = saved.weights;
     for (size_t i = 0; i < saved.weights; ++i) {
@@ -334,7 +337,7 @@ struct Node : torch::autograd::Function<Node> {
   static void accumulate(
       const OutputGrads& outputs,
       const Groups& groups,
-      const Saved& saved) {
+      const LinearSaved& saved) {
     const LinearOptions& options = saved.options;
     // Made now: what it is made of may take more memory until then.
     const auto compute = [outputs,
@@ -354,7 +357,7 @@ struct Node : torch::autograd::Function<Node> {
   static void return_weights(
       const OutputGrads& outputs,
       const Groups& groups,
-      const Saved& saved,
+      const LinearSaved& saved,
       variable_list& result) {
     const Tensor rows = as_rows(input_of(groups, saved.options));
     size_t bias = 1 + saved.weights;
@@ -384,19 +387,19 @@ std::vector<Tensor> linear_group(
   const bool accumulates = options.weight_grad == WeightGrad::kAccumulate;
   require(
       biases.empty() || biases.size() == weights.size(),
-      kOp,
+      kLinearOp,
       "a group of {} weights has {} biases",
       weights.size(),
       biases.size());
   require(
       !options.defer_weight_grad || accumulates,
-      kOp,
+      kLinearOp,
       "defer_weight_grad needs WeightGrad::kAccumulate");
   if (weights.empty())
     return {};
-  Saved saved{
+  LinearSaved saved{
       options,
-      &choose_kernels(kOp, options.kernels, {&x, &weights[0]}),
+      &choose_kernels(kLinearOp, options.kernels, {&x, &weights[0]}),
       weights.size(),
       {},
       x.sizes().vec(),
@@ -405,9 +408,9 @@ std::vector<Tensor> linear_group(
   tensors.insert(tensors.end(), weights.begin(), weights.end());
   for (size_t i = 0; i < weights.size(); ++i) {
     const Tensor bias = biases.empty() ? Tensor() : biases[i];
-    check(x, weights[i], bias);
+    check_linear(x, weights[i], bias);
     if (accumulates && weights[i].requires_grad())
-      check_accumulates(kOp, weights[i]);
+      check_accumulates(kLinearOp, weights[i]);
     if (accumulates && bias.defined() && bias.requires_grad())
       check_accumulates("linear bias", bias);
     saved.has_bias.push_back(bias.defined());
@@ -415,7 +418,7 @@ std::vector<Tensor> linear_group(
       tensors.push_back(bias);
   }
   const Observed observed("brigade::linear", tensors);
-  return Node::apply(at::TensorList(tensors), saved);
+  return LinearNode::apply(at::TensorList(tensors), saved);
 }
 
 std::vector<Tensor> linear_group(
@@ -457,7 +460,7 @@ Tensor linear_backward_input(
       with_last(output_grad.sizes(), weight.size(1)), output_grad.options());
   const Tensor dx_rows = dx.view({rows.size(0), weight.size(1)});
   check_products(dx_rows, weight, rows);
-  choose_kernels(kOp, kernels, {&rows, &weight})
+  choose_kernels(kLinearOp, kernels, {&rows, &weight})
       .linear_input_grad(dx_rows, rows, weight);
   return dx;
 }
@@ -471,7 +474,7 @@ void linear_backward_weight(
   const Tensor gradient_rows = as_rows(output_grad);
   const Tensor rows = as_rows(x);
   check_products(rows, weight_grad, gradient_rows);
-  choose_kernels(kOp, kernels, {&gradient_rows, &rows})
+  choose_kernels(kLinearOp, kernels, {&gradient_rows, &rows})
       .linear_weight_grad(weight_grad, gradient_rows, rows);
 }
 

@@ -13,31 +13,31 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr const char* kOp = "rms_norm";
+constexpr const char* kRmsNormOp = "rms_norm";
 
-void check(const Tensor& x, const Tensor& weight) {
+void check_rms_norm(const Tensor& x, const Tensor& weight) {
   require(
       x.dim() >= 1 && weight.dim() == 1 && x.size(-1) == weight.size(0),
-      kOp,
+      kRmsNormOp,
       "x {} and weight {} differ in their last dim",
       describe(x),
       describe(weight));
 }
 
-struct Saved {
+struct RmsNormSaved {
   RmsNormFormula formula;
   WeightGrad weight_grad;
   const KernelSet* kernels;
 };
 
-struct Node : torch::autograd::Function<Node> {
+struct RmsNormNode : torch::autograd::Function<RmsNormNode> {
   // Returns {normed} or, with a residual, {normed, sum}.
   static variable_list forward(
       AutogradContext* context,
       const Tensor& x,
       const Tensor& weight,
       const c10::optional<Tensor>& residual,
-      const Saved& saved) {
+      const RmsNormSaved& saved) {
     const RmsNormResult result = saved.kernels->rms_norm(
         {.x = x,
          .residual = residual.value_or(Tensor()),
@@ -65,11 +65,11 @@ struct Node : torch::autograd::Function<Node> {
         result[2] = dsum;
       return result;
     }
-    const Saved& saved = carried<Saved>(context);
+    const RmsNormSaved& saved = carried<RmsNormSaved>(context);
     const bool accumulate = saved.weight_grad == WeightGrad::kAccumulate;
     const bool wanted = weight.requires_grad();
     const Tensor dweight =
-        wanted && accumulate ? accumulation_target(kOp, weight)
+        wanted && accumulate ? accumulation_target(kRmsNormOp, weight)
                              : at::zeros(weight.sizes(), tensors[2].options());
     const Observed observed("brigade::rms_norm_backward", gradients[0], weight);
     result[0] = saved.kernels->rms_norm_backward(
@@ -95,16 +95,16 @@ variable_list run(
     const RmsNormFormula& formula,
     const OpOptions& options) {
   if (options.weight_grad == WeightGrad::kAccumulate && weight.requires_grad())
-    check_accumulates(kOp, weight);
+    check_accumulates(kRmsNormOp, weight);
   const Observed observed("brigade::rms_norm", x, weight, residual);
-  return Node::apply(
+  return RmsNormNode::apply(
       x,
       weight,
       residual,
-      Saved{
+      RmsNormSaved{
           formula,
           options.weight_grad,
-          &choose_kernels(kOp, options.kernels, {&x, &weight})});
+          &choose_kernels(kRmsNormOp, options.kernels, {&x, &weight})});
 }
 
 }  // namespace
@@ -114,7 +114,7 @@ Tensor rms_norm(
     const Tensor& weight,
     const RmsNormFormula& formula,
     const OpOptions& options) {
-  check(x, weight);
+  check_rms_norm(x, weight);
   return run(x, weight, c10::nullopt, formula, options)[0];
 }
 
@@ -124,7 +124,7 @@ std::pair<Tensor, Tensor> add_rms_norm(
     const Tensor& weight,
     const RmsNormFormula& formula,
     const OpOptions& options) {
-  check(x, weight);
+  check_rms_norm(x, weight);
   require(
       x.sizes() == residual.sizes() &&
           x.scalar_type() == residual.scalar_type(),

@@ -13,7 +13,7 @@
 namespace brigade::ops {
 namespace {
 
-constexpr const char* kOp = "rotary";
+constexpr const char* kRotaryOp = "rotary";
 
 // The llama3 rule: wavelengths shorter than original / high_freq_factor are
 // kept, longer than original / low_freq_factor divided by factor.
@@ -29,11 +29,11 @@ double scaled_frequency(double frequency, const RotaryScaling& scaling) {
   return (1 - smooth) * frequency / scaling.factor + smooth * frequency;
 }
 
-void check(const Tensor& x, const RotaryTable& table) {
+void check_rotary(const Tensor& x, const RotaryTable& table) {
   require(
       x.dim() == 4 && x.size(1) == table.cos.size(0) &&
           x.size(3) == 2 * table.cos.size(1),
-      kOp,
+      kRotaryOp,
       "q or k is {}, but the table's cos is {}: expected [B, {}, H, {}]",
       describe(x),
       describe(table.cos),
@@ -54,7 +54,7 @@ Tensor rotated(
   return y;
 }
 
-struct Node : torch::autograd::Function<Node> {
+struct RotaryNode : torch::autograd::Function<RotaryNode> {
   static variable_list forward(
       AutogradContext* context,
       const Tensor& q,
@@ -96,12 +96,12 @@ RotaryTable make_rotary_table(
     const std::optional<RotaryScaling>& scaling) {
   require(
       positions.dim() == 1 && positions.scalar_type() == torch::kLong,
-      kOp,
+      kRotaryOp,
       "positions must be int64 [T], but are {}",
       describe(positions));
   require(
       head_dim > 0 && head_dim % 2 == 0,
-      kOp,
+      kRotaryOp,
       "head_dim must be even, but is {}",
       head_dim);
   std::vector<double> frequencies;
@@ -124,10 +124,10 @@ std::pair<Tensor, Tensor> rotary(
     const Tensor& k,
     const RotaryTable& table,
     Kernels kernels) {
-  check(q, table);
-  check(k, table);
-  const auto outputs =
-      Node::apply(q, k, table, &choose_kernels(kOp, kernels, {&q, &k}));
+  check_rotary(q, table);
+  check_rotary(k, table);
+  const auto outputs = RotaryNode::apply(
+      q, k, table, &choose_kernels(kRotaryOp, kernels, {&q, &k}));
   return {outputs[0], outputs[1]};
 }
 
@@ -138,16 +138,16 @@ void rotate_into(
     Kernels kernels) {
   const torch::NoGradGuard no_grad;
   if (table)
-    check(x, *table);
+    check_rotary(x, *table);
   require(
       y.sizes() == x.sizes() && y.scalar_type() == x.scalar_type() &&
           (y.size(3) == 1 || y.stride(3) == 1),
-      kOp,
+      kRotaryOp,
       "{} was to be rotated into {}, which must be like it with a dense last "
       "dim",
       describe(x),
       describe(y));
-  choose_kernels(kOp, kernels, {&x}).rotate({y, x, table});
+  choose_kernels(kRotaryOp, kernels, {&x}).rotate({y, x, table});
 }
 
 }  // namespace brigade::ops

@@ -6,14 +6,14 @@
 namespace brigade::ops {
 namespace {
 
-constexpr const char* kOp = "split_master";
+constexpr const char* kSplitMasterOp = "split_master";
 
 void check_halves(const Tensor& weight, const Tensor& low) {
   require(
       weight.scalar_type() == torch::kBFloat16 &&
           low.scalar_type() == torch::kShort && weight.sizes() == low.sizes() &&
           weight.is_contiguous() && low.is_contiguous(),
-      kOp,
+      kSplitMasterOp,
       "weight {}, low {}: expected contiguous bf16 and int16 of one shape",
       describe(weight),
       describe(low));
@@ -24,7 +24,8 @@ void check_halves(const Tensor& weight, const Tensor& low) {
 Tensor join_master(const Tensor& weight, const Tensor& low, Kernels kernels) {
   const torch::NoGradGuard no_grad;
   check_halves(weight, low);
-  return choose_kernels(kOp, kernels, {&weight}).join_master(weight, low);
+  return choose_kernels(kSplitMasterOp, kernels, {&weight})
+      .join_master(weight, low);
 }
 
 void split_master(
@@ -37,11 +38,12 @@ void split_master(
   require(
       master.scalar_type() == torch::kFloat && master.is_contiguous() &&
           master.sizes() == weight.sizes(),
-      kOp,
+      kSplitMasterOp,
       "master {}, weight {}: expected contiguous float32 and bf16 of one shape",
       describe(master),
       describe(weight));
-  choose_kernels(kOp, kernels, {&weight}).split_master(master, weight, low);
+  choose_kernels(kSplitMasterOp, kernels, {&weight})
+      .split_master(master, weight, low);
 }
 
 }  // namespace brigade::ops

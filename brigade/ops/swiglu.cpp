@@ -14,9 +14,9 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr const char* kOp = "swiglu";
+constexpr const char* kSwigluOp = "swiglu";
 
-struct Node : torch::autograd::Function<Node> {
+struct SwigluNode : torch::autograd::Function<SwigluNode> {
   static Tensor forward(
       AutogradContext* context,
       const Tensor& gate,
@@ -52,17 +52,18 @@ Tensor swiglu(const Tensor& gate, const Tensor& up, Kernels kernels) {
   require(
       gate.dim() >= 1 && gate.sizes() == up.sizes() &&
           gate.scalar_type() == up.scalar_type(),
-      kOp,
+      kSwigluOp,
       "gate {} and up {} differ",
       describe(gate),
       describe(up));
-  return Node::apply(gate, up, &choose_kernels(kOp, kernels, {&gate, &up}));
+  return SwigluNode::apply(
+      gate, up, &choose_kernels(kSwigluOp, kernels, {&gate, &up}));
 }
 
 Tensor swiglu(const Tensor& gate_up, Kernels kernels) {
   require(
       gate_up.dim() >= 1 && gate_up.size(-1) % 2 == 0,
-      kOp,
+      kSwigluOp,
       "gate_up {} has an odd last dim",
       describe(gate_up));
   const int64_t half = gate_up.size(-1) / 2;

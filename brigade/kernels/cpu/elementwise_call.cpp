@@ -14,8 +14,8 @@
 namespace brigade::ops {
 namespace {
 
-constexpr int64_t kTokensPerTask = 16;     // of a rotation
-constexpr int64_t kEmbeddingPerTask = 64;  // rows, or columns of a gradient
+constexpr int64_t kRotatedTokensPerTask = 16;  // of a rotation
+constexpr int64_t kEmbeddingPerTask = 64;      // rows, or columns of a gradient
 
 // Rows per task of SwiGLU: about 16 K elements.
 int64_t swiglu_rows_per_task(int64_t columns) {
@@ -96,7 +96,7 @@ void CpuKernels::rotate(const RotateInputs& inputs) const {
     at::parallel_for(
         0,
         x.size(0) * x.size(1),
-        kTokensPerTask,
+        kRotatedTokensPerTask,
         [&](int64_t begin, int64_t end) { ops::rotate(kernel, begin, end); });
   });
 }
