@@ -12,6 +12,7 @@
 #include "brigade/base/error.h"
 #include "brigade/comm/mpi_communicator.h"
 #include "brigade/kernels/cpu/tensor_memory.h"
+#include "brigade/launch/program_start.h"
 #include "cli/app.h"
 #include "cli/library_logs.h"
 #include "cli/training_step.h"
@@ -75,6 +76,7 @@ int fail_with_any_exception() {
 extern "C" __attribute__((weak)) void __lsan_do_leak_check();
 
 int main(int argc, char** argv) {
+  brigade::prepare_program();
   std::set_terminate(brigade::cli::on_terminate);
   brigade::cli::silence_library_logs();
   brigade::ops::set_up_tensor_memory();

@@ -30,18 +30,26 @@ constexpr size_t kDirectAlignment = 4096;
     const char* what,
     const std::filesystem::path& path) {
   const int error = errno;
+  const char* advice = "";
+  if (error == ENOSPC)
+    advice = "; free some space and run again";
+  else if (error == EFBIG)
+    advice = "; the limit of file sizes is lower: see ulimit -f";
   throw StorageError(fmt::format(
       "[file] cannot {} '{}': {}{}",
       what,
       path.string(),
       std::strerror(error),
-      error == ENOSPC ? "; free some space and run again" : ""));
+      advice));
 }
 
 }  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Not to wait for the writer of a pipe (FIFO), which is refused below; a
+  // regular file is read as ever.
+  const int descriptor =
+      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) {
     throw DataError(fmt::format(
         "[file] cannot open '{}': {}", path.string(), std::strerror(errno)));

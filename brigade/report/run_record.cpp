@@ -24,6 +24,8 @@ bool is_run(const fs::path& folder) {
 // The objects with that member; a line that is being written is left out.
 std::vector<json> read_lines(const fs::path& path, const char* member) {
   std::vector<json> steps;
+  if (!fs::is_regular_file(path))  // a pipe (FIFO) would be waited for
+    return steps;
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
     json step = json::parse(line, nullptr, /*allow_exceptions=*/false);

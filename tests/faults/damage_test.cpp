@@ -1,6 +1,7 @@
 // No damage to a checkpoint loads in silence.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <fstream>
 #include <functional>
@@ -167,6 +168,28 @@ TEST_F(Damage, ACheckpointOfVersion1StillLoads) {
   EXPECT_EQ(find_reason_to_reject(old, VerifyLevel::kFull), "");
   EXPECT_FALSE(read_manifest(old).is_verifiable());
   EXPECT_TRUE(torch::equal(Checkpoint(old).read_whole("model.a"), filled));
+}
+
+// Opened as it usually is, a pipe waits for its writer; a folder or a device
+// has no end or cannot be read.
+TEST_F(Damage, WhatIsNoRegularFileIsFoundAndNotWaitedFor) {
+  for (const std::string& name : files_) {
+    for (const char* kind : {"pipe", "folder", "device"}) {
+      SCOPED_TRACE(name + " " + kind);
+      fs::rename(file(name), folder_ / "aside");
+      if (kind == std::string("pipe"))
+        ASSERT_EQ(::mkfifo(file(name).c_str(), 0600), 0);
+      else if (kind == std::string("folder"))
+        fs::create_directory(file(name));
+      else
+        fs::create_symlink("/dev/zero", file(name));
+      for (const VerifyLevel level : {VerifyLevel::kSize, VerifyLevel::kFull})
+        EXPECT_THAT(reason(level), HasSubstr(file(name).string()));
+      fs::remove(file(name));
+      fs::rename(folder_ / "aside", file(name));
+    }
+  }
+  EXPECT_EQ(reason(), "");
 }
 
 }  // namespace

@@ -1,0 +1,41 @@
+#include "brigade/launch/program_start.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <initializer_list>
+
+namespace brigade {
+namespace {
+
+void open_missing_descriptors() {
+  for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    // The lowest free number is taken, which is this one.
+    if (::fcntl(number, F_GETFD) < 0)
+      ::open("/dev/null", O_RDWR);
+  }
+}
+
+void on_file_size_limit(int /*number*/) {}
+
+// A handler, not SIG_IGN, which exec() would hand on.
+void catch_file_size_limit() {
+  struct sigaction action {};
+  ::sigaction(SIGXFSZ, nullptr, &action);
+  if (action.sa_handler != SIG_DFL)
+    return;
+  action = {};
+  action.sa_handler = on_file_size_limit;
+  action.sa_flags = SA_RESTART;
+  ::sigaction(SIGXFSZ, &action, nullptr);
+}
+
+}  // namespace
+
+void prepare_program() {
+  open_missing_descriptors();
+  catch_file_size_limit();
+}
+
+}  // namespace brigade

@@ -1,0 +1,88 @@
+// The program in a process that is short of something from its beginning: a
+// closed descriptor, room for files.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "program_faults.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using testing::Arguments;
+using ::testing::HasSubstr;
+using testing::ProgramResult;
+using testing::StartedProgram;
+
+constexpr size_t kStepsOfStart = 6;
+
+class ProgramStart : public ::testing::Test {
+ protected:
+  ProgramStart() {
+    auto config = testing::tiny_run(testing::prepare_bytes(
+        folder_ / "tokens", testing::made_up_text(6000)));
+    config["distributed"]["dp_size"] = 2;
+    config["training"] = {
+        {"seq_length", 48},
+        {"micro_batch_size", 4},
+        {"total_train_steps", kStepsOfStart},
+        {"learning_rate", 5e-3}};
+    testing::write_file(folder_ / "run.json", config.dump());
+  }
+  // sh -c 'COMMAND "$@" REDIRECTIONS'
+  ProgramResult train(
+      const std::string& script,
+      const std::string& name,
+      const Arguments& more = {}) const {
+    Arguments all = {
+        "-c",
+        script,
+        "sh",
+        testing::program_path(),
+        "train",
+        "--config",
+        (folder_ / "run.json").string(),
+        "--nproc",
+        "2",
+        "logging.run_dir=" + run(name).string()};
+    all.insert(all.end(), more.begin(), more.end());
+    return StartedProgram("sh", all).wait();
+  }
+  fs::path run(const std::string& name) const { return folder_ / name; }
+
+  testing::RunsFolder folder_;
+};
+
+TEST_F(ProgramStart, WithoutStandardDescriptorsARunTrainsAndEnds) {
+  for (const std::string closed : {">&-", "<&-", "2>&-", "<&- >&- 2>&-"}) {
+    const std::string name = "run" + std::to_string(closed.size());
+    const ProgramResult result = train("exec \"$@\" " + closed, name);
+    EXPECT_EQ(result.exit_code, 0) << closed << result.err;
+    EXPECT_EQ(testing::losses_of(run(name)).size(), kStepsOfStart) << closed;
+  }
+}
+
+// Of its files only those of tensors are larger than the limit.
+TEST_F(ProgramStart, ASaveBeyondTheLimitOfFileSizesIsReportedAndTheRunGoesOn) {
+  const ProgramResult result = train(
+      "ulimit -f 100; exec \"$@\"", "limited", {"checkpoint.save_frequency=2"});
+  EXPECT_EQ(result.exit_code, 6) << result.err;
+  const std::string checkpoints = (run("limited") / "checkpoints").string();
+  for (const int step : {2, 4})
+    EXPECT_THAT(
+        result.out,
+        HasSubstr(fmt::format("could NOT save {}/{}", checkpoints, step)));
+  EXPECT_THAT(
+      result.err,
+      AllOf(
+          HasSubstr("File too large"),
+          HasSubstr("ulimit -f"),
+          HasSubstr(checkpoints + "/6")));
+  EXPECT_EQ(testing::losses_of(run("limited")).size(), kStepsOfStart);
+  EXPECT_TRUE(list_checkpoints(checkpoints).empty());
+}
+
+}  // namespace
+}  // namespace brigade
