@@ -85,11 +85,13 @@ std::vector<std::string> StartMeeting::exchange(const std::string& mine) {
   try {
     answer = store_->get(key);
   } catch (const CommError&) {
+    const std::string address = store_->address();
     throw CommError(fmt::format(
-        "[start] rank {} on host {}: rank 0 did not answer within {} s, or was "
-        "lost; see its output",
+        "[start] rank {} on host {}: rank 0{} did not answer within {} s, or "
+        "was lost; see its output",
         options_.rank,
         options_.host,
+        address.empty() ? "" : " at " + address,
         std::chrono::duration_cast<std::chrono::seconds>(options_.timeout)
             .count()));
   }

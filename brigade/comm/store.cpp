@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <functional>
+#include <future>
+#include <system_error>
+#include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -32,55 +36,117 @@ constexpr bool has_libuv_option() {
   };
 }
 
+using C10dStorePtr = c10::intrusive_ptr<c10d::Store>;
+
+// Of another process, which may accept requests and never answer one.
+struct RemoteServer {
+  std::string address;                   // for messages
+  std::chrono::milliseconds timeout{0};  // of one request; 0: it is no other's
+};
+
+// c10d's own waits for a key, which end first, say more.
+constexpr std::chrono::seconds kKeyGrace{1};
+
 class C10dStore : public Store {
  public:
-  explicit C10dStore(c10::intrusive_ptr<c10d::Store> store)
-      : store_(std::move(store)) {}
+  C10dStore(C10dStorePtr store, RemoteServer server)
+      : store_(std::move(store)), server_(std::move(server)) {}
 
   void set(const std::string& key, const std::string& value) override {
-    try {
-      store_->set(key, std::vector<uint8_t>(value.begin(), value.end()));
-    } catch (const std::exception& error) {
-      throw CommError(
-          fmt::format("[store] cannot set '{}': {}", key, error.what()));
-    }
+    ask<bool>(
+        [key, bytes = std::vector<uint8_t>(value.begin(), value.end())](
+            c10d::Store& store) {
+          store.set(key, bytes);
+          return true;
+        },
+        fmt::format("cannot set '{}'", key));
   }
 
   std::string get(const std::string& key) override {
-    try {
-      const auto bytes = store_->get(key);
-      return {bytes.begin(), bytes.end()};
-    } catch (const std::exception& error) {
-      throw CommError(fmt::format(
-          "[store] no rank set '{}' in time: {}", key, error.what()));
-    }
+    const auto bytes = ask<std::vector<uint8_t>>(
+        [key](c10d::Store& store) { return store.get(key); },
+        fmt::format("no rank set '{}' in time", key),
+        kKeyGrace);
+    return {bytes.begin(), bytes.end()};
   }
 
   bool contains(const std::string& key) override {
-    try {
-      return store_->check({key});
-    } catch (const std::exception& error) {
-      throw CommError(
-          fmt::format("[store] cannot look up '{}': {}", key, error.what()));
-    }
+    return ask<bool>(
+        [key](c10d::Store& store) { return store.check({key}); },
+        fmt::format("cannot look up '{}'", key));
   }
 
   StorePtr with_prefix(const std::string& prefix) override {
     return std::make_shared<C10dStore>(
-        c10::make_intrusive<c10d::PrefixStore>(prefix, store_));
+        c10::make_intrusive<c10d::PrefixStore>(prefix, store_), server_);
   }
 
-  const c10::intrusive_ptr<c10d::Store>& inner() const { return store_; }
+  std::string address() const override { return server_.address; }
+
+  const C10dStorePtr& inner() const { return store_; }
 
  private:
-  c10::intrusive_ptr<c10d::Store> store_;
+  // c10d waits for an answer without end in some requests. Where one does not
+  // come in time, the thread that waits for it is left behind.
+  template <typename Answer>
+  Answer ask(
+      std::function<Answer(c10d::Store&)> request,
+      const std::string& what,
+      std::chrono::milliseconds grace = {}) const {
+    try {
+      if (server_.timeout.count() == 0)
+        return request(*store_);
+      auto task = std::make_shared<std::packaged_task<Answer()>>(
+          [store = store_, request = std::move(request)] {
+            return request(*store);
+          });
+      auto answer = task->get_future();
+      try {
+        std::thread([task] { (*task)(); }).detach();
+      } catch (const std::system_error&) {
+        (*task)();  // no thread is to be had
+      }
+      if (answer.wait_for(server_.timeout + grace) == std::future_status::ready)
+        return answer.get();
+    } catch (const std::exception& error) {
+      throw CommError(fmt::format("[store] {}: {}", what, error.what()));
+    }
+    throw CommError(fmt::format(
+        "[store] {}: {} did not answer within {} s; rank 0 was stopped, or "
+        "another program listens there: check MASTER_ADDR and MASTER_PORT",
+        what,
+        server_.address,
+        std::chrono::duration_cast<std::chrono::seconds>(server_.timeout)
+            .count()));
+  }
+
+  C10dStorePtr store_;
+  RemoteServer server_;
 };
 
 StorePtr wrap(
-    c10::intrusive_ptr<c10d::Store> store,
-    std::chrono::milliseconds timeout) {
+    C10dStorePtr store,
+    std::chrono::milliseconds timeout,
+    RemoteServer server = {}) {
   store->setTimeout(timeout);
-  return std::make_shared<C10dStore>(std::move(store));
+  return std::make_shared<C10dStore>(std::move(store), std::move(server));
+}
+
+// A libtorch whose store can be given a socket that listens already.
+template <typename Options>
+constexpr bool has_listen_option() {
+  return requires(Options options) {
+    options.masterListenFd;
+  };
+}
+
+// Makes the store that these options describe listen on loopback alone.
+template <typename Options>
+void bind_to_loopback(Options& options, const std::string& host) {
+  if constexpr (has_listen_option<Options>()) {
+    // The store takes it, and closes it at its end.
+    options.masterListenFd = listen_on_loopback(host, options.port);
+  }
 }
 
 }  // namespace
@@ -102,6 +168,10 @@ StorePtr make_file_store(
       c10::make_intrusive<c10d::FileStore>(path.string(), world_size), timeout);
 }
 
+bool can_bind_store_to_loopback() {
+  return has_listen_option<c10d::TCPStoreOptions>();
+}
+
 bool can_use_agent_store() {
   return has_libuv_option<c10d::TCPStoreOptions>();
 }
@@ -119,8 +189,14 @@ StorePtr make_tcp_store(
   options.waitWorkers = false;
   options.timeout = timeout;
   avoid_libuv(options);
+  if (serve && is_loopback_name(host))
+    bind_to_loopback(options, host);
+  RemoteServer server{.address = fmt::format("{}:{}", host, port)};
+  if (!serve)
+    server.timeout = timeout;
   try {
-    return wrap(c10::make_intrusive<c10d::TCPStore>(host, options), timeout);
+    return wrap(
+        c10::make_intrusive<c10d::TCPStore>(host, options), timeout, server);
   } catch (const std::exception& error) {
     const std::string reason = error.what();
     const std::string first_line = reason.substr(0, reason.find('\n'));

@@ -25,6 +25,8 @@ class Store {
   virtual bool contains(const std::string& key) = 0;
   // The same store with every key behind "prefix/".
   virtual std::shared_ptr<Store> with_prefix(const std::string& prefix) = 0;
+  // Where it is, for messages: "10.0.0.1:29500". "": it does not say.
+  virtual std::string address() const { return ""; }
 };
 // Shared by the groups that meet there; null where there is one rank.
 using StorePtr = std::shared_ptr<Store>;
@@ -45,9 +47,16 @@ StorePtr make_file_store(
 // that do not come.
 bool can_use_agent_store();
 
-// Ranks on several hosts. Rank 0 serves unless `already_served` (torchrun's
-// agent does). c10d's TCP store listens on all interfaces without
-// authentication: use it inside a trusted network only.
+// Whether a store that rank 0 serves at a loopback address can be reached from
+// this host alone. Older libtorch (1.13) listens on every network interface,
+// whatever the address.
+bool can_bind_store_to_loopback();
+
+// Ranks on several hosts. Rank 0 serves unless torchrun's agent does. c10d's
+// TCP store has no authentication, and listens on all interfaces unless `host`
+// is loopback (can_bind_store_to_loopback()): use it inside a trusted network
+// only. A server that accepts the connection and does not answer (another
+// program, a rank 0 that was stopped) is a CommError after the timeout.
 StorePtr make_tcp_store(
     const std::string& host,
     int port,

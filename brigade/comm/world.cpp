@@ -55,6 +55,25 @@ StartMeetingOptions meeting_options(
   return options;
 }
 
+// Where the user may think that nobody else can connect.
+void warn_of_open_port(
+    const LaunchEnvironment& environment,
+    const MeshStart& start) {
+  const StoreAddress& store = environment.store;
+  const bool serves = environment.rank == 0 && !start.store &&
+                      store.kind == StoreAddress::Kind::kTcp &&
+                      !(store.is_served && can_use_agent_store());
+  if (!serves || !start.on_message || can_bind_store_to_loopback() ||
+      !is_loopback_name(store.host))
+    return;
+  start.on_message(fmt::format(
+      "note: MASTER_ADDR is {}, but port {} is open on every network interface "
+      "while the ranks meet and train: this libtorch's store cannot be bound "
+      "to one",
+      store.host,
+      store.is_served ? store.own_port : store.port));
+}
+
 // The error of base/error.h that this exception is or stands for.
 Error as_error(const std::exception& exception) {
   const auto* error = dynamic_cast<const Error*>(&exception);
@@ -85,6 +104,7 @@ std::unique_ptr<ProcessMesh> open_mesh(
   }
   const StorePtr store =
       start.store ? start.store : open_store(environment, options.timeout);
+  warn_of_open_port(environment, start);
   StartMeeting meeting(
       store, meeting_options(environment, options.timeout, start));
   PeerAddress address;

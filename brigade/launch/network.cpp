@@ -15,8 +15,10 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "brigade/base/check.h"
 #include "brigade/base/error.h"
 
 namespace brigade {
@@ -156,6 +158,65 @@ PeerAddress peer_address(const LaunchEnvironment& environment) {
   if (is_one_machine || environment.store.kind == StoreAddress::Kind::kFile)
     return {.interface = "lo", .is_loopback = true};
   return address_of_route(environment.store);
+}
+
+namespace {
+
+// std::nullopt: `host` is no numeric loopback address.
+std::optional<sockaddr_storage> loopback_address(const std::string& host) {
+  const std::string numeric_host = host == "localhost" ? "127.0.0.1" : host;
+  sockaddr_storage address{};
+  in_addr v4{};
+  in6_addr v6{};
+  if (::inet_pton(AF_INET, numeric_host.c_str(), &v4) == 1) {
+    auto* into = reinterpret_cast<sockaddr_in*>(&address);
+    into->sin_family = AF_INET;
+    into->sin_addr = v4;
+  } else if (::inet_pton(AF_INET6, numeric_host.c_str(), &v6) == 1) {
+    auto* into = reinterpret_cast<sockaddr_in6*>(&address);
+    into->sin6_family = AF_INET6;
+    into->sin6_addr = v6;
+  } else {
+    return std::nullopt;
+  }
+  return is_loopback(address) ? std::optional(address) : std::nullopt;
+}
+
+}  // namespace
+
+bool is_loopback_name(const std::string& host) {
+  return loopback_address(host).has_value();
+}
+
+int listen_on_loopback(const std::string& host, int port) {
+  auto address = loopback_address(host);
+  BRIGADE_ASSERT(address, "'{}' is no loopback address", host);
+  const bool is_v4 = address->ss_family == AF_INET;
+  const auto number = htons(static_cast<uint16_t>(port));
+  if (is_v4)
+    reinterpret_cast<sockaddr_in*>(&*address)->sin_port = number;
+  else
+    reinterpret_cast<sockaddr_in6*>(&*address)->sin6_port = number;
+  const int descriptor =
+      ::socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int yes = 1;
+  ::setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  const auto length = static_cast<socklen_t>(
+      is_v4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+  const bool listens =
+      ::bind(descriptor, reinterpret_cast<sockaddr*>(&*address), length) == 0 &&
+      ::listen(descriptor, SOMAXCONN) == 0;
+  if (listens)
+    return descriptor;
+  const int error = errno;
+  ::close(descriptor);
+  throw CommError(fmt::format(
+      "[launch] host {} cannot listen on port {} of {}: {}; set MASTER_PORT to "
+      "a free port",
+      host_name(),
+      port,
+      host,
+      std::strerror(error)));
 }
 
 }  // namespace brigade

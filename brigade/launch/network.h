@@ -31,4 +31,12 @@ struct PeerAddress {
 // MASTER_ADDR cannot be resolved or there is no route to it.
 PeerAddress peer_address(const LaunchEnvironment& environment);
 
+// Whether `host` means the loopback interface on every machine: "localhost",
+// 127.0.0.0/8, ::1. Names that a file maps there are not among them.
+bool is_loopback_name(const std::string& host);
+
+// A socket that listens at that loopback address and port; "localhost" is
+// 127.0.0.1. The caller closes it. Throws CommError where the port is taken.
+int listen_on_loopback(const std::string& host, int port);
+
 }  // namespace brigade

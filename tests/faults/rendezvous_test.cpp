@@ -9,8 +9,10 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <fstream>
 #include <memory>
 
+#include "brigade/comm/store.h"
 #include "tests/support/program.h"
 #include "tests/support/ranks_of_program.h"
 
@@ -149,6 +151,64 @@ TEST_F(Rendezvous, ARankWithoutRank0NamesTheAddress) {
   EXPECT_THAT(
       failure_of(*rank, 3, since),
       HasSubstr(fmt::format("could not connect to 127.0.0.1:{}", port)));
+}
+
+// It accepts the connection, as a server of another kind would.
+TEST_F(Rendezvous, APeerThatSaysNothingIsNamed) {
+  const Port silent;
+  const auto since = Clock::now();
+  const auto rank = start(silent.number(), 1, 2);
+  EXPECT_THAT(
+      failure_of(*rank, 3, since),
+      AllOf(
+          HasSubstr(
+              fmt::format("127.0.0.1:{} did not answer", silent.number())),
+          HasSubstr("within 8 s"),
+          HasSubstr("MASTER_PORT")));
+}
+
+// Whether a socket of this machine listens on the port, as /proc/net tells it,
+// without a connection to it.
+bool is_listened_on(int port) {
+  const std::string wanted = fmt::format(":{:04X} ", port);
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream file(table);
+    for (std::string line; std::getline(file, line);) {
+      const bool listens = line.find(" 0A ") != std::string::npos;
+      if (listens && line.find(wanted) != std::string::npos)
+        return true;
+    }
+  }
+  return false;
+}
+
+TEST_F(Rendezvous, ARank0ThatIsStoppedAfterItListensIsNamed) {
+  const int port = Port().release();
+  const auto first = start(port, 0, 2);
+  ASSERT_TRUE(eventually([&] { return is_listened_on(port); }));
+  testing::send_signal(first->pid(), SIGSTOP);
+  const auto since = Clock::now();
+  const auto rank = start(port, 1, 2);
+  EXPECT_THAT(
+      failure_of(*rank, 3, since),
+      AllOf(
+          HasSubstr(fmt::format("127.0.0.1:{}", port)),
+          HasSubstr("did not answer within 8 s")));
+  testing::send_signal(first->pid(), SIGKILL);
+}
+
+TEST_F(Rendezvous, APortThatMoreThanThisMachineCanReachIsSaid) {
+  if (can_bind_store_to_loopback())
+    GTEST_SKIP() << "this libtorch's store listens on loopback alone";
+  const int port = Port().release();
+  const auto since = Clock::now();
+  const auto rank = start(port, 0, 2);
+  EXPECT_THAT(
+      failure_of(*rank, 3, since),
+      HasSubstr(fmt::format(
+          "MASTER_ADDR is 127.0.0.1, but port {} is open on every network "
+          "interface",
+          port)));
 }
 
 // distributed.dp_size follows, so that each rank's config fits its world.

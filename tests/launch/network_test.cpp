@@ -1,7 +1,12 @@
 #include "brigade/launch/network.h"
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <utility>
 
 #include "brigade/base/error.h"
 
@@ -70,6 +75,37 @@ TEST(PeerAddress, AMasterThatCannotBeResolvedIsAnErrorThatNamesTheHost) {
       AllOf(
           HasSubstr("host " + host_name() + " cannot resolve"),
           HasSubstr("MASTER_ADDR='no-such-host.invalid'")));
+}
+
+TEST(Loopback, NamesThatMeanItOnEveryMachine) {
+  for (const char* name : {"localhost", "127.0.0.1", "127.3.2.1", "::1"})
+    EXPECT_TRUE(is_loopback_name(name)) << name;
+  for (const char* name :
+       {"", "10.0.0.1", "0.0.0.0", "::", "node0", "128.0.0.1"})
+    EXPECT_FALSE(is_loopback_name(name)) << name;
+}
+
+TEST(Loopback, ASocketOfItIsBoundToThatAddress) {
+  for (const auto& [name, address] :
+       {std::pair{"localhost", "127.0.0.1"}, {"127.3.2.1", "127.3.2.1"}}) {
+    const int listener = listen_on_loopback(name, 0);
+    sockaddr_in bound{};
+    socklen_t length = sizeof(bound);
+    ASSERT_EQ(
+        ::getsockname(listener, reinterpret_cast<sockaddr*>(&bound), &length),
+        0);
+    EXPECT_STREQ(::inet_ntoa(bound.sin_addr), address);
+    const int port = ntohs(bound.sin_port);
+    try {
+      listen_on_loopback(name, port);
+      FAIL();
+    } catch (const CommError& error) {
+      EXPECT_THAT(
+          error.what(),
+          AllOf(HasSubstr(std::to_string(port)), HasSubstr("MASTER_PORT")));
+    }
+    ::close(listener);
+  }
 }
 
 }  // namespace
