@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <optional>
 #include <set>
 #include <system_error>
@@ -116,7 +117,97 @@ void check_addresses(
   }
 }
 
+// More would hide the advice behind them.
+constexpr size_t kShownEntries = 8;
+
+using Entries = std::map<std::string, std::string>;
+
+std::string pack_entries(const Entries& entries) {
+  std::vector<std::string> texts;
+  for (const auto& [name, value] : entries) {
+    texts.push_back(name);
+    texts.push_back(value);
+  }
+  return pack_texts(texts);
+}
+
+Entries unpack_entries(const std::string& packed) {
+  const std::vector<std::string> texts = unpack_texts(packed);
+  Entries entries;
+  for (size_t i = 0; i + 1 < texts.size(); i += 2)
+    entries[texts[i]] = texts[i + 1];
+  return entries;
+}
+
+// "training.seed is 42 on rank 0 on host a and 7 on rank 1 on host b"; empty
+// where no entry differs.
+std::string describe_difference(
+    const Entries& first,
+    const Entries& other,
+    const std::string& first_rank,
+    const std::string& other_rank) {
+  const auto value_in = [](const Entries& entries, const std::string& name) {
+    const auto found = entries.find(name);
+    return found == entries.end() ? "absent" : found->second;
+  };
+  std::set<std::string> names;
+  for (const Entries* entries : {&first, &other}) {
+    for (const auto& [name, value] : *entries)
+      names.insert(name);
+  }
+  std::erase_if(names, [&](const std::string& name) {
+    return value_in(first, name) == value_in(other, name);
+  });
+  std::string text;
+  size_t shown = 0;
+  for (const std::string& name : names) {
+    if (shown++ == kShownEntries)
+      return text + fmt::format("; and {} more", names.size() - kShownEntries);
+    text += fmt::format(
+        "{}{} is {} on {} and {} on {}",
+        text.empty() ? "" : "; ",
+        name,
+        value_in(first, name),
+        first_rank,
+        value_in(other, name),
+        other_rank);
+  }
+  return text;
+}
+
+// Collective. Of a fact in which `rank` differs from rank 0.
+[[noreturn]] void refuse_fact(
+    StartMeeting& meeting,
+    const std::vector<std::vector<std::string>>& ranks,
+    size_t rank,
+    const StartFact& fact,
+    size_t field) {
+  const auto name_of = [&](size_t each) {
+    return fmt::format("rank {} on host {}", each, ranks[each][kHost]);
+  };
+  const std::vector<std::string> entries =
+      meeting.exchange(pack_entries(fact.entries));
+  std::string what = describe_difference(
+      unpack_entries(entries[0]),
+      unpack_entries(entries[rank]),
+      name_of(0),
+      name_of(rank));
+  if (what.empty())
+    what = fmt::format(
+        "{} has {}, {} has {}",
+        name_of(0),
+        ranks[0][field],
+        name_of(rank),
+        ranks[rank][field]);
+  throw ConfigError(fmt::format(
+      "[start] {} differs among the ranks: {}; {}",
+      fact.name,
+      what,
+      fact.advice));
+}
+
 void check_facts(
+    StartMeeting& meeting,
     const std::vector<std::vector<std::string>>& ranks,
     const std::vector<StartFact>& facts) {
   for (size_t rank = 1; rank < ranks.size(); ++rank) {
@@ -131,18 +222,8 @@ void check_facts(
           ranks[0].size()));
     for (size_t i = 0; i < facts.size(); ++i) {
       const size_t field = static_cast<size_t>(kFacts) + i;
-      if (fields[field] == ranks[0][field])
-        continue;
-      throw ConfigError(fmt::format(
-          "[start] {} differs among the ranks: rank 0 on host {} has {}, rank "
-          "{} on host {} has {}; {}",
-          facts[i].name,
-          ranks[0][kHost],
-          ranks[0][field],
-          rank,
-          fields[kHost],
-          fields[field],
-          facts[i].advice));
+      if (fields[field] != ranks[0][field])
+        refuse_fact(meeting, ranks, rank, facts[i], field);
     }
   }
 }
@@ -195,7 +276,7 @@ std::vector<std::string> agree_on_start(
   try {
     const std::set<std::string> different(hosts.begin(), hosts.end());
     check_addresses(ranks, different, environment.store);
-    check_facts(ranks, mine.facts.facts);
+    check_facts(meeting, ranks, mine.facts.facts);
     const fs::path shared = ranks[0][kProbe];
     if (!shared.empty()) {
       const auto seen = meeting.exchange(is_seen(shared) ? kSeen : "not seen");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,9 @@ struct StartFact {
   std::string name;    // "the config", as messages call it
   std::string value;   // short: a version, a digest
   std::string advice;  // what to do where it differs
+  // What `value` is the digest of, by name: exchanged only where the values
+  // differ, so that the message can name what does. Empty: nothing is named.
+  std::map<std::string, std::string> entries = {};
 };
 
 struct StartFacts {
@@ -33,10 +37,11 @@ struct RankStart {
 };
 
 // Every rank's host name, by rank. Collective. Throws the same ConfigError on
-// every rank, naming rank and host, where a fact differs from rank 0's, where
-// ranks on several hosts have a loopback address for their peers, and where a
-// host does not see the shared folder; and what StartMeeting::exchange() does.
-// With several hosts, it makes and removes a file beside the shared folder.
+// every rank, naming rank, host and the entries that differ, where a fact
+// differs from rank 0's, where ranks on several hosts have a loopback address
+// for their peers, and where a host does not see the shared folder; and what
+// StartMeeting::exchange() does. With several hosts, it makes and removes a
+// file beside the shared folder.
 std::vector<std::string> agree_on_start(
     StartMeeting& meeting,
     const LaunchEnvironment& environment,

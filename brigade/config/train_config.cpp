@@ -296,13 +296,18 @@ json to_json(const TrainConfig& config) {
   return file;
 }
 
-std::string config_hash(const TrainConfig& config) {
+json config_facts(const TrainConfig& config) {
   json file = to_json(config);
   file.erase("environment");
+  return file;
+}
+
+std::string config_hash(const TrainConfig& config) {
   // nlohmann's objects are sorted by key.
   return fmt::format(
       "{:016x}",
-      fnv1a_64(file.dump(-1, ' ', false, json::error_handler_t::replace)));
+      fnv1a_64(config_facts(config).dump(
+          -1, ' ', false, json::error_handler_t::replace)));
 }
 
 }  // namespace brigade

@@ -265,9 +265,11 @@ LoadedConfig parse_train_config(
 // secrets left out. For the run folder.
 nlohmann::json to_json(const TrainConfig& config);
 
-// Stable over the order of keys and over what was written or defaulted; ranks
-// compare it at start. Leaves out what may differ between ranks or restarts
-// (environment.*). 16 hexadecimal digits.
+// What must be alike on all ranks: to_json() without what may differ between
+// ranks or restarts (environment.*).
+nlohmann::json config_facts(const TrainConfig& config);
+// Of config_facts(): stable over the order of keys and over what was written or
+// defaulted; ranks compare it at start. 16 hexadecimal digits.
 std::string config_hash(const TrainConfig& config);
 
 // What is possible but hardly meant: sequences longer than the model's

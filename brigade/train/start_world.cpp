@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "brigade/base/version.h"
@@ -28,6 +30,17 @@ std::string fingerprint_of_dataset(const std::string& name) {
   return text;
 }
 
+// By dotted key; what config_hash() leaves out is left out.
+std::map<std::string, std::string> config_entries(const TrainConfig& config) {
+  std::map<std::string, std::string> entries;
+  for (const auto& [group, keys] : config_facts(config).items()) {
+    for (const auto& [key, value] : keys.items())
+      entries[group + "." + key] =
+          value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
+  return entries;
+}
+
 StartFacts facts_of(
     const TrainConfig& config,
     const LaunchEnvironment& environment,
@@ -45,7 +58,8 @@ StartFacts facts_of(
        "install the same version on every host"},
       {"the config",
        config_hash(config),
-       "give every rank the same file and overrides"}};
+       "give every rank the same file and overrides",
+       config_entries(config)}};
   for (const std::string& name : start.datasets) {
     facts.facts.push_back(
         {fmt::format("the dataset '{}'", name),

@@ -31,8 +31,8 @@ struct WorldStart {
 
 // Collective over all ranks. Throws the same Error on every rank, naming rank
 // and host, when one cannot start, or when their program versions, configs
-// (compared by hash) or datasets differ. Rank 0 prints progress and warnings
-// to stderr.
+// (the keys that differ are named) or datasets differ. Rank 0 prints progress
+// and warnings to stderr.
 std::unique_ptr<ProcessMesh> start_world(
     const TrainConfig& config,
     const LaunchEnvironment& environment,

@@ -248,6 +248,25 @@ TEST(AgreeOnStart, ADifferentFactIsNamedOnEveryRankWithBothHosts) {
             HasSubstr("give every rank the same")));
 }
 
+TEST(AgreeOnStart, ADifferentDigestNamesTheEntriesThatDiffer) {
+  std::vector<RankStart> starts = {
+      rank_start("a", "x"), rank_start("b", "y"), rank_start("c", "x")};
+  for (RankStart& start : starts)
+    start.facts.facts[1].entries = {
+        {"training.seed", "1"}, {"model.dtype", "f"}};
+  starts[1].facts.facts[1].entries["training.seed"] = "7";
+  starts[1].facts.facts[1].entries["dataset.shuffle"] = "true";
+  for (const std::string& error : agree(starts))
+    EXPECT_THAT(
+        error,
+        AllOf(
+            HasSubstr("the config differs among the ranks: dataset.shuffle is "
+                      "absent on rank 0 on host a and true on rank 1 on host "
+                      "b; training.seed is 1 on rank 0 on host a and 7 on "
+                      "rank 1 on host b; give every rank the same"),
+            ::testing::Not(HasSubstr("model.dtype"))));
+}
+
 TEST(AgreeOnStart, ALoopbackAddressOnOneOfSeveralHostsIsRefused) {
   auto starts = {rank_start("a", "x"), rank_start("b", "x")};
   std::vector<RankStart> ranks(starts);
