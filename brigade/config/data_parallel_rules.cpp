@@ -143,12 +143,30 @@ void check_zero_stage(
         distributed.pp_size));
 }
 
+void check_gradient_check(const TrainConfig& config, Problems& problems) {
+  const int64_t every = config.training.check_gradients_every;
+  if (every == 0)
+    return;
+  if (config.distributed.grad_sync == GradSyncKind::kPerParam)
+    problems.push_back(fmt::format(
+        "[config] /training/check_gradients_every = {} with "
+        "/distributed/grad_sync = per_param: it compares buckets; set "
+        "grad_sync to bucketed",
+        every));
+  if (config.trains_on_gpus())
+    problems.push_back(fmt::format(
+        "[config] /training/check_gradients_every = {} on GPUs, whose sums "
+        "need not come out with the same bits twice; set it to 0",
+        every));
+}
+
 }  // namespace
 
 void check_data_parallel(const TrainConfig& config, Problems& problems) {
   check_grad_wire(config.distributed, problems);
   check_zero_stage(config.distributed, problems);
   check_local_steps(config.distributed, problems);
+  check_gradient_check(config, problems);
   if (config.distributed.zero_stage > 2 &&
       config.training.check_replicas_every > 0)
     problems.push_back(fmt::format(

@@ -149,6 +149,12 @@ void add_training_checks(std::vector<ConfigKey>& keys) {
       "steps between comparisons of the replicas' bits, which find memory that "
       "fails; 0: none");
   group.key(
+      "check_gradients_every",
+      &G::check_gradients_every,
+      natural,
+      "steps between those whose gradients are computed twice and compared bit "
+      "for bit, which finds processors that fail; 0: none");
+  group.key(
       "loss_spike_limit",
       &G::loss_spike_limit,
       natural,

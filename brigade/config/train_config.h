@@ -118,7 +118,8 @@ struct TrainingConfig {
   OnNonFinite on_non_finite = OnNonFinite::kStop;
   int64_t max_skipped_steps = 10;    // in a row, before the run stops after all
   int64_t check_replicas_every = 0;  // steps; 0: never
-  double loss_spike_limit = 0;       // standard deviations; 0: none is flagged
+  int64_t check_gradients_every = 0;  // steps; 0: never
+  double loss_spike_limit = 0;        // standard deviations; 0: none is flagged
   int64_t step_timeout_seconds = 1800;  // of one step; 0: as long as it takes
   int64_t eval_every = 0;               // steps; 0: never
   int64_t eval_steps = 8;               // batches of one evaluation

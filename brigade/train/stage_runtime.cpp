@@ -153,7 +153,11 @@ void StageRuntime::use_weights_of(const ModelUnit& unit) {
 GradSyncOptions StageRuntime::sync_options() {
   GradSyncOptions options = grad_sync_options(config_.distributed);
   options.hook = [wire = wire_](BucketView& bucket, Communicator&) {
-    return wire->hook(bucket, *wire->group);
+    if (wire->treatment != Buckets::kReduced)
+      note_gradients(bucket, wire->notes);
+    return wire->treatment == Buckets::kNoted
+               ? make_completed_work()
+               : wire->hook(bucket, *wire->group);
   };
   return options;
 }
@@ -161,7 +165,8 @@ GradSyncOptions StageRuntime::sync_options() {
 void StageRuntime::reduce_over(const CommunicatorPtr& group) {
   if (wire_->group == group)
     return;
-  *wire_ = {wire_hook(config_.distributed, wire_memory_), group};
+  wire_->hook = wire_hook(config_.distributed, wire_memory_);
+  wire_->group = group;
 }
 
 void StageRuntime::reduce_now() {
@@ -169,6 +174,11 @@ void StageRuntime::reduce_now() {
   for (int param = 0; param < static_cast<int>(params_->params().size());
        ++param)
     sync().mark_ready(param);
+}
+
+void StageRuntime::end_rehearsal() {
+  params_->finish();
+  skip_step();
 }
 
 void StageRuntime::finish_gradients(const ProcessMesh& mesh) {

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "brigade/comm/process_mesh.h"
@@ -14,6 +15,7 @@
 #include "brigade/model/llama.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/schedule/weight_gradient_queue.h"
+#include "brigade/train/gradient_check.h"
 #include "brigade/train/weight_units.h"
 
 namespace brigade {
@@ -41,6 +43,17 @@ class StageRuntime {
   void begin_reduction() { sync().set_accumulate_only(false); }
   // All gradients are final, although no backward follows.
   void reduce_now();
+  // What becomes of buckets that are full, from the next backward on.
+  enum class Buckets {
+    kReduced,
+    kNotedAndReduced,  // and take_notes() returns what was reduced
+    kNoted,            // gradients stay this rank's own: end with skip_step()
+  };
+  void treat_buckets(Buckets treatment) { wire_->treatment = treatment; }
+  // Once the step's gradients are finished, or its rehearsal has ended.
+  GradientNotes take_notes() { return std::exchange(wire_->notes, {}); }
+  // Ends the backwards of buckets that are noted alone: nothing of them stays.
+  void end_rehearsal();
   // Between steps: from the next one on gradients are summed over `group`,
   // which at first is mesh.replicas(). What grad_wire lost so far is dropped.
   // Nothing where it is so already.
@@ -80,6 +93,8 @@ class StageRuntime {
   struct Wire {
     BucketHook hook;
     CommunicatorPtr group;
+    Buckets treatment = Buckets::kReduced;
+    GradientNotes notes;
   };
 
   int stage_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/comm/agreement.h"
 #include "brigade/comm/device_stream.h"
 #include "brigade/comm/gpus.h"
 #include "brigade/metrics/clock.h"
@@ -329,6 +330,51 @@ void TrainStep::fail_not_finite(int64_t step, double loss) {
       mesh_.rank()));
 }
 
+// Not in the first step of a start, whose buckets may be planned anew by what
+// it sees.
+std::optional<GradientNotes> TrainStep::rehearse_if_due(int64_t step) {
+  const int64_t every = config_.training.check_gradients_every;
+  if (++runs_ == 1 || every == 0 || step % every != 0)
+    return std::nullopt;
+  GradientNotes notes = rehearse();
+  for (const auto& stage : stages_)
+    stage->treat_buckets(StageRuntime::Buckets::kNotedAndReduced);
+  pipeline_wait_ns_ = 0;
+  return notes;
+}
+
+GradientNotes TrainStep::rehearse() {
+  for (const auto& stage : stages_) {
+    stage->treat_buckets(StageRuntime::Buckets::kNoted);
+    stage->hold_reduction();
+  }
+  executor_->run();
+  GradientNotes notes;
+  for (const auto& stage : stages_) {
+    stage->end_rehearsal();
+    for (NotedGradient& note : stage->take_notes())
+      notes.push_back(std::move(note));
+  }
+  return notes;
+}
+
+void TrainStep::check_gradients(int64_t step, const GradientNotes& rehearsed) {
+  GradientNotes used;
+  for (const auto& stage : stages_) {
+    stage->treat_buckets(StageRuntime::Buckets::kReduced);
+    for (NotedGradient& note : stage->take_notes())
+      used.push_back(std::move(note));
+  }
+  const std::string unlike = find_unlike_gradient(rehearsed, used);
+  Communicator& world = *mesh_.world();
+  if (Agreement(world).max(unlike.empty() ? 0 : 1) == 0)
+    return;
+  for (const auto& stage : stages_)
+    stage->skip_step();
+  const GradientNotes again = rehearse();
+  fail_with_unlike_gradients(step, {unlike, rehearsed, used, again}, world);
+}
+
 StepResult
 TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
   StepResult result;
@@ -339,6 +385,9 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
   batches_.load_step();
   StepTimes& times = result.times;
   phases.ended("load micro-batches", times.data_ms);
+  const std::optional<GradientNotes> rehearsed = rehearse_if_due(step);
+  if (rehearsed)
+    phases.ended("rehearsal", times.compute_ms);
   for (const auto& stage : stages_)
     stage->hold_reduction();
   trace_ = trace;
@@ -356,6 +405,8 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
   times.compute_ms -= times.tp_ms + times.cp_ms + times.pp_ms;
   for (const auto& stage : stages_)
     stage->finish_gradients(mesh_);
+  if (rehearsed)
+    check_gradients(step, *rehearsed);
   phases.ended("finish gradients", times.gradients_ms);
 
   // Losses and gradients are sums over tokens; a step's are their means.

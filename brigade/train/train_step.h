@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "brigade/comm/flight_recorder.h"
@@ -16,6 +17,7 @@
 #include "brigade/metrics/metrics.h"
 #include "brigade/metrics/trace.h"
 #include "brigade/pipeline_parallel/executor.h"
+#include "brigade/train/gradient_check.h"
 #include "brigade/train/local_training.h"
 #include "brigade/train/micro_batches.h"
 #include "brigade/train/stage_runtime.h"
@@ -64,7 +66,9 @@ class TrainStep {
 
   // The next step's global batch begins with `sample`.
   void seek_sample(int64_t sample) { batches_.seek_sample(sample); }
-  // Collective. Step `step`, counted from 1; its spans are added to `trace`
+  // Collective. With training.check_gradients_every, throws an Error that names
+  // rank and parameter where a gradient came out differently when it was
+  // computed again. Step `step`, counted from 1; its spans are added to `trace`
   // unless that is nullptr. When the loss or a gradient is not finite, nothing
   // is updated: throws NumericError, or with training.on_non_finite = "skip"
   // says so. `requests` are this rank's, until they are agreed; they travel
@@ -91,6 +95,12 @@ class TrainStep {
   bool is_apart(int64_t step) const;
   // Over which ranks step `step` sums its gradients.
   void choose_reduction(int64_t step);
+  // With training.check_gradients_every, in the steps that it names.
+  std::optional<GradientNotes> rehearse_if_due(int64_t step);
+  // The step's micro-batches, whose gradients are noted and dropped.
+  GradientNotes rehearse();
+  // Collective. Of buckets that were reduced, held against `rehearsed`.
+  void check_gradients(int64_t step, const GradientNotes& rehearsed);
   void divide_waits(
       const FlightRecorder& recorder,
       double waited_ms,
@@ -128,6 +138,7 @@ class TrainStep {
   // What this rank's replica of the model asked for in the last step, and all
   // others have not heard of yet.
   StepRequests heard_;
+  int64_t runs_ = 0;  // of steps, by this object
   // Of the step under way:
   int64_t pipeline_wait_ns_ = 0;
   Trace* trace_ = nullptr;

@@ -574,6 +574,15 @@ TEST(TrainConfig, AWireDtypeNeedsBuckets) {
           "\"per_param\"")));
 }
 
+TEST(TrainConfig, GradientsAreComputedTwiceInBucketsOnCpus) {
+  const std::string checks = "training.check_gradients_every=10";
+  EXPECT_THAT(
+      problems_of({checks, "distributed.grad_sync=per_param"}),
+      Contains(HasSubstr(
+          "/training/check_gradients_every = 10 with /distributed/grad_sync = "
+          "per_param")));
+}
+
 TEST(TrainConfig, AWireWithErrorFeedbackReducesWholeGradients) {
   for (const std::string wire : {"int8", "powersgd"})
     EXPECT_THAT(
