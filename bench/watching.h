@@ -178,6 +178,7 @@ inline void print_cost_of_watching(const std::filesystem::path& directory) {
              report.set_deadline(deadline_ns);
            },
        .takes_recording_request = {},
+       .on_recording = {},
        .on_stall = [](const Stall&) {}});
   int64_t number = 0;
   const double begin_us =

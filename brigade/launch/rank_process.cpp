@@ -2,13 +2,17 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <string_view>
 #include <utility>
 
 #include "brigade/base/error.h"
@@ -52,29 +56,44 @@ void reset_signal_handlers() {
   }
 }
 
-void close_all_but(int kept) {
-  const auto keep = static_cast<unsigned>(kept);
-  if (keep > 0)
-    ::close_range(0, keep - 1, 0);
-  ::close_range(keep + 1, ~0U, 0);
+void close_all_but(int kept, int kept_too) {
+  const auto low = static_cast<unsigned>(std::min(kept, kept_too));
+  const auto high = static_cast<unsigned>(std::max(kept, kept_too));
+  if (low > 0)
+    ::close_range(0, low - 1, 0);
+  if (high > low + 1)
+    ::close_range(low + 1, high - 1, 0);
+  ::close_range(high + 1, ~0U, 0);
 }
 
-struct GuardFiles {
+struct GuardPlan {
   std::vector<std::string> files;
   std::string folder;
+  std::string last_words;
+  int error_descriptor = 2;
 };
 
-[[noreturn]] void run_guard(int supervisor_is_alive, const GuardFiles& files) {
+// Not where that would wait for a reader: the ranks come first.
+void write_at_once(int descriptor, const std::string& text) {
+  pollfd writable{.fd = descriptor, .events = POLLOUT, .revents = 0};
+  if (::poll(&writable, 1, 0) <= 0)
+    return;
+  [[maybe_unused]] const ssize_t written =
+      ::write(descriptor, text.data(), text.size());
+}
+
+[[noreturn]] void run_guard(int supervisor_is_alive, const GuardPlan& plan) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_NAME, "brigade-guard");
-  close_all_but(supervisor_is_alive);
+  close_all_but(supervisor_is_alive, plan.error_descriptor);
   // Signals stay blocked: those sent to the group are meant for the ranks.
   char byte = 0;
   while (::read(supervisor_is_alive, &byte, 1) < 0 && errno == EINTR) {
   }
-  for (const std::string& file : files.files)
+  write_at_once(plan.error_descriptor, plan.last_words);
+  for (const std::string& file : plan.files)
     ::unlink(file.c_str());
-  ::rmdir(files.folder.c_str());
+  ::rmdir(plan.folder.c_str());
   ::kill(0, SIGKILL);
   ::_exit(0);
 }
@@ -89,7 +108,27 @@ struct ChildPlan {
   int start_failure;  // where errno goes if exec fails
   pid_t supervisor;
   pid_t group;
+  std::string_view memory_score;  // for /proc/self/oom_score_adj
 };
+
+// The supervisor's own and a tenth of the memory on top, as
+// /proc/PID/oom_score_adj has it.
+std::string memory_score_of_ranks() {
+  constexpr int kMore = 100;
+  constexpr int kMost = 1000;
+  int score = 0;
+  std::ifstream("/proc/self/oom_score_adj") >> score;
+  return std::to_string(std::min(score + kMore, kMost));
+}
+
+void set_memory_score(std::string_view score) {
+  const int file = ::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+  if (file < 0)
+    return;
+  [[maybe_unused]] const ssize_t written =
+      ::write(file, score.data(), score.size());
+  ::close(file);
+}
 
 [[noreturn]] void run_child(
     const ChildPlan& plan,
@@ -99,6 +138,7 @@ struct ChildPlan {
   // It may have died before the line above.
   if (::getppid() != plan.supervisor)
     ::_exit(127);
+  set_memory_score(plan.memory_score);
   reset_signal_handlers();
   signals.restore();
   if (plan.input >= 0)
@@ -141,17 +181,24 @@ Pipe make_pipe() {
 
 ProcessGuard::ProcessGuard(
     const std::vector<std::filesystem::path>& files,
-    const std::filesystem::path& folder) {
+    const std::filesystem::path& folder,
+    int error_descriptor) {
   Pipe alive = make_pipe();
-  GuardFiles to_remove{.files = {}, .folder = folder.string()};
+  GuardPlan plan{
+      .folder = folder.string(),
+      .last_words = fmt::format(
+          "error: the supervisor of the ranks (process {}) was killed; the "
+          "kernel does that when memory runs out. Its ranks are ended\n",
+          ::getpid()),
+      .error_descriptor = error_descriptor};
   for (const auto& file : files)
-    to_remove.files.push_back(file.string());
+    plan.files.push_back(file.string());
   const SignalsBlocked signals;
   pid_ = ::fork();
   if (pid_ < 0)
     throw_errno("fork()");
   if (pid_ == 0)
-    run_guard(alive.read_end.get(), to_remove);
+    run_guard(alive.read_end.get(), plan);
   // Both do it, so that the group exists whoever runs first.
   ::setpgid(pid_, pid_);
   alive_ = std::move(alive.write_end);
@@ -184,6 +231,7 @@ RankProcess start_rank(
 
   const std::vector<char*> arguments = as_pointers(options.command);
   const std::vector<char*> environment = as_pointers(options.environment);
+  const std::string memory_score = memory_score_of_ranks();
   const ChildPlan plan{
       .executable = options.executable.c_str(),
       .arguments = arguments.data(),
@@ -193,7 +241,8 @@ RankProcess start_rank(
       .error = error.write_end.get(),
       .start_failure = start_failure.write_end.get(),
       .supervisor = ::getpid(),
-      .group = guard.group()};
+      .group = guard.group(),
+      .memory_score = memory_score};
   RankProcess process;
   {
     const SignalsBlocked signals;

@@ -2,9 +2,9 @@
 //
 // All are in one process group, which the guard leads. The guard sleeps on a
 // pipe whose other end only the supervisor holds; when the supervisor is gone,
-// however it died, the pipe closes, and the guard kills the group (ranks and
-// what they started) and removes the run's private files. Should the guard be
-// killed too, the kernel still kills the ranks with the supervisor
+// however it died, the pipe closes, and the guard says so, removes the run's
+// private files and kills the group (ranks and what they started). Should the
+// guard be killed too, the kernel still kills the ranks with the supervisor
 // (PR_SET_PDEATHSIG).
 //
 // fork() and exec(): everything between them is safe after fork() in a process
@@ -49,10 +49,12 @@ Pipe make_pipe();
 
 class ProcessGuard {
  public:
-  // `files` and then `folder` are removed if the supervisor dies.
+  // If the supervisor dies, a line goes to `error_descriptor`, and `files` and
+  // then `folder` are removed.
   ProcessGuard(
       const std::vector<std::filesystem::path>& files,
-      const std::filesystem::path& folder);
+      const std::filesystem::path& folder,
+      int error_descriptor);
   // Kills what is left of the group.
   ~ProcessGuard();
   ProcessGuard(const ProcessGuard&) = delete;
@@ -79,7 +81,9 @@ struct RankProcess {
   Descriptor error;
 };
 
-// Throws ConfigError when the program cannot be started.
+// Where memory runs out, the kernel ends a rank before its supervisor, which
+// reports it (/proc/PID/oom_score_adj). Throws ConfigError when the program
+// cannot be started.
 RankProcess start_rank(
     const ProcessOptions& options,
     const ProcessGuard& guard);

@@ -22,6 +22,7 @@ struct RankReport::Contents {
   std::atomic<int64_t> first_step_plus_one;
   std::atomic<int64_t> deadline_ns;
   std::atomic<int64_t> handles_quit;
+  std::atomic<int64_t> recordings;
   std::atomic<int64_t> failed_ns;  // written last: the reason is whole then
   int64_t reason_bytes;
   char reason[16384];
@@ -99,6 +100,17 @@ void RankReport::set_handles_quit() {
 bool RankReport::handles_quit() const {
   return contents_ != nullptr &&
          contents_->handles_quit.load(std::memory_order_relaxed) != 0;
+}
+
+void RankReport::count_recording() {
+  if (contents_ != nullptr)
+    contents_->recordings.fetch_add(1, std::memory_order_release);
+}
+
+int64_t RankReport::recordings() const {
+  return contents_ == nullptr
+             ? 0
+             : contents_->recordings.load(std::memory_order_acquire);
 }
 
 void RankReport::set_failure(std::string_view reason) {

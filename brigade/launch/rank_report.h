@@ -36,6 +36,10 @@ class RankReport {
   void set_handles_quit();
   bool handles_quit() const;
 
+  // A recording that SIGQUIT asked for is written; how many were.
+  void count_recording();
+  int64_t recordings() const;
+
   // The first failure stays; what does not fit is cut.
   void set_failure(std::string_view reason);
   std::string failure() const;  // "": none

@@ -40,6 +40,8 @@ constexpr std::chrono::milliseconds kCauseWait{300};
 // the SIGKILL of all.
 constexpr std::chrono::milliseconds kStallGrace{500};
 constexpr std::chrono::milliseconds kStallKillAfter{1000};
+// How often it looks whether the others have written their recordings.
+constexpr std::chrono::milliseconds kRecordingLook{10};
 constexpr int kPatience = 3;  // interrupts until the ranks are killed
 // How long output of a run that failed waits for somebody to read it.
 constexpr std::chrono::milliseconds kReaderWait{1000};
@@ -129,7 +131,10 @@ class Supervisor {
   explicit Supervisor(const SupervisorOptions& options)
       : options_(options),
         signals_({SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT}),
-        guard_(files_of(folder_, options.nproc), folder_.path()) {}
+        guard_(
+            files_of(folder_, options.nproc),
+            folder_.path(),
+            options.error_descriptor) {}
 
   // Ranks are left only where one could not be started.
   ~Supervisor() {
@@ -174,6 +179,7 @@ class Supervisor {
     int end_order = 0;       // 1: the first to end
     bool was_ended = false;  // after we had sent SIGTERM or SIGKILL
     bool is_stalled = false;
+    int64_t recordings_before = 0;  // it was asked for one
   };
 
   bool has_failed(const Rank& rank) const {
@@ -222,6 +228,8 @@ class Supervisor {
     Clock::time_point deadline = next_deadline_;
     if (phase_ == Phase::kRunning || phase_ == Phase::kWaiting)
       deadline = std::min(deadline, next_stall());
+    if (phase_ == Phase::kTerminating)
+      deadline = std::min(deadline, Clock::now() + kRecordingLook);
     if (deadline != Clock::time_point::max()) {
       const auto left =
           std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
@@ -343,6 +351,10 @@ class Supervisor {
       rank.end_order = ++ended_;
       rank.was_ended = phase_ != Phase::kRunning && phase_ != Phase::kWaiting;
       --live_;
+      if (ended_by_own_signal(rank)) {
+        end_signal_ = WEXITSTATUS(status) - 128;
+        was_asked_to_end_ = true;
+      }
       if (status != 0 && phase_ == Phase::kRunning && !follows_signal(status))
         on_first_failure(status);
     }
@@ -389,10 +401,20 @@ class Supervisor {
   }
 
   void ask_for_recordings() {
-    for (const Rank& rank : ranks_) {
+    for (Rank& rank : ranks_) {
+      rank.recordings_before = rank.report->recordings();
       if (rank.is_live && rank.report->handles_quit())
         ::kill(rank.process.pid, SIGQUIT);
     }
+  }
+
+  // Nothing is left to wait for: what a rank that has lost a peer would still
+  // do, it does in vain. False for programs that write no recordings.
+  bool all_have_recorded() const {
+    return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
+      return !rank.is_live ||
+             rank.report->recordings() > rank.recordings_before;
+    });
   }
 
   // The end that the user asked for is no failure of the run: the other ranks
@@ -402,6 +424,14 @@ class Supervisor {
       return false;
     return WIFSIGNALED(status) ? WTERMSIG(status) == end_signal_
                                : WEXITSTATUS(status) == 128 + end_signal_;
+  }
+
+  // A signal that asks for the end came to this rank alone. Of Brigade's own
+  // programs, which agree on it: others may mean anything by such a code.
+  bool ended_by_own_signal(const Rank& rank) const {
+    return end_signal_ == 0 && rank.report->handles_quit() &&
+           rank.report->failed_ns() == 0 && WIFEXITED(rank.status) &&
+           asks_for_end(WEXITSTATUS(rank.status) - 128);
   }
 
   static bool is_comm_failure(int status) {
@@ -433,7 +463,8 @@ class Supervisor {
       signal_all(SIGTERM);
       phase_ = Phase::kTerminating;
       next_deadline_ = kill_deadline_;
-    } else if (phase_ == Phase::kTerminating && is_due) {
+    } else if (
+        phase_ == Phase::kTerminating && (is_due || all_have_recorded())) {
       signal_all(SIGKILL);
       phase_ = Phase::kKilled;
       next_deadline_ = Clock::time_point::max();
@@ -496,7 +527,8 @@ class Supervisor {
   }
 
   //   kRunning --first failure--> kWaiting --cause known or kCauseWait-->
-  //   kTerminating (SIGTERM sent) --kill_after--> kKilled (SIGKILL sent)
+  //   kTerminating (SIGTERM sent) --all have recorded, or kill_after-->
+  //   kKilled (SIGKILL sent)
   enum class Phase { kRunning, kWaiting, kTerminating, kKilled };
 
   const SupervisorOptions& options_;

@@ -4,7 +4,8 @@
 //   * their output is merged by line, and never waited for: ranks whose output
 //     nobody reads wait, the supervisor goes on seeing failures and signals;
 //   * when one fails, the others are ended within 2 s; those that write what
-//     they did last on SIGQUIT (rank_report.h) are asked for it first;
+//     they did last on SIGQUIT (rank_report.h) are asked for it first, and
+//     killed once all have;
 //   * a rank that is past its step's deadline and does not end itself, because
 //     it is stopped or blocked, has failed, and is ended within 2 s;
 //   * when the supervisor itself is killed, they are too (rank_process.h).

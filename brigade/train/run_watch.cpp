@@ -159,6 +159,8 @@ void RunWatch::watch() {
       const int64_t paused_ns = paused_ns_;
       lock.unlock();
       write("a recording was asked for (SIGQUIT)", paused_ns);
+      if (options_.on_recording)
+        options_.on_recording();
       lock.lock();
     }
   }

@@ -32,6 +32,9 @@ struct RunWatchOptions {
   // Whether a recording was asked for since the last call (SIGQUIT), looked up
   // ten times a second. Empty: never.
   std::function<bool()> takes_recording_request;
+  // On the watch's thread once that recording is written, or could not be.
+  // Empty: nobody waits for it.
+  std::function<void()> on_recording;
   // On the watch's thread once a step's deadline has passed and the recording
   // is written. Expected to end the process. Empty: nothing is watched.
   std::function<void(const Stall&)> on_stall;

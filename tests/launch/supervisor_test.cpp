@@ -2,6 +2,7 @@
 #include "brigade/launch/supervisor.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -10,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
@@ -252,6 +254,17 @@ TEST_F(SupervisorTest, RanksThatIgnoreSigtermAreGoneWithinTwoSeconds) {
   EXPECT_LT(Clock::now() - start, kPatience);
 }
 
+// It would end by itself only after the test's own time.
+TEST_F(SupervisorTest, ARankIsKilledOnceItHasWrittenWhatItDidLast) {
+  auto options = program(2, "RecordsAndStays");
+  options.kill_after = std::chrono::hours(1);
+  const auto result = supervise(options);
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL);
+  EXPECT_THAT(
+      describe_failures(result),
+      ElementsAre(StartsWith("rank 0 was killed by SIGKILL")));
+}
+
 TEST_F(SupervisorTest, ARankKilledByASignalIsNamedWithItsStep) {
   const auto result = supervise(program(2, "DiesAtStep37"));
   EXPECT_EQ(result.exit_code, 128 + SIGKILL);
@@ -346,7 +359,25 @@ TEST_F(SupervisorTest, KillingTheSupervisorLeavesNoOrphan) {
   EXPECT_TRUE(eventually([&] { return private_folders_are_gone(); }));
   while (::waitpid(-1, nullptr, 0) > 0) {
   }
+  // A supervisor that the kernel killed can say nothing itself.
+  EXPECT_THAT(
+      read_text_file(folder_ / "error"),
+      HasSubstr(fmt::format(
+          "error: the supervisor of the ranks (process {}) was killed; the "
+          "kernel does that when memory runs out",
+          supervisor)));
   ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+}
+
+// Else the kernel might choose the supervisor, and nobody would tell.
+TEST_F(SupervisorTest, WhereMemoryRunsOutARankEndsBeforeItsSupervisor) {
+  int own = 0;
+  if (!(std::ifstream("/proc/self/oom_score_adj") >> own))
+    GTEST_SKIP() << "this kernel has no such score";
+  supervise(shell(1, "cat /proc/self/oom_score_adj > $T/score"));
+  int of_rank = 0;
+  std::ifstream(folder_ / "score") >> of_rank;
+  EXPECT_EQ(of_rank, std::min(own + 100, 1000));
 }
 
 TEST_F(SupervisorTest, WhatARankLeavesRunningIsEndedWithTheRun) {
@@ -521,6 +552,30 @@ TEST_F(RankProgram, DISABLED_LosesItsPeer) {
     ::usleep(1000);
   report_.set_failure("StorageError: disk full");
   ::_exit(6);
+}
+
+// Rank 1 lives on without its peer until it is killed, having written what it
+// did last.
+TEST_F(RankProgram, DISABLED_RecordsAndStays) {
+  report_.set_handles_quit();
+  const fs::path ready = fs::path(std::getenv("T")) / "rank_1_is_ready";
+  if (rank_ == 0) {
+    while (!fs::exists(ready))
+      ::usleep(1000);
+    ::raise(SIGKILL);
+  }
+  sigset_t asked;
+  ::sigemptyset(&asked);
+  ::sigaddset(&asked, SIGQUIT);
+  ::sigaddset(&asked, SIGTERM);
+  ::sigprocmask(SIG_BLOCK, &asked, nullptr);
+  write_text_file(ready, "");
+  int number = 0;
+  do
+    ::sigwait(&asked, &number);
+  while (number != SIGQUIT);
+  report_.count_recording();
+  wait_for_ever();
 }
 
 TEST_F(RankProgram, DISABLED_AllFailAlike) {

@@ -48,6 +48,7 @@ TEST_P(RunWatchTest, AStepThatDoesNotEndIsReportedWithWhatItWaitsFor) {
       {.step_timeout = kTimeout,
        .on_step = [&](int64_t, int64_t deadline) { deadline_ns = deadline; },
        .takes_recording_request = {},
+       .on_recording = {},
        .on_stall = [&](const Stall& seen) { stall.set_value(seen); }});
   const int64_t begun_ns = steady_now_ns();
   watch.begin_step(12);
@@ -91,6 +92,7 @@ TEST_F(RunWatchTest, StepsThatEndAndWhatFollowsThemAreNotTimed) {
                  looked.set_value();
                return false;
              },
+         .on_recording = {},
          .on_stall = [&](const Stall&) { has_stalled = true; }});
     for (int64_t step = 1; step < 100; ++step)
       watch.begin_step(step);
@@ -101,7 +103,7 @@ TEST_F(RunWatchTest, StepsThatEndAndWhatFollowsThemAreNotTimed) {
   EXPECT_FALSE(std::filesystem::exists(folder_.path() / "rank-3.json"));
 }
 
-TEST_F(RunWatchTest, ARequestWritesTheRecording) {
+TEST_F(RunWatchTest, ARequestWritesTheRecordingAndSaysSo) {
   std::atomic<int> looks = 0;
   std::promise<void> is_written;
   RunWatch watch(
@@ -109,13 +111,8 @@ TEST_F(RunWatchTest, ARequestWritesTheRecording) {
       folder_.path(),
       {.step_timeout = {},
        .on_step = {},
-       .takes_recording_request =
-           [&] {
-             // The second look comes after the first one's recording.
-             if (++looks == 2)
-               is_written.set_value();
-             return looks == 1;
-           },
+       .takes_recording_request = [&] { return ++looks == 1; },
+       .on_recording = [&] { is_written.set_value(); },
        .on_stall = {}});
   is_written.get_future().wait();
   EXPECT_THAT(
