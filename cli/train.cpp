@@ -84,7 +84,7 @@ void train_as_rank(
   report.set_handles_quit();
   const std::string self = rank_names(config.parallel_dims())
                                .at(static_cast<size_t>(environment.rank));
-  const TrainingEnd end = run_training(
+  const TrainingResult result = run_training(
       config,
       environment,
       {.cache_dir = cache_folder(process_environment()),
@@ -96,6 +96,7 @@ void train_as_rank(
            },
        .takes_recording_request =
            [&signals] { return signals.take_recording_request(); },
+       .on_recording = [&report] { report.count_recording(); },
        .on_stall =
            [&report, self](const Stall& stall) {
              end_stalled(report, self, stall);
@@ -104,19 +105,18 @@ void train_as_rank(
            [&signals] {
              return StepRequests{
                  .save = signals.take_save_request(),
-                 .stop = signals.stop_signal() != 0};
+                 .stop = signals.stop_signal() != 0,
+                 .stop_signal = signals.stop_signal()};
            },
        .end_time = job_end_time(process_environment()),
        .kill_grace = kill_grace(environment, process_environment()),
        .origins = origins_of(loaded),
        .observer = &output,
        .store = nullptr});
-  if (end == TrainingEnd::kFinished)
+  if (result.end == TrainingEnd::kFinished)
     return;
-  // Another rank may have had the signal. The code of a shell for a process
-  // that a signal ended.
-  const int number = signals.stop_signal();
-  throw Exit{128 + (number == 0 ? SIGTERM : number)};
+  // The code of a shell for a process that a signal ended.
+  throw Exit{128 + (result.stop_signal == 0 ? SIGTERM : result.stop_signal)};
 }
 
 // Token files of other programs are read once; this takes a while for large

@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
-#include "brigade/base/error.h"
 #include "brigade/files/file.h"
 #include "brigade/json/parse.h"
 #include "brigade/metrics/trace.h"
@@ -110,42 +111,69 @@ double resident_memory_gb() {
          static_cast<double>(::sysconf(_SC_PAGESIZE)) / 1e9;
 }
 
-MetricsFile::MetricsFile(const std::filesystem::path& path)
-    : path_(path), file_(path, std::ios::app) {
-  if (!file_) {
-    throw StorageError(
-        fmt::format("[metrics] cannot write '{}'", path.string()));
-  }
+namespace {
+
+// The object of a whole line of a step up to `last_step`.
+std::optional<nlohmann::json> step_of_line(
+    const std::string& line,
+    int64_t last_step) {
+  auto json = parse_json_or_nothing(line);
+  const bool is_step = json && json->is_object() && json->contains("step") &&
+                       (*json)["step"].is_number_integer() &&
+                       (*json)["step"] <= last_step;
+  return is_step ? std::move(json) : std::nullopt;
 }
 
-void MetricsFile::write(const StepMetrics& metrics) {
-  file_ << to_json_line(metrics) << '\n' << std::flush;
-  if (!file_) {
-    throw StorageError(fmt::format(
-        "[metrics] cannot append to '{}': is the disk full?", path_.string()));
+// Each line that has an end; what is behind the last one goes to `rest`.
+std::vector<std::string> whole_lines(
+    const std::filesystem::path& path,
+    std::string& rest) {
+  std::vector<std::string> lines;
+  const std::string text = read_text_file(path);
+  size_t begin = 0;
+  for (size_t end = text.find('\n'); end != std::string::npos;
+       end = text.find('\n', begin)) {
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
   }
+  rest = text.substr(begin);
+  return lines;
 }
+
+}  // namespace
 
 void MetricsFile::cut_back(
     const std::filesystem::path& path,
     int64_t last_step) {
   if (!std::filesystem::exists(path))
     return;
-  std::ifstream file(path);
+  std::string rest;
   std::string kept;
-  bool changes = false;
-  for (std::string line; std::getline(file, line);) {
-    const auto json =
-        parse_json_or_nothing(line).value_or(nlohmann::json::object());
-    const bool stays = json.is_object() && json.contains("step") &&
-                       json["step"].is_number_integer() &&
-                       json["step"] <= last_step && !file.eof();
-    if (stays)
+  const auto lines = whole_lines(path, rest);
+  bool changes = !rest.empty();
+  for (const std::string& line : lines) {
+    if (step_of_line(line, last_step))
       kept += line + '\n';
-    changes = changes || !stays;
+    else
+      changes = true;
   }
   if (changes)
     write_text_file(path, kept);
+}
+
+std::vector<double> read_losses(
+    const std::filesystem::path& path,
+    int64_t last_step) {
+  std::vector<double> losses;
+  if (!std::filesystem::is_regular_file(path))
+    return losses;
+  std::string rest;
+  for (const std::string& line : whole_lines(path, rest)) {
+    const auto step = step_of_line(line, last_step);
+    if (step && step->contains("loss") && (*step)["loss"].is_number())
+      losses.push_back((*step)["loss"].get<double>());
+  }
+  return losses;
 }
 
 }  // namespace brigade

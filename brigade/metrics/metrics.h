@@ -4,11 +4,11 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "brigade/files/line_file.h"
 #include "brigade/metrics/sync_report.h"
 
 namespace brigade {
@@ -79,17 +79,26 @@ double resident_memory_gb();
 class MetricsFile {
  public:
   // Throws StorageError when it cannot be written.
-  explicit MetricsFile(const std::filesystem::path& path);
-  void write(const StepMetrics& metrics);
+  explicit MetricsFile(const std::filesystem::path& path) { file_.open(path); }
+  // Throws StorageError; the line then waits for the next one.
+  void write(const StepMetrics& metrics) {
+    file_.append(to_json_line(metrics));
+  }
 
   // Leaves the lines of the steps up to `last_step` and drops a line that a
   // kill cut short: for a run that goes on after that step. Nothing to do where
-  // there is no file. Throws StorageError.
+  // there is no file. Throws DataError where it is not a regular file,
+  // StorageError.
   static void cut_back(const std::filesystem::path& path, int64_t last_step);
 
  private:
-  std::filesystem::path path_;
-  std::ofstream file_;
+  LineFile file_;
 };
+
+// The losses of the steps up to `last_step` in a metrics.jsonl, in its order;
+// empty where there is none.
+std::vector<double> read_losses(
+    const std::filesystem::path& path,
+    int64_t last_step);
 
 }  // namespace brigade

@@ -10,24 +10,22 @@
 #pragma once
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
+
+#include "brigade/files/line_file.h"
 
 namespace brigade {
 
 class RunEvents {
  public:
   // Until open() the events wait.
-  void open(const std::filesystem::path& path);
-  // `facts` is an object. Throws StorageError.
+  void open(const std::filesystem::path& path) { file_.open(path); }
+  // `facts` is an object. Throws StorageError; the event then waits for the
+  // next one.
   void write(const char* event, nlohmann::ordered_json facts);
 
  private:
-  std::filesystem::path path_;
-  std::ofstream file_;
-  std::vector<std::string> waiting_;
+  LineFile file_;
 };
 
 }  // namespace brigade

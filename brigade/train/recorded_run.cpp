@@ -9,6 +9,7 @@
 #include <fstream>
 #include <utility>
 
+#include "brigade/base/error.h"
 #include "brigade/base/version.h"
 #include "brigade/launch/network.h"
 
@@ -68,8 +69,16 @@ RecordedRun::RecordedRun(
       environment_(environment),
       origins_(std::move(origins)) {}
 
+void RecordedRun::record(const char* event, nlohmann::ordered_json facts) {
+  try {
+    events_.write(event, std::move(facts));
+  } catch (const StorageError& error) {
+    failure_ = error.what();
+  }
+}
+
 void RecordedRun::on_start(const RunStart& start) {
-  events_.write(
+  record(
       "start",
       {{"step", start.first_step - 1},
        {"ranks", start.config.parallel_dims().world_size()},
@@ -87,12 +96,12 @@ void RecordedRun::on_step(const StepMetrics& metrics) {
 }
 
 void RecordedRun::on_checkpoint(const std::filesystem::path& path) {
-  events_.write("checkpoint", {{"path", path.string()}});
+  record("checkpoint", {{"path", path.string()}});
   inner_.on_checkpoint(path);
 }
 
 void RecordedRun::on_message(const std::string& line) {
-  events_.write("message", {{"text", line}});
+  record("message", {{"text", line}});
   inner_.on_message(line);
 }
 
@@ -101,7 +110,7 @@ void RecordedRun::on_progress(const RunProgress& progress) {
 }
 
 void RecordedRun::on_end(const RunEnd& end) {
-  events_.write(
+  record(
       "end",
       {{"step", end.steps},
        {"stopped", end.end == TrainingEnd::kStopped},

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "brigade/launch/environment.h"
@@ -21,8 +22,11 @@ class RecordedRun : public RunObserver {
       const LaunchEnvironment& environment,
       std::map<std::string, std::string> origins);
 
-  // The run folder is there; before it events wait.
+  // The run folder is there; before it events wait. Throws StorageError.
   void open(const std::filesystem::path& path) { events_.open(path); }
+
+  // Why an event could not be written; "": all were. It ends nothing by itself.
+  const std::string& failure() const { return failure_; }
 
   void on_start(const RunStart& start) override;
   void on_step(const StepMetrics& metrics) override;
@@ -32,11 +36,14 @@ class RecordedRun : public RunObserver {
   void on_end(const RunEnd& end) override;
 
  private:
+  void record(const char* event, nlohmann::ordered_json facts);
+
   RunObserver silent_;
   RunObserver& inner_;
   LaunchEnvironment environment_;
   std::map<std::string, std::string> origins_;
   RunEvents events_;
+  std::string failure_;
 };
 
 }  // namespace brigade

@@ -61,6 +61,18 @@ std::string find_tokenizer(const TrainConfig& config) {
   return {};
 }
 
+// Of its only file that file's own, as if it had been named; of several one
+// over their names and contents.
+std::string sha256_of_tokenizer_folder(const fs::path& folder) {
+  const std::vector<FileToCopy> files = find_tokenizer_files(folder);
+  if (files.size() == 1)
+    return sha256_of_file(files.front().source);
+  std::string text;
+  for (const FileToCopy& file : files)
+    text += fmt::format("{} {}\n", file.name, sha256_of_file(file.source));
+  return sha256_of_text(text);
+}
+
 // The files that come with the run: they make the checkpoint one that can
 // generate, and that can be exported as the model came.
 void attach_files(const TrainConfig& config, CheckpointToSave& checkpoint) {
@@ -189,6 +201,8 @@ nlohmann::json describe_data(
     described["tokenizer_sha256"] = "bytes";
   } else if (fs::is_regular_file(tokenizer)) {
     described["tokenizer_sha256"] = sha256_of_file(tokenizer);
+  } else if (fs::is_directory(tokenizer)) {
+    described["tokenizer_sha256"] = sha256_of_tokenizer_folder(tokenizer);
   }
   return described;
 }

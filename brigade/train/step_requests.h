@@ -6,6 +6,8 @@ namespace brigade {
 struct StepRequests {
   bool save = false;
   bool stop = false;  // saves too
+  // The signal that asked for the stop; 0: another reason.
+  int stop_signal = 0;
 };
 
 }  // namespace brigade

@@ -47,10 +47,10 @@ class Trainer {
       const LaunchEnvironment& environment,
       const TrainingOptions& options);
   // Any failure in it leaves this rank's recording in the run folder.
-  TrainingEnd run();
+  TrainingResult run();
 
  private:
-  TrainingEnd run_to_end();
+  TrainingResult run_to_end();
   RunWatchOptions watch_options() const;
   StepMetrics train_step(int64_t step);
   // The mean loss over eval_steps global batches of the held-out part; the same
@@ -61,6 +61,11 @@ class Trainer {
   void take_folders();
   // The checkpoint that the run continues, if any, and metrics.jsonl up to it.
   void resume();
+  // What a loss is held against to be a spike: the steps before the checkpoint
+  // that is continued, of this run folder or of the one that it lies in.
+  void recall_losses(
+      const std::filesystem::path& metrics,
+      const std::filesystem::path& checkpoint);
   // Says what the checkpoint that is continued does not have.
   void report_lost_state(
       const LoadedRun& loaded,
@@ -83,6 +88,15 @@ class Trainer {
   // weights or moments differ.
   void check_replicas();
   void report(const StepMetrics& metrics);
+  // Writes something of the run besides checkpoints. Where that fails, the run
+  // goes on to where all ranks save and stop.
+  void keep_record(const std::function<void()>& write);
+  // Why something of it is missing; "": nothing is.
+  const std::string& unwritten() const {
+    return unwritten_.empty() ? recorded_.failure() : unwritten_;
+  }
+  // Collective. Throws StorageError where a rank could not write something.
+  void throw_if_unwritten();
   bool is_traced(int64_t step) const;
   void write_trace();
   bool is_done() const;
@@ -116,6 +130,7 @@ class Trainer {
   std::unique_ptr<TfEventsFile> events_;  // null: not asked for
   std::unique_ptr<RunWatch> watch_;
   RecordedRun recorded_;
+  std::string unwritten_;
   RunObserver silent_;
   RunObserver& observer_;  // silent_ on ranks that do not report
 };
@@ -256,6 +271,8 @@ void Trainer::resume() {
   recorded_.open(folder.events());
   const auto metrics = folder.metrics();
   MetricsFile::cut_back(metrics, position_.steps);
+  if (checkpoint)
+    recall_losses(metrics, *checkpoint);
   metrics_ = std::make_unique<MetricsFile>(metrics);
   const LoggingConfig& logging = config_.logging;
   if (!logging.tensorboard && !logging.use_wandb)
@@ -266,6 +283,18 @@ void Trainer::resume() {
         "logging.use_wandb: nothing is uploaded while training; afterwards, "
         "wandb sync {}",
         logging.run_dir));
+}
+
+void Trainer::recall_losses(
+    const std::filesystem::path& metrics,
+    const std::filesystem::path& checkpoint) {
+  auto losses = read_losses(metrics, position_.steps);
+  if (losses.empty())
+    losses = read_losses(
+        RunFolder{checkpoint.parent_path().parent_path()}.metrics(),
+        position_.steps);
+  for (const double loss : losses)
+    spikes_.add(loss);
 }
 
 void Trainer::report_lost_state(
@@ -297,7 +326,10 @@ void Trainer::take_requests() {
   if (options_.requests)
     now = options_.requests();
   wanted_.save = wanted_.save || now.save || saver_->asks_for_save();
-  wanted_.stop = wanted_.stop || now.stop || time_is_over();
+  wanted_.stop =
+      wanted_.stop || now.stop || time_is_over() || !unwritten().empty();
+  if (wanted_.stop_signal == 0)
+    wanted_.stop_signal = now.stop_signal;
 }
 
 StepRequests Trainer::asks() {
@@ -480,16 +512,40 @@ void Trainer::check_replicas() {
           position_.steps - config_.training.check_replicas_every + 1));
 }
 
+void Trainer::keep_record(const std::function<void()>& write) {
+  try {
+    write();
+  } catch (const StorageError& error) {
+    unwritten_ = error.what();
+  }
+}
+
+void Trainer::throw_if_unwritten() {
+  const auto texts = Agreement(*mesh_->world()).texts(unwritten());
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    if (!texts[rank].empty())
+      throw StorageError(fmt::format(
+          "[trainer] rank {}: {}; the run stopped after step {}, which is "
+          "saved in '{}'",
+          rank,
+          texts[rank],
+          position_.steps,
+          checkpoint_folder(config_).string()));
+  }
+}
+
 void Trainer::report(const StepMetrics& metrics) {
   if (metrics_)
-    metrics_->write(metrics);
+    keep_record([&] { metrics_->write(metrics); });
   if (events_)
-    events_->write(metrics);
+    keep_record([&] { events_->write(metrics); });
   const LoggingConfig& logging = config_.logging;
   if (reports() && !logging.prometheus_file.empty() &&
       is_logged(
           metrics, logging.log_frequency, config_.training.total_train_steps))
-    write_prometheus_file(logging.prometheus_file, metrics, logging.run_name);
+    keep_record([&] {
+      write_prometheus_file(logging.prometheus_file, metrics, logging.run_name);
+    });
   observer_.on_step(metrics);
   if (const auto score = spikes_.add(metrics.loss)) {
     observer_.on_message(fmt::format(
@@ -514,7 +570,7 @@ void Trainer::run_steps() {
     watch_->begin_step(step);
     StepMetrics metrics = run_step(step);
     if (is_traced(step))
-      write_trace();
+      keep_record([&] { write_trace(); });
     if (eval_every > 0 && step % eval_every == 0) {
       watch_->begin_step(step);
       metrics.eval_loss = evaluate();
@@ -531,6 +587,7 @@ void Trainer::run_steps() {
   }
   watch_->end_steps();
   saver_->save_last(position_);
+  throw_if_unwritten();
 }
 
 RunWatchOptions Trainer::watch_options() const {
@@ -539,10 +596,11 @@ RunWatchOptions Trainer::watch_options() const {
           std::chrono::seconds(config_.training.step_timeout_seconds),
       .on_step = options_.on_step,
       .takes_recording_request = options_.takes_recording_request,
+      .on_recording = options_.on_recording,
       .on_stall = options_.on_stall};
 }
 
-TrainingEnd Trainer::run() {
+TrainingResult Trainer::run() {
   watch_ = std::make_unique<RunWatch>(
       flight_recorder_,
       RunFolder{config_.logging.run_dir}.flight(),
@@ -555,7 +613,7 @@ TrainingEnd Trainer::run() {
   }
 }
 
-TrainingEnd Trainer::run_to_end() {
+TrainingResult Trainer::run_to_end() {
   observer_.on_start(
       {.config = config_,
        .rank = mesh_->rank(),
@@ -579,7 +637,9 @@ TrainingEnd Trainer::run_to_end() {
   if (!trace_.empty())
     end.trace = RunFolder{config_.logging.run_dir}.trace(mesh_->rank());
   observer_.on_end(end);
-  return end.end;
+  const int64_t signal =
+      Agreement(*mesh_->world()).max(int64_t{wanted_.stop_signal});
+  return {end.end, static_cast<int>(signal)};
 }
 
 }  // namespace
@@ -589,7 +649,7 @@ int reporting_rank(const TrainConfig& config) {
   return dims.rank({.dp = 0, .tp = 0, .pp = dims.pp - 1, .cp = 0});
 }
 
-TrainingEnd run_training(
+TrainingResult run_training(
     const TrainConfig& config,
     const LaunchEnvironment& environment,
     const TrainingOptions& options) {

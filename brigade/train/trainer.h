@@ -29,6 +29,7 @@ struct TrainingOptions {
   // As in RunWatchOptions: what a rank does when asked for its recording, and
   // when a step exceeds training.step_timeout_seconds.
   std::function<bool()> takes_recording_request;
+  std::function<void()> on_recording;
   std::function<void(const Stall&)> on_stall;
   // What this rank asks for, looked up before each step and when a save begins:
   // a signal that came. Empty: nothing.
@@ -50,9 +51,18 @@ struct TrainingOptions {
   StorePtr store;
 };
 
+// Alike on all ranks.
+struct TrainingResult {
+  TrainingEnd end = TrainingEnd::kFinished;
+  // Of kStopped: the signal that asked for it, whichever rank had it; 0: none
+  // did, the job's time was over.
+  int stop_signal = 0;
+};
+
 // Every rank of the run calls it with the same config. Throws the errors of
-// base/error.h.
-TrainingEnd run_training(
+// base/error.h; where a file besides the checkpoints could not be written
+// (metrics.jsonl on a full disk), StorageError once the last step is saved.
+TrainingResult run_training(
     const TrainConfig& config,
     const LaunchEnvironment& environment,
     const TrainingOptions& options = {});

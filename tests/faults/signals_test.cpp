@@ -165,6 +165,20 @@ TEST_P(EndingSignal, DuringASaveLetsItEndSavesAgainAndStops) {
   expect_saved_and_continued(name);
 }
 
+// All ranks agree on it: they end with one code, and none has failed.
+TEST_P(EndingSignal, ToOneRankSavesAndStopsTheRun) {
+  const std::string name = fmt::format("rank_{}", GetParam());
+  StartedProgram program(testing::program_path(), arguments(name, {}));
+  const pid_t supervisor = program.pid();
+  wait_for_step(name, 3);
+  testing::send_signal(testing::find_rank(supervisor, 1), GetParam());
+  const ProgramResult result = program.wait();
+  EXPECT_EQ(result.exit_code, 128 + GetParam()) << result.err;
+  EXPECT_THAT(result.err, Not(HasSubstr("error: rank")));
+  EXPECT_THAT(result.out, HasSubstr("as asked"));
+  expect_saved_and_continued(name);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Signals,
     EndingSignal,

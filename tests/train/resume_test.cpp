@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <ctime>
 
@@ -165,6 +166,75 @@ TEST_F(Resume, AnotherRunIsRefusedKeyByKey) {
       AllOf(
           HasSubstr("changed by checkpoint.allow_changes: training.seed"),
           HasSubstr("changed: training.learning_rate: 0.005 when saved")));
+}
+
+// As `prepare --train-tokenizer` makes one.
+TEST_F(Resume, AnotherTokenizerInTheSameFolderIsRefused) {
+  const fs::path folder = *folder_ / "tokenizer";
+  fs::create_directory(folder);
+  const auto tokenizer = "dataset.tokenizer=" + folder.string();
+  for (const char* name : {"tokenizer.model", "tokenizer.json"}) {
+    testing::write_file(folder / name, "before");
+    const ProgramResult first = train(
+        "tokenizer",
+        {"--overwrite", tokenizer, "training.total_train_steps=2"});
+    ASSERT_EQ(first.exit_code, 0) << first.err;
+    EXPECT_EQ(train("tokenizer", {kAuto[0], tokenizer}).exit_code, 0);
+    testing::write_file(folder / name, "after");
+    const ProgramResult result = train("tokenizer", {kAuto[0], tokenizer});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, HasSubstr("dataset.tokenizer (its SHA-256): \""));
+  }
+}
+
+TEST_F(Resume, APipeInPlaceOfTheManifestIsRejectedAndNotWaitedFor) {
+  copy_run("pipe", 6);
+  const fs::path manifest = checkpoint("pipe", 6) / "manifest.json";
+  fs::remove(manifest);
+  ASSERT_EQ(::mkfifo(manifest.c_str(), 0600), 0);
+  const std::string reason = manifest.string() + "' is not a regular file";
+  const std::string folder = (run("pipe") / "checkpoints").string();
+  const ProgramResult list =
+      testing::run_program({"checkpoint", "list", folder});
+  EXPECT_THAT(list.out, HasSubstr(reason));
+  const ProgramResult verified =
+      testing::run_program({"checkpoint", "verify", folder});
+  EXPECT_EQ(verified.exit_code, 4);
+  EXPECT_THAT(verified.out, HasSubstr(reason));
+  const ProgramResult result = train("pipe", kAuto);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr(reason));
+  EXPECT_EQ(losses_of(run("pipe")), losses_of(run("whole")));
+}
+
+// Steps before the checkpoint are what the first ones after it are held
+// against, in the same run folder or in another one.
+TEST_F(Resume, ALossThatJumpsRightAfterwardsIsReported) {
+  const std::string calm =
+      testing::prepare_bytes(*folder_ / "calm_tokens", std::string(6000, 'a'));
+  const std::string other = testing::prepare_bytes(
+      *folder_ / "other_tokens", testing::made_up_text(6000));
+  const std::string limit = "training.loss_spike_limit=2";
+  ASSERT_EQ(
+      train(
+          "calm",
+          {limit, "dataset.name=" + calm, "training.total_train_steps=30"})
+          .exit_code,
+      0);
+  for (const std::string name : {"calm", "elsewhere"}) {
+    const ProgramResult result = train(
+        name,
+        {limit,
+         "dataset.name=" + other,
+         "training.total_train_steps=31",
+         "checkpoint.allow_changes=[\"dataset.name\"]",
+         "checkpoint.load_path=" + checkpoint("calm", 30).string()});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(
+        result.out,
+        AllOf(HasSubstr("step 31: the loss"), HasSubstr("a spike")));
+    fs::remove_all(checkpoint("calm", 31));
+  }
 }
 
 TEST_F(Resume, AKeyThatMayChangeMustExist) {

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "brigade/checkpoint/checkpoint_folder.h"
 #include "tests/support/free_port.h"
 #include "tests/support/program.h"
 
@@ -142,7 +143,11 @@ TEST_F(TrainingErrors, RanksThatDisagreeOnTheConfigAllSaySo) {
   for (testing::StartedProgram* rank : {first.get(), second.get()}) {
     const ProgramResult result = rank->wait();
     EXPECT_EQ(result.exit_code, 2);
-    EXPECT_THAT(result.err, HasSubstr("the config differs among the ranks"));
+    EXPECT_THAT(
+        result.err,
+        AllOf(
+            HasSubstr("the config differs among the ranks: training.seed is 1"),
+            HasSubstr("and 2 on rank 1")));
   }
 }
 
@@ -206,6 +211,58 @@ TEST_F(FullDisk, LeavesThePreviousCheckpointUnharmed) {
   const ProgramResult text = testing::run_program(
       {"generate", "--checkpoint", save_dir + "/1", "--prompt", "ba"});
   EXPECT_EQ(text.exit_code, 0) << text.err;
+}
+
+// Its run folder alone, which grows by half a kilobyte per step.
+TEST_F(FullDisk, UnderTheMetricsAloneEndsTheRunOnceItsLastStepIsSaved) {
+  if (!is_mounted_)
+    GTEST_SKIP() << "mounting a small tmpfs takes root: " << strerror(errno);
+  const fs::path save_dir = folder_ / "saved";
+  ASSERT_EQ(
+      ::mount(
+          nullptr, disk_.c_str(), nullptr, MS_REMOUNT, "size=48k,nr_inodes=64"),
+      0);
+  // Of two stages, of which rank 0 has the first and the last one reports.
+  const auto on_disk = [&](const Arguments& more) {
+    Arguments all = {
+        "--nproc",
+        "2",
+        "distributed.pp_size=2",
+        "distributed.dp_size=1",
+        "checkpoint.save_dir=" + save_dir.string(),
+        "logging.run_dir=" + (disk_ / "run").string()};
+    all.insert(all.end(), more.begin(), more.end());
+    return train(all);
+  };
+  const ProgramResult result = on_disk({"training.total_train_steps=100000"});
+  EXPECT_EQ(result.exit_code, 6) << result.err;
+  EXPECT_THAT(
+      result.err,
+      AllOf(
+          HasSubstr("metrics.jsonl': No space left on device"),
+          HasSubstr("the run stopped after step")));
+  const auto saved = list_checkpoints(save_dir);
+  ASSERT_EQ(saved.size(), 1U);
+  EXPECT_THAT(
+      result.err,
+      HasSubstr(fmt::format("the run stopped after step {}, ", saved[0].step)));
+  // A step or two after the last that is reported.
+  const auto reported =
+      static_cast<int64_t>(testing::losses_of(disk_ / "run").size());
+  EXPECT_GT(reported, 10);
+  EXPECT_LE(saved[0].step - reported, 3);
+
+  ASSERT_EQ(
+      ::mount(
+          nullptr, disk_.c_str(), nullptr, MS_REMOUNT, "size=1m,nr_inodes=64"),
+      0);
+  const ProgramResult rest = on_disk(
+      {"checkpoint.load_path=auto",
+       fmt::format("training.total_train_steps={}", saved[0].step + 5)});
+  EXPECT_EQ(rest.exit_code, 0) << rest.err;
+  EXPECT_EQ(
+      testing::read_metrics(disk_ / "run").back().at("step"),
+      saved[0].step + 5);
 }
 
 }  // namespace

@@ -1,0 +1,89 @@
+#include "brigade/files/line_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "brigade/base/error.h"
+#include "brigade/files/file.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class LineFileTest : public ::testing::Test {
+ protected:
+  LineFileTest() {
+    std::string pattern = ::testing::TempDir() + "lines.XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+    ::getrlimit(RLIMIT_FSIZE, &limit_);
+    ::signal(SIGXFSZ, SIG_IGN);
+  }
+  ~LineFileTest() override {
+    ::setrlimit(RLIMIT_FSIZE, &limit_);
+    ::signal(SIGXFSZ, SIG_DFL);
+    fs::remove_all(folder_);
+  }
+  // As a disk with that much room.
+  void set_room(rlim_t bytes) const {
+    const struct rlimit limit = {bytes, limit_.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  }
+
+  fs::path folder_;
+  struct rlimit limit_ {};
+};
+
+TEST_F(LineFileTest, LinesBeforeTheFileIsOpenWait) {
+  const fs::path path = folder_ / "a";
+  write_text_file(path, "there\n");
+  LineFile file;
+  file.append("early");
+  file.open(path);
+  file.append("late");
+  EXPECT_EQ(read_text_file(path), "there\nearly\nlate\n");
+}
+
+TEST_F(LineFileTest, ALineThatDidNotFitIsWrittenOnceThereIsRoom) {
+  const fs::path path = folder_ / "a";
+  LineFile file;
+  file.open(path);
+  file.append("one");
+  set_room(6);
+  for (const char* line : {"two", "three"}) {
+    try {
+      file.append(line);
+      FAIL();
+    } catch (const StorageError& error) {
+      EXPECT_THAT(
+          error.what(),
+          AllOf(HasSubstr(path.string()), HasSubstr("File too large")));
+    }
+  }
+  EXPECT_EQ(read_text_file(path), "one\ntw");
+  set_room(limit_.rlim_max);
+  file.append("four");
+  EXPECT_EQ(read_text_file(path), "one\ntwo\nthree\nfour\n");
+}
+
+// Opened as it usually is, it would wait for a reader.
+TEST_F(LineFileTest, APipeIsRefused) {
+  const fs::path path = folder_ / "pipe";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  try {
+    LineFile().open(path);
+    FAIL();
+  } catch (const StorageError& error) {
+    EXPECT_THAT(
+        error.what(), HasSubstr(path.string() + "' is not a regular file"));
+  }
+}
+
+}  // namespace
+}  // namespace brigade
