@@ -5,7 +5,7 @@
 # too long to do it once for each of the suite's tests. Each binary leaves its
 # counts as XML, which is what is added up here; a script counts as one test.
 set -uo pipefail
-build=${1:?usage: scripts/run_tests.sh BUILD_FOLDER [CTEST_OPTION...]}
+build=$(realpath "${1:?usage: scripts/run_tests.sh BUILD_FOLDER [CTEST_OPTION...]}")
 shift
 results=$build/test-results
 rm -rf "$results"
@@ -13,7 +13,7 @@ mkdir -p "$results"
 
 started=$SECONDS
 ctest --test-dir "$build" --output-on-failure --no-tests=error -j2 \
-  --output-junit "$PWD/$results/ctest.junit" "$@"
+  --output-junit "$results/ctest.junit" "$@"
 status=$?
 elapsed=$((SECONDS - started))
 
@@ -72,7 +72,8 @@ if [ "$(count failed)" -gt 0 ]; then
   sed -n 's/^failed /  /p' "$results/cases.txt"
 fi
 echo "$(wc -l <"$results/cases.txt") tests in $elapsed s:" \
-  "$(count passed) passed, $(count skipped) skipped, $(count failed) failed"
+  "$(count passed) passed, $(count skipped) skipped, $(count failed) failed," \
+  "$(count disabled) disabled (processes that other tests start)"
 if [ "$status" -eq 0 ]; then
   echo "The test suite passed."
 else

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -178,8 +179,11 @@ TEST_F(PlanTest, EveryMissingOptionIsReported) {
           Not(HasSubstr("--gpus N is"))));
 }
 
-// What --calibrate writes is a machine that --machine takes.
+// What --calibrate writes is a machine that --machine takes. It measures for up
+// to four minutes.
 TEST_F(PlanTest, CalibratesThisMachineForItself) {
+  if (std::getenv("BRIGADE_LONG_TESTS") == nullptr)
+    GTEST_SKIP() << "takes minutes: make test-faults";
   const std::string file = (folder_ / "machine.json").string();
   ASSERT_EQ(plan({"--calibrate", "--nproc", "2", "--machine-out", file}), 0)
       << err();

@@ -15,7 +15,7 @@ namespace brigade {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr auto kPatience = std::chrono::minutes(1);
+constexpr auto kPatience = std::chrono::minutes(10);
 
 void redirect(const fs::path& path, int descriptor) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);

@@ -34,7 +34,8 @@ class ProgramTest : public ::testing::Test {
 extern const char* const kProgram;
 
 std::string read_if_there(const std::filesystem::path& path);
-// Looks again and again until the condition holds; false after a minute.
+// Looks again and again until the condition holds; false after ten
+// minutes.
 bool eventually(const std::function<bool()>& condition);
 // A zombie has ended.
 bool is_running(pid_t pid);

@@ -172,9 +172,7 @@ TEST(Communicator, RecordsKeepNoTensorsAlive) {
     world->broadcast(tensor, 1)->wait();
     world->all_reduce_as_bf16(tensor)->wait();
     // The backend's threads let go of it on their own time.
-    const auto end =
-        std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (users() > before && std::chrono::steady_clock::now() < end)
+    while (users() > before)
       std::this_thread::yield();
     EXPECT_EQ(users(), before);
     for (const CollectiveRecord& record : world->records())
@@ -242,7 +240,7 @@ TEST(Communicator, ATimeoutNamesTheOperationTheGroupAndTheSilentRank) {
           EXPECT_THAT(error.what(), HasSubstr("rank 2 of this group"));
         }
       },
-      {.check_collectives = false, .timeout = std::chrono::milliseconds(500)});
+      {.check_collectives = false, .timeout = std::chrono::seconds(3)});
 }
 
 }  // namespace

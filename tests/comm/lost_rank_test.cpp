@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -15,7 +16,6 @@
 
 #include "brigade/base/error.h"
 #include "brigade/comm/gloo_communicator.h"
-#include "brigade/metrics/clock.h"
 #include "tests/support/program.h"
 #include "tests/support/ranks_as_threads.h"
 
@@ -26,7 +26,8 @@ using ::testing::HasSubstr;
 using testing::run_ranks;
 using torch::Tensor;
 
-constexpr int64_t kSecond = 1'000'000'000;
+// A test that waits for it exceeds the time that a test may take.
+constexpr std::chrono::hours kNever{24};
 
 struct Operation {
   std::string name;
@@ -205,19 +206,16 @@ void for_each_operation(
 }
 
 TEST(LostRank, ThatHasLeftIsNamedAtOnce) {
-  const int64_t begin_ns = steady_now_ns();
   for_each_operation([](const Operation& operation) {
     run_without_last(
         Way::kLeaves,
         operation.ranks,
-        std::chrono::minutes(5),
+        kNever,
         [&](const CommunicatorPtr& world) { expect_named(operation, *world); });
   });
-  EXPECT_LT(steady_now_ns() - begin_ns, 60 * kSecond);
 }
 
 TEST(LostRank, ThatLeavesWhileItIsWaitedForIsNamedAtOnce) {
-  const int64_t begin_ns = steady_now_ns();
   for_each_operation([](const Operation& operation) {
     std::latch are_launched(operation.ranks - 1);
     run_ranks(
@@ -232,15 +230,11 @@ TEST(LostRank, ThatLeavesWhileItIsWaitedForIsNamedAtOnce) {
           are_launched.count_down();
           expect_named(operation, *world, work);
         },
-        {.check_collectives = false,
-         .timeout = std::chrono::minutes(5),
-         .max_records = 0});
+        {.check_collectives = false, .timeout = kNever, .max_records = 0});
   });
-  EXPECT_LT(steady_now_ns() - begin_ns, 60 * kSecond);
 }
 
 TEST(LostRank, ThatStallsIsNamedAfterTheTimeout) {
-  const int64_t begin_ns = steady_now_ns();
   for_each_operation([](const Operation& operation) {
     run_without_last(
         Way::kStalls,
@@ -250,7 +244,6 @@ TEST(LostRank, ThatStallsIsNamedAfterTheTimeout) {
           expect_named(operation, *world, operation.launch(*world));
         });
   });
-  EXPECT_LT(steady_now_ns() - begin_ns, 60 * kSecond);
 }
 
 int threads_of_this_process() {
@@ -265,7 +258,6 @@ int threads_of_this_process() {
 TEST(LostRank, LeavesGroupsThatEndAndNoThreadBehind) {
   run_ranks(2, [](const CommunicatorPtr&) {});
   const int threads = threads_of_this_process();
-  const int64_t begin_ns = steady_now_ns();
   for_each_operation([](const Operation& operation) {
     run_without_last(
         Way::kStalls,
@@ -277,12 +269,9 @@ TEST(LostRank, LeavesGroupsThatEndAndNoThreadBehind) {
           world.reset();
         });
   });
-  EXPECT_LT(steady_now_ns() - begin_ns, 60 * kSecond);
   // A thread that has been joined stays listed for a moment.
-  while (threads_of_this_process() > threads &&
-         steady_now_ns() - begin_ns < 60 * kSecond)
+  while (threads_of_this_process() > threads)
     std::this_thread::yield();
-  EXPECT_LE(threads_of_this_process(), threads);
 }
 
 // Collectives whose messages are too large for sockets to hold, each in a group
@@ -421,11 +410,9 @@ TEST(LostRank, ThatDiesWithMessagesUnderWayIsNamed) {
        {"GTEST_SHARD_INDEX", "0"}});
   const StorePtr store = store_in(file);
   store->get("last rank is there");
-  const int64_t begin_ns = steady_now_ns();
   std::thread first([&] { lose_last_rank(0, store); });
   lose_last_rank(1, store);
   first.join();
-  EXPECT_LT(steady_now_ns() - begin_ns, 60 * kSecond);
   EXPECT_EQ(last_rank.wait().exit_code, 128 + SIGKILL);
 }
 

@@ -14,7 +14,6 @@
 #include "brigade/comm/gloo_communicator.h"
 #include "brigade/comm/post_mortem.h"
 #include "brigade/comm/store.h"
-#include "brigade/metrics/clock.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -22,7 +21,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int64_t kSecondNs = 1'000'000'000;
+// A test that waits for it exceeds the time that a test may take.
+constexpr std::chrono::hours kNever{24};
 
 torch::Tensor ones_of(int64_t numel) {
   return torch::ones({numel});
@@ -55,11 +55,8 @@ constexpr const char* kRank2Alone = "; rank 2 of this group did not report";
 // without a timeout of its own: the news has to reach it and be passed on.
 TEST(SilentRank, IsNotTheOneThatWaitsOnAnotherConnection) {
   std::latch done(2);
-  const int64_t begin_ns = steady_now_ns();
   const auto errors = errors_of(
-      {std::chrono::seconds(1),
-       std::chrono::minutes(5),
-       std::chrono::minutes(5)},
+      {std::chrono::seconds(1), kNever, kNever},
       [&](const CommunicatorPtr& world) {
         if (world->rank() == 2) {
           done.wait();
@@ -76,7 +73,6 @@ TEST(SilentRank, IsNotTheOneThatWaitsOnAnotherConnection) {
       });
   EXPECT_THAT(errors[0], HasSubstr(kRank2Alone));
   EXPECT_THAT(errors[1], HasSubstr(kRank2Alone));
-  EXPECT_LT(steady_now_ns() - begin_ns, 60 * kSecondNs);
 }
 
 // Rank 1 computes while rank 0 loses rank 2.
@@ -93,7 +89,7 @@ TEST(SilentRank, IsNotTheOneThatIsBusy) {
     std::latch has_left(1);
     std::latch has_failed(1);
     const auto errors = errors_of(
-        std::vector<std::chrono::milliseconds>(3, std::chrono::minutes(5)),
+        std::vector<std::chrono::milliseconds>(3, kNever),
         [&](CommunicatorPtr world) {
           if (world->rank() == 2) {
             world.reset();

@@ -104,7 +104,7 @@ TEST(StartMeeting, RanksThatDoNotComeAreNamedAfterTheTimeout) {
     auto options = options_of(rank, 4);
     options.linger = std::chrono::milliseconds(0);
     if (rank == 0) {
-      options.timeout = std::chrono::milliseconds(300);
+      options.timeout = std::chrono::seconds(3);
       options.report_every = std::chrono::milliseconds(20);
       options.on_progress = [&](const std::string& line) {
         progress.push_back(line);

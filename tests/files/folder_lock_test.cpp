@@ -118,10 +118,8 @@ TEST_F(FolderLockTest, TheHolderShowsThatItLives) {
   const FolderLock lock(
       folder_, "the run folder", {.heartbeat = std::chrono::milliseconds(1)});
   const std::string first = read_text_file(folder_ / "lock");
-  const auto deadline =
-      std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (read_text_file(folder_ / "lock") == first)
-    ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+    std::this_thread::yield();
 }
 
 }  // namespace

@@ -171,9 +171,9 @@ TEST(Mpi, MessagesAreMatchedByTheirTags) {
 }
 
 TEST(Mpi, ARankThatEndsByAnExceptionEndsItsPeersSoon) {
-  const auto begin = std::chrono::steady_clock::now();
   try {
-    const auto group = make_mpi_group({.timeout = std::chrono::minutes(5)});
+    // Longer than a test may take: nobody waits for it.
+    const auto group = make_mpi_group({.timeout = std::chrono::hours(24)});
     if (mpi_rank() == 0)
       throw NumericError("the loss is not finite");
     Tensor tensor = torch::ones({8});
@@ -184,7 +184,6 @@ TEST(Mpi, ARankThatEndsByAnExceptionEndsItsPeersSoon) {
   } catch (const CommError& error) {
     EXPECT_THAT(error.what(), HasSubstr("all_reduce #0 of 8 x Float"));
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::minutes(1));
 }
 
 TEST(Mpi, ARankThatDoesNotJoinIsNamed) {

@@ -222,10 +222,8 @@ TEST(PipelineExecutor, SendsDoNotWaitForTheStageThatReceives) {
     const MlpChain model(2);
     const auto inner = model.stage(pp->rank());
     const auto forward = [&](int micro_batch, const torch::Tensor& input) {
-      if (pp->rank() == 1 && micro_batch == 0) {
-        EXPECT_EQ(
-            done.wait_for(std::chrono::seconds(20)), std::future_status::ready);
-      }
+      if (pp->rank() == 1 && micro_batch == 0)
+        done.wait();
       torch::Tensor hidden = model.block(
           pp->rank(), pp->rank() == 0 ? model.embed(micro_batch) : input);
       if (pp->rank() == 0 && micro_batch == 3)

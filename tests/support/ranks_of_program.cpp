@@ -15,7 +15,7 @@ namespace brigade::testing {
 
 bool eventually(const std::function<bool()>& condition) {
   const auto deadline =
-      std::chrono::steady_clock::now() + std::chrono::minutes(1);
+      std::chrono::steady_clock::now() + std::chrono::minutes(10);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > deadline)
       return false;

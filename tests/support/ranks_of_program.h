@@ -8,7 +8,7 @@
 
 namespace brigade::testing {
 
-// False if it does not come true within a minute.
+// False if it does not come true within ten minutes.
 bool eventually(const std::function<bool()>& condition);
 
 // A file of /proc/PID; "" if the process is gone.

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <ctime>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -152,8 +151,8 @@ TEST(UnigramModel, EncodingEqualsTheDefinitionOnRandomVocabularies) {
   }
 }
 
-// Eight times the text may take sixteen times as long, where the square would
-// take sixty-four; also where no position lies between tokens.
+// Time grows with the text, not with its square, which would take hours, more
+// than a test is given; also where no position lies between tokens.
 TEST(UnigramModel, LongTextsTakeLinearTime) {
   Pieces pieces;
   std::string run;
@@ -163,21 +162,12 @@ TEST(UnigramModel, LongTextsTakeLinearTime) {
   }
   pieces.tokens.emplace_back(" b", -3);
   const HuggingFaceTokenizer tokenizer(pieces.json(), "runs");
-  const auto seconds = [&](size_t size, const std::string& unit) {
+  for (const std::string unit : {"a", "Z", "aaa b"}) {
     std::string text;
-    while (text.size() < size)
+    while (text.size() < (1 << 22))
       text += unit;
-    double best = 1e9;
-    for (int pass = 0; pass < 3; ++pass) {
-      const std::clock_t start = std::clock();  // of this process alone
-      EXPECT_FALSE(tokenizer.encode(text).empty());
-      const auto passed = static_cast<double>(std::clock() - start);
-      best = std::min(best, passed / CLOCKS_PER_SEC);
-    }
-    return best;
-  };
-  for (const char* unit : {"a", "Z", "aaa b"})
-    EXPECT_LT(seconds(1 << 18, unit), 16 * seconds(1 << 15, unit) + 0.05);
+    EXPECT_FALSE(tokenizer.encode(text).empty());
+  }
 }
 
 TEST(UnigramModel, AnUnknownTokenThatIsNeededButMissingIsNamed) {
