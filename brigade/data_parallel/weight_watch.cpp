@@ -26,6 +26,9 @@ struct WatchedUnit {
 struct WatchedStorages {
   std::mutex mutex;
   std::unordered_map<const void*, WatchedUnit> units;
+  int watches = 0;
+  // Of all threads; goes with the last watch.
+  at::CallbackHandle observer = at::INVALID_CALLBACK_HANDLE;
 
   static WatchedStorages& instance() {
     static WatchedStorages storages;
@@ -33,15 +36,10 @@ struct WatchedStorages {
   }
 };
 
-// Of this thread. The observer goes with the last watch that is destroyed here.
-struct ThreadState {
-  int backward_depth = 0;
-  int watches = 0;
-  at::CallbackHandle observer = at::INVALID_CALLBACK_HANDLE;
-};
-ThreadState& thread_state() {
-  thread_local ThreadState state;
-  return state;
+// How many nodes of backward this thread is inside of.
+int& backward_depth() {
+  thread_local int depth = 0;
+  return depth;
 }
 
 using UsedUnits = std::vector<WatchedUnit>;
@@ -61,8 +59,7 @@ void add_unit_of(const torch::Tensor& tensor, UsedUnits& used) {
 
 // Of one module: its units that the operation reads.
 void use(ShardedWeights& weights, const UsedUnits& used) {
-  const bool may_gather =
-      weights.is_in_pass() || thread_state().backward_depth > 0;
+  const bool may_gather = weights.is_in_pass() || backward_depth() > 0;
   std::vector<int> units;
   for (const WatchedUnit& each : used) {
     if (each.weights == &weights)
@@ -85,7 +82,7 @@ void use(ShardedWeights& weights, const UsedUnits& used) {
 
 std::unique_ptr<at::ObserverContext> before_op(const at::RecordFunction& op) {
   if (op.scope() == at::RecordScope::BACKWARD_FUNCTION) {
-    ++thread_state().backward_depth;
+    ++backward_depth();
     return nullptr;
   }
   UsedUnits used;
@@ -108,51 +105,38 @@ std::unique_ptr<at::ObserverContext> before_op(const at::RecordFunction& op) {
 
 void after_op(const at::RecordFunction& op, at::ObserverContext* /*context*/) {
   if (op.scope() == at::RecordScope::BACKWARD_FUNCTION)
-    --thread_state().backward_depth;
-}
-
-void observe_this_thread() {
-  ThreadState& thread = thread_state();
-  if (thread.observer == at::INVALID_CALLBACK_HANDLE) {
-    thread.observer = at::addThreadLocalCallback(
-        at::RecordFunctionCallback(before_op, after_op)
-            .needsInputs(true)
-            .scopes(
-                {at::RecordScope::FUNCTION,
-                 at::RecordScope::BACKWARD_FUNCTION}));
-  }
+    --backward_depth();
 }
 
 }  // namespace
 
 WeightWatch::WeightWatch(ShardedWeights& weights) : weights_(&weights) {
-  {
-    WatchedStorages& storages = WatchedStorages::instance();
-    const std::lock_guard lock(storages.mutex);
-    for (const auto& [storage, unit] : weights.storages())
-      storages.units[storage] = {&weights, unit};
+  WatchedStorages& storages = WatchedStorages::instance();
+  const std::lock_guard lock(storages.mutex);
+  for (const auto& [storage, unit] : weights.storages())
+    storages.units[storage] = {&weights, unit};
+  if (storages.watches++ == 0) {
+    storages.observer =
+        at::addGlobalCallback(at::RecordFunctionCallback(before_op, after_op)
+                                  .needsInputs(true)
+                                  .scopes(
+                                      {at::RecordScope::FUNCTION,
+                                       at::RecordScope::BACKWARD_FUNCTION}));
   }
-  ++thread_state().watches;
-  observe_this_thread();
 }
 
 WeightWatch::~WeightWatch() {
-  {
-    WatchedStorages& storages = WatchedStorages::instance();
-    const std::lock_guard lock(storages.mutex);
-    for (const auto& [storage, unit] : weights_->storages())
-      storages.units.erase(storage);
-  }
-  ThreadState& thread = thread_state();
-  if (--thread.watches == 0 && thread.observer != at::INVALID_CALLBACK_HANDLE)
-    at::removeCallback(
-        std::exchange(thread.observer, at::INVALID_CALLBACK_HANDLE));
+  WatchedStorages& storages = WatchedStorages::instance();
+  const std::lock_guard lock(storages.mutex);
+  for (const auto& [storage, unit] : weights_->storages())
+    storages.units.erase(storage);
+  if (--storages.watches == 0)
+    at::removeCallback(storages.observer);
 }
 
 void WeightWatch::begin_forward() {
   weights_->throw_if_failed();
   weights_->throw_if_written();
-  observe_this_thread();
   weights_->begin_pass();
 }
 

@@ -11,8 +11,8 @@
 // follows, and in any backward. Read at another time, where one rank may be
 // alone, they are NaN but for this rank's own.
 //
-// Life: while it lives and after begin_forward(), the operations of this thread
-// are observed, some microseconds each.
+// While it lives, the operations of all threads are observed, some microseconds
+// each: backward may run on another thread than forward.
 #pragma once
 
 #include "brigade/data_parallel/grad_sync.h"
@@ -27,8 +27,7 @@ class WeightWatch {
   WeightWatch(const WeightWatch&) = delete;
   WeightWatch& operator=(const WeightWatch&) = delete;
 
-  // This thread's operations are observed from here on. Throws what
-  // ShardedWeights::throw_if_written() and throw_if_failed() throw.
+  // Throws what ShardedWeights::throw_if_written() and throw_if_failed() throw.
   void begin_forward();
   // Throws what an operation could not: CommError. Without grad mode the pass
   // ends here.
