@@ -154,6 +154,7 @@ Figures train(int stage, const ProcessMesh& mesh, const Shape& shape) {
   options.handover = GradHandover::kMainGrad;
   options.finish = FinishMode::kExplicit;
   options.sharding = static_cast<Sharding>(stage);
+  options.gather = GatherMode::kOverlapForward;
   torch::manual_seed(1);
   const auto net = std::make_shared<Model>(shape);
   DataParallel model(net, world, options);

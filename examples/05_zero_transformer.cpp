@@ -84,7 +84,7 @@ int main() {
     part.backward();
     optimizer.step(
         3e-3, model.sync().grad_scale(), brigade::ops::AfterRead::kZero);
-    model.gather_weights();  // returns at once; the next forward() waits
+    model.gather_weights();  // of all ranks; they are in place when it returns
 
     plain.zero_grad();
     const auto whole = loss_of(alone->forward(ids), next);

@@ -81,7 +81,13 @@ BucketedGradSync::BucketedGradSync(
           (check_sharding(options),
            check_sparse_gradients(params, options),
            with_hook(options))),
-      params_(std::move(params), describe(options), *communicator_),
+      params_(
+          std::move(params),
+          describe(options),
+          options.handover == GradHandover::kMainGrad
+              ? FlatWeights::kMove
+              : FlatWeights::kLeaveAlone,
+          *communicator_),
       uneven_inputs_(*communicator_),
       progress_(params_.trainable()),
       order_is_final_(options.order != BucketOrder::kObserved) {
@@ -109,12 +115,15 @@ BucketedGradSync::BucketedGradSync(
   hooks_ = std::make_unique<GradHooks>(
       params_.tensors(),
       GradHooks::Callbacks{
-          [this](int param) { before_accumulate(param); },
+          [this](int param, Arrival arrival) {
+            before_accumulate(param, arrival);
+          },
           [this](int param) { after_accumulate(param); }});
 }
 
 // The module is an ordinary one again, whose weights are all there.
 BucketedGradSync::~BucketedGradSync() {
+  flat_memory()->before_step = nullptr;
   for (const WorkPtr& work : gathers_) {
     try {
       if (work)
@@ -139,6 +148,7 @@ void BucketedGradSync::make_buckets() {
   buckets_ = std::make_unique<BucketQueue>(
       plan_, params(), *buffer_, options_.hook, *communicator_);
   owned_parts_ = buffer_->owned_parts();
+  flat_memory()->before_step = [this] { check_before_step(); };
   gathers_.assign(plan_.buckets.size(), nullptr);
   gathered_version_ = buffer_->weights_version();
 }
@@ -154,22 +164,32 @@ double BucketedGradSync::grad_scale() const {
 
 // ---- during backward
 
-void BucketedGradSync::enter_step(int param) {
-  if (phase_ == Phase::kFinished) {
-    const bool was_implied = options_.finish == FinishMode::kAtEndOfBackward;
-    if (was_implied && handover_->has_uncleared_gradients(param)) {
-      throw ConfigError(fmt::format(
-          "[data_parallel] backward() was called twice before the optimizer "
-          "used the gradients ('{}'); put all but the step's last micro-batch "
-          "under no_sync(), clear them with zero_main_grads() or drop them "
-          "with reset()",
-          params()[static_cast<size_t>(param)].name));
-    }
-    reset();
-  }
+void BucketedGradSync::enter_step() {
+  if (phase_ == Phase::kFinished)
+    leave_step();
   if (phase_ == Phase::kIdle)
     begin_step();
   throw_if_stepped_early();
+}
+
+void BucketedGradSync::leave_step() {
+  if (were_used()) {
+    throw_if_kept();
+    reset();
+    return;
+  }
+  const torch::NoGradGuard no_grad;
+  drop_cleared_gradients();
+  drop_cleared_leaves();
+  writes_.end();
+  buckets_->reset();
+  progress_.reset();
+  begin_step();
+  for (int param = 0; param < static_cast<int>(params().size()); ++param) {
+    if (handover_->keep_share(
+            param, mean_scale(), uneven_inputs_.ranks_with_data()))
+      progress_.set(param, ReadyState::kAccumulated);
+  }
 }
 
 void BucketedGradSync::begin_step() {
@@ -196,17 +216,16 @@ void BucketedGradSync::begin_reducing() {
   }
 }
 
-void BucketedGradSync::before_accumulate(int param) {
-  enter_step(param);
+void BucketedGradSync::before_accumulate(int param, Arrival arrival) {
+  if (arrival == Arrival::kNothing)
+    handover_->note_fused();
+  enter_step();
   if (progress_.state_of(param) == ReadyState::kReady)
     throw_ready_twice(param);
   handover_->before_accumulate(param, part_of(param));
 }
 
 void BucketedGradSync::after_accumulate(int param) {
-  enter_step(param);  // a fused op: before_accumulate() was not called
-  if (progress_.state_of(param) == ReadyState::kReady)
-    throw_ready_twice(param);
   if (sharded_weights_)
     sharded_weights_->throw_if_failed();
   const torch::NoGradGuard no_grad;
@@ -280,15 +299,15 @@ void BucketedGradSync::at_backward_end() {
   if (all_ready || counts_as_zero)
     finish_step();
   else if (options_.reach == GraphReach::kAsInFirstStep)
-    weights_at_end_ = params_.sum_of_values();
+    begin_use();
 }
 
 // kAsInFirstStep: one that is reached less often than in the first step keeps
 // the step waiting, while an optimizer would find this rank's own gradients.
 void BucketedGradSync::throw_if_stepped_early() {
-  const auto before = std::exchange(weights_at_end_, std::nullopt);
-  if (!before || phase_ != Phase::kReducing || callback_is_queued_ ||
-      *before == params_.sum_of_values())
+  if (options_.reach != GraphReach::kAsInFirstStep ||
+      options_.finish != FinishMode::kAtEndOfBackward ||
+      phase_ != Phase::kReducing || callback_is_queued_ || !were_used())
     return;
   throw ConfigError(fmt::format(
       "[data_parallel] weights were stepped while the last step still waited "
@@ -388,7 +407,7 @@ void BucketedGradSync::finish() {
     // A step in which no backward reached any parameter of this rank.
     if (!zeros_count || !is_second)
       return;
-    reset();
+    leave_step();
   }
   if (accumulate_only_ && phase_ != Phase::kIdle) {
     throw ConfigError(
@@ -433,6 +452,9 @@ void BucketedGradSync::wait_and_hand_over() {
   finish_call_ = FinishCall::kNone;
   call_before_handover();
   hand_over(used);
+  begin_use();
+  if (bucket_step_)
+    note_use();
 }
 
 void BucketedGradSync::hand_over(const std::vector<int64_t>& used) {
@@ -519,15 +541,22 @@ void BucketedGradSync::drop_cleared_gradients() {
       handover_->follow_buffer();
       return;
     case GradClearing::kSome:
-      if (phase_ == Phase::kAccumulating) {
+      if (phase_ == Phase::kAccumulating ||
+          (phase_ == Phase::kFinished && are_uncleared())) {
         throw ConfigError(fmt::format(
-            "[data_parallel] .grad was written between micro-batches, but with "
-            "sharding = {} the sum so far is each rank's own range: to drop it "
-            "call reset(), or zero_grad(/*set_to_none=*/true) of the whole "
-            "module",
+            "[data_parallel] .grad was written between {}, but with sharding = "
+            "{} the sum so far is each rank's own range: to drop it call "
+            "reset(), or zero_grad(/*set_to_none=*/true) of the whole module",
+            phase_ == Phase::kFinished ? "backwards" : "micro-batches",
             to_string(options_.sharding)));
       }
   }
+}
+
+void BucketedGradSync::zero_main_grads() {
+  if (phase_ == Phase::kFinished)
+    reset();
+  buffer_->zero_main_grads();
 }
 
 void BucketedGradSync::reset() {
@@ -540,7 +569,7 @@ void BucketedGradSync::reset() {
   if (sharded_weights_ && phase_ != Phase::kFinished)
     sharded_weights_->abandon();
   progress_.reset();
-  weights_at_end_.reset();
+  writes_.end();
   callback_is_queued_ = false;
   phase_ = Phase::kIdle;
 }
@@ -571,6 +600,8 @@ void BucketedGradSync::gather_weights() {
         communicator_->all_gather(segment.weight, segment.owned_weight());
   }
   gathered_version_ = buffer_->weights_version();
+  if (options_.gather == GatherMode::kInPlace)
+    wait_for_weights();
 }
 
 bool BucketedGradSync::is_gathering() const {

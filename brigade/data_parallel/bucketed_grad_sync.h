@@ -14,7 +14,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,7 +55,7 @@ class BucketedGradSync : public GradSync {
     return buffer_->segments();
   }
   int64_t layout_version() const override { return buffer_->layout_version(); }
-  void zero_main_grads() override { buffer_->zero_main_grads(); }
+  void zero_main_grads() override;
   const std::vector<OwnedPart>& owned_parts() const override {
     return owned_parts_;
   }
@@ -98,13 +97,15 @@ class BucketedGradSync : public GradSync {
   }
 
   // From GradHooks.
-  void before_accumulate(int param);
+  void before_accumulate(int param, Arrival arrival);
   void after_accumulate(int param);
   void at_backward_end();
 
   // Phases.
-  void enter_step(int param);
+  void enter_step();
   void begin_step();
+  // A finished one: ends it, or goes on with gradients that nobody has used.
+  void leave_step();
   void begin_reducing();
   void finish_step();
   void wait_and_hand_over();
@@ -145,8 +146,6 @@ class BucketedGradSync : public GradSync {
   StepProgress progress_;
   BucketStepPtr bucket_step_;
   size_t stepped_buckets_ = 0;  // in this step's backward, from the first on
-  // Of params_ when a backward ended before the step did; unset: none has.
-  std::optional<double> weights_at_end_;
   Phase phase_ = Phase::kIdle;
   bool accumulate_only_ = false;
   bool order_is_final_;

@@ -1,4 +1,7 @@
-#include "brigade/data_parallel/clip_grad_norm.h"
+#include "brigade/data_parallel/clip_grad.h"
+
+#include <ATen/record_function.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <vector>
@@ -9,7 +12,9 @@ namespace brigade {
 namespace {
 
 // What an optimizer of this rank reads.
-std::vector<torch::Tensor> gradients_of(const GradSync& sync) {
+std::vector<torch::Tensor> gradients_of(
+    const GradSync& sync,
+    const char* function) {
   std::vector<torch::Tensor> gradients;
   if (sync.options().handover == GradHandover::kMainGrad) {
     for (const GradSegment& segment : sync.segments())
@@ -22,10 +27,10 @@ std::vector<torch::Tensor> gradients_of(const GradSync& sync) {
       gradients.push_back(grad.is_sparse() ? grad._values() : grad.detach());
   }
   if (gradients.empty()) {
-    throw ConfigError(
-        "[data_parallel] clip_grad_norm() without a gradient: call it after "
-        "the step's last backward(), and not with an optimizer that steps in "
-        "backward");
+    throw ConfigError(fmt::format(
+        "[data_parallel] {}() without a gradient: call it after the step's "
+        "last backward(), and not with an optimizer that steps in backward",
+        function));
   }
   return gradients;
 }
@@ -34,7 +39,9 @@ std::vector<torch::Tensor> gradients_of(const GradSync& sync) {
 
 double clip_grad_norm(GradSync& sync, double max_norm) {
   const torch::NoGradGuard no_grad;
-  const std::vector<torch::Tensor> gradients = gradients_of(sync);
+  // No change of a user's: see GradSync::check_before_step().
+  const at::DisableRecordFunctionGuard unobserved;
+  const auto gradients = gradients_of(sync, "clip_grad_norm");
   const torch::Device device = sync.communicator()->options().device;
   auto sum =
       torch::zeros({1}, torch::TensorOptions(torch::kDouble).device(device));
@@ -54,6 +61,14 @@ double clip_grad_norm(GradSync& sync, double max_norm) {
       gradient.mul_(scale);
   }
   return norm;
+}
+
+void clip_grad_value(GradSync& sync, double max_value) {
+  const torch::NoGradGuard no_grad;
+  const at::DisableRecordFunctionGuard unobserved;
+  const double limit = max_value / sync.grad_scale();
+  for (torch::Tensor& gradient : gradients_of(sync, "clip_grad_value"))
+    gradient.clamp_(-limit, limit);
 }
 
 }  // namespace brigade

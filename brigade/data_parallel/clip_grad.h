@@ -1,5 +1,6 @@
-// Clipping by the norm of all gradients, whatever a rank holds of them: what
-// torch::nn::utils::clip_grad_norm_() is for a module that is not wrapped.
+// Clipping by the norm of all gradients and by value, whatever a rank holds of
+// them: what clip_grad_norm_() and clip_grad_value_() of torch::nn::utils are
+// for a module that is not wrapped.
 #pragma once
 
 #include "brigade/data_parallel/grad_sync.h"
@@ -14,5 +15,10 @@ namespace brigade {
 // Not finite when a gradient is not; then all of them become NaN, as with
 // PyTorch.
 double clip_grad_norm(GradSync& sync, double max_norm);
+
+// Each of the step's gradients (with Reduction::kMean each mean) is limited to
+// [-max_value, max_value]. When to call it and what it throws are as above; no
+// communication.
+void clip_grad_value(GradSync& sync, double max_value);
 
 }  // namespace brigade

@@ -8,6 +8,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/alike.h"
+#include "brigade/data_parallel/shared_memory.h"
 #include "brigade/data_parallel/weight_units.h"
 
 namespace brigade {
@@ -33,40 +34,34 @@ std::string describe(
   return text;
 }
 
-// Not as a view: zero_grad() detaches in place, which views refuse. With a
-// version of its own: clearing it is not what step_owned() does, and without
-// that the next backward is an error.
-torch::Tensor as_leaf_gradient(const torch::Tensor& grad) {
-  return grad.variable_data();
-}
-
-// zero_grad() may have cut the owned parameters off their gradients, which were
-// reduced since.
-void give_back_gradients(GradSync& sync, torch::optim::Optimizer& optimizer) {
-  for (auto& group : optimizer.param_groups()) {
-    for (torch::Tensor& param : group.params()) {
-      if (param.grad().defined())
-        continue;
-      for (const GradSegment& segment : sync.segments()) {
-        const torch::Tensor owned = segment.owned_weight();
-        if (owned.numel() == param.numel() && is_same_memory(param, owned))
-          param.mutable_grad() = as_leaf_gradient(segment.owned_main_grad());
-      }
-    }
-  }
-}
-
 // Once and for good, as DDP does it.
 void convert_buffers(
+    const std::vector<NamedParam>& params,
     const std::vector<NamedBuffer>& buffers,
     torch::ScalarType dtype,
     const std::vector<std::string>& kept) {
   const torch::NoGradGuard no_grad;
-  for (const NamedBuffer& buffer : buffers) {
+  std::vector<NamedTensor> all;
+  for (const NamedBuffer& buffer : buffers)
+    all.push_back({buffer.name, buffer.tensor});
+  for (const NamedParam& param : params)
+    all.push_back({param.name, param.tensor});
+  const auto sharers = names_of_sharers(all);
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    const NamedBuffer& buffer = buffers[i];
     torch::Tensor tensor = buffer.tensor;
-    if (tensor.is_floating_point() &&
-        std::find(kept.begin(), kept.end(), buffer.name) == kept.end())
-      tensor.set_data(tensor.to(dtype));
+    if (!tensor.is_floating_point() ||
+        std::find(kept.begin(), kept.end(), buffer.name) != kept.end())
+      continue;
+    if (!sharers[i].empty()) {
+      throw ConfigError(fmt::format(
+          "[data_parallel] mixed precision is to convert buffer '{}', which "
+          "shares memory with '{}', and would untie them: name it in keep, or "
+          "leave buffer_dtype out",
+          buffer.name,
+          sharers[i]));
+    }
+    tensor.set_data(tensor.to(dtype));
   }
 }
 
@@ -90,7 +85,8 @@ Wrapped wrap_tensors(
     wrapped.copies = std::make_unique<ComputeCopies>(
         params, wrap.mixed_precision->param_dtype, kept);
     if (wrap.mixed_precision->buffer_dtype)
-      convert_buffers(buffers, *wrap.mixed_precision->buffer_dtype, kept);
+      convert_buffers(
+          params, buffers, *wrap.mixed_precision->buffer_dtype, kept);
   }
   wrapped.sync =
       make_grad_sync(wrap.sync, std::move(params), communicator, options);
@@ -180,13 +176,12 @@ NoSync::Mode mode_of_micro_batch(size_t index, size_t count) {
   return index + 1 < count ? NoSync::Mode::kAccumulate : NoSync::Mode::kReduce;
 }
 
-std::vector<torch::Tensor> owned_parameters(const GradSync& sync) {
+std::vector<torch::Tensor> owned_parameters(GradSync& sync) {
   if (sync.options().handover != GradHandover::kMainGrad) {
     throw ConfigError(
         "[data_parallel] owned_parameters() are of flat memory: wrap with "
         "handover = GradHandover::kMainGrad");
   }
-  std::vector<torch::Tensor> owned;
   for (const GradSegment& segment : sync.segments()) {
     if (is_16_bit(segment.weight.scalar_type())) {
       throw ConfigError(fmt::format(
@@ -196,14 +191,12 @@ std::vector<torch::Tensor> owned_parameters(const GradSync& sync) {
           "make_adamw(), which keeps float32 masters",
           c10::toString(segment.weight.scalar_type())));
     }
-    owned.push_back(segment.owned_weight().detach().requires_grad_());
-    owned.back().mutable_grad() = as_leaf_gradient(segment.owned_main_grad());
   }
-  return owned;
+  return sync.owned_leaves();
 }
 
 void step_owned(GradSync& sync, torch::optim::Optimizer& optimizer) {
-  give_back_gradients(sync, optimizer);
+  sync.check_before_step();
   const double scale = sync.grad_scale();
   if (scale != 1.0) {
     const torch::NoGradGuard no_grad;

@@ -14,7 +14,8 @@
 // freeze some, and mix dtypes. Gradients are accumulated in fp32 and averaged
 // over the ranks while the last micro-batch's backward runs. After it,
 // param.grad() is the mean in the parameter's dtype, for any torch::optim
-// optimizer; zero_grad() is not needed. With GradHandover::kMainGrad, Brigade's
+// optimizer. A further backward before its step adds to it; after the step
+// zero_grad() may be left out. With GradHandover::kMainGrad, Brigade's
 // own AdamW (make_adamw()) reads the fp32 gradients where the reduction left
 // them.
 //
@@ -37,7 +38,7 @@
 #include <utility>
 #include <vector>
 
-#include "brigade/data_parallel/clip_grad_norm.h"
+#include "brigade/data_parallel/clip_grad.h"
 #include "brigade/data_parallel/compute_copies.h"
 #include "brigade/data_parallel/forward_casts.h"
 #include "brigade/data_parallel/gather_watch.h"
@@ -115,7 +116,7 @@ void check_uneven_inputs(
 // Adagrad; not LBFGS). One per bucket. The sync hands over main_grad; its
 // weights are float32 or float64. Step them by DataParallel::step(). Throws
 // ConfigError otherwise.
-std::vector<torch::Tensor> owned_parameters(const GradSync& sync);
+std::vector<torch::Tensor> owned_parameters(GradSync& sync);
 
 // Brigade's AdamW over what this rank owns of a sync's flat buffers
 // (GradHandover::kMainGrad), one group per bucket. Make it anew where
@@ -130,7 +131,7 @@ AdamW make_adamw(
 void step_owned(GradSync& sync, torch::optim::Optimizer& optimizer);
 
 // While it lives, backwards accumulate and launch nothing; with kReduce it
-// changes nothing.
+// changes nothing, also inside of another one.
 class [[nodiscard]] NoSync {
  public:
   // Whether the next backward is the step's last.
@@ -138,7 +139,7 @@ class [[nodiscard]] NoSync {
 
   NoSync(GradSync& sync, Mode mode)
       : sync_(&sync), before_(sync.accumulate_only()) {
-    sync.set_accumulate_only(mode == Mode::kAccumulate);
+    sync.set_accumulate_only(before_ || mode == Mode::kAccumulate);
   }
   ~NoSync() { sync_->set_accumulate_only(before_); }
   NoSync(const NoSync&) = delete;
@@ -192,13 +193,15 @@ class DataParallel {
     if (ShardedWeights* weights = wrapped_.sync->sharded_weights())
       watch_ = std::make_unique<WeightWatch>(*weights);
     // Copies are made of all weights at once.
-    else if (options.sharding != Sharding::kNone && !wrapped_.copies)
+    else if (
+        options.gather == GatherMode::kOverlapForward &&
+        options.sharding != Sharding::kNone && !wrapped_.copies)
       gather_watch_ = std::make_unique<GatherWatch>(*wrapped_.sync);
     broadcast_buffers_of(0);
   }
 
-  // The module and its parts. With sharding these wait for weights that are on
-  // their way from other ranks, as forward() does.
+  // The module and its parts. With GatherMode::kOverlapForward these wait for
+  // weights that are on their way from other ranks, as forward() does.
   Handle& operator*() {
     wrapped_.sync->wait_for_weights();
     return module_;
@@ -212,12 +215,12 @@ class DataParallel {
 
   // The module's forward(), after the broadcast of buffers where
   // WrapOptions::broadcast_buffers asks for it: collective then.
-  // With sharding each operation waits for the weights that it reads, where
-  // other ranks own them (GatherWatch), with mixed precision all at its start;
-  // with kParameters each unit is gathered when it is used, so that all ranks
-  // must use the same ones in the same order, in backward too. With mixed
-  // precision it computes with the copies, which operator->'s forward() does
-  // not.
+  // With GatherMode::kOverlapForward each operation waits for the weights that
+  // it reads, where other ranks own them (GatherWatch), with mixed precision
+  // all at its start; with kParameters each unit is gathered when it is used,
+  // so that all ranks must use the same ones in the same order, in backward
+  // too. With mixed precision it computes with the copies, which operator->'s
+  // forward() does not.
   template <typename... Inputs>
   auto forward(Inputs&&... inputs) {
     before_forward();
@@ -268,7 +271,8 @@ class DataParallel {
   void finish() { wrapped_.sync->finish(); }
   // Sharding: one step of an optimizer over owned_parameters(), with gradients
   // scaled as GradSyncOptions::reduction says, which are cleared; then
-  // gather_weights().
+  // gather_weights(). Throws ConfigError where .grad() was changed since
+  // backward (see GradSync::check_before_step()).
   void step(torch::optim::Optimizer& optimizer) {
     step_owned(*wrapped_.sync, optimizer);
   }
@@ -276,8 +280,13 @@ class DataParallel {
   double clip_grad_norm(double max_norm) {
     return brigade::clip_grad_norm(*wrapped_.sync, max_norm);
   }
+  // See brigade::clip_grad_value(): after backward, before the step.
+  void clip_grad_value(double max_value) {
+    brigade::clip_grad_value(*wrapped_.sync, max_value);
+  }
   // Sharding: after the step of an optimizer by make_adamw(). Collective;
-  // returns at once, and forward() waits.
+  // returns with all weights in place unless GradSyncOptions::gather says
+  // kOverlapForward.
   void gather_weights() { wrapped_.sync->gather_weights(); }
 
   // From the next step on `optimizer` steps each bucket's parameters as soon as
@@ -360,7 +369,7 @@ class DataParallel {
   WrapOptions wrap_;
   Wrapped wrapped_;
   std::unique_ptr<WeightWatch> watch_;         // Sharding::kParameters
-  std::unique_ptr<GatherWatch> gather_watch_;  // kOptimizer, kGradients
+  std::unique_ptr<GatherWatch> gather_watch_;  // kOverlapForward
 };
 
 }  // namespace brigade

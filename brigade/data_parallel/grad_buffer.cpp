@@ -155,7 +155,7 @@ void GradBuffer::lay_out(const BucketPlan& plan) {
     segments_.push_back(std::move(segment));
   }
   if (flat_memory_)
-    flat_memory_->is_current = false;
+    *flat_memory_ = {.is_current = false};
   flat_memory_ = std::make_shared<FlatMemory>();
   ++layout_version_;
 }
@@ -227,15 +227,6 @@ void GradBuffer::take_back_weights() {
   }
   if (is_any_new)
     ++flat_memory_->weights_version;
-}
-
-int64_t GradBuffer::version() const {
-  if (!divides_gradients(sharding_))
-    return flat_version();
-  int64_t sum = 0;
-  for (const GradSegment& segment : segments_)
-    sum += static_cast<int64_t>(segment.shard._version());
-  return sum;
 }
 
 int64_t GradBuffer::flat_version() const {

@@ -50,12 +50,6 @@ bool is_same_memory(const torch::Tensor& a, const torch::Tensor& b);
 std::vector<BucketParam> bucket_params_of(
     const std::vector<NamedParam>& params);
 
-// Where weights are kept.
-enum class FlatWeights {
-  kLeaveAlone,  // weights stay where their module has them
-  kMove,        // into the flat memory, beside their gradients
-};
-
 // What this rank owns of one parameter: [begin, begin + numel) of its elements,
 // at `offset` of the owned range of `segment`. numel 0: nothing.
 struct OwnedPart {
@@ -104,12 +98,7 @@ class GradBuffer {
   // one of those with Sharding::kParameters: see FullWeights.
   void take_back_weights();
 
-  // Changes whenever a main_grad was written by an ATen operation or cleared by
-  // an optimizer; of divided gradients (divides_gradients()) whenever a shard
-  // was.
-  int64_t version() const;
-  // Changes whenever a main_grad was written by an ATen operation, where
-  // gradients are divided too.
+  // Changes whenever a main_grad was written by an ATen operation.
   int64_t flat_version() const;
   // Changes whenever an optimizer has written flat weights.
   int64_t weights_version() const;

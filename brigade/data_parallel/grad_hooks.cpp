@@ -21,6 +21,20 @@ using WeakNodePtr = std::conditional_t<
     std::weak_ptr<torch::autograd::Node>,
     c10::weak_intrusive_ptr<torch::autograd::Node>>;
 
+class BeforeHook : public torch::autograd::FunctionPreHook {
+ public:
+  explicit BeforeHook(std::function<void(Arrival)> before)
+      : before_(std::move(before)) {}
+
+  variable_list operator()(const variable_list& gradients) override {
+    before_(gradients[0].defined() ? Arrival::kGradient : Arrival::kNothing);
+    return gradients;
+  }
+
+ private:
+  std::function<void(Arrival)> before_;
+};
+
 class AfterHook : public torch::autograd::FunctionPostHook {
  public:
   explicit AfterHook(std::function<void()> after) : after_(std::move(after)) {}
@@ -36,18 +50,30 @@ class AfterHook : public torch::autograd::FunctionPostHook {
   std::function<void()> after_;
 };
 
+// Whether a leaf's tensor hooks run before the engine looks for its
+// accumulator's own (libtorch 2), and not inside of the accumulator.
+template <typename NodeType>
+constexpr bool runs_tensor_hooks_first() {
+  return requires(NodeType & node) {
+    node.tensor_pre_hooks();
+  };
+}
+
 }  // namespace
 
-// A parameter and its two hooks. The one before is on the tensor and stays; the
-// one after is on autograd's accumulator, which torch::load() makes anew.
+// A parameter and its hooks. Two are on autograd's accumulator, which runs for
+// gradients that are added to .grad alone; the tensor's, which runs for
+// torch::autograd::grad() too in libtorch 2, notices that torch::load() has
+// made the accumulator anew.
 struct GradHooks::Attached {
   torch::Tensor param;
   int index = 0;
   // Autograd itself holds it weakly: without this it would be made anew, and
   // our hook with the old one lost.
   ops::NodePtr accumulator;
+  const torch::autograd::FunctionPreHook* before = nullptr;
   uintptr_t after_key = 0;
-  unsigned before_key = 0;
+  unsigned tensor_key = 0;
   // Whether this backward's after() is called by its end, because its graph
   // has an accumulator without our hook.
   bool is_owed = false;
@@ -66,38 +92,59 @@ GradHooks::GradHooks(
     Attached& attached = attached_.emplace_back();
     attached.param = params[i];
     attached.index = static_cast<int>(i);
-    attach_after(attached);
-    attached.before_key = attached.param.register_hook(
-        [this, &attached](const torch::Tensor&) { before(attached); });
+    attach(attached);
+    attached.tensor_key =
+        attached.param.register_hook([this, &attached](const torch::Tensor&) {
+          find_new_accumulators(attached);
+        });
   }
 }
 
 GradHooks::~GradHooks() {
   for (Attached& attached : attached_) {
-    attached.accumulator->del_post_hook(attached.after_key);
-    attached.param.remove_hook(attached.before_key);
+    detach(attached);
+    attached.param.remove_hook(attached.tensor_key);
   }
 }
 
-void GradHooks::attach_after(Attached& attached) {
+void GradHooks::attach(Attached& attached) {
   attached.accumulator =
       torch::autograd::impl::grad_accumulator(attached.param);
+  auto before = std::make_unique<BeforeHook>(
+      [this, param = attached.index](Arrival arrival) {
+        callbacks_.before(param, arrival);
+      });
+  attached.before = before.get();
+  attached.accumulator->add_pre_hook(std::move(before));
   attached.after_key = attached.accumulator->add_post_hook(
       std::make_unique<AfterHook>([this, &attached] { after(attached); }));
 }
 
-void GradHooks::before(Attached& attached) {
-  callbacks_.before(attached.index);
+void GradHooks::detach(Attached& attached) {
+  auto& hooks = attached.accumulator->pre_hooks();
+  hooks.erase(
+      std::remove_if(
+          hooks.begin(),
+          hooks.end(),
+          [&](const auto& hook) { return hook.get() == attached.before; }),
+      hooks.end());
+  attached.accumulator->del_post_hook(attached.after_key);
+}
+
+void GradHooks::find_new_accumulators(Attached& attached) {
   if (!attached.is_stale())
     return;
-  // The engine has looked for this node's hooks already, so that the end of
-  // this backward calls after(). The others' are in time.
   for (Attached& other : attached_) {
     if (!other.is_stale())
       continue;
-    other.accumulator->del_post_hook(other.after_key);
-    attach_after(other);
+    detach(other);
+    attach(other);
   }
+  if (runs_tensor_hooks_first<torch::autograd::Node>())
+    return;
+  // The engine has looked for this node's hooks already, so that the end of
+  // this backward calls after(). The others' are in time.
+  callbacks_.before(attached.index, Arrival::kGradient);
   attached.is_owed = true;
   at_end_of_backward([this, &attached] {
     if (attached.is_owed)

@@ -2,15 +2,15 @@
 // that touches AccumulateGrad.
 //
 // For each parameter and each backward that reaches it:
-//   before(i)  the incoming gradient is complete, .grad is as it was; not
-//              called when a fused op returned no gradient
+//   before(i)  the incoming gradient is complete, .grad is as it was
 //   after(i)   AccumulateGrad has added it to .grad (or has done nothing,
 //              when a fused op added it to main_grad itself)
-// Both run on the thread of backward that has the parameter's device: on the
-// CPU the one that called backward(), on a GPU one of autograd's, with the
-// stream that made the gradient as its current one. Exceptions in them reach
-// the caller of backward(). In the first backward after torch::load() has
-// replaced a parameter's memory, after(i) is called when that backward ends.
+// torch::autograd::grad() calls neither: it adds nothing. Both run on the
+// thread of backward that has the parameter's device: on the CPU the one that
+// called backward(), on a GPU one of autograd's, with the stream that made the
+// gradient as its current one. Exceptions in them reach the caller of
+// backward(). In the first backward after torch::load() has replaced a
+// parameter's memory, after(i) is called when that backward ends.
 #pragma once
 
 #include <torch/types.h>
@@ -23,10 +23,16 @@
 
 namespace brigade {
 
+// What a backward brings to a parameter.
+enum class Arrival {
+  kGradient,
+  kNothing,  // a fused op has added it to main_grad already
+};
+
 class GradHooks {
  public:
   struct Callbacks {
-    std::function<void(int param)> before;
+    std::function<void(int param, Arrival arrival)> before;
     std::function<void(int param)> after;
   };
 
@@ -40,8 +46,9 @@ class GradHooks {
  private:
   struct Attached;
 
-  void attach_after(Attached& attached);
-  void before(Attached& attached);
+  void attach(Attached& attached);
+  static void detach(Attached& attached);
+  void find_new_accumulators(Attached& attached);
   void after(Attached& attached);
 
   Callbacks callbacks_;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "brigade/base/error.h"
+
 namespace brigade {
 
 std::string describe(const GradSyncOptions& options) {
@@ -38,7 +40,141 @@ const char* to_string(Sharding sharding) {
   return "unknown";
 }
 
+namespace {
+
+// Not as a view: zero_grad() detaches in place, which views refuse. With a
+// version of its own: clearing it is not what step_owned() does, and without
+// that the next backward is an error.
+torch::Tensor as_leaf_gradient(const torch::Tensor& grad) {
+  return grad.variable_data();
+}
+
+}  // namespace
+
 GradSync::~GradSync() = default;
+
+// ---- from the hand-over to the optimizer
+
+const std::vector<torch::Tensor>& GradSync::owned_leaves() {
+  if (!owned_leaves_.empty() && leaves_layout_ == layout_version())
+    return owned_leaves_;
+  owned_leaves_.clear();
+  leaves_layout_ = layout_version();
+  for (const GradSegment& segment : segments()) {
+    owned_leaves_.push_back(segment.owned_weight().detach().requires_grad_());
+    owned_leaves_.back().mutable_grad() =
+        as_leaf_gradient(segment.owned_main_grad());
+  }
+  return owned_leaves_;
+}
+
+void GradSync::drop_cleared_leaves() {
+  if (leaves_layout_ != layout_version())
+    return;
+  for (size_t s = 0; s < owned_leaves_.size(); ++s) {
+    if (!owned_leaves_[s].grad().defined())
+      segments()[s].owned_main_grad().zero_();
+  }
+}
+
+void GradSync::begin_use() {
+  std::vector<torch::Tensor> gradients;
+  std::vector<torch::Tensor> weights;
+  for (const NamedParam& param : params())
+    weights.push_back(param.tensor);
+  if (options().handover == GradHandover::kMainGrad) {
+    const bool is_scaled_later = grad_scale() != 1.0;
+    for (size_t s = 0; s < segments().size(); ++s) {
+      const GradSegment& segment = segments()[s];
+      weights.push_back(segment.owned_weight());
+      if (is_scaled_later || segment.shard.defined())
+        gradients.push_back(segment.main_grad);
+      if (is_scaled_later)
+        gradients.push_back(segment.owned_main_grad());
+      if (leaves_layout_ == layout_version() && s < owned_leaves_.size() &&
+          !owned_leaves_[s].grad().defined()) {
+        owned_leaves_[s].mutable_grad() =
+            as_leaf_gradient(segment.owned_main_grad());
+      }
+    }
+  }
+  weights_version_ = version_of_weights();
+  gradients_version_ = version_of_gradients();
+  writes_.begin(gradients, weights);
+}
+
+void GradSync::note_use() {
+  writes_.note_weights();
+  gradients_version_ = -1;
+}
+
+bool GradSync::were_used() const {
+  return writes_.seen() == WriteWatch::Seen::kWeights ||
+         version_of_weights() != weights_version_;
+}
+
+int64_t GradSync::version_of_weights() const {
+  if (options().handover != GradHandover::kMainGrad)
+    return 0;
+  int64_t sum = 0;
+  for (const GradSegment& segment : segments())
+    sum += static_cast<int64_t>(segment.owned_weight()._version());
+  return sum;
+}
+
+int64_t GradSync::version_of_gradients() const {
+  int64_t sum = 0;
+  for (const GradSegment& segment : segments())
+    sum += static_cast<int64_t>(segment.owned_main_grad()._version());
+  return sum;
+}
+
+// Divided gradients are in shards, which zero_grad() does not reach.
+bool GradSync::are_uncleared() const {
+  return options().handover == GradHandover::kMainGrad &&
+         version_of_gradients() == gradients_version_ &&
+         (divides_gradients(options().sharding) ||
+          params().front().tensor.grad().defined());
+}
+
+void GradSync::throw_if_kept() const {
+  if (!are_uncleared())
+    return;
+  throw ConfigError(
+      "[data_parallel] an optimizer used the gradients and did not clear them, "
+      "so that this backward() would add to the last step's: call "
+      "AdamW::step() with AfterRead::kZero, step torch::optim over "
+      "owned_parameters() by DataParallel::step(optimizer), or clear them with "
+      "zero_main_grads()");
+}
+
+void GradSync::check_before_step() {
+  const bool is_watched =
+      options().handover == GradHandover::kMainGrad && writes_.is_watching();
+  bool is_changed = writes_.seen() == WriteWatch::Seen::kGradients;
+  std::string name = "a parameter";
+  for (int i = 0; is_watched && i < static_cast<int>(params().size()); ++i) {
+    const NamedParam& param = params()[static_cast<size_t>(i)];
+    const torch::Tensor& grad = param.tensor.grad();
+    if (grad.defined() && is_same_memory(grad, main_grad(i)))
+      continue;
+    is_changed = true;
+    name = "'" + param.name + "'";
+    break;
+  }
+  if (is_watched && is_changed) {
+    throw ConfigError(fmt::format(
+        "[data_parallel] .grad() of {} was changed between the step's last "
+        "backward() and the optimizer, which with handover = kMainGrad and "
+        "sharding = {} does not do what it does in PyTorch: the gradients are "
+        "sums over ranks, and with sharding parts of them, that are scaled in "
+        "the step. Call clip_grad_norm() or clip_grad_value() of DataParallel, "
+        "or give the optimizer's step another grad_scale",
+        name,
+        to_string(options().sharding)));
+  }
+  writes_.note_weights();
+}
 
 torch::Tensor GradSync::owned_main_grad(int param) const {
   const OwnedPart& part = owned_parts()[static_cast<size_t>(param)];

@@ -6,9 +6,14 @@
 // launches the collectives; finish() waits for them.
 //
 //   kIdle --first backward--> kAccumulating --last micro-batch--> kReducing
-//     ^                            |  ^                               |
-//     |                            +--+ further micro-batches         |
-//     +------- reset() ------- kFinished <--------- finish() ---------+
+//     ^                        |  ^      ^                            |
+//     |   further micro-batches+--+      | a backward before          |
+//     |                                  | an optimizer stepped       |
+//     +--- reset() ---------------- kFinished <------- finish() ------+
+//
+// A backward after the step's end begins a new step if an optimizer has used
+// the gradients; if not, its gradients are added to them, as PyTorch does, and
+// reduced with them once more.
 //
 // This is the interface. BucketedGradSync reduces flat buckets while backward
 // runs; PerParamGradSync reduces parameter by parameter and is its oracle.
@@ -33,6 +38,7 @@
 #include "brigade/data_parallel/sharding.h"
 #include "brigade/data_parallel/uneven_inputs.h"
 #include "brigade/data_parallel/wrapped_params.h"
+#include "brigade/data_parallel/write_watch.h"
 #include "brigade/metrics/sync_report.h"
 #include "brigade/schedule/bucket_plan.h"
 
@@ -58,7 +64,8 @@ enum class MissingGradient {
 // Where the optimizer finds the gradient after finish().
 enum class GradHandover {
   // param.grad() in the parameter's dtype, the mean applied: torch::optim.
-  // Every step starts from zero by itself; zero_grad() is not needed.
+  // Once the optimizer has stepped (WriteWatch), the next step starts from zero
+  // by itself; zero_grad() is needed only to drop gradients.
   kParamDtype,
   // The flat main_grads of segments(), unscaled (see grad_scale()): Brigade's
   // AdamW. param.grad() is the main_grad, also during backward, so that fused
@@ -84,6 +91,15 @@ enum class FinishMode {
   kExplicit,  // finish() waits; work may be put before it
 };
 
+// Sharding: when gather_weights(), and with it DataParallel::step(), returns.
+enum class GatherMode {
+  kInPlace,  // with the weights of all ranks in place
+  // At once; operations of the next DataParallel::forward() wait for what they
+  // read. Until then, or wait_for_weights(), whoever reads the module through a
+  // handle of its own finds some weights of the step before.
+  kOverlapForward,
+};
+
 // The same on all ranks; docs/gradient_sync.md explains each.
 struct GradSyncOptions {
   int64_t bucket_capacity_bytes = 25 * MiB;
@@ -98,6 +114,7 @@ struct GradSyncOptions {
   // Other than kNone needs kMainGrad, and an order that is known before the
   // first step; kGradients and kParameters also kOnce and kError.
   Sharding sharding = Sharding::kNone;
+  GatherMode gather = GatherMode::kInPlace;
   // Empty: all_reduce_hook(), and with sharding reduce_scatter_hook().
   BucketHook hook;
 };
@@ -138,7 +155,8 @@ class GradSync {
   // is on; CommError when a peer was lost.
   virtual void finish() = 0;
   // Ends the step and drops what it has not finished; the next backward starts
-  // anew. Implied by that backward. After a CommError, leaves a state that can
+  // anew. Implied by that backward once an optimizer has stepped. After a
+  // CommError, leaves a state that can
   // be destroyed, or used once the group works again.
   virtual void reset() = 0;
 
@@ -168,8 +186,8 @@ class GradSync {
   virtual const std::vector<OwnedPart>& owned_parts() const = 0;
   // The owned part of a parameter's main_grad, flat; empty: none of it.
   torch::Tensor owned_main_grad(int param) const;
-  // Collective, after an optimizer stepped what this rank owns: launches the
-  // exchange of the weights, in the order of forward. Does nothing without
+  // Collective, after an optimizer stepped what this rank owns: exchanges the
+  // weights, in the order of forward; see GatherMode. Does nothing without
   // sharding. A backward over weights that were stepped and not exchanged is a
   // ConfigError.
   virtual void gather_weights() = 0;
@@ -200,6 +218,16 @@ class GradSync {
 
   int param_index(const std::string& name) const;  // -1: unknown
 
+  // GradHandover::kMainGrad: what this rank owns of each segment's weights, as
+  // a leaf whose .grad() is the owned part of the gradients. The same tensors
+  // until the layout changes. See owned_parameters().
+  const std::vector<torch::Tensor>& owned_leaves();
+  // GradHandover::kMainGrad: an optimizer is about to read the gradients.
+  // Throws ConfigError where .grad() was changed since they were reduced and
+  // does not count: divided gradients lie elsewhere, and of sums that are still
+  // to be scaled no limit is meant. AdamW of make_adamw() calls it.
+  void check_before_step();
+
  protected:
   GradSync() = default;
   void call_before_handover() const {
@@ -207,7 +235,30 @@ class GradSync {
       before_handover_();
   }
 
+  // The step's gradients are handed over.
+  void begin_use();
+  // They were stepped in backward, and are gone.
+  void note_use();
+  // Whether an optimizer has stepped since begin_use().
+  bool were_used() const;
+  // kMainGrad: whether the gradients are still those of begin_use().
+  bool are_uncleared() const;
+  // ConfigError: an optimizer has used them, and the next ones would be added.
+  void throw_if_kept() const;
+  // An optimizer over owned_leaves() may have cleared them to none: those
+  // gradients are dropped.
+  void drop_cleared_leaves();
+
+  WriteWatch writes_;  // from begin_use() to the step or reset()
+
  private:
+  int64_t version_of_weights() const;
+  int64_t version_of_gradients() const;
+
+  int64_t weights_version_ = 0;              // at begin_use()
+  int64_t gradients_version_ = 0;            // the same; -1: there are none
+  std::vector<torch::Tensor> owned_leaves_;  // by segment, or empty
+  int64_t leaves_layout_ = 0;                // of owned_leaves_
   std::function<void()> before_handover_;
 };
 

@@ -4,8 +4,10 @@
 //
 // For each parameter and step:
 //   before_accumulate, after_accumulate   each backward that reaches it
-//   seal    no gradient will be added: main_grad may be reduced, .grad is
-//   hidden give    main_grad is reduced: .grad is what the optimizer reads
+//   seal         no gradient will be added: main_grad may be reduced, .grad is
+//                hidden
+//   give         main_grad is reduced: .grad is what the optimizer reads
+//   keep_share   nobody has used it: further gradients will be added
 // A user who changes .grad between two backwards (clears it, clips it) changes
 // what has been accumulated.
 #pragma once
@@ -37,6 +39,14 @@ class Handover {
  public:
   virtual ~Handover() = default;
 
+  // A gradient was reduced and given, and now others will be added to it and
+  // all reduced again: of its reduction each of `ranks` ranks keeps the part
+  // that gives it once more with this `mean_scale`, so that what a user made of
+  // .grad counts. Returns whether there is one: .grad may have been cleared.
+  // Throws ConfigError where a fused op has added to it already.
+  virtual bool keep_share(int param, double mean_scale, int ranks) = 0;
+  // A fused op has added to main_grad, before any hook.
+  virtual void note_fused() {}
   // AccumulateGrad is about to add a gradient to .grad.
   virtual void before_accumulate(int param, GradPart part) = 0;
   // It has, or a fused op has added it to main_grad: main_grad is the sum now.
@@ -61,9 +71,6 @@ class Handover {
   virtual void follow_buffer() = 0;
   // What the optimizer still has to multiply with.
   virtual double optimizer_scale(double mean_scale) const = 0;
-  // Whether the last step's gradients were not cleared, which this parameter's
-  // next one would be added to. Never true of gradients that were cleared.
-  virtual bool has_uncleared_gradients(int param) const = 0;
   // Since the last note_untouched() or give(). kMainGrad alone.
   virtual GradClearing clearing() const { return GradClearing::kNone; }
   virtual void note_untouched() {}

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "brigade/base/error.h"
 #include "brigade/data_parallel/handover.h"
 
 namespace brigade {
@@ -16,6 +17,29 @@ class MainGradHandover : public Handover {
     MainGradHandover::follow_buffer();
   }
 
+  // With sharding the sum is on its owner alone.
+  bool keep_share(int param, double mean_scale, int ranks) override {
+    if (divides_gradients(buffer_->sharding()))
+      return true;
+    settle(param);
+    const double share = buffer_->sharding() == Sharding::kNone
+                             ? given_scale_ / (mean_scale * ranks)
+                             : 1.0;
+    if (share == 1.0)
+      return true;
+    if (has_fused_) {
+      throw ConfigError(
+          "[data_parallel] backward() was called twice before the optimizer "
+          "used the gradients, and fused ops (WeightGrad::kAccumulate) have "
+          "added to those that are reduced: put all but the step's last "
+          "micro-batch under no_sync(), clear them with zero_main_grads() or "
+          "drop them with reset()");
+    }
+    buffer_->main_grad(param).mul_(share);
+    return true;
+  }
+  void note_fused() override { has_fused_ = true; }
+
   void before_accumulate(int /*param*/, GradPart /*part*/) override {}
 
   void after_accumulate(int param, GradPart /*part*/) override {
@@ -31,8 +55,8 @@ class MainGradHandover : public Handover {
   // Whoever read the last step's gradients has cleared them.
   void seal_missing(int param) override { settle(param); }
 
-  void give(int /*param*/, double /*mean_scale*/, GradUse /*use*/) override {
-    given_version_ = buffer_->version();
+  void give(int /*param*/, double mean_scale, GradUse /*use*/) override {
+    given_scale_ = mean_scale;
     MainGradHandover::note_untouched();
   }
 
@@ -43,13 +67,6 @@ class MainGradHandover : public Handover {
 
   double optimizer_scale(double mean_scale) const override {
     return mean_scale;
-  }
-
-  // Divided gradients are in shards, which zero_grad() does not reach.
-  bool has_uncleared_gradients(int param) const override {
-    return buffer_->version() == given_version_ &&
-           (divides_gradients(buffer_->sharding()) ||
-            params_[static_cast<size_t>(param)].grad().defined());
   }
 
   GradClearing clearing() const override {
@@ -84,7 +101,8 @@ class MainGradHandover : public Handover {
 
   std::vector<torch::Tensor> params_;
   GradBuffer* buffer_;
-  int64_t given_version_ = -1;
+  double given_scale_ = 1;
+  bool has_fused_ = false;
   int64_t untouched_version_ = -1;
 };
 

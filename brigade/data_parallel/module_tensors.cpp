@@ -6,9 +6,11 @@
 #include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "brigade/base/error.h"
+#include "brigade/data_parallel/shared_memory.h"
 #include "brigade/data_parallel/sync_batch_norm.h"
 
 namespace brigade {
@@ -29,11 +31,6 @@ struct EmbeddingWeights {
         sparse_gradients.insert(bag->weight.unsafeGetTensorImpl());
     }
   }
-};
-
-struct NamedTensor {
-  std::string name;
-  torch::Tensor tensor;
 };
 
 std::vector<NamedTensor> named_parameters_of(const torch::nn::Module& module) {
@@ -107,6 +104,19 @@ bool has(const std::vector<NamedTensor>& tensors, const std::string& name) {
       });
 }
 
+// By tensor, of all of a module: with what it shares memory.
+template <typename Module>
+std::unordered_map<const void*, std::string> sharers_of(const Module& module) {
+  auto all = named_parameters_of(module);
+  for (const NamedTensor& buffer : named_buffers_of(module))
+    all.push_back(buffer);
+  const auto names = names_of_sharers(all);
+  std::unordered_map<const void*, std::string> sharers;
+  for (size_t i = 0; i < all.size(); ++i)
+    sharers.emplace(all[i].tensor.unsafeGetTensorImpl(), names[i]);
+  return sharers;
+}
+
 template <typename Module>
 std::vector<NamedParam> params_of(
     const Module& module,
@@ -123,6 +133,7 @@ std::vector<NamedParam> params_of(
     }
   }
   std::vector<NamedParam> params;
+  const auto sharers = sharers_of(module);
   std::unordered_set<const void*> seen;
   for (const NamedTensor& param : all) {
     const void* impl = param.tensor.unsafeGetTensorImpl();
@@ -132,7 +143,8 @@ std::vector<NamedParam> params_of(
         {.name = param.name,
          .tensor = param.tensor,
          .is_row_sparse = embeddings.row_sparse.count(impl) > 0,
-         .has_sparse_gradient = embeddings.sparse_gradients.count(impl) > 0});
+         .has_sparse_gradient = embeddings.sparse_gradients.count(impl) > 0,
+         .shares_memory_with = sharers.at(impl)});
   }
   return params;
 }

@@ -19,12 +19,32 @@ class ParamDtypeHandover : public Handover {
     }
   }
 
+  bool keep_share(int param, double mean_scale, int ranks) override {
+    const torch::Tensor& grad = grad_of(param);
+    if (!grad.defined())
+      return false;
+    const double share = 1 / (mean_scale * ranks);  // for the value in .grad
+    torch::Tensor& main_grad = buffer_->main_grad(param);
+    if (!is_copied(param)) {
+      if (share != 1.0)
+        grad.detach().mul_(share);
+      return true;
+    }
+    main_grad.mul_(given_scale_ * share);
+    if (is_changed(param))
+      main_grad.copy_(grad).mul_(share);
+    note_copy(param);
+    return true;
+  }
+
   void before_accumulate(int param, GradPart part) override {
     torch::Tensor& grad = grad_of(param);
     if (part == GradPart::kFurther && !is_copied(param))
       return;  // AccumulateGrad adds to the alias
     if (part == GradPart::kFurther)
       adopt_changed_copy(param);
+    else
+      copies_[static_cast<size_t>(param)] = {};
     // AccumulateGrad then keeps the incoming gradient itself.
     grad.reset();
   }
@@ -63,6 +83,7 @@ class ParamDtypeHandover : public Handover {
   }
 
   void give(int param, double mean_scale, GradUse use) override {
+    given_scale_ = mean_scale;
     torch::Tensor& grad = grad_of(param);
     const torch::Tensor& main_grad = buffer_->main_grad(param);
     if (use == GradUse::kUnused) {
@@ -72,6 +93,7 @@ class ParamDtypeHandover : public Handover {
           main_grad.sizes(), main_grad.options().dtype(dtype_of(param)));
       at::mul_out(
           grad, main_grad, at::scalar_tensor(mean_scale, main_grad.options()));
+      note_copy(param);
     } else {
       grad = alias_of(main_grad);
     }
@@ -79,11 +101,9 @@ class ParamDtypeHandover : public Handover {
 
   void follow_buffer() override {}
   double optimizer_scale(double /*mean_scale*/) const override { return 1.0; }
-  // A step starts from zero whatever .grad holds.
-  bool has_uncleared_gradients(int /*param*/) const override { return false; }
 
  private:
-  // The copy that .grad was given while micro-batches accumulate.
+  // The copy that .grad was given.
   struct Copy {
     torch::Tensor grad;
     int64_t version = 0;
@@ -134,23 +154,32 @@ class ParamDtypeHandover : public Handover {
       return;
     }
     grad = main_grad.to(dtype_of(param));
+    note_copy(param);
+  }
+
+  void note_copy(int param) {
+    const torch::Tensor& grad = grad_of(param);
     copies_[static_cast<size_t>(param)] = {
         grad, static_cast<int64_t>(grad._version())};
+  }
+
+  // Precondition: .grad is defined.
+  bool is_changed(int param) {
+    const torch::Tensor& grad = grad_of(param);
+    const Copy& copy = copies_[static_cast<size_t>(param)];
+    return !grad.is_same(copy.grad) ||
+           static_cast<int64_t>(grad._version()) != copy.version;
   }
 
   // If the user changed the copy, it is what has accumulated.
   void adopt_changed_copy(int param) {
     const torch::Tensor& grad = grad_of(param);
     torch::Tensor& main_grad = buffer_->main_grad(param);
-    Copy& copy = copies_[static_cast<size_t>(param)];
-    if (!grad.defined()) {
+    if (!grad.defined())
       main_grad.zero_();
-    } else if (
-        !grad.is_same(copy.grad) ||
-        static_cast<int64_t>(grad._version()) != copy.version) {
+    else if (is_changed(param))
       main_grad.copy_(grad);
-    }
-    copy = {};
+    copies_[static_cast<size_t>(param)] = {};
   }
 
   std::vector<torch::Tensor> params_;
@@ -158,6 +187,7 @@ class ParamDtypeHandover : public Handover {
   std::vector<torch::ScalarType> dtypes_;
   GradBuffer* buffer_;
   std::vector<Copy> copies_;  // by parameter
+  double given_scale_ = 1;    // of give()
 };
 
 }  // namespace

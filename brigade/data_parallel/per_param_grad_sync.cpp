@@ -16,7 +16,13 @@ PerParamGradSync::PerParamGradSync(
     const GradSyncOptions& options)
     : communicator_(std::move(communicator)),
       options_(options),
-      params_(std::move(params), describe(options), *communicator_),
+      params_(
+          std::move(params),
+          describe(options),
+          options.handover == GradHandover::kMainGrad
+              ? FlatWeights::kMove
+              : FlatWeights::kLeaveAlone,
+          *communicator_),
       uneven_inputs_(*communicator_),
       flat_memory_(std::make_shared<FlatMemory>()) {
   if (options_.sharding != Sharding::kNone) {
@@ -60,15 +66,20 @@ PerParamGradSync::PerParamGradSync(
         {.segment = static_cast<size_t>(i), .numel = tensor.numel()});
     segments_.push_back(std::move(segment));
   }
+  flat_memory_->before_step = [this] { check_before_step(); };
   last_order_ = initial_order(BucketOrder::kReverse, count);
   hooks_ = std::make_unique<GradHooks>(
       params_.tensors(),
       GradHooks::Callbacks{
-          [this](int param) { before_accumulate(param); },
+          [this](int param, Arrival arrival) {
+            before_accumulate(param, arrival);
+          },
           [this](int param) { after_accumulate(param); }});
 }
 
-PerParamGradSync::~PerParamGradSync() = default;
+PerParamGradSync::~PerParamGradSync() {
+  flat_memory_->before_step = nullptr;
+}
 
 double PerParamGradSync::mean_scale() const {
   return options_.reduction == Reduction::kMean ? 1.0 / uneven_inputs_.divisor()
@@ -80,13 +91,15 @@ double PerParamGradSync::grad_scale() const {
 }
 
 void PerParamGradSync::zero_main_grads() {
+  if (phase_ == Phase::kFinished)
+    reset();
   for (const Param& param : all_)
     param.main_grad.zero_();
 }
 
 void PerParamGradSync::begin_step() {
   if (phase_ == Phase::kFinished)
-    reset();
+    leave_step();
   if (phase_ != Phase::kIdle)
     return;
   params_.check_unchanged();
@@ -94,6 +107,48 @@ void PerParamGradSync::begin_step() {
     take_back_weights();
   uneven_inputs_.begin_step();
   phase_ = Phase::kAccumulating;
+}
+
+// Gradients that nobody has used are added to, and reduced with what is added:
+// each rank keeps its share of them.
+void PerParamGradSync::leave_step() {
+  const bool are_used = were_used();
+  if (are_used)
+    throw_if_kept();
+  reset();
+  if (are_used)
+    return;
+  const torch::NoGradGuard no_grad;
+  drop_cleared_leaves();
+  begin_step();
+  for (Param& param : all_) {
+    if (is_main_grad() || param.tensor.grad().defined())
+      keep_share(param);
+  }
+}
+
+void PerParamGradSync::keep_share(Param& param) {
+  take_accumulated(param);
+  const double share = (is_main_grad() ? given_scale_ : 1.0) /
+                       (mean_scale() * uneven_inputs_.ranks_with_data());
+  if (share != 1.0 && has_fused_) {
+    throw ConfigError(
+        "[data_parallel] backward() was called twice before the optimizer used "
+        "the gradients, and fused ops (WeightGrad::kAccumulate) have added to "
+        "those that are reduced: put all but the step's last micro-batch under "
+        "no_sync(), or clear them with zero_main_grads()");
+  }
+  param.main_grad.mul_(share);
+  if (!is_main_grad())
+    show(param);
+  param.state = ParamState::kAccumulated;
+}
+
+void PerParamGradSync::show(Param& param) {
+  param.shown =
+      param.main_grad.to(param.dtype, /*non_blocking=*/false, /*copy=*/true);
+  param.shown_version = static_cast<int64_t>(param.shown._version());
+  param.tensor.mutable_grad() = param.shown;
 }
 
 // Of parameters that were given other memory, as torch::load() does.
@@ -133,7 +188,8 @@ void PerParamGradSync::take_accumulated(Param& param) {
   param.shown.reset();
 }
 
-void PerParamGradSync::before_accumulate(int index) {
+void PerParamGradSync::before_accumulate(int index, Arrival arrival) {
+  has_fused_ = has_fused_ || arrival == Arrival::kNothing;
   begin_step();
   check_not_ready(index);
   Param& param = of(index);
@@ -147,8 +203,6 @@ void PerParamGradSync::before_accumulate(int index) {
 }
 
 void PerParamGradSync::after_accumulate(int index) {
-  begin_step();
-  check_not_ready(index);
   const torch::NoGradGuard no_grad;
   Param& param = of(index);
   torch::Tensor& grad = param.tensor.mutable_grad();
@@ -160,12 +214,8 @@ void PerParamGradSync::after_accumulate(int index) {
     if (grad.defined())
       param.main_grad.add_(grad);
     grad.reset();
-    if (accumulate_only_ || is_reached_often()) {
-      param.shown = param.main_grad.to(
-          param.dtype, /*non_blocking=*/false, /*copy=*/true);
-      param.shown_version = static_cast<int64_t>(param.shown._version());
-      grad = param.shown;
-    }
+    if (accumulate_only_ || is_reached_often())
+      show(param);
   }
   if (accumulate_only_) {
     param.state = ParamState::kAccumulated;
@@ -203,6 +253,8 @@ void PerParamGradSync::mark_ready(int index) {
   }
   if (accumulate_only_)
     return;
+  if (phase_ == Phase::kFinished)
+    reset();
   begin_step();
   check_not_ready(index);
   const torch::NoGradGuard no_grad;
@@ -274,7 +326,7 @@ void PerParamGradSync::finish() {
     const bool is_second = std::exchange(finish_was_called_, true);
     if (!is_second || !zeros_count())
       return;
-    reset();
+    leave_step();
   }
   if (accumulate_only_ && phase_ != Phase::kIdle) {
     throw ConfigError(
@@ -323,6 +375,9 @@ void PerParamGradSync::reduce_all() {
   call_before_handover();
   hand_over(used);
   step_all();
+  begin_use();
+  if (bucket_step_)
+    note_use();
 }
 
 void PerParamGradSync::step_all() {
@@ -355,6 +410,7 @@ void PerParamGradSync::wait_all() {
 }
 
 void PerParamGradSync::hand_over(const std::vector<int64_t>& used) {
+  given_scale_ = mean_scale();
   if (is_main_grad())
     return;
   for (size_t i = 0; i < all_.size(); ++i) {
@@ -365,6 +421,8 @@ void PerParamGradSync::hand_over(const std::vector<int64_t>& used) {
     param.tensor.mutable_grad() = is_16_bit(param.dtype)
                                       ? param.main_grad.to(param.dtype)
                                       : param.main_grad.variable_data();
+    param.shown = param.tensor.grad();
+    param.shown_version = static_cast<int64_t>(param.shown._version());
   }
 }
 
@@ -377,6 +435,7 @@ void PerParamGradSync::reset() {
     }
   }
   launches_.clear();
+  writes_.end();
   for (Param& param : all_)
     param.state = ParamState::kNone;
   callback_is_queued_ = false;

@@ -108,11 +108,14 @@ class PerParamGradSync : public GradSync {
     return zeros_count() || is_reached_often();
   }
 
-  void before_accumulate(int param);
+  void before_accumulate(int param, Arrival arrival);
   void after_accumulate(int param);
   void begin_step();
+  void leave_step();
   void take_back_weights();
   void take_accumulated(Param& param);
+  void show(Param& param);
+  void keep_share(Param& param);
   void begin_reducing();
   void launch(int param);
   void reduce_all();
@@ -137,6 +140,8 @@ class PerParamGradSync : public GradSync {
   Phase phase_ = Phase::kIdle;
   bool accumulate_only_ = false;
   bool callback_is_queued_ = false;
+  bool has_fused_ = false;
+  double given_scale_ = 1;          // mean_scale() of the last reduction
   bool finish_was_called_ = false;  // since the step's end
   std::vector<Launch> launches_;
   std::vector<int> last_order_;  // of launches

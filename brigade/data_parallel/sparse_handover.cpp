@@ -46,6 +46,15 @@ class SparseHandover : public Handover {
     }
   }
 
+  bool keep_share(int param, double mean_scale, int ranks) override {
+    if (!is_sparse(param))
+      return dense_->keep_share(param, mean_scale, ranks);
+    torch::Tensor& grad = grad_of(param);
+    if (grad.defined())
+      grad.mul_(1 / (mean_scale * ranks));
+    return grad.defined();
+  }
+
   void before_accumulate(int param, GradPart part) override {
     if (!is_sparse(param))
       dense_->before_accumulate(param, part);
@@ -104,9 +113,6 @@ class SparseHandover : public Handover {
   void follow_buffer() override { dense_->follow_buffer(); }
   double optimizer_scale(double mean_scale) const override {
     return dense_->optimizer_scale(mean_scale);
-  }
-  bool has_uncleared_gradients(int param) const override {
-    return !is_sparse(param) && dense_->has_uncleared_gradients(param);
   }
 
  private:

@@ -46,6 +46,8 @@ class UnevenInputs {
 
   // What a mean divides by in this step.
   int divisor() const;
+  // In this step.
+  int ranks_with_data() const { return ranks_with_data_; }
   // The lowest rank that has data. Where some have none it is a collective of
   // all (an all-reduce of 8 bytes). `has_data`: of this rank.
   int first_rank_with_data(bool has_data);

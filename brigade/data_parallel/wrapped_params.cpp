@@ -10,11 +10,13 @@
 #include "brigade/comm/agreement.h"
 #include "brigade/data_parallel/alike.h"
 #include "brigade/data_parallel/grad_hooks.h"
+#include "brigade/data_parallel/shared_memory.h"
 
 namespace brigade {
 namespace {
 
-std::string problem_of(const NamedParam& param, torch::Device device) {
+std::string
+problem_of(const NamedParam& param, torch::Device device, FlatWeights weights) {
   const auto dtype = param.tensor.scalar_type();
   if (param.tensor.device() != device) {
     return fmt::format(
@@ -45,6 +47,15 @@ std::string problem_of(const NamedParam& param, torch::Device device) {
         param.name,
         param.tensor.dim());
   }
+  if (weights == FlatWeights::kMove && param.tensor.requires_grad() &&
+      !param.shares_memory_with.empty()) {
+    return fmt::format(
+        "parameter '{}' shares memory with '{}', and handover = kMainGrad, "
+        "which all sharding needs, would move the one and untie them: use one "
+        "tensor in both places, or set handover = GradHandover::kParamDtype",
+        param.name,
+        param.shares_memory_with);
+  }
   if (param.tensor.requires_grad() && has_grad_hooks(param.tensor)) {
     return fmt::format(
         "parameter '{}' is already synchronised: its module was wrapped "
@@ -57,10 +68,11 @@ std::string problem_of(const NamedParam& param, torch::Device device) {
 // What keeps this rank's parameters from being wrapped, or an empty text.
 std::string first_problem(
     const std::vector<NamedParam>& params,
-    torch::Device device) {
+    torch::Device device,
+    FlatWeights weights) {
   bool is_any_trainable = false;
   for (const NamedParam& param : params) {
-    if (auto problem = problem_of(param, device); !problem.empty())
+    if (auto problem = problem_of(param, device, weights); !problem.empty())
       return problem;
     is_any_trainable = is_any_trainable || param.tensor.requires_grad();
   }
@@ -69,6 +81,18 @@ std::string first_problem(
   return "nothing to synchronise: the module has no parameter that requires a "
          "gradient; register its parameters and turn requires_grad on before "
          "wrapping it";
+}
+
+// Among themselves; what else the module has is known to parameters_of().
+void note_sharers(std::vector<NamedParam>& params) {
+  std::vector<NamedTensor> tensors;
+  for (const NamedParam& param : params)
+    tensors.push_back({param.name, param.tensor});
+  const auto sharers = names_of_sharers(tensors);
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (params[i].shares_memory_with.empty())
+      params[i].shares_memory_with = sharers[i];
+  }
 }
 
 void check_all_can_wrap(const std::string& mine, const Agreement& agreement) {
@@ -152,9 +176,12 @@ void check_params_alike(
 WrappedParams::WrappedParams(
     std::vector<NamedParam> params,
     const std::string& options,
+    FlatWeights weights,
     Communicator& group) {
   const Agreement agreement(group);
-  check_all_can_wrap(first_problem(params, group.options().device), agreement);
+  note_sharers(params);
+  check_all_can_wrap(
+      first_problem(params, group.options().device, weights), agreement);
   check_params_alike(params, options, agreement, group.name());
   for (NamedParam& param : params) {
     auto& list = param.tensor.requires_grad() ? trainable_ : frozen_;
@@ -216,14 +243,6 @@ void WrappedParams::check_unchanged() const {
           param.name));
     }
   }
-}
-
-double WrappedParams::sum_of_values() const {
-  const torch::NoGradGuard no_grad;
-  double sum = 0;
-  for (const NamedParam& param : trainable_)
-    sum += param.tensor.sum(torch::kDouble).item<double>();
-  return sum;
 }
 
 void broadcast_tensors(

@@ -14,17 +14,25 @@ namespace brigade {
 
 using NamedParam = Param;
 
+// Where weights are kept.
+enum class FlatWeights {
+  kLeaveAlone,  // weights stay where their module has them
+  kMove,        // into the flat memory, beside their gradients
+};
+
 class WrappedParams {
  public:
   // Collective. Throws on every rank, before any value is sent: ConfigError
   // when some rank has nothing to synchronise or a parameter that cannot be
-  // (wrapped already, on another device, complex),
+  // (wrapped already, on another device, complex, with kMove in memory that
+  // another tensor shares),
   // CommError naming both sides when ranks differ in names, order, shapes,
   // strides, dtypes, which are frozen, or in `options`, one "name: value" per
   // line. Costs two all-gathers of 16 bytes.
   WrappedParams(
       std::vector<NamedParam> params,
       const std::string& options,
+      FlatWeights weights,
       Communicator& group);
 
   const std::vector<NamedParam>& trainable() const { return trainable_; }
@@ -37,9 +45,6 @@ class WrappedParams {
   // Throws ConfigError naming the parameter whose dtype, shape or requires_grad
   // is no longer what it was when it was wrapped.
   void check_unchanged() const;
-  // Of all that are trainable: whether they were stepped. torch::optim writes
-  // data(), which raises no version.
-  double sum_of_values() const;
 
  private:
   std::vector<NamedParam> trainable_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 namespace brigade {
@@ -13,6 +14,9 @@ struct FlatMemory {
   // Raised when weights were replaced from outside (broadcast after a join):
   // masters must be made anew.
   int64_t weights_version = 0;
+  // Called before a step reads gradients, where there is one; throws what keeps
+  // it from being right.
+  std::function<void()> before_step = {};
 };
 // Shared by the memory's owner and its optimizers.
 using FlatMemoryPtr = std::shared_ptr<FlatMemory>;

@@ -101,6 +101,8 @@ void Optimizer::follow_memory() {
           "after the first backward at the earliest",
           group.name));
     }
+    if (group.memory->before_step)
+      group.memory->before_step();
     if (group.memory->weights_version == weights_versions_[i])
       continue;
     weights_versions_[i] = group.memory->weights_version;

@@ -60,13 +60,14 @@ class Optimizer {
   virtual ~Optimizer() = default;
 
   // One step with gradients main_grad * grad_scale (1 / tokens, clipping).
-  // kZero clears main_grad on the way, which saves the clearing pass. Throws
-  // ConfigError when the gradients are in other memory by now (OptimizerGroup::
-  // memory).
+  // kZero clears main_grad on the way, which saves the clearing pass: the next
+  // step starts from zero. Throws ConfigError when the gradients are in other
+  // memory by now (OptimizerGroup::memory), and what FlatMemory::before_step
+  // throws.
   void step(
       double lr,
       double grad_scale = 1.0,
-      ops::AfterRead after_read = ops::AfterRead::kKeep);
+      ops::AfterRead after_read = ops::AfterRead::kZero);
 
   // The same step in parts, in any order: begin_step(), and then step_group()
   // of each group once.
@@ -76,7 +77,7 @@ class Optimizer {
       size_t group,
       double lr,
       double grad_scale = 1.0,
-      ops::AfterRead after_read = ops::AfterRead::kKeep);
+      ops::AfterRead after_read = ops::AfterRead::kZero);
 
   // The sum of squares of all main_grads before any scale; this rank's part of
   // the global norm. Not finite when a gradient is not.

@@ -37,6 +37,9 @@ struct Param {
   // Sharding::kParameters: weights of one unit are gathered and freed together.
   // From 0 on, none left out.
   int unit = 0;
+  // Another parameter or buffer of the module with which it shares memory; "":
+  // none.
+  std::string shares_memory_with = {};
   // What has the place of its data while the module computes (ComputeCopies);
   // undefined: nothing.
   torch::Tensor compute_copy;

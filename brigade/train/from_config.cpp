@@ -138,6 +138,7 @@ GradSyncOptions grad_sync_options(const DistributedConfig& distributed) {
   options.handover = GradHandover::kMainGrad;
   options.finish = FinishMode::kExplicit;
   options.sharding = sharding_of(distributed);
+  options.gather = GatherMode::kOverlapForward;
   options.hook = wire_hook(distributed);
   return options;
 }

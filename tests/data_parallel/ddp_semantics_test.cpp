@@ -602,6 +602,7 @@ TEST(Steps, ThatChangeNothingAreNoError) {
     {  // mixed precision that skips the step of an overflow
       DataParallel model(std::make_shared<Weight>(), world);
       (model->w * std::numeric_limits<double>::infinity()).sum().backward();
+      model->zero_grad();
       model->w.sum().backward();
       EXPECT_EQ(model->w.grad()[0].item<double>(), 1.0);
     }
@@ -638,6 +639,7 @@ TEST(Backwards, OfPartsOfTheGraphFinishOnceAllParametersAreReached) {
           std::make_shared<TwoParts>(), world, {}, {.sync = kind});
       const double factor = world->rank() + 1;
       for (int step = 0; step < 2; ++step) {
+        model->zero_grad();
         (model->a * factor).sum().backward();
         (model->b * factor * 2).sum().backward();
         EXPECT_EQ(model->a.grad()[0].item<double>(), 1.5);
@@ -719,6 +721,7 @@ TEST(Backwards, NestedInARecomputationFinishOnce) {
         options.bucket_capacity_bytes = 16;
         DataParallel model(net, world, options);
         for (int step = 0; step < 2; ++step) {
+          model->zero_grad();
           const auto y = recomputed(
               model->second, recomputed(model->first, input(world->rank())));
           (y.sum() * model->scale.sum()).backward();
@@ -849,6 +852,7 @@ TEST(MissingGradients, ARankWhoseLossReachesNothingTakesPartByFinish) {
       DataParallel model(
           std::make_shared<TwoParts>(), world, options, {.sync = kind});
       for (int step = 0; step < 3; ++step) {
+        model->zero_grad();
         if (world->rank() != step) {
           (model->a * 3).sum().backward();
           (void)model->b;

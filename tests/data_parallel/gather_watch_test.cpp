@@ -96,6 +96,7 @@ GradSyncOptions options_of(Sharding sharding) {
   options.last_bucket_bytes = 64;
   options.handover = GradHandover::kMainGrad;
   options.sharding = sharding;
+  options.gather = GatherMode::kOverlapForward;
   // kGradients does not know it.
   if (sharding != Sharding::kGradients)
     options.missing_gradient = MissingGradient::kZero;

@@ -407,14 +407,13 @@ TEST_P(TwoBackwards, UnderOneFinishAreRefused) {
   sync.finish();
 }
 
-// Not kAtEndOfBackward with kParamDtype: there a backward begins a step.
+// With kAtEndOfBackward they add up.
 INSTANTIATE_TEST_SUITE_P(
     Modes,
     TwoBackwards,
     ::testing::Values(
         std::tuple(FinishMode::kExplicit, GradHandover::kParamDtype),
-        std::tuple(FinishMode::kExplicit, GradHandover::kMainGrad),
-        std::tuple(FinishMode::kAtEndOfBackward, GradHandover::kMainGrad)));
+        std::tuple(FinishMode::kExplicit, GradHandover::kMainGrad)));
 
 TEST(GradSync, FinishBeforeAnyBackwardIsRefused) {
   Net net;

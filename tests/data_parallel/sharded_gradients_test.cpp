@@ -315,7 +315,8 @@ TEST(ShardedWeightsOnTheirWay, AreWaitedForByTheModuleAndTheWrappersEnd) {
             net,
             world,
             {.handover = GradHandover::kMainGrad,
-             .sharding = Sharding::kOptimizer});
+             .sharding = Sharding::kOptimizer,
+             .gather = GatherMode::kOverlapForward});
         AdamW optimizer = make_adamw(model.sync(), 0.0);
         model.forward(torch::ones({1, 1500})).sum().backward();
         optimizer.step(0.1 * (world->rank() + 1), 0.5, ops::AfterRead::kZero);

@@ -1,0 +1,84 @@
+#include "brigade/data_parallel/shared_memory.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace brigade {
+namespace {
+
+// [begin, end) in bytes of its storage.
+struct Span {
+  const void* storage = nullptr;
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+Span span_of(const torch::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage() || tensor.numel() == 0)
+    return {};
+  int64_t last = tensor.storage_offset();
+  for (int64_t d = 0; d < tensor.dim(); ++d)
+    last += (tensor.size(d) - 1) * tensor.stride(d);
+  const auto bytes = static_cast<int64_t>(tensor.element_size());
+  return {
+      tensor.storage().unsafeGetStorageImpl(),
+      tensor.storage_offset() * bytes,
+      (last + 1) * bytes};
+}
+
+// Where in its storage each element is.
+torch::Tensor places_of(const torch::Tensor& tensor, int64_t count) {
+  return torch::arange(count)
+      .as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset())
+      .reshape({-1});
+}
+
+// Precondition: their spans overlap.
+bool have_common_element(const torch::Tensor& a, const torch::Tensor& b) {
+  if (a.is_non_overlapping_and_dense() && b.is_non_overlapping_and_dense())
+    return true;
+  if (a.element_size() != b.element_size())
+    return true;
+  const auto bytes = static_cast<int64_t>(a.element_size());
+  const int64_t count = std::max(span_of(a).end, span_of(b).end) / bytes;
+  return torch::isin(places_of(a, count), places_of(b, count))
+      .any()
+      .item<bool>();
+}
+
+}  // namespace
+
+std::vector<std::string> names_of_sharers(
+    const std::vector<NamedTensor>& tensors) {
+  std::vector<Span> spans;
+  std::vector<size_t> order;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    spans.push_back(span_of(tensors[i].tensor));
+    if (spans.back().storage != nullptr)
+      order.push_back(i);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return std::tie(spans[a].storage, spans[a].begin) <
+           std::tie(spans[b].storage, spans[b].begin);
+  });
+  std::vector<std::string> sharers(tensors.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    const size_t a = order[i];
+    for (size_t j = i + 1; j < order.size(); ++j) {
+      const size_t b = order[j];
+      if (spans[b].storage != spans[a].storage ||
+          spans[b].begin >= spans[a].end)
+        break;
+      if (tensors[a].tensor.is_same(tensors[b].tensor) ||
+          !have_common_element(tensors[a].tensor, tensors[b].tensor))
+        continue;
+      if (sharers[a].empty())
+        sharers[a] = tensors[b].name;
+      if (sharers[b].empty())
+        sharers[b] = tensors[a].name;
+    }
+  }
+  return sharers;
+}
+
+}  // namespace brigade

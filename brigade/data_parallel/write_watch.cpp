@@ -1,0 +1,117 @@
+#include "brigade/data_parallel/write_watch.h"
+
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <string_view>
+
+#include "brigade/data_parallel/op_inputs.h"
+
+namespace brigade {
+namespace {
+
+// Those of the process that are between begin() and end(): ranks that are
+// threads have one each.
+struct ActiveWatches {
+  std::mutex mutex;
+  std::vector<WriteWatch*> watches;
+  at::CallbackHandle observer = at::INVALID_CALLBACK_HANDLE;
+
+  static ActiveWatches& instance() {
+    static ActiveWatches active;
+    return active;
+  }
+
+  // Precondition of both: the mutex is held.
+  void add(WriteWatch* watch, at::RecordFunctionCallback callback) {
+    watches.push_back(watch);
+    if (watches.size() == 1)
+      observer = at::addGlobalCallback(callback);
+  }
+  void remove(const WriteWatch* watch) {
+    const auto found = std::find(watches.begin(), watches.end(), watch);
+    if (found == watches.end())
+      return;
+    watches.erase(found);
+    if (watches.empty())
+      at::removeCallback(observer);
+  }
+};
+
+std::unique_ptr<at::ObserverContext> before_write(
+    const at::RecordFunction& op) {
+  // Of operations in place, which write to their first argument.
+  const std::string_view name(op.name());
+  if (name.empty() || name.back() != '_' || op.inputs().empty())
+    return nullptr;
+  ActiveWatches& active = ActiveWatches::instance();
+  const std::lock_guard lock(active.mutex);
+  visit_op_input(op.inputs()[0], [&](const torch::Tensor& tensor) {
+    const void* storage = tensor.storage().unsafeGetStorageImpl();
+    // Those that have seen enough leave.
+    for (size_t i = active.watches.size(); i-- > 0;) {
+      WriteWatch* const watch = active.watches[i];
+      watch->note_write(storage);
+      if (watch->seen() == WriteWatch::Seen::kWeights)
+        active.remove(watch);
+    }
+  });
+  return nullptr;
+}
+
+std::vector<const void*> storages_of(
+    const std::vector<torch::Tensor>& tensors) {
+  std::vector<const void*> storages;
+  for (const torch::Tensor& tensor : tensors)
+    storages.push_back(tensor.storage().unsafeGetStorageImpl());
+  std::sort(storages.begin(), storages.end());
+  storages.erase(std::unique(storages.begin(), storages.end()), storages.end());
+  return storages;
+}
+
+}  // namespace
+
+void WriteWatch::begin(
+    const std::vector<torch::Tensor>& gradients,
+    const std::vector<torch::Tensor>& weights) {
+  end();
+  gradients_ = storages_of(gradients);
+  weights_ = storages_of(weights);
+  seen_ = Seen::kNothing;
+  ActiveWatches& active = ActiveWatches::instance();
+  const std::lock_guard lock(active.mutex);
+  is_watching_ = true;
+  active.add(
+      this,
+      at::RecordFunctionCallback(before_write)
+          .needsInputs(true)
+          .scopes({at::RecordScope::FUNCTION}));
+}
+
+void WriteWatch::end() {
+  ActiveWatches& active = ActiveWatches::instance();
+  const std::lock_guard lock(active.mutex);
+  active.remove(this);
+  is_watching_ = false;
+}
+
+void WriteWatch::note_weights() {
+  end();
+  seen_ = Seen::kWeights;
+}
+
+void WriteWatch::note_write(const void* storage) {
+  const auto has = [storage](const std::vector<const void*>& storages) {
+    return std::binary_search(storages.begin(), storages.end(), storage);
+  };
+  if (has(weights_)) {
+    seen_ = Seen::kWeights;
+    is_watching_ = false;
+  } else if (has(gradients_) && seen_ == Seen::kNothing) {
+    seen_ = Seen::kGradients;
+  }
+}
+
+}  // namespace brigade

@@ -1,0 +1,48 @@
+// Notices which operations of libtorch write to gradients that were handed
+// over, and to their weights: an optimizer of torch::optim, of which nobody
+// else tells that it has stepped, and a user who changes .grad(). Versions of
+// tensors do not: torch::optim and torch::nn::utils write through data().
+//
+// It observes the dispatcher (at::RecordFunction) in all threads, from begin()
+// to the first write of a weight. Kernels that are called otherwise are not
+// seen.
+#pragma once
+
+#include <torch/types.h>
+
+#include <atomic>
+#include <vector>
+
+namespace brigade {
+
+class WriteWatch {
+ public:
+  // What was written since begin(): weights, or else gradients.
+  enum class Seen { kNothing, kGradients, kWeights };
+
+  WriteWatch() = default;
+  ~WriteWatch() { end(); }
+  WriteWatch(const WriteWatch&) = delete;
+  WriteWatch& operator=(const WriteWatch&) = delete;
+
+  // Writes to the memory of these are noticed from here on.
+  void begin(
+      const std::vector<torch::Tensor>& gradients,
+      const std::vector<torch::Tensor>& weights);
+  void end();
+  // Weights are written in a way that is not seen, or are about to be.
+  void note_weights();
+  Seen seen() const { return seen_; }
+  bool is_watching() const { return is_watching_; }
+
+  // Called by the observer: an operation writes to this storage.
+  void note_write(const void* storage);
+
+ private:
+  std::vector<const void*> gradients_;  // storages, sorted
+  std::vector<const void*> weights_;    // the same
+  std::atomic<Seen> seen_ = Seen::kNothing;
+  std::atomic<bool> is_watching_ = false;
+};
+
+}  // namespace brigade
