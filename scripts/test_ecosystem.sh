@@ -30,6 +30,7 @@ status=0
 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
   "$venv/bin/python" tests/ecosystem/ecosystem_test.py "$build/brigade" ||
   status=1
+"$venv/bin/python" tests/ecosystem/regex_test.py "$build/brigade" || status=1
 "$venv/bin/python" tests/ecosystem/torchrun_test.py "${programs[@]}" ||
   status=1
 exit $status

@@ -5,12 +5,13 @@
 #include <pcre2.h>
 
 #include <algorithm>
-#include <cctype>
 #include <new>
 
 #include "brigade/base/error.h"
 #include "brigade/json/node.h"
 #include "brigade/tokenizer/json_parts.h"
+#include "brigade/tokenizer/oniguruma.h"
+#include "brigade/tokenizer/oniguruma_class.h"
 
 namespace brigade {
 namespace {
@@ -20,14 +21,6 @@ namespace {
 constexpr uint32_t kMatchLimit = 10'000'000;
 constexpr size_t kJitStackBytes = size_t{64} << 20;  // reserved, not touched
 
-// PCRE2 10.42 still counts U+180E as \s, and leaves marks and connectors out
-// of \w. Oniguruma's \w, unlike others, has the numbers of Latin-1.
-constexpr const char* kSpace =
-    "\\x09-\\x0D\\x20\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}"
-    "\\x{2029}\\x{202F}\\x{205F}\\x{3000}";
-constexpr const char* kWord =
-    "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
-    "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}";
 // Rust's \w, for the Whitespace pre-tokenizer.
 constexpr const char* kRustWord =
     "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}";
@@ -38,130 +31,7 @@ std::string error_text(int code) {
   return reinterpret_cast<const char*>(buffer);
 }
 
-// Rewrites one escape, pattern[i] being the character after the backslash.
-std::string rewrite_escape(char c, bool in_class, const JsonNode& place) {
-  const std::string word = fmt::format("[{}]", kWord);
-  switch (c) {
-    case 's':
-      return in_class ? kSpace : fmt::format("[{}]", kSpace);
-    case 'S':
-      return in_class ? "\\P{White_Space}" : fmt::format("[^{}]", kSpace);
-    case 'w':
-      return in_class ? kWord : word;
-    case 'W':
-      if (in_class)
-        refuse(place, "\\W inside a character class");
-      return fmt::format("[^{}]", kWord);
-    case 'h':
-      return in_class ? "0-9a-fA-F" : "[0-9a-fA-F]";
-    case 'H':
-      if (in_class)
-        refuse(place, "\\H inside a character class");
-      return "[^0-9a-fA-F]";
-    case 'b':
-      if (in_class)
-        return "\\x08";
-      return fmt::format("(?:(?<={0})(?!{0})|(?<!{0})(?={0}))", word);
-    case 'B':
-      return fmt::format("(?:(?<={0})(?={0})|(?<!{0})(?!{0}))", word);
-    default:
-      return {'\\', c};
-  }
-}
-
-// The name of \p{Name}: a script means its own characters, where PCRE2 would
-// also take those that the script shares with others (\p{scx:Name}).
-std::string rewrite_property(std::string name) {
-  if (name.find(':') != std::string::npos || name.size() <= 2)
-    return name;
-  const std::string script = "\\p{sc:" + name + "}";
-  int error = 0;
-  PCRE2_SIZE offset = 0;
-  pcre2_code* const code = pcre2_compile(
-      reinterpret_cast<PCRE2_SPTR>(script.data()),
-      script.size(),
-      PCRE2_UTF,
-      &error,
-      &offset,
-      nullptr);
-  if (!code)
-    return name;
-  pcre2_code_free(code);
-  return "sc:" + name;
-}
-
 }  // namespace
-
-std::string to_pcre2(const std::string& pattern, const JsonNode& place) {
-  std::string out;
-  bool in_class = false;
-  size_t class_begin = 0;  // where a ']' would be the first member
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i];
-    if (c == '\\' && i + 1 < pattern.size()) {
-      const char next = pattern[++i];
-      if (next == 'u' && i + 4 < pattern.size()) {
-        out += fmt::format("\\x{{{}}}", pattern.substr(i + 1, 4));
-        i += 4;
-      } else if (
-          (next == 'p' || next == 'P') && i + 1 < pattern.size() &&
-          pattern[i + 1] == '{') {
-        const size_t end = pattern.find('}', i);
-        if (end == std::string::npos)
-          place.fail("a property \\p{...} is not closed");
-        const bool negated = pattern[i + 2] == '^';
-        const size_t begin = i + (negated ? 3 : 2);
-        out += (next == 'P') != negated ? "\\P{" : "\\p{";
-        out += rewrite_property(pattern.substr(begin, end - begin)) + "}";
-        i = end;
-      } else if (static_cast<signed char>(next) < 0) {
-        out += next;  // an escaped character of several bytes is itself
-      } else {
-        out += rewrite_escape(next, in_class, place);
-      }
-      continue;
-    }
-    if (in_class) {
-      if (c == '[' && i + 1 < pattern.size() && pattern[i + 1] == ':') {
-        const size_t end = pattern.find(":]", i);
-        if (end == std::string::npos)
-          place.fail("a character class is not closed");
-        out.append(pattern, i, end + 2 - i);
-        i = end + 1;
-        continue;
-      }
-      if (c == '[')
-        refuse(place, "a character class inside another");
-      if (c == '&' && i + 1 < pattern.size() && pattern[i + 1] == '&')
-        refuse(place, "the intersection && of character classes");
-      if (c == ']' && i != class_begin)
-        in_class = false;
-    } else if (c == '[') {
-      in_class = true;
-      class_begin = i + 1;
-      if (class_begin < pattern.size() && pattern[class_begin] == '^')
-        ++class_begin;
-    } else if (c == '(' && pattern.compare(i, 2, "(?") == 0) {
-      // Ruby's (?m) lets a dot match a newline, which PCRE2 calls (?s).
-      size_t j = i + 2;
-      std::string flags;
-      while (j < pattern.size() &&
-             (std::isalpha(static_cast<unsigned char>(pattern[j])) ||
-              pattern[j] == '-')) {
-        flags += pattern[j] == 'm' ? 's' : pattern[j];
-        ++j;
-      }
-      if (!flags.empty() && j < pattern.size() &&
-          (pattern[j] == ')' || pattern[j] == ':')) {
-        out += "(?" + flags;
-        i = j - 1;
-        continue;
-      }
-    }
-    out += c;
-  }
-  return out;
-}
 
 struct RegexScratch::Buffers {
   pcre2_match_data* data = nullptr;
@@ -203,7 +73,8 @@ Regex::Regex(const std::string& pattern, const JsonNode& place) {
 
 Regex Regex::words(const JsonNode& place) {
   Regex regex;
-  regex.compile(fmt::format("[{0}]+|[^{0}{1}]+", kRustWord, kSpace), place);
+  regex.compile(
+      fmt::format("[{0}]+|[^{0}{1}]+", kRustWord, space_members()), place);
   return regex;
 }
 
@@ -222,6 +93,8 @@ void Regex::compile(const std::string& pattern, const JsonNode& place) {
       &error,
       &offset,
       nullptr);
+  if (error == PCRE2_ERROR_LOOKBEHIND_NOT_FIXED_LENGTH)
+    refuse(place, "a look-behind of variable length in " + pattern);
   if (!code_->code) {
     place.fail(fmt::format(
         "the regular expression does not compile: {} near byte {} of {}",

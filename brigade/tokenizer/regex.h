@@ -1,8 +1,7 @@
 // Regular expressions of tokenizer.json, run by PCRE2's JIT.
 //
-// The patterns are written for Oniguruma (Ruby's syntax), which Hugging Face
-// uses. Where the two engines read the same pattern differently it is
-// rewritten (\s, \w, \b, \h, line anchors); what cannot be is refused.
+// The patterns are written for Oniguruma, which Hugging Face uses: oniguruma.h
+// rewrites them.
 #pragma once
 
 #include <memory>
@@ -84,8 +83,5 @@ void for_each_match(
     offset = last_end = match.end;
   }
 }
-
-// The pattern as PCRE2 must read it to mean what Oniguruma means.
-std::string to_pcre2(const std::string& pattern, const JsonNode& place);
 
 }  // namespace brigade
