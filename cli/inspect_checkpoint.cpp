@@ -214,7 +214,7 @@ void inspect_checkpoint(
           {tensor.name,
            std::string(name_of(tensor.dtype)),
            tensor.shape,
-           tensor.size_bytes / item_bytes(tensor.dtype),
+           8 * tensor.size_bytes / item_bits(tensor.dtype),
            tensor.size_bytes});
   }
   std::vector<std::string> kinds;

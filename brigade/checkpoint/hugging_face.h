@@ -31,7 +31,11 @@ struct WeightTarget {
 // the folder lacks, tensors of the folder that it lacks, and wrong shapes and
 // dtypes are all listed by name in one DataError, before any target is written;
 // a value that is not finite is a DataError that names file and tensor.
-// Accepted:
+// Accepted, as by transformers:
+//  * the names that a model without a head is saved under ("layers.0...", not
+//    "model.layers.0...");
+//  * the shared matrix of a tied model under the head's name;
+//  * tensors of modules that the model lacks, and those that are no floats;
 //  * parameters of one group (q, k and v; gate and up) as one tensor under the
 //    group's name, stacked along dim 0;
 //  * the head of a model whose head is tied, if equal to the embedding;

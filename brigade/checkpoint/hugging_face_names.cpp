@@ -33,14 +33,24 @@ bool same_shape(
       [](uint64_t a, int64_t b) { return a == static_cast<uint64_t>(b); });
 }
 
+// What surrounds the tensor: its module, or all layers together.
+std::string_view part_of(std::string_view name) {
+  const size_t layers = name.find("layers.");
+  if (layers != std::string_view::npos)
+    return name.substr(0, layers + 6);
+  return name.substr(0, name.rfind('.'));
+}
+
 class Locator {
  public:
   Locator(
       const SafetensorsFolder& folder,
       const std::vector<ParameterRow>& expected)
-      : folder_(folder) {
+      : folder_(folder), has_prefix_(holds_prefix(folder)) {
     for (const ParameterRow& row : expected) {
       expected_.emplace(row.name, &row);
+      parts_.insert(part_of(stored_name(row.name)));
+      parts_.insert(part_of(row.tied_head));
       if (!row.group.empty())
         groups_[row.group].push_back(&row);
       if (!row.tied_head.empty())
@@ -50,10 +60,13 @@ class Locator {
 
   std::map<std::string, StoredTensor> locate() {
     for (const auto& [name, row] : expected_) {
-      if (const SafetensorsTensor* stored = folder_.find(name)) {
+      const SafetensorsTensor* stored = find(name);
+      if (stored == nullptr && !row->tied_head.empty())
+        stored = find(row->tied_head);
+      if (stored != nullptr) {
         check(*stored, row->shape);
         located_[name] = {.stored = stored, .first_row = 0};
-        used_.insert(name);
+        used_.insert(stored->name);
       } else if (!locate_in_group(*row)) {
         missing_.push_back(name);
       }
@@ -67,14 +80,33 @@ class Locator {
   }
 
  private:
+  static constexpr std::string_view kPrefix = "model.";
+
   const SafetensorsFolder& folder_;
+  // A model that was saved without its head has names without "model.".
+  const bool has_prefix_;
   std::map<std::string, const ParameterRow*> expected_;
   // By the name under which a group is stored, in the table's order.
   std::map<std::string, std::vector<const ParameterRow*>> groups_;
   std::map<std::string, const ParameterRow*> tied_;  // by tied_head
   std::map<std::string, StoredTensor> located_;
   std::set<std::string> used_;
+  std::set<std::string_view> parts_;  // as part_of() says, of the model
   std::vector<std::string> missing_, surplus_, wrong_;
+
+  static bool holds_prefix(const SafetensorsFolder& folder) {
+    const auto after = folder.tensors().lower_bound(kPrefix);
+    return after != folder.tensors().end() && after->first.starts_with(kPrefix);
+  }
+
+  std::string_view stored_name(std::string_view name) const {
+    if (!has_prefix_ && name.starts_with(kPrefix))
+      name.remove_prefix(kPrefix.size());
+    return name;
+  }
+  const SafetensorsTensor* find(std::string_view name) const {
+    return folder_.find(stored_name(name));
+  }
 
   void check(
       const SafetensorsTensor& stored,
@@ -97,7 +129,7 @@ class Locator {
   // True when the folder holds the row's group as one tensor.
   bool locate_in_group(const ParameterRow& row) {
     const SafetensorsTensor* stored =
-        row.group.empty() ? nullptr : folder_.find(row.group);
+        row.group.empty() ? nullptr : find(row.group);
     if (stored == nullptr)
       return false;
     std::vector<int64_t> group_shape = row.shape;
@@ -117,13 +149,16 @@ class Locator {
   bool may_be_ignored(
       const std::string& name,
       const SafetensorsTensor& stored) {
-    if (is_obsolete_buffer(name))
+    // What is no float is no weight, and what belongs to no part of this model
+    // (a head for another task) leaves its numbers as they are.
+    if (is_obsolete_buffer(name) || !is_float(stored.dtype) ||
+        !parts_.contains(part_of(name)))
       return true;
     const auto tied = tied_.find(name);
     if (tied == tied_.end())
       return false;
     // The file may hold the head once more, but not another one.
-    const SafetensorsTensor* embedding = folder_.find(tied->second->name);
+    const SafetensorsTensor* embedding = find(tied->second->name);
     if (embedding == nullptr)
       return false;
     const bool equal =

@@ -148,8 +148,17 @@ fs::path fetch_from_hub(
     get(is_sharded ? kSafetensorsIndex : kSafetensorsFile);
     if (is_sharded) {
       for (const auto& [name, file] :
-           read_weight_map(folder / kSafetensorsIndex))
+           read_weight_map(folder / kSafetensorsIndex)) {
+        if (!is_bare_file_name(file)) {
+          throw DataError(fmt::format(
+              "[hub] {}: the index names '{}', in a folder of its own, which "
+              "is not downloaded; fetch the model another way and give its "
+              "folder",
+              id,
+              file));
+        }
         get(file);
+      }
     }
   }
   // Last, so that a ref leads to whole snapshots only.

@@ -87,6 +87,15 @@ uint64_t JsonScanner::unsigned_integer() {
   return value;
 }
 
+bool JsonScanner::accept_null() {
+  constexpr std::string_view kNull = "null";
+  skip_white_space();
+  if (!text_.substr(position_).starts_with(kNull))
+    return false;
+  position_ += kNull.size();
+  return true;
+}
+
 JsonStringLiteral JsonScanner::string() {
   expect('"');
   JsonStringProblem problem;

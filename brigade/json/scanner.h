@@ -36,6 +36,7 @@ class JsonScanner {
 
   // True, and past it, when `wanted` comes next.
   bool accept(char wanted);
+  bool accept_null();
   // After an item of a list: true on ',', false (and past it) on `close`.
   bool another_item(char close);
 

@@ -1,4 +1,4 @@
-// The element types of safetensors that are whole bytes.
+// The element types of safetensors.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,16 @@ namespace brigade {
 // tensors in descending order of this.
 enum class SafetensorsDtype : uint8_t {
   kBool,
+  kF4,
+  kF6E2M3,
+  kF6E3M2,
   kU8,
   kI8,
   kF8E5M2,
   kF8E4M3,
+  kF8E8M0,
+  kF8E4M3Fnuz,
+  kF8E5M2Fnuz,
   kI16,
   kU16,
   kF16,
@@ -22,6 +28,7 @@ enum class SafetensorsDtype : uint8_t {
   kI32,
   kU32,
   kF32,
+  kC64,
   kF64,
   kI64,
   kU64,
@@ -30,6 +37,8 @@ enum class SafetensorsDtype : uint8_t {
 // "F32", "BF16", ...; std::nullopt for a name that the format does not have.
 std::optional<SafetensorsDtype> safetensors_dtype_named(std::string_view name);
 std::string_view name_of(SafetensorsDtype dtype);
+uint64_t item_bits(SafetensorsDtype dtype);
+// Precondition: the dtype is of whole bytes (all but F4 and F6).
 uint64_t item_bytes(SafetensorsDtype dtype);
 
 }  // namespace brigade

@@ -17,7 +17,7 @@ inline constexpr const char* kSafetensorsIndex = "model.safetensors.index.json";
 
 // Tensor name -> file name. Throws DataError, naming file and tensor, when the
 // index is not JSON with a weight_map of strings, names a tensor twice, or
-// names a file that is not a bare name in the index's own folder.
+// names a file outside of the index's own folder.
 using WeightMap = std::map<std::string, std::string, std::less<>>;
 WeightMap read_weight_map(const std::filesystem::path& index);
 // The same from the index's text; `file_name` stands for it in messages.
@@ -25,15 +25,18 @@ WeightMap parse_weight_map(std::string_view text, const std::string& file_name);
 
 // True when `name` is a plain file name, which cannot leave its folder.
 bool is_bare_file_name(std::string_view name);
+// True when `path` is relative and made of such names: it stays in its folder.
+bool stays_in_folder(std::string_view path);
 
 // All tensors of the folder by name. Every file is mapped and validated at
 // construction, but no data is read. Immutable; may be read from several
 // threads.
 class SafetensorsFolder {
  public:
-  // As in transformers, a single model.safetensors goes before an index.
-  // Throws DataError when the folder has neither, for a file that is damaged,
-  // and, listing all of them, for tensors on which index and shards disagree.
+  // As in transformers: a single model.safetensors goes before an index; of an
+  // index only the list of files counts, all their tensors are there, and one
+  // that is in several is that of the last file by name. Throws DataError when
+  // the folder has neither, and for a file that is absent or damaged.
   explicit SafetensorsFolder(const std::filesystem::path& folder);
 
   const std::filesystem::path& path() const { return path_; }

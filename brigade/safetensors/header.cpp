@@ -146,7 +146,8 @@ class HeaderParser {
     if (name == kSafetensorsMetadata) {
       if (!header_.metadata_text.empty())
         scanner.fail(fmt::format("{} is there twice", kSafetensorsMetadata));
-      header_.metadata_text = metadata_object(scanner);
+      header_.metadata_text =
+          scanner.accept_null() ? "{}" : metadata_object(scanner);
       return;
     }
     if (header_.entries.size() == kMaxSafetensorsTensors) {
@@ -223,23 +224,31 @@ class HeaderParser {
       JsonScanner& scanner,
       const SafetensorsEntry& entry,
       std::optional<uint64_t> numel) {
-    const auto bytes = numel ? checked_multiply(*numel, item_bytes(entry.dtype))
-                             : std::nullopt;
-    if (!bytes) {
+    const auto bits =
+        numel ? checked_multiply(*numel, item_bits(entry.dtype)) : std::nullopt;
+    if (!bits) {
       scanner.fail(fmt::format(
           "tensor '{}': the size of shape {} overflows",
           shown_text(entry.name),
           shown_text(entry.shape_text)));
     }
+    const uint64_t bytes = *bits / 8;
+    if (*bits % 8 != 0) {
+      scanner.fail(fmt::format(
+          "tensor '{}': {} {} end within a byte",
+          shown_text(entry.name),
+          brigade::name_of(entry.dtype),
+          shown_text(entry.shape_text)));
+    }
     if (entry.end_bytes < entry.begin_bytes ||
-        entry.end_bytes - entry.begin_bytes != *bytes) {
+        entry.end_bytes - entry.begin_bytes != bytes) {
       scanner.fail(fmt::format(
           "tensor '{}': data_offsets [{}, {}] do not hold the {} bytes of {} "
           "{}",
           shown_text(entry.name),
           entry.begin_bytes,
           entry.end_bytes,
-          *bytes,
+          bytes,
           brigade::name_of(entry.dtype),
           shown_text(entry.shape_text)));
     }

@@ -216,24 +216,28 @@ TEST_F(HuggingFaceTest, LoadsFromShards) {
 
 TEST_F(HuggingFaceTest, MissingSurplusAndWrongTensorsAreAllListed) {
   write(
-      {{"kept", torch::randn({2})},
-       {"bent", torch::randn({2, 3})},
-       {"counted", torch::ones({2}, torch::kInt32)},
-       {"extra.one", torch::randn({1})},
-       {"extra.two", torch::randn({1})}});
+      {{"m.kept", torch::randn({2})},
+       {"m.bent", torch::randn({2, 3})},
+       {"m.counted", torch::ones({2}, torch::kInt32)},
+       {"m.extra", torch::randn({1})},
+       {"model.layers.0.up.weight", torch::randn({1})},
+       {"model.layers.1.up.weight", torch::randn({1})},
+       {"model.layers.0.mask", torch::ones({2}, torch::kInt32)},
+       {"score.weight", torch::randn({1})}});
   EXPECT_THAT(
       refusal(
-          {row("kept", {2}),
-           row("bent", {3, 2}),
-           row("counted", {2}),
+          {row("m.kept", {2}),
+           row("m.bent", {3, 2}),
+           row("m.counted", {2}),
+           row("model.layers.0.up.weight", {1}),
            row("absent.one", {1}),
            row("absent.two", {1})}),
       AllOf(
           HasSubstr("missing: absent.one, absent.two\n"),
-          HasSubstr("surplus: extra.one, extra.two\n"),
-          HasSubstr("bent is [2, 3], expected [3, 2]"),
-          HasSubstr("counted is I32, expected F64, F32, F16 or BF16"),
-          Not(HasSubstr("kept"))));
+          HasSubstr("surplus: m.extra, model.layers.1.up.weight\n"),
+          HasSubstr("m.bent is [2, 3], expected [3, 2]"),
+          HasSubstr("m.counted is I32, expected F64, F32, F16 or BF16"),
+          Not(HasSubstr("m.kept"))));
 }
 
 TEST_F(HuggingFaceTest, NothingIsWrittenWhenAnythingIsWrong) {
@@ -269,6 +273,40 @@ TEST_F(HuggingFaceTest, ATiedModelTakesAHeadThatEqualsItsEmbeddingOnly) {
       {{"model.embed_tokens.weight", embedding},
        {"lm_head.weight", embedding + 1}});
   EXPECT_THAT(refusal(tied), HasSubstr("lm_head.weight differs"));
+}
+
+TEST_F(HuggingFaceTest, ATiedModelsMatrixMayBeStoredUnderTheHeadsNameAlone) {
+  std::vector<ParameterRow> tied = {row("model.embed_tokens.weight", {4, 2})};
+  tied[0].tied_head = "lm_head.weight";
+  const torch::Tensor matrix = torch::randn({4, 2});
+  write({{"lm_head.weight", matrix}});
+  const torch::Tensor loaded = torch::zeros({4, 2});
+  load_weights(
+      SafetensorsFolder(folder_.path()),
+      tied,
+      {{"model.embed_tokens.weight", whole_tensor({4, 2}), loaded}});
+  EXPECT_TRUE(torch::equal(loaded, matrix));
+}
+
+// What save_pretrained() of transformers' LlamaModel writes.
+TEST_F(HuggingFaceTest, AModelSavedWithoutItsHeadHasNamesWithoutModel) {
+  const torch::Tensor norm = torch::randn({2});
+  const torch::Tensor embedding = torch::randn({4, 2});
+  std::vector<ParameterRow> expected = {
+      row("model.embed_tokens.weight", {4, 2}), row("model.norm.weight", {2})};
+  expected[0].tied_head = "lm_head.weight";
+  write({{"embed_tokens.weight", embedding}, {"norm.weight", norm}});
+  const torch::Tensor loaded = torch::zeros({2});
+  load_weights(
+      SafetensorsFolder(folder_.path()),
+      expected,
+      {{"model.norm.weight", whole_tensor({2}), loaded}});
+  EXPECT_TRUE(torch::equal(loaded, norm));
+  write(
+      {{"embed_tokens.weight", embedding},
+       {"norm.weight", norm},
+       {"norm.bias", norm}});
+  EXPECT_THAT(refusal(expected), HasSubstr("surplus: norm.bias"));
 }
 
 TEST_F(HuggingFaceTest, AnUntiedModelNeedsItsHead) {

@@ -25,16 +25,16 @@ void check_accepted(
   uint64_t end = 0;
   for (const auto& entry : header.entries) {
     const auto& info = json.at(std::string(entry.name));
-    uint64_t bytes = brigade::item_bytes(entry.dtype);
+    uint64_t bits = brigade::item_bits(entry.dtype);
     for (const uint64_t dim :
          brigade::parse_safetensors_shape(entry.shape_text))
-      bytes *= dim;
+      bits *= dim;
     require(info.at("dtype") == std::string(brigade::name_of(entry.dtype)));
     require(
         info.at("shape") == brigade::parse_safetensors_shape(entry.shape_text));
     require(info.at("data_offsets").at(0) == entry.begin_bytes);
     require(info.at("data_offsets").at(1) == entry.end_bytes);
-    require(entry.begin_bytes == end && entry.end_bytes - end == bytes);
+    require(entry.begin_bytes == end && 8 * (entry.end_bytes - end) == bits);
     end = entry.end_bytes;
   }
   require(header.data_offset_bytes + end == file.size());

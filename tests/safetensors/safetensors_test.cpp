@@ -107,6 +107,35 @@ TEST(Safetensors, AnEmptyHeaderHoldsNoTensors) {
   EXPECT_EQ(refusal("{}", ""), "accepted");
 }
 
+TEST(Safetensors, MetadataMayBeNull) {
+  EXPECT_EQ(
+      refusal(R"({"__metadata__":null,)" + u8("a", 0, 1) + "}", "x"),
+      "accepted");
+}
+
+TEST(Safetensors, EveryDtypeOfTheFormatIsRead) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"F4", "[4]"},  // 4 bits each
+      {"F6_E2M3", "[4]"},
+      {"F6_E3M2", "[4]"},  // 6 bits each
+      {"F8_E8M0", "[2]"},
+      {"F8_E4M3FNUZ", "[2]"},
+      {"F8_E5M2FNUZ", "[2]"},
+      {"C64", "[2]"}};
+  const size_t bytes[] = {2, 3, 3, 2, 2, 2, 16};
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const std::string header = fmt::format(
+        R"({{"a":{{"dtype":"{}","shape":{},"data_offsets":[0,{}]}}}})",
+        cases[i].first,
+        cases[i].second,
+        bytes[i]);
+    EXPECT_EQ(refusal(header, std::string(bytes[i], 'x')), "accepted");
+  }
+  EXPECT_THAT(
+      refusal(R"({"a":{"dtype":"F4","shape":[3],"data_offsets":[0,1]}})", "x"),
+      HasSubstr("F4 [3] end within a byte"));
+}
+
 TEST(Safetensors, AFileTooShortForItsLengthIsRefused) {
   EXPECT_THAT(refusal("1234567"), HasSubstr("7 bytes are too few"));
 }
