@@ -30,7 +30,7 @@ ListedTensor listed(const SafetensorsTensor& tensor) {
       tensor.name,
       std::string(name_of(tensor.dtype)),
       {tensor.shape.begin(), tensor.shape.end()},
-      tensor.data.size() / item_bytes(tensor.dtype),
+      8 * tensor.data.size() / item_bits(tensor.dtype),
       tensor.data.size()};
 }
 
@@ -144,10 +144,11 @@ Rows model_rows(const LlamaConfig& config) {
            "{}, rope theta {}{}",
            grouped(static_cast<uint64_t>(config.max_position_embeddings)),
            config.rope_theta,
-           config.rope_scaling
-               ? fmt::format(
-                     ", llama3 scaling by {}", config.rope_scaling->factor)
-               : "")},
+           config.rope_scaling ? fmt::format(
+                                     ", {} scaling by {}",
+                                     name_of(config.rope_scaling->type),
+                                     config.rope_scaling->factor)
+                               : "")},
       {"vocabulary",
        fmt::format(
            "{}, {} head",

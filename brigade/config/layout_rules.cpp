@@ -119,6 +119,18 @@ void check_model(
         "{} layers",
         distributed.outer_fragments,
         llama.num_hidden_layers));
+  // A rank sees its own part of the positions alone.
+  if (llama.rope_scaling && llama.rope_scaling->type == RopeType::kDynamic &&
+      distributed.cp_size > 1 &&
+      config.training.seq_length > llama.max_position_embeddings)
+    problems.push_back(fmt::format(
+        "[config] /distributed/cp_size = {}: rope_scaling \"dynamic\" depends "
+        "on how far a sequence goes beyond max_position_embeddings {}, which a "
+        "part of it does not tell; set cp_size to 1, or seq_length to at most "
+        "{}",
+        distributed.cp_size,
+        llama.max_position_embeddings,
+        llama.max_position_embeddings));
   if (distributed.pp_size == 1 && distributed.pp_virtual_stages == 1 &&
       !distributed.pp_layers)
     return;

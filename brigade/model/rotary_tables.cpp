@@ -1,30 +1,10 @@
 #include "brigade/model/rotary_tables.h"
 
 #include <algorithm>
-#include <limits>
-#include <optional>
+
+#include "brigade/model_spec/rotary_frequencies.h"
 
 namespace brigade {
-namespace {
-
-std::optional<ops::RotaryScaling> scaling_of(const RotaryDescription& rotary) {
-  // With both bounds at infinity every frequency counts as low, and those are
-  // divided by the factor.
-  constexpr double kAll = std::numeric_limits<double>::infinity();
-  if (rotary.linear_factor)
-    return ops::RotaryScaling{*rotary.linear_factor, kAll, kAll, 1.0};
-  if (!rotary.scaling)
-    return std::nullopt;
-  const Llama3RopeScaling& scaling = *rotary.scaling;
-  return ops::RotaryScaling{
-      scaling.factor,
-      scaling.low_freq_factor,
-      scaling.high_freq_factor,
-      static_cast<double>(scaling.original_max_position_embeddings)};
-}
-
-}  // namespace
-
 void RotaryTables::add_layer(const AttentionDescription& attention) {
   const Kind kind{attention.head_dim, attention.rotary};
   const auto found = std::find(kinds_.begin(), kinds_.end(), kind);
@@ -41,8 +21,12 @@ void RotaryTables::set_positions(const torch::Tensor& positions) {
     return;
   tables_.clear();
   for (const Kind& kind : kinds_) {
+    const int64_t length =
+        depend_on_length(kind.rotary) ? positions.max().item<int64_t>() + 1 : 0;
+    const RotaryFrequencies frequencies =
+        rotary_frequencies(kind.rotary, kind.head_dim, length);
     tables_.push_back(ops::make_rotary_table(
-        positions, kind.head_dim, kind.rotary.theta, scaling_of(kind.rotary)));
+        positions, frequencies.values, frequencies.magnitude));
   }
   positions_ = positions;
 }

@@ -1,6 +1,7 @@
 #include "brigade/model_spec/llama_config.h"
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "brigade/base/check.h"
 
@@ -14,21 +15,53 @@ const ArchitectureName& name_of(Architecture architecture) {
   BRIGADE_ASSERT(false, "architecture {}", static_cast<int>(architecture));
 }
 
+const char* name_of(RopeType type) {
+  switch (type) {
+    case RopeType::kLinear:
+      return "linear";
+    case RopeType::kDynamic:
+      return "dynamic";
+    case RopeType::kYarn:
+      return "yarn";
+    case RopeType::kLlama3:
+      return "llama3";
+  }
+  BRIGADE_ASSERT(false, "rope type {}", static_cast<int>(type));
+}
+
 namespace {
 
 nlohmann::json rope_scaling_json(const LlamaConfig& config) {
-  if (config.rope_linear_factor)
-    return {{"rope_type", "linear"}, {"factor", *config.rope_linear_factor}};
   if (!config.rope_scaling)
     return nullptr;
-  const Llama3RopeScaling& scaling = *config.rope_scaling;
-  return {
-      {"rope_type", "llama3"},
-      {"factor", scaling.factor},
-      {"low_freq_factor", scaling.low_freq_factor},
-      {"high_freq_factor", scaling.high_freq_factor},
-      {"original_max_position_embeddings",
-       scaling.original_max_position_embeddings}};
+  const RopeScaling& scaling = *config.rope_scaling;
+  nlohmann::json json = {
+      {"rope_type", name_of(scaling.type)}, {"factor", scaling.factor}};
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  switch (scaling.type) {
+    case RopeType::kLinear:
+    case RopeType::kDynamic:
+      break;
+    case RopeType::kLlama3:
+      json["low_freq_factor"] = scaling.low_freq_factor;
+      json["high_freq_factor"] = scaling.high_freq_factor;
+      json[kOriginal] = scaling.original_max_position_embeddings;
+      break;
+    case RopeType::kYarn:
+      json["beta_fast"] = scaling.beta_fast;
+      json["beta_slow"] = scaling.beta_slow;
+      json["truncate"] = scaling.truncates;
+      json[kOriginal] = scaling.original_max_position_embeddings;
+      for (const auto& [key, value] :
+           {std::pair("attention_factor", scaling.attention_factor),
+            std::pair("mscale", scaling.mscale),
+            std::pair("mscale_all_dim", scaling.mscale_all_dim)}) {
+        if (value)
+          json[key] = *value;
+      }
+      break;
+  }
+  return json;
 }
 
 template <typename Value>

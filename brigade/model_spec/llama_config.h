@@ -41,13 +41,28 @@ enum class LayerType {
   kSlidingAttention,  // the sliding window alone
 };
 
-// rope_type "llama3" (Llama 3.1 and later).
-struct Llama3RopeScaling {
-  double factor = 8.0;
+enum class RopeType { kLinear, kDynamic, kYarn, kLlama3 };
+
+const char* name_of(RopeType type);
+
+// rope_scaling (transformers v5: rope_parameters) of another type than
+// "default". rotary_frequencies.h says what each does.
+struct RopeScaling {
+  RopeType type = RopeType::kLlama3;
+  double factor = 1.0;
+  // What was trained before scaling; of "linear" it is not read.
+  int64_t original_max_position_embeddings = 8192;
+  // Of "llama3".
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
-  int64_t original_max_position_embeddings = 8192;
-  bool operator==(const Llama3RopeScaling&) const = default;
+  // Of "yarn".
+  double beta_fast = 32.0;
+  double beta_slow = 1.0;
+  bool truncates = true;  // to whole dims
+  std::optional<double> attention_factor;
+  std::optional<double> mscale;
+  std::optional<double> mscale_all_dim;
+  bool operator==(const RopeScaling&) const = default;
 };
 
 struct LlamaConfig {
@@ -63,8 +78,7 @@ struct LlamaConfig {
   double initializer_range = 0.02;
   double rms_norm_eps = 1e-6;
   double rope_theta = 10000.0;
-  std::optional<Llama3RopeScaling> rope_scaling;
-  std::optional<double> rope_linear_factor;    // rope_type "linear" (Gemma 3)
+  std::optional<RopeScaling> rope_scaling;     // of full attention
   std::optional<double> rope_local_base_freq;  // theta of sliding layers
   std::optional<int64_t>
       sliding_window;  // tokens a query sees, itself included

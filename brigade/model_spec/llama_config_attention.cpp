@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string_view>
+#include <iterator>
 
 #include "brigade/model_spec/llama_config_reader.h"
 
@@ -12,25 +12,15 @@ using nlohmann::json;
 using Reader = LlamaConfigReader;
 using Bound = Reader::Bound;
 
-std::optional<Llama3RopeScaling> read_llama3_scaling(const Reader& rope) {
-  Llama3RopeScaling scaling;
-  for (const char* key :
-       {"factor",
-        "low_freq_factor",
-        "high_freq_factor",
-        "original_max_position_embeddings"}) {
+void read_llama3(const Reader& rope, RopeScaling& scaling) {
+  for (const char* key : {"low_freq_factor", "high_freq_factor"}) {
     if (rope.find(key) == nullptr)
       rope.problem(key, "is missing; rope_type \"llama3\" needs it");
   }
-  scaling.factor =
-      rope.number("factor", Bound::kAtLeast, 1.0).value_or(scaling.factor);
   scaling.low_freq_factor = rope.number("low_freq_factor", Bound::kAbove, 0.0)
                                 .value_or(scaling.low_freq_factor);
   scaling.high_freq_factor = rope.number("high_freq_factor", Bound::kAbove, 0.0)
                                  .value_or(scaling.high_freq_factor);
-  scaling.original_max_position_embeddings =
-      rope.integer("original_max_position_embeddings", 1, kMaxPositions)
-          .value_or(scaling.original_max_position_embeddings);
   if (scaling.high_freq_factor <= scaling.low_freq_factor) {
     rope.problem(
         "high_freq_factor",
@@ -39,21 +29,26 @@ std::optional<Llama3RopeScaling> read_llama3_scaling(const Reader& rope) {
             scaling.high_freq_factor,
             scaling.low_freq_factor));
   }
-  return scaling;
 }
 
-struct RopeScaling {
-  std::optional<Llama3RopeScaling> llama3;
-  std::optional<double> linear_factor;
-  bool operator==(const RopeScaling&) const = default;
-};
+void read_yarn(const Reader& rope, RopeScaling& scaling) {
+  scaling.beta_fast =
+      rope.number("beta_fast", Bound::kAbove, 0.0).value_or(scaling.beta_fast);
+  scaling.beta_slow =
+      rope.number("beta_slow", Bound::kAbove, 0.0).value_or(scaling.beta_slow);
+  scaling.truncates = rope.boolean("truncate").value_or(true);
+  scaling.attention_factor =
+      rope.number("attention_factor", Bound::kAbove, 0.0);
+  scaling.mscale = rope.number("mscale", Bound::kAtLeast, 0.0);
+  scaling.mscale_all_dim = rope.number("mscale_all_dim", Bound::kAtLeast, 0.0);
+}
 
 // One of v4's rope_scaling and v5's rope_parameters: the same dictionary, but
-// that v5's holds rope_theta too. `other_type` is the type that the
-// architecture has besides "default".
-RopeScaling read_rope_dictionary(
+// that v5's holds rope_theta too. `whole` is the config around it.
+std::optional<RopeScaling> read_rope_dictionary(
     const Reader& rope,
-    std::string_view other_type) {
+    const Reader& whole,
+    const LlamaConfig& config) {
   const auto type = rope.text("rope_type");
   const auto old_type = rope.text("type");
   if (type && old_type && *type != *old_type) {
@@ -69,25 +64,58 @@ RopeScaling read_rope_dictionary(
         "partial_rotary_factor",
         fmt::format("{} is not supported; only 1.0 is", *fraction));
   }
-  if (name != "default" && name != other_type) {
+  if (name == "default")
+    return std::nullopt;
+  static constexpr RopeType kTypes[] = {
+      RopeType::kLinear,
+      RopeType::kDynamic,
+      RopeType::kYarn,
+      RopeType::kLlama3};
+  const auto* const known =
+      std::find_if(std::begin(kTypes), std::end(kTypes), [&](RopeType each) {
+        return name == name_of(each);
+      });
+  if (known == std::end(kTypes)) {
     rope.problem(
         type || !old_type ? "rope_type" : "type",
         fmt::format(
-            "\"{}\" is not supported; \"default\" and \"{}\" are",
-            name,
-            other_type));
-    return {};
+            "\"{}\" is not supported; \"default\", \"linear\", \"dynamic\", "
+            "\"yarn\" and \"llama3\" are",
+            name));
+    return std::nullopt;
   }
-  RopeScaling scaling;
-  if (name == "llama3")
-    scaling.llama3 = read_llama3_scaling(rope);
-  if (name == "linear") {
-    if (rope.find("factor") == nullptr)
-      rope.problem("factor", "is missing; rope_type \"linear\" needs it");
-    scaling.linear_factor =
-        rope.number("factor", Bound::kAtLeast, 1.0).value_or(1.0);
+  RopeScaling scaling{
+      .type = *known,
+      .original_max_position_embeddings = config.max_position_embeddings};
+  // As in transformers: a key of the whole config goes before the dictionary's.
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  if (scaling.type == RopeType::kYarn || scaling.type == RopeType::kLlama3) {
+    for (const Reader* place : {&rope, &whole}) {
+      if (const auto original = place->integer(kOriginal, 1, kMaxPositions))
+        scaling.original_max_position_embeddings = *original;
+    }
   }
+  if (const auto factor = rope.number("factor", Bound::kAtLeast, 1.0)) {
+    scaling.factor = *factor;
+  } else if (scaling.type == RopeType::kYarn) {
+    scaling.factor =
+        static_cast<double>(config.max_position_embeddings) /
+        static_cast<double>(scaling.original_max_position_embeddings);
+  } else if (rope.find("factor") == nullptr) {
+    rope.problem(
+        "factor", fmt::format("is missing; rope_type \"{}\" needs it", name));
+  }
+  if (scaling.type == RopeType::kLlama3)
+    read_llama3(rope, scaling);
+  if (scaling.type == RopeType::kYarn)
+    read_yarn(rope, scaling);
   return scaling;
+}
+
+// nullptr where it is absent, null or empty, which mean the same.
+const json* dictionary_at(const Reader& reader, const char* key) {
+  const json* dictionary = reader.object(key);
+  return dictionary == nullptr || dictionary->empty() ? nullptr : dictionary;
 }
 
 // Gemma 3: sliding layers have a theta of their own, and v5's rope_parameters
@@ -97,25 +125,24 @@ void read_gemma3_rope(const Reader& reader, LlamaConfig& config) {
       reader.number("rope_theta", Bound::kAbove, 0.0).value_or(1e6);
   config.rope_local_base_freq =
       reader.number("rope_local_base_freq", Bound::kAbove, 0.0).value_or(1e4);
-  if (const json* scaling = reader.object("rope_scaling")) {
-    config.rope_linear_factor =
-        read_rope_dictionary(reader.inside("rope_scaling", *scaling), "linear")
-            .linear_factor;
+  if (const json* scaling = dictionary_at(reader, "rope_scaling")) {
+    config.rope_scaling = read_rope_dictionary(
+        reader.inside("rope_scaling", *scaling), reader, config);
   }
-  const json* parameters = reader.object("rope_parameters");
+  const json* parameters = dictionary_at(reader, "rope_parameters");
   if (parameters == nullptr)
     return;
   const Reader by_type = reader.inside("rope_parameters", *parameters);
   if (const json* full = by_type.object("full_attention")) {
     const Reader rope = by_type.inside("full_attention", *full);
-    config.rope_linear_factor =
-        read_rope_dictionary(rope, "linear").linear_factor;
+    config.rope_scaling = read_rope_dictionary(rope, reader, config);
     config.rope_theta = rope.number("rope_theta", Bound::kAbove, 0.0)
                             .value_or(config.rope_theta);
   }
   if (const json* sliding = by_type.object("sliding_attention")) {
     const Reader rope = by_type.inside("sliding_attention", *sliding);
-    read_rope_dictionary(rope, "default");
+    if (read_rope_dictionary(rope, reader, config))
+      rope.problem("rope_type", "only \"default\" is supported here");
     config.rope_local_base_freq = rope.number("rope_theta", Bound::kAbove, 0.0)
                                       .value_or(*config.rope_local_base_freq);
   }
@@ -129,11 +156,11 @@ void read_rope(const Reader& reader, LlamaConfig& config) {
   auto theta = reader.number("rope_theta", Bound::kAbove, 0.0);
   const char* read_from = nullptr;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const json* dictionary = reader.object(key);
+    const json* dictionary = dictionary_at(reader, key);
     if (dictionary == nullptr)
       continue;
     const Reader rope = reader.inside(key, *dictionary);
-    const auto scaling = read_rope_dictionary(rope, "llama3").llama3;
+    const auto scaling = read_rope_dictionary(rope, reader, config);
     if (read_from != nullptr && scaling != config.rope_scaling)
       reader.problem(key, fmt::format("conflicts with {}", read_from));
     config.rope_scaling = scaling;

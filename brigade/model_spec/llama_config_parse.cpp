@@ -43,6 +43,12 @@ std::optional<Architecture> architecture_named(std::string_view name) {
   for (const ArchitectureName& known : kArchitectures) {
     if (name == known.class_name || name == known.model_type)
       return known.architecture;
+    // A model that was saved without its head.
+    std::string_view stem = known.class_name;
+    stem.remove_suffix(std::string_view("ForCausalLM").size());
+    if (name.starts_with(stem) && (name.substr(stem.size()) == "Model" ||
+                                   name.substr(stem.size()) == "TextModel"))
+      return known.architecture;
   }
   return std::nullopt;
 }
@@ -50,11 +56,16 @@ std::optional<Architecture> architecture_named(std::string_view name) {
 // From `architectures` and `model_type`; a config with neither is a Llama.
 Architecture read_architecture(const Reader& reader) {
   std::optional<Architecture> by_class;
-  if (const json* list = reader.find("architectures")) {
-    const bool one_name =
-        list->is_array() && list->size() == 1 && list->front().is_string();
-    if (one_name)
-      by_class = architecture_named(list->front().get<std::string>());
+  const json* list = reader.find("architectures");
+  if (list != nullptr && !(list->is_array() && list->empty())) {
+    // Several names are the classes that the same weights can be loaded as.
+    const bool are_names =
+        list->is_array() &&
+        std::all_of(list->begin(), list->end(), [](const json& name) {
+          return name.is_string();
+        });
+    for (size_t i = 0; are_names && i < list->size() && !by_class; ++i)
+      by_class = architecture_named((*list)[i].get<std::string>());
     if (!by_class) {
       reader.problem(
           "architectures",
@@ -255,9 +266,12 @@ void read_gemma(const Reader& reader, LlamaConfig& config) {
 }
 
 void read_token_ids(const Reader& reader, LlamaConfig& config) {
-  config.bos_token_id = reader.integer("bos_token_id", 0, kMaxWidth);
+  // -1 stands for none.
+  config.bos_token_id = reader.integer("bos_token_id", -1, kMaxWidth);
+  if (config.bos_token_id == -1)
+    config.bos_token_id.reset();
   const json* eos = reader.find("eos_token_id");
-  if (eos == nullptr)
+  if (eos == nullptr || *eos == -1)
     return;
   const auto add = [&](const json& item) {
     const auto id = Reader::integer_in(item, 0, kMaxWidth);
@@ -321,7 +335,10 @@ void refuse_foreign_maths(const Reader& reader, const LlamaConfig& config) {
         std::find(kGemmas.begin(), kGemmas.end(), key) != kGemmas.end())
       continue;
     const json* value = reader.find(key.c_str());
-    if (value != nullptr && *value != neutral) {
+    // An empty dictionary or list says no more than null.
+    const bool is_empty =
+        value != nullptr && value->is_structured() && value->empty();
+    if (value != nullptr && *value != neutral && !is_empty) {
       reader.problem(
           key.c_str(),
           fmt::format(

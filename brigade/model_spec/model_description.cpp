@@ -71,9 +71,8 @@ LayerDescription describe_gemma_layer(
   attention.logit_soft_cap = config.attn_logit_softcapping;
   if (type == LayerType::kFullAttention) {
     attention.sliding_window.reset();
-    attention.rotary.linear_factor = config.rope_linear_factor;
   } else if (config.rope_local_base_freq) {
-    attention.rotary.theta = *config.rope_local_base_freq;
+    attention.rotary = {.theta = *config.rope_local_base_freq};
   }
   return layer;
 }

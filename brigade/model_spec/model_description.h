@@ -29,9 +29,7 @@ enum class Activation { kSilu, kGeluTanh };
 
 struct RotaryDescription {
   double theta = 10000.0;
-  std::optional<Llama3RopeScaling> scaling;
-  // All frequencies are divided by it (rope_type "linear").
-  std::optional<double> linear_factor;
+  std::optional<RopeScaling> scaling;
   bool operator==(const RotaryDescription&) const = default;
 };
 

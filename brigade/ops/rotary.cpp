@@ -3,7 +3,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
-#include <numbers>
 #include <vector>
 
 #include "brigade/ops/carried.h"
@@ -14,20 +13,6 @@ namespace brigade::ops {
 namespace {
 
 constexpr const char* kRotaryOp = "rotary";
-
-// The llama3 rule: wavelengths shorter than original / high_freq_factor are
-// kept, longer than original / low_freq_factor divided by factor.
-double scaled_frequency(double frequency, const RotaryScaling& scaling) {
-  const double turns = scaling.original_max_position_embeddings * frequency /
-                       (2 * std::numbers::pi);
-  if (turns > scaling.high_freq_factor)
-    return frequency;
-  if (turns < scaling.low_freq_factor)
-    return frequency / scaling.factor;
-  const double smooth = (turns - scaling.low_freq_factor) /
-                        (scaling.high_freq_factor - scaling.low_freq_factor);
-  return (1 - smooth) * frequency / scaling.factor + smooth * frequency;
-}
 
 void check_rotary(const Tensor& x, const RotaryTable& table) {
   require(
@@ -91,14 +76,24 @@ struct RotaryNode : torch::autograd::Function<RotaryNode> {
 
 RotaryTable make_rotary_table(
     const Tensor& positions,
-    int64_t head_dim,
-    double theta,
-    const std::optional<RotaryScaling>& scaling) {
+    const std::vector<double>& frequencies,
+    double magnitude) {
   require(
       positions.dim() == 1 && positions.scalar_type() == torch::kLong,
       kRotaryOp,
       "positions must be int64 [T], but are {}",
       describe(positions));
+  const Tensor angles =
+      positions.to(torch::kDouble).unsqueeze(1) *
+      torch::tensor(frequencies, torch::kDouble).to(positions.device());
+  RotaryTable table{torch::cos(angles), torch::sin(angles)};
+  if (magnitude != 1)
+    table = {table.cos * magnitude, table.sin * magnitude};
+  return {table.cos.to(torch::kFloat), table.sin.to(torch::kFloat)};
+}
+
+RotaryTable
+make_rotary_table(const Tensor& positions, int64_t head_dim, double theta) {
   require(
       head_dim > 0 && head_dim % 2 == 0,
       kRotaryOp,
@@ -106,17 +101,10 @@ RotaryTable make_rotary_table(
       head_dim);
   std::vector<double> frequencies;
   for (int64_t i = 0; i < head_dim / 2; ++i) {
-    const double frequency = std::pow(
-        theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
-    frequencies.push_back(
-        scaling ? scaled_frequency(frequency, *scaling) : frequency);
+    frequencies.push_back(std::pow(
+        theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim)));
   }
-  const Tensor angles =
-      positions.to(torch::kDouble).unsqueeze(1) *
-      torch::tensor(frequencies, torch::kDouble).to(positions.device());
-  return {
-      torch::cos(angles).to(torch::kFloat),
-      torch::sin(angles).to(torch::kFloat)};
+  return make_rotary_table(positions, frequencies);
 }
 
 std::pair<Tensor, Tensor> rotary(

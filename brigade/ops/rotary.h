@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "brigade/ops/op_options.h"
 
@@ -15,28 +16,22 @@ namespace brigade::ops {
 
 using torch::Tensor;
 
-// rope_type "llama3" of Llama 3.1 and later: low frequencies are divided by
-// factor, high ones are kept, between them a linear blend.
-struct RotaryScaling {
-  double factor = 8.0;
-  double low_freq_factor = 1.0;
-  double high_freq_factor = 4.0;
-  double original_max_position_embeddings = 8192.0;
-};
-
-// One row per token, float32: cos and sin of position * frequency.
+// One row per token, float32: cos and sin of position * frequency, times a
+// magnitude (1, but for YaRN).
 struct RotaryTable {
   Tensor cos;  // [T, D/2]
   Tensor sin;  // [T, D/2]
 };
 
 // positions: int64 [T], any values (context parallel's zigzag, a KV cache's
-// next token). head_dim is even. Angles are computed in double.
+// next token). Angles are computed in double.
 RotaryTable make_rotary_table(
     const Tensor& positions,
-    int64_t head_dim,
-    double theta,
-    const std::optional<RotaryScaling>& scaling = std::nullopt);
+    const std::vector<double>& frequencies,
+    double magnitude = 1.0);
+// With frequencies theta ** (-2i / head_dim); head_dim is even.
+RotaryTable
+make_rotary_table(const Tensor& positions, int64_t head_dim, double theta);
 
 // q: [B, T, H, D]; k: [B, T, Hkv, D]; both rotated by the table's row of their
 // token. New tensors; differentiable. Heads may lie in a fused q/k/v buffer.

@@ -86,10 +86,17 @@ def slides(config, layer):
     return kind == "mistral" or bool(config.get("use_sliding_window"))
 
 
-def inverse_frequencies(config, head_dim, layer):
-    """One per pair of dims; Llama 3.1's scaling slows the slow ones."""
+def inverse_frequencies(config, head_dim, layer, tokens):
+    """One per pair of dims, as rope_scaling changes them."""
     theta = config.get("rope_theta", 10000.0)
     scaling = config.get("rope_scaling")
+    if scaling and scaling["rope_type"] == "dynamic":
+        trained = config["max_position_embeddings"]
+        if tokens > trained:
+            factor = scaling["factor"]
+            theta *= (factor * tokens / trained - (factor - 1)) ** (
+                head_dim / (head_dim - 2))
+        scaling = None
     if config["model_type"] == "gemma3_text" and slides(config, layer):
         theta, scaling = config["rope_local_base_freq"], None
     frequencies = [theta ** (-2.0 * i / head_dim) for i in range(head_dim // 2)]
@@ -97,6 +104,8 @@ def inverse_frequencies(config, head_dim, layer):
         return frequencies
     if scaling["rope_type"] == "linear":
         return [frequency / scaling["factor"] for frequency in frequencies]
+    if scaling["rope_type"] == "yarn":
+        return yarn(frequencies, theta, head_dim, scaling)
     assert scaling["rope_type"] == "llama3"
     factor = scaling["factor"]
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
@@ -115,14 +124,43 @@ def inverse_frequencies(config, head_dim, layer):
     return scaled
 
 
+def yarn(frequencies, theta, head_dim, scaling):
+    """Dims that turn often within what was trained are kept."""
+    def dim_that_turns(times):
+        trained = scaling["original_max_position_embeddings"]
+        # theta ** (-dim / head_dim * 2) * trained == times * 2 pi
+        return math.log(trained / (2 * math.pi * times), theta) * head_dim / 2
+    low = dim_that_turns(scaling.get("beta_fast", 32))
+    high = dim_that_turns(scaling.get("beta_slow", 1))
+    if scaling.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    mixed = []
+    for i, frequency in enumerate(frequencies):
+        divided = min(max((i - low) / (high - low), 0), 1)
+        mixed.append(frequency * (1 - divided)
+                     + frequency / scaling["factor"] * divided)
+    return mixed
+
+
+def magnitude(config):
+    """What cos and sin are multiplied by."""
+    scaling = config.get("rope_scaling") or {}
+    if scaling.get("rope_type") != "yarn":
+        return 1.0
+    return scaling.get("attention_factor",
+                       0.1 * math.log(scaling["factor"]) + 1)
+
+
 def rotate(x, config, layer):
     """x [B, H, T, D]: pair i is (x[i], x[i + D/2]), a complex number turned."""
     head_dim, tokens = x.shape[-1], x.shape[-2]
     angles = torch.outer(
         torch.arange(tokens, dtype=torch.float64),
-        torch.tensor(inverse_frequencies(config, head_dim, layer),
+        torch.tensor(inverse_frequencies(config, head_dim, layer, tokens),
                      dtype=torch.float64))
-    turn = torch.polar(torch.ones_like(angles), angles)
+    turn = torch.polar(
+        torch.full_like(angles, magnitude(config)), angles)
     pairs = torch.complex(x[..., :head_dim // 2].double(),
                           x[..., head_dim // 2:].double()) * turn
     return torch.cat([pairs.real, pairs.imag], dim=-1).to(x.dtype)

@@ -154,11 +154,104 @@ TEST(LlamaConfig, ConflictsBetweenOldAndNewKeysAreRefused) {
 TEST(LlamaConfig, OtherRopeTypesAreRefusedByName) {
   for (const char* key : {"rope_type", "type"}) {
     json config = small("llama");
-    config["rope_scaling"] = {{key, "yarn"}, {"factor", 4.0}};
+    config["rope_scaling"] = {{key, "longrope"}, {"factor", 4.0}};
     EXPECT_THAT(
         problems_of(config),
-        ElementsAre(
-            AllOf(HasSubstr("/model/rope_scaling/"), HasSubstr("\"yarn\""))));
+        ElementsAre(AllOf(
+            HasSubstr("/model/rope_scaling/"), HasSubstr("\"longrope\""))));
+  }
+}
+
+TEST(LlamaConfig, ReadsEveryRopeTypeWithTransformersDefaults) {
+  const auto scaling_of = [](const json& scaling) {
+    json config = small("llama");
+    config["max_position_embeddings"] = 512;
+    config["rope_scaling"] = scaling;
+    return parse_valid(config).rope_scaling.value_or(RopeScaling{.factor = 0});
+  };
+  const RopeScaling linear = scaling_of({{"type", "linear"}, {"factor", 2}});
+  EXPECT_EQ(linear.type, RopeType::kLinear);
+  EXPECT_EQ(linear.factor, 2);
+  EXPECT_EQ(
+      scaling_of({{"rope_type", "dynamic"}, {"factor", 4}}),
+      (RopeScaling{
+          .type = RopeType::kDynamic,
+          .factor = 4,
+          .original_max_position_embeddings = 512}));
+  EXPECT_EQ(
+      scaling_of(
+          {{"rope_type", "yarn"},
+           {"factor", nullptr},
+           {"beta_fast", nullptr},
+           {"original_max_position_embeddings", 128}}),
+      (RopeScaling{
+          .type = RopeType::kYarn,
+          .factor = 4,
+          .original_max_position_embeddings = 128}));
+  EXPECT_EQ(
+      scaling_of(
+          {{"rope_type", "yarn"},
+           {"factor", 8},
+           {"beta_fast", 16},
+           {"beta_slow", 2},
+           {"truncate", false},
+           {"attention_factor", 0.5},
+           {"mscale", 1},
+           {"mscale_all_dim", 2}}),
+      (RopeScaling{
+          .type = RopeType::kYarn,
+          .factor = 8,
+          .original_max_position_embeddings = 512,
+          .beta_fast = 16,
+          .beta_slow = 2,
+          .truncates = false,
+          .attention_factor = 0.5,
+          .mscale = 1,
+          .mscale_all_dim = 2}));
+}
+
+TEST(LlamaConfig, NullAndEmptyMeanTheDefault) {
+  const LlamaConfig plain = parse_valid(small("llama"));
+  for (const char* key :
+       {"architectures",
+        "head_dim",
+        "tie_word_embeddings",
+        "attention_bias",
+        "mlp_bias",
+        "rope_scaling",
+        "rope_parameters",
+        "quantization_config",
+        "attention_dropout",
+        "sliding_window",
+        "torch_dtype",
+        "dtype",
+        "bos_token_id",
+        "eos_token_id"}) {
+    json config = small("llama");
+    config[key] = nullptr;
+    EXPECT_EQ(parse_valid(config), plain) << key;
+  }
+  for (const char* key :
+       {"rope_scaling", "rope_parameters", "quantization_config"}) {
+    json config = small("llama");
+    config[key] = json::object();
+    EXPECT_EQ(parse_valid(config), plain) << key;
+  }
+  json config = small("llama");
+  config["architectures"] = json::array();
+  config["bos_token_id"] = -1;
+  config["eos_token_id"] = -1;
+  EXPECT_EQ(parse_valid(config), plain);
+}
+
+TEST(LlamaConfig, AnyKnownClassNamesTheArchitecture) {
+  for (const json& names :
+       {json{"LlamaModel"},
+        json{"LlamaForCausalLM", "LlamaModel"},
+        json{"SomethingElse", "LlamaForCausalLM"}}) {
+    json config = small("llama");
+    config["architectures"] = names;
+    EXPECT_EQ(parse_valid(config).architecture, Architecture::kLlama);
   }
 }
 
@@ -290,10 +383,23 @@ TEST(LlamaConfig, WhatIsWrittenForHuggingFaceReadsBackEqual) {
       json_config["sliding_window"] = 512;
     if (std::string(type) == "llama")
       json_config["mlp_bias"] = true;
-    const LlamaConfig config = parse_valid(json_config);
-    const json written = to_hugging_face_json(config, "bfloat16");
-    EXPECT_EQ(written["torch_dtype"], "bfloat16");
-    EXPECT_EQ(parse_valid(written), config) << written.dump(1);
+    for (const json& scaling :
+         {kLlama3Rope,
+          json{{"rope_type", "linear"}, {"factor", 2.0}},
+          json{{"rope_type", "dynamic"}, {"factor", 2.0}},
+          json{
+              {"rope_type", "yarn"},
+              {"factor", 2.0},
+              {"beta_fast", 16.0},
+              {"truncate", false},
+              {"attention_factor", 0.5},
+              {"original_max_position_embeddings", 64}}}) {
+      json_config["rope_scaling"] = scaling;
+      const LlamaConfig config = parse_valid(json_config);
+      const json written = to_hugging_face_json(config, "bfloat16");
+      EXPECT_EQ(written["torch_dtype"], "bfloat16");
+      EXPECT_EQ(parse_valid(written), config) << written.dump(1);
+    }
   }
 }
 
@@ -392,7 +498,9 @@ TEST(LlamaConfig, Gemma3ReadsTheRopeOfEitherVersionOfTransformers) {
       {"sliding_attention",
        {{"rope_type", "default"}, {"rope_theta", 10000.0}}}};
   EXPECT_EQ(parse_valid(v5_json), v4);
-  EXPECT_EQ(v4.rope_linear_factor, 8.0);
+  ASSERT_TRUE(v4.rope_scaling);
+  EXPECT_EQ(v4.rope_scaling->type, RopeType::kLinear);
+  EXPECT_EQ(v4.rope_scaling->factor, 8.0);
   EXPECT_EQ(v4.rope_local_base_freq, 10000.0);
 }
 
@@ -434,9 +542,10 @@ TEST(LlamaConfig, RefusesWhatGemmaHasNot) {
   EXPECT_THAT(
       problems_of(with(
           gemma3_1b(),
-          {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 8.0}}}})),
-      ElementsAre("/model/rope_scaling/rope_type: \"yarn\" is not supported; "
-                  "\"default\" and \"linear\" are"));
+          {{"rope_scaling", {{"rope_type", "longrope"}, {"factor", 8.0}}}})),
+      ElementsAre(
+          "/model/rope_scaling/rope_type: \"longrope\" is not supported; "
+          "\"default\", \"linear\", \"dynamic\", \"yarn\" and \"llama3\" are"));
 }
 
 }  // namespace

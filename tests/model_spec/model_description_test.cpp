@@ -55,7 +55,7 @@ TEST(ModelDescription, GemmasLayersNormAfterTheirPartsTooAndDiffer) {
   config.qk_norm = true;
   config.query_pre_attn_scalar = 25;
   config.rope_local_base_freq = 10;
-  config.rope_linear_factor = 8;
+  config.rope_scaling = {.type = RopeType::kLinear, .factor = 8};
   config.final_logit_softcapping = 30;
   const ModelDescription model = describe_model(config);
   EXPECT_EQ(model.embedding_scale, 4.0);
@@ -78,11 +78,12 @@ TEST(ModelDescription, GemmasLayersNormAfterTheirPartsTooAndDiffer) {
   const RotaryDescription& sliding = model.layers[0].attention.rotary;
   EXPECT_EQ(model.layers[0].attention.sliding_window, 7);
   EXPECT_EQ(sliding.theta, 10);
-  EXPECT_EQ(sliding.linear_factor, std::nullopt);
+  EXPECT_FALSE(sliding.scaling);
   const RotaryDescription& full = model.layers[1].attention.rotary;
   EXPECT_EQ(model.layers[1].attention.sliding_window, std::nullopt);
   EXPECT_EQ(full.theta, 500);
-  EXPECT_EQ(full.linear_factor, 8.0);
+  ASSERT_TRUE(full.scaling);
+  EXPECT_EQ(full.scaling->factor, 8.0);
 }
 
 }  // namespace

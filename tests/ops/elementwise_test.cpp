@@ -430,30 +430,5 @@ TEST(Linear, ShapesThatDoNotFitAreNamed) {
   }
 }
 
-// Hugging Face's llama3 rule, worked by hand for one low, one high and one
-// blended frequency.
-TEST(RotaryTable, Llama3ScalingFollowsTheWavelength) {
-  const RotaryScaling scaling{8.0, 1.0, 4.0, 8192.0};
-  const Tensor one = torch::ones({1}, torch::kLong);
-  const RotaryTable table = make_rotary_table(one, 128, 500000.0, scaling);
-  const auto angle = [&](int64_t i) {
-    return std::atan2(
-        table.sin[0][i].item<double>(), table.cos[0][i].item<double>());
-  };
-  const auto frequency = [](int64_t i) {
-    return std::pow(500000.0, -2.0 * static_cast<double>(i) / 128.0);
-  };
-  EXPECT_NEAR(angle(0), 1.0, 1e-6);
-  EXPECT_NEAR(angle(20) / frequency(20), 1.0, 1e-5);
-  EXPECT_NEAR(angle(60) / (frequency(60) / 8.0), 1.0, 1e-4);
-  const double turns = 8192.0 * frequency(32) / (2 * M_PI);
-  ASSERT_GT(turns, 1.0);
-  ASSERT_LT(turns, 4.0);
-  const double smooth = (turns - 1.0) / 3.0;
-  const double blended =
-      (1 - smooth) * frequency(32) / 8.0 + smooth * frequency(32);
-  EXPECT_NEAR(angle(32) / blended, 1.0, 1e-4);
-}
-
 }  // namespace
 }  // namespace brigade::ops

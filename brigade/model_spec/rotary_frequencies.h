@@ -1,0 +1,30 @@
+// The frequencies of rotary embeddings under each rule of rope_scaling, in
+// double, as transformers' modeling_rope_utils.py defines them.
+//
+// Core layer: no libtorch, no files.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "brigade/model_spec/model_description.h"
+
+namespace brigade {
+
+struct RotaryFrequencies {
+  std::vector<double> values;  // [D/2], radians per token
+  // cos and sin are multiplied by it (yarn's attention factor).
+  double magnitude = 1.0;
+};
+
+// Whether they depend on the sequence's length.
+bool depend_on_length(const RotaryDescription& rotary);
+
+// `length`: tokens of the sequence, the last position + 1; read where
+// depend_on_length(). Precondition: head_dim is even and positive.
+RotaryFrequencies rotary_frequencies(
+    const RotaryDescription& rotary,
+    int64_t head_dim,
+    int64_t length);
+
+}  // namespace brigade
