@@ -9,6 +9,7 @@
 
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/export_checkpoint.h"
+#include "brigade/tokenizer/sentencepiece_json.h"
 #include "brigade/tokenizer/tokenizer.h"
 #include "cli/commands.h"
 #include "cli/rate_bar.h"
@@ -52,10 +53,16 @@ void describe_tokenizer(const fs::path& checkpoint, ExportOptions& options) {
   const auto tokenizer = load_tokenizer(beside.string());
   options.bos_token_id = tokenizer->bos_id();
   options.eos_token_id = tokenizer->eos_id();
-  options.more_files["tokenizer_config.json"] = tokenizer_config(
-      *tokenizer,
-      tokenizer_file(beside).extension() == ".model",
-      opened.manifest().model);
+  const fs::path file = tokenizer_file(beside);
+  bool is_sentencepiece = file.extension() == ".model";
+  if (is_sentencepiece) {
+    if (auto json = convert_sentencepiece(file)) {
+      options.more_files["tokenizer.json"] = std::move(*json);
+      is_sentencepiece = false;
+    }
+  }
+  options.more_files["tokenizer_config.json"] =
+      tokenizer_config(*tokenizer, is_sentencepiece, opened.manifest().model);
 }
 
 }  // namespace

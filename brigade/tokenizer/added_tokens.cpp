@@ -1,6 +1,7 @@
 #include "brigade/tokenizer/added_tokens.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "brigade/base/check.h"
 #include "brigade/tokenizer/unicode.h"
@@ -99,6 +100,86 @@ bool AddedTokenMatcher::widen(
       match.end += utf8_length(input[match.end]);
   }
   return true;
+}
+
+namespace {
+
+std::string lower_ascii(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) {
+    if (c >= 'A' && c <= 'Z')
+      c = static_cast<char>(c + ('a' - 'A'));
+  }
+  return lower;
+}
+
+}  // namespace
+
+void AddedTokenCuts::add(std::string_view pattern, const AddedToken& token) {
+  BRIGADE_ASSERT(!pattern.empty(), "added token {}", token.id);
+  Strips& strips = patterns_[lower_ascii(pattern)];
+  strips.left = strips.left || token.lstrip;
+  strips.right = strips.right || token.rstrip;
+  lengths_.push_back(pattern.size());
+  std::sort(lengths_.begin(), lengths_.end(), std::greater<>());
+  lengths_.erase(std::unique(lengths_.begin(), lengths_.end()), lengths_.end());
+}
+
+const AddedTokenCuts::Strips*
+AddedTokenCuts::find(std::string_view text, size_t begin, size_t length) const {
+  if (begin + length > text.size())
+    return nullptr;
+  const auto found = patterns_.find(lower_ascii(text.substr(begin, length)));
+  return found == patterns_.end() ? nullptr : &found->second;
+}
+
+size_t AddedTokenCuts::cut_before(std::string_view text, size_t at) const {
+  if (lengths_.empty())
+    return at;
+  while (true) {
+    const size_t further = step(text, at);
+    if (further == at)
+      return at;
+    at = further;
+  }
+}
+
+size_t AddedTokenCuts::step(std::string_view text, size_t at) const {
+  size_t white_begin = at;
+  while (white_begin > 0) {
+    const size_t before = previous_character(text, white_begin);
+    if (!is_white_space(utf8_code_point(text, before)))
+      break;
+    white_begin = before;
+  }
+  size_t white_end = at;
+  while (white_end < text.size() &&
+         is_white_space(utf8_code_point(text, white_end)))
+    white_end += utf8_length(text[white_end]);
+
+  bool begins_here = false;
+  for (const size_t length : lengths_) {
+    const Strips* const strips = find(text, white_end, length);
+    if (strips && strips->left && white_begin < at)
+      return white_begin;
+    begins_here = begins_here || find(text, at, length) != nullptr ||
+                  (strips && strips->left);
+  }
+  for (const size_t length : lengths_) {
+    // Across the cut, or up to it.
+    for (size_t begin = at - std::min(at, length); begin < at; ++begin) {
+      const bool ends_here = begin + length == at;
+      if (find(text, begin, length) && !(ends_here && begins_here))
+        return begin;
+    }
+    // Up to the white space in front of the cut, which it takes along.
+    if (white_begin < at && white_begin >= length) {
+      const Strips* const strips = find(text, white_begin - length, length);
+      if (strips && strips->right)
+        return white_begin - length;
+    }
+  }
+  return at;
 }
 
 }  // namespace brigade

@@ -71,4 +71,29 @@ class AddedTokenMatcher {
   bool widen(std::string_view input, size_t covered, Match& match) const;
 };
 
+// Where a text may be cut: not within an added token, nor behind one that
+// nothing of its kind follows, since what a tokenizer does to the text behind
+// an added token differs from what it does to text behind text.
+class AddedTokenCuts {
+ public:
+  // `pattern` must not be empty. ASCII letters count in either case: the text
+  // is cut before it is normalised, and a cut too many avoided does no harm.
+  void add(std::string_view pattern, const AddedToken& token);
+
+  // The place for Tokenizer::cut_before(), which may be 0.
+  size_t cut_before(std::string_view text, size_t at) const;
+
+ private:
+  struct Strips {
+    bool left = false;
+    bool right = false;
+  };
+  std::unordered_map<std::string, Strips> patterns_;
+  std::vector<size_t> lengths_;  // of the patterns, each once, descending
+
+  const Strips* find(std::string_view text, size_t begin, size_t length) const;
+  // One step to the left, or `at`.
+  size_t step(std::string_view text, size_t at) const;
+};
+
 }  // namespace brigade

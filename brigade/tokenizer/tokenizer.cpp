@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
 #include "brigade/tokenizer/byte_tokenizer.h"
+#include "brigade/tokenizer/sentencepiece_json.h"
 #include "brigade/tokenizer/sentencepiece_tokenizer.h"
 #include "brigade/tokenizer/tokenizer_json.h"
 
@@ -23,6 +25,32 @@ bool is_json(const fs::path& path) {
     return path.extension() == ".json";
   const MappedFile file(path);
   return file.size_bytes() > 0 && file.bytes()[0] == std::byte{'{'};
+}
+
+// By its own library, or, where files beside it add tokens to the model, by the
+// engine of tokenizer.json.
+std::unique_ptr<Tokenizer> load_sentencepiece(const fs::path& path) {
+  const FilesBeside beside = read_files_beside(path.parent_path());
+  if (beside.tokens.empty())
+    return std::make_unique<SentencePieceTokenizer>(path);
+  const MappedFile file(path);
+  const SentencePieceModel model = parse_sentencepiece_model(
+      {reinterpret_cast<const char*>(file.bytes().data()), file.size_bytes()},
+      path.string());
+  if (!adds_tokens(beside, model))
+    return std::make_unique<SentencePieceTokenizer>(path);
+  if (const auto reason = reason_not_to_convert(model)) {
+    throw DataError(fmt::format(
+        "[tokenizer] {}: the files beside it add tokens to the model, which "
+        "cannot be done here: {}; save it as tokenizer.json with transformers "
+        "(AutoTokenizer.from_pretrained(...).save_pretrained(...))",
+        path.string(),
+        *reason));
+  }
+  return std::make_unique<HuggingFaceTokenizer>(
+      sentencepiece_json(model, beside).dump(),
+      path.string(),
+      special_names_beside(path));
 }
 
 }  // namespace
@@ -53,7 +81,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec) {
   const fs::path path = tokenizer_file(spec);
   if (is_json(path))
     return HuggingFaceTokenizer::load(path);
-  return std::make_unique<SentencePieceTokenizer>(path);
+  return load_sentencepiece(path);
 }
 
 }  // namespace brigade

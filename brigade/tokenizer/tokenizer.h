@@ -45,6 +45,14 @@ class Tokenizer {
       std::span<const int32_t> ids,
       const DecodeOptions& options = {}) const = 0;
 
+  // Where a text that is to be cut at `at` (between characters) may be cut so
+  // that its parts have the tokens of the whole: at `at`, or further left where
+  // an added token lies across it. The part behind must then be encoded as one
+  // that has something in front of it.
+  virtual size_t cut_before(std::string_view /*text*/, size_t at) const {
+    return at;
+  }
+
   // One more than the largest id.
   virtual int64_t vocab_size() const = 0;
   virtual std::optional<int32_t> bos_id() const = 0;

@@ -30,6 +30,9 @@ struct SpecialNames {
   std::optional<std::string> eos;
 };
 
+// From the tokenizer_config.json beside `path`, if there is one.
+SpecialNames special_names_beside(const std::filesystem::path& path);
+
 class HuggingFaceTokenizer : public Tokenizer {
  public:
   // Reads `path` and, for the names of bos and eos, tokenizer_config.json
@@ -48,6 +51,9 @@ class HuggingFaceTokenizer : public Tokenizer {
   std::string decode(
       std::span<const int32_t> ids,
       const DecodeOptions& options = {}) const override;
+  size_t cut_before(std::string_view text, size_t at) const override {
+    return cuts_.cut_before(text, at);
+  }
   int64_t vocab_size() const override { return max_id_ + 1; }
   std::optional<int32_t> bos_id() const override { return bos_; }
   std::optional<int32_t> eos_id() const override { return eos_; }
@@ -78,6 +84,7 @@ class HuggingFaceTokenizer : public Tokenizer {
   std::unordered_set<std::string> special_;
   AddedTokenMatcher raw_matcher_;
   AddedTokenMatcher normalized_matcher_;
+  AddedTokenCuts cuts_;
   int64_t max_id_ = -1;
   std::optional<int32_t> bos_;
   std::optional<int32_t> eos_;

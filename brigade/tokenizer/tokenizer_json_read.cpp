@@ -28,7 +28,9 @@ std::optional<std::string> special_name(
                                     : value->string();
 }
 
-SpecialNames names_beside(const fs::path& path) {
+}  // namespace
+
+SpecialNames special_names_beside(const fs::path& path) {
   const fs::path file = path.parent_path() / "tokenizer_config.json";
   std::error_code error;
   if (!fs::exists(file, error))
@@ -41,15 +43,13 @@ SpecialNames names_beside(const fs::path& path) {
       .eos = special_name(config, "eos_token")};
 }
 
-}  // namespace
-
 std::unique_ptr<HuggingFaceTokenizer> HuggingFaceTokenizer::load(
     const fs::path& path) {
   const MappedFile file(path);
   const std::string_view text(
       reinterpret_cast<const char*>(file.bytes().data()), file.size_bytes());
   return std::make_unique<HuggingFaceTokenizer>(
-      text, path.string(), names_beside(path));
+      text, path.string(), special_names_beside(path));
 }
 
 HuggingFaceTokenizer::HuggingFaceTokenizer(
@@ -97,6 +97,9 @@ void HuggingFaceTokenizer::read_added_tokens(const JsonNode& list) {
   for (size_t i = 0; i < list.size(); ++i)
     read_added_token(list.element(i), scratch);
   for (const auto& [id, added] : added_) {
+    cuts_.add(added.token.content, added.token);
+    if (!added.normalized.empty())
+      cuts_.add(added.normalized, added.token);
     if (!added.token.normalized)
       raw_matcher_.add(added.token.content, added.token);
     else if (!added.normalized.empty())
