@@ -10,6 +10,7 @@
 #include "brigade/base/error.h"
 #include "brigade/data/token_dataset.h"
 #include "brigade/data/training_data.h"
+#include "brigade/data/whole_text.h"
 #include "brigade/evaluate/scorer.h"
 #include "brigade/evaluate/tasks.h"
 #include "brigade/files/file.h"
@@ -59,9 +60,7 @@ class Evaluation {
  private:
   bool prints() const { return mesh_.rank() == 0; }
 
-  int64_t positions() const {
-    return stored_.config().value("max_position_embeddings", int64_t{2048});
-  }
+  int64_t positions() const { return stored_.model().max_position_embeddings; }
 
   int64_t window_length() const {
     if (arguments_.seq_length == 0)
@@ -111,7 +110,7 @@ class Evaluation {
 
   void evaluate_text() {
     const auto tokenizer = stored_.open_tokenizer(arguments_.tokenizer);
-    auto ids = tokenizer->encode(read_text_file(arguments_.text));
+    auto ids = tokenizer->encode(read_whole_text(arguments_.text));
     if (arguments_.most_tokens > 0 &&
         ids.size() > static_cast<size_t>(arguments_.most_tokens))
       ids.resize(static_cast<size_t>(arguments_.most_tokens));
@@ -136,7 +135,7 @@ class Evaluation {
     const TrainingData data = open_training_data(
         {.parts = {{.path = arguments_.dataset}},
          .seq_length = length_,
-         .vocab_size = stored_.config().value("vocab_size", int64_t{0})});
+         .vocab_size = stored_.model().vocab_size});
     auto windows = static_cast<int64_t>(data.training->samples_per_epoch());
     if (arguments_.most_tokens > 0)
       windows = std::min(

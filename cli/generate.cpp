@@ -4,13 +4,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "brigade/base/error.h"
 #include "brigade/comm/agreement.h"
-#include "brigade/files/file.h"
+#include "brigade/data/whole_text.h"
 #include "brigade/generate/inference_config.h"
 #include "brigade/generate/text_generator.h"
 #include "brigade/json/parse.h"
@@ -59,22 +57,17 @@ std::vector<std::string> prompts_of(
   return prompts;
 }
 
-std::string standard_input() {
-  return {std::istreambuf_iterator<char>(std::cin), {}};
-}
-
 // Of the command line and of the file. Standard input is rank 0's alone.
 std::vector<std::string> read_prompts(const GenerateArguments& arguments) {
   std::vector<std::string> prompts = arguments.prompts;
   for (std::string& prompt : prompts) {
     if (prompt == "-")
-      prompt = standard_input();
+      prompt = read_whole_text("-");
   }
   const std::string file = arguments.prompt_file.string();
   if (!file.empty()) {
     const auto more = prompts_of(
-        file == "-" ? standard_input() : read_text_file(file),
-        file == "-" ? "standard input" : file);
+        read_whole_text(file), file == "-" ? "standard input" : file);
     prompts.insert(prompts.end(), more.begin(), more.end());
   }
   return prompts.empty() ? std::vector<std::string>{""} : prompts;

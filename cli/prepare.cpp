@@ -107,6 +107,7 @@ struct PrepareArguments {
   std::string out;
   bool append_eos = true;
   bool overwrite = false;
+  bool skip_bad_lines = false;
   std::string format = "auto";
   std::string encoding = "utf-8";
   std::string separator;
@@ -123,6 +124,8 @@ void run(const PrepareArguments& arguments) {
     options.end_of_document = PrepareOptions::EndOfDocument::kNone;
   if (arguments.overwrite)
     options.existing = PrepareOptions::Existing::kOverwrite;
+  if (arguments.skip_bad_lines)
+    options.bad_lines = BadLines::kSkip;
   if (arguments.format != "auto") {
     options.format = arguments.format == "text" ? TextFormat::kPlain
                                                 : TextFormat::kJsonLines;
@@ -150,6 +153,16 @@ void run(const PrepareArguments& arguments) {
           ? ""
           : fmt::format(
                 ", and {} empty one(s) left out", result.empty_documents));
+  if (result.bad_lines > 0) {
+    fmt::print("skipped    {} line(s) without a document\n", result.bad_lines);
+    for (const std::string& line : result.first_bad_lines)
+      fmt::print(stderr, "skipped: {}\n", line);
+    if (result.bad_lines > result.first_bad_lines.size())
+      fmt::print(
+          stderr,
+          "skipped: {} more\n",
+          result.bad_lines - result.first_bad_lines.size());
+  }
   fmt::print(
       "tokens     {} ({}, {:.2f} bytes of text each{}), vocabulary {}\n",
       info.num_tokens,
@@ -230,6 +243,11 @@ void add_prepare(CLI::App& app) {
           "Threads that tokenize; 0: one per core")
       ->check(at_least(0))
       ->capture_default_str();
+  command->add_flag(
+      "--skip-bad-lines",
+      arguments->skip_bad_lines,
+      "Leave out lines of .jsonl that are no JSON object with the text, count "
+      "and name them");
   command->add_flag(
       "--overwrite", arguments->overwrite, "Replace a dataset that is there");
   command->callback([arguments] { run(*arguments); });

@@ -208,7 +208,10 @@ std::unique_ptr<ByteStream> open_byte_stream(const fs::path& path) {
   const std::string_view magic = file->peek(4);
   if (magic.starts_with("\x1f\x8b"))
     return std::make_unique<GzipStream>(std::move(file));
-  if (magic.starts_with("\x28\xb5\x2f\xfd"))
+  // A frame of zstd, or a skippable one of any of its 16 numbers in front.
+  const bool is_skippable = magic.size() == 4 && (magic[0] & 0xF0) == 0x50 &&
+                            magic.substr(1) == "\x2a\x4d\x18";
+  if (magic.starts_with("\x28\xb5\x2f\xfd") || is_skippable)
     return std::make_unique<ZstdStream>(std::move(file));
   return file;
 }

@@ -14,6 +14,7 @@
 #include "brigade/data/prepare_encode.h"
 #include "brigade/files/file.h"
 #include "brigade/files/lock.h"
+#include "brigade/tokenizer/sentencepiece_json.h"
 #include "brigade/tokenizer/training.h"
 
 namespace brigade {
@@ -24,6 +25,7 @@ namespace fs = std::filesystem;
 // Text under way between reader and writer. Each byte of it costs several
 // more: the parsed copy, its tokens, the tokenizer's own tables.
 constexpr uint64_t kMaxTextUnderWay = 48 * MiB;
+constexpr size_t kNamedBadLines = 10;
 
 // Storage errors of std::filesystem as ours.
 template <typename Call>
@@ -243,7 +245,11 @@ class Preparation {
     // Of more text than the trainer takes, every n-th block, from all over.
     const uint64_t stride =
         1 + progress_.total_bytes / static_cast<uint64_t>(training.max_bytes);
+    std::function<void(const DataError&)> skip;
+    if (options_.bad_lines == BadLines::kSkip)
+      skip = [](const DataError&) {};  // named when they are tokenized
     uint64_t block_number = 0;
+    const fs::path model = tokenizer_folder_->temporary() / "tokenizer.model";
     train_sentencepiece(
         [&](std::string& text) {
           TextBlock block;
@@ -259,18 +265,26 @@ class Preparation {
               [&](const TextPiece& piece) {
                 text += piece.text;
                 text += '\n';
-              });
+              },
+              skip);
           report(reader.bytes_read());
           return true;
         },
-        tokenizer_folder_->temporary() / "tokenizer.model",
+        model,
         training);
+    // For the faster engine, and for programs that read nothing else.
+    if (const auto json = convert_sentencepiece(model))
+      write_text_file(tokenizer_folder_->temporary() / "tokenizer.json", *json);
     begin_stage(PrepareProgress::Stage::kTokenize);
   }
 
   void write_tokens(MegatronWriter& writer, TokenType type) {
     sources_.resize(files_.size());
-    TextReader reader(files_, options_.text);
+    TextOptions text = options_.text;
+    text.cut_before = [this](std::string_view whole, size_t at) {
+      return tokenizer_->cut_before(whole, at);
+    };
+    TextReader reader(files_, text);
     if (eos_id_)
       append_tokens(type, std::span(&*eos_id_, 1), eos_token_);
     struct Work {
@@ -297,6 +311,7 @@ class Preparation {
               work.block,
               files_[work.block.file],
               options_.text,
+              options_.bad_lines,
               type),
           work.bytes_read};
     };
@@ -322,6 +337,11 @@ class Preparation {
       const EncodedBlock& block) {
     DatasetSource& source = sources_[block.file];
     source.text_bytes += block.text_bytes;
+    bad_lines_ += block.bad_lines.size();
+    for (const std::string& line : block.bad_lines) {
+      if (first_bad_lines_.size() < kNamedBadLines)
+        first_bad_lines_.push_back(line);
+    }
     std::span<const std::byte> tokens = block.tokens;
     for (const EncodedPiece& piece : block.pieces) {
       const uint64_t size_bytes = piece.num_tokens * token_bytes(type);
@@ -342,6 +362,8 @@ class Preparation {
   PrepareResult make_result(const MegatronWriter& writer, TokenType type) {
     PrepareResult result;
     result.empty_documents = empty_documents_;
+    result.bad_lines = bad_lines_;
+    result.first_bad_lines = first_bad_lines_;
     for (size_t i = 0; i < files_.size(); ++i) {
       sources_[i].path = files_[i].path.string();
       result.text_bytes += sources_[i].text_bytes;
@@ -383,6 +405,8 @@ class Preparation {
   std::vector<std::byte> eos_token_;
   std::vector<DatasetSource> sources_;
   uint64_t empty_documents_ = 0;
+  uint64_t bad_lines_ = 0;
+  std::vector<std::string> first_bad_lines_;
   PrepareProgress progress_;
   std::chrono::steady_clock::time_point last_report_{};
 };

@@ -46,6 +46,7 @@ struct PrepareOptions {
   // Of the files; absent: by their extension, or else by their content.
   std::optional<TextFormat> format;
   TextOptions text;
+  BadLines bad_lines = BadLines::kRefuse;
   int num_workers = 0;  // threads that tokenize; 0: one per core
 
   // Called on the thread that called prepare(), several times per second, and
@@ -57,6 +58,9 @@ struct PrepareResult {
   DatasetInfo info;
   uint64_t text_bytes = 0;
   uint64_t empty_documents = 0;  // left out, as Megatron does
+  uint64_t bad_lines = 0;        // left out with BadLines::kSkip
+  // Of the first of them, where it is and what is wrong with it.
+  std::vector<std::string> first_bad_lines;
 };
 
 // Needs at most 500 MB whatever the size of the input. Throws ConfigError

@@ -46,7 +46,12 @@ uint64_t encode_piece(
   while (!rest.empty()) {
     const std::string_view slice = rest.substr(
         0,
-        rest.size() <= slice_bytes ? rest.size() : find_cut(rest, slice_bytes));
+        rest.size() <= slice_bytes
+            ? rest.size()
+            : find_cut(
+                  rest, slice_bytes, [&](std::string_view text, size_t at) {
+                    return tokenizer.cut_before(text, at);
+                  }));
     size_t skipped = 0;
     const std::vector<int32_t> tokens =
         is_middle ? encode_middle(tokenizer, slice, skipped)
@@ -64,16 +69,26 @@ EncodedBlock encode_block(
     const TextBlock& block,
     const TextFile& file,
     const TextOptions& options,
+    BadLines bad_lines,
     TokenType type) {
-  EncodedBlock encoded{
-      .file = block.file,
-      .text_bytes = block.text.size(),
-      .last_of_file = block.last_of_file};
-  for_each_piece(block, file, options, [&](const TextPiece& piece) {
-    encoded.pieces.push_back(
-        {encode_piece(tokenizer, piece, kSliceBytes, type, encoded.tokens),
-         piece.ends_document});
-  });
+  EncodedBlock encoded{.file = block.file, .last_of_file = block.last_of_file};
+  std::function<void(const DataError&)> on_bad_line;
+  if (bad_lines == BadLines::kSkip) {
+    on_bad_line = [&](const DataError& error) {
+      encoded.bad_lines.emplace_back(error.what());
+    };
+  }
+  for_each_piece(
+      block,
+      file,
+      options,
+      [&](const TextPiece& piece) {
+        encoded.text_bytes += piece.text.size();
+        encoded.pieces.push_back(
+            {encode_piece(tokenizer, piece, kSliceBytes, type, encoded.tokens),
+             piece.ends_document});
+      },
+      on_bad_line);
   return encoded;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "brigade/data/text_reader.h"
@@ -34,7 +35,9 @@ struct EncodedPiece {
 
 struct EncodedBlock {
   uint32_t file = 0;
-  uint64_t text_bytes = 0;
+  uint64_t text_bytes = 0;  // of the documents, as UTF-8
+  // What is wrong with the lines of JSON that were left out.
+  std::vector<std::string> bad_lines;
   bool last_of_file = false;
   std::vector<std::byte> tokens;     // in the dataset's type
   std::vector<EncodedPiece> pieces;  // in order; their tokens are `tokens`
@@ -46,6 +49,7 @@ EncodedBlock encode_block(
     const TextBlock& block,
     const TextFile& file,
     const TextOptions& options,
+    BadLines bad_lines,
     TokenType type);
 
 }  // namespace brigade

@@ -56,7 +56,8 @@ std::string latin1_to_utf8(std::string_view text) {
   return result;
 }
 
-void check_utf8(std::string_view text, const Place& place) {
+// `position` is the text's in the block.
+void check_utf8(std::string_view text, size_t position, const Place& place) {
   const size_t valid = valid_utf8_prefix(text);
   if (valid == text.size())
     return;
@@ -64,7 +65,7 @@ void check_utf8(std::string_view text, const Place& place) {
   if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF"))
     encoding = " (it begins as UTF-16 does)";
   place.fail(
-      valid,
+      position + valid,
       fmt::format(
           "byte 0x{:02x} is not UTF-8{}; convert the file, for example with "
           "iconv, or say --encoding latin1 if that is what it is",
@@ -72,15 +73,15 @@ void check_utf8(std::string_view text, const Place& place) {
           encoding));
 }
 
-// `position` is the line's in the block.
-void handle_json_line(
+// The document of a line of JSON; absent where the line is blank. `position` is
+// the line's in the block.
+std::optional<std::string> document_of_line(
     std::string_view line,
     size_t position,
     const Place& place,
-    const TextOptions& options,
-    const std::function<void(const TextPiece&)>& handle) {
+    const TextOptions& options) {
   if (line.find_first_not_of(" \t\r") == std::string_view::npos)
-    return;
+    return std::nullopt;
   StringMember member;
   if (const auto fault = find_string_member(line, options.json_key, member)) {
     place.fail(
@@ -89,8 +90,7 @@ void handle_json_line(
   }
   switch (member.outcome) {
     case StringMember::Outcome::kString:
-      handle({.text = member.text});
-      return;
+      return std::move(member.text);
     case StringMember::Outcome::kNoObject:
       place.fail(position, "the line is not a JSON object");
     case StringMember::Outcome::kAbsent:
@@ -104,6 +104,7 @@ void handle_json_line(
                   : "there is no string in",
               options.json_key));
   }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -112,23 +113,25 @@ void for_each_piece(
     const TextBlock& block,
     const TextFile& file,
     const TextOptions& options,
-    const std::function<void(const TextPiece&)>& handle) {
+    const std::function<void(const TextPiece&)>& handle,
+    const std::function<void(const DataError&)>& on_bad_line) {
   Place place(block, file);
+  const bool is_json = block.format == TextFormat::kJsonLines;
+  const bool skips_lines = is_json && on_bad_line;
   std::string converted;
   std::string_view text = block.text;
   if (options.encoding == TextEncoding::kLatin1) {
     converted = latin1_to_utf8(text);
     text = converted;
     place.set_converted(text);
-  } else {
-    check_utf8(text, place);
+  } else if (!skips_lines) {
+    check_utf8(text, 0, place);
   }
   const char* const begin = text.data();
   if (block.offset == 0 && options.encoding == TextEncoding::kUtf8 &&
       text.starts_with(kByteOrderMark))
     text.remove_prefix(kByteOrderMark.size());
 
-  const bool is_json = block.format == TextFormat::kJsonLines;
   const std::string_view separator =
       is_json ? std::string_view("\n") : options.document_separator;
   bool continues = block.continues;
@@ -137,13 +140,20 @@ void for_each_piece(
         separator.empty() ? std::string_view::npos : text.find(separator);
     const bool is_last = end == std::string_view::npos;
     const std::string_view piece = text.substr(0, end);
+    const auto position = static_cast<size_t>(piece.data() - begin);
     if (is_json) {
-      handle_json_line(
-          piece,
-          static_cast<size_t>(piece.data() - begin),
-          place,
-          options,
-          handle);
+      std::optional<std::string> document;
+      try {
+        if (skips_lines)
+          check_utf8(piece, position, place);
+        document = document_of_line(piece, position, place, options);
+      } catch (const DataError& error) {
+        if (!skips_lines)
+          throw;
+        on_bad_line(error);
+      }
+      if (document)
+        handle({.text = *document});
     } else {
       handle(
           {.text = piece,

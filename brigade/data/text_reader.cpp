@@ -57,6 +57,34 @@ void add_folder(const fs::path& folder, std::vector<TextFile>& files) {
     files.push_back({path, *format_of(path), fs::file_size(path)});
 }
 
+size_t cut_of_words(std::string_view text, size_t limit) {
+  BRIGADE_ASSERT(limit >= 4 && limit < text.size());
+  // Best: a line end with text on both sides, or else a single space before a
+  // word. No tokenizer's regex sees those cuts: runs of white space, which many
+  // treat in a special way, stay whole. Then any line end.
+  const size_t lowest = limit / 2;
+  for (size_t cut = limit; cut > lowest; --cut) {
+    if (text[cut - 1] == '\n' && !is_space(text[cut - 2]) &&
+        !is_space(text[cut]))
+      return cut;
+  }
+  for (size_t cut = std::min(limit, text.size() - 2); cut > lowest; --cut) {
+    if (text[cut] == ' ' && !is_space(text[cut - 1]) &&
+        !is_space(text[cut + 1]))
+      return cut;
+  }
+  for (size_t cut = limit; cut > lowest; --cut) {
+    if (text[cut - 1] == '\n')
+      return cut;
+  }
+  // Between characters: not before a continuation byte of UTF-8.
+  for (size_t cut = limit; cut > limit - 4; --cut) {
+    if ((static_cast<unsigned char>(text[cut]) & 0xC0) != 0x80)
+      return cut;
+  }
+  return limit;
+}
+
 }  // namespace
 
 std::vector<TextFile> find_text_files(
@@ -86,32 +114,14 @@ std::vector<TextFile> find_text_files(
   return files;
 }
 
-size_t find_cut(std::string_view text, size_t limit) {
-  BRIGADE_ASSERT(limit >= 4 && limit < text.size());
-  // Best: a line end with text on both sides, or else a single space before a
-  // word. No tokenizer's regex sees those cuts: runs of white space, which many
-  // treat in a special way, stay whole. Then any line end.
-  const size_t lowest = limit / 2;
-  for (size_t cut = limit; cut > lowest; --cut) {
-    if (text[cut - 1] == '\n' && !is_space(text[cut - 2]) &&
-        !is_space(text[cut]))
-      return cut;
-  }
-  for (size_t cut = std::min(limit, text.size() - 2); cut > lowest; --cut) {
-    if (text[cut] == ' ' && !is_space(text[cut - 1]) &&
-        !is_space(text[cut + 1]))
-      return cut;
-  }
-  for (size_t cut = limit; cut > lowest; --cut) {
-    if (text[cut - 1] == '\n')
-      return cut;
-  }
-  // Between characters: not before a continuation byte of UTF-8.
-  for (size_t cut = limit; cut > limit - 4; --cut) {
-    if ((static_cast<unsigned char>(text[cut]) & 0xC0) != 0x80)
-      return cut;
-  }
-  return limit;
+size_t find_cut(
+    std::string_view text,
+    size_t limit,
+    const std::function<size_t(std::string_view, size_t)>& cut_before) {
+  const size_t cut = cut_of_words(text, limit);
+  const size_t allowed = cut_before ? cut_before(text, cut) : cut;
+  // A text of nothing but added tokens is cut within one rather than not.
+  return allowed > 0 ? allowed : cut;
 }
 
 TextReader::TextReader(std::vector<TextFile> files, const TextOptions& options)
@@ -161,7 +171,10 @@ TextFormat TextReader::format_by_content() const {
         path,
         zero));
   }
-  const std::string_view text(buffer_);
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  std::string_view text(buffer_);
+  if (text.starts_with(kByteOrderMark))
+    text.remove_prefix(kByteOrderMark.size());
   const std::string_view line = text.substr(0, text.find('\n'));
   const bool is_whole = line.size() < text.size() || at_end_;
   if (!is_whole)
@@ -257,7 +270,7 @@ bool TextReader::next(TextBlock& block) {
       take(last, separator.size(), block);
       block.ends_document = true;
     } else {
-      take(find_cut(buffer_, limit), 0, block);
+      take(find_cut(buffer_, limit, options_.cut_before), 0, block);
       block.ends_document = false;
     }
   }

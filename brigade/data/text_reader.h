@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "brigade/base/error.h"
 #include "brigade/data/byte_stream.h"
 
 namespace brigade {
@@ -20,6 +21,8 @@ enum class TextFormat {
   kJsonLines,  // .jsonl: one JSON object per line, one document each
 };
 enum class TextEncoding { kUtf8, kLatin1 };
+// What becomes of a line of JSON that holds no document.
+enum class BadLines { kRefuse, kSkip };
 
 struct TextFile {
   std::filesystem::path path;
@@ -42,6 +45,9 @@ struct TextOptions {
   std::string json_key = "text";
   // Between documents of a plain file; empty: a file is one document.
   std::string document_separator;
+  // Where a document that is too long may be cut, at or in front of the second
+  // argument: see Tokenizer::cut_before(). Empty: anywhere between characters.
+  std::function<size_t(std::string_view, size_t)> cut_before;
   uint64_t block_bytes = 256 << 10;  // about; a longer line of JSON is whole
 };
 
@@ -59,9 +65,13 @@ struct TextBlock {
 };
 
 // Where to cut text that is too long, in (0, limit]: in its last half after a
-// line or before a word, or at least between two characters.
+// line or before a word, or at least between two characters, and where
+// `cut_before`, if there is one, allows it.
 // Precondition: 4 <= limit < text.size().
-size_t find_cut(std::string_view text, size_t limit);
+size_t find_cut(
+    std::string_view text,
+    size_t limit,
+    const std::function<size_t(std::string_view, size_t)>& cut_before = {});
 
 class TextReader {
  public:
@@ -107,13 +117,15 @@ struct TextPiece {
 
 // Calls `handle` for each piece of the block, in order. Throws DataError
 // naming file, byte offset and line for text that is not in the encoding, a
-// line that is not a JSON object and one without the string json_key. Latin-1
-// is converted to UTF-8; a byte order mark at the file's start is
-// dropped. Thread-safe.
+// line that is not a JSON object and one without the string json_key; a bad
+// line of JSON goes to `on_bad_line` instead, if there is one. Latin-1 is
+// converted to UTF-8; a byte order mark at the file's start is dropped.
+// Thread-safe.
 void for_each_piece(
     const TextBlock& block,
     const TextFile& file,
     const TextOptions& options,
-    const std::function<void(const TextPiece&)>& handle);
+    const std::function<void(const TextPiece&)>& handle,
+    const std::function<void(const DataError&)>& on_bad_line = {});
 
 }  // namespace brigade

@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
+#include <sstream>
 
 #include "brigade/base/error.h"
+#include "brigade/data/whole_text.h"
 #include "brigade/json/node.h"
 
 namespace brigade {
@@ -50,9 +51,7 @@ size_t likeliest(
 }  // namespace
 
 std::vector<TaskRequest> read_task(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  if (!file)
-    throw DataError(fmt::format("[task] '{}' cannot be read", path.string()));
+  std::istringstream file(read_whole_text(path));
   std::vector<TaskRequest> requests;
   size_t number = 0;
   for (std::string line; std::getline(file, line);) {

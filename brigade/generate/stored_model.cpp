@@ -9,6 +9,7 @@
 #include "brigade/base/error.h"
 #include "brigade/comm/self_communicator.h"
 #include "brigade/files/file.h"
+#include "brigade/generate/limited_tokenizer.h"
 #include "brigade/json/node.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
@@ -49,14 +50,17 @@ std::string tokenizer_in(const fs::path& folder) {
   return {};
 }
 
-void check_model(const nlohmann::json& config, const fs::path& directory) {
+LlamaConfig parse_model(
+    const nlohmann::json& config,
+    const fs::path& directory) {
   std::vector<std::string> problems;
-  parse_llama_config(config, "/model", problems);
+  LlamaConfig model = parse_llama_config(config, "/model", problems);
   if (!problems.empty())
     throw DataError(fmt::format(
         "[model] '{}' describes no model: {}",
         directory.string(),
         problems.front()));
+  return model;
 }
 
 }  // namespace
@@ -80,7 +84,7 @@ StoredModel::StoredModel(const fs::path& path) {
       tokenizer_ = fs::exists(beside) ? beside.string() : manifest.tokenizer;
     }
   }
-  check_model(config_, directory_);
+  model_ = parse_model(config_, directory_);
 }
 
 void StoredModel::verify(Communicator& world, const HashProgress& on_progress)
@@ -100,16 +104,8 @@ std::unique_ptr<Tokenizer> StoredModel::open_tokenizer(
     throw ConfigError(fmt::format(
         "'{}' names no tokenizer; give --tokenizer", directory_.string()));
   }
-  auto tokenizer = load_tokenizer(name);
-  const auto vocabulary = config_.value("vocab_size", int64_t{0});
-  if (tokenizer->vocab_size() > vocabulary) {
-    throw DataError(fmt::format(
-        "[model] the tokenizer has {} tokens, the model {}: they do not belong "
-        "together",
-        tokenizer->vocab_size(),
-        vocabulary));
-  }
-  return tokenizer;
+  return std::make_unique<LimitedTokenizer>(
+      load_tokenizer(name), model_.vocab_size);
 }
 
 std::shared_ptr<Llama> StoredModel::load(

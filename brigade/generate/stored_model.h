@@ -25,6 +25,8 @@ class StoredModel {
   const std::filesystem::path& directory() const { return directory_; }
   // Hugging Face's config.json.
   const nlohmann::json& config() const { return config_; }
+  // What it says, the defaults of absent and null keys included.
+  const LlamaConfig& model() const { return model_; }
   // "float32" or "bfloat16": in which it is computed.
   const std::string& dtype() const { return dtype_; }
 
@@ -32,7 +34,8 @@ class StoredModel {
   // Collective. `on_progress` is of this rank's share.
   void verify(Communicator& world, const HashProgress& on_progress = {}) const;
   // `spec`, or without one the model's own. Throws ConfigError where it has
-  // none, DataError where it has more tokens than the model.
+  // none; its encode() throws DataError for a token that the model has no row
+  // for (limited_tokenizer.h).
   std::unique_ptr<Tokenizer> open_tokenizer(const std::string& spec) const;
   // This rank's part, for inference: `config` is inference_config()'s for the
   // mesh's dims. Replicas (dp, cp) hold the same. Throws DataError when a
@@ -45,6 +48,7 @@ class StoredModel {
   std::filesystem::path directory_;
   std::optional<Checkpoint> checkpoint_;  // absent: a Hugging Face folder
   nlohmann::json config_;
+  LlamaConfig model_;
   std::string dtype_;
   std::string tokenizer_;  // as load_tokenizer() takes it; "": none
 };

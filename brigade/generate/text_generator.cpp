@@ -235,13 +235,11 @@ void check_generate_options(const GenerateOptions& options) {
 
 std::vector<std::string> generate_warnings(const GenerateOptions& options) {
   const StoredModel stored(options.checkpoint);
-  const auto positions =
-      stored.config().value("max_position_embeddings", int64_t{0});
+  const int64_t positions = stored.model().max_position_embeddings;
   size_t longest = 0;
   for (const auto& tokens : read_prompts(options, stored).tokens)
     longest = std::max(longest, tokens.size());
-  if (positions <= 0 ||
-      options.max_tokens <= positions - static_cast<int64_t>(longest))
+  if (options.max_tokens <= positions - static_cast<int64_t>(longest))
     return {};
   return {fmt::format(
       "the longest prompt of {} tokens and --max-tokens {} go past the {} "

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "brigade/json/skip_value.h"
+
 namespace brigade {
 namespace {
 
@@ -63,7 +65,16 @@ std::optional<JsonFault> find_string_member(
     StringMember& found) {
   found = {};
   MemberFinder finder(key, found);
-  return visit_json(text, {.max_depth = kMaxDepth}, finder);
+  auto fault = visit_json(text, {.max_depth = kMaxDepth}, finder);
+  if (!fault)
+    return std::nullopt;
+  // It may lie in a member that nobody reads, and be JSON all the same.
+  auto member = string_member_among_any(text, key);
+  if (!member)
+    return fault;
+  found = {
+      .outcome = StringMember::Outcome::kString, .text = std::move(*member)};
+  return std::nullopt;
 }
 
 }  // namespace brigade

@@ -19,7 +19,9 @@ struct StringMember {
 };
 
 // Looks for the member `key` of the object that `text` is; the last one, if
-// the key appears twice. Returns what is wrong when `text` is not valid JSON.
+// the key appears twice. Returns what is wrong when `text` is not valid JSON or
+// the member is no text (half a surrogate pair); other members may be whatever
+// the grammar allows.
 std::optional<JsonFault> find_string_member(
     std::string_view text,
     std::string_view key,

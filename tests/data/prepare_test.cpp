@@ -7,7 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <utility>
 
@@ -81,6 +83,65 @@ TEST_F(PrepareTest, WritesTheTokensOfEachDocumentAndItsEnd) {
   EXPECT_EQ(result.info.sources[1].documents, 2U);
   EXPECT_EQ(read_dataset_info(folder_ / "out/x"), result.info);
   EXPECT_THAT(written(), UnorderedElementsAre("x.bin", "x.idx", "x.json"));
+}
+
+TEST_F(PrepareTest, TheBytesOfTheTextAreCountedNotThoseOfTheJson) {
+  const PrepareResult result = prepare(options(write(
+      "a.jsonl",
+      "{\"id\": 123456, \"text\": \"\\u00e9\\n\"}\r\n{\"text\": \"ab\"}\n")));
+  EXPECT_EQ(result.text_bytes, 5U);
+  EXPECT_EQ(result.info.sources[0].text_bytes, 5U);
+}
+
+TEST_F(PrepareTest, BadLinesAreSkippedCountedAndNamedOnRequest) {
+  std::string lines = "{\"text\": \"a\"}\n";
+  for (int i = 0; i < 12; ++i)
+    lines += "no JSON\n";
+  auto prepare_options = options(write("a.jsonl", lines + "{\"text\": \"b\"}"));
+  EXPECT_THAT(
+      message_of<DataError>([&] { prepare(prepare_options); }),
+      HasSubstr("line 2: the line is not valid JSON"));
+  prepare_options.bad_lines = BadLines::kSkip;
+  const PrepareResult result = prepare(prepare_options);
+  EXPECT_THAT(tokens(), ElementsAre('a', 257, 'b', 257));
+  EXPECT_EQ(result.bad_lines, 12U);
+  ASSERT_EQ(result.first_bad_lines.size(), 10U);
+  EXPECT_THAT(
+      result.first_bad_lines[9],
+      AllOf(HasSubstr("a.jsonl] at byte"), HasSubstr("line 11")));
+}
+
+// A tokenizer whose added tokens fill a text without any white space.
+TEST_F(PrepareTest, AddedTokensAreFoundAcrossCutsOfTheWork) {
+  const nlohmann::json tokenizer = {
+      {"version", "1.0"},
+      {"added_tokens",
+       {{{"id", 3},
+         {"content", "<|im_start|>"},
+         {"single_word", false},
+         {"lstrip", false},
+         {"rstrip", false},
+         {"normalized", false},
+         {"special", true}}}},
+      {"model",
+       {{"type", "BPE"},
+        {"unk_token", "<unk>"},
+        {"vocab", {{"<unk>", 0}, {"中", 1}, {"中中", 2}}},
+        {"merges", {"中 中"}}}}};
+  std::string text;
+  for (int i = 0; i < 2000; ++i)
+    text += "中中中中中中中<|im_start|>";
+  auto prepare_options = options(write("a.txt", text));
+  prepare_options.tokenizer = write("tokenizer.json", tokenizer.dump());
+  prepare_options.end_of_document = PrepareOptions::EndOfDocument::kNone;
+  prepare_options.existing = PrepareOptions::Existing::kOverwrite;
+  for (const uint64_t block_bytes : {100, 1001, 50000}) {
+    prepare_options.text.block_bytes = block_bytes;
+    prepare(prepare_options);
+    const auto found = tokens();
+    EXPECT_EQ(std::count(found.begin(), found.end(), 3), 2000) << block_bytes;
+    EXPECT_EQ(std::count(found.begin(), found.end(), 0), 0) << block_bytes;
+  }
 }
 
 TEST_F(PrepareTest, TheEndOfDocumentTokenCanBeLeftOut) {

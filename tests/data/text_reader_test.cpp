@@ -8,6 +8,7 @@
 #include <cstring>
 #include <random>
 
+#include "brigade/data/whole_text.h"
 #include "tests/data/data_test_files.h"
 
 namespace brigade {
@@ -36,6 +37,11 @@ std::string zstandard(const std::string& text) {
   result.resize(
       ZSTD_compress(result.data(), result.size(), text.data(), text.size(), 3));
   return result;
+}
+
+std::string skippable(char number) {
+  const char magic[] = {static_cast<char>(0x50 + number), 0x2A, 0x4D, 0x18};
+  return std::string(magic, 4) + std::string("\x04\0\0\0", 4) + "abcd";
 }
 
 // Words, lines and multi-byte characters, the same for the same seed.
@@ -120,6 +126,11 @@ TEST_F(TextReaderTest, ReadsGzipAndZstandardAndConcatenationsOfThem) {
         write("c.txt.gz", gzipped(text) + std::string(512, '\0')),
         write("d.txt.zst", zstandard(text)),
         write("e.txt.zst", zstandard(half) + zstandard(rest)),
+        // A skippable frame in front, between and behind: 4 bytes of anything.
+        write(
+            "s.txt.zst",
+            skippable(0) + zstandard(half) + skippable(15) + zstandard(rest) +
+                skippable(7)),
         // Told apart by content: a name may lie.
         write("f.txt", gzipped(text)),
         write("g.txt.gz", text)})
@@ -191,6 +202,64 @@ TEST_F(TextReaderTest, ReadsTheTextOfEachLineOfJson) {
         documents({path}, {.block_bytes = block_bytes}),
         ElementsAre("one\nline é", "two", "", "last"));
   }
+}
+
+TEST_F(TextReaderTest, MembersThatAreNotReadMayHoldAnyJson) {
+  const std::string deep = std::string(2000, '[') + std::string(2000, ']');
+  EXPECT_THAT(
+      documents({write(
+          "a.jsonl",
+          "{\"n\": 1e999, \"s\": \"\\ud800\", \"text\": \"one\"}\n"
+          "{\"text\": \"two\", \"deep\": " +
+              deep +
+              "}\n"
+              "{\"\\udc00\": {\"a\": [-0.5E+10, true, null]}, \"text\": "
+              "\"3\"}")}),
+      ElementsAre("one", "two", "3"));
+  for (const char* line :
+       {R"({"n": 1e999, "text": "one")",
+        R"({"n": 01e999, "text": "one"})",
+        R"({"n": 1e999, "text": "one"} x)",
+        R"({"n": 1e999, "text": "\ud800"})",
+        R"({"n": 1e999, "text": 1})",
+        R"({"n": [1e999}, "text": "one"})"})
+    EXPECT_THAT(refusal(write("b.jsonl", line)), HasSubstr("not valid JSON"))
+        << line;
+}
+
+TEST_F(TextReaderTest, BadLinesCanBeGivenToTheCallerInstead) {
+  const auto path = write(
+      "a.jsonl",
+      "{\"text\": \"one\"}\n[1]\n{\"text\": \"caf\xE9\"}\n\n{\"body\": 1}\n"
+      "{\"text\": \"two\"}\n");
+  TextReader reader(find_text_files({path}), {});
+  TextBlock block;
+  ASSERT_TRUE(reader.next(block));
+  std::vector<std::string> texts, bad;
+  for_each_piece(
+      block,
+      reader.files()[0],
+      {},
+      [&](const TextPiece& piece) { texts.emplace_back(piece.text); },
+      [&](const DataError& error) { bad.emplace_back(error.what()); });
+  EXPECT_THAT(texts, ElementsAre("one", "two"));
+  EXPECT_THAT(
+      bad,
+      ElementsAre(
+          HasSubstr("line 2: the line is not a JSON object"),
+          HasSubstr("line 3: byte 0xe9 is not UTF-8"),
+          HasSubstr("line 5: the object has no member 'text'")));
+}
+
+TEST_F(TextReaderTest, AWholeTextIsReadAsADatasetIs) {
+  const std::string text = random_text(5, 700000) + "\r\nend";
+  EXPECT_EQ(
+      read_whole_text(write("a.txt.gz", gzipped("\xEF\xBB\xBF" + text))), text);
+  EXPECT_EQ(read_whole_text(write("b.txt", "")), "");
+  const auto path = write("c.txt", "one\ncaf\xE9");
+  EXPECT_THAT(
+      message_of<DataError>([&] { read_whole_text(path); }),
+      AllOf(HasSubstr("c.txt] at byte 7, line 2"), HasSubstr("not UTF-8")));
 }
 
 TEST_F(TextReaderTest, TheKeyOfTheTextCanBeAnother) {

@@ -1,0 +1,22 @@
+// Passes over JSON values by their grammar alone, where their meaning does not
+// matter: numbers beyond the range of a double, halves of surrogate pairs and
+// nesting of any depth are JSON too.
+//
+// PURE.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace brigade {
+
+// The text of the string member `key` of the object that `text` is (the last
+// one, if the key appears twice), all other members being of any JSON.
+// std::nullopt: `text` is no JSON object, or has no such string.
+std::optional<std::string> string_member_among_any(
+    std::string_view text,
+    std::string_view key);
+
+}  // namespace brigade
