@@ -38,6 +38,7 @@ struct MemoryModel {
 
   // The reduced gradient of the matrix.
   Tensor run_step(int rank, int step) {
+    sync.reset();
     ((matrix * pseudo_random({40, 60}, 7 + rank + 10 * step)).sum() +
      (vector * pseudo_random({33}, 3 + rank + step)).sum())
         .backward();

@@ -357,6 +357,7 @@ TEST(MixedPrecision, RecomputationsAndGradientPenaltiesWork) {
     DataParallel model(
         std::make_shared<Net>(), make_world_of_one(), {}, with_precision());
     for (int step = 0; step < 2; ++step) {
+      model->zero_grad();
       model.forward(torch::ones({2})).sum().backward();
       EXPECT_EQ(model->w.grad()[0].item<double>(), 6.0);
       EXPECT_EQ(model->w.scalar_type(), torch::kFloat);
@@ -374,6 +375,7 @@ TEST(MixedPrecision, RecomputationsAndGradientPenaltiesWork) {
     const auto y = model.forward(x).sum();
     const auto penalty = torch::autograd::grad(
         {y}, {x}, {}, c10::nullopt, /*create_graph=*/true)[0];
+    model->zero_grad();
     (is_penalty_alone ? penalty.sum() : y + penalty.sum()).backward();
     // d/dw (w^2 x + w^2) = 2 w x + 2 w
     EXPECT_EQ(model->w.grad()[0].item<double>(), is_penalty_alone ? 4.0 : 8.0);

@@ -137,6 +137,7 @@ TEST(SparseGradients, OfRanksThatDoNotUseThemAreZero) {
       return model->head(torch::ones({1, 4})).sum();
     };
     for (int step = 0; step < 2; ++step) {
+      model.reset();
       (world->rank() == 0 ? use_table() : use_none()).backward();
       const auto grad = model->table->weight.grad();
       ASSERT_TRUE(grad.defined());
@@ -168,6 +169,7 @@ TEST(SparseGradients, OfRanksThatHaveJoinedAreNone) {
     DataParallel model(table, world);
     model.allow_uneven_inputs();
     for (int step = 0; step <= world->rank(); ++step) {
+      model.reset();
       model->forward(torch::tensor({step})).sum().backward();
       const auto grad = table->weight.grad().to_dense();
       EXPECT_EQ(grad[step][0].item<double>(), 1.0);
