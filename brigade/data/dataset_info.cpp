@@ -109,22 +109,6 @@ void write_dataset_info(const fs::path& prefix, const DatasetInfo& info) {
       json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
-void require_vocabulary(
-    const DatasetInfo& info,
-    int64_t model_vocab_size,
-    const fs::path& prefix) {
-  if (info.vocab_size <= model_vocab_size)
-    return;
-  throw ConfigError(fmt::format(
-      "[token_dataset] '{}' was prepared with a vocabulary of {}, but the "
-      "model's vocab_size is {}: raise vocab_size to {} or prepare the text "
-      "with the model's tokenizer",
-      prefix.string(),
-      info.vocab_size,
-      model_vocab_size,
-      info.vocab_size));
-}
-
 void require_tokenizer(
     const DatasetInfo& info,
     const std::string& tokenizer,

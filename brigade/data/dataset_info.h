@@ -44,12 +44,6 @@ void write_dataset_info(
     const std::filesystem::path& prefix,
     const DatasetInfo& info);
 
-// Throws ConfigError when the dataset's vocabulary is larger than the model's.
-void require_vocabulary(
-    const DatasetInfo& info,
-    int64_t model_vocab_size,
-    const std::filesystem::path& prefix);
-
 // Throws ConfigError when `tokenizer` (what load_tokenizer() takes) is not the
 // one that made the dataset, by the content of their files; accepts any where
 // the dataset's is not there any more. DataError when there is no such

@@ -139,8 +139,6 @@ TokenDataset TokenDataset::open(
     TokenFileLayout layout = parse_llm_c(named(tokens));
     return {"llm.c", std::move(tokens), nullptr, layout, options};
   }
-  if (const auto info = read_dataset_info(prefix); info && options.vocab_size)
-    require_vocabulary(*info, *options.vocab_size, prefix);
   File index = map_file(index_path);
   TokenFileLayout layout = parse_megatron(named(index), named(tokens));
   return {"Megatron", std::move(tokens), std::move(index), layout, options};

@@ -43,17 +43,18 @@ Source make_training_source(
           .shuffle_windows = options.shuffle});
 }
 
-// Brigade's own datasets say how they were made; those of other programs are
-// read once.
+// Brigade's own datasets say how they were made; those of other programs, and
+// of tokenizers with more tokens than the model has rows, are read once: an id
+// that occurs is refused, not a size.
 void check_vocabulary(
     const TokenDataset& dataset,
     const std::string& path,
     const TrainingDataOptions& options) {
   const std::filesystem::path prefix = dataset_prefix(path);
   const auto info = read_dataset_info(prefix);
-  if (!info)
+  if (!info || info->vocab_size > options.vocab_size)
     check_token_ids(dataset, options.vocab_size, options.scan);
-  else if (!options.tokenizer.empty())
+  if (info && !options.tokenizer.empty())
     require_tokenizer(*info, options.tokenizer, prefix);
 }
 

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "brigade/data/prepare.h"
 #include "brigade/data/training_data.h"
 #include "tests/data/data_test_files.h"
 
@@ -289,6 +290,27 @@ TEST_F(TrainingDataTest, DocumentEpochsLeaveTheHeldOutWindowsAlone) {
     for (size_t i = 0; i < 4; ++i)
       EXPECT_LE(window[i], 360);
   }
+}
+
+// Code Llama's tokenizer has more tokens than its model rows.
+TEST_F(TrainingDataTest, ATokenThatOccursIsRefusedNotALargerVocabulary) {
+  write("a.txt", "abc");
+  prepare(
+      {.inputs = {folder_ / "a.txt"},
+       .out_prefix = folder_ / "a",
+       .tokenizer = "bytes",
+       .end_of_document = PrepareOptions::EndOfDocument::kNone});
+  const auto open = [&](int64_t vocab_size) {
+    open_training_data(
+        {.parts = {{(folder_ / "a").string()}},
+         .seq_length = 2,
+         .vocab_size = vocab_size});
+  };
+  open('c' + 1);  // of 258
+  EXPECT_THAT(
+      message_of<DataError>([&] { open('c'); }),
+      HasSubstr("a.bin] at byte 4: token id 99 is outside the vocabulary of "
+                "99"));
 }
 
 TEST_F(TrainingDataTest, ErrorsNameTheDataset) {

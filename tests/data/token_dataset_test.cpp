@@ -178,18 +178,6 @@ TEST_F(TokenDatasetTest, ANegativeTokenIsRefusedWithoutAVocabularyToo) {
       HasSubstr("token id -1 is outside"));
 }
 
-TEST_F(TokenDatasetTest, AVocabularyLargerThanTheModelsIsAConfigError) {
-  write("x.bin", golden_tokens());
-  write("x.idx", golden_index());
-  DatasetInfo info{.vocab_size = 8000, .tokenizer = "bytes"};
-  write_dataset_info(folder_ / "x", info);
-  EXPECT_THAT(
-      message_of<ConfigError>(
-          [&] { TokenDataset::open(folder_ / "x", {.vocab_size = 7999}); }),
-      AllOf(HasSubstr("vocabulary of 8000"), HasSubstr("7999")));
-  TokenDataset::open(folder_ / "x", {.vocab_size = 8000});
-}
-
 TEST_F(TokenDatasetTest, AFileThatIsNotThereIsNamedWithWhatToDo) {
   EXPECT_THAT(
       refusal(folder_ / "absent"),
