@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/comm/any_tensor.h"
 #include "brigade/comm/device_stream.h"
 #include "brigade/metrics/clock.h"
 
@@ -17,9 +18,11 @@ namespace {
 
 // The same memory without autograd's node. A Work's tensors are released by a
 // thread of the backend; a node among them that holds the communicator would
-// make that thread destroy, and join, itself.
+// make that thread destroy, and join, itself. And without its version counter,
+// by which callers tell whether somebody else wrote: a collective is not that,
+// as with c10d.
 torch::Tensor outside_graph(const torch::Tensor& tensor) {
-  return tensor.detach();
+  return tensor.variable_data();
 }
 
 // A call that no group can carry out. It is the caller's mistake, found before
@@ -138,7 +141,7 @@ class WidenedWork : public Work {
     if (!wire_.defined())
       return;
     inner_->wait();
-    const torch::NoGradGuard no_grad;
+    const AnyTensorMode any_tensor;
     tensor_.copy_(wire_);
     wire_.reset();
   }
@@ -342,6 +345,7 @@ Communicator::begin(Collective op, const torch::Tensor& tensor, int peer) {
 }
 
 CollectiveRecord Communicator::begin(CollectiveRecord record) {
+  // Counts launches; collectives have a number of their own below.
   record.sequence_number = sequence_number_++;
   record.bytes =
       record.numel * static_cast<int64_t>(c10::elementSize(record.dtype));
@@ -353,15 +357,14 @@ CollectiveRecord Communicator::begin(CollectiveRecord record) {
     return record;
   }
   // Members send to and receive from different peers, but share collectives.
-  CollectiveRecord shared = record;
-  shared.sequence_number = collectives_++;
-  record.flight_id = note(record, shared.sequence_number);
+  record.sequence_number = collectives_++;
+  record.flight_id = note(record, record.sequence_number);
   if (!options_.check_collectives)
     return record;
   try {
     if (record.flight_id >= 0)
       options_.flight_recorder->set_awaited(record.flight_id, true);
-    check_signature(shared);
+    check_signature(record);
     if (record.flight_id >= 0) {
       options_.flight_recorder->set_awaited(record.flight_id, false);
       options_.flight_recorder->waited(record.launched_ns);

@@ -68,7 +68,7 @@ struct CollectiveRecord {
   torch::ScalarType dtype = torch::kFloat;
   int64_t numel = 0;  // of this rank's largest operand
   int64_t bytes = 0;
-  int64_t sequence_number = 0;  // of this communicator
+  int64_t sequence_number = 0;  // of collectives alike on all members
   int peer = -1;                // root, source or destination; -1: none
   int64_t flight_id = -1;       // in the rank's FlightRecorder; -1: none
   int64_t launched_ns = 0;

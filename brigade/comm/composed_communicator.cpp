@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "brigade/base/hash.h"
 #include "brigade/base/units.h"
 #include "brigade/comm/bf16_all_reduce.h"
 #include "brigade/comm/chunk_exchange.h"
@@ -76,6 +77,14 @@ ComposedCommunicator::ComposedCommunicator(
       waiting_(waiting),
       worker_(std::make_shared<SequentialWorker>()) {}
 
+GroupMessages ComposedCommunicator::messages_of(Record record) const {
+  const auto tags =
+      static_cast<uint64_t>(messages_.tags() - kFirstTagOfCollectives);
+  const uint64_t hash = fnv1a_64(to_string(record));
+  return messages_.with_tag(
+      kFirstTagOfCollectives + static_cast<int>(hash % tags));
+}
+
 WorkPtr ComposedCommunicator::received_and_added(
     Record record,
     const Tensor& sum,
@@ -99,7 +108,7 @@ WorkPtr ComposedCommunicator::sum_by_messages(
     const torch::Tensor& tensor,
     Record record) {
   if (size() != 2) {
-    return composed(record, [messages = messages_, tensor] {
+    return composed(record, [messages = messages_of(record), tensor] {
       sum_in_chunks(messages, MessageKind::kExchange, tensor);
     });
   }
@@ -109,7 +118,7 @@ WorkPtr ComposedCommunicator::sum_by_messages(
       record,
       tensor,
       1,
-      [messages = messages_, tensor](const Tensor& other) {
+      [messages = messages_of(record), tensor](const Tensor& other) {
         PendingMessages exchange(messages, MessageKind::kExchange);
         exchange.receive(other, 1 - messages.rank());
         exchange.send(tensor, 1 - messages.rank());
@@ -121,7 +130,7 @@ WorkPtr ComposedCommunicator::sum_by_messages(
 WorkPtr ComposedCommunicator::do_all_reduce_rows(
     torch::Tensor matrix,
     Record record) {
-  return composed(record, [messages = messages_, matrix] {
+  return composed(record, [messages = messages_of(record), matrix] {
     return sum_rows(messages, matrix);
   });
 }
@@ -132,7 +141,7 @@ WorkPtr ComposedCommunicator::do_all_reduce_as_bf16(
   if (tensor.numel() % size() != 0)
     return Communicator::do_all_reduce_as_bf16(tensor, record);
   const auto sum = guarded(record, [&] {
-    return std::make_shared<Bf16AllReduce>(messages_, tensor);
+    return std::make_shared<Bf16AllReduce>(messages_of(record), tensor);
   });
   return composed(record, [sum] { sum->finish(); });
 }
@@ -146,7 +155,7 @@ WorkPtr ComposedCommunicator::do_reduce_scatter(
       record,
       output,
       size() - 1,
-      [messages = messages_, chunks](const Tensor& others) {
+      [messages = messages_of(record), chunks](const Tensor& others) {
         scatter_chunks(messages, MessageKind::kExchange, chunks, others).wait();
       },
       [sum = output.view({-1}), own = chunks[rank()]](const Tensor& others) {
@@ -158,7 +167,7 @@ WorkPtr ComposedCommunicator::do_all_gather(
     torch::Tensor output,
     torch::Tensor input,
     Record record) {
-  return composed(record, [messages = messages_, output, input] {
+  return composed(record, [messages = messages_of(record), output, input] {
     gather(messages, output, input);
   });
 }
@@ -168,8 +177,8 @@ WorkPtr ComposedCommunicator::do_send(
     int destination,
     int tag,
     Record record) {
-  return message(record, [&](PendingMessages& message) {
-    message.send(tensor, destination, tag);
+  return message(record, tag, [&](PendingMessages& message) {
+    message.send(tensor, destination);
   });
 }
 
@@ -178,15 +187,16 @@ WorkPtr ComposedCommunicator::do_recv(
     int source,
     int tag,
     Record record) {
-  return message(record, [&](PendingMessages& message) {
-    message.receive(tensor, source, tag);
+  return message(record, tag, [&](PendingMessages& message) {
+    message.receive(tensor, source);
   });
 }
 
 void ComposedCommunicator::check_signature(Record record) {
   const auto mine = signature_of(record);
   auto all = torch::empty({size(), mine.numel()}, torch::kLong);
-  composed(record, [messages = messages_, all, mine] {
+  const auto messages = messages_.with_tag(kTagOfSignatures);
+  composed(record, [messages, all, mine] {
     gather(messages, all, mine);
   })->wait();
   check_signatures(all, mine, name());

@@ -12,6 +12,9 @@
 //   send, recv           one message
 //
 // A thread of the communicator's own sends and waits, in the order of launches.
+// A rank that lost a peer closes the group, so that the others fail soon. An
+// exception of another kind (no memory, a tag that cannot be) is an Error of
+// this operation alone.
 // For the files of comm/ only.
 #pragma once
 
@@ -22,6 +25,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/comm/any_tensor.h"
 #include "brigade/comm/communicator.h"
 #include "brigade/comm/composed_work.h"
 #include "brigade/comm/group_messages.h"
@@ -47,7 +51,8 @@ class ComposedCommunicator : public Communicator {
       GroupMessages messages,
       Waiting waiting);
 
-  const GroupMessages& messages() const { return messages_; }
+  // Those of a collective, with its tag.
+  GroupMessages messages_of(Record record) const;
   const GroupFailuresPtr& failures() const { return failures_; }
 
   // Ends what is queued. A derived class whose tasks use its own members calls
@@ -58,10 +63,10 @@ class ComposedCommunicator : public Communicator {
   // operation.
   template <typename Launch>
   auto guarded(Record record, Launch&& launch) -> decltype(launch()) {
-    const torch::NoGradGuard no_grad;
+    const AnyTensorMode any_tensor;
     try {
       return launch();
-    } catch (const CommError&) {
+    } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
       failures_->fail(record, error);
@@ -78,8 +83,11 @@ class ComposedCommunicator : public Communicator {
       helped = worker_;
     auto work = std::make_shared<ComposedWork>(
         std::move(helped), std::move(last), record, failures_);
-    worker_->submit([failures = failures_, work, body = std::move(body)] {
-      const torch::NoGradGuard no_grad;
+    worker_->submit([failures = failures_,
+                     operation = to_string(record),
+                     work,
+                     body = std::move(body)] {
+      const AnyTensorMode any_tensor;
       std::exception_ptr error;
       std::optional<int64_t> reduced_bytes;
       try {
@@ -88,7 +96,7 @@ class ComposedCommunicator : public Communicator {
         else
           reduced_bytes = body();
       } catch (const std::exception& failure) {
-        failures->report(failure);
+        failures->report(operation, failure);
         error = std::current_exception();
       }
       work->finish(error, reduced_bytes);
@@ -127,9 +135,9 @@ class ComposedCommunicator : public Communicator {
  private:
   // One message from or to a rank: the tensor's own.
   template <typename Launch>
-  WorkPtr message(Record record, Launch&& launch) {
+  WorkPtr message(Record record, int tag, Launch&& launch) {
     return guarded(record, [&]() -> WorkPtr {
-      PendingMessages message(messages_, MessageKind::kOfUsers);
+      PendingMessages message(messages_.with_tag(tag), MessageKind::kOfUsers);
       launch(message);
       return std::make_shared<MessageWork>(
           std::move(message), record, failures_);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "brigade/comm/any_tensor.h"
 #include "brigade/metrics/clock.h"
 
 namespace brigade {
@@ -56,14 +57,13 @@ void ComposedWork::wait() {
     finished_.wait(lock, [this] { return finished_ns_ != 0; });
     failure = error_;
   }
-  if (!failure) {
+  try {
+    if (failure)
+      std::rethrow_exception(failure);
+    const AnyTensorMode any_tensor;
     if (last_)
       last_();
     last_ = nullptr;
-    return;
-  }
-  try {
-    std::rethrow_exception(failure);
   } catch (const std::exception& error) {
     if (!failures_)
       throw;

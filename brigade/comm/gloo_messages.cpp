@@ -12,15 +12,13 @@
 namespace brigade {
 namespace {
 
-// Of receives that nobody sends to; collectives take the tag 0.
-constexpr int kTagOfClosing = 1;
-
 // Long enough for c10d, for which none at all means the group's.
 constexpr std::chrono::milliseconds kAtOnce{1};
 
+constexpr int kTags =
+    std::numeric_limits<int>::max() / (kMessageKinds * kGlooConnections);
+
 int tag_on_wire(MessageKind kind, int tag, bool is_upward) {
-  constexpr int kTags =
-      std::numeric_limits<int>::max() / (kMessageKinds * kGlooConnections);
   if (tag < 0 || tag >= kTags)
     throw std::out_of_range(
         fmt::format("the tag {} is not in [0, {})", tag, kTags));
@@ -55,6 +53,7 @@ class GlooTransport : public MessageTransport {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  int tags() const override { return kTags; }
 
   std::unique_ptr<MessageInFlight> receive(
       const torch::Tensor& into,
@@ -89,8 +88,8 @@ std::vector<int> GlooTransport::close() {
   if (is_closed_)
     return closed_before_;
   is_closed_ = true;
-  // A receive fails at once where the connection is closed already. Where it is
-  // not, one that times out closes those to all ranks.
+  // A receive that nobody sends to fails at once where the connection is closed
+  // already. Where it is not, one that times out closes those to all ranks.
   std::vector<torch::Tensor> nothing{torch::empty({1}, torch::kByte)};
   std::set<int> closed_before;
   std::vector<C10dWorkPtr> never;

@@ -1,5 +1,6 @@
 #include "brigade/comm/gloo_work.h"
 
+#include <stdexcept>
 #include <utility>
 
 #include "brigade/metrics/clock.h"
@@ -18,10 +19,11 @@ NativeWork::NativeWork(
   // this rank is there when its peers lose their connections to it.
   work_->getFuture()->addCallback(
       [finished = finished_ns_,
+       operation = to_string(record_),
        post_mortem = failures_->post_mortem](c10::ivalue::Future& future) {
         finished->store(steady_now_ns());
         if (future.hasError())
-          post_mortem->report({});
+          post_mortem->report({}, operation);
       });
 }
 
@@ -29,7 +31,8 @@ void NativeWork::wait() {
   try {
     work_->wait();
   } catch (const std::exception& error) {
-    failures_->fail(record_, error);
+    // Whatever its type: the collective did not come to its end.
+    failures_->fail(record_, std::runtime_error(error.what()));
   }
   if (finished_ns_->load() == 0)
     finished_ns_->store(steady_now_ns());

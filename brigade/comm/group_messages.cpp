@@ -13,10 +13,11 @@ PendingMessages::PendingMessages(
     MessageKind kind)
     : messages_(messages), kind_(kind) {}
 
-void PendingMessages::receive(const torch::Tensor& into, int from, int tag) {
+void PendingMessages::receive(const torch::Tensor& into, int from) {
   try {
     pending_.push_back(
-        {messages_.transport_->receive(into, from, kind_, tag), from});
+        {messages_.transport_->receive(into, from, kind_, messages_.tag_),
+         from});
   } catch (const std::out_of_range&) {
     throw;  // the caller's tag
   } catch (const std::exception& error) {
@@ -25,9 +26,10 @@ void PendingMessages::receive(const torch::Tensor& into, int from, int tag) {
   }
 }
 
-void PendingMessages::send(const torch::Tensor& from, int to, int tag) {
+void PendingMessages::send(const torch::Tensor& from, int to) {
   try {
-    pending_.push_back({messages_.transport_->send(from, to, kind_, tag), to});
+    pending_.push_back(
+        {messages_.transport_->send(from, to, kind_, messages_.tag_), to});
   } catch (const std::out_of_range&) {
     throw;
   } catch (const std::exception& error) {

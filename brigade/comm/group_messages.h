@@ -14,6 +14,11 @@ namespace brigade {
 
 // Messages of one kind between two ranks are matched by tag and, within one,
 // by order. A kind belongs to one thread of each rank.
+//
+// Of users' messages the tag is theirs. Those of a collective have one that
+// comes of its number, operation, type and size: where ranks launch
+// different collectives, no message of one is taken for the other's, for which
+// it may be too long, and all wait until the group's timeout.
 enum class MessageKind {
   kOfUsers,   // Communicator::send() and recv()
   kExchange,  // of collectives in one exchange
@@ -21,6 +26,11 @@ enum class MessageKind {
   kSums,      // and after
 };
 constexpr int kMessageKinds = 4;
+
+// Of messages of kExchange that are no collective's.
+constexpr int kTagOfClosing = 0;  // a rank closes the group
+constexpr int kTagOfSignatures = 1;
+constexpr int kFirstTagOfCollectives = 2;
 
 // Messages that did not come or go; whose they are.
 class LostMessages : public std::runtime_error {
@@ -50,6 +60,8 @@ class MessageTransport {
   virtual ~MessageTransport() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // Tags are in [0, tags()).
+  virtual int tags() const = 0;
   // Launch a message; the tensor stays alive as long as the transport needs
   // it. Throw std::out_of_range for a tag that it cannot carry, anything else
   // where the message cannot be launched.
@@ -69,6 +81,14 @@ class GroupMessages {
 
   int rank() const { return transport_->rank(); }
   int size() const { return transport_->size(); }
+  int tags() const { return transport_->tags(); }
+
+  // The same, whose messages have this tag.
+  GroupMessages with_tag(int tag) const {
+    GroupMessages result = *this;
+    result.tag_ = tag;
+    return result;
+  }
 
   // Ends this rank's part in the group, so that ranks waiting for it fail
   // soon. Returns the ranks that had ended theirs before: they failed too, or
@@ -79,6 +99,7 @@ class GroupMessages {
   friend class PendingMessages;
 
   std::shared_ptr<MessageTransport> transport_;
+  int tag_ = kFirstTagOfCollectives;
 };
 
 // Messages under way together. Tensors are contiguous, in memory, and may be
@@ -92,8 +113,8 @@ class PendingMessages {
   PendingMessages(const PendingMessages&) = delete;
   PendingMessages& operator=(const PendingMessages&) = delete;
 
-  void receive(const torch::Tensor& into, int from, int tag = 0);
-  void send(const torch::Tensor& from, int to, int tag = 0);
+  void receive(const torch::Tensor& into, int from);
+  void send(const torch::Tensor& from, int to);
 
   // Until all have come and gone. Where one does not, here and above: closes
   // the group's messages and throws LostMessages.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "brigade/base/check.h"
+#include "brigade/comm/any_tensor.h"
 #include "brigade/comm/composed_work.h"
 #include "brigade/comm/sequential_worker.h"
 
@@ -18,12 +19,6 @@ CommunicatorOptions outer_options(const Communicator& whole) {
   options.check_collectives = false;
   options.flight_recorder = nullptr;
   return options;
-}
-
-// The same memory without autograd's version counter, by which callers tell
-// whether somebody else wrote: a collective is not that, as with c10d.
-torch::Tensor unversioned(const torch::Tensor& tensor) {
-  return tensor.variable_data();
 }
 
 class HierarchicalCommunicator : public Communicator {
@@ -64,7 +59,7 @@ class HierarchicalCommunicator : public Communicator {
     auto work = std::make_shared<ComposedWork>(
         std::weak_ptr<SequentialWorker>(), nullptr, record, nullptr);
     worker_->submit([work, steps = std::move(steps)] {
-      const torch::NoGradGuard no_grad;
+      const AnyTensorMode any_tensor;
       std::exception_ptr error;
       try {
         steps();
@@ -100,7 +95,7 @@ class HierarchicalCommunicator : public Communicator {
       override {
     if (op != ReduceOp::kSum)
       return groups_.whole->all_reduce(tensor, op);
-    return queued(record, [this, flat = unversioned(tensor).view({-1})] {
+    return queued(record, [this, flat = tensor.view({-1})] {
       sum_by_host(flat, [this](const torch::Tensor& shard) {
         groups_.across->all_reduce(shard)->wait_on_host();
       });
@@ -108,7 +103,7 @@ class HierarchicalCommunicator : public Communicator {
   }
 
   WorkPtr do_all_reduce_as_bf16(torch::Tensor tensor, Record record) override {
-    return queued(record, [this, flat = unversioned(tensor).view({-1})] {
+    return queued(record, [this, flat = tensor.view({-1})] {
       sum_by_host(flat, [this](const torch::Tensor& shard) {
         groups_.across->all_reduce_as_bf16(shard)->wait_on_host();
       });
@@ -147,7 +142,7 @@ class HierarchicalCommunicator : public Communicator {
       torch::Tensor output,
       torch::Tensor input,
       Record record) override {
-    return queued(record, [this, output = unversioned(output), input] {
+    return queued(record, [this, output, input] {
       const auto own =
           torch::empty({across_size(), input.numel()}, input.options());
       groups_.across->all_gather(own, input)->wait_on_host();

@@ -102,7 +102,7 @@ class MpiCommunicator : public ComposedCommunicator {
     if (is_long_sum && size() == 2 && bytes_of(tensor) <= kPairBytes)
       return sum_by_messages(tensor, record);
     if (is_long_sum) {
-      return composed(record, [messages = messages(), tensor] {
+      return composed(record, [messages = messages_of(record), tensor] {
         sum_in_segments(
             messages,
             tensor,
@@ -205,38 +205,39 @@ class MpiCommunicator : public ComposedCommunicator {
       torch::Tensor input,
       Record record) override {
     // Pieces of every rank's chunk, which MPI strides over by a type.
-    return composed(record, [group = group_, output, input] {
-      const int64_t chunk = bytes_of(input) / group->size();
-      if (chunk > kLargestCount)
-        return exchange(*group, output, input);
-      group->carry_out(
-          [&](MPI_Request* request) {
-            return MPI_Ialltoall(
-                input.data_ptr(),
-                static_cast<int>(chunk),
-                MPI_BYTE,
-                output.data_ptr(),
-                static_cast<int>(chunk),
-                MPI_BYTE,
-                group->comm(),
-                request);
-          },
-          {output, input});
-    });
+    return composed(
+        record,
+        [group = group_, messages = messages_of(record), output, input] {
+          const int64_t chunk = bytes_of(input) / group->size();
+          if (chunk > kLargestCount)
+            return exchange(messages, output, input);
+          group->carry_out(
+              [&](MPI_Request* request) {
+                return MPI_Ialltoall(
+                    input.data_ptr(),
+                    static_cast<int>(chunk),
+                    MPI_BYTE,
+                    output.data_ptr(),
+                    static_cast<int>(chunk),
+                    MPI_BYTE,
+                    group->comm(),
+                    request);
+              },
+              {output, input});
+        });
   }
 
   // An all-to-all of chunks that MPI's int cannot count.
   static void exchange(
-      MpiGroup& group,
+      const GroupMessages& messages,
       const torch::Tensor& output,
       const torch::Tensor& input) {
-    const auto from = input.view({group.size(), -1});
-    const auto into = output.view({group.size(), -1});
-    into[group.rank()].copy_(from[group.rank()]);
-    PendingMessages pending(
-        GroupMessages(group.shared_from_this()), MessageKind::kExchange);
-    for (int peer = 0; peer < group.size(); ++peer) {
-      if (peer == group.rank())
+    const auto from = input.view({messages.size(), -1});
+    const auto into = output.view({messages.size(), -1});
+    into[messages.rank()].copy_(from[messages.rank()]);
+    PendingMessages pending(messages, MessageKind::kExchange);
+    for (int peer = 0; peer < messages.size(); ++peer) {
+      if (peer == messages.rank())
         continue;
       pending.receive(into[peer], peer);
       pending.send(from[peer], peer);

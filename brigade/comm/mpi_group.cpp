@@ -18,9 +18,6 @@ using Clock = std::chrono::steady_clock;
 // One message may be this long: MPI counts in int.
 constexpr int64_t kLargestPiece = int64_t{1} << 30;
 
-// Of notices that a rank has closed the group; collectives take the tag 0.
-constexpr int kClosingTag = 1;
-
 // What a peer sent before its notice has arrived by then.
 constexpr std::chrono::milliseconds kTimeAfterNotice{20};
 
@@ -169,11 +166,14 @@ MpiGroup::MpiGroup(
   });
 }
 
+int MpiGroup::tags() const {
+  return process_->largest_tag() / kMessageKinds;
+}
+
 int MpiGroup::tag_on_wire(MessageKind kind, int tag) const {
-  const int tags = process_->largest_tag() / kMessageKinds;
-  if (tag < 0 || tag >= tags)
+  if (tag < 0 || tag >= tags())
     throw std::out_of_range(
-        fmt::format("the tag {} is not in [0, {})", tag, tags));
+        fmt::format("the tag {} is not in [0, {})", tag, tags()));
   return tag * kMessageKinds + static_cast<int>(kind);
 }
 
@@ -233,7 +233,7 @@ void MpiGroup::look_for_end() {
   while (is_there != 0) {
     MPI_Status status{};
     process_->locked([&] {
-      const int tag = tag_on_wire(MessageKind::kExchange, kClosingTag);
+      const int tag = tag_on_wire(MessageKind::kExchange, kTagOfClosing);
       int code = MPI_Iprobe(MPI_ANY_SOURCE, tag, comm_, &is_there, &status);
       if (code == MPI_SUCCESS && is_there != 0)
         code = MPI_Recv(
@@ -274,7 +274,7 @@ std::vector<int> MpiGroup::close() {
         // Nobody waits for the notice to have gone.
         MPI_Request request = MPI_REQUEST_NULL;
         process_->locked([&] {
-          const int tag = tag_on_wire(MessageKind::kExchange, kClosingTag);
+          const int tag = tag_on_wire(MessageKind::kExchange, kTagOfClosing);
           const int code =
               MPI_Isend(nullptr, 0, MPI_BYTE, peer, tag, comm_, &request);
           return code == MPI_SUCCESS ? MPI_Request_free(&request) : code;

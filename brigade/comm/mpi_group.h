@@ -48,6 +48,7 @@ class MpiGroup : public MessageTransport,
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  int tags() const override;
   std::unique_ptr<MessageInFlight> receive(
       const torch::Tensor& into,
       int from,

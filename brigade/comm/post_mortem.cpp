@@ -6,6 +6,7 @@
 #include <chrono>
 #include <functional>
 #include <future>
+#include <map>
 #include <optional>
 #include <sstream>
 #include <stdexcept>
@@ -26,8 +27,18 @@ constexpr std::chrono::milliseconds kPostMortemPause{20};
 // A store whose host is out of reach answers nothing, and no error comes.
 constexpr std::chrono::milliseconds kStoreWait{1000};
 
+// The backends' and LostMessages are; what libtorch and the standard library
+// throw of memory and arguments is this rank's own.
+bool is_of_peers(const std::exception& error) {
+  return dynamic_cast<const std::runtime_error*>(&error) != nullptr;
+}
+
 std::string key_of(int rank) {
   return fmt::format("failed/{}", rank);
+}
+
+std::string operation_key_of(int rank) {
+  return fmt::format("operation/{}", rank);
 }
 
 // Runs it on a thread of its own. False if it has not come to its end by then:
@@ -53,7 +64,9 @@ class PostMortem::Inquiry {
         size_(size),
         names_(std::move(names)) {}
 
-  void tell(const std::set<int>& missed) const {
+  void tell(const std::set<int>& missed, const std::string& operation) const {
+    if (!operation.empty())
+      store_->set(operation_key_of(rank_), operation);
     // Never an empty value, which a store may take for none.
     store_->set(key_of(rank_), fmt::format("{} .", fmt::join(missed, " ")));
   }
@@ -65,6 +78,21 @@ class PostMortem::Inquiry {
     while (!have_all_reported() && std::chrono::steady_clock::now() < deadline)
       std::this_thread::sleep_for(kPostMortemPause);
     return silent_ranks(missed);
+  }
+
+  // What other ranks launched instead of `mine`, by operation; of those that
+  // have reported.
+  std::map<std::string, std::set<int>> others_than(
+      const std::string& mine) const {
+    std::map<std::string, std::set<int>> others;
+    for (int peer = 0; peer < size_; ++peer) {
+      if (!store_->contains(operation_key_of(peer)))
+        continue;
+      const std::string theirs = store_->get(operation_key_of(peer));
+      if (theirs != mine)
+        others[theirs].insert(peer);
+    }
+    return others;
   }
 
   std::string names_of(const std::set<int>& ranks) const {
@@ -135,24 +163,32 @@ PostMortem::PostMortem(
           size,
           std::move(names))) {}
 
-void PostMortem::report(const std::vector<int>& missed) {
+void PostMortem::report(
+    const std::vector<int>& missed,
+    const std::string& operation) {
   const std::lock_guard lock(mutex_);
-  report_locked({missed.begin(), missed.end()});
+  report_locked({missed.begin(), missed.end()}, operation);
 }
 
-void PostMortem::report_locked(const std::set<int>& missed) {
-  const bool is_news = missed_.empty() && !missed.empty();
+void PostMortem::report_locked(
+    const std::set<int>& missed,
+    const std::string& operation) {
+  const bool is_news = (missed_.empty() && !missed.empty()) ||
+                       (operation_.empty() && !operation.empty());
   if (has_reported_ && !is_news)
     return;
-  if (is_news)
+  if (missed_.empty())
     missed_ = missed;
+  if (operation_.empty())
+    operation_ = operation;
   has_reported_ = true;
   if (store_is_lost_)
     return;
-  const bool ended =
-      ends_within(kStoreWait, [inquiry = inquiry_, missed = missed_] {
+  const bool ended = ends_within(
+      kStoreWait,
+      [inquiry = inquiry_, missed = missed_, operation = operation_] {
         try {
-          inquiry->tell(missed);
+          inquiry->tell(missed, operation);
         } catch (const std::exception&) {
           // describe() will find it lost too.
         }
@@ -165,23 +201,29 @@ std::string PostMortem::describe() {
   if (is_described_)
     return result_;
   is_described_ = true;
-  report_locked({});
+  report_locked({}, "");
   struct Answer {
     std::set<int> silent;
+    std::map<std::string, std::set<int>> others;  // by operation
     bool is_known = false;
   };
   auto answer = std::make_shared<Answer>();
-  const bool ended =
-      !store_is_lost_ && ends_within(
-                             kPostMortemWait + kStoreWait,
-                             [inquiry = inquiry_, missed = missed_, answer] {
-                               try {
-                                 answer->silent = inquiry->ask(missed);
-                                 answer->is_known = true;
-                               } catch (const std::exception&) {
-                                 // The store is lost.
-                               }
-                             });
+  const bool ended = !store_is_lost_ &&
+                     ends_within(
+                         kPostMortemWait + kStoreWait,
+                         [inquiry = inquiry_,
+                          missed = missed_,
+                          operation = operation_,
+                          answer] {
+                           try {
+                             answer->silent = inquiry->ask(missed);
+                             if (!operation.empty())
+                               answer->others = inquiry->others_than(operation);
+                             answer->is_known = true;
+                           } catch (const std::exception&) {
+                             // The store is lost.
+                           }
+                         });
   if (!ended || !answer->is_known) {
     result_ = "; the store is lost too, so the rank cannot be named";
     if (!missed_.empty()) {
@@ -194,31 +236,43 @@ std::string PostMortem::describe() {
     result_ = fmt::format(
         "; {} did not report: lost or stalled",
         inquiry_->names_of(answer->silent));
+  } else if (!answer->others.empty()) {
+    for (const auto& [operation, ranks] : answer->others)
+      result_ +=
+          fmt::format("; {} launched {}", inquiry_->names_of(ranks), operation);
+    result_ +=
+        ". All ranks must launch the same collectives in the same order; "
+        "BRIGADE_CHECK_COLLECTIVES=1 compares them at each launch";
   }
   return result_;
 }
 
-void GroupFailures::report(const std::exception& error) const {
+void GroupFailures::report(
+    const std::string& operation,
+    const std::exception& error) const {
+  if (!is_of_peers(error))
+    return;
   std::vector<int> missed = messages.close();
   if (missed.empty()) {
     if (const auto* lost = dynamic_cast<const LostMessages*>(&error)) {
       missed = lost->peers();
-    } else if (dynamic_cast<const std::runtime_error*>(&error) != nullptr) {
+    } else {
       // The backend's, of a collective of its own: it does not say of whom.
       for (int peer = 0; peer < messages.size(); ++peer) {
         if (peer != messages.rank())
           missed.push_back(peer);
       }
     }
-    // Anything else, memory or an argument, is this rank's own failure.
   }
-  post_mortem->report(missed);
+  post_mortem->report(missed, operation);
 }
 
 void GroupFailures::fail(
     const CollectiveRecord& record,
     const std::exception& error) const {
-  report(error);
+  const bool is_message =
+      record.op == Collective::kSend || record.op == Collective::kRecv;
+  report(is_message ? "" : to_string(record), error);
   std::string reason = error.what();
   reason = reason.substr(0, reason.find('\n'));
   CollectiveRecord alone = record;
@@ -230,13 +284,15 @@ void GroupFailures::fail(
         to_string(alone),
         member_names.at(static_cast<size_t>(record.peer)));
   }
-  throw CommError(fmt::format(
-      "[comm] {} in group '{}' failed on {}: {}{}",
+  const std::string message = fmt::format(
+      "[comm] {} in group '{}' failed on {}: {}",
       operation,
       group,
       self,
-      reason,
-      post_mortem->describe()));
+      reason);
+  if (!is_of_peers(error))
+    throw Error(ExitCode::kUnexpected, message);
+  throw CommError(message + post_mortem->describe());
 }
 
 GroupFailuresPtr make_group_failures(

@@ -5,6 +5,9 @@
 // those that it waited for until the timeout. Lost are the missed ranks that
 // report nothing. A rank that is busy elsewhere reports nothing either, but
 // no rank missed it.
+//
+// Where all are there, they may have launched different collectives, of which
+// each waits for messages of its own: what failed first on each rank says so.
 #pragma once
 
 #include <memory>
@@ -32,16 +35,20 @@ class PostMortem {
 
   // Reports that this rank is alive and misses these ranks, perhaps none yet.
   // Only the first missed ranks count: operations that fail later fail because
-  // the connections were closed.
-  void report(const std::vector<int>& missed);
+  // the connections were closed. So does the first `operation`: what failed,
+  // as to_string(CollectiveRecord) says it; empty: none, or a message.
+  void report(
+      const std::vector<int>& missed,
+      const std::string& operation = "");
 
-  // "; rank 2 (dp 1) did not report: lost or stalled" or an empty string. The
-  // first call waits for the others' reports, at most a second.
+  // "; rank 2 (dp 1) did not report: lost or stalled", or what other ranks had
+  // launched instead, or an empty string. The first call waits for the others'
+  // reports, at most a second.
   std::string describe();
 
  private:
   class Inquiry;
-  void report_locked(const std::set<int>& missed);
+  void report_locked(const std::set<int>& missed, const std::string& operation);
 
   // Shared with threads that wait for a store that may never answer.
   std::shared_ptr<const Inquiry> inquiry_;
@@ -49,6 +56,7 @@ class PostMortem {
   bool has_reported_ = false;
   bool store_is_lost_ = false;
   std::set<int> missed_;
+  std::string operation_;
   bool is_described_ = false;
   std::string result_;
 };
@@ -61,12 +69,14 @@ struct GroupFailures {
   GroupMessages messages;
   std::shared_ptr<PostMortem> post_mortem;
 
-  // Closes the group's connections and reports which ranks the operation
-  // misses, so that the others learn of it before this rank's next wait().
-  void report(const std::exception& error) const;
+  // Of an error that a peer is missed by: closes the group's connections and
+  // reports which ranks the operation misses, so that the others learn of it
+  // before this rank's next wait(). Does nothing for another one, which is this
+  // rank's own.
+  void report(const std::string& operation, const std::exception& error) const;
 
-  // Reports, and throws CommError: the operation, the group, the first line of
-  // the error, and the lost ranks.
+  // Reports, and throws CommError (of another error Error): the operation, the
+  // group, the first line of the error, and the lost ranks.
   [[noreturn]] void fail(
       const CollectiveRecord& record,
       const std::exception& error) const;

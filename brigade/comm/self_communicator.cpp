@@ -5,6 +5,7 @@
 #include <map>
 
 #include "brigade/base/error.h"
+#include "brigade/comm/any_tensor.h"
 
 namespace brigade {
 namespace {
@@ -50,7 +51,7 @@ class SelfCommunicator : public Communicator {
               name(),
               tag));
     }
-    const torch::NoGradGuard no_grad;
+    const AnyTensorMode any_tensor;
     tensor.view({-1}).copy_(letters.front().view({-1}));
     letters.pop_front();
     return make_queued_work(tensor.device());
@@ -59,7 +60,7 @@ class SelfCommunicator : public Communicator {
   void check_signature(Record) override {}
 
   static WorkPtr copied(torch::Tensor& out, const torch::Tensor& in) {
-    const torch::NoGradGuard no_grad;
+    const AnyTensorMode any_tensor;
     if (!out.is_alias_of(in) || out.storage_offset() != in.storage_offset())
       out.view({-1}).copy_(in.reshape({-1}));
     return make_queued_work(out.device());

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 #include <utility>
 
 #include "brigade/base/error.h"
@@ -185,7 +186,7 @@ void ShardedWeights::launch(int index) {
       each.works.push_back(
           communicator_->all_gather(segment.weight, segment.weight_shard));
     }
-  } catch (const CommError& error) {
+  } catch (const std::exception& error) {
     give_up(index, error);
   }
 }
@@ -197,7 +198,7 @@ void ShardedWeights::wait(int index) {
   try {
     for (const WorkPtr& work : each.works)
       work->wait();
-  } catch (const CommError& error) {
+  } catch (const std::exception& error) {
     give_up(index, error);
   }
   each.works.clear();
@@ -205,15 +206,18 @@ void ShardedWeights::wait(int index) {
 }
 
 // The next use begins anew.
-void ShardedWeights::give_up(int index, const CommError& error) {
+void ShardedWeights::give_up(int index, const std::exception& error) {
   drop_works(unit(index));
   free(index);
-  throw CommError(fmt::format(
+  const std::string message = fmt::format(
       "[data_parallel] gathering the weights of unit {} of {} ({} ...): {}",
       index,
       units(),
       unit(index).first_param,
-      error.what()));
+      error.what());
+  if (dynamic_cast<const CommError*>(&error) != nullptr)
+    throw CommError(message);
+  throw Error(ExitCode::kUnexpected, message);
 }
 
 void ShardedWeights::drop_works(Unit& each) {

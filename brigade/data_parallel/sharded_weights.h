@@ -130,7 +130,7 @@ class ShardedWeights {
   // Waits for its gathers, whatever becomes of them.
   static void drop_works(Unit& each);
   // Of a gather that failed.
-  [[noreturn]] void give_up(int index, const CommError& error);
+  [[noreturn]] void give_up(int index, const std::exception& error);
   void free(int index);
   void advance(int index);
   int expected_next() const;
