@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <mutex>
 #include <utility>
 
 #include "brigade/comm/device_stream.h"
@@ -41,6 +42,26 @@ StorePtr open_store(
 }
 
 namespace {
+
+// The ranks of a process's launcher may meet several times, each time under
+// keys of their own. All count alike: meeting is collective.
+struct Meetings {
+  std::mutex mutex;
+  int count = 0;
+  // Until the process ends: rank 0's may be the server, and libtorch removes
+  // its file with as many stores as there are ranks.
+  StorePtr store;
+
+  // With the timeout of the first call.
+  StorePtr next_store(
+      const LaunchEnvironment& environment,
+      std::chrono::milliseconds timeout) {
+    const std::lock_guard lock(mutex);
+    if (!store)
+      store = open_store(environment, timeout);
+    return store->with_prefix(fmt::format("meeting-{}", ++count));
+  }
+};
 
 StartMeetingOptions meeting_options(
     const LaunchEnvironment& environment,
@@ -153,6 +174,7 @@ void announce_failed_start(
 }
 
 World init_from_environment(const WorldOptions& options) {
+  static Meetings meetings;
   const GetEnv variables = process_environment();
   LaunchEnvironment environment = read_environment(variables);
   const int rest = options.tp * options.pp * options.cp;
@@ -170,8 +192,10 @@ World init_from_environment(const WorldOptions& options) {
   communicator.check_collectives =
       options.check_collectives ||
       variables("BRIGADE_CHECK_COLLECTIVES") == "1";
-  auto mesh =
-      open_mesh(dims, environment, communicator, {.backend = options.backend});
+  MeshStart start{.backend = options.backend};
+  if (environment.world_size > 1)
+    start.store = meetings.next_store(environment, options.timeout);
+  auto mesh = open_mesh(dims, environment, communicator, start);
   return {std::move(environment), std::move(mesh)};
 }
 

@@ -46,9 +46,9 @@ class World {
   std::unique_ptr<ProcessMesh> mesh_;
 };
 
-// Collective over all ranks that the launcher started. Throws ConfigError when
-// the launcher's variables contradict one another or the axes do not divide the
-// number of ranks, CommError when the ranks do not meet within the timeout.
+// Collective over all ranks that the launcher started, as often as one likes.
+// ConfigError when the launcher's variables contradict one another or the axes
+// do not divide the ranks, CommError when they do not meet within the timeout.
 World init_from_environment(const WorldOptions& options = {});
 
 // The store that an environment names.
