@@ -1,6 +1,8 @@
 #include "brigade/data_parallel/bucket_hook.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "brigade/comm/device_stream.h"
 
@@ -54,7 +56,22 @@ class PartialWork : public Work {
   int64_t bytes_;
 };
 
-// Of one bucket, with 16 bits per element on the wire.
+// The gradients that no mean has divided by the ranks: all of main_grad at
+// once, where it may.
+std::vector<torch::Tensor> sums_of(const BucketView& bucket) {
+  const auto& averaged = bucket.are_averaged;
+  if (std::find(averaged.begin(), averaged.end(), true) == averaged.end())
+    return {bucket.main_grad};
+  std::vector<torch::Tensor> sums;
+  for (size_t i = 0; i < averaged.size(); ++i) {
+    if (!averaged[i])
+      sums.push_back(bucket.grads[i]);
+  }
+  return sums;
+}
+
+// Of one bucket, with 16 bits per element on the wire. Gradients that are cut
+// over ranks are never averaged before.
 WorkPtr scatter_rounded(
     const BucketView& bucket,
     Communicator& communicator,
@@ -110,12 +127,17 @@ BucketHook fp16_hook() {
       return communicator.all_reduce(bucket.main_grad);
     const torch::NoGradGuard no_grad;
     const double ranks = communicator.size();
-    const auto wire = (bucket.main_grad / ranks).to(torch::kHalf);
+    std::vector<torch::Tensor> sums = sums_of(bucket);
+    for (torch::Tensor& sum : sums)
+      sum.div_(ranks);
+    const auto wire = bucket.main_grad.to(torch::kHalf);
     return std::make_shared<FollowedWork>(
         communicator.all_reduce(wire),
         wire.device(),
-        [wire, ranks, main_grad = bucket.main_grad]() mutable {
-          main_grad.copy_(wire).mul_(ranks);
+        [wire, ranks, sums, main_grad = bucket.main_grad]() mutable {
+          main_grad.copy_(wire);
+          for (torch::Tensor& sum : sums)
+            sum.mul_(ranks);
         });
   };
 }

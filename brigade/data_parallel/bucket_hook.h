@@ -25,6 +25,9 @@ struct BucketView {
   std::vector<std::string> names;     // of its parameters, in memory order
   std::vector<torch::Tensor> params;  // the same
   std::vector<torch::Tensor> grads;   // views into main_grad, shaped as params
+  // The same: whether a mean divided them by the number of ranks already, so
+  // that their sum is the mean.
+  std::vector<bool> are_averaged;
   // Elements of a row, if main_grad is a matrix most of whose rows are zero
   // (and padding behind it); else 0.
   int64_t sparse_row_numel = 0;
@@ -47,10 +50,10 @@ BucketHook all_reduce_hook();
 BucketHook bf16_hook();
 
 // fp16 on the wire, as PyTorch's fp16_compress_hook: divided by the number of
-// ranks first, so that sums of large gradients do not overflow. Half the bytes
-// of all_reduce_hook; gradients keep 11 bits of mantissa, and what is below
-// 6e-8 times the number of ranks is lost. Those of float64 weights are reduced
-// as they are.
+// ranks first (where the mean has not done so), so that sums of large gradients
+// do not overflow. Half the bytes of all_reduce_hook; gradients keep 11 bits of
+// mantissa, and what is below 6e-8 times the number of ranks is lost. Those of
+// float64 weights are reduced as they are.
 BucketHook fp16_hook();
 
 // int8 on the wire with a float32 scale per 256 gradients of one parameter

@@ -9,11 +9,11 @@ BucketQueue::BucketQueue(
     const BucketPlan& plan,
     const std::vector<NamedParam>& params,
     GradBuffer& buffer,
-    BucketHook hook,
+    const Reducer& reducer,
     Communicator& communicator)
     : buffer_(&buffer),
       bucket_of_(params.size()),
-      hook_(std::move(hook)),
+      hook_(reducer.hook),
       communicator_(&communicator) {
   for (size_t b = 0; b < plan.buckets.size(); ++b) {
     const PlannedBucket& planned = plan.buckets[b];
@@ -31,6 +31,7 @@ BucketQueue::BucketQueue(
       view.names.push_back(params[i].name);
       view.params.push_back(params[i].tensor);
       view.grads.push_back(buffer.main_grad(slot.param));
+      view.are_averaged.push_back(reducer.are_averaged[i]);
     }
     buckets_.emplace_back(planned, std::move(view));
   }

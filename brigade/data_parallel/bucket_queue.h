@@ -19,12 +19,18 @@ namespace brigade {
 
 class BucketQueue {
  public:
+  // What reduces the buckets.
+  struct Reducer {
+    BucketHook hook;
+    std::vector<bool> are_averaged;  // by parameter: see BucketView
+  };
+
   // `buffer` was laid out by `plan`; it and `communicator` outlive this object.
   BucketQueue(
       const BucketPlan& plan,
       const std::vector<NamedParam>& params,
       GradBuffer& buffer,
-      BucketHook hook,
+      const Reducer& reducer,
       Communicator& communicator);
 
   // A parameter's gradient is final: launches its bucket and those behind it

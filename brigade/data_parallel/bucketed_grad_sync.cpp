@@ -145,8 +145,16 @@ BucketPlan BucketedGradSync::make_plan(const std::vector<int>& order) const {
 }
 
 void BucketedGradSync::make_buckets() {
+  std::vector<bool> are_averaged(params().size());
+  for (size_t i = 0; i < are_averaged.size(); ++i)
+    are_averaged[i] = options_.reduction == Reduction::kMean &&
+                      handover_->is_averaged_first(static_cast<int>(i));
   buckets_ = std::make_unique<BucketQueue>(
-      plan_, params(), *buffer_, options_.hook, *communicator_);
+      plan_,
+      params(),
+      *buffer_,
+      BucketQueue::Reducer{options_.hook, std::move(are_averaged)},
+      *communicator_);
   owned_parts_ = buffer_->owned_parts();
   flat_memory()->before_step = [this] { check_before_step(); };
   gathers_.assign(plan_.buckets.size(), nullptr);

@@ -69,6 +69,9 @@ class Handover {
   virtual void drop_apart() {}
   // The buffer has other memory now.
   virtual void follow_buffer() = 0;
+  // Whether main_grad has been multiplied with the mean's scale when it is
+  // reduced.
+  virtual bool is_averaged_first(int param) const = 0;
   // What the optimizer still has to multiply with.
   virtual double optimizer_scale(double mean_scale) const = 0;
   // Since the last note_untouched() or give(). kMainGrad alone.

@@ -65,6 +65,7 @@ class MainGradHandover : public Handover {
       params_[i].mutable_grad() = buffer_->main_grad(static_cast<int>(i));
   }
 
+  bool is_averaged_first(int /*param*/) const override { return false; }
   double optimizer_scale(double mean_scale) const override {
     return mean_scale;
   }

@@ -111,6 +111,9 @@ class SparseHandover : public Handover {
   }
 
   void follow_buffer() override { dense_->follow_buffer(); }
+  bool is_averaged_first(int param) const override {
+    return dense_->is_averaged_first(param);
+  }
   double optimizer_scale(double mean_scale) const override {
     return dense_->optimizer_scale(mean_scale);
   }

@@ -1036,5 +1036,36 @@ TEST(Hooks, Fp16HalvesTheBytesAndDoesNotOverflowInTheSum) {
   });
 }
 
+// Divided by the ranks once, whoever does it: as large as PyTorch's.
+TEST(Hooks, Fp16DividesByTheRanksOnce) {
+  constexpr double kSmallest = 1.0 / (1 << 24);
+  run_ranks(4, [](CommunicatorPtr world) {
+    for (const auto reduction : {Reduction::kMean, Reduction::kSum}) {
+      for (const auto handover :
+           {GradHandover::kParamDtype, GradHandover::kMainGrad}) {
+        auto wide = leaf(64, 0);
+        auto narrow =
+            torch::zeros({64}, torch::kBFloat16).set_requires_grad(true);
+        GradSyncOptions options;
+        options.hook = fp16_hook();
+        options.reduction = reduction;
+        options.handover = handover;
+        BucketedGradSync sync(
+            {{"wide", wide}, {"narrow", narrow}}, world, options);
+        // A quarter of it is the smallest number of 16 bits.
+        ((wide * (4 * kSmallest)).sum() + (narrow * (4 * kSmallest)).sum())
+            .backward();
+        const double expected =
+            reduction == Reduction::kMean ? 4 * kSmallest : 16 * kSmallest;
+        for (const auto& param : {wide, narrow}) {
+          EXPECT_EQ(
+              param.grad()[0].item<double>() * sync.grad_scale(), expected)
+              << c10::toString(param.scalar_type());
+        }
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace brigade
