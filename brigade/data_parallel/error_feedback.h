@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,14 +21,15 @@ void refuse_sharding(const BucketView& bucket, const char* hook);
 // Where a parameter's gradient begins in its bucket, in elements.
 int64_t offset_in_bucket(const BucketView& bucket, size_t param);
 
-// A hook's states, by bucket. One hook may serve several models; a bucket that
-// was planned anew has a new state.
+// A hook's states, by bucket. One hook may serve several models, also those of
+// ranks that are threads; a bucket that was planned anew has a new state.
 template <typename State>
 class StateOfBuckets {
  public:
   // make(): a std::shared_ptr<State>.
   template <typename Make>
-  const std::shared_ptr<State>& of(const BucketView& bucket, const Make& make) {
+  std::shared_ptr<State> of(const BucketView& bucket, const Make& make) {
+    const std::lock_guard lock(mutex_);
     Entry& entry = entries_[{
         bucket.main_grad.storage().unsafeGetStorageImpl(),
         bucket.main_grad.storage_offset()}];
@@ -38,6 +40,7 @@ class StateOfBuckets {
     });
     entry.memory = bucket.main_grad.storage().getWeakStorageImpl();
     entry.names = bucket.names;
+    entry.state.reset();
     entry.state = make();
     return entry.state;
   }
@@ -49,6 +52,7 @@ class StateOfBuckets {
     std::vector<std::string> names;
     std::shared_ptr<State> state;
   };
+  std::mutex mutex_;
   // By where the bucket lies.
   std::map<std::pair<const c10::StorageImpl*, int64_t>, Entry> entries_;
 };

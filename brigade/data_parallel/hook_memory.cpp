@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <set>
+
 #include "brigade/base/error.h"
 
 namespace brigade {
@@ -23,8 +25,29 @@ void HookMemory::restore(KeptTensor kept) {
   restored_[{kept.kind, kept.param}] = kept.tensor;
 }
 
+void HookMemory::refuse_another_model(const KeptOfBucket& bucket) const {
+  std::set<std::string> names;
+  for (const KeptTensor& kept : bucket.kept())
+    names.insert(kept.param);
+  for (const auto& weak : buckets_) {
+    const auto other = weak.lock();
+    if (!other)
+      continue;
+    for (const KeptTensor& kept : other->kept()) {
+      if (names.contains(kept.param)) {
+        throw ConfigError(fmt::format(
+            "[data_parallel] one hook with a HookMemory reduces '{}' of two "
+            "models: give each model, and each rank that is a thread, a hook "
+            "and a memory of its own",
+            kept.param));
+      }
+    }
+  }
+}
+
 void HookMemory::add(const std::shared_ptr<KeptOfBucket>& bucket) {
   std::erase_if(buckets_, [](const auto& weak) { return weak.expired(); });
+  refuse_another_model(*bucket);
   buckets_.push_back(bucket);
   const torch::NoGradGuard no_grad;
   for (KeptTensor& kept : bucket->kept()) {

@@ -1,8 +1,10 @@
 // What a hook with error feedback keeps from step to step, by parameter: so
 // that a checkpoint can hold it, and a run goes on bit for bit.
 //
-// A hook that is given a memory serves one model. Everything here runs between
-// steps, but add(), which the hook calls on the thread of backward.
+// A hook that is given a memory serves one model: a bucket of another one with
+// the same parameters (ranks that are threads and share the hook) is refused.
+// Everything here runs between steps, but add(), which the hook calls on the
+// thread of backward.
 // PowerSgdOptions::exact_steps are counted anew.
 #pragma once
 
@@ -42,10 +44,13 @@ class HookMemory {
   void restore(KeptTensor kept);
 
   // From hooks: a new state, which takes what was restored. Throws DataError
-  // where that has another length.
+  // where that has another length, ConfigError where a bucket of another model
+  // has these parameters.
   void add(const std::shared_ptr<KeptOfBucket>& bucket);
 
  private:
+  void refuse_another_model(const KeptOfBucket& bucket) const;
+
   std::vector<std::weak_ptr<KeptOfBucket>> buckets_;
   // By kind and parameter.
   std::map<std::pair<std::string, std::string>, torch::Tensor> restored_;

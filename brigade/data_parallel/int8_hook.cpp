@@ -58,6 +58,7 @@ class Int8Reduction {
       return made;
     });
     return reductions_.add(
+        communicator,
         {.first = state->sum.scatter(bucket.main_grad, state->errors),
          .second = [state] { return state->sum.gather(); },
          .last = [state] { state->sum.finish(); },

@@ -201,6 +201,7 @@ class PowerSgdReduction {
     if (state->is_exact(options_.exact_steps))
       return communicator.all_reduce(bucket.main_grad);
     return reductions_.add(
+        communicator,
         {.first = state->send_first(bucket, communicator),
          .second = [state,
                     &communicator] { return state->send_second(communicator); },

@@ -13,9 +13,10 @@ class StagedReductions::StagedWork : public Work {
 
   void wait() override {
     while (!second_ && !failure_) {
-      const auto next = queue_->front();
+      const auto next = queue_->front().lock();
       queue_->pop_front();
-      next->launch_second();
+      if (next)
+        next->launch_second();
     }
     if (failure_)
       std::rethrow_exception(failure_);
@@ -53,9 +54,21 @@ class StagedReductions::StagedWork : public Work {
   std::exception_ptr failure_;
 };
 
-WorkPtr StagedReductions::add(ReductionStages stages) {
-  auto work = std::make_shared<StagedWork>(std::move(stages), queue_);
-  queue_->push_back(work);
+WorkPtr StagedReductions::add(
+    const Communicator& communicator,
+    ReductionStages stages) {
+  std::shared_ptr<Queue> queue;
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(
+        queues_, [](const auto& item) { return item.second.expired(); });
+    auto& known = queues_[&communicator];
+    queue = known.lock();
+    if (!queue)
+      known = queue = std::make_shared<Queue>();
+  }
+  auto work = std::make_shared<StagedWork>(std::move(stages), queue);
+  queue->push_back(work);
   return work;
 }
 

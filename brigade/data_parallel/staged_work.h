@@ -4,12 +4,16 @@
 // buckets under way, in the order in which the first were launched, so that
 // ranks launch alike and one bucket's arithmetic overlaps with another's
 // transfer.
+//
+// Several communicators may be served at once, each by the threads of its rank.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 
 #include "brigade/comm/communicator.h"
 
@@ -24,15 +28,18 @@ struct ReductionStages {
 
 class StagedReductions {
  public:
-  // Its wait() leaves the result of `last`.
-  WorkPtr add(ReductionStages stages);
+  // Of collectives over `communicator`. Its wait() leaves the result of `last`.
+  WorkPtr add(const Communicator& communicator, ReductionStages stages);
 
  private:
   class StagedWork;
-  using Queue = std::deque<std::shared_ptr<StagedWork>>;
+  // Those of one communicator whose second collective is not launched. The
+  // Works hold it: those of a step that was given up are gone with it, and so
+  // is what they refer to.
+  using Queue = std::deque<std::weak_ptr<StagedWork>>;
 
-  // Those whose second collective is not launched; shared with their Works.
-  std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
+  std::mutex mutex_;
+  std::map<const Communicator*, std::weak_ptr<Queue>> queues_;
 };
 
 }  // namespace brigade

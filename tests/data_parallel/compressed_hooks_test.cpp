@@ -4,6 +4,8 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "brigade/base/error.h"
 #include "brigade/base/hash.h"
@@ -270,6 +272,72 @@ TEST(PowerSgdHook, ExactStepsAreExactAndABadGradientIsSeenOnce) {
     EXPECT_TRUE(w.grad().isfinite().all().item<bool>());
   });
 }
+
+struct CompressedCase {
+  const char* name;
+  BucketHook (*make)();
+};
+
+class CompressedHookTest : public ::testing::TestWithParam<CompressedCase> {};
+
+// Sums of all steps, of a model in several buckets.
+std::vector<Tensor> summed_gradients(
+    const CommunicatorPtr& world,
+    const BucketHook& hook,
+    int steps) {
+  Weights weights;
+  GradSyncOptions options = with_hook(hook);
+  options.bucket_capacity_bytes = options.first_bucket_bytes = 64;
+  BucketedGradSync sync(weights.named(), world, options);
+  std::vector<Tensor> sums;
+  for (int step = 0; step < steps; ++step) {
+    weights.backward(world->rank(), step);
+    for (const NamedParam& param : weights.named())
+      sums.push_back(param.tensor.grad().clone());
+  }
+  return sums;
+}
+
+TEST_P(CompressedHookTest, OneServesRanksThatAreThreads) {
+  constexpr int kSteps = 20;
+  const BucketHook shared = GetParam().make();
+  run_ranks(4, [&](const CommunicatorPtr& world) {
+    const auto expected = summed_gradients(world, GetParam().make(), kSteps);
+    const auto sums = summed_gradients(world, shared, kSteps);
+    for (size_t i = 0; i < sums.size(); ++i)
+      EXPECT_TRUE(torch::equal(sums[i], expected[i])) << i;
+  });
+}
+
+// The step's second collectives were never launched, and will not be.
+TEST_P(CompressedHookTest, OneOutlivesAStepThatWasGivenUpAndItsGroup) {
+  std::vector<BucketHook> hooks = {GetParam().make(), GetParam().make()};
+  const auto hook_of = [&](const CommunicatorPtr& world) {
+    return hooks[static_cast<size_t>(world->rank())];
+  };
+  run_ranks(2, [&](const CommunicatorPtr& world) {
+    Weights weights;
+    GradSyncOptions options = with_hook(hook_of(world));
+    options.finish = FinishMode::kExplicit;
+    BucketedGradSync sync(weights.named(), world, options);
+    weights.backward(world->rank(), 0);
+    world->barrier();
+  });
+  run_ranks(2, [&](const CommunicatorPtr& world) {
+    const auto expected = summed_gradients(world, GetParam().make(), 2);
+    const auto sums = summed_gradients(world, hook_of(world), 2);
+    for (size_t i = 0; i < sums.size(); ++i)
+      EXPECT_TRUE(torch::equal(sums[i], expected[i])) << i;
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Hooks,
+    CompressedHookTest,
+    ::testing::Values(
+        CompressedCase{"Int8", [] { return int8_hook(); }},
+        CompressedCase{"PowerSgd", [] { return powersgd_hook({.rank = 2}); }}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 TEST(CompressedHooks, RefuseShardedGradients) {
   run_ranks(2, [](const CommunicatorPtr& world) {

@@ -94,6 +94,24 @@ TEST(HookMemory, ForgetsBucketsWhoseHookIsGone) {
   });
 }
 
+TEST(HookMemory, ASecondModelIsRefused) {
+  for (const MakeHook& make : kHooks) {
+    run_ranks(2, [&](const CommunicatorPtr& world) {
+      const auto memory = std::make_shared<HookMemory>();
+      MemoryModel model(world, make, memory);
+      MemoryModel other(world, make, memory);
+      model.run_step(world->rank(), 0);
+      try {
+        other.run_step(world->rank(), 0);
+        FAIL();
+      } catch (const Error& error) {
+        EXPECT_THAT(
+            error.what(), HasSubstr("one hook with a HookMemory reduces '"));
+      }
+    });
+  }
+}
+
 TEST(HookMemory, OfAnotherLengthIsRefused) {
   run_ranks(2, [&](const CommunicatorPtr& world) {
     const auto memory = std::make_shared<HookMemory>();
