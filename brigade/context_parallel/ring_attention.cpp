@@ -7,6 +7,7 @@
 #include "brigade/context_parallel/ring_exchange.h"
 #include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"
+#include "brigade/ops/once_differentiable.h"
 
 namespace brigade {
 namespace {
@@ -213,7 +214,9 @@ struct Kept {
   Tensor last_block;
 };
 
-struct RingAttention : torch::autograd::Function<RingAttention> {
+struct RingAttention : ops::OnceDifferentiable<RingAttention> {
+  static constexpr const char* kName = "ring_attention";
+
   static Tensor forward(
       AutogradContext* context,
       const Tensor& q,
@@ -226,10 +229,9 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
     return out;
   }
 
-  static variable_list backward(
+  static variable_list gradients_of(
       AutogradContext* context,
       variable_list gradients) {
-    const torch::NoGradGuard no_grad;
     const auto saved = context->get_saved_variables();
     auto& [call, last_block] = ops::carried<Kept>(context);
     ops::require(

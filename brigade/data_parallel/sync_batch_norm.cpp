@@ -1,12 +1,17 @@
 #include "brigade/data_parallel/sync_batch_norm.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/functional/batchnorm.h>
 
+#include <map>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/ops/carried.h"
 
 namespace brigade {
 namespace {
@@ -31,7 +36,7 @@ Tensor per_channel(const Tensor& values, const Tensor& like) {
 }
 
 struct Statistics {
-  Tensor mean, variance;  // [C], of x's wide dtype
+  Tensor mean, variance;  // [C] float64
   double count = 0;       // values per channel, of all ranks
 };
 
@@ -56,61 +61,161 @@ Statistics all_statistics(const Tensor& x, Communicator& group) {
   return all;
 }
 
-// Keeps the group for backward.
-struct GroupHolder : torch::CustomClassHolder {
-  explicit GroupHolder(CommunicatorPtr held) : group(std::move(held)) {}
-  CommunicatorPtr group;
-};
-
-struct NormalizeOverRanks : torch::autograd::Function<NormalizeOverRanks> {
+// The sum over ranks, as is its gradient: every rank's result depends on every
+// rank's values.
+struct SumOverRanks : torch::autograd::Function<SumOverRanks> {
   static Tensor forward(
       AutogradContext* context,
       const Tensor& x,
-      const Tensor& mean,
-      const Tensor& rstd,
-      double count,
       const CommunicatorPtr& group) {
-    const auto normed =
-        ((x.to(mean.scalar_type()) - per_channel(mean, x)) *
-         per_channel(rstd, x));
-    context->save_for_backward({normed, rstd});
-    context->saved_data["count"] = count;
-    context->saved_data["group"] =
-        c10::IValue::make_capsule(c10::make_intrusive<GroupHolder>(group));
-    context->saved_data["dtype"] = x.scalar_type();
-    return normed;
+    ops::carry(context, group);
+    const Tensor sum = x.clone();
+    group->all_reduce(sum)->wait();
+    return sum;
   }
 
-  // d x = rstd (d y - mean(d y) - normed mean(d y normed)), over all ranks.
+  static variable_list backward(
+      AutogradContext* context,
+      variable_list gradients) {
+    return {
+        SumOverRanks::apply(
+            gradients[0], ops::carried<CommunicatorPtr>(context)),
+        Tensor()};
+  }
+};
+
+struct Normalization {
+  CommunicatorPtr group;
+  double count = 0;                         // values per channel, of all ranks
+  torch::ScalarType dtype = torch::kFloat;  // of the input
+};
+
+// Returns {normed, rstd}, both functions of x alone: mean and variance are of
+// all ranks' x. rstd is a result so that backward, which multiplies by it, can
+// be differentiated.
+struct NormalizeOverRanks : torch::autograd::Function<NormalizeOverRanks> {
+  static variable_list forward(
+      AutogradContext* context,
+      const Tensor& x,
+      const Statistics& all,
+      const CommunicatorPtr& group,
+      double eps) {
+    const auto dtype =
+        x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+    const auto rstd = (all.variance + eps).rsqrt().to(dtype);
+    const auto normed =
+        ((x.to(dtype) - per_channel(all.mean.to(dtype), x)) *
+         per_channel(rstd, x));
+    context->save_for_backward({normed, rstd});
+    context->set_materialize_grads(false);
+    ops::carry(context, Normalization{group, all.count, x.scalar_type()});
+    return {normed, rstd};
+  }
+
+  // d x = rstd (d y - mean(d y) - normed mean(d y normed))
+  //       - rstd^2 normed mean(d rstd), means over all ranks; d rstd is there
+  //       in
+  // a second derivative alone.
   static variable_list backward(
       AutogradContext* context,
       variable_list gradients) {
     const auto saved = context->get_saved_variables();
     const Tensor& normed = saved[0];
     const Tensor& rstd = saved[1];
-    const auto capsule = context->saved_data["group"].toCapsule();
-    Communicator& group = *static_cast<GroupHolder&>(*capsule).group;
-    const auto dy = gradients[0].to(normed.scalar_type());
+    const auto& call = ops::carried<Normalization>(context);
+    const Tensor& drstd = gradients[1];
+    if (!gradients[0].defined() && !drstd.defined())
+      return variable_list(4);
+    const auto dy = gradients[0].defined()
+                        ? gradients[0].to(normed.scalar_type())
+                        : torch::zeros_like(normed);
     const int64_t channels = dy.size(1);
-    const auto packed = torch::cat(
-        {dy.to(torch::kDouble).sum(reduced_dims(dy)),
-         (dy * normed).to(torch::kDouble).sum(reduced_dims(dy))});
-    group.all_reduce(packed)->wait();
-    packed.div_(context->saved_data["count"].toDouble());
+    std::vector<Tensor> sums = {
+        dy.to(torch::kDouble).sum(reduced_dims(dy)),
+        (dy * normed).to(torch::kDouble).sum(reduced_dims(dy))};
+    if (drstd.defined())
+      sums.push_back(drstd.to(torch::kDouble));
+    const auto means =
+        SumOverRanks::apply(torch::cat(sums), call.group) / call.count;
     const auto mean = [&](int64_t which) {
       return per_channel(
-          packed.narrow(0, which * channels, channels).to(dy.scalar_type()),
-          dy);
+          means.narrow(0, which * channels, channels).to(dy.scalar_type()), dy);
     };
-    const auto dx = (dy - mean(0) - normed * mean(1)) * per_channel(rstd, dy);
-    return {
-        dx.to(context->saved_data["dtype"].toScalarType()),
-        Tensor(),
-        Tensor(),
-        Tensor(),
-        Tensor()};
+    auto dx = (dy - mean(0) - normed * mean(1)) * per_channel(rstd, dy);
+    if (drstd.defined())
+      dx = dx - normed * (per_channel(rstd.square(), dy) * mean(2));
+    return {dx.to(call.dtype), Tensor(), Tensor(), Tensor()};
   }
 };
+
+// ---- conversion
+
+bool is_plain_batch_norm(const torch::nn::Module& module) {
+  return module.as<torch::nn::BatchNorm1d>() != nullptr ||
+         module.as<torch::nn::BatchNorm2d>() != nullptr ||
+         module.as<torch::nn::BatchNorm3d>() != nullptr;
+}
+
+// Precondition: is_plain_batch_norm().
+SyncBatchNorm converted(
+    const torch::nn::Module& module,
+    const CommunicatorPtr& group) {
+  if (const auto* norm1 = module.as<torch::nn::BatchNorm1d>())
+    return make_sync_batch_norm(*norm1, group);
+  if (const auto* norm2 = module.as<torch::nn::BatchNorm2d>())
+    return make_sync_batch_norm(*norm2, group);
+  return make_sync_batch_norm(*module.as<torch::nn::BatchNorm3d>(), group);
+}
+
+// A BatchNorm in a Sequential.
+struct PlaceOfNorm {
+  torch::nn::SequentialImpl* sequential;
+  size_t index;
+  std::string name;  // in it
+};
+
+struct FoundNorms {
+  std::vector<PlaceOfNorm> in_sequentials;
+  std::vector<std::string> elsewhere;  // full names
+  std::set<const torch::nn::Module*> seen;
+
+  void look_in(torch::nn::Module& module, const std::string& prefix) {
+    if (!seen.insert(&module).second)
+      return;
+    auto* sequential = dynamic_cast<torch::nn::SequentialImpl*>(&module);
+    size_t index = 0;
+    for (const auto& child : module.named_children()) {
+      const std::string name = prefix + child.key();
+      if (!is_plain_batch_norm(*child.value()))
+        look_in(*child.value(), name + ".");
+      else if (sequential != nullptr)
+        in_sequentials.push_back({sequential, index, child.key()});
+      else
+        elsewhere.push_back("'" + name + "'");
+      ++index;
+    }
+  }
+};
+
+}  // namespace
+
+namespace {
+
+BatchNormTensors fresh_tensors(
+    int64_t channels,
+    const torch::nn::BatchNormOptions& options) {
+  BatchNormTensors tensors;
+  if (options.affine()) {
+    tensors.weight = torch::ones({channels}).requires_grad_();
+    tensors.bias = torch::zeros({channels}).requires_grad_();
+  }
+  if (options.track_running_stats()) {
+    tensors.running_mean = torch::zeros({channels});
+    tensors.running_var = torch::ones({channels});
+    tensors.num_batches_tracked = torch::tensor(0, torch::kLong);
+  }
+  return tensors;
+}
 
 }  // namespace
 
@@ -118,34 +223,30 @@ SyncBatchNormImpl::SyncBatchNormImpl(
     int64_t channels,
     CommunicatorPtr communicator,
     const torch::nn::BatchNormOptions& options)
-    : options_(options), communicator_(std::move(communicator)) {
-  if (options.affine()) {
-    weight = register_parameter("weight", torch::ones({channels}));
-    bias = register_parameter("bias", torch::zeros({channels}));
-  }
-  if (options.track_running_stats()) {
-    running_mean = register_buffer("running_mean", torch::zeros({channels}));
-    running_var = register_buffer("running_var", torch::ones({channels}));
-    num_batches_tracked =
-        register_buffer("num_batches_tracked", torch::tensor(0, torch::kLong));
-  }
-}
+    : SyncBatchNormImpl(
+          fresh_tensors(channels, options),
+          std::move(communicator),
+          options) {}
 
-void SyncBatchNormImpl::share(
-    const Tensor& other_weight,
-    const Tensor& other_bias,
-    const Tensor& other_mean,
-    const Tensor& other_var,
-    const Tensor& other_count) {
-  const auto take = [](Tensor& mine, const Tensor& other) {
-    if (mine.defined() && other.defined())
-      mine.set_data(other.detach());
+SyncBatchNormImpl::SyncBatchNormImpl(
+    const BatchNormTensors& tensors,
+    CommunicatorPtr communicator,
+    const torch::nn::BatchNormOptions& options)
+    : options_(options), communicator_(std::move(communicator)) {
+  const auto parameter = [this](const char* name, const Tensor& tensor) {
+    return tensor.defined()
+               ? register_parameter(name, tensor, tensor.requires_grad())
+               : tensor;
   };
-  take(weight, other_weight);
-  take(bias, other_bias);
-  take(running_mean, other_mean);
-  take(running_var, other_var);
-  take(num_batches_tracked, other_count);
+  const auto buffer = [this](const char* name, const Tensor& tensor) {
+    return tensor.defined() ? register_buffer(name, tensor) : tensor;
+  };
+  weight = parameter("weight", tensors.weight);
+  bias = parameter("bias", tensors.bias);
+  running_mean = buffer("running_mean", tensors.running_mean);
+  running_var = buffer("running_var", tensors.running_var);
+  num_batches_tracked =
+      buffer("num_batches_tracked", tensors.num_batches_tracked);
 }
 
 Tensor SyncBatchNormImpl::forward(const Tensor& x) {
@@ -174,8 +275,6 @@ Tensor SyncBatchNormImpl::forward(const Tensor& x) {
     throw ConfigError(
         "[sync_batch_norm] all ranks together have one value per channel: "
         "there is no variance to normalise by");
-  const auto dtype =
-      x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
   if (is_training() && running_mean.defined()) {
     const torch::NoGradGuard no_grad;
     num_batches_tracked.add_(1);
@@ -189,33 +288,40 @@ Tensor SyncBatchNormImpl::forward(const Tensor& x) {
             .to(running_var.scalar_type()),
         momentum);
   }
-  auto y = NormalizeOverRanks::apply(
-      x,
-      all.mean.to(dtype),
-      (all.variance + options_.eps()).rsqrt().to(dtype),
-      all.count,
-      communicator_);
+  Tensor y =
+      NormalizeOverRanks::apply(x, all, communicator_, options_.eps())[0];
   if (weight.defined())
     y = y * per_channel(weight, x) + per_channel(bias, x);
   return y.to(x.scalar_type());
 }
 
-torch::nn::Sequential convert_sync_batch_norm(
-    const torch::nn::Sequential& layers,
+void convert_sync_batch_norm(
+    torch::nn::Module& module,
     const CommunicatorPtr& communicator) {
-  torch::nn::Sequential converted;
-  for (const torch::nn::AnyModule& layer : *layers) {
-    const auto module = layer.ptr();
-    if (const auto* norm1 = module->as<torch::nn::BatchNorm1d>())
-      converted->push_back(make_sync_batch_norm(*norm1, communicator));
-    else if (const auto* norm2 = module->as<torch::nn::BatchNorm2d>())
-      converted->push_back(make_sync_batch_norm(*norm2, communicator));
-    else if (const auto* norm3 = module->as<torch::nn::BatchNorm3d>())
-      converted->push_back(make_sync_batch_norm(*norm3, communicator));
-    else
-      converted->push_back(layer);
+  FoundNorms found;
+  if (is_plain_batch_norm(module))
+    found.elsewhere.emplace_back("the module itself");
+  found.look_in(module, "");
+  if (!found.elsewhere.empty()) {
+    throw ConfigError(fmt::format(
+        "[sync_batch_norm] cannot convert {}: only a Sequential's BatchNorms "
+        "can be replaced, a module's member cannot; make it a "
+        "brigade::SyncBatchNorm there, from the start or by "
+        "make_sync_batch_norm()",
+        fmt::join(found.elsewhere, ", ")));
   }
-  return converted;
+  // One that is used in several places stays one.
+  std::map<const torch::nn::Module*, SyncBatchNorm> made;
+  for (const PlaceOfNorm& place : found.in_sequentials) {
+    torch::nn::AnyModule& layer =
+        *(place.sequential->begin() + static_cast<std::ptrdiff_t>(place.index));
+    const auto norm = layer.ptr();
+    auto sync = made.find(norm.get());
+    if (sync == made.end())
+      sync = made.emplace(norm.get(), converted(*norm, communicator)).first;
+    place.sequential->replace_module(place.name, sync->second);
+    layer = torch::nn::AnyModule(sync->second);
+  }
 }
 
 }  // namespace brigade

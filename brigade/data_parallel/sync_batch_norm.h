@@ -7,7 +7,8 @@
 // results it has: with training on, the mean and variance of each channel are
 // those of all ranks together (Ioffe and Szegedy 2015), and so are the
 // gradients of the input; weight and bias get this rank's gradients, which data
-// parallelism reduces as any other.
+// parallelism reduces as any other. Gradients can be differentiated again
+// (create_graph), as often as one likes.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -16,11 +17,19 @@
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "brigade/comm/communicator.h"
 
 namespace brigade {
+
+// What a batch normalisation consists of; undefined: not affine, not tracked.
+struct BatchNormTensors {
+  torch::Tensor weight, bias;               // [C]
+  torch::Tensor running_mean, running_var;  // [C]
+  torch::Tensor num_batches_tracked;        // int64 []
+};
 
 // The module behind SyncBatchNorm.
 class SyncBatchNormImpl : public torch::nn::Module {
@@ -34,20 +43,17 @@ class SyncBatchNormImpl : public torch::nn::Module {
             channels,
             std::move(communicator),
             torch::nn::BatchNormOptions(channels)) {}
+  // With these very tensors: frozen ones stay frozen.
+  SyncBatchNormImpl(
+      const BatchNormTensors& tensors,
+      CommunicatorPtr communicator,
+      const torch::nn::BatchNormOptions& options);
 
   // x: [N, C] or [N, C, ...], N each rank's own. Collective while training: one
   // all-reduce of 2 C + 1 doubles, and one of 2 C in backward. Throws
   // ConfigError for another shape, or when all ranks together have one value
   // per channel.
   torch::Tensor forward(const torch::Tensor& x);
-
-  // Its tensors lie in the memory of another layer's from now on.
-  void share(
-      const torch::Tensor& other_weight,
-      const torch::Tensor& other_bias,
-      const torch::Tensor& other_mean,
-      const torch::Tensor& other_var,
-      const torch::Tensor& other_count);
 
   torch::Tensor weight, bias;               // [C]; undefined: not affine
   torch::Tensor running_mean, running_var;  // [C]; undefined: not tracked
@@ -60,27 +66,45 @@ class SyncBatchNormImpl : public torch::nn::Module {
 // A shared handle of SyncBatchNormImpl, as libtorch's modules have.
 TORCH_MODULE(SyncBatchNorm);
 
-// The same layer over all ranks: with the options, parameters and buffers of
-// `norm` (a BatchNorm1d, 2d or 3d), whose memory they share.
+// The same layer over all ranks: with the options, parameters, buffers and mode
+// (train() or eval()) of `norm`, a BatchNorm1d, 2d or 3d.
 template <typename Norm>
 SyncBatchNorm make_sync_batch_norm(
     const Norm& norm,
     const CommunicatorPtr& communicator) {
-  SyncBatchNorm sync(norm.options.num_features(), communicator, norm.options);
-  sync->share(
-      norm.weight,
-      norm.bias,
-      norm.running_mean,
-      norm.running_var,
-      norm.num_batches_tracked);
+  SyncBatchNorm sync(
+      BatchNormTensors{
+          norm.weight,
+          norm.bias,
+          norm.running_mean,
+          norm.running_var,
+          norm.num_batches_tracked},
+      communicator,
+      norm.options);
+  sync->train(norm.is_training());
   return sync;
 }
 
-// A Sequential of the same layers, its BatchNorms over all ranks. Layers that
-// hold BatchNorms as members of their own type have to name SyncBatchNorm
-// there: C++ cannot replace a typed member.
-torch::nn::Sequential convert_sync_batch_norm(
-    const torch::nn::Sequential& layers,
+// In place: the BatchNorms of all Sequentials in `module`, at any depth and
+// itself included, become SyncBatchNorms of the same names. Throws ConfigError,
+// and changes nothing, where another module holds a BatchNorm: C++ cannot
+// replace a typed member, which has to be a SyncBatchNorm from the start.
+void convert_sync_batch_norm(
+    torch::nn::Module& module,
     const CommunicatorPtr& communicator);
+
+// The same, for an expression: returns the handle, a Sequential or another
+// ModuleHolder or a std::shared_ptr.
+template <
+    typename Handle,
+    typename = std::enable_if_t<
+        !std::is_base_of_v<torch::nn::Module, std::remove_cvref_t<Handle>>>>
+Handle convert_sync_batch_norm(
+    Handle module,
+    const CommunicatorPtr& communicator) {
+  convert_sync_batch_norm(
+      static_cast<torch::nn::Module&>(*module), communicator);
+  return module;
+}
 
 }  // namespace brigade

@@ -5,8 +5,12 @@
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <optional>
+
+#include "brigade/model/random_state.h"
 #include "brigade/ops/libtorch_versions.h"
 #include "brigade/ops/nested_backward.h"
+#include "brigade/ops/once_differentiable.h"
 
 namespace brigade {
 namespace {
@@ -18,8 +22,12 @@ using torch::autograd::variable_list;
 // that the function captured need theirs even if no input does.
 class RecomputeBackward : public torch::autograd::Node {
  public:
-  RecomputeBackward(RecomputedFunction function, const variable_list& inputs)
-      : function_(std::move(function)) {
+  // random_state: with which `function` ran; nothing where it drew no numbers.
+  RecomputeBackward(
+      RecomputedFunction function,
+      const variable_list& inputs,
+      std::optional<RandomState> random_state)
+      : function_(std::move(function)), random_state_(std::move(random_state)) {
     set_next_edges(torch::autograd::collect_next_edges(inputs));
     for (const torch::Tensor& input : inputs) {
       saved_.emplace_back(input, /*is_output=*/false);
@@ -36,6 +44,12 @@ class RecomputeBackward : public torch::autograd::Node {
 
  protected:
   variable_list apply(variable_list&& gradients) override {
+    return ops::differentiable_once(
+        "recompute", [&] { return gradients_of(std::move(gradients)); });
+  }
+
+ private:
+  variable_list gradients_of(variable_list&& gradients) {
     variable_list input_gradients(saved_.size());
     if (!gradients[0].defined())
       return input_gradients;
@@ -49,7 +63,7 @@ class RecomputeBackward : public torch::autograd::Node {
     torch::autograd::Edge root;
     {
       const torch::AutoGradMode with_gradients(true);
-      const torch::Tensor output = function_(leaves);
+      const torch::Tensor output = run_again(leaves);
       if (output.requires_grad())
         root = torch::autograd::impl::gradient_edge(output);
     }
@@ -72,8 +86,15 @@ class RecomputeBackward : public torch::autograd::Node {
     return input_gradients;
   }
 
- private:
+  torch::Tensor run_again(const variable_list& leaves) const {
+    if (!random_state_)
+      return function_(leaves);
+    const RandomState::Scope scope(*random_state_);
+    return function_(leaves);
+  }
+
   RecomputedFunction function_;
+  std::optional<RandomState> random_state_;
   std::vector<torch::autograd::SavedVariable> saved_;
   std::vector<bool> defined_;
 };
@@ -85,14 +106,18 @@ torch::Tensor recompute(
     const std::vector<torch::Tensor>& inputs) {
   if (!torch::GradMode::is_enabled())
     return function(inputs);
+  std::optional<RandomState> random_state(inputs);
   torch::Tensor output;
   {
     const torch::NoGradGuard no_gradients;
     // Detached: it may be an input itself, whose own history must not change.
     output = function(inputs).detach();
   }
-  const auto node =
-      ops::make_node<RecomputeBackward>(std::move(function), inputs);
+  // Nobody drew a number: the second run need not touch the generators.
+  if (random_state->is_current())
+    random_state.reset();
+  const auto node = ops::make_node<RecomputeBackward>(
+      std::move(function), inputs, std::move(random_state));
   torch::autograd::create_gradient_edge(output, node);
   return output;
 }

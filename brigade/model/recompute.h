@@ -11,8 +11,8 @@
 namespace brigade {
 
 // A part of the model: tensors in, one tensor out. Must give the same result
-// both times it is run (there is no dropout here, hence no random state to
-// restore); on every rank the same collectives are launched both times.
+// both times it is run; on every rank the same collectives are launched both
+// times.
 using RecomputedFunction =
     std::function<torch::Tensor(const std::vector<torch::Tensor>& inputs)>;
 
@@ -21,9 +21,15 @@ using RecomputedFunction =
 // usual hooks and .grad in the middle of backward. Any number of calls may be
 // alive at once; calls may nest. Entries of `inputs` may be undefined.
 //
+// Random numbers (dropout) of the default generators, of the CPU and of the
+// inputs' CUDA devices, are the same both times: the second run starts from
+// their states before the first, and leaves them as it found them. Other
+// threads that draw from them meanwhile would disturb that.
+//
 // Costs one more forward of the part; keeps the inputs instead of everything
 // that its operations save. `function` is copied and lives until backward, so
-// what it captures by reference must live as long.
+// what it captures by reference must live as long. The gradients cannot be
+// differentiated again (create_graph): Error.
 //
 // Without grad mode it is function(inputs).
 torch::Tensor recompute(

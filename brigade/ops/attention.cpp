@@ -6,6 +6,7 @@
 #include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"
 #include "brigade/ops/kernel_set.h"
+#include "brigade/ops/once_differentiable.h"
 #include "brigade/ops/side_by_side.h"
 
 namespace brigade::ops {
@@ -48,7 +49,9 @@ AttentionGradients run_backward(
   return result;
 }
 
-struct AttentionNode : torch::autograd::Function<AttentionNode> {
+struct AttentionNode : OnceDifferentiable<AttentionNode> {
+  static constexpr const char* kName = "attention";
+
   static variable_list forward(
       AutogradContext* context,
       const Tensor& q,
@@ -62,7 +65,7 @@ struct AttentionNode : torch::autograd::Function<AttentionNode> {
     return {result.out, result.lse};
   }
 
-  static variable_list backward(
+  static variable_list gradients_of(
       AutogradContext* context,
       variable_list gradients) {
     variable_list result(4);

@@ -9,6 +9,7 @@
 #include "brigade/ops/describe.h"
 #include "brigade/ops/kernel_set.h"
 #include "brigade/ops/observed.h"
+#include "brigade/ops/once_differentiable.h"
 #include "brigade/ops/rows.h"
 
 namespace brigade::ops {
@@ -186,7 +187,9 @@ Tensor scaled(const Tensor& gradient, const Tensor& incoming) {
   return value == 1.0 ? gradient : gradient * value;
 }
 
-struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
+struct LinearCrossEntropy : OnceDifferentiable<LinearCrossEntropy> {
+  static constexpr const char* kName = "linear_cross_entropy";
+
   static Tensor forward(
       AutogradContext* context,
       const Tensor& hidden,
@@ -217,7 +220,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
         gradients);
   }
 
-  static variable_list backward(
+  static variable_list gradients_of(
       AutogradContext* context,
       variable_list incoming) {
     auto& saved = carried<CrossEntropySaved>(context);

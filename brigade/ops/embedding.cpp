@@ -8,6 +8,7 @@
 #include "brigade/ops/describe.h"
 #include "brigade/ops/kernel_set.h"
 #include "brigade/ops/observed.h"
+#include "brigade/ops/once_differentiable.h"
 
 namespace brigade::ops {
 namespace {
@@ -50,7 +51,9 @@ struct EmbeddingSaved {
   const KernelSet* kernels;
 };
 
-struct EmbeddingNode : torch::autograd::Function<EmbeddingNode> {
+struct EmbeddingNode : OnceDifferentiable<EmbeddingNode> {
+  static constexpr const char* kName = "embedding";
+
   static Tensor forward(
       AutogradContext* context,
       const Tensor& weight,
@@ -61,7 +64,7 @@ struct EmbeddingNode : torch::autograd::Function<EmbeddingNode> {
     return saved.kernels->embedding(weight, ids);
   }
 
-  static variable_list backward(
+  static variable_list gradients_of(
       AutogradContext* context,
       variable_list gradients) {
     const auto tensors = context->get_saved_variables();

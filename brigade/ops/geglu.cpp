@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "brigade/ops/describe.h"
+#include "brigade/ops/once_differentiable.h"
 #include "brigade/ops/side_by_side.h"
 
 namespace brigade::ops {
@@ -18,7 +19,9 @@ Tensor wide(const Tensor& x) {
 }
 
 // Keeps gate and up alone: autograd would keep float32 copies of both.
-struct GegluNode : torch::autograd::Function<GegluNode> {
+struct GegluNode : OnceDifferentiable<GegluNode> {
+  static constexpr const char* kName = "geglu";
+
   static Tensor
   forward(AutogradContext* context, const Tensor& gate, const Tensor& up) {
     context->save_for_backward({gate, up});
@@ -28,7 +31,7 @@ struct GegluNode : torch::autograd::Function<GegluNode> {
         .contiguous();
   }
 
-  static variable_list backward(
+  static variable_list gradients_of(
       AutogradContext* context,
       variable_list gradients) {
     if (!gradients[0].defined())

@@ -9,6 +9,7 @@
 #include "brigade/ops/describe.h"
 #include "brigade/ops/kernel_set.h"
 #include "brigade/ops/observed.h"
+#include "brigade/ops/once_differentiable.h"
 #include "brigade/ops/rows.h"
 #include "brigade/ops/side_by_side.h"
 
@@ -238,7 +239,9 @@ struct LinearSaved {
   bool x_has_gradient;
 };
 
-struct LinearNode : torch::autograd::Function<LinearNode> {
+struct LinearNode : OnceDifferentiable<LinearNode> {
+  static constexpr const char* kName = "linear";
+
   // tensors: x, the weights, the biases that are defined.
   static variable_list forward(
       AutogradContext* context,
@@ -265,7 +268,7 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
         *saved.kernels);
   }
 
-  static variable_list backward(
+  static variable_list gradients_of(
       AutogradContext* context,
       variable_list gradients) {
     const LinearSaved& saved = carried<LinearSaved>(context);

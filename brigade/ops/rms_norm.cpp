@@ -6,6 +6,7 @@
 #include "brigade/ops/describe.h"
 #include "brigade/ops/kernel_set.h"
 #include "brigade/ops/observed.h"
+#include "brigade/ops/once_differentiable.h"
 
 namespace brigade::ops {
 namespace {
@@ -30,7 +31,9 @@ struct RmsNormSaved {
   const KernelSet* kernels;
 };
 
-struct RmsNormNode : torch::autograd::Function<RmsNormNode> {
+struct RmsNormNode : OnceDifferentiable<RmsNormNode> {
+  static constexpr const char* kName = "rms_norm";
+
   // Returns {normed} or, with a residual, {normed, sum}.
   static variable_list forward(
       AutogradContext* context,
@@ -51,7 +54,7 @@ struct RmsNormNode : torch::autograd::Function<RmsNormNode> {
     return {result.normed, result.sum};
   }
 
-  static variable_list backward(
+  static variable_list gradients_of(
       AutogradContext* context,
       variable_list gradients) {
     const auto tensors = context->get_saved_variables();

@@ -8,6 +8,7 @@
 #include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"
 #include "brigade/ops/kernel_set.h"
+#include "brigade/ops/once_differentiable.h"
 
 namespace brigade::ops {
 namespace {
@@ -39,7 +40,9 @@ Tensor rotated(
   return y;
 }
 
-struct RotaryNode : torch::autograd::Function<RotaryNode> {
+struct RotaryNode : OnceDifferentiable<RotaryNode> {
+  static constexpr const char* kName = "rotary";
+
   static variable_list forward(
       AutogradContext* context,
       const Tensor& q,
@@ -54,7 +57,7 @@ struct RotaryNode : torch::autograd::Function<RotaryNode> {
   }
 
   // A rotation's transpose is its inverse.
-  static variable_list backward(
+  static variable_list gradients_of(
       AutogradContext* context,
       variable_list gradients) {
     const auto saved = context->get_saved_variables();

@@ -5,6 +5,7 @@
 #include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"
 #include "brigade/ops/kernel_set.h"
+#include "brigade/ops/once_differentiable.h"
 #include "brigade/ops/rows.h"
 #include "brigade/ops/side_by_side.h"
 
@@ -16,7 +17,9 @@ using torch::autograd::variable_list;
 
 constexpr const char* kSwigluOp = "swiglu";
 
-struct SwigluNode : torch::autograd::Function<SwigluNode> {
+struct SwigluNode : OnceDifferentiable<SwigluNode> {
+  static constexpr const char* kName = "swiglu";
+
   static Tensor forward(
       AutogradContext* context,
       const Tensor& gate,
@@ -27,7 +30,7 @@ struct SwigluNode : torch::autograd::Function<SwigluNode> {
     return kernels->swiglu(gate, up);
   }
 
-  static variable_list backward(
+  static variable_list gradients_of(
       AutogradContext* context,
       variable_list gradients) {
     if (!gradients[0].defined())

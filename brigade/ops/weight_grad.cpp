@@ -7,6 +7,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/ops/describe.h"
+#include "brigade/ops/once_differentiable.h"
 
 namespace brigade::ops {
 namespace {
@@ -14,7 +15,9 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-struct Accumulating : torch::autograd::Function<Accumulating> {
+struct Accumulating : OnceDifferentiable<Accumulating> {
+  static constexpr const char* kName = "WeightGrad::kAccumulate";
+
   static Tensor forward(
       AutogradContext* context,
       const Tensor& weight,
@@ -24,7 +27,7 @@ struct Accumulating : torch::autograd::Function<Accumulating> {
     return weight.detach();
   }
 
-  static variable_list backward(
+  static variable_list gradients_of(
       AutogradContext* context,
       variable_list gradients) {
     if (gradients[0].defined()) {

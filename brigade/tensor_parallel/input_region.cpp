@@ -7,6 +7,7 @@
 
 #include "brigade/base/check.h"
 #include "brigade/ops/carried.h"
+#include "brigade/ops/once_differentiable.h"
 
 namespace brigade {
 
@@ -45,7 +46,9 @@ struct InputRegion::State {
 
 namespace {
 
-struct Enter : torch::autograd::Function<Enter> {
+struct Enter : ops::OnceDifferentiable<Enter> {
+  static constexpr const char* kName = "input_region";
+
   static Tensor forward(
       AutogradContext* context,
       const Tensor& x,
@@ -60,7 +63,7 @@ struct Enter : torch::autograd::Function<Enter> {
     return gathered;
   }
 
-  static variable_list backward(
+  static variable_list gradients_of(
       AutogradContext* context,
       variable_list gradients) {
     auto& state = *ops::carried<std::shared_ptr<InputRegion::State>>(context);

@@ -88,9 +88,12 @@ using Map = Tensor (*)(const Tensor&, Communicator&);
 
 struct Transposed {
   CommunicatorPtr group;
-  Map map;
+  Map forward;
+  Map backward;
 };
 
+// The gradient of a region is the transposed region of the incoming gradient,
+// so that it can be differentiated as often as one likes.
 struct Region : torch::autograd::Function<Region> {
   static Tensor forward(
       AutogradContext* context,
@@ -98,17 +101,19 @@ struct Region : torch::autograd::Function<Region> {
       const CommunicatorPtr& group,
       Map map,
       Map transposed) {
-    ops::carry(context, Transposed{group, transposed});
+    ops::carry(context, Transposed{group, map, transposed});
     return map(x, *group);
   }
 
   static variable_list backward(
       AutogradContext* context,
       variable_list gradients) {
-    const auto& transposed = ops::carried<Transposed>(context);
+    const auto& [group, map, transposed] = ops::carried<Transposed>(context);
     // Undefined on every rank or on none: the ranks run the same graph.
     if (gradients[0].defined())
-      gradients[0] = transposed.map(gradients[0], *transposed.group);
+      gradients[0] = torch::GradMode::is_enabled()
+                         ? Region::apply(gradients[0], group, transposed, map)
+                         : transposed(gradients[0], *group);
     return {gradients[0], Tensor(), Tensor(), Tensor()};
   }
 };

@@ -19,7 +19,8 @@
 // others n(R-1)/R. The last-dim regions copy the tensor once more on top, to
 // bring the ranks' columns next to each other.
 //
-// All ranks of the group call these in the same order, in backward too.
+// All ranks of the group call these in the same order, in backward too, and
+// where a gradient is differentiated again (create_graph).
 #pragma once
 
 #include "brigade/tensor_parallel/tensor_parallel.h"

@@ -3,10 +3,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/autograd.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/serialize.h>
 
+#include <functional>
+#include <memory>
 #include <mutex>
+#include <sstream>
+#include <string>
 
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/data_parallel.h"
@@ -16,7 +23,9 @@
 namespace brigade {
 namespace {
 
+using ::testing::HasSubstr;
 using testing::run_ranks;
+using torch::nn::AnyModule;
 
 constexpr int64_t kChannels = 5;
 
@@ -133,21 +142,191 @@ TEST(SyncBatchNorm, UsesItsRunningStatisticsInEvaluation) {
   });
 }
 
-TEST(SyncBatchNorm, ConvertsASequentialAndSharesItsTensors) {
+// ---- gradients of gradients
+
+// The first three derivatives of a scalar by x, by means of their squares; the
+// last in the .grad of x and of the parameters.
+std::vector<torch::Tensor> derivatives(
+    const torch::Tensor& x,
+    const std::function<torch::Tensor(const torch::Tensor& x)>& f) {
+  std::vector<torch::Tensor> result;
+  torch::Tensor value = f(x);
+  for (int order = 1; order <= 2; ++order) {
+    const auto gradient = torch::autograd::grad(
+        {value}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true)[0];
+    result.push_back(gradient.detach());
+    value = gradient.pow(2).sum();
+  }
+  value.backward();
+  result.push_back(x.grad());
+  return result;
+}
+
+TEST_P(SyncBatchNormTest, GradientsOfGradientsAreThoseOfTheWholeBatch) {
+  const int ranks = GetParam();
+  const int64_t rows = ranks * (ranks + 1) / 2;
+  const auto whole = pseudo_random({rows, kChannels, 3}, 1).to(torch::kDouble);
+  const auto upstream =
+      pseudo_random({rows, kChannels, 3}, 2).to(torch::kDouble);
+  const auto scale = pseudo_random({kChannels}, 3).to(torch::kDouble) + 2;
+  // Of operations that can be differentiated as often as one likes; torch's
+  // batch_norm can twice.
+  const auto weight = scale.clone().requires_grad_();
+  const auto x = whole.clone().requires_grad_();
+  const auto all = derivatives(x, [&](const torch::Tensor& values) {
+    const auto centred = values - values.mean({0, 2}, /*keepdim=*/true);
+    const auto variance = centred.square().mean({0, 2}, /*keepdim=*/true);
+    const auto normed = centred * (variance + 1e-5).rsqrt();
+    return (torch::tanh(normed * weight.view({1, kChannels, 1})) * upstream)
+        .sum();
+  });
+  auto weight_grad = torch::zeros({kChannels}, torch::kDouble);
+  std::mutex mutex;
+  run_ranks(ranks, [&](const CommunicatorPtr& world) {
+    const int rank = world->rank();
+    SyncBatchNorm norm(kChannels, world);
+    norm->to(torch::kDouble);
+    {
+      const torch::NoGradGuard no_grad;
+      norm->weight.copy_(scale);
+    }
+    const auto mine = rows_of(whole, rank).clone().requires_grad_();
+    const auto own = derivatives(mine, [&](const torch::Tensor& values) {
+      return (torch::tanh(norm(values)) * rows_of(upstream, rank)).sum();
+    });
+    for (size_t order = 0; order < all.size(); ++order) {
+      const auto largest = all[order].abs().max().item<double>();
+      EXPECT_LT(
+          (own[order] - rows_of(all[order], rank)).abs().max().item<double>(),
+          1e-8 * largest)
+          << "derivative " << order + 1;
+    }
+    const std::lock_guard lock(mutex);
+    weight_grad += norm->weight.grad();
+  });
+  EXPECT_TRUE(torch::allclose(weight_grad, weight.grad(), 1e-8));
+}
+
+// ---- conversion
+
+TEST(SyncBatchNorm, ConvertsASequentialAndKeepsItsTensorsAndNames) {
   run_ranks(2, [](const CommunicatorPtr& world) {
-    torch::nn::Sequential layers(
-        torch::nn::Conv2d(torch::nn::Conv2dOptions(2, kChannels, 1)),
-        torch::nn::BatchNorm2d(kChannels),
-        torch::nn::ReLU());
+    torch::nn::Sequential layers(torch::OrderedDict<std::string, AnyModule>{
+        {"conv",
+         AnyModule(
+             torch::nn::Conv2d(torch::nn::Conv2dOptions(2, kChannels, 1)))},
+        {"norm", AnyModule(torch::nn::BatchNorm2d(kChannels))},
+        {"relu", AnyModule(torch::nn::ReLU())}});
+    const auto params = layers->named_parameters();
+    const auto buffers = layers->named_buffers();
     auto converted = convert_sync_batch_norm(layers, world);
     ASSERT_EQ(converted->size(), 3U);
     EXPECT_NE(converted->ptr(1)->as<SyncBatchNorm>(), nullptr);
-    EXPECT_TRUE(
-        converted->parameters()[2].is_alias_of(layers->parameters()[2]));
+    EXPECT_EQ(converted->named_parameters().keys(), params.keys());
+    EXPECT_EQ(converted->named_buffers().keys(), buffers.keys());
+    // An optimizer that was made before steps the same parameters.
+    for (const auto& param : params)
+      EXPECT_TRUE(
+          converted->named_parameters()[param.key()].is_same(param.value()));
+    for (const auto& buffer : buffers)
+      EXPECT_TRUE(
+          converted->named_buffers()[buffer.key()].is_same(buffer.value()));
     const auto y =
         converted->forward(pseudo_random({2, 2, 3, 3}, world->rank()));
     EXPECT_EQ(y.sizes(), (std::vector<int64_t>{2, kChannels, 3, 3}));
   });
+}
+
+TEST(SyncBatchNorm, ConversionKeepsFrozenLayersAndTheModeOfEach) {
+  const auto world = testing::make_world_of_one();
+  torch::nn::Sequential layers(
+      torch::nn::BatchNorm1d(kChannels),
+      torch::nn::BatchNorm1d(
+          torch::nn::BatchNormOptions(kChannels).momentum(0.5)),
+      torch::nn::BatchNorm1d(
+          torch::nn::BatchNormOptions(kChannels).affine(false)));
+  layers->ptr(0)->eval();
+  for (auto& param : layers->ptr(0)->parameters())
+    param.set_requires_grad(false);
+  torch::nn::Sequential plain(
+      std::dynamic_pointer_cast<torch::nn::SequentialImpl>(layers->clone()));
+  convert_sync_batch_norm(layers, world);
+  ASSERT_NE(layers->ptr(0)->as<SyncBatchNorm>(), nullptr);
+  EXPECT_FALSE(layers->ptr(0)->is_training());
+  EXPECT_TRUE(layers->ptr(1)->is_training());
+  EXPECT_FALSE(layers->ptr(0)->parameters()[0].requires_grad());
+  EXPECT_TRUE(layers->ptr(1)->parameters()[0].requires_grad());
+  const auto x = pseudo_random({4, kChannels}, 1) + 3;
+  expect_near(layers->forward(x), plain->forward(x), "output");
+  for (const auto& buffer : plain->named_buffers())
+    expect_near(
+        layers->named_buffers()[buffer.key()].to(torch::kDouble),
+        buffer.value().to(torch::kDouble),
+        buffer.key().c_str());
+}
+
+struct BlockOfLayers : torch::nn::Module {
+  explicit BlockOfLayers(const torch::nn::Sequential& inner)
+      : layers(register_module("layers", inner)) {}
+  torch::Tensor forward(const torch::Tensor& x) {
+    return x + layers->forward(x);
+  }
+  torch::nn::Sequential layers;
+};
+
+struct BlockWithNorm : torch::nn::Module {
+  BlockWithNorm() : norm(register_module("norm", torch::nn::BatchNorm1d(3))) {}
+  torch::Tensor forward(const torch::Tensor& x) { return norm(x); }
+  torch::nn::BatchNorm1d norm;
+};
+
+// A checkpoint of one is a checkpoint of the other.
+TEST(SyncBatchNorm, ConvertsInnerSequentialsInPlace) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    const auto make = [] {
+      // One of them is in two places.
+      const torch::nn::BatchNorm1d shared(kChannels);
+      const torch::nn::Sequential inner(
+          torch::nn::Linear(kChannels, kChannels), shared, shared);
+      return torch::nn::Sequential(
+          torch::nn::BatchNorm1d(kChannels),
+          std::make_shared<BlockOfLayers>(inner));
+    };
+    auto plain = make();
+    auto converted = convert_sync_batch_norm(make(), world);
+    std::stringstream file;
+    {
+      torch::serialize::OutputArchive archive;
+      plain->save(archive);
+      archive.save_to(file);
+      torch::serialize::InputArchive back;
+      back.load_from(file);
+      converted->load(back);
+    }
+    const auto inner = converted->ptr(1)->as<BlockOfLayers>()->layers;
+    EXPECT_NE(inner->ptr(1)->as<SyncBatchNorm>(), nullptr);
+    EXPECT_EQ(inner->ptr(1), inner->ptr(2));
+    const auto whole = pseudo_random({6, kChannels}, 1);
+    expect_near(
+        converted->forward(whole.narrow(0, 3 * world->rank(), 3)),
+        plain->forward(whole).narrow(0, 3 * world->rank(), 3),
+        "output");
+  });
+}
+
+TEST(SyncBatchNorm, ConversionNamesWhatItCannotReplaceAndChangesNothing) {
+  const auto world = testing::make_world_of_one();
+  torch::nn::Sequential layers(
+      torch::nn::BatchNorm1d(3), std::make_shared<BlockWithNorm>());
+  try {
+    convert_sync_batch_norm(layers, world);
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("cannot convert '1.norm': only a"));
+  }
+  EXPECT_NE(layers->ptr(0)->as<torch::nn::BatchNorm1d>(), nullptr);
+  EXPECT_THROW(
+      convert_sync_batch_norm(torch::nn::BatchNorm1d(3), world), ConfigError);
 }
 
 TEST(SyncBatchNorm, RefusesOtherShapesAndSingleValues) {

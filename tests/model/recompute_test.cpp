@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/torch.h>
 
+#include "brigade/base/error.h"
 #include "brigade/ops/linear.h"
 #include "brigade/schedule/weight_gradient_queue.h"
 
@@ -182,6 +183,52 @@ TEST(Recompute, TakesUndefinedAndConstantInputs) {
       {mask, torch::Tensor()});
   output.sum().backward();
   EXPECT_TRUE(torch::equal(weight.grad(), torch::ones({4})));
+}
+
+// The mask of the second run is the first one's, and what is drawn afterwards
+// is what plain autograd leaves to be drawn.
+void expect_dropout_recomputed(torch::Device device) {
+  const RecomputedFunction dropped = [](const auto& inputs) {
+    return torch::dropout(inputs[0], /*p=*/0.5, /*train=*/true);
+  };
+  const RecomputedFunction nested = [&](const auto& inputs) {
+    return recompute(dropped, {torch::dropout(inputs[0], 0.25, true)});
+  };
+  for (const RecomputedFunction& function : {dropped, nested}) {
+    torch::manual_seed(5);
+    const torch::Tensor ones =
+        torch::ones({1000}, torch::TensorOptions(device));
+    const torch::Tensor x = ones.clone().requires_grad_();
+    const torch::Tensor output = recompute(function, {x});
+    const torch::Tensor between = torch::rand({3}, ones.options());
+    output.sum().backward();
+    const torch::Tensor after = torch::rand({3}, ones.options());
+    // Of ones the gradient is the mask, and so is the output.
+    EXPECT_TRUE(torch::equal(x.grad(), output));
+    EXPECT_GT(x.grad().count_nonzero().item<int64_t>(), 0);
+    torch::manual_seed(5);
+    EXPECT_TRUE(torch::equal(function({ones}), output));
+    EXPECT_TRUE(torch::equal(torch::rand({3}, ones.options()), between));
+    EXPECT_TRUE(torch::equal(torch::rand({3}, ones.options()), after));
+  }
+}
+
+TEST(Recompute, DropoutHasOneMask) {
+  expect_dropout_recomputed(torch::kCPU);
+}
+
+TEST(Recompute, DropoutOnAGpuHasOneMask) {
+  if (!torch::cuda::is_available())
+    GTEST_SKIP() << "no GPU";
+  expect_dropout_recomputed(torch::Device(torch::kCUDA, 0));
+}
+
+TEST(Recompute, AGradientOfItsGradientIsAnError) {
+  const Mlp mlp;
+  const torch::Tensor x = values({3, 4}, 3).set_requires_grad(true);
+  const torch::Tensor gradient = torch::autograd::grad(
+      {recompute(mlp.function(), {x}).sum()}, {x}, {}, true, true)[0];
+  EXPECT_THROW(gradient.square().sum().backward(), Error);
 }
 
 TEST(Recompute, IsTheFunctionItselfWithoutGradMode) {

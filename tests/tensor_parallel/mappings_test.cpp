@@ -1,7 +1,12 @@
 #include "brigade/tensor_parallel/mappings.h"
 
+#include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/autograd.h>
+
+#include <functional>
+#include <utility>
 
 #include "brigade/base/error.h"
 #include "brigade/tensor_parallel/input_region.h"
@@ -154,6 +159,132 @@ TEST_P(Mappings, MoveNoTokensWithoutComplaint) {
         apply(reduce_tokens, group, torch::zeros({0, 5}), torch::zeros({0, 5}));
     EXPECT_EQ(output.size(0), 0);
     EXPECT_EQ(gradient.size(0), 0);
+  });
+}
+
+TEST_P(Mappings, AreTheSameUnderInferenceMode) {
+  testing::run_ranks(GetParam(), [](const CommunicatorPtr& group) {
+    for (const auto region :
+         {copy_region,
+          reduce_region,
+          scatter_region,
+          gather_region,
+          scatter_tokens,
+          gather_tokens,
+          reduce_tokens}) {
+      const Tensor x = numbered({12, 12}, group->rank());
+      const Tensor expected = region(x, group);
+      const c10::InferenceMode inference;
+      EXPECT_TRUE(torch::equal(region(x.clone(), group), expected));
+      EXPECT_TRUE(torch::equal(
+          reduce_region_(x.clone(), group), reduce_region(x, group)));
+    }
+  });
+}
+
+// ---- gradients of gradients
+
+// d/dx of x -> sum(g^2), g = d f(x) / dx: {g, the gradient of x}, and those of
+// `weights` in their .grad.
+std::pair<Tensor, Tensor> penalised(
+    const std::function<Tensor(const Tensor& x)>& f,
+    const Tensor& values) {
+  const Tensor x = testing::leaf(values);
+  const Tensor gradient =
+      torch::autograd::grad({f(x)}, {x}, {}, true, /*create_graph=*/true)[0];
+  gradient.square().sum().backward();
+  return {gradient.detach(), x.grad()};
+}
+
+void expect_close(const Tensor& actual, const Tensor& expected) {
+  EXPECT_TRUE(torch::allclose(actual, expected, 1e-9, 1e-9))
+      << actual << "\nand not\n"
+      << expected;
+}
+
+// An MLP cut over the ranks against the whole one.
+TEST_P(Mappings, AGradientPenaltyIsThatOfOneRank) {
+  const int64_t size = GetParam();
+  const auto varied = [](std::vector<int64_t> shape, double phase) {
+    return torch::sin(numbered(shape, 0).to(torch::kDouble) * 1.3 + phase);
+  };
+  const int64_t hidden = 12;
+  const int64_t tokens = 12;
+  const Tensor values = varied({tokens, 3}, 0);
+  const Tensor up = testing::leaf(varied({hidden, 3}, 1));
+  const Tensor down = testing::leaf(varied({3, hidden}, 2));
+  const auto [gradient, second] = penalised(
+      [&](const Tensor& x) {
+        return torch::tanh(x.matmul(up.t())).matmul(down.t()).square().sum();
+      },
+      values);
+  testing::run_ranks(
+      static_cast<int>(size),
+      [&, gradient = gradient, second = second](const CommunicatorPtr& group) {
+        const auto mine = [&](const Tensor& whole, int64_t dim) {
+          return whole.detach().chunk(size, dim)[group->rank()];
+        };
+        for (const bool shards_tokens : {false, true}) {
+          const Tensor my_up = testing::leaf(mine(up, 0));
+          const Tensor my_down = testing::leaf(mine(down, 1));
+          const auto mlp = [&](const Tensor& x) {
+            const Tensor in =
+                shards_tokens ? gather_tokens(x, group) : copy_region(x, group);
+            const Tensor part =
+                torch::tanh(in.matmul(my_up.t())).matmul(my_down.t());
+            const Tensor out = shards_tokens ? reduce_tokens(part, group)
+                                             : reduce_region(part, group);
+            return out.square().sum();
+          };
+          const auto [my_gradient, my_second] =
+              penalised(mlp, shards_tokens ? mine(values, 0) : values);
+          expect_close(
+              my_gradient, shards_tokens ? mine(gradient, 0) : gradient);
+          expect_close(my_second, shards_tokens ? mine(second, 0) : second);
+          expect_close(my_up.grad(), mine(up.grad(), 0));
+          expect_close(my_down.grad(), mine(down.grad(), 1));
+        }
+      });
+}
+
+// What every rank computes alike, cut and put together again.
+TEST_P(Mappings, AGradientPenaltyThroughCutTensorsIsThatOfOneRank) {
+  const int size = GetParam();
+  const Tensor values = torch::sin(numbered({12, 12}, 0).to(torch::kDouble));
+  const auto [gradient, second] = penalised(
+      [](const Tensor& x) { return torch::tanh(x).pow(3).sum(); }, values);
+  testing::run_ranks(
+      size,
+      [&, gradient = gradient, second = second](const CommunicatorPtr& group) {
+        const auto columns = penalised(
+            [&](const Tensor& x) {
+              const Tensor mine = torch::tanh(scatter_region(x, group));
+              return gather_region(mine, group).pow(3).sum();
+            },
+            values);
+        expect_close(columns.first, gradient);
+        expect_close(columns.second, second);
+        const auto rows = penalised(
+            [&](const Tensor& x) {
+              return torch::tanh(scatter_tokens(x, group)).pow(3).sum();
+            },
+            values);
+        expect_close(rows.first, gradient);
+        expect_close(rows.second, second);
+      });
+}
+
+TEST(InputRegion, AGradientOfItsGradientIsAnError) {
+  testing::run_ranks(2, [](const CommunicatorPtr& group) {
+    const InputRegion region({group, TokenLayout::kReplicated});
+    try {
+      penalised(
+          [&](const Tensor& x) { return region.enter(x).square().sum(); },
+          torch::ones({2, 2}));
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("[input_region] a gradient"));
+    }
   });
 }
 
