@@ -225,9 +225,13 @@ class DataParallel {
   auto forward(Inputs&&... inputs) {
     before_forward();
     if (watch_ != nullptr) {
-      watch_->begin_forward();
+      WatchedForward in_forward(*watch_);
       auto output = (*this)->forward(std::forward<Inputs>(inputs)...);
-      watch_->end_forward();
+      in_forward.end();
+      if constexpr (!kIsScripted)
+        visit_tensors(output, [this](const torch::Tensor& tensor) {
+          watch_->watch_backward(tensor);
+        });
       return output;
     }
     if (wrapped_.copies == nullptr) {

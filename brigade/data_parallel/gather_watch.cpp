@@ -97,6 +97,11 @@ GatherWatch::InForward::InForward(GatherWatch* watch) : watch_(watch) {
   if (const auto failure = std::exchange(watch_->failure_, nullptr))
     std::rethrow_exception(failure);
   GradSync& sync = *watch_->sync_;
+  if (!at::isRecordFunctionEnabled()) {  // nobody would see what is read
+    sync.wait_for_weights();
+    watch_ = nullptr;
+    return;
+  }
   const bool learns = !std::exchange(watch_->has_seen_a_forward_, true);
   if (!learns && !sync.is_gathering()) {
     watch_ = nullptr;

@@ -10,7 +10,8 @@
 // forward waits at its start for each weight that no operation was seen to read
 // in a forward before, of which the first finds all weights there. Where an
 // operation reads the same weight later in forward, such code has to call
-// GradSync::wait_for_weight() itself.
+// GradSync::wait_for_weight() itself. Where record functions are switched off
+// (at::DisableRecordFunctionGuard), forward waits for all weights at its start.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 #include "brigade/data_parallel/weight_watch.h"
 
 #include <ATen/record_function.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <exception>
@@ -108,6 +109,17 @@ void after_op(const at::RecordFunction& op, at::ObserverContext* /*context*/) {
     --backward_depth();
 }
 
+void throw_if_unobserved(const char* pass) {
+  if (at::isRecordFunctionEnabled())
+    return;
+  throw ConfigError(fmt::format(
+      "[data_parallel] a {} with sharding = parameters while libtorch's record "
+      "functions are switched off (at::DisableRecordFunctionGuard, "
+      "RecordFunctionGuard(false)): they tell which weights to gather; leave "
+      "them on in forward and backward",
+      pass));
+}
+
 }  // namespace
 
 WeightWatch::WeightWatch(ShardedWeights& weights) : weights_(&weights) {
@@ -135,6 +147,7 @@ WeightWatch::~WeightWatch() {
 }
 
 void WeightWatch::begin_forward() {
+  throw_if_unobserved("forward");
   weights_->throw_if_failed();
   weights_->throw_if_written();
   weights_->begin_pass();
@@ -144,6 +157,16 @@ void WeightWatch::end_forward() {
   weights_->throw_if_failed();
   if (!torch::GradMode::is_enabled())
     weights_->end_pass();
+}
+
+void WeightWatch::give_up_forward() {
+  weights_->abandon();
+}
+
+void WeightWatch::watch_backward(const torch::Tensor& output) const {
+  if (output.defined() && output.requires_grad() && !output.is_leaf())
+    output.register_hook(
+        [](const torch::Tensor&) { throw_if_unobserved("backward"); });
 }
 
 FullWeights::FullWeights(GradSync& sync) : sync_(&sync) {

@@ -27,14 +27,42 @@ class WeightWatch {
   WeightWatch(const WeightWatch&) = delete;
   WeightWatch& operator=(const WeightWatch&) = delete;
 
-  // Throws what ShardedWeights::throw_if_written() and throw_if_failed() throw.
+  // Throws what ShardedWeights::throw_if_written() and throw_if_failed() throw,
+  // and ConfigError while record functions are switched off.
   void begin_forward();
   // Throws what an operation could not: CommError. Without grad mode the pass
   // ends here.
   void end_forward();
+  // After an exception in forward, which no backward follows: the pass is over.
+  void give_up_forward();
+  // A result of forward: a backward that begins there while record functions
+  // are switched off throws ConfigError.
+  void watch_backward(const torch::Tensor& output) const;
 
  private:
   ShardedWeights* weights_;
+};
+
+// One forward: ended, or given up where it throws.
+class WatchedForward {
+ public:
+  explicit WatchedForward(WeightWatch& watch) : watch_(&watch) {
+    watch.begin_forward();
+  }
+  ~WatchedForward() {
+    if (watch_ != nullptr)
+      watch_->give_up_forward();
+  }
+  WatchedForward(const WatchedForward&) = delete;
+  WatchedForward& operator=(const WatchedForward&) = delete;
+
+  void end() {
+    watch_->end_forward();
+    watch_ = nullptr;
+  }
+
+ private:
+  WeightWatch* watch_;  // null: ended
 };
 
 // While it lives, every rank has all weights, whatever the sharding: to save

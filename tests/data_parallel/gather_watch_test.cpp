@@ -3,6 +3,7 @@
 // only what is waited for.
 #include "brigade/data_parallel/gather_watch.h"
 
+#include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
@@ -11,6 +12,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "brigade/base/error.h"
@@ -199,6 +201,21 @@ TEST_P(GatherWatchTest, AfterForwardAllWeightsAreThere) {
     run.model.forward(torch::ones({1, kWidth}));
     EXPECT_EQ(run.waited().size(), 7);
     EXPECT_FALSE(run.model.sync().is_gathering());
+  });
+}
+
+TEST_P(GatherWatchTest, ForwardWaitsForAllWeightsWhereNobodyObserves) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    AfterOneStep run(world, GetParam());
+    const at::DisableRecordFunctionGuard unobserved;
+    bool is_first = true;
+    run.net->on_layer = [&](const std::string&) {
+      if (std::exchange(is_first, false)) {
+        EXPECT_FALSE(run.model.sync().is_gathering());
+      }
+    };
+    run.model.forward(torch::ones({1, kWidth}));
+    EXPECT_FALSE(is_first);
   });
 }
 

@@ -2,6 +2,7 @@
 // same training with whole weights.
 #include "brigade/data_parallel/sharded_weights.h"
 
+#include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
@@ -10,6 +11,8 @@
 
 #include <functional>
 #include <sstream>
+#include <stdexcept>
+#include <string>
 
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/data_parallel.h"
@@ -317,6 +320,79 @@ TEST(ShardedWeights, AreNoNumbersWhereNoRankGathersThem) {
     const auto ids = ids_of(1, 0, world->rank());
     const torch::NoGradGuard no_grad;
     EXPECT_FALSE(model.forward(ids).isnan().any().item<bool>());
+  });
+}
+
+struct ThrowingNet : torch::nn::Module {
+  ThrowingNet()
+      : layers(register_module(
+            "layers",
+            torch::nn::Sequential(
+                torch::nn::Linear(6, 6),
+                torch::nn::Linear(6, 6),
+                torch::nn::Linear(6, 6)))) {}
+  torch::Tensor forward(torch::Tensor x) {
+    x = layers->ptr(0)->as<torch::nn::Linear>()->forward(x);
+    if (throws)
+      throw std::runtime_error("a batch that cannot be");
+    x = layers->ptr(1)->as<torch::nn::Linear>()->forward(x);
+    return layers->ptr(2)->as<torch::nn::Linear>()->forward(x);
+  }
+  torch::nn::Sequential layers;
+  bool throws = false;
+};
+
+// Then it is over: what one rank reads alone is not gathered, and the next
+// forward trains as if there had been none.
+TEST(ShardedWeights, AnExceptionInForwardEndsItsPass) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    const auto train = [&](bool throws) {
+      torch::manual_seed(1);
+      const auto net = std::make_shared<ThrowingNet>();
+      DataParallel model(net, world, unit_options(Sharding::kParameters));
+      AdamW optimizer = make_adamw(model.sync(), 0.1);
+      for (int step = 0; step < 3; ++step) {
+        const auto x = pseudo_random({2, 6}, 10 * step + world->rank());
+        if (throws) {
+          net->throws = true;
+          EXPECT_THROW(model.forward(x), std::runtime_error);
+          net->throws = false;
+          if (world->rank() == 0) {  // alone, and waits for nobody
+            EXPECT_TRUE(net->parameters()[0].sum().isnan().item<bool>());
+          }
+        }
+        model.forward(x).square().mean().backward();
+        optimizer.step(0.01, 1.0, ops::AfterRead::kZero);
+        model.gather_weights();
+      }
+      const FullWeights whole(model.sync());
+      return torch::nn::utils::parameters_to_vector(net->parameters()).clone();
+    };
+    EXPECT_TRUE(torch::equal(train(true), train(false)));
+  });
+}
+
+TEST(ShardedWeights, ArePassesThatNobodyObservesRefused) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    const auto net = std::make_shared<ThrowingNet>();
+    DataParallel model(net, world, unit_options(Sharding::kParameters));
+    const auto x = pseudo_random({2, 6}, world->rank());
+    const auto error_of = [](const auto& body) -> std::string {
+      const at::DisableRecordFunctionGuard unobserved;
+      try {
+        body();
+      } catch (const ConfigError& error) {
+        return error.what();
+      }
+      return "nothing was thrown";
+    };
+    EXPECT_THAT(
+        error_of([&] { model.forward(x); }),
+        HasSubstr("a forward with sharding = parameters while"));
+    const auto loss = model.forward(x).square().mean();
+    EXPECT_THAT(
+        error_of([&] { loss.backward(); }),
+        HasSubstr("a backward with sharding = parameters while"));
   });
 }
 
