@@ -57,6 +57,13 @@ std::vector<EvaluatedCase> evaluated_cases() {
   EvaluatedCase mixed{"MixedPrecision", {}, {}};
   mixed.wrap.mixed_precision = MixedPrecision{};
   cases.push_back(mixed);
+  for (const Sharding sharding : {Sharding::kOptimizer, Sharding::kGradients}) {
+    cases.push_back(sharded_case(
+        sharding == Sharding::kOptimizer ? "OptimizerOverlapped"
+                                         : "GradientsOverlapped",
+        sharding));
+    cases.back().options.gather = GatherMode::kOverlapForward;
+  }
   EvaluatedCase mixed_sharded =
       sharded_case("MixedPrecisionOptimizer", Sharding::kOptimizer);
   mixed_sharded.wrap.mixed_precision = MixedPrecision{};
