@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "brigade/base/error.h"
+#include "brigade/base/shell_word.h"
 
 namespace brigade {
 namespace {
@@ -52,14 +53,6 @@ else
 fi
 exit "$code"
 )bash";
-
-// For the shell, as one word that it leaves as it is.
-std::string shell_word(const std::string& text) {
-  std::string result = "'";
-  for (const char c : text)
-    result += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return result + "'";
-}
 
 void replace_all(
     std::string& text,
@@ -114,12 +107,32 @@ std::string directives(const SlurmJob& job) {
   add("array", job.array);
   add("dependency", job.dependency);
   add("chdir", job.working_folder.string());
-  add("output",
-      (job.folder / (job.array.empty() ? "output" : "output.%a")).string());
+  // Of a path sbatch replaces %x by what it stands for, %% by %.
+  std::string folder = job.folder.string();
+  replace_all(folder, "%", "%%");
+  add("output", folder + (job.array.empty() ? "/output" : "/output.%a"));
   text += "#SBATCH --open-mode=append\n";
   text += "#SBATCH --requeue\n";
   text += fmt::format("#SBATCH --signal=B:USR1@{}\n", kNoticeSeconds);
   return text;
+}
+
+// One word in which the shell puts the task's number for %a, and % for %%.
+std::string with_task_number(const std::string& text) {
+  std::string result;
+  std::string piece;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const std::string two = text.substr(i, 2);
+    if (two == "%a") {
+      result += shell_quoted(piece) + "\"$SLURM_ARRAY_TASK_ID\"";
+      piece.clear();
+    } else {
+      piece += text[i];
+    }
+    if (two == "%a" || two == "%%")
+      ++i;
+  }
+  return result + shell_quoted(piece);
 }
 
 std::string command(const SlurmJob& job) {
@@ -133,13 +146,12 @@ std::string command(const SlurmJob& job) {
       "checkpoint.load_path=auto",
       job.nodes * job.ranks_per_node,
       cpus,
-      shell_word(job.program.string()),
+      shell_quoted(job.program.string()),
       kJobConfig,
       kJobRun);
   for (const std::string& override_text : job.overrides) {
-    std::string word = shell_word(override_text);
-    replace_all(word, "%a", "'\"$SLURM_ARRAY_TASK_ID\"'");
-    text += " \\\n  " + word;
+    text += " \\\n  " + (job.array.empty() ? shell_quoted(override_text)
+                                           : with_task_number(override_text));
   }
   return text;
 }
@@ -162,7 +174,7 @@ std::string slurm_batch_script(const SlurmJob& job, std::string text) {
   replace_all(text, "{DIRECTIVES}\n", directives(job));
   replace_all(text, "{DIRECTIVES}", directives(job));
   replace_all(text, "{COMMAND}", command(job));
-  replace_all(text, "{FOLDER}", shell_word(job.folder.string()));
+  replace_all(text, "{FOLDER}", shell_quoted(job.folder.string()));
   return text;
 }
 

@@ -27,7 +27,7 @@ struct SlurmJob {
   std::string qos;
   std::string array;       // "0-3"
   std::string dependency;  // "afterok:123"
-  // group.key=value. In an array, %a is the task's number.
+  // group.key=value. In an array, %a is the task's number and %% is %.
   std::vector<std::string> overrides;
 };
 

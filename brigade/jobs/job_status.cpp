@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "brigade/base/error.h"
+#include "brigade/base/shell_word.h"
 #include "brigade/files/file.h"
 #include "brigade/jobs/batch_script.h"
 #include "brigade/json/nearest.h"
@@ -200,14 +201,15 @@ std::vector<JobStatus> read_jobs(const fs::path& folder) {
   std::vector<fs::path> folders;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (fs::is_regular_file(entry.path() / kBatchScript))
+    std::error_code unknown;  // of a link that leads nowhere
+    if (fs::is_regular_file(entry.path() / kBatchScript, unknown))
       folders.push_back(entry.path());
   }
   if (folders.empty())
     throw ConfigError(fmt::format(
         "[status] '{}' holds no jobs; brigade submit --jobs {} makes them",
         folder.string(),
-        folder.string()));
+        shell_word(folder.string())));
   std::sort(folders.begin(), folders.end());
   std::vector<JobStatus> jobs;
   for (const fs::path& each : folders) {

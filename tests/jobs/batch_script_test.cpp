@@ -88,6 +88,26 @@ TEST(SlurmBatchScript, ATemplateKeepsItsTextAroundTheParts) {
   }
 }
 
+// Slurm replaces %x in the name of an output file.
+TEST(SlurmBatchScript, APercentSignStaysOne) {
+  SlurmJob percent = job();
+  percent.folder = "/50%a of jobs";
+  percent.overrides = {"dataset.name=/data/50%a"};
+  EXPECT_THAT(
+      slurm_batch_script(percent),
+      AllOf(
+          HasSubstr("#SBATCH --output=\"/50%%a of jobs/output\"\n"),
+          HasSubstr("job='/50%a of jobs'\n"),
+          HasSubstr("'dataset.name=/data/50%a'")));
+  percent.array = "0-3";
+  percent.overrides = {"dataset.name=/data/50%%a-%a"};
+  EXPECT_THAT(
+      slurm_batch_script(percent),
+      AllOf(
+          HasSubstr("#SBATCH --output=\"/50%%a of jobs/output.%a\"\n"),
+          HasSubstr("'dataset.name=/data/50%a-'\"$SLURM_ARRAY_TASK_ID\"''")));
+}
+
 TEST(SlurmBatchScript, AFolderWithBlanksIsOneWord) {
   SlurmJob blanks = job();
   blanks.name = "two words";
