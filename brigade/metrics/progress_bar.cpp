@@ -14,6 +14,7 @@ namespace brigade {
 namespace {
 
 constexpr int64_t kWidth = 30;
+constexpr int64_t kLeastWidth = 5;
 constexpr int64_t kLeastIntervalNs = 100'000'000;
 
 std::string time_text(int64_t seconds) {
@@ -74,12 +75,14 @@ std::string line_with_bar(
       0.0,
       1.0);
   const auto filled = static_cast<size_t>(share * static_cast<double>(width));
-  add(fmt::format(
-          "[{}{}] {} %",
-          std::string(filled, '='),
-          std::string(static_cast<size_t>(width) - filled, ' '),
-          static_cast<int>(share * 100)),
-      " ");
+  // A bar of a few columns would show nothing.
+  if (width >= kLeastWidth)
+    add(fmt::format(
+            "[{}{}]",
+            std::string(filled, '='),
+            std::string(static_cast<size_t>(width) - filled, ' ')),
+        " ");
+  add(fmt::format("{} %", static_cast<int>(share * 100)), " ");
   add(std::string(detail), "  ");
   std::string eta = "--:--";
   if (progress.measured > 0 && progress.measured_ns > 0) {
@@ -158,8 +161,10 @@ void ProgressBar::draw(int64_t done, std::string_view detail) {
     columns = size.ws_col;
   // The last column stays free: some terminals go to the next line after it.
   columns = std::max<int64_t>(0, columns - 1);
-  fmt::print(
-      stderr, "\r\033[K{}", progress_text(label_, progress, detail, columns));
+  // Unlike fmt::print(), it does not throw where nobody can read.
+  std::fputs(
+      ("\r\033[K" + progress_text(label_, progress, detail, columns)).c_str(),
+      stderr);
   std::fflush(stderr);
   is_drawn_ = true;
 }

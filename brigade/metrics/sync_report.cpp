@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "brigade/base/readable.h"
 #include "brigade/base/units.h"
 
 namespace brigade {
@@ -79,13 +80,13 @@ std::string SyncReport::table(int ranks) const {
   const double exposed = to_ms(exposed_ns());
   text += fmt::format(
       "backward {:.2f} ms, communication {:.2f} ms: {:.2f} ms exposed "
-      "({:.0f} %), {:.2f} ms overlapped; {:.2f} GB/s on the wire\n",
+      "({:.0f} %), {:.2f} ms overlapped; {}/s on the wire\n",
       to_ms(backward_end_ns - backward_begin_ns),
       communication,
       exposed,
       communication > 0 ? 100 * exposed / communication : 0.0,
       to_ms(overlapped_ns()),
-      bus_bandwidth_gb_s(ranks));
+      readable_bytes(bus_bandwidth_gb_s(ranks) * 1e9));
   return text;
 }
 

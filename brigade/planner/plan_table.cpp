@@ -5,17 +5,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "brigade/base/units.h"
+#include "brigade/base/readable.h"
 
 namespace brigade::planner {
-namespace {
-
-double gib(double bytes) {
-  return bytes / static_cast<double>(GiB);
-}
-
-}  // namespace
-
 std::string readable_seconds(double seconds) {
   if (seconds >= 1)
     return fmt::format("{:.3g} s", seconds);
@@ -27,6 +19,10 @@ std::string readable_seconds(double seconds) {
 std::string layout_table(
     const std::vector<StepEstimate>& layouts,
     size_t most) {
+  double largest_bytes = 0;
+  for (size_t i = 0; i < std::min(most, layouts.size()); ++i)
+    largest_bytes = std::max(largest_bytes, largest(layouts[i].memory).total());
+  const MemoryUnit unit = memory_unit(largest_bytes);
   std::string text = fmt::format(
       "{:>4}  {:<58} {:>9} {:>10} {:>6} {:>7} {:>6} {:>6} {:>6} {:>8}\n",
       "",
@@ -38,7 +34,7 @@ std::string layout_table(
       "tp",
       "cp",
       "dp",
-      "GiB");
+      unit.name);
   for (size_t i = 0; i < std::min(most, layouts.size()); ++i) {
     const StepEstimate& plan = layouts[i];
     const auto percent = [&](double seconds) {
@@ -57,7 +53,7 @@ std::string layout_table(
         percent(plan.exposed_tp()),
         percent(plan.exposed_cp()),
         percent(plan.exposed_dp()),
-        gib(largest(plan.memory).total()));
+        largest(plan.memory).total() / unit.bytes);
   }
   return text;
 }
@@ -95,6 +91,7 @@ std::string time_table(const StepEstimate& estimate) {
 }
 
 std::string memory_table(const StepEstimate& estimate, const Device& device) {
+  const MemoryUnit unit = memory_unit(largest(estimate.memory).total());
   std::string text = fmt::format(
       "  {:>7} {:>8} {:>9} {:>9} {:>11} {:>7} {:>13} {:>8} {:>7}\n",
       "pp rank",
@@ -112,18 +109,19 @@ std::string memory_table(const StepEstimate& estimate, const Device& device) {
         "  {:>7} {:>8.2f} {:>9.2f} {:>9.2f} {:>11.2f} {:>7.2f} {:>13.2f} "
         "{:>8.2f} {:>7.2f}\n",
         rank,
-        gib(memory.weights),
-        gib(memory.gradients),
-        gib(memory.optimizer),
-        gib(memory.activations),
-        gib(memory.buffers),
-        gib(memory.fragmentation),
-        gib(memory.reserved),
-        gib(memory.total()));
+        memory.weights / unit.bytes,
+        memory.gradients / unit.bytes,
+        memory.optimizer / unit.bytes,
+        memory.activations / unit.bytes,
+        memory.buffers / unit.bytes,
+        memory.fragmentation / unit.bytes,
+        memory.reserved / unit.bytes,
+        memory.total() / unit.bytes);
   }
   return text + fmt::format(
-                    "  GiB, of {:.1f} on each {}\n",
-                    gib(static_cast<double>(device.memory_bytes)),
+                    "  {}, of {:.1f} on each {}\n",
+                    unit.name,
+                    static_cast<double>(device.memory_bytes) / unit.bytes,
                     device.name);
 }
 

@@ -410,10 +410,12 @@ StepMetrics Trainer::train_step(int64_t step) {
   metrics.tokens_per_second = static_cast<double>(tokens) / seconds;
   metrics.tokens_per_second_per_device =
       metrics.tokens_per_second / mesh_->world()->size();
-  metrics.mfu =
-      100 * metrics.tokens_per_second_per_device *
-      flops_per_token(model_of(config_), config_.training.seq_length) /
-      peak_flops_;
+  const double flops =
+      metrics.tokens_per_second_per_device *
+      flops_per_token(model_of(config_), config_.training.seq_length);
+  // A machine that was busy while its rate was measured is faster than that.
+  peak_flops_ = std::max(peak_flops_, flops);
+  metrics.mfu = 100 * flops / peak_flops_;
   metrics.memory_gb = result.memory_gb;
   metrics.step_ms = seconds * 1e3;
   metrics.times = result.times;

@@ -51,10 +51,12 @@ TEST(ProgressText, FitsIntoTheTerminal) {
   EXPECT_EQ(text(0), whole);
   EXPECT_EQ(text(66), whole);  // of these the colours take none
   EXPECT_EQ(text(44), "[====    ] 50 %  " + detail + "  ETA --:--");
-  // Without a bar it is 36 columns long.
-  EXPECT_EQ(text(36), "[] 50 %  " + detail + "  ETA --:--");
-  EXPECT_EQ(text(30), "[] 50 %  " + detail + "  ETA");
-  EXPECT_EQ(text(16), "[] 50 %  2/4  \033[1mlo\033[0m");
+  // A bar of less than 5 columns shows nothing; without it are 33.
+  EXPECT_EQ(text(41), "[==   ] 50 %  " + detail + "  ETA --:--");
+  EXPECT_EQ(text(40), "50 %  " + detail + "  ETA --:--");
+  EXPECT_EQ(text(33), "50 %  " + detail + "  ETA --:--");
+  EXPECT_EQ(text(30), "50 %  " + detail + "  ETA --");
+  EXPECT_EQ(text(16), "50 %  2/4  \033[1mloss \033[0m");
 }
 
 TEST(Colour, IsNotShownWhereNoColorIsSet) {

@@ -1,0 +1,20 @@
+// Numbers with units that suit their size, for people.
+//
+// PURE.
+#pragma once
+
+#include <string>
+
+namespace brigade {
+
+// "512 bytes", "1.05 MB".
+std::string readable_bytes(double size_bytes);
+
+// In which memory is shown: of numbers side by side, by the largest of them.
+struct MemoryUnit {
+  double bytes;
+  const char* name;  // "GiB"
+};
+MemoryUnit memory_unit(double largest_bytes);
+
+}  // namespace brigade
