@@ -18,6 +18,15 @@ const char* place_of(ValueOrigin origin) {
   return origin == ValueOrigin::kEnvironment ? "environment" : "command line";
 }
 
+bool is_utf8(const std::string& text) {
+  try {
+    static_cast<void>(json(text).dump());
+    return true;
+  } catch (const json::type_error&) {
+    return false;
+  }
+}
+
 std::string unknown_key(std::string_view group, std::string_view name) {
   const ConfigKey& nearest = nearest_config_key(group, name);
   return fmt::format(
@@ -190,6 +199,15 @@ void collect_override(
         "[config] '{}' ({}): expected group.key=value, such as "
         "distributed.dp_size=2",
         override.text,
+        place));
+    return;
+  }
+  if (!is_utf8(override.text)) {
+    // A config is JSON, and goes into files that are.
+    problems.push_back(fmt::format(
+        "[config] {} ({}): the text is not valid UTF-8; use other names for "
+        "files and folders",
+        show_json(override.text),
         place));
     return;
   }

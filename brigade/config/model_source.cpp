@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
@@ -24,7 +25,7 @@ void parse_llama(
   const size_t before = problems.size();
   const LlamaConfig llama = parse_llama_config(
       with_model_overrides(config.model, hugging_face_config),
-      pointer,
+      "[config] " + pointer,
       problems);
   if (problems.size() != before)
     return;
@@ -49,6 +50,49 @@ void parse_llama_file(
   parse_llama(file.root().value(), path.string() + ": ", config, problems);
   config.model.folder =
       path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+// Of what `brigade prepare` wrote beside a dataset; std::nullopt: it wrote
+// none.
+std::optional<int64_t> vocabulary_of(const std::string& dataset) {
+  fs::path prefix = dataset;
+  if (prefix.extension() == ".bin" || prefix.extension() == ".idx")
+    prefix.replace_extension();
+  const fs::path description = with_suffix(prefix, ".json");
+  std::error_code error;
+  if (!fs::is_regular_file(description, error))
+    return std::nullopt;
+  const std::string text = read_text_file(description);
+  const JsonDocument file(text, {"config", description.string()});
+  const json value = file.root().value();
+  if (!value.is_object() || !value.contains("vocab_size") ||
+      !value["vocab_size"].is_number_integer())
+    return std::nullopt;
+  return value["vocab_size"].get<int64_t>();
+}
+
+// model.config without vocab_size: that of the largest vocabulary of the
+// datasets.
+void take_vocabulary(TrainConfig& config, Problems& problems) {
+  std::vector<std::string> names = {config.dataset.name};
+  if (!config.dataset.mixture.empty())
+    names.clear();
+  for (const MixturePart& part : config.dataset.mixture)
+    names.push_back(part.name);
+  int64_t largest = 0;
+  for (const std::string& name : names) {
+    const auto size = name.empty() ? std::nullopt : vocabulary_of(name);
+    if (!size) {
+      problems.push_back(fmt::format(
+          "[config] /model/config/vocab_size is not given, and the dataset "
+          "'{}' does not say it: there is no '{}.json' of `brigade prepare`",
+          name,
+          name));
+      return;
+    }
+    largest = std::max(largest, *size);
+  }
+  config.model.config["vocab_size"] = largest;
 }
 
 // "HuggingFaceTB/SmolLM-135M" or "gpt2": what can be looked up elsewhere.
@@ -93,6 +137,19 @@ void find_llama_config(
           "[config] /model/init = \"pretrained\" needs /model/name, a folder "
           "or "
           "an id with weights; /model/config has none");
+    const bool has_vocabulary =
+        !model.config.is_object() || (model.config.contains("vocab_size") &&
+                                      !model.config["vocab_size"].is_null());
+    if (!has_vocabulary) {
+      // Other problems are found, and reported, all the same.
+      TrainConfig tried = config;
+      tried.model.config["vocab_size"] = 1;
+      parse_llama(tried.model.config, "/model/config", tried, problems);
+      if (tried.model.llama)
+        take_vocabulary(config, problems);
+      if (!problems.empty())
+        return;
+    }
     parse_llama(model.config, "/model/config", config, problems);
     return;
   }

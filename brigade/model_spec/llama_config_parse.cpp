@@ -411,6 +411,9 @@ LlamaConfig parse_llama_config(
   const size_t problems_before = problems.size();
   const Reader reader(json_config, pointer, problems);
   config.architecture = read_architecture(reader);
+  // Of a model of another kind, other keys are not missing.
+  if (!reader.is_sound({"architectures", "model_type"}))
+    return config;
   read_shape(reader, config);
   check_activation(reader, config);
   read_biases(reader, config);

@@ -466,7 +466,14 @@ TEST(TrainConfig, EachBadOverrideSaysPlaceValueAndRemedy) {
       {"dataset.mixture=[{\"name\":\"a\"}]", "are both given"},
       {"dataset.tokenizer=/nowhere",
        "/dataset/tokenizer = \"/nowhere\": there is no such file or folder"},
-      {"model.config.vocab_size=-1", "/model/config/vocab_size"},
+      {"model.config.vocab_size=-1", "[config] /model/config/vocab_size"},
+      {"model.config.vocab_size=null",
+       "/model/config/vocab_size is not given, and the dataset 'data/tokens' "
+       "does not say it"},
+      {"model.config.architectures=[\"GPT2LMHeadModel\"]",
+       "[config] /model/config/architectures: [\"GPT2LMHeadModel\"] is not"},
+      {"logging.run_dir=runs/\xff", "the text is not valid UTF-8"},
+      {"dataset.name=\xc3", "the text is not valid UTF-8"},
   };
   for (const BadOverride& bad : cases) {
     EXPECT_THAT(
@@ -1023,6 +1030,46 @@ TEST(TrainConfig, EveryKeyIsInTheHelpAndInTheDocs) {
   EXPECT_THAT(docs, HasSubstr(describe_keys_as_markdown()))
       << "docs/config.md is out of date: put the output of `brigade train "
          "--help-config=markdown` there";
+}
+
+// `brigade prepare` writes what its tokenizer has.
+TEST(TrainConfig, TheVocabularyMayBeTheDatasets) {
+  std::string pattern = fs::temp_directory_path() / "brigade_vocab_XXXXXX";
+  const fs::path folder = ::mkdtemp(pattern.data());
+  const auto write = [&](const char* name, const std::string& text) {
+    write_text_file(folder / (std::string(name) + ".json"), text);
+    return (folder / name).string();
+  };
+  const std::string small = write("small", R"({"vocab_size": 300})");
+  const std::string large = write("large", R"({"vocab_size": 400})");
+  const std::string silent = write("silent", "{}");
+  json config = minimal();
+  config["model"]["config"].erase("vocab_size");
+  const auto vocabulary = [&](const json& dataset) {
+    config["dataset"] = dataset;
+    const LoadedConfig loaded = load(config.dump());
+    // A file that gives the same run again has it.
+    EXPECT_EQ(
+        to_json(loaded.config)["model"]["config"]["vocab_size"],
+        loaded.config.model.llama->vocab_size);
+    return loaded.config.model.llama->vocab_size;
+  };
+  EXPECT_EQ(vocabulary({{"name", small}}), 300);
+  EXPECT_EQ(vocabulary({{"name", small + ".bin"}}), 300);
+  const json part = {{"name", small}, {"weight", 1}};
+  const json other = {{"name", large}, {"weight", 1}};
+  EXPECT_EQ(vocabulary({{"mixture", json::array({part, other})}}), 400);
+  config["dataset"] = {{"name", silent}};
+  EXPECT_THAT(
+      problems(config.dump()),
+      ElementsAre(AllOf(
+          HasSubstr("/model/config/vocab_size is not given"),
+          HasSubstr(silent))));
+  config["model"]["config"].erase("hidden_size");
+  EXPECT_THAT(
+      problems(config.dump()),
+      ElementsAre(HasSubstr("/model/config/hidden_size")));
+  fs::remove_all(folder);
 }
 
 }  // namespace
