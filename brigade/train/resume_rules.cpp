@@ -45,6 +45,8 @@ constexpr const char* kCourse[] = {
 
 constexpr const char* kBatch = "sequences per step";
 constexpr const char* kModelPrefix = "model.config ";
+constexpr const char* kHoldsOutFact =
+    "training.eval_every (whether data is held out)";
 constexpr const char* kTokensFact = "dataset.name (its number of tokens)";
 constexpr const char* kTokenizerFact = "dataset.tokenizer (its SHA-256)";
 
@@ -69,12 +71,15 @@ void add_known(
     facts[key] = (*group)[key.substr(dot + 1)];
 }
 
-// Held out for evaluation, which moves every window of training.
-json held_out_fraction(const json& config) {
+// What is held out for evaluation moves every window of training: whether any,
+// and how much.
+void add_held_out(const json& config, std::map<std::string, json>& facts) {
   const json every = value_of(config, "training.eval_every");
   if (!every.is_number())
-    return {};
-  return every > 0 ? value_of(config, "dataset.eval_fraction") : json(0);
+    return;
+  facts[kHoldsOutFact] = every > 0;
+  if (every > 0)
+    facts["dataset.eval_fraction"] = value_of(config, "dataset.eval_fraction");
 }
 
 json batch_size(const json& config) {
@@ -121,8 +126,7 @@ RunFacts run_facts(const json& config, const json& model, const json& data) {
     add_known(config, key, facts.meaning);
   for (const char* key : kCourse)
     add_known(config, key, facts.course);
-  if (const json fraction = held_out_fraction(config); !fraction.is_null())
-    facts.meaning["dataset.eval_fraction"] = fraction;
+  add_held_out(config, facts.meaning);
   if (const json batch = batch_size(config); !batch.is_null())
     facts.course[kBatch] = batch;
   if (model.is_object()) {

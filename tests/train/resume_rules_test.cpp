@@ -101,9 +101,22 @@ TEST(ResumeRules, LayoutAndFoldersDoNotMatter) {
 TEST(ResumeRules, EvaluationCountsAsAnotherDataset) {
   EXPECT_THAT(
       changes_of(with("/training/eval_every", 5)).refused,
-      ElementsAre("dataset.eval_fraction: 0 when saved, 0.02 now"));
+      ElementsAre("training.eval_every (whether data is held out): false when "
+                  "saved, true now"));
   EXPECT_THAT(
       changes_of(with("/dataset/eval_fraction", 0.5)).refused, IsEmpty());
+  json held_out = with("/training/eval_every", 5);
+  json other = held_out;
+  other["training"]["eval_every"] = 7;
+  EXPECT_THAT(
+      compare_runs(run_facts(held_out, {}, {}), run_facts(other, {}, {}), {})
+          .refused,
+      IsEmpty());
+  other["dataset"]["eval_fraction"] = 0.5;
+  EXPECT_THAT(
+      compare_runs(run_facts(held_out, {}, {}), run_facts(other, {}, {}), {})
+          .refused,
+      ElementsAre("dataset.eval_fraction: 0.02 when saved, 0.5 now"));
 }
 
 TEST(ResumeRules, TheSameNameWithOtherContentsIsAnotherDataset) {
