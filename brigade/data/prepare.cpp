@@ -140,7 +140,7 @@ class Preparation {
                        ? options.num_workers
                        : static_cast<int>(
                              std::max(1U, std::thread::hardware_concurrency()));
-    files_ = find_text_files(options.inputs, options.format);
+    files_ = find_text_files(options.inputs, options.format, &skipped_);
     for (const TextFile& file : files_) {
       progress_.total_bytes += file.size_bytes;
       if (!file.is_regular && options.train_vocab_size > 0) {
@@ -364,6 +364,7 @@ class Preparation {
     result.empty_documents = empty_documents_;
     result.bad_lines = bad_lines_;
     result.first_bad_lines = first_bad_lines_;
+    result.skipped = skipped_;
     for (size_t i = 0; i < files_.size(); ++i) {
       sources_[i].path = files_[i].path.string();
       result.text_bytes += sources_[i].text_bytes;
@@ -399,6 +400,7 @@ class Preparation {
   const PrepareOptions& options_;
   int num_workers_ = 1;
   std::vector<TextFile> files_;
+  SkippedFiles skipped_;
   std::unique_ptr<TokenizerFolder> tokenizer_folder_;  // null for "bytes"
   std::unique_ptr<Tokenizer> tokenizer_;
   std::optional<int32_t> eos_id_;

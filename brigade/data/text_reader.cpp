@@ -32,20 +32,49 @@ bool is_space(char c) {
   return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-void add_folder(const fs::path& folder, std::vector<TextFile>& files) {
+// Whether the entry is a link to a folder that it lies in.
+bool is_loop(const fs::directory_entry& entry) {
+  std::error_code error;
+  if (!entry.is_symlink(error))
+    return false;
+  const fs::path target = fs::canonical(entry.path(), error);
+  if (error)
+    return false;
+  const fs::path here = fs::canonical(entry.path().parent_path(), error);
+  return !error &&
+         std::mismatch(target.begin(), target.end(), here.begin(), here.end())
+                 .first == target.end();
+}
+
+void add_folder(
+    const fs::path& folder,
+    std::vector<TextFile>& files,
+    SkippedFiles& skipped) {
   std::vector<fs::path> found;
   const auto options = fs::directory_options::follow_directory_symlink |
                        fs::directory_options::skip_permission_denied;
-  for (auto entry = fs::recursive_directory_iterator(folder, options);
-       entry != fs::recursive_directory_iterator();
-       ++entry) {
-    if (entry->path().filename().string().starts_with('.')) {
-      if (entry->is_directory())
+  std::error_code error;
+  auto entry = fs::recursive_directory_iterator(folder, options, error);
+  for (; !error && entry != fs::recursive_directory_iterator();
+       entry.increment(error)) {
+    const fs::path path = entry->path();
+    std::error_code unknown;
+    const bool is_folder = entry->is_directory(unknown);
+    if (path.filename().string().starts_with('.') || is_loop(*entry)) {
+      if (is_folder)
         entry.disable_recursion_pending();
-    } else if (entry->is_regular_file() && format_of(entry->path())) {
-      found.push_back(entry->path());
+    } else if (entry->is_regular_file(unknown) && format_of(path)) {
+      found.push_back(path);
+    } else if (!is_folder) {
+      if (skipped.count++ == 0 || path < skipped.first)
+        skipped.first = path;
     }
   }
+  if (error)
+    throw DataError(fmt::format(
+        "[text_reader] the folder '{}' cannot be read: {}",
+        folder.string(),
+        error.message()));
   if (found.empty()) {
     throw DataError(fmt::format(
         "[text_reader] the folder '{}' holds no .txt or .jsonl file (plain, "
@@ -89,7 +118,9 @@ size_t cut_of_words(std::string_view text, size_t limit) {
 
 std::vector<TextFile> find_text_files(
     const std::vector<fs::path>& paths,
-    std::optional<TextFormat> format) {
+    std::optional<TextFormat> format,
+    SkippedFiles* skipped) {
+  SkippedFiles ignored;
   std::vector<TextFile> files;
   for (const fs::path& given : paths) {
     const fs::path path = given == "-" ? fs::path("/dev/stdin") : given;
@@ -97,10 +128,16 @@ std::vector<TextFile> find_text_files(
     const fs::file_status status = fs::status(path, error);
     if (!fs::exists(status)) {
       throw DataError(
-          fmt::format("[text_reader] '{}' does not exist", path.string()));
+          error && error != std::errc::no_such_file_or_directory
+              ? fmt::format(
+                    "[text_reader] '{}' cannot be read: {}",
+                    path.string(),
+                    error.message())
+              : fmt::format(
+                    "[text_reader] '{}' does not exist", path.string()));
     }
     if (fs::is_directory(status)) {
-      add_folder(path, files);
+      add_folder(path, files, skipped == nullptr ? ignored : *skipped);
       continue;
     }
     // A pipe has no size; then there is no progress to show either.

@@ -31,14 +31,22 @@ struct TextFile {
   bool is_regular = true;            // a pipe can be read only once
 };
 
+// What a folder holds besides: neither .txt nor .jsonl, nor hidden.
+struct SkippedFiles {
+  uint64_t count = 0;
+  std::filesystem::path first;  // by name
+};
+
 // The files to read: a file is itself, "-" is standard input; a folder gives
 // its .txt and .jsonl (plain, .gz, .zst) files, those of its sub-folders
-// included, in the order of their paths, hidden ones left out. `format` is that
+// included, in the order of their paths, hidden ones and links to a folder that
+// they lie in left out; `skipped` counts the others. `format` is that
 // of the files that are named; absent: by extension, or else by content. Throws
 // DataError for files that do not exist and folders without text.
 std::vector<TextFile> find_text_files(
     const std::vector<std::filesystem::path>& paths,
-    std::optional<TextFormat> format = std::nullopt);
+    std::optional<TextFormat> format = std::nullopt,
+    SkippedFiles* skipped = nullptr);
 
 struct TextOptions {
   TextEncoding encoding = TextEncoding::kUtf8;

@@ -303,6 +303,24 @@ TEST_F(TextReaderTest, AFolderGivesItsTextFilesInTheOrderOfTheirPaths) {
   EXPECT_THAT(documents({folder_ / "d"}), ElementsAre("z", "b", "c"));
 }
 
+// A link to the folder in which it lies has no end.
+TEST_F(TextReaderTest, LinksThatLeadInALoopAreLeftOutAndOtherFilesAreCounted) {
+  write("d/b.txt", "b");
+  write("d/e/c.txt", "c");
+  write("d/notes.md", "not text to us");
+  write("d/e/image.png", "nor this");
+  std::filesystem::create_directory_symlink(folder_ / "d", folder_ / "d/e/up");
+  std::filesystem::create_directory_symlink(".", folder_ / "d/here");
+  std::filesystem::create_symlink("itself", folder_ / "d/itself");
+  SkippedFiles skipped;
+  EXPECT_EQ(
+      find_text_files({folder_ / "d"}, std::nullopt, &skipped).size(), 2U);
+  EXPECT_EQ(skipped.count, 3U);
+  EXPECT_EQ(skipped.first, folder_ / "d/e/image.png");
+  EXPECT_THAT(
+      refusal(folder_ / "d/itself"), HasSubstr("Too many levels of symbolic"));
+}
+
 TEST_F(TextReaderTest, InputThatCannotBeReadIsNamed) {
   EXPECT_THAT(refusal(folder_ / "no.txt"), HasSubstr("no.txt' does not exist"));
   write("empty/x.md", "");
