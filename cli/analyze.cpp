@@ -6,10 +6,13 @@
 #include <memory>
 
 #include "brigade/base/error.h"
+#include "brigade/base/shell_word.h"
 #include "brigade/flight/analysis.h"
 #include "brigade/flight/recording.h"
 #include "brigade/metrics/run_folder.h"
 #include "cli/commands.h"
+#include "cli/named_run.h"
+#include "cli/options.h"
 
 namespace brigade::cli {
 
@@ -24,9 +27,9 @@ std::string explain_failure(const fs::path& flight) {
     if (summary.empty())
       return "";
     return fmt::format(
-        "{} (more: brigade analyze {})",
+        "{} (more: brigade analyze --run {})",
         summary,
-        flight.parent_path().string());
+        shell_word(flight.parent_path().string()));
   } catch (const Error& error) {
     return fmt::format(
         "the ranks' recordings cannot be read: {}", error.what());
@@ -41,10 +44,8 @@ void add_analyze(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand(
       "analyze", "Say which rank and which operation a failed run waited for");
-  command
-      ->add_option("run", arguments->run, "The run folder, such as runs/mine")
-      ->required()
-      ->type_name("RUN");
+  add_run_option(
+      *command, arguments->run, "run", "A run, or a checkpoint of it");
   command->add_flag(
       "--previous",
       arguments->previous,
@@ -52,9 +53,10 @@ void add_analyze(CLI::App& app) {
   command->footer(
       "Every rank writes RUN/flight/rank-K.json when it fails, when a step "
       "exceeds\ntraining.step_timeout_seconds, and on SIGQUIT.\n\n"
-      "Example: brigade analyze runs/quickstart");
-  command->callback([arguments] {
-    const RunFolder run{arguments->run};
+      "Example: brigade analyze --run runs/quickstart");
+  command->callback([arguments, command] {
+    check_run(*command, arguments->run);
+    const RunFolder run{find_run(arguments->run)};
     const auto recordings = read_flight_recordings(
         arguments->previous ? run.previous_flight() : run.flight());
     fmt::print("{}", describe(analyze_flights(recordings), recordings));

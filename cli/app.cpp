@@ -2,20 +2,25 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <memory>
 #include <new>
 #include <system_error>
 #include <vector>
 
 #include "brigade/base/version.h"
-#include "brigade/json/nearest.h"
 #include "brigade/launch/environment.h"
 #include "brigade/launch/rank_report.h"
 #include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/parse_errors.h"
+#include "cli/standard_streams.h"
 
 namespace brigade::cli {
 
@@ -54,24 +59,66 @@ void tell_failure(ExitCode code, const std::string& message) noexcept {
       return;
     }
     if (environment.world_size > 1) {
-      fmt::print(
-          stderr,
-          "error: rank {}: {}: {}\n",
-          environment.rank,
-          kind_of(code),
-          message);
+      note(
+          "error: rank {}: {}: {}\n", environment.rank, kind_of(code), message);
       return;
     }
   } catch (const std::exception&) {
     // Contradictory environment variables are among the errors reported here.
   }
   std::fflush(stdout);
-  fmt::print(stderr, "error: {}\n", message);
+  note("error: {}\n", message);
 }
 
 int fail(ExitCode code, const std::string& message) {
   tell_failure(code, message);
   return static_cast<int>(code);
+}
+
+namespace {
+
+// What a command can do with less memory.
+const char* memory_advice(const std::string& command) {
+  if (command == "train" || command == "tune-buckets")
+    return "use a smaller micro-batch, sequence or model, or more ranks";
+  if (command == "generate")
+    return "use a smaller --batch, or more ranks (--nproc and "
+           "distributed.tp_size)";
+  if (command == "evaluate")
+    return "use a smaller --batch or --seq-length, or more ranks (--nproc and "
+           "distributed.tp_size)";
+  if (command == "prepare")
+    return "use fewer --workers, or a machine with more memory";
+  return "look for a limit (ulimit -v, or the job's), or use a machine with "
+         "more memory";
+}
+
+int fail_out_of_memory() {
+  const std::vector<std::string> arguments = program_arguments();
+  return fail(
+      ExitCode::kUnexpected,
+      fmt::format(
+          "out of memory; {}",
+          memory_advice(arguments.size() > 1 ? arguments[1] : "")));
+}
+
+int fail_with_output(int error_number) {
+  try {
+    throw_output_failure(error_number);
+  } catch (...) {
+    return fail_with_current_exception();
+  }
+}
+
+}  // namespace
+
+int fail_unexpectedly(const std::string& message) {
+  // Of libtorch's allocators, for CPUs and for GPUs.
+  for (const char* words : {"can't allocate memory", "out of memory"}) {
+    if (message.find(words) != std::string::npos)
+      return fail_out_of_memory();
+  }
+  return fail(ExitCode::kUnexpected, message);
 }
 
 int fail_with_current_exception() {
@@ -82,18 +129,18 @@ int fail_with_current_exception() {
   } catch (const Error& error) {
     return fail(error.code(), error.what());
   } catch (const std::bad_alloc&) {
-    return fail(
-        ExitCode::kUnexpected,
-        "out of memory; use a smaller micro-batch, sequence or model, or more "
-        "ranks");
+    return fail_out_of_memory();
   } catch (const std::filesystem::filesystem_error& error) {
     return fail(
         ExitCode::kStorage,
         fmt::format(
-            "cannot use '{}': {}",
-            error.path1().string(),
+            "cannot use {}: {}",
+            error.path1().empty() ? "a folder that was being read"
+                                  : "'" + error.path1().string() + "'",
             error.code().message()));
   } catch (const std::system_error& error) {
+    if (std::ferror(stdout) != 0)  // fmt::print() threw it
+      return fail_with_output(error.code().value());
     const bool is_thread =
         error.code() == std::errc::resource_unavailable_try_again;
     return fail(
@@ -105,7 +152,7 @@ int fail_with_current_exception() {
                         error.what())
                   : std::string(error.what()));
   } catch (const std::exception& error) {
-    return fail(ExitCode::kUnexpected, error.what());
+    return fail_unexpectedly(error.what());
   } catch (...) {
     return fail(ExitCode::kUnexpected, "an exception of unknown type");
   }
@@ -113,25 +160,28 @@ int fail_with_current_exception() {
 
 namespace {
 
-// What to say about a first word that is no sub-command; "": it is one.
-std::string check_command(const CLI::App& app, const std::string& name) {
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands(nullptr))
-    names.push_back(command->get_name());
-  if (name.starts_with('-') ||
-      std::find(names.begin(), names.end(), name) != names.end())
-    return "";
-  return fmt::format(
-      "unknown command '{}'; the nearest is '{}' (all: {})",
-      name,
-      names[nearest_name(name, names)],
-      fmt::join(names, ", "));
-}
+// Without the older spellings, which are hidden, also where they have no name.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    std::string text = "Usage: " + name;
+    if (!app->get_options().empty())
+      text += " [OPTIONS]";
+    for (const CLI::Option* option : app->get_options()) {
+      if (option->get_positional() && !option->get_group().empty())
+        text += " " + make_option_usage(option);
+    }
+    if (!app->get_subcommands(nullptr).empty())
+      text += " COMMAND";
+    return text + "\n";
+  }
+};
 
 }  // namespace
 
 void add_commands(CLI::App& app) {
   app.name("brigade");
+  app.formatter(std::make_shared<HelpFormatter>());
   app.set_version_flag("--version", "brigade " + std::string(version()));
   app.require_subcommand(1);
   app.footer("brigade COMMAND --help lists a command's options.");
@@ -142,6 +192,27 @@ void add_commands(CLI::App& app) {
         add_create_config, add_plan,         add_submit,     add_status,
         add_analyze,       add_tune_buckets, add_completion, add_man})
     add(app);
+}
+
+int run_and_report(int argc, char** argv, int (*report)()) {
+  try {
+    const int code = run_program(argc, argv);
+    finish_output();
+    return code;
+  } catch (...) {
+    return report();
+  }
+}
+
+void end_with_current_exception(int (*report)()) noexcept {
+  if (std::current_exception() == nullptr) {
+    tell_failure(ExitCode::kUnexpected, "terminated without an exception");
+    std::abort();
+  }
+  // Nothing of this process can be trusted to come to an end.
+  const int code = report();
+  std::fflush(nullptr);
+  ::_exit(code);
 }
 
 int run_program(int argc, char** argv) {
@@ -158,13 +229,7 @@ int run_program(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0)
       return app.exit(error);  // --help, --version
-    const auto used = app.get_subcommands();
-    return fail(
-        ExitCode::kConfig,
-        fmt::format(
-            "{}; see brigade {}--help",
-            error.what(),
-            used.empty() ? "" : used.front()->get_name() + " "));
+    return fail(ExitCode::kConfig, explain_parse_error(app, error));
   }
   return 0;
 }

@@ -6,10 +6,12 @@
 #include <string>
 
 #include "brigade/base/error.h"
+#include "brigade/base/readable.h"
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/checkpoint_folder.h"
 #include "brigade/checkpoint/convert.h"
 #include "brigade/checkpoint/verify.h"
+#include "brigade/files/output_path.h"
 #include "cli/commands.h"
 #include "cli/inspect.h"
 #include "cli/rate_bar.h"
@@ -73,7 +75,7 @@ void list_checkpoints(const CheckpointArguments& arguments) {
     fmt::print(
         "{:>8}  {:>10}  {} tokens, {}, {} rank{}, run {}\n",
         manifest.step,
-        readable_bytes(size_of(entry.directory)),
+        readable_bytes(static_cast<double>(size_of(entry.directory))),
         grouped(static_cast<uint64_t>(manifest.tokens)),
         manifest.dtype,
         manifest.writers,
@@ -130,6 +132,7 @@ void prune_checkpoints(const CheckpointArguments& arguments) {
 }
 
 void convert_checkpoint(const CheckpointArguments& arguments) {
+  check_can_make(arguments.out);
   brigade::convert_checkpoint(arguments.path, arguments.out);
   fmt::print("wrote {}\n", arguments.out);
 }

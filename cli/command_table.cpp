@@ -11,7 +11,7 @@ std::string on_one_line(std::string text) {
   return text;
 }
 
-// CLI11 keeps what CLI::IsMember allows as "TEXT:{a,b}" only.
+// CLI11 keeps what one_of() allows as "TEXT:{a,b}" only.
 std::vector<std::string> choices_of(const std::string& type) {
   const size_t begin = type.find(":{");
   if (begin == std::string::npos || type.back() != '}')

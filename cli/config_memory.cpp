@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "brigade/base/units.h"
+#include "brigade/base/readable.h"
 #include "brigade/planner/memory_estimate.h"
 #include "brigade/planner/model_shape.h"
 #include "brigade/planner/stage_cut.h"
@@ -45,19 +45,17 @@ std::string describe_memory(const TrainConfig& config) {
   const auto ranks = planner::estimate_memory(
       training, layout, planner::cut_stages(training, layout.stages()));
   const planner::MemoryParts& most = planner::largest(ranks);
-  const auto gib = [](double bytes) {
-    return bytes / static_cast<double>(GiB);
-  };
+  const MemoryUnit unit = memory_unit(most.total());
   return fmt::format(
-      "memory per rank    at most {:.2f} GiB: weights {:.2f}, gradients "
-      "{:.2f}, "
+      "memory per rank    at most {:.2f} {}: weights {:.2f}, gradients {:.2f}, "
       "optimizer {:.2f}, activations {:.2f}, rest {:.2f}\n",
-      gib(most.total()),
-      gib(most.weights),
-      gib(most.gradients),
-      gib(most.optimizer),
-      gib(most.activations),
-      gib(most.buffers + most.fragmentation + most.reserved));
+      most.total() / unit.bytes,
+      unit.name,
+      most.weights / unit.bytes,
+      most.gradients / unit.bytes,
+      most.optimizer / unit.bytes,
+      most.activations / unit.bytes,
+      (most.buffers + most.fragmentation + most.reserved) / unit.bytes);
 }
 
 }  // namespace brigade::cli

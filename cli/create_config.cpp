@@ -8,14 +8,17 @@
 
 #include "brigade/base/checked_math.h"
 #include "brigade/base/error.h"
+#include "brigade/base/shell_word.h"
 #include "brigade/config/given.h"
 #include "brigade/files/file.h"
+#include "brigade/files/output_path.h"
 #include "brigade/metrics/metrics.h"
 #include "brigade/model_spec/llama_config.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "cli/config_memory.h"
 #include "cli/hub.h"
 #include "cli/options.h"
+#include "cli/standard_streams.h"
 
 namespace brigade::cli {
 
@@ -187,22 +190,26 @@ LoadedConfig load(
   return parse_train_config(config.dump(2), options);
 }
 
-// Downloads the model's config.json where it is not here; says so where that
-// is not possible, since the config is valid without.
-void print_model(TrainConfig& config, const std::string& token) {
-  const bool is_offline = hub_options(process_environment()).network ==
-                          HubOptions::Network::kOffline;
-  try {
-    fetch_model_if_missing(config, token);
-  } catch (const Error& error) {
-    if (!is_offline && error.code() != ExitCode::kData)
-      throw;
+// Downloads the model's config.json where it is not here, if asked to; says so
+// where it stays unknown, since the config is valid without.
+void print_model(TrainConfig& config, const CreateConfigArguments& arguments) {
+  std::string reason = "--download fetches its config.json from the hub";
+  if (arguments.downloads || !arguments.hf_token.empty()) {
+    try {
+      fetch_model_if_missing(config, arguments.hf_token);
+    } catch (const Error& error) {
+      const bool is_offline = hub_options(process_environment()).network ==
+                              HubOptions::Network::kOffline;
+      if (!is_offline && error.code() != ExitCode::kData)
+        throw;
+      reason = error.what();
+    }
+  }
+  if (!config.model.llama)
     fmt::print(
         "memory per rank    not known, since '{}' is not on this machine: {}\n",
         config.model.name,
-        error.what());
-    return;
-  }
+        reason);
   if (!config.model.llama)
     return;
   fmt::print(
@@ -241,6 +248,7 @@ void create_config(const CreateConfigArguments& arguments) {
         "replace it with --overwrite",
         path.string()));
   refuse_sizes(arguments.overrides);
+  check_can_make(folder);
   json config = make_config(arguments);
   const GivenValues given = given_values(config, arguments.overrides);
   const bool has_data = names_dataset(given);
@@ -249,18 +257,16 @@ void create_config(const CreateConfigArguments& arguments) {
     config[key->group][key->name] = value.value;
 
   print_batch(loaded.config);
-  print_model(loaded.config, arguments.hf_token);
+  print_model(loaded.config, arguments);
   std::fflush(stdout);
   print_ignored_keys(loaded);
   print_warnings(loaded);
   if (!arguments.hf_token.empty())
-    fmt::print(
-        stderr,
+    note(
         "note: --hf_token is not written; set HF_TOKEN in the environment "
         "where training downloads\n");
   if (!has_data)
-    fmt::print(
-        stderr,
+    note(
         "warning: no dataset is named; --dataset PREFIX, or dataset.name= of "
         "`brigade train`\n");
   std::error_code error;
@@ -269,7 +275,7 @@ void create_config(const CreateConfigArguments& arguments) {
   fmt::print(
       "wrote {}\nnext: brigade train --config {} --nproc {}\n",
       path.string(),
-      path.string(),
+      shell_word(path.string()),
       loaded.config.parallel_dims().world_size());
 }
 

@@ -30,6 +30,7 @@ struct CreateConfigArguments {
   // Ours.
   std::filesystem::path base;  // --template
   bool overwrite = false;
+  bool downloads = false;  // the config.json of a model that is not here
   std::optional<int> zero_stage;
   std::string dtype;
   std::optional<int64_t> total_train_steps;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "brigade/base/error.h"
+#include "brigade/base/readable.h"
 #include "brigade/base/units.h"
 #include "brigade/base/version.h"
 #include "brigade/comm/agreement.h"
@@ -16,6 +17,7 @@
 #include "brigade/doctor/group_rate.h"
 #include "brigade/doctor/layout_check.h"
 #include "brigade/doctor/machine_facts.h"
+#include "brigade/files/output_path.h"
 #include "brigade/launch/network.h"
 #include "brigade/train/peak_rate.h"
 #include "cli/commands.h"
@@ -68,8 +70,10 @@ class Doctor {
 
   // The number of things that are wrong.
   int run() {
-    if (is_first())
+    if (is_first()) {
+      check_can_make(folder_ / "doctor");
       print_machine();
+    }
     open_world();
     print_rates();
     if (environment_.world_size > 1)
@@ -159,11 +163,11 @@ class Doctor {
       print_fact(
           backend_ == Backend::kNccl ? "NCCL" : "Gloo",
           fmt::format(
-              "latency {:.0f} us; each rank sends {:.2f} GB/s in an all-reduce "
-              "of 16 MiB, {:.2f} GB/s in an all-to-all",
+              "latency {:.0f} us; each rank sends {}/s in an all-reduce of "
+              "16 MiB, {}/s in an all-to-all",
               rate.latency_us,
-              rate.all_reduce_gb_per_s,
-              rate.exchange_gb_per_s));
+              readable_bytes(rate.all_reduce_gb_per_s * 1e9),
+              readable_bytes(rate.exchange_gb_per_s * 1e9)));
   }
 
   void check() {

@@ -8,12 +8,15 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/comm/agreement.h"
 #include "brigade/data/token_dataset.h"
 #include "brigade/data/training_data.h"
 #include "brigade/data/whole_text.h"
 #include "brigade/evaluate/scorer.h"
 #include "brigade/evaluate/tasks.h"
 #include "brigade/files/file.h"
+#include "brigade/files/output_path.h"
+#include "brigade/files/read_once.h"
 #include "brigade/generate/inference_config.h"
 #include "brigade/metrics/progress_bar.h"
 #include "brigade/train/start_world.h"
@@ -30,6 +33,14 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr double kNatsPerBit = 0.69314718055994530942;
+
+// On all ranks. Of a pipe it is rank 0 that reads.
+std::string shared_text(const fs::path& path, const ProcessMesh& mesh) {
+  if (!is_read_once(path))
+    return read_whole_text(path);
+  return Agreement(*mesh.world())
+      .text_of(0, mesh.rank() == 0 ? read_whole_text(path) : std::string());
+}
 
 class Evaluation {
  public:
@@ -54,7 +65,8 @@ class Evaluation {
     for (const fs::path& task : arguments_.tasks)
       evaluate_task(task);
     if (prints() && arguments_.as_json)
-      fmt::print("{}\n", results_.dump(2));
+      fmt::print(
+          "{}\n", results_.dump(2, ' ', false, json::error_handler_t::replace));
   }
 
  private:
@@ -110,7 +122,7 @@ class Evaluation {
 
   void evaluate_text() {
     const auto tokenizer = stored_.open_tokenizer(arguments_.tokenizer);
-    auto ids = tokenizer->encode(read_whole_text(arguments_.text));
+    auto ids = tokenizer->encode(shared_text(arguments_.text, mesh_));
     if (arguments_.most_tokens > 0 &&
         ids.size() > static_cast<size_t>(arguments_.most_tokens))
       ids.resize(static_cast<size_t>(arguments_.most_tokens));
@@ -213,6 +225,8 @@ void evaluate(const EvaluateArguments& arguments) {
       arguments.tasks.empty())
     throw ConfigError(
         "nothing to evaluate on; give --text, --dataset or --task");
+  if (!arguments.scores.empty())
+    check_writable(arguments.scores);
   const Launch launch = read_launch(arguments.layout.nproc);
   if (!launch.is_supervisor)
     share_out_threads(launch.environment, std::nullopt);

@@ -1,4 +1,4 @@
-// brigade export --checkpoint DIR --out DIR
+// brigade export --run DIR --out DIR
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -7,11 +7,14 @@
 #include <optional>
 #include <string>
 
+#include "brigade/base/error.h"
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/export_checkpoint.h"
+#include "brigade/files/output_path.h"
 #include "brigade/tokenizer/sentencepiece_json.h"
 #include "brigade/tokenizer/tokenizer.h"
 #include "cli/commands.h"
+#include "cli/named_run.h"
 #include "cli/rate_bar.h"
 #include "cli/torch_commands.h"
 
@@ -68,6 +71,12 @@ void describe_tokenizer(const fs::path& checkpoint, ExportOptions& options) {
 }  // namespace
 
 void export_model(const ExportArguments& arguments) {
+  if (is_hugging_face(arguments.checkpoint))
+    throw ConfigError(fmt::format(
+        "[export] '{}' is a Hugging Face folder already: transformers loads it "
+        "as it is",
+        arguments.checkpoint));
+  check_can_make(arguments.out);
   ExportOptions options;
   options.max_shard_bytes = static_cast<uint64_t>(arguments.shard_gb * 1e9);
   describe_tokenizer(arguments.checkpoint, options);
@@ -92,8 +101,9 @@ void export_model(const ExportArguments& arguments) {
                                    : "the checkpoint holds none");
   }
   fmt::print(
-      "Load it: transformers.AutoModelForCausalLM.from_pretrained('{}')\n",
-      fs::absolute(arguments.out).string());
+      "Load it: transformers.AutoModelForCausalLM.from_pretrained({})\n",
+      nlohmann::json(fs::absolute(arguments.out).string())
+          .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 }  // namespace brigade::cli

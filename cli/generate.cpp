@@ -1,4 +1,4 @@
-// brigade generate --checkpoint DIR --prompt TEXT [--nproc N]
+// brigade generate --run DIR --prompt TEXT [--nproc N]
 //                  [distributed.tp_size=2 ...]
 #include <fmt/format.h>
 
@@ -9,6 +9,7 @@
 #include "brigade/base/error.h"
 #include "brigade/comm/agreement.h"
 #include "brigade/data/whole_text.h"
+#include "brigade/files/read_once.h"
 #include "brigade/generate/inference_config.h"
 #include "brigade/generate/text_generator.h"
 #include "brigade/json/parse.h"
@@ -16,6 +17,7 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/rate_bar.h"
+#include "cli/standard_streams.h"
 #include "cli/torch_commands.h"
 
 namespace brigade::cli {
@@ -75,7 +77,7 @@ std::vector<std::string> read_prompts(const GenerateArguments& arguments) {
 
 bool reads_standard_input(const GenerateArguments& arguments) {
   const auto& prompts = arguments.prompts;
-  return arguments.prompt_file == "-" ||
+  return is_read_once(arguments.prompt_file) ||
          std::find(prompts.begin(), prompts.end(), "-") != prompts.end();
 }
 
@@ -115,8 +117,7 @@ class Printer {
       }
     }
     std::fflush(stdout);
-    fmt::print(
-        stderr,
+    note(
         "{} tokens in {:.2f} s: {:.1f} tokens/s\n",
         result.generated_tokens(),
         result.seconds,
@@ -173,7 +174,7 @@ void generate(const GenerateArguments& arguments) {
   const bool prints = mesh->rank() == 0;
   if (prints) {
     for (const std::string& warning : generate_warnings(options))
-      fmt::print(stderr, "warning: {}\n", warning);
+      note("warning: {}\n", warning);
   }
   Printer printer(options, arguments.as_json);
   RateBar bar(

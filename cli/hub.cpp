@@ -6,7 +6,9 @@
 #include <memory>
 #include <string>
 
+#include "brigade/base/readable.h"
 #include "cli/rate_bar.h"
+#include "cli/standard_streams.h"
 
 namespace brigade::cli {
 
@@ -36,11 +38,10 @@ class DownloadBars {
     if (!is_done)
       return;
     bar_.clear();
-    fmt::print(
-        stderr,
-        "{}: {:.1f} MB\n",
+    note(
+        "{}: {}\n",
         progress.file,
-        static_cast<double>(progress.done_bytes) / 1e6);
+        readable_bytes(static_cast<double>(progress.done_bytes)));
   }
 
  private:

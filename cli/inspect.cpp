@@ -60,16 +60,6 @@ std::string grouped(uint64_t number) {
   return text;
 }
 
-std::string readable_bytes(uint64_t size) {
-  static constexpr const char* kUnits[] = {"bytes", "kB", "MB", "GB", "TB"};
-  double value = static_cast<double>(size);
-  size_t unit = 0;
-  for (; value >= 1000 && unit + 1 < std::size(kUnits); ++unit)
-    value /= 1000;
-  return unit == 0 ? fmt::format("{} bytes", size)
-                   : fmt::format("{:.2f} {}", value, kUnits[unit]);
-}
-
 std::string quoted(const std::string& text, size_t max_bytes) {
   std::string result = "\"";
   for (const char c : text.substr(0, max_bytes)) {

@@ -47,8 +47,7 @@ using Rows = std::vector<std::pair<std::string, std::string>>;
 void print_rows(const Rows& rows);
 Rows model_rows(const LlamaConfig& config);
 
-std::string grouped(uint64_t number);       // 1,234,567
-std::string readable_bytes(uint64_t size);  // "1.05 MB"
+std::string grouped(uint64_t number);  // 1,234,567
 // Printable on one line, in quotes, cut after max_bytes.
 std::string quoted(const std::string& text, size_t max_bytes);
 

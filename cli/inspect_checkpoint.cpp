@@ -9,6 +9,7 @@
 
 #include "brigade/base/checked_math.h"
 #include "brigade/base/error.h"
+#include "brigade/base/readable.h"
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/tokenizer/tokenizer.h"
@@ -112,7 +113,7 @@ std::string files(const Checkpoint& checkpoint) {
   return fmt::format(
       "{} with tensors, {}, written by {} rank{}",
       checkpoint.manifest().files.size(),
-      readable_bytes(size_bytes),
+      readable_bytes(static_cast<double>(size_bytes)),
       checkpoint.manifest().writers,
       checkpoint.manifest().writers == 1 ? "" : "s");
 }
@@ -219,7 +220,8 @@ void inspect_checkpoint(
   }
   std::vector<std::string> kinds;
   for (const auto& [kind, size_bytes] : optimizer)
-    kinds.push_back(fmt::format("{}* {}", kind, readable_bytes(size_bytes)));
+    kinds.push_back(fmt::format(
+        "{}* {}", kind, readable_bytes(static_cast<double>(size_bytes))));
 
   Rows rows = {
       {"checkpoint", checkpoint.directory().string()},

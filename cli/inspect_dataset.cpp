@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "brigade/base/error.h"
+#include "brigade/base/readable.h"
 #include "brigade/data/batch_sampler.h"
 #include "brigade/data/dataset_info.h"
 #include "brigade/data/token_dataset.h"
@@ -128,7 +129,7 @@ void inspect_dataset(const InspectArguments& arguments) {
            "{} ({}, {})",
            dataset.path().string(),
            dataset.format(),
-           readable_bytes(fs::file_size(dataset.path())))},
+           readable_bytes(static_cast<double>(fs::file_size(dataset.path()))))},
       {"tokens",
        fmt::format(
            "{} ({}{})",
@@ -165,7 +166,7 @@ void inspect_dataset(const InspectArguments& arguments) {
           fmt::format(
               "{}: {} of text, {} document(s)",
               source.path,
-              readable_bytes(source.text_bytes),
+              readable_bytes(static_cast<double>(source.text_bytes)),
               grouped(source.documents)));
       if (rows.size() > 24) {
         rows.emplace_back("", "...");

@@ -7,6 +7,7 @@
 
 #include "brigade/base/checked_math.h"
 #include "brigade/base/error.h"
+#include "brigade/base/readable.h"
 #include "brigade/config/train_config.h"
 #include "brigade/files/file.h"
 #include "brigade/json/node.h"
@@ -48,7 +49,7 @@ void inspect_weights_of(
   fmt::print(
       "weights  {} file(s), {}\n",
       weights.files().size(),
-      readable_bytes(size_bytes));
+      readable_bytes(static_cast<double>(size_bytes)));
   print_tensors(tensors, arguments.list_all);
 }
 
@@ -163,7 +164,9 @@ void inspect_safetensors(
   Rows rows = {
       {"safetensors",
        fmt::format(
-           "{} ({})", path.string(), readable_bytes(file.size_bytes()))}};
+           "{} ({})",
+           path.string(),
+           readable_bytes(static_cast<double>(file.size_bytes())))}};
   for (const auto& [key, value] : file.metadata())
     rows.emplace_back(
         "metadata", fmt::format("{} = {}", key, quoted(value, 80)));

@@ -1,4 +1,5 @@
 #include "cli/inspect_tensors.h"
+#include "brigade/base/readable.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -111,7 +112,7 @@ void print_tensors(const std::vector<ListedTensor>& tensors, bool list_all) {
       grouped(tensors.size()),
       grouped(numel),
       dtypes,
-      readable_bytes(size_bytes));
+      readable_bytes(static_cast<double>(size_bytes)));
 
   const auto groups = group_tensors(tensors, list_all);
   size_t name_width = 0;
@@ -128,7 +129,7 @@ void print_tensors(const std::vector<ListedTensor>& tensors, bool list_all) {
         group.dtype,
         group.shape,
         shape_width,
-        readable_bytes(group.size_bytes),
+        readable_bytes(static_cast<double>(group.size_bytes)),
         group.numbers.empty()
             ? ""
             : fmt::format(", * = {}", as_ranges(group.numbers)));

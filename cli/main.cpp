@@ -26,7 +26,7 @@ int fail_with_any_exception() {
   try {
     throw;
   } catch (const c10::Error& error) {
-    return fail(ExitCode::kUnexpected, error.what_without_backtrace());
+    return fail_unexpectedly(error.what_without_backtrace());
   } catch (...) {
     return fail_with_current_exception();
   }
@@ -47,25 +47,23 @@ int fail_with_any_exception() {
   ::_exit(static_cast<int>(ExitCode::kComm));
 }
 
-// Some threads of libtorch let exceptions escape: no abort without a reason.
-[[noreturn]] void on_terminate() {
-  if (const auto current = std::current_exception()) {
-    try {
-      std::rethrow_exception(current);
-    } catch (const std::system_error& error) {
-      const bool is_connection = error.code() == std::errc::connection_reset ||
-                                 error.code() == std::errc::broken_pipe ||
-                                 error.code() == std::errc::not_connected;
-      if (is_connection)
-        fail_with_lost_store(error);
-      fail_with_any_exception();
-    } catch (...) {
-      fail_with_any_exception();
-    }
-  } else {
-    tell_failure(ExitCode::kUnexpected, "terminated without an exception");
+// Some threads of libtorch let exceptions escape.
+int fail_with_escaped_exception() {
+  try {
+    throw;
+  } catch (const std::system_error& error) {
+    const bool is_connection = error.code() == std::errc::connection_reset ||
+                               error.code() == std::errc::broken_pipe ||
+                               error.code() == std::errc::not_connected;
+    if (is_connection)
+      fail_with_lost_store(error);
+  } catch (...) {
   }
-  std::abort();
+  return fail_with_any_exception();
+}
+
+[[noreturn]] void on_terminate() {
+  end_with_current_exception(fail_with_escaped_exception);
 }
 
 }  // namespace
@@ -80,12 +78,8 @@ int main(int argc, char** argv) {
   std::set_terminate(brigade::cli::on_terminate);
   brigade::cli::silence_library_logs();
   brigade::ops::set_up_tensor_memory();
-  int code = 0;
-  try {
-    code = brigade::cli::run_program(argc, argv);
-  } catch (...) {
-    code = brigade::cli::fail_with_any_exception();
-  }
+  const int code = brigade::cli::run_and_report(
+      argc, argv, brigade::cli::fail_with_any_exception);
   brigade::end_mpi();
   // Not exit(), which runs the destructors of libraries: OpenBLAS' waits for
   // its threads, and one that cannot map its memory (ulimit -v) tries forever.

@@ -1,9 +1,11 @@
 #include "cli/options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -12,9 +14,11 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/json/nearest.h"
 #include "brigade/launch/cpu_share.h"
 #include "cli/commands.h"
 #include "cli/hub.h"
+#include "cli/standard_streams.h"
 
 namespace brigade::cli {
 
@@ -101,29 +105,86 @@ void supervise_and_print(
     RestartOptions restarts) {
   restarts.on_message = [](const std::string& line) {
     std::fflush(stdout);
-    fmt::print(stderr, "{}\n", line);
+    note("{}\n", line);
     std::fflush(stderr);
   };
   const SupervisorResult result = supervise_with_restarts(options, restarts);
   if (result.exit_code != 0)
     throw Exit{result.exit_code};
+  if (result.output_failure != 0)
+    throw_output_failure(result.output_failure);
 }
 
-CLI::Validator at_least(int64_t least) {
+CLI::Validator whole_number(int64_t least, int64_t most) {
+  using Limits = std::numeric_limits<int64_t>;
+  const bool has_most = most != Limits::max();
+  const std::string range = has_most ? fmt::format("{} to {}", least, most)
+                            : least == Limits::min()
+                                ? std::string()
+                                : fmt::format(">= {}", least);
   return {
-      [least](const std::string& text) {
+      [=](const std::string& text) {
         int64_t number = 0;
         const char* const end = text.data() + text.size();
         const auto [parsed, error] = std::from_chars(text.data(), end, number);
+        if (error == std::errc() && parsed == end && number >= least &&
+            number <= most)
+          return std::string();
+        // Of one that only has too many digits, the most is news.
+        const bool is_too_large = error == std::errc::result_out_of_range;
+        return fmt::format(
+            "expected a whole number{}{}, not '{}'",
+            has_most || is_too_large ? " from "
+            : range.empty()          ? ""
+                                     : " ",
+            is_too_large ? fmt::format("{} to {}", least, most) : range,
+            text);
+      },
+      range};
+}
+
+CLI::Validator at_least(int64_t least) {
+  return whole_number(least, std::numeric_limits<int64_t>::max());
+}
+
+CLI::Validator number_between(double least, double most) {
+  const std::string range = fmt::format("{} to {}", least, most);
+  return {
+      [=](const std::string& text) {
+        double number = 0;
+        const char* const end = text.data() + text.size();
+        const auto [parsed, error] = std::from_chars(text.data(), end, number);
+        const bool is_good = error == std::errc() && parsed == end &&
+                             number >= least && number <= most;
+        return is_good
+                   ? std::string()
+                   : fmt::format(
+                         "expected a number from {}, not '{}'", range, text);
+      },
+      range};
+}
+
+CLI::Validator one_of(const std::vector<std::string>& choices) {
+  return {
+      [choices](const std::string& text) {
         const bool is_good =
-            error == std::errc() && parsed == end && number >= least;
+            std::find(choices.begin(), choices.end(), text) != choices.end();
         return is_good ? std::string()
                        : fmt::format(
-                             "expected a whole number >= {}, not '{}'",
-                             least,
-                             text);
+                             "'{}' is none of {}; the nearest is '{}'",
+                             text,
+                             fmt::join(choices, ", "),
+                             choices[nearest_name(text, choices)]);
       },
-      fmt::format(">= {}", least)};
+      fmt::format("{{{}}}", fmt::join(choices, ","))};
+}
+
+void check_run(const CLI::App& command, const std::filesystem::path& run) {
+  if (run.empty())
+    throw ConfigError(fmt::format(
+        "[{}] --run DIR is missing: a run, a checkpoint or a Hugging Face "
+        "folder",
+        command.get_name()));
 }
 
 void add_max_restarts(CLI::App& command, int& max_restarts) {
@@ -133,7 +194,7 @@ void add_max_restarts(CLI::App& command, int& max_restarts) {
           max_restarts,
           "After a failure, start all ranks again, at most this often")
       ->type_name("K")
-      ->check(CLI::Range(0, 1000000))
+      ->check(whole_number(0, 1000000))
       ->capture_default_str();
 }
 
@@ -153,7 +214,7 @@ void add_rank_arguments(CLI::App& command, ConfigArguments& arguments) {
           "Start this many ranks on this machine (default: what torchrun, "
           "mpirun or srun started, else 1)")
       ->type_name("N")
-      ->check(CLI::Range(1, 4096));
+      ->check(whole_number(1, 4096));
   command
       .add_option(
           "overrides",
@@ -216,14 +277,14 @@ std::vector<ConfigOverride> config_overrides(const ConfigArguments& arguments) {
 void print_ignored_keys(const LoadedConfig& loaded) {
   if (loaded.ignored.empty())
     return;
-  fmt::print(stderr, "note: these keys of the config are ignored:\n");
+  note("note: these keys of the config are ignored:\n");
   for (const std::string& line : loaded.ignored)
-    fmt::print(stderr, "  {}\n", line);
+    note("  {}\n", line);
 }
 
 void print_warnings(const LoadedConfig& loaded) {
   for (const std::string& warning : find_warnings(loaded))
-    fmt::print(stderr, "warning: {}\n", warning);
+    note("warning: {}\n", warning);
 }
 
 std::optional<int> wanted_threads(const TrainConfig& config) {

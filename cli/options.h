@@ -2,6 +2,9 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -62,8 +65,32 @@ void supervise_and_print(
     const SupervisorOptions& options,
     RestartOptions restarts = {});
 
-// For an option's check(): CLI11's own says the largest double.
+// For an option's check(), in place of CLI11's own, so that all say the same of
+// a value that is wrong. `most` is also what the option's type can hold.
+CLI::Validator whole_number(int64_t least, int64_t most);
 CLI::Validator at_least(int64_t least);
+CLI::Validator number_between(double least, double most);
+// Names the nearest choice.
+CLI::Validator one_of(const std::vector<std::string>& choices);
+
+// --run, the same in all commands that work on a model or a run. `older`: other
+// spellings that are accepted and not shown, "-c,--checkpoint" or, without
+// dashes, one without a name; "": none. check_run() says that it is missing.
+template <typename Target>
+void add_run_option(
+    CLI::App& command,
+    Target& target,
+    const std::string& older,
+    const std::string& help) {
+  command.add_option("--run", target, help)->type_name("DIR");
+  if (!older.empty())
+    command.add_option(older, target)->group("");
+}
+inline constexpr const char* kRunHelp =
+    "A run, a checkpoint, a folder of checkpoints (the latest counts) or a "
+    "Hugging Face folder";
+// Throws ConfigError where it was not given.
+void check_run(const CLI::App& command, const std::filesystem::path& run);
 
 // --max-restarts.
 void add_max_restarts(CLI::App& command, int& max_restarts);

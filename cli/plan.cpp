@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/files/output_path.h"
 #include "cli/commands.h"
+#include "cli/options.h"
 #include "cli/plan.h"
 
 namespace brigade::cli {
@@ -19,7 +21,7 @@ void check_inputs(const PlanArguments& arguments) {
     if (!is_given)
       problems.push_back(fmt::format("[plan] {} is required", option));
   };
-  require(!arguments.model.empty(), "--model FILE");
+  require(!arguments.model.empty(), "--model FILE or --run DIR");
   require(
       !arguments.machine.empty(),
       "--machine NAME|FILE (--calibrate writes one)");
@@ -32,6 +34,10 @@ void plan(PlanArguments arguments) {
   if (arguments.calibrates)
     return calibrate(arguments);
   check_inputs(arguments);
+  for (const std::string& path : {arguments.html, arguments.config_out}) {
+    if (!path.empty())
+      check_writable(path);
+  }
   std::vector<int>& stages = arguments.zero_stages;
   std::sort(stages.begin(), stages.end());
   stages.erase(std::unique(stages.begin(), stages.end()), stages.end());
@@ -62,7 +68,7 @@ void plan(PlanArguments arguments) {
 void add_outputs(CLI::App& command, PlanArguments& arguments) {
   command.add_option("--top", arguments.top, "Layouts to list")
       ->type_name("N")
-      ->check(CLI::Range(1, 1000))
+      ->check(whole_number(1, 1000))
       ->capture_default_str();
   CLI::Option* explain = command.add_option(
       "--explain",
@@ -97,7 +103,7 @@ void add_calibration(CLI::App& command, PlanArguments& arguments) {
           "Ranks that measure together (default: what torchrun, mpirun or srun "
           "started, else 1)")
       ->type_name("N")
-      ->check(CLI::Range(1, 4096))
+      ->check(whole_number(1, 4096))
       ->needs(calibrate);
   command
       .add_option(
@@ -120,29 +126,30 @@ void add_plan(CLI::App& app) {
       ->add_option(
           "--model",
           arguments->model,
-          "Hugging Face config.json, its folder, or a training config")
+          "Hugging Face's config.json, or a training config with model.config")
       ->type_name("FILE");
+  add_run_option(*command, arguments->model, "", kRunHelp);
   command
       ->add_option(
           "--machine", arguments->machine, "A known machine or a machine file")
       ->type_name("NAME|FILE");
   command->add_option("--gpus", arguments->devices, "Devices")
       ->type_name("N")
-      ->check(CLI::Range(1, 10'000'000));
+      ->check(whole_number(1, 10'000'000));
   command
       ->add_option(
           "--seq",
           arguments->sequence_tokens,
           "Tokens of a sequence (default: the model's positions, at most 8192)")
       ->type_name("T")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+      ->check(whole_number(int64_t{1}, int64_t{1} << 30));
   command
       ->add_option(
           "--global-batch",
           arguments->sequences,
           "Sequences of a step (default: about 4 Mi tokens)")
       ->type_name("N")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+      ->check(whole_number(int64_t{1}, int64_t{1} << 30));
   command
       ->add_option(
           "--dtype",
@@ -154,14 +161,14 @@ void add_plan(CLI::App& app) {
       ->add_option("--zero", arguments->zero_stages, "Zero stages to consider")
       ->type_name("0,1,2,3")
       ->delimiter(',')
-      ->check(CLI::Range(0, 3));
+      ->check(whole_number(0, 3));
   command
       ->add_option(
           "--memory-part",
           arguments->memory_part,
           "The part of the memory that may be filled")
       ->type_name("X")
-      ->check(CLI::Range(0.1, 1.0))
+      ->check(number_between(0.1, 1))
       ->capture_default_str();
   add_outputs(*command, *arguments);
   add_calibration(*command, *arguments);

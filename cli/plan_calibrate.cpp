@@ -4,11 +4,14 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "brigade/base/readable.h"
 #include "brigade/calibrate/measure.h"
 #include "brigade/files/file.h"
+#include "brigade/files/output_path.h"
 #include "brigade/launch/rank_report.h"
 #include "cli/options.h"
 #include "cli/plan.h"
+#include "cli/standard_streams.h"
 
 namespace brigade::cli {
 namespace {
@@ -30,14 +33,14 @@ void print_measured(
   fmt::print(
       "attention {:.1f} GFLOP/s; memory: optimizer {:.1f} GB/s, elementwise "
       "{:.1f} GB/s, loss {:.1f} GB/s; {:.2f} ns per element of a weight, "
-      "{:.1f} us per op; {:.2f} GB per process\n",
+      "{:.1f} us per op; {} per process\n",
       measured.attention_flops_per_s / 1e9,
       measured.memory_bytes_per_s / 1e9,
       measured.elementwise_bytes_per_s / 1e9,
       measured.logits_bytes_per_s / 1e9,
       measured.weight_element_s * 1e9,
       measured.kernel_gap_s * 1e6,
-      static_cast<double>(measured.reserved_bytes) / 1e9);
+      readable_bytes(static_cast<double>(measured.reserved_bytes)));
   for (const planner::AllReduceSample& sample : measured.all_reduces)
     fmt::print(
         "all-reduce of {} bytes among {}: {:.0f} us\n",
@@ -56,6 +59,7 @@ void print_measured(
 }  // namespace
 
 void calibrate(const PlanArguments& arguments) {
+  check_writable(arguments.machine_out);
   const Launch launch = read_launch(arguments.nproc);
   if (launch.is_supervisor) {
     supervise_self(launch, {});
@@ -72,8 +76,7 @@ void calibrate(const PlanArguments& arguments) {
   print_measured(measured, machine);
   constexpr double kBusy = 0.05;
   if (measured.taken_by_others > kBusy)
-    fmt::print(
-        stderr,
+    note(
         "warning: [plan] other programs had this rank's CPU for {:.0f} % of "
         "the "
         "time; measure again when the machine is quiet\n",

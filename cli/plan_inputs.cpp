@@ -8,6 +8,7 @@
 #include "brigade/base/units.h"
 #include "brigade/files/file.h"
 #include "brigade/json/node.h"
+#include "cli/named_run.h"
 #include "cli/plan.h"
 
 namespace brigade::cli {
@@ -59,19 +60,22 @@ planner::Precision precision_of(planner::ProductDtype dtype) {
 }  // namespace
 
 Model read_model(const std::string& given) {
-  fs::path path = given;
+  const fs::path path = given;
   std::error_code error;
-  if (fs::is_directory(path, error))
-    path /= "config.json";
   if (!fs::exists(path, error))
     throw ConfigError(fmt::format(
-        "[plan] --model {}: there is no such file; give a Hugging Face "
-        "config.json, its folder, or a training config with model.config",
+        "[plan] '{}': there is no such file; give a Hugging Face config.json "
+        "or a training config with --model, or a run, a checkpoint or a "
+        "Hugging Face folder with --run",
         given));
-  const Json json = read_json_file(path);
+  const bool is_folder = fs::is_directory(path, error);
+  const Json json = is_folder ? read_model_config(path) : read_json_file(path);
   std::vector<std::string> problems;
-  const std::string name = path.filename() == "config.json"
-                               ? fs::absolute(path).parent_path().filename()
+  // Of a folder the last name in its path, also with a / at its end.
+  const fs::path folder =
+      (fs::absolute(path) / (is_folder ? "" : "..")).lexically_normal();
+  const std::string name = is_folder || path.filename() == "config.json"
+                               ? folder.parent_path().filename()
                                : path.stem();
   Model model = {
       planner::parse_model_file(json, name, path.string() + ": ", problems),

@@ -7,6 +7,7 @@
 #include "brigade/base/error.h"
 #include "brigade/base/units.h"
 #include "brigade/files/file.h"
+#include "brigade/metrics/metrics.h"
 #include "brigade/planner/plan_page.h"
 #include "brigade/planner/plan_table.h"
 #include "cli/plan.h"
@@ -98,11 +99,14 @@ Json to_json(const planner::StepEstimate& plan) {
 void print_heading(
     const planner::Training& training,
     const PlanArguments& arguments) {
+  const double parameters =
+      static_cast<double>(planner::total_parameters(training.shape));
   fmt::print(
-      "{}: {:.2f} B parameters on {} x {} ({}), {} tokens per step ({} "
+      "{}: {} parameters on {} x {} ({}), {} tokens per step ({} "
       "sequences of {})\n",
       training.shape.name,
-      static_cast<double>(planner::total_parameters(training.shape)) / 1e9,
+      parameters >= 1e8 ? fmt::format("{:.2f} B", parameters / 1e9)
+                        : readable(parameters),
       arguments.devices,
       training.machine.device.name,
       training.machine.name,

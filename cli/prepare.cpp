@@ -15,11 +15,14 @@
 #include <string>
 #include <thread>
 
+#include "brigade/base/readable.h"
+#include "brigade/base/shell_word.h"
 #include "brigade/base/units.h"
 #include "brigade/metrics/progress_bar.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/rate_bar.h"
+#include "cli/standard_streams.h"
 
 namespace brigade::cli {
 namespace {
@@ -145,21 +148,26 @@ void run(const PrepareArguments& arguments) {
   const DatasetInfo& info = result.info;
   fmt::print("tokenizer  {}\n", info.tokenizer);
   fmt::print(
-      "text       {:.2f} MB in {} file(s), {} document(s){}\n",
-      static_cast<double>(result.text_bytes) / 1e6,
+      "text       {} in {} file(s), {} document(s){}\n",
+      readable_bytes(static_cast<double>(result.text_bytes)),
       info.sources.size(),
       info.num_documents,
       result.empty_documents == 0
           ? ""
           : fmt::format(
                 ", and {} empty one(s) left out", result.empty_documents));
+  if (result.skipped.count > 0)
+    fmt::print(
+        "skipped    {} file(s) that are neither .txt nor .jsonl, such as "
+        "'{}'\n",
+        result.skipped.count,
+        result.skipped.first.string());
   if (result.bad_lines > 0) {
     fmt::print("skipped    {} line(s) without a document\n", result.bad_lines);
     for (const std::string& line : result.first_bad_lines)
-      fmt::print(stderr, "skipped: {}\n", line);
+      note("skipped: {}\n", line);
     if (result.bad_lines > result.first_bad_lines.size())
-      fmt::print(
-          stderr,
+      note(
           "skipped: {} more\n",
           result.bad_lines - result.first_bad_lines.size());
   }
@@ -173,13 +181,13 @@ void run(const PrepareArguments& arguments) {
                   : "",
       info.vocab_size);
   fmt::print(
-      "time       {:.1f} s, {:.1f} MB/s\n",
+      "time       {:.1f} s, {}/s\n",
       elapsed.count(),
-      static_cast<double>(result.text_bytes) / 1e6 / elapsed.count());
+      readable_bytes(static_cast<double>(result.text_bytes) / elapsed.count()));
   fmt::print("written    {0}.bin, {0}.idx, {0}.json\n", arguments.out);
   fmt::print(
-      "next       brigade train --config FILE dataset.name={}\n",
-      arguments.out);
+      "next       brigade train --config FILE {}\n",
+      shell_word("dataset.name=" + arguments.out));
 }
 
 }  // namespace
@@ -231,17 +239,17 @@ void add_prepare(CLI::App& app) {
           "--format",
           arguments->format,
           "What the files are; auto: by name, or else by content")
-      ->check(CLI::IsMember({"auto", "text", "jsonl"}))
+      ->check(one_of({"auto", "text", "jsonl"}))
       ->capture_default_str();
   command->add_option("--encoding", arguments->encoding, "Of the text")
-      ->check(CLI::IsMember({"utf-8", "latin1"}))
+      ->check(one_of({"utf-8", "latin1"}))
       ->capture_default_str();
   command
       ->add_option(
           "--workers",
           arguments->options.num_workers,
           "Threads that tokenize; 0: one per core")
-      ->check(at_least(0))
+      ->check(whole_number(0, 4096))
       ->capture_default_str();
   command->add_flag(
       "--skip-bad-lines",

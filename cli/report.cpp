@@ -9,11 +9,14 @@
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
+#include "brigade/files/output_path.h"
 #include "brigade/report/metrics_table.h"
 #include "brigade/report/report_page.h"
 #include "cli/analyze.h"
 #include "cli/commands.h"
 #include "cli/live_server.h"
+#include "cli/named_run.h"
+#include "cli/options.h"
 
 namespace brigade::cli {
 
@@ -32,7 +35,8 @@ struct ReportArguments {
 
 std::vector<RunRecord> read_all(const std::vector<fs::path>& folders) {
   std::vector<RunRecord> runs;
-  for (const fs::path& folder : folders) {
+  for (const fs::path& named : folders) {
+    const fs::path folder = find_run(named);
     runs.push_back(read_run(folder));
     runs.back().failure = explain_failure(folder / "flight");
   }
@@ -64,15 +68,17 @@ void serve(const ReportArguments& arguments) {
 void write_report(const ReportArguments& arguments) {
   if (arguments.is_live)
     return serve(arguments);
-  const std::vector<RunRecord> runs = read_all(arguments.runs);
   const fs::path out = arguments.out.empty()
-                           ? arguments.runs.front() / "report.html"
+                           ? find_run(arguments.runs.front()) / "report.html"
                            : arguments.out;
+  check_writable(out);
+  const std::vector<RunRecord> runs = read_all(arguments.runs);
   write_text_file(out, report_page(runs));
   fmt::print("wrote {}\n", out.string());
 }
 
-void write_metrics(const fs::path& folder) {
+void write_metrics(const fs::path& named) {
+  const fs::path folder = find_run(named);
   std::vector<RunSummary> runs;
   for (const RunRecord& run : read_runs(folder)) {
     runs.push_back(summarize(run));
@@ -93,10 +99,11 @@ void add_report(CLI::App& app) {
   auto arguments = std::make_shared<ReportArguments>();
   CLI::App* command = app.add_subcommand(
       "report", "Write a page about one or several runs, which opens offline");
-  command
-      ->add_option("runs", arguments->runs, "Run folders, the first one leads")
-      ->required()
-      ->type_name("RUN...");
+  add_run_option(
+      *command,
+      arguments->runs,
+      "runs",
+      "Runs, or checkpoints of them; the first one leads");
   CLI::Option* out = command->add_option(
       "-o,--out", arguments->out, "The page (default: RUN/report.html)");
   out->type_name("FILE");
@@ -109,7 +116,7 @@ void add_report(CLI::App& app) {
       ->add_option(
           "--port", arguments->port, "Where --live listens; 0: a free port")
       ->type_name("N")
-      ->check(CLI::Range(0, 65535))
+      ->check(whole_number(0, 65535))
       ->capture_default_str()
       ->needs(live);
   command
@@ -125,9 +132,14 @@ void add_report(CLI::App& app) {
           "Allow an --address that other machines reach (default: off)")
       ->needs(live);
   command->footer(
-      "Example: brigade report runs/a runs/b -o compare.html\n"
-      "         brigade report runs/a --live --port 8000");
-  command->callback([arguments] { write_report(*arguments); });
+      "Example: brigade report --run runs/a runs/b -o compare.html\n"
+      "         brigade report --run runs/a --live --port 8000");
+  command->callback([arguments, command] {
+    check_run(
+        *command,
+        arguments->runs.empty() ? fs::path() : arguments->runs.front());
+    write_report(*arguments);
+  });
 }
 
 void add_metrics(CLI::App& app) {
@@ -136,11 +148,16 @@ void add_metrics(CLI::App& app) {
       "metrics",
       "Summarise all runs of a folder: metrics.csv in each, "
       "global_metrics.csv\nand metrics.html for all");
-  command->add_option("folder", *folder, "A folder of run folders, or a run")
-      ->required()
-      ->type_name("DIR");
-  command->footer("Example: brigade metrics runs");
-  command->callback([folder] { write_metrics(*folder); });
+  add_run_option(
+      *command,
+      *folder,
+      "folder",
+      "A folder of runs, a run, or a checkpoint of it");
+  command->footer("Example: brigade metrics --run runs");
+  command->callback([folder, command] {
+    check_run(*command, *folder);
+    write_metrics(*folder);
+  });
 }
 
 }  // namespace brigade::cli

@@ -36,7 +36,7 @@ void add_run(CLI::App& app) {
       "the ranks were restarted.");
   command->add_option("-n,--nproc", arguments->nproc, "Number of ranks")
       ->type_name("N")
-      ->check(CLI::Range(1, 4096))
+      ->check(whole_number(1, 4096))
       ->capture_default_str();
   command
       ->add_option(
@@ -45,7 +45,7 @@ void add_run(CLI::App& app) {
           "CPU threads of each rank (default: the CPUs shared out, unless "
           "OMP_NUM_THREADS is set)")
       ->type_name("N")
-      ->check(CLI::Range(1, 4096));
+      ->check(whole_number(1, 4096));
   add_max_restarts(*command, arguments->max_restarts);
   command->add_flag(
       "--no-prefix",

@@ -12,6 +12,7 @@
 #include "cli/app.h"
 #include "cli/command_table.h"
 #include "cli/commands.h"
+#include "cli/options.h"
 
 namespace brigade::cli {
 
@@ -79,7 +80,7 @@ void add_completion(CLI::App& app) {
       "completion", "Print what completes commands and options in a shell");
   command->add_option("shell", *shell, "The shell")
       ->required()
-      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+      ->check(one_of({"bash", "zsh", "fish"}));
   command->add_option("-o,--out", *folder, "Write it there (default: print it)")
       ->type_name("FILE");
   command->footer(

@@ -12,6 +12,7 @@
 
 #include "brigade/jobs/job_status.h"
 #include "cli/commands.h"
+#include "cli/options.h"
 
 namespace brigade::cli {
 
@@ -59,7 +60,7 @@ void add_status(CLI::App& app) {
           "Show it again every so many seconds, until no job is pending or "
           "running (default: once)")
       ->type_name("SECONDS")
-      ->check(CLI::Range(1, 86400));
+      ->check(whole_number(1, 86400));
   command->callback([arguments] { show_status(*arguments); });
 }
 

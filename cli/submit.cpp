@@ -9,15 +9,18 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/base/shell_word.h"
 #include "brigade/files/file.h"
 #include "brigade/jobs/batch_script.h"
 #include "brigade/jobs/job_status.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/standard_streams.h"
 
 namespace brigade::cli {
 
@@ -49,9 +52,11 @@ std::vector<Submission> find_configs(const fs::path& path) {
   std::vector<Submission> found;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(path, error)) {
-    if (entry.is_regular_file() && entry.path().extension() == ".json")
+    // A link that leads nowhere is neither.
+    std::error_code unknown;
+    if (entry.is_regular_file(unknown) && entry.path().extension() == ".json")
       found.push_back({entry.path().stem().string(), entry.path()});
-    else if (fs::is_regular_file(entry.path() / "config.json"))
+    else if (fs::is_regular_file(entry.path() / "config.json", unknown))
       found.push_back(
           {entry.path().filename().string(), entry.path() / "config.json"});
   }
@@ -64,6 +69,18 @@ std::vector<Submission> find_configs(const fs::path& path) {
     return a.name < b.name;
   });
   return found;
+}
+
+// Throws ConfigError where Slurm's commands are not on this machine.
+void require_slurm() {
+  std::istringstream folders(process_environment()("PATH").value_or(""));
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    if (::access((fs::path(folder) / "sbatch").c_str(), X_OK) == 0)
+      return;
+  }
+  throw ConfigError(
+      "[submit] there is no sbatch in PATH; submit on a machine of the "
+      "cluster, or see the batch script with --dry-run");
 }
 
 // What a shell command printed. Throws StorageError when it fails.
@@ -93,8 +110,7 @@ std::vector<JobStatus> find_wanted(
       is_new ? std::vector<JobStatus>{JobStatus{}} : read_job(folder);
   if (arguments.only.empty()) {
     if (!is_new)
-      fmt::print(
-          stderr,
+      note(
           "note: {} was submitted before and is {}; --only {} submits it "
           "again\n",
           folder.string(),
@@ -130,13 +146,14 @@ void submit_one(
   // One that still waits would train into the same folder.
   for (const JobStatus& task : wanted) {
     if (task.state == JobState::kPending && !task.job_id.empty())
-      output_of("scancel --quiet " + task.job_id + " || true");
+      output_of("scancel --quiet " + shell_quoted(task.job_id) + " || true");
   }
   clear_status(job.folder, wanted);
   write_text_file(job.folder / kJobConfig, text);
   write_text_file(job.folder / kBatchScript, script);
-  std::string id = output_of(fmt::format(
-      "sbatch --parsable '{}'", (job.folder / kBatchScript).string()));
+  std::string id = output_of(
+      "sbatch --parsable " +
+      shell_quoted((job.folder / kBatchScript).string()));
   id.erase(std::min(id.find_first_of(";\n"), id.size()));
   write_text_file(job.folder / kSubmittedId, id + "\n");
   fmt::print("{}: job {}\n", job.name, id);
@@ -151,9 +168,8 @@ void submit(const SubmitArguments& arguments) {
   job.program = fs::read_symlink("/proc/self/exe");
   job.working_folder = fs::current_path();
   const fs::path jobs = fs::absolute(arguments.jobs).lexically_normal();
-  if (jobs.string().find('\'') != std::string::npos)
-    throw ConfigError(fmt::format(
-        "[submit] --jobs '{}' must not hold a quote", jobs.string()));
+  if (!arguments.is_dry_run)
+    require_slurm();
   for (const Submission& each : find_configs(arguments.config)) {
     job.name = each.name;
     job.folder = jobs / each.name;
@@ -170,8 +186,8 @@ void submit(const SubmitArguments& arguments) {
     }
     // Its problems are better found now than in the queue.
     std::vector<std::string> overrides = job.overrides;
-    std::erase_if(overrides, [](const std::string& text) {
-      return text.find("%a") != std::string::npos;
+    std::erase_if(overrides, [&](const std::string& text) {
+      return !job.array.empty() && text.find("%a") != std::string::npos;
     });
     load_config(
         {.path = each.config.string(), .nproc = {}, .overrides = overrides},
@@ -189,7 +205,7 @@ void add_slurm_options(CLI::App& command, SubmitArguments& arguments) {
   SlurmJob& job = arguments.job;
   command.add_option("--nodes", job.nodes, "Nodes of each job")
       ->type_name("N")
-      ->check(CLI::Range(1, 1'000'000))
+      ->check(whole_number(1, 1'000'000))
       ->capture_default_str();
   command
       .add_option(
@@ -197,13 +213,13 @@ void add_slurm_options(CLI::App& command, SubmitArguments& arguments) {
           arguments.ranks_per_node,
           "Ranks on each node (default: its GPUs, else 1)")
       ->type_name("N")
-      ->check(CLI::Range(1, 4096));
+      ->check(whole_number(1, 4096));
   command.add_option("--gpus-per-node", job.gpus_per_node, "GPUs of each node")
       ->type_name("N")
-      ->check(CLI::Range(1, 4096));
+      ->check(whole_number(1, 4096));
   command.add_option("--cpus-per-task", job.cpus_per_rank, "CPUs of each rank")
       ->type_name("N")
-      ->check(CLI::Range(1, 4096));
+      ->check(whole_number(1, 4096));
   command.add_option("--time", job.time, "Time limit of each start")
       ->type_name("HH:MM:SS");
   command.add_option("--partition", job.partition, "Partition of the cluster");
@@ -213,7 +229,8 @@ void add_slurm_options(CLI::App& command, SubmitArguments& arguments) {
       .add_option(
           "--array",
           job.array,
-          "Tasks of a job array; %a in an override is the task's number")
+          "Tasks of a job array; %a in an override is the task's number, %% is "
+          "%")
       ->type_name("0-N");
   command.add_option("--dependency", job.dependency, "As sbatch takes it");
 }
@@ -233,7 +250,7 @@ void add_submit(CLI::App& app) {
       ->required();
   command->add_option("--launcher", arguments->launcher, "The cluster's queue")
       ->required()
-      ->check(CLI::IsMember({"slurm"}));
+      ->check(one_of({"slurm"}));
   command
       ->add_option(
           "--jobs",

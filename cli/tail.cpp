@@ -13,6 +13,8 @@
 #include "brigade/metrics/metrics.h"
 #include "brigade/report/run_record.h"
 #include "cli/commands.h"
+#include "cli/named_run.h"
+#include "cli/options.h"
 
 namespace brigade::cli {
 
@@ -46,7 +48,8 @@ void print_step(const nlohmann::json& step, int64_t total_steps) {
 }
 
 void tail(const TailArguments& arguments) {
-  RunRecord run = read_run(arguments.run);
+  const fs::path folder = find_run(arguments.run);
+  RunRecord run = read_run(folder);
   const int64_t total =
       config_number(run.config, "training", "total_train_steps", 0);
   size_t shown = run.steps.size() > arguments.steps
@@ -61,7 +64,7 @@ void tail(const TailArguments& arguments) {
     if (!arguments.follows || (total > 0 && last >= total))
       return;
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
-    run = read_run(arguments.run);
+    run = read_run(folder);
   }
 }
 
@@ -71,17 +74,20 @@ void add_tail(CLI::App& app) {
   auto arguments = std::make_shared<TailArguments>();
   CLI::App* command =
       app.add_subcommand("tail", "Show the last steps of a run");
-  command->add_option("run", arguments->run, "A run folder")
-      ->required()
-      ->type_name("RUN");
+  add_run_option(
+      *command, arguments->run, "run", "A run, or a checkpoint of it");
   command->add_option("-n,--steps", arguments->steps, "How many steps")
+      ->check(at_least(0))
       ->capture_default_str();
   command->add_flag(
       "-f,--follow",
       arguments->follows,
       "Go on with the steps that follow, to the run's last one");
-  command->footer("Example: brigade tail runs/run -f");
-  command->callback([arguments] { tail(*arguments); });
+  command->footer("Example: brigade tail --run runs/run -f");
+  command->callback([arguments, command] {
+    check_run(*command, arguments->run);
+    tail(*arguments);
+  });
 }
 
 }  // namespace brigade::cli

@@ -27,6 +27,7 @@
 #include "cli/hub.h"
 #include "cli/options.h"
 #include "cli/rate_bar.h"
+#include "cli/standard_streams.h"
 #include "cli/torch_commands.h"
 #include "cli/training_output.h"
 #include "cli/training_step.h"
@@ -53,7 +54,7 @@ end_stalled(RankReport& report, const std::string& self, const Stall& stall) {
   if (report.is_read_by_supervisor())
     report.set_failure(message);
   else
-    fmt::print(stderr, "error: {}: {}\n", self, message);
+    note("error: {}: {}\n", self, message);
   ::_exit(static_cast<int>(code));
 }
 
@@ -70,6 +71,7 @@ void train_as_rank(
     const LoadedConfig& loaded,
     const LaunchEnvironment& environment) {
   const TrainConfig& config = loaded.config;
+  allow_closed_output();
   end_with_launcher(environment);
   RankReport report(environment.report_file);
   TrainingOutput output(
@@ -170,6 +172,7 @@ void supervise_training(
     const TrainArguments& arguments,
     const Launch& launch,
     TrainConfig config) {
+  allow_closed_output();
   SuperviseSelfOptions options{
       .threads_per_rank = wanted_threads(config),
       .reporting_rank = reporting_rank(config)};

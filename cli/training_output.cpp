@@ -4,7 +4,9 @@
 
 #include <cstdio>
 
+#include "brigade/base/shell_word.h"
 #include "brigade/model_spec/llama_config.h"
+#include "cli/standard_streams.h"
 
 namespace brigade::cli {
 
@@ -25,7 +27,7 @@ void TrainingOutput::on_start(const RunStart& start) {
   bar_ = std::make_unique<ProgressBar>("", total_steps_, visible_);
   bar_->set_columns(columns_);
   const int64_t ranks = config.parallel_dims().world_size();
-  fmt::print(
+  write_log(
       "{} parameters in {}, {}; {} tokens per step over {} rank{}; MFU against "
       "the measured {} product rate of {:.0f} GFLOP/s per rank\n",
       readable(static_cast<double>(start.parameters)),
@@ -37,12 +39,11 @@ void TrainingOutput::on_start(const RunStart& start) {
       to_string(config.model.dtype),
       start.peak_flops / 1e9);
   if (start.first_step > 1)
-    fmt::print(
+    write_log(
         "continuing run {} after step {} of {}\n",
         folder_.path.string(),
         start.first_step - 1,
         total_steps_);
-  std::fflush(stdout);
 }
 
 std::string TrainingOutput::bar_text(const StepMetrics& metrics) const {
@@ -66,8 +67,7 @@ void TrainingOutput::on_step(const StepMetrics& metrics) {
     std::string line = log_line(metrics, line_);
     if (metrics.eval_loss)
       line += fmt::format(" | Eval loss: {:6.4f}", *metrics.eval_loss);
-    fmt::print("{}\n", line);
-    std::fflush(stdout);
+    write_log("{}\n", line);
   }
   bar_->draw(metrics.step, bar_text(metrics));
   last_ = metrics;
@@ -90,24 +90,22 @@ void TrainingOutput::on_progress(const RunProgress& progress) {
 
 void TrainingOutput::on_checkpoint(const std::filesystem::path& path) {
   clear_bars();
-  fmt::print("saved {}\n", path.string());
-  std::fflush(stdout);
+  write_log("saved {}\n", path.string());
 }
 
 void TrainingOutput::on_message(const std::string& line) {
   clear_bars();
-  fmt::print("{}\n", line);
-  std::fflush(stdout);
+  write_log("{}\n", line);
 }
 
 void TrainingOutput::on_end(const RunEnd& end) {
   bar_->clear();
   if (end.end == TrainingEnd::kStopped)
-    fmt::print(
+    write_log(
         "stopped after step {} as asked; checkpoint.load_path=auto goes on\n",
         end.steps);
   if (end.trained_tokens == 0) {
-    fmt::print(
+    write_log(
         "nothing {}: the {} is at step {} of {}; raise "
         "training.total_train_steps to go on\n",
         continues_ ? "to do" : "was trained",
@@ -117,35 +115,34 @@ void TrainingOutput::on_end(const RunEnd& end) {
     return;
   }
   for (const SyncReport& report : last_.reports) {
-    fmt::print(
+    write_log(
         "\nstep {}: what communication cost, by bucket\n{}",
         last_.step,
         report.table(end.dp_cp_size));
   }
-  fmt::print(
+  write_log(
       "\nfinal loss {:.4f} after {} steps, {:.0f} tokens/s\n",
       last_.loss,
       end.steps,
       static_cast<double>(end.trained_tokens) / end.seconds);
   print_files(end);
-  std::fflush(stdout);
 }
 
 void TrainingOutput::print_files(const RunEnd& end) const {
-  fmt::print(
+  write_log(
       "  metrics     {}\n  checkpoint  {}\n",
       folder_.metrics().string(),
       end.checkpoint.string());
   if (end.trace) {
-    fmt::print(
+    write_log(
         "  trace       {}, one per rank: for https://ui.perfetto.dev\n",
         end.trace->string());
   } else if (traces_) {
-    fmt::print("  trace       none: no step of logging.trace_steps was run\n");
+    write_log("  trace       none: no step of logging.trace_steps was run\n");
   }
-  fmt::print(
-      "next: brigade generate --checkpoint {} --prompt \"Once\"\n",
-      end.checkpoint.string());
+  write_log(
+      "next: brigade generate --run {} --prompt \"Once\"\n",
+      shell_word(end.checkpoint.string()));
 }
 
 }  // namespace brigade::cli

@@ -9,6 +9,7 @@
 #include "brigade/base/error.h"
 #include "brigade/comm/gpus.h"
 #include "brigade/files/file.h"
+#include "brigade/files/output_path.h"
 #include "brigade/train/bucket_tuner.h"
 #include "cli/commands.h"
 #include "cli/hub.h"
@@ -36,12 +37,7 @@ fs::path output_path(const TuneBucketsArguments& arguments) {
           path.string()));
     }
   }
-  const fs::path folder = fs::absolute(path).parent_path();
-  if (::access(folder.c_str(), W_OK) != 0) {
-    throw StorageError(fmt::format(
-        "[tune-buckets] cannot write to '{}'; name another file with --out",
-        folder.string()));
-  }
+  check_writable(path);
   return path;
 }
 

@@ -60,6 +60,7 @@ ExportedModel export_checkpoint(
     const fs::path& path,
     const fs::path& out,
     const ExportOptions& options) {
+  check_free(out);
   const Checkpoint checkpoint(path);
   const std::string reason = find_reason_to_reject(
       checkpoint.directory(),

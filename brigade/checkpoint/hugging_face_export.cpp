@@ -161,16 +161,20 @@ class FolderUnderConstruction {
 
 }  // namespace
 
-void export_hugging_face(const HuggingFaceExport& request) {
-  // "folder/" has no name of its own to put ".tmp" after.
-  const fs::path out =
-      request.out.has_filename() ? request.out : request.out.parent_path();
+void check_free(const fs::path& out) {
   std::error_code ignored;
   if (fs::exists(out) && !fs::is_empty(out, ignored)) {
     throw ConfigError(fmt::format(
         "[export] --out '{}' holds something already; give another folder",
         out.string()));
   }
+}
+
+void export_hugging_face(const HuggingFaceExport& request) {
+  // "folder/" has no name of its own to put ".tmp" after.
+  const fs::path out =
+      request.out.has_filename() ? request.out : request.out.parent_path();
+  check_free(out);
   FolderUnderConstruction folder(out);
   write_text_file(folder.path() / "config.json", request.config.dump(2) + "\n");
   for (const FileToCopy& file : request.files)

@@ -40,6 +40,9 @@ struct HuggingFaceExport {
   uint64_t max_shard_bytes = 5'000'000'000;
 };
 
+// Throws ConfigError when `out` holds something.
+void check_free(const std::filesystem::path& out);
+
 // Writes beside `out` and renames at the end: `out` is whole or absent. Throws
 // ConfigError when `out` holds something, DataError naming a tensor that is not
 // of its shape and dtype, StorageError when the disk refuses.

@@ -16,6 +16,7 @@
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
 #include "brigade/base/units.h"
+#include "brigade/files/output_path.h"
 
 namespace brigade {
 namespace {
@@ -226,6 +227,8 @@ std::string read_text_file(const std::filesystem::path& path) {
 }
 
 void write_text_file(const std::filesystem::path& path, std::string_view text) {
+  if (is_written_in_place(path))
+    return write_in_place(path, text);
   AtomicFile file(path);
   file.write(text);
   file.commit();

@@ -99,7 +99,7 @@ FileDigest digest_of_file(const std::filesystem::path& path);
 // The whole file as a string; DataError naming the path if it cannot be read.
 std::string read_text_file(const std::filesystem::path& path);
 
-// Writes `text` to `path` through an AtomicFile.
+// Writes through an AtomicFile, or in place (output_path.h).
 void write_text_file(const std::filesystem::path& path, std::string_view text);
 
 // "data/mine" and ".bin" give "data/mine.bin", whatever dots the name has.

@@ -30,6 +30,14 @@ void check(const GenerateOptions& options) {
   if (!(options.temperature >= 0))
     problems.push_back(fmt::format(
         "--temperature {} is not a number >= 0", options.temperature));
+  // Logits over less than this are infinite.
+  constexpr double kLeastTemperature = 1e-6;
+  if (options.temperature > 0 && options.temperature < kLeastTemperature)
+    problems.push_back(fmt::format(
+        "--temperature {} is too small to divide by; give 0 for the likeliest "
+        "token each time, or at least {}",
+        options.temperature,
+        kLeastTemperature));
   if (options.top_k < 0)
     problems.push_back(fmt::format("--top-k {} is negative", options.top_k));
   if (!(options.top_p > 0 && options.top_p <= 1))

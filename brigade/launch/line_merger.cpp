@@ -38,6 +38,14 @@ std::vector<int> LineMerger::unwritten_descriptors() const {
   return descriptors;
 }
 
+int LineMerger::failure_of(int descriptor) const {
+  for (const OutputQueue& queue : queues_) {
+    if (queue.descriptor() == descriptor)
+      return queue.failure();
+  }
+  return 0;
+}
+
 size_t LineMerger::write_some() {
   size_t bytes = 0;
   for (OutputQueue& queue : queues_)

@@ -35,6 +35,8 @@ class LineMerger {
   bool is_full() const;
   // Of what is queued, where it goes.
   std::vector<int> unwritten_descriptors() const;
+  // The errno of the first failure to write to the descriptor; 0: none.
+  int failure_of(int descriptor) const;
   // What the descriptors take now. Returns the number of bytes.
   size_t write_some();
   // Forgets what is queued. Returns its size in bytes.

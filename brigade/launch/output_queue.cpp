@@ -42,8 +42,10 @@ size_t OutputQueue::write_some() {
       begin_ += static_cast<size_t>(written);
     else if (errno == EAGAIN || errno == EWOULDBLOCK)
       break;
-    else if (errno != EINTR)
+    else if (errno != EINTR) {
+      failure_ = failure_ == 0 ? errno : failure_;
       begin_ = bytes_.size();
+    }
   }
   const size_t taken = begin_ - before;
   // Moves what is left to the front now and then, not for each piece.

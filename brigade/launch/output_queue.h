@@ -24,8 +24,10 @@ class OutputQueue {
   // Writes what can be written without waiting, queues the rest.
   void push(std::string_view bytes);
   // As much as the descriptor takes now. Returns the number of bytes that it
-  // took; a descriptor that fails (a closed pipe) takes all.
+  // took; a descriptor that fails (a closed pipe, a full disk) takes all.
   size_t write_some();
+  // The errno of the first failure; 0: none.
+  int failure() const { return failure_; }
   // Forgets what is queued. Returns its size.
   size_t drop();
 
@@ -35,6 +37,7 @@ class OutputQueue {
   size_t piece_bytes_;  // that a descriptor which is ready takes at once
   std::string bytes_;
   size_t begin_ = 0;  // of bytes_, before it all is written
+  int failure_ = 0;
 };
 
 }  // namespace brigade

@@ -13,7 +13,7 @@ void open_missing_descriptors() {
   for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     // The lowest free number is taken, which is this one.
     if (::fcntl(number, F_GETFD) < 0)
-      ::open("/dev/null", O_RDWR);
+      ::open("/dev/null", number == STDOUT_FILENO ? O_RDONLY : O_RDWR);
   }
 }
 

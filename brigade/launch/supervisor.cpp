@@ -167,6 +167,7 @@ class Supervisor {
     guard_.kill_group();
     SupervisorResult ended = result();
     ended.dropped_bytes = write_the_rest(ended.exit_code != 0);
+    ended.output_failure = merger_.failure_of(options_.output_descriptor);
     return ended;
   }
 

@@ -72,6 +72,8 @@ struct SupervisorResult {
   int64_t last_step = -1;
   // Output of a run that failed or was ended, and that nobody read in time.
   uint64_t dropped_bytes = 0;
+  // The errno with which output_descriptor refused a line; 0: it took all.
+  int output_failure = 0;
 };
 
 // Returns when every rank has ended. Throws ConfigError when the program cannot

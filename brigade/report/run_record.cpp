@@ -18,7 +18,8 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 bool is_run(const fs::path& folder) {
-  return fs::is_regular_file(folder / "metrics.jsonl");
+  std::error_code error;  // of a link that leads nowhere
+  return fs::is_regular_file(folder / "metrics.jsonl", error);
 }
 
 // The objects with that member; a line that is being written is left out.
@@ -82,7 +83,7 @@ std::vector<RunRecord> read_runs(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     if (is_run(entry.path()))
       folders.push_back(entry.path());
-    else if (entry.is_directory()) {
+    else if (std::error_code unknown; entry.is_directory(unknown)) {
       for (const auto& inner : fs::directory_iterator(entry.path(), error)) {
         if (is_run(inner.path()))
           folders.push_back(inner.path());

@@ -89,7 +89,7 @@ std::unique_ptr<ProcessMesh> start_world(
        .prepare = [&] { return facts_of(config, environment, start); },
        .on_message =
            [](const std::string& message) {
-             fmt::print(stderr, "{}\n", message);
+             std::fputs((message + "\n").c_str(), stderr);
              std::fflush(stderr);
            }});
   mesh->divide_replicas(config.distributed.replica_groups());

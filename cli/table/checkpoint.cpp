@@ -15,13 +15,11 @@ CLI::App* add_action(
     const std::shared_ptr<CheckpointArguments>& arguments,
     void (*run)(const CheckpointArguments&)) {
   CLI::App* action = command.add_subcommand(name, help);
-  action
-      ->add_option(
-          "path",
-          arguments->path,
-          "A checkpoint, a folder of checkpoints, or a run folder")
-      ->required();
-  action->callback([arguments, run] { run(*arguments); });
+  add_run_option(*action, arguments->path, "path", kRunHelp);
+  action->callback([arguments, action, run] {
+    check_run(*action, arguments->path);
+    run(*arguments);
+  });
   return action;
 }
 
@@ -85,8 +83,9 @@ void add_checkpoint(CLI::App& app) {
       ->type_name("DIR")
       ->required();
   command->footer(
-      "Example: brigade checkpoint verify runs/run\n"
-      "         brigade checkpoint prune runs/run --keep-last 2 --keep-every "
+      "Example: brigade checkpoint verify --run runs/run\n"
+      "         brigade checkpoint prune --run runs/run --keep-last 2 "
+      "--keep-every "
       "1000");
 }
 

@@ -13,7 +13,7 @@ namespace {
 void add_layout(CLI::App& command, CreateConfigArguments& arguments) {
   const auto add_size = [&](const char* name, int& value, const char* help) {
     command.add_option(name, value, help)
-        ->check(CLI::Range(1, 1 << 20))
+        ->check(whole_number(1, 1 << 20))
         ->capture_default_str();
   };
   add_size("--tp", arguments.tp, "Tensor parallel ranks");
@@ -29,7 +29,7 @@ void add_layout(CLI::App& command, CreateConfigArguments& arguments) {
           "--zero_stage,--zero-stage",
           arguments.zero_stage,
           "What dp x cp ranks divide between them (default: 0)")
-      ->check(CLI::Range(0, 3));
+      ->check(whole_number(0, 3));
   command
       .add_option(
           "--grad_acc_steps,--grad-acc-steps",
@@ -56,18 +56,24 @@ void add_model(CLI::App& command, CreateConfigArguments& arguments) {
           arguments.model_name,
           "An id of the Hugging Face hub, or a folder with config.json")
       ->default_str(kDefaultModel);
-  command.add_option(
-      "--num_hidden_layers,--num-hidden-layers",
-      arguments.layers,
-      "In place of the model's own");
-  command.add_option(
-      "--num_attention_heads,--num-attention-heads",
-      arguments.heads,
-      "In place of the model's own");
-  command.add_option(
-      "--num_key_value_heads,--num-key-value-heads",
-      arguments.kv_heads,
-      "In place of the model's own");
+  command
+      .add_option(
+          "--num_hidden_layers,--num-hidden-layers",
+          arguments.layers,
+          "In place of the model's own")
+      ->check(at_least(1));
+  command
+      .add_option(
+          "--num_attention_heads,--num-attention-heads",
+          arguments.heads,
+          "In place of the model's own")
+      ->check(at_least(1));
+  command
+      .add_option(
+          "--num_key_value_heads,--num-key-value-heads",
+          arguments.kv_heads,
+          "In place of the model's own")
+      ->check(at_least(1));
   command.add_option(
       "--dtype", arguments.dtype, "float32 or bfloat16 (default: float32)");
   command.add_flag(
@@ -125,8 +131,13 @@ void add_create_config(CLI::App& app) {
       ->add_option(
           "--hf_token,--hf-token",
           arguments->hf_token,
-          "To download the model's config (default: HF_TOKEN); not written")
+          "For --download, which it implies (default: HF_TOKEN); not written")
       ->type_name("TOKEN");
+  command->add_flag(
+      "--download",
+      arguments->downloads,
+      "Fetch the config.json of a model that is not here, to say what it "
+      "takes\n(default: off)");
   command
       ->add_option(
           "overrides", arguments->overrides, "Any further values of the config")

@@ -16,7 +16,7 @@ void add_doctor(CLI::App& app) {
       "when\neverything is right, 1 otherwise.");
   command->add_option("--nproc", arguments->nproc, "Ranks to start here")
       ->type_name("N")
-      ->check(CLI::Range(1, 4096));
+      ->check(whole_number(1, 4096));
   command
       ->add_option(
           "--folder",

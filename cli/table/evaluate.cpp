@@ -10,14 +10,7 @@ void add_evaluate(CLI::App& app) {
   auto arguments = std::make_shared<EvaluateArguments>();
   CLI::App* command = app.add_subcommand(
       "evaluate", "Loss, perplexity and tasks of a trained model");
-  command
-      ->add_option(
-          "-c,--checkpoint,--run",
-          arguments->model,
-          "A checkpoint, a folder of checkpoints (the latest counts), a run "
-          "folder or a Hugging Face folder")
-      ->required()
-      ->type_name("DIR");
+  add_run_option(*command, arguments->model, "-c,--checkpoint", kRunHelp);
   command->add_option("--text", arguments->text, "A text file")
       ->type_name("FILE");
   command
@@ -62,7 +55,10 @@ void add_evaluate(CLI::App& app) {
   command->footer(
       "Example: brigade evaluate --run runs/run --text held_out.txt --nproc 2 "
       "distributed.tp_size=2");
-  command->callback([arguments] { evaluate(*arguments); });
+  command->callback([arguments, command] {
+    check_run(*command, arguments->model);
+    evaluate(*arguments);
+  });
 }
 
 }  // namespace brigade::cli

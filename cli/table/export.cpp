@@ -12,15 +12,8 @@ void add_export(CLI::App& app) {
       "export",
       "Write a checkpoint's model as a Hugging Face folder, which "
       "transformers,\nvLLM and llama.cpp load");
-  command->footer(
-      "Example: brigade export --checkpoint runs/run/checkpoints --out model");
-  command
-      ->add_option(
-          "--checkpoint",
-          arguments->checkpoint,
-          "A checkpoint, or a folder of checkpoints: the latest of them")
-      ->type_name("DIR")
-      ->required();
+  command->footer("Example: brigade export --run runs/run --out model");
+  add_run_option(*command, arguments->checkpoint, "-c,--checkpoint", kRunHelp);
   command
       ->add_option(
           "--out", arguments->out, "The folder to write; it must not exist")
@@ -32,9 +25,12 @@ void add_export(CLI::App& app) {
           arguments->shard_gb,
           "Split the weights in files of at most so many GB")
       ->type_name("GB")
-      ->check(CLI::Range(1e-6, 1e6))
+      ->check(number_between(1e-6, 1e6))
       ->capture_default_str();
-  command->callback([arguments] { export_model(*arguments); });
+  command->callback([arguments, command] {
+    check_run(*command, arguments->checkpoint);
+    export_model(*arguments);
+  });
 }
 
 }  // namespace brigade::cli

@@ -11,14 +11,7 @@ void add_generate(CLI::App& app) {
   GenerateOptions* options = &arguments->text;
   CLI::App* command =
       app.add_subcommand("generate", "Continue prompts with a trained model");
-  command
-      ->add_option(
-          "-c,--checkpoint,--run",
-          options->checkpoint,
-          "A checkpoint, a folder of checkpoints (the latest counts), a run "
-          "folder or a Hugging Face folder")
-      ->required()
-      ->type_name("DIR");
+  add_run_option(*command, options->checkpoint, "-c,--checkpoint", kRunHelp);
   command
       ->add_option(
           "-p,--prompt",
@@ -36,6 +29,7 @@ void add_generate(CLI::App& app) {
       ->type_name("FILE");
   command->add_option("--batch", options->batch, "Prompts at a time")
       ->type_name("N")
+      ->check(at_least(1))
       ->capture_default_str();
   command->add_flag(
       "--json",
@@ -51,24 +45,29 @@ void add_generate(CLI::App& app) {
   command
       ->add_option(
           "-n,--max-tokens", options->max_tokens, "Most tokens to generate")
+      ->check(at_least(0))
       ->capture_default_str();
   command
       ->add_option(
           "-t,--temperature",
           options->temperature,
           "0: the likeliest token each time")
+      ->check(number_between(0, 1e6))
       ->capture_default_str();
   command
       ->add_option(
           "--top-k", options->top_k, "Draw from the k likeliest; 0: all")
+      ->check(at_least(0))
       ->capture_default_str();
   command
       ->add_option(
           "--top-p",
           options->top_p,
           "Draw from the likeliest that together reach p; 1: all")
+      ->check(number_between(0, 1))
       ->capture_default_str();
   command->add_option("--seed", options->seed, "Of the draws")
+      ->check(at_least(std::numeric_limits<int64_t>::min()))
       ->capture_default_str();
   add_rank_arguments(*command, arguments->layout);
   command->footer(
@@ -76,7 +75,10 @@ void add_generate(CLI::App& app) {
       "distributed.tp_size=2\n         brigade generate --run runs/run "
       "--prompts "
       "questions.txt --json");
-  command->callback([arguments] { generate(*arguments); });
+  command->callback([arguments, command] {
+    check_run(*command, arguments->text.checkpoint);
+    generate(*arguments);
+  });
 }
 
 }  // namespace brigade::cli

@@ -41,7 +41,7 @@ void add_train(CLI::App& app) {
       ->expected(0, 1)
       ->type_name("FORMAT")
       ->default_str("text")
-      ->check(CLI::IsMember({"text", "markdown"}));
+      ->check(one_of({"text", "markdown"}));
   command->footer(
       "Example: brigade train --config examples/quickstart.json --nproc 2 "
       "training.seed=7");

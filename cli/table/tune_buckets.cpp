@@ -18,7 +18,7 @@ void add_tune_buckets(CLI::App& app) {
           arguments->tuner.steps,
           "Steps to measure of each size that is run")
       ->type_name("N")
-      ->check(CLI::Range(1, 100000))
+      ->check(whole_number(1, 100000))
       ->capture_default_str();
   CLI::Option* out = command->add_option(
       "--out",

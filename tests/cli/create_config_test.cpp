@@ -80,7 +80,7 @@ TEST_F(CreateConfig, TakesPicotronsOptionsAndSaysWhatTheyComeTo) {
       AllOf(
           HasSubstr("= 8 ranks"),
           HasSubstr("24 sequences, 3072 tokens per step"),
-          HasSubstr("memory per rank    at most 0."),
+          HasSubstr(" MiB: weights "),
           HasSubstr("brigade train --config"),
           HasSubstr("--nproc 8")));
   const json config = written();

@@ -160,6 +160,39 @@ TEST_F(JobsTest, WhatIsWrongIsSaidBeforeAnythingIsSubmitted) {
   EXPECT_FALSE(fs::exists(log()));
 }
 
+// sbatch has to be asked for first: a shell would say "sbatch: not found".
+TEST_F(JobsTest, AMachineWithoutSlurmIsNamed) {
+  const std::string config = (configs_ / "a.json").string();
+  EXPECT_EQ(
+      exit_code(start_program(
+          "env",
+          {"PATH=/nowhere",
+           kProgram,
+           "submit",
+           "--launcher",
+           "slurm",
+           "--jobs",
+           jobs_.string(),
+           "--config",
+           config})),
+      2);
+  EXPECT_EQ(
+      err(),
+      "error: [submit] there is no sbatch in PATH; submit on a machine of the "
+      "cluster, or see the batch script with --dry-run\n");
+  EXPECT_FALSE(fs::exists(jobs_));
+}
+
+TEST_F(JobsTest, ANameWithASignOfTheShellOrOfSlurmIsTakenAsItIs) {
+  jobs_ = folder_ / "it's 50% of $them";
+  EXPECT_EQ(submit({"--config", (configs_ / "a.json").string()}), 0) << err();
+  EXPECT_THAT(
+      read_if_there(log()), HasSubstr((jobs_ / "a" / "job.sbatch").string()));
+  EXPECT_THAT(
+      read_if_there(jobs_ / "a" / "job.sbatch"),
+      HasSubstr("it's 50%% of $them/a/output\""));
+}
+
 TEST_F(JobsTest, AnSbatchThatFailsIsNamed) {
   write_program("sbatch", "echo 'sbatch: invalid partition' >&2; exit 1");
   EXPECT_EQ(submit({"--config", (configs_ / "a.json").string()}), 6);

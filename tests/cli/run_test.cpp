@@ -47,8 +47,11 @@ TEST_F(RunTest, AWrongCommandLineIsExitCode2AndOneMessage) {
       {{}, "see brigade --help"},
       {{"rnu"}, "unknown command 'rnu'; the nearest is 'run'"},
       {{"run", "-n", "2"}, "no program is given"},
-      {{"run", "-n", "0", "--", "true"}, "--nproc: Value 0 not in range"},
-      {{"run", "--n", "2"}, "see brigade run --help"},
+      {{"run", "-n", "0", "--", "true"},
+       "--nproc: expected a whole number from 1 to 4096, not '0'"},
+      {{"run", "--n", "2"}, "brigade run has no option --n"},
+      {{"run", "--nprc", "2"}, "the nearest is --nproc"},
+      {{"run", "--threads", "all", "--", "true"}, "not 'all'"},
       {{"run", "-n", "2", "--", "no_such_program"}, "'no_such_program'"},
   };
   for (const Case& test : cases) {

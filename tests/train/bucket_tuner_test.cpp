@@ -160,7 +160,7 @@ TEST_F(TuneBuckets, WhatCannotBeTunedIsSaidAtOnce) {
   EXPECT_THAT(naive.err, HasSubstr("has no buckets"));
   const auto nowhere = tune({"--nproc", "2", "--out", path("no/such/f.json")});
   EXPECT_EQ(nowhere.exit_code, 6);
-  EXPECT_THAT(nowhere.err, HasSubstr("cannot write to"));
+  EXPECT_THAT(nowhere.err, HasSubstr("cannot write '"));
 }
 
 }  // namespace

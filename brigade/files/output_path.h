@@ -1,0 +1,24 @@
+// Where users want their results: a file that is whole or absent, as everywhere
+// (file.h), or a device or pipe such as /dev/stdout, which is written in place.
+#pragma once
+
+#include <filesystem>
+#include <string_view>
+
+namespace brigade {
+
+// Whether the path is there and neither a file nor a folder, or is a name of an
+// open descriptor (/dev/stdout, /dev/fd/3).
+bool is_written_in_place(const std::filesystem::path& path);
+
+// Precondition: is_written_in_place(). Throws StorageError.
+void write_in_place(const std::filesystem::path& path, std::string_view text);
+
+// Throws StorageError where write_text_file() could not write: before work
+// whose result goes there. Leaves nothing.
+void check_writable(const std::filesystem::path& path);
+
+// The same for a folder that is to be made, with its parents.
+void check_can_make(const std::filesystem::path& folder);
+
+}  // namespace brigade

@@ -1,0 +1,114 @@
+#include "cli/named_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "brigade/base/error.h"
+#include "brigade/files/file.h"
+#include "brigade/json/node.h"
+#include "brigade/metrics/run_folder.h"
+
+namespace brigade::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr const char* kManifest = "manifest.json";
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);
+}
+
+// FOLDER/<step> with the highest step.
+std::optional<fs::path> newest_in(const fs::path& folder) {
+  std::optional<fs::path> newest;
+  int64_t highest = -1;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    const char* const end = name.data() + name.size();
+    int64_t step = -1;
+    const bool is_step =
+        std::from_chars(name.data(), end, step).ptr == end && !name.empty();
+    if (is_step && step > highest && is_there(entry.path() / kManifest)) {
+      highest = step;
+      newest = entry.path();
+    }
+  }
+  return newest;
+}
+
+json read_json(const fs::path& path) {
+  const std::string text = read_text_file(path);
+  const JsonDocument file(text, {.module = "model", .file = path.string()});
+  return file.root().value();
+}
+
+// Where the run that wrote the checkpoint had its folder; "": not recorded.
+fs::path recorded_run(const fs::path& checkpoint) {
+  const json folder =
+      read_json(checkpoint / kManifest)
+          .value(json::json_pointer("/config/logging/run_dir"), json());
+  return folder.is_string() ? fs::path(folder.get<std::string>()) : fs::path();
+}
+
+bool is_run(const fs::path& path) {
+  return is_there(RunFolder{path}.metrics());
+}
+
+}  // namespace
+
+std::optional<fs::path> find_checkpoint(const fs::path& path) {
+  if (is_there(path / kManifest))
+    return path;
+  if (auto newest = newest_in(path))
+    return newest;
+  return newest_in(path / "checkpoints");
+}
+
+bool is_hugging_face(const fs::path& path) {
+  if (!is_there(path / "config.json") || is_there(path / kManifest) ||
+      is_run(path))
+    return false;
+  std::error_code error;
+  const auto entries = fs::directory_iterator(path, error);
+  return !error &&
+         std::any_of(begin(entries), end(entries), [](const auto& entry) {
+           return entry.path().extension() == ".safetensors";
+         });
+}
+
+fs::path find_run(const fs::path& path) {
+  const auto checkpoint = is_run(path) ? std::nullopt : find_checkpoint(path);
+  if (checkpoint) {
+    // RUN/checkpoints/STEP, unless checkpoint.save_dir says otherwise.
+    const fs::path above =
+        fs::absolute(*checkpoint).lexically_normal() / ".." / "..";
+    for (const fs::path& run :
+         {above.lexically_normal(), recorded_run(*checkpoint)}) {
+      if (is_run(run))
+        return run;
+    }
+  }
+  if (is_hugging_face(path))
+    throw ConfigError(fmt::format(
+        "[run] '{}' is a Hugging Face folder: no run of Brigade wrote it, so "
+        "there are no steps to show",
+        path.string()));
+  return path;
+}
+
+json read_model_config(const fs::path& path) {
+  if (const auto checkpoint = find_checkpoint(path))
+    return read_json(*checkpoint / kManifest).value("model", json());
+  return read_json(path / "config.json");
+}
+
+}  // namespace brigade::cli

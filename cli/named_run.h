@@ -1,0 +1,27 @@
+// What --run names, without libtorch.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+
+namespace brigade::cli {
+
+// The checkpoint that PATH is, or the newest that it holds: of a folder of
+// checkpoints, or of a run.
+std::optional<std::filesystem::path> find_checkpoint(
+    const std::filesystem::path& path);
+
+// A Hugging Face folder: config.json and safetensors files, and no run.
+bool is_hugging_face(const std::filesystem::path& path);
+
+// The run folder that PATH is, or of the run that wrote the checkpoint. PATH
+// itself where it is neither: its reader says what is wrong. Throws ConfigError
+// for a Hugging Face folder, which has no run.
+std::filesystem::path find_run(const std::filesystem::path& path);
+
+// Hugging Face's config.json of the model. Throws DataError where PATH holds
+// none.
+nlohmann::json read_model_config(const std::filesystem::path& path);
+
+}  // namespace brigade::cli

@@ -1,0 +1,47 @@
+#include "cli/standard_streams.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <iostream>
+
+#include "brigade/base/error.h"
+#include "cli/commands.h"
+
+namespace brigade::cli {
+
+void allow_closed_output() {
+  // Closed: as prepare_program() leaves it.
+  const int flags = ::fcntl(STDOUT_FILENO, F_GETFL);
+  if (flags < 0 || (flags & O_ACCMODE) != O_RDONLY)
+    return;
+  const int null = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+  if (null >= 0) {
+    ::dup2(null, STDOUT_FILENO);
+    ::close(null);
+  }
+}
+
+void finish_output() {
+  errno = 0;
+  std::cout.flush();
+  const bool is_written = std::fflush(stdout) == 0;
+  if (!is_written || std::ferror(stdout) != 0)
+    throw_output_failure(errno);
+}
+
+void throw_output_failure(int error_number) {
+  if (error_number == EPIPE)
+    throw Exit{128 + SIGPIPE};
+  throw StorageError(fmt::format(
+      "cannot write the result to standard output{}{}",
+      error_number == 0 ? "" : ": ",
+      error_number == 0       ? ""
+      : error_number == EBADF ? "it is closed"
+                              : std::strerror(error_number)));
+}
+
+}  // namespace brigade::cli

@@ -1,0 +1,252 @@
+// How a model is named, what is said of a typo, a number or a name that is
+// wrong, and what is printed to be copied: of every command.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "brigade/base/shell_word.h"
+#include "every_command.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+TEST_F(EveryCommand, RunTakesARunACheckpointAndAHuggingFaceFolder) {
+  // Of the Hugging Face folder 0, or what says why not.
+  struct Named {
+    std::string arguments;  // {R} is the model
+    int code_of_model = 0;
+    std::string words;
+    int code = 0;  // of a run and of a checkpoint
+  };
+  const std::vector<Named> commands = {
+      {"generate --run {R} -p a -n 2 -t 0 --tokenizer bytes"},
+      {"evaluate --run {R} --text {D}/text.txt --tokenizer bytes"},
+      {"export --run {R} --out {T}/new", 2, "is a Hugging Face folder already"},
+      {"inspect --run {R}"},
+      {"plan --run {R} --machine h100 --gpus 2"},
+      {"checkpoint list --run {R}", 4, "is no checkpoint and holds none"},
+      {"checkpoint verify --run {R}", 4, "is no checkpoint and holds none"},
+      {"checkpoint inspect --run {R}", 4, "manifest.json"},
+      {"checkpoint convert --run {R} --out {T}/new", 4, "manifest.json"},
+      {"report --run {R} -o {T}/page.html", 2, "is a Hugging Face folder"},
+      {"metrics --run {R}", 2, "is a Hugging Face folder"},
+      {"tail --run {R}", 2, "is a Hugging Face folder"},
+      {"analyze --run {R}", 2, "is a Hugging Face folder", 4},
+  };
+  const auto with = [](std::string text, const std::string& model) {
+    return text.replace(text.find("{R}"), 3, model);
+  };
+  for (const Named& each : commands) {
+    for (const char* model :
+         {"{D}/run",
+
+          "{D}/run/checkpoints",
+          "{D}/run/checkpoints/2",
+          "{D}/model"}) {
+      fs::remove_all(folder_ / "new");
+      const bool is_model = std::string(model) == "{D}/model";
+      EXPECT_EQ(
+          run(with(each.arguments, model)),
+          is_model ? each.code_of_model : each.code)
+          << with(each.arguments, model) << "\n"
+          << err();
+      if (is_model) {
+        EXPECT_THAT(err(), HasSubstr(each.words));
+      }
+    }
+    // Help shows one spelling.
+    const std::string command =
+        each.arguments.substr(0, each.arguments.find(" --"));
+    EXPECT_EQ(run(command + " --help"), 0);
+    EXPECT_THAT(
+        out(), AllOf(HasSubstr("  --run DIR"), Not(HasSubstr("--checkpoint"))));
+  }
+}
+
+TEST_F(EveryCommand, OlderSpellingsOfAModelStay) {
+  for (const char* arguments :
+       {"generate -c {D}/run -p a -n 2",
+        "generate --checkpoint {D}/run -p a -n 2",
+        "evaluate -c {D}/run --text {D}/text.txt",
+        "evaluate --checkpoint {D}/run --text {D}/text.txt",
+        "export --checkpoint {D}/run/checkpoints --out {T}/new",
+        "inspect {D}/run",
+        "report {D}/run {D}/run -o {T}/page.html",
+        "metrics {D}/run",
+        "tail {D}/run",
+        "checkpoint list {D}/run",
+        "plan --model {D}/model --machine h100 --gpus 2"})
+    EXPECT_EQ(run(arguments), 0) << arguments << "\n" << err();
+  EXPECT_EQ(run("tail"), 2);
+  EXPECT_THAT(err(), HasSubstr("[tail] --run DIR is missing"));
+}
+
+// A letter twice: the nearest name is the one that was meant.
+TEST_F(EveryCommand, EveryOptionsTypoNamesTheOption) {
+  std::vector<std::string> commands = commands_of("");
+  for (const std::string& inner : commands_of("checkpoint"))
+    commands.push_back(inner);
+  size_t tried = 0;
+  for (const std::string& command : commands) {
+    ASSERT_EQ(run(command + " --help"), 0);
+    const std::string help = out();
+    std::set<std::string> options;
+    const std::regex pattern("\n  (?:-\\w,)?(--[a-z][a-z_-]+)");
+    for (auto found = std::sregex_iterator(help.begin(), help.end(), pattern);
+         found != std::sregex_iterator();
+         ++found)
+      options.insert((*found)[1]);
+    for (const std::string& option : options) {
+      const std::string typo = option.substr(0, option.size() - 1) +
+                               option.substr(option.size() - 2);
+      EXPECT_EQ(run(command + " " + typo), 2) << typo;
+      EXPECT_THAT(
+          err(),
+          AllOf(
+              StartsWith(
+                  "error: brigade " + command + " has no option " + typo),
+              HasSubstr("the nearest is " + option + " ")))
+          << command;
+      ++tried;
+    }
+  }
+  EXPECT_GT(tried, 100U);
+}
+
+TEST_F(EveryCommand, ANumberThatIsNoneIsNamedWithItsOption) {
+  const std::vector<std::pair<std::string, std::string>> options = {
+      {"prepare", "--workers"},
+      {"prepare", "--train-tokenizer"},
+      {"generate", "--max-tokens"},
+      {"generate", "--temperature"},
+      {"generate", "--top-k"},
+      {"generate", "--top-p"},
+      {"generate", "--seed"},
+      {"generate", "--batch"},
+      {"generate", "--nproc"},
+      {"evaluate", "--seq-length"},
+      {"evaluate", "--max-tokens"},
+      {"evaluate", "--batch"},
+      {"export", "--shard-gb"},
+      {"inspect", "--document"},
+      {"checkpoint prune", "--keep-last"},
+      {"checkpoint prune", "--keep-every"},
+      {"train", "--nproc"},
+      {"train", "--max-restarts"},
+      {"run", "--nproc"},
+      {"run", "--threads"},
+      {"run", "--max-restarts"},
+      {"report", "--port"},
+      {"tail", "--steps"},
+      {"status", "--watch"},
+      {"doctor", "--nproc"},
+      {"tune-buckets", "--steps"},
+      {"plan", "--gpus"},
+      {"plan", "--seq"},
+      {"plan", "--global-batch"},
+      {"plan", "--zero"},
+      {"plan", "--memory-part"},
+      {"plan", "--top"},
+      {"submit", "--nodes"},
+      {"submit", "--ranks-per-node"},
+      {"submit", "--gpus-per-node"},
+      {"submit", "--cpus-per-task"},
+      {"create-config", "--tp"},
+      {"create-config", "--mbs"},
+      {"create-config", "--seq_len"},
+      {"create-config", "--zero_stage"},
+      {"create-config", "--num_hidden_layers"},
+      {"create-config", "--total_train_steps"},
+  };
+  for (const auto& [command, option] : options) {
+    for (const char* value : {"99999999999999999999", "1x", "nan", "''"}) {
+      const std::string line = fmt::format("{} {} {}", command, option, value);
+      EXPECT_EQ(run(line), 2) << line;
+      EXPECT_THAT(
+          err(),
+          AllOf(
+              StartsWith("error: " + option),
+              HasSubstr("expected a "),
+              Not(HasSubstr("onvert"))))
+          << line;
+    }
+  }
+  EXPECT_EQ(run("prepare -i a -o b -t bytes --workers 100000000"), 2);
+  EXPECT_THAT(err(), HasSubstr("from 0 to 4096, not '100000000'"));
+  EXPECT_EQ(run("generate --run {D}/run -p a -t 1e-38"), 2);
+  EXPECT_THAT(err(), HasSubstr("--temperature 1e-38 is too small"));
+}
+
+TEST_F(EveryCommand, ANameThatIsNoUtf8IsNoErrorOfALibrary) {
+  const std::string odd = "$'bad\\xff.txt'";
+  ASSERT_EQ(run("--version", "&& cp {D}/text.txt {T}/" + odd), 1);
+  fs::copy_file(data_ / "text.txt", folder_ / "bad\xff.txt");
+  EXPECT_EQ(run("train --config {D}/run.json $'logging.run_dir=\\xff'"), 2);
+  EXPECT_THAT(
+      err(),
+      AllOf(HasSubstr("is not valid UTF-8"), Not(HasSubstr("json.exception"))));
+  EXPECT_EQ(run("evaluate --run {D}/run --json --text {T}/" + odd), 0) << err();
+  EXPECT_EQ(run("prepare -t bytes -o {T}/x -i {T}/" + odd), 0) << err();
+  EXPECT_EQ(run("inspect {T}/x"), 0) << err();
+}
+
+// What is printed to be copied works when it is.
+TEST_F(EveryCommand, TheNextCommandIsQuotedForTheShell) {
+  const fs::path odd = folder_ / "it's $HOME; two";
+  fs::create_directory(odd);
+  const std::string name = shell_word(odd.string());
+  ASSERT_EQ(run("prepare -i {D}/text.txt -t bytes -o " + name + "/x"), 0);
+  EXPECT_THAT(
+      out(), HasSubstr(shell_word("dataset.name=" + odd.string() + "/x")));
+  ASSERT_EQ(
+      run("create-config --model_name {D}/model --exp_name e --out_dir " +
+          name),
+      0);
+  EXPECT_THAT(
+      out(),
+      HasSubstr("--config " + shell_word((odd / "e/config.json").string())));
+  ASSERT_EQ(
+      run("train --config {D}/run.json " +
+          shell_word("logging.run_dir=" + odd.string() + "/r")),
+      0)
+      << err();
+  EXPECT_THAT(
+      out(),
+      HasSubstr("--run " + shell_word((odd / "r/checkpoints/2").string())));
+}
+
+TEST_F(EveryCommand, TextMayComeFromStandardInput) {
+  for (const char* name : {"-", "/dev/stdin", "<(cat {D}/text.txt)"}) {
+    const std::string file = name;
+    EXPECT_EQ(
+        run("prepare -t bytes --overwrite -o {T}/x -i " + file,
+            "<" + (data_ / "text.txt").string() + " | cat"),
+        0)
+        << err();
+    EXPECT_EQ(
+        run("generate --run {D}/run -n 2 --json --prompts " + file,
+            "<" + (data_ / "text.txt").string()),
+        0)
+        << file << err();
+    for (const char* ranks : {"", " --nproc 2"})
+      EXPECT_EQ(
+          run("evaluate --run {D}/run --text " + file + ranks,
+              "<" + (data_ / "text.txt").string()),
+          0)
+          << file << err();
+  }
+}
+
+}  // namespace
+}  // namespace brigade

@@ -1,0 +1,98 @@
+#include "brigade/files/output_path.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <thread>
+
+#include "brigade/base/error.h"
+#include "brigade/files/file.h"
+#include "brigade/files/read_once.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class OutputPath : public ::testing::Test {
+ protected:
+  OutputPath() {
+    std::string pattern = fs::temp_directory_path() / "brigade_out_XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  ~OutputPath() override { fs::remove_all(folder_); }
+
+  static std::string failure_of(const std::function<void()>& call) {
+    try {
+      call();
+    } catch (const StorageError& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  fs::path folder_;
+};
+
+// Renaming over it would leave a file in place of the device.
+TEST_F(OutputPath, ADeviceIsWrittenAndStaysADevice) {
+  write_text_file("/dev/null", "text");
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+  EXPECT_THAT(
+      failure_of([] { write_text_file("/dev/full", "text"); }),
+      HasSubstr("cannot write '/dev/full': No space left on device"));
+  EXPECT_TRUE(fs::is_character_file("/dev/full"));
+}
+
+TEST_F(OutputPath, APipeTakesTheTextAndGivesIt) {
+  const fs::path pipe = folder_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_TRUE(is_read_once(pipe));
+  const std::string sent(200'000, 'x');
+  std::thread writer([&] { write_text_file(pipe, sent); });
+  std::ifstream file(pipe);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  writer.join();
+  EXPECT_EQ(text, sent);
+  EXPECT_TRUE(fs::is_fifo(pipe));
+}
+
+TEST_F(OutputPath, WhatCannotBeWrittenIsSaidBeforeAndNothingIsLeft) {
+  const fs::path nowhere = folder_ / "no" / "file";
+  EXPECT_THAT(
+      failure_of([&] { check_writable(nowhere); }),
+      HasSubstr("cannot write '" + nowhere.string() + "': No such file"));
+  EXPECT_THAT(
+      failure_of([&] { check_writable(folder_); }),
+      HasSubstr("Is a directory"));
+  check_writable(folder_ / "new");
+  check_writable("/dev/full");
+  EXPECT_TRUE(fs::is_empty(folder_));
+  std::ofstream(folder_ / "file") << "text";
+  check_writable(folder_ / "file");
+  EXPECT_EQ(read_text_file(folder_ / "file"), "text");
+}
+
+TEST_F(OutputPath, AFolderThatCannotBeMadeIsSaidBefore) {
+  check_can_make(folder_ / "a" / "b");
+  check_can_make(folder_ / "a" / "");
+  EXPECT_TRUE(fs::is_empty(folder_));
+  std::ofstream(folder_ / "file") << "text";
+  EXPECT_THAT(
+      failure_of([&] { check_can_make(folder_ / "file" / "b"); }),
+      HasSubstr("cannot make '" + (folder_ / "file" / "b").string() + "'"));
+  fs::create_symlink("loop", folder_ / "loop");
+  EXPECT_THAT(
+      failure_of([&] { check_can_make(folder_ / "loop" / "b"); }),
+      HasSubstr("Too many levels of symbolic links"));
+}
+
+}  // namespace
+}  // namespace brigade
