@@ -57,7 +57,7 @@ struct SuperviseSelfOptions {
 
 // Runs this program with these arguments as launch.world_size ranks. Prints
 // what failed, the cause last. Throws Exit with the ranks' exit code unless it
-// is 0.
+// is 0, StorageError where standard output did not take all of their lines.
 void supervise_self(const Launch& launch, const SuperviseSelfOptions& options);
 
 // The same for any command.
