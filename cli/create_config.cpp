@@ -10,8 +10,10 @@
 #include "brigade/base/error.h"
 #include "brigade/base/shell_word.h"
 #include "brigade/config/given.h"
+#include "brigade/data/whole_text.h"
 #include "brigade/files/file.h"
 #include "brigade/files/output_path.h"
+#include "brigade/files/read_once.h"
 #include "brigade/metrics/metrics.h"
 #include "brigade/model_spec/llama_config.h"
 #include "brigade/model_spec/parameter_table.h"
@@ -32,7 +34,9 @@ json read_template(const fs::path& path) {
   if (path.empty())
     return json::object();
   std::vector<std::string> problems;
-  auto file = read_config_json(read_text_file(path), path.string(), problems);
+  const std::string text =
+      is_read_once(path) ? read_whole_text(path) : read_text_file(path);
+  auto file = read_config_json(text, path.string(), problems);
   GivenValues ignored;
   if (file)
     collect_file(*file, path.string(), ignored, problems);

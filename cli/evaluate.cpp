@@ -228,6 +228,12 @@ void evaluate(const EvaluateArguments& arguments) {
   if (!arguments.scores.empty())
     check_writable(arguments.scores);
   const Launch launch = read_launch(arguments.layout.nproc);
+  for (const fs::path& task : arguments.tasks) {
+    if (is_read_once(task) && launch.world_size > 1)
+      throw ConfigError(fmt::format(
+          "[evaluate] --task {} can be read by one rank only; give a file",
+          task.string()));
+  }
   if (!launch.is_supervisor)
     share_out_threads(launch.environment, std::nullopt);
   const StoredModel stored(arguments.model);

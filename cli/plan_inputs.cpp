@@ -6,7 +6,9 @@
 
 #include "brigade/base/error.h"
 #include "brigade/base/units.h"
+#include "brigade/data/whole_text.h"
 #include "brigade/files/file.h"
+#include "brigade/files/read_once.h"
 #include "brigade/json/node.h"
 #include "cli/named_run.h"
 #include "cli/plan.h"
@@ -18,7 +20,8 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 Json read_json_file(const fs::path& path) {
-  const std::string text = read_text_file(path);
+  const std::string text =
+      is_read_once(path) ? read_whole_text(path) : read_text_file(path);
   const JsonDocument document(text, {.module = "plan", .file = path.string()});
   return document.root().value();
 }
@@ -33,7 +36,7 @@ const Json& hugging_face_config(const Json& file) {
 
 planner::Machine read_machine(const std::string& given) {
   std::error_code error;
-  if (!fs::is_regular_file(given, error))
+  if (!fs::is_regular_file(given, error) && !is_read_once(given))
     return planner::find_machine(given);
   std::vector<std::string> problems;
   planner::Machine machine =
@@ -62,7 +65,7 @@ planner::Precision precision_of(planner::ProductDtype dtype) {
 Model read_model(const std::string& given) {
   const fs::path path = given;
   std::error_code error;
-  if (!fs::exists(path, error))
+  if (!fs::exists(path, error) && !is_read_once(path))
     throw ConfigError(fmt::format(
         "[plan] '{}': there is no such file; give a Hugging Face config.json "
         "or a training config with --model, or a run, a checkpoint or a "

@@ -48,7 +48,7 @@ void EveryCommand::SetUp() {
 int EveryCommand::run(const std::string& arguments, const std::string& tail) {
   fs::remove(folder_ / "out");
   fs::remove(folder_ / "err");
-  std::string line = arguments;
+  std::string line = arguments + " " + tail;
   for (const auto& [name, path] :
        {std::pair{"{D}", data_}, std::pair{"{T}", folder_}}) {
     for (size_t at = line.find(name); at != std::string::npos;
@@ -57,8 +57,7 @@ int EveryCommand::run(const std::string& arguments, const std::string& tail) {
   }
   ::setenv("B", kProgram, 1);
   ::setenv("OMP_NUM_THREADS", "1", 1);
-  return exit_code(
-      start_program("bash", {"-c", "\"$B\" " + line + " " + tail}));
+  return exit_code(start_program("bash", {"-c", "\"$B\" " + line}));
 }
 
 std::vector<std::string> EveryCommand::commands_of(const std::string& name) {

@@ -227,22 +227,34 @@ TEST_F(EveryCommand, TheNextCommandIsQuotedForTheShell) {
 }
 
 TEST_F(EveryCommand, TextMayComeFromStandardInput) {
+  EXPECT_EQ(
+      run("plan --model - --machine h100 --gpus 2", "<{D}/model/config.json"),
+      0)
+      << err();
+  EXPECT_EQ(
+      run("create-config --template /dev/stdin --out_dir {T}", "<{D}/run.json"),
+      0)
+      << err();
+  EXPECT_EQ(run("evaluate --run {D}/run --task -", "<{D}/task.jsonl"), 0)
+      << err();
+  EXPECT_EQ(
+      run("evaluate --run {D}/run --nproc 2 --task -", "<{D}/task.jsonl"), 2);
+  EXPECT_THAT(err(), HasSubstr("can be read by one rank only"));
   for (const char* name : {"-", "/dev/stdin", "<(cat {D}/text.txt)"}) {
     const std::string file = name;
     EXPECT_EQ(
         run("prepare -t bytes --overwrite -o {T}/x -i " + file,
-            "<" + (data_ / "text.txt").string() + " | cat"),
+            "<{D}/text.txt"),
         0)
         << err();
     EXPECT_EQ(
         run("generate --run {D}/run -n 2 --json --prompts " + file,
-            "<" + (data_ / "text.txt").string()),
+            "<{D}/text.txt"),
         0)
         << file << err();
     for (const char* ranks : {"", " --nproc 2"})
       EXPECT_EQ(
-          run("evaluate --run {D}/run --text " + file + ranks,
-              "<" + (data_ / "text.txt").string()),
+          run("evaluate --run {D}/run --text " + file + ranks, "<{D}/text.txt"),
           0)
           << file << err();
   }
