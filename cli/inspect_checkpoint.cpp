@@ -12,6 +12,7 @@
 #include "brigade/base/readable.h"
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/model_spec/parameter_table.h"
+#include "brigade/report/run_record.h"
 #include "brigade/tokenizer/tokenizer.h"
 #include "cli/inspect.h"
 #include "cli/inspect_tensors.h"
@@ -45,8 +46,7 @@ std::string progress(const CheckpointManifest& manifest) {
   return fmt::format(
       "{} of {} steps, {} tokens",
       grouped(static_cast<uint64_t>(manifest.step)),
-      grouped(static_cast<uint64_t>(
-          config_number(manifest, "training", "total_train_steps"))),
+      grouped(static_cast<uint64_t>(last_step_of(manifest.config))),
       grouped(static_cast<uint64_t>(manifest.tokens)));
 }
 

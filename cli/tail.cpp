@@ -50,8 +50,7 @@ void print_step(const nlohmann::json& step, int64_t total_steps) {
 void tail(const TailArguments& arguments) {
   const fs::path folder = find_run(arguments.run);
   RunRecord run = read_run(folder);
-  const int64_t total =
-      config_number(run.config, "training", "total_train_steps", 0);
+  const int64_t total = last_step_of(run.config);
   size_t shown = run.steps.size() > arguments.steps
                      ? run.steps.size() - arguments.steps
                      : 0;

@@ -14,13 +14,13 @@ void TrainingOutput::on_start(const RunStart& start) {
   const TrainConfig& config = start.config;
   line_ = {
       .rank = start.rank,
-      .total_steps = config.training.total_train_steps,
+      .total_steps = start.last_step,
       .device = start.device,
       .global_batch_tokens = start.tokens_per_step,
       .max_tokens = config.training.max_tokens};
   folder_.path = config.logging.run_dir;
   continues_ = !config.checkpoint.load_path.empty();
-  total_steps_ = config.training.total_train_steps;
+  total_steps_ = start.last_step;
   traces_ = config.logging.trace_steps.has_value();
   log_frequency_ = config.logging.log_frequency;
   clear_bars();
@@ -106,12 +106,13 @@ void TrainingOutput::on_end(const RunEnd& end) {
         end.steps);
   if (end.trained_tokens == 0) {
     write_log(
-        "nothing {}: the {} is at step {} of {}; raise "
-        "training.total_train_steps to go on\n",
+        "nothing {}: the {} is at step {} of {}; raise {} to go on\n",
         continues_ ? "to do" : "was trained",
         continues_ ? "checkpoint" : "run",
         end.steps,
-        total_steps_);
+        total_steps_,
+        line_.max_tokens ? "training.total_train_steps or training.max_tokens"
+                         : "training.total_train_steps");
     return;
   }
   for (const SyncReport& report : last_.reports) {

@@ -207,6 +207,25 @@ inline constexpr std::array kChoices<LrScheduleKind>{
     LrScheduleKind::kLinear,
     LrScheduleKind::kWsd};
 
+// training.lr_end: where the schedule reaches its minimum.
+enum class LrEnd {
+  kAfterLastStep,      // so that no step is trained at a rate of 0
+  kAtTotalTrainSteps,  // whatever max_tokens says: runs of older versions
+};
+constexpr const char* to_string(LrEnd end) {
+  switch (end) {
+    case LrEnd::kAfterLastStep:
+      return "after_last_step";
+    case LrEnd::kAtTotalTrainSteps:
+      return "at_total_train_steps";
+  }
+  return "?";
+}
+template <>
+inline constexpr std::array kChoices<LrEnd>{
+    LrEnd::kAfterLastStep,
+    LrEnd::kAtTotalTrainSteps};
+
 // training.weight_decay_on
 enum class WeightDecayOn {
   kAll,       // every parameter, as picotron does

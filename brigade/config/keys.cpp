@@ -85,7 +85,11 @@ void add_training(std::vector<ConfigKey>& keys) {
   group.key("num_samples", &G::num_samples, count, "ignored").ignored_because =
       "a prepared dataset is used whole; training.max_tokens limits a run";
   group.key(
-      "max_tokens", &G::max_tokens, count, "train no more tokens than this");
+      "max_tokens",
+      &G::max_tokens,
+      count,
+      "train no more tokens than this: whole steps, and the schedule ends "
+      "where the run ends");
 }
 
 void add_training_optimizer(std::vector<ConfigKey>& keys) {
@@ -119,7 +123,15 @@ void add_training_optimizer(std::vector<ConfigKey>& keys) {
       "decay_steps",
       &G::decay_steps,
       natural,
-      "last steps, in which wsd falls");
+      "last steps, in which wsd falls; 0: a tenth of the run's");
+  group
+      .key(
+          "lr_end",
+          &G::lr_end,
+          kAny,
+          "where cosine, linear and wsd reach min_learning_rate: one step "
+          "after the run's last, or at step total_train_steps")
+      .default_note = "after_last_step; a continued run's as it was saved";
   group.key(
       "grad_clip",
       &G::grad_clip,

@@ -41,7 +41,7 @@ void check_token_counts(const TrainConfig& config, Problems& problems) {
   if (__builtin_mul_overflow(
           tokens, training.gradient_accumulation_steps, &tokens) ||
       __builtin_mul_overflow(
-          tokens, int64_t{config.distributed.dp_size}, &tokens))
+          tokens, int64_t{config.distributed.dp_size}, &tokens)) {
     problems.push_back(fmt::format(
         "[config] /training/micro_batch_size = {} * /training/seq_length = {} "
         "* /training/gradient_accumulation_steps = {} * /distributed/dp_size = "
@@ -51,6 +51,19 @@ void check_token_counts(const TrainConfig& config, Problems& problems) {
         training.gradient_accumulation_steps,
         config.distributed.dp_size,
         INT64_MAX));
+    return;
+  }
+  if (training.max_tokens && *training.max_tokens < tokens)
+    problems.push_back(fmt::format(
+        "[config] /training/max_tokens = {} is less than the {} tokens of one "
+        "step (dp_size {} x micro_batch_size {} x gradient_accumulation_steps "
+        "{} x seq_length {}): raise it, or make the step smaller",
+        *training.max_tokens,
+        tokens,
+        config.distributed.dp_size,
+        training.micro_batch_size,
+        training.gradient_accumulation_steps,
+        training.seq_length));
 }
 
 // What a layout asks of a run, whatever the model; without advice.

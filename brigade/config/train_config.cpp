@@ -99,12 +99,6 @@ void choose_device(const Gpus& gpus, TrainConfig& config, Problems& problems) {
 }
 
 void check_training(const TrainingConfig& training, Problems& problems) {
-  if (training.lr_schedule == LrScheduleKind::kWsd &&
-      training.decay_steps == 0 &&
-      are_sound(problems, {"/training/decay_steps"}))
-    problems.emplace_back(
-        "[config] /training/lr_schedule = \"wsd\" needs /training/decay_steps, "
-        "the last steps in which the rate falls");
   if (training.min_learning_rate > training.learning_rate &&
       are_sound(
           problems, {"/training/learning_rate", "/training/min_learning_rate"}))
@@ -284,6 +278,21 @@ LoadedConfig load_train_config(const LoadOptions& options) {
         error.what()));
   }
   return parse_train_config(text, options);
+}
+
+int64_t tokens_per_step(const TrainConfig& config) {
+  return config.distributed.dp_size * config.training.micro_batch_size *
+         config.training.gradient_accumulation_steps *
+         config.training.seq_length;
+}
+
+int64_t last_step(const TrainConfig& config, int64_t steps, int64_t tokens) {
+  const TrainingConfig& training = config.training;
+  if (!training.max_tokens)
+    return training.total_train_steps;
+  const int64_t left = std::max<int64_t>(0, *training.max_tokens - tokens);
+  return std::min(
+      training.total_train_steps, steps + left / tokens_per_step(config));
 }
 
 json to_json(const TrainConfig& config) {

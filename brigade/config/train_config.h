@@ -104,7 +104,7 @@ struct TrainingConfig {
   int64_t micro_batch_size = 1;             // sequences per rank of dp
   int64_t gradient_accumulation_steps = 1;  // micro-batches per step
   std::optional<int64_t> num_samples;       // ignored: a dataset is used whole
-  std::optional<int64_t> max_tokens;  // training ends once so many were seen
+  std::optional<int64_t> max_tokens;        // no step goes beyond
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
   double adam_eps = 1e-8;
@@ -113,8 +113,11 @@ struct TrainingConfig {
   LrScheduleKind lr_schedule = LrScheduleKind::kConstant;
   int64_t warmup_steps = 0;
   double min_learning_rate = 0;
-  int64_t decay_steps = 0;  // wsd alone: the last steps, in which it falls
-  double grad_clip = 0;     // largest global norm; 0: no clipping
+  // wsd alone: the last steps, in which it falls; 0: a tenth of the run's.
+  int64_t decay_steps = 0;
+  // Absent: kAfterLastStep, or as the run that is continued was saved.
+  std::optional<LrEnd> lr_end;
+  double grad_clip = 0;  // largest global norm; 0: no clipping
   OnNonFinite on_non_finite = OnNonFinite::kStop;
   int64_t max_skipped_steps = 10;    // in a row, before the run stops after all
   int64_t check_replicas_every = 0;  // steps; 0: never
@@ -261,6 +264,14 @@ LoadedConfig load_train_config(const LoadOptions& options);
 LoadedConfig parse_train_config(
     const std::string& json_text,
     const LoadOptions& options);
+
+// Tokens of one optimizer step over all ranks.
+int64_t tokens_per_step(const TrainConfig& config);
+
+// The step that a run ends with which has done `steps` steps and seen `tokens`
+// tokens: total_train_steps, or before max_tokens would be exceeded.
+int64_t
+last_step(const TrainConfig& config, int64_t steps = 0, int64_t tokens = 0);
 
 // The config as a file that gives the same run again: defaults written out,
 // secrets left out. For the run folder.

@@ -23,23 +23,21 @@ std::vector<std::string> find_warnings(const LoadedConfig& loaded) {
   const TrainingConfig& training = config.training;
   const DistributedConfig& distributed = config.distributed;
   std::vector<std::string> warnings;
-  if (training.total_train_steps > 0 &&
-      training.warmup_steps > training.total_train_steps)
+  const int64_t last = last_step(config);
+  if (last > 0 && training.warmup_steps > last)
     warnings.push_back(fmt::format(
-        "training.warmup_steps = {} is more than training.total_train_steps = "
-        "{}: the learning rate never reaches training.learning_rate",
+        "training.warmup_steps = {} is more than the run's {} steps: the "
+        "learning rate never reaches training.learning_rate",
         training.warmup_steps,
-        training.total_train_steps));
-  const int64_t apart_steps =
-      training.total_train_steps - distributed.local_warmup_steps;
+        last));
+  const int64_t apart_steps = last - distributed.local_warmup_steps;
   if (distributed.local_steps > 0 && apart_steps <= 0) {
-    const int64_t left =
-        training.total_train_steps % distributed.local_warmup_interval;
+    const int64_t left = last % distributed.local_warmup_interval;
     warnings.push_back(fmt::format(
-        "distributed.local_warmup_steps = {} is not less than "
-        "training.total_train_steps = {}: the whole run is a warm-up{}",
+        "distributed.local_warmup_steps = {} is not less than the run's {} "
+        "steps: the whole run is a warm-up{}",
         distributed.local_warmup_steps,
-        training.total_train_steps,
+        last,
         left == 0
             ? ""
             : fmt::format(
@@ -50,10 +48,10 @@ std::vector<std::string> find_warnings(const LoadedConfig& loaded) {
       distributed.local_steps > 0 &&
       apart_steps % distributed.local_steps != 0) {
     warnings.push_back(fmt::format(
-        "training.total_train_steps = {}{} is no multiple of "
+        "the number of the run's steps, {}{}, is no multiple of "
         "distributed.local_steps = {}: what the groups learn in the last {} "
         "steps does not reach the weights that are saved",
-        training.total_train_steps,
+        last,
         distributed.local_warmup_steps == 0
             ? ""
             : fmt::format(

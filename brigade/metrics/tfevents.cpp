@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
+#include <charconv>
 #include <chrono>
 #include <cstring>
 
@@ -78,6 +80,24 @@ double wall_now_seconds() {
       .count();
 }
 
+constexpr std::string_view kNamePrefix = "events.out.tfevents.";
+
+// The largest time in the names of the folder's event files; 0: there is none.
+int64_t newest_name(const std::filesystem::path& folder) {
+  int64_t newest = 0;
+  std::error_code error;  // a folder that is not there is reported by open()
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kNamePrefix))
+      continue;
+    int64_t time = 0;
+    std::from_chars(
+        name.data() + kNamePrefix.size(), name.data() + name.size(), time);
+    newest = std::max(newest, time);
+  }
+  return newest;
+}
+
 }  // namespace
 
 uint32_t crc32c(std::string_view bytes) {
@@ -106,19 +126,33 @@ std::string tfevent(
   return event;
 }
 
+std::string tfevent_start(double wall_seconds, int64_t first_step) {
+  // SessionLog: status = 1 (enum), START = 1.
+  std::string session_log;
+  append_key(1, kVarint, session_log);
+  append_varint(1, session_log);
+  std::string event = begin_event(wall_seconds, first_step);
+  append_bytes(7, session_log, event);
+  return event;
+}
+
 TfEventsFile::TfEventsFile(
     const std::filesystem::path& folder,
-    const std::string& host) {
+    const std::string& host,
+    int64_t first_step) {
   const double now = wall_now_seconds();
-  path_ = folder / fmt::format(
-                       "events.out.tfevents.{:010}.{}.{}.0",
-                       static_cast<int64_t>(now),
-                       host,
-                       ::getpid());
+  path_ =
+      folder / fmt::format(
+                   "{}{:010}.{}.{}.0",
+                   kNamePrefix,
+                   std::max(static_cast<int64_t>(now), newest_name(folder) + 1),
+                   host,
+                   ::getpid());
   file_.open(path_, std::ios::binary);
-  std::string event = begin_event(now, 0);
-  append_bytes(3, "brain.Event:2", event);  // file_version
-  write_record(event);
+  std::string version = begin_event(now, 0);
+  append_bytes(3, "brain.Event:2", version);  // file_version
+  write_record(version);
+  write_record(tfevent_start(now, first_step));
 }
 
 void TfEventsFile::write_record(const std::string& data) {

@@ -23,11 +23,22 @@ std::string tfevent(
     int64_t step,
     const std::vector<std::pair<std::string, float>>& scalars);
 
+// One Event with a SessionLog START: what was written before of `first_step`
+// and later steps is void.
+std::string tfevent_start(double wall_seconds, int64_t first_step);
+
 class TfEventsFile {
  public:
   // Makes a new file in the folder, named after time, host and process, as
-  // TensorBoard expects. Throws StorageError when it cannot be written.
-  TfEventsFile(const std::filesystem::path& folder, const std::string& host);
+  // TensorBoard expects: it reads a folder's files in the order of their names,
+  // so this one's comes after those that are there. It begins with a
+  // SessionLog START of `first_step`: readers drop what earlier files of the
+  // folder say of that step and later ones. Throws StorageError when it cannot
+  // be written.
+  TfEventsFile(
+      const std::filesystem::path& folder,
+      const std::string& host,
+      int64_t first_step);
   // Complete on disk after each call. Throws StorageError.
   void write(const StepMetrics& metrics);
 

@@ -19,8 +19,10 @@ double learning_rate(const LrScheduleOptions& options, int64_t step) {
       options.decay == LrDecay::kWsd
           ? std::max(options.warmup_steps, total - wsd_steps)
           : options.warmup_steps;
+  const int64_t done =
+      options.end == LrScheduleOptions::End::kAtLastStep ? step : step - 1;
   const double progress = std::clamp(
-      static_cast<double>(step - decay_begin) /
+      static_cast<double>(done - decay_begin) /
           static_cast<double>(std::max<int64_t>(1, total - decay_begin)),
       0.0,
       1.0);

@@ -19,9 +19,14 @@ struct LrScheduleOptions {
   int64_t warmup_steps = 0;  // linear from peak / warmup_steps to peak
   int64_t decay_steps = 0;   // kWsd; 0: a tenth of total_steps
   int64_t total_steps = 0;
+  // The step, counted from 1, at which the minimum is reached. Everybody else's
+  // schedules (transformers, torchtitan) reach it one step after the last, so
+  // that no step is wasted on a rate of 0.
+  enum class End { kAfterLastStep, kAtLastStep };
+  End end = End::kAfterLastStep;
 };
 
-// `step` counts from 1, as the log does. After total_steps the last rate holds.
+// `step` counts from 1, as the log does. After the end the minimum holds.
 double learning_rate(const LrScheduleOptions& options, int64_t step);
 
 }  // namespace brigade

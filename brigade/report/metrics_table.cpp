@@ -133,7 +133,7 @@ RunSummary summarize(const RunRecord& run) {
   }
   summary.steps = step_number(run.steps.back());
   summary.loss = step_value(run.steps.back(), "loss");
-  const int64_t wanted = number("training", "total_train_steps", 0);
+  const int64_t wanted = last_step_of(run.config);
   summary.status =
       wanted > 0 && summary.steps >= wanted ? "completed" : "running";
   summary.tokens_per_second_per_device =

@@ -131,6 +131,22 @@ std::string config_text(
   return value.is_string() ? value.get<std::string>() : otherwise;
 }
 
+int64_t last_step_of(const json& config) {
+  const auto number = [&](const char* group, const char* key) {
+    return config_number(config, group, key, 0);
+  };
+  const int64_t total = number("training", "total_train_steps");
+  const int64_t most_tokens = number("training", "max_tokens");
+  const int64_t step_tokens =
+      number("distributed", "dp_size") *
+      number("training", "micro_batch_size") *
+      number("training", "gradient_accumulation_steps") *
+      number("training", "seq_length");
+  return most_tokens > 0 && step_tokens > 0
+             ? std::min(total, most_tokens / step_tokens)
+             : total;
+}
+
 double step_value(const json& step, const char* key) {
   const auto found = step.find(key);
   return found != step.end() && found->is_number()

@@ -43,6 +43,10 @@ std::string config_text(
     const char* key,
     const std::string& otherwise);
 
+// The step with which a run of this config ends: training.total_train_steps, or
+// the last that training.max_tokens allows. 0: the config does not say.
+int64_t last_step_of(const nlohmann::json& config);
+
 // A number of a line of metrics.jsonl; NaN where it is absent, or null, which
 // stands for a value that was not finite.
 double step_value(const nlohmann::json& step, const char* key);

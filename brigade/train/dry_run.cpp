@@ -103,7 +103,7 @@ std::string describe_run(const TrainConfig& config, const TrainingData& data) {
   const int64_t windows_per_step =
       tokens_per_step(config) / training.seq_length;
   const double epochs =
-      static_cast<double>(training.total_train_steps * windows_per_step) /
+      static_cast<double>(last_step(config) * windows_per_step) /
       static_cast<double>(std::max<uint64_t>(1, data.training_windows));
   std::string text = fmt::format(
       "layout      {}\n{}\n",
@@ -132,7 +132,7 @@ std::string describe_run(const TrainConfig& config, const TrainingData& data) {
       data.num_tokens,
       data.training_windows,
       data.held_out_windows,
-      training.total_train_steps,
+      last_step(config),
       epochs);
   return text + fmt::format(
                     "run folder  {}\ncheckpoints {}\n",

@@ -226,14 +226,19 @@ OuterFragmentOptions outer_fragment_options(const TrainConfig& config) {
   return options;
 }
 
-LrScheduleOptions lr_schedule_options(const TrainingConfig& training) {
+LrScheduleOptions lr_schedule_options(
+    const TrainingConfig& training,
+    int64_t last_step) {
+  const bool ends_at_total = training.lr_end == LrEnd::kAtTotalTrainSteps;
+  using End = LrScheduleOptions::End;
   return {
       .decay = lr_decay(training.lr_schedule),
       .peak = training.learning_rate,
       .minimum = training.min_learning_rate,
       .warmup_steps = training.warmup_steps,
       .decay_steps = training.decay_steps,
-      .total_steps = training.total_train_steps};
+      .total_steps = ends_at_total ? training.total_train_steps : last_step,
+      .end = ends_at_total ? End::kAtLastStep : End::kAfterLastStep};
 }
 
 TrainingDataOptions training_data_options(

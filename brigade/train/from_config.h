@@ -78,7 +78,10 @@ std::vector<StateSpec> optimizer_states(const TrainConfig& config);
 FragmentSchedule fragment_schedule(const DistributedConfig& distributed);
 OuterFragmentOptions outer_fragment_options(const TrainConfig& config);
 
-LrScheduleOptions lr_schedule_options(const TrainingConfig& training);
+// `last_step`: of the run (last_step()).
+LrScheduleOptions lr_schedule_options(
+    const TrainingConfig& training,
+    int64_t last_step);
 
 // Throws ConfigError when the config's model is not on this machine.
 TrainingDataOptions training_data_options(

@@ -48,10 +48,4 @@ Schedule evaluation_schedule(const TrainConfig& config) {
   return make_evaluation_schedule(pipeline_size(config));
 }
 
-int64_t tokens_per_step(const TrainConfig& config) {
-  return config.distributed.dp_size * config.training.micro_batch_size *
-         config.training.gradient_accumulation_steps *
-         config.training.seq_length;
-}
-
 }  // namespace brigade

@@ -21,7 +21,4 @@ std::vector<ModelPart> stage_parts(const TrainConfig& config);
 Schedule training_schedule(const TrainConfig& config);
 Schedule evaluation_schedule(const TrainConfig& config);
 
-// Tokens of one optimizer step over all ranks.
-int64_t tokens_per_step(const TrainConfig& config);
-
 }  // namespace brigade

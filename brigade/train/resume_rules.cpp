@@ -31,6 +31,7 @@ constexpr const char* kCourse[] = {
     "training.warmup_steps",
     "training.min_learning_rate",
     "training.decay_steps",
+    "training.lr_end",
     "training.grad_clip",
     "training.on_non_finite",
     "distributed.local_steps",

@@ -224,6 +224,16 @@ std::optional<fs::path> find_checkpoint_to_continue(
   return directory;
 }
 
+LrEnd saved_lr_end(const fs::path& checkpoint) {
+  const RunFacts facts =
+      run_facts(read_manifest(checkpoint).config, nullptr, nullptr);
+  const auto found = facts.course.find("training.lr_end");
+  return found != facts.course.end() &&
+                 found->second == to_string(LrEnd::kAfterLastStep)
+             ? LrEnd::kAfterLastStep
+             : LrEnd::kAtTotalTrainSteps;
+}
+
 void check_resume(
     const fs::path& checkpoint,
     const TrainConfig& config,

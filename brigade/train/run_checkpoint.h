@@ -36,6 +36,9 @@ std::optional<std::filesystem::path> find_checkpoint_to_continue(
     Communicator& world,
     RunObserver& observer);
 
+// training.lr_end of the run that wrote the checkpoint.
+LrEnd saved_lr_end(const std::filesystem::path& checkpoint);
+
 // Throws ConfigError with every key that differs from the checkpoint's and may
 // not (resume_rules.h); reports those that may.
 void check_resume(

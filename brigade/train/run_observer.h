@@ -32,6 +32,7 @@ struct RunStart {
   std::string device = "CPU";  // or "GPU": what a rank computes on
   double peak_flops = 0;       // products of the model's dtype, per rank
   int64_t first_step = 1;      // above 1: the run continues a checkpoint
+  int64_t last_step = 0;       // that the run ends with
 };
 
 enum class TrainingEnd {

@@ -12,7 +12,6 @@
 #include "brigade/comm/gpus.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/metrics/metrics.h"
-#include "brigade/optim/lr_schedule.h"
 #include "brigade/train/from_config.h"
 #include "brigade/train/layout.h"
 
@@ -71,6 +70,7 @@ TrainStep::TrainStep(
     : config_(config),
       mesh_(mesh),
       read_(std::move(read)),
+      lr_schedule_(lr_schedule_options(config.training, last_step(config))),
       batches_(data.training, config, mesh.coordinate(), mesh.device()) {
   const std::vector<ModelPart> parts = stage_parts(config_);
   const auto pp = static_cast<size_t>(mesh_.dims().pp);
@@ -422,7 +422,7 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
   if (config_.training.grad_clip > 0)
     grad_scale *= std::min(
         1.0, config_.training.grad_clip / (result.group_grad_norm + 1e-6));
-  result.lr = learning_rate(lr_schedule_options(config_.training), step);
+  result.lr = learning_rate(lr_schedule_, step);
   result.exposed_ns = pipeline_wait_ns_;
   for (const auto& stage : stages_) {
     result.exposed_ns += stage->sync().report().exposed_ns();

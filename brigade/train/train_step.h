@@ -16,6 +16,7 @@
 #include "brigade/data/training_data.h"
 #include "brigade/metrics/metrics.h"
 #include "brigade/metrics/trace.h"
+#include "brigade/optim/lr_schedule.h"
 #include "brigade/pipeline_parallel/executor.h"
 #include "brigade/train/gradient_check.h"
 #include "brigade/train/local_training.h"
@@ -64,6 +65,10 @@ class TrainStep {
   TrainStep(const TrainStep&) = delete;
   TrainStep& operator=(const TrainStep&) = delete;
 
+  // In place of the config's for a run that begins anew.
+  void set_lr_schedule(const LrScheduleOptions& schedule) {
+    lr_schedule_ = schedule;
+  }
   // The next step's global batch begins with `sample`.
   void seek_sample(int64_t sample) { batches_.seek_sample(sample); }
   // Collective. With training.check_gradients_every, throws an Error that names
@@ -131,6 +136,7 @@ class TrainStep {
   const TrainConfig config_;
   const ProcessMesh& mesh_;
   ReadValues read_;
+  LrScheduleOptions lr_schedule_;
   std::vector<std::unique_ptr<StageRuntime>> stages_;
   std::unique_ptr<LocalTraining> local_;
   MicroBatches batches_;

@@ -99,7 +99,7 @@ class Trainer {
   void throw_if_unwritten();
   bool is_traced(int64_t step) const;
   void write_trace();
-  bool is_done() const;
+  bool is_done() const { return position_.steps >= last_step_; }
   void save_if_due(int64_t step);
   void run_steps();
   bool reports() const { return mesh_->rank() == reporting_rank(config_); }
@@ -117,6 +117,7 @@ class Trainer {
   std::unique_ptr<FolderLock> checkpoint_lock_;
   std::unique_ptr<RunSaver> saver_;
   RunPosition position_;
+  int64_t last_step_ = 0;
   StepRequests wanted_;  // by this rank
   StepRequests agreed_;
   int64_t skipped_in_a_row_ = 0;
@@ -246,6 +247,10 @@ void Trainer::resume() {
   const auto checkpoint =
       find_checkpoint_to_continue(config_, world, observer_);
   LoadedRun loaded;
+  // What is saved says it too, so that it holds over any number of resumes.
+  if (!config_.training.lr_end)
+    config_.training.lr_end =
+        checkpoint ? saved_lr_end(*checkpoint) : LrEnd::kAfterLastStep;
   if (checkpoint) {
     check_resume(*checkpoint, config_, data_, observer_);
   }
@@ -263,6 +268,8 @@ void Trainer::resume() {
     observer_.on_message(fmt::format("continuing '{}'", checkpoint->string()));
     report_lost_state(loaded, lost_errors);
   }
+  last_step_ = last_step(config_, position_.steps, position_.tokens);
+  step_->set_lr_schedule(lr_schedule_options(config_.training, last_step_));
   // A run that begins has nothing on disk yet, not even step 0.
   saver_->begin_run(loaded.run, checkpoint ? position_.steps : -1);
   if (!reports())
@@ -277,7 +284,8 @@ void Trainer::resume() {
   const LoggingConfig& logging = config_.logging;
   if (!logging.tensorboard && !logging.use_wandb)
     return;
-  events_ = std::make_unique<TfEventsFile>(logging.run_dir, host_name());
+  events_ = std::make_unique<TfEventsFile>(
+      logging.run_dir, host_name(), position_.steps + 1);
   if (logging.use_wandb)
     observer_.on_message(fmt::format(
         "logging.use_wandb: nothing is uploaded while training; afterwards, "
@@ -543,8 +551,7 @@ void Trainer::report(const StepMetrics& metrics) {
     keep_record([&] { events_->write(metrics); });
   const LoggingConfig& logging = config_.logging;
   if (reports() && !logging.prometheus_file.empty() &&
-      is_logged(
-          metrics, logging.log_frequency, config_.training.total_train_steps))
+      is_logged(metrics, logging.log_frequency, last_step_))
     keep_record([&] {
       write_prometheus_file(logging.prometheus_file, metrics, logging.run_name);
     });
@@ -557,12 +564,6 @@ void Trainer::report(const StepMetrics& metrics) {
         metrics.loss,
         *score));
   }
-}
-
-bool Trainer::is_done() const {
-  const TrainingConfig& training = config_.training;
-  return position_.steps >= training.total_train_steps ||
-         (training.max_tokens && position_.tokens >= *training.max_tokens);
 }
 
 void Trainer::run_steps() {
@@ -623,7 +624,8 @@ TrainingResult Trainer::run_to_end() {
        .tokens_per_step = tokens_per_step(config_),
        .device = step_->is_on_cpu() ? "CPU" : "GPU",
        .peak_flops = peak_flops_,
-       .first_step = position_.steps + 1});
+       .first_step = position_.steps + 1,
+       .last_step = last_step_});
   release_freed_memory();
   const int64_t begin_ns = steady_now_ns();
   const int64_t tokens_before = position_.tokens;

@@ -295,6 +295,8 @@ TEST(TrainConfig, EachChoiceIsReadAndWrittenAsItsText) {
       "/model/init", [](Config c) { return c.model.init; });
   expect_choices_round_trip<LrScheduleKind>(
       "/training/lr_schedule", [](Config c) { return c.training.lr_schedule; });
+  expect_choices_round_trip<LrEnd>(
+      "/training/lr_end", [](Config c) { return c.training.lr_end.value(); });
   expect_choices_round_trip<Recompute>("/training/recompute", [](Config c) {
     return c.training.recompute_of_stage(0);
   });
@@ -321,6 +323,29 @@ TEST(TrainConfig, AbsentKeysMeanWhatPicotronDoes) {
   EXPECT_FALSE(config.dataset.shuffle);
   EXPECT_EQ(config.logging.run_dir, "runs/run");
   EXPECT_EQ(config.checkpoint.save_dir, "runs/run/checkpoints");
+}
+
+TEST(TrainConfig, ARunEndsBeforeItExceedsMaxTokens) {
+  // From the beginning, and after 10 steps with 7000 tokens.
+  using Steps = std::pair<int64_t, int64_t>;
+  const auto last = [](const char* tokens) {
+    const TrainConfig config =
+        load(
+            minimal().dump(),
+            {"training.seq_length=64",
+             "training.micro_batch_size=2",
+             "training.gradient_accumulation_steps=3",
+             std::string("training.max_tokens=") + tokens},
+            2)
+            .config;
+    EXPECT_EQ(tokens_per_step(config), 768);
+    return Steps(last_step(config), last_step(config, 10, 7000));
+  };
+  EXPECT_EQ(last("null"), Steps(200, 200));
+  EXPECT_EQ(last("768"), Steps(1, 10));
+  EXPECT_EQ(last("7679"), Steps(9, 10));
+  EXPECT_EQ(last("7768"), Steps(10, 11));
+  EXPECT_EQ(last("999999"), Steps(200, 200));
 }
 
 TEST(TrainConfig, TheModelsSizesCanBeOverriddenAsInPicotron) {
@@ -455,7 +480,10 @@ TEST(TrainConfig, EachBadOverrideSaysPlaceValueAndRemedy) {
       {"dataset.mixture=[{\"path\":\"a\"}]", "\"weight\": a number > 0"},
       {"model.config=5", "expected an object, or null"},
       {"environment.OMP_NUM_THREADS=all", "expected a number of threads >= 1"},
-      {"training.lr_schedule=wsd", "needs /training/decay_steps"},
+      {"training.max_tokens=1",
+       "/training/max_tokens = 1 is less than the 64 tokens of one step"},
+      {"training.lr_end=never",
+       "one of: after_last_step, at_total_train_steps"},
       {"logging.trace_steps=[2, 201]",
        "trace_steps has step 201, but /training/total_train_steps is 200"},
       {"training.min_learning_rate=1", "is above /training/learning_rate"},
@@ -509,7 +537,7 @@ TEST(TrainConfig, AProblemIsNotReportedASecondTimeByWhatFollowsFromIt) {
   const std::vector<std::vector<std::string>> cases = {
       {"dataset.name=null", "dataset.mixture=5"},
       {"dataset.mixture=[{\"name\":\"a\"}]", "dataset.name=[1]"},
-      {"training.lr_schedule=wsd", "training.decay_steps=-1"},
+      {"training.max_tokens=1", "training.seq_length=none"},
       {"training.min_learning_rate=1", "training.learning_rate=fast"},
       {"logging.trace_steps=[300]", "training.total_train_steps=many"},
       {"distributed.backend=nccl", "distributed.use_cpu=maybe"},
@@ -534,14 +562,14 @@ TEST(TrainConfig, WhatIsHardlyMeantIsWarnedAbout) {
   EXPECT_THAT(warnings({"training.warmup_steps=200"}), IsEmpty());
   EXPECT_THAT(
       warnings({"training.warmup_steps=201"}),
-      ElementsAre(HasSubstr("training.warmup_steps = 201 is more than "
-                            "training.total_train_steps = 200")));
+      ElementsAre(HasSubstr("training.warmup_steps = 201 is more than the "
+                            "run's 200 steps")));
   // The model has 0.7 MiB of gradients; the default of 25 MiB is nobody's
   // choice.
   const std::string local = "distributed.local_steps=60";
   EXPECT_THAT(
       warnings({local}),
-      ElementsAre(HasSubstr("total_train_steps = 200 is no multiple of "
+      ElementsAre(HasSubstr("the run's steps, 200, is no multiple of "
                             "distributed.local_steps = 60: what the groups "
                             "learn in the last 20 steps")));
   EXPECT_THAT(
@@ -549,7 +577,7 @@ TEST(TrainConfig, WhatIsHardlyMeantIsWarnedAbout) {
   EXPECT_THAT(
       warnings({local, "distributed.local_warmup_steps=30"}),
       ElementsAre(AllOf(
-          HasSubstr("less distributed.local_warmup_steps = 30 is no multiple"),
+          HasSubstr("less distributed.local_warmup_steps = 30, is no multiple"),
           HasSubstr("the last 50 steps"))));
   EXPECT_THAT(
       warnings({local, "distributed.local_warmup_steps=200"}),

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <fstream>
+#include <set>
 
 #include "brigade/base/error.h"
 
@@ -32,10 +35,38 @@ TEST(TfEvent, IsTheProtocolBufferByHand) {
   EXPECT_EQ(tfevent(1.0, 300, {{"a", 0.5F}}), expected);
 }
 
+TEST(TfEvent, OfAStartIsTheProtocolBufferByHand) {
+  // wall_time 1.0, step 300, session_log { status START }
+  const std::string expected(
+      "\x09\x00\x00\x00\x00\x00\x00\xf0\x3f"  // 1: 1.0
+      "\x10\xac\x02"                          // 2: 300
+      "\x3a\x02\x08\x01",                     // 7: 1: 1
+      9 + 3 + 4);
+  EXPECT_EQ(tfevent_start(1.0, 300), expected);
+}
+
+// TensorBoard reads by name: a start in the same second, by a process with a
+// smaller number, or after the clock was put back, comes last all the same.
+TEST(TfEventsFile, ComesAfterThoseThatAreThere) {
+  std::string pattern = ::testing::TempDir() + "tfevents.XXXXXX";
+  const fs::path folder = ::mkdtemp(pattern.data());
+  std::vector<std::string> names;
+  for (int i = 0; i < 3; ++i) {
+    const TfEventsFile file(folder, i == 0 ? "zebra" : "ant", 1);
+    names.push_back(file.path().filename().string());
+  }
+  std::ofstream(folder / "events.out.tfevents.4000000000.host.1.0");
+  names.emplace_back("events.out.tfevents.4000000000.host.1.0");
+  names.push_back(TfEventsFile(folder, "ant", 1).path().filename().string());
+  EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
+  EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), 5U);
+  fs::remove_all(folder);
+}
+
 TEST(TfEventsFile, IsASequenceOfCheckedRecords) {
   std::string pattern = ::testing::TempDir() + "tfevents.XXXXXX";
   const fs::path folder = ::mkdtemp(pattern.data());
-  TfEventsFile file(folder, "host");
+  TfEventsFile file(folder, "host", 7);
   StepMetrics metrics;
   metrics.step = 7;
   metrics.eval_loss = 2.5;
@@ -55,12 +86,13 @@ TEST(TfEventsFile, IsASequenceOfCheckedRecords) {
     records.push_back(bytes.substr(at + 12, length));
     at += 16 + length;
   }
-  ASSERT_EQ(records.size(), 2U);
+  ASSERT_EQ(records.size(), 3U);
   EXPECT_THAT(records[0], ::testing::HasSubstr("brain.Event:2"));
-  EXPECT_THAT(records[1], ::testing::HasSubstr("train/loss"));
-  EXPECT_THAT(records[1], ::testing::HasSubstr("eval/loss"));
+  EXPECT_THAT(records[1], ::testing::EndsWith("\x10\x07\x3a\x02\x08\x01"));
+  EXPECT_THAT(records[2], ::testing::HasSubstr("train/loss"));
+  EXPECT_THAT(records[2], ::testing::HasSubstr("eval/loss"));
   fs::remove_all(folder);
-  EXPECT_THROW(TfEventsFile(folder / "nowhere", "host"), StorageError);
+  EXPECT_THROW(TfEventsFile(folder / "nowhere", "host", 1), StorageError);
 }
 
 }  // namespace

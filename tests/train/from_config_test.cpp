@@ -23,9 +23,16 @@ TEST(FromConfig, LearningRateFollowsTheNamedSchedule) {
     training.min_learning_rate = 2;
     training.total_train_steps = 100;
     training.decay_steps = 10;
-    const LrScheduleOptions options = lr_schedule_options(training);
-    EXPECT_NEAR(learning_rate(options, 50), half_way, 1e-9) << to_string(kind);
-    EXPECT_NEAR(learning_rate(options, 100), at_end, 1e-9) << to_string(kind);
+    const LrScheduleOptions options = lr_schedule_options(training, 100);
+    EXPECT_NEAR(learning_rate(options, 51), half_way, 1e-9) << to_string(kind);
+    EXPECT_NEAR(learning_rate(options, 101), at_end, 1e-9) << to_string(kind);
+    // A run of 40 steps, by max_tokens.
+    const LrScheduleOptions cut = lr_schedule_options(training, 40);
+    EXPECT_NEAR(learning_rate(cut, 41), at_end, 1e-9) << to_string(kind);
+    training.lr_end = LrEnd::kAtTotalTrainSteps;
+    const LrScheduleOptions before = lr_schedule_options(training, 40);
+    EXPECT_NEAR(learning_rate(before, 50), half_way, 1e-9) << to_string(kind);
+    EXPECT_NEAR(learning_rate(before, 100), at_end, 1e-9) << to_string(kind);
   }
   TrainingConfig cosine;
   cosine.lr_schedule = LrScheduleKind::kCosine;
@@ -33,9 +40,11 @@ TEST(FromConfig, LearningRateFollowsTheNamedSchedule) {
   cosine.total_train_steps = 100;
   // 4 (1 + cos(pi / 4)), where linear would give 6.
   EXPECT_NEAR(
-      learning_rate(lr_schedule_options(cosine), 25), 6.828427124746, 1e-9);
+      learning_rate(lr_schedule_options(cosine, 100), 26),
+      6.828427124746,
+      1e-9);
   cosine.warmup_steps = 10;
-  EXPECT_NEAR(learning_rate(lr_schedule_options(cosine), 5), 4, 1e-9);
+  EXPECT_NEAR(learning_rate(lr_schedule_options(cosine, 100), 5), 4, 1e-9);
 }
 
 TEST(FromConfig, BucketsHoldBucketCapMbOfGradient) {

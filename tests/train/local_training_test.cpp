@@ -187,7 +187,7 @@ TEST_F(LocalSteps, TheExchangeIsTorchsNesterovSgdOnTheMeanChange) {
       "before",
       2,
       save,
-      {"distributed.local_steps=4", "training.max_tokens=1"});
+      {"distributed.local_steps=4", "training.max_tokens=384"});
   const torch::Tensor start = read("before", 1, kQuery);
   train(
       "before",
