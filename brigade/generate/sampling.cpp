@@ -15,8 +15,11 @@ torch::Tensor next_token_probabilities(
   }
   auto [sorted, order] = (logits / options.temperature).sort(0, true);
   auto probabilities = sorted.softmax(0);
-  if (options.top_k > 0 && options.top_k < vocabulary)
-    probabilities.narrow(0, options.top_k, vocabulary - options.top_k).zero_();
+  if (options.top_k > 0 && options.top_k < vocabulary) {
+    const torch::Tensor smallest = sorted[options.top_k - 1];
+    probabilities.masked_fill_(sorted < smallest, 0);
+    probabilities /= probabilities.sum();
+  }
   if (options.top_p < 1) {
     // A token stays while those before it have not reached p.
     const auto before = probabilities.cumsum(0) - probabilities;

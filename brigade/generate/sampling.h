@@ -9,12 +9,15 @@ namespace brigade {
 
 struct SamplingOptions {
   double temperature = 1.0;  // 0: the likeliest token
-  int64_t top_k = 0;         // keep the k likeliest; 0: all
-  double top_p = 1.0;        // keep the likeliest that together reach p
+  // Keep the k likeliest, and those as likely as the k-th; 0: all.
+  int64_t top_k = 0;
+  // Of what top_k left keep the likeliest that together reach this share.
+  double top_p = 1.0;
 };
 
 // The probabilities from which a token is drawn: float32 [V] of logits float32
-// [V]. Holtzman et al. 2019 for top_p.
+// [V]: temperature, then top_k, then top_p, as transformers and vLLM do.
+// Holtzman et al. 2019 for top_p.
 torch::Tensor next_token_probabilities(
     const torch::Tensor& logits,
     const SamplingOptions& options);
