@@ -40,8 +40,9 @@ std::string tokenizer_config(
   };
   put("bos_token", tokenizer.bos_id());
   put("eos_token", tokenizer.eos_id());
+  // As generation and evaluation do, and what was prepared with it.
   if (is_sentencepiece)
-    config["add_bos_token"] = false;
+    config["add_bos_token"] = tokenizer.bos_id().has_value();
   return config.dump(2) + "\n";
 }
 

@@ -108,6 +108,7 @@ class PrepareBar {
 struct PrepareArguments {
   std::vector<std::string> inputs;
   std::string out;
+  bool prepend_bos = false;
   bool append_eos = true;
   bool overwrite = false;
   bool skip_bad_lines = false;
@@ -219,6 +220,11 @@ void add_prepare(CLI::App& app) {
           "Train a SentencePiece tokenizer with so many tokens on the text")
       ->check(at_least(1))
       ->excludes(tokenizer);
+  const CLI::Option* prepend_bos = command->add_flag(
+      "--prepend-bos,!--no-prepend-bos",
+      arguments->prepend_bos,
+      "Begin each document with the tokenizer's begin-of-text token [on with "
+      "--train-tokenizer]");
   command->add_flag(
       "--append-eos,!--no-append-eos",
       arguments->append_eos,
@@ -258,7 +264,14 @@ void add_prepare(CLI::App& app) {
       "and name them");
   command->add_flag(
       "--overwrite", arguments->overwrite, "Replace a dataset that is there");
-  command->callback([arguments] { run(*arguments); });
+  command->callback([arguments, prepend_bos] {
+    using BeginOfDocument = PrepareOptions::BeginOfDocument;
+    if (prepend_bos->count() > 0)
+      arguments->options.begin_of_document = arguments->prepend_bos
+                                                 ? BeginOfDocument::kPrepend
+                                                 : BeginOfDocument::kNone;
+    run(*arguments);
+  });
 }
 
 }  // namespace brigade::cli

@@ -223,6 +223,20 @@ class Preparation {
       spec = tokenizer_folder_->temporary().string();
     }
     tokenizer_ = load_tokenizer(spec);
+    using BeginOfDocument = PrepareOptions::BeginOfDocument;
+    const auto begin = options_.begin_of_document.value_or(
+        options_.tokenizer.empty() ? BeginOfDocument::kPrepend
+                                   : BeginOfDocument::kNone);
+    if (begin == BeginOfDocument::kPrepend) {
+      bos_id_ = tokenizer_->bos_id();
+      if (!bos_id_) {
+        throw ConfigError(fmt::format(
+            "[prepare] the tokenizer '{}' has no token that begins a text: "
+            "leave out --prepend-bos, or name one in its "
+            "tokenizer_config.json",
+            options_.tokenizer));
+      }
+    }
     if (options_.end_of_document == PrepareOptions::EndOfDocument::kAppend) {
       eos_id_ = tokenizer_->eos_id();
       if (!eos_id_) {
@@ -285,6 +299,8 @@ class Preparation {
       return tokenizer_->cut_before(whole, at);
     };
     TextReader reader(files_, text);
+    if (bos_id_)
+      append_tokens(type, std::span(&*bos_id_, 1), bos_token_);
     if (eos_id_)
       append_tokens(type, std::span(&*eos_id_, 1), eos_token_);
     struct Work {
@@ -345,6 +361,8 @@ class Preparation {
     std::span<const std::byte> tokens = block.tokens;
     for (const EncodedPiece& piece : block.pieces) {
       const uint64_t size_bytes = piece.num_tokens * token_bytes(type);
+      if (writer.open_tokens() == 0 && piece.num_tokens > 0)
+        writer.append(bos_token_);
       writer.append(tokens.first(size_bytes));
       tokens = tokens.subspan(size_bytes);
       if (!piece.ends_document)
@@ -403,6 +421,8 @@ class Preparation {
   SkippedFiles skipped_;
   std::unique_ptr<TokenizerFolder> tokenizer_folder_;  // null for "bytes"
   std::unique_ptr<Tokenizer> tokenizer_;
+  std::optional<int32_t> bos_id_;
+  std::vector<std::byte> bos_token_;
   std::optional<int32_t> eos_id_;
   std::vector<std::byte> eos_token_;
   std::vector<DatasetSource> sources_;

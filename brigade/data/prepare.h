@@ -38,6 +38,11 @@ struct PrepareOptions {
   std::string tokenizer;
   int64_t train_vocab_size = 0;
 
+  enum class BeginOfDocument { kPrepend, kNone };
+  // Absent: kPrepend with a tokenizer that is trained here, so that texts begin
+  // in training as they do in generation, evaluation and an exported model;
+  // else kNone, as Megatron does.
+  std::optional<BeginOfDocument> begin_of_document;
   enum class EndOfDocument { kAppend, kNone };
   EndOfDocument end_of_document = EndOfDocument::kAppend;
   enum class Existing { kRefuse, kOverwrite };

@@ -151,6 +151,49 @@ TEST_F(PrepareTest, TheEndOfDocumentTokenCanBeLeftOut) {
   EXPECT_THAT(tokens(), ElementsAre('a', 'b'));
 }
 
+TEST_F(PrepareTest, EachDocumentBeginsAsTheTextsOfATokenizerTrainedHere) {
+  const std::string first = some_text(1, 9000);
+  const std::string second = some_text(2, 50);
+  write("in/a.txt", first);
+  write("in/b.txt", "");
+  write("in/c.txt", second);
+  auto prepare_options = options(folder_ / "in");
+  prepare_options.tokenizer.clear();
+  prepare_options.train_vocab_size = 330;
+  prepare_options.text.block_bytes = 1000;  // a document of several pieces
+  EXPECT_EQ(prepare(prepare_options).info.num_documents, 2U);
+  const auto info = read_dataset_info(folder_ / "out/x");
+  const auto tokenizer = load_tokenizer(info->tokenizer);
+  const auto expected = [&](SpecialTokens begin) {
+    std::vector<int64_t> ids;
+    for (const std::string& text : {first, second}) {
+      for (const int32_t id :
+           tokenizer->encode(text, {.special_tokens = begin}))
+        ids.push_back(id);
+      ids.push_back(*tokenizer->eos_id());
+    }
+    return ids;
+  };
+  const std::vector<int64_t> found = tokens();
+  EXPECT_EQ(found, expected(SpecialTokens::kTemplate));
+  EXPECT_EQ(found.front(), tokenizer->bos_id());
+
+  prepare_options.existing = PrepareOptions::Existing::kOverwrite;
+  prepare_options.begin_of_document = PrepareOptions::BeginOfDocument::kNone;
+  prepare(prepare_options);
+  EXPECT_EQ(tokens(), expected(SpecialTokens::kNone));
+  // A tokenizer that is given: as it is asked for.
+  prepare_options.train_vocab_size = 0;
+  prepare_options.tokenizer = (folder_ / "given").string();
+  std::filesystem::copy(info->tokenizer, prepare_options.tokenizer);
+  prepare_options.begin_of_document.reset();
+  prepare(prepare_options);
+  EXPECT_EQ(tokens(), expected(SpecialTokens::kNone));
+  prepare_options.begin_of_document = PrepareOptions::BeginOfDocument::kPrepend;
+  prepare(prepare_options);
+  EXPECT_EQ(tokens(), expected(SpecialTokens::kTemplate));
+}
+
 TEST_F(PrepareTest, WorkersAndBlocksDoNotChangeAByte) {
   // Oracle: each document encoded whole, one after the other.
   std::string lines;
