@@ -1,23 +1,26 @@
 // brigade evaluate --run DIR (--text FILE | --dataset PREFIX | --task FILE ...)
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numbers>
 #include <string>
 #include <vector>
 
 #include "brigade/base/error.h"
 #include "brigade/comm/agreement.h"
 #include "brigade/data/token_dataset.h"
-#include "brigade/data/training_data.h"
 #include "brigade/data/whole_text.h"
 #include "brigade/evaluate/scorer.h"
+#include "brigade/evaluate/task_tokens.h"
 #include "brigade/evaluate/tasks.h"
 #include "brigade/files/file.h"
 #include "brigade/files/output_path.h"
 #include "brigade/files/read_once.h"
 #include "brigade/generate/inference_config.h"
+#include "brigade/generate/text_tokens.h"
 #include "brigade/metrics/progress_bar.h"
 #include "brigade/train/start_world.h"
 #include "cli/commands.h"
@@ -32,7 +35,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr double kNatsPerBit = 0.69314718055994530942;
+constexpr double kNatsPerBit = std::numbers::ln2;
 
 // On all ranks. Of a pipe it is rank 0 that reads.
 std::string shared_text(const fs::path& path, const ProcessMesh& mesh) {
@@ -85,26 +88,49 @@ class Evaluation {
     return arguments_.seq_length;
   }
 
+  // The harness's max_length: all positions, unless something else is asked.
+  int64_t task_window() const {
+    return arguments_.seq_length == 0 ? positions() : length_;
+  }
+
+  int64_t most_of(uint64_t tokens) const {
+    const auto all = static_cast<int64_t>(tokens);
+    return arguments_.most_tokens > 0 ? std::min(all, arguments_.most_tokens)
+                                      : all;
+  }
+
+  // Of tokens [0, count), all but the first of which are predicted, in windows
+  // that follow one another. read(begin, into) fills `into`.
   TokenLoss loss_of(
       const std::string& name,
-      int64_t windows,
+      int64_t count,
       const std::function<void(int64_t, std::span<int64_t>)>& read) {
+    if (count < 2)
+      throw DataError(
+          fmt::format("[evaluate] '{}' has fewer than two tokens", name));
+    const int64_t windows = (count - 1 + length_ - 1) / length_;
     ProgressBar bar("evaluating " + name, windows, visible_);
     return scorer_.loss(
-        windows, length_, arguments_.rows, read, [&](int64_t done) {
-          bar.draw(done, "");
-        });
+        windows,
+        length_,
+        arguments_.rows,
+        [&](int64_t window, std::span<int64_t> into) {
+          const int64_t begin = window * length_;
+          const auto there = static_cast<size_t>(
+              std::min<int64_t>(count - begin, length_ + 1));
+          read(begin, into.first(there));
+          std::fill(into.begin() + there, into.end(), -1);
+        },
+        [&](int64_t done) { bar.draw(done, ""); });
   }
 
   // `bytes` of the text; 0: not known.
   void report(const std::string& name, const TokenLoss& loss, size_t bytes) {
-    if (!prints())
-      return;
     json result = {
         {"tokens", loss.tokens},
         {"loss", loss.mean()},
         {"perplexity", std::exp(loss.mean())}};
-    std::string text = fmt::format(
+    std::string line = fmt::format(
         "{}: loss {:.4f}, perplexity {:.3f} over {} tokens",
         name,
         loss.mean(),
@@ -113,90 +139,129 @@ class Evaluation {
     if (bytes > 0) {
       const double bits = loss.nats / kNatsPerBit / static_cast<double>(bytes);
       result["bits_per_byte"] = bits;
-      text += fmt::format(", {:.4f} bits per byte", bits);
+      line += fmt::format(", {:.4f} bits per byte", bits);
     }
-    results_[name] = std::move(result);
-    if (!arguments_.as_json)
-      fmt::print("{}\n", text);
+    print(name, std::move(result), line);
   }
 
   void evaluate_text() {
     const auto tokenizer = stored_.open_tokenizer(arguments_.tokenizer);
-    auto ids = tokenizer->encode(shared_text(arguments_.text, mesh_));
-    if (arguments_.most_tokens > 0 &&
-        ids.size() > static_cast<size_t>(arguments_.most_tokens))
-      ids.resize(static_cast<size_t>(arguments_.most_tokens));
-    if (ids.size() < 2)
-      throw DataError(fmt::format(
-          "[evaluate] '{}' has fewer than two tokens",
-          arguments_.text.string()));
-    const auto count = static_cast<int64_t>(ids.size());
+    const std::string text = shared_text(arguments_.text, mesh_);
+    const std::vector<int64_t> ids = encode_text(*tokenizer, text);
+    const int64_t count = most_of(ids.size());
     const TokenLoss loss = loss_of(
         arguments_.text.string(),
-        (count - 1 + length_ - 1) / length_,
-        [&](int64_t window, std::span<int64_t> into) {
-          for (size_t i = 0; i < into.size(); ++i) {
-            const int64_t at = window * length_ + static_cast<int64_t>(i);
-            into[i] = at < count ? ids[static_cast<size_t>(at)] : -1;
-          }
+        count,
+        [&](int64_t begin, std::span<int64_t> into) {
+          std::copy_n(ids.begin() + begin, into.size(), into.begin());
         });
-    report(arguments_.text.string(), loss, tokenizer->decode(ids).size());
+    const bool is_whole = count == static_cast<int64_t>(ids.size());
+    report(arguments_.text.string(), loss, is_whole ? text.size() : 0);
   }
 
   void evaluate_dataset() {
-    const TrainingData data = open_training_data(
-        {.parts = {{.path = arguments_.dataset}},
-         .seq_length = length_,
-         .vocab_size = stored_.model().vocab_size});
-    auto windows = static_cast<int64_t>(data.training->samples_per_epoch());
-    if (arguments_.most_tokens > 0)
-      windows = std::min(
-          windows, std::max<int64_t>(1, arguments_.most_tokens / length_));
+    const TokenDataset data = TokenDataset::open(
+        arguments_.dataset, {.vocab_size = stored_.model().vocab_size});
     const TokenLoss loss = loss_of(
         arguments_.dataset,
-        windows,
-        [&](int64_t window, std::span<int64_t> into) {
-          data.training->read(static_cast<uint64_t>(window), into);
+        most_of(data.num_tokens()),
+        [&](int64_t begin, std::span<int64_t> into) {
+          data.read(static_cast<uint64_t>(begin), into);
         });
     report(arguments_.dataset, loss, 0);
   }
 
   void evaluate_task(const fs::path& path) {
     const auto tokenizer = stored_.open_tokenizer(arguments_.tokenizer);
-    const std::vector<TaskRequest> requests = read_task(path);
+    const Task task = read_task(path);
+    if (task.texts.empty())
+      evaluate_requests(path.string(), task.requests, *tokenizer);
+    else
+      evaluate_texts(path.string(), task.texts, *tokenizer);
+    if (prints() && !arguments_.scores.empty())
+      write_text_file(arguments_.scores, lines_);
+  }
+
+  void evaluate_requests(
+      const std::string& name,
+      const std::vector<TaskRequest>& requests,
+      const Tokenizer& tokenizer) {
     std::vector<Continuations> tokens;
     for (const TaskRequest& request : requests)
-      tokens.push_back(tokenize(request, *tokenizer));
+      tokens.push_back(tokenize(request, tokenizer, task_window()));
     ProgressBar bar(
-        "evaluating " + path.string(),
-        static_cast<int64_t>(requests.size()),
-        visible_);
+        "evaluating " + name, static_cast<int64_t>(requests.size()), visible_);
     const auto scores = scorer_.score(
-        tokens, positions(), [&](int64_t done) { bar.draw(done, ""); });
+        tokens, task_window(), [&](int64_t done) { bar.draw(done, ""); });
     bar.clear();
-    if (!prints())
-      return;
+    add_lines(scores);
     const TaskResult rated = rate(requests, scores);
-    results_[path.string()] = {
-        {"requests", rated.requests},
-        {"accuracy", rated.accuracy},
-        {"accuracy_normalized", rated.normalized_accuracy},
-        {"perplexity", rated.perplexity}};
-    if (!arguments_.as_json)
-      fmt::print(
-          "{}: accuracy {:.4f}, by length {:.4f}, perplexity {:.3f} over {} "
-          "requests\n",
-          path.string(),
-          rated.accuracy,
-          rated.normalized_accuracy,
-          rated.perplexity,
-          rated.requests);
-    if (!arguments_.scores.empty())
-      write_scores(scores);
+    json result = {{"requests", rated.requests}, {"accuracy", rated.accuracy}};
+    std::string line = fmt::format("{}: accuracy {:.4f}", name, rated.accuracy);
+    if (rated.normalized_accuracy) {
+      result["accuracy_normalized"] = *rated.normalized_accuracy;
+      line += fmt::format(", by length {:.4f}", *rated.normalized_accuracy);
+    }
+    if (rated.perplexity) {
+      result["perplexity"] = *rated.perplexity;
+      line += fmt::format(", perplexity {:.3f}", *rated.perplexity);
+    }
+    print(
+        name,
+        std::move(result),
+        line + fmt::format(" over {} requests", rated.requests));
+  }
+
+  void evaluate_texts(
+      const std::string& name,
+      const std::vector<std::string>& texts,
+      const Tokenizer& tokenizer) {
+    std::vector<ScoredWindow> windows;
+    std::vector<size_t> text_of;  // by window
+    for (size_t i = 0; i < texts.size(); ++i) {
+      for (ScoredWindow& window :
+           rolling_windows(texts[i], tokenizer, task_window())) {
+        windows.push_back(std::move(window));
+        text_of.push_back(i);
+      }
+    }
+    ProgressBar bar(
+        "evaluating " + name, static_cast<int64_t>(windows.size()), visible_);
+    const std::vector<double> of_windows =
+        scorer_.nats(windows, [&](int64_t done) { bar.draw(done, ""); });
+    bar.clear();
+    std::vector<double> nats(texts.size(), 0.0);
+    for (size_t w = 0; w < windows.size(); ++w)
+      nats[text_of[w]] += of_windows[w];
+    for (const double of_text : nats)
+      lines_ +=
+          json::array({json::object({{"log_likelihood", -of_text}})}).dump() +
+          "\n";
+    const TextResult rated = rate_texts(texts, nats);
+    print(
+        name,
+        {{"texts", rated.texts},
+         {"word_perplexity", rated.word_perplexity},
+         {"byte_perplexity", rated.byte_perplexity},
+         {"bits_per_byte", rated.bits_per_byte}},
+        fmt::format(
+            "{}: word perplexity {:.3f}, byte perplexity {:.4f}, {:.4f} bits "
+            "per byte over {} texts",
+            name,
+            rated.word_perplexity,
+            rated.byte_perplexity,
+            rated.bits_per_byte,
+            rated.texts));
+  }
+
+  void print(const std::string& name, json result, const std::string& line) {
+    results_[name] = std::move(result);
+    if (prints() && !arguments_.as_json)
+      fmt::print("{}\n", line);
   }
 
   // One line per request, in the order of the tasks.
-  void write_scores(const std::vector<std::vector<ContinuationScore>>& scores) {
+  void add_lines(const std::vector<std::vector<ContinuationScore>>& scores) {
     for (const auto& of_request : scores) {
       json line = json::array();
       for (const ContinuationScore& score : of_request)
@@ -205,7 +270,6 @@ class Evaluation {
              {"is_greedy", score.is_greedy}});
       lines_ += line.dump() + "\n";
     }
-    write_text_file(arguments_.scores, lines_);
   }
 
   const EvaluateArguments& arguments_;

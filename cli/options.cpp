@@ -206,6 +206,13 @@ void add_config_arguments(CLI::App& command, ConfigArguments& arguments) {
   add_rank_arguments(command, arguments);
 }
 
+void add_dtype(CLI::App& command, ConfigArguments& arguments) {
+  command
+      .add_option(
+          "--dtype", arguments.dtype, "Compute in it (default: the model's)")
+      ->check(CLI::IsMember({"float32", "bfloat16"}));
+}
+
 void add_rank_arguments(CLI::App& command, ConfigArguments& arguments) {
   command
       .add_option(
@@ -269,6 +276,8 @@ std::vector<ConfigOverride> config_overrides(const ConfigArguments& arguments) {
   if (process_environment()("BRIGADE_CHECK_COLLECTIVES") == "1")
     overrides.push_back(
         {"distributed.check_collectives=true", ValueOrigin::kEnvironment});
+  if (!arguments.dtype.empty())
+    overrides.push_back({"model.dtype=" + arguments.dtype});
   for (const std::string& text : arguments.overrides)
     overrides.push_back({text});
   return overrides;

@@ -100,10 +100,15 @@ struct ConfigArguments {
   std::string path;
   std::optional<int> nproc;
   std::vector<std::string> overrides;
+  std::string dtype;  // --dtype; "": none was given
 };
 void add_config_arguments(CLI::App& command, ConfigArguments& arguments);
 // Without --config, for commands that have a layout but no file.
 void add_rank_arguments(CLI::App& command, ConfigArguments& arguments);
+
+// --dtype, as an override of model.dtype: for commands that compute with a
+// stored model.
+void add_dtype(CLI::App& command, ConfigArguments& arguments);
 
 // The given values; BRIGADE_CHECK_COLLECTIVES=1 counts as
 // distributed.check_collectives=true.

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Holds Brigade's files against the Python ecosystem's own readers and writers:
-# transformers, tokenizers, safetensors, TensorBoard; and its ranks under
-# torchrun. Needs a built program.
+# transformers, tokenizers, safetensors, TensorBoard; its evaluation against
+# lm-evaluation-harness; and its ranks under torchrun. Needs a built program.
 #   scripts/test_ecosystem.sh BUILD_FOLDER
 #   VENV=FOLDER        # default build/venv-ecosystem; some 6 GB with torch
 # Skips, with exit code 77, where the environment cannot be made.
@@ -10,13 +10,15 @@ cd "$(dirname "$0")/.."
 build=${1:?usage: scripts/test_ecosystem.sh BUILD_FOLDER}
 venv=${VENV:-$PWD/build/venv-ecosystem}
 packages=(torch==2.14.1 transformers==5.23.0 tokenizers==0.23.3
-  safetensors==0.8.0 tensorboard==2.21.0 sentencepiece protobuf numpy)
+  safetensors==0.8.0 tensorboard==2.21.0 "lm_eval[hf]==0.4.13" sentencepiece
+  protobuf numpy)
+made=$venv/.made-$(echo "${packages[@]}" | cksum | cut -d ' ' -f 1)
 
-if ! [ -e "$venv/.${packages[1]}" ]; then
+if ! [ -e "$made" ]; then
   echo "test_ecosystem: installing ${packages[*]} into $venv"
   if ! { python3 -m venv "$venv" && "$venv/bin/pip" install --quiet \
     --disable-pip-version-check "${packages[@]}" &&
-    touch "$venv/.${packages[1]}"; }; then
+    touch "$made"; }; then
     echo "test_ecosystem: skipped: no Python environment can be made here" >&2
     exit 77
   fi
@@ -31,6 +33,9 @@ HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
   "$venv/bin/python" tests/ecosystem/ecosystem_test.py "$build/brigade" ||
   status=1
 "$venv/bin/python" tests/ecosystem/regex_test.py "$build/brigade" || status=1
+TOKENIZERS_PARALLELISM=false \
+  "$venv/bin/python" tests/ecosystem/harness_test.py "$build/brigade" ||
+  status=1
 "$venv/bin/python" tests/ecosystem/torchrun_test.py "${programs[@]}" ||
   status=1
 exit $status

@@ -132,22 +132,21 @@ std::vector<std::vector<ContinuationScore>> Scorer::score(
     flat.resize(begin + 2 * request.choices.size(), 0.0);
     if (!is_mine(number))
       continue;
-    // All choices of a request see the same context.
-    size_t longest = 1;
-    for (const auto& choice : request.choices)
-      longest = std::max(longest, choice.size());
-    const auto space = static_cast<size_t>(
-        std::max<int64_t>(1, most_tokens - static_cast<int64_t>(longest) + 1));
-    const auto& context = request.context;
-    const std::vector<int64_t> seen(
-        context.end() -
-            static_cast<std::ptrdiff_t>(std::min(space, context.size())),
-        context.end());
+    size_t seen = 0;  // tokens of the context behind `first`
     Llama::GenerationState state;
-    const torch::Tensor first = next_log_probabilities(seen, state);
+    torch::Tensor first;
     for (size_t c = 0; c < request.choices.size(); ++c) {
-      const ContinuationScore score =
-          score_choice(request.choices[c], first, state);
+      const std::vector<int64_t>& choice = request.choices[c];
+      const size_t space = static_cast<size_t>(most_tokens) + 1 - choice.size();
+      const size_t kept = std::min(space, request.context.size());
+      if (kept != seen) {
+        const auto end = request.context.end();
+        state = {};
+        first = next_log_probabilities(
+            {end - static_cast<std::ptrdiff_t>(kept), end}, state);
+        seen = kept;
+      }
+      const ContinuationScore score = score_choice(choice, first, state);
       if (!counts())
         continue;
       flat[begin + 2 * c] = score.log_likelihood;
@@ -167,6 +166,35 @@ std::vector<std::vector<ContinuationScore>> Scorer::score(
           {total[at].item<double>(), total[at + 1].item<double>() > 0});
   }
   return scores;
+}
+
+std::vector<double> Scorer::nats(
+    const std::vector<ScoredWindow>& windows,
+    const std::function<void(int64_t)>& progress) {
+  std::vector<double> mine(windows.size(), 0.0);
+  for (size_t w = 0; w < windows.size(); ++w) {
+    const auto number = static_cast<int64_t>(w);
+    progress(number);
+    if (!is_mine(number))
+      continue;
+    const auto tokens = torch::tensor(windows[w].tokens).unsqueeze(0);
+    const int64_t inputs = tokens.size(1) - 1;
+    const int64_t predicted = windows[w].predicted;
+    auto targets = torch::full({1, inputs}, kNoTarget, torch::kLong);
+    targets.narrow(1, inputs - predicted, predicted)
+        .copy_(tokens.narrow(1, inputs + 1 - predicted, predicted));
+    const double nats = loss_of(tokens.narrow(1, 0, inputs), targets);
+    if (counts())
+      mine[w] = nats;
+  }
+  progress(static_cast<int64_t>(windows.size()));
+  if (mine.empty())
+    return mine;
+  const auto total = torch::tensor(mine, torch::kDouble);
+  add_up(total, mesh_);
+  for (size_t w = 0; w < mine.size(); ++w)
+    mine[w] = total[static_cast<int64_t>(w)].item<double>();
+  return mine;
 }
 
 }  // namespace brigade

@@ -41,6 +41,13 @@ struct Continuations {
   std::vector<std::vector<int64_t>> choices;
 };
 
+// Tokens of which the last `predicted` are scored, each after all before it.
+// 0 < predicted < tokens.size().
+struct ScoredWindow {
+  std::vector<int64_t> tokens;
+  int64_t predicted = 0;
+};
+
 class Scorer {
  public:
   // `config`: inference_config()'s for the mesh's dims. Throws DataError when a
@@ -60,11 +67,17 @@ class Scorer {
       const std::function<void(int64_t, std::span<int64_t>)>& read,
       const std::function<void(int64_t)>& progress);
 
-  // In the order of the requests. Tokens before the last `most_tokens` of a
-  // context and a choice are left out.
+  // In the order of the requests. Of each choice with its context the model
+  // sees the last `most_tokens` tokens before the choice's last one, and no
+  // choice has more tokens than that.
   std::vector<std::vector<ContinuationScore>> score(
       const std::vector<Continuations>& requests,
       int64_t most_tokens,
+      const std::function<void(int64_t)>& progress);
+
+  // -ln p of the predicted tokens of each window.
+  std::vector<double> nats(
+      const std::vector<ScoredWindow>& windows,
       const std::function<void(int64_t)>& progress);
 
  private:

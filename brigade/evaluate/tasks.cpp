@@ -4,18 +4,23 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
+#include <numeric>
 #include <sstream>
 
 #include "brigade/base/error.h"
 #include "brigade/data/whole_text.h"
 #include "brigade/json/node.h"
+#include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
 namespace {
 
-TaskRequest parse(const JsonNode& line) {
+TaskRequest parse_request(const JsonNode& line) {
   TaskRequest request;
   request.context = line.at("context").string();
+  if (const auto delimiter = line.find("target_delimiter"))
+    request.target_delimiter = delimiter->string();
   const JsonNode choices = line.at("choices");
   for (size_t i = 0; i < choices.size(); ++i) {
     const JsonNode choice = choices.element(i);
@@ -30,16 +35,52 @@ TaskRequest parse(const JsonNode& line) {
   return request;
 }
 
+void parse(const JsonNode& line, Task& task) {
+  const auto text = line.find("choices") ? std::nullopt : line.find("text");
+  if (text ? !task.requests.empty() : !task.texts.empty())
+    line.fail(
+        "one file holds either texts ({\"text\"}) or requests ({\"context\", "
+        "\"choices\", \"gold\"}), not both");
+  if (text)
+    task.texts.push_back(text->string());
+  else
+    task.requests.push_back(parse_request(line));
+}
+
+int64_t count_characters(const std::string& text) {
+  return std::count_if(text.begin(), text.end(), [](char c) {
+    return !is_utf8_continuation(c);
+  });
+}
+
+// As the harness counts: len(re.split(r"\s+", text)).
+int64_t count_words(const std::string& text) {
+  int64_t words = 1;
+  bool is_in_space = false;
+  for (size_t at = 0; at < text.size(); at += utf8_length(text[at])) {
+    const bool is_space = is_python_space(utf8_code_point(text, at));
+    if (is_space && !is_in_space)
+      ++words;
+    is_in_space = is_space;
+  }
+  return words;
+}
+
+enum class Norm { kNone, kCharacters };
+
+// The first of several that are as likely.
 size_t likeliest(
     const std::vector<ContinuationScore>& scores,
     const std::vector<std::string>& choices,
-    bool is_normalized) {
+    Norm norm) {
   size_t best = 0;
   double best_score = 0;
   for (size_t i = 0; i < scores.size(); ++i) {
     const double score =
         scores[i].log_likelihood /
-        (is_normalized ? static_cast<double>(choices[i].size()) : 1.0);
+        (norm == Norm::kCharacters
+             ? static_cast<double>(count_characters(choices[i]))
+             : 1.0);
     if (i == 0 || score > best_score) {
       best = i;
       best_score = score;
@@ -50,9 +91,9 @@ size_t likeliest(
 
 }  // namespace
 
-std::vector<TaskRequest> read_task(const std::filesystem::path& path) {
+Task read_task(const std::filesystem::path& path) {
   std::istringstream file(read_whole_text(path));
-  std::vector<TaskRequest> requests;
+  Task task;
   size_t number = 0;
   for (std::string line; std::getline(file, line);) {
     ++number;
@@ -60,71 +101,72 @@ std::vector<TaskRequest> read_task(const std::filesystem::path& path) {
       continue;
     const JsonDocument document(
         line, {.module = "task", .file = path.string(), .first_line = number});
-    requests.push_back(parse(document.root()));
+    parse(document.root(), task);
   }
-  if (requests.empty())
+  if (task.requests.empty() && task.texts.empty())
     throw DataError(fmt::format("[task] '{}' holds no request", path.string()));
-  return requests;
-}
-
-Continuations tokenize(const TaskRequest& request, const Tokenizer& tokenizer) {
-  std::string context = request.context;
-  const size_t kept = context.find_last_not_of(" \t\n\r") + 1;
-  const std::string spaces = context.substr(kept);
-  context.resize(kept);
-  Continuations result;
-  const auto encode = [&](const std::string& text) {
-    const auto ids = tokenizer.encode(text);
-    return std::vector<int64_t>(ids.begin(), ids.end());
-  };
-  result.context = encode(context);
-  const size_t shared = result.context.size();
-  for (const std::string& choice : request.choices) {
-    const auto whole = encode(context + spaces + choice);
-    if (whole.size() <= shared)
-      throw DataError(fmt::format(
-          "[task] the choice '{}' adds no token to its context", choice));
-    result.choices.emplace_back(
-        whole.begin() + static_cast<std::ptrdiff_t>(shared), whole.end());
-  }
-  if (result.context.empty()) {
-    const auto start =
-        tokenizer.eos_id() ? tokenizer.eos_id() : tokenizer.bos_id();
-    if (!start)
-      throw DataError(
-          "[task] a context is empty, and the tokenizer has no token that "
-          "begins a text");
-    result.context = {*start};
-  }
-  return result;
+  return task;
 }
 
 TaskResult rate(
     const std::vector<TaskRequest>& requests,
     const std::vector<std::vector<ContinuationScore>>& scores) {
-  TaskResult result;
+  const bool has_choices =
+      std::any_of(requests.begin(), requests.end(), [](const auto& request) {
+        return request.choices.size() > 1;
+      });
+  const auto count = static_cast<double>(requests.size());
+  int64_t right = 0;
+  int64_t normalized_right = 0;
   double nats = 0;
   for (size_t r = 0; r < requests.size(); ++r) {
     const TaskRequest& request = requests[r];
-    const auto& of_request = scores[r];
-    if (request.choices.size() == 1) {
-      const double is_right = of_request[0].is_greedy ? 1 : 0;
-      result.accuracy += is_right;
-      result.normalized_accuracy += is_right;
-    } else {
-      result.accuracy +=
-          likeliest(of_request, request.choices, false) == request.gold ? 1 : 0;
-      result.normalized_accuracy +=
-          likeliest(of_request, request.choices, true) == request.gold ? 1 : 0;
-    }
+    const std::vector<ContinuationScore>& of_request = scores[r];
+    const auto is_right = [&](Norm norm) {
+      return request.choices.size() == 1
+                 ? of_request[0].is_greedy
+                 : likeliest(of_request, request.choices, norm) == request.gold;
+    };
+    right += is_right(Norm::kNone) ? 1 : 0;
+    normalized_right += is_right(Norm::kCharacters) ? 1 : 0;
     nats -= of_request[request.gold].log_likelihood;
   }
-  result.requests = static_cast<int64_t>(requests.size());
-  const auto count = static_cast<double>(requests.size());
-  result.accuracy /= count;
-  result.normalized_accuracy /= count;
-  result.perplexity = std::exp(nats / count);
+  TaskResult result{
+      .requests = static_cast<int64_t>(requests.size()),
+      .accuracy = static_cast<double>(right) / count};
+  if (has_choices)
+    result.normalized_accuracy = static_cast<double>(normalized_right) / count;
+  else
+    result.perplexity = std::exp(nats / count);
   return result;
+}
+
+TextResult rate_texts(
+    const std::vector<std::string>& texts,
+    const std::vector<double>& nats) {
+  size_t bytes = 0;
+  int64_t words = 0;
+  for (const std::string& text : texts) {
+    bytes += text.size();
+    words += count_words(text);
+  }
+  if (bytes == 0)
+    throw DataError("[task] all texts are empty");
+  const double all = std::accumulate(nats.begin(), nats.end(), 0.0);
+  const double per_byte = all / static_cast<double>(bytes);
+  return {
+      .texts = static_cast<int64_t>(texts.size()),
+      .word_perplexity = std::exp(all / static_cast<double>(words)),
+      .byte_perplexity = std::exp(per_byte),
+      .bits_per_byte = per_byte / std::numbers::ln2};
+}
+
+// General category Zs, and the bidirectional types WS, B and S.
+bool is_python_space(char32_t c) {
+  return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x20) || c == 0x85 ||
+         c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
+         c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f ||
+         c == 0x3000;
 }
 
 }  // namespace brigade

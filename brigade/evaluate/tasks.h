@@ -1,50 +1,73 @@
-// Questions for a model in the request form of lm-evaluation-harness, one JSON
-// object per line:
+// Questions for a model as lm-evaluation-harness asks them, one JSON object per
+// line. A file holds one of two kinds:
 //
 //   {"context": "...", "choices": [" a", " b"], "gold": 1}   multiple choice
 //   {"context": "...", "choices": [" word"], "gold": 0}      last word
 //
-// A question with several choices is answered by the likeliest; one with a
-// single choice is right if every token of it is the likeliest at its place.
+// is the harness's multiple_choice, or, where all requests have one choice, its
+// loglikelihood: right if every token of the choice is the likeliest at its
+// place. An optional "target_delimiter" stands between the context and each
+// choice, and is no part of the choice.
+//
+//   {"text": "..."}                                          whole texts
+//
+// is its loglikelihood_rolling.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "brigade/evaluate/scorer.h"
-#include "brigade/tokenizer/tokenizer.h"
 
 namespace brigade {
 
 struct TaskRequest {
   std::string context;
-  std::vector<std::string> choices;
+  std::string target_delimiter;
+  std::vector<std::string> choices;  // none is empty
   size_t gold = 0;
 };
 
-// Throws DataError at the file, line and JSON path of a problem.
-std::vector<TaskRequest> read_task(const std::filesystem::path& path);
+// One of the two is empty.
+struct Task {
+  std::vector<TaskRequest> requests;
+  std::vector<std::string> texts;
+};
 
-// The tokens of a request. As lm-evaluation-harness does: context and choice
-// are tokenized together, and what is beyond the context's tokens is the
-// choice's; spaces at a context's end belong to the choice. An empty context is
-// the tokenizer's end-of-text (or first) token. Throws DataError where a choice
-// has no token.
-Continuations tokenize(const TaskRequest& request, const Tokenizer& tokenizer);
+// Throws DataError at the file, line and JSON path of a problem.
+Task read_task(const std::filesystem::path& path);
 
 struct TaskResult {
   int64_t requests = 0;
   double accuracy = 0;
-  // Log-likelihoods divided by the choices' lengths in bytes. Of single
-  // choices the same as accuracy.
-  double normalized_accuracy = 0;
-  double perplexity = 0;  // exp of the mean of -ln p of the gold choices
+  // Log-likelihoods divided by the choices' numbers of characters, as the
+  // harness's acc_norm. Absent where all requests have one choice.
+  std::optional<double> normalized_accuracy;
+  // exp of the mean of -ln p of the only choices. Absent where a request has
+  // several.
+  std::optional<double> perplexity;
 };
 
 TaskResult rate(
     const std::vector<TaskRequest>& requests,
     const std::vector<std::vector<ContinuationScore>>& scores);
+
+struct TextResult {
+  int64_t texts = 0;
+  double word_perplexity = 0;  // words: what white space separates
+  double byte_perplexity = 0;
+  double bits_per_byte = 0;
+};
+
+// `nats`: -ln p of each text. Throws DataError where all texts are empty.
+TextResult rate_texts(
+    const std::vector<std::string>& texts,
+    const std::vector<double>& nats);
+
+// Python's str.isspace(), which the harness splits and strips by.
+bool is_python_space(char32_t c);
 
 }  // namespace brigade

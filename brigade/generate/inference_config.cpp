@@ -12,7 +12,8 @@
 namespace brigade {
 namespace {
 
-constexpr std::array<std::string_view, 7> kKeys = {
+constexpr std::array<std::string_view, 8> kKeys = {
+    "model.dtype",
     "distributed.dp_size",
     "distributed.tp_size",
     "distributed.pp_size",

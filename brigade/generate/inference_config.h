@@ -13,7 +13,8 @@ namespace brigade {
 // where it is not given) and cp are further replicas. The layout of the run
 // that trained it does not matter.
 // `overrides`: distributed.*_size, pp_layers, timeout_seconds and
-// check_collectives. Throws ConfigError for other keys and for layouts that do
+// check_collectives, and model.dtype, in which it is computed in place of the
+// stored one. Throws ConfigError for other keys and for layouts that do
 // not fit.
 TrainConfig inference_config(
     const StoredModel& stored,

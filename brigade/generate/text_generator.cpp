@@ -12,6 +12,7 @@
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
 #include "brigade/generate/stored_model.h"
+#include "brigade/generate/text_tokens.h"
 #include "brigade/generate/token_generator.h"
 #include "brigade/json/parse.h"
 #include "brigade/metrics/clock.h"
@@ -54,12 +55,10 @@ void check(const GenerateOptions& options) {
 std::vector<int64_t> encode_prompt(
     const Tokenizer& tokenizer,
     const std::string& prompt) {
-  const std::vector<int32_t> ids =
-      tokenizer.encode(prompt, {.special_tokens = SpecialTokens::kTemplate});
+  std::vector<int64_t> ids = encode_text(tokenizer, prompt);
   if (!ids.empty())
-    return {ids.begin(), ids.end()};
-  const auto start =
-      tokenizer.bos_id() ? tokenizer.bos_id() : tokenizer.eos_id();
+    return ids;
+  const auto start = start_token(tokenizer);
   if (!start)
     throw ConfigError("--prompt is empty and the tokenizer has no <s>");
   return {*start};

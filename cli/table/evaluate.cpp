@@ -20,7 +20,7 @@ void add_evaluate(CLI::App& app) {
   CLI::Option* task = command->add_option(
       "--task",
       arguments->tasks,
-      "JSON lines of {context, choices, gold}; several files");
+      "JSON lines of {context, choices, gold} or of {text}; several files");
   task->type_name("FILE");
   command
       ->add_option(
@@ -32,13 +32,14 @@ void add_evaluate(CLI::App& app) {
       ->add_option(
           "--seq-length",
           arguments->seq_length,
-          "Tokens of a window (default: the model's positions, at most 2048)")
+          "Tokens of a window (default: the model's positions, at most 2048 "
+          "but in tasks)")
       ->check(at_least(1));
   command
       ->add_option(
           "--max-tokens",
           arguments->most_tokens,
-          "Of the text or the dataset (default: all)")
+          "Of the text or the dataset, from its beginning (default: all)")
       ->check(at_least(1));
   command->add_option("--batch", arguments->rows, "Windows at a time")
       ->check(at_least(1))
@@ -51,6 +52,7 @@ void add_evaluate(CLI::App& app) {
           "Write each request's log-likelihoods, one line of JSON each")
       ->type_name("FILE")
       ->needs(task);
+  add_dtype(*command, arguments->layout);
   add_rank_arguments(*command, arguments->layout);
   command->footer(
       "Example: brigade evaluate --run runs/run --text held_out.txt --nproc 2 "

@@ -69,6 +69,7 @@ void add_generate(CLI::App& app) {
   command->add_option("--seed", options->seed, "Of the draws")
       ->check(at_least(std::numeric_limits<int64_t>::min()))
       ->capture_default_str();
+  add_dtype(*command, arguments->layout);
   add_rank_arguments(*command, arguments->layout);
   command->footer(
       "Example: brigade generate --run runs/run --prompt Once --nproc 2 "

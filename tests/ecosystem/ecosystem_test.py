@@ -6,11 +6,13 @@
 import json
 import math
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
 
+import numpy
 import safetensors.torch
 import tokenizers
 import torch
@@ -220,6 +222,74 @@ class Ecosystem(unittest.TestCase):
             self.assertEqual(event.step, row["step"])
             self.assertTrue(math.isclose(
                 event.value, row["loss"], rel_tol=1e-6))
+
+    def test_texts_begin_alike_with_a_tokenizer_of_our_own(self):
+        """In training, generation, evaluation and transformers."""
+        folder = self.folder / "own"
+        folder.mkdir()
+        run("prepare", "-i", self.text, "--train-tokenizer", 330,
+            "--out", folder / "data")
+        config = {
+            "model": {"config": {**SHAPE, **MODELS["llama"],
+                                 "vocab_size": 330}},
+            "training": {"seq_length": 64, "total_train_steps": 1},
+            "dataset": {"name": str(folder / "data")},
+            "logging": {"run_dir": str(folder / "run")},
+        }
+        (folder / "run.json").write_text(json.dumps(config))
+        run("train", "--config", folder / "run.json")
+        run("export", "--checkpoint", folder / "run", "--out",
+            folder / "exported")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            folder / "exported")
+        ids = tokenizer(TEXT)["input_ids"]
+        self.assertEqual(ids[0], tokenizer.bos_token_id)
+        trained = numpy.fromfile(folder / "data.bin", dtype=numpy.uint16)
+        self.assertEqual(trained.tolist(), ids + [tokenizer.eos_token_id])
+        for model in (folder / "run", folder / "exported"):
+            evaluated = json.loads(run(
+                "evaluate", "--run", model, "--text", self.text, "--json"))
+            self.assertEqual(
+                evaluated[str(self.text)]["tokens"], len(ids) - 1)
+            generated = json.loads(run(
+                "generate", "--run", model, "--prompt", "Once upon",
+                "--max-tokens", 1, "--json"))
+            self.assertEqual(
+                generated["prompt_tokens"],
+                len(tokenizer("Once upon")["input_ids"]))
+
+    def test_tensorboard_shows_each_step_of_a_continued_run_once(self):
+        run_folder = self.folder / "continued"
+        config = {
+            "model": {"config": {**SHAPE, **MODELS["llama"],
+                                 "vocab_size": self.vocabulary}},
+            "training": {"seq_length": 64, "total_train_steps": 6},
+            "dataset": {"name": str(self.folder / "tokens")},
+            "checkpoint": {"save_frequency": 2},
+            "logging": {"run_dir": str(run_folder), "tensorboard": True},
+        }
+        path = self.folder / "continued.json"
+        path.write_text(json.dumps(config))
+
+        def train(load_path, steps):
+            run("train", "--config", path,
+                f"checkpoint.load_path={load_path}",
+                f"training.total_train_steps={steps}")
+            events = EventAccumulator(str(run_folder))
+            events.Reload()
+            for tag in events.Tags()["scalars"]:
+                self.assertEqual(
+                    [event.step for event in events.Scalars(tag)],
+                    list(range(1, steps + 1)))
+
+        train("", 6)
+        train(run_folder / "checkpoints" / "4", 8)
+        train(run_folder / "checkpoints" / "2", 5)
+        # A kill: steps after the last checkpoint, and half a record.
+        newest = sorted(run_folder.glob("events.out.tfevents.*"))[-1]
+        newest.write_bytes(newest.read_bytes()[:-20])
+        shutil.rmtree(run_folder / "checkpoints" / "5")
+        train("auto", 6)
 
 
 if __name__ == "__main__":

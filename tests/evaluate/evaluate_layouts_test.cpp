@@ -1,12 +1,9 @@
 // Losses and log-likelihoods under every layout against a log-softmax of the
 // logits of a whole forward on one rank. Ranks are threads.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "brigade/base/error.h"
 #include "brigade/checkpoint/save.h"
 #include "brigade/evaluate/scorer.h"
-#include "brigade/evaluate/tasks.h"
 #include "brigade/generate/inference_config.h"
 #include "brigade/model/init_weights.h"
 #include "brigade/model_spec/parameter_table.h"
@@ -17,7 +14,6 @@ namespace brigade {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 
 constexpr int64_t kLength = 16;
 constexpr int64_t kWindows = 7;  // no multiple of the rows or the replicas
@@ -164,57 +160,62 @@ TEST_F(EvaluateLayouts, ChoicesHaveTheLogLikelihoodsOfTheLogits) {
   }
 }
 
-TEST(Tasks, AreRatedByTheirLikeliestChoice) {
-  const std::vector<TaskRequest> requests = {
-      {.context = "a", .choices = {"long choice", "b"}, .gold = 0},
-      {.context = "a", .choices = {"word"}, .gold = 0}};
-  const TaskResult result =
-      rate(requests, {{{-4.0, false}, {-3.0, false}}, {{-1.0, true}}});
-  EXPECT_DOUBLE_EQ(result.accuracy, 0.5);             // "b" is likelier
-  EXPECT_DOUBLE_EQ(result.normalized_accuracy, 1.0);  // not per byte
-  EXPECT_NEAR(result.perplexity, std::exp(2.5), 1e-12);
+TEST_F(EvaluateLayouts, EachChoiceIsCutByItself) {
+  std::vector<int64_t> context;
+  for (int64_t i = 0; i < 20; ++i)
+    context.push_back(i * 7 % 256);
+  const std::vector<Continuations> requests = {
+      {context, {{9}, {1, 2, 3}, {4}, {5, 6, 7, 8, 9, 10}}}};
+  constexpr int64_t kMost = 6;
+  // The harness: (context + choice)[-(most + 1):], all but its last token seen.
+  std::vector<double> expected;
+  for (const std::vector<int64_t>& choice : requests[0].choices) {
+    std::vector<int64_t> whole = context;
+    whole.insert(whole.end(), choice.begin(), choice.end());
+    whole.erase(whole.begin(), whole.end() - (kMost + 1));
+    const auto probabilities = log_probabilities(whole);
+    double sum = 0;
+    for (size_t i = whole.size() - choice.size(); i < whole.size(); ++i)
+      sum +=
+          probabilities[static_cast<int64_t>(i) - 1][whole[i]].item<double>();
+    expected.push_back(sum);
+  }
+  for (const ParallelDims& dims : layouts()) {
+    under(dims, [&](Scorer& scorer) {
+      const auto scores =
+          scorer.score(requests, kMost, [](int64_t /*done*/) {});
+      for (size_t c = 0; c < expected.size(); ++c)
+        EXPECT_NEAR(scores[0][c].log_likelihood, expected[c], 1e-4)
+            << c << " in " << dims.product();
+    });
+  }
 }
 
-TEST(Tasks, TokensOfAChoiceAreThoseBeyondItsContext) {
-  const auto bytes = load_tokenizer("bytes");
-  const Continuations tokens =
-      tokenize({.context = "Hi ", .choices = {"x"}, .gold = 0}, *bytes);
-  EXPECT_EQ(tokens.context, (std::vector<int64_t>{'H', 'i'}));
-  EXPECT_EQ(tokens.choices[0], (std::vector<int64_t>{' ', 'x'}));
-  EXPECT_EQ(
-      tokenize({.context = "", .choices = {"x"}, .gold = 0}, *bytes)
-          .context.size(),
-      1U);
-}
-
-TEST(Tasks, ErrorsNameTheLine) {
-  const testing::RunsFolder folder;
-  const auto error_of = [&](const std::string& text) {
-    testing::write_file(folder / "task", text);
-    try {
-      read_task(folder / "task");
-    } catch (const DataError& error) {
-      return std::string(error.what());
-    }
-    return std::string("none");
-  };
-  EXPECT_THAT(error_of(""), HasSubstr("holds no request"));
-  EXPECT_THAT(
-      error_of("\n{\"context\": 1}"),
-      HasSubstr("task:2:13: at /context: expected a string, found a number"));
-  EXPECT_THAT(
-      error_of(R"({"context": "a", "choices": ["b"], "gold": 1})"),
-      HasSubstr("task:1:44: at /gold: 1 is outside 0 to 0"));
-  EXPECT_THAT(
-      error_of(R"({"context": "a", "choices": [], "gold": 0})"),
-      HasSubstr("task:1:29: at /choices: there is no choice"));
-  EXPECT_THAT(
-      error_of(R"({"context": "a", "choices": ["b", ""], "gold": 0})"),
-      HasSubstr("at /choices/1: the choice is empty"));
-  EXPECT_THAT(
-      error_of(R"({"context": "a", "choices": ["b"], "gold": 0})"
-               "\n{"),
-      HasSubstr("task:2:2: not valid JSON"));
+TEST_F(EvaluateLayouts, OfAWindowTheLastTokensAreScored) {
+  const std::vector<ScoredWindow> windows = {
+      {.tokens = {1, 2, 3, 4}, .predicted = 3},
+      {.tokens = {9, 8, 7, 6, 5}, .predicted = 1},
+      {.tokens = {200, 100}, .predicted = 1}};
+  std::vector<double> expected;
+  for (const auto& [tokens, predicted] : windows) {
+    const auto probabilities = log_probabilities(tokens);
+    double sum = 0;
+    for (size_t i = tokens.size() - static_cast<size_t>(predicted);
+         i < tokens.size();
+         ++i)
+      sum -=
+          probabilities[static_cast<int64_t>(i) - 1][tokens[i]].item<double>();
+    expected.push_back(sum);
+  }
+  for (const ParallelDims& dims : layouts()) {
+    under(dims, [&](Scorer& scorer) {
+      const auto nats = scorer.nats(windows, [](int64_t /*done*/) {});
+      ASSERT_EQ(nats.size(), expected.size());
+      for (size_t w = 0; w < expected.size(); ++w)
+        EXPECT_NEAR(nats[w], expected[w], 1e-4) << dims.product();
+      EXPECT_TRUE(scorer.nats({}, [](int64_t /*done*/) {}).empty());
+    });
+  }
 }
 
 }  // namespace
