@@ -31,14 +31,16 @@ LlamaConfig model_of(const Checkpoint& checkpoint) {
   return config;
 }
 
-SafetensorsDtype dtype_of(const CheckpointManifest& manifest) {
+SafetensorsDtype dtype_of(const Checkpoint& checkpoint) {
+  const CheckpointManifest& manifest = checkpoint.manifest();
   if (manifest.dtype == "float32")
     return SafetensorsDtype::kF32;
   if (manifest.dtype == "bfloat16")
     return SafetensorsDtype::kBF16;
   throw DataError(fmt::format(
-      "[export] the manifest names the dtype '{}', expected float32 or "
+      "[export] the manifest of '{}' names the dtype '{}', expected float32 or "
       "bfloat16",
+      checkpoint.directory().string(),
       manifest.dtype));
 }
 
@@ -48,7 +50,9 @@ std::vector<FileToCopy> tokenizer_of(const Checkpoint& checkpoint) {
     return {};
   if (!is_bare_file_name(tokenizer)) {
     throw DataError(fmt::format(
-        "[export] the manifest's tokenizer '{}' is outside the checkpoint",
+        "[export] the manifest of '{}' names the tokenizer '{}', which is "
+        "outside the checkpoint",
+        checkpoint.directory().string(),
         tokenizer));
   }
   return find_tokenizer_files(checkpoint.directory() / tokenizer);
@@ -84,7 +88,7 @@ ExportedModel export_checkpoint(
   put("bos_token_id", options.bos_token_id);
   put("eos_token_id", options.eos_token_id);
   request.tensors = list_parameters(config);
-  request.dtype = dtype_of(manifest);
+  request.dtype = dtype_of(checkpoint);
   uint64_t done_bytes = 0;
   const uint64_t total_bytes = static_cast<uint64_t>(parameter_count(config)) *
                                (manifest.dtype == "float32" ? 4 : 2);

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -117,7 +118,7 @@ class GzipStream : public CompressedStream {
       : CompressedStream(std::move(file)) {
     // 15 bits of window, + 16 for gzip's header and checksum.
     if (inflateInit2(&zlib_, 15 + 16) != Z_OK)
-      throw StorageError("[text_reader] no memory for zlib");
+      throw std::bad_alloc();
   }
   ~GzipStream() override { inflateEnd(&zlib_); }
 
@@ -169,7 +170,7 @@ class ZstdStream : public CompressedStream {
   explicit ZstdStream(std::unique_ptr<FileStream> file)
       : CompressedStream(std::move(file)), zstd_(ZSTD_createDCtx()) {
     if (zstd_ == nullptr)
-      throw StorageError("[text_reader] no memory for zstd");
+      throw std::bad_alloc();
   }
   ~ZstdStream() override { ZSTD_freeDCtx(zstd_); }
 
