@@ -1,15 +1,13 @@
 // Sums over a group that spans hosts, by host: what crosses the slow links
 // between hosts is divided by the ranks of a host.
 //
-//   all_reduce      reduce-scatter inside each host | all-reduce of each rank's
-//                   shard with its counterparts on the other hosts | all-gather
-//                   inside
-//   all_reduce_as_bf16  the same, in bf16 between hosts alone
-//   all_reduce_rows rows inside each host | each rank's part of the matrix
-//   across
-//                   | all-gather inside
-//   reduce_scatter  inside, then across
-//   all_gather      across, then inside
+//   all_reduce          reduce-scatter inside each host, all-reduce of each
+//                       rank's shard across hosts, all-gather inside
+//   all_reduce_as_bf16  the same, in bf16 across hosts alone
+//   all_reduce_rows     rows inside each host, each rank's part of the matrix
+//                       across, all-gather inside
+//   reduce_scatter      inside, then across
+//   all_gather          across, then inside
 //
 // Everything else goes over the whole group as it is. A thread of the
 // communicator's own carries the steps out, in the order of launches.

@@ -1,8 +1,9 @@
 // A Bucket is one flat gradient buffer reduced by one collective.
 //   kFilling --last mark_ready()--> kFull --launch()--> kReducing
 //     --wait() or abandon()--> kReduced --reset()--> kFilling
-// mark_ready() and launch() run on the backward thread; everything else on the
-// trainer's.
+// mark_ready(), launch() and is_reduced() run on the thread of backward (of a
+// GPU's parameters: autograd's for that device), which BucketQueue has wait()
+// too where it steps in backward; everything else on the trainer's.
 #pragma once
 
 #include <torch/types.h>

@@ -1,7 +1,8 @@
 // The buckets of a step, launched in plan order whatever order they fill in, so
 // that all ranks launch the same collectives in the same order.
 //
-// mark_ready() runs on the thread of backward; everything else on the
+// mark_ready() runs on the thread of backward, and waits there for a bucket
+// that is stepped or divided before backward ends; everything else runs on the
 // trainer's.
 #pragma once
 

@@ -18,8 +18,9 @@
 // This is the interface. BucketedGradSync reduces flat buckets while backward
 // runs; PerParamGradSync reduces parameter by parameter and is its oracle.
 //
-// Hooks run on the thread that calls backward(); every other call comes from
-// the trainer's thread, between backwards.
+// Hooks run on the thread that autograd runs a parameter's backward on: on the
+// CPU the one that calls backward(), on GPUs a thread per device. Every other
+// call comes from the trainer's thread, between backwards.
 #pragma once
 
 #include <torch/types.h>

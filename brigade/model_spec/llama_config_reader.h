@@ -1,4 +1,4 @@
-// What the parser of config.json reads with: private to brigade/model.
+// What the parser of config.json reads with: private to brigade/model_spec.
 #pragma once
 
 #include <cstdint>

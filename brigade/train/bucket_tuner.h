@@ -1,7 +1,7 @@
 // Finds the bucket capacity that leaves the least communication exposed on the
 // ranks at hand: measures what an all-reduce costs and when backward has each
-// gradient ready, predicts every candidate with the planner that training uses
-// (data_parallel/bucket_prediction.h), and runs the best few to see.
+// gradient ready, plans every candidate as training does and predicts it
+// (schedule/bucket_prediction.h), and runs the best few to see.
 #pragma once
 
 #include <cstdint>

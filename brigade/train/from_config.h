@@ -1,8 +1,6 @@
-// What each library struct takes from a run's config: the only place where
-// config values become options of data, communication, gradient
-// synchronisation, pipeline, optimizer and learning rate.
-//
-// PURE.
+// What the library's structs take from a run's config: options of data,
+// communication, gradient synchronisation, pipeline, optimizer and learning
+// rate. Pure, but for hooks that allocate and optimizers that are made.
 #pragma once
 
 #include <torch/types.h>
