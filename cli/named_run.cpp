@@ -105,10 +105,15 @@ fs::path find_run(const fs::path& path) {
   return path;
 }
 
-json read_model_config(const fs::path& path) {
-  if (const auto checkpoint = find_checkpoint(path))
-    return read_json(*checkpoint / kManifest).value("model", json());
-  return read_json(path / "config.json");
+NamedModelConfig read_model_config(const fs::path& path) {
+  if (const auto checkpoint = find_checkpoint(path)) {
+    const fs::path manifest = *checkpoint / kManifest;
+    return {
+        read_json(manifest).value("model", json()),
+        manifest.string() + ": /model"};
+  }
+  const fs::path file = path / "config.json";
+  return {read_json(file), file.string() + ": "};
 }
 
 }  // namespace brigade::cli

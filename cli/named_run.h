@@ -2,8 +2,9 @@
 #pragma once
 
 #include <filesystem>
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 
 namespace brigade::cli {
 
@@ -20,8 +21,14 @@ bool is_hugging_face(const std::filesystem::path& path);
 // for a Hugging Face folder, which has no run.
 std::filesystem::path find_run(const std::filesystem::path& path);
 
-// Hugging Face's config.json of the model. Throws DataError where PATH holds
-// none.
-nlohmann::json read_model_config(const std::filesystem::path& path);
+// Hugging Face's config.json of a model, and where it stands, as messages begin:
+// "FILE: ", "FILE: /model".
+struct NamedModelConfig {
+  nlohmann::json config;
+  std::string place;
+};
+
+// Throws DataError where PATH holds none.
+NamedModelConfig read_model_config(const std::filesystem::path& path);
 
 }  // namespace brigade::cli

@@ -72,7 +72,9 @@ Model read_model(const std::string& given) {
         "Hugging Face folder with --run",
         given));
   const bool is_folder = fs::is_directory(path, error);
-  const Json json = is_folder ? read_model_config(path) : read_json_file(path);
+  const NamedModelConfig found =
+      is_folder ? read_model_config(path)
+                : NamedModelConfig{read_json_file(path), path.string() + ": "};
   std::vector<std::string> problems;
   // Of a folder the last name in its path, also with a / at its end.
   const fs::path folder =
@@ -81,11 +83,10 @@ Model read_model(const std::string& given) {
                                ? folder.parent_path().filename()
                                : path.stem();
   Model model = {
-      planner::parse_model_file(json, name, path.string() + ": ", problems),
-      {}};
+      planner::parse_model_file(found.config, name, found.place, problems), {}};
   if (!problems.empty())
     throw ConfigError(problems);
-  model.config = hugging_face_config(json);
+  model.config = hugging_face_config(found.config);
   return model;
 }
 
