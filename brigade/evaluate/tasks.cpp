@@ -66,19 +66,19 @@ int64_t count_words(const std::string& text) {
   return words;
 }
 
-enum class Norm { kNone, kCharacters };
+enum class LengthNorm { kNone, kCharacters };
 
 // The first of several that are as likely.
 size_t likeliest(
     const std::vector<ContinuationScore>& scores,
     const std::vector<std::string>& choices,
-    Norm norm) {
+    LengthNorm norm) {
   size_t best = 0;
   double best_score = 0;
   for (size_t i = 0; i < scores.size(); ++i) {
     const double score =
         scores[i].log_likelihood /
-        (norm == Norm::kCharacters
+        (norm == LengthNorm::kCharacters
              ? static_cast<double>(count_characters(choices[i]))
              : 1.0);
     if (i == 0 || score > best_score) {
@@ -122,13 +122,13 @@ TaskResult rate(
   for (size_t r = 0; r < requests.size(); ++r) {
     const TaskRequest& request = requests[r];
     const std::vector<ContinuationScore>& of_request = scores[r];
-    const auto is_right = [&](Norm norm) {
+    const auto is_right = [&](LengthNorm norm) {
       return request.choices.size() == 1
                  ? of_request[0].is_greedy
                  : likeliest(of_request, request.choices, norm) == request.gold;
     };
-    right += is_right(Norm::kNone) ? 1 : 0;
-    normalized_right += is_right(Norm::kCharacters) ? 1 : 0;
+    right += is_right(LengthNorm::kNone) ? 1 : 0;
+    normalized_right += is_right(LengthNorm::kCharacters) ? 1 : 0;
     nats -= of_request[request.gold].log_likelihood;
   }
   TaskResult result{
