@@ -12,10 +12,10 @@
 #include "brigade/generate/limited_tokenizer.h"
 #include "brigade/json/node.h"
 #include "brigade/model_spec/parameter_table.h"
-#include "brigade/model_spec/shard.h"
 #include "brigade/train/from_config.h"
 #include "brigade/train/layout.h"
 #include "brigade/train/pretrained.h"
+#include "brigade/train/stored_parts.h"
 
 namespace brigade {
 namespace {
@@ -124,29 +124,19 @@ std::shared_ptr<Llama> StoredModel::load(
   auto model = std::make_shared<Llama>(context, part);
 
   const auto weights = model->named_parameters();
-  std::vector<LocalParam> params;
+  std::vector<Param> params;
   for (const ParameterRow& row : list_parameters(context->description, part))
-    params.push_back(
-        {row.name,
-         shard_parameter(
-             row,
-             mesh.dims().tp,
-             mesh.coordinate().tp,
-             TokenLayout::kReplicated),
-         weights[row.name].detach()});
+    params.push_back(make_param(
+        row,
+        part,
+        {.tp = mesh.dims().tp, .tp_rank = mesh.coordinate().tp},
+        weights[row.name].detach()));
   if (!checkpoint_) {
     load_pretrained(directory_, llama, params);
     return model;
   }
-  for (const LocalParam& param : params) {
-    const ParamShard& shard = param.shard;
-    checkpoint_->read(
-        {param.name,
-         shard.dim == kNotCut ? -1 : shard.dim,
-         shard.begin,
-         shard.end,
-         param.weight});
-  }
+  for (const Param& param : params)
+    checkpoint_->read(part_of("", param, param.tensor));
   return model;
 }
 

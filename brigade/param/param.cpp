@@ -1,6 +1,7 @@
 #include "brigade/param/param.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace brigade {
 
@@ -10,6 +11,21 @@ torch::Tensor Param::state(std::string_view state_name) const {
         return state.name == state_name;
       });
   return found == states.end() ? torch::Tensor() : found->tensor;
+}
+
+Param make_param(
+    const ParameterRow& row,
+    const ModelPart& part,
+    const ShardOptions& shard,
+    torch::Tensor weight) {
+  Param param;
+  param.name = row.name;
+  param.tensor = std::move(weight);
+  param.is_row_sparse = is_row_sparse(row, part);
+  param.row = std::make_shared<const ParameterRow>(row);
+  param.cut = shard_parameter(row, shard.tp, shard.tp_rank, shard.tokens);
+  param.is_copy_for_head = is_copy_for_head(row, part);
+  return param;
 }
 
 torch::Tensor take_shard(const torch::Tensor& full, const ParamShard& cut) {

@@ -22,6 +22,13 @@ struct State {
   torch::Tensor tensor;
 };
 
+// Which part of a cut parameter a rank has.
+struct ShardOptions {
+  int tp = 1;
+  int tp_rank = 0;
+  TokenLayout tokens = TokenLayout::kReplicated;
+};
+
 struct Param {
   std::string name;      // under which errors, checks and checkpoints know it
   torch::Tensor tensor;  // the weight
@@ -65,6 +72,14 @@ struct Param {
     return cut.is_first_replica && !is_copy_for_head;
   }
 };
+
+// A parameter of `part`: its row, cut and hints; `weight` is what the rank has of
+// it.
+Param make_param(
+    const ParameterRow& row,
+    const ModelPart& part,
+    const ShardOptions& shard,
+    torch::Tensor weight);
 
 // full[begin:end] along the cut, padded with zeros: what a rank holds of a
 // whole tensor.

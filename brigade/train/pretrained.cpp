@@ -10,23 +10,23 @@ namespace brigade {
 void load_pretrained(
     const std::filesystem::path& folder,
     const LlamaConfig& llama,
-    const std::vector<LocalParam>& params) {
+    const std::vector<Param>& params) {
   const torch::NoGradGuard no_grad;
   const std::vector<ParameterRow> expected = list_parameters(llama);
   std::map<std::string, std::vector<int64_t>> shapes;
   for (const ParameterRow& row : expected)
     shapes[row.name] = row.shape;
   std::vector<WeightTarget> targets;
-  for (const LocalParam& param : params) {
+  for (const Param& param : params) {
     ShardSpec spec = whole_tensor(shapes.at(param.name));
-    torch::Tensor destination = param.weight;
-    const ParamShard& shard = param.shard;
+    torch::Tensor destination = param.tensor;
+    const ParamShard& shard = param.cut;
     if (shard.dim != kNotCut) {
       spec.ranges[static_cast<size_t>(shard.dim)] = {shard.begin, shard.end};
       const int64_t filled = shard.end - shard.begin;
-      destination = param.weight.narrow(shard.dim, 0, filled);
-      param.weight
-          .narrow(shard.dim, filled, param.weight.size(shard.dim) - filled)
+      destination = param.tensor.narrow(shard.dim, 0, filled);
+      param.tensor
+          .narrow(shard.dim, filled, param.tensor.size(shard.dim) - filled)
           .zero_();
     }
     targets.push_back({param.name, std::move(spec), destination});

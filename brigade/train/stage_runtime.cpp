@@ -103,31 +103,23 @@ std::vector<Param> StageRuntime::make_params(
   const bool is_pretrained = config_.model.init == WeightInit::kPretrained;
   const torch::NoGradGuard no_grad;
   std::vector<Param> params;
-  std::vector<LocalParam> local;
   for (const ParameterRow& row : rows) {
-    Param param{
-        .name = row.name,
-        .tensor = weights[row.name],
-        .is_row_sparse = is_row_sparse(row, part_),
-        .has_own_bucket = zero_stage > 0 && !row.tied_head.empty(),
-        .unit = zero_stage > 2 ? weight_units_.of_row[params.size()] : 0,
-        .compute_copy = {},
-        .row = std::make_shared<const ParameterRow>(row),
-        .cut = shard_parameter(
-            row,
-            mesh.dims().tp,
-            mesh.coordinate().tp,
-            model_->context().tensor_parallel.tokens),
-        .is_copy_for_head = is_copy_for_head(row, part_),
-        .states = {}};
-    local.push_back({row.name, param.cut, param.tensor});
+    Param param = make_param(
+        row,
+        part_,
+        {.tp = mesh.dims().tp,
+         .tp_rank = mesh.coordinate().tp,
+         .tokens = model_->context().tensor_parallel.tokens},
+        weights[row.name]);
+    param.has_own_bucket = zero_stage > 0 && !row.tied_head.empty();
+    param.unit = zero_stage > 2 ? weight_units_.of_row[params.size()] : 0;
     if (!is_pretrained)
       param.tensor.copy_(
           take_shard(initial_weight(row, config_.training.seed), param.cut));
     params.push_back(std::move(param));
   }
   if (is_pretrained)
-    load_pretrained(config_.model.folder, llama, local);
+    load_pretrained(config_.model.folder, llama, params);
   return params;
 }
 

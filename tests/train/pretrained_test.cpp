@@ -67,12 +67,13 @@ TEST_P(PretrainedTest, AWeightThatIsNotFiniteIsNamedWithItsFile) {
   const std::string name = "model.layers.1.mlp.up_proj.weight";
   weights_[name].view({-1})[3] = NAN;
   write_weights();
-  std::vector<LocalParam> params;
-  for (const ParameterRow& info : list_parameters(config_)) {
-    params.push_back(
-        {info.name,
-         shard_parameter(info, 1, 0, TokenLayout::kReplicated),
-         torch::zeros(info.shape, torch::kBFloat16)});
+  std::vector<Param> params;
+  for (const ParameterRow& row : list_parameters(config_)) {
+    params.push_back(make_param(
+        row,
+        whole_model(config_),
+        {},
+        torch::zeros(row.shape, torch::kBFloat16)));
   }
   try {
     load_pretrained(folder_, config_, params);
@@ -95,26 +96,26 @@ TEST_P(PretrainedTest, EveryTensorParallelLayoutHoldsTheFilesWeights) {
     for (const auto& [name, weight] : weights_)
       whole[name] = torch::full_like(weight, NAN);
     for (int rank = 0; rank < tp; ++rank) {
-      std::vector<LocalParam> params;
+      std::vector<Param> params;
       for (const ParameterRow& row : list_parameters(config_)) {
-        const ParamShard shard =
-            shard_parameter(row, tp, rank, TokenLayout::kReplicated);
-        params.push_back(
-            {row.name, shard, torch::full(shard.shape, NAN, torch::kBFloat16)});
+        params.push_back(make_param(
+            row, whole_model(config_), {.tp = tp, .tp_rank = rank}, {}));
+        params.back().tensor =
+            torch::full(params.back().cut.shape, NAN, torch::kBFloat16);
       }
       load_pretrained(folder_, config_, params);
-      for (const LocalParam& param : params) {
+      for (const Param& param : params) {
         torch::Tensor& place = whole.at(param.name);
-        if (param.shard.dim == kNotCut) {
-          place.copy_(param.weight);
+        if (param.cut.dim == kNotCut) {
+          place.copy_(param.tensor);
           continue;
         }
-        const int64_t dim = param.shard.dim;
-        const int64_t filled = param.shard.end - param.shard.begin;
-        place.narrow(dim, param.shard.begin, filled)
-            .copy_(param.weight.narrow(dim, 0, filled));
+        const int64_t dim = param.cut.dim;
+        const int64_t filled = param.cut.end - param.cut.begin;
+        place.narrow(dim, param.cut.begin, filled)
+            .copy_(param.tensor.narrow(dim, 0, filled));
         EXPECT_EQ(
-            param.weight.slice(dim, filled).abs().sum().item<double>(), 0.0);
+            param.tensor.slice(dim, filled).abs().sum().item<double>(), 0.0);
       }
     }
     for (const auto& [name, weight] : weights_)
