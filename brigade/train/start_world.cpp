@@ -33,7 +33,8 @@ std::string fingerprint_of_dataset(const std::string& name) {
 // By dotted key; what config_hash() leaves out is left out.
 std::map<std::string, std::string> config_entries(const TrainConfig& config) {
   std::map<std::string, std::string> entries;
-  for (const auto& [group, keys] : config_facts(config).items()) {
+  const nlohmann::json facts = config_facts(config);
+  for (const auto& [group, keys] : facts.items()) {
     for (const auto& [key, value] : keys.items())
       entries[group + "." + key] =
           value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
