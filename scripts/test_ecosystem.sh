@@ -36,6 +36,9 @@ HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
 TOKENIZERS_PARALLELISM=false \
   "$venv/bin/python" tests/ecosystem/harness_test.py "$build/brigade" ||
   status=1
+HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
+  "$venv/bin/python" tests/ecosystem/foreign_files_test.py "$build/brigade" ||
+  status=1
 "$venv/bin/python" tests/ecosystem/torchrun_test.py "${programs[@]}" ||
   status=1
 exit $status
