@@ -13,6 +13,7 @@
 #include "brigade/generate/inference_config.h"
 #include "brigade/generate/text_generator.h"
 #include "brigade/json/parse.h"
+#include "brigade/tokenizer/utf8.h"
 #include "brigade/train/start_world.h"
 #include "cli/commands.h"
 #include "cli/options.h"
@@ -65,6 +66,13 @@ std::vector<std::string> read_prompts(const GenerateArguments& arguments) {
   for (std::string& prompt : prompts) {
     if (prompt == "-")
       prompt = read_whole_text("-");
+    const size_t valid = valid_utf8_prefix(prompt);
+    if (valid < prompt.size())
+      throw ConfigError(fmt::format(
+          "--prompt: 0x{:02x} at byte {} is not UTF-8; convert the text, for "
+          "example with iconv",
+          static_cast<unsigned char>(prompt[valid]),
+          valid));
   }
   const std::string file = arguments.prompt_file.string();
   if (!file.empty()) {

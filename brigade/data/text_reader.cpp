@@ -16,6 +16,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxLineBytes = 32 * MiB;
+// Of an added token, with the white space that it takes along.
+constexpr uint64_t kMaxTokenBytes = 4096;
 
 std::optional<TextFormat> format_of(const fs::path& path) {
   fs::path name = path.filename();
@@ -286,9 +288,9 @@ bool TextReader::next(TextBlock& block) {
   if (stream_ == nullptr && !open_next_file())
     return false;
   const std::string& separator = options_.document_separator;
-  // One byte more than a block, so that a cut always leaves something behind
-  // and the file's last block is known to be the last.
-  fill(options_.block_bytes + 1);
+  // More than a block, so that a cut always leaves something behind, the file's
+  // last block is known to be the last, and a token across a cut is seen whole.
+  fill(options_.block_bytes + (options_.cut_before ? kMaxTokenBytes : 1));
   if (!format_)
     format_ = format_by_content();
   block.format = *format_;

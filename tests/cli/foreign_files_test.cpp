@@ -186,6 +186,19 @@ TEST_F(ForeignFiles, ByteOrderMarksAndBytesThatAreNoUtf8AreTreatedAlike) {
   }
 }
 
+TEST_F(ForeignFiles, APromptThatIsNoUtf8IsRefused) {
+  write_model("m", config_of(kTokens), character_tokenizer({}));
+  EXPECT_EQ(
+      run(
+          {"generate",
+           "--run",
+           (folder_ / "m").string(),
+           "--prompt",
+           "caf\xE9"}),
+      2);
+  EXPECT_THAT(err(), HasSubstr("--prompt: 0xe9 at byte 3 is not UTF-8"));
+}
+
 TEST_F(ForeignFiles, KeysThatAreNullMeanTheDefaultInEveryCommand) {
   json config = config_of(kTokens);
   config["architectures"] = nullptr;
