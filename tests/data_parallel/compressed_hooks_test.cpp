@@ -337,7 +337,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         CompressedCase{"Int8", [] { return int8_hook(); }},
         CompressedCase{"PowerSgd", [] { return powersgd_hook({.rank = 2}); }}),
-    [](const auto& info) { return std::string(info.param.name); });
+    [](const auto& each) { return std::string(each.param.name); });
 
 TEST(CompressedHooks, RefuseShardedGradients) {
   run_ranks(2, [](const CommunicatorPtr& world) {

@@ -166,7 +166,7 @@ INSTANTIATE_TEST_SUITE_P(
     Ways,
     EvaluationUnderInferenceMode,
     ::testing::ValuesIn(evaluated_cases()),
-    [](const auto& info) { return std::string(info.param.name); });
+    [](const auto& each) { return std::string(each.param.name); });
 
 // In training mode its forward is collective.
 TEST(SyncBatchNorm, NormalizesOverRanksUnderInferenceMode) {

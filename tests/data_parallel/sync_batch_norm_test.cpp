@@ -173,9 +173,10 @@ TEST_P(SyncBatchNormTest, GradientsOfGradientsAreThoseOfTheWholeBatch) {
   // batch_norm can twice.
   const auto weight = scale.clone().requires_grad_();
   const auto x = whole.clone().requires_grad_();
+  const std::vector<int64_t> of_channel{0, 2};
   const auto all = derivatives(x, [&](const torch::Tensor& values) {
-    const auto centred = values - values.mean({0, 2}, /*keepdim=*/true);
-    const auto variance = centred.square().mean({0, 2}, /*keepdim=*/true);
+    const auto centred = values - values.mean(of_channel, /*keepdim=*/true);
+    const auto variance = centred.square().mean(of_channel, /*keepdim=*/true);
     const auto normed = centred * (variance + 1e-5).rsqrt();
     return (torch::tanh(normed * weight.view({1, kChannels, 1})) * upstream)
         .sum();

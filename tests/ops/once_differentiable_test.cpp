@@ -43,7 +43,7 @@ std::vector<DifferentiatedOp> differentiated_ops() {
       {"linear",
        {3, 8},
        [](auto& x) {
-         return linear(x, varied({4, 8}, 1));
+         return ops::linear(x, varied({4, 8}, 1));
        }},
       {"rms_norm",
        {3, 8},
