@@ -104,9 +104,10 @@ std::string explain_parse_error(
   const CLI::App& command = innermost(app);
   // A typo first: what is missing may be what was meant.
   const bool takes_command = !command.get_subcommands(nullptr).empty();
+  const bool has_extra =
+      error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
   for (const std::string& word : app.remaining(true)) {
-    if (word.starts_with('-') || takes_command ||
-        error.get_name() == "ExtrasError")
+    if (word.starts_with('-') || takes_command || has_extra)
       return explain_extra(command, word);
   }
   return fmt::format(

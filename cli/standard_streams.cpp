@@ -26,11 +26,15 @@ void allow_closed_output() {
 }
 
 void finish_output() {
-  errno = 0;
   std::cout.flush();
+  errno = 0;
   const bool is_written = std::fflush(stdout) == 0;
-  if (!is_written || std::ferror(stdout) != 0)
-    throw_output_failure(errno);
+  if (is_written && std::ferror(stdout) == 0)
+    return;
+  // Of an earlier failure the reason is lost: another attempt says it.
+  if (is_written)
+    static_cast<void>(::write(STDOUT_FILENO, "\n", 1) == 1);
+  throw_output_failure(errno);
 }
 
 void throw_output_failure(int error_number) {
