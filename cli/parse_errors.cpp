@@ -107,6 +107,8 @@ std::string explain_parse_error(
   const bool has_extra =
       error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
   for (const std::string& word : app.remaining(true)) {
+    if (word == "--")
+      break;
     if (word.starts_with('-') || takes_command || has_extra)
       return explain_extra(command, word);
   }
