@@ -48,7 +48,7 @@ std::vector<DifferentiatedOp> differentiated_ops() {
       {"rms_norm",
        {3, 8},
        [](auto& x) {
-         return rms_norm(x, varied({8}, 1), RmsNormFormula(1e-5));
+         return ops::rms_norm(x, varied({8}, 1), RmsNormFormula(1e-5));
        }},
       {"rms_norm",
        {3, 8},
@@ -60,29 +60,30 @@ std::vector<DifferentiatedOp> differentiated_ops() {
       {"embedding",
        {5, 8},
        [](auto& x) {
-         return embedding(torch::tensor({1, 4, 1}, torch::kLong), x);
+         return ops::embedding(torch::tensor({1, 4, 1}, torch::kLong), x);
        }},
       {"rotary",
        {1, 3, 2, 8},
        [](auto& x) {
          const auto table = make_rotary_table(
              torch::arange(3, torch::kLong), 8, /*theta=*/1e4);
-         return rotary(x, varied({1, 3, 2, 8}, 1), table).first;
+         return ops::rotary(x, varied({1, 3, 2, 8}, 1), table).first;
        }},
       {"geglu",
        {3, 8},
        [](auto& x) {
-         return geglu(x, varied({3, 8}, 1));
+         return ops::geglu(x, varied({3, 8}, 1));
        }},
-      {"swiglu", {3, 8}, [](auto& x) { return swiglu(x); }},
+      {"swiglu", {3, 8}, [](auto& x) { return ops::swiglu(x); }},
       {"attention",
        {1, 4, 2, 8},
        [](auto& x) {
-         return attention(x, varied({1, 4, 2, 8}, 1), varied({1, 4, 2, 8}, 2))
+         return ops::attention(
+                    x, varied({1, 4, 2, 8}, 1), varied({1, 4, 2, 8}, 2))
              .out;
        }},
       {"linear_cross_entropy", {3, 8}, [](auto& x) {
-         return linear_cross_entropy(
+         return ops::linear_cross_entropy(
              x, varied({6, 8}, 1), torch::tensor({1, 5, 0}, torch::kLong));
        }}};
 }
