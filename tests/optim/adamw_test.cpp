@@ -75,7 +75,7 @@ TEST(AdamW, Bf16WeightsMoveByStepsTooSmallForBf16) {
   AdamW optimizer({{"all", weight, main_grad, 0.0}}, {});
   // 64 steps of 1e-4; bf16 near 1 resolves 4e-3.
   for (int i = 0; i < 64; ++i)
-    optimizer.step(1e-4);
+    optimizer.step(1e-4, 1.0, ops::AfterRead::kKeep);
   EXPECT_NEAR(weight[0].item<float>(), 1.0F - 64e-4F, 2e-3F);
   EXPECT_NEAR(
       ops::join_master(weight, optimizer.state(0, kMasterState))[0]
