@@ -1,12 +1,13 @@
 # The commands of the README, nothing else.
 RELEASE := build/release
 
-.PHONY: help quickstart build test test-ecosystem test-faults test-layouts test-slurm soak bench bench-links lint docs fuzz clean
+.PHONY: help quickstart build deb test test-ecosystem test-faults test-layouts test-slurm soak bench bench-links lint docs fuzz clean
 
 help:
 	@echo 'make quickstart    install, build, train a small Llama on two processes, generate text'
 	@echo 'make test          install, build, run the whole test suite'
 	@echo 'make build         install, build $(RELEASE)/brigade, tests, benchmarks, examples'
+	@echo 'make deb           install, build, make Debian packages in $(RELEASE)'
 	@echo 'make test-layouts  every layout of up to 8 ranks against one rank (50 minutes on 2 cores)'
 	@echo 'make test-ecosystem  files against transformers, tokenizers, safetensors and TensorBoard'
 	@echo 'make test-slurm    training under a Slurm of four nodes in network namespaces, as root'
@@ -20,15 +21,21 @@ help:
 	@echo 'make clean         remove build/'
 
 quickstart:
+	@scripts/check_space.sh $(RELEASE) 1200
 	@scripts/install_dependencies.sh build
 	@$(MAKE) --no-print-directory $(RELEASE)/build.ninja
 	@cmake --build $(RELEASE) --target brigade_cli
 	@scripts/quickstart.sh
 
 build:
+	@scripts/check_space.sh $(RELEASE) 3000
 	@scripts/install_dependencies.sh build
 	@$(MAKE) --no-print-directory $(RELEASE)/build.ninja
 	@cmake --build $(RELEASE)
+
+deb: build
+	@scripts/install_dependencies.sh deb
+	@cd $(RELEASE) && cpack
 
 # Ninja itself runs CMake again when a CMakeLists.txt has changed.
 $(RELEASE)/build.ninja: CMakePresets.json

@@ -9,6 +9,7 @@
 #     lint   what scripts/lint.sh and scripts/fuzz.sh need beyond build
 #     slurm  what scripts/slurm_cluster.sh needs
 #     docs   what scripts/make_docs.py needs
+#     deb    what CPack needs for Debian packages
 set -euo pipefail
 
 # libtorch's default BLAS is the reference one: 30 times slower than OpenBLAS,
@@ -27,6 +28,7 @@ lint=(python3 git clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev
   g++-aarch64-linux-gnu)
 slurm=(slurmctld slurmd slurm-client munge iproute2 python3)
 docs=(python3 doxygen doxygen-awesome-css)
+deb=(file dpkg-dev)
 
 # The headers of newer releases' sentencepiece include Abseil's, which its
 # package does not ask for.
@@ -45,8 +47,9 @@ for group in "${@:-build test}"; do
       lint) wanted+=("${lint[@]}") ;;
       slurm) wanted+=("${slurm[@]}") ;;
       docs) wanted+=("${docs[@]}") ;;
+      deb) wanted+=("${deb[@]}") ;;
       *)
-        echo "unknown group '$name': run, build, test, lint, slurm or docs" >&2
+        echo "unknown group '$name': run, build, test, lint, slurm, docs or deb" >&2
         exit 2
         ;;
     esac

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-constexpr int kTimeoutSeconds = 3;
+constexpr int kTimeoutSeconds = 10;
 
 // Starts both ranks as processes without a supervisor, which would end the
 // survivor; returns what became of rank 0.
