@@ -207,8 +207,9 @@ class Harness(unittest.TestCase):
 
         texts = [own(text) for text in TEXTS]
         delimiter = " "
+        words = LAST_WORDS + self.greedy_words(folder)
         files = {}
-        for name, requests in (("choices", CHOICES), ("words", LAST_WORDS)):
+        for name, requests in (("choices", CHOICES), ("words", words)):
             files[name] = self.write(f"{family}-{name}.jsonl", [
                 {**r, "context": own(r["context"]),
                  "target_delimiter": delimiter} for r in requests])
@@ -219,10 +220,11 @@ class Harness(unittest.TestCase):
                 "choices", "multiple_choice", files["choices"],
                 doc_to_text="{{context}}", doc_to_choice="choices",
                 doc_to_target="gold", target_delimiter=delimiter),
+            # Which puts no delimiter before its target.
             self.task(
                 "words", "loglikelihood", files["words"],
-                doc_to_text="{{context}}", doc_to_target="{{choices[0]}}",
-                target_delimiter=delimiter,
+                doc_to_text="{{context}}",
+                doc_to_target=delimiter + "{{choices[0]}}",
                 metric_list=[{"metric": "acc"}, {"metric": "perplexity"}]),
             self.task(
                 "texts", "loglikelihood_rolling", files["texts"],
@@ -245,10 +247,33 @@ class Harness(unittest.TestCase):
                 set(found) - {"requests", "texts"}, set(metrics.values()))
             for theirs_name, mine_name in metrics.items():
                 expected = theirs["results"][name][theirs_name + ",none"]
-                self.assertLess(
-                    abs(found[mine_name] / expected - 1), 1e-6,
+                self.assertTrue(
+                    math.isclose(found[mine_name], expected, rel_tol=1e-6),
                     f"{name} {mine_name}: {found[mine_name]}, not {expected}")
+        self.assertGreater(mine[str(files["words"])]["accuracy"], 0)
         self.check_loss(folder)
+
+    @staticmethod
+    def greedy_words(folder):
+        """Contexts with what the model would write next."""
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32).eval()
+        requests = []
+        for begin in range(0, 1500, 7):
+            context = TEXT[begin:begin + 20].strip()
+            ids = tokenizer(context)["input_ids"]
+            with torch.no_grad():
+                token = model(torch.tensor([ids])).logits[0, -1].argmax()
+            whole = ids + [token.item()]
+            text = tokenizer.decode(whole, skip_special_tokens=True)
+            if (text.startswith(context + " ")
+                    and text[len(context) + 1:].strip()
+                    and tokenizer(text)["input_ids"] == whole):
+                requests.append({
+                    "context": context, "gold": 0,
+                    "choices": [text[len(context) + 1:]]})
+        return requests[:5]
 
     def compare_scores(self, theirs, scores):
         lines = [json.loads(line) for line in scores.read_text().splitlines()]
@@ -285,7 +310,9 @@ class Harness(unittest.TestCase):
             expected = model(ids, labels=ids).loss.item()
         mine = self.brigade(folder, "--text", path)[str(path)]
         self.assertEqual(mine["tokens"], ids.shape[1] - 1)
-        self.assertLess(abs(mine["loss"] - expected), 1e-6)
+        self.assertTrue(
+            math.isclose(mine["loss"], expected, rel_tol=1e-6),
+            f"{mine['loss']}, not {expected}")
         self.assertTrue(math.isclose(
             mine["bits_per_byte"],
             expected * mine["tokens"] / math.log(2) / len(text.encode()),
