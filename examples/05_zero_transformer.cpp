@@ -56,7 +56,8 @@ int main() {
       make_transformer(),
       world.data_parallel(),
       {.handover = brigade::GradHandover::kMainGrad,
-       .sharding = brigade::Sharding::kOptimizer});
+       .sharding = brigade::Sharding::kOptimizer,
+       .gather = brigade::GatherMode::kOverlapForward});
   brigade::AdamW optimizer = brigade::make_adamw(model.sync(), 0.01);
 
   Transformer alone = make_transformer();
@@ -84,7 +85,7 @@ int main() {
     part.backward();
     optimizer.step(
         3e-3, model.sync().grad_scale(), brigade::ops::AfterRead::kZero);
-    model.gather_weights();  // of all ranks; they are in place when it returns
+    model.gather_weights();  // returns at once; the next forward() waits
 
     plain.zero_grad();
     const auto whole = loss_of(alone->forward(ids), next);
