@@ -21,10 +21,6 @@ help:
 	@echo 'make clean         remove build/'
 
 quickstart:
-	@scripts/check_space.sh $(RELEASE) 1200
-	@scripts/install_dependencies.sh build
-	@$(MAKE) --no-print-directory $(RELEASE)/build.ninja
-	@cmake --build $(RELEASE) --target brigade_cli
 	@scripts/quickstart.sh
 
 build:
