@@ -189,8 +189,7 @@ TEST_F(EveryCommand, ANumberThatIsNoneIsNamedWithItsOption) {
 }
 
 TEST_F(EveryCommand, ANameThatIsNoUtf8IsNoErrorOfALibrary) {
-  const std::string odd = "$'bad\\xff.txt'";
-  ASSERT_EQ(run("--version", "&& cp {D}/text.txt {T}/" + odd), 1);
+  const std::string odd = "$'bad\\xff.txt'";  // as bash writes it
   fs::copy_file(data_ / "text.txt", folder_ / "bad\xff.txt");
   EXPECT_EQ(run("train --config {D}/run.json $'logging.run_dir=\\xff'"), 2);
   EXPECT_THAT(
