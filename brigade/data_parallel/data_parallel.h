@@ -45,6 +45,7 @@
 #include "brigade/data_parallel/grad_sync_factory.h"
 #include "brigade/data_parallel/mixed_precision.h"
 #include "brigade/data_parallel/module_tensors.h"
+#include "brigade/data_parallel/owned_parameters.h"
 #include "brigade/data_parallel/step_in_backward.h"
 #include "brigade/data_parallel/weight_watch.h"
 #include "brigade/optim/adamw.h"
@@ -109,26 +110,6 @@ void check_uneven_inputs(
 
 // ConfigError: mixed precision cannot see the tensors that forward() returns.
 [[noreturn]] void throw_unseen_output();
-
-// What this rank owns of a sync's flat weights, as leaves whose .grad() is the
-// owned part of the gradients (which zero_grad() may clear): for a torch::optim
-// optimizer that steps each element by itself (Adam, AdamW, SGD, RMSprop,
-// Adagrad; not LBFGS). One per bucket. The sync hands over main_grad; its
-// weights are float32 or float64. Step them by DataParallel::step(). Throws
-// ConfigError otherwise.
-std::vector<torch::Tensor> owned_parameters(GradSync& sync);
-
-// Brigade's AdamW over what this rank owns of a sync's flat buffers
-// (GradHandover::kMainGrad), one group per bucket. Make it anew where
-// sync.layout_version() has changed (BucketOrder::kObserved, after the first
-// step): the old one's step() throws.
-AdamW make_adamw(
-    const GradSync& sync,
-    double weight_decay,
-    const AdamWOptions& options = {});
-
-// See DataParallel::step().
-void step_owned(GradSync& sync, torch::optim::Optimizer& optimizer);
 
 // While it lives, backwards accumulate and launch nothing; with kReduce it
 // changes nothing, also inside of another one.
@@ -305,10 +286,15 @@ class DataParallel {
         make_bucket_step(*wrapped_.sync, optimizer, std::move(before_step)));
   }
   // The same with Brigade's AdamW, made by make_adamw(), and this learning
-  // rate; call it again for another.
+  // rate, or one for each of its parameter groups; call it again for others.
   void step_in_backward(AdamW& optimizer, double lr) {
     wrapped_.sync->set_bucket_step(
         make_bucket_step(*wrapped_.sync, optimizer, lr));
+  }
+  // See above.
+  void step_in_backward(AdamW& optimizer, const std::vector<double>& lrs) {
+    wrapped_.sync->set_bucket_step(
+        make_bucket_step(*wrapped_.sync, optimizer, lrs));
   }
   // The optimizer is stepped by hand again.
   void step_after_backward() { wrapped_.sync->set_bucket_step(nullptr); }

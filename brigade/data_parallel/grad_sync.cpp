@@ -55,25 +55,40 @@ GradSync::~GradSync() = default;
 
 // ---- from the hand-over to the optimizer
 
-const std::vector<torch::Tensor>& GradSync::owned_leaves() {
-  if (!owned_leaves_.empty() && leaves_layout_ == layout_version())
-    return owned_leaves_;
-  owned_leaves_.clear();
+torch::Tensor GradSync::main_grad_of(const OwnedLeaf& leaf) const {
+  return segments()[leaf.segment].owned_main_grad().narrow(
+      0, leaf.offset, leaf.weight.numel());
+}
+
+torch::Tensor
+GradSync::owned_leaf(size_t segment, int64_t offset, int64_t numel) {
+  if (leaves_layout_ != layout_version())
+    owned_leaves_.clear();
   leaves_layout_ = layout_version();
-  for (const GradSegment& segment : segments()) {
-    owned_leaves_.push_back(segment.owned_weight().detach().requires_grad_());
-    owned_leaves_.back().mutable_grad() =
-        as_leaf_gradient(segment.owned_main_grad());
+  for (const OwnedLeaf& leaf : owned_leaves_) {
+    if (leaf.segment == segment && leaf.offset == offset &&
+        leaf.weight.numel() == numel)
+      return leaf.weight;
   }
-  return owned_leaves_;
+  OwnedLeaf leaf{
+      segment,
+      offset,
+      segments()[segment]
+          .owned_weight()
+          .narrow(0, offset, numel)
+          .detach()
+          .requires_grad_()};
+  leaf.weight.mutable_grad() = as_leaf_gradient(main_grad_of(leaf));
+  owned_leaves_.push_back(leaf);
+  return leaf.weight;
 }
 
 void GradSync::drop_cleared_leaves() {
   if (leaves_layout_ != layout_version())
     return;
-  for (size_t s = 0; s < owned_leaves_.size(); ++s) {
-    if (!owned_leaves_[s].grad().defined())
-      segments()[s].owned_main_grad().zero_();
+  for (const OwnedLeaf& leaf : owned_leaves_) {
+    if (!leaf.weight.grad().defined())
+      main_grad_of(leaf).zero_();
   }
 }
 
@@ -84,18 +99,16 @@ void GradSync::begin_use() {
     weights.push_back(param.tensor);
   if (options().handover == GradHandover::kMainGrad) {
     const bool is_scaled_later = grad_scale() != 1.0;
-    for (size_t s = 0; s < segments().size(); ++s) {
-      const GradSegment& segment = segments()[s];
+    for (const GradSegment& segment : segments()) {
       weights.push_back(segment.owned_weight());
       if (is_scaled_later || segment.shard.defined())
         gradients.push_back(segment.main_grad);
       if (is_scaled_later)
         gradients.push_back(segment.owned_main_grad());
-      if (leaves_layout_ == layout_version() && s < owned_leaves_.size() &&
-          !owned_leaves_[s].grad().defined()) {
-        owned_leaves_[s].mutable_grad() =
-            as_leaf_gradient(segment.owned_main_grad());
-      }
+    }
+    for (OwnedLeaf& leaf : owned_leaves_) {
+      if (leaves_layout_ == layout_version() && !leaf.weight.grad().defined())
+        leaf.weight.mutable_grad() = as_leaf_gradient(main_grad_of(leaf));
     }
   }
   weights_version_ = version_of_weights();

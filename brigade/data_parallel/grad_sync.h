@@ -219,10 +219,10 @@ class GradSync {
 
   int param_index(const std::string& name) const;  // -1: unknown
 
-  // GradHandover::kMainGrad: what this rank owns of each segment's weights, as
-  // a leaf whose .grad() is the owned part of the gradients. The same tensors
-  // until the layout changes. See owned_parameters().
-  const std::vector<torch::Tensor>& owned_leaves();
+  // GradHandover::kMainGrad: a range of this rank's part of a segment's
+  // weights, as a leaf whose .grad() is that range of the gradients. The same
+  // tensor for the same range until the layout changes. See owned_parameters().
+  torch::Tensor owned_leaf(size_t segment, int64_t offset, int64_t numel);
   // GradHandover::kMainGrad: an optimizer is about to read the gradients.
   // Throws ConfigError where .grad() was changed since they were reduced and
   // does not count: divided gradients lie elsewhere, and of sums that are still
@@ -246,7 +246,7 @@ class GradSync {
   bool are_uncleared() const;
   // ConfigError: an optimizer has used them, and the next ones would be added.
   void throw_if_kept() const;
-  // An optimizer over owned_leaves() may have cleared them to none: those
+  // An optimizer over owned leaves may have cleared them to none: those
   // gradients are dropped.
   void drop_cleared_leaves();
 
@@ -256,10 +256,17 @@ class GradSync {
   int64_t version_of_weights() const;
   int64_t version_of_gradients() const;
 
-  int64_t weights_version_ = 0;              // at begin_use()
-  int64_t gradients_version_ = 0;            // the same; -1: there are none
-  std::vector<torch::Tensor> owned_leaves_;  // by segment, or empty
-  int64_t leaves_layout_ = 0;                // of owned_leaves_
+  struct OwnedLeaf {
+    size_t segment = 0;
+    int64_t offset = 0;  // in its owned range
+    torch::Tensor weight;
+  };
+  torch::Tensor main_grad_of(const OwnedLeaf& leaf) const;
+
+  int64_t weights_version_ = 0;    // at begin_use()
+  int64_t gradients_version_ = 0;  // the same; -1: there are none
+  std::vector<OwnedLeaf> owned_leaves_;
+  int64_t leaves_layout_ = 0;  // of owned_leaves_
   std::function<void()> before_handover_;
 };
 

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 #include <torch/optim/lbfgs.h>
 
+#include <algorithm>
 #include <unordered_set>
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/data_parallel/owned_runs.h"
 
 namespace brigade {
 namespace {
@@ -58,17 +60,23 @@ class TorchBucketStep : public BucketStep {
 
 class AdamWBucketStep : public BucketStep {
  public:
-  AdamWBucketStep(GradSync& sync, AdamW& optimizer, double lr)
-      : sync_(&sync), optimizer_(&optimizer), lr_(lr) {}
+  // groups: of the optimizer, by segment; rates: by group.
+  AdamWBucketStep(
+      GradSync& sync,
+      AdamW& optimizer,
+      std::vector<std::vector<size_t>> groups,
+      std::vector<double> rates)
+      : sync_(&sync),
+        optimizer_(&optimizer),
+        groups_(std::move(groups)),
+        rates_(std::move(rates)) {}
 
   void begin() override { optimizer_->begin_step(); }
 
   void step(const ReducedBucket& bucket) override {
-    optimizer_->step_group(
-        static_cast<size_t>(bucket.segment),
-        lr_,
-        sync_->grad_scale(),
-        ops::AfterRead::kZero);
+    for (const size_t group : groups_[static_cast<size_t>(bucket.segment)])
+      optimizer_->step_group(
+          group, rates_[group], sync_->grad_scale(), ops::AfterRead::kZero);
     // Of a backward that still needs the old values, autograd then says so.
     for (const int index : bucket.params)
       sync_->params()[static_cast<size_t>(index)]
@@ -79,8 +87,17 @@ class AdamWBucketStep : public BucketStep {
  private:
   GradSync* sync_;
   AdamW* optimizer_;
-  double lr_;
+  std::vector<std::vector<size_t>> groups_;
+  std::vector<double> rates_;
 };
+
+[[noreturn]] void refuse_to_skip(const std::string& name) {
+  throw ConfigError(fmt::format(
+      "[data_parallel] an optimizer that steps in backward lacks '{}', which "
+      "would never be stepped: give it all parameters (in groups where options "
+      "differ), freeze that one before wrapping, or step after backward",
+      name));
+}
 
 // One optimizer steps in backward, so that whatever it lacks stays as it is.
 void check_steps_all(const GradSync& sync, torch::optim::Optimizer& optimizer) {
@@ -89,28 +106,35 @@ void check_steps_all(const GradSync& sync, torch::optim::Optimizer& optimizer) {
     for (const torch::Tensor& param : group.params())
       stepped.insert(param.unsafeGetTensorImpl());
   }
-  for (const NamedParam& param : sync.params()) {
-    if (stepped.count(param.tensor.unsafeGetTensorImpl()) == 0) {
-      throw ConfigError(fmt::format(
-          "[data_parallel] an optimizer that steps in backward lacks '{}', "
-          "which would never be stepped: give it all parameters (in groups "
-          "where options differ), freeze that one before wrapping, or step "
-          "after backward",
-          param.name));
-    }
+  for (const Param& param : sync.params()) {
+    if (stepped.count(param.tensor.unsafeGetTensorImpl()) == 0)
+      refuse_to_skip(param.name);
   }
 }
 
-bool is_made_for(const AdamW& optimizer, const GradSync& sync) {
-  const auto& groups = optimizer.groups();
-  const auto& segments = sync.segments();
-  if (groups.size() != segments.size())
-    return false;
-  for (size_t i = 0; i < groups.size(); ++i) {
-    if (!is_same_memory(groups[i].main_grad, segments[i].owned_main_grad()))
-      return false;
+// The optimizer's groups by segment of `sync`; ConfigError where it was made
+// for another, or lacks a parameter.
+std::vector<std::vector<size_t>> groups_by_segment(
+    const GradSync& sync,
+    const AdamW& optimizer) {
+  std::vector<std::vector<size_t>> groups(sync.segments().size());
+  std::vector<bool> is_stepped(sync.params().size());
+  for (size_t g = 0; g < optimizer.groups().size(); ++g) {
+    const auto run = find_owned(sync, optimizer.groups()[g].weight);
+    if (!run) {
+      throw ConfigError(
+          "[data_parallel] an AdamW that steps in backward is over this "
+          "module's buckets: make it by make_adamw(model.sync(), ...)");
+    }
+    groups[run->segment].push_back(g);
+    for (const RunPart& part : parts_of(sync, *run))
+      is_stepped[static_cast<size_t>(part.param)] = true;
   }
-  return true;
+  for (size_t i = 0; i < is_stepped.size(); ++i) {
+    if (!is_stepped[i])
+      refuse_to_skip(sync.params()[i].name);
+  }
+  return groups;
 }
 
 }  // namespace
@@ -134,20 +158,37 @@ BucketStepPtr make_bucket_step(
       sync, optimizer, std::move(before_step));
 }
 
-BucketStepPtr make_bucket_step(GradSync& sync, AdamW& optimizer, double lr) {
-  if (sync.options().handover != GradHandover::kMainGrad ||
-      !is_made_for(optimizer, sync)) {
+BucketStepPtr make_bucket_step(
+    GradSync& sync,
+    AdamW& optimizer,
+    const std::vector<double>& lrs) {
+  if (sync.options().handover != GradHandover::kMainGrad) {
     throw ConfigError(
         "[data_parallel] an AdamW that steps in backward is over this module's "
-        "buckets: make it by make_adamw(model.sync(), ...)");
+        "buckets: wrap with handover = GradHandover::kMainGrad");
   }
+  auto groups = groups_by_segment(sync, optimizer);
   if (sync.options().order == BucketOrder::kObserved) {
     throw ConfigError(
         "[data_parallel] an AdamW that steps in backward with order = "
         "kObserved: the first step moves the memory that it steps; set order = "
         "BucketOrder::kReverse");
   }
-  return std::make_shared<AdamWBucketStep>(sync, optimizer, lr);
+  std::vector<double> rates;
+  for (const OptimizerGroup& group : optimizer.groups()) {
+    check_has_rate(group, lrs);
+    rates.push_back(lrs[static_cast<size_t>(group.param_group)]);
+  }
+  return std::make_shared<AdamWBucketStep>(
+      sync, optimizer, std::move(groups), std::move(rates));
+}
+
+BucketStepPtr make_bucket_step(GradSync& sync, AdamW& optimizer, double lr) {
+  int last = 0;
+  for (const OptimizerGroup& group : optimizer.groups())
+    last = std::max(last, group.param_group);
+  return make_bucket_step(
+      sync, optimizer, std::vector<double>(static_cast<size_t>(last) + 1, lr));
 }
 
 }  // namespace brigade

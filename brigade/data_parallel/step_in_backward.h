@@ -8,6 +8,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <functional>
+#include <vector>
 
 #include "brigade/data_parallel/bucket_step.h"
 #include "brigade/data_parallel/grad_sync.h"
@@ -27,8 +28,15 @@ BucketStepPtr make_bucket_step(
     std::function<void(const torch::Tensor& param)> before_step = {});
 
 // `optimizer` was made by make_adamw(sync, ...); it steps with learning rate
-// `lr` and clears the main_grads. Throws ConfigError when it was not, or with
-// BucketOrder::kObserved, which moves what it steps. Both outlive the result.
+// `lr`, or with one for each of its parameter groups, and clears the
+// main_grads. Throws ConfigError when it was not, where it lacks a parameter or
+// a rate, or with BucketOrder::kObserved, which moves what it steps. Both
+// outlive the result.
 BucketStepPtr make_bucket_step(GradSync& sync, AdamW& optimizer, double lr);
+// See above.
+BucketStepPtr make_bucket_step(
+    GradSync& sync,
+    AdamW& optimizer,
+    const std::vector<double>& lrs);
 
 }  // namespace brigade

@@ -36,6 +36,19 @@ void check(const OptimizerGroup& group) {
 
 }  // namespace
 
+void check_has_rate(
+    const OptimizerGroup& group,
+    const std::vector<double>& lrs) {
+  if (static_cast<size_t>(group.param_group) < lrs.size())
+    return;
+  throw ConfigError(fmt::format(
+      "[optimizer] {} learning rates, but '{}' is of parameter group {}, "
+      "counted from 0: give one for each group, or a single number for all",
+      lrs.size(),
+      group.name,
+      group.param_group));
+}
+
 StateSpec master_state() {
   return {kMasterState, torch::kShort};
 }
@@ -143,6 +156,21 @@ void Optimizer::step(double lr, double grad_scale, ops::AfterRead after_read) {
     step_group(i, lr, grad_scale, after_read);
 }
 
+void Optimizer::step(
+    const std::vector<double>& lrs,
+    double grad_scale,
+    ops::AfterRead after_read) {
+  for (const OptimizerGroup& group : groups_)
+    check_has_rate(group, lrs);
+  begin_step();
+  for (size_t i = 0; i < groups_.size(); ++i)
+    step_group(
+        i,
+        lrs[static_cast<size_t>(groups_[i].param_group)],
+        grad_scale,
+        after_read);
+}
+
 torch::Tensor Optimizer::squared_gradients() const {
   torch::Tensor sum;
   for (const OptimizerGroup& group : groups_) {
@@ -160,6 +188,8 @@ double Optimizer::sum_of_squared_gradients() const {
 
 void Optimizer::reload_masters() {
   for (size_t i = 0; i < groups_.size(); ++i) {
+    if (groups_[i].memory)
+      weights_versions_[i] = groups_[i].memory->weights_version;
     if (torch::Tensor low = master(i); low.defined())
       low.zero_();
   }

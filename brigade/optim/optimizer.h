@@ -29,10 +29,16 @@ struct OptimizerGroup {
   torch::Tensor weight;     // flat, bf16 or float32, contiguous
   torch::Tensor main_grad;  // flat, float32, contiguous, as long as weight
   double weight_decay = 0.0;
+  int param_group = 0;  // its learning rate: see Optimizer::step()
   // The memory that the tensors lie in; may be null. Once its owner has moved,
   // step() throws; when it replaces weights, masters follow.
   std::shared_ptr<const FlatMemory> memory;
 };
+
+// Throws ConfigError naming the group whose param_group has no rate in `lrs`.
+void check_has_rate(
+    const OptimizerGroup& group,
+    const std::vector<double>& lrs);
 
 // A tensor that an optimizer keeps beside a weight, as long as the weight.
 // Checkpoints store it as NAME.PARAMETER.
@@ -68,6 +74,13 @@ class Optimizer {
       double lr,
       double grad_scale = 1.0,
       ops::AfterRead after_read = ops::AfterRead::kZero);
+
+  // The same with a learning rate for each OptimizerGroup::param_group, which
+  // may change from step to step. Throws ConfigError where there are too few.
+  void step(
+      const std::vector<double>& lrs,
+      double grad_scale = 1.0,
+      ops::AfterRead after_read = ops::AfterRead::kKeep);
 
   // The same step in parts, in any order: begin_step(), and then step_group()
   // of each group once.

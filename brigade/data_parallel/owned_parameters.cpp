@@ -1,0 +1,167 @@
+#include "brigade/data_parallel/owned_parameters.h"
+
+#include <fmt/format.h>
+
+#include <unordered_map>
+#include <utility>
+
+#include "brigade/base/error.h"
+#include "brigade/data_parallel/owned_runs.h"
+
+namespace brigade {
+namespace {
+
+constexpr int kNoGroup = -1;
+
+torch::Tensor as_leaf(GradSync& sync, const OwnedRun& run) {
+  return sync.owned_leaf(run.segment, run.offset, run.numel);
+}
+
+void check_torch_can_step(const GradSync& sync) {
+  if (sync.options().handover != GradHandover::kMainGrad) {
+    throw ConfigError(
+        "[data_parallel] owned_parameters() are of flat memory: wrap with "
+        "handover = GradHandover::kMainGrad");
+  }
+  for (const GradSegment& segment : sync.segments()) {
+    if (is_16_bit(segment.weight.scalar_type())) {
+      throw ConfigError(fmt::format(
+          "[data_parallel] owned_parameters() of {} weights: torch::optim "
+          "wants "
+          "gradients of the weights' dtype, and ours are float32; use "
+          "make_adamw(), which keeps float32 masters",
+          c10::toString(segment.weight.scalar_type())));
+    }
+  }
+}
+
+void check_adamw_can_step(const GradSync& sync) {
+  if (sync.options().handover != GradHandover::kMainGrad) {
+    throw ConfigError(
+        "[data_parallel] Brigade's AdamW reads the flat main_grads: wrap with "
+        "handover = GradHandover::kMainGrad, or use torch::optim");
+  }
+}
+
+// The groups of a sync's parameters, filled group by group.
+class GroupOfParams {
+ public:
+  explicit GroupOfParams(const GradSync& sync)
+      : sync_(sync), group_of_(sync.params().size(), kNoGroup) {
+    for (size_t i = 0; i < sync.params().size(); ++i)
+      index_of_[sync.params()[i].tensor.unsafeGetTensorImpl()] = i;
+  }
+
+  // False where the sync does not know it.
+  bool add(const torch::Tensor& param, int group) {
+    const auto found = index_of_.find(param.unsafeGetTensorImpl());
+    if (found == index_of_.end())
+      return false;
+    int& now = group_of_[found->second];
+    if (now != kNoGroup && now != group) {
+      throw ConfigError(fmt::format(
+          "[data_parallel] '{}' is in parameter groups {} and {}: an optimizer "
+          "steps each parameter once",
+          sync_.params()[found->second].name,
+          now,
+          group));
+    }
+    now = group;
+    return true;
+  }
+
+  const std::vector<int>& group_of() const { return group_of_; }
+
+ private:
+  const GradSync& sync_;
+  std::unordered_map<const void*, size_t> index_of_;
+  std::vector<int> group_of_;
+};
+
+}  // namespace
+
+std::vector<torch::Tensor> owned_parameters(GradSync& sync) {
+  check_torch_can_step(sync);
+  const std::vector<int> one_group(sync.params().size(), 0);
+  std::vector<torch::Tensor> owned;
+  for (const OwnedRun& run : cut_owned(sync, one_group))
+    owned.push_back(as_leaf(sync, run));
+  return owned;
+}
+
+std::vector<torch::optim::OptimizerParamGroup> owned_parameters(
+    GradSync& sync,
+    std::vector<torch::optim::OptimizerParamGroup> groups) {
+  check_torch_can_step(sync);
+  GroupOfParams groups_of(sync);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    std::erase_if(groups[g].params(), [&](const torch::Tensor& param) {
+      return groups_of.add(param, static_cast<int>(g));
+    });
+  }
+  for (const OwnedRun& run : cut_owned(sync, groups_of.group_of())) {
+    if (run.group != kNoGroup && !parts_of(sync, run).empty())
+      groups[static_cast<size_t>(run.group)].params().push_back(
+          as_leaf(sync, run));
+  }
+  return groups;
+}
+
+AdamW make_adamw(
+    const GradSync& sync,
+    double weight_decay,
+    const AdamWOptions& options) {
+  check_adamw_can_step(sync);
+  AdamWParams all{.weight_decay = weight_decay};
+  for (const Param& param : sync.params())
+    all.params.push_back(param.tensor);
+  return make_adamw(sync, std::vector<AdamWParams>{std::move(all)}, options);
+}
+
+AdamW make_adamw(
+    const GradSync& sync,
+    const std::vector<AdamWParams>& groups,
+    const AdamWOptions& options) {
+  check_adamw_can_step(sync);
+  GroupOfParams groups_of(sync);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    for (const torch::Tensor& param : groups[g].params) {
+      if (param.requires_grad() && !groups_of.add(param, static_cast<int>(g))) {
+        throw ConfigError(fmt::format(
+            "[data_parallel] parameter group {} has a parameter of shape {} "
+            "that is not synchronised (WrapOptions::ignore, or another "
+            "module's): step it with an optimizer of its own",
+            g,
+            c10::str(param.sizes())));
+      }
+    }
+  }
+  std::vector<OptimizerGroup> made;
+  for (const OwnedRun& run : cut_owned(sync, groups_of.group_of())) {
+    if (run.group == kNoGroup)
+      continue;
+    made.push_back(
+        {.name = run.name(sync),
+         .weight = run.weight(sync),
+         .main_grad = run.main_grad(sync),
+         .weight_decay = groups[static_cast<size_t>(run.group)].weight_decay,
+         .param_group = run.group,
+         .memory = sync.flat_memory()});
+  }
+  return {std::move(made), options};
+}
+
+void step_owned(GradSync& sync, torch::optim::Optimizer& optimizer) {
+  sync.check_before_step();
+  const double scale = sync.grad_scale();
+  if (scale != 1.0) {
+    const torch::NoGradGuard no_grad;
+    for (const GradSegment& segment : sync.segments())
+      segment.owned_main_grad().mul_(scale);
+  }
+  optimizer.step();
+  sync.zero_main_grads();
+  sync.gather_weights();
+}
+
+}  // namespace brigade
