@@ -12,6 +12,7 @@
 #include "brigade/comm/world.h"
 #include "brigade/data_parallel/bucket_hook.h"
 #include "brigade/data_parallel/data_parallel.h"
+#include "brigade/data_parallel/optimizer_state.h"
 #include "brigade/data_parallel/sync_batch_norm.h"
 #include "brigade/ops/linear.h"
 #include "brigade/ops/weight_grad.h"

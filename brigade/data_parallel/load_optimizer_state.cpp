@@ -1,0 +1,174 @@
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "brigade/base/error.h"
+#include "brigade/data_parallel/optimizer_state.h"
+#include "brigade/data_parallel/stepped_tensors.h"
+#include "brigade/data_parallel/torch_optimizer_fields.h"
+
+namespace brigade {
+namespace {
+
+constexpr const char* kStep = "step";
+
+using ParamFields = std::map<std::string, torch::Tensor>;
+
+[[noreturn]] void refuse_state(const std::string& what) {
+  throw DataError("[data_parallel] the optimizer state " + what);
+}
+
+void check_is_of(const GradSync& sync, const OptimizerState& state) {
+  for (const auto& [name, fields] : state.of_param) {
+    const int index = sync.param_index(name);
+    if (index < 0)
+      refuse_state(fmt::format(
+          "has '{}', which this module has not, or not as a parameter that is "
+          "trained",
+          name));
+    const auto sizes = sync.params()[static_cast<size_t>(index)].tensor.sizes();
+    for (const auto& [field, tensor] : fields) {
+      if (field != kStep && tensor.sizes() != sizes)
+        refuse_state(fmt::format(
+            "has '{}' of '{}' with shape {}: expected {}",
+            field,
+            name,
+            c10::str(tensor.sizes()),
+            c10::str(sizes)));
+    }
+    if (fields.count(kStep) == 0)
+      refuse_state(fmt::format("has no 'step' of '{}'", name));
+  }
+}
+
+const ParamFields*
+find_fields(const GradSync& sync, const OptimizerState& state, int param) {
+  const auto found =
+      state.of_param.find(sync.params()[static_cast<size_t>(param)].name);
+  return found == state.of_param.end() ? nullptr : &found->second;
+}
+
+// The fields of a stepped tensor from those of its parameters. Null where no
+// parameter has any; all must have alike ones.
+std::optional<ParamFields> fields_for(
+    const GradSync& sync,
+    const SteppedTensor& stepped,
+    const torch::Tensor& like,
+    const OptimizerState& state) {
+  if (stepped.parts.empty())
+    return std::nullopt;
+  const ParamFields* first = find_fields(sync, state, stepped.parts[0].param);
+  ParamFields result;
+  for (const RunPart& part : stepped.parts) {
+    const ParamFields* fields = find_fields(sync, state, part.param);
+    const auto step_of = [](const ParamFields* of) {
+      return of == nullptr ? -1 : of->at(kStep).item<int64_t>();
+    };
+    if (step_of(fields) != step_of(first) ||
+        (fields != nullptr && fields->size() != first->size())) {
+      refuse_state(fmt::format(
+          "has '{}' after {} steps and '{}' after {} (-1: never stepped), "
+          "which "
+          "are stepped as one here: give them parameter groups of their own",
+          sync.params()[static_cast<size_t>(stepped.parts[0].param)].name,
+          step_of(first),
+          sync.params()[static_cast<size_t>(part.param)].name,
+          step_of(fields)));
+    }
+    if (fields == nullptr)
+      continue;
+    for (const auto& [name, tensor] : *fields) {
+      if (name == kStep) {
+        result[name] = tensor;
+        continue;
+      }
+      torch::Tensor& flat = result[name];
+      if (!flat.defined())
+        flat = torch::zeros(
+            like.sizes(), like.options().dtype(tensor.scalar_type()));
+      flat.view({-1})
+          .narrow(0, part.offset, part.numel)
+          .copy_(tensor.reshape({-1}).narrow(0, part.begin, part.numel));
+    }
+  }
+  return first == nullptr ? std::nullopt : std::optional(std::move(result));
+}
+
+}  // namespace
+
+void load_optimizer_state(
+    const GradSync& sync,
+    torch::optim::Optimizer& optimizer,
+    const OptimizerState& state) {
+  const torch::NoGradGuard no_grad;
+  check_is_of(sync, state);
+  for (auto& group : optimizer.param_groups()) {
+    for (const torch::Tensor& param : group.params()) {
+      const SteppedTensor stepped = find_stepped(sync, param);
+      if (stepped.parts.empty())  // not the sync's, or padding
+        continue;
+      auto fields = fields_for(sync, stepped, param, state);
+      if (!fields) {
+        set_param_state(optimizer, param, nullptr);
+        continue;
+      }
+      auto made = make_param_state(optimizer);
+      const OptimizerFields into = fields_of(*made);
+      if (into.step != nullptr)
+        *into.step = fields->at(kStep).item<int64_t>();
+      fields->erase(kStep);
+      for (const auto& [name, tensor] : into.tensors) {
+        if (const auto found = fields->find(name); found != fields->end()) {
+          *tensor = found->second;
+          fields->erase(found);
+        }
+      }
+      if (!fields->empty())
+        refuse_state(fmt::format(
+            "has '{}', which this optimizer does not keep: load it into one of "
+            "the kind that it was gathered from",
+            fields->begin()->first));
+      set_param_state(optimizer, param, std::move(made));
+    }
+  }
+}
+
+void load_optimizer_state(
+    const GradSync& sync,
+    Optimizer& optimizer,
+    const OptimizerState& state) {
+  const torch::NoGradGuard no_grad;
+  check_is_of(sync, state);
+  optimizer.reload_masters();
+  int64_t steps = 0;
+  for (const auto& [name, fields] : state.of_param) {
+    const auto step = fields.at(kStep).item<int64_t>();
+    if (steps != 0 && step != steps)
+      refuse_state(fmt::format(
+          "has '{}' after {} steps and another parameter after {}: Brigade's "
+          "optimizers count the steps of all",
+          name,
+          step,
+          steps));
+    steps = step;
+  }
+  for (size_t g = 0; g < optimizer.groups().size(); ++g) {
+    const torch::Tensor& weight = optimizer.groups()[g].weight;
+    const SteppedTensor stepped = find_stepped(sync, weight);
+    const auto fields = fields_for(sync, stepped, weight, state);
+    const auto specs = optimizer.kept(weight.scalar_type());
+    for (size_t i = 0; i < specs.size(); ++i) {
+      torch::Tensor into = optimizer.states(g)[i];
+      const std::string name = field_of(specs[i]);
+      if (fields && fields->count(name) > 0)
+        into.copy_(fields->at(name));
+      else
+        into.zero_();
+    }
+  }
+  optimizer.set_steps(steps);
+}
+
+}  // namespace brigade

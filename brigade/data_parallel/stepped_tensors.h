@@ -1,0 +1,48 @@
+// The tensors that an optimizer steps, and what it keeps of each: the parts
+// from which optimizer_state.h makes the state of whole parameters.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "brigade/data_parallel/grad_sync.h"
+#include "brigade/data_parallel/owned_runs.h"
+#include "brigade/optim/optimizer.h"
+
+namespace brigade {
+
+// The field of one of Brigade's states: its name, and "master_low" for the
+// low half of a bf16 weight's master.
+std::string field_of(const StateSpec& state);
+
+struct SteppedTensor {
+  // Which elements of which parameters it has.
+  std::vector<RunPart> parts;
+  std::optional<size_t> segment;  // unset: a parameter itself
+  int64_t offset = 0;             // in the segment's owned range
+  bool has_state = false;
+  int64_t step = 0;
+  std::map<std::string, torch::Tensor> fields;  // by libtorch's names
+};
+
+// Where `tensor` has elements of parameters; without parts: nowhere, or in
+// padding.
+SteppedTensor find_stepped(const GradSync& sync, const torch::Tensor& tensor);
+
+// Those of which the optimizer keeps something. Throws ConfigError for one that
+// is neither a parameter of `sync` nor in its memory.
+std::vector<SteppedTensor> stepped_by(
+    const GradSync& sync,
+    const torch::optim::Optimizer& optimizer);
+// The same of Brigade's optimizers.
+std::vector<SteppedTensor> stepped_by(
+    const GradSync& sync,
+    const Optimizer& optimizer);
+
+}  // namespace brigade

@@ -1,0 +1,39 @@
+// What torch::optim's optimizers keep of a parameter, by name.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace brigade {
+
+// References into a state.
+struct OptimizerFields {
+  std::vector<std::pair<std::string, torch::Tensor*>> tensors;
+  int64_t* step = nullptr;  // null: not counted
+};
+
+// Throws ConfigError for a state of another optimizer than SGD, Adam, AdamW,
+// RMSprop and Adagrad.
+OptimizerFields fields_of(torch::optim::OptimizerParamState& state);
+
+// An empty state of the optimizer's kind. Throws as fields_of() does.
+std::unique_ptr<torch::optim::OptimizerParamState> make_param_state(
+    const torch::optim::Optimizer& optimizer);
+
+// What the optimizer keeps of `param`; null: nothing yet.
+torch::optim::OptimizerParamState* find_param_state(
+    const torch::optim::Optimizer& optimizer,
+    const torch::Tensor& param);
+// Null: nothing any more.
+void set_param_state(
+    torch::optim::Optimizer& optimizer,
+    const torch::Tensor& param,
+    std::unique_ptr<torch::optim::OptimizerParamState> state);
+
+}  // namespace brigade

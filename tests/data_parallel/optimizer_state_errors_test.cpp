@@ -1,0 +1,90 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim.h>
+
+#include "brigade/base/error.h"
+#include "brigade/data_parallel/data_parallel.h"
+#include "brigade/data_parallel/optimizer_state.h"
+#include "tests/support/ranks_as_threads.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::make_world_of_one;
+
+torch::nn::Sequential make_refused_net() {
+  return torch::nn::Sequential(
+      torch::nn::Linear(7, 13), torch::nn::Linear(13, 3));
+}
+
+TEST(OptimizerState, WhatDoesNotFitIsNamed) {
+  const auto net = make_refused_net();
+  DataParallel<torch::nn::Sequential> model(net, make_world_of_one());
+  torch::optim::SGD sgd(
+      net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  model.forward(torch::ones({4, 7})).sum().backward();
+  sgd.step();
+  const OptimizerState state = gather_optimizer_state(model.sync(), sgd);
+  const auto error_of = [&](torch::optim::Optimizer& optimizer,
+                            const OptimizerState& from) -> std::string {
+    try {
+      load_optimizer_state(model.sync(), optimizer, from);
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  };
+  torch::optim::Adam adam(net->parameters(), 0.1);
+  EXPECT_THAT(
+      error_of(adam, state),
+      HasSubstr("has 'momentum_buffer', which this optimizer does not keep"));
+  OptimizerState other = state;
+  other.of_param["2.weight"] = other.of_param["0.weight"];
+  EXPECT_THAT(
+      error_of(sgd, other),
+      HasSubstr("has '2.weight', which this module has not"));
+  other = state;
+  other.of_param["0.weight"]["momentum_buffer"] = torch::zeros({2});
+  EXPECT_THAT(
+      error_of(sgd, other),
+      HasSubstr("has 'momentum_buffer' of '0.weight' with shape [2]: "
+                "expected [13, 7]"));
+  torch::optim::LBFGS lbfgs(net->parameters());
+  EXPECT_THROW(load_optimizer_state(model.sync(), lbfgs, state), ConfigError);
+
+  DataParallel<torch::nn::Sequential> flat(
+      make_refused_net(),
+      make_world_of_one(),
+      {.handover = GradHandover::kMainGrad});
+  AdamW adamw = make_adamw(flat.sync(), 0.0);
+  other = state;
+  other.of_param["0.weight"]["step"] = torch::tensor(int64_t{7});
+  try {
+    load_optimizer_state(flat.sync(), adamw, other);
+    FAIL() << "one count of steps for all";
+  } catch (const DataError& error) {
+    EXPECT_THAT(
+        error.what(), HasSubstr("after 0 steps and another parameter after 7"));
+  }
+}
+
+TEST(OptimizerState, OfAnIgnoredParameterIsRefused) {
+  const auto net = make_refused_net();
+  DataParallel<torch::nn::Sequential> model(
+      net, make_world_of_one(), {}, {.ignore = {"1.bias"}});
+  torch::optim::Adam adam(net->parameters(), 0.1);
+  model.forward(torch::ones({4, 7})).sum().backward();
+  adam.step();
+  try {
+    gather_optimizer_state(model.sync(), adam);
+    FAIL() << "it is each rank's own";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("a state of a tensor of shape [3]"));
+  }
+}
+
+}  // namespace
+}  // namespace brigade
