@@ -1,8 +1,13 @@
-// The public API of the library: one include.
+// The public API of the library: one include. It brings libtorch's modules'
+// base, optimizers, torch::save() and torch::load(); a program includes the
+// modules that it uses (torch/nn.h).
 //
 //   find_package(brigade CONFIG REQUIRED)
 //   target_link_libraries(app PRIVATE brigade::brigade)
 #pragma once
+
+#include <torch/optim.h>
+#include <torch/serialize.h>
 
 #include "brigade/base/error.h"
 #include "brigade/base/units.h"
@@ -12,6 +17,7 @@
 #include "brigade/comm/world.h"
 #include "brigade/data_parallel/bucket_hook.h"
 #include "brigade/data_parallel/data_parallel.h"
+#include "brigade/data_parallel/hook_memory.h"
 #include "brigade/data_parallel/optimizer_state.h"
 #include "brigade/data_parallel/sync_batch_norm.h"
 #include "brigade/ops/linear.h"
