@@ -56,8 +56,9 @@ class ProgramStart : public ::testing::Test {
 };
 
 TEST_F(ProgramStart, WithoutStandardDescriptorsARunTrainsAndEnds) {
+  int runs = 0;
   for (const std::string closed : {">&-", "<&-", "2>&-", "<&- >&- 2>&-"}) {
-    const std::string name = "run" + std::to_string(closed.size());
+    const std::string name = "run" + std::to_string(++runs);
     const ProgramResult result = train("exec \"$@\" " + closed, name);
     EXPECT_EQ(result.exit_code, 0) << closed << result.err;
     EXPECT_EQ(testing::losses_of(run(name)).size(), kStepsOfStart) << closed;

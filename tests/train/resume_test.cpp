@@ -168,20 +168,25 @@ TEST_F(Resume, AnotherRunIsRefusedKeyByKey) {
           HasSubstr("changed: training.learning_rate: 0.005 when saved")));
 }
 
-// As `prepare --train-tokenizer` makes one.
+// As `prepare --train-tokenizer` makes one: the dataset names the folder.
 TEST_F(Resume, AnotherTokenizerInTheSameFolderIsRefused) {
-  const fs::path folder = *folder_ / "tokenizer";
-  fs::create_directory(folder);
-  const auto tokenizer = "dataset.tokenizer=" + folder.string();
+  for (const std::string suffix : {".bin", ".idx"})
+    fs::copy_file(*folder_ / ("tokens" + suffix), *folder_ / ("own" + suffix));
+  auto info =
+      nlohmann::json::parse(testing::read_file(*folder_ / "tokens.json"));
+  info["tokenizer"] = "tokenizer";
+  testing::write_file(*folder_ / "own.json", info.dump());
+  const std::string dataset = "dataset.name=" + (*folder_ / "own").string();
+  const fs::path tokenizer = *folder_ / "tokenizer";
+  fs::create_directory(tokenizer);
   for (const char* name : {"tokenizer.model", "tokenizer.json"}) {
-    testing::write_file(folder / name, "before");
+    testing::write_file(tokenizer / name, "before");
     const ProgramResult first = train(
-        "tokenizer",
-        {"--overwrite", tokenizer, "training.total_train_steps=2"});
+        "tokenizer", {"--overwrite", dataset, "training.total_train_steps=2"});
     ASSERT_EQ(first.exit_code, 0) << first.err;
-    EXPECT_EQ(train("tokenizer", {kAuto[0], tokenizer}).exit_code, 0);
-    testing::write_file(folder / name, "after");
-    const ProgramResult result = train("tokenizer", {kAuto[0], tokenizer});
+    EXPECT_EQ(train("tokenizer", {kAuto[0], dataset}).exit_code, 0);
+    testing::write_file(tokenizer / name, "after");
+    const ProgramResult result = train("tokenizer", {kAuto[0], dataset});
     EXPECT_EQ(result.exit_code, 2);
     EXPECT_THAT(result.err, HasSubstr("dataset.tokenizer (its SHA-256): \""));
   }
