@@ -73,8 +73,11 @@ torch::Tensor whole_field(
   return whole;
 }
 
-OptimizerState
-gather(const GradSync& sync, const std::vector<SteppedTensor>& all, int to) {
+OptimizerState gather(
+    const GradSync& sync,
+    const std::vector<SteppedTensor>& all,
+    const Fields& names,
+    int to) {
   const torch::NoGradGuard no_grad;
   const torch::Tensor table = agree_on_fields(sync, all, names);
   const bool is_mine = sync.communicator()->rank() == to;
