@@ -66,7 +66,7 @@ struct PrepareResult {
   uint64_t bad_lines = 0;        // left out with BadLines::kSkip
   // Of the first of them, where it is and what is wrong with it.
   std::vector<std::string> first_bad_lines;
-  SkippedFiles skipped;          // of the folders among the inputs
+  SkippedFiles skipped;  // of the folders among the inputs
 };
 
 // Needs at most 500 MB whatever the size of the input. Throws ConfigError

@@ -221,7 +221,8 @@ TEST_F(HubTest, AnIndexThatLeadsOutOfItsFolderIsRefused) {
       model / "model.safetensors.index.json",
       R"({"weight_map":{"a":"../../../escaped"}})");
   EXPECT_THAT(
-      refusal<DataError>("org/evil"), HasSubstr("not a file in the same folder"));
+      refusal<DataError>("org/evil"),
+      HasSubstr("not a file in the same folder"));
 }
 
 TEST_F(HubTest, AnInterruptedTransferGoesOnWhereItEnded) {
