@@ -69,6 +69,10 @@ void set_rank_runner(std::function<void(
   other_runner = std::move(runner);
 }
 
+bool ranks_are_processes() {
+  return static_cast<bool>(other_runner);
+}
+
 CommunicatorPtr make_world_of_one() {
   return make_self_communicator({.name = "world", .max_records = 100000});
 }

@@ -30,6 +30,9 @@ void set_rank_runner(std::function<void(
                          const std::function<void(CommunicatorPtr world)>& body,
                          const RanksOptions& options)> runner);
 
+// Whether set_rank_runner() was called.
+bool ranks_are_processes();
+
 // A communicator without peers.
 CommunicatorPtr make_world_of_one();
 
