@@ -1,7 +1,7 @@
 # The commands of the README, nothing else.
 RELEASE := build/release
 
-.PHONY: help quickstart build deb test test-ecosystem test-faults test-layouts test-slurm soak bench bench-links lint docs fuzz clean
+.PHONY: help quickstart build deb test test-ecosystem test-faults test-layouts test-library test-slurm soak bench bench-links lint docs fuzz clean
 
 help:
 	@echo 'make quickstart    install, build, train a small Llama on two processes, generate text'
@@ -10,6 +10,7 @@ help:
 	@echo 'make deb           install, build, make Debian packages in $(RELEASE)'
 	@echo 'make test-layouts  every layout of up to 8 ranks against one rank (50 minutes on 2 cores)'
 	@echo 'make test-ecosystem  files against transformers, tokenizers, safetensors and TensorBoard'
+	@echo 'make test-library  the library alone: also under TSan, and on libtorch 2.x where there is one'
 	@echo 'make test-slurm    training under a Slurm of four nodes in network namespaces, as root'
 	@echo 'make soak          ten minutes of training under kills, stops and damage (SOAK_SECONDS=600)'
 	@echo 'make test-faults   kills, full disks, damaged files: what a run must survive'
@@ -45,6 +46,11 @@ test:
 
 test-ecosystem: build
 	@scripts/test_ecosystem.sh $(RELEASE) || [ $$? -eq 77 ]
+
+test-library:
+	@scripts/check_space.sh $(RELEASE) 3000
+	@scripts/install_dependencies.sh build test
+	@scripts/test_library.sh
 
 test-slurm:
 	@scripts/install_dependencies.sh build slurm
