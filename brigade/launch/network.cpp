@@ -200,16 +200,19 @@ int listen_on_loopback(const std::string& host, int port) {
   const int descriptor =
       ::socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int yes = 1;
-  ::setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
   const auto length = static_cast<socklen_t>(
       is_v4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
   const bool listens =
+      descriptor >= 0 &&
+      ::setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) ==
+          0 &&
       ::bind(descriptor, reinterpret_cast<sockaddr*>(&*address), length) == 0 &&
       ::listen(descriptor, SOMAXCONN) == 0;
   if (listens)
     return descriptor;
   const int error = errno;
-  ::close(descriptor);
+  if (descriptor >= 0)
+    ::close(descriptor);
   throw CommError(fmt::format(
       "[launch] host {} cannot listen on port {} of {}: {}; set MASTER_PORT to "
       "a free port",

@@ -428,9 +428,10 @@ class Supervisor {
   }
 
   // A signal that asks for the end came to this rank alone. Of Brigade's own
-  // programs, which agree on it: others may mean anything by such a code.
+  // programs, which agree on it: others may mean anything by such a code. After
+  // a failure the signal was the supervisor's.
   bool ended_by_own_signal(const Rank& rank) const {
-    return end_signal_ == 0 && rank.report->handles_quit() &&
+    return end_signal_ == 0 && !rank.was_ended && rank.report->handles_quit() &&
            rank.report->failed_ns() == 0 && WIFEXITED(rank.status) &&
            asks_for_end(WEXITSTATUS(rank.status) - 128);
   }

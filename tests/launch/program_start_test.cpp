@@ -12,6 +12,8 @@
 #include <fstream>
 #include <functional>
 
+#include "tests/support/temporary_folder.h"
+
 namespace brigade {
 namespace {
 
@@ -58,7 +60,8 @@ int write_too_much(const fs::path& path) {
 }
 
 TEST(ProgramStart, AWriteBeyondTheLimitOfFileSizesFailsAsOneToAFullDiskDoes) {
-  const fs::path path = fs::temp_directory_path() / "brigade_limit_test";
+  const TemporaryFolder folder;
+  const fs::path path = folder / "file";
   EXPECT_EQ(exit_code_of([&] { return write_too_much(path); }), 128 + SIGXFSZ);
   fs::remove(path);
   EXPECT_EQ(
