@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/comm/any_tensor.h"
 #include "brigade/comm/composed_work.h"
 
 namespace brigade {
@@ -54,7 +55,7 @@ class GridGroup : public Communicator {
     auto work =
         std::make_shared<ComposedWork>(worker_, nullptr, record, nullptr);
     worker_->submit([work, steps = std::move(steps)] {
-      const torch::NoGradGuard no_grad;
+      const AnyTensorMode any_tensor;
       std::exception_ptr error;
       try {
         steps();
