@@ -185,13 +185,18 @@ std::string describe_difference(
   const auto name_of = [&](size_t each) {
     return fmt::format("rank {} on host {}", each, ranks[each][kHost]);
   };
-  const std::vector<std::string> entries =
-      meeting.exchange(pack_entries(fact.entries));
-  std::string what = describe_difference(
-      unpack_entries(entries[0]),
-      unpack_entries(entries[rank]),
-      name_of(0),
-      name_of(rank));
+  std::string what;
+  // A fact has entries on all ranks or on none. A program of another version,
+  // which is a fact without, may know of no exchange here.
+  if (!fact.entries.empty()) {
+    const std::vector<std::string> entries =
+        meeting.exchange(pack_entries(fact.entries));
+    what = describe_difference(
+        unpack_entries(entries[0]),
+        unpack_entries(entries[rank]),
+        name_of(0),
+        name_of(rank));
+  }
   if (what.empty())
     what = fmt::format(
         "{} has {}, {} has {}",

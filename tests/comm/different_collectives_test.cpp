@@ -108,7 +108,7 @@ TEST_P(DifferentCollectives, AreNamedOnEveryRank) {
                   of[static_cast<size_t>(other)].operation + ". All ranks"));
         }
       },
-      {.check_collectives = false, .timeout = std::chrono::milliseconds(500)});
+      {.check_collectives = false, .timeout = std::chrono::seconds(3)});
 }
 
 std::string name_of(const ::testing::TestParamInfo<Pair>& info) {
