@@ -41,13 +41,13 @@ int64_t ParamSet::numel() const {
 }
 
 void ParamSet::finish() {
-  const std::vector<Param> before =
-      is_sharded() ? std::vector<Param>() : with_states();
   sync_->finish();
   if (sync_->layout_version() == layout_version_)
     return;
+  // The optimizer's states are where they were: only gradients and weights
+  // moved. They live until `before` is gone.
+  const std::vector<Param> before = with_states();
   const int64_t steps = optimizer_->steps();
-  // States live until `before` is gone.
   const auto old = std::exchange(optimizer_, nullptr);
   make_optimizer();
   optimizer_->set_steps(steps);

@@ -58,7 +58,7 @@ struct Param {
   bool is_copy_for_head = false;
 
   // What an optimizer keeps, shaped as the weight. Filled in where parameters
-  // are walked (StageRuntime::visit_states()); views of flat memory.
+  // are walked (ParamSet::visit()); views of flat memory.
   std::vector<State> states;
 
   bool is_replaced_by_copy() const {
