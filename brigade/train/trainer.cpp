@@ -278,7 +278,7 @@ void Trainer::resume() {
   recorded_.open(folder.events());
   const auto metrics = folder.metrics();
   MetricsFile::cut_back(metrics, position_.steps);
-  if (checkpoint)
+  if (checkpoint && config_.training.loss_spike_limit > 0)
     recall_losses(metrics, *checkpoint);
   metrics_ = std::make_unique<MetricsFile>(metrics);
   const LoggingConfig& logging = config_.logging;
@@ -641,6 +641,8 @@ TrainingResult Trainer::run_to_end() {
   if (!trace_.empty())
     end.trace = RunFolder{config_.logging.run_dir}.trace(mesh_->rank());
   observer_.on_end(end);
+  // The event of the end is part of the record too.
+  throw_if_unwritten();
   const int64_t signal =
       Agreement(*mesh_->world()).max(int64_t{wanted_.stop_signal});
   return {end.end, static_cast<int>(signal)};
