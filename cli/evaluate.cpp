@@ -67,6 +67,8 @@ class Evaluation {
       evaluate_dataset();
     for (const fs::path& task : arguments_.tasks)
       evaluate_task(task);
+    if (prints() && has_scores_at_end())
+      write_text_file(arguments_.scores, lines_);
     if (prints() && arguments_.as_json)
       fmt::print(
           "{}\n", results_.dump(2, ' ', false, json::error_handler_t::replace));
@@ -74,6 +76,11 @@ class Evaluation {
 
  private:
   bool prints() const { return mesh_.rank() == 0; }
+
+  // A device or a pipe cannot be written anew after each task.
+  bool has_scores_at_end() const {
+    return !arguments_.scores.empty() && is_written_in_place(arguments_.scores);
+  }
 
   int64_t positions() const { return stored_.model().max_position_embeddings; }
 
@@ -178,7 +185,7 @@ class Evaluation {
       evaluate_requests(path.string(), task.requests, *tokenizer);
     else
       evaluate_texts(path.string(), task.texts, *tokenizer);
-    if (prints() && !arguments_.scores.empty())
+    if (prints() && !arguments_.scores.empty() && !has_scores_at_end())
       write_text_file(arguments_.scores, lines_);
   }
 

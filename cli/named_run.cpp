@@ -53,10 +53,11 @@ json read_json(const fs::path& path) {
 
 // Where the run that wrote the checkpoint had its folder; "": not recorded.
 fs::path recorded_run(const fs::path& checkpoint) {
-  const json folder =
-      read_json(checkpoint / kManifest)
-          .value(json::json_pointer("/config/logging/run_dir"), json());
-  return folder.is_string() ? fs::path(folder.get<std::string>()) : fs::path();
+  const json manifest = read_json(checkpoint / kManifest);
+  const json::json_pointer place("/config/logging/run_dir");
+  return manifest.contains(place) && manifest.at(place).is_string()
+             ? fs::path(manifest.at(place).get<std::string>())
+             : fs::path();
 }
 
 bool is_run(const fs::path& path) {
@@ -107,10 +108,11 @@ fs::path find_run(const fs::path& path) {
 
 NamedModelConfig read_model_config(const fs::path& path) {
   if (const auto checkpoint = find_checkpoint(path)) {
-    const fs::path manifest = *checkpoint / kManifest;
+    const fs::path file = *checkpoint / kManifest;
+    const json manifest = read_json(file);
     return {
-        read_json(manifest).value("model", json()),
-        manifest.string() + ": /model"};
+        manifest.is_object() ? manifest.value("model", json()) : json(),
+        file.string() + ": /model"};
   }
   const fs::path file = path / "config.json";
   return {read_json(file), file.string() + ": "};
