@@ -17,8 +17,10 @@ std::vector<torch::Tensor> gradients_of(
     const char* function) {
   std::vector<torch::Tensor> gradients;
   if (sync.options().handover == GradHandover::kMainGrad) {
+    // With versions of their own: see GradSync::throw_if_kept(), for which
+    // clipped gradients are not cleared ones.
     for (const GradSegment& segment : sync.segments())
-      gradients.push_back(segment.owned_main_grad());
+      gradients.push_back(segment.owned_main_grad().variable_data());
     return gradients;
   }
   for (const NamedParam& param : sync.params()) {

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "brigade/base/error.h"
@@ -153,6 +155,20 @@ void load_optimizer_state(
           step,
           steps));
     steps = step;
+  }
+  // Of weights of any dtype: float32 ones have all of their master.
+  std::set<std::string> known = {kStep};
+  for (const StateSpec& spec : optimizer.kept(torch::kBFloat16))
+    known.insert(field_of(spec));
+  for (const auto& [name, fields] : state.of_param) {
+    for (const auto& [field, tensor] : fields) {
+      if (!known.contains(field))
+        refuse_state(fmt::format(
+            "has '{}' of '{}', which this optimizer does not keep: load it "
+            "into one of the kind that it was gathered from",
+            field,
+            name));
+    }
   }
   for (size_t g = 0; g < optimizer.groups().size(); ++g) {
     const torch::Tensor& weight = optimizer.groups()[g].weight;

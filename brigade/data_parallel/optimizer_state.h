@@ -2,11 +2,12 @@
 // of it: what ZeroRedundancyOptimizer.consolidate_state_dict() and FSDP's full
 // optimizer state are in PyTorch.
 //
-//   auto state = gather_optimizer_state(model.sync(), optimizer);   // all
-//   ranks if (world.rank() == 0) torch::save(state, "optimizer.pt");
+//   auto state = gather_optimizer_state(model.sync(), optimizer);
+//   if (world.rank() == 0)
+//     torch::save(state, "optimizer.pt");
 //   ...
-//   brigade::OptimizerState state;                                  // all
-//   ranks torch::load(state, "optimizer.pt");
+//   brigade::OptimizerState state;  // on every rank
+//   torch::load(state, "optimizer.pt");
 //   load_optimizer_state(model.sync(), optimizer, state);
 //
 // A state does not depend on ranks, sharding, hand-over, buckets or parameter

@@ -113,9 +113,8 @@ struct NormalizeOverRanks : torch::autograd::Function<NormalizeOverRanks> {
   }
 
   // d x = rstd (d y - mean(d y) - normed mean(d y normed))
-  //       - rstd^2 normed mean(d rstd), means over all ranks; d rstd is there
-  //       in
-  // a second derivative alone.
+  //       - rstd^2 normed mean(d rstd),
+  // means over all ranks; d rstd is there in a second derivative alone.
   static variable_list backward(
       AutogradContext* context,
       variable_list gradients) {

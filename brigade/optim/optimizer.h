@@ -80,7 +80,7 @@ class Optimizer {
   void step(
       const std::vector<double>& lrs,
       double grad_scale = 1.0,
-      ops::AfterRead after_read = ops::AfterRead::kKeep);
+      ops::AfterRead after_read = ops::AfterRead::kZero);
 
   // The same step in parts, in any order: begin_step(), and then step_group()
   // of each group once.

@@ -60,6 +60,13 @@ TEST(OptimizerState, WhatDoesNotFitIsNamed) {
       make_world_of_one(),
       {.handover = GradHandover::kMainGrad});
   AdamW adamw = make_adamw(flat.sync(), 0.0);
+  try {
+    load_optimizer_state(flat.sync(), adamw, state);
+    FAIL() << "its moments would be zero";
+  } catch (const DataError& error) {
+    EXPECT_THAT(
+        error.what(), HasSubstr("has 'momentum_buffer' of '0.bias', which"));
+  }
   other = state;
   other.of_param["0.weight"]["step"] = torch::tensor(int64_t{7});
   try {

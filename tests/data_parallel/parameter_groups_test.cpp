@@ -168,9 +168,7 @@ TEST_P(ParameterGroupsTest, OfBrigadesAdamWTrainAsInPlainTorch) {
           .mean()
           .backward();
       optimizer.step(
-          expected.rates[static_cast<size_t>(step)],
-          model.sync().grad_scale(),
-          ops::AfterRead::kZero);
+          expected.rates[static_cast<size_t>(step)], model.sync().grad_scale());
       model.gather_weights();
     }
     const FullWeights whole(model.sync());

@@ -279,6 +279,29 @@ TEST(ClipGradNorm, IsThatOfOneProcessWhateverIsSharded) {
   }
 }
 
+// Clipped gradients are not cleared ones.
+TEST(ClipGradNorm, OfGradientsThatAnOptimizerKeepsIsNoClearing) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    for (const auto sharding :
+         {Sharding::kNone,
+          Sharding::kOptimizer,
+          Sharding::kGradients,
+          Sharding::kParameters}) {
+      ClippedModel model(make_clipped_net(), world, clipped_options(sharding));
+      AdamW optimizer = make_adamw(model.sync(), 0.0);
+      const auto backward = [&] {
+        clipped_loss(model.forward(clipped_data(world->rank(), 1))).backward();
+      };
+      backward();
+      EXPECT_GT(model.clip_grad_norm(1e-3), 1e-3);
+      model.clip_grad_value(1e-4);
+      optimizer.step(0.0, model.sync().grad_scale(), ops::AfterRead::kKeep);
+      model.gather_weights();
+      EXPECT_THROW(backward(), ConfigError) << to_string(sharding);
+    }
+  });
+}
+
 TEST(ClipGradNorm, SeesSparseGradientsAndCopiesInFloat32) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     DataParallel<torch::nn::Embedding> tables(
