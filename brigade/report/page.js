@@ -87,7 +87,7 @@ function showFigures(page) {
       tile("steps", "none yet");
       continue;
     }
-    const total = run.config["training.total_train_steps"];
+    const total = run.last_step;  // 0: not known
     tile("step", total ? last.step + " of " + total : String(last.step));
     tile("loss",
       typeof last.loss === "number" ? last.loss.toFixed(4) : "not finite");

@@ -137,11 +137,14 @@ int64_t last_step_of(const json& config) {
   };
   const int64_t total = number("training", "total_train_steps");
   const int64_t most_tokens = number("training", "max_tokens");
-  const int64_t step_tokens =
-      number("distributed", "dp_size") *
-      number("training", "micro_batch_size") *
-      number("training", "gradient_accumulation_steps") *
-      number("training", "seq_length");
+  int64_t step_tokens = number("distributed", "dp_size");
+  for (const char* key :
+       {"micro_batch_size", "gradient_accumulation_steps", "seq_length"}) {
+    // Files may say anything.
+    if (__builtin_mul_overflow(
+            step_tokens, number("training", key), &step_tokens))
+      return total;
+  }
   return most_tokens > 0 && step_tokens > 0
              ? std::min(total, most_tokens / step_tokens)
              : total;

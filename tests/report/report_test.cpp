@@ -153,6 +153,7 @@ TEST_F(Report, PageHoldsTheNumbersAndNothingFromElsewhere) {
   ASSERT_EQ(data[0]["steps"].size(), 5U);
   EXPECT_EQ(data[0]["steps"][4]["loss"], 5.0);
   EXPECT_EQ(data[0]["config"]["distributed.dp_size"], 2);
+  EXPECT_EQ(data[0]["last_step"], 5);
   EXPECT_THAT(page, HasSubstr("Dygraph"));
   for (const char* elsewhere : {"src=\"http", "href=\"http", "@import"})
     EXPECT_THAT(page, Not(HasSubstr(elsewhere)));
