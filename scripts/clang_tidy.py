@@ -55,6 +55,16 @@ def sources_of(names):
     return sorted(set(sources), key=lambda s: (rank.get(s.split("/")[0], 5), s))
 
 
+def own_includes(build):
+    """Folders of headers that single files are compiled with, as MPI's."""
+    own = {}
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        name = pathlib.Path(entry["file"]).relative_to(ROOT).as_posix()
+        own[name] = [word for word in entry["command"].split()
+                     if word.startswith("-I") and str(ROOT) not in word]
+    return own
+
+
 def torch_include(build):
     """Files that are compiled with libtorch, and its flags."""
     files, flags = set(), []
@@ -98,6 +108,7 @@ def main():
              '-DBRIGADE_SOURCE_DIR=""', '-DBRIGADE_BINARY_DIR=""',
              '-DBRIGADE_VERSION=""', '-DBRIGADE_PROGRAM_FAULTS=""']
     with_torch, includes = torch_include(build)
+    own = own_includes(build)
     torch = [*plain, "-D_GLIBCXX20_CONSTEXPR=", *includes]
     if with_torch.intersection(sources):
         torch += ["-include-pch", str(build_pch(build, torch))]
@@ -105,7 +116,8 @@ def main():
     def tidy(source):
         if time.monotonic() > deadline:
             return source, None, ""
-        flags = torch if source in with_torch else plain
+        flags = [*(torch if source in with_torch else plain),
+                 *own.get(source, [])]
         done = subprocess.run([TIDY, "--quiet", source, "--", *flags],
                               cwd=ROOT, text=True, capture_output=True)
         return source, done.returncode, done.stdout
