@@ -1,9 +1,8 @@
 // A training run on disk, whole or absent:
-//   DIR/manifest.json                what it is, written last (manifest.h)
-//   DIR/model[-rank-K].safetensors   weights, Hugging Face's names
-//   DIR/optimizer[-rank-K].safetensors   STATE.NAME, STATE as the optimizer
-//   says DIR/...                          files that came with the run
-//   (tokenizer)
+//   DIR/manifest.json                    what it is, written last (manifest.h)
+//   DIR/model[-rank-K].safetensors       weights, Hugging Face's names
+//   DIR/optimizer[-rank-K].safetensors   STATE.NAME of the optimizer's states
+//   DIR/...                              files that came with it (tokenizer)
 //
 // Each tensor is stored in the pieces in which ranks held it, with the place of
 // each piece in the whole tensor, so that a run may continue under another
