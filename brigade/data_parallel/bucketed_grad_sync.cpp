@@ -178,6 +178,7 @@ void BucketedGradSync::enter_step() {
   if (phase_ == Phase::kIdle)
     begin_step();
   throw_if_stepped_early();
+  throw_if_leaves_changed();
 }
 
 void BucketedGradSync::leave_step() {
@@ -207,6 +208,7 @@ void BucketedGradSync::begin_step() {
   wait_for_weights();
   buffer_->take_back_weights();
   gathered_version_ = buffer_->weights_version();
+  show_leaf_gradients();
   uneven_inputs_.begin_step();
   phase_ = Phase::kAccumulating;
 }
@@ -442,6 +444,7 @@ void BucketedGradSync::finish() {
 
 void BucketedGradSync::finish_step() {
   params_.check_unchanged();
+  throw_if_leaves_changed();
   buffer_->take_back_weights();
   throw_if_missing();
   wait_and_hand_over();

@@ -92,6 +92,45 @@ void GradSync::drop_cleared_leaves() {
   }
 }
 
+void GradSync::show_leaf_gradients() {
+  if (leaves_layout_ != layout_version())
+    return;
+  for (OwnedLeaf& leaf : owned_leaves_) {
+    torch::Tensor& grad = leaf.weight.mutable_grad();
+    if (!grad.defined())
+      grad = as_leaf_gradient(main_grad_of(leaf));
+    leaf.grad_version = static_cast<int64_t>(grad._version());
+  }
+}
+
+void GradSync::throw_if_leaves_changed() const {
+  if (leaves_layout_ != layout_version())
+    return;
+  const bool is_own_sum = options().sharding == Sharding::kOptimizer;
+  for (const OwnedLeaf& leaf : owned_leaves_) {
+    const torch::Tensor& grad = leaf.weight.grad();
+    if (grad.defined() &&
+        (!is_own_sum ||
+         static_cast<int64_t>(grad._version()) == leaf.grad_version))
+      continue;
+    throw ConfigError(fmt::format(
+        "[data_parallel] an optimizer over owned_parameters() cleared or wrote "
+        "its gradients between a step's backwards, which with sharding = {} "
+        "does not drop what has accumulated so far: call reset() of "
+        "DataParallel instead, or zero_grad() of the module",
+        to_string(options().sharding)));
+  }
+}
+
+void GradSync::check_leaves_are_current() const {
+  if (owned_leaves_.empty() || leaves_layout_ == layout_version())
+    return;
+  throw ConfigError(
+      "[data_parallel] owned_parameters() were moved to other memory after "
+      "this optimizer was made (BucketOrder::kObserved plans anew after the "
+      "first step): make it anew, after the first backward at the earliest");
+}
+
 void GradSync::begin_use() {
   std::vector<torch::Tensor> gradients;
   std::vector<torch::Tensor> weights;
@@ -106,10 +145,7 @@ void GradSync::begin_use() {
       if (is_scaled_later)
         gradients.push_back(segment.owned_main_grad());
     }
-    for (OwnedLeaf& leaf : owned_leaves_) {
-      if (leaves_layout_ == layout_version() && !leaf.weight.grad().defined())
-        leaf.weight.mutable_grad() = as_leaf_gradient(main_grad_of(leaf));
-    }
+    show_leaf_gradients();
   }
   weights_version_ = version_of_weights();
   gradients_version_ = version_of_gradients();

@@ -228,6 +228,9 @@ class GradSync {
   // does not count: divided gradients lie elsewhere, and of sums that are still
   // to be scaled no limit is meant. AdamW of make_adamw() calls it.
   void check_before_step();
+  // ConfigError where flat memory has moved since owned_leaf() was called last:
+  // an optimizer over those leaves would step memory that nobody reads.
+  void check_leaves_are_current() const;
 
  protected:
   GradSync() = default;
@@ -249,6 +252,13 @@ class GradSync {
   // An optimizer over owned leaves may have cleared them to none: those
   // gradients are dropped.
   void drop_cleared_leaves();
+  // A step begins or its gradients are handed over: leaves that were cleared to
+  // none have gradients again.
+  void show_leaf_gradients();
+  // ConfigError where such an optimizer has cleared gradients since, which
+  // before the step's end does not drop what has accumulated: none is not read,
+  // and with Sharding::kOptimizer they are a part of this rank's own sum.
+  void throw_if_leaves_changed() const;
 
   WriteWatch writes_;  // from begin_use() to the step or reset()
 
@@ -260,6 +270,7 @@ class GradSync {
     size_t segment = 0;
     int64_t offset = 0;  // in its owned range
     torch::Tensor weight;
+    int64_t grad_version = 0;  // of its .grad(), when that was shown
   };
   torch::Tensor main_grad_of(const OwnedLeaf& leaf) const;
 

@@ -152,6 +152,7 @@ AdamW make_adamw(
 }
 
 void step_owned(GradSync& sync, torch::optim::Optimizer& optimizer) {
+  sync.check_leaves_are_current();
   sync.check_before_step();
   const double scale = sync.grad_scale();
   if (scale != 1.0) {

@@ -13,11 +13,12 @@
 namespace brigade {
 
 // What this rank owns of a sync's flat weights, as leaves whose .grad() is the
-// owned part of the gradients (which zero_grad() may clear): for a torch::optim
-// optimizer that steps each element by itself (Adam, AdamW, SGD, RMSprop,
-// Adagrad; not LBFGS). One per bucket. The sync hands over main_grad; its
-// weights are float32 or float64. Step them by DataParallel::step(). Throws
-// ConfigError otherwise.
+// owned part of the gradients: for a torch::optim optimizer that steps each
+// element by itself (Adam, AdamW, SGD, RMSprop, Adagrad; not LBFGS). Its
+// zero_grad() may clear them between steps; between micro-batches, where that
+// would not drop all, the next backward() throws ConfigError. One per bucket.
+// The sync hands over main_grad; its weights are float32 or float64. Step them
+// by DataParallel::step(). Throws ConfigError otherwise.
 std::vector<torch::Tensor> owned_parameters(GradSync& sync);
 
 // The same for parameter groups: those that one would give to the optimizer of

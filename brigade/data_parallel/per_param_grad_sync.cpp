@@ -100,11 +100,14 @@ void PerParamGradSync::zero_main_grads() {
 void PerParamGradSync::begin_step() {
   if (phase_ == Phase::kFinished)
     leave_step();
-  if (phase_ != Phase::kIdle)
+  if (phase_ != Phase::kIdle) {
+    throw_if_leaves_changed();
     return;
+  }
   params_.check_unchanged();
   if (is_main_grad())
     take_back_weights();
+  show_leaf_gradients();
   uneven_inputs_.begin_step();
   phase_ = Phase::kAccumulating;
 }

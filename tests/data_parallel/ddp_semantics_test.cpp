@@ -576,6 +576,21 @@ TEST(ObservedOrder, AnAdamWMadeBeforeTheFirstStepSaysThatItIsStale) {
   EXPECT_NEAR(model->w[0].item<double>(), 0.9, 1e-6);
 }
 
+TEST(ObservedOrder, OwnedParametersMadeBeforeTheFirstStepSayThatTheyAreStale) {
+  GradSyncOptions options;
+  options.handover = GradHandover::kMainGrad;
+  options.order = BucketOrder::kObserved;
+  DataParallel model(std::make_shared<Weight>(), make_world_of_one(), options);
+  torch::optim::SGD stale(owned_parameters(model.sync()), 0.1);
+  model->w.sum().backward();
+  EXPECT_THAT(
+      message_of<ConfigError>([&] { model.step(stale); }),
+      HasSubstr("owned_parameters() were moved"));
+  torch::optim::SGD optimizer(owned_parameters(model.sync()), 0.1);
+  model.step(optimizer);
+  EXPECT_NEAR(model->w[0].item<double>(), 0.9, 1e-6);
+}
+
 // ---- steps that change nothing
 
 TEST(Steps, ThatChangeNothingAreNoError) {

@@ -190,6 +190,52 @@ TEST(OwnedParameters, TrainWithZeroGradOfTheirOptimizer) {
   });
 }
 
+// Before the reduction a rank's own range is not all that it has accumulated.
+TEST(OwnedParameters, ClearedBetweenMicroBatchesDropAllOrAreAnError) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    for (const auto sharding :
+         {Sharding::kNone,
+          Sharding::kOptimizer,
+          Sharding::kGradients,
+          Sharding::kParameters}) {
+      for (const bool to_none : {false, true}) {
+        const auto backward = [&](ClippedModel& model, int64_t step) {
+          clipped_loss(model.forward(clipped_data(world->rank(), step)))
+              .backward();
+        };
+        ClippedModel alone(
+            make_clipped_net(), world, clipped_options(sharding));
+        backward(alone, 1);
+        const auto expected = owned_gradients(alone.sync());
+
+        ClippedModel model(
+            make_clipped_net(), world, clipped_options(sharding));
+        auto owned = owned_parameters(model.sync());
+        {
+          const auto guard = model.no_sync();
+          backward(model, 0);
+        }
+        for (torch::Tensor& param : owned) {
+          if (to_none)
+            param.mutable_grad().reset();
+          else
+            param.mutable_grad().zero_();
+        }
+        if (to_none || sharding == Sharding::kOptimizer) {
+          EXPECT_THROW(backward(model, 1), ConfigError)
+              << to_string(sharding) << " " << to_none;
+          model.reset();
+        }
+        backward(model, 1);
+        const auto actual = owned_gradients(model.sync());
+        for (size_t i = 0; i < expected.size(); ++i)
+          EXPECT_TRUE(torch::equal(actual[i], expected[i]))
+              << to_string(sharding) << " " << to_none << " " << i;
+      }
+    }
+  });
+}
+
 // Without model.step() no rank would have what the others stepped.
 TEST(OwnedParameters, SteppedByTheirOptimizerAloneAreAnError) {
   run_ranks(2, [](const CommunicatorPtr& world) {
