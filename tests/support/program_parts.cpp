@@ -29,6 +29,55 @@ std::unique_ptr<torch::optim::Optimizer> make_of(
   return std::make_unique<Optimizer>(std::move(groups), options);
 }
 
+// With mixed precision: computed with 16-bit copies of the parameters, and
+// accumulated in float32.
+void add_gradients_of_copies(
+    const P& program,
+    const ProgramNet& net,
+    const ProgramBatch& batch,
+    double divisor) {
+  const torch::ScalarType dtype = program.wrap.mixed_precision->param_dtype;
+  ProgramNet low(program.net);
+  low.to(dtype);
+  auto params = net.parameters();
+  auto copies = low.parameters();
+  {
+    const torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < params.size(); ++i)
+      copies[i].copy_(params[i]);
+  }
+  const auto forward = [&](const ProgramBatch& each) {
+    return low.forward(each.features.to(dtype), each.ids, each.branch);
+  };
+  for (const auto& loss : losses_of(program, batch, forward)) {
+    low.zero_grad(/*set_to_none=*/true);
+    loss.backward();
+    for (size_t i = 0; i < params.size(); ++i) {
+      if (!copies[i].grad().defined())
+        continue;
+      const torch::Tensor part = copies[i].grad().to(torch::kFloat) / divisor;
+      torch::Tensor& sum = params[i].mutable_grad();
+      sum = sum.defined() ? sum + part : part;
+    }
+  }
+}
+
+void add_gradients(
+    const P& program,
+    ProgramNet& net,
+    const ProgramBatch& batch,
+    double divisor) {
+  if (program.wrap.mixed_precision) {
+    add_gradients_of_copies(program, net, batch, divisor);
+    return;
+  }
+  const auto forward = [&](const ProgramBatch& each) {
+    return net.forward(each.features, each.ids, each.branch);
+  };
+  for (const auto& loss : losses_of(program, batch, forward))
+    (loss / divisor).backward();
+}
+
 }  // namespace
 
 double weight_decay_of(const P& program, size_t group) {
@@ -130,9 +179,6 @@ std::vector<ProgramValues> run_plain(const RandomProgram& program) {
   ProgramNet net(program.net);
   const auto optimizer = make_optimizer(program, plain_groups(program, net));
   std::vector<ProgramValues> values = {values_of(net)};
-  const auto forward = [&](const ProgramBatch& batch) {
-    return net.forward(batch.features, batch.ids, batch.branch);
-  };
   for (int64_t step = 0; step < program.steps; ++step) {
     net.zero_grad(/*set_to_none=*/true);
     set_rates(*optimizer, step);
@@ -144,11 +190,8 @@ std::vector<ProgramValues> run_plain(const RandomProgram& program) {
     for (int rank = 0; rank < program.ranks; ++rank) {
       if (step >= steps_of(program, rank))
         continue;
-      for (size_t m = 0; m < program.micro_batches; ++m) {
-        const ProgramBatch batch = batch_of(program, step, m, rank);
-        for (const auto& loss : losses_of(program, batch, forward))
-          (loss / divisor).backward();
-      }
+      for (size_t m = 0; m < program.micro_batches; ++m)
+        add_gradients(program, net, batch_of(program, step, m, rank), divisor);
     }
     if (program.clip == P::Clip::kNorm)
       torch::nn::utils::clip_grad_norm_(net.parameters(), kProgramMaxNorm);
