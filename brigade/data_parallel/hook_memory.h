@@ -20,6 +20,7 @@
 
 namespace brigade {
 
+// What a hook keeps of one parameter.
 struct KeptTensor {
   std::string kind;      // "errors", "factor"
   std::string param;     // its name
@@ -56,12 +57,14 @@ class HookMemory {
   std::map<std::pair<std::string, std::string>, torch::Tensor> restored_;
 };
 
+// Shared by a hook and whoever saves what it keeps.
 using HookMemoryPtr = std::shared_ptr<HookMemory>;
 
 // As int8_hook() and powersgd_hook(). `memory` holds, of each parameter:
 // "errors", what was lost so far; of a matrix that PowerSGD factors also
 // "factor", with which its next step begins.
 BucketHook int8_hook(HookMemoryPtr memory);
+// See above.
 BucketHook powersgd_hook(const PowerSgdOptions& options, HookMemoryPtr memory);
 
 }  // namespace brigade

@@ -43,6 +43,7 @@ struct OptimizerState {
 torch::serialize::OutputArchive& operator<<(
     torch::serialize::OutputArchive& archive,
     const OptimizerState& state);
+// For torch::load().
 torch::serialize::InputArchive& operator>>(
     torch::serialize::InputArchive& archive,
     OptimizerState& state);

@@ -56,6 +56,7 @@ class WatchedForward {
   WatchedForward(const WatchedForward&) = delete;
   WatchedForward& operator=(const WatchedForward&) = delete;
 
+  // Forward is over: see WeightWatch::end_forward().
   void end() {
     watch_->end_forward();
     watch_ = nullptr;

@@ -12,6 +12,7 @@
 
 namespace brigade {
 
+// A parameter of a wrapped module: no row, no cut.
 using NamedParam = Param;
 
 // Where weights are kept.

@@ -29,6 +29,7 @@ class WriteWatch {
   void begin(
       const std::vector<torch::Tensor>& gradients,
       const std::vector<torch::Tensor>& weights);
+  // Nothing is noticed any longer.
   void end();
   // Weights are written in a way that is not seen, or are about to be.
   void note_weights();

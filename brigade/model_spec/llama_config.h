@@ -11,6 +11,7 @@
 
 namespace brigade {
 
+// The published architectures whose config.json is read.
 enum class Architecture {
   kLlama,
   kMistral,
@@ -20,6 +21,7 @@ enum class Architecture {
   kGemma3,  // text alone
 };
 
+// How a config.json names an architecture.
 struct ArchitectureName {
   Architecture architecture;
   const char* class_name;  // in `architectures`
@@ -33,6 +35,7 @@ inline constexpr ArchitectureName kArchitectures[] = {
     {Architecture::kGemma2, "Gemma2ForCausalLM", "gemma2"},
     {Architecture::kGemma3, "Gemma3ForCausalLM", "gemma3_text"},
 };
+// Its entry in kArchitectures.
 const ArchitectureName& name_of(Architecture architecture);
 
 // What a layer's queries see.
@@ -41,8 +44,10 @@ enum class LayerType {
   kSlidingAttention,  // the sliding window alone
 };
 
+// rope_type: how frequencies are scaled.
 enum class RopeType { kLinear, kDynamic, kYarn, kLlama3 };
 
+// As rope_type spells it: "linear".
 const char* name_of(RopeType type);
 
 // rope_scaling (transformers v5: rope_parameters) of another type than

@@ -18,6 +18,7 @@ namespace brigade {
 // What an RMSNorm multiplies by: its weight w, or 1 + w.
 enum class NormScale { kWeight, kOnePlusWeight };
 
+// An RMSNorm of a layer, or the final one.
 struct NormDescription {
   std::string name;  // of its module: "input_layernorm"
   double eps = 1e-6;
@@ -27,12 +28,14 @@ struct NormDescription {
 // What is applied to the gate before it is multiplied with up.
 enum class Activation { kSilu, kGeluTanh };
 
+// The rotary embedding of a layer: what its frequencies are made from.
 struct RotaryDescription {
   double theta = 10000.0;
   std::optional<RopeScaling> scaling;
   bool operator==(const RotaryDescription&) const = default;
 };
 
+// The attention of a layer.
 struct AttentionDescription {
   int64_t num_heads = 0;            // H
   int64_t num_key_value_heads = 0;  // Hkv; divides H
@@ -87,6 +90,8 @@ struct ModelDescription {
   double initial_std = 0.02;   // of matrices and of the embedding
 };
 
+// What a config says of each layer; the config is one that was parsed without
+// problems.
 ModelDescription describe_model(const LlamaConfig& config);
 
 }  // namespace brigade

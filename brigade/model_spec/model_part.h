@@ -13,6 +13,7 @@ struct ModelPart {
   bool is_last = true;
 };
 
+// All layers, with embedding and head.
 ModelPart whole_model(const LlamaConfig& config);
 
 }  // namespace brigade

@@ -38,6 +38,7 @@ struct TensorCut {
   bool operator==(const TensorCut&) const = default;
 };
 
+// What a parameter begins with.
 enum class Initialization { kZeros, kOnes, kNormal /* (0, initial_std) */ };
 
 // Which part of the model holds it.
@@ -56,6 +57,7 @@ struct ModelUnit {
   auto operator<=>(const ModelUnit&) const = default;
 };
 
+// All that is said of one parameter of a model.
 struct ParameterRow {
   std::string name;            // Hugging Face's: model.layers.0.mlp.up_proj...
   std::vector<int64_t> shape;  // a linear's weight: [out, in]

@@ -25,6 +25,7 @@ struct TensorParallelSizes {
   int64_t num_key_value_heads = 0;
   int64_t intermediate_size = 0;
 };
+// Those of a config.
 TensorParallelSizes tensor_parallel_sizes(const LlamaConfig& config);
 
 // Adds one message for each size that tp does not fit, with the nearest tp

@@ -51,6 +51,7 @@ struct StateSpec {
 // belongs to every optimizer; a float32 weight is its own master and has none.
 // Checkpoints hold the whole master under this name.
 inline constexpr const char* kMasterState = "master";
+// The same as a state.
 StateSpec master_state();
 
 // `states`, and for a bf16 weight the master behind them: all that is kept of a
@@ -127,8 +128,10 @@ class Optimizer {
       std::vector<StateSpec> states,
       ops::Kernels kernels);
   Optimizer(Optimizer&&) = default;
+  // Views of memory move with it.
   Optimizer& operator=(Optimizer&&) = default;
 
+  // One group at one step, for step_range().
   struct Range {
     const OptimizerGroup& group;
     const std::vector<torch::Tensor>& states;  // the optimizer's own

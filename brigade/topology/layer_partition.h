@@ -50,6 +50,7 @@ struct TransformerSizes {
 // Backward is proportional, so it is left out.
 LayerCosts estimate_layer_costs(const TransformerSizes& sizes);
 
+// How many stages layers are divided into, and whether the user said how.
 struct LayerPartitionOptions {
   int pp = 1;
   int virtual_stages = 1;  // of each rank

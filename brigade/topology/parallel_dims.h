@@ -39,7 +39,9 @@ struct Coordinate {
   int tp = 0;
   int pp = 0;
   int cp = 0;
-  int& operator[](Axis axis);  // from 0 to the axis's size - 1
+  // From 0 to the axis's size - 1.
+  int& operator[](Axis axis);
+  // The same.
   int operator[](Axis axis) const;
   bool operator==(const Coordinate&) const = default;
 };
