@@ -8,8 +8,8 @@
 #include "brigade/base/units.h"
 #include "brigade/files/file.h"
 #include "brigade/metrics/metrics.h"
-#include "brigade/planner/plan_page.h"
-#include "brigade/planner/plan_table.h"
+#include "brigade/report/plan_page.h"
+#include "brigade/report/plan_table.h"
 #include "cli/plan.h"
 
 namespace brigade::cli {

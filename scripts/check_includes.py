@@ -32,7 +32,7 @@ MODULES = {
         "metrics": ["json", "files", "config"],
         "jobs": ["json", "files"],
         "flight": ["json", "files"],
-        "report": ["json", "topology", "schedule", "files"],
+        "report": ["json", "topology", "schedule", "planner", "files"],
     },
     "torch": {
         "comm": ["topology", "launch", "metrics", "flight"],

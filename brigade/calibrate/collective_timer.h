@@ -11,7 +11,7 @@
 #include "brigade/calibrate/measure.h"
 #include "brigade/calibrate/phase_timer.h"
 #include "brigade/comm/communicator.h"
-#include "brigade/planner/calibration.h"
+#include "brigade/calibrate/calibration.h"
 
 namespace brigade {
 

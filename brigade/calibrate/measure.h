@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "brigade/launch/environment.h"
-#include "brigade/planner/calibration.h"
+#include "brigade/calibrate/calibration.h"
 
 namespace brigade {
 

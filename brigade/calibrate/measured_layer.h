@@ -5,7 +5,7 @@
 #include <torch/types.h>
 
 #include "brigade/ops/rotary.h"
-#include "brigade/planner/calibration.h"
+#include "brigade/calibrate/calibration.h"
 #include "brigade/tensor_parallel/tensor_parallel.h"
 
 namespace brigade {

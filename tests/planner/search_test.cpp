@@ -1,20 +1,13 @@
 #include "brigade/planner/search.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "brigade/planner/plan_page.h"
-#include "brigade/planner/plan_table.h"
 #include "support.h"
 
 namespace brigade::planner {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 Training small_search() {
   Training training = llama_on("h100");
@@ -120,49 +113,6 @@ TEST(Search, SaysWhichPartsMakeALayoutSlower) {
   other.parts.bubble = 1.75;
   EXPECT_EQ(why_slower(best, other), "tp +1.5 s, bubble -0.25 s");
   EXPECT_EQ(why_slower(best, best), "no part differs by 0.1 %");
-}
-
-TEST(PlanTable, MarksWhatTrainDoesNotKnow) {
-  StepEstimator estimator(small_search());
-  Layout layout;
-  layout.dims.dp = 8;
-  layout.dims.pp = 2;
-  layout.schedule = ScheduleKind::kZeroBubble;
-  layout.zero_stage = 1;
-  const StepEstimate plain = estimator.estimate(layout);
-  layout.zero_stage = 2;
-  const StepEstimate sharded = estimator.estimate(layout);
-  const std::string table = layout_table({sharded, plain}, 10);
-  EXPECT_THAT(
-      table,
-      AllOf(
-          HasSubstr("1* dp8-tp1-pp2-cp1-zero2-"),
-          HasSubstr("2  dp8-tp1-pp2-cp1-zero1-")));
-}
-
-TEST(PlanPage, HoldsEveryLayoutAndNothingFromElsewhere) {
-  Training training = small_search();
-  training.shape.name = "a <model>";
-  StepEstimator estimator(training);
-  const SearchResult result = search(estimator, {.devices = 16});
-  PlanPage page;
-  page.title = training.shape.name;
-  page.device = &training.machine.device;
-  page.layouts.assign(result.fitting.begin(), result.fitting.begin() + 3);
-  page.drawn_micro_batches = 2;
-  page.micro_batches = 4;
-  page.timeline = estimator.timeline(page.layouts[0].layout, 2);
-  const std::string html = plan_page(page);
-  for (const StepEstimate& plan : page.layouts)
-    EXPECT_THAT(html, HasSubstr(to_string(plan.layout)));
-  EXPECT_THAT(
-      html,
-      AllOf(
-          HasSubstr("a &lt;model&gt;"),
-          HasSubstr("forward of micro-batch 1"),
-          HasSubstr("2 of 4 micro-batches"),
-          Not(HasSubstr("<script")),
-          Not(HasSubstr("http"))));
 }
 
 }  // namespace

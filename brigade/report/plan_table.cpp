@@ -1,4 +1,4 @@
-#include "brigade/planner/plan_table.h"
+#include "brigade/report/plan_table.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "brigade/planner/plan_page.h"
+#include "brigade/report/plan_page.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "brigade/base/units.h"
-#include "brigade/planner/plan_table.h"
+#include "brigade/report/plan_table.h"
 
 namespace brigade::planner {
 namespace {

@@ -1,4 +1,4 @@
-#include "brigade/planner/calibration.h"
+#include "brigade/calibrate/calibration.h"
 
 #include <algorithm>
 
