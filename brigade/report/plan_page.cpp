@@ -6,35 +6,13 @@
 #include <utility>
 
 #include "brigade/base/units.h"
+#include "brigade/report/html.h"
 #include "brigade/report/plan_table.h"
 
 namespace brigade::planner {
 namespace {
 
 constexpr double kWidth = 720;  // of a bar or timeline, in the page's units
-
-std::string escaped(const std::string& text) {
-  std::string result;
-  for (char c : text) {
-    switch (c) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '"':
-        result += "&quot;";
-        break;
-      default:
-        result += c;
-    }
-  }
-  return result;
-}
 
 struct Segment {
   const char* name;
@@ -195,7 +173,7 @@ std::string plan_page(const PlanPage& page) {
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width\">\n"
       "<title>{0}</title><style>{1}</style></head><body>\n<h1>{0}</h1>\n",
-      escaped(page.title),
+      escaped_html(page.title),
       kStyle);
   text += fmt::format(
       "<p>Quickest: <code>{}</code>, {} per step, {:.0f} tokens/s per device, "
