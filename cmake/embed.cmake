@@ -1,6 +1,6 @@
 # brigade_embed(TARGET NAME FILE): a source of TARGET that defines
 # brigade::embedded::NAME, a std::string_view of the file's bytes (declared in
-# brigade/report/embedded.h).
+# brigade/base/embedded.h).
 function(brigade_embed target name file)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
   file(READ ${file} bytes HEX)
@@ -8,7 +8,7 @@ function(brigade_embed target name file)
   string(REGEX REPLACE "((0x..,){16})" "\\1\n" bytes "${bytes}")
   set(source ${PROJECT_BINARY_DIR}/embedded/${name}.cpp)
   file(CONFIGURE OUTPUT ${source} CONTENT
-"#include \"brigade/report/embedded.h\"
+"#include \"brigade/base/embedded.h\"
 
 namespace brigade::embedded {
 namespace {

@@ -5,10 +5,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <optional>
+#include <variant>
 
 #include "brigade/planner/machine.h"
 #include "brigade/planner/machine_samples.h"
@@ -21,212 +23,135 @@ using Problems = std::vector<std::string>;
 
 enum class Given { kRequired, kOptional };
 
+using Number = std::variant<double*, int64_t*, int*, std::optional<double>*>;
+
 struct NumberField {
   const char* group;  // "", "device", "intra", "inter"
   const char* key;
   Given given;
   double low;
   double high;
-  std::function<double(const Machine&)> get;
-  std::function<void(Machine&, double)> set;
+  std::function<Number(Machine&)> place;
+
+  std::optional<double> get(Machine& machine) const {
+    return std::visit(
+        [](auto* number) -> std::optional<double> { return *number; },
+        place(machine));
+  }
+  void set(Machine& machine, double value) const {
+    std::visit(
+        [value](auto* number) {
+          *number = static_cast<std::decay_t<decltype(*number)>>(value);
+        },
+        place(machine));
+  }
 };
 
 constexpr double kMost = 1e18;
 
-std::vector<NumberField> device_fields() {
+template <typename T>
+NumberField of_machine(
+    const char* key,
+    T Machine::*member,
+    double low,
+    double high,
+    Given given = Given::kOptional) {
+  return {"", key, given, low, high, [member](Machine& machine) -> Number {
+            return &(machine.*member);
+          }};
+}
+
+template <typename T>
+NumberField of_device(
+    const char* key,
+    T Device::*member,
+    double low,
+    double high,
+    Given given = Given::kOptional) {
   return {
-      {"device",
-       "memory_bytes",
-       Given::kRequired,
-       1,
-       kMost,
-       [](const Machine& m) { return double(m.device.memory_bytes); },
-       [](Machine& m, double v) { m.device.memory_bytes = int64_t(v); }},
-      {"device",
-       "memory_bytes_per_s",
-       Given::kRequired,
-       1,
-       kMost,
-       [](const Machine& m) { return m.device.memory_bytes_per_s; },
-       [](Machine& m, double v) { m.device.memory_bytes_per_s = v; }},
-      {"device",
-       "compute_units",
-       Given::kRequired,
-       1,
-       1e6,
-       [](const Machine& m) { return double(m.device.compute_units); },
-       [](Machine& m, double v) { m.device.compute_units = int(v); }},
-      {"device",
-       "sustained",
-       Given::kOptional,
-       0.01,
-       1,
-       [](const Machine& m) { return m.device.sustained; },
-       [](Machine& m, double v) { m.device.sustained = v; }},
-      {"device",
-       "host_bytes_per_s",
-       Given::kOptional,
-       0,
-       kMost,
-       [](const Machine& m) { return m.device.host_bytes_per_s; },
-       [](Machine& m, double v) { m.device.host_bytes_per_s = v; }},
-      {"device",
-       "kernel_gap_s",
-       Given::kOptional,
-       0,
-       1,
-       [](const Machine& m) { return m.device.kernel_gap_s; },
-       [](Machine& m, double v) { m.device.kernel_gap_s = v; }},
-      {"device",
-       "reserved_bytes",
-       Given::kOptional,
-       0,
-       kMost,
-       [](const Machine& m) { return double(m.device.reserved_bytes); },
-       [](Machine& m, double v) { m.device.reserved_bytes = int64_t(v); }}};
+      "device", key, given, low, high, [member](Machine& machine) -> Number {
+        return &(machine.device.*member);
+      }};
 }
 
-// Device's members that a calibration sets.
-void add_measured_parts(std::vector<NumberField>& fields) {
-  const std::vector<NumberField> measured = {
-      {"device",
-       "elementwise_bytes_per_s",
-       Given::kOptional,
-       0,
-       kMost,
-       [](const Machine& m) { return m.device.elementwise_bytes_per_s; },
-       [](Machine& m, double v) { m.device.elementwise_bytes_per_s = v; }},
-      {"device",
-       "elementwise_backward_bytes_per_s",
-       Given::kOptional,
-       0,
-       kMost,
-       [](const Machine& m) {
-         return m.device.elementwise_backward_bytes_per_s;
-       },
-       [](Machine& m, double v) {
-         m.device.elementwise_backward_bytes_per_s = v;
-       }},
-      {"device",
-       "logits_bytes_per_s",
-       Given::kOptional,
-       0,
-       kMost,
-       [](const Machine& m) { return m.device.logits_bytes_per_s; },
-       [](Machine& m, double v) { m.device.logits_bytes_per_s = v; }},
-      {"device",
-       "forward_factor",
-       Given::kOptional,
-       0.5,
-       2,
-       [](const Machine& m) { return m.device.forward_factor; },
-       [](Machine& m, double v) { m.device.forward_factor = v; }},
-      {"device",
-       "backward_factor",
-       Given::kOptional,
-       0.5,
-       2,
-       [](const Machine& m) { return m.device.backward_factor; },
-       [](Machine& m, double v) { m.device.backward_factor = v; }},
-      {"device",
-       "recompute_factor",
-       Given::kOptional,
-       0.5,
-       2,
-       [](const Machine& m) { return m.device.recompute_factor; },
-       [](Machine& m, double v) { m.device.recompute_factor = v; }},
-      {"device",
-       "weight_element_s",
-       Given::kOptional,
-       0,
-       1,
-       [](const Machine& m) { return m.device.weight_element_s; },
-       [](Machine& m, double v) { m.device.weight_element_s = v; }}};
-  fields.insert(fields.end(), measured.begin(), measured.end());
-}
-
-void add_rates_of_products(std::vector<NumberField>& fields) {
-  static const char* const kPeaks[] = {
-      "fp32_flops", "bf16_flops", "fp8_flops", "mxfp8_flops", "fp4_flops"};
-  for (size_t i = 0; i < kProductDtypes; ++i)
+template <size_t N>
+void add_each(
+    const char* const (&keys)[N],
+    std::array<double, N> Device::*member,
+    double low,
+    double high,
+    std::vector<NumberField>& fields) {
+  for (size_t i = 0; i < N; ++i)
     fields.push_back(
         {"device",
-         kPeaks[i],
+         keys[i],
          Given::kOptional,
-         0,
-         kMost,
-         [i](const Machine& m) { return m.device.peak_flops[i]; },
-         [i](Machine& m, double v) { m.device.peak_flops[i] = v; }});
-}
-
-void add_rates_of_attention(std::vector<NumberField>& fields) {
-  static const char* const kAttention[] = {
-      "flash1_fraction", "flash2_fraction", "flash3_fraction"};
-  for (size_t i = 0; i < kFlashKernels; ++i)
-    fields.push_back(
-        {"device",
-         kAttention[i],
-         Given::kOptional,
-         0.001,
-         1,
-         [i](const Machine& m) { return m.device.attention[i]; },
-         [i](Machine& m, double v) { m.device.attention[i] = v; }});
+         low,
+         high,
+         [member, i](Machine& machine) -> Number {
+           return &(machine.device.*member)[i];
+         }});
 }
 
 void add_link(
     const char* group,
     Link Machine::*link,
     std::vector<NumberField>& fields) {
-  fields.push_back(
-      {group,
-       "bytes_per_s",
-       Given::kRequired,
-       1,
-       kMost,
-       [link](const Machine& m) { return (m.*link).bytes_per_s; },
-       [link](Machine& m, double v) { (m.*link).bytes_per_s = v; }});
-  fields.push_back(
-      {group,
-       "latency_s",
-       Given::kRequired,
-       0,
-       10,
-       [link](const Machine& m) { return (m.*link).latency_s; },
-       [link](Machine& m, double v) { (m.*link).latency_s = v; }});
-  fields.push_back(
-      {group,
-       "efficiency",
-       Given::kOptional,
-       0.001,
-       1,
-       [link](const Machine& m) { return (m.*link).efficiency; },
-       [link](Machine& m, double v) { (m.*link).efficiency = v; }});
+  const auto add = [&](const char* key,
+                       double Link::*member,
+                       double low,
+                       double high,
+                       Given given) {
+    fields.push_back(
+        {group, key, given, low, high, [link, member](Machine& m) -> Number {
+           return &(m.*link.*member);
+         }});
+  };
+  add("bytes_per_s", &Link::bytes_per_s, 1, kMost, Given::kRequired);
+  add("latency_s", &Link::latency_s, 0, 10, Given::kRequired);
+  add("efficiency", &Link::efficiency, 0.001, 1, Given::kOptional);
 }
 
 const std::vector<NumberField>& number_fields() {
   static const std::vector<NumberField> fields = [] {
-    std::vector<NumberField> all = device_fields();
-    add_measured_parts(all);
-    add_rates_of_products(all);
-    add_rates_of_attention(all);
-    all.insert(
-        all.begin(),
-        {"",
-         "devices_per_node",
-         Given::kRequired,
-         1,
-         1e6,
-         [](const Machine& m) { return double(m.devices_per_node); },
-         [](Machine& m, double v) { m.devices_per_node = int(v); }});
-    all.insert(
-        all.begin() + 1,
-        {"",
-         "cards_per_node",
-         Given::kOptional,
-         1,
-         1e6,
-         [](const Machine& m) { return double(m.cards_per_node); },
-         [](Machine& m, double v) { m.cards_per_node = int(v); }});
+    using D = Device;
+    constexpr auto kRequired = Given::kRequired;
+    constexpr auto kBackward = "elementwise_backward_bytes_per_s";
+    std::vector<NumberField> all = {
+        of_machine(
+            "devices_per_node", &Machine::devices_per_node, 1, 1e6, kRequired),
+        of_machine("cards_per_node", &Machine::cards_per_node, 1, 1e6),
+        of_machine("contention", &Machine::contention, 0, 1),
+        of_machine("device_spread", &Machine::device_spread, 0, 1),
+        of_device("memory_bytes", &D::memory_bytes, 1, kMost, kRequired),
+        of_device(
+            "memory_bytes_per_s", &D::memory_bytes_per_s, 1, kMost, kRequired),
+        of_device("compute_units", &D::compute_units, 1, 1e6, kRequired),
+        of_device("sustained", &D::sustained, 0.01, 1),
+        of_device("host_bytes_per_s", &D::host_bytes_per_s, 0, kMost),
+        of_device("kernel_gap_s", &D::kernel_gap_s, 0, 1),
+        of_device("reserved_bytes", &D::reserved_bytes, 0, kMost),
+        // What a calibration sets.
+        of_device(
+            "elementwise_bytes_per_s", &D::elementwise_bytes_per_s, 0, kMost),
+        of_device(kBackward, &D::elementwise_backward_bytes_per_s, 0, kMost),
+        of_device("logits_bytes_per_s", &D::logits_bytes_per_s, 0, kMost),
+        of_device("forward_factor", &D::forward_factor, 0.5, 2),
+        of_device("backward_factor", &D::backward_factor, 0.5, 2),
+        of_device("recompute_factor", &D::recompute_factor, 0.5, 2),
+        of_device("weight_element_s", &D::weight_element_s, 0, 1)};
+    add_each(
+        {"fp32_flops", "bf16_flops", "fp8_flops", "mxfp8_flops", "fp4_flops"},
+        &D::peak_flops,
+        0,
+        kMost,
+        all);
+    add_each(
+        {"flash1_fraction", "flash2_fraction", "flash3_fraction"},
+        &D::attention,
+        0.001,
+        1,
+        all);
     add_link("intra", &Machine::intra, all);
     add_link("inter", &Machine::inter, all);
     return all;
@@ -281,14 +206,7 @@ void check_keys(
     Problems& problems) {
   std::vector<std::string> known;
   if (group.empty())
-    known = {
-        "name",
-        "device",
-        "intra",
-        "inter",
-        "contention",
-        "device_spread",
-        "collectives"};
+    known = {"name", "device", "intra", "inter", "collectives"};
   if (group == "device") {
     known = {"name"};
     for (size_t dtype = 0; dtype < kProductDtypes; ++dtype)
@@ -341,25 +259,6 @@ text_of(const Json& json, const std::string& pointer, Problems& problems) {
   return found->get<std::string>();
 }
 
-std::optional<double> read_part(
-    const Json& json,
-    const char* key,
-    const std::string& pointer,
-    Problems& problems) {
-  const auto found = json.find(key);
-  if (found == json.end())
-    return std::nullopt;
-  const double value = found->is_number() ? found->get<double>() : NAN;
-  if (value >= 0 && value <= 1)
-    return value;
-  problems.push_back(fmt::format(
-      "{}/{}: expected a number from 0 to 1, not {}",
-      pointer,
-      key,
-      found->dump().substr(0, 40)));
-  return std::nullopt;
-}
-
 }  // namespace
 
 Machine parse_machine(
@@ -379,8 +278,6 @@ Machine parse_machine(
     machine.device.name = text_of(*device, pointer + "/device", problems);
     read_rates(*device, pointer + "/device", machine, problems);
   }
-  machine.contention = read_part(json, "contention", pointer, problems);
-  machine.device_spread = read_part(json, "device_spread", pointer, problems);
   read_collectives(json, pointer, machine, problems);
   for (const NumberField& field : number_fields())
     read_number(field, json, pointer, machine, problems);
@@ -395,19 +292,17 @@ Machine parse_machine(
 
 Json to_json(const Machine& machine) {
   Json json = {{"name", machine.name}};
+  Machine copy = machine;
   json["device"]["name"] = machine.device.name;
   for (const NumberField& field : number_fields()) {
-    Json& group = *field.group == '\0' ? json : json[field.group];
-    const double value = field.get(machine);
-    if (value == std::floor(value) && value < 9e15)
-      group[field.key] = static_cast<int64_t>(value);
-    else
-      group[field.key] = value;
+    const std::optional<double> value = field.get(copy);
+    if (!value)
+      continue;
+    Json& number = (*field.group == '\0' ? json : json[field.group])[field.key];
+    number = *value;
+    if (*value == std::floor(*value) && *value < 9e15)
+      number = static_cast<int64_t>(*value);
   }
-  if (machine.contention)
-    json["contention"] = *machine.contention;
-  if (machine.device_spread)
-    json["device_spread"] = *machine.device_spread;
   write_rates(machine, json);
   write_collectives(machine, json);
   return json;
@@ -419,8 +314,6 @@ std::string machine_fields() {
     names.push_back(path_of(field));
   for (size_t dtype = 0; dtype < kProductDtypes; ++dtype)
     names.push_back("device." + rates_key(dtype));
-  names.emplace_back("contention");
-  names.emplace_back("device_spread");
   names.emplace_back("collectives");
   return fmt::format("{}", fmt::join(names, ", "));
 }

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "brigade/base/version.h"
-#include "brigade/report/embedded.h"
+#include "brigade/base/embedded.h"
 #include "brigade/report/html.h"
 #include "brigade/report/planned_schedule.h"
 #include "brigade/topology/parallel_dims.h"

@@ -5,6 +5,8 @@
 
 namespace brigade::embedded {
 
+// brigade/planner/machines.json.
+extern const std::string_view machines_json;
 // dygraphs, of Debian's libjs-dygraphs: the charts.
 extern const std::string_view dygraph_js;
 extern const std::string_view dygraph_css;
