@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <numeric>
 
-#include "bench/published_setup.h"
+#include "bench/published/setup.h"
 #include "brigade/planner/search.h"
 
 namespace brigade::bench {
@@ -32,6 +32,7 @@ struct Options {
   std::string path;
   bool lists_runs = false;
   planner::Constants constants;
+  ProgramConstants programs;
   std::map<std::string, double> devices;  // "a100.sustained"
 };
 
@@ -368,10 +369,10 @@ void set_constant(const std::string& text, Options& options) {
   const std::map<std::string, double*> known = {
       {"tile_overhead_s", &options.constants.tile_overhead_s},
       {"memory_efficiency", &options.constants.memory_efficiency},
-      {"eager_passes", &options.constants.eager_passes},
+      {"eager_passes", &options.programs.eager_passes},
       {"device_spread", &options.constants.device_spread},
       {"contention", &options.constants.contention},
-      {"blocked_host_s", &options.constants.blocked_host_s},
+      {"blocked_host_s", &options.programs.blocked_host_s},
       {"off_lines", &options.constants.off_lines},
       {"off_vectors", &options.constants.off_vectors}};
   if (const auto found = known.find(name); found != known.end())
@@ -426,7 +427,7 @@ void run(const Options& options) {
   std::map<std::string, int> left_out;
   for (const PublishedRun& run : runs) {
     std::string why_not;
-    std::optional<RunSetup> setup = set_up(run, why_not);
+    std::optional<RunSetup> setup = set_up(run, options.programs, why_not);
     if (setup && !published_seconds(run, setup->training)) {
       setup.reset();
       why_not = "no time (out of memory)";

@@ -19,13 +19,9 @@ planner::Training planner_training(const TrainConfig& config) {
                              config.training.gradient_accumulation_steps *
                              config.distributed.dp_size;
   if (config.model.dtype == ModelDtype::kFloat32)
-    training.precision = {
-        .products = planner::ProductDtype::kFp32,
-        .weight_bytes = 4,
-        .gradient_bytes = 4,
-        .optimizer_bytes = 8};
+    training.precision = planner::Precision::fp32();
   if (config.distributed.pp_layers)
-    training.software.stage_layers = *config.distributed.pp_layers;
+    training.stage_layers = *config.distributed.pp_layers;
   return training;
 }
 

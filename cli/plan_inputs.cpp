@@ -50,16 +50,6 @@ planner::Machine read_machine(const std::string& given) {
   return machine;
 }
 
-planner::Precision precision_of(planner::ProductDtype dtype) {
-  if (dtype == planner::ProductDtype::kFp32)
-    return {
-        .products = dtype,
-        .weight_bytes = 4,
-        .gradient_bytes = 4,
-        .optimizer_bytes = 8};
-  return {.products = dtype};
-}
-
 }  // namespace
 
 Model read_model(const std::string& given) {
@@ -102,7 +92,9 @@ planner::Training make_training(
         "[plan] --dtype {}: {} has no such products",
         arguments.dtype,
         training.machine.device.name));
-  training.precision = precision_of(*dtype);
+  if (*dtype == planner::ProductDtype::kFp32)
+    training.precision = planner::Precision::fp32();
+  training.precision.products = *dtype;
   constexpr int64_t kLongest = 8192;
   constexpr int64_t kBatchTokens = 4 * MiB;
   training.batch.sequence_tokens =

@@ -57,11 +57,10 @@ Link fit_link(const Measurements& measurements, Machine machine) {
 // What computation beside the link lost, over the time that the link took.
 double contention_of(const OverlapSample& overlap, const Machine& machine) {
   const double each = quickest_collective(
-                          machine,
-                          {overlap.ranks, overlap.ranks},
-                          Collective::kAllReduce,
-                          static_cast<double>(overlap.bytes))
-                          .seconds;
+      machine,
+      {overlap.ranks, overlap.ranks},
+      Collective::kAllReduce,
+      static_cast<double>(overlap.bytes));
   return std::clamp(overlap.seconds / (overlap.count * each), 0.0, 1.0);
 }
 
@@ -146,8 +145,7 @@ std::vector<Collective> collectives_of(const LayerSample& sample) {
 // Forward and backward together.
 int collectives_per_layer(const LayerSample& sample) {
   if (sample.cp > 1)
-    return sample.cp - 1 +
-           backward_exchanges(Software{}.ring_backward, sample.cp);
+    return sample.cp - 1 + Program().backward_exchanges(sample.cp);
   // Two regions each way, of an all-reduce or of two halves.
   return sample.tokens == TokenLayout::kSharded ? 8 : 4;
 }

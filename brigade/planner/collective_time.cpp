@@ -8,29 +8,6 @@
 namespace brigade::planner {
 namespace {
 
-// Software's fixed cost of a collective: NCCL's tuning tables (base latency of
-// its Simple protocol).
-constexpr double kLaunch = 8.4e-6;
-
-int stride_of(const ParallelDims& dims, Axis axis, RankOrder order) {
-  switch (axis) {
-    case Axis::kTp:
-      return 1;
-    case Axis::kCp:
-      return dims.tp;
-    case Axis::kPp:
-      return dims.tp * dims.cp * (order == RankOrder::kPpDpCpTp ? dims.dp : 1);
-    case Axis::kDp:
-      return dims.tp * dims.cp * (order == RankOrder::kDpPpCpTp ? dims.pp : 1);
-  }
-  return 1;
-}
-
-// Members of a group of `size` ranks that many apart, on one node.
-int on_one_node(int size, int stride, int devices_per_node) {
-  return std::clamp(devices_per_node / stride, 1, size);
-}
-
 // Of one rank of the group into the network: the node's cards are shared by
 // all its devices, because all groups work at once.
 double network_bytes_per_s(const Machine& machine) {
@@ -71,7 +48,7 @@ double hierarchical(
   const GroupPlace across = {place.nodes(), 1};
   const double shard = bytes / place.ranks_per_node;
   return halves * (half_ring(machine, inside, bytes) +
-                   half_ring(machine, across, shard) + kLaunch);
+                   half_ring(machine, across, shard) + kLaunchSeconds);
 }
 
 struct SamplePair {
@@ -99,35 +76,6 @@ SamplePair samples_around(
 
 }  // namespace
 
-GroupPlace place_axis(
-    const ParallelDims& dims,
-    Axis axis,
-    RankOrder order,
-    int devices_per_node) {
-  return {
-      dims[axis],
-      on_one_node(dims[axis], stride_of(dims, axis, order), devices_per_node)};
-}
-
-GroupPlace
-place_dp_cp(const ParallelDims& dims, RankOrder order, int devices_per_node) {
-  const GroupPlace cp = place_axis(dims, Axis::kCp, order, devices_per_node);
-  const GroupPlace dp = place_axis(dims, Axis::kDp, order, devices_per_node);
-  return {dims.dp * dims.cp, cp.ranks_per_node * dp.ranks_per_node};
-}
-
-const char* to_string(Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::kRing:
-      return "ring";
-    case Algorithm::kTree:
-      return "tree";
-    case Algorithm::kHierarchical:
-      return "hierarchical";
-  }
-  return "?";
-}
-
 double collective_seconds(
     const Machine& machine,
     const GroupPlace& place,
@@ -141,11 +89,11 @@ double collective_seconds(
   const double halves = collective == Collective::kAllReduce ? 2 : 1;
   switch (algorithm) {
     case Algorithm::kRing:
-      return kLaunch + halves * half_ring(machine, place, bytes);
+      return kLaunchSeconds + halves * half_ring(machine, place, bytes);
     case Algorithm::kTree: {
       BRIGADE_ASSERT(
           collective == Collective::kAllReduce, "only an all-reduce is a tree");
-      return kLaunch + 2 * bytes / ring_bytes_per_s(machine, place) +
+      return kLaunchSeconds + 2 * bytes / ring_bytes_per_s(machine, place) +
              2 * (place.ranks_per_node - 1) * machine.intra.latency_s +
              2 * std::log2(static_cast<double>(place.nodes())) *
                  machine.inter.latency_s;
@@ -156,25 +104,20 @@ double collective_seconds(
   return 0;
 }
 
-CollectiveChoice quickest_collective(
+double quickest_collective(
     const Machine& machine,
     const GroupPlace& place,
     Collective collective,
     double bytes) {
-  CollectiveChoice best = {
-      collective_seconds(machine, place, collective, Algorithm::kRing, bytes),
-      Algorithm::kRing};
-  const auto consider = [&](Algorithm algorithm) {
-    const double seconds =
-        collective_seconds(machine, place, collective, algorithm, bytes);
-    if (seconds < best.seconds)
-      best = {seconds, algorithm};
+  const auto seconds = [&](Algorithm algorithm) {
+    return collective_seconds(machine, place, collective, algorithm, bytes);
   };
+  double best = seconds(Algorithm::kRing);
   if (collective == Collective::kAllReduce)
-    consider(Algorithm::kTree);
+    best = std::min(best, seconds(Algorithm::kTree));
   if (place.nodes() > 1 && place.ranks_per_node > 1 &&
       collective != Collective::kExchange)
-    consider(Algorithm::kHierarchical);
+    best = std::min(best, seconds(Algorithm::kHierarchical));
   return best;
 }
 
@@ -194,32 +137,13 @@ double sampled_seconds(
     return 0;
   const auto [low, high] = samples_around(machine, place, collective, bytes);
   if (low == nullptr)
-    return quickest_collective(machine, place, collective, bytes).seconds;
+    return quickest_collective(machine, place, collective, bytes);
   // Less than the smallest takes as long as it.
   if (bytes <= static_cast<double>(low->bytes))
     return low->seconds;
   const double slope = std::max(0.0, high->seconds - low->seconds) /
                        static_cast<double>(high->bytes - low->bytes);
   return low->seconds + slope * (bytes - static_cast<double>(low->bytes));
-}
-
-double owner_broadcasts_seconds(
-    const Machine& machine,
-    const GroupPlace& place,
-    double bytes) {
-  if (place.ranks <= 1)
-    return 0;
-  const bool crosses = place.nodes() > 1;
-  // One source at a time has a card to itself.
-  const double card = machine.inter.bytes_per_s * machine.inter.efficiency /
-                      machine.cards_per_node;
-  const double bytes_per_s = crosses
-                                 ? std::min(card, intra_bytes_per_s(machine))
-                                 : intra_bytes_per_s(machine);
-  const double hops =
-      (place.ranks_per_node - 1) * machine.intra.latency_s +
-      std::log2(static_cast<double>(place.nodes())) * machine.inter.latency_s;
-  return bytes / bytes_per_s + place.ranks * (kLaunch + hops);
 }
 
 double
@@ -232,7 +156,7 @@ send_seconds(const Machine& machine, const GroupPlace& place, double bytes) {
   const double bytes_per_s =
       crosses ? network_bytes_per_s(machine) * place.ranks_per_node
               : intra_bytes_per_s(machine);
-  return kLaunch + link.latency_s +
+  return kLaunchSeconds + link.latency_s +
          bytes / std::min(bytes_per_s, intra_bytes_per_s(machine));
 }
 

@@ -7,15 +7,8 @@
 #include <cstdint>
 
 #include "brigade/planner/machine.h"
-#include "brigade/topology/parallel_dims.h"
 
 namespace brigade::planner {
-
-// In which order ranks are numbered, slowest axis first.
-enum class RankOrder {
-  kDpPpCpTp,  // Brigade, picotron
-  kPpDpCpTp,  // Megatron, DeepSpeed
-};
 
 // One group of a communicator as it lies on the nodes. All groups of a kind lie
 // alike and work at the same time, so those on one node share its network.
@@ -26,17 +19,11 @@ struct GroupPlace {
   bool operator==(const GroupPlace&) const = default;
 };
 
-GroupPlace place_axis(
-    const ParallelDims& dims,
-    Axis axis,
-    RankOrder order,
-    int devices_per_node);
-// The dp x cp group, which reduces gradients.
-GroupPlace
-place_dp_cp(const ParallelDims& dims, RankOrder order, int devices_per_node);
+// Software's fixed cost of a collective: NCCL's tuning tables (base latency of
+// its Simple protocol).
+inline constexpr double kLaunchSeconds = 8.4e-6;
 
 enum class Algorithm { kRing, kTree, kHierarchical };
-const char* to_string(Algorithm algorithm);
 
 // `bytes` is the whole tensor's: what every rank has before a reduce-scatter
 // and after an all-gather. With n ranks on v nodes, S bytes, alpha the hop
@@ -54,12 +41,8 @@ double collective_seconds(
     Algorithm algorithm,
     double bytes);
 
-struct CollectiveChoice {
-  double seconds = 0;
-  Algorithm algorithm = Algorithm::kRing;
-};
-// The quickest of the algorithms.
-CollectiveChoice quickest_collective(
+// Of the quickest algorithm.
+double quickest_collective(
     const Machine& machine,
     const GroupPlace& place,
     Collective collective,
@@ -77,12 +60,6 @@ double sampled_seconds(
     const Machine& machine,
     const GroupPlace& place,
     Collective collective,
-    double bytes);
-
-// Every rank in turn broadcasts its n-th part of `bytes` to the others.
-double owner_broadcasts_seconds(
-    const Machine& machine,
-    const GroupPlace& place,
     double bytes);
 
 // One tensor from a rank to its neighbour along an axis, all pairs at once.

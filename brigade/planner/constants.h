@@ -13,9 +13,6 @@ struct Constants {
   double tile_overhead_s = 2e-6;
   // The part of the memory bandwidth that streaming kernels reach.
   double memory_efficiency = 0.85;
-  // Passes over memory of an unfused sequence of elementwise ops, for each pass
-  // of the fused one.
-  double eager_passes = 2.0;
   // Standard deviation of the speed of devices of one kind under one power
   // limit. A synchronous step waits for the slowest of n: sqrt(2 ln n)
   // deviations.
@@ -23,9 +20,6 @@ struct Constants {
   // How much of the time that a collective runs beside computation the
   // computation loses to it (its units and its memory traffic).
   double contention = 0.2;
-  // What the host takes for the kernels of a layer's forward, or of either half
-  // of its backward, where it launches each when the one before has ended.
-  double blocked_host_s = 2.5e-3;
   // The part of its rate that a product reaches whose rows are no multiple of
   // 128 bytes, a cache line, and of 16 bytes, a vector.
   double off_lines = 0.8;

@@ -162,11 +162,10 @@ double DeviceTime::from_host(double bytes) const {
 
 double DeviceTime::attention_rate(int64_t head_dim, AttentionKernel kernel)
     const {
-  BRIGADE_ASSERT(kernel != AttentionKernel::kMaterialized);
   const ProductDtype dtype = device_.peak(ProductDtype::kBf16) > 0
                                  ? ProductDtype::kBf16
                                  : ProductDtype::kFp32;
-  const double fraction = device_.attention[static_cast<size_t>(kernel) - 1];
+  const double fraction = device_.attention[static_cast<size_t>(kernel)];
   // The softmax of a score costs as much as `kHeadCost` of its products'
   // elements; at 128 that is inside the measured fraction.
   const auto dim = static_cast<double>(std::min<int64_t>(head_dim, 128));

@@ -11,16 +11,12 @@ constexpr double kElement = 2;  // bytes of an activation
 constexpr double kMask = 1;     // of a dropout mask's element
 constexpr double kId = 8;       // of a token or a target
 
-// Fp32 logits of a micro-batch: the cast, log-softmax and its backward read and
-// write them; in chunks a pass each way over 2 bytes remains.
-constexpr double kWholeLogitsBytes = 24;
-constexpr double kChunkedLogitsBytes = 8;
-
 class Part {
  public:
   Part(const Training& training, const Layout& layout)
       : training_(training),
         layout_(layout),
+        program_(*training.program),
         shape_(training.shape),
         device_(training.machine.device, training.constants),
         tp_(layout.dims.tp) {}
@@ -55,23 +51,16 @@ class Part {
     return static_cast<double>(shape_.intermediate) / tp_;
   }
 
-  double times_of_eager() const {
-    return training_.software.elementwise == ElementwiseKernels::kEager
-               ? training_.constants.eager_passes
-               : 1;
-  }
   double passes(double bytes) const {
-    return device_.elementwise(times_of_eager() * bytes);
+    return device_.elementwise(program_.elementwise_passes * bytes);
   }
   double passes_back(double bytes) const {
-    return device_.elementwise_backward(times_of_eager() * bytes);
+    return device_.elementwise_backward(program_.elementwise_passes * bytes);
   }
 
   void add_linear(int64_t in, int64_t out, PartTime& time) const;
   void add_elementwise(PartTime& time) const;
   void add_attention(int64_t window, PartTime& time) const;
-  void add_flash(int64_t window, PartTime& time) const;
-  void add_materialized(PartTime& time) const;
   double tensor_parallel(Collective collective, double bytes) const;
   double activation_bytes() const {
     return kElement * static_cast<double>(tokens()) * outer_width();
@@ -80,12 +69,12 @@ class Part {
   double leave_region() const;
   void add_tensor_parallel(PartTime& time) const;
   void add_recompute(PartTime& time) const;
-  void add_accumulation(int64_t parameters, PartTime& time) const;
-  void add_zero(int64_t parameters, PartTime& time) const;
+  void add_gradients(int64_t parameters, PartTime& time) const;
   double exposed_beside(double communication, double computation) const;
 
   const Training& training_;
   const Layout& layout_;
+  const Program& program_;
   const ModelShape& shape_;
   DeviceTime device_;
   int tp_;
@@ -145,86 +134,41 @@ void Part::add_elementwise(PartTime& time) const {
   time.backward_input.elementwise += passes_back((gated ? 5 : 3) * act);
 }
 
-void Part::add_flash(int64_t window, PartTime& time) const {
-  const AttentionKernel kernel = training_.software.attention;
-  const AttentionWork work = {
-      .batch = layout_.micro_batch,
-      .queries = training_.batch.sequence_tokens / layout_.dims.cp,
-      .keys = mean_keys(training_.batch.sequence_tokens, window),
-      .heads = shape_.heads / tp_,
-      .head_dim = shape_.head_dim};
-  time.forward.attention += device_.attention_forward(work, kernel);
-  time.backward_input.attention += device_.attention_backward(work, kernel);
-}
-
-// Scores of all pairs in memory: two batched products each way, the softmax and
-// its dropout.
-void Part::add_materialized(PartTime& time) const {
-  const int64_t t = training_.batch.sequence_tokens;
-  const int64_t queries = t / layout_.dims.cp;
-  const int64_t heads = layout_.micro_batch * shape_.heads / tp_;
-  const ProductDtype dtype = ProductDtype::kBf16;
-  const Product scores = {queries, t, shape_.head_dim, heads};
-  const Product values = {queries, shape_.head_dim, t, heads};
-  const Product key_gradient = {t, shape_.head_dim, queries, heads};
-  const double elements = static_cast<double>(heads) *
-                          static_cast<double>(queries) * static_cast<double>(t);
-  const double dropout = shape_.dropout ? 2 * kElement + kMask : 0;
-  time.forward.attention +=
-      device_.product(scores, dtype) + device_.product(values, dtype) +
-      passes(2 * kElement * elements) + passes(dropout * elements);
-  time.backward_input.attention +=
-      device_.product(scores, dtype) + device_.product(values, dtype) +
-      2 * device_.product(key_gradient, dtype) +
-      passes_back(3 * kElement * elements) + passes_back(dropout * elements);
-}
-
 void Part::add_attention(int64_t window, PartTime& time) const {
-  const double before = time.forward.attention;
-  const double before_backward = time.backward_input.attention;
-  if (training_.software.attention == AttentionKernel::kMaterialized)
-    add_materialized(time);
-  else
-    add_flash(window, time);
+  const AttentionTime attention =
+      program_.attention(training_, layout_, window);
+  time.forward.attention += attention.forward;
+  time.backward_input.attention += attention.backward;
   const int cp = layout_.dims.cp;
   if (cp == 1)
     return;
-  const GroupPlace place = place_axis(
-      layout_.dims,
-      Axis::kCp,
-      training_.software.rank_order,
-      training_.machine.devices_per_node);
+  const Machine& machine = training_.machine;
+  const GroupPlace place = training_.place(layout_.dims, Axis::kCp);
   const double block =
       2 * kElement * static_cast<double>(tokens()) * key_value_width();
-  const Machine& machine = training_.machine;
   const double step =
       sampled_seconds(machine, place, Collective::kExchange, block);
-  const bool is_sampled =
-      planner::is_sampled(machine, place, Collective::kExchange);
-  const auto exposed = [&](double steps, double attention) {
-    return is_sampled ? steps * step
-                      : exposed_beside(steps * step, attention * (cp - 1) / cp);
+  const auto exposed = [&](double steps, double beside) {
+    return is_sampled(machine, place, Collective::kExchange)
+               ? steps * step
+               : exposed_beside(steps * step, beside * (cp - 1) / cp);
   };
-  time.forward.cp += exposed(cp - 1, time.forward.attention - before);
-  time.backward_input.cp += exposed(
-      backward_exchanges(training_.software.ring_backward, cp),
-      time.backward_input.attention - before_backward);
+  time.forward.cp += exposed(cp - 1, attention.forward);
+  time.backward_input.cp +=
+      exposed(program_.backward_exchanges(cp), attention.backward);
 }
 
-// Of communication that runs beside computation: what is longer, and what the
-// computation loses to it.
 double Part::exposed_beside(double communication, double computation) const {
-  const double hidden = std::min(communication, computation);
-  return communication - hidden + training_.constants.contention * hidden;
+  return planner::exposed_beside(
+      training_.constants, communication, computation);
 }
 
 double Part::tensor_parallel(Collective collective, double bytes) const {
-  const GroupPlace place = place_axis(
-      layout_.dims,
-      Axis::kTp,
-      training_.software.rank_order,
-      training_.machine.devices_per_node);
-  return sampled_seconds(training_.machine, place, collective, bytes);
+  return sampled_seconds(
+      training_.machine,
+      training_.place(layout_.dims, Axis::kTp),
+      collective,
+      bytes);
 }
 
 // Into a region of tensor parallel in forward; the gradient of leaving one.
@@ -246,20 +190,14 @@ double Part::leave_region() const {
 void Part::add_tensor_parallel(PartTime& time) const {
   if (tp_ == 1)
     return;
-  const double each = enter_region() + leave_region();
-  const auto exposed = [&](double products) {
-    if (training_.software.tensor_parallel == Overlap::kNone)
-      return 2 * each;
-    // In tp pieces, of which the first waits for nothing to hide behind.
-    return 2 * each / tp_ +
-           exposed_beside(2 * each * (tp_ - 1) / tp_, products);
-  };
-  time.forward.tp += exposed(time.forward.products);
-  time.backward_input.tp += exposed(time.backward_input.products);
+  const double both = 2 * (enter_region() + leave_region());
+  for (PassTime* pass : {&time.forward, &time.backward_input})
+    pass->tp +=
+        program_.exposed_regions(training_, layout_, both, pass->products);
 }
 
 void Part::add_recompute(PartTime& time) const {
-  const double part = training_.software.recomputed_layers;
+  const double part = program_.recomputed_layers;
   switch (layout_.recompute) {
     case Recompute::kNone:
       return;
@@ -276,36 +214,19 @@ void Part::add_recompute(PartTime& time) const {
   }
 }
 
-// The new gradient is read in the products' 2 bytes, the sum is read and
-// written. The first micro-batch's gradient is taken as it is. From zero stage
-// 2 on the sum is sharded, and adding to it is part of the scatter.
-void Part::add_accumulation(int64_t parameters, PartTime& time) const {
-  const int64_t m = micro_batches(layout_, training_.batch);
-  if (training_.software.accumulation == Accumulation::kInProduct || m == 1 ||
-      layout_.zero_stage >= 2)
-    return;
-  const double bytes = static_cast<double>(parameters) / tp_ *
-                       (kElement + 2.0 * training_.precision.gradient_bytes);
-  time.backward_weight.elementwise += device_.memory(bytes) *
-                                      static_cast<double>(m - 1) /
-                                      static_cast<double>(m);
-}
-
 // Zero stages 2 and 3 communicate with every micro-batch: gradients are
 // scattered as they come, and with stage 3 weights are gathered before each
 // pass over a layer.
-void Part::add_zero(int64_t parameters, PartTime& time) const {
+void Part::add_gradients(int64_t parameters, PartTime& time) const {
+  time.backward_weight.elementwise +=
+      program_.accumulation(training_, layout_, parameters);
   if (layout_.zero_stage < 2)
     return;
-  const GroupPlace place = place_dp_cp(
-      layout_.dims,
-      training_.software.rank_order,
-      training_.machine.devices_per_node);
+  const GroupPlace place = training_.place_dp_cp(layout_.dims);
   const double count = static_cast<double>(parameters) / tp_;
   const auto seconds = [&](Collective collective, int bytes) {
     return quickest_collective(
-               training_.machine, place, collective, count * bytes)
-        .seconds;
+        training_.machine, place, collective, count * bytes);
   };
   const double scatter =
       seconds(Collective::kReduceScatter, training_.precision.wire_bytes);
@@ -340,14 +261,11 @@ PartTime Part::layer(int64_t window) {
   scale(time.backward_input, device.backward_factor);
   scale(time.backward_weight, device.backward_factor);
   add_tensor_parallel(time);
-  if (training_.software.launches == Launches::kBlocking) {
-    for (PassTime* pass :
-         {&time.forward, &time.backward_input, &time.backward_weight})
-      pass->host += training_.constants.blocked_host_s;
-  }
+  for (PassTime* pass :
+       {&time.forward, &time.backward_input, &time.backward_weight})
+    pass->host = program_.host_s;
   add_recompute(time);
-  add_accumulation(layer_parameters(shape_), time);
-  add_zero(layer_parameters(shape_), time);
+  add_gradients(layer_parameters(shape_), time);
   return time;
 }
 
@@ -360,8 +278,7 @@ PartTime Part::embedding() {
   // Each rank looks up the rows that it has, and the sum is what all have.
   time.forward.tp = leave_region();
   time.backward_input.tp = enter_region();
-  add_accumulation(embedding_parameters(shape_), time);
-  add_zero(embedding_parameters(shape_), time);
+  add_gradients(embedding_parameters(shape_), time);
   return time;
 }
 
@@ -383,11 +300,8 @@ PartTime Part::head() {
   time.backward_weight.products =
       device_.product({shape_.hidden, padded, m}, dtype) + weight;
   const double logits = static_cast<double>(m) * static_cast<double>(rows);
-  const double bytes = training_.software.logits == Logits::kWhole
-                           ? kWholeLogitsBytes
-                           : kChunkedLogitsBytes;
-  time.forward.elementwise = device_.logits(bytes / 2 * logits);
-  time.backward_input.elementwise = device_.logits(bytes / 2 * logits);
+  time.forward.elementwise = device_.logits(program_.logit_bytes / 2 * logits);
+  time.backward_input.elementwise = time.forward.elementwise;
   time.forward.data = device_.from_host(kId * static_cast<double>(m));
   // A maximum and two sums per token, each of 4 bytes: no rank has all logits.
   const double per_token = 4 * static_cast<double>(m);
@@ -395,44 +309,29 @@ PartTime Part::head() {
                     tensor_parallel(Collective::kAllReduce, per_token) +
                     tensor_parallel(Collective::kAllReduce, 2 * per_token);
   time.backward_input.tp = leave_region();
-  add_accumulation(head_parameters(shape_), time);
-  add_zero(head_parameters(shape_), time);
+  add_gradients(head_parameters(shape_), time);
   return time;
 }
 
 }  // namespace
 
-int backward_exchanges(RingBackward backward, int cp) {
-  return backward == RingBackward::kLastBlock ? 2 * cp - 3 : 2 * cp - 1;
+double exposed_beside(
+    const Constants& constants,
+    double communication,
+    double computation) {
+  const double hidden = std::min(communication, computation);
+  return communication - hidden + constants.contention * hidden;
 }
 
 PassTime& PassTime::operator+=(const PassTime& other) {
-  products += other.products;
-  attention += other.attention;
-  elementwise += other.elementwise;
-  recompute += other.recompute;
-  host += other.host;
-  data += other.data;
-  tp += other.tp;
-  cp += other.cp;
-  pp += other.pp;
-  dp += other.dp;
+  for (double PassTime::*part : kParts)
+    this->*part += other.*part;
   return *this;
 }
 
 PassTime operator*(double factor, PassTime time) {
-  for (double* part :
-       {&time.products,
-        &time.attention,
-        &time.elementwise,
-        &time.recompute,
-        &time.host,
-        &time.data,
-        &time.tp,
-        &time.cp,
-        &time.pp,
-        &time.dp})
-    *part *= factor;
+  for (double PassTime::*part : PassTime::kParts)
+    time.*part *= factor;
   return time;
 }
 

@@ -4,6 +4,8 @@
 // PURE.
 #pragma once
 
+#include <array>
+
 #include "brigade/planner/device_time.h"
 #include "brigade/planner/training.h"
 
@@ -27,7 +29,20 @@ struct PassTime {
   }
   double total() const { return computation() + data + tp + cp + pp + dp; }
   PassTime& operator+=(const PassTime& other);
+
+  static const std::array<double PassTime::*, 10> kParts;
 };
+inline constexpr std::array<double PassTime::*, 10> PassTime::kParts = {
+    &PassTime::products,
+    &PassTime::attention,
+    &PassTime::elementwise,
+    &PassTime::recompute,
+    &PassTime::host,
+    &PassTime::data,
+    &PassTime::tp,
+    &PassTime::cp,
+    &PassTime::pp,
+    &PassTime::dp};
 PassTime operator*(double factor, PassTime time);
 PassTime operator+(PassTime a, const PassTime& b);
 
@@ -55,9 +70,12 @@ layer_time(const Training& training, const Layout& layout, int64_t window);
 PartTime embedding_time(const Training& training, const Layout& layout);
 PartTime head_time(const Training& training, const Layout& layout);
 
-// How often a rank of a ring of cp > 1 passes a block of keys and values, or of
-// their gradients, to the next one in backward.
-int backward_exchanges(RingBackward backward, int cp);
+// Of communication that runs beside computation: what is longer, and what the
+// computation loses to it.
+double exposed_beside(
+    const Constants& constants,
+    double communication,
+    double computation);
 
 // Mean number of keys that a query of a causal sequence sees.
 double mean_keys(int64_t sequence_tokens, int64_t sliding_window);

@@ -1,7 +1,7 @@
 // What a machine can do, in numbers of its makers' data sheets and of published
 // measurements: one device, the links inside a node and the network between
-// nodes. find_machine() knows some by name; parse_machine() reads any from
-// JSON. docs/planner.md lists the fields with their sources.
+// nodes. find_machine() knows those of machines.json by name; parse_machine()
+// reads any from JSON. docs/planner.md lists the fields with their sources.
 //
 // PURE.
 #pragma once
@@ -22,10 +22,8 @@ inline constexpr int kProductDtypes = 5;
 const char* to_string(ProductDtype dtype);  // "fp32", "bf16", ...
 std::optional<ProductDtype> parse_product_dtype(std::string_view name);
 
-// Which attention kernel a program runs.
 enum class AttentionKernel {
-  kMaterialized,  // [H, T, T] scores in memory, fused scale-mask-softmax
-  kFlash1,        // FlashAttention 1 and its Triton version
+  kFlash1,  // FlashAttention 1 and its Triton version
   kFlash2,
   kFlash3,  // FlashAttention 3, cuDNN 9
 };

@@ -9,65 +9,14 @@ namespace {
 
 constexpr double kActivationBytes = 2;  // bytes of an activation
 
-double tokens_of(const Training& training, const Layout& layout) {
-  return static_cast<double>(layout.micro_batch) *
-         static_cast<double>(training.batch.sequence_tokens) / layout.dims.cp;
-}
-
-double outer_cut(const Layout& layout) {
-  return layout.tokens == TokenLayout::kSharded ? layout.dims.tp : 1;
-}
-
-// [tokens, C] between the regions of tensor parallel.
-double hidden_bytes(const Training& training, const Layout& layout) {
-  return kActivationBytes * tokens_of(training, layout) *
-         static_cast<double>(training.shape.hidden) / outer_cut(layout);
-}
-
-double score_bytes(const Training& training, const Layout& layout) {
-  const ModelShape& shape = training.shape;
-  const double heads = static_cast<double>(shape.heads) / layout.dims.tp;
-  const double tokens = tokens_of(training, layout);
-  if (training.software.attention != AttentionKernel::kMaterialized)
-    return 4 * heads * tokens;  // the log-sum-exp of each query
-  const double scores =
-      heads * tokens * static_cast<double>(training.batch.sequence_tokens);
-  // The softmax's output; its dropout's output and mask.
-  return scores *
-         (kActivationBytes + (shape.dropout ? kActivationBytes + 1 : 0));
-}
-
-struct Shards {
-  double weights = 1;
-  double gradients = 1;
-  double optimizer = 1;
-};
-
-Shards shards_of(const Training& training, const Layout& layout) {
-  const int all = layout.dims.dp * layout.dims.cp;
-  const int owners = training.software.zero_ranks;
-  const double ranks = owners == 0 ? all : std::min(owners, all);
-  return {
-      layout.zero_stage >= 3 ? ranks : 1,
-      layout.zero_stage >= 2 ? ranks : 1,
-      layout.zero_stage >= 1 ? ranks : 1};
-}
-
 double logits_bytes(const Training& training, const Layout& layout) {
   const double rows = static_cast<double>(
       vocab_rows_per_rank(training.shape.vocab, layout.dims.tp));
   // Logits in 2 bytes, in fp32 and their gradient.
   constexpr double kBytes = 2 + 4 + 4;
-  const double tokens = tokens_of(training, layout);
-  if (training.software.logits == Logits::kWhole)
-    return kBytes * rows * tokens;
-  // Brigade's chunks (kernels/cpu/cross_entropy_call.cpp): 1,024 tokens; of a
-  // head that ranks share a quarter of the tokens, from 256 to 1,024.
-  constexpr double kFewest = 256;
-  constexpr double kMost = 1024;
-  const double chunk =
-      layout.dims.tp > 1 ? std::clamp(tokens / 4, kFewest, kMost) : kMost;
-  return kBytes * rows * std::min(tokens, chunk);
+  return kBytes * rows *
+         training.program->tokens_with_logits(
+             layout, local_tokens(training, layout));
 }
 
 double buffer_bytes(const Training& training, const Layout& layout) {
@@ -76,10 +25,11 @@ double buffer_bytes(const Training& training, const Layout& layout) {
   if (layout.dims.pp > 1)
     bytes += 4 * hidden;  // sent and received, each way
   if (layout.dims.tp > 1)
-    bytes += hidden * outer_cut(layout);  // the gathered tokens
+    bytes += kActivationBytes * local_tokens(training, layout) *
+             static_cast<double>(training.shape.hidden);  // the gathered tokens
   if (layout.dims.cp > 1) {
     const double block =
-        2 * kActivationBytes * tokens_of(training, layout) *
+        2 * kActivationBytes * local_tokens(training, layout) *
         static_cast<double>(
             kv_heads_per_rank(training.shape.kv_heads, layout.dims.tp) *
             training.shape.head_dim);
@@ -106,7 +56,7 @@ double layer_activation_bytes(
   const double hidden = hidden_bytes(training, layout);
   if (recompute == Recompute::kFull)
     return hidden;
-  const double tokens = tokens_of(training, layout);
+  const double tokens = local_tokens(training, layout);
   const double mask = shape.dropout ? 1 / kActivationBytes : 0;
   // Inputs of the norms and of the first products, and two dropout masks.
   const double outer = (shape.norms + 2 + 2 * mask) * hidden;
@@ -122,7 +72,9 @@ double layer_activation_bytes(
       (2 * query + 2 * kv +
        static_cast<double>(shape.up_matrices() + 1) * intermediate);
   const double scores =
-      recompute == Recompute::kSelective ? 0 : score_bytes(training, layout);
+      recompute == Recompute::kSelective
+          ? 0
+          : training.program->kept_score_bytes(training, layout);
   return outer + inner + scores;
 }
 
@@ -159,8 +111,14 @@ std::vector<MemoryParts> estimate_memory(
     const std::vector<LayerRange>& cut) {
   const int pp = layout.dims.pp;
   const int64_t m = micro_batches(layout, training.batch);
-  const Shards shards = shards_of(training, layout);
-  const double part = training.software.recomputed_layers;
+  const int all = layout.dims.dp * layout.dims.cp;
+  const int owners = training.program->zero_ranks;
+  const auto sharded = [&](int from_stage, double bytes) {
+    const int ranks = owners == 0 ? all : std::min(owners, all);
+    return layout.zero_stage >= from_stage ? bytes / ranks : bytes;
+  };
+  const Precision& precision = training.precision;
+  const double part = training.program->recomputed_layers;
   const double whole =
       layer_activation_bytes(training, layout, Recompute::kNone);
   const double kept =
@@ -179,12 +137,9 @@ std::vector<MemoryParts> estimate_memory(
       layers += cut[static_cast<size_t>(stage)].size();
     }
     parameters /= layout.dims.tp;
-    memory.weights =
-        parameters * training.precision.weight_bytes / shards.weights;
-    memory.gradients =
-        parameters * training.precision.gradient_bytes / shards.gradients;
-    memory.optimizer =
-        parameters * training.precision.optimizer_bytes / shards.optimizer;
+    memory.weights = sharded(3, parameters * precision.weight_bytes);
+    memory.gradients = sharded(2, parameters * precision.gradient_bytes);
+    memory.optimizer = sharded(1, parameters * precision.optimizer_bytes);
     const double layers_per_stage =
         static_cast<double>(layers) / layout.virtual_stages;
     memory.activations =

@@ -21,13 +21,12 @@ AllReduceCost cost_of(
     const auto bytes = static_cast<double>(count);
     // Links are fitted to the reduction of gradients, samples are of
     // activations.
-    return quickest_collective(training.machine, place, collective, bytes)
-        .seconds;
+    return quickest_collective(training.machine, place, collective, bytes);
   };
   const double latency =
-      seconds(training.software.bucket_bytes) -
+      seconds(training.program->bucket_bytes) -
       (seconds(kLarge) - seconds(kLarge / 2)) * 2 *
-          static_cast<double>(training.software.bucket_bytes) /
+          static_cast<double>(training.program->bucket_bytes) /
           static_cast<double>(kLarge);
   return {
       .latency_ns = std::max(0.0, latency) * kNanoseconds,
@@ -56,7 +55,7 @@ double exposed_buckets(
   const BucketPlan plan = plan_buckets(
       params,
       initial_order(BucketOrder::kReverse, count),
-      {.capacity_bytes = training.software.bucket_bytes});
+      {.capacity_bytes = training.program->bucket_bytes});
   const ExposurePrediction exposure = predict_exposure(plan, timeline, cost);
   const double hidden = exposure.communication_ns - exposure.exposed_ns;
   return (exposure.exposed_ns + training.constants.contention * hidden) /
@@ -65,7 +64,7 @@ double exposed_buckets(
 
 // The ranks among which a zero stage shards.
 GroupPlace owners_of(const Training& training, const GroupPlace& place) {
-  const int ranks = training.software.zero_ranks;
+  const int ranks = training.program->zero_ranks;
   if (ranks == 0 || ranks >= place.ranks)
     return place;
   return {ranks, std::min(ranks, place.ranks_per_node)};
@@ -77,10 +76,7 @@ double exposed_reduction(
     const Training& training,
     const Layout& layout,
     const ReductionWork& work) {
-  const GroupPlace place = place_dp_cp(
-      layout.dims,
-      training.software.rank_order,
-      training.machine.devices_per_node);
+  const GroupPlace place = training.place_dp_cp(layout.dims);
   if (place.ranks == 1)
     return 0;
   double exposed = 0;
@@ -90,30 +86,26 @@ double exposed_reduction(
                           owners_of(training, place).ranks == place.ranks;
     const Collective collective =
         scatters ? Collective::kReduceScatter : Collective::kAllReduce;
-    if (training.software.gradients == Overlap::kNone)
-      exposed = quickest_collective(
-                    training.machine,
-                    place,
-                    collective,
-                    work.parameters * training.precision.wire_bytes)
-                    .seconds;
-    else
-      exposed =
-          exposed_buckets(training, work, cost_of(training, place, collective));
+    exposed = training.program->reduces_in_backward
+                  ? exposed_buckets(
+                        training, work, cost_of(training, place, collective))
+                  : quickest_collective(
+                        training.machine,
+                        place,
+                        collective,
+                        work.parameters * training.precision.wire_bytes);
   }
   if (layout.zero_stage == 0 || layout.zero_stage == 3)
     return exposed;
   const double bytes = work.parameters * training.precision.weight_bytes;
   const GroupPlace owners = owners_of(training, place);
   const double gather =
-      training.software.weight_gather == WeightGather::kOwnerBroadcasts
-          ? owner_broadcasts_seconds(training.machine, owners, bytes)
-          : sampled_seconds(
-                training.machine, owners, Collective::kAllGather, bytes);
-  const double behind =
-      training.software.weights == Overlap::kNone ? 0 : work.forward_s;
-  return exposed + std::max(0.0, gather - behind) +
-         training.constants.contention * std::min(gather, behind);
+      training.program->gather_seconds(training, owners, bytes);
+  return exposed +
+         exposed_beside(
+             training.constants,
+             gather,
+             training.program->gathers_in_forward ? work.forward_s : 0);
 }
 
 double optimizer_seconds(
@@ -121,10 +113,7 @@ double optimizer_seconds(
     const Layout& layout,
     double parameters) {
   const DeviceTime device(training.machine.device, training.constants);
-  const GroupPlace all = place_dp_cp(
-      layout.dims,
-      training.software.rank_order,
-      training.machine.devices_per_node);
+  const GroupPlace all = training.place_dp_cp(layout.dims);
   const double owned = layout.zero_stage >= 1
                            ? parameters / owners_of(training, all).ranks
                            : parameters;
@@ -134,20 +123,14 @@ double optimizer_seconds(
   const double bytes =
       precision.gradient_bytes + 2.0 * (precision.optimizer_bytes) +
       2.0 * precision.gradient_bytes + 2.0 * precision.weight_bytes;
-  const bool eager =
-      training.software.elementwise == ElementwiseKernels::kEager;
-  double seconds = device.memory(
-      owned * bytes * (eager ? training.constants.eager_passes : 1));
-  for (Axis axis : kAxes) {
-    const GroupPlace place = place_axis(
-        layout.dims,
-        axis,
-        training.software.rank_order,
-        training.machine.devices_per_node);
-    seconds +=
-        quickest_collective(training.machine, place, Collective::kAllReduce, 4)
-            .seconds;
-  }
+  double seconds =
+      device.memory(owned * bytes * training.program->elementwise_passes);
+  for (Axis axis : kAxes)
+    seconds += quickest_collective(
+        training.machine,
+        training.place(layout.dims, axis),
+        Collective::kAllReduce,
+        4);
   return seconds;
 }
 

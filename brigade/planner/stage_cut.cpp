@@ -16,8 +16,8 @@ std::vector<LayerRange> cut_stages(const Training& training, int stages) {
        .sequence_tokens = training.batch.sequence_tokens});
   LayerPartitionOptions options;
   options.pp = stages;
-  if (!training.software.stage_layers.empty())
-    options.pp_layers = training.software.stage_layers;
+  if (!training.stage_layers.empty())
+    options.pp_layers = training.stage_layers;
   std::vector<std::string> problems;
   std::vector<LayerRange> cut = partition_layers(costs, options, problems);
   if (!problems.empty())

@@ -10,7 +10,7 @@
 
 namespace brigade::planner {
 
-// One range per stage: Software::stage_layers where they are given, else cut by
+// One range per stage: Training::stage_layers where they are given, else cut by
 // cost as `train` cuts them. Throws ConfigError for lists that do not fit.
 std::vector<LayerRange> cut_stages(const Training& training, int stages);
 

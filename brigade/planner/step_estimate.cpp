@@ -77,52 +77,18 @@ std::vector<PartTime> StepEstimator::stages(const Layout& layout) {
     for (const auto& [window, count] : layers)
       add(count, by_window.at(window), times[s]);
   }
-  if (training_.software.transfers == Transfers::kBlocking)
-    add_transfers(layout, times);
+  if (layout.dims.pp > 1) {
+    // Each stage is held up by the tensors it receives and those it sends.
+    const double each = training_.program->transfer(training_, layout).blocking;
+    for (size_t s = 0; s < times.size(); ++s) {
+      const double ends =
+          (s > 0 ? 1.0 : 0.0) + (s + 1 < times.size() ? 1.0 : 0.0);
+      times[s].forward.pp = times[s].backward_input.pp = ends * each;
+    }
+  }
   add(1, embedding_time(training_, layout), times.front());
   add(1, head_time(training_, layout), times.back());
   return times;
-}
-
-// Each stage is held up by the tensors it receives and those it sends.
-void StepEstimator::add_transfers(
-    const Layout& layout,
-    std::vector<PartTime>& times) const {
-  const double each = layout.dims.pp > 1 ? transfer_seconds(layout) : 0;
-  for (size_t s = 0; s < times.size(); ++s) {
-    const double ends =
-        (s > 0 ? 1.0 : 0.0) + (s + 1 < times.size() ? 1.0 : 0.0);
-    times[s].forward.pp += ends * each;
-    times[s].backward_input.pp += ends * each;
-  }
-}
-
-double StepEstimator::transfer_seconds(const Layout& layout) const {
-  const double cut =
-      layout.tokens == TokenLayout::kSharded ? layout.dims.tp : 1;
-  const double bytes =
-      2.0 *
-      static_cast<double>(
-          layout.micro_batch * training_.batch.sequence_tokens *
-          training_.shape.hidden) /
-      layout.dims.cp / cut;
-  const auto place = [&](Axis axis) {
-    return place_axis(
-        layout.dims,
-        axis,
-        training_.software.rank_order,
-        training_.machine.devices_per_node);
-  };
-  const int tp = layout.dims.tp;
-  if (training_.software.transfer_pieces == TransferPieces::kWhole ||
-      layout.tokens == TokenLayout::kSharded || tp == 1)
-    return send_seconds(training_.machine, place(Axis::kPp), bytes);
-  return send_seconds(training_.machine, place(Axis::kPp), bytes / tp) +
-         sampled_seconds(
-             training_.machine,
-             place(Axis::kTp),
-             Collective::kAllGather,
-             bytes);
 }
 
 Simulation StepEstimator::simulated(
@@ -136,8 +102,7 @@ Simulation StepEstimator::simulated(
         {.forward = stage.forward.total(),
          .backward_input = stage.backward_input.total(),
          .backward_weight = stage.backward_weight.total()});
-  if (training_.software.transfers == Transfers::kPosted)
-    costs.transfer = transfer_seconds(layout);
+  costs.transfer = training_.program->transfer(training_, layout).posted;
   return simulate(schedule(layout, micro_batches), costs);
 }
 

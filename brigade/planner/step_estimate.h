@@ -64,8 +64,6 @@ class StepEstimator {
       const Layout& layout,
       const std::vector<PartTime>& stages,
       int micro_batches);
-  void add_transfers(const Layout& layout, std::vector<PartTime>& times) const;
-  double transfer_seconds(const Layout& layout) const;
 
   Training training_;
   std::map<int, std::vector<LayerRange>> cuts_;

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "brigade/planner/training.h"
+
 namespace brigade::planner {
 namespace {
 
@@ -76,7 +78,7 @@ TEST(CollectiveTime, ActivationsTakeWhatWasMeasured) {
         std::pair(Collective::kAllGather, GroupPlace{2, 2})})
     EXPECT_DOUBLE_EQ(
         seconds(collective, place, 2000),
-        quickest_collective(measured, place, collective, 2000).seconds);
+        quickest_collective(measured, place, collective, 2000));
 }
 
 TEST(CollectiveTime, ATreeTakesLogarithmicallyManyHops) {
@@ -90,14 +92,15 @@ TEST(CollectiveTime, ATreeTakesLogarithmicallyManyHops) {
 
 TEST(CollectiveTime, TheQuickestIsATreeForFewBytesAndARingForMany) {
   const GroupPlace place = {1024, 8};
-  EXPECT_EQ(
-      quickest_collective(machine(), place, Collective::kAllReduce, 1e3)
-          .algorithm,
-      Algorithm::kTree);
-  EXPECT_NE(
-      quickest_collective(machine(), place, Collective::kAllReduce, 1e12)
-          .algorithm,
-      Algorithm::kTree);
+  const auto tree = [&](double bytes) {
+    return collective_seconds(
+        machine(), place, Collective::kAllReduce, Algorithm::kTree, bytes);
+  };
+  const auto quickest = [&](double bytes) {
+    return quickest_collective(machine(), place, Collective::kAllReduce, bytes);
+  };
+  EXPECT_EQ(quickest(1e3), tree(1e3));
+  EXPECT_LT(quickest(1e12), tree(1e12));
 }
 
 TEST(CollectiveTime, HierarchicalSendsShardsOverTheNetwork) {
@@ -119,14 +122,14 @@ TEST(CollectiveTime, HierarchicalSendsShardsOverTheNetwork) {
 
 TEST(CollectiveTime, SizeOneTakesNoTime) {
   EXPECT_EQ(
-      quickest_collective(machine(), {1, 1}, Collective::kAllReduce, 1e9)
-          .seconds,
-      0);
+      quickest_collective(machine(), {1, 1}, Collective::kAllReduce, 1e9), 0);
   EXPECT_EQ(send_seconds(machine(), {1, 1}, 1e9), 0);
 }
 
 TEST(GroupPlace, MatchesTheGroupsOfTheGrid) {
-  const int per_node = 8;
+  Training training;
+  training.machine = machine();
+  const int per_node = training.machine.devices_per_node;
   for (const ParallelDims& dims :
        {ParallelDims{.dp = 4, .tp = 4, .pp = 2, .cp = 2},
         ParallelDims{.dp = 16, .tp = 1, .pp = 4, .cp = 1},
@@ -139,19 +142,12 @@ TEST(GroupPlace, MatchesTheGroupsOfTheGrid) {
           on_first += rank / per_node == group.front() / per_node ? 1 : 0;
         most = std::max(most, on_first);
       }
-      const GroupPlace place =
-          place_axis(dims, axis, RankOrder::kDpPpCpTp, per_node);
+      const GroupPlace place = training.place(dims, axis);
       EXPECT_EQ(place.ranks, dims[axis]);
       EXPECT_EQ(place.ranks_per_node, most)
           << dims.product() << " " << to_string(axis);
     }
   }
-}
-
-TEST(GroupPlace, MegatronsOrderPutsDpBesideTp) {
-  const ParallelDims dims = {.dp = 8, .tp = 4, .pp = 12};
-  EXPECT_EQ(place_dp_cp(dims, RankOrder::kPpDpCpTp, 8), (GroupPlace{8, 2}));
-  EXPECT_EQ(place_dp_cp(dims, RankOrder::kDpPpCpTp, 8), (GroupPlace{8, 1}));
 }
 
 }  // namespace

@@ -10,34 +10,6 @@
 namespace brigade::planner {
 namespace {
 
-// Korthikanti et al. 2022, equations 1 to 4 and table 2, for one layer.
-TEST(MemoryEstimate, ActivationsOfGptAreKorthikantis) {
-  const Training training = gpt_on("a100-80");
-  const double s = 2048;
-  const double h = 2048;
-  const double a = 16;
-  for (int64_t micro_batch : {1, 4}) {
-    for (int tp : {1, 2, 8}) {
-      const double sbh = s * static_cast<double>(micro_batch) * h;
-      const double t = tp;
-      Layout layout;
-      layout.dims.tp = tp;
-      layout.micro_batch = micro_batch;
-      const auto bytes = [&](Recompute recompute) {
-        return layer_activation_bytes(training, layout, recompute);
-      };
-      EXPECT_DOUBLE_EQ(
-          bytes(Recompute::kNone), sbh * (10 + 24 / t + 5 * a * s / (h * t)));
-      EXPECT_DOUBLE_EQ(bytes(Recompute::kSelective), sbh * (10 + 24 / t));
-      EXPECT_DOUBLE_EQ(bytes(Recompute::kFull), 2 * sbh);
-      layout.tokens = TokenLayout::kSharded;
-      EXPECT_DOUBLE_EQ(bytes(Recompute::kNone), sbh / t * (34 + 5 * a * s / h));
-      EXPECT_DOUBLE_EQ(bytes(Recompute::kSelective), sbh / t * 34);
-      EXPECT_DOUBLE_EQ(bytes(Recompute::kFull), 2 * sbh / t);
-    }
-  }
-}
-
 MemoryParts on_one_rank(const Training& training, const Layout& layout) {
   return largest(
       estimate_memory(training, layout, cut_stages(training, layout.stages())));

@@ -15,9 +15,8 @@ Training even_stages(int stages) {
   Training training = llama_on("h100");
   training.shape.vocab = 64;
   training.shape.layers = stages;
-  training.software.stage_layers.assign(static_cast<size_t>(stages), 1);
-  if (stages == 1)
-    training.software.stage_layers.clear();
+  if (stages > 1)
+    training.stage_layers.assign(static_cast<size_t>(stages), 1);
   training.machine.device.kernel_gap_s = 0;
   training.machine.device.memory_bytes_per_s = 1e18;
   training.machine.intra = {1e18, 0, 1};
@@ -181,58 +180,6 @@ TEST(StepEstimate, RecomputationTakesLongerAndFullLongest) {
   }
 }
 
-// Narayanan et al. 2021, section 4.1: of a tensor that all ranks of tensor
-// parallel have, each sends its part over the network, and the receivers gather
-// the parts inside their node.
-TEST(StepEstimate, RanksOfTensorParallelSendTheirPartsOfATensor) {
-  Training training = llama_on("a100-80");
-  training.batch.sequences = 64;
-  training.machine.intra = {4e9, 0, 1};
-  training.machine.inter = {8e9, 0, 1};  // of a node: 1e9 per device
-  training.software.transfers = Transfers::kBlocking;
-  Layout layout;
-  layout.dims = {.dp = 1, .tp = 8, .pp = 2};
-  const auto transfers = [&](TransferPieces pieces) {
-    training.software.transfer_pieces = pieces;
-    return StepEstimator(training).estimate(layout).parts.computation.pp;
-  };
-  // Each of two stages sends or receives once in forward and in backward.
-  const double times = 2.0 * static_cast<double>(training.batch.sequences);
-  const double bytes = 2.0 * 8192 * 4096;
-  const double launch = 8.4e-6;
-  EXPECT_NEAR(
-      transfers(TransferPieces::kWhole), times * (launch + bytes / 1e9), 1e-9);
-  EXPECT_NEAR(
-      transfers(TransferPieces::kOfRanks),
-      times * (2 * launch + bytes / 8 / 1e9 + 7.0 / 8 * bytes / 4e9),
-      1e-9);
-  // With sharded tokens there is no whole tensor.
-  layout.tokens = TokenLayout::kSharded;
-  EXPECT_EQ(
-      transfers(TransferPieces::kWhole), transfers(TransferPieces::kOfRanks));
-}
-
-TEST(StepEstimate, BlockingLaunchesCostTheHostsTimeInEachPassOverALayer) {
-  Training training = llama_on("a100-80");
-  training.constants.blocked_host_s = 0.25;
-  Layout layout;
-  EXPECT_EQ(layer_time(training, layout, 0).total().host, 0);
-  training.software.launches = Launches::kBlocking;
-  PartTime layer = layer_time(training, layout, 0);
-  EXPECT_EQ(layer.forward.host, 0.25);
-  EXPECT_EQ(layer.backward_input.host, 0.25);
-  EXPECT_EQ(layer.backward_weight.host, 0.25);
-  const double recomputed = layer.forward.computation();
-  layout.recompute = Recompute::kFull;
-  layer = layer_time(training, layout, 0);
-  EXPECT_EQ(layer.backward_input.recompute, recomputed);
-  // It is part of the step: 32 layers, each micro-batch.
-  training.batch.sequences = 3;
-  const StepEstimate estimate = StepEstimator(training).estimate(layout);
-  EXPECT_EQ(estimate.parts.computation.host, 3 * 32 * 3 * 0.25);
-  EXPECT_GT(estimate.seconds, 3 * 32 * 4 * 0.25);
-}
-
 // 8 bytes for each token go to the first stage, 8 for each target to the last.
 TEST(StepEstimate, BatchesComeOverTheHostsLink) {
   Training training = llama_on("a100-80");
@@ -291,37 +238,15 @@ TEST(StepEstimate, WeightsTakeTimeInEachMicroBatch) {
   EXPECT_NEAR(seconds, 8 * 3 * 1e-10 * matrices, 1e-9 * seconds);
 }
 
-// The first of m micro-batches leaves its gradient as it is; each of the others
-// reads it in 2 bytes per parameter, and reads and writes the sum in 4.
-TEST(StepEstimate, SeparateAccumulationMovesTenBytesPerParameter) {
-  Training training = llama_on("h100");
-  training.machine.device.kernel_gap_s = 0;
-  Layout layout;
-  layout.dims.dp = 128;  // 8 micro-batches
-  const auto elementwise = [&](Accumulation accumulation) {
-    training.software.accumulation = accumulation;
-    return StepEstimator(training)
-        .estimate(layout)
-        .parts.computation.elementwise;
-  };
-  const double seconds = elementwise(Accumulation::kSeparate) -
-                         elementwise(Accumulation::kInProduct);
-  const double rate = training.machine.device.memory_bytes_per_s *
-                      training.constants.memory_efficiency;
-  EXPECT_NEAR(seconds, 7 * 10 * 8'030'261'248 / rate, 1e-6 * seconds);
-  layout.dims.dp = 1024;  // one
-  EXPECT_EQ(
-      elementwise(Accumulation::kSeparate),
-      elementwise(Accumulation::kInProduct));
-}
-
 TEST(StepEstimate, OverlapHidesMostOfTheReduction) {
   Training training = llama_on("h100");
   Layout layout;
   layout.dims.dp = 512;
   const double hidden =
       StepEstimator(training).estimate(layout).parts.reduction;
-  training.software.gradients = Overlap::kNone;
+  auto program = std::make_shared<Program>();
+  program->reduces_in_backward = false;
+  training.program = program;
   const double exposed =
       StepEstimator(training).estimate(layout).parts.reduction;
   EXPECT_LT(hidden, 0.7 * exposed);

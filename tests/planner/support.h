@@ -29,8 +29,8 @@ inline Training llama_on(const std::string& machine) {
   return training;
 }
 
-// GPT with everything that Korthikanti et al. count: dropout, GELU, scores in
-// memory, biases.
+// GPT with everything that Korthikanti et al. count but scores in memory:
+// dropout, GELU, biases.
 inline Training gpt_on(const std::string& machine) {
   Training training;
   training.shape = gpt_shape(
@@ -43,7 +43,6 @@ inline Training gpt_on(const std::string& machine) {
       "gpt");
   training.machine = find_machine(machine);
   training.batch = {.sequence_tokens = 2048, .sequences = 512};
-  training.software.attention = AttentionKernel::kMaterialized;
   return training;
 }
 

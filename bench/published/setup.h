@@ -14,7 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "bench/published_runs.h"
+#include "bench/published/program.h"
+#include "bench/published/runs.h"
 #include "brigade/planner/step_estimate.h"
 
 namespace brigade::bench {
@@ -120,71 +121,69 @@ inline planner::Machine machine_of_run(const PublishedRun& run) {
 
 // ---- the program
 
-inline planner::Software software_of_run(const PublishedRun& run) {
-  using planner::AttentionKernel;
-  using planner::Overlap;
-  planner::Software software;
-  software.logits = planner::Logits::kWhole;
-  software.ring_backward = planner::RingBackward::kOwnBlock;
-  software.rank_order = planner::RankOrder::kPpDpCpTp;
-  software.bucket_bytes = 160 * MiB;  // Megatron's 40 M fp32 elements
+inline PublishedProgram program_of_run(
+    const PublishedRun& run,
+    const ProgramConstants& constants) {
+  PublishedProgram program;
+  program.rank_order = RankOrder::kPpDpCpTp;
+  program.bucket_bytes = 160 * MiB;  // Megatron's 40 M fp32 elements
   const bool megatron_2021 =
       run.source_has("Narayanan") || run.source_has("README 2020") ||
       run.source_has("Korthikanti") || run.source_has("BigScience");
   const bool megatron_core =
       run.source_has("Megatron-Core") || run.source_has("Megatron-Bridge");
   if (megatron_2021) {
-    software.attention = AttentionKernel::kMaterialized;
-    software.transfers = planner::Transfers::kBlocking;
-    software.transfer_pieces = planner::TransferPieces::kOfRanks;
+    program.kernel = Attention::kMaterialized;
+    program.transfers = Transfers::kBlocking;
+    program.transfer_pieces = TransferPieces::kOfRanks;
     // BigScience's log: from 20 nodes of 8 on training hung unless
     // CUDA_LAUNCH_BLOCKING=1 was set.
     if (run.source_has("BigScience") && run.integer("gpus") >= 160)
-      software.launches = planner::Launches::kBlocking;
+      program.host_s = constants.blocked_host_s;
     // DDP-impl=local and DeepSpeed's pipeline reduce after the last backward.
     if (!run.notes_have("DDP-impl=torch"))
-      software.gradients = Overlap::kNone;
+      program.reduces_in_backward = false;
   } else if (megatron_core) {
-    software.attention = AttentionKernel::kFlash3;
-    software.weights = Overlap::kWithComputation;
-    software.tensor_parallel = Overlap::kWithComputation;
+    program.kernel = Attention::kFlash3;
+    program.gathers_in_forward = true;
+    program.tensor_parallel = TensorParallel::kPipelined;
   } else if (run.source_has("mosaicml")) {
-    software.attention = AttentionKernel::kFlash1;  // attn_impl: triton
-    software.elementwise = planner::ElementwiseKernels::kEager;
-    software.weights = Overlap::kWithComputation;
+    program.kernel = Attention::kFlash1;  // attn_impl: triton
+    program.elementwise_passes = constants.eager_passes;
+    program.gathers_in_forward = true;
   } else if (run.source_has("llm.c")) {
-    software.attention = AttentionKernel::kFlash3;  // cuDNN
-    software.gradients = Overlap::kNone;
+    program.kernel = Attention::kFlash3;  // cuDNN
+    program.reduces_in_backward = false;
   } else if (run.source_has("torchtitan")) {
-    software.weights = Overlap::kWithComputation;
+    program.gathers_in_forward = true;
     if (!run.notes_have("compile"))
-      software.elementwise = planner::ElementwiseKernels::kEager;
+      program.elementwise_passes = constants.eager_passes;
     if (run.notes_have("async TP") || run.notes_have("AsyncTP"))
-      software.tensor_parallel = Overlap::kWithComputation;
+      program.tensor_parallel = TensorParallel::kPipelined;
   } else if (
       run.source_has("nanotron") || run.source_has("picotron") ||
       run.notes_have("DeepSpeed(HF)")) {
     // nanotron has Triton's RMSNorm and FlashAttention's rotary embedding.
     if (!run.source_has("nanotron"))
-      software.elementwise = planner::ElementwiseKernels::kEager;
-    software.bucket_bytes = 25 * MiB;
+      program.elementwise_passes = constants.eager_passes;
+    program.bucket_bytes = 25 * MiB;
   } else if (run.source_has("InternEvo")) {
-    software.weight_gather = planner::WeightGather::kOwnerBroadcasts;
-    software.elementwise = planner::ElementwiseKernels::kEager;
+    program.weight_gather = WeightGather::kOwnerBroadcasts;
+    program.elementwise_passes = constants.eager_passes;
     // zero1=8 shards over groups of 8, zero1=-1 over all.
     const std::string& notes = run.text("notes");
     const auto at = notes.find("zero1=");
     if (at != std::string::npos)
-      software.zero_ranks = std::max(0, std::atoi(&notes[at + 6]));
+      program.zero_ranks = std::max(0, std::atoi(&notes[at + 6]));
   }
   // Only NVIDIA's later programs add in the product (2022 on).
   if (!megatron_core && !run.source_has("llm.c"))
-    software.accumulation = planner::Accumulation::kSeparate;
+    program.adds = Accumulation::kSeparate;
   // torchtitan's "selective AC" keeps every other product: half a forward is
   // done again.
   if (run.source_has("torchtitan") && run.notes_have("selective AC"))
-    software.recomputed_layers = 0.5;
-  return software;
+    program.recomputed_layers = 0.5;
+  return program;
 }
 
 inline planner::Precision precision_of_run(const PublishedRun& run) {
@@ -307,6 +306,7 @@ struct RunSetup {
 // Empty, with the reason, when too little was published.
 inline std::optional<RunSetup> set_up(
     const PublishedRun& run,
+    const ProgramConstants& constants,
     std::string& why_not) {
   for (const char* key : {"hidden", "vocab", "seq"}) {
     if (run.integer(key) == 0) {
@@ -335,7 +335,8 @@ inline std::optional<RunSetup> set_up(
     layout.dims.dp = gpus / (layout.dims.tp * layout.dims.pp * layout.dims.cp);
   setup.training.shape = shape_of_run(run);
   setup.training.precision = precision_of_run(run);
-  setup.training.software = software_of_run(run);
+  setup.training.program =
+      std::make_shared<PublishedProgram>(program_of_run(run, constants));
   layout.zero_stage = zero_stage_of(run);
   layout.recompute = recompute_of(run);
   layout.micro_batch = run.integer("micro_batch");
@@ -358,7 +359,7 @@ inline std::optional<RunSetup> set_up(
   if (setup.training.batch.sequences == 0)
     setup.training.batch.sequences =
         run.integer("micro_batch") * layout.dims.dp;
-  setup.training.software.stage_layers =
+  setup.training.stage_layers =
       stage_layers_of(run, setup.training.shape.layers, layout.stages());
   std::vector<int64_t> sizes = {layout.micro_batch};
   if (layout.micro_batch == 0)

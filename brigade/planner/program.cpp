@@ -1,0 +1,107 @@
+#include "brigade/planner/program.h"
+
+#include <algorithm>
+
+#include "brigade/planner/device_time.h"
+#include "brigade/planner/layer_time.h"
+#include "brigade/planner/training.h"
+
+namespace brigade::planner {
+
+AttentionTime Program::attention(
+    const Training& training,
+    const Layout& layout,
+    int64_t window) const {
+  return flash_attention(training, layout, window, AttentionKernel::kFlash2);
+}
+
+double Program::kept_score_bytes(const Training& training, const Layout& layout)
+    const {
+  const double heads =
+      static_cast<double>(training.shape.heads) / layout.dims.tp;
+  return 4 * heads * local_tokens(training, layout);
+}
+
+// kernels/cpu/cross_entropy_call.cpp: 1,024 tokens; of a head that ranks share
+// a quarter of the tokens, from 256 to 1,024.
+double Program::tokens_with_logits(const Layout& layout, double tokens) const {
+  constexpr double kFewest = 256;
+  constexpr double kMost = 1024;
+  return std::min(
+      tokens,
+      layout.dims.tp > 1 ? std::clamp(tokens / 4, kFewest, kMost) : kMost);
+}
+
+TransferTime Program::transfer(const Training& training, const Layout& layout)
+    const {
+  return {
+      .posted = send_seconds(
+          training.machine,
+          training.place(layout.dims, Axis::kPp),
+          hidden_bytes(training, layout))};
+}
+
+double Program::gather_seconds(
+    const Training& training,
+    const GroupPlace& owners,
+    double bytes) const {
+  return sampled_seconds(
+      training.machine, owners, Collective::kAllGather, bytes);
+}
+
+int Program::stride(const ParallelDims& dims, Axis axis) const {
+  switch (axis) {
+    case Axis::kTp:
+      return 1;
+    case Axis::kCp:
+      return dims.tp;
+    case Axis::kPp:
+      return dims.tp * dims.cp;
+    case Axis::kDp:
+      return dims.tp * dims.cp * dims.pp;
+  }
+  return 1;
+}
+
+AttentionTime flash_attention(
+    const Training& training,
+    const Layout& layout,
+    int64_t window,
+    AttentionKernel kernel) {
+  const DeviceTime device(training.machine.device, training.constants);
+  const AttentionWork work = {
+      .batch = layout.micro_batch,
+      .queries = training.batch.sequence_tokens / layout.dims.cp,
+      .keys = mean_keys(training.batch.sequence_tokens, window),
+      .heads = training.shape.heads / layout.dims.tp,
+      .head_dim = training.shape.head_dim};
+  return {
+      device.attention_forward(work, kernel),
+      device.attention_backward(work, kernel)};
+}
+
+GroupPlace Training::place(const ParallelDims& dims, Axis axis) const {
+  const int apart = machine.devices_per_node / program->stride(dims, axis);
+  return {dims[axis], std::clamp(apart, 1, dims[axis])};
+}
+
+GroupPlace Training::place_dp_cp(const ParallelDims& dims) const {
+  return {
+      dims.dp * dims.cp,
+      place(dims, Axis::kCp).ranks_per_node *
+          place(dims, Axis::kDp).ranks_per_node};
+}
+
+double local_tokens(const Training& training, const Layout& layout) {
+  return static_cast<double>(layout.micro_batch) *
+         static_cast<double>(training.batch.sequence_tokens) / layout.dims.cp;
+}
+
+double hidden_bytes(const Training& training, const Layout& layout) {
+  const double cut =
+      layout.tokens == TokenLayout::kSharded ? layout.dims.tp : 1;
+  return 2 * local_tokens(training, layout) *
+         static_cast<double>(training.shape.hidden) / cut;
+}
+
+}  // namespace brigade::planner
