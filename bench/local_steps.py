@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Low-communication training against data parallel at the same number of tokens:
 evaluation loss, and the bytes that the ranks sent, the warm-up's included. The
-quickstart's model and text, four groups of one rank; each run is alone on the
-loopback device of a network namespace. As root, after `make quickstart`.
+5.4-million-parameter model of bench/jargon_5m.json on the Jargon File, four groups
+of one rank; each run is alone on the loopback device of a network namespace. As
+root; needs build/release/brigade and Debian's package jargon-text.
 
   bench/local_steps.py [KEY=VALUE...]     # of all runs
 """
@@ -14,6 +15,8 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+CONFIG = "bench/jargon_5m.json"
+TEXT = "/usr/share/doc/jargon-text/jargon.txt.gz"
 COMMON = ["training.gradient_accumulation_steps=1", "training.eval_steps=8"]
 GROUPS = ["distributed.local_steps=30", "distributed.outer_wire=int4",
           "distributed.outer_learning_rate=1", "distributed.outer_momentum=0.5"]
@@ -24,7 +27,7 @@ def train(folder, name, arguments):
     """The last evaluation's loss, and gigabytes sent."""
     run = folder / name
     command = [str(ROOT / "build/release/brigade"), "train", "--config",
-               "examples/quickstart.json", "--nproc", "4",
+               CONFIG, "--nproc", "4",
                f"logging.run_dir={run}"] + COMMON + arguments
     count = ('ip link set lo up && "$@" >&2 && '
              "awk '/lo:/ {print $10}' /proc/net/dev")
@@ -43,8 +46,13 @@ def train(folder, name, arguments):
 def main():
     if os.geteuid() != 0:
         sys.exit("local_steps: network namespaces need root")
-    if not (ROOT / "data/jargon.idx").exists():
-        sys.exit("local_steps: data/jargon is missing: run make quickstart")
+    dataset = json.loads((ROOT / CONFIG).read_text())["dataset"]["name"]
+    if not (ROOT / f"{dataset}.idx").exists():
+        (ROOT / dataset).parent.mkdir(exist_ok=True)
+        subprocess.run(
+            [str(ROOT / "build/release/brigade"), "prepare", "--input", TEXT,
+             "--train-tokenizer", "4096", "--out", dataset], cwd=ROOT,
+            check=True)
     more = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)

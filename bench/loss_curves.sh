@@ -16,8 +16,11 @@ config=${1:-bench/loss_curves.json}
 steps=${2:-300}
 shift $(($# < 2 ? $# : 2))
 brigade=build/release/brigade
-if [ ! -f data/jargon.idx ]; then
-  echo "bench/loss_curves.sh: data/jargon is missing; run make quickstart" >&2
+data=$(sed -n 's/.*"name": *"\(data[^"]*\)".*/\1/p' "$config")
+if [ ! -f "$data.idx" ]; then
+  echo "bench/loss_curves.sh: $data is missing: $brigade prepare --input" \
+    "/usr/share/doc/jargon-text/jargon.txt.gz --train-tokenizer 4096" \
+    "--out $data" >&2
   exit 1
 fi
 folder=$(mktemp -d)

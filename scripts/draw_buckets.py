@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws a traced step's buckets as SVG, to standard output.
 
-  brigade train --config examples/quickstart.json --nproc 2 --report-overlap \\
+  brigade train --config bench/jargon_5m.json --nproc 2 --report-overlap \\
     training.total_train_steps=10 distributed.bucket_cap_mb=4 \\
     logging.trace_steps=[10] logging.run_dir=runs/picture
   scripts/draw_buckets.py runs/picture/trace-rank0.json > docs/gradient_sync.svg
