@@ -237,8 +237,7 @@ void inspect_checkpoint(
        {"files", files(checkpoint)},
        {"weights", completeness(config, stored)},
        {"optimizer",
-        kinds.empty() ? "none"
-                      : fmt::format("AdamW: {}", fmt::join(kinds, ", "))}});
+        kinds.empty() ? "none" : fmt::format("{}", fmt::join(kinds, ", "))}});
   const auto steps = steps_beside(checkpoint.directory());
   if (steps.size() > 1)
     rows.emplace_back("steps saved", fmt::format("{}", fmt::join(steps, ", ")));

@@ -40,7 +40,7 @@ MODULES = {
         "kernels/cpu": ["ops"],
         "kernels/aten": ["ops"],
         "param": ["topology", "model_spec"],
-        "optim": ["comm", "ops"],
+        "optim": ["comm", "ops", "param"],
         "data_parallel": ["schedule", "metrics", "comm", "ops", "param", "optim"],
         "tensor_parallel": ["topology", "model_spec", "comm", "ops"],
         "context_parallel": ["topology", "schedule", "comm", "ops"],

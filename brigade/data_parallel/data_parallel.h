@@ -285,14 +285,14 @@ class DataParallel {
     wrapped_.sync->set_bucket_step(
         make_bucket_step(*wrapped_.sync, optimizer, std::move(before_step)));
   }
-  // The same with Brigade's AdamW, made by make_adamw(), and this learning
+  // The same with an optimizer of make_adamw()'s kind, and this learning
   // rate, or one for each of its parameter groups; call it again for others.
-  void step_in_backward(AdamW& optimizer, double lr) {
+  void step_in_backward(Optimizer& optimizer, double lr) {
     wrapped_.sync->set_bucket_step(
         make_bucket_step(*wrapped_.sync, optimizer, lr));
   }
   // See above.
-  void step_in_backward(AdamW& optimizer, const std::vector<double>& lrs) {
+  void step_in_backward(Optimizer& optimizer, const std::vector<double>& lrs) {
     wrapped_.sync->set_bucket_step(
         make_bucket_step(*wrapped_.sync, optimizer, lrs));
   }

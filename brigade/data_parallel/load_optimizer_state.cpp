@@ -8,6 +8,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/optimizer_state.h"
+#include "brigade/data_parallel/param_states.h"
 #include "brigade/data_parallel/stepped_tensors.h"
 #include "brigade/data_parallel/torch_optimizer_fields.h"
 
@@ -159,7 +160,7 @@ void load_optimizer_state(
   // Of weights of any dtype: float32 ones have all of their master.
   std::set<std::string> known = {kStep};
   for (const StateSpec& spec : optimizer.kept(torch::kBFloat16))
-    known.insert(field_of(spec));
+    known.insert(spec.name);
   for (const auto& [name, fields] : state.of_param) {
     for (const auto& [field, tensor] : fields) {
       if (!known.contains(field))
@@ -170,19 +171,15 @@ void load_optimizer_state(
             name));
     }
   }
-  for (size_t g = 0; g < optimizer.groups().size(); ++g) {
-    const torch::Tensor& weight = optimizer.groups()[g].weight;
-    const SteppedTensor stepped = find_stepped(sync, weight);
-    const auto fields = fields_for(sync, stepped, weight, state);
-    const auto specs = optimizer.kept(weight.scalar_type());
-    for (size_t i = 0; i < specs.size(); ++i) {
-      torch::Tensor into = optimizer.states(g)[i];
-      const std::string name = field_of(specs[i]);
-      if (fields && fields->count(name) > 0)
-        into.copy_(fields->at(name));
-      else
-        into.zero_();
+  const ParamStates states(sync, optimizer);
+  for (int param = 0; param < static_cast<int>(sync.params().size()); ++param) {
+    const ParamFields* fields = find_fields(sync, state, param);
+    std::vector<State> whole = states.zeros(param);
+    for (State& each : whole) {
+      if (fields != nullptr && fields->count(each.name) > 0)
+        each.tensor = fields->at(each.name);
     }
+    states.keep(param, whole);
   }
   optimizer.set_steps(steps);
 }

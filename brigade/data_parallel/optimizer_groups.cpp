@@ -1,36 +1,27 @@
 #include "brigade/data_parallel/optimizer_groups.h"
 
-#include <algorithm>
-
 #include "brigade/data_parallel/owned_runs.h"
 
 namespace brigade {
 
-OptimizerGroups make_optimizer_groups(
+std::vector<OptimizerGroup> make_optimizer_groups(
     const GradSync& sync,
-    const DecayRule& weight_decay) {
-  std::vector<double> decays;  // by group
-  std::vector<int> group_of;
-  for (const Param& param : sync.params()) {
-    const double decay = weight_decay(param);
-    const auto found = std::find(decays.begin(), decays.end(), decay);
-    group_of.push_back(static_cast<int>(found - decays.begin()));
-    if (found == decays.end())
-      decays.push_back(decay);
-  }
-  OptimizerGroups result;
-  result.places.resize(sync.params().size());
+    const std::vector<int>& group_of,
+    const std::vector<double>& weight_decay) {
+  std::vector<OptimizerGroup> groups;
   for (const OwnedRun& run : cut_owned(sync, group_of)) {
-    for (const RunPart& part : parts_of(sync, run))
-      result.places.at(static_cast<size_t>(part.param)) = {
-          result.groups.size(), part.offset, part.begin, part.numel};
-    result.groups.push_back(
-        {run.name(sync),
-         run.weight(sync),
-         run.main_grad(sync),
-         decays.at(static_cast<size_t>(run.group))});
+    // A range of padding alone counts as group 0, which need not exist.
+    if (run.group == kNoGroup ||
+        static_cast<size_t>(run.group) >= weight_decay.size())
+      continue;
+    groups.push_back(
+        {.name = run.name(sync),
+         .weight = run.weight(sync),
+         .main_grad = run.main_grad(sync),
+         .weight_decay = weight_decay[static_cast<size_t>(run.group)],
+         .param_group = run.group});
   }
-  return result;
+  return groups;
 }
 
 }  // namespace brigade

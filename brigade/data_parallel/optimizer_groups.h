@@ -1,8 +1,7 @@
-// Flat gradient memory cut into the groups that an optimizer steps: neighbours
-// with the same weight decay form one.
+// Flat memory cut into the groups that an optimizer steps: neighbours of one
+// parameter group form one.
 #pragma once
 
-#include <functional>
 #include <vector>
 
 #include "brigade/data_parallel/grad_sync.h"
@@ -10,26 +9,16 @@
 
 namespace brigade {
 
-struct OptimizerGroups {
-  std::vector<OptimizerGroup> groups;
-  // Where what this rank owns of each parameter lies, in the sync's order.
-  struct Place {
-    size_t group = 0;
-    int64_t offset_numel = 0;  // of the group's memory
-    int64_t begin = 0;         // first owned element of the parameter
-    int64_t numel = 0;         // owned elements; all of them without sharding
-  };
-  std::vector<Place> places;
-};
+// Of a parameter that is not stepped.
+inline constexpr int kNoGroup = -1;
 
-// The weight decay of a parameter.
-using DecayRule = std::function<double(const Param& param)>;
-
-// `sync` hands over main_grad (GradHandover::kMainGrad). Together the groups
-// cover what this rank owns, padding included. Valid until
-// sync.layout_version() changes.
-OptimizerGroups make_optimizer_groups(
+// `sync` hands over main_grad (GradHandover::kMainGrad). group_of: by parameter
+// of `sync`; weight_decay: by parameter group. Together the groups cover what
+// this rank owns of the parameters that are stepped, padding behind them
+// included. Valid until sync.layout_version() changes.
+std::vector<OptimizerGroup> make_optimizer_groups(
     const GradSync& sync,
-    const DecayRule& weight_decay);
+    const std::vector<int>& group_of,
+    const std::vector<double>& weight_decay);
 
 }  // namespace brigade

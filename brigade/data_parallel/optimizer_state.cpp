@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "brigade/data_parallel/param_states.h"
 #include "brigade/data_parallel/stepped_tensors.h"
 
 namespace brigade {
@@ -57,10 +58,7 @@ torch::Tensor whole_field(
     size_t index,
     const std::string& field) {
   const GradSegment& segment = sync.segments()[index];
-  auto options = segment.main_grad.options();
-  if (field == field_of(master_state()))
-    options = options.dtype(master_state().dtype);
-  const auto whole = torch::zeros({segment.main_grad.numel()}, options);
+  const auto whole = torch::zeros_like(segment.main_grad);
   const auto owned = whole.narrow(0, segment.owned.begin, segment.owned.numel);
   for (const SteppedTensor& stepped : all) {
     const auto found = stepped.fields.find(field);
@@ -171,10 +169,25 @@ OptimizerState gather_optimizer_state(
     const GradSync& sync,
     const Optimizer& optimizer,
     int to) {
-  Fields names;
-  for (const StateSpec& state : optimizer.kept(torch::kBFloat16))
-    names.push_back(field_of(state));
-  return gather(sync, stepped_by(sync, optimizer), names, to);
+  const torch::NoGradGuard no_grad;
+  const ParamStates states(sync, optimizer);
+  OptimizerState result;
+  if (optimizer.steps() == 0)
+    return result;
+  const bool is_mine = sync.communicator()->rank() == to;
+  for (const GradSegment& segment : sync.segments()) {
+    const auto whole = states.gather(segment);
+    for (size_t s = 0; is_mine && s < whole.size(); ++s) {
+      if (whole[s].empty())  // nobody steps it
+        continue;
+      const auto param = static_cast<size_t>(segment.slots[s].param);
+      auto& fields = result.of_param[sync.params()[param].name];
+      fields["step"] = torch::tensor(optimizer.steps());
+      for (const State& state : whole[s])
+        fields[state.name] = state.tensor.clone();
+    }
+  }
+  return result;
 }
 
 }  // namespace brigade

@@ -6,12 +6,11 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/data_parallel/optimizer_groups.h"
 #include "brigade/data_parallel/owned_runs.h"
 
 namespace brigade {
 namespace {
-
-constexpr int kNoGroup = -1;
 
 torch::Tensor as_leaf(GradSync& sync, const OwnedRun& run) {
   return sync.owned_leaf(run.segment, run.offset, run.numel);
@@ -136,18 +135,12 @@ AdamW make_adamw(
       }
     }
   }
-  std::vector<OptimizerGroup> made;
-  for (const OwnedRun& run : cut_owned(sync, groups_of.group_of())) {
-    if (run.group == kNoGroup)
-      continue;
-    made.push_back(
-        {.name = run.name(sync),
-         .weight = run.weight(sync),
-         .main_grad = run.main_grad(sync),
-         .weight_decay = groups[static_cast<size_t>(run.group)].weight_decay,
-         .param_group = run.group,
-         .memory = sync.flat_memory()});
-  }
+  std::vector<double> weight_decay;
+  for (const AdamWParams& group : groups)
+    weight_decay.push_back(group.weight_decay);
+  auto made = make_optimizer_groups(sync, groups_of.group_of(), weight_decay);
+  for (OptimizerGroup& group : made)
+    group.memory = sync.flat_memory();
   return {std::move(made), options};
 }
 

@@ -1,7 +1,9 @@
 #include "brigade/data_parallel/param_set.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "brigade/data_parallel/optimizer_groups.h"
 #include "brigade/data_parallel/sharded_weights.h"
 
 namespace brigade {
@@ -27,9 +29,17 @@ ParamSet::ParamSet(
 }
 
 void ParamSet::make_optimizer() {
-  OptimizerGroups made = make_optimizer_groups(*sync_, weight_decay_);
-  optimizer_ = make_(std::move(made.groups));
-  places_ = std::move(made.places);
+  std::vector<double> decays;  // by group
+  std::vector<int> group_of;
+  for (const Param& param : params()) {
+    const double decay = weight_decay_(param);
+    const auto found = std::find(decays.begin(), decays.end(), decay);
+    group_of.push_back(static_cast<int>(found - decays.begin()));
+    if (found == decays.end())
+      decays.push_back(decay);
+  }
+  optimizer_ = make_(make_optimizer_groups(*sync_, group_of, decays));
+  states_ = std::make_unique<ParamStates>(*sync_, *optimizer_);
   layout_version_ = sync_->layout_version();
 }
 
@@ -63,67 +73,28 @@ void ParamSet::finish() {
 std::vector<Param> ParamSet::with_states() const {
   std::vector<Param> result;
   for (size_t i = 0; i < params().size(); ++i) {
-    Param param = detached(params()[i]);
-    const OptimizerGroups::Place& place = places_[i];
-    const auto specs = optimizer_->kept(param.tensor.scalar_type());
-    const auto& flat = optimizer_->states(place.group);
-    for (size_t k = 0; k < specs.size(); ++k)
-      param.states.push_back(
-          {specs[k].name,
-           flat[k]
-               .narrow(0, place.offset_numel, place.numel)
-               .view(param.tensor.sizes())});
-    result.push_back(std::move(param));
+    result.push_back(detached(params()[i]));
+    result.back().states = states_->of(static_cast<int>(i));
   }
   return result;
 }
 
 void ParamSet::visit(const Visit& visit) const {
   sync_->wait_for_weights();
-  if (is_sharded()) {
-    visit_sharded(visit);
+  if (!is_sharded()) {
+    for (const Param& param : with_states())
+      visit(param);
     return;
   }
-  for (const Param& param : with_states())
-    visit(param);
-}
-
-// Bucket by bucket: each rank puts its part of every parameter into place, and
-// the ranges are gathered as the weights' are.
-void ParamSet::visit_sharded(const Visit& visit) const {
   const torch::NoGradGuard no_grad;
   HeldUnit held(sync_->sharded_weights());
   for (const GradSegment& segment : sync_->segments()) {
-    const auto specs = optimizer_->kept(segment.weight.scalar_type());
-    std::vector<torch::Tensor> whole;
-    for (size_t k = 0; k < specs.size(); ++k) {
-      whole.push_back(torch::zeros(
-          segment.weight.sizes(),
-          segment.weight.options().dtype(specs[k].dtype)));
-      for (const BucketSlot& slot : segment.slots) {
-        const auto& place = places_[static_cast<size_t>(slot.param)];
-        if (place.numel == 0)
-          continue;
-        whole[k]
-            .narrow(0, slot.offset_numel + place.begin, place.numel)
-            .copy_(optimizer_->states(place.group)[k].narrow(
-                0, place.offset_numel, place.numel));
-      }
-      sync_->communicator()
-          ->all_gather(
-              whole[k],
-              whole[k].narrow(0, segment.owned.begin, segment.owned.numel))
-          ->wait_on_host();
-    }
+    auto whole = states_->gather(segment);
     held.hold(segment.unit);
-    for (const BucketSlot& slot : segment.slots) {
-      Param param = detached(params()[static_cast<size_t>(slot.param)]);
-      for (size_t k = 0; k < specs.size(); ++k)
-        param.states.push_back(
-            {specs[k].name,
-             whole[k]
-                 .narrow(0, slot.offset_numel, slot.numel)
-                 .view(param.tensor.sizes())});
+    for (size_t s = 0; s < segment.slots.size(); ++s) {
+      Param param =
+          detached(params()[static_cast<size_t>(segment.slots[s].param)]);
+      param.states = std::move(whole[s]);
       visit(param);
     }
   }
@@ -141,24 +112,14 @@ void ParamSet::fill(const Visit& fill) {
   for (size_t i = 0; i < params().size(); ++i) {
     const OwnedPart& owned = sync_->owned_parts()[i];
     const GradSegment& segment = sync_->segments()[owned.segment];
-    Param param = detached(params()[i]);
-    for (const StateSpec& spec : optimizer_->kept(param.tensor.scalar_type()))
-      param.states.push_back(
-          {spec.name,
-           torch::zeros_like(
-               param.tensor, param.tensor.options().dtype(spec.dtype))});
     held.hold(segment.unit);
+    Param param = detached(params()[i]);
+    param.states = states_->zeros(static_cast<int>(i));
     fill(param);
     if (segment.weight_shard.defined())
       segment.weight_shard.narrow(0, owned.offset, owned.numel)
           .copy_(param.tensor.view({-1}).narrow(0, owned.begin, owned.numel));
-    const auto& place = places_[i];
-    for (size_t k = 0; place.numel > 0 && k < param.states.size(); ++k) {
-      optimizer_->states(place.group)[k]
-          .narrow(0, place.offset_numel, place.numel)
-          .copy_(param.states[k].tensor.view({-1}).narrow(
-              0, place.begin, place.numel));
-    }
+    states_->keep(static_cast<int>(i), param.states);
   }
   held.let_go();
   if (sync_->sharded_weights() != nullptr)

@@ -11,11 +11,14 @@
 #include <vector>
 
 #include "brigade/data_parallel/grad_sync.h"
-#include "brigade/data_parallel/optimizer_groups.h"
+#include "brigade/data_parallel/param_states.h"
 #include "brigade/optim/optimizer.h"
 #include "brigade/param/param.h"
 
 namespace brigade {
+
+// The weight decay of a parameter.
+using DecayRule = std::function<double(const Param& param)>;
 
 class ParamSet {
  public:
@@ -60,14 +63,13 @@ class ParamSet {
   void make_optimizer();
   // Without sharding.
   std::vector<Param> with_states() const;
-  void visit_sharded(const Visit& visit) const;
 
   std::unique_ptr<GradSync> sync_;
   DecayRule weight_decay_;
   MakeOptimizer make_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::vector<OptimizerGroups::Place> places_;  // by parameter
-  int64_t layout_version_ = 0;  // that the optimizer is made for
+  std::unique_ptr<ParamStates> states_;  // of optimizer_
+  int64_t layout_version_ = 0;           // that the optimizer is made for
 };
 
 }  // namespace brigade

@@ -58,12 +58,12 @@ class TorchBucketStep : public BucketStep {
   std::function<void(const torch::Tensor& param)> before_step_;
 };
 
-class AdamWBucketStep : public BucketStep {
+class OwnedBucketStep : public BucketStep {
  public:
   // groups: of the optimizer, by segment; rates: by group.
-  AdamWBucketStep(
+  OwnedBucketStep(
       GradSync& sync,
-      AdamW& optimizer,
+      Optimizer& optimizer,
       std::vector<std::vector<size_t>> groups,
       std::vector<double> rates)
       : sync_(&sync),
@@ -86,7 +86,7 @@ class AdamWBucketStep : public BucketStep {
 
  private:
   GradSync* sync_;
-  AdamW* optimizer_;
+  Optimizer* optimizer_;
   std::vector<std::vector<size_t>> groups_;
   std::vector<double> rates_;
 };
@@ -116,14 +116,15 @@ void check_steps_all(const GradSync& sync, torch::optim::Optimizer& optimizer) {
 // for another, or lacks a parameter.
 std::vector<std::vector<size_t>> groups_by_segment(
     const GradSync& sync,
-    const AdamW& optimizer) {
+    const Optimizer& optimizer) {
   std::vector<std::vector<size_t>> groups(sync.segments().size());
   std::vector<bool> is_stepped(sync.params().size());
   for (size_t g = 0; g < optimizer.groups().size(); ++g) {
     const auto run = find_owned(sync, optimizer.groups()[g].weight);
     if (!run) {
       throw ConfigError(
-          "[data_parallel] an AdamW that steps in backward is over this "
+          "[data_parallel] an optimizer of Brigade's that steps in backward is "
+          "over this "
           "module's buckets: make it by make_adamw(model.sync(), ...)");
     }
     groups[run->segment].push_back(g);
@@ -160,17 +161,19 @@ BucketStepPtr make_bucket_step(
 
 BucketStepPtr make_bucket_step(
     GradSync& sync,
-    AdamW& optimizer,
+    Optimizer& optimizer,
     const std::vector<double>& lrs) {
   if (sync.options().handover != GradHandover::kMainGrad) {
     throw ConfigError(
-        "[data_parallel] an AdamW that steps in backward is over this module's "
+        "[data_parallel] an optimizer of Brigade's that steps in backward is "
+        "over this module's "
         "buckets: wrap with handover = GradHandover::kMainGrad");
   }
   auto groups = groups_by_segment(sync, optimizer);
   if (sync.options().order == BucketOrder::kObserved) {
     throw ConfigError(
-        "[data_parallel] an AdamW that steps in backward with order = "
+        "[data_parallel] an optimizer of Brigade's that steps in backward with "
+        "order = "
         "kObserved: the first step moves the memory that it steps; set order = "
         "BucketOrder::kReverse");
   }
@@ -179,11 +182,12 @@ BucketStepPtr make_bucket_step(
     check_has_rate(group, lrs);
     rates.push_back(lrs[static_cast<size_t>(group.param_group)]);
   }
-  return std::make_shared<AdamWBucketStep>(
+  return std::make_shared<OwnedBucketStep>(
       sync, optimizer, std::move(groups), std::move(rates));
 }
 
-BucketStepPtr make_bucket_step(GradSync& sync, AdamW& optimizer, double lr) {
+BucketStepPtr
+make_bucket_step(GradSync& sync, Optimizer& optimizer, double lr) {
   int last = 0;
   for (const OptimizerGroup& group : optimizer.groups())
     last = std::max(last, group.param_group);

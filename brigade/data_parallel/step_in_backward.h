@@ -12,7 +12,7 @@
 
 #include "brigade/data_parallel/bucket_step.h"
 #include "brigade/data_parallel/grad_sync.h"
-#include "brigade/optim/adamw.h"
+#include "brigade/optim/optimizer.h"
 
 namespace brigade {
 
@@ -32,11 +32,11 @@ BucketStepPtr make_bucket_step(
 // main_grads. Throws ConfigError when it was not, where it lacks a parameter or
 // a rate, or with BucketOrder::kObserved, which moves what it steps. Both
 // outlive the result.
-BucketStepPtr make_bucket_step(GradSync& sync, AdamW& optimizer, double lr);
+BucketStepPtr make_bucket_step(GradSync& sync, Optimizer& optimizer, double lr);
 // See above.
 BucketStepPtr make_bucket_step(
     GradSync& sync,
-    AdamW& optimizer,
+    Optimizer& optimizer,
     const std::vector<double>& lrs);
 
 }  // namespace brigade

@@ -65,31 +65,4 @@ std::vector<SteppedTensor> stepped_by(
   return all;
 }
 
-std::string field_of(const StateSpec& state) {
-  return state.name == kMasterState ? "master_low" : state.name;
-}
-
-std::vector<SteppedTensor> stepped_by(
-    const GradSync& sync,
-    const Optimizer& optimizer) {
-  std::vector<SteppedTensor> all;
-  for (size_t g = 0; g < optimizer.groups().size(); ++g) {
-    const OptimizerGroup& group = optimizer.groups()[g];
-    SteppedTensor stepped = find_stepped(sync, group.weight);
-    if (!is_of_sync(stepped)) {
-      throw ConfigError(fmt::format(
-          "[data_parallel] '{}' of the optimizer is not in this module's "
-          "memory: make it by make_adamw(model.sync(), ...)",
-          group.name));
-    }
-    stepped.has_state = optimizer.steps() > 0;
-    stepped.step = optimizer.steps();
-    const auto specs = optimizer.kept(group.weight.scalar_type());
-    for (size_t i = 0; i < specs.size(); ++i)
-      stepped.fields[field_of(specs[i])] = optimizer.states(g)[i];
-    all.push_back(std::move(stepped));
-  }
-  return all;
-}
-
 }  // namespace brigade

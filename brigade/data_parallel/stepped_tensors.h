@@ -1,4 +1,4 @@
-// The tensors that an optimizer steps, and what it keeps of each: the parts
+// The tensors that an optimizer of torch::optim steps, and what it keeps of each: the parts
 // from which optimizer_state.h makes the state of whole parameters.
 #pragma once
 
@@ -13,13 +13,8 @@
 
 #include "brigade/data_parallel/grad_sync.h"
 #include "brigade/data_parallel/owned_runs.h"
-#include "brigade/optim/optimizer.h"
 
 namespace brigade {
-
-// The field of one of Brigade's states: its name, and "master_low" for the
-// low half of a bf16 weight's master.
-std::string field_of(const StateSpec& state);
 
 struct SteppedTensor {
   // Which elements of which parameters it has.
@@ -40,9 +35,5 @@ SteppedTensor find_stepped(const GradSync& sync, const torch::Tensor& tensor);
 std::vector<SteppedTensor> stepped_by(
     const GradSync& sync,
     const torch::optim::Optimizer& optimizer);
-// The same of Brigade's optimizers.
-std::vector<SteppedTensor> stepped_by(
-    const GradSync& sync,
-    const Optimizer& optimizer);
 
 }  // namespace brigade

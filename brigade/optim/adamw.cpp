@@ -23,8 +23,8 @@ void AdamW::step_range(const Range& range) {
        .grad_scale = range.grad_scale,
        .kernels = options_.kernels},
       range.group.main_grad,
-      range.states[0],
-      range.states[1],
+      range.states[0].tensor,
+      range.states[1].tensor,
       range.group.weight,
       range.master,
       range.after_read);

@@ -49,15 +49,11 @@ void check_has_rate(
       group.param_group));
 }
 
-StateSpec master_state() {
-  return {kMasterState, torch::kShort};
-}
-
 std::vector<StateSpec> kept_states(
     std::vector<StateSpec> states,
     torch::ScalarType weight) {
   if (has_master(weight))
-    states.push_back(master_state());
+    states.push_back({kMasterLow, torch::kShort});
   return states;
 }
 
@@ -79,8 +75,10 @@ Optimizer::Optimizer(
     check(group);
     states_.emplace_back();
     for (const StateSpec& spec : kept(group.weight.scalar_type())) {
-      states_.back().push_back(torch::zeros_like(
-          group.weight, group.weight.options().dtype(spec.dtype)));
+      states_.back().push_back(
+          {spec.name,
+           torch::zeros_like(
+               group.weight, group.weight.options().dtype(spec.dtype))});
     }
     weights_versions_.push_back(
         group.memory ? group.memory->weights_version : 0);
@@ -88,17 +86,9 @@ Optimizer::Optimizer(
 }
 
 torch::Tensor Optimizer::master(size_t group) const {
-  return has_master(groups_[group].weight.scalar_type()) ? states_[group].back()
-                                                         : torch::Tensor();
-}
-
-torch::Tensor Optimizer::state(size_t group, std::string_view name) const {
-  const auto specs = kept(groups_.at(group).weight.scalar_type());
-  for (size_t i = 0; i < specs.size(); ++i) {
-    if (specs[i].name == name)
-      return states_[group][i];
-  }
-  return {};
+  return has_master(groups_[group].weight.scalar_type())
+             ? states_[group].back().tensor
+             : torch::Tensor();
 }
 
 void Optimizer::follow_memory() {

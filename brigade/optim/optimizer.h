@@ -14,11 +14,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "brigade/ops/adamw.h"
 #include "brigade/optim/flat_memory.h"
+#include "brigade/param/state.h"
 
 namespace brigade {
 
@@ -49,12 +49,10 @@ struct StateSpec {
 
 // What a bf16 weight lacks of its float32 master: int16, ops/split_master.h. It
 // belongs to every optimizer; a float32 weight is its own master and has none.
-// Checkpoints hold the whole master under this name.
-inline constexpr const char* kMasterState = "master";
-// The same as a state.
-StateSpec master_state();
+// Checkpoints of a run hold the whole master instead, as "master".
+inline constexpr const char* kMasterLow = "master_low";
 
-// `states`, and for a bf16 weight the master behind them: all that is kept of a
+// `states`, and for a bf16 weight kMasterLow behind them: all that is kept of a
 // weight of that dtype.
 std::vector<StateSpec> kept_states(
     std::vector<StateSpec> states,
@@ -111,11 +109,9 @@ class Optimizer {
   }
   // The states of one group, flat and as long as its weight, in the order of
   // kept(); a checkpoint reads and writes these in place.
-  const std::vector<torch::Tensor>& states(size_t group) const {
+  const std::vector<State>& states(size_t group) const {
     return states_.at(group);
   }
-  // One of them; undefined where the group has none of that name.
-  torch::Tensor state(size_t group, std::string_view name) const;
 
   // Masters become the weights' values: after weights were loaded.
   void reload_masters();
@@ -134,8 +130,8 @@ class Optimizer {
   // One group at one step, for step_range().
   struct Range {
     const OptimizerGroup& group;
-    const std::vector<torch::Tensor>& states;  // the optimizer's own
-    torch::Tensor master;  // undefined where the weight is float32
+    const std::vector<State>& states;  // the optimizer's own come first
+    torch::Tensor master;              // undefined where the weight is float32
     double lr = 0;
     double grad_scale = 1;
     int64_t step = 1;  // counted from 1
@@ -151,7 +147,7 @@ class Optimizer {
 
   std::vector<OptimizerGroup> groups_;
   std::vector<StateSpec> specs_;
-  std::vector<std::vector<torch::Tensor>> states_;  // by group
+  std::vector<std::vector<State>> states_;  // by group
   ops::Kernels kernels_;
   int64_t steps_ = 0;
   std::vector<int64_t> weights_versions_;  // by group: FlatMemory's

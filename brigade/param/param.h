@@ -12,15 +12,9 @@
 
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
+#include "brigade/param/state.h"
 
 namespace brigade {
-
-// A tensor that is kept beside a parameter: an optimizer's moment, the low
-// half of a master, outer momentum. In checkpoints NAME.PARAMETER.
-struct State {
-  std::string name;
-  torch::Tensor tensor;
-};
 
 // Which part of a cut parameter a rank has.
 struct ShardOptions {

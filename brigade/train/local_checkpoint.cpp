@@ -22,7 +22,7 @@ std::string moment_prefix(int group) {
 std::vector<State> moments_of(const Param& param) {
   std::vector<State> moments;
   for (const State& kept : param.states) {
-    if (kept.name != kMasterState)
+    if (kept.name != kMasterLow && !kept.name.starts_with("outer."))
       moments.push_back(kept);
   }
   return moments;
@@ -64,8 +64,7 @@ void add_local_parts(
   const std::string own = group_prefix(group);
   const std::string moments = moment_prefix(group);
   auto& optimizer = checkpoint.optimizer;
-  local.visit([&](const GroupParam& of_group) {
-    const Param& param = of_group.param;
+  local.visit([&](const Param& param) {
     if (!param.is_counted_here())
       return;
     std::vector<TensorPart> parts{master_part_of(own + "weight.", param)};
@@ -75,23 +74,21 @@ void add_local_parts(
       if (shares.take(part))
         optimizer.push_back(std::move(part));
     }
-    if (!of_group.outer)
+    const auto add = [&](const std::string& prefix, const torch::Tensor& kept) {
+      if (kept.defined())
+        optimizer.push_back(part_of(prefix, param, kept));
+    };
+    add(own + "errors.", param.state(kOuterErrors));
+    const torch::Tensor common = param.state(kOuterCommon);
+    if (group != 0 || !common.defined())
       return;
-    if (of_group.outer->errors.defined())
-      optimizer.push_back(
-          part_of(own + "errors.", param, of_group.outer->errors));
-    if (group != 0)
-      return;
-    const torch::Tensor& common = of_group.outer->common;
     checkpoint.weights.push_back(
         part_of("", param, common.to(param.tensor.scalar_type())));
-    if (param.state(kMasterState).defined())
-      optimizer.push_back(part_of("master.", param, common));
-    optimizer.push_back(
-        part_of("outer.momentum.", param, of_group.outer->momentum));
-    if (of_group.is_under_way)
-      optimizer.push_back(
-          part_of("outer.pending.", param, of_group.outer->pending));
+    if (param.state(kMasterLow).defined())
+      add("master.", common);
+    add("outer.momentum.", param.state(kOuterMomentum));
+    if (local.is_under_way(param))
+      add("outer.pending.", param.state(kOuterPending));
   });
 }
 
@@ -102,14 +99,12 @@ bool load_local(
   local.restart();
   bool has_all = true;
   bool has_pending = true;
-  local.visit([&](const GroupParam& of_group) {
-    const Param& param = of_group.param;
+  local.visit([&](const Param& param) {
     const auto read = [&](const std::string& prefix, torch::Tensor into) {
       if (into.defined() && checkpoint.contains(prefix + param.name))
         checkpoint.read(part_of(prefix, param, into));
     };
-    if (of_group.outer)
-      read("outer.momentum.", of_group.outer->momentum);
+    read("outer.momentum.", param.state(kOuterMomentum));
     if (groups_in(checkpoint, param.name) != local.groups()) {
       read_mean_moments(checkpoint, param);
       has_all = false;
@@ -122,10 +117,8 @@ bool load_local(
     if (local.will_be_under_way(param, step))
       has_pending =
           has_pending && checkpoint.contains("outer.pending." + param.name);
-    if (!of_group.outer)
-      return;
-    read(own + "errors.", of_group.outer->errors);
-    read("outer.pending.", of_group.outer->pending);
+    read(own + "errors.", param.state(kOuterErrors));
+    read("outer.pending.", param.state(kOuterPending));
   });
   if (has_all && has_pending)
     local.resume_under_way(step);

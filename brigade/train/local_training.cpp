@@ -1,5 +1,7 @@
 #include "brigade/train/local_training.h"
 
+#include <utility>
+
 #include "brigade/metrics/clock.h"
 #include "brigade/train/from_config.h"
 
@@ -77,19 +79,22 @@ int64_t LocalTraining::after_step(int64_t step) {
 }
 
 void LocalTraining::visit(
-    const std::function<void(const GroupParam& param)>& visit) {
+    const std::function<void(const Param& param)>& visit) {
   for (size_t index = 0; index < fragments_.size(); ++index) {
     if (!fragments_[index])
       continue;
-    OuterFragment& fragment = *fragments_[index];
-    const FragmentParams params = params_of(index);
+    FragmentParams params = params_of(index);
     for (size_t i = 0; i < params.size(); ++i) {
-      GroupParam param{params[i], std::nullopt, fragment.is_under_way()};
-      if (fragment.is_first_replica())
-        param.outer = fragment.state(i);
-      visit(param);
+      for (State& state : fragments_[index]->states(i))
+        params[i].states.push_back(std::move(state));
+      visit(params[i]);
     }
   }
+}
+
+bool LocalTraining::is_under_way(const Param& param) const {
+  const int fragment = fragment_of(*param.row, schedule_.fragments);
+  return fragments_[static_cast<size_t>(fragment)]->is_under_way();
 }
 
 void LocalTraining::restart() {
@@ -100,14 +105,14 @@ void LocalTraining::restart() {
 }
 
 bool LocalTraining::will_be_under_way(const Param& param, int64_t step) const {
-  return is_under_way(
+  return brigade::is_under_way(
       schedule_, fragment_of(*param.row, schedule_.fragments), step);
 }
 
 void LocalTraining::resume_under_way(int64_t step) {
   for (size_t index = 0; index < fragments_.size(); ++index) {
     if (fragments_[index] &&
-        is_under_way(schedule_, static_cast<int>(index), step))
+        brigade::is_under_way(schedule_, static_cast<int>(index), step))
       fragments_[index]->resume_under_way();
   }
 }

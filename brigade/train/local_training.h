@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "brigade/comm/process_mesh.h"
@@ -20,13 +19,6 @@
 #include "brigade/train/stage_runtime.h"
 
 namespace brigade {
-
-// One parameter of a group on this rank.
-struct GroupParam {
-  Param param;                                // the group's own
-  std::optional<OuterFragment::State> outer;  // on first replicas
-  bool is_under_way = false;
-};
 
 class LocalTraining {
  public:
@@ -52,9 +44,12 @@ class LocalTraining {
   int group() const { return mesh_.replica_group(); }
 
   // For checkpoints. Calls `visit` with each parameter of this rank, in an
-  // order that all ranks of the group share; tensors are views, to be read or
-  // written. Waits for what is under way.
-  void visit(const std::function<void(const GroupParam& param)>& visit);
+  // order that all ranks of the group share, and with its states, those of the
+  // exchange included (OuterFragment::states()): views, to be read or written.
+  // Waits for what is under way.
+  void visit(const std::function<void(const Param& param)>& visit);
+  // Whether the parameter has been sent, and is not merged.
+  bool is_under_way(const Param& param) const;
   // The stages' weights were loaded: they are the common ones, nothing is under
   // way, and momentum and errors are zero.
   void restart();

@@ -9,7 +9,7 @@ namespace brigade {
 namespace {
 
 torch::Tensor master_of(const Param& param, ops::Kernels kernels) {
-  const torch::Tensor low = param.state(kMasterState);
+  const torch::Tensor low = param.state(kMasterLow);
   return low.defined() ? ops::join_master(param.tensor, low, kernels)
                        : param.tensor;
 }
@@ -18,7 +18,7 @@ void set_master(
     const Param& param,
     const torch::Tensor& master,
     ops::Kernels kernels) {
-  if (const torch::Tensor low = param.state(kMasterState); low.defined())
+  if (const torch::Tensor low = param.state(kMasterLow); low.defined())
     ops::split_master(master, param.tensor, low, kernels);
   else
     torch::Tensor(param.tensor).copy_(master);
@@ -157,13 +157,17 @@ void OuterFragment::merge(
     set_master(params[i], slot(merged, i), options_.kernels);
 }
 
-OuterFragment::State OuterFragment::state(size_t param) {
+std::vector<State> OuterFragment::states(size_t param) {
+  if (!is_first_replica_)
+    return {};
   await_exchange();
-  return {
-      .common = slot(common_, param),
-      .momentum = slot(momentum_, param),
-      .errors = errors_.defined() ? slot(errors_, param) : errors_,
-      .pending = slot(pending_, param)};
+  std::vector<State> states = {
+      {kOuterCommon, slot(common_, param)},
+      {kOuterMomentum, slot(momentum_, param)},
+      {kOuterPending, slot(pending_, param)}};
+  if (errors_.defined())
+    states.push_back({kOuterErrors, slot(errors_, param)});
+  return states;
 }
 
 }  // namespace brigade

@@ -34,6 +34,12 @@ struct OuterFragmentOptions {
   ops::Kernels kernels = ops::Kernels::kAuto;
 };
 
+// The states of a parameter that belong to the exchange.
+inline constexpr const char* kOuterCommon = "outer.common";
+inline constexpr const char* kOuterMomentum = "outer.momentum";
+inline constexpr const char* kOuterPending = "outer.pending";
+inline constexpr const char* kOuterErrors = "outer.errors";
+
 // The parameters of a fragment on this rank, the same ones in every call.
 using FragmentParams = std::vector<Param>;
 
@@ -64,22 +70,16 @@ class OuterFragment {
   void average(const FragmentParams& params);
   bool is_under_way() const { return is_under_way_; }
 
-  // The state of one parameter, shaped as it: views that checkpoints read and
-  // write, on first replicas alone. All float32.
-  struct State {
-    torch::Tensor common;
-    torch::Tensor momentum;
-    torch::Tensor errors;   // undefined without rounding
-    torch::Tensor pending;  // the mean that was sent; valid under way
-  };
-  // Waits for what is under way, which stays so.
-  State state(size_t param);
+  // What is kept of one parameter, shaped as it, all float32: kOuterCommon,
+  // kOuterMomentum, kOuterPending (the mean that was sent; valid under way) and,
+  // with rounding, kOuterErrors. Views that checkpoints read and write; none
+  // but on first replicas. Waits for what is under way, which stays so.
+  std::vector<State> states(size_t param);
   // After a checkpoint was loaded: the parameters' values are the common ones,
   // and momentum, errors and pending are zero.
   void restart(const FragmentParams& params);
   // After `pending` was read: the exchange counts as sent.
   void resume_under_way() { is_under_way_ = true; }
-  bool is_first_replica() const { return is_first_replica_; }
 
  private:
   torch::Tensor slot(const torch::Tensor& flat, size_t param) const;

@@ -19,17 +19,16 @@ TensorPart part_of(
 
 TensorPart master_part_of(const std::string& prefix, const Param& param) {
   TensorPart part = part_of(prefix, param, param.tensor);
-  part.master_low = param.state(kMasterState);
+  part.master_low = param.state(kMasterLow);
   return part;
 }
 
 std::vector<TensorPart> optimizer_parts(const Param& param) {
   std::vector<TensorPart> parts;
   for (const State& kept : param.states) {
-    const std::string prefix = kept.name + ".";
     parts.push_back(
-        kept.name == kMasterState ? master_part_of(prefix, param)
-                                  : part_of(prefix, param, kept.tensor));
+        kept.name == kMasterLow ? master_part_of("master.", param)
+                                : part_of(kept.name + ".", param, kept.tensor));
   }
   return parts;
 }

@@ -30,32 +30,20 @@ std::unique_ptr<GradSync> make_sync(int64_t capacity_bytes) {
       params, make_self_communicator({.name = "dp"}), options);
 }
 
-// One decay per parameter of make_sync().
-OptimizerGroups groups_of(
-    const GradSync& sync,
-    const std::vector<double>& decay) {
-  return make_optimizer_groups(sync, [&](const Param& param) {
-    return decay.at(static_cast<size_t>(sync.param_index(param.name)));
-  });
-}
-
-std::vector<double> decays_of(const OptimizerGroups& groups) {
-  std::vector<double> decays;
-  for (const OptimizerGroup& group : groups.groups)
-    decays.push_back(group.weight_decay);
-  return decays;
-}
+// Two parameter groups, by parameter of make_sync(); their decays.
+const std::vector<int> kTwoGroups = {0, 1, 1, 0};
+const std::vector<double> kDecays = {0.1, 0.0};
 
 // Every element of the segments lies in exactly one group, in order.
 void expect_groups_cover_segments(
     const GradSync& sync,
-    const OptimizerGroups& made) {
+    const std::vector<OptimizerGroup>& made) {
   size_t group = 0;
   for (const GradSegment& segment : sync.segments()) {
     int64_t at = 0;
     while (at < segment.main_grad.numel()) {
-      ASSERT_LT(group, made.groups.size());
-      const OptimizerGroup& part = made.groups[group++];
+      ASSERT_LT(group, made.size());
+      const OptimizerGroup& part = made[group++];
       EXPECT_EQ(
           part.main_grad.data_ptr<float>(),
           segment.main_grad.data_ptr<float>() + at);
@@ -66,50 +54,47 @@ void expect_groups_cover_segments(
     }
     EXPECT_EQ(at, segment.main_grad.numel());
   }
-  EXPECT_EQ(group, made.groups.size());
+  EXPECT_EQ(group, made.size());
 }
 
-void expect_places_are_the_parameters(
-    const GradSync& sync,
-    const OptimizerGroups& made,
-    const std::vector<double>& decay) {
-  for (size_t i = 0; i < made.places.size(); ++i) {
-    const auto& place = made.places[i];
-    const OptimizerGroup& group = made.groups.at(place.group);
-    EXPECT_EQ(group.weight_decay, decay[i]) << i;
-    EXPECT_TRUE(torch::equal(
-        group.weight.narrow(0, place.offset_numel, place.numel),
-        sync.params()[i].tensor.detach()))
-        << i;
-  }
-}
-
-TEST(OptimizerGroups, NeighboursWithOneDecayAreOneGroup) {
+TEST(OptimizerGroups, NeighboursInOneGroupAreSteppedAsOne) {
   const auto sync = make_sync(1 << 20);
-  const std::vector<double> decay = {0.1, 0.0, 0.0, 0.1};
-  const OptimizerGroups made = groups_of(*sync, decay);
-  EXPECT_THAT(decays_of(made), ElementsAre(0.1, 0.0, 0.1));
+  const auto made = make_optimizer_groups(*sync, kTwoGroups, kDecays);
+  std::vector<double> decays;
+  std::vector<int> param_groups;
+  for (const OptimizerGroup& group : made) {
+    decays.push_back(group.weight_decay);
+    param_groups.push_back(group.param_group);
+  }
+  EXPECT_THAT(decays, ElementsAre(0.1, 0.0, 0.1));
+  EXPECT_THAT(param_groups, ElementsAre(0, 1, 0));
   expect_groups_cover_segments(*sync, made);
-  expect_places_are_the_parameters(*sync, made, decay);
 }
 
-TEST(OptimizerGroups, OneDecayForAllMakesOneGroupPerBucket) {
+TEST(OptimizerGroups, OneGroupForAllIsOnePerBucket) {
   for (const int64_t capacity_bytes : {64, 1 << 20}) {
     const auto sync = make_sync(capacity_bytes);
-    const std::vector<double> decay(4, 0.1);
-    const OptimizerGroups made = groups_of(*sync, decay);
-    EXPECT_EQ(made.groups.size(), sync->segments().size());
+    const auto made = make_optimizer_groups(*sync, {0, 0, 0, 0}, {0.1});
+    EXPECT_EQ(made.size(), sync->segments().size());
     expect_groups_cover_segments(*sync, made);
-    expect_places_are_the_parameters(*sync, made, decay);
   }
+}
+
+TEST(OptimizerGroups, AParameterInNoGroupIsInNone) {
+  const auto sync = make_sync(64);  // each has its bucket
+  const auto made =
+      make_optimizer_groups(*sync, {kNoGroup, 0, kNoGroup, 0}, {0.1});
+  ASSERT_EQ(made.size(), 2U);
+  EXPECT_EQ(made[0].weight.data_ptr(), sync->params()[1].tensor.data_ptr());
+  EXPECT_EQ(made[1].weight.data_ptr(), sync->params()[3].tensor.data_ptr());
+  EXPECT_TRUE(make_optimizer_groups(*sync, {-1, -1, -1, -1}, {}).empty());
 }
 
 // Without gradients a step multiplies weights that decay by 1 - rate * decay
 // and leaves the others.
 TEST(OptimizerGroups, OnlyWhatDecaysShrinksWithoutAGradient) {
   const auto sync = make_sync(1 << 20);
-  OptimizerGroups made = groups_of(*sync, {0.5, 0.0, 0.5, 0.0});
-  AdamW(std::move(made.groups), {}).step(0.1);
+  AdamW(make_optimizer_groups(*sync, {0, 1, 0, 1}, {0.5, 0.0}), {}).step(0.1);
   const auto value = [&](size_t i) {
     return sync->params()[i].tensor.select(0, 0).item<float>();
   };

@@ -13,6 +13,7 @@
 #include "brigade/data_parallel/data_parallel.h"
 #include "brigade/data_parallel/grad_sync_factory.h"
 #include "tests/data_parallel/pseudo_random.h"
+#include "tests/support/optimizer_states.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {
@@ -185,7 +186,7 @@ TEST_P(ShardingTest, EachElementHasOneOwner) {
     for (size_t i = 0; i < parts.size(); ++i)
       owned[i] += parts[i].numel;
     for (size_t i = 0; i < optimizer.groups().size(); ++i)
-      state_numel += optimizer.state(i, "exp_avg").numel();
+      state_numel += testing::state_of(optimizer, i, "exp_avg").numel();
     flat_numel = 0;
     for (const GradSegment& segment : model.sync().segments())
       flat_numel += segment.main_grad.numel();

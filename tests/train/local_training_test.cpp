@@ -602,7 +602,7 @@ TEST_F(LocalSteps, SendAFractionOfDataParallelsBytes) {
             group->clear_records();
           for (int i = 1; i <= 8; ++i)
             step.run(i);
-          step.local()->visit([](const GroupParam&) {});
+          step.local()->visit([](const Param&) {});
           EXPECT_EQ(bytes_of(*mesh.dp_cp()), 0);
           // Eight steps of all gradients in float32.
           const double parallel =

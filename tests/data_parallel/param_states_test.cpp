@@ -1,0 +1,93 @@
+#include "brigade/data_parallel/param_states.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "brigade/base/error.h"
+#include "brigade/data_parallel/bucketed_grad_sync.h"
+#include "brigade/data_parallel/optimizer_groups.h"
+#include "brigade/optim/adamw.h"
+#include "tests/support/ranks_as_threads.h"
+
+namespace brigade {
+namespace {
+
+using testing::run_ranks;
+
+// "a" of 7 elements, "b" of 3 that nothing steps, "c" of 2 by 4, in one bucket.
+std::unique_ptr<GradSync> make_states_sync(
+    const CommunicatorPtr& group,
+    Sharding sharding) {
+  std::vector<Param> params{
+      {"a", torch::zeros({7}).requires_grad_()},
+      {"b", torch::zeros({3}).requires_grad_()},
+      {"c", torch::zeros({2, 4}).requires_grad_()}};
+  GradSyncOptions options;
+  options.handover = GradHandover::kMainGrad;
+  options.finish = FinishMode::kExplicit;
+  options.order = BucketOrder::kRegistration;
+  options.sharding = sharding;
+  return std::make_unique<BucketedGradSync>(std::move(params), group, options);
+}
+
+AdamW make_states_optimizer(const GradSync& sync) {
+  return {make_optimizer_groups(sync, {0, kNoGroup, 0}, {0.1}), {}};
+}
+
+class ParamStatesTest : public ::testing::TestWithParam<Sharding> {};
+
+TEST_P(ParamStatesTest, WholeStatesThatWereKeptAreGatheredOnEveryRank) {
+  run_ranks(3, [](const CommunicatorPtr& group) {
+    const auto sync = make_states_sync(group, GetParam());
+    AdamW optimizer = make_states_optimizer(*sync);
+    const ParamStates states(*sync, optimizer);
+    for (int param = 0; param < 3; ++param) {
+      std::vector<State> whole = states.zeros(param);
+      ASSERT_EQ(whole.size(), param == 1 ? 0U : 2U);
+      for (size_t k = 0; k < whole.size(); ++k) {
+        const torch::Tensor& tensor = whole[k].tensor;
+        tensor.copy_(
+            torch::arange(tensor.numel()).view(tensor.sizes()) +
+            (100.0 * param + 10.0 * static_cast<double>(k)));
+      }
+      states.keep(param, whole);
+    }
+    for (const GradSegment& segment : sync->segments()) {
+      const auto gathered = states.gather(segment);
+      for (size_t s = 0; s < gathered.size(); ++s) {
+        const int param = segment.slots[s].param;
+        ASSERT_EQ(gathered[s].size(), param == 1 ? 0U : 2U);
+        for (size_t k = 0; k < gathered[s].size(); ++k) {
+          const torch::Tensor& tensor = gathered[s][k].tensor;
+          EXPECT_EQ(
+              tensor.sizes(),
+              sync->params()[static_cast<size_t>(param)].tensor.sizes());
+          EXPECT_TRUE(torch::equal(
+              tensor.flatten(),
+              torch::arange(tensor.numel()) +
+                  (100.0F * static_cast<float>(param) +
+                   10.0F * static_cast<float>(k))));
+        }
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shardings,
+    ParamStatesTest,
+    ::testing::Values(
+        Sharding::kNone,
+        Sharding::kOptimizer,
+        Sharding::kGradients));
+
+TEST(ParamStates, AnOptimizerOfOtherMemoryIsRefused) {
+  const auto sync =
+      make_states_sync(testing::make_world_of_one(), Sharding::kNone);
+  AdamW other(
+      {{"elsewhere", torch::zeros({4}), torch::zeros({4})}}, AdamWOptions{});
+  EXPECT_THROW(ParamStates(*sync, other), ConfigError);
+}
+
+}  // namespace
+}  // namespace brigade
