@@ -9,12 +9,8 @@ BucketQueue::BucketQueue(
     const BucketPlan& plan,
     const std::vector<NamedParam>& params,
     GradBuffer& buffer,
-    const Reducer& reducer,
-    Communicator& communicator)
-    : buffer_(&buffer),
-      bucket_of_(params.size()),
-      hook_(reducer.hook),
-      communicator_(&communicator) {
+    const Reducer& reducer)
+    : buffer_(&buffer), bucket_of_(params.size()), hook_(reducer.hook) {
   for (size_t b = 0; b < plan.buckets.size(); ++b) {
     const PlannedBucket& planned = plan.buckets[b];
     BucketView view;
@@ -43,7 +39,7 @@ void BucketQueue::mark_ready(int param) {
   // backwards differ would pair different buckets.
   while (next_to_launch_ < buckets_.size() &&
          buckets_[next_to_launch_].state() == BucketState::kFull) {
-    buckets_[next_to_launch_].launch(hook_, *communicator_);
+    buckets_[next_to_launch_].launch(hook_, group_of(next_to_launch_));
     if (divides_gradients(buffer_->sharding()) && next_to_launch_ >= kWindow)
       settle(next_to_launch_ - kWindow);
     ++next_to_launch_;
@@ -52,7 +48,7 @@ void BucketQueue::mark_ready(int param) {
 
 void BucketQueue::launch_rest() {
   for (; next_to_launch_ < buckets_.size(); ++next_to_launch_)
-    buckets_[next_to_launch_].launch_as_is(hook_, *communicator_);
+    buckets_[next_to_launch_].launch_as_is(hook_, group_of(next_to_launch_));
 }
 
 bool BucketQueue::is_reduced(size_t bucket) {

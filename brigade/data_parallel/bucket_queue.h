@@ -26,13 +26,12 @@ class BucketQueue {
     std::vector<bool> are_averaged;  // by parameter: see BucketView
   };
 
-  // `buffer` was laid out by `plan`; it and `communicator` outlive this object.
+  // `buffer` was laid out by `plan` and outlives this object.
   BucketQueue(
       const BucketPlan& plan,
       const std::vector<NamedParam>& params,
       GradBuffer& buffer,
-      const Reducer& reducer,
-      Communicator& communicator);
+      const Reducer& reducer);
 
   // A parameter's gradient is final: launches its bucket and those behind it
   // that are full, once all before it were launched.
@@ -60,12 +59,15 @@ class BucketQueue {
   // memory of those before them is free again.
   static constexpr size_t kWindow = 2;
 
+  Communicator& group_of(size_t bucket) const {
+    return *buffer_->segments()[bucket].group.ranks;
+  }
+
   GradBuffer* buffer_;
   std::vector<Bucket> buckets_;
   std::vector<size_t> bucket_of_;  // by parameter
   size_t next_to_launch_ = 0;
   BucketHook hook_;
-  Communicator* communicator_;
 };
 
 }  // namespace brigade

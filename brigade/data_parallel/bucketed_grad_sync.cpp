@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -74,9 +75,9 @@ void check_sparse_gradients(
 
 BucketedGradSync::BucketedGradSync(
     std::vector<NamedParam> params,
-    CommunicatorPtr communicator,
+    CommunicatorPtr all_ranks,
     const GradSyncOptions& options)
-    : communicator_(std::move(communicator)),
+    : all_ranks_(std::move(all_ranks)),
       options_(
           (check_sharding(options),
            check_sparse_gradients(params, options),
@@ -87,8 +88,8 @@ BucketedGradSync::BucketedGradSync(
           options.handover == GradHandover::kMainGrad
               ? FlatWeights::kMove
               : FlatWeights::kLeaveAlone,
-          *communicator_),
-      uneven_inputs_(*communicator_),
+          all_ranks_),
+      uneven_inputs_(*all_ranks_),
       progress_(params_.trainable()),
       order_is_final_(options.order != BucketOrder::kObserved) {
   const auto& trainable = params_.trainable();
@@ -99,19 +100,16 @@ BucketedGradSync::BucketedGradSync(
       plan_,
       trainable,
       is_main_grad ? FlatWeights::kMove : FlatWeights::kLeaveAlone,
-      options_.sharding,
-      options_.sharding == Sharding::kNone
-          ? ShardOfRanks{}
-          : ShardOfRanks{communicator_->rank(), communicator_->size()});
+      options_.sharding);
   handover_ =
       is_main_grad
-          ? make_main_grad_handover(trainable, *buffer_)
+          ? make_main_grad_handover(trainable, *buffer_, factors())
           : with_sparse_handover(
                 trainable, make_param_dtype_handover(trainable, *buffer_));
   make_buckets();
   if (options_.sharding == Sharding::kParameters)
-    sharded_weights_ = std::make_unique<ShardedWeights>(
-        trainable, buffer_->segments(), communicator_);
+    sharded_weights_ =
+        std::make_unique<ShardedWeights>(trainable, buffer_->segments());
   hooks_ = std::make_unique<GradHooks>(
       params_.tensors(),
       GradHooks::Callbacks{
@@ -134,14 +132,19 @@ BucketedGradSync::~BucketedGradSync() {
   }
 }
 
+BucketPlanOptions BucketedGradSync::plan_options() const {
+  int ranks = 1;
+  for (const ParamsOfGroup& each : params_.groups())
+    ranks = std::lcm(ranks, each.group.ranks->size());
+  return {
+      .capacity_bytes = options_.bucket_capacity_bytes,
+      .first_bucket_bytes = options_.first_bucket_bytes,
+      .last_bucket_bytes = options_.last_bucket_bytes,
+      .ranks = ranks};
+}
+
 BucketPlan BucketedGradSync::make_plan(const std::vector<int>& order) const {
-  return plan_buckets(
-      bucket_params(),
-      order,
-      {.capacity_bytes = options_.bucket_capacity_bytes,
-       .first_bucket_bytes = options_.first_bucket_bytes,
-       .last_bucket_bytes = options_.last_bucket_bytes,
-       .ranks = communicator_->size()});
+  return plan_buckets(bucket_params(), order, plan_options());
 }
 
 void BucketedGradSync::make_buckets() {
@@ -153,8 +156,7 @@ void BucketedGradSync::make_buckets() {
       plan_,
       params(),
       *buffer_,
-      BucketQueue::Reducer{options_.hook, std::move(are_averaged)},
-      *communicator_);
+      BucketQueue::Reducer{options_.hook, std::move(are_averaged)});
   owned_parts_ = buffer_->owned_parts();
   flat_memory()->before_step = [this] { check_before_step(); };
   gathers_.assign(plan_.buckets.size(), nullptr);
@@ -164,6 +166,43 @@ void BucketedGradSync::make_buckets() {
 double BucketedGradSync::mean_scale() const {
   return options_.reduction == Reduction::kMean ? 1.0 / uneven_inputs_.divisor()
                                                 : 1.0;
+}
+
+double BucketedGradSync::mean_scale_of(int param) const {
+  const ParamGroup& group = params()[static_cast<size_t>(param)].group;
+  if (options_.reduction != Reduction::kMean)
+    return 1.0;
+  if (group.mean_divisor != 0)
+    return 1.0 / group.mean_divisor;
+  return group.ranks == all_ranks_ ? mean_scale() : 1.0 / group.ranks->size();
+}
+
+int BucketedGradSync::ranks_with_data(int param) const {
+  const ParamGroup& group = params()[static_cast<size_t>(param)].group;
+  return group.ranks == all_ranks_ ? uneven_inputs_.ranks_with_data()
+                                   : group.ranks->size();
+}
+
+// By parameter: its own mean's scale as a multiple of the common one.
+std::vector<double> BucketedGradSync::factors() const {
+  std::vector<double> factors;
+  for (int param = 0; param < static_cast<int>(params().size()); ++param)
+    factors.push_back(mean_scale_of(param) / mean_scale());
+  return factors;
+}
+
+void BucketedGradSync::regroup(
+    const CommunicatorPtr& from,
+    const CommunicatorPtr& to) {
+  if (phase_ == Phase::kAccumulating || phase_ == Phase::kReducing)
+    throw_in_step("regroup()");
+  check_can_regroup(uneven_inputs_);
+  params_.regroup(from, to);
+  buffer_->regroup(from, to);
+  if (all_ranks_ != from)
+    return;
+  all_ranks_ = to;
+  uneven_inputs_ = UnevenInputs(*to);
 }
 
 double BucketedGradSync::grad_scale() const {
@@ -196,7 +235,7 @@ void BucketedGradSync::leave_step() {
   begin_step();
   for (int param = 0; param < static_cast<int>(params().size()); ++param) {
     if (handover_->keep_share(
-            param, mean_scale(), uneven_inputs_.ranks_with_data()))
+            param, mean_scale_of(param), ranks_with_data(param)))
       progress_.set(param, ReadyState::kAccumulated);
   }
 }
@@ -219,7 +258,7 @@ void BucketedGradSync::begin_reducing() {
     report_ = {};
     report_.ready_ns.resize(params().size());
     report_.backward_begin_ns = steady_now_ns();
-    backward_begin_ = StreamMark::timed(communicator_->options().device);
+    backward_begin_ = StreamMark::timed(all_ranks_->options().device);
     stepped_buckets_ = 0;
     if (bucket_step_)
       bucket_step_->begin();
@@ -268,11 +307,11 @@ void BucketedGradSync::after_accumulate(int param) {
     callback_is_queued_ = true;
   }
   if (is_round) {
-    handover_->after_last(param, part, mean_scale());
+    handover_->after_last(param, part, mean_scale_of(param));
     progress_.set(param, ReadyState::kReady);
     buckets_->mark_ready(param);
   } else if (is_last_reach(param)) {
-    handover_->after_last(param, part, mean_scale());
+    handover_->after_last(param, part, mean_scale_of(param));
     launch_ready(param);
     step_reduced_buckets();
   } else {
@@ -353,9 +392,9 @@ void BucketedGradSync::mark_ready(int param) {
     throw_ready_twice(param);
   const torch::NoGradGuard no_grad;
   if (progress_.state_of(param) == ReadyState::kNone)
-    handover_->seal_by_hand(param, mean_scale());
+    handover_->seal_by_hand(param, mean_scale_of(param));
   else
-    handover_->seal(param, mean_scale());
+    handover_->seal(param, mean_scale_of(param));
   begin_reducing();
   launch_ready(param);
   step_reduced_buckets();
@@ -390,7 +429,7 @@ void BucketedGradSync::step_reduced_buckets() {
     buckets_->settle(stepped_buckets_);
     ReducedBucket bucket{.segment = static_cast<int>(stepped_buckets_)};
     for (const BucketSlot& slot : slots) {
-      handover_->give(slot.param, mean_scale(), GradUse::kUsed);
+      handover_->give(slot.param, mean_scale_of(slot.param), GradUse::kUsed);
       bucket.params.push_back(slot.param);
     }
     bucket_step_->step(bucket);
@@ -454,8 +493,8 @@ void BucketedGradSync::wait_and_hand_over() {
   const torch::NoGradGuard no_grad;
   seal_what_is_missing();
   report_.backward_end_ns = steady_now_ns();
-  backward_end_ = StreamMark::timed(communicator_->options().device);
-  handover_->reduce_apart(*communicator_);
+  backward_end_ = StreamMark::timed(all_ranks_->options().device);
+  reduce_apart();
   const auto used = agree_on_used();
   report_.buckets = buckets_->wait();
   progress_.expect_these_reaches();
@@ -484,7 +523,7 @@ void BucketedGradSync::hand_over(const std::vector<int64_t>& used) {
       const bool is_used = used.empty() || used[i] != 0;
       handover_->give(
           slot.param,
-          mean_scale(),
+          mean_scale_of(slot.param),
           is_used ? GradUse::kUsed : GradUse::kUnused);
       bucket.params.push_back(slot.param);
     }
@@ -499,7 +538,7 @@ void BucketedGradSync::seal_what_is_missing() {
     if (state == ReadyState::kReady)
       continue;
     if (state == ReadyState::kAccumulated) {
-      handover_->seal(param, mean_scale());
+      handover_->seal(param, mean_scale_of(param));
       launch_ready(param);
     } else {
       handover_->seal_missing(param);
@@ -509,11 +548,17 @@ void BucketedGradSync::seal_what_is_missing() {
   }
 }
 
-// By parameter: whether some rank has a gradient of it. Empty: all do.
+void BucketedGradSync::reduce_apart() {
+  for (const ParamsOfGroup& each : params_.groups())
+    handover_->reduce_apart(each.params, *each.group.ranks);
+}
+
+// By parameter: whether some rank of its group has a gradient of it. Empty: all
+// do.
 std::vector<int64_t> BucketedGradSync::agree_on_used() {
   if (options_.missing_gradient == MissingGradient::kError)
     return {};
-  return Agreement(*communicator_).max(progress_.used());
+  return max_in_groups(progress_.used(), params());
 }
 
 void BucketedGradSync::adopt_observed_order() {
@@ -525,7 +570,7 @@ void BucketedGradSync::adopt_observed_order() {
   const int source =
       uneven_inputs_.first_rank_with_data(!progress_.ready_order().empty());
   const auto order =
-      Agreement(*communicator_).values_of(source, progress_.complete_order());
+      Agreement(*all_ranks_).values_of(source, progress_.complete_order());
   plan_ = make_plan(std::vector<int>(order.begin(), order.end()));
   buffer_->move_to(plan_);
   handover_->follow_buffer();
@@ -533,7 +578,7 @@ void BucketedGradSync::adopt_observed_order() {
 }
 
 const SyncReport& BucketedGradSync::report() const {
-  if (is_asynchronous(communicator_->options().device)) {
+  if (is_asynchronous(all_ranks_->options().device)) {
     report_.backward_begin_ns = backward_begin_.reached_ns();
     report_.backward_end_ns = backward_end_.reached_ns();
     buckets_->note_times(report_.buckets);
@@ -608,7 +653,7 @@ void BucketedGradSync::gather_weights() {
   for (size_t b = gathers_.size(); b-- > 0;) {
     const GradSegment& segment = buffer_->segments()[b];
     gathers_[b] =
-        communicator_->all_gather(segment.weight, segment.owned_weight());
+        segment.group.ranks->all_gather(segment.weight, segment.owned_weight());
   }
   gathered_version_ = buffer_->weights_version();
   if (options_.gather == GatherMode::kInPlace)
@@ -654,6 +699,7 @@ void BucketedGradSync::allow_uneven_inputs(const UnevenInputsOptions& options) {
         "every rank the same number of steps, or set Sharding::kNone",
         to_string(options_.sharding)));
   }
+  check_has_one_group(params(), *all_ranks_);
   uneven_inputs_.allow(options);
 }
 
@@ -677,7 +723,7 @@ int BucketedGradSync::join() {
     shadow_step();
   buffer_->zero_main_grads();
   const int last = uneven_inputs_.last_rank_with_data();
-  params_.broadcast_from(last, *communicator_);
+  params_.broadcast_from(last);
   ++buffer_->flat_memory()->weights_version;
   return last;
 }
@@ -687,7 +733,7 @@ void BucketedGradSync::shadow_step() {
   buffer_->zero_main_grads();
   buckets_->launch_rest();
   handover_->drop_apart();
-  handover_->reduce_apart(*communicator_);
+  reduce_apart();
   agree_on_used();
   buckets_->wait();
   adopt_observed_order();

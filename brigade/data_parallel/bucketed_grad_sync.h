@@ -28,11 +28,11 @@ namespace brigade {
 
 class BucketedGradSync : public GradSync {
  public:
-  // Collective; throws what WrappedParams' constructor throws, and broadcasts
-  // rank 0's values.
+  // Collective over all ranks that wrap the module; throws what WrappedParams'
+  // constructor throws, and broadcasts the values of each group's rank 0.
   BucketedGradSync(
       std::vector<NamedParam> params,
-      CommunicatorPtr communicator,
+      CommunicatorPtr all_ranks,
       const GradSyncOptions& options = {});
   ~BucketedGradSync() override;
 
@@ -73,10 +73,12 @@ class BucketedGradSync : public GradSync {
   // On a device with streams: by its own clock, once the host has waited for
   // it; ready_ns are the host's.
   const SyncReport& report() const override;
-  const CommunicatorPtr& communicator() const override { return communicator_; }
+  const CommunicatorPtr& all_ranks() const override { return all_ranks_; }
+  void regroup(const CommunicatorPtr& from, const CommunicatorPtr& to) override;
   const GradSyncOptions& options() const override { return options_; }
 
   const BucketPlan& plan() const { return plan_; }
+  BucketPlanOptions plan_options() const;
   // What planning knows of params().
   std::vector<BucketParam> bucket_params() const {
     return bucket_params_of(params());
@@ -127,10 +129,15 @@ class BucketedGradSync : public GradSync {
   BucketPlan make_plan(const std::vector<int>& order) const;
   void make_buckets();
   double mean_scale() const;
+  // The same of a parameter's own group.
+  double mean_scale_of(int param) const;
+  int ranks_with_data(int param) const;
+  std::vector<double> factors() const;
+  void reduce_apart();
   void throw_if_missing() const;
   [[noreturn]] void throw_ready_twice(int param) const;
 
-  CommunicatorPtr communicator_;
+  CommunicatorPtr all_ranks_;
   GradSyncOptions options_;
   WrappedParams params_;
   BucketPlan plan_;

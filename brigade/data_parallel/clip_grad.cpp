@@ -11,22 +11,29 @@
 namespace brigade {
 namespace {
 
+struct ReadGradient {
+  torch::Tensor values;
+  const ParamGroup* group = nullptr;
+};
+
 // What an optimizer of this rank reads.
-std::vector<torch::Tensor> gradients_of(
+std::vector<ReadGradient> gradients_of(
     const GradSync& sync,
     const char* function) {
-  std::vector<torch::Tensor> gradients;
+  std::vector<ReadGradient> gradients;
   if (sync.options().handover == GradHandover::kMainGrad) {
     // With versions of their own: see GradSync::throw_if_kept(), for which
     // clipped gradients are not cleared ones.
     for (const GradSegment& segment : sync.segments())
-      gradients.push_back(segment.owned_main_grad().variable_data());
+      gradients.push_back(
+          {segment.owned_main_grad().variable_data(), &segment.group});
     return gradients;
   }
   for (const NamedParam& param : sync.params()) {
     const torch::Tensor& grad = param.tensor.grad();
     if (grad.defined())
-      gradients.push_back(grad.is_sparse() ? grad._values() : grad.detach());
+      gradients.push_back(
+          {grad.is_sparse() ? grad._values() : grad.detach(), &param.group});
   }
   if (gradients.empty()) {
     throw ConfigError(fmt::format(
@@ -44,22 +51,22 @@ double clip_grad_norm(GradSync& sync, double max_norm) {
   // No change of a user's: see GradSync::check_before_step().
   const at::DisableRecordFunctionGuard unobserved;
   const auto gradients = gradients_of(sync, "clip_grad_norm");
-  const torch::Device device = sync.communicator()->options().device;
+  const torch::Device device = sync.all_ranks()->options().device;
   auto sum =
       torch::zeros({1}, torch::TensorOptions(torch::kDouble).device(device));
-  for (const torch::Tensor& gradient : gradients) {
-    if (gradient.numel() > 0)
+  for (const auto& [gradient, group] : gradients) {
+    if (gradient.numel() > 0 && sync.is_counted_here(*group))
       sum += at::linalg_vector_norm(
                  gradient, 2, at::OptionalIntArrayRef(), false, torch::kDouble)
                  .square();
   }
-  if (sync.options().sharding != Sharding::kNone)
-    sync.communicator()->all_reduce(sum)->wait();
+  if (sync.is_counted_elsewhere())
+    sync.all_ranks()->all_reduce(sum)->wait();
   const double norm = std::sqrt(sum.item<double>()) * sync.grad_scale();
   constexpr double kAgainstZero = 1e-6;  // as PyTorch's
   const double scale = max_norm / (norm + kAgainstZero);
   if (!(scale >= 1)) {
-    for (const torch::Tensor& gradient : gradients)
+    for (const auto& [gradient, group] : gradients)
       gradient.mul_(scale);
   }
   return norm;
@@ -69,7 +76,7 @@ void clip_grad_value(GradSync& sync, double max_value) {
   const torch::NoGradGuard no_grad;
   const at::DisableRecordFunctionGuard unobserved;
   const double limit = max_value / sync.grad_scale();
-  for (torch::Tensor& gradient : gradients_of(sync, "clip_grad_value"))
+  for (const auto& [gradient, group] : gradients_of(sync, "clip_grad_value"))
     gradient.clamp_(-limit, limit);
 }
 

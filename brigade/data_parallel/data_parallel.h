@@ -159,6 +159,7 @@ class DataParallel {
       const GradSyncOptions& options = {},
       WrapOptions wrap = {})
       : module_(std::move(module)),
+        ranks_(communicator),
         wrap_(std::move(wrap)),
         wrapped_(wrap_tensors(
             parameters_of(module_of(module_), wrap_, options.sharding),
@@ -350,12 +351,11 @@ class DataParallel {
   }
   void broadcast_buffers_of(int root) {
     broadcast_buffers(
-        buffers_of(module_of(module_), wrap_.ignore),
-        *wrapped_.sync->communicator(),
-        root);
+        buffers_of(module_of(module_), wrap_.ignore), *ranks_, root);
   }
 
   Handle module_;
+  CommunicatorPtr ranks_;  // that wrap it
   WrapOptions wrap_;
   Wrapped wrapped_;
   std::unique_ptr<WeightWatch> watch_;         // Sharding::kParameters

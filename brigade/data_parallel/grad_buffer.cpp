@@ -21,13 +21,12 @@ struct DtypeMemory {
   torch::Tensor main_grad;
   torch::Tensor weight;  // FlatWeights::kMove only
 
-  GradSegment take(const PlannedBucket& bucket, const ShardOfRanks& shard) {
+  GradSegment take(const PlannedBucket& bucket) {
     GradSegment segment;
     segment.main_grad = main_grad.narrow(0, used, bucket.numel);
     if (weight.defined())
       segment.weight = weight.narrow(0, used, bucket.numel);
     segment.slots = bucket.slots;
-    segment.owned = shard.of(bucket.numel);
     segment.unit = bucket.unit;
     used += bucket.numel;
     return segment;
@@ -62,6 +61,12 @@ std::vector<BucketParam> bucket_params_of(
     const std::vector<NamedParam>& params) {
   std::vector<BucketParam> result;
   result.reserve(params.size());
+  std::vector<int> group_of(params.size());
+  const auto groups = groups_of(params);
+  for (size_t group = 0; group < groups.size(); ++group) {
+    for (const int param : groups[group].params)
+      group_of[static_cast<size_t>(param)] = static_cast<int>(group);
+  }
   for (const NamedParam& param : params) {
     const auto dtype = param.tensor.scalar_type();
     result.push_back(
@@ -75,7 +80,8 @@ std::vector<BucketParam> bucket_params_of(
                                  ? param.tensor.size(1)
                                  : 0,
          .has_own_bucket = param.has_own_bucket,
-         .unit = param.unit});
+         .unit = param.unit,
+         .group = group_of[result.size()]});
   }
   return result;
 }
@@ -84,9 +90,8 @@ GradBuffer::GradBuffer(
     const BucketPlan& plan,
     const std::vector<NamedParam>& params,
     FlatWeights weights,
-    Sharding sharding,
-    ShardOfRanks shard)
-    : params_(params), weights_(weights), sharding_(sharding), shard_(shard) {
+    Sharding sharding)
+    : params_(params), weights_(weights), sharding_(sharding) {
   lay_out(plan);
 }
 
@@ -121,7 +126,14 @@ void GradBuffer::lay_out(const BucketPlan& plan) {
       }
       flat_grads_.push_back(flat.main_grad);
     }
-    GradSegment segment = flat.take(planned, shard_);
+    GradSegment segment = flat.take(planned);
+    segment.group = params_[static_cast<size_t>(planned.slots[0].param)].group;
+    segment.owned = sharding_ == Sharding::kNone
+                        ? OwnedRange{.numel = planned.numel}
+                        : owned_range(
+                              planned.numel,
+                              segment.group.ranks->rank(),
+                              segment.group.ranks->size());
     if (divides_gradients(sharding_))
       segment.shard =
           torch::zeros({segment.owned.numel}, segment.main_grad.options());
@@ -162,6 +174,19 @@ void GradBuffer::lay_out(const BucketPlan& plan) {
 
 void GradBuffer::move_to(const BucketPlan& plan) {
   lay_out(plan);
+}
+
+void GradBuffer::regroup(
+    const CommunicatorPtr& from,
+    const CommunicatorPtr& to) {
+  for (NamedParam& param : params_) {
+    if (param.group.ranks == from)
+      param.group.ranks = to;
+  }
+  for (GradSegment& segment : segments_) {
+    if (segment.group.ranks == from)
+      segment.group.ranks = to;
+  }
 }
 
 void GradBuffer::zero_main_grads() {

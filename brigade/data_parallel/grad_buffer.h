@@ -31,7 +31,8 @@ struct GradSegment {
   torch::Tensor shard;
   // [owned.numel]: Sharding::kParameters only: the owned weights.
   torch::Tensor weight_shard;
-  int unit = 0;  // see NamedParam
+  int unit = 0;      // see NamedParam
+  ParamGroup group;  // of its parameters: they are reduced and gathered over it
 
   // [owned.numel]: what an optimizer reads.
   torch::Tensor owned_main_grad() const;
@@ -69,8 +70,7 @@ class GradBuffer {
       const BucketPlan& plan,
       const std::vector<NamedParam>& params,
       FlatWeights weights,
-      Sharding sharding = Sharding::kNone,
-      ShardOfRanks shard = {});
+      Sharding sharding = Sharding::kNone);
 
   const std::vector<GradSegment>& segments() const { return segments_; }
   // Shaped as the parameter.
@@ -84,6 +84,8 @@ class GradBuffer {
   // The same contents under another plan: gradients, and with kMove weights.
   // Who holds views of the old memory learns it from flat_memory().
   void move_to(const BucketPlan& plan);
+  // Without sharding: what was reduced over `from` is reduced over `to`.
+  void regroup(const CommunicatorPtr& from, const CommunicatorPtr& to);
   // Clears every main_grad, padding included.
   void zero_main_grads();
   // Of each parameter, in the order given.
@@ -114,7 +116,6 @@ class GradBuffer {
   std::vector<NamedParam> params_;
   FlatWeights weights_;
   Sharding sharding_;
-  ShardOfRanks shard_;
   std::vector<GradSegment> segments_;         // by bucket
   std::vector<torch::Tensor> flat_grads_;     // by dtype
   std::vector<torch::Tensor> flat_weights_;   // by dtype, kMove only

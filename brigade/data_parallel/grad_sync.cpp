@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "brigade/base/error.h"
 
 namespace brigade {
@@ -223,6 +225,38 @@ void GradSync::check_before_step() {
         to_string(options().sharding)));
   }
   writes_.note_weights();
+}
+
+void GradSync::check_can_regroup(const UnevenInputs& uneven_inputs) const {
+  const char* problem = nullptr;
+  if (options().sharding != Sharding::kNone)
+    problem = "sharding, whose ranges belong to the ranks of a group";
+  else if (options().reduction != Reduction::kSum)
+    problem = "reduction = kMean, which divides by a group's size: set kSum";
+  else if (uneven_inputs.is_allowed())
+    problem = "uneven inputs, which count the ranks of one group";
+  if (problem != nullptr)
+    throw ConfigError(
+        fmt::format("[data_parallel] regroup() with {}", problem));
+}
+
+void GradSync::throw_in_step(const char* function) {
+  throw ConfigError(fmt::format(
+      "[data_parallel] {} within a step: call it after finish() or reset()",
+      function));
+}
+
+bool GradSync::is_counted_here(const ParamGroup& group) const {
+  return options().sharding != Sharding::kNone || group.ranks == all_ranks() ||
+         group.ranks->rank() == 0;
+}
+
+bool GradSync::is_counted_elsewhere() const {
+  return options().sharding != Sharding::kNone ||
+         std::any_of(
+             params().begin(), params().end(), [&](const NamedParam& param) {
+               return param.group.ranks != all_ranks();
+             });
 }
 
 torch::Tensor GradSync::owned_main_grad(int param) const {

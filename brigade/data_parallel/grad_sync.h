@@ -1,5 +1,6 @@
 // Gradient synchronisation: the gradients of one optimizer step, accumulated
-// over micro-batches and reduced over the ranks of a communicator.
+// over micro-batches and each reduced over the ranks of its parameter's group
+// (ParamGroup).
 //
 // Every parameter has a main_grad (fp32, or fp64 for fp64 parameters), into
 // which each micro-batch's gradient is added. The step's last backward also
@@ -167,11 +168,12 @@ class GradSync {
     before_handover_ = std::move(call);
   }
 
-  // What to multiply main_grad with to get the reduction that was asked for;
-  // 1 unless handover is kMainGrad and reduction is kMean.
+  // What to multiply every main_grad with to get the reduction that was asked
+  // for; 1 unless handover is kMainGrad and reduction is kMean.
   virtual double grad_scale() const = 0;
 
-  // Each parameter once, in the order given, those that require a gradient.
+  // Each parameter once, in the order given, those that require a gradient; all
+  // with a group.
   virtual const std::vector<NamedParam>& params() const = 0;
   // Shaped as the parameter; without elements where its gradients are sparse.
   virtual const torch::Tensor& main_grad(int param) const = 0;
@@ -204,7 +206,8 @@ class GradSync {
 
   // Ranks with different numbers of steps: called on every rank before the
   // first one. From then on every step begins by counting the ranks that have
-  // data.
+  // data. Throws ConfigError with sharding, and where parameters have several
+  // groups.
   virtual void allow_uneven_inputs(const UnevenInputsOptions& options) = 0;
   // Collective: this rank has no more data. Takes part in the others' steps
   // with zeros until no rank has data; then every rank gets the parameters of
@@ -214,8 +217,22 @@ class GradSync {
 
   // The last finished step's communication.
   virtual const SyncReport& report() const = 0;
-  virtual const CommunicatorPtr& communicator() const = 0;
+  // All ranks that wrap the module: they agree on what is done in a step, and
+  // the ranks of each group are some of them.
+  virtual const CommunicatorPtr& all_ranks() const = 0;
+  // Between steps, without sharding, on all ranks of both: what was reduced
+  // over `from` is reduced over `to` from the next step on. Throws ConfigError
+  // with sharding, where gradients have arrived or uneven inputs are allowed.
+  virtual void regroup(
+      const CommunicatorPtr& from,
+      const CommunicatorPtr& to) = 0;
   virtual const GradSyncOptions& options() const = 0;
+
+  // What a rank that adds up all ranks' squares, each element once, counts:
+  // whether that of a group's gradients this rank owns is among them.
+  bool is_counted_here(const ParamGroup& group) const;
+  // Whether other ranks count some that this one does not.
+  bool is_counted_elsewhere() const;
 
   int param_index(const std::string& name) const;  // -1: unknown
 
@@ -234,6 +251,9 @@ class GradSync {
 
  protected:
   GradSync() = default;
+  // ConfigError naming what regroup() does not go with.
+  void check_can_regroup(const UnevenInputs& uneven_inputs) const;
+  [[noreturn]] static void throw_in_step(const char* function);
   void call_before_handover() const {
     if (before_handover_)
       before_handover_();

@@ -61,10 +61,13 @@ class Handover {
   // The same for a parameter without a gradient in this step.
   virtual void seal_missing(int param) = 0;
   virtual void give(int param, double mean_scale, GradUse use) = 0;
-  // Gradients that lie outside of the flat memory (sparse ones) become their
-  // reduction over `group`, from what each rank has: collective, where there
-  // are any, after the step's buckets were launched.
-  virtual void reduce_apart(Communicator& /*group*/) {}
+  // Gradients of `params` that lie outside of the flat memory (sparse ones)
+  // become their reduction over `group`, which is that of `params`, from what
+  // each rank has: collective, where there are any, after the step's buckets
+  // were launched.
+  virtual void reduce_apart(
+      const std::vector<int>& /*params*/,
+      Communicator& /*group*/) {}
   // This rank has none of them in this step.
   virtual void drop_apart() {}
   // The buffer has other memory now.
@@ -84,9 +87,12 @@ std::unique_ptr<Handover> make_param_dtype_handover(
     const std::vector<NamedParam>& params,
     GradBuffer& buffer);
 
-// GradHandover::kMainGrad: .grad is main_grad, unscaled.
+// GradHandover::kMainGrad: .grad is main_grad, unscaled. `factors`: by
+// parameter, what its gradient is multiplied with before it is reduced, where
+// the one scale of the optimizer is not that of the parameter's group.
 std::unique_ptr<Handover> make_main_grad_handover(
     const std::vector<NamedParam>& params,
-    GradBuffer& buffer);
+    GradBuffer& buffer,
+    std::vector<double> factors);
 
 }  // namespace brigade

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/handover.h"
@@ -10,8 +11,11 @@ namespace {
 // that autograd replaced: backward(create_graph) writes the sum elsewhere.
 class MainGradHandover : public Handover {
  public:
-  MainGradHandover(const std::vector<NamedParam>& params, GradBuffer& buffer)
-      : buffer_(&buffer) {
+  MainGradHandover(
+      const std::vector<NamedParam>& params,
+      GradBuffer& buffer,
+      std::vector<double> factors)
+      : buffer_(&buffer), factors_(std::move(factors)) {
     for (const NamedParam& param : params)
       params_.push_back(param.tensor);
     MainGradHandover::follow_buffer();
@@ -22,9 +26,11 @@ class MainGradHandover : public Handover {
     if (divides_gradients(buffer_->sharding()))
       return true;
     settle(param);
-    const double share = buffer_->sharding() == Sharding::kNone
-                             ? given_scale_ / (mean_scale * ranks)
-                             : 1.0;
+    const double share =
+        (buffer_->sharding() == Sharding::kNone
+             ? given_scale_ * factor_of(param) / (mean_scale * ranks)
+             : 1.0) /
+        factor_of(param);
     if (share == 1.0)
       return true;
     if (has_fused_) {
@@ -46,17 +52,23 @@ class MainGradHandover : public Handover {
     settle(param);
   }
 
-  void after_last(int param, GradPart /*part*/, double /*scale*/) override {
-    settle(param);
+  void after_last(int param, GradPart /*part*/, double mean_scale) override {
+    MainGradHandover::seal(param, mean_scale);
   }
 
-  void seal(int param, double /*mean_scale*/) override { settle(param); }
-  void seal_by_hand(int /*param*/, double /*mean_scale*/) override {}
+  void seal(int param, double mean_scale) override {
+    settle(param);
+    MainGradHandover::seal_by_hand(param, mean_scale);
+  }
+  void seal_by_hand(int param, double /*mean_scale*/) override {
+    if (factor_of(param) != 1.0)
+      buffer_->main_grad(param).mul_(factor_of(param));
+  }
   // Whoever read the last step's gradients has cleared them.
   void seal_missing(int param) override { settle(param); }
 
-  void give(int /*param*/, double mean_scale, GradUse /*use*/) override {
-    given_scale_ = mean_scale;
+  void give(int param, double mean_scale, GradUse /*use*/) override {
+    given_scale_ = mean_scale / factor_of(param);
     MainGradHandover::note_untouched();
   }
 
@@ -87,6 +99,10 @@ class MainGradHandover : public Handover {
   }
 
  private:
+  double factor_of(int param) const {
+    return factors_[static_cast<size_t>(param)];
+  }
+
   // .grad is the step's sum wherever it is; undefined, it was cleared.
   void settle(int param) {
     torch::Tensor& grad = params_[static_cast<size_t>(param)].mutable_grad();
@@ -102,7 +118,8 @@ class MainGradHandover : public Handover {
 
   std::vector<torch::Tensor> params_;
   GradBuffer* buffer_;
-  double given_scale_ = 1;
+  std::vector<double> factors_;
+  double given_scale_ = 1;  // of the optimizer
   bool has_fused_ = false;
   int64_t untouched_version_ = -1;
 };
@@ -111,8 +128,9 @@ class MainGradHandover : public Handover {
 
 std::unique_ptr<Handover> make_main_grad_handover(
     const std::vector<NamedParam>& params,
-    GradBuffer& buffer) {
-  return std::make_unique<MainGradHandover>(params, buffer);
+    GradBuffer& buffer,
+    std::vector<double> factors) {
+  return std::make_unique<MainGradHandover>(params, buffer, std::move(factors));
 }
 
 }  // namespace brigade

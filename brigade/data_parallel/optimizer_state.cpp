@@ -47,7 +47,7 @@ torch::Tensor agree_on_fields(
             static_cast<int64_t>(stepped.fields.count(names[f]));
     }
   }
-  sync.communicator()->all_reduce(table, ReduceOp::kMax)->wait_on_host();
+  sync.all_ranks()->all_reduce(table, ReduceOp::kMax)->wait_on_host();
   return table;
 }
 
@@ -67,7 +67,7 @@ torch::Tensor whole_field(
           .copy_(found->second);
   }
   if (sync.options().sharding != Sharding::kNone)
-    sync.communicator()->all_gather(whole, owned)->wait_on_host();
+    segment.group.ranks->all_gather(whole, owned)->wait_on_host();
   return whole;
 }
 
@@ -78,7 +78,7 @@ OptimizerState gather(
     int to) {
   const torch::NoGradGuard no_grad;
   const torch::Tensor table = agree_on_fields(sync, all, names);
-  const bool is_mine = sync.communicator()->rank() == to;
+  const bool is_mine = sync.all_ranks()->rank() == to;
   OptimizerState state;
   const auto add = [&](int param, const std::string& field, torch::Tensor t) {
     if (is_mine)
@@ -174,7 +174,7 @@ OptimizerState gather_optimizer_state(
   OptimizerState result;
   if (optimizer.steps() == 0)
     return result;
-  const bool is_mine = sync.communicator()->rank() == to;
+  const bool is_mine = sync.all_ranks()->rank() == to;
   for (const GradSegment& segment : sync.segments()) {
     const auto whole = states.gather(segment);
     for (size_t s = 0; is_mine && s < whole.size(); ++s) {

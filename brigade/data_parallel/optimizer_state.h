@@ -48,8 +48,8 @@ torch::serialize::InputArchive& operator>>(
     torch::serialize::InputArchive& archive,
     OptimizerState& state);
 
-// Collective, between steps: the whole state on rank `to`, an empty one on the
-// others. Costs an all-gather per field and bucket with sharding. Throws
+// Collective, between steps: the whole state on rank `to` (of parameters that
+// it has itself, where groups have others), an empty one on the others. Costs an all-gather per field and bucket with sharding. Throws
 // ConfigError for another optimizer, and for one with state of a tensor that is
 // not synchronised (WrapOptions::ignore).
 OptimizerState gather_optimizer_state(

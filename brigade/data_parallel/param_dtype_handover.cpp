@@ -12,7 +12,7 @@ namespace {
 class ParamDtypeHandover : public Handover {
  public:
   ParamDtypeHandover(const std::vector<NamedParam>& params, GradBuffer& buffer)
-      : buffer_(&buffer), copies_(params.size()) {
+      : buffer_(&buffer), copies_(params.size()), given_scales_(params.size()) {
     for (const NamedParam& param : params) {
       params_.push_back(param.tensor);
       dtypes_.push_back(param.tensor.scalar_type());
@@ -30,7 +30,7 @@ class ParamDtypeHandover : public Handover {
         grad.detach().mul_(share);
       return true;
     }
-    main_grad.mul_(given_scale_ * share);
+    main_grad.mul_(given_scales_[static_cast<size_t>(param)] * share);
     if (is_changed(param))
       main_grad.copy_(grad).mul_(share);
     note_copy(param);
@@ -83,7 +83,7 @@ class ParamDtypeHandover : public Handover {
   }
 
   void give(int param, double mean_scale, GradUse use) override {
-    given_scale_ = mean_scale;
+    given_scales_[static_cast<size_t>(param)] = mean_scale;
     torch::Tensor& grad = grad_of(param);
     const torch::Tensor& main_grad = buffer_->main_grad(param);
     if (use == GradUse::kUnused) {
@@ -187,8 +187,8 @@ class ParamDtypeHandover : public Handover {
   // The dtypes of params_ themselves, not of their compute copies.
   std::vector<torch::ScalarType> dtypes_;
   GradBuffer* buffer_;
-  std::vector<Copy> copies_;  // by parameter
-  double given_scale_ = 1;    // of give()
+  std::vector<Copy> copies_;          // by parameter
+  std::vector<double> given_scales_;  // the same: of give()
 };
 
 }  // namespace

@@ -126,18 +126,27 @@ void ParamSet::fill(const Visit& fill) {
     sync_->gather_weights();
 }
 
-std::vector<State> ParamSet::replicas() const {
+std::vector<ParamSet::Replicas> ParamSet::replicas() const {
   sync_->wait_for_weights();
-  std::vector<State> result;
   if (sync_->sharded_weights() != nullptr)
-    return result;
-  for (const Param& param : params())
-    result.push_back({param.name, param.tensor.detach()});
-  if (is_sharded())
-    return result;
-  for (const Param& param : with_states()) {
-    for (const State& kept : param.states)
-      result.push_back({kept.name + "." + param.name, kept.tensor});
+    return {};
+  std::vector<Param> with_kept;
+  if (!is_sharded())
+    with_kept = with_states();
+  std::vector<Replicas> result;
+  for (const ParamsOfGroup& each : groups_of(params())) {
+    Replicas& replicas = result.emplace_back(Replicas{each.group.ranks, {}});
+    for (const int param : each.params) {
+      const Param& of = params()[static_cast<size_t>(param)];
+      replicas.tensors.push_back({of.name, of.tensor.detach()});
+    }
+    if (with_kept.empty())
+      continue;
+    for (const int param : each.params) {
+      const Param& of = with_kept[static_cast<size_t>(param)];
+      for (const State& kept : of.states)
+        replicas.tensors.push_back({kept.name + "." + of.name, kept.tensor});
+    }
   }
   return result;
 }

@@ -51,10 +51,19 @@ class ParamSet {
   // into the tensors: this rank's part, where they are sharded. Collective
   // where weights are (ZeRO's stage 3).
   void fill(const Visit& fill);
-  // What the ranks that reduce over the sync's communicator hold alike: weights
-  // unless they are sharded, and without sharding the optimizer's states, as
-  // NAME.PARAMETER. Views: valid until the next step.
-  std::vector<State> replicas() const;
+  // What the ranks of a group hold alike: weights unless they are sharded, and
+  // without sharding the optimizer's states, as NAME.PARAMETER.
+  struct Replicas {
+    CommunicatorPtr ranks;
+    std::vector<State> tensors;
+  };
+  // Of all groups. Views: valid until the next step.
+  std::vector<Replicas> replicas() const;
+
+  // GradSync::regroup().
+  void regroup(const CommunicatorPtr& from, const CommunicatorPtr& to) {
+    sync_->regroup(from, to);
+  }
 
  private:
   bool is_sharded() const {

@@ -41,7 +41,7 @@ ParamStates::ParamStates(const GradSync& sync, const Optimizer& optimizer)
   for (const auto& place : places_)
     stepped.push_back(place ? 1 : 0);
   if (is_sharded(sync))
-    stepped = Agreement(*sync.communicator()).max(stepped);
+    stepped = Agreement(*sync.all_ranks()).max(stepped);
   for (size_t i = 0; i < stepped.size(); ++i)
     is_stepped_[i] = stepped[i] != 0;
 }
@@ -89,7 +89,7 @@ std::vector<std::vector<State>> ParamStates::gather(
             .narrow(0, slot.offset_numel + place->part.begin, place->part.numel)
             .copy_(owned(*place, k));
     }
-    sync_.communicator()
+    segment.group.ranks
         ->all_gather(
             whole, whole.narrow(0, segment.owned.begin, segment.owned.numel))
         ->wait_on_host();

@@ -12,9 +12,9 @@ namespace brigade {
 
 PerParamGradSync::PerParamGradSync(
     std::vector<NamedParam> params,
-    CommunicatorPtr communicator,
+    CommunicatorPtr all_ranks,
     const GradSyncOptions& options)
-    : communicator_(std::move(communicator)),
+    : all_ranks_(std::move(all_ranks)),
       options_(options),
       params_(
           std::move(params),
@@ -22,8 +22,8 @@ PerParamGradSync::PerParamGradSync(
           options.handover == GradHandover::kMainGrad
               ? FlatWeights::kMove
               : FlatWeights::kLeaveAlone,
-          *communicator_),
-      uneven_inputs_(*communicator_),
+          all_ranks_),
+      uneven_inputs_(*all_ranks_),
       flat_memory_(std::make_shared<FlatMemory>()) {
   if (options_.sharding != Sharding::kNone) {
     throw ConfigError(fmt::format(
@@ -52,6 +52,7 @@ PerParamGradSync::PerParamGradSync(
         is_narrow ? tensor.options().dtype(torch::kFloat) : tensor.options());
     segment.slots = {{i, 0, tensor.numel()}};
     segment.owned = {.begin = 0, .numel = tensor.numel()};
+    segment.group = params_.trainable()[static_cast<size_t>(i)].group;
     const auto main_grad = segment.main_grad.view(tensor.sizes());
     if (is_main_grad()) {
       segment.weight = tensor.detach().clone().contiguous().view({-1});
@@ -84,6 +85,38 @@ PerParamGradSync::~PerParamGradSync() {
 double PerParamGradSync::mean_scale() const {
   return options_.reduction == Reduction::kMean ? 1.0 / uneven_inputs_.divisor()
                                                 : 1.0;
+}
+
+double PerParamGradSync::mean_scale_of(int param) const {
+  const ParamGroup& group = params()[static_cast<size_t>(param)].group;
+  if (options_.reduction != Reduction::kMean)
+    return 1.0;
+  if (group.mean_divisor != 0)
+    return 1.0 / group.mean_divisor;
+  return group.ranks == all_ranks_ ? mean_scale() : 1.0 / group.ranks->size();
+}
+
+int PerParamGradSync::ranks_with_data(int param) const {
+  const ParamGroup& group = params()[static_cast<size_t>(param)].group;
+  return group.ranks == all_ranks_ ? uneven_inputs_.ranks_with_data()
+                                   : group.ranks->size();
+}
+
+void PerParamGradSync::regroup(
+    const CommunicatorPtr& from,
+    const CommunicatorPtr& to) {
+  if (phase_ == Phase::kAccumulating || phase_ == Phase::kReducing)
+    throw_in_step("regroup()");
+  check_can_regroup(uneven_inputs_);
+  params_.regroup(from, to);
+  for (GradSegment& segment : segments_) {
+    if (segment.group.ranks == from)
+      segment.group.ranks = to;
+  }
+  if (all_ranks_ == from) {
+    all_ranks_ = to;
+    uneven_inputs_ = UnevenInputs(*to);
+  }
 }
 
 double PerParamGradSync::grad_scale() const {
@@ -124,16 +157,17 @@ void PerParamGradSync::leave_step() {
   const torch::NoGradGuard no_grad;
   drop_cleared_leaves();
   begin_step();
-  for (Param& param : all_) {
-    if (is_main_grad() || param.tensor.grad().defined())
-      keep_share(param);
+  for (int i = 0; i < static_cast<int>(all_.size()); ++i) {
+    if (is_main_grad() || of(i).tensor.grad().defined())
+      keep_share(i);
   }
 }
 
-void PerParamGradSync::keep_share(Param& param) {
+void PerParamGradSync::keep_share(int index) {
+  Param& param = of(index);
   take_accumulated(param);
   const double share = (is_main_grad() ? given_scale_ : 1.0) /
-                       (mean_scale() * uneven_inputs_.ranks_with_data());
+                       (mean_scale_of(index) * ranks_with_data(index));
   if (share != 1.0 && has_fused_) {
     throw ConfigError(
         "[data_parallel] backward() was called twice before the optimizer used "
@@ -281,6 +315,8 @@ void PerParamGradSync::launch(int index) {
   const int64_t now_ns = steady_now_ns();
   param.state = ParamState::kReady;
   report_.ready_ns[static_cast<size_t>(index)] = now_ns;
+  if (factor_of(index) != 1.0)
+    param.main_grad.mul_(factor_of(index));
   if (launches_in_finish())
     return;
   Launch launch;
@@ -289,7 +325,7 @@ void PerParamGradSync::launch(int index) {
       param.main_grad.numel() * param.main_grad.element_size();
   launch.timing.ready_ns = now_ns;
   launch.timing.launched_ns = now_ns;
-  launch.work = communicator_->all_reduce(
+  launch.work = group_of(index).all_reduce(
       segments_[static_cast<size_t>(index)].main_grad);
   launches_.push_back(std::move(launch));
 }
@@ -367,8 +403,8 @@ void PerParamGradSync::reduce_all() {
   report_.backward_end_ns = steady_now_ns();
   if (launches_in_finish()) {
     for (const GradSegment& segment : segments_)
-      communicator_->all_reduce(segment.main_grad)->wait();
-    used = Agreement(*communicator_).max(used);
+      segment.group.ranks->all_reduce(segment.main_grad)->wait();
+    used = max_in_groups(used, params());
   } else {
     used.assign(all_.size(), 1);
   }
@@ -420,7 +456,7 @@ void PerParamGradSync::hand_over(const std::vector<int64_t>& used) {
     Param& param = all_[i];
     if (used[i] == 0)
       continue;
-    param.main_grad.mul_(mean_scale());
+    param.main_grad.mul_(mean_scale_of(static_cast<int>(i)));
     param.tensor.mutable_grad() = is_16_bit(param.dtype)
                                       ? param.main_grad.to(param.dtype)
                                       : param.main_grad.variable_data();
@@ -463,18 +499,18 @@ int PerParamGradSync::join() {
     zero_main_grads();
     if (launches_in_finish()) {
       for (const GradSegment& segment : segments_)
-        communicator_->all_reduce(segment.main_grad)->wait();
-      Agreement(*communicator_).max(std::vector<int64_t>(all_.size(), 0));
+        all_ranks_->all_reduce(segment.main_grad)->wait();
+      Agreement(*all_ranks_).max(std::vector<int64_t>(all_.size(), 0));
       continue;
     }
     for (const int param : last_order_) {
-      communicator_->all_reduce(segments_[static_cast<size_t>(param)].main_grad)
+      all_ranks_->all_reduce(segments_[static_cast<size_t>(param)].main_grad)
           ->wait();
     }
   }
   zero_main_grads();
   const int last = uneven_inputs_.last_rank_with_data();
-  params_.broadcast_from(last, *communicator_);
+  params_.broadcast_from(last);
   ++flat_memory_->weights_version;
   return last;
 }

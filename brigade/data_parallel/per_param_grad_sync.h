@@ -30,7 +30,7 @@ class PerParamGradSync : public GradSync {
   // rank 0's values.
   PerParamGradSync(
       std::vector<NamedParam> params,
-      CommunicatorPtr communicator,
+      CommunicatorPtr all_ranks,
       const GradSyncOptions& options = {});
   ~PerParamGradSync() override;
 
@@ -66,12 +66,14 @@ class PerParamGradSync : public GradSync {
   void wait_for_weight(int /*param*/) override {}
 
   void allow_uneven_inputs(const UnevenInputsOptions& options) override {
+    check_has_one_group(params(), *all_ranks_);
     uneven_inputs_.allow(options);
   }
   int join() override;
 
   const SyncReport& report() const override { return report_; }
-  const CommunicatorPtr& communicator() const override { return communicator_; }
+  const CommunicatorPtr& all_ranks() const override { return all_ranks_; }
+  void regroup(const CommunicatorPtr& from, const CommunicatorPtr& to) override;
   const GradSyncOptions& options() const override { return options_; }
 
  private:
@@ -115,7 +117,7 @@ class PerParamGradSync : public GradSync {
   void take_back_weights();
   void take_accumulated(Param& param);
   void show(Param& param);
-  void keep_share(Param& param);
+  void keep_share(int param);
   void begin_reducing();
   void launch(int param);
   void reduce_all();
@@ -124,10 +126,20 @@ class PerParamGradSync : public GradSync {
   void hand_over(const std::vector<int64_t>& used);
   void step_all();
   double mean_scale() const;
+  double mean_scale_of(int param) const;
+  int ranks_with_data(int param) const;
+  // What a main_grad is multiplied with before its reduction, so that one
+  // grad_scale() serves all groups.
+  double factor_of(int param) const {
+    return is_main_grad() ? mean_scale_of(param) / mean_scale() : 1.0;
+  }
+  Communicator& group_of(int param) const {
+    return *params()[static_cast<size_t>(param)].group.ranks;
+  }
   void check_not_ready(int param) const;
   void throw_if_missing() const;
 
-  CommunicatorPtr communicator_;
+  CommunicatorPtr all_ranks_;
   GradSyncOptions options_;
   WrappedParams params_;
   UnevenInputs uneven_inputs_;
@@ -141,7 +153,7 @@ class PerParamGradSync : public GradSync {
   bool accumulate_only_ = false;
   bool callback_is_queued_ = false;
   bool has_fused_ = false;
-  double given_scale_ = 1;          // mean_scale() of the last reduction
+  double given_scale_ = 1;          // grad_scale() of the last reduction
   bool finish_was_called_ = false;  // since the step's end
   std::vector<Launch> launches_;
   std::vector<int> last_order_;  // of launches

@@ -42,11 +42,8 @@ int64_t ShardedWeights::Unit::bytes() const {
 
 ShardedWeights::ShardedWeights(
     const std::vector<NamedParam>& params,
-    const std::vector<GradSegment>& segments,
-    CommunicatorPtr communicator)
-    : segments_(&segments),
-      communicator_(std::move(communicator)),
-      views_(params.size()) {
+    const std::vector<GradSegment>& segments)
+    : segments_(&segments), views_(params.size()) {
   for (const NamedParam& param : params) {
     params_.push_back(param.tensor);
     names_.push_back(param.name);
@@ -183,8 +180,8 @@ void ShardedWeights::launch(int index) {
   try {
     for (const size_t s : each.segments) {
       const GradSegment& segment = (*segments_)[s];
-      each.works.push_back(
-          communicator_->all_gather(segment.weight, segment.weight_shard));
+      each.works.push_back(segment.group.ranks->all_gather(
+          segment.weight, segment.weight_shard));
     }
   } catch (const std::exception& error) {
     give_up(index, error);

@@ -40,11 +40,10 @@ namespace brigade {
 class ShardedWeights {
  public:
   // `segments`: those of a GradBuffer with Sharding::kParameters, in which
-  // `params` are views.
+  // `params` are views. Each is gathered over its group.
   ShardedWeights(
       const std::vector<NamedParam>& params,
-      const std::vector<GradSegment>& segments,
-      CommunicatorPtr communicator);
+      const std::vector<GradSegment>& segments);
   // Waits for what is under way. Parameters are empty afterwards: no rank has
   // them whole.
   ~ShardedWeights();
@@ -137,7 +136,6 @@ class ShardedWeights {
   void take_over_memory(std::span<const int> freed, int index);
 
   const std::vector<GradSegment>* segments_;
-  CommunicatorPtr communicator_;
   std::vector<Unit> units_;
   std::vector<torch::Tensor> params_;
   std::vector<torch::Tensor> views_;  // by parameter

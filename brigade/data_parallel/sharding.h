@@ -30,14 +30,9 @@ struct OwnedRange {
   int64_t numel = 0;
 };
 
-// This rank among those that a bucket is divided between, in equal ranges.
-struct ShardOfRanks {
-  int rank = 0;
-  int ranks = 1;
-  // Precondition: `numel` divides by `ranks`.
-  OwnedRange of(int64_t numel) const {
-    return {.begin = numel / ranks * rank, .numel = numel / ranks};
-  }
-};
+// The rank-th of `ranks` equal ranges. Precondition: `numel` divides by `ranks`.
+constexpr OwnedRange owned_range(int64_t numel, int rank, int ranks) {
+  return {.begin = numel / ranks * rank, .numel = numel / ranks};
+}
 
 }  // namespace brigade

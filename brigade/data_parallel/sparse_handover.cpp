@@ -1,6 +1,7 @@
 #include "brigade/data_parallel/sparse_handover.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace brigade {
@@ -103,7 +104,8 @@ class SparseHandover : public Handover {
     grad_of(param) = reduced;
   }
 
-  void reduce_apart(Communicator& group) override;
+  void reduce_apart(const std::vector<int>& params, Communicator& group)
+      override;
 
   void drop_apart() override {
     for (const int param : sparse_)
@@ -133,15 +135,22 @@ class SparseHandover : public Handover {
   std::vector<torch::Tensor> reduced_;  // by parameter, until give()
 };
 
-void SparseHandover::reduce_apart(Communicator& group) {
-  if (sparse_.empty())
+void SparseHandover::reduce_apart(
+    const std::vector<int>& of,
+    Communicator& group) {
+  std::vector<int> sparse;
+  std::copy_if(
+      of.begin(), of.end(), std::back_inserter(sparse), [&](int param) {
+        return is_sparse(param);
+      });
+  if (sparse.empty())
     return;
   const int64_t ranks = group.size();
-  const auto params = static_cast<int64_t>(sparse_.size());
+  const auto params = static_cast<int64_t>(sparse.size());
   std::vector<SparseRows> mine;
   auto my_counts = torch::empty({params}, torch::kLong);
   for (int64_t i = 0; i < params; ++i) {
-    const int param = sparse_[static_cast<size_t>(i)];
+    const int param = sparse[static_cast<size_t>(i)];
     mine.push_back(
         rows_of(grad_of(param), params_[static_cast<size_t>(param)]));
     my_counts[i] = mine.back().indices.size(0);
@@ -171,7 +180,7 @@ void SparseHandover::reduce_apart(Communicator& group) {
     work->wait();
 
   for (int64_t i = 0; i < params; ++i) {
-    const auto param = static_cast<size_t>(sparse_[static_cast<size_t>(i)]);
+    const auto param = static_cast<size_t>(sparse[static_cast<size_t>(i)]);
     const Gathered& all = gathered[static_cast<size_t>(i)];
     std::vector<torch::Tensor> indices;
     std::vector<torch::Tensor> values;

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "brigade/base/error.h"
@@ -108,11 +109,19 @@ void check_all_can_wrap(const std::string& mine, const Agreement& agreement) {
       is_of_rank_0 ? others->of_rank_0 : others->of_rank));
 }
 
-// One line per parameter: "name: [2, 3] Float".
-std::string describe(const std::vector<NamedParam>& params) {
+// One line per parameter: "name: [2, 3] Float". Of a parameter of another group
+// than `group` what all ranks have in common: its group's size.
+std::string describe(
+    const std::vector<NamedParam>& params,
+    const CommunicatorPtr& group) {
   std::string text;
   for (const NamedParam& param : params) {
     const torch::Tensor& tensor = param.tensor;
+    if (param.group.ranks != group) {
+      text += fmt::format(
+          "a parameter of groups of {} ranks\n", param.group.ranks->size());
+      continue;
+    }
     text += fmt::format(
         "{}: [{}] {}",
         param.name,
@@ -122,6 +131,8 @@ std::string describe(const std::vector<NamedParam>& params) {
       text += fmt::format(", strides [{}]", fmt::join(tensor.strides(), ", "));
     if (!tensor.requires_grad())
       text += ", frozen";
+    if (param.group.mean_divisor != 0)
+      text += fmt::format(", a mean over {}", param.group.mean_divisor);
     if (param.is_row_sparse)
       text += ", sparse rows";
     if (param.unit > 0)
@@ -139,10 +150,9 @@ std::string describe(const std::vector<NamedParam>& params) {
 void check_params_alike(
     const std::vector<NamedParam>& params,
     const std::string& options,
-    const Agreement& agreement,
-    const std::string& group) {
-  const auto found =
-      agreement.find_difference(describe(params) + '\n' + options);
+    const CommunicatorPtr& group) {
+  const auto found = Agreement(*group).find_difference(
+      describe(params, group) + '\n' + options);
   if (!found)
     return;
   // An empty line parts parameters from options.
@@ -154,7 +164,7 @@ void check_params_alike(
     throw CommError(fmt::format(
         "[data_parallel] replicas differ in group '{}' at parameter {}: rank 0 "
         "has '{}', rank {} has '{}'; build the same module on every rank",
-        group,
+        group->name(),
         param.index,
         param.here,
         found->rank,
@@ -165,7 +175,7 @@ void check_params_alike(
   throw CommError(fmt::format(
       "[data_parallel] options differ in group '{}': rank 0 has '{}', rank {} "
       "has '{}'; give every rank the same options",
-      group,
+      group->name(),
       option.here,
       found->rank,
       option.there));
@@ -177,12 +187,20 @@ WrappedParams::WrappedParams(
     std::vector<NamedParam> params,
     const std::string& options,
     FlatWeights weights,
-    Communicator& group) {
-  const Agreement agreement(group);
+    const CommunicatorPtr& all) {
   note_sharers(params);
   check_all_can_wrap(
-      first_problem(params, group.options().device, weights), agreement);
-  check_params_alike(params, options, agreement, group.name());
+      first_problem(params, all->options().device, weights), Agreement(*all));
+  for (NamedParam& param : params) {
+    if (param.group.ranks == nullptr)
+      param.group.ranks = all;
+  }
+  check_params_alike(params, options, all);
+  std::set<CommunicatorPtr> checked{all};
+  for (const NamedParam& param : params) {
+    if (checked.insert(param.group.ranks).second)
+      check_params_alike(params, /*options=*/"", param.group.ranks);
+  }
   for (NamedParam& param : params) {
     auto& list = param.tensor.requires_grad() ? trainable_ : frozen_;
     list.push_back(std::move(param));
@@ -191,7 +209,7 @@ WrappedParams::WrappedParams(
     dtypes_.push_back(param.tensor.scalar_type());
     shapes_.push_back(param.tensor.sizes().vec());
   }
-  broadcast_from(0, group);
+  broadcast_from(0);
 }
 
 std::vector<torch::Tensor> WrappedParams::tensors() const {
@@ -201,11 +219,26 @@ std::vector<torch::Tensor> WrappedParams::tensors() const {
   return result;
 }
 
-void WrappedParams::broadcast_from(int root, Communicator& group) const {
-  auto all = tensors();
-  for (const NamedParam& param : frozen_)
-    all.push_back(param.tensor);
-  broadcast_tensors(all, root, group);
+void WrappedParams::broadcast_from(int root) const {
+  std::vector<NamedParam> all = trainable_;
+  all.insert(all.end(), frozen_.begin(), frozen_.end());
+  for (const ParamsOfGroup& each : groups_of(all)) {
+    std::vector<torch::Tensor> values;
+    for (const int param : each.params)
+      values.push_back(all[static_cast<size_t>(param)].tensor);
+    broadcast_tensors(values, root, *each.group.ranks);
+  }
+}
+
+void WrappedParams::regroup(
+    const CommunicatorPtr& from,
+    const CommunicatorPtr& to) {
+  for (auto* list : {&trainable_, &frozen_}) {
+    for (NamedParam& param : *list) {
+      if (param.group.ranks == from)
+        param.group.ranks = to;
+    }
+  }
 }
 
 void WrappedParams::check_unchanged() const {
@@ -241,6 +274,37 @@ void WrappedParams::check_unchanged() const {
           "[data_parallel] requires_grad of '{}' was turned on after "
           "wrapping; wrap again to synchronise it",
           param.name));
+    }
+  }
+}
+
+std::vector<int64_t> max_in_groups(
+    const std::vector<int64_t>& values,
+    const std::vector<NamedParam>& params) {
+  std::vector<int64_t> result(values.size());
+  for (const ParamsOfGroup& each : groups_of(params)) {
+    std::vector<int64_t> mine;
+    for (const int param : each.params)
+      mine.push_back(values[static_cast<size_t>(param)]);
+    const auto highest = Agreement(*each.group.ranks).max(mine);
+    for (size_t i = 0; i < highest.size(); ++i)
+      result[static_cast<size_t>(each.params[i])] = highest[i];
+  }
+  return result;
+}
+
+void check_has_one_group(
+    const std::vector<NamedParam>& params,
+    const Communicator& all) {
+  for (const NamedParam& param : params) {
+    if (param.group.ranks.get() != &all) {
+      throw ConfigError(fmt::format(
+          "[data_parallel] uneven inputs with '{}', which is reduced over "
+          "group '{}': ranks with data are counted over group '{}' alone; give "
+          "every rank the same number of steps",
+          param.name,
+          param.group.ranks->name(),
+          all.name()));
     }
   }
 }

@@ -23,25 +23,33 @@ enum class FlatWeights {
 
 class WrappedParams {
  public:
-  // Collective. Throws on every rank, before any value is sent: ConfigError
+  // Collective over `all`, and over each parameter's group, which is of ranks
+  // of `all`; a parameter without one gets `all`. Throws on every rank, before any value is sent: ConfigError
   // when some rank has nothing to synchronise or a parameter that cannot be
   // (wrapped already, on another device, complex, with kMove in memory that
   // another tensor shares),
-  // CommError naming both sides when ranks differ in names, order, shapes,
-  // strides, dtypes, which are frozen, or in `options`, one "name: value" per
-  // line. Costs two all-gathers of 16 bytes.
+  // CommError naming both sides when ranks of a group differ in names, order,
+  // shapes, strides, dtypes, which are frozen, or any ranks in the sizes of
+  // groups or in `options`, one "name: value" per line. Costs two all-gathers
+  // of 16 bytes, and one in each group that is not all ranks.
   WrappedParams(
       std::vector<NamedParam> params,
       const std::string& options,
       FlatWeights weights,
-      Communicator& group);
+      const CommunicatorPtr& all);
 
   const std::vector<NamedParam>& trainable() const { return trainable_; }
   // trainable() alone.
   std::vector<torch::Tensor> tensors() const;
 
-  // Collective: everyone gets the values of `root`, frozen parameters included.
-  void broadcast_from(int root, Communicator& group) const;
+  // The groups of trainable().
+  std::vector<ParamsOfGroup> groups() const { return groups_of(trainable_); }
+  // What belonged to `from` belongs to `to`.
+  void regroup(const CommunicatorPtr& from, const CommunicatorPtr& to);
+
+  // Collective in every group: its ranks get the values of its rank `root`,
+  // frozen parameters included.
+  void broadcast_from(int root) const;
 
   // Throws ConfigError naming the parameter whose dtype, shape or requires_grad
   // is no longer what it was when it was wrapped.
@@ -53,6 +61,17 @@ class WrappedParams {
   std::vector<torch::ScalarType> dtypes_;     // of trainable_
   std::vector<std::vector<int64_t>> shapes_;  // the same
 };
+
+// Collective in every group of `params`: of a value per parameter the highest
+// among the ranks of its group.
+std::vector<int64_t> max_in_groups(
+    const std::vector<int64_t>& values,
+    const std::vector<NamedParam>& params);
+// ConfigError where uneven inputs cannot be counted: parameters of a group that
+// is not `all`.
+void check_has_one_group(
+    const std::vector<NamedParam>& params,
+    const Communicator& all);
 
 // Collective: one broadcast per tensor, n bytes each.
 void broadcast_tensors(

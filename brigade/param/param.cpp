@@ -13,6 +13,20 @@ torch::Tensor Param::state(std::string_view state_name) const {
   return found == states.end() ? torch::Tensor() : found->tensor;
 }
 
+std::vector<ParamsOfGroup> groups_of(const std::vector<Param>& params) {
+  std::vector<ParamsOfGroup> groups;
+  for (size_t i = 0; i < params.size(); ++i) {
+    auto found = std::find_if(
+        groups.begin(), groups.end(), [&](const ParamsOfGroup& each) {
+          return each.group == params[i].group;
+        });
+    if (found == groups.end())
+      found = groups.insert(groups.end(), {params[i].group, {}});
+    found->params.push_back(static_cast<int>(i));
+  }
+  return groups;
+}
+
 Param make_param(
     const ParameterRow& row,
     const ModelPart& part,

@@ -1,6 +1,6 @@
 // A parameter on this rank, and all that the rest of the program needs to know
-// of it: what of the whole it is, whether its gradient is whole, which unit it
-// is gathered with, and what is kept beside it.
+// of it: what of the whole it is, over which ranks its gradient is reduced,
+// which unit it is gathered with, and what is kept beside it.
 #pragma once
 
 #include <torch/types.h>
@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "brigade/comm/communicator.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
 #include "brigade/param/state.h"
@@ -21,6 +22,17 @@ struct ShardOptions {
   int tp = 1;
   int tp_rank = 0;
   TokenLayout tokens = TokenLayout::kReplicated;
+};
+
+// The ranks that hold a parameter and sum its gradient; with ZeRO each owns a
+// range of it.
+struct ParamGroup {
+  CommunicatorPtr ranks;  // null: all ranks that wrap the module
+  // What a mean (Reduction::kMean) divides the sum by; 0: the number of ranks.
+  // Of an expert, whose gradient covers the tokens of more ranks than hold it,
+  // the number of those.
+  double mean_divisor = 0;
+  bool operator==(const ParamGroup&) const = default;
 };
 
 struct Param {
@@ -35,6 +47,7 @@ struct Param {
   // Shares its bucket with no other: where its range of the flat memory must be
   // that of a twin in another model part (tied embeddings of a pipeline).
   bool has_own_bucket = false;
+  ParamGroup group;
   // Sharding::kParameters: weights of one unit are gathered and freed together.
   // From 0 on, none left out.
   int unit = 0;
@@ -66,6 +79,14 @@ struct Param {
     return cut.is_first_replica && !is_copy_for_head;
   }
 };
+
+// A group, and the indices of its parameters.
+struct ParamsOfGroup {
+  ParamGroup group;
+  std::vector<int> params;
+};
+// The groups of `params`, in the order of their first parameters.
+std::vector<ParamsOfGroup> groups_of(const std::vector<Param>& params);
 
 // A parameter of `part`: its row, cut and hints; `weight` is what the rank has of
 // it.

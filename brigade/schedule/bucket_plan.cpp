@@ -16,7 +16,7 @@ int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Of one dtype: the bucket being filled, where in the order its last parameter
+// Of one dtype and group: the bucket being filled, where in the order its last parameter
 // stands, and the bytes of the parameters that are in no bucket yet.
 struct OpenBucket {
   PlannedBucket bucket;
@@ -65,10 +65,11 @@ BucketPlan plan_buckets(
       std::lcm(options.alignment_numel, static_cast<int64_t>(options.ranks));
 
   std::vector<OpenBucket> closed;
-  std::map<std::string, OpenBucket> open;  // by dtype
+  std::map<std::pair<std::string, int>, OpenBucket> open;
   for (const BucketParam& param : params) {
     if (!is_alone(param))
-      open[param.dtype].bytes_left += param.numel * param.grad_element_bytes;
+      open[{param.dtype, param.group}].bytes_left +=
+          param.numel * param.grad_element_bytes;
   }
   const auto close = [&](OpenBucket& filled) {
     filled.bucket.numel = round_up(filled.bucket.numel, end_multiple);
@@ -86,7 +87,7 @@ BucketPlan plan_buckets(
   for (size_t position = 0; position < order.size(); ++position) {
     const int index = order[position];
     const BucketParam& param = params[static_cast<size_t>(index)];
-    OpenBucket& filling = open[param.dtype];
+    OpenBucket& filling = open[{param.dtype, param.group}];
     PlannedBucket& bucket = filling.bucket;
     int64_t offset = round_up(bucket.numel, options.alignment_numel);
     const int64_t bytes = (offset + param.numel) * param.grad_element_bytes;
@@ -100,6 +101,7 @@ BucketPlan plan_buckets(
       filling.capacity_bytes = capacity_now(filling.bytes_left);
     bucket.dtype = param.dtype;
     bucket.unit = param.unit;
+    bucket.group = param.group;
     bucket.grad_element_bytes = param.grad_element_bytes;
     bucket.slots.push_back({index, offset, param.numel});
     bucket.numel = offset + param.numel;
@@ -111,7 +113,7 @@ BucketPlan plan_buckets(
       filling.bytes_left -= param.numel * param.grad_element_bytes;
     }
   }
-  for (auto& [dtype, filling] : open) {
+  for (auto& [kind, filling] : open) {
     if (!filling.bucket.slots.empty())
       close(filling);
   }

@@ -22,7 +22,8 @@ struct BucketParam {
   // Elements of a row, if most rows of the gradient are zero; else 0.
   int64_t sparse_row_numel = 0;
   bool has_own_bucket = false;
-  int unit = 0;  // a bucket holds parameters of one unit
+  int unit = 0;   // a bucket holds parameters of one unit
+  int group = 0;  // and of one group of ranks that reduce it
 };
 
 // The order in which parameters are assigned to buckets.
@@ -44,7 +45,7 @@ struct BucketPlanOptions {
   int64_t last_bucket_bytes = 1 * MiB;
   int64_t alignment_numel = 64;  // of every parameter's offset
   // A bucket's numel is a multiple of this many ranks, so that a reduce-scatter
-  // over them divides evenly.
+  // over them divides evenly: the least common multiple of the groups' sizes.
   int ranks = 1;
 };
 
@@ -64,6 +65,7 @@ struct PlannedBucket {
   std::vector<BucketSlot> slots;
   int64_t sparse_row_numel = 0;  // of its only parameter
   int unit = 0;
+  int group = 0;
   int64_t bytes() const { return numel * grad_element_bytes; }
   bool operator==(const PlannedBucket&) const = default;
 };
@@ -84,7 +86,7 @@ std::vector<int> initial_order(BucketOrder order, int params);
 // Fills buckets greedily in the given order; `order` is a permutation of the
 // parameters' indices. A parameter larger than the capacity is a bucket of its
 // own, and so is one with sparse rows or has_own_bucket. Where the unit
-// changes, a bucket ends.
+// changes, a bucket ends. Each group of ranks has buckets of its own.
 BucketPlan plan_buckets(
     std::span<const BucketParam> params,
     std::span<const int> order,

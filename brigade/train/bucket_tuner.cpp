@@ -181,9 +181,7 @@ void Tuner::run_steps(
       profile.params[param].numel = std::max<int64_t>(
           1, sync.report().buckets[b].bytes / bucket.grad_element_bytes);
     }
-    profile.plan.first_bucket_bytes = sync.options().first_bucket_bytes;
-    profile.plan.last_bucket_bytes = sync.options().last_bucket_bytes;
-    profile.plan.ranks = sync.communicator()->size();
+    profile.plan = sync.plan_options();
     for (const PlannedBucket& bucket : sync.plan().buckets) {
       for (const BucketSlot& slot : bucket.slots)
         profile.order.push_back(slot.param);

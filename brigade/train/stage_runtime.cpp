@@ -51,12 +51,12 @@ StageRuntime::StageRuntime(
       part_(part),
       config_(config),
       wire_(std::make_shared<Wire>()) {
+  wire_->hook = wire_hook(config_.distributed, wire_memory_);
   if (config.distributed.pp_engine == ScheduleKind::kZeroBubble)
     weight_gradients_ = std::make_shared<WeightGradientQueue>();
   const auto context =
       make_context(config, llama, mesh, stage, weight_gradients_);
   const GradSyncOptions options = sync_options();
-  reduce_over(mesh.replicas());
   if (options.sharding == Sharding::kParameters) {
     context->before_forward = [this](const ModelUnit& unit) {
       use_weights_of(unit);
@@ -144,21 +144,21 @@ void StageRuntime::use_weights_of(const ModelUnit& unit) {
 
 GradSyncOptions StageRuntime::sync_options() {
   GradSyncOptions options = grad_sync_options(config_.distributed);
-  options.hook = [wire = wire_](BucketView& bucket, Communicator&) {
+  options.hook = [wire = wire_](BucketView& bucket, Communicator& group) {
     if (wire->treatment != Buckets::kReduced)
       note_gradients(bucket, wire->notes);
-    return wire->treatment == Buckets::kNoted
-               ? make_completed_work()
-               : wire->hook(bucket, *wire->group);
+    return wire->treatment == Buckets::kNoted ? make_completed_work()
+                                              : wire->hook(bucket, group);
   };
   return options;
 }
 
 void StageRuntime::reduce_over(const CommunicatorPtr& group) {
-  if (wire_->group == group)
+  const CommunicatorPtr now = sync().all_ranks();
+  if (now == group)
     return;
   wire_->hook = wire_hook(config_.distributed, wire_memory_);
-  wire_->group = group;
+  params_->regroup(now, group);
 }
 
 void StageRuntime::reduce_now() {
@@ -201,7 +201,8 @@ torch::Tensor StageRuntime::sum_of_squares() const {
         {}, torch::dtype(torch::kDouble).device(model_->context().device));
   const auto& params = params_->params();
   for (size_t i = 0; i < params.size(); ++i) {
-    if (!params[i].is_counted_here())
+    if (!params[i].is_counted_here() ||
+        !params_->sync().is_counted_here(params[i].group))
       total = total - ops::sum_of_squares(
                           params_->sync().owned_main_grad(static_cast<int>(i)),
                           model_->context().kernels);

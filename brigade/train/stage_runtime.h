@@ -22,7 +22,8 @@ namespace brigade {
 
 class StageRuntime {
  public:
-  // Collective over the mesh's replicas(): initial weights, then buckets.
+  // Collective over the mesh's replicas(): initial weights, then buckets. They
+  // are the group of every parameter.
   StageRuntime(
       const TrainConfig& config,
       const LlamaConfig& llama,
@@ -54,9 +55,8 @@ class StageRuntime {
   GradientNotes take_notes() { return std::exchange(wire_->notes, {}); }
   // Ends the backwards of buckets that are noted alone: nothing of them stays.
   void end_rehearsal();
-  // Between steps: from the next one on gradients are summed over `group`,
-  // which at first is mesh.replicas(). What grad_wire lost so far is dropped.
-  // Nothing where it is so already.
+  // Between steps: from the next one on gradients are summed over `group`. What
+  // grad_wire lost so far is dropped. Nothing where it is so already.
   void reduce_over(const CommunicatorPtr& group);
   // What grad_wire keeps from step to step.
   HookMemory& wire_memory() { return *wire_memory_; }
@@ -89,10 +89,9 @@ class StageRuntime {
   // Of ZeRO's stage 3, in forward and in backward.
   void use_weights_of(const ModelUnit& unit);
 
-  // What reduces buckets now, and over which group.
+  // What reduces buckets now.
   struct Wire {
     BucketHook hook;
-    CommunicatorPtr group;
     Buckets treatment = Buckets::kReduced;
     GradientNotes notes;
   };

@@ -247,7 +247,10 @@ void TrainStep::sum_up(
 
   // Of this rank's part of the model, whoever of dp x cp owns it.
   auto owned = torch::full({1}, mine[0], torch::kDouble);
-  if (config_.distributed.zero_stage > 0)
+  const auto has_others = [](const std::unique_ptr<StageRuntime>& stage) {
+    return stage->sync().is_counted_elsewhere();
+  };
+  if (std::any_of(stages_.begin(), stages_.end(), has_others))
     mesh_.dp_cp()->all_reduce(owned)->wait_on_host();
 
   // Squares are summed; what memory each rank holds goes along in a place of

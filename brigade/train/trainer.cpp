@@ -87,6 +87,7 @@ class Trainer {
   // Collective over the replicas. Throws an Error that names the ranks whose
   // weights or moments differ.
   void check_replicas();
+  void check_replicas(const ParamSet::Replicas& replicas);
   void report(const StepMetrics& metrics);
   // Writes something of the run besides checkpoints. Where that fails, the run
   // goes on to where all ranks save and stop.
@@ -497,13 +498,15 @@ double Trainer::evaluate() {
 }
 
 void Trainer::check_replicas() {
-  std::vector<State> replicas;
   for (const auto& stage : step_->stages()) {
-    for (State& replica : stage->params().replicas())
-      replicas.push_back(std::move(replica));
+    for (const ParamSet::Replicas& each : stage->params().replicas())
+      check_replicas(each);
   }
-  Communicator& group = *mesh_->replicas();
-  const auto unlike = find_unlike_replica(replicas, group);
+}
+
+void Trainer::check_replicas(const ParamSet::Replicas& replicas) {
+  const Communicator& group = *replicas.ranks;
+  const auto unlike = find_unlike_replica(replicas.tensors, *replicas.ranks);
   if (!unlike)
     return;
   std::vector<std::string> names;

@@ -141,7 +141,7 @@ class SavedRun {
   SavedFiles save() {
     const OptimizerState state = this->state();
     const FullWeights whole(model_.sync());
-    if (model_.sync().communicator()->rank() != 0) {
+    if (model_.sync().all_ranks()->rank() != 0) {
       EXPECT_TRUE(state.of_param.empty());
       return {};
     }

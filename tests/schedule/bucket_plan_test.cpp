@@ -36,6 +36,19 @@ TEST(BucketPlan, KeepsTheGivenOrder) {
       (std::vector<int>{0, 1, 2, 3}));
 }
 
+TEST(BucketPlan, EachGroupOfRanksHasBucketsOfItsOwn) {
+  auto params = params_of({10, 20, 30, 40, 50});
+  params[1].group = params[3].group = 1;
+  const auto plan = plan_buckets(
+      params, initial_order(BucketOrder::kRegistration, 5), {.ranks = 6});
+  EXPECT_EQ(in_order(plan), (std::vector<int>{1, 3, 0, 2, 4}));
+  ASSERT_EQ(plan.buckets.size(), 2U);
+  EXPECT_EQ(plan.buckets[0].group, 1);
+  EXPECT_EQ(plan.buckets[1].group, 0);
+  for (const PlannedBucket& bucket : plan.buckets)
+    EXPECT_EQ(bucket.numel % 6, 0);
+}
+
 TEST(BucketPlan, TheFirstBucketIsSmall) {
   const auto params = params_of(std::vector<int64_t>(64, 64 * KiB / 4));
   const auto plan = plan_buckets(
