@@ -39,7 +39,7 @@ MODULES = {
         "ops": [],
         "kernels/cpu": ["ops"],
         "kernels/aten": ["ops"],
-        "param": ["topology", "model_spec", "comm"],
+        "param": ["topology", "model_spec", "schedule", "comm", "ops"],
         "optim": ["comm", "ops", "param"],
         "data_parallel": ["schedule", "metrics", "comm", "ops", "param", "optim"],
         "tensor_parallel": ["topology", "model_spec", "comm", "ops"],

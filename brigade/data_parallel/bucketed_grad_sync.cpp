@@ -96,11 +96,9 @@ BucketedGradSync::BucketedGradSync(
   const bool is_main_grad = options_.handover == GradHandover::kMainGrad;
   plan_ = make_plan(
       initial_order(options_.order, static_cast<int>(trainable.size())));
+  weights_ = make_weights();
   buffer_ = std::make_unique<GradBuffer>(
-      plan_,
-      trainable,
-      is_main_grad ? FlatWeights::kMove : FlatWeights::kLeaveAlone,
-      options_.sharding);
+      *weights_, trainable.size(), options_.sharding);
   handover_ =
       is_main_grad
           ? make_main_grad_handover(trainable, *buffer_, factors())
@@ -108,8 +106,7 @@ BucketedGradSync::BucketedGradSync(
                 trainable, make_param_dtype_handover(trainable, *buffer_));
   make_buckets();
   if (options_.sharding == Sharding::kParameters)
-    sharded_weights_ =
-        std::make_unique<ShardedWeights>(trainable, buffer_->segments());
+    sharded_weights_ = std::make_unique<ShardedWeights>(*weights_);
   hooks_ = std::make_unique<GradHooks>(
       params_.tensors(),
       GradHooks::Callbacks{
@@ -147,6 +144,21 @@ BucketPlan BucketedGradSync::make_plan(const std::vector<int>& order) const {
   return plan_buckets(bucket_params(), order, plan_options());
 }
 
+std::unique_ptr<WeightMemory> BucketedGradSync::make_weights() const {
+  if (options_.handover != GradHandover::kMainGrad)
+    return std::make_unique<WeightMemory>(
+        plan_, params(), FlatWeights::kLeaveAlone, options_.sharding);
+  auto params = params_.laid_out();
+  const BucketPlan plan = with_frozen(plan_, params, plan_options());
+  return std::make_unique<WeightMemory>(
+      plan, std::move(params), FlatWeights::kMove, options_.sharding);
+}
+
+void BucketedGradSync::take_back_weights() {
+  if (weights_->take_back())
+    ++flat_memory()->weights_version;
+}
+
 void BucketedGradSync::make_buckets() {
   std::vector<bool> are_averaged(params().size());
   for (size_t i = 0; i < are_averaged.size(); ++i)
@@ -160,7 +172,7 @@ void BucketedGradSync::make_buckets() {
   owned_parts_ = buffer_->owned_parts();
   flat_memory()->before_step = [this] { check_before_step(); };
   gathers_.assign(plan_.buckets.size(), nullptr);
-  gathered_version_ = buffer_->weights_version();
+  gathered_version_ = weights_->version();
 }
 
 double BucketedGradSync::mean_scale() const {
@@ -198,6 +210,7 @@ void BucketedGradSync::regroup(
     throw_in_step("regroup()");
   check_can_regroup(uneven_inputs_);
   params_.regroup(from, to);
+  weights_->regroup(from, to);
   buffer_->regroup(from, to);
   if (all_ranks_ != from)
     return;
@@ -245,8 +258,8 @@ void BucketedGradSync::begin_step() {
   throw_if_not_gathered();
   // Before an optimizer writes what they read.
   wait_for_weights();
-  buffer_->take_back_weights();
-  gathered_version_ = buffer_->weights_version();
+  take_back_weights();
+  gathered_version_ = weights_->version();
   show_leaf_gradients();
   uneven_inputs_.begin_step();
   phase_ = Phase::kAccumulating;
@@ -484,7 +497,7 @@ void BucketedGradSync::finish() {
 void BucketedGradSync::finish_step() {
   params_.check_unchanged();
   throw_if_leaves_changed();
-  buffer_->take_back_weights();
+  take_back_weights();
   throw_if_missing();
   wait_and_hand_over();
 }
@@ -572,7 +585,8 @@ void BucketedGradSync::adopt_observed_order() {
   const auto order =
       Agreement(*all_ranks_).values_of(source, progress_.complete_order());
   plan_ = make_plan(std::vector<int>(order.begin(), order.end()));
-  buffer_->move_to(plan_);
+  weights_ = make_weights();
+  buffer_->move_to(*weights_);
   handover_->follow_buffer();
   make_buckets();
 }
@@ -645,7 +659,7 @@ void BucketedGradSync::gather_weights() {
     // Each unit is gathered when it is used.
     sharded_weights_->end_pass();
     sharded_weights_->expect_pass();
-    gathered_version_ = buffer_->weights_version();
+    gathered_version_ = weights_->version();
     return;
   }
   const torch::NoGradGuard no_grad;
@@ -655,7 +669,7 @@ void BucketedGradSync::gather_weights() {
     gathers_[b] =
         segment.group.ranks->all_gather(segment.weight, segment.owned_weight());
   }
-  gathered_version_ = buffer_->weights_version();
+  gathered_version_ = weights_->version();
   if (options_.gather == GatherMode::kInPlace)
     wait_for_weights();
 }
@@ -681,7 +695,7 @@ void BucketedGradSync::wait_for_weight(int param) {
 
 void BucketedGradSync::throw_if_not_gathered() const {
   if (options_.sharding == Sharding::kNone ||
-      gathered_version_ == buffer_->weights_version())
+      gathered_version_ == weights_->version())
     return;
   throw ConfigError(
       "[data_parallel] an optimizer stepped this rank's part of the weights, "

@@ -6,8 +6,8 @@
 // micro-batch is reduced: a round. Its buckets are emptied while backward goes
 // on. With kParameters ShardedWeights has the weights.
 //
-// What it is made of: WrappedParams (alike on all ranks), GradBuffer (flat
-// memory), Handover (.grad and main_grad), StepProgress (who is ready),
+// What it is made of: WrappedParams (alike on all ranks), WeightMemory and
+// GradBuffer (flat memory), Handover (.grad and main_grad), StepProgress (who is ready),
 // BucketQueue (one collective each), UnevenInputs (ranks without data),
 // GradHooks (autograd).
 #pragma once
@@ -47,6 +47,9 @@ class BucketedGradSync : public GradSync {
 
   const std::vector<NamedParam>& params() const override {
     return params_.trainable();
+  }
+  const std::vector<NamedParam>& frozen() const override {
+    return params_.frozen();
   }
   const torch::Tensor& main_grad(int param) const override {
     return buffer_->main_grad(param);
@@ -127,7 +130,10 @@ class BucketedGradSync : public GradSync {
   std::vector<int64_t> agree_on_used();
   void adopt_observed_order();
   BucketPlan make_plan(const std::vector<int>& order) const;
+  // What the plan says, frozen parameters included.
+  std::unique_ptr<WeightMemory> make_weights() const;
   void make_buckets();
+  void take_back_weights();
   double mean_scale() const;
   // The same of a parameter's own group.
   double mean_scale_of(int param) const;
@@ -141,6 +147,7 @@ class BucketedGradSync : public GradSync {
   GradSyncOptions options_;
   WrappedParams params_;
   BucketPlan plan_;
+  std::unique_ptr<WeightMemory> weights_;
   std::unique_ptr<GradBuffer> buffer_;
   std::unique_ptr<Handover> handover_;
   std::unique_ptr<BucketQueue> buckets_;

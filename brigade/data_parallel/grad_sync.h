@@ -37,7 +37,6 @@
 #include "brigade/data_parallel/bucket_hook.h"
 #include "brigade/data_parallel/bucket_step.h"
 #include "brigade/data_parallel/grad_buffer.h"
-#include "brigade/data_parallel/sharding.h"
 #include "brigade/data_parallel/uneven_inputs.h"
 #include "brigade/data_parallel/wrapped_params.h"
 #include "brigade/data_parallel/write_watch.h"
@@ -175,6 +174,9 @@ class GradSync {
   // Each parameter once, in the order given, those that require a gradient; all
   // with a group.
   virtual const std::vector<NamedParam>& params() const = 0;
+  // The others: they have neither gradient nor state. With kMainGrad those that
+  // share no memory are in the flat weights too.
+  virtual const std::vector<NamedParam>& frozen() const = 0;
   // Shaped as the parameter; without elements where its gradients are sparse.
   virtual const torch::Tensor& main_grad(int param) const = 0;
   virtual const std::vector<GradSegment>& segments() const = 0;

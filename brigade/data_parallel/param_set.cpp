@@ -16,6 +16,13 @@ Param detached(const Param& param) {
   return result;
 }
 
+int64_t numel_of(const std::vector<Param>& params) {
+  int64_t total = 0;
+  for (const Param& param : params)
+    total += param.tensor.numel();
+  return total;
+}
+
 }  // namespace
 
 ParamSet::ParamSet(
@@ -44,10 +51,11 @@ void ParamSet::make_optimizer() {
 }
 
 int64_t ParamSet::numel() const {
-  int64_t total = 0;
-  for (const Param& param : params())
-    total += param.tensor.numel();
-  return total;
+  return numel_of(params()) + numel_of(frozen());
+}
+
+int64_t ParamSet::frozen_numel() const {
+  return numel_of(frozen());
 }
 
 void ParamSet::finish() {
@@ -81,11 +89,26 @@ std::vector<Param> ParamSet::with_states() const {
 
 void ParamSet::visit(const Visit& visit) const {
   sync_->wait_for_weights();
-  if (!is_sharded()) {
+  if (is_sharded()) {
+    visit_sharded(visit);
+  } else {
     for (const Param& param : with_states())
       visit(param);
-    return;
   }
+  visit_frozen(visit);
+}
+
+void ParamSet::visit_frozen(const Visit& visit) const {
+  HeldUnit held(sync_->sharded_weights());
+  for (const Param& param : frozen()) {
+    // One that shares memory is whole.
+    if (param.shares_memory_with.empty())
+      held.hold(param.unit);
+    visit(detached(param));
+  }
+}
+
+void ParamSet::visit_sharded(const Visit& visit) const {
   const torch::NoGradGuard no_grad;
   HeldUnit held(sync_->sharded_weights());
   for (const GradSegment& segment : sync_->segments()) {
@@ -105,10 +128,17 @@ void ParamSet::fill(const Visit& fill) {
   if (!is_sharded()) {
     for (const Param& param : with_states())
       fill(param);
+    visit_frozen(fill);
     return;
   }
   const torch::NoGradGuard no_grad;
-  HeldUnit held(sync_->sharded_weights());
+  ShardedWeights* weights = sync_->sharded_weights();
+  visit_frozen([&](const Param& param) {
+    fill(param);
+    if (weights != nullptr && param.shares_memory_with.empty())
+      weights->keep_changes(param.unit);
+  });
+  HeldUnit held(weights);
   for (size_t i = 0; i < params().size(); ++i) {
     const OwnedPart& owned = sync_->owned_parts()[i];
     const GradSegment& segment = sync_->segments()[owned.segment];
@@ -122,8 +152,10 @@ void ParamSet::fill(const Visit& fill) {
     states_->keep(static_cast<int>(i), param.states);
   }
   held.let_go();
-  if (sync_->sharded_weights() != nullptr)
+  if (weights != nullptr) {
+    weights->accept_writes();
     sync_->gather_weights();
+  }
 }
 
 std::vector<ParamSet::Replicas> ParamSet::replicas() const {
@@ -134,6 +166,13 @@ std::vector<ParamSet::Replicas> ParamSet::replicas() const {
   if (!is_sharded())
     with_kept = with_states();
   std::vector<Replicas> result;
+  for (const ParamsOfGroup& each : groups_of(frozen())) {
+    Replicas& replicas = result.emplace_back(Replicas{each.group.ranks, {}});
+    for (const int param : each.params) {
+      const Param& of = frozen()[static_cast<size_t>(param)];
+      replicas.tensors.push_back({of.name, of.tensor.detach()});
+    }
+  }
   for (const ParamsOfGroup& each : groups_of(params())) {
     Replicas& replicas = result.emplace_back(Replicas{each.group.ranks, {}});
     for (const int param : each.params) {

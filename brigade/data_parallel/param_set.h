@@ -1,6 +1,7 @@
-// The parameters of a model part on this rank, with what reduces their
-// gradients and what steps them: one walk that reads parameters and all that is
-// kept of them, and one that fills them, whatever of it this rank has.
+// The parameters of a model part on this rank, frozen ones too, with what
+// reduces the gradients of those that train and what steps them: one walk that
+// reads parameters and all that is kept of them, and one that fills them,
+// whatever of it this rank has.
 //
 // Called by the trainer's thread between steps.
 #pragma once
@@ -35,16 +36,19 @@ class ParamSet {
 
   GradSync& sync() const { return *sync_; }
   Optimizer& optimizer() const { return *optimizer_; }
+  // Those that train, as the sync has them, and those that do not.
   const std::vector<Param>& params() const { return sync_->params(); }
-  int64_t numel() const;
+  const std::vector<Param>& frozen() const { return sync_->frozen(); }
+  int64_t numel() const;         // of all
+  int64_t frozen_numel() const;  // of them those of frozen()
 
   // GradSync::finish(). Where that moved the gradients and weights to other
   // memory (BucketOrder::kObserved, after the first step), the optimizer's
   // states follow.
   void finish();
 
-  // Calls `visit` with each parameter and its states, in an order that all
-  // ranks share. What is sharded is gathered for the call, collectively; the
+  // Calls `visit` with each parameter and its states (a frozen one has none), in
+  // an order that all ranks share. What is sharded is gathered for the call, collectively; the
   // tensors are views, and valid only until it returns.
   void visit(const Visit& visit) const;
   // Calls `fill` with each parameter and its states and keeps what it writes
@@ -72,6 +76,8 @@ class ParamSet {
   void make_optimizer();
   // Without sharding.
   std::vector<Param> with_states() const;
+  void visit_sharded(const Visit& visit) const;
+  void visit_frozen(const Visit& visit) const;
 
   std::unique_ptr<GradSync> sync_;
   DecayRule weight_decay_;

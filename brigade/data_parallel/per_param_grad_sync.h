@@ -48,6 +48,10 @@ class PerParamGradSync : public GradSync {
   const std::vector<NamedParam>& params() const override {
     return params_.trainable();
   }
+  // They stay where they are.
+  const std::vector<NamedParam>& frozen() const override {
+    return params_.frozen();
+  }
   const torch::Tensor& main_grad(int param) const override {
     return of(param).main_grad;
   }

@@ -40,19 +40,19 @@ int64_t ShardedWeights::Unit::bytes() const {
   return sum;
 }
 
-ShardedWeights::ShardedWeights(
-    const std::vector<NamedParam>& params,
-    const std::vector<GradSegment>& segments)
-    : segments_(&segments), views_(params.size()) {
-  for (const NamedParam& param : params) {
+ShardedWeights::ShardedWeights(const WeightMemory& memory)
+    : segments_(&memory.segments()), views_(memory.params().size()) {
+  const std::vector<Param>& params = memory.params();
+  const std::vector<FlatSegment>& segments = memory.segments();
+  for (const Param& param : params) {
     params_.push_back(param.tensor);
     names_.push_back(param.name);
   }
   std::map<const void*, int64_t> numel_of_storage;
-  for (const GradSegment& segment : segments)
+  for (const FlatSegment& segment : segments)
     numel_of_storage[storage_of(segment.weight)] += segment.weight.numel();
   for (size_t s = 0; s < segments.size(); ++s) {
-    const GradSegment& segment = segments[s];
+    const FlatSegment& segment = segments[s];
     if (static_cast<size_t>(segment.unit) >= units_.size())
       units_.resize(static_cast<size_t>(segment.unit) + 1);
     Unit& of = units_[static_cast<size_t>(segment.unit)];
@@ -179,7 +179,7 @@ void ShardedWeights::launch(int index) {
   each.state = State::kGathering;
   try {
     for (const size_t s : each.segments) {
-      const GradSegment& segment = (*segments_)[s];
+      const FlatSegment& segment = (*segments_)[s];
       each.works.push_back(segment.group.ranks->all_gather(
           segment.weight, segment.weight_shard));
     }
@@ -280,21 +280,22 @@ bool ShardedWeights::keep_changes(int index) {
   const torch::NoGradGuard no_grad;
   bool is_any = false;
   for (const size_t s : unit(index).segments) {
-    const GradSegment& segment = (*segments_)[s];
+    const FlatSegment& segment = (*segments_)[s];
     const auto owned =
         segment.weight.narrow(0, segment.owned.begin, segment.owned.numel);
     if (torch::equal(owned, segment.weight_shard))
       continue;
     segment.weight_shard.copy_(owned);
     ++kept_changes_;
-    is_any = true;
+    const auto first = static_cast<size_t>(segment.slots.front().param);
+    is_any = is_any || params_[first].requires_grad();
   }
   return is_any;
 }
 
 int64_t ShardedWeights::version() const {
   int64_t sum = -kept_changes_;
-  for (const GradSegment& segment : *segments_)
+  for (const FlatSegment& segment : *segments_)
     sum += static_cast<int64_t>(segment.weight_shard._version());
   return sum;
 }
@@ -346,7 +347,7 @@ void ShardedWeights::fill_with_nan(int index) {
     flat.fill_(std::numeric_limits<double>::quiet_NaN());
   }
   for (const size_t s : each.segments) {
-    const GradSegment& segment = (*segments_)[s];
+    const FlatSegment& segment = (*segments_)[s];
     segment.weight.narrow(0, segment.owned.begin, segment.owned.numel)
         .copy_(segment.weight_shard);
   }

@@ -1,6 +1,6 @@
 // The weights of Sharding::kParameters (ZeRO-3; Rajbhandari et al. 2020, and
 // FSDP, Zhao et al. 2023, arXiv:2304.11277). Each rank keeps its range of every
-// bucket; the weights of a unit (NamedParam::unit) are gathered when it is used
+// bucket; the weights of a unit (Param::unit) are gathered when it is used
 // in forward or backward, and freed when another is. What is used after it is
 // gathered meanwhile: the unit that came next when these two were used last in
 // this order, so that all ranks that run the same model gather alike.
@@ -32,18 +32,15 @@
 
 #include "brigade/base/error.h"
 #include "brigade/comm/communicator.h"
-#include "brigade/data_parallel/grad_buffer.h"
-#include "brigade/data_parallel/wrapped_params.h"
+#include "brigade/param/weight_memory.h"
 
 namespace brigade {
 
 class ShardedWeights {
  public:
-  // `segments`: those of a GradBuffer with Sharding::kParameters, in which
-  // `params` are views. Each is gathered over its group.
-  ShardedWeights(
-      const std::vector<NamedParam>& params,
-      const std::vector<GradSegment>& segments);
+  // Of those with Sharding::kParameters. Each segment is gathered over its
+  // group.
+  explicit ShardedWeights(const WeightMemory& memory);
   // Waits for what is under way. Parameters are empty afterwards: no rank has
   // them whole.
   ~ShardedWeights();
@@ -75,7 +72,7 @@ class ShardedWeights {
   void let_go(int unit);
   bool is_held() const;  // any of them
   // This rank's range takes the whole weights' values, where they differ.
-  // Returns whether any did. Precondition: held.
+  // Returns whether any that trains did. Precondition: held.
   bool keep_changes(int unit);
   // Raised whenever an optimizer writes this rank's ranges.
   int64_t version() const;
@@ -85,6 +82,8 @@ class ShardedWeights {
   // What was written so far is kept, or given up.
   void accept_writes();
 
+  // The parameters, as WeightMemory has them.
+  const std::vector<torch::Tensor>& params() const { return params_; }
   // Where a parameter's values are, shaped as it.
   const torch::Tensor& view(int param) const {
     return views_[static_cast<size_t>(param)];
@@ -135,7 +134,7 @@ class ShardedWeights {
   int expected_next() const;
   void take_over_memory(std::span<const int> freed, int index);
 
-  const std::vector<GradSegment>* segments_;
+  const std::vector<FlatSegment>* segments_;
   std::vector<Unit> units_;
   std::vector<torch::Tensor> params_;
   std::vector<torch::Tensor> views_;  // by parameter

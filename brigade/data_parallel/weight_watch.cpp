@@ -214,8 +214,8 @@ void FullWeights::keep() {
         "before the step");
   }
   const torch::NoGradGuard no_grad;
-  for (size_t i = 0; i < sync_->params().size(); ++i) {
-    torch::Tensor param = sync_->params()[i].tensor;
+  for (size_t i = 0; i < weights->params().size(); ++i) {
+    torch::Tensor param = weights->params()[i];
     const torch::Tensor& view = weights->view(static_cast<int>(i));
     // Other shapes and dtypes are reported by the next step.
     if (is_same_memory(param, view) || param.sizes() != view.sizes() ||

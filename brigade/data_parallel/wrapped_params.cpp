@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -210,6 +211,16 @@ WrappedParams::WrappedParams(
     shapes_.push_back(param.tensor.sizes().vec());
   }
   broadcast_from(0);
+}
+
+std::vector<NamedParam> WrappedParams::laid_out() const {
+  std::vector<NamedParam> result = trainable_;
+  std::copy_if(
+      frozen_.begin(),
+      frozen_.end(),
+      std::back_inserter(result),
+      [](const NamedParam& param) { return param.shares_memory_with.empty(); });
+  return result;
 }
 
 std::vector<torch::Tensor> WrappedParams::tensors() const {

@@ -8,18 +8,12 @@
 #include <vector>
 
 #include "brigade/comm/communicator.h"
-#include "brigade/param/param.h"
+#include "brigade/param/weight_memory.h"
 
 namespace brigade {
 
 // A parameter of a wrapped module: no row, no cut.
 using NamedParam = Param;
-
-// Where weights are kept.
-enum class FlatWeights {
-  kLeaveAlone,  // weights stay where their module has them
-  kMove,        // into the flat memory, beside their gradients
-};
 
 class WrappedParams {
  public:
@@ -39,6 +33,10 @@ class WrappedParams {
       const CommunicatorPtr& all);
 
   const std::vector<NamedParam>& trainable() const { return trainable_; }
+  const std::vector<NamedParam>& frozen() const { return frozen_; }
+  // Those that have a place in flat memory: trainable(), and behind them the
+  // frozen ones that share memory with no other tensor.
+  std::vector<NamedParam> laid_out() const;
   // trainable() alone.
   std::vector<torch::Tensor> tensors() const;
 

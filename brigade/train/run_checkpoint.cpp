@@ -32,14 +32,14 @@ torch::Tensor own_copy(const torch::Tensor& tensor) {
 }
 
 // Whether a rank holds a weight but for its own.
-enum class WeightMemory { kStays, kIsFreed };
+enum class WholeWeight { kStays, kIsFreed };
 
 // Of the moments and the low halves of masters; a weight that stays is not
 // copied.
-void own_copies(TensorPart& part, WeightMemory weights) {
+void own_copies(TensorPart& part, WholeWeight weights) {
   if (part.master_low.defined())
     part.master_low = own_copy(part.master_low);
-  if (!part.master_low.defined() || weights == WeightMemory::kIsFreed)
+  if (!part.master_low.defined() || weights == WholeWeight::kIsFreed)
     part.tensor = own_copy(part.tensor);
 }
 
@@ -340,15 +340,15 @@ CheckpointToSave checkpoint_of(
   // What is gathered for the visit alone.
   const bool is_sharded = config.distributed.zero_stage > 0;
   const auto weights = config.distributed.zero_stage == 3
-                           ? WeightMemory::kIsFreed
-                           : WeightMemory::kStays;
+                           ? WholeWeight::kIsFreed
+                           : WholeWeight::kStays;
   for (const auto& stage : stages) {
     stage->params().visit([&](const Param& param) {
       if (!param.is_counted_here())
         return;
       if (TensorPart weight = part_of("", param, param.tensor);
           shares.take(weight)) {
-        if (weights == WeightMemory::kIsFreed)
+        if (weights == WholeWeight::kIsFreed)
           weight.tensor = own_copy(weight.tensor);
         checkpoint.weights.push_back(std::move(weight));
       }

@@ -230,7 +230,7 @@ INSTANTIATE_TEST_SUITE_P(
     Cases,
     ReductionGroups,
     ::testing::ValuesIn(float_cases()),
-    [](const auto& info) { return testing::name_of(info.param); });
+    [](const auto& each) { return testing::name_of(each.param); });
 
 TEST(GroupsOfRanks, NoBucketHasParametersOfTwoGroups) {
   run_pairs([](const CommunicatorPtr& all, const CommunicatorPtr& pair) {
@@ -282,7 +282,7 @@ TEST(GroupsOfRanks, AParamSetVisitsStatesOfAllGroups) {
           std::make_unique<BucketedGradSync>(module.params, all, options),
           [](const Param&) { return 0.0; },
           [](std::vector<OptimizerGroup> groups) {
-            return std::make_unique<AdamW>(std::move(groups));
+            return std::make_unique<AdamW>(std::move(groups), AdamWOptions{});
           });
       const auto gradients =
           naive_gradients(naive, 0, all->rank(), Reduction::kMean);

@@ -1,6 +1,6 @@
 // ZeRO stages against the same training without them. Stage 3 has more in
 // sharded_weights_test.cpp.
-#include "brigade/data_parallel/sharding.h"
+#include "brigade/param/sharding.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -24,14 +24,14 @@ constexpr bool divides_gradients(Sharding sharding) {
   return sharding == Sharding::kGradients || sharding == Sharding::kParameters;
 }
 
-// Elements of a bucket.
-struct OwnedRange {
+// Neighbours in flat memory: elements [begin, begin + numel).
+struct FlatRange {
   int64_t begin = 0;
   int64_t numel = 0;
 };
 
 // The rank-th of `ranks` equal ranges. Precondition: `numel` divides by `ranks`.
-constexpr OwnedRange owned_range(int64_t numel, int rank, int ranks) {
+constexpr FlatRange owned_range(int64_t numel, int rank, int ranks) {
   return {.begin = numel / ranks * rank, .numel = numel / ranks};
 }
 
