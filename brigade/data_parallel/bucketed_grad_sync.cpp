@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -74,39 +73,24 @@ void check_sparse_gradients(
 }  // namespace
 
 BucketedGradSync::BucketedGradSync(
-    std::vector<NamedParam> params,
+    const std::vector<NamedParam>& params,
     CommunicatorPtr all_ranks,
     const GradSyncOptions& options)
-    : all_ranks_(std::move(all_ranks)),
-      options_(
+    : GradSync(
+          params,
+          std::move(all_ranks),
           (check_sharding(options),
            check_sparse_gradients(params, options),
            with_hook(options))),
-      params_(
-          std::move(params),
-          describe(options),
-          options.handover == GradHandover::kMainGrad
-              ? FlatWeights::kMove
-              : FlatWeights::kLeaveAlone,
-          all_ranks_),
-      uneven_inputs_(*all_ranks_),
-      progress_(params_.trainable()),
+      progress_(this->params()),
       order_is_final_(options.order != BucketOrder::kObserved) {
-  const auto& trainable = params_.trainable();
-  const bool is_main_grad = options_.handover == GradHandover::kMainGrad;
-  plan_ = make_plan(
-      initial_order(options_.order, static_cast<int>(trainable.size())));
-  weights_ = make_weights();
-  buffer_ = std::make_unique<GradBuffer>(
-      *weights_, trainable.size(), options_.sharding);
   handover_ =
-      is_main_grad
-          ? make_main_grad_handover(trainable, *buffer_, factors())
+      options_.handover == GradHandover::kMainGrad
+          ? make_main_grad_handover(this->params(), *buffer_, factors())
           : with_sparse_handover(
-                trainable, make_param_dtype_handover(trainable, *buffer_));
+                this->params(),
+                make_param_dtype_handover(this->params(), *buffer_));
   make_buckets();
-  if (options_.sharding == Sharding::kParameters)
-    sharded_weights_ = std::make_unique<ShardedWeights>(*weights_);
   hooks_ = std::make_unique<GradHooks>(
       params_.tensors(),
       GradHooks::Callbacks{
@@ -116,48 +100,7 @@ BucketedGradSync::BucketedGradSync(
           [this](int param) { after_accumulate(param); }});
 }
 
-// The module is an ordinary one again, whose weights are all there.
-BucketedGradSync::~BucketedGradSync() {
-  flat_memory()->before_step = nullptr;
-  for (const WorkPtr& work : gathers_) {
-    try {
-      if (work)
-        work->wait();
-    } catch (const std::exception&) {
-      // A lost peer: reported to whoever waited.
-    }
-  }
-}
-
-BucketPlanOptions BucketedGradSync::plan_options() const {
-  int ranks = 1;
-  for (const ParamsOfGroup& each : params_.groups())
-    ranks = std::lcm(ranks, each.group.ranks->size());
-  return {
-      .capacity_bytes = options_.bucket_capacity_bytes,
-      .first_bucket_bytes = options_.first_bucket_bytes,
-      .last_bucket_bytes = options_.last_bucket_bytes,
-      .ranks = ranks};
-}
-
-BucketPlan BucketedGradSync::make_plan(const std::vector<int>& order) const {
-  return plan_buckets(bucket_params(), order, plan_options());
-}
-
-std::unique_ptr<WeightMemory> BucketedGradSync::make_weights() const {
-  if (options_.handover != GradHandover::kMainGrad)
-    return std::make_unique<WeightMemory>(
-        plan_, params(), FlatWeights::kLeaveAlone, options_.sharding);
-  auto params = params_.laid_out();
-  const BucketPlan plan = with_frozen(plan_, params, plan_options());
-  return std::make_unique<WeightMemory>(
-      plan, std::move(params), FlatWeights::kMove, options_.sharding);
-}
-
-void BucketedGradSync::take_back_weights() {
-  if (weights_->take_back())
-    ++flat_memory()->weights_version;
-}
+BucketedGradSync::~BucketedGradSync() = default;
 
 void BucketedGradSync::make_buckets() {
   std::vector<bool> are_averaged(params().size());
@@ -169,30 +112,6 @@ void BucketedGradSync::make_buckets() {
       params(),
       *buffer_,
       BucketQueue::Reducer{options_.hook, std::move(are_averaged)});
-  owned_parts_ = buffer_->owned_parts();
-  flat_memory()->before_step = [this] { check_before_step(); };
-  gathers_.assign(plan_.buckets.size(), nullptr);
-  gathered_version_ = weights_->version();
-}
-
-double BucketedGradSync::mean_scale() const {
-  return options_.reduction == Reduction::kMean ? 1.0 / uneven_inputs_.divisor()
-                                                : 1.0;
-}
-
-double BucketedGradSync::mean_scale_of(int param) const {
-  const ParamGroup& group = params()[static_cast<size_t>(param)].group;
-  if (options_.reduction != Reduction::kMean)
-    return 1.0;
-  if (group.mean_divisor != 0)
-    return 1.0 / group.mean_divisor;
-  return group.ranks == all_ranks_ ? mean_scale() : 1.0 / group.ranks->size();
-}
-
-int BucketedGradSync::ranks_with_data(int param) const {
-  const ParamGroup& group = params()[static_cast<size_t>(param)].group;
-  return group.ranks == all_ranks_ ? uneven_inputs_.ranks_with_data()
-                                   : group.ranks->size();
 }
 
 // By parameter: its own mean's scale as a multiple of the common one.
@@ -201,25 +120,6 @@ std::vector<double> BucketedGradSync::factors() const {
   for (int param = 0; param < static_cast<int>(params().size()); ++param)
     factors.push_back(mean_scale_of(param) / mean_scale());
   return factors;
-}
-
-void BucketedGradSync::regroup(
-    const CommunicatorPtr& from,
-    const CommunicatorPtr& to) {
-  if (phase_ == Phase::kAccumulating || phase_ == Phase::kReducing)
-    throw_in_step("regroup()");
-  check_can_regroup(uneven_inputs_);
-  params_.regroup(from, to);
-  weights_->regroup(from, to);
-  buffer_->regroup(from, to);
-  if (all_ranks_ != from)
-    return;
-  all_ranks_ = to;
-  uneven_inputs_ = UnevenInputs(*to);
-}
-
-double BucketedGradSync::grad_scale() const {
-  return handover_->optimizer_scale(mean_scale());
 }
 
 // ---- during backward
@@ -254,13 +154,7 @@ void BucketedGradSync::leave_step() {
 }
 
 void BucketedGradSync::begin_step() {
-  params_.check_unchanged();
-  throw_if_not_gathered();
-  // Before an optimizer writes what they read.
-  wait_for_weights();
-  take_back_weights();
-  gathered_version_ = weights_->version();
-  show_leaf_gradients();
+  begin_memory_step();
   uneven_inputs_.begin_step();
   phase_ = Phase::kAccumulating;
 }
@@ -288,8 +182,8 @@ void BucketedGradSync::before_accumulate(int param, Arrival arrival) {
 }
 
 void BucketedGradSync::after_accumulate(int param) {
-  if (sharded_weights_)
-    sharded_weights_->throw_if_failed();
+  if (sharded_weights())
+    sharded_weights()->throw_if_failed();
   const torch::NoGradGuard no_grad;
   const torch::Tensor& grad =
       params()[static_cast<size_t>(param)].tensor.grad();
@@ -314,7 +208,7 @@ void BucketedGradSync::after_accumulate(int param) {
   // Once per backward, nested ones included.
   const bool acts_at_end = is_round ||
                            options_.finish == FinishMode::kAtEndOfBackward ||
-                           sharded_weights_ != nullptr;
+                           sharded_weights() != nullptr;
   if (acts_at_end && !callback_is_queued_) {
     at_end_of_backward([this] { at_backward_end(); });
     callback_is_queued_ = true;
@@ -339,14 +233,14 @@ bool BucketedGradSync::is_last_reach(int param) {
 
 void BucketedGradSync::at_backward_end() {
   callback_is_queued_ = false;
-  if (sharded_weights_) {
-    sharded_weights_->end_pass();
-    sharded_weights_->throw_if_failed();
+  if (sharded_weights()) {
+    sharded_weights()->end_pass();
+    sharded_weights()->throw_if_failed();
   }
   if (phase_ == Phase::kAccumulating)
     end_round();
-  if (sharded_weights_ && accumulate_only_)
-    sharded_weights_->expect_pass();
+  if (sharded_weights() && accumulate_only_)
+    sharded_weights()->expect_pass();
   if (phase_ != Phase::kReducing ||
       options_.finish != FinishMode::kAtEndOfBackward)
     return;
@@ -389,12 +283,7 @@ void BucketedGradSync::end_round() {
 }
 
 void BucketedGradSync::mark_ready(int param) {
-  if (param < 0 || param >= static_cast<int>(params().size())) {
-    throw ConfigError(fmt::format(
-        "[data_parallel] mark_ready({}): there are {} parameters",
-        param,
-        params().size()));
-  }
+  check_is_param(param);
   if (accumulate_only_)
     return;
   if (phase_ == Phase::kFinished)
@@ -584,9 +473,7 @@ void BucketedGradSync::adopt_observed_order() {
       uneven_inputs_.first_rank_with_data(!progress_.ready_order().empty());
   const auto order =
       Agreement(*all_ranks_).values_of(source, progress_.complete_order());
-  plan_ = make_plan(std::vector<int>(order.begin(), order.end()));
-  weights_ = make_weights();
-  buffer_->move_to(*weights_);
+  move_to(make_plan(std::vector<int>(order.begin(), order.end())));
   handover_->follow_buffer();
   make_buckets();
 }
@@ -623,12 +510,6 @@ void BucketedGradSync::drop_cleared_gradients() {
   }
 }
 
-void BucketedGradSync::zero_main_grads() {
-  if (phase_ == Phase::kFinished)
-    reset();
-  buffer_->zero_main_grads();
-}
-
 void BucketedGradSync::reset() {
   // After a backward that broke off, what is under way must end before its
   // memory is written again.
@@ -636,71 +517,12 @@ void BucketedGradSync::reset() {
   buckets_->reset();
   // A step that was given up may have left its gathers behind. After a finished
   // one, the forward of the next has its weights already.
-  if (sharded_weights_ && phase_ != Phase::kFinished)
-    sharded_weights_->abandon();
+  if (sharded_weights() && phase_ != Phase::kFinished)
+    sharded_weights()->abandon();
   progress_.reset();
   writes_.end();
   callback_is_queued_ = false;
   phase_ = Phase::kIdle;
-}
-
-// ---- sharded weights
-
-void BucketedGradSync::gather_weights() {
-  if (options_.sharding == Sharding::kNone)
-    return;
-  if (sharded_weights_) {
-    if (sharded_weights_->is_held()) {
-      throw ConfigError(
-          "[data_parallel] an optimizer stepped the weights while a "
-          "brigade::FullWeights lived, whose values are older: end it before "
-          "the step");
-    }
-    // Each unit is gathered when it is used.
-    sharded_weights_->end_pass();
-    sharded_weights_->expect_pass();
-    gathered_version_ = weights_->version();
-    return;
-  }
-  const torch::NoGradGuard no_grad;
-  wait_for_weights();
-  for (size_t b = gathers_.size(); b-- > 0;) {
-    const GradSegment& segment = buffer_->segments()[b];
-    gathers_[b] =
-        segment.group.ranks->all_gather(segment.weight, segment.owned_weight());
-  }
-  gathered_version_ = weights_->version();
-  if (options_.gather == GatherMode::kInPlace)
-    wait_for_weights();
-}
-
-bool BucketedGradSync::is_gathering() const {
-  return std::any_of(gathers_.begin(), gathers_.end(), [](const WorkPtr& work) {
-    return work != nullptr;
-  });
-}
-
-void BucketedGradSync::wait_for_weights() {
-  for (size_t b = gathers_.size(); b-- > 0;) {
-    if (const WorkPtr work = std::exchange(gathers_[b], nullptr))
-      work->wait();
-  }
-}
-
-void BucketedGradSync::wait_for_weight(int param) {
-  const size_t segment = owned_parts_[static_cast<size_t>(param)].segment;
-  if (const WorkPtr work = std::exchange(gathers_[segment], nullptr))
-    work->wait();
-}
-
-void BucketedGradSync::throw_if_not_gathered() const {
-  if (options_.sharding == Sharding::kNone ||
-      gathered_version_ == weights_->version())
-    return;
-  throw ConfigError(
-      "[data_parallel] an optimizer stepped this rank's part of the weights, "
-      "and the other ranks do not have it: call gather_weights() after the "
-      "optimizer's step()");
 }
 
 // ---- ranks without data
@@ -782,6 +604,15 @@ void BucketedGradSync::throw_ready_twice(int param) const {
       "through several nested ones (activation checkpointing that shares it: "
       "set reach = GraphReach::kAsInFirstStep)",
       params()[static_cast<size_t>(param)].name));
+}
+
+BucketedGradSync& as_bucketed(GradSync& sync, const char* function) {
+  if (auto* bucketed = dynamic_cast<BucketedGradSync*>(&sync))
+    return *bucketed;
+  throw ConfigError(fmt::format(
+      "[data_parallel] {} needs buckets, but gradients are reduced parameter "
+      "by parameter: use GradSyncAlgorithm::kBucketed",
+      function));
 }
 
 }  // namespace brigade

@@ -18,81 +18,47 @@
 #include <vector>
 
 #include "brigade/data_parallel/bucket_queue.h"
+#include "brigade/data_parallel/bucket_step.h"
 #include "brigade/data_parallel/grad_hooks.h"
 #include "brigade/data_parallel/grad_sync.h"
 #include "brigade/data_parallel/handover.h"
-#include "brigade/data_parallel/sharded_weights.h"
 #include "brigade/data_parallel/step_progress.h"
 
 namespace brigade {
 
 class BucketedGradSync : public GradSync {
  public:
-  // Collective over all ranks that wrap the module; throws what WrappedParams'
-  // constructor throws, and broadcasts the values of each group's rank 0.
+  // Collective over all ranks that wrap the module; see GradSync's.
   BucketedGradSync(
-      std::vector<NamedParam> params,
+      const std::vector<NamedParam>& params,
       CommunicatorPtr all_ranks,
       const GradSyncOptions& options = {});
   ~BucketedGradSync() override;
 
-  void set_accumulate_only(bool value) override { accumulate_only_ = value; }
-  void drop_cleared_gradients() override;
-  bool accumulate_only() const override { return accumulate_only_; }
   void mark_ready(int param) override;
-  void set_bucket_step(BucketStepPtr step) override;
   void finish() override;
   void reset() override;
-  double grad_scale() const override;
-
-  const std::vector<NamedParam>& params() const override {
-    return params_.trainable();
-  }
-  const std::vector<NamedParam>& frozen() const override {
-    return params_.frozen();
-  }
-  const torch::Tensor& main_grad(int param) const override {
-    return buffer_->main_grad(param);
-  }
-  const std::vector<GradSegment>& segments() const override {
-    return buffer_->segments();
-  }
-  int64_t layout_version() const override { return buffer_->layout_version(); }
-  void zero_main_grads() override;
-  const std::vector<OwnedPart>& owned_parts() const override {
-    return owned_parts_;
-  }
-  void gather_weights() override;
-  bool is_gathering() const override;
-  void wait_for_weights() override;
-  void wait_for_weight(int param) override;
-  ShardedWeights* sharded_weights() const override {
-    return sharded_weights_.get();
-  }
-
-  void allow_uneven_inputs(const UnevenInputsOptions& options) override;
-  int join() override;
-
+  void drop_cleared_gradients() override;
   // On a device with streams: by its own clock, once the host has waited for
   // it; ready_ns are the host's.
   const SyncReport& report() const override;
-  const CommunicatorPtr& all_ranks() const override { return all_ranks_; }
-  void regroup(const CommunicatorPtr& from, const CommunicatorPtr& to) override;
-  const GradSyncOptions& options() const override { return options_; }
 
-  const BucketPlan& plan() const { return plan_; }
-  BucketPlanOptions plan_options() const;
-  // What planning knows of params().
-  std::vector<BucketParam> bucket_params() const {
-    return bucket_params_of(params());
-  }
-  // See FlatMemory: for optimizers over segments().
-  const FlatMemoryPtr& flat_memory() const override {
-    return buffer_->flat_memory();
-  }
+  // What steps parameters as soon as their gradients are reduced, from the next
+  // step on; null: nothing, .grad stays for an optimizer. Between backwards.
+  // Throws ConfigError with sharding.
+  void set_bucket_step(BucketStepPtr step);
+  // Ranks with different numbers of steps: called on every rank before the
+  // first one. From then on every step begins by counting the ranks that have
+  // data. Throws ConfigError with sharding, and where parameters have several
+  // groups.
+  void allow_uneven_inputs(const UnevenInputsOptions& options);
+  // Collective: this rank has no more data. Takes part in the others' steps
+  // with zeros until no rank has data; then every rank gets the parameters of
+  // the rank that joined last, which is returned. An accumulation that has
+  // begun counts as this rank's last step.
+  int join();
 
  private:
-  enum class Phase { kIdle, kAccumulating, kReducing, kFinished };
   // Whether finish() was called since the step's end.
   enum class FinishCall { kNone, kSeen };
 
@@ -116,7 +82,6 @@ class BucketedGradSync : public GradSync {
   void wait_and_hand_over();
   // Of a micro-batch that is not the step's last: see divides_gradients().
   void end_round();
-  void throw_if_not_gathered() const;
   void throw_if_stepped_early();
 
   // Whether this is the last of the backwards that reach a parameter. Counts.
@@ -129,39 +94,17 @@ class BucketedGradSync : public GradSync {
   void shadow_step();
   std::vector<int64_t> agree_on_used();
   void adopt_observed_order();
-  BucketPlan make_plan(const std::vector<int>& order) const;
-  // What the plan says, frozen parameters included.
-  std::unique_ptr<WeightMemory> make_weights() const;
   void make_buckets();
-  void take_back_weights();
-  double mean_scale() const;
-  // The same of a parameter's own group.
-  double mean_scale_of(int param) const;
-  int ranks_with_data(int param) const;
   std::vector<double> factors() const;
   void reduce_apart();
   void throw_if_missing() const;
   [[noreturn]] void throw_ready_twice(int param) const;
 
-  CommunicatorPtr all_ranks_;
-  GradSyncOptions options_;
-  WrappedParams params_;
-  BucketPlan plan_;
-  std::unique_ptr<WeightMemory> weights_;
-  std::unique_ptr<GradBuffer> buffer_;
   std::unique_ptr<Handover> handover_;
   std::unique_ptr<BucketQueue> buckets_;
-  std::vector<OwnedPart> owned_parts_;
-  std::vector<WorkPtr> gathers_;  // by bucket; null: none under way
-  int64_t gathered_version_ = 0;  // of the flat weights, when exchanged last
-  std::unique_ptr<ShardedWeights> sharded_weights_;  // null: whole
-  UnevenInputs uneven_inputs_;
-
   StepProgress progress_;
   BucketStepPtr bucket_step_;
   size_t stepped_buckets_ = 0;  // in this step's backward, from the first on
-  Phase phase_ = Phase::kIdle;
-  bool accumulate_only_ = false;
   bool order_is_final_;
   bool callback_is_queued_ = false;  // for the end of the current backward
   FinishCall finish_call_ = FinishCall::kNone;
@@ -170,5 +113,8 @@ class BucketedGradSync : public GradSync {
   StreamMark backward_end_;
   std::unique_ptr<GradHooks> hooks_;  // last: gone before what it calls
 };
+
+// `sync`, which must be bucketed for what `function` does; ConfigError otherwise.
+BucketedGradSync& as_bucketed(GradSync& sync, const char* function);
 
 }  // namespace brigade

@@ -38,6 +38,7 @@
 #include <utility>
 #include <vector>
 
+#include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/data_parallel/clip_grad.h"
 #include "brigade/data_parallel/compute_copies.h"
 #include "brigade/data_parallel/forward_casts.h"
@@ -283,22 +284,25 @@ class DataParallel {
     std::function<void(const torch::Tensor&)> before_step;
     if (ComputeCopies* copies = wrapped_.copies.get())
       before_step = [copies](const torch::Tensor& p) { copies->restore(p); };
-    wrapped_.sync->set_bucket_step(
-        make_bucket_step(*wrapped_.sync, optimizer, std::move(before_step)));
+    bucketed("step_in_backward()")
+        .set_bucket_step(make_bucket_step(
+            *wrapped_.sync, optimizer, std::move(before_step)));
   }
   // The same with an optimizer of make_adamw()'s kind, and this learning
   // rate, or one for each of its parameter groups; call it again for others.
   void step_in_backward(Optimizer& optimizer, double lr) {
-    wrapped_.sync->set_bucket_step(
-        make_bucket_step(*wrapped_.sync, optimizer, lr));
+    bucketed("step_in_backward()")
+        .set_bucket_step(make_bucket_step(*wrapped_.sync, optimizer, lr));
   }
   // See above.
   void step_in_backward(Optimizer& optimizer, const std::vector<double>& lrs) {
-    wrapped_.sync->set_bucket_step(
-        make_bucket_step(*wrapped_.sync, optimizer, lrs));
+    bucketed("step_in_backward()")
+        .set_bucket_step(make_bucket_step(*wrapped_.sync, optimizer, lrs));
   }
   // The optimizer is stepped by hand again.
-  void step_after_backward() { wrapped_.sync->set_bucket_step(nullptr); }
+  void step_after_backward() {
+    bucketed("step_after_backward()").set_bucket_step(nullptr);
+  }
 
   // Drops the step's gradients. After an exception in backward, call it before
   // anything else.
@@ -319,10 +323,10 @@ class DataParallel {
   // run none.
   void allow_uneven_inputs(const UnevenInputsOptions& options = {}) {
     check_uneven_inputs(module_of(module_), wrap_);
-    wrapped_.sync->allow_uneven_inputs(options);
+    bucketed("allow_uneven_inputs()").allow_uneven_inputs(options);
   }
   // See allow_uneven_inputs(). Collective with the other ranks' steps.
-  void join() { broadcast_buffers_of(wrapped_.sync->join()); }
+  void join() { broadcast_buffers_of(bucketed("join()").join()); }
 
   // What the last step's communication cost.
   const SyncReport& report() const { return wrapped_.sync->report(); }
@@ -333,6 +337,9 @@ class DataParallel {
   static constexpr bool kIsScripted =
       std::is_same_v<Handle, torch::jit::Module>;
 
+  BucketedGradSync& bucketed(const char* function) {
+    return as_bucketed(*wrapped_.sync, function);
+  }
   // What has a forward().
   auto target() {
     if constexpr (std::is_same_v<Handle, torch::nn::AnyModule> || kIsScripted)

@@ -3,260 +3,108 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "brigade/base/error.h"
 
 namespace brigade {
-
-std::string describe(const GradSyncOptions& options) {
-  // Closures of different places in a program are of different types.
-  return fmt::format(
-      "bucket_capacity_bytes: {}\nfirst_bucket_bytes: {}\n"
-      "last_bucket_bytes: {}\norder: {}\nreduction: {}\n"
-      "missing_gradient: {}\nhandover: {}\nreach: {}\nsharding: {}\n"
-      "hook: function {:08x}\n",
-      options.bucket_capacity_bytes,
-      options.first_bucket_bytes,
-      options.last_bucket_bytes,
-      to_string(options.order),
-      options.reduction == Reduction::kMean ? "mean" : "sum",
-      options.missing_gradient == MissingGradient::kError ? "error" : "zero",
-      options.handover == GradHandover::kParamDtype ? "param_dtype"
-                                                    : "main_grad",
-      options.reach == GraphReach::kOnce ? "once" : "as_in_first_step",
-      to_string(options.sharding),
-      static_cast<uint32_t>(options.hook.target_type().hash_code()));
-}
-
-const char* to_string(Sharding sharding) {
-  switch (sharding) {
-    case Sharding::kNone:
-      return "none";
-    case Sharding::kOptimizer:
-      return "optimizer";
-    case Sharding::kGradients:
-      return "gradients";
-    case Sharding::kParameters:
-      return "parameters";
-  }
-  return "unknown";
-}
-
 namespace {
 
-// Not as a view: zero_grad() detaches in place, which views refuse. With a
-// version of its own: clearing it is not what step_owned() does, and without
-// that the next backward is an error.
-torch::Tensor as_leaf_gradient(const torch::Tensor& grad) {
-  return grad.variable_data();
+FlatWeights place_of_weights(const GradSyncOptions& options) {
+  return options.handover == GradHandover::kMainGrad ? FlatWeights::kMove
+                                                     : FlatWeights::kLeaveAlone;
 }
 
 }  // namespace
 
-GradSync::~GradSync() = default;
-
-// ---- from the hand-over to the optimizer
-
-torch::Tensor GradSync::main_grad_of(const OwnedLeaf& leaf) const {
-  return segments()[leaf.segment].owned_main_grad().narrow(
-      0, leaf.offset, leaf.weight.numel());
+GradSync::GradSync(
+    const std::vector<NamedParam>& params,
+    CommunicatorPtr all_ranks,
+    GradSyncOptions options)
+    : all_ranks_(std::move(all_ranks)),
+      options_(std::move(options)),
+      params_(
+          params,
+          describe(options_),
+          place_of_weights(options_),
+          all_ranks_),
+      uneven_inputs_(*all_ranks_) {
+  const auto count = static_cast<int>(this->params().size());
+  plan_ = make_plan(initial_order(options_.order, count));
+  weights_ = make_weights();
+  buffer_ = std::make_unique<GradBuffer>(
+      *weights_, this->params().size(), options_.sharding);
+  follow_memory();
 }
 
-torch::Tensor
-GradSync::owned_leaf(size_t segment, int64_t offset, int64_t numel) {
-  if (leaves_layout_ != layout_version())
-    owned_leaves_.clear();
-  leaves_layout_ = layout_version();
-  for (const OwnedLeaf& leaf : owned_leaves_) {
-    if (leaf.segment == segment && leaf.offset == offset &&
-        leaf.weight.numel() == numel)
-      return leaf.weight;
-  }
-  OwnedLeaf leaf{
-      segment,
-      offset,
-      segments()[segment]
-          .owned_weight()
-          .narrow(0, offset, numel)
-          .detach()
-          .requires_grad_()};
-  leaf.weight.mutable_grad() = as_leaf_gradient(main_grad_of(leaf));
-  owned_leaves_.push_back(leaf);
-  return leaf.weight;
+// The module is an ordinary one again, whose weights are all there.
+GradSync::~GradSync() {
+  flat_memory()->before_step = nullptr;
 }
 
-void GradSync::drop_cleared_leaves() {
-  if (leaves_layout_ != layout_version())
-    return;
-  for (const OwnedLeaf& leaf : owned_leaves_) {
-    if (!leaf.weight.grad().defined())
-      main_grad_of(leaf).zero_();
-  }
+// ---- memory
+
+BucketPlanOptions GradSync::plan_options() const {
+  int ranks = 1;
+  for (const ParamsOfGroup& each : params_.groups())
+    ranks = std::lcm(ranks, each.group.ranks->size());
+  return {
+      .capacity_bytes = options_.bucket_capacity_bytes,
+      .first_bucket_bytes = options_.first_bucket_bytes,
+      .last_bucket_bytes = options_.last_bucket_bytes,
+      .ranks = ranks};
 }
 
-void GradSync::show_leaf_gradients() {
-  if (leaves_layout_ != layout_version())
-    return;
-  for (OwnedLeaf& leaf : owned_leaves_) {
-    torch::Tensor& grad = leaf.weight.mutable_grad();
-    if (!grad.defined())
-      grad = as_leaf_gradient(main_grad_of(leaf));
-    leaf.grad_version = static_cast<int64_t>(grad._version());
-  }
+BucketPlan GradSync::make_plan(const std::vector<int>& order) const {
+  return plan_buckets(bucket_params(), order, plan_options());
 }
 
-void GradSync::throw_if_leaves_changed() const {
-  if (leaves_layout_ != layout_version())
-    return;
-  const bool is_own_sum = options().sharding == Sharding::kOptimizer;
-  for (const OwnedLeaf& leaf : owned_leaves_) {
-    const torch::Tensor& grad = leaf.weight.grad();
-    if (grad.defined() &&
-        (!is_own_sum ||
-         static_cast<int64_t>(grad._version()) == leaf.grad_version))
-      continue;
-    throw ConfigError(fmt::format(
-        "[data_parallel] an optimizer over owned_parameters() cleared or wrote "
-        "its gradients between a step's backwards, which with sharding = {} "
-        "does not drop what has accumulated so far: call reset() of "
-        "DataParallel instead, or zero_grad() of the module",
-        to_string(options().sharding)));
-  }
+std::unique_ptr<WeightMemory> GradSync::make_weights() const {
+  const FlatWeights place = place_of_weights(options_);
+  if (place == FlatWeights::kLeaveAlone)
+    return std::make_unique<WeightMemory>(
+        plan_, params(), place, options_.sharding);
+  auto params = params_.laid_out();
+  const BucketPlan plan = with_frozen(plan_, params, plan_options());
+  return std::make_unique<WeightMemory>(
+      plan, std::move(params), place, options_.sharding);
 }
 
-void GradSync::check_leaves_are_current() const {
-  if (owned_leaves_.empty() || leaves_layout_ == layout_version())
-    return;
-  throw ConfigError(
-      "[data_parallel] owned_parameters() were moved to other memory after "
-      "this optimizer was made (BucketOrder::kObserved plans anew after the "
-      "first step): make it anew, after the first backward at the earliest");
+void GradSync::follow_memory() {
+  owned_parts_ = buffer_->owned_parts();
+  flat_memory()->before_step = [this] { check_before_step(); };
+  gathered_ = std::make_unique<GatheredWeights>(*weights_, *buffer_, options_);
 }
 
-void GradSync::begin_use() {
-  std::vector<torch::Tensor> gradients;
-  std::vector<torch::Tensor> weights;
-  for (const NamedParam& param : params())
-    weights.push_back(param.tensor);
-  if (options().handover == GradHandover::kMainGrad) {
-    const bool is_scaled_later = grad_scale() != 1.0;
-    for (const GradSegment& segment : segments()) {
-      weights.push_back(segment.owned_weight());
-      if (is_scaled_later || segment.shard.defined())
-        gradients.push_back(segment.main_grad);
-      if (is_scaled_later)
-        gradients.push_back(segment.owned_main_grad());
-    }
-    show_leaf_gradients();
-  }
-  weights_version_ = version_of_weights();
-  gradients_version_ = version_of_gradients();
-  writes_.begin(gradients, weights);
+void GradSync::move_to(BucketPlan plan) {
+  plan_ = std::move(plan);
+  auto weights = make_weights();
+  buffer_->move_to(*weights);
+  gathered_.reset();
+  weights_ = std::move(weights);
+  follow_memory();
 }
 
-void GradSync::note_use() {
-  writes_.note_weights();
-  gradients_version_ = -1;
+void GradSync::take_back_weights() {
+  if (weights_->take_back())
+    ++flat_memory()->weights_version;
 }
 
-bool GradSync::were_used() const {
-  return writes_.seen() == WriteWatch::Seen::kWeights ||
-         version_of_weights() != weights_version_;
+void GradSync::begin_memory_step() {
+  params_.check_unchanged();
+  gathered_->throw_if_stale();
+  // Before an optimizer writes what they read.
+  wait_for_weights();
+  take_back_weights();
+  gathered_->note_current();
+  show_leaf_gradients();
 }
 
-int64_t GradSync::version_of_weights() const {
-  if (options().handover != GradHandover::kMainGrad)
-    return 0;
-  int64_t sum = 0;
-  for (const GradSegment& segment : segments())
-    sum += static_cast<int64_t>(segment.owned_weight()._version());
-  return sum;
-}
-
-int64_t GradSync::version_of_gradients() const {
-  int64_t sum = 0;
-  for (const GradSegment& segment : segments())
-    sum += static_cast<int64_t>(segment.owned_main_grad()._version());
-  return sum;
-}
-
-// Divided gradients are in shards, which zero_grad() does not reach.
-bool GradSync::are_uncleared() const {
-  return options().handover == GradHandover::kMainGrad &&
-         version_of_gradients() == gradients_version_ &&
-         (divides_gradients(options().sharding) ||
-          params().front().tensor.grad().defined());
-}
-
-void GradSync::throw_if_kept() const {
-  if (!are_uncleared())
-    return;
-  throw ConfigError(
-      "[data_parallel] an optimizer used the gradients and did not clear them, "
-      "so that this backward() would add to the last step's: call "
-      "AdamW::step() with AfterRead::kZero, step torch::optim over "
-      "owned_parameters() by DataParallel::step(optimizer), or clear them with "
-      "zero_main_grads()");
-}
-
-void GradSync::check_before_step() {
-  const bool is_watched =
-      options().handover == GradHandover::kMainGrad && writes_.is_watching();
-  bool is_changed = writes_.seen() == WriteWatch::Seen::kGradients;
-  std::string name = "a parameter";
-  for (int i = 0; is_watched && i < static_cast<int>(params().size()); ++i) {
-    const NamedParam& param = params()[static_cast<size_t>(i)];
-    const torch::Tensor& grad = param.tensor.grad();
-    if (grad.defined() && is_same_memory(grad, main_grad(i)))
-      continue;
-    is_changed = true;
-    name = "'" + param.name + "'";
-    break;
-  }
-  if (is_watched && is_changed) {
-    throw ConfigError(fmt::format(
-        "[data_parallel] .grad() of {} was changed between the step's last "
-        "backward() and the optimizer, which with handover = kMainGrad and "
-        "sharding = {} does not do what it does in PyTorch: the gradients are "
-        "sums over ranks, and with sharding parts of them, that are scaled in "
-        "the step. Call clip_grad_norm() or clip_grad_value() of DataParallel, "
-        "or give the optimizer's step another grad_scale",
-        name,
-        to_string(options().sharding)));
-  }
-  writes_.note_weights();
-}
-
-void GradSync::check_can_regroup(const UnevenInputs& uneven_inputs) const {
-  const char* problem = nullptr;
-  if (options().sharding != Sharding::kNone)
-    problem = "sharding, whose ranges belong to the ranks of a group";
-  else if (options().reduction != Reduction::kSum)
-    problem = "reduction = kMean, which divides by a group's size: set kSum";
-  else if (uneven_inputs.is_allowed())
-    problem = "uneven inputs, which count the ranks of one group";
-  if (problem != nullptr)
-    throw ConfigError(
-        fmt::format("[data_parallel] regroup() with {}", problem));
-}
-
-void GradSync::throw_in_step(const char* function) {
-  throw ConfigError(fmt::format(
-      "[data_parallel] {} within a step: call it after finish() or reset()",
-      function));
-}
-
-bool GradSync::is_counted_here(const ParamGroup& group) const {
-  return options().sharding != Sharding::kNone || group.ranks == all_ranks() ||
-         group.ranks->rank() == 0;
-}
-
-bool GradSync::is_counted_elsewhere() const {
-  return options().sharding != Sharding::kNone ||
-         std::any_of(
-             params().begin(), params().end(), [&](const NamedParam& param) {
-               return param.group.ranks != all_ranks();
-             });
+void GradSync::zero_main_grads() {
+  if (phase_ == Phase::kFinished)
+    reset();
+  buffer_->zero_main_grads();
 }
 
 torch::Tensor GradSync::owned_main_grad(int param) const {
@@ -271,6 +119,75 @@ int GradSync::param_index(const std::string& name) const {
       return static_cast<int>(i);
   }
   return -1;
+}
+
+void GradSync::check_is_param(int param) const {
+  if (param < 0 || param >= static_cast<int>(params().size())) {
+    throw ConfigError(fmt::format(
+        "[data_parallel] mark_ready({}): there are {} parameters",
+        param,
+        params().size()));
+  }
+}
+
+// ---- groups
+
+double GradSync::mean_scale() const {
+  return options_.reduction == Reduction::kMean ? 1.0 / uneven_inputs_.divisor()
+                                                : 1.0;
+}
+
+double GradSync::grad_scale() const {
+  return options_.handover == GradHandover::kMainGrad ? mean_scale() : 1.0;
+}
+
+double GradSync::mean_scale_of(int param) const {
+  const ParamGroup& group = params()[static_cast<size_t>(param)].group;
+  if (options_.reduction != Reduction::kMean)
+    return 1.0;
+  if (group.mean_divisor != 0)
+    return 1.0 / group.mean_divisor;
+  return group.ranks == all_ranks_ ? mean_scale() : 1.0 / group.ranks->size();
+}
+
+int GradSync::ranks_with_data(int param) const {
+  const ParamGroup& group = params()[static_cast<size_t>(param)].group;
+  return group.ranks == all_ranks_ ? uneven_inputs_.ranks_with_data()
+                                   : group.ranks->size();
+}
+
+void GradSync::regroup(const CommunicatorPtr& from, const CommunicatorPtr& to) {
+  const char* problem = nullptr;
+  if (options_.sharding != Sharding::kNone)
+    problem = "with sharding, whose ranges belong to the ranks of a group";
+  else if (options_.reduction != Reduction::kSum)
+    problem = "with reduction = kMean, which divides by a group's size";
+  else if (uneven_inputs_.is_allowed())
+    problem = "with uneven inputs, which count the ranks of one group";
+  else if (phase_ == Phase::kAccumulating || phase_ == Phase::kReducing)
+    problem = "within a step: call it after finish() or reset()";
+  if (problem != nullptr)
+    throw ConfigError(fmt::format("[data_parallel] regroup() {}", problem));
+  params_.regroup(from, to);
+  weights_->regroup(from, to);
+  buffer_->regroup(from, to);
+  if (all_ranks_ == from) {
+    all_ranks_ = to;
+    uneven_inputs_ = UnevenInputs(*to);
+  }
+}
+
+bool GradSync::is_counted_here(const ParamGroup& group) const {
+  return options().sharding != Sharding::kNone || !is_counted_elsewhere() ||
+         group.ranks->rank() == 0;
+}
+
+bool GradSync::is_counted_elsewhere() const {
+  return options().sharding != Sharding::kNone ||
+         std::any_of(
+             params().begin(), params().end(), [&](const NamedParam& param) {
+               return param.group.ranks != all_ranks();
+             });
 }
 
 }  // namespace brigade

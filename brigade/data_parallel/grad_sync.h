@@ -16,8 +16,10 @@
 // the gradients; if not, its gradients are added to them, as PyTorch does, and
 // reduced with them once more.
 //
-// This is the interface. BucketedGradSync reduces flat buckets while backward
-// runs; PerParamGradSync reduces parameter by parameter and is its oracle.
+// GradSync is what it is done with: the parameters, their memory (WeightMemory,
+// GradBuffer) and the gathering of weights (GatheredWeights). How it is done is
+// a few verbs: BucketedGradSync reduces flat buckets while backward runs;
+// PerParamGradSync reduces parameter by parameter and is its oracle.
 //
 // Hooks run on the thread that autograd runs a parameter's backward on: on the
 // CPU the one that calls backward(), on GPUs a thread per device. Every other
@@ -34,9 +36,9 @@
 #include <vector>
 
 #include "brigade/comm/communicator.h"
-#include "brigade/data_parallel/bucket_hook.h"
-#include "brigade/data_parallel/bucket_step.h"
+#include "brigade/data_parallel/gathered_weights.h"
 #include "brigade/data_parallel/grad_buffer.h"
+#include "brigade/data_parallel/grad_sync_options.h"
 #include "brigade/data_parallel/uneven_inputs.h"
 #include "brigade/data_parallel/wrapped_params.h"
 #include "brigade/data_parallel/write_watch.h"
@@ -45,111 +47,18 @@
 
 namespace brigade {
 
-class ShardedWeights;
-
-// How gradients of several ranks become one.
-enum class Reduction { kMean, kSum };
-
-// A parameter that no backward of the step reached, on this rank.
-enum class MissingGradient {
-  // The step is not complete without it: a further backward() may bring it,
-  // and finish() or the next step's backward() is a ConfigError naming it.
-  kError,
-  // It counts as zero, and ranks may disagree on which are missing: DDP's
-  // find_unused_parameters. One missing on every rank keeps an undefined
-  // .grad() (kParamDtype). Costs an all-reduce of 8 bytes per parameter. A rank
-  // whose loss reaches no parameter at all calls finish().
-  kZero,
-};
-
-// Where the optimizer finds the gradient after finish().
-enum class GradHandover {
-  // param.grad() in the parameter's dtype, the mean applied: torch::optim.
-  // Once the optimizer has stepped (WriteWatch), the next step starts from zero
-  // by itself; zero_grad() is needed only to drop gradients.
-  kParamDtype,
-  // The flat main_grads of segments(), unscaled (see grad_scale()): Brigade's
-  // AdamW. param.grad() is the main_grad, also during backward, so that fused
-  // ops add straight into it; the optimizer that reads it clears it
-  // (AfterRead::kZero), or the caller does by zero_main_grads().
-  kMainGrad,
-};
-
-// How often a step's last backward reaches a parameter: more than once where
-// nested backwards (recomputations) share it.
-enum class GraphReach {
-  kOnce,
-  // As often as in the first step, which counts and reduces only after its
-  // backward: DDP's static_graph.
-  kAsInFirstStep,
-};
-
-// When the step's collectives are waited for.
-enum class FinishMode {
-  // backward() waits for the reduction before it returns, as PyTorch's DDP: the
-  // one in which the step's last parameter became ready.
-  kAtEndOfBackward,
-  kExplicit,  // finish() waits; work may be put before it
-};
-
-// Sharding: when gather_weights(), and with it DataParallel::step(), returns.
-enum class GatherMode {
-  kInPlace,  // with the weights of all ranks in place
-  // At once; operations of the next DataParallel::forward() wait for what they
-  // read. Until then, or wait_for_weights(), whoever reads the module through a
-  // handle of its own finds some weights of the step before.
-  kOverlapForward,
-};
-
-// The same on all ranks; docs/gradient_sync.md explains each.
-struct GradSyncOptions {
-  int64_t bucket_capacity_bytes = 25 * MiB;
-  int64_t first_bucket_bytes = 1 * MiB;
-  int64_t last_bucket_bytes = 1 * MiB;
-  BucketOrder order = BucketOrder::kReverse;
-  Reduction reduction = Reduction::kMean;
-  MissingGradient missing_gradient = MissingGradient::kError;
-  GradHandover handover = GradHandover::kParamDtype;
-  FinishMode finish = FinishMode::kAtEndOfBackward;
-  GraphReach reach = GraphReach::kOnce;
-  // Other than kNone needs kMainGrad, and an order that is known before the
-  // first step; kGradients and kParameters also kOnce and kError.
-  Sharding sharding = Sharding::kNone;
-  GatherMode gather = GatherMode::kInPlace;
-  // Empty: all_reduce_hook(), and with sharding reduce_scatter_hook().
-  BucketHook hook;
-};
-
-// What each rank must choose alike, one line per option: compared when
-// wrapping.
-std::string describe(const GradSyncOptions& options);
-
 class GradSync {
  public:
   virtual ~GradSync();
   GradSync(const GradSync&) = delete;
   GradSync& operator=(const GradSync&) = delete;
 
-  // Whether the backwards to come belong to a micro-batch that is not the
-  // step's last: gradients are accumulated and nothing is launched. Meanwhile
-  // param.grad() is this rank's sum so far, neither reduced nor divided, and
-  // clearing it (zero_grad()) drops what was accumulated.
-  virtual void set_accumulate_only(bool value) = 0;
-  virtual bool accumulate_only() const = 0;
-  // Before a forward, where gradients are divided (divides_gradients()): if
-  // every .grad() was cleared to none, so is what has accumulated. Throws
-  // ConfigError where .grad() was written otherwise between micro-batches,
-  // which has no such meaning.
-  virtual void drop_cleared_gradients() {}
+  // ---- the verbs
 
   // A parameter's gradient of this step is in main_grad. Called by the hooks;
   // by hand for a gradient that was computed outside autograd. Throws
   // ConfigError for an index outside params() and for a second call in a step.
   virtual void mark_ready(int param) = 0;
-  // What steps parameters as soon as their gradients are reduced, from the next
-  // step on; null: nothing, .grad stays for an optimizer. Between backwards.
-  // Throws ConfigError with sharding.
-  virtual void set_bucket_step(BucketStepPtr step) = 0;
   // Waits for the step's collectives and hands the gradients over. A second
   // call does nothing (but see MissingGradient::kZero). Throws ConfigError when
   // no backward was synchronised, a gradient is missing, or set_accumulate_only
@@ -157,86 +66,91 @@ class GradSync {
   virtual void finish() = 0;
   // Ends the step and drops what it has not finished; the next backward starts
   // anew. Implied by that backward once an optimizer has stepped. After a
-  // CommError, leaves a state that can
-  // be destroyed, or used once the group works again.
+  // CommError, leaves a state that can be destroyed, or used once the group
+  // works again.
   virtual void reset() = 0;
+  // Before a forward, where gradients are divided (divides_gradients()): if
+  // every .grad() was cleared to none, so is what has accumulated. Throws
+  // ConfigError where .grad() was written otherwise between micro-batches,
+  // which has no such meaning.
+  virtual void drop_cleared_gradients() {}
+  // The last finished step's communication.
+  virtual const SyncReport& report() const = 0;
 
+  // Whether the backwards to come belong to a micro-batch that is not the
+  // step's last: gradients are accumulated and nothing is launched. Meanwhile
+  // param.grad() is this rank's sum so far, neither reduced nor divided, and
+  // clearing it (zero_grad()) drops what was accumulated.
+  void set_accumulate_only(bool value) { accumulate_only_ = value; }
+  bool accumulate_only() const { return accumulate_only_; }
   // Called when a step's gradients are reduced, before an optimizer may find
   // them.
   void before_handover(std::function<void()> call) {
     before_handover_ = std::move(call);
   }
 
-  // What to multiply every main_grad with to get the reduction that was asked
-  // for; 1 unless handover is kMainGrad and reduction is kMean.
-  virtual double grad_scale() const = 0;
+  // ---- parameters
 
   // Each parameter once, in the order given, those that require a gradient; all
   // with a group.
-  virtual const std::vector<NamedParam>& params() const = 0;
+  const std::vector<NamedParam>& params() const { return params_.trainable(); }
   // The others: they have neither gradient nor state. With kMainGrad those that
   // share no memory are in the flat weights too.
-  virtual const std::vector<NamedParam>& frozen() const = 0;
-  // Shaped as the parameter; without elements where its gradients are sparse.
-  virtual const torch::Tensor& main_grad(int param) const = 0;
-  virtual const std::vector<GradSegment>& segments() const = 0;
-  // Raised whenever segments() has changed (a new plan after the first step).
-  virtual int64_t layout_version() const = 0;
-  // What an optimizer over segments() watches.
-  virtual const FlatMemoryPtr& flat_memory() const = 0;
-  // Clears every main_grad, padding included.
-  virtual void zero_main_grads() = 0;
-
-  // With sharding, what this rank owns of each parameter; else all of it.
-  virtual const std::vector<OwnedPart>& owned_parts() const = 0;
-  // The owned part of a parameter's main_grad, flat; empty: none of it.
-  torch::Tensor owned_main_grad(int param) const;
-  // Collective, after an optimizer stepped what this rank owns: exchanges the
-  // weights, in the order of forward; see GatherMode. Does nothing without
-  // sharding. A backward over weights that were stepped and not exchanged is a
-  // ConfigError.
-  virtual void gather_weights() = 0;
-  // Whether there is something to wait for.
-  virtual bool is_gathering() const { return false; }
-  // Until then no weight may be read.
-  virtual void wait_for_weights() = 0;
-  // Until then this weight may not be read.
-  virtual void wait_for_weight(int param) = 0;
-  // Sharding::kParameters: the weights, of which none can be read otherwise.
-  // Null with any other sharding.
-  virtual ShardedWeights* sharded_weights() const { return nullptr; }
-
-  // Ranks with different numbers of steps: called on every rank before the
-  // first one. From then on every step begins by counting the ranks that have
-  // data. Throws ConfigError with sharding, and where parameters have several
-  // groups.
-  virtual void allow_uneven_inputs(const UnevenInputsOptions& options) = 0;
-  // Collective: this rank has no more data. Takes part in the others' steps
-  // with zeros until no rank has data; then every rank gets the parameters of
-  // the rank that joined last, which is returned. An accumulation that has
-  // begun counts as this rank's last step.
-  virtual int join() = 0;
-
-  // The last finished step's communication.
-  virtual const SyncReport& report() const = 0;
+  const std::vector<NamedParam>& frozen() const { return params_.frozen(); }
+  int param_index(const std::string& name) const;  // -1: unknown
+  const GradSyncOptions& options() const { return options_; }
+  // What to multiply every main_grad with to get the reduction that was asked
+  // for; 1 unless handover is kMainGrad and reduction is kMean.
+  double grad_scale() const;
   // All ranks that wrap the module: they agree on what is done in a step, and
   // the ranks of each group are some of them.
-  virtual const CommunicatorPtr& all_ranks() const = 0;
+  const CommunicatorPtr& all_ranks() const { return all_ranks_; }
   // Between steps, without sharding, on all ranks of both: what was reduced
   // over `from` is reduced over `to` from the next step on. Throws ConfigError
-  // with sharding, where gradients have arrived or uneven inputs are allowed.
-  virtual void regroup(
-      const CommunicatorPtr& from,
-      const CommunicatorPtr& to) = 0;
-  virtual const GradSyncOptions& options() const = 0;
-
+  // with sharding, with a mean, within a step, or where uneven inputs are
+  // allowed.
+  void regroup(const CommunicatorPtr& from, const CommunicatorPtr& to);
   // What a rank that adds up all ranks' squares, each element once, counts:
   // whether that of a group's gradients this rank owns is among them.
   bool is_counted_here(const ParamGroup& group) const;
   // Whether other ranks count some that this one does not.
   bool is_counted_elsewhere() const;
 
-  int param_index(const std::string& name) const;  // -1: unknown
+  // ---- memory
+
+  // Shaped as the parameter; without elements where its gradients are sparse.
+  const torch::Tensor& main_grad(int param) const {
+    return buffer_->main_grad(param);
+  }
+  const std::vector<GradSegment>& segments() const {
+    return buffer_->segments();
+  }
+  const BucketPlan& plan() const { return plan_; }
+  BucketPlanOptions plan_options() const;
+  // What planning knows of params().
+  std::vector<BucketParam> bucket_params() const {
+    return bucket_params_of(params());
+  }
+  // Raised whenever segments() has changed (a new plan after the first step).
+  int64_t layout_version() const { return buffer_->layout_version(); }
+  // What an optimizer over segments() watches.
+  const FlatMemoryPtr& flat_memory() const { return buffer_->flat_memory(); }
+  // Clears every main_grad, padding included.
+  void zero_main_grads();
+  // With sharding, what this rank owns of each parameter; else all of it.
+  const std::vector<OwnedPart>& owned_parts() const { return owned_parts_; }
+  // The owned part of a parameter's main_grad, flat; empty: none of it.
+  torch::Tensor owned_main_grad(int param) const;
+
+  // ---- weights of other ranks: see GatheredWeights. A backward over weights
+  // that were stepped and not gathered is a ConfigError.
+  void gather_weights() { gathered_->after_step(); }
+  bool is_gathering() const { return gathered_->are_under_way(); }
+  void wait_for_weights() { gathered_->need_all(); }
+  void wait_for_weight(int param) {
+    gathered_->need(owned_parts_[static_cast<size_t>(param)].segment);
+  }
+  ShardedWeights* sharded_weights() const { return gathered_->units(); }
 
   // GradHandover::kMainGrad: a range of this rank's part of a segment's
   // weights, as a leaf whose .grad() is that range of the gradients. The same
@@ -252,10 +166,35 @@ class GradSync {
   void check_leaves_are_current() const;
 
  protected:
-  GradSync() = default;
-  // ConfigError naming what regroup() does not go with.
-  void check_can_regroup(const UnevenInputs& uneven_inputs) const;
-  [[noreturn]] static void throw_in_step(const char* function);
+  //   kIdle, kAccumulating, kReducing, kFinished: see above.
+  enum class Phase { kIdle, kAccumulating, kReducing, kFinished };
+
+  // Collective over all ranks; throws what WrappedParams' constructor throws,
+  // and broadcasts the values of each group's rank 0. With kMainGrad makes the
+  // parameters views of flat memory.
+  GradSync(
+      const std::vector<NamedParam>& params,
+      CommunicatorPtr all_ranks,
+      GradSyncOptions options);
+
+  // ConfigError unless params() has that index.
+  void check_is_param(int param) const;
+  // 1 / what a mean over all ranks divides by; 1 for a sum.
+  double mean_scale() const;
+  // The same of a parameter's own group.
+  double mean_scale_of(int param) const;
+  // How many ranks add to a parameter's sum in this step.
+  int ranks_with_data(int param) const;
+  // A step's first backward: whatever was done to parameters meanwhile is
+  // known, and all weights are there.
+  void begin_memory_step();
+  // Parameters that were given other memory, as torch::load() does, are views
+  // again.
+  void take_back_weights();
+  // The same contents under another plan.
+  void move_to(BucketPlan plan);
+  BucketPlan make_plan(const std::vector<int>& order) const;
+
   void call_before_handover() const {
     if (before_handover_)
       before_handover_();
@@ -282,9 +221,23 @@ class GradSync {
   // and with Sharding::kOptimizer they are a part of this rank's own sum.
   void throw_if_leaves_changed() const;
 
+  CommunicatorPtr all_ranks_;
+  GradSyncOptions options_;
+  WrappedParams params_;
+  UnevenInputs uneven_inputs_;
+  BucketPlan plan_;
+  std::unique_ptr<WeightMemory> weights_;
+  std::unique_ptr<GradBuffer> buffer_;
+  std::vector<OwnedPart> owned_parts_;
+  std::unique_ptr<GatheredWeights> gathered_;
+
+  Phase phase_ = Phase::kIdle;
+  bool accumulate_only_ = false;
   WriteWatch writes_;  // from begin_use() to the step or reset()
 
  private:
+  std::unique_ptr<WeightMemory> make_weights() const;
+  void follow_memory();
   int64_t version_of_weights() const;
   int64_t version_of_gradients() const;
 

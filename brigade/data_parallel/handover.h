@@ -75,8 +75,6 @@ class Handover {
   // Whether main_grad has been multiplied with the mean's scale when it is
   // reduced.
   virtual bool is_averaged_first(int param) const = 0;
-  // What the optimizer still has to multiply with.
-  virtual double optimizer_scale(double mean_scale) const = 0;
   // Since the last note_untouched() or give(). kMainGrad alone.
   virtual GradClearing clearing() const { return GradClearing::kNone; }
   virtual void note_untouched() {}

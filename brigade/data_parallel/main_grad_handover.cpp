@@ -78,9 +78,6 @@ class MainGradHandover : public Handover {
   }
 
   bool is_averaged_first(int /*param*/) const override { return false; }
-  double optimizer_scale(double mean_scale) const override {
-    return mean_scale;
-  }
 
   GradClearing clearing() const override {
     const auto is_none = [](const torch::Tensor& param) {

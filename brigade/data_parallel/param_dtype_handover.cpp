@@ -101,7 +101,6 @@ class ParamDtypeHandover : public Handover {
 
   void follow_buffer() override {}
   bool is_averaged_first(int param) const override { return !is_copied(param); }
-  double optimizer_scale(double /*mean_scale*/) const override { return 1.0; }
 
  private:
   // The copy that .grad was given.

@@ -116,9 +116,6 @@ class SparseHandover : public Handover {
   bool is_averaged_first(int param) const override {
     return dense_->is_averaged_first(param);
   }
-  double optimizer_scale(double mean_scale) const override {
-    return dense_->optimizer_scale(mean_scale);
-  }
 
  private:
   bool is_sparse(int param) const {

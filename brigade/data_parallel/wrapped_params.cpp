@@ -182,6 +182,31 @@ void check_params_alike(
       option.there));
 }
 
+// In each group that is not all ranks; all hear of a difference in one.
+void check_groups_alike(
+    const std::vector<Param>& params,
+    const CommunicatorPtr& all) {
+  std::set<CommunicatorPtr> checked{all};
+  std::string difference;
+  for (const Param& param : params) {
+    if (!checked.insert(param.group.ranks).second)
+      continue;
+    try {
+      check_params_alike(params, /*options=*/"", param.group.ranks);
+    } catch (const CommError& error) {
+      difference = error.what();
+    }
+  }
+  if (checked.size() == 1)
+    return;
+  const auto others = Agreement(*all).find_difference(difference);
+  if (!difference.empty())
+    throw CommError(difference);
+  if (others)
+    throw CommError(
+        others->of_rank_0.empty() ? others->of_rank : others->of_rank_0);
+}
+
 }  // namespace
 
 WrappedParams::WrappedParams(
@@ -197,12 +222,8 @@ WrappedParams::WrappedParams(
       param.group.ranks = all;
   }
   check_params_alike(params, options, all);
-  std::set<CommunicatorPtr> checked{all};
-  for (const NamedParam& param : params) {
-    if (checked.insert(param.group.ranks).second)
-      check_params_alike(params, /*options=*/"", param.group.ranks);
-  }
-  for (NamedParam& param : params) {
+  check_groups_alike(params, all);
+  for (Param& param : params) {
     auto& list = param.tensor.requires_grad() ? trainable_ : frozen_;
     list.push_back(std::move(param));
   }

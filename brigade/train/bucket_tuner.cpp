@@ -169,8 +169,7 @@ void Tuner::run_steps(
     return;
   for (size_t s = 0; s < profiles->size(); ++s) {
     StageProfile& profile = (*profiles)[s];
-    const auto& sync =
-        dynamic_cast<const BucketedGradSync&>(train_step.stages()[s]->sync());
+    const GradSync& sync = train_step.stages()[s]->sync();
     profile.params = sync.bucket_params();
     // Of sparse rows, buckets of their own, only what travels takes time.
     for (size_t b = 0; b < sync.plan().buckets.size(); ++b) {

@@ -175,50 +175,42 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& each) { return name_of(each.param); });
 
 TEST(AddingBackwards, CountTheRanksWhoseLossReachesNothing) {
-  for (const auto sync :
-       {GradSyncAlgorithm::kBucketed, GradSyncAlgorithm::kPerParam}) {
-    run_ranks(2, [&](const CommunicatorPtr& world) {
-      TwoParamsModel model = wrap_two_params(
-          {.sync = sync,
-           .handover = GradHandover::kParamDtype,
-           .missing = MissingGradient::kZero},
-          world);
-      model.forward(world->rank() + 1).backward();
-      model.finish();
-      if (world->rank() == 0)
-        model.forward(8, Uses::kA).backward();
-      model.finish();
-      expect_gradients(model, 1.5 + 4, 3);
-    });
-  }
+  run_ranks(2, [&](const CommunicatorPtr& world) {
+    TwoParamsModel model = wrap_two_params(
+        {.handover = GradHandover::kParamDtype,
+         .missing = MissingGradient::kZero},
+        world);
+    model.forward(world->rank() + 1).backward();
+    model.finish();
+    if (world->rank() == 0)
+      model.forward(8, Uses::kA).backward();
+    model.finish();
+    expect_gradients(model, 1.5 + 4, 3);
+  });
 }
 
 TEST(AddingBackwards, OfRanksWithDataAloneAddUp) {
-  for (const auto sync :
-       {GradSyncAlgorithm::kBucketed, GradSyncAlgorithm::kPerParam}) {
-    for (const auto handover :
-         {GradHandover::kParamDtype, GradHandover::kMainGrad}) {
-      for (const auto divisor :
-           {UnevenInputsOptions::Divisor::kRanksWithData,
-            UnevenInputsOptions::Divisor::kAllRanks}) {
-        run_ranks(3, [&](const CommunicatorPtr& world) {
-          TwoParamsModel model =
-              wrap_two_params({.sync = sync, .handover = handover}, world);
-          model.allow_uneven_inputs({.divisor = divisor});
-          const double all =
-              divisor == UnevenInputsOptions::Divisor::kAllRanks ? 3 : 2;
-          // Ranks that have joined follow the order of their last step.
-          model.forward(1).backward();
+  for (const auto handover :
+       {GradHandover::kParamDtype, GradHandover::kMainGrad}) {
+    for (const auto divisor :
+         {UnevenInputsOptions::Divisor::kRanksWithData,
+          UnevenInputsOptions::Divisor::kAllRanks}) {
+      run_ranks(3, [&](const CommunicatorPtr& world) {
+        TwoParamsModel model = wrap_two_params({.handover = handover}, world);
+        model.allow_uneven_inputs({.divisor = divisor});
+        const double all =
+            divisor == UnevenInputsOptions::Divisor::kAllRanks ? 3 : 2;
+        // Ranks that have joined follow the order of their last step.
+        model.forward(1).backward();
+        model.reset();
+        if (world->rank() < 2) {
+          model.forward(world->rank() + 1).backward();
+          model.forward(2 * (world->rank() + 1)).backward();
+          expect_gradients(model, 9 / all, 18 / all);
           model.reset();
-          if (world->rank() < 2) {
-            model.forward(world->rank() + 1).backward();
-            model.forward(2 * (world->rank() + 1)).backward();
-            expect_gradients(model, 9 / all, 18 / all);
-            model.reset();
-          }
-          model.join();
-        });
-      }
+        }
+        model.join();
+      });
     }
   }
 }
@@ -266,23 +258,20 @@ TEST(AddingBackwards, TrainAsInTheLoopOfAGan) {
 
 // By a kernel that no observer sees, weights that were kept by AdamW.
 TEST(AddingBackwards, ToGradientsThatAnOptimizerKeptAreRefused) {
-  for (const auto sync :
-       {GradSyncAlgorithm::kBucketed, GradSyncAlgorithm::kPerParam}) {
-    run_ranks(2, [&](const CommunicatorPtr& world) {
-      TwoParamsModel model = wrap_two_params({.sync = sync}, world);
-      AdamW optimizer = make_adamw(model.sync(), 0.0);
+  run_ranks(2, [&](const CommunicatorPtr& world) {
+    TwoParamsModel model = wrap_two_params({}, world);
+    AdamW optimizer = make_adamw(model.sync(), 0.0);
+    model.forward(1).backward();
+    optimizer.step(0.1, 1.0, ops::AfterRead::kKeep);
+    try {
       model.forward(1).backward();
-      optimizer.step(0.1, 1.0, ops::AfterRead::kKeep);
-      try {
-        model.forward(1).backward();
-        ADD_FAILURE() << "gradients of two steps were added";
-      } catch (const ConfigError& error) {
-        EXPECT_THAT(
-            error.what(),
-            ::testing::HasSubstr("call AdamW::step() with AfterRead::kZero"));
-      }
-    });
-  }
+      ADD_FAILURE() << "gradients of two steps were added";
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(
+          error.what(),
+          ::testing::HasSubstr("call AdamW::step() with AfterRead::kZero"));
+    }
+  });
 }
 
 TEST(NoSync, OfTheLastMicroBatchInsideOfAnotherLaunchesNothing) {

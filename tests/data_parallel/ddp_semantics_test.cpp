@@ -74,26 +74,20 @@ std::string message_of(const Body& body) {
 // ---- zero_grad() between micro-batches
 
 class ZeroGrad
-    : public ::testing::TestWithParam<
-          std::tuple<GradSyncAlgorithm, GradHandover, torch::Dtype>> {};
+    : public ::testing::TestWithParam<std::tuple<GradHandover, torch::Dtype>> {
+};
 
 // 100 accumulated, dropped, then 1: the step's gradient is 1.
 TEST_P(ZeroGrad, BetweenMicroBatchesDropsWhatWasAccumulated) {
-  const auto [sync, handover, dtype] = GetParam();
+  const auto [handover, dtype] = GetParam();
   for (const double dropped :
        {100.0, std::numeric_limits<double>::quiet_NaN()}) {
     for (const bool to_none : {false, true}) {
       run_ranks(
-          2,
-          [&, sync = sync, handover = handover, dtype = dtype](
-              CommunicatorPtr world) {
+          2, [&, handover = handover, dtype = dtype](CommunicatorPtr world) {
             GradSyncOptions options;
             options.handover = handover;
-            DataParallel model(
-                std::make_shared<Weight>(dtype),
-                world,
-                options,
-                {.sync = sync});
+            DataParallel model(std::make_shared<Weight>(dtype), world, options);
             for (int step = 0; step < 2; ++step) {
               {
                 const auto guard = model.no_sync();
@@ -111,14 +105,17 @@ TEST_P(ZeroGrad, BetweenMicroBatchesDropsWhatWasAccumulated) {
 
 // Dropped, and the last micro-batch does not reach it.
 TEST_P(ZeroGrad, BeforeALastMicroBatchThatDoesNotReachItLeavesZero) {
-  const auto [sync, handover, dtype] = GetParam();
+  const auto [handover, dtype] = GetParam();
   auto w = leaf(2, 1, dtype);
   auto other = leaf(2, 1, dtype);
   GradSyncOptions options;
   options.handover = handover;
   options.missing_gradient = MissingGradient::kZero;
   const auto grads = make_grad_sync(
-      sync, {{"w", w}, {"other", other}}, make_world_of_one(), options);
+      GradSyncAlgorithm::kBucketed,
+      {{"w", w}, {"other", other}},
+      make_world_of_one(),
+      options);
   grads->set_accumulate_only(true);
   (w * 100).sum().backward();
   grads->set_accumulate_only(false);
@@ -129,90 +126,78 @@ TEST_P(ZeroGrad, BeforeALastMicroBatchThatDoesNotReachItLeavesZero) {
 }
 
 TEST_P(ZeroGrad, AnAccumulatingGradientReadsAsThisRanksSum) {
-  const auto [sync, handover, dtype] = GetParam();
-  run_ranks(
-      2,
-      [&, sync = sync, handover = handover, dtype = dtype](
-          CommunicatorPtr world) {
-        GradSyncOptions options;
-        options.handover = handover;
-        DataParallel model(
-            std::make_shared<Weight>(dtype), world, options, {.sync = sync});
-        const auto guard = model.no_sync();
-        for (int m = 1; m <= 3; ++m) {
-          (model->w * (world->rank() + 1)).sum().backward();
-          EXPECT_EQ(
-              model->w.grad()[0].item<double>(), m * (world->rank() + 1.0));
-        }
-      });
+  const auto [handover, dtype] = GetParam();
+  run_ranks(2, [&, handover = handover, dtype = dtype](CommunicatorPtr world) {
+    GradSyncOptions options;
+    options.handover = handover;
+    DataParallel model(std::make_shared<Weight>(dtype), world, options);
+    const auto guard = model.no_sync();
+    for (int m = 1; m <= 3; ++m) {
+      (model->w * (world->rank() + 1)).sum().backward();
+      EXPECT_EQ(model->w.grad()[0].item<double>(), m * (world->rank() + 1.0));
+    }
+  });
 }
 
 // Clipping what has accumulated counts, as in PyTorch.
 TEST_P(ZeroGrad, ChangesToAnAccumulatingGradientCount) {
-  const auto [sync, handover, dtype] = GetParam();
-  run_ranks(
-      2,
-      [&, sync = sync, handover = handover, dtype = dtype](
-          CommunicatorPtr world) {
-        GradSyncOptions options;
-        options.handover = handover;
-        DataParallel model(
-            std::make_shared<Weight>(dtype), world, options, {.sync = sync});
-        {
-          const auto guard = model.no_sync();
-          (model->w * 8).sum().backward();
-        }
-        {
-          const torch::NoGradGuard no_grad;
-          model->w.mutable_grad().mul_(0.5);
-        }
-        (model->w * (world->rank() + 1)).sum().backward();
-        EXPECT_EQ(mean_gradient(model), 5.5);
-      });
+  const auto [handover, dtype] = GetParam();
+  run_ranks(2, [&, handover = handover, dtype = dtype](CommunicatorPtr world) {
+    GradSyncOptions options;
+    options.handover = handover;
+    DataParallel model(std::make_shared<Weight>(dtype), world, options);
+    {
+      const auto guard = model.no_sync();
+      (model->w * 8).sum().backward();
+    }
+    {
+      const torch::NoGradGuard no_grad;
+      model->w.mutable_grad().mul_(0.5);
+    }
+    (model->w * (world->rank() + 1)).sum().backward();
+    EXPECT_EQ(mean_gradient(model), 5.5);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(
     All,
     ZeroGrad,
     ::testing::Combine(
-        ::testing::ValuesIn(kSyncs),
         ::testing::ValuesIn(kHandovers),
         ::testing::Values(torch::kFloat, torch::kBFloat16)));
 
 // ---- join
 
 TEST(Join, EveryRankEndsWithTheModelOfTheLastToJoin) {
-  for (const GradSyncAlgorithm kind : kSyncs) {
-    run_ranks(3, [&](CommunicatorPtr world) {
-      struct Net : torch::nn::Module {
-        Net() {
-          w = register_parameter("w", torch::zeros({3}));
-          frozen = register_parameter("frozen", torch::zeros({1}), false);
-          count = register_buffer("count", torch::zeros({1}));
-        }
-        torch::Tensor w, frozen, count;
-      };
-      DataParallel model(std::make_shared<Net>(), world, {}, {.sync = kind});
-      model.allow_uneven_inputs();
-      torch::optim::SGD optimizer(model->parameters(), 1.0);
-      double expected = 0;
-      for (int epoch = 0; epoch < 2; ++epoch) {
-        // Rank 1 has the most data, ranks 0 and 2 none and one step.
-        const int steps = std::array<int, 3>{0, 3, 1}[world->rank()];
-        for (int step = 0; step < steps; ++step) {
-          (model->w * (world->rank() + 1)).sum().backward();
-          optimizer.step();
-          const torch::NoGradGuard no_grad;
-          model->count.add_(world->rank() + 1);
-        }
-        model.join();
-        // Mean of 2 and 3, then 2 and 2, stepped by rank 1.
-        expected -= 2.5 + 2 + 2;
-        EXPECT_EQ(model->w[0].item<double>(), expected) << world->rank();
-        EXPECT_EQ(model->count.item<double>(), 6.0 * (epoch + 1));
+  run_ranks(3, [&](CommunicatorPtr world) {
+    struct Net : torch::nn::Module {
+      Net() {
+        w = register_parameter("w", torch::zeros({3}));
+        frozen = register_parameter("frozen", torch::zeros({1}), false);
+        count = register_buffer("count", torch::zeros({1}));
       }
-    });
-  }
+      torch::Tensor w, frozen, count;
+    };
+    DataParallel model(std::make_shared<Net>(), world);
+    model.allow_uneven_inputs();
+    torch::optim::SGD optimizer(model->parameters(), 1.0);
+    double expected = 0;
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      // Rank 1 has the most data, ranks 0 and 2 none and one step.
+      const int steps = std::array<int, 3>{0, 3, 1}[world->rank()];
+      for (int step = 0; step < steps; ++step) {
+        (model->w * (world->rank() + 1)).sum().backward();
+        optimizer.step();
+        const torch::NoGradGuard no_grad;
+        model->count.add_(world->rank() + 1);
+      }
+      model.join();
+      // Mean of 2 and 3, then 2 and 2, stepped by rank 1.
+      expected -= 2.5 + 2 + 2;
+      EXPECT_EQ(model->w[0].item<double>(), expected) << world->rank();
+      EXPECT_EQ(model->count.item<double>(), 6.0 * (epoch + 1));
+    }
+  });
 }
 
 // Ranks that have joined run no forward, whose collectives would meet others.
@@ -271,27 +256,24 @@ TEST(Join, MayThrowOnEveryRankOnceSomeHaveNoData) {
 }
 
 TEST(Join, InTheMiddleOfAnAccumulationCountsWhatWasAccumulated) {
-  for (const GradSyncAlgorithm kind : kSyncs) {
-    for (const GradHandover handover : kHandovers) {
-      run_ranks(2, [&](CommunicatorPtr world) {
-        GradSyncOptions options;
-        options.handover = handover;
-        DataParallel model(
-            std::make_shared<Weight>(), world, options, {.sync = kind});
-        model.allow_uneven_inputs();
-        {
-          const auto guard = model.no_sync();
-          (model->w * 4).sum().backward();
-        }
-        if (world->rank() == 0) {
-          (model->w * 2).sum().backward();
-          // (4 + 2 of rank 0, 4 of rank 1) / 2
-          EXPECT_EQ(mean_gradient(model), 5.0);
-          model.reset();
-        }
-        model.join();
-      });
-    }
+  for (const GradHandover handover : kHandovers) {
+    run_ranks(2, [&](CommunicatorPtr world) {
+      GradSyncOptions options;
+      options.handover = handover;
+      DataParallel model(std::make_shared<Weight>(), world, options);
+      model.allow_uneven_inputs();
+      {
+        const auto guard = model.no_sync();
+        (model->w * 4).sum().backward();
+      }
+      if (world->rank() == 0) {
+        (model->w * 2).sum().backward();
+        // (4 + 2 of rank 0, 4 of rank 1) / 2
+        EXPECT_EQ(mean_gradient(model), 5.0);
+        model.reset();
+      }
+      model.join();
+    });
   }
 }
 
@@ -515,26 +497,24 @@ TEST(AccumulateUntilLast, ByIndexReducesTheLast) {
 // ---- finish() under no_sync()
 
 TEST(Finish, UnderNoSyncIsRefusedAndLosesNothing) {
-  for (const GradSyncAlgorithm kind : kSyncs) {
-    run_ranks(2, [&](CommunicatorPtr world) {
-      GradSyncOptions options;
-      options.finish = FinishMode::kExplicit;
-      options.missing_gradient = MissingGradient::kZero;
-      auto a = leaf(2, 1);
-      auto b = leaf(2, 1);
-      const auto sync =
-          make_grad_sync(kind, {{"a", a}, {"b", b}}, world, options);
-      (a * (world->rank() + 1)).sum().backward();
-      {
-        const NoSync guard(*sync, NoSync::Mode::kAccumulate);
-        EXPECT_THAT(
-            message_of<ConfigError>([&] { sync->finish(); }),
-            HasSubstr("finish() under no_sync()"));
-      }
-      sync->finish();
-      EXPECT_EQ(a.grad()[0].item<double>(), 1.5);
-    });
-  }
+  run_ranks(2, [&](CommunicatorPtr world) {
+    GradSyncOptions options;
+    options.finish = FinishMode::kExplicit;
+    options.missing_gradient = MissingGradient::kZero;
+    auto a = leaf(2, 1);
+    auto b = leaf(2, 1);
+    const auto sync = make_grad_sync(
+        GradSyncAlgorithm::kBucketed, {{"a", a}, {"b", b}}, world, options);
+    (a * (world->rank() + 1)).sum().backward();
+    {
+      const NoSync guard(*sync, NoSync::Mode::kAccumulate);
+      EXPECT_THAT(
+          message_of<ConfigError>([&] { sync->finish(); }),
+          HasSubstr("finish() under no_sync()"));
+    }
+    sync->finish();
+    EXPECT_EQ(a.grad()[0].item<double>(), 1.5);
+  });
 }
 
 // ---- create_graph
@@ -651,31 +631,25 @@ struct TwoParts : torch::nn::Module {
 };
 
 TEST(Backwards, OfPartsOfTheGraphFinishOnceAllParametersAreReached) {
-  for (const GradSyncAlgorithm kind : kSyncs) {
-    run_ranks(2, [&](CommunicatorPtr world) {
-      DataParallel model(
-          std::make_shared<TwoParts>(), world, {}, {.sync = kind});
-      const double factor = world->rank() + 1;
-      for (int step = 0; step < 2; ++step) {
-        model->zero_grad();
-        (model->a * factor).sum().backward();
-        (model->b * factor * 2).sum().backward();
-        EXPECT_EQ(model->a.grad()[0].item<double>(), 1.5);
-        EXPECT_EQ(model->b.grad()[0].item<double>(), 3.0);
-      }
-    });
-  }
+  run_ranks(2, [&](CommunicatorPtr world) {
+    DataParallel model(std::make_shared<TwoParts>(), world);
+    const double factor = world->rank() + 1;
+    for (int step = 0; step < 2; ++step) {
+      model->zero_grad();
+      (model->a * factor).sum().backward();
+      (model->b * factor * 2).sum().backward();
+      EXPECT_EQ(model->a.grad()[0].item<double>(), 1.5);
+      EXPECT_EQ(model->b.grad()[0].item<double>(), 3.0);
+    }
+  });
 }
 
 TEST(Backwards, ThatNeverReachAParameterNameItInTheNextStep) {
-  for (const GradSyncAlgorithm kind : kSyncs) {
-    DataParallel model(
-        std::make_shared<TwoParts>(), make_world_of_one(), {}, {.sync = kind});
-    model->a.sum().backward();
-    EXPECT_THAT(
-        message_of<ConfigError>([&] { model->a.sum().backward(); }),
-        HasSubstr("1 of 2 parameters got no gradient in this step: b"));
-  }
+  DataParallel model(std::make_shared<TwoParts>(), make_world_of_one());
+  model->a.sum().backward();
+  EXPECT_THAT(
+      message_of<ConfigError>([&] { model->a.sum().backward(); }),
+      HasSubstr("1 of 2 parameters got no gradient in this step: b"));
 }
 
 TEST(Backwards, ThatReachAParameterUnderNoSyncAloneAreFinishedByFinish) {
@@ -837,49 +811,44 @@ TEST(Backwards, OfAGradientPenaltyWork) {
 // ---- reset() after a lost peer
 
 TEST(Reset, AfterALostPeerLeavesASyncThatCanBeUsedAndDestroyed) {
-  for (const GradSyncAlgorithm kind : kSyncs) {
-    run_ranks(
-        2,
-        [&](CommunicatorPtr world) {
-          auto a = leaf(16, 1);
-          auto b = leaf(16, 1);
-          GradSyncOptions options;
-          options.bucket_capacity_bytes = 64;
-          options.first_bucket_bytes = 64;
-          const auto sync =
-              make_grad_sync(kind, {{"a", a}, {"b", b}}, world, options);
-          if (world->rank() == 1)
-            return;
-          EXPECT_THROW((a + b).sum().backward(), CommError);
-          sync->reset();
-          sync->reset();
-          EXPECT_THROW((a + b).sum().backward(), CommError);
-          sync->reset();
-        },
-        {.check_collectives = false, .timeout = std::chrono::seconds(3)});
-  }
+  run_ranks(
+      2,
+      [&](CommunicatorPtr world) {
+        auto a = leaf(16, 1);
+        auto b = leaf(16, 1);
+        GradSyncOptions options;
+        options.bucket_capacity_bytes = 64;
+        options.first_bucket_bytes = 64;
+        const auto sync = make_grad_sync(
+            GradSyncAlgorithm::kBucketed, {{"a", a}, {"b", b}}, world, options);
+        if (world->rank() == 1)
+          return;
+        EXPECT_THROW((a + b).sum().backward(), CommError);
+        sync->reset();
+        sync->reset();
+        EXPECT_THROW((a + b).sum().backward(), CommError);
+        sync->reset();
+      },
+      {.check_collectives = false, .timeout = std::chrono::seconds(3)});
 }
 
 // ---- a rank whose loss reaches nothing
 
 TEST(MissingGradients, ARankWhoseLossReachesNothingTakesPartByFinish) {
-  for (const GradSyncAlgorithm kind : kSyncs) {
-    run_ranks(3, [&](CommunicatorPtr world) {
-      GradSyncOptions options;
-      options.missing_gradient = MissingGradient::kZero;
-      DataParallel model(
-          std::make_shared<TwoParts>(), world, options, {.sync = kind});
-      for (int step = 0; step < 3; ++step) {
-        model->zero_grad();
-        if (world->rank() != step) {
-          (model->a * 3).sum().backward();
-          (void)model->b;
-        }
-        model.finish();
-        EXPECT_EQ(model->a.grad()[0].item<double>(), 2.0) << step;
+  run_ranks(3, [&](CommunicatorPtr world) {
+    GradSyncOptions options;
+    options.missing_gradient = MissingGradient::kZero;
+    DataParallel model(std::make_shared<TwoParts>(), world, options);
+    for (int step = 0; step < 3; ++step) {
+      model->zero_grad();
+      if (world->rank() != step) {
+        (model->a * 3).sum().backward();
+        (void)model->b;
       }
-    });
-  }
+      model.finish();
+      EXPECT_EQ(model->a.grad()[0].item<double>(), 2.0) << step;
+    }
+  });
 }
 
 TEST(MissingGradients, OnEveryRankStayUndefinedAndAreNotDecayed) {
@@ -937,10 +906,13 @@ TEST(Mistakes, AreErrorsAndNotAborts) {
           HasSubstr("there are 1 parameters"));
     }
     sync->mark_ready(0);
+    if (kind == GradSyncAlgorithm::kPerParam)
+      continue;
     EXPECT_THAT(
         message_of<ConfigError>([&] { sync->mark_ready(0); }),
         HasSubstr("marked ready twice"));
   }
+
   GradSyncOptions options;
   options.hook = [](BucketView&, Communicator&) -> WorkPtr { return nullptr; };
   BucketedGradSync sync({{"w", w}}, make_world_of_one(), options);

@@ -120,7 +120,7 @@ TEST_P(ParamSets, StepsAndStatesEqualThoseOfOneRankWithFrozenParameters) {
   const Saved expected = save(one);
   EXPECT_EQ(expected.at("matrix0").size(), 1);
   EXPECT_EQ(expected.at("vector0").size(), 3);
-  run_ranks(3, [&](const CommunicatorPtr& world) {
+  run_ranks(4, [&](const CommunicatorPtr& world) {
     const auto params = frozen_and_trained();
     ParamSet set = make_set(params, world, GetParam());
     EXPECT_EQ(set.numel(), 4 * 35);

@@ -180,6 +180,10 @@ TEST_P(ReductionGroups, ABackwardBeforeTheStepAddsToWhatWasReduced) {
     auto expected = naive_gradients(naive, 0, all->rank(), Reduction::kMean);
     const auto more = naive_gradients(naive, 1, all->rank(), Reduction::kMean);
     backward(*sync, module, 0, all->rank());
+    if (c.sync == GradSyncAlgorithm::kPerParam) {
+      EXPECT_THROW(backward(*sync, module, 1, all->rank()), ConfigError);
+      return;
+    }
     backward(*sync, module, 1, all->rank());
     for (size_t i = 0; i < expected.size(); ++i) {
       EXPECT_TRUE(torch::equal(
@@ -220,8 +224,13 @@ TEST_P(ReductionGroups, TheNormCountsEachParameterOnce) {
 std::vector<testing::SyncCase> float_cases() {
   std::vector<testing::SyncCase> cases;
   for (const testing::SyncCase& c : testing::all_sync_cases()) {
-    if (c.dtype == torch::kFloat)
+    if (c.dtype != torch::kFloat)
+      continue;
+    cases.push_back(c);
+    if (c.sharding == Sharding::kNone) {
       cases.push_back(c);
+      cases.back().sync = GradSyncAlgorithm::kPerParam;
+    }
   }
   return cases;
 }
@@ -335,8 +344,6 @@ TEST(GroupsOfRanks, RanksOfAGroupThatDifferAreNamed) {
     GroupedModule module(all, pair);
     if (all->rank() == 3)
       module.params[1].name = "other";
-    if (all->rank() < 2)
-      return BucketedGradSync(module.params, all).reset();
     try {
       const BucketedGradSync sync(module.params, all);
       FAIL() << "no error";

@@ -65,7 +65,6 @@ std::vector<MakeOptimizer> elementwise_optimizers() {
 enum class Stepping { kInBackward, kAfterwards };
 
 struct SteppedRun {
-  GradSyncAlgorithm sync = GradSyncAlgorithm::kBucketed;
   GradSyncOptions options;
   std::optional<MixedPrecision> precision;
 };
@@ -77,7 +76,6 @@ std::vector<torch::Tensor> train_stepped(
     Stepping stepping,
     const SteppedRun& run) {
   WrapOptions wrap;
-  wrap.sync = run.sync;
   wrap.mixed_precision = run.precision;
   DataParallel model(make_stepped_net(), world, run.options, wrap);
   auto optimizer = make(model->parameters());
@@ -115,17 +113,10 @@ TEST(StepInBackward, GivesTheBitsOfSteppingAfterwards) {
   observed.options.order = BucketOrder::kObserved;
   SteppedRun missing_is_zero = small_buckets;
   missing_is_zero.options.missing_gradient = MissingGradient::kZero;
-  SteppedRun per_param;
-  per_param.sync = GradSyncAlgorithm::kPerParam;
   SteppedRun mixed = small_buckets;
   mixed.precision = MixedPrecision{};
   for (const SteppedRun& run :
-       {SteppedRun{},
-        small_buckets,
-        observed,
-        missing_is_zero,
-        per_param,
-        mixed}) {
+       {SteppedRun{}, small_buckets, observed, missing_is_zero, mixed}) {
     run_ranks(2, [&](CommunicatorPtr world) {
       for (const MakeOptimizer& make : elementwise_optimizers()) {
         expect_equal_bits(

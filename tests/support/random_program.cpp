@@ -79,8 +79,6 @@ void draw_sync(Draw& draw, P& program) {
       {BucketOrder::kReverse,
        BucketOrder::kRegistration,
        BucketOrder::kObserved});
-  if (draw.chance(15))
-    program.wrap.sync = GradSyncAlgorithm::kPerParam;
 }
 
 // Gradients that are rounded on the way make results differ: optimizers that
@@ -90,7 +88,7 @@ bool is_exact(const P& program) {
 }
 
 void draw_hook(Draw& draw, P& program) {
-  if (program.wrap.sync == GradSyncAlgorithm::kPerParam || !draw.chance(25))
+  if (!draw.chance(25))
     return;
   const bool is_sharded = program.options.sharding != Sharding::kNone;
   const auto set = [&](P::Hook hook, double tolerance) {

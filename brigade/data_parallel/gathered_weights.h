@@ -1,0 +1,61 @@
+// The weights of a sharded module, on their way from the ranks that own them:
+// with Sharding::kOptimizer and kGradients each bucket's are gathered after the
+// optimizer's step and waited for when they are read; with kParameters each
+// unit's are gathered when it is used (ShardedWeights). Without sharding every
+// call does nothing.
+//
+// Called by the thread that runs forward, backward and the optimizer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "brigade/comm/communicator.h"
+#include "brigade/data_parallel/grad_buffer.h"
+#include "brigade/data_parallel/grad_sync_options.h"
+#include "brigade/data_parallel/sharded_weights.h"
+#include "brigade/param/weight_memory.h"
+
+namespace brigade {
+
+class GatheredWeights {
+ public:
+  // `weights` and `buffer` outlive it.
+  GatheredWeights(
+      const WeightMemory& weights,
+      const GradBuffer& buffer,
+      const GradSyncOptions& options);
+  ~GatheredWeights();  // waits for what is under way
+  GatheredWeights(const GatheredWeights&) = delete;
+  GatheredWeights& operator=(const GatheredWeights&) = delete;
+
+  // Collective, after an optimizer stepped what this rank owns: exchanges the
+  // weights, in the order of forward; see GatherMode.
+  void after_step();
+  // Whether there is something to wait for.
+  bool are_under_way() const;
+  // Until then no weight may be read.
+  void need_all();
+  // Until then no weight of this segment may be read.
+  void need(size_t segment);
+  // Sharding::kParameters: the weights, of which none can be read otherwise.
+  // Null with any other sharding.
+  ShardedWeights* units() const { return units_.get(); }
+
+  // The weights are what all ranks have now.
+  void note_current() { gathered_version_ = weights_->version(); }
+  // ConfigError where weights were stepped and not exchanged.
+  void throw_if_stale() const;
+
+ private:
+  const WeightMemory* weights_;
+  const GradBuffer* buffer_;
+  Sharding sharding_;
+  GatherMode mode_;
+  std::vector<WorkPtr> works_;     // by bucket; null: none under way
+  int64_t gathered_version_ = 0;   // of the flat weights, when exchanged last
+  std::unique_ptr<ShardedWeights> units_;
+};
+
+}  // namespace brigade

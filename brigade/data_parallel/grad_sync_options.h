@@ -1,0 +1,91 @@
+// How gradients are synchronised: what a user chooses, the same on all ranks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "brigade/base/units.h"
+#include "brigade/data_parallel/bucket_hook.h"
+#include "brigade/param/sharding.h"
+#include "brigade/schedule/bucket_plan.h"
+
+namespace brigade {
+
+// How gradients of several ranks become one.
+enum class Reduction { kMean, kSum };
+
+// A parameter that no backward of the step reached, on this rank.
+enum class MissingGradient {
+  // The step is not complete without it: a further backward() may bring it,
+  // and finish() or the next step's backward() is a ConfigError naming it.
+  kError,
+  // It counts as zero, and ranks may disagree on which are missing: DDP's
+  // find_unused_parameters. One missing on every rank keeps an undefined
+  // .grad() (kParamDtype). Costs an all-reduce of 8 bytes per parameter. A rank
+  // whose loss reaches no parameter at all calls finish().
+  kZero,
+};
+
+// Where the optimizer finds the gradient after finish().
+enum class GradHandover {
+  // param.grad() in the parameter's dtype, the mean applied: torch::optim.
+  // Once the optimizer has stepped (WriteWatch), the next step starts from zero
+  // by itself; zero_grad() is needed only to drop gradients.
+  kParamDtype,
+  // The flat main_grads of segments(), unscaled (see grad_scale()): Brigade's
+  // AdamW. param.grad() is the main_grad, also during backward, so that fused
+  // ops add straight into it; the optimizer that reads it clears it
+  // (AfterRead::kZero), or the caller does by zero_main_grads().
+  kMainGrad,
+};
+
+// How often a step's last backward reaches a parameter: more than once where
+// nested backwards (recomputations) share it.
+enum class GraphReach {
+  kOnce,
+  // As often as in the first step, which counts and reduces only after its
+  // backward: DDP's static_graph.
+  kAsInFirstStep,
+};
+
+// When the step's collectives are waited for.
+enum class FinishMode {
+  // backward() waits for the reduction before it returns, as PyTorch's DDP: the
+  // one in which the step's last parameter became ready.
+  kAtEndOfBackward,
+  kExplicit,  // finish() waits; work may be put before it
+};
+
+// Sharding: when gather_weights(), and with it DataParallel::step(), returns.
+enum class GatherMode {
+  kInPlace,  // with the weights of all ranks in place
+  // At once; operations of the next DataParallel::forward() wait for what they
+  // read. Until then, or wait_for_weights(), whoever reads the module through a
+  // handle of its own finds some weights of the step before.
+  kOverlapForward,
+};
+
+// The same on all ranks; docs/gradient_sync.md explains each.
+struct GradSyncOptions {
+  int64_t bucket_capacity_bytes = 25 * MiB;
+  int64_t first_bucket_bytes = 1 * MiB;
+  int64_t last_bucket_bytes = 1 * MiB;
+  BucketOrder order = BucketOrder::kReverse;
+  Reduction reduction = Reduction::kMean;
+  MissingGradient missing_gradient = MissingGradient::kError;
+  GradHandover handover = GradHandover::kParamDtype;
+  FinishMode finish = FinishMode::kAtEndOfBackward;
+  GraphReach reach = GraphReach::kOnce;
+  // Other than kNone needs kMainGrad, and an order that is known before the
+  // first step; kGradients and kParameters also kOnce and kError.
+  Sharding sharding = Sharding::kNone;
+  GatherMode gather = GatherMode::kInPlace;
+  // Empty: all_reduce_hook(), and with sharding reduce_scatter_hook().
+  BucketHook hook;
+};
+
+// What each rank must choose alike, one line per option: compared when
+// wrapping.
+std::string describe(const GradSyncOptions& options);
+
+}  // namespace brigade

@@ -1,0 +1,191 @@
+// GradSync between the hand-over of gradients and the optimizer: whether one has
+// used them, and the leaves that torch::optim steps.
+#include <fmt/format.h>
+
+#include "brigade/base/error.h"
+#include "brigade/data_parallel/grad_sync.h"
+
+namespace brigade {
+
+namespace {
+
+// Not as a view: zero_grad() detaches in place, which views refuse. With a
+// version of its own: clearing it is not what step_owned() does, and without
+// that the next backward is an error.
+torch::Tensor as_leaf_gradient(const torch::Tensor& grad) {
+  return grad.variable_data();
+}
+
+}  // namespace
+
+torch::Tensor GradSync::main_grad_of(const OwnedLeaf& leaf) const {
+  return segments()[leaf.segment].owned_main_grad().narrow(
+      0, leaf.offset, leaf.weight.numel());
+}
+
+torch::Tensor
+GradSync::owned_leaf(size_t segment, int64_t offset, int64_t numel) {
+  if (leaves_layout_ != layout_version())
+    owned_leaves_.clear();
+  leaves_layout_ = layout_version();
+  for (const OwnedLeaf& leaf : owned_leaves_) {
+    if (leaf.segment == segment && leaf.offset == offset &&
+        leaf.weight.numel() == numel)
+      return leaf.weight;
+  }
+  OwnedLeaf leaf{
+      segment,
+      offset,
+      segments()[segment]
+          .owned_weight()
+          .narrow(0, offset, numel)
+          .detach()
+          .requires_grad_()};
+  leaf.weight.mutable_grad() = as_leaf_gradient(main_grad_of(leaf));
+  owned_leaves_.push_back(leaf);
+  return leaf.weight;
+}
+
+void GradSync::drop_cleared_leaves() {
+  if (leaves_layout_ != layout_version())
+    return;
+  for (const OwnedLeaf& leaf : owned_leaves_) {
+    if (!leaf.weight.grad().defined())
+      main_grad_of(leaf).zero_();
+  }
+}
+
+void GradSync::show_leaf_gradients() {
+  if (leaves_layout_ != layout_version())
+    return;
+  for (OwnedLeaf& leaf : owned_leaves_) {
+    torch::Tensor& grad = leaf.weight.mutable_grad();
+    if (!grad.defined())
+      grad = as_leaf_gradient(main_grad_of(leaf));
+    leaf.grad_version = static_cast<int64_t>(grad._version());
+  }
+}
+
+void GradSync::throw_if_leaves_changed() const {
+  if (leaves_layout_ != layout_version())
+    return;
+  const bool is_own_sum = options().sharding == Sharding::kOptimizer;
+  for (const OwnedLeaf& leaf : owned_leaves_) {
+    const torch::Tensor& grad = leaf.weight.grad();
+    if (grad.defined() &&
+        (!is_own_sum ||
+         static_cast<int64_t>(grad._version()) == leaf.grad_version))
+      continue;
+    throw ConfigError(fmt::format(
+        "[data_parallel] an optimizer over owned_parameters() cleared or wrote "
+        "its gradients between a step's backwards, which with sharding = {} "
+        "does not drop what has accumulated so far: call reset() of "
+        "DataParallel instead, or zero_grad() of the module",
+        to_string(options().sharding)));
+  }
+}
+
+void GradSync::check_leaves_are_current() const {
+  if (owned_leaves_.empty() || leaves_layout_ == layout_version())
+    return;
+  throw ConfigError(
+      "[data_parallel] owned_parameters() were moved to other memory after "
+      "this optimizer was made (BucketOrder::kObserved plans anew after the "
+      "first step): make it anew, after the first backward at the earliest");
+}
+
+void GradSync::begin_use() {
+  std::vector<torch::Tensor> gradients;
+  std::vector<torch::Tensor> weights;
+  for (const NamedParam& param : params())
+    weights.push_back(param.tensor);
+  if (options().handover == GradHandover::kMainGrad) {
+    const bool is_scaled_later = grad_scale() != 1.0;
+    for (const GradSegment& segment : segments()) {
+      weights.push_back(segment.owned_weight());
+      if (is_scaled_later || segment.shard.defined())
+        gradients.push_back(segment.main_grad);
+      if (is_scaled_later)
+        gradients.push_back(segment.owned_main_grad());
+    }
+    show_leaf_gradients();
+  }
+  weights_version_ = version_of_weights();
+  gradients_version_ = version_of_gradients();
+  writes_.begin(gradients, weights);
+}
+
+void GradSync::note_use() {
+  writes_.note_weights();
+  gradients_version_ = -1;
+}
+
+bool GradSync::were_used() const {
+  return writes_.seen() == WriteWatch::Seen::kWeights ||
+         version_of_weights() != weights_version_;
+}
+
+int64_t GradSync::version_of_weights() const {
+  if (options().handover != GradHandover::kMainGrad)
+    return 0;
+  int64_t sum = 0;
+  for (const GradSegment& segment : segments())
+    sum += static_cast<int64_t>(segment.owned_weight()._version());
+  return sum;
+}
+
+int64_t GradSync::version_of_gradients() const {
+  int64_t sum = 0;
+  for (const GradSegment& segment : segments())
+    sum += static_cast<int64_t>(segment.owned_main_grad()._version());
+  return sum;
+}
+
+// Divided gradients are in shards, which zero_grad() does not reach.
+bool GradSync::are_uncleared() const {
+  return options().handover == GradHandover::kMainGrad &&
+         version_of_gradients() == gradients_version_ &&
+         (divides_gradients(options().sharding) ||
+          params().front().tensor.grad().defined());
+}
+
+void GradSync::throw_if_kept() const {
+  if (!are_uncleared())
+    return;
+  throw ConfigError(
+      "[data_parallel] an optimizer used the gradients and did not clear them, "
+      "so that this backward() would add to the last step's: call "
+      "AdamW::step() with AfterRead::kZero, step torch::optim over "
+      "owned_parameters() by DataParallel::step(optimizer), or clear them with "
+      "zero_main_grads()");
+}
+
+void GradSync::check_before_step() {
+  const bool is_watched =
+      options().handover == GradHandover::kMainGrad && writes_.is_watching();
+  bool is_changed = writes_.seen() == WriteWatch::Seen::kGradients;
+  std::string name = "a parameter";
+  for (int i = 0; is_watched && i < static_cast<int>(params().size()); ++i) {
+    const NamedParam& param = params()[static_cast<size_t>(i)];
+    const torch::Tensor& grad = param.tensor.grad();
+    if (grad.defined() && is_same_memory(grad, main_grad(i)))
+      continue;
+    is_changed = true;
+    name = "'" + param.name + "'";
+    break;
+  }
+  if (is_watched && is_changed) {
+    throw ConfigError(fmt::format(
+        "[data_parallel] .grad() of {} was changed between the step's last "
+        "backward() and the optimizer, which with handover = kMainGrad and "
+        "sharding = {} does not do what it does in PyTorch: the gradients are "
+        "sums over ranks, and with sharding parts of them, that are scaled in "
+        "the step. Call clip_grad_norm() or clip_grad_value() of DataParallel, "
+        "or give the optimizer's step another grad_scale",
+        name,
+        to_string(options().sharding)));
+  }
+  writes_.note_weights();
+}
+
+}  // namespace brigade

@@ -1,0 +1,143 @@
+// Between .grad and main_grad: what each backward, the reduction and a user do.
+#include "brigade/data_parallel/handover.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/ranks_as_threads.h"
+
+namespace brigade {
+namespace {
+
+// One parameter of three elements with its memory. AccumulateGrad is played by
+// receive().
+struct HandedOver {
+  HandedOver(torch::ScalarType dtype, FlatWeights place) {
+    params.push_back(
+        {.name = "w",
+         .tensor = torch::zeros({3}, dtype).requires_grad_(),
+         .group = {.ranks = testing::make_world_of_one()}});
+    weights = std::make_unique<WeightMemory>(
+        plan_buckets(bucket_params_of(params), std::vector<int>{0}, {}),
+        params,
+        place,
+        Sharding::kNone);
+    buffer = std::make_unique<GradBuffer>(*weights, 1, Sharding::kNone);
+  }
+  torch::Tensor& grad() { return params[0].tensor.mutable_grad(); }
+  void receive(Handover& handover, double value, GradPart part) {
+    arrive(handover, value, part);
+    handover.after_accumulate(0, part);
+  }
+  void arrive(Handover& handover, double value, GradPart part) {
+    const torch::NoGradGuard no_grad;
+    handover.before_accumulate(0, part);
+    const auto gradient = torch::full(
+        {3}, value, params[0].tensor.options().requires_grad(false));
+    if (grad().defined())
+      grad().add_(gradient);
+    else
+      grad() = gradient;
+  }
+  double main_grad() const { return buffer->main_grad(0)[2].item<double>(); }
+  double given() { return grad()[2].item<double>(); }
+
+  std::vector<Param> params;
+  std::unique_ptr<WeightMemory> weights;
+  std::unique_ptr<GradBuffer> buffer;
+};
+
+class ParamDtype : public ::testing::TestWithParam<torch::ScalarType> {
+ protected:
+  HandedOver of_{GetParam(), FlatWeights::kLeaveAlone};
+  std::unique_ptr<Handover> handover_ =
+      make_param_dtype_handover(of_.params, *of_.buffer);
+};
+
+TEST_P(ParamDtype, MicroBatchesAddUpAndTheMeanIsGiven) {
+  of_.receive(*handover_, 2, GradPart::kFirst);
+  EXPECT_EQ(of_.given(), 2);  // what has accumulated can be read
+  of_.arrive(*handover_, 4, GradPart::kFurther);
+  handover_->after_last(0, GradPart::kFurther, 0.5);
+  EXPECT_FALSE(of_.grad().defined());
+  // The mean is applied before the reduction, or as 16 bits are made of it.
+  const bool is_averaged = handover_->is_averaged_first(0);
+  EXPECT_EQ(is_averaged, GetParam() == torch::kFloat);
+  EXPECT_EQ(of_.main_grad(), is_averaged ? 3 : 6);
+  handover_->give(0, 0.5, GradUse::kUsed);
+  EXPECT_EQ(of_.grad().scalar_type(), GetParam());
+  EXPECT_EQ(of_.given(), 3);
+}
+
+TEST_P(ParamDtype, WhatAUserMakesOfAnAccumulatedGradientCounts) {
+  const torch::NoGradGuard no_grad;
+  of_.receive(*handover_, 2, GradPart::kFirst);
+  of_.grad().mul_(5);
+  of_.arrive(*handover_, 4, GradPart::kFurther);
+  handover_->after_last(0, GradPart::kFurther, 1.0);
+  EXPECT_EQ(of_.main_grad(), 14);
+}
+
+TEST_P(ParamDtype, AnUnusedGradientIsUndefined) {
+  handover_->seal_missing(0);
+  EXPECT_EQ(of_.main_grad(), 0);
+  handover_->give(0, 1.0, GradUse::kUnused);
+  EXPECT_FALSE(of_.grad().defined());
+}
+
+TEST_P(ParamDtype, EachRankKeepsItsShareOfAReducedGradient) {
+  of_.arrive(*handover_, 6, GradPart::kFirst);
+  handover_->after_last(0, GradPart::kFirst, 0.5);
+  const torch::NoGradGuard no_grad;
+  of_.buffer->main_grad(0).mul_(2);  // as two ranks with the same do
+  handover_->give(0, 0.5, GradUse::kUsed);
+  EXPECT_EQ(of_.given(), 6);
+  EXPECT_TRUE(handover_->keep_share(0, 0.5, 2));
+  handover_->seal(0, 0.5);
+  of_.buffer->main_grad(0).mul_(2);
+  handover_->give(0, 0.5, GradUse::kUsed);
+  EXPECT_EQ(of_.given(), 6);
+  of_.grad().reset();
+  EXPECT_FALSE(handover_->keep_share(0, 0.5, 2));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Dtypes,
+    ParamDtype,
+    ::testing::Values(torch::kFloat, torch::kBFloat16),
+    [](const auto& each) { return c10::toString(each.param); });
+
+TEST(MainGradHandover, GradIsMainGradAtAllTimes) {
+  HandedOver of(torch::kFloat, FlatWeights::kMove);
+  const auto handover = make_main_grad_handover(of.params, *of.buffer, {1.0});
+  EXPECT_TRUE(is_same_memory(of.grad(), of.buffer->main_grad(0)));
+  of.receive(*handover, 2, GradPart::kFirst);
+  of.receive(*handover, 3, GradPart::kFurther);
+  handover->seal(0, 0.5);
+  EXPECT_EQ(of.main_grad(), 5);  // the optimizer scales
+  handover->give(0, 0.5, GradUse::kUsed);
+  EXPECT_EQ(of.given(), 5);
+  EXPECT_EQ(handover->clearing(), GradClearing::kNone);
+}
+
+TEST(MainGradHandover, AGradientOfAnotherGroupIsScaledBeforeItIsReduced) {
+  HandedOver of(torch::kFloat, FlatWeights::kMove);
+  const auto handover = make_main_grad_handover(of.params, *of.buffer, {4.0});
+  of.receive(*handover, 2, GradPart::kFirst);
+  EXPECT_EQ(of.main_grad(), 2);
+  handover->seal(0, 1.0);
+  EXPECT_EQ(of.main_grad(), 8);
+}
+
+TEST(MainGradHandover, AClearedGradientDropsWhatHasAccumulated) {
+  HandedOver of(torch::kFloat, FlatWeights::kMove);
+  const auto handover = make_main_grad_handover(of.params, *of.buffer, {1.0});
+  of.receive(*handover, 2, GradPart::kFirst);
+  of.grad().reset();
+  EXPECT_EQ(handover->clearing(), GradClearing::kAll);
+  of.receive(*handover, 3, GradPart::kFurther);
+  EXPECT_EQ(of.main_grad(), 3);
+  EXPECT_TRUE(is_same_memory(of.grad(), of.buffer->main_grad(0)));
+}
+
+}  // namespace
+}  // namespace brigade
