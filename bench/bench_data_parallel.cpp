@@ -98,8 +98,8 @@ void write_times(const std::filesystem::path& path, const Times& times) {
     file << fmt::format("{:.6f}\n", time);
 }
 
-std::vector<NamedParam> named(const torch::nn::Module& module) {
-  std::vector<NamedParam> params;
+std::vector<Param> named(const torch::nn::Module& module) {
+  std::vector<Param> params;
   for (const auto& item : module.named_parameters())
     params.push_back({item.key(), item.value()});
   return params;

@@ -89,7 +89,7 @@ Trainee make(
   Trainee trainee;
   trainee.model = std::make_shared<Llama>(
       std::make_shared<ModelContext>(context), whole_model(config));
-  std::vector<NamedParam> params;
+  std::vector<Param> params;
   auto weights = trainee.model->named_parameters();
   for (const ParameterRow& row : list_parameters(config)) {
     const torch::NoGradGuard no_grad;

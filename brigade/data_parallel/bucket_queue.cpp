@@ -7,7 +7,7 @@ namespace brigade {
 
 BucketQueue::BucketQueue(
     const BucketPlan& plan,
-    const std::vector<NamedParam>& params,
+    const std::vector<Param>& params,
     GradBuffer& buffer,
     const Reducer& reducer)
     : buffer_(&buffer), bucket_of_(params.size()), hook_(reducer.hook) {

@@ -29,7 +29,7 @@ class BucketQueue {
   // `buffer` was laid out by `plan` and outlives this object.
   BucketQueue(
       const BucketPlan& plan,
-      const std::vector<NamedParam>& params,
+      const std::vector<Param>& params,
       GradBuffer& buffer,
       const Reducer& reducer);
 

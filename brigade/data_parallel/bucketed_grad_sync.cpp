@@ -54,11 +54,11 @@ GradSyncOptions with_hook(GradSyncOptions options) {
 }
 
 void check_sparse_gradients(
-    const std::vector<NamedParam>& params,
+    const std::vector<Param>& params,
     const GradSyncOptions& options) {
   if (options.handover == GradHandover::kParamDtype)
     return;
-  for (const NamedParam& param : params) {
+  for (const Param& param : params) {
     if (param.has_sparse_gradient && param.tensor.requires_grad()) {
       throw ConfigError(fmt::format(
           "[data_parallel] parameter '{}' has sparse gradients "
@@ -73,7 +73,7 @@ void check_sparse_gradients(
 }  // namespace
 
 BucketedGradSync::BucketedGradSync(
-    const std::vector<NamedParam>& params,
+    const std::vector<Param>& params,
     CommunicatorPtr all_ranks,
     const GradSyncOptions& options)
     : GradSync(
@@ -84,12 +84,11 @@ BucketedGradSync::BucketedGradSync(
            with_hook(options))),
       progress_(this->params()),
       order_is_final_(options.order != BucketOrder::kObserved) {
-  handover_ =
-      options_.handover == GradHandover::kMainGrad
-          ? make_main_grad_handover(this->params(), *buffer_, factors())
-          : with_sparse_handover(
-                this->params(),
-                make_param_dtype_handover(this->params(), *buffer_));
+  handover_ = options_.handover == GradHandover::kMainGrad
+                  ? make_main_grad_handover(this->params(), *buffer_, factors())
+                  : with_sparse_handover(
+                        this->params(),
+                        make_param_dtype_handover(this->params(), *buffer_));
   make_buckets();
   hooks_ = std::make_unique<GradHooks>(
       params_.tensors(),

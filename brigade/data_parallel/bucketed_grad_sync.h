@@ -30,7 +30,7 @@ class BucketedGradSync : public GradSync {
  public:
   // Collective over all ranks that wrap the module; see GradSync's.
   BucketedGradSync(
-      const std::vector<NamedParam>& params,
+      const std::vector<Param>& params,
       CommunicatorPtr all_ranks,
       const GradSyncOptions& options = {});
   ~BucketedGradSync() override;

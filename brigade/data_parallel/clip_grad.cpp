@@ -29,7 +29,7 @@ std::vector<ReadGradient> gradients_of(
           {segment.owned_main_grad().variable_data(), &segment.group});
     return gradients;
   }
-  for (const NamedParam& param : sync.params()) {
+  for (const Param& param : sync.params()) {
     const torch::Tensor& grad = param.tensor.grad();
     if (grad.defined())
       gradients.push_back(

@@ -8,11 +8,11 @@
 namespace brigade {
 
 ComputeCopies::ComputeCopies(
-    std::vector<NamedParam>& params,
+    std::vector<Param>& params,
     torch::ScalarType dtype,
     const std::vector<std::string>& keep)
     : self_(std::make_shared<ComputeCopies*>(this)) {
-  for (NamedParam& param : params) {
+  for (Param& param : params) {
     if (param.tensor.scalar_type() != torch::kFloat ||
         std::find(keep.begin(), keep.end(), param.name) != keep.end())
       continue;

@@ -30,10 +30,10 @@ namespace brigade {
 class ComputeCopies {
  public:
   // Copies in `dtype` of those of `params` that are float32, apart from those
-  // named in `keep`; they become each NamedParam's compute_copy. Before the
+  // named in `keep`; they become each Param's compute_copy. Before the
   // parameters are given to a GradSync.
   ComputeCopies(
-      std::vector<NamedParam>& params,
+      std::vector<Param>& params,
       torch::ScalarType dtype,
       const std::vector<std::string>& keep);
   // Removes its hooks. Not during a backward.

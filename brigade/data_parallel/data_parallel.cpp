@@ -36,7 +36,7 @@ std::string describe(
 
 // Once and for good, as DDP does it.
 void convert_buffers(
-    const std::vector<NamedParam>& params,
+    const std::vector<Param>& params,
     const std::vector<NamedBuffer>& buffers,
     torch::ScalarType dtype,
     const std::vector<std::string>& kept) {
@@ -44,7 +44,7 @@ void convert_buffers(
   std::vector<NamedTensor> all;
   for (const NamedBuffer& buffer : buffers)
     all.push_back({buffer.name, buffer.tensor});
-  for (const NamedParam& param : params)
+  for (const Param& param : params)
     all.push_back({param.name, param.tensor});
   const auto sharers = names_of_sharers(all);
   for (size_t i = 0; i < buffers.size(); ++i) {
@@ -68,7 +68,7 @@ void convert_buffers(
 }  // namespace
 
 Wrapped wrap_tensors(
-    std::vector<NamedParam> params,
+    std::vector<Param> params,
     const std::vector<NamedBuffer>& buffers,
     const std::vector<std::string>& kept,
     const CommunicatorPtr& communicator,
@@ -93,11 +93,11 @@ Wrapped wrap_tensors(
   return wrapped;
 }
 
-std::vector<NamedParam> parameters_of(
+std::vector<Param> parameters_of(
     const torch::nn::Module& module,
     const WrapOptions& wrap,
     Sharding sharding) {
-  std::vector<NamedParam> params = parameters_of(module, wrap.ignore);
+  std::vector<Param> params = parameters_of(module, wrap.ignore);
   if (sharding != Sharding::kParameters) {
     if (!wrap.units.empty()) {
       throw ConfigError(fmt::format(
@@ -112,7 +112,7 @@ std::vector<NamedParam> parameters_of(
   return params;
 }
 
-std::vector<NamedParam> parameters_of(
+std::vector<Param> parameters_of(
     const torch::jit::Module& module,
     const WrapOptions& wrap,
     Sharding /*sharding*/) {

@@ -82,7 +82,7 @@ struct Wrapped {
 // Collective; throws what GradSync's constructor throws, and CommError where
 // ranks differ in `wrap` or in buffers. `kept`: see kept_names().
 Wrapped wrap_tensors(
-    std::vector<NamedParam> params,
+    std::vector<Param> params,
     const std::vector<NamedBuffer>& buffers,
     const std::vector<std::string>& kept,
     const CommunicatorPtr& communicator,
@@ -91,11 +91,11 @@ Wrapped wrap_tensors(
 
 // Parameters by name, and with Sharding::kParameters each in its unit. A
 // scripted module is one unit; to name others is a ConfigError.
-std::vector<NamedParam> parameters_of(
+std::vector<Param> parameters_of(
     const torch::nn::Module& module,
     const WrapOptions& wrap,
     Sharding sharding);
-std::vector<NamedParam> parameters_of(
+std::vector<Param> parameters_of(
     const torch::jit::Module& module,
     const WrapOptions& wrap,
     Sharding sharding);

@@ -19,7 +19,7 @@ FlatWeights place_of_weights(const GradSyncOptions& options) {
 }  // namespace
 
 GradSync::GradSync(
-    const std::vector<NamedParam>& params,
+    const std::vector<Param>& params,
     CommunicatorPtr all_ranks,
     GradSyncOptions options)
     : all_ranks_(std::move(all_ranks)),
@@ -184,10 +184,9 @@ bool GradSync::is_counted_here(const ParamGroup& group) const {
 
 bool GradSync::is_counted_elsewhere() const {
   return options().sharding != Sharding::kNone ||
-         std::any_of(
-             params().begin(), params().end(), [&](const NamedParam& param) {
-               return param.group.ranks != all_ranks();
-             });
+         std::any_of(params().begin(), params().end(), [&](const Param& param) {
+           return param.group.ranks != all_ranks();
+         });
 }
 
 }  // namespace brigade

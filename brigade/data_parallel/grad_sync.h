@@ -93,10 +93,10 @@ class GradSync {
 
   // Each parameter once, in the order given, those that require a gradient; all
   // with a group.
-  const std::vector<NamedParam>& params() const { return params_.trainable(); }
+  const std::vector<Param>& params() const { return params_.trainable(); }
   // The others: they have neither gradient nor state. With kMainGrad those that
   // share no memory are in the flat weights too.
-  const std::vector<NamedParam>& frozen() const { return params_.frozen(); }
+  const std::vector<Param>& frozen() const { return params_.frozen(); }
   int param_index(const std::string& name) const;  // -1: unknown
   const GradSyncOptions& options() const { return options_; }
   // What to multiply every main_grad with to get the reduction that was asked
@@ -173,7 +173,7 @@ class GradSync {
   // and broadcasts the values of each group's rank 0. With kMainGrad makes the
   // parameters views of flat memory.
   GradSync(
-      const std::vector<NamedParam>& params,
+      const std::vector<Param>& params,
       CommunicatorPtr all_ranks,
       GradSyncOptions options);
 

@@ -9,7 +9,7 @@ namespace brigade {
 
 std::unique_ptr<GradSync> make_grad_sync(
     GradSyncAlgorithm kind,
-    std::vector<NamedParam> params,
+    std::vector<Param> params,
     CommunicatorPtr communicator,
     const GradSyncOptions& options) {
   if (kind == GradSyncAlgorithm::kPerParam) {

@@ -17,7 +17,7 @@ enum class GradSyncAlgorithm {
 // Collective; throws what the constructors throw.
 std::unique_ptr<GradSync> make_grad_sync(
     GradSyncAlgorithm kind,
-    std::vector<NamedParam> params,
+    std::vector<Param> params,
     CommunicatorPtr communicator,
     const GradSyncOptions& options);
 

@@ -97,7 +97,7 @@ void GradSync::check_leaves_are_current() const {
 void GradSync::begin_use() {
   std::vector<torch::Tensor> gradients;
   std::vector<torch::Tensor> weights;
-  for (const NamedParam& param : params())
+  for (const Param& param : params())
     weights.push_back(param.tensor);
   if (options().handover == GradHandover::kMainGrad) {
     const bool is_scaled_later = grad_scale() != 1.0;
@@ -166,7 +166,7 @@ void GradSync::check_before_step() {
   bool is_changed = writes_.seen() == WriteWatch::Seen::kGradients;
   std::string name = "a parameter";
   for (int i = 0; is_watched && i < static_cast<int>(params().size()); ++i) {
-    const NamedParam& param = params()[static_cast<size_t>(i)];
+    const Param& param = params()[static_cast<size_t>(i)];
     const torch::Tensor& grad = param.tensor.grad();
     if (grad.defined() && is_same_memory(grad, main_grad(i)))
       continue;

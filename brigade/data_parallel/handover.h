@@ -82,14 +82,14 @@ class Handover {
 
 // GradHandover::kParamDtype: .grad in the parameter's dtype, the mean applied.
 std::unique_ptr<Handover> make_param_dtype_handover(
-    const std::vector<NamedParam>& params,
+    const std::vector<Param>& params,
     GradBuffer& buffer);
 
 // GradHandover::kMainGrad: .grad is main_grad, unscaled. `factors`: by
 // parameter, what its gradient is multiplied with before it is reduced, where
 // the one scale of the optimizer is not that of the parameter's group.
 std::unique_ptr<Handover> make_main_grad_handover(
-    const std::vector<NamedParam>& params,
+    const std::vector<Param>& params,
     GradBuffer& buffer,
     std::vector<double> factors);
 

@@ -12,11 +12,11 @@ namespace {
 class MainGradHandover : public Handover {
  public:
   MainGradHandover(
-      const std::vector<NamedParam>& params,
+      const std::vector<Param>& params,
       GradBuffer& buffer,
       std::vector<double> factors)
       : buffer_(&buffer), factors_(std::move(factors)) {
-    for (const NamedParam& param : params)
+    for (const Param& param : params)
       params_.push_back(param.tensor);
     MainGradHandover::follow_buffer();
   }
@@ -124,7 +124,7 @@ class MainGradHandover : public Handover {
 }  // namespace
 
 std::unique_ptr<Handover> make_main_grad_handover(
-    const std::vector<NamedParam>& params,
+    const std::vector<Param>& params,
     GradBuffer& buffer,
     std::vector<double> factors) {
   return std::make_unique<MainGradHandover>(params, buffer, std::move(factors));

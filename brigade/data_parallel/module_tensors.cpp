@@ -118,7 +118,7 @@ std::unordered_map<const void*, std::string> sharers_of(const Module& module) {
 }
 
 template <typename Module>
-std::vector<NamedParam> params_of(
+std::vector<Param> params_of(
     const Module& module,
     const std::vector<std::string>& ignore,
     const EmbeddingWeights& embeddings) {
@@ -132,7 +132,7 @@ std::vector<NamedParam> params_of(
           name));
     }
   }
-  std::vector<NamedParam> params;
+  std::vector<Param> params;
   const auto sharers = sharers_of(module);
   std::unordered_set<const void*> seen;
   for (const NamedTensor& param : all) {
@@ -204,7 +204,7 @@ std::vector<std::string> names_kept_of(
 
 }  // namespace
 
-std::vector<NamedParam> parameters_of(
+std::vector<Param> parameters_of(
     const torch::nn::Module& module,
     const std::vector<std::string>& ignore) {
   EmbeddingWeights embeddings;
@@ -214,7 +214,7 @@ std::vector<NamedParam> parameters_of(
   return params_of(module, ignore, embeddings);
 }
 
-std::vector<NamedParam> parameters_of(
+std::vector<Param> parameters_of(
     const torch::jit::Module& module,
     const std::vector<std::string>& ignore) {
   return params_of(module, ignore, {});

@@ -26,10 +26,10 @@ struct NamedBuffer {
 // registered. Weights of torch::nn::Embedding are row-sparse; which embeddings
 // have sparse gradients is known of torch::nn::Embedding and EmbeddingBag.
 // Throws ConfigError when `ignore` has a name that the module has not.
-std::vector<NamedParam> parameters_of(
+std::vector<Param> parameters_of(
     const torch::nn::Module& module,
     const std::vector<std::string>& ignore = {});
-std::vector<NamedParam> parameters_of(
+std::vector<Param> parameters_of(
     const torch::jit::Module& module,
     const std::vector<std::string>& ignore = {});
 

@@ -11,9 +11,9 @@ namespace {
 // bits.
 class ParamDtypeHandover : public Handover {
  public:
-  ParamDtypeHandover(const std::vector<NamedParam>& params, GradBuffer& buffer)
+  ParamDtypeHandover(const std::vector<Param>& params, GradBuffer& buffer)
       : buffer_(&buffer), copies_(params.size()), given_scales_(params.size()) {
-    for (const NamedParam& param : params) {
+    for (const Param& param : params) {
       params_.push_back(param.tensor);
       dtypes_.push_back(param.tensor.scalar_type());
     }
@@ -193,7 +193,7 @@ class ParamDtypeHandover : public Handover {
 }  // namespace
 
 std::unique_ptr<Handover> make_param_dtype_handover(
-    const std::vector<NamedParam>& params,
+    const std::vector<Param>& params,
     GradBuffer& buffer) {
   return std::make_unique<ParamDtypeHandover>(params, buffer);
 }

@@ -10,9 +10,9 @@ namespace brigade {
 namespace {
 
 GradSyncOptions per_param_options(
-    const std::vector<NamedParam>& params,
+    const std::vector<Param>& params,
     const GradSyncOptions& options) {
-  for (const NamedParam& param : params) {
+  for (const Param& param : params) {
     if (options.sharding != Sharding::kNone || param.has_sparse_gradient)
       throw ConfigError(
           "[data_parallel] sharding and sparse gradients need buckets: use "
@@ -24,7 +24,7 @@ GradSyncOptions per_param_options(
 }  // namespace
 
 PerParamGradSync::PerParamGradSync(
-    const std::vector<NamedParam>& params,
+    const std::vector<Param>& params,
     CommunicatorPtr all_ranks,
     const GradSyncOptions& options)
     : GradSync(
@@ -115,8 +115,7 @@ void PerParamGradSync::finish() {
         "[data_parallel] finish() before any backward() outside no_sync(): "
         "call it once a step, after the last micro-batch's backward()");
   begin_step();
-  const auto missing =
-      std::find(has_gradient_.begin(), has_gradient_.end(), 0);
+  const auto missing = std::find(has_gradient_.begin(), has_gradient_.end(), 0);
   if (missing != has_gradient_.end() && !zeros_count)
     throw ConfigError(
         "[data_parallel] a parameter got no gradient in this step: " +
@@ -141,7 +140,7 @@ void PerParamGradSync::reduce_all() {
 }
 
 void PerParamGradSync::reduce(int param, bool is_used) {
-  const NamedParam& of = params()[static_cast<size_t>(param)];
+  const Param& of = params()[static_cast<size_t>(param)];
   torch::Tensor sum = main_grad(param);
   BucketTiming timing{.index = param, .bytes = int64_t(sum.nbytes())};
   timing.ready_ns = timing.launched_ns = timing.wait_begin_ns = steady_now_ns();

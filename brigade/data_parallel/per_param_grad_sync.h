@@ -17,7 +17,7 @@ class PerParamGradSync : public GradSync {
  public:
   // Collective over all ranks that wrap the module; see GradSync's.
   PerParamGradSync(
-      const std::vector<NamedParam>& params,
+      const std::vector<Param>& params,
       CommunicatorPtr all_ranks,
       const GradSyncOptions& options = {});
 

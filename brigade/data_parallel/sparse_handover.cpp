@@ -36,7 +36,7 @@ torch::Tensor padded(const torch::Tensor& rows, int64_t count) {
 class SparseHandover : public Handover {
  public:
   SparseHandover(
-      const std::vector<NamedParam>& params,
+      const std::vector<Param>& params,
       std::unique_ptr<Handover> dense)
       : dense_(std::move(dense)), reduced_(params.size()) {
     for (size_t i = 0; i < params.size(); ++i) {
@@ -197,10 +197,10 @@ void SparseHandover::reduce_apart(
 }  // namespace
 
 std::unique_ptr<Handover> with_sparse_handover(
-    const std::vector<NamedParam>& params,
+    const std::vector<Param>& params,
     std::unique_ptr<Handover> dense) {
   const bool is_any_sparse =
-      std::any_of(params.begin(), params.end(), [](const NamedParam& param) {
+      std::any_of(params.begin(), params.end(), [](const Param& param) {
         return param.has_sparse_gradient;
       });
   if (!is_any_sparse)

@@ -19,7 +19,7 @@ namespace brigade {
 
 // `dense` for the others of `params`; itself where none has sparse gradients.
 std::unique_ptr<Handover> with_sparse_handover(
-    const std::vector<NamedParam>& params,
+    const std::vector<Param>& params,
     std::unique_ptr<Handover> dense);
 
 }  // namespace brigade

@@ -8,7 +8,7 @@
 
 namespace brigade {
 
-StepProgress::StepProgress(const std::vector<NamedParam>& params)
+StepProgress::StepProgress(const std::vector<Param>& params)
     : params_(&params),
       states_(params.size(), ReadyState::kNone),
       reaches_(params.size(), 0) {}

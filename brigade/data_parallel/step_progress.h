@@ -20,7 +20,7 @@ enum class ReadyState : uint8_t { kNone, kAccumulated, kReady };
 class StepProgress {
  public:
   // `params` outlives this object.
-  explicit StepProgress(const std::vector<NamedParam>& params);
+  explicit StepProgress(const std::vector<Param>& params);
 
   // For the next step. What was seen of the first one's reaches stays.
   void reset();
@@ -63,7 +63,7 @@ class StepProgress {
   void throw_if_missing() const;
 
  private:
-  const std::vector<NamedParam>* params_;
+  const std::vector<Param>* params_;
   std::vector<ReadyState> states_;
   std::vector<int> ready_order_;
   std::vector<int> reaches_;           // by parameter, in this last backward

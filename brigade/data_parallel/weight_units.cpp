@@ -45,7 +45,7 @@ std::vector<std::string> default_units(const torch::nn::Module& module) {
 void assign_units(
     const torch::nn::Module& module,
     const std::vector<std::string>& units,
-    std::vector<NamedParam>& params) {
+    std::vector<Param>& params) {
   const auto modules =
       module.named_modules(/*name_prefix=*/"", /*include_self=*/false);
   std::unordered_map<const void*, std::string> unit_of;
@@ -61,7 +61,7 @@ void assign_units(
       unit_of.emplace(param.unsafeGetTensorImpl(), unit);
   }
   std::map<std::string, int> numbers;  // "": outside of all
-  for (NamedParam& param : params) {
+  for (Param& param : params) {
     const auto found = unit_of.find(param.tensor.unsafeGetTensorImpl());
     const std::string unit = found == unit_of.end() ? "" : found->second;
     param.unit =

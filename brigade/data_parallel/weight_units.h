@@ -22,6 +22,6 @@ std::vector<std::string> default_units(const torch::nn::Module& module);
 void assign_units(
     const torch::nn::Module& module,
     const std::vector<std::string>& units,
-    std::vector<NamedParam>& params);
+    std::vector<Param>& params);
 
 }  // namespace brigade

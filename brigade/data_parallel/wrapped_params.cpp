@@ -18,7 +18,7 @@ namespace brigade {
 namespace {
 
 std::string
-problem_of(const NamedParam& param, torch::Device device, FlatWeights weights) {
+problem_of(const Param& param, torch::Device device, FlatWeights weights) {
   const auto dtype = param.tensor.scalar_type();
   if (param.tensor.device() != device) {
     return fmt::format(
@@ -69,11 +69,11 @@ problem_of(const NamedParam& param, torch::Device device, FlatWeights weights) {
 
 // What keeps this rank's parameters from being wrapped, or an empty text.
 std::string first_problem(
-    const std::vector<NamedParam>& params,
+    const std::vector<Param>& params,
     torch::Device device,
     FlatWeights weights) {
   bool is_any_trainable = false;
-  for (const NamedParam& param : params) {
+  for (const Param& param : params) {
     if (auto problem = problem_of(param, device, weights); !problem.empty())
       return problem;
     is_any_trainable = is_any_trainable || param.tensor.requires_grad();
@@ -86,9 +86,9 @@ std::string first_problem(
 }
 
 // Among themselves; what else the module has is known to parameters_of().
-void note_sharers(std::vector<NamedParam>& params) {
+void note_sharers(std::vector<Param>& params) {
   std::vector<NamedTensor> tensors;
-  for (const NamedParam& param : params)
+  for (const Param& param : params)
     tensors.push_back({param.name, param.tensor});
   const auto sharers = names_of_sharers(tensors);
   for (size_t i = 0; i < params.size(); ++i) {
@@ -113,10 +113,10 @@ void check_all_can_wrap(const std::string& mine, const Agreement& agreement) {
 // One line per parameter: "name: [2, 3] Float". Of a parameter of another group
 // than `group` what all ranks have in common: its group's size.
 std::string describe(
-    const std::vector<NamedParam>& params,
+    const std::vector<Param>& params,
     const CommunicatorPtr& group) {
   std::string text;
-  for (const NamedParam& param : params) {
+  for (const Param& param : params) {
     const torch::Tensor& tensor = param.tensor;
     if (param.group.ranks != group) {
       text += fmt::format(
@@ -149,7 +149,7 @@ std::string describe(
 }
 
 void check_params_alike(
-    const std::vector<NamedParam>& params,
+    const std::vector<Param>& params,
     const std::string& options,
     const CommunicatorPtr& group) {
   const auto found = Agreement(*group).find_difference(
@@ -210,14 +210,14 @@ void check_groups_alike(
 }  // namespace
 
 WrappedParams::WrappedParams(
-    std::vector<NamedParam> params,
+    std::vector<Param> params,
     const std::string& options,
     FlatWeights weights,
     const CommunicatorPtr& all) {
   note_sharers(params);
   check_all_can_wrap(
       first_problem(params, all->options().device, weights), Agreement(*all));
-  for (NamedParam& param : params) {
+  for (Param& param : params) {
     if (param.group.ranks == nullptr)
       param.group.ranks = all;
   }
@@ -227,32 +227,32 @@ WrappedParams::WrappedParams(
     auto& list = param.tensor.requires_grad() ? trainable_ : frozen_;
     list.push_back(std::move(param));
   }
-  for (const NamedParam& param : trainable_) {
+  for (const Param& param : trainable_) {
     dtypes_.push_back(param.tensor.scalar_type());
     shapes_.push_back(param.tensor.sizes().vec());
   }
   broadcast_from(0);
 }
 
-std::vector<NamedParam> WrappedParams::laid_out() const {
-  std::vector<NamedParam> result = trainable_;
+std::vector<Param> WrappedParams::laid_out() const {
+  std::vector<Param> result = trainable_;
   std::copy_if(
       frozen_.begin(),
       frozen_.end(),
       std::back_inserter(result),
-      [](const NamedParam& param) { return param.shares_memory_with.empty(); });
+      [](const Param& param) { return param.shares_memory_with.empty(); });
   return result;
 }
 
 std::vector<torch::Tensor> WrappedParams::tensors() const {
   std::vector<torch::Tensor> result;
-  for (const NamedParam& param : trainable_)
+  for (const Param& param : trainable_)
     result.push_back(param.tensor);
   return result;
 }
 
 void WrappedParams::broadcast_from(int root) const {
-  std::vector<NamedParam> all = trainable_;
+  std::vector<Param> all = trainable_;
   all.insert(all.end(), frozen_.begin(), frozen_.end());
   for (const ParamsOfGroup& each : groups_of(all)) {
     std::vector<torch::Tensor> values;
@@ -266,7 +266,7 @@ void WrappedParams::regroup(
     const CommunicatorPtr& from,
     const CommunicatorPtr& to) {
   for (auto* list : {&trainable_, &frozen_}) {
-    for (NamedParam& param : *list) {
+    for (Param& param : *list) {
       if (param.group.ranks == from)
         param.group.ranks = to;
     }
@@ -275,7 +275,7 @@ void WrappedParams::regroup(
 
 void WrappedParams::check_unchanged() const {
   for (size_t i = 0; i < trainable_.size(); ++i) {
-    const NamedParam& param = trainable_[i];
+    const Param& param = trainable_[i];
     if (!param.tensor.requires_grad()) {
       throw ConfigError(fmt::format(
           "[data_parallel] requires_grad of '{}' was turned off after "
@@ -300,7 +300,7 @@ void WrappedParams::check_unchanged() const {
           fmt::join(param.tensor.sizes(), ", ")));
     }
   }
-  for (const NamedParam& param : frozen_) {
+  for (const Param& param : frozen_) {
     if (param.tensor.requires_grad()) {
       throw ConfigError(fmt::format(
           "[data_parallel] requires_grad of '{}' was turned on after "
@@ -312,7 +312,7 @@ void WrappedParams::check_unchanged() const {
 
 std::vector<int64_t> max_in_groups(
     const std::vector<int64_t>& values,
-    const std::vector<NamedParam>& params) {
+    const std::vector<Param>& params) {
   std::vector<int64_t> result(values.size());
   for (const ParamsOfGroup& each : groups_of(params)) {
     std::vector<int64_t> mine;
@@ -326,9 +326,9 @@ std::vector<int64_t> max_in_groups(
 }
 
 void check_has_one_group(
-    const std::vector<NamedParam>& params,
+    const std::vector<Param>& params,
     const Communicator& all) {
-  for (const NamedParam& param : params) {
+  for (const Param& param : params) {
     if (param.group.ranks.get() != &all) {
       throw ConfigError(fmt::format(
           "[data_parallel] uneven inputs with '{}', which is reduced over "

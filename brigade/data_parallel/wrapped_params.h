@@ -12,9 +12,6 @@
 
 namespace brigade {
 
-// A parameter of a wrapped module: no row, no cut.
-using NamedParam = Param;
-
 class WrappedParams {
  public:
   // Collective over `all`, and over each parameter's group, which is of ranks
@@ -27,16 +24,16 @@ class WrappedParams {
   // groups or in `options`, one "name: value" per line. Costs two all-gathers
   // of 16 bytes, and one in each group that is not all ranks.
   WrappedParams(
-      std::vector<NamedParam> params,
+      std::vector<Param> params,
       const std::string& options,
       FlatWeights weights,
       const CommunicatorPtr& all);
 
-  const std::vector<NamedParam>& trainable() const { return trainable_; }
-  const std::vector<NamedParam>& frozen() const { return frozen_; }
+  const std::vector<Param>& trainable() const { return trainable_; }
+  const std::vector<Param>& frozen() const { return frozen_; }
   // Those that have a place in flat memory: trainable(), and behind them the
   // frozen ones that share memory with no other tensor.
-  std::vector<NamedParam> laid_out() const;
+  std::vector<Param> laid_out() const;
   // trainable() alone.
   std::vector<torch::Tensor> tensors() const;
 
@@ -54,8 +51,8 @@ class WrappedParams {
   void check_unchanged() const;
 
  private:
-  std::vector<NamedParam> trainable_;
-  std::vector<NamedParam> frozen_;
+  std::vector<Param> trainable_;
+  std::vector<Param> frozen_;
   std::vector<torch::ScalarType> dtypes_;     // of trainable_
   std::vector<std::vector<int64_t>> shapes_;  // the same
 };
@@ -64,11 +61,11 @@ class WrappedParams {
 // among the ranks of its group.
 std::vector<int64_t> max_in_groups(
     const std::vector<int64_t>& values,
-    const std::vector<NamedParam>& params);
+    const std::vector<Param>& params);
 // ConfigError where uneven inputs cannot be counted: parameters of a group that
 // is not `all`.
 void check_has_one_group(
-    const std::vector<NamedParam>& params,
+    const std::vector<Param>& params,
     const Communicator& all);
 
 // Collective: one broadcast per tensor, n bytes each.

@@ -29,7 +29,7 @@ struct Weights {
   Tensor small = torch::zeros({3, 5}).requires_grad_();
   Tensor vector = torch::zeros({33}).requires_grad_();
 
-  std::vector<NamedParam> named() const {
+  std::vector<Param> named() const {
     return {{"wide", wide}, {"small", small}, {"vector", vector}};
   }
   // Its gradients are the three tensors of gradient_of().
@@ -292,7 +292,7 @@ std::vector<Tensor> summed_gradients(
   std::vector<Tensor> sums;
   for (int step = 0; step < steps; ++step) {
     weights.backward(world->rank(), step);
-    for (const NamedParam& param : weights.named())
+    for (const Param& param : weights.named())
       sums.push_back(param.tensor.grad().clone());
   }
   return sums;

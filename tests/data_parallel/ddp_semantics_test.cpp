@@ -327,7 +327,7 @@ TEST(Join, BrigadesAdamWContinuesFromTheWeightsThatItBrought) {
 
 std::string difference(
     const std::function<
-        std::pair<std::vector<NamedParam>, GradSyncOptions>(int rank)>& make) {
+        std::pair<std::vector<Param>, GradSyncOptions>(int rank)>& make) {
   std::vector<std::string> messages(2);
   run_ranks(2, [&](CommunicatorPtr world) {
     const int rank = world->rank();
@@ -346,7 +346,7 @@ TEST(Alike, WhatIsFrozenOrderStridesAndDtypesAreNamed) {
         [&](int rank) { return std::pair(make(rank), GradSyncOptions{}); });
   };
   EXPECT_THAT(
-      of_params([](int rank) -> std::vector<NamedParam> {
+      of_params([](int rank) -> std::vector<Param> {
         auto b = leaf(2, 1);
         b.set_requires_grad(rank == 0);
         return {{"a", leaf(2, 1)}, {"b", b}};
@@ -355,15 +355,15 @@ TEST(Alike, WhatIsFrozenOrderStridesAndDtypesAreNamed) {
           HasSubstr("rank 0 has 'b: [2] Float'"),
           HasSubstr("rank 1 has 'b: [2] Float, frozen'")));
   EXPECT_THAT(
-      of_params([](int rank) -> std::vector<NamedParam> {
-        std::vector<NamedParam> params{{"a", leaf(2, 1)}, {"b", leaf(2, 1)}};
+      of_params([](int rank) -> std::vector<Param> {
+        std::vector<Param> params{{"a", leaf(2, 1)}, {"b", leaf(2, 1)}};
         if (rank == 1)
           std::swap(params[0], params[1]);
         return params;
       }),
       AllOf(HasSubstr("rank 0 has 'a: "), HasSubstr("rank 1 has 'b: ")));
   EXPECT_THAT(
-      of_params([](int rank) -> std::vector<NamedParam> {
+      of_params([](int rank) -> std::vector<Param> {
         auto a = torch::ones({2, 3});
         if (rank == 1)
           a = torch::ones({3, 2}).t();
@@ -371,7 +371,7 @@ TEST(Alike, WhatIsFrozenOrderStridesAndDtypesAreNamed) {
       }),
       HasSubstr("rank 1 has 'a: [2, 3] Float, strides [1, 2]'"));
   EXPECT_THAT(
-      of_params([](int rank) -> std::vector<NamedParam> {
+      of_params([](int rank) -> std::vector<Param> {
         return {{"a", leaf(2, 1, rank == 0 ? torch::kFloat : torch::kDouble)}};
       }),
       HasSubstr("rank 1 has 'a: [2] Double'"));
@@ -383,7 +383,7 @@ TEST(Alike, OptionsThatShapeTheCollectivesAreNamed) {
       GradSyncOptions options;
       if (rank == 1)
         set(options);
-      return std::pair(std::vector<NamedParam>{{"a", leaf(2, 1)}}, options);
+      return std::pair(std::vector<Param>{{"a", leaf(2, 1)}}, options);
     });
   };
   EXPECT_THAT(

@@ -120,7 +120,7 @@ std::set<std::string> waited_for(const LateGathers& gathers, GradSync& sync) {
   std::set<std::string> names;
   for (const torch::Tensor& output : gathers.waited()) {
     const auto* begin = static_cast<const char*>(output.data_ptr());
-    for (const NamedParam& param : sync.params()) {
+    for (const Param& param : sync.params()) {
       const auto* at = static_cast<const char*>(param.tensor.data_ptr());
       if (at >= begin && at < begin + output.nbytes())
         names.insert(param.name);

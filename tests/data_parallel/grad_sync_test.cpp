@@ -19,8 +19,8 @@ namespace {
 using ::testing::HasSubstr;
 using testing::run_ranks;
 
-std::vector<NamedParam> named(const torch::nn::Module& module) {
-  std::vector<NamedParam> params;
+std::vector<Param> named(const torch::nn::Module& module) {
+  std::vector<Param> params;
   for (const auto& item : module.named_parameters())
     params.push_back({item.key(), item.value()});
   return params;
@@ -30,7 +30,7 @@ enum class Kind { kBucketed, kPerParam };
 
 std::unique_ptr<GradSync> make_sync(
     Kind kind,
-    std::vector<NamedParam> params,
+    std::vector<Param> params,
     const CommunicatorPtr& world,
     const GradSyncOptions& options = {}) {
   if (kind == Kind::kBucketed)
@@ -360,7 +360,7 @@ TEST(GradSync, RanksWithoutDataAdoptTheObservedOrder) {
 
 // So that q, k and v are one product wherever a bucket ends.
 TEST(GradSync, BucketsOfADtypeLieSideBySide) {
-  std::vector<NamedParam> params;
+  std::vector<Param> params;
   for (const char* name : {"q", "k", "v"})
     params.push_back({name, torch::ones({8, 16}).requires_grad_()});
   GradSyncOptions options;
@@ -452,9 +452,9 @@ TEST(GradSync, WrappingTwiceIsRefusedUntilTheFirstIsGone) {
 }
 
 TEST(GradSync, NothingToSynchroniseIsRefused) {
-  for (const std::vector<NamedParam>& params :
-       {std::vector<NamedParam>{},
-        std::vector<NamedParam>{{"frozen", torch::ones({2})}}}) {
+  for (const std::vector<Param>& params :
+       {std::vector<Param>{},
+        std::vector<Param>{{"frozen", torch::ones({2})}}}) {
     try {
       BucketedGradSync sync(params, testing::make_world_of_one());
       FAIL();

@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 // Four parameters of 100, 3, 5 and 64 elements in one bucket, or each in its
 // own.
 std::unique_ptr<GradSync> make_sync(int64_t capacity_bytes) {
-  std::vector<NamedParam> params;
+  std::vector<Param> params;
   for (const int64_t numel : {100, 3, 5, 64}) {
     params.push_back(
         {"p" + std::to_string(numel),

@@ -143,7 +143,7 @@ struct Net {
           torch::matmul(y, params[i].tensor.t()) + params[i + 1].tensor);
     return y.square().sum();
   }
-  std::vector<NamedParam> params;
+  std::vector<Param> params;
 };
 
 torch::Tensor input_of(int rank, int micro_batch) {

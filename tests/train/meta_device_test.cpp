@@ -123,7 +123,7 @@ TEST_P(MetaDevice, AStepReadsTheDeviceOnceAndWaitsForAllThatItLaunched) {
     EXPECT_EQ(ledger->waited, ledger->launches - GetParam().early_gathers);
     EXPECT_EQ(ledger->waited_on_host, 0);
     for (const auto& stage : step->stages()) {
-      for (const NamedParam& param : stage->sync().params())
+      for (const Param& param : stage->sync().params())
         EXPECT_TRUE(param.tensor.is_meta()) << param.name;
     }
     step.reset();
