@@ -9,13 +9,10 @@ namespace brigade {
 
 GatheredWeights::GatheredWeights(
     const WeightMemory& weights,
-    const GradBuffer& buffer,
-    const GradSyncOptions& options)
-    : weights_(&weights),
-      buffer_(&buffer),
-      sharding_(options.sharding),
-      mode_(options.gather),
-      works_(buffer.segments().size()) {
+    size_t trained,
+    Sharding sharding,
+    GatherMode mode)
+    : weights_(&weights), sharding_(sharding), mode_(mode), works_(trained) {
   note_current();
   if (sharding_ == Sharding::kParameters)
     units_ = std::make_unique<ShardedWeights>(weights);
@@ -51,7 +48,7 @@ void GatheredWeights::after_step() {
   const torch::NoGradGuard no_grad;
   need_all();
   for (size_t b = works_.size(); b-- > 0;) {
-    const GradSegment& segment = buffer_->segments()[b];
+    const FlatSegment& segment = weights_->segments()[b];
     works_[b] =
         segment.group.ranks->all_gather(segment.weight, segment.owned_weight());
   }

@@ -12,8 +12,6 @@
 #include <vector>
 
 #include "brigade/comm/communicator.h"
-#include "brigade/data_parallel/grad_buffer.h"
-#include "brigade/data_parallel/grad_sync_options.h"
 #include "brigade/data_parallel/sharded_weights.h"
 #include "brigade/param/weight_memory.h"
 
@@ -21,11 +19,12 @@ namespace brigade {
 
 class GatheredWeights {
  public:
-  // `weights` and `buffer` outlive it.
+  // `weights` outlives it; the first `trained` of its segments are stepped.
   GatheredWeights(
       const WeightMemory& weights,
-      const GradBuffer& buffer,
-      const GradSyncOptions& options);
+      size_t trained,
+      Sharding sharding,
+      GatherMode mode);
   ~GatheredWeights();  // waits for what is under way
   GatheredWeights(const GatheredWeights&) = delete;
   GatheredWeights& operator=(const GatheredWeights&) = delete;
@@ -50,11 +49,10 @@ class GatheredWeights {
 
  private:
   const WeightMemory* weights_;
-  const GradBuffer* buffer_;
   Sharding sharding_;
   GatherMode mode_;
-  std::vector<WorkPtr> works_;     // by bucket; null: none under way
-  int64_t gathered_version_ = 0;   // of the flat weights, when exchanged last
+  std::vector<WorkPtr> works_;    // by bucket; null: none under way
+  int64_t gathered_version_ = 0;  // of the flat weights, when exchanged last
   std::unique_ptr<ShardedWeights> units_;
 };
 

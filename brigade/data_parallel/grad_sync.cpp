@@ -74,7 +74,8 @@ std::unique_ptr<WeightMemory> GradSync::make_weights() const {
 void GradSync::follow_memory() {
   owned_parts_ = buffer_->owned_parts();
   flat_memory()->before_step = [this] { check_before_step(); };
-  gathered_ = std::make_unique<GatheredWeights>(*weights_, *buffer_, options_);
+  gathered_ = std::make_unique<GatheredWeights>(
+      *weights_, segments().size(), options_.sharding, options_.gather);
 }
 
 void GradSync::move_to(BucketPlan plan) {

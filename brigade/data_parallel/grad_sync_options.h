@@ -56,15 +56,6 @@ enum class FinishMode {
   kExplicit,  // finish() waits; work may be put before it
 };
 
-// Sharding: when gather_weights(), and with it DataParallel::step(), returns.
-enum class GatherMode {
-  kInPlace,  // with the weights of all ranks in place
-  // At once; operations of the next DataParallel::forward() wait for what they
-  // read. Until then, or wait_for_weights(), whoever reads the module through a
-  // handle of its own finds some weights of the step before.
-  kOverlapForward,
-};
-
 // The same on all ranks; docs/gradient_sync.md explains each.
 struct GradSyncOptions {
   int64_t bucket_capacity_bytes = 25 * MiB;

@@ -19,6 +19,15 @@ enum class Sharding {
 // "none", "optimizer", "gradients" or "parameters".
 const char* to_string(Sharding sharding);
 
+// Sharding: when gather_weights(), and with it DataParallel::step(), returns.
+enum class GatherMode {
+  kInPlace,  // with the weights of all ranks in place
+  // At once; operations of the next DataParallel::forward() wait for what they
+  // read. Until then, or wait_for_weights(), whoever reads the module through a
+  // handle of its own finds some weights of the step before.
+  kOverlapForward,
+};
+
 // Whether a rank keeps only the gradients of its own range.
 constexpr bool divides_gradients(Sharding sharding) {
   return sharding == Sharding::kGradients || sharding == Sharding::kParameters;
