@@ -19,10 +19,10 @@
 #include "brigade/comm/self_communicator.h"
 #include "brigade/comm/world.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
-#include "brigade/data_parallel/data_parallel.h"
 #include "brigade/data_parallel/per_param_grad_sync.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/optim/adamw.h"
+#include "brigade/wrap/data_parallel.h"
 
 namespace brigade {
 namespace {

@@ -26,11 +26,11 @@
 #include "bench/zero_peers.h"
 #include "brigade/base/error.h"
 #include "brigade/comm/world.h"
-#include "brigade/data_parallel/data_parallel.h"
 #include "brigade/kernels/cpu/allocator.h"
 #include "brigade/kernels/cpu/tensor_memory.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/ops/linear.h"
+#include "brigade/wrap/data_parallel.h"
 
 namespace brigade {
 namespace {

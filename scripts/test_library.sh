@@ -33,8 +33,8 @@ part() {
 
 torch=${BRIGADE_TORCH:-}  # each part says for itself what it builds with
 unset BRIGADE_TORCH
-threaded='data_parallel|comm|optim'
-threaded_targets=(test_data_parallel test_comm test_optim)
+threaded='data_parallel|sharding|wrap|comm|optim'
+threaded_targets=(test_data_parallel test_sharding test_wrap test_comm test_optim)
 all="$threaded|model|tensor_parallel"
 all_targets=("${threaded_targets[@]}" test_model test_tensor_parallel)
 

@@ -36,7 +36,6 @@
 #include <vector>
 
 #include "brigade/comm/communicator.h"
-#include "brigade/data_parallel/gathered_weights.h"
 #include "brigade/data_parallel/grad_buffer.h"
 #include "brigade/data_parallel/grad_sync_options.h"
 #include "brigade/data_parallel/uneven_inputs.h"
@@ -44,6 +43,7 @@
 #include "brigade/data_parallel/write_watch.h"
 #include "brigade/metrics/sync_report.h"
 #include "brigade/schedule/bucket_plan.h"
+#include "brigade/sharding/gathered_weights.h"
 
 namespace brigade {
 

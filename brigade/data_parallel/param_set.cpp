@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "brigade/data_parallel/optimizer_groups.h"
-#include "brigade/data_parallel/sharded_weights.h"
+#include "brigade/sharding/sharded_weights.h"
 
 namespace brigade {
 namespace {

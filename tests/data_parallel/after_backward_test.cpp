@@ -11,9 +11,9 @@
 #include <future>
 
 #include "brigade/base/error.h"
-#include "tests/data_parallel/late_gathers.h"
 #include "tests/data_parallel/sync_cases.h"
 #include "tests/support/ranks_as_threads.h"
+#include "tests/wrap/late_gathers.h"
 
 namespace brigade {
 namespace {

@@ -16,10 +16,10 @@
 
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
-#include "brigade/data_parallel/data_parallel.h"
 #include "brigade/data_parallel/per_param_grad_sync.h"
-#include "brigade/data_parallel/sync_batch_norm.h"
 #include "brigade/model/recompute.h"
+#include "brigade/wrap/data_parallel.h"
+#include "brigade/wrap/sync_batch_norm.h"
 #include "tests/data_parallel/pseudo_random.h"
 #include "tests/support/optimizer_states.h"
 #include "tests/support/ranks_as_threads.h"

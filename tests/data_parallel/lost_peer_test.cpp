@@ -13,7 +13,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/comm/world.h"
-#include "brigade/data_parallel/data_parallel.h"
+#include "brigade/wrap/data_parallel.h"
 #include "tests/support/program.h"
 
 namespace brigade {

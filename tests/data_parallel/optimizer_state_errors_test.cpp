@@ -5,8 +5,8 @@
 #include <torch/optim.h>
 
 #include "brigade/base/error.h"
-#include "brigade/data_parallel/data_parallel.h"
 #include "brigade/data_parallel/optimizer_state.h"
+#include "brigade/wrap/data_parallel.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {

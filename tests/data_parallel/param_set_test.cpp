@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "brigade/data_parallel/bucketed_grad_sync.h"
-#include "brigade/data_parallel/sharded_weights.h"
 #include "brigade/optim/adamw.h"
+#include "brigade/sharding/sharded_weights.h"
 #include "tests/support/ranks_as_threads.h"
 
 namespace brigade {

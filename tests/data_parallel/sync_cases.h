@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "brigade/data_parallel/data_parallel.h"
+#include "brigade/wrap/data_parallel.h"
 
 namespace brigade::testing {
 

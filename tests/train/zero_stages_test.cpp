@@ -5,7 +5,7 @@
 #include "brigade/base/error.h"
 #include "brigade/comm/process_mesh.h"
 #include "brigade/config/train_config.h"
-#include "brigade/data_parallel/sharded_weights.h"
+#include "brigade/sharding/sharded_weights.h"
 #include "brigade/train/layout.h"
 #include "brigade/train/stage_runtime.h"
 #include "brigade/train/weight_units.h"

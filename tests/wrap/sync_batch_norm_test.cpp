@@ -1,5 +1,5 @@
 // Against torch::nn::BatchNorm on the whole batch in one process.
-#include "brigade/data_parallel/sync_batch_norm.h"
+#include "brigade/wrap/sync_batch_norm.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 #include <string>
 
 #include "brigade/base/error.h"
-#include "brigade/data_parallel/data_parallel.h"
+#include "brigade/wrap/data_parallel.h"
 #include "tests/data_parallel/pseudo_random.h"
 #include "tests/support/ranks_as_threads.h"
 

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "brigade/data_parallel/data_parallel.h"
-#include "brigade/data_parallel/sync_batch_norm.h"
+#include "brigade/wrap/data_parallel.h"
+#include "brigade/wrap/sync_batch_norm.h"
 #include "tests/data_parallel/pseudo_random.h"
 #include "tests/support/ranks_as_threads.h"
 

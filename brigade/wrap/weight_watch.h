@@ -16,7 +16,7 @@
 #pragma once
 
 #include "brigade/data_parallel/grad_sync.h"
-#include "brigade/data_parallel/sharded_weights.h"
+#include "brigade/sharding/sharded_weights.h"
 
 namespace brigade {
 

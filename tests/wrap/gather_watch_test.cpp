@@ -1,7 +1,7 @@
 // Weights that are gathered while forward runs. The oracle of values is the
 // same training with whole weights; that of waits a communicator that gathers
 // only what is waited for.
-#include "brigade/data_parallel/gather_watch.h"
+#include "brigade/wrap/gather_watch.h"
 
 #include <ATen/record_function.h>
 #include <gmock/gmock.h>
@@ -16,12 +16,12 @@
 #include <vector>
 
 #include "brigade/base/error.h"
-#include "brigade/data_parallel/data_parallel.h"
 #include "brigade/ops/linear.h"
 #include "brigade/ops/rms_norm.h"
-#include "tests/data_parallel/late_gathers.h"
+#include "brigade/wrap/data_parallel.h"
 #include "tests/data_parallel/pseudo_random.h"
 #include "tests/support/ranks_as_threads.h"
+#include "tests/wrap/late_gathers.h"
 
 namespace brigade {
 namespace {

@@ -1,4 +1,4 @@
-#include "brigade/data_parallel/data_parallel.h"
+#include "brigade/wrap/data_parallel.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

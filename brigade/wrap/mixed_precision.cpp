@@ -1,4 +1,4 @@
-#include "brigade/data_parallel/mixed_precision.h"
+#include "brigade/wrap/mixed_precision.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -40,16 +40,16 @@
 
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/data_parallel/clip_grad.h"
-#include "brigade/data_parallel/compute_copies.h"
-#include "brigade/data_parallel/forward_casts.h"
-#include "brigade/data_parallel/gather_watch.h"
 #include "brigade/data_parallel/grad_sync_factory.h"
-#include "brigade/data_parallel/mixed_precision.h"
-#include "brigade/data_parallel/module_tensors.h"
 #include "brigade/data_parallel/owned_parameters.h"
 #include "brigade/data_parallel/step_in_backward.h"
-#include "brigade/data_parallel/weight_watch.h"
 #include "brigade/optim/adamw.h"
+#include "brigade/wrap/compute_copies.h"
+#include "brigade/wrap/forward_casts.h"
+#include "brigade/wrap/gather_watch.h"
+#include "brigade/wrap/mixed_precision.h"
+#include "brigade/wrap/module_tensors.h"
+#include "brigade/wrap/weight_watch.h"
 
 namespace brigade {
 

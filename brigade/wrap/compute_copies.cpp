@@ -1,4 +1,4 @@
-#include "brigade/data_parallel/compute_copies.h"
+#include "brigade/wrap/compute_copies.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "brigade/data_parallel/module_tensors.h"
+#include "brigade/wrap/module_tensors.h"
 
 #include <fmt/format.h>
 #include <torch/csrc/jit/api/module.h>
@@ -11,7 +11,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/shared_memory.h"
-#include "brigade/data_parallel/sync_batch_norm.h"
+#include "brigade/wrap/sync_batch_norm.h"
 
 namespace brigade {
 namespace {

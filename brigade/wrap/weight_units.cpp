@@ -1,4 +1,4 @@
-#include "brigade/data_parallel/weight_units.h"
+#include "brigade/wrap/weight_units.h"
 
 #include <fmt/format.h>
 #include <torch/nn/modules/container/modulelist.h>

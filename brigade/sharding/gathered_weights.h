@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "brigade/comm/communicator.h"
-#include "brigade/data_parallel/sharded_weights.h"
 #include "brigade/param/weight_memory.h"
+#include "brigade/sharding/sharded_weights.h"
 
 namespace brigade {
 

@@ -1,4 +1,4 @@
-#include "brigade/data_parallel/data_parallel.h"
+#include "brigade/wrap/data_parallel.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,7 +9,7 @@
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/alike.h"
 #include "brigade/data_parallel/shared_memory.h"
-#include "brigade/data_parallel/weight_units.h"
+#include "brigade/wrap/weight_units.h"
 
 namespace brigade {
 namespace {

@@ -1,4 +1,4 @@
-#include "brigade/data_parallel/gather_watch.h"
+#include "brigade/wrap/gather_watch.h"
 
 #include <ATen/record_function.h>
 

@@ -1,6 +1,6 @@
 // ZeRO stage 3: no rank holds more weights than two units'. The oracle is the
 // same training with whole weights.
-#include "brigade/data_parallel/sharded_weights.h"
+#include "brigade/sharding/sharded_weights.h"
 
 #include <ATen/record_function.h>
 #include <gmock/gmock.h>
@@ -15,10 +15,10 @@
 #include <string>
 
 #include "brigade/base/error.h"
-#include "brigade/data_parallel/data_parallel.h"
-#include "brigade/data_parallel/weight_units.h"
 #include "brigade/ops/linear.h"
 #include "brigade/ops/rms_norm.h"
+#include "brigade/wrap/data_parallel.h"
+#include "brigade/wrap/weight_units.h"
 #include "tests/data_parallel/pseudo_random.h"
 #include "tests/support/ranks_as_threads.h"
 

@@ -1,4 +1,4 @@
-#include "brigade/data_parallel/sharded_weights.h"
+#include "brigade/sharding/sharded_weights.h"
 
 #include <ATen/record_function.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "brigade/data_parallel/sync_batch_norm.h"
+#include "brigade/wrap/sync_batch_norm.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

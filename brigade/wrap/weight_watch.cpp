@@ -1,4 +1,4 @@
-#include "brigade/data_parallel/weight_watch.h"
+#include "brigade/wrap/weight_watch.h"
 
 #include <ATen/record_function.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "brigade/data_parallel/gathered_weights.h"
+#include "brigade/sharding/gathered_weights.h"
 
 #include <algorithm>
 #include <utility>

@@ -10,8 +10,8 @@
 #include <mutex>
 
 #include "brigade/base/error.h"
-#include "brigade/data_parallel/data_parallel.h"
 #include "brigade/data_parallel/grad_sync_factory.h"
+#include "brigade/wrap/data_parallel.h"
 #include "tests/data_parallel/pseudo_random.h"
 #include "tests/support/optimizer_states.h"
 #include "tests/support/ranks_as_threads.h"

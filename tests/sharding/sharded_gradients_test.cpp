@@ -7,7 +7,7 @@
 #include <torch/optim/sgd.h>
 
 #include "brigade/base/error.h"
-#include "brigade/data_parallel/data_parallel.h"
+#include "brigade/wrap/data_parallel.h"
 #include "tests/data_parallel/pseudo_random.h"
 #include "tests/support/ranks_as_threads.h"
 
