@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "brigade/base/check.h"
-#include "brigade/comm/bf16_bits.h"
 #include "brigade/comm/bf16_wire.h"
+#include "brigade/comm/chunk_exchange.h"
 
 namespace brigade {
 namespace {
@@ -34,20 +34,21 @@ Bf16AllReduce::Bf16AllReduce(
         begin,
         std::min(kSliceElements, chunk_ - begin),
         PendingMessages(messages_, MessageKind::kParts)};
-    for (int peer = 0, row = 0; peer < size_; ++peer) {
-      if (peer != rank_)
-        slice.pending.receive(
-            received_[row++].narrow(0, begin, slice.count), peer);
-    }
-    for (int shift = 1; shift < size_; ++shift) {
-      const int peer = (rank_ + shift) % size_;
-      const torch::Tensor part = on_wire(peer, slice);
-      narrow_to_bf16(
-          values_.data_ptr<float>() + peer * chunk_ + begin,
-          bf16_bits(part),
-          slice.count);
-      slice.pending.send(part, peer);
-    }
+    slice.pending = exchange_with_peers(
+        messages_,
+        MessageKind::kParts,
+        [&](int peer) {
+          return received_[row_of_peer(peer, rank_)].narrow(
+              0, begin, slice.count);
+        },
+        [&](int peer) {
+          const torch::Tensor part = on_wire(peer, slice);
+          narrow_to_bf16(
+              values_.data_ptr<float>() + peer * chunk_ + begin,
+              bf16_bits(part),
+              slice.count);
+          return part;
+        });
     slices_.push_back(std::move(slice));
   }
 }
@@ -61,13 +62,11 @@ void Bf16AllReduce::finish() {
         bf16_bits(sum),
         {bf16_bits(received_) + slice.begin, size_ - 1, chunk_},
         slice.count);
-    slice.pending = PendingMessages(messages_, MessageKind::kSums);
-    for (int shift = 1; shift < size_; ++shift) {
-      const int peer = (rank_ + size_ - shift) % size_;
-      slice.pending.receive(on_wire(peer, slice), peer);
-    }
-    for (int shift = 1; shift < size_; ++shift)
-      slice.pending.send(sum, (rank_ + shift) % size_);
+    slice.pending = exchange_with_peers(
+        messages_,
+        MessageKind::kSums,
+        [&](int peer) { return on_wire(peer, slice); },
+        [&](int) { return sum; });
   }
   for (Slice& slice : slices_) {
     slice.pending.wait();

@@ -2,9 +2,16 @@
 // calling thread, which may be the communicator's own.
 #pragma once
 
+#include <torch/types.h>
+
 #include <cstdint>
 
 namespace brigade {
+
+// The bits of a bf16 tensor's elements.
+inline uint16_t* bf16_bits(const torch::Tensor& bf16) {
+  return static_cast<uint16_t*>(bf16.data_ptr());
+}
 
 // Round to nearest even; a NaN stays one.
 void narrow_to_bf16(const float* from, uint16_t* to, int64_t count);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "brigade/comm/bf16_bits.h"
 #include "brigade/comm/bf16_wire.h"
 
 namespace brigade {
@@ -28,46 +27,37 @@ void add_bf16_chunks(uint16_t* sum, const uint16_t* own, const Bf16Rows& rows) {
 
 }  // namespace
 
+std::vector<torch::Tensor> equal_chunks(const torch::Tensor& tensor, int size) {
+  const auto flat = tensor.view({-1});
+  const int64_t numel = flat.numel();
+  const int64_t chunk = (numel + size - 1) / size;
+  std::vector<torch::Tensor> chunks;
+  for (int64_t rank = 0; rank < size; ++rank) {
+    const int64_t begin = std::min(rank * chunk, numel);
+    chunks.push_back(flat.narrow(0, begin, std::min(chunk, numel - begin)));
+  }
+  return chunks;
+}
+
 PendingMessages scatter_chunks(
     const GroupMessages& messages,
     MessageKind kind,
     const torch::Tensor& chunks,
     const torch::Tensor& into) {
-  const int rank = messages.rank();
-  const int size = messages.size();
-  PendingMessages pending(messages, kind);
-  for (int shift = 1; shift < size; ++shift) {
-    const int source = (rank + size - shift) % size;
-    pending.receive(into[source < rank ? source : source - 1], source);
-  }
-  for (int shift = 1; shift < size; ++shift) {
-    const int destination = (rank + shift) % size;
-    pending.send(chunks[destination], destination);
-  }
-  return pending;
-}
-
-PendingMessages gather_chunks(
-    const GroupMessages& messages,
-    MessageKind kind,
-    const torch::Tensor& chunks) {
-  return gather_chunks(messages, kind, chunks.unbind());
+  return exchange_with_peers(
+      messages,
+      kind,
+      [&](int peer) { return into[row_of_peer(peer, messages.rank())]; },
+      [&](int peer) { return chunks[peer]; });
 }
 
 PendingMessages gather_chunks(
     const GroupMessages& messages,
     MessageKind kind,
     const std::vector<torch::Tensor>& chunks) {
-  const int rank = messages.rank();
-  const int size = messages.size();
-  PendingMessages pending(messages, kind);
-  for (int shift = 1; shift < size; ++shift) {
-    const int source = (rank + size - shift) % size;
-    pending.receive(chunks[static_cast<size_t>(source)], source);
-  }
-  for (int shift = 1; shift < size; ++shift)
-    pending.send(chunks[static_cast<size_t>(rank)], (rank + shift) % size);
-  return pending;
+  const auto of = [&](int rank) { return chunks[static_cast<size_t>(rank)]; };
+  return exchange_with_peers(
+      messages, kind, of, [&](int) { return of(messages.rank()); });
 }
 
 void add_chunks(
@@ -93,29 +83,6 @@ void add_chunks(
       for (int64_t i = 0; i < others.size(0); ++i)
         torch::Tensor(sum).add_(others[i].view_as(sum));
   }
-}
-
-void sum_in_chunks(
-    const GroupMessages& messages,
-    MessageKind kind,
-    const torch::Tensor& tensor) {
-  const int size = messages.size();
-  const int64_t chunk = (tensor.numel() + size - 1) / size;
-  // Buckets divide evenly: their own memory is sent from and gathered into.
-  const auto flat = tensor.view({-1});
-  auto padded = flat;
-  if (chunk * size != flat.numel()) {
-    padded = torch::zeros({chunk * size}, tensor.options());
-    padded.narrow(0, 0, flat.numel()).copy_(flat);
-  }
-  const auto chunks = padded.view({size, chunk});
-  const auto parts = torch::empty({size - 1, chunk}, tensor.options());
-  scatter_chunks(messages, kind, chunks, parts).wait();
-  const auto own = chunks[messages.rank()];
-  add_chunks(own, own, parts);
-  gather_chunks(messages, kind, chunks).wait();
-  if (padded.data_ptr() != tensor.data_ptr())
-    flat.copy_(padded.narrow(0, 0, flat.numel()));
 }
 
 }  // namespace brigade

@@ -1,16 +1,17 @@
 #include "brigade/comm/communicator.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <numeric>
 #include <utility>
 
 #include "brigade/base/error.h"
 #include "brigade/comm/any_tensor.h"
-#include "brigade/comm/device_stream.h"
+#include "brigade/comm/launched_work.h"
+#include "brigade/comm/signature.h"
 #include "brigade/metrics/clock.h"
 
 namespace brigade {
@@ -39,233 +40,10 @@ void check_call(
 
 }  // namespace
 
-const char* to_string(Collective op) {
-  switch (op) {
-    case Collective::kAllReduce:
-      return "all_reduce";
-    case Collective::kAllReduceRows:
-      return "all_reduce_rows";
-    case Collective::kReduceScatter:
-      return "reduce_scatter";
-    case Collective::kAllGather:
-      return "all_gather";
-    case Collective::kBroadcast:
-      return "broadcast";
-    case Collective::kAllToAll:
-      return "all_to_all";
-    case Collective::kSend:
-      return "send";
-    case Collective::kRecv:
-      return "recv";
-    case Collective::kBarrier:
-      return "barrier";
-  }
-  return "unknown";
-}
-
-std::string to_string(const CollectiveRecord& record) {
-  std::string text = fmt::format(
-      "{} #{} of {} x {}",
-      to_string(record.op),
-      record.sequence_number,
-      record.numel,
-      c10::toString(record.dtype));
-  if (record.peer >= 0)
-    text += fmt::format(" with rank {}", record.peer);
-  return text;
-}
-
-namespace {
-
-class CompletedWork : public Work {
- public:
-  CompletedWork() : finished_ns_(steady_now_ns()) {}
-  void wait() override {}
-  bool is_completed() override { return true; }
-  int64_t finished_ns() override { return finished_ns_; }
-
- private:
-  int64_t finished_ns_;
-};
-
-// What a stream of the launching thread holds.
-class QueuedWork : public Work {
- public:
-  explicit QueuedWork(torch::Device device)
-      : mark_(StreamMark::timed(device)) {}
-  void wait() override { mark_.wait(); }
-  void wait_on_host() override { mark_.wait_on_host(); }
-  bool is_completed() override { return mark_.is_reached(); }
-  int64_t finished_ns() override { return mark_.reached_ns(); }
-
- private:
-  StreamMark mark_;
-};
-
-// The two messages of an exchange.
-class PairWork : public Work {
- public:
-  PairWork(WorkPtr first, WorkPtr second)
-      : first_(std::move(first)), second_(std::move(second)) {}
-  void wait() override {
-    first_->wait();
-    second_->wait();
-  }
-  void wait_on_host() override {
-    first_->wait_on_host();
-    second_->wait_on_host();
-  }
-  bool is_completed() override {
-    return first_->is_completed() && second_->is_completed();
-  }
-  int64_t finished_ns() override {
-    const int64_t first = first_->finished_ns();
-    const int64_t second = second_->finished_ns();
-    return first == 0 || second == 0 ? 0 : std::max(first, second);
-  }
-
- private:
-  WorkPtr first_;
-  WorkPtr second_;
-};
-
-// The waiting thread widens the bf16 sum back into its tensor.
-class WidenedWork : public Work {
- public:
-  WidenedWork(WorkPtr inner, torch::Tensor wire, torch::Tensor tensor)
-      : inner_(std::move(inner)),
-        wire_(std::move(wire)),
-        tensor_(std::move(tensor)) {}
-
-  void wait() override {
-    if (!wire_.defined())
-      return;
-    inner_->wait();
-    const AnyTensorMode any_tensor;
-    tensor_.copy_(wire_);
-    wire_.reset();
-  }
-  void wait_on_host() override {
-    wait();
-    StreamMark::of_current_stream(tensor_.device()).wait_on_host();
-  }
-  bool is_completed() override { return inner_->is_completed(); }
-  int64_t finished_ns() override { return inner_->finished_ns(); }
-
- private:
-  WorkPtr inner_;
-  torch::Tensor wire_;
-  torch::Tensor tensor_;
-};
-
-}  // namespace
-
-namespace {
-
-// Tells the flight recorder how its operation ended, as its waiters see it.
-class RecordedWork : public Work {
- public:
-  RecordedWork(WorkPtr inner, FlightRecorderPtr recorder, int64_t id)
-      : inner_(std::move(inner)), recorder_(std::move(recorder)), id_(id) {}
-
-  void wait() override {
-    const int64_t begun_ns = begin_wait();
-    guarded([&] { inner_->wait(); });
-    if (inner_->is_completed())
-      recorder_->finished(id_, begun_ns);
-    else
-      recorder_->ordered(id_, inner_);
-  }
-  void wait_on_host() override {
-    const int64_t begun_ns = begin_wait();
-    guarded([&] { inner_->wait_on_host(); });
-    recorder_->finished(id_, begun_ns);
-  }
-  bool is_completed() override { return inner_->is_completed(); }
-  int64_t finished_ns() override { return inner_->finished_ns(); }
-  std::optional<int64_t> reduced_bytes() override {
-    return inner_->reduced_bytes();
-  }
-
- private:
-  int64_t begin_wait() {
-    recorder_->set_awaited(id_, true);
-    return steady_now_ns();
-  }
-
-  template <typename Wait>
-  void guarded(const Wait& wait) {
-    try {
-      wait();
-    } catch (...) {
-      recorder_->failed(id_);
-      throw;
-    }
-  }
-
-  WorkPtr inner_;
-  FlightRecorderPtr recorder_;
-  int64_t id_;
-};
-
-}  // namespace
-
-namespace {
-
-// What records() keep of a Work: its end. The Work itself would keep its
-// tensors alive, as long as the record: the weights that were broadcast when a
-// module was wrapped, say.
-class NotedEnd : public Work {
- public:
-  explicit NotedEnd(const WorkPtr& work) : work_(work) {}
-
-  void note(int64_t finished_ns) {
-    if (finished_ns != 0)
-      finished_ns_.store(finished_ns);
-  }
-  void wait() override {}  // nobody does
-  bool is_completed() override { return finished_ns() != 0; }
-  int64_t finished_ns() override {
-    if (const auto work = work_.lock())
-      note(work->finished_ns());
-    return finished_ns_.load();
-  }
-
- private:
-  std::weak_ptr<Work> work_;
-  std::atomic<int64_t> finished_ns_{0};
-};
-
-// The Work that its launcher has, while NotedEnd is in the records.
-class NotedWork : public Work {
- public:
-  NotedWork(WorkPtr inner, std::shared_ptr<NotedEnd> end)
-      : inner_(std::move(inner)), end_(std::move(end)) {}
-  ~NotedWork() override { end_->note(inner_->finished_ns()); }
-
-  void wait() override { inner_->wait(); }
-  void wait_on_host() override { inner_->wait_on_host(); }
-  bool is_completed() override { return inner_->is_completed(); }
-  int64_t finished_ns() override { return inner_->finished_ns(); }
-  std::optional<int64_t> reduced_bytes() override {
-    return inner_->reduced_bytes();
-  }
-
- private:
-  WorkPtr inner_;
-  std::shared_ptr<NotedEnd> end_;
-};
-
-}  // namespace
-
-WorkPtr make_completed_work() {
-  return std::make_shared<CompletedWork>();
-}
-
-WorkPtr make_queued_work(torch::Device device) {
-  if (!is_asynchronous(device))
-    return make_completed_work();
-  return std::make_shared<QueuedWork>(device);
+CommunicatorOptions unobserved(CommunicatorOptions options) {
+  options.check_collectives = false;
+  options.flight_recorder = nullptr;
+  return options;
 }
 
 Communicator::Communicator(int rank, int size, CommunicatorOptions options)
@@ -311,8 +89,10 @@ int64_t Communicator::note(
        .launched_ns = record.launched_ns});
 }
 
-CollectiveRecord
-Communicator::begin(Collective op, const torch::Tensor& tensor, int peer) {
+CollectiveRecord Communicator::record_of(
+    Collective op,
+    const torch::Tensor& tensor,
+    int peer) const {
   check_call(
       !tensor.defined() || tensor.is_contiguous(),
       "{} in group '{}' needs a contiguous tensor; call contiguous()",
@@ -340,31 +120,35 @@ Communicator::begin(Collective op, const torch::Tensor& tensor, int peer) {
   if (tensor.defined()) {
     record.dtype = tensor.scalar_type();
     record.numel = tensor.numel();
+    record.bytes = static_cast<int64_t>(tensor.nbytes());
   }
-  return begin(record);
+  return record;
 }
 
-CollectiveRecord Communicator::begin(CollectiveRecord record) {
+CollectiveRecord
+Communicator::begin(Collective op, const torch::Tensor& tensor, int peer) {
+  return begin(record_of(op, tensor, peer));
+}
+
+CollectiveRecord Communicator::begin(
+    CollectiveRecord record,
+    const RowSplits& splits) {
   // Counts launches; collectives have a number of their own below.
   record.sequence_number = sequence_number_++;
-  record.bytes =
-      record.numel * static_cast<int64_t>(c10::elementSize(record.dtype));
   record.launched_ns = steady_now_ns();
-  const bool is_point_to_point =
-      record.op == Collective::kSend || record.op == Collective::kRecv;
-  if (is_point_to_point) {
+  if (is_point_to_point(record.op)) {
     record.flight_id = note(record, messages_[{record.op, record.peer}]++);
     return record;
   }
   // Members send to and receive from different peers, but share collectives.
   record.sequence_number = collectives_++;
   record.flight_id = note(record, record.sequence_number);
-  if (!options_.check_collectives)
+  if (!options_.check_collectives || size_ == 1)
     return record;
   try {
     if (record.flight_id >= 0)
       options_.flight_recorder->set_awaited(record.flight_id, true);
-    check_signature(record);
+    check_alike(record, splits);
     if (record.flight_id >= 0) {
       options_.flight_recorder->set_awaited(record.flight_id, false);
       options_.flight_recorder->waited(record.launched_ns);
@@ -375,6 +159,27 @@ CollectiveRecord Communicator::begin(CollectiveRecord record) {
     throw;
   }
   return record;
+}
+
+void Communicator::check_alike(
+    const CollectiveRecord& record,
+    const RowSplits& splits) {
+  const auto gathered = [&](const torch::Tensor& mine) {
+    auto all = torch::empty({size_, mine.numel()}, torch::kLong);
+    gather_signatures(all, mine, record);
+    return all;
+  };
+  const auto mine = signature_of(record);
+  check_signatures(gathered(mine), mine, name());
+  if (!splits.is_even())
+    check_splits(gathered(signature_of(splits)), record, name());
+}
+
+void Communicator::gather_signatures(
+    const torch::Tensor& all,
+    const torch::Tensor& mine,
+    const CollectiveRecord& record) {
+  do_all_gather(all, mine, record)->wait_on_host();
 }
 
 template <typename Launch>
@@ -391,20 +196,23 @@ WorkPtr Communicator::launched(
       options_.flight_recorder->failed(record.flight_id);
     throw;
   }
+  FlightRecorderPtr recorder;
   if (record.flight_id >= 0) {
-    options_.flight_recorder->launched(record.flight_id, work);
-    work = std::make_shared<RecordedWork>(
-        std::move(work), options_.flight_recorder, record.flight_id);
+    recorder = options_.flight_recorder;
+    recorder->launched(record.flight_id, work);
   }
+  std::shared_ptr<LaunchEnd> end;
   if (options_.max_records > 0) {
     const std::lock_guard lock(records_mutex_);
-    const auto end = std::make_shared<NotedEnd>(work);
-    work = std::make_shared<NotedWork>(std::move(work), end);
+    end = std::make_shared<LaunchEnd>(work);
     records_.emplace_back(record, end);
     while (static_cast<int64_t>(records_.size()) > options_.max_records)
       records_.pop_front();
   }
-  return work;
+  if (!recorder && !end)
+    return work;
+  return std::make_shared<LaunchedWork>(
+      std::move(work), std::move(recorder), record.flight_id, std::move(end));
 }
 
 WorkPtr Communicator::all_reduce(torch::Tensor tensor, ReduceOp op) {
@@ -422,6 +230,7 @@ WorkPtr Communicator::all_reduce_as_bf16(torch::Tensor tensor) {
   shape.op = Collective::kAllReduce;
   shape.dtype = torch::kBFloat16;
   shape.numel = tensor.numel();
+  shape.bytes = 2 * tensor.numel();
   const auto record = begin(shape);
   return launched(record, [&] {
     return do_all_reduce_as_bf16(outside_graph(tensor), record);
@@ -434,8 +243,15 @@ WorkPtr Communicator::do_all_reduce_as_bf16(
   const torch::NoGradGuard no_grad;
   auto wire = tensor.to(torch::kBFloat16);
   auto reduction = do_all_reduce(wire, ReduceOp::kSum, record);
-  return std::make_shared<WidenedWork>(
-      std::move(reduction), std::move(wire), std::move(tensor));
+  return join_works(
+      {.works = {std::move(reduction)},
+       .then =
+           [wire, tensor]() mutable {
+             const AnyTensorMode any_tensor;
+             tensor.copy_(wire);
+           },
+       .device = tensor.device(),
+       .reduced_bytes = {}});
 }
 
 WorkPtr Communicator::all_reduce_rows(torch::Tensor matrix) {
@@ -507,7 +323,52 @@ WorkPtr Communicator::all_to_all(torch::Tensor output, torch::Tensor input) {
       size_);
   const auto record = begin(Collective::kAllToAll, input, -1);
   return launched(record, [&] {
-    return do_all_to_all(outside_graph(output), outside_graph(input), record);
+    return do_all_to_all(
+        outside_graph(output), outside_graph(input), {}, record);
+  });
+}
+
+WorkPtr Communicator::all_to_all_single(
+    torch::Tensor output,
+    torch::Tensor input,
+    const RowSplits& splits) {
+  if (splits.is_even())
+    return all_to_all(std::move(output), std::move(input));
+  const auto check_side = [&](const char* side,
+                              const torch::Tensor& tensor,
+                              const std::vector<int64_t>& rows) {
+    check_call(
+        tensor.dim() >= 1 && tensor.is_contiguous() &&
+            static_cast<int>(rows.size()) == size_ &&
+            std::all_of(
+                rows.begin(), rows.end(), [](int64_t n) { return n >= 0; }) &&
+            std::accumulate(rows.begin(), rows.end(), int64_t{0}) ==
+                tensor.size(0),
+        "all_to_all_single in group '{}' of {} ranks: {} {} must be one number "
+        "of rows per rank, not negative, that add up to the rows of a "
+        "contiguous tensor, which has {}",
+        name(),
+        size_,
+        side,
+        fmt::format("splits [{}]", fmt::join(rows, ", ")),
+        tensor.dim() == 0 ? 0 : tensor.size(0));
+  };
+  check_side("output", output, splits.output);
+  check_side("input", input, splits.input);
+  check_call(
+      input.sizes().slice(1) == output.sizes().slice(1) &&
+          input.scalar_type() == output.scalar_type() &&
+          input.device() == output.device(),
+      "all_to_all_single in group '{}' from rows of another shape, dtype or "
+      "device than those of its output",
+      name());
+  auto shape = record_of(Collective::kAllToAllSingle, input, -1);
+  shape.bytes = static_cast<int64_t>(std::max(input.nbytes(), output.nbytes()));
+  shape.numel = c10::multiply_integers(input.sizes().slice(1));
+  const auto record = begin(shape, splits);
+  return launched(record, [&] {
+    return do_all_to_all(
+        outside_graph(output), outside_graph(input), splits, record);
   });
 }
 
@@ -545,9 +406,8 @@ WorkPtr Communicator::do_exchange(
     const CollectiveRecord& send,
     const CollectiveRecord& recv) {
   auto received = do_recv(pair.received, pair.source, pair.tag, recv);
-  return std::make_shared<PairWork>(
-      std::move(received),
-      do_send(pair.sent, pair.destination, pair.tag, send));
+  auto sent = do_send(pair.sent, pair.destination, pair.tag, send);
+  return join_works({.works = {std::move(received), std::move(sent)}});
 }
 
 void Communicator::barrier() {
@@ -559,9 +419,9 @@ std::vector<CollectiveRecord> Communicator::records() const {
   const std::lock_guard lock(records_mutex_);
   std::vector<CollectiveRecord> result;
   result.reserve(records_.size());
-  for (const auto& [record, work] : records_) {
+  for (const auto& [record, end] : records_) {
     result.push_back(record);
-    result.back().finished_ns = work->finished_ns();
+    result.back().finished_ns = end->finished_ns();
   }
   return result;
 }

@@ -23,7 +23,8 @@
 // rank): all_reduce 2n(R-1)/R; reduce_scatter n(R-1)/R with n = the input;
 // all_gather n(R-1)/R with n = the output; broadcast n; all_to_all n(R-1)/R;
 // all_reduce_rows (R-1)n with n = the rank's rows that are not zero, or
-// 2n(R-1)/R with n = the matrix where the ranks' rows would be more.
+// 2n(R-1)/R with n = the matrix where the ranks' rows would be more;
+// all_to_all_single the rows that go to other ranks.
 #pragma once
 
 #include <torch/types.h>
@@ -39,73 +40,13 @@
 #include <utility>
 #include <vector>
 
+#include "brigade/comm/collective.h"
 #include "brigade/comm/flight_recorder.h"
+#include "brigade/comm/work.h"
 
 namespace brigade {
 
-// How the tensors of a group are combined, element by element.
-enum class ReduceOp { kSum, kMax, kMin };
-
-// The kinds of launched operations.
-enum class Collective {
-  kAllReduce,
-  kAllReduceRows,
-  kReduceScatter,
-  kAllGather,
-  kBroadcast,
-  kAllToAll,
-  kSend,
-  kRecv,
-  kBarrier,
-};
-// "all_reduce", ...
-const char* to_string(Collective op);
-
-// One launched operation. Times are steady-clock nanoseconds; finished_ns is 0
-// until a wait() has seen the end.
-struct CollectiveRecord {
-  Collective op = Collective::kBarrier;
-  torch::ScalarType dtype = torch::kFloat;
-  int64_t numel = 0;  // of this rank's largest operand
-  int64_t bytes = 0;
-  int64_t sequence_number = 0;  // of collectives alike on all members
-  int peer = -1;                // root, source or destination; -1: none
-  int64_t flight_id = -1;       // in the rank's FlightRecorder; -1: none
-  int64_t launched_ns = 0;
-  int64_t finished_ns = 0;
-};
-
-// "all_reduce #12 of 1024 x Float": what every error of comm/ begins with.
-std::string to_string(const CollectiveRecord& record);
-
-// A launched operation. Holds its tensors alive until it has ended.
-class Work {
- public:
-  virtual ~Work() = default;
-  // Orders what follows behind the operation: work that this thread queues on
-  // the tensors' device (on the current stream, where the device has streams)
-  // sees the result. On the CPU that means that the call blocks until done.
-  // Throws CommError naming the operation and the group when a peer was lost or
-  // the group's timeout passed. May be called again.
-  virtual void wait() = 0;
-  // Blocks the calling thread until the operation has ended, whatever the
-  // device: before the host reads the values, or lets a peer know of them.
-  virtual void wait_on_host() { wait(); }
-  // True once wait_on_host() would not block. The result is there after wait().
-  virtual bool is_completed() = 0;
-  // Steady-clock nanoseconds at which the operation ended, as exactly as the
-  // backend reports it; 0 while it is under way.
-  virtual int64_t finished_ns() = 0;
-  // After wait(), for a reduction that sent less than its whole tensor: the
-  // bytes that a dense all-reduce would reduce for as many on the wire.
-  virtual std::optional<int64_t> reduced_bytes() { return std::nullopt; }
-};
-using WorkPtr = std::shared_ptr<Work>;  // never null
-
-// A Work that has ended already.
-WorkPtr make_completed_work();
-// A Work that is what the device's current stream holds now.
-WorkPtr make_queued_work(torch::Device device);
+class LaunchEnd;
 
 // One message out and one in, at the same time: a step of a ring.
 struct MessagePair {
@@ -114,6 +55,14 @@ struct MessagePair {
   torch::Tensor received;  // overwritten; without elements: nothing is received
   int source = 0;
   int tag = 0;  // of both
+};
+
+// How many rows go to and come from each rank, in rank order. Both empty: equal
+// parts.
+struct RowSplits {
+  std::vector<int64_t> output;  // received from each rank
+  std::vector<int64_t> input;   // sent to each rank
+  bool is_even() const { return output.empty() && input.empty(); }
 };
 
 // Of one group; the same on all its members.
@@ -165,6 +114,15 @@ class Communicator {
   WorkPtr broadcast(torch::Tensor tensor, int root);
   // Chunk i of input goes to rank i; chunk j of output comes from rank j.
   WorkPtr all_to_all(torch::Tensor output, torch::Tensor input);
+  // The same with as many rows for each rank as `splits` says, as PyTorch's
+  // function of this name: the exchange of tokens between experts, say. Rows
+  // are along the first dimension and of one size on all ranks; what a rank
+  // sends to another must be what that one expects: check_collectives compares
+  // it, otherwise the group fails by its timeout.
+  WorkPtr all_to_all_single(
+      torch::Tensor output,
+      torch::Tensor input,
+      const RowSplits& splits);
   // Matched by (peer, tag); tags from 0 to 2^28 - 2. The tensor must not be
   // written before wait().
   WorkPtr send(torch::Tensor tensor, int destination, int tag = 0);
@@ -225,9 +183,12 @@ class Communicator {
       torch::Tensor tensor,
       int root,
       const CollectiveRecord& record) = 0;
+  // Splits that are not even are valid for the tensors, whose first dimension
+  // is that of the rows.
   virtual WorkPtr do_all_to_all(
       torch::Tensor output,
       torch::Tensor input,
+      const RowSplits& splits,
       const CollectiveRecord& record) = 0;
   virtual WorkPtr do_send(
       torch::Tensor tensor,
@@ -245,12 +206,21 @@ class Communicator {
       const CollectiveRecord& send,
       const CollectiveRecord& recv);
   virtual WorkPtr do_barrier(const CollectiveRecord& record) = 0;
-  // Throws CommError on every member when the members' signatures differ.
-  // Called before a collective when check_collectives is on.
-  virtual void check_signature(const CollectiveRecord& record) = 0;
+  // Before a collective, when check_collectives is on: fills all [R, n] with
+  // every member's `mine` [n], int64 on the CPU, although the members may have
+  // launched different collectives.
+  virtual void gather_signatures(
+      const torch::Tensor& all,
+      const torch::Tensor& mine,
+      const CollectiveRecord& record);
 
+  CollectiveRecord
+  record_of(Collective op, const torch::Tensor& tensor, int peer) const;
   CollectiveRecord begin(Collective op, const torch::Tensor& tensor, int peer);
-  CollectiveRecord begin(CollectiveRecord record);
+  CollectiveRecord begin(CollectiveRecord record, const RowSplits& splits = {});
+  // Throws CommError on every member where they launch different collectives,
+  // or expect other rows than are sent.
+  void check_alike(const CollectiveRecord& record, const RowSplits& splits);
   // Notes the operation in the flight recorder: its id there.
   int64_t note(const CollectiveRecord& record, int64_t shared_number);
   template <typename Launch>
@@ -265,9 +235,12 @@ class Communicator {
   std::map<std::pair<Collective, int>, int64_t> messages_;
   int flight_group_ = -1;  // in the flight recorder
   mutable std::mutex records_mutex_;
-  std::deque<std::pair<CollectiveRecord, WorkPtr>> records_;
+  std::deque<std::pair<CollectiveRecord, std::shared_ptr<LaunchEnd>>> records_;
 };
 // Shared by everything that communicates in the group; never null.
 using CommunicatorPtr = std::shared_ptr<Communicator>;
+
+// For a group that carries out what another one has checked and recorded.
+CommunicatorOptions unobserved(CommunicatorOptions options);
 
 }  // namespace brigade

@@ -9,7 +9,6 @@
 #include "brigade/comm/bf16_all_reduce.h"
 #include "brigade/comm/chunk_exchange.h"
 #include "brigade/comm/row_all_reduce.h"
-#include "brigade/comm/signature.h"
 
 namespace brigade {
 namespace {
@@ -53,7 +52,17 @@ void gather(
   const auto own = chunks[messages.rank()];
   if (own.data_ptr() != input.data_ptr())
     own.copy_(input.view({-1}));
-  gather_chunks(messages, MessageKind::kExchange, chunks).wait();
+  gather_chunks(messages, MessageKind::kExchange, chunks.unbind()).wait();
+}
+
+// The rows of each rank; `rows` empty: equal parts of all elements.
+std::vector<Tensor> parts_by_rank(
+    const Tensor& tensor,
+    const std::vector<int64_t>& rows,
+    int size) {
+  if (rows.empty())
+    return as_chunks(tensor, size).unbind();
+  return tensor.detach().split_with_sizes(rows);
 }
 
 }  // namespace
@@ -73,16 +82,29 @@ ComposedCommunicator::ComposedCommunicator(
     Waiting waiting)
     : Communicator(messages.rank(), messages.size(), std::move(options)),
       messages_(std::move(messages)),
-      failures_(make_group_failures(store, this->options(), messages_)),
+      failures_(std::make_shared<GroupFailures>(
+          store,
+          this->options(),
+          messages_.rank(),
+          messages_)),
       waiting_(waiting),
       worker_(std::make_shared<SequentialWorker>()) {}
 
-GroupMessages ComposedCommunicator::messages_of(Record record) const {
+GroupMessages ComposedCommunicator::with_tag_of(
+    const std::string& operation) const {
   const auto tags =
       static_cast<uint64_t>(messages_.tags() - kFirstTagOfCollectives);
-  const uint64_t hash = fnv1a_64(to_string(record));
   return messages_.with_tag(
-      kFirstTagOfCollectives + static_cast<int>(hash % tags));
+      kFirstTagOfCollectives + static_cast<int>(fnv1a_64(operation) % tags));
+}
+
+GroupMessages ComposedCommunicator::messages_of(Record record) const {
+  return with_tag_of(to_string(record));
+}
+
+GroupMessages ComposedCommunicator::messages_of(Record record, int64_t rows)
+    const {
+  return with_tag_of(fmt::format("{} rows of {}", rows, to_string(record)));
 }
 
 WorkPtr ComposedCommunicator::received_and_added(
@@ -107,11 +129,8 @@ WorkPtr ComposedCommunicator::received_and_added(
 WorkPtr ComposedCommunicator::sum_by_messages(
     const torch::Tensor& tensor,
     Record record) {
-  if (size() != 2) {
-    return composed(record, [messages = messages_of(record), tensor] {
-      sum_in_chunks(messages, MessageKind::kExchange, tensor);
-    });
-  }
+  if (size() != 2)
+    return sum_by_owners(equal_chunks(tensor, size()), record);
   // Two ranks send as many bytes when each sends all it has, in one round
   // instead of two.
   return received_and_added(
@@ -125,6 +144,15 @@ WorkPtr ComposedCommunicator::sum_by_messages(
         exchange.wait();
       },
       [tensor](const Tensor& other) { add_chunks(tensor, tensor, other); });
+}
+
+WorkPtr ComposedCommunicator::sum_by_owners(
+    std::vector<torch::Tensor> chunks,
+    Record record) {
+  return composed(
+      record, [messages = messages_of(record), chunks = std::move(chunks)] {
+        sum_in_chunks(messages, chunks);
+      });
 }
 
 WorkPtr ComposedCommunicator::do_all_reduce_rows(
@@ -192,14 +220,62 @@ WorkPtr ComposedCommunicator::do_recv(
   });
 }
 
-void ComposedCommunicator::check_signature(Record record) {
-  const auto mine = signature_of(record);
-  auto all = torch::empty({size(), mine.numel()}, torch::kLong);
-  const auto messages = messages_.with_tag(kTagOfSignatures);
-  composed(record, [messages, all, mine] {
-    gather(messages, all, mine);
-  })->wait();
-  check_signatures(all, mine, name());
+WorkPtr ComposedCommunicator::do_all_to_all(
+    torch::Tensor output,
+    torch::Tensor input,
+    const RowSplits& splits,
+    Record record) {
+  auto received = parts_by_rank(output, splits.output, size());
+  auto sent = parts_by_rank(input, splits.input, size());
+  const auto messages_with = [&](const Tensor& rows) {
+    return splits.is_even() ? messages_of(record)
+                            : messages_of(record, rows.size(0));
+  };
+  // A message's tag holds its rows, so each peer has messages of its own.
+  struct Peer {
+    int rank;
+    GroupMessages to;
+    GroupMessages from;
+  };
+  std::vector<Peer> peers;
+  for (int shift = 1; shift < size(); ++shift) {
+    const int peer = (rank() + shift) % size();
+    const auto at = static_cast<size_t>(peer);
+    peers.push_back(
+        {peer, messages_with(sent[at]), messages_with(received[at])});
+  }
+  return composed(record, [peers, received, sent, own = rank()] {
+    const auto at = static_cast<size_t>(own);
+    if (received[at].data_ptr() != sent[at].data_ptr())
+      Tensor(received[at]).copy_(sent[at]);
+    std::vector<PendingMessages> pending;
+    for (const Peer& peer : peers) {
+      const auto i = static_cast<size_t>(peer.rank);
+      if (received[i].numel() > 0)
+        pending.emplace_back(peer.from, MessageKind::kExchange)
+            .receive(received[i], peer.rank);
+    }
+    for (const Peer& peer : peers) {
+      const auto i = static_cast<size_t>(peer.rank);
+      if (sent[i].numel() > 0)
+        pending.emplace_back(peer.to, MessageKind::kExchange)
+            .send(sent[i], peer.rank);
+    }
+    for (PendingMessages& messages : pending)
+      messages.wait();
+  });
+}
+
+void ComposedCommunicator::gather_signatures(
+    const torch::Tensor& all,
+    const torch::Tensor& mine,
+    Record record) {
+  composed(
+      record,
+      [messages = messages_.with_tag(kTagOfSignatures), all, mine] {
+        gather(messages, all, mine);
+      })
+      ->wait();
 }
 
 }  // namespace brigade

@@ -7,6 +7,7 @@
 //                        large ones the communicator's own
 //   all_reduce of bf16   both; between two ranks one message each way, added
 //                        likewise
+//   all_to_all, ..._single  each rank's rows to it
 //   all_reduce_rows      row_all_reduce.h
 //   all_reduce_as_bf16   bf16_all_reduce.h
 //   send, recv           one message
@@ -21,17 +22,19 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "brigade/base/error.h"
 #include "brigade/comm/any_tensor.h"
 #include "brigade/comm/communicator.h"
-#include "brigade/comm/composed_work.h"
 #include "brigade/comm/group_messages.h"
 #include "brigade/comm/post_mortem.h"
 #include "brigade/comm/sequential_worker.h"
 #include "brigade/comm/store.h"
+#include "brigade/comm/task_work.h"
 
 namespace brigade {
 
@@ -53,6 +56,9 @@ class ComposedCommunicator : public Communicator {
 
   // Those of a collective, with its tag.
   GroupMessages messages_of(Record record) const;
+  // Those of `rows` rows of an all_to_all_single: ranks whose splits do not fit
+  // take no message for another.
+  GroupMessages messages_of(Record record, int64_t rows) const;
   const GroupFailuresPtr& failures() const { return failures_; }
 
   // Ends what is queued. A derived class whose tasks use its own members calls
@@ -78,30 +84,28 @@ class ComposedCommunicator : public Communicator {
   template <typename Body>
   WorkPtr
   composed(Record record, Body body, std::function<void()> last = nullptr) {
-    std::weak_ptr<SequentialWorker> helped;
-    if (waiting_ == Waiting::kHelp)
-      helped = worker_;
-    auto work = std::make_shared<ComposedWork>(
-        std::move(helped), std::move(last), record, failures_);
-    worker_->submit([failures = failures_,
-                     operation = to_string(record),
-                     work,
-                     body = std::move(body)] {
-      const AnyTensorMode any_tensor;
-      std::exception_ptr error;
-      std::optional<int64_t> reduced_bytes;
-      try {
-        if constexpr (std::is_void_v<decltype(body())>)
+    auto task = launch_task(
+        worker_,
+        record,
+        [body = std::move(body)]() -> std::optional<int64_t> {
+          if constexpr (!std::is_void_v<decltype(body())>)
+            return body();
           body();
-        else
-          reduced_bytes = body();
-      } catch (const std::exception& failure) {
-        failures->report(operation, failure);
-        error = std::current_exception();
-      }
-      work->finish(error, reduced_bytes);
-    });
-    return work;
+          return std::nullopt;
+        },
+        {failures_, waiting_ == Waiting::kHelp});
+    if (!last)
+      return task;
+    return join_works(
+        {.works = {std::move(task)},
+         .then = [failures = failures_, record, last = std::move(last)] {
+           const AnyTensorMode any_tensor;
+           try {
+             last();
+           } catch (const std::exception& error) {
+             failures->fail(record, error);
+           }
+         }});
   }
 
   // receive() fills [rows, sum.numel()] with other ranks' chunks, which add()
@@ -115,6 +119,8 @@ class ComposedCommunicator : public Communicator {
 
   // The sum over ranks, whatever the dtype.
   WorkPtr sum_by_messages(const torch::Tensor& tensor, Record record);
+  // The same, as each rank adds its chunk of all ranks'.
+  WorkPtr sum_by_owners(std::vector<torch::Tensor> chunks, Record record);
 
   WorkPtr do_all_reduce_rows(torch::Tensor matrix, Record record) override;
   WorkPtr do_all_reduce_as_bf16(torch::Tensor tensor, Record record) override;
@@ -130,19 +136,36 @@ class ComposedCommunicator : public Communicator {
       override;
   WorkPtr do_recv(torch::Tensor tensor, int source, int tag, Record record)
       override;
-  void check_signature(Record record) override;
+  WorkPtr do_all_to_all(
+      torch::Tensor output,
+      torch::Tensor input,
+      const RowSplits& splits,
+      Record record) override;
+  void gather_signatures(
+      const torch::Tensor& all,
+      const torch::Tensor& mine,
+      Record record) override;
 
  private:
   // One message from or to a rank: the tensor's own.
   template <typename Launch>
   WorkPtr message(Record record, int tag, Launch&& launch) {
     return guarded(record, [&]() -> WorkPtr {
-      PendingMessages message(messages_.with_tag(tag), MessageKind::kOfUsers);
-      launch(message);
-      return std::make_shared<MessageWork>(
-          std::move(message), record, failures_);
+      auto message = std::make_shared<PendingMessages>(
+          messages_.with_tag(tag), MessageKind::kOfUsers);
+      launch(*message);
+      // The backend tells its end to a wait() alone.
+      return join_works({.then = [message, record, failures = failures_] {
+        try {
+          message->wait();
+        } catch (const std::exception& error) {
+          failures->fail(record, error);
+        }
+      }});
     });
   }
+
+  GroupMessages with_tag_of(const std::string& operation) const;
 
   GroupMessages messages_;
   GroupFailuresPtr failures_;

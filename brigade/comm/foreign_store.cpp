@@ -1,4 +1,4 @@
-#include "brigade/comm/foreign_store.h"
+#include "brigade/comm/c10d_store.h"
 
 #include <fmt/format.h>
 

@@ -13,7 +13,6 @@
 #include "brigade/comm/composed_communicator.h"
 #include "brigade/comm/gloo_messages.h"
 #include "brigade/comm/gloo_work.h"
-#include "brigade/comm/group_store.h"
 
 namespace brigade {
 namespace {
@@ -130,7 +129,10 @@ class GlooCommunicator : public ComposedCommunicator {
   WorkPtr do_all_to_all(
       torch::Tensor output,
       torch::Tensor input,
+      const RowSplits& splits,
       Record record) override {
+    if (!splits.is_even())
+      return ComposedCommunicator::do_all_to_all(output, input, splits, record);
     return native(record, [&] {
       auto output_bytes = as_bytes(output);
       auto input_bytes = as_bytes(input);

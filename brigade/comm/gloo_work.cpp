@@ -20,7 +20,7 @@ NativeWork::NativeWork(
   work_->getFuture()->addCallback(
       [finished = finished_ns_,
        operation = to_string(record_),
-       post_mortem = failures_->post_mortem](c10::ivalue::Future& future) {
+       post_mortem = failures_->post_mortem()](c10::ivalue::Future& future) {
         finished->store(steady_now_ns());
         if (future.hasError())
           post_mortem->report({}, operation);

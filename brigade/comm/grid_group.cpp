@@ -6,8 +6,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
-#include "brigade/comm/any_tensor.h"
-#include "brigade/comm/composed_work.h"
+#include "brigade/comm/task_work.h"
 
 namespace brigade {
 namespace {
@@ -26,13 +25,6 @@ int size_of(const std::vector<CommunicatorPtr>& axes) {
   return size;
 }
 
-// The axes compare what they carry out.
-CommunicatorOptions without_checks(CommunicatorOptions options) {
-  options.check_collectives = false;
-  options.flight_recorder = nullptr;
-  return options;
-}
-
 class GridGroup : public Communicator {
  public:
   GridGroup(
@@ -42,7 +34,8 @@ class GridGroup : public Communicator {
       : Communicator(
             rank_in(axes),
             size_of(axes),
-            without_checks(std::move(options))),
+            // The axes check and record what they carry out.
+            unobserved(std::move(options))),
         axes_(std::move(axes)),
         worker_(std::move(worker)) {}
 
@@ -52,19 +45,14 @@ class GridGroup : public Communicator {
 
   // `steps` holds what it uses: the group may end before them.
   WorkPtr queued(Record record, std::function<void()> steps) {
-    auto work =
-        std::make_shared<ComposedWork>(worker_, nullptr, record, nullptr);
-    worker_->submit([work, steps = std::move(steps)] {
-      const AnyTensorMode any_tensor;
-      std::exception_ptr error;
-      try {
-        steps();
-      } catch (const std::exception&) {
-        error = std::current_exception();
-      }
-      work->finish(error);
-    });
-    return work;
+    return launch_task(
+        worker_,
+        record,
+        [steps = std::move(steps)] {
+          steps();
+          return std::nullopt;
+        },
+        {.waiting_helps = true});
   }
 
   WorkPtr do_all_reduce(torch::Tensor tensor, ReduceOp op, Record record)
@@ -113,7 +101,10 @@ class GridGroup : public Communicator {
   WorkPtr do_all_to_all(
       torch::Tensor output,
       torch::Tensor input,
+      const RowSplits& splits,
       Record record) override {
+    if (!splits.is_even())
+      refuse("does not exchange rows of unlike splits");
     return queued(
         record, [axes = axes_, output, input, rank = rank(), ranks = size()] {
           auto all = torch::empty({ranks * input.numel()}, input.options());
@@ -140,17 +131,22 @@ class GridGroup : public Communicator {
     });
   }
 
-  WorkPtr do_send(torch::Tensor, int, int, Record) override { refuse(); }
-  WorkPtr do_recv(torch::Tensor, int, int, Record) override { refuse(); }
+  WorkPtr do_send(torch::Tensor, int, int, Record) override {
+    refuse("sends no messages");
+  }
+  WorkPtr do_recv(torch::Tensor, int, int, Record) override {
+    refuse("sends no messages");
+  }
 
-  [[noreturn]] void refuse() const {
+  [[noreturn]] void refuse(const char* what) const {
     throw Error(
         ExitCode::kUnexpected,
         fmt::format(
-            "[comm] group '{}' sends no messages: its ranks are connected "
-            "along "
-            "the axes of the mesh alone; send in the group of an axis",
-            name()));
+            "[comm] group '{}' {}: its ranks are connected along the axes of "
+            "the mesh alone; use the group of an axis, or make one by "
+            "ProcessMesh::split()",
+            name(),
+            what));
   }
 
   WorkPtr do_barrier(Record record) override {
@@ -159,8 +155,6 @@ class GridGroup : public Communicator {
         axis->barrier();
     });
   }
-
-  void check_signature(Record) override {}
 
   Axes axes_;
   std::shared_ptr<SequentialWorker> worker_;

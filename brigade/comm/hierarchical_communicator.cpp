@@ -6,20 +6,10 @@
 #include <utility>
 
 #include "brigade/base/check.h"
-#include "brigade/comm/any_tensor.h"
-#include "brigade/comm/composed_work.h"
-#include "brigade/comm/sequential_worker.h"
+#include "brigade/comm/task_work.h"
 
 namespace brigade {
 namespace {
-
-// Its operations are compared and recorded by the groups that they go over.
-CommunicatorOptions outer_options(const Communicator& whole) {
-  CommunicatorOptions options = whole.options();
-  options.check_collectives = false;
-  options.flight_recorder = nullptr;
-  return options;
-}
 
 class HierarchicalCommunicator : public Communicator {
  public:
@@ -27,7 +17,8 @@ class HierarchicalCommunicator : public Communicator {
       : Communicator(
             groups.whole->rank(),
             groups.whole->size(),
-            outer_options(*groups.whole)),
+            // The groups that an operation goes over check and record it.
+            unobserved(groups.whole->options())),
         groups_(std::move(groups)) {
     // Where the rank of host h and place l is in the whole group: at
     // order[l * H + h].
@@ -56,19 +47,10 @@ class HierarchicalCommunicator : public Communicator {
   using Record = const CollectiveRecord&;
 
   WorkPtr queued(Record record, std::function<void()> steps) {
-    auto work = std::make_shared<ComposedWork>(
-        std::weak_ptr<SequentialWorker>(), nullptr, record, nullptr);
-    worker_->submit([work, steps = std::move(steps)] {
-      const AnyTensorMode any_tensor;
-      std::exception_ptr error;
-      try {
-        steps();
-      } catch (const std::exception&) {
-        error = std::current_exception();
-      }
-      work->finish(error);
+    return launch_task(worker_, record, [steps = std::move(steps)] {
+      steps();
+      return std::nullopt;
     });
-    return work;
   }
 
   // flat becomes its sum over the whole group, where `reduce` does what is
@@ -158,9 +140,12 @@ class HierarchicalCommunicator : public Communicator {
   WorkPtr do_broadcast(torch::Tensor tensor, int root, Record) override {
     return groups_.whole->broadcast(tensor, root);
   }
-  WorkPtr do_all_to_all(torch::Tensor output, torch::Tensor input, Record)
-      override {
-    return groups_.whole->all_to_all(output, input);
+  WorkPtr do_all_to_all(
+      torch::Tensor output,
+      torch::Tensor input,
+      const RowSplits& splits,
+      Record) override {
+    return groups_.whole->all_to_all_single(output, input, splits);
   }
   WorkPtr do_send(torch::Tensor tensor, int destination, int tag, Record)
       override {
@@ -173,8 +158,6 @@ class HierarchicalCommunicator : public Communicator {
     groups_.whole->barrier();
     return make_completed_work();
   }
-  // By each group that an operation goes over.
-  void check_signature(Record) override {}
 
   HierarchicalGroups groups_;
   torch::Tensor order_;  // [R]

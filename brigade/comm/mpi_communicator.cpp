@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/comm/chunk_exchange.h"
 #include "brigade/comm/composed_communicator.h"
 #include "brigade/comm/mpi_group.h"
 #include "brigade/comm/mpi_process.h"
-#include "brigade/comm/segmented_sum.h"
 
 namespace brigade {
 namespace {
@@ -24,10 +24,6 @@ namespace {
 constexpr int64_t kSmallBytes = 16 << 10;
 // Up to here two ranks exchange all they have instead of halves and sums.
 constexpr int64_t kPairBytes = 128 << 10;
-// Each segment costs a rank two waits for its peers; what it receives of one
-// from all of them stays below the second.
-constexpr int64_t kSegmentBytes = 4 << 20;
-constexpr int64_t kSegmentBytesOfPeers = 16 << 20;
 // MPI counts in int.
 constexpr int64_t kLargestCount = int64_t{1} << 30;
 
@@ -92,23 +88,17 @@ class MpiCommunicator : public ComposedCommunicator {
  private:
   WorkPtr do_all_reduce(torch::Tensor tensor, ReduceOp op, Record record)
       override {
-    const auto dtype = tensor.scalar_type();
-    const auto type = mpi_type(dtype);
+    const auto type = mpi_type(tensor.scalar_type());
     if (!type)
       return op == ReduceOp::kSum ? sum_by_messages(tensor, record)
                                   : choose_of_all(tensor, op, record);
-    const bool is_long_sum = op == ReduceOp::kSum && sums_in_segments(dtype) &&
-                             bytes_of(tensor) > kSmallBytes;
-    if (is_long_sum && size() == 2 && bytes_of(tensor) <= kPairBytes)
-      return sum_by_messages(tensor, record);
-    if (is_long_sum) {
-      return composed(record, [messages = messages_of(record), tensor] {
-        sum_in_segments(
-            messages,
-            tensor,
-            std::min(
-                kSegmentBytes, kSegmentBytesOfPeers / (messages.size() - 1)));
-      });
+    if (!type)
+      return op == ReduceOp::kSum ? sum_by_messages(tensor, record)
+                                  : choose_of_all(tensor, op, record);
+    if (op == ReduceOp::kSum && bytes_of(tensor) > kSmallBytes) {
+      return size() == 2 && bytes_of(tensor) <= kPairBytes
+                 ? sum_by_messages(tensor, record)
+                 : sum_by_owners(even_chunks(tensor), record);
     }
     return composed(
         record, [group = group_, flat = tensor.view({-1}), type = *type, op] {
@@ -130,6 +120,18 @@ class MpiCommunicator : public ComposedCommunicator {
                 {part});
           }
         });
+  }
+
+  // One per rank; their sizes differ by one element at most.
+  std::vector<torch::Tensor> even_chunks(const torch::Tensor& tensor) const {
+    const auto flat = tensor.view({-1});
+    std::vector<torch::Tensor> chunks;
+    for (int64_t rank = 0; rank < size(); ++rank) {
+      const int64_t begin = flat.numel() * rank / size();
+      const int64_t end = flat.numel() * (rank + 1) / size();
+      chunks.push_back(flat.narrow(0, begin, end - begin));
+    }
+    return chunks;
   }
 
   // The largest or smallest of types that MPI does not know.
@@ -203,46 +205,26 @@ class MpiCommunicator : public ComposedCommunicator {
   WorkPtr do_all_to_all(
       torch::Tensor output,
       torch::Tensor input,
+      const RowSplits& splits,
       Record record) override {
-    // Pieces of every rank's chunk, which MPI strides over by a type.
-    return composed(
-        record,
-        [group = group_, messages = messages_of(record), output, input] {
-          const int64_t chunk = bytes_of(input) / group->size();
-          if (chunk > kLargestCount)
-            return exchange(messages, output, input);
-          group->carry_out(
-              [&](MPI_Request* request) {
-                return MPI_Ialltoall(
-                    input.data_ptr(),
-                    static_cast<int>(chunk),
-                    MPI_BYTE,
-                    output.data_ptr(),
-                    static_cast<int>(chunk),
-                    MPI_BYTE,
-                    group->comm(),
-                    request);
-              },
-              {output, input});
-        });
-  }
-
-  // An all-to-all of chunks that MPI's int cannot count.
-  static void exchange(
-      const GroupMessages& messages,
-      const torch::Tensor& output,
-      const torch::Tensor& input) {
-    const auto from = input.view({messages.size(), -1});
-    const auto into = output.view({messages.size(), -1});
-    into[messages.rank()].copy_(from[messages.rank()]);
-    PendingMessages pending(messages, MessageKind::kExchange);
-    for (int peer = 0; peer < messages.size(); ++peer) {
-      if (peer == messages.rank())
-        continue;
-      pending.receive(into[peer], peer);
-      pending.send(from[peer], peer);
-    }
-    pending.wait();
+    const int64_t chunk = bytes_of(input) / size();
+    if (!splits.is_even() || chunk > kLargestCount)
+      return ComposedCommunicator::do_all_to_all(output, input, splits, record);
+    return composed(record, [group = group_, output, input, chunk] {
+      group->carry_out(
+          [&](MPI_Request* request) {
+            return MPI_Ialltoall(
+                input.data_ptr(),
+                static_cast<int>(chunk),
+                MPI_BYTE,
+                output.data_ptr(),
+                static_cast<int>(chunk),
+                MPI_BYTE,
+                group->comm(),
+                request);
+          },
+          {output, input});
+    });
   }
 
   WorkPtr do_barrier(Record record) override {

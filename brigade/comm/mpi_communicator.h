@@ -3,7 +3,7 @@
 //
 //   all_reduce          of a few KiB, broadcast, all_gather, all_to_all,
 //                       barrier: MPI's own non-blocking collectives
-//   all_reduce          of more: segmented_sum.h
+//   all_reduce          of more: chunk_exchange.h
 //   everything else     messages (composed_communicator.h)
 //
 // MPI has no threads of its own that would carry on what was launched. Whoever

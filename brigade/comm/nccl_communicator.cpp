@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
+#include <stdexcept>
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #include <utility>
@@ -18,7 +20,6 @@
 #include "brigade/comm/device_stream.h"
 #include "brigade/comm/gpus.h"
 #include "brigade/comm/post_mortem.h"
-#include "brigade/comm/signature.h"
 #include "brigade/launch/environment.h"
 #endif
 
@@ -42,50 +43,6 @@ c10d::ReduceOp nccl_op(ReduceOp op) {
   return c10d::ReduceOp::SUM;
 }
 
-// How the operations of one group fail.
-class NcclFailures {
- public:
-  NcclFailures(
-      const StorePtr& store,
-      const CommunicatorOptions& group,
-      int rank)
-      : group_(group.name),
-        self_(
-            group.member_names.empty()
-                ? fmt::format("rank {} of {}", rank, group.members.size())
-                : group.member_names.at(static_cast<size_t>(rank))),
-        post_mortem_(
-            store,
-            rank,
-            static_cast<int>(group.members.size()),
-            group.member_names) {
-    for (int peer = 0; peer < static_cast<int>(group.members.size()); ++peer) {
-      if (peer != rank)
-        peers_.push_back(peer);
-    }
-  }
-
-  [[noreturn]] void fail(
-      const std::string& operation,
-      const std::string& reason) {
-    // NCCL does not say whom it waited for: those that report nothing.
-    post_mortem_.report(peers_);
-    throw CommError(fmt::format(
-        "[comm] {} in group '{}' failed on {}: {}{}",
-        operation,
-        group_,
-        self_,
-        reason.substr(0, reason.find('\n')),
-        post_mortem_.describe()));
-  }
-
- private:
-  std::string group_;
-  std::string self_;
-  std::vector<int> peers_;
-  PostMortem post_mortem_;
-};
-
 class NcclWork : public Work {
  public:
   // ended: behind the work, timed.
@@ -93,7 +50,7 @@ class NcclWork : public Work {
       NcclWorkPtr work,
       StreamMark ended,
       const CollectiveRecord& record,
-      std::shared_ptr<NcclFailures> failures)
+      GroupFailuresPtr failures)
       : work_(std::move(work)),
         ended_(std::move(ended)),
         record_(record),
@@ -125,14 +82,15 @@ class NcclWork : public Work {
     try {
       body();
     } catch (const std::exception& error) {
-      failures_->fail(to_string(record_), error.what());
+      // Whatever its type: the operation did not come to its end.
+      failures_->fail(record_, std::runtime_error(error.what()));
     }
   }
 
   NcclWorkPtr work_;
   StreamMark ended_;
   CollectiveRecord record_;
-  std::shared_ptr<NcclFailures> failures_;
+  GroupFailuresPtr failures_;
 };
 
 class NcclCommunicator : public Communicator {
@@ -148,8 +106,11 @@ class NcclCommunicator : public Communicator {
         ends_(device_),
         host_(join_on_host(store, gloo)),
         group_(join(store)),
-        failures_(
-            std::make_shared<NcclFailures>(store, this->options(), rank)) {}
+        failures_(std::make_shared<GroupFailures>(
+            store,
+            this->options(),
+            rank,
+            std::nullopt)) {}
 
   ~NcclCommunicator() override {
     // Its members leave together, but must not wait for one that is lost.
@@ -190,15 +151,12 @@ class NcclCommunicator : public Communicator {
       case c10d::ErrorType::SUCCESS:
         return;
       case c10d::ErrorType::TIMEOUT:
-        failures_->fail(
-            "an operation",
-            fmt::format(
-                "it took longer than {} s (distributed.timeout_seconds)",
-                std::chrono::duration_cast<std::chrono::seconds>(
-                    options().timeout)
-                    .count()));
+        failures_->fail(fmt::format(
+            "it took longer than {} s (distributed.timeout_seconds)",
+            std::chrono::duration_cast<std::chrono::seconds>(options().timeout)
+                .count()));
       default:
-        failures_->fail("an operation", "NCCL reports an error");
+        failures_->fail("NCCL reports an error");
     }
   }
 
@@ -206,12 +164,10 @@ class NcclCommunicator : public Communicator {
   using Record = const CollectiveRecord&;
 
   CommunicatorPtr join_on_host(const StorePtr& store, const GlooOptions& gloo) {
-    // Of the same name, for errors; counted and recorded here alone.
-    CommunicatorOptions host = options();
+    // Has the same name, for errors; operations are counted and recorded here.
+    CommunicatorOptions host = unobserved(options());
     host.device = torch::kCPU;
-    host.check_collectives = false;
     host.max_records = 0;
-    host.flight_recorder = nullptr;
     return make_gloo_communicator(
         store->with_prefix("host"), rank(), size(), std::move(host), gloo);
   }
@@ -247,7 +203,7 @@ class NcclCommunicator : public Communicator {
     } catch (const CommError&) {
       throw;
     } catch (const std::exception& error) {
-      failures_->fail(to_string(record), error.what());
+      failures_->fail(record, std::runtime_error(error.what()));
     }
   }
 
@@ -303,14 +259,16 @@ class NcclCommunicator : public Communicator {
   WorkPtr do_all_to_all(
       torch::Tensor output,
       torch::Tensor input,
+      const RowSplits& splits,
       Record record) override {
     if (input.is_cpu())
-      return host_->all_to_all(output, input);
+      return host_->all_to_all_single(output, input, splits);
     return queued(record, [&] {
-      auto to = output.view({-1});
-      auto from = input.view({-1});
-      std::vector<int64_t> even_splits;
-      return backend().alltoall_base(to, from, even_splits, even_splits);
+      auto to = splits.is_even() ? output.view({-1}) : output;
+      auto from = splits.is_even() ? input.view({-1}) : input;
+      auto output_rows = splits.output;
+      auto input_rows = splits.input;
+      return backend().alltoall_base(to, from, output_rows, input_rows);
     });
   }
 
@@ -356,13 +314,6 @@ class NcclCommunicator : public Communicator {
     return make_completed_work();
   }
 
-  void check_signature(Record record) override {
-    const auto mine = signature_of(record);
-    auto all = torch::empty({size(), mine.numel()}, torch::kLong);
-    host_->all_gather(all, mine)->wait();
-    check_signatures(all, mine, name());
-  }
-
   // By the names that all versions of libtorch have.
   c10d::Backend& backend() { return *group_; }
 
@@ -370,7 +321,7 @@ class NcclCommunicator : public Communicator {
   SideStream ends_;
   CommunicatorPtr host_;
   NcclGroupPtr group_;
-  std::shared_ptr<NcclFailures> failures_;
+  GroupFailuresPtr failures_;
 };
 
 }  // namespace

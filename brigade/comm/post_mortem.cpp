@@ -247,69 +247,74 @@ std::string PostMortem::describe() {
   return result_;
 }
 
+GroupFailures::GroupFailures(
+    const StorePtr& store,
+    const CommunicatorOptions& group,
+    int rank,
+    std::optional<GroupMessages> messages)
+    : group_(group.name),
+      member_names_(group.member_names),
+      self_(
+          group.member_names.empty()
+              ? fmt::format("rank {} of {}", rank, group.members.size())
+              : group.member_names.at(static_cast<size_t>(rank))),
+      messages_(std::move(messages)) {
+  const int size = static_cast<int>(group.members.size());
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer != rank)
+      peers_.push_back(peer);
+  }
+  post_mortem_ = std::make_shared<PostMortem>(store, rank, size, member_names_);
+}
+
 void GroupFailures::report(
     const std::string& operation,
     const std::exception& error) const {
   if (!is_of_peers(error))
     return;
-  std::vector<int> missed = messages.close();
+  std::vector<int> missed;
+  if (messages_)
+    missed = messages_->close();
   if (missed.empty()) {
-    if (const auto* lost = dynamic_cast<const LostMessages*>(&error)) {
-      missed = lost->peers();
-    } else {
-      // The backend's, of a collective of its own: it does not say of whom.
-      for (int peer = 0; peer < messages.size(); ++peer) {
-        if (peer != messages.rank())
-          missed.push_back(peer);
-      }
-    }
+    // An operation of the backend's own does not say for whom it waited.
+    const auto* lost = dynamic_cast<const LostMessages*>(&error);
+    missed = lost != nullptr ? lost->peers() : peers_;
   }
-  post_mortem->report(missed, operation);
+  post_mortem_->report(missed, operation);
 }
 
 void GroupFailures::fail(
     const CollectiveRecord& record,
     const std::exception& error) const {
-  const bool is_message =
-      record.op == Collective::kSend || record.op == Collective::kRecv;
-  report(is_message ? "" : to_string(record), error);
-  std::string reason = error.what();
-  reason = reason.substr(0, reason.find('\n'));
-  CollectiveRecord alone = record;
+  report(is_point_to_point(record.op) ? "" : to_string(record), error);
   std::string operation = to_string(record);
-  if (record.peer >= 0 && !member_names.empty()) {
+  if (record.peer >= 0 && !member_names_.empty()) {
+    CollectiveRecord alone = record;
     alone.peer = -1;
     operation = fmt::format(
         "{} with {}",
         to_string(alone),
-        member_names.at(static_cast<size_t>(record.peer)));
+        member_names_.at(static_cast<size_t>(record.peer)));
   }
-  const std::string message = fmt::format(
-      "[comm] {} in group '{}' failed on {}: {}",
-      operation,
-      group,
-      self,
-      reason);
   if (!is_of_peers(error))
-    throw Error(ExitCode::kUnexpected, message);
-  throw CommError(message + post_mortem->describe());
+    throw Error(ExitCode::kUnexpected, message(operation, error.what()));
+  throw CommError(message(operation, error.what()) + post_mortem_->describe());
 }
 
-GroupFailuresPtr make_group_failures(
-    const StorePtr& store,
-    const CommunicatorOptions& group,
-    const GroupMessages& messages) {
-  const int rank = messages.rank();
-  const std::vector<std::string>& names = group.member_names;
-  return std::make_shared<const GroupFailures>(GroupFailures{
-      .group = group.name,
-      .member_names = names,
-      .self = names.empty()
-                  ? fmt::format("rank {} of {}", rank, messages.size())
-                  : names.at(static_cast<size_t>(rank)),
-      .messages = messages,
-      .post_mortem =
-          std::make_shared<PostMortem>(store, rank, messages.size(), names)});
+void GroupFailures::fail(const std::string& reason) const {
+  report("", std::runtime_error(reason));
+  throw CommError(message("an operation", reason) + post_mortem_->describe());
+}
+
+std::string GroupFailures::message(
+    const std::string& operation,
+    const std::string& reason) const {
+  return fmt::format(
+      "[comm] {} in group '{}' failed on {}: {}",
+      operation,
+      group_,
+      self_,
+      reason.substr(0, reason.find('\n')));
 }
 
 }  // namespace brigade

@@ -12,6 +12,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -61,31 +62,48 @@ class PostMortem {
   std::string result_;
 };
 
-// How the operations of one group fail.
-struct GroupFailures {
-  std::string group;
-  std::vector<std::string> member_names;  // as in CommunicatorOptions
-  std::string self;  // this rank: "rank 3 (dp 1)", "rank 1 of 2"
-  GroupMessages messages;
-  std::shared_ptr<PostMortem> post_mortem;
+// How the operations of one group fail. Any thread.
+class GroupFailures {
+ public:
+  // `messages`: closed at the first failure, so that ranks waiting for this one
+  // fail soon; none where the backend ends the group by itself.
+  GroupFailures(
+      const StorePtr& store,
+      const CommunicatorOptions& group,
+      int rank,
+      std::optional<GroupMessages> messages);
 
-  // Of an error that a peer is missed by: closes the group's connections and
+  const std::shared_ptr<PostMortem>& post_mortem() const {
+    return post_mortem_;
+  }
+
+  // For an error by which a peer is missed: closes the group's connections and
   // reports which ranks the operation misses, so that the others learn of it
   // before this rank's next wait(). Does nothing for another one, which is this
   // rank's own.
   void report(const std::string& operation, const std::exception& error) const;
 
-  // Reports, and throws CommError (of another error Error): the operation, the
+  // Reports, and throws CommError (for another error Error): the operation, the
   // group, the first line of the error, and the lost ranks.
   [[noreturn]] void fail(
       const CollectiveRecord& record,
       const std::exception& error) const;
+  // The same where a backend says that the group has failed, but not in which
+  // operation.
+  [[noreturn]] void fail(const std::string& reason) const;
+
+ private:
+  std::string message(const std::string& operation, const std::string& reason)
+      const;
+
+  std::string group_;
+  std::vector<std::string> member_names_;  // as in CommunicatorOptions
+  std::string self_;        // this rank: "rank 3 (dp 1)", "rank 1 of 2"
+  std::vector<int> peers_;  // the group's other ranks
+  std::optional<GroupMessages> messages_;
+  // Holds no process group: the backend's threads may release it.
+  std::shared_ptr<PostMortem> post_mortem_;
 };
 using GroupFailuresPtr = std::shared_ptr<const GroupFailures>;
-
-GroupFailuresPtr make_group_failures(
-    const StorePtr& store,
-    const CommunicatorOptions& group,
-    const GroupMessages& messages);
 
 }  // namespace brigade

@@ -30,7 +30,7 @@ struct Rows {
   int64_t row_bytes;
 };
 
-// A zero with a sign is not: nothing that could matter stays at home.
+// Bit for bit: a row with a negative zero is sent.
 bool is_zero(const char* bytes, int64_t count) {
   constexpr int64_t kBlock = 64;
   int64_t i = 0;
@@ -69,7 +69,7 @@ std::vector<RowIndices> exchange_bitmaps(
     if (!is_zero(rows[row], rows.row_bytes))
       own[row / kWordBits] |= int64_t{1} << (row % kWordBits);
   }
-  gather_chunks(messages, MessageKind::kExchange, bitmaps).wait();
+  gather_chunks(messages, MessageKind::kExchange, bitmaps.unbind()).wait();
   std::vector<RowIndices> result;
   for (int rank = 0; rank < messages.size(); ++rank)
     result.push_back(set_bits(bitmaps[rank]));
@@ -132,7 +132,7 @@ int64_t sum_rows(const GroupMessages& messages, const torch::Tensor& matrix) {
   const int64_t all = static_cast<int64_t>(most) * messages.size();
   // Chunks send twice the matrix, whatever R; rows are packed and added too.
   if (all > rows.count) {
-    sum_in_chunks(messages, MessageKind::kExchange, matrix);
+    sum_in_chunks(messages, equal_chunks(matrix, messages.size()));
     return rows.count * rows.row_bytes;
   }
   exchange_rows(messages, indices_of, matrix);

@@ -23,8 +23,8 @@
 namespace brigade {
 
 // matrix: contiguous [N, C] of float32 or float64; it becomes the sum. Blocks;
-// to be called on the thread of MessageKind::kExchange, by all ranks in the
-// same order. Returns Work::reduced_bytes(). The transport's exceptions pass.
+// to be called on the thread of collectives' messages, by all ranks in the same
+// order. Returns Work::reduced_bytes(). The transport's exceptions pass.
 int64_t sum_rows(const GroupMessages& messages, const torch::Tensor& matrix);
 
 }  // namespace brigade

@@ -31,7 +31,11 @@ class SelfCommunicator : public Communicator {
   WorkPtr do_broadcast(torch::Tensor tensor, int, Record) override {
     return make_queued_work(tensor.device());
   }
-  WorkPtr do_all_to_all(torch::Tensor out, torch::Tensor in, Record) override {
+  WorkPtr do_all_to_all(
+      torch::Tensor out,
+      torch::Tensor in,
+      const RowSplits& /* one, of all rows */,
+      Record) override {
     return copied(out, in);
   }
   // A message to oneself is kept until it is received.
@@ -57,7 +61,6 @@ class SelfCommunicator : public Communicator {
     return make_queued_work(tensor.device());
   }
   WorkPtr do_barrier(Record) override { return make_completed_work(); }
-  void check_signature(Record) override {}
 
   static WorkPtr copied(torch::Tensor& out, const torch::Tensor& in) {
     const AnyTensorMode any_tensor;

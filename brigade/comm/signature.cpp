@@ -15,6 +15,11 @@ torch::Tensor signature_of(const CollectiveRecord& record) {
        static_cast<int64_t>(record.peer)});
 }
 
+torch::Tensor signature_of(const RowSplits& splits) {
+  return torch::cat(
+      {torch::tensor(splits.input), torch::tensor(splits.output)});
+}
+
 void check_signatures(
     const torch::Tensor& all,
     const torch::Tensor& mine,
@@ -39,6 +44,34 @@ void check_signatures(
       "[comm] the ranks of group '{}' launched different collectives:{}",
       group,
       text));
+}
+
+void check_splits(
+    const torch::Tensor& all,
+    const CollectiveRecord& record,
+    const std::string& group) {
+  const int64_t size = all.size(0);
+  const auto rows = all.accessor<int64_t, 2>();
+  std::string text;
+  for (int64_t from = 0; from < size; ++from) {
+    for (int64_t to = 0; to < size; ++to) {
+      const int64_t sent = rows[from][to];
+      const int64_t expected = rows[to][size + from];
+      if (sent != expected)
+        text += fmt::format(
+            "\n  rank {} sends {} rows to rank {}, which expects {}",
+            from,
+            sent,
+            to,
+            expected);
+    }
+  }
+  if (!text.empty())
+    throw CommError(fmt::format(
+        "[comm] {} in group '{}': the splits of the ranks do not fit:{}",
+        to_string(record),
+        group,
+        text));
 }
 
 }  // namespace brigade

@@ -14,7 +14,6 @@
 
 #include "brigade/base/error.h"
 #include "brigade/comm/c10d_store.h"
-#include "brigade/comm/foreign_store.h"
 #include "brigade/launch/network.h"
 
 namespace brigade {

@@ -4,57 +4,30 @@
 #include <utility>
 #include <vector>
 
-#include "brigade/comm/device_stream.h"
-
 namespace brigade {
 
 namespace {
 
-// A Work with something to do once it has ended, by the thread that waits.
-class FollowedWork : public Work {
- public:
-  // `after` computes on tensors of `device`.
-  FollowedWork(WorkPtr work, torch::Device device, std::function<void()> after)
-      : work_(std::move(work)), device_(device), after_(std::move(after)) {}
+// The thread that waits for `work` calls `then` afterwards, without autograd.
+// It computes on tensors of `device`.
+WorkPtr
+followed_by(WorkPtr work, torch::Device device, std::function<void()> then) {
+  return join_works(
+      {.works = {std::move(work)},
+       .then =
+           [then = std::move(then)] {
+             const torch::NoGradGuard no_grad;
+             then();
+           },
+       .device = device,
+       .reduced_bytes = {}});
+}
 
-  void wait() override {
-    work_->wait();
-    if (const auto after = std::exchange(after_, nullptr)) {
-      const torch::NoGradGuard no_grad;
-      after();
-    }
-  }
-  void wait_on_host() override {
-    wait();
-    StreamMark::of_current_stream(device_).wait_on_host();
-  }
-  bool is_completed() override { return work_->is_completed(); }
-  int64_t finished_ns() override { return work_->finished_ns(); }
-  std::optional<int64_t> reduced_bytes() override {
-    return work_->reduced_bytes();
-  }
-
- private:
-  WorkPtr work_;
-  torch::Device device_;
-  std::function<void()> after_;
-};
-
-// A Work that sent what a dense all-reduce sends for `bytes`.
-class PartialWork : public Work {
- public:
-  PartialWork(WorkPtr work, int64_t bytes)
-      : work_(std::move(work)), bytes_(bytes) {}
-  void wait() override { work_->wait(); }
-  void wait_on_host() override { work_->wait_on_host(); }
-  bool is_completed() override { return work_->is_completed(); }
-  int64_t finished_ns() override { return work_->finished_ns(); }
-  std::optional<int64_t> reduced_bytes() override { return bytes_; }
-
- private:
-  WorkPtr work_;
-  int64_t bytes_;
-};
+// A reduction that sends what a dense all-reduce sends for `bytes`.
+WorkPtr counted_as(WorkPtr work, int64_t bytes) {
+  return join_works(
+      {.works = {std::move(work)}, .then = nullptr, .reduced_bytes = bytes});
+}
 
 // The gradients that no mean has divided by the ranks: all of main_grad at
 // once, where it may.
@@ -82,7 +55,7 @@ WorkPtr scatter_rounded(
   const auto sent =
       (scale == 1.0 ? bucket.main_grad : bucket.main_grad / scale).to(wire);
   const auto received = torch::empty_like(sent);
-  return std::make_shared<FollowedWork>(
+  return followed_by(
       communicator.all_to_all(received, sent),
       sent.device(),
       [received,
@@ -131,7 +104,7 @@ BucketHook fp16_hook() {
     for (torch::Tensor& sum : sums)
       sum.div_(ranks);
     const auto wire = bucket.main_grad.to(torch::kHalf);
-    return std::make_shared<FollowedWork>(
+    return followed_by(
         communicator.all_reduce(wire),
         wire.device(),
         [wire, ranks, sums, main_grad = bucket.main_grad]() mutable {
@@ -148,9 +121,8 @@ BucketHook reduce_scatter_hook(torch::ScalarType wire) {
         bucket.main_grad.numel() * bucket.main_grad.element_size();
     if (wire != torch::kFloat &&
         bucket.main_grad.scalar_type() == torch::kFloat)
-      return std::make_shared<PartialWork>(
-          scatter_rounded(bucket, communicator, wire), bytes / 4);
-    return std::make_shared<PartialWork>(
+      return counted_as(scatter_rounded(bucket, communicator, wire), bytes / 4);
+    return counted_as(
         communicator.reduce_scatter(bucket.owned, bucket.main_grad), bytes / 2);
   };
 }
@@ -163,7 +135,7 @@ BucketHook then(
     auto work = hook(bucket, communicator);
     if (work == nullptr)
       return work;
-    return std::make_shared<FollowedWork>(
+    return followed_by(
         std::move(work), bucket.main_grad.device(), [after, bucket]() mutable {
           after(bucket);
         });

@@ -3,9 +3,11 @@
 #include <torch/types.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <fstream>
 #include <functional>
+#include <tuple>
 #include <vector>
 
 #include "tests/support/ranks_as_threads.h"
@@ -72,6 +74,87 @@ INSTANTIATE_TEST_SUITE_P(
         torch::kBFloat16,
         torch::kInt,
         torch::kLong));
+
+// Element by element: rank r owns the r-th of equal chunks (the last may be
+// short), and adds the others' in rank order to its own; 16-bit floats in
+// float32, rounded once.
+Tensor sum_by_owners(
+    const std::vector<Tensor>& values,
+    torch::ScalarType added_in) {
+  const auto size = static_cast<int64_t>(values.size());
+  const int64_t numel = values.front().numel();
+  const int64_t chunk = (numel + size - 1) / size;
+  Tensor result = torch::empty_like(values.front());
+  for (int64_t owner = 0; owner * chunk < numel; ++owner) {
+    const int64_t begin = owner * chunk;
+    const int64_t count = std::min(chunk, numel - begin);
+    const auto part = [&](int64_t rank) {
+      return values[static_cast<size_t>(rank)]
+          .narrow(0, begin, count)
+          .to(added_in);
+    };
+    Tensor sum = part(owner).clone();
+    for (int64_t rank = 0; rank < size; ++rank) {
+      if (rank != owner)
+        sum += part(rank);
+    }
+    result.narrow(0, begin, count).copy_(sum);
+  }
+  return result;
+}
+
+Tensor waves(int rank, int64_t numel, torch::ScalarType dtype) {
+  return torch::arange(numel, torch::kDouble)
+      .mul(0.37 + rank)
+      .sin()
+      .mul(1.0 + rank)
+      .to(dtype);
+}
+
+class SumsInChunks : public ::testing::TestWithParam<std::tuple<int, int64_t>> {
+};
+
+TEST_P(SumsInChunks, HaveTheBitsOfTheirOwnersAdditions) {
+  const auto [size, numel] = GetParam();
+  std::vector<Tensor> values;
+  for (int rank = 0; rank < size; ++rank)
+    values.push_back(waves(rank, numel, torch::kBFloat16));
+  const Tensor expected = sum_by_owners(values, torch::kFloat);
+  run_ranks(size, [&](const CommunicatorPtr& world) {
+    Tensor sum = values[static_cast<size_t>(world->rank())].clone();
+    world->all_reduce(sum)->wait();
+    EXPECT_TRUE(torch::equal(sum, expected));
+  });
+}
+
+// Rows that all ranks have: summed as the whole matrix.
+TEST_P(SumsInChunks, OfFullMatricesHaveTheSameBits) {
+  const auto [size, numel] = GetParam();
+  const int64_t rows = numel / 2;
+  std::vector<Tensor> values;
+  for (int rank = 0; rank < size; ++rank)
+    values.push_back(waves(rank, 2 * rows, torch::kFloat) + 20);
+  const Tensor expected = sum_by_owners(values, torch::kFloat);
+  run_ranks(size, [&](const CommunicatorPtr& world) {
+    Tensor sum =
+        values[static_cast<size_t>(world->rank())].clone().view({rows, 2});
+    world->all_reduce_rows(sum)->wait();
+    EXPECT_TRUE(torch::equal(sum.view({-1}), expected));
+  });
+}
+
+// With fewer elements than ranks, and chunks that do not divide evenly.
+INSTANTIATE_TEST_SUITE_P(
+    RanksAndElements,
+    SumsInChunks,
+    ::testing::Combine(
+        ::testing::Values(2, 3, 4),
+        ::testing::Values(int64_t{2}, int64_t{37})));
+// Chunks of more than one slice, the last one short.
+INSTANTIATE_TEST_SUITE_P(
+    Slices,
+    SumsInChunks,
+    ::testing::Values(std::tuple(3, int64_t{6'400'003})));
 
 // 256 + 1 + 1 + 1: bf16 additions one by one would stay at 256. The blocks of
 // the sum have 4,096 elements.

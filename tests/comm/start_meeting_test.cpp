@@ -1,5 +1,6 @@
 #include "brigade/comm/start_meeting.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -87,6 +87,31 @@ TEST(Mpi, SumsHaveTheSameBitsOnAllRanks) {
   }
 }
 
+// Rank r owns the elements from numel r / R on, and adds the others' in rank
+// order to its own.
+TEST(Mpi, LongSumsHaveTheBitsOfTheirOwnersAdditions) {
+  const auto group = make_mpi_group();
+  const auto wave = [](int rank, int64_t numel) {
+    return torch::sin(torch::arange(numel, torch::kFloat) * (rank + 1));
+  };
+  for (const int64_t numel : {20002, 5000003}) {
+    Tensor expected = torch::empty({numel});
+    for (int owner = 0; owner < mpi_size(); ++owner) {
+      const int64_t begin = numel * owner / mpi_size();
+      const int64_t count = numel * (owner + 1) / mpi_size() - begin;
+      Tensor sum = expected.narrow(0, begin, count);
+      sum.copy_(wave(owner, numel).narrow(0, begin, count));
+      for (int rank = 0; rank < mpi_size(); ++rank) {
+        if (rank != owner)
+          sum += wave(rank, numel).narrow(0, begin, count);
+      }
+    }
+    Tensor sum = wave(mpi_rank(), numel);
+    group->all_reduce(sum)->wait();
+    EXPECT_TRUE(torch::equal(sum, expected)) << numel;
+  }
+}
+
 TEST(Mpi, CollectivesOfSeveralGroupsAreUnderWayAtOnce) {
   const auto one = make_mpi_group({.name = "one"});
   const auto other = make_mpi_group({.name = "other"});

@@ -75,9 +75,12 @@ class LateGathers : public Communicator {
   WorkPtr do_broadcast(torch::Tensor tensor, int root, Record) override {
     return inner_->broadcast(tensor, root);
   }
-  WorkPtr do_all_to_all(torch::Tensor output, torch::Tensor input, Record)
-      override {
-    return inner_->all_to_all(output, input);
+  WorkPtr do_all_to_all(
+      torch::Tensor output,
+      torch::Tensor input,
+      const RowSplits& splits,
+      Record) override {
+    return inner_->all_to_all_single(output, input, splits);
   }
   WorkPtr do_send(torch::Tensor tensor, int destination, int tag, Record)
       override {
@@ -90,7 +93,12 @@ class LateGathers : public Communicator {
     inner_->barrier();
     return make_completed_work();
   }
-  void check_signature(Record) override {}
+  void gather_signatures(
+      const torch::Tensor& all,
+      const torch::Tensor& mine,
+      Record) override {
+    torch::Tensor(all).copy_(mine.expand_as(all));
+  }
 
   CommunicatorPtr inner_;
   std::shared_ptr<Done> done_;

@@ -1,0 +1,51 @@
+// The kinds of operations of a group, and the record of one that was launched.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <string>
+
+namespace brigade {
+
+// How the tensors of a group are combined, element by element.
+enum class ReduceOp { kSum, kMax, kMin };
+
+enum class Collective {
+  kAllReduce,
+  kAllReduceRows,
+  kReduceScatter,
+  kAllGather,
+  kBroadcast,
+  kAllToAll,
+  kAllToAllSingle,
+  kSend,
+  kRecv,
+  kBarrier,
+};
+// "all_reduce", ...
+const char* to_string(Collective op);
+
+// One launched operation. Times are steady-clock nanoseconds; finished_ns is 0
+// until a wait() has seen the end.
+struct CollectiveRecord {
+  Collective op = Collective::kBarrier;
+  torch::ScalarType dtype = torch::kFloat;
+  // Of this rank's largest operand. Of kAllToAllSingle that of one row: the
+  // numbers of rows differ between ranks.
+  int64_t numel = 0;
+  int64_t bytes = 0;            // of this rank's largest operand
+  int64_t sequence_number = 0;  // of collectives alike on all members
+  int peer = -1;                // root, source or destination; -1: none
+  int64_t flight_id = -1;       // in the rank's FlightRecorder; -1: none
+  int64_t launched_ns = 0;
+  int64_t finished_ns = 0;
+};
+
+// "all_reduce #12 of 1024 x Float": what every error of comm/ begins with.
+std::string to_string(const CollectiveRecord& record);
+
+// A message between two ranks.
+bool is_point_to_point(Collective op);
+
+}  // namespace brigade
