@@ -14,6 +14,7 @@
 #include "brigade/checkpoint/checkpoint_folder.h"
 #include "brigade/comm/gpus.h"
 #include "brigade/comm/world.h"
+#include "brigade/config/model_layout.h"
 #include "brigade/launch/rank_report.h"
 #include "brigade/launch/rank_signals.h"
 #include "brigade/metrics/progress_bar.h"

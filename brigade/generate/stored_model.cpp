@@ -7,15 +7,15 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/checkpoint/param_parts.h"
+#include "brigade/checkpoint/pretrained.h"
 #include "brigade/comm/self_communicator.h"
+#include "brigade/config/model_layout.h"
 #include "brigade/files/file.h"
 #include "brigade/generate/limited_tokenizer.h"
 #include "brigade/json/node.h"
+#include "brigade/model/from_config.h"
 #include "brigade/model_spec/parameter_table.h"
-#include "brigade/train/from_config.h"
-#include "brigade/train/layout.h"
-#include "brigade/train/pretrained.h"
-#include "brigade/train/stored_parts.h"
 
 namespace brigade {
 namespace {
@@ -111,12 +111,7 @@ std::unique_ptr<Tokenizer> StoredModel::open_tokenizer(
 std::shared_ptr<Llama> StoredModel::load(
     const TrainConfig& config,
     const ProcessMesh& mesh) const {
-  const LlamaConfig& llama = model_of(config);
-  auto context = std::make_shared<ModelContext>();
-  context->description = describe_model(llama);
-  context->dtype = scalar_type(config.model.dtype);
-  context->kernels = kernels_of(config.model.kernels);
-  context->tensor_parallel.group = mesh.axis(Axis::kTp);
+  auto context = std::make_shared<ModelContext>(model_context(config, mesh));
   // Replicas do not share a sequence: attention has nobody to ask.
   context->context_parallel = make_self_communicator({.name = "cp"});
   const ModelPart part =
@@ -132,7 +127,7 @@ std::shared_ptr<Llama> StoredModel::load(
         {.tp = mesh.dims().tp, .tp_rank = mesh.coordinate().tp},
         weights[row.name].detach()));
   if (!checkpoint_) {
-    load_pretrained(directory_, llama, params);
+    load_pretrained(directory_, model_of(config), params);
     return model;
   }
   for (const Param& param : params)

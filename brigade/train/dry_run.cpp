@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
+#include "brigade/config/model_layout.h"
 #include "brigade/data/training_data.h"
 #include "brigade/metrics/run_folder.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
 #include "brigade/schedule/bucket_plan.h"
 #include "brigade/train/from_config.h"
-#include "brigade/train/layout.h"
 #include "brigade/train/run_checkpoint.h"
 #include "brigade/train/trainer.h"
 #include "brigade/train/weight_units.h"

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "brigade/base/units.h"
-#include "brigade/train/layout.h"
+#include "brigade/config/model_layout.h"
 
 namespace brigade {
 namespace {
@@ -25,27 +25,6 @@ LrDecay lr_decay(LrScheduleKind kind) {
 }
 
 }  // namespace
-
-torch::ScalarType scalar_type(ModelDtype dtype) {
-  return dtype == ModelDtype::kBfloat16 ? torch::kBFloat16 : torch::kFloat;
-}
-
-ops::Kernels kernels_of(ModelKernels kernels) {
-  switch (kernels) {
-    case ModelKernels::kAuto:
-      return ops::Kernels::kAuto;
-    case ModelKernels::kCpu:
-      return ops::Kernels::kCpu;
-    case ModelKernels::kAten:
-      return ops::Kernels::kAten;
-  }
-  return ops::Kernels::kAuto;
-}
-
-TokenLayout token_layout(const DistributedConfig& distributed) {
-  return distributed.sequence_parallel ? TokenLayout::kSharded
-                                       : TokenLayout::kReplicated;
-}
 
 CommunicatorOptions communicator_options(const DistributedConfig& distributed) {
   CommunicatorOptions options;
@@ -149,22 +128,6 @@ BucketPlanOptions bucket_plan_options(const DistributedConfig& distributed) {
   options.ranks =
       distributed.dp_size / distributed.replica_groups() * distributed.cp_size;
   return options;
-}
-
-PipelineSize pipeline_size(const TrainConfig& config) {
-  return {
-      .ranks = config.distributed.pp_size,
-      .virtual_stages = config.distributed.pp_virtual_stages,
-      .micro_batches =
-          static_cast<int>(config.training.gradient_accumulation_steps)};
-}
-
-LayerPartitionOptions layer_partition_options(
-    const DistributedConfig& distributed) {
-  return {
-      .pp = distributed.pp_size,
-      .virtual_stages = distributed.pp_virtual_stages,
-      .pp_layers = distributed.pp_layers};
 }
 
 double weight_decay_of(

@@ -15,24 +15,15 @@
 #include "brigade/data/loader.h"
 #include "brigade/data/training_data.h"
 #include "brigade/data_parallel/grad_sync.h"
+#include "brigade/model/from_config.h"
 #include "brigade/model_spec/parameter_table.h"
-#include "brigade/ops/op_options.h"
 #include "brigade/optim/adamw.h"
 #include "brigade/optim/lr_schedule.h"
 #include "brigade/schedule/bucket_plan.h"
 #include "brigade/schedule/fragment_schedule.h"
-#include "brigade/schedule/make_schedule.h"
-#include "brigade/topology/layer_partition.h"
-#include "brigade/topology/token_layout.h"
 #include "brigade/train/outer_fragment.h"
 
 namespace brigade {
-
-torch::ScalarType scalar_type(ModelDtype dtype);
-ops::Kernels kernels_of(ModelKernels kernels);
-
-// Of activations between the tensor parallel parts of a block.
-TokenLayout token_layout(const DistributedConfig& distributed);
 
 CommunicatorOptions communicator_options(const DistributedConfig& distributed);
 
@@ -57,10 +48,6 @@ GradSyncOptions grad_sync_options(const DistributedConfig& distributed);
 
 // The plan that BucketedGradSync makes of grad_sync_options(), for --dry-run.
 BucketPlanOptions bucket_plan_options(const DistributedConfig& distributed);
-
-PipelineSize pipeline_size(const TrainConfig& config);
-LayerPartitionOptions layer_partition_options(
-    const DistributedConfig& distributed);
 
 // Of one parameter: training.weight_decay where weight_decay_on says so, else
 // 0.

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "brigade/train/stored_parts.h"
+#include "brigade/checkpoint/param_parts.h"
 
 namespace brigade {
 namespace {

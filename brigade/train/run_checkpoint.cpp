@@ -9,16 +9,16 @@
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/checkpoint_folder.h"
 #include "brigade/checkpoint/hugging_face_export.h"
+#include "brigade/checkpoint/param_parts.h"
 #include "brigade/checkpoint/verify.h"
 #include "brigade/comm/agreement.h"
 #include "brigade/comm/device_stream.h"
+#include "brigade/config/model_layout.h"
 #include "brigade/data/dataset_info.h"
 #include "brigade/metrics/run_folder.h"
-#include "brigade/train/layout.h"
 #include "brigade/train/local_checkpoint.h"
 #include "brigade/train/resume_rules.h"
 #include "brigade/train/start_world.h"
-#include "brigade/train/stored_parts.h"
 #include "brigade/train/wire_checkpoint.h"
 
 namespace brigade {

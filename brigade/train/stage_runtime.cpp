@@ -4,31 +4,23 @@
 #include <utility>
 
 #include "brigade/base/check.h"
+#include "brigade/checkpoint/pretrained.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/data_parallel/per_param_grad_sync.h"
 #include "brigade/model/init_weights.h"
 #include "brigade/ops/adamw.h"
 #include "brigade/tensor_parallel/replicated_gradients.h"
 #include "brigade/train/from_config.h"
-#include "brigade/train/pretrained.h"
 
 namespace brigade {
 namespace {
 
 std::shared_ptr<ModelContext> make_context(
     const TrainConfig& config,
-    const LlamaConfig& llama,
     const ProcessMesh& mesh,
     int stage,
     const std::shared_ptr<WeightGradientQueue>& queue) {
-  auto context = std::make_shared<ModelContext>();
-  context->description = describe_model(llama);
-  context->dtype = scalar_type(config.model.dtype);
-  context->device = mesh.device();
-  context->kernels = kernels_of(config.model.kernels);
-  context->tensor_parallel.group = mesh.axis(Axis::kTp);
-  context->tensor_parallel.tokens = token_layout(config.distributed);
-  context->context_parallel = mesh.axis(Axis::kCp);
+  auto context = std::make_shared<ModelContext>(model_context(config, mesh));
   context->weight_grad = ops::WeightGrad::kAccumulate;
   if (queue) {
     context->defer_weight_grad = [queue](std::function<void()> compute) {
@@ -54,8 +46,7 @@ StageRuntime::StageRuntime(
   wire_->hook = wire_hook(config_.distributed, wire_memory_);
   if (config.distributed.pp_engine == ScheduleKind::kZeroBubble)
     weight_gradients_ = std::make_shared<WeightGradientQueue>();
-  const auto context =
-      make_context(config, llama, mesh, stage, weight_gradients_);
+  const auto context = make_context(config, mesh, stage, weight_gradients_);
   const GradSyncOptions options = sync_options();
   if (options.sharding == Sharding::kParameters) {
     context->before_forward = [this](const ModelUnit& unit) {

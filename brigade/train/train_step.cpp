@@ -10,10 +10,10 @@
 #include "brigade/comm/agreement.h"
 #include "brigade/comm/device_stream.h"
 #include "brigade/comm/gpus.h"
+#include "brigade/config/model_layout.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/metrics/metrics.h"
 #include "brigade/train/from_config.h"
-#include "brigade/train/layout.h"
 
 namespace brigade {
 namespace {

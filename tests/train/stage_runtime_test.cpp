@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "brigade/train/layout.h"
+#include "brigade/config/model_layout.h"
 #include "tests/support/program.h"
 
 namespace brigade {

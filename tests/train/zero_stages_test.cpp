@@ -4,9 +4,9 @@
 
 #include "brigade/base/error.h"
 #include "brigade/comm/process_mesh.h"
+#include "brigade/config/model_layout.h"
 #include "brigade/config/train_config.h"
 #include "brigade/sharding/sharded_weights.h"
-#include "brigade/train/layout.h"
 #include "brigade/train/stage_runtime.h"
 #include "brigade/train/weight_units.h"
 #include "tests/support/program.h"

@@ -1,11 +1,9 @@
-#include "brigade/train/layout.h"
+#include "brigade/config/model_layout.h"
 
 #include <fmt/format.h>
 
 #include "brigade/base/error.h"
-#include "brigade/schedule/make_schedule.h"
 #include "brigade/topology/layer_partition.h"
-#include "brigade/train/from_config.h"
 
 namespace brigade {
 
@@ -17,6 +15,22 @@ const LlamaConfig& model_of(const TrainConfig& config) {
         config.model.name));
   }
   return *config.model.llama;
+}
+
+PipelineSize pipeline_size(const TrainConfig& config) {
+  return {
+      .ranks = config.distributed.pp_size,
+      .virtual_stages = config.distributed.pp_virtual_stages,
+      .micro_batches =
+          static_cast<int>(config.training.gradient_accumulation_steps)};
+}
+
+LayerPartitionOptions layer_partition_options(
+    const DistributedConfig& distributed) {
+  return {
+      .pp = distributed.pp_size,
+      .virtual_stages = distributed.pp_virtual_stages,
+      .pp_layers = distributed.pp_layers};
 }
 
 std::vector<ModelPart> stage_parts(const TrainConfig& config) {

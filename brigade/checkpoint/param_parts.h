@@ -10,7 +10,7 @@
 
 #include "brigade/checkpoint/tensor_part.h"
 #include "brigade/comm/communicator.h"
-#include "brigade/train/stage_runtime.h"
+#include "brigade/param/param.h"
 
 namespace brigade {
 

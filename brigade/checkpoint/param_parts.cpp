@@ -1,6 +1,8 @@
-#include "brigade/train/stored_parts.h"
+#include "brigade/checkpoint/param_parts.h"
 
 #include <algorithm>
+
+#include "brigade/optim/optimizer.h"
 
 namespace brigade {
 

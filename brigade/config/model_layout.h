@@ -6,7 +6,9 @@
 
 #include "brigade/config/train_config.h"
 #include "brigade/model_spec/model_part.h"
+#include "brigade/schedule/make_schedule.h"
 #include "brigade/schedule/schedule.h"
+#include "brigade/topology/layer_partition.h"
 
 namespace brigade {
 
@@ -17,6 +19,10 @@ const LlamaConfig& model_of(const TrainConfig& config);
 // One part per pipeline stage: pp * pp_virtual_stages of them. Throws
 // ConfigError with what partition_layers() finds.
 std::vector<ModelPart> stage_parts(const TrainConfig& config);
+
+PipelineSize pipeline_size(const TrainConfig& config);
+LayerPartitionOptions layer_partition_options(
+    const DistributedConfig& distributed);
 
 Schedule training_schedule(const TrainConfig& config);
 Schedule evaluation_schedule(const TrainConfig& config);

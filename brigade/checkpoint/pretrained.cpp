@@ -1,4 +1,4 @@
-#include "brigade/train/pretrained.h"
+#include "brigade/checkpoint/pretrained.h"
 
 #include <map>
 
