@@ -44,7 +44,7 @@ struct BackendOptions {
       int size,
       const CommunicatorOptions& options)>
       make = {};
-  // Of each rank of the mesh; empty: all are on one host.
+  // The host of each rank of the mesh; empty: all are on one host.
   std::vector<std::string> hosts;
   HierarchyChoice hierarchy = HierarchyChoice::kOff;
 };

@@ -10,7 +10,7 @@
 namespace brigade {
 namespace {
 
-constexpr int64_t kSliceElements = 1 << 20;  // 2 MiB on the wire
+constexpr int64_t kSliceElements = 1 << 20;  // a message of 2 MiB
 
 }  // namespace
 

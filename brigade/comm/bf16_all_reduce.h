@@ -1,5 +1,5 @@
-// The sum of float32 values over the ranks of a group, in bf16 on the
-// wire.
+// The all-reduce of float32 values that travel in bf16 (gradient compression as
+// PyTorch's bf16_compress_hook, but added in float32).
 //
 // Rank r owns the r-th chunk of the values. Each rank sends its parts of the
 // others' chunks in bf16; the owner adds them to its own part in float32, in

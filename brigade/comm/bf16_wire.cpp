@@ -17,7 +17,7 @@
 namespace brigade {
 namespace {
 
-// Of a size that stays in the first-level cache.
+// A block stays in the first-level cache.
 constexpr int64_t kBlockElements = 2048;
 
 inline float widened(uint16_t value) {

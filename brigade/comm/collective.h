@@ -31,11 +31,11 @@ const char* to_string(Collective op);
 struct CollectiveRecord {
   Collective op = Collective::kBarrier;
   torch::ScalarType dtype = torch::kFloat;
-  // Of this rank's largest operand. Of kAllToAllSingle that of one row: the
-  // numbers of rows differ between ranks.
+  // Elements of this rank's largest operand. For kAllToAllSingle those of one
+  // row: the numbers of rows differ between ranks.
   int64_t numel = 0;
   int64_t bytes = 0;            // of this rank's largest operand
-  int64_t sequence_number = 0;  // of collectives alike on all members
+  int64_t sequence_number = 0;  // the same on all members for collectives
   int peer = -1;                // root, source or destination; -1: none
   int64_t flight_id = -1;       // in the rank's FlightRecorder; -1: none
   int64_t launched_ns = 0;

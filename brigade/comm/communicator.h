@@ -7,7 +7,7 @@
 // member. A launch returns at once; after Work::wait() this thread may use the
 // tensors on their device (or, of a sent tensor, overwrite it).
 //
-// For tensors of a model, on the group's device, and for small values on the
+// It moves a model's tensors, on the group's device, and small values on the
 // CPU, whatever the device. What ranks agree on has an interface of its own:
 // comm/agreement.h.
 //
@@ -65,7 +65,7 @@ struct RowSplits {
   bool is_even() const { return output.empty() && input.empty(); }
 };
 
-// Of one group; the same on all its members.
+// Options of one group; the same on all its members.
 struct CommunicatorOptions {
   std::string name = "world";  // appears in every error
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};
@@ -100,7 +100,7 @@ class Communicator {
   // tensor, dtype or peer that an operation cannot take is an Error naming it.
   // In place: tensor becomes op over the group's tensors.
   WorkPtr all_reduce(torch::Tensor tensor, ReduceOp op = ReduceOp::kSum);
-  // The sum of float32 tensors, rounded once to bf16, with bf16 on the wire:
+  // The sum of float32 tensors, rounded once to bf16, which travel in bf16:
   // half the bytes.
   WorkPtr all_reduce_as_bf16(torch::Tensor tensor);
   // The sum of matrices most of whose rows are zero (an embedding's gradients);
@@ -136,7 +136,7 @@ class Communicator {
 
   // Whether the messages between two ranks are carried out one after the other
   // in the order of the calls, whatever their tags. Then two ranks that both
-  // receive before they send wait for ever.
+  // receive before they send deadlock.
   virtual bool is_ordered() const { return false; }
   // Collective: connects each rank with the next and the previous one. Of a
   // backend that connects two ranks by their first message, and blocks the host

@@ -20,7 +20,7 @@ using torch::Tensor;
 // one bucket of gradients exist, not those of all that are under way.
 constexpr int64_t kAddedByWaiting = 4 * MiB;
 
-// Of the memory that is kept for them: as much as a bucket has, not what the
+// The most memory that is kept for them: as much as a bucket has, not what the
 // activations of long sequences may have.
 constexpr int64_t kLargestBuffer = 64 * MiB;
 

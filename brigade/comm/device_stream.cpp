@@ -48,7 +48,7 @@ void use_device(torch::Device device) {
 namespace {
 
 // A device's clock in steady nanoseconds: events tell times between two alone.
-// Set anew now and then, because two clocks drift apart.
+// Set again now and then, because two clocks drift apart.
 class DeviceClock {
  public:
   explicit DeviceClock(torch::Device device) : stream_(device) {}

@@ -13,7 +13,7 @@
 
 namespace brigade {
 
-// Of the connections between ranks.
+// How the ranks connect to one another.
 struct GlooOptions {
   // Network interface, "lo" for ranks on one machine; empty: `address`.
   std::string interface = "lo";

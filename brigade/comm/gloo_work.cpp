@@ -15,7 +15,7 @@ NativeWork::NativeWork(
       record_(record),
       failures_(std::move(failures)),
       finished_ns_(std::make_shared<std::atomic<int64_t>>(0)) {
-  // On completion's own thread: the exact end, whoever waits and when. And that
+  // Runs on the thread that completes it: notes the exact end, and reports that
   // this rank is there when its peers lose their connections to it.
   work_->getFuture()->addCallback(
       [finished = finished_ns_,

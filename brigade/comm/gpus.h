@@ -16,7 +16,7 @@ Gpus find_gpus();
 // where there is none, or none for this rank.
 void check_gpus(const Gpus& gpus, const LaunchEnvironment& environment);
 
-// Of this device, held by libtorch for this process, in 1e9 bytes; 0 for a
+// What libtorch holds of this device for this process, in 1e9 bytes; 0 for a
 // device that is no GPU.
 double reserved_gpu_memory_gb(torch::Device device);
 

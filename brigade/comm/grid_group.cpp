@@ -109,7 +109,7 @@ class GridGroup : public Communicator {
         record, [axes = axes_, output, input, rank = rank(), ranks = size()] {
           auto all = torch::empty({ranks * input.numel()}, input.options());
           gather(axes, all, input);
-          // Of every rank its chunk for this one.
+          // Every rank's chunk for this one.
           output.view({ranks, -1})
               .copy_(all.view({ranks, ranks, input.numel() / ranks})
                          .select(1, rank));
@@ -118,8 +118,8 @@ class GridGroup : public Communicator {
 
   WorkPtr do_broadcast(torch::Tensor tensor, int root, Record record) override {
     return queued(record, [axes = axes_, tensor, root] {
-      // Along the slowest axis from the root itself, then from all that have
-      // it: who has not yet got it takes part with what it has.
+      // Along the slowest axis from the root itself, then from all ranks that
+      // have it; the others broadcast what they have, which is overwritten.
       std::vector<int> roots(axes.size());
       int rest = root;
       for (size_t i = axes.size(); i-- > 0;) {

@@ -1,6 +1,6 @@
 // Messages between the ranks of a group, whatever carries them; for the files
 // of comm/ only. What collectives are composed of (chunk_exchange.h,
-// bf16_all_reduce.h, row_all_reduce.h, segmented_sum.h).
+// bf16_all_reduce.h, row_all_reduce.h).
 #pragma once
 
 #include <torch/types.h>
@@ -15,19 +15,19 @@ namespace brigade {
 // Messages of one kind between two ranks are matched by tag and, within one,
 // by order. A kind belongs to one thread of each rank.
 //
-// Of users' messages the tag is theirs. Those of a collective have one that
-// comes of its number, operation, type and size: where ranks launch
-// different collectives, no message of one is taken for the other's, for which
-// it may be too long, and all wait until the group's timeout.
+// Messages of users have the users' tags. The tag of a collective's messages is
+// a hash of its number, operation, type and size: where ranks launch different
+// collectives, no message of one is taken for the other's, for which it may be
+// too long, and all wait until the group's timeout.
 enum class MessageKind {
   kOfUsers,   // Communicator::send() and recv()
-  kExchange,  // of collectives in one exchange
-  kParts,     // of a sum in slices: before it is added
-  kSums,      // and after
+  kExchange,  // collectives in one exchange
+  kParts,     // a sum in slices: what its owner adds
+  kSums,      // and the sums that the owner sends
 };
 constexpr int kMessageKinds = 4;
 
-// Of messages of kExchange that are no collective's.
+// Tags of messages of kExchange that belong to no collective.
 constexpr int kTagOfClosing = 0;  // a rank closes the group
 constexpr int kTagOfSignatures = 1;
 constexpr int kFirstTagOfCollectives = 2;

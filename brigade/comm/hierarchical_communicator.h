@@ -27,13 +27,13 @@ namespace brigade {
 
 // A group's ranks by host: as many on each.
 struct HostGrid {
-  // Of each host its ranks in the group, ascending; hosts by their first rank.
+  // The ranks of each host, ascending; hosts are ordered by their first rank.
   std::vector<std::vector<int>> ranks;
   std::vector<std::string> names;  // of the hosts
 };
 
-// Of a group whose i-th rank is on hosts[i]. std::nullopt where there is
-// nothing to gain, or no way: one host, one rank per host, or unlike numbers.
+// The grid of a group whose i-th rank is on hosts[i]. std::nullopt where there
+// is nothing to gain, or no way: one host, one rank per host, unlike numbers.
 std::optional<HostGrid> find_host_grid(const std::vector<std::string>& hosts);
 
 // What the steps go over; all of the same backend. The groups belong to the

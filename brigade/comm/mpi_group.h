@@ -18,8 +18,8 @@ namespace brigade {
 class MpiGroup : public MessageTransport,
                  public std::enable_shared_from_this<MpiGroup> {
  public:
-  // Of these ranks of MPI_COMM_WORLD; collective over them. Throws CommError
-  // when they do not all arrive within options.timeout.
+  // A group of these ranks of MPI_COMM_WORLD; collective over them. Throws
+  // CommError when they do not all arrive within options.timeout.
   MpiGroup(
       MpiProcessPtr process,
       int rank,

@@ -40,7 +40,7 @@ void check_thread_support(int provided, int needed) {
       needed));
 }
 
-// Of operations of which one failed: why.
+// Why one of the operations failed.
 int first_error(const std::vector<MPI_Status>& statuses) {
   for (const MPI_Status& status : statuses) {
     if (status.MPI_ERROR != MPI_SUCCESS && status.MPI_ERROR != MPI_ERR_PENDING)
@@ -49,7 +49,7 @@ int first_error(const std::vector<MPI_Status>& statuses) {
   return MPI_ERR_IN_STATUS;
 }
 
-// For end_if_started().
+// What end_if_started() ends.
 std::atomic<MpiProcess*> started_process{nullptr};
 
 }  // namespace
@@ -207,7 +207,7 @@ void MpiProcess::run_unattended() {
             MPI_STATUS_IGNORE);
       });
     } catch (const std::exception&) {
-      // Whoever waits for the operation sees the error.
+      // The thread that waits for the operation sees the error.
     }
     std::this_thread::sleep_for(kPauseUnattended);
     lock.lock();

@@ -64,7 +64,7 @@ class NcclWork : public Work {
     wait();
     constexpr std::chrono::microseconds kPause{50};
     guarded([&] {
-      // Of an aborted operation too: the watchdog ends it.
+      // An aborted operation completes too: the watchdog ends it.
       while (!work_->isCompleted())
         std::this_thread::sleep_for(kPause);
       if (const auto error = work_->exception())

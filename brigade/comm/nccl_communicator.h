@@ -9,7 +9,7 @@
 // it and returns: what went wrong since is known to wait_on_host() and to
 // throw_if_failed(). After the timeout, or when a peer is lost, c10d's watchdog
 // aborts the group's communicators, so that the GPU goes on (with garbage) and
-// no host waits for ever.
+// no host waits longer.
 //
 // Messages have no tags in NCCL: they are matched by their order, and two ranks
 // must not both receive first. Two ranks connect at their first message.

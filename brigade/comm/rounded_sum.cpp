@@ -56,7 +56,7 @@ void RoundedSum::encode(const Block& block, uint8_t* wire) {
   decode_block(format_, wire, block.count, rounded.data());
   for (int64_t i = 0; i < block.count; ++i) {
     const float error = values[i] - rounded[static_cast<size_t>(i)];
-    // An infinity must not stay for ever.
+    // An infinity must not stay in the errors.
     errors[i] = std::isfinite(error) ? error : 0;
   }
 }

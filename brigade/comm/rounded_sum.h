@@ -1,6 +1,6 @@
-// The sum of float32 values over the ranks of a group, in few bits on the wire,
-// with error feedback: what rounding loses is kept and added to the values of
-// the next sum, so that it is late and not lost (Seide et al. 2014;
+// The all-reduce of float32 values that are quantized for communication, with
+// error feedback: what rounding loses is kept and added to the values of the
+// next sum, so that it is late and not lost (Seide et al. 2014;
 // arXiv:1901.09847).
 //
 // The values are blocks (block_wire.h), which are dealt out to the ranks in
@@ -27,7 +27,7 @@
 namespace brigade {
 
 // Elements [begin, begin + numel) of flat values. No block crosses its ends, so
-// that what several ranks hold alike is rounded alike, whatever lies beside it.
+// that equal ranges are rounded to equal values, whatever lies beside them.
 struct WireRange {
   int64_t begin = 0;
   int64_t numel = 0;
@@ -35,7 +35,7 @@ struct WireRange {
 
 class RoundedSum {
  public:
-  // The ranges are alike on all ranks and do not overlap; what lies outside is
+  // The ranges are equal on all ranks and do not overlap; what lies outside is
   // left alone. `communicator` must outlive this.
   RoundedSum(
       WireFormat format,
@@ -52,8 +52,8 @@ class RoundedSum {
   // After the second round has ended.
   void finish();
 
-  // What this rank holds of the wire: as many bytes as a dense all-reduce would
-  // reduce for as many on the wire.
+  // The bytes of a dense all-reduce that would send as many (see
+  // Work::reduced_bytes()).
   int64_t wire_bytes() const;
 
  private:

@@ -1,4 +1,4 @@
-// One thread that runs tasks in the order in which they were given, one at a
+// One thread that runs tasks in the order of submission, one at a
 // time. A thread that waits for one of them may run them in its place.
 #pragma once
 
@@ -22,7 +22,7 @@ class SequentialWorker {
   void submit(std::function<void()> task);
 
   // Runs queued tasks on the calling thread, in their order and never beside
-  // another, until `is_done` or none is left. Spares the hand-over to a thread
+  // another, until `is_done` or none is left. Spares the switch to a thread
   // and back, which costs more than a short message. Not from within a task.
   void help_until(const std::function<bool()>& is_done);
 
@@ -31,7 +31,7 @@ class SequentialWorker {
 
  private:
   void run();
-  // Of the first task; the lock is released meanwhile.
+  // Runs the first task; the lock is released meanwhile.
   void run_first(std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;

@@ -10,7 +10,7 @@
 
 namespace brigade {
 
-// int64 on the CPU; alike on all ranks that launch the same collective.
+// int64 on the CPU; equal on all ranks that launch the same collective.
 torch::Tensor signature_of(const CollectiveRecord& record);
 
 // int64 [2 R]: the rows sent to each rank, then those expected from each.

@@ -28,8 +28,8 @@ constexpr const char* kSeen = "seen";
 // end.
 class Probe {
  public:
-  // In the nearest folder at or above `folder` that exists: a run that is
-  // refused has made no folder.
+  // Makes it in the nearest folder at or above `folder` that exists: a run that
+  // is refused has made no folder.
   explicit Probe(const fs::path& folder) {
     std::error_code error;
     fs::path parent = fs::absolute(folder, error).lexically_normal();

@@ -15,7 +15,7 @@ namespace brigade {
 namespace {
 
 constexpr std::chrono::milliseconds kPause{5};
-// For ranks that wait for an answer to read it.
+// How long rank 0 leaves the others to read an answer.
 constexpr std::chrono::milliseconds kReadTime{1000};
 // More would fill a screen.
 constexpr size_t kNamedRanks = 16;
@@ -38,7 +38,7 @@ std::string without_size(const std::string& text) {
   return text.substr(std::min(text.size(), text.find(kSizeEnd) + 1));
 }
 
-// Of one failed rank: rank, host, exit code, message.
+// A failed rank's number, host, exit code and message.
 std::string pack_failure(
     int rank,
     const std::string& host,

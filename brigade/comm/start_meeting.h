@@ -23,7 +23,7 @@ struct StartMeetingOptions {
   int rank = 0;
   int size = 1;
   std::string host;  // of this rank, for messages
-  // Of each exchange.
+  // How long each exchange waits.
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};
   // How long rank 0 serves the ranks that have yet to read why the start
   // failed; at most `timeout`.
@@ -66,7 +66,7 @@ class StartMeeting {
   std::string refuse_size(int rank, int size);
   std::string missing_ranks(
       const std::vector<std::optional<std::string>>& texts) const;
-  // Of texts, or throws what the answer says.
+  // The texts of an answer, or throws what it says.
   std::vector<std::string> read(const std::string& answer) const;
 
   StorePtr store_;

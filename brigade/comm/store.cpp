@@ -37,7 +37,7 @@ constexpr bool has_libuv_option() {
 
 using C10dStorePtr = c10::intrusive_ptr<c10d::Store>;
 
-// Of another process, which may accept requests and never answer one.
+// A server in another process, which may accept requests and never answer one.
 struct RemoteServer {
   std::string address;                   // for messages
   std::chrono::milliseconds timeout{0};  // of one request; 0: it is no other's
@@ -131,7 +131,7 @@ StorePtr wrap(
   return std::make_shared<C10dStore>(std::move(store), std::move(server));
 }
 
-// A libtorch whose store can be given a socket that listens already.
+// A libtorch whose store takes a socket that listens already.
 template <typename Options>
 constexpr bool has_listen_option() {
   return requires(Options options) {

@@ -48,7 +48,7 @@ struct JointWork {
   // Runs once, on the first thread that waits, after all `works` have ended; if
   // it throws, every wait() throws the same. Empty: nothing.
   std::function<void()> then;
-  // Of the tensors that `then` computes on.
+  // Where the tensors are that `then` computes on.
   torch::Device device = torch::kCPU;
   // What Work::reduced_bytes() returns; std::nullopt: what a single work says.
   std::optional<int64_t> reduced_bytes;

@@ -44,7 +44,7 @@ StorePtr open_store(
 namespace {
 
 // The ranks of a process's launcher may meet several times, each time under
-// keys of their own. All count alike: meeting is collective.
+// keys of their own. All ranks count the same: meeting is collective.
 struct Meetings {
   std::mutex mutex;
   int count = 0;
