@@ -186,11 +186,12 @@ void add_commands(CLI::App& app) {
   app.require_subcommand(1);
   app.footer("brigade COMMAND --help lists a command's options.");
   for (const auto add :
-       {add_prepare,       add_train,        add_generate,   add_inspect,
-        add_checkpoint,    add_evaluate,     add_export,     add_doctor,
-        add_run,           add_report,       add_metrics,    add_tail,
-        add_create_config, add_plan,         add_submit,     add_status,
-        add_analyze,       add_tune_buckets, add_completion, add_man})
+       {add_prepare, add_train,         add_generate,     add_import,
+        add_inspect, add_checkpoint,    add_evaluate,     add_export,
+        add_doctor,  add_run,           add_report,       add_metrics,
+        add_tail,    add_create_config, add_plan,         add_submit,
+        add_status,  add_analyze,       add_tune_buckets, add_completion,
+        add_man})
     add(app);
 }
 

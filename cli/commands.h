@@ -21,6 +21,7 @@ void add_doctor(CLI::App& app);
 void add_evaluate(CLI::App& app);
 void add_export(CLI::App& app);
 void add_generate(CLI::App& app);
+void add_import(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_man(CLI::App& app);
 void add_metrics(CLI::App& app);

@@ -72,6 +72,8 @@ void describe_tokenizer(const fs::path& checkpoint, ExportOptions& options) {
 }  // namespace
 
 void export_model(const ExportArguments& arguments) {
+  if (!arguments.gguf.empty())
+    return export_gguf(arguments);
   if (is_hugging_face(arguments.checkpoint))
     throw ConfigError(fmt::format(
         "[export] '{}' is a Hugging Face folder already: transformers loads it "

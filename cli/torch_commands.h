@@ -59,7 +59,10 @@ struct ExportArguments {
   std::string checkpoint;
   std::string out;
   double shard_gb = 5;
+  std::string gguf;  // instead of out
+  std::string type;  // of the GGUF; "": as stored
 };
+void export_gguf(const ExportArguments& arguments);
 void export_model(const ExportArguments& arguments);
 
 struct DoctorArguments {

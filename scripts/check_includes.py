@@ -27,6 +27,7 @@ MODULES = {
         "tokenizer": ["json", "files"],
         "data": ["json", "topology", "files", "tokenizer"],
         "safetensors": ["json", "files"],
+        "gguf": ["json", "model_spec", "files", "safetensors", "tokenizer"],
         "hub": ["json", "files", "safetensors"],
         "config": ["json", "topology", "model_spec", "schedule", "files"],
         "metrics": ["json", "files", "config"],

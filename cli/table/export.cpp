@@ -1,6 +1,7 @@
 // brigade export: its options.
 #include <memory>
 
+#include "brigade/base/error.h"
 #include "cli/commands.h"
 #include "cli/torch_commands.h"
 
@@ -10,15 +11,28 @@ void add_export(CLI::App& app) {
   auto arguments = std::make_shared<ExportArguments>();
   CLI::App* command = app.add_subcommand(
       "export",
-      "Write a checkpoint's model as a Hugging Face folder, which "
-      "transformers,\nvLLM and llama.cpp load");
-  command->footer("Example: brigade export --run runs/run --out model");
+      "Write a model as a Hugging Face folder, which transformers and vLLM "
+      "load,\nor as a GGUF file for llama.cpp");
+  command->footer(
+      "Examples: brigade export --run runs/run --out model\n"
+      "          brigade export --run runs/run --gguf model.gguf --type q8_0");
   add_run_option(*command, arguments->checkpoint, "-c,--checkpoint", kRunHelp);
   command
       ->add_option(
           "--out", arguments->out, "The folder to write; it must not exist")
-      ->type_name("DIR")
-      ->required();
+      ->type_name("DIR");
+  command
+      ->add_option(
+          "--gguf",
+          arguments->gguf,
+          "Write this one file for llama.cpp instead, with the tokenizer")
+      ->type_name("FILE");
+  command
+      ->add_option(
+          "--type",
+          arguments->type,
+          "Of the GGUF's matrices; without it as they are stored")
+      ->check(one_of({"f32", "f16", "bf16", "q8_0"}));
   command
       ->add_option(
           "--shard-gb",
@@ -29,6 +43,12 @@ void add_export(CLI::App& app) {
       ->capture_default_str();
   command->callback([arguments, command] {
     check_run(*command, arguments->checkpoint);
+    if (arguments->out.empty() == arguments->gguf.empty())
+      throw ConfigError(
+          "[export] give --out for a Hugging Face folder or --gguf for one "
+          "file, one of the two");
+    if (!arguments->type.empty() && arguments->gguf.empty())
+      throw ConfigError("[export] --type is of a GGUF file: give --gguf");
     export_model(*arguments);
   });
 }

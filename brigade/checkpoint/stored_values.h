@@ -1,0 +1,31 @@
+// The weights of a model on disk, one tensor at a time, as float32.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "brigade/checkpoint/checkpoint.h"
+#include "brigade/model_spec/llama_config.h"
+#include "brigade/safetensors/folder.h"
+
+namespace brigade {
+
+using ReadValues = std::function<std::vector<float>(const std::string& name)>;
+
+// Of a checkpoint, which must outlive it. The function throws DataError for a
+// tensor that is missing or of another shape.
+ReadValues values_of_checkpoint(
+    const Checkpoint& checkpoint,
+    const LlamaConfig& config);
+
+// Of a Hugging Face folder. Reads a layer at a time; the function throws what
+// load_weights() throws.
+ReadValues values_of_folder(
+    const std::filesystem::path& folder,
+    const LlamaConfig& config);
+
+}  // namespace brigade

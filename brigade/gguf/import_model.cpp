@@ -1,0 +1,201 @@
+#include "brigade/gguf/import_model.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <system_error>
+
+#include "brigade/base/error.h"
+#include "brigade/files/file.h"
+#include "brigade/gguf/blocks.h"
+#include "brigade/gguf/model_entries.h"
+#include "brigade/gguf/model_tensors.h"
+#include "brigade/gguf/tokenizer_files.h"
+#include "brigade/safetensors/writer.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+// q8_0 is no type of safetensors: its values become float32.
+GgufType type_in_folder(GgufType type) {
+  return type == GgufType::kQ8_0 ? GgufType::kF32 : type;
+}
+
+SafetensorsDtype dtype_in_folder(GgufType type) {
+  switch (type_in_folder(type)) {
+    case GgufType::kF16:
+      return SafetensorsDtype::kF16;
+    case GgufType::kBF16:
+      return SafetensorsDtype::kBF16;
+    default:
+      return SafetensorsDtype::kF32;
+  }
+}
+
+std::string dtype_name(GgufType type) {
+  switch (type_in_folder(type)) {
+    case GgufType::kF16:
+      return "float16";
+    case GgufType::kBF16:
+      return "bfloat16";
+    default:
+      return "float32";
+  }
+}
+
+class Import {
+ public:
+  Import(const fs::path& path, const ImportProgress& on_progress)
+      : file_(path),
+        config_(read_gguf_config(file_)),
+        rows_(list_parameters(config_)),
+        on_progress_(on_progress) {
+    check_tensors();
+  }
+
+  ImportedModel write(const fs::path& folder) {
+    const GgufType type = stored(rows_.front()).type;
+    const json config = to_hugging_face_json(config_, dtype_name(type));
+    write_text_file(folder / "config.json", config.dump(2) + "\n");
+    json generation = {{"_from_model_config", true}};
+    for (const char* key : {"bos_token_id", "eos_token_id"}) {
+      if (!config.at(key).is_null())
+        generation[key] = config.at(key);
+    }
+    write_text_file(
+        folder / "generation_config.json", generation.dump(2) + "\n");
+    const auto files = tokenizer_files(file_);
+    for (const auto& [name, text] : files)
+      write_text_file(folder / name, text);
+    write_weights(folder);
+    return {
+        .parameters = parameter_count(config_),
+        .architecture = gguf_architecture(config_.architecture),
+        .dtype = dtype_name(type),
+        .has_tokenizer = !files.empty()};
+  }
+
+ private:
+  GgufFile file_;
+  LlamaConfig config_;
+  std::vector<ParameterRow> rows_;
+  const ImportProgress& on_progress_;
+
+  const GgufTensor& stored(const ParameterRow& row) const {
+    return *file_.find(tensor_form(row, config_).name);
+  }
+
+  // Those of the model, all of them and no others.
+  void check_tensors() const {
+    std::vector<std::string> problems;
+    std::set<std::string> expected{kRopeDivisors};
+    for (const ParameterRow& row : rows_) {
+      const std::string name = tensor_form(row, config_).name;
+      expected.insert(name);
+      const GgufTensor* tensor = file_.find(name);
+      const std::vector<uint64_t> shape(row.shape.begin(), row.shape.end());
+      if (tensor == nullptr) {
+        problems.push_back(fmt::format("'{}' is missing", name));
+      } else if (tensor->shape != shape) {
+        problems.push_back(fmt::format(
+            "'{}' is [{}], expected [{}]",
+            name,
+            fmt::join(tensor->shape, ", "),
+            fmt::join(shape, ", ")));
+      }
+    }
+    for (const GgufTensor& tensor : file_.tensors()) {
+      if (!expected.contains(tensor.name))
+        problems.push_back(fmt::format("'{}' is surplus", tensor.name));
+    }
+    if (!problems.empty()) {
+      throw DataError(fmt::format(
+          "[gguf] the tensors of '{}' are not those of its model: {}",
+          file_.path().string(),
+          fmt::join(problems, "; ")));
+    }
+  }
+
+  void write_weights(const fs::path& folder) const {
+    std::map<std::string, const ParameterRow*> by_name;
+    std::vector<TensorSpec> specs;
+    uint64_t total_bytes = 0;
+    for (const ParameterRow& row : rows_) {
+      by_name[row.name] = &row;
+      specs.push_back(
+          {row.name,
+           dtype_in_folder(stored(row).type),
+           {row.shape.begin(), row.shape.end()}});
+      total_bytes += size_bytes(specs.back());
+    }
+    SafetensorsWriter writer(folder / "model.safetensors", specs);
+    uint64_t done_bytes = 0;
+    for (const TensorSpec& spec : writer.order()) {
+      const ParameterRow& row = *by_name.at(spec.name);
+      const GgufTensor& tensor = stored(row);
+      std::vector<float> values(static_cast<size_t>(row.numel()));
+      decode_gguf(tensor.data, tensor.type, values);
+      from_gguf(tensor_form(row, config_), row.shape, values);
+      writer.write_next(
+          encode_gguf(values, type_in_folder(tensor.type), tensor.name));
+      done_bytes += size_bytes(spec);
+      if (on_progress_)
+        on_progress_(done_bytes, total_bytes);
+    }
+    writer.commit();
+  }
+};
+
+// Renamed to `out` once `write` has filled it; gone otherwise.
+template <typename Write>
+void make_whole_folder(const fs::path& out, const Write& write) {
+  const fs::path temporary = fmt::format("{}.tmp-{}", out.string(), ::getpid());
+  const auto check = [&](const std::error_code& error) {
+    if (error) {
+      throw StorageError(fmt::format(
+          "[gguf] cannot write '{}': {}", out.string(), error.message()));
+    }
+  };
+  std::error_code error;
+  fs::remove_all(temporary, error);
+  fs::create_directories(temporary, error);
+  check(error);
+  try {
+    write(temporary);
+    sync_directory(temporary);
+    fs::rename(temporary, out, error);
+    check(error);
+  } catch (...) {
+    fs::remove_all(temporary, error);
+    throw;
+  }
+  sync_directory(fs::absolute(out).parent_path());
+}
+
+}  // namespace
+
+ImportedModel import_gguf(
+    const fs::path& path,
+    const fs::path& out,
+    const ImportProgress& on_progress) {
+  if (fs::exists(out)) {
+    throw ConfigError(fmt::format(
+        "[gguf] --out '{}' exists already; give another folder", out.string()));
+  }
+  Import import(path, on_progress);
+  ImportedModel result;
+  // "folder/" has no name of its own to put ".tmp" after.
+  make_whole_folder(
+      out.has_filename() ? out : out.parent_path(),
+      [&](const fs::path& folder) { result = import.write(folder); });
+  return result;
+}
+
+}  // namespace brigade

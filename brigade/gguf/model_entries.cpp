@@ -1,0 +1,271 @@
+#include "brigade/gguf/model_entries.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "brigade/base/check.h"
+#include "brigade/model_spec/rotary_frequencies.h"
+
+namespace brigade {
+namespace {
+
+bool is_gemma(const LlamaConfig& config) {
+  return config.architecture == Architecture::kGemma2 ||
+         config.architecture == Architecture::kGemma3;
+}
+
+// Of every so many layers the last one sees all; 1: all do, 0: none does.
+// std::nullopt for another order.
+std::optional<uint32_t> sliding_period(const LlamaConfig& config) {
+  const auto layers = static_cast<uint32_t>(config.layer_types.size());
+  const auto fits = [&](uint32_t period) {
+    for (uint32_t layer = 0; layer < layers; ++layer) {
+      const bool slides = period == 0 || layer % period < period - 1;
+      if (slides != (config.layer_types[layer] == LayerType::kSlidingAttention))
+        return false;
+    }
+    return true;
+  };
+  // What llama.cpp takes without the entry goes first.
+  const uint32_t usual = config.architecture == Architecture::kGemma2 ? 2 : 6;
+  if (fits(usual))
+    return usual;
+  for (uint32_t period = 0; period <= layers; ++period) {
+    if (fits(period))
+      return period;
+  }
+  return std::nullopt;
+}
+
+void add_gemma_reasons(
+    const LlamaConfig& config,
+    std::vector<std::string>& reasons) {
+  const double scalar = config.query_pre_attn_scalar.value_or(0);
+  if (scalar != gemma_attention_scalar(config)) {
+    reasons.push_back(fmt::format(
+        "query_pre_attn_scalar {}: llama.cpp takes {} for {} layers",
+        scalar,
+        gemma_attention_scalar(config),
+        config.num_hidden_layers));
+  }
+  if (config.qkv_bias || config.o_bias)
+    reasons.emplace_back("attention_bias: llama.cpp's Gemma has none");
+  if (!config.sliding_window)
+    reasons.emplace_back("layer_types: llama.cpp's Gemma has sliding layers");
+  if (!sliding_period(config)) {
+    reasons.emplace_back(
+        "layer_types: the sliding layers do not follow a period, of which the "
+        "last layer sees all");
+  }
+  if (config.architecture == Architecture::kGemma3) {
+    if (config.final_logit_softcapping) {
+      reasons.push_back(fmt::format(
+          "final_logit_softcapping {}: llama.cpp's Gemma 3 has none",
+          *config.final_logit_softcapping));
+    }
+    return;
+  }
+  if (!config.final_logit_softcapping)
+    reasons.emplace_back(
+        "final_logit_softcapping null: llama.cpp's Gemma 2 always caps");
+  if (!config.attn_logit_softcapping)
+    reasons.emplace_back(
+        "attn_logit_softcapping null: llama.cpp's Gemma 2 always caps");
+  if (!config.tie_word_embeddings)
+    reasons.emplace_back(
+        "tie_word_embeddings false: llama.cpp's Gemma 2 has no head of its "
+        "own");
+}
+
+void add_rope_reasons(
+    const LlamaConfig& config,
+    std::vector<std::string>& reasons) {
+  if (!config.rope_scaling)
+    return;
+  const RopeScaling& scaling = *config.rope_scaling;
+  const auto refuse = [&](const std::string& why) {
+    reasons.push_back(
+        fmt::format("rope_type \"{}\": {}", name_of(scaling.type), why));
+  };
+  const std::string architecture = gguf_architecture(config.architecture);
+  switch (scaling.type) {
+    case RopeType::kLinear:
+      break;
+    case RopeType::kDynamic:
+      refuse("llama.cpp's frequencies do not depend on the length");
+      break;
+    case RopeType::kLlama3:
+      if (architecture != "llama")
+        refuse(fmt::format("llama.cpp has it for llama, not {}", architecture));
+      break;
+    case RopeType::kYarn:
+      if (config.architecture == Architecture::kGemma3)
+        refuse("llama.cpp would scale Gemma 3's sliding layers too");
+      if (!scaling.truncates)
+        refuse("\"truncate\" false is not in llama.cpp");
+      break;
+  }
+}
+
+GgufEntry u32(std::string key, int64_t value) {
+  return {std::move(key), static_cast<uint32_t>(value)};
+}
+
+GgufEntry f32(std::string key, double value) {
+  return {std::move(key), static_cast<float>(value)};
+}
+
+void add_rope_scaling(
+    const LlamaConfig& config,
+    const std::string& prefix,
+    std::vector<GgufEntry>& entries) {
+  if (!config.rope_scaling || config.rope_scaling->type == RopeType::kLlama3)
+    return;
+  const RopeScaling& scaling = *config.rope_scaling;
+  const std::string rope = prefix + "rope.scaling.";
+  entries.push_back({rope + "type", std::string(name_of(scaling.type))});
+  entries.push_back(f32(rope + "factor", scaling.factor));
+  if (scaling.type != RopeType::kYarn)
+    return;
+  entries.push_back(
+      u32(rope + "original_context_length",
+          scaling.original_max_position_embeddings));
+  entries.push_back(f32(rope + "yarn_beta_fast", scaling.beta_fast));
+  entries.push_back(f32(rope + "yarn_beta_slow", scaling.beta_slow));
+  const double magnitude =
+      rotary_frequencies(
+          {.theta = config.rope_theta, .scaling = scaling}, config.head_dim, 1)
+          .magnitude;
+  // llama.cpp multiplies it to the usual one.
+  if (magnitude != usual_yarn_magnitude(scaling.factor)) {
+    entries.push_back(
+        f32(rope + "attn_factor",
+            magnitude / usual_yarn_magnitude(scaling.factor)));
+  }
+}
+
+void add_gemma(
+    const LlamaConfig& config,
+    const std::string& prefix,
+    std::vector<GgufEntry>& entries) {
+  const std::string attention = prefix + "attention.";
+  const auto period = sliding_period(config);
+  BRIGADE_ASSERT(period, "a period of the layers");
+  const uint32_t usual = config.architecture == Architecture::kGemma2 ? 2 : 6;
+  if (config.sliding_window)
+    entries.push_back(
+        u32(attention + "sliding_window", *config.sliding_window));
+  if (*period != usual)
+    entries.push_back(u32(attention + "sliding_window_pattern", *period));
+  if (config.rope_local_base_freq)
+    entries.push_back(
+        f32(prefix + "rope.freq_base_swa", *config.rope_local_base_freq));
+  if (config.attn_logit_softcapping)
+    entries.push_back(
+        f32(prefix + "attn_logit_softcapping", *config.attn_logit_softcapping));
+  if (config.final_logit_softcapping)
+    entries.push_back(f32(
+        prefix + "final_logit_softcapping", *config.final_logit_softcapping));
+}
+
+}  // namespace
+
+const char* gguf_architecture(Architecture architecture) {
+  switch (architecture) {
+    case Architecture::kLlama:
+    case Architecture::kMistral:
+      return "llama";
+    case Architecture::kQwen2:
+      return "qwen2";
+    case Architecture::kQwen3:
+      return "qwen3";
+    case Architecture::kGemma2:
+      return "gemma2";
+    case Architecture::kGemma3:
+      return "gemma3";
+  }
+  BRIGADE_ASSERT(false, "architecture {}", static_cast<int>(architecture));
+}
+
+// It goes by the number of layers: of the 27B models by the hidden size.
+double gemma_attention_scalar(const LlamaConfig& config) {
+  const int64_t layers_of_27b =
+      config.architecture == Architecture::kGemma2 ? 46 : 62;
+  return static_cast<double>(
+      config.num_hidden_layers == layers_of_27b
+          ? config.hidden_size / config.num_attention_heads
+          : config.head_dim);
+}
+
+double usual_yarn_magnitude(double factor) {
+  return factor <= 1 ? 1.0 : 0.1 * std::log(factor) + 1.0;
+}
+
+std::vector<std::string> reasons_against_gguf(const LlamaConfig& config) {
+  std::vector<std::string> reasons;
+  if (is_gemma(config)) {
+    add_gemma_reasons(config, reasons);
+  } else if (
+      config.sliding_window &&
+      *config.sliding_window < config.max_position_embeddings) {
+    reasons.push_back(fmt::format(
+        "sliding_window {}: llama.cpp's {} sees all {} positions",
+        *config.sliding_window,
+        gguf_architecture(config.architecture),
+        config.max_position_embeddings));
+  }
+  const int64_t q_width = config.num_attention_heads * config.head_dim;
+  if (config.architecture == Architecture::kQwen2 &&
+      q_width != config.hidden_size) {
+    reasons.push_back(fmt::format(
+        "head_dim {}: llama.cpp's qwen2 needs hidden_size {} / {} heads",
+        config.head_dim,
+        config.hidden_size,
+        config.num_attention_heads));
+  }
+  if (config.architecture == Architecture::kQwen3 && config.qkv_bias)
+    reasons.emplace_back("attention_bias: llama.cpp's qwen3 has none");
+  add_rope_reasons(config, reasons);
+  return reasons;
+}
+
+std::vector<GgufEntry> model_entries(const LlamaConfig& config) {
+  const std::string name = gguf_architecture(config.architecture);
+  const std::string prefix = name + ".";
+  std::vector<GgufEntry> entries = {
+      u32(prefix + "vocab_size", config.vocab_size),
+      u32(prefix + "context_length", config.max_position_embeddings),
+      u32(prefix + "embedding_length", config.hidden_size),
+      u32(prefix + "block_count", config.num_hidden_layers),
+      u32(prefix + "feed_forward_length", config.intermediate_size),
+      u32(prefix + "attention.head_count", config.num_attention_heads),
+      u32(prefix + "attention.head_count_kv", config.num_key_value_heads),
+      u32(prefix + "attention.key_length", config.head_dim),
+      u32(prefix + "attention.value_length", config.head_dim),
+      f32(prefix + "attention.layer_norm_rms_epsilon", config.rms_norm_eps),
+      u32(prefix + "rope.dimension_count", config.head_dim),
+      f32(prefix + "rope.freq_base", config.rope_theta),
+  };
+  add_rope_scaling(config, prefix, entries);
+  if (is_gemma(config))
+    add_gemma(config, prefix, entries);
+  return entries;
+}
+
+std::vector<float> rope_divisors(const LlamaConfig& config) {
+  if (!config.rope_scaling || config.rope_scaling->type != RopeType::kLlama3)
+    return {};
+  const RotaryDescription scaled{
+      .theta = config.rope_theta, .scaling = config.rope_scaling};
+  const RotaryDescription plain{.theta = config.rope_theta};
+  const auto divided = rotary_frequencies(scaled, config.head_dim, 1).values;
+  const auto whole = rotary_frequencies(plain, config.head_dim, 1).values;
+  std::vector<float> divisors;
+  for (size_t i = 0; i < whole.size(); ++i)
+    divisors.push_back(static_cast<float>(whole[i] / divided[i]));
+  return divisors;
+}
+
+}  // namespace brigade

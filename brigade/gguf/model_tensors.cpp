@@ -1,0 +1,142 @@
+#include "brigade/gguf/model_tensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "brigade/base/check.h"
+
+namespace brigade {
+namespace {
+
+using NamePair = std::pair<std::string_view, std::string_view>;
+
+// Of modules, without ".weight" and ".bias".
+constexpr std::array kModules = {
+    NamePair("self_attn.q_proj", "attn_q"),
+    NamePair("self_attn.k_proj", "attn_k"),
+    NamePair("self_attn.v_proj", "attn_v"),
+    NamePair("self_attn.o_proj", "attn_output"),
+    NamePair("self_attn.q_norm", "attn_q_norm"),
+    NamePair("self_attn.k_norm", "attn_k_norm"),
+    NamePair("mlp.gate_proj", "ffn_gate"),
+    NamePair("mlp.up_proj", "ffn_up"),
+    NamePair("mlp.down_proj", "ffn_down"),
+    NamePair("input_layernorm", "attn_norm"),
+    NamePair("pre_feedforward_layernorm", "ffn_norm"),
+    NamePair("post_feedforward_layernorm", "post_ffw_norm"),
+};
+
+bool has_norms_after(const LlamaConfig& config) {
+  return config.architecture == Architecture::kGemma2 ||
+         config.architecture == Architecture::kGemma3;
+}
+
+std::string_view module_in_gguf(
+    std::string_view module,
+    const LlamaConfig& config) {
+  // The same name is the norm before the MLP where there is no other.
+  if (module == "post_attention_layernorm")
+    return has_norms_after(config) ? "post_attention_norm" : "ffn_norm";
+  const auto* const found =
+      std::find_if(kModules.begin(), kModules.end(), [&](const auto& pair) {
+        return pair.first == module;
+      });
+  BRIGADE_ASSERT(found != kModules.end(), "{} is no module", module);
+  return found->second;
+}
+
+std::string name_in_gguf(const ParameterRow& row, const LlamaConfig& config) {
+  if (row.place == Place::kEmbedding)
+    return "token_embd.weight";
+  const std::string_view name = row.name;
+  const size_t dot = name.rfind('.');
+  if (row.place == Place::kHead) {
+    return row.cut.unit == CutUnit::kVocabulary ? "output.weight"
+                                                : "output_norm.weight";
+  }
+  const std::string prefix = fmt::format("model.layers.{}.", row.layer);
+  BRIGADE_ASSERT(name.starts_with(prefix), "{} is in no layer", name);
+  const std::string_view module =
+      name.substr(prefix.size(), dot - prefix.size());
+  return fmt::format(
+      "blk.{}.{}{}",
+      row.layer,
+      module_in_gguf(module, config),
+      name.substr(dot));
+}
+
+// Calls move(row here, row in GGUF) for all rows.
+template <typename Move>
+void for_each_rotated_row(int64_t rows, int64_t heads, const Move& move) {
+  const int64_t head_dim = rows / heads;
+  for (int64_t head = 0; head < heads; ++head) {
+    for (int64_t i = 0; i < head_dim / 2; ++i) {
+      for (int64_t j = 0; j < 2; ++j)
+        move(
+            head * head_dim + j * head_dim / 2 + i,
+            head * head_dim + 2 * i + j);
+    }
+  }
+}
+
+enum class Direction { kToGguf, kFromGguf };
+
+void reorder(
+    const TensorForm& form,
+    int64_t rows,
+    Direction direction,
+    std::vector<float>& values) {
+  const std::vector<float> before = values;
+  const auto width = static_cast<int64_t>(values.size()) / rows;
+  for_each_rotated_row(
+      rows, form.rotated_heads, [&](int64_t here, int64_t there) {
+        const bool goes_out = direction == Direction::kToGguf;
+        const int64_t from = goes_out ? here : there;
+        const int64_t to = goes_out ? there : here;
+        std::copy_n(
+            before.begin() + from * width, width, values.begin() + to * width);
+      });
+}
+
+}  // namespace
+
+TensorForm tensor_form(const ParameterRow& row, const LlamaConfig& config) {
+  TensorForm form{.name = name_in_gguf(row, config)};
+  const bool is_llama = config.architecture == Architecture::kLlama ||
+                        config.architecture == Architecture::kMistral;
+  if (is_llama && row.name.find(".q_proj.") != std::string::npos)
+    form.rotated_heads = config.num_attention_heads;
+  if (is_llama && row.name.find(".k_proj.") != std::string::npos)
+    form.rotated_heads = config.num_key_value_heads;
+  form.has_one_added =
+      has_norms_after(config) && row.name.ends_with("norm.weight");
+  return form;
+}
+
+void to_gguf(
+    const TensorForm& form,
+    const std::vector<int64_t>& shape,
+    std::vector<float>& values) {
+  if (form.rotated_heads > 0)
+    reorder(form, shape[0], Direction::kToGguf, values);
+  if (form.has_one_added)
+    for (float& value : values)
+      value += 1.0F;
+}
+
+void from_gguf(
+    const TensorForm& form,
+    const std::vector<int64_t>& shape,
+    std::vector<float>& values) {
+  if (form.rotated_heads > 0)
+    reorder(form, shape[0], Direction::kFromGguf, values);
+  if (form.has_one_added)
+    for (float& value : values)
+      value -= 1.0F;
+}
+
+}  // namespace brigade

@@ -1,0 +1,261 @@
+// The config of a GGUF file: model_entries.h, the way back.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "brigade/base/error.h"
+#include "brigade/gguf/blocks.h"
+#include "brigade/gguf/model_entries.h"
+
+namespace brigade {
+namespace {
+
+class ConfigReader {
+ public:
+  explicit ConfigReader(const GgufFile& file)
+      : file_(file),
+        name_(file.value<std::string>("general.architecture")),
+        prefix_(name_ + ".") {}
+
+  LlamaConfig read() {
+    read_architecture();
+    read_sizes();
+    read_biases();
+    if (is_gemma())
+      read_gemma();
+    read_scaling();
+    read_divisors();
+    read_ids();
+    check();
+    return config_;
+  }
+
+ private:
+  const GgufFile& file_;
+  const std::string name_;
+  const std::string prefix_;
+  LlamaConfig config_;
+
+  [[noreturn]] void fail(const std::string& problem) const {
+    throw DataError(
+        fmt::format("[gguf] '{}': {}", file_.path().string(), problem));
+  }
+
+  bool is_gemma() const {
+    return config_.architecture == Architecture::kGemma2 ||
+           config_.architecture == Architecture::kGemma3;
+  }
+  int64_t integer(const std::string& key) const {
+    return file_.value<uint32_t>(prefix_ + key);
+  }
+  std::optional<int64_t> find_integer(const std::string& key) const {
+    const auto* value = file_.find_value<uint32_t>(prefix_ + key);
+    return value ? std::optional<int64_t>(*value) : std::nullopt;
+  }
+  // In the shortest decimal form: 1e-06, not 9.99999997e-07.
+  std::optional<double> find_number(const std::string& key) const {
+    const auto* value = file_.find_value<float>(prefix_ + key);
+    return value ? std::optional(std::stod(fmt::format("{}", *value)))
+                 : std::nullopt;
+  }
+  bool holds(std::string_view tensor) const {
+    return file_.find(tensor) != nullptr;
+  }
+
+  void read_architecture() {
+    for (const Architecture each :
+         {Architecture::kLlama,
+          Architecture::kQwen2,
+          Architecture::kQwen3,
+          Architecture::kGemma2,
+          Architecture::kGemma3}) {
+      if (name_ == gguf_architecture(each)) {
+        config_.architecture = each;
+        if (find_integer("expert_count").value_or(0) > 0)
+          fail("it has experts, which are not read");
+        return;
+      }
+    }
+    fail(fmt::format(
+        "the architecture \"{}\" is not read; llama, qwen2, qwen3, gemma2 and "
+        "gemma3 are",
+        name_));
+  }
+
+  void read_sizes() {
+    const GgufTensor* embedding = file_.find("token_embd.weight");
+    if (embedding == nullptr || embedding->shape.size() != 2)
+      fail("there is no matrix 'token_embd.weight'");
+    config_.vocab_size = static_cast<int64_t>(embedding->shape[0]);
+    config_.hidden_size = integer("embedding_length");
+    config_.intermediate_size = integer("feed_forward_length");
+    config_.num_hidden_layers = integer("block_count");
+    config_.num_attention_heads = integer("attention.head_count");
+    config_.num_key_value_heads = find_integer("attention.head_count_kv")
+                                      .value_or(config_.num_attention_heads);
+    if (config_.num_attention_heads < 1)
+      fail("the model has no attention heads");
+    config_.head_dim =
+        find_integer("attention.key_length")
+            .value_or(config_.hidden_size / config_.num_attention_heads);
+    for (const char* key : {"attention.value_length", "rope.dimension_count"}) {
+      const int64_t length = find_integer(key).value_or(config_.head_dim);
+      if (length != config_.head_dim) {
+        fail(fmt::format(
+            "'{}{}' is {}, expected the head's {}",
+            prefix_,
+            key,
+            length,
+            config_.head_dim));
+      }
+    }
+    config_.max_position_embeddings = integer("context_length");
+    const auto eps = find_number("attention.layer_norm_rms_epsilon");
+    if (!eps)
+      fail(fmt::format(
+          "there is no '{}attention.layer_norm_rms_epsilon'", prefix_));
+    config_.rms_norm_eps = *eps;
+    config_.rope_theta = find_number("rope.freq_base").value_or(10000.0);
+    config_.tie_word_embeddings = !holds("output.weight");
+  }
+
+  void read_biases() {
+    config_.qkv_bias = holds("blk.0.attn_q.bias");
+    config_.o_bias = holds("blk.0.attn_output.bias");
+    config_.mlp_bias = holds("blk.0.ffn_gate.bias");
+    config_.qk_norm = config_.architecture == Architecture::kQwen3 ||
+                      config_.architecture == Architecture::kGemma3;
+    if (config_.architecture == Architecture::kLlama &&
+        config_.qkv_bias != config_.o_bias)
+      fail("only some of q, k, v and output have biases, which is not read");
+  }
+
+  void read_gemma() {
+    const bool is_gemma2 = config_.architecture == Architecture::kGemma2;
+    config_.query_pre_attn_scalar = gemma_attention_scalar(config_);
+    const int64_t usual = is_gemma2 ? 2 : 6;
+    const auto window = find_integer("attention.sliding_window");
+    // Gemma 3 without a window has no sliding layers.
+    const int64_t period =
+        window || is_gemma2
+            ? find_integer("attention.sliding_window_pattern").value_or(usual)
+            : 1;
+    for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
+      const bool slides = period == 0 || layer % period < period - 1;
+      config_.layer_types.push_back(
+          slides ? LayerType::kSlidingAttention : LayerType::kFullAttention);
+    }
+    const bool any_slides = std::count(
+        config_.layer_types.begin(),
+        config_.layer_types.end(),
+        LayerType::kSlidingAttention);
+    if (any_slides)
+      config_.sliding_window = window.value_or(4096);
+    if (is_gemma2) {
+      config_.attn_logit_softcapping =
+          find_number("attn_logit_softcapping").value_or(50.0);
+      config_.final_logit_softcapping =
+          find_number("final_logit_softcapping").value_or(30.0);
+    } else {
+      config_.rope_local_base_freq =
+          find_number("rope.freq_base_swa").value_or(10000.0);
+    }
+  }
+
+  void read_scaling() {
+    const auto* type =
+        file_.find_value<std::string>(prefix_ + "rope.scaling.type");
+    if (type == nullptr || *type == "none")
+      return;
+    RopeScaling scaling;
+    scaling.factor = find_number("rope.scaling.factor").value_or(1.0);
+    scaling.original_max_position_embeddings =
+        find_integer("rope.scaling.original_context_length")
+            .value_or(config_.max_position_embeddings);
+    if (*type == "linear") {
+      scaling.type = RopeType::kLinear;
+    } else if (*type == "yarn") {
+      scaling.type = RopeType::kYarn;
+      scaling.beta_fast =
+          find_number("rope.scaling.yarn_beta_fast").value_or(32.0);
+      scaling.beta_slow =
+          find_number("rope.scaling.yarn_beta_slow").value_or(1.0);
+      if (const auto factor = find_number("rope.scaling.attn_factor"))
+        scaling.attention_factor =
+            *factor * usual_yarn_magnitude(scaling.factor);
+    } else {
+      fail(fmt::format("the rope scaling \"{}\" is not read", *type));
+    }
+    config_.rope_scaling = scaling;
+  }
+
+  // llama3's scaling is stored as its effect alone: looked for among the
+  // parameters of the published models.
+  void read_divisors() {
+    const GgufTensor* stored = file_.find(kRopeDivisors);
+    if (stored == nullptr)
+      return;
+    if (stored->type != GgufType::kF32 || stored->shape.size() != 1 ||
+        static_cast<int64_t>(stored->shape[0]) != config_.head_dim / 2)
+      fail(fmt::format("'{}' is no list of f32 per pair", kRopeDivisors));
+    std::vector<float> divisors(stored->shape[0]);
+    decode_gguf(stored->data, stored->type, divisors);
+    const double factor =
+        divisors.empty() ? 1.0
+                         : *std::max_element(divisors.begin(), divisors.end());
+    const int64_t context = config_.max_position_embeddings;
+    const auto before =
+        static_cast<int64_t>(static_cast<double>(context) / factor);
+    for (const int64_t original : {int64_t{8192}, before, context}) {
+      config_.rope_scaling = RopeScaling{
+          .type = RopeType::kLlama3,
+          .factor = factor,
+          .original_max_position_embeddings = original};
+      if (original > 0 && are_close(rope_divisors(config_), divisors))
+        return;
+    }
+    fail(fmt::format(
+        "'{}' is of no known parameters of llama3's rope scaling",
+        kRopeDivisors));
+  }
+
+  static bool are_close(
+      const std::vector<float>& a,
+      const std::vector<float>& b) {
+    return std::equal(
+        a.begin(), a.end(), b.begin(), b.end(), [](float x, float y) {
+          return std::abs(x - y) <= 1e-5F * std::abs(y);
+        });
+  }
+
+  void read_ids() {
+    const std::string ids = "tokenizer.ggml.";
+    if (const auto* bos = file_.find_value<uint32_t>(ids + "bos_token_id"))
+      config_.bos_token_id = *bos;
+    for (const char* which : {"eos_token_id", "eot_token_id"}) {
+      if (const auto* eos = file_.find_value<uint32_t>(ids + which))
+        config_.eos_token_ids.push_back(*eos);
+    }
+  }
+
+  // The sizes as config.json's reader checks them.
+  void check() const {
+    std::vector<std::string> problems;
+    parse_llama_config(to_hugging_face_json(config_, "float32"), "", problems);
+    if (!problems.empty())
+      fail(fmt::format(
+          "the sizes make no model: {}", fmt::join(problems, "; ")));
+  }
+};
+
+}  // namespace
+
+LlamaConfig read_gguf_config(const GgufFile& file) {
+  return ConfigReader(file).read();
+}
+
+}  // namespace brigade

@@ -1,0 +1,50 @@
+// The tokens of a tokenizer as GGUF lists them: one entry per id.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "brigade/gguf/format.h"
+
+namespace brigade {
+
+// tokenizer.ggml.token_type; the first six are SentencePiece's.
+enum class TokenType : int32_t {
+  kNormal = 1,
+  kUnknown = 2,
+  kControl = 3,
+  kUserDefined = 4,
+  kUnused = 5,
+  kByte = 6,
+};
+
+struct GgufToken {
+  std::string text;
+  float score = 0;
+  TokenType type = TokenType::kUnused;
+};
+
+class TokenList {
+ public:
+  // `size`: rows of the model's embedding, all unused at first.
+  explicit TokenList(int64_t size) : tokens_(static_cast<size_t>(size)) {}
+
+  // Throws ConfigError for a token beyond the model's vocabulary.
+  void set(int64_t id, const GgufToken& token);
+  bool holds(int64_t id) const {
+    return id >= 0 && id < static_cast<int64_t>(tokens_.size());
+  }
+  const std::vector<GgufToken>& tokens() const { return tokens_; }
+
+  // tokenizer.ggml.tokens and .token_type, ids without a token as "[PADid]".
+  // Throws ConfigError where a text has two ids, which llama.cpp refuses.
+  void add_to(std::vector<GgufEntry>& entries) const;
+  // tokenizer.ggml.scores.
+  void add_scores_to(std::vector<GgufEntry>& entries) const;
+
+ private:
+  std::vector<GgufToken> tokens_;
+};
+
+}  // namespace brigade

@@ -1,0 +1,229 @@
+#include "brigade/gguf/tokenizer_files.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "brigade/base/error.h"
+#include "brigade/gguf/pre_tokenizer_name.h"
+#include "brigade/gguf/token_list.h"
+#include "brigade/tokenizer/sentencepiece_json.h"
+#include "brigade/tokenizer/tokenizer_json.h"
+
+namespace brigade {
+namespace {
+
+using nlohmann::json;
+using Texts = std::vector<std::string>;
+
+class TokenizerReader {
+ public:
+  explicit TokenizerReader(const GgufFile& file)
+      : file_(file), model_(file.value<std::string>("tokenizer.ggml.model")) {}
+
+  std::map<std::string, std::string> read() {
+    if (model_ == "none" || model_ == "no_vocab")
+      return {};
+    read_tokens();
+    json tokenizer;
+    if (model_ == "gpt2") {
+      tokenizer = byte_level();
+    } else if (model_ == "llama") {
+      tokenizer = sentencepiece();
+    } else {
+      fail(fmt::format(
+          "the tokenizer \"{}\" is not read; \"gpt2\" and \"llama\" are",
+          model_));
+    }
+    const std::string text = tokenizer.dump(2) + "\n";
+    // Whether it is one: its errors name the place.
+    const HuggingFaceTokenizer check(
+        text, file_.path().string() + ", as tokenizer.json");
+    return {
+        {"tokenizer.json", text},
+        {"tokenizer_config.json", config().dump(2) + "\n"}};
+  }
+
+ private:
+  const GgufFile& file_;
+  const std::string model_;
+  std::vector<GgufToken> tokens_;
+
+  [[noreturn]] void fail(const std::string& problem) const {
+    throw DataError(
+        fmt::format("[gguf] '{}': {}", file_.path().string(), problem));
+  }
+
+  static std::string key(const char* name) {
+    return std::string("tokenizer.ggml.") + name;
+  }
+
+  void read_tokens() {
+    const auto& texts = file_.value<Texts>(key("tokens"));
+    const auto* types =
+        file_.find_value<std::vector<int32_t>>(key("token_type"));
+    const auto* scores = file_.find_value<std::vector<float>>(key("scores"));
+    if ((types != nullptr && types->size() != texts.size()) ||
+        (scores != nullptr && scores->size() != texts.size()))
+      fail("its lists of tokens, types and scores are of different lengths");
+    for (size_t id = 0; id < texts.size(); ++id) {
+      GgufToken token{texts[id], 0, TokenType::kNormal};
+      if (types != nullptr)
+        token.type = static_cast<TokenType>((*types)[id]);
+      if (scores != nullptr)
+        token.score = (*scores)[id];
+      tokens_.push_back(std::move(token));
+    }
+    // What fills up the embedding is no token.
+    while (!tokens_.empty() && tokens_.back().type == TokenType::kUnused)
+      tokens_.pop_back();
+  }
+
+  std::optional<std::string> text_of(const char* which) const {
+    const auto* id = file_.find_value<uint32_t>(key(which));
+    if (id == nullptr || *id >= tokens_.size())
+      return std::nullopt;
+    return tokens_[*id].text;
+  }
+
+  // What is added around a text, where there is such a token.
+  std::optional<std::string>
+  added_text(const char* flag, const char* which, bool by_default) const {
+    const auto* adds = file_.find_value<bool>(key(flag));
+    return (adds != nullptr ? *adds : by_default) ? text_of(which)
+                                                  : std::nullopt;
+  }
+
+  std::vector<TokenBeside> added_tokens() const {
+    std::vector<TokenBeside> added;
+    for (size_t id = 0; id < tokens_.size(); ++id) {
+      const TokenType type = tokens_[id].type;
+      if (type != TokenType::kControl && type != TokenType::kUserDefined)
+        continue;
+      added.push_back(
+          {.content = tokens_[id].text,
+           .id = static_cast<int64_t>(id),
+           .is_special = type == TokenType::kControl});
+    }
+    return added;
+  }
+
+  json sentencepiece() const {
+    SentencePieceModel model;
+    for (const GgufToken& token : tokens_) {
+      const auto type = static_cast<int32_t>(token.type);
+      if (type < 1 || type > 6 || token.text.empty())
+        fail(fmt::format("the token \"{}\" has the type {}", token.text, type));
+      model.pieces.push_back(
+          {token.text,
+           token.score,
+           static_cast<SentencePieceModel::PieceType>(type)});
+    }
+    const auto* prefix = file_.find_value<bool>(key("add_space_prefix"));
+    model.adds_dummy_prefix = prefix == nullptr || *prefix;
+    FilesBeside beside{.tokens = added_tokens()};
+    beside.begin = added_text("add_bos_token", "bos_token_id", true);
+    beside.end = added_text("add_eos_token", "eos_token_id", false);
+    return sentencepiece_json(model, beside);
+  }
+
+  json byte_level() const {
+    const auto& pre = file_.value<std::string>(key("pre"));
+    const json pre_tokenizer = pre_tokenizer_named(pre);
+    if (pre_tokenizer.is_null())
+      fail(fmt::format("the pre-tokenizer \"{}\" is not known", pre));
+    json vocabulary = json::object();
+    json added = json::array();
+    for (size_t id = 0; id < tokens_.size(); ++id) {
+      if (tokens_[id].type == TokenType::kNormal)
+        vocabulary[tokens_[id].text] = id;
+    }
+    for (const TokenBeside& token : added_tokens()) {
+      added.push_back(
+          {{"id", token.id},
+           {"content", token.content},
+           {"single_word", false},
+           {"lstrip", false},
+           {"rstrip", false},
+           {"normalized", false},
+           {"special", token.is_special}});
+    }
+    return {
+        {"version", "1.0"},
+        {"truncation", nullptr},
+        {"padding", nullptr},
+        {"added_tokens", added},
+        {"normalizer", nullptr},
+        {"pre_tokenizer", pre_tokenizer},
+        {"post_processor", text_template()},
+        {"decoder",
+         {{"type", "ByteLevel"},
+          {"add_prefix_space", false},
+          {"trim_offsets", true},
+          {"use_regex", true}}},
+        {"model",
+         {{"type", "BPE"},
+          {"dropout", nullptr},
+          {"unk_token", nullptr},
+          {"continuing_subword_prefix", nullptr},
+          {"end_of_word_suffix", nullptr},
+          {"fuse_unk", false},
+          {"byte_fallback", false},
+          {"ignore_merges", whole_words_of(pre) == WholeWords::kIgnoreMerges},
+          {"vocab", vocabulary},
+          {"merges", file_.value<Texts>(key("merges"))}}}};
+  }
+
+  json text_template() const {
+    const bool by_default = false;
+    json single = json::array();
+    json specials = json::object();
+    const auto add = [&](const std::optional<std::string>& text,
+                         const char* which) {
+      if (!text)
+        return;
+      specials[*text] = {
+          {"id", *text},
+          {"ids", json::array({*file_.find_value<uint32_t>(key(which))})},
+          {"tokens", json::array({*text})}};
+      single.push_back({{"SpecialToken", {{"id", *text}, {"type_id", 0}}}});
+    };
+    add(added_text("add_bos_token", "bos_token_id", by_default),
+        "bos_token_id");
+    single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+    add(added_text("add_eos_token", "eos_token_id", by_default),
+        "eos_token_id");
+    json pair = single;
+    pair.push_back({{"Sequence", {{"id", "B"}, {"type_id", 1}}}});
+    return {
+        {"type", "TemplateProcessing"},
+        {"single", single},
+        {"pair", pair},
+        {"special_tokens", specials}};
+  }
+
+  json config() const {
+    json config = {
+        {"tokenizer_class", "PreTrainedTokenizerFast"},
+        {"clean_up_tokenization_spaces", false}};
+    if (const auto bos = text_of("bos_token_id"))
+      config["bos_token"] = *bos;
+    if (const auto eos = text_of("eos_token_id"))
+      config["eos_token"] = *eos;
+    if (const auto* chat =
+            file_.find_value<std::string>("tokenizer.chat_template"))
+      config["chat_template"] = *chat;
+    return config;
+  }
+};
+
+}  // namespace
+
+std::map<std::string, std::string> tokenizer_files(const GgufFile& file) {
+  return TokenizerReader(file).read();
+}
+
+}  // namespace brigade

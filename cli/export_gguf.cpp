@@ -1,0 +1,161 @@
+// brigade export --run DIR --gguf FILE
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "brigade/base/error.h"
+#include "brigade/checkpoint/checkpoint.h"
+#include "brigade/checkpoint/stored_values.h"
+#include "brigade/checkpoint/verify.h"
+#include "brigade/files/file.h"
+#include "brigade/files/output_path.h"
+#include "brigade/gguf/write_model.h"
+#include "brigade/json/node.h"
+#include "brigade/model_spec/parameter_table.h"
+#include "cli/named_run.h"
+#include "cli/rate_bar.h"
+#include "cli/torch_commands.h"
+
+namespace brigade::cli {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// What is exported, and where its parts are.
+struct GgufSource {
+  std::optional<Checkpoint> checkpoint;  // absent: a Hugging Face folder
+  fs::path directory;
+  nlohmann::json config;
+  std::string tokenizer;  // as load_tokenizer() takes it; "": none
+  std::string dtype;
+};
+
+std::string tokenizer_in_folder(const fs::path& folder) {
+  const bool has_one = fs::exists(folder / "tokenizer.json") ||
+                       fs::exists(folder / "tokenizer.model");
+  return has_one ? folder.string() : "";
+}
+
+nlohmann::json read_json_of_export(const fs::path& path) {
+  const std::string text = read_text_file(path);
+  return JsonDocument(text, {"export", path.string()}).root().value();
+}
+
+GgufSource open_source(const std::string& path, RateBar& bar) {
+  GgufSource source;
+  if (is_hugging_face(path)) {
+    source.directory = path;
+    source.config = read_json_of_export(source.directory / "config.json");
+    source.tokenizer = tokenizer_in_folder(path);
+    for (const char* key : {"torch_dtype", "dtype"}) {
+      if (source.config.contains(key) && source.config[key].is_string())
+        source.dtype = source.config[key].get<std::string>();
+    }
+    return source;
+  }
+  source.checkpoint.emplace(path);
+  source.directory = source.checkpoint->directory();
+  const std::string reason = find_reason_to_reject(
+      source.directory,
+      VerifyLevel::kFull,
+      [&](uint64_t done_bytes, uint64_t total_bytes) {
+        bar.show("verifying", done_bytes, total_bytes);
+      });
+  if (!reason.empty())
+    throw DataError(reason);
+  const CheckpointManifest& manifest = source.checkpoint->manifest();
+  source.config = manifest.model;
+  source.dtype = manifest.dtype;
+  if (!manifest.tokenizer.empty()) {
+    const fs::path beside = source.directory / manifest.tokenizer;
+    source.tokenizer =
+        fs::exists(beside) ? beside.string() : manifest.tokenizer;
+  }
+  return source;
+}
+
+LlamaConfig parse_exported_model(const GgufSource& source) {
+  std::vector<std::string> problems;
+  LlamaConfig model = parse_llama_config(source.config, "/model", problems);
+  if (!problems.empty()) {
+    throw DataError(fmt::format(
+        "[export] '{}' describes no model that can be exported: {}",
+        source.directory.string(),
+        problems.front()));
+  }
+  return model;
+}
+
+// config.json's, and those that only generation_config.json has.
+TokenIds token_ids_of(const GgufSource& source, const LlamaConfig& model) {
+  TokenIds ids{
+      .vocab_size = model.vocab_size,
+      .bos = model.bos_token_id,
+      .eos = model.eos_token_ids};
+  const fs::path generation = source.directory / "generation_config.json";
+  if (!fs::is_regular_file(generation))
+    return ids;
+  const nlohmann::json eos =
+      read_json_of_export(generation).value("eos_token_id", nlohmann::json());
+  const auto add = [&](const nlohmann::json& id) {
+    if (id.is_number_integer() &&
+        std::count(ids.eos.begin(), ids.eos.end(), id.get<int64_t>()) == 0)
+      ids.eos.push_back(id.get<int64_t>());
+  };
+  if (!eos.is_array())
+    add(eos);
+  for (const nlohmann::json& id :
+       eos.is_array() ? eos : nlohmann::json::array())
+    add(id);
+  return ids;
+}
+
+GgufType matrix_type(const std::string& name, const GgufSource& source) {
+  if (!name.empty())
+    return *gguf_type_named(name);
+  if (source.dtype == "bfloat16")
+    return GgufType::kBF16;
+  return source.dtype == "float16" ? GgufType::kF16 : GgufType::kF32;
+}
+
+}  // namespace
+
+void export_gguf(const ExportArguments& arguments) {
+  check_writable(arguments.gguf);
+  RateBar bar;
+  const GgufSource source = open_source(arguments.checkpoint, bar);
+  GgufModel model;
+  model.config = parse_exported_model(source);
+  model.name = fs::path(arguments.gguf).stem().string();
+  model.type = matrix_type(arguments.type, source);
+  require_gguf(model.config, model.type);
+  model.tokenizer =
+      tokenizer_entries(source.tokenizer, token_ids_of(source, model.config));
+  const ReadValues values =
+      source.checkpoint ? values_of_checkpoint(*source.checkpoint, model.config)
+                        : values_of_folder(source.directory, model.config);
+  const auto total = static_cast<uint64_t>(parameter_count(model.config));
+  uint64_t done = 0;
+  model.read = [&](const std::string& name) {
+    std::vector<float> read = values(name);
+    done += read.size();
+    bar.show("exporting", done * sizeof(float), total * sizeof(float));
+    return read;
+  };
+  write_gguf_model(arguments.gguf, model);
+  bar.clear();
+  fmt::print(
+      "{}: {} parameters, {}\n", arguments.gguf, total, name_of(model.type));
+  if (source.tokenizer.empty())
+    fmt::print("No tokenizer was written: the model has none.\n");
+  for (const std::string& note : model.tokenizer.notes)
+    fmt::print("Note: {}.\n", note);
+}
+
+}  // namespace brigade::cli

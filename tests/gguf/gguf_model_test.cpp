@@ -1,0 +1,381 @@
+// Models and tokenizers: what is refused, and the way there and back.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "brigade/base/error.h"
+#include "brigade/gguf/import_model.h"
+#include "brigade/gguf/model_entries.h"
+#include "brigade/gguf/model_tensors.h"
+#include "brigade/gguf/pre_tokenizer_name.h"
+#include "brigade/gguf/tokenizer_files.h"
+#include "brigade/gguf/write_model.h"
+#include "brigade/gguf/writer.h"
+#include "brigade/safetensors/safetensors.h"
+#include "brigade/tokenizer/tokenizer.h"
+#include "tests/support/raw_file.h"
+
+namespace brigade {
+namespace {
+
+using nlohmann::json;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+LlamaConfig config_of(const char* architecture, json more = json::object()) {
+  json config = {
+      {"architectures", {architecture}},
+      {"vocab_size", 258},
+      {"hidden_size", 32},
+      {"intermediate_size", 64},
+      {"num_hidden_layers", 2},
+      {"num_attention_heads", 4},
+      {"num_key_value_heads", 2},
+      {"head_dim", 8},
+      {"query_pre_attn_scalar", 8},
+      {"max_position_embeddings", 128}};
+  const bool is_gemma = std::string(architecture).starts_with("Gemma");
+  if (!is_gemma)
+    config.erase("query_pre_attn_scalar");
+  config.update(more);
+  std::vector<std::string> problems;
+  const LlamaConfig parsed = parse_llama_config(config, "", problems);
+  EXPECT_THAT(problems, IsEmpty());
+  return parsed;
+}
+
+// Some numbers per parameter, different in each place.
+std::vector<float> values_of(const ParameterRow& row) {
+  std::vector<float> values(static_cast<size_t>(row.numel()));
+  std::iota(values.begin(), values.end(), static_cast<float>(row.name.size()));
+  for (float& value : values)
+    value /= 64.F;
+  return values;
+}
+
+GgufModel model_of(const LlamaConfig& config, GgufType type) {
+  GgufModel model{.config = config, .name = "some", .type = type};
+  model.tokenizer = tokenizer_entries(
+      "bytes", {.vocab_size = config.vocab_size, .bos = {}, .eos = {}});
+  model.read = [rows = list_parameters(config)](const std::string& name) {
+    for (const ParameterRow& row : rows) {
+      if (row.name == name)
+        return values_of(row);
+    }
+    return std::vector<float>();
+  };
+  return model;
+}
+
+const std::map<std::string, json>& configs() {
+  static const std::map<std::string, json> kConfigs = {
+      {"LlamaForCausalLM",
+       {{"attention_bias", true},
+        {"mlp_bias", true},
+        {"rope_scaling",
+         {{"rope_type", "llama3"},
+          {"factor", 8.0},
+          {"low_freq_factor", 1.0},
+          {"high_freq_factor", 4.0},
+          {"original_max_position_embeddings", 16}}}}},
+      {"Qwen2ForCausalLM",
+       {{"rope_scaling",
+         {{"rope_type", "yarn"},
+          {"factor", 4.0},
+          {"attention_factor", 1.5},
+          {"original_max_position_embeddings", 32}}}}},
+      {"Qwen3ForCausalLM",
+       {{"tie_word_embeddings", true},
+        {"rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}}}}},
+      {"Gemma2ForCausalLM", {{"sliding_window", 16}}},
+      {"Gemma3ForCausalLM",
+       {{"sliding_window", 16}, {"sliding_window_pattern", 2}}}};
+  return kConfigs;
+}
+
+TEST(GgufModel, ComesBackAsItWas) {
+  for (const auto& [architecture, more] : configs()) {
+    SCOPED_TRACE(architecture);
+    const TemporaryFolder folder;
+    const LlamaConfig config = config_of(architecture.c_str(), more);
+    write_gguf_model(folder / "a.gguf", model_of(config, GgufType::kF32));
+    LlamaConfig read = read_gguf_config(GgufFile(folder / "a.gguf"));
+    read.eos_token_ids = config.eos_token_ids;
+    read.bos_token_id = config.bos_token_id;
+    if (read.rope_scaling)
+      read.rope_scaling->original_max_position_embeddings =
+          config.rope_scaling->original_max_position_embeddings;
+    if (read.rope_scaling && read.rope_scaling->attention_factor) {
+      EXPECT_NEAR(*read.rope_scaling->attention_factor, 1.5, 1e-6);
+    }
+    if (config.rope_scaling)
+      read.rope_scaling->attention_factor =
+          config.rope_scaling->attention_factor;
+    EXPECT_EQ(to_hugging_face_json(read, ""), to_hugging_face_json(config, ""));
+    import_gguf(folder / "a.gguf", folder / "out");
+    const SafetensorsFile weights(folder / "out" / "model.safetensors");
+    for (const ParameterRow& row : list_parameters(config)) {
+      const SafetensorsTensor& tensor = weights.at(row.name);
+      std::vector<float> values(tensor.data.size() / sizeof(float));
+      std::memcpy(values.data(), tensor.data.data(), tensor.data.size());
+      EXPECT_EQ(values, values_of(row)) << row.name;
+    }
+  }
+}
+
+TEST(GgufModel, LlamasHeadsAreInterleaved) {
+  const LlamaConfig config = config_of("LlamaForCausalLM");
+  ParameterRow row;
+  for (const ParameterRow& each : list_parameters(config)) {
+    if (each.name == "model.layers.1.self_attn.k_proj.weight")
+      row = each;
+  }
+  const TensorForm form = tensor_form(row, config);
+  EXPECT_EQ(form.name, "blk.1.attn_k.weight");
+  // Two heads of four, one column: row 2i + j is row i + 2j.
+  std::vector<float> values = {0, 1, 2, 3, 10, 11, 12, 13};
+  to_gguf({.name = "", .rotated_heads = 2}, {8, 1}, values);
+  EXPECT_THAT(values, ElementsAre(0, 2, 1, 3, 10, 12, 11, 13));
+  from_gguf({.name = "", .rotated_heads = 2}, {8, 1}, values);
+  EXPECT_THAT(values, ElementsAre(0, 1, 2, 3, 10, 11, 12, 13));
+  EXPECT_EQ(form.rotated_heads, 2);
+  EXPECT_EQ(tensor_form(row, config_of("Qwen3ForCausalLM")).rotated_heads, 0);
+}
+
+TEST(GgufModel, Llama3sScalingIsAListOfDivisors) {
+  const LlamaConfig config =
+      config_of("LlamaForCausalLM", configs().at("LlamaForCausalLM"));
+  // theta 10000, D 8: wavelengths 2pi * 1, 10, 100, 1000; 16 / 4 and 16 / 1.
+  EXPECT_THAT(
+      rope_divisors(config),
+      ElementsAre(
+          ::testing::FloatNear(1.F / (0.4845154F / 8 + 0.5154846F), 1e-3F),
+          8,
+          8,
+          8));
+}
+
+std::string refusal(const LlamaConfig& config, GgufType type) {
+  try {
+    require_gguf(config, type);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(GgufModel, WhatLlamaCppDoesNotComputeIsRefusedByName) {
+  const auto refused = [](const char* architecture, json more) {
+    return refusal(config_of(architecture, std::move(more)), GgufType::kF32);
+  };
+  EXPECT_THAT(
+      refused("MistralForCausalLM", {{"sliding_window", 64}}),
+      HasSubstr("sliding_window 64: llama.cpp's llama sees all 128"));
+  EXPECT_EQ(
+      refused("MistralForCausalLM", {{"sliding_window", 128}}), "accepted");
+  EXPECT_THAT(
+      refused("Qwen2ForCausalLM", {{"head_dim", 16}}),
+      HasSubstr("head_dim 16: llama.cpp's qwen2 needs hidden_size 32 / 4"));
+  EXPECT_THAT(
+      refused("Qwen3ForCausalLM", {{"attention_bias", true}}),
+      HasSubstr("attention_bias: llama.cpp's qwen3 has none"));
+  EXPECT_THAT(
+      refused(
+          "LlamaForCausalLM",
+          {{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.0}}}}),
+      HasSubstr("rope_type \"dynamic\""));
+  EXPECT_THAT(
+      refused(
+          "Gemma3ForCausalLM",
+          {{"layer_types", {"full_attention", "full_attention"}}}),
+      HasSubstr("layer_types: llama.cpp's Gemma has sliding layers"));
+  EXPECT_THAT(
+      refused("Gemma2ForCausalLM", {{"query_pre_attn_scalar", 144}}),
+      HasSubstr("query_pre_attn_scalar 144: llama.cpp takes 8"));
+  EXPECT_THAT(
+      refused("Gemma2ForCausalLM", {{"attn_logit_softcapping", nullptr}}),
+      HasSubstr("attn_logit_softcapping null"));
+  EXPECT_THAT(
+      refused(
+          "Gemma3ForCausalLM",
+          {{"num_hidden_layers", 3},
+           {"layer_types",
+            {"full_attention", "sliding_attention", "sliding_attention"}}}),
+      HasSubstr("layer_types"));
+  EXPECT_THAT(
+      refusal(
+          config_of("LlamaForCausalLM", {{"intermediate_size", 48}}),
+          GgufType::kQ8_0),
+      HasSubstr("rows of 48 values, which q8_0 cannot hold"));
+}
+
+// A byte-level tokenizer with "ab", and one added token.
+json byte_level_tokenizer(const json& pre_tokenizer) {
+  json vocabulary = json::object();
+  std::string alphabet;
+  for (int byte = 33; byte < 127; ++byte)
+    vocabulary[std::string(1, static_cast<char>(byte))] = vocabulary.size();
+  vocabulary["ab"] = vocabulary.size();
+  return {
+      {"version", "1.0"},
+      {"added_tokens",
+       {{{"id", 95},
+         {"content", "<|end|>"},
+         {"single_word", false},
+         {"lstrip", false},
+         {"rstrip", false},
+         {"normalized", false},
+         {"special", true}}}},
+      {"normalizer", nullptr},
+      {"pre_tokenizer", pre_tokenizer},
+      {"post_processor", nullptr},
+      {"decoder", {{"type", "ByteLevel"}}},
+      {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", {"a b"}}}}};
+}
+
+class GgufTokenizer : public ::testing::Test {
+ protected:
+  TemporaryFolder folder_;
+
+  TokenizerEntries entries(const json& tokenizer, int64_t vocab_size = 100) {
+    write_bytes(folder_ / "tokenizer.json", tokenizer.dump());
+    return tokenizer_entries(
+        folder_.path().string(),
+        {.vocab_size = vocab_size, .bos = {}, .eos = {}});
+  }
+  std::string refusal(const json& tokenizer, int64_t vocab_size = 100) {
+    try {
+      entries(tokenizer, vocab_size);
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "accepted";
+  }
+  static const GgufValue& value(
+      const TokenizerEntries& entries,
+      const std::string& key) {
+    for (const GgufEntry& entry : entries.entries) {
+      if (entry.key == "tokenizer.ggml." + key)
+        return entry.value;
+    }
+    throw std::out_of_range(key);
+  }
+};
+
+TEST_F(GgufTokenizer, ByteLevelKeepsItsMergesAndFillsTheVocabulary) {
+  const TokenizerEntries written =
+      entries(byte_level_tokenizer(pre_tokenizer_named("llama-bpe")));
+  // Whole words come from merges alone: llama.cpp's name for that.
+  EXPECT_EQ(std::get<std::string>(value(written, "pre")), "smaug-bpe");
+  EXPECT_THAT(
+      std::get<std::vector<std::string>>(value(written, "merges")),
+      ElementsAre("a b"));
+  const auto& tokens =
+      std::get<std::vector<std::string>>(value(written, "tokens"));
+  ASSERT_EQ(tokens.size(), 100);
+  EXPECT_EQ(tokens[95], "<|end|>");
+  EXPECT_EQ(tokens[99], "[PAD99]");
+  const auto& types =
+      std::get<std::vector<int32_t>>(value(written, "token_type"));
+  EXPECT_EQ(types[0], 1);
+  EXPECT_EQ(types[95], 3);
+  EXPECT_EQ(types[99], 5);
+}
+
+TEST_F(GgufTokenizer, EveryFamilyHasItsNameAndComesBack) {
+  for (const char* name :
+       {"gpt-2", "smollm", "smaug-bpe", "qwen2", "qwen35", "gpt-4o"}) {
+    SCOPED_TRACE(name);
+    const TokenizerEntries written =
+        entries(byte_level_tokenizer(pre_tokenizer_named(name)));
+    EXPECT_EQ(std::get<std::string>(value(written, "pre")), name);
+  }
+}
+
+TEST_F(GgufTokenizer, WhatLlamaCppHasNotIsRefusedByName) {
+  EXPECT_THAT(
+      refusal(byte_level_tokenizer(
+          {{"type", "ByteLevel"},
+           {"add_prefix_space", true},
+           {"trim_offsets", true},
+           {"use_regex", true}})),
+      HasSubstr("knows no pre-tokenizer that cuts as"));
+  const json plain = byte_level_tokenizer(pre_tokenizer_named("gpt-2"));
+  json lower = plain;
+  lower["normalizer"] = {{"type", "Lowercase"}};
+  EXPECT_THAT(
+      refusal(lower), HasSubstr("the normalizer {\"type\":\"Lowercase\"}"));
+  json stripping = plain;
+  stripping["added_tokens"][0]["lstrip"] = true;
+  EXPECT_THAT(
+      refusal(stripping), HasSubstr("the added token \"<|end|>\" has lstrip"));
+  EXPECT_THAT(
+      refusal(plain, 90), HasSubstr("beyond the model's vocabulary of 90"));
+  json unreachable = byte_level_tokenizer(pre_tokenizer_named("gpt-2"));
+  unreachable["model"]["vocab"]["cde"] = 95;
+  unreachable["added_tokens"][0]["id"] = 96;
+  unreachable["model"]["ignore_merges"] = true;
+  EXPECT_THAT(refusal(unreachable), HasSubstr("ignore_merges true"));
+}
+
+TEST_F(GgufTokenizer, AnAddedTokenBeyondTheVocabularyIsLeftOutAndNamed) {
+  const auto written =
+      entries(byte_level_tokenizer(pre_tokenizer_named("gpt-2")), 95);
+  EXPECT_THAT(
+      written.notes, Contains(HasSubstr("\"<|end|>\" is left out: its id 95")));
+}
+
+TEST_F(GgufTokenizer, BytesComeBackWithTheSameTokens) {
+  const LlamaConfig config = config_of("LlamaForCausalLM");
+  write_gguf_model(folder_ / "a.gguf", model_of(config, GgufType::kF16));
+  import_gguf(folder_ / "a.gguf", folder_ / "out");
+  const auto read = load_tokenizer((folder_ / "out").string());
+  const auto bytes = load_tokenizer("bytes");
+  const std::string text = "Twice two \u00e9\u4e2d\n\n  is 4";
+  EXPECT_EQ(read->encode(text), bytes->encode(text));
+  EXPECT_EQ(
+      read->encode(text, {.special_tokens = SpecialTokens::kTemplate}),
+      bytes->encode(text, {.special_tokens = SpecialTokens::kTemplate}));
+  EXPECT_EQ(read->eos_id(), bytes->eos_id());
+}
+
+TEST(GgufImport, NamesTensorsThatAreMissingOrSurplus) {
+  const TemporaryFolder folder;
+  const LlamaConfig config = config_of("LlamaForCausalLM");
+  GgufModel model = model_of(config, GgufType::kF32);
+  write_gguf_model(folder / "a.gguf", model);
+  std::string bytes = read_text_file(folder / "a.gguf");
+  const size_t at = bytes.find("blk.1.ffn_up.weight");
+  bytes.replace(at, 19, "blk.1.ffn_xx.weight");
+  write_bytes(folder / "b.gguf", bytes);
+  try {
+    import_gguf(folder / "b.gguf", folder / "out");
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("'blk.1.ffn_up.weight' is missing"));
+    EXPECT_THAT(error.what(), HasSubstr("'blk.1.ffn_xx.weight' is surplus"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder / "out"));
+}
+
+TEST(GgufImport, AnotherArchitectureIsRefusedByName) {
+  const TemporaryFolder folder;
+  GgufWriter(
+      folder / "a.gguf", {{"general.architecture", std::string("mamba")}}, {})
+      .commit();
+  try {
+    import_gguf(folder / "a.gguf", folder / "out");
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("\"mamba\" is not read; llama, qwen2"));
+  }
+}
+
+}  // namespace
+}  // namespace brigade
