@@ -17,6 +17,7 @@
 #include "brigade/base/version.h"
 #include "brigade/launch/environment.h"
 #include "brigade/launch/rank_report.h"
+#include "cli/cmake_folder.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/parse_errors.h"
@@ -183,6 +184,14 @@ void add_commands(CLI::App& app) {
   app.name("brigade");
   app.formatter(std::make_shared<HelpFormatter>());
   app.set_version_flag("--version", "brigade " + std::string(version()));
+  app.add_flag_callback(
+      "--cmake-dir",
+      [] {
+        print_cmake_folder();
+        throw CLI::Success();
+      },
+      "Print the folder of the installed C++ library's CMake package, and "
+      "exit");
   app.require_subcommand(1);
   app.footer("brigade COMMAND --help lists a command's options.");
   for (const auto add :

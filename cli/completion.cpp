@@ -130,7 +130,8 @@ std::string bash_completion(const CommandRow& program) {
       "    _brigade_words {}\n    return\n  fi\n"
       "  case $command in\n",
       quoted(fmt::format(
-          "{} --help --version", fmt::join(names_of(program.commands), " "))));
+          "{} --help --version --cmake-dir",
+          fmt::join(names_of(program.commands), " "))));
   for (const CommandRow& command : program.commands) {
     text += fmt::format("    {})\n", command.name);
     std::string cases = bash_cases(command);
@@ -180,7 +181,8 @@ std::string zsh_completion(const CommandRow& program) {
   text +=
       "  )\n  if (( CURRENT == 2 )); then\n"
       "    _describe command commands\n"
-      "    _arguments '--help[what there is]' '--version[the version]'\n"
+      "    _arguments '--help[what there is]' '--version[the version]' "
+      "'--cmake-dir[the folder of the CMake package]'\n"
       "    return\n  fi\n"
       "  local command=$words[2]\n"
       "  words=(\"$words[1] $words[2]\" \"${(@)words[3,-1]}\")\n"
@@ -214,7 +216,8 @@ std::string fish_completion(const CommandRow& program) {
       "# fish completion for brigade; made by `brigade completion fish`.\n"
       "complete -c brigade -n __fish_use_subcommand -f\n"
       "complete -c brigade -n __fish_use_subcommand -l help\n"
-      "complete -c brigade -n __fish_use_subcommand -l version\n";
+      "complete -c brigade -n __fish_use_subcommand -l version\n"
+      "complete -c brigade -n __fish_use_subcommand -l cmake-dir\n";
   const auto add = [&](const std::string& command, const OptionRow& option) {
     if (option.names.empty())
       return;

@@ -38,6 +38,17 @@ TEST_F(RunTest, VersionAndHelpGoToStandardOutput) {
   EXPECT_EQ(err(), "");
 }
 
+// tests/consumer/test_install.sh has the folder of an installed program.
+TEST_F(RunTest, CmakeDirOfABuildSaysThatNothingIsInstalled) {
+  EXPECT_EQ(exit_code(start({"--cmake-dir"})), 1);
+  EXPECT_THAT(
+      err(),
+      AllOf(
+          HasSubstr("the C++ library is not installed beside this program"),
+          HasSubstr("/lib/cmake/brigade' has no brigade-config.cmake"),
+          HasSubstr("libbrigade-dev")));
+}
+
 TEST_F(RunTest, AWrongCommandLineIsExitCode2AndOneMessage) {
   struct Case {
     std::vector<std::string> arguments;

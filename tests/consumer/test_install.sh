@@ -98,6 +98,7 @@ if [ "$way" = deb ]; then
 fi
 if [ -x "$prefix/bin/brigade" ]; then
   "$prefix/bin/brigade" --version
+  [ -f "$("$prefix/bin/brigade" --cmake-dir)/brigade-targets.cmake" ]
   # The other half is found where it was installed.
   "$prefix/bin/brigade" inspect bytes >"$work/inspect.log" ||
     { cat "$work/inspect.log"; exit 1; }
