@@ -13,14 +13,10 @@ shift
 cd "$(dirname "$0")/.."
 roots=${ROOTS:-/var/cache/brigade-debian}
 root=$roots/$release
-mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 
 if [ "$(id -u)" -ne 0 ]; then
   echo "test_on: skipped: debootstrap and chroot need root" >&2
   exit 77
-fi
-if ! command -v debootstrap >/dev/null; then
-  apt-get install -y -q debootstrap >/dev/null
 fi
 
 mounted=()
@@ -39,20 +35,7 @@ mount_into() { # SOURCE TARGET OPTIONS...
 inside() { chroot "$root" /usr/bin/env -i HOME=/root LANG=C.UTF-8 \
   PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@"; }
 
-if [ ! -e "$root/.complete" ]; then
-  echo "test_on: making Debian $release in $root"
-  rm -rf "$root"
-  mkdir -p "$root"
-  # A release that is newer than this debootstrap is made as sid is.
-  script=/usr/share/debootstrap/scripts/$release
-  [ -e "$script" ] || script=/usr/share/debootstrap/scripts/sid
-  debootstrap --variant=minbase "$release" "$root" "$mirror" "$script" \
-    >"$roots/$release.log" 2>&1 || { tail -5 "$roots/$release.log" >&2; exit 1; }
-  # A snapshot's release file may be past its date.
-  echo 'Acquire::Check-Valid-Until "false";' >"$root/etc/apt/apt.conf.d/99brigade"
-  cp /etc/resolv.conf "$root/etc/resolv.conf"
-  touch "$root/.complete"
-fi
+scripts/make_debian.sh "$release" "$root"
 # What this machine's apt goes through, if anything.
 cp /etc/apt/apt.conf.d/*proxy* "$root/etc/apt/apt.conf.d/" 2>/dev/null || true
 mount_into proc proc -t proc
