@@ -1,13 +1,15 @@
 # The commands of the README, nothing else.
 RELEASE := build/release
 
-.PHONY: help quickstart build deb test test-ecosystem test-faults test-layouts test-library test-slurm soak bench bench-links lint docs fuzz clean
+.PHONY: help quickstart build deb wheel portable test test-ecosystem test-faults test-layouts test-library test-slurm soak bench bench-links lint docs fuzz clean
 
 help:
 	@echo 'make quickstart    install, build, train a small Llama on two processes, generate text'
 	@echo 'make test          install, build, run the whole test suite'
 	@echo 'make build         install, build $(RELEASE)/brigade, tests, benchmarks, examples'
 	@echo 'make deb           install, build, make Debian packages in $(RELEASE)'
+	@echo 'make wheel         build/wheels/brigade-*.whl for the PyTorch in BRIGADE_TORCH (docs/install.md)'
+	@echo 'make portable      build/brigade-portable-*.tar.gz for it: runs where nothing is installed'
 	@echo 'make test-layouts  every layout of up to 8 ranks against one rank (50 minutes on 2 cores)'
 	@echo 'make test-ecosystem  files against transformers, tokenizers, safetensors and TensorBoard'
 	@echo 'make test-library  the library alone: also under TSan, and on libtorch 2.x where there is one'
@@ -33,6 +35,12 @@ build:
 deb: build
 	@scripts/install_dependencies.sh deb
 	@cd $(RELEASE) && cpack
+
+wheel:
+	@scripts/build_wheel.sh
+
+portable:
+	@scripts/build_portable.sh
 
 # Ninja itself runs CMake again when a CMakeLists.txt has changed.
 $(RELEASE)/build.ninja: CMakePresets.json

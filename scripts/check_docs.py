@@ -19,7 +19,7 @@ import sys
 
 PAST = ("docs/log.md", "CHANGELOG.md")
 README_WORDS = 700
-TOP = r"(?:brigade|cli|tests|bench|examples|docs|scripts|cmake|\.ci)"
+TOP = r"(?:brigade|cli|tests|bench|examples|docs|scripts|cmake|packaging|\.ci)"
 PATH = re.compile(rf"(?<![\w./-])({TOP}/[\w./*-]*[\w*/])")
 PHRASES = re.compile(
     r"\b(is|are|be|was|were) told\b|\btells? (of|apart)\b|\bof what\b"

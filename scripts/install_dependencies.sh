@@ -10,6 +10,7 @@
 #     slurm  what scripts/slurm_cluster.sh needs
 #     docs   what scripts/make_docs.py needs
 #     deb    what CPack needs for Debian packages
+#     package  what scripts/build_wheel.sh and build_portable.sh need beyond build
 set -euo pipefail
 
 # libtorch's default BLAS is the reference one: 30 times slower than OpenBLAS,
@@ -29,6 +30,7 @@ lint=(python3 git clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev
 slurm=(slurmctld slurmd slurm-client munge iproute2 python3)
 docs=(python3 doxygen doxygen-awesome-css)
 deb=(file dpkg-dev)
+package=(patchelf python3)
 
 # The headers of newer releases' sentencepiece include Abseil's, which its
 # package does not ask for.
@@ -48,8 +50,9 @@ for group in "${@:-build test}"; do
       slurm) wanted+=("${slurm[@]}") ;;
       docs) wanted+=("${docs[@]}") ;;
       deb) wanted+=("${deb[@]}") ;;
+      package) wanted+=("${package[@]}") ;;
       *)
-        echo "unknown group '$name': run, build, test, lint, slurm, docs or deb" >&2
+        echo "unknown group '$name': run, build, test, lint, slurm, docs, deb or package" >&2
         exit 2
         ;;
     esac

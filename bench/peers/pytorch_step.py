@@ -1,6 +1,6 @@
 """The step of bench_step in PyTorch, as its users write it: the same Llama, the
-same batch, AdamW, gradients accumulated; eager in one process or
-DistributedDataParallel over Gloo.
+same batch, AdamW, gradients accumulated; eager or compiled in one process, on the
+CPU or a GPU, or DistributedDataParallel over Gloo.
 
     /usr/bin/python3 bench/peers/pytorch_step.py --dtype fp32 --threads 1 --ranks 2
 
@@ -22,9 +22,12 @@ import torch.nn.functional as F
 
 SHAPES = {
     # hidden, layers, heads, key heads, ffn, vocabulary, tied, seq, micro, acc
+    "jargon_5m": (256, 6, 8, 4, 688, 4096, True, 256, 4, 2),
     "stories15m": (288, 6, 6, 6, 768, 32000, False, 256, 4, 2),
     "stories15m_4k": (288, 6, 6, 6, 768, 32000, False, 4096, 1, 1),
     "smollm_135m": (576, 30, 9, 3, 1536, 49152, True, 512, 2, 1),
+    "smollm_135m_gpu": (576, 30, 9, 3, 1536, 49152, True, 2048, 8, 1),
+    "llama_1b": (2048, 16, 32, 8, 8192, 128256, True, 2048, 4, 1),
 }
 
 
@@ -66,9 +69,12 @@ class Block(nn.Module):
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         k = k.repeat_interleave(self.h // self.hkv, 1)
         v = v.repeat_interleave(self.h // self.hkv, 1)
-        scores = q @ k.transpose(-1, -2) * self.d**-0.5
-        scores = scores.masked_fill(hidden, float("-inf"))
-        out = torch.softmax(scores, -1, dtype=torch.float32).to(q.dtype) @ v
+        if x.is_cuda:
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            scores = q @ k.transpose(-1, -2) * self.d**-0.5
+            scores = scores.masked_fill(hidden, float("-inf"))
+            out = torch.softmax(scores, -1, dtype=torch.float32).to(q.dtype) @ v
         x = x + self.o(out.transpose(1, 2).reshape(b, t, c))
         y = self.norm2(x)
         return x + self.down(F.silu(self.gate(y)) * self.up(y))
@@ -109,8 +115,10 @@ def work(rank, args, store, results):
     accumulation = args.accumulation or accumulation
     torch.manual_seed(0)
     dtype = torch.bfloat16 if args.dtype == "bf16" else torch.float32
-    model = Llama(shape).to(dtype)
-    net = model
+    model = Llama(shape).to(args.device, dtype)
+    model.hidden = model.hidden.to(args.device)
+    net = torch.compile(model) if args.compile else model
+    on_gpu = args.device == "cuda"
     if args.ranks > 1:
         dist.init_process_group(
             "gloo", init_method="file://" + store, rank=rank, world_size=args.ranks
@@ -126,9 +134,10 @@ def work(rank, args, store, results):
         )
         if dtype != torch.float32:
             net.register_comm_hook(None, widened)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    ids = torch.randint(shape[5], (micro, t))
-    targets = torch.randint(shape[5], (micro, t))
+    fused = {"fused": True} if on_gpu else {}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, **fused)
+    ids = torch.randint(shape[5], (micro, t), device=args.device)
+    targets = torch.randint(shape[5], (micro, t), device=args.device)
     times = []
     first = None
     for _ in range(args.steps + 1):
@@ -141,11 +150,15 @@ def work(rank, args, store, results):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
+        if on_gpu:
+            torch.cuda.synchronize()
         times.append(time.time() - begin)
         first = first or time.time() - start
     tokens = t * micro * accumulation * args.ranks
     rate = tokens / statistics.median(times[1:])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    if on_gpu:
+        peak = torch.cuda.max_memory_reserved() / 1024**2
     if rank == 0:
         results.put((rate, peak, first))
 
@@ -173,6 +186,8 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--compile", action="store_true", help="torch.compile")
     parser.add_argument("--accumulation", type=int, help="micro-batches of a step")
     parser.add_argument("--store", help="file where the ranks meet")
     args = parser.parse_args()
