@@ -45,9 +45,11 @@ ProcessMesh::ProcessMesh(
   for (const Axis axis : kAxes)
     axes_[axis] = join(to_string(axis), dims.members({axis}, rank));
   model_ = join_grid("model", kModelAxes);
-  embedding_ = split("embedding", [&](const Coordinate& at) {
-    const bool is_end = at.pp == 0 || at.pp == dims.pp - 1;
-    return std::vector<int>{at.dp, at.cp, at.tp, is_end ? 0 : at.pp};
+  embedding_ = split("embedding", [&](Coordinate at) {
+    // The ends of a pipeline are one group.
+    if (at.pp == dims.pp - 1)
+      at.pp = 0;
+    return at.values();
   });
   replicas_ = dp_cp_;
   between_groups_ = make_self_communicator({.name = "between_groups"});

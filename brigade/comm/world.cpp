@@ -177,12 +177,7 @@ World init_from_environment(const WorldOptions& options) {
   static Meetings meetings;
   const GetEnv variables = process_environment();
   LaunchEnvironment environment = read_environment(variables);
-  const int rest = options.tp * options.pp * options.cp;
-  const ParallelDims dims{
-      .dp = rest > 0 ? environment.world_size / rest : 0,
-      .tp = options.tp,
-      .pp = options.pp,
-      .cp = options.cp};
+  const ParallelDims dims = options.dims.with_rest_for(environment.world_size);
   std::vector<std::string> problems;
   dims.validate(environment.world_size, problems);
   if (!problems.empty())

@@ -21,10 +21,8 @@ struct WorldOptions {
   // Compare every collective's signature across ranks first; also switched on
   // by BRIGADE_CHECK_COLLECTIVES=1.
   bool check_collectives = false;
-  // Sizes of the axes; dp is what is left over.
-  int tp = 1;
-  int pp = 1;
-  int cp = 1;
+  // Sizes of the axes. dp is not read: it becomes what the others leave.
+  ParallelDims dims;
 };
 
 class World {

@@ -12,40 +12,99 @@ namespace brigade {
 
 namespace {
 
-struct AxisMembers {
+struct AxisRow {
   const char* name;
+  const char* meaning;
   int ParallelDims::*size;
   int Coordinate::*position;
 };
 
 // In the order of Axis.
-constexpr AxisMembers kMembers[] = {
-    {"dp", &ParallelDims::dp, &Coordinate::dp},
-    {"pp", &ParallelDims::pp, &Coordinate::pp},
-    {"cp", &ParallelDims::cp, &Coordinate::cp},
-    {"tp", &ParallelDims::tp, &Coordinate::tp}};
-static_assert(std::size(kMembers) == kAxes.size());
+constexpr AxisRow kRows[] = {
+    {"dp", "data parallel", &ParallelDims::dp, &Coordinate::dp},
+    {"tp", "tensor parallel", &ParallelDims::tp, &Coordinate::tp},
+    {"pp", "pipeline parallel", &ParallelDims::pp, &Coordinate::pp},
+    {"cp", "context parallel", &ParallelDims::cp, &Coordinate::cp}};
+static_assert(std::size(kRows) == kNamedAxes.size());
 
-const AxisMembers& members_of(Axis axis) {
-  return kMembers[static_cast<size_t>(axis)];
+const AxisRow& row_of(Axis axis) {
+  return kRows[static_cast<size_t>(axis)];
+}
+
+// Adds the sizes of kAxes[left - 1], ..., kAxes[0] whose product is `ranks`.
+void add_dims(
+    size_t left,
+    int ranks,
+    ParallelDims dims,
+    std::vector<ParallelDims>& all) {
+  const Axis axis = kAxes[left - 1];
+  if (left == 1) {
+    dims[axis] = ranks;
+    all.push_back(dims);
+    return;
+  }
+  for (int size = 1; size <= ranks; ++size) {
+    if (ranks % size != 0)
+      continue;
+    dims[axis] = size;
+    add_dims(left - 1, ranks / size, dims, all);
+  }
 }
 
 }  // namespace
 
 const char* to_string(Axis axis) {
-  return members_of(axis).name;
+  return row_of(axis).name;
+}
+
+const char* meaning_of(Axis axis) {
+  return row_of(axis).meaning;
+}
+
+std::string size_key_of(Axis axis) {
+  return fmt::format("{}_size", to_string(axis));
+}
+
+int ParallelDims::*size_member(Axis axis) {
+  return row_of(axis).size;
+}
+
+std::vector<ParallelDims> all_dims(int world_size) {
+  std::vector<ParallelDims> all;
+  add_dims(kAxes.size(), world_size, {}, all);
+  return all;
+}
+
+ParallelDims read_dims(
+    const std::function<int64_t(const std::string& key)>& size_of) {
+  ParallelDims dims;
+  for (const Axis axis : kNamedAxes)
+    dims[axis] = static_cast<int>(
+        std::clamp<int64_t>(size_of(size_key_of(axis)), 1, INT32_MAX));
+  return dims;
 }
 
 int& Coordinate::operator[](Axis axis) {
-  return this->*members_of(axis).position;
+  return this->*row_of(axis).position;
 }
 
 int Coordinate::operator[](Axis axis) const {
-  return this->*members_of(axis).position;
+  return this->*row_of(axis).position;
+}
+
+std::vector<int> Coordinate::values() const {
+  std::vector<int> values;
+  for (const Axis axis : kAxes)
+    values.push_back((*this)[axis]);
+  return values;
+}
+
+int& ParallelDims::operator[](Axis axis) {
+  return this->*row_of(axis).size;
 }
 
 int ParallelDims::operator[](Axis axis) const {
-  return this->*members_of(axis).size;
+  return this->*row_of(axis).size;
 }
 
 int ParallelDims::world_size() const {
@@ -53,6 +112,28 @@ int ParallelDims::world_size() const {
   for (const Axis axis : kAxes)
     product *= (*this)[axis];
   return product;
+}
+
+double ParallelDims::rank_count() const {
+  double product = 1;
+  for (const Axis axis : kAxes)
+    product *= (*this)[axis];
+  return product;
+}
+
+int ParallelDims::replicas() const {
+  int product = 1;
+  for (const Axis axis : kReplicaAxes)
+    product *= (*this)[axis];
+  return product;
+}
+
+ParallelDims ParallelDims::with_rest_for(int world_size) const {
+  ParallelDims filled = *this;
+  filled.dp = 1;
+  const double others = filled.rank_count();
+  filled.dp = others > 0 ? static_cast<int>(world_size / others) : 0;
+  return filled;
 }
 
 void ParallelDims::validate(int world_size, std::vector<std::string>& problems)
@@ -99,7 +180,7 @@ Coordinate ParallelDims::coordinate(int rank) const {
 std::string ParallelDims::describe_coordinate(int rank) const {
   const Coordinate at = coordinate(rank);
   std::string text;
-  for (const Axis axis : {Axis::kDp, Axis::kTp, Axis::kPp, Axis::kCp}) {
+  for (const Axis axis : kNamedAxes) {
     if ((*this)[axis] > 1)
       text += fmt::format(
           "{}{} {}", text.empty() ? "" : ", ", to_string(axis), at[axis]);

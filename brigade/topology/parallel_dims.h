@@ -17,21 +17,33 @@
 
 namespace brigade {
 
-// In the order of the grid, slowest first. A new axis is a value here, a member
-// of Coordinate and of ParallelDims, and a row of the table in the source.
-enum class Axis { kDp, kPp, kCp, kTp };
+// A new axis is a value here, a place in kAxes, a member of Coordinate and of
+// ParallelDims, and a row of the table in the source. Config keys, options,
+// reports and files walk these lists.
+enum class Axis { kDp, kTp, kPp, kCp };
+// In the order in which people name them.
+inline constexpr std::array<Axis, 4> kNamedAxes = {
+    Axis::kDp,
+    Axis::kTp,
+    Axis::kPp,
+    Axis::kCp};
+// In the order of the grid, slowest first.
 inline constexpr std::array<Axis, 4> kAxes = {
     Axis::kDp,
     Axis::kPp,
     Axis::kCp,
     Axis::kTp};
-const char* to_string(Axis axis);  // "dp", "pp", "cp", "tp"
+const char* to_string(Axis axis);    // "tp"
+const char* meaning_of(Axis axis);   // "tensor parallel"
+std::string size_key_of(Axis axis);  // "tp_size", a key of `distributed`
 
 // The axes along which the replicas of a weight lie, whose gradients are
 // summed: dp, and cp, whose ranks see different tokens of one sequence.
 inline const std::vector<Axis> kReplicaAxes = {Axis::kDp, Axis::kCp};
 // The axes along which one replica of the model is cut.
 inline const std::vector<Axis> kModelAxes = {Axis::kPp, Axis::kTp};
+// The axes whose groups communicate in every layer.
+inline const std::vector<Axis> kLayerAxes = {Axis::kTp, Axis::kCp};
 
 // The position of a rank on each axis.
 struct Coordinate {
@@ -43,6 +55,8 @@ struct Coordinate {
   int& operator[](Axis axis);
   // The same.
   int operator[](Axis axis) const;
+  // In the order of the grid.
+  std::vector<int> values() const;
   bool operator==(const Coordinate&) const = default;
 };
 
@@ -57,14 +71,22 @@ struct ParallelDims {
   int pp = 1;
   int cp = 1;
 
-  int operator[](Axis axis) const;  // the size of an axis
+  int& operator[](Axis axis);  // the size of an axis
+  int operator[](Axis axis) const;
   int world_size() const;
+  // As world_size(), of sizes that nobody checked: they may be beyond an int.
+  double rank_count() const;
+  // The ranks that have the same weights: those of kReplicaAxes.
+  int replicas() const;
   bool operator==(const ParallelDims&) const = default;
 
   // Adds one message for each size below 1, or one when the product is not
   // world_size:
   //   [parallel_dims] dp 2 * pp 2 * cp 1 * tp 3 = 12, but world size is 8
   void validate(int world_size, std::vector<std::string>& problems) const;
+
+  // With a dp that takes the ranks which the other axes leave, rounded down.
+  ParallelDims with_rest_for(int world_size) const;
 
   // rank: from 0 to world_size() - 1.
   Coordinate coordinate(int rank) const;
@@ -86,5 +108,16 @@ struct ParallelDims {
   // The grid, one line per rank.
   std::string table() const;
 };
+
+// The member of a size, for tables of config keys and options.
+int ParallelDims::*size_member(Axis axis);
+
+// All sizes whose product is world_size: tp ascending, then cp, then pp.
+std::vector<ParallelDims> all_dims(int world_size);
+
+// The sizes by their keys, from 1 on, as far as an int goes. For configs that
+// others wrote.
+ParallelDims read_dims(
+    const std::function<int64_t(const std::string& key)>& size_of);
 
 }  // namespace brigade

@@ -92,6 +92,52 @@ TEST(ParallelDims, RefusesAProductPastAnyWorld) {
   EXPECT_THAT(problems, ElementsAre(HasSubstr("= at least")));
 }
 
+TEST(ParallelDims, DpTakesTheRanksThatTheOtherAxesLeave) {
+  const ParallelDims dims{.dp = 0, .tp = 3, .pp = 2};
+  EXPECT_EQ(dims.with_rest_for(12), (ParallelDims{.dp = 2, .tp = 3, .pp = 2}));
+  EXPECT_EQ(dims.with_rest_for(14).dp, 2);  // validate() says that it misses
+  EXPECT_EQ(dims.with_rest_for(5).dp, 0);
+  EXPECT_EQ((ParallelDims{.dp = 7, .tp = 0}.with_rest_for(4).dp), 0);
+  const int huge = 1 << 30;
+  EXPECT_EQ((ParallelDims{.tp = huge, .pp = huge}.with_rest_for(4).dp), 0);
+}
+
+TEST(ParallelDims, AllSizesOfAWorldAreListedOnceTheFastestAxisFirst) {
+  for (const int world : {1, 2, 6, 12, 16}) {
+    std::vector<ParallelDims> expected;
+    for (int tp = 1; tp <= world; ++tp)
+      for (int cp = 1; cp <= world; ++cp)
+        for (int pp = 1; pp <= world; ++pp)
+          for (int dp = 1; dp <= world; ++dp)
+            if (dp * pp * cp * tp == world)
+              expected.push_back({.dp = dp, .tp = tp, .pp = pp, .cp = cp});
+    EXPECT_EQ(all_dims(world), expected) << world;
+  }
+}
+
+TEST(ParallelDims, SizesOfForeignConfigsAreWithinAnInt) {
+  const ParallelDims dims = read_dims([](const std::string& key) -> int64_t {
+    return key == "dp_size" ? int64_t{1} << 40 : key == "tp_size" ? -3 : 2;
+  });
+  EXPECT_EQ(dims, (ParallelDims{.dp = INT32_MAX, .tp = 1, .pp = 2, .cp = 2}));
+  EXPECT_EQ(dims.rank_count(), 4.0 * INT32_MAX);
+}
+
+TEST(ParallelDims, EachAxisIsInBothOrdersWithItsOwnRow) {
+  std::set<std::string> keys;
+  for (const Axis axis : kNamedAxes) {
+    EXPECT_EQ(std::count(kAxes.begin(), kAxes.end(), axis), 1);
+    keys.insert(size_key_of(axis));
+    ParallelDims dims;
+    dims[axis] = 5;
+    EXPECT_EQ(dims.*size_member(axis), 5);
+    EXPECT_EQ(dims.world_size(), 5);
+    EXPECT_EQ(dims.describe_coordinate(3), std::string(to_string(axis)) + " 3");
+  }
+  EXPECT_THAT(keys, ElementsAre("cp_size", "dp_size", "pp_size", "tp_size"));
+  EXPECT_EQ((ParallelDims{.dp = 2, .tp = 3, .pp = 5, .cp = 7}.replicas()), 14);
+}
+
 TEST(ParallelDims, PrintsOneLineARank) {
   EXPECT_EQ(
       (ParallelDims{.dp = 1, .tp = 2, .pp = 2, .cp = 1}.table()),
