@@ -1,12 +1,13 @@
 # The commands of the README, nothing else.
 RELEASE := build/release
 
-.PHONY: help quickstart build deb wheel portable test test-ecosystem test-faults test-layouts test-library test-slurm soak bench bench-links lint docs fuzz clean
+.PHONY: help quickstart build config-docs deb wheel portable test test-ecosystem test-faults test-layouts test-library test-slurm soak bench bench-links lint docs fuzz clean
 
 help:
 	@echo 'make quickstart    install, build, train a small Llama on two processes, generate text'
 	@echo 'make test          install, build, run the whole test suite'
 	@echo 'make build         install, build $(RELEASE)/brigade, tests, benchmarks, examples'
+	@echo 'make config-docs   write the keys of the config into docs/config.md'
 	@echo 'make deb           install, build, make Debian packages in $(RELEASE)'
 	@echo 'make wheel         build/wheels/brigade-*.whl for the PyTorch in BRIGADE_TORCH (docs/install.md)'
 	@echo 'make portable      build/brigade-portable-*.tar.gz for it: runs where nothing is installed'
@@ -31,6 +32,11 @@ build:
 	@scripts/install_dependencies.sh build
 	@$(MAKE) --no-print-directory $(RELEASE)/build.ninja
 	@cmake --build $(RELEASE)
+
+# The list of keys is the end of the page.
+config-docs: build
+	@sed -i '/^## Keys$$/q' docs/config.md
+	@(echo; $(RELEASE)/brigade train --help-config=markdown) >> docs/config.md
 
 deb: build
 	@scripts/install_dependencies.sh deb

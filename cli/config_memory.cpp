@@ -17,7 +17,7 @@ planner::Training planner_training(const TrainConfig& config) {
   training.batch.sequence_tokens = config.training.seq_length;
   training.batch.sequences = config.training.micro_batch_size *
                              config.training.gradient_accumulation_steps *
-                             config.distributed.dp_size;
+                             config.distributed.dims.dp;
   if (config.model.dtype == ModelDtype::kFloat32)
     training.precision = planner::Precision::fp32();
   if (config.distributed.pp_layers)

@@ -225,7 +225,7 @@ void print_model(TrainConfig& config, const CreateConfigArguments& arguments) {
 void print_batch(const TrainConfig& run) {
   const int64_t sequences = run.training.micro_batch_size *
                             run.training.gradient_accumulation_steps *
-                            run.distributed.dp_size;
+                            run.distributed.dims.dp;
   fmt::print(
       "layout             {} = {} ranks, {}, zero stage {}\n"
       "global batch       {} sequences, {} tokens per step: dp {} * "
@@ -236,7 +236,7 @@ void print_batch(const TrainConfig& run) {
       run.distributed.zero_stage,
       sequences,
       sequences * run.training.seq_length,
-      run.distributed.dp_size,
+      run.distributed.dims.dp,
       run.training.micro_batch_size,
       run.training.gradient_accumulation_steps);
 }

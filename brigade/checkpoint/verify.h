@@ -9,13 +9,9 @@
 
 #include "brigade/checkpoint/manifest.h"
 #include "brigade/comm/communicator.h"
+#include "brigade/options/verify_level.h"
 
 namespace brigade {
-
-enum class VerifyLevel {
-  kSize,  // every file is there, with its size
-  kFull,  // and with its SHA-256
-};
 
 // Bytes hashed so far, of all that are to be.
 using HashProgress =

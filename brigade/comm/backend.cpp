@@ -12,18 +12,6 @@
 
 namespace brigade {
 
-const char* to_string(Backend backend) {
-  switch (backend) {
-    case Backend::kGloo:
-      return "gloo";
-    case Backend::kNccl:
-      return "nccl";
-    case Backend::kMpi:
-      return "mpi";
-  }
-  return "unknown";
-}
-
 void check_backend(Backend backend, const LaunchEnvironment& environment) {
   switch (backend) {
     case Backend::kGloo:

@@ -1,8 +1,8 @@
 // What moves the bytes of process groups, and the one place where a group is
 // made over it.
 //
-// A new backend is a value here, a file beside gloo_communicator.h, and a case
-// in make_communicator() and check_backend().
+// A new backend is a value in options/backend.h, a file beside
+// gloo_communicator.h, and a case in make_communicator() and check_backend().
 #pragma once
 
 #include <functional>
@@ -13,24 +13,9 @@
 #include "brigade/comm/gloo_communicator.h"
 #include "brigade/comm/store.h"
 #include "brigade/launch/environment.h"
+#include "brigade/options/backend.h"
 
 namespace brigade {
-
-// By what groups communicate.
-enum class Backend {
-  kGloo,  // TCP between CPUs
-  kNccl,  // between GPUs
-  kMpi,   // what the cluster's MPI uses
-};
-// "gloo", "nccl", "mpi".
-const char* to_string(Backend backend);
-
-// Whether sums over dp x cp go by host (comm/hierarchical_communicator.h).
-enum class HierarchyChoice {
-  kOff,
-  kAuto,  // where hosts have several of its ranks each
-  kOn,    // a ConfigError where they have not
-};
 
 // What the groups of a mesh share; the same on every rank but for addresses.
 struct BackendOptions {

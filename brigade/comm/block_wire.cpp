@@ -105,24 +105,14 @@ void encode_bf16(const float* values, int64_t count, uint8_t* block) {
 
 }  // namespace
 
-const char* to_string(WireFormat format) {
-  switch (format) {
-    case WireFormat::kBf16:
-      return "bf16";
-    case WireFormat::kInt8:
-      return "int8";
-    case WireFormat::kInt4:
-      return "int4";
-  }
-  return "unknown";
-}
-
 int64_t block_numel(WireFormat format) {
   return format == WireFormat::kInt4 ? kInt4Block : kInt8Block;
 }
 
 int64_t block_bytes(WireFormat format) {
   switch (format) {
+    case WireFormat::kFp32:
+      return static_cast<int64_t>(sizeof(float)) * kInt8Block;
     case WireFormat::kBf16:
       return 2 * kInt8Block;
     case WireFormat::kInt8:
@@ -139,6 +129,9 @@ void encode_block(
     int64_t count,
     uint8_t* block) {
   switch (format) {
+    case WireFormat::kFp32:
+      std::memcpy(block, values, static_cast<size_t>(count) * sizeof(float));
+      return;
     case WireFormat::kBf16:
       return encode_bf16(values, count, block);
     case WireFormat::kInt8:
@@ -154,6 +147,9 @@ void decode_block(
     int64_t count,
     float* values) {
   switch (format) {
+    case WireFormat::kFp32:
+      std::memcpy(values, block, static_cast<size_t>(count) * sizeof(float));
+      return;
     case WireFormat::kBf16:
       return widen_from_bf16(
           reinterpret_cast<const uint16_t*>(block), values, count);

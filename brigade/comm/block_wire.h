@@ -1,6 +1,7 @@
 // float32 values as they travel in few bits: blocks of neighbours, of which the
 // integers share one scale. Runs of memory on the calling thread.
 //
+//   kFp32  256 values in 1024 bytes, as they are
 //   kBf16  256 values in 512 bytes
 //   kInt8  a float32 scale and 256 of -127 ... 127: 260 bytes
 //   kInt4  a float32 scale and 128 of -7 ... 7: 68 bytes
@@ -12,10 +13,9 @@
 
 #include <cstdint>
 
-namespace brigade {
+#include "brigade/options/wire_format.h"
 
-enum class WireFormat { kBf16, kInt8, kInt4 };
-const char* to_string(WireFormat format);  // "bf16", "int8", "int4"
+namespace brigade {
 
 int64_t block_numel(WireFormat format);
 int64_t block_bytes(WireFormat format);

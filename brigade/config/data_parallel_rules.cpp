@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "brigade/config/keys.h"
 #include "brigade/schedule/fragment_schedule.h"
 
 namespace brigade {
@@ -13,20 +14,13 @@ using Problems = std::vector<std::string>;
 bool is_default_of_outer(const DistributedConfig& distributed) {
   const DistributedConfig none;
   return distributed.local_groups == none.local_groups &&
-         distributed.local_warmup_steps == none.local_warmup_steps &&
-         distributed.local_warmup_interval == none.local_warmup_interval &&
-         distributed.outer_learning_rate == none.outer_learning_rate &&
-         distributed.outer_momentum == none.outer_momentum &&
-         distributed.outer_wire == none.outer_wire &&
-         distributed.outer_fragments == none.outer_fragments &&
-         distributed.outer_delay == none.outer_delay &&
-         distributed.outer_alpha == none.outer_alpha;
+         distributed.rounds == none.rounds && distributed.outer == none.outer;
 }
 
 void check_local_steps(
     const DistributedConfig& distributed,
     Problems& problems) {
-  if (distributed.local_steps == 0) {
+  if (distributed.rounds.local_steps == 0) {
     if (!is_default_of_outer(distributed))
       problems.emplace_back(
           "[config] /distributed/local_groups, local_warmup_* and outer_* "
@@ -39,49 +33,58 @@ void check_local_steps(
         "[config] /distributed/local_steps = {} with /distributed/zero_stage = "
         "{}: the groups' optimizers differ, so that there is nothing to divide "
         "between them; set zero_stage to 0",
-        distributed.local_steps,
+        distributed.rounds.local_steps,
         distributed.zero_stage));
-  if (distributed.local_warmup_steps > 0 &&
-      distributed.local_warmup_interval == 1 &&
-      distributed.grad_sync != GradSyncKind::kBucketed)
+  if (distributed.rounds.warmup_steps > 0 &&
+      distributed.rounds.warmup_interval == 1 &&
+      distributed.grad_sync != GradSyncAlgorithm::kBucketed)
     problems.push_back(fmt::format(
         "[config] /distributed/local_warmup_steps = {} with "
         "/distributed/grad_sync = \"{}\", which reduces over the ranks of one "
         "group alone; set grad_sync to \"bucketed\", or local_warmup_interval "
         "above 1",
-        distributed.local_warmup_steps,
+        distributed.rounds.warmup_steps,
         to_string(distributed.grad_sync)));
-  if (distributed.local_warmup_interval > 1 &&
-      distributed.local_warmup_steps == 0)
+  if (distributed.rounds.warmup_interval > 1 &&
+      distributed.rounds.warmup_steps == 0)
     problems.push_back(fmt::format(
         "[config] /distributed/local_warmup_interval = {} has no meaning with "
         "/distributed/local_warmup_steps = 0; set local_warmup_steps, or leave "
         "it out",
-        distributed.local_warmup_interval));
+        distributed.rounds.warmup_interval));
   if (distributed.local_groups > 0 &&
-      distributed.dp_size % distributed.local_groups != 0)
+      distributed.dims.dp % distributed.local_groups != 0)
     problems.push_back(fmt::format(
         "[config] /distributed/local_groups = {} does not divide dp_size = {}",
         distributed.local_groups,
-        distributed.dp_size));
-  validate_fragment_schedule(
-      {.local_steps = distributed.local_steps,
-       .fragments = distributed.outer_fragments,
-       .delay = distributed.outer_delay,
-       .warmup_steps = distributed.local_warmup_steps,
-       .warmup_interval = distributed.local_warmup_interval},
-      problems);
+        distributed.dims.dp));
+  validate_fragment_schedule(distributed.rounds, problems);
+}
+
+// Keys that mean something beside one choice of another key alone.
+void check_conditions(const TrainConfig& config, Problems& problems) {
+  const TrainConfig defaults;
+  for (const ConfigKey& key : config_keys()) {
+    const ConfigKey::Condition& needed = key.only_with;
+    if (needed.name.empty() || key.get(config) == key.get(defaults))
+      continue;
+    const nlohmann::json other =
+        find_config_key(key.group, needed.name)->get(config);
+    if (other != needed.value)
+      problems.push_back(fmt::format(
+          "[config] {} = {} has no meaning with /{}/{} = {}; set {} to \"{}\", "
+          "or leave it out",
+          key.pointer(),
+          key.get(config).dump(),
+          key.group,
+          needed.name,
+          other.dump(),
+          needed.name,
+          needed.value));
+  }
 }
 
 void check_grad_wire(const DistributedConfig& distributed, Problems& problems) {
-  if (distributed.grad_wire != GradWire::kPowerSgd &&
-      distributed.powersgd_rank != DistributedConfig{}.powersgd_rank)
-    problems.push_back(fmt::format(
-        "[config] /distributed/powersgd_rank = {} has no meaning with "
-        "/distributed/grad_wire = \"{}\"; set grad_wire to \"powersgd\", or "
-        "leave it out",
-        distributed.powersgd_rank,
-        to_string(distributed.grad_wire)));
   const bool keeps_errors = distributed.grad_wire == GradWire::kInt8 ||
                             distributed.grad_wire == GradWire::kPowerSgd;
   if (keeps_errors && distributed.zero_stage > 0)
@@ -92,7 +95,7 @@ void check_grad_wire(const DistributedConfig& distributed, Problems& problems) {
         to_string(distributed.grad_wire),
         distributed.zero_stage));
   if (distributed.grad_wire == GradWire::kFp32 ||
-      distributed.grad_sync == GradSyncKind::kBucketed)
+      distributed.grad_sync == GradSyncAlgorithm::kBucketed)
     return;
   problems.push_back(fmt::format(
       "[config] /distributed/grad_wire = \"{}\" with /distributed/grad_sync = "
@@ -116,7 +119,7 @@ void check_zero_stage(
         value,
         why));
   };
-  if (distributed.grad_sync != GradSyncKind::kBucketed)
+  if (distributed.grad_sync != GradSyncAlgorithm::kBucketed)
     refuse(
         "grad_sync",
         to_string(distributed.grad_sync),
@@ -134,20 +137,20 @@ void check_zero_stage(
         to_string(distributed.pp_engine),
         "its weight gradients come after a micro-batch's backward, when its "
         "buckets were sent; use zero_stage 1 or another schedule");
-  if (distributed.zero_stage > 2 && distributed.pp_size > 1)
+  if (distributed.zero_stage > 2 && distributed.dims.pp > 1)
     problems.push_back(fmt::format(
         "[config] /distributed/zero_stage = {} with /distributed/pp_size = {}: "
         "every micro-batch of a pipeline would gather a stage's weights anew, "
         "twice; set zero_stage to 2, or pp_size to 1",
         distributed.zero_stage,
-        distributed.pp_size));
+        distributed.dims.pp));
 }
 
 void check_gradient_check(const TrainConfig& config, Problems& problems) {
   const int64_t every = config.training.check_gradients_every;
   if (every == 0)
     return;
-  if (config.distributed.grad_sync == GradSyncKind::kPerParam)
+  if (config.distributed.grad_sync == GradSyncAlgorithm::kPerParam)
     problems.push_back(fmt::format(
         "[config] /training/check_gradients_every = {} with "
         "/distributed/grad_sync = per_param: it compares buckets; set "
@@ -163,6 +166,7 @@ void check_gradient_check(const TrainConfig& config, Problems& problems) {
 }  // namespace
 
 void check_data_parallel(const TrainConfig& config, Problems& problems) {
+  check_conditions(config, problems);
   check_grad_wire(config.distributed, problems);
   check_zero_stage(config.distributed, problems);
   check_local_steps(config.distributed, problems);

@@ -1,128 +1,190 @@
+#include <fmt/format.h>
+
 #include "brigade/config/group_keys.h"
 
 namespace brigade {
 
 namespace {
 
-using DistributedKeys = GroupKeys<DistributedConfig>;
+using enum Resume;
+using Keys = std::vector<ConfigKey>;
+using G = DistributedConfig;
 
-void add_grid(DistributedKeys& group) {
-  using G = DistributedConfig;
-  const ValueRule size = at_least(1);
-  group.key("tp_size", &G::tp_size, size, "ranks of tensor parallel");
-  group.key("cp_size", &G::cp_size, size, "ranks of context parallel");
-  group.key("pp_size", &G::pp_size, size, "ranks of pipeline parallel");
-  group.key("dp_size", &G::dp_size, size, "ranks of data parallel")
-      .default_note = "world size / (tp * pp * cp)";
-  group.key("pp_engine", &G::pp_engine, kAny, "pipeline schedule");
+auto distributed_group(Keys& keys) {
+  return GroupKeys(
+      keys, "distributed", [](auto& config) -> auto& {
+        return config.distributed;
+      });
+}
+
+void add_grid(Keys& keys) {
+  const GroupKeys dims(
+      keys, "distributed", [](auto& config) -> auto& {
+        return config.distributed.dims;
+      });
+  const auto group = distributed_group(keys);
+  // The fastest first.
+  for (auto axis = kAxes.rbegin(); axis != kAxes.rend(); ++axis) {
+    ConfigKey& key = dims.key(
+        size_key_of(*axis),
+        size_member(*axis),
+        at_least(1),
+        kFree,
+        fmt::format("ranks of {}", meaning_of(*axis)));
+    if (*axis == Axis::kDp)
+      key.default_note = "world size / (tp * pp * cp)";
+  }
+  group.key("pp_engine", &G::pp_engine, kAny, kFree, "pipeline schedule");
   group
       .key(
           "backend",
           &G::backend,
-          kAny,
+          {.absent = ""},
+          kFree,
           "collectives: gloo on CPUs, nccl on GPUs, mpi under mpirun")
       .default_note = "what use_cpu implies";
-  group.key("use_cpu", &G::use_cpu, kAny, "train on CPUs").default_note =
+  group.key("use_cpu", &G::use_cpu, kAny, kFree, "train on CPUs").default_note =
       "whether there is no GPU to use";
 }
 
-void add_gradient_sums(DistributedKeys& group) {
-  using G = DistributedConfig;
+void add_gradient_sums(Keys& keys) {
+  const auto group = distributed_group(keys);
   group.key(
       "grad_sync",
       &G::grad_sync,
       kAny,
+      kFree,
       "buckets overlapped with backward, or one all-reduce per parameter");
   group.key(
       "grad_wire",
       &G::grad_wire,
       kAny,
+      kFree,
       "gradients between ranks: fp32; rounded to 16 bits; int8 or powersgd "
       "(low rank), whose errors are sent in the next step");
-  group.key(
-      "powersgd_rank",
-      &G::powersgd_rank,
-      at_least(1),
-      "rank of the matrices that grad_wire=powersgd sends");
+  group
+      .key(
+          "powersgd_rank",
+          &G::powersgd_rank,
+          at_least(1),
+          kFree,
+          "rank of the matrices that grad_wire=powersgd sends")
+      .only_with = {"grad_wire", to_string(GradWire::kPowerSgd)};
   group.key(
       "hierarchical_reduction",
       &G::hierarchical_reduction,
       kAny,
+      kFree,
       "gradients are summed inside each host before they cross hosts; auto: "
       "where hosts have several ranks of dp x cp");
   group.key(
       "bucket_cap_mb",
       &G::bucket_cap_mb,
       {.low = 0, .low_is_excluded = true},
+      kFree,
       "largest bucket in MiB of gradient");
   group.key(
       "bucket_order",
       &G::bucket_order,
       kAny,
+      kFree,
       "order of the parameters in the buckets");
   group.key(
       "zero_stage",
       &G::zero_stage,
       {.low = 0, .high = 3},
+      kFree,
       "dp x cp ranks divide: 1 the optimizer's state, 2 gradients too, 3 "
       "weights too");
 }
 
-void add_local_training(DistributedKeys& group) {
-  using G = DistributedConfig;
-  group.key(
+void add_local_training(Keys& keys) {
+  const auto group = distributed_group(keys);
+  const GroupKeys rounds(
+      keys, "distributed", [](auto& config) -> auto& {
+        return config.distributed.rounds;
+      });
+  using Rounds = FragmentSchedule;
+  rounds.key(
       "local_steps",
-      &G::local_steps,
+      &Rounds::local_steps,
       at_least(0),
+      kCourse,
       "steps that each group of dp ranks trains by itself before the groups "
       "exchange what they learned (DiLoCo); 0: data parallel in every step");
   group.key(
       "local_groups",
       &G::local_groups,
       at_least(0),
+      kFree,
       "groups of neighbouring dp ranks; 0: each dp rank is one");
-  group.key(
+  rounds.key(
       "local_warmup_steps",
-      &G::local_warmup_steps,
+      &Rounds::warmup_steps,
       at_least(0),
+      kCourse,
       "steps of warm-up before the first round; data parallel over all groups, "
       "unless local_warmup_interval says otherwise");
-  group.key(
+  rounds.key(
       "local_warmup_interval",
-      &G::local_warmup_interval,
+      &Rounds::warmup_interval,
       at_least(1),
+      kCourse,
       "1: the warm-up is data parallel; more: groups train apart in it too, "
       "and take their mean every so many steps, in outer_wire");
-  group.key(
+}
+
+void add_outer_step(Keys& keys) {
+  const GroupKeys rounds(
+      keys, "distributed", [](auto& config) -> auto& {
+        return config.distributed.rounds;
+      });
+  const GroupKeys outer(
+      keys, "distributed", [](auto& config) -> auto& {
+        return config.distributed.outer;
+      });
+  const GroupKeys optimizer(
+      keys, "distributed", [](auto& config) -> auto& {
+        return config.distributed.outer.optimizer;
+      });
+  using Rounds = FragmentSchedule;
+  using Outer = OuterFragmentOptions;
+  optimizer.key(
       "outer_learning_rate",
-      &G::outer_learning_rate,
+      &OuterOptimizerOptions::lr,
       {.low = 0, .low_is_excluded = true},
+      kCourse,
       "rate of the outer Nesterov SGD, which steps with the mean change of the "
       "groups");
-  group.key(
+  optimizer.key(
       "outer_momentum",
-      &G::outer_momentum,
+      &OuterOptimizerOptions::momentum,
       {.low = 0, .high = 1, .high_is_excluded = true},
+      kCourse,
       "momentum of the outer Nesterov SGD");
-  group.key(
+  outer.key(
       "outer_wire",
-      &G::outer_wire,
+      &Outer::wire,
       kAny,
+      kCourse,
       "changes between groups; what fewer bits lose is sent the next time");
-  group.key(
+  rounds.key(
       "outer_fragments",
-      &G::outer_fragments,
+      &Rounds::fragments,
       at_least(1),
+      kCourse,
       "parts of the model that are exchanged at different steps");
-  group.key(
+  rounds.key(
       "outer_delay",
-      &G::outer_delay,
+      &Rounds::delay,
       at_least(0),
+      kCourse,
       "steps that a group trains on while a fragment is under way");
-  group.key(
+  outer.key(
       "outer_alpha",
-      &G::outer_alpha,
+      &Outer::alpha,
       {.low = 0, .high = 1, .high_is_excluded = true},
+      kCourse,
       "share of its own weights that a group keeps when it takes the common "
       "ones");
 }
@@ -130,32 +192,42 @@ void add_local_training(DistributedKeys& group) {
 }  // namespace
 
 void add_distributed(std::vector<ConfigKey>& keys) {
-  using G = DistributedConfig;
-  DistributedKeys group(keys, "distributed", &TrainConfig::distributed);
-  add_grid(group);
-  add_gradient_sums(group);
-  add_local_training(group);
+  add_grid(keys);
+  add_gradient_sums(keys);
+  add_local_training(keys);
+  add_outer_step(keys);
+  const auto group = distributed_group(keys);
   group.key(
       "sequence_parallel",
       &G::sequence_parallel,
       kAny,
+      kFree,
       "norms and residuals on T/tp tokens");
   group.key(
       "pp_virtual_stages",
       &G::pp_virtual_stages,
       at_least(1),
+      kFree,
       "stages of each pipeline rank (interleaved_1f1b)");
-  group.key("pp_layers", &G::pp_layers, at_least(0), "layers of each stage")
+  group
+      .key(
+          "pp_layers",
+          &G::pp_layers,
+          at_least(0),
+          kFree,
+          "layers of each stage")
       .default_note = "cut by cost";
   group.key(
       "check_collectives",
       &G::check_collectives,
       kAny,
+      kFree,
       "compare every collective's signature across its ranks first");
   group.key(
       "timeout_seconds",
       &G::timeout_seconds,
       {.low = 1, .high = 1e6},
+      kFree,
       "how long a collective may take");
 }
 

@@ -1,8 +1,9 @@
-// How the table of keys is written down: private to keys.cpp and
-// distributed_keys.cpp.
+// How the table of keys is written down: private to keys.cpp,
+// distributed_keys.cpp and training_keys.cpp.
 #pragma once
 
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -17,48 +18,56 @@ inline ValueRule at_least(double low) {
   return {.low = low};
 }
 
-// Declares the keys of one group.
-template <class Group>
+// Declares keys of one group of the JSON whose values are members of one
+// struct, `of` the config: a generic lambda, for a config that may change and
+// for one that may not.
+template <class Of>
 class GroupKeys {
  public:
-  GroupKeys(
-      std::vector<ConfigKey>& keys,
-      std::string name,
-      Group TrainConfig::*group)
-      : keys_(keys), name_(std::move(name)), group_(group) {}
+  using Owner = std::remove_cvref_t<std::invoke_result_t<Of, TrainConfig&>>;
 
+  GroupKeys(std::vector<ConfigKey>& keys, std::string group, Of of)
+      : keys_(keys), group_(std::move(group)), of_(of) {}
+
+  // `resume` has no default: whoever adds a key says what its change means.
   template <class Value>
   ConfigKey& key(
       std::string name,
-      Value Group::*member,
+      Value Owner::*member,
       ValueRule rule,
-      std::string help) {
-    const auto group = group_;
+      Resume resume,
+      std::string help) const {
     rule.choices = ChoicesOf<Value>::texts();
+    if (rule.absent)
+      rule.choices.insert(rule.choices.begin(), *rule.absent);
     ConfigKey key;
-    key.group = name_;
+    key.group = group_;
     key.name = std::move(name);
     key.type = TypeName<Value>::kName;
     key.range = rule.describe();
+    key.resume = resume;
     key.help = std::move(help);
     key.is_text = key.type == "text";
-    key.set = [group, member, rule](
+    key.set = [of = of_, member, rule](
                   TrainConfig& config, const nlohmann::json& value) {
-      return read_value(value, rule, config.*group.*member);
+      return read_value(value, rule, of(config).*member);
     };
-    key.get = [group, member](const TrainConfig& config) -> nlohmann::json {
-      return write_value(config.*group.*member);
+    key.get = [of = of_, member, absent = rule.absent](
+                  const TrainConfig& config) -> nlohmann::json {
+      nlohmann::json value = write_value(of(config).*member);
+      return value.is_null() && absent ? nlohmann::json(*absent) : value;
     };
     return keys_.emplace_back(std::move(key));
   }
 
  private:
   std::vector<ConfigKey>& keys_;
-  std::string name_;
-  Group TrainConfig::*group_;
+  std::string group_;
+  Of of_;
 };
 
-// The keys of `distributed`, in the order of the docs.
+// The keys of `distributed` and of `training`, in the order of the docs.
 void add_distributed(std::vector<ConfigKey>& keys);
+void add_training(std::vector<ConfigKey>& keys);
 
 }  // namespace brigade

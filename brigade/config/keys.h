@@ -1,6 +1,6 @@
-// Every key of the config, declared once: parsing, printing, the nearest key
-// and the docs all read this table. A new key is a member of its group in
-// train_config.h and one entry in keys.cpp, which says how.
+// Every key of the config, declared once: parsing, printing, the nearest key,
+// the docs and the rules of resuming all read this table. A new key is a member
+// of an option struct and one entry in keys.cpp, which says how.
 #pragma once
 
 #include <functional>
@@ -14,16 +14,31 @@
 
 namespace brigade {
 
+// What another value means for a run that is continued from a checkpoint
+// (train/resume_rules.h).
+enum class Resume {
+  kFree,     // nothing: layout, folders, logging
+  kCourse,   // other results from here on: allowed, and named in a message
+  kMeaning,  // another run: refused, unless checkpoint.allow_changes names it
+};
+
 struct ConfigKey {
   std::string group;
   std::string name;
   std::string type;   // "integer", "number", "true or false", "text", ...
   std::string range;  // ">= 1", "one of: a, b"; "": any
+  Resume resume = Resume::kFree;
   std::string help;
   // How a default that is not fixed comes about: "runs/<run_name>".
   std::string default_note;
   // Why the key is accepted and means nothing here; "": it means something.
   std::string ignored_because;
+  // The key of the same group, and its value, beside which alone this one means
+  // something; empty: beside any. Elsewhere it keeps its default, or is refused.
+  struct Condition {
+    std::string name;
+    std::string value;
+  } only_with;
   bool is_secret = false;  // never printed or saved
   bool is_text = false;    // on the command line, taken as it stands
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "brigade/config/data_parallel_rules.h"
+#include "brigade/config/model_layout.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
 #include "brigade/topology/layer_partition.h"
@@ -41,7 +42,7 @@ void check_token_counts(const TrainConfig& config, Problems& problems) {
   if (__builtin_mul_overflow(
           tokens, training.gradient_accumulation_steps, &tokens) ||
       __builtin_mul_overflow(
-          tokens, int64_t{config.distributed.dp_size}, &tokens)) {
+          tokens, int64_t{config.distributed.dims.dp}, &tokens)) {
     problems.push_back(fmt::format(
         "[config] /training/micro_batch_size = {} * /training/seq_length = {} "
         "* /training/gradient_accumulation_steps = {} * /distributed/dp_size = "
@@ -49,7 +50,7 @@ void check_token_counts(const TrainConfig& config, Problems& problems) {
         training.micro_batch_size,
         training.seq_length,
         training.gradient_accumulation_steps,
-        config.distributed.dp_size,
+        config.distributed.dims.dp,
         INT64_MAX));
     return;
   }
@@ -60,7 +61,7 @@ void check_token_counts(const TrainConfig& config, Problems& problems) {
         "{} x seq_length {}): raise it, or make the step smaller",
         *training.max_tokens,
         tokens,
-        config.distributed.dp_size,
+        config.distributed.dims.dp,
         training.micro_batch_size,
         training.gradient_accumulation_steps,
         training.seq_length));
@@ -79,7 +80,7 @@ void check_run(const TrainConfig& config, Problems& problems) {
   check_token_counts(config, problems);
   // Stages of one rank would each have a copy of a tied embedding, which would
   // diverge.
-  if (distributed.pp_size == 1 && distributed.pp_virtual_stages > 1)
+  if (distributed.dims.pp == 1 && distributed.pp_virtual_stages > 1)
     problems.push_back(fmt::format(
         "[config] /distributed/pp_virtual_stages = {} needs a pp_size of at "
         "least 2, but it is 1: one rank holds the whole model as one stage; "
@@ -87,17 +88,12 @@ void check_run(const TrainConfig& config, Problems& problems) {
         distributed.pp_virtual_stages));
   else
     validate_pipeline_size(
-        distributed.pp_engine,
-        {.ranks = distributed.pp_size,
-         .virtual_stages = distributed.pp_virtual_stages,
-         .micro_batches =
-             static_cast<int>(training.gradient_accumulation_steps)},
-        problems);
+        distributed.pp_engine, pipeline_size(config), problems);
   validate_sequence_partition(
-      training.seq_length, distributed.cp_size, problems);
+      training.seq_length, distributed.dims.cp, problems);
   // Of a rank's micro-batch; the product of two large numbers is not formed.
-  const int64_t tokens = training.seq_length / distributed.cp_size;
-  const int64_t tp = distributed.tp_size;
+  const int64_t tokens = training.seq_length / distributed.dims.cp;
+  const int64_t tp = distributed.dims.tp;
   if (distributed.sequence_parallel &&
       training.micro_batch_size % tp * (tokens % tp) % tp != 0)
     problems.push_back(fmt::format(
@@ -108,7 +104,7 @@ void check_run(const TrainConfig& config, Problems& problems) {
         tokens,
         tp));
   const int64_t stages =
-      int64_t{distributed.pp_size} * distributed.pp_virtual_stages;
+      int64_t{distributed.dims.pp} * distributed.pp_virtual_stages;
   const auto recompute_count = static_cast<int64_t>(training.recompute.size());
   if (recompute_count != 1 && recompute_count != stages)
     problems.push_back(fmt::format(
@@ -125,41 +121,31 @@ void check_model(
     Problems& problems) {
   const DistributedConfig& distributed = config.distributed;
   validate_tensor_parallel(
-      tensor_parallel_sizes(llama), distributed.tp_size, problems);
-  if (distributed.outer_fragments > llama.num_hidden_layers)
+      tensor_parallel_sizes(llama), distributed.dims.tp, problems);
+  if (distributed.rounds.fragments > llama.num_hidden_layers)
     problems.push_back(fmt::format(
         "[config] /distributed/outer_fragments = {} is more than the model's "
         "{} layers",
-        distributed.outer_fragments,
+        distributed.rounds.fragments,
         llama.num_hidden_layers));
   // A rank sees its own part of the positions alone.
   if (llama.rope_scaling && llama.rope_scaling->type == RopeType::kDynamic &&
-      distributed.cp_size > 1 &&
+      distributed.dims.cp > 1 &&
       config.training.seq_length > llama.max_position_embeddings)
     problems.push_back(fmt::format(
         "[config] /distributed/cp_size = {}: rope_scaling \"dynamic\" depends "
         "on how far a sequence goes beyond max_position_embeddings {}, which a "
         "part of it does not tell; set cp_size to 1, or seq_length to at most "
         "{}",
-        distributed.cp_size,
+        distributed.dims.cp,
         llama.max_position_embeddings,
         llama.max_position_embeddings));
-  if (distributed.pp_size == 1 && distributed.pp_virtual_stages == 1 &&
+  if (distributed.dims.pp == 1 && distributed.pp_virtual_stages == 1 &&
       !distributed.pp_layers)
     return;
-  const LayerCosts costs = estimate_layer_costs(
-      {.num_layers = static_cast<int>(llama.num_hidden_layers),
-       .hidden_size = llama.hidden_size,
-       .intermediate_size = llama.intermediate_size,
-       .attention_width = llama.num_attention_heads * llama.head_dim,
-       .key_value_width = llama.num_key_value_heads * llama.head_dim,
-       .vocab_size = llama.vocab_size,
-       .sequence_tokens = config.training.seq_length});
   partition_layers(
-      costs,
-      {.pp = distributed.pp_size,
-       .virtual_stages = distributed.pp_virtual_stages,
-       .pp_layers = distributed.pp_layers},
+      layer_costs(config, llama),
+      layer_partition_options(distributed),
       problems);
 }
 
@@ -176,22 +162,7 @@ std::vector<std::string> nearest_layouts(
     const TrainConfig& config,
     const LlamaConfig* llama,
     int world_size) {
-  const auto divisors = [](int number) {
-    std::vector<int> all;
-    for (int divisor = 1; divisor <= number; ++divisor) {
-      if (number % divisor == 0)
-        all.push_back(divisor);
-    }
-    return all;
-  };
-  std::vector<ParallelDims> layouts;
-  for (int tp : divisors(world_size)) {
-    for (int cp : divisors(world_size / tp)) {
-      for (int pp : divisors(world_size / tp / cp))
-        layouts.push_back(
-            {.dp = world_size / tp / cp / pp, .tp = tp, .pp = pp, .cp = cp});
-    }
-  }
+  std::vector<ParallelDims> layouts = all_dims(world_size);
   ParallelDims wanted = config.parallel_dims();
   wanted.dp = std::max(1, wanted.dp);
   std::stable_sort(
@@ -203,18 +174,15 @@ std::vector<std::string> nearest_layouts(
     if (nearest.size() == kShownLayouts)
       break;
     TrainConfig candidate = config;
-    candidate.distributed.dp_size = dims.dp;
-    candidate.distributed.tp_size = dims.tp;
-    candidate.distributed.pp_size = dims.pp;
-    candidate.distributed.cp_size = dims.cp;
+    candidate.distributed.dims = dims;
     // Stages of another number are cut by cost, and treated alike.
-    if (dims.pp != config.distributed.pp_size)
+    if (dims.pp != config.distributed.dims.pp)
       candidate.distributed.pp_layers.reset();
     const bool one_stage =
         dims.pp == 1 && config.distributed.pp_virtual_stages > 1;
     if (one_stage)
       candidate.distributed.pp_virtual_stages = 1;
-    if (dims.pp != config.distributed.pp_size || one_stage)
+    if (dims.pp != config.distributed.dims.pp || one_stage)
       candidate.training.recompute.resize(1);
     Problems problems;
     if (llama != nullptr)
@@ -272,26 +240,15 @@ void lay_out(int world_size, TrainConfig& config, Problems& problems) {
   DistributedConfig& distributed = config.distributed;
   const LlamaConfig* llama =
       config.model.llama ? &*config.model.llama : nullptr;
-  const bool dp_is_given = distributed.dp_size > 0;
-  ParallelDims dims = config.parallel_dims();
-  dims.dp = std::max(1, dims.dp);
-  Problems product_problems;
-  if (!dp_is_given) {
-    dims.validate(world_size, product_problems);
-    // The product of the other three, which fits an int if it fits the world.
-    if (!product_problems.empty()) {
-      const double others = double{1} * dims.tp * dims.pp * dims.cp;
-      if (others <= world_size && world_size % static_cast<int>(others) == 0) {
-        dims.dp = world_size / static_cast<int>(others);
-        product_problems.clear();
-      }
-    }
-    distributed.dp_size = dims.dp;
-  } else {
-    dims.validate(world_size, product_problems);
+  ParallelDims& dims = distributed.dims;
+  if (dims.dp == 0) {
+    const ParallelDims filled = dims.with_rest_for(world_size);
+    dims.dp = filled.rank_count() == world_size ? filled.dp : 1;
   }
+  Problems product_problems;
+  dims.validate(world_size, product_problems);
   if (!product_problems.empty()) {
-    const double product = double{1} * dims.dp * dims.tp * dims.pp * dims.cp;
+    const double product = dims.rank_count();
     for (const std::string& problem : product_problems)
       problems.push_back(fmt::format(
           "{}; start {:.0f} ranks (--nproc {:.0f}) or change "

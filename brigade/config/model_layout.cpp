@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "brigade/base/error.h"
-#include "brigade/topology/layer_partition.h"
 
 namespace brigade {
 
@@ -19,7 +18,7 @@ const LlamaConfig& model_of(const TrainConfig& config) {
 
 PipelineSize pipeline_size(const TrainConfig& config) {
   return {
-      .ranks = config.distributed.pp_size,
+      .ranks = config.distributed.dims.pp,
       .virtual_stages = config.distributed.pp_virtual_stages,
       .micro_batches =
           static_cast<int>(config.training.gradient_accumulation_steps)};
@@ -28,24 +27,28 @@ PipelineSize pipeline_size(const TrainConfig& config) {
 LayerPartitionOptions layer_partition_options(
     const DistributedConfig& distributed) {
   return {
-      .pp = distributed.pp_size,
+      .pp = distributed.dims.pp,
       .virtual_stages = distributed.pp_virtual_stages,
       .pp_layers = distributed.pp_layers};
 }
 
+LayerCosts layer_costs(const TrainConfig& config, const LlamaConfig& llama) {
+  return estimate_layer_costs(
+      {.num_layers = static_cast<int>(llama.num_hidden_layers),
+       .hidden_size = llama.hidden_size,
+       .intermediate_size = llama.intermediate_size,
+       .attention_width = llama.num_attention_heads * llama.head_dim,
+       .key_value_width = llama.num_key_value_heads * llama.head_dim,
+       .vocab_size = llama.vocab_size,
+       .sequence_tokens = config.training.seq_length});
+}
+
 std::vector<ModelPart> stage_parts(const TrainConfig& config) {
-  const LlamaConfig& llama = model_of(config);
-  const LayerCosts costs = estimate_layer_costs(
-      {static_cast<int>(llama.num_hidden_layers),
-       llama.hidden_size,
-       llama.intermediate_size,
-       llama.num_attention_heads * llama.head_dim,
-       llama.num_key_value_heads * llama.head_dim,
-       llama.vocab_size,
-       config.training.seq_length});
   std::vector<std::string> problems;
   const auto ranges = partition_layers(
-      costs, layer_partition_options(config.distributed), problems);
+      layer_costs(config, model_of(config)),
+      layer_partition_options(config.distributed),
+      problems);
   if (!problems.empty())
     throw ConfigError(problems);
   std::vector<ModelPart> parts;

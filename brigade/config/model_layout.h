@@ -23,6 +23,7 @@ std::vector<ModelPart> stage_parts(const TrainConfig& config);
 PipelineSize pipeline_size(const TrainConfig& config);
 LayerPartitionOptions layer_partition_options(
     const DistributedConfig& distributed);
+LayerCosts layer_costs(const TrainConfig& config, const LlamaConfig& llama);
 
 Schedule training_schedule(const TrainConfig& config);
 Schedule evaluation_schedule(const TrainConfig& config);

@@ -70,8 +70,8 @@ void choose_device(const Gpus& gpus, TrainConfig& config, Problems& problems) {
   if (!are_sound(problems, {"/distributed/use_cpu", "/distributed/backend"}) ||
       distributed.use_cpu == true)
     return;
-  const bool is_nccl = distributed.backend == CommBackend::kNccl;
-  const bool follows = distributed.backend == CommBackend::kFollowUseCpu;
+  const bool is_nccl = distributed.backend == Backend::kNccl;
+  const bool follows = !distributed.backend;
   if (!distributed.use_cpu && !is_nccl && !(follows && gpus.missing.empty()))
     return;
   if (!gpus.missing.empty()) {
@@ -88,9 +88,9 @@ void choose_device(const Gpus& gpus, TrainConfig& config, Problems& problems) {
     problems.push_back(fmt::format(
         "[config] /distributed/backend = \"{}\" moves what is on CPUs, but "
         "/distributed/use_cpu is false; leave it out to use nccl",
-        to_string(distributed.backend)));
+        to_string(*distributed.backend)));
   }
-  if (config.model.kernels == ModelKernels::kCpu &&
+  if (config.model.kernels == ops::Kernels::kCpu &&
       are_sound(problems, {"/model/kernels"})) {
     problems.emplace_back(
         "[config] /model/kernels = \"cpu\" computes on CPUs, but this run is "
@@ -99,14 +99,14 @@ void choose_device(const Gpus& gpus, TrainConfig& config, Problems& problems) {
 }
 
 void check_training(const TrainingConfig& training, Problems& problems) {
-  if (training.min_learning_rate > training.learning_rate &&
+  if (training.lr.minimum > training.lr.peak &&
       are_sound(
           problems, {"/training/learning_rate", "/training/min_learning_rate"}))
     problems.push_back(fmt::format(
         "[config] /training/min_learning_rate = {} is above "
         "/training/learning_rate = {}",
-        training.min_learning_rate,
-        training.learning_rate));
+        training.lr.minimum,
+        training.lr.peak));
 }
 
 void check_checkpoint(const CheckpointConfig& checkpoint, Problems& problems) {
@@ -215,7 +215,7 @@ std::vector<std::string> ignored_keys(
   }
   const DistributedConfig& distributed = config.distributed;
   // picotron takes the backend from use_cpu alone.
-  if (distributed.use_cpu == true && distributed.backend == CommBackend::kNccl)
+  if (distributed.use_cpu == true && distributed.backend == Backend::kNccl)
     ignored.emplace_back("distributed.backend: use_cpu is true, so it is gloo");
   return ignored;
 }
@@ -281,7 +281,7 @@ LoadedConfig load_train_config(const LoadOptions& options) {
 }
 
 int64_t tokens_per_step(const TrainConfig& config) {
-  return config.distributed.dp_size * config.training.micro_batch_size *
+  return config.distributed.dims.dp * config.training.micro_batch_size *
          config.training.gradient_accumulation_steps *
          config.training.seq_length;
 }

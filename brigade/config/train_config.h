@@ -1,5 +1,7 @@
 // One run, as its JSON file describes it: picotron's config.json, with further
-// keys in the same groups. Members are named exactly as the JSON's keys.
+// keys in the same groups. A component's option struct is a member here;
+// config/keys.cpp says which key is which member of it. The other members are
+// named exactly as their keys.
 //
 // The file, the command line's group.key=value overrides and the defaults are
 // put together by load_train_config(), which reports every problem at once.
@@ -18,43 +20,43 @@
 #include <vector>
 
 #include "brigade/config/choices.h"
+#include "brigade/model_spec/activation_recompute.h"
 #include "brigade/model_spec/llama_config.h"
+#include "brigade/options/adamw.h"
+#include "brigade/options/backend.h"
+#include "brigade/options/grad_sync_algorithm.h"
+#include "brigade/options/low_communication.h"
+#include "brigade/options/verify_level.h"
+#include "brigade/schedule/bucket_plan.h"
+#include "brigade/schedule/fragment_schedule.h"
+#include "brigade/schedule/lr_schedule.h"
+#include "brigade/schedule/make_schedule.h"
 #include "brigade/topology/gpus.h"
 #include "brigade/topology/parallel_dims.h"
 
 namespace brigade {
 
 struct DistributedConfig {
-  int tp_size = 1;
-  int cp_size = 1;
-  int pp_size = 1;
-  // 0 in a config that has not been laid out: not given, so
-  // world size / (tp * pp * cp). load_train_config() fills it in.
-  int dp_size = 0;
+  // tp_size, cp_size, ... dp is 0 in a config that has not been laid out: not
+  // given, so world size / (tp * pp * cp). load_train_config() fills it in.
+  ParallelDims dims{.dp = 0};
   ScheduleKind pp_engine = ScheduleKind::kOneFOneB;
-  CommBackend backend = CommBackend::kFollowUseCpu;
+  std::optional<Backend> backend;  // absent (""): what use_cpu implies
   // Once loaded: false on GPUs; absent or true on CPUs.
   std::optional<bool> use_cpu;
-  GradSyncKind grad_sync = GradSyncKind::kBucketed;
+  GradSyncAlgorithm grad_sync = GradSyncAlgorithm::kBucketed;
   GradWire grad_wire = GradWire::kFp32;  // of gradients between ranks
   int powersgd_rank = 4;                 // columns that powersgd sends
   // Of gradients between hosts: the ranks of a host share one sum.
-  HierarchicalReduction hierarchical_reduction = HierarchicalReduction::kAuto;
+  HierarchyChoice hierarchical_reduction = HierarchyChoice::kAuto;
   double bucket_cap_mb = 25;  // MiB of gradient per bucket
   BucketOrder bucket_order = BucketOrder::kReverse;
   int zero_stage = 0;  // what dp x cp ranks divide between them
-  // Low-communication training (docs/low_communication.md): 0: off, else groups
-  // of dp ranks train by themselves for so many steps.
-  int64_t local_steps = 0;
-  int local_groups = 0;               // 0: one per dp rank
-  int64_t local_warmup_steps = 0;     // before the first round
-  int64_t local_warmup_interval = 1;  // 1: data parallel
-  double outer_learning_rate = 0.7;   // Nesterov SGD over the groups
-  double outer_momentum = 0.9;
-  OuterWire outer_wire = OuterWire::kFp32;
-  int outer_fragments = 1;  // of the layers, sent at different steps
-  int64_t outer_delay = 0;  // steps from sending to merging
-  double outer_alpha = 0;   // share of its own weights a group keeps
+  // Low-communication training (docs/low_communication.md): local_steps 0: off,
+  // else groups of dp ranks train by themselves for so many steps.
+  FragmentSchedule rounds{.local_steps = 0};
+  int local_groups = 0;        // 0: one per dp rank
+  OuterFragmentOptions outer;  // its kernels are model.kernels
   bool sequence_parallel = false;
   int pp_virtual_stages = 1;  // per rank; above 1: interleaved_1f1b
   std::optional<std::vector<int>> pp_layers;  // per stage; absent: by cost
@@ -64,9 +66,9 @@ struct DistributedConfig {
   // Groups of data-parallel ranks that train apart from one another; 1 without
   // local_steps.
   int replica_groups() const {
-    if (local_steps == 0)
+    if (rounds.local_steps == 0)
       return 1;
-    return local_groups == 0 ? dp_size : local_groups;
+    return local_groups == 0 ? dims.dp : local_groups;
   }
 };
 
@@ -79,7 +81,7 @@ struct ModelConfig {
   std::optional<int64_t> num_attention_heads;
   std::optional<int64_t> num_key_value_heads;
   ModelDtype dtype = ModelDtype::kFloat32;
-  ModelKernels kernels = ModelKernels::kAuto;
+  ops::Kernels kernels = ops::Kernels::kAuto;
   WeightInit init = WeightInit::kRandom;
   std::optional<bool> use_flash_attention;  // ignored: always fused
   std::optional<bool> use_fused_adam;       // ignored: always fused
@@ -98,23 +100,16 @@ struct ModelConfig {
 
 struct TrainingConfig {
   int64_t seed = 42;
-  double learning_rate = 3e-4;
+  LrScheduleOptions lr;  // but for its end, which lr_end and the run say
   int64_t total_train_steps = 200;
   int64_t seq_length = 1024;                // T, tokens
   int64_t micro_batch_size = 1;             // sequences per rank of dp
   int64_t gradient_accumulation_steps = 1;  // micro-batches per step
   std::optional<int64_t> num_samples;       // ignored: a dataset is used whole
   std::optional<int64_t> max_tokens;        // no step goes beyond
-  double adam_beta1 = 0.9;
-  double adam_beta2 = 0.999;
-  double adam_eps = 1e-8;
+  AdamWOptions adam;                        // its kernels are model.kernels
   double weight_decay = 0.01;
   WeightDecayOn weight_decay_on = WeightDecayOn::kAll;
-  LrScheduleKind lr_schedule = LrScheduleKind::kConstant;
-  int64_t warmup_steps = 0;
-  double min_learning_rate = 0;
-  // wsd alone: the last steps, in which it falls; 0: a tenth of the run's.
-  int64_t decay_steps = 0;
   // Absent: kAfterLastStep, or as the run that is continued was saved.
   std::optional<LrEnd> lr_end;
   double grad_clip = 0;  // largest global norm; 0: no clipping
@@ -166,7 +161,7 @@ struct CheckpointConfig {
   // "": a new run. A checkpoint to continue, or "auto": the newest valid one of
   // save_dir.
   std::string load_path;
-  VerifiedContent verify = VerifiedContent::kFull;
+  VerifyLevel verify = VerifyLevel::kFull;
   // Keys that may differ from those of the checkpoint that is continued.
   std::optional<std::vector<std::string>> allow_changes;
 };
@@ -207,13 +202,7 @@ struct TrainConfig {
   RunOptions run;
 
   bool trains_on_gpus() const { return distributed.use_cpu == false; }
-  ParallelDims parallel_dims() const {
-    return {
-        .dp = distributed.dp_size,
-        .tp = distributed.tp_size,
-        .pp = distributed.pp_size,
-        .cp = distributed.cp_size};
-  }
+  const ParallelDims& parallel_dims() const { return distributed.dims; }
 };
 
 enum class ValueOrigin { kDefault, kFile, kCommandLine, kEnvironment };

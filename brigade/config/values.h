@@ -19,6 +19,8 @@ struct ValueRule {
   bool low_is_excluded = false;
   bool high_is_excluded = false;
   std::vector<std::string> choices;  // of text
+  // The text that an optional value is absent by, where null is not.
+  std::optional<std::string> absent = {};
 
   // ">= 1", "> 0 and < 1", "one of: a, b", "".
   std::string describe() const;
@@ -49,25 +51,25 @@ Expectation read_value(
     std::vector<MixturePart>& out);
 
 // The texts of an enum's choices, in the order of the docs.
-template <ConfigChoice Enum>
+template <NamedChoice Enum>
 std::vector<std::string> choice_texts() {
   std::vector<std::string> texts;
-  for (const Enum choice : kChoices<Enum>)
-    texts.emplace_back(to_string(choice));
+  for (const Choice<Enum>& choice : kChoices<Enum>)
+    texts.emplace_back(choice.name);
   return texts;
 }
 
-template <ConfigChoice Enum>
+template <NamedChoice Enum>
 Enum choice_of(const std::string& text, Enum otherwise) {
-  for (const Enum choice : kChoices<Enum>) {
-    if (text == to_string(choice))
-      return choice;
+  for (const Choice<Enum>& choice : kChoices<Enum>) {
+    if (text == choice.name)
+      return choice.value;
   }
   return otherwise;
 }
 
 // rule.choices must be choice_texts<Enum>().
-template <ConfigChoice Enum>
+template <NamedChoice Enum>
 Expectation
 read_value(const nlohmann::json& value, const ValueRule& rule, Enum& out) {
   std::string text = to_string(out);
@@ -76,7 +78,7 @@ read_value(const nlohmann::json& value, const ValueRule& rule, Enum& out) {
   return expected;
 }
 
-template <ConfigChoice Enum>
+template <NamedChoice Enum>
 Expectation read_value(
     const nlohmann::json& value,
     const ValueRule& rule,
@@ -95,24 +97,27 @@ Expectation read_value(
     const nlohmann::json& value,
     const ValueRule& rule,
     std::optional<T>& out) {
-  if (value.is_null()) {
+  if (rule.absent && value.is_null())
+    return std::nullopt;
+  if (value ==
+      (rule.absent ? nlohmann::json(*rule.absent) : nlohmann::json())) {
     out.reset();
     return std::nullopt;
   }
   T inner{};
   auto expected = read_value(value, rule, inner);
   if (expected)
-    return *expected + ", or null";
+    return *expected + (rule.absent ? "" : ", or null");
   out = std::move(inner);
   return std::nullopt;
 }
 
-template <ConfigChoice Enum>
+template <NamedChoice Enum>
 nlohmann::json write_value(const Enum& choice) {
   return to_string(choice);
 }
 // A single one is written without its list.
-template <ConfigChoice Enum>
+template <NamedChoice Enum>
 nlohmann::json write_value(const std::vector<Enum>& choices) {
   if (choices.size() == 1)
     return to_string(choices[0]);
@@ -135,7 +140,7 @@ nlohmann::json write_value(const std::optional<T>& value) {
 template <class T>
 struct ChoicesOf {
   static std::vector<std::string> texts() {
-    if constexpr (ConfigChoice<T>)
+    if constexpr (NamedChoice<T>)
       return choice_texts<T>();
     return {};
   }
@@ -174,7 +179,7 @@ template <>
 struct TypeName<std::vector<std::string>> {
   static constexpr const char* kName = "text, or list of text";
 };
-template <ConfigChoice Enum>
+template <NamedChoice Enum>
 struct TypeName<Enum> {
   static constexpr const char* kName = "text";
 };
@@ -186,7 +191,7 @@ template <>
 struct TypeName<std::vector<int>> {
   static constexpr const char* kName = "list of integers";
 };
-template <ConfigChoice Enum>
+template <NamedChoice Enum>
 struct TypeName<std::vector<Enum>> {
   static constexpr const char* kName = "text, or list of text";
 };

@@ -24,19 +24,19 @@ std::vector<std::string> find_warnings(const LoadedConfig& loaded) {
   const DistributedConfig& distributed = config.distributed;
   std::vector<std::string> warnings;
   const int64_t last = last_step(config);
-  if (last > 0 && training.warmup_steps > last)
+  if (last > 0 && training.lr.warmup_steps > last)
     warnings.push_back(fmt::format(
         "training.warmup_steps = {} is more than the run's {} steps: the "
         "learning rate never reaches training.learning_rate",
-        training.warmup_steps,
+        training.lr.warmup_steps,
         last));
-  const int64_t apart_steps = last - distributed.local_warmup_steps;
-  if (distributed.local_steps > 0 && apart_steps <= 0) {
-    const int64_t left = last % distributed.local_warmup_interval;
+  const int64_t apart_steps = last - distributed.rounds.warmup_steps;
+  if (distributed.rounds.local_steps > 0 && apart_steps <= 0) {
+    const int64_t left = last % distributed.rounds.warmup_interval;
     warnings.push_back(fmt::format(
         "distributed.local_warmup_steps = {} is not less than the run's {} "
         "steps: the whole run is a warm-up{}",
-        distributed.local_warmup_steps,
+        distributed.rounds.warmup_steps,
         last,
         left == 0
             ? ""
@@ -45,20 +45,20 @@ std::vector<std::string> find_warnings(const LoadedConfig& loaded) {
                   "reach the weights that are saved",
                   left)));
   } else if (
-      distributed.local_steps > 0 &&
-      apart_steps % distributed.local_steps != 0) {
+      distributed.rounds.local_steps > 0 &&
+      apart_steps % distributed.rounds.local_steps != 0) {
     warnings.push_back(fmt::format(
         "the number of the run's steps, {}{}, is no multiple of "
         "distributed.local_steps = {}: what the groups learn in the last {} "
         "steps does not reach the weights that are saved",
         last,
-        distributed.local_warmup_steps == 0
+        distributed.rounds.warmup_steps == 0
             ? ""
             : fmt::format(
                   " less distributed.local_warmup_steps = {}",
-                  distributed.local_warmup_steps),
-        distributed.local_steps,
-        apart_steps % distributed.local_steps));
+                  distributed.rounds.warmup_steps),
+        distributed.rounds.local_steps,
+        apart_steps % distributed.rounds.local_steps));
   }
   if (!config.model.llama)
     return warnings;
@@ -72,8 +72,9 @@ std::vector<std::string> find_warnings(const LoadedConfig& loaded) {
         llama.max_position_embeddings));
   const double gradient_mib = static_cast<double>(parameter_count(llama)) * 4 /
                               static_cast<double>(MiB);
-  const bool has_buckets = distributed.grad_sync == GradSyncKind::kBucketed &&
-                           distributed.dp_size * distributed.cp_size > 1;
+  const bool has_buckets =
+      distributed.grad_sync == GradSyncAlgorithm::kBucketed &&
+      distributed.dims.replicas() > 1;
   if (has_buckets && distributed.bucket_cap_mb > gradient_mib &&
       !is_default(loaded, "distributed.bucket_cap_mb"))
     warnings.push_back(fmt::format(

@@ -5,14 +5,9 @@
 #include <vector>
 
 #include "brigade/data_parallel/grad_sync.h"
+#include "brigade/options/grad_sync_algorithm.h"
 
 namespace brigade {
-
-// The implementations of GradSync.
-enum class GradSyncAlgorithm {
-  kBucketed,  // BucketedGradSync
-  kPerParam,  // PerParamGradSync: simple, slow, for comparison
-};
 
 // Collective; throws what the constructors throw.
 std::unique_ptr<GradSync> make_grad_sync(

@@ -8,18 +8,6 @@ torch::ScalarType scalar_type(ModelDtype dtype) {
   return dtype == ModelDtype::kBfloat16 ? torch::kBFloat16 : torch::kFloat;
 }
 
-ops::Kernels kernels_of(ModelKernels kernels) {
-  switch (kernels) {
-    case ModelKernels::kAuto:
-      return ops::Kernels::kAuto;
-    case ModelKernels::kCpu:
-      return ops::Kernels::kCpu;
-    case ModelKernels::kAten:
-      return ops::Kernels::kAten;
-  }
-  return ops::Kernels::kAuto;
-}
-
 TokenLayout token_layout(const DistributedConfig& distributed) {
   return distributed.sequence_parallel ? TokenLayout::kSharded
                                        : TokenLayout::kReplicated;
@@ -30,7 +18,7 @@ ModelContext model_context(const TrainConfig& config, const ProcessMesh& mesh) {
   context.description = describe_model(model_of(config));
   context.dtype = scalar_type(config.model.dtype);
   context.device = mesh.device();
-  context.kernels = kernels_of(config.model.kernels);
+  context.kernels = config.model.kernels;
   context.tensor_parallel.group = mesh.axis(Axis::kTp);
   context.tensor_parallel.tokens = token_layout(config.distributed);
   context.context_parallel = mesh.axis(Axis::kCp);

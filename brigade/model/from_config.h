@@ -12,7 +12,6 @@
 namespace brigade {
 
 torch::ScalarType scalar_type(ModelDtype dtype);
-ops::Kernels kernels_of(ModelKernels kernels);
 
 // How activations lie between the tensor parallel parts of a block.
 TokenLayout token_layout(const DistributedConfig& distributed);

@@ -1,6 +1,8 @@
 // Which activations a layer computes a second time in backward instead of
-// keeping them from forward.
+// keeping them from forward; training.recompute.
 #pragma once
+
+#include "brigade/options/choice.h"
 
 namespace brigade {
 
@@ -10,16 +12,10 @@ enum class Recompute {
   kFull,       // the whole block
 };
 
-constexpr const char* to_string(Recompute recompute) {
-  switch (recompute) {
-    case Recompute::kNone:
-      return "none";
-    case Recompute::kSelective:
-      return "selective";
-    case Recompute::kFull:
-      return "full";
-  }
-  return "?";
-}
+template <>
+inline constexpr std::array kChoices<Recompute>{
+    Choice{Recompute::kNone, "none"},
+    Choice{Recompute::kSelective, "selective"},
+    Choice{Recompute::kFull, "full"}};
 
 }  // namespace brigade

@@ -6,16 +6,9 @@
 #include <vector>
 
 #include "brigade/optim/optimizer.h"
+#include "brigade/options/adamw.h"
 
 namespace brigade {
-
-// torch.optim.AdamW's, with its defaults.
-struct AdamWOptions {
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  ops::Kernels kernels = ops::Kernels::kAuto;
-};
 
 class AdamW final : public Optimizer {
  public:

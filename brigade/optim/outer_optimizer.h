@@ -11,12 +11,9 @@
 
 #include <torch/types.h>
 
-namespace brigade {
+#include "brigade/options/low_communication.h"
 
-struct OuterOptimizerOptions {
-  double lr = 0.7;
-  double momentum = 0.9;
-};
+namespace brigade {
 
 // weight, momentum: read and written; gradient: read. All float32, flat, of one
 // length. Throws an Error naming the sizes when they are not.

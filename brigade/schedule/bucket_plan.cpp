@@ -31,18 +31,6 @@ bool is_alone(const BucketParam& param) {
 
 }  // namespace
 
-const char* to_string(BucketOrder order) {
-  switch (order) {
-    case BucketOrder::kRegistration:
-      return "registration";
-    case BucketOrder::kReverse:
-      return "reverse";
-    case BucketOrder::kObserved:
-      return "observed";
-  }
-  return "unknown";
-}
-
 std::vector<int> initial_order(BucketOrder order, int params) {
   std::vector<int> result(static_cast<size_t>(params));
   std::iota(result.begin(), result.end(), 0);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "brigade/base/units.h"
+#include "brigade/options/choice.h"
 
 namespace brigade {
 
@@ -32,8 +33,11 @@ enum class BucketOrder {
   kReverse,       // about the order in which backward reaches them
   kObserved,      // kReverse in the first step, then the order seen in it
 };
-// "registration", "reverse" or "observed".
-const char* to_string(BucketOrder order);
+template <>
+inline constexpr std::array kChoices<BucketOrder>{
+    Choice{BucketOrder::kRegistration, "registration"},
+    Choice{BucketOrder::kReverse, "reverse"},
+    Choice{BucketOrder::kObserved, "observed"}};
 
 // Sizes of buckets.
 struct BucketPlanOptions {

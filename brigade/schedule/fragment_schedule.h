@@ -29,6 +29,7 @@ struct FragmentSchedule {
   int64_t delay = 0;            // steps from sending to merging
   int64_t warmup_steps = 0;     // before the first round
   int64_t warmup_interval = 1;  // 1: data parallel
+  bool operator==(const FragmentSchedule&) const = default;
 };
 
 enum class FragmentAction {

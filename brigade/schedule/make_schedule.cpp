@@ -43,20 +43,6 @@ Schedule finished(Schedule computation) {
 
 }  // namespace
 
-const char* to_string(ScheduleKind kind) {
-  switch (kind) {
-    case ScheduleKind::kAfab:
-      return "afab";
-    case ScheduleKind::kOneFOneB:
-      return "1f1b";
-    case ScheduleKind::kInterleaved1F1B:
-      return "interleaved_1f1b";
-    case ScheduleKind::kZeroBubble:
-      return "zero_bubble";
-  }
-  return "?";
-}
-
 void validate_pipeline_size(
     ScheduleKind kind,
     const PipelineSize& size,

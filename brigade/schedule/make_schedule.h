@@ -6,14 +6,18 @@
 #include <string>
 #include <vector>
 
+#include "brigade/options/choice.h"
 #include "brigade/schedule/schedule.h"
 
 namespace brigade {
 
 enum class ScheduleKind { kAfab, kOneFOneB, kInterleaved1F1B, kZeroBubble };
-
-// "afab", "1f1b", "interleaved_1f1b", "zero_bubble".
-const char* to_string(ScheduleKind kind);
+template <>
+inline constexpr std::array kChoices<ScheduleKind>{
+    Choice{ScheduleKind::kOneFOneB, "1f1b"},
+    Choice{ScheduleKind::kAfab, "afab"},
+    Choice{ScheduleKind::kInterleaved1F1B, "interleaved_1f1b"},
+    Choice{ScheduleKind::kZeroBubble, "zero_bubble"}};
 
 struct PipelineSize {
   int ranks = 1;

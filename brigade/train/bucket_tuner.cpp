@@ -400,14 +400,14 @@ std::string with_bucket_capacity(
 void check_tunable(const TrainConfig& config) {
   std::vector<std::string> problems;
   const DistributedConfig& distributed = config.distributed;
-  if (distributed.dp_size * distributed.cp_size == 1) {
+  if (distributed.dims.replicas() == 1) {
     problems.push_back(fmt::format(
         "[tune-buckets] gradients are summed over dp {} * cp {} = 1 rank, so "
         "there is no communication to tune; give --nproc more ranks",
-        distributed.dp_size,
-        distributed.cp_size));
+        distributed.dims.dp,
+        distributed.dims.cp));
   }
-  if (distributed.grad_sync == GradSyncKind::kPerParam) {
+  if (distributed.grad_sync == GradSyncAlgorithm::kPerParam) {
     problems.emplace_back(
         "[tune-buckets] /distributed/grad_sync = \"per_param\" has no buckets; "
         "give distributed.grad_sync=bucketed");

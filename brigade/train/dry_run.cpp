@@ -27,7 +27,7 @@ std::vector<BucketParam> stage_bucket_params(
   for (const ParameterRow& row : rows) {
     const ParamShard shard = shard_parameter(
         row,
-        config.distributed.tp_size,
+        config.distributed.dims.tp,
         /*tp_rank=*/0,
         token_layout(config.distributed));
     int64_t numel = 1;
@@ -76,7 +76,7 @@ StateBytes state_bytes(
     numel += param.numel;
   const DistributedConfig& distributed = config.distributed;
   const auto params = static_cast<double>(numel);
-  const double ranks = distributed.dp_size * distributed.cp_size;
+  const double ranks = distributed.dims.replicas();
   const bool is_bf16 = config.model.dtype == ModelDtype::kBfloat16;
   return {
       .weights = params * (is_bf16 ? 2 : 4) /
@@ -91,10 +91,10 @@ StateBytes state_bytes(
           static_cast<double>(element_bytes(optimizer_states(config))) /
           (distributed.zero_stage >= 1 ? ranks : 1),
       .outer =
-          distributed.local_steps == 0
+          distributed.rounds.local_steps == 0
               ? 0
               : params *
-                    (distributed.outer_wire == OuterWire::kFp32 ? 12 : 16)};
+                    (distributed.outer.wire == WireFormat::kFp32 ? 12 : 16)};
 }
 
 std::string describe_run(const TrainConfig& config, const TrainingData& data) {
@@ -123,7 +123,7 @@ std::string describe_run(const TrainConfig& config, const TrainingData& data) {
       windows_per_step,
       training.seq_length,
       tokens_per_step(config),
-      config.distributed.dp_size,
+      config.distributed.dims.dp,
       training.micro_batch_size,
       training.gradient_accumulation_steps);
   text += fmt::format(
@@ -141,39 +141,39 @@ std::string describe_run(const TrainConfig& config, const TrainingData& data) {
 }
 
 std::string describe_warmup(const DistributedConfig& distributed) {
-  if (distributed.local_warmup_steps == 0)
+  if (distributed.rounds.warmup_steps == 0)
     return {};
   return fmt::format(
       "after {} steps {}, ",
-      distributed.local_warmup_steps,
-      distributed.local_warmup_interval == 1
+      distributed.rounds.warmup_steps,
+      distributed.rounds.warmup_interval == 1
           ? "of data parallel"
           : fmt::format(
                 "in which all take their mean every {}",
-                distributed.local_warmup_interval));
+                distributed.rounds.warmup_interval));
 }
 
 // How groups train apart; empty without low-communication training.
 std::string describe_groups(const DistributedConfig& distributed) {
-  if (distributed.local_steps == 0)
+  if (distributed.rounds.local_steps == 0)
     return {};
   return fmt::format(
       "groups      {} of {} dp ranks; {}each of {} fragments is exchanged "
       "every {} steps in {}, merged {} steps later\n",
       distributed.replica_groups(),
-      distributed.dp_size / distributed.replica_groups(),
+      distributed.dims.dp / distributed.replica_groups(),
       describe_warmup(distributed),
-      distributed.outer_fragments,
-      distributed.local_steps,
-      to_string(distributed.outer_wire),
-      distributed.outer_delay);
+      distributed.rounds.fragments,
+      distributed.rounds.local_steps,
+      to_string(distributed.outer.wire),
+      distributed.rounds.delay);
 }
 
 std::string describe_buckets(
     const TrainConfig& config,
     const std::vector<BucketParam>& params) {
   const DistributedConfig& distributed = config.distributed;
-  if (distributed.grad_sync == GradSyncKind::kPerParam)
+  if (distributed.grad_sync == GradSyncAlgorithm::kPerParam)
     return fmt::format("one all-reduce per parameter: {}\n", params.size());
   const std::vector<int> order =
       initial_order(distributed.bucket_order, static_cast<int>(params.size()));
@@ -208,7 +208,7 @@ describe_stage(const TrainConfig& config, size_t stage, const ModelPart& part) {
              "rank, {:.1f} MiB of weights ({:.1f}), gradients ({:.1f}) and "
              "optimizer state ({:.1f}){}\n",
              stage,
-             stage % static_cast<size_t>(config.distributed.pp_size),
+             stage % static_cast<size_t>(config.distributed.dims.pp),
              part.layers.begin,
              part.layers.end,
              part.is_first ? ", embedding" : "",

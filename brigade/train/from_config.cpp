@@ -8,23 +8,6 @@
 #include "brigade/config/model_layout.h"
 
 namespace brigade {
-namespace {
-
-LrDecay lr_decay(LrScheduleKind kind) {
-  switch (kind) {
-    case LrScheduleKind::kConstant:
-      return LrDecay::kConstant;
-    case LrScheduleKind::kCosine:
-      return LrDecay::kCosine;
-    case LrScheduleKind::kLinear:
-      return LrDecay::kLinear;
-    case LrScheduleKind::kWsd:
-      return LrDecay::kWsd;
-  }
-  return LrDecay::kConstant;
-}
-
-}  // namespace
 
 CommunicatorOptions communicator_options(const DistributedConfig& distributed) {
   CommunicatorOptions options;
@@ -34,30 +17,12 @@ CommunicatorOptions communicator_options(const DistributedConfig& distributed) {
 }
 
 Backend backend_of(const DistributedConfig& distributed) {
-  switch (distributed.backend) {
-    case CommBackend::kFollowUseCpu:
-      return distributed.use_cpu == false ? Backend::kNccl : Backend::kGloo;
-    case CommBackend::kGloo:
-      return Backend::kGloo;
-    case CommBackend::kNccl:
-      // Where use_cpu is true, it has been reported as ignored.
-      return distributed.use_cpu == true ? Backend::kGloo : Backend::kNccl;
-    case CommBackend::kMpi:
-      return Backend::kMpi;
-  }
-  return Backend::kGloo;
-}
-
-HierarchyChoice hierarchy_of(const DistributedConfig& distributed) {
-  switch (distributed.hierarchical_reduction) {
-    case HierarchicalReduction::kAuto:
-      return HierarchyChoice::kAuto;
-    case HierarchicalReduction::kOn:
-      return HierarchyChoice::kOn;
-    case HierarchicalReduction::kOff:
-      return HierarchyChoice::kOff;
-  }
-  return HierarchyChoice::kAuto;
+  if (!distributed.backend)
+    return distributed.use_cpu == false ? Backend::kNccl : Backend::kGloo;
+  // Where use_cpu is true, nccl has been reported as ignored.
+  if (distributed.backend == Backend::kNccl && distributed.use_cpu == true)
+    return Backend::kGloo;
+  return *distributed.backend;
 }
 
 int64_t bucket_capacity_bytes(const DistributedConfig& distributed) {
@@ -125,8 +90,7 @@ GradSyncOptions grad_sync_options(const DistributedConfig& distributed) {
 BucketPlanOptions bucket_plan_options(const DistributedConfig& distributed) {
   BucketPlanOptions options;
   options.capacity_bytes = bucket_capacity_bytes(distributed);
-  options.ranks =
-      distributed.dp_size / distributed.replica_groups() * distributed.cp_size;
+  options.ranks = distributed.dims.replicas() / distributed.replica_groups();
   return options;
 }
 
@@ -138,70 +102,33 @@ double weight_decay_of(
   return decays ? training.weight_decay : 0.0;
 }
 
-AdamWOptions adamw_options(const TrainConfig& config) {
-  return {
-      .beta1 = config.training.adam_beta1,
-      .beta2 = config.training.adam_beta2,
-      .eps = config.training.adam_eps,
-      .kernels = kernels_of(config.model.kernels)};
-}
-
 std::unique_ptr<Optimizer> make_optimizer(
     const TrainConfig& config,
     std::vector<OptimizerGroup> groups) {
-  return std::make_unique<AdamW>(std::move(groups), adamw_options(config));
+  AdamWOptions options = config.training.adam;
+  options.kernels = config.model.kernels;
+  return std::make_unique<AdamW>(std::move(groups), options);
 }
 
 std::vector<StateSpec> optimizer_states(const TrainConfig& config) {
   return kept_states(AdamW::state_specs(), scalar_type(config.model.dtype));
 }
 
-FragmentSchedule fragment_schedule(const DistributedConfig& distributed) {
-  return {
-      .local_steps = distributed.local_steps,
-      .fragments = distributed.outer_fragments,
-      .delay = distributed.outer_delay,
-      .warmup_steps = distributed.local_warmup_steps,
-      .warmup_interval = distributed.local_warmup_interval};
-}
-
 OuterFragmentOptions outer_fragment_options(const TrainConfig& config) {
-  const DistributedConfig& distributed = config.distributed;
-  OuterFragmentOptions options;
-  options.optimizer = {
-      .lr = distributed.outer_learning_rate,
-      .momentum = distributed.outer_momentum};
-  switch (distributed.outer_wire) {
-    case OuterWire::kFp32:
-      break;
-    case OuterWire::kBf16:
-      options.wire = WireFormat::kBf16;
-      break;
-    case OuterWire::kInt8:
-      options.wire = WireFormat::kInt8;
-      break;
-    case OuterWire::kInt4:
-      options.wire = WireFormat::kInt4;
-      break;
-  }
-  options.alpha = distributed.outer_alpha;
-  options.kernels = kernels_of(config.model.kernels);
+  OuterFragmentOptions options = config.distributed.outer;
+  options.kernels = config.model.kernels;
   return options;
 }
 
 LrScheduleOptions lr_schedule_options(
     const TrainingConfig& training,
     int64_t last_step) {
-  const bool ends_at_total = training.lr_end == LrEnd::kAtTotalTrainSteps;
-  using End = LrScheduleOptions::End;
-  return {
-      .decay = lr_decay(training.lr_schedule),
-      .peak = training.learning_rate,
-      .minimum = training.min_learning_rate,
-      .warmup_steps = training.warmup_steps,
-      .decay_steps = training.decay_steps,
-      .total_steps = ends_at_total ? training.total_train_steps : last_step,
-      .end = ends_at_total ? End::kAtLastStep : End::kAfterLastStep};
+  LrScheduleOptions options = training.lr;
+  options.end = training.lr_end.value_or(LrEnd::kAfterLastStep);
+  options.total_steps = options.end == LrEnd::kAtTotalTrainSteps
+                            ? training.total_train_steps
+                            : last_step;
+  return options;
 }
 
 TrainingDataOptions training_data_options(
@@ -238,7 +165,7 @@ LoaderOptions loader_options(const TrainConfig& config, int dp_rank) {
   options.layout = {
       config.training.micro_batch_size,
       config.training.gradient_accumulation_steps,
-      config.distributed.dp_size,
+      config.distributed.dims.dp,
       dp_rank};
   options.reset_attention = config.dataset.reset_attention;
   return options;

@@ -1,6 +1,7 @@
-// What the library's structs take from a run's config: options of data,
-// communication, gradient synchronisation, pipeline, optimizer and learning
-// rate. Pure, but for hooks that allocate and optimizers that are made.
+// What the library's structs take from a run's config where they are not
+// members of it: options of data, communication and gradient synchronisation,
+// and what is known from several keys. Pure, but for hooks that allocate and
+// optimizers that are made.
 #pragma once
 
 #include <torch/types.h>
@@ -14,14 +15,13 @@
 #include "brigade/config/train_config.h"
 #include "brigade/data/loader.h"
 #include "brigade/data/training_data.h"
+#include "brigade/data_parallel/bucket_hook.h"
 #include "brigade/data_parallel/grad_sync.h"
+#include "brigade/data_parallel/hook_memory.h"
 #include "brigade/model/from_config.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/optim/adamw.h"
-#include "brigade/optim/lr_schedule.h"
 #include "brigade/schedule/bucket_plan.h"
-#include "brigade/schedule/fragment_schedule.h"
-#include "brigade/train/outer_fragment.h"
 
 namespace brigade {
 
@@ -29,7 +29,6 @@ CommunicatorOptions communicator_options(const DistributedConfig& distributed);
 
 // What the groups run over.
 Backend backend_of(const DistributedConfig& distributed);
-HierarchyChoice hierarchy_of(const DistributedConfig& distributed);
 
 // Of distributed.zero_stage.
 Sharding sharding_of(const DistributedConfig& distributed);
@@ -52,15 +51,13 @@ BucketPlanOptions bucket_plan_options(const DistributedConfig& distributed);
 // Of one parameter: training.weight_decay where weight_decay_on says so, else
 // 0.
 double weight_decay_of(const ParameterRow& row, const TrainingConfig& training);
-AdamWOptions adamw_options(const TrainConfig& config);
 // The run's optimizer, and what it keeps of a weight of the run's dtype.
 std::unique_ptr<Optimizer> make_optimizer(
     const TrainConfig& config,
     std::vector<OptimizerGroup> groups);
 std::vector<StateSpec> optimizer_states(const TrainConfig& config);
 
-// Of low-communication training: distributed.local_steps, at least 1.
-FragmentSchedule fragment_schedule(const DistributedConfig& distributed);
+// Of low-communication training.
 OuterFragmentOptions outer_fragment_options(const TrainConfig& config);
 
 // `last_step`: of the run (last_step()).

@@ -28,9 +28,7 @@ LocalTraining::LocalTraining(
     const TrainConfig& config,
     const ProcessMesh& mesh,
     const Stages& stages)
-    : schedule_(fragment_schedule(config.distributed)),
-      mesh_(mesh),
-      stages_(stages) {
+    : schedule_(config.distributed.rounds), mesh_(mesh), stages_(stages) {
   const OuterFragmentOptions options = outer_fragment_options(config);
   for (int i = 0; i < schedule_.fragments; ++i) {
     const FragmentParams params = params_of(static_cast<size_t>(i));

@@ -26,9 +26,9 @@ MicroBatches::MicroBatches(
     : loader_(std::move(source), loader_options(config, coordinate.dp)),
       count_(config.training.gradient_accumulation_steps),
       device_(device),
-      is_cut_(config.distributed.cp_size > 1) {
+      is_cut_(config.distributed.dims.cp > 1) {
   const auto positions = token_positions(
-      config.training.seq_length, config.distributed.cp_size, coordinate.cp);
+      config.training.seq_length, config.distributed.dims.cp, coordinate.cp);
   positions_ = torch::tensor(positions, torch::kLong);
   positions_on_device_ = to_device(positions_, device_);
 }

@@ -48,9 +48,9 @@ OuterFragment::OuterFragment(
       {offsets_.back()}, params.front().tensor.options().dtype(torch::kFloat));
   momentum_ = torch::zeros_like(common_);
   pending_ = torch::zeros_like(common_);
-  if (options_.wire) {
+  if (options_.wire != WireFormat::kFp32) {
     errors_ = torch::zeros_like(common_);
-    rounded_.emplace(*options_.wire, ranges, *mesh.between_groups());
+    rounded_.emplace(options_.wire, ranges, *mesh.between_groups());
   }
   restart(params);
 }

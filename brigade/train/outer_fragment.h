@@ -21,18 +21,11 @@
 #include "brigade/comm/process_mesh.h"
 #include "brigade/comm/rounded_sum.h"
 #include "brigade/comm/sequential_worker.h"
-#include "brigade/ops/op_options.h"
 #include "brigade/optim/outer_optimizer.h"
+#include "brigade/options/low_communication.h"
 #include "brigade/train/stage_runtime.h"
 
 namespace brigade {
-
-struct OuterFragmentOptions {
-  OuterOptimizerOptions optimizer;
-  std::optional<WireFormat> wire;  // nullopt: float32
-  double alpha = 0;                // share of the local weights that is kept
-  ops::Kernels kernels = ops::Kernels::kAuto;
-};
 
 // The states of a parameter that belong to the exchange.
 inline constexpr const char* kOuterCommon = "outer.common";

@@ -4,45 +4,12 @@
 
 #include <algorithm>
 
+#include "brigade/config/keys.h"
+
 namespace brigade {
 namespace {
 
 using nlohmann::json;
-
-constexpr const char* kMeaning[] = {
-    "training.seed",
-    "training.seq_length",
-    "model.dtype",
-    "dataset.name",
-    "dataset.mixture",
-    "dataset.shuffle",
-    "dataset.document_epochs",
-    "dataset.reset_attention"};
-
-constexpr const char* kCourse[] = {
-    "training.learning_rate",
-    "training.total_train_steps",
-    "training.max_tokens",
-    "training.adam_beta1",
-    "training.adam_beta2",
-    "training.adam_eps",
-    "training.weight_decay",
-    "training.lr_schedule",
-    "training.warmup_steps",
-    "training.min_learning_rate",
-    "training.decay_steps",
-    "training.lr_end",
-    "training.grad_clip",
-    "training.on_non_finite",
-    "distributed.local_steps",
-    "distributed.local_warmup_steps",
-    "distributed.local_warmup_interval",
-    "distributed.outer_learning_rate",
-    "distributed.outer_momentum",
-    "distributed.outer_wire",
-    "distributed.outer_fragments",
-    "distributed.outer_delay",
-    "distributed.outer_alpha"};
 
 constexpr const char* kBatch = "sequences per step";
 constexpr const char* kModelPrefix = "model.config ";
@@ -62,14 +29,13 @@ json value_of(const json& config, const std::string& dotted) {
 
 void add_known(
     const json& config,
-    const std::string& key,
+    const ConfigKey& key,
     std::map<std::string, json>& facts) {
-  const size_t dot = key.find('.');
-  const auto group = config.find(key.substr(0, dot));
-  const bool is_known = group != config.end() && group->is_object() &&
-                        group->contains(key.substr(dot + 1));
+  const auto group = config.find(key.group);
+  const bool is_known =
+      group != config.end() && group->is_object() && group->contains(key.name);
   if (is_known)
-    facts[key] = (*group)[key.substr(dot + 1)];
+    facts[key.dotted()] = (*group)[key.name];
 }
 
 // What is held out for evaluation moves every window of training: whether any,
@@ -123,10 +89,13 @@ std::vector<std::string> differences(
 
 RunFacts run_facts(const json& config, const json& model, const json& data) {
   RunFacts facts;
-  for (const char* key : kMeaning)
-    add_known(config, key, facts.meaning);
-  for (const char* key : kCourse)
-    add_known(config, key, facts.course);
+  for (const ConfigKey& key : config_keys()) {
+    if (key.resume != Resume::kFree)
+      add_known(
+          config,
+          key,
+          key.resume == Resume::kMeaning ? facts.meaning : facts.course);
+  }
   add_held_out(config, facts.meaning);
   if (const json batch = batch_size(config); !batch.is_null())
     facts.course[kBatch] = batch;

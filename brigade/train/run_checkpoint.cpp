@@ -16,6 +16,7 @@
 #include "brigade/config/model_layout.h"
 #include "brigade/data/dataset_info.h"
 #include "brigade/metrics/run_folder.h"
+#include "brigade/train/from_config.h"
 #include "brigade/train/local_checkpoint.h"
 #include "brigade/train/resume_rules.h"
 #include "brigade/train/start_world.h"
@@ -89,12 +90,6 @@ void attach_files(const TrainConfig& config, CheckpointToSave& checkpoint) {
     checkpoint.attachments[generation] = kGenerationConfig;
 }
 
-VerifyLevel verify_level(const TrainConfig& config) {
-  return config.checkpoint.verify == VerifiedContent::kSize
-             ? VerifyLevel::kSize
-             : VerifyLevel::kFull;
-}
-
 std::string reason_to_reject(
     const fs::path& directory,
     VerifyLevel level,
@@ -158,7 +153,7 @@ std::optional<fs::path> find_newest_valid(
   for (const int64_t step : steps) {
     const CheckpointEntry entry{step, folder / std::to_string(step)};
     const std::string reason =
-        reason_to_reject(entry, verify_level(config), world, observer);
+        reason_to_reject(entry, config.checkpoint.verify, world, observer);
     if (reason.empty())
       return entry.directory;
     observer.on_message(
@@ -218,7 +213,7 @@ std::optional<fs::path> find_checkpoint_to_continue(
   const fs::path directory =
       Checkpoint(config.checkpoint.load_path).directory();
   const std::string reason =
-      reason_to_reject(directory, verify_level(config), world, observer);
+      reason_to_reject(directory, config.checkpoint.verify, world, observer);
   if (!reason.empty())
     throw DataError(reason);
   return directory;
@@ -374,16 +369,14 @@ uint64_t checkpoint_bytes(const TrainConfig& config) {
   // momentum, and what is under way.
   const DistributedConfig& distributed = config.distributed;
   const uint64_t outer_bytes =
-      distributed.local_steps == 0
+      distributed.rounds.local_steps == 0
           ? 0
           : 8 + 16 * static_cast<uint64_t>(distributed.replica_groups());
   // Of each rank's gradients what the wire lost.
   const bool keeps_errors = distributed.grad_wire == GradWire::kInt8 ||
                             distributed.grad_wire == GradWire::kPowerSgd;
   const uint64_t error_bytes =
-      keeps_errors
-          ? 4 * static_cast<uint64_t>(distributed.dp_size * distributed.cp_size)
-          : 0;
+      keeps_errors ? 4 * static_cast<uint64_t>(distributed.dims.replicas()) : 0;
   return static_cast<uint64_t>(parameter_count(model_of(config))) *
          (bytes_per_parameter + outer_bytes + error_bytes);
 }

@@ -62,7 +62,7 @@ StageRuntime::StageRuntime(
 
   std::vector<Param> params = make_params(llama, mesh);
   std::unique_ptr<GradSync> sync;
-  if (config.distributed.grad_sync == GradSyncKind::kPerParam) {
+  if (config.distributed.grad_sync == GradSyncAlgorithm::kPerParam) {
     sync = std::make_unique<PerParamGradSync>(
         std::move(params), mesh.replicas(), options);
   } else {

@@ -85,7 +85,7 @@ std::unique_ptr<ProcessMesh> start_world(
       environment,
       options,
       {.backend = backend_of(config.distributed),
-       .hierarchy = hierarchy_of(config.distributed),
+       .hierarchy = config.distributed.hierarchical_reduction,
        .store = start.store,
        .prepare = [&] { return facts_of(config, environment, start); },
        .on_message =

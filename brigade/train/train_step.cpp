@@ -85,7 +85,7 @@ TrainStep::TrainStep(
         parts[stage]));
   }
   executor_ = make_executor(training_schedule(config_), batches_);
-  if (config_.distributed.local_steps > 0)
+  if (config_.distributed.rounds.local_steps > 0)
     local_ = std::make_unique<LocalTraining>(config_, mesh_, stages_);
   choose_reduction(1);
 }
@@ -121,7 +121,7 @@ std::unique_ptr<PipelineExecutor> TrainStep::make_executor(
   ExecutorOptions options;
   const int64_t rows = config_.training.micro_batch_size *
                        config_.training.seq_length /
-                       config_.distributed.cp_size;
+                       config_.distributed.dims.cp;
   options.transfers.shape = {
       config_.distributed.sequence_parallel ? rows / mesh_.dims().tp : rows,
       model_of(config_).hidden_size};

@@ -436,7 +436,7 @@ void Trainer::look_for_stragglers(int64_t step, double busy_seconds) {
   Communicator& world = *mesh_->world();
   // An exchange that goes on beside the steps waits for peers too, and the
   // recorded waits do not say which thread waited.
-  if (world.size() == 1 || config_.distributed.outer_delay > 0)
+  if (world.size() == 1 || config_.distributed.rounds.delay > 0)
     return;
   if (!stragglers_) {
     std::vector<int> stages;

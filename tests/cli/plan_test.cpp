@@ -71,7 +71,7 @@ TEST_F(PlanTest, TrainTakesTheConfigOfTheQuickest) {
   EXPECT_EQ(
       loaded.config.training.micro_batch_size *
           loaded.config.training.gradient_accumulation_steps *
-          loaded.config.distributed.dp_size,
+          loaded.config.distributed.dims.dp,
       64);
 }
 

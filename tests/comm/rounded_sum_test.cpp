@@ -60,6 +60,21 @@ TEST(BlockWire, ABlockComesBackWithinHalfAStep) {
   }
 }
 
+TEST(BlockWire, Float32ComesBackAsItIs) {
+  for (const int64_t count : {int64_t{1}, int64_t{77}, int64_t{256}}) {
+    Tensor values = rounded_values_of(1, count) * 3e-5;
+    values[0] = std::numeric_limits<float>::infinity();
+    std::vector<uint8_t> block(
+        static_cast<size_t>(block_bytes(WireFormat::kFp32)));
+    Tensor back = torch::empty({count});
+    encode_block(
+        WireFormat::kFp32, values.data_ptr<float>(), count, block.data());
+    decode_block(
+        WireFormat::kFp32, block.data(), count, back.data_ptr<float>());
+    EXPECT_TRUE(torch::equal(back, values)) << count;
+  }
+}
+
 TEST(BlockWire, ZerosAndTheSmallestNumbersBecomeZerosAndNothingElse) {
   for (const auto& [format, unit] : kWires) {
     for (const float value : {0.0F, 1e-45F}) {

@@ -139,13 +139,13 @@ TEST(TrainConfig, PicotronsTemplateNeedsUseCpuAlone) {
   const TrainConfig& config = loaded.config;
   EXPECT_EQ(config.parallel_dims(), ParallelDims{});
   EXPECT_EQ(config.distributed.pp_engine, ScheduleKind::kOneFOneB);
-  EXPECT_EQ(config.distributed.backend, CommBackend::kNccl);
+  EXPECT_EQ(config.distributed.backend, Backend::kNccl);
   EXPECT_EQ(config.distributed.use_cpu, true);
   EXPECT_EQ(config.model.name, "HuggingFaceTB/SmolLM-360M-Instruct");
   EXPECT_EQ(config.model.num_hidden_layers, 16);
   EXPECT_EQ(config.model.dtype, ModelDtype::kBfloat16);
   EXPECT_FALSE(config.model.llama.has_value());  // to be looked up
-  EXPECT_EQ(config.training.learning_rate, 3e-4);
+  EXPECT_EQ(config.training.lr.peak, 3e-4);
   EXPECT_EQ(config.training.micro_batch_size, 32);
   EXPECT_EQ(config.training.max_tokens, std::nullopt);
   EXPECT_EQ(config.checkpoint.save_dir, "ckpt");
@@ -249,8 +249,8 @@ template <class Enum>
 void expect_choices_round_trip(
     const char* pointer,
     Enum (*get)(const TrainConfig&)) {
-  for (const Enum choice : kChoices<Enum>) {
-    json file = with(minimal(), pointer, to_string(choice));
+  for (const auto& [choice, name] : kChoices<Enum>) {
+    json file = with(minimal(), pointer, name);
     // What some of them need besides.
     file["training"]["decay_steps"] = 1;
     file["distributed"]["use_cpu"] = true;
@@ -261,9 +261,8 @@ void expect_choices_round_trip(
       file["model"].erase("config");
     }
     const TrainConfig config = load(file.dump()).config;
-    EXPECT_EQ(get(config), choice) << pointer << " " << to_string(choice);
-    EXPECT_EQ(
-        to_json(config).at(json::json_pointer(pointer)), to_string(choice));
+    EXPECT_EQ(get(config), choice) << pointer << " " << name;
+    EXPECT_EQ(to_json(config).at(json::json_pointer(pointer)), name);
   }
 }
 
@@ -272,18 +271,19 @@ TEST(TrainConfig, EachChoiceIsReadAndWrittenAsItsText) {
   expect_choices_round_trip<ScheduleKind>(
       "/distributed/pp_engine",
       [](Config c) { return c.distributed.pp_engine; });
-  expect_choices_round_trip<CommBackend>(
-      "/distributed/backend", [](Config c) { return c.distributed.backend; });
-  expect_choices_round_trip<GradSyncKind>(
+  expect_choices_round_trip<Backend>("/distributed/backend", [](Config c) {
+    return c.distributed.backend.value();
+  });
+  expect_choices_round_trip<GradSyncAlgorithm>(
       "/distributed/grad_sync",
       [](Config c) { return c.distributed.grad_sync; });
   expect_choices_round_trip<GradWire>("/distributed/grad_wire", [](Config c) {
     return c.distributed.grad_wire;
   });
-  expect_choices_round_trip<OuterWire>("/distributed/outer_wire", [](Config c) {
-    return c.distributed.outer_wire;
-  });
-  expect_choices_round_trip<HierarchicalReduction>(
+  expect_choices_round_trip<WireFormat>(
+      "/distributed/outer_wire",
+      [](Config c) { return c.distributed.outer.wire; });
+  expect_choices_round_trip<HierarchyChoice>(
       "/distributed/hierarchical_reduction",
       [](Config c) { return c.distributed.hierarchical_reduction; });
   expect_choices_round_trip<BucketOrder>(
@@ -293,13 +293,26 @@ TEST(TrainConfig, EachChoiceIsReadAndWrittenAsItsText) {
       "/model/dtype", [](Config c) { return c.model.dtype; });
   expect_choices_round_trip<WeightInit>(
       "/model/init", [](Config c) { return c.model.init; });
-  expect_choices_round_trip<LrScheduleKind>(
-      "/training/lr_schedule", [](Config c) { return c.training.lr_schedule; });
+  expect_choices_round_trip<LrDecay>(
+      "/training/lr_schedule", [](Config c) { return c.training.lr.decay; });
   expect_choices_round_trip<LrEnd>(
       "/training/lr_end", [](Config c) { return c.training.lr_end.value(); });
   expect_choices_round_trip<Recompute>("/training/recompute", [](Config c) {
     return c.training.recompute_of_stage(0);
   });
+}
+
+TEST(TrainConfig, AnEmptyBackendIsAbsent) {
+  EXPECT_EQ(load(minimal().dump()).config.distributed.backend, std::nullopt);
+  for (const json& value : {json(""), json()}) {
+    const TrainConfig config =
+        load(with(minimal(), "/distributed/backend", value).dump()).config;
+    EXPECT_EQ(config.distributed.backend, std::nullopt);
+    EXPECT_EQ(to_json(config)["distributed"]["backend"], "");
+  }
+  EXPECT_THAT(
+      problems(with(minimal(), "/distributed/backend", "glo").dump()),
+      ElementsAre(HasSubstr("expected text, one of: , gloo, nccl, mpi")));
 }
 
 TEST(TrainConfig, SecretsAreNeitherPrintedNorSaved) {
@@ -314,11 +327,11 @@ TEST(TrainConfig, SecretsAreNeitherPrintedNorSaved) {
 
 TEST(TrainConfig, AbsentKeysMeanWhatPicotronDoes) {
   const TrainConfig config = load(minimal().dump()).config;
-  EXPECT_EQ(config.training.adam_beta1, 0.9);
-  EXPECT_EQ(config.training.adam_beta2, 0.999);
-  EXPECT_EQ(config.training.adam_eps, 1e-8);
+  EXPECT_EQ(config.training.adam.beta1, 0.9);
+  EXPECT_EQ(config.training.adam.beta2, 0.999);
+  EXPECT_EQ(config.training.adam.eps, 1e-8);
   EXPECT_EQ(config.training.weight_decay, 0.01);
-  EXPECT_EQ(config.training.lr_schedule, LrScheduleKind::kConstant);
+  EXPECT_EQ(config.training.lr.decay, LrDecay::kConstant);
   EXPECT_EQ(config.training.grad_clip, 0);
   EXPECT_FALSE(config.dataset.shuffle);
   EXPECT_EQ(config.logging.run_dir, "runs/run");
@@ -367,7 +380,7 @@ TEST(TrainConfig, TheCommandLineWinsOverTheFileAndTheOriginIsKnown) {
       with(minimal(), "/training/seed", 7).dump(),
       {"training.learning_rate=1e-3", "training.learning_rate=0.5"});
   EXPECT_EQ(loaded.config.training.seed, 7);
-  EXPECT_EQ(loaded.config.training.learning_rate, 0.5);
+  EXPECT_EQ(loaded.config.training.lr.peak, 0.5);
   EXPECT_EQ(value_of(loaded, "training.seed").origin, ValueOrigin::kFile);
   EXPECT_EQ(
       value_of(loaded, "training.learning_rate").origin,
@@ -695,10 +708,10 @@ TEST(TrainConfig, LocalStepsRefuseWhatTheyCannotHonour) {
 
 TEST(TrainConfig, EachDpRankIsAGroupUnlessTheirNumberIsGiven) {
   DistributedConfig distributed;
-  distributed.dp_size = 6;
+  distributed.dims.dp = 6;
   distributed.local_groups = 2;
   EXPECT_EQ(distributed.replica_groups(), 1);
-  distributed.local_steps = 5;
+  distributed.rounds.local_steps = 5;
   EXPECT_EQ(distributed.replica_groups(), 2);
   distributed.local_groups = 0;
   EXPECT_EQ(distributed.replica_groups(), 6);
@@ -988,7 +1001,7 @@ TEST_F(ModelFileTest, AnIdIsLeftToBeFound) {
   config.model.llama.reset();
   resolve_model(config, folder_);
   EXPECT_EQ(config.model.llama->hidden_size, 64);
-  config.distributed.tp_size = 3;
+  config.distributed.dims.tp = 3;
   EXPECT_THROW(resolve_model(config, folder_), ConfigError);
 }
 

@@ -16,7 +16,7 @@ TEST(StageRuntime, RecomputesWhatTheConfigSaysForItsStage) {
       testing::tiny_run("none")["model"]["config"], "", problems);
   ASSERT_TRUE(problems.empty());
   config.model.dtype = ModelDtype::kFloat32;
-  config.distributed.pp_size = 2;
+  config.distributed.dims.pp = 2;
   config.distributed.pp_virtual_stages = 2;
   const std::vector<Recompute> expected = {
       Recompute::kNone,

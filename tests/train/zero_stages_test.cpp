@@ -113,7 +113,7 @@ TEST(ZeroStage3, HoldsTheWeightsOfTwoUnits) {
       testing::tiny_run("none")["model"]["config"], "", problems);
   ASSERT_TRUE(problems.empty());
   config.distributed.zero_stage = 3;
-  config.distributed.dp_size = 2;
+  config.distributed.dims.dp = 2;
   testing::run_ranks_with_store(2, [&](int rank, const StorePtr& store) {
     const ProcessMesh mesh({.dp = 2}, rank, store);
     StageRuntime runtime(

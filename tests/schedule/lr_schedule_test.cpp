@@ -1,6 +1,6 @@
 // Rates against the formulas of transformers' get_*_schedule_* and of
 // torchtitan's linear_warmup_stable_decay, written down again here.
-#include "brigade/optim/lr_schedule.h"
+#include "brigade/schedule/lr_schedule.h"
 
 #include <gtest/gtest.h>
 
@@ -98,7 +98,7 @@ TEST(LrSchedule, ReachesTheMinimumOneStepAfterTheLast) {
     EXPECT_GT(learning_rate(schedule, 10), 1);
     EXPECT_DOUBLE_EQ(learning_rate(schedule, 11), 1);
     EXPECT_DOUBLE_EQ(learning_rate(schedule, 50), 1);
-    schedule.end = LrScheduleOptions::End::kAtLastStep;
+    schedule.end = LrEnd::kAtTotalTrainSteps;
     EXPECT_GT(learning_rate(schedule, 9), 1);
     EXPECT_DOUBLE_EQ(learning_rate(schedule, 10), 1);
   }

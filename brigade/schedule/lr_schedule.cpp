@@ -1,4 +1,4 @@
-#include "brigade/optim/lr_schedule.h"
+#include "brigade/schedule/lr_schedule.h"
 
 #include <algorithm>
 #include <cmath>
@@ -20,7 +20,7 @@ double learning_rate(const LrScheduleOptions& options, int64_t step) {
           ? std::max(options.warmup_steps, total - wsd_steps)
           : options.warmup_steps;
   const int64_t done =
-      options.end == LrScheduleOptions::End::kAtLastStep ? step : step - 1;
+      options.end == LrEnd::kAtTotalTrainSteps ? step : step - 1;
   const double progress = std::clamp(
       static_cast<double>(done - decay_begin) /
           static_cast<double>(std::max<int64_t>(1, total - decay_begin)),

@@ -1,0 +1,207 @@
+#include "brigade/config/group_keys.h"
+
+namespace brigade {
+
+namespace {
+
+using enum Resume;
+
+void add_training_course(std::vector<ConfigKey>& keys) {
+  using G = TrainingConfig;
+  const GroupKeys group(
+      keys, "training", [](auto& config) -> auto& { return config.training; });
+  const GroupKeys lr(
+      keys, "training", [](auto& config) -> auto& {
+        return config.training.lr;
+      });
+  const ValueRule count = at_least(1);
+  const ValueRule natural = at_least(0);
+  group.key("seed", &G::seed, natural, kMeaning, "of weights and data order");
+  lr.key(
+      "learning_rate",
+      &LrScheduleOptions::peak,
+      natural,
+      kCourse,
+      "the highest");
+  group.key(
+      "total_train_steps",
+      &G::total_train_steps,
+      natural,
+      kCourse,
+      "optimizer steps");
+  group.key(
+      "seq_length", &G::seq_length, count, kMeaning, "tokens of a sequence");
+  group.key(
+      "micro_batch_size",
+      &G::micro_batch_size,
+      count,
+      kFree,
+      "sequences of a micro-batch on each rank of dp");
+  group.key(
+      "gradient_accumulation_steps",
+      &G::gradient_accumulation_steps,
+      count,
+      kFree,
+      "micro-batches of a step on each rank of dp");
+  group.key("num_samples", &G::num_samples, count, kFree, "ignored")
+      .ignored_because =
+      "a prepared dataset is used whole; training.max_tokens limits a run";
+  group.key(
+      "max_tokens",
+      &G::max_tokens,
+      count,
+      kCourse,
+      "train no more tokens than this: whole steps, and the schedule ends "
+      "where the run ends");
+}
+
+void add_training_optimizer(std::vector<ConfigKey>& keys) {
+  using G = TrainingConfig;
+  const GroupKeys group(
+      keys, "training", [](auto& config) -> auto& { return config.training; });
+  const GroupKeys adam(
+      keys, "training", [](auto& config) -> auto& {
+        return config.training.adam;
+      });
+  const GroupKeys lr(
+      keys, "training", [](auto& config) -> auto& {
+        return config.training.lr;
+      });
+  using Lr = LrScheduleOptions;
+  const ValueRule natural = at_least(0);
+  const ValueRule beta{.low = 0, .high = 1, .high_is_excluded = true};
+  adam.key(
+      "adam_beta1", &AdamWOptions::beta1, beta, kCourse, "AdamW, first moment");
+  adam.key(
+      "adam_beta2",
+      &AdamWOptions::beta2,
+      beta,
+      kCourse,
+      "AdamW, second moment");
+  adam.key(
+      "adam_eps",
+      &AdamWOptions::eps,
+      {.low = 0, .low_is_excluded = true},
+      kCourse,
+      "AdamW, added to the root");
+  group.key(
+      "weight_decay", &G::weight_decay, natural, kCourse, "AdamW, decoupled");
+  group.key(
+      "weight_decay_on",
+      &G::weight_decay_on,
+      kAny,
+      kFree,
+      "parameters that decay: all, or matrices (neither norms nor biases)");
+  lr.key(
+      "lr_schedule",
+      &Lr::decay,
+      kAny,
+      kCourse,
+      "learning rate after the warm-up");
+  lr.key(
+      "warmup_steps",
+      &Lr::warmup_steps,
+      natural,
+      kCourse,
+      "steps of linear warm-up");
+  lr.key(
+      "min_learning_rate",
+      &Lr::minimum,
+      natural,
+      kCourse,
+      "where cosine, linear and wsd end");
+  lr.key(
+      "decay_steps",
+      &Lr::decay_steps,
+      natural,
+      kCourse,
+      "last steps, in which wsd falls; 0: a tenth of the run's");
+  group
+      .key(
+          "lr_end",
+          &G::lr_end,
+          kAny,
+          kCourse,
+          "where cosine, linear and wsd reach min_learning_rate: one step "
+          "after the run's last, or at step total_train_steps")
+      .default_note = "after_last_step; a continued run's as it was saved";
+  group.key(
+      "grad_clip",
+      &G::grad_clip,
+      natural,
+      kCourse,
+      "largest global gradient norm; 0: no clipping");
+}
+
+void add_training_checks(std::vector<ConfigKey>& keys) {
+  using G = TrainingConfig;
+  const GroupKeys group(
+      keys, "training", [](auto& config) -> auto& { return config.training; });
+  const ValueRule count = at_least(1);
+  const ValueRule natural = at_least(0);
+  group.key(
+      "on_non_finite",
+      &G::on_non_finite,
+      kAny,
+      kCourse,
+      "what to do in a step whose loss or gradient is not finite");
+  group.key(
+      "max_skipped_steps",
+      &G::max_skipped_steps,
+      count,
+      kFree,
+      "skipped steps in a row after which a run with on_non_finite=skip stops");
+  group.key(
+      "check_replicas_every",
+      &G::check_replicas_every,
+      natural,
+      kFree,
+      "steps between comparisons of the replicas' bits, which find memory that "
+      "fails; 0: none");
+  group.key(
+      "check_gradients_every",
+      &G::check_gradients_every,
+      natural,
+      kFree,
+      "steps between those whose gradients are computed twice and compared bit "
+      "for bit, which finds processors that fail; 0: none");
+  group.key(
+      "loss_spike_limit",
+      &G::loss_spike_limit,
+      natural,
+      kFree,
+      "standard deviations above the last losses' mean from which a loss is "
+      "reported as a spike; 0: none is");
+  group.key(
+      "step_timeout_seconds",
+      &G::step_timeout_seconds,
+      {.low = 0, .high = 1e6},
+      kFree,
+      "how long a step may take before its rank ends; 0: for ever");
+  group.key(
+      "eval_every",
+      &G::eval_every,
+      natural,
+      kFree,
+      "steps between evaluations on held-out text; 0: none");
+  group.key(
+      "eval_steps", &G::eval_steps, count, kFree, "batches of an evaluation");
+  group.key(
+      "recompute",
+      &G::recompute,
+      kAny,
+      kFree,
+      "activations to recompute in backward (attention, or whole blocks); a "
+      "list has one per stage");
+}
+
+}  // namespace
+
+// They are printed in this order.
+void add_training(std::vector<ConfigKey>& keys) {
+  add_training_course(keys);
+  add_training_optimizer(keys);
+  add_training_checks(keys);
+}
+
+}  // namespace brigade

@@ -1,0 +1,17 @@
+// Which implementation of GradSync sums gradients; distributed.grad_sync. PURE.
+#pragma once
+
+#include "brigade/options/choice.h"
+
+namespace brigade {
+
+enum class GradSyncAlgorithm {
+  kBucketed,  // BucketedGradSync
+  kPerParam,  // PerParamGradSync: simple, slow, for comparison
+};
+template <>
+inline constexpr std::array kChoices<GradSyncAlgorithm>{
+    Choice{GradSyncAlgorithm::kBucketed, "bucketed"},
+    Choice{GradSyncAlgorithm::kPerParam, "per_param"}};
+
+}  // namespace brigade

@@ -1,0 +1,26 @@
+// How groups that train apart merge a fragment of the model
+// (train/outer_fragment.h); distributed.outer_*. When they do is
+// schedule/fragment_schedule.h. PURE.
+#pragma once
+
+#include "brigade/options/kernels.h"
+#include "brigade/options/wire_format.h"
+
+namespace brigade {
+
+// Of the outer Nesterov SGD (optim/outer_optimizer.h).
+struct OuterOptimizerOptions {
+  double lr = 0.7;
+  double momentum = 0.9;
+  bool operator==(const OuterOptimizerOptions&) const = default;
+};
+
+struct OuterFragmentOptions {
+  OuterOptimizerOptions optimizer;
+  WireFormat wire = WireFormat::kFp32;  // between groups
+  double alpha = 0;  // share of the local weights that is kept
+  ops::Kernels kernels = ops::Kernels::kAuto;
+  bool operator==(const OuterFragmentOptions&) const = default;
+};
+
+}  // namespace brigade

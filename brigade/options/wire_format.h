@@ -1,0 +1,17 @@
+// In how many bits float32 values travel (comm/block_wire.h);
+// distributed.outer_wire. PURE.
+#pragma once
+
+#include "brigade/options/choice.h"
+
+namespace brigade {
+
+enum class WireFormat { kFp32, kBf16, kInt8, kInt4 };
+template <>
+inline constexpr std::array kChoices<WireFormat>{
+    Choice{WireFormat::kFp32, "fp32"},
+    Choice{WireFormat::kBf16, "bf16"},
+    Choice{WireFormat::kInt8, "int8"},
+    Choice{WireFormat::kInt4, "int4"}};
+
+}  // namespace brigade
