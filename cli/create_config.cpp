@@ -1,12 +1,11 @@
 #include "cli/create_config.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "brigade/base/checked_math.h"
 #include "brigade/base/error.h"
 #include "brigade/base/shell_word.h"
 #include "brigade/config/given.h"
@@ -55,10 +54,8 @@ void leave_run_folders(json& config) {
 }
 
 void put_layout(const CreateConfigArguments& arguments, json& distributed) {
-  distributed["dp_size"] = arguments.dp;
-  distributed["tp_size"] = arguments.tp;
-  distributed["pp_size"] = arguments.pp;
-  distributed["cp_size"] = arguments.cp;
+  for (const Axis axis : kNamedAxes)
+    distributed[size_key_of(axis)] = arguments.dims[axis];
   distributed["pp_engine"] = arguments.pp_engine;
   if (arguments.zero_stage)
     distributed["zero_stage"] = *arguments.zero_stage;
@@ -139,37 +136,33 @@ bool names_dataset(const GivenValues& given) {
 }
 
 // More have not been built, and advice about layouts takes its time.
-constexpr uint64_t kMostRanks = uint64_t{1} << 20;
+constexpr int kMostRanks = 1 << 20;
 
 int count_ranks(const CreateConfigArguments& arguments) {
-  const std::array<uint64_t, 4> sizes = {
-      static_cast<uint64_t>(arguments.dp),
-      static_cast<uint64_t>(arguments.tp),
-      static_cast<uint64_t>(arguments.pp),
-      static_cast<uint64_t>(arguments.cp)};
-  const auto ranks = checked_product(sizes);
-  if (!ranks || *ranks > kMostRanks)
+  if (arguments.dims.rank_count() > kMostRanks) {
+    std::vector<std::string> sizes;
+    for (const Axis axis : kNamedAxes)
+      sizes.push_back(
+          fmt::format("--{} {}", to_string(axis), arguments.dims[axis]));
     throw ConfigError(fmt::format(
-        "[create-config] --dp {} * --tp {} * --pp {} * --cp {} are more than "
-        "{} ranks",
-        arguments.dp,
-        arguments.tp,
-        arguments.pp,
-        arguments.cp,
+        "[create-config] {} are more than {} ranks",
+        fmt::join(sizes, " * "),
         kMostRanks));
-  return static_cast<int>(*ranks);
+  }
+  return arguments.dims.world_size();
 }
 
 // A size in two places would be checked against the wrong number of ranks.
 void refuse_sizes(const std::vector<std::string>& overrides) {
   for (const std::string& text : overrides) {
-    for (const char* axis : {"tp", "cp", "dp", "pp"}) {
-      const std::string begin = fmt::format("distributed.{}_size=", axis);
+    for (const Axis axis : kNamedAxes) {
+      const std::string begin =
+          fmt::format("distributed.{}=", size_key_of(axis));
       if (text.starts_with(begin))
         throw ConfigError(fmt::format(
             "[create-config] '{}': give it as --{} {}",
             text,
-            axis,
+            to_string(axis),
             text.substr(begin.size())));
     }
   }

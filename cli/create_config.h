@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "brigade/topology/parallel_dims.h"
+
 namespace brigade::cli {
 
 // Defaults are those of picotron's create_config.py. What is absent here is
@@ -14,7 +16,7 @@ namespace brigade::cli {
 struct CreateConfigArguments {
   std::filesystem::path out_dir = "tmp";
   std::string exp_name = "dummy_exp";
-  int tp = 1, cp = 1, dp = 1, pp = 1;
+  ParallelDims dims;
   std::string pp_engine = "1f1b";
   std::optional<std::string> model_name;
   std::optional<int64_t> layers, heads, kv_heads;

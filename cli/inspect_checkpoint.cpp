@@ -14,6 +14,7 @@
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/report/run_record.h"
 #include "brigade/tokenizer/tokenizer.h"
+#include "brigade/topology/parallel_dims.h"
 #include "cli/inspect.h"
 #include "cli/inspect_tensors.h"
 
@@ -51,23 +52,19 @@ std::string progress(const CheckpointManifest& manifest) {
 }
 
 std::string layout(const CheckpointManifest& manifest) {
-  const auto size = [&](const char* key) {
-    return config_number(manifest, "distributed", key);
-  };
+  const ParallelDims dims = read_dims([&](const std::string& key) {
+    return config_number(manifest, "distributed", key.c_str());
+  });
   // Of no stage 0, and older ones know no stages.
   const Json zero = config_value(manifest, "distributed", "zero_stage");
   const std::string sharded =
       zero.is_number_integer() && zero.get<int64_t>() > 0
           ? fmt::format(", zero stage {}", zero.get<int64_t>())
           : "";
-  const int64_t ranks =
-      size("dp_size") * size("pp_size") * size("cp_size") * size("tp_size");
+  const double ranks = dims.rank_count();
   return fmt::format(
-      "dp {} * pp {} * cp {} * tp {} ({} rank{}{}); any other may continue it",
-      size("dp_size"),
-      size("pp_size"),
-      size("cp_size"),
-      size("tp_size"),
+      "{} ({:.0f} rank{}{}); any other may continue it",
+      dims.product(),
       ranks,
       ranks == 1 ? "" : "s",
       sharded);

@@ -68,15 +68,15 @@ void inspect_model_config(const fs::path& file, const Json& json) {
 }
 
 int world_size_of(const Json& json) {
-  int64_t size = 1;
   const Json distributed = json.value("distributed", Json::object());
-  for (const char* key : {"tp_size", "cp_size", "pp_size", "dp_size"}) {
+  const ParallelDims dims = read_dims([&](const std::string& key) -> int64_t {
     const auto found = distributed.find(key);
-    if (found != distributed.end() && found->is_number_integer() &&
-        found->get<int64_t>() > 0 && found->get<int64_t>() < 100'000)
-      size = std::min<int64_t>(size * found->get<int64_t>(), 1 << 20);
-  }
-  return static_cast<int>(size);
+    const bool is_size = found != distributed.end() &&
+                         found->is_number_integer() &&
+                         found->get<int64_t>() < 100'000;
+    return is_size ? found->get<int64_t>() : 1;
+  });
+  return static_cast<int>(std::min(dims.rank_count(), double{1 << 20}));
 }
 
 void inspect_train_config(const fs::path& file, const Json& json) {

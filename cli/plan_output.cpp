@@ -26,14 +26,12 @@ Json config_of(
   const planner::Layout& layout = plan.layout;
   Json config;
   config["distributed"] = {
-      {"dp_size", layout.dims.dp},
-      {"tp_size", layout.dims.tp},
-      {"pp_size", layout.dims.pp},
-      {"cp_size", layout.dims.cp},
       {"pp_engine", to_string(layout.schedule)},
       {"pp_virtual_stages", layout.virtual_stages},
       {"zero_stage", layout.zero_stage},
       {"sequence_parallel", layout.tokens == TokenLayout::kSharded}};
+  for (const Axis axis : kNamedAxes)
+    config["distributed"][size_key_of(axis)] = layout.dims[axis];
   config["model"] = {
       {"config", model},
       {"dtype",

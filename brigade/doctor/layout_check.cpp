@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "brigade/base/error.h"
@@ -89,11 +90,11 @@ Trained train(
   LoadOptions options;
   options.path = folder / "run.json";
   options.world_size = layout.dims.world_size();
+  for (const Axis axis : kNamedAxes)
+    options.overrides.push_back({fmt::format(
+        "distributed.{}={}", size_key_of(axis), layout.dims[axis])});
   for (const std::string& text :
-       {fmt::format("distributed.tp_size={}", layout.dims.tp),
-        fmt::format("distributed.pp_size={}", layout.dims.pp),
-        fmt::format("distributed.cp_size={}", layout.dims.cp),
-        fmt::format("distributed.zero_stage={}", layout.zero_stage),
+       {fmt::format("distributed.zero_stage={}", layout.zero_stage),
         fmt::format(
             "training.micro_batch_size={}",
             sequences_of_step(ranks) / (layout.dims.dp * kAccumulation)),
@@ -144,24 +145,19 @@ int axes_in_use(const ParallelDims& dims) {
 }  // namespace
 
 std::vector<ParallelDims> layouts_of(int ranks) {
-  std::vector<ParallelDims> layouts;
-  for (int dp = ranks; dp >= 1; --dp) {
-    for (int tp = 1; tp <= kMostHeads; tp *= 2) {
-      for (int pp = 1; pp <= kMostLayers; ++pp) {
-        const int others = dp * tp * pp;
-        if (others > ranks || ranks % others != 0)
-          continue;
-        const int cp = ranks / others;
-        // Rings cut a sequence into 2 cp pieces.
-        if (kSequenceTokens % (2 * cp) == 0)
-          layouts.push_back({.dp = dp, .tp = tp, .pp = pp, .cp = cp});
-      }
-    }
-  }
-  std::stable_sort(
-      layouts.begin(), layouts.end(), [](const auto& a, const auto& b) {
-        return axes_in_use(a) < axes_in_use(b);
-      });
+  std::vector<ParallelDims> layouts = all_dims(ranks);
+  std::erase_if(layouts, [](const ParallelDims& dims) {
+    const bool divides_heads = kMostHeads % dims.tp == 0;
+    // Rings cut a sequence into 2 cp pieces.
+    return !divides_heads || dims.pp > kMostLayers ||
+           kSequenceTokens % (2 * dims.cp) != 0;
+  });
+  std::sort(layouts.begin(), layouts.end(), [](const auto& a, const auto& b) {
+    const auto place = [](const ParallelDims& dims) {
+      return std::tuple(axes_in_use(dims), -dims.dp, dims.tp, dims.pp);
+    };
+    return place(a) < place(b);
+  });
   return layouts;
 }
 

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 
 #include "brigade/base/error.h"
@@ -12,27 +11,30 @@
 namespace brigade {
 namespace {
 
-constexpr std::array<std::string_view, 8> kKeys = {
-    "model.dtype",
-    "distributed.dp_size",
-    "distributed.tp_size",
-    "distributed.pp_size",
-    "distributed.cp_size",
-    "distributed.pp_layers",
-    "distributed.timeout_seconds",
-    "distributed.check_collectives"};
+std::vector<std::string> known_keys() {
+  std::vector<std::string> keys = {"model.dtype"};
+  for (const Axis axis : kNamedAxes)
+    keys.push_back("distributed." + size_key_of(axis));
+  keys.insert(
+      keys.end(),
+      {"distributed.pp_layers",
+       "distributed.timeout_seconds",
+       "distributed.check_collectives"});
+  return keys;
+}
 
 void check_keys(const std::vector<ConfigOverride>& overrides) {
+  const std::vector<std::string> keys = known_keys();
   std::vector<std::string> problems;
   for (const ConfigOverride& override : overrides) {
     const auto key =
         std::string_view(override.text).substr(0, override.text.find('='));
-    if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end())
+    if (std::find(keys.begin(), keys.end(), key) == keys.end())
       problems.push_back(fmt::format(
           "'{}' means nothing here, where nothing is trained; what can be "
           "given: {}",
           override.text,
-          fmt::join(kKeys, ", ")));
+          fmt::join(keys, ", ")));
   }
   if (!problems.empty())
     throw ConfigError(problems);

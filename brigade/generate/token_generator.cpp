@@ -9,8 +9,7 @@ TokenGenerator::TokenGenerator(
     const ProcessMesh& mesh,
     const SamplingOptions& sampling)
     : mesh_(mesh),
-      drawing_rank_(mesh.dims().rank(
-          {.dp = 0, .tp = 0, .pp = mesh.dims().pp - 1, .cp = 0})),
+      drawing_rank_(mesh.dims().rank({.pp = mesh.dims().pp - 1})),
       is_listener_(mesh.coordinate().dp > 0 || mesh.coordinate().cp > 0),
       sampling_(sampling) {
   if (!is_listener_)

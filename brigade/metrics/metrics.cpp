@@ -39,15 +39,14 @@ std::string to_json_line(const StepMetrics& metrics) {
   json["step_ms"] = metrics.step_ms;
   json["exposed_comm_ms"] = metrics.exposed_comm_ms;
   const StepTimes& times = metrics.times;
-  json["time_ms"] = {
-      {"data", times.data_ms},
-      {"compute", times.compute_ms},
-      {"tp", times.tp_ms},
-      {"cp", times.cp_ms},
-      {"pp", times.pp_ms},
-      {"gradients", times.gradients_ms},
-      {"norm", times.norm_ms},
-      {"optimizer", times.optimizer_ms}};
+  auto& parts = json["time_ms"];
+  parts = {{"data", times.data_ms}, {"compute", times.compute_ms}};
+  for (const Axis axis : kLayerAxes)
+    parts[to_string(axis)] = times[axis];
+  parts[to_string(Axis::kPp)] = times[Axis::kPp];
+  parts["gradients"] = times.gradients_ms;
+  parts["norm"] = times.norm_ms;
+  parts["optimizer"] = times.optimizer_ms;
   if (metrics.eval_loss)
     json["eval_loss"] = *metrics.eval_loss;
   if (metrics.skipped_steps > 0)

@@ -2,6 +2,7 @@
 // picotron's log line on stdout.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -10,19 +11,25 @@
 
 #include "brigade/files/line_file.h"
 #include "brigade/metrics/sync_report.h"
+#include "brigade/topology/parallel_dims.h"
 
 namespace brigade {
 
 // Where the reporting rank's step went. The parts add up to step_ms.
 struct StepTimes {
-  double data_ms = 0;       // loading the micro-batches
-  double compute_ms = 0;    // forward and backward, and what overlaps them
-  double tp_ms = 0;         // waits for tensor parallel peers inside them
-  double cp_ms = 0;         // for context parallel peers
-  double pp_ms = 0;         // for pipeline neighbours: transfers and bubble
+  double data_ms = 0;     // loading the micro-batches
+  double compute_ms = 0;  // forward and backward, and what overlaps them
+  // Waits inside them for peers along an axis, by Axis; of pp: transfers and
+  // bubble. Those of dp are gradients_ms.
+  std::array<double, kNamedAxes.size()> axis_ms{};
   double gradients_ms = 0;  // for gradients, after the last backward
   double norm_ms = 0;       // sum over ranks of loss and norm
   double optimizer_ms = 0;
+
+  double& operator[](Axis axis) { return axis_ms[static_cast<size_t>(axis)]; }
+  double operator[](Axis axis) const {
+    return axis_ms[static_cast<size_t>(axis)];
+  }
 };
 
 struct StepMetrics {

@@ -43,9 +43,11 @@ bool read_number_part(std::string_view part, Layout& layout) {
     target = static_cast<std::remove_reference_t<decltype(target)>>(*value);
     return true;
   };
-  return put("dp", 1, layout.dims.dp) || put("tp", 1, layout.dims.tp) ||
-         put("pp", 1, layout.dims.pp) || put("cp", 1, layout.dims.cp) ||
-         put("mb", 1, layout.micro_batch) ||
+  for (const Axis axis : kNamedAxes) {
+    if (put(to_string(axis), 1, layout.dims[axis]))
+      return true;
+  }
+  return put("mb", 1, layout.micro_batch) ||
          put("v", 1, layout.virtual_stages) ||
          (put("zero", 0, layout.zero_stage) && layout.zero_stage <= 3);
 }
@@ -55,19 +57,14 @@ bool read_word_part(std::string_view part, Layout& layout) {
     layout.tokens = TokenLayout::kSharded;
     return true;
   }
-  for (Recompute recompute :
-       {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
-    if (part == to_string(recompute)) {
+  for (const auto& [recompute, name] : kChoices<Recompute>) {
+    if (part == name) {
       layout.recompute = recompute;
       return true;
     }
   }
-  for (ScheduleKind kind :
-       {ScheduleKind::kAfab,
-        ScheduleKind::kOneFOneB,
-        ScheduleKind::kInterleaved1F1B,
-        ScheduleKind::kZeroBubble}) {
-    if (part == to_string(kind)) {
+  for (const auto& [kind, name] : kChoices<ScheduleKind>) {
+    if (part == name) {
       layout.schedule = kind;
       return true;
     }
@@ -122,12 +119,12 @@ void check_pipeline(
 }  // namespace
 
 std::string to_string(const Layout& layout) {
+  std::string sizes;
+  for (const Axis axis : kNamedAxes)
+    sizes += fmt::format("{}{}-", to_string(axis), layout.dims[axis]);
   return fmt::format(
-      "dp{}-tp{}-pp{}-cp{}-zero{}{}-mb{}-{}-v{}-{}",
-      layout.dims.dp,
-      layout.dims.tp,
-      layout.dims.pp,
-      layout.dims.cp,
+      "{}zero{}{}-mb{}-{}-v{}-{}",
+      sizes,
       layout.zero_stage,
       layout.tokens == TokenLayout::kSharded ? "-sp" : "",
       layout.micro_batch,

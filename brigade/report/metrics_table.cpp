@@ -40,19 +40,20 @@ struct Column {
   std::function<std::string(const RunSummary&)> text;
 };
 
-const std::vector<Column>& columns() {
+std::vector<Column> make_columns() {
   const auto number = [](int64_t RunSummary::*member) {
     return [member](const RunSummary& run) {
       return fmt::format("{}", run.*member);
     };
   };
-  static const std::vector<Column> all = {
+  std::vector<Column> all = {
       {"run_name", [](const RunSummary& run) { return run.name; }},
-      {"status", [](const RunSummary& run) { return run.status; }},
-      {"dp", number(&RunSummary::dp)},
-      {"tp", number(&RunSummary::tp)},
-      {"pp", number(&RunSummary::pp)},
-      {"cp", number(&RunSummary::cp)},
+      {"status", [](const RunSummary& run) { return run.status; }}};
+  for (const Axis axis : kNamedAxes)
+    all.push_back({to_string(axis), [axis](const RunSummary& run) {
+                     return fmt::format("{}", run.dims[axis]);
+                   }});
+  const std::vector<Column> others = {
       {"pp_engine", [](const RunSummary& run) { return run.pp_engine; }},
       {"zero_stage", number(&RunSummary::zero_stage)},
       {"micro_batch_size", number(&RunSummary::micro_batch_size)},
@@ -68,6 +69,12 @@ const std::vector<Column>& columns() {
        [](const RunSummary& run) { return fmt::format("{:.2f}", run.mfu); }},
       {"loss",
        [](const RunSummary& run) { return fmt::format("{:.4f}", run.loss); }}};
+  all.insert(all.end(), others.begin(), others.end());
+  return all;
+}
+
+const std::vector<Column>& columns() {
+  static const std::vector<Column> all = make_columns();
   return all;
 }
 
@@ -118,10 +125,7 @@ RunSummary summarize(const RunRecord& run) {
   const auto number = [&](const char* group, const char* key, int64_t other) {
     return config_number(run.config, group, key, other);
   };
-  summary.dp = number("distributed", "dp_size", 1);
-  summary.tp = number("distributed", "tp_size", 1);
-  summary.pp = number("distributed", "pp_size", 1);
-  summary.cp = number("distributed", "cp_size", 1);
+  summary.dims = dims_of(run.config);
   summary.zero_stage = number("distributed", "zero_stage", 0);
   summary.micro_batch_size = number("training", "micro_batch_size", 0);
   summary.grad_acc = number("training", "gradient_accumulation_steps", 0);

@@ -14,7 +14,7 @@ namespace brigade {
 struct RunSummary {
   std::string name;
   std::string status;  // "completed", "running" (or ended early), "empty"
-  int64_t dp = 1, tp = 1, pp = 1, cp = 1;
+  ParallelDims dims;
   std::string pp_engine;
   int64_t zero_stage = 0;
   int64_t micro_batch_size = 0;

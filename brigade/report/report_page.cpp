@@ -2,14 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
 
-#include "brigade/base/version.h"
 #include "brigade/base/embedded.h"
+#include "brigade/base/version.h"
 #include "brigade/report/html.h"
 #include "brigade/report/planned_schedule.h"
-#include "brigade/topology/parallel_dims.h"
 
 namespace brigade {
 namespace {
@@ -17,18 +15,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int kMostRanksShown = 512;
-
-ParallelDims dims_of(const json& config) {
-  const auto size = [&](const char* key) {
-    return static_cast<int>(std::clamp<int64_t>(
-        config_number(config, "distributed", key, 1), 1, 1 << 20));
-  };
-  return {
-      .dp = size("dp_size"),
-      .tp = size("tp_size"),
-      .pp = size("pp_size"),
-      .cp = size("cp_size")};
-}
 
 // "group.key": value, for comparing configs key by key.
 json flat(const json& config) {
@@ -70,8 +56,7 @@ json describe(const RunRecord& run) {
       {"config", flat(run.config)}};
   const ParallelDims dims = dims_of(run.config);
   described["layout"] = dims.product();
-  const double ranks = double{1} * dims.dp * dims.tp * dims.pp * dims.cp;
-  if (ranks <= kMostRanksShown)
+  if (dims.rank_count() <= kMostRanksShown)
     described["ranks"] = dims.table();
   return described;
 }

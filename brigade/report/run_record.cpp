@@ -131,6 +131,12 @@ std::string config_text(
   return value.is_string() ? value.get<std::string>() : otherwise;
 }
 
+ParallelDims dims_of(const json& config) {
+  return read_dims([&](const std::string& key) {
+    return config_number(config, "distributed", key.c_str(), 1);
+  });
+}
+
 int64_t last_step_of(const json& config) {
   const auto number = [&](const char* group, const char* key) {
     return config_number(config, group, key, 0);

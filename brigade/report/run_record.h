@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "brigade/topology/parallel_dims.h"
+
 namespace brigade {
 
 struct RunRecord {
@@ -42,6 +44,9 @@ std::string config_text(
     const char* group,
     const char* key,
     const std::string& otherwise);
+
+// The layout; 1 for an axis that the config does not give.
+ParallelDims dims_of(const nlohmann::json& config);
 
 // The step with which a run of this config ends: training.total_train_steps, or
 // the last that training.max_tokens allows. 0: the config does not say.

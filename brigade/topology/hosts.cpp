@@ -53,7 +53,7 @@ std::vector<std::string> warn_of_split_groups(
     most = std::max(most, ranks);
 
   std::vector<std::string> warnings;
-  for (const Axis axis : {Axis::kTp, Axis::kCp}) {
+  for (const Axis axis : kLayerAxes) {
     const SplitGroups now = count_split_groups(dims, axis, hosts);
     if (now.split == 0)
       continue;

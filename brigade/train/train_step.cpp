@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "brigade/base/error.h"
@@ -165,25 +166,30 @@ void TrainStep::observe(
        {{"micro_batch", action.micro_batch}, {"stage", action.stage}}});
 }
 
-// What the micro-batches waited for tensor and context parallel peers. With
-// both, in proportion to how long the operations of each were under way.
+// What the micro-batches waited for peers inside layers. Along several axes, in
+// proportion to how long the operations of each were under way.
 void TrainStep::divide_waits(
     const FlightRecorder& recorder,
     double waited_ms,
     StepTimes& times) {
-  const CommunicatorPtr& tp = mesh_.axis(Axis::kTp);
-  const CommunicatorPtr& cp = mesh_.axis(Axis::kCp);
-  if (tp->size() == 1 && cp->size() == 1)
-    return;
-  double tp_part = tp->size() > 1 ? 1 : 0;
-  if (tp->size() > 1 && cp->size() > 1) {
-    const FlightRecording recording = recorder.recording("");
-    const double tp_ms = busy_ms(recording, tp->name());
-    const double all_ms = tp_ms + busy_ms(recording, cp->name());
-    tp_part = all_ms > 0 ? tp_ms / all_ms : 0.5;
+  std::vector<Axis> axes;
+  for (const Axis axis : kLayerAxes) {
+    if (mesh_.axis(axis)->size() > 1)
+      axes.push_back(axis);
   }
-  times.tp_ms = std::max(0.0, waited_ms) * tp_part;
-  times.cp_ms = std::max(0.0, waited_ms) * (1 - tp_part);
+  std::vector<double> busy(axes.size(), 1);
+  if (axes.size() > 1) {
+    const FlightRecording recording = recorder.recording("");
+    for (size_t i = 0; i < axes.size(); ++i)
+      busy[i] = busy_ms(recording, mesh_.axis(axes[i])->name());
+  }
+  double all_ms = std::accumulate(busy.begin(), busy.end(), 0.0);
+  if (all_ms == 0) {
+    busy.assign(axes.size(), 1);
+    all_ms = static_cast<double>(axes.size());
+  }
+  for (size_t i = 0; i < axes.size(); ++i)
+    times[axes[i]] = std::max(0.0, waited_ms) * busy[i] / all_ms;
 }
 
 double TrainStep::whole_loss(const torch::Tensor& loss_sum) {
@@ -399,13 +405,14 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
   const torch::Tensor loss_sum = executor_->run();
   trace_ = nullptr;
   phases.ended("micro-batches", times.compute_ms);
-  times.pp_ms = to_ms(pipeline_wait_ns_);
+  times[Axis::kPp] = to_ms(pipeline_wait_ns_);
   if (recorder)
     divide_waits(
         *recorder,
-        to_ms(recorder->waited_ns() - waited_before_ns) - times.pp_ms,
+        to_ms(recorder->waited_ns() - waited_before_ns) - times[Axis::kPp],
         times);
-  times.compute_ms -= times.tp_ms + times.cp_ms + times.pp_ms;
+  times.compute_ms -=
+      std::accumulate(times.axis_ms.begin(), times.axis_ms.end(), 0.0);
   for (const auto& stage : stages_)
     stage->finish_gradients(mesh_);
   if (rehearsed)

@@ -655,7 +655,7 @@ TrainingResult Trainer::run_to_end() {
 
 int reporting_rank(const TrainConfig& config) {
   const ParallelDims dims = config.parallel_dims();
-  return dims.rank({.dp = 0, .tp = 0, .pp = dims.pp - 1, .cp = 0});
+  return dims.rank({.pp = dims.pp - 1});
 }
 
 TrainingResult run_training(

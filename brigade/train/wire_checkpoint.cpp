@@ -11,18 +11,19 @@ namespace brigade {
 namespace {
 
 // Whose errors they are: what each rank sums, and with whom.
-constexpr const char* kKeysOfErrors[] = {
-    "grad_wire",
-    "powersgd_rank",
-    "dp_size",
-    "tp_size",
-    "pp_size",
-    "cp_size",
-    "pp_engine",
-    "pp_virtual_stages",
-    "pp_layers",
-    "sequence_parallel",
-    "local_groups"};
+std::vector<std::string> keys_of_errors() {
+  std::vector<std::string> keys = {"grad_wire", "powersgd_rank"};
+  for (const Axis axis : kNamedAxes)
+    keys.push_back(size_key_of(axis));
+  keys.insert(
+      keys.end(),
+      {"pp_engine",
+       "pp_virtual_stages",
+       "pp_layers",
+       "sequence_parallel",
+       "local_groups"});
+  return keys;
+}
 
 std::string rank_prefix(int rank) {
   return fmt::format("wire.{}.", rank);
@@ -33,12 +34,12 @@ std::string difference_of_ranks(
     const nlohmann::json& saved,
     const nlohmann::json& now,
     int64_t step) {
-  const auto value = [](const nlohmann::json& config, const char* key) {
+  const auto value = [](const nlohmann::json& config, const std::string& key) {
     const auto group = config.find("distributed");
     return group == config.end() ? nlohmann::json()
                                  : group->value(key, nlohmann::json());
   };
-  for (const char* key : kKeysOfErrors) {
+  for (const std::string& key : keys_of_errors()) {
     if (value(saved, key) != value(now, key))
       return fmt::format(
           "distributed.{} was {} when saved, and is {} now",

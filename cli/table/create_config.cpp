@@ -1,6 +1,9 @@
 // brigade create-config: its options, which have picotron's names, and ours.
 #include "cli/create_config.h"
 
+#include <fmt/format.h>
+
+#include <cctype>
 #include <memory>
 
 #include "cli/commands.h"
@@ -11,15 +14,16 @@ namespace brigade::cli {
 namespace {
 
 void add_layout(CLI::App& command, CreateConfigArguments& arguments) {
-  const auto add_size = [&](const char* name, int& value, const char* help) {
-    command.add_option(name, value, help)
+  // In the order of create_config.py.
+  for (const Axis axis : {Axis::kTp, Axis::kCp, Axis::kDp, Axis::kPp}) {
+    std::string help = std::string(meaning_of(axis)) + " ranks";
+    help[0] = static_cast<char>(std::toupper(help[0]));
+    command
+        .add_option(
+            fmt::format("--{}", to_string(axis)), arguments.dims[axis], help)
         ->check(whole_number(1, 1 << 20))
         ->capture_default_str();
-  };
-  add_size("--tp", arguments.tp, "Tensor parallel ranks");
-  add_size("--cp", arguments.cp, "Context parallel ranks");
-  add_size("--dp", arguments.dp, "Data parallel ranks");
-  add_size("--pp", arguments.pp, "Pipeline parallel ranks");
+  }
   command
       .add_option(
           "--pp_engine,--pp-engine", arguments.pp_engine, "Pipeline schedule")

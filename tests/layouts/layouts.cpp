@@ -126,7 +126,11 @@ void add_variants(const ParallelDims& dims, std::vector<LayoutCase>& cases) {
 }  // namespace
 
 std::string name_of(const ParallelDims& dims) {
-  return fmt::format("dp{}_tp{}_pp{}_cp{}", dims.dp, dims.tp, dims.pp, dims.cp);
+  std::string name;
+  for (const Axis axis : kNamedAxes)
+    name += fmt::format(
+        "{}{}{}", name.empty() ? "" : "_", to_string(axis), dims[axis]);
+  return name;
 }
 
 std::string name_of(const LayoutCase& layout) {
@@ -230,10 +234,6 @@ std::vector<std::string> overrides_of(const LayoutCase& layout) {
   const bool is_exact = layout.dtype == "float32";
   std::vector<std::string> overrides = {
       fmt::format("training.learning_rate={}", is_exact ? 1e-2 : 1e-3),
-      fmt::format("distributed.dp_size={}", dims.dp),
-      fmt::format("distributed.tp_size={}", dims.tp),
-      fmt::format("distributed.pp_size={}", dims.pp),
-      fmt::format("distributed.cp_size={}", dims.cp),
       "distributed.pp_engine=" + layout.schedule,
       fmt::format("distributed.pp_virtual_stages={}", layout.virtual_stages),
       fmt::format("distributed.sequence_parallel={}", layout.sequence_parallel),
@@ -251,6 +251,9 @@ std::vector<std::string> overrides_of(const LayoutCase& layout) {
       fmt::format("model.config.tie_word_embeddings={}", layout.tied),
       "model.dtype=" + layout.dtype,
       "model.kernels=" + layout.kernels};
+  for (const Axis axis : kNamedAxes)
+    overrides.push_back(
+        fmt::format("distributed.{}={}", size_key_of(axis), dims[axis]));
   for (std::string& text : model_of(layout))
     overrides.push_back(std::move(text));
   return overrides;
@@ -365,17 +368,12 @@ std::vector<LayoutCase> aten_layouts() {
 
 std::vector<LayoutCase> all_layouts() {
   std::vector<LayoutCase> cases;
-  for (int dp = 1; dp <= kMaxRanks; ++dp) {
-    for (int tp = 1; tp <= kMaxRanks; ++tp) {
-      for (int pp = 1; pp <= kMaxRanks; ++pp) {
-        for (int cp = 1; cp <= kMaxRanks; ++cp) {
-          const ParallelDims dims{.dp = dp, .tp = tp, .pp = pp, .cp = cp};
-          if (!fits(dims))
-            continue;
-          add_options(dims, cases);
-          add_variants(dims, cases);
-        }
-      }
+  for (int ranks = 1; ranks <= kMaxRanks; ++ranks) {
+    for (const ParallelDims& dims : all_dims(ranks)) {
+      if (!fits(dims))
+        continue;
+      add_options(dims, cases);
+      add_variants(dims, cases);
     }
   }
   return cases;

@@ -41,12 +41,12 @@ TEST(MetricsTest, PartsOfAStepAreToldInMilliseconds) {
   metrics.times = {
       .data_ms = 1,
       .compute_ms = 2,
-      .tp_ms = 3,
-      .cp_ms = 4,
-      .pp_ms = 5,
       .gradients_ms = 6,
       .norm_ms = 7,
       .optimizer_ms = 8};
+  metrics.times[Axis::kTp] = 3;
+  metrics.times[Axis::kCp] = 4;
+  metrics.times[Axis::kPp] = 5;
   EXPECT_EQ(
       nlohmann::json::parse(to_json_line(metrics))["time_ms"].dump(),
       R"({"compute":2.0,"cp":4.0,"data":1.0,"gradients":6.0,"norm":7.0,)"

@@ -70,7 +70,7 @@ TEST_F(Report, ReadsWhatIsWholeOfARun) {
 TEST_F(Report, SummarisesWithoutTheFirstThreeSteps) {
   const RunSummary run = summarize(read_run(make_run("a", 5, config(2, 5))));
   EXPECT_EQ(run.status, "completed");
-  EXPECT_EQ(run.dp, 2);
+  EXPECT_EQ(run.dims.dp, 2);
   EXPECT_EQ(run.micro_batch_size, 3);
   EXPECT_DOUBLE_EQ(run.tokens_per_second_per_device, 45);  // of 40 and 50
   EXPECT_DOUBLE_EQ(run.mfu, 4.5);
@@ -137,7 +137,7 @@ TEST_F(Report, AConfigThatWasSpoiledByHandHarmsNothingElse) {
   EXPECT_TRUE(data[0]["planned"].is_null());
   EXPECT_FALSE(data[0].contains("ranks"));
   spoiled["distributed"] = "none";
-  EXPECT_EQ(summarize(read_run(make_run("b", 5, spoiled))).dp, 1);
+  EXPECT_EQ(summarize(read_run(make_run("b", 5, spoiled))).dims.dp, 1);
 }
 
 TEST_F(Report, PageHoldsTheNumbersAndNothingFromElsewhere) {
