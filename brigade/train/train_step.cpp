@@ -12,6 +12,7 @@
 #include "brigade/comm/device_stream.h"
 #include "brigade/comm/gpus.h"
 #include "brigade/config/model_layout.h"
+#include "brigade/flight/busy_time.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/metrics/metrics.h"
 #include "brigade/train/from_config.h"
@@ -40,19 +41,6 @@ class Phases {
 
 double to_ms(int64_t ns) {
   return static_cast<double>(ns) / 1e6;
-}
-
-// How long the latest operations of a group were under way, in this step.
-double busy_ms(const FlightRecording& recording, const std::string& group) {
-  double sum = 0;
-  for (const FlightOperation& operation : recording.operations) {
-    const auto& name =
-        recording.groups[static_cast<size_t>(operation.group)].name;
-    if (name == group && operation.step == recording.step &&
-        operation.finished_ns > 0)
-      sum += to_ms(operation.finished_ns - operation.launched_ns);
-  }
-  return sum;
 }
 
 }  // namespace
@@ -166,10 +154,12 @@ void TrainStep::observe(
        {{"micro_batch", action.micro_batch}, {"stage", action.stage}}});
 }
 
-// What the micro-batches waited for peers inside layers. Along several axes, in
-// proportion to how long the operations of each were under way.
+// What the micro-batches, which began at `since_ns`, waited for peers inside
+// layers. Along several axes, in proportion to how long the operations of each
+// were under way.
 void TrainStep::divide_waits(
     const FlightRecorder& recorder,
+    int64_t since_ns,
     double waited_ms,
     StepTimes& times) {
   std::vector<Axis> axes;
@@ -181,7 +171,7 @@ void TrainStep::divide_waits(
   if (axes.size() > 1) {
     const FlightRecording recording = recorder.recording("");
     for (size_t i = 0; i < axes.size(); ++i)
-      busy[i] = busy_ms(recording, mesh_.axis(axes[i])->name());
+      busy[i] = busy_ms(recording, mesh_.axis(axes[i])->name(), since_ns);
   }
   double all_ms = std::accumulate(busy.begin(), busy.end(), 0.0);
   if (all_ms == 0) {
@@ -401,6 +391,7 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
     stage->hold_reduction();
   trace_ = trace;
   const FlightRecorderPtr recorder = mesh_.world()->options().flight_recorder;
+  const int64_t since_ns = steady_now_ns();
   const int64_t waited_before_ns = recorder ? recorder->waited_ns() : 0;
   const torch::Tensor loss_sum = executor_->run();
   trace_ = nullptr;
@@ -409,6 +400,7 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
   if (recorder)
     divide_waits(
         *recorder,
+        since_ns,
         to_ms(recorder->waited_ns() - waited_before_ns) - times[Axis::kPp],
         times);
   times.compute_ms -=

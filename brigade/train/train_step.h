@@ -108,6 +108,7 @@ class TrainStep {
   void check_gradients(int64_t step, const GradientNotes& rehearsed);
   void divide_waits(
       const FlightRecorder& recorder,
+      int64_t since_ns,
       double waited_ms,
       StepTimes& times);
   void observe(const Action& action, int64_t begin_ns, int64_t end_ns);
