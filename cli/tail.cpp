@@ -50,13 +50,13 @@ void print_step(const nlohmann::json& step, int64_t total_steps) {
 void tail(const TailArguments& arguments) {
   const fs::path folder = find_run(arguments.run);
   RunRecord run = read_run(folder);
-  const int64_t total = last_step_of(run.config);
   size_t shown = run.steps.size() > arguments.steps
                      ? run.steps.size() - arguments.steps
                      : 0;
   while (true) {
     // A run that was continued from an earlier checkpoint has fewer.
     shown = std::min(shown, run.steps.size());
+    const int64_t total = last_step_of(run);
     for (; shown < run.steps.size(); ++shown)
       print_step(run.steps[shown], total);
     const int64_t last = run.steps.empty() ? 0 : step_number(run.steps.back());

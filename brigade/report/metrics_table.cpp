@@ -137,7 +137,7 @@ RunSummary summarize(const RunRecord& run) {
   }
   summary.steps = step_number(run.steps.back());
   summary.loss = step_value(run.steps.back(), "loss");
-  const int64_t wanted = last_step_of(run.config);
+  const int64_t wanted = last_step_of(run);
   summary.status =
       wanted > 0 && summary.steps >= wanted ? "completed" : "running";
   summary.tokens_per_second_per_device =

@@ -52,7 +52,7 @@ json describe(const RunRecord& run) {
       {"planned", planned_schedule(run.config)},
       {"failure", run.failure},
       {"checkpoints", run.checkpoints},
-      {"last_step", last_step_of(run.config)},
+      {"last_step", last_step_of(run)},
       {"config", flat(run.config)}};
   const ParallelDims dims = dims_of(run.config);
   described["layout"] = dims.product();

@@ -137,7 +137,7 @@ ParallelDims dims_of(const json& config) {
   });
 }
 
-int64_t last_step_of(const json& config) {
+int64_t last_step_of(const json& config, const Trained& trained) {
   const auto number = [&](const char* group, const char* key) {
     return config_number(config, group, key, 0);
   };
@@ -151,9 +151,24 @@ int64_t last_step_of(const json& config) {
             step_tokens, number("training", key), &step_tokens))
       return total;
   }
-  return most_tokens > 0 && step_tokens > 0
-             ? std::min(total, most_tokens / step_tokens)
-             : total;
+  if (most_tokens <= 0 || step_tokens <= 0)
+    return total;
+  const int64_t left =
+      std::max<int64_t>(0, most_tokens - std::max<int64_t>(0, trained.tokens));
+  int64_t last = 0;
+  return __builtin_add_overflow(trained.steps, left / step_tokens, &last)
+             ? total
+             : std::min(total, last);
+}
+
+int64_t last_step_of(const RunRecord& run) {
+  if (run.steps.empty())
+    return last_step_of(run.config);
+  const json& last = run.steps.back();
+  const auto tokens = last.find("tokens");
+  if (tokens == last.end() || !tokens->is_number_integer())
+    return last_step_of(run.config);
+  return last_step_of(run.config, {step_number(last), tokens->get<int64_t>()});
 }
 
 double step_value(const json& step, const char* key) {

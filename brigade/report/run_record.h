@@ -48,9 +48,18 @@ std::string config_text(
 // The layout; 1 for an axis that the config does not give.
 ParallelDims dims_of(const nlohmann::json& config);
 
-// The step with which a run of this config ends: training.total_train_steps, or
-// the last that training.max_tokens allows. 0: the config does not say.
-int64_t last_step_of(const nlohmann::json& config);
+// How far a run is.
+struct Trained {
+  int64_t steps = 0;
+  int64_t tokens = 0;  // which its steps may have had by another batch size
+};
+
+// The step with which a run of this config ends that has trained so far:
+// training.total_train_steps, or the last that training.max_tokens allows.
+// 0: the config does not say.
+int64_t last_step_of(const nlohmann::json& config, const Trained& trained = {});
+// By the last line of its metrics.
+int64_t last_step_of(const RunRecord& run);
 
 // A number of a line of metrics.jsonl; NaN where it is absent, or null, which
 // stands for a value that was not finite.

@@ -121,6 +121,23 @@ TEST_F(Report, StepsThatWereNotFiniteHaveNoPartInMeans) {
       HasSubstr(",-1,-1,0,nan,nan\n"));
 }
 
+// Its first five steps had 100 tokens each; now a step has 192.
+TEST_F(Report, ALimitOfTokensCountsThoseOfAnEarlierBatchSize) {
+  json limited = config(1, 100);
+  limited["training"]["gradient_accumulation_steps"] = 1;
+  limited["training"]["max_tokens"] = 500 + 4 * 192 + 191;
+  const RunRecord run = read_run(make_run("a", 5, limited));
+  EXPECT_EQ(last_step_of(run), 9);
+  EXPECT_EQ(last_step_of(limited, {5, 500}), 9);
+  EXPECT_EQ(last_step_of(limited), 7);
+  EXPECT_EQ(summarize(run).status, "running");
+  EXPECT_EQ(json::parse(report_data({run}))[0]["last_step"], 9);
+  limited["training"]["max_tokens"] = 500 + 191;
+  EXPECT_EQ(summarize(read_run(make_run("b", 5, limited))).status, "completed");
+  limited["training"]["max_tokens"] = INT64_MAX;
+  EXPECT_EQ(last_step_of(limited, {INT64_MAX, 0}), 100);
+}
+
 TEST_F(Report, AConfigThatWasSpoiledByHandHarmsNothingElse) {
   json spoiled = config(2, 5);
   spoiled["distributed"] = {
