@@ -28,7 +28,10 @@ using ::testing::Not;
 using testing::ProgramResult;
 using testing::StartedProgram;
 
-constexpr std::chrono::seconds kMeetingTimeout{8};
+// Of ranks that wait for what never comes.
+constexpr std::chrono::seconds kInVain{8};
+// Of ranks that meet, however long the machine takes to start them.
+constexpr std::chrono::seconds kUntilTheyMeet{3600};
 
 // A port of the loopback, held as long as this lives.
 class Port {
@@ -64,7 +67,6 @@ class Rendezvous : public ::testing::Test {
   Rendezvous() {
     auto config = testing::tiny_run(testing::prepare_bytes(
         folder_ / "tokens", testing::made_up_text(6000)));
-    config["distributed"]["timeout_seconds"] = kMeetingTimeout.count();
     config["training"] = {
         {"seq_length", 48},
         {"micro_batch_size", 4},
@@ -78,6 +80,7 @@ class Rendezvous : public ::testing::Test {
       int port,
       int rank,
       int world_size,
+      std::chrono::seconds timeout,
       const std::string& name = "run") const {
     return std::make_unique<StartedProgram>(
         testing::program_path(),
@@ -86,6 +89,7 @@ class Rendezvous : public ::testing::Test {
             "--config",
             (folder_ / "run.json").string(),
             "logging.run_dir=" + (folder_ / name).string(),
+            fmt::format("distributed.timeout_seconds={}", timeout.count()),
             fmt::format("distributed.dp_size={}", world_size)},
         std::map<std::string, std::string>{
             {"RANK", std::to_string(rank)},
@@ -119,7 +123,7 @@ class Rendezvous : public ::testing::Test {
 
 TEST_F(Rendezvous, APortThatIsTakenIsNamed) {
   const Port taken;
-  const auto rank = start(taken.number(), 0, 2);
+  const auto rank = start(taken.number(), 0, 2, kInVain);
   EXPECT_THAT(
       failure_of(*rank, 3),
       AllOf(
@@ -129,7 +133,7 @@ TEST_F(Rendezvous, APortThatIsTakenIsNamed) {
 
 TEST_F(Rendezvous, ARankThatDoesNotComeIsNamed) {
   const int port = Port().release();
-  const auto rank = start(port, 0, 2);
+  const auto rank = start(port, 0, 2, kInVain);
   EXPECT_THAT(
       failure_of(*rank, 3),
       AllOf(
@@ -139,7 +143,7 @@ TEST_F(Rendezvous, ARankThatDoesNotComeIsNamed) {
 
 TEST_F(Rendezvous, ARankWithoutRank0NamesTheAddress) {
   const int port = Port().release();
-  const auto rank = start(port, 1, 2);
+  const auto rank = start(port, 1, 2, kInVain);
   EXPECT_THAT(
       failure_of(*rank, 3),
       HasSubstr(fmt::format("could not connect to 127.0.0.1:{}", port)));
@@ -148,7 +152,7 @@ TEST_F(Rendezvous, ARankWithoutRank0NamesTheAddress) {
 // It accepts the connection, as a server of another kind would.
 TEST_F(Rendezvous, APeerThatSaysNothingIsNamed) {
   const Port silent;
-  const auto rank = start(silent.number(), 1, 2);
+  const auto rank = start(silent.number(), 1, 2, kInVain);
   EXPECT_THAT(
       failure_of(*rank, 3),
       AllOf(
@@ -175,10 +179,10 @@ bool is_listened_on(int port) {
 
 TEST_F(Rendezvous, ARank0ThatIsStoppedAfterItListensIsNamed) {
   const int port = Port().release();
-  const auto first = start(port, 0, 2);
+  const auto first = start(port, 0, 2, kUntilTheyMeet);
   ASSERT_TRUE(eventually([&] { return is_listened_on(port); }));
   testing::send_signal(first->pid(), SIGSTOP);
-  const auto rank = start(port, 1, 2);
+  const auto rank = start(port, 1, 2, kInVain);
   EXPECT_THAT(
       failure_of(*rank, 3),
       AllOf(
@@ -191,7 +195,7 @@ TEST_F(Rendezvous, APortThatMoreThanThisMachineCanReachIsSaid) {
   if (can_bind_store_to_loopback())
     GTEST_SKIP() << "this libtorch's store listens on loopback alone";
   const int port = Port().release();
-  const auto rank = start(port, 0, 2);
+  const auto rank = start(port, 0, 2, kInVain);
   EXPECT_THAT(
       failure_of(*rank, 3),
       HasSubstr(fmt::format(
@@ -203,9 +207,9 @@ TEST_F(Rendezvous, APortThatMoreThanThisMachineCanReachIsSaid) {
 // distributed.dp_size follows, so that each rank's config fits its world.
 TEST_F(Rendezvous, RanksOfWorldsOfDifferentSizesAllSaySo) {
   const int port = Port().release();
-  const auto first = start(port, 0, 2);
-  const auto second = start(port, 1, 3);
-  const auto third = start(port, 2, 3);
+  const auto first = start(port, 0, 2, kUntilTheyMeet);
+  const auto second = start(port, 1, 3, kUntilTheyMeet);
+  const auto third = start(port, 2, 3, kUntilTheyMeet);
   for (StartedProgram* rank : {first.get(), second.get(), third.get()}) {
     EXPECT_THAT(
         failure_of(*rank, 2),
@@ -215,11 +219,11 @@ TEST_F(Rendezvous, RanksOfWorldsOfDifferentSizesAllSaySo) {
 
 TEST_F(Rendezvous, ASecondJobOnAPortFailsAndTheFirstGoesOn) {
   const int port = Port().release();
-  const auto first = start(port, 0, 2, "first");
-  const auto second = start(port, 1, 2, "first");
+  const auto first = start(port, 0, 2, kUntilTheyMeet, "first");
+  const auto second = start(port, 1, 2, kUntilTheyMeet, "first");
   ASSERT_TRUE(eventually([&] { return steps_of("first") >= 3; }));
-  const auto other_first = start(port, 0, 2, "other");
-  const auto other_second = start(port, 1, 2, "other");
+  const auto other_first = start(port, 0, 2, kUntilTheyMeet, "other");
+  const auto other_second = start(port, 1, 2, kUntilTheyMeet, "other");
   EXPECT_THAT(failure_of(*other_first, 3), HasSubstr("cannot listen on port"));
   EXPECT_THAT(
       failure_of(*other_second, 2),
@@ -236,10 +240,10 @@ TEST_F(Rendezvous, ASecondJobOnAPortFailsAndTheFirstGoesOn) {
 
 TEST_F(Rendezvous, ARankThatIsStartedTwiceIsRefusedAndTheRunGoesOn) {
   const int port = Port().release();
-  const auto first = start(port, 0, 2);
-  const auto second = start(port, 1, 2);
+  const auto first = start(port, 0, 2, kUntilTheyMeet);
+  const auto second = start(port, 1, 2, kUntilTheyMeet);
   ASSERT_TRUE(eventually([&] { return steps_of("run") >= 3; }));
-  const auto again = start(port, 1, 2);
+  const auto again = start(port, 1, 2, kUntilTheyMeet);
   EXPECT_THAT(failure_of(*again, 2), HasSubstr("rank 1 was started twice"));
   expect_goes_on("run");
   testing::send_signal(second->pid(), SIGTERM);
