@@ -47,7 +47,8 @@ std::string progress(const CheckpointManifest& manifest) {
   return fmt::format(
       "{} of {} steps, {} tokens",
       grouped(static_cast<uint64_t>(manifest.step)),
-      grouped(static_cast<uint64_t>(last_step_of(manifest.config))),
+      grouped(static_cast<uint64_t>(
+          last_step_of(manifest.config, {manifest.step, manifest.tokens}))),
       grouped(static_cast<uint64_t>(manifest.tokens)));
 }
 
@@ -188,14 +189,12 @@ void inspect_checkpoint(
   const Checkpoint checkpoint(folder);
   const CheckpointManifest& manifest = checkpoint.manifest();
   std::vector<std::string> problems;
-  const LlamaConfig config =
-      parse_llama_config(manifest.model, "/model", problems);
-  if (!problems.empty()) {
-    throw DataError(fmt::format(
-        "[inspect] the manifest of '{}' describes no model: {}",
-        checkpoint.directory().string(),
-        problems.front()));
-  }
+  const LlamaConfig config = parse_llama_config(
+      manifest.model,
+      (checkpoint.directory() / "manifest.json").string() + ": /model",
+      problems);
+  if (!problems.empty())
+    throw DataError(fmt::format("[inspect] {}", problems.front()));
 
   const std::vector<CheckpointTensor> tensors = checkpoint.tensors();
   std::map<std::string, const CheckpointTensor*> stored;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "brigade/json/fault_text.h"
 #include "brigade/json/nearest.h"
 #include "brigade/json/parse.h"
 
@@ -31,7 +32,7 @@ std::string unknown_key(std::string_view group, std::string_view name) {
   const ConfigKey& nearest = nearest_config_key(group, name);
   return fmt::format(
       "unknown key; the nearest valid one is {} ({})",
-      nearest.dotted(),
+      nearest.pointer(),
       nearest.help);
 }
 
@@ -42,12 +43,12 @@ std::string unknown_group(const std::string& group) {
   for (const ConfigKey& key : config_keys()) {
     if (std::find(names.begin(), names.end(), key.group) == names.end()) {
       names.push_back(key.group);
-      answers.push_back(key.group);
+      answers.push_back("/" + key.group);
     }
   }
   for (const ConfigKey& key : config_keys()) {
     names.push_back(key.name);
-    answers.push_back(key.dotted());
+    answers.push_back(key.pointer());
   }
   return fmt::format(
       "unknown group; the nearest valid name is {}",
@@ -80,7 +81,7 @@ void override_inside(
     problems.push_back(
         introduce_problem(
             key.pointer() + "/" + path, json_or_text(text), place_of(origin)) +
-        key.dotted() + " is not given, so nothing in it can be changed");
+        key.pointer() + " is not given, so nothing in it can be changed");
     return;
   }
   json& model = found->second.value;
@@ -104,8 +105,8 @@ void override_inside(
         introduce_problem(
             key.pointer() + "/" + path, json_or_text(text), place_of(origin)) +
         fmt::format(
-            "unknown key; the nearest valid one is {}.{}",
-            key.dotted(),
+            "unknown key; the nearest valid one is {}/{}",
+            key.pointer(),
             names[nearest_name(name, names)]));
     return;
   }
@@ -133,13 +134,12 @@ std::optional<json> read_config_json(
   auto value = parse_json(text, {}, faults);
   for (const JsonFault& fault : faults) {
     const JsonPlace place = place_of(text, fault.offset);
-    const std::string where =
-        fmt::format("{}:{}:{}", source, place.line, place.column);
-    problems.push_back(
-        fault.pointer.empty()
-            ? fmt::format("[config] {}: {}", where, fault.problem)
-            : fmt::format(
-                  "[config] {} ({}): {}", fault.pointer, where, fault.problem));
+    problems.push_back(fmt::format(
+        "[config] {}:{}:{}: {}",
+        source,
+        place.line,
+        place.column,
+        describe(fault)));
   }
   return value;
 }

@@ -20,8 +20,8 @@ struct GivenValue {
 using GivenValues = std::map<const ConfigKey*, GivenValue>;
 
 // The value of a JSON file, or std::nullopt after a syntax error. Adds
-// "[config] FILE:LINE:COLUMN: ..." for each fault, with the JSON pointer where
-// there is one; a repeated key is a fault, and its last value is read.
+// "[config] FILE:LINE:COLUMN: not valid JSON, at /training/seed: ..." for each
+// fault; a repeated key is one, and its last value is read.
 std::optional<nlohmann::json> read_config_json(
     const std::string& text,
     const std::string& source,

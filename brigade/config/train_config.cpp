@@ -211,12 +211,13 @@ std::vector<std::string> ignored_keys(
                                given.contains(&key) &&
                                key.get(config) != key.get(defaults);
     if (means_nothing)
-      ignored.push_back(key.dotted() + ": " + key.ignored_because);
+      ignored.push_back(key.pointer() + ": " + key.ignored_because);
   }
   const DistributedConfig& distributed = config.distributed;
   // picotron takes the backend from use_cpu alone.
   if (distributed.use_cpu == true && distributed.backend == Backend::kNccl)
-    ignored.emplace_back("distributed.backend: use_cpu is true, so it is gloo");
+    ignored.emplace_back(
+        "/distributed/backend: use_cpu is true, so it is gloo");
   return ignored;
 }
 

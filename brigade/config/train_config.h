@@ -220,7 +220,7 @@ struct LoadedConfig {
   TrainConfig config;
   std::vector<ResolvedValue> values;  // every key, in the order of the docs
   // Keys that were given but mean nothing here, each with the reason:
-  // "model.use_flash_attention: attention is always fused".
+  // "/model/use_flash_attention: attention is always fused".
   std::vector<std::string> ignored;
 };
 

@@ -26,15 +26,15 @@ std::vector<std::string> find_warnings(const LoadedConfig& loaded) {
   const int64_t last = last_step(config);
   if (last > 0 && training.lr.warmup_steps > last)
     warnings.push_back(fmt::format(
-        "training.warmup_steps = {} is more than the run's {} steps: the "
-        "learning rate never reaches training.learning_rate",
+        "/training/warmup_steps = {} is more than the run's {} steps: the "
+        "learning rate never reaches /training/learning_rate",
         training.lr.warmup_steps,
         last));
   const int64_t apart_steps = last - distributed.rounds.warmup_steps;
   if (distributed.rounds.local_steps > 0 && apart_steps <= 0) {
     const int64_t left = last % distributed.rounds.warmup_interval;
     warnings.push_back(fmt::format(
-        "distributed.local_warmup_steps = {} is not less than the run's {} "
+        "/distributed/local_warmup_steps = {} is not less than the run's {} "
         "steps: the whole run is a warm-up{}",
         distributed.rounds.warmup_steps,
         last,
@@ -49,13 +49,13 @@ std::vector<std::string> find_warnings(const LoadedConfig& loaded) {
       apart_steps % distributed.rounds.local_steps != 0) {
     warnings.push_back(fmt::format(
         "the number of the run's steps, {}{}, is no multiple of "
-        "distributed.local_steps = {}: what the groups learn in the last {} "
+        "/distributed/local_steps = {}: what the groups learn in the last {} "
         "steps does not reach the weights that are saved",
         last,
         distributed.rounds.warmup_steps == 0
             ? ""
             : fmt::format(
-                  " less distributed.local_warmup_steps = {}",
+                  " less /distributed/local_warmup_steps = {}",
                   distributed.rounds.warmup_steps),
         distributed.rounds.local_steps,
         apart_steps % distributed.rounds.local_steps));
@@ -65,7 +65,7 @@ std::vector<std::string> find_warnings(const LoadedConfig& loaded) {
   const LlamaConfig& llama = *config.model.llama;
   if (training.seq_length > llama.max_position_embeddings)
     warnings.push_back(fmt::format(
-        "training.seq_length = {} is more than the model's "
+        "/training/seq_length = {} is more than the model's "
         "max_position_embeddings = {}: other programs will not use the model "
         "on sequences of this length",
         training.seq_length,
@@ -78,7 +78,7 @@ std::vector<std::string> find_warnings(const LoadedConfig& loaded) {
   if (has_buckets && distributed.bucket_cap_mb > gradient_mib &&
       !is_default(loaded, "distributed.bucket_cap_mb"))
     warnings.push_back(fmt::format(
-        "distributed.bucket_cap_mb = {} is more than all gradients of the "
+        "/distributed/bucket_cap_mb = {} is more than all gradients of the "
         "model ({:.1f} MiB): with a single bucket little communication "
         "overlaps with backward",
         distributed.bucket_cap_mb,

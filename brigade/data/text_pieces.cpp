@@ -6,6 +6,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/data/text_reader.h"
+#include "brigade/json/fault_text.h"
 #include "brigade/json/string_member.h"
 #include "brigade/tokenizer/utf8.h"
 
@@ -84,9 +85,7 @@ std::optional<std::string> document_of_line(
     return std::nullopt;
   StringMember member;
   if (const auto fault = find_string_member(line, options.json_key, member)) {
-    place.fail(
-        position + fault->offset,
-        "the line is not valid JSON: " + fault->problem);
+    place.fail(position + fault->offset, describe(*fault));
   }
   switch (member.outcome) {
     case StringMember::Outcome::kString:

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/json/fault_text.h"
 #include "brigade/json/parse.h"
-#include "brigade/json/string_literal.h"
 
 namespace brigade {
 
@@ -22,14 +22,12 @@ JsonDocument::JsonDocument(
     const JsonFault& fault = faults.front();
     const JsonPlace place = place_of(text, fault.offset);
     throw DataError(fmt::format(
-        "[{}] {}:{}:{}: not valid JSON{}{}: {}",
+        "[{}] {}:{}:{}: {}",
         source_.module,
         source_.file,
         source_.first_line + place.line - 1,
         place.column,
-        fault.pointer.empty() ? "" : ", at ",
-        shown_text(fault.pointer),
-        fault.problem));
+        describe(fault)));
   }
   value_ = std::move(*value);
 }

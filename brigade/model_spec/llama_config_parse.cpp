@@ -402,9 +402,11 @@ LlamaConfig parse_llama_config(
     std::vector<std::string>& problems) {
   LlamaConfig config;
   if (!json_config.is_object()) {
+    const bool is_root = pointer.empty() || pointer.ends_with(": ");
     problems.push_back(fmt::format(
-        "{}: {} is not an object with a model's config",
-        pointer.empty() ? "/" : pointer,
+        "{}{}: {} is not an object with a model's config",
+        pointer,
+        is_root ? "/" : "",
         Reader::show(json_config)));
     return config;
   }

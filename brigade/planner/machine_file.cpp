@@ -268,7 +268,7 @@ Machine parse_machine(
   Machine machine;
   if (!json.is_object()) {
     problems.push_back(fmt::format(
-        "{}: a machine file is an object with {}", pointer, machine_fields()));
+        "{}/: a machine file is an object with {}", pointer, machine_fields()));
     return machine;
   }
   check_groups(json, pointer, problems);

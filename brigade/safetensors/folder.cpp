@@ -2,12 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "brigade/base/error.h"
 #include "brigade/base/units.h"
+#include "brigade/json/fault_text.h"
 #include "brigade/json/parse.h"
 #include "brigade/json/string_literal.h"
 #include "brigade/json/visit.h"
@@ -135,6 +138,17 @@ bool stays_in_folder(std::string_view path) {
   }
 }
 
+bool is_model_folder(const fs::path& folder) {
+  std::error_code error;
+  const auto files = fs::directory_iterator(folder, error);
+  return !error && fs::is_regular_file(folder / "config.json", error) &&
+         !fs::exists(folder / "manifest.json", error) &&
+         std::any_of(begin(files), end(files), [](const auto& file) {
+           return file.path().extension() == ".safetensors" ||
+                  file.path().filename() == kSafetensorsIndex;
+         });
+}
+
 WeightMap read_weight_map(const fs::path& index) {
   const MappedFile file(index);
   if (file.size_bytes() > kMaxIndexBytes) {
@@ -155,11 +169,12 @@ WeightMap parse_weight_map(
   WeightMapReader reader(file_name);
   if (const auto fault = visit_json(text, {.max_depth = kMaxDepth}, reader)) {
     const JsonPlace place = place_of(text, fault->offset);
-    reader.fail(fmt::format(
-        "is not valid JSON at line {}, column {}: {}",
+    throw DataError(fmt::format(
+        "[safetensors] {}:{}:{}: {}",
+        file_name,
         place.line,
         place.column,
-        fault->problem));
+        describe(*fault)));
   }
   return reader.take();
 }

@@ -15,6 +15,10 @@ namespace brigade {
 inline constexpr const char* kSafetensorsFile = "model.safetensors";
 inline constexpr const char* kSafetensorsIndex = "model.safetensors.index.json";
 
+// A Hugging Face folder: config.json and safetensors files (an index may name
+// files in folders below alone), and no checkpoint, which has a manifest.json.
+bool is_model_folder(const std::filesystem::path& folder);
+
 // Tensor name -> file name. Throws DataError, naming file and tensor, when the
 // index is not JSON with a weight_map of strings, names a tensor twice, or
 // names a file outside of the index's own folder.

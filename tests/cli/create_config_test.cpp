@@ -97,7 +97,7 @@ TEST_F(CreateConfig, WarnsOfWhatIsHardlyMeant) {
   EXPECT_THAT(
       err(),
       AllOf(
-          HasSubstr("warning: training.seq_length = 1024 is more than"),
+          HasSubstr("warning: /training/seq_length = 1024 is more than"),
           HasSubstr("warning: no dataset is named")));
 }
 

@@ -100,7 +100,7 @@ TEST_F(PrepareTest, BadLinesAreSkippedCountedAndNamedOnRequest) {
   auto prepare_options = options(write("a.jsonl", lines + "{\"text\": \"b\"}"));
   EXPECT_THAT(
       message_of<DataError>([&] { prepare(prepare_options); }),
-      HasSubstr("line 2: the line is not valid JSON"));
+      HasSubstr("line 2: not valid JSON: expected"));
   prepare_options.bad_lines = BadLines::kSkip;
   const PrepareResult result = prepare(prepare_options);
   EXPECT_THAT(tokens(), ElementsAre('a', 257, 'b', 257));

@@ -281,7 +281,7 @@ TEST_F(TextReaderTest, LinesThatAreNotJsonAreNamedWithOffsetAndLine) {
       AllOf(
           // 15 bytes per line, then the place inside the third.
           HasSubstr("a.jsonl] at byte 39, line 3"),
-          HasSubstr("not valid JSON: expected")));
+          HasSubstr("not valid JSON, at /text: expected")));
   EXPECT_THAT(
       refusal(write("a.jsonl", good + "[1]\n")),
       HasSubstr("at byte 15, line 2: the line is not a JSON object"));

@@ -15,6 +15,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 // config.json of HuggingFaceTB/SmolLM-135M, keys that matter.
 json smollm() {
@@ -558,6 +559,19 @@ TEST(LlamaConfig, RefusesWhatGemmaHasNot) {
       ElementsAre(
           "/model/rope_scaling/rope_type: \"longrope\" is not supported; "
           "\"default\", \"linear\", \"dynamic\", \"yarn\" and \"llama3\" are"));
+}
+
+TEST(LlamaConfig, AConfigThatIsNoObjectIsNamedByItsPlace) {
+  for (const auto& [place, expected] :
+       {std::pair{"", "/: "},
+        std::pair{"/model/config", "/model/config: "},
+        std::pair{"config.json: ", "config.json: /: "}}) {
+    std::vector<std::string> problems;
+    parse_llama_config(json::array(), place, problems);
+    EXPECT_THAT(
+        problems,
+        ElementsAre(StartsWith(expected + std::string("[] is not an object"))));
+  }
 }
 
 }  // namespace

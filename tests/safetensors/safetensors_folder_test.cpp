@@ -110,7 +110,7 @@ TEST_F(SafetensorsFolderTest, OfAnIndexOnlyTheListOfFilesCounts) {
 
 TEST_F(SafetensorsFolderTest, MalformedIndexesAreRefused) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"{", "not valid JSON at line 1, column 2: the text ends"},
+      {"{", ".json:1:2: not valid JSON: the text ends"},
       {"[]", "is an array, not an object"},
       {"{}", "holds no weight_map"},
       {R"({"weight_map":[]})", "an array as its weight_map"},
