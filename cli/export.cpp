@@ -1,4 +1,4 @@
-// brigade export --run DIR --out DIR
+// brigade export --run DIR --out DIR [--dtype float32]
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -8,9 +8,9 @@
 #include <string>
 
 #include "brigade/base/error.h"
-#include "brigade/checkpoint/checkpoint.h"
-#include "brigade/checkpoint/export_checkpoint.h"
+#include "brigade/checkpoint/export_model.h"
 #include "brigade/files/output_path.h"
+#include "brigade/generate/stored_model.h"
 #include "brigade/tokenizer/sentencepiece_json.h"
 #include "brigade/tokenizer/tokenizer.h"
 #include "cli/commands.h"
@@ -28,12 +28,12 @@ namespace {
 std::string tokenizer_config(
     const Tokenizer& tokenizer,
     bool is_sentencepiece,
-    const nlohmann::json& model) {
+    int64_t positions) {
   nlohmann::json config = {
       {"tokenizer_class",
        is_sentencepiece ? "LlamaTokenizer" : "PreTrainedTokenizerFast"},
       {"clean_up_tokenization_spaces", false},
-      {"model_max_length", model.value("max_position_embeddings", 2048)}};
+      {"model_max_length", positions}};
   const auto put = [&](const char* key, const std::optional<int32_t>& id) {
     if (const auto text = id ? tokenizer.token_text(*id) : std::nullopt)
       config[key] = *text;
@@ -46,18 +46,16 @@ std::string tokenizer_config(
   return config.dump(2) + "\n";
 }
 
-// What the checkpoint's tokenizer says of itself; nothing where it has none
-// that transformers knows.
-void describe_tokenizer(const fs::path& checkpoint, ExportOptions& options) {
-  const Checkpoint opened(checkpoint);
-  const std::string& name = opened.manifest().tokenizer;
-  const fs::path beside = opened.directory() / name;
-  if (name.empty() || name == "bytes" || !fs::exists(beside))
+// What the model's tokenizer says of itself; nothing where it has none that
+// transformers knows.
+void describe_tokenizer(const StoredModel& model, ExportOptions& options) {
+  const fs::path path = model.tokenizer();
+  if (path.empty() || path == "bytes" || !fs::exists(path))
     return;
-  const auto tokenizer = load_tokenizer(beside.string());
+  const auto tokenizer = load_tokenizer(path.string());
   options.bos_token_id = tokenizer->bos_id();
   options.eos_token_id = tokenizer->eos_id();
-  const fs::path file = tokenizer_file(beside);
+  const fs::path file = tokenizer_file(path);
   bool is_sentencepiece = file.extension() == ".model";
   if (is_sentencepiece) {
     if (auto json = convert_sentencepiece(file)) {
@@ -65,8 +63,8 @@ void describe_tokenizer(const fs::path& checkpoint, ExportOptions& options) {
       is_sentencepiece = false;
     }
   }
-  options.more_files["tokenizer_config.json"] =
-      tokenizer_config(*tokenizer, is_sentencepiece, opened.manifest().model);
+  options.more_files["tokenizer_config.json"] = tokenizer_config(
+      *tokenizer, is_sentencepiece, model.model().max_position_embeddings);
 }
 
 }  // namespace
@@ -74,34 +72,31 @@ void describe_tokenizer(const fs::path& checkpoint, ExportOptions& options) {
 void export_model(const ExportArguments& arguments) {
   if (!arguments.gguf.empty())
     return export_gguf(arguments);
-  if (is_hugging_face(arguments.checkpoint))
-    throw ConfigError(fmt::format(
-        "[export] '{}' is a Hugging Face folder already: transformers loads it "
-        "as it is",
-        arguments.checkpoint));
   check_can_make(arguments.out);
   ExportOptions options;
   options.max_shard_bytes = static_cast<uint64_t>(arguments.shard_gb * 1e9);
-  describe_tokenizer(arguments.checkpoint, options);
+  options.dtype = arguments.dtype;
+  describe_tokenizer(StoredModel(arguments.run), options);
   RateBar bar;
   options.on_progress =
       [&](const char* what, uint64_t done_bytes, uint64_t total_bytes) {
         bar.show(what, done_bytes, total_bytes);
       };
-  const ExportedModel model =
-      export_checkpoint(arguments.checkpoint, arguments.out, options);
+  const auto do_export =
+      is_hugging_face(arguments.run) ? export_folder : export_checkpoint;
+  const ExportedModel model = do_export(arguments.run, arguments.out, options);
   bar.clear();
   fmt::print(
-      "{}: {} parameters of step {}, {}\n",
+      "{}: {} parameters{}, {}\n",
       arguments.out,
       model.parameters,
-      model.step,
+      model.step ? fmt::format(" of step {}", *model.step) : "",
       model.dtype);
   if (!model.has_tokenizer) {
     fmt::print(
         "No tokenizer was written: {}.\n",
         model.tokenizer == "bytes" ? "transformers has none for plain bytes"
-                                   : "the checkpoint holds none");
+                                   : "the model has none");
   }
   fmt::print(
       "Load it: transformers.AutoModelForCausalLM.from_pretrained({})\n",

@@ -81,14 +81,14 @@ GgufSource open_source(const std::string& path, RateBar& bar) {
 }
 
 LlamaConfig parse_exported_model(const GgufSource& source) {
+  const std::string place =
+      source.checkpoint
+          ? (source.directory / "manifest.json").string() + ": /model"
+          : (source.directory / "config.json").string() + ": ";
   std::vector<std::string> problems;
-  LlamaConfig model = parse_llama_config(source.config, "/model", problems);
-  if (!problems.empty()) {
-    throw DataError(fmt::format(
-        "[export] '{}' describes no model that can be exported: {}",
-        source.directory.string(),
-        problems.front()));
-  }
+  LlamaConfig model = parse_llama_config(source.config, place, problems);
+  if (!problems.empty())
+    throw DataError(fmt::format("[export] {}", problems.front()));
   return model;
 }
 
@@ -129,7 +129,7 @@ GgufType matrix_type(const std::string& name, const GgufSource& source) {
 void export_gguf(const ExportArguments& arguments) {
   check_writable(arguments.gguf);
   RateBar bar;
-  const GgufSource source = open_source(arguments.checkpoint, bar);
+  const GgufSource source = open_source(arguments.run, bar);
   GgufModel model;
   model.config = parse_exported_model(source);
   model.name = fs::path(arguments.gguf).stem().string();

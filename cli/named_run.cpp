@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -11,6 +10,7 @@
 #include "brigade/files/file.h"
 #include "brigade/json/node.h"
 #include "brigade/metrics/run_folder.h"
+#include "brigade/safetensors/folder.h"
 
 namespace brigade::cli {
 
@@ -75,15 +75,7 @@ std::optional<fs::path> find_checkpoint(const fs::path& path) {
 }
 
 bool is_hugging_face(const fs::path& path) {
-  if (!is_there(path / "config.json") || is_there(path / kManifest) ||
-      is_run(path))
-    return false;
-  std::error_code error;
-  const auto entries = fs::directory_iterator(path, error);
-  return !error &&
-         std::any_of(begin(entries), end(entries), [](const auto& entry) {
-           return entry.path().extension() == ".safetensors";
-         });
+  return is_model_folder(path) && !is_run(path);
 }
 
 fs::path find_run(const fs::path& path) {

@@ -210,7 +210,7 @@ void add_dtype(CLI::App& command, ConfigArguments& arguments) {
   command
       .add_option(
           "--dtype", arguments.dtype, "Compute in it (default: the model's)")
-      ->check(CLI::IsMember({"float32", "bfloat16"}));
+      ->check(one_of({"float32", "bfloat16"}));
 }
 
 void add_rank_arguments(CLI::App& command, ConfigArguments& arguments) {

@@ -56,8 +56,9 @@ struct EvaluateArguments {
 void evaluate(const EvaluateArguments& arguments);
 
 struct ExportArguments {
-  std::string checkpoint;
+  std::string run;
   std::string out;
+  std::string dtype;  // "": the model's
   double shard_gb = 5;
   std::string gguf;  // instead of out
   std::string type;  // of the GGUF; "": as stored

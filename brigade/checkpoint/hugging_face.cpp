@@ -9,7 +9,6 @@
 
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
-#include "brigade/checkpoint/hugging_face_names.h"
 #include "brigade/checkpoint/torch_dtype.h"
 
 namespace brigade {
@@ -83,27 +82,43 @@ void check_finite(
 
 }  // namespace
 
+FolderWeights::FolderWeights(
+    const SafetensorsFolder& folder,
+    const std::vector<ParameterRow>& expected)
+    : folder_(folder), located_(locate_tensors(folder, expected)) {}
+
+void FolderWeights::read(const WeightTarget& target) const {
+  const torch::NoGradGuard no_grad;
+  const auto found = located_.find(target.name);
+  BRIGADE_ASSERT(
+      found != located_.end(), "target '{}' is not expected", target.name);
+  const ShardSpec spec = within_stored(target.shard, found->second);
+  BRIGADE_ASSERT(
+      target.destination.sizes().vec() == spec.shape(),
+      "the destination of '{}' is not {}",
+      target.name,
+      to_string(target.shard));
+  const torch::Tensor part = read_part(*found->second.stored, spec);
+  check_finite(folder_, *found->second.stored, part);
+  target.destination.copy_(part);
+  release_pages(found->second.stored->data);
+}
+
 void load_weights(
     const SafetensorsFolder& folder,
     const std::vector<ParameterRow>& expected,
     const std::vector<WeightTarget>& targets) {
-  const torch::NoGradGuard no_grad;
-  const auto located = locate_tensors(folder, expected);
-  for (const WeightTarget& target : targets) {
-    const auto found = located.find(target.name);
-    BRIGADE_ASSERT(
-        found != located.end(), "target '{}' is not expected", target.name);
-    const ShardSpec spec = within_stored(target.shard, found->second);
-    BRIGADE_ASSERT(
-        target.destination.sizes().vec() == spec.shape(),
-        "the destination of '{}' is not {}",
-        target.name,
-        to_string(target.shard));
-    const torch::Tensor part = read_part(*found->second.stored, spec);
-    check_finite(folder, *found->second.stored, part);
-    target.destination.copy_(part);
-    release_pages(found->second.stored->data);
+  const FolderWeights weights(folder, expected);
+  for (const WeightTarget& target : targets)
+    weights.read(target);
+}
+
+std::string dtype_of_config(const nlohmann::json& config) {
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    if (config.contains(key) && config[key] == "bfloat16")
+      return "bfloat16";
   }
+  return "float32";
 }
 
 }  // namespace brigade

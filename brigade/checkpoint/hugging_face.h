@@ -6,10 +6,12 @@
 
 #include <torch/types.h>
 
-#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "brigade/checkpoint/hugging_face_names.h"
 #include "brigade/checkpoint/shard_spec.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/folder.h"
@@ -24,13 +26,11 @@ struct WeightTarget {
   torch::Tensor destination;  // shard.shape(); any float dtype, device, strides
 };
 
-// Fills every target from the folder's F64, F32, F16 or BF16 tensors, rounding
-// to nearest even where the destination is narrower.
+// The tensors of a whole model in a folder.
 //
 // `expected` is the table of the whole model, on every rank: tensors of it that
 // the folder lacks, tensors of the folder that it lacks, and wrong shapes and
-// dtypes are all listed by name in one DataError, before any target is written;
-// a value that is not finite is a DataError that names file and tensor.
+// dtypes are all listed by name in one DataError, before any tensor is read.
 // Accepted, as by transformers:
 //  * the names that a model without a head is saved under ("layers.0...", not
 //    "model.layers.0...");
@@ -40,9 +40,31 @@ struct WeightTarget {
 //    group's name, stacked along dim 0;
 //  * the head of a model whose head is tied, if equal to the embedding;
 //  * buffers of old programs that nobody needs (is_obsolete_buffer()).
+class FolderWeights {
+ public:
+  // `folder` must outlive it.
+  FolderWeights(
+      const SafetensorsFolder& folder,
+      const std::vector<ParameterRow>& expected);
+  // Fills the destination from an F64, F32, F16 or BF16 tensor, rounding to
+  // nearest even where the destination is narrower. Throws DataError naming
+  // file and tensor for a value that is not finite.
+  void read(const WeightTarget& target) const;
+
+ private:
+  const SafetensorsFolder& folder_;
+  std::map<std::string, StoredTensor> located_;
+};
+
+// Fills every target.
 void load_weights(
     const SafetensorsFolder& folder,
     const std::vector<ParameterRow>& expected,
     const std::vector<WeightTarget>& targets);
+
+// In which dtype the model of a config.json is computed and exported:
+// "bfloat16" where it says so, else "float32". float16 has no kernels on CPUs;
+// float32 holds all its values.
+std::string dtype_of_config(const nlohmann::json& config);
 
 }  // namespace brigade

@@ -1,6 +1,6 @@
 // Where a folder keeps the tensors of a model: under their own names or as
 // groups.
-// Private to brigade/checkpoint.
+// Private to brigade/checkpoint, which reads them by hugging_face.h.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "brigade/checkpoint/hugging_face.h"
+#include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/folder.h"
 
 namespace brigade {
@@ -18,7 +18,7 @@ struct StoredTensor {
   int64_t first_row = 0;  // of the expected tensor inside the stored one
 };
 
-// Expected name -> where it is. Throws the DataError of load_weights().
+// Expected name -> where it is. Throws the DataError of FolderWeights().
 std::map<std::string, StoredTensor> locate_tensors(
     const SafetensorsFolder& folder,
     const std::vector<ParameterRow>& expected);

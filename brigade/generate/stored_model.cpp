@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/checkpoint/hugging_face.h"
 #include "brigade/checkpoint/param_parts.h"
 #include "brigade/checkpoint/pretrained.h"
 #include "brigade/comm/self_communicator.h"
@@ -16,31 +16,12 @@
 #include "brigade/json/node.h"
 #include "brigade/model/from_config.h"
 #include "brigade/model_spec/parameter_table.h"
+#include "brigade/safetensors/folder.h"
 
 namespace brigade {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A run folder has a config.json too, and a checkpoint weights.
-bool is_hugging_face(const fs::path& path) {
-  std::error_code error;
-  const auto files = fs::directory_iterator(path, error);
-  return !error && fs::is_regular_file(path / "config.json") &&
-         !fs::exists(path / "manifest.json") &&
-         std::any_of(begin(files), end(files), [](const auto& entry) {
-           return entry.path().extension() == ".safetensors";
-         });
-}
-
-// float16 has no kernels on CPUs; float32 holds all its values.
-std::string dtype_of(const nlohmann::json& config) {
-  for (const char* key : {"dtype", "torch_dtype"}) {
-    if (config.contains(key) && config[key] == "bfloat16")
-      return "bfloat16";
-  }
-  return "float32";
-}
 
 std::string tokenizer_in(const fs::path& folder) {
   for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
@@ -50,41 +31,42 @@ std::string tokenizer_in(const fs::path& folder) {
   return {};
 }
 
+// `place`: where it stands, as messages begin ("FILE: /model").
 LlamaConfig parse_model(
     const nlohmann::json& config,
-    const fs::path& directory) {
+    const std::string& place) {
   std::vector<std::string> problems;
-  LlamaConfig model = parse_llama_config(config, "/model", problems);
+  LlamaConfig model = parse_llama_config(config, place, problems);
   if (!problems.empty())
-    throw DataError(fmt::format(
-        "[model] '{}' describes no model: {}",
-        directory.string(),
-        problems.front()));
+    throw DataError(fmt::format("[model] {}", problems.front()));
   return model;
 }
 
 }  // namespace
 
 StoredModel::StoredModel(const fs::path& path) {
-  if (is_hugging_face(path)) {
+  if (is_model_folder(path)) {
     directory_ = path;
-    const std::string text = read_text_file(path / "config.json");
-    const JsonDocument file(text, {"model", (path / "config.json").string()});
+    const std::string name = (path / "config.json").string();
+    const std::string text = read_text_file(name);
+    const JsonDocument file(text, {"model", name});
     config_ = file.root().value();
-    dtype_ = dtype_of(config_);
+    model_ = parse_model(config_, name + ": ");
+    dtype_ = dtype_of_config(config_);
     tokenizer_ = tokenizer_in(path);
   } else {
     checkpoint_.emplace(path);
     directory_ = checkpoint_->directory();
     const CheckpointManifest& manifest = checkpoint_->manifest();
     config_ = manifest.model;
+    model_ = parse_model(
+        config_, (directory_ / "manifest.json").string() + ": /model");
     dtype_ = manifest.dtype;
     if (!manifest.tokenizer.empty()) {
       const fs::path beside = directory_ / manifest.tokenizer;
       tokenizer_ = fs::exists(beside) ? beside.string() : manifest.tokenizer;
     }
   }
-  model_ = parse_model(config_, directory_);
 }
 
 void StoredModel::verify(Communicator& world, const HashProgress& on_progress)

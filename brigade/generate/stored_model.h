@@ -29,6 +29,8 @@ class StoredModel {
   const LlamaConfig& model() const { return model_; }
   // "float32" or "bfloat16": in which it is computed.
   const std::string& dtype() const { return dtype_; }
+  // As load_tokenizer() takes it; "": it has none.
+  const std::string& tokenizer() const { return tokenizer_; }
 
   // Throws DataError where a checkpoint's files are not those that were saved.
   // Collective. `on_progress` is of this rank's share.
@@ -50,7 +52,7 @@ class StoredModel {
   nlohmann::json config_;
   LlamaConfig model_;
   std::string dtype_;
-  std::string tokenizer_;  // as load_tokenizer() takes it; "": none
+  std::string tokenizer_;
 };
 
 }  // namespace brigade

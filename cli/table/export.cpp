@@ -16,7 +16,7 @@ void add_export(CLI::App& app) {
   command->footer(
       "Examples: brigade export --run runs/run --out model\n"
       "          brigade export --run runs/run --gguf model.gguf --type q8_0");
-  add_run_option(*command, arguments->checkpoint, "-c,--checkpoint", kRunHelp);
+  add_run_option(*command, arguments->run, "-c,--checkpoint", kRunHelp);
   command
       ->add_option(
           "--out", arguments->out, "The folder to write; it must not exist")
@@ -35,6 +35,12 @@ void add_export(CLI::App& app) {
       ->check(one_of({"f32", "f16", "bf16", "q8_0"}));
   command
       ->add_option(
+          "--dtype",
+          arguments->dtype,
+          "Round the weights (default: the model's)")
+      ->check(one_of({"float32", "bfloat16"}));
+  command
+      ->add_option(
           "--shard-gb",
           arguments->shard_gb,
           "Split the weights in files of at most so many GB")
@@ -42,13 +48,17 @@ void add_export(CLI::App& app) {
       ->check(number_between(1e-6, 1e6))
       ->capture_default_str();
   command->callback([arguments, command] {
-    check_run(*command, arguments->checkpoint);
+    check_run(*command, arguments->run);
     if (arguments->out.empty() == arguments->gguf.empty())
       throw ConfigError(
           "[export] give --out for a Hugging Face folder or --gguf for one "
           "file, one of the two");
     if (!arguments->type.empty() && arguments->gguf.empty())
       throw ConfigError("[export] --type is of a GGUF file: give --gguf");
+    if (!arguments->dtype.empty() && arguments->out.empty())
+      throw ConfigError(
+          "[export] --dtype is of a Hugging Face folder: give --out, or --type "
+          "for a GGUF file");
     export_model(*arguments);
   });
 }

@@ -159,7 +159,24 @@ class Ecosystem(unittest.TestCase):
         theirs.save_pretrained(saved, max_shard_size="100KB")
         self.assertLess(
             abs(self.evaluate(saved)["loss"] - mine["loss"]), 1e-6)
+        self.check_export_of_folder(saved, theirs)
         return exported, theirs, run_folder
+
+    def check_export_of_folder(self, saved, model):
+        """What transformers saved, exported: the same weights, bit for bit,
+        and rounded as torch rounds."""
+        for dtype in ("float32", "bfloat16"):
+            out = saved.with_name(f"{saved.name}-{dtype}")
+            if out.exists():
+                continue
+            run("export", "--run", saved, "--out", out, "--dtype", dtype)
+            again = transformers.AutoModelForCausalLM.from_pretrained(
+                out, dtype="auto")
+            self.assertEqual(again.dtype, getattr(torch, dtype))
+            expected = model.state_dict()
+            for name, weight in again.state_dict().items():
+                self.assertTrue(torch.equal(
+                    weight, expected[name].to(again.dtype)), name)
 
     def test_exported_models_have_transformers_losses(self):
         for model in MODELS:

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "brigade/base/error.h"
-#include "brigade/checkpoint/export_checkpoint.h"
+#include "brigade/checkpoint/export_model.h"
 #include "brigade/files/file.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/folder.h"

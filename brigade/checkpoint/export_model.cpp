@@ -1,0 +1,193 @@
+#include "brigade/checkpoint/export_model.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <vector>
+
+#include "brigade/base/error.h"
+#include "brigade/checkpoint/checkpoint.h"
+#include "brigade/checkpoint/hugging_face.h"
+#include "brigade/checkpoint/hugging_face_export.h"
+#include "brigade/checkpoint/torch_dtype.h"
+#include "brigade/checkpoint/verify.h"
+#include "brigade/files/file.h"
+#include "brigade/json/node.h"
+#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/parameter_table.h"
+#include "brigade/safetensors/folder.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+
+// `place`: where the config stands, as messages begin ("FILE: /model").
+LlamaConfig model_of(const nlohmann::json& json, const std::string& place) {
+  std::vector<std::string> problems;
+  LlamaConfig config = parse_llama_config(json, place, problems);
+  if (!problems.empty())
+    throw DataError(fmt::format("[export] {}", problems.front()));
+  return config;
+}
+
+SafetensorsDtype stored_dtype(const std::string& dtype, const fs::path& file) {
+  if (dtype == "float32")
+    return SafetensorsDtype::kF32;
+  if (dtype == "bfloat16")
+    return SafetensorsDtype::kBF16;
+  throw DataError(fmt::format(
+      "[export] {}: /dtype: \"{}\": expected \"float32\" or \"bfloat16\"",
+      file.string(),
+      dtype));
+}
+
+std::vector<FileToCopy> tokenizer_of(const Checkpoint& checkpoint) {
+  const std::string& tokenizer = checkpoint.manifest().tokenizer;
+  if (tokenizer.empty() || tokenizer == "bytes")
+    return {};
+  if (!is_bare_file_name(tokenizer)) {
+    throw DataError(fmt::format(
+        "[export] the manifest of '{}' names the tokenizer '{}', which is "
+        "outside the checkpoint",
+        checkpoint.directory().string(),
+        tokenizer));
+  }
+  return find_tokenizer_files(checkpoint.directory() / tokenizer);
+}
+
+bool has_tokenizer_in(const fs::path& folder) {
+  return fs::exists(folder / "tokenizer.json") ||
+         fs::exists(folder / "tokenizer.model");
+}
+
+// A model that is to be exported, wherever it comes from.
+struct ModelToExport {
+  fs::path directory;
+  fs::path file;  // that describes it
+  LlamaConfig config;
+  nlohmann::json source;  // as to_hugging_face_json() takes it
+  std::string dtype;      // it is written in
+  // In any dtype.
+  std::function<torch::Tensor(const std::string& name)> read;
+  std::vector<FileToCopy> tokenizer;
+};
+
+ExportedModel write_folder(
+    const ModelToExport& model,
+    const fs::path& out,
+    const ExportOptions& options) {
+  HuggingFaceExport request;
+  request.out = out;
+  request.config =
+      to_hugging_face_json(model.config, model.dtype, model.source);
+  const auto put = [&](const char* key, const std::optional<int64_t>& id) {
+    if (id && (!request.config.contains(key) || request.config[key].is_null()))
+      request.config[key] = *id;
+  };
+  put("bos_token_id", options.bos_token_id);
+  put("eos_token_id", options.eos_token_id);
+  request.tensors = list_parameters(model.config);
+  request.dtype = stored_dtype(model.dtype, model.file);
+  const int64_t parameters = parameter_count(model.config);
+  uint64_t done_bytes = 0;
+  const uint64_t total_bytes =
+      static_cast<uint64_t>(parameters) * item_bytes(request.dtype);
+  request.read = [&](const std::string& name) {
+    torch::Tensor tensor = model.read(name);
+    if (!options.dtype.empty())
+      tensor = tensor.to(torch_dtype(request.dtype, name));
+    done_bytes += tensor.nbytes();
+    if (options.on_progress)
+      options.on_progress("exporting", done_bytes, total_bytes);
+    return tensor;
+  };
+  request.files = model.tokenizer;
+  const fs::path generation = model.directory / kGenerationConfig;
+  if (fs::exists(generation))
+    request.files.push_back({generation, kGenerationConfig});
+  request.texts = options.more_files;
+  request.max_shard_bytes = options.max_shard_bytes;
+  export_hugging_face(request);
+  return {
+      .parameters = parameters,
+      .dtype = model.dtype,
+      .has_tokenizer = !model.tokenizer.empty()};
+}
+
+}  // namespace
+
+ExportedModel export_checkpoint(
+    const fs::path& path,
+    const fs::path& out,
+    const ExportOptions& options) {
+  check_free(out);
+  const Checkpoint checkpoint(path);
+  const fs::path& directory = checkpoint.directory();
+  const std::string reason = find_reason_to_reject(
+      directory,
+      VerifyLevel::kFull,
+      [&](uint64_t done_bytes, uint64_t total_bytes) {
+        if (options.on_progress)
+          options.on_progress("verifying", done_bytes, total_bytes);
+      });
+  if (!reason.empty())
+    throw DataError(reason);
+  const CheckpointManifest& manifest = checkpoint.manifest();
+  const fs::path file = directory / "manifest.json";
+  ExportedModel exported = write_folder(
+      {.directory = directory,
+       .file = file,
+       .config = model_of(manifest.model, file.string() + ": /model"),
+       .source = manifest.model_source,
+       .dtype = options.dtype.empty() ? manifest.dtype : options.dtype,
+       .read =
+           [&](const std::string& name) { return checkpoint.read_whole(name); },
+       .tokenizer = tokenizer_of(checkpoint)},
+      out,
+      options);
+  exported.step = manifest.step;
+  exported.tokenizer = manifest.tokenizer;
+  return exported;
+}
+
+ExportedModel export_folder(
+    const fs::path& path,
+    const fs::path& out,
+    const ExportOptions& options) {
+  check_free(out);
+  const fs::path file = path / "config.json";
+  const std::string text = read_text_file(file);
+  const nlohmann::json source =
+      JsonDocument(text, {.module = "export", .file = file.string()})
+          .root()
+          .value();
+  const LlamaConfig config = model_of(source, file.string() + ": ");
+  const std::string dtype =
+      options.dtype.empty() ? dtype_of_config(source) : options.dtype;
+  const torch::Dtype torch_type = torch_dtype(stored_dtype(dtype, file), "");
+  const std::vector<ParameterRow> rows = list_parameters(config);
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const ParameterRow& row : rows)
+    shapes[row.name] = row.shape;
+  const SafetensorsFolder folder(path);
+  const FolderWeights weights(folder, rows);
+  return write_folder(
+      {.directory = path,
+       .file = file,
+       .config = config,
+       .source = source,
+       .dtype = dtype,
+       .read =
+           [&](const std::string& name) {
+             torch::Tensor whole = torch::empty(shapes.at(name), torch_type);
+             weights.read({name, whole_tensor(shapes.at(name)), whole});
+             return whole;
+           },
+       .tokenizer = has_tokenizer_in(path) ? find_tokenizer_files(path)
+                                           : std::vector<FileToCopy>()},
+      out,
+      options);
+}
+
+}  // namespace brigade

@@ -1,0 +1,56 @@
+// From a checkpoint of a run, or a Hugging Face folder, to a Hugging Face
+// folder as Brigade writes it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+namespace brigade {
+
+struct ExportedModel {
+  int64_t parameters = 0;
+  std::optional<int64_t> step;  // of a checkpoint
+  std::string dtype;
+  std::string tokenizer;  // a checkpoint's manifest's; "": it names none
+  bool has_tokenizer = false;
+};
+
+struct ExportOptions {
+  uint64_t max_shard_bytes = 5'000'000'000;
+  // "float32" or "bfloat16", to which the weights are rounded; "": a
+  // checkpoint's own, or what a folder's config says (dtype_of_config()).
+  std::string dtype;
+  // The tokenizer's, for configs that do not say: what ends and begins a text.
+  std::optional<int64_t> bos_token_id, eos_token_id;
+  // Called while a checkpoint is verified and while tensors are written.
+  std::function<
+      void(const char* what, uint64_t done_bytes, uint64_t total_bytes)>
+      on_progress;
+  // Name in the folder -> content; written where no file has that name.
+  std::map<std::string, std::string> more_files;
+};
+
+// Writes `out` (hugging_face_export.h) from a checkpoint, a folder of them or a
+// run folder. Without options.dtype every tensor has the bytes that the
+// checkpoint holds; config.json keeps the keys of the config that the model
+// came with; its generation_config.json and tokenizer files come along. Throws
+// DataError when the checkpoint holds no such model, and what
+// export_hugging_face() throws.
+ExportedModel export_checkpoint(
+    const std::filesystem::path& checkpoint,
+    const std::filesystem::path& out,
+    const ExportOptions& options = {});
+
+// The same from a folder with config.json and safetensors: the model under one
+// set of names and in one dtype, however the folder names and divides it.
+// Throws the DataError of FolderWeights() too.
+ExportedModel export_folder(
+    const std::filesystem::path& folder,
+    const std::filesystem::path& out,
+    const ExportOptions& options = {});
+
+}  // namespace brigade

@@ -1,0 +1,172 @@
+#include "brigade/checkpoint/export_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "brigade/base/error.h"
+#include "brigade/checkpoint/hugging_face_export.h"
+#include "brigade/files/file.h"
+#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/parameter_table.h"
+#include "brigade/safetensors/folder.h"
+#include "brigade/safetensors/writer.h"
+#include "tests/support/temporary_folder.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+// A folder as other programs write it, in float16.
+class ExportFolder : public ::testing::Test {
+ protected:
+  ExportFolder() {
+    torch::manual_seed(3);
+    fs::create_directory(source_);
+    write_text_file(source_ / "config.json", config_.dump());
+    write_text_file(source_ / kGenerationConfig, "{\"top_k\": 7}");
+    write_text_file(source_ / "tokenizer.json", "{\"of\": \"theirs\"}");
+    write_text_file(source_ / "chat_template.jinja", "{{ messages }}");
+    std::vector<std::string> problems;
+    rows_ = list_parameters(parse_llama_config(config_, "", problems));
+    EXPECT_TRUE(problems.empty());
+    for (const ParameterRow& row : rows_)
+      weights_[row.name] = torch::randn(row.shape).to(torch::kFloat16);
+  }
+
+  // `stored`: name in the file -> tensor.
+  void write(
+      const fs::path& file,
+      const std::map<std::string, torch::Tensor>& stored) const {
+    std::vector<TensorToWrite> tensors;
+    for (const auto& [name, tensor] : stored) {
+      tensors.push_back(
+          {name,
+           SafetensorsDtype::kF16,
+           {tensor.sizes().begin(), tensor.sizes().end()},
+           {static_cast<const std::byte*>(tensor.data_ptr()),
+            tensor.nbytes()}});
+    }
+    fs::create_directories(file.parent_path());
+    write_safetensors(file, tensors);
+  }
+
+  // q, k and v stacked, and no "model." before a name.
+  std::map<std::string, torch::Tensor> as_others_name_them() const {
+    const std::string attention = "model.layers.0.self_attn.";
+    std::map<std::string, torch::Tensor> stored = {
+        {"layers.0.self_attn.qkv_proj.weight",
+         torch::cat(
+             {weights_.at(attention + "q_proj.weight"),
+              weights_.at(attention + "k_proj.weight"),
+              weights_.at(attention + "v_proj.weight")})}};
+    for (const auto& [name, tensor] : weights_) {
+      const std::string kind = name.substr(name.find_last_of('.') - 6, 6);
+      if (kind != "q_proj" && kind != "k_proj" && kind != "v_proj")
+        stored[name.substr(std::string("model.").size())] = tensor;
+    }
+    return stored;
+  }
+
+  void expect_weights(SafetensorsDtype dtype, torch::Dtype torch_type) const {
+    const SafetensorsFolder out(out_);
+    EXPECT_EQ(out.tensors().size(), rows_.size());
+    for (const ParameterRow& row : rows_) {
+      const SafetensorsTensor* const found = out.find(row.name);
+      ASSERT_NE(found, nullptr) << row.name;
+      EXPECT_EQ(found->dtype, dtype) << row.name;
+      const torch::Tensor expected = weights_.at(row.name).to(torch_type);
+      ASSERT_EQ(found->data.size(), expected.nbytes()) << row.name;
+      EXPECT_EQ(
+          std::memcmp(
+              found->data.data(), expected.data_ptr(), expected.nbytes()),
+          0)
+          << row.name;
+    }
+  }
+
+  const TemporaryFolder folder_;
+  const fs::path source_ = folder_ / "source";
+  const fs::path out_ = folder_ / "out";
+  const json config_ = {
+      {"model_type", "llama"},
+      {"vocab_size", 20},
+      {"hidden_size", 8},
+      {"intermediate_size", 12},
+      {"num_hidden_layers", 1},
+      {"num_attention_heads", 2},
+      {"num_key_value_heads", 1},
+      {"tie_word_embeddings", true},
+      {"torch_dtype", "float16"},
+      {"pad_token_id", 5}};
+  std::vector<ParameterRow> rows_;
+  std::map<std::string, torch::Tensor> weights_;
+};
+
+TEST_F(ExportFolder, WritesTheModelUnderOneSetOfNamesWithItsFiles) {
+  write(source_ / kSafetensorsFile, as_others_name_them());
+  const ExportedModel model = export_folder(source_, out_);
+  EXPECT_EQ(model.dtype, "float32");
+  EXPECT_FALSE(model.step);
+  EXPECT_TRUE(model.has_tokenizer);
+  expect_weights(SafetensorsDtype::kF32, torch::kFloat32);
+  const json config = json::parse(read_text_file(out_ / "config.json"));
+  EXPECT_EQ(config["torch_dtype"], "float32");
+  EXPECT_EQ(config["pad_token_id"], 5);
+  for (const char* name :
+       {kGenerationConfig, "tokenizer.json", "chat_template.jinja"})
+    EXPECT_EQ(read_text_file(out_ / name), read_text_file(source_ / name));
+  // And again: nothing changes any more.
+  export_folder(out_, folder_ / "again");
+  EXPECT_EQ(
+      read_text_file(folder_ / "again" / kSafetensorsFile),
+      read_text_file(out_ / kSafetensorsFile));
+  EXPECT_EQ(
+      json::parse(read_text_file(folder_ / "again" / "config.json")), config);
+}
+
+TEST_F(ExportFolder, RoundsToTheDtypeThatIsAskedFor) {
+  write(source_ / kSafetensorsFile, weights_);
+  ExportOptions options;
+  options.dtype = "bfloat16";
+  EXPECT_EQ(export_folder(source_, out_, options).dtype, "bfloat16");
+  expect_weights(SafetensorsDtype::kBF16, torch::kBFloat16);
+  EXPECT_EQ(
+      json::parse(read_text_file(out_ / "config.json"))["torch_dtype"],
+      "bfloat16");
+}
+
+TEST_F(ExportFolder, FilesInAFolderBelowTheIndexAreRead) {
+  write(source_ / "parts" / "a.safetensors", weights_);
+  json map = json::object();
+  for (const ParameterRow& row : rows_)
+    map[row.name] = "parts/a.safetensors";
+  write_text_file(
+      source_ / kSafetensorsIndex, json({{"weight_map", map}}).dump());
+  EXPECT_TRUE(is_model_folder(source_));
+  export_folder(source_, out_);
+  expect_weights(SafetensorsDtype::kF32, torch::kFloat32);
+}
+
+TEST_F(ExportFolder, AMissingTensorIsNamedAndNothingIsWritten) {
+  auto stored = weights_;
+  stored.erase("model.norm.weight");
+  write(source_ / kSafetensorsFile, stored);
+  try {
+    export_folder(source_, out_);
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("missing: model.norm.weight"));
+  }
+  EXPECT_FALSE(fs::exists(out_));
+}
+
+}  // namespace
+}  // namespace brigade
