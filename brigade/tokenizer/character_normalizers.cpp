@@ -22,16 +22,6 @@ void rewrite(NormalizedText& text, Map&& map) {
   text.text = std::move(out);
 }
 
-class StripAccentsNormalizer : public Normalizer {
- public:
-  void normalize(NormalizedText& text, RegexScratch&) const override {
-    rewrite(text, [](std::string& out, char32_t c) {
-      if (!is_mark(c))
-        append_utf8(out, c);
-    });
-  }
-};
-
 bool nmt_removes(char32_t c) {
   return (c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) ||
          c == 0x7F || c == 0x8F || c == 0x9F;
@@ -42,16 +32,6 @@ bool nmt_makes_space(char32_t c) {
          (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 ||
          c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
 }
-
-class NmtNormalizer : public Normalizer {
- public:
-  void normalize(NormalizedText& text, RegexScratch&) const override {
-    rewrite(text, [](std::string& out, char32_t c) {
-      if (!nmt_removes(c))
-        append_utf8(out, nmt_makes_space(c) ? U' ' : c);
-    });
-  }
-};
 
 // The blocks of ideographs that BERT puts spaces around.
 bool is_chinese(char32_t c) {
@@ -68,18 +48,31 @@ void clean(std::string& out, char32_t c) {
     append_utf8(out, is_white_space(c) ? U' ' : c);
 }
 
-class BertNormalizer : public Normalizer {
- public:
-  explicit BertNormalizer(const JsonNode& node)
-      : cleans_(node.at("clean_text").boolean()),
-        spaces_chinese_(node.at("handle_chinese_chars").boolean()),
-        lowers_(node.at("lowercase").boolean()),
-        strips_accents_(node.boolean_at("strip_accents", lowers_)) {}
+}  // namespace
 
-  void normalize(NormalizedText& text, RegexScratch&) const override {
-    if (cleans_)
+void strip_accents(NormalizedText& text, RegexScratch&) {
+  rewrite(text, [](std::string& out, char32_t c) {
+    if (!is_mark(c))
+      append_utf8(out, c);
+  });
+}
+
+void normalize_as_nmt(NormalizedText& text, RegexScratch&) {
+  rewrite(text, [](std::string& out, char32_t c) {
+    if (!nmt_removes(c))
+      append_utf8(out, nmt_makes_space(c) ? U' ' : c);
+  });
+}
+
+Normalizer make_bert_normalizer(const JsonNode& node) {
+  const bool cleans = node.at("clean_text").boolean();
+  const bool spaces_chinese = node.at("handle_chinese_chars").boolean();
+  const bool lowers = node.at("lowercase").boolean();
+  const bool strips_accents = node.boolean_at("strip_accents", lowers);
+  return [=](NormalizedText& text, RegexScratch&) {
+    if (cleans)
       rewrite(text, clean);
-    if (spaces_chinese_) {
+    if (spaces_chinese) {
       rewrite(text, [](std::string& out, char32_t c) {
         const bool chinese = is_chinese(c);
         if (chinese)
@@ -89,36 +82,16 @@ class BertNormalizer : public Normalizer {
           out += ' ';
       });
     }
-    if (strips_accents_) {
+    if (strips_accents) {
       text.text = normalize_unicode(text.text, NormalizationForm::kNfd);
       rewrite(text, [](std::string& out, char32_t c) {
         if (!is_nonspacing_mark(c))
           append_utf8(out, c);
       });
     }
-    if (lowers_)
+    if (lowers)
       rewrite(text, append_lowercase);
-  }
-
- private:
-  const bool cleans_;
-  const bool spaces_chinese_;
-  const bool lowers_;
-  const bool strips_accents_;
-};
-
-}  // namespace
-
-std::unique_ptr<Normalizer> make_strip_accents_normalizer() {
-  return std::make_unique<StripAccentsNormalizer>();
-}
-
-std::unique_ptr<Normalizer> make_nmt_normalizer() {
-  return std::make_unique<NmtNormalizer>();
-}
-
-std::unique_ptr<Normalizer> make_bert_normalizer(const JsonNode& node) {
-  return std::make_unique<BertNormalizer>(node);
+  };
 }
 
 }  // namespace brigade

@@ -2,18 +2,16 @@
 // BertNormalizer.
 #pragma once
 
-#include <memory>
-
 #include "brigade/tokenizer/normalizer.h"
 
 namespace brigade {
 
 // Removes marks. Only after NFD or NFKD do accented letters lose theirs.
-std::unique_ptr<Normalizer> make_strip_accents_normalizer();
+void strip_accents(NormalizedText& text, RegexScratch& scratch);
 // Removes control characters and turns unusual white space into spaces.
-std::unique_ptr<Normalizer> make_nmt_normalizer();
+void normalize_as_nmt(NormalizedText& text, RegexScratch& scratch);
 // Four steps of BERT that the keys switch on: clean_text, handle_chinese_chars,
 // strip_accents (null: as lowercase), lowercase.
-std::unique_ptr<Normalizer> make_bert_normalizer(const JsonNode& node);
+Normalizer make_bert_normalizer(const JsonNode& node);
 
 }  // namespace brigade

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "brigade/base/error.h"
@@ -102,53 +102,41 @@ Charsmap read_charsmap(const JsonNode& node) {
   return {*blob, place};
 }
 
-class CharsmapNormalizer : public Normalizer {
- public:
-  explicit CharsmapNormalizer(const JsonNode& node)
-      : where_(fmt::format("{}: at {}", node.file(), node.pointer())),
-        map_(read_charsmap(node)) {}
+}  // namespace
 
-  // A short grapheme cluster is looked up whole, then each of its characters.
-  void normalize(NormalizedText& text, RegexScratch&) const override {
+// A short grapheme cluster is looked up whole, then each of its characters.
+Normalizer make_charsmap_normalizer(const JsonNode& node) {
+  const std::string where =
+      fmt::format("{}: at {}", node.file(), node.pointer());
+  const auto map = std::make_shared<const Charsmap>(read_charsmap(node));
+  return [where, map](NormalizedText& text, RegexScratch&) {
     constexpr size_t kMaxClusterBytes = 5;
     const std::string_view in = text.text;
     std::string out;
     out.reserve(in.size());
+    const auto replace = [&](std::string_view part) {
+      const auto replacement = map->find(part);
+      out += replacement.value_or("");
+      return replacement.has_value();
+    };
     for (size_t at = 0; at < in.size();) {
       const size_t end = grapheme_end(in, at);
       const bool replaced =
-          end - at <= kMaxClusterBytes && replace(in.substr(at, end - at), out);
+          end - at <= kMaxClusterBytes && replace(in.substr(at, end - at));
       for (; !replaced && at < end; at += utf8_length(in[at])) {
         const std::string_view c = in.substr(at, utf8_length(in[at]));
-        if (!replace(c, out))
+        if (!replace(c))
           out += c;
       }
       at = end;
       if (out.size() > text.max_bytes)
         throw DataError(fmt::format(
             "[tokenizer] {}: replacing makes the text longer than {} bytes",
-            where_,
+            where,
             text.max_bytes));
     }
     text.text = std::move(out);
-  }
-
- private:
-  const std::string where_;
-  const Charsmap map_;
-
-  bool replace(std::string_view part, std::string& out) const {
-    const auto replacement = map_.find(part);
-    if (replacement)
-      out += *replacement;
-    return replacement.has_value();
-  }
-};
-
-}  // namespace
-
-std::unique_ptr<Normalizer> make_charsmap_normalizer(const JsonNode& node) {
-  return std::make_unique<CharsmapNormalizer>(node);
+  };
 }
 
 }  // namespace brigade

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -35,6 +34,6 @@ class Charsmap {
   std::string replacements_;
 };
 
-std::unique_ptr<Normalizer> make_charsmap_normalizer(const JsonNode& node);
+Normalizer make_charsmap_normalizer(const JsonNode& node);
 
 }  // namespace brigade

@@ -1,5 +1,6 @@
 #include "brigade/tokenizer/decoder.h"
 
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -8,35 +9,32 @@
 #include "brigade/tokenizer/json_parts.h"
 #include "brigade/tokenizer/pattern.h"
 #include "brigade/tokenizer/utf8.h"
-#include "brigade/tokenizer/word_decoders.h"
 
 namespace brigade {
 namespace {
 
-class ByteLevelDecoder : public Decoder {
- public:
-  void decode(std::vector<std::string>& tokens, RegexScratch&) const override {
-    std::string bytes;
-    for (const std::string& token : tokens)
-      append(bytes, token);
-    tokens.assign(1, to_valid_utf8(std::move(bytes)));
-  }
+using Tokens = std::vector<std::string>;
 
- private:
-  // A token with a character outside the alphabet (an added one) is itself.
-  static void append(std::string& bytes, const std::string& token) {
-    const size_t size_before = bytes.size();
-    for (size_t at = 0; at < token.size(); at += utf8_length(token[at])) {
-      const auto byte = ByteAlphabet::byte(utf8_code_point(token, at));
-      if (!byte) {
-        bytes.resize(size_before);
-        bytes += token;
-        return;
-      }
-      bytes.push_back(static_cast<char>(*byte));
+// A token with a character outside the alphabet (an added one) is itself.
+void append_bytes(std::string& bytes, const std::string& token) {
+  const size_t size_before = bytes.size();
+  for (size_t at = 0; at < token.size(); at += utf8_length(token[at])) {
+    const auto byte = ByteAlphabet::byte(utf8_code_point(token, at));
+    if (!byte) {
+      bytes.resize(size_before);
+      bytes += token;
+      return;
     }
+    bytes.push_back(static_cast<char>(*byte));
   }
-};
+}
+
+void decode_byte_level(Tokens& tokens, RegexScratch&) {
+  std::string bytes;
+  for (const std::string& token : tokens)
+    append_bytes(bytes, token);
+  tokens.assign(1, to_valid_utf8(std::move(bytes)));
+}
 
 // The byte that a token like <0x0A> stands for. Rust's integer parser, which
 // reads the two characters, takes a plus sign.
@@ -61,185 +59,194 @@ std::optional<uint8_t> fallback_byte(const std::string& token) {
 
 // A run of byte tokens is its characters if it is valid as a whole, and one
 // U+FFFD per byte otherwise.
-class ByteFallbackDecoder : public Decoder {
- public:
-  void decode(std::vector<std::string>& tokens, RegexScratch&) const override {
-    std::vector<std::string> out;
-    out.reserve(tokens.size());
-    std::string bytes;
-    const auto flush = [&] {
-      if (bytes.empty())
-        return;
-      const size_t count = bytes.size();
-      if (valid_utf8_prefix(bytes) == count)
-        out.push_back(std::exchange(bytes, {}));
-      else
-        out.insert(out.end(), count, std::string(kReplacementCharacter));
-      bytes.clear();
-    };
-    for (std::string& token : tokens) {
-      if (const auto byte = fallback_byte(token)) {
-        bytes.push_back(static_cast<char>(*byte));
-      } else {
-        flush();
-        out.push_back(std::move(token));
-      }
+void decode_byte_fallback(Tokens& tokens, RegexScratch&) {
+  Tokens out;
+  out.reserve(tokens.size());
+  std::string bytes;
+  const auto flush = [&] {
+    if (bytes.empty())
+      return;
+    const size_t count = bytes.size();
+    if (valid_utf8_prefix(bytes) == count)
+      out.push_back(std::exchange(bytes, {}));
+    else
+      out.insert(out.end(), count, std::string(kReplacementCharacter));
+    bytes.clear();
+  };
+  for (std::string& token : tokens) {
+    if (const auto byte = fallback_byte(token)) {
+      bytes.push_back(static_cast<char>(*byte));
+    } else {
+      flush();
+      out.push_back(std::move(token));
     }
-    flush();
-    tokens = std::move(out);
   }
-};
+  flush();
+  tokens = std::move(out);
+}
 
-class FuseDecoder : public Decoder {
- public:
-  void decode(std::vector<std::string>& tokens, RegexScratch&) const override {
-    std::string text;
-    for (const std::string& token : tokens)
-      text += token;
-    tokens.assign(1, std::move(text));
-  }
-};
+void fuse(Tokens& tokens, RegexScratch&) {
+  std::string text;
+  for (const std::string& token : tokens)
+    text += token;
+  tokens.assign(1, std::move(text));
+}
 
-class StripDecoder : public Decoder {
- public:
-  explicit StripDecoder(const JsonNode& node)
-      : start_(node.at("start").integer(0, INT32_MAX)),
-        stop_(node.at("stop").integer(0, INT32_MAX)) {
-    append_utf8(content_, character(node.at("content")));
-  }
-
-  void decode(std::vector<std::string>& tokens, RegexScratch&) const override {
+Decoder strip_decoder(const JsonNode& node) {
+  const int64_t start = node.at("start").integer(0, INT32_MAX);
+  const int64_t stop = node.at("stop").integer(0, INT32_MAX);
+  std::string content;
+  append_utf8(content, character(node.at("content")));
+  return [=](Tokens& tokens, RegexScratch&) {
     for (std::string& token : tokens) {
-      size_t begin = 0;
-      for (int64_t i = 0;
-           i < start_ && token.compare(begin, content_.size(), content_) == 0;
-           ++i)
-        begin += content_.size();
-      std::string_view rest = std::string_view(token).substr(begin);
-      for (int64_t i = 0; i < stop_ && rest.ends_with(content_); ++i)
-        rest.remove_suffix(content_.size());
+      std::string_view rest = token;
+      for (int64_t i = 0; i < start && rest.starts_with(content); ++i)
+        rest.remove_prefix(content.size());
+      for (int64_t i = 0; i < stop && rest.ends_with(content); ++i)
+        rest.remove_suffix(content.size());
       token = std::string(rest);
     }
-  }
+  };
+}
 
- private:
-  std::string content_;
-  const int64_t start_;
-  const int64_t stop_;
-};
-
-class ReplaceDecoder : public Decoder {
- public:
-  explicit ReplaceDecoder(const JsonNode& node)
-      : pattern_(node.at("pattern")), content_(node.at("content").string()) {}
-  void decode(std::vector<std::string>& tokens, RegexScratch& scratch)
-      const override {
+Decoder replace_decoder(const JsonNode& node) {
+  auto pattern = std::make_shared<const Pattern>(node.at("pattern"));
+  return [pattern, content = node.at("content").string()](
+             Tokens& tokens, RegexScratch& scratch) {
     for (std::string& token : tokens)
-      token = pattern_.replace(
-          token, content_, max_grown_bytes(token.size()), scratch);
+      token = pattern->replace(
+          token, content, max_grown_bytes(token.size()), scratch);
+  };
+}
+
+void replace_all(
+    std::string& text,
+    std::string_view old_part,
+    std::string_view new_part) {
+  size_t at = text.find(old_part);
+  if (at == std::string::npos)
+    return;
+  std::string out;
+  size_t copied = 0;
+  for (; at != std::string::npos; at = text.find(old_part, copied)) {
+    out.append(text, copied, at - copied).append(new_part);
+    copied = at + old_part.size();
   }
+  text = out.append(text, copied);
+}
 
- private:
-  const Pattern pattern_;
-  const std::string content_;
-};
-
-class MetaspaceDecoder : public Decoder {
- public:
-  explicit MetaspaceDecoder(const JsonNode& node)
-      : drops_first_(
-            node.boolean_at("add_prefix_space", true) &&
-            (!node.find("prepend_scheme") ||
-             node.at("prepend_scheme").string() != "never")) {
-    append_utf8(replacement_, character(node.at("replacement")));
-  }
-
-  void decode(std::vector<std::string>& tokens, RegexScratch&) const override {
+Decoder metaspace_decoder(const JsonNode& node) {
+  const bool drops_first = node.boolean_at("add_prefix_space", true) &&
+                           (!node.find("prepend_scheme") ||
+                            node.at("prepend_scheme").string() != "never");
+  std::string replacement;
+  append_utf8(replacement, character(node.at("replacement")));
+  return [=](Tokens& tokens, RegexScratch&) {
     for (size_t i = 0; i < tokens.size(); ++i)
-      replace(tokens[i], i == 0 && drops_first_ ? "" : " ");
-  }
+      replace_all(tokens[i], replacement, i == 0 && drops_first ? "" : " ");
+  };
+}
 
- private:
-  std::string replacement_;
-  const bool drops_first_;
+// The engine's list, in its order.
+void clean_up(std::string& token) {
+  static constexpr std::pair<std::string_view, std::string_view> kParts[] = {
+      {" .", "."},
+      {" ?", "?"},
+      {" !", "!"},
+      {" ,", ","},
+      {" ' ", "'"},
+      {" n't", "n't"},
+      {" 'm", "'m"},
+      {" do not", " don't"},
+      {" 's", "'s"},
+      {" 've", "'ve"},
+      {" 're", "'re"}};
+  for (const auto& [old_part, new_part] : kParts)
+    replace_all(token, old_part, new_part);
+}
 
-  void replace(std::string& token, std::string_view content) const {
-    std::string out;
-    size_t copied = 0;
-    for (size_t at = token.find(replacement_); at != std::string::npos;
-         at = token.find(replacement_, copied)) {
-      out.append(token, copied, at - copied).append(content);
-      copied = at + replacement_.size();
+// "##" in front of a token that continues a word.
+Decoder word_piece_decoder(const JsonNode& node) {
+  const std::string prefix = node.at("prefix").string();
+  const bool cleans_up = node.at("cleanup").boolean();
+  return [=](Tokens& tokens, RegexScratch&) {
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      if (i > 0 && tokens[i].starts_with(prefix))
+        tokens[i].erase(0, prefix.size());
+      else if (i > 0)
+        tokens[i].insert(0, " ");
+      if (cleans_up)
+        clean_up(tokens[i]);
     }
-    token = out.append(token, copied);
-  }
-};
+  };
+}
 
-class DecoderSequence : public Decoder {
- public:
-  DecoderSequence(
-      const JsonNode& node,
-      std::vector<std::unique_ptr<Decoder>> parts)
-      : where_(fmt::format("{}: at {}", node.file(), node.pointer())),
-        parts_(std::move(parts)) {}
+// "</w>" at the end of a word.
+Decoder suffix_decoder(const JsonNode& node) {
+  const std::string suffix = node.at("suffix").string();
+  if (suffix.empty())
+    node.at("suffix").fail("the suffix is empty");
+  return [=](Tokens& tokens, RegexScratch&) {
+    for (size_t i = 0; i < tokens.size(); ++i)
+      replace_all(tokens[i], suffix, i + 1 == tokens.size() ? "" : " ");
+  };
+}
 
-  void decode(std::vector<std::string>& tokens, RegexScratch& scratch)
-      const override {
+size_t total_bytes(const Tokens& tokens) {
+  size_t total = 0;
+  for (const std::string& token : tokens)
+    total += token.size();
+  return total;
+}
+
+Decoder sequence_decoder(const JsonNode& node, std::vector<Decoder> parts) {
+  const std::string where =
+      fmt::format("{}: at {}", node.file(), node.pointer());
+  return [=](Tokens& tokens, RegexScratch& scratch) {
     const size_t max_bytes = max_grown_bytes(total_bytes(tokens));
-    for (const auto& part : parts_) {
-      part->decode(tokens, scratch);
+    for (const Decoder& part : parts) {
+      part(tokens, scratch);
       if (total_bytes(tokens) > max_bytes)
         throw DataError(fmt::format(
             "[tokenizer] {}: decoding makes the text longer than {} bytes",
-            where_,
+            where,
             max_bytes));
     }
-  }
+  };
+}
 
- private:
-  const std::string where_;
-  const std::vector<std::unique_ptr<Decoder>> parts_;
-
-  static size_t total_bytes(const std::vector<std::string>& tokens) {
-    size_t total = 0;
-    for (const std::string& token : tokens)
-      total += token.size();
-    return total;
-  }
-};
-
-std::unique_ptr<Decoder> make_decoder(const JsonNode& node, int depth) {
+Decoder make_decoder(const JsonNode& node, int depth) {
   require_depth(node, depth);
   const std::string& type = type_of(node);
   if (type == "Sequence") {
     const JsonNode list = node.at("decoders");
-    std::vector<std::unique_ptr<Decoder>> parts;
+    std::vector<Decoder> parts;
     for (size_t i = 0; i < list.size(); ++i)
       parts.push_back(make_decoder(list.element(i), depth + 1));
-    return std::make_unique<DecoderSequence>(node, std::move(parts));
+    return sequence_decoder(node, std::move(parts));
   }
   if (type == "ByteLevel")
-    return std::make_unique<ByteLevelDecoder>();
+    return decode_byte_level;
   if (type == "ByteFallback")
-    return std::make_unique<ByteFallbackDecoder>();
+    return decode_byte_fallback;
   if (type == "Fuse")
-    return std::make_unique<FuseDecoder>();
+    return fuse;
   if (type == "Strip")
-    return std::make_unique<StripDecoder>(node);
+    return strip_decoder(node);
   if (type == "Replace")
-    return std::make_unique<ReplaceDecoder>(node);
+    return replace_decoder(node);
   if (type == "Metaspace")
-    return std::make_unique<MetaspaceDecoder>(node);
+    return metaspace_decoder(node);
   if (type == "WordPiece")
-    return make_word_piece_decoder(node);
+    return word_piece_decoder(node);
   if (type == "BPEDecoder")
-    return make_suffix_decoder(node);
+    return suffix_decoder(node);
   refuse(node, fmt::format("the decoder \"{}\"", type));
 }
 
 }  // namespace
 
-std::unique_ptr<Decoder> make_decoder(const JsonNode& node) {
+Decoder make_decoder(const JsonNode& node) {
   return make_decoder(node, 0);
 }
 

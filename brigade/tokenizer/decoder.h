@@ -1,8 +1,7 @@
 // The "decoder" of a tokenizer.json: turns the texts of tokens into text.
-// Immutable once made; thread-safe with one RegexScratch per thread.
 #pragma once
 
-#include <memory>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -11,16 +10,13 @@
 
 namespace brigade {
 
-class Decoder {
- public:
-  virtual ~Decoder() = default;
-  // Rewrites the tokens; the text is their concatenation.
-  virtual void decode(std::vector<std::string>& tokens, RegexScratch& scratch)
-      const = 0;
-};
+// Rewrites the tokens; the text is their concatenation. Thread-safe with one
+// RegexScratch per thread.
+using Decoder = std::function<
+    void(std::vector<std::string>& tokens, RegexScratch& scratch)>;
 
 // ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace, WordPiece,
 // BPEDecoder, Sequence; anything else is refused by name (DataError).
-std::unique_ptr<Decoder> make_decoder(const JsonNode& node);
+Decoder make_decoder(const JsonNode& node);
 
 }  // namespace brigade

@@ -1,5 +1,7 @@
 #include "brigade/tokenizer/normalizer.h"
 
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "brigade/tokenizer/byte_alphabet.h"
@@ -13,148 +15,107 @@
 namespace brigade {
 namespace {
 
-class UnicodeNormalizer : public Normalizer {
- public:
-  explicit UnicodeNormalizer(NormalizationForm form) : form_(form) {}
-  void normalize(NormalizedText& text, RegexScratch&) const override {
-    text.text = normalize_unicode(text.text, form_);
-  }
+Normalizer in_form(NormalizationForm form) {
+  return [form](NormalizedText& text, RegexScratch&) {
+    text.text = normalize_unicode(text.text, form);
+  };
+}
 
- private:
-  const NormalizationForm form_;
-};
-
-class PrependNormalizer : public Normalizer {
- public:
-  explicit PrependNormalizer(const JsonNode& node)
-      : prefix_(node.at("prepend").string()) {}
-  void normalize(NormalizedText& text, RegexScratch&) const override {
+Normalizer make_prepend(const JsonNode& node) {
+  return [prefix = node.at("prepend").string()](
+             NormalizedText& text, RegexScratch&) {
     if (!text.text.empty())
-      text.text.insert(0, prefix_);
-  }
+      text.text.insert(0, prefix);
+  };
+}
 
- private:
-  const std::string prefix_;
-};
-
-class ReplaceNormalizer : public Normalizer {
- public:
-  explicit ReplaceNormalizer(const JsonNode& node)
-      : pattern_(node.at("pattern")), content_(node.at("content").string()) {}
-  void normalize(NormalizedText& text, RegexScratch& scratch) const override {
+Normalizer make_replacing(const JsonNode& node) {
+  auto pattern = std::make_shared<const Pattern>(node.at("pattern"));
+  return [pattern, content = node.at("content").string()](
+             NormalizedText& text, RegexScratch& scratch) {
     size_t leading = 0;
     const char lead = text.text.empty() ? '\0' : text.text[0];
-    text.text = pattern_.replace(
-        text.text, content_, text.max_bytes, scratch, &leading);
+    text.text =
+        pattern->replace(text.text, content, text.max_bytes, scratch, &leading);
     // What replaces several characters stands for the last one of them.
-    if (leading > 0 && (content_.empty() || leading > utf8_length(lead)))
+    if (leading > 0 && (content.empty() || leading > utf8_length(lead)))
       text.at_start = false;
-  }
+  };
+}
 
- private:
-  const Pattern pattern_;
-  const std::string content_;
-};
+void lower_case(NormalizedText& text, RegexScratch&) {
+  std::string out;
+  out.reserve(text.text.size());
+  for (size_t at = 0; at < text.text.size(); at += utf8_length(text.text[at]))
+    append_lowercase(out, utf8_code_point(text.text, at));
+  text.text = std::move(out);
+}
 
-class LowercaseNormalizer : public Normalizer {
- public:
-  void normalize(NormalizedText& text, RegexScratch&) const override {
-    std::string out;
-    out.reserve(text.text.size());
-    for (size_t at = 0; at < text.text.size(); at += utf8_length(text.text[at]))
-      append_lowercase(out, utf8_code_point(text.text, at));
-    text.text = std::move(out);
-  }
-};
-
-class StripNormalizer : public Normalizer {
- public:
-  explicit StripNormalizer(const JsonNode& node)
-      : left_(node.at("strip_left").boolean()),
-        right_(node.at("strip_right").boolean()) {}
-
-  void normalize(NormalizedText& text, RegexScratch&) const override {
+Normalizer make_stripping(const JsonNode& node) {
+  const bool left = node.at("strip_left").boolean();
+  const bool right = node.at("strip_right").boolean();
+  return [left, right](NormalizedText& text, RegexScratch&) {
     std::string& s = text.text;
+    const auto white_space_at = [&](size_t at) {
+      return is_white_space(utf8_code_point(s, at));
+    };
     size_t begin = 0;
-    while (left_ && begin < s.size() && white_space_at(s, begin))
+    while (left && begin < s.size() && white_space_at(begin))
       begin += utf8_length(s[begin]);
     size_t end = s.size();
-    while (right_ && end > begin) {
+    while (right && end > begin) {
       size_t last = end - 1;
       while (is_utf8_continuation(s[last]))
         --last;
-      if (!white_space_at(s, last))
+      if (!white_space_at(last))
         break;
       end = last;
     }
     if (begin > 0)
       text.at_start = false;
     s = s.substr(begin, end - begin);
-  }
+  };
+}
 
- private:
-  const bool left_;
-  const bool right_;
-  static bool white_space_at(const std::string& s, size_t at) {
-    return is_white_space(utf8_code_point(s, at));
-  }
-};
+void spell_bytes(NormalizedText& text, RegexScratch&) {
+  text.text = ByteAlphabet::encode(text.text);
+}
 
-class ByteLevelNormalizer : public Normalizer {
- public:
-  void normalize(NormalizedText& text, RegexScratch&) const override {
-    text.text = ByteAlphabet::encode(text.text);
-  }
-};
-
-class NormalizerSequence : public Normalizer {
- public:
-  explicit NormalizerSequence(std::vector<std::unique_ptr<Normalizer>> parts)
-      : parts_(std::move(parts)) {}
-  void normalize(NormalizedText& text, RegexScratch& scratch) const override {
-    for (const auto& part : parts_)
-      part->normalize(text, scratch);
-  }
-
- private:
-  const std::vector<std::unique_ptr<Normalizer>> parts_;
-};
-
-std::unique_ptr<Normalizer> make_normalizer(const JsonNode& node, int depth) {
+Normalizer make_normalizer(const JsonNode& node, int depth) {
   require_depth(node, depth);
   const std::string& type = type_of(node);
-  const auto unicode = [](NormalizationForm form) {
-    return std::make_unique<UnicodeNormalizer>(form);
-  };
   if (type == "Sequence") {
     const JsonNode list = node.at("normalizers");
-    std::vector<std::unique_ptr<Normalizer>> parts;
+    std::vector<Normalizer> parts;
     for (size_t i = 0; i < list.size(); ++i)
       parts.push_back(make_normalizer(list.element(i), depth + 1));
-    return std::make_unique<NormalizerSequence>(std::move(parts));
+    return [parts](NormalizedText& text, RegexScratch& scratch) {
+      for (const Normalizer& part : parts)
+        part(text, scratch);
+    };
   }
   if (type == "NFC")
-    return unicode(NormalizationForm::kNfc);
+    return in_form(NormalizationForm::kNfc);
   if (type == "NFD")
-    return unicode(NormalizationForm::kNfd);
+    return in_form(NormalizationForm::kNfd);
   if (type == "NFKC")
-    return unicode(NormalizationForm::kNfkc);
+    return in_form(NormalizationForm::kNfkc);
   if (type == "NFKD")
-    return unicode(NormalizationForm::kNfkd);
+    return in_form(NormalizationForm::kNfkd);
   if (type == "Prepend")
-    return std::make_unique<PrependNormalizer>(node);
+    return make_prepend(node);
   if (type == "Replace")
-    return std::make_unique<ReplaceNormalizer>(node);
+    return make_replacing(node);
   if (type == "Lowercase")
-    return std::make_unique<LowercaseNormalizer>();
+    return lower_case;
   if (type == "Strip")
-    return std::make_unique<StripNormalizer>(node);
+    return make_stripping(node);
   if (type == "ByteLevel")
-    return std::make_unique<ByteLevelNormalizer>();
+    return spell_bytes;
   if (type == "StripAccents")
-    return make_strip_accents_normalizer();
+    return strip_accents;
   if (type == "Nmt")
-    return make_nmt_normalizer();
+    return normalize_as_nmt;
   if (type == "BertNormalizer")
     return make_bert_normalizer(node);
   if (type == "Precompiled")
@@ -164,7 +125,7 @@ std::unique_ptr<Normalizer> make_normalizer(const JsonNode& node, int depth) {
 
 }  // namespace
 
-std::unique_ptr<Normalizer> make_normalizer(const JsonNode& node) {
+Normalizer make_normalizer(const JsonNode& node) {
   return make_normalizer(node, 0);
 }
 

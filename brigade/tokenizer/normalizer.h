@@ -1,8 +1,7 @@
 // The "normalizer" of a tokenizer.json: rewrites text before it is cut.
-// Immutable once made; thread-safe with one RegexScratch per thread.
 #pragma once
 
-#include <memory>
+#include <functional>
 #include <string>
 
 #include "brigade/json/node.h"
@@ -20,15 +19,13 @@ struct NormalizedText {
   size_t max_bytes = std::string::npos;
 };
 
-class Normalizer {
- public:
-  virtual ~Normalizer() = default;
-  virtual void normalize(NormalizedText& text, RegexScratch& scratch) const = 0;
-};
+// Thread-safe with one RegexScratch per thread.
+using Normalizer =
+    std::function<void(NormalizedText& text, RegexScratch& scratch)>;
 
 // NFC, NFD, NFKC, NFKD, Prepend, Replace, Lowercase, Strip, StripAccents, Nmt,
 // BertNormalizer, Precompiled, ByteLevel, Sequence; anything else is refused by
 // name (DataError).
-std::unique_ptr<Normalizer> make_normalizer(const JsonNode& node);
+Normalizer make_normalizer(const JsonNode& node);
 
 }  // namespace brigade

@@ -3,7 +3,7 @@
 // so a text is never held as a list of its words.
 #pragma once
 
-#include <memory>
+#include <functional>
 #include <string_view>
 
 #include "brigade/json/node.h"
@@ -22,24 +22,16 @@ struct Piece {
   bool at_start = false;
 };
 
-class PieceSink {
- public:
-  virtual ~PieceSink() = default;
-  virtual void accept(const Piece& piece) = 0;
-};
+using PieceSink = std::function<void(const Piece& piece)>;
 
-// Immutable; thread-safe with one RegexScratch per thread.
-class PreTokenizer {
- public:
-  virtual ~PreTokenizer() = default;
-  // Gives the parts of `piece` to `sink`, from left to right.
-  virtual void split(const Piece& piece, RegexScratch& scratch, PieceSink& sink)
-      const = 0;
-};
+// Gives the parts of `piece` to `sink`, from left to right. Thread-safe with
+// one RegexScratch per thread.
+using PreTokenizer = std::function<
+    void(const Piece& piece, RegexScratch& scratch, const PieceSink& sink)>;
 
 // ByteLevel, Split, Digits, Punctuation, Whitespace, WhitespaceSplit,
 // BertPreTokenizer, CharDelimiterSplit, Metaspace, Sequence; anything else is
 // refused by name (DataError).
-std::unique_ptr<PreTokenizer> make_pre_tokenizer(const JsonNode& node);
+PreTokenizer make_pre_tokenizer(const JsonNode& node);
 
 }  // namespace brigade

@@ -24,11 +24,17 @@ SplitBehavior split_behavior(const JsonNode& node);
 // Takes the delimiters of one piece from left to right and emits its parts.
 class PieceSplitter {
  public:
-  PieceSplitter(const Piece& piece, SplitBehavior behavior, PieceSink& sink)
-      : piece_(piece), behavior_(behavior), sink_(sink) {}
-
+  // kYes: what lies between the delimiters counts as one, and they do not.
   enum class Invert { kNo, kYes };
-  void set_invert(Invert invert) { invert_ = invert == Invert::kYes; }
+  PieceSplitter(
+      const Piece& piece,
+      SplitBehavior behavior,
+      const PieceSink& sink,
+      Invert invert = Invert::kNo)
+      : piece_(piece),
+        behavior_(behavior),
+        sink_(sink),
+        invert_(invert == Invert::kYes) {}
 
   void delimiter(size_t begin, size_t end) {
     if (begin > covered_)
@@ -46,8 +52,8 @@ class PieceSplitter {
  private:
   const Piece& piece_;
   const SplitBehavior behavior_;
-  PieceSink& sink_;
-  bool invert_ = false;
+  const PieceSink& sink_;
+  const bool invert_;
   size_t covered_ = 0;
   // The last segment, kept back while a later one may join it.
   bool held_ = false;
@@ -59,7 +65,7 @@ class PieceSplitter {
   void emit(size_t begin, size_t end) {
     if (begin == end)
       return;
-    sink_.accept(
+    sink_(
         {.text = piece_.text.substr(begin, end - begin),
          .byte_level = false,
          .at_start = piece_.at_start && begin == 0});

@@ -78,22 +78,12 @@ void HuggingFaceTokenizer::encode_raw(
       .at_start = at_start, .max_bytes = max_grown_bytes(text.size())};
   if (normalizer_) {
     normalized.text = text;
-    normalizer_->normalize(normalized, scratch.regex);
+    normalizer_(normalized, scratch.regex);
     text = normalized.text;
   }
-  struct ModelSink : PieceSink {
-    ModelSink(
-        const TokenModel& to,
-        ModelScratch& with,
-        std::vector<int32_t>& into)
-        : model(to), scratch(with), ids(into) {}
-    void accept(const Piece& piece) override {
-      model.tokenize(piece, scratch, ids);
-    }
-    const TokenModel& model;
-    ModelScratch& scratch;
-    std::vector<int32_t>& ids;
-  } sink(*model_, *scratch.model, ids);
+  const auto tokenize = [&](const Piece& piece) {
+    model_->tokenize(piece, *scratch.model, ids);
+  };
   normalized_matcher_.cut(
       text,
       [&](size_t begin, size_t end) {
@@ -101,9 +91,9 @@ void HuggingFaceTokenizer::encode_raw(
             .text = text.substr(begin, end - begin),
             .at_start = normalized.at_start && begin == 0};
         if (pre_tokenizer_)
-          pre_tokenizer_->split(piece, scratch.regex, sink);
+          pre_tokenizer_(piece, scratch.regex, std::ref(tokenize));
         else
-          sink.accept(piece);
+          tokenize(piece);
       },
       [&](int32_t id) { ids.push_back(id); });
 }
@@ -125,7 +115,7 @@ std::string HuggingFaceTokenizer::decode(
   std::string out;
   if (decoder_) {
     Lease lease(*this);
-    decoder_->decode(tokens, (*lease).regex);
+    decoder_(tokens, (*lease).regex);
     for (const std::string& token : tokens)
       out += token;
     return out;

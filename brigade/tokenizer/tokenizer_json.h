@@ -74,11 +74,12 @@ class HuggingFaceTokenizer : public Tokenizer {
   };
 
   std::string name_;
-  std::unique_ptr<Normalizer> normalizer_;
-  std::unique_ptr<PreTokenizer> pre_tokenizer_;
+  // Empty: there is none.
+  Normalizer normalizer_;
+  PreTokenizer pre_tokenizer_;
   std::unique_ptr<TokenModel> model_;
   PostProcessor post_processor_;
-  std::unique_ptr<Decoder> decoder_;
+  Decoder decoder_;
   std::unordered_map<int32_t, Added> added_;
   std::unordered_map<std::string, int32_t> added_ids_;
   std::unordered_set<std::string> special_;

@@ -5,7 +5,6 @@
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 
-#include "brigade/base/error.h"
 #include "brigade/files/file.h"
 #include "brigade/tokenizer/json_parts.h"
 #include "brigade/tokenizer/pattern.h"
@@ -143,9 +142,8 @@ void HuggingFaceTokenizer::read_added_token(
   NormalizedText normalized{
       .text = token.content,
       .max_bytes = max_grown_bytes(token.content.size())};
-  if (token.normalized && normalizer_) {
-    normalizer_->normalize(normalized, scratch);
-  }
+  if (token.normalized && normalizer_)
+    normalizer_(normalized, scratch);
   max_id_ = std::max<int64_t>(max_id_, token.id);
   added_ids_[token.content] = token.id;
   if (token.special)
