@@ -1,7 +1,6 @@
 #include "brigade/data/token_format.h"
 
 #include <bit>
-#include <cstring>
 
 #include "brigade/base/check.h"
 #include "brigade/data/byte_reader.h"
@@ -13,43 +12,14 @@ static_assert(
     "token files are little-endian and read in place");
 
 const char* to_string(TokenType type) {
-  switch (type) {
-    case TokenType::kU8:
-      return "uint8";
-    case TokenType::kI8:
-      return "int8";
-    case TokenType::kU16:
-      return "uint16";
-    case TokenType::kI16:
-      return "int16";
-    case TokenType::kU32:
-      return "uint32";
-    case TokenType::kI32:
-      return "int32";
-    case TokenType::kI64:
-      return "int64";
-    case TokenType::kU64:
-      return "uint64";
-  }
-  return "unknown";
+  static constexpr const char* kNames[] = {
+      "uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "uint64"};
+  static_assert(std::size(kNames) == static_cast<size_t>(TokenType::kU64) + 1);
+  return kNames[static_cast<size_t>(type)];
 }
 
 uint64_t token_bytes(TokenType type) {
-  switch (type) {
-    case TokenType::kU8:
-    case TokenType::kI8:
-      return 1;
-    case TokenType::kU16:
-    case TokenType::kI16:
-      return 2;
-    case TokenType::kU32:
-    case TokenType::kI32:
-      return 4;
-    case TokenType::kI64:
-    case TokenType::kU64:
-      return 8;
-  }
-  return 0;
+  return uint64_t{1} << static_cast<int>(type) / 2;  // each width twice
 }
 
 DocumentIndex::DocumentIndex(uint64_t num_tokens)

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <sstream>
 
@@ -20,13 +19,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array kStates = {
-    JobState::kPending,
-    JobState::kRunning,
-    JobState::kCompleted,
-    JobState::kOom,
-    JobState::kTimeout,
-    JobState::kFail};
+constexpr const char* kStateNames[] =
+    {"pending", "running", "completed", "oom", "timeout", "fail"};
+static_assert(
+    std::size(kStateNames) == static_cast<size_t>(JobState::kFail) + 1);
 
 bool holds(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
@@ -138,30 +134,15 @@ void read_state(
 }  // namespace
 
 const char* to_string(JobState state) {
-  switch (state) {
-    case JobState::kPending:
-      return "pending";
-    case JobState::kRunning:
-      return "running";
-    case JobState::kCompleted:
-      return "completed";
-    case JobState::kOom:
-      return "oom";
-    case JobState::kTimeout:
-      return "timeout";
-    case JobState::kFail:
-      return "fail";
-  }
-  return "";
+  return kStateNames[static_cast<size_t>(state)];
 }
 
 JobState parse_job_state(const std::string& text) {
-  std::vector<std::string> names;
-  for (const JobState state : kStates) {
-    if (text == to_string(state))
-      return state;
-    names.emplace_back(to_string(state));
-  }
+  const std::vector<std::string> names(
+      std::begin(kStateNames), std::end(kStateNames));
+  const auto found = std::find(names.begin(), names.end(), text);
+  if (found != names.end())
+    return static_cast<JobState>(found - names.begin());
   throw ConfigError(fmt::format(
       "[status] '{}' is no state of a job; the nearest is '{}' (all: {})",
       text,

@@ -16,17 +16,11 @@ const ArchitectureName& name_of(Architecture architecture) {
 }
 
 const char* name_of(RopeType type) {
-  switch (type) {
-    case RopeType::kLinear:
-      return "linear";
-    case RopeType::kDynamic:
-      return "dynamic";
-    case RopeType::kYarn:
-      return "yarn";
-    case RopeType::kLlama3:
-      return "llama3";
-  }
-  BRIGADE_ASSERT(false, "rope type {}", static_cast<int>(type));
+  static constexpr const char* kNames[] = {
+      "linear", "dynamic", "yarn", "llama3"};
+  static_assert(
+      std::size(kNames) == static_cast<size_t>(RopeType::kLlama3) + 1);
+  return kNames[static_cast<size_t>(type)];
 }
 
 namespace {

@@ -31,27 +31,20 @@ bool is_activation(ActionKind kind) {
 }
 
 const char* to_string(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kForward:
-      return "forward";
-    case ActionKind::kBackward:
-      return "backward";
-    case ActionKind::kBackwardInput:
-      return "backward_input";
-    case ActionKind::kBackwardWeight:
-      return "backward_weight";
-    case ActionKind::kSendActivation:
-      return "send_activation";
-    case ActionKind::kRecvActivation:
-      return "recv_activation";
-    case ActionKind::kSendGradient:
-      return "send_gradient";
-    case ActionKind::kRecvGradient:
-      return "recv_gradient";
-    case ActionKind::kReduceGradients:
-      return "reduce_gradients";
-  }
-  return "?";
+  static constexpr const char* kNames[] = {
+      "forward",
+      "backward",
+      "backward_input",
+      "backward_weight",
+      "send_activation",
+      "recv_activation",
+      "send_gradient",
+      "recv_gradient",
+      "reduce_gradients"};
+  static_assert(
+      std::size(kNames) ==
+      static_cast<size_t>(ActionKind::kReduceGradients) + 1);
+  return kNames[static_cast<size_t>(kind)];
 }
 
 std::string describe(const Action& action) {

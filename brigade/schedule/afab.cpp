@@ -4,12 +4,7 @@ namespace brigade {
 
 Schedule make_afab(int ranks, int micro_batches) {
   Schedule schedule{
-      .name = "afab",
-      .ranks = ranks,
-      .virtual_stages = 1,
-      .micro_batches = micro_batches,
-      .passes = Passes::kForwardAndBackward,
-      .per_rank = {}};
+      "afab", ranks, 1, micro_batches, Passes::kForwardAndBackward, {}};
   for (int rank = 0; rank < ranks; ++rank) {
     std::vector<Action>& actions = schedule.per_rank.emplace_back();
     for (int k = 0; k < micro_batches; ++k)

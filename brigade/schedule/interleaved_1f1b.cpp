@@ -31,12 +31,12 @@ forward_order(int ranks, int virtual_stages, int micro_batches) {
 Schedule
 make_interleaved_1f1b(int ranks, int virtual_stages, int micro_batches) {
   Schedule schedule{
-      .name = "interleaved_1f1b",
-      .ranks = ranks,
-      .virtual_stages = virtual_stages,
-      .micro_batches = micro_batches,
-      .passes = Passes::kForwardAndBackward,
-      .per_rank = {}};
+      "interleaved_1f1b",
+      ranks,
+      virtual_stages,
+      micro_batches,
+      Passes::kForwardAndBackward,
+      {}};
   const auto order = forward_order(ranks, virtual_stages, micro_batches);
   const auto count = static_cast<int>(order.size());
   const int rounds = std::max(1, micro_batches / ranks);
@@ -72,12 +72,12 @@ make_interleaved_1f1b(int ranks, int virtual_stages, int micro_batches) {
 
 Schedule make_forward_only(int ranks, int virtual_stages, int micro_batches) {
   Schedule schedule{
-      .name = "forward_only",
-      .ranks = ranks,
-      .virtual_stages = virtual_stages,
-      .micro_batches = micro_batches,
-      .passes = Passes::kForwardOnly,
-      .per_rank = {}};
+      "forward_only",
+      ranks,
+      virtual_stages,
+      micro_batches,
+      Passes::kForwardOnly,
+      {}};
   for (int rank = 0; rank < ranks; ++rank) {
     std::vector<Action>& actions = schedule.per_rank.emplace_back();
     for (const auto& [chunk, micro_batch] :

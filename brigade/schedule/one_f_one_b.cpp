@@ -6,12 +6,7 @@ namespace brigade {
 
 Schedule make_one_f_one_b(int ranks, int micro_batches) {
   Schedule schedule{
-      .name = "1f1b",
-      .ranks = ranks,
-      .virtual_stages = 1,
-      .micro_batches = micro_batches,
-      .passes = Passes::kForwardAndBackward,
-      .per_rank = {}};
+      "1f1b", ranks, 1, micro_batches, Passes::kForwardAndBackward, {}};
   for (int rank = 0; rank < ranks; ++rank) {
     std::vector<Action>& actions = schedule.per_rank.emplace_back();
     const int warmup = std::min(ranks - 1 - rank, micro_batches);

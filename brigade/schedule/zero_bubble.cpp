@@ -6,12 +6,7 @@ namespace brigade {
 
 Schedule make_zero_bubble(int ranks, int micro_batches) {
   Schedule schedule{
-      .name = "zero_bubble",
-      .ranks = ranks,
-      .virtual_stages = 1,
-      .micro_batches = micro_batches,
-      .passes = Passes::kForwardAndBackward,
-      .per_rank = {}};
+      "zero_bubble", ranks, 1, micro_batches, Passes::kForwardAndBackward, {}};
   for (int rank = 0; rank < ranks; ++rank) {
     std::vector<Action>& actions = schedule.per_rank.emplace_back();
     const int warmup = std::min(ranks - 1 - rank, micro_batches);
