@@ -1,10 +1,6 @@
 #include "cli/hub.h"
 
-#include <fmt/format.h>
-
-#include <cstdio>
 #include <memory>
-#include <string>
 
 #include "brigade/base/readable.h"
 #include "cli/rate_bar.h"

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <nlohmann/json.hpp>
-#include <string>
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "brigade/base/error.h"
 #include "brigade/files/output_path.h"

@@ -9,7 +9,6 @@
 #include <string>
 #include <thread>
 
-#include "brigade/base/error.h"
 #include "brigade/metrics/metrics.h"
 #include "brigade/report/run_record.h"
 #include "cli/commands.h"

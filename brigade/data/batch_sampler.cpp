@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"

@@ -12,7 +12,6 @@
 
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
-#include "brigade/files/file.h"
 
 namespace brigade {
 namespace {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <span>
-#include <string>
 
 #include "brigade/data/megatron_writer.h"
 

@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "brigade/base/check.h"
-#include "brigade/base/error.h"
 #include "brigade/base/units.h"
 #include "brigade/json/string_member.h"
 

@@ -10,7 +10,6 @@
 #include "brigade/base/error.h"
 #include "brigade/data/byte_reader.h"
 #include "brigade/data/dataset_info.h"
-#include "brigade/files/file.h"
 
 namespace brigade {
 namespace {

@@ -1,4 +1,3 @@
-#include <limits>
 
 #include "brigade/base/checked_math.h"
 #include "brigade/data/byte_reader.h"

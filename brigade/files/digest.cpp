@@ -4,8 +4,6 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
-#include <memory>
-#include <string_view>
 
 #include "brigade/base/check.h"
 #include "brigade/files/file.h"

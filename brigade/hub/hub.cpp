@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <vector>
 
 #include "brigade/base/error.h"
 #include "brigade/hub/cache.h"

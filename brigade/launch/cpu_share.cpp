@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <utility>
 
 #include "brigade/base/error.h"
 #include "brigade/launch/huge_pages.h"

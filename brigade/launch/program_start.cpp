@@ -4,8 +4,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <initializer_list>
-
 namespace brigade {
 namespace {
 

@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <new>
 
 #include "brigade/base/error.h"
 

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cstdint>
-#include <string>
 #include <string_view>
 #include <vector>
 

@@ -1,7 +1,6 @@
 // The parts of a step outside the pipeline: reduction and optimizer.
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "brigade/planner/step_estimate.h"
 #include "brigade/schedule/bucket_prediction.h"

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "brigade/base/units.h"
 #include "brigade/report/html.h"

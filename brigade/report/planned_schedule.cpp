@@ -1,7 +1,5 @@
 #include "brigade/report/planned_schedule.h"
 
-#include <fmt/format.h>
-
 #include <optional>
 #include <string>
 

@@ -1,5 +1,4 @@
 // Reading the "model" of a tokenizer.json; every complaint has its JSON path.
-#include <algorithm>
 
 #include "brigade/tokenizer/bpe_model.h"
 #include "brigade/tokenizer/json_parts.h"

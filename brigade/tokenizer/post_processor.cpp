@@ -1,7 +1,5 @@
 #include "brigade/tokenizer/post_processor.h"
 
-#include <cstdint>
-
 #include "brigade/tokenizer/json_parts.h"
 
 namespace brigade {

@@ -9,7 +9,6 @@
 #include <numeric>
 #include <unordered_map>
 
-#include "brigade/base/error.h"
 #include "brigade/files/file.h"
 #include "brigade/json/node.h"
 #include "brigade/tokenizer/tokenizer_json.h"

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
-#include <string>
 
 #include "brigade/base/check.h"
 
