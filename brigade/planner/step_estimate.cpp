@@ -2,30 +2,8 @@
 
 #include <algorithm>
 
-#include "brigade/schedule/afab.h"
-#include "brigade/schedule/interleaved_1f1b.h"
-#include "brigade/schedule/one_f_one_b.h"
-#include "brigade/schedule/zero_bubble.h"
-
 namespace brigade::planner {
 namespace {
-
-// Computation alone; tests/schedule proves these tables.
-Schedule make_computation(const Layout& layout, int micro_batches) {
-  const int p = layout.dims.pp;
-  switch (layout.schedule) {
-    case ScheduleKind::kAfab:
-      return p > 1 ? make_afab(p, micro_batches)
-                   : make_one_f_one_b(p, micro_batches);
-    case ScheduleKind::kOneFOneB:
-      return make_one_f_one_b(p, micro_batches);
-    case ScheduleKind::kInterleaved1F1B:
-      return make_interleaved_1f1b(p, layout.virtual_stages, micro_batches);
-    case ScheduleKind::kZeroBubble:
-      return make_zero_bubble(p, micro_batches);
-  }
-  return {};
-}
 
 // Past its warm-up a pipeline repeats itself every p micro-batches, so longer
 // ones are simulated up to here and continued.
@@ -52,7 +30,14 @@ const Schedule& StepEstimator::schedule(
   const auto found = schedules_.find(key);
   if (found != schedules_.end())
     return found->second;
-  return schedules_.emplace(key, make_computation(layout, micro_batches))
+  return schedules_
+      .emplace(
+          key,
+          make_computation(
+              layout.schedule,
+              {.ranks = layout.dims.pp,
+               .virtual_stages = layout.virtual_stages,
+               .micro_batches = micro_batches}))
       .first->second;
 }
 

@@ -86,30 +86,33 @@ void validate_pipeline_size(
         kMaxComputations));
 }
 
+Schedule make_computation(ScheduleKind kind, const PipelineSize& size) {
+  switch (kind) {
+    case ScheduleKind::kAfab: {
+      if (size.ranks > 1)
+        return make_afab(size.ranks, size.micro_batches);
+      // All forwards first would keep every micro-batch without any overlap.
+      Schedule loop = make_one_f_one_b(1, size.micro_batches);
+      loop.name = to_string(kind);
+      return loop;
+    }
+    case ScheduleKind::kOneFOneB:
+      return make_one_f_one_b(size.ranks, size.micro_batches);
+    case ScheduleKind::kInterleaved1F1B:
+      return make_interleaved_1f1b(
+          size.ranks, size.virtual_stages, size.micro_batches);
+    case ScheduleKind::kZeroBubble:
+      return make_zero_bubble(size.ranks, size.micro_batches);
+  }
+  BRIGADE_ASSERT(false, "schedule kind {}", static_cast<int>(kind));
+}
+
 Schedule make_schedule(ScheduleKind kind, const PipelineSize& size) {
   std::vector<std::string> problems;
   validate_pipeline_size(kind, size, problems);
   if (!problems.empty())
     throw ConfigError(problems);
-  switch (kind) {
-    case ScheduleKind::kAfab: {
-      if (size.ranks > 1)
-        return finished(make_afab(size.ranks, size.micro_batches));
-      // All forwards first would keep every micro-batch without any overlap.
-      Schedule loop = make_one_f_one_b(1, size.micro_batches);
-      loop.name = to_string(kind);
-      return finished(std::move(loop));
-    }
-    case ScheduleKind::kOneFOneB:
-      return finished(make_one_f_one_b(size.ranks, size.micro_batches));
-    case ScheduleKind::kInterleaved1F1B:
-      return finished(make_interleaved_1f1b(
-          size.ranks, size.virtual_stages, size.micro_batches));
-    case ScheduleKind::kZeroBubble:
-      return finished(make_zero_bubble(size.ranks, size.micro_batches));
-  }
-  BRIGADE_ASSERT(false, "schedule kind {}", static_cast<int>(kind));
-  return {};
+  return finished(make_computation(kind, size));
 }
 
 Schedule make_evaluation_schedule(const PipelineSize& size) {

@@ -32,6 +32,10 @@ void validate_pipeline_size(
     const PipelineSize& size,
     std::vector<std::string>& problems);
 
+// Its computation alone, of sizes in which validate_pipeline_size() finds
+// nothing. One rank runs afab as 1f1b's loop.
+Schedule make_computation(ScheduleKind kind, const PipelineSize& size);
+
 // A whole step: computation, communication and gradient reductions. Throws
 // ConfigError with what validate_pipeline_size() finds.
 Schedule make_schedule(ScheduleKind kind, const PipelineSize& size);
