@@ -7,7 +7,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "brigade/base/checked_math.h"
 #include "brigade/base/error.h"
 #include "brigade/base/readable.h"
 #include "brigade/checkpoint/checkpoint.h"

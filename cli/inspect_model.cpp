@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "brigade/base/checked_math.h"
 #include "brigade/base/error.h"
 #include "brigade/base/readable.h"
 #include "brigade/config/train_config.h"

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
-#include <string>
 
 #include "brigade/base/readable.h"
 #include "brigade/calibrate/measure.h"

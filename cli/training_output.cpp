@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
-
 #include "brigade/base/shell_word.h"
 #include "brigade/model_spec/llama_config.h"
 #include "cli/standard_streams.h"
