@@ -3,10 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <utility>
-
-#include "brigade/base/check.h"
 
 namespace brigade {
 
@@ -24,50 +21,12 @@ int64_t ShardSpec::numel() const {
   return numel;
 }
 
-bool ShardSpec::is_whole() const {
-  return shape() == full_shape;
-}
-
 ShardSpec whole_tensor(std::vector<int64_t> full_shape) {
   ShardSpec spec;
   for (int64_t dim : full_shape)
     spec.ranges.push_back({0, dim});
   spec.full_shape = std::move(full_shape);
   return spec;
-}
-
-ShardSpec even_shard(
-    std::vector<int64_t> full_shape,
-    int64_t dim,
-    int64_t index,
-    int64_t count) {
-  ShardSpec spec = whole_tensor(std::move(full_shape));
-  const auto at = static_cast<size_t>(dim);
-  BRIGADE_ASSERT(
-      at < spec.full_shape.size(), "dim {} of {}", dim, to_string(spec));
-  const int64_t size = spec.full_shape[at];
-  BRIGADE_ASSERT(
-      count > 0 && index >= 0 && index < count && size % count == 0,
-      "part {} of {} along dim {} of {}",
-      index,
-      count,
-      dim,
-      to_string(spec));
-  const int64_t part = size / count;
-  spec.ranges[at] = {index * part, (index + 1) * part};
-  return spec;
-}
-
-ShardSpec intersect(const ShardSpec& a, const ShardSpec& b) {
-  BRIGADE_ASSERT(
-      a.full_shape == b.full_shape, "{} and {}", to_string(a), to_string(b));
-  ShardSpec both = a;
-  for (size_t dim = 0; dim < both.ranges.size(); ++dim) {
-    DimRange& range = both.ranges[dim];
-    range.begin = std::max(range.begin, b.ranges[dim].begin);
-    range.end = std::max(range.begin, std::min(range.end, b.ranges[dim].end));
-  }
-  return both;
 }
 
 std::string to_string(const ShardSpec& spec) {

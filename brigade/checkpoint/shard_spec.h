@@ -25,22 +25,10 @@ struct ShardSpec {
 
   std::vector<int64_t> shape() const;  // of the part
   int64_t numel() const;
-  bool is_whole() const;
   bool operator==(const ShardSpec&) const = default;
 };
 
 ShardSpec whole_tensor(std::vector<int64_t> full_shape);
-
-// Part `index` of `count` equal parts along `dim`, as tensor parallel cuts.
-// Precondition: count divides that dim.
-ShardSpec even_shard(
-    std::vector<int64_t> full_shape,
-    int64_t dim,
-    int64_t index,
-    int64_t count);
-
-// The part that both hold, or an empty one; the same full shape is required.
-ShardSpec intersect(const ShardSpec& a, const ShardSpec& b);
 
 // "[0:4, 2:6] of [8, 6]", for messages.
 std::string to_string(const ShardSpec& spec);

@@ -14,15 +14,15 @@ Loader::Loader(
     : source_(std::move(source)), options_(options) {
   BRIGADE_ASSERT(options_.queue_capacity > 0);
   BRIGADE_ASSERT(options_.layout.global_batch_size() > 0);
-  start(0);
+  start();
 }
 
 Loader::~Loader() {
   stop();
 }
 
-void Loader::start(uint64_t step) {
-  thread_ = std::thread([this, step] { run(step); });
+void Loader::start() {
+  thread_ = std::thread([this] { run(); });
 }
 
 void Loader::stop() {
@@ -34,23 +34,13 @@ void Loader::stop() {
   thread_.join();
 }
 
-void Loader::seek(uint64_t step) {
-  stop();
-  first_sample_ = 0;
-  restart(step);
-}
-
 void Loader::seek_sample(uint64_t sample) {
   stop();
   first_sample_ = sample;
-  restart(0);
-}
-
-void Loader::restart(uint64_t step) {
   queue_.clear();
   exception_ = nullptr;
   stopping_ = false;
-  start(step);
+  start();
 }
 
 Batch Loader::next() {
@@ -70,8 +60,9 @@ Batch Loader::next() {
   return batch;
 }
 
-void Loader::run(uint64_t step) {
+void Loader::run() {
   const auto capacity = static_cast<size_t>(options_.queue_capacity);
+  uint64_t step = 0;
   int64_t micro_batch = 0;
   while (true) {
     Batch batch;

@@ -1,12 +1,12 @@
 // Batches, prepared ahead of time on a thread of the loader's own.
 //
 //   Loader loader(source, {.layout = {.micro_batch_size = 4, .dp_size = 2}});
-//   loader.seek(step);                  // when resuming
+//   loader.seek_sample(sample);         // when resuming
 //   while (...) {                       // accumulation_steps times per step
 //     Batch batch = loader.next();
 //   }
 //
-// next() and seek() are called from one thread, the trainer's. The order of
+// next() and seek_sample() are called from one thread, the trainer's. The order of
 // the batches is that of sample_index(): micro-batch after micro-batch, step
 // after step, without end.
 #pragma once
@@ -57,23 +57,20 @@ class Loader {
   Loader& operator=(const Loader&) = delete;
 
   // The next batch; waits if it is not ready yet. Throws what reading it threw
-  // (DataError), each time it is called, until seek().
+  // (DataError), each time it is called, until seek_sample().
   Batch next();
 
-  // Continues with the first micro-batch of `step`. O(1).
-  void seek(uint64_t step);
   // Continues with a step whose first sample is `sample`, wherever steps of
-  // this batch size would begin; that step is step 0 of the batches.
+  // this batch size would begin; that step is step 0 of the batches. O(1).
   void seek_sample(uint64_t sample);
 
   // How long next() has waited for the thread, altogether.
   double waited_ms() const { return waited_ms_; }
 
  private:
-  void start(uint64_t step);
-  void restart(uint64_t step);
+  void start();
   void stop();
-  void run(uint64_t step);
+  void run();
   Batch prepare(uint64_t step, int64_t micro_batch) const;
   void add_documents(uint64_t sample, Batch& batch) const;
 

@@ -216,10 +216,6 @@ FileDigest AtomicFile::digest() {
   return {written_bytes_, hash_->finish()};
 }
 
-FileDigest digest_of_file(const std::filesystem::path& path) {
-  return {MappedFile(path).size_bytes(), sha256_of_file(path)};
-}
-
 std::string read_text_file(const std::filesystem::path& path) {
   const MappedFile file(path);
   const auto bytes = file.bytes();

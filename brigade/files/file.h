@@ -93,9 +93,6 @@ class AtomicFile {
   void set_direct(bool is_direct);
 };
 
-// The digest of a file on disk. DataError when it cannot be read.
-FileDigest digest_of_file(const std::filesystem::path& path);
-
 // The whole file as a string; DataError naming the path if it cannot be read.
 std::string read_text_file(const std::filesystem::path& path);
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <nlohmann/json.hpp>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -107,23 +106,6 @@ void SafetensorsWriter::commit() {
   BRIGADE_ASSERT(
       next_ == specs_.size(), "{} of {} tensors", next_, specs_.size());
   file_.commit();
-}
-
-void write_safetensors(
-    const std::filesystem::path& path,
-    const std::vector<TensorToWrite>& tensors,
-    const SafetensorsMetadata& metadata) {
-  std::vector<TensorSpec> specs;
-  std::unordered_map<std::string_view, std::span<const std::byte>> data;
-  for (const TensorToWrite& tensor : tensors) {
-    specs.push_back({tensor.name, tensor.dtype, tensor.shape});
-    data.emplace(tensor.name, tensor.data);
-  }
-  BRIGADE_ASSERT(data.size() == tensors.size(), "a tensor's name is repeated");
-  SafetensorsWriter writer(path, std::move(specs), metadata);
-  for (const TensorSpec& spec : writer.order())
-    writer.write_next(data.at(spec.name));
-  writer.commit();
 }
 
 }  // namespace brigade

@@ -59,17 +59,4 @@ class SafetensorsWriter {
   AtomicFile file_;
 };
 
-struct TensorToWrite {
-  std::string name;
-  SafetensorsDtype dtype;
-  std::vector<uint64_t> shape;
-  std::span<const std::byte> data;
-};
-
-// The whole file in one call.
-void write_safetensors(
-    const std::filesystem::path& path,
-    const std::vector<TensorToWrite>& tensors,
-    const SafetensorsMetadata& metadata = kPyTorchMetadata);
-
 }  // namespace brigade

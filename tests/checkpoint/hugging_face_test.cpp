@@ -11,7 +11,9 @@
 #include "brigade/base/error.h"
 #include "brigade/base/units.h"
 #include "brigade/safetensors/writer.h"
+#include "tests/support/even_shard.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/write_safetensors.h"
 
 namespace brigade {
 namespace {
@@ -47,19 +49,12 @@ TEST(ShardSpec, RunsOfAPartCoverItInRowMajorOrder) {
 
 TEST(ShardSpec, APartOfWholeRowsIsOneRun) {
   int runs = 0;
-  for_each_run(even_shard({8, 6}, 0, 1, 2), [&](int64_t, int64_t, int64_t n) {
-    ++runs;
-    EXPECT_EQ(n, 24);
-  });
+  for_each_run(
+      testing::even_shard({8, 6}, 0, 1, 2), [&](int64_t, int64_t, int64_t n) {
+        ++runs;
+        EXPECT_EQ(n, 24);
+      });
   EXPECT_EQ(runs, 1);
-}
-
-TEST(ShardSpec, DisjointPartsIntersectInNothing) {
-  const ShardSpec a = even_shard({8, 6}, 0, 0, 2);
-  EXPECT_EQ(intersect(a, even_shard({8, 6}, 0, 1, 2)).numel(), 0);
-  EXPECT_EQ(
-      intersect(a, even_shard({8, 6}, 1, 2, 3)).ranges,
-      (std::vector<DimRange>{{0, 4}, {4, 6}}));
 }
 
 SafetensorsDtype dtype_of(const torch::Tensor& tensor) {
@@ -143,8 +138,8 @@ TEST_F(HuggingFaceTest, LoadsEverySliceAndDtypeIntoEveryDtype) {
   const SafetensorsFolder folder(folder_.path());
   const std::vector<ShardSpec> shards = {
       whole_tensor({6, 8}),
-      even_shard({6, 8}, 0, 1, 3),
-      even_shard({6, 8}, 1, 3, 4),
+      testing::even_shard({6, 8}, 0, 1, 3),
+      testing::even_shard({6, 8}, 1, 3, 4),
       {.full_shape = {6, 8}, .ranges = {{1, 4}, {2, 3}}}};
   for (const auto& [name, tensor] : tensors) {
     for (const ShardSpec& shard : shards) {
@@ -209,7 +204,8 @@ TEST_F(HuggingFaceTest, LoadsFromShards) {
   load_weights(
       SafetensorsFolder(folder_.path()),
       {row("a", {4}), row("b", {2, 2})},
-      {{"a", even_shard({4}, 0, 1, 2), a}, {"b", whole_tensor({2, 2}), b}});
+      {{"a", testing::even_shard({4}, 0, 1, 2), a},
+       {"b", whole_tensor({2, 2}), b}});
   EXPECT_TRUE(torch::equal(a, one.at("a").slice(0, 2)));
   EXPECT_TRUE(torch::equal(b, two.at("b")));
 }
@@ -348,7 +344,7 @@ TEST_F(HuggingFaceTest, AGroupStoredAsOneTensorIsSplitOnRead) {
   }
   const SafetensorsFolder folder(folder_.path());
   for (const auto& [name, tensor] : separate) {
-    const ShardSpec shard = even_shard(tensor.sizes().vec(), 0, 1, 2);
+    const ShardSpec shard = testing::even_shard(tensor.sizes().vec(), 0, 1, 2);
     const torch::Tensor loaded = torch::empty(shard.shape());
     load_weights(folder, expected, {{name, shard, loaded}});
     EXPECT_TRUE(torch::equal(loaded, tensor.chunk(2)[1])) << name;
@@ -399,7 +395,7 @@ TEST_F(HuggingFaceTest, PeakMemoryIsTheShardPlusOneTensor) {
   ASSERT_GT(before, 0);
   std::vector<WeightTarget> targets;
   for (const ParameterRow& tensor : expected) {
-    const ShardSpec shard = even_shard(shape, 1, 1, kParts);
+    const ShardSpec shard = testing::even_shard(shape, 1, 1, kParts);
     targets.push_back({tensor.name, shard, torch::empty(shard.shape())});
   }
   load_weights(SafetensorsFolder(folder_.path()), expected, targets);

@@ -11,6 +11,7 @@
 #include "brigade/base/error.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/writer.h"
+#include "tests/support/write_safetensors.h"
 
 namespace brigade {
 namespace {

@@ -8,6 +8,7 @@
 #include "brigade/files/file.h"
 #include "brigade/safetensors/writer.h"
 #include "tests/cli/program.h"
+#include "tests/support/write_safetensors.h"
 
 namespace brigade {
 namespace {

@@ -83,7 +83,7 @@ TEST(Loader, SeekContinuesAsIfItHadRunUpToThere) {
   Loader straight(std::make_shared<CountingSource>(4), options);
   Loader resumed(std::make_shared<CountingSource>(4), options);
   resumed.next();
-  resumed.seek(5);
+  resumed.seek_sample(5 * 6);
   for (int i = 0; i < 5 * 3; ++i)
     straight.next();
   for (int i = 0; i < 7; ++i)
@@ -110,7 +110,7 @@ TEST(Loader, SeeksASampleAtWhichNoStepOfThisSizeBegins) {
       std::vector<int64_t>(
           expected.begin(),
           expected.begin() + static_cast<long>(actual.size())));
-  loader.seek(0);
+  loader.seek_sample(0);
   EXPECT_EQ(loader.next().step, 0U);
 }
 
@@ -123,8 +123,8 @@ TEST(Loader, AFailureSurfacesAfterTheGoodBatchesAndStays) {
         message_of<DataError>([&] { loader.next(); }),
         HasSubstr("sample 2 is damaged"));
   }
-  loader.seek(3);
-  EXPECT_EQ(loader.next().step, 3U);
+  loader.seek_sample(3);
+  EXPECT_EQ(loader.next().step, 0U);
 }
 
 TEST(Loader, StopsCleanlyWithAFullQueueAndWithAFailure) {

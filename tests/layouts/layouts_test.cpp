@@ -13,6 +13,7 @@
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/safetensors/writer.h"
 #include "tests/support/compare.h"
+#include "tests/support/write_safetensors.h"
 #include "tiny_training.h"
 
 namespace brigade {

@@ -17,6 +17,7 @@
 #include "brigade/model/llama.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/writer.h"
+#include "tests/support/write_safetensors.h"
 
 namespace brigade {
 namespace {

@@ -7,6 +7,7 @@
 #include "brigade/base/error.h"
 #include "brigade/safetensors/writer.h"
 #include "tests/support/raw_file.h"
+#include "tests/support/write_safetensors.h"
 
 namespace brigade {
 namespace {

@@ -16,6 +16,7 @@
 #include "brigade/safetensors/header.h"
 #include "brigade/safetensors/writer.h"
 #include "tests/support/raw_file.h"
+#include "tests/support/write_safetensors.h"
 
 namespace brigade {
 namespace {

@@ -11,6 +11,7 @@
 #include "brigade/safetensors/writer.h"
 #include "tests/support/program.h"
 #include "tests/support/train_as_threads.h"
+#include "tests/support/write_safetensors.h"
 
 #include <torch/types.h>
 
