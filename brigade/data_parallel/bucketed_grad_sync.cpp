@@ -133,12 +133,13 @@ void BucketedGradSync::enter_step() {
 }
 
 void BucketedGradSync::leave_step() {
+  const torch::NoGradGuard no_grad;
   if (were_used()) {
-    throw_if_kept();
+    if (end_use())
+      buffer_->zero_main_grads();
     reset();
     return;
   }
-  const torch::NoGradGuard no_grad;
   drop_cleared_gradients();
   drop_cleared_leaves();
   writes_.end();
@@ -498,7 +499,7 @@ void BucketedGradSync::drop_cleared_gradients() {
       return;
     case GradClearing::kSome:
       if (phase_ == Phase::kAccumulating ||
-          (phase_ == Phase::kFinished && are_uncleared())) {
+          (phase_ == Phase::kFinished && are_uncleared() && !were_used())) {
         throw ConfigError(fmt::format(
             "[data_parallel] .grad was written between {}, but with sharding = "
             "{} the sum so far is each rank's own range: to drop it call "

@@ -41,6 +41,7 @@ GradSync::GradSync(
 // The module is an ordinary one again, whose weights are all there.
 GradSync::~GradSync() {
   flat_memory()->before_step = nullptr;
+  flat_memory()->after_step = nullptr;
 }
 
 // ---- memory
@@ -74,6 +75,7 @@ std::unique_ptr<WeightMemory> GradSync::make_weights() const {
 void GradSync::follow_memory() {
   owned_parts_ = buffer_->owned_parts();
   flat_memory()->before_step = [this] { check_before_step(); };
+  flat_memory()->after_step = [this](int64_t numel) { note_stepped(numel); };
   gathered_ = std::make_unique<GatheredWeights>(
       *weights_, segments().size(), options_.sharding, options_.gather);
 }

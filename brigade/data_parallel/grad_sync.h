@@ -161,6 +161,9 @@ class GradSync {
   // does not count: divided gradients lie elsewhere, and of sums that are still
   // to be scaled no limit is meant. AdamW of make_adamw() calls it.
   void check_before_step();
+  // It has stepped so many elements that this rank owns, and cleared their
+  // gradients or keeps them.
+  void note_stepped(int64_t numel) { stepped_numel_ += numel; }
   // ConfigError where flat memory has moved since owned_leaf() was called last:
   // an optimizer over those leaves would step memory that nobody reads.
   void check_leaves_are_current() const;
@@ -208,8 +211,11 @@ class GradSync {
   bool were_used() const;
   // kMainGrad: whether the gradients are still those of begin_use().
   bool are_uncleared() const;
-  // ConfigError: an optimizer has used them, and the next ones would be added.
-  void throw_if_kept() const;
+  // They were used, and the next ones begin from zero. ConfigError: what used
+  // them does not know where they are, or has kept them, so that the next ones
+  // would be added. Returns whether some were not stepped: another optimizer's,
+  // whose turn it was not, are still to be cleared.
+  [[nodiscard]] bool end_use() const;
   // An optimizer over owned leaves may have cleared them to none: those
   // gradients are dropped.
   void drop_cleared_leaves();
@@ -238,6 +244,9 @@ class GradSync {
  private:
   std::unique_ptr<WeightMemory> make_weights() const;
   void follow_memory();
+  int64_t owned_numel() const;
+  void throw_if_stepped_elsewhere() const;
+  void throw_if_kept() const;
   int64_t version_of_weights() const;
   int64_t version_of_gradients() const;
 
@@ -251,6 +260,7 @@ class GradSync {
 
   int64_t weights_version_ = 0;    // at begin_use()
   int64_t gradients_version_ = 0;  // the same; -1: there are none
+  int64_t stepped_numel_ = 0;      // since begin_use()
   std::vector<OwnedLeaf> owned_leaves_;
   int64_t leaves_layout_ = 0;  // of owned_leaves_
   std::function<void()> before_handover_;

@@ -112,17 +112,34 @@ void GradSync::begin_use() {
   }
   weights_version_ = version_of_weights();
   gradients_version_ = version_of_gradients();
+  stepped_numel_ = 0;
   writes_.begin(gradients, weights);
 }
 
 void GradSync::note_use() {
-  writes_.note_weights();
+  writes_.note_step();
   gradients_version_ = -1;
+  stepped_numel_ = owned_numel();
 }
 
 bool GradSync::were_used() const {
-  return writes_.seen() == WriteWatch::Seen::kWeights ||
-         version_of_weights() != weights_version_;
+  return writes_.has_seen_weights() || version_of_weights() != weights_version_;
+}
+
+bool GradSync::end_use() const {
+  throw_if_stepped_elsewhere();
+  // A rank that owns nothing that was stepped has nothing to clear.
+  if (stepped_numel_ > 0 || writes_.seen() == WriteWatch::Seen::kWeights)
+    throw_if_kept();
+  return options().handover == GradHandover::kMainGrad &&
+         stepped_numel_ < owned_numel();
+}
+
+int64_t GradSync::owned_numel() const {
+  int64_t sum = 0;
+  for (const GradSegment& segment : segments())
+    sum += segment.owned.numel;
+  return sum;
 }
 
 int64_t GradSync::version_of_weights() const {
@@ -147,6 +164,24 @@ bool GradSync::are_uncleared() const {
          version_of_gradients() == gradients_version_ &&
          (divides_gradients(options().sharding) ||
           params().front().tensor.grad().defined());
+}
+
+void GradSync::throw_if_stepped_elsewhere() const {
+  const bool is_grad_read =  // .grad() is what such an optimizer takes it for
+      options().handover == GradHandover::kParamDtype ||
+      (options().sharding == Sharding::kNone &&
+       options().reduction == Reduction::kSum);
+  if (is_grad_read || writes_.seen() == WriteWatch::Seen::kStep)
+    return;
+  throw ConfigError(fmt::format(
+      "[data_parallel] weights were written between the step's last backward() "
+      "and this one by something that does not know where gradients are: with "
+      "handover = kMainGrad and sharding = {}, .grad() is a sum over ranks "
+      "that is still to be scaled, and with sharding a part of one. Give the "
+      "optimizer owned_parameters() and step the weights by "
+      "DataParallel::step(), or use make_adamw(). To write them otherwise, "
+      "call reset() of DataParallel first",
+      to_string(options().sharding)));
 }
 
 void GradSync::throw_if_kept() const {
@@ -185,7 +220,7 @@ void GradSync::check_before_step() {
         name,
         to_string(options().sharding)));
   }
-  writes_.note_weights();
+  writes_.note_step();
 }
 
 }  // namespace brigade

@@ -9,7 +9,7 @@
 //   give         main_grad is reduced: .grad is what the optimizer reads
 //   keep_share   nobody has used it: further gradients will be added
 // A user who changes .grad between two backwards (clears it, clips it) changes
-// what has been accumulated.
+// what has been accumulated: of 16 bits its values are compared.
 #pragma once
 
 #include <torch/types.h>

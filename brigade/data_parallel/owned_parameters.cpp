@@ -42,14 +42,51 @@ void check_adamw_can_step(const GradSync& sync) {
   }
 }
 
+// Where each parameter of a sync is, by tensor.
+std::unordered_map<const void*, size_t> indices_of(const GradSync& sync) {
+  std::unordered_map<const void*, size_t> index_of;
+  for (size_t i = 0; i < sync.params().size(); ++i)
+    index_of[sync.params()[i].tensor.unsafeGetTensorImpl()] = i;
+  return index_of;
+}
+
+// What this rank owns of the gradients that an optimizer is to read: of owned
+// parameters, or, where .grad() holds it as well, of the module's own.
+std::vector<torch::Tensor> gradients_read_by(
+    const GradSync& sync,
+    const torch::optim::Optimizer& optimizer) {
+  const auto index_of = indices_of(sync);
+  std::vector<torch::Tensor> gradients;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const torch::Tensor& weight : group.params()) {
+      const auto own = index_of.find(weight.unsafeGetTensorImpl());
+      if (own == index_of.end()) {
+        if (const auto run = find_owned(sync, weight))
+          gradients.push_back(run->main_grad(sync));
+        continue;
+      }
+      if (divides_gradients(sync.options().sharding)) {
+        throw ConfigError(fmt::format(
+            "[data_parallel] step() of an optimizer over the module's own "
+            "parameters: '{}' is the module's own parameter, whose gradient is "
+            "elsewhere with sharding = {}; give the optimizer "
+            "owned_parameters()",
+            sync.params()[own->second].name,
+            to_string(sync.options().sharding)));
+      }
+      gradients.push_back(sync.owned_main_grad(static_cast<int>(own->second)));
+    }
+  }
+  return gradients;
+}
+
 // The groups of a sync's parameters, filled group by group.
 class GroupOfParams {
  public:
   explicit GroupOfParams(const GradSync& sync)
-      : sync_(sync), group_of_(sync.params().size(), kNoGroup) {
-    for (size_t i = 0; i < sync.params().size(); ++i)
-      index_of_[sync.params()[i].tensor.unsafeGetTensorImpl()] = i;
-  }
+      : sync_(sync),
+        index_of_(indices_of(sync)),
+        group_of_(sync.params().size(), kNoGroup) {}
 
   // False where the sync does not know it.
   bool add(const torch::Tensor& param, int group) {
@@ -139,6 +176,14 @@ AdamW make_adamw(
   for (const AdamWParams& group : groups)
     weight_decay.push_back(group.weight_decay);
   auto made = make_optimizer_groups(sync, groups_of.group_of(), weight_decay);
+  // A rank that owns none of them tells the sync of its steps as the others do.
+  if (made.empty()) {
+    const OwnedRun nothing;
+    made.push_back(
+        {.name = nothing.name(sync),
+         .weight = nothing.weight(sync),
+         .main_grad = nothing.main_grad(sync)});
+  }
   for (OptimizerGroup& group : made)
     group.memory = sync.flat_memory();
   return {std::move(made), options};
@@ -146,15 +191,18 @@ AdamW make_adamw(
 
 void step_owned(GradSync& sync, torch::optim::Optimizer& optimizer) {
   sync.check_leaves_are_current();
+  const std::vector<torch::Tensor> gradients =
+      gradients_read_by(sync, optimizer);
   sync.check_before_step();
-  const double scale = sync.grad_scale();
-  if (scale != 1.0) {
-    const torch::NoGradGuard no_grad;
-    for (const GradSegment& segment : sync.segments())
-      segment.owned_main_grad().mul_(scale);
+  if (sync.grad_scale() != 1.0) {
+    for (const torch::Tensor& gradient : gradients)
+      gradient.mul_(sync.grad_scale());
   }
   optimizer.step();
-  sync.zero_main_grads();
+  for (const torch::Tensor& gradient : gradients) {
+    gradient.zero_();
+    sync.note_stepped(gradient.numel());
+  }
   sync.gather_weights();
 }
 

@@ -3,6 +3,18 @@
 namespace brigade {
 namespace {
 
+// Whether `grad` is `main_grad` rounded to its dtype, bit for bit: nobody has
+// changed it since. Versions do not show that, since torch::nn::utils writes
+// through data().
+bool is_rounded_from(
+    const torch::Tensor& grad,
+    const torch::Tensor& main_grad) {
+  // As integers: NaN is like itself.
+  return torch::equal(
+      grad.view(torch::kShort),
+      main_grad.to(grad.scalar_type()).view(torch::kShort));
+}
+
 // Of fp32 and fp64 parameters .grad is an alias of main_grad, so that autograd
 // adds micro-batches straight into it; of 16-bit ones it is a rounded copy.
 //
@@ -12,7 +24,7 @@ namespace {
 class ParamDtypeHandover : public Handover {
  public:
   ParamDtypeHandover(const std::vector<Param>& params, GradBuffer& buffer)
-      : buffer_(&buffer), copies_(params.size()), given_scales_(params.size()) {
+      : buffer_(&buffer), given_scales_(params.size()) {
     for (const Param& param : params) {
       params_.push_back(param.tensor);
       dtypes_.push_back(param.tensor.scalar_type());
@@ -30,10 +42,12 @@ class ParamDtypeHandover : public Handover {
         grad.detach().mul_(share);
       return true;
     }
-    main_grad.mul_(given_scales_[static_cast<size_t>(param)] * share);
-    if (is_changed(param))
+    const double given = given_scales_[static_cast<size_t>(param)];
+    if (is_rounded_from(grad, main_grad * given))
+      main_grad.mul_(given * share);
+    else
       main_grad.copy_(grad).mul_(share);
-    note_copy(param);
+    show(param);
     return true;
   }
 
@@ -43,8 +57,6 @@ class ParamDtypeHandover : public Handover {
       return;  // AccumulateGrad adds to the alias
     if (part == GradPart::kFurther)
       adopt_changed_copy(param);
-    else
-      copies_[static_cast<size_t>(param)] = {};
     // AccumulateGrad then keeps the incoming gradient itself.
     grad.reset();
   }
@@ -93,7 +105,6 @@ class ParamDtypeHandover : public Handover {
           main_grad.sizes(), main_grad.options().dtype(dtype_of(param)));
       at::mul_out(
           grad, main_grad, at::scalar_tensor(mean_scale, main_grad.options()));
-      note_copy(param);
     } else {
       grad = alias_of(main_grad);
     }
@@ -103,12 +114,6 @@ class ParamDtypeHandover : public Handover {
   bool is_averaged_first(int param) const override { return !is_copied(param); }
 
  private:
-  // The copy that .grad was given.
-  struct Copy {
-    torch::Tensor grad;
-    int64_t version = 0;
-  };
-
   torch::Tensor& grad_of(int param) {
     return params_[static_cast<size_t>(param)].mutable_grad();
   }
@@ -154,21 +159,6 @@ class ParamDtypeHandover : public Handover {
       return;
     }
     grad = main_grad.to(dtype_of(param));
-    note_copy(param);
-  }
-
-  void note_copy(int param) {
-    const torch::Tensor& grad = grad_of(param);
-    copies_[static_cast<size_t>(param)] = {
-        grad, static_cast<int64_t>(grad._version())};
-  }
-
-  // Precondition: .grad is defined.
-  bool is_changed(int param) {
-    const torch::Tensor& grad = grad_of(param);
-    const Copy& copy = copies_[static_cast<size_t>(param)];
-    return !grad.is_same(copy.grad) ||
-           static_cast<int64_t>(grad._version()) != copy.version;
   }
 
   // If the user changed the copy, it is what has accumulated.
@@ -177,17 +167,15 @@ class ParamDtypeHandover : public Handover {
     torch::Tensor& main_grad = buffer_->main_grad(param);
     if (!grad.defined())
       main_grad.zero_();
-    else if (is_changed(param))
+    else if (!is_rounded_from(grad, main_grad))
       main_grad.copy_(grad);
-    copies_[static_cast<size_t>(param)] = {};
   }
 
   std::vector<torch::Tensor> params_;
   // The dtypes of params_ themselves, not of their compute copies.
   std::vector<torch::ScalarType> dtypes_;
   GradBuffer* buffer_;
-  std::vector<Copy> copies_;          // by parameter
-  std::vector<double> given_scales_;  // the same: of give()
+  std::vector<double> given_scales_;  // by parameter: of give()
 };
 
 }  // namespace

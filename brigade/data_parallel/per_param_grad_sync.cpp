@@ -46,12 +46,13 @@ PerParamGradSync::PerParamGradSync(
 
 void PerParamGradSync::begin_step() {
   if (phase_ == Phase::kFinished) {
-    if (were_used())
-      throw_if_kept();
-    else if (params().front().tensor.grad().defined())
+    const bool are_used = were_used();
+    if (!are_used && params().front().tensor.grad().defined())
       throw ConfigError(
           "[data_parallel] a backward() on top of gradients that no optimizer "
           "has used needs GradSyncAlgorithm::kBucketed");
+    if (are_used && end_use())
+      buffer_->zero_main_grads();
     reset();
   }
   if (phase_ != Phase::kIdle)

@@ -40,21 +40,35 @@ struct ActiveWatches {
   }
 };
 
+// The argument that an operation writes to: the first of one in place, the last
+// of an overload with one named out. Null: none.
+const c10::IValue* written_input(const at::RecordFunction& op) {
+  const auto inputs = op.inputs();
+  const std::string_view name(op.name());
+  if (name.empty() || inputs.empty())
+    return nullptr;
+  if (name.back() == '_')
+    return &inputs[0];
+  const auto full_name = op.operator_name();
+  const bool has_out =
+      full_name && full_name->overload_name.find("out") != std::string::npos;
+  return has_out ? &inputs[inputs.size() - 1] : nullptr;
+}
+
 std::unique_ptr<at::ObserverContext> before_write(
     const at::RecordFunction& op) {
-  // Of operations in place, which write to their first argument.
-  const std::string_view name(op.name());
-  if (name.empty() || name.back() != '_' || op.inputs().empty())
+  const c10::IValue* const written = written_input(op);
+  if (written == nullptr)
     return nullptr;
   ActiveWatches& active = ActiveWatches::instance();
   const std::lock_guard lock(active.mutex);
-  visit_op_input(op.inputs()[0], [&](const torch::Tensor& tensor) {
+  visit_op_input(*written, [&](const torch::Tensor& tensor) {
     const void* storage = tensor.storage().unsafeGetStorageImpl();
     // Those that have seen enough leave.
     for (size_t i = active.watches.size(); i-- > 0;) {
       WriteWatch* const watch = active.watches[i];
       watch->note_write(storage);
-      if (watch->seen() == WriteWatch::Seen::kWeights)
+      if (watch->has_seen_weights())
         active.remove(watch);
     }
   });
@@ -79,7 +93,6 @@ void WriteWatch::begin(
   end();
   gradients_ = storages_of(gradients);
   weights_ = storages_of(weights);
-  seen_ = Seen::kNothing;
   ActiveWatches& active = ActiveWatches::instance();
   const std::lock_guard lock(active.mutex);
   is_watching_ = true;
@@ -95,11 +108,12 @@ void WriteWatch::end() {
   const std::lock_guard lock(active.mutex);
   active.remove(this);
   is_watching_ = false;
+  seen_ = Seen::kNothing;
 }
 
-void WriteWatch::note_weights() {
+void WriteWatch::note_step() {
   end();
-  seen_ = Seen::kWeights;
+  seen_ = Seen::kStep;
 }
 
 void WriteWatch::note_write(const void* storage) {

@@ -2,6 +2,7 @@
 // over, and to their weights: an optimizer of torch::optim, of which nobody
 // else tells that it has stepped, and a user who changes .grad(). Versions of
 // tensors do not: torch::optim and torch::nn::utils write through data().
+// Operations are in place (add_()) or have an argument out.
 //
 // It observes the dispatcher (at::RecordFunction) in all threads, from begin()
 // to the first write of a weight. Kernels that are called otherwise are not
@@ -18,7 +19,12 @@ namespace brigade {
 class WriteWatch {
  public:
   // What was written since begin(): weights, or else gradients.
-  enum class Seen { kNothing, kGradients, kWeights };
+  enum class Seen {
+    kNothing,
+    kGradients,
+    kWeights,
+    kStep,  // weights, or they are about to be: note_step()
+  };
 
   WriteWatch() = default;
   ~WriteWatch() { end(); }
@@ -31,9 +37,12 @@ class WriteWatch {
       const std::vector<torch::Tensor>& weights);
   // Nothing is noticed any longer.
   void end();
-  // Weights are written in a way that is not seen, or are about to be.
-  void note_weights();
+  // An optimizer that reads these gradients where they are steps the weights.
+  // Nothing is noticed any longer.
+  void note_step();
+  // kNothing after end().
   Seen seen() const { return seen_; }
+  bool has_seen_weights() const { return seen_ >= Seen::kWeights; }
   bool is_watching() const { return is_watching_; }
 
   // Called by the observer: an operation writes to this storage.

@@ -17,6 +17,8 @@ struct FlatMemory {
   // Called before a step reads gradients, where there is one; throws what keeps
   // it from being right.
   std::function<void()> before_step = {};
+  // Called when so many elements were stepped, where there is one.
+  std::function<void(int64_t numel)> after_step = {};
 };
 // Shared by the memory's owner and its optimizers.
 using FlatMemoryPtr = std::shared_ptr<FlatMemory>;

@@ -138,6 +138,8 @@ void Optimizer::step_group(
   group.weight.unsafeGetTensorImpl()->bump_version();
   if (after_read == ops::AfterRead::kZero)
     group.main_grad.unsafeGetTensorImpl()->bump_version();
+  if (group.memory && group.memory->after_step)
+    group.memory->after_step(group.weight.numel());
 }
 
 void Optimizer::step(double lr, double grad_scale, ops::AfterRead after_read) {

@@ -258,8 +258,11 @@ class DataParallel {
   void finish() { wrapped_.sync->finish(); }
   // Sharding: one step of an optimizer over owned_parameters(), with gradients
   // scaled as GradSyncOptions::reduction says, which are cleared; then
-  // gather_weights(). Throws ConfigError where .grad() was changed since
-  // backward (see GradSync::check_before_step()).
+  // gather_weights(). Of several optimizers, each over some parameters, one
+  // after the other. Without divided gradients the module's own parameters will
+  // do as well. Throws ConfigError naming one of these where gradients are
+  // divided, and where .grad() was changed since backward (see
+  // GradSync::check_before_step()).
   void step(torch::optim::Optimizer& optimizer) {
     step_owned(*wrapped_.sync, optimizer);
   }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
 #include <torch/nn/modules/embedding.h>
+#include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/sgd.h>
 
 #include <cmath>
@@ -127,6 +128,23 @@ TEST_P(AddingBackwards, AddUpAsSumsToo) {
     model.forward(2 * (world->rank() + 1)).backward();
     expect_gradients(model, 3 * 6, 6 * 6);
   });
+}
+
+// torch::nn::utils writes through data(), which no version shows.
+TEST_P(AddingBackwards, AddToWhatWasClippedInBetween) {
+  if (GetParam().is_main_grad())
+    return;  // a change of .grad is refused
+  for (const bool is_reduced : {true, false}) {
+    on_ranks([&](TwoParamsModel& model, double factor, double mean) {
+      {
+        const auto guard = model.accumulate_until_last(is_reduced ? 1 : 0, 2);
+        model.forward(1 * factor).backward();
+      }
+      torch::nn::utils::clip_grad_value_(model->parameters(), 0.5);
+      model.forward(4 * factor).backward();
+      expect_gradients(model, 0.5 + 4 * mean, 0.5 + 8 * mean);
+    });
+  }
 }
 
 // torch::autograd::grad() between backward and step: norms of each loss
