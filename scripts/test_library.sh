@@ -40,13 +40,20 @@ all_targets=("${threaded_targets[@]}" test_model test_tensor_parallel)
 
 cmake --preset release >/dev/null || exit 1
 own=(fuzz_library)
+has_mpi=
 if cmake --build build/release --target help | grep '^test_mpi:' >/dev/null; then
   own+=(test_mpi)
+  has_mpi=yes
 fi
 part "release" build/release "$all|snippets|mpi_[24]_ranks" \
   "${all_targets[@]}" "${own[@]}"
 say "random programs, for ${FUZZ_SECONDS:-60} seconds"
 build/release/fuzz_library "${FUZZ_SECONDS:-60}" || status=1
+if [ -n "$has_mpi" ]; then
+  say "random programs over MPI, for ${FUZZ_SECONDS:-60} seconds"
+  tests/mpi/run_under_mpi.sh 4 build/release/fuzz_library \
+    "${FUZZ_SECONDS:-60}" 100000 || [ $? -eq 77 ] || status=1
+fi
 
 # libtorch's own code is not instrumented: cmake/tsan.supp. GCC 12's
 # ThreadSanitizer wants its memory free, which kernels that randomise addresses
@@ -54,7 +61,7 @@ build/release/fuzz_library "${FUZZ_SECONDS:-60}" || status=1
 if setarch -R true 2>/dev/null; then
   prefix=(setarch -R)
 fi
-if cmake --preset tsan >/dev/null; then
+if cmake --preset tsan -DBRIGADE_UNITY=ON >/dev/null; then
   part "ThreadSanitizer" build/tsan "$threaded" "${threaded_targets[@]}"
 else
   say "skipped ThreadSanitizer: the preset does not configure here (see above)"

@@ -10,7 +10,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/comm/process_mesh.h"
-#include "tests/mpi/mpi_ranks.h"
+#include "tests/support/ranks_over_mpi.h"
 
 namespace brigade {
 namespace {

@@ -14,9 +14,17 @@
 
 namespace brigade::testing {
 
+namespace {
+
+RankRunner other_runner;
+
+}  // namespace
+
 void run_ranks_with_store(
     int size,
     const std::function<void(int rank, StorePtr store)>& body) {
+  if (other_runner.run_with_store)
+    return other_runner.run_with_store(size, body);
   const auto store = make_in_process_store(std::chrono::seconds(30));
   std::vector<std::exception_ptr> errors(static_cast<size_t>(size));
   std::vector<std::thread> threads;
@@ -52,25 +60,12 @@ void run_ranks_with_store(
     std::rethrow_exception(first);
 }
 
-namespace {
-
-std::function<void(
-    int size,
-    const std::function<void(CommunicatorPtr world)>& body,
-    const RanksOptions& options)>
-    other_runner;
-
-}  // namespace
-
-void set_rank_runner(std::function<void(
-                         int size,
-                         const std::function<void(CommunicatorPtr world)>& body,
-                         const RanksOptions& options)> runner) {
+void set_rank_runner(RankRunner runner) {
   other_runner = std::move(runner);
 }
 
 bool ranks_are_processes() {
-  return static_cast<bool>(other_runner);
+  return other_runner.run != nullptr;
 }
 
 CommunicatorPtr make_world_of_one() {
@@ -81,8 +76,8 @@ void run_ranks(
     int size,
     const std::function<void(CommunicatorPtr world)>& body,
     RanksOptions options) {
-  if (other_runner)
-    return other_runner(size, body, options);
+  if (other_runner.run)
+    return other_runner.run(size, body, options);
   // A rank that leaves before the others have connected would fail them.
   std::barrier connected(size);
   run_ranks_with_store(size, [&](int rank, const StorePtr& store) {

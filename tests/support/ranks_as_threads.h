@@ -23,12 +23,19 @@ void run_ranks(
     const std::function<void(CommunicatorPtr world)>& body,
     RanksOptions options = {});
 
-// Makes run_ranks() run `runner` instead of threads, for the rest of the
-// process: where its ranks are processes.
-void set_rank_runner(std::function<void(
-                         int size,
-                         const std::function<void(CommunicatorPtr world)>& body,
-                         const RanksOptions& options)> runner);
+// What run_ranks() and run_ranks_with_store() do where ranks are processes.
+struct RankRunner {
+  std::function<void(
+      int size,
+      const std::function<void(CommunicatorPtr world)>& body,
+      const RanksOptions& options)>
+      run;
+  std::function<
+      void(int size, const std::function<void(int rank, StorePtr store)>& body)>
+      run_with_store;
+};
+// In place of threads, for the rest of the process.
+void set_rank_runner(RankRunner runner);
 
 // Whether set_rank_runner() was called.
 bool ranks_are_processes();

@@ -203,11 +203,13 @@ std::vector<std::string> compare(
 void run_on_ranks(
     const P& program,
     const std::function<void(const CommunicatorPtr& world)>& body) {
-  if (program.group == P::Group::kPlain || ranks_are_processes())
+  if (program.group == P::Group::kPlain)
     return run_ranks(program.ranks, body);
   run_ranks_with_store(program.ranks, [&](int rank, const StorePtr& store) {
-    BackendOptions backend;
-    backend.hosts = {"a", "a", "b", "b"};
+    const BackendOptions backend{
+        .backend = ranks_are_processes() ? Backend::kMpi : Backend::kGloo,
+        .hosts = {"a", "a", "b", "b"},
+        .hierarchy = HierarchyChoice::kOn};
     const ProcessMesh mesh(
         {.dp = program.ranks},
         rank,
