@@ -15,7 +15,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/comm/backend.h"
-#include "brigade/comm/mpi_communicator.h"
+#include "brigade/comm/mpi/mpi_communicator.h"
 #include "brigade/comm/world.h"
 #include "brigade/launch/network.h"
 

@@ -24,7 +24,7 @@
 #include "bench/program_runs.h"
 #include "brigade/comm/agreement.h"
 #include "brigade/comm/flight_recorder.h"
-#include "brigade/comm/gloo_communicator.h"
+#include "brigade/comm/gloo/gloo_communicator.h"
 #include "brigade/comm/store.h"
 #include "brigade/config/train_config.h"
 #include "brigade/flight/recording.h"

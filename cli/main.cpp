@@ -10,7 +10,7 @@
 #include <system_error>
 
 #include "brigade/base/error.h"
-#include "brigade/comm/mpi_communicator.h"
+#include "brigade/comm/mpi/mpi_communicator.h"
 #include "brigade/kernels/cpu/tensor_memory.h"
 #include "brigade/launch/program_start.h"
 #include "cli/app.h"

@@ -6,8 +6,8 @@
 
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
-#include "brigade/comm/mpi_communicator.h"
-#include "brigade/comm/nccl_communicator.h"
+#include "brigade/comm/mpi/mpi_communicator.h"
+#include "brigade/comm/nccl/nccl_communicator.h"
 #include "brigade/comm/self_communicator.h"
 
 namespace brigade {

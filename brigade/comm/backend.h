@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "brigade/comm/communicator.h"
-#include "brigade/comm/gloo_communicator.h"
+#include "brigade/comm/gloo/gloo_communicator.h"
 #include "brigade/comm/store.h"
 #include "brigade/launch/environment.h"
 #include "brigade/options/backend.h"

@@ -8,9 +8,9 @@
 
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
-#include "brigade/comm/grid_group.h"
-#include "brigade/comm/hierarchical_communicator.h"
 #include "brigade/comm/self_communicator.h"
+#include "brigade/comm/sums/grid_group.h"
+#include "brigade/comm/sums/hierarchical_communicator.h"
 #include "brigade/topology/hosts.h"
 
 namespace brigade {

@@ -3,7 +3,7 @@
 // Collective: every rank constructs its mesh at the same time with the same
 // dims and store. Groups with the same members share one communicator. Ranks
 // connect only where they talk: a large grid's world() and model() go along the
-// axes (comm/grid_group.h).
+// axes (comm/sums/grid_group.h).
 #pragma once
 
 #include <map>
@@ -42,7 +42,7 @@ class ProcessMesh {
   // Where the ranks met; null for a world of one, or as it was given.
   const StorePtr& store() const { return store_; }
   // Sums gradients: the replicas of this rank's weights. Where they are on
-  // several hosts, it may do so by host (comm/hierarchical_communicator.h).
+  // several hosts, it may do so by host (comm/sums/hierarchical_communicator.h).
   const CommunicatorPtr& dp_cp() const { return dp_cp_; }
 
   // Cuts the replicas into groups of neighbouring dp coordinates that train

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
-#include "brigade/comm/c10d_store.h"
+#include "brigade/comm/start/c10d_store.h"
 #include "brigade/launch/network.h"
 
 namespace brigade {

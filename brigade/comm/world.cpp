@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "brigade/comm/device_stream.h"
-#include "brigade/comm/start_meeting.h"
+#include "brigade/comm/start/start_meeting.h"
 #include "brigade/launch/network.h"
 #include "brigade/topology/hosts.h"
 

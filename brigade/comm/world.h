@@ -9,7 +9,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/comm/process_mesh.h"
-#include "brigade/comm/start_facts.h"
+#include "brigade/comm/start/start_facts.h"
 #include "brigade/launch/environment.h"
 
 namespace brigade {

@@ -1,7 +1,7 @@
 #include <memory>
 #include <utility>
 
-#include "brigade/comm/rounded_sum.h"
+#include "brigade/comm/sums/rounded_sum.h"
 #include "brigade/data_parallel/bucket_hook.h"
 #include "brigade/data_parallel/error_feedback.h"
 #include "brigade/data_parallel/hook_memory.h"

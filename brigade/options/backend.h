@@ -17,7 +17,7 @@ inline constexpr std::array kChoices<Backend>{
     Choice{Backend::kNccl, "nccl"},
     Choice{Backend::kMpi, "mpi"}};
 
-// Whether sums over dp x cp go by host (comm/hierarchical_communicator.h).
+// Whether sums over dp x cp go by host (comm/sums/hierarchical_communicator.h).
 enum class HierarchyChoice {
   kAuto,  // where hosts have several of its ranks each
   kOn,    // a ConfigError where they have not

@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "brigade/comm/process_mesh.h"
-#include "brigade/comm/rounded_sum.h"
 #include "brigade/comm/sequential_worker.h"
+#include "brigade/comm/sums/rounded_sum.h"
 #include "brigade/optim/outer_optimizer.h"
 #include "brigade/options/low_communication.h"
 #include "brigade/train/stage_runtime.h"

@@ -5,7 +5,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/comm/gpus.h"
-#include "brigade/comm/mpi_communicator.h"
+#include "brigade/comm/mpi/mpi_communicator.h"
 
 namespace brigade {
 namespace {

@@ -1,5 +1,5 @@
 // The sum of float32 values that travel in bf16.
-#include "brigade/comm/bf16_all_reduce.h"
+#include "brigade/comm/sums/bf16_all_reduce.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>

@@ -1,4 +1,4 @@
-#include "brigade/comm/hierarchical_communicator.h"
+#include "brigade/comm/sums/hierarchical_communicator.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

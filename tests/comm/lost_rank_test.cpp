@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "brigade/base/error.h"
-#include "brigade/comm/gloo_communicator.h"
+#include "brigade/comm/gloo/gloo_communicator.h"
 #include "tests/support/program.h"
 #include "tests/support/ranks_as_threads.h"
 

@@ -1,5 +1,5 @@
 // Sums of float32 values that travel in few bits.
-#include "brigade/comm/rounded_sum.h"
+#include "brigade/comm/sums/rounded_sum.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "brigade/base/error.h"
-#include "brigade/comm/gloo_communicator.h"
-#include "brigade/comm/post_mortem.h"
+#include "brigade/comm/gloo/gloo_communicator.h"
+#include "brigade/comm/start/post_mortem.h"
 #include "brigade/comm/store.h"
 #include "tests/support/ranks_as_threads.h"
 

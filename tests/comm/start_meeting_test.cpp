@@ -1,4 +1,4 @@
-#include "brigade/comm/start_meeting.h"
+#include "brigade/comm/start/start_meeting.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <thread>
 
-#include "brigade/comm/packed_texts.h"
-#include "brigade/comm/start_facts.h"
+#include "brigade/comm/start/packed_texts.h"
+#include "brigade/comm/start/start_facts.h"
 
 namespace brigade {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "brigade/base/error.h"
-#include "brigade/comm/gloo_communicator.h"
+#include "brigade/comm/gloo/gloo_communicator.h"
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/data_parallel/clip_grad.h"
 #include "brigade/data_parallel/owned_parameters.h"

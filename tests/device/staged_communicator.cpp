@@ -10,7 +10,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/comm/device_stream.h"
-#include "brigade/comm/gloo_communicator.h"
+#include "brigade/comm/gloo/gloo_communicator.h"
 #include "brigade/comm/self_communicator.h"
 #include "late_device.h"
 

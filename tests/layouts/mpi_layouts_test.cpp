@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "brigade/comm/mpi_communicator.h"
+#include "brigade/comm/mpi/mpi_communicator.h"
 #include "tests/support/program.h"
 
 namespace brigade {

@@ -1,6 +1,6 @@
 // What is MPI's own: sizes at which it goes another way, groups of some of the
 // ranks, progress without a waiting thread, and how groups end.
-#include "brigade/comm/mpi_communicator.h"
+#include "brigade/comm/mpi/mpi_communicator.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

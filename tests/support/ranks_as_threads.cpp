@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "brigade/comm/gloo_communicator.h"
+#include "brigade/comm/gloo/gloo_communicator.h"
 #include "brigade/comm/self_communicator.h"
 
 namespace brigade::testing {

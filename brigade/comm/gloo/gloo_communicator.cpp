@@ -1,0 +1,179 @@
+#include "brigade/comm/gloo/gloo_communicator.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <memory>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <utility>
+#include <vector>
+
+#include "brigade/base/error.h"
+#include "brigade/comm/gloo/gloo_messages.h"
+#include "brigade/comm/gloo/gloo_work.h"
+#include "brigade/comm/start/c10d_store.h"
+#include "brigade/comm/sums/composed_communicator.h"
+
+namespace brigade {
+namespace {
+
+// Every libtorch's Gloo reduces these types (not all of them kHalf), and none
+// rounds to 16 bits in between; everything else is composed.
+bool gloo_reduces(torch::ScalarType dtype) {
+  switch (dtype) {
+    case torch::kFloat:
+    case torch::kDouble:
+    case torch::kInt:
+    case torch::kLong:
+    case torch::kByte:
+    case torch::kChar:
+      return true;
+    default:
+      return false;
+  }
+}
+
+c10d::ReduceOp to_c10d(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return c10d::ReduceOp::SUM;
+    case ReduceOp::kMax:
+      return c10d::ReduceOp::MAX;
+    case ReduceOp::kMin:
+      return c10d::ReduceOp::MIN;
+  }
+  return c10d::ReduceOp::SUM;
+}
+
+GlooGroupPtr join(
+    const StorePtr& store,
+    int rank,
+    int size,
+    const CommunicatorOptions& communicator,
+    const GlooOptions& gloo) {
+  auto options = c10d::ProcessGroupGloo::Options::create(communicator.timeout);
+  try {
+    const auto device =
+        gloo.interface.empty()
+            ? c10d::ProcessGroupGloo::createDeviceForHostname(gloo.address)
+            : c10d::ProcessGroupGloo::createDeviceForInterface(gloo.interface);
+    options->devices.assign(kGlooConnections, device);
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(
+        make_group_store(c10d_store(store->with_prefix("main")), rank, size),
+        rank,
+        size,
+        options);
+  } catch (const std::exception& error) {
+    throw CommError(fmt::format(
+        "[comm] rank {} of {} could not join group '{}': {}",
+        rank,
+        size,
+        communicator.name,
+        error.what()));
+  }
+}
+
+class GlooCommunicator : public ComposedCommunicator {
+ public:
+  GlooCommunicator(
+      const StorePtr& store,
+      CommunicatorOptions options,
+      GlooGroupPtr group)
+      : ComposedCommunicator(
+            store,
+            std::move(options),
+            GroupMessages(make_gloo_messages(group)),
+            Waiting::kSleep),
+        group_(std::move(group)) {}
+
+ private:
+  template <typename Launch>
+  WorkPtr native(Record record, Launch&& launch) {
+    return guarded(record, [&]() -> WorkPtr {
+      return std::make_shared<NativeWork>(launch(), record, failures());
+    });
+  }
+
+  WorkPtr do_all_reduce(torch::Tensor tensor, ReduceOp op, Record record)
+      override {
+    if (gloo_reduces(tensor.scalar_type())) {
+      return native(record, [&] {
+        std::vector<torch::Tensor> tensors{tensor.view({-1})};
+        c10d::AllreduceOptions options;
+        options.reduceOp = to_c10d(op);
+        return group_->allreduce(tensors, options);
+      });
+    }
+    if (op != ReduceOp::kSum) {
+      throw Error(
+          ExitCode::kUnexpected,
+          fmt::format(
+              "[comm] {} in group '{}': the maximum or minimum of {} is not "
+              "supported; convert to Float first",
+              to_string(record),
+              name(),
+              c10::toString(record.dtype)));
+    }
+    return sum_by_messages(tensor, record);
+  }
+
+  WorkPtr do_broadcast(torch::Tensor tensor, int root, Record record) override {
+    return native(record, [&] {
+      std::vector<torch::Tensor> tensors{as_bytes(tensor)};
+      c10d::BroadcastOptions options;
+      options.rootRank = root;
+      return group_->broadcast(tensors, options);
+    });
+  }
+
+  WorkPtr do_all_to_all(
+      torch::Tensor output,
+      torch::Tensor input,
+      const RowSplits& splits,
+      Record record) override {
+    if (!splits.is_even())
+      return ComposedCommunicator::do_all_to_all(output, input, splits, record);
+    return native(record, [&] {
+      auto output_bytes = as_bytes(output);
+      auto input_bytes = as_bytes(input);
+      std::vector<int64_t> even_splits;
+      return group_->alltoall_base(
+          output_bytes, input_bytes, even_splits, even_splits);
+    });
+  }
+
+  WorkPtr do_barrier(Record record) override {
+    return native(record, [&] { return group_->barrier(); });
+  }
+
+  GlooGroupPtr group_;
+};
+
+// Gloo writes to sockets whose other end may be gone. That has to come back as
+// an error that names the operation, and not as the signal that ends a program
+// (Python, for which Gloo was written, ignores it). A handler stays.
+void survive_broken_pipes() {
+  struct sigaction current {};
+  if (::sigaction(SIGPIPE, nullptr, &current) != 0)
+    return;
+  const bool is_default =
+      (current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler == SIG_DFL;
+  if (is_default)
+    ::signal(SIGPIPE, SIG_IGN);
+}
+
+}  // namespace
+
+CommunicatorPtr make_gloo_communicator(
+    const StorePtr& store,
+    int rank,
+    int size,
+    CommunicatorOptions options,
+    const GlooOptions& gloo) {
+  survive_broken_pipes();
+  auto group = join(store, rank, size, options, gloo);
+  return std::make_shared<GlooCommunicator>(
+      store, std::move(options), std::move(group));
+}
+
+}  // namespace brigade

@@ -1,0 +1,376 @@
+#include "brigade/comm/nccl/nccl_communicator.h"
+
+#include "brigade/base/error.h"
+
+#ifdef USE_C10D_NCCL
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#include <utility>
+#include <vector>
+
+#include "brigade/base/check.h"
+#include "brigade/comm/device_stream.h"
+#include "brigade/comm/gpus.h"
+#include "brigade/comm/start/c10d_store.h"
+#include "brigade/comm/start/post_mortem.h"
+#include "brigade/launch/environment.h"
+#endif
+
+namespace brigade {
+
+#ifdef USE_C10D_NCCL
+namespace {
+
+using NcclGroupPtr = c10::intrusive_ptr<c10d::ProcessGroupNCCL>;
+using NcclWorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+c10d::ReduceOp nccl_op(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return c10d::ReduceOp::SUM;
+    case ReduceOp::kMax:
+      return c10d::ReduceOp::MAX;
+    case ReduceOp::kMin:
+      return c10d::ReduceOp::MIN;
+  }
+  return c10d::ReduceOp::SUM;
+}
+
+class NcclWork : public Work {
+ public:
+  // ended: behind the work, timed.
+  NcclWork(
+      NcclWorkPtr work,
+      StreamMark ended,
+      const CollectiveRecord& record,
+      GroupFailuresPtr failures)
+      : work_(std::move(work)),
+        ended_(std::move(ended)),
+        record_(record),
+        failures_(std::move(failures)) {}
+
+  void wait() override {
+    guarded([&] { work_->wait(); });
+  }
+
+  void wait_on_host() override {
+    wait();
+    constexpr std::chrono::microseconds kPause{50};
+    guarded([&] {
+      // An aborted operation completes too: the watchdog ends it.
+      while (!work_->isCompleted())
+        std::this_thread::sleep_for(kPause);
+      if (const auto error = work_->exception())
+        std::rethrow_exception(error);
+    });
+  }
+
+  bool is_completed() override { return work_->isCompleted(); }
+
+  int64_t finished_ns() override { return ended_.reached_ns(); }
+
+ private:
+  template <typename Body>
+  void guarded(const Body& body) {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      // Whatever its type: the operation did not come to its end.
+      failures_->fail(record_, std::runtime_error(error.what()));
+    }
+  }
+
+  NcclWorkPtr work_;
+  StreamMark ended_;
+  CollectiveRecord record_;
+  GroupFailuresPtr failures_;
+};
+
+class NcclCommunicator : public Communicator {
+ public:
+  NcclCommunicator(
+      const StorePtr& store,
+      int rank,
+      int size,
+      CommunicatorOptions options,
+      const GlooOptions& gloo)
+      : Communicator(rank, size, std::move(options)),
+        device_(this->options().device),
+        ends_(device_),
+        host_(join_on_host(store, gloo)),
+        group_(join(store)),
+        failures_(std::make_shared<GroupFailures>(
+            store,
+            this->options(),
+            rank,
+            std::nullopt)) {}
+
+  ~NcclCommunicator() override {
+    // Its members leave together, but must not wait for one that is lost.
+    try {
+      if (group_->getError() == c10d::ErrorType::SUCCESS)
+        group_->shutdown();
+      else
+        group_->abort();
+    } catch (const std::exception&) {
+      // Nothing of it is used again.
+    }
+  }
+
+  bool is_ordered() const override { return true; }
+
+  // In the same order everywhere: pair by pair, by the lower rank.
+  void connect_ring() override {
+    if (size() < 2)
+      return;
+    const int next = (rank() + 1) % size();
+    const int previous = (rank() + size() - 1) % size();
+    std::vector<std::pair<int, int>> pairs{
+        std::minmax(rank(), next), std::minmax(rank(), previous)};
+    std::sort(pairs.begin(), pairs.end());
+    pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
+    const auto greeting =
+        torch::zeros({1}, torch::dtype(torch::kFloat).device(device_));
+    for (const auto& [low, high] : pairs) {
+      if (rank() == low)
+        send(greeting, high)->wait_on_host();
+      else
+        recv(greeting, low)->wait_on_host();
+    }
+  }
+
+  void throw_if_failed() override {
+    switch (group_->getError()) {
+      case c10d::ErrorType::SUCCESS:
+        return;
+      case c10d::ErrorType::TIMEOUT:
+        failures_->fail(fmt::format(
+            "it took longer than {} s (distributed.timeout_seconds)",
+            std::chrono::duration_cast<std::chrono::seconds>(options().timeout)
+                .count()));
+      default:
+        failures_->fail("NCCL reports an error");
+    }
+  }
+
+ private:
+  using Record = const CollectiveRecord&;
+
+  CommunicatorPtr join_on_host(const StorePtr& store, const GlooOptions& gloo) {
+    // Has the same name, for errors; operations are counted and recorded here.
+    CommunicatorOptions host = unobserved(options());
+    host.device = torch::kCPU;
+    host.max_records = 0;
+    return make_gloo_communicator(
+        store->with_prefix("host"), rank(), size(), std::move(host), gloo);
+  }
+
+  NcclGroupPtr join(const StorePtr& store) {
+    auto options = c10d::ProcessGroupNCCL::Options::create();
+    options->timeout = this->options().timeout;
+    try {
+      return c10::make_intrusive<c10d::ProcessGroupNCCL>(
+          c10d_store(store->with_prefix("nccl")), rank(), size(), options);
+    } catch (const std::exception& error) {
+      throw CommError(fmt::format(
+          "[comm] rank {} of {} could not join group '{}': {}",
+          rank(),
+          size(),
+          name(),
+          error.what()));
+    }
+  }
+
+  // What launch() returns: c10d's work on the GPU.
+  template <typename Launch>
+  WorkPtr queued(Record record, const Launch& launch) {
+    const torch::NoGradGuard no_grad;
+    const c10::DeviceGuard on_device(device_);
+    try {
+      const NcclWorkPtr work = launch();
+      // Nothing is queued on this stream but waits: its marks are ends.
+      const StreamScope scope(ends_);
+      work->wait();
+      return std::make_shared<NcclWork>(
+          work, StreamMark::timed(device_), record, failures_);
+    } catch (const CommError&) {
+      throw;
+    } catch (const std::exception& error) {
+      failures_->fail(record, std::runtime_error(error.what()));
+    }
+  }
+
+  WorkPtr do_all_reduce(torch::Tensor tensor, ReduceOp op, Record record)
+      override {
+    if (tensor.is_cpu())
+      return host_->all_reduce(tensor, op);
+    return queued(record, [&] {
+      std::vector<torch::Tensor> tensors{tensor};
+      c10d::AllreduceOptions options;
+      options.reduceOp = nccl_op(op);
+      return group_->allreduce(tensors, options);
+    });
+  }
+
+  WorkPtr do_reduce_scatter(
+      torch::Tensor output,
+      torch::Tensor input,
+      Record record) override {
+    if (input.is_cpu())
+      return host_->reduce_scatter(output, input);
+    return queued(record, [&] {
+      auto to = output.view({-1});
+      auto from = input.view({-1});
+      return backend()._reduce_scatter_base(to, from);
+    });
+  }
+
+  WorkPtr do_all_gather(
+      torch::Tensor output,
+      torch::Tensor input,
+      Record record) override {
+    if (input.is_cpu())
+      return host_->all_gather(output, input);
+    return queued(record, [&] {
+      auto to = output.view({-1});
+      auto from = input.view({-1});
+      return backend()._allgather_base(to, from);
+    });
+  }
+
+  WorkPtr do_broadcast(torch::Tensor tensor, int root, Record record) override {
+    if (tensor.is_cpu())
+      return host_->broadcast(tensor, root);
+    return queued(record, [&] {
+      std::vector<torch::Tensor> tensors{tensor};
+      c10d::BroadcastOptions options;
+      options.rootRank = root;
+      return group_->broadcast(tensors, options);
+    });
+  }
+
+  WorkPtr do_all_to_all(
+      torch::Tensor output,
+      torch::Tensor input,
+      const RowSplits& splits,
+      Record record) override {
+    if (input.is_cpu())
+      return host_->all_to_all_single(output, input, splits);
+    return queued(record, [&] {
+      auto to = splits.is_even() ? output.view({-1}) : output;
+      auto from = splits.is_even() ? input.view({-1}) : input;
+      auto output_rows = splits.output;
+      auto input_rows = splits.input;
+      return backend().alltoall_base(to, from, output_rows, input_rows);
+    });
+  }
+
+  WorkPtr do_send(torch::Tensor tensor, int destination, int tag, Record record)
+      override {
+    if (tensor.is_cpu())
+      return host_->send(tensor, destination, tag);
+    return queued(record, [&] {
+      std::vector<torch::Tensor> tensors{tensor};
+      return group_->send(tensors, destination, tag);
+    });
+  }
+
+  WorkPtr do_recv(torch::Tensor tensor, int source, int tag, Record record)
+      override {
+    if (tensor.is_cpu())
+      return host_->recv(tensor, source, tag);
+    return queued(record, [&] {
+      std::vector<torch::Tensor> tensors{tensor};
+      return group_->recv(tensors, source, tag);
+    });
+  }
+
+  // Both in one launch of NCCL, over the group's own communicator.
+  WorkPtr do_exchange(const MessagePair& pair, Record send, Record /* recv */)
+      override {
+    if (pair.sent.is_cpu())
+      return host_->exchange(pair);
+    return queued(send, [&] {
+      std::vector<torch::Tensor> sent{pair.sent};
+      std::vector<torch::Tensor> received{pair.received};
+      group_->startCoalescing();
+      group_->send(sent, pair.destination, pair.tag);
+      group_->recv(received, pair.source, pair.tag);
+      return group_->endCoalescing();
+    });
+  }
+
+  WorkPtr do_barrier(Record /* record */) override {
+    StreamMark::of_current_stream(device_).wait_on_host();
+    host_->barrier();
+    throw_if_failed();
+    return make_completed_work();
+  }
+
+  // By the names that all versions of libtorch have.
+  c10d::Backend& backend() { return *group_; }
+
+  torch::Device device_;
+  SideStream ends_;
+  CommunicatorPtr host_;
+  NcclGroupPtr group_;
+  GroupFailuresPtr failures_;
+};
+
+}  // namespace
+
+void check_nccl(const LaunchEnvironment& environment) {
+  check_gpus(find_gpus(), environment);
+}
+
+CommunicatorPtr make_nccl_communicator(
+    const StorePtr& store,
+    int rank,
+    int size,
+    CommunicatorOptions options,
+    const GlooOptions& gloo) {
+  BRIGADE_ASSERT(
+      options.device.is_cuda() && options.device.has_index(),
+      "NCCL on {}",
+      options.device.str());
+  set_default_variable("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2");
+  return std::make_shared<NcclCommunicator>(
+      store, rank, size, std::move(options), gloo);
+}
+
+#else
+
+namespace {
+
+[[noreturn]] void refuse_nccl() {
+  throw ConfigError(
+      "[comm] the backend \"nccl\" is not in this build: its libtorch has no "
+      "NCCL; build against one with CUDA (scripts/build_cuda.sh), or train on "
+      "CPUs over gloo (distributed.use_cpu = true)");
+}
+
+}  // namespace
+
+void check_nccl(const LaunchEnvironment& /* environment */) {
+  refuse_nccl();
+}
+
+CommunicatorPtr make_nccl_communicator(
+    const StorePtr& /* store */,
+    int /* rank */,
+    int /* size */,
+    CommunicatorOptions /* options */,
+    const GlooOptions& /* gloo */) {
+  refuse_nccl();
+}
+
+#endif
+
+}  // namespace brigade

@@ -1,0 +1,163 @@
+#include "brigade/comm/sums/block_wire.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <limits>
+
+#include "brigade/comm/sums/bf16_wire.h"
+
+namespace brigade {
+namespace {
+
+constexpr int64_t kInt8Block = 256;
+constexpr int64_t kInt4Block = 128;
+constexpr int64_t kScaleBytes = sizeof(float);
+constexpr uint32_t kInfinityBits = 0x7F800000;
+
+// Bits of magnitudes order as the magnitudes do, with NaN above all.
+uint32_t largest_magnitude_bits(const float* values, int64_t count) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < count; ++i)
+    largest =
+        std::max(largest, std::bit_cast<uint32_t>(values[i]) & 0x7FFFFFFFU);
+  return largest;
+}
+
+// What a block's integers are multiplied with, and what makes them of values.
+struct Scale {
+  float step = 0;
+  float inverse = 0;
+};
+
+Scale scale_of(const float* values, int64_t count, float levels) {
+  const uint32_t bits = largest_magnitude_bits(values, count);
+  if (bits >= kInfinityBits)
+    return {std::numeric_limits<float>::quiet_NaN(), 0};
+  const float step = std::bit_cast<float>(bits) / levels;
+  const float inverse = 1 / step;
+  // Values too small to have a scale count as zeros.
+  if (!(inverse <= std::numeric_limits<float>::max()))
+    return {};
+  return {step, inverse};
+}
+
+inline int32_t nearest(float value) {
+  return static_cast<int32_t>(value + (value < 0 ? -0.5F : 0.5F));
+}
+
+inline int32_t level_of(float value, float inverse, int32_t levels) {
+  return std::clamp(nearest(value * inverse), -levels, levels);
+}
+
+void encode_int8(const float* values, int64_t count, uint8_t* block) {
+  const Scale scale = scale_of(values, count, 127);
+  std::memcpy(block, &scale.step, kScaleBytes);
+  auto* levels = reinterpret_cast<int8_t*>(block + kScaleBytes);
+  std::fill_n(levels, kInt8Block, int8_t{0});
+  if (scale.inverse == 0)
+    return;
+  for (int64_t i = 0; i < count; ++i)
+    levels[i] = static_cast<int8_t>(level_of(values[i], scale.inverse, 127));
+}
+
+void decode_int8(const uint8_t* block, int64_t count, float* values) {
+  float step = 0;
+  std::memcpy(&step, block, kScaleBytes);
+  const auto* levels = reinterpret_cast<const int8_t*>(block + kScaleBytes);
+  for (int64_t i = 0; i < count; ++i)
+    values[i] = step * static_cast<float>(levels[i]);
+}
+
+// The first half of the block's values in the low bits.
+void encode_int4(const float* values, int64_t count, uint8_t* block) {
+  const Scale scale = scale_of(values, count, 7);
+  std::memcpy(block, &scale.step, kScaleBytes);
+  std::array<uint8_t, kInt4Block> levels{};
+  if (scale.inverse != 0) {
+    for (int64_t i = 0; i < count; ++i)
+      levels[static_cast<size_t>(i)] =
+          static_cast<uint8_t>(level_of(values[i], scale.inverse, 7) & 0xF);
+  }
+  for (size_t i = 0; i < kInt4Block / 2; ++i)
+    block[static_cast<size_t>(kScaleBytes) + i] =
+        static_cast<uint8_t>(levels[i] | (levels[i + kInt4Block / 2] << 4));
+}
+
+void decode_int4(const uint8_t* block, int64_t count, float* values) {
+  float step = 0;
+  std::memcpy(&step, block, kScaleBytes);
+  const uint8_t* pairs = block + kScaleBytes;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t half = kInt4Block / 2;
+    const int32_t bits = i < half ? pairs[i] & 0xF : pairs[i - half] >> 4;
+    // Four bits with a sign.
+    values[i] = step * static_cast<float>((bits ^ 8) - 8);
+  }
+}
+
+void encode_bf16(const float* values, int64_t count, uint8_t* block) {
+  auto* rounded = reinterpret_cast<uint16_t*>(block);
+  narrow_to_bf16(values, rounded, count);
+  std::fill(rounded + count, rounded + kInt8Block, uint16_t{0});
+}
+
+}  // namespace
+
+int64_t block_numel(WireFormat format) {
+  return format == WireFormat::kInt4 ? kInt4Block : kInt8Block;
+}
+
+int64_t block_bytes(WireFormat format) {
+  switch (format) {
+    case WireFormat::kFp32:
+      return static_cast<int64_t>(sizeof(float)) * kInt8Block;
+    case WireFormat::kBf16:
+      return 2 * kInt8Block;
+    case WireFormat::kInt8:
+      return kScaleBytes + kInt8Block;
+    case WireFormat::kInt4:
+      return kScaleBytes + kInt4Block / 2;
+  }
+  return 0;
+}
+
+void encode_block(
+    WireFormat format,
+    const float* values,
+    int64_t count,
+    uint8_t* block) {
+  switch (format) {
+    case WireFormat::kFp32:
+      std::memcpy(block, values, static_cast<size_t>(count) * sizeof(float));
+      return;
+    case WireFormat::kBf16:
+      return encode_bf16(values, count, block);
+    case WireFormat::kInt8:
+      return encode_int8(values, count, block);
+    case WireFormat::kInt4:
+      return encode_int4(values, count, block);
+  }
+}
+
+void decode_block(
+    WireFormat format,
+    const uint8_t* block,
+    int64_t count,
+    float* values) {
+  switch (format) {
+    case WireFormat::kFp32:
+      std::memcpy(values, block, static_cast<size_t>(count) * sizeof(float));
+      return;
+    case WireFormat::kBf16:
+      return widen_from_bf16(
+          reinterpret_cast<const uint16_t*>(block), values, count);
+    case WireFormat::kInt8:
+      return decode_int8(block, count, values);
+    case WireFormat::kInt4:
+      return decode_int4(block, count, values);
+  }
+}
+
+}  // namespace brigade

@@ -1,0 +1,80 @@
+// The all-reduce of float32 values that are quantized for communication, with
+// error feedback: what rounding loses is kept and added to the values of the
+// next sum, so that it is late and not lost (Seide et al. 2014;
+// arXiv:1901.09847).
+//
+// The values are blocks (block_wire.h), which are dealt out to the ranks in
+// equal chunks:
+//
+//   scatter()  values += errors; each rank sends its parts of the others'
+//              chunks
+//   gather()   each owner adds them in float32, to its own part as it is, and
+//              sends the sum back, rounded once more
+//   finish()   every rank has the same sums
+//
+// What an owner's rounding of a sum loses is part of its own error. Costs, for
+// n values: 2 (R-1)/R n bytes in int8 (and 1/64 of that for scales) sent by
+// each rank, a quarter of float32's; int4 an eighth.
+#pragma once
+
+#include <torch/types.h>
+
+#include <vector>
+
+#include "brigade/comm/communicator.h"
+#include "brigade/comm/sums/block_wire.h"
+
+namespace brigade {
+
+// Elements [begin, begin + numel) of flat values. No block crosses its ends, so
+// that equal ranges are rounded to equal values, whatever lies beside them.
+struct WireRange {
+  int64_t begin = 0;
+  int64_t numel = 0;
+};
+
+class RoundedSum {
+ public:
+  // The ranges are equal on all ranks and do not overlap; what lies outside is
+  // left alone. `communicator` must outlive this.
+  RoundedSum(
+      WireFormat format,
+      const std::vector<WireRange>& ranges,
+      Communicator& communicator);
+
+  // values: flat float32, contiguous, becomes the sum at the end; errors: of
+  // the same length, of this rank, read and replaced; zeros at first. Both stay
+  // with this object until finish(). Returns the first round's Work. In a group
+  // of one only the errors are added.
+  WorkPtr scatter(torch::Tensor values, torch::Tensor errors);
+  // After the first round has ended.
+  WorkPtr gather();
+  // After the second round has ended.
+  void finish();
+
+  // The bytes of a dense all-reduce that would send as many (see
+  // Work::reduced_bytes()).
+  int64_t wire_bytes() const;
+
+ private:
+  struct Block {
+    int64_t begin;
+    int64_t count;
+  };
+  // Rounds a block into `wire`; what that loses becomes its error.
+  void encode(const Block& block, uint8_t* wire);
+  // Calls visit(block, its bytes in `wire`) for each block of a rank's chunk.
+  template <typename Visit>
+  void for_each_block(int owner, const torch::Tensor& wire, const Visit& visit);
+
+  WireFormat format_;
+  Communicator& communicator_;
+  std::vector<Block> blocks_;
+  int64_t chunk_;           // blocks of a rank
+  torch::Tensor wire_;      // [R, chunk * bytes of a block]
+  torch::Tensor received_;  // the same
+  torch::Tensor values_;
+  torch::Tensor errors_;
+};
+
+}  // namespace brigade
