@@ -32,7 +32,7 @@
 #include "brigade/kernels/cpu/allocator.h"
 #include "brigade/kernels/cpu/tensor_memory.h"
 #include "brigade/metrics/clock.h"
-#include "brigade/model/llama.h"
+#include "brigade/model/decoder_model.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/ops/adamw.h"
 #include "brigade/optim/adamw.h"
@@ -57,8 +57,8 @@ const Case kCases[] = {
     {.ranks = 1, .threads = 2, .shape = "smollm_135m", .steps = 5},
     {.ranks = 1, .threads = 2, .shape = "stories15m_4k", .steps = 5}};
 
-LlamaConfig config_of(const ModelShape& s) {
-  LlamaConfig config;
+DecoderConfig config_of(const ModelShape& s) {
+  DecoderConfig config;
   config.vocab_size = s.vocabulary;
   config.hidden_size = s.hidden;
   config.intermediate_size = s.ffn;
@@ -72,7 +72,7 @@ LlamaConfig config_of(const ModelShape& s) {
 }
 
 struct Trainee {
-  std::shared_ptr<Llama> model;
+  std::shared_ptr<DecoderModel> model;
   std::unique_ptr<BucketedGradSync> sync;
   std::unique_ptr<AdamW> optimizer;
 };
@@ -82,12 +82,12 @@ Trainee make(
     torch::ScalarType dtype,
     const CommunicatorPtr& group,
     bool bf16_on_the_wire) {
-  const LlamaConfig config = config_of(s);
+  const DecoderConfig config = config_of(s);
   ModelContext context = single_rank_context(config);
   context.dtype = dtype;
   context.weight_grad = ops::WeightGrad::kAccumulate;
   Trainee trainee;
-  trainee.model = std::make_shared<Llama>(
+  trainee.model = std::make_shared<DecoderModel>(
       std::make_shared<ModelContext>(context), whole_model(config));
   std::vector<Param> params;
   auto weights = trainee.model->named_parameters();

@@ -39,7 +39,7 @@ struct OwnModel {
 };
 
 std::vector<OwnModel> own_models() {
-  const auto llama = [](int64_t hidden, int layers, int heads, int kv_heads) {
+  const auto decoder = [](int64_t hidden, int layers, int heads, int kv_heads) {
     return json{
         {"architectures", {"LlamaForCausalLM"}},
         {"vocab_size", 8192},
@@ -52,9 +52,9 @@ std::vector<OwnModel> own_models() {
         {"tie_word_embeddings", false}};
   };
   return {
-      {"10m", llama(288, 6, 6, 6), 256, 16},
-      {"34m", llama(512, 8, 8, 4), 256, 16},
-      {"98m", llama(768, 12, 12, 12), 512, 8}};
+      {"10m", decoder(288, 6, 6, 6), 256, 16},
+      {"34m", decoder(512, 8, 8, 4), 256, 16},
+      {"98m", decoder(768, 12, 12, 12), 512, 8}};
 }
 
 const char* const kLayouts[] = {
@@ -95,7 +95,7 @@ planner::Training training_of(
   planner::Training training;
   std::vector<std::string> problems;
   training.shape = planner::shape_of(
-      parse_llama_config(model.config, "", problems), model.name);
+      parse_decoder_config(model.config, "", problems), model.name);
   if (!problems.empty())
     throw ConfigError(problems);
   training.set_machine(machine);

@@ -13,7 +13,7 @@ namespace {
 
 planner::Training planner_training(const TrainConfig& config) {
   planner::Training training;
-  training.shape = planner::shape_of(*config.model.llama, config.model.name);
+  training.shape = planner::shape_of(*config.model.decoder, config.model.name);
   training.batch.sequence_tokens = config.training.seq_length;
   training.batch.sequences = config.training.micro_batch_size *
                              config.training.gradient_accumulation_steps *

@@ -14,7 +14,7 @@
 #include "brigade/files/output_path.h"
 #include "brigade/files/read_once.h"
 #include "brigade/metrics/metrics.h"
-#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/decoder_config.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "cli/config_memory.h"
 #include "cli/hub.h"
@@ -202,16 +202,16 @@ void print_model(TrainConfig& config, const CreateConfigArguments& arguments) {
       reason = error.what();
     }
   }
-  if (!config.model.llama)
+  if (!config.model.decoder)
     fmt::print(
         "memory per rank    not known, since '{}' is not on this machine: {}\n",
         config.model.name,
         reason);
-  if (!config.model.llama)
+  if (!config.model.decoder)
     return;
   fmt::print(
       "parameters         {}\n",
-      readable(static_cast<double>(parameter_count(*config.model.llama))));
+      readable(static_cast<double>(parameter_count(*config.model.decoder))));
   fmt::print("{}", describe_memory(config));
 }
 

@@ -80,20 +80,20 @@ GgufSource open_source(const std::string& path, RateBar& bar) {
   return source;
 }
 
-LlamaConfig parse_exported_model(const GgufSource& source) {
+DecoderConfig parse_exported_model(const GgufSource& source) {
   const std::string place =
       source.checkpoint
           ? (source.directory / "manifest.json").string() + ": /model"
           : (source.directory / "config.json").string() + ": ";
   std::vector<std::string> problems;
-  LlamaConfig model = parse_llama_config(source.config, place, problems);
+  DecoderConfig model = parse_decoder_config(source.config, place, problems);
   if (!problems.empty())
     throw DataError(fmt::format("[export] {}", problems.front()));
   return model;
 }
 
 // config.json's, and those that only generation_config.json has.
-TokenIds token_ids_of(const GgufSource& source, const LlamaConfig& model) {
+TokenIds token_ids_of(const GgufSource& source, const DecoderConfig& model) {
   TokenIds ids{
       .vocab_size = model.vocab_size,
       .bos = model.bos_token_id,

@@ -75,7 +75,7 @@ void fetch_model_if_missing(TrainConfig& config, const std::string& token) {
   if (name.empty() || fs::exists(name, ignored))
     return;
   const bool needs_weights = config.model.init == WeightInit::kPretrained;
-  if (config.model.llama && !needs_weights)
+  if (config.model.decoder && !needs_weights)
     return;
   HubContent content;
   content.weights =

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/decoder_config.h"
 
 namespace brigade::cli {
 
@@ -45,7 +45,7 @@ void inspect_checkpoint(
 // Rows of two columns, the first one as wide as its widest.
 using Rows = std::vector<std::pair<std::string, std::string>>;
 void print_rows(const Rows& rows);
-Rows model_rows(const LlamaConfig& config);
+Rows model_rows(const DecoderConfig& config);
 
 std::string grouped(uint64_t number);  // 1,234,567
 // Printable on one line, in quotes, cut after max_bytes.

@@ -117,7 +117,7 @@ std::string files(const Checkpoint& checkpoint) {
 
 // Whether the model's weights are all there; names the first that is not.
 std::string completeness(
-    const LlamaConfig& config,
+    const DecoderConfig& config,
     const std::map<std::string, const CheckpointTensor*>& stored) {
   std::vector<std::string> missing;
   const auto params = list_parameters(config);
@@ -188,7 +188,7 @@ void inspect_checkpoint(
   const Checkpoint checkpoint(folder);
   const CheckpointManifest& manifest = checkpoint.manifest();
   std::vector<std::string> problems;
-  const LlamaConfig config = parse_llama_config(
+  const DecoderConfig config = parse_decoder_config(
       manifest.model,
       (checkpoint.directory() / "manifest.json").string() + ": /model",
       problems);

@@ -10,7 +10,7 @@
 #include "brigade/config/train_config.h"
 #include "brigade/files/file.h"
 #include "brigade/json/node.h"
-#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/decoder_config.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/folder.h"
 #include "brigade/safetensors/safetensors.h"
@@ -56,8 +56,8 @@ void inspect_weights_of(
 
 void inspect_model_config(const fs::path& file, const Json& json) {
   std::vector<std::string> problems;
-  const LlamaConfig config =
-      parse_llama_config(json, file.string() + ": ", problems);
+  const DecoderConfig config =
+      parse_decoder_config(json, file.string() + ": ", problems);
   if (!problems.empty())
     throw DataError(fmt::format("[inspect] {}", fmt::join(problems, "; ")));
   Rows rows = {{"file", file.string()}};
@@ -117,7 +117,7 @@ Json read_json(const fs::path& file) {
 
 }  // namespace
 
-Rows model_rows(const LlamaConfig& config) {
+Rows model_rows(const DecoderConfig& config) {
   std::string attention = fmt::format(
       "{} heads of {}, {} key/value heads",
       config.num_attention_heads,

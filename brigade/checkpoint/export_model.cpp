@@ -13,7 +13,7 @@
 #include "brigade/checkpoint/verify.h"
 #include "brigade/files/file.h"
 #include "brigade/json/node.h"
-#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/decoder_config.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/folder.h"
 
@@ -23,9 +23,9 @@ namespace {
 namespace fs = std::filesystem;
 
 // `place`: where the config stands, as messages begin ("FILE: /model").
-LlamaConfig model_of(const nlohmann::json& json, const std::string& place) {
+DecoderConfig model_of(const nlohmann::json& json, const std::string& place) {
   std::vector<std::string> problems;
-  LlamaConfig config = parse_llama_config(json, place, problems);
+  DecoderConfig config = parse_decoder_config(json, place, problems);
   if (!problems.empty())
     throw DataError(fmt::format("[export] {}", problems.front()));
   return config;
@@ -65,7 +65,7 @@ bool has_tokenizer_in(const fs::path& folder) {
 struct ModelToExport {
   fs::path directory;
   fs::path file;  // that describes it
-  LlamaConfig config;
+  DecoderConfig config;
   nlohmann::json source;  // as to_hugging_face_json() takes it
   std::string dtype;      // it is written in
   // In any dtype.
@@ -162,7 +162,7 @@ ExportedModel export_folder(
       JsonDocument(text, {.module = "export", .file = file.string()})
           .root()
           .value();
-  const LlamaConfig config = model_of(source, file.string() + ": ");
+  const DecoderConfig config = model_of(source, file.string() + ": ");
   const std::string dtype =
       options.dtype.empty() ? dtype_of_config(source) : options.dtype;
   const torch::Dtype torch_type = torch_dtype(stored_dtype(dtype, file), "");

@@ -9,10 +9,10 @@ namespace brigade {
 
 void load_pretrained(
     const std::filesystem::path& folder,
-    const LlamaConfig& llama,
+    const DecoderConfig& decoder,
     const std::vector<Param>& params) {
   const torch::NoGradGuard no_grad;
-  const std::vector<ParameterRow> expected = list_parameters(llama);
+  const std::vector<ParameterRow> expected = list_parameters(decoder);
   std::map<std::string, std::vector<int64_t>> shapes;
   for (const ParameterRow& row : expected)
     shapes[row.name] = row.shape;

@@ -4,17 +4,17 @@
 #include <filesystem>
 #include <vector>
 
-#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/decoder_config.h"
 #include "brigade/param/param.h"
 
 namespace brigade {
 
 // Fills `params` from the safetensors of `folder`, which must be those of the
-// whole model `llama` (on every rank, whatever part it holds): see
+// whole model `decoder` (on every rank, whatever part it holds): see
 // checkpoint/hugging_face.h. Padding is zeroed.
 void load_pretrained(
     const std::filesystem::path& folder,
-    const LlamaConfig& llama,
+    const DecoderConfig& decoder,
     const std::vector<Param>& params);
 
 }  // namespace brigade

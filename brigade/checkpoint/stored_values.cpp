@@ -11,7 +11,7 @@
 namespace brigade {
 namespace {
 
-std::map<std::string, ParameterRow> rows_by_name(const LlamaConfig& config) {
+std::map<std::string, ParameterRow> rows_by_name(const DecoderConfig& config) {
   std::map<std::string, ParameterRow> rows;
   for (ParameterRow& row : list_parameters(config))
     rows.emplace(row.name, std::move(row));
@@ -26,7 +26,7 @@ std::vector<float> values_in(const torch::Tensor& tensor) {
 // One unit of the model (an embedding, a layer, the head) in memory.
 class FolderValues {
  public:
-  FolderValues(const std::filesystem::path& folder, const LlamaConfig& config)
+  FolderValues(const std::filesystem::path& folder, const DecoderConfig& config)
       : folder_(folder), table_(list_parameters(config)) {}
 
   std::vector<float> read(const std::string& name) {
@@ -65,7 +65,7 @@ class FolderValues {
 
 ReadValues values_of_checkpoint(
     const Checkpoint& checkpoint,
-    const LlamaConfig& config) {
+    const DecoderConfig& config) {
   const auto rows = std::make_shared<const std::map<std::string, ParameterRow>>(
       rows_by_name(config));
   return [&checkpoint, rows](const std::string& name) {
@@ -77,7 +77,7 @@ ReadValues values_of_checkpoint(
 
 ReadValues values_of_folder(
     const std::filesystem::path& folder,
-    const LlamaConfig& config) {
+    const DecoderConfig& config) {
   const auto values = std::make_shared<FolderValues>(folder, config);
   return [values](const std::string& name) { return values->read(name); };
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "brigade/checkpoint/checkpoint.h"
-#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/decoder_config.h"
 #include "brigade/safetensors/folder.h"
 
 namespace brigade {
@@ -20,12 +20,12 @@ using ReadValues = std::function<std::vector<float>(const std::string& name)>;
 // tensor that is missing or of another shape.
 ReadValues values_of_checkpoint(
     const Checkpoint& checkpoint,
-    const LlamaConfig& config);
+    const DecoderConfig& config);
 
 // Of a Hugging Face folder. Reads a layer at a time; the function throws what
 // load_weights() throws.
 ReadValues values_of_folder(
     const std::filesystem::path& folder,
-    const LlamaConfig& config);
+    const DecoderConfig& config);
 
 }  // namespace brigade

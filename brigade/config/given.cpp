@@ -94,7 +94,7 @@ void override_inside(
   };
   add_names(model);
   for (const ArchitectureName& known : kArchitectures) {
-    LlamaConfig config;
+    DecoderConfig config;
     config.architecture = known.architecture;
     config.rope_local_base_freq.emplace(1e4);  // written only where it is set
     add_names(to_hugging_face_json(config, ""));

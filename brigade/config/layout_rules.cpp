@@ -117,34 +117,35 @@ void check_run(const TrainConfig& config, Problems& problems) {
 // The model's own demands, without advice about whole layouts.
 void check_model(
     const TrainConfig& config,
-    const LlamaConfig& llama,
+    const DecoderConfig& decoder,
     Problems& problems) {
   const DistributedConfig& distributed = config.distributed;
   validate_tensor_parallel(
-      tensor_parallel_sizes(llama), distributed.dims.tp, problems);
-  if (distributed.rounds.fragments > llama.num_hidden_layers)
+      tensor_parallel_sizes(decoder), distributed.dims.tp, problems);
+  if (distributed.rounds.fragments > decoder.num_hidden_layers)
     problems.push_back(fmt::format(
         "[config] /distributed/outer_fragments = {} is more than the model's "
         "{} layers",
         distributed.rounds.fragments,
-        llama.num_hidden_layers));
+        decoder.num_hidden_layers));
   // A rank sees its own part of the positions alone.
-  if (llama.rope_scaling && llama.rope_scaling->type == RopeType::kDynamic &&
+  if (decoder.rope_scaling &&
+      decoder.rope_scaling->type == RopeType::kDynamic &&
       distributed.dims.cp > 1 &&
-      config.training.seq_length > llama.max_position_embeddings)
+      config.training.seq_length > decoder.max_position_embeddings)
     problems.push_back(fmt::format(
         "[config] /distributed/cp_size = {}: rope_scaling \"dynamic\" depends "
         "on how far a sequence goes beyond max_position_embeddings {}, which a "
         "part of it does not tell; set cp_size to 1, or seq_length to at most "
         "{}",
         distributed.dims.cp,
-        llama.max_position_embeddings,
-        llama.max_position_embeddings));
+        decoder.max_position_embeddings,
+        decoder.max_position_embeddings));
   if (distributed.dims.pp == 1 && distributed.pp_virtual_stages == 1 &&
       !distributed.pp_layers)
     return;
   partition_layers(
-      layer_costs(config, llama),
+      layer_costs(config, decoder),
       layer_partition_options(distributed),
       problems);
 }
@@ -160,7 +161,7 @@ double distance(const ParallelDims& a, const ParallelDims& b) {
 // "dp 2 * pp 2 * cp 1 * tp 2 (distributed.tp_size=2)", nearest first.
 std::vector<std::string> nearest_layouts(
     const TrainConfig& config,
-    const LlamaConfig* llama,
+    const DecoderConfig* decoder,
     int world_size) {
   std::vector<ParallelDims> layouts = all_dims(world_size);
   ParallelDims wanted = config.parallel_dims();
@@ -185,8 +186,8 @@ std::vector<std::string> nearest_layouts(
     if (dims.pp != config.distributed.dims.pp || one_stage)
       candidate.training.recompute.resize(1);
     Problems problems;
-    if (llama != nullptr)
-      check_model(candidate, *llama, problems);
+    if (decoder != nullptr)
+      check_model(candidate, *decoder, problems);
     if (problems.empty())
       check_run(candidate, problems);
     if (problems.empty())
@@ -196,9 +197,11 @@ std::vector<std::string> nearest_layouts(
   return nearest;
 }
 
-std::string
-advise(const TrainConfig& config, const LlamaConfig* llama, int world_size) {
-  const auto nearest = nearest_layouts(config, llama, world_size);
+std::string advise(
+    const TrainConfig& config,
+    const DecoderConfig* decoder,
+    int world_size) {
+  const auto nearest = nearest_layouts(config, decoder, world_size);
   if (nearest.empty())
     return fmt::format(
         "no layout of {} ranks fits with these settings", world_size);
@@ -211,35 +214,35 @@ advise(const TrainConfig& config, const LlamaConfig* llama, int world_size) {
 // Adds what was found, with the layouts to choose instead at the end.
 void add_with_advice(
     const TrainConfig& config,
-    const LlamaConfig* llama,
+    const DecoderConfig* decoder,
     Problems found,
     Problems& problems) {
   if (found.empty())
     return;
   found.back() +=
-      "; " + advise(config, llama, config.parallel_dims().world_size());
+      "; " + advise(config, decoder, config.parallel_dims().world_size());
   problems.insert(problems.end(), found.begin(), found.end());
 }
 
 // What a layout asks of a config; the model's part only where it is known.
 void check_layout(
     const TrainConfig& config,
-    const LlamaConfig* llama,
+    const DecoderConfig* decoder,
     Problems& problems) {
   Problems found;
   check_run(config, found);
-  add_with_advice(config, llama, std::move(found), problems);
+  add_with_advice(config, decoder, std::move(found), problems);
   check_data_parallel(config, problems);
-  if (llama != nullptr)
-    validate_model_layout(config, *llama, problems);
+  if (decoder != nullptr)
+    validate_model_layout(config, *decoder, problems);
 }
 
 }  // namespace
 
 void lay_out(int world_size, TrainConfig& config, Problems& problems) {
   DistributedConfig& distributed = config.distributed;
-  const LlamaConfig* llama =
-      config.model.llama ? &*config.model.llama : nullptr;
+  const DecoderConfig* decoder =
+      config.model.decoder ? &*config.model.decoder : nullptr;
   ParallelDims& dims = distributed.dims;
   if (dims.dp == 0) {
     const ParallelDims filled = dims.with_rest_for(world_size);
@@ -256,27 +259,27 @@ void lay_out(int world_size, TrainConfig& config, Problems& problems) {
           problem,
           product,
           product,
-          advise(config, llama, world_size)));
+          advise(config, decoder, world_size)));
     return;
   }
-  check_layout(config, llama, problems);
+  check_layout(config, decoder, problems);
 }
 
 void validate_model_layout(
     const TrainConfig& config,
-    const LlamaConfig& llama,
+    const DecoderConfig& decoder,
     Problems& problems) {
   Problems found;
-  check_model(config, llama, found);
+  check_model(config, decoder, found);
   TrainConfig cut_by_cost = config;
   cut_by_cost.distributed.pp_layers.reset();
   Problems without_list;
-  check_model(cut_by_cost, llama, without_list);
+  check_model(cut_by_cost, decoder, without_list);
   // A list of layers that is wrong by itself says so; the layout is fine.
   if (without_list.empty())
     problems.insert(problems.end(), found.begin(), found.end());
   else
-    add_with_advice(config, &llama, std::move(found), problems);
+    add_with_advice(config, &decoder, std::move(found), problems);
 }
 
 }  // namespace brigade

@@ -6,14 +6,14 @@
 
 namespace brigade {
 
-const LlamaConfig& model_of(const TrainConfig& config) {
-  if (!config.model.llama) {
+const DecoderConfig& model_of(const TrainConfig& config) {
+  if (!config.model.decoder) {
     throw ConfigError(fmt::format(
         "/model/name: '{}' is neither a folder with a config.json nor a model "
         "in the local Hugging Face cache",
         config.model.name));
   }
-  return *config.model.llama;
+  return *config.model.decoder;
 }
 
 PipelineSize pipeline_size(const TrainConfig& config) {
@@ -32,14 +32,16 @@ LayerPartitionOptions layer_partition_options(
       .pp_layers = distributed.pp_layers};
 }
 
-LayerCosts layer_costs(const TrainConfig& config, const LlamaConfig& llama) {
+LayerCosts layer_costs(
+    const TrainConfig& config,
+    const DecoderConfig& decoder) {
   return estimate_layer_costs(
-      {.num_layers = static_cast<int>(llama.num_hidden_layers),
-       .hidden_size = llama.hidden_size,
-       .intermediate_size = llama.intermediate_size,
-       .attention_width = llama.num_attention_heads * llama.head_dim,
-       .key_value_width = llama.num_key_value_heads * llama.head_dim,
-       .vocab_size = llama.vocab_size,
+      {.num_layers = static_cast<int>(decoder.num_hidden_layers),
+       .hidden_size = decoder.hidden_size,
+       .intermediate_size = decoder.intermediate_size,
+       .attention_width = decoder.num_attention_heads * decoder.head_dim,
+       .key_value_width = decoder.num_key_value_heads * decoder.head_dim,
+       .vocab_size = decoder.vocab_size,
        .sequence_tokens = config.training.seq_length});
 }
 

@@ -14,7 +14,7 @@ namespace brigade {
 
 // The model that the config describes. Throws ConfigError when model.name is an
 // id whose files are not on this machine.
-const LlamaConfig& model_of(const TrainConfig& config);
+const DecoderConfig& model_of(const TrainConfig& config);
 
 // One part per pipeline stage: pp * pp_virtual_stages of them. Throws
 // ConfigError with what partition_layers() finds.
@@ -23,7 +23,7 @@ std::vector<ModelPart> stage_parts(const TrainConfig& config);
 PipelineSize pipeline_size(const TrainConfig& config);
 LayerPartitionOptions layer_partition_options(
     const DistributedConfig& distributed);
-LayerCosts layer_costs(const TrainConfig& config, const LlamaConfig& llama);
+LayerCosts layer_costs(const TrainConfig& config, const DecoderConfig& decoder);
 
 Schedule training_schedule(const TrainConfig& config);
 Schedule evaluation_schedule(const TrainConfig& config);

@@ -17,23 +17,23 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using Problems = std::vector<std::string>;
 
-void parse_llama(
+void parse_decoder(
     const json& hugging_face_config,
     const std::string& pointer,
     TrainConfig& config,
     Problems& problems) {
   const size_t before = problems.size();
-  const LlamaConfig llama = parse_llama_config(
+  const DecoderConfig decoder = parse_decoder_config(
       with_model_overrides(config.model, hugging_face_config),
       "[config] " + pointer,
       problems);
   if (problems.size() != before)
     return;
-  config.model.llama = llama;
+  config.model.decoder = decoder;
   config.model.source = hugging_face_config;
 }
 
-void parse_llama_file(
+void parse_decoder_file(
     const fs::path& path,
     TrainConfig& config,
     Problems& problems) {
@@ -47,7 +47,7 @@ void parse_llama_file(
   }
   // A damaged file is no problem of the run's config: a DataError.
   const JsonDocument file(text, {"config", path.string()});
-  parse_llama(file.root().value(), path.string() + ": ", config, problems);
+  parse_decoder(file.root().value(), path.string() + ": ", config, problems);
   config.model.folder =
       path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
@@ -119,7 +119,7 @@ json with_model_overrides(const ModelConfig& model, json hugging_face_config) {
   return hugging_face_config;
 }
 
-void find_llama_config(
+void find_decoder_config(
     const FindModel& find_model,
     TrainConfig& config,
     Problems& problems) {
@@ -144,13 +144,13 @@ void find_llama_config(
       // Other problems are found, and reported, all the same.
       TrainConfig tried = config;
       tried.model.config["vocab_size"] = 1;
-      parse_llama(tried.model.config, "/model/config", tried, problems);
-      if (tried.model.llama)
+      parse_decoder(tried.model.config, "/model/config", tried, problems);
+      if (tried.model.decoder)
         take_vocabulary(config, problems);
       if (!problems.empty())
         return;
     }
-    parse_llama(model.config, "/model/config", config, problems);
+    parse_decoder(model.config, "/model/config", config, problems);
     return;
   }
   if (model.name.empty()) {
@@ -162,24 +162,24 @@ void find_llama_config(
   const fs::path path = model.name;
   std::error_code error;
   if (fs::is_directory(path, error)) {
-    parse_llama_file(path / "config.json", config, problems);
+    parse_decoder_file(path / "config.json", config, problems);
   } else if (fs::exists(path, error)) {
-    parse_llama_file(path, config, problems);
+    parse_decoder_file(path, config, problems);
   } else if (!is_model_id(model.name)) {
     problems.push_back(fmt::format(
         "[config] /model/name = \"{}\": there is no such file or folder",
         model.name));
   } else if (find_model) {
     if (const auto folder = find_model(model.name))
-      parse_llama_file(*folder / "config.json", config, problems);
+      parse_decoder_file(*folder / "config.json", config, problems);
   }
 }
 
 void resolve_model(TrainConfig& config, const fs::path& folder) {
   Problems problems;
-  parse_llama_file(folder / "config.json", config, problems);
-  if (config.model.llama)
-    validate_model_layout(config, *config.model.llama, problems);
+  parse_decoder_file(folder / "config.json", config, problems);
+  if (config.model.decoder)
+    validate_model_layout(config, *config.model.decoder, problems);
   if (!problems.empty())
     throw ConfigError(problems);
 }

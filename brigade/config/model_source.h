@@ -8,9 +8,9 @@
 
 namespace brigade {
 
-// Fills config.model.llama from model.config or from the file that model.name
+// Fills config.model.decoder from model.config or from the file that model.name
 // leads to; stays empty for an id that `find_model` does not know.
-void find_llama_config(
+void find_decoder_config(
     const FindModel& find_model,
     TrainConfig& config,
     std::vector<std::string>& problems);

@@ -257,7 +257,7 @@ LoadedConfig parse_train_config(
         return problem.starts_with("[config] /model");
       });
   if (model_is_sound)
-    find_llama_config(options.find_model, config, problems);
+    find_decoder_config(options.find_model, config, problems);
   if (values_are_sound)
     lay_out(options.world_size, config, problems);
   if (!problems.empty())

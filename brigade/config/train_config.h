@@ -21,7 +21,7 @@
 
 #include "brigade/config/choices.h"
 #include "brigade/model_spec/activation_recompute.h"
-#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/decoder_config.h"
 #include "brigade/options/adamw.h"
 #include "brigade/options/backend.h"
 #include "brigade/options/grad_sync_algorithm.h"
@@ -89,8 +89,8 @@ struct ModelConfig {
   // Not a key: `config` or the file `name` points at, with the overrides.
   // Absent when `name` is an id that LoadOptions::find_model did not find; then
   // call resolve_model() once it is there.
-  std::optional<LlamaConfig> llama;
-  // Not a key: the Hugging Face config that `llama` was read from, as it was
+  std::optional<DecoderConfig> decoder;
+  // Not a key: the Hugging Face config that `decoder` was read from, as it was
   // written.
   nlohmann::json source;
   // Not a key: the folder of the model's files (weights, tokenizer); empty
@@ -275,7 +275,7 @@ std::string config_hash(const TrainConfig& config);
 
 // What is possible but hardly meant: sequences longer than the model's
 // positions, a warm-up longer than the run, a bucket larger than the model.
-// Complete once config.model.llama is known. One sentence each.
+// Complete once config.model.decoder is known. One sentence each.
 std::vector<std::string> find_warnings(const LoadedConfig& loaded);
 
 // Every key with value and origin, in aligned columns, for --print-config.
@@ -286,12 +286,12 @@ std::string describe_keys();
 std::string describe_keys_as_markdown();
 
 // The Hugging Face config with model.num_hidden_layers, num_attention_heads and
-// num_key_value_heads put in place of its own, for parse_llama_config().
+// num_key_value_heads put in place of its own, for parse_decoder_config().
 nlohmann::json with_model_overrides(
     const ModelConfig& model,
     nlohmann::json hugging_face_config);
 
-// Reads FOLDER/config.json into config.model.llama, sets config.model.folder,
+// Reads FOLDER/config.json into config.model.decoder, sets config.model.folder,
 // and checks it against the
 // layout. Throws ConfigError with every problem found.
 void resolve_model(TrainConfig& config, const std::filesystem::path& folder);
@@ -300,7 +300,7 @@ void resolve_model(TrainConfig& config, const std::filesystem::path& folder);
 // layout. Adds one message per problem, with the nearest layouts that fit.
 void validate_model_layout(
     const TrainConfig& config,
-    const LlamaConfig& llama,
+    const DecoderConfig& decoder,
     std::vector<std::string>& problems);
 
 }  // namespace brigade

@@ -60,18 +60,18 @@ std::vector<std::string> find_warnings(const LoadedConfig& loaded) {
         distributed.rounds.local_steps,
         apart_steps % distributed.rounds.local_steps));
   }
-  if (!config.model.llama)
+  if (!config.model.decoder)
     return warnings;
-  const LlamaConfig& llama = *config.model.llama;
-  if (training.seq_length > llama.max_position_embeddings)
+  const DecoderConfig& decoder = *config.model.decoder;
+  if (training.seq_length > decoder.max_position_embeddings)
     warnings.push_back(fmt::format(
         "/training/seq_length = {} is more than the model's "
         "max_position_embeddings = {}: other programs will not use the model "
         "on sequences of this length",
         training.seq_length,
-        llama.max_position_embeddings));
-  const double gradient_mib = static_cast<double>(parameter_count(llama)) * 4 /
-                              static_cast<double>(MiB);
+        decoder.max_position_embeddings));
+  const double gradient_mib = static_cast<double>(parameter_count(decoder)) *
+                              4 / static_cast<double>(MiB);
   const bool has_buckets =
       distributed.grad_sync == GradSyncAlgorithm::kBucketed &&
       distributed.dims.replicas() > 1;

@@ -89,7 +89,7 @@ TokenLoss Scorer::loss(
 
 torch::Tensor Scorer::next_log_probabilities(
     const std::vector<int64_t>& ids,
-    Llama::GenerationState& state) {
+    DecoderModel::GenerationState& state) {
   Communicator& stages = *mesh_.axis(Axis::kPp);
   const auto tokens = torch::tensor(ids).unsqueeze(0);
   const torch::Tensor output =
@@ -103,7 +103,7 @@ torch::Tensor Scorer::next_log_probabilities(
 ContinuationScore Scorer::score_choice(
     const std::vector<int64_t>& choice,
     const torch::Tensor& first,
-    Llama::GenerationState state) {
+    DecoderModel::GenerationState state) {
   ContinuationScore score{.log_likelihood = 0, .is_greedy = true};
   torch::Tensor next = first;
   for (size_t i = 0; i < choice.size(); ++i) {
@@ -133,7 +133,7 @@ std::vector<std::vector<ContinuationScore>> Scorer::score(
     if (!is_mine(number))
       continue;
     size_t seen = 0;  // tokens of the context behind `first`
-    Llama::GenerationState state;
+    DecoderModel::GenerationState state;
     torch::Tensor first;
     for (size_t c = 0; c < request.choices.size(); ++c) {
       const std::vector<int64_t>& choice = request.choices[c];

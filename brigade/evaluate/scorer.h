@@ -17,7 +17,7 @@
 #include "brigade/comm/process_mesh.h"
 #include "brigade/config/train_config.h"
 #include "brigade/generate/stored_model.h"
-#include "brigade/model/llama.h"
+#include "brigade/model/decoder_model.h"
 
 namespace brigade {
 
@@ -88,11 +88,11 @@ class Scorer {
   // elsewhere.
   torch::Tensor next_log_probabilities(
       const std::vector<int64_t>& ids,
-      Llama::GenerationState& state);
+      DecoderModel::GenerationState& state);
   ContinuationScore score_choice(
       const std::vector<int64_t>& choice,
       const torch::Tensor& first,
-      Llama::GenerationState state);
+      DecoderModel::GenerationState state);
   torch::Tensor receive_input(int64_t tokens);
   bool is_mine(int64_t item) const {
     return item % mesh_.dp_cp()->size() == mesh_.dp_cp()->rank();
@@ -103,7 +103,7 @@ class Scorer {
   }
 
   const ProcessMesh& mesh_;
-  std::shared_ptr<Llama> model_;
+  std::shared_ptr<DecoderModel> model_;
 };
 
 }  // namespace brigade

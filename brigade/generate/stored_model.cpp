@@ -32,11 +32,11 @@ std::string tokenizer_in(const fs::path& folder) {
 }
 
 // `place`: where it stands, as messages begin ("FILE: /model").
-LlamaConfig parse_model(
+DecoderConfig parse_model(
     const nlohmann::json& config,
     const std::string& place) {
   std::vector<std::string> problems;
-  LlamaConfig model = parse_llama_config(config, place, problems);
+  DecoderConfig model = parse_decoder_config(config, place, problems);
   if (!problems.empty())
     throw DataError(fmt::format("[model] {}", problems.front()));
   return model;
@@ -90,7 +90,7 @@ std::unique_ptr<Tokenizer> StoredModel::open_tokenizer(
       load_tokenizer(name), model_.vocab_size);
 }
 
-std::shared_ptr<Llama> StoredModel::load(
+std::shared_ptr<DecoderModel> StoredModel::load(
     const TrainConfig& config,
     const ProcessMesh& mesh) const {
   auto context = std::make_shared<ModelContext>(model_context(config, mesh));
@@ -98,7 +98,7 @@ std::shared_ptr<Llama> StoredModel::load(
   context->context_parallel = make_self_communicator({.name = "cp"});
   const ModelPart part =
       stage_parts(config).at(static_cast<size_t>(mesh.coordinate().pp));
-  auto model = std::make_shared<Llama>(context, part);
+  auto model = std::make_shared<DecoderModel>(context, part);
 
   const auto weights = model->named_parameters();
   std::vector<Param> params;

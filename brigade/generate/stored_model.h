@@ -11,7 +11,7 @@
 #include "brigade/checkpoint/verify.h"
 #include "brigade/comm/process_mesh.h"
 #include "brigade/config/train_config.h"
-#include "brigade/model/llama.h"
+#include "brigade/model/decoder_model.h"
 #include "brigade/tokenizer/tokenizer.h"
 
 namespace brigade {
@@ -26,7 +26,7 @@ class StoredModel {
   // Hugging Face's config.json.
   const nlohmann::json& config() const { return config_; }
   // What it says, the defaults of absent and null keys included.
-  const LlamaConfig& model() const { return model_; }
+  const DecoderConfig& model() const { return model_; }
   // "float32" or "bfloat16": in which it is computed.
   const std::string& dtype() const { return dtype_; }
   // As load_tokenizer() takes it; "": it has none.
@@ -42,7 +42,7 @@ class StoredModel {
   // This rank's part, for inference: `config` is inference_config()'s for the
   // mesh's dims. Replicas (dp, cp) hold the same. Throws DataError when a
   // tensor is missing.
-  std::shared_ptr<Llama> load(
+  std::shared_ptr<DecoderModel> load(
       const TrainConfig& config,
       const ProcessMesh& mesh) const;
 
@@ -50,7 +50,7 @@ class StoredModel {
   std::filesystem::path directory_;
   std::optional<Checkpoint> checkpoint_;  // absent: a Hugging Face folder
   nlohmann::json config_;
-  LlamaConfig model_;
+  DecoderConfig model_;
   std::string dtype_;
   std::string tokenizer_;
 };

@@ -22,7 +22,7 @@
 #include "brigade/config/train_config.h"
 #include "brigade/generate/sampling.h"
 #include "brigade/generate/stored_model.h"
-#include "brigade/model/llama.h"
+#include "brigade/model/decoder_model.h"
 
 namespace brigade {
 
@@ -57,8 +57,8 @@ class TokenGenerator {
   bool is_listener_;  // of a replica that does not work
   SamplingOptions sampling_;
   std::vector<std::mt19937_64> random_;  // by text
-  std::shared_ptr<Llama> model_;         // null in a listener
-  Llama::GenerationState state_;
+  std::shared_ptr<DecoderModel> model_;  // null in a listener
+  DecoderModel::GenerationState state_;
 };
 
 }  // namespace brigade

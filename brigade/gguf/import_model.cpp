@@ -84,7 +84,7 @@ class Import {
 
  private:
   GgufFile file_;
-  LlamaConfig config_;
+  DecoderConfig config_;
   std::vector<ParameterRow> rows_;
   const ImportProgress& on_progress_;
 

@@ -11,14 +11,14 @@
 namespace brigade {
 namespace {
 
-bool is_gemma(const LlamaConfig& config) {
+bool is_gemma(const DecoderConfig& config) {
   return config.architecture == Architecture::kGemma2 ||
          config.architecture == Architecture::kGemma3;
 }
 
 // Of every so many layers the last one sees all; 1: all do, 0: none does.
 // std::nullopt for another order.
-std::optional<uint32_t> sliding_period(const LlamaConfig& config) {
+std::optional<uint32_t> sliding_period(const DecoderConfig& config) {
   const auto layers = static_cast<uint32_t>(config.layer_types.size());
   const auto fits = [&](uint32_t period) {
     for (uint32_t layer = 0; layer < layers; ++layer) {
@@ -40,7 +40,7 @@ std::optional<uint32_t> sliding_period(const LlamaConfig& config) {
 }
 
 void add_gemma_reasons(
-    const LlamaConfig& config,
+    const DecoderConfig& config,
     std::vector<std::string>& reasons) {
   const double scalar = config.query_pre_attn_scalar.value_or(0);
   if (scalar != gemma_attention_scalar(config)) {
@@ -80,7 +80,7 @@ void add_gemma_reasons(
 }
 
 void add_rope_reasons(
-    const LlamaConfig& config,
+    const DecoderConfig& config,
     std::vector<std::string>& reasons) {
   if (!config.rope_scaling)
     return;
@@ -118,7 +118,7 @@ GgufEntry f32(std::string key, double value) {
 }
 
 void add_rope_scaling(
-    const LlamaConfig& config,
+    const DecoderConfig& config,
     const std::string& prefix,
     std::vector<GgufEntry>& entries) {
   if (!config.rope_scaling || config.rope_scaling->type == RopeType::kLlama3)
@@ -147,7 +147,7 @@ void add_rope_scaling(
 }
 
 void add_gemma(
-    const LlamaConfig& config,
+    const DecoderConfig& config,
     const std::string& prefix,
     std::vector<GgufEntry>& entries) {
   const std::string attention = prefix + "attention.";
@@ -190,7 +190,7 @@ const char* gguf_architecture(Architecture architecture) {
 }
 
 // It goes by the number of layers: of the 27B models by the hidden size.
-double gemma_attention_scalar(const LlamaConfig& config) {
+double gemma_attention_scalar(const DecoderConfig& config) {
   const int64_t layers_of_27b =
       config.architecture == Architecture::kGemma2 ? 46 : 62;
   return static_cast<double>(
@@ -203,7 +203,7 @@ double usual_yarn_magnitude(double factor) {
   return factor <= 1 ? 1.0 : 0.1 * std::log(factor) + 1.0;
 }
 
-std::vector<std::string> reasons_against_gguf(const LlamaConfig& config) {
+std::vector<std::string> reasons_against_gguf(const DecoderConfig& config) {
   std::vector<std::string> reasons;
   if (is_gemma(config)) {
     add_gemma_reasons(config, reasons);
@@ -231,7 +231,7 @@ std::vector<std::string> reasons_against_gguf(const LlamaConfig& config) {
   return reasons;
 }
 
-std::vector<GgufEntry> model_entries(const LlamaConfig& config) {
+std::vector<GgufEntry> model_entries(const DecoderConfig& config) {
   const std::string name = gguf_architecture(config.architecture);
   const std::string prefix = name + ".";
   std::vector<GgufEntry> entries = {
@@ -254,7 +254,7 @@ std::vector<GgufEntry> model_entries(const LlamaConfig& config) {
   return entries;
 }
 
-std::vector<float> rope_divisors(const LlamaConfig& config) {
+std::vector<float> rope_divisors(const DecoderConfig& config) {
   if (!config.rope_scaling || config.rope_scaling->type != RopeType::kLlama3)
     return {};
   const RotaryDescription scaled{

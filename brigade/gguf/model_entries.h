@@ -6,7 +6,7 @@
 
 #include "brigade/gguf/format.h"
 #include "brigade/gguf/reader.h"
-#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/decoder_config.h"
 
 namespace brigade {
 
@@ -15,24 +15,24 @@ const char* gguf_architecture(Architecture architecture);
 
 // What of the config llama.cpp's graph of that architecture does not compute,
 // one line each; empty: it computes the same as Brigade.
-std::vector<std::string> reasons_against_gguf(const LlamaConfig& config);
+std::vector<std::string> reasons_against_gguf(const DecoderConfig& config);
 
 // The entries "ARCHITECTURE.*", after general.architecture. Precondition: there
 // are no such reasons.
-std::vector<GgufEntry> model_entries(const LlamaConfig& config);
+std::vector<GgufEntry> model_entries(const DecoderConfig& config);
 
 // By what each rotary frequency is divided: rope_freqs.weight [D/2], which is
 // how llama3's rope scaling is stored. Empty for other scalings.
-std::vector<float> rope_divisors(const LlamaConfig& config);
+std::vector<float> rope_divisors(const DecoderConfig& config);
 inline constexpr const char* kRopeDivisors = "rope_freqs.weight";
 
 // By whose root llama.cpp divides Gemma's scores.
-double gemma_attention_scalar(const LlamaConfig& config);
+double gemma_attention_scalar(const DecoderConfig& config);
 // What yarn multiplies cos and sin by where a config does not say.
 double usual_yarn_magnitude(double factor);
 
 // The config of a file. Throws DataError naming what Brigade cannot compute:
 // another architecture, experts, an unknown rope scaling.
-LlamaConfig read_gguf_config(const GgufFile& file);
+DecoderConfig read_gguf_config(const GgufFile& file);
 
 }  // namespace brigade

@@ -30,14 +30,14 @@ constexpr std::array kModules = {
     NamePair("post_feedforward_layernorm", "post_ffw_norm"),
 };
 
-bool has_norms_after(const LlamaConfig& config) {
+bool has_norms_after(const DecoderConfig& config) {
   return config.architecture == Architecture::kGemma2 ||
          config.architecture == Architecture::kGemma3;
 }
 
 std::string_view module_in_gguf(
     std::string_view module,
-    const LlamaConfig& config) {
+    const DecoderConfig& config) {
   // The same name is the norm before the MLP where there is no other.
   if (module == "post_attention_layernorm")
     return has_norms_after(config) ? "post_attention_norm" : "ffn_norm";
@@ -49,7 +49,7 @@ std::string_view module_in_gguf(
   return found->second;
 }
 
-std::string name_in_gguf(const ParameterRow& row, const LlamaConfig& config) {
+std::string name_in_gguf(const ParameterRow& row, const DecoderConfig& config) {
   if (row.place == Place::kEmbedding)
     return "token_embd.weight";
   const std::string_view name = row.name;
@@ -104,7 +104,7 @@ void reorder(
 
 }  // namespace
 
-TensorForm tensor_form(const ParameterRow& row, const LlamaConfig& config) {
+TensorForm tensor_form(const ParameterRow& row, const DecoderConfig& config) {
   TensorForm form{.name = name_in_gguf(row, config)};
   const bool is_llama = config.architecture == Architecture::kLlama ||
                         config.architecture == Architecture::kMistral;

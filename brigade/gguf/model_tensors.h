@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/decoder_config.h"
 #include "brigade/model_spec/parameter_table.h"
 
 namespace brigade {
@@ -24,7 +24,7 @@ struct TensorForm {
 };
 
 // Precondition: the row is of a model of that config.
-TensorForm tensor_form(const ParameterRow& row, const LlamaConfig& config);
+TensorForm tensor_form(const ParameterRow& row, const DecoderConfig& config);
 
 // In place, between the parameter's values (row-major, whole) and GGUF's.
 void to_gguf(

@@ -21,7 +21,7 @@ class ConfigReader {
         name_(file.value<std::string>("general.architecture")),
         prefix_(name_ + ".") {}
 
-  LlamaConfig read() {
+  DecoderConfig read() {
     read_architecture();
     read_sizes();
     read_biases();
@@ -38,7 +38,7 @@ class ConfigReader {
   const GgufFile& file_;
   const std::string name_;
   const std::string prefix_;
-  LlamaConfig config_;
+  DecoderConfig config_;
 
   [[noreturn]] void fail(const std::string& problem) const {
     throw DataError(
@@ -245,7 +245,8 @@ class ConfigReader {
   // The sizes as config.json's reader checks them.
   void check() const {
     std::vector<std::string> problems;
-    parse_llama_config(to_hugging_face_json(config_, "float32"), "", problems);
+    parse_decoder_config(
+        to_hugging_face_json(config_, "float32"), "", problems);
     if (!problems.empty())
       fail(fmt::format(
           "the sizes make no model: {}", fmt::join(problems, "; ")));
@@ -254,7 +255,7 @@ class ConfigReader {
 
 }  // namespace
 
-LlamaConfig read_gguf_config(const GgufFile& file) {
+DecoderConfig read_gguf_config(const GgufFile& file) {
   return ConfigReader(file).read();
 }
 

@@ -14,7 +14,7 @@ namespace brigade {
 namespace {
 
 GgufTensorSpec
-spec_of(const ParameterRow& row, const LlamaConfig& config, GgufType type) {
+spec_of(const ParameterRow& row, const DecoderConfig& config, GgufType type) {
   return {
       tensor_form(row, config).name,
       row.shape.size() > 1 ? type : GgufType::kF32,
@@ -38,7 +38,7 @@ std::vector<GgufEntry> all_entries(const GgufModel& model) {
 
 }  // namespace
 
-void require_gguf(const LlamaConfig& config, GgufType type) {
+void require_gguf(const DecoderConfig& config, GgufType type) {
   const auto reasons = reasons_against_gguf(config);
   if (!reasons.empty()) {
     throw ConfigError(fmt::format(

@@ -9,12 +9,12 @@
 
 #include "brigade/gguf/format.h"
 #include "brigade/gguf/tokenizer_entries.h"
-#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/decoder_config.h"
 
 namespace brigade {
 
 struct GgufModel {
-  LlamaConfig config;
+  DecoderConfig config;
   std::string name;  // general.name
   // Of the matrices. Norms, biases and rope_freqs are float32 in any case.
   GgufType type = GgufType::kF32;
@@ -26,7 +26,7 @@ struct GgufModel {
 
 // Throws ConfigError that names everything which llama.cpp does not compute, or
 // the first matrix whose rows are not of whole blocks of the type.
-void require_gguf(const LlamaConfig& config, GgufType type);
+void require_gguf(const DecoderConfig& config, GgufType type);
 
 // Calls require_gguf() first. Throws DataError naming a tensor that has another
 // number of values or one too large for the type, StorageError.

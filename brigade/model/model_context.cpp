@@ -15,7 +15,7 @@ void ModelContext::announce_backward(
       });
 }
 
-ModelContext single_rank_context(const LlamaConfig& config) {
+ModelContext single_rank_context(const DecoderConfig& config) {
   ModelContext context;
   context.description = describe_model(config);
   context.tensor_parallel.group = make_self_communicator({.name = "tp"});

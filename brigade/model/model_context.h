@@ -56,7 +56,7 @@ struct ModelContext {
 using ModelContextPtr = std::shared_ptr<const ModelContext>;
 
 // A context with groups of one.
-ModelContext single_rank_context(const LlamaConfig& config);
+ModelContext single_rank_context(const DecoderConfig& config);
 
 // The tokens of one micro-batch on this rank: B rows, T local tokens (the whole
 // sequence's T / cp); N = B * T.

@@ -20,7 +20,7 @@ namespace {
 
 // Llama and what differs from it in biases, windows and head norms alone:
 // Mistral, Qwen2 and Qwen3.
-LayerDescription describe_llama_layer(const LlamaConfig& config) {
+LayerDescription describe_llama_layer(const DecoderConfig& config) {
   const auto norm = [&](const char* name) {
     return NormDescription{.name = name, .eps = config.rms_norm_eps};
   };
@@ -47,7 +47,7 @@ LayerDescription describe_llama_layer(const LlamaConfig& config) {
 
 // Gemma 2 and 3: four norms, each by 1 + w, and two kinds of layers.
 LayerDescription describe_gemma_layer(
-    const LlamaConfig& config,
+    const DecoderConfig& config,
     LayerType type) {
   const auto norm = [&](const char* name) {
     return NormDescription{
@@ -77,7 +77,7 @@ LayerDescription describe_gemma_layer(
   return layer;
 }
 
-ModelDescription describe_ends(const LlamaConfig& config) {
+ModelDescription describe_ends(const DecoderConfig& config) {
   ModelDescription model;
   model.vocab_size = config.vocab_size;
   model.hidden_size = config.hidden_size;
@@ -87,7 +87,7 @@ ModelDescription describe_ends(const LlamaConfig& config) {
   return model;
 }
 
-ModelDescription describe_llama(const LlamaConfig& config) {
+ModelDescription describe_llama(const DecoderConfig& config) {
   ModelDescription model = describe_ends(config);
   model.layers.assign(
       static_cast<size_t>(config.num_hidden_layers),
@@ -95,7 +95,7 @@ ModelDescription describe_llama(const LlamaConfig& config) {
   return model;
 }
 
-ModelDescription describe_gemma(const LlamaConfig& config) {
+ModelDescription describe_gemma(const DecoderConfig& config) {
   ModelDescription model = describe_ends(config);
   for (size_t i = 0; i < static_cast<size_t>(config.num_hidden_layers); ++i) {
     const LayerType type = i < config.layer_types.size()
@@ -111,7 +111,7 @@ ModelDescription describe_gemma(const LlamaConfig& config) {
 
 }  // namespace
 
-ModelDescription describe_model(const LlamaConfig& config) {
+ModelDescription describe_model(const DecoderConfig& config) {
   switch (config.architecture) {
     case Architecture::kLlama:
     case Architecture::kMistral:

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/decoder_config.h"
 
 namespace brigade {
 
@@ -92,6 +92,6 @@ struct ModelDescription {
 
 // What a config says of each layer; the config is one that was parsed without
 // problems.
-ModelDescription describe_model(const LlamaConfig& config);
+ModelDescription describe_model(const DecoderConfig& config);
 
 }  // namespace brigade

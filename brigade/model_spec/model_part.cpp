@@ -2,7 +2,7 @@
 
 namespace brigade {
 
-ModelPart whole_model(const LlamaConfig& config) {
+ModelPart whole_model(const DecoderConfig& config) {
   return {.layers = {0, static_cast<int>(config.num_hidden_layers)}};
 }
 

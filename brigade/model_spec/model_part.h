@@ -1,7 +1,7 @@
 // Which part of a model a pipeline stage holds.
 #pragma once
 
-#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/decoder_config.h"
 #include "brigade/topology/layer_partition.h"
 
 namespace brigade {
@@ -14,6 +14,6 @@ struct ModelPart {
 };
 
 // All layers, with embedding and head.
-ModelPart whole_model(const LlamaConfig& config);
+ModelPart whole_model(const DecoderConfig& config);
 
 }  // namespace brigade

@@ -174,7 +174,7 @@ std::vector<ParameterRow> list_parameters(const ModelDescription& model) {
   return table.take();
 }
 
-std::vector<ParameterRow> list_parameters(const LlamaConfig& config) {
+std::vector<ParameterRow> list_parameters(const DecoderConfig& config) {
   return list_parameters(describe_model(config));
 }
 
@@ -198,7 +198,7 @@ std::vector<ParameterRow> list_parameters(
   return rows;
 }
 
-int64_t parameter_count(const LlamaConfig& config) {
+int64_t parameter_count(const DecoderConfig& config) {
   int64_t count = 0;
   for (const ParameterRow& row : list_parameters(config))
     count += row.numel();

@@ -88,7 +88,7 @@ struct ParameterRow {
 // q_norm, k_norm, gate, up, down, the norms; the last norm; the head, which a
 // tied model does not have.
 std::vector<ParameterRow> list_parameters(const ModelDescription& model);
-std::vector<ParameterRow> list_parameters(const LlamaConfig& config);
+std::vector<ParameterRow> list_parameters(const DecoderConfig& config);
 
 // The parameters that one part of the model holds, a tied head's copy of the
 // embedding included.
@@ -97,7 +97,7 @@ std::vector<ParameterRow> list_parameters(
     const ModelPart& part);
 
 // Number of weights; a tied head counts once.
-int64_t parameter_count(const LlamaConfig& config);
+int64_t parameter_count(const DecoderConfig& config);
 
 // Whether a part holds the row only because its head is tied to the embedding,
 // which belongs to another part.

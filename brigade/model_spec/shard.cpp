@@ -78,7 +78,7 @@ int kv_replicas(int64_t num_key_value_heads, int tp) {
   return static_cast<int>(std::max<int64_t>(1, tp / num_key_value_heads));
 }
 
-TensorParallelSizes tensor_parallel_sizes(const LlamaConfig& config) {
+TensorParallelSizes tensor_parallel_sizes(const DecoderConfig& config) {
   return {
       config.num_attention_heads,
       config.num_key_value_heads,

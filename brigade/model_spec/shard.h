@@ -26,7 +26,7 @@ struct TensorParallelSizes {
   int64_t intermediate_size = 0;
 };
 // Those of a config.
-TensorParallelSizes tensor_parallel_sizes(const LlamaConfig& config);
+TensorParallelSizes tensor_parallel_sizes(const DecoderConfig& config);
 
 // Adds one message for each size that tp does not fit, with the nearest tp
 // sizes that fit all of them:

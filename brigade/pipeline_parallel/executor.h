@@ -63,7 +63,7 @@ class PipelineExecutor {
   const Schedule& schedule() const { return schedule_; }
 
   // One step over all micro-batches. `loss_gradient` is what backward starts
-  // from. The trainer's is 1, which Llama's head insists on: gradients are
+  // from. The trainer's is 1, which the decoder's head insists on: gradients are
   // those of the summed loss, and the optimizer multiplies them by 1 / tokens.
   // Gradients are accumulated into what is there.
   // Returns the sum of the micro-batches' losses, fp32, on the rank of the

@@ -73,7 +73,7 @@ ModelFile parse_model_file(
   if (json.is_object() && json.value("model_type", Json()) == Json("gpt2"))
     return parse_gpt2(json, name, pointer, problems);
   const size_t before = problems.size();
-  const LlamaConfig config = parse_llama_config(json, pointer, problems);
+  const DecoderConfig config = parse_decoder_config(json, pointer, problems);
   if (problems.size() > before)
     return {};
   return {

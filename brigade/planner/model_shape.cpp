@@ -11,7 +11,7 @@ int64_t norm_parameters(const ModelShape& shape) {
 
 }  // namespace
 
-ModelShape shape_of(const LlamaConfig& config, const std::string& name) {
+ModelShape shape_of(const DecoderConfig& config, const std::string& name) {
   ModelShape shape = {
       .name = name,
       .layers = static_cast<int>(config.num_hidden_layers),

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/decoder_config.h"
 
 namespace brigade::planner {
 
@@ -49,7 +49,7 @@ struct ModelShape {
   int64_t up_matrices() const { return mlp == MlpKind::kGated ? 2 : 1; }
 };
 
-ModelShape shape_of(const LlamaConfig& config, const std::string& name);
+ModelShape shape_of(const DecoderConfig& config, const std::string& name);
 
 // GPT-2's architecture: LayerNorm, GELU, biases everywhere, learned positions,
 // a tied head, dropout.

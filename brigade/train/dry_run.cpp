@@ -20,9 +20,9 @@ namespace {
 std::vector<BucketParam> stage_bucket_params(
     const TrainConfig& config,
     const ModelPart& part) {
-  const LlamaConfig& llama = model_of(config);
+  const DecoderConfig& decoder = model_of(config);
   std::vector<BucketParam> params;
-  const auto rows = list_parameters(describe_model(llama), part);
+  const auto rows = list_parameters(describe_model(decoder), part);
   const WeightUnits units = divide_into_units(rows);
   for (const ParameterRow& row : rows) {
     const ParamShard shard = shard_parameter(
@@ -98,7 +98,7 @@ StateBytes state_bytes(
 }
 
 std::string describe_run(const TrainConfig& config, const TrainingData& data) {
-  const LlamaConfig& llama = model_of(config);
+  const DecoderConfig& decoder = model_of(config);
   const TrainingConfig& training = config.training;
   const int64_t windows_per_step =
       tokens_per_step(config) / training.seq_length;
@@ -112,12 +112,12 @@ std::string describe_run(const TrainConfig& config, const TrainingData& data) {
   text += fmt::format(
       "model       {} layers, hidden {}, {} heads, {} kv heads, vocabulary {}, "
       "{} parameters\n",
-      llama.num_hidden_layers,
-      llama.hidden_size,
-      llama.num_attention_heads,
-      llama.num_key_value_heads,
-      llama.vocab_size,
-      parameter_count(llama));
+      decoder.num_hidden_layers,
+      decoder.hidden_size,
+      decoder.num_attention_heads,
+      decoder.num_key_value_heads,
+      decoder.vocab_size,
+      parameter_count(decoder));
   text += fmt::format(
       "step        {} sequences of {} tokens: {} tokens ({} x {} x {})\n",
       windows_per_step,

@@ -106,11 +106,11 @@ double flops_per_token(
                               static_cast<double>(seq_length);
 }
 
-double flops_per_token(const LlamaConfig& llama, int64_t seq_length) {
+double flops_per_token(const DecoderConfig& decoder, int64_t seq_length) {
   return flops_per_token(
-      static_cast<double>(parameter_count(llama)),
-      llama.num_hidden_layers,
-      llama.num_attention_heads * llama.head_dim,
+      static_cast<double>(parameter_count(decoder)),
+      decoder.num_hidden_layers,
+      decoder.num_attention_heads * decoder.head_dim,
       seq_length);
 }
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/decoder_config.h"
 
 namespace brigade {
 
@@ -38,6 +38,6 @@ double flops_per_token(
     int64_t seq_length);
 
 // The same of the whole model, however it is cut over ranks.
-double flops_per_token(const LlamaConfig& llama, int64_t seq_length);
+double flops_per_token(const DecoderConfig& decoder, int64_t seq_length);
 
 }  // namespace brigade

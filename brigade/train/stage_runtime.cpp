@@ -35,7 +35,7 @@ std::shared_ptr<ModelContext> make_context(
 
 StageRuntime::StageRuntime(
     const TrainConfig& config,
-    const LlamaConfig& llama,
+    const DecoderConfig& decoder,
     const ProcessMesh& mesh,
     int stage,
     const ModelPart& part)
@@ -58,9 +58,9 @@ StageRuntime::StageRuntime(
       await_weights_of(unit);
     };
   }
-  model_ = std::make_shared<Llama>(context, part);
+  model_ = std::make_shared<DecoderModel>(context, part);
 
-  std::vector<Param> params = make_params(llama, mesh);
+  std::vector<Param> params = make_params(decoder, mesh);
   std::unique_ptr<GradSync> sync;
   if (config.distributed.grad_sync == GradSyncAlgorithm::kPerParam) {
     sync = std::make_unique<PerParamGradSync>(
@@ -80,7 +80,7 @@ StageRuntime::StageRuntime(
 }
 
 std::vector<Param> StageRuntime::make_params(
-    const LlamaConfig& llama,
+    const DecoderConfig& decoder,
     const ProcessMesh& mesh) {
   const auto rows = list_parameters(model_->context().description, part_);
   weight_units_ = divide_into_units(rows);
@@ -110,7 +110,7 @@ std::vector<Param> StageRuntime::make_params(
     params.push_back(std::move(param));
   }
   if (is_pretrained)
-    load_pretrained(config_.model.folder, llama, params);
+    load_pretrained(config_.model.folder, decoder, params);
   return params;
 }
 

@@ -12,7 +12,7 @@
 #include "brigade/data_parallel/grad_sync.h"
 #include "brigade/data_parallel/hook_memory.h"
 #include "brigade/data_parallel/param_set.h"
-#include "brigade/model/llama.h"
+#include "brigade/model/decoder_model.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/schedule/weight_gradient_queue.h"
 #include "brigade/train/gradient_check.h"
@@ -26,13 +26,13 @@ class StageRuntime {
   // are the group of every parameter.
   StageRuntime(
       const TrainConfig& config,
-      const LlamaConfig& llama,
+      const DecoderConfig& decoder,
       const ProcessMesh& mesh,
       int stage,
       const ModelPart& part);
 
   int stage() const { return stage_; }
-  Llama& model() { return *model_; }
+  DecoderModel& model() { return *model_; }
   GradSync& sync() { return params_->sync(); }
   Optimizer& optimizer() { return params_->optimizer(); }
   const std::shared_ptr<WeightGradientQueue>& weight_gradients() const {
@@ -83,7 +83,7 @@ class StageRuntime {
   GradSyncOptions sync_options();
   // The part's parameters with their initial weights, each in its unit.
   std::vector<Param> make_params(
-      const LlamaConfig& llama,
+      const DecoderConfig& decoder,
       const ProcessMesh& mesh);
   void await_weights_of(const ModelUnit& unit);
   // Of ZeRO's stage 3, in forward and in backward.
@@ -102,7 +102,7 @@ class StageRuntime {
   HookMemoryPtr wire_memory_ = std::make_shared<HookMemory>();
   std::shared_ptr<Wire> wire_;  // shared with the sync's hook
   std::shared_ptr<WeightGradientQueue> weight_gradients_;
-  std::shared_ptr<Llama> model_;
+  std::shared_ptr<DecoderModel> model_;
   WeightUnits weight_units_;
   std::unique_ptr<ParamSet> params_;
 };

@@ -23,7 +23,7 @@
 #include "brigade/metrics/run_folder.h"
 #include "brigade/metrics/tfevents.h"
 #include "brigade/metrics/trace.h"
-#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/decoder_config.h"
 #include "brigade/pipeline_parallel/executor.h"
 #include "brigade/train/from_config.h"
 #include "brigade/train/micro_batches.h"

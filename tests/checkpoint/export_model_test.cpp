@@ -11,7 +11,7 @@
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/hugging_face_export.h"
 #include "brigade/files/file.h"
-#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/decoder_config.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/folder.h"
 #include "brigade/safetensors/writer.h"
@@ -35,7 +35,7 @@ class ExportFolder : public ::testing::Test {
     write_text_file(source_ / "tokenizer.json", "{\"of\": \"theirs\"}");
     write_text_file(source_ / "chat_template.jinja", "{{ messages }}");
     std::vector<std::string> problems;
-    rows_ = list_parameters(parse_llama_config(config_, "", problems));
+    rows_ = list_parameters(parse_decoder_config(config_, "", problems));
     EXPECT_TRUE(problems.empty());
     for (const ParameterRow& row : rows_)
       weights_[row.name] = torch::randn(row.shape).to(torch::kFloat16);

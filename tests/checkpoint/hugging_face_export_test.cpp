@@ -12,7 +12,7 @@
 #include "brigade/checkpoint/save.h"
 #include "brigade/comm/self_communicator.h"
 #include "brigade/files/file.h"
-#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/decoder_config.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/writer.h"
 #include "tests/support/temporary_folder.h"
@@ -26,9 +26,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
-LlamaConfig small_config() {
+DecoderConfig small_config() {
   std::vector<std::string> problems;
-  const LlamaConfig config = parse_llama_config(
+  const DecoderConfig config = parse_decoder_config(
       {{"model_type", "qwen2"},
        {"vocab_size", 20},
        {"hidden_size", 8},
@@ -83,7 +83,7 @@ class ExportTest : public ::testing::Test {
   }
 
   const TemporaryFolder folder_;
-  const LlamaConfig config_ = small_config();
+  const DecoderConfig config_ = small_config();
   std::map<std::string, torch::Tensor> weights_;
   HuggingFaceExport request_;
 };
@@ -101,7 +101,7 @@ TEST_F(ExportTest, WritesTheFilesThatTransformersLoads) {
           "tokenizer.model"));
   std::vector<std::string> problems;
   EXPECT_EQ(
-      parse_llama_config(
+      parse_decoder_config(
           json::parse(read_text_file(request_.out / "config.json")),
           "",
           problems),

@@ -18,9 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-LlamaConfig small_config(bool tied) {
+DecoderConfig small_config(bool tied) {
   std::vector<std::string> problems;
-  const LlamaConfig config = parse_llama_config(
+  const DecoderConfig config = parse_decoder_config(
       {{"model_type", "qwen2"},
        {"vocab_size", 21},
        {"hidden_size", 16},
@@ -59,7 +59,7 @@ class PretrainedTest : public ::testing::TestWithParam<bool> {
   }
   ~PretrainedTest() override { fs::remove_all(folder_); }
 
-  const LlamaConfig config_ = small_config(GetParam());
+  const DecoderConfig config_ = small_config(GetParam());
   fs::path folder_;
   std::map<std::string, torch::Tensor> weights_;
 };
@@ -125,7 +125,7 @@ TEST_P(PretrainedTest, EveryTensorParallelLayoutHoldsTheFilesWeights) {
 }
 
 TEST_P(PretrainedTest, AnotherModelsFilesAreRefusedOnEveryRank) {
-  LlamaConfig deeper = config_;
+  DecoderConfig deeper = config_;
   deeper.num_hidden_layers = 3;
   try {
     load_pretrained(folder_, deeper, {});

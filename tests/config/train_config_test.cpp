@@ -144,7 +144,7 @@ TEST(TrainConfig, PicotronsTemplateNeedsUseCpuAlone) {
   EXPECT_EQ(config.model.name, "HuggingFaceTB/SmolLM-360M-Instruct");
   EXPECT_EQ(config.model.num_hidden_layers, 16);
   EXPECT_EQ(config.model.dtype, ModelDtype::kBfloat16);
-  EXPECT_FALSE(config.model.llama.has_value());  // to be looked up
+  EXPECT_FALSE(config.model.decoder.has_value());  // to be looked up
   EXPECT_EQ(config.training.lr.peak, 3e-4);
   EXPECT_EQ(config.training.micro_batch_size, 32);
   EXPECT_EQ(config.training.max_tokens, std::nullopt);
@@ -366,11 +366,11 @@ TEST(TrainConfig, TheModelsSizesCanBeOverriddenAsInPicotron) {
       with(minimal(), "/model/num_hidden_layers", 2),
       "/model/num_attention_heads",
       8);
-  const LlamaConfig llama = load(file.dump()).config.model.llama.value();
-  EXPECT_EQ(llama.num_hidden_layers, 2);
-  EXPECT_EQ(llama.num_attention_heads, 8);
-  EXPECT_EQ(llama.num_key_value_heads, 2);
-  EXPECT_EQ(llama.head_dim, 64 / 8);
+  const DecoderConfig decoder = load(file.dump()).config.model.decoder.value();
+  EXPECT_EQ(decoder.num_hidden_layers, 2);
+  EXPECT_EQ(decoder.num_attention_heads, 8);
+  EXPECT_EQ(decoder.num_key_value_heads, 2);
+  EXPECT_EQ(decoder.head_dim, 64 / 8);
 }
 
 // ---- where values come from
@@ -428,7 +428,7 @@ TEST(TrainConfig, OverridesHaveTheTypeOfTheirKey) {
 TEST(TrainConfig, AnInlineModelCanBeChangedKeyByKey) {
   const auto loaded =
       load(minimal().dump(), {"model.config.num_hidden_layers=3"});
-  EXPECT_EQ(loaded.config.model.llama->num_hidden_layers, 3);
+  EXPECT_EQ(loaded.config.model.decoder->num_hidden_layers, 3);
   // A key that a config has only under another architecture.
   EXPECT_EQ(
       load(minimal().dump(), {"model.config.rope_local_base_freq=100"})
@@ -984,7 +984,7 @@ class ModelFileTest : public ::testing::Test {
 TEST_F(ModelFileTest, AFolderOrAPathLeadsToTheModel) {
   for (const fs::path& path : {folder_, folder_ / "config.json"}) {
     const auto loaded = load(minimal().dump(), from(path.string()));
-    EXPECT_EQ(loaded.config.model.llama->hidden_size, 64) << path;
+    EXPECT_EQ(loaded.config.model.decoder->hidden_size, 64) << path;
     EXPECT_EQ(loaded.config.model.folder, folder_);
   }
 }
@@ -994,17 +994,17 @@ TEST_F(ModelFileTest, AnIdIsLeftToBeFound) {
   for (const std::string& override : from("some/model"))
     options.overrides.push_back({override});
   EXPECT_FALSE(
-      parse_train_config(minimal().dump(), options).config.model.llama);
+      parse_train_config(minimal().dump(), options).config.model.decoder);
   options.find_model = [&](const std::string& id) -> std::optional<fs::path> {
     EXPECT_EQ(id, "some/model");
     return folder_;
   };
   TrainConfig config = parse_train_config(minimal().dump(), options).config;
-  EXPECT_EQ(config.model.llama->hidden_size, 64);
+  EXPECT_EQ(config.model.decoder->hidden_size, 64);
   EXPECT_EQ(config.model.folder, folder_);
-  config.model.llama.reset();
+  config.model.decoder.reset();
   resolve_model(config, folder_);
-  EXPECT_EQ(config.model.llama->hidden_size, 64);
+  EXPECT_EQ(config.model.decoder->hidden_size, 64);
   config.distributed.dims.tp = 3;
   EXPECT_THROW(resolve_model(config, folder_), ConfigError);
 }
@@ -1046,7 +1046,7 @@ TEST(TrainConfig, TheSavedConfigGivesTheSameRunAgain) {
   const auto second = load(saved, {}, 4);
   EXPECT_EQ(to_json(second.config), to_json(first.config));
   EXPECT_EQ(config_hash(second.config), config_hash(first.config));
-  EXPECT_EQ(second.config.model.llama, first.config.model.llama);
+  EXPECT_EQ(second.config.model.decoder, first.config.model.decoder);
 }
 
 TEST(TrainConfig, TheHashFollowsValuesAndNotHowTheyWereWritten) {
@@ -1096,8 +1096,8 @@ TEST(TrainConfig, TheVocabularyMayBeTheDatasets) {
     // A file that gives the same run again has it.
     EXPECT_EQ(
         to_json(loaded.config)["model"]["config"]["vocab_size"],
-        loaded.config.model.llama->vocab_size);
-    return loaded.config.model.llama->vocab_size;
+        loaded.config.model.decoder->vocab_size);
+    return loaded.config.model.decoder->vocab_size;
   };
   EXPECT_EQ(vocabulary({{"name", small}}), 300);
   EXPECT_EQ(vocabulary({{"name", small + ".bin"}}), 300);

@@ -9,8 +9,8 @@
 #include <sstream>
 
 #include "brigade/checkpoint/save.h"
+#include "brigade/model/decoder_model.h"
 #include "brigade/model/init_weights.h"
-#include "brigade/model/llama.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "tests/support/program.h"
 
@@ -79,29 +79,29 @@ class EvaluateCommand : public ::testing::Test {
     config["max_position_embeddings"] = kPositions;
     config["initializer_range"] = 0.3;
     std::vector<std::string> problems;
-    const LlamaConfig llama = parse_llama_config(config, "", problems);
+    const DecoderConfig decoder = parse_decoder_config(config, "", problems);
     EXPECT_TRUE(problems.empty());
     fs::create_directories(folder_ / "tokenizer");
     testing::write_file(
         folder_ / "tokenizer" / "tokenizer.json", character_tokenizer().dump());
-    model_ = std::make_shared<Llama>(
-        std::make_shared<ModelContext>(single_rank_context(llama)),
-        whole_model(llama));
+    model_ = std::make_shared<DecoderModel>(
+        std::make_shared<ModelContext>(single_rank_context(decoder)),
+        whole_model(decoder));
     const torch::NoGradGuard no_grad;
     auto weights = model_->named_parameters();
     // Values that bf16 has, so that both folders hold the same model.
-    for (const ParameterRow& row : list_parameters(llama))
+    for (const ParameterRow& row : list_parameters(decoder))
       weights[row.name].copy_(
           initial_weight(row, 3).to(torch::kBFloat16).to(torch::kFloat));
     for (const auto& [name, dtype] :
          {std::pair("float32", torch::kFloat),
           std::pair("bfloat16", torch::kBFloat16)}) {
       CheckpointToSave checkpoint;
-      for (const ParameterRow& row : list_parameters(llama))
+      for (const ParameterRow& row : list_parameters(decoder))
         checkpoint.weights.push_back(
             {.name = row.name, .tensor = weights[row.name].detach().to(dtype)});
       checkpoint.manifest.dtype = name;
-      checkpoint.manifest.model = to_hugging_face_json(llama, name);
+      checkpoint.manifest.model = to_hugging_face_json(decoder, name);
       checkpoint.manifest.tokenizer = (folder_ / "tokenizer").string();
       save_checkpoint(folder_ / name, std::move(checkpoint), SaveRanks{});
     }
@@ -148,7 +148,7 @@ class EvaluateCommand : public ::testing::Test {
   }
 
   testing::RunsFolder folder_;
-  std::shared_ptr<Llama> model_;
+  std::shared_ptr<DecoderModel> model_;
 };
 
 TEST_F(EvaluateCommand, ATextBeginsAsTheTokenizerSays) {

@@ -24,21 +24,21 @@ class EvaluateLayouts : public ::testing::Test {
     auto json = testing::tiny_run("none")["model"]["config"];
     json["initializer_range"] = 0.4;
     std::vector<std::string> problems;
-    const LlamaConfig llama = parse_llama_config(json, "", problems);
+    const DecoderConfig decoder = parse_decoder_config(json, "", problems);
     EXPECT_TRUE(problems.empty());
-    model_ = std::make_shared<Llama>(
-        std::make_shared<ModelContext>(single_rank_context(llama)),
-        whole_model(llama));
+    model_ = std::make_shared<DecoderModel>(
+        std::make_shared<ModelContext>(single_rank_context(decoder)),
+        whole_model(decoder));
     const torch::NoGradGuard no_grad;
     auto weights = model_->named_parameters();
     CheckpointToSave checkpoint;
-    for (const ParameterRow& row : list_parameters(llama)) {
+    for (const ParameterRow& row : list_parameters(decoder)) {
       weights[row.name].copy_(initial_weight(row, 3));
       checkpoint.weights.push_back(
           {.name = row.name, .tensor = weights[row.name].detach()});
     }
     checkpoint.manifest.dtype = "float32";
-    checkpoint.manifest.model = to_hugging_face_json(llama, "float32");
+    checkpoint.manifest.model = to_hugging_face_json(decoder, "float32");
     checkpoint.manifest.tokenizer = "bytes";
     save_checkpoint(folder_ / "saved", std::move(checkpoint), SaveRanks{});
   }
@@ -87,7 +87,7 @@ class EvaluateLayouts : public ::testing::Test {
   }
 
   testing::RunsFolder folder_;
-  std::shared_ptr<Llama> model_;
+  std::shared_ptr<DecoderModel> model_;
 };
 
 TEST_F(EvaluateLayouts, LossIsThatOfTheLogits) {

@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/decoder_config.h"
 #include "brigade/model_spec/parameter_table.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -14,11 +14,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (json.is_discarded())
     return 0;
   std::vector<std::string> problems;
-  const auto config = brigade::parse_llama_config(json, "/model", problems);
+  const auto config = brigade::parse_decoder_config(json, "/model", problems);
   if (!problems.empty())
     return 0;
   const auto written = brigade::to_hugging_face_json(config, "float32");
-  if (brigade::parse_llama_config(written, "/model", problems) != config ||
+  if (brigade::parse_decoder_config(written, "/model", problems) != config ||
       !problems.empty())
     std::abort();
   std::set<std::string> names;

@@ -14,8 +14,8 @@
 #include "brigade/checkpoint/save.h"
 #include "brigade/generate/inference_config.h"
 #include "brigade/generate/text_generator.h"
+#include "brigade/model/decoder_model.h"
 #include "brigade/model/init_weights.h"
-#include "brigade/model/llama.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/tokenizer/tokenizer.h"
 #include "tests/support/program.h"
@@ -39,21 +39,21 @@ class GenerateLayouts : public ::testing::TestWithParam<bool> {
     json["tie_word_embeddings"] = GetParam();
     json["initializer_range"] = 0.4;
     std::vector<std::string> problems;
-    llama_ = parse_llama_config(json, "", problems);
+    decoder_ = parse_decoder_config(json, "", problems);
     EXPECT_TRUE(problems.empty());
-    model_ = std::make_shared<Llama>(
-        std::make_shared<ModelContext>(single_rank_context(llama_)),
-        whole_model(llama_));
+    model_ = std::make_shared<DecoderModel>(
+        std::make_shared<ModelContext>(single_rank_context(decoder_)),
+        whole_model(decoder_));
     const torch::NoGradGuard no_grad;
     auto weights = model_->named_parameters();
     CheckpointToSave checkpoint;
-    for (const ParameterRow& info : list_parameters(llama_)) {
+    for (const ParameterRow& info : list_parameters(decoder_)) {
       weights[info.name].copy_(initial_weight(info, 3));
       checkpoint.weights.push_back(
           {.name = info.name, .tensor = weights[info.name].detach()});
     }
     checkpoint.manifest.dtype = "float32";
-    checkpoint.manifest.model = to_hugging_face_json(llama_, "float32");
+    checkpoint.manifest.model = to_hugging_face_json(decoder_, "float32");
     checkpoint.manifest.tokenizer = "bytes";
     save_checkpoint(path(), std::move(checkpoint), SaveRanks{});
   }
@@ -149,8 +149,8 @@ class GenerateLayouts : public ::testing::TestWithParam<bool> {
   }
 
   testing::RunsFolder folder_;
-  LlamaConfig llama_;
-  std::shared_ptr<Llama> model_;
+  DecoderConfig decoder_;
+  std::shared_ptr<DecoderModel> model_;
 };
 
 const ParallelDims kLayouts[] = {

@@ -28,7 +28,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-LlamaConfig config_of(const char* architecture, json more = json::object()) {
+DecoderConfig config_of(const char* architecture, json more = json::object()) {
   json config = {
       {"architectures", {architecture}},
       {"vocab_size", 258},
@@ -45,7 +45,7 @@ LlamaConfig config_of(const char* architecture, json more = json::object()) {
     config.erase("query_pre_attn_scalar");
   config.update(more);
   std::vector<std::string> problems;
-  const LlamaConfig parsed = parse_llama_config(config, "", problems);
+  const DecoderConfig parsed = parse_decoder_config(config, "", problems);
   EXPECT_THAT(problems, IsEmpty());
   return parsed;
 }
@@ -59,7 +59,7 @@ std::vector<float> values_of(const ParameterRow& row) {
   return values;
 }
 
-GgufModel model_of(const LlamaConfig& config, GgufType type) {
+GgufModel model_of(const DecoderConfig& config, GgufType type) {
   GgufModel model{.config = config, .name = "some", .type = type};
   model.tokenizer = tokenizer_entries(
       "bytes", {.vocab_size = config.vocab_size, .bos = {}, .eos = {}});
@@ -103,9 +103,9 @@ TEST(GgufModel, ComesBackAsItWas) {
   for (const auto& [architecture, more] : configs()) {
     SCOPED_TRACE(architecture);
     const TemporaryFolder folder;
-    const LlamaConfig config = config_of(architecture.c_str(), more);
+    const DecoderConfig config = config_of(architecture.c_str(), more);
     write_gguf_model(folder / "a.gguf", model_of(config, GgufType::kF32));
-    LlamaConfig read = read_gguf_config(GgufFile(folder / "a.gguf"));
+    DecoderConfig read = read_gguf_config(GgufFile(folder / "a.gguf"));
     read.eos_token_ids = config.eos_token_ids;
     read.bos_token_id = config.bos_token_id;
     if (read.rope_scaling)
@@ -130,7 +130,7 @@ TEST(GgufModel, ComesBackAsItWas) {
 }
 
 TEST(GgufModel, LlamasHeadsAreInterleaved) {
-  const LlamaConfig config = config_of("LlamaForCausalLM");
+  const DecoderConfig config = config_of("LlamaForCausalLM");
   ParameterRow row;
   for (const ParameterRow& each : list_parameters(config)) {
     if (each.name == "model.layers.1.self_attn.k_proj.weight")
@@ -149,7 +149,7 @@ TEST(GgufModel, LlamasHeadsAreInterleaved) {
 }
 
 TEST(GgufModel, Llama3sScalingIsAListOfDivisors) {
-  const LlamaConfig config =
+  const DecoderConfig config =
       config_of("LlamaForCausalLM", configs().at("LlamaForCausalLM"));
   // theta 10000, D 8: wavelengths 2pi * 1, 10, 100, 1000; 16 / 4 and 16 / 1.
   EXPECT_THAT(
@@ -161,7 +161,7 @@ TEST(GgufModel, Llama3sScalingIsAListOfDivisors) {
           8));
 }
 
-std::string refusal(const LlamaConfig& config, GgufType type) {
+std::string refusal(const DecoderConfig& config, GgufType type) {
   try {
     require_gguf(config, type);
   } catch (const ConfigError& error) {
@@ -332,7 +332,7 @@ TEST_F(GgufTokenizer, AnAddedTokenBeyondTheVocabularyIsLeftOutAndNamed) {
 }
 
 TEST_F(GgufTokenizer, BytesComeBackWithTheSameTokens) {
-  const LlamaConfig config = config_of("LlamaForCausalLM");
+  const DecoderConfig config = config_of("LlamaForCausalLM");
   write_gguf_model(folder_ / "a.gguf", model_of(config, GgufType::kF16));
   import_gguf(folder_ / "a.gguf", folder_ / "out");
   const auto read = load_tokenizer((folder_ / "out").string());
@@ -347,7 +347,7 @@ TEST_F(GgufTokenizer, BytesComeBackWithTheSameTokens) {
 
 TEST(GgufImport, NamesTensorsThatAreMissingOrSurplus) {
   const TemporaryFolder folder;
-  const LlamaConfig config = config_of("LlamaForCausalLM");
+  const DecoderConfig config = config_of("LlamaForCausalLM");
   GgufModel model = model_of(config, GgufType::kF32);
   write_gguf_model(folder / "a.gguf", model);
   std::string bytes = read_text_file(folder / "a.gguf");

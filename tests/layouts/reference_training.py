@@ -1,4 +1,4 @@
-"""Trains the Llama of tests/model/reference_llama.py with torch's own AdamW.
+"""Trains the Llama of tests/model/reference_decoder.py with torch's own AdamW.
 
   reference_training.py FOLDER OUT
 
@@ -16,7 +16,7 @@ import sys
 
 sys.path.insert(
     0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "model"))
-import reference_llama as llama  # exits with 3 where there is no torch
+import reference_decoder as decoder  # exits with 3 where there is no torch
 import torch
 
 
@@ -27,7 +27,7 @@ def main(folder, out):
 
     config, training = read_json("config.json"), read_json("training.json")
     params = {name: tensor.float().requires_grad_() for name, tensor in
-              llama.read_safetensors(f"{folder}/model.safetensors").items()}
+              decoder.read_safetensors(f"{folder}/model.safetensors").items()}
     with open(f"{folder}/tokens.bin", "rb") as file:
         tokens = torch.tensor(array.array("H", file.read()))
 
@@ -40,7 +40,7 @@ def main(folder, out):
     def loss_of_windows_from(first):
         starts = [(first + i) * length for i in range(sequences)]
         windows = torch.stack([tokens[s:s + length + 1] for s in starts]).long()
-        logits = llama.forward(params, config, windows[:, :-1])
+        logits = decoder.forward(params, config, windows[:, :-1])
         return torch.nn.functional.cross_entropy(
             logits.flatten(0, 1), windows[:, 1:].flatten())
 
@@ -61,7 +61,7 @@ def main(folder, out):
     results.update({f"weight.{name}": p for name, p in params.items()})
     results["losses"] = torch.tensor(losses)
     results["eval_losses"] = torch.tensor(eval_losses)
-    llama.write_safetensors(out, results)
+    decoder.write_safetensors(out, results)
 
 
 if __name__ == "__main__":

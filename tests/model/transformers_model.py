@@ -1,4 +1,4 @@
-"""The same as reference_llama.py, computed by Hugging Face's transformers.
+"""The same as reference_decoder.py, computed by Hugging Face's transformers.
 
   transformers_model.py FOLDER OUT
 
@@ -13,7 +13,7 @@ try:
 except ImportError:
     sys.exit(3)
 
-from reference_llama import read_safetensors, write_safetensors
+from reference_decoder import read_safetensors, write_safetensors
 
 
 def load(folder):

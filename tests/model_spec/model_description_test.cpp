@@ -8,8 +8,8 @@ namespace {
 
 using ::testing::ElementsAre;
 
-LlamaConfig small_model(Architecture architecture) {
-  LlamaConfig config;
+DecoderConfig small_model(Architecture architecture) {
+  DecoderConfig config;
   config.architecture = architecture;
   config.hidden_size = 16;
   config.intermediate_size = 20;
@@ -29,7 +29,7 @@ std::vector<std::string> norm_names(const LayerDescription& layer) {
 }
 
 TEST(ModelDescription, LlamasLayersAreAlikeAndNormBeforeTheirParts) {
-  LlamaConfig config = small_model(Architecture::kMistral);
+  DecoderConfig config = small_model(Architecture::kMistral);
   config.sliding_window = 7;
   const ModelDescription model = describe_model(config);
   ASSERT_EQ(model.layers.size(), 2U);
@@ -48,7 +48,7 @@ TEST(ModelDescription, LlamasLayersAreAlikeAndNormBeforeTheirParts) {
 }
 
 TEST(ModelDescription, GemmasLayersNormAfterTheirPartsTooAndDiffer) {
-  LlamaConfig config = small_model(Architecture::kGemma3);
+  DecoderConfig config = small_model(Architecture::kGemma3);
   config.sliding_window = 7;
   config.layer_types = {
       LayerType::kSlidingAttention, LayerType::kFullAttention};

@@ -12,8 +12,8 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 // Tied or not, with every optional parameter of the family.
-LlamaConfig small_model() {
-  LlamaConfig config;
+DecoderConfig small_model() {
+  DecoderConfig config;
   config.vocab_size = 13;
   config.hidden_size = 8;
   config.intermediate_size = 10;
@@ -25,8 +25,8 @@ LlamaConfig small_model() {
   return config;
 }
 
-LlamaConfig with_every_option() {
-  LlamaConfig config = small_model();
+DecoderConfig with_every_option() {
+  DecoderConfig config = small_model();
   config.qkv_bias = config.o_bias = config.mlp_bias = config.qk_norm = true;
   return config;
 }
@@ -43,7 +43,7 @@ std::vector<std::string> names_of(
   return names;
 }
 
-ParameterRow row_of(const LlamaConfig& config, const std::string& name) {
+ParameterRow row_of(const DecoderConfig& config, const std::string& name) {
   for (ParameterRow& row : list_parameters(config)) {
     if (row.name == name)
       return row;
@@ -53,7 +53,7 @@ ParameterRow row_of(const LlamaConfig& config, const std::string& name) {
 }
 
 TEST(ParameterTable, NamesAreHuggingFacesInRegistrationOrder) {
-  LlamaConfig config = small_model();
+  DecoderConfig config = small_model();
   config.num_hidden_layers = 1;
   config.qk_norm = true;
   EXPECT_THAT(
@@ -112,7 +112,7 @@ TEST(ParameterTable, GroupsFollowEachOtherAndShareTheirInput) {
 }
 
 TEST(ParameterTable, BiasesAreAGroupOfTheirOwn) {
-  const LlamaConfig config = with_every_option();
+  const DecoderConfig config = with_every_option();
   EXPECT_EQ(
       row_of(config, "model.layers.0.self_attn.v_proj.bias").group,
       "model.layers.0.self_attn.qkv_proj.bias");
@@ -141,7 +141,7 @@ TEST(ParameterTable, EachPartHoldsItsLayersAndTheEndsTheirs) {
 }
 
 TEST(ParameterTable, ATiedHeadIsACopyOfTheEmbeddingOnTheLastPart) {
-  LlamaConfig config = small_model();
+  DecoderConfig config = small_model();
   config.tie_word_embeddings = true;
   const ModelDescription model = describe_model(config);
   const ModelPart first{{0, 2}, true, false};
@@ -159,7 +159,7 @@ TEST(ParameterTable, ATiedHeadIsACopyOfTheEmbeddingOnTheLastPart) {
 }
 
 TEST(ParameterTable, TheEmbeddingIsRowSparseWhereItIsNotTheHead) {
-  LlamaConfig config = small_model();
+  DecoderConfig config = small_model();
   const ModelPart first{{0, 2}, true, false};
   const ModelPart last{{2, 2}, false, true};
   const auto is_sparse = [&](const ModelPart& part) {

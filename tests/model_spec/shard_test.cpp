@@ -22,7 +22,7 @@ constexpr auto kSharded = TokenLayout::kSharded;
 // Of a model of those sizes, with head size 3, hidden size 8, a vocabulary of
 // 13, every bias and norms of heads.
 ParameterRow row_of(const std::string& name) {
-  LlamaConfig config;
+  DecoderConfig config;
   config.num_attention_heads = kShardSizes.num_attention_heads;
   config.num_key_value_heads = kShardSizes.num_key_value_heads;
   config.intermediate_size = kShardSizes.intermediate_size;

@@ -11,9 +11,9 @@
 namespace brigade::planner {
 namespace {
 
-LlamaConfig config_of(const nlohmann::json& json) {
+DecoderConfig config_of(const nlohmann::json& json) {
   std::vector<std::string> problems;
-  const LlamaConfig config = parse_llama_config(json, "", problems);
+  const DecoderConfig config = parse_decoder_config(json, "", problems);
   EXPECT_TRUE(problems.empty()) << problems.front();
   return config;
 }
@@ -42,7 +42,7 @@ TEST(ModelShape, CountsParametersAsTheModelItself) {
     for (bool tied : {false, true}) {
       nlohmann::json json = small(architecture);
       json["tie_word_embeddings"] = tied;
-      const LlamaConfig config = config_of(json);
+      const DecoderConfig config = config_of(json);
       EXPECT_EQ(
           total_parameters(shape_of(config, architecture)),
           parameter_count(config))

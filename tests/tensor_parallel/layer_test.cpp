@@ -198,7 +198,7 @@ Tensor slice(const Tensor& full, const ParamShard& shard) {
 
 // The rows of a table with this layer alone.
 std::vector<ParameterRow> rows_of(const Oracle& oracle) {
-  LlamaConfig config;
+  DecoderConfig config;
   config.hidden_size = kHidden;
   config.num_attention_heads = kHeads;
   config.num_key_value_heads = oracle.kv_heads;

@@ -11,19 +11,19 @@ namespace brigade {
 namespace {
 
 // Qwen3-0.6B: 16 heads of 128 are twice as wide as its hidden size of 1024.
-LlamaConfig qwen3() {
-  LlamaConfig llama;
-  llama.architecture = Architecture::kQwen3;
-  llama.vocab_size = 151936;
-  llama.hidden_size = 1024;
-  llama.intermediate_size = 3072;
-  llama.num_hidden_layers = 28;
-  llama.num_attention_heads = 16;
-  llama.num_key_value_heads = 8;
-  llama.head_dim = 128;
-  llama.tie_word_embeddings = true;
-  llama.qk_norm = true;
-  return llama;
+DecoderConfig qwen3() {
+  DecoderConfig decoder;
+  decoder.architecture = Architecture::kQwen3;
+  decoder.vocab_size = 151936;
+  decoder.hidden_size = 1024;
+  decoder.intermediate_size = 3072;
+  decoder.num_hidden_layers = 28;
+  decoder.num_attention_heads = 16;
+  decoder.num_key_value_heads = 8;
+  decoder.head_dim = 128;
+  decoder.tie_word_embeddings = true;
+  decoder.qk_norm = true;
+  return decoder;
 }
 
 TEST(FlopsPerToken, CountsAttentionByItsHeadsAndNotByTheHiddenSize) {

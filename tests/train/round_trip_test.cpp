@@ -58,13 +58,13 @@ class RoundTrip : public ::testing::TestWithParam<Model> {
       testing::write_file(source_ / name, text);
 
     std::vector<std::string> problems;
-    const LlamaConfig llama = parse_llama_config(config_, "", problems);
+    const DecoderConfig decoder = parse_decoder_config(config_, "", problems);
     EXPECT_TRUE(problems.empty());
     torch::manual_seed(11);
     const bool is_bf16 = GetParam().dtype == "bfloat16";
     std::vector<torch::Tensor> tensors;
     std::vector<TensorToWrite> to_write;
-    for (const ParameterRow& info : list_parameters(llama)) {
+    for (const ParameterRow& info : list_parameters(decoder)) {
       tensors.push_back(torch::randn(info.shape)
                             .to(is_bf16 ? torch::kBFloat16 : torch::kFloat));
       to_write.push_back(

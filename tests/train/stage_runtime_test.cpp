@@ -12,7 +12,7 @@ namespace {
 TEST(StageRuntime, RecomputesWhatTheConfigSaysForItsStage) {
   TrainConfig config;
   std::vector<std::string> problems;
-  config.model.llama = parse_llama_config(
+  config.model.decoder = parse_decoder_config(
       testing::tiny_run("none")["model"]["config"], "", problems);
   ASSERT_TRUE(problems.empty());
   config.model.dtype = ModelDtype::kFloat32;
@@ -30,7 +30,7 @@ TEST(StageRuntime, RecomputesWhatTheConfigSaysForItsStage) {
   for (size_t stage = 0; stage < parts.size(); ++stage) {
     StageRuntime runtime(
         config,
-        *config.model.llama,
+        *config.model.decoder,
         mesh,
         static_cast<int>(stage),
         parts[stage]);
@@ -44,14 +44,18 @@ TEST(StageRuntime, DecaysAllParametersOrMatricesAlone) {
        {WeightDecayOn::kAll, WeightDecayOn::kMatrices}) {
     TrainConfig config;
     std::vector<std::string> problems;
-    config.model.llama = parse_llama_config(
+    config.model.decoder = parse_decoder_config(
         testing::tiny_run("none")["model"]["config"], "", problems);
     ASSERT_TRUE(problems.empty());
     config.training.weight_decay = 0.5;
     config.training.weight_decay_on = which;
     const ProcessMesh mesh({}, 0, nullptr);
     StageRuntime runtime(
-        config, *config.model.llama, mesh, 0, whole_model(*config.model.llama));
+        config,
+        *config.model.decoder,
+        mesh,
+        0,
+        whole_model(*config.model.decoder));
     std::vector<torch::Tensor> before;
     runtime.params().visit(
         [&](const Param& param) { before.push_back(param.tensor.clone()); });

@@ -109,7 +109,7 @@ TEST(WeightUnits, AreOnePerLayerAndTheTwoEnds) {
 TEST(ZeroStage3, HoldsTheWeightsOfTwoUnits) {
   TrainConfig config;
   std::vector<std::string> problems;
-  config.model.llama = parse_llama_config(
+  config.model.decoder = parse_decoder_config(
       testing::tiny_run("none")["model"]["config"], "", problems);
   ASSERT_TRUE(problems.empty());
   config.distributed.zero_stage = 3;
@@ -117,10 +117,14 @@ TEST(ZeroStage3, HoldsTheWeightsOfTwoUnits) {
   testing::run_ranks_with_store(2, [&](int rank, const StorePtr& store) {
     const ProcessMesh mesh({.dp = 2}, rank, store);
     StageRuntime runtime(
-        config, *config.model.llama, mesh, 0, whole_model(*config.model.llama));
+        config,
+        *config.model.decoder,
+        mesh,
+        0,
+        whole_model(*config.model.decoder));
     ShardedWeights& weights = *runtime.sync().sharded_weights();
     EXPECT_EQ(weights.whole_bytes(), 0);
-    const int64_t layers = config.model.llama->num_hidden_layers;
+    const int64_t layers = config.model.decoder->num_hidden_layers;
     EXPECT_EQ(weights.units(), layers + 1);  // its head is tied
     int64_t visited = 0;
     runtime.params().visit([&](const Param& param) {

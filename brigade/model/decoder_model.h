@@ -16,11 +16,11 @@
 
 namespace brigade {
 
-class Llama : public torch::nn::Module {
+class DecoderModel : public torch::nn::Module {
  public:
   // Parameters are uninitialised: see model/init_weights.h and
   // checkpoint/hugging_face.h.
-  Llama(ModelContextPtr context, const ModelPart& part);
+  DecoderModel(ModelContextPtr context, const ModelPart& part);
 
   // One micro-batch through this part. `input`: the stream from the part
   // before, [N, C] ([N/tp, C] in TokenLayout::kSharded), undefined in the

@@ -70,7 +70,7 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
-struct LlamaConfig {
+struct DecoderConfig {
   Architecture architecture = Architecture::kLlama;
   int64_t vocab_size = 32000;
   int64_t hidden_size = 0;        // C
@@ -100,27 +100,27 @@ struct LlamaConfig {
   bool qk_norm = false;  // Qwen3, Gemma 3: RMSNorm over each head of q and k
   std::optional<int64_t> bos_token_id;
   std::vector<int64_t> eos_token_ids;
-  bool operator==(const LlamaConfig&) const = default;
+  bool operator==(const DecoderConfig&) const = default;
 };
 
 // Reads a Hugging Face config (keys of transformers v4 and v5). Every problem
 // found is added to `problems` as "<pointer>/key: ..." ; the result is usable
 // only when none was added.
-LlamaConfig parse_llama_config(
+DecoderConfig parse_decoder_config(
     const nlohmann::json& json,
     const std::string& pointer,
     std::vector<std::string>& problems);
 
 // The config.json that transformers loads (v4 keys).
 nlohmann::json to_hugging_face_json(
-    const LlamaConfig& config,
+    const DecoderConfig& config,
     const std::string& dtype);
 
 // The same on top of `source`, the config.json that the model was made from:
 // what means nothing to training (pad_token_id, _name_or_path, ...) is kept. A
 // `source` that is null or no object counts as empty.
 nlohmann::json to_hugging_face_json(
-    const LlamaConfig& config,
+    const DecoderConfig& config,
     const std::string& dtype,
     const nlohmann::json& source);
 

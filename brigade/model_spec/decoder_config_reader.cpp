@@ -1,4 +1,4 @@
-#include "brigade/model_spec/llama_config_reader.h"
+#include "brigade/model_spec/decoder_config_reader.h"
 
 #include <fmt/format.h>
 
@@ -9,18 +9,18 @@ namespace brigade {
 
 using nlohmann::json;
 
-const json* LlamaConfigReader::find(const char* key) const {
+const json* DecoderConfigReader::find(const char* key) const {
   const auto found = object_.find(key);
   return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
 
-bool LlamaConfigReader::holds_null(const char* key) const {
+bool DecoderConfigReader::holds_null(const char* key) const {
   const auto found = object_.find(key);
   return found != object_.end() && found->is_null();
 }
 
 std::optional<int64_t>
-LlamaConfigReader::integer(const char* key, int64_t low, int64_t high) const {
+DecoderConfigReader::integer(const char* key, int64_t low, int64_t high) const {
   const json* value = find(key);
   if (value == nullptr)
     return std::nullopt;
@@ -35,7 +35,7 @@ LlamaConfigReader::integer(const char* key, int64_t low, int64_t high) const {
 }
 
 std::optional<double>
-LlamaConfigReader::number(const char* key, Bound bound, double low) const {
+DecoderConfigReader::number(const char* key, Bound bound, double low) const {
   const json* value = find(key);
   if (value == nullptr)
     return std::nullopt;
@@ -55,7 +55,7 @@ LlamaConfigReader::number(const char* key, Bound bound, double low) const {
   return std::nullopt;
 }
 
-std::optional<bool> LlamaConfigReader::boolean(const char* key) const {
+std::optional<bool> DecoderConfigReader::boolean(const char* key) const {
   const json* value = find(key);
   if (value == nullptr)
     return std::nullopt;
@@ -65,7 +65,7 @@ std::optional<bool> LlamaConfigReader::boolean(const char* key) const {
   return std::nullopt;
 }
 
-std::optional<std::string> LlamaConfigReader::text(const char* key) const {
+std::optional<std::string> DecoderConfigReader::text(const char* key) const {
   const json* value = find(key);
   if (value == nullptr)
     return std::nullopt;
@@ -75,7 +75,7 @@ std::optional<std::string> LlamaConfigReader::text(const char* key) const {
   return std::nullopt;
 }
 
-const json* LlamaConfigReader::object(const char* key) const {
+const json* DecoderConfigReader::object(const char* key) const {
   const json* value = find(key);
   if (value != nullptr && !value->is_object()) {
     problem(key, fmt::format("{} is not an object", show(*value)));
@@ -84,7 +84,7 @@ const json* LlamaConfigReader::object(const char* key) const {
   return value;
 }
 
-int64_t LlamaConfigReader::required_integer(
+int64_t DecoderConfigReader::required_integer(
     const char* key,
     int64_t low,
     int64_t high) const {
@@ -95,17 +95,18 @@ int64_t LlamaConfigReader::required_integer(
   return integer(key, low, high).value_or(low);
 }
 
-LlamaConfigReader LlamaConfigReader::inside(const char* key, const json& nested)
-    const {
+DecoderConfigReader DecoderConfigReader::inside(
+    const char* key,
+    const json& nested) const {
   return {nested, fmt::format("{}/{}", pointer_, key), problems_};
 }
 
-void LlamaConfigReader::problem(const char* key, const std::string& text)
+void DecoderConfigReader::problem(const char* key, const std::string& text)
     const {
   problems_.push_back(fmt::format("{}/{}: {}", pointer_, key, text));
 }
 
-bool LlamaConfigReader::is_sound(
+bool DecoderConfigReader::is_sound(
     std::initializer_list<const char*> keys) const {
   for (const char* key : keys) {
     const std::string begin = fmt::format("{}/{}: ", pointer_, key);
@@ -118,7 +119,7 @@ bool LlamaConfigReader::is_sound(
 }
 
 std::optional<int64_t>
-LlamaConfigReader::integer_in(const json& value, int64_t low, int64_t high) {
+DecoderConfigReader::integer_in(const json& value, int64_t low, int64_t high) {
   if (!value.is_number_integer())
     return std::nullopt;
   if (value.is_number_unsigned() &&
@@ -130,7 +131,7 @@ LlamaConfigReader::integer_in(const json& value, int64_t low, int64_t high) {
   return number;
 }
 
-std::string LlamaConfigReader::show(const json& value) {
+std::string DecoderConfigReader::show(const json& value) {
   constexpr size_t kMaxShown = 60;
   // A hostile file may nest as deep as the stack: no dump() of such a value.
   if (value.is_structured()) {

@@ -1,4 +1,4 @@
-#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/decoder_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -48,16 +48,16 @@ json small(const std::string& model_type) {
   return config;
 }
 
-LlamaConfig parse_valid(const json& config) {
+DecoderConfig parse_valid(const json& config) {
   std::vector<std::string> problems;
-  const LlamaConfig parsed = parse_llama_config(config, "/model", problems);
+  const DecoderConfig parsed = parse_decoder_config(config, "/model", problems);
   EXPECT_THAT(problems, IsEmpty());
   return parsed;
 }
 
 std::vector<std::string> problems_of(const json& config) {
   std::vector<std::string> problems;
-  parse_llama_config(config, "/model", problems);
+  parse_decoder_config(config, "/model", problems);
   return problems;
 }
 
@@ -66,8 +66,8 @@ json with(json config, const json& changes) {
   return config;
 }
 
-TEST(LlamaConfig, ReadsSmolLMAndCountsItsPublishedParameters) {
-  const LlamaConfig config = parse_valid(smollm());
+TEST(DecoderConfig, ReadsSmolLMAndCountsItsPublishedParameters) {
+  const DecoderConfig config = parse_valid(smollm());
   EXPECT_EQ(config.head_dim, 64);
   EXPECT_EQ(config.num_key_value_heads, 3);
   EXPECT_EQ(config.bos_token_id, 0);
@@ -75,8 +75,8 @@ TEST(LlamaConfig, ReadsSmolLMAndCountsItsPublishedParameters) {
   EXPECT_EQ(parameter_count(config), 134515008);
 }
 
-TEST(LlamaConfig, CountsThePublishedParametersOfLlama2And3) {
-  LlamaConfig config;
+TEST(DecoderConfig, CountsThePublishedParametersOfLlama2And3) {
+  DecoderConfig config;
   config.vocab_size = 32000;
   config.hidden_size = 4096;
   config.intermediate_size = 11008;
@@ -90,24 +90,24 @@ TEST(LlamaConfig, CountsThePublishedParametersOfLlama2And3) {
   EXPECT_EQ(parameter_count(config), 8030261248);
 }
 
-TEST(LlamaConfig, AbsentKeyValueHeadsMeanOnePerHead) {
+TEST(DecoderConfig, AbsentKeyValueHeadsMeanOnePerHead) {
   json config = smollm();
   config.erase("num_key_value_heads");
   EXPECT_EQ(parse_valid(config).num_key_value_heads, 9);
 }
 
-TEST(LlamaConfig, Qwen2HasBiasesOnQKVOnlyWithoutAnyKey) {
-  const LlamaConfig config = parse_valid(small("qwen2"));
+TEST(DecoderConfig, Qwen2HasBiasesOnQKVOnlyWithoutAnyKey) {
+  const DecoderConfig config = parse_valid(small("qwen2"));
   EXPECT_TRUE(config.qkv_bias);
   EXPECT_FALSE(config.o_bias);
   EXPECT_FALSE(config.qk_norm);
 }
 
-TEST(LlamaConfig, AttentionBiasOfLlamaAndQwen3IncludesTheOutput) {
+TEST(DecoderConfig, AttentionBiasOfLlamaAndQwen3IncludesTheOutput) {
   for (const char* type : {"llama", "qwen3"}) {
     json json_config = small(type);
     json_config["attention_bias"] = true;
-    const LlamaConfig config = parse_valid(json_config);
+    const DecoderConfig config = parse_valid(json_config);
     EXPECT_TRUE(config.qkv_bias && config.o_bias) << type;
   }
 }
@@ -119,7 +119,7 @@ const json kLlama3Rope = {
     {"high_freq_factor", 4.0},
     {"original_max_position_embeddings", 8192}};
 
-TEST(LlamaConfig, KeysOfTransformers4And5MeanTheSame) {
+TEST(DecoderConfig, KeysOfTransformers4And5MeanTheSame) {
   json v4 = small("llama");
   v4["rope_theta"] = 500000.0;
   v4["rope_scaling"] = kLlama3Rope;
@@ -128,14 +128,14 @@ TEST(LlamaConfig, KeysOfTransformers4And5MeanTheSame) {
   v5["rope_parameters"] = kLlama3Rope;
   v5["rope_parameters"]["rope_theta"] = 500000.0;
   v5["dtype"] = "bfloat16";
-  const LlamaConfig config = parse_valid(v4);
+  const DecoderConfig config = parse_valid(v4);
   EXPECT_EQ(config, parse_valid(v5));
   EXPECT_EQ(config.rope_theta, 500000.0);
   ASSERT_TRUE(config.rope_scaling);
   EXPECT_EQ(config.rope_scaling->factor, 32.0);
 }
 
-TEST(LlamaConfig, ConflictsBetweenOldAndNewKeysAreRefused) {
+TEST(DecoderConfig, ConflictsBetweenOldAndNewKeysAreRefused) {
   json both = small("llama");
   both["rope_theta"] = 10000;
   both["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 5e5}};
@@ -152,7 +152,7 @@ TEST(LlamaConfig, ConflictsBetweenOldAndNewKeysAreRefused) {
           "\"float32\""));
 }
 
-TEST(LlamaConfig, OtherRopeTypesAreRefusedByName) {
+TEST(DecoderConfig, OtherRopeTypesAreRefusedByName) {
   for (const char* key : {"rope_type", "type"}) {
     json config = small("llama");
     config["rope_scaling"] = {{key, "longrope"}, {"factor", 4.0}};
@@ -163,7 +163,7 @@ TEST(LlamaConfig, OtherRopeTypesAreRefusedByName) {
   }
 }
 
-TEST(LlamaConfig, ReadsEveryRopeTypeWithTransformersDefaults) {
+TEST(DecoderConfig, ReadsEveryRopeTypeWithTransformersDefaults) {
   const auto scaling_of = [](const json& scaling) {
     json config = small("llama");
     config["max_position_embeddings"] = 512;
@@ -211,8 +211,8 @@ TEST(LlamaConfig, ReadsEveryRopeTypeWithTransformersDefaults) {
           .mscale_all_dim = 2}));
 }
 
-TEST(LlamaConfig, NullAndEmptyMeanTheDefault) {
-  const LlamaConfig plain = parse_valid(small("llama"));
+TEST(DecoderConfig, NullAndEmptyMeanTheDefault) {
+  const DecoderConfig plain = parse_valid(small("llama"));
   for (const char* key :
        {"architectures",
         "head_dim",
@@ -245,7 +245,7 @@ TEST(LlamaConfig, NullAndEmptyMeanTheDefault) {
   EXPECT_EQ(parse_valid(config), plain);
 }
 
-TEST(LlamaConfig, AnyKnownClassNamesTheArchitecture) {
+TEST(DecoderConfig, AnyKnownClassNamesTheArchitecture) {
   for (const json& names :
        {json{"LlamaModel"},
         json{"LlamaForCausalLM", "LlamaModel"},
@@ -256,7 +256,7 @@ TEST(LlamaConfig, AnyKnownClassNamesTheArchitecture) {
   }
 }
 
-TEST(LlamaConfig, MistralsWindowIsItsKeyOrTransformersDefault) {
+TEST(DecoderConfig, MistralsWindowIsItsKeyOrTransformersDefault) {
   json config = small("mistral");
   EXPECT_EQ(parse_valid(config).sliding_window, std::nullopt);
   config["sliding_window"] = 16;
@@ -265,7 +265,7 @@ TEST(LlamaConfig, MistralsWindowIsItsKeyOrTransformersDefault) {
   EXPECT_EQ(parse_valid(config).sliding_window, 4096);
 }
 
-TEST(LlamaConfig, QwensWindowCountsOnlyWhereItIsUsed) {
+TEST(DecoderConfig, QwensWindowCountsOnlyWhereItIsUsed) {
   json config = small("qwen2");
   config["sliding_window"] = 16;
   config["max_window_layers"] = 0;
@@ -290,7 +290,7 @@ TEST(LlamaConfig, QwensWindowCountsOnlyWhereItIsUsed) {
           HasSubstr("/model/layer_types"), HasSubstr("linear_attention"))));
 }
 
-TEST(LlamaConfig, EveryProblemIsReportedWithItsPointerAndValue) {
+TEST(DecoderConfig, EveryProblemIsReportedWithItsPointerAndValue) {
   json config = small("llama");
   config["hidden_act"] = "gelu";
   config["num_key_value_heads"] = 3;
@@ -321,7 +321,7 @@ TEST(LlamaConfig, EveryProblemIsReportedWithItsPointerAndValue) {
 }
 
 // What keys of another kind of model mean is not known.
-TEST(LlamaConfig, OfAnArchitectureThatIsRefusedNothingElseIsReported) {
+TEST(DecoderConfig, OfAnArchitectureThatIsRefusedNothingElseIsReported) {
   for (const char* key : {"architectures", "model_type"}) {
     json config = {{"n_embd", 768}, {"vocab_size", -5}};
     if (key == std::string("architectures"))
@@ -334,19 +334,19 @@ TEST(LlamaConfig, OfAnArchitectureThatIsRefusedNothingElseIsReported) {
   }
 }
 
-TEST(LlamaConfig, UnknownKeysAreIgnored) {
+TEST(DecoderConfig, UnknownKeysAreIgnored) {
   EXPECT_EQ(
       parse_valid(with(smollm(), {{"_name_or_path", "x"}, {"is_llama", 1}})),
       parse_valid(smollm()));
 }
 
-TEST(LlamaConfig, ClassAndTypeMustAgree) {
+TEST(DecoderConfig, ClassAndTypeMustAgree) {
   EXPECT_THAT(
       problems_of(with(smollm(), {{"model_type", "mistral"}})),
       ::testing::Contains(HasSubstr("/model/model_type: \"mistral\"")));
 }
 
-TEST(LlamaConfig, DefaultsOnWhichReadersDisagreeMustBeWritten) {
+TEST(DecoderConfig, DefaultsOnWhichReadersDisagreeMustBeWritten) {
   json config = small("qwen3");
   config.erase("head_dim");
   EXPECT_THAT(
@@ -355,7 +355,7 @@ TEST(LlamaConfig, DefaultsOnWhichReadersDisagreeMustBeWritten) {
           HasSubstr("/model/head_dim"), HasSubstr("128"), HasSubstr("8"))));
 }
 
-TEST(LlamaConfig, SizesThatOverflowAreRefused) {
+TEST(DecoderConfig, SizesThatOverflowAreRefused) {
   EXPECT_THAT(
       problems_of(with(small("llama"), {{"hidden_size", 9223372036854775807}})),
       ElementsAre(HasSubstr("/model/hidden_size: 9223372036854775807")));
@@ -378,12 +378,12 @@ TEST(LlamaConfig, SizesThatOverflowAreRefused) {
       ElementsAre(HasSubstr("/model/num_hidden_layers: 16384")));
 }
 
-TEST(LlamaConfig, AConfigThatIsNoObjectIsAProblem) {
+TEST(DecoderConfig, AConfigThatIsNoObjectIsAProblem) {
   EXPECT_THAT(
       problems_of(json::array({1})), ElementsAre(HasSubstr("/model: [1]")));
 }
 
-TEST(LlamaConfig, WhatIsWrittenForHuggingFaceReadsBackEqual) {
+TEST(DecoderConfig, WhatIsWrittenForHuggingFaceReadsBackEqual) {
   for (const char* type : {"llama", "mistral", "qwen2", "qwen3"}) {
     json json_config = small(type);
     json_config["rope_scaling"] = kLlama3Rope;
@@ -408,7 +408,7 @@ TEST(LlamaConfig, WhatIsWrittenForHuggingFaceReadsBackEqual) {
               {"attention_factor", 0.5},
               {"original_max_position_embeddings", 64}}}) {
       json_config["rope_scaling"] = scaling;
-      const LlamaConfig config = parse_valid(json_config);
+      const DecoderConfig config = parse_valid(json_config);
       const json written = to_hugging_face_json(config, "bfloat16");
       EXPECT_EQ(written["torch_dtype"], "bfloat16");
       EXPECT_EQ(parse_valid(written), config) << written.dump(1);
@@ -446,19 +446,19 @@ json gemma3_1b() {
     "sliding_window_pattern": 6, "vocab_size": 262144})");
 }
 
-TEST(LlamaConfig, CountsThePublishedParametersOfGemma) {
+TEST(DecoderConfig, CountsThePublishedParametersOfGemma) {
   EXPECT_EQ(parameter_count(parse_valid(gemma2_2b())), 2614341888);
   EXPECT_EQ(parameter_count(parse_valid(gemma3_1b())), 999885952);
 }
 
-TEST(LlamaConfig, GemmasHeadIsTiedUnlessTheFileSaysOtherwise) {
+TEST(DecoderConfig, GemmasHeadIsTiedUnlessTheFileSaysOtherwise) {
   EXPECT_TRUE(parse_valid(gemma2_2b()).tie_word_embeddings);
   EXPECT_FALSE(parse_valid(with(gemma3_1b(), {{"tie_word_embeddings", false}}))
                    .tie_word_embeddings);
 }
 
-TEST(LlamaConfig, Gemma2SlidesInEverySecondLayer) {
-  const LlamaConfig config = parse_valid(gemma2_2b());
+TEST(DecoderConfig, Gemma2SlidesInEverySecondLayer) {
+  const DecoderConfig config = parse_valid(gemma2_2b());
   ASSERT_EQ(config.layer_types.size(), 26U);
   for (size_t i = 0; i < 26; ++i) {
     EXPECT_EQ(
@@ -469,8 +469,8 @@ TEST(LlamaConfig, Gemma2SlidesInEverySecondLayer) {
   EXPECT_EQ(config.sliding_window, 4096);
 }
 
-TEST(LlamaConfig, Gemma3SeesEverythingInEverySixthLayerOrAsLayerTypesSay) {
-  const auto full_layers = [](const LlamaConfig& config) {
+TEST(DecoderConfig, Gemma3SeesEverythingInEverySixthLayerOrAsLayerTypesSay) {
+  const auto full_layers = [](const DecoderConfig& config) {
     std::vector<size_t> layers;
     for (size_t i = 0; i < config.layer_types.size(); ++i) {
       if (config.layer_types[i] == LayerType::kFullAttention)
@@ -488,18 +488,18 @@ TEST(LlamaConfig, Gemma3SeesEverythingInEverySixthLayerOrAsLayerTypesSay) {
       ElementsAre(0));
 }
 
-TEST(LlamaConfig, GemmasCapsHaveDefaultsThatNullTurnsOff) {
+TEST(DecoderConfig, GemmasCapsHaveDefaultsThatNullTurnsOff) {
   json config = gemma2_2b();
   config.erase("attn_logit_softcapping");
   config["final_logit_softcapping"] = nullptr;
-  const LlamaConfig parsed = parse_valid(config);
+  const DecoderConfig parsed = parse_valid(config);
   EXPECT_EQ(parsed.attn_logit_softcapping, 50.0);
   EXPECT_EQ(parsed.final_logit_softcapping, std::nullopt);
   EXPECT_EQ(parse_valid(gemma3_1b()).final_logit_softcapping, std::nullopt);
 }
 
-TEST(LlamaConfig, Gemma3ReadsTheRopeOfEitherVersionOfTransformers) {
-  const LlamaConfig v4 = parse_valid(with(
+TEST(DecoderConfig, Gemma3ReadsTheRopeOfEitherVersionOfTransformers) {
+  const DecoderConfig v4 = parse_valid(with(
       gemma3_1b(),
       {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}}));
   json v5_json = gemma3_1b();
@@ -517,7 +517,7 @@ TEST(LlamaConfig, Gemma3ReadsTheRopeOfEitherVersionOfTransformers) {
   EXPECT_EQ(v4.rope_local_base_freq, 10000.0);
 }
 
-TEST(LlamaConfig, GemmaIsWrittenAsItIsRead) {
+TEST(DecoderConfig, GemmaIsWrittenAsItIsRead) {
   for (const json& config :
        {gemma2_2b(),
         gemma3_1b(),
@@ -525,14 +525,14 @@ TEST(LlamaConfig, GemmaIsWrittenAsItIsRead) {
             gemma3_1b(),
             {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}},
              {"final_logit_softcapping", 20.0}})}) {
-    const LlamaConfig parsed = parse_valid(config);
+    const DecoderConfig parsed = parse_valid(config);
     const json written = to_hugging_face_json(parsed, "float32");
     EXPECT_EQ(parse_valid(written), parsed) << written.dump();
     EXPECT_EQ(written["architectures"], config["architectures"]);
   }
 }
 
-TEST(LlamaConfig, RefusesWhatGemmaHasNot) {
+TEST(DecoderConfig, RefusesWhatGemmaHasNot) {
   EXPECT_THAT(
       problems_of(with(
           gemma3_1b(),
@@ -561,13 +561,13 @@ TEST(LlamaConfig, RefusesWhatGemmaHasNot) {
           "\"default\", \"linear\", \"dynamic\", \"yarn\" and \"llama3\" are"));
 }
 
-TEST(LlamaConfig, AConfigThatIsNoObjectIsNamedByItsPlace) {
+TEST(DecoderConfig, AConfigThatIsNoObjectIsNamedByItsPlace) {
   for (const auto& [place, expected] :
        {std::pair{"", "/: "},
         std::pair{"/model/config", "/model/config: "},
         std::pair{"config.json: ", "config.json: /: "}}) {
     std::vector<std::string> problems;
-    parse_llama_config(json::array(), place, problems);
+    parse_decoder_config(json::array(), place, problems);
     EXPECT_THAT(
         problems,
         ElementsAre(StartsWith(expected + std::string("[] is not an object"))));

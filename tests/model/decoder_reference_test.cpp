@@ -1,5 +1,5 @@
 // The model against implementations that share nothing with it: plain PyTorch
-// (reference_llama.py) and Hugging Face's transformers (transformers_model.py).
+// (reference_decoder.py) and Hugging Face's transformers (transformers_model.py).
 // BRIGADE_TRANSFORMERS_PYTHON names an interpreter that has transformers, such
 // as a virtual environment's; without it the second kind of test is skipped.
 #include <fmt/format.h>
@@ -14,7 +14,7 @@
 
 #include "brigade/checkpoint/hugging_face.h"
 #include "brigade/files/file.h"
-#include "brigade/model/llama.h"
+#include "brigade/model/decoder_model.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/writer.h"
 #include "tests/support/write_safetensors.h"
@@ -35,7 +35,7 @@ struct Oracle {
 Oracle plain_pytorch() {
   return {
       "/usr/bin/python3",
-      "reference_llama.py",
+      "reference_decoder.py",
       "torch (Debian: python3-torch)"};
 }
 
@@ -52,7 +52,7 @@ struct Case {
   json changes;  // to the small Llama below
 };
 
-json small_llama() {
+json small_decoder() {
   return {
       {"model_type", "llama"},
       {"vocab_size", 50},
@@ -183,18 +183,18 @@ double largest_difference(const torch::Tensor& a, const torch::Tensor& b) {
       .item<double>();
 }
 
-class LlamaReference : public ::testing::TestWithParam<Case> {
+class DecoderReference : public ::testing::TestWithParam<Case> {
  protected:
-  LlamaReference() {
+  DecoderReference() {
     std::string pattern = fs::temp_directory_path() / "brigade_llama_XXXXXX";
     folder_ = ::mkdtemp(pattern.data());
   }
-  ~LlamaReference() override { fs::remove_all(folder_); }
+  ~DecoderReference() override { fs::remove_all(folder_); }
 
   // A model that another program saved, as far as Brigade knows.
   void write_model(const json& config) {
     std::vector<std::string> problems;
-    config_ = parse_llama_config(config, "", problems);
+    config_ = parse_decoder_config(config, "", problems);
     ASSERT_TRUE(problems.empty()) << problems.front();
     write_text_file(folder_ / "config.json", config.dump());
     Tensors weights;
@@ -224,8 +224,8 @@ class LlamaReference : public ::testing::TestWithParam<Case> {
     return true;
   }
 
-  Llama load() const {
-    Llama model(
+  DecoderModel load() const {
+    DecoderModel model(
         std::make_shared<const ModelContext>(single_rank_context(config_)),
         whole_model(config_));
     const std::vector<ParameterRow> expected = list_parameters(config_);
@@ -242,12 +242,12 @@ class LlamaReference : public ::testing::TestWithParam<Case> {
   void compare_with(const Oracle& oracle);
 
   fs::path folder_;
-  LlamaConfig config_;
+  DecoderConfig config_;
 };
 
-void LlamaReference::compare_with(const Oracle& oracle) {
+void DecoderReference::compare_with(const Oracle& oracle) {
   torch::manual_seed(11);
-  json config = small_llama();
+  json config = small_decoder();
   config.update(GetParam().changes);
   write_model(config);
   constexpr int64_t kTokens = 12;
@@ -262,7 +262,7 @@ void LlamaReference::compare_with(const Oracle& oracle) {
     GTEST_SKIP() << oracle.python << " has no " << oracle.needs;
   const SafetensorsFile reference(folder_ / "out.safetensors");
 
-  Llama model = load();
+  DecoderModel model = load();
   EXPECT_LT(
       largest_difference(model.logits(ids), to_torch(reference.at("logits"))),
       1e-4);
@@ -285,17 +285,17 @@ void LlamaReference::compare_with(const Oracle& oracle) {
   }
 }
 
-TEST_P(LlamaReference, LogitsLossAndGradientsAreThoseOfPlainPyTorch) {
+TEST_P(DecoderReference, LogitsLossAndGradientsAreThoseOfPlainPyTorch) {
   compare_with(plain_pytorch());
 }
 
-TEST_P(LlamaReference, LogitsLossAndGradientsAreThoseOfTransformers) {
+TEST_P(DecoderReference, LogitsLossAndGradientsAreThoseOfTransformers) {
   compare_with(transformers());
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Architectures,
-    LlamaReference,
+    DecoderReference,
     ::testing::ValuesIn(kCases),
     [](const auto& test) { return std::string(test.param.name); });
 

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
-#include "brigade/model/llama.h"
+#include "brigade/model/decoder_model.h"
 #include "brigade/pipeline_parallel/executor.h"
 #include "brigade/schedule/make_schedule.h"
 #include "brigade/topology/layer_partition.h"
@@ -19,8 +19,8 @@ constexpr int64_t kSequenceTokens = 6;  // T
 constexpr int kMicroBatches = 4;
 constexpr int kLayers = 4;
 
-LlamaConfig small_llama(bool is_tied) {
-  LlamaConfig config;
+DecoderConfig small_decoder(bool is_tied) {
+  DecoderConfig config;
   config.vocab_size = 37;
   config.hidden_size = 32;
   config.intermediate_size = 48;
@@ -33,7 +33,7 @@ LlamaConfig small_llama(bool is_tied) {
 }
 
 // Values from the parameter's name alone.
-void fill(Llama& part) {
+void fill(DecoderModel& part) {
   const torch::NoGradGuard no_gradients;
   for (auto& item : part.named_parameters()) {
     torch::Tensor& parameter = item.value();
@@ -56,8 +56,8 @@ MicroBatch micro_batch(int k) {
   return {.ids = tokens(k), .targets = tokens(k + 5), .document_starts = {}};
 }
 
-std::shared_ptr<Llama> part_of(
-    const LlamaConfig& config,
+std::shared_ptr<DecoderModel> part_of(
+    const DecoderConfig& config,
     const ModelPart& part,
     Recompute recompute,
     const std::shared_ptr<WeightGradientQueue>& queue) {
@@ -68,10 +68,10 @@ std::shared_ptr<Llama> part_of(
     context.defer_weight_grad = [queue](std::function<void()> compute) {
       queue->add(std::move(compute));
     };
-  auto llama = std::make_shared<Llama>(
+  auto decoder = std::make_shared<DecoderModel>(
       std::make_shared<const ModelContext>(std::move(context)), part);
-  fill(*llama);
-  return llama;
+  fill(*decoder);
+  return decoder;
 }
 
 struct StagesCase {
@@ -84,7 +84,7 @@ struct StagesCase {
 void expect_gradients_of_the_whole_model(
     const CommunicatorPtr& pp,
     const StagesCase& one) {
-  const LlamaConfig config = small_llama(one.is_tied);
+  const DecoderConfig config = small_decoder(one.is_tied);
   const torch::Tensor positions = torch::arange(kSequenceTokens);
 
   const auto whole =
@@ -119,7 +119,7 @@ void expect_gradients_of_the_whole_model(
   const auto queue = one.kind == ScheduleKind::kZeroBubble
                          ? std::make_shared<WeightGradientQueue>()
                          : nullptr;
-  std::vector<std::shared_ptr<Llama>> parts;
+  std::vector<std::shared_ptr<DecoderModel>> parts;
   std::vector<std::shared_ptr<PipelineStage>> stages;
   const int count = schedule.stages();
   for (int s = pp->rank(); s < count; s += pp->size()) {
@@ -181,7 +181,7 @@ void expect_gradients_of_the_whole_model(
   }
 }
 
-TEST(LlamaInStages, HasTheGradientsOfTheWholeModel) {
+TEST(DecoderInStages, HasTheGradientsOfTheWholeModel) {
   for (int ranks : {1, 2, 3}) {
     run_ranks(ranks, [&](CommunicatorPtr pp) {
       for (bool is_tied : {false, true}) {

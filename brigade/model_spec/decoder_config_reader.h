@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/decoder_config.h"
 
 namespace brigade {
 
@@ -20,9 +20,9 @@ inline constexpr int64_t kMaxPositions = int64_t{1} << 40;
 
 // One JSON object with the pointer that leads to it. A key that is null counts
 // as absent, as in transformers.
-class LlamaConfigReader {
+class DecoderConfigReader {
  public:
-  LlamaConfigReader(
+  DecoderConfigReader(
       const nlohmann::json& object,
       std::string pointer,
       std::vector<std::string>& problems)
@@ -45,7 +45,8 @@ class LlamaConfigReader {
   // Absent is a problem too; `low` stands in for it.
   int64_t required_integer(const char* key, int64_t low, int64_t high) const;
 
-  LlamaConfigReader inside(const char* key, const nlohmann::json& nested) const;
+  DecoderConfigReader inside(const char* key, const nlohmann::json& nested)
+      const;
   void problem(const char* key, const std::string& text) const;
 
   // Whether no problem was added for these keys: rules that involve several
@@ -64,8 +65,10 @@ class LlamaConfigReader {
 };
 
 // The keys on rotary embeddings and on the sliding window, which are the ones
-// that differ most between versions and architectures (llama_config_attention).
-void read_rope(const LlamaConfigReader& reader, LlamaConfig& config);
-void read_sliding_window(const LlamaConfigReader& reader, LlamaConfig& config);
+// that differ most between versions and architectures (decoder_config_attention).
+void read_rope(const DecoderConfigReader& reader, DecoderConfig& config);
+void read_sliding_window(
+    const DecoderConfigReader& reader,
+    DecoderConfig& config);
 
 }  // namespace brigade

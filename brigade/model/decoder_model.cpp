@@ -1,4 +1,4 @@
-#include "brigade/model/llama.h"
+#include "brigade/model/decoder_model.h"
 
 #include <string>
 #include <utility>
@@ -15,7 +15,7 @@ class Folder : public torch::nn::Module {};
 
 }  // namespace
 
-Llama::Llama(ModelContextPtr context, const ModelPart& part)
+DecoderModel::DecoderModel(ModelContextPtr context, const ModelPart& part)
     : context_(std::move(context)), part_(part) {
   const ModelDescription& description = context_->description;
   const ParameterSource root(*context_);
@@ -46,11 +46,11 @@ Llama::Llama(ModelContextPtr context, const ModelPart& part)
   }
 }
 
-const torch::Tensor& Llama::head_weight() const {
+const torch::Tensor& DecoderModel::head_weight() const {
   return lm_head_ ? lm_head_->weight : embed_tokens_->weight;
 }
 
-torch::Tensor Llama::all_logits(
+torch::Tensor DecoderModel::all_logits(
     const TensorParallel& parallel,
     const torch::Tensor& hidden) const {
   const torch::Tensor logits = vocab_parallel_logits(
@@ -63,7 +63,7 @@ torch::Tensor Llama::all_logits(
   return cap ? torch::tanh(logits / *cap) * *cap : logits;
 }
 
-torch::Tensor Llama::embed(
+torch::Tensor DecoderModel::embed(
     const TensorParallel& parallel,
     const torch::Tensor& ids,
     ops::OpOptions options) const {
@@ -80,7 +80,7 @@ torch::Tensor Llama::embed(
                : embedded;
 }
 
-torch::Tensor Llama::forward(
+torch::Tensor DecoderModel::forward(
     const MicroBatch& batch,
     const torch::Tensor& input,
     const torch::Tensor& positions) {
@@ -124,7 +124,7 @@ torch::Tensor Llama::forward(
   return loss;
 }
 
-torch::Tensor Llama::logits(const torch::Tensor& ids) {
+torch::Tensor DecoderModel::logits(const torch::Tensor& ids) {
   const torch::NoGradGuard no_grad;
   const TensorParallel parallel{context_->tensor_parallel.group};
   AttentionInputs inputs{ids.size(0), {}, {}};
@@ -139,7 +139,7 @@ torch::Tensor Llama::logits(const torch::Tensor& ids) {
       .unflatten(0, {ids.size(0), ids.size(1)});
 }
 
-torch::Tensor Llama::generate(
+torch::Tensor DecoderModel::generate(
     const torch::Tensor& ids,
     const torch::Tensor& input,
     GenerationState& state) {

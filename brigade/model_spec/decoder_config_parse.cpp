@@ -1,4 +1,4 @@
-// parse_llama_config(): one small function per group of keys; every problem is
+// parse_decoder_config(): one small function per group of keys; every problem is
 // collected, none throws. Keys follow transformers' configuration_llama.py,
 // _mistral.py, _qwen2.py, _qwen3.py, _gemma2.py and _gemma3.py (v4), and v5's
 // rope_parameters.
@@ -12,18 +12,18 @@
 #include <string_view>
 
 #include "brigade/base/checked_math.h"
-#include "brigade/model_spec/llama_config.h"
-#include "brigade/model_spec/llama_config_reader.h"
+#include "brigade/model_spec/decoder_config.h"
+#include "brigade/model_spec/decoder_config_reader.h"
 #include "brigade/model_spec/parameter_table.h"
 
 namespace brigade {
 namespace {
 
 using nlohmann::json;
-using Reader = LlamaConfigReader;
+using Reader = DecoderConfigReader;
 using Bound = Reader::Bound;
 
-bool is_gemma(const LlamaConfig& config) {
+bool is_gemma(const DecoderConfig& config) {
   return config.architecture == Architecture::kGemma2 ||
          config.architecture == Architecture::kGemma3;
 }
@@ -115,7 +115,7 @@ void check_ambiguous_default(
   }
 }
 
-void read_heads(const Reader& reader, LlamaConfig& config) {
+void read_heads(const Reader& reader, DecoderConfig& config) {
   const int64_t heads =
       reader.required_integer("num_attention_heads", 1, kMaxWidth);
   config.num_attention_heads = heads;
@@ -161,7 +161,7 @@ void read_heads(const Reader& reader, LlamaConfig& config) {
     check_ambiguous_default(reader, "head_dim", config.head_dim, 256);
 }
 
-void read_shape(const Reader& reader, LlamaConfig& config) {
+void read_shape(const Reader& reader, DecoderConfig& config) {
   config.vocab_size = reader.required_integer("vocab_size", 1, kMaxWidth);
   config.hidden_size = reader.required_integer("hidden_size", 1, kMaxWidth);
   config.intermediate_size =
@@ -183,7 +183,7 @@ void read_shape(const Reader& reader, LlamaConfig& config) {
 
 // The architecture decides the activation; a file that names another one means
 // another model.
-void check_activation(const Reader& reader, const LlamaConfig& config) {
+void check_activation(const Reader& reader, const DecoderConfig& config) {
   const std::string_view expected =
       is_gemma(config) ? "gelu_pytorch_tanh" : "silu";
   for (const char* key : {"hidden_act", "hidden_activation"}) {
@@ -198,7 +198,7 @@ void check_activation(const Reader& reader, const LlamaConfig& config) {
   }
 }
 
-void read_biases(const Reader& reader, LlamaConfig& config) {
+void read_biases(const Reader& reader, DecoderConfig& config) {
   const bool attention = reader.boolean("attention_bias").value_or(false);
   const bool mlp = reader.boolean("mlp_bias").value_or(false);
   switch (config.architecture) {
@@ -238,7 +238,7 @@ std::optional<double> read_gemma_number(
   return value ? value : transformers_default;
 }
 
-void read_gemma(const Reader& reader, LlamaConfig& config) {
+void read_gemma(const Reader& reader, DecoderConfig& config) {
   const bool is_gemma2 = config.architecture == Architecture::kGemma2;
   const auto by_default = [&](double value) {
     return is_gemma2 ? std::optional(value) : std::nullopt;
@@ -264,7 +264,7 @@ void read_gemma(const Reader& reader, LlamaConfig& config) {
   }
 }
 
-void read_token_ids(const Reader& reader, LlamaConfig& config) {
+void read_token_ids(const Reader& reader, DecoderConfig& config) {
   // -1 stands for none.
   config.bos_token_id = reader.integer("bos_token_id", -1, kMaxWidth);
   if (config.bos_token_id == -1)
@@ -298,7 +298,7 @@ void read_token_ids(const Reader& reader, LlamaConfig& config) {
 // Keys of related architectures that change the maths, with the only value
 // that leaves it as it is. Any other key is unknown to us and ignored, as
 // transformers does.
-void refuse_foreign_maths(const Reader& reader, const LlamaConfig& config) {
+void refuse_foreign_maths(const Reader& reader, const DecoderConfig& config) {
   static constexpr std::array kGemmas = {
       "attn_logit_softcapping",
       "final_logit_softcapping",
@@ -360,7 +360,7 @@ void check_dtype(const Reader& reader) {
 }
 
 // The sizes are each in bounds here; their products need not be.
-void check_total(const Reader& reader, const LlamaConfig& config) {
+void check_total(const Reader& reader, const DecoderConfig& config) {
   const auto width = [](int64_t heads, int64_t head_dim) {
     return checked_multiply(
         static_cast<uint64_t>(heads), static_cast<uint64_t>(head_dim));
@@ -378,7 +378,7 @@ void check_total(const Reader& reader, const LlamaConfig& config) {
   }
   // Every weight matrix has at most kMaxWidth rows and columns, and a layer
   // has at most 8 matrices' worth of weights: 2^48 * 2^3 * 2^14 needs a check.
-  LlamaConfig one_layer = config;
+  DecoderConfig one_layer = config;
   one_layer.num_hidden_layers = 1;
   const auto total = checked_multiply(
       static_cast<uint64_t>(parameter_count(one_layer)),
@@ -395,11 +395,11 @@ void check_total(const Reader& reader, const LlamaConfig& config) {
 
 }  // namespace
 
-LlamaConfig parse_llama_config(
+DecoderConfig parse_decoder_config(
     const json& json_config,
     const std::string& pointer,
     std::vector<std::string>& problems) {
-  LlamaConfig config;
+  DecoderConfig config;
   if (!json_config.is_object()) {
     const bool is_root = pointer.empty() || pointer.ends_with(": ");
     problems.push_back(fmt::format(

@@ -1,4 +1,4 @@
-#include "brigade/model_spec/llama_config.h"
+#include "brigade/model_spec/decoder_config.h"
 
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -25,7 +25,7 @@ const char* name_of(RopeType type) {
 
 namespace {
 
-nlohmann::json rope_scaling_json(const LlamaConfig& config) {
+nlohmann::json rope_scaling_json(const DecoderConfig& config) {
   if (!config.rope_scaling)
     return nullptr;
   const RopeScaling& scaling = *config.rope_scaling;
@@ -63,7 +63,7 @@ nlohmann::json number_or_null(const std::optional<Value>& value) {
   return value ? nlohmann::json(*value) : nlohmann::json();
 }
 
-void add_gemma(const LlamaConfig& config, nlohmann::json& json) {
+void add_gemma(const DecoderConfig& config, nlohmann::json& json) {
   json.erase("hidden_act");
   json["hidden_activation"] = "gelu_pytorch_tanh";
   json["attention_bias"] = config.qkv_bias;
@@ -100,7 +100,7 @@ nlohmann::json eos_json(const std::vector<int64_t>& ids) {
 }  // namespace
 
 nlohmann::json to_hugging_face_json(
-    const LlamaConfig& config,
+    const DecoderConfig& config,
     const std::string& dtype) {
   const ArchitectureName& names = name_of(config.architecture);
   nlohmann::json json = {
@@ -160,7 +160,7 @@ nlohmann::json to_hugging_face_json(
 }
 
 nlohmann::json to_hugging_face_json(
-    const LlamaConfig& config,
+    const DecoderConfig& config,
     const std::string& dtype,
     const nlohmann::json& source) {
   nlohmann::json json = to_hugging_face_json(config, dtype);

@@ -1,6 +1,6 @@
 """Llama and its relatives in plain PyTorch: the oracle of the model's tests.
 
-  reference_llama.py FOLDER OUT
+  reference_decoder.py FOLDER OUT
 
 FOLDER holds config.json (Hugging Face's keys), model.safetensors and
 inputs.safetensors with ids and targets, I64 [B, T]; a target of -100 has no

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <iterator>
 
-#include "brigade/model_spec/llama_config_reader.h"
+#include "brigade/model_spec/decoder_config_reader.h"
 
 namespace brigade {
 namespace {
 
 using nlohmann::json;
-using Reader = LlamaConfigReader;
+using Reader = DecoderConfigReader;
 using Bound = Reader::Bound;
 
 void read_llama3(const Reader& rope, RopeScaling& scaling) {
@@ -48,7 +48,7 @@ void read_yarn(const Reader& rope, RopeScaling& scaling) {
 std::optional<RopeScaling> read_rope_dictionary(
     const Reader& rope,
     const Reader& whole,
-    const LlamaConfig& config) {
+    const DecoderConfig& config) {
   const auto type = rope.text("rope_type");
   const auto old_type = rope.text("type");
   if (type && old_type && *type != *old_type) {
@@ -120,7 +120,7 @@ const json* dictionary_at(const Reader& reader, const char* key) {
 
 // Gemma 3: sliding layers have a theta of their own, and v5's rope_parameters
 // hold a dictionary per type of layer.
-void read_gemma3_rope(const Reader& reader, LlamaConfig& config) {
+void read_gemma3_rope(const Reader& reader, DecoderConfig& config) {
   config.rope_theta =
       reader.number("rope_theta", Bound::kAbove, 0.0).value_or(1e6);
   config.rope_local_base_freq =
@@ -150,7 +150,7 @@ void read_gemma3_rope(const Reader& reader, LlamaConfig& config) {
 
 }  // namespace
 
-void read_rope(const Reader& reader, LlamaConfig& config) {
+void read_rope(const Reader& reader, DecoderConfig& config) {
   if (config.architecture == Architecture::kGemma3)
     return read_gemma3_rope(reader, config);
   auto theta = reader.number("rope_theta", Bound::kAbove, 0.0);
@@ -235,7 +235,7 @@ std::vector<LayerType> alternating_layers(int64_t layers, int64_t pattern) {
   return types;
 }
 
-void read_gemma_window(const Reader& reader, LlamaConfig& config) {
+void read_gemma_window(const Reader& reader, DecoderConfig& config) {
   constexpr int64_t kTransformersDefault = 4096;
   const int64_t pattern =
       config.architecture == Architecture::kGemma2
@@ -255,7 +255,7 @@ void read_gemma_window(const Reader& reader, LlamaConfig& config) {
 
 }  // namespace
 
-void read_sliding_window(const Reader& reader, LlamaConfig& config) {
+void read_sliding_window(const Reader& reader, DecoderConfig& config) {
   if (config.architecture == Architecture::kGemma2 ||
       config.architecture == Architecture::kGemma3)
     return read_gemma_window(reader, config);
