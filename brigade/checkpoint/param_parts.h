@@ -27,7 +27,7 @@ TensorPart master_part_of(const std::string& prefix, const Param& param);
 // The optimizer's tensors of one parameter. A float32 weight is its own master.
 std::vector<TensorPart> optimizer_parts(const Param& param);
 
-// Deals the tensors that all replicas hold alike out to them: each goes to the
+// Divides the tensors that all replicas hold among them: each goes to the
 // one that has the fewest bytes so far, the same one on every rank.
 class Shares {
  public:

@@ -42,7 +42,8 @@ class ProcessMesh {
   // Where the ranks met; null for a world of one, or as it was given.
   const StorePtr& store() const { return store_; }
   // Sums gradients: the replicas of this rank's weights. Where they are on
-  // several hosts, it may do so by host (comm/sums/hierarchical_communicator.h).
+  // several hosts, it may do so by host
+  // (comm/sums/hierarchical_communicator.h).
   const CommunicatorPtr& dp_cp() const { return dp_cp_; }
 
   // Cuts the replicas into groups of neighbouring dp coordinates that train

@@ -56,8 +56,9 @@ StorePtr open_store(
 
 // How the ranks of an environment come together.
 struct MeshStart {
-  // What the mesh's groups run over. With NCCL it also decides their device: the
-  // GPU of the rank's number on its host, which becomes the calling thread's.
+  // What the mesh's groups run over. With NCCL it also decides their device:
+  // the GPU of the rank's number on its host, which becomes the calling
+  // thread's.
   Backend backend = Backend::kGloo;
   HierarchyChoice hierarchy = HierarchyChoice::kAuto;
   // Where they meet; null: at open_store().

@@ -43,7 +43,7 @@ std::vector<torch::Tensor> sums_of(const BucketView& bucket) {
   return sums;
 }
 
-// Of one bucket, with 16 bits per element on the wire. Gradients that are cut
+// Reduces a bucket with 16 bits per element sent. Gradients that are cut
 // over ranks are never averaged before.
 WorkPtr scatter_rounded(
     const BucketView& bucket,

@@ -57,13 +57,13 @@ BucketHook bf16_hook();
 BucketHook fp16_hook();
 
 // int8 on the wire with a float32 scale per 256 gradients of one parameter
-// (comm/sums/rounded_sum.h): n(R-1)/2R bytes sent by each rank and 1/64 more, with
-// n in float32: a quarter of all_reduce_hook's. What rounding loses is added to
-// the next step's gradients (error feedback), so that it is late and not lost;
-// costs one more float32 per gradient. Begins anew when the buckets are planned
-// anew. The second half of each reduction starts when the step's end is waited
-// for. Gradients of float64 weights are reduced as they are. Throws ConfigError
-// for sharded gradients.
+// (comm/sums/rounded_sum.h): n(R-1)/2R bytes sent by each rank and 1/64 more,
+// with n in float32: a quarter of all_reduce_hook's. What rounding loses is
+// added to the next step's gradients (error feedback), so that it is late and
+// not lost; costs one more float32 per gradient. Begins again when buckets are
+// planned again. The second half of each reduction starts when the step's end
+// is waited for. Gradients of float64 weights are reduced as they are. Throws
+// ConfigError for sharded gradients.
 BucketHook int8_hook();
 
 // See powersgd_hook().

@@ -28,7 +28,7 @@ struct TokenLoss {
   double mean() const { return nats / static_cast<double>(tokens); }
 };
 
-// Of tokens that follow a context.
+// The score of tokens that follow a context.
 struct ContinuationScore {
   double log_likelihood = 0;  // nats
   // Each of its tokens is the likeliest at its place.

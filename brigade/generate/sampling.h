@@ -11,7 +11,7 @@ struct SamplingOptions {
   double temperature = 1.0;  // 0: the likeliest token
   // Keep the k likeliest, and those as likely as the k-th; 0: all.
   int64_t top_k = 0;
-  // Of what top_k left keep the likeliest that together reach this share.
+  // Then keep the likeliest tokens that together reach this share.
   double top_p = 1.0;
 };
 

@@ -35,7 +35,7 @@ struct ModelContext {
   // other ranks may still be sending (sharding). May be empty.
   std::function<void(const ModelUnit& unit)> before_forward;
   // A pre-backward hook: called before the backward of a unit begins, whose
-  // weights may have to be fetched anew. May be empty.
+  // weights may have to be fetched again. May be empty.
   std::function<void(const ModelUnit& unit)> before_backward;
 
   // Has before_backward called once backward reaches what `unit` computed;

@@ -1,5 +1,5 @@
 // The rotary tables of a part's layers: one for each kind of rotary embedding
-// among them, made anew when the positions change.
+// among them, made again when the positions change.
 #pragma once
 
 #include <torch/types.h>
@@ -18,7 +18,7 @@ class RotaryTables {
 
   // positions: int64 [T], the place in the sequence of each local token.
   void set_positions(const torch::Tensor& positions);
-  // Of the layer added as number `layer`; [T, D/2] each.
+  // Those of the layer added as number `layer`; [T, D/2] each.
   const ops::RotaryTable& of_layer(size_t layer) const {
     return tables_[kind_of_layer_[layer]];
   }

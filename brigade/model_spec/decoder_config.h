@@ -57,10 +57,10 @@ struct RopeScaling {
   double factor = 1.0;
   // What was trained before scaling; of "linear" it is not read.
   int64_t original_max_position_embeddings = 8192;
-  // Of "llama3".
+  // With "llama3".
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
-  // Of "yarn".
+  // With "yarn".
   double beta_fast = 32.0;
   double beta_slow = 1.0;
   bool truncates = true;  // to whole dims

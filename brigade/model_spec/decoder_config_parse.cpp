@@ -1,5 +1,5 @@
-// parse_decoder_config(): one small function per group of keys; every problem is
-// collected, none throws. Keys follow transformers' configuration_llama.py,
+// parse_decoder_config(): one small function per group of keys; every problem
+// is collected, none throws. Keys follow transformers' configuration_llama.py,
 // _mistral.py, _qwen2.py, _qwen3.py, _gemma2.py and _gemma3.py (v4), and v5's
 // rope_parameters.
 #include <fmt/format.h>

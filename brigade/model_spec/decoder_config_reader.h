@@ -65,7 +65,8 @@ class DecoderConfigReader {
 };
 
 // The keys on rotary embeddings and on the sliding window, which are the ones
-// that differ most between versions and architectures (decoder_config_attention).
+// that differ most between versions and architectures
+// (decoder_config_attention).
 void read_rope(const DecoderConfigReader& reader, DecoderConfig& config);
 void read_sliding_window(
     const DecoderConfigReader& reader,

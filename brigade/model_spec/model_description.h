@@ -40,7 +40,7 @@ struct AttentionDescription {
   int64_t num_heads = 0;            // H
   int64_t num_key_value_heads = 0;  // Hkv; divides H
   int64_t head_dim = 0;             // D
-  // Of the scores; absent: 1 / sqrt(D).
+  // The scale of the scores; absent: 1 / sqrt(D).
   std::optional<double> scale;
   // Scores become cap * tanh(score / cap).
   std::optional<double> logit_soft_cap;

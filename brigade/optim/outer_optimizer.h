@@ -1,6 +1,6 @@
 // SGD with Nesterov momentum on flat ranges of memory: the outer optimizer of
-// low-communication training, whose gradient is how far the groups have moved
-// away from the common weights (arXiv:2311.08105). The arithmetic is
+// low-communication training (DiLoCo), whose gradient is how far the groups
+// have moved away from the common weights (arXiv:2311.08105). The arithmetic is
 // torch.optim.SGD's with nesterov=True and dampening=0:
 //
 //   momentum = mu * momentum + gradient

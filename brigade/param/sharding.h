@@ -1,5 +1,5 @@
 // What each rank of a data parallel group keeps only its part of: the stages of
-// ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054).
+// ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054); the last is FSDP.
 #pragma once
 
 #include <cstdint>

@@ -63,13 +63,13 @@ class PipelineExecutor {
   const Schedule& schedule() const { return schedule_; }
 
   // One step over all micro-batches. `loss_gradient` is what backward starts
-  // from. The trainer's is 1, which the decoder's head insists on: gradients are
-  // those of the summed loss, and the optimizer multiplies them by 1 / tokens.
-  // Gradients are accumulated into what is there.
-  // Returns the sum of the micro-batches' losses, fp32, on the rank of the
-  // last stage; an undefined tensor on the others. Does not wait for it.
-  // Throws CommError when a peer is lost, naming stage, micro-batch and
-  // direction; the step is then void.
+  // from. The trainer's is 1, which the decoder's head insists on: gradients
+  // are those of the summed loss, and the optimizer multiplies them by 1 /
+  // tokens. Gradients are accumulated into what is there. Returns the sum of
+  // the micro-batches' losses, fp32, on the rank of the last stage; an
+  // undefined tensor on the others. Does not wait for it. Throws CommError when
+  // a peer is lost, naming stage, micro-batch and direction; the step is then
+  // void.
   torch::Tensor run(double loss_gradient = 1.0);
 
   // Most micro-batches that the stages of this rank held at once during the

@@ -29,8 +29,8 @@ namespace brigade {
 // which reads its tokens by the micro-batch's number. Returns the stage's
 // activation, or in the last stage the loss: a scalar, summed over the tokens
 // of the micro-batch, never averaged. All activations of a pipeline have one
-// shape, for a decoder [N, C] with N = B * T_local tokens ([N/tp, C] with sequence
-// parallel).
+// shape, for a decoder [N, C] with N = B * T_local tokens ([N/tp, C] with
+// sequence parallel).
 using StageForward =
     std::function<torch::Tensor(int micro_batch, const torch::Tensor& input)>;
 

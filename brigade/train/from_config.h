@@ -30,7 +30,7 @@ CommunicatorOptions communicator_options(const DistributedConfig& distributed);
 // What the groups run over.
 Backend backend_of(const DistributedConfig& distributed);
 
-// Of distributed.zero_stage.
+// What distributed.zero_stage says.
 Sharding sharding_of(const DistributedConfig& distributed);
 
 // What reduces a bucket as distributed.grad_wire says. A hook of its own at
@@ -48,8 +48,8 @@ GradSyncOptions grad_sync_options(const DistributedConfig& distributed);
 // The plan that BucketedGradSync makes of grad_sync_options(), for --dry-run.
 BucketPlanOptions bucket_plan_options(const DistributedConfig& distributed);
 
-// Of one parameter: training.weight_decay where weight_decay_on says so, else
-// 0.
+// A parameter's decay: training.weight_decay where weight_decay_on says so; 0
+// elsewhere.
 double weight_decay_of(const ParameterRow& row, const TrainingConfig& training);
 // The run's optimizer, and what it keeps of a weight of the run's dtype.
 std::unique_ptr<Optimizer> make_optimizer(
@@ -57,7 +57,7 @@ std::unique_ptr<Optimizer> make_optimizer(
     std::vector<OptimizerGroup> groups);
 std::vector<StateSpec> optimizer_states(const TrainConfig& config);
 
-// Of low-communication training.
+// The exchange of fragments in low-communication training (DiLoCo).
 OuterFragmentOptions outer_fragment_options(const TrainConfig& config);
 
 // `last_step`: of the run (last_step()).

@@ -1,7 +1,8 @@
-// Low-communication training on one rank (distributed.local_steps): groups of
-// replicas train apart from one another; every so many steps the fragments of
-// the model are exchanged, by a schedule (schedule/fragment_schedule.h) that
-// all ranks follow. See docs/low_communication.md.
+// Low-communication training on one rank (DiLoCo; distributed.local_steps):
+// groups of replicas train apart from one another; every so many steps the
+// fragments of the model are exchanged, by a schedule
+// (schedule/fragment_schedule.h) that all ranks follow. See
+// docs/low_communication.md.
 //
 // Called by the trainer's thread between steps.
 #pragma once

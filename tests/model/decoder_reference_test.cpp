@@ -1,7 +1,8 @@
 // The model against implementations that share nothing with it: plain PyTorch
-// (reference_decoder.py) and Hugging Face's transformers (transformers_model.py).
-// BRIGADE_TRANSFORMERS_PYTHON names an interpreter that has transformers, such
-// as a virtual environment's; without it the second kind of test is skipped.
+// (reference_decoder.py) and Hugging Face's transformers
+// (transformers_model.py). BRIGADE_TRANSFORMERS_PYTHON names an interpreter
+// that has transformers, such as a virtual environment's; without it the second
+// kind of test is skipped.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>

@@ -7,9 +7,9 @@
 //   everything else     messages (composed_communicator.h)
 //
 // MPI has no threads of its own that would carry on what was launched. The
-// thread that waits does it, or, while nobody does, a thread of the communicator
-// (for collectives) or of the process (for sends and receives). MPI is called by
-// one thread at a time (MPI_THREAD_SERIALIZED).
+// thread that waits does it, or, while nobody does, a thread of the
+// communicator (for collectives) or of the process (for sends and receives).
+// MPI is called by one thread at a time (MPI_THREAD_SERIALIZED).
 //
 // A lost rank is mostly noticed by mpirun first, which ends all others. A
 // deadline that passes, or an error that MPI returns, is a CommError.
