@@ -72,7 +72,13 @@ TEST_F(EveryCommand, AResultThatCannotBePrintedIsExitCode6) {
 // These do more than print, or have nothing to print here.
 TEST_F(EveryCommand, EveryCommandIsAmongThoseTried) {
   std::set<std::string> tried = {
-      "analyze", "doctor", "export", "status", "tune-buckets", "checkpoint"};
+      "analyze",
+      "doctor",
+      "export",
+      "import",
+      "status",
+      "tune-buckets",
+      "checkpoint"};
   for (const char* arguments : kPrinting) {
     const std::string text = arguments;
     tried.insert(text.substr(0, text.find(' ')));
@@ -112,6 +118,8 @@ TEST_F(EveryCommand, AnOutputThatCannotBeWrittenIsSaidBeforeTheWork) {
   const std::vector<std::string> outputs = {
       "evaluate --run {D}/no --task {D}/no --scores {D}/no/x",
       "export --run {D}/no --out {D}/text.txt/x",
+      "export --run {D}/no --gguf {D}/no/x",
+      "import --gguf {D}/no --out {D}/text.txt/x",
       "checkpoint convert --run {D}/no --out {D}/text.txt/x",
       "report --run {D}/no -o {D}/no/x",
       "plan --model {D}/no --machine h100 --gpus 2 --html {D}/no/x",
