@@ -16,6 +16,7 @@
 #include "brigade/safetensors/folder.h"
 #include "brigade/safetensors/writer.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/write_safetensors.h"
 
 namespace brigade {
 namespace {
