@@ -162,13 +162,13 @@ TEST(TrainConfig, KeysThatMeanNothingAreNamedOnceWithTheReason) {
       loaded.ignored,
       ElementsAre(
           StartsWith("/model/use_flash_attention: "),
-          StartsWith("model.use_fused_adam: "),
-          StartsWith("training.num_samples: "),
-          StartsWith("logging.project_name: "),
-          StartsWith("environment.TOKENIZERS_PARALLELISM: "),
-          StartsWith("environment.FLASH_ATTEN: "),
-          StartsWith("environment.HF_TOKEN: "),
-          StartsWith("distributed.backend: use_cpu is true")));
+          StartsWith("/model/use_fused_adam: "),
+          StartsWith("/training/num_samples: "),
+          StartsWith("/logging/project_name: "),
+          StartsWith("/environment/TOKENIZERS_PARALLELISM: "),
+          StartsWith("/environment/FLASH_ATTEN: "),
+          StartsWith("/environment/HF_TOKEN: "),
+          StartsWith("/distributed/backend: use_cpu is true")));
   EXPECT_THAT(load(minimal().dump()).ignored, IsEmpty());
 }
 
@@ -535,7 +535,7 @@ TEST(TrainConfig, AllProblemsAreToldAtOnceEachWithItsPlace) {
       found,
       ::testing::UnorderedElementsAre(
           HasSubstr("/training/sead = 3 (run.json): unknown key; the nearest "
-                    "valid one is training.seed"),
+                    "valid one is /training/seed"),
           HasSubstr("/training/grad_clip = \"none\" (run.json): expected a "
                     "number >= 0"),
           HasSubstr("/optimizer = {} (run.json): unknown group"),
