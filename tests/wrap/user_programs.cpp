@@ -353,6 +353,13 @@ std::string refused_if_flat(const Setting& setting) {
              : "";
 }
 
+// Each rank ends by its own part of the gradients: one may go on while another
+// is refused, and finds that it has gone.
+std::string refused_on_some_rank_if_flat(const Setting& setting) {
+  return refused_if_flat(setting).empty() ? ""
+                                          : "[";  // whatever module says it
+}
+
 }  // namespace
 
 std::vector<UserProgram> all_user_programs() {
@@ -367,7 +374,7 @@ std::vector<UserProgram> all_user_programs() {
       {"Schedules", change_rates_and_weight_decay},
       {"Perturbation", perturb_weights, refused_if_flat},
       {"StepByHand", step_by_hand, refused_if_flat},
-      {"Lbfgs", minimise_by_lbfgs, refused_if_flat},
+      {"Lbfgs", minimise_by_lbfgs, refused_on_some_rank_if_flat},
       {"TwoTowers", train_two_towers, refused_if_flat},
       {"Loading", load_a_file_in_between},
       {"Restoring", restore_instead_of_a_step, refused_if_flat},

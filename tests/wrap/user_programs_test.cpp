@@ -39,7 +39,7 @@ TEST_P(UserPrograms, TrainAsInPlainTorchOrAreRefused) {
           std::string message;
           try {
             program.run(run);
-          } catch (const ConfigError& error) {
+          } catch (const Error& error) {
             message = error.what();
           }
           const std::lock_guard lock(mutex);
