@@ -138,7 +138,8 @@ class TokenizerReader {
     json vocabulary = json::object();
     json added = json::array();
     for (size_t id = 0; id < tokens_.size(); ++id) {
-      if (tokens_[id].type == TokenType::kNormal)
+      // Added tokens too: only there may their ids lie in front of others.
+      if (tokens_[id].type != TokenType::kUnused)
         vocabulary[tokens_[id].text] = id;
     }
     for (const TokenBeside& token : added_tokens()) {

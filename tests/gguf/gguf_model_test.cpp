@@ -345,6 +345,23 @@ TEST_F(GgufTokenizer, BytesComeBackWithTheSameTokens) {
   EXPECT_EQ(read->eos_id(), bytes->eos_id());
 }
 
+TEST_F(GgufTokenizer, ByteLevelComesBackWithItsAddedTokenInFront) {
+  json tokenizer = byte_level_tokenizer(pre_tokenizer_named("qwen2"));
+  json& vocabulary = tokenizer["model"]["vocab"];
+  for (auto id = vocabulary.begin(); id != vocabulary.end(); ++id)
+    *id = id->get<int64_t>() + 1;
+  vocabulary["<|end|>"] = 0;
+  tokenizer["added_tokens"][0]["id"] = 0;
+  GgufModel model = model_of(config_of("LlamaForCausalLM"), GgufType::kF32);
+  model.tokenizer = entries(tokenizer, model.config.vocab_size);
+  write_gguf_model(folder_ / "a.gguf", model);
+  import_gguf(folder_ / "a.gguf", folder_ / "out");
+  const auto before = load_tokenizer(folder_.path().string());
+  const auto after = load_tokenizer((folder_ / "out").string());
+  const std::string text = "abab12,<|end|>(x)";
+  EXPECT_EQ(after->encode(text), before->encode(text));
+}
+
 TEST(GgufImport, NamesTensorsThatAreMissingOrSurplus) {
   const TemporaryFolder folder;
   const DecoderConfig config = config_of("LlamaForCausalLM");
