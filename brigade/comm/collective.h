@@ -11,6 +11,7 @@ namespace brigade {
 // How the tensors of a group are combined, element by element.
 enum class ReduceOp { kSum, kMax, kMin };
 
+// What a group was asked to do.
 enum class Collective {
   kAllReduce,
   kAllReduceRows,

@@ -58,6 +58,7 @@ class StreamTrail {
   // What this thread queues on its current stream from now on runs after all
   // that was added, which is then forgotten.
   void wait();
+  // Forgets what was added.
   void clear() { marks_.clear(); }
 
  private:

@@ -53,6 +53,7 @@ struct JointWork {
   // What Work::reduced_bytes() returns; std::nullopt: what a single work says.
   std::optional<int64_t> reduced_bytes;
 };
+// One Work for all of them; see JointWork.
 WorkPtr join_works(JointWork parts);
 
 }  // namespace brigade

@@ -31,6 +31,7 @@ enum class Arrival {
 
 class GradHooks {
  public:
+  // Called on the thread of backward, around the accumulation of a gradient.
   struct Callbacks {
     std::function<void(int param, Arrival arrival)> before;
     std::function<void(int param)> after;

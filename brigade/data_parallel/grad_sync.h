@@ -145,11 +145,16 @@ class GradSync {
   // ---- weights of other ranks: see GatheredWeights. A backward over weights
   // that were stepped and not gathered is a ConfigError.
   void gather_weights() { gathered_->after_step(); }
+  // Whether there is something to wait for.
   bool is_gathering() const { return gathered_->are_under_way(); }
+  // Until then no weight may be read.
   void wait_for_weights() { gathered_->need_all(); }
+  // Until then this weight may not be read.
   void wait_for_weight(int param) {
     gathered_->need(owned_parts_[static_cast<size_t>(param)].segment);
   }
+  // Sharding::kParameters: the weights, of which none can be read otherwise.
+  // Null with any other sharding.
   ShardedWeights* sharded_weights() const { return gathered_->units(); }
 
   // GradHandover::kMainGrad: a range of this rank's part of a segment's
@@ -196,6 +201,7 @@ class GradSync {
   void take_back_weights();
   // The same contents under another plan.
   void move_to(BucketPlan plan);
+  // Buckets for parameters that become ready in this order.
   BucketPlan make_plan(const std::vector<int>& order) const;
 
   void call_before_handover() const {

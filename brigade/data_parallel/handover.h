@@ -24,11 +24,13 @@
 
 namespace brigade {
 
+// Which of a step's gradients of a parameter.
 enum class GradPart {
   kFirst,    // of the step: whatever .grad and main_grad hold is the last one's
   kFurther,  // is added to the step's earlier ones
 };
 
+// Whether any rank of the group has a gradient of the parameter in this step.
 enum class GradUse { kUsed, kUnused };
 
 // What a user did to the .grad of all parameters: nothing, cleared each to
@@ -60,6 +62,8 @@ class Handover {
   virtual void seal_by_hand(int param, double mean_scale) = 0;
   // The same for a parameter without a gradient in this step.
   virtual void seal_missing(int param) = 0;
+  // The parameter's bucket is reduced: .grad becomes what an optimizer reads,
+  // or none where no rank has used the parameter.
   virtual void give(int param, double mean_scale, GradUse use) = 0;
   // Gradients of `params` that lie outside of the flat memory (sparse ones)
   // become their reduction over `group`, which is that of `params`, from what
@@ -77,6 +81,7 @@ class Handover {
   virtual bool is_averaged_first(int param) const = 0;
   // Since the last note_untouched() or give(). kMainGrad alone.
   virtual GradClearing clearing() const { return GradClearing::kNone; }
+  // What .grad is now is no change of a user's.
   virtual void note_untouched() {}
 };
 

@@ -15,6 +15,7 @@
 
 namespace brigade {
 
+// How far one parameter is: see above.
 enum class ReadyState : uint8_t { kNone, kAccumulated, kReady };
 
 class StepProgress {
@@ -25,9 +26,11 @@ class StepProgress {
   // For the next step. What was seen of the first one's reaches stays.
   void reset();
 
+  // See ReadyState.
   ReadyState state_of(int param) const {
     return states_[static_cast<size_t>(param)];
   }
+  // A backward has reached the parameter, or it is ready.
   void set(int param, ReadyState state) {
     states_[static_cast<size_t>(param)] = state;
   }

@@ -6,11 +6,13 @@
 
 namespace brigade {
 
+// What carries the collectives of a group.
 enum class Backend {
   kGloo,  // TCP between CPUs
   kNccl,  // between GPUs
   kMpi,   // what the cluster's MPI uses
 };
+// As the config spells them.
 template <>
 inline constexpr std::array kChoices<Backend>{
     Choice{Backend::kGloo, "gloo"},
@@ -23,6 +25,7 @@ enum class HierarchyChoice {
   kOn,    // a ConfigError where they have not
   kOff,
 };
+// As the config spells them.
 template <>
 inline constexpr std::array kChoices<HierarchyChoice>{
     Choice{HierarchyChoice::kAuto, "auto"},

@@ -5,10 +5,12 @@
 
 namespace brigade {
 
+// Which class synchronises gradients.
 enum class GradSyncAlgorithm {
   kBucketed,  // BucketedGradSync
   kPerParam,  // PerParamGradSync: simple, slow, for comparison
 };
+// As the config spells them.
 template <>
 inline constexpr std::array kChoices<GradSyncAlgorithm>{
     Choice{GradSyncAlgorithm::kBucketed, "bucketed"},

@@ -7,6 +7,7 @@ namespace brigade {
 
 namespace ops {
 
+// Which kernels compute an op.
 enum class Kernels {
   // The CPU kernels for operands on the CPU that are all bf16 or all float32;
   // ATen for any other device or dtype. This is a rule, not a fallback: the

@@ -33,6 +33,7 @@ enum class BucketOrder {
   kReverse,       // about the order in which backward reaches them
   kObserved,      // kReverse in the first step, then the order seen in it
 };
+// As the config spells them.
 template <>
 inline constexpr std::array kChoices<BucketOrder>{
     Choice{BucketOrder::kRegistration, "registration"},

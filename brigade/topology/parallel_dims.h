@@ -54,7 +54,7 @@ struct Coordinate {
   // From 0 to the axis's size - 1.
   int& operator[](Axis axis);
   // The same.
-  int operator[](Axis axis) const;
+  int operator[](Axis axis) const;  // the same
   // In the order of the grid.
   std::vector<int> values() const;
   bool operator==(const Coordinate&) const = default;
