@@ -39,7 +39,7 @@ class TrainCommandTest : public ProgramTest {
 TEST_F(TrainCommandTest, AMisspeltKeyIsExitCode2AndNamesTheNearest) {
   EXPECT_EQ(train({"--nproc", "2", "distributed.dpsize=2"}), 2);
   EXPECT_THAT(
-      err(), AllOf(StartsWith("error: "), HasSubstr("distributed.dp_size")));
+      err(), AllOf(StartsWith("error: "), HasSubstr("/distributed/dp_size")));
   EXPECT_EQ(out(), "");
 }
 
@@ -62,7 +62,7 @@ TEST_F(TrainCommandTest, PrintConfigShowsOriginsAndStops) {
           ::testing::ContainsRegex("training.seed +=  ?7 +# command line"),
           ::testing::ContainsRegex("training.seq_length += 64 +# file"),
           ::testing::ContainsRegex("distributed.dp_size += 4 +# default")));
-  EXPECT_THAT(err(), HasSubstr("training.num_samples: "));
+  EXPECT_THAT(err(), HasSubstr("/training/num_samples: "));
 }
 
 TEST_F(TrainCommandTest, PrintScheduleDrawsAndStops) {
