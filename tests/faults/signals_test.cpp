@@ -261,8 +261,8 @@ bool waits_no_longer() {
 
 // mpirun waits odls_base_sigkill_timeout (one second) before it sends SIGTERM
 // and as long again before SIGKILL. It reads no output in that time, so ranks
-// stop in a write once their terminals are full: a timeout of a minute is
-// longer than what they can print, ten seconds are not.
+// that print each step stop in a write once their terminals are full: these
+// print no more than their saves.
 class Mpirun : public Signals {
  protected:
   void SetUp() override {
@@ -282,8 +282,9 @@ class Mpirun : public Signals {
          "-n",
          std::to_string(kRanks),
          testing::program_path()});
-    for (const std::string& argument :
-         rank_arguments(name, {"checkpoint.save_frequency=4"}))
+    for (const std::string& argument : rank_arguments(
+             name,
+             {"checkpoint.save_frequency=4", "logging.log_frequency=1000000"}))
       all.push_back(argument);
     StartedProgram program("mpirun", all, disk(kSlow));
     EXPECT_TRUE(eventually([&] {
@@ -314,7 +315,7 @@ TEST_F(Mpirun, WaitsForTheSaveWhereItsTimeoutIsLonger) {
     GTEST_SKIP() << "Open MPI 5 has no such timeout";
   const std::string name = "patience";
   const ProgramResult result =
-      end_in_a_save(name, {"--mca", "odls_base_sigkill_timeout", "10"});
+      end_in_a_save(name, {"--mca", "odls_base_sigkill_timeout", "40"});
   EXPECT_THAT(result.out, Not(HasSubstr("odls_base_sigkill_timeout")));
   expect_saved_and_continued(name);
 }
