@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "brigade/calibrate/calibration.h"
 #include "brigade/calibrate/measure.h"
 #include "brigade/calibrate/phase_timer.h"
 #include "brigade/comm/communicator.h"
-#include "brigade/calibrate/calibration.h"
 
 namespace brigade {
 

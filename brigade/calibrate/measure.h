@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
-#include "brigade/launch/environment.h"
 #include "brigade/calibrate/calibration.h"
+#include "brigade/launch/environment.h"
 
 namespace brigade {
 

@@ -4,8 +4,8 @@
 
 #include <torch/types.h>
 
-#include "brigade/ops/rotary.h"
 #include "brigade/calibrate/calibration.h"
+#include "brigade/ops/rotary.h"
 #include "brigade/tensor_parallel/tensor_parallel.h"
 
 namespace brigade {

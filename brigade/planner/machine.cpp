@@ -13,7 +13,10 @@ namespace brigade::planner {
 namespace {
 
 constexpr const char* kCollectiveNames[] = {
-    "all_reduce", "reduce_scatter", "all_gather", "exchange"};
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "exchange"};
 constexpr const char* kDtypeNames[] = {"fp32", "bf16", "fp8", "mxfp8", "fp4"};
 
 }  // namespace
