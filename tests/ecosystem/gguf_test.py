@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+"""Brigade's GGUF files, read by PyPI's gguf and by llama.cpp.
+
+    gguf_test.py BRIGADE               # see scripts/test_ecosystem.sh
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import gguf
+import numpy
+import safetensors.numpy
+import tokenizers
+import torch
+import transformers
+
+BRIGADE = pathlib.Path(sys.argv.pop(1)).resolve()
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+TEXT = (SOURCE / "docs" / "config.md").read_text()
+SHAPE = {
+    "vocab_size": 608, "hidden_size": 64, "intermediate_size": 96,
+    "num_hidden_layers": 4, "num_attention_heads": 4, "head_dim": 16,
+    "num_key_value_heads": 2, "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5, "initializer_range": 0.2}
+GEMMA = {"query_pre_attn_scalar": 16, "sliding_window": 32}
+
+
+def rope(kind, **more):
+    return {"rope_parameters": {
+        "rope_type": kind, "rope_theta": 10000.0, "factor": 4.0, **more}}
+
+
+MODELS = {
+    "llama": (transformers.LlamaConfig,
+              {"attention_bias": True, "mlp_bias": True}),
+    "llama3": (transformers.LlamaConfig,
+               {"tie_word_embeddings": True,
+                **rope("llama3", low_freq_factor=1.0, high_freq_factor=4.0,
+                       original_max_position_embeddings=64)}),
+    "linear": (transformers.LlamaConfig, rope("linear")),
+    "yarn": (transformers.LlamaConfig,
+             rope("yarn", original_max_position_embeddings=64,
+                  beta_fast=16.0, attention_factor=1.3)),
+    "mistral": (transformers.MistralConfig, {"sliding_window": None}),
+    "qwen2": (transformers.Qwen2Config, {"tie_word_embeddings": True}),
+    "qwen3": (transformers.Qwen3Config, {}),
+    "gemma2": (transformers.Gemma2Config, GEMMA),
+    "gemma3": (transformers.Gemma3TextConfig,
+               {**GEMMA, "num_hidden_layers": 7}),
+}
+GPT2 = {"add_prefix_space": False, "use_regex": True}
+WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+         r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+MARKS = (WORDS.replace(r"{1,3}", "").replace(r"?\p{L}+", r"?[\p{L}\p{M}]+")
+         .replace(r"\s\p{L}\p{N}]", r"\s\p{L}\p{M}\p{N}]"))
+PRE_TOKENIZERS = {
+    "gpt-2": None, "smollm": None, "llama-bpe": WORDS, "smaug-bpe": WORDS,
+    "qwen2": WORDS.replace(r"{1,3}", ""), "qwen35": MARKS}
+
+
+def run(*arguments):
+    result = subprocess.run(
+        [BRIGADE, *map(str, arguments)], capture_output=True, text=True)
+    if result.returncode != 0:
+        raise AssertionError(f"brigade {arguments}: {result.stderr}")
+    return result.stdout
+
+
+def byte_level(name):
+    """A tokenizer with a family's pre-tokenizer, by Hugging Face's trainer."""
+    parts = tokenizers.pre_tokenizers
+    regex = PRE_TOKENIZERS[name]
+    if name == "gpt-2":
+        cut = parts.ByteLevel(**GPT2)
+    elif name == "smollm":
+        cut = parts.Sequence(
+            [parts.Digits(individual_digits=True), parts.ByteLevel(**GPT2)])
+    else:
+        cut = parts.Sequence(
+            [parts.Split(tokenizers.Regex(regex), "isolated"),
+             parts.ByteLevel(add_prefix_space=False, use_regex=False)])
+    made = tokenizers.Tokenizer(
+        tokenizers.models.BPE(ignore_merges=name == "llama-bpe"))
+    made.pre_tokenizer = cut
+    made.decoder = tokenizers.decoders.ByteLevel()
+    if name.startswith("qwen"):
+        made.normalizer = tokenizers.normalizers.NFC()
+    made.train_from_iterator([TEXT], tokenizers.trainers.BpeTrainer(
+        vocab_size=600, special_tokens=["<|endoftext|>"], show_progress=False,
+        initial_alphabet=parts.ByteLevel.alphabet()))
+    return made
+
+
+def interleaved(weight, heads):
+    """As llama.cpp's "llama" rotates: neighbours, not halves."""
+    rows = weight.reshape(heads, 2, -1, *weight.shape[1:])
+    return rows.swapaxes(1, 2).reshape(weight.shape)
+
+
+def same_values(folder, expected):
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    return set(tensors) == set(expected) and all(
+        numpy.array_equal(tensors[name], expected[name]) for name in expected)
+
+
+class Gguf(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scratch = tempfile.TemporaryDirectory()
+        cls.folder = pathlib.Path(cls.scratch.name)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.scratch.cleanup()
+
+    def model(self, name, pre="gpt-2"):
+        """A Hugging Face folder with random weights and a tokenizer."""
+        folder = self.folder / f"{name}-{pre}"
+        if folder.exists():
+            return folder
+        kind, more = MODELS[name]
+        torch.manual_seed(0)
+        model = transformers.AutoModelForCausalLM.from_config(
+            kind(**{**SHAPE, **more})).float()
+        for weight in model.parameters():
+            if weight.dim() == 1:
+                weight.data.add_(0.1 * torch.randn_like(weight))
+        model.save_pretrained(folder)
+        byte_level(pre).save(str(folder / "tokenizer.json"))
+        (folder / "tokenizer_config.json").write_text(json.dumps(
+            {"eos_token": "<|endoftext|>", "chat_template": "{{ messages }}"}))
+        return folder
+
+    def export(self, folder, kind):
+        path = folder.with_suffix(f".{kind}.gguf")
+        run("export", "--run", folder, "--gguf", path, "--type", kind)
+        return path
+
+    def check_llama_cpp(self, path, model=""):
+        result = subprocess.run(
+            [SOURCE / "scripts" / "test_llama_cpp.sh", path, model],
+            capture_output=True, text=True,
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+                 "BRIGADE": str(BRIGADE)})
+        if result.returncode == 77:
+            self.skipTest(result.stderr.strip())
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def test_pypis_gguf_reads_the_same_values(self):
+        folder = self.model("llama")
+        weights = safetensors.numpy.load_file(folder / "model.safetensors")
+        name = "model.layers.1.self_attn.k_proj.weight"
+        expected = interleaved(weights[name], 2)
+        for kind, tolerance in (("f32", 0), ("f16", 1e-3), ("bf16", 8e-3)):
+            reader = gguf.GGUFReader(self.export(folder, kind))
+            tensor = next(
+                t for t in reader.tensors if t.name == "blk.1.attn_k.weight")
+            read = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+            self.assertLessEqual(
+                numpy.abs(read.reshape(expected.shape) - expected).max(),
+                tolerance * numpy.abs(expected).max())
+        reader = gguf.GGUFReader(self.export(folder, "q8_0"))
+        tensor = next(
+            t for t in reader.tensors if t.name == "blk.1.attn_k.weight")
+        self.assertEqual(
+            tensor.data.tobytes(),
+            gguf.quants.quantize(
+                expected, gguf.GGMLQuantizationType.Q8_0).tobytes())
+
+    def test_the_tokenizer_and_its_template_come_along(self):
+        reader = gguf.GGUFReader(self.export(self.model("llama"), "f16"))
+        self.assertEqual(
+            reader.fields["tokenizer.ggml.pre"].contents(), "gpt-2")
+        self.assertEqual(
+            reader.fields["tokenizer.chat_template"].contents(),
+            "{{ messages }}")
+        self.assertEqual(
+            reader.fields["tokenizer.ggml.eos_token_id"].contents(), 0)
+        self.assertEqual(
+            len(reader.fields["tokenizer.ggml.tokens"].contents()),
+            SHAPE["vocab_size"])
+
+    def test_f32_files_come_back_bit_for_bit(self):
+        for name in MODELS:
+            with self.subTest(model=name):
+                folder = self.model(name)
+                back = folder.with_suffix(".back")
+                run("import", "--gguf", self.export(folder, "f32"), "--out",
+                    back)
+                expected = safetensors.numpy.load_file(
+                    folder / "model.safetensors")
+                if not name.startswith("gemma"):  # stores 1 + w
+                    self.assertTrue(same_values(back, expected))
+                transformers.AutoModelForCausalLM.from_pretrained(back)
+                read = tokenizers.Tokenizer.from_file(
+                    str(back / "tokenizer.json"))
+                self.assertEqual(
+                    read.encode(TEXT).ids, byte_level("gpt-2").encode(TEXT).ids)
+
+    def test_llama_cpp_computes_the_same(self):
+        for name in MODELS:
+            for kind in ("f32", "q8_0"):
+                with self.subTest(model=name, kind=kind):
+                    folder = self.model(name)
+                    self.check_llama_cpp(self.export(folder, kind), folder)
+
+    def test_llama_cpp_cuts_words_alike(self):
+        for pre in PRE_TOKENIZERS:
+            with self.subTest(pre_tokenizer=pre):
+                folder = self.model("linear", pre)
+                self.check_llama_cpp(self.export(folder, "f32"), folder)
+
+    def test_llama_cpp_has_the_tokens_of_a_tokenizer_of_our_own(self):
+        folder = self.folder / "own"
+        folder.mkdir()
+        (folder / "text.txt").write_text(TEXT)
+        run("prepare", "-i", folder / "text.txt", "--train-tokenizer", 600,
+            "--out", folder / "data")
+        config = {
+            "model": {"config": {
+                **SHAPE, "architectures": ["LlamaForCausalLM"],
+                "vocab_size": 600}},
+            "training": {"seq_length": 64, "total_train_steps": 2},
+            "dataset": {"name": str(folder / "data")},
+            "logging": {"run_dir": str(folder / "run")}}
+        (folder / "run.json").write_text(json.dumps(config))
+        run("train", "--config", folder / "run.json")
+        path = folder / "own.gguf"
+        run("export", "--run", folder / "run", "--gguf", path, "--type", "f32")
+        self.check_llama_cpp(path, folder / "run")
+        self.check_llama_cpp(path)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""llama.cpp's tokens and loss of a GGUF file, and Brigade's.
+
+    llama_cpp_test.py BRIGADE ROOT FILE.gguf [MODEL]
+
+See scripts/test_llama_cpp.sh. Needs no package.
+"""
+import json
+import math
+import pathlib
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unicodedata
+
+STRINGS = 2000
+SEQ_LENGTH = 128
+TEXT_BYTES = 40000
+# Of the loss, relative, where both compute with the same values; and of the
+# perplexity where llama.cpp rounds activations too.
+SAME_VALUES = 1e-4
+ROUNDED = 0.005
+PIECES = [
+    "it's", "I'LL", "we've", "12345", "3.14", " ", "  ", "   ", "\n", "\n\n",
+    "\t", "\r\n", "é", "中文", "日本語", "русский", "한국어", "🚒", "½", "²",
+    "(x)", "==", "...", "CamelCase", "HTTPServer", "snake_case", "\u00a0",
+    "\u3000", "_", "a", "Ab", "Ω", "ß", "0", "٣", "１２", "foo/bar", "//",
+    "\u200b", "▁"]
+
+
+def strings():
+    """Lines of the documents, and pieces in random order."""
+    draw = random.Random(0)
+    documents = sorted(pathlib.Path("docs").glob("*.md"))
+    # A special token that is written in a text is one to some tokenizers only.
+    lines = [line for path in documents for line in path.read_text().split("\n")
+             if line and "<" not in line]
+    made = []
+    for i in range(STRINGS):
+        if i % 2 == 0:
+            made.append(draw.choice(lines))
+        else:
+            count = draw.randint(1, 12)
+            made.append("".join(draw.choice(PIECES) for _ in range(count)))
+    # llama.cpp does not normalise.
+    return [unicodedata.normalize("NFC", text) for text in made]
+
+
+class Test:
+    def __init__(self, brigade, root, file, model, folder):
+        self.brigade = brigade
+        self.root = pathlib.Path(root)
+        self.folder = pathlib.Path(folder)
+        self.inside = self.root / "tmp" / f"test-{self.folder.name}.gguf"
+        self.is_own_model = not model
+        shutil.copyfile(file, self.inside)
+        if self.is_own_model:
+            model = self.folder / "imported"
+            self.run("import", "--gguf", file, "--out", model)
+        self.model = model
+        self.tokenizer = self.find_tokenizer()
+
+    def run(self, *arguments):
+        result = subprocess.run(
+            [self.brigade, *map(str, arguments)], capture_output=True,
+            text=True)
+        if result.returncode != 0:
+            sys.exit(f"brigade {arguments}: {result.stderr}")
+        return result.stdout
+
+    def find_tokenizer(self):
+        path = pathlib.Path(self.model)
+        manifests = sorted(
+            path.glob("**/manifest.json"), key=lambda p: p.stat().st_mtime)
+        if not manifests:
+            return path
+        name = json.loads(manifests[-1].read_text())["tokenizer"]
+        beside = manifests[-1].parent / name
+        return beside if beside.exists() else name
+
+    def oracle(self, what, lines):
+        result = subprocess.run(
+            ["chroot", self.root, "/tmp/llama_cpp_oracle",
+             f"/tmp/{self.inside.name}", what],
+            input="".join(line + "\n" for line in lines), capture_output=True,
+            text=True)
+        if result.returncode != 0:
+            sys.exit(f"llama.cpp: {result.stderr}")
+        return [line.split() for line in result.stdout.split("\n")[:-1]]
+
+    def tokens(self, texts, name):
+        """Brigade's, one list per text."""
+        documents = self.folder / f"{name}.jsonl"
+        documents.write_text("".join(
+            json.dumps({"text": text}) + "\n" for text in texts))
+        prefix = self.folder / name
+        self.run("prepare", "-i", documents, "--tokenizer", self.tokenizer,
+                 "--out", prefix)
+        index = pathlib.Path(f"{prefix}.idx").read_bytes()
+        code, count = index[17], struct.unpack_from("<Q", index, 18)[0]
+        lengths = struct.unpack_from(f"<{count}i", index, 34)
+        data = pathlib.Path(f"{prefix}.bin").read_bytes()
+        width = {8: 2, 4: 4}[code]
+        ids = struct.unpack(f"<{len(data) // width}{'H' if width == 2 else 'i'}",
+                            data)
+        lists, at = [], 0
+        for length in lengths:
+            lists.append(list(ids[at:at + length]))
+            at += length
+        return lists
+
+    def check_tokens(self):
+        texts = strings()
+        quoted = [json.dumps(text, ensure_ascii=False) for text in texts]
+        theirs = [list(map(int, ids)) for ids in self.oracle("tokens", quoted)]
+        mine = self.tokens(texts, "strings")
+        # What begins and ends a document is Brigade's and no text.
+        specials = self.special_ids()
+        mine = [[i for i in ids if i not in specials] for ids in mine]
+        theirs = [[i for i in ids if i not in specials] for ids in theirs]
+        wrong = [i for i in range(STRINGS) if mine[i] != theirs[i]]
+        for i in wrong[:3]:
+            print(f"  {texts[i]!r}\n    Brigade   {mine[i]}\n"
+                  f"    llama.cpp {theirs[i]}")
+        print(f"tokens: {STRINGS - len(wrong)} of {STRINGS} strings alike")
+        return not wrong
+
+    def special_ids(self):
+        shown = self.run("inspect", self.tokenizer)
+        return {int(line.split()[1]) for line in shown.split("\n")
+                if line.split()[:1] in (["bos"], ["eos"])
+                and line.split()[1].isdigit()}
+
+    def check_loss(self, rounds):
+        text = pathlib.Path("docs/config.md").read_text()[:TEXT_BYTES]
+        file = self.folder / "text.txt"
+        file.write_text(text)
+        mine = json.loads(self.run(
+            "evaluate", "--run", self.model, "--text", file, "--tokenizer",
+            self.tokenizer, "--seq-length", SEQ_LENGTH, "--dtype", "float32",
+            "--json"))[str(file)]
+        ids = [i for i in map(int, self.oracle(
+            "tokens", [json.dumps(text, ensure_ascii=False)])[0])]
+        windows = [ids[begin:begin + SEQ_LENGTH + 1]
+                   for begin in range(0, len(ids) - 1, SEQ_LENGTH)]
+        scores = self.oracle(
+            "scores", [" ".join(map(str, window)) for window in windows])
+        values = [float(value) for line in scores for value in line]
+        if len(values) != mine["tokens"]:
+            print(f"loss: {len(values)} tokens, Brigade {mine['tokens']}")
+            return False
+        loss = -sum(values) / len(values)
+        difference = (math.expm1(abs(loss - mine["loss"])) if rounds
+                      else abs(loss - mine["loss"]) / mine["loss"])
+        print(f"loss: Brigade {mine['loss']:.6f}, llama.cpp {loss:.6f}, "
+              f"{'perplexity' if rounds else 'loss'} {difference:.1e} apart")
+        return difference <= (ROUNDED if rounds else SAME_VALUES)
+
+
+def file_type(path):
+    """general.file_type: 0 is f32."""
+    data = pathlib.Path(path).read_bytes()
+    at = data.index(b"general.file_type") + len("general.file_type") + 4
+    return struct.unpack_from("<I", data, at)[0]
+
+
+def main():
+    brigade, root, file, model = (sys.argv[1:] + [""])[:4]
+    with tempfile.TemporaryDirectory() as folder:
+        test = Test(brigade, root, file, model, folder)
+        try:
+            alike = [test.check_tokens(),
+                     test.check_loss(rounds=file_type(file) != 0)]
+        finally:
+            test.inside.unlink()
+    sys.exit(0 if all(alike) else 1)
+
+
+main()
