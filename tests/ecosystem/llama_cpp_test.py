@@ -76,6 +76,8 @@ class Test:
         manifests = sorted(
             path.glob("**/manifest.json"), key=lambda p: p.stat().st_mtime)
         if not manifests:
+            if not any(path.glob("tokenizer.*")):
+                sys.exit(f"{path} has no tokenizer to compare with")
             return path
         name = json.loads(manifests[-1].read_text())["tokenizer"]
         beside = manifests[-1].parent / name
