@@ -1,8 +1,8 @@
 // What moves the bytes of process groups, and the one place where a group is
 // made over it.
 //
-// A new backend is a value in options/backend.h, a file beside
-// gloo_communicator.h, and a case in make_communicator() and check_backend().
+// A new backend is a value in options/backend.h, a folder beside
+// gloo/, and a case in make_communicator() and check_backend().
 #pragma once
 
 #include <functional>

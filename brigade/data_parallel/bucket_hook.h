@@ -35,8 +35,9 @@ struct BucketView {
 
 // Launches the reduction of bucket.main_grad over the communicator and returns
 // at once; the returned Work's wait() leaves the sum over ranks in `owned`.
-// Called in plan order on the thread of backward. Exceptions reach the caller
-// of backward() with the bucket named.
+// Called in plan order on the thread of backward, or for buckets that backward
+// left on the one that ends the step. Exceptions reach the caller of backward()
+// with the bucket named.
 using BucketHook =
     std::function<WorkPtr(BucketView& bucket, Communicator& communicator)>;
 

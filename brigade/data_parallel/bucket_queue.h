@@ -3,7 +3,7 @@
 //
 // mark_ready() runs on the thread of backward, and waits there for a bucket
 // that is stepped or divided before backward ends; everything else runs on the
-// trainer's.
+// trainer's, or on the thread that ends backward.
 #pragma once
 
 #include <vector>

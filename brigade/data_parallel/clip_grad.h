@@ -9,8 +9,9 @@ namespace brigade {
 
 // The 2-norm of the step's gradients (with Reduction::kMean of their mean) over
 // all parameters; where it is larger than `max_norm`, gradients are scaled down
-// to it. After finish(), before the optimizer. With sharding collective, an
-// all-reduce of 8 bytes: each rank has a part of the sum. Throws ConfigError
+// to it. After finish(), before the optimizer. With sharding, and where
+// parameters have groups of their own, collective over all ranks, an all-reduce
+// of 8 bytes: each rank has a part of the sum. Throws ConfigError
 // where no gradient is left, as after an optimizer that stepped in backward.
 // Not finite when a gradient is not; then all of them become NaN, as with
 // PyTorch.

@@ -23,7 +23,8 @@
 //
 // Hooks run on the thread that autograd runs a parameter's backward on: on the
 // CPU the one that calls backward(), on GPUs a thread per device. Every other
-// call comes from the trainer's thread, between backwards.
+// call comes from the trainer's thread, between backwards. Where a step ends in
+// backward, its end runs on the thread that ends it.
 #pragma once
 
 #include <torch/types.h>
@@ -55,9 +56,10 @@ class GradSync {
 
   // ---- the verbs
 
-  // A parameter's gradient of this step is in main_grad. Called by the hooks;
-  // by hand for a gradient that was computed outside autograd. Throws
-  // ConfigError for an index outside params() and for a second call in a step.
+  // A parameter's gradient of this step is in main_grad. Called by hand, for a
+  // gradient that was computed outside autograd or that no backward follows.
+  // Throws ConfigError for an index outside params() and for a second call in a
+  // step.
   virtual void mark_ready(int param) = 0;
   // Waits for the step's collectives and hands the gradients over. A second
   // call does nothing (but see MissingGradient::kZero). Throws ConfigError when

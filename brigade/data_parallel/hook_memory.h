@@ -3,8 +3,8 @@
 //
 // A hook that is given a memory serves one model: a bucket of another one with
 // the same parameters (ranks that are threads and share the hook) is refused.
-// Everything here runs between steps, but add(), which the hook calls on the
-// thread of backward.
+// Everything here runs between steps, but add(), which the hook calls where it
+// runs (BucketHook).
 // PowerSgdOptions::exact_steps are counted anew.
 #pragma once
 

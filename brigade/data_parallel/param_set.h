@@ -3,7 +3,8 @@
 // reads parameters and all that is kept of them, and one that fills them,
 // whatever of it this rank has.
 //
-// Called by the trainer's thread between steps.
+// Called by the trainer's thread: finish() between backwards, the rest between
+// steps.
 #pragma once
 
 #include <cstdint>
@@ -48,8 +49,8 @@ class ParamSet {
   void finish();
 
   // Calls `visit` with each parameter and its states (a frozen one has none), in
-  // an order that all ranks share. What is sharded is gathered for the call, collectively; the
-  // tensors are views, and valid only until it returns.
+  // an order that all ranks share. What is sharded is gathered for the call,
+  // collectively; the tensors are views, and valid only until it returns.
   void visit(const Visit& visit) const;
   // Calls `fill` with each parameter and its states and keeps what it writes
   // into the tensors: this rank's part, where they are sharded. Collective

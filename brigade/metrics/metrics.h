@@ -44,7 +44,7 @@ struct StepMetrics {
   double memory_gb = 0;  // resident, the most of one replica's ranks
   double step_ms = 0;
   // Waits for transfers between stages and for buckets alone; those inside
-  // tensor and context parallel are not measured.
+  // tensor and context parallel are in `times`.
   double exposed_comm_ms = 0;
   StepTimes times;
   std::optional<double> eval_loss;

@@ -6,7 +6,8 @@
 //
 // Life: made after the parameters have their first values, which are the
 // masters' (call reload_masters() after weights were changed from outside),
-// stepped by the trainer's thread between finish() and reset().
+// stepped by the trainer's thread between finish() and reset(), or group by
+// group on the thread of backward (data_parallel/step_in_backward.h).
 #pragma once
 
 #include <torch/types.h>
@@ -41,7 +42,7 @@ void check_has_rate(
     const std::vector<double>& lrs);
 
 // A tensor that an optimizer keeps beside a weight, as long as the weight.
-// Checkpoints store it as NAME.PARAMETER.
+// Checkpoints store it as NAME.PARAMETER, all but kMasterLow.
 struct StateSpec {
   std::string name;
   torch::ScalarType dtype = torch::kFloat;

@@ -64,8 +64,9 @@ struct Param {
   // The last stage's copy of a tied embedding, which belongs to the first.
   bool is_copy_for_head = false;
 
-  // What an optimizer keeps, shaped as the weight. Filled in where parameters
-  // are walked (ParamSet::visit()); views of flat memory.
+  // What an optimizer and low-communication training keep, shaped as the
+  // weight. Filled in where parameters are walked (ParamSet::visit(),
+  // LocalTraining::visit()); views of flat memory.
   std::vector<State> states;
 
   bool is_replaced_by_copy() const {
@@ -88,8 +89,8 @@ struct ParamsOfGroup {
 // The groups of `params`, in the order of their first parameters.
 std::vector<ParamsOfGroup> groups_of(const std::vector<Param>& params);
 
-// A parameter of `part`: its row, cut and hints; `weight` is what the rank has of
-// it.
+// A parameter of `part`: its row, cut and hints; `weight` is what the rank has
+// of it.
 Param make_param(
     const ParameterRow& row,
     const ModelPart& part,

@@ -13,7 +13,7 @@ enum class Sharding {
   kOptimizer,  // 2 + 4 + 10/dp: moments and masters (ZeRO-1)
   kGradients,  // 2 + 14/dp, and the buckets under way: gradients too (ZeRO-2)
   // 16/dp, the buckets under way and the weights of two units: weights too
-  // (ZeRO-3; PyTorch's fully_shard). See sharded_weights.h.
+  // (ZeRO-3; PyTorch's fully_shard). See sharding/sharded_weights.h.
   kParameters,
 };
 // "none", "optimizer", "gradients" or "parameters".

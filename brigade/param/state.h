@@ -1,6 +1,7 @@
 // A tensor that is kept beside a parameter: an optimizer's moment, the low half
-// of a master, what a compressed reduction lost, outer momentum. In checkpoints
-// NAME.PARAMETER.
+// of a master, outer momentum, what a compressed exchange between groups lost.
+// In checkpoints of a run NAME.PARAMETER, but the low half as a part of the
+// whole master.PARAMETER.
 #pragma once
 
 #include <torch/types.h>

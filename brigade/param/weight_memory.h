@@ -3,7 +3,8 @@
 // all of it without sharding. With Sharding::kParameters each rank keeps the
 // range that it owns, and the rest comes and goes (ShardedWeights).
 //
-// Used between backwards by the trainer's thread.
+// Changed between backwards by the trainer's thread; ShardedWeights reads its
+// segments in forward and backward.
 #pragma once
 
 #include <torch/types.h>
@@ -74,8 +75,8 @@ class WeightMemory {
 
   // With kMove: takes the values of parameters that were given other memory, as
   // torch::load() does, and makes them views again. Returns whether one of them
-  // trains. Throws ConfigError naming one of those with Sharding::kParameters: see
-  // FullWeights.
+  // trains. Throws ConfigError naming one of those with Sharding::kParameters:
+  // see FullWeights.
   bool take_back();
   // Changes whenever an optimizer has written flat weights.
   int64_t version() const;

@@ -4,7 +4,8 @@
 // unit's are gathered when it is used (ShardedWeights). Without sharding every
 // call does nothing.
 //
-// Called by the thread that runs forward, backward and the optimizer.
+// Called by the trainer's thread; what units() returns also by the thread of
+// backward.
 #pragma once
 
 #include <cstdint>

@@ -17,9 +17,9 @@
 
 namespace brigade {
 
-// A new axis is a value here, a place in kAxes, a member of Coordinate and of
-// ParallelDims, and a row of the table in the source. Config keys, options,
-// reports and files walk these lists.
+// A new axis is a value here, a place in kAxes and kNamedAxes, a member of
+// Coordinate and of ParallelDims, and a row of the table in the source. Config
+// keys, options, reports and files walk these lists.
 enum class Axis { kDp, kTp, kPp, kCp };
 // In the order in which people name them.
 inline constexpr std::array<Axis, 4> kNamedAxes = {

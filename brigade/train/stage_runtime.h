@@ -23,7 +23,7 @@ namespace brigade {
 class StageRuntime {
  public:
   // Collective over the mesh's replicas(): initial weights, then buckets. They
-  // are the group of every parameter.
+  // are the group of every parameter until reduce_over().
   StageRuntime(
       const TrainConfig& config,
       const DecoderConfig& decoder,

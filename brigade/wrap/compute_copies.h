@@ -13,7 +13,7 @@
 // float32: autograd casts them to the dtype that a parameter had when it was
 // wrapped.
 //
-// Used by the thread that trains, backward included.
+// Used by the thread that trains and, on GPUs, by autograd's.
 #pragma once
 
 #include <torch/types.h>

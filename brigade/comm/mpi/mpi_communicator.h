@@ -3,8 +3,8 @@
 //
 //   all_reduce          of a few KiB, broadcast, all_gather, all_to_all,
 //                       barrier: MPI's own non-blocking collectives
-//   all_reduce          of more: chunk_exchange.h
-//   everything else     messages (composed_communicator.h)
+//   all_reduce          of more: comm/sums/chunk_exchange.h
+//   everything else     messages (comm/sums/composed_communicator.h)
 //
 // MPI has no threads of its own that would carry on what was launched. The
 // thread that waits does it, or, while nobody does, a thread of the
