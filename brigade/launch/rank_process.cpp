@@ -10,8 +10,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -271,6 +274,21 @@ RankProcess start_rank(
   process.output = std::move(output.read_end);
   process.error = std::move(error.read_end);
   return process;
+}
+
+bool handles_signal(pid_t process, int number) {
+  std::ifstream status(fmt::format("/proc/{}/status", process));
+  std::string line;
+  uint64_t handled = 0;
+  bool is_known = false;
+  while (std::getline(status, line)) {
+    // "SigCgt:\t0000000000000200": bit N - 1 is signal N.
+    if (!line.starts_with("SigCgt:") && !line.starts_with("SigIgn:"))
+      continue;
+    handled |= std::strtoull(line.c_str() + 7, nullptr, 16);
+    is_known = true;
+  }
+  return !is_known || ((handled >> (number - 1)) & 1) != 0;
 }
 
 }  // namespace brigade

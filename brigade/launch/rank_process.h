@@ -88,4 +88,8 @@ RankProcess start_rank(
     const ProcessOptions& options,
     const ProcessGuard& guard);
 
+// Whether a process catches or ignores a signal, which then does not end it
+// (/proc/PID/status). True where that cannot be read.
+bool handles_signal(pid_t process, int number);
+
 }  // namespace brigade

@@ -320,8 +320,11 @@ class Supervisor {
       signal_all(number);
       return;
     }
+    // A rank that still starts has no handler: a request would end it.
+    const bool is_request = number == SIGUSR1 || number == SIGUSR2;
     for (const Rank& rank : ranks_) {
-      if (rank.is_live)
+      if (rank.is_live &&
+          (!is_request || handles_signal(rank.process.pid, number)))
         ::kill(rank.process.pid, number);
     }
   }

@@ -317,6 +317,34 @@ TEST_F(SupervisorTest, SignalsArePassedOnToEveryRank) {
       AllOf(Contains("[rank 0] got TERM"), Contains("[rank 1] got TERM")));
 }
 
+// As one for a save that comes while libtorch is loaded.
+TEST_F(SupervisorTest, ARequestDoesNotKillRanksThatDoNotTakeItYet) {
+  const pid_t supervisor = in_background(shell(
+      2,
+      "trap 'echo got HUP' HUP; trap 'exit 0' TERM; echo $$ >> $T/pids; "
+      "while [ ! -e $T/go ]; do sleep 0.01; done; "
+      "trap 'echo got USR1' USR1; echo ready; while :; do sleep 0.01; done"));
+  pids(2);
+  const auto both_say = [&](const std::string& line) {
+    return eventually([&] {
+      const auto output = lines("output");
+      const std::set<std::string> seen(output.begin(), output.end());
+      return seen.contains("[rank 0] " + line) &&
+             seen.contains("[rank 1] " + line);
+    });
+  };
+  ::kill(supervisor, SIGUSR1);
+  ::kill(supervisor, SIGHUP);
+  EXPECT_TRUE(both_say("got HUP"));
+  std::ofstream(folder_ / "go").close();
+  EXPECT_TRUE(both_say("ready"));
+  ::kill(supervisor, SIGUSR1);
+  EXPECT_TRUE(both_say("got USR1"));
+  ::kill(supervisor, SIGTERM);
+  const int status = wait_for(supervisor);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 TEST_F(SupervisorTest, RanksThatTheUserInterruptsMayTakeTheirTime) {
   // Rank 0 ends at once; rank 1 needs longer than the others would get.
   auto options = shell(
