@@ -98,7 +98,10 @@ def build_pch(build, flags):
 def main():
     build = pathlib.Path(sys.argv[1]).resolve()
     names, what = (sys.argv[2:], "named") if sys.argv[2:] else changed_files()
-    sources = sources_of(names)
+    # Without those that this build leaves out, as where MPI or CUDA is missing:
+    # their headers are not there.
+    own = own_includes(build)
+    sources = [name for name in sources_of(names) if name in own]
     if not sources:
         print(f"tidy: no C++ files {what}")
         return 0
@@ -108,7 +111,6 @@ def main():
              '-DBRIGADE_SOURCE_DIR=""', '-DBRIGADE_BINARY_DIR=""',
              '-DBRIGADE_VERSION=""', '-DBRIGADE_PROGRAM_FAULTS=""']
     with_torch, includes = torch_include(build)
-    own = own_includes(build)
     torch = [*plain, "-D_GLIBCXX20_CONSTEXPR=", *includes]
     if with_torch.intersection(sources):
         torch += ["-include-pch", str(build_pch(build, torch))]
