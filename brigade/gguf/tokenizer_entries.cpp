@@ -108,7 +108,7 @@ PreTokenizerName choose_name(const json& tokenizer) {
 void require_plain_bpe(const json& model) {
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const json value = model.value(key, json());
-    if (value.is_string() && value != "")
+    if (value.is_string() && !value.get_ref<const std::string&>().empty())
       refuse_byte_level(fmt::format("{} {}", key, value.dump()));
   }
 }

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
+#include <initializer_list>
 
 namespace brigade {
 namespace {

@@ -1,6 +1,8 @@
 // Reading the "model" of a tokenizer.json; every complaint has its JSON path.
 
 #include "brigade/tokenizer/bpe_model.h"
+
+#include <fmt/format.h>
 #include "brigade/tokenizer/json_parts.h"
 #include "brigade/tokenizer/utf8.h"
 

@@ -1,5 +1,7 @@
 #include "brigade/tokenizer/decoder.h"
 
+#include <fmt/format.h>
+
 #include <memory>
 #include <optional>
 #include <utility>
@@ -89,7 +91,7 @@ void fuse(Tokens& tokens, RegexScratch&) {
   std::string text;
   for (const std::string& token : tokens)
     text += token;
-  tokens.assign(1, std::move(text));
+  tokens.assign(1, text);
 }
 
 Decoder strip_decoder(const JsonNode& node) {

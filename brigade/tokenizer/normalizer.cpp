@@ -1,5 +1,7 @@
 #include "brigade/tokenizer/normalizer.h"
 
+#include <fmt/format.h>
+
 #include <memory>
 #include <utility>
 #include <vector>

@@ -1,6 +1,8 @@
 // What Split and Replace look for: {"String": ...} or {"Regex": ...}.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <optional>
 #include <string>
 #include <string_view>

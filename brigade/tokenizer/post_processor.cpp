@@ -1,5 +1,7 @@
 #include "brigade/tokenizer/post_processor.h"
 
+#include <fmt/format.h>
+
 #include "brigade/tokenizer/json_parts.h"
 
 namespace brigade {

@@ -1,5 +1,7 @@
 #include "brigade/tokenizer/pre_tokenizer.h"
 
+#include <fmt/format.h>
+
 #include <memory>
 #include <span>
 #include <utility>

@@ -1,5 +1,7 @@
 #include "brigade/tokenizer/pre_tokenizer_split.h"
 
+#include <fmt/format.h>
+
 namespace brigade {
 
 SplitBehavior split_behavior(const JsonNode& node) {

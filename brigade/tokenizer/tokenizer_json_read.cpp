@@ -148,7 +148,8 @@ void HuggingFaceTokenizer::read_added_token(
   added_ids_[token.content] = token.id;
   if (token.special)
     special_.insert(token.content);
-  added_[token.id] = {
+  const auto id = token.id;
+  added_[id] = {
       .token = std::move(token), .normalized = std::move(normalized.text)};
 }
 
