@@ -109,7 +109,8 @@ def main():
     deadline = time.monotonic() + float(os.environ.get("TIDY_SECONDS", "420"))
     plain = ["-std=c++20", "-I.", "-fPIC", "-Wno-everything",
              '-DBRIGADE_SOURCE_DIR=""', '-DBRIGADE_BINARY_DIR=""',
-             '-DBRIGADE_VERSION=""', '-DBRIGADE_PROGRAM_FAULTS=""']
+             '-DBRIGADE_VERSION=""', '-DBRIGADE_PROGRAM_FAULTS=""',
+             '-DBRIGADE_CMAKE_FOLDER=""']
     with_torch, includes = torch_include(build)
     torch = [*plain, "-D_GLIBCXX20_CONSTEXPR=", *includes]
     if with_torch.intersection(sources):
