@@ -129,7 +129,7 @@ bool names_dataset(const GivenValues& given) {
   for (const char* key : {"name", "mixture"}) {
     const auto found = given.find(find_config_key("dataset", key));
     if (found != given.end() && !found->second.value.empty() &&
-        found->second.value != "")
+        found->second.value != nlohmann::json(""))
       return true;
   }
   return false;
