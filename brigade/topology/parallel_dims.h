@@ -71,7 +71,9 @@ struct ParallelDims {
   int pp = 1;
   int cp = 1;
 
-  int& operator[](Axis axis);  // the size of an axis
+  // The size of an axis.
+  int& operator[](Axis axis);
+  // The size of an axis.
   int operator[](Axis axis) const;
   int world_size() const;
   // As world_size(), of sizes that nobody checked: they may be beyond an int.
