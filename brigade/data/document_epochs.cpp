@@ -52,31 +52,35 @@ DocumentEpochSource::EpochPointer DocumentEpochSource::epoch_of(
   return current_;
 }
 
-void DocumentEpochSource::read(uint64_t sample, std::span<int64_t> window)
-    const {
-  const EpochPointer epoch = epoch_of(sample);
-  uint64_t position = first_token(sample);
+void DocumentEpochSource::read_tokens(
+    const Epoch& epoch,
+    uint64_t position,
+    std::span<int64_t> tokens) const {
   auto next =
-      std::upper_bound(epoch->begins.begin(), epoch->begins.end(), position);
-  while (!window.empty()) {
-    const auto place = static_cast<uint64_t>(next - epoch->begins.begin()) - 1;
-    const uint64_t count = std::min<uint64_t>(window.size(), *next - position);
-    const uint64_t document = epoch->order(place);
+      std::upper_bound(epoch.begins.begin(), epoch.begins.end(), position);
+  while (!tokens.empty()) {
+    const auto place = static_cast<uint64_t>(next - epoch.begins.begin()) - 1;
+    const uint64_t count = std::min<uint64_t>(tokens.size(), *next - position);
+    const uint64_t document = epoch.order(place);
     dataset_->read(
-        dataset_->documents().begin(document) + position - epoch->begins[place],
-        window.first(count));
-    window = window.subspan(count);
+        dataset_->documents().begin(document) + position - epoch.begins[place],
+        tokens.first(count));
+    tokens = tokens.subspan(count);
     position += count;
     ++next;
   }
 }
 
-void DocumentEpochSource::document_starts(
-    uint64_t sample,
-    std::vector<int64_t>& starts) const {
-  starts.clear();
+void DocumentEpochSource::read(uint64_t sample, Window& window) const {
   const EpochPointer epoch = epoch_of(sample);
   const uint64_t begin = first_token(sample);
+  window.inputs.resize(static_cast<size_t>(options_.seq_length) + 1);
+  read_tokens(*epoch, begin, window.inputs);
+  window.targets.assign(window.inputs.begin() + 1, window.inputs.end());
+  window.inputs.pop_back();
+
+  std::vector<int64_t>& starts = window.document_starts;
+  starts.clear();
   const uint64_t end = begin + static_cast<uint64_t>(options_.seq_length);
   for (auto next =
            std::upper_bound(epoch->begins.begin(), epoch->begins.end(), begin);

@@ -36,9 +36,7 @@ class DocumentEpochSource : public SampleSource {
   uint64_t samples_per_epoch() const override {
     return sampler_.windows_per_epoch();
   }
-  void read(uint64_t sample, std::span<int64_t> window) const override;
-  void document_starts(uint64_t sample, std::vector<int64_t>& starts)
-      const override;
+  void read(uint64_t sample, Window& window) const override;
 
  private:
   // The i-th document of the epoch is order(i); it begins at begins[i] of the
@@ -50,6 +48,11 @@ class DocumentEpochSource : public SampleSource {
   };
   using EpochPointer = std::shared_ptr<const Epoch>;
   EpochPointer epoch_of(uint64_t sample) const;
+  // Tokens from `position` of the epoch on.
+  void read_tokens(
+      const Epoch& epoch,
+      uint64_t position,
+      std::span<int64_t> tokens) const;
   EpochPointer make_epoch(uint64_t number) const;
   uint64_t first_token(uint64_t sample) const {
     return sampler_.window(sample) * static_cast<uint64_t>(options_.seq_length);

@@ -7,6 +7,22 @@
 #include "brigade/base/check.h"
 
 namespace brigade {
+namespace {
+
+void add_documents(const Window& window, Batch& batch) {
+  std::vector<int64_t> ends = window.document_starts;
+  ends.push_back(batch.seq_length);
+  int64_t begin = 0;
+  for (size_t document = 0; document < ends.size(); ++document) {
+    for (int64_t position = begin; position < ends[document]; ++position) {
+      batch.document_ids.push_back(static_cast<int64_t>(document));
+      batch.position_ids.push_back(position - begin);
+    }
+    begin = ends[document];
+  }
+}
+
+}  // namespace
 
 Loader::Loader(
     std::shared_ptr<const SampleSource> source,
@@ -104,31 +120,26 @@ Batch Loader::prepare(uint64_t step, int64_t micro_batch) const {
   const auto numel = static_cast<size_t>(rows * seq_length);
   batch.inputs.reserve(numel);
   batch.targets.reserve(numel);
-  std::vector<int64_t> window(static_cast<size_t>(seq_length) + 1);
+  Window window;
   for (int64_t row = 0; row < rows; ++row) {
     const uint64_t sample =
         first_sample_ + sample_index(options_.layout, step, micro_batch, row);
     source_->read(sample, window);
-    batch.inputs.insert(batch.inputs.end(), window.begin(), window.end() - 1);
-    batch.targets.insert(batch.targets.end(), window.begin() + 1, window.end());
+    BRIGADE_ASSERT(
+        window.inputs.size() == static_cast<size_t>(seq_length) &&
+            window.targets.size() == window.inputs.size(),
+        "{} inputs and {} targets for seq_length {}",
+        window.inputs.size(),
+        window.targets.size(),
+        seq_length);
+    batch.inputs.insert(
+        batch.inputs.end(), window.inputs.begin(), window.inputs.end());
+    batch.targets.insert(
+        batch.targets.end(), window.targets.begin(), window.targets.end());
     if (options_.reset_attention)
-      add_documents(sample, batch);
+      add_documents(window, batch);
   }
   return batch;
-}
-
-void Loader::add_documents(uint64_t sample, Batch& batch) const {
-  std::vector<int64_t> starts;
-  source_->document_starts(sample, starts);
-  starts.push_back(batch.seq_length);
-  int64_t begin = 0;
-  for (size_t document = 0; document < starts.size(); ++document) {
-    for (int64_t position = begin; position < starts[document]; ++position) {
-      batch.document_ids.push_back(static_cast<int64_t>(document));
-      batch.position_ids.push_back(position - begin);
-    }
-    begin = starts[document];
-  }
 }
 
 }  // namespace brigade

@@ -31,7 +31,8 @@ struct Batch {
   uint64_t step = 0;
   int64_t micro_batch = 0;
   std::vector<int64_t> inputs;   // [B, T]
-  std::vector<int64_t> targets;  // [B, T], inputs moved on by one token
+  std::vector<int64_t> targets;  // [B, T], inputs moved on by one token;
+                                 // kNoTarget where none counts
   // With LoaderOptions::reset_attention, else empty: the document of each
   // token, counted from 0 in its row, and the token's place in that document.
   // A token must attend only to tokens of its own document.
@@ -72,7 +73,6 @@ class Loader {
   void stop();
   void run();
   Batch prepare(uint64_t step, int64_t micro_batch) const;
-  void add_documents(uint64_t sample, Batch& batch) const;
 
   std::shared_ptr<const SampleSource> source_;
   LoaderOptions options_;

@@ -108,16 +108,9 @@ uint64_t MixtureSource::samples_per_epoch() const {
   return static_cast<uint64_t>(std::ceil(samples));
 }
 
-void MixtureSource::read(uint64_t sample, std::span<int64_t> window) const {
+void MixtureSource::read(uint64_t sample, Window& window) const {
   const auto place = order_(sample);
   sources_[place.source]->read(place.sample, window);
-}
-
-void MixtureSource::document_starts(
-    uint64_t sample,
-    std::vector<int64_t>& starts) const {
-  const auto place = order_(sample);
-  sources_[place.source]->document_starts(place.sample, starts);
 }
 
 }  // namespace brigade

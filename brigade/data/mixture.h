@@ -52,9 +52,7 @@ class MixtureSource : public SampleSource {
 
   int64_t seq_length() const override { return sources_[0]->seq_length(); }
   uint64_t samples_per_epoch() const override;
-  void read(uint64_t sample, std::span<int64_t> window) const override;
-  void document_starts(uint64_t sample, std::vector<int64_t>& starts)
-      const override;
+  void read(uint64_t sample, Window& window) const override;
 
  private:
   std::vector<std::shared_ptr<const SampleSource>> sources_;

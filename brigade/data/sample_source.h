@@ -1,10 +1,10 @@
-// What sample g of the run holds: tokens, and where documents begin in them.
-// A pure function of g, whatever the layout; safe to call from any thread.
+// What sample g of the run holds: tokens, which of them count in the loss, and
+// where documents begin. A pure function of g, whatever the layout; safe to
+// call from any thread.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -12,6 +12,18 @@
 #include "brigade/data/token_dataset.h"
 
 namespace brigade {
+
+// A target that has no loss: ops::CrossEntropyOptions::ignore_index.
+inline constexpr int64_t kNoTarget = -100;
+
+// One sample: a row of a batch.
+struct Window {
+  std::vector<int64_t> inputs;   // T tokens
+  std::vector<int64_t> targets;  // T: the token after each input, or kNoTarget
+  // The positions in (0, T) at which a document of the inputs begins,
+  // ascending.
+  std::vector<int64_t> document_starts;
+};
 
 class SampleSource {
  public:
@@ -23,14 +35,9 @@ class SampleSource {
   // mixture: those after which every part was seen at least once.
   virtual uint64_t samples_per_epoch() const = 0;
 
-  // The T + 1 tokens of sample g: inputs are the first T, targets the last T.
-  // Throws DataError for a token id outside the vocabulary.
-  virtual void read(uint64_t sample, std::span<int64_t> window) const = 0;
-
-  // The positions in (0, T) of sample g's inputs at which a document begins,
-  // ascending.
-  virtual void document_starts(uint64_t sample, std::vector<int64_t>& starts)
-      const = 0;
+  // Sample g, in place of what `window` held. Throws DataError for a token id
+  // outside the vocabulary.
+  virtual void read(uint64_t sample, Window& window) const = 0;
 };
 
 // The windows of one dataset, in a BatchSampler's order.
@@ -49,9 +56,7 @@ class WindowSource : public SampleSource {
   uint64_t samples_per_epoch() const override {
     return sampler_.windows_per_epoch();
   }
-  void read(uint64_t sample, std::span<int64_t> window) const override;
-  void document_starts(uint64_t sample, std::vector<int64_t>& starts)
-      const override;
+  void read(uint64_t sample, Window& window) const override;
 
  private:
   uint64_t first_token(uint64_t sample) const {

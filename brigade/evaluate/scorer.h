@@ -16,17 +16,11 @@
 
 #include "brigade/comm/process_mesh.h"
 #include "brigade/config/train_config.h"
+#include "brigade/data/token_loss.h"
 #include "brigade/generate/stored_model.h"
 #include "brigade/model/decoder_model.h"
 
 namespace brigade {
-
-// A sum over predicted tokens.
-struct TokenLoss {
-  double nats = 0;
-  int64_t tokens = 0;
-  double mean() const { return nats / static_cast<double>(tokens); }
-};
 
 // The score of tokens that follow a context.
 struct ContinuationScore {

@@ -47,6 +47,8 @@ std::string to_json_line(const StepMetrics& metrics) {
   parts["gradients"] = times.gradients_ms;
   parts["norm"] = times.norm_ms;
   parts["optimizer"] = times.optimizer_ms;
+  if (metrics.loss_tokens)
+    json["loss_tokens"] = *metrics.loss_tokens;
   if (metrics.eval_loss)
     json["eval_loss"] = *metrics.eval_loss;
   if (metrics.skipped_steps > 0)

@@ -34,7 +34,7 @@ struct StepTimes {
 
 struct StepMetrics {
   int64_t step = 0;
-  double loss = 0;  // mean over the step's tokens
+  double loss = 0;  // mean over the step's tokens that count
   double lr = 0;
   double grad_norm = 0;  // before clipping
   int64_t tokens = 0;    // trained on so far
@@ -48,8 +48,10 @@ struct StepMetrics {
   double exposed_comm_ms = 0;
   StepTimes times;
   std::optional<double> eval_loss;
+  // Of the step's tokens those that count in the loss; unset: all.
+  std::optional<int64_t> loss_tokens;
   // Steps so far that updated nothing, as their loss or a gradient was not
-  // finite (training.on_non_finite = skip).
+  // finite (training.on_non_finite = skip) or no token of theirs counts.
   int64_t skipped_steps = 0;
   // What each stage of the reporting rank communicated; empty: not reported.
   std::vector<SyncReport> reports;

@@ -35,18 +35,21 @@ MicroBatches::MicroBatches(
 
 void MicroBatches::load_step() {
   batches_.clear();
+  loss_tokens_ = 0;
   for (int64_t i = 0; i < count_; ++i)
     batches_.push_back(to_tensors(loader_.next()));
 }
 
-MicroBatch MicroBatches::to_tensors(const Batch& batch) const {
+MicroBatch MicroBatches::to_tensors(const Batch& batch) {
   const auto local = [&](const std::vector<int64_t>& values) {
     auto whole = as_tensor(values, batch.rows, batch.seq_length);
     return is_cut_ ? whole.index_select(1, positions_) : whole;
   };
   MicroBatch result;
   result.ids = to_device(local(batch.inputs), device_);
-  result.targets = to_device(local(batch.targets), device_);
+  const torch::Tensor targets = local(batch.targets);
+  loss_tokens_ += (targets != kNoTarget).sum().item<int64_t>();
+  result.targets = to_device(targets, device_);
   if (!batch.position_ids.empty()) {
     // A token's place in the sequence minus its place in its document.
     result.document_starts = to_device(

@@ -2,6 +2,8 @@
 // device.
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "brigade/config/train_config.h"
@@ -28,12 +30,14 @@ class MicroBatches {
   const MicroBatch& operator[](int micro_batch) const {
     return batches_[static_cast<size_t>(micro_batch)];
   }
+  // Of the step's micro-batches on this rank: targets that have a loss.
+  int64_t loss_tokens() const { return loss_tokens_; }
   // int64 [T / cp] on the device: the place in the sequence of each local
   // token.
   const torch::Tensor& positions() const { return positions_on_device_; }
 
  private:
-  MicroBatch to_tensors(const Batch& batch) const;
+  MicroBatch to_tensors(const Batch& batch);
 
   Loader loader_;
   int64_t count_;  // micro-batches a step
@@ -42,6 +46,7 @@ class MicroBatches {
   torch::Tensor positions_on_device_;
   bool is_cut_;  // over cp
   std::vector<MicroBatch> batches_;
+  int64_t loss_tokens_ = 0;
 };
 
 }  // namespace brigade

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -41,6 +42,25 @@ class Phases {
 
 double to_ms(int64_t ns) {
   return static_cast<double>(ns) / 1e6;
+}
+
+// A sum over tokens times it is their mean; 0 of no tokens.
+double mean_factor(double tokens) {
+  return tokens > 0 ? 1.0 / tokens : 0;
+}
+
+// What each rank has of it, added up: exact for counts.
+double sum_over(Communicator& group, double value) {
+  auto sum = torch::full({1}, value, torch::kDouble);
+  group.all_reduce(sum)->wait_on_host();
+  return sum.item<double>();
+}
+
+StepResult::Skipped why_skipped(bool is_finite, int64_t loss_tokens) {
+  if (!is_finite)
+    return StepResult::Skipped::kNotFinite;
+  return loss_tokens > 0 ? StepResult::Skipped::kNo
+                         : StepResult::Skipped::kNothingCounts;
 }
 
 }  // namespace
@@ -182,12 +202,17 @@ void TrainStep::divide_waits(
     times[axes[i]] = std::max(0.0, waited_ms) * busy[i] / all_ms;
 }
 
-double TrainStep::whole_loss(const torch::Tensor& loss_sum) {
+TokenLoss TrainStep::whole_loss(
+    const torch::Tensor& loss_sum,
+    const MicroBatches& batches) {
   if (!is_last_stage())
-    return 0;
-  auto total = torch::full({1}, read_device({loss_sum})[0], torch::kDouble);
+    return {};
+  auto total = torch::tensor(
+      {read_device({loss_sum})[0], static_cast<double>(batches.loss_tokens())},
+      torch::kDouble);
   mesh_.dp_cp()->all_reduce(total)->wait_on_host();
-  return total.item<double>();
+  return {
+      total[0].item<double>(), static_cast<int64_t>(total[1].item<double>())};
 }
 
 std::vector<double> TrainStep::read_device(
@@ -225,20 +250,20 @@ double TrainStep::used_memory_gb() const {
 // the model's all-reduce brings a rank's request to its replica's last stage
 // (heard_), and in the next step the last stages' all-reduce, together with the
 // loss, brings it to all replicas, whose models then pass it on (agreed).
-void TrainStep::sum_up(
+double TrainStep::sum_up(
     const torch::Tensor& loss_sum,
-    double grad_scale,
     const StepRequests& requests,
     StepResult& result) {
   const std::vector<double> mine = read_squares_and_loss(loss_sum);
-  auto last = torch::zeros({3}, torch::kDouble);
+  enum { kLoss, kTokens, kLastSave, kLastStop, kFromLast };
+  auto last = torch::zeros({kFromLast}, torch::kDouble);
   auto* from_last = last.data_ptr<double>();
   if (is_last_stage()) {
-    from_last[0] = mine[1];
-    from_last[1] = heard_.save || requests.save ? 1 : 0;
-    from_last[2] = heard_.stop || requests.stop ? 1 : 0;
+    from_last[kLoss] = mine[1];
+    from_last[kTokens] = static_cast<double>(batches_.loss_tokens());
+    from_last[kLastSave] = heard_.save || requests.save ? 1 : 0;
+    from_last[kLastStop] = heard_.stop || requests.stop ? 1 : 0;
     mesh_.dp_cp()->all_reduce(last)->wait_on_host();
-    result.loss = from_last[0] * grad_scale;
   }
 
   // Of this rank's part of the model, whoever of dp x cp owns it.
@@ -250,45 +275,75 @@ void TrainStep::sum_up(
     mesh_.dp_cp()->all_reduce(owned)->wait_on_host();
 
   // Squares are summed; what memory each rank holds goes along in a place of
-  // its own, so that one collective gathers it too.
-  enum { kSquares, kBadLoss, kSave, kStop, kHeardSave, kHeardStop, kMemory };
+  // its own, so that one collective gathers it too. Of the tp ranks of the last
+  // stage, which all have its tokens, one says their number.
+  enum {
+    kSquares,
+    kBadLoss,
+    kLossTokens,
+    kSave,
+    kStop,
+    kHeardSave,
+    kHeardStop,
+    kMemory
+  };
   const CommunicatorPtr& model = mesh_.model();
   auto total = torch::zeros({kMemory + model->size()}, torch::kDouble);
   auto* values = total.data_ptr<double>();
   values[kSquares] = owned.item<double>();
-  values[kBadLoss] = std::isfinite(result.loss) ? 0 : 1;
-  values[kSave] = from_last[1];
-  values[kStop] = from_last[2];
+  values[kBadLoss] = std::isfinite(from_last[kLoss]) ? 0 : 1;
+  values[kLossTokens] = mesh_.coordinate().tp == 0 ? from_last[kTokens] : 0;
+  values[kSave] = from_last[kLastSave];
+  values[kStop] = from_last[kLastStop];
   values[kHeardSave] = requests.save ? 1 : 0;
   values[kHeardStop] = requests.stop ? 1 : 0;
   values[kMemory + model->rank()] = used_memory_gb();
   model->all_reduce(total)->wait_on_host();
+  result.loss_tokens = static_cast<int64_t>(values[kLossTokens]);
+  const double grad_scale = mean_factor(values[kLossTokens]);
+  if (is_last_stage())
+    result.loss = result.loss_tokens > 0
+                      ? from_last[kLoss] * grad_scale
+                      : std::numeric_limits<double>::quiet_NaN();
   result.grad_norm = std::sqrt(values[kSquares]) * grad_scale;
   result.group_grad_norm = result.grad_norm;
   result.memory_gb =
       *std::max_element(values + kMemory, values + kMemory + model->size());
-  result.is_skipped = !std::isfinite(result.grad_norm) || values[kBadLoss] > 0;
+  result.skipped = why_skipped(
+      std::isfinite(result.grad_norm) && values[kBadLoss] == 0,
+      result.loss_tokens);
   result.agreed = {values[kSave] > 0, values[kStop] > 0};
   // What is agreed is no longer asked for.
   heard_ = {
       values[kHeardSave] > 0 && !result.agreed.save,
       values[kHeardStop] > 0 && !result.agreed.stop};
+  return grad_scale;
 }
 
 // Nothing else of a step is over several groups, so that all they exchange is
 // in one small all-reduce over each rank's replicas.
-void TrainStep::sum_up_groups(
+double TrainStep::sum_up_groups(
     const torch::Tensor& loss_sum,
-    double grad_scale,
+    bool apart,
     const StepRequests& requests,
     StepResult& result) {
-  enum { kSquares, kLoss, kSave, kStop, kShared };
+  const auto my_tokens = static_cast<double>(batches_.loss_tokens());
+  const CommunicatorPtr& reducing = apart ? mesh_.replicas() : mesh_.dp_cp();
+  const double grad_scale = mean_factor(sum_over(*reducing, my_tokens));
+  // Were all tokens to count. Norms of groups are compared at this scale.
+  const double common_scale = (apart ? mesh_.replica_groups() : 1) /
+                              static_cast<double>(tokens_per_step(config_));
+  const double ratio = grad_scale / common_scale;
+
+  enum { kSquares, kLoss, kLossTokens, kSave, kStop, kShared };
   const CommunicatorPtr& model = mesh_.model();
   auto total = torch::zeros({kShared + model->size()}, torch::kDouble);
   auto* values = total.data_ptr<double>();
   const std::vector<double> mine = read_squares_and_loss(loss_sum);
   values[kSquares] = mine[0];
-  values[kLoss] = is_last_stage() && mesh_.coordinate().tp == 0 ? mine[1] : 0;
+  const bool says_loss = is_last_stage() && mesh_.coordinate().tp == 0;
+  values[kLoss] = says_loss ? mine[1] : 0;
+  values[kLossTokens] = says_loss ? my_tokens : 0;
   values[kSave] = requests.save ? 1 : 0;
   values[kStop] = requests.stop ? 1 : 0;
   values[kShared + model->rank()] = used_memory_gb();
@@ -296,17 +351,21 @@ void TrainStep::sum_up_groups(
   result.memory_gb =
       *std::max_element(values + kShared, values + kShared + model->size());
   result.group_grad_norm = std::sqrt(values[kSquares]) * grad_scale;
+  values[kSquares] *= ratio * ratio;
 
   const CommunicatorPtr& replicas = mesh_.dp_cp();
   auto shared = total.narrow(0, 0, kShared).clone();
   replicas->all_reduce(shared)->wait_on_host();
   values = shared.data_ptr<double>();
   result.grad_norm =
-      std::sqrt(values[kSquares] / replicas->size()) * grad_scale;
-  result.loss = values[kLoss] / static_cast<double>(tokens_per_step(config_));
-  result.is_skipped =
-      !std::isfinite(result.grad_norm) || !std::isfinite(result.loss);
+      std::sqrt(values[kSquares] / replicas->size()) * common_scale;
+  result.loss_tokens = static_cast<int64_t>(values[kLossTokens]);
+  result.loss = values[kLoss] / values[kLossTokens];
+  result.skipped = why_skipped(
+      std::isfinite(result.grad_norm) && std::isfinite(values[kLoss]),
+      result.loss_tokens);
   result.agreed = {values[kSave] > 0, values[kStop] > 0};
+  return grad_scale;
 }
 
 void TrainStep::fail_not_finite(int64_t step, double loss) {
@@ -411,15 +470,15 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
     check_gradients(step, *rehearsed);
   phases.ended("finish gradients", times.gradients_ms);
 
-  // Losses and gradients are sums over tokens; a step's are their means.
-  double grad_scale = (is_apart(step) ? mesh_.replica_groups() : 1) /
-                      static_cast<double>(tokens_per_step(config_));
-  if (local_)
-    sum_up_groups(loss_sum, grad_scale, requests, result);
-  else
-    sum_up(loss_sum, grad_scale, requests, result);
-  if (result.is_skipped && config_.training.on_non_finite != OnNonFinite::kSkip)
+  double grad_scale =
+      local_ ? sum_up_groups(loss_sum, is_apart(step), requests, result)
+             : sum_up(loss_sum, requests, result);
+  if (result.skipped == StepResult::Skipped::kNotFinite &&
+      config_.training.on_non_finite != OnNonFinite::kSkip)
     fail_not_finite(step, result.loss);
+  // A group that trains apart may have no token that counts where others do.
+  const bool updates =
+      result.skipped == StepResult::Skipped::kNo && grad_scale > 0;
   phases.ended("loss and norm", times.norm_ms);
   if (config_.training.grad_clip > 0)
     grad_scale *= std::min(
@@ -428,10 +487,10 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
   result.exposed_ns = pipeline_wait_ns_;
   for (const auto& stage : stages_) {
     result.exposed_ns += stage->sync().report().exposed_ns();
-    if (result.is_skipped)
-      stage->skip_step();
-    else
+    if (updates)
       stage->step(result.lr, grad_scale);
+    else
+      stage->skip_step();
   }
   result.end_ns = phases.ended("optimizer", times.optimizer_ms);
   if (local_) {

@@ -13,6 +13,7 @@
 #include "brigade/comm/flight_recorder.h"
 #include "brigade/comm/process_mesh.h"
 #include "brigade/config/train_config.h"
+#include "brigade/data/token_loss.h"
 #include "brigade/data/training_data.h"
 #include "brigade/metrics/metrics.h"
 #include "brigade/metrics/trace.h"
@@ -27,7 +28,9 @@
 namespace brigade {
 
 struct StepResult {
-  double loss = 0;  // mean over the step's tokens
+  double loss = 0;  // mean over the tokens that count; NaN: none does
+  // Those tokens, of the global batch.
+  int64_t loss_tokens = 0;
   // Before clipping; of several groups the root of the mean square.
   double grad_norm = 0;
   double group_grad_norm = 0;  // of this rank's group, which clipping limits
@@ -40,8 +43,13 @@ struct StepResult {
   // Resident, or of a GPU: the most of the ranks that hold this replica (tp x
   // pp).
   double memory_gb = 0;
-  // The loss or a gradient was not finite, so that nothing was updated.
-  bool is_skipped = false;
+  // Why nothing was updated, alike on all ranks.
+  enum class Skipped {
+    kNo,
+    kNotFinite,      // the loss or a gradient
+    kNothingCounts,  // no token of the batch has a loss
+  };
+  Skipped skipped = Skipped::kNo;
   // What any rank asked for, alike on all ranks: in this step's run(), or, on
   // ranks that are not of the last stage, in the one before.
   StepRequests agreed;
@@ -86,9 +94,11 @@ class TrainStep {
   std::unique_ptr<PipelineExecutor> make_executor(
       Schedule schedule,
       const MicroBatches& batches);
-  // On every rank of the last stage: the sum of `loss_sum` over all ranks.
-  // Elsewhere 0.
-  double whole_loss(const torch::Tensor& loss_sum);
+  // On every rank of the last stage: the sum of `loss_sum` and of the tokens
+  // of `batches` that it is over, over all ranks. Elsewhere nothing.
+  TokenLoss whole_loss(
+      const torch::Tensor& loss_sum,
+      const MicroBatches& batches);
 
   // Whether the weights are in the host's memory.
   bool is_on_cpu() const;
@@ -118,18 +128,20 @@ class TrainStep {
   std::vector<double> read_squares_and_loss(const torch::Tensor& loss_sum);
   bool is_last_stage() const;
   double used_memory_gb() const;
-  // Collective over the last stage's dp x cp, then over tp x pp: the loss,
-  // grad_norm, memory_gb, agreed and whether all is finite.
-  void sum_up(
+  // Collective over the last stage's dp x cp, then over tp x pp: the loss and
+  // its tokens, grad_norm, memory_gb, agreed and whether all is finite. Losses
+  // and gradients are sums over tokens, a step's are their means: returns the
+  // factor of the gradients, 0 where no token counts.
+  double sum_up(
       const torch::Tensor& loss_sum,
-      double grad_scale,
       const StepRequests& requests,
       StepResult& result);
-  // The same with groups that train apart: over tp x pp, then over all
+  // The same with groups that train apart, whose gradients `apart` says to be
+  // sums over their own tokens: over each group, over tp x pp, then over all
   // replicas.
-  void sum_up_groups(
+  double sum_up_groups(
       const torch::Tensor& loss_sum,
-      double grad_scale,
+      bool apart,
       const StepRequests& requests,
       StepResult& result);
   [[noreturn]] void fail_not_finite(int64_t step, double loss);

@@ -13,6 +13,7 @@
 #include "brigade/checkpoint/checkpoint_folder.h"
 #include "brigade/comm/agreement.h"
 #include "brigade/config/model_layout.h"
+#include "brigade/data/token_loss.h"
 #include "brigade/files/file.h"
 #include "brigade/kernels/cpu/allocator.h"
 #include "brigade/launch/network.h"
@@ -53,9 +54,9 @@ class Trainer {
   TrainingResult run_to_end();
   RunWatchOptions watch_options() const;
   StepMetrics train_step(int64_t step);
-  // The mean loss over eval_steps global batches of the held-out part; the same
-  // samples every time and under every layout.
-  double evaluate();
+  // The loss over eval_steps global batches of the held-out part, on ranks of
+  // the last stage; the same samples every time and under every layout.
+  TokenLoss evaluate();
   TokenScanOptions scan_options();
   // Before there are peers, on rank 0: the folders, and that they are ours.
   void take_folders();
@@ -361,10 +362,20 @@ void Trainer::save_if_due(int64_t step) {
 }
 
 void Trainer::count_skipped(const StepResult& result) {
-  skipped_in_a_row_ = result.is_skipped ? skipped_in_a_row_ + 1 : 0;
-  if (!result.is_skipped)
+  using Skipped = StepResult::Skipped;
+  if (result.skipped != Skipped::kNo)
+    ++position_.skipped_steps;
+  if (result.skipped == Skipped::kNothingCounts) {
+    observer_.on_message(fmt::format(
+        "step {} updated nothing: no token of its {} counts in the loss",
+        position_.steps,
+        tokens_per_step(config_)));
     return;
-  ++position_.skipped_steps;
+  }
+  const bool is_bad = result.skipped == Skipped::kNotFinite;
+  skipped_in_a_row_ = is_bad ? skipped_in_a_row_ + 1 : 0;
+  if (!is_bad)
+    return;
   observer_.on_message(fmt::format(
       "step {} was skipped: its loss or a gradient is not finite",
       position_.steps));
@@ -412,6 +423,8 @@ StepMetrics Trainer::train_step(int64_t step) {
   look_for_stragglers(step, seconds - static_cast<double>(waited_ns) / 1e9);
   metrics.step = step;
   metrics.loss = result.loss;
+  if (result.loss_tokens < tokens)
+    metrics.loss_tokens = result.loss_tokens;
   metrics.lr = result.lr;
   metrics.grad_norm = result.grad_norm;
   metrics.tokens = position_.tokens;
@@ -485,16 +498,17 @@ void Trainer::write_trace() {
   write_text_file(path, trace_.to_json());
 }
 
-double Trainer::evaluate() {
+TokenLoss Trainer::evaluate() {
   const torch::NoGradGuard no_grad;
   held_out_->seek_sample(0);
-  double total = 0;
+  TokenLoss total;
   for (int64_t i = 0; i < config_.training.eval_steps; ++i) {
     held_out_->load_step();
-    total += step_->whole_loss(evaluator_->run());
+    const TokenLoss loss = step_->whole_loss(evaluator_->run(), *held_out_);
+    total.nats += loss.nats;
+    total.tokens += loss.tokens;
   }
-  return total / static_cast<double>(
-                     config_.training.eval_steps * tokens_per_step(config_));
+  return total;
 }
 
 void Trainer::check_replicas() {
@@ -579,7 +593,8 @@ void Trainer::run_steps() {
       keep_record([&] { write_trace(); });
     if (eval_every > 0 && step % eval_every == 0) {
       watch_->begin_step(step);
-      metrics.eval_loss = evaluate();
+      if (const TokenLoss loss = evaluate(); loss.tokens > 0)
+        metrics.eval_loss = loss.mean();
     }
     report(metrics);
     const int64_t check_every = config_.training.check_replicas_every;

@@ -25,19 +25,35 @@ class CountingSource : public SampleSource {
       : seq_length_(seq_length), bad_sample_(bad_sample) {}
   int64_t seq_length() const override { return seq_length_; }
   uint64_t samples_per_epoch() const override { return 1000; }
-  void read(uint64_t sample, std::span<int64_t> window) const override {
+  void read(uint64_t sample, Window& window) const override {
     if (sample == bad_sample_)
       throw DataError("sample " + std::to_string(sample) + " is damaged");
-    std::iota(window.begin(), window.end(), 1000 * sample);
-  }
-  void document_starts(uint64_t, std::vector<int64_t>& starts) const override {
-    starts = {1, 3};
+    const auto first = static_cast<int64_t>(1000 * sample);
+    window.inputs.resize(static_cast<size_t>(seq_length_));
+    window.targets.resize(window.inputs.size());
+    std::iota(window.inputs.begin(), window.inputs.end(), first);
+    std::iota(window.targets.begin(), window.targets.end(), first + 1);
+    window.document_starts = {1, 3};
   }
 
  private:
   int64_t seq_length_;
   uint64_t bad_sample_;
 };
+
+// The T + 1 tokens of a sample of whose targets all count.
+std::vector<int64_t> tokens_of(const SampleSource& source, uint64_t sample) {
+  Window window;
+  source.read(sample, window);
+  window.inputs.push_back(window.targets.back());
+  return window.inputs;
+}
+
+std::vector<int64_t> starts_of(const SampleSource& source, uint64_t sample) {
+  Window window;
+  source.read(sample, window);
+  return window.document_starts;
+}
 
 TEST(Loader, TargetsAreTheInputsMovedOnByOne) {
   Loader loader(
@@ -164,21 +180,23 @@ TEST_F(TrainingDataTest, WindowsOverlapByOneTokenAndCrossDocuments) {
       {.parts = {{path}}, .seq_length = 4, .vocab_size = 1000});
   EXPECT_EQ(data.training_windows, 3U);
   EXPECT_EQ(data.held_out, nullptr);
-  std::vector<int64_t> window(5);
-  data.training->read(0, window);
-  EXPECT_THAT(window, ElementsAre(100, 101, 102, 103, 104));
-  data.training->read(1, window);
-  EXPECT_THAT(window, ElementsAre(104, 105, 106, 107, 108));
-  data.training->read(5, window);  // the third window, second epoch
-  EXPECT_THAT(window, ElementsAre(108, 109, 110, 111, 112));
+  EXPECT_THAT(
+      tokens_of(*data.training, 0), ElementsAre(100, 101, 102, 103, 104));
+  EXPECT_THAT(
+      tokens_of(*data.training, 1), ElementsAre(104, 105, 106, 107, 108));
+  EXPECT_THAT(  // the third window, second epoch
+      tokens_of(*data.training, 5),
+      ElementsAre(108, 109, 110, 111, 112));
 
-  std::vector<int64_t> starts;
-  data.training->document_starts(0, starts);  // tokens 0 to 3
-  EXPECT_THAT(starts, ElementsAre(3));
-  data.training->document_starts(1, starts);  // tokens 4 to 7, 5 begins one
-  EXPECT_THAT(starts, ElementsAre(1));
-  data.training->document_starts(2, starts);  // tokens 8 to 11
-  EXPECT_THAT(starts, ElementsAre(2));
+  EXPECT_THAT(  // tokens 0 to 3
+      starts_of(*data.training, 0),
+      ElementsAre(3));
+  EXPECT_THAT(  // tokens 4 to 7, 5 begins one
+      starts_of(*data.training, 1),
+      ElementsAre(1));
+  EXPECT_THAT(  // tokens 8 to 11
+      starts_of(*data.training, 2),
+      ElementsAre(2));
 }
 
 TEST_F(TrainingDataTest, HeldOutWindowsAreNeverTrainedOn) {
@@ -191,13 +209,12 @@ TEST_F(TrainingDataTest, HeldOutWindowsAreNeverTrainedOn) {
        .held_out_fraction = 0.1});
   ASSERT_EQ(data.training_windows, 90U);
   ASSERT_EQ(data.held_out_windows, 10U);
-  std::vector<int64_t> window(5);
   for (uint64_t g = 0; g < 180; ++g) {
-    data.training->read(g, window);
+    const auto window = tokens_of(*data.training, g);
     EXPECT_LT(window[0], 360);
   }
   for (uint64_t g = 0; g < 10; ++g) {
-    data.held_out->read(g, window);
+    const auto window = tokens_of(*data.held_out, g);
     EXPECT_EQ(window[0], 360 + 4 * static_cast<int64_t>(g));
   }
 }
@@ -207,11 +224,10 @@ TEST_F(TrainingDataTest, AMixtureVisitsEachPartInItsShare) {
   const std::string b = dataset("b.ds", 500, 41, {41});
   const auto data = open_training_data(
       {.parts = {{a, 3}, {b, 1}}, .seq_length = 4, .vocab_size = 1000});
-  std::vector<int64_t> window(5);
   int from_a = 0;
   std::set<int64_t> first_of_b;
   for (uint64_t g = 0; g < 40; ++g) {
-    data.training->read(g, window);
+    const auto window = tokens_of(*data.training, g);
     from_a += window[0] < 500;
     if (window[0] >= 500)
       first_of_b.insert(window[0]);
@@ -236,18 +252,16 @@ TEST_F(TrainingDataTest, DocumentEpochsKeepDocumentsWholeInAnOrderOfTheirOwn) {
   std::set<std::vector<int64_t>> epochs;
   for (uint64_t epoch = 0; epoch < 6; ++epoch) {
     std::vector<int64_t> tokens;
-    std::vector<int64_t> window(6);
-    std::vector<int64_t> starts;
     std::vector<int64_t> expected_starts{0};
     for (uint64_t w = 0; w < 8; ++w) {
-      data.training->read(epoch * 8 + w, window);
+      const auto window = tokens_of(*data.training, epoch * 8 + w);
       if (w > 0) {
         EXPECT_EQ(tokens.back(), window[0]);
         tokens.pop_back();
       }
       const auto begin = static_cast<int64_t>(tokens.size());
       tokens.insert(tokens.end(), window.begin(), window.end());
-      data.training->document_starts(epoch * 8 + w, starts);
+      const auto starts = starts_of(*data.training, epoch * 8 + w);
       for (const int64_t start : starts)
         expected_starts.push_back(begin + start);
     }
@@ -284,9 +298,8 @@ TEST_F(TrainingDataTest, DocumentEpochsLeaveTheHeldOutWindowsAlone) {
        .shuffle = true,
        .document_epochs = true,
        .held_out_fraction = 0.1});
-  std::vector<int64_t> window(5);
   for (uint64_t g = 0; g < 3 * 90; ++g) {
-    data.training->read(g, window);
+    const auto window = tokens_of(*data.training, g);
     for (size_t i = 0; i < 4; ++i)
       EXPECT_LE(window[i], 360);
   }
