@@ -18,8 +18,12 @@ planner::Training planner_training(const TrainConfig& config) {
   training.batch.sequences = config.training.micro_batch_size *
                              config.training.gradient_accumulation_steps *
                              config.distributed.dims.dp;
-  if (config.model.dtype == ModelDtype::kFloat32)
+  const bool is_fp32 = config.model.dtype == ModelDtype::kFloat32;
+  if (is_fp32)
     training.precision = planner::Precision::fp32();
+  training.precision.keep_states_of(
+      config.training.optimizer,
+      is_fp32 ? WeightWidth::k32Bit : WeightWidth::k16Bit);
   if (config.distributed.pp_layers)
     training.stage_layers = *config.distributed.pp_layers;
   return training;

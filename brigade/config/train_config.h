@@ -22,10 +22,10 @@
 #include "brigade/config/choices.h"
 #include "brigade/model_spec/activation_recompute.h"
 #include "brigade/model_spec/decoder_config.h"
-#include "brigade/options/adamw.h"
 #include "brigade/options/backend.h"
 #include "brigade/options/grad_sync_algorithm.h"
 #include "brigade/options/low_communication.h"
+#include "brigade/options/optimizer.h"
 #include "brigade/options/verify_level.h"
 #include "brigade/schedule/bucket_plan.h"
 #include "brigade/schedule/fragment_schedule.h"
@@ -107,7 +107,7 @@ struct TrainingConfig {
   int64_t gradient_accumulation_steps = 1;  // micro-batches per step
   std::optional<int64_t> num_samples;       // ignored: a dataset is used whole
   std::optional<int64_t> max_tokens;        // no step goes beyond
-  AdamWOptions adam;                        // its kernels are model.kernels
+  OptimizerOptions optimizer;               // its kernels are model.kernels
   double weight_decay = 0.01;
   WeightDecayOn weight_decay_on = WeightDecayOn::kAll;
   // Absent: kAfterLastStep, or as the run that is continued was saved.

@@ -61,7 +61,7 @@ void add_training_optimizer(std::vector<ConfigKey>& keys) {
       keys, "training", [](auto& config) -> auto& { return config.training; });
   const GroupKeys adam(
       keys, "training", [](auto& config) -> auto& {
-        return config.training.adam;
+        return config.training.optimizer.adamw;
       });
   const GroupKeys lr(
       keys, "training", [](auto& config) -> auto& {

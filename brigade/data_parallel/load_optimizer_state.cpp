@@ -157,11 +157,12 @@ void load_optimizer_state(
           steps));
     steps = step;
   }
-  // Of weights of any dtype: float32 ones have all of their master.
-  std::set<std::string> known = {kStep};
-  for (const StateSpec& spec : optimizer.kept(torch::kBFloat16))
-    known.insert(spec.name);
+  const ParamStates states(sync, optimizer);
   for (const auto& [name, fields] : state.of_param) {
+    // A float32 weight has all of its master.
+    std::set<std::string> known = {kStep, kMasterLow};
+    for (const State& kept : states.zeros(sync.param_index(name)))
+      known.insert(kept.name);
     for (const auto& [field, tensor] : fields) {
       if (!known.contains(field))
         refuse_state(fmt::format(
@@ -171,7 +172,6 @@ void load_optimizer_state(
             name));
     }
   }
-  const ParamStates states(sync, optimizer);
   for (int param = 0; param < static_cast<int>(sync.params().size()); ++param) {
     const ParamFields* fields = find_fields(sync, state, param);
     std::vector<State> whole = states.zeros(param);

@@ -13,12 +13,12 @@ namespace brigade {
 inline constexpr int kNoGroup = -1;
 
 // `sync` hands over main_grad (GradHandover::kMainGrad). group_of: by parameter
-// of `sync`; weight_decay: by parameter group. Together the groups cover what
+// of `sync`; rules: by parameter group. Together the groups cover what
 // this rank owns of the parameters that are stepped, padding behind them
 // included. Valid until sync.layout_version() changes.
 std::vector<OptimizerGroup> make_optimizer_groups(
     const GradSync& sync,
     const std::vector<int>& group_of,
-    const std::vector<double>& weight_decay);
+    const std::vector<StepRule>& rules);
 
 }  // namespace brigade

@@ -172,10 +172,10 @@ AdamW make_adamw(
       }
     }
   }
-  std::vector<double> weight_decay;
+  std::vector<StepRule> rules;
   for (const AdamWParams& group : groups)
-    weight_decay.push_back(group.weight_decay);
-  auto made = make_optimizer_groups(sync, groups_of.group_of(), weight_decay);
+    rules.push_back({.weight_decay = group.weight_decay});
+  auto made = make_optimizer_groups(sync, groups_of.group_of(), rules);
   // A rank that owns none of them tells the sync of its steps as the others do.
   if (made.empty()) {
     const OwnedRun nothing;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "brigade/data_parallel/grad_sync.h"
+#include "brigade/param/run_part.h"
 
 namespace brigade {
 
@@ -38,14 +39,7 @@ std::optional<OwnedRun> find_owned(
     const GradSync& sync,
     const torch::Tensor& weight);
 
-// Each parameter of which a run has elements: [begin, begin + numel) of the
-// parameter, flat, are at `offset` of the run.
-struct RunPart {
-  int param = 0;  // of GradSync::params()
-  int64_t begin = 0;
-  int64_t offset = 0;
-  int64_t numel = 0;
-};
+// Each parameter of which a run has elements.
 // In the order of memory.
 std::vector<RunPart> parts_of(const GradSync& sync, const OwnedRun& run);
 

@@ -27,25 +27,25 @@ int64_t numel_of(const std::vector<Param>& params) {
 
 ParamSet::ParamSet(
     std::unique_ptr<GradSync> sync,
-    DecayRule weight_decay,
+    StepRuleOf rule_of,
     MakeOptimizer make)
     : sync_(std::move(sync)),
-      weight_decay_(std::move(weight_decay)),
+      rule_of_(std::move(rule_of)),
       make_(std::move(make)) {
   make_optimizer();
 }
 
 void ParamSet::make_optimizer() {
-  std::vector<double> decays;  // by group
+  std::vector<StepRule> rules;  // by group
   std::vector<int> group_of;
   for (const Param& param : params()) {
-    const double decay = weight_decay_(param);
-    const auto found = std::find(decays.begin(), decays.end(), decay);
-    group_of.push_back(static_cast<int>(found - decays.begin()));
-    if (found == decays.end())
-      decays.push_back(decay);
+    const StepRule rule = rule_of_(param);
+    const auto found = std::find(rules.begin(), rules.end(), rule);
+    group_of.push_back(static_cast<int>(found - rules.begin()));
+    if (found == rules.end())
+      rules.push_back(rule);
   }
-  optimizer_ = make_(make_optimizer_groups(*sync_, group_of, decays));
+  optimizer_ = make_(make_optimizer_groups(*sync_, group_of, rules));
   states_ = std::make_unique<ParamStates>(*sync_, *optimizer_);
   layout_version_ = sync_->layout_version();
 }

@@ -16,11 +16,9 @@
 #include "brigade/data_parallel/param_states.h"
 #include "brigade/optim/optimizer.h"
 #include "brigade/param/param.h"
+#include "brigade/param/step_rule.h"
 
 namespace brigade {
-
-// The weight decay of a parameter.
-using DecayRule = std::function<double(const Param& param)>;
 
 class ParamSet {
  public:
@@ -32,7 +30,7 @@ class ParamSet {
   // its memory anew.
   ParamSet(
       std::unique_ptr<GradSync> sync,
-      DecayRule weight_decay,
+      StepRuleOf rule_of,
       MakeOptimizer make);
 
   GradSync& sync() const { return *sync_; }
@@ -81,7 +79,7 @@ class ParamSet {
   void visit_frozen(const Visit& visit) const;
 
   std::unique_ptr<GradSync> sync_;
-  DecayRule weight_decay_;
+  StepRuleOf rule_of_;
   MakeOptimizer make_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ParamStates> states_;  // of optimizer_

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "brigade/base/error.h"
@@ -24,7 +25,9 @@ ParamStates::ParamStates(const GradSync& sync, const Optimizer& optimizer)
     : sync_(sync),
       optimizer_(optimizer),
       places_(sync.params().size()),
-      is_stepped_(sync.params().size()) {
+      unit_of_(sync.params().size()) {
+  // 1 + the unit, which is the same on all ranks that step it; 0: not stepped.
+  std::vector<int64_t> stepped(sync.params().size(), 0);
   for (size_t g = 0; g < optimizer.groups().size(); ++g) {
     const OptimizerGroup& group = optimizer.groups()[g];
     const auto run = find_owned(sync, group.weight);
@@ -34,22 +37,25 @@ ParamStates::ParamStates(const GradSync& sync, const Optimizer& optimizer)
           "memory: make it by make_adamw(model.sync(), ...)",
           group.name));
     }
-    for (const RunPart& part : parts_of(sync, *run))
-      places_[static_cast<size_t>(part.param)] = Place{g, part};
+    for (const RunPart& part : parts_of(sync, *run)) {
+      const auto param = static_cast<size_t>(part.param);
+      places_[param] = Place{g, part};
+      stepped[param] = 1 + static_cast<int64_t>(group.rule.unit);
+    }
   }
-  std::vector<int64_t> stepped;
-  for (const auto& place : places_)
-    stepped.push_back(place ? 1 : 0);
   if (is_sharded(sync))
     stepped = Agreement(*sync.all_ranks()).max(stepped);
-  for (size_t i = 0; i < stepped.size(); ++i)
-    is_stepped_[i] = stepped[i] != 0;
+  for (size_t i = 0; i < stepped.size(); ++i) {
+    if (stepped[i] != 0)
+      unit_of_[i] = static_cast<StepUnit>(stepped[i] - 1);
+  }
 }
 
 std::vector<StateSpec> ParamStates::specs(int param) const {
-  if (!is_stepped_[static_cast<size_t>(param)])
+  const auto unit = unit_of_[static_cast<size_t>(param)];
+  if (!unit)
     return {};
-  return optimizer_.kept(weight_of(sync_, param).scalar_type());
+  return optimizer_.kept(*unit, weight_of(sync_, param).scalar_type());
 }
 
 torch::Tensor ParamStates::owned(const Place& place, size_t k) const {
@@ -76,18 +82,33 @@ std::vector<std::vector<State>> ParamStates::gather(
     return states;
   }
   // Each rank puts its part of every parameter into place, and the ranges are
-  // gathered as the weights' are.
-  states.resize(segment.slots.size());
-  const auto all = optimizer_.kept(segment.weight.scalar_type());
-  for (size_t k = 0; k < all.size(); ++k) {
-    const auto whole = torch::zeros(
-        segment.weight.sizes(), segment.weight.options().dtype(all[k].dtype));
+  // gathered as the weights' are. All states of one name at once.
+  std::vector<StateSpec> all;
+  for (const BucketSlot& slot : segment.slots) {
+    const auto kept = specs(slot.param);
+    states.emplace_back(kept.size());
+    for (const StateSpec& spec : kept) {
+      if (std::find(all.begin(), all.end(), spec) == all.end())
+        all.push_back(spec);
+    }
+  }
+  for (const StateSpec& spec : all) {
+    const torch::Tensor whole = zero_state(spec, segment.weight).tensor;
+    // Of a slot's parameter, the place of the state among its own.
+    const auto index_in = [&](const BucketSlot& slot) {
+      const auto kept = specs(slot.param);
+      const auto found = std::find(kept.begin(), kept.end(), spec);
+      return found == kept.end()
+                 ? std::nullopt
+                 : std::optional(static_cast<size_t>(found - kept.begin()));
+    };
     for (const BucketSlot& slot : segment.slots) {
       const auto& place = places_[static_cast<size_t>(slot.param)];
-      if (place)
+      const auto k = index_in(slot);
+      if (place && k)
         whole
             .narrow(0, slot.offset_numel + place->part.begin, place->part.numel)
-            .copy_(owned(*place, k));
+            .copy_(owned(*place, *k));
     }
     segment.group.ranks
         ->all_gather(
@@ -95,11 +116,11 @@ std::vector<std::vector<State>> ParamStates::gather(
         ->wait_on_host();
     for (size_t s = 0; s < segment.slots.size(); ++s) {
       const BucketSlot& slot = segment.slots[s];
-      if (is_stepped_[static_cast<size_t>(slot.param)])
-        states[s].push_back(
-            {all[k].name,
-             whole.narrow(0, slot.offset_numel, slot.numel)
-                 .view(weight_of(sync_, slot.param).sizes())});
+      if (const auto k = index_in(slot))
+        states[s][*k] = {
+            spec.name,
+            whole.narrow(0, slot.offset_numel, slot.numel)
+                .view(weight_of(sync_, slot.param).sizes())};
     }
   }
   return states;
@@ -109,9 +130,7 @@ std::vector<State> ParamStates::zeros(int param) const {
   std::vector<State> states;
   const torch::Tensor& weight = weight_of(sync_, param);
   for (const StateSpec& spec : specs(param))
-    states.push_back(
-        {spec.name,
-         torch::zeros_like(weight, weight.options().dtype(spec.dtype))});
+    states.push_back(zero_state(spec, weight));
   return states;
 }
 

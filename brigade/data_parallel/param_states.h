@@ -44,7 +44,8 @@ class ParamStates {
   const GradSync& sync_;
   const Optimizer& optimizer_;
   std::vector<std::optional<Place>> places_;  // by parameter
-  std::vector<bool> is_stepped_;              // the same, on any rank
+  // The same, of whichever rank steps it; unset: none does.
+  std::vector<std::optional<StepUnit>> unit_of_;
 };
 
 }  // namespace brigade

@@ -5,12 +5,11 @@
 namespace brigade {
 
 AdamW::AdamW(std::vector<OptimizerGroup> groups, const AdamWOptions& options)
-    : Optimizer(std::move(groups), state_specs(), options.kernels),
+    : Optimizer(
+          std::move(groups),
+          {.kind = OptimizerKind::kAdamW, .adamw = options},
+          options.kernels),
       options_(options) {}
-
-std::vector<StateSpec> AdamW::state_specs() {
-  return {{"exp_avg"}, {"exp_avg_sq"}};
-}
 
 void AdamW::step_range(const Range& range) {
   ops::adamw_step(
@@ -18,7 +17,7 @@ void AdamW::step_range(const Range& range) {
        .beta1 = options_.beta1,
        .beta2 = options_.beta2,
        .eps = options_.eps,
-       .weight_decay = range.group.weight_decay,
+       .weight_decay = range.group.rule.weight_decay,
        .step = range.step,
        .grad_scale = range.grad_scale,
        .kernels = options_.kernels},

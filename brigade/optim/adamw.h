@@ -14,9 +14,6 @@ class AdamW final : public Optimizer {
  public:
   AdamW(std::vector<OptimizerGroup> groups, const AdamWOptions& options);
 
-  // exp_avg and exp_avg_sq.
-  static std::vector<StateSpec> state_specs();
-
  private:
   void step_range(const Range& range) override;
 

@@ -49,40 +49,30 @@ void check_has_rate(
       group.param_group));
 }
 
-std::vector<StateSpec> kept_states(
-    std::vector<StateSpec> states,
-    torch::ScalarType weight) {
-  if (has_master(weight))
-    states.push_back({kMasterLow, torch::kShort});
-  return states;
-}
-
-int64_t element_bytes(const std::vector<StateSpec>& states) {
-  int64_t sum = 0;
-  for (const StateSpec& state : states)
-    sum += static_cast<int64_t>(c10::elementSize(state.dtype));
-  return sum;
-}
-
 Optimizer::Optimizer(
     std::vector<OptimizerGroup> groups,
-    std::vector<StateSpec> states,
+    const OptimizerOptions& options,
     ops::Kernels kernels)
-    : groups_(std::move(groups)), specs_(std::move(states)), kernels_(kernels) {
+    : groups_(std::move(groups)), options_(options), kernels_(kernels) {
   const torch::NoGradGuard no_grad;
   for (OptimizerGroup& group : groups_) {
     group.weight = group.weight.detach();
     check(group);
     states_.emplace_back();
-    for (const StateSpec& spec : kept(group.weight.scalar_type())) {
-      states_.back().push_back(
-          {spec.name,
-           torch::zeros_like(
-               group.weight, group.weight.options().dtype(spec.dtype))});
-    }
+    for (const StateSpec& spec :
+         kept(group.rule.unit, group.weight.scalar_type()))
+      states_.back().push_back(zero_state(spec, group.weight));
     weights_versions_.push_back(
         group.memory ? group.memory->weights_version : 0);
   }
+}
+
+std::vector<StateSpec> Optimizer::kept(StepUnit unit, torch::ScalarType weight)
+    const {
+  return optimizer_states(
+      options_,
+      unit,
+      has_master(weight) ? WeightWidth::k16Bit : WeightWidth::k32Bit);
 }
 
 torch::Tensor Optimizer::master(size_t group) const {
@@ -129,7 +119,7 @@ void Optimizer::step_group(
       {.group = group,
        .states = states_[index],
        .master = master(index),
-       .lr = lr,
+       .lr = lr * group.rule.rate,
        .grad_scale = grad_scale,
        .step = steps_,
        .after_read = after_read});

@@ -19,47 +19,33 @@
 
 #include "brigade/ops/adamw.h"
 #include "brigade/optim/flat_memory.h"
+#include "brigade/options/optimizer.h"
+#include "brigade/options/optimizer_states.h"
+#include "brigade/param/run_part.h"
 #include "brigade/param/state.h"
+#include "brigade/param/step_rule.h"
 
 namespace brigade {
 
-// A flat run of weights stepped together: a bucket, a shard of one, or a part
-// of one that has its own weight decay.
+// A flat run of weights that one rule steps: a bucket, a shard of one, or a part
+// of one.
 struct OptimizerGroup {
   std::string name;         // appears in errors
   torch::Tensor weight;     // flat, bf16 or float32, contiguous
   torch::Tensor main_grad;  // flat, float32, contiguous, as long as weight
-  double weight_decay = 0.0;
+  StepRule rule;
   int param_group = 0;  // its learning rate: see Optimizer::step()
   // The memory that the tensors lie in; may be null. Once its owner has moved,
   // step() throws; when it replaces weights, masters follow.
   std::shared_ptr<const FlatMemory> memory;
+  // What it has of which parameters, in the order of memory; padding is of none.
+  std::vector<RunPart> parts = {};
 };
 
 // Throws ConfigError naming the group whose param_group has no rate in `lrs`.
 void check_has_rate(
     const OptimizerGroup& group,
     const std::vector<double>& lrs);
-
-// A tensor that an optimizer keeps beside a weight, as long as the weight.
-// Checkpoints store it as NAME.PARAMETER, all but kMasterLow.
-struct StateSpec {
-  std::string name;
-  torch::ScalarType dtype = torch::kFloat;
-};
-
-// What a bf16 weight lacks of its float32 master: int16, ops/split_master.h. It
-// belongs to every optimizer; a float32 weight is its own master and has none.
-// Checkpoints of a run hold the whole master instead, as "master".
-inline constexpr const char* kMasterLow = "master_low";
-
-// `states`, and for a bf16 weight kMasterLow behind them: all that is kept of a
-// weight of that dtype.
-std::vector<StateSpec> kept_states(
-    std::vector<StateSpec> states,
-    torch::ScalarType weight);
-// Bytes of one element of each.
-int64_t element_bytes(const std::vector<StateSpec>& states);
 
 class Optimizer {
  public:
@@ -104,10 +90,9 @@ class Optimizer {
   void set_steps(int64_t steps) { steps_ = steps; }  // when continuing
 
   const std::vector<OptimizerGroup>& groups() const { return groups_; }
-  // What is kept of a weight of that dtype, in the order of states().
-  std::vector<StateSpec> kept(torch::ScalarType weight) const {
-    return kept_states(specs_, weight);
-  }
+  // What is kept of a weight of that dtype that is stepped so, in the order of
+  // states().
+  std::vector<StateSpec> kept(StepUnit unit, torch::ScalarType weight) const;
   // The states of one group, flat and as long as its weight, in the order of
   // kept(); a checkpoint reads and writes these in place.
   const std::vector<State>& states(size_t group) const {
@@ -122,7 +107,7 @@ class Optimizer {
   // not flat, contiguous, of one length and of the dtypes above.
   Optimizer(
       std::vector<OptimizerGroup> groups,
-      std::vector<StateSpec> states,
+      const OptimizerOptions& options,
       ops::Kernels kernels);
   Optimizer(Optimizer&&) = default;
   // Views of memory move with it.
@@ -133,7 +118,7 @@ class Optimizer {
     const OptimizerGroup& group;
     const std::vector<State>& states;  // the optimizer's own come first
     torch::Tensor master;              // undefined where the weight is float32
-    double lr = 0;
+    double lr = 0;                     // the rule's rate is in it
     double grad_scale = 1;
     int64_t step = 1;  // counted from 1
     ops::AfterRead after_read = ops::AfterRead::kKeep;
@@ -147,7 +132,7 @@ class Optimizer {
   torch::Tensor master(size_t group) const;
 
   std::vector<OptimizerGroup> groups_;
-  std::vector<StateSpec> specs_;
+  OptimizerOptions options_;
   std::vector<std::vector<State>> states_;  // by group
   ops::Kernels kernels_;
   int64_t steps_ = 0;

@@ -8,11 +8,16 @@
 
 #include <string>
 
+#include "brigade/options/optimizer_states.h"
+
 namespace brigade {
 
 struct State {
   std::string name;
   torch::Tensor tensor;
 };
+
+// Zeros as `spec` says, of the weight's shape and beside it.
+State zero_state(const StateSpec& spec, const torch::Tensor& weight);
 
 }  // namespace brigade

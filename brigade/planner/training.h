@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "brigade/options/optimizer_states.h"
 #include "brigade/planner/constants.h"
 #include "brigade/planner/program.h"
 
@@ -24,6 +25,11 @@ struct Precision {
   int wire_bytes = 4;  // of a gradient while it is reduced
 
   static Precision fp32() { return {ProductDtype::kFp32, 4, 4, 8}; }
+  // optimizer_bytes become that optimizer's.
+  void keep_states_of(const OptimizerOptions& options, WeightWidth weight) {
+    optimizer_bytes = static_cast<int>(
+        element_bytes(optimizer_states(options, StepUnit::kElements, weight)));
+  }
 };
 
 struct Training {

@@ -5,6 +5,7 @@
 #include "brigade/config/model_layout.h"
 #include "brigade/data/training_data.h"
 #include "brigade/metrics/run_folder.h"
+#include "brigade/model_spec/optimizer_memory.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
 #include "brigade/schedule/bucket_plan.h"
@@ -17,11 +18,15 @@ namespace brigade {
 namespace {
 
 // The parameters of one stage as tp rank 0 holds them.
-std::vector<BucketParam> stage_bucket_params(
-    const TrainConfig& config,
-    const ModelPart& part) {
-  const DecoderConfig& decoder = model_of(config);
+struct StageParams {
   std::vector<BucketParam> params;
+  int64_t optimizer_bytes = 0;  // of their states
+};
+
+StageParams stage_params(const TrainConfig& config, const ModelPart& part) {
+  const DecoderConfig& decoder = model_of(config);
+  StageParams result;
+  std::vector<BucketParam>& params = result.params;
   const auto rows = list_parameters(describe_model(decoder), part);
   const WeightUnits units = divide_into_units(rows);
   for (const ParameterRow& row : rows) {
@@ -42,8 +47,10 @@ std::vector<BucketParam> stage_bucket_params(
              config.distributed.zero_stage > 0 && !row.tied_head.empty(),
          .unit = config.distributed.zero_stage > 2 ? units.of_row[params.size()]
                                                    : 0});
+    result.optimizer_bytes += state_bytes(
+        row, numel, config.training.optimizer, weight_width(config));
   }
-  return params;
+  return result;
 }
 
 // Of this rank, per part: what the ranks of dp x cp divide is divided.
@@ -68,11 +75,9 @@ int64_t numel_of_two_units(const std::vector<BucketParam>& params) {
   return numel[0] + numel[1];
 }
 
-StateBytes state_bytes(
-    const TrainConfig& config,
-    const std::vector<BucketParam>& bucket_params) {
+StateBytes bytes_of(const TrainConfig& config, const StageParams& stage) {
   int64_t numel = 0;
-  for (const BucketParam& param : bucket_params)
+  for (const BucketParam& param : stage.params)
     numel += param.numel;
   const DistributedConfig& distributed = config.distributed;
   const auto params = static_cast<double>(numel);
@@ -82,14 +87,12 @@ StateBytes state_bytes(
       .weights = params * (is_bf16 ? 2 : 4) /
                  (distributed.zero_stage >= 3 ? ranks : 1),
       .units = distributed.zero_stage >= 3
-                   ? static_cast<double>(numel_of_two_units(bucket_params)) *
+                   ? static_cast<double>(numel_of_two_units(stage.params)) *
                          (is_bf16 ? 2 : 4)
                    : 0,
       .gradients = params * 4 / (distributed.zero_stage >= 2 ? ranks : 1),
-      .optimizer =
-          params *
-          static_cast<double>(element_bytes(optimizer_states(config))) /
-          (distributed.zero_stage >= 1 ? ranks : 1),
+      .optimizer = static_cast<double>(stage.optimizer_bytes) /
+                   (distributed.zero_stage >= 1 ? ranks : 1),
       .outer =
           distributed.rounds.local_steps == 0
               ? 0
@@ -183,11 +186,11 @@ std::string describe_buckets(
 
 std::string
 describe_stage(const TrainConfig& config, size_t stage, const ModelPart& part) {
-  const auto params = stage_bucket_params(config, part);
+  const StageParams of_stage = stage_params(config, part);
   int64_t numel = 0;
-  for (const BucketParam& param : params)
+  for (const BucketParam& param : of_stage.params)
     numel += param.numel;
-  const StateBytes bytes = state_bytes(config, params);
+  const StateBytes bytes = bytes_of(config, of_stage);
   const auto mib = [](double value) {
     return value / static_cast<double>(MiB);
   };
@@ -219,7 +222,7 @@ describe_stage(const TrainConfig& config, size_t stage, const ModelPart& part) {
              mib(bytes.gradients),
              mib(bytes.optimizer),
              units) +
-         outer + describe_buckets(config, params);
+         outer + describe_buckets(config, of_stage.params);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "brigade/base/units.h"
 #include "brigade/config/model_layout.h"
+#include "brigade/model_spec/optimizer_memory.h"
 
 namespace brigade {
 
@@ -94,24 +95,23 @@ BucketPlanOptions bucket_plan_options(const DistributedConfig& distributed) {
   return options;
 }
 
-double weight_decay_of(
-    const ParameterRow& row,
-    const TrainingConfig& training) {
+StepRule step_rule_of(const ParameterRow& row, const TrainingConfig& training) {
   const bool decays =
       training.weight_decay_on == WeightDecayOn::kAll || row.decays;
-  return decays ? training.weight_decay : 0.0;
+  return {
+      .weight_decay = decays ? training.weight_decay : 0.0,
+      .unit = step_unit(row, training.optimizer)};
 }
 
-std::unique_ptr<Optimizer> make_optimizer(
-    const TrainConfig& config,
-    std::vector<OptimizerGroup> groups) {
-  AdamWOptions options = config.training.adam;
-  options.kernels = config.model.kernels;
-  return std::make_unique<AdamW>(std::move(groups), options);
+OptimizerOptions optimizer_options(const TrainConfig& config) {
+  OptimizerOptions options = config.training.optimizer;
+  options.adamw.kernels = config.model.kernels;
+  return options;
 }
 
-std::vector<StateSpec> optimizer_states(const TrainConfig& config) {
-  return kept_states(AdamW::state_specs(), scalar_type(config.model.dtype));
+WeightWidth weight_width(const TrainConfig& config) {
+  return config.model.dtype == ModelDtype::kBfloat16 ? WeightWidth::k16Bit
+                                                     : WeightWidth::k32Bit;
 }
 
 OuterFragmentOptions outer_fragment_options(const TrainConfig& config) {

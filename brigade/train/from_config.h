@@ -20,7 +20,9 @@
 #include "brigade/data_parallel/hook_memory.h"
 #include "brigade/model/from_config.h"
 #include "brigade/model_spec/parameter_table.h"
-#include "brigade/optim/adamw.h"
+#include "brigade/options/optimizer.h"
+#include "brigade/options/optimizer_states.h"
+#include "brigade/param/step_rule.h"
 #include "brigade/schedule/bucket_plan.h"
 
 namespace brigade {
@@ -48,14 +50,12 @@ GradSyncOptions grad_sync_options(const DistributedConfig& distributed);
 // The plan that BucketedGradSync makes of grad_sync_options(), for --dry-run.
 BucketPlanOptions bucket_plan_options(const DistributedConfig& distributed);
 
-// A parameter's decay: training.weight_decay where weight_decay_on says so; 0
-// elsewhere.
-double weight_decay_of(const ParameterRow& row, const TrainingConfig& training);
-// The run's optimizer, and what it keeps of a weight of the run's dtype.
-std::unique_ptr<Optimizer> make_optimizer(
-    const TrainConfig& config,
-    std::vector<OptimizerGroup> groups);
-std::vector<StateSpec> optimizer_states(const TrainConfig& config);
+// How a parameter is stepped: with training.weight_decay where weight_decay_on
+// says so, without elsewhere.
+StepRule step_rule_of(const ParameterRow& row, const TrainingConfig& training);
+// The run's optimizer.
+OptimizerOptions optimizer_options(const TrainConfig& config);
+WeightWidth weight_width(const TrainConfig& config);  // of model.dtype
 
 // The exchange of fragments in low-communication training (DiLoCo).
 OuterFragmentOptions outer_fragment_options(const TrainConfig& config);

@@ -16,6 +16,8 @@
 #include "brigade/config/model_layout.h"
 #include "brigade/data/dataset_info.h"
 #include "brigade/metrics/run_folder.h"
+#include "brigade/model_spec/optimizer_memory.h"
+#include "brigade/model_spec/parameter_table.h"
 #include "brigade/train/from_config.h"
 #include "brigade/train/local_checkpoint.h"
 #include "brigade/train/resume_rules.h"
@@ -362,9 +364,11 @@ CheckpointToSave checkpoint_of(
 uint64_t checkpoint_bytes(const TrainConfig& config) {
   // Files have the whole master, of which a bf16 weight is the other half.
   const bool is_bf16 = config.model.dtype == ModelDtype::kBfloat16;
-  const uint64_t bytes_per_parameter =
-      (is_bf16 ? 2 + 2 : 4) +
-      static_cast<uint64_t>(element_bytes(optimizer_states(config)));
+  const uint64_t weight_bytes = is_bf16 ? 2 + 2 : 4;
+  uint64_t kept_bytes = 0;
+  for (const ParameterRow& row : list_parameters(model_of(config)))
+    kept_bytes += static_cast<uint64_t>(state_bytes(
+        row, row.numel(), config.training.optimizer, weight_width(config)));
   // Of each group its weights, moments and errors; the outer optimizer's
   // momentum, and what is under way.
   const DistributedConfig& distributed = config.distributed;
@@ -378,7 +382,8 @@ uint64_t checkpoint_bytes(const TrainConfig& config) {
   const uint64_t error_bytes =
       keeps_errors ? 4 * static_cast<uint64_t>(distributed.dims.replicas()) : 0;
   return static_cast<uint64_t>(parameter_count(model_of(config))) *
-         (bytes_per_parameter + outer_bytes + error_bytes);
+             (weight_bytes + outer_bytes + error_bytes) +
+         kept_bytes;
 }
 
 }  // namespace brigade

@@ -9,6 +9,7 @@
 #include "brigade/data_parallel/per_param_grad_sync.h"
 #include "brigade/model/init_weights.h"
 #include "brigade/ops/adamw.h"
+#include "brigade/optim/make_optimizer.h"
 #include "brigade/tensor_parallel/replicated_gradients.h"
 #include "brigade/train/from_config.h"
 
@@ -72,10 +73,10 @@ StageRuntime::StageRuntime(
   params_ = std::make_unique<ParamSet>(
       std::move(sync),
       [this](const Param& param) {
-        return weight_decay_of(*param.row, config_.training);
+        return step_rule_of(*param.row, config_.training);
       },
       [this](std::vector<OptimizerGroup> groups) {
-        return make_optimizer(config_, std::move(groups));
+        return make_optimizer(optimizer_options(config_), std::move(groups));
       });
 }
 

@@ -327,9 +327,9 @@ TEST(TrainConfig, SecretsAreNeitherPrintedNorSaved) {
 
 TEST(TrainConfig, AbsentKeysMeanWhatPicotronDoes) {
   const TrainConfig config = load(minimal().dump()).config;
-  EXPECT_EQ(config.training.adam.beta1, 0.9);
-  EXPECT_EQ(config.training.adam.beta2, 0.999);
-  EXPECT_EQ(config.training.adam.eps, 1e-8);
+  EXPECT_EQ(config.training.optimizer.adamw.beta1, 0.9);
+  EXPECT_EQ(config.training.optimizer.adamw.beta2, 0.999);
+  EXPECT_EQ(config.training.optimizer.adamw.eps, 1e-8);
   EXPECT_EQ(config.training.weight_decay, 0.01);
   EXPECT_EQ(config.training.lr.decay, LrDecay::kConstant);
   EXPECT_EQ(config.training.grad_clip, 0);

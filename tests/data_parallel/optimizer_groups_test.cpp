@@ -32,7 +32,7 @@ std::unique_ptr<GradSync> make_sync(int64_t capacity_bytes) {
 
 // Two parameter groups, by parameter of make_sync(); their decays.
 const std::vector<int> kTwoGroups = {0, 1, 1, 0};
-const std::vector<double> kDecays = {0.1, 0.0};
+const std::vector<StepRule> kDecays = {{.weight_decay = 0.1}, {}};
 
 // Every element of the segments lies in exactly one group, in order.
 void expect_groups_cover_segments(
@@ -63,7 +63,7 @@ TEST(OptimizerGroups, NeighboursInOneGroupAreSteppedAsOne) {
   std::vector<double> decays;
   std::vector<int> param_groups;
   for (const OptimizerGroup& group : made) {
-    decays.push_back(group.weight_decay);
+    decays.push_back(group.rule.weight_decay);
     param_groups.push_back(group.param_group);
   }
   EXPECT_THAT(decays, ElementsAre(0.1, 0.0, 0.1));
@@ -74,7 +74,8 @@ TEST(OptimizerGroups, NeighboursInOneGroupAreSteppedAsOne) {
 TEST(OptimizerGroups, OneGroupForAllIsOnePerBucket) {
   for (const int64_t capacity_bytes : {64, 1 << 20}) {
     const auto sync = make_sync(capacity_bytes);
-    const auto made = make_optimizer_groups(*sync, {0, 0, 0, 0}, {0.1});
+    const auto made =
+        make_optimizer_groups(*sync, {0, 0, 0, 0}, {{.weight_decay = 0.1}});
     EXPECT_EQ(made.size(), sync->segments().size());
     expect_groups_cover_segments(*sync, made);
   }
@@ -82,8 +83,8 @@ TEST(OptimizerGroups, OneGroupForAllIsOnePerBucket) {
 
 TEST(OptimizerGroups, AParameterInNoGroupIsInNone) {
   const auto sync = make_sync(64);  // each has its bucket
-  const auto made =
-      make_optimizer_groups(*sync, {kNoGroup, 0, kNoGroup, 0}, {0.1});
+  const auto made = make_optimizer_groups(
+      *sync, {kNoGroup, 0, kNoGroup, 0}, {{.weight_decay = 0.1}});
   ASSERT_EQ(made.size(), 2U);
   EXPECT_EQ(made[0].weight.data_ptr(), sync->params()[1].tensor.data_ptr());
   EXPECT_EQ(made[1].weight.data_ptr(), sync->params()[3].tensor.data_ptr());
@@ -94,7 +95,10 @@ TEST(OptimizerGroups, AParameterInNoGroupIsInNone) {
 // and leaves the others.
 TEST(OptimizerGroups, OnlyWhatDecaysShrinksWithoutAGradient) {
   const auto sync = make_sync(1 << 20);
-  AdamW(make_optimizer_groups(*sync, {0, 1, 0, 1}, {0.5, 0.0}), {}).step(0.1);
+  AdamW(
+      make_optimizer_groups(*sync, {0, 1, 0, 1}, {{.weight_decay = 0.5}, {}}),
+      {})
+      .step(0.1);
   const auto value = [&](size_t i) {
     return sync->params()[i].tensor.select(0, 0).item<float>();
   };

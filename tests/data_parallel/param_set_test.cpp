@@ -48,7 +48,7 @@ ParamSet make_set(
   options.sharding = sharding;
   return {
       std::make_unique<BucketedGradSync>(params, world, options),
-      [](const Param&) { return 0.0; },
+      [](const Param&) { return StepRule{}; },
       [](std::vector<OptimizerGroup> groups) {
         return std::make_unique<AdamW>(std::move(groups), AdamWOptions{});
       }};

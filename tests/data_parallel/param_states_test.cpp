@@ -31,7 +31,9 @@ std::unique_ptr<GradSync> make_states_sync(
 }
 
 AdamW make_states_optimizer(const GradSync& sync) {
-  return {make_optimizer_groups(sync, {0, kNoGroup, 0}, {0.1}), {}};
+  return {
+      make_optimizer_groups(sync, {0, kNoGroup, 0}, {{.weight_decay = 0.1}}),
+      {}};
 }
 
 class ParamStatesTest : public ::testing::TestWithParam<Sharding> {};

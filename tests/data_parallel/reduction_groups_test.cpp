@@ -289,7 +289,7 @@ TEST(GroupsOfRanks, AParamSetVisitsStatesOfAllGroups) {
       options.sharding = sharding;
       ParamSet set(
           std::make_unique<BucketedGradSync>(module.params, all, options),
-          [](const Param&) { return 0.0; },
+          [](const Param&) { return StepRule{}; },
           [](std::vector<OptimizerGroup> groups) {
             return std::make_unique<AdamW>(std::move(groups), AdamWOptions{});
           });

@@ -1,0 +1,20 @@
+#include "brigade/model_spec/optimizer_memory.h"
+
+namespace brigade {
+
+StepUnit step_unit(
+    const ParameterRow& /*row*/,
+    const OptimizerOptions& /*options*/) {
+  return StepUnit::kElements;
+}
+
+int64_t state_bytes(
+    const ParameterRow& row,
+    int64_t numel,
+    const OptimizerOptions& options,
+    WeightWidth weight) {
+  return numel * element_bytes(optimizer_states(
+                     options, step_unit(row, options), weight));
+}
+
+}  // namespace brigade

@@ -1,0 +1,16 @@
+// Which elements of a parameter a run of flat memory has.
+#pragma once
+
+#include <cstdint>
+
+namespace brigade {
+
+// [begin, begin + numel) of the parameter, flat, are at `offset` of the run.
+struct RunPart {
+  int param = 0;  // its index among those that are stepped
+  int64_t begin = 0;
+  int64_t offset = 0;
+  int64_t numel = 0;
+};
+
+}  // namespace brigade
