@@ -59,11 +59,9 @@ class Checkpoint {
 
  private:
   struct Piece {
-    const SafetensorsTensor* stored;
-    bool is_state;
-    int dim;
-    int64_t begin;
-    int64_t end;
+    const SafetensorsTensor* stored = nullptr;
+    bool is_state = false;
+    Slice slice;  // of the whole tensor
   };
   const std::vector<Piece>& pieces_of(const std::string& name) const;
   void check_file(const SafetensorsFile& file) const;

@@ -13,6 +13,7 @@
 #include "brigade/files/file.h"
 #include "brigade/json/parse.h"
 #include "brigade/ops/split_master.h"
+#include "brigade/param/param.h"
 
 namespace brigade {
 namespace {
@@ -54,24 +55,6 @@ fs::path find_directory(const fs::path& path) {
   return result;
 }
 
-// The stored tensor over its mapped memory, which must outlive it. safetensors
-// promises no alignment, so a view that is not aligned is copied.
-torch::Tensor as_tensor(const SafetensorsTensor& stored) {
-  std::vector<int64_t> shape(stored.shape.begin(), stored.shape.end());
-  const auto dtype = torch_dtype(stored.dtype, stored.name);
-  // from_blob wants a mutable pointer; nothing writes through it.
-  auto* data = const_cast<std::byte*>(stored.data.data());
-  const auto bytes = torch::from_blob(
-      data, {static_cast<int64_t>(stored.data.size())}, torch::kByte);
-  const bool is_aligned =
-      reinterpret_cast<uintptr_t>(data) % c10::elementSize(dtype) == 0;
-  if (is_aligned)
-    return torch::from_blob(data, shape, dtype);
-  const auto copy = bytes.clone();
-  return torch::from_blob(
-      copy.data_ptr(), shape, [copy](void*) {}, dtype);
-}
-
 }  // namespace
 
 Checkpoint::Checkpoint(const fs::path& path)
@@ -88,7 +71,7 @@ Checkpoint::Checkpoint(const fs::path& path)
   }
   for (auto& [name, pieces] : pieces_) {
     std::sort(pieces.begin(), pieces.end(), [](const auto& a, const auto& b) {
-      return a.begin < b.begin;
+      return a.slice.begin < b.slice.begin;
     });
   }
 }
@@ -134,7 +117,7 @@ void Checkpoint::add_pieces(const SafetensorsFile& file) {
   const bool is_state =
       file.path().filename().string().starts_with(kOptimizerFile);
   for (const SafetensorsTensor& stored : file.tensors()) {
-    Piece piece{&stored, is_state, -1, 0, 0};
+    Piece piece{.stored = &stored, .is_state = is_state};
     if (places.contains(stored.name)) {
       std::vector<int64_t> place;
       if (is_place(places[stored.name]))
@@ -152,9 +135,7 @@ void Checkpoint::add_pieces(const SafetensorsFile& file) {
             file.path().string(),
             stored.name));
       }
-      piece.dim = static_cast<int>(place[0]);
-      piece.begin = place[1];
-      piece.end = place[2];
+      piece.slice = {static_cast<int>(place[0]), place[1], place[2]};
     }
     pieces_[stored.name].push_back(piece);
   }
@@ -182,12 +163,11 @@ std::vector<CheckpointTensor> Checkpoint::tensors() const {
     int64_t position = 0;
     for (const Piece& piece : pieces) {
       tensor.size_bytes += piece.stored->data.size();
-      tensor.is_whole = tensor.is_whole && piece.begin == position;
-      position = piece.end;
+      tensor.is_whole = tensor.is_whole && piece.slice.begin == position;
+      position = piece.slice.end;
     }
-    if (pieces.front().dim >= 0)
-      tensor.shape[static_cast<size_t>(pieces.front().dim)] =
-          static_cast<uint64_t>(position);
+    if (const int dim = pieces.front().slice.dim; dim != kNotCut)
+      tensor.shape[static_cast<size_t>(dim)] = static_cast<uint64_t>(position);
     result.push_back(std::move(tensor));
   }
   return result;
@@ -205,52 +185,49 @@ const std::vector<Checkpoint::Piece>& Checkpoint::pieces_of(
 
 torch::Tensor Checkpoint::read_whole(const std::string& name) const {
   const auto& pieces = pieces_of(name);
-  if (pieces.front().dim < 0)
+  const int dim = pieces.front().slice.dim;
+  if (dim == kNotCut)
     return as_tensor(*pieces.front().stored).clone();
   std::vector<torch::Tensor> tensors;
   int64_t position = 0;
   for (const Piece& piece : pieces) {
-    if (piece.begin != position) {
+    if (piece.slice.begin != position) {
       throw DataError(fmt::format(
           "[checkpoint] tensor '{}' in '{}' lacks [{}, {}) along dim {}",
           name,
           directory_.string(),
           position,
-          piece.begin,
-          piece.dim));
+          piece.slice.begin,
+          dim));
     }
-    position = piece.end;
+    position = piece.slice.end;
     tensors.push_back(as_tensor(*piece.stored));
   }
-  return torch::cat(tensors, pieces.front().dim);
+  return torch::cat(tensors, dim);
 }
 
 void Checkpoint::read(const TensorPart& part) const {
   const torch::NoGradGuard no_grad;
-  auto whole = read_whole(part.name);
-  const auto read_into = part.master_low.defined()
-                             ? torch::empty_like(part.tensor, torch::kFloat)
-                             : part.tensor;
-  auto target = read_into;
-  if (part.dim >= 0 && whole.dim() > part.dim &&
-      whole.size(part.dim) >= part.end) {
-    whole = whole.narrow(part.dim, part.begin, part.end - part.begin);
-    if (target.size(part.dim) > part.end - part.begin)
-      target.zero_();
-    target = target.narrow(part.dim, 0, part.end - part.begin);
-  }
-  if (target.sizes() != whole.sizes()) {
+  auto values = read_whole(part.name);
+  const auto target = part.master_low.defined()
+                          ? torch::empty_like(part.tensor, torch::kFloat)
+                          : part.tensor;
+  const Slice& slice = part.slice;
+  if (slice.dim != kNotCut && values.dim() == target.dim() &&
+      values.size(slice.dim) >= slice.end)
+    values = take_shard(values, slice, target.sizes());
+  if (target.sizes() != values.sizes()) {
     throw DataError(fmt::format(
         "[checkpoint] tensor '{}' in '{}' has shape [{}], but the model needs "
         "[{}]; load it with the model that it was saved from",
         part.name,
         directory_.string(),
-        fmt::join(whole.sizes(), ", "),
+        fmt::join(values.sizes(), ", "),
         fmt::join(target.sizes(), ", ")));
   }
-  target.copy_(whole);
+  target.copy_(values);
   if (part.master_low.defined())
-    ops::split_master(read_into, part.tensor, part.master_low);
+    ops::split_master(target, part.tensor, part.master_low);
 }
 
 }  // namespace brigade

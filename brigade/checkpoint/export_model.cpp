@@ -181,7 +181,7 @@ ExportedModel export_folder(
        .read =
            [&](const std::string& name) {
              torch::Tensor whole = torch::empty(shapes.at(name), torch_type);
-             weights.read({name, whole_tensor(shapes.at(name)), whole});
+             weights.read({.name = name, .tensor = whole});
              return whole;
            },
        .tokenizer = has_tokenizer_in(path) ? find_tokenizer_files(path)

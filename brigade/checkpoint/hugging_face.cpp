@@ -5,44 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/torch_dtype.h"
+#include "brigade/param/param.h"
 
 namespace brigade {
 namespace {
-
-// `shard` as it lies in the stored tensor, which may hold others before it.
-ShardSpec within_stored(const ShardSpec& shard, const StoredTensor& place) {
-  ShardSpec spec = shard;
-  if (!spec.full_shape.empty()) {
-    spec.full_shape[0] = static_cast<int64_t>(place.stored->shape[0]);
-    spec.ranges[0].begin += place.first_row;
-    spec.ranges[0].end += place.first_row;
-  }
-  return spec;
-}
-
-// A copy of the part, contiguous and in the stored dtype. The copy also gives
-// the alignment that the file does not promise.
-torch::Tensor read_part(
-    const SafetensorsTensor& stored,
-    const ShardSpec& spec) {
-  const auto item = static_cast<int64_t>(item_bytes(stored.dtype));
-  torch::Tensor part =
-      torch::empty(spec.shape(), torch_dtype(stored.dtype, stored.name));
-  auto* to = static_cast<std::byte*>(part.data_ptr());
-  const std::byte* from = stored.data.data();
-  for_each_run(spec, [&](int64_t source, int64_t destination, int64_t numel) {
-    std::memcpy(
-        to + destination * item,
-        from + source * item,
-        static_cast<size_t>(numel * item));
-  });
-  return part;
-}
 
 // Takes the pages of a tensor that was read out of this process, so that the
 // mapping does not grow to the size of the file. They stay in the page cache.
@@ -87,30 +57,24 @@ FolderWeights::FolderWeights(
     const std::vector<ParameterRow>& expected)
     : folder_(folder), located_(locate_tensors(folder, expected)) {}
 
-void FolderWeights::read(const WeightTarget& target) const {
+void FolderWeights::read(const TensorPart& part) const {
   const torch::NoGradGuard no_grad;
-  const auto found = located_.find(target.name);
-  BRIGADE_ASSERT(
-      found != located_.end(), "target '{}' is not expected", target.name);
-  const ShardSpec spec = within_stored(target.shard, found->second);
-  BRIGADE_ASSERT(
-      target.destination.sizes().vec() == spec.shape(),
-      "the destination of '{}' is not {}",
-      target.name,
-      to_string(target.shard));
-  const torch::Tensor part = read_part(*found->second.stored, spec);
-  check_finite(folder_, *found->second.stored, part);
-  target.destination.copy_(part);
-  release_pages(found->second.stored->data);
+  const auto found = located_.find(part.name);
+  BRIGADE_ASSERT(found != located_.end(), "'{}' is not expected", part.name);
+  const auto& [stored, slice] = found->second;
+  const torch::Tensor whole = take_slice(as_tensor(*stored), slice);
+  check_finite(folder_, *stored, take_slice(whole, part.slice));
+  part.tensor.copy_(take_shard(whole, part.slice, part.tensor.sizes()));
+  release_pages(stored->data);
 }
 
 void load_weights(
     const SafetensorsFolder& folder,
     const std::vector<ParameterRow>& expected,
-    const std::vector<WeightTarget>& targets) {
+    const std::vector<TensorPart>& parts) {
   const FolderWeights weights(folder, expected);
-  for (const WeightTarget& target : targets)
-    weights.read(target);
+  for (const TensorPart& part : parts)
+    weights.read(part);
 }
 
 std::string dtype_of_config(const nlohmann::json& config) {

@@ -12,19 +12,11 @@
 #include <vector>
 
 #include "brigade/checkpoint/hugging_face_names.h"
-#include "brigade/checkpoint/shard_spec.h"
+#include "brigade/checkpoint/tensor_part.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/folder.h"
 
 namespace brigade {
-
-// What one rank wants of one tensor. A name may be asked for several times
-// (a tied head on another stage).
-struct WeightTarget {
-  std::string name;
-  ShardSpec shard;            // full_shape: the expected shape
-  torch::Tensor destination;  // shard.shape(); any float dtype, device, strides
-};
 
 // The tensors of a whole model in a folder.
 //
@@ -46,21 +38,23 @@ class FolderWeights {
   FolderWeights(
       const SafetensorsFolder& folder,
       const std::vector<ParameterRow>& expected);
-  // Fills the destination from an F64, F32, F16 or BF16 tensor, rounding to
-  // nearest even where the destination is narrower. Throws DataError naming
-  // file and tensor for a value that is not finite.
-  void read(const WeightTarget& target) const;
+  // Fills part.tensor (any float dtype, device, strides; padding is zeroed)
+  // from an F64, F32, F16 or BF16 tensor, rounding to nearest even where it is
+  // narrower. Throws DataError naming file and tensor for a value that is not
+  // finite.
+  void read(const TensorPart& part) const;
 
  private:
   const SafetensorsFolder& folder_;
   std::map<std::string, StoredTensor> located_;
 };
 
-// Fills every target.
+// Fills every part. A name may come several times (a tied head on another
+// stage).
 void load_weights(
     const SafetensorsFolder& folder,
     const std::vector<ParameterRow>& expected,
-    const std::vector<WeightTarget>& targets);
+    const std::vector<TensorPart>& parts);
 
 // In which dtype the model of a config.json is computed and exported:
 // "bfloat16" where it says so, else "float32". float16 has no kernels on CPUs;

@@ -65,7 +65,7 @@ class Locator {
         stored = find(row->tied_head);
       if (stored != nullptr) {
         check(*stored, row->shape);
-        located_[name] = {.stored = stored, .first_row = 0};
+        located_[name] = {.stored = stored};
         used_.insert(stored->name);
       } else if (!locate_in_group(*row)) {
         missing_.push_back(name);
@@ -142,7 +142,7 @@ class Locator {
     }
     if (used_.insert(stored->name).second)
       check(*stored, group_shape);
-    located_[row.name] = {.stored = stored, .first_row = first_row};
+    located_[row.name] = {stored, {0, first_row, first_row + row.shape[0]}};
     return true;
   }
 

@@ -9,13 +9,14 @@
 #include <vector>
 
 #include "brigade/model_spec/parameter_table.h"
+#include "brigade/model_spec/shard.h"
 #include "brigade/safetensors/folder.h"
 
 namespace brigade {
 
 struct StoredTensor {
   const SafetensorsTensor* stored = nullptr;
-  int64_t first_row = 0;  // of the expected tensor inside the stored one
+  Slice slice;  // of it: the expected tensor
 };
 
 // Expected name -> where it is. Throws the DataError of FolderWeights().

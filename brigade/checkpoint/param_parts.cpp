@@ -10,13 +10,7 @@ TensorPart part_of(
     const std::string& prefix,
     const Param& param,
     const torch::Tensor& tensor) {
-  const ParamShard& shard = param.cut;
-  return {
-      prefix + param.name,
-      shard.dim == kNotCut ? -1 : shard.dim,
-      shard.begin,
-      shard.end,
-      tensor};
+  return {prefix + param.name, param.cut.slice, tensor};
 }
 
 TensorPart master_part_of(const std::string& prefix, const Param& param) {

@@ -53,8 +53,8 @@ FileDigest write_parts(
   std::map<std::string, const TensorPart*> by_name;
   json pieces = json::object();
   for (const TensorPart& part : parts) {
-    if (part.dim >= 0)
-      pieces[part.name] = {part.dim, part.begin, part.end};
+    if (const Slice& slice = part.slice; slice.dim != kNotCut)
+      pieces[part.name] = {slice.dim, slice.begin, slice.end};
     TensorSpec spec{part.name, dtype_of(part), {}};
     // Named, since its sizes live as long as it does.
     const torch::Tensor stored = without_padding(part, part.tensor);

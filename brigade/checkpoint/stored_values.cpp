@@ -49,15 +49,15 @@ class FolderValues {
         unit = row.unit();
     }
     loaded_.clear();
-    std::vector<WeightTarget> targets;
+    std::vector<TensorPart> parts;
     for (const ParameterRow& row : table_) {
       if (!unit || row.unit() != *unit)
         continue;
       const auto tensor = torch::empty(row.shape, torch::kFloat);
       loaded_.emplace(row.name, tensor);
-      targets.push_back({row.name, whole_tensor(row.shape), tensor});
+      parts.push_back({.name = row.name, .tensor = tensor});
     }
-    load_weights(folder_, table_, targets);
+    load_weights(folder_, table_, parts);
   }
 };
 

@@ -1,15 +1,14 @@
 #include "brigade/checkpoint/tensor_part.h"
 
 #include "brigade/comm/device_stream.h"
+#include "brigade/param/param.h"
 
 namespace brigade {
 
 torch::Tensor without_padding(
     const TensorPart& part,
     const torch::Tensor& tensor) {
-  return part.dim < 0
-             ? tensor.detach()
-             : tensor.detach().narrow(part.dim, 0, part.end - part.begin);
+  return take_slice(tensor.detach(), {part.slice.dim, 0, part.slice.length()});
 }
 
 std::vector<TensorPart> PartSnapshot::copy(

@@ -7,15 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "brigade/model_spec/shard.h"
+
 namespace brigade {
 
-// whole[begin:end] along `dim`; dim -1: all of it. `tensor` may be longer along
-// dim (padding, which is not stored).
+// `slice` of the whole tensor of that name. `tensor` may be longer along it
+// (padding, which is not stored).
 struct TensorPart {
   std::string name;
-  int dim = -1;
-  int64_t begin = 0;
-  int64_t end = 0;
+  Slice slice;
   torch::Tensor tensor;  // contiguous, float32 or bf16, on any device
   // Defined: `tensor` (bf16) and this (int16) are the halves of a float32
   // master (ops/split_master.h), which is what the file has. In memory it is

@@ -25,4 +25,20 @@ torch::Dtype torch_dtype(SafetensorsDtype dtype, std::string_view tensor) {
   }
 }
 
+torch::Tensor as_tensor(const SafetensorsTensor& stored) {
+  std::vector<int64_t> shape(stored.shape.begin(), stored.shape.end());
+  const auto dtype = torch_dtype(stored.dtype, stored.name);
+  // from_blob wants a mutable pointer; nothing writes through it.
+  auto* data = const_cast<std::byte*>(stored.data.data());
+  const auto bytes = torch::from_blob(
+      data, {static_cast<int64_t>(stored.data.size())}, torch::kByte);
+  const bool is_aligned =
+      reinterpret_cast<uintptr_t>(data) % c10::elementSize(dtype) == 0;
+  if (is_aligned)
+    return torch::from_blob(data, shape, dtype);
+  const auto copy = bytes.clone();
+  return torch::from_blob(
+      copy.data_ptr(), shape, [copy](void*) {}, dtype);
+}
+
 }  // namespace brigade

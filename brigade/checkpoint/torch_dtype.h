@@ -1,3 +1,4 @@
+// safetensors' dtypes and tensors as libtorch's.
 #pragma once
 
 #include <torch/types.h>
@@ -5,11 +6,16 @@
 #include <string_view>
 
 #include "brigade/safetensors/dtype.h"
+#include "brigade/safetensors/safetensors.h"
 
 namespace brigade {
 
 // Throws DataError that names `tensor` when `dtype` is no float: weights and
 // optimizer state are floats.
 torch::Dtype torch_dtype(SafetensorsDtype dtype, std::string_view tensor);
+
+// The stored tensor over its mapped memory, which must outlive it. safetensors
+// promises no alignment, so a view that is not aligned is copied.
+torch::Tensor as_tensor(const SafetensorsTensor& stored);
 
 }  // namespace brigade

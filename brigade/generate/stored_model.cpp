@@ -106,7 +106,8 @@ std::shared_ptr<DecoderModel> StoredModel::load(
     params.push_back(make_param(
         row,
         part,
-        {.tp = mesh.dims().tp, .tp_rank = mesh.coordinate().tp},
+        shard_parameter(
+            row, mesh.dims(), mesh.coordinate(), TokenLayout::kReplicated),
         weights[row.name].detach()));
   if (!checkpoint_) {
     load_pretrained(directory_, model_of(config), params);

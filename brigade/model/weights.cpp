@@ -39,7 +39,11 @@ ParameterSource::ParameterSource(const ModelContext& context)
   for (const ParameterRow& row : list_parameters(context.description)) {
     table->local_shapes.emplace(
         row.name,
-        shard_parameter(row, parallel.size(), parallel.rank(), parallel.tokens)
+        shard_parameter(
+            row,
+            {.tp = parallel.size()},
+            {.tp = parallel.rank()},
+            parallel.tokens)
             .shape);
     if (!row.group.empty())
       table->groups[row.group].push_back(row.name);

@@ -87,16 +87,16 @@ TensorParallelSizes tensor_parallel_sizes(const DecoderConfig& config) {
 
 ParamShard shard_parameter(
     const ParameterRow& row,
-    int tp,
-    int tp_rank,
+    const ParallelDims& dims,
+    const Coordinate& at,
     TokenLayout tokens) {
+  const int tp = dims.tp;
   ParamShard shard{.shape = row.shape};
   // Part `index` of parts of `size` entries; the last ones may be padding.
   const auto cut = [&](int64_t size, int64_t index) {
     auto& local = shard.shape.at(static_cast<size_t>(row.cut.dim));
-    shard.dim = row.cut.dim;
-    shard.begin = std::min(index * size, local);
-    shard.end = std::min(shard.begin + size, local);
+    const int64_t begin = std::min(index * size, local);
+    shard.slice = {row.cut.dim, begin, std::min(begin + size, local)};
     local = size;
   };
   const int64_t count = row.cut.count;
@@ -105,17 +105,17 @@ ParamShard shard_parameter(
   };
   switch (row.cut.unit) {
     case CutUnit::kVocabulary:
-      cut(vocab_rows_per_rank(count, tp), tp_rank);
+      cut(vocab_rows_per_rank(count, tp), at.tp);
       break;
     case CutUnit::kKeyValueHeads:
       shard.replicas = kv_replicas(count, tp);
       shard.gradient_ranks = shard.replicas;
-      cut(entries_of(kv_heads_per_rank(count, tp)), tp_rank / shard.replicas);
+      cut(entries_of(kv_heads_per_rank(count, tp)), at.tp / shard.replicas);
       break;
     case CutUnit::kHeads:
     case CutUnit::kFeatures:
       BRIGADE_ASSERT(count % tp == 0, "{}: {} over tp {}", row.name, count, tp);
-      cut(entries_of(count / tp), tp_rank);
+      cut(entries_of(count / tp), at.tp);
       break;
     case CutUnit::kWholeOnTokens:
       shard.replicas = tp;
@@ -126,7 +126,7 @@ ParamShard shard_parameter(
       shard.gradient_ranks = tp;
       break;
   }
-  shard.is_first_replica = tp_rank % shard.replicas == 0;
+  shard.is_first_replica = at.tp % shard.replicas == 0;
   return shard;
 }
 

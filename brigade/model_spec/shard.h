@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "brigade/model_spec/parameter_table.h"
+#include "brigade/topology/parallel_dims.h"
 #include "brigade/topology/token_layout.h"
 
 namespace brigade {
@@ -49,13 +50,20 @@ int64_t kv_heads_per_rank(int64_t num_key_value_heads, int tp);
 // Ranks that hold the same kv heads: tp / kv_heads, at least 1.
 int kv_replicas(int64_t num_key_value_heads, int tp);
 
-// One parameter on one rank. The local tensor is full[begin:end] along `dim`,
-// followed by rows of zeros up to shape[dim] (padding, vocabulary alone).
+// A part of a tensor: [begin, end) along `dim`; kNotCut: all of it.
+struct Slice {
+  int dim = kNotCut;
+  int64_t begin = 0;
+  int64_t end = 0;  // may equal begin
+  int64_t length() const { return end - begin; }
+  bool operator==(const Slice&) const = default;
+};
+
+// One parameter on one rank. The local tensor is `slice` of the full one,
+// followed by rows of zeros up to shape[slice.dim] (padding, vocabulary alone).
 struct ParamShard {
   std::vector<int64_t> shape;  // of the local tensor
-  int dim = kNotCut;           // of the cut; kNotCut: the whole parameter
-  int64_t begin = 0;           // of the full tensor, along dim
-  int64_t end = 0;             // may equal begin: a shard that is all padding
+  Slice slice;                 // empty: a shard that is all padding
 
   // Runs of this many consecutive tp ranks hold equal values; the first of a
   // run writes them to a checkpoint and counts them in the gradients' norm.
@@ -69,12 +77,12 @@ struct ParamShard {
   bool operator==(const ParamShard&) const = default;
 };
 
-// The part of a row's parameter on one rank, for sizes that
+// The part of a row's parameter on the rank `at`, for sizes that
 // validate_tensor_parallel() accepted.
 ParamShard shard_parameter(
     const ParameterRow& row,
-    int tp,
-    int tp_rank,
+    const ParallelDims& dims,
+    const Coordinate& at,
     TokenLayout tokens);
 
 }  // namespace brigade

@@ -30,26 +30,38 @@ std::vector<ParamsOfGroup> groups_of(const std::vector<Param>& params) {
 Param make_param(
     const ParameterRow& row,
     const ModelPart& part,
-    const ShardOptions& shard,
+    ParamShard cut,
     torch::Tensor weight) {
   Param param;
   param.name = row.name;
   param.tensor = std::move(weight);
   param.is_row_sparse = is_row_sparse(row, part);
   param.row = std::make_shared<const ParameterRow>(row);
-  param.cut = shard_parameter(row, shard.tp, shard.tp_rank, shard.tokens);
+  param.cut = std::move(cut);
   param.is_copy_for_head = is_copy_for_head(row, part);
   return param;
 }
 
-torch::Tensor take_shard(const torch::Tensor& full, const ParamShard& cut) {
-  if (cut.dim == kNotCut)
-    return full;
-  const auto slice = full.narrow(cut.dim, cut.begin, cut.end - cut.begin);
-  if (slice.sizes() == torch::IntArrayRef(cut.shape))
-    return slice;
-  auto padded = torch::zeros(cut.shape, full.options());
-  padded.narrow(cut.dim, 0, cut.end - cut.begin).copy_(slice);
+torch::Tensor take_slice(const torch::Tensor& full, const Slice& slice) {
+  return slice.dim == kNotCut
+             ? full
+             : full.narrow(slice.dim, slice.begin, slice.length());
+}
+
+torch::Tensor take_shard(
+    const torch::Tensor& full,
+    const Slice& slice,
+    torch::IntArrayRef shape) {
+  torch::Tensor part = take_slice(full, slice);
+  if (slice.dim == kNotCut)
+    return part;
+  const auto dim = static_cast<size_t>(slice.dim);
+  std::vector<int64_t> padded_shape = part.sizes().vec();
+  if (padded_shape[dim] == shape[dim])
+    return part;
+  padded_shape[dim] = shape[dim];
+  torch::Tensor padded = torch::zeros(padded_shape, full.options());
+  take_slice(padded, {slice.dim, 0, slice.length()}).copy_(part);
   return padded;
 }
 

@@ -17,13 +17,6 @@
 
 namespace brigade {
 
-// Which part of a cut parameter a rank has.
-struct ShardOptions {
-  int tp = 1;
-  int tp_rank = 0;
-  TokenLayout tokens = TokenLayout::kReplicated;
-};
-
 // The ranks that hold a parameter and sum its gradient; with ZeRO each owns a
 // range of it.
 struct ParamGroup {
@@ -89,16 +82,21 @@ struct ParamsOfGroup {
 // The groups of `params`, in the order of their first parameters.
 std::vector<ParamsOfGroup> groups_of(const std::vector<Param>& params);
 
-// A parameter of `part`: its row, cut and hints; `weight` is what the rank has
-// of it.
+// A parameter of `part`: its row, cut (shard_parameter()) and hints; `weight` is
+// what the rank has of it.
 Param make_param(
     const ParameterRow& row,
     const ModelPart& part,
-    const ShardOptions& shard,
+    ParamShard cut,
     torch::Tensor weight);
 
-// full[begin:end] along the cut, padded with zeros: what a rank holds of a
-// whole tensor.
-torch::Tensor take_shard(const torch::Tensor& full, const ParamShard& cut);
+// A view of a part of a tensor.
+torch::Tensor take_slice(const torch::Tensor& full, const Slice& slice);
+// The same, padded with zeros to the length that `shape` has along the slice:
+// what a rank holds of a whole tensor.
+torch::Tensor take_shard(
+    const torch::Tensor& full,
+    const Slice& slice,
+    torch::IntArrayRef shape);
 
 }  // namespace brigade

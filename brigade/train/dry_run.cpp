@@ -32,8 +32,8 @@ StageParams stage_params(const TrainConfig& config, const ModelPart& part) {
   for (const ParameterRow& row : rows) {
     const ParamShard shard = shard_parameter(
         row,
-        config.distributed.dims.tp,
-        /*tp_rank=*/0,
+        config.distributed.dims,
+        Coordinate{},
         token_layout(config.distributed));
     int64_t numel = 1;
     for (const int64_t size : shard.shape)

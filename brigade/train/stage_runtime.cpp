@@ -99,15 +99,19 @@ std::vector<Param> StageRuntime::make_params(
     Param param = make_param(
         row,
         part_,
-        {.tp = mesh.dims().tp,
-         .tp_rank = mesh.coordinate().tp,
-         .tokens = model_->context().tensor_parallel.tokens},
+        shard_parameter(
+            row,
+            mesh.dims(),
+            mesh.coordinate(),
+            model_->context().tensor_parallel.tokens),
         weights[row.name]);
     param.has_own_bucket = zero_stage > 0 && !row.tied_head.empty();
     param.unit = zero_stage > 2 ? weight_units_.of_row[params.size()] : 0;
     if (!is_pretrained)
-      param.tensor.copy_(
-          take_shard(initial_weight(row, config_.training.seed), param.cut));
+      param.tensor.copy_(take_shard(
+          initial_weight(row, config_.training.seed),
+          param.cut.slice,
+          param.cut.shape));
     params.push_back(std::move(param));
   }
   if (is_pretrained)

@@ -11,7 +11,6 @@
 #include "brigade/base/error.h"
 #include "brigade/base/units.h"
 #include "brigade/safetensors/writer.h"
-#include "tests/support/even_shard.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/write_safetensors.h"
 
@@ -21,41 +20,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-TEST(ShardSpec, RunsOfAPartCoverItInRowMajorOrder) {
-  const torch::Tensor full = torch::arange(5 * 4 * 6).view({5, 4, 6});
-  const std::vector<std::vector<DimRange>> cases = {
-      {{0, 5}, {0, 4}, {0, 6}},
-      {{1, 3}, {0, 4}, {0, 6}},
-      {{0, 5}, {2, 3}, {0, 6}},
-      {{1, 4}, {1, 3}, {2, 5}},
-      {{0, 0}, {0, 4}, {0, 6}},
-      {{4, 5}, {3, 4}, {5, 6}}};
-  for (const auto& ranges : cases) {
-    const ShardSpec spec{.full_shape = {5, 4, 6}, .ranges = ranges};
-    torch::Tensor oracle = full;
-    for (size_t dim = 0; dim < ranges.size(); ++dim) {
-      oracle = oracle.slice(
-          static_cast<int64_t>(dim), ranges[dim].begin, ranges[dim].end);
-    }
-    torch::Tensor part = torch::full(spec.shape(), -1, torch::kLong);
-    for_each_run(spec, [&](int64_t from, int64_t to, int64_t numel) {
-      for (int64_t i = 0; i < numel; ++i)
-        part.data_ptr<int64_t>()[to + i] = full.data_ptr<int64_t>()[from + i];
-    });
-    EXPECT_TRUE(torch::equal(part, oracle)) << to_string(spec);
-  }
-}
-
-TEST(ShardSpec, APartOfWholeRowsIsOneRun) {
-  int runs = 0;
-  for_each_run(
-      testing::even_shard({8, 6}, 0, 1, 2), [&](int64_t, int64_t, int64_t n) {
-        ++runs;
-        EXPECT_EQ(n, 24);
-      });
-  EXPECT_EQ(runs, 1);
-}
 
 SafetensorsDtype dtype_of(const torch::Tensor& tensor) {
   switch (tensor.scalar_type()) {
@@ -136,25 +100,17 @@ TEST_F(HuggingFaceTest, LoadsEverySliceAndDtypeIntoEveryDtype) {
   }
   write(tensors);
   const SafetensorsFolder folder(folder_.path());
-  const std::vector<ShardSpec> shards = {
-      whole_tensor({6, 8}),
-      testing::even_shard({6, 8}, 0, 1, 3),
-      testing::even_shard({6, 8}, 1, 3, 4),
-      {.full_shape = {6, 8}, .ranges = {{1, 4}, {2, 3}}}};
   for (const auto& [name, tensor] : tensors) {
-    for (const ShardSpec& shard : shards) {
+    for (const Slice& slice :
+         {Slice{}, Slice{0, 2, 4}, Slice{1, 6, 8}, Slice{1, 3, 3}}) {
+      const torch::Tensor oracle =
+          tensor.slice(slice.dim, slice.begin, slice.dim < 0 ? 8 : slice.end);
       for (const auto dtype :
            {torch::kFloat32, torch::kFloat16, torch::kBFloat16}) {
-        const torch::Tensor loaded = torch::empty(shard.shape(), dtype);
-        load_weights(folder, expected_of(tensors), {{name, shard, loaded}});
-        const auto& rows = shard.ranges[0];
-        const auto& columns = shard.ranges[1];
-        EXPECT_TRUE(torch::equal(
-            loaded,
-            tensor.slice(0, rows.begin, rows.end)
-                .slice(1, columns.begin, columns.end)
-                .to(dtype)))
-            << name << " " << to_string(shard);
+        const torch::Tensor loaded = torch::empty(oracle.sizes(), dtype);
+        load_weights(folder, expected_of(tensors), {{name, slice, loaded}});
+        EXPECT_TRUE(torch::equal(loaded, oracle.to(dtype)))
+            << name << " along " << slice.dim << " from " << slice.begin;
       }
     }
   }
@@ -168,7 +124,7 @@ TEST_F(HuggingFaceTest, LoadsIntoAParameterThatNeedsAGradientAndIsAView) {
   load_weights(
       SafetensorsFolder(folder_.path()),
       expected_of(tensors),
-      {{"w", whole_tensor({4, 3}), view}});
+      {{"w", {}, view}});
   EXPECT_TRUE(torch::equal(storage.slice(0, 2, 6), tensors.at("w")));
   EXPECT_EQ(storage.slice(0, 6).count_nonzero().item<int64_t>(), 0);
 }
@@ -186,9 +142,7 @@ TEST_F(HuggingFaceTest, LoadsAFileWhoseDataAreNotAligned) {
   file.close();
   const torch::Tensor loaded = torch::empty({3});
   load_weights(
-      SafetensorsFolder(folder_.path()),
-      {row("w", {3})},
-      {{"w", whole_tensor({3}), loaded}});
+      SafetensorsFolder(folder_.path()), {row("w", {3})}, {{"w", {}, loaded}});
   EXPECT_TRUE(torch::equal(loaded, values));
 }
 
@@ -204,8 +158,7 @@ TEST_F(HuggingFaceTest, LoadsFromShards) {
   load_weights(
       SafetensorsFolder(folder_.path()),
       {row("a", {4}), row("b", {2, 2})},
-      {{"a", testing::even_shard({4}, 0, 1, 2), a},
-       {"b", whole_tensor({2, 2}), b}});
+      {{"a", {0, 2, 4}, a}, {"b", {}, b}});
   EXPECT_TRUE(torch::equal(a, one.at("a").slice(0, 2)));
   EXPECT_TRUE(torch::equal(b, two.at("b")));
 }
@@ -243,7 +196,7 @@ TEST_F(HuggingFaceTest, NothingIsWrittenWhenAnythingIsWrong) {
       load_weights(
           SafetensorsFolder(folder_.path()),
           {row("a", {2}), row("b", {2})},
-          {{"a", whole_tensor({2}), a}}),
+          {{"a", {}, a}}),
       DataError);
   EXPECT_EQ(a.count_nonzero().item<int64_t>(), 0);
 }
@@ -280,7 +233,7 @@ TEST_F(HuggingFaceTest, ATiedModelsMatrixMayBeStoredUnderTheHeadsNameAlone) {
   load_weights(
       SafetensorsFolder(folder_.path()),
       tied,
-      {{"model.embed_tokens.weight", whole_tensor({4, 2}), loaded}});
+      {{"model.embed_tokens.weight", {}, loaded}});
   EXPECT_TRUE(torch::equal(loaded, matrix));
 }
 
@@ -296,7 +249,7 @@ TEST_F(HuggingFaceTest, AModelSavedWithoutItsHeadHasNamesWithoutModel) {
   load_weights(
       SafetensorsFolder(folder_.path()),
       expected,
-      {{"model.norm.weight", whole_tensor({2}), loaded}});
+      {{"model.norm.weight", {}, loaded}});
   EXPECT_TRUE(torch::equal(loaded, norm));
   write(
       {{"embed_tokens.weight", embedding},
@@ -344,10 +297,11 @@ TEST_F(HuggingFaceTest, AGroupStoredAsOneTensorIsSplitOnRead) {
   }
   const SafetensorsFolder folder(folder_.path());
   for (const auto& [name, tensor] : separate) {
-    const ShardSpec shard = testing::even_shard(tensor.sizes().vec(), 0, 1, 2);
-    const torch::Tensor loaded = torch::empty(shard.shape());
-    load_weights(folder, expected, {{name, shard, loaded}});
-    EXPECT_TRUE(torch::equal(loaded, tensor.chunk(2)[1])) << name;
+    const torch::Tensor half = tensor.chunk(2)[1];
+    const torch::Tensor loaded = torch::empty_like(half);
+    const Slice slice{0, half.size(0), tensor.size(0)};
+    load_weights(folder, expected, {{name, slice, loaded}});
+    EXPECT_TRUE(torch::equal(loaded, half)) << name;
   }
   expected.back().shape[0] = 9;
   EXPECT_THAT(
@@ -393,12 +347,15 @@ TEST_F(HuggingFaceTest, PeakMemoryIsTheShardPlusOneTensor) {
   std::ofstream("/proc/self/clear_refs") << "5\n";  // resets the peak
   const int64_t before = peak_resident_bytes();
   ASSERT_GT(before, 0);
-  std::vector<WeightTarget> targets;
+  std::vector<TensorPart> parts;
+  const int64_t columns = shape[1] / kParts;
   for (const ParameterRow& tensor : expected) {
-    const ShardSpec shard = testing::even_shard(shape, 1, 1, kParts);
-    targets.push_back({tensor.name, shard, torch::empty(shard.shape())});
+    parts.push_back(
+        {tensor.name,
+         {1, columns, 2 * columns},
+         torch::empty({shape[0], columns})});
   }
-  load_weights(SafetensorsFolder(folder_.path()), expected, targets);
+  load_weights(SafetensorsFolder(folder_.path()), expected, parts);
   const int64_t shard_bytes = kTensors * kTensorBytes / kParts;
   EXPECT_LT(
       peak_resident_bytes() - before,

@@ -73,7 +73,7 @@ TEST_P(PretrainedTest, AWeightThatIsNotFiniteIsNamedWithItsFile) {
     params.push_back(make_param(
         row,
         whole_model(config_),
-        {},
+        {.shape = row.shape},
         torch::zeros(row.shape, torch::kBFloat16)));
   }
   try {
@@ -100,20 +100,24 @@ TEST_P(PretrainedTest, EveryTensorParallelLayoutHoldsTheFilesWeights) {
       std::vector<Param> params;
       for (const ParameterRow& row : list_parameters(config_)) {
         params.push_back(make_param(
-            row, whole_model(config_), {.tp = tp, .tp_rank = rank}, {}));
+            row,
+            whole_model(config_),
+            shard_parameter(
+                row, {.tp = tp}, {.tp = rank}, TokenLayout::kReplicated),
+            {}));
         params.back().tensor =
             torch::full(params.back().cut.shape, NAN, torch::kBFloat16);
       }
       load_pretrained(folder_, config_, params);
       for (const Param& param : params) {
         torch::Tensor& place = whole.at(param.name);
-        if (param.cut.dim == kNotCut) {
+        if (param.cut.slice.dim == kNotCut) {
           place.copy_(param.tensor);
           continue;
         }
-        const int64_t dim = param.cut.dim;
-        const int64_t filled = param.cut.end - param.cut.begin;
-        place.narrow(dim, param.cut.begin, filled)
+        const int64_t dim = param.cut.slice.dim;
+        const int64_t filled = param.cut.slice.length();
+        place.narrow(dim, param.cut.slice.begin, filled)
             .copy_(param.tensor.narrow(dim, 0, filled));
         EXPECT_EQ(
             param.tensor.slice(dim, filled).abs().sum().item<double>(), 0.0);

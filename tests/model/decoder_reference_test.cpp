@@ -230,13 +230,11 @@ class DecoderReference : public ::testing::TestWithParam<Case> {
         std::make_shared<const ModelContext>(single_rank_context(config_)),
         whole_model(config_));
     const std::vector<ParameterRow> expected = list_parameters(config_);
-    std::vector<WeightTarget> targets;
-    for (const auto& item : model.named_parameters()) {
-      targets.push_back(
-          {item.key(), whole_tensor(item.value().sizes().vec()), item.value()});
-    }
-    EXPECT_EQ(targets.size(), expected.size());
-    load_weights(SafetensorsFolder(folder_), expected, targets);
+    std::vector<TensorPart> parts;
+    for (const auto& item : model.named_parameters())
+      parts.push_back({.name = item.key(), .tensor = item.value()});
+    EXPECT_EQ(parts.size(), expected.size());
+    load_weights(SafetensorsFolder(folder_), expected, parts);
     return model;
   }
 

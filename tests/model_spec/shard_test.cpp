@@ -44,7 +44,7 @@ ParamShard shard(
     int tp,
     int rank,
     TokenLayout tokens = kReplicated) {
-  return shard_parameter(row_of(name), tp, rank, tokens);
+  return shard_parameter(row_of(name), {.tp = tp}, {.tp = rank}, tokens);
 }
 
 // The rows (or columns) that each rank holds, in rank order.
@@ -52,7 +52,7 @@ std::vector<std::pair<int64_t, int64_t>> cuts(const std::string& name, int tp) {
   std::vector<std::pair<int64_t, int64_t>> result;
   for (int rank = 0; rank < tp; ++rank) {
     const ParamShard part = shard(name, tp, rank);
-    result.emplace_back(part.begin, part.end);
+    result.emplace_back(part.slice.begin, part.slice.end);
   }
   return result;
 }
@@ -67,10 +67,8 @@ TEST(Shard, CutsQueryHeadsAndTheMlpByRowsTheirPartnersByColumns) {
       cuts("model.layers.0.mlp.up_proj.weight", 4),
       ElementsAre(Pair{0, 2}, Pair{2, 4}, Pair{4, 6}, Pair{6, 8}));
   const ParamShard o = shard("model.layers.0.self_attn.o_proj.weight", 2, 1);
-  EXPECT_EQ(o.dim, 1);
   EXPECT_THAT(o.shape, ElementsAre(8, 6));
-  EXPECT_EQ(o.begin, 6);
-  EXPECT_EQ(o.end, 12);
+  EXPECT_EQ(o.slice, (Slice{1, 6, 12}));
   EXPECT_EQ(o.replicas, 1);
   EXPECT_EQ(o.gradient_ranks, 1);
 }
@@ -89,9 +87,9 @@ TEST(Shard, GivesARankBeyondTheVocabularyPaddingAlone) {
   ParameterRow head = row_of("lm_head.weight");
   head.shape = {5, 8};
   head.cut.count = 5;
-  const ParamShard last = shard_parameter(head, 4, 3, kReplicated);
-  EXPECT_EQ(last.begin, 5);
-  EXPECT_EQ(last.end, 5);
+  const ParamShard last =
+      shard_parameter(head, {.tp = 4}, {.tp = 3}, kReplicated);
+  EXPECT_EQ(last.slice, (Slice{0, 5, 5}));
   EXPECT_THAT(last.shape, ElementsAre(2, 8));
 }
 
@@ -120,7 +118,7 @@ TEST(Shard, SumsNormsAndRowBiasesOnlyWhereTokensAreSharded) {
         "model.layers.0.self_attn.o_proj.bias",
         "model.layers.0.mlp.down_proj.bias"}) {
     const ParamShard whole = shard(name, 4, 1, kReplicated);
-    EXPECT_EQ(whole.dim, kNotCut) << name;
+    EXPECT_EQ(whole.slice.dim, kNotCut) << name;
     EXPECT_EQ(whole.replicas, 4) << name;
     EXPECT_EQ(whole.gradient_ranks, 1) << name;
     EXPECT_EQ(shard(name, 4, 1, kSharded).gradient_ranks, 4) << name;
@@ -148,13 +146,13 @@ TEST(Shard, CoversEveryElementOnceOverFirstReplicas) {
         const ParamShard part = shard(name, tp, rank);
         if (!part.is_first_replica)
           continue;
-        if (part.dim == kNotCut) {
+        if (part.slice.dim == kNotCut) {
           covered += row.shape[0];
           continue;
         }
-        EXPECT_EQ(part.begin, expected_begin) << name << " tp " << tp;
-        expected_begin = part.end;
-        covered += part.end - part.begin;
+        EXPECT_EQ(part.slice.begin, expected_begin) << name << " tp " << tp;
+        expected_begin = part.slice.end;
+        covered += part.slice.length();
       }
       const auto dim = static_cast<size_t>(std::max(0, row.cut.dim));
       EXPECT_EQ(covered, row.shape[dim]) << name << " tp " << tp;

@@ -190,10 +190,10 @@ struct Local {
   std::map<std::string, ParamShard> shards;
 };
 
-Tensor slice(const Tensor& full, const ParamShard& shard) {
-  return shard.dim == kNotCut
+Tensor part_of(const Tensor& full, const Slice& slice) {
+  return slice.dim == kNotCut
              ? full
-             : full.narrow(shard.dim, shard.begin, shard.end - shard.begin);
+             : full.narrow(slice.dim, slice.begin, slice.length());
 }
 
 // The rows of a table with this layer alone.
@@ -219,9 +219,10 @@ Local cut(const Oracle& oracle, const Layout& layout, int rank) {
     const Tensor& full = found->second;
     EXPECT_EQ(full.sizes().vec(), row.shape) << name;
     const ParamShard shard =
-        shard_parameter(row, layout.tp, rank, layout.tokens);
+        shard_parameter(row, {.tp = layout.tp}, {.tp = rank}, layout.tokens);
     local.shards[name] = shard;
-    local.weights[name] = slice(full, shard).clone().set_requires_grad(true);
+    local.weights[name] =
+        part_of(full, shard.slice).clone().set_requires_grad(true);
   }
   EXPECT_EQ(local.weights.size(), oracle.weights.size());
   return local;
@@ -279,7 +280,7 @@ void check_layer(
     for (const auto& [name, weight] : local.weights)
       testing::expect_close(
           weight.grad(),
-          slice(oracle.gradients.at(name), local.shards.at(name)),
+          part_of(oracle.gradients.at(name), local.shards.at(name).slice),
           limit,
           where + " " + name);
   });
