@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -141,12 +142,13 @@ class GzipStream : public CompressedStream {
       const int result = inflate(&zlib_, Z_NO_FLUSH);
       if (result == Z_STREAM_END) {
         between_members_ = true;
+      } else if (result == Z_MEM_ERROR) {
+        throw std::bad_alloc();
       } else if (result != Z_OK && result != Z_BUF_ERROR) {
         fail(
             zlib_.avail_in,
-            fmt::format(
-                "damaged gzip: {}",
-                zlib_.msg != nullptr ? zlib_.msg : "unknown"));
+            "damaged gzip: its header, its data or their checksum is wrong; "
+            "fetch or compress the file again");
       }
     }
     return size - zlib_.avail_out;
@@ -164,6 +166,29 @@ class GzipStream : public CompressedStream {
   z_stream zlib_{};
   bool between_members_ = false;
 };
+
+// In Brigade's words. std::bad_alloc where memory ran out.
+std::string_view describe_zstd_error(size_t result) {
+  switch (ZSTD_getErrorCode(result)) {
+    case ZSTD_error_memory_allocation:
+      throw std::bad_alloc();
+    case ZSTD_error_checksum_wrong:
+      return "damaged zstd: the data does not fit its checksum; fetch or "
+             "compress the file again";
+    case ZSTD_error_dictionary_wrong:
+      return "this zstd file was compressed with a dictionary, which is not at "
+             "hand; compress it again without";
+    case ZSTD_error_frameParameter_windowTooLarge:
+      return "this zstd file needs a window of more than 128 MiB; compress it "
+             "again without --long";
+    case ZSTD_error_prefix_unknown:
+      return "damaged zstd: no frame begins here; fetch or compress the file "
+             "again";
+    default:
+      return "damaged zstd: the data is not what zstd writes; fetch or "
+             "compress the file again";
+  }
+}
 
 class ZstdStream : public CompressedStream {
  public:
@@ -187,9 +212,7 @@ class ZstdStream : public CompressedStream {
       }
       const size_t result = ZSTD_decompressStream(zstd_, &output, &pending_);
       if (ZSTD_isError(result) != 0) {
-        fail(
-            pending_.size - pending_.pos,
-            fmt::format("damaged zstd: {}", ZSTD_getErrorName(result)));
+        fail(pending_.size - pending_.pos, describe_zstd_error(result));
       }
       between_frames_ = result == 0;
     }

@@ -155,6 +155,12 @@ TEST_F(TextReaderTest, DamagedOrCutCompressionIsRefusedWithTheOffset) {
   EXPECT_THAT(
       refusal(write("a.txt.zst", zst)),
       AllOf(HasSubstr("a.txt.zst] at byte"), HasSubstr("compressed file")));
+  // zlib's and libzstd's own words stay inside.
+  zst = zstandard(text);
+  zst[1] ^= 1;
+  EXPECT_THAT(
+      refusal(write("b.txt.zst", zstandard(text) + zst)),
+      HasSubstr("no frame begins here"));
   EXPECT_THAT(
       refusal(write("b.txt.gz", gzipped(text) + "garbage")),
       HasSubstr("damaged gzip"));
