@@ -110,6 +110,19 @@ int fail_with_output(int error_number) {
   }
 }
 
+// The part of the path that is a loop of links.
+std::filesystem::path loop_in(const std::filesystem::path& path) {
+  std::filesystem::path part;
+  for (const std::filesystem::path& name : path) {
+    part /= name;
+    std::error_code error;
+    static_cast<void>(std::filesystem::status(part, error));
+    if (error == std::errc::too_many_symbolic_link_levels)
+      break;
+  }
+  return part;
+}
+
 }  // namespace
 
 int fail_unexpectedly(const std::string& message) {
@@ -131,6 +144,13 @@ int fail_with_current_exception() {
   } catch (const std::bad_alloc&) {
     return fail_out_of_memory();
   } catch (const std::filesystem::filesystem_error& error) {
+    if (error.code() == std::errc::too_many_symbolic_link_levels)
+      return fail(
+          ExitCode::kData,
+          fmt::format(
+              "'{}' is a link that leads back to itself: name the file or "
+              "folder that is meant",
+              loop_in(error.path1()).string()));
     return fail(
         ExitCode::kStorage,
         fmt::format(

@@ -91,6 +91,20 @@ TEST_F(DataCommandsTest, BadInputHasTheExitCodeOfItsKindAndLeavesNothing) {
           ::testing::Not(HasSubstr("x.pdf.idx"))));
 }
 
+TEST_F(DataCommandsTest, ALoopOfLinksIsNamedAsWrongInput) {
+  const std::string loop = folder_ / "a";
+  std::filesystem::create_symlink("b", folder_ / "a");
+  std::filesystem::create_symlink("a", folder_ / "b");
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"inspect", loop},
+        {"report", loop},
+        {"evaluate", "--run", loop, "--text", "-"}}) {
+    EXPECT_EQ(run(command), kData) << command[0];
+    EXPECT_THAT(
+        err(), HasSubstr("'" + loop + "' is a link that leads back to itself"));
+  }
+}
+
 TEST_F(DataCommandsTest, AVocabularyThatDoesNotSuitTheTextSaysWhatWould) {
   const std::string text = write("t.txt", "hello world\n");
   const auto train = [&](const char* size) {
