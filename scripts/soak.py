@@ -3,7 +3,8 @@
 
   scripts/soak.py BUILD_FOLDER [SECONDS]
 
-About every ten seconds something happens to the run: a rank or the supervisor
+About every ten seconds, and only once the run has saved since the last time,
+something happens to the run: a rank or the supervisor
 is killed, ranks are stopped, the run is asked to end, to save or to write its
 recordings, the newest checkpoint is damaged. `--max-restarts` and, where the
 supervisor itself ended, the same command with checkpoint.load_path=auto bring
@@ -130,6 +131,15 @@ class Run:
                     in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes())
         return False
 
+    def saves(self):
+        """Each complete save so far, one over another's step included."""
+        found = set()
+        for path in (self.folder / "checkpoints").glob("*/manifest.json"):
+            with contextlib.suppress(OSError):
+                stat = path.stat()
+                found.add((path.parent.name, stat.st_ino, stat.st_mtime_ns))
+        return found
+
     def losses(self):
         lines = (self.folder / "metrics.jsonl").read_text().splitlines()
         return [(line["step"], line["loss"]) for line in map(json.loads, lines)]
@@ -218,6 +228,7 @@ def train_under_faults(run, chance):
     begin = time.monotonic()
     run.start()
     next_fault = begin + 2
+    saves = None  # before the last fault
     while True:
         code = run.process.poll()
         if code == 0:
@@ -229,12 +240,15 @@ def train_under_faults(run, chance):
                 raise SystemExit(
                     f"the run ended with code {code}: see {run.folder}.log")
             run.start()
-        if time.monotonic() >= next_fault:
+        # Faults without a save between could leave no valid checkpoint.
+        has_saved = saves is None or run.saves() - saves
+        if time.monotonic() >= next_fault and has_saved:
             run.count_descriptors()
             name, _, act = chance.choices(
                 faults, [weight for _, weight, _ in faults])[0]
             act()
             counts[name] += 1
+            saves = run.saves()
             next_fault = time.monotonic() + chance.expovariate(
                 1 / MEAN_SECONDS_BETWEEN_FAULTS)
         time.sleep(0.05)
