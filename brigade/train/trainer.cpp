@@ -607,6 +607,10 @@ void Trainer::run_steps() {
       save_if_due(step);
   }
   watch_->end_steps();
+  if (agreed_.stop && !is_done())
+    observer_.on_message(fmt::format(
+        "asked to stop: step {} is the last, and is saved now",
+        position_.steps));
   saver_->save_last(position_);
   throw_if_unwritten();
 }
