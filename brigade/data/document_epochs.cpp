@@ -1,6 +1,7 @@
 #include "brigade/data/document_epochs.h"
 
 #include <algorithm>
+#include <span>
 
 #include "brigade/base/check.h"
 
@@ -52,21 +53,23 @@ DocumentEpochSource::EpochPointer DocumentEpochSource::epoch_of(
   return current_;
 }
 
-void DocumentEpochSource::read_tokens(
+template <typename Handle>
+void DocumentEpochSource::for_each_piece(
     const Epoch& epoch,
     uint64_t position,
-    std::span<int64_t> tokens) const {
+    uint64_t count,
+    const Handle& handle) const {
   auto next =
       std::upper_bound(epoch.begins.begin(), epoch.begins.end(), position);
-  while (!tokens.empty()) {
+  while (count > 0) {
     const auto place = static_cast<uint64_t>(next - epoch.begins.begin()) - 1;
-    const uint64_t count = std::min<uint64_t>(tokens.size(), *next - position);
+    const uint64_t numel = std::min(count, *next - position);
     const uint64_t document = epoch.order(place);
-    dataset_->read(
+    handle(
         dataset_->documents().begin(document) + position - epoch.begins[place],
-        tokens.first(count));
-    tokens = tokens.subspan(count);
-    position += count;
+        numel);
+    count -= numel;
+    position += numel;
     ++next;
   }
 }
@@ -74,14 +77,26 @@ void DocumentEpochSource::read_tokens(
 void DocumentEpochSource::read(uint64_t sample, Window& window) const {
   const EpochPointer epoch = epoch_of(sample);
   const uint64_t begin = first_token(sample);
-  window.inputs.resize(static_cast<size_t>(options_.seq_length) + 1);
-  read_tokens(*epoch, begin, window.inputs);
+  const auto seq_length = static_cast<uint64_t>(options_.seq_length);
+  window.inputs.resize(seq_length + 1);
+  std::span<int64_t> rest(window.inputs);
+  for_each_piece(
+      *epoch, begin, seq_length + 1, [&](uint64_t first, uint64_t numel) {
+        dataset_->read(first, rest.first(numel));
+        rest = rest.subspan(numel);
+      });
   window.targets.assign(window.inputs.begin() + 1, window.inputs.end());
   window.inputs.pop_back();
+  rest = window.targets;
+  for_each_piece(
+      *epoch, begin + 1, seq_length, [&](uint64_t first, uint64_t numel) {
+        dataset_->drop_uncounted(first, rest.first(numel));
+        rest = rest.subspan(numel);
+      });
 
   std::vector<int64_t>& starts = window.document_starts;
   starts.clear();
-  const uint64_t end = begin + static_cast<uint64_t>(options_.seq_length);
+  const uint64_t end = begin + seq_length;
   for (auto next =
            std::upper_bound(epoch->begins.begin(), epoch->begins.end(), begin);
        next != epoch->begins.end() && *next < end;

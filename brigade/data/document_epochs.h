@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <vector>
 
 #include "brigade/data/permutation.h"
@@ -48,11 +47,14 @@ class DocumentEpochSource : public SampleSource {
   };
   using EpochPointer = std::shared_ptr<const Epoch>;
   EpochPointer epoch_of(uint64_t sample) const;
-  // Tokens from `position` of the epoch on.
-  void read_tokens(
+  // Where the epoch's tokens [position, position + count) lie in the dataset:
+  // handle(first token, how many), piece after piece.
+  template <typename Handle>
+  void for_each_piece(
       const Epoch& epoch,
       uint64_t position,
-      std::span<int64_t> tokens) const;
+      uint64_t count,
+      const Handle& handle) const;
   EpochPointer make_epoch(uint64_t number) const;
   uint64_t first_token(uint64_t sample) const {
     return sampler_.window(sample) * static_cast<uint64_t>(options_.seq_length);

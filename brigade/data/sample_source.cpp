@@ -8,6 +8,7 @@ void WindowSource::read(uint64_t sample, Window& window) const {
   dataset_->read(begin, window.inputs);
   window.targets.assign(window.inputs.begin() + 1, window.inputs.end());
   window.inputs.pop_back();
+  dataset_->drop_uncounted(begin + 1, window.targets);
 
   std::vector<int64_t>& starts = window.document_starts;
   starts.clear();

@@ -9,12 +9,10 @@
 #include <vector>
 
 #include "brigade/data/batch_sampler.h"
+#include "brigade/data/loss_mask.h"
 #include "brigade/data/token_dataset.h"
 
 namespace brigade {
-
-// A target that has no loss: ops::CrossEntropyOptions::ignore_index.
-inline constexpr int64_t kNoTarget = -100;
 
 // One sample: a row of a batch.
 struct Window {

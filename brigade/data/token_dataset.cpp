@@ -173,6 +173,17 @@ void TokenDataset::read(uint64_t begin, std::span<int64_t> out) const {
           : std::string()));
 }
 
+void TokenDataset::drop_uncounted(uint64_t begin, std::span<int64_t> targets)
+    const {
+  if (!mask_)
+    return;
+  BRIGADE_ASSERT(begin + targets.size() <= num_tokens());
+  for (size_t i = 0; i < targets.size(); ++i) {
+    if (!mask_->counts(begin + i))
+      targets[i] = kNoTarget;
+  }
+}
+
 TokenIdRange TokenDataset::range_of(uint64_t begin, uint64_t count) const {
   BRIGADE_ASSERT(
       count > 0 && begin <= num_tokens() && count <= num_tokens() - begin,

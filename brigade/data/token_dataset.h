@@ -1,4 +1,5 @@
-// Tokens on disk, memory-mapped: one long sequence, cut into documents.
+// Tokens on disk, memory-mapped: one long sequence, cut into documents, and
+// with a mask beside it which of them count in the loss.
 //
 // open() reads and checks the headers and indexes, so all damage there is
 // found before training; token ids are checked as they are read, and all of
@@ -13,6 +14,7 @@
 #include <span>
 #include <string>
 
+#include "brigade/data/loss_mask.h"
 #include "brigade/data/token_format.h"
 #include "brigade/files/file.h"
 
@@ -51,6 +53,12 @@ class TokenDataset {
   // Precondition: the range lies within num_tokens().
   void read(uint64_t begin, std::span<int64_t> out) const;
 
+  // Null without PREFIX.mask: every token counts in the loss.
+  const LossMask* mask() const { return mask_ ? &*mask_ : nullptr; }
+  // `targets` are the tokens from `begin` on: kNoTarget in place of those that
+  // do not count. Precondition: the range lies within num_tokens().
+  void drop_uncounted(uint64_t begin, std::span<int64_t> targets) const;
+
   // Of the ids of tokens [begin, begin + count), inside the vocabulary or not;
   // ids of 2^63 and more count as negative. Precondition: count > 0, and the
   // range lies within num_tokens().
@@ -73,13 +81,17 @@ class TokenDataset {
         tokens_(std::move(tokens)),
         index_(std::move(index)),
         layout_(layout),
-        options_(options) {}
+        options_(options),
+        mask_(LossMask::open(
+            loss_mask_path(tokens_->path()),
+            layout.num_tokens)) {}
 
   const char* format_;
   std::shared_ptr<const MappedFile> tokens_;
   std::shared_ptr<const MappedFile> index_;  // null without one
   TokenFileLayout layout_;
   TokenDatasetOptions options_;
+  std::optional<LossMask> mask_;
 };
 
 }  // namespace brigade

@@ -66,6 +66,8 @@ TrainingData open_training_data(const TrainingDataOptions& options) {
   std::vector<Source> training;
   std::vector<Source> held_out;
   std::vector<double> weights;
+  uint64_t uncounted = 0;
+  bool has_mask = false;
   for (size_t i = 0; i < options.parts.size(); ++i) {
     const TrainingDataPart& part = options.parts[i];
     const auto dataset = std::make_shared<const TokenDataset>(
@@ -77,6 +79,10 @@ TrainingData open_training_data(const TrainingDataOptions& options) {
         options.held_out_fraction,
         part.path);
     data.num_tokens += dataset->num_tokens();
+    uncounted += dataset->mask() ? dataset->num_tokens() -
+                                       dataset->mask()->counting_tokens()
+                                 : 0;
+    has_mask = has_mask || dataset->mask();
     data.training_windows += split.training.size();
     data.held_out_windows += split.held_out.size();
     weights.push_back(part.weight);
@@ -91,6 +97,8 @@ TrainingData open_training_data(const TrainingDataOptions& options) {
           BatchSamplerOptions{.windows = split.held_out, .shuffle = false}));
     }
   }
+  if (has_mask)
+    data.counting_tokens = data.num_tokens - uncounted;
   data.training = combine(std::move(training), weights);
   if (!held_out.empty())
     data.held_out = combine(std::move(held_out), weights);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,7 +38,9 @@ struct TrainingData {
   std::shared_ptr<const SampleSource> training;
   // In order, without a shuffle; null when held_out_fraction is 0.
   std::shared_ptr<const SampleSource> held_out;
-  uint64_t num_tokens = 0;        // of all parts
+  uint64_t num_tokens = 0;  // of all parts
+  // Of those what counts in the loss, where a part has a mask.
+  std::optional<uint64_t> counting_tokens;
   uint64_t training_windows = 0;  // of all parts
   uint64_t held_out_windows = 0;
 };

@@ -16,6 +16,8 @@ constexpr const char* kModelPrefix = "model.config ";
 constexpr const char* kHoldsOutFact =
     "training.eval_every (whether data is held out)";
 constexpr const char* kTokensFact = "dataset.name (its number of tokens)";
+constexpr const char* kCountingFact =
+    "dataset.name (its tokens that count in the loss)";
 constexpr const char* kTokenizerFact = "dataset.tokenizer (its SHA-256)";
 
 // config.group.key by "group.key"; null where it is absent.
@@ -104,7 +106,9 @@ RunFacts run_facts(const json& config, const json& model, const json& data) {
       facts.meaning[kModelPrefix + key] = value;
   }
   if (data.is_object()) {
-    facts.meaning[kTokensFact] = data.value("num_tokens", json());
+    const json tokens = data.value("num_tokens", json());
+    facts.meaning[kTokensFact] = tokens;
+    facts.meaning[kCountingFact] = data.value("counting_tokens", tokens);
     if (const json hash = data.value("tokenizer_sha256", json());
         !hash.is_null())
       facts.meaning[kTokenizerFact] = hash;

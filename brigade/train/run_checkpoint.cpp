@@ -193,6 +193,8 @@ nlohmann::json describe_data(
     const TrainConfig& config,
     const TrainingData& data) {
   nlohmann::json described = {{"num_tokens", data.num_tokens}};
+  if (data.counting_tokens)
+    described["counting_tokens"] = *data.counting_tokens;
   const fs::path tokenizer = find_tokenizer(config);
   if (tokenizer == "bytes") {
     described["tokenizer_sha256"] = "bytes";

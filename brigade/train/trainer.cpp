@@ -423,7 +423,7 @@ StepMetrics Trainer::train_step(int64_t step) {
   look_for_stragglers(step, seconds - static_cast<double>(waited_ns) / 1e9);
   metrics.step = step;
   metrics.loss = result.loss;
-  if (result.loss_tokens < tokens)
+  if (data_.counting_tokens || result.loss_tokens < tokens)
     metrics.loss_tokens = result.loss_tokens;
   metrics.lr = result.lr;
   metrics.grad_norm = result.grad_norm;

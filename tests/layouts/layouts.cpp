@@ -82,6 +82,7 @@ void add_variants(const ParallelDims& dims, std::vector<LayoutCase>& cases) {
   if (other.sequence_parallel || dims.pp > 1)
     cases.push_back(other);
   cases.push_back({.dims = dims, .documents = true});
+  cases.push_back({.dims = dims, .documents = true, .masked = true});
   // ATen's kernels once for each dims.
   other.dtype = "float32";
   other.kernels = "aten";
@@ -149,6 +150,8 @@ std::string name_of(const LayoutCase& layout) {
     name += "_untied";
   if (layout.documents)
     name += "_documents";
+  if (layout.masked)
+    name += "_masked";
   if (layout.model != "llama")
     name += "_" + layout.model;
   if (layout.zero_stage > 0)
@@ -273,6 +276,13 @@ std::vector<LayoutCase> quick_layouts() {
       {.dims = {.cp = 2}, .recompute = "full"},
       {.dims = {.cp = 2}, .documents = true},
       {.dims = {.cp = 4}, .grad_sync = "per_param", .tied = false},
+      // Losses of few tokens, unequally many on each rank.
+      {.dims = {.dp = 3}, .masked = true, .zero_stage = 2},
+      {.dims = {.cp = 2}, .documents = true, .masked = true},
+      {.dims = {.tp = 2, .pp = 2}, .sequence_parallel = true, .masked = true},
+      {.dims = {.dp = 2, .pp = 2, .cp = 2},
+       .schedule = "zero_bubble",
+       .masked = true},
       // Models with more parts than Llama's.
       {.dims = {.tp = 4}, .sequence_parallel = true, .model = "qwen3"},
       {.dims = {.cp = 2}, .model = "qwen3"},

@@ -18,6 +18,7 @@ struct LayoutCase {
   std::string grad_sync = "bucketed";
   bool tied = true;
   bool documents = false;  // attention ends where a document does
+  bool masked = false;     // few tokens count, in some sequences none
   // "qwen3": norms of q and k, biases of q, k and v, a sliding window;
   // "biases": of every linear.
   std::string model = "llama";

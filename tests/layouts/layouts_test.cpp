@@ -159,6 +159,12 @@ TEST(LayoutOracle, TrainsOtherwiseWithDocumentsApart) {
       tiny_training().oracle({}).losses);
 }
 
+TEST(LayoutOracle, LearnsOtherwiseFromTheTokensOfAMask) {
+  EXPECT_NE(
+      tiny_training().oracle({.masked = true}).losses,
+      tiny_training().oracle({}).losses);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Any,
     Layout,
@@ -202,12 +208,12 @@ int64_t first_held_out_window(const std::string& dataset) {
          static_cast<int64_t>(static_cast<double>(windows) * kEvalFraction);
 }
 
-class PyTorchOracle : public ::testing::TestWithParam<bool> {};
+class PyTorchOracle : public ::testing::TestWithParam<LayoutCase> {};
 
 TEST_P(PyTorchOracle, TrainsAsOneRankDoes) {
   constexpr const char* kPython = "/usr/bin/python3";
   constexpr int kNoTorch = 3;
-  const LayoutCase one_rank{.tied = GetParam()};
+  const LayoutCase& one_rank = GetParam();
   TinyTraining& training = tiny_training();
   const TrainingResult& actual = training.oracle(one_rank);
   ASSERT_EQ(actual.failure, "");
@@ -223,6 +229,8 @@ TEST_P(PyTorchOracle, TrainsAsOneRankDoes) {
   config["tie_word_embeddings"] = one_rank.tied;
   testing::write_file(folder / "config.json", config.dump());
   fs::copy_file(training.dataset() + ".bin", folder / "tokens.bin");
+  if (one_rank.masked)
+    fs::copy_file(training.masked_dataset() + ".mask", folder / "tokens.mask");
   const nlohmann::json settings = {
       {"steps", kSteps},
       {"sequences", sequences_of_step(1)},
@@ -268,8 +276,14 @@ TEST_P(PyTorchOracle, TrainsAsOneRankDoes) {
 INSTANTIATE_TEST_SUITE_P(
     OneRank,
     PyTorchOracle,
-    ::testing::Bool(),
-    [](const auto& test) { return test.param ? "tied" : "untied"; });
+    ::testing::Values(
+        LayoutCase{.tied = true},
+        LayoutCase{.tied = false},
+        LayoutCase{.tied = true, .masked = true}),
+    [](const auto& test) {
+      return std::string(test.param.tied ? "tied" : "untied") +
+             (test.param.masked ? "_masked" : "");
+    });
 
 }  // namespace
 }  // namespace brigade

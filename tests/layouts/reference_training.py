@@ -3,10 +3,10 @@
   reference_training.py FOLDER OUT
 
 FOLDER holds config.json (Hugging Face's keys), model.safetensors (where
-training starts), tokens.bin (uint16) and training.json (steps, sequences,
+training starts), tokens.bin (uint16), perhaps tokens.mask (docs/files.md) and training.json (steps, sequences,
 seq_length, learning_rate, grad_clip). Sample i of a run is the window of
 seq_length + 1 tokens at i * seq_length. OUT gets losses F32 [steps], the mean
-over a step's tokens; gradient.NAME, the clipped gradient of the first step; and
+over a step's tokens that count; gradient.NAME, the clipped gradient of the first step; and
 weight.NAME after the last. Exit code 3: this Python has no torch.
 """
 import array
@@ -30,6 +30,12 @@ def main(folder, out):
               decoder.read_safetensors(f"{folder}/model.safetensors").items()}
     with open(f"{folder}/tokens.bin", "rb") as file:
         tokens = torch.tensor(array.array("H", file.read()))
+    learned = tokens.long()
+    if os.path.exists(f"{folder}/tokens.mask"):
+        with open(f"{folder}/tokens.mask", "rb") as file:
+            bits = file.read()[32:]
+        counts = [bits[i // 8] >> i % 8 & 1 for i in range(len(tokens))]
+        learned[torch.tensor(counts) == 0] = -100
 
     length, sequences = training["seq_length"], training["sequences"]
     optimizer = torch.optim.AdamW(
@@ -39,10 +45,10 @@ def main(folder, out):
 
     def loss_of_windows_from(first):
         starts = [(first + i) * length for i in range(sequences)]
-        windows = torch.stack([tokens[s:s + length + 1] for s in starts]).long()
-        logits = decoder.forward(params, config, windows[:, :-1])
-        return torch.nn.functional.cross_entropy(
-            logits.flatten(0, 1), windows[:, 1:].flatten())
+        windows = torch.stack([tokens[s:s + length] for s in starts]).long()
+        targets = torch.cat([learned[s + 1:s + length + 1] for s in starts])
+        logits = decoder.forward(params, config, windows)
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets)
 
     for step in range(training["steps"]):
         loss = loss_of_windows_from(step * sequences)

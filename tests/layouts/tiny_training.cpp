@@ -7,6 +7,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/checkpoint.h"
+#include "brigade/data/loss_mask.h"
 #include "tests/support/compare.h"
 #include "tests/support/train_as_threads.h"
 
@@ -63,6 +64,23 @@ LargestError largest_error(
   return largest;
 }
 
+// Beside a copy of the tokens: of four pieces of 48 tokens the first has none
+// that counts, the second the last 5, the third every seventh, the fourth all.
+std::string write_masked_copy(const std::string& dataset) {
+  const std::string copy = dataset + "_masked";
+  for (const char* suffix : {".bin", ".idx", ".json"})
+    fs::copy_file(dataset + suffix, copy + suffix);
+  LossMaskWriter mask;
+  const uint64_t tokens = fs::file_size(dataset + ".bin") / 2;
+  for (uint64_t token = 0; token < tokens; ++token) {
+    const uint64_t place = token % 48;
+    const bool counts[] = {false, place >= 43, place % 7 == 0, true};
+    mask.append(counts[token / 48 % 4]);
+  }
+  mask.commit(copy + ".mask");
+  return copy;
+}
+
 }  // namespace
 
 void Errors::include(const Errors& other) {
@@ -98,7 +116,8 @@ TinyTraining::TinyTraining()
           folder_ / "tokens",
           testing::made_up_text(24000),
           // Sentences: about one ends in each sequence.
-          {"--document-separator", ". "})) {
+          {"--document-separator", ". "})),
+      masked_dataset_(write_masked_copy(dataset_)) {
   auto config = testing::tiny_run(dataset_);
   auto& training = config["training"];
   training["total_train_steps"] = kSteps;
@@ -117,6 +136,8 @@ TrainingResult TinyTraining::train(
   const fs::path run = folder_ / "run";
   std::vector<std::string> overrides = overrides_of(layout);
   overrides.push_back("logging.run_dir=" + run.string());
+  if (layout.masked)
+    overrides.push_back("dataset.name=" + masked_dataset_);
   overrides.insert(overrides.end(), more.begin(), more.end());
   TrainingResult result;
   result.norms_add_one = layout.model.starts_with("gemma");
@@ -150,6 +171,7 @@ const TrainingResult& TinyTraining::oracle(const LayoutCase& layout) {
   const LayoutCase one_rank{
       .tied = layout.tied,
       .documents = layout.documents,
+      .masked = layout.masked,
       .model = layout.model,
       .dtype = layout.dtype};
   const int tokens = tokens_of_sequence(layout.dims.cp);

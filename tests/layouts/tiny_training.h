@@ -56,11 +56,14 @@ class TinyTraining {
   const TrainingResult& oracle(const LayoutCase& layout);
 
   const std::string& dataset() const { return dataset_; }
+  // The same tokens, with a mask.
+  const std::string& masked_dataset() const { return masked_dataset_; }
   const testing::RunsFolder& folder() const { return folder_; }
 
  private:
   testing::RunsFolder folder_;
   std::string dataset_;
+  std::string masked_dataset_;
   std::map<std::string, TrainingResult> oracles_;
 };
 
