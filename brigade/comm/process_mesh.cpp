@@ -51,6 +51,10 @@ ProcessMesh::ProcessMesh(
       at.pp = 0;
     return at.values();
   });
+  expert_parallel_ = split("ep", dims.expert_parallel());
+  // Not split() where all replicas hold them: dp_cp_ may go by host.
+  expert_replicas_ =
+      dims.ep == 1 ? dp_cp_ : split("expert_replicas", dims.expert_replicas());
   replicas_ = dp_cp_;
   between_groups_ = make_self_communicator({.name = "between_groups"});
 }

@@ -65,6 +65,12 @@ class ProcessMesh {
   // pp is 1.
   const CommunicatorPtr& embedding() const { return embedding_; }
 
+  // The ranks among which one set of experts is divided (dims().ep of dp x cp).
+  const CommunicatorPtr& expert_parallel() const { return expert_parallel_; }
+  // Sums the gradients of experts: the ranks that hold the same ones; dp_cp()
+  // where experts are not divided.
+  const CommunicatorPtr& expert_replicas() const { return expert_replicas_; }
+
   // The group of the ranks that have this rank's colour, in rank order.
   // Collective over all ranks, whose calls are in one order; groups with the
   // same members share one communicator.
@@ -111,6 +117,8 @@ class ProcessMesh {
   CommunicatorPtr between_groups_;
   CommunicatorPtr model_;
   CommunicatorPtr embedding_;
+  CommunicatorPtr expert_parallel_;
+  CommunicatorPtr expert_replicas_;
   std::map<Axis, CommunicatorPtr> axes_;
 };
 

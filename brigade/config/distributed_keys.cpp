@@ -34,6 +34,12 @@ void add_grid(Keys& keys) {
     if (*axis == Axis::kDp)
       key.default_note = "world size / (tp * pp * cp)";
   }
+  dims.key(
+      "ep_size",
+      &ParallelDims::ep,
+      at_least(1),
+      kFree,
+      "neighbouring ranks of dp x cp among which experts are divided");
   group.key("pp_engine", &G::pp_engine, kAny, kFree, "pipeline schedule");
   group
       .key(

@@ -114,6 +114,30 @@ void check_run(const TrainConfig& config, Problems& problems) {
         stages));
 }
 
+void check_experts(
+    const TrainConfig& config,
+    const DecoderConfig& decoder,
+    Problems& problems) {
+  const ParallelDims& dims = config.distributed.dims;
+  const int64_t experts = decoder.experts ? decoder.experts->num_experts : 0;
+  if (dims.ep > 1 && experts == 0)
+    problems.push_back(fmt::format(
+        "[config] /distributed/ep_size = {}: the model has no experts to "
+        "divide; set ep_size to 1",
+        dims.ep));
+  else if (experts % dims.ep != 0)
+    problems.push_back(fmt::format(
+        "[config] /distributed/ep_size = {} does not divide the model's {} "
+        "experts",
+        dims.ep,
+        experts));
+  if (decoder.qk_norm_of_all_heads && dims.tp > 1)
+    problems.push_back(fmt::format(
+        "[config] /distributed/tp_size = {}: this model's q_norm and k_norm "
+        "are over all heads, which tp would divide; set tp_size to 1",
+        dims.tp));
+}
+
 // The model's own demands, without advice about whole layouts.
 void check_model(
     const TrainConfig& config,
@@ -122,6 +146,7 @@ void check_model(
   const DistributedConfig& distributed = config.distributed;
   validate_tensor_parallel(
       tensor_parallel_sizes(decoder), distributed.dims.tp, problems);
+  check_experts(config, decoder, problems);
   if (distributed.rounds.fragments > decoder.num_hidden_layers)
     problems.push_back(fmt::format(
         "[config] /distributed/outer_fragments = {} is more than the model's "

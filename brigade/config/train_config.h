@@ -113,6 +113,10 @@ struct TrainingConfig {
   // Absent: kAfterLastStep, or as the run that is continued was saved.
   std::optional<LrEnd> lr_end;
   double grad_clip = 0;  // largest global norm; 0: no clipping
+  // Of a model with experts: what is added to the loss for uneven use of the
+  // experts, and for large logits of the routers (docs/experts.md).
+  double router_aux_loss = 0.01;
+  double router_z_loss = 0;
   OnNonFinite on_non_finite = OnNonFinite::kStop;
   int64_t max_skipped_steps = 10;    // in a row, before the run stops after all
   int64_t check_replicas_every = 0;  // steps; 0: never

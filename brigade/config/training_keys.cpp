@@ -131,6 +131,18 @@ void add_training_optimizer(std::vector<ConfigKey>& keys) {
       natural,
       kCourse,
       "largest global gradient norm; 0: no clipping");
+  group.key(
+      "router_aux_loss",
+      &G::router_aux_loss,
+      natural,
+      kCourse,
+      "of models with experts: weight of the loss for uneven use of experts");
+  group.key(
+      "router_z_loss",
+      &G::router_z_loss,
+      natural,
+      kCourse,
+      "of models with experts: weight of the loss for large router logits");
 }
 
 void add_training_checks(std::vector<ConfigKey>& keys) {

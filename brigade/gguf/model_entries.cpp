@@ -185,6 +185,17 @@ const char* gguf_architecture(Architecture architecture) {
       return "gemma2";
     case Architecture::kGemma3:
       return "gemma3";
+    // See reasons_against_gguf().
+    case Architecture::kMixtral:
+      return "llama";
+    case Architecture::kQwen2Moe:
+      return "qwen2moe";
+    case Architecture::kQwen3Moe:
+      return "qwen3moe";
+    case Architecture::kOlmoe:
+      return "olmoe";
+    case Architecture::kDots1:
+      return "dots1";
   }
   BRIGADE_ASSERT(false, "architecture {}", static_cast<int>(architecture));
 }
@@ -205,6 +216,10 @@ double usual_yarn_magnitude(double factor) {
 
 std::vector<std::string> reasons_against_gguf(const DecoderConfig& config) {
   std::vector<std::string> reasons;
+  if (config.experts)
+    reasons.push_back(fmt::format(
+        "{} experts: only models without are written as GGUF",
+        config.experts->num_experts));
   if (is_gemma(config)) {
     add_gemma_reasons(config, reasons);
   } else if (

@@ -1,5 +1,6 @@
 #include "brigade/model/block.h"
 
+#include "brigade/base/error.h"
 #include "brigade/model/recompute.h"
 
 namespace brigade {
@@ -9,6 +10,10 @@ Block::Block(
     const LayerDescription& layer,
     const ParameterSource& source)
     : context_(context) {
+  if (layer.experts)
+    throw ConfigError(
+        "[model] mixture of experts: models with experts are described, but "
+        "not yet computed");
   // Registered in the order of transformers.
   self_attn_ = register_module(
       "self_attn",

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "brigade/base/check.h"
+#include "brigade/model_spec/decoder_config_reader.h"
 
 namespace brigade {
 
@@ -139,12 +140,30 @@ nlohmann::json to_hugging_face_json(
       json["mlp_bias"] = config.mlp_bias;
       break;
     case Architecture::kMistral:
+    case Architecture::kMixtral:
       json["sliding_window"] = window;
+      break;
+    case Architecture::kOlmoe:
+      json["attention_bias"] = config.qkv_bias;
+      break;
+    case Architecture::kQwen3Moe:
+    case Architecture::kDots1:
+      json["attention_bias"] = config.qkv_bias;
+      json["sliding_window"] = window;
+      if (config.architecture == Architecture::kQwen3Moe)
+        json["use_sliding_window"] = config.sliding_window.has_value();
+      else
+        json["layer_types"] = std::vector<std::string>(
+            static_cast<size_t>(config.num_hidden_layers),
+            config.sliding_window ? "sliding_attention" : "full_attention");
       break;
     case Architecture::kQwen3:
       json["attention_bias"] = config.qkv_bias;
       [[fallthrough]];
     case Architecture::kQwen2:
+    case Architecture::kQwen2Moe:
+      if (config.architecture == Architecture::kQwen2Moe)
+        json["qkv_bias"] = config.qkv_bias;
       // The window applies to the layers from max_window_layers on.
       json["use_sliding_window"] = config.sliding_window.has_value();
       json["sliding_window"] = window;
@@ -156,6 +175,8 @@ nlohmann::json to_hugging_face_json(
       add_gemma(config, json);
       break;
   }
+  if (config.experts)
+    add_experts(config, json);
   return json;
 }
 

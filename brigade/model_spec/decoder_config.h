@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "brigade/model_spec/experts_config.h"
+
 namespace brigade {
 
 // The published architectures whose config.json is read.
@@ -19,6 +21,11 @@ enum class Architecture {
   kQwen3,
   kGemma2,
   kGemma3,  // text alone
+  kMixtral,
+  kQwen2Moe,
+  kQwen3Moe,
+  kOlmoe,
+  kDots1,  // DeepSeek-V3's router beside ordinary attention
 };
 
 // How a config.json names an architecture.
@@ -34,6 +41,11 @@ inline constexpr ArchitectureName kArchitectures[] = {
     {Architecture::kQwen3, "Qwen3ForCausalLM", "qwen3"},
     {Architecture::kGemma2, "Gemma2ForCausalLM", "gemma2"},
     {Architecture::kGemma3, "Gemma3ForCausalLM", "gemma3_text"},
+    {Architecture::kMixtral, "MixtralForCausalLM", "mixtral"},
+    {Architecture::kQwen2Moe, "Qwen2MoeForCausalLM", "qwen2_moe"},
+    {Architecture::kQwen3Moe, "Qwen3MoeForCausalLM", "qwen3_moe"},
+    {Architecture::kOlmoe, "OlmoeForCausalLM", "olmoe"},
+    {Architecture::kDots1, "Dots1ForCausalLM", "dots1"},
 };
 // Its entry in kArchitectures.
 const ArchitectureName& name_of(Architecture architecture);
@@ -98,6 +110,8 @@ struct DecoderConfig {
   bool o_bias = false;    // attention_bias of Llama
   bool mlp_bias = false;
   bool qk_norm = false;  // Qwen3, Gemma 3: RMSNorm over each head of q and k
+  bool qk_norm_of_all_heads = false;     // OLMoE: over all heads together
+  std::optional<ExpertsConfig> experts;  // absent: every layer has one MLP
   std::optional<int64_t> bos_token_id;
   std::vector<int64_t> eos_token_ids;
   bool operator==(const DecoderConfig&) const = default;

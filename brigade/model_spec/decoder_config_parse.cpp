@@ -23,6 +23,19 @@ using nlohmann::json;
 using Reader = DecoderConfigReader;
 using Bound = Reader::Bound;
 
+bool has_experts(const DecoderConfig& config) {
+  switch (config.architecture) {
+    case Architecture::kMixtral:
+    case Architecture::kQwen2Moe:
+    case Architecture::kQwen3Moe:
+    case Architecture::kOlmoe:
+    case Architecture::kDots1:
+      return true;
+    default:
+      return false;
+  }
+}
+
 bool is_gemma(const DecoderConfig& config) {
   return config.architecture == Architecture::kGemma2 ||
          config.architecture == Architecture::kGemma3;
@@ -129,7 +142,8 @@ void read_heads(const Reader& reader, DecoderConfig& config) {
            "num_key_value_heads",
            "head_dim"}))
     return;
-  if (!kv_heads && config.architecture == Architecture::kMistral)
+  if (!kv_heads && (config.architecture == Architecture::kMistral ||
+                    config.architecture == Architecture::kMixtral))
     check_ambiguous_default(reader, "num_key_value_heads", heads, 8);
   if (!kv_heads && is_gemma(config))
     check_ambiguous_default(reader, "num_key_value_heads", heads, 4);
@@ -207,8 +221,24 @@ void read_biases(const Reader& reader, DecoderConfig& config) {
       config.mlp_bias = mlp;
       return;
     case Architecture::kMistral:
+    case Architecture::kMixtral:
       if (attention)
-        reader.problem("attention_bias", "true, but Mistral has no biases");
+        reader.problem(
+            "attention_bias",
+            fmt::format(
+                "true, but {} has no biases",
+                name_of(config.architecture).class_name));
+      break;
+    case Architecture::kQwen2Moe:
+      config.qkv_bias = reader.boolean("qkv_bias").value_or(true);
+      break;
+    case Architecture::kOlmoe:
+      config.qk_norm_of_all_heads = true;
+      [[fallthrough]];
+    case Architecture::kQwen3Moe:
+    case Architecture::kDots1:
+      config.qkv_bias = config.o_bias = attention;
+      config.qk_norm = true;
       break;
     case Architecture::kQwen2:
       // transformers does not read the key: q, k and v always have a bias.
@@ -333,6 +363,9 @@ void refuse_foreign_maths(const Reader& reader, const DecoderConfig& config) {
     if (is_gemma(config) &&
         std::find(kGemmas.begin(), kGemmas.end(), key) != kGemmas.end())
       continue;
+    // read_experts() has judged these.
+    if (has_experts(config) && key.find("experts") != std::string::npos)
+      continue;
     const json* value = reader.find(key.c_str());
     // An empty dictionary or list says no more than null.
     const bool is_empty =
@@ -380,6 +413,29 @@ void check_total(const Reader& reader, const DecoderConfig& config) {
   // has at most 8 matrices' worth of weights: 2^48 * 2^3 * 2^14 needs a check.
   DecoderConfig one_layer = config;
   one_layer.num_hidden_layers = 1;
+  if (config.experts) {
+    const ExpertsConfig& experts = *config.experts;
+    const auto weights = checked_multiply(
+        static_cast<uint64_t>(experts.num_experts) * 3,
+        static_cast<uint64_t>(experts.width * config.hidden_size));
+    const auto all =
+        weights ? checked_multiply(
+                      *weights, static_cast<uint64_t>(config.num_hidden_layers))
+                : std::nullopt;
+    if (!all || *all > std::numeric_limits<int64_t>::max() / 16 ||
+        experts.num_experts * config.num_hidden_layers > kMaxWidth) {
+      reader.problem(
+          "num_hidden_layers",
+          fmt::format(
+              "{} layers of {} experts are more than can be counted",
+              config.num_hidden_layers,
+              experts.num_experts));
+      return;
+    }
+    one_layer.experts->first_k_dense_replace = 0;
+    one_layer.experts->decoder_sparse_step = 1;
+    one_layer.experts->mlp_only_layers.clear();
+  }
   const auto total = checked_multiply(
       static_cast<uint64_t>(parameter_count(one_layer)),
       static_cast<uint64_t>(config.num_hidden_layers));
@@ -420,6 +476,8 @@ DecoderConfig parse_decoder_config(
   read_biases(reader, config);
   if (is_gemma(config))
     read_gemma(reader, config);
+  if (has_experts(config))
+    read_experts(reader, config);
   read_rope(reader, config);
   read_sliding_window(reader, config);
   read_token_ids(reader, config);

@@ -19,6 +19,13 @@ bool DecoderConfigReader::holds_null(const char* key) const {
   return found != object_.end() && found->is_null();
 }
 
+std::vector<std::string> DecoderConfigReader::keys() const {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : object_.items())
+    keys.push_back(key);
+  return keys;
+}
+
 std::optional<int64_t>
 DecoderConfigReader::integer(const char* key, int64_t low, int64_t high) const {
   const json* value = find(key);

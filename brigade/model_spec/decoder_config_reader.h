@@ -31,6 +31,7 @@ class DecoderConfigReader {
   // nullptr when absent or null.
   const nlohmann::json* find(const char* key) const;
   bool holds_null(const char* key) const;
+  std::vector<std::string> keys() const;
 
   // Each is std::nullopt when the key is absent, and after adding a problem
   // when the value is not of the type or in the range.
@@ -71,5 +72,10 @@ void read_rope(const DecoderConfigReader& reader, DecoderConfig& config);
 void read_sliding_window(
     const DecoderConfigReader& reader,
     DecoderConfig& config);
+
+// The keys of a model with experts, to config.experts, and back
+// (decoder_config_experts).
+void read_experts(const DecoderConfigReader& reader, DecoderConfig& config);
+void add_experts(const DecoderConfig& config, nlohmann::json& json);
 
 }  // namespace brigade

@@ -19,7 +19,7 @@ std::vector<NormDescription> LayerDescription::norms() const {
 namespace {
 
 // Llama and what differs from it in biases, windows and head norms alone:
-// Mistral, Qwen2 and Qwen3.
+// Mistral, Qwen2, Qwen3, and those with experts.
 LayerDescription describe_llama_layer(const DecoderConfig& config) {
   const auto norm = [&](const char* name) {
     return NormDescription{.name = name, .eps = config.rms_norm_eps};
@@ -37,12 +37,43 @@ LayerDescription describe_llama_layer(const DecoderConfig& config) {
   if (config.qk_norm) {
     attention.q_norm = norm("q_norm");
     attention.k_norm = norm("k_norm");
+    attention.norms_all_heads = config.qk_norm_of_all_heads;
   }
   attention.rotary.theta = config.rope_theta;
   attention.rotary.scaling = config.rope_scaling;
   layer.mlp.width = config.intermediate_size;
   layer.mlp.bias = config.mlp_bias;
   return layer;
+}
+
+// Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE and dots1.
+ExpertsDescription describe_experts(const DecoderConfig& config) {
+  const ExpertsConfig& experts = *config.experts;
+  const bool is_mixtral = config.architecture == Architecture::kMixtral;
+  const bool is_dots1 = config.architecture == Architecture::kDots1;
+  ExpertsDescription result;
+  result.count = experts.num_experts;
+  result.per_token = experts.num_experts_per_tok;
+  result.expert.width = experts.width;
+  result.router = {
+      .score = is_dots1 ? RouterScore::kSigmoid : RouterScore::kSoftmax,
+      .normalises = experts.norm_topk_prob,
+      .scale = experts.routed_scaling_factor,
+      .has_bias = is_dots1,
+      .groups = experts.n_group,
+      .chosen_groups = experts.topk_group};
+  if (experts.shared_width > 0)
+    result.shared = SharedExpertDescription{
+        .name = is_dots1 ? "shared_experts" : "shared_expert",
+        .mlp = {.width = experts.shared_width},
+        .has_gate = !is_dots1};
+  if (is_mixtral) {
+    result.block = "block_sparse_moe";
+    result.gate = "w1";
+    result.up = "w3";
+    result.down = "w2";
+  }
+  return result;
 }
 
 // Gemma 2 and 3: four norms, each by 1 + w, and two kinds of layers.
@@ -92,6 +123,13 @@ ModelDescription describe_llama(const DecoderConfig& config) {
   model.layers.assign(
       static_cast<size_t>(config.num_hidden_layers),
       describe_llama_layer(config));
+  if (!config.experts)
+    return model;
+  const ExpertsDescription experts = describe_experts(config);
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    if (config.experts->is_sparse(static_cast<int64_t>(i)))
+      model.layers[i].experts = experts;
+  }
   return model;
 }
 
@@ -117,6 +155,11 @@ ModelDescription describe_model(const DecoderConfig& config) {
     case Architecture::kMistral:
     case Architecture::kQwen2:
     case Architecture::kQwen3:
+    case Architecture::kMixtral:
+    case Architecture::kQwen2Moe:
+    case Architecture::kQwen3Moe:
+    case Architecture::kOlmoe:
+    case Architecture::kDots1:
       return describe_llama(config);
     case Architecture::kGemma2:
     case Architecture::kGemma3:

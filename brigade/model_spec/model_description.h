@@ -51,6 +51,8 @@ struct AttentionDescription {
   // RMSNorm over each head of q and of k, before they are rotated.
   std::optional<NormDescription> q_norm;
   std::optional<NormDescription> k_norm;
+  // Both are over all heads together instead (OLMoE).
+  bool norms_all_heads = false;
   RotaryDescription rotary;
 };
 
@@ -59,6 +61,50 @@ struct MlpDescription {
   int64_t width = 0;  // F
   Activation activation = Activation::kSilu;
   bool bias = false;  // of all three
+};
+
+// What a router makes of its logits.
+enum class RouterScore {
+  kSoftmax,  // over all experts
+  kSigmoid,  // of each (DeepSeek-V3)
+};
+
+// Which experts a token visits, and with which weights: the k of the best
+// scores, of equal ones the first, weighted by their scores.
+struct RouterDescription {
+  RouterScore score = RouterScore::kSoftmax;
+  // Whether the weights of the k are divided by their sum.
+  bool normalises = false;
+  double scale = 1.0;  // of the weights, at last
+  // Whether a bias that no gradient reaches is added to the scores for the
+  // choice alone (DeepSeek-V3).
+  bool has_bias = false;
+  // Experts are chosen from the `chosen_groups` best of `groups` equal groups,
+  // whose score is the sum of their two best.
+  int64_t groups = 1;
+  int64_t chosen_groups = 1;
+};
+
+// An expert that every token visits besides those that the router chooses.
+struct SharedExpertDescription {
+  std::string name;  // of its module: "shared_expert"
+  MlpDescription mlp;
+  // Whether it is multiplied by the sigmoid of a linear of the token, NAME_gate.
+  bool has_gate = false;
+};
+
+// The sum of k of E MLPs of each token, and the shared one.
+struct ExpertsDescription {
+  int64_t count = 0;      // E
+  int64_t per_token = 0;  // k
+  MlpDescription expert;  // each
+  RouterDescription router;
+  std::optional<SharedExpertDescription> shared;
+  // What files call them: the block, and an expert's linears.
+  std::string block = "mlp";
+  std::string gate = "gate_proj";
+  std::string up = "up_proj";
+  std::string down = "down_proj";
 };
 
 //   x = x + after_attention(attention(before_attention(x)))
@@ -70,6 +116,7 @@ struct LayerDescription {
   std::optional<NormDescription> after_attention;
   NormDescription before_mlp;
   MlpDescription mlp;
+  std::optional<ExpertsDescription> experts;  // in place of the MLP
   std::optional<NormDescription> after_mlp;
 
   // All norms of the layer over the hidden size, in the order in which

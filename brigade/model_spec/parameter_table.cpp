@@ -20,8 +20,12 @@ class Table {
   void enter(Place place, std::string prefix, int64_t layer = kNoLayer) {
     place_ = place;
     layer_ = layer;
+    expert_ = kNoExpert;
     prefix_ = std::move(prefix);
   }
+
+  // Of what is added until the next one.
+  void enter_expert(int64_t expert) { expert_ = expert; }
 
   ParameterRow& add(
       const std::string& name,
@@ -34,6 +38,7 @@ class Table {
     row.initial_std = std_;
     row.place = place_;
     row.layer = layer_;
+    row.expert = expert_;
     rows_.push_back(std::move(row));
     return rows_.back();
   }
@@ -53,19 +58,23 @@ class Table {
 
   // A linear whose outputs are cut: weight [out, C], bias [out].
   struct Linear {
-    const char* name;
+    std::string name;
     int64_t width;  // of the side that is cut
     TensorCut cut;
     bool has_bias = false;
-    const char* group = "";
+    std::string group = {};
+    // Of an expert: see ParameterRow.
+    std::string stack = {};
+    int64_t stack_row = 0;
   };
   void column_parallel(const Linear& linear) {
     const auto group = [&](ParameterRow& row, const char* kind) {
       row.group = prefix_ + linear.group + kind;
+      stack(row, linear);
     };
     TensorCut cut = linear.cut;
     cut.dim = 0;
-    const std::string name = linear.name;
+    const std::string& name = linear.name;
     group(add(name + ".weight", {linear.width, hidden_}, cut), ".weight");
     if (linear.has_bias)
       group(bias(name, linear.width, cut), ".bias");
@@ -74,8 +83,8 @@ class Table {
   void row_parallel(const Linear& linear) {
     TensorCut cut = linear.cut;
     cut.dim = 1;
-    const std::string name = linear.name;
-    add(name + ".weight", {hidden_, linear.width}, cut);
+    const std::string& name = linear.name;
+    stack(add(name + ".weight", {hidden_, linear.width}, cut), linear);
     if (linear.has_bias)
       bias(name, hidden_, {});
   }
@@ -90,6 +99,12 @@ class Table {
   std::vector<ParameterRow> take() { return std::move(rows_); }
 
  private:
+  void stack(ParameterRow& row, const Linear& linear) const {
+    if (linear.stack.empty())
+      return;
+    row.stack = prefix_ + linear.stack;
+    row.stack_row = linear.stack_row;
+  }
   ParameterRow&
   bias(const std::string& name, int64_t size, const TensorCut& cut) {
     ParameterRow& row = add(name + ".bias", {size}, cut);
@@ -104,6 +119,7 @@ class Table {
   double std_;
   Place place_ = Place::kEmbedding;
   int64_t layer_ = kNoLayer;
+  int64_t expert_ = kNoExpert;
   std::string prefix_;
   std::vector<ParameterRow> rows_;
 };
@@ -120,22 +136,73 @@ void add_attention(const AttentionDescription& attention, Table& table) {
   table.column_parallel({"self_attn.k_proj", kv_width, kv_heads, bias, kGroup});
   table.column_parallel({"self_attn.v_proj", kv_width, kv_heads, bias, kGroup});
   table.row_parallel({"self_attn.o_proj", q_width, heads, attention.o_bias});
-  for (const auto& norm : {attention.q_norm, attention.k_norm}) {
+  for (const auto& [norm, norm_heads] :
+       {std::pair(attention.q_norm, attention.num_heads),
+        std::pair(attention.k_norm, attention.num_key_value_heads)}) {
     if (!norm)
       continue;
     NormDescription inside = *norm;
     inside.name = "self_attn." + norm->name;
-    table.norm(inside, attention.head_dim, CutUnit::kWholeOnHeads);
+    const int64_t heads_of_norm = attention.norms_all_heads ? norm_heads : 1;
+    table.norm(
+        inside, heads_of_norm * attention.head_dim, CutUnit::kWholeOnHeads);
   }
 }
 
-void add_mlp(const MlpDescription& mlp, Table& table) {
+void add_mlp(const MlpDescription& mlp, const std::string& name, Table& table) {
   const TensorCut features{.unit = CutUnit::kFeatures, .count = mlp.width};
-  constexpr const char* kGroup = "mlp.gate_up_proj";
+  const std::string group = name + ".gate_up_proj";
   table.column_parallel(
-      {"mlp.gate_proj", mlp.width, features, mlp.bias, kGroup});
-  table.column_parallel({"mlp.up_proj", mlp.width, features, mlp.bias, kGroup});
-  table.row_parallel({"mlp.down_proj", mlp.width, features, mlp.bias});
+      {name + ".gate_proj", mlp.width, features, mlp.bias, group});
+  table.column_parallel(
+      {name + ".up_proj", mlp.width, features, mlp.bias, group});
+  table.row_parallel({name + ".down_proj", mlp.width, features, mlp.bias});
+}
+
+void add_expert(
+    const ExpertsDescription& experts,
+    int64_t expert,
+    int64_t hidden,
+    Table& table) {
+  const int64_t width = experts.expert.width;
+  const TensorCut features{.unit = CutUnit::kFeatures, .count = width};
+  const std::string all = experts.block + ".experts.";
+  const std::string name = fmt::format("{}{}.", all, expert);
+  table.enter_expert(expert);
+  // Stacked, an expert's gate is above its up.
+  Table::Linear linear{
+      .name = name + experts.gate,
+      .width = width,
+      .cut = features,
+      .group = name + "gate_up_proj",
+      .stack = all + "gate_up_proj",
+      .stack_row = expert * 2 * width};
+  table.column_parallel(linear);
+  linear.name = name + experts.up;
+  linear.stack_row += width;
+  table.column_parallel(linear);
+  table.row_parallel(
+      {.name = name + experts.down,
+       .width = width,
+       .cut = features,
+       .stack = all + "down_proj",
+       .stack_row = expert * hidden});
+}
+
+void add_experts(
+    const ExpertsDescription& experts,
+    int64_t hidden,
+    Table& table) {
+  table.add(experts.block + ".gate.weight", {experts.count, hidden}, {});
+  for (int64_t expert = 0; expert < experts.count; ++expert)
+    add_expert(experts, expert, hidden, table);
+  table.enter_expert(kNoExpert);
+  if (!experts.shared)
+    return;
+  const std::string shared = experts.block + "." + experts.shared->name;
+  add_mlp(experts.shared->mlp, shared, table);
+  if (experts.shared->has_gate)
+    table.add(shared + "_gate.weight", {1, hidden}, {});
 }
 
 }  // namespace
@@ -161,7 +228,10 @@ std::vector<ParameterRow> list_parameters(const ModelDescription& model) {
         fmt::format("model.layers.{}.", i),
         static_cast<int64_t>(i));
     add_attention(layer.attention, table);
-    add_mlp(layer.mlp, table);
+    if (layer.experts)
+      add_experts(*layer.experts, model.hidden_size, table);
+    else
+      add_mlp(layer.mlp, "mlp", table);
     for (const NormDescription& norm : layer.norms())
       table.norm(norm);
   }
@@ -183,6 +253,9 @@ std::vector<ParameterRow> list_parameters(
     const ModelPart& part) {
   std::vector<ParameterRow> rows = list_parameters(model);
   const auto is_elsewhere = [&](const ParameterRow& row) {
+    if (row.expert != kNoExpert &&
+        (row.expert < part.experts.begin || row.expert >= part.experts.end))
+      return true;
     switch (row.place) {
       case Place::kEmbedding:
         return !part.is_first && !is_copy_for_head(row, part);

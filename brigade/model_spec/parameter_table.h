@@ -48,6 +48,7 @@ enum class Place { kEmbedding, kLayer, kHead };
 enum class GradientRows { kAll, kOfTheStepsTokens };
 
 inline constexpr int64_t kNoLayer = -1;
+inline constexpr int64_t kNoExpert = -1;
 
 // Weights that forward reads together: the embedding, one layer, or what comes
 // after the layers.
@@ -66,7 +67,8 @@ struct ParameterRow {
   double initial_std = 0;  // of kNormal
   bool decays = true;      // matrices; norms and biases do not
   Place place = Place::kLayer;
-  int64_t layer = kNoLayer;  // of kLayer
+  int64_t layer = kNoLayer;    // of kLayer
+  int64_t expert = kNoExpert;  // that it belongs to, of the layer's
   GradientRows gradient_rows = GradientRows::kAll;
   // Parameters of one group are multiplied with the same input, as one product:
   // q, k and v; gate and up. They follow each other in the table, and the model
@@ -74,6 +76,11 @@ struct ParameterRow {
   // the one under which other programs store the whole group, stacked along dim
   // 0 in the table's order; empty: no group.
   std::string group;
+  // Of an expert's matrix: the name under which other programs store those of
+  // all experts of the layer as one tensor [E, rows, columns], and its first
+  // row when that is read as a matrix [E * rows, columns].
+  std::string stack;
+  int64_t stack_row = 0;
   // The embedding of a model whose head is tied: the name that the head would
   // have. The last stage then holds a copy. Empty: not tied.
   std::string tied_head;
@@ -85,7 +92,8 @@ struct ParameterRow {
 
 // All parameters of the whole model, in the order in which transformers
 // registers them: embedding; per layer q, k, v, o (a weight before its bias),
-// q_norm, k_norm, gate, up, down, the norms; the last norm; the head, which a
+// q_norm, k_norm, gate, up, down (or the router, gate, up and down of each
+// expert, the shared expert, its gate), the norms; the last norm; the head, which a
 // tied model does not have.
 std::vector<ParameterRow> list_parameters(const ModelDescription& model);
 std::vector<ParameterRow> list_parameters(const DecoderConfig& config);

@@ -13,7 +13,9 @@ namespace {
 bool fits(const TensorParallelSizes& sizes, int64_t tp) {
   const int64_t kv = sizes.num_key_value_heads;
   return sizes.num_attention_heads % tp == 0 &&
-         sizes.intermediate_size % tp == 0 && (kv % tp == 0 || tp % kv == 0);
+         sizes.intermediate_size % tp == 0 &&
+         sizes.moe_intermediate_size % tp == 0 &&
+         sizes.shared_expert_size % tp == 0 && (kv % tp == 0 || tp % kv == 0);
 }
 
 // The largest that fits below `tp` and the smallest above. No more ranks than
@@ -64,6 +66,10 @@ void validate_tensor_parallel(
     add(kv, "num_key_value_heads");
   if (sizes.intermediate_size % tp != 0)
     add(sizes.intermediate_size, "intermediate_size");
+  if (sizes.moe_intermediate_size % tp != 0)
+    add(sizes.moe_intermediate_size, "moe_intermediate_size");
+  if (sizes.shared_expert_size % tp != 0)
+    add(sizes.shared_expert_size, "the shared expert's size");
 }
 
 int64_t vocab_rows_per_rank(int64_t vocab_size, int tp) {
@@ -79,10 +85,20 @@ int kv_replicas(int64_t num_key_value_heads, int tp) {
 }
 
 TensorParallelSizes tensor_parallel_sizes(const DecoderConfig& config) {
-  return {
-      config.num_attention_heads,
-      config.num_key_value_heads,
-      config.intermediate_size};
+  TensorParallelSizes sizes{
+      .num_attention_heads = config.num_attention_heads,
+      .num_key_value_heads = config.num_key_value_heads,
+      .intermediate_size = config.intermediate_size};
+  if (!config.experts)
+    return sizes;
+  sizes.moe_intermediate_size = config.experts->width;
+  sizes.shared_expert_size = config.experts->shared_width;
+  bool is_any_dense = false;
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
+    is_any_dense = is_any_dense || !config.experts->is_sparse(layer);
+  if (!is_any_dense)
+    sizes.intermediate_size = 0;
+  return sizes;
 }
 
 ParamShard shard_parameter(

@@ -24,7 +24,10 @@ namespace brigade {
 struct TensorParallelSizes {
   int64_t num_attention_heads = 0;
   int64_t num_key_value_heads = 0;
-  int64_t intermediate_size = 0;
+  int64_t intermediate_size = 0;  // 0: no layer has an MLP of this size
+  // Of the model's experts: 0: it has none.
+  int64_t moe_intermediate_size = 0;
+  int64_t shared_expert_size = 0;
 };
 // Those of a config.
 TensorParallelSizes tensor_parallel_sizes(const DecoderConfig& config);
@@ -33,7 +36,7 @@ TensorParallelSizes tensor_parallel_sizes(const DecoderConfig& config);
 // sizes that fit all of them:
 //   [tensor_parallel] num_attention_heads = 6 cannot be cut for tp 4; nearest
 //   tp sizes that fit this model: 3, 6
-// tp fits when it divides the heads and the intermediate size, and divides or
+// tp fits when it divides the heads and the widths of the MLPs, and divides or
 // is a multiple of the kv heads. Any vocabulary fits.
 void validate_tensor_parallel(
     const TensorParallelSizes& sizes,

@@ -148,6 +148,11 @@ void ParallelDims::validate(int world_size, std::vector<std::string>& problems)
         to_string(axis),
         (*this)[axis]));
   }
+  if (ep < 1) {
+    positive = false;
+    problems.push_back(fmt::format(
+        "[parallel_dims] ep is {}, but every size is at least 1", ep));
+  }
   if (!positive)
     return;
   // Four ints multiply past 64 bits only when two of them do past 32, and no
@@ -164,6 +169,26 @@ void ParallelDims::validate(int world_size, std::vector<std::string>& problems)
         product > INT32_MAX ? "at least " : "",
         product,
         world_size));
+  else if (replicas() % ep != 0)
+    problems.push_back(fmt::format(
+        "[parallel_dims] ep {} does not divide dp {} * cp {} = {}: experts are "
+        "divided among ranks of dp x cp",
+        ep,
+        dp,
+        cp,
+        replicas()));
+}
+
+Colour ParallelDims::expert_parallel() const {
+  return [dims = *this](const Coordinate& at) {
+    return std::vector<int>{at.pp, at.tp, dims.replica(at) / dims.ep};
+  };
+}
+
+Colour ParallelDims::expert_replicas() const {
+  return [dims = *this](const Coordinate& at) {
+    return std::vector<int>{at.pp, at.tp, dims.expert_rank(at)};
+  };
 }
 
 Coordinate ParallelDims::coordinate(int rank) const {

@@ -70,6 +70,9 @@ struct ParallelDims {
   int tp = 1;
   int pp = 1;
   int cp = 1;
+  // Expert parallel: experts are divided among so many neighbours of the
+  // replicas. It takes its ranks from dp x cp and is no axis of the grid.
+  int ep = 1;
 
   // The size of an axis.
   int& operator[](Axis axis);
@@ -82,8 +85,17 @@ struct ParallelDims {
   int replicas() const;
   bool operator==(const ParallelDims&) const = default;
 
+  // Which of them a rank is, cp fastest.
+  int replica(const Coordinate& at) const { return at.dp * cp + at.cp; }
+  // Which of the ep parts of the experts it holds.
+  int expert_rank(const Coordinate& at) const { return replica(at) % ep; }
+  // Ranks among which one set of all experts is divided.
+  Colour expert_parallel() const;
+  // Ranks that hold the same experts.
+  Colour expert_replicas() const;
+
   // Adds one message for each size below 1, or one when the product is not
-  // world_size:
+  // world_size or ep does not divide dp x cp:
   //   [parallel_dims] dp 2 * pp 2 * cp 1 * tp 3 = 12, but world size is 8
   void validate(int world_size, std::vector<std::string>& problems) const;
 

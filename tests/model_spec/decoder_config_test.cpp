@@ -574,5 +574,96 @@ TEST(DecoderConfig, AConfigThatIsNoObjectIsNamedByItsPlace) {
   }
 }
 
+json small_with_experts(const std::string& model_type) {
+  json config = small(model_type);
+  config["num_experts"] = 4;
+  config["num_experts_per_tok"] = 2;
+  config["moe_intermediate_size"] = 16;
+  return config;
+}
+
+TEST(DecoderConfigExperts, AreReadUnderEachArchitecturesNames) {
+  json mixtral = small("mixtral");
+  mixtral["num_local_experts"] = 4;
+  mixtral["num_experts_per_tok"] = 2;
+  EXPECT_EQ(parse_valid(mixtral).experts->width, 48);
+  EXPECT_TRUE(parse_valid(mixtral).experts->norm_topk_prob);
+
+  const json qwen = small_with_experts("qwen3_moe");
+  EXPECT_EQ(parse_valid(qwen).experts->width, 16);
+  EXPECT_FALSE(parse_valid(qwen).experts->norm_topk_prob);
+  EXPECT_TRUE(parse_valid(qwen).qk_norm);
+
+  json by_transformers = qwen;
+  by_transformers.erase("num_experts");
+  by_transformers["num_local_experts"] = 8;
+  EXPECT_EQ(parse_valid(by_transformers).experts->num_experts, 8);
+}
+
+// Five layers, as transformers decides them.
+TEST(DecoderConfigExperts, SparseLayersFollowStepAndList) {
+  const auto sparse = [](int64_t step, const std::vector<int64_t>& dense) {
+    const ExpertsConfig experts{
+        .decoder_sparse_step = step, .mlp_only_layers = dense};
+    std::vector<int> layers;
+    for (int layer = 0; layer < 5; ++layer) {
+      if (experts.is_sparse(layer))
+        layers.push_back(layer);
+    }
+    return layers;
+  };
+  EXPECT_THAT(sparse(2, {}), ElementsAre(1, 3));
+  EXPECT_THAT(sparse(1, {0, 3}), ElementsAre(1, 2, 4));
+  EXPECT_THAT(sparse(2, {3}), ElementsAre(1));
+}
+
+TEST(DecoderConfigExperts, WriteWhatTheyWereReadFrom) {
+  json qwen2 = small_with_experts("qwen2_moe");
+  qwen2["shared_expert_intermediate_size"] = 24;
+  qwen2["mlp_only_layers"] = {1};
+  json olmoe = small_with_experts("olmoe");
+  olmoe.erase("moe_intermediate_size");
+  json dots1 = small_with_experts("dots1");
+  dots1.erase("num_experts");
+  dots1["n_routed_experts"] = 4;
+  dots1["n_shared_experts"] = 2;
+  dots1["n_group"] = 2;
+  dots1["topk_group"] = 1;
+  dots1["first_k_dense_replace"] = 1;
+  dots1["routed_scaling_factor"] = 2.5;
+  for (const json& config :
+       {small_with_experts("qwen3_moe"), qwen2, olmoe, dots1}) {
+    const DecoderConfig parsed = parse_valid(config);
+    ASSERT_TRUE(parsed.experts.has_value());
+    EXPECT_EQ(parse_valid(to_hugging_face_json(parsed, "float32")), parsed)
+        << config["model_type"];
+  }
+}
+
+TEST(DecoderConfigExperts, WrongValuesAreNamed) {
+  const auto first_problem = [](const char* key, const json& value) {
+    json config = small_with_experts("qwen3_moe");
+    config[key] = value;
+    const auto problems = problems_of(config);
+    return problems.empty() ? std::string() : problems.front();
+  };
+  EXPECT_EQ(
+      first_problem("num_experts_per_tok", 5),
+      "/model/num_experts_per_tok: 5 experts for each token, but there are 4");
+  EXPECT_EQ(
+      first_problem("num_local_experts", 8),
+      "/model/num_local_experts: 8 conflicts with num_experts 4");
+  EXPECT_EQ(
+      first_problem("decoder_sparse_step", 0),
+      "/model/decoder_sparse_step: 0 is not an integer from 1 to 16384");
+  EXPECT_EQ(
+      first_problem("mlp_only_layers", {2}),
+      "/model/mlp_only_layers: 2 is none of the 2 layers");
+  EXPECT_THAT(
+      first_problem("router_temperature", 2.0),
+      StartsWith("/model/router_temperature: 2.0 is not supported; of the "
+                 "router and the experts known are num_experts_per_tok"));
+}
+
 }  // namespace
 }  // namespace brigade

@@ -174,5 +174,67 @@ TEST(ParameterTable, TheEmbeddingIsRowSparseWhereItIsNotTheHead) {
   EXPECT_FALSE(is_sparse(whole_model(config)));
 }
 
+DecoderConfig with_experts() {
+  DecoderConfig config = small_model();
+  config.architecture = Architecture::kQwen2Moe;
+  config.experts = ExpertsConfig{
+      .num_experts = 2,
+      .num_experts_per_tok = 1,
+      .width = 6,
+      .shared_width = 4,
+      .mlp_only_layers = {0}};
+  return config;
+}
+
+TEST(ParameterTable, ExpertsStandInPlaceOfTheMlpOfSparseLayers) {
+  EXPECT_THAT(
+      names_of(
+          list_parameters(with_experts()),
+          [](const auto& row) {
+            return row.name.find("mlp") != row.name.npos;
+          }),
+      ElementsAre(
+          "model.layers.0.mlp.gate_proj.weight",
+          "model.layers.0.mlp.up_proj.weight",
+          "model.layers.0.mlp.down_proj.weight",
+          "model.layers.1.mlp.gate.weight",
+          "model.layers.1.mlp.experts.0.gate_proj.weight",
+          "model.layers.1.mlp.experts.0.up_proj.weight",
+          "model.layers.1.mlp.experts.0.down_proj.weight",
+          "model.layers.1.mlp.experts.1.gate_proj.weight",
+          "model.layers.1.mlp.experts.1.up_proj.weight",
+          "model.layers.1.mlp.experts.1.down_proj.weight",
+          "model.layers.1.mlp.shared_expert.gate_proj.weight",
+          "model.layers.1.mlp.shared_expert.up_proj.weight",
+          "model.layers.1.mlp.shared_expert.down_proj.weight",
+          "model.layers.1.mlp.shared_expert_gate.weight"));
+}
+
+TEST(ParameterTable, AnExpertsRowsSayWhereTheyAreInTheStackOfAll) {
+  const DecoderConfig config = with_experts();
+  const std::string layer = "model.layers.1.mlp.experts.";
+  const ParameterRow up = row_of(config, layer + "1.up_proj.weight");
+  EXPECT_EQ(up.expert, 1);
+  EXPECT_EQ(up.stack, layer + "gate_up_proj");
+  EXPECT_EQ(up.stack_row, 12 + 6);
+  const ParameterRow down = row_of(config, layer + "1.down_proj.weight");
+  EXPECT_EQ(down.stack, layer + "down_proj");
+  EXPECT_EQ(down.stack_row, 8);
+}
+
+TEST(ParameterTable, APartHasTheExpertsOfItsRange) {
+  const DecoderConfig config = with_experts();
+  ModelPart part = whole_model(config);
+  part.experts = {1, 2};
+  EXPECT_THAT(
+      names_of(
+          list_parameters(describe_model(config), part),
+          [](const auto& row) { return row.expert != kNoExpert; }),
+      ElementsAre(
+          "model.layers.1.mlp.experts.1.gate_proj.weight",
+          "model.layers.1.mlp.experts.1.up_proj.weight",
+          "model.layers.1.mlp.experts.1.down_proj.weight"));
+}
+
 }  // namespace
 }  // namespace brigade

@@ -149,5 +149,25 @@ TEST(ParallelDims, PrintsOneLineARank) {
       "   3    0    1    0    1\n");
 }
 
+TEST(ParallelDims, ExpertsTakeNeighbouringRanksOfDpAndCp) {
+  const ParallelDims dims{.dp = 2, .tp = 2, .cp = 2, .ep = 2};
+  EXPECT_EQ(dims.world_size(), 8);
+  // Rank 5 is dp 1, cp 0, tp 1.
+  EXPECT_EQ(dims.members(dims.expert_parallel(), 5), (std::vector<int>{5, 7}));
+  EXPECT_EQ(dims.members(dims.expert_replicas(), 5), (std::vector<int>{1, 5}));
+  EXPECT_EQ(dims.expert_rank(dims.coordinate(7)), 1);
+}
+
+TEST(ParallelDims, EpDividesDpTimesCp) {
+  const ParallelDims dims{.dp = 2, .tp = 3, .ep = 3};
+  std::vector<std::string> problems;
+  dims.validate(6, problems);
+  EXPECT_EQ(
+      problems,
+      std::vector<std::string>{
+          "[parallel_dims] ep 3 does not divide dp 2 * cp 1 = 2: experts are "
+          "divided among ranks of dp x cp"});
+}
+
 }  // namespace
 }  // namespace brigade
