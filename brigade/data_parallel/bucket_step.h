@@ -3,25 +3,22 @@
 // step_in_backward.h.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <vector>
 
 namespace brigade {
-
-// Parameters whose gradients are reduced and handed over.
-struct ReducedBucket {
-  int segment = 0;          // of GradSync::segments()
-  std::vector<int> params;  // of GradSync::params(), in memory order
-};
 
 class BucketStep {
  public:
   virtual ~BucketStep() = default;
   // One optimizer step begins, in which each parameter comes once.
   virtual void begin() = 0;
-  // Steps the parameters and drops their gradients. On the thread of backward,
-  // which no longer reads them, or on the one that waits for the step's end.
-  virtual void step(const ReducedBucket& bucket) = 0;
+  // Steps `params` (of GradSync::params(), in memory order) of a segment, whose
+  // gradients are reduced and handed over, and drops their gradients. On the
+  // thread of backward, which no longer reads them, or on the one that waits for
+  // the step's end.
+  virtual void step(size_t segment, const std::vector<int>& params) = 0;
 };
 // Null: the optimizer steps after backward.
 using BucketStepPtr = std::shared_ptr<BucketStep>;

@@ -329,12 +329,12 @@ void BucketedGradSync::step_reduced_buckets() {
         std::any_of(slots.begin(), slots.end(), is_sparse))
       return;
     buckets_->settle(stepped_buckets_);
-    ReducedBucket bucket{.segment = static_cast<int>(stepped_buckets_)};
+    std::vector<int> given;
     for (const BucketSlot& slot : slots) {
       handover_->give(slot.param, mean_scale_of(slot.param), GradUse::kUsed);
-      bucket.params.push_back(slot.param);
+      given.push_back(slot.param);
     }
-    bucket_step_->step(bucket);
+    bucket_step_->step(stepped_buckets_, given);
   }
 }
 
@@ -417,7 +417,7 @@ void BucketedGradSync::hand_over(const std::vector<int64_t>& used) {
   }
   adopt_observed_order();
   for (size_t b = 0; b < plan_.buckets.size(); ++b) {
-    ReducedBucket bucket{.segment = static_cast<int>(b)};
+    std::vector<int> given;
     for (const BucketSlot& slot : plan_.buckets[b].slots) {
       const auto i = static_cast<size_t>(slot.param);
       if (was_stepped[i])
@@ -427,10 +427,10 @@ void BucketedGradSync::hand_over(const std::vector<int64_t>& used) {
           slot.param,
           mean_scale_of(slot.param),
           is_used ? GradUse::kUsed : GradUse::kUnused);
-      bucket.params.push_back(slot.param);
+      given.push_back(slot.param);
     }
-    if (bucket_step_ && !bucket.params.empty())
-      bucket_step_->step(bucket);
+    if (bucket_step_ && !given.empty())
+      bucket_step_->step(b, given);
   }
 }
 
@@ -451,8 +451,8 @@ void BucketedGradSync::seal_what_is_missing() {
 }
 
 void BucketedGradSync::reduce_apart() {
-  for (const ParamsOfGroup& each : params_.groups())
-    handover_->reduce_apart(each.params, *each.group.ranks);
+  for (const auto& members : groups_of(params()))
+    handover_->reduce_apart(members, *params()[members.front()].group.ranks);
 }
 
 // By parameter: whether some rank of its group has a gradient of it. Empty: all

@@ -48,8 +48,8 @@ GradSync::~GradSync() {
 
 BucketPlanOptions GradSync::plan_options() const {
   int ranks = 1;
-  for (const ParamsOfGroup& each : params_.groups())
-    ranks = std::lcm(ranks, each.group.ranks->size());
+  for (const Param& param : params())
+    ranks = std::lcm(ranks, param.group.ranks->size());
   return {
       .capacity_bytes = options_.bucket_capacity_bytes,
       .first_bucket_bytes = options_.first_bucket_bytes,

@@ -65,12 +65,12 @@ class Handover {
   // The parameter's bucket is reduced: .grad becomes what an optimizer reads,
   // or none where no rank has used the parameter.
   virtual void give(int param, double mean_scale, GradUse use) = 0;
-  // Gradients of `params` that lie outside of the flat memory (sparse ones)
-  // become their reduction over `group`, which is that of `params`, from what
-  // each rank has: collective, where there are any, after the step's buckets
-  // were launched.
+  // Gradients of `params`, which are of one group, that lie outside of the flat
+  // memory (sparse ones) become their reduction over it, from what each rank
+  // has: collective, where there are any, after the step's buckets were
+  // launched.
   virtual void reduce_apart(
-      const std::vector<int>& /*params*/,
+      const std::vector<size_t>& /*params*/,
       Communicator& /*group*/) {}
   // This rank has none of them in this step.
   virtual void drop_apart() {}

@@ -13,36 +13,29 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "brigade/data_parallel/bucket_hook.h"
+#include "brigade/param/state.h"
 
 namespace brigade {
-
-// What a hook keeps of one parameter.
-struct KeptTensor {
-  std::string kind;      // "errors", "factor"
-  std::string param;     // its name
-  torch::Tensor tensor;  // float32; of this rank alone
-};
 
 // The state of one bucket in a hook.
 class KeptOfBucket {
  public:
   virtual ~KeptOfBucket() = default;
-  // Views.
-  virtual std::vector<KeptTensor> kept() const = 0;
+  // Views, as KIND.PARAMETER: float32, of this rank alone.
+  virtual std::vector<State> kept() const = 0;
 };
 
 class HookMemory {
  public:
   // Of every bucket that was reduced and still is as it was then, and what was
   // restored and no bucket has taken yet.
-  std::vector<KeptTensor> tensors() const;
-  // What the bucket with that parameter begins with. Before its first
-  // reduction.
-  void restore(KeptTensor kept);
+  std::vector<State> tensors() const;
+  // What the bucket with that parameter begins with: one of tensors(). Before
+  // its first reduction.
+  void restore(State kept);
 
   // From hooks: a new state, which takes what was restored. Throws DataError
   // where that has another length, ConfigError where a bucket of another model
@@ -53,8 +46,7 @@ class HookMemory {
   void refuse_another_model(const KeptOfBucket& bucket) const;
 
   std::vector<std::weak_ptr<KeptOfBucket>> buckets_;
-  // By kind and parameter.
-  std::map<std::pair<std::string, std::string>, torch::Tensor> restored_;
+  std::map<std::string, torch::Tensor> restored_;  // by KIND.PARAMETER
 };
 
 // Shared by a hook and whoever saves what it keeps.

@@ -25,12 +25,11 @@ struct RoundedBucket : KeptOfBucket {
     return ranges;
   }
 
-  std::vector<KeptTensor> kept() const override {
-    std::vector<KeptTensor> result;
+  std::vector<State> kept() const override {
+    std::vector<State> result;
     for (size_t i = 0; i < names.size(); ++i)
       result.push_back(
-          {"errors",
-           names[i],
+          {"errors." + names[i],
            errors.narrow(0, ranges[i].begin, ranges[i].numel)});
     return result;
   }

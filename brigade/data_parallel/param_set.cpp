@@ -166,25 +166,20 @@ std::vector<ParamSet::Replicas> ParamSet::replicas() const {
   if (!is_sharded())
     with_kept = with_states();
   std::vector<Replicas> result;
-  for (const ParamsOfGroup& each : groups_of(frozen())) {
-    Replicas& replicas = result.emplace_back(Replicas{each.group.ranks, {}});
-    for (const int param : each.params) {
-      const Param& of = frozen()[static_cast<size_t>(param)];
-      replicas.tensors.push_back({of.name, of.tensor.detach()});
-    }
-  }
-  for (const ParamsOfGroup& each : groups_of(params())) {
-    Replicas& replicas = result.emplace_back(Replicas{each.group.ranks, {}});
-    for (const int param : each.params) {
-      const Param& of = params()[static_cast<size_t>(param)];
-      replicas.tensors.push_back({of.name, of.tensor.detach()});
-    }
-    if (with_kept.empty())
-      continue;
-    for (const int param : each.params) {
-      const Param& of = with_kept[static_cast<size_t>(param)];
-      for (const State& kept : of.states)
-        replicas.tensors.push_back({kept.name + "." + of.name, kept.tensor});
+  for (const auto* list : {&frozen(), &params()}) {
+    for (const auto& members : groups_of(*list)) {
+      Replicas& replicas = result.emplace_back(
+          Replicas{(*list)[members.front()].group.ranks, {}});
+      for (const size_t i : members)
+        replicas.tensors.push_back(
+            {(*list)[i].name, (*list)[i].tensor.detach()});
+      if (list == &frozen() || with_kept.empty())
+        continue;
+      for (const size_t i : members) {
+        for (const State& kept : with_kept[i].states)
+          replicas.tensors.push_back(
+              {kept.name + "." + with_kept[i].name, kept.tensor});
+      }
     }
   }
   return result;

@@ -88,13 +88,13 @@ class FactoredBucket : public KeptOfBucket {
     share_out(bucket);
   }
 
-  std::vector<KeptTensor> kept() const override {
-    std::vector<KeptTensor> result;
+  std::vector<State> kept() const override {
+    std::vector<State> result;
     for (size_t i = 0; i < parts_.size(); ++i) {
       if (!parts_[i].is_matrix())
         continue;
-      result.push_back({"errors", names_[i], parts_[i].error});
-      result.push_back({"factor", names_[i], parts_[i].q});
+      result.push_back({"errors." + names_[i], parts_[i].error});
+      result.push_back({"factor." + names_[i], parts_[i].q});
     }
     return result;
   }

@@ -48,8 +48,7 @@ bool have_common_element(const torch::Tensor& a, const torch::Tensor& b) {
 
 }  // namespace
 
-std::vector<std::string> names_of_sharers(
-    const std::vector<NamedTensor>& tensors) {
+std::vector<std::string> names_of_sharers(const std::vector<State>& tensors) {
   std::vector<Span> spans;
   std::vector<size_t> order;
   for (size_t i = 0; i < tensors.size(); ++i) {

@@ -2,21 +2,15 @@
 // written to the other: weights tied by set_data().
 #pragma once
 
-#include <torch/types.h>
-
 #include <string>
 #include <vector>
 
-namespace brigade {
+#include "brigade/param/state.h"
 
-struct NamedTensor {
-  std::string name;
-  torch::Tensor tensor;
-};
+namespace brigade {
 
 // For each of `tensors` the name of another one that has an element in common,
 // or "". The same tensor under two names is one tensor.
-std::vector<std::string> names_of_sharers(
-    const std::vector<NamedTensor>& tensors);
+std::vector<std::string> names_of_sharers(const std::vector<State>& tensors);
 
 }  // namespace brigade

@@ -1,7 +1,6 @@
 #include "brigade/data_parallel/sparse_handover.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 namespace brigade {
@@ -104,7 +103,7 @@ class SparseHandover : public Handover {
     grad_of(param) = reduced;
   }
 
-  void reduce_apart(const std::vector<int>& params, Communicator& group)
+  void reduce_apart(const std::vector<size_t>& params, Communicator& group)
       override;
 
   void drop_apart() override {
@@ -133,13 +132,13 @@ class SparseHandover : public Handover {
 };
 
 void SparseHandover::reduce_apart(
-    const std::vector<int>& of,
+    const std::vector<size_t>& of,
     Communicator& group) {
   std::vector<int> sparse;
-  std::copy_if(
-      of.begin(), of.end(), std::back_inserter(sparse), [&](int param) {
-        return is_sparse(param);
-      });
+  for (const size_t param : of) {
+    if (is_sparse_[param])
+      sparse.push_back(static_cast<int>(param));
+  }
   if (sparse.empty())
     return;
   const int64_t ranks = group.size();

@@ -25,9 +25,9 @@ class TorchBucketStep : public BucketStep {
 
   void begin() override {}
 
-  void step(const ReducedBucket& bucket) override {
+  void step(size_t /*segment*/, const std::vector<int>& params) override {
     std::unordered_set<const void*> stepped;
-    for (const int index : bucket.params) {
+    for (const int index : params) {
       const auto& param = sync_->params()[static_cast<size_t>(index)].tensor;
       stepped.insert(param.unsafeGetTensorImpl());
       if (before_step_)
@@ -46,7 +46,7 @@ class TorchBucketStep : public BucketStep {
     optimizer_->step();
     for (auto& [param, grad] : hidden)
       param.mutable_grad() = grad;
-    for (const int index : bucket.params) {
+    for (const int index : params) {
       auto param = sync_->params()[static_cast<size_t>(index)].tensor;
       param.mutable_grad().reset();
     }
@@ -73,12 +73,12 @@ class OwnedBucketStep : public BucketStep {
 
   void begin() override { optimizer_->begin_step(); }
 
-  void step(const ReducedBucket& bucket) override {
-    for (const size_t group : groups_[static_cast<size_t>(bucket.segment)])
+  void step(size_t segment, const std::vector<int>& params) override {
+    for (const size_t group : groups_[segment])
       optimizer_->step_group(
           group, rates_[group], sync_->grad_scale(), ops::AfterRead::kZero);
     // Of a backward that still needs the old values, autograd then says so.
-    for (const int index : bucket.params)
+    for (const int index : params)
       sync_->params()[static_cast<size_t>(index)]
           .tensor.unsafeGetTensorImpl()
           ->bump_version();

@@ -87,7 +87,7 @@ std::string first_problem(
 
 // Among themselves; what else the module has is known to parameters_of().
 void note_sharers(std::vector<Param>& params) {
-  std::vector<NamedTensor> tensors;
+  std::vector<State> tensors;
   for (const Param& param : params)
     tensors.push_back({param.name, param.tensor});
   const auto sharers = names_of_sharers(tensors);
@@ -254,11 +254,11 @@ std::vector<torch::Tensor> WrappedParams::tensors() const {
 void WrappedParams::broadcast_from(int root) const {
   std::vector<Param> all = trainable_;
   all.insert(all.end(), frozen_.begin(), frozen_.end());
-  for (const ParamsOfGroup& each : groups_of(all)) {
+  for (const auto& members : groups_of(all)) {
     std::vector<torch::Tensor> values;
-    for (const int param : each.params)
-      values.push_back(all[static_cast<size_t>(param)].tensor);
-    broadcast_tensors(values, root, *each.group.ranks);
+    for (const size_t param : members)
+      values.push_back(all[param].tensor);
+    broadcast_tensors(values, root, *all[members.front()].group.ranks);
   }
 }
 
@@ -314,13 +314,14 @@ std::vector<int64_t> max_in_groups(
     const std::vector<int64_t>& values,
     const std::vector<Param>& params) {
   std::vector<int64_t> result(values.size());
-  for (const ParamsOfGroup& each : groups_of(params)) {
+  for (const auto& members : groups_of(params)) {
     std::vector<int64_t> mine;
-    for (const int param : each.params)
-      mine.push_back(values[static_cast<size_t>(param)]);
-    const auto highest = Agreement(*each.group.ranks).max(mine);
+    for (const size_t param : members)
+      mine.push_back(values[param]);
+    const Agreement agreement(*params[members.front()].group.ranks);
+    const auto highest = agreement.max(mine);
     for (size_t i = 0; i < highest.size(); ++i)
-      result[static_cast<size_t>(each.params[i])] = highest[i];
+      result[members[i]] = highest[i];
   }
   return result;
 }

@@ -37,8 +37,6 @@ class WrappedParams {
   // trainable() alone.
   std::vector<torch::Tensor> tensors() const;
 
-  // The groups of trainable().
-  std::vector<ParamsOfGroup> groups() const { return groups_of(trainable_); }
   // What belonged to `from` belongs to `to`.
   void regroup(const CommunicatorPtr& from, const CommunicatorPtr& to);
 

@@ -13,16 +13,17 @@ torch::Tensor Param::state(std::string_view state_name) const {
   return found == states.end() ? torch::Tensor() : found->tensor;
 }
 
-std::vector<ParamsOfGroup> groups_of(const std::vector<Param>& params) {
-  std::vector<ParamsOfGroup> groups;
+std::vector<std::vector<size_t>> groups_of(const std::vector<Param>& params) {
+  std::vector<std::vector<size_t>> groups;
   for (size_t i = 0; i < params.size(); ++i) {
-    auto found = std::find_if(
-        groups.begin(), groups.end(), [&](const ParamsOfGroup& each) {
-          return each.group == params[i].group;
+    const auto found =
+        std::find_if(groups.begin(), groups.end(), [&](const auto& members) {
+          return params[members.front()].group == params[i].group;
         });
     if (found == groups.end())
-      found = groups.insert(groups.end(), {params[i].group, {}});
-    found->params.push_back(static_cast<int>(i));
+      groups.push_back({i});
+    else
+      found->push_back(i);
   }
   return groups;
 }

@@ -74,13 +74,9 @@ struct Param {
   }
 };
 
-// A group, and the indices of its parameters.
-struct ParamsOfGroup {
-  ParamGroup group;
-  std::vector<int> params;
-};
-// The groups of `params`, in the order of their first parameters.
-std::vector<ParamsOfGroup> groups_of(const std::vector<Param>& params);
+// The parameters of each group, by index; groups in the order of their first
+// parameters.
+std::vector<std::vector<size_t>> groups_of(const std::vector<Param>& params);
 
 // A parameter of `part`: its row, cut (shard_parameter()) and hints; `weight` is
 // what the rank has of it.

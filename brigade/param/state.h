@@ -1,7 +1,8 @@
-// A tensor that is kept beside a parameter: an optimizer's moment, the low half
-// of a master, outer momentum, what a compressed exchange between groups lost.
-// In checkpoints of a run NAME.PARAMETER, but the low half as a part of the
-// whole master.PARAMETER.
+// A tensor under a name, as in a state dict: a parameter or buffer of a module,
+// or what is kept beside a parameter: an optimizer's moment, the low half of a
+// master, outer momentum, what a compressed reduction or exchange between groups
+// lost. In checkpoints of a run the latter are NAME.PARAMETER, but the low half
+// as a part of the whole master.PARAMETER.
 #pragma once
 
 #include <torch/types.h>

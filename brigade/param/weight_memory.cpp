@@ -36,8 +36,8 @@ std::vector<BucketParam> bucket_params_of(const std::vector<Param>& params) {
   std::vector<int> group_of(params.size());
   const auto groups = groups_of(params);
   for (size_t group = 0; group < groups.size(); ++group) {
-    for (const int param : groups[group].params)
-      group_of[static_cast<size_t>(param)] = static_cast<int>(group);
+    for (const size_t param : groups[group])
+      group_of[param] = static_cast<int>(group);
   }
   for (const Param& param : params) {
     const auto dtype = param.tensor.scalar_type();

@@ -76,11 +76,9 @@ void add_wire_parts(
     const std::vector<std::unique_ptr<StageRuntime>>& stages,
     CheckpointToSave& checkpoint) {
   for (const auto& stage : stages) {
-    for (const KeptTensor& kept : stage->wire_memory().tensors())
+    for (const State& kept : stage->wire_memory().tensors())
       checkpoint.optimizer.push_back(
-          {.name =
-               fmt::format("{}{}.{}", rank_prefix(rank), kept.kind, kept.param),
-           .tensor = kept.tensor});
+          {.name = rank_prefix(rank) + kept.name, .tensor = kept.tensor});
   }
 }
 
@@ -115,13 +113,11 @@ std::string load_wire_parts(
   for (const std::string& name : names) {
     if (!name.starts_with(prefix))
       continue;
-    const std::string rest = name.substr(prefix.size());
-    const size_t dot = rest.find('.');
-    const std::string param = rest.substr(dot + 1);
+    const std::string kept = name.substr(prefix.size());
+    const std::string param = kept.substr(kept.find('.') + 1);
     for (const auto& stage : stages) {
       if (stage->sync().param_index(param) >= 0)
-        stage->wire_memory().restore(
-            {rest.substr(0, dot), param, checkpoint.read_whole(name)});
+        stage->wire_memory().restore({kept, checkpoint.read_whole(name)});
     }
   }
   return {};

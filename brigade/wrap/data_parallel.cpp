@@ -16,7 +16,7 @@ namespace {
 
 std::string describe(
     const WrapOptions& wrap,
-    const std::vector<NamedBuffer>& buffers) {
+    const std::vector<State>& buffers) {
   std::string text = fmt::format(
       "sync: {}\nbroadcast_buffers: {}\nmixed_precision: {}\n",
       wrap.sync == GradSyncAlgorithm::kBucketed ? "bucketed" : "per_param",
@@ -24,7 +24,7 @@ std::string describe(
       wrap.mixed_precision.has_value());
   if (wrap.mixed_precision)
     text += describe(*wrap.mixed_precision);
-  for (const NamedBuffer& buffer : buffers) {
+  for (const State& buffer : buffers) {
     text += fmt::format(
         "buffer {}: [{}] {}\n",
         buffer.name,
@@ -37,18 +37,18 @@ std::string describe(
 // Once and for good, as DDP does it.
 void convert_buffers(
     const std::vector<Param>& params,
-    const std::vector<NamedBuffer>& buffers,
+    const std::vector<State>& buffers,
     torch::ScalarType dtype,
     const std::vector<std::string>& kept) {
   const torch::NoGradGuard no_grad;
-  std::vector<NamedTensor> all;
-  for (const NamedBuffer& buffer : buffers)
+  std::vector<State> all;
+  for (const State& buffer : buffers)
     all.push_back({buffer.name, buffer.tensor});
   for (const Param& param : params)
     all.push_back({param.name, param.tensor});
   const auto sharers = names_of_sharers(all);
   for (size_t i = 0; i < buffers.size(); ++i) {
-    const NamedBuffer& buffer = buffers[i];
+    const State& buffer = buffers[i];
     torch::Tensor tensor = buffer.tensor;
     if (!tensor.is_floating_point() ||
         std::find(kept.begin(), kept.end(), buffer.name) != kept.end())
@@ -69,7 +69,7 @@ void convert_buffers(
 
 Wrapped wrap_tensors(
     std::vector<Param> params,
-    const std::vector<NamedBuffer>& buffers,
+    const std::vector<State>& buffers,
     const std::vector<std::string>& kept,
     const CommunicatorPtr& communicator,
     GradSyncOptions options,

@@ -83,7 +83,7 @@ struct Wrapped {
 // ranks differ in `wrap` or in buffers. `kept`: see kept_names().
 Wrapped wrap_tensors(
     std::vector<Param> params,
-    const std::vector<NamedBuffer>& buffers,
+    const std::vector<State>& buffers,
     const std::vector<std::string>& kept,
     const CommunicatorPtr& communicator,
     GradSyncOptions options,

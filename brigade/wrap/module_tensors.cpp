@@ -33,29 +33,29 @@ struct EmbeddingWeights {
   }
 };
 
-std::vector<NamedTensor> named_parameters_of(const torch::nn::Module& module) {
-  std::vector<NamedTensor> result;
+std::vector<State> named_parameters_of(const torch::nn::Module& module) {
+  std::vector<State> result;
   for (const auto& item : module.named_parameters())
     result.push_back({item.key(), item.value()});
   return result;
 }
 
-std::vector<NamedTensor> named_parameters_of(const torch::jit::Module& module) {
-  std::vector<NamedTensor> result;
+std::vector<State> named_parameters_of(const torch::jit::Module& module) {
+  std::vector<State> result;
   for (const auto& item : module.named_parameters())
     result.push_back({item.name, item.value});
   return result;
 }
 
-std::vector<NamedTensor> named_buffers_of(const torch::nn::Module& module) {
-  std::vector<NamedTensor> result;
+std::vector<State> named_buffers_of(const torch::nn::Module& module) {
+  std::vector<State> result;
   for (const auto& item : module.named_buffers())
     result.push_back({item.key(), item.value()});
   return result;
 }
 
-std::vector<NamedTensor> named_buffers_of(const torch::jit::Module& module) {
-  std::vector<NamedTensor> result;
+std::vector<State> named_buffers_of(const torch::jit::Module& module) {
+  std::vector<State> result;
   for (const auto& item : module.named_buffers())
     result.push_back({item.name, item.value});
   return result;
@@ -97,18 +97,17 @@ bool has(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-bool has(const std::vector<NamedTensor>& tensors, const std::string& name) {
-  return std::any_of(
-      tensors.begin(), tensors.end(), [&](const NamedTensor& tensor) {
-        return tensor.name == name;
-      });
+bool has(const std::vector<State>& tensors, const std::string& name) {
+  return std::any_of(tensors.begin(), tensors.end(), [&](const State& tensor) {
+    return tensor.name == name;
+  });
 }
 
 // By tensor, of all of a module: with what it shares memory.
 template <typename Module>
 std::unordered_map<const void*, std::string> sharers_of(const Module& module) {
   auto all = named_parameters_of(module);
-  for (const NamedTensor& buffer : named_buffers_of(module))
+  for (const State& buffer : named_buffers_of(module))
     all.push_back(buffer);
   const auto names = names_of_sharers(all);
   std::unordered_map<const void*, std::string> sharers;
@@ -135,7 +134,7 @@ std::vector<Param> params_of(
   std::vector<Param> params;
   const auto sharers = sharers_of(module);
   std::unordered_set<const void*> seen;
-  for (const NamedTensor& param : all) {
+  for (const State& param : all) {
     const void* impl = param.tensor.unsafeGetTensorImpl();
     if (has(ignore, param.name) || !seen.insert(impl).second)
       continue;
@@ -150,11 +149,11 @@ std::vector<Param> params_of(
 }
 
 template <typename Module>
-std::vector<NamedBuffer> defined_buffers_of(
+std::vector<State> defined_buffers_of(
     const Module& module,
     const std::vector<std::string>& ignore) {
-  std::vector<NamedBuffer> buffers;
-  for (const NamedTensor& buffer : named_buffers_of(module)) {
+  std::vector<State> buffers;
+  for (const State& buffer : named_buffers_of(module)) {
     if (buffer.tensor.defined() && !has(ignore, buffer.name))
       buffers.push_back({buffer.name, buffer.tensor});
   }
@@ -170,8 +169,8 @@ template <typename Module>
 std::vector<std::string> names_kept_of(
     const Module& module,
     const std::vector<std::string>& names) {
-  std::vector<NamedTensor> tensors = named_parameters_of(module);
-  for (const NamedTensor& buffer : named_buffers_of(module))
+  std::vector<State> tensors = named_parameters_of(module);
+  for (const State& buffer : named_buffers_of(module))
     tensors.push_back(buffer);
   std::vector<std::string> places = names;
   const auto parts = parts_of(module);
@@ -193,7 +192,7 @@ std::vector<std::string> names_kept_of(
       places.push_back(part.name);
   }
   std::vector<std::string> kept;
-  for (const NamedTensor& tensor : tensors) {
+  for (const State& tensor : tensors) {
     if (std::any_of(places.begin(), places.end(), [&](const auto& place) {
           return is_inside(tensor.name, place);
         }))
@@ -220,13 +219,13 @@ std::vector<Param> parameters_of(
   return params_of(module, ignore, {});
 }
 
-std::vector<NamedBuffer> buffers_of(
+std::vector<State> buffers_of(
     const torch::nn::Module& module,
     const std::vector<std::string>& ignore) {
   return defined_buffers_of(module, ignore);
 }
 
-std::vector<NamedBuffer> buffers_of(
+std::vector<State> buffers_of(
     const torch::jit::Module& module,
     const std::vector<std::string>& ignore) {
   return defined_buffers_of(module, ignore);
@@ -253,11 +252,11 @@ bool has_sync_batch_norm(const torch::nn::Module& module) {
 }
 
 void broadcast_buffers(
-    const std::vector<NamedBuffer>& buffers,
+    const std::vector<State>& buffers,
     Communicator& communicator,
     int root) {
   std::vector<torch::Tensor> tensors;
-  for (const NamedBuffer& buffer : buffers)
+  for (const State& buffer : buffers)
     tensors.push_back(buffer.tensor);
   broadcast_tensors(tensors, root, communicator);
 }

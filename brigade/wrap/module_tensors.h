@@ -9,18 +9,13 @@
 
 #include "brigade/comm/communicator.h"
 #include "brigade/data_parallel/wrapped_params.h"
+#include "brigade/param/state.h"
 
 namespace torch::jit {
 struct Module;
 }  // namespace torch::jit
 
 namespace brigade {
-
-// A buffer of a module under its full name.
-struct NamedBuffer {
-  std::string name;
-  torch::Tensor tensor;
-};
 
 // Parameters of a module by name, each tensor once however often it is
 // registered. Weights of torch::nn::Embedding are row-sparse; which embeddings
@@ -33,11 +28,11 @@ std::vector<Param> parameters_of(
     const torch::jit::Module& module,
     const std::vector<std::string>& ignore = {});
 
-// Buffers by name, but for the ignored and undefined ones.
-std::vector<NamedBuffer> buffers_of(
+// Buffers under their full names, but for the ignored and undefined ones.
+std::vector<State> buffers_of(
     const torch::nn::Module& module,
     const std::vector<std::string>& ignore = {});
-std::vector<NamedBuffer> buffers_of(
+std::vector<State> buffers_of(
     const torch::jit::Module& module,
     const std::vector<std::string>& ignore = {});
 
@@ -56,7 +51,7 @@ bool has_sync_batch_norm(const torch::nn::Module& module);
 
 // Everyone gets the buffers of `root`. Collective.
 void broadcast_buffers(
-    const std::vector<NamedBuffer>& buffers,
+    const std::vector<State>& buffers,
     Communicator& communicator,
     int root = 0);
 

@@ -59,8 +59,8 @@ TEST(HookMemory, AHookThatTakesOverGoesOnBitForBit) {
       for (int step = 0; step < 3; ++step)
         whole.run_step(world->rank(), step);
       const auto restored = std::make_shared<HookMemory>();
-      for (const KeptTensor& kept : memory->tensors())
-        restored->restore({kept.kind, kept.param, kept.tensor.clone()});
+      for (const State& kept : memory->tensors())
+        restored->restore({kept.name, kept.tensor.clone()});
       MemoryModel continued(world, make, restored);
       MemoryModel fresh(world, make, nullptr);
       for (int step = 3; step < 6; ++step) {
@@ -77,9 +77,9 @@ TEST(HookMemory, AHookThatTakesOverGoesOnBitForBit) {
 
 TEST(HookMemory, KeepsWhatNoBucketHasTakenYet) {
   HookMemory memory;
-  memory.restore({"errors", "w", torch::ones({3})});
+  memory.restore({"errors.w", torch::ones({3})});
   ASSERT_EQ(memory.tensors().size(), 1U);
-  EXPECT_EQ(memory.tensors()[0].param, "w");
+  EXPECT_EQ(memory.tensors()[0].name, "errors.w");
 }
 
 TEST(HookMemory, ForgetsBucketsWhoseHookIsGone) {
@@ -115,7 +115,7 @@ TEST(HookMemory, ASecondModelIsRefused) {
 TEST(HookMemory, OfAnotherLengthIsRefused) {
   run_ranks(2, [&](const CommunicatorPtr& world) {
     const auto memory = std::make_shared<HookMemory>();
-    memory->restore({"errors", "matrix", torch::ones({5})});
+    memory->restore({"errors.matrix", torch::ones({5})});
     MemoryModel model(world, kHooks[0], memory);
     try {
       model.run_step(world->rank(), 0);
@@ -123,7 +123,7 @@ TEST(HookMemory, OfAnotherLengthIsRefused) {
     } catch (const Error& error) {
       EXPECT_THAT(
           error.what(),
-          HasSubstr("'errors' of 'matrix' that was restored has 5 elements: "
+          HasSubstr("'errors.matrix' that was restored has 5 elements: "
                     "expected 2400"));
     }
     model.sync.reset();
