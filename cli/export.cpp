@@ -69,12 +69,23 @@ void describe_tokenizer(const StoredModel& model, ExportOptions& options) {
 }  // namespace
 
 void export_model(const ExportArguments& arguments) {
+  if (!arguments.adapter.empty() && !is_hugging_face(arguments.run))
+    throw ConfigError(fmt::format(
+        "[export] --adapter goes with a Hugging Face folder; '{}' is none",
+        arguments.run));
+  if (arguments.merges && arguments.adapter.empty() &&
+      is_hugging_face(arguments.run))
+    throw ConfigError(fmt::format(
+        "[export] --merge with '{}', a Hugging Face folder: give --adapter",
+        arguments.run));
   if (!arguments.gguf.empty())
     return export_gguf(arguments);
   check_can_make(arguments.out);
   ExportOptions options;
   options.max_shard_bytes = static_cast<uint64_t>(arguments.shard_gb * 1e9);
   options.dtype = arguments.dtype;
+  options.merges_adapter = arguments.merges;
+  options.adapter = arguments.adapter;
   describe_tokenizer(StoredModel(arguments.run), options);
   RateBar bar;
   options.on_progress =
@@ -91,6 +102,13 @@ void export_model(const ExportArguments& arguments) {
       model.parameters,
       model.step ? fmt::format(" of step {}", *model.step) : "",
       model.dtype);
+  if (model.is_adapter) {
+    fmt::print(
+        "Load it: peft.PeftModel.from_pretrained(base_model, {})\n",
+        nlohmann::json(fs::absolute(arguments.out).string())
+            .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    return;
+  }
   if (!model.has_tokenizer) {
     fmt::print(
         "No tokenizer was written: {}.\n",

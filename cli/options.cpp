@@ -213,6 +213,15 @@ void add_dtype(CLI::App& command, ConfigArguments& arguments) {
       ->check(one_of({"float32", "bfloat16"}));
 }
 
+void add_adapter_option(CLI::App& command, std::filesystem::path& target) {
+  command
+      .add_option(
+          "--adapter",
+          target,
+          "A low-rank adapter for the model: a folder as PEFT writes it")
+      ->type_name("DIR");
+}
+
 void add_rank_arguments(CLI::App& command, ConfigArguments& arguments) {
   command
       .add_option(

@@ -109,6 +109,8 @@ void add_rank_arguments(CLI::App& command, ConfigArguments& arguments);
 // --dtype, as an override of model.dtype: for commands that compute with a
 // stored model.
 void add_dtype(CLI::App& command, ConfigArguments& arguments);
+// --adapter DIR.
+void add_adapter_option(CLI::App& command, std::filesystem::path& target);
 
 // The given values; BRIGADE_CHECK_COLLECTIVES=1 counts as
 // distributed.check_collectives=true.

@@ -42,6 +42,7 @@ void generate(const GenerateArguments& arguments);
 
 struct EvaluateArguments {
   std::filesystem::path model;
+  std::filesystem::path adapter;  // "": none but the run's own
   std::string tokenizer;
   std::filesystem::path text;
   std::string dataset;
@@ -60,8 +61,10 @@ struct ExportArguments {
   std::string out;
   std::string dtype;  // "": the model's
   double shard_gb = 5;
-  std::string gguf;  // instead of out
-  std::string type;  // of the GGUF; "": as stored
+  std::string gguf;     // instead of out
+  std::string type;     // of the GGUF; "": as stored
+  std::string adapter;  // a folder, with --merge
+  bool merges = false;  // the adapter into the base model
 };
 void export_gguf(const ExportArguments& arguments);
 void export_model(const ExportArguments& arguments);

@@ -2,10 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <map>
+#include <memory>
+#include <set>
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/checkpoint/adapter_folder.h"
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/hugging_face.h"
 #include "brigade/checkpoint/hugging_face_export.h"
@@ -13,6 +17,7 @@
 #include "brigade/checkpoint/verify.h"
 #include "brigade/files/file.h"
 #include "brigade/json/node.h"
+#include "brigade/model_spec/adapter.h"
 #include "brigade/model_spec/decoder_config.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/folder.h"
@@ -115,6 +120,99 @@ ExportedModel write_folder(
       .has_tokenizer = !model.tokenizer.empty()};
 }
 
+// What is merged into a model's weights.
+struct MergedAdapter {
+  AdapterOptions options;
+  std::function<torch::Tensor(const std::string& name)> read;
+};
+
+// The model in a Hugging Face folder; `adapter` may be null.
+ModelToExport model_in_folder(
+    const fs::path& path,
+    const std::string& wanted_dtype,
+    const std::shared_ptr<const MergedAdapter>& adapter) {
+  const fs::path file = path / "config.json";
+  const std::string text = read_text_file(file);
+  const nlohmann::json source =
+      JsonDocument(text, {.module = "export", .file = file.string()})
+          .root()
+          .value();
+  const DecoderConfig config = model_of(source, file.string() + ": ");
+  const std::string dtype =
+      wanted_dtype.empty() ? dtype_of_config(source) : wanted_dtype;
+  const torch::Dtype torch_type = torch_dtype(stored_dtype(dtype, file), "");
+  const std::vector<ParameterRow> rows = list_parameters(config);
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const ParameterRow& row : rows)
+    shapes[row.name] = row.shape;
+  std::set<std::string> adapted;  // weights
+  if (adapter) {
+    for (const ParameterRow& row : adapter_rows(config, adapter->options))
+      adapted.insert(adapted_module(row.name) + ".weight");
+  }
+  const auto folder = std::make_shared<const SafetensorsFolder>(path);
+  const auto weights = std::make_shared<const FolderWeights>(*folder, rows);
+  return {
+      .directory = path,
+      .file = file,
+      .config = config,
+      .source = source,
+      .dtype = dtype,
+      .read =
+          [=](const std::string& name) {
+            const bool is_merged = adapted.contains(name);
+            torch::Tensor whole = torch::empty(
+                shapes.at(name), is_merged ? torch::kFloat : torch_type);
+            weights->read({.name = name, .tensor = whole});
+            if (!is_merged)
+              return whole;
+            const std::string module =
+                name.substr(0, name.size() - std::strlen(".weight"));
+            return merged_weight(whole, module, adapter->options, adapter->read)
+                .to(torch_type);
+          },
+      .tokenizer = has_tokenizer_in(path) ? find_tokenizer_files(path)
+                                          : std::vector<FileToCopy>()};
+}
+
+// The adapter that a run trained, in float32: of bf16 the whole master.
+MergedAdapter adapter_in(const Checkpoint& checkpoint) {
+  return {
+      .options = adapter_of_run(checkpoint.manifest()),
+      .read = [&checkpoint](const std::string& name) {
+        const std::string master = "master." + name;
+        return checkpoint
+            .read_whole(checkpoint.contains(master) ? master : name)
+            .to(torch::kFloat);
+      }};
+}
+
+ExportedModel export_adapter_of_run(
+    const Checkpoint& checkpoint,
+    const fs::path& out,
+    const ExportOptions& options) {
+  const CheckpointManifest& manifest = checkpoint.manifest();
+  const MergedAdapter adapter = adapter_in(checkpoint);
+  if (options.merges_adapter)
+    return write_folder(
+        model_in_folder(
+            manifest.base_model,
+            options.dtype.empty() ? manifest.dtype : options.dtype,
+            std::make_shared<const MergedAdapter>(adapter)),
+        out,
+        options);
+  const fs::path file = checkpoint.directory() / kManifestFile;
+  return {
+      .parameters = export_adapter(
+          {.out = out,
+           .model = model_of(manifest.model, file.string() + ": /model"),
+           .options = adapter.options,
+           .base_model = manifest.base_model,
+           .read = adapter.read}),
+      .dtype = "float32",
+      .is_adapter = true};
+}
+
 }  // namespace
 
 ExportedModel export_checkpoint(
@@ -134,6 +232,16 @@ ExportedModel export_checkpoint(
   if (!reason.empty())
     throw DataError(reason);
   const CheckpointManifest& manifest = checkpoint.manifest();
+  if (!manifest.base_model.empty()) {
+    ExportedModel exported = export_adapter_of_run(checkpoint, out, options);
+    exported.step = manifest.step;
+    exported.tokenizer = manifest.tokenizer;
+    return exported;
+  }
+  if (options.merges_adapter)
+    throw ConfigError(fmt::format(
+        "[export] '{}' is no adapter's run: there is nothing to merge",
+        directory.string()));
   const fs::path file = directory / "manifest.json";
   ExportedModel exported = write_folder(
       {.directory = directory,
@@ -156,38 +264,19 @@ ExportedModel export_folder(
     const fs::path& out,
     const ExportOptions& options) {
   check_free(out);
-  const fs::path file = path / "config.json";
-  const std::string text = read_text_file(file);
-  const nlohmann::json source =
-      JsonDocument(text, {.module = "export", .file = file.string()})
-          .root()
-          .value();
-  const DecoderConfig config = model_of(source, file.string() + ": ");
-  const std::string dtype =
-      options.dtype.empty() ? dtype_of_config(source) : options.dtype;
-  const torch::Dtype torch_type = torch_dtype(stored_dtype(dtype, file), "");
-  const std::vector<ParameterRow> rows = list_parameters(config);
-  std::map<std::string, std::vector<int64_t>> shapes;
-  for (const ParameterRow& row : rows)
-    shapes[row.name] = row.shape;
-  const SafetensorsFolder folder(path);
-  const FolderWeights weights(folder, rows);
+  std::shared_ptr<const MergedAdapter> merged;
+  if (options.merges_adapter) {
+    const auto folder = std::make_shared<const AdapterFolder>(options.adapter);
+    merged = std::make_shared<const MergedAdapter>(MergedAdapter{
+        .options = folder->options(),
+        .read = [folder](const std::string& name) {
+          return folder->read_whole(name);
+        }});
+    const ModelToExport base = model_in_folder(path, options.dtype, nullptr);
+    folder->check_fits(base.config);
+  }
   return write_folder(
-      {.directory = path,
-       .file = file,
-       .config = config,
-       .source = source,
-       .dtype = dtype,
-       .read =
-           [&](const std::string& name) {
-             torch::Tensor whole = torch::empty(shapes.at(name), torch_type);
-             weights.read({.name = name, .tensor = whole});
-             return whole;
-           },
-       .tokenizer = has_tokenizer_in(path) ? find_tokenizer_files(path)
-                                           : std::vector<FileToCopy>()},
-      out,
-      options);
+      model_in_folder(path, options.dtype, merged), out, options);
 }
 
 }  // namespace brigade

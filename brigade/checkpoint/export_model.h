@@ -17,6 +17,7 @@ struct ExportedModel {
   std::string dtype;
   std::string tokenizer;  // a checkpoint's manifest's; "": it names none
   bool has_tokenizer = false;
+  bool is_adapter = false;  // `parameters` are its alone
 };
 
 struct ExportOptions {
@@ -24,6 +25,11 @@ struct ExportOptions {
   // "float32" or "bfloat16", to which the weights are rounded; "": a
   // checkpoint's own, or what a folder's config says (dtype_of_config()).
   std::string dtype;
+  // An adapter becomes part of the weights, W + scale B A in float32, rounded
+  // once; without, an adapter's run is written as AdapterFolder reads it.
+  bool merges_adapter = false;
+  // A folder with the adapter of a Hugging Face folder; with merges_adapter.
+  std::filesystem::path adapter;
   // The tokenizer's, for configs that do not say: what ends and begins a text.
   std::optional<int64_t> bos_token_id, eos_token_id;
   // Called while a checkpoint is verified and while tensors are written.
@@ -37,8 +43,8 @@ struct ExportOptions {
 // Writes `out` (hugging_face_export.h) from a checkpoint, a folder of them or a
 // run folder. Without options.dtype every tensor has the bytes that the
 // checkpoint holds; config.json keeps the keys of the config that the model
-// came with; its generation_config.json and tokenizer files come along. Throws
-// DataError when the checkpoint holds no such model, and what
+// came with; its generation_config.json and tokenizer files come along. Of an
+// adapter's run see merges_adapter. Throws DataError when the checkpoint holds no such model, and what
 // export_hugging_face() throws.
 ExportedModel export_checkpoint(
     const std::filesystem::path& checkpoint,

@@ -58,6 +58,8 @@ void read_common(const JsonNode& from, CheckpointManifest& manifest) {
   if (const auto source = from.find("model_source"))
     manifest.model_source = source->value();
   manifest.config = from.at("config").value();
+  if (const auto base = from.find("base_model"))
+    manifest.base_model = base->string();
 }
 
 void read_verified(const JsonNode& from, CheckpointManifest& manifest) {
@@ -115,6 +117,8 @@ std::string manifest_to_text(const CheckpointManifest& manifest) {
       {"model", manifest.model},
       {"model_source", manifest.model_source},
       {"config", manifest.config}};
+  if (!manifest.base_model.empty())
+    text["base_model"] = manifest.base_model;
   // As a reader will see it: numbers in the form that they are written in.
   text = json::parse(text.dump());
   text[kDigestKey] = digest_of(text);

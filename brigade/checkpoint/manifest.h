@@ -18,17 +18,20 @@
 namespace brigade {
 
 struct CheckpointManifest {
-  int64_t step = 0;                // steps done
-  int64_t tokens = 0;              // tokens trained on
-  int64_t samples = -1;            // the next sample of the data; -1: version 1
-  int64_t skipped_steps = 0;       // of `step`, those that updated nothing
-  std::string run;                 // the run's id, kept when it is continued
-  nlohmann::json data;             // what the datasets held; null: version 1
-  nlohmann::json model;            // Hugging Face config, normalised
-  nlohmann::json model_source;     // as it was written; null: not known
-  nlohmann::json config;           // the run's config
-  std::string dtype;               // of the weights: "float32", "bfloat16"
-  std::string tokenizer;           // "bytes", or a path relative to DIR, or ""
+  int64_t step = 0;             // steps done
+  int64_t tokens = 0;           // tokens trained on
+  int64_t samples = -1;         // the next sample of the data; -1: version 1
+  int64_t skipped_steps = 0;    // of `step`, those that updated nothing
+  std::string run;              // the run's id, kept when it is continued
+  nlohmann::json data;          // what the datasets held; null: version 1
+  nlohmann::json model;         // Hugging Face config, normalised
+  nlohmann::json model_source;  // as it was written; null: not known
+  nlohmann::json config;        // the run's config
+  std::string dtype;            // of the weights: "float32", "bfloat16"
+  std::string tokenizer;        // "bytes", or a path relative to DIR, or ""
+  // Of an adapter's run: the folder of the base model, whose weights are not in
+  // the checkpoint. "": all are.
+  std::string base_model;
   std::vector<std::string> files;  // that hold tensors
   int64_t writers = 1;             // ranks that wrote them
   // Every file but the manifest; empty: version 1, nothing can be verified.

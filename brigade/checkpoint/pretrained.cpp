@@ -11,8 +11,10 @@ void load_pretrained(
     const DecoderConfig& decoder,
     const std::vector<Param>& params) {
   std::vector<TensorPart> parts;
-  for (const Param& param : params)
-    parts.push_back(part_of("", param, param.tensor));
+  for (const Param& param : params) {
+    if (param.row->stored_in != StoredIn::kAdapter)
+      parts.push_back(part_of("", param, param.tensor));
+  }
   load_weights(SafetensorsFolder(folder), list_parameters(decoder), parts);
 }
 

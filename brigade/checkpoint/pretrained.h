@@ -9,9 +9,9 @@
 
 namespace brigade {
 
-// Fills `params` from the safetensors of `folder`, which must be those of the
-// whole model `decoder` (on every rank, whatever part it holds): see
-// checkpoint/hugging_face.h. Padding is zeroed.
+// Fills `params`, an adapter's left out, from the safetensors of `folder`, which
+// must be those of the whole model `decoder` (on every rank, whatever part it
+// holds): see checkpoint/hugging_face.h. Padding is zeroed.
 void load_pretrained(
     const std::filesystem::path& folder,
     const DecoderConfig& decoder,

@@ -9,6 +9,7 @@
 
 #include "brigade/config/data_parallel_rules.h"
 #include "brigade/config/model_layout.h"
+#include "brigade/model_spec/adapter.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
 #include "brigade/topology/layer_partition.h"
@@ -175,6 +176,44 @@ void check_model(
       problems);
 }
 
+// What an adapter asks of the model and its stages.
+void check_adapter(
+    const TrainConfig& config,
+    const DecoderConfig& decoder,
+    Problems& problems) {
+  if (!config.adapter.is_used())
+    return;
+  if (config.model.init != WeightInit::kPretrained)
+    problems.emplace_back(
+        "[config] /adapter/rank: an adapter is trained beside the weights of a "
+        "base model; set model.init to \"pretrained\" and model.name to its "
+        "folder");
+  ModelDescription model = describe_model(decoder);
+  model.adapter = config.adapter;
+  Problems found;
+  check_targets(model, config.adapter, found);
+  problems.insert(problems.end(), found.begin(), found.end());
+  // What is wrong with the stages is told with the layout.
+  const auto ranges = partition_layers(
+      layer_costs(config, decoder),
+      layer_partition_options(config.distributed),
+      found);
+  for (size_t i = 0; found.empty() && i < ranges.size(); ++i) {
+    const ModelPart part{ranges[i], i == 0, i + 1 == ranges.size()};
+    const auto rows = list_parameters(model, part);
+    if (std::none_of(rows.begin(), rows.end(), [](const ParameterRow& row) {
+          return row.trains;
+        }))
+      problems.push_back(fmt::format(
+          "[config] /adapter/targets: stage {} with layers [{}, {}) has no "
+          "linear with an adapter, so nothing of it would train; name targets "
+          "in it, or say by distributed.pp_layers which layers stages have",
+          i,
+          ranges[i].begin,
+          ranges[i].end));
+  }
+}
+
 // How far two layouts are apart: doublings and halvings of their sizes.
 double distance(const ParallelDims& a, const ParallelDims& b) {
   double sum = 0;
@@ -294,6 +333,7 @@ void validate_model_layout(
     const TrainConfig& config,
     const DecoderConfig& decoder,
     Problems& problems) {
+  check_adapter(config, decoder, problems);
   Problems found;
   check_model(config, decoder, found);
   TrainConfig cut_by_cost = config;

@@ -16,6 +16,12 @@ const DecoderConfig& model_of(const TrainConfig& config) {
   return *config.model.decoder;
 }
 
+ModelDescription description_of(const TrainConfig& config) {
+  ModelDescription description = describe_model(model_of(config));
+  description.adapter = config.adapter;
+  return description;
+}
+
 PipelineSize pipeline_size(const TrainConfig& config) {
   return {
       .ranks = config.distributed.dims.pp,

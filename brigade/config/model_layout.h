@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "brigade/config/train_config.h"
+#include "brigade/model_spec/model_description.h"
 #include "brigade/model_spec/model_part.h"
 #include "brigade/schedule/make_schedule.h"
 #include "brigade/schedule/schedule.h"
@@ -15,6 +16,8 @@ namespace brigade {
 // The model that the config describes. Throws ConfigError when model.name is an
 // id whose files are not on this machine.
 const DecoderConfig& model_of(const TrainConfig& config);
+// The same, described, with the config's adapter.
+ModelDescription description_of(const TrainConfig& config);
 
 // One part per pipeline stage: pp * pp_virtual_stages of them. Throws
 // ConfigError with what partition_layers() finds.

@@ -22,6 +22,7 @@
 #include "brigade/config/choices.h"
 #include "brigade/model_spec/activation_recompute.h"
 #include "brigade/model_spec/decoder_config.h"
+#include "brigade/options/adapter.h"
 #include "brigade/options/backend.h"
 #include "brigade/options/grad_sync_algorithm.h"
 #include "brigade/options/low_communication.h"
@@ -198,6 +199,7 @@ struct RunOptions {
 struct TrainConfig {
   DistributedConfig distributed;
   ModelConfig model;
+  AdapterOptions adapter;
   TrainingConfig training;
   DatasetConfig dataset;
   CheckpointConfig checkpoint;

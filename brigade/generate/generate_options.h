@@ -10,6 +10,7 @@ namespace brigade {
 
 struct GenerateOptions {
   std::filesystem::path checkpoint;      // what StoredModel takes
+  std::filesystem::path adapter;         // the same
   std::string tokenizer;                 // empty: the checkpoint's
   std::vector<std::string> prompts{""};  // at least one
   int64_t max_tokens = 128;              // of each prompt

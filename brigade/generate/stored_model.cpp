@@ -44,7 +44,7 @@ DecoderConfig parse_model(
 
 }  // namespace
 
-StoredModel::StoredModel(const fs::path& path) {
+StoredModel::StoredModel(const fs::path& path, const fs::path& adapter) {
   if (is_model_folder(path)) {
     directory_ = path;
     const std::string name = (path / "config.json").string();
@@ -66,7 +66,31 @@ StoredModel::StoredModel(const fs::path& path) {
       const fs::path beside = directory_ / manifest.tokenizer;
       tokenizer_ = fs::exists(beside) ? beside.string() : manifest.tokenizer;
     }
+    read_adapter_of_run();
   }
+  if (adapter.empty())
+    return;
+  if (adapter_.is_used())
+    throw ConfigError(fmt::format(
+        "[adapter] '{}' is an adapter's run already; give the base model to "
+        "use '{}' with it",
+        directory_.string(),
+        adapter.string()));
+  adapter_folder_.emplace(adapter);
+  adapter_folder_->check_fits(model_);
+  adapter_ = adapter_folder_->options();
+}
+
+void StoredModel::read_adapter_of_run() {
+  base_ = checkpoint_->manifest().base_model;
+  if (base_.empty())
+    return;
+  adapter_ = adapter_of_run(checkpoint_->manifest());
+  if (!is_model_folder(base_))
+    throw DataError(fmt::format(
+        "[adapter] '{}' holds an adapter, and its base model '{}' is not there",
+        directory_.string(),
+        base_.string()));
 }
 
 void StoredModel::verify(Communicator& world, const HashProgress& on_progress)
@@ -109,12 +133,16 @@ std::shared_ptr<DecoderModel> StoredModel::load(
         shard_parameter(
             row, mesh.dims(), mesh.coordinate(), TokenLayout::kReplicated),
         weights[row.name].detach()));
-  if (!checkpoint_) {
-    load_pretrained(directory_, model_of(config), params);
-    return model;
+  const fs::path folder = checkpoint_ ? base_ : directory_;
+  if (!folder.empty())
+    load_pretrained(folder, model_of(config), params);
+  for (const Param& param : params) {
+    const bool is_of_adapter = param.row->stored_in == StoredIn::kAdapter;
+    if (is_of_adapter && adapter_folder_)
+      adapter_folder_->read(param);
+    else if (is_of_adapter || folder.empty())
+      checkpoint_->read(part_of("", param, param.tensor));
   }
-  for (const Param& param : params)
-    checkpoint_->read(part_of("", param, param.tensor));
   return model;
 }
 

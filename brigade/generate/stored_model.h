@@ -1,4 +1,5 @@
-// A trained model on disk: a checkpoint of Brigade, or a Hugging Face folder.
+// A trained model on disk: a checkpoint of Brigade, or a Hugging Face folder; of
+// an adapter's run, or with an adapter's folder, the base model and the adapter.
 #pragma once
 
 #include <filesystem>
@@ -7,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "brigade/checkpoint/adapter_folder.h"
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/verify.h"
 #include "brigade/comm/process_mesh.h"
@@ -19,8 +21,11 @@ namespace brigade {
 class StoredModel {
  public:
   // `path`: what Checkpoint takes, or a folder with config.json and safetensors
-  // files. Throws DataError naming what is wrong or missing.
-  explicit StoredModel(const std::filesystem::path& path);
+  // files. `adapter`: a folder as AdapterFolder takes it; "": none but that of
+  // an adapter's run. Throws DataError naming what is wrong or missing.
+  explicit StoredModel(
+      const std::filesystem::path& path,
+      const std::filesystem::path& adapter = {});
 
   const std::filesystem::path& directory() const { return directory_; }
   // Hugging Face's config.json.
@@ -29,6 +34,8 @@ class StoredModel {
   const DecoderConfig& model() const { return model_; }
   // "float32" or "bfloat16": in which it is computed.
   const std::string& dtype() const { return dtype_; }
+  // Without a rank: it has none.
+  const AdapterOptions& adapter() const { return adapter_; }
   // As load_tokenizer() takes it; "": it has none.
   const std::string& tokenizer() const { return tokenizer_; }
 
@@ -47,8 +54,15 @@ class StoredModel {
       const ProcessMesh& mesh) const;
 
  private:
+  // What a checkpoint says of its adapter and base model.
+  void read_adapter_of_run();
+
   std::filesystem::path directory_;
   std::optional<Checkpoint> checkpoint_;  // absent: a Hugging Face folder
+  // Of the base model's weights, where they are not in checkpoint_.
+  std::filesystem::path base_;
+  std::optional<AdapterFolder> adapter_folder_;
+  AdapterOptions adapter_;
   nlohmann::json config_;
   DecoderConfig model_;
   std::string dtype_;

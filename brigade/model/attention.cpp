@@ -35,7 +35,7 @@ SelfAttention::Heads SelfAttention::project(
       x,
       qkv_.weights(),
       qkv_.biases(),
-      context_->linear_options());
+      context_->linear_options(qkv_.adapters()));
   const auto heads = [&](const torch::Tensor& flat) {
     const int64_t head_dim = description_.head_dim;
     return flat.view(
@@ -55,7 +55,7 @@ torch::Tensor SelfAttention::project_output(const torch::Tensor& out) {
       out.reshape({out.size(0) * out.size(1), out.size(2) * out.size(3)}),
       o_proj_->weight,
       o_proj_->bias,
-      context_->linear_options());
+      context_->linear_options({o_proj_->adapter}));
 }
 
 ops::AttentionOptions SelfAttention::attention_options() const {

@@ -15,7 +15,7 @@ TokenLayout token_layout(const DistributedConfig& distributed) {
 
 ModelContext model_context(const TrainConfig& config, const ProcessMesh& mesh) {
   ModelContext context;
-  context.description = describe_model(model_of(config));
+  context.description = description_of(config);
   context.dtype = scalar_type(config.model.dtype);
   context.device = mesh.device();
   context.kernels = config.model.kernels;

@@ -29,9 +29,12 @@ torch::Tensor initial_weight(const ParameterRow& row, int64_t seed) {
     case Initialization::kOnes:
       return tensor.fill_(1);
     case Initialization::kNormal:
+    case Initialization::kUniform:
       break;
   }
   auto generator = at::detail::createCPUGenerator(seed_of(row.name, seed));
+  if (row.initialization == Initialization::kUniform)
+    return tensor.uniform_(-row.initial_bound, row.initial_bound, generator);
   return tensor.normal_(0, row.initial_std, generator);
 }
 

@@ -45,7 +45,7 @@ torch::Tensor Mlp::forward(const torch::Tensor& x) {
       x,
       gate_up_.weights(),
       gate_up_.biases(),
-      context_->linear_options());
+      context_->linear_options(gate_up_.adapters()));
   // Made again in backward: a pass over memory, and a sixth less to keep.
   const auto activate = [activation = activation_, kernels = context_->kernels](
                             const std::vector<torch::Tensor>& of) {
@@ -56,7 +56,7 @@ torch::Tensor Mlp::forward(const torch::Tensor& x) {
       activate(gate_up),
       down_proj_->weight,
       down_proj_->bias,
-      context_->linear_options(),
+      context_->linear_options({down_proj_->adapter}),
       {.from = gate_up, .make = activate});
 }
 

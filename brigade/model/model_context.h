@@ -6,6 +6,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "brigade/model_spec/activation_recompute.h"
 #include "brigade/model_spec/model_description.h"
@@ -47,8 +49,10 @@ struct ModelContext {
     if (before_forward)
       before_forward(unit);
   }
-  ParallelLinearOptions linear_options() const {
-    return {weight_grad, defer_weight_grad, kernels};
+  // Of linears with these adapters, one for each.
+  ParallelLinearOptions linear_options(
+      std::vector<ops::LowRank> adapters) const {
+    return {weight_grad, defer_weight_grad, kernels, std::move(adapters)};
   }
   ops::OpOptions op_options() const { return {weight_grad, kernels}; }
 };

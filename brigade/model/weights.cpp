@@ -32,8 +32,16 @@ std::vector<torch::Tensor> GroupedWeights::biases() const {
   return biases;
 }
 
+std::vector<ops::LowRank> GroupedWeights::adapters() const {
+  std::vector<ops::LowRank> adapters;
+  for (const auto& member : members_)
+    adapters.push_back(member->adapter);
+  return adapters;
+}
+
 ParameterSource::ParameterSource(const ModelContext& context)
-    : options_(torch::dtype(context.dtype).device(context.device)) {
+    : options_(torch::dtype(context.dtype).device(context.device)),
+      adapter_scale_(context.description.adapter.scale()) {
   auto table = std::make_shared<Table>();
   const TensorParallel& parallel = context.tensor_parallel;
   for (const ParameterRow& row : list_parameters(context.description)) {
@@ -70,6 +78,12 @@ std::shared_ptr<Weights> ParameterSource::make(const std::string& name) const {
   if (bias != shapes.end()) {
     weights->bias = weights->register_parameter(
         "bias", torch::empty(bias->second, options_));
+  }
+  if (shapes.contains(path + ".lora_A.weight")) {
+    const auto part = [&](const char* kind) {
+      return weights->register_module(kind, inside(name).make(kind))->weight;
+    };
+    weights->adapter = {part("lora_A"), part("lora_B"), adapter_scale_};
   }
   return weights;
 }

@@ -15,11 +15,12 @@
 
 namespace brigade {
 
-// A weight and, where the table has one, a bias; undefined without.
-// Uninitialised.
+// A weight and, where the table has them, a bias and an adapter; undefined
+// without. Uninitialised.
 struct Weights : torch::nn::Module {
   torch::Tensor weight;
   torch::Tensor bias;
+  ops::LowRank adapter;
 };
 
 // Linears that the table declares to be multiplied together, in its order, as
@@ -31,6 +32,7 @@ class GroupedWeights {
   size_t size() const { return members_.size(); }
   std::vector<torch::Tensor> weights() const;
   std::vector<torch::Tensor> biases() const;  // undefined ones without
+  std::vector<ops::LowRank> adapters() const;
 
  private:
   std::vector<std::shared_ptr<Weights>> members_;
@@ -44,7 +46,7 @@ class ParameterSource {
 
   // For the parameters NAME.*.
   ParameterSource inside(const std::string& name) const;
-  // NAME.weight and NAME.bias.
+  // NAME.weight, NAME.bias, NAME.lora_A.weight and NAME.lora_B.weight.
   std::shared_ptr<Weights> make(const std::string& name) const;
   // The linears of group NAME, registered in `owner` under their own names.
   GroupedWeights make_group(torch::nn::Module& owner, const std::string& name)
@@ -57,7 +59,8 @@ class ParameterSource {
   };
   std::shared_ptr<const Table> table_;
   torch::TensorOptions options_;  // dtype and device
-  std::string prefix_;            // "model.layers.0."
+  double adapter_scale_;
+  std::string prefix_;  // "model.layers.0."
 };
 
 }  // namespace brigade

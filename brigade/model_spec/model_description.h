@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "brigade/model_spec/decoder_config.h"
+#include "brigade/options/adapter.h"
 
 namespace brigade {
 
@@ -135,6 +136,9 @@ struct ModelDescription {
   std::optional<double> final_logit_soft_cap;
   bool has_tied_head = false;  // the head's weight is the embedding's
   double initial_std = 0.02;   // of matrices and of the embedding
+  // Trains in place of the model, where it has a rank; no part of the config
+  // that a model comes with.
+  AdapterOptions adapter;
 };
 
 // What a config says of each layer; the config is one that was parsed without

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "brigade/model_spec/adapter.h"
+
 namespace brigade {
 namespace {
 
@@ -241,7 +243,8 @@ std::vector<ParameterRow> list_parameters(const ModelDescription& model) {
     table.enter(Place::kHead, "");
     table.vocabulary(kHeadName);
   }
-  return table.take();
+  return model.adapter.is_used() ? with_adapters(table.take(), model.adapter)
+                                 : table.take();
 }
 
 std::vector<ParameterRow> list_parameters(const DecoderConfig& config) {

@@ -22,6 +22,7 @@ namespace brigade {
 enum class CutUnit {
   kWholeOnTokens,  // nothing; each rank applies it to the tokens that it has
   kWholeOnHeads,   // nothing; each rank applies it to its own heads
+  kWholeOnParts,   // nothing; its other side meets each rank's own part
   kHeads,          // query heads
   kKeyValueHeads,  // with fewer than ranks, several ranks hold the same
   kFeatures,       // of the MLP
@@ -39,13 +40,25 @@ struct TensorCut {
 };
 
 // What a parameter begins with.
-enum class Initialization { kZeros, kOnes, kNormal /* (0, initial_std) */ };
+enum class Initialization {
+  kZeros,
+  kOnes,
+  kNormal,   // (0, initial_std)
+  kUniform,  // (-initial_bound, initial_bound)
+};
 
 // Which part of the model holds it.
 enum class Place { kEmbedding, kLayer, kHead };
 
 // Which rows of the weight a step's gradient reaches.
 enum class GradientRows { kAll, kOfTheStepsTokens };
+
+// Which files hold its values.
+enum class StoredIn {
+  kModel,      // checkpoints, and the model that is exported of them
+  kAdapter,    // checkpoints, and the adapter that is exported of them
+  kBaseModel,  // the folder of the base model, which checkpoints only name
+};
 
 inline constexpr int64_t kNoLayer = -1;
 inline constexpr int64_t kNoExpert = -1;
@@ -64,8 +77,12 @@ struct ParameterRow {
   std::vector<int64_t> shape;  // a linear's weight: [out, in]
   TensorCut cut;
   Initialization initialization = Initialization::kNormal;
-  double initial_std = 0;  // of kNormal
-  bool decays = true;      // matrices; norms and biases do not
+  double initial_std = 0;    // of kNormal
+  double initial_bound = 0;  // of kUniform
+  // One that does not has no gradient and no state of the optimizer.
+  bool trains = true;
+  StoredIn stored_in = StoredIn::kModel;
+  bool decays = true;  // matrices; norms and biases do not
   Place place = Place::kLayer;
   int64_t layer = kNoLayer;    // of kLayer
   int64_t expert = kNoExpert;  // that it belongs to, of the layer's
@@ -93,8 +110,9 @@ struct ParameterRow {
 // All parameters of the whole model, in the order in which transformers
 // registers them: embedding; per layer q, k, v, o (a weight before its bias),
 // q_norm, k_norm, gate, up, down (or the router, gate, up and down of each
-// expert, the shared expert, its gate), the norms; the last norm; the head, which a
-// tied model does not have.
+// expert, the shared expert, its gate), the norms; the last norm; the head,
+// which a tied model does not have. Of a model with an adapter also the
+// adapter's, each behind those of its unit (adapter.h); the others are frozen.
 std::vector<ParameterRow> list_parameters(const ModelDescription& model);
 std::vector<ParameterRow> list_parameters(const DecoderConfig& config);
 

@@ -138,6 +138,7 @@ ParamShard shard_parameter(
       shard.gradient_ranks = tokens == TokenLayout::kSharded ? tp : 1;
       break;
     case CutUnit::kWholeOnHeads:
+    case CutUnit::kWholeOnParts:
       shard.replicas = tp;
       shard.gradient_ranks = tp;
       break;

@@ -19,6 +19,14 @@ struct RemadeInput {
   std::function<Tensor(const std::vector<Tensor>& from)> make;
 };
 
+// What is added to a linear: y = x weight^T + scale (x a^T) b^T (LoRA). `a` and
+// `b` are of the dtype of the weight, which must be frozen.
+struct LowRank {
+  Tensor a;  // [rank, in]; undefined: nothing is added
+  Tensor b;  // [out, rank]
+  double scale = 1;
+};
+
 // What the caller of linear_group() declares of its weights.
 enum class WeightGroup {
   kSeparate,  // one product per weight
@@ -46,6 +54,8 @@ struct LinearOptions {
   RemadeInput input;
   Kernels kernels = Kernels::kAuto;
   WeightGroup group = WeightGroup::kSeparate;
+  // None, or one for each weight; each `a` together is a group as the weights.
+  std::vector<LowRank> adapters;
 };
 
 // x: [.., in]; weight: [out, in]; bias: [out] or undefined. Returns [.., out].

@@ -18,7 +18,8 @@ std::vector<Tensor> column_parallel_linear(
       .weight_grad = options.weight_grad,
       .defer_weight_grad = options.defer_weight_grad,
       .kernels = options.kernels,
-      .group = ops::WeightGroup::kOneMatrix};
+      .group = ops::WeightGroup::kOneMatrix,
+      .adapters = options.adapters};
   if (parallel.size() == 1)
     return ops::linear_group(x, weights, biases, linear);
   const InputRegion region(parallel);
@@ -45,7 +46,8 @@ Tensor row_parallel_linear(
           .weight_grad = options.weight_grad,
           .defer_weight_grad = options.defer_weight_grad,
           .input = input,
-          .kernels = options.kernels});
+          .kernels = options.kernels,
+          .adapters = options.adapters});
   const Tensor sum = leave_region(part, parallel);
   if (!bias.defined())
     return sum;

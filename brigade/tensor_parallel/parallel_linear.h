@@ -34,6 +34,10 @@ struct ParallelLinearOptions {
   // As in ops::LinearOptions: takes over the weight's gradient.
   std::function<void(std::function<void()> compute)> defer_weight_grad;
   ops::Kernels kernels = ops::Kernels::kAuto;
+  // None, or one for each weight: `a` is cut as the weight where its inputs
+  // are, `b` where its outputs are, the other is whole on every rank, whose
+  // gradient is then this rank's part of a sum (replicated_gradients.h).
+  std::vector<ops::LowRank> adapters = {};
 };
 
 // Linears on one input that the model declares as one group (q, k and v; gate

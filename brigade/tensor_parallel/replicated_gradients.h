@@ -2,6 +2,7 @@
 //   * k and v projections when there are fewer kv heads than ranks: every
 //     replica sees the query heads of its own rank;
 //   * q_norm and k_norm, which each rank applies to its own heads;
+//   * of an adapter the part that is not cut with its linear;
 //   * with TokenLayout::kSharded, norms and biases of row-parallel linears,
 //     which each rank applies to its own tokens.
 // shard.h says which (ParamShard::gradient_ranks).

@@ -19,17 +19,17 @@ namespace {
 
 // The parameters of one stage as tp rank 0 holds them.
 struct StageParams {
-  std::vector<BucketParam> params;
+  std::vector<BucketParam> trained;
+  std::vector<BucketParam> frozen;
   int64_t optimizer_bytes = 0;  // of their states
 };
 
 StageParams stage_params(const TrainConfig& config, const ModelPart& part) {
-  const DecoderConfig& decoder = model_of(config);
   StageParams result;
-  std::vector<BucketParam>& params = result.params;
-  const auto rows = list_parameters(describe_model(decoder), part);
+  const auto rows = list_parameters(description_of(config), part);
   const WeightUnits units = divide_into_units(rows);
-  for (const ParameterRow& row : rows) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const ParameterRow& row = rows[i];
     const ParamShard shard = shard_parameter(
         row,
         config.distributed.dims,
@@ -38,19 +38,28 @@ StageParams stage_params(const TrainConfig& config, const ModelPart& part) {
     int64_t numel = 1;
     for (const int64_t size : shard.shape)
       numel *= size;
-    params.push_back(
-        {.name = row.name,
-         .numel = numel,
-         .dtype = to_string(config.model.dtype),
-         .sparse_row_numel = is_row_sparse(row, part) ? shard.shape.back() : 0,
-         .has_own_bucket =
-             config.distributed.zero_stage > 0 && !row.tied_head.empty(),
-         .unit = config.distributed.zero_stage > 2 ? units.of_row[params.size()]
-                                                   : 0});
-    result.optimizer_bytes += state_bytes(
-        row, numel, config.training.optimizer, weight_width(config));
+    (row.trains ? result.trained : result.frozen)
+        .push_back(
+            {.name = row.name,
+             .numel = numel,
+             .dtype = to_string(config.model.dtype),
+             .sparse_row_numel =
+                 is_row_sparse(row, part) ? shard.shape.back() : 0,
+             .has_own_bucket =
+                 config.distributed.zero_stage > 0 && !row.tied_head.empty(),
+             .unit = config.distributed.zero_stage > 2 ? units.of_row[i] : 0});
+    if (row.trains)
+      result.optimizer_bytes += state_bytes(
+          row, numel, config.training.optimizer, weight_width(config));
   }
   return result;
+}
+
+int64_t numel_of(const std::vector<BucketParam>& params) {
+  int64_t numel = 0;
+  for (const BucketParam& param : params)
+    numel += param.numel;
+  return numel;
 }
 
 // Of this rank, per part: what the ranks of dp x cp divide is divided.
@@ -64,30 +73,30 @@ struct StateBytes {
   double outer = 0;
 };
 
-int64_t numel_of_two_units(const std::vector<BucketParam>& params) {
+int64_t numel_of_two_units(const StageParams& params) {
   std::vector<int64_t> numel(2, 0);
-  for (const BucketParam& param : params) {
-    numel.resize(
-        std::max(numel.size(), static_cast<size_t>(param.unit) + 1), 0);
-    numel[static_cast<size_t>(param.unit)] += param.numel;
+  for (const auto* list : {&params.trained, &params.frozen}) {
+    for (const BucketParam& param : *list) {
+      numel.resize(
+          std::max(numel.size(), static_cast<size_t>(param.unit) + 1), 0);
+      numel[static_cast<size_t>(param.unit)] += param.numel;
+    }
   }
   std::sort(numel.rbegin(), numel.rend());
   return numel[0] + numel[1];
 }
 
 StateBytes bytes_of(const TrainConfig& config, const StageParams& stage) {
-  int64_t numel = 0;
-  for (const BucketParam& param : stage.params)
-    numel += param.numel;
   const DistributedConfig& distributed = config.distributed;
-  const auto params = static_cast<double>(numel);
+  const auto params = static_cast<double>(numel_of(stage.trained));
+  const auto frozen = static_cast<double>(numel_of(stage.frozen));
   const double ranks = distributed.dims.replicas();
   const bool is_bf16 = config.model.dtype == ModelDtype::kBfloat16;
   return {
-      .weights = params * (is_bf16 ? 2 : 4) /
+      .weights = (params + frozen) * (is_bf16 ? 2 : 4) /
                  (distributed.zero_stage >= 3 ? ranks : 1),
       .units = distributed.zero_stage >= 3
-                   ? static_cast<double>(numel_of_two_units(stage.params)) *
+                   ? static_cast<double>(numel_of_two_units(stage)) *
                          (is_bf16 ? 2 : 4)
                    : 0,
       .gradients = params * 4 / (distributed.zero_stage >= 2 ? ranks : 1),
@@ -186,11 +195,9 @@ std::string describe_buckets(
 
 std::string
 describe_stage(const TrainConfig& config, size_t stage, const ModelPart& part) {
-  const StageParams of_stage = stage_params(config, part);
-  int64_t numel = 0;
-  for (const BucketParam& param : of_stage.params)
-    numel += param.numel;
-  const StateBytes bytes = bytes_of(config, of_stage);
+  const StageParams params = stage_params(config, part);
+  const int64_t frozen = numel_of(params.frozen);
+  const StateBytes bytes = bytes_of(config, params);
   const auto mib = [](double value) {
     return value / static_cast<double>(MiB);
   };
@@ -208,7 +215,7 @@ describe_stage(const TrainConfig& config, size_t stage, const ModelPart& part) {
                 mib(bytes.outer));
   return fmt::format(
              "\nstage {} on pp rank {}: layers [{}, {}){}{}; {} parameters per "
-             "rank, {:.1f} MiB of weights ({:.1f}), gradients ({:.1f}) and "
+             "rank{}, {:.1f} MiB of weights ({:.1f}), gradients ({:.1f}) and "
              "optimizer state ({:.1f}){}\n",
              stage,
              stage % static_cast<size_t>(config.distributed.dims.pp),
@@ -216,13 +223,16 @@ describe_stage(const TrainConfig& config, size_t stage, const ModelPart& part) {
              part.layers.end,
              part.is_first ? ", embedding" : "",
              part.is_last ? ", head" : "",
-             numel,
+             numel_of(params.trained) + frozen,
+             frozen > 0
+                 ? fmt::format(", of which {} train", numel_of(params.trained))
+                 : "",
              mib(bytes.weights + bytes.gradients + bytes.optimizer),
              mib(bytes.weights),
              mib(bytes.gradients),
              mib(bytes.optimizer),
              units) +
-         outer + describe_buckets(config, of_stage.params);
+         outer + describe_buckets(config, params.trained);
 }
 
 }  // namespace

@@ -43,8 +43,8 @@ FragmentParams LocalTraining::params_of(size_t fragment) const {
   FragmentParams params;
   for (const auto& stage : stages_) {
     stage->params().visit([&](const Param& param) {
-      if (fragment_of(*param.row, schedule_.fragments) ==
-          static_cast<int>(fragment))
+      if (param.row->trains && fragment_of(*param.row, schedule_.fragments) ==
+                                   static_cast<int>(fragment))
         params.push_back(param);
     });
   }

@@ -29,6 +29,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Whether it has the value of the base model, whose folder keeps it.
+bool is_of_base(const Param& param) {
+  return param.row->stored_in == StoredIn::kBaseModel;
+}
+
 // In the host's memory, which has room for them.
 torch::Tensor own_copy(const torch::Tensor& tensor) {
   return tensor.is_cpu() ? tensor.clone() : to_host(tensor);
@@ -289,6 +294,8 @@ LoadedRun load_run(
   const CheckpointManifest& manifest = checkpoint.manifest();
   for (const auto& stage : stages) {
     stage->params().fill([&](const Param& param) {
+      if (is_of_base(param))
+        return;
       checkpoint.read(part_of("", param, param.tensor));
       for (const TensorPart& part : optimizer_parts(param))
         checkpoint.read(part);
@@ -328,6 +335,8 @@ CheckpointToSave checkpoint_of(
   manifest.model = to_hugging_face_json(model_of(config), manifest.dtype);
   manifest.model_source = config.model.source;
   manifest.config = to_json(config);
+  if (config.adapter.is_used())
+    manifest.base_model = fs::absolute(config.model.folder).string();
   manifest.writers = mesh.dims().world_size();
   attach_files(config, checkpoint);
   add_wire_parts(mesh.rank(), stages, checkpoint);
@@ -343,7 +352,7 @@ CheckpointToSave checkpoint_of(
                            : WholeWeight::kStays;
   for (const auto& stage : stages) {
     stage->params().visit([&](const Param& param) {
-      if (!param.is_counted_here())
+      if (!param.is_counted_here() || is_of_base(param))
         return;
       if (TensorPart weight = part_of("", param, param.tensor);
           shares.take(weight)) {
@@ -367,10 +376,15 @@ uint64_t checkpoint_bytes(const TrainConfig& config) {
   // Files have the whole master, of which a bf16 weight is the other half.
   const bool is_bf16 = config.model.dtype == ModelDtype::kBfloat16;
   const uint64_t weight_bytes = is_bf16 ? 2 + 2 : 4;
+  uint64_t numel = 0;
   uint64_t kept_bytes = 0;
-  for (const ParameterRow& row : list_parameters(model_of(config)))
+  for (const ParameterRow& row : list_parameters(description_of(config))) {
+    if (row.stored_in == StoredIn::kBaseModel)
+      continue;
+    numel += static_cast<uint64_t>(row.numel());
     kept_bytes += static_cast<uint64_t>(state_bytes(
         row, row.numel(), config.training.optimizer, weight_width(config)));
+  }
   // Of each group its weights, moments and errors; the outer optimizer's
   // momentum, and what is under way.
   const DistributedConfig& distributed = config.distributed;
@@ -383,9 +397,7 @@ uint64_t checkpoint_bytes(const TrainConfig& config) {
                             distributed.grad_wire == GradWire::kPowerSgd;
   const uint64_t error_bytes =
       keeps_errors ? 4 * static_cast<uint64_t>(distributed.dims.replicas()) : 0;
-  return static_cast<uint64_t>(parameter_count(model_of(config))) *
-             (weight_bytes + outer_bytes + error_bytes) +
-         kept_bytes;
+  return numel * (weight_bytes + outer_bytes + error_bytes) + kept_bytes;
 }
 
 }  // namespace brigade

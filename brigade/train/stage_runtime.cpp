@@ -107,7 +107,9 @@ std::vector<Param> StageRuntime::make_params(
         weights[row.name]);
     param.has_own_bucket = zero_stage > 0 && !row.tied_head.empty();
     param.unit = zero_stage > 2 ? weight_units_.of_row[params.size()] : 0;
-    if (!is_pretrained)
+    param.tensor.set_requires_grad(row.trains);
+    // Values from the seed where the base model's files have none.
+    if (!is_pretrained || row.stored_in == StoredIn::kAdapter)
       param.tensor.copy_(take_shard(
           initial_weight(row, config_.training.seed),
           param.cut.slice,

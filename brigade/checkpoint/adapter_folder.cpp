@@ -1,0 +1,296 @@
+#include "brigade/checkpoint/adapter_folder.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "brigade/base/error.h"
+#include "brigade/checkpoint/hugging_face_export.h"
+#include "brigade/checkpoint/torch_dtype.h"
+#include "brigade/files/file.h"
+#include "brigade/files/replace_directory.h"
+#include "brigade/json/node.h"
+#include "brigade/json/parse.h"
+#include "brigade/model_spec/adapter.h"
+#include "brigade/safetensors/writer.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr const char* kConfigFile = "adapter_config.json";
+constexpr const char* kTensorFile = "adapter_model.safetensors";
+// Of the model inside PEFT's own.
+constexpr std::string_view kPrefix = "base_model.model.";
+
+const fs::path& checked_folder(const fs::path& folder) {
+  for (const char* name : {kConfigFile, kTensorFile}) {
+    if (!fs::is_regular_file(folder / name))
+      throw DataError(fmt::format(
+          "[adapter] '{}' is no adapter: it has no {}", folder.string(), name));
+  }
+  return folder;
+}
+
+bool asks_for_nothing(const json& value) {
+  return value.is_null() || value == false || value == "none" ||
+         (value.is_structured() && value.empty());
+}
+
+// Keys with which the function of the adapter is another one.
+void check_known(const JsonNode& root) {
+  if (const JsonNode type = root.at("peft_type"); type.string() != "LORA")
+    type.fail(fmt::format("\"{}\" is no LORA", type.string()));
+  for (const char* key :
+       {"use_dora",
+        "bias",
+        "lora_bias",
+        "fan_in_fan_out",
+        "modules_to_save",
+        "rank_pattern",
+        "alpha_pattern",
+        "trainable_token_indices",
+        "target_parameters",
+        "layer_replication",
+        "use_qalora"}) {
+    const auto node = root.find(key);
+    if (node && !asks_for_nothing(node->value()))
+      node->fail(
+          fmt::format("{} is not supported here", show_json(node->value())));
+  }
+}
+
+double number_at(const JsonNode& root, const char* key) {
+  const JsonNode node = root.at(key);
+  if (!node.value().is_number())
+    node.fail("expected a number");
+  return node.value().get<double>();
+}
+
+std::string own_name(std::string_view stored) {
+  return std::string(
+      stored.starts_with(kPrefix) ? stored.substr(kPrefix.size()) : stored);
+}
+
+std::string stored_name(const std::string& name) {
+  return std::string(kPrefix) + name;
+}
+
+torch::Tensor tensor_of(const SafetensorsTensor& stored) {
+  torch::Tensor tensor = torch::empty(
+      std::vector<int64_t>(stored.shape.begin(), stored.shape.end()),
+      torch_dtype(stored.dtype, stored.name));
+  std::memcpy(tensor.data_ptr(), stored.data.data(), stored.data.size());
+  return tensor.to(torch::kFloat);
+}
+
+// As PEFT writes them: of "all-linear" the last parts of the names.
+std::vector<std::string> targets_of(
+    const std::vector<ParameterRow>& rows,
+    const AdapterOptions& options) {
+  std::set<std::string> targets(options.targets.begin(), options.targets.end());
+  if (targets.erase("all-linear") > 0) {
+    for (const ParameterRow& row : rows) {
+      const std::string module = adapted_module(row.name);
+      targets.insert(module.substr(module.rfind('.') + 1));
+    }
+  }
+  return {targets.begin(), targets.end()};
+}
+
+json config_of(
+    const AdapterExport& request,
+    const std::vector<ParameterRow>& rows) {
+  return {
+      {"alpha_pattern", json::object()},
+      {"auto_mapping", nullptr},
+      {"base_model_name_or_path", request.base_model},
+      {"bias", "none"},
+      {"fan_in_fan_out", false},
+      {"inference_mode", true},
+      {"init_lora_weights", true},
+      {"layers_pattern", nullptr},
+      {"layers_to_transform", nullptr},
+      {"lora_alpha", request.options.alpha},
+      {"lora_dropout", 0.0},
+      {"modules_to_save", nullptr},
+      {"peft_type", "LORA"},
+      {"r", request.options.rank},
+      {"rank_pattern", json::object()},
+      {"revision", nullptr},
+      {"target_modules", targets_of(rows, request.options)},
+      {"task_type", "CAUSAL_LM"},
+      {"use_dora", false},
+      {"use_rslora", request.options.use_rslora}};
+}
+
+void write_tensors(
+    const fs::path& path,
+    const std::vector<ParameterRow>& rows,
+    const AdapterExport& request) {
+  std::vector<TensorSpec> specs;
+  for (const ParameterRow& row : rows)
+    specs.push_back(
+        {stored_name(row.name),
+         SafetensorsDtype::kF32,
+         {row.shape.begin(), row.shape.end()}});
+  SafetensorsWriter writer(path, std::move(specs));
+  for (const TensorSpec& spec : writer.order()) {
+    const torch::Tensor tensor = request.read(own_name(spec.name)).contiguous();
+    writer.write_next(
+        {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()});
+  }
+  writer.commit();
+}
+
+}  // namespace
+
+std::vector<ParameterRow> adapter_rows(
+    const DecoderConfig& model,
+    const AdapterOptions& adapter) {
+  ModelDescription description = describe_model(model);
+  description.adapter = adapter;
+  std::vector<ParameterRow> rows = list_parameters(description);
+  std::erase_if(rows, [](const ParameterRow& row) {
+    return row.stored_in != StoredIn::kAdapter;
+  });
+  return rows;
+}
+
+AdapterOptions adapter_of_run(const CheckpointManifest& manifest) {
+  try {
+    const json& config = manifest.config.at("adapter");
+    return {
+        .rank = config.at("rank").get<int64_t>(),
+        .alpha = config.at("alpha").get<double>(),
+        .use_rslora = config.at("use_rslora").get<bool>(),
+        .targets = config.at("targets").get<std::vector<std::string>>()};
+  } catch (const json::exception&) {
+    throw DataError(
+        "[adapter] the manifest names a base model, but its config says "
+        "nothing of an adapter");
+  }
+}
+
+AdapterFolder::AdapterFolder(const fs::path& folder)
+    : path_(checked_folder(folder)), file_(folder / kTensorFile) {
+  const std::string name = (folder / kConfigFile).string();
+  const std::string text = read_text_file(name);
+  const JsonDocument document(text, {"adapter", name});
+  const JsonNode root = document.root();
+  check_known(root);
+  options_.rank = root.at("r").integer(1, std::numeric_limits<int32_t>::max());
+  options_.alpha = number_at(root, "lora_alpha");
+  options_.use_rslora = root.boolean_at("use_rslora", false);
+  if (const auto base = root.find("base_model_name_or_path"))
+    base_model_ = base->string();
+  std::set<std::string> modules;
+  for (const SafetensorsTensor& tensor : file_.tensors()) {
+    const std::string module = adapted_module(own_name(tensor.name));
+    if (module.empty())
+      throw DataError(fmt::format(
+          "[adapter] '{}': tensor '{}' is neither the lora_A nor the lora_B of "
+          "a linear",
+          file_.path().string(),
+          tensor.name));
+    modules.insert(module);
+  }
+  options_.targets.assign(modules.begin(), modules.end());
+}
+
+void AdapterFolder::check_fits(const DecoderConfig& model) const {
+  std::map<std::string, const SafetensorsTensor*> surplus;
+  for (const SafetensorsTensor& tensor : file_.tensors())
+    surplus[own_name(tensor.name)] = &tensor;
+  std::vector<std::string> wrong;
+  for (const ParameterRow& row : adapter_rows(model, options_)) {
+    const auto found = surplus.find(row.name);
+    if (found == surplus.end()) {
+      wrong.push_back(row.name + " is missing");
+      continue;
+    }
+    const auto& shape = found->second->shape;
+    if (std::vector<int64_t>(shape.begin(), shape.end()) != row.shape)
+      wrong.push_back(fmt::format(
+          "{} is [{}], expected [{}]",
+          row.name,
+          fmt::join(shape, ", "),
+          fmt::join(row.shape, ", ")));
+    surplus.erase(found);
+  }
+  for (const auto& [name, tensor] : surplus)
+    wrong.push_back(
+        fmt::format("{}: the model has no such linear", adapted_module(name)));
+  if (wrong.empty())
+    return;
+  const std::string base =
+      base_model_.empty()
+          ? ""
+          : fmt::format("; it was trained beside '{}'", base_model_);
+  throw DataError(fmt::format(
+      "[adapter] '{}' is not one of this model{}\n  {}",
+      path_.string(),
+      base,
+      fmt::join(wrong, "\n  ")));
+}
+
+torch::Tensor AdapterFolder::read_whole(const std::string& name) const {
+  return tensor_of(file_.at(stored_name(name)));
+}
+
+void AdapterFolder::read(const Param& param) const {
+  const torch::NoGradGuard no_grad;
+  torch::Tensor(param.tensor)
+      .copy_(
+          take_shard(read_whole(param.name), param.cut.slice, param.cut.shape));
+}
+
+int64_t export_adapter(const AdapterExport& request) {
+  check_free(request.out);
+  const std::vector<ParameterRow> rows =
+      adapter_rows(request.model, request.options);
+  const fs::path temporary = with_suffix(
+      request.out.has_filename() ? request.out : request.out.parent_path(),
+      ".tmp");
+  try {
+    fs::remove_all(temporary);
+    fs::create_directories(temporary);
+    write_text_file(
+        temporary / kConfigFile, config_of(request, rows).dump(2) + "\n");
+    write_tensors(temporary / kTensorFile, rows, request);
+    sync_directory(temporary);
+    replace_directory(temporary, request.out);
+  } catch (const fs::filesystem_error& error) {
+    throw StorageError(fmt::format(
+        "[adapter] cannot write '{}': {}",
+        request.out.string(),
+        error.code().message()));
+  }
+  int64_t numel = 0;
+  for (const ParameterRow& row : rows)
+    numel += row.numel();
+  return numel;
+}
+
+torch::Tensor merged_weight(
+    const torch::Tensor& weight,
+    const std::string& module,
+    const AdapterOptions& options,
+    const std::function<torch::Tensor(const std::string& name)>& read) {
+  const torch::NoGradGuard no_grad;
+  return weight.to(torch::kFloat) +
+         torch::matmul(
+             read(module + ".lora_B.weight"), read(module + ".lora_A.weight")) *
+             options.scale();
+}
+
+}  // namespace brigade

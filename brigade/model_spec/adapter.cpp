@@ -1,0 +1,162 @@
+#include "brigade/model_spec/adapter.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "brigade/json/nearest.h"
+
+namespace brigade {
+namespace {
+
+constexpr std::string_view kWeight = ".weight";
+constexpr std::string_view kA = ".lora_A.weight";
+constexpr std::string_view kB = ".lora_B.weight";
+constexpr const char* kAllLinear = "all-linear";
+
+// The name of the linear of a layer that a row is the weight of; empty: of
+// none. A router is none, and experts have no adapters.
+std::string linear_of(const ParameterRow& row) {
+  if (row.place != Place::kLayer || row.shape.size() != 2 ||
+      row.cut.dim == kNotCut || row.expert != kNoExpert ||
+      !row.name.ends_with(kWeight))
+    return {};
+  return row.name.substr(0, row.name.size() - kWeight.size());
+}
+
+bool matches(const std::string& target, const std::string& module) {
+  return target == kAllLinear || module == target ||
+         module.ends_with("." + target);
+}
+
+bool is_adapted(const ParameterRow& row, const AdapterOptions& adapter) {
+  const std::string module = linear_of(row);
+  return !module.empty() && std::any_of(
+                                adapter.targets.begin(),
+                                adapter.targets.end(),
+                                [&](const std::string& target) {
+                                  return matches(target, module);
+                                });
+}
+
+// What both have of the weight's row.
+ParameterRow part_of(const ParameterRow& weight, std::string_view kind) {
+  ParameterRow row;
+  row.name = linear_of(weight);
+  row.name += kind;
+  row.place = weight.place;
+  row.layer = weight.layer;
+  row.stored_in = StoredIn::kAdapter;
+  return row;
+}
+
+TensorCut cut_along(const ParameterRow& weight, int dim) {
+  if (weight.cut.dim == kNotCut || weight.cut.dim == dim)
+    return weight.cut;
+  return {.unit = CutUnit::kWholeOnParts};
+}
+
+ParameterRow make_a(const ParameterRow& weight, int64_t rank) {
+  ParameterRow row = part_of(weight, kA);
+  row.shape = {rank, weight.shape[1]};
+  row.cut = cut_along(weight, 1);
+  row.initialization = Initialization::kUniform;
+  row.initial_bound = 1 / std::sqrt(static_cast<double>(weight.shape[1]));
+  return row;
+}
+
+ParameterRow make_b(const ParameterRow& weight, int64_t rank) {
+  ParameterRow row = part_of(weight, kB);
+  row.shape = {weight.shape[0], rank};
+  row.cut = cut_along(weight, 0);
+  row.initialization = Initialization::kZeros;
+  return row;
+}
+
+// Of one unit: of a group of linears first every A, which are one product where
+// they are neighbours.
+void add_adapters(
+    const std::vector<ParameterRow>& weights,
+    int64_t rank,
+    std::vector<ParameterRow>& rows) {
+  for (size_t begin = 0; begin < weights.size();) {
+    size_t end = begin + 1;
+    while (end < weights.size() && !weights[begin].group.empty() &&
+           weights[end].group == weights[begin].group)
+      ++end;
+    for (size_t i = begin; i < end; ++i)
+      rows.push_back(make_a(weights[i], rank));
+    for (size_t i = begin; i < end; ++i)
+      rows.push_back(make_b(weights[i], rank));
+    begin = end;
+  }
+}
+
+}  // namespace
+
+std::vector<ParameterRow> with_adapters(
+    std::vector<ParameterRow> rows,
+    const AdapterOptions& adapter) {
+  std::vector<ParameterRow> result;
+  std::vector<ParameterRow> adapted;  // of the unit
+  for (size_t i = 0; i < rows.size(); ++i) {
+    ParameterRow& row = rows[i];
+    row.trains = false;
+    row.stored_in = StoredIn::kBaseModel;
+    if (is_adapted(row, adapter))
+      adapted.push_back(row);
+    const bool ends_unit =
+        i + 1 == rows.size() || rows[i + 1].unit() != row.unit();
+    result.push_back(std::move(row));
+    if (ends_unit) {
+      add_adapters(adapted, adapter.rank, result);
+      adapted.clear();
+    }
+  }
+  return result;
+}
+
+std::string adapted_module(const std::string& name) {
+  for (const std::string_view kind : {kA, kB}) {
+    if (name.ends_with(kind))
+      return name.substr(0, name.size() - kind.size());
+  }
+  return {};
+}
+
+void check_targets(
+    const ModelDescription& model,
+    const AdapterOptions& adapter,
+    std::vector<std::string>& problems) {
+  std::vector<std::string> modules;
+  std::set<std::string> last_names;
+  for (const ParameterRow& row : list_parameters(model)) {
+    const std::string module = linear_of(row);
+    if (module.empty() || row.stored_in == StoredIn::kAdapter)
+      continue;
+    modules.push_back(module);
+    last_names.insert(module.substr(module.rfind('.') + 1));
+  }
+  const std::vector<std::string> names(last_names.begin(), last_names.end());
+  for (const std::string& target : adapter.targets) {
+    if (std::any_of(
+            modules.begin(), modules.end(), [&](const std::string& module) {
+              return matches(target, module);
+            }))
+      continue;
+    problems.push_back(fmt::format(
+        "[config] /adapter/targets: \"{}\" is the end of no linear's name; the "
+        "nearest is \"{}\", of {}, or \"{}\"",
+        target,
+        names.empty() ? "" : names[nearest_name(target, names)],
+        fmt::join(names, ", "),
+        kAllLinear));
+  }
+}
+
+}  // namespace brigade

@@ -1,0 +1,40 @@
+// The parameters of low-rank adapters (options/adapter.h) as rows of the
+// model's table, beside those of the linears that they adapt:
+//
+//   MODULE.weight         [out, in]   frozen, of the base model
+//   MODULE.lora_A.weight  [rank, in]  cut as the weight where its inputs are
+//   MODULE.lora_B.weight  [out, rank] cut as the weight where its outputs are
+//
+// The part that is not cut is whole on every tp rank, and each rank computes
+// the gradient of its own outputs or inputs: a part of the sum.
+//
+// Core layer: no libtorch, no files.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "brigade/model_spec/parameter_table.h"
+#include "brigade/options/adapter.h"
+
+namespace brigade {
+
+// Freezes `rows`, which belong to a base model, and adds the adapters' behind
+// the rows of their unit. Initial values as PEFT's: A uniform in
+// (-1/sqrt(in), 1/sqrt(in)), B zero.
+std::vector<ParameterRow> with_adapters(
+    std::vector<ParameterRow> rows,
+    const AdapterOptions& adapter);
+
+// The linear MODULE of "MODULE.lora_A.weight" or "MODULE.lora_B.weight"; empty:
+// another name.
+std::string adapted_module(const std::string& name);
+
+// Adds one message for each target that names no linear of the layers of
+// `model`, with the names that there are.
+void check_targets(
+    const ModelDescription& model,
+    const AdapterOptions& adapter,
+    std::vector<std::string>& problems);
+
+}  // namespace brigade
