@@ -1,0 +1,77 @@
+#include "brigade/ops/newton_schulz.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "brigade/ops/adamw.h"
+#include "brigade/ops/describe.h"
+#include "brigade/ops/kernel_set.h"
+
+namespace brigade::ops {
+namespace {
+
+constexpr const char* kOp = "newton_schulz";
+
+// beta c + alpha a b, rounded once to the operands' dtype.
+Tensor add_product(
+    const Tensor& c,
+    double beta,
+    const Tensor& a,
+    const Tensor& b,
+    double alpha,
+    Kernels kernels) {
+  if (!a.is_cpu())
+    return c.defined() ? at::addmm(c, a, b, beta, alpha) : at::mm(a, b);
+  Tensor product = torch::empty({a.size(0), b.size(1)}, torch::kFloat);
+  choose_kernels(kOp, kernels, {&a, &b})
+      .multiply(product, a, b, Destination::kOverwrite);
+  if (c.defined())
+    product.mul_(alpha).add_(c, beta);
+  return product.to(a.scalar_type());
+}
+
+// A sum in double overflows for no matrix of float32.
+double norm_of(const Tensor& x, Kernels kernels) {
+  const Tensor wide = x.to(torch::kFloat).contiguous().view({-1});
+  return std::sqrt(sum_of_squares(wide, kernels).item<double>());
+}
+
+}  // namespace
+
+Tensor newton_schulz(const Tensor& matrix, const NewtonSchulzOptions& options) {
+  const torch::NoGradGuard no_grad;
+  require(
+      matrix.dim() == 2 && matrix.is_contiguous() &&
+          matrix.scalar_type() == torch::kFloat,
+      kOp,
+      "the matrix is {}, expected a contiguous float32 tensor [A, B]",
+      describe(matrix));
+  if (matrix.numel() == 0)
+    return matrix.clone();
+  const auto dtype =
+      options.dtype == MuonDtype::kBfloat16 ? torch::kBFloat16 : torch::kFloat;
+  const bool is_tall = matrix.size(0) > matrix.size(1);
+  Tensor x = (is_tall ? matrix.t() : matrix).to(dtype).contiguous();
+  // torch has the norm in the dtype of the products.
+  const Tensor norm =
+      torch::full({}, norm_of(x, options.kernels), torch::kDouble).to(dtype);
+  x = x / norm.clamp_min(options.eps).to(x.device());
+  const auto [a, b, c] = options.coefficients;
+  for (int step = 0; step < options.steps; ++step) {
+    const Tensor gram = add_product({}, 0, x, x.t(), 1, options.kernels);
+    const Tensor factor = add_product(gram, b, gram, gram, c, options.kernels);
+    x = add_product(x, a, factor, x, 1, options.kernels);
+  }
+  return (is_tall ? x.t() : x).to(torch::kFloat).contiguous();
+}
+
+double newton_schulz_flops(
+    int64_t rows,
+    int64_t columns,
+    const NewtonSchulzOptions& options) {
+  const auto r = static_cast<double>(std::min(rows, columns));
+  const auto s = static_cast<double>(std::max(rows, columns));
+  return options.steps * (4 * r * r * s + 2 * r * r * r);
+}
+
+}  // namespace brigade::ops
