@@ -42,7 +42,7 @@ MODULES = {
         "kernels/cpu": ["ops"],
         "kernels/aten": ["ops"],
         "param": ["topology", "model_spec", "schedule", "comm", "ops"],
-        "optim": ["comm", "ops", "param"],
+        "optim": ["model_spec", "comm", "ops", "param"],
         "sharding": ["comm", "ops", "param"],
         "data_parallel": ["schedule", "metrics", "comm", "ops", "param", "optim",
                           "sharding"],

@@ -1,0 +1,132 @@
+// Matrices that lie in pieces on the ranks of a group: cut along rows or
+// columns by tensor parallelism, each shard flat among ZeRO's owners, or whole
+// on several ranks. apply() puts each of them together on one rank, its owner,
+// has it computed there, and brings the result back to all that have a piece.
+//
+// Owners are chosen once, so that each has about as much to compute: the
+// costliest matrix first, to whoever has the least so far. Which rank computes
+// changes no bit of a result.
+//
+// Per call each rank sends every element of its pieces once to the owner
+// (without ZeRO one of the ranks that have it does), and the owner sends every
+// element of the result to each rank that has it, in the dtype of the wire: with
+// R ranks that each have 1/R of M elements, (R - 1) / R^2 M elements each way.
+// Two all-to-alls per round; a round has a few matrices of each owner, and the
+// next round's pieces travel while one computes.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "brigade/comm/communicator.h"
+#include "brigade/model_spec/shard.h"
+
+namespace brigade {
+
+// What this rank has of a matrix: elements [begin, begin + numel) of its shard,
+// flat.
+struct MatrixPiece {
+  std::string name;  // the same on all ranks
+  int64_t rows = 0;  // of the whole matrix
+  int64_t columns = 0;
+  Slice slice;  // this rank's shard of it
+  int64_t begin = 0;
+  int64_t numel = 0;
+};
+
+struct WholeMatricesOptions {
+  // What a matrix costs its owner.
+  std::function<double(int64_t rows, int64_t columns)> cost;
+  torch::ScalarType wire = torch::kFloat;
+  // Elements of a round per owner, unless a single matrix has more.
+  int64_t round_numel = int64_t{1} << 22;
+};
+
+class WholeMatrices {
+ public:
+  using Compute = std::function<torch::Tensor(const torch::Tensor& whole)>;
+
+  // Collective over `ranks`, which all pieces of the matrices are on. Two
+  // all-gathers. Throws an Error naming a matrix of which an element is on no
+  // rank.
+  WholeMatrices(
+      CommunicatorPtr ranks,
+      std::vector<MatrixPiece> mine,
+      WholeMatricesOptions options);
+
+  // Collective. pieces: by piece of the constructor, flat float32 of its numel;
+  // read, and overwritten by what `compute` makes of the whole: [rows, columns]
+  // float32 to the same.
+  void apply(const std::vector<torch::Tensor>& pieces, const Compute& compute)
+      const;
+
+  // By rank of the group: the cost of what it owns.
+  const std::vector<double>& costs() const { return costs_; }
+
+ private:
+  // Consecutive elements of a shard, and who has them.
+  struct Part {
+    Slice slice;
+    int64_t begin = 0;
+    int64_t numel = 0;
+    std::vector<int> holders;
+    int sender = 0;
+  };
+  struct Matrix {
+    std::string name;
+    int64_t rows = 0;
+    int64_t columns = 0;
+    std::vector<Part> parts;
+    int owner = 0;
+    int64_t numel() const { return rows * columns; }
+  };
+  // Matrices that travel together, in an order that all ranks share.
+  using Round = std::vector<size_t>;
+  // What goes over one all-to-all.
+  struct Traffic {
+    torch::Tensor input;
+    torch::Tensor output;
+    RowSplits splits;
+    WorkPtr work;
+  };
+
+  void add_pieces(int rank, const std::string& text);
+  void check_is_whole(const Matrix& matrix) const;
+  void choose_owners();
+  void choose_senders();
+  void make_rounds();
+  // Calls `part` with each part of a round's matrices that goes from one rank
+  // to another, on its way to the owner or back: by sender, receiver and matrix.
+  Traffic send_to_owners(
+      const Round& round,
+      const std::vector<torch::Tensor>& pieces) const;
+  // Of this rank's matrices of the round, in order.
+  std::vector<torch::Tensor> put_together(
+      const Round& round,
+      const Traffic& arrived) const;
+  Traffic send_back(
+      const Round& round,
+      const std::vector<torch::Tensor>& results) const;
+  void take_back(
+      const Round& round,
+      const Traffic& arrived,
+      const std::vector<torch::Tensor>& pieces) const;
+  torch::Tensor piece_of(
+      const Matrix& matrix,
+      const Part& part,
+      const std::vector<torch::Tensor>& pieces) const;
+
+  CommunicatorPtr ranks_;
+  std::vector<MatrixPiece> mine_;
+  WholeMatricesOptions options_;
+  std::vector<Matrix> matrices_;
+  std::vector<Round> rounds_;
+  std::vector<double> costs_;
+};
+
+}  // namespace brigade
