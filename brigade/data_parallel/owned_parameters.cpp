@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <unordered_map>
 #include <utility>
 
@@ -37,7 +38,8 @@ void check_torch_can_step(const GradSync& sync) {
 void check_adamw_can_step(const GradSync& sync) {
   if (sync.options().handover != GradHandover::kMainGrad) {
     throw ConfigError(
-        "[data_parallel] Brigade's AdamW reads the flat main_grads: wrap with "
+        "[data_parallel] Brigade's optimizers read the flat main_grads: wrap "
+        "with "
         "handover = GradHandover::kMainGrad, or use torch::optim");
   }
 }
@@ -114,6 +116,41 @@ class GroupOfParams {
   std::vector<int> group_of_;
 };
 
+// What an optimizer steps of the groups; valid as long as the sync's layout.
+std::vector<OptimizerGroup> groups_over(
+    const GradSync& sync,
+    const std::vector<SteppedParams>& groups) {
+  check_adamw_can_step(sync);
+  GroupOfParams groups_of(sync);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    for (const torch::Tensor& param : groups[g].params) {
+      if (param.requires_grad() && !groups_of.add(param, static_cast<int>(g))) {
+        throw ConfigError(fmt::format(
+            "[data_parallel] parameter group {} has a parameter of shape {} "
+            "that is not synchronised (WrapOptions::ignore, or another "
+            "module's): step it with an optimizer of its own",
+            g,
+            c10::str(param.sizes())));
+      }
+    }
+  }
+  std::vector<StepRule> rules;
+  for (const SteppedParams& group : groups)
+    rules.push_back({.weight_decay = group.weight_decay, .unit = group.unit});
+  auto made = make_optimizer_groups(sync, groups_of.group_of(), rules);
+  // A rank that owns none of them tells the sync of its steps as the others do.
+  if (made.empty()) {
+    const OwnedRun nothing;
+    made.push_back(
+        {.name = nothing.name(sync),
+         .weight = nothing.weight(sync),
+         .main_grad = nothing.main_grad(sync)});
+  }
+  for (OptimizerGroup& group : made)
+    group.memory = sync.flat_memory();
+  return made;
+}
+
 }  // namespace
 
 std::vector<torch::Tensor> owned_parameters(GradSync& sync) {
@@ -158,35 +195,38 @@ AdamW make_adamw(
     const GradSync& sync,
     const std::vector<AdamWParams>& groups,
     const AdamWOptions& options) {
-  check_adamw_can_step(sync);
-  GroupOfParams groups_of(sync);
-  for (size_t g = 0; g < groups.size(); ++g) {
-    for (const torch::Tensor& param : groups[g].params) {
-      if (param.requires_grad() && !groups_of.add(param, static_cast<int>(g))) {
-        throw ConfigError(fmt::format(
-            "[data_parallel] parameter group {} has a parameter of shape {} "
-            "that is not synchronised (WrapOptions::ignore, or another "
-            "module's): step it with an optimizer of its own",
-            g,
-            c10::str(param.sizes())));
-      }
-    }
-  }
-  std::vector<StepRule> rules;
-  for (const AdamWParams& group : groups)
-    rules.push_back({.weight_decay = group.weight_decay});
-  auto made = make_optimizer_groups(sync, groups_of.group_of(), rules);
-  // A rank that owns none of them tells the sync of its steps as the others do.
-  if (made.empty()) {
-    const OwnedRun nothing;
-    made.push_back(
-        {.name = nothing.name(sync),
-         .weight = nothing.weight(sync),
-         .main_grad = nothing.main_grad(sync)});
-  }
-  for (OptimizerGroup& group : made)
-    group.memory = sync.flat_memory();
-  return {std::move(made), options};
+  return {groups_over(sync, groups), options};
+}
+
+Muon make_muon(
+    const GradSync& sync,
+    const std::vector<SteppedParams>& groups,
+    const Muon::Options& options) {
+  if (std::none_of(groups.begin(), groups.end(), [](const auto& group) {
+        return group.unit == StepUnit::kMatrices && !group.params.empty();
+      }))
+    throw ConfigError(
+        "[data_parallel] Muon without matrices: give it a group of them with "
+        "unit = StepUnit::kMatrices, or use make_adamw()");
+  return {
+      groups_over(sync, groups),
+      sync.params(),
+      [](const Param& param) { return param.group.ranks; },
+      options};
+}
+
+Sgd make_sgd(
+    const GradSync& sync,
+    const std::vector<SteppedParams>& groups,
+    const SgdOptions& options) {
+  return {groups_over(sync, groups), options};
+}
+
+ScheduleFreeAdamW make_schedule_free_adamw(
+    const GradSync& sync,
+    const std::vector<SteppedParams>& groups,
+    const ScheduleFreeAdamW::Options& options) {
+  return {groups_over(sync, groups), options};
 }
 
 void step_owned(GradSync& sync, torch::optim::Optimizer& optimizer) {

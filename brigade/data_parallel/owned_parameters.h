@@ -9,6 +9,9 @@
 
 #include "brigade/data_parallel/grad_sync.h"
 #include "brigade/optim/adamw.h"
+#include "brigade/optim/muon.h"
+#include "brigade/optim/schedule_free_adamw.h"
+#include "brigade/optim/sgd.h"
 
 namespace brigade {
 
@@ -40,18 +43,38 @@ AdamW make_adamw(
     double weight_decay,
     const AdamWOptions& options = {});
 
-// Parameters that AdamW steps with one weight decay and one learning rate.
-struct AdamWParams {
+// Parameters that an optimizer steps alike, with a learning rate for each of
+// these (Optimizer::step()).
+struct SteppedParams {
   std::vector<torch::Tensor> params;
   double weight_decay = 0.0;
+  // kMatrices: by Muon, each whole.
+  StepUnit unit = StepUnit::kElements;
 };
-// The same for parameter groups, with a learning rate for each (AdamW::step()).
-// Parameters in none are not stepped, nor are frozen ones. Throws ConfigError
-// naming a parameter that is in two groups, or one that is not the sync's.
+using AdamWParams = SteppedParams;
+// The same for parameter groups. Parameters in none are not stepped, nor are
+// frozen ones. Throws ConfigError naming a parameter that is in two groups, or
+// one that is not the sync's.
 AdamW make_adamw(
     const GradSync& sync,
     const std::vector<AdamWParams>& groups,
     const AdamWOptions& options = {});
+
+// The other optimizers over the same memory, whatever the sharding. Collective.
+// Muon throws ConfigError where no group has matrices, or one has something
+// else.
+Muon make_muon(
+    const GradSync& sync,
+    const std::vector<SteppedParams>& groups,
+    const Muon::Options& options = {});
+Sgd make_sgd(
+    const GradSync& sync,
+    const std::vector<SteppedParams>& groups,
+    const SgdOptions& options = {});
+ScheduleFreeAdamW make_schedule_free_adamw(
+    const GradSync& sync,
+    const std::vector<SteppedParams>& groups,
+    const ScheduleFreeAdamW::Options& options = {});
 
 // See DataParallel::step().
 void step_owned(GradSync& sync, torch::optim::Optimizer& optimizer);

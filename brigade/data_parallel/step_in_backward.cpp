@@ -60,23 +60,26 @@ class TorchBucketStep : public BucketStep {
 
 class OwnedBucketStep : public BucketStep {
  public:
-  // groups: of the optimizer, by segment; rates: by group.
+  // groups: of the optimizer, by segment; lrs: by parameter group.
   OwnedBucketStep(
       GradSync& sync,
       Optimizer& optimizer,
       std::vector<std::vector<size_t>> groups,
-      std::vector<double> rates)
+      std::vector<double> lrs)
       : sync_(&sync),
         optimizer_(&optimizer),
         groups_(std::move(groups)),
-        rates_(std::move(rates)) {}
+        lrs_(std::move(lrs)) {}
 
-  void begin() override { optimizer_->begin_step(); }
+  void begin() override { optimizer_->begin_step(lrs_); }
 
   void step(size_t segment, const std::vector<int>& params) override {
     for (const size_t group : groups_[segment])
       optimizer_->step_group(
-          group, rates_[group], sync_->grad_scale(), ops::AfterRead::kZero);
+          group,
+          lrs_[static_cast<size_t>(optimizer_->groups()[group].param_group)],
+          sync_->grad_scale(),
+          ops::AfterRead::kZero);
     // Of a backward that still needs the old values, autograd then says so.
     for (const int index : params)
       sync_->params()[static_cast<size_t>(index)]
@@ -88,7 +91,7 @@ class OwnedBucketStep : public BucketStep {
   GradSync* sync_;
   Optimizer* optimizer_;
   std::vector<std::vector<size_t>> groups_;
-  std::vector<double> rates_;
+  std::vector<double> lrs_;
 };
 
 [[noreturn]] void refuse_to_skip(const std::string& name) {
@@ -177,13 +180,16 @@ BucketStepPtr make_bucket_step(
         "kObserved: the first step moves the memory that it steps; set order = "
         "BucketOrder::kReverse");
   }
-  std::vector<double> rates;
-  for (const OptimizerGroup& group : optimizer.groups()) {
-    check_has_rate(group, lrs);
-    rates.push_back(lrs[static_cast<size_t>(group.param_group)]);
+  if (!optimizer.steps_groups_apart()) {
+    throw ConfigError(
+        "[data_parallel] an optimizer that steps whole matrices cannot step in "
+        "backward, because ranks compute them for one another; call its step() "
+        "after backward()");
   }
+  for (const OptimizerGroup& group : optimizer.groups())
+    check_has_rate(group, lrs);
   return std::make_shared<OwnedBucketStep>(
-      sync, optimizer, std::move(groups), std::move(rates));
+      sync, optimizer, std::move(groups), lrs);
 }
 
 BucketStepPtr

@@ -11,21 +11,25 @@ AdamW::AdamW(std::vector<OptimizerGroup> groups, const AdamWOptions& options)
           options.kernels),
       options_(options) {}
 
-void AdamW::step_range(const Range& range) {
+void AdamW::step_range(const StepRange& range) {
+  adamw_step(range, options_);
+}
+
+void adamw_step(const StepRange& range, const AdamWOptions& options) {
   ops::adamw_step(
       {.lr = range.lr,
-       .beta1 = options_.beta1,
-       .beta2 = options_.beta2,
-       .eps = options_.eps,
+       .beta1 = options.beta1,
+       .beta2 = options.beta2,
+       .eps = options.eps,
        .weight_decay = range.group.rule.weight_decay,
        .step = range.step,
        .grad_scale = range.grad_scale,
-       .kernels = options_.kernels},
+       .kernels = options.kernels},
       range.group.main_grad,
       range.states[0].tensor,
       range.states[1].tensor,
       range.group.weight,
-      range.master,
+      range.master_low,
       range.after_read);
 }
 

@@ -12,12 +12,16 @@ namespace brigade {
 
 class AdamW final : public Optimizer {
  public:
+  using Options = AdamWOptions;
   AdamW(std::vector<OptimizerGroup> groups, const AdamWOptions& options);
 
  private:
-  void step_range(const Range& range) override;
+  void step_range(const StepRange& range) override;
 
   AdamWOptions options_;
 };
+
+// AdamW's step of a range whose first states are its own.
+void adamw_step(const StepRange& range, const AdamWOptions& options);
 
 }  // namespace brigade

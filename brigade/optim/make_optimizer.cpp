@@ -3,15 +3,31 @@
 #include <utility>
 
 #include "brigade/optim/adamw.h"
+#include "brigade/optim/muon.h"
+#include "brigade/optim/schedule_free_adamw.h"
+#include "brigade/optim/sgd.h"
 
 namespace brigade {
 
 std::unique_ptr<Optimizer> make_optimizer(
     const OptimizerOptions& options,
-    std::vector<OptimizerGroup> groups) {
+    std::vector<OptimizerGroup> groups,
+    const MatrixRanks& matrices) {
   switch (options.kind) {
     case OptimizerKind::kAdamW:
       break;
+    case OptimizerKind::kMuon:
+      return std::make_unique<Muon>(
+          std::move(groups),
+          matrices.params,
+          matrices.ranks_of,
+          Muon::Options{options.muon, options.adamw});
+    case OptimizerKind::kSgd:
+      return std::make_unique<Sgd>(std::move(groups), options.sgd);
+    case OptimizerKind::kScheduleFreeAdamW:
+      return std::make_unique<ScheduleFreeAdamW>(
+          std::move(groups),
+          ScheduleFreeAdamW::Options{options.adamw, options.schedule_free});
   }
   return std::make_unique<AdamW>(std::move(groups), options.adamw);
 }

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/ops/split_master.h"
 
 namespace brigade {
 namespace {
@@ -35,6 +37,20 @@ void check(const OptimizerGroup& group) {
 }
 
 }  // namespace
+
+void change_master(
+    const StepRange& range,
+    const std::function<void(torch::Tensor master)>& change) {
+  const torch::NoGradGuard no_grad;
+  if (!range.master_low.defined()) {
+    change(range.group.weight);
+    return;
+  }
+  const torch::Tensor master =
+      ops::join_master(range.group.weight, range.master_low);
+  change(master);
+  ops::split_master(master, range.group.weight, range.master_low);
+}
 
 void check_has_rate(
     const OptimizerGroup& group,
@@ -75,7 +91,7 @@ std::vector<StateSpec> Optimizer::kept(StepUnit unit, torch::ScalarType weight)
       has_master(weight) ? WeightWidth::k16Bit : WeightWidth::k32Bit);
 }
 
-torch::Tensor Optimizer::master(size_t group) const {
+torch::Tensor Optimizer::master_low(size_t group) const {
   return has_master(groups_[group].weight.scalar_type())
              ? states_[group].back().tensor
              : torch::Tensor();
@@ -99,14 +115,80 @@ void Optimizer::follow_memory() {
     if (group.memory->weights_version == weights_versions_[i])
       continue;
     weights_versions_[i] = group.memory->weights_version;
-    if (torch::Tensor low = master(i); low.defined())
+    if (torch::Tensor low = master_low(i); low.defined())
       low.zero_();
   }
 }
 
-void Optimizer::begin_step() {
+void Optimizer::begin_step(const std::vector<double>& lrs) {
   follow_memory();
   ++steps_;
+  begin(lrs);
+}
+
+StepRange Optimizer::range_of(
+    size_t group,
+    double lr,
+    double grad_scale,
+    ops::AfterRead after_read) const {
+  return {
+      .index = group,
+      .group = groups_.at(group),
+      .states = states_[group],
+      .master_low = master_low(group),
+      .lr = lr * groups_[group].rule.rate,
+      .grad_scale = grad_scale,
+      .step = steps_,
+      .after_read = after_read};
+}
+
+// Kernels write through pointers: who watches versions must see that weights
+// were stepped and gradients cleared.
+void Optimizer::note_stepped(const StepRange& range) const {
+  const OptimizerGroup& group = range.group;
+  group.weight.unsafeGetTensorImpl()->bump_version();
+  if (range.after_read == ops::AfterRead::kZero)
+    group.main_grad.unsafeGetTensorImpl()->bump_version();
+  if (group.memory && group.memory->after_step)
+    group.memory->after_step(group.weight.numel());
+}
+
+void Optimizer::step_in_parts(const StepRange& range) {
+  const int64_t numel = range.group.weight.numel();
+  if (numel <= max_numel()) {
+    step_range(range);
+    return;
+  }
+  for (int64_t begin = 0; begin < numel; begin += max_numel()) {
+    const auto part = [&](const torch::Tensor& of) {
+      return of.defined()
+                 ? of.narrow(0, begin, std::min(max_numel(), numel - begin))
+                 : of;
+    };
+    const OptimizerGroup group{
+        .name = range.group.name,
+        .weight = part(range.group.weight),
+        .main_grad = part(range.group.main_grad),
+        .rule = range.group.rule,
+        .param_group = range.group.param_group};
+    std::vector<State> states;
+    for (const State& state : range.states)
+      states.push_back({state.name, part(state.tensor)});
+    step_range(
+        {.index = range.index,
+         .group = group,
+         .states = states,
+         .master_low = part(range.master_low),
+         .lr = range.lr,
+         .grad_scale = range.grad_scale,
+         .step = range.step,
+         .after_read = range.after_read});
+  }
+}
+
+void Optimizer::step_ranges(const std::vector<StepRange>& ranges) {
+  for (const StepRange& range : ranges)
+    step_in_parts(range);
 }
 
 void Optimizer::step_group(
@@ -114,28 +196,17 @@ void Optimizer::step_group(
     double lr,
     double grad_scale,
     ops::AfterRead after_read) {
-  const OptimizerGroup& group = groups_.at(index);
-  step_range(
-      {.group = group,
-       .states = states_[index],
-       .master = master(index),
-       .lr = lr * group.rule.rate,
-       .grad_scale = grad_scale,
-       .step = steps_,
-       .after_read = after_read});
-  // Kernels write through pointers: who watches versions must see that weights
-  // were stepped and gradients cleared.
-  group.weight.unsafeGetTensorImpl()->bump_version();
-  if (after_read == ops::AfterRead::kZero)
-    group.main_grad.unsafeGetTensorImpl()->bump_version();
-  if (group.memory && group.memory->after_step)
-    group.memory->after_step(group.weight.numel());
+  const StepRange range = range_of(index, lr, grad_scale, after_read);
+  step_in_parts(range);
+  note_stepped(range);
 }
 
 void Optimizer::step(double lr, double grad_scale, ops::AfterRead after_read) {
-  begin_step();
+  begin_step({lr});
+  std::vector<StepRange> ranges;
   for (size_t i = 0; i < groups_.size(); ++i)
-    step_group(i, lr, grad_scale, after_read);
+    ranges.push_back(range_of(i, lr, grad_scale, after_read));
+  step_all(ranges);
 }
 
 void Optimizer::step(
@@ -144,13 +215,55 @@ void Optimizer::step(
     ops::AfterRead after_read) {
   for (const OptimizerGroup& group : groups_)
     check_has_rate(group, lrs);
-  begin_step();
+  begin_step(lrs);
+  std::vector<StepRange> ranges;
   for (size_t i = 0; i < groups_.size(); ++i)
-    step_group(
+    ranges.push_back(range_of(
         i,
         lrs[static_cast<size_t>(groups_[i].param_group)],
         grad_scale,
-        after_read);
+        after_read));
+  step_all(ranges);
+}
+
+void Optimizer::step_all(const std::vector<StepRange>& ranges) {
+  step_ranges(ranges);
+  for (const StepRange& range : ranges)
+    note_stepped(range);
+}
+
+torch::Tensor Optimizer::average(
+    const torch::Tensor& master,
+    const std::vector<State>& /*states*/) const {
+  return master;
+}
+
+void Optimizer::show_averages() {
+  if (!averages_weights())
+    return;
+  const torch::NoGradGuard no_grad;
+  hidden_.clear();
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const StepRange range = range_of(i, 0, 1, ops::AfterRead::kKeep);
+    hidden_.push_back({"weight", range.group.weight.clone()});
+    hidden_.push_back(
+        {kMasterLow,
+         range.master_low.defined() ? range.master_low.clone()
+                                    : torch::Tensor()});
+    change_master(range, [&](torch::Tensor master) {
+      master.copy_(average(master, range.states));
+    });
+  }
+}
+
+void Optimizer::hide_averages() {
+  const torch::NoGradGuard no_grad;
+  for (size_t i = 0; 2 * i < hidden_.size(); ++i) {
+    torch::Tensor(groups_[i].weight).copy_(hidden_[2 * i].tensor);
+    if (torch::Tensor low = master_low(i); low.defined())
+      low.copy_(hidden_[2 * i + 1].tensor);
+  }
+  hidden_.clear();
 }
 
 torch::Tensor Optimizer::squared_gradients() const {
@@ -172,7 +285,7 @@ void Optimizer::reload_masters() {
   for (size_t i = 0; i < groups_.size(); ++i) {
     if (groups_[i].memory)
       weights_versions_[i] = groups_[i].memory->weights_version;
-    if (torch::Tensor low = master(i); low.defined())
+    if (torch::Tensor low = master_low(i); low.defined())
       low.zero_();
   }
 }

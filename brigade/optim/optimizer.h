@@ -13,6 +13,9 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -47,6 +50,24 @@ void check_has_rate(
     const OptimizerGroup& group,
     const std::vector<double>& lrs);
 
+// One group at one step.
+struct StepRange {
+  size_t index = 0;  // of the group
+  const OptimizerGroup& group;
+  const std::vector<State>& states;  // the optimizer's own come first
+  torch::Tensor master_low;          // undefined where the weight is float32
+  double lr = 0;                     // the rule's rate is in it
+  double grad_scale = 1;
+  int64_t step = 1;  // counted from 1
+  ops::AfterRead after_read = ops::AfterRead::kKeep;
+};
+
+// Calls `change` with the float32 master of the range's weight, flat, and keeps
+// what it writes.
+void change_master(
+    const StepRange& range,
+    const std::function<void(torch::Tensor master)>& change);
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -68,9 +89,10 @@ class Optimizer {
       double grad_scale = 1.0,
       ops::AfterRead after_read = ops::AfterRead::kZero);
 
-  // The same step in parts, in any order: begin_step(), and then step_group()
-  // of each group once.
-  void begin_step();
+  // The same step in parts, in any order: begin_step() with the rates, one for
+  // all or by OptimizerGroup::param_group, and then step_group() of each group
+  // once. Only where steps_groups_apart().
+  void begin_step(const std::vector<double>& lrs);
   // See begin_step().
   void step_group(
       size_t group,
@@ -89,6 +111,7 @@ class Optimizer {
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }  // when continuing
 
+  OptimizerKind kind() const { return options_.kind; }
   const std::vector<OptimizerGroup>& groups() const { return groups_; }
   // What is kept of a weight of that dtype that is stepped so, in the order of
   // states().
@@ -102,6 +125,24 @@ class Optimizer {
   // Masters become the weights' values: after weights were loaded.
   void reload_masters();
 
+  // False: its ranks compute for one another, and step all groups at once.
+  virtual bool steps_groups_apart() const { return true; }
+  // Whether an average of the weights is what is evaluated and exported.
+  virtual bool averages_weights() const { return false; }
+  // The average of a parameter's weights, in float32: `master` itself unless
+  // averages_weights(). states: of the parameter, shaped as the master.
+  virtual torch::Tensor average(
+      const torch::Tensor& master,
+      const std::vector<State>& states) const;
+  // Weights become their average until hide_averages(), which brings back their
+  // bits; nothing without averages_weights(). Where weights are sharded, gather
+  // them after each.
+  void show_averages();
+  void hide_averages();
+  // What it keeps besides states, by name, for checkpoints.
+  virtual std::map<std::string, double> scalars() const { return {}; }
+  virtual void set_scalars(const std::map<std::string, double>& /*scalars*/) {}
+
  protected:
   // States begin with zeros. Throws an Error naming a group whose tensors are
   // not flat, contiguous, of one length and of the dtypes above.
@@ -113,23 +154,27 @@ class Optimizer {
   // Views of memory move with it.
   Optimizer& operator=(Optimizer&&) = default;
 
-  // One group at one step, for step_range().
-  struct Range {
-    const OptimizerGroup& group;
-    const std::vector<State>& states;  // the optimizer's own come first
-    torch::Tensor master;              // undefined where the weight is float32
-    double lr = 0;                     // the rule's rate is in it
-    double grad_scale = 1;
-    int64_t step = 1;  // counted from 1
-    ops::AfterRead after_read = ops::AfterRead::kKeep;
-  };
+  // A step begins, whose number steps() is now; as begin_step().
+  virtual void begin(const std::vector<double>& /*lrs*/) {}
+  // Steps all groups, each by itself unless an optimizer does otherwise.
+  virtual void step_ranges(const std::vector<StepRange>& ranges);
   // Steps the weights of one range, whose elements are independent of all
-  // others'.
-  virtual void step_range(const Range& range) = 0;
+  // others'. Long ranges come in parts where max_numel() says so.
+  virtual void step_range(const StepRange& range) = 0;
+  virtual int64_t max_numel() const { return kWholeRange; }
+  static constexpr int64_t kWholeRange = std::numeric_limits<int64_t>::max();
 
  private:
   void follow_memory();
-  torch::Tensor master(size_t group) const;
+  torch::Tensor master_low(size_t group) const;
+  StepRange range_of(
+      size_t group,
+      double lr,
+      double grad_scale,
+      ops::AfterRead after_read) const;
+  void step_in_parts(const StepRange& range);
+  void step_all(const std::vector<StepRange>& ranges);
+  void note_stepped(const StepRange& range) const;
 
   std::vector<OptimizerGroup> groups_;
   OptimizerOptions options_;
@@ -137,6 +182,8 @@ class Optimizer {
   ops::Kernels kernels_;
   int64_t steps_ = 0;
   std::vector<int64_t> weights_versions_;  // by group: FlatMemory's
+  std::vector<State>
+      hidden_;  // weights and their rest, while averages are shown
 };
 
 }  // namespace brigade

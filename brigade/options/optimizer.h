@@ -7,20 +7,32 @@
 
 #include "brigade/options/adamw.h"
 #include "brigade/options/choice.h"
+#include "brigade/options/muon.h"
+#include "brigade/options/schedule_free.h"
+#include "brigade/options/sgd.h"
 
 namespace brigade {
 
 enum class OptimizerKind {
   kAdamW,
+  kMuon,  // of matrices; AdamW for the rest
+  kSgd,
+  kScheduleFreeAdamW,
 };
 template <>
 inline constexpr std::array kChoices<OptimizerKind>{
-    Choice{OptimizerKind::kAdamW, "adamw"}};
+    Choice{OptimizerKind::kAdamW, "adamw"},
+    Choice{OptimizerKind::kMuon, "muon"},
+    Choice{OptimizerKind::kSgd, "sgd"},
+    Choice{OptimizerKind::kScheduleFreeAdamW, "schedule_free_adamw"}};
 
 // Of each kind; only those of `kind` count.
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::kAdamW;
-  AdamWOptions adamw;
+  AdamWOptions adamw;  // of Muon and of schedule-free AdamW too
+  MuonOptions muon;
+  SgdOptions sgd;
+  ScheduleFreeOptions schedule_free;
 };
 
 }  // namespace brigade

@@ -5,12 +5,23 @@ namespace {
 
 std::vector<StateSpec> own_states(
     const OptimizerOptions& options,
-    StepUnit /*unit*/) {
+    StepUnit unit) {
+  const std::vector<StateSpec> adamw = {{"exp_avg"}, {"exp_avg_sq"}};
   switch (options.kind) {
     case OptimizerKind::kAdamW:
       break;
+    case OptimizerKind::kMuon:
+      return unit == StepUnit::kMatrices
+                 ? std::vector<StateSpec>{{"muon_momentum"}}
+                 : adamw;
+    case OptimizerKind::kSgd:
+      return options.sgd.momentum == 0
+                 ? std::vector<StateSpec>{}
+                 : std::vector<StateSpec>{{"momentum_buffer"}};
+    case OptimizerKind::kScheduleFreeAdamW:
+      return {{"z"}, {"exp_avg_sq"}};
   }
-  return {{"exp_avg"}, {"exp_avg_sq"}};
+  return adamw;
 }
 
 int64_t bytes_of(StateDtype dtype) {

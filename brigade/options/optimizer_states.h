@@ -15,6 +15,7 @@ namespace brigade {
 // What an optimizer takes at a time.
 enum class StepUnit {
   kElements,  // each by itself, in any run of memory
+  kMatrices,  // whole matrices, wherever their elements lie
 };
 
 // Of a state's elements.

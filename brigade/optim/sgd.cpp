@@ -1,0 +1,34 @@
+#include "brigade/optim/sgd.h"
+
+#include <utility>
+
+namespace brigade {
+
+Sgd::Sgd(std::vector<OptimizerGroup> groups, const SgdOptions& options)
+    : Optimizer(
+          std::move(groups),
+          {.kind = OptimizerKind::kSgd, .sgd = options},
+          ops::Kernels::kAuto),
+      options_(options) {}
+
+void Sgd::step_range(const StepRange& range) {
+  const torch::NoGradGuard no_grad;
+  change_master(range, [&](torch::Tensor master) {
+    const torch::Tensor gradient = range.group.main_grad * range.grad_scale;
+    if (range.group.rule.weight_decay != 0)
+      gradient.add_(master, range.group.rule.weight_decay);
+    if (options_.momentum == 0) {
+      master.add_(gradient, -range.lr);
+      return;
+    }
+    torch::Tensor momentum = range.states[0].tensor;
+    momentum.mul_(options_.momentum).add_(gradient);
+    if (options_.nesterov)
+      gradient.add_(momentum, options_.momentum);
+    master.add_(options_.nesterov ? gradient : momentum, -range.lr);
+  });
+  if (range.after_read == ops::AfterRead::kZero)
+    range.group.main_grad.zero_();
+}
+
+}  // namespace brigade
