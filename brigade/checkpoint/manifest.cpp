@@ -60,6 +60,8 @@ void read_common(const JsonNode& from, CheckpointManifest& manifest) {
   manifest.config = from.at("config").value();
   if (const auto base = from.find("base_model"))
     manifest.base_model = base->string();
+  if (const auto optimizer = from.find("optimizer"))
+    manifest.optimizer = optimizer->value();
 }
 
 void read_verified(const JsonNode& from, CheckpointManifest& manifest) {
@@ -119,6 +121,8 @@ std::string manifest_to_text(const CheckpointManifest& manifest) {
       {"config", manifest.config}};
   if (!manifest.base_model.empty())
     text["base_model"] = manifest.base_model;
+  if (!manifest.optimizer.is_null())
+    text["optimizer"] = manifest.optimizer;
   // As a reader will see it: numbers in the form that they are written in.
   text = json::parse(text.dump());
   text[kDigestKey] = digest_of(text);

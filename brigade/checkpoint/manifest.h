@@ -27,6 +27,9 @@ struct CheckpointManifest {
   nlohmann::json model;         // Hugging Face config, normalised
   nlohmann::json model_source;  // as it was written; null: not known
   nlohmann::json config;        // the run's config
+  // What the optimizer keeps besides tensors; null: nothing that the steps do
+  // not say.
+  nlohmann::json optimizer;
   std::string dtype;            // of the weights: "float32", "bfloat16"
   std::string tokenizer;        // "bytes", or a path relative to DIR, or ""
   // Of an adapter's run: the folder of the base model, whose weights are not in

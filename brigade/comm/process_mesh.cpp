@@ -61,13 +61,13 @@ ProcessMesh::ProcessMesh(
 
 CommunicatorPtr ProcessMesh::split(
     const std::string& name,
-    const Colour& colour) {
+    const Colour& colour) const {
   return join(name, dims_.members(colour, rank_));
 }
 
 CommunicatorPtr ProcessMesh::join(
     const std::string& name,
-    std::vector<int> members) {
+    std::vector<int> members) const {
   if (const auto known = by_members_.find(members); known != by_members_.end())
     return known->second;
   CommunicatorPtr communicator = make_group(name, members);
@@ -120,7 +120,7 @@ CommunicatorOptions ProcessMesh::options_of(
 
 CommunicatorPtr ProcessMesh::make_group(
     const std::string& name,
-    const std::vector<int>& members) {
+    const std::vector<int>& members) const {
   const auto here = std::find(members.begin(), members.end(), rank_);
   BRIGADE_ASSERT(here != members.end(), "rank {} outside '{}'", rank_, name);
   StorePtr store;

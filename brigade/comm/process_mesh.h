@@ -74,20 +74,20 @@ class ProcessMesh {
   // The group of the ranks that have this rank's colour, in rank order.
   // Collective over all ranks, whose calls are in one order; groups with the
   // same members share one communicator.
-  CommunicatorPtr split(const std::string& name, const Colour& colour);
+  CommunicatorPtr split(const std::string& name, const Colour& colour) const;
 
   // Every communicator once, for reports and tests.
   std::vector<CommunicatorPtr> all() const;
 
  private:
-  CommunicatorPtr join(const std::string& name, std::vector<int> members);
+  CommunicatorPtr join(const std::string& name, std::vector<int> members) const;
   CommunicatorOptions options_of(
       const std::string& name,
       const std::vector<int>& members) const;
   // A group of this mesh's ranks, this rank among them.
   CommunicatorPtr make_group(
       const std::string& name,
-      const std::vector<int>& members);
+      const std::vector<int>& members) const;
   // The ranks that differ along these axes: one group, or a grid's.
   CommunicatorPtr join_grid(
       const std::string& name,
@@ -105,7 +105,8 @@ class ProcessMesh {
   StorePtr store_;
   CommunicatorOptions options_;
   BackendOptions backend_;
-  std::map<std::vector<int>, CommunicatorPtr> by_members_;
+  // What there is, so that the same members are connected once.
+  mutable std::map<std::vector<int>, CommunicatorPtr> by_members_;
   std::vector<CommunicatorPtr> by_host_;  // what replicas go over besides
   // What world_ and model_ go along, and the thread that does it.
   std::map<Axis, CommunicatorPtr> grid_axes_;

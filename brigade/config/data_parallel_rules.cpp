@@ -1,6 +1,9 @@
 #include "brigade/config/data_parallel_rules.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "brigade/config/keys.h"
 #include "brigade/schedule/fragment_schedule.h"
@@ -70,7 +73,11 @@ void check_conditions(const TrainConfig& config, Problems& problems) {
       continue;
     const nlohmann::json other =
         find_config_key(key.group, needed.name)->get(config);
-    if (other != needed.value)
+    const bool has_meaning = std::any_of(
+        needed.values.begin(),
+        needed.values.end(),
+        [&](const std::string& value) { return other == value; });
+    if (!has_meaning)
       problems.push_back(fmt::format(
           "[config] {} = {} has no meaning with /{}/{} = {}; set {} to \"{}\", "
           "or leave it out",
@@ -80,7 +87,7 @@ void check_conditions(const TrainConfig& config, Problems& problems) {
           needed.name,
           other.dump(),
           needed.name,
-          needed.value));
+          fmt::join(needed.values, "\" or \"")));
   }
 }
 
@@ -163,6 +170,43 @@ void check_gradient_check(const TrainConfig& config, Problems& problems) {
         every));
 }
 
+void check_optimizer(const TrainConfig& config, Problems& problems) {
+  const TrainingConfig& training = config.training;
+  if (training.optimizer.kind != OptimizerKind::kAdamW)
+    problems.push_back(fmt::format(
+        "[config] /training/optimizer = \"{}\" is not ready yet; set it to "
+        "\"adamw\"",
+        to_string(training.optimizer.kind)));
+  const SgdOptions& sgd = training.optimizer.sgd;
+  if (sgd.nesterov && sgd.momentum == 0)
+    problems.emplace_back(
+        "[config] /training/sgd_nesterov = true without momentum: set "
+        "/training/sgd_momentum");
+  if (training.muon_learning_rate && training.lr.peak == 0)
+    problems.emplace_back(
+        "[config] /training/muon_learning_rate follows learning_rate's "
+        "schedule, but /training/learning_rate is 0; set it above 0");
+  if (training.optimizer.kind != OptimizerKind::kScheduleFreeAdamW)
+    return;
+  if (training.lr.decay != LrDecay::kConstant)
+    problems.push_back(fmt::format(
+        "[config] /training/lr_schedule = \"{}\" with /training/optimizer = "
+        "\"schedule_free_adamw\", whose average of the weights is there "
+        "instead of a rate that falls; set lr_schedule to \"constant\"",
+        to_string(training.lr.decay)));
+  if (training.optimizer.adamw.beta1 == 0)
+    problems.emplace_back(
+        "[config] /training/adam_beta1 = 0 with /training/optimizer = "
+        "\"schedule_free_adamw\", whose average it then does not say; set it "
+        "above 0");
+  if (config.distributed.rounds.local_steps > 0)
+    problems.push_back(fmt::format(
+        "[config] /distributed/local_steps = {} with /training/optimizer = "
+        "\"schedule_free_adamw\": what groups exchange would not be the "
+        "average; set optimizer to \"adamw\" or \"muon\"",
+        config.distributed.rounds.local_steps));
+}
+
 }  // namespace
 
 void check_data_parallel(const TrainConfig& config, Problems& problems) {
@@ -171,6 +215,7 @@ void check_data_parallel(const TrainConfig& config, Problems& problems) {
   check_zero_stage(config.distributed, problems);
   check_local_steps(config.distributed, problems);
   check_gradient_check(config, problems);
+  check_optimizer(config, problems);
   if (config.distributed.zero_stage > 2 &&
       config.training.check_replicas_every > 0)
     problems.push_back(fmt::format(

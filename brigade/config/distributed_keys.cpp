@@ -75,7 +75,7 @@ void add_gradient_sums(Keys& keys) {
           at_least(1),
           kFree,
           "rank of the matrices that grad_wire=powersgd sends")
-      .only_with = {"grad_wire", to_string(GradWire::kPowerSgd)};
+      .only_with = {"grad_wire", {to_string(GradWire::kPowerSgd)}};
   group.key(
       "hierarchical_reduction",
       &G::hierarchical_reduction,

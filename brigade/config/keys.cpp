@@ -6,7 +6,7 @@
 //      `training`, in distributed_keys.cpp and training_keys.cpp): name,
 //      member, range, what another value means for a run that is continued,
 //      help. If the default depends on other values, say how in .default_note;
-//      if it means something beside one choice of another key alone, say so in
+//      if it means something beside some choices of another key alone, say so in
 //      .only_with;
 //   3. `make config-docs`, which writes docs/config.md.
 // Everything else reads this table: parsing and its messages, command-line

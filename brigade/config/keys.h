@@ -33,11 +33,11 @@ struct ConfigKey {
   std::string default_note;
   // Why the key is accepted and means nothing here; "": it means something.
   std::string ignored_because;
-  // The key of the same group, and its value, beside which alone this one means
+  // The key of the same group, and its values, beside which alone this one means
   // something; empty: beside any. Elsewhere it keeps its default, or is refused.
   struct Condition {
     std::string name;
-    std::string value;
+    std::vector<std::string> values;
   } only_with;
   bool is_secret = false;  // never printed or saved
   bool is_text = false;    // on the command line, taken as it stands

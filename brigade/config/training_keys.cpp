@@ -1,3 +1,6 @@
+#include <initializer_list>
+#include <vector>
+
 #include "brigade/config/group_keys.h"
 
 namespace brigade {
@@ -55,13 +58,169 @@ void add_training_course(std::vector<ConfigKey>& keys) {
       "where the run ends");
 }
 
+// Keys of some optimizers alone.
+ConfigKey& only_with(
+    ConfigKey& key,
+    std::initializer_list<OptimizerKind> kinds) {
+  key.only_with.name = "optimizer";
+  for (const OptimizerKind kind : kinds)
+    key.only_with.values.emplace_back(to_string(kind));
+  return key;
+}
+
+ConfigKey& of_muon(ConfigKey& key) {
+  return only_with(key, {OptimizerKind::kMuon});
+}
+
+void add_muon(std::vector<ConfigKey>& keys) {
+  const GroupKeys group(
+      keys, "training", [](auto& config) -> auto& { return config.training; });
+  const GroupKeys muon(
+      keys, "training", [](auto& config) -> auto& {
+        return config.training.optimizer.muon;
+      });
+  const GroupKeys newton_schulz(
+      keys, "training", [](auto& config) -> auto& {
+        return config.training.optimizer.muon.newton_schulz;
+      });
+  using N = NewtonSchulzOptions;
+  const ValueRule above_0{.low = 0, .low_is_excluded = true};
+  of_muon(group.key(
+              "muon_learning_rate",
+              &TrainingConfig::muon_learning_rate,
+              above_0,
+              kCourse,
+              "Muon, the highest of matrices, with learning_rate's schedule"))
+      .default_note = "learning_rate";
+  of_muon(muon.key(
+      "muon_momentum",
+      &MuonOptions::momentum,
+      {.low = 0, .high = 1, .high_is_excluded = true},
+      kCourse,
+      "Muon, momentum"));
+  of_muon(muon.key(
+      "muon_nesterov",
+      &MuonOptions::nesterov,
+      kAny,
+      kCourse,
+      "Muon, look ahead along the momentum"));
+  of_muon(muon.key(
+      "muon_scale",
+      &MuonOptions::scale,
+      kAny,
+      kCourse,
+      "Muon, what an update is multiplied with: 0.2 sqrt(max(A, B)), "
+      "sqrt(max(1, A / B)) or sqrt(A / B), for A rows and B columns"));
+  of_muon(newton_schulz.key(
+      "muon_steps",
+      &N::steps,
+      {.low = 1, .high = 100},
+      kCourse,
+      "Muon, steps of Newton-Schulz"));
+  of_muon(newton_schulz.key(
+      "muon_eps",
+      &N::eps,
+      above_0,
+      kCourse,
+      "Muon, least norm that an update is divided by"));
+  of_muon(newton_schulz.key(
+      "muon_dtype",
+      &N::dtype,
+      kAny,
+      kCourse,
+      "Muon, of Newton-Schulz's products; in bfloat16 the last bits in which "
+      "layouts differ become hundredths of an update"));
+}
+
+void add_sgd(std::vector<ConfigKey>& keys) {
+  const GroupKeys sgd(
+      keys, "training", [](auto& config) -> auto& {
+        return config.training.optimizer.sgd;
+      });
+  only_with(
+      sgd.key(
+          "sgd_momentum",
+          &SgdOptions::momentum,
+          {.low = 0, .high = 1, .high_is_excluded = true},
+          kCourse,
+          "SGD, momentum, not damped"),
+      {OptimizerKind::kSgd});
+  only_with(
+      sgd.key(
+          "sgd_nesterov",
+          &SgdOptions::nesterov,
+          kAny,
+          kCourse,
+          "SGD, look ahead along the momentum"),
+      {OptimizerKind::kSgd});
+}
+
+void add_schedule_free(std::vector<ConfigKey>& keys) {
+  const GroupKeys schedule_free(
+      keys, "training", [](auto& config) -> auto& {
+        return config.training.optimizer.schedule_free;
+      });
+  using S = ScheduleFreeOptions;
+  only_with(
+      schedule_free.key(
+          "schedule_free_step_power",
+          &S::step_power,
+          at_least(0),
+          kCourse,
+          "schedule-free, a step counts in the average as its number to this "
+          "power"),
+      {OptimizerKind::kScheduleFreeAdamW});
+  only_with(
+      schedule_free.key(
+          "schedule_free_rate_power",
+          &S::rate_power,
+          at_least(0),
+          kCourse,
+          "schedule-free, and as the highest learning rate so far to this "
+          "power"),
+      {OptimizerKind::kScheduleFreeAdamW});
+}
+
+void add_adam(std::vector<ConfigKey>& keys) {
+  const GroupKeys adam(
+      keys, "training", [](auto& config) -> auto& {
+        return config.training.optimizer.adamw;
+      });
+  const auto of_adam = [](ConfigKey& key) {
+    only_with(
+        key,
+        {OptimizerKind::kAdamW,
+         OptimizerKind::kMuon,
+         OptimizerKind::kScheduleFreeAdamW});
+  };
+  const ValueRule beta{.low = 0, .high = 1, .high_is_excluded = true};
+  of_adam(adam.key(
+      "adam_beta1",
+      &AdamWOptions::beta1,
+      beta,
+      kCourse,
+      "AdamW, first moment"));
+  of_adam(adam.key(
+      "adam_beta2",
+      &AdamWOptions::beta2,
+      beta,
+      kCourse,
+      "AdamW, second moment"));
+  of_adam(adam.key(
+      "adam_eps",
+      &AdamWOptions::eps,
+      {.low = 0, .low_is_excluded = true},
+      kCourse,
+      "AdamW, added to the root"));
+}
+
 void add_training_optimizer(std::vector<ConfigKey>& keys) {
   using G = TrainingConfig;
   const GroupKeys group(
       keys, "training", [](auto& config) -> auto& { return config.training; });
-  const GroupKeys adam(
+  const GroupKeys optimizer(
       keys, "training", [](auto& config) -> auto& {
-        return config.training.optimizer.adamw;
+        return config.training.optimizer;
       });
   const GroupKeys lr(
       keys, "training", [](auto& config) -> auto& {
@@ -69,23 +228,22 @@ void add_training_optimizer(std::vector<ConfigKey>& keys) {
       });
   using Lr = LrScheduleOptions;
   const ValueRule natural = at_least(0);
-  const ValueRule beta{.low = 0, .high = 1, .high_is_excluded = true};
-  adam.key(
-      "adam_beta1", &AdamWOptions::beta1, beta, kCourse, "AdamW, first moment");
-  adam.key(
-      "adam_beta2",
-      &AdamWOptions::beta2,
-      beta,
-      kCourse,
-      "AdamW, second moment");
-  adam.key(
-      "adam_eps",
-      &AdamWOptions::eps,
-      {.low = 0, .low_is_excluded = true},
-      kCourse,
-      "AdamW, added to the root");
+  optimizer.key(
+      "optimizer",
+      &OptimizerOptions::kind,
+      kAny,
+      kMeaning,
+      "what steps the weights; muon steps matrices, and AdamW the rest");
+  add_adam(keys);
+  add_muon(keys);
+  add_sgd(keys);
+  add_schedule_free(keys);
   group.key(
-      "weight_decay", &G::weight_decay, natural, kCourse, "AdamW, decoupled");
+      "weight_decay",
+      &G::weight_decay,
+      natural,
+      kCourse,
+      "decoupled; with sgd a part of the gradient");
   group.key(
       "weight_decay_on",
       &G::weight_decay_on,

@@ -2,10 +2,11 @@
 
 namespace brigade {
 
-StepUnit step_unit(
-    const ParameterRow& /*row*/,
-    const OptimizerOptions& /*options*/) {
-  return StepUnit::kElements;
+StepUnit step_unit(const ParameterRow& row, const OptimizerOptions& options) {
+  return options.kind == OptimizerKind::kMuon &&
+                 row.role == ParameterRole::kMatrix
+             ? StepUnit::kMatrices
+             : StepUnit::kElements;
 }
 
 int64_t state_bytes(

@@ -53,6 +53,7 @@ class Table {
                              : Initialization::kZeros;
     row.initial_std = 0;
     row.decays = false;
+    row.role = ParameterRole::kNorm;
   }
   void norm(const NormDescription& norm_of_hidden) {
     norm(norm_of_hidden, hidden_, CutUnit::kWholeOnTokens);
@@ -91,11 +92,13 @@ class Table {
       bias(name, hidden_, {});
   }
 
-  ParameterRow& vocabulary(const std::string& name) {
-    return add(
-        name,
-        {vocab_, hidden_},
-        {.unit = CutUnit::kVocabulary, .dim = 0, .count = vocab_});
+  ParameterRow& vocabulary(const std::string& name, ParameterRole role) {
+    ParameterRow& row =
+        add(name,
+            {vocab_, hidden_},
+            {.unit = CutUnit::kVocabulary, .dim = 0, .count = vocab_});
+    row.role = role;
+    return row;
   }
 
   std::vector<ParameterRow> take() { return std::move(rows_); }
@@ -113,6 +116,7 @@ class Table {
     row.initialization = Initialization::kZeros;
     row.initial_std = 0;
     row.decays = false;
+    row.role = ParameterRole::kBias;
     return row;
   }
 
@@ -219,7 +223,8 @@ int64_t ParameterRow::numel() const {
 std::vector<ParameterRow> list_parameters(const ModelDescription& model) {
   Table table(model);
   table.enter(Place::kEmbedding, "model.");
-  ParameterRow& embedding = table.vocabulary("embed_tokens.weight");
+  ParameterRow& embedding =
+      table.vocabulary("embed_tokens.weight", ParameterRole::kEmbedding);
   embedding.gradient_rows = GradientRows::kOfTheStepsTokens;
   if (model.has_tied_head)
     embedding.tied_head = kHeadName;
@@ -241,7 +246,7 @@ std::vector<ParameterRow> list_parameters(const ModelDescription& model) {
   table.norm(model.final_norm);
   if (!model.has_tied_head) {
     table.enter(Place::kHead, "");
-    table.vocabulary(kHeadName);
+    table.vocabulary(kHeadName, ParameterRole::kHead);
   }
   return model.adapter.is_used() ? with_adapters(table.take(), model.adapter)
                                  : table.take();

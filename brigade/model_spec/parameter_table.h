@@ -47,6 +47,10 @@ enum class Initialization {
   kUniform,  // (-initial_bound, initial_bound)
 };
 
+// What a parameter is to the model. Matrices multiply hidden states; the
+// embedding is looked up, the head gives logits.
+enum class ParameterRole { kMatrix, kEmbedding, kHead, kNorm, kBias };
+
 // Which part of the model holds it.
 enum class Place { kEmbedding, kLayer, kHead };
 
@@ -83,6 +87,7 @@ struct ParameterRow {
   bool trains = true;
   StoredIn stored_in = StoredIn::kModel;
   bool decays = true;  // matrices; norms and biases do not
+  ParameterRole role = ParameterRole::kMatrix;
   Place place = Place::kLayer;
   int64_t layer = kNoLayer;    // of kLayer
   int64_t expert = kNoExpert;  // that it belongs to, of the layer's

@@ -98,14 +98,18 @@ BucketPlanOptions bucket_plan_options(const DistributedConfig& distributed) {
 StepRule step_rule_of(const ParameterRow& row, const TrainingConfig& training) {
   const bool decays =
       training.weight_decay_on == WeightDecayOn::kAll || row.decays;
-  return {
+  StepRule rule{
       .weight_decay = decays ? training.weight_decay : 0.0,
       .unit = step_unit(row, training.optimizer)};
+  if (rule.unit == StepUnit::kMatrices && training.muon_learning_rate)
+    rule.rate = *training.muon_learning_rate / training.lr.peak;
+  return rule;
 }
 
 OptimizerOptions optimizer_options(const TrainConfig& config) {
   OptimizerOptions options = config.training.optimizer;
   options.adamw.kernels = config.model.kernels;
+  options.muon.newton_schulz.kernels = config.model.kernels;
   return options;
 }
 

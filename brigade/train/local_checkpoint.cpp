@@ -44,6 +44,8 @@ void read_mean_moments(const Checkpoint& checkpoint, const Param& param) {
     return;
   const torch::NoGradGuard no_grad;
   for (const auto& [kind, tensor] : moments_of(param)) {
+    if (!checkpoint.contains(moment_prefix(0) + kind + "." + param.name))
+      continue;
     torch::Tensor moment = tensor;
     auto sum = torch::zeros_like(moment);
     for (int group = 0; group < groups; ++group) {

@@ -11,6 +11,7 @@ namespace {
 
 using nlohmann::json;
 
+constexpr const char* kOptimizer = "training.optimizer";
 constexpr const char* kBatch = "sequences per step";
 constexpr const char* kModelPrefix = "model.config ";
 constexpr const char* kHoldsOutFact =
@@ -89,6 +90,13 @@ std::vector<std::string> differences(
 
 }  // namespace
 
+std::string saved_optimizer(const json& config) {
+  // Before there was a choice.
+  const json value = config.is_object() ? value_of(config, kOptimizer) : json();
+  return value.is_string() ? value.get<std::string>()
+                           : to_string(OptimizerKind::kAdamW);
+}
+
 RunFacts run_facts(const json& config, const json& model, const json& data) {
   RunFacts facts;
   for (const ConfigKey& key : config_keys()) {
@@ -98,6 +106,7 @@ RunFacts run_facts(const json& config, const json& model, const json& data) {
           key,
           key.resume == Resume::kMeaning ? facts.meaning : facts.course);
   }
+  facts.meaning[kOptimizer] = saved_optimizer(config);
   add_held_out(config, facts.meaning);
   if (const json batch = batch_size(config); !batch.is_null())
     facts.course[kBatch] = batch;

@@ -20,6 +20,9 @@ struct RunFacts {
   std::map<std::string, nlohmann::json> course;
 };
 
+// training.optimizer of a checkpoint's config.
+std::string saved_optimizer(const nlohmann::json& config);
+
 // `config` is to_json()'s; `model` the normalised Hugging Face config, each key
 // of which counts as model.config; `data` what the manifest says of the
 // datasets, or null where it is not known.

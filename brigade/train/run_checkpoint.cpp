@@ -18,6 +18,7 @@
 #include "brigade/metrics/run_folder.h"
 #include "brigade/model_spec/optimizer_memory.h"
 #include "brigade/model_spec/parameter_table.h"
+#include "brigade/ops/split_master.h"
 #include "brigade/train/from_config.h"
 #include "brigade/train/local_checkpoint.h"
 #include "brigade/train/resume_rules.h"
@@ -192,6 +193,72 @@ int64_t samples_of(const CheckpointManifest& manifest) {
   }
 }
 
+// Where the stored weight is an average, the master is stored beside it, that of
+// a bf16 weight in any case.
+std::vector<TensorPart> optimizer_parts_of(
+    const Optimizer& optimizer,
+    const Param& param) {
+  std::vector<TensorPart> parts = optimizer_parts(param);
+  const bool is_master =
+      param.states.empty() || param.state(kMasterLow).defined();
+  if (optimizer.averages_weights() && !is_master)
+    parts.push_back(part_of("master.", param, param.tensor));
+  return parts;
+}
+
+torch::Tensor stored_weight(const Optimizer& optimizer, const Param& param) {
+  if (!optimizer.averages_weights() || param.states.empty())
+    return param.tensor;
+  const torch::Tensor low = param.state(kMasterLow);
+  const torch::Tensor master =
+      low.defined()
+          ? ops::join_master(param.tensor.contiguous(), low.contiguous())
+          : param.tensor;
+  return optimizer.average(master, param.states).to(param.tensor.scalar_type());
+}
+
+constexpr const char* kSteps = "steps";
+constexpr const char* kScalars = "scalars";
+
+// What set_optimizer() reads; null where the run's steps say it all.
+nlohmann::json describe_optimizer(
+    const Optimizer& optimizer,
+    const RunPosition& position) {
+  const auto scalars = optimizer.scalars();
+  if (scalars.empty() &&
+      optimizer.steps() == position.steps - position.skipped_steps)
+    return {};
+  return {{kSteps, optimizer.steps()}, {kScalars, scalars}};
+}
+
+void set_optimizer(const CheckpointManifest& manifest, Optimizer& optimizer) {
+  if (manifest.optimizer.is_null()) {
+    optimizer.set_steps(manifest.step - manifest.skipped_steps);
+    return;
+  }
+  try {
+    optimizer.set_steps(manifest.optimizer.at(kSteps).get<int64_t>());
+    optimizer.set_scalars(
+        manifest.optimizer.at(kScalars).get<std::map<std::string, double>>());
+  } catch (const nlohmann::json::exception&) {
+    throw DataError(
+        "[checkpoint] the manifest's \"optimizer\" has not the steps and "
+        "scalars of an optimizer");
+  }
+}
+
+// A master of another optimizer, where the stored weight is it, rounded.
+void read_master(
+    const Checkpoint& checkpoint,
+    const std::string& optimizer,
+    const Param& param) {
+  if (optimizer == to_string(OptimizerKind::kScheduleFreeAdamW))
+    return;
+  if (param.state(kMasterLow).defined() &&
+      checkpoint.contains("master." + param.name))
+    checkpoint.read(master_part_of("master.", param));
+}
+
 }  // namespace
 
 nlohmann::json describe_data(
@@ -292,17 +359,30 @@ LoadedRun load_run(
     LocalTraining* local) {
   const Checkpoint checkpoint(directory);
   const CheckpointManifest& manifest = checkpoint.manifest();
+  const std::string saved = saved_optimizer(manifest.config);
+  std::string other;
   for (const auto& stage : stages) {
+    Optimizer& optimizer = stage->optimizer();
+    const bool is_same = saved == to_string(optimizer.kind());
+    if (!is_same)
+      other = saved;
     stage->params().fill([&](const Param& param) {
       if (is_of_base(param))
         return;
       checkpoint.read(part_of("", param, param.tensor));
-      for (const TensorPart& part : optimizer_parts(param))
+      if (!is_same) {
+        for (const State& state : param.states)
+          torch::Tensor(state.tensor).zero_();
+        read_master(checkpoint, saved, param);
+        return;
+      }
+      for (const TensorPart& part : optimizer_parts_of(optimizer, param))
         checkpoint.read(part);
       if (local == nullptr)
         read_mean_moments(checkpoint, param);
     });
-    stage->optimizer().set_steps(manifest.step - manifest.skipped_steps);
+    if (is_same)
+      set_optimizer(manifest, optimizer);
   }
   const bool has_groups =
       local == nullptr || load_local(checkpoint, manifest.step, *local);
@@ -312,7 +392,8 @@ LoadedRun load_run(
        samples_of(manifest),
        manifest.skipped_steps},
       manifest.run,
-      has_groups};
+      has_groups,
+      other};
 }
 
 CheckpointToSave checkpoint_of(
@@ -338,6 +419,8 @@ CheckpointToSave checkpoint_of(
   if (config.adapter.is_used())
     manifest.base_model = fs::absolute(config.model.folder).string();
   manifest.writers = mesh.dims().world_size();
+  manifest.optimizer =
+      describe_optimizer(stages.front()->optimizer(), position);
   attach_files(config, checkpoint);
   add_wire_parts(mesh.rank(), stages, checkpoint);
   if (local != nullptr) {
@@ -356,11 +439,12 @@ CheckpointToSave checkpoint_of(
         return;
       if (TensorPart weight = part_of("", param, param.tensor);
           shares.take(weight)) {
+        weight.tensor = stored_weight(stage->optimizer(), param);
         if (weights == WholeWeight::kIsFreed)
           weight.tensor = own_copy(weight.tensor);
         checkpoint.weights.push_back(std::move(weight));
       }
-      for (TensorPart& part : optimizer_parts(param)) {
+      for (TensorPart& part : optimizer_parts_of(stage->optimizer(), param)) {
         if (!shares.take(part))
           continue;
         if (is_sharded)
@@ -375,7 +459,9 @@ CheckpointToSave checkpoint_of(
 uint64_t checkpoint_bytes(const TrainConfig& config) {
   // Files have the whole master, of which a bf16 weight is the other half.
   const bool is_bf16 = config.model.dtype == ModelDtype::kBfloat16;
-  const uint64_t weight_bytes = is_bf16 ? 2 + 2 : 4;
+  const bool keeps_averages =
+      config.training.optimizer.kind == OptimizerKind::kScheduleFreeAdamW;
+  const uint64_t weight_bytes = is_bf16 ? 2 + 2 : (keeps_averages ? 4 + 4 : 4);
   uint64_t numel = 0;
   uint64_t kept_bytes = 0;
   for (const ParameterRow& row : list_parameters(description_of(config))) {

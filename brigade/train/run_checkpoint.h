@@ -59,6 +59,9 @@ struct LoadedRun {
   // False: low-communication training whose groups the checkpoint does not
   // have; all begin with its weights, and the mean of its groups' moments.
   bool has_groups = true;
+  // The optimizer of the checkpoint, where it is another one than this run's,
+  // whose states then begin anew; empty: the same.
+  std::string other_optimizer;
 };
 
 // Fills the stages, whatever layout wrote them, and `local`, which is null

@@ -32,6 +32,19 @@ std::shared_ptr<ModelContext> make_context(
   return context;
 }
 
+// All ranks that have a part of one of this stage's matrices and step it with
+// the same gradient.
+CommunicatorPtr matrix_ranks(
+    const TrainConfig& config,
+    const ProcessMesh& mesh) {
+  if (config.training.optimizer.kind != OptimizerKind::kMuon)
+    return mesh.replicas();
+  const int dp_of_group = mesh.dims().dp / mesh.replica_groups();
+  return mesh.split("matrix owners", [&](const Coordinate& at) {
+    return std::vector<int>{at.pp, at.dp / dp_of_group};
+  });
+}
+
 }  // namespace
 
 StageRuntime::StageRuntime(
@@ -70,13 +83,18 @@ StageRuntime::StageRuntime(
     sync = std::make_unique<BucketedGradSync>(
         std::move(params), mesh.replicas(), options);
   }
+  const std::vector<Param>& trained = sync->params();
   params_ = std::make_unique<ParamSet>(
       std::move(sync),
       [this](const Param& param) {
         return step_rule_of(*param.row, config_.training);
       },
-      [this](std::vector<OptimizerGroup> groups) {
-        return make_optimizer(optimizer_options(config_), std::move(groups));
+      [this, &trained, ranks = matrix_ranks(config, mesh)](
+          std::vector<OptimizerGroup> groups) {
+        return make_optimizer(
+            optimizer_options(config_),
+            std::move(groups),
+            {trained, [&](const Param&) { return ranks; }});
       });
 }
 
@@ -225,6 +243,22 @@ void StageRuntime::step(double lr, double grad_scale) {
   sync().wait_for_weights();
   optimizer().step(lr, grad_scale, ops::AfterRead::kZero);
   sync().reset();
+  sync().gather_weights();
+}
+
+void StageRuntime::show_averages() {
+  if (!optimizer().averages_weights())
+    return;
+  sync().wait_for_weights();
+  optimizer().show_averages();
+  sync().gather_weights();
+}
+
+void StageRuntime::hide_averages() {
+  if (!optimizer().averages_weights())
+    return;
+  sync().wait_for_weights();
+  optimizer().hide_averages();
   sync().gather_weights();
 }
 

@@ -74,6 +74,12 @@ class StageRuntime {
   // stay.
   void skip_step();
 
+  // Of an optimizer that averages weights (Optimizer::averages_weights()):
+  // forward has the averages until hide_averages(). Collective over the
+  // replicas.
+  void show_averages();
+  void hide_averages();
+
   // The parameters of this part, to walk them.
   ParamSet& params() { return *params_; }
   const ParamSet& params() const { return *params_; }

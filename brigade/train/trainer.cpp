@@ -315,6 +315,11 @@ void Trainer::report_lost_state(
         "the checkpoint does not have {} groups: each begins a new round with "
         "the checkpoint's weights and the mean of its moments",
         mesh_->replica_groups()));
+  if (!loaded.other_optimizer.empty())
+    observer_.on_message(fmt::format(
+        "the checkpoint has the states of {}: those of {} begin anew",
+        loaded.other_optimizer,
+        to_string(config_.training.optimizer.kind)));
   if (!lost_errors.empty())
     observer_.on_message(fmt::format(
         "what compressed gradients lost before the checkpoint is dropped ({}): "
@@ -501,6 +506,8 @@ void Trainer::write_trace() {
 TokenLoss Trainer::evaluate() {
   const torch::NoGradGuard no_grad;
   held_out_->seek_sample(0);
+  for (const auto& stage : step_->stages())
+    stage->show_averages();
   TokenLoss total;
   for (int64_t i = 0; i < config_.training.eval_steps; ++i) {
     held_out_->load_step();
@@ -508,6 +515,8 @@ TokenLoss Trainer::evaluate() {
     total.nats += loss.nats;
     total.tokens += loss.tokens;
   }
+  for (const auto& stage : step_->stages())
+    stage->hide_averages();
   return total;
 }
 
