@@ -186,8 +186,26 @@ void check_optimizer(const TrainConfig& config, Problems& problems) {
     problems.emplace_back(
         "[config] /training/muon_learning_rate follows learning_rate's "
         "schedule, but /training/learning_rate is 0; set it above 0");
+  if (training.optimizer.averages_weights() &&
+      config.distributed.rounds.local_steps > 0)
+    problems.push_back(fmt::format(
+        "[config] /distributed/local_steps = {} with /training/{}: what groups "
+        "exchange would not be the average of the weights; {}",
+        config.distributed.rounds.local_steps,
+        training.optimizer.ema_decay > 0
+            ? "ema_decay"
+            : "optimizer = \"schedule_free_adamw\"",
+        training.optimizer.ema_decay > 0
+            ? "set ema_decay to 0"
+            : "set optimizer to \"adamw\" or \"muon\""));
   if (training.optimizer.kind != OptimizerKind::kScheduleFreeAdamW)
     return;
+  if (training.optimizer.ema_decay > 0)
+    problems.push_back(fmt::format(
+        "[config] /training/ema_decay = {} with /training/optimizer = "
+        "\"schedule_free_adamw\", which averages weights itself; set ema_decay "
+        "to 0",
+        training.optimizer.ema_decay));
   if (training.lr.decay != LrDecay::kConstant)
     problems.push_back(fmt::format(
         "[config] /training/lr_schedule = \"{}\" with /training/optimizer = "
@@ -199,12 +217,6 @@ void check_optimizer(const TrainConfig& config, Problems& problems) {
         "[config] /training/adam_beta1 = 0 with /training/optimizer = "
         "\"schedule_free_adamw\", whose average it then does not say; set it "
         "above 0");
-  if (config.distributed.rounds.local_steps > 0)
-    problems.push_back(fmt::format(
-        "[config] /distributed/local_steps = {} with /training/optimizer = "
-        "\"schedule_free_adamw\": what groups exchange would not be the "
-        "average; set optimizer to \"adamw\" or \"muon\"",
-        config.distributed.rounds.local_steps));
 }
 
 }  // namespace

@@ -222,11 +222,6 @@ void add_training_optimizer(std::vector<ConfigKey>& keys) {
       keys, "training", [](auto& config) -> auto& {
         return config.training.optimizer;
       });
-  const GroupKeys lr(
-      keys, "training", [](auto& config) -> auto& {
-        return config.training.lr;
-      });
-  using Lr = LrScheduleOptions;
   const ValueRule natural = at_least(0);
   optimizer.key(
       "optimizer",
@@ -238,6 +233,12 @@ void add_training_optimizer(std::vector<ConfigKey>& keys) {
   add_muon(keys);
   add_sgd(keys);
   add_schedule_free(keys);
+  optimizer.key(
+      "ema_decay",
+      &OptimizerOptions::ema_decay,
+      {.low = 0, .high = 1, .high_is_excluded = true},
+      kCourse,
+      "moving average of the weights, which is evaluated and saved; 0: none");
   group.key(
       "weight_decay",
       &G::weight_decay,
@@ -250,6 +251,18 @@ void add_training_optimizer(std::vector<ConfigKey>& keys) {
       kAny,
       kFree,
       "parameters that decay: all, or matrices (neither norms nor biases)");
+}
+
+void add_training_schedule(std::vector<ConfigKey>& keys) {
+  using G = TrainingConfig;
+  const GroupKeys group(
+      keys, "training", [](auto& config) -> auto& { return config.training; });
+  const GroupKeys lr(
+      keys, "training", [](auto& config) -> auto& {
+        return config.training.lr;
+      });
+  using Lr = LrScheduleOptions;
+  const ValueRule natural = at_least(0);
   lr.key(
       "lr_schedule",
       &Lr::decay,
@@ -267,7 +280,7 @@ void add_training_optimizer(std::vector<ConfigKey>& keys) {
       &Lr::minimum,
       natural,
       kCourse,
-      "where cosine, linear and wsd end");
+      "where cosine, linear and wsd end; inverse_sqrt does not fall below it");
   lr.key(
       "decay_steps",
       &Lr::decay_steps,
@@ -371,6 +384,7 @@ void add_training_checks(std::vector<ConfigKey>& keys) {
 void add_training(std::vector<ConfigKey>& keys) {
   add_training_course(keys);
   add_training_optimizer(keys);
+  add_training_schedule(keys);
   add_training_checks(keys);
 }
 

@@ -182,6 +182,7 @@ void load_optimizer_state(
     states.keep(param, whole);
   }
   optimizer.set_steps(steps);
+  optimizer.set_scalars(state.scalars);
 }
 
 }  // namespace brigade

@@ -136,6 +136,12 @@ torch::serialize::OutputArchive& operator<<(
     names.push_back(name);
   }
   archive.write("names", c10::IValue(names));
+  if (state.scalars.empty())
+    return archive;
+  c10::Dict<std::string, double> scalars;
+  for (const auto& [name, value] : state.scalars)
+    scalars.insert(name, value);
+  archive.write("scalars", c10::IValue(scalars));
   return archive;
 }
 
@@ -155,6 +161,12 @@ torch::serialize::InputArchive& operator>>(
           state.of_param[name.toStringRef()][field],
           /*is_buffer=*/true);
   }
+  state.scalars.clear();
+  c10::IValue scalars;
+  if (!archive.try_read("scalars", scalars))
+    return archive;
+  for (const auto& item : scalars.toGenericDict())
+    state.scalars[item.key().toStringRef()] = item.value().toDouble();
   return archive;
 }
 
@@ -175,6 +187,8 @@ OptimizerState gather_optimizer_state(
   if (optimizer.steps() == 0)
     return result;
   const bool is_mine = sync.all_ranks()->rank() == to;
+  if (is_mine)
+    result.scalars = optimizer.scalars();
   for (const GradSegment& segment : sync.segments()) {
     const auto whole = states.gather(segment);
     for (size_t s = 0; is_mine && s < whole.size(); ++s) {

@@ -37,6 +37,8 @@ struct OptimizerState {
   // scalar. "master_low" is what a bf16 weight lacks of its master. What was
   // never stepped is not there.
   std::map<std::string, std::map<std::string, torch::Tensor>> of_param;
+  // Of all parameters: Optimizer::scalars().
+  std::map<std::string, double> scalars = {};
 };
 
 // For torch::save() and torch::load().

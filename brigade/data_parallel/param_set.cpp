@@ -69,6 +69,7 @@ void ParamSet::finish() {
   const auto old = std::exchange(optimizer_, nullptr);
   make_optimizer();
   optimizer_->set_steps(steps);
+  optimizer_->set_scalars(old->scalars());
   const std::vector<Param> moved = with_states();
   const torch::NoGradGuard no_grad;
   for (size_t i = 0; i < moved.size(); ++i) {

@@ -199,7 +199,8 @@ void add_experts(
     const ExpertsDescription& experts,
     int64_t hidden,
     Table& table) {
-  table.add(experts.block + ".gate.weight", {experts.count, hidden}, {});
+  table.add(experts.block + ".gate.weight", {experts.count, hidden}, {}).role =
+      ParameterRole::kRouter;
   for (int64_t expert = 0; expert < experts.count; ++expert)
     add_expert(experts, expert, hidden, table);
   table.enter_expert(kNoExpert);
@@ -208,7 +209,8 @@ void add_experts(
   const std::string shared = experts.block + "." + experts.shared->name;
   add_mlp(experts.shared->mlp, shared, table);
   if (experts.shared->has_gate)
-    table.add(shared + "_gate.weight", {1, hidden}, {});
+    table.add(shared + "_gate.weight", {1, hidden}, {}).role =
+        ParameterRole::kRouter;
 }
 
 }  // namespace

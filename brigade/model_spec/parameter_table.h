@@ -47,9 +47,17 @@ enum class Initialization {
   kUniform,  // (-initial_bound, initial_bound)
 };
 
-// What a parameter is to the model. Matrices multiply hidden states; the
-// embedding is looked up, the head gives logits.
-enum class ParameterRole { kMatrix, kEmbedding, kHead, kNorm, kBias };
+// What a parameter is to the model. Matrices multiply hidden states, those of
+// experts too; the embedding is looked up, the head gives logits, the router
+// chooses experts.
+enum class ParameterRole {
+  kMatrix,
+  kEmbedding,
+  kHead,
+  kRouter,
+  kNorm,
+  kBias,
+};
 
 // Which part of the model holds it.
 enum class Place { kEmbedding, kLayer, kHead };

@@ -8,8 +8,9 @@
 #include "brigade/optim/sgd.h"
 
 namespace brigade {
+namespace {
 
-std::unique_ptr<Optimizer> make_optimizer(
+std::unique_ptr<Optimizer> make_kind(
     const OptimizerOptions& options,
     std::vector<OptimizerGroup> groups,
     const MatrixRanks& matrices) {
@@ -30,6 +31,18 @@ std::unique_ptr<Optimizer> make_optimizer(
           ScheduleFreeAdamW::Options{options.adamw, options.schedule_free});
   }
   return std::make_unique<AdamW>(std::move(groups), options.adamw);
+}
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_optimizer(
+    const OptimizerOptions& options,
+    std::vector<OptimizerGroup> groups,
+    const MatrixRanks& matrices) {
+  auto optimizer = make_kind(options, std::move(groups), matrices);
+  if (options.ema_decay > 0)
+    optimizer->keep_average(options.ema_decay);
+  return optimizer;
 }
 
 }  // namespace brigade

@@ -33,11 +33,11 @@ class Muon final : public Optimizer {
  public:
   struct Options {
     MuonOptions muon;
-    AdamWOptions adamw;  // of what is no matrix
+    AdamWOptions adamw;  // for all but matrices
   };
 
-  // Of a parameter, all ranks that have a part of it, by tensor parallelism or
-  // as its replicas: there its name is that of no other matrix.
+  // All ranks that have a part of a parameter, by tensor parallelism or as its
+  // replicas; no other matrix there has its name.
   using RanksOf = std::function<CommunicatorPtr(const Param& param)>;
 
   // Groups with StepUnit::kMatrices have parts, each of a matrix of `params`,

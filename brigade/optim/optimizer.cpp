@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "brigade/base/error.h"
@@ -36,6 +37,24 @@ void check(const OptimizerGroup& group) {
           group.main_grad.numel()));
 }
 
+// Undefined: there is none.
+torch::Tensor state_named(
+    const std::vector<State>& states,
+    std::string_view name) {
+  for (const State& state : states) {
+    if (state.name == name)
+      return state.tensor;
+  }
+  return {};
+}
+
+// In float32; a float32 weight itself.
+torch::Tensor master_of(const StepRange& range) {
+  return range.master_low.defined()
+             ? ops::join_master(range.group.weight, range.master_low)
+             : range.group.weight;
+}
+
 }  // namespace
 
 void change_master(
@@ -46,8 +65,7 @@ void change_master(
     change(range.group.weight);
     return;
   }
-  const torch::Tensor master =
-      ops::join_master(range.group.weight, range.master_low);
+  const torch::Tensor master = master_of(range);
   change(master);
   ops::split_master(master, range.group.weight, range.master_low);
 }
@@ -197,7 +215,9 @@ void Optimizer::step_group(
     double grad_scale,
     ops::AfterRead after_read) {
   const StepRange range = range_of(index, lr, grad_scale, after_read);
+  begin_average(range);
   step_in_parts(range);
+  update_average(range);
   note_stepped(range);
 }
 
@@ -227,15 +247,43 @@ void Optimizer::step(
 }
 
 void Optimizer::step_all(const std::vector<StepRange>& ranges) {
-  step_ranges(ranges);
   for (const StepRange& range : ranges)
+    begin_average(range);
+  step_ranges(ranges);
+  for (const StepRange& range : ranges) {
+    update_average(range);
     note_stepped(range);
+  }
+}
+
+void Optimizer::keep_average(double decay) {
+  options_.ema_decay = decay;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    std::vector<State>& states = states_[i];
+    const bool has_low = has_master(groups_[i].weight.scalar_type());
+    states.insert(
+        states.end() - (has_low ? 1 : 0),
+        zero_state({kEma}, groups_[i].weight));
+  }
+}
+
+void Optimizer::begin_average(const StepRange& range) const {
+  if (options_.ema_decay > 0 && range.step == 1)
+    torch::Tensor(state_named(range.states, kEma)).copy_(master_of(range));
+}
+
+void Optimizer::update_average(const StepRange& range) const {
+  const torch::NoGradGuard no_grad;
+  if (options_.ema_decay > 0)
+    torch::Tensor(state_named(range.states, kEma))
+        .lerp_(master_of(range), 1 - options_.ema_decay);
 }
 
 torch::Tensor Optimizer::average(
     const torch::Tensor& master,
-    const std::vector<State>& /*states*/) const {
-  return master;
+    const std::vector<State>& states) const {
+  const torch::Tensor ema = state_named(states, kEma);
+  return ema.defined() && steps_ > 0 ? ema : master;
 }
 
 void Optimizer::show_averages() {

@@ -127,10 +127,13 @@ class Optimizer {
 
   // False: its ranks compute for one another, and step all groups at once.
   virtual bool steps_groups_apart() const { return true; }
+  // From now on keeps a moving average of the weights (OptimizerOptions::
+  // ema_decay). Before the first step, and before states are loaded.
+  void keep_average(double decay);
   // Whether an average of the weights is what is evaluated and exported.
-  virtual bool averages_weights() const { return false; }
-  // The average of a parameter's weights, in float32: `master` itself unless
-  // averages_weights(). states: of the parameter, shaped as the master.
+  bool averages_weights() const { return options_.averages_weights(); }
+  // The average of a parameter's weights, in float32: kEma, or `master` itself
+  // where none is kept. states: of the parameter, shaped as the master.
   virtual torch::Tensor average(
       const torch::Tensor& master,
       const std::vector<State>& states) const;
@@ -174,6 +177,9 @@ class Optimizer {
       ops::AfterRead after_read) const;
   void step_in_parts(const StepRange& range);
   void step_all(const std::vector<StepRange>& ranges);
+  // A moving average begins with the weights before the first step.
+  void begin_average(const StepRange& range) const;
+  void update_average(const StepRange& range) const;
   void note_stepped(const StepRange& range) const;
 
   std::vector<OptimizerGroup> groups_;

@@ -33,7 +33,6 @@ class ScheduleFreeAdamW final : public Optimizer {
   // Throws ConfigError where beta1 is 0: y would be z, and x unknown.
   ScheduleFreeAdamW(std::vector<OptimizerGroup> groups, const Options& options);
 
-  bool averages_weights() const override { return true; }
   torch::Tensor average(
       const torch::Tensor& master,
       const std::vector<State>& states) const override;

@@ -65,7 +65,7 @@ class WholeMatrices {
   void apply(const std::vector<torch::Tensor>& pieces, const Compute& compute)
       const;
 
-  // By rank of the group: the cost of what it owns.
+  // By rank of the group: the cost of its matrices.
   const std::vector<double>& costs() const { return costs_; }
 
  private:

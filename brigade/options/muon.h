@@ -41,7 +41,7 @@ struct NewtonSchulzOptions {
 };
 
 // torch.optim.Muon's, with its defaults but for the scale: matrices share the
-// learning rate of what AdamW steps.
+// learning rate of all that AdamW steps.
 struct MuonOptions {
   double momentum = 0.95;
   bool nesterov = true;

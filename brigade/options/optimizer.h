@@ -33,6 +33,14 @@ struct OptimizerOptions {
   MuonOptions muon;
   SgdOptions sgd;
   ScheduleFreeOptions schedule_free;
+  // Of a moving average of the weights: average = decay * average + (1 - decay)
+  // * weight after each step; 0: none is kept.
+  double ema_decay = 0;
+
+  // Whether an average of the weights is evaluated and saved.
+  bool averages_weights() const {
+    return kind == OptimizerKind::kScheduleFreeAdamW || ema_decay > 0;
+  }
 };
 
 }  // namespace brigade

@@ -35,6 +35,8 @@ std::vector<StateSpec> optimizer_states(
     StepUnit unit,
     WeightWidth weight) {
   std::vector<StateSpec> states = own_states(options, unit);
+  if (options.ema_decay > 0)
+    states.push_back({kEma});
   if (weight == WeightWidth::k16Bit)
     states.push_back({kMasterLow, StateDtype::kInt16});
   return states;

@@ -34,6 +34,9 @@ struct StateSpec {
 // Checkpoints of a run hold the whole master instead, as "master".
 inline constexpr const char* kMasterLow = "master_low";
 
+// The moving average of the weights, where one is kept.
+inline constexpr const char* kEma = "ema";
+
 // Of weights.
 enum class WeightWidth { k16Bit, k32Bit };
 

@@ -139,7 +139,14 @@ std::vector<MemoryParts> estimate_memory(
     parameters /= layout.dims.tp;
     memory.weights = sharded(3, parameters * precision.weight_bytes);
     memory.gradients = sharded(2, parameters * precision.gradient_bytes);
-    memory.optimizer = sharded(1, parameters * precision.optimizer_bytes);
+    const double matrices =
+        static_cast<double>(layers * layer_matrix_parameters(training.shape)) /
+        layout.dims.tp;
+    const int saved_bytes =
+        precision.optimizer_bytes -
+        precision.matrix_optimizer_bytes.value_or(precision.optimizer_bytes);
+    memory.optimizer = sharded(
+        1, parameters * precision.optimizer_bytes - matrices * saved_bytes);
     const double layers_per_stage =
         static_cast<double>(layers) / layout.virtual_stages;
     memory.activations =

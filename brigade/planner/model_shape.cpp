@@ -54,11 +54,15 @@ ModelShape gpt_shape(const GptSizes& sizes, const std::string& name) {
       .dropout = true};
 }
 
+int64_t layer_matrix_parameters(const ModelShape& shape) {
+  return shape.hidden * (2 * shape.query_width() + 2 * shape.key_value_width() +
+                         shape.intermediate * (shape.up_matrices() + 1));
+}
+
 int64_t layer_parameters(const ModelShape& shape) {
   const int64_t q = shape.query_width();
   const int64_t kv = shape.key_value_width();
-  int64_t count = shape.hidden * (2 * q + 2 * kv) +
-                  shape.hidden * shape.intermediate * (shape.up_matrices() + 1);
+  int64_t count = layer_matrix_parameters(shape);
   if (shape.qkv_bias)
     count += q + 2 * kv;
   if (shape.o_bias)

@@ -65,7 +65,8 @@ ModelShape gpt_shape(const GptSizes& sizes, const std::string& name);
 
 // Numbers of weights.
 int64_t layer_parameters(const ModelShape& shape);
-int64_t embedding_parameters(const ModelShape& shape);  // positions included
+int64_t layer_matrix_parameters(const ModelShape& shape);  // of them matrices
+int64_t embedding_parameters(const ModelShape& shape);     // positions included
 // The final norm and the head; the head's matrix also where it is tied, because
 // the last stage of a pipeline holds a copy.
 int64_t head_parameters(const ModelShape& shape);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -23,12 +24,18 @@ struct Precision {
   int gradient_bytes = 4;
   int optimizer_bytes = 10;
   int wire_bytes = 4;  // of a gradient while it is reduced
+  // optimizer_bytes of the layers' matrices; absent: as of all others.
+  std::optional<int> matrix_optimizer_bytes = {};
 
   static Precision fp32() { return {ProductDtype::kFp32, 4, 4, 8}; }
-  // optimizer_bytes become that optimizer's.
+  // Both become that optimizer's.
   void keep_states_of(const OptimizerOptions& options, WeightWidth weight) {
-    optimizer_bytes = static_cast<int>(
-        element_bytes(optimizer_states(options, StepUnit::kElements, weight)));
+    const auto bytes = [&](StepUnit unit) {
+      return static_cast<int>(
+          element_bytes(optimizer_states(options, unit, weight)));
+    };
+    optimizer_bytes = bytes(StepUnit::kElements);
+    matrix_optimizer_bytes = bytes(StepUnit::kMatrices);
   }
 };
 

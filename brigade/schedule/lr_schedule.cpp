@@ -5,6 +5,17 @@
 #include <numbers>
 
 namespace brigade {
+namespace {
+
+// transformers' factor, so many steps after the warm-up.
+double inverse_sqrt(int64_t warmup_steps, int64_t since_warmup) {
+  constexpr int64_t kWithoutWarmup = 10000;
+  const auto scale =
+      static_cast<double>(warmup_steps > 0 ? warmup_steps : kWithoutWarmup);
+  return std::sqrt(scale / (static_cast<double>(since_warmup) + scale));
+}
+
+}  // namespace
 
 double learning_rate(const LrScheduleOptions& options, int64_t step) {
   if (step <= options.warmup_steps) {
@@ -36,6 +47,11 @@ double learning_rate(const LrScheduleOptions& options, int64_t step) {
     case LrDecay::kLinear:
     case LrDecay::kWsd:
       return options.minimum + range * (1 - progress);
+    case LrDecay::kInverseSqrt:
+      return std::max(
+          options.minimum,
+          options.peak *
+              inverse_sqrt(options.warmup_steps, done - options.warmup_steps));
   }
   return options.peak;
 }

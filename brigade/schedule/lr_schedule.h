@@ -14,13 +14,17 @@ enum class LrDecay {
   kCosine,  // half a cosine from the peak to the minimum
   kLinear,
   kWsd,  // warmup, stable, decay: linear over the last decay_steps
+  // peak / sqrt(steps / warmup_steps): whenever the run ends (Vaswani et al.
+  // 2017). Without a warm-up as with one of 10,000 steps, begun at the peak.
+  kInverseSqrt,
 };
 template <>
 inline constexpr std::array kChoices<LrDecay>{
     Choice{LrDecay::kConstant, "constant"},
     Choice{LrDecay::kCosine, "cosine"},
     Choice{LrDecay::kLinear, "linear"},
-    Choice{LrDecay::kWsd, "wsd"}};
+    Choice{LrDecay::kWsd, "wsd"},
+    Choice{LrDecay::kInverseSqrt, "inverse_sqrt"}};
 
 // The step, counted from 1, at which the minimum is reached; training.lr_end.
 enum class LrEnd {

@@ -247,6 +247,25 @@ void set_optimizer(const CheckpointManifest& manifest, Optimizer& optimizer) {
   }
 }
 
+// The states of the same optimizer, and the master of a float32 weight where the
+// stored one is an average. A moving average that the checkpoint has not begins
+// with the weights.
+void read_states(const Checkpoint& checkpoint, const Param& param) {
+  const torch::Tensor low = param.state(kMasterLow);
+  if (!param.states.empty() && !low.defined() &&
+      checkpoint.contains("master." + param.name))
+    checkpoint.read(part_of("master.", param, param.tensor));
+  const std::string ema = kEma + ("." + param.name);
+  for (const TensorPart& part : optimizer_parts(param)) {
+    if (part.name != ema || checkpoint.contains(ema))
+      checkpoint.read(part);
+  }
+  if (torch::Tensor average = param.state(kEma);
+      average.defined() && !checkpoint.contains(ema))
+    average.copy_(
+        low.defined() ? ops::join_master(param.tensor, low) : param.tensor);
+}
+
 // A master of another optimizer, where the stored weight is it, rounded.
 void read_master(
     const Checkpoint& checkpoint,
@@ -376,8 +395,7 @@ LoadedRun load_run(
         read_master(checkpoint, saved, param);
         return;
       }
-      for (const TensorPart& part : optimizer_parts_of(optimizer, param))
-        checkpoint.read(part);
+      read_states(checkpoint, param);
       if (local == nullptr)
         read_mean_moments(checkpoint, param);
     });
@@ -459,8 +477,7 @@ CheckpointToSave checkpoint_of(
 uint64_t checkpoint_bytes(const TrainConfig& config) {
   // Files have the whole master, of which a bf16 weight is the other half.
   const bool is_bf16 = config.model.dtype == ModelDtype::kBfloat16;
-  const bool keeps_averages =
-      config.training.optimizer.kind == OptimizerKind::kScheduleFreeAdamW;
+  const bool keeps_averages = config.training.optimizer.averages_weights();
   const uint64_t weight_bytes = is_bf16 ? 2 + 2 : (keeps_averages ? 4 + 4 : 4);
   uint64_t numel = 0;
   uint64_t kept_bytes = 0;

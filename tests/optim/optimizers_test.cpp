@@ -222,6 +222,32 @@ TEST(Sgd, StepsAsTorchsDoes) {
   }
 }
 
+TEST(MovingAverage, IsThatOfTheWeightsAfterEachStep) {
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {
+    const Tensor weight = initial(9).to(dtype);
+    Tensor main_grad = torch::zeros({9});
+    Sgd optimizer({{"all", weight, main_grad}}, {.momentum = 0.9});
+    optimizer.keep_average(0.75);
+    EXPECT_TRUE(optimizer.averages_weights());
+    const Tensor low = testing::state_of(optimizer, 0, kMasterLow);
+    const auto master = [&] {
+      return (low.defined() ? ops::join_master(weight, low) : weight)
+          .to(torch::kDouble);
+    };
+    Tensor expected = master().clone();
+    for (int step = 0; step < kSteps; ++step) {
+      main_grad.copy_(gradient(9, step));
+      optimizer.step(0.05);
+      expected = 0.75 * expected + 0.25 * master();
+    }
+    const Tensor before = master().clone();
+    optimizer.show_averages();
+    EXPECT_LT((master() - expected).abs().max().item<double>(), 1e-6);
+    optimizer.hide_averages();
+    EXPECT_TRUE(torch::equal(master(), before));
+  }
+}
+
 TEST(Sgd, LongRangesAreSteppedInParts) {
   constexpr int64_t kNumel = (1 << 20) + 5;
   const Tensor weight = torch::ones({kNumel});

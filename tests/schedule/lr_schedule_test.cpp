@@ -65,6 +65,24 @@ TEST(LrSchedule, FallsAsInTransformers) {
   }
 }
 
+// get_inverse_sqrt_schedule() of transformers, whose time scale is the warm-up.
+TEST(LrSchedule, FallsWithTheInverseRootAsInTransformers) {
+  for (const RunShape& run : run_shapes()) {
+    const double scale =
+        run.warmup > 0 ? static_cast<double>(run.warmup) : 10000;
+    for (int64_t step = run.warmup + 1; step <= run.total; ++step) {
+      const double shift = scale - static_cast<double>(run.warmup);
+      LrScheduleOptions schedule = schedule_of(LrDecay::kInverseSqrt, run);
+      const double expected =
+          8 / std::sqrt((static_cast<double>(step - 1) + shift) / scale);
+      EXPECT_NEAR(learning_rate(schedule, step), expected, 1e-12);
+      schedule.minimum = 3;
+      EXPECT_NEAR(
+          learning_rate(schedule, step), std::max(3.0, expected), 1e-12);
+    }
+  }
+}
+
 TEST(LrSchedule, RisesToThePeakAsInTorchtitan) {
   for (const RunShape& run : run_shapes()) {
     for (int64_t step = 1; step <= run.warmup; ++step)
@@ -81,7 +99,8 @@ TEST(LrSchedule, HasNoStepAtARateOfZero) {
          {LrDecay::kConstant,
           LrDecay::kCosine,
           LrDecay::kLinear,
-          LrDecay::kWsd}) {
+          LrDecay::kWsd,
+          LrDecay::kInverseSqrt}) {
       for (int64_t step = 1; step <= run.total; ++step)
         EXPECT_GT(learning_rate(schedule_of(decay, run), step), 0)
             << static_cast<int>(decay) << ": step " << step << " of "
