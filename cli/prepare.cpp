@@ -159,12 +159,14 @@ void run(const PrepareArguments& arguments) {
                 ", and {} empty one(s) left out", result.empty_documents));
   if (result.skipped.count > 0)
     fmt::print(
-        "skipped    {} file(s) that are neither .txt nor .jsonl, such as "
-        "'{}'\n",
+        "skipped    {} file(s) that are neither text (.txt, .jsonl) nor a "
+        "table (.parquet, .arrow), such as '{}'\n",
         result.skipped.count,
         result.skipped.first.string());
   if (result.bad_lines > 0) {
-    fmt::print("skipped    {} line(s) without a document\n", result.bad_lines);
+    fmt::print(
+        "skipped    {} line(s) or row(s) without a document\n",
+        result.bad_lines);
     for (const std::string& line : result.first_bad_lines)
       note("skipped: {}\n", line);
     if (result.bad_lines > result.first_bad_lines.size())
@@ -191,6 +193,38 @@ void run(const PrepareArguments& arguments) {
       shell_word("dataset.name=" + arguments.out));
 }
 
+// What the files are, and where their text is.
+void add_text_options(CLI::App& command, PrepareArguments& arguments) {
+  command
+      .add_option(
+          "--json-key,--column",
+          arguments.options.text.json_key,
+          "The member of each JSON object, or the column of a table, that "
+          "holds the text")
+      ->capture_default_str();
+  command
+      .add_option(
+          "--python",
+          arguments.options.text.python,
+          "The Python with PyArrow that reads .parquet and .arrow files")
+      ->capture_default_str();
+  command.add_option(
+      "--document-separator",
+      arguments.separator,
+      "Text between documents of a .txt file, \\n and \\t understood "
+      "[none: a file is one document]");
+  command
+      .add_option(
+          "--format",
+          arguments.format,
+          "What the files are; auto: by name, or else by content")
+      ->check(one_of({"auto", "text", "jsonl"}))
+      ->capture_default_str();
+  command.add_option("--encoding", arguments.encoding, "Of the text")
+      ->check(one_of({"utf-8", "latin1"}))
+      ->capture_default_str();
+}
+
 }  // namespace
 
 void add_prepare(CLI::App& app) {
@@ -203,7 +237,8 @@ void add_prepare(CLI::App& app) {
           "-i,--input",
           arguments->inputs,
           "Files or folders: .txt (one document each) and .jsonl (one document "
-          "per line), plain, .gz or .zst; - is standard input")
+          "per line), plain, .gz or .zst; .parquet and .arrow (one document "
+          "per row); - is standard input")
       ->required();
   command
       ->add_option("-o,--out", arguments->out, "PREFIX of the files to write")
@@ -229,27 +264,7 @@ void add_prepare(CLI::App& app) {
       "--append-eos,!--no-append-eos",
       arguments->append_eos,
       "End each document with the tokenizer's end-of-document token [on]");
-  command
-      ->add_option(
-          "--json-key",
-          arguments->options.text.json_key,
-          "The member of each JSON object that holds the text")
-      ->capture_default_str();
-  command->add_option(
-      "--document-separator",
-      arguments->separator,
-      "Text between documents of a .txt file, \\n and \\t understood "
-      "[none: a file is one document]");
-  command
-      ->add_option(
-          "--format",
-          arguments->format,
-          "What the files are; auto: by name, or else by content")
-      ->check(one_of({"auto", "text", "jsonl"}))
-      ->capture_default_str();
-  command->add_option("--encoding", arguments->encoding, "Of the text")
-      ->check(one_of({"utf-8", "latin1"}))
-      ->capture_default_str();
+  add_text_options(*command, *arguments);
   command
       ->add_option(
           "--workers",
@@ -260,8 +275,8 @@ void add_prepare(CLI::App& app) {
   command->add_flag(
       "--skip-bad-lines",
       arguments->skip_bad_lines,
-      "Leave out lines of .jsonl that are no JSON object with the text, count "
-      "and name them");
+      "Leave out lines of .jsonl that are no JSON object with the text, and "
+      "rows of tables without one; count and name them");
   command->add_flag(
       "--overwrite", arguments->overwrite, "Replace a dataset that is there");
   command->callback([arguments, prepend_bos] {

@@ -26,7 +26,7 @@ MODULES = {
         "files": ["json"],
         "launch": ["topology", "files"],
         "tokenizer": ["json", "files"],
-        "data": ["json", "topology", "files", "tokenizer"],
+        "data": ["json", "topology", "files", "launch", "tokenizer"],
         "safetensors": ["json", "files"],
         "gguf": ["json", "model_spec", "files", "safetensors", "tokenizer"],
         "hub": ["json", "files", "safetensors"],

@@ -15,5 +15,7 @@ extern const std::string_view page_js;
 extern const std::string_view page_time_js;
 extern const std::string_view page_tables_js;
 extern const std::string_view page_css;
+// brigade/data/table_rows.py.
+extern const std::string_view table_rows_py;
 
 }  // namespace brigade::embedded

@@ -27,6 +27,8 @@ class Place {
     is_converted_ = true;
   }
 
+  const TextFile& file() const { return file_; }
+
   [[noreturn]] void fail(size_t position, std::string_view what) const {
     const std::string_view before = text_.substr(0, position);
     const auto extra_bytes =
@@ -74,6 +76,17 @@ void check_utf8(std::string_view text, size_t position, const Place& place) {
           encoding));
 }
 
+// What table_stream.h says of a row without a text.
+[[noreturn]] void fail_at_row(std::string_view line, const TextFile& file) {
+  StringMember reason;
+  const bool is_told = !find_string_member(line, "", reason) &&
+                       reason.outcome == StringMember::Outcome::kString;
+  throw DataError(fmt::format(
+      "[{}] {}",
+      file.path.string(),
+      is_told ? reason.text : "a row without a text"));
+}
+
 // The document of a line of JSON; absent where the line is blank. `position` is
 // the line's in the block.
 std::optional<std::string> document_of_line(
@@ -94,6 +107,8 @@ std::optional<std::string> document_of_line(
       place.fail(position, "the line is not a JSON object");
     case StringMember::Outcome::kAbsent:
     case StringMember::Outcome::kOtherType:
+      if (place.file().is_table)
+        fail_at_row(line, place.file());
       place.fail(
           position,
           fmt::format(

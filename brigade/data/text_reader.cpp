@@ -6,6 +6,7 @@
 
 #include "brigade/base/check.h"
 #include "brigade/base/units.h"
+#include "brigade/data/table_stream.h"
 #include "brigade/json/string_member.h"
 
 namespace brigade {
@@ -23,7 +24,7 @@ std::optional<TextFormat> format_of(const fs::path& path) {
     name = name.stem();
   if (name.extension() == ".txt")
     return TextFormat::kPlain;
-  if (name.extension() == ".jsonl")
+  if (name.extension() == ".jsonl" || is_table(path))
     return TextFormat::kJsonLines;
   return std::nullopt;
 }
@@ -78,12 +79,16 @@ void add_folder(
   if (found.empty()) {
     throw DataError(fmt::format(
         "[text_reader] the folder '{}' holds no .txt or .jsonl file (plain, "
-        ".gz or .zst)",
+        ".gz or .zst), and no .parquet or .arrow file",
         folder.string()));
   }
   std::sort(found.begin(), found.end());
   for (const fs::path& path : found)
-    files.push_back({path, *format_of(path), fs::file_size(path)});
+    files.push_back(
+        {.path = path,
+         .format = *format_of(path),
+         .size_bytes = fs::file_size(path),
+         .is_table = is_table(path)});
 }
 
 size_t cut_of_words(std::string_view text, size_t limit) {
@@ -143,10 +148,11 @@ std::vector<TextFile> find_text_files(
     // A pipe has no size; then there is no progress to show either.
     const bool is_file = fs::is_regular_file(status);
     files.push_back(
-        {path,
-         format ? format : format_of(path),
-         is_file ? fs::file_size(path) : 0,
-         is_file});
+        {.path = path,
+         .format = format ? format : format_of(path),
+         .size_bytes = is_file ? fs::file_size(path) : 0,
+         .is_regular = is_file,
+         .is_table = !format && is_table(path)});
   }
   return files;
 }
@@ -176,8 +182,14 @@ uint64_t TextReader::bytes_read() const {
 bool TextReader::open_next_file() {
   if (next_file_ == files_.size())
     return false;
-  stream_ = open_byte_stream(files_[next_file_].path);
-  format_ = files_[next_file_].format;
+  const TextFile& file = files_[next_file_];
+  stream_ = file.is_table
+                ? open_table(
+                      file.path,
+                      {.column = options_.whole_rows ? "" : options_.json_key,
+                       .python = options_.python})
+                : open_byte_stream(file.path);
+  format_ = file.format;
   ++next_file_;
   at_end_ = false;
   offset_ = 0;
@@ -235,7 +247,7 @@ size_t TextReader::find_line_end() {
     if (size > kMaxLineBytes) {
       throw DataError(fmt::format(
           "[{}] at byte {}, line {}: the line is longer than 32 MiB; .jsonl "
-          "has one document per line",
+          "has one document per line, tables one per row",
           files_[next_file_ - 1].path.string(),
           offset_,
           line_));

@@ -29,19 +29,20 @@ struct TextFile {
   std::optional<TextFormat> format;  // absent: TextReader goes by the content
   uint64_t size_bytes = 0;           // on disk; 0 for a pipe
   bool is_regular = true;            // a pipe can be read only once
+  bool is_table = false;             // .parquet, .arrow; read as kJsonLines
 };
 
-// What a folder holds besides: neither .txt nor .jsonl, nor hidden.
+// What a folder holds besides: neither text nor a table, nor hidden.
 struct SkippedFiles {
   uint64_t count = 0;
   std::filesystem::path first;  // by name
 };
 
 // The files to read: a file is itself, "-" is standard input; a folder gives
-// its .txt and .jsonl (plain, .gz, .zst) files, those of its sub-folders
-// included, in the order of their paths, hidden ones and links to a folder that
-// they lie in left out; `skipped` counts the others. `format` is that
-// of the files that are named; absent: by extension, or else by content. Throws
+// its .txt and .jsonl (plain, .gz, .zst), .parquet and .arrow files, those of
+// its sub-folders included, in the order of their paths, hidden ones and links
+// to a folder that they lie in left out; `skipped` counts the others. `format`
+// is that of the files that are named; absent: by extension, or else by content. Throws
 // DataError for files that do not exist and folders without text.
 std::vector<TextFile> find_text_files(
     const std::vector<std::filesystem::path>& paths,
@@ -50,7 +51,11 @@ std::vector<TextFile> find_text_files(
 
 struct TextOptions {
   TextEncoding encoding = TextEncoding::kUtf8;
+  // The member of each JSON object, or the column of a table, with the text.
   std::string json_key = "text";
+  std::string python = "python3";  // that reads tables (table_stream.h)
+  // Of a table, each row with all columns instead.
+  bool whole_rows = false;
   // Between documents of a plain file; empty: a file is one document.
   std::string document_separator;
   // Where a document that is too long may be cut, at or in front of the second

@@ -1,0 +1,295 @@
+#include "brigade/data/table_stream.h"
+
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "brigade/base/error.h"
+#include "brigade/data/prepare.h"
+#include "brigade/data/token_dataset.h"
+#include "tests/data/data_test_files.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// A Python with PyArrow; "" where there is none.
+std::string find_python() {
+  const char* const named = std::getenv("BRIGADE_PEERS_PYTHON");
+  for (const std::string& python :
+       {std::string(named == nullptr ? "" : named),
+        std::string("python3"),
+        std::string(BRIGADE_SOURCE_DIR "/build/venv-ecosystem/bin/python")}) {
+    const std::string command =
+        "'" + python + "' -c 'import pyarrow' 2>/dev/null";
+    if (!python.empty() && std::system(command.c_str()) == 0)
+      return python;
+  }
+  return {};
+}
+
+class TableTest : public DataTest {
+ protected:
+  // All that the stream gives, in reads of an odd size.
+  static std::string rows(
+      const std::filesystem::path& path,
+      const TableOptions& options) {
+    const auto stream = open_table(path, options);
+    std::string text;
+    char piece[1000];
+    while (const size_t count = stream->read(piece, sizeof(piece)))
+      text.append(piece, count);
+    return text;
+  }
+  static std::string refusal(
+      const std::filesystem::path& path,
+      const TableOptions& options) {
+    try {
+      rows(path, options);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+  std::filesystem::path script(
+      const std::string& name,
+      const std::string& text) {
+    const auto path = write(name, "#!/bin/sh\n" + text);
+    ::chmod(path.c_str(), 0700);
+    return path;
+  }
+  // Something that begins and ends as a parquet file does.
+  std::filesystem::path some_parquet() {
+    return write(
+        "x.parquet", std::string("PAR1") + std::string(4, '\0') + "PAR1");
+  }
+};
+
+TEST_F(TableTest, AFileThatIsNoParquetOrIsCutOffIsRefusedWithTheOffset) {
+  EXPECT_THAT(
+      refusal(write("a.parquet", "PK\3\4 something else"), {}),
+      HasSubstr("a.parquet] at byte 0: not a parquet file"));
+  EXPECT_THAT(refusal(write("e.parquet", ""), {}), HasSubstr("not a parquet"));
+  EXPECT_THAT(
+      refusal(write("b.parquet", "PAR1" + std::string(40, 'x')), {}),
+      HasSubstr("b.parquet] at byte 40: the parquet file is cut off"));
+  EXPECT_THAT(
+      refusal(write("c.parquet", "PAR1\xff\xff\xff\x7fPAR1"), {}),
+      HasSubstr("c.parquet] at byte 4: a footer of 2147483647 bytes"));
+}
+
+TEST_F(TableTest, WithoutPyArrowTheErrorSaysWhatToDo) {
+  const auto path = some_parquet();
+  EXPECT_THAT(
+      refusal(path, {.python = folder_ / "absent"}),
+      AllOf(HasSubstr("there is no program"), HasSubstr("--python")));
+  EXPECT_THAT(
+      refusal(path, {.python = script("without", "exit 4\n")}),
+      AllOf(HasSubstr("has no PyArrow"), HasSubstr("pip install pyarrow")));
+}
+
+TEST_F(TableTest, HowTheOtherProcessEndsIsTold) {
+  const auto path = some_parquet();
+  EXPECT_EQ(
+      rows(path, {.python = script("good", "echo '{\"a\":\"b\"}'\n")}),
+      "{\"a\":\"b\"}\n");
+  EXPECT_THAT(
+      refusal(
+          path, {.python = script("wrong", "printf 'a reason' >&2; exit 3")}),
+      HasSubstr("x.parquet] a reason"));
+  EXPECT_THAT(
+      refusal(path, {.python = script("dies", "echo row; kill -9 $$")}),
+      HasSubstr("ended with signal 9"));
+  EXPECT_THAT(
+      refusal(path, {.python = script("fails", "echo trace >&2; exit 1")}),
+      AllOf(HasSubstr("ended with exit code 1"), Not(HasSubstr("trace"))));
+  EXPECT_THROW(
+      rows(path, {.python = script("memory", "exit 5")}), std::bad_alloc);
+}
+
+// One that would write for ever is ended with the stream.
+TEST_F(TableTest, AStreamThatIsNotReadToItsEndLeavesNoProcess) {
+  const auto python = script("endless", "echo $$; exec yes");
+  char text[16] = {};
+  {
+    const auto stream = open_table(some_parquet(), {.python = python});
+    ASSERT_EQ(stream->read(text, 15), 15U);
+  }
+  EXPECT_NE(::kill(std::atoi(text), 0), 0);
+}
+
+class PyArrowTest : public TableTest {
+ protected:
+  void SetUp() override {
+    if (python_.empty())
+      GTEST_SKIP() << "no Python with PyArrow";
+  }
+  static void SetUpTestSuite() { python_ = find_python(); }
+
+  // Runs a program that has pa, pq, json and `folder`.
+  void make(const std::string& program) {
+    const auto path = write(
+        "make.py",
+        "import json, sys\nimport pyarrow as pa, pyarrow.parquet as pq\n"
+        "folder = sys.argv[1] + '/'\n" +
+            program);
+    const std::string command =
+        "'" + python_ + "' '" + path.string() + "' '" + folder_.string() + "'";
+    ASSERT_EQ(std::system(command.c_str()), 0);
+  }
+  std::vector<int64_t> prepared(
+      const std::filesystem::path& input,
+      BadLines bad_lines = BadLines::kRefuse) {
+    PrepareOptions options;
+    options.inputs = {input};
+    options.out_prefix = folder_ / "out" / input.filename();
+    options.tokenizer = "bytes";
+    options.num_workers = 2;
+    options.text.python = python_;
+    options.bad_lines = bad_lines;
+    result_ = prepare(options);
+    const auto dataset = TokenDataset::open(options.out_prefix);
+    std::vector<int64_t> tokens(dataset.num_tokens());
+    dataset.read(0, tokens);
+    return tokens;
+  }
+  std::string prepare_refusal(const std::string& name) {
+    try {
+      prepared(folder_ / name);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+
+  static std::string python_;
+  PrepareResult result_;
+};
+
+std::string PyArrowTest::python_;
+
+TEST_F(PyArrowTest, GivesTheDocumentsOfTheSameJsonLines) {
+  make(R"(
+texts = [f'row {i}: "é"\n\\ 🚒 \u2028' * (i % 7) for i in range(1000)]
+with open(folder + 'a.jsonl', 'w') as file:
+    for text in texts:
+        print(json.dumps({'text': text}), file=file)
+table = pa.table({'id': list(range(1000)), 'text': texts})
+large = table.set_column(1, 'text', table['text'].cast(pa.large_string()))
+words = table.set_column(1, 'text', table['text'].dictionary_encode())
+for name, each in ('plain', table), ('large', large), ('words', words):
+    for codec in 'snappy', 'zstd', 'gzip', 'none':
+        pq.write_table(each, f'{folder}{name}_{codec}.parquet',
+                       row_group_size=300, compression=codec,
+                       data_page_version='2.0' if codec == 'zstd' else '1.0')
+with pa.OSFile(folder + 'stream.arrow', 'wb') as file:
+    with pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=300)
+with pa.OSFile(folder + 'file.arrow', 'wb') as file:
+    with pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=300)
+)");
+  const auto expected = prepared(folder_ / "a.jsonl");
+  const auto counts = result_.info.sources.at(0).documents;
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    if (!is_table(entry.path()))
+      continue;
+    SCOPED_TRACE(entry.path());
+    EXPECT_EQ(prepared(entry.path()), expected);
+    EXPECT_EQ(result_.info.sources.at(0).documents, counts);
+    ++files;
+  }
+  EXPECT_EQ(files, 14);
+}
+
+TEST_F(PyArrowTest, AFolderGivesItsShardsInOrderAndCountsOtherFiles) {
+  make(R"(
+import os
+os.makedirs(folder + 'set/data')
+for i in 1, 0:
+    pq.write_table(pa.table({'text': [f'{i}']}),
+                   f'{folder}set/data/train-0000{i}-of-00002.parquet')
+)");
+  write("set/README.md", "about it");
+  EXPECT_THAT(
+      prepared(folder_ / "set"), ::testing::ElementsAre('0', 257, '1', 257));
+  EXPECT_EQ(result_.skipped.count, 1U);
+}
+
+TEST_F(PyArrowTest, ColumnsAndRowsThatAreNoTextAreNamed) {
+  make(R"(
+def put(name, **columns):
+    pq.write_table(pa.table(columns), folder + name, row_group_size=2)
+put('absent.parquet', id=[1], body=['a'])
+put('number.parquet', text=[1])
+put('nested.parquet', text=[['a']])
+put('binary.parquet', text=[b'a'])
+put('null.parquet', text=['a', 'b', 'c', None, 'e'])
+bad = pa.StringArray.from_buffers(2, pa.array([0, 1, 2], pa.int32()).buffers()[1],
+                                  pa.py_buffer(b'a\xff'))
+put('utf8.parquet', text=bad)
+)");
+  EXPECT_THAT(
+      prepare_refusal("absent.parquet"),
+      AllOf(
+          HasSubstr("absent.parquet] there is no column 'text'"),
+          HasSubstr("--column"),
+          HasSubstr("id, body")));
+  for (const char* name :
+       {"number.parquet", "nested.parquet", "binary.parquet"})
+    EXPECT_THAT(
+        prepare_refusal(name),
+        AllOf(
+            HasSubstr(std::string(name) + "] the column 'text' holds"),
+            HasSubstr("not text")));
+  EXPECT_THAT(
+      prepare_refusal("null.parquet"),
+      HasSubstr("null.parquet] row group 1, row 1: column 'text' is null"));
+  EXPECT_THAT(
+      prepare_refusal("utf8.parquet"),
+      HasSubstr(
+          "utf8.parquet] row group 0, row 1: column 'text' is not UTF-8"));
+  EXPECT_EQ(prepared(folder_ / "null.parquet", BadLines::kSkip).size(), 8U);
+  EXPECT_EQ(result_.bad_lines, 1U);
+  EXPECT_THAT(result_.first_bad_lines.at(0), HasSubstr("row group 1, row 1"));
+}
+
+TEST_F(PyArrowTest, DamageNamesTheRowGroup) {
+  make(R"(
+texts = [str(i) * 50 for i in range(100)]
+pq.write_table(pa.table({'text': texts}), folder + 'a.parquet',
+               row_group_size=50, use_dictionary=False, compression='none')
+data = bytearray(open(folder + 'a.parquet', 'rb').read())
+begin = pq.read_metadata(folder + 'a.parquet').row_group(1).column(0).data_page_offset
+data[begin:begin + 16] = b'\xff' * 16
+open(folder + 'page.parquet', 'wb').write(data)
+)");
+  EXPECT_THAT(
+      prepare_refusal("page.parquet"),
+      AllOf(
+          HasSubstr("page.parquet] row group 1, column 'text'"),
+          HasSubstr("damaged"),
+          Not(HasSubstr("Thrift"))));
+}
+
+TEST_F(PyArrowTest, WholeRowsKeepNestedColumns) {
+  make(R"(
+pq.write_table(pa.table({
+    'messages': [[{'role': 'user', 'content': 'a\nb'}, {'role': 'x', 'content': None}]],
+    'score': [float('nan')]}), folder + 'chat.parquet')
+)");
+  EXPECT_EQ(
+      rows(folder_ / "chat.parquet", {.column = "", .python = python_}),
+      R"({"messages":[{"role":"user","content":"a\nb"},{"role":"x","content":null}],"score":null})"
+      "\n");
+}
+
+}  // namespace
+}  // namespace brigade
