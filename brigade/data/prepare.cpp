@@ -300,9 +300,9 @@ class Preparation {
     };
     TextReader reader(files_, text);
     if (bos_id_)
-      append_tokens(type, std::span(&*bos_id_, 1), bos_token_);
+      append_tokens(type, std::span(&*bos_id_, 1), ends_.begin);
     if (eos_id_)
-      append_tokens(type, std::span(&*eos_id_, 1), eos_token_);
+      append_tokens(type, std::span(&*eos_id_, 1), ends_.end);
     struct Work {
       TextBlock block;
       uint64_t bytes_read = 0;
@@ -358,23 +358,10 @@ class Preparation {
       if (first_bad_lines_.size() < kNamedBadLines)
         first_bad_lines_.push_back(line);
     }
-    std::span<const std::byte> tokens = block.tokens;
-    for (const EncodedPiece& piece : block.pieces) {
-      const uint64_t size_bytes = piece.num_tokens * token_bytes(type);
-      if (writer.open_tokens() == 0 && piece.num_tokens > 0)
-        writer.append(bos_token_);
-      writer.append(tokens.first(size_bytes));
-      tokens = tokens.subspan(size_bytes);
-      if (!piece.ends_document)
-        continue;
-      if (writer.open_tokens() == 0) {
-        ++empty_documents_;
-        continue;
-      }
-      writer.append(eos_token_);
-      writer.end_document();
-      ++source.documents;
-    }
+    const AppendedDocuments appended =
+        append_documents(block, type, ends_, writer);
+    source.documents += appended.documents;
+    empty_documents_ += appended.empty_documents;
   }
 
   PrepareResult make_result(const MegatronWriter& writer, TokenType type) {
@@ -422,9 +409,8 @@ class Preparation {
   std::unique_ptr<TokenizerFolder> tokenizer_folder_;  // null for "bytes"
   std::unique_ptr<Tokenizer> tokenizer_;
   std::optional<int32_t> bos_id_;
-  std::vector<std::byte> bos_token_;
   std::optional<int32_t> eos_id_;
-  std::vector<std::byte> eos_token_;
+  DocumentEnds ends_;
   std::vector<DatasetSource> sources_;
   uint64_t empty_documents_ = 0;
   uint64_t bad_lines_ = 0;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -51,5 +52,45 @@ EncodedBlock encode_block(
     const TextOptions& options,
     BadLines bad_lines,
     TokenType type);
+
+// What stands around the tokens of each document, in the dataset's type.
+struct DocumentEnds {
+  std::vector<std::byte> begin;
+  std::vector<std::byte> end;
+};
+
+struct AppendedDocuments {
+  uint64_t documents = 0;
+  uint64_t empty_documents = 0;  // left out
+};
+
+// Adds the block's documents to a writer that has append(tokens),
+// end_document() and open_tokens(), as MegatronWriter has.
+template <typename Writer>
+AppendedDocuments append_documents(
+    const EncodedBlock& block,
+    TokenType type,
+    const DocumentEnds& ends,
+    Writer& writer) {
+  AppendedDocuments appended;
+  std::span<const std::byte> tokens = block.tokens;
+  for (const EncodedPiece& piece : block.pieces) {
+    const uint64_t size_bytes = piece.num_tokens * token_bytes(type);
+    if (writer.open_tokens() == 0 && piece.num_tokens > 0)
+      writer.append(ends.begin);
+    writer.append(tokens.first(size_bytes));
+    tokens = tokens.subspan(size_bytes);
+    if (!piece.ends_document)
+      continue;
+    if (writer.open_tokens() == 0) {
+      ++appended.empty_documents;
+      continue;
+    }
+    writer.append(ends.end);
+    writer.end_document();
+    ++appended.documents;
+  }
+  return appended;
+}
 
 }  // namespace brigade
