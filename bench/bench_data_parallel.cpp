@@ -238,7 +238,7 @@ void slow_link(const Rank& rank, const std::filesystem::path& folder) {
     rank.world()->barrier();
     const int64_t begin_ns = steady_now_ns();
     std::vector<WorkPtr> works;
-    for (const GradSegment& segment : sync.segments())
+    for (const FlatSegment& segment : sync.segments())
       works.push_back(rank.world()->all_reduce(segment.main_grad));
     for (const auto& work : works)
       work->wait();

@@ -110,7 +110,7 @@ Trainee make(
     options.hook = bf16_hook();
   trainee.sync = std::make_unique<BucketedGradSync>(params, group, options);
   std::vector<OptimizerGroup> groups;
-  for (const GradSegment& segment : trainee.sync->segments())
+  for (const FlatSegment& segment : trainee.sync->segments())
     groups.push_back({"bucket", segment.weight, segment.main_grad, 0.1});
   trainee.optimizer =
       std::make_unique<AdamW>(std::move(groups), AdamWOptions{});

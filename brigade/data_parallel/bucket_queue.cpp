@@ -16,7 +16,7 @@ BucketQueue::BucketQueue(
     BucketView view;
     view.index = static_cast<int>(b);
     view.buckets = static_cast<int>(plan.buckets.size());
-    const GradSegment& segment = buffer.segments()[b];
+    const FlatSegment& segment = buffer.segments()[b];
     view.main_grad = segment.main_grad;
     view.owned =
         segment.main_grad.narrow(0, segment.owned.begin, segment.owned.numel);

@@ -24,7 +24,7 @@ std::vector<ReadGradient> gradients_of(
   if (sync.options().handover == GradHandover::kMainGrad) {
     // With versions of their own: see GradSync::throw_if_kept(), for which
     // clipped gradients are not cleared ones.
-    for (const GradSegment& segment : sync.segments())
+    for (const FlatSegment& segment : sync.segments())
       gradients.push_back(
           {segment.owned_main_grad().variable_data(), &segment.group});
     return gradients;

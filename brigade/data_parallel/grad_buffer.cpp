@@ -24,11 +24,6 @@ int64_t numel_of(const FlatSegment& segment) {
 
 }  // namespace
 
-torch::Tensor GradSegment::owned_main_grad() const {
-  return shard.defined() ? shard
-                         : main_grad.narrow(0, owned.begin, owned.numel);
-}
-
 GradBuffer::GradBuffer(
     const WeightMemory& weights,
     size_t trained,
@@ -66,11 +61,11 @@ void GradBuffer::lay_out(const WeightMemory& weights) {
                        : torch::zeros({flat.numel}, options);
       flat_grads_.push_back(flat.grads);
     }
-    GradSegment segment{range};
+    FlatSegment segment = range;
     segment.main_grad = flat.grads.narrow(0, flat.used, numel_of(range));
     flat.used += numel_of(range);
     if (divides_gradients(sharding_))
-      segment.shard =
+      segment.grad_shard =
           torch::zeros({segment.owned.numel}, segment.main_grad.options());
     for (const BucketSlot& slot : segment.slots) {
       const auto i = static_cast<size_t>(slot.param);
@@ -99,7 +94,7 @@ void GradBuffer::move_to(const WeightMemory& weights) {
 void GradBuffer::regroup(
     const CommunicatorPtr& from,
     const CommunicatorPtr& to) {
-  for (GradSegment& segment : segments_) {
+  for (FlatSegment& segment : segments_) {
     if (segment.group.ranks == from)
       segment.group.ranks = to;
   }
@@ -113,21 +108,25 @@ void GradBuffer::zero_main_grads() {
   }
   for (const torch::Tensor& flat : flat_grads_)
     ops::erase(flat);
-  for (const GradSegment& segment : segments_)
-    segment.shard.zero_();
+  for (const FlatSegment& segment : segments_)
+    segment.grad_shard.zero_();
 }
 
-std::vector<OwnedPart> GradBuffer::owned_parts() const {
-  std::vector<OwnedPart> parts(main_grads_.size());
+std::vector<RunPart> GradBuffer::owned_parts() const {
+  std::vector<RunPart> parts(main_grads_.size());
   for (size_t s = 0; s < segments_.size(); ++s) {
     const FlatRange& owned = segments_[s].owned;
     for (const BucketSlot& slot : segments_[s].slots) {
       const int64_t begin = std::max(owned.begin, slot.offset_numel);
       const int64_t end =
           std::min(owned.begin + owned.numel, slot.offset_numel + slot.numel);
-      parts[static_cast<size_t>(slot.param)] =
-          begin < end ? OwnedPart{s, begin - slot.offset_numel, end - begin, begin - owned.begin}
-                      : OwnedPart{.segment = s};
+      RunPart& part = parts[static_cast<size_t>(slot.param)];
+      part = {.param = slot.param, .run = s};
+      if (begin < end) {
+        part.begin = begin - slot.offset_numel;
+        part.offset = begin - owned.begin;
+        part.numel = end - begin;
+      }
     }
   }
   return parts;
@@ -135,10 +134,11 @@ std::vector<OwnedPart> GradBuffer::owned_parts() const {
 
 void GradBuffer::take_reduced(size_t index) {
   const torch::NoGradGuard no_grad;
-  const GradSegment& segment = segments_[index];
+  const FlatSegment& segment = segments_[index];
   const FlatRange& owned = segment.owned;
   if (divides_gradients(sharding_)) {
-    segment.shard.add_(segment.main_grad.narrow(0, owned.begin, owned.numel));
+    segment.grad_shard.add_(
+        segment.main_grad.narrow(0, owned.begin, owned.numel));
     ops::erase(segment.main_grad);
   } else if (sharding_ == Sharding::kOptimizer) {
     const int64_t end = owned.begin + owned.numel;

@@ -10,37 +10,17 @@
 #include <vector>
 
 #include "brigade/optim/flat_memory.h"
+#include "brigade/param/run_part.h"
 #include "brigade/param/weight_memory.h"
 
 namespace brigade {
-
-// One bucket's range of the flat memory.
-struct GradSegment : FlatSegment {
-  torch::Tensor main_grad;  // [numel], padding is zero
-  // [owned.numel]: only where gradients are divided (divides_gradients()) and
-  // main_grad holds them until they are reduced: their sum over ranks and
-  // micro-batches.
-  torch::Tensor shard;
-
-  // [owned.numel]: what an optimizer reads.
-  torch::Tensor owned_main_grad() const;
-};
-
-// What this rank owns of one parameter: [begin, begin + numel) of its elements,
-// at `offset` of the owned range of `segment`. numel 0: nothing.
-struct OwnedPart {
-  size_t segment = 0;
-  int64_t begin = 0;
-  int64_t numel = 0;
-  int64_t offset = 0;
-};
 
 class GradBuffer {
  public:
   // Zeroed, for the first `trained` parameters of `weights`.
   GradBuffer(const WeightMemory& weights, size_t trained, Sharding sharding);
 
-  const std::vector<GradSegment>& segments() const { return segments_; }
+  const std::vector<FlatSegment>& segments() const { return segments_; }
   // Shaped as the parameter.
   torch::Tensor& main_grad(int param) {
     return main_grads_[static_cast<size_t>(param)];
@@ -56,8 +36,9 @@ class GradBuffer {
   void regroup(const CommunicatorPtr& from, const CommunicatorPtr& to);
   // Clears every main_grad, padding included.
   void zero_main_grads();
-  // Of each parameter, in the order given.
-  std::vector<OwnedPart> owned_parts() const;
+  // What this rank owns of each parameter, which may be nothing; runs are the
+  // owned ranges of segments.
+  std::vector<RunPart> owned_parts() const;
   // A segment's owned range holds the sum over ranks. With sharding, what is
   // not owned is cleared; where gradients are divided the sum is added to the
   // shard.
@@ -75,7 +56,7 @@ class GradBuffer {
   void lay_out(const WeightMemory& weights);
 
   Sharding sharding_;
-  std::vector<GradSegment> segments_;      // by bucket
+  std::vector<FlatSegment> segments_;      // by bucket
   std::vector<torch::Tensor> flat_grads_;  // by dtype and unit
   std::vector<torch::Tensor> main_grads_;  // by parameter
   int64_t layout_version_ = 0;

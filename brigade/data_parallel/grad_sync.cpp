@@ -111,8 +111,8 @@ void GradSync::zero_main_grads() {
 }
 
 torch::Tensor GradSync::owned_main_grad(int param) const {
-  const OwnedPart& part = owned_parts()[static_cast<size_t>(param)];
-  return segments()[part.segment].owned_main_grad().narrow(
+  const RunPart& part = owned_parts()[static_cast<size_t>(param)];
+  return segments()[part.run].owned_main_grad().narrow(
       0, part.offset, part.numel);
 }
 

@@ -124,7 +124,7 @@ class GradSync {
   const torch::Tensor& main_grad(int param) const {
     return buffer_->main_grad(param);
   }
-  const std::vector<GradSegment>& segments() const {
+  const std::vector<FlatSegment>& segments() const {
     return buffer_->segments();
   }
   const BucketPlan& plan() const { return plan_; }
@@ -139,8 +139,9 @@ class GradSync {
   const FlatMemoryPtr& flat_memory() const { return buffer_->flat_memory(); }
   // Clears every main_grad, padding included.
   void zero_main_grads();
-  // With sharding, what this rank owns of each parameter; else all of it.
-  const std::vector<OwnedPart>& owned_parts() const { return owned_parts_; }
+  // With sharding, what this rank owns of each parameter; else all of it. Runs
+  // are the owned ranges of segments().
+  const std::vector<RunPart>& owned_parts() const { return owned_parts_; }
   // The owned part of a parameter's main_grad, flat; empty: none of it.
   torch::Tensor owned_main_grad(int param) const;
 
@@ -153,7 +154,7 @@ class GradSync {
   void wait_for_weights() { gathered_->need_all(); }
   // Until then this weight may not be read.
   void wait_for_weight(int param) {
-    gathered_->need(owned_parts_[static_cast<size_t>(param)].segment);
+    gathered_->need(owned_parts_[static_cast<size_t>(param)].run);
   }
   // Sharding::kParameters: the weights, of which none can be read otherwise.
   // Null with any other sharding.
@@ -242,7 +243,7 @@ class GradSync {
   BucketPlan plan_;
   std::unique_ptr<WeightMemory> weights_;
   std::unique_ptr<GradBuffer> buffer_;
-  std::vector<OwnedPart> owned_parts_;
+  std::vector<RunPart> owned_parts_;
   std::unique_ptr<GatheredWeights> gathered_;
 
   Phase phase_ = Phase::kIdle;

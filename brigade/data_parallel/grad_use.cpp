@@ -101,9 +101,9 @@ void GradSync::begin_use() {
     weights.push_back(param.tensor);
   if (options().handover == GradHandover::kMainGrad) {
     const bool is_scaled_later = grad_scale() != 1.0;
-    for (const GradSegment& segment : segments()) {
+    for (const FlatSegment& segment : segments()) {
       weights.push_back(segment.owned_weight());
-      if (is_scaled_later || segment.shard.defined())
+      if (is_scaled_later || segment.grad_shard.defined())
         gradients.push_back(segment.main_grad);
       if (is_scaled_later)
         gradients.push_back(segment.owned_main_grad());
@@ -137,7 +137,7 @@ bool GradSync::end_use() const {
 
 int64_t GradSync::owned_numel() const {
   int64_t sum = 0;
-  for (const GradSegment& segment : segments())
+  for (const FlatSegment& segment : segments())
     sum += segment.owned.numel;
   return sum;
 }
@@ -146,14 +146,14 @@ int64_t GradSync::version_of_weights() const {
   if (options().handover != GradHandover::kMainGrad)
     return 0;
   int64_t sum = 0;
-  for (const GradSegment& segment : segments())
+  for (const FlatSegment& segment : segments())
     sum += static_cast<int64_t>(segment.owned_weight()._version());
   return sum;
 }
 
 int64_t GradSync::version_of_gradients() const {
   int64_t sum = 0;
-  for (const GradSegment& segment : segments())
+  for (const FlatSegment& segment : segments())
     sum += static_cast<int64_t>(segment.owned_main_grad()._version());
   return sum;
 }

@@ -57,7 +57,7 @@ torch::Tensor whole_field(
     const std::vector<SteppedTensor>& all,
     size_t index,
     const std::string& field) {
-  const GradSegment& segment = sync.segments()[index];
+  const FlatSegment& segment = sync.segments()[index];
   const auto whole = torch::zeros_like(segment.main_grad);
   const auto owned = whole.narrow(0, segment.owned.begin, segment.owned.numel);
   for (const SteppedTensor& stepped : all) {
@@ -189,7 +189,7 @@ OptimizerState gather_optimizer_state(
   const bool is_mine = sync.all_ranks()->rank() == to;
   if (is_mine)
     result.scalars = optimizer.scalars();
-  for (const GradSegment& segment : sync.segments()) {
+  for (const FlatSegment& segment : sync.segments()) {
     const auto whole = states.gather(segment);
     for (size_t s = 0; is_mine && s < whole.size(); ++s) {
       if (whole[s].empty())  // nobody steps it

@@ -23,7 +23,7 @@ void check_torch_can_step(const GradSync& sync) {
         "[data_parallel] owned_parameters() are of flat memory: wrap with "
         "handover = GradHandover::kMainGrad");
   }
-  for (const GradSegment& segment : sync.segments()) {
+  for (const FlatSegment& segment : sync.segments()) {
     if (is_16_bit(segment.weight.scalar_type())) {
       throw ConfigError(fmt::format(
           "[data_parallel] owned_parameters() of {} weights: torch::optim "

@@ -8,7 +8,7 @@ namespace brigade {
 namespace {
 
 // The parameters of a segment in the order of memory.
-std::vector<int> params_in_memory(const GradSegment& segment) {
+std::vector<int> params_in_memory(const FlatSegment& segment) {
   std::vector<BucketSlot> slots = segment.slots;
   std::sort(slots.begin(), slots.end(), [](const auto& a, const auto& b) {
     return a.offset_numel < b.offset_numel;
@@ -41,11 +41,11 @@ std::vector<OwnedRun> cut_owned(
     const std::vector<int>& group_of) {
   std::vector<OwnedRun> runs;
   for (size_t s = 0; s < sync.segments().size(); ++s) {
-    const GradSegment& segment = sync.segments()[s];
+    const FlatSegment& segment = sync.segments()[s];
     const int64_t end = segment.owned.numel;
     const size_t first = runs.size();
     for (const int param : params_in_memory(segment)) {
-      const OwnedPart& part = sync.owned_parts()[static_cast<size_t>(param)];
+      const RunPart& part = sync.owned_parts()[static_cast<size_t>(param)];
       if (part.numel == 0)
         continue;
       const int group = group_of.at(static_cast<size_t>(param));
@@ -78,7 +78,7 @@ std::optional<OwnedRun> find_owned(
 std::vector<RunPart> parts_of(const GradSync& sync, const OwnedRun& run) {
   std::vector<RunPart> parts;
   for (const int param : params_in_memory(sync.segments()[run.segment])) {
-    const OwnedPart& owned = sync.owned_parts()[static_cast<size_t>(param)];
+    const RunPart& owned = sync.owned_parts()[static_cast<size_t>(param)];
     const int64_t begin = std::max(owned.offset, run.offset);
     const int64_t end =
         std::min(owned.offset + owned.numel, run.offset + run.numel);
@@ -87,7 +87,8 @@ std::vector<RunPart> parts_of(const GradSync& sync, const OwnedRun& run) {
           {param,
            owned.begin + begin - owned.offset,
            begin - run.offset,
-           end - begin});
+           end - begin,
+           run.segment});
     }
   }
   return parts;

@@ -112,7 +112,7 @@ void ParamSet::visit_frozen(const Visit& visit) const {
 void ParamSet::visit_sharded(const Visit& visit) const {
   const torch::NoGradGuard no_grad;
   HeldUnit held(sync_->sharded_weights());
-  for (const GradSegment& segment : sync_->segments()) {
+  for (const FlatSegment& segment : sync_->segments()) {
     auto whole = states_->gather(segment);
     held.hold(segment.unit);
     for (size_t s = 0; s < segment.slots.size(); ++s) {
@@ -141,8 +141,8 @@ void ParamSet::fill(const Visit& fill) {
   });
   HeldUnit held(weights);
   for (size_t i = 0; i < params().size(); ++i) {
-    const OwnedPart& owned = sync_->owned_parts()[i];
-    const GradSegment& segment = sync_->segments()[owned.segment];
+    const RunPart& owned = sync_->owned_parts()[i];
+    const FlatSegment& segment = sync_->segments()[owned.run];
     held.hold(segment.unit);
     Param param = detached(params()[i]);
     param.states = states_->zeros(static_cast<int>(i));

@@ -39,7 +39,8 @@ ParamStates::ParamStates(const GradSync& sync, const Optimizer& optimizer)
     }
     for (const RunPart& part : parts_of(sync, *run)) {
       const auto param = static_cast<size_t>(part.param);
-      places_[param] = Place{g, part};
+      places_[param] = part;
+      places_[param]->run = g;
       stepped[param] = 1 + static_cast<int64_t>(group.rule.unit);
     }
   }
@@ -58,9 +59,9 @@ std::vector<StateSpec> ParamStates::specs(int param) const {
   return optimizer_.kept(*unit, weight_of(sync_, param).scalar_type());
 }
 
-torch::Tensor ParamStates::owned(const Place& place, size_t k) const {
-  return optimizer_.states(place.group)[k].tensor.narrow(
-      0, place.part.offset, place.part.numel);
+torch::Tensor ParamStates::owned(const RunPart& place, size_t k) const {
+  return optimizer_.states(place.run)[k].tensor.narrow(
+      0, place.offset, place.numel);
 }
 
 std::vector<State> ParamStates::of(int param) const {
@@ -74,7 +75,7 @@ std::vector<State> ParamStates::of(int param) const {
 }
 
 std::vector<std::vector<State>> ParamStates::gather(
-    const GradSegment& segment) const {
+    const FlatSegment& segment) const {
   std::vector<std::vector<State>> states;
   if (!is_sharded(sync_)) {
     for (const BucketSlot& slot : segment.slots)
@@ -106,8 +107,7 @@ std::vector<std::vector<State>> ParamStates::gather(
       const auto& place = places_[static_cast<size_t>(slot.param)];
       const auto k = index_in(slot);
       if (place && k)
-        whole
-            .narrow(0, slot.offset_numel + place->part.begin, place->part.numel)
+        whole.narrow(0, slot.offset_numel + place->begin, place->numel)
             .copy_(owned(*place, *k));
     }
     segment.group.ranks
@@ -137,8 +137,8 @@ std::vector<State> ParamStates::zeros(int param) const {
 void ParamStates::keep(int param, const std::vector<State>& whole) const {
   const auto& place = places_[static_cast<size_t>(param)];
   for (size_t k = 0; place && k < whole.size(); ++k) {
-    owned(*place, k).copy_(whole[k].tensor.reshape({-1}).narrow(
-        0, place->part.begin, place->part.numel));
+    owned(*place, k).copy_(
+        whole[k].tensor.reshape({-1}).narrow(0, place->begin, place->numel));
   }
 }
 

@@ -24,7 +24,7 @@ class ParamStates {
   std::vector<State> of(int param) const;
   // The same of all parameters of a segment, in the order of its slots. With
   // sharding they are gathered, collectively.
-  std::vector<std::vector<State>> gather(const GradSegment& segment) const;
+  std::vector<std::vector<State>> gather(const FlatSegment& segment) const;
 
   // As of(), of zeros: for keep().
   std::vector<State> zeros(int param) const;
@@ -32,18 +32,13 @@ class ParamStates {
   void keep(int param, const std::vector<State>& whole) const;
 
  private:
-  // What of a parameter lies where in an optimizer's group.
-  struct Place {
-    size_t group = 0;
-    RunPart part;
-  };
   std::vector<StateSpec> specs(int param) const;
   // This rank's part of the k-th state; flat.
-  torch::Tensor owned(const Place& place, size_t k) const;
+  torch::Tensor owned(const RunPart& place, size_t k) const;
 
   const GradSync& sync_;
   const Optimizer& optimizer_;
-  std::vector<std::optional<Place>> places_;  // by parameter
+  std::vector<std::optional<RunPart>> places_;  // by parameter, in groups
   // The same, of whichever rank steps it; unset: none does.
   std::vector<std::optional<StepUnit>> unit_of_;
 };

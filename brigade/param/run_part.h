@@ -1,6 +1,7 @@
 // Which elements of a parameter a run of flat memory has.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace brigade {
@@ -11,6 +12,7 @@ struct RunPart {
   int64_t begin = 0;
   int64_t offset = 0;
   int64_t numel = 0;
+  size_t run = 0;  // the owned range of a segment, or an optimizer's group
 };
 
 }  // namespace brigade

@@ -18,6 +18,11 @@ torch::Tensor FlatSegment::owned_weight() const {
                                 : weight.narrow(0, owned.begin, owned.numel);
 }
 
+torch::Tensor FlatSegment::owned_main_grad() const {
+  return grad_shard.defined() ? grad_shard
+                              : main_grad.narrow(0, owned.begin, owned.numel);
+}
+
 bool is_same_memory(const torch::Tensor& a, const torch::Tensor& b) {
   return a.is_alias_of(b) && a.storage_offset() == b.storage_offset();
 }

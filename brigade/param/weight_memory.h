@@ -24,7 +24,7 @@ enum class FlatWeights {
   kMove,        // into the flat memory
 };
 
-// One bucket's range of the flat memory.
+// One bucket's range of the flat memory: weights, and their gradients.
 struct FlatSegment {
   // [numel], only where the memory holds weights; of Sharding::kParameters
   // without memory most of the time.
@@ -35,8 +35,16 @@ struct FlatSegment {
   torch::Tensor weight_shard;
   int unit = 0;      // see Param
   ParamGroup group;  // of its parameters: they are reduced and gathered over it
+  // Of those that train, in GradBuffer: [numel], padding is zero.
+  torch::Tensor main_grad;
+  // [owned.numel]: only where gradients are divided (divides_gradients()) and
+  // main_grad holds them until they are reduced: their sum over ranks and
+  // micro-batches.
+  torch::Tensor grad_shard;
 
-  torch::Tensor owned_weight() const;  // [owned.numel]
+  // [owned.numel]: what an optimizer steps and reads.
+  torch::Tensor owned_weight() const;
+  torch::Tensor owned_main_grad() const;
 };
 
 // Whether two tensors begin at the same element of the same storage.

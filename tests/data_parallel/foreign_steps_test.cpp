@@ -189,8 +189,8 @@ TEST_P(ForeignSteps, OfTheUsersOwnAreRightOnceTheGradientsAreDropped) {
       {
         const torch::NoGradGuard no_grad;
         for (size_t i = 0; i < sync.params().size(); ++i) {
-          const OwnedPart& part = sync.owned_parts()[i];
-          sync.segments()[part.segment]
+          const RunPart& part = sync.owned_parts()[i];
+          sync.segments()[part.run]
               .owned_weight()
               .narrow(0, part.offset, part.numel)
               .sub_(

@@ -63,7 +63,7 @@ TEST(GradBuffer, GradientsAreViewsInTheOrderOfThePlan) {
 
 TEST(GradBuffer, RanksOwnEachElementOnce) {
   for (const int ranks : {1, 2, 3, 5}) {
-    std::vector<std::vector<OwnedPart>> of_ranks(static_cast<size_t>(ranks));
+    std::vector<std::vector<RunPart>> of_ranks(static_cast<size_t>(ranks));
     std::vector<std::vector<int64_t>> owners = {
         std::vector<int64_t>(60), std::vector<int64_t>(100), {0, 0, 0}};
     run_ranks(ranks, [&](const CommunicatorPtr& world) {
@@ -112,9 +112,9 @@ TEST(GradBuffer, DividedGradientsAddUpInTheShardAndTheirMemoryIsEmptied) {
       EXPECT_EQ(buffer.main_grad(0).sum().item<double>(), 0);
     }
     const double owned = world->rank() == 0 ? 64 : 36;
-    EXPECT_EQ(buffer.segments()[0].shard.sum().item<double>(), 3 * owned);
+    EXPECT_EQ(buffer.segments()[0].grad_shard.sum().item<double>(), 3 * owned);
     buffer.zero_main_grads();
-    EXPECT_EQ(buffer.segments()[0].shard.sum().item<double>(), 0);
+    EXPECT_EQ(buffer.segments()[0].grad_shard.sum().item<double>(), 0);
   });
 }
 

@@ -39,7 +39,7 @@ void expect_groups_cover_segments(
     const GradSync& sync,
     const std::vector<OptimizerGroup>& made) {
   size_t group = 0;
-  for (const GradSegment& segment : sync.segments()) {
+  for (const FlatSegment& segment : sync.segments()) {
     int64_t at = 0;
     while (at < segment.main_grad.numel()) {
       ASSERT_LT(group, made.size());

@@ -54,7 +54,7 @@ TEST_P(ParamStatesTest, WholeStatesThatWereKeptAreGatheredOnEveryRank) {
       }
       states.keep(param, whole);
     }
-    for (const GradSegment& segment : sync->segments()) {
+    for (const FlatSegment& segment : sync->segments()) {
       const auto gathered = states.gather(segment);
       for (size_t s = 0; s < gathered.size(); ++s) {
         const int param = segment.slots[s].param;

@@ -188,7 +188,7 @@ TEST_P(ShardingTest, EachElementHasOneOwner) {
     for (size_t i = 0; i < optimizer.groups().size(); ++i)
       state_numel += testing::state_of(optimizer, i, "exp_avg").numel();
     flat_numel = 0;
-    for (const GradSegment& segment : model.sync().segments())
+    for (const FlatSegment& segment : model.sync().segments())
       flat_numel += segment.main_grad.numel();
   });
   const auto params = ShardedNet().parameters();
@@ -205,7 +205,7 @@ TEST_P(ShardingTest, WhatIsNotOwnedIsZeroAfterTheReduction) {
     Wrapped model(net, world, sharded(sharding));
     backward_of_step(model, 0, world->rank());
     double owned = 0;
-    for (const GradSegment& segment : model.sync().segments()) {
+    for (const FlatSegment& segment : model.sync().segments()) {
       auto rest = segment.main_grad.clone();
       if (sharding == Sharding::kOptimizer)
         rest.narrow(0, segment.owned.begin, segment.owned.numel).zero_();
