@@ -42,10 +42,16 @@ SelfAttention::Heads SelfAttention::project(
         {rows, flat.size(0) / rows, flat.size(1) / head_dim, head_dim});
   };
   Heads result{heads(projected[0]), heads(projected[1]), heads(projected[2])};
-  if (q_norm_)
-    result.q = q_norm_->forward(result.q);
-  if (k_norm_)
-    result.k = k_norm_->forward(result.k);
+  const auto normed = [&](const std::optional<Norm>& norm,
+                          const torch::Tensor& of_heads) {
+    if (!norm)
+      return of_heads;
+    return description_.norms_all_heads
+               ? norm->forward(of_heads.flatten(2)).view_as(of_heads)
+               : norm->forward(of_heads);
+  };
+  result.q = normed(q_norm_, result.q);
+  result.k = normed(k_norm_, result.k);
   return result;
 }
 

@@ -1,6 +1,5 @@
 #include "brigade/model/block.h"
 
-#include "brigade/base/error.h"
 #include "brigade/model/recompute.h"
 
 namespace brigade {
@@ -8,19 +7,24 @@ namespace brigade {
 Block::Block(
     const ModelContextPtr& context,
     const LayerDescription& layer,
+    const ExpertRange& experts,
     const ParameterSource& source)
     : context_(context) {
-  if (layer.experts)
-    throw ConfigError(
-        "[model] mixture of experts: models with experts are described, but "
-        "not yet computed");
   // Registered in the order of transformers.
   self_attn_ = register_module(
       "self_attn",
       std::make_shared<SelfAttention>(
           context, layer.attention, source.inside("self_attn")));
-  mlp_ = register_module(
-      "mlp", std::make_shared<Mlp>(context, layer.mlp, source.inside("mlp")));
+  if (layer.experts) {
+    const std::string& name = layer.experts->block;
+    experts_ = register_module(
+        name,
+        std::make_shared<Experts>(
+            context, *layer.experts, experts, source.inside(name)));
+  } else {
+    mlp_ = register_module(
+        "mlp", std::make_shared<Mlp>(context, layer.mlp, source.inside("mlp")));
+  }
   const auto norm = [&](const NormDescription& description) {
     return Norm(*this, description, source, context->op_options());
   };
@@ -32,29 +36,38 @@ Block::Block(
     after_mlp_ = norm(*layer.after_mlp);
 }
 
-template <typename Attend>
-ResidualStream Block::run(const ResidualStream& stream, const Attend& attend) {
+template <typename Attend, typename Mix>
+ResidualStream
+Block::run(const ResidualStream& stream, const Attend& attend, const Mix& mix) {
   const auto after = [](const std::optional<Norm>& norm, torch::Tensor x) {
     return norm ? norm->forward(x) : x;
   };
   const ResidualStream attended = before_attention_->forward(stream);
   const ResidualStream mixed = before_mlp_->forward(ResidualStream{
       after(after_attention_, attend(attended.delta)), attended.residual});
-  return {after(after_mlp_, mlp_->forward(mixed.delta)), mixed.residual};
+  return {after(after_mlp_, mix(mixed.delta)), mixed.residual};
 }
 
 ResidualStream Block::forward(
     const ResidualStream& stream,
-    const AttentionInputs& inputs) {
+    const AttentionInputs& inputs,
+    const ExpertInputs& expert_inputs) {
   const auto attend = [this, inputs](const torch::Tensor& x) {
     return self_attn_->forward(x, inputs);
   };
-  if (context_->recompute != Recompute::kFull)
-    return run(stream, attend);
-  // The whole block again in backward: only its input is kept.
-  const auto whole = [this, attend](const std::vector<torch::Tensor>& streams) {
-    return join(run({streams[0], streams[1]}, attend));
+  // Both runs of a block that is computed again visit the same experts.
+  const auto kept = experts_ ? std::make_shared<KeptRouting>() : nullptr;
+  const auto mix = [this, expert_inputs, kept](const torch::Tensor& x) {
+    return experts_ ? experts_->forward(x, expert_inputs, *kept)
+                    : mlp_->forward(x);
   };
+  if (context_->recompute != Recompute::kFull)
+    return run(stream, attend, mix);
+  // The whole block again in backward: only its input is kept.
+  const auto whole =
+      [this, attend, mix](const std::vector<torch::Tensor>& streams) {
+        return join(run({streams[0], streams[1]}, attend, mix));
+      };
   return {recompute(whole, {stream.delta, stream.residual}), {}};
 }
 
@@ -62,8 +75,12 @@ ResidualStream Block::forward_cached(
     const ResidualStream& stream,
     const AttentionInputs& inputs,
     SelfAttention::KeyValueCache& cache) {
-  return run(stream, [&](const torch::Tensor& x) {
+  const auto attend = [&](const torch::Tensor& x) {
     return self_attn_->forward_cached(x, inputs, cache);
+  };
+  KeptRouting kept;
+  return run(stream, attend, [&](const torch::Tensor& x) {
+    return experts_ ? experts_->forward(x, {}, kept) : mlp_->forward(x);
   });
 }
 

@@ -1,5 +1,5 @@
-// One transformer block as a LayerDescription says: attention and an MLP, each
-// added to the residual stream, with norms before and, in some models, after.
+// One transformer block as a LayerDescription says: attention and an MLP or
+// experts, each added to the residual stream, with norms before and, in some models, after.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "brigade/model/attention.h"
+#include "brigade/model/experts.h"
 #include "brigade/model/mlp.h"
 #include "brigade/model/norm.h"
 
@@ -18,23 +19,27 @@ class Block : public torch::nn::Module {
   Block(
       const ModelContextPtr& context,
       const LayerDescription& layer,
+      const ExpertRange& experts,
       const ParameterSource& source);
 
   ResidualStream forward(
       const ResidualStream& stream,
-      const AttentionInputs& inputs);
+      const AttentionInputs& inputs,
+      const ExpertInputs& expert_inputs);
   ResidualStream forward_cached(
       const ResidualStream& stream,
       const AttentionInputs& inputs,
       SelfAttention::KeyValueCache& cache);
 
  private:
-  template <typename Attend>
-  ResidualStream run(const ResidualStream& stream, const Attend& attend);
+  template <typename Attend, typename Mix>
+  ResidualStream
+  run(const ResidualStream& stream, const Attend& attend, const Mix& mix);
 
   ModelContextPtr context_;
   std::shared_ptr<SelfAttention> self_attn_;
-  std::shared_ptr<Mlp> mlp_;
+  std::shared_ptr<Mlp> mlp_;          // null: it has experts
+  std::shared_ptr<Experts> experts_;  // null: it has an MLP
   // Absent: the identity.
   std::optional<Norm> before_attention_, after_attention_;
   std::optional<Norm> before_mlp_, after_mlp_;

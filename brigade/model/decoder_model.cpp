@@ -35,7 +35,10 @@ DecoderModel::DecoderModel(ModelContextPtr context, const ModelPart& part)
     layers_.push_back(layers->register_module(
         name,
         std::make_shared<Block>(
-            context_, layer, source.inside("layers").inside(name))));
+            context_,
+            layer,
+            part.experts,
+            source.inside("layers").inside(name))));
     rotary_.add_layer(layer.attention);
   }
   if (part.is_last) {
@@ -88,6 +91,8 @@ torch::Tensor DecoderModel::forward(
       part_.is_first != input.defined(), "a stage's input does not fit it");
   const TensorParallel& parallel = context_->tensor_parallel;
   AttentionInputs inputs{batch.ids.size(0), {}, batch.document_starts};
+  const ExpertInputs expert_inputs{
+      .has_loss = batch.targets.flatten() >= 0, .sequences = batch.ids.size(0)};
   rotary_.set_positions(positions);
 
   ResidualStream stream{input, {}};
@@ -100,7 +105,7 @@ torch::Tensor DecoderModel::forward(
         Place::kLayer, part_.layers.begin + static_cast<int64_t>(i)};
     context_->announce_forward(unit);
     inputs.rotary = rotary_.of_layer(i);
-    stream = layers_[i]->forward(stream, inputs);
+    stream = layers_[i]->forward(stream, inputs, expert_inputs);
     context_->announce_backward(stream.delta, unit);
     context_->announce_backward(stream.residual, unit);
   }
@@ -133,7 +138,7 @@ torch::Tensor DecoderModel::logits(const torch::Tensor& ids) {
       embed(parallel, ids, {ops::WeightGrad::kReturn, context_->kernels}), {}};
   for (size_t i = 0; i < layers_.size(); ++i) {
     inputs.rotary = rotary_.of_layer(i);
-    stream = layers_[i]->forward(stream, inputs);
+    stream = layers_[i]->forward(stream, inputs, {});
   }
   return all_logits(parallel, norm_->forward(stream).delta)
       .unflatten(0, {ids.size(0), ids.size(1)});

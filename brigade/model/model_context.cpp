@@ -20,6 +20,7 @@ ModelContext single_rank_context(const DecoderConfig& config) {
   context.description = describe_model(config);
   context.tensor_parallel.group = make_self_communicator({.name = "tp"});
   context.context_parallel = make_self_communicator({.name = "cp"});
+  context.expert_parallel = make_self_communicator({.name = "ep"});
   return context;
 }
 

@@ -20,12 +20,21 @@
 
 namespace brigade {
 
+// What is added to the loss of each token and layer with experts
+// (model/router.h).
+struct RouterLosses {
+  double balance = 0;
+  double z = 0;
+};
+
 struct ModelContext {
   ModelDescription description;
   torch::ScalarType dtype = torch::kFloat;
   torch::Device device = torch::kCPU;
   TensorParallel tensor_parallel;  // a group of one when there is none
   CommunicatorPtr context_parallel;
+  CommunicatorPtr expert_parallel;  // divides the experts
+  RouterLosses router_losses;
   // kAccumulate needs a GradSync that keeps .grad() defined
   // (GradHandover::kMainGrad).
   ops::WeightGrad weight_grad = ops::WeightGrad::kReturn;

@@ -1,0 +1,129 @@
+#include "brigade/model/experts.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "brigade/ops/swiglu.h"
+#include "brigade/tensor_parallel/mappings.h"
+
+namespace brigade {
+
+using torch::Tensor;
+
+namespace {
+
+// Gives names without giving behaviour: "experts", "experts.0".
+class ExpertFolder : public torch::nn::Module {};
+
+// The input of products that each tp rank makes a part of.
+Tensor enter_region(const Tensor& x, const TensorParallel& parallel) {
+  if (parallel.size() == 1)
+    return x;
+  return parallel.tokens == TokenLayout::kSharded
+             ? gather_tokens(x, parallel.group)
+             : copy_region(x, parallel.group);
+}
+
+}  // namespace
+
+Experts::Experts(
+    const ModelContextPtr& context,
+    const ExpertsDescription& description,
+    const ExpertRange& range,
+    const ParameterSource& source)
+    : context_(context), description_(description) {
+  // Registered in the order of the table.
+  router_.emplace(*this, context, description, source);
+  const auto folder =
+      register_module("experts", std::make_shared<ExpertFolder>());
+  const int64_t end = std::min(range.end, description.count);
+  for (int64_t expert = range.begin; expert < end; ++expert)
+    add_expert(*folder, expert, source.inside("experts"));
+  if (!description.shared)
+    return;
+  const std::string& name = description.shared->name;
+  shared_ = register_module(
+      name,
+      std::make_shared<Mlp>(
+          context, description.shared->mlp, source.inside(name)));
+  if (description.shared->has_gate)
+    shared_gate_ = register_module(name + "_gate", source.make(name + "_gate"));
+}
+
+void Experts::add_expert(
+    torch::nn::Module& parent,
+    int64_t expert,
+    const ParameterSource& source) {
+  const std::string name = std::to_string(expert);
+  const ParameterSource inside = source.inside(name);
+  const auto module =
+      parent.register_module(name, std::make_shared<ExpertFolder>());
+  GroupedWeights gate_up = inside.make_group(*module, "gate_up_proj");
+  experts_.push_back(
+      {std::move(gate_up),
+       module->register_module(
+           description_.down, inside.make(description_.down))});
+}
+
+Tensor Experts::forward(
+    const Tensor& x,
+    const ExpertInputs& inputs,
+    KeptRouting& kept) {
+  const TensorParallel& parallel = context_->tensor_parallel;
+  const bool is_first = !kept.experts.defined();
+  const Tensor weights =
+      enter_region(router_->route(x, inputs, kept), parallel);
+  if (is_first) {
+    kept.order = ops::order_by_expert(
+        enter_region(kept.experts, parallel), description_.count);
+    kept.exchange = ExpertExchange(
+        context_->expert_parallel, kept.order.counts, x.device());
+  }
+  const Tensor rows =
+      ops::rows_of_tokens(enter_region(x, parallel), kept.order);
+  const Tensor done = kept.exchange.from_experts(
+      run_experts(kept.exchange.to_experts(rows), kept.exchange.counts()));
+  const Tensor sum =
+      leave_region(ops::combine_rows(done, weights, kept.order), parallel);
+  return shared_ ? sum + run_shared(x) : sum;
+}
+
+// An expert without rows has products of no rows too: its weights' gradients
+// are ready at the same place on every rank.
+Tensor Experts::run_experts(
+    const Tensor& rows,
+    const std::vector<int64_t>& counts) const {
+  const auto parts = torch::split_with_sizes(rows, counts);
+  std::vector<Tensor> results;
+  for (size_t i = 0; i < parts.size(); ++i)
+    results.push_back(run_expert(experts_[i], parts[i]));
+  return results.size() == 1 ? results[0] : torch::cat(results);
+}
+
+Tensor Experts::run_expert(const Expert& expert, const Tensor& rows) const {
+  const auto& context = *context_;
+  ops::LinearOptions options{
+      .weight_grad = context.weight_grad,
+      .defer_weight_grad = context.defer_weight_grad,
+      .kernels = context.kernels,
+      .group = ops::WeightGroup::kOneMatrix};
+  const auto gate_up =
+      ops::linear_group(rows, expert.gate_up.weights(), {}, options);
+  const auto activate = [kernels =
+                             context.kernels](const std::vector<Tensor>& of) {
+    return ops::swiglu(of[0], of[1], kernels);
+  };
+  options.input = {.from = gate_up, .make = activate};
+  return ops::linear(activate(gate_up), expert.down->weight, {}, options);
+}
+
+Tensor Experts::run_shared(const Tensor& x) {
+  const Tensor out = shared_->forward(x);
+  if (!shared_gate_)
+    return out;
+  return out * torch::sigmoid(ops::linear(
+                   x, shared_gate_->weight, {}, context_->op_options()));
+}
+
+}  // namespace brigade

@@ -1,0 +1,65 @@
+// Mixture of experts in a block: a router sends each token to k of E MLPs, of
+// which this rank holds a range, and adds up what they return, with the shared
+// expert's (model_spec/model_description.h).
+//
+// Collectives, in this order on all ranks: tp's on entering, the exchange of
+// rows between the ranks of ep (expert_parallel/expert_exchange.h), tp's on
+// leaving, those of the shared expert. Each tp rank has a part of every
+// expert's features and of what it adds; all of them choose alike.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "brigade/model/mlp.h"
+#include "brigade/model/router.h"
+#include "brigade/model_spec/model_part.h"
+
+namespace brigade {
+
+class Experts : public torch::nn::Module {
+ public:
+  // The experts of `range` are this rank's, by its place in
+  // context->expert_parallel.
+  Experts(
+      const ModelContextPtr& context,
+      const ExpertsDescription& description,
+      const ExpertRange& range,
+      const ParameterSource& source);
+
+  // x: [N, C] ([N/tp, C] in TokenLayout::kSharded), normalised; returns the
+  // same. `kept` outlives backward where this is computed again there.
+  torch::Tensor forward(
+      const torch::Tensor& x,
+      const ExpertInputs& inputs,
+      KeptRouting& kept);
+
+ private:
+  struct Expert {
+    GroupedWeights gate_up;
+    std::shared_ptr<Weights> down;
+  };
+  void add_expert(
+      torch::nn::Module& parent,
+      int64_t expert,
+      const ParameterSource& source);
+  // rows: [R, C], counts[e] of them for each expert in turn.
+  torch::Tensor run_experts(
+      const torch::Tensor& rows,
+      const std::vector<int64_t>& counts) const;
+  torch::Tensor run_expert(const Expert& expert, const torch::Tensor& rows)
+      const;
+  torch::Tensor run_shared(const torch::Tensor& x);
+
+  ModelContextPtr context_;
+  ExpertsDescription description_;
+  std::optional<Router> router_;
+  std::vector<Expert> experts_;
+  std::shared_ptr<Mlp> shared_;           // null: there is none
+  std::shared_ptr<Weights> shared_gate_;  // null: it has none
+};
+
+}  // namespace brigade

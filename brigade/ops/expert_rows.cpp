@@ -1,0 +1,262 @@
+#include "brigade/ops/expert_rows.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "brigade/ops/describe.h"
+#include "brigade/ops/kernel_set.h"
+#include "brigade/ops/once_differentiable.h"
+
+namespace brigade::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr const char* kExpertsOp = "experts";
+
+// [N] of [N, k].
+Tensor choice_of(const Tensor& row_of_pair, int64_t choice) {
+  return row_of_pair.select(1, choice);
+}
+
+Tensor tokens_of_rows(const Tensor& pair_of_row, int64_t per_token) {
+  return at::div(pair_of_row, per_token, "floor");
+}
+
+// The sum of each token's rows, choice after choice, in the wide dtype.
+Tensor sum_of_choices(const Tensor& rows, const Tensor& row_of_pair) {
+  const auto wide = wide_dtype(rows);
+  Tensor sum = at::zeros(
+      {row_of_pair.size(0), rows.size(1)}, rows.options().dtype(wide));
+  for (int64_t choice = 0; choice < row_of_pair.size(1); ++choice)
+    sum.add_(rows.index_select(0, choice_of(row_of_pair, choice)));
+  return sum.to(rows.scalar_type());
+}
+
+struct RowsNode : OnceDifferentiable<RowsNode> {
+  static constexpr const char* kName = "rows_of_tokens";
+
+  static Tensor forward(
+      AutogradContext* context,
+      const Tensor& x,
+      const Tensor& pair_of_row,
+      const Tensor& row_of_pair) {
+    context->save_for_backward({row_of_pair});
+    return x.index_select(0, tokens_of_rows(pair_of_row, row_of_pair.size(1)));
+  }
+
+  static variable_list gradients_of(
+      AutogradContext* context,
+      variable_list gradients) {
+    variable_list result(3);
+    if (gradients[0].defined())
+      result[0] =
+          sum_of_choices(gradients[0], context->get_saved_variables()[0]);
+    return result;
+  }
+};
+
+struct CombineNode : OnceDifferentiable<CombineNode> {
+  static constexpr const char* kName = "combine_rows";
+
+  static Tensor forward(
+      AutogradContext* context,
+      const Tensor& rows,
+      const Tensor& weights,
+      const Tensor& pair_of_row,
+      const Tensor& row_of_pair) {
+    context->save_for_backward({rows, weights, pair_of_row, row_of_pair});
+    const auto wide = wide_dtype(rows);
+    Tensor sum = at::zeros(
+        {row_of_pair.size(0), rows.size(1)}, rows.options().dtype(wide));
+    for (int64_t choice = 0; choice < row_of_pair.size(1); ++choice)
+      sum.addcmul_(
+          rows.index_select(0, choice_of(row_of_pair, choice)).to(wide),
+          weights.narrow(1, choice, 1));
+    return sum.to(rows.scalar_type());
+  }
+
+  static variable_list gradients_of(
+      AutogradContext* context,
+      variable_list gradients) {
+    variable_list result(4);
+    if (!gradients[0].defined())
+      return result;
+    const auto saved = context->get_saved_variables();
+    const Tensor& rows = saved[0];
+    const Tensor& weights = saved[1];
+    const Tensor& pair_of_row = saved[2];
+    const Tensor& row_of_pair = saved[3];
+    const Tensor dout = gradients[0].to(wide_dtype(rows));
+    const int64_t per_token = row_of_pair.size(1);
+    result[0] = dout.index_select(0, tokens_of_rows(pair_of_row, per_token))
+                    .mul_(weights.reshape({-1, 1}).index_select(0, pair_of_row))
+                    .to(rows.scalar_type());
+    Tensor dweights = at::empty_like(weights);
+    for (int64_t choice = 0; choice < per_token; ++choice)
+      dweights.select(1, choice).copy_(
+          rows.index_select(0, choice_of(row_of_pair, choice))
+              .to(dout.scalar_type())
+              .mul_(dout)
+              .sum(1));
+    result[1] = dweights;
+    return result;
+  }
+};
+
+struct PermuteNode : OnceDifferentiable<PermuteNode> {
+  static constexpr const char* kName = "permute_rows";
+
+  static Tensor forward(
+      AutogradContext* context,
+      const Tensor& rows,
+      const Tensor& index,
+      const Tensor& inverse) {
+    context->save_for_backward({inverse});
+    return rows.index_select(0, index);
+  }
+
+  static variable_list gradients_of(
+      AutogradContext* context,
+      variable_list gradients) {
+    variable_list result(3);
+    if (gradients[0].defined())
+      result[0] =
+          gradients[0].index_select(0, context->get_saved_variables()[0]);
+    return result;
+  }
+};
+
+struct AttachNode : OnceDifferentiable<AttachNode> {
+  static constexpr const char* kName = "attach_loss";
+
+  static Tensor
+  forward(AutogradContext* context, const Tensor& x, const Tensor& loss) {
+    context->saved_data["dtype"] = loss.scalar_type();
+    return x.view(x.sizes());
+  }
+
+  static variable_list gradients_of(
+      AutogradContext* context,
+      variable_list gradients) {
+    return {
+        gradients[0],
+        at::ones(
+            {},
+            at::dtype(context->saved_data["dtype"].toScalarType())
+                .device(gradients[0].device()))};
+  }
+};
+
+// Minus infinity for the experts of groups that are not among the best.
+Tensor in_best_groups(const Tensor& scores, const ExpertChoice& choice) {
+  const Tensor grouped = scores.view({scores.size(0), choice.groups, -1});
+  const Tensor best_two =
+      std::get<0>(grouped.topk(2, /*dim=*/-1)).sum(/*dim=*/-1);
+  const Tensor chosen =
+      choose_experts(best_two, {.per_token = choice.chosen_groups});
+  const Tensor is_chosen = at::zeros(best_two.sizes(), at::kBool)
+                               .to(scores.device())
+                               .scatter_(1, chosen, true);
+  return grouped
+      .masked_fill(
+          is_chosen.unsqueeze(-1).logical_not(),
+          -std::numeric_limits<double>::infinity())
+      .view(scores.sizes());
+}
+
+}  // namespace
+
+Tensor choose_experts(const Tensor& scores, const ExpertChoice& choice) {
+  const torch::NoGradGuard no_grad;
+  require(
+      scores.dim() == 2 && choice.per_token <= scores.size(1) &&
+          scores.size(1) % choice.groups == 0,
+      kExpertsOp,
+      "{} of the experts of scores {} in {} groups cannot be chosen",
+      choice.per_token,
+      describe(scores),
+      choice.groups);
+  const Tensor candidates = choice.chosen_groups < choice.groups
+                                ? in_best_groups(scores.detach(), choice)
+                                : scores.detach();
+  // topk() orders equal ones as it likes.
+  return std::get<1>(at::sort(
+                         candidates,
+                         /*stable=*/true,
+                         /*dim=*/-1,
+                         /*descending=*/true))
+      .narrow(1, 0, choice.per_token)
+      .contiguous();
+}
+
+ExpertOrder order_by_expert(const Tensor& experts, int64_t count) {
+  const torch::NoGradGuard no_grad;
+  require(
+      experts.dim() == 2 && experts.scalar_type() == torch::kLong,
+      kExpertsOp,
+      "{} is not int64 [N, k]",
+      describe(experts));
+  const Tensor flat = experts.reshape({-1});
+  ExpertOrder order;
+  order.pair_of_row = std::get<1>(
+      at::sort(flat, /*stable=*/true, /*dim=*/0, /*descending=*/false));
+  order.row_of_pair = at::empty_like(flat);
+  order.row_of_pair.scatter_(
+      0, order.pair_of_row, at::arange(flat.numel(), flat.options()));
+  order.row_of_pair = order.row_of_pair.view(experts.sizes());
+  const Tensor counts = at::bincount(flat, {}, count).cpu();
+  const auto of_expert = counts.accessor<int64_t, 1>();
+  for (int64_t i = 0; i < counts.numel(); ++i)
+    order.counts.push_back(of_expert[i]);
+  require(
+      counts.numel() == count,
+      kExpertsOp,
+      "a token goes to expert {}, but there are {}",
+      counts.numel() - 1,
+      count);
+  return order;
+}
+
+Tensor rows_of_tokens(const Tensor& x, const ExpertOrder& order) {
+  require(
+      x.dim() == 2 && x.size(0) == order.row_of_pair.size(0),
+      kExpertsOp,
+      "x {} is not [N, C] of {} tokens",
+      describe(x),
+      order.row_of_pair.size(0));
+  return RowsNode::apply(x, order.pair_of_row, order.row_of_pair);
+}
+
+Tensor combine_rows(
+    const Tensor& rows,
+    const Tensor& weights,
+    const ExpertOrder& order) {
+  require(
+      rows.dim() == 2 && rows.size(0) == order.pair_of_row.size(0) &&
+          weights.sizes() == order.row_of_pair.sizes() &&
+          weights.scalar_type() == wide_dtype(rows),
+      kExpertsOp,
+      "rows {} and weights {} are not those of {} tokens with {} experts each",
+      describe(rows),
+      describe(weights),
+      order.row_of_pair.size(0),
+      order.row_of_pair.size(1));
+  return CombineNode::apply(
+      rows, weights, order.pair_of_row, order.row_of_pair);
+}
+
+Tensor
+permute_rows(const Tensor& rows, const Tensor& index, const Tensor& inverse) {
+  return PermuteNode::apply(rows, index, inverse);
+}
+
+Tensor attach_loss(const Tensor& x, const Tensor& loss) {
+  return AttachNode::apply(x, loss);
+}
+
+}  // namespace brigade::ops
