@@ -62,7 +62,10 @@ void FolderWeights::read(const TensorPart& part) const {
   const auto found = located_.find(part.name);
   BRIGADE_ASSERT(found != located_.end(), "'{}' is not expected", part.name);
   const auto& [stored, slice] = found->second;
-  const torch::Tensor whole = take_slice(as_tensor(*stored), slice);
+  torch::Tensor all = as_tensor(*stored);
+  if (all.dim() > part.tensor.dim())
+    all = all.flatten(0, 1);  // experts
+  const torch::Tensor whole = take_slice(all, slice);
   check_finite(folder_, *stored, take_slice(whole, part.slice));
   part.tensor.copy_(take_shard(whole, part.slice, part.tensor.sizes()));
   release_pages(stored->data);

@@ -53,6 +53,11 @@ class Locator {
       parts_.insert(part_of(row.tied_head));
       if (!row.group.empty())
         groups_[row.group].push_back(&row);
+      if (!row.stack.empty()) {
+        Stack& stack = stacks_[row.stack];
+        stack.rows = std::max(stack.rows, row.stack_row + row.shape[0]);
+        stack.experts = std::max(stack.experts, row.expert + 1);
+      }
       if (!row.tied_head.empty())
         tied_.emplace(row.tied_head, &row);
     }
@@ -67,7 +72,7 @@ class Locator {
         check(*stored, row->shape);
         located_[name] = {.stored = stored};
         used_.insert(stored->name);
-      } else if (!locate_in_group(*row)) {
+      } else if (!locate_in_group(*row) && !locate_in_stack(*row)) {
         missing_.push_back(name);
       }
     }
@@ -88,6 +93,12 @@ class Locator {
   std::map<std::string, const ParameterRow*> expected_;
   // By the name under which a group is stored, in the table's order.
   std::map<std::string, std::vector<const ParameterRow*>> groups_;
+  // A layer's experts as one tensor [experts, rows / experts, ..].
+  struct Stack {
+    int64_t rows = 0;
+    int64_t experts = 0;
+  };
+  std::map<std::string, Stack> stacks_;              // by name
   std::map<std::string, const ParameterRow*> tied_;  // by tied_head
   std::map<std::string, StoredTensor> located_;
   std::set<std::string> used_;
@@ -105,7 +116,16 @@ class Locator {
     return name;
   }
   const SafetensorsTensor* find(std::string_view name) const {
-    return folder_.find(stored_name(name));
+    const SafetensorsTensor* found = folder_.find(stored_name(name));
+    // transformers 5 has another name for Mixtral's in memory, which is in
+    // files of other programs.
+    constexpr std::string_view kBlock = ".block_sparse_moe.";
+    const size_t at = name.find(kBlock);
+    if (found != nullptr || at == std::string_view::npos)
+      return found;
+    std::string renamed(name);
+    renamed.replace(at, kBlock.size(), ".mlp.");
+    return folder_.find(stored_name(renamed));
   }
 
   void check(
@@ -146,6 +166,22 @@ class Locator {
     return true;
   }
 
+  // The same of a layer's experts.
+  bool locate_in_stack(const ParameterRow& row) {
+    const SafetensorsTensor* stored =
+        row.stack.empty() ? nullptr : find(row.stack);
+    if (stored == nullptr)
+      return false;
+    const Stack& stack = stacks_.at(row.stack);
+    if (used_.insert(stored->name).second)
+      check(
+          *stored,
+          {stack.experts, stack.rows / stack.experts, row.shape.at(1)});
+    located_[row.name] = {
+        stored, {0, row.stack_row, row.stack_row + row.shape[0]}};
+    return true;
+  }
+
   bool may_be_ignored(
       const std::string& name,
       const SafetensorsTensor& stored) {
@@ -183,6 +219,17 @@ class Locator {
     return row.place == Place::kHead && row.cut.unit == CutUnit::kVocabulary;
   }
 
+  // A model with experts has thousands of tensors.
+  static std::string list(const std::vector<std::string>& names) {
+    constexpr size_t kShown = 24;
+    const size_t shown = std::min(names.size(), kShown);
+    const std::string text = fmt::format(
+        "{}", fmt::join(names.begin(), names.begin() + shown, ", "));
+    return shown == names.size()
+               ? text
+               : fmt::format("{} and {} more", text, names.size() - shown);
+  }
+
   void report() const {
     if (missing_.empty() && surplus_.empty() && wrong_.empty())
       return;
@@ -190,11 +237,11 @@ class Locator {
         "[hugging_face] the tensors of '{}' are not those of this model",
         folder_.path().string());
     if (!missing_.empty())
-      text += fmt::format("\n  missing: {}", fmt::join(missing_, ", "));
+      text += "\n  missing: " + list(missing_);
     if (lacks_only_the_head())
       text += " (is tie_word_embeddings true?)";
     if (!surplus_.empty())
-      text += fmt::format("\n  surplus: {}", fmt::join(surplus_, ", "));
+      text += "\n  surplus: " + list(surplus_);
     if (!wrong_.empty())
       text += fmt::format("\n  wrong: {}", fmt::join(wrong_, "; "));
     throw DataError(text);

@@ -16,7 +16,9 @@ namespace brigade {
 
 struct StoredTensor {
   const SafetensorsTensor* stored = nullptr;
-  Slice slice;  // of it: the expected tensor
+  // Of it, which of a layer's experts together is read as the matrix of all
+  // their rows: the expected tensor.
+  Slice slice;
 };
 
 // Expected name -> where it is. Throws the DataError of FolderWeights().

@@ -119,7 +119,8 @@ void check_experts(
     const TrainConfig& config,
     const DecoderConfig& decoder,
     Problems& problems) {
-  const ParallelDims& dims = config.distributed.dims;
+  const DistributedConfig& distributed = config.distributed;
+  const ParallelDims& dims = distributed.dims;
   const int64_t experts = decoder.experts ? decoder.experts->num_experts : 0;
   if (dims.ep > 1 && experts == 0)
     problems.push_back(fmt::format(
@@ -132,6 +133,16 @@ void check_experts(
         "experts",
         dims.ep,
         experts));
+  if (dims.ep > 1 && distributed.rounds.local_steps > 0)
+    problems.push_back(fmt::format(
+        "[config] /distributed/ep_size = {} beside /distributed/local_steps = "
+        "{}: groups that train apart do not divide experts yet; set one of "
+        "them to its default",
+        dims.ep,
+        distributed.rounds.local_steps));
+  if (experts > 0 && config.adapter.is_used())
+    problems.push_back(
+        "[config] /adapter: models with experts do not train adapters yet");
   if (decoder.qk_norm_of_all_heads && dims.tp > 1)
     problems.push_back(fmt::format(
         "[config] /distributed/tp_size = {}: this model's q_norm and k_norm "

@@ -40,6 +40,7 @@ DecoderModel::DecoderModel(ModelContextPtr context, const ModelPart& part)
             part.experts,
             source.inside("layers").inside(name))));
     rotary_.add_layer(layer.attention);
+    has_experts_ = has_experts_ || layer.experts.has_value();
   }
   if (part.is_last) {
     norm_.emplace(
@@ -91,8 +92,9 @@ torch::Tensor DecoderModel::forward(
       part_.is_first != input.defined(), "a stage's input does not fit it");
   const TensorParallel& parallel = context_->tensor_parallel;
   AttentionInputs inputs{batch.ids.size(0), {}, batch.document_starts};
-  const ExpertInputs expert_inputs{
-      .has_loss = batch.targets.flatten() >= 0, .sequences = batch.ids.size(0)};
+  ExpertInputs expert_inputs{.has_loss = {}, .sequences = batch.ids.size(0)};
+  if (has_experts_ && batch.targets.defined())
+    expert_inputs.has_loss = batch.targets.flatten() >= 0;
   rotary_.set_positions(positions);
 
   ResidualStream stream{input, {}};

@@ -70,6 +70,7 @@ class DecoderModel : public torch::nn::Module {
   ModelPart part_;
   std::shared_ptr<Weights> embed_tokens_;  // [V/tp, C]
   std::vector<std::shared_ptr<Block>> layers_;
+  bool has_experts_ = false;  // one of its layers
   RotaryTables rotary_;
   std::optional<Norm> norm_;
   std::shared_ptr<Weights> lm_head_;  // [V/tp, C]; null when tied

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "brigade/base/error.h"
 #include "brigade/ops/kernel_set.h"
 #include "brigade/ops/weight_grad.h"
 
@@ -24,7 +25,12 @@ Router::Router(
     const ParameterSource& source)
     : context_(std::move(context)),
       description_(description),
-      gate_(parent.register_module("gate", source.make("gate"))) {}
+      gate_(parent.register_module("gate", source.make("gate"))) {
+  if (description.router.has_bias)
+    throw ConfigError(
+        "[model] the router's e_score_correction_bias (dots1, DeepSeek-V3) is "
+        "read, but not computed yet; models whose router has none are");
+}
 
 Tensor Router::route(
     const Tensor& x,

@@ -31,6 +31,10 @@ struct ExpertsConfig {
   int64_t n_group = 1;
   int64_t topk_group = 1;
 
+  // Of an MLP with the weights that a token visits.
+  int64_t active_width() const {
+    return num_experts_per_tok * width + shared_width;
+  }
   // Whether a layer has experts.
   bool is_sparse(int64_t layer) const;
   bool operator==(const ExpertsConfig&) const = default;

@@ -6,6 +6,7 @@
 
 #include "brigade/model_spec/decoder_config.h"
 #include "brigade/topology/layer_partition.h"
+#include "brigade/topology/parallel_dims.h"
 
 namespace brigade {
 
@@ -23,6 +24,12 @@ struct ModelPart {
   bool is_last = true;
   ExpertRange experts = {};  // all, unless they are divided among ranks
 };
+
+// Those of a rank, by its place in dims.ep; all of a model without experts.
+ExpertRange experts_of_rank(
+    const DecoderConfig& config,
+    const ParallelDims& dims,
+    const Coordinate& at);
 
 // All layers, with embedding and head.
 ModelPart whole_model(const DecoderConfig& config);

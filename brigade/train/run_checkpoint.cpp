@@ -445,7 +445,8 @@ CheckpointToSave checkpoint_of(
     add_local_parts(*local, mesh, checkpoint);
     return checkpoint;
   }
-  Shares shares(*mesh.dp_cp());
+  Shares of_replicas(*mesh.dp_cp());
+  Shares of_experts(*mesh.expert_replicas());
   // What is gathered for the visit alone.
   const bool is_sharded = config.distributed.zero_stage > 0;
   const auto weights = config.distributed.zero_stage == 3
@@ -455,6 +456,8 @@ CheckpointToSave checkpoint_of(
     stage->params().visit([&](const Param& param) {
       if (!param.is_counted_here() || is_of_base(param))
         return;
+      Shares& shares =
+          param.row->expert == kNoExpert ? of_replicas : of_experts;
       if (TensorPart weight = part_of("", param, param.tensor);
           shares.take(weight)) {
         weight.tensor = stored_weight(stage->optimizer(), param);

@@ -124,6 +124,8 @@ std::vector<Param> StageRuntime::make_params(
             model_->context().tensor_parallel.tokens),
         weights[row.name]);
     param.has_own_bucket = zero_stage > 0 && !row.tied_head.empty();
+    if (row.expert != kNoExpert && mesh.dims().ep > 1)
+      param.group.ranks = mesh.expert_replicas();
     param.unit = zero_stage > 2 ? weight_units_.of_row[params.size()] : 0;
     param.tensor.set_requires_grad(row.trains);
     // Values from the seed where the base model's files have none.

@@ -81,7 +81,10 @@ TrainStep::TrainStep(
       read_(std::move(read)),
       lr_schedule_(lr_schedule_options(config.training, last_step(config))),
       batches_(data.training, config, mesh.coordinate(), mesh.device()) {
-  const std::vector<ModelPart> parts = stage_parts(config_);
+  std::vector<ModelPart> parts = stage_parts(config_);
+  for (ModelPart& part : parts)
+    part.experts =
+        experts_of_rank(model_of(config_), mesh_.dims(), mesh_.coordinate());
   const auto pp = static_cast<size_t>(mesh_.dims().pp);
   for (size_t stage = static_cast<size_t>(mesh_.coordinate().pp);
        stage < parts.size();

@@ -177,7 +177,10 @@ def attention(x, p, config, layer):
         if f"{name}_proj.bias" in p:
             y = y + p[f"{name}_proj.bias"]
         y = y.view(batch, tokens, count, head_dim)
-        if f"{name}_norm.weight" in p:
+        if config["model_type"] == "olmoe" and name != "v":
+            y = rms_norm(y.flatten(2), p[f"{name}_norm.weight"],
+                         config).view_as(y)
+        elif f"{name}_norm.weight" in p:
             y = rms_norm(y, p[f"{name}_norm.weight"], config)
         return y.transpose(1, 2)
 
@@ -217,6 +220,49 @@ def mlp(x, p, config):
     return linear(gate * linear(x, "up"), "down")
 
 
+def experts(x, p, config):
+    """Token by token, each through its experts one after the other."""
+    mixtral = config["model_type"] == "mixtral"
+    per_token = config["num_experts_per_tok"]
+    names = (("gate", "w1"), ("up", "w3"), ("down", "w2"))
+
+    def expert(index, row):
+        prefix = f"experts.{index}."
+        own = {key[len(prefix):]: value for key, value in p.items()
+               if key.startswith(prefix)}
+        if mixtral:
+            own = {f"{usual}_proj.weight": own[f"{name}.weight"]
+                   for usual, name in names}
+        return mlp(row, own, config)
+
+    rows = []
+    for row in x.flatten(0, 1):
+        scores = torch.softmax(p["gate.weight"] @ row, 0)
+        order = sorted(range(len(scores)), key=lambda e: -scores[e].item())
+        chosen = order[:per_token]
+        total = 1.0
+        if mixtral or config.get("norm_topk_prob"):
+            total = sum(scores[e] for e in chosen)
+        out = sum(scores[e] / total * expert(e, row) for e in chosen)
+        if "shared_expert.up_proj.weight" in p:
+            shared = {key[len("shared_expert."):]: value
+                      for key, value in p.items()
+                      if key.startswith("shared_expert.")}
+            weight = torch.sigmoid(p["shared_expert_gate.weight"] @ row)
+            out = out + weight * mlp(row, shared, config)
+        rows.append(out)
+    return torch.stack(rows).view_as(x)
+
+
+def feed_forward(x, part, config):
+    """`part` gives the parameters below a name of the layer."""
+    for block in ("mlp.", "block_sparse_moe."):
+        p = part(block)
+        if "gate.weight" in p:
+            return experts(x, p, config)
+    return mlp(x, part("mlp."), config)
+
+
 def forward(params, config, ids):
     embedding = params["model.embed_tokens.weight"]
     x = embedding[ids]
@@ -241,7 +287,7 @@ def forward(params, config, ids):
             x = x + norm(mixed, "post_feedforward")
         else:
             x = x + mixed
-            x = x + mlp(norm(x, "post_attention"), part("mlp."), config)
+            x = x + feed_forward(norm(x, "post_attention"), part, config)
     x = rms_norm(x, params["model.norm.weight"], config)
     tied = config.get("tie_word_embeddings", is_gemma(config))
     logits = x @ (embedding if tied else params["lm_head.weight"]).T

@@ -1,0 +1,98 @@
+#include "brigade/ops/expert_rows.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/autograd.h>
+
+#include <vector>
+
+#include "brigade/base/error.h"
+#include "tests/support/leaf.h"
+
+namespace brigade::ops {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::vector<int64_t> values_of(const Tensor& tensor) {
+  const Tensor flat = tensor.flatten();
+  std::vector<int64_t> values;
+  for (int64_t i = 0; i < flat.numel(); ++i)
+    values.push_back(flat[i].item<int64_t>());
+  return values;
+}
+
+TEST(ExpertRows, OfEqualScoresTheLowerIndexIsChosen) {
+  const Tensor scores =
+      torch::tensor({{0., 1., 1., 1., 0., 1.}, {1., 1., 1., 1., 1., 1.}});
+  EXPECT_THAT(
+      values_of(choose_experts(scores, {.per_token = 3})),
+      ElementsAre(1, 2, 3, 0, 1, 2));
+}
+
+// The first group has the best expert, the second the best two.
+TEST(ExpertRows, OnlyExpertsOfTheBestGroupsAreChosen) {
+  const Tensor scores = torch::tensor({{.9, .1, .2, .6, .7, .1}});
+  EXPECT_THAT(
+      values_of(choose_experts(
+          scores, {.per_token = 2, .groups = 2, .chosen_groups = 1})),
+      ElementsAre(4, 3));
+}
+
+TEST(ExpertRows, OrderIsByExpertThenByToken) {
+  const Tensor experts = torch::tensor({{2, 0}, {0, 3}, {2, 3}}, torch::kLong);
+  const ExpertOrder order = order_by_expert(experts, 5);
+  EXPECT_THAT(order.counts, ElementsAre(2, 0, 2, 2, 0));
+  EXPECT_THAT(values_of(order.pair_of_row), ElementsAre(1, 2, 0, 4, 3, 5));
+  EXPECT_THAT(values_of(order.row_of_pair), ElementsAre(2, 0, 1, 4, 3, 5));
+  EXPECT_THROW(order_by_expert(experts, 3), Error);
+}
+
+// Against a loop over pairs, without permutation, differentiated by torch.
+TEST(ExpertRows, RowsAndTheirSumsAreThoseOfALoopOverPairs) {
+  torch::manual_seed(3);
+  constexpr int64_t kTokens = 7;
+  constexpr int64_t kWidth = 3;
+  for (const int64_t tokens : {kTokens, int64_t{1}, int64_t{0}}) {
+    const Tensor experts =
+        choose_experts(torch::randn({tokens, 5}), {.per_token = 3});
+    const Tensor factors = torch::randn({5, kWidth}, torch::kDouble);
+    const Tensor x =
+        testing::leaf(torch::randn({tokens, kWidth}, torch::kDouble));
+    const Tensor weights =
+        testing::leaf(torch::randn({tokens, 3}, torch::kDouble));
+    const Tensor dout = torch::randn({tokens, kWidth}, torch::kDouble);
+
+    const ExpertOrder order = order_by_expert(experts, 5);
+    const Tensor of_row = experts.flatten().index_select(0, order.pair_of_row);
+    const Tensor rows =
+        rows_of_tokens(x, order) * factors.index_select(0, of_row);
+    const Tensor out = combine_rows(rows, weights, order);
+    out.backward(dout);
+
+    const Tensor x2 = testing::leaf(x.detach());
+    const Tensor weights2 = testing::leaf(weights.detach());
+    Tensor expected = torch::zeros({tokens, kWidth}, torch::kDouble);
+    for (int64_t choice = 0; choice < 3; ++choice)
+      expected =
+          expected + x2 * factors.index_select(0, experts.select(1, choice)) *
+                         weights2.narrow(1, choice, 1);
+    expected.backward(dout);
+    EXPECT_TRUE(torch::allclose(out, expected));
+    EXPECT_TRUE(torch::allclose(x.grad(), x2.grad()));
+    EXPECT_TRUE(torch::allclose(weights.grad(), weights2.grad()));
+  }
+}
+
+TEST(ExpertRows, AnAttachedLossGetsAGradientOfOneOnce) {
+  const Tensor x = testing::leaf(torch::ones({2}));
+  const Tensor other = testing::leaf(torch::full({}, 3.));
+  const Tensor y = attach_loss(x, other.square());
+  EXPECT_TRUE(torch::equal(y, x));
+  (y * 5).sum().backward();
+  EXPECT_EQ(x.grad()[0].item<double>(), 5);
+  EXPECT_EQ(other.grad().item<double>(), 6);
+}
+
+}  // namespace
+}  // namespace brigade::ops
