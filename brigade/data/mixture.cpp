@@ -13,8 +13,7 @@
 namespace brigade {
 namespace {
 
-// Whole numbers that add up to kPeriod, by largest remainder.
-std::vector<uint64_t> make_quotas(const std::vector<double>& weights) {
+void check_weights(const std::vector<double>& weights) {
   std::vector<std::string> problems;
   for (size_t i = 0; i < weights.size(); ++i) {
     if (!(std::isfinite(weights[i]) && weights[i] > 0)) {
@@ -26,7 +25,27 @@ std::vector<uint64_t> make_quotas(const std::vector<double>& weights) {
   }
   if (!problems.empty())
     throw ConfigError(problems);
+}
 
+void check_quotas(
+    const std::vector<uint64_t>& quotas,
+    const std::vector<double>& weights) {
+  for (size_t i = 0; i < quotas.size(); ++i) {
+    if (quotas[i] == 0) {
+      throw ConfigError(fmt::format(
+          "/dataset/mixture/{}/weight: {} is less than 1/{} of the mixture, "
+          "the smallest share: leave the part out or raise its weight",
+          i,
+          weights[i],
+          MixtureOrder::kPeriod));
+    }
+  }
+}
+
+}  // namespace
+
+// By largest remainder.
+std::vector<uint64_t> mixture_quotas(const std::vector<double>& weights) {
   // Divided by the largest first, so that the sum stays finite.
   const double largest = *std::max_element(weights.begin(), weights.end());
   double sum = 0;
@@ -45,23 +64,13 @@ std::vector<uint64_t> make_quotas(const std::vector<double>& weights) {
                   std::accumulate(quotas.begin(), quotas.end(), uint64_t{0});
   for (size_t i = 0; rest > 0; i = (i + 1) % remainders.size(), --rest)
     ++quotas[remainders[i].second];
-  for (size_t i = 0; i < quotas.size(); ++i) {
-    if (quotas[i] == 0) {
-      throw ConfigError(fmt::format(
-          "/dataset/mixture/{}/weight: {} is less than 1/{} of the mixture, "
-          "the smallest share: leave the part out or raise its weight",
-          i,
-          weights[i],
-          MixtureOrder::kPeriod));
-    }
-  }
   return quotas;
 }
 
-}  // namespace
-
-MixtureOrder::MixtureOrder(const std::vector<double>& weights)
-    : quotas_(make_quotas(weights)) {
+MixtureOrder::MixtureOrder(const std::vector<double>& weights) {
+  check_weights(weights);
+  quotas_ = mixture_quotas(weights);
+  check_quotas(quotas_, weights);
   table_.reserve(kPeriod);
   std::vector<uint32_t> taken(quotas_.size(), 0);
   for (uint64_t position = 0; position < kPeriod; ++position) {

@@ -43,6 +43,10 @@ class MixtureOrder {
   std::vector<Entry> table_;  // kPeriod entries
 };
 
+// The shares of weights, not all zero, in whole numbers that add up to
+// MixtureOrder::kPeriod.
+std::vector<uint64_t> mixture_quotas(const std::vector<double>& weights);
+
 class MixtureSource : public SampleSource {
  public:
   // As many weights as sources (at least one), all of the same seq_length.
