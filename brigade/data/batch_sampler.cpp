@@ -52,10 +52,19 @@ uint64_t BatchSampler::window(uint64_t sample) const {
   const uint64_t position = sample % windows_per_epoch();
   if (!options_.shuffle)
     return options_.windows.begin + position;
+  const uint64_t seed = mix_bits(options_.seed) ^ epoch(sample);
+  const uint64_t block_size = options_.shuffle_block;
+  if (block_size > 0) {
+    const uint64_t block = position / block_size;
+    const uint64_t first = block * block_size;
+    const Permutation order(
+        std::min(block_size, windows_per_epoch() - first),
+        mix_bits(mix_bits(seed) + block));
+    return options_.windows.begin + first + order(position - first);
+  }
   // Built anew for each sample: 128 mixes against a window's hundreds of
   // tokens, and nothing to keep in step between threads.
-  const Permutation order(
-      windows_per_epoch(), mix_bits(options_.seed) ^ epoch(sample));
+  const Permutation order(windows_per_epoch(), seed);
   return options_.windows.begin + order(position);
 }
 

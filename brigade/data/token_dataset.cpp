@@ -143,6 +143,23 @@ TokenDataset TokenDataset::open(
   return {"Megatron", std::move(tokens), std::move(index), layout, options};
 }
 
+TokenDataset TokenDataset::open_growing(
+    const fs::path& tokens,
+    const fs::path& ends,
+    TokenType type,
+    const TokenDatasetOptions& options) {
+  // In this order: whatever tokens are seen, their ends are there.
+  File token_file = map_file(tokens);
+  File end_file = map_file(ends);
+  const uint64_t num_tokens = token_file->bytes().size() / token_bytes(type);
+  const TokenFileLayout layout{
+      type,
+      0,
+      num_tokens,
+      DocumentIndex::growing_ends(end_file->bytes(), num_tokens)};
+  return {"text", std::move(token_file), std::move(end_file), layout, options};
+}
+
 void TokenDataset::read(uint64_t begin, std::span<int64_t> out) const {
   BRIGADE_ASSERT(
       begin <= num_tokens() && out.size() <= num_tokens() - begin,

@@ -41,6 +41,14 @@ class TokenDataset {
       const std::filesystem::path& path,
       const TokenDatasetOptions& options = {});
 
+  // What is there now of files that grow (text_tokens.h): tokens of `type`, and
+  // the ends of their documents, which are written first.
+  static TokenDataset open_growing(
+      const std::filesystem::path& tokens,
+      const std::filesystem::path& ends,
+      TokenType type,
+      const TokenDatasetOptions& options = {});
+
   // The file of tokens, as messages name it.
   const std::filesystem::path& path() const { return tokens_->path(); }
   const char* format() const { return format_; }  // "Megatron", "llm.c", ...

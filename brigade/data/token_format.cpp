@@ -35,6 +35,22 @@ DocumentIndex DocumentIndex::cumulative_ends(std::span<const std::byte> ends) {
   return {size, num_tokens, Ends{ends}};
 }
 
+DocumentIndex DocumentIndex::growing_ends(
+    std::span<const std::byte> ends,
+    uint64_t num_tokens) {
+  // Documents that end before the last token.
+  uint64_t low = 0;
+  uint64_t high = ends.size() / sizeof(uint64_t);
+  while (low < high) {
+    const uint64_t middle = low + (high - low) / 2;
+    if (load_at<uint64_t>(ends, middle) < num_tokens)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return {low + 1, num_tokens, Ends{ends}};
+}
+
 DocumentIndex DocumentIndex::sequences(
     std::span<const std::byte> first_sequences,
     std::span<const std::byte> byte_offsets,

@@ -32,6 +32,11 @@ class DocumentIndex {
   static DocumentIndex rows(uint64_t num_rows, uint64_t row_tokens);
   // u64 ends of documents, in tokens.
   static DocumentIndex cumulative_ends(std::span<const std::byte> ends);
+  // Likewise, of a file that still grows, of which num_tokens are there and
+  // maybe more ends: the last document is as far as they go.
+  static DocumentIndex growing_ends(
+      std::span<const std::byte> ends,
+      uint64_t num_tokens);
   // Megatron: the first sequence of each document (i64, the last entry is the
   // end) and each sequence's byte offset (i64).
   static DocumentIndex sequences(

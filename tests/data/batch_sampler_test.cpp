@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
@@ -78,6 +79,32 @@ TEST(Permutation, NeighboursLandUncorrelated) {
   const double variance = (double(kSize) * kSize - 1) / 12;
   // Five standard deviations of 1 / sqrt(n).
   EXPECT_LT(std::abs(covariance / kSize / variance), 0.05);
+}
+
+TEST(BatchSampler, BlocksArePermutedByThemselvesWhateverFollows) {
+  constexpr uint64_t kBlock = 10;
+  const auto order = [](uint64_t windows, uint64_t epoch) {
+    const BatchSampler sampler(
+        {.windows = {5, 5 + windows}, .seed = 9, .shuffle_block = kBlock});
+    std::vector<uint64_t> result;
+    for (uint64_t i = 0; i < windows; ++i)
+      result.push_back(sampler.window(epoch * windows + i));
+    return result;
+  };
+  const auto whole = order(95, 0);
+  for (uint64_t begin = 0; begin < whole.size(); begin += kBlock) {
+    std::vector<uint64_t> block(
+        whole.begin() + static_cast<long>(begin),
+        whole.begin() + static_cast<long>(std::min<size_t>(begin + 10, 95)));
+    EXPECT_FALSE(std::is_sorted(block.begin(), block.end()));
+    std::sort(block.begin(), block.end());
+    for (uint64_t i = 0; i < block.size(); ++i)
+      EXPECT_EQ(block[i], 5 + begin + i);
+  }
+  const auto shorter = order(40, 0);
+  EXPECT_TRUE(std::equal(shorter.begin(), shorter.end(), whole.begin()));
+  EXPECT_NE(order(95, 1), whole);
+  EXPECT_EQ(order(kBlock, 0).size(), 10U);
 }
 
 TEST(BatchSampler, CountsPicotronsWindows) {
