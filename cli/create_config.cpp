@@ -126,7 +126,7 @@ GivenValues given_values(
 }
 
 bool names_dataset(const GivenValues& given) {
-  for (const char* key : {"name", "mixture"}) {
+  for (const char* key : {"name", "mixture", "text"}) {
     const auto found = given.find(find_config_key("dataset", key));
     if (found != given.end() && !found->second.value.empty() &&
         found->second.value != nlohmann::json(""))

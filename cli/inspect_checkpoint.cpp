@@ -10,10 +10,14 @@
 #include "brigade/base/error.h"
 #include "brigade/base/readable.h"
 #include "brigade/checkpoint/checkpoint.h"
+#include "brigade/config/train_config.h"
+#include "brigade/data/training_data.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/report/run_record.h"
 #include "brigade/tokenizer/tokenizer.h"
 #include "brigade/topology/parallel_dims.h"
+#include "brigade/train/from_config.h"
+#include "brigade/train/part_use.h"
 #include "cli/inspect.h"
 #include "cli/inspect_tensors.h"
 
@@ -70,7 +74,47 @@ std::string layout(const CheckpointManifest& manifest) {
       sharded);
 }
 
+// "2", or of weights that change "1 to 0.2 by step".
+std::string weight_text(const Json& weight) {
+  const auto number = [](const Json& value) {
+    return value.is_number() ? value.get<double>() : 1.0;
+  };
+  if (!weight.is_array() || weight.empty())
+    return fmt::format("{}", number(weight));
+  return fmt::format(
+      "{} to {} by {}",
+      number(weight.front().value("weight", Json())),
+      number(weight.back().value("weight", Json())),
+      weight.front().contains("step") ? "step" : "tokens");
+}
+
+// What the run has seen, and will have seen, of each part of its data.
+Rows part_rows(const CheckpointManifest& manifest) {
+  const Json mixture = config_value(manifest, "dataset", "mixture");
+  if (!mixture.is_array() || mixture.empty())
+    return {};
+  Rows rows;
+  try {
+    const TrainConfig config =
+        parse_train_config(
+            manifest.config.dump(),
+            {.path = "manifest.json",
+             .world_size = static_cast<int>(manifest.writers)})
+            .config;
+    if (!config.model.decoder)
+      return {};
+    const TrainingData data = open_training_data(training_data_options(config));
+    for (const PartUse& use :
+         count_part_use(config, data, manifest.step, manifest.samples))
+      rows.emplace_back("", describe(use));
+  } catch (const Error&) {
+    rows.emplace_back("", "(its datasets are not here to be counted)");
+  }
+  return rows;
+}
+
 std::string data(const CheckpointManifest& manifest) {
+  const Json text = config_value(manifest, "dataset", "text");
   const Json mixture = config_value(manifest, "dataset", "mixture");
   std::vector<std::string> names;
   if (mixture.is_array() && !mixture.empty()) {
@@ -78,7 +122,10 @@ std::string data(const CheckpointManifest& manifest) {
       names.push_back(fmt::format(
           "{} (weight {})",
           part.value("name", std::string("?")),
-          part.value("weight", 1.0)));
+          weight_text(part.value("weight", Json()))));
+  } else if (text.is_array()) {
+    for (const Json& path : text)
+      names.push_back(path.is_string() ? path.get<std::string>() : "?");
   } else {
     const Json name = config_value(manifest, "dataset", "name");
     names.push_back(name.is_string() ? name.get<std::string>() : "?");
@@ -225,10 +272,12 @@ void inspect_checkpoint(
   for (auto& row : model_rows(config))
     rows.push_back(std::move(row));
   rows.insert(
+      rows.end(), {{"dtype", manifest.dtype}, {"data", data(manifest)}});
+  for (auto& row : part_rows(manifest))
+    rows.push_back(std::move(row));
+  rows.insert(
       rows.end(),
-      {{"dtype", manifest.dtype},
-       {"data", data(manifest)},
-       {"tokenizer", tokenizer(checkpoint)},
+      {{"tokenizer", tokenizer(checkpoint)},
        {"files", files(checkpoint)},
        {"weights", completeness(config, stored)},
        {"optimizer",

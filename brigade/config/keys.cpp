@@ -92,7 +92,7 @@ void add_dataset(std::vector<ConfigKey>& keys) {
           kAny,
           kFree,
           "path of a tokenizer, or 'bytes'")
-      .default_note = "the dataset's";
+      .default_note = "the dataset's; of dataset.text the model's, or bytes";
   group.key("subset_name", &G::subset_name, kAny, kFree, "ignored")
       .ignored_because = "dataset.name is a path";
   group.key("split", &G::split, kAny, kFree, "ignored").ignored_because =
@@ -108,17 +108,31 @@ void add_dataset(std::vector<ConfigKey>& keys) {
       kMeaning,
       "shuffle each epoch from the seed");
   group.key(
+      "shuffle_block",
+      &G::shuffle_block,
+      {.low = 0, .high = 1e9},
+      kMeaning,
+      "windows that change places with one another, block after block, so that "
+      "training on dataset.text begins with the first; 0: all");
+  group.key(
       "eval_fraction",
       &G::eval_fraction,
       {.low = 0, .high = 1, .low_is_excluded = true, .high_is_excluded = true},
       kFree,
       "share of the dataset held out when training.eval_every > 0");
   group.key(
+      "eval_parts",
+      &G::eval_parts,
+      kAny,
+      kFree,
+      "evaluate the held-out share of each part of a mixture by itself too");
+  group.key(
       "mixture",
       &G::mixture,
       kAny,
       kMeaning,
-      "several datasets with weights, in place of dataset.name");
+      "several datasets with weights, which may change over the run, in place "
+      "of dataset.name");
   group.key(
       "document_epochs",
       &G::document_epochs,
@@ -131,6 +145,40 @@ void add_dataset(std::vector<ConfigKey>& keys) {
       kAny,
       kMeaning,
       "attention does not cross document boundaries");
+}
+
+// Of text that is tokenized while training.
+void add_text(std::vector<ConfigKey>& keys) {
+  using G = DatasetConfig;
+  const GroupKeys group(
+      keys, "dataset", [](auto& config) -> auto& { return config.dataset; });
+  group
+      .key(
+          "text",
+          &G::text,
+          kAny,
+          kMeaning,
+          "files or folders of text (.txt, .jsonl, .parquet, ...), tokenized "
+          "while training; in place of dataset.name")
+      .default_note = "none";
+  group.key(
+      "text_key",
+      &G::text_key,
+      kAny,
+      kMeaning,
+      "of dataset.text, the member of .jsonl or the column with the text");
+  group.key(
+      "prepend_bos",
+      &G::prepend_bos,
+      kAny,
+      kMeaning,
+      "begin each document of dataset.text with the begin-of-text token");
+  group.key(
+      "python",
+      &G::python,
+      kAny,
+      kFree,
+      "the Python with PyArrow that reads .parquet of dataset.text");
 }
 
 void add_checkpoint(std::vector<ConfigKey>& keys) {
@@ -289,6 +337,7 @@ const std::vector<ConfigKey>& config_keys() {
     add_model(all);
     add_training(all);
     add_dataset(all);
+    add_text(all);
     add_checkpoint(all);
     add_logging(all);
     add_environment(all);

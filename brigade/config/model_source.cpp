@@ -74,6 +74,12 @@ std::optional<int64_t> vocabulary_of(const std::string& dataset) {
 // model.config without vocab_size: that of the largest vocabulary of the
 // datasets.
 void take_vocabulary(TrainConfig& config, Problems& problems) {
+  if (config.dataset.text) {
+    problems.emplace_back(
+        "[config] /model/config/vocab_size is not given, and /dataset/text "
+        "does not say it; give the tokenizer's");
+    return;
+  }
   std::vector<std::string> names = {config.dataset.name};
   if (!config.dataset.mixture.empty())
     names.clear();

@@ -42,6 +42,8 @@ void fill_in(TrainConfig& config) {
     config.logging.run_dir = "runs/" + config.logging.run_name;
   if (config.checkpoint.save_dir.empty())
     config.checkpoint.save_dir = config.logging.run_dir + "/checkpoints";
+  if (config.dataset.text)
+    config.dataset.name.clear();
 }
 
 // Whether nothing was reported about the values at these places. Rules that
@@ -142,6 +144,21 @@ void check_logging(const TrainConfig& config, Problems& problems) {
   }
 }
 
+void check_text(const DatasetConfig& dataset, Problems& problems) {
+  std::error_code error;
+  for (const std::string& path : *dataset.text) {
+    if (!fs::exists(path, error))
+      problems.push_back(fmt::format(
+          "[config] /dataset/text names \"{}\", but there is no such file or "
+          "folder",
+          path));
+  }
+  if (!dataset.mixture.empty())
+    problems.emplace_back(
+        "[config] /dataset/text and /dataset/mixture are both given; leave one "
+        "out");
+}
+
 void check_dataset(const DatasetConfig& dataset, Problems& problems) {
   std::error_code error;
   if (!dataset.tokenizer.empty() && dataset.tokenizer != "bytes" &&
@@ -150,12 +167,23 @@ void check_dataset(const DatasetConfig& dataset, Problems& problems) {
         "[config] /dataset/tokenizer = \"{}\": there is no such file or "
         "folder; leave it out to use the dataset's own tokenizer",
         dataset.tokenizer));
-  if (!are_sound(problems, {"/dataset/name", "/dataset/mixture"}))
+  if (dataset.shuffle_block > 0 && !dataset.shuffle)
+    problems.push_back(fmt::format(
+        "[config] /dataset/shuffle_block = {} has no meaning with "
+        "/dataset/shuffle = false; set shuffle to true, or leave it out",
+        dataset.shuffle_block));
+  if (dataset.text)
+    check_text(dataset, problems);
+  if (!are_sound(
+          problems, {"/dataset/name", "/dataset/mixture", "/dataset/text"}))
+    return;
+  if (dataset.text)
     return;
   if (dataset.name.empty() && dataset.mixture.empty())
     problems.emplace_back(
         "[config] /dataset/name is not given; set it to a dataset made by "
-        "`brigade prepare`, or give /dataset/mixture");
+        "`brigade prepare`, or give /dataset/mixture, or text as it is as "
+        "/dataset/text");
   if (!dataset.name.empty() && !dataset.mixture.empty())
     problems.push_back(fmt::format(
         "[config] /dataset/name = \"{}\" and /dataset/mixture are both given; "
@@ -213,6 +241,9 @@ std::vector<std::string> ignored_keys(
     if (means_nothing)
       ignored.push_back(key.pointer() + ": " + key.ignored_because);
   }
+  const auto name = given.find(find_config_key("dataset", "name"));
+  if (config.dataset.text && name != given.end() && name->second.value != "")
+    ignored.emplace_back("/dataset/name: /dataset/text takes its place");
   const DistributedConfig& distributed = config.distributed;
   // picotron takes the backend from use_cpu alone.
   if (distributed.use_cpu == true && distributed.backend == Backend::kNccl)
@@ -279,6 +310,18 @@ LoadedConfig load_train_config(const LoadOptions& options) {
         error.what()));
   }
   return parse_train_config(text, options);
+}
+
+std::string tokenizer_of_text(const TrainConfig& config) {
+  if (!config.dataset.tokenizer.empty())
+    return config.dataset.tokenizer;
+  std::error_code error;
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    if (!config.model.folder.empty() &&
+        fs::exists(config.model.folder / name, error))
+      return config.model.folder.string();
+  }
+  return "bytes";
 }
 
 int64_t tokens_per_step(const TrainConfig& config) {

@@ -137,21 +137,42 @@ struct TrainingConfig {
   }
 };
 
+enum class MixtureUnit { kSteps, kTokens };
+
+// The weight of a part once so many steps, or tokens, were trained on.
+struct MixtureWeight {
+  int64_t after = 0;
+  double weight = 1;
+  bool operator==(const MixtureWeight&) const = default;
+};
+
 // One part of a weighted mixture.
 struct MixturePart {
   std::string name;
   double weight = 1;  // relative to the others
+  // In place of `weight`: by time, linear in between; empty: it never changes.
+  std::vector<MixtureWeight> weights = {};
+  MixtureUnit unit = MixtureUnit::kSteps;  // of `weights`
   bool operator==(const MixturePart&) const = default;
 };
 
 struct DatasetConfig {
-  std::string name;       // path of a prepared dataset; empty with `mixture`
+  // Path of a prepared dataset; empty with `mixture`, and once loaded with
+  // `text`, which takes its place.
+  std::string name;
+  // Files and folders of text (data/text_tokens.h); absent: none.
+  std::optional<std::vector<std::string>> text;
+  std::string text_key = "text";   // of .jsonl, or a table's column
+  bool prepend_bos = false;        // to each document of `text`
+  std::string python = "python3";  // that reads tables of `text`
   std::string tokenizer;  // path, or "bytes"; empty: the dataset's, the model's
   std::optional<std::string> subset_name;  // ignored
   std::string split = "train";             // ignored
   int64_t num_workers = 0;                 // ignored: a thread of its own
   int64_t num_proc = 1;                    // ignored: `brigade prepare`'s
   bool shuffle = false;
+  int64_t shuffle_block = 0;    // windows; 0: the whole epoch
+  bool eval_parts = false;       // of a mixture, each by itself too
   double eval_fraction = 0.02;  // held out when training.eval_every > 0
   std::vector<MixturePart> mixture;
   bool document_epochs = false;  // documents in a new order every epoch
@@ -261,6 +282,10 @@ LoadedConfig load_train_config(const LoadOptions& options);
 LoadedConfig parse_train_config(
     const std::string& json_text,
     const LoadOptions& options);
+
+// What tokenizes dataset.text, as load_tokenizer() takes it: the one that is
+// named, the model's own, or "bytes".
+std::string tokenizer_of_text(const TrainConfig& config);
 
 // Tokens of one optimizer step over all ranks.
 int64_t tokens_per_step(const TrainConfig& config);

@@ -159,10 +159,42 @@ Expectation read_value(
   return std::nullopt;
 }
 
+namespace {
+
+const char* key_of(MixtureUnit unit) {
+  return unit == MixtureUnit::kSteps ? "step" : "tokens";
+}
+
+// [{"step": 0, "weight": 1}, {"step": 1000, "weight": 0}], or of "tokens".
+bool read_weights(const json& value, MixturePart& part) {
+  if (!value.is_array() || value.empty())
+    return false;
+  const bool is_first_in_steps =
+      value[0].is_object() && value[0].contains("step");
+  part.unit = is_first_in_steps ? MixtureUnit::kSteps : MixtureUnit::kTokens;
+  for (const json& element : value) {
+    MixtureWeight point;
+    const char* const key = key_of(part.unit);
+    const bool is_point =
+        element.is_object() && element.size() == 2 && element.contains(key) &&
+        element.contains("weight") &&
+        !read_value(element[key], {.low = 0, .high = 1e12}, point.after) &&
+        !read_value(element["weight"], {.low = 0}, point.weight) &&
+        (part.weights.empty() || part.weights.back().after < point.after);
+    if (!is_point)
+      return false;
+    part.weights.push_back(point);
+  }
+  return true;
+}
+
+}  // namespace
+
 Expectation
 read_value(const json& value, const ValueRule&, std::vector<MixturePart>& out) {
   const std::string expected =
-      R"(expected a list of {"name": PATH, "weight": a number > 0})";
+      R"(expected a list of {"name": PATH, "weight": a number > 0, or a list )"
+      R"(of {"step" or "tokens": ascending, "weight": a number >= 0}})";
   if (!value.is_array())
     return expected;
   std::vector<MixturePart> parts;
@@ -173,8 +205,11 @@ read_value(const json& value, const ValueRule&, std::vector<MixturePart>& out) {
         element["name"].is_string() &&
         element.size() == (element.contains("weight") ? 2U : 1U);
     const ValueRule positive{.low = 0, .low_is_excluded = true};
-    if (!is_part || (element.contains("weight") &&
-                     read_value(element["weight"], positive, part.weight)))
+    const bool has_weight =
+        is_part && (!element.contains("weight") ||
+                    !read_value(element["weight"], positive, part.weight) ||
+                    read_weights(element["weight"], part));
+    if (!has_weight)
       return expected + fmt::format("; {} is none", show_json(element));
     part.name = element["name"].get<std::string>();
     parts.push_back(std::move(part));
@@ -185,8 +220,15 @@ read_value(const json& value, const ValueRule&, std::vector<MixturePart>& out) {
 
 json write_value(const std::vector<MixturePart>& parts) {
   json list = json::array();
-  for (const MixturePart& part : parts)
-    list.push_back({{"name", part.name}, {"weight", part.weight}});
+  for (const MixturePart& part : parts) {
+    json weight = part.weight;
+    if (!part.weights.empty())
+      weight = json::array();
+    for (const MixtureWeight& point : part.weights)
+      weight.push_back(
+          {{key_of(part.unit), point.after}, {"weight", point.weight}});
+    list.push_back({{"name", part.name}, {"weight", weight}});
+  }
   return list;
 }
 

@@ -1,10 +1,14 @@
 #include "brigade/data/training_data.h"
 
+#include <algorithm>
+
 #include "brigade/base/check.h"
+#include "brigade/base/error.h"
 #include "brigade/data/dataset_info.h"
 #include "brigade/data/document_epochs.h"
 #include "brigade/data/mixture.h"
 #include "brigade/data/permutation.h"
+#include "brigade/data/text_windows.h"
 
 namespace brigade {
 namespace {
@@ -20,6 +24,44 @@ Source combine(
   return std::make_shared<MixtureSource>(std::move(sources), weights);
 }
 
+WeightTable weights_of(const TrainingDataPart& part) {
+  return part.weights.empty() ? WeightTable{{0, part.weight}} : part.weights;
+}
+
+double largest_weight(const TrainingDataPart& part) {
+  double largest = 0;
+  for (const WeightPoint& point : weights_of(part))
+    largest = std::max(largest, point.weight);
+  return largest;
+}
+
+Source combine_for_training(
+    std::vector<Source> sources,
+    const std::vector<TrainingDataPart>& parts) {
+  const bool changes =
+      std::any_of(parts.begin(), parts.end(), [](const TrainingDataPart& part) {
+        return !part.weights.empty();
+      });
+  std::vector<double> weights;
+  std::vector<WeightTable> tables;
+  for (const TrainingDataPart& part : parts) {
+    weights.push_back(part.weight);
+    tables.push_back(weights_of(part));
+  }
+  if (!changes || parts.size() == 1)
+    return combine(std::move(sources), weights);
+  return std::make_shared<ScheduledMixtureSource>(
+      std::move(sources), std::move(tables));
+}
+
+std::shared_ptr<const MixtureSchedule> schedule_of(
+    const std::vector<TrainingDataPart>& parts) {
+  std::vector<WeightTable> tables;
+  for (const TrainingDataPart& part : parts)
+    tables.push_back(weights_of(part));
+  return std::make_shared<const MixtureSchedule>(std::move(tables));
+}
+
 Source make_training_source(
     const std::shared_ptr<const TokenDataset>& dataset,
     const TrainingDataOptions& options,
@@ -30,7 +72,10 @@ Source make_training_source(
         dataset,
         options.seq_length,
         BatchSamplerOptions{
-            .windows = windows, .seed = seed, .shuffle = options.shuffle});
+            .windows = windows,
+            .seed = seed,
+            .shuffle = options.shuffle,
+            .shuffle_block = options.shuffle_block});
   }
   // The last window's last token is the first that may be held out.
   const auto seq_length = static_cast<uint64_t>(options.seq_length);
@@ -58,6 +103,39 @@ void check_vocabulary(
     require_tokenizer(*info, options.tokenizer, prefix);
 }
 
+std::shared_ptr<TextTokens> open_text(
+    const TrainingDataPart& part,
+    const TrainingDataOptions& options) {
+  if (options.scan.cache_dir.empty())
+    throw ConfigError(
+        "[config] /dataset/text: no folder is known for its tokens; for "
+        "`brigade "
+        "train` set HOME or XDG_CACHE_HOME, for other commands use "
+        "dataset.name");
+  return std::make_shared<TextTokens>(
+      *part.text,
+      TextTokensOptions{
+          .folder = options.scan.cache_dir / "text_tokens",
+          .vocab_size = options.vocab_size,
+          .on_progress = options.on_tokenize});
+}
+
+// Whether the first windows of the text do not depend on its end.
+bool can_begin_early(const TrainingDataOptions& options) {
+  return options.parts.size() == 1 && options.held_out_fraction == 0 &&
+         !options.document_epochs &&
+         (!options.shuffle || options.shuffle_block > 0);
+}
+
+std::shared_ptr<const TokenDataset> open_dataset(
+    const TrainingDataPart& part,
+    const TrainingDataOptions& options) {
+  const auto dataset = std::make_shared<const TokenDataset>(
+      TokenDataset::open(part.path, {.vocab_size = options.vocab_size}));
+  check_vocabulary(*dataset, part.path, options);
+  return dataset;
+}
+
 }  // namespace
 
 TrainingData open_training_data(const TrainingDataOptions& options) {
@@ -65,15 +143,33 @@ TrainingData open_training_data(const TrainingDataOptions& options) {
   TrainingData data;
   std::vector<Source> training;
   std::vector<Source> held_out;
-  std::vector<double> weights;
+  std::vector<double> largest_weights;
   uint64_t uncounted = 0;
   bool has_mask = false;
   for (size_t i = 0; i < options.parts.size(); ++i) {
     const TrainingDataPart& part = options.parts[i];
-    const auto dataset = std::make_shared<const TokenDataset>(
-        TokenDataset::open(part.path, {.vocab_size = options.vocab_size}));
+    // Parts of equal size must not be read in the same order.
+    const uint64_t seed = i == 0 ? options.seed : mix_bits(options.seed + i);
+    std::shared_ptr<const TokenDataset> dataset;
+    if (part.text) {
+      const auto tokens = open_text(part, options);
+      data.text_bytes += tokens->text_bytes();
+      if (options.text == TrainingDataOptions::Text::kCheck)
+        return data;
+      if (can_begin_early(options)) {
+        data.training = std::make_shared<TextWindowSource>(
+            tokens,
+            TextWindowsOptions{
+                .seq_length = options.seq_length,
+                .seed = seed,
+                .shuffle_block = options.shuffle ? options.shuffle_block : 0});
+        return data;
+      }
+      dataset = tokens->wait_for_all().dataset;
+    } else {
+      dataset = open_dataset(part, options);
+    }
     dataset->require_window(options.seq_length);
-    check_vocabulary(*dataset, part.path, options);
     const WindowSplit split = split_windows(
         count_windows(dataset->num_tokens(), options.seq_length),
         options.held_out_fraction,
@@ -85,9 +181,9 @@ TrainingData open_training_data(const TrainingDataOptions& options) {
     has_mask = has_mask || dataset->mask();
     data.training_windows += split.training.size();
     data.held_out_windows += split.held_out.size();
-    weights.push_back(part.weight);
-    // Parts of equal size must not be read in the same order.
-    const uint64_t seed = i == 0 ? options.seed : mix_bits(options.seed + i);
+    largest_weights.push_back(largest_weight(part));
+    data.parts.push_back(
+        {.path = part.path, .training_windows = split.training.size()});
     training.push_back(
         make_training_source(dataset, options, split.training, seed));
     if (split.held_out.size() > 0) {
@@ -95,13 +191,15 @@ TrainingData open_training_data(const TrainingDataOptions& options) {
           dataset,
           options.seq_length,
           BatchSamplerOptions{.windows = split.held_out, .shuffle = false}));
+      data.parts.back().held_out = held_out.back();
     }
   }
   if (has_mask)
     data.counting_tokens = data.num_tokens - uncounted;
-  data.training = combine(std::move(training), weights);
+  data.training = combine_for_training(std::move(training), options.parts);
+  data.schedule = schedule_of(options.parts);
   if (!held_out.empty())
-    data.held_out = combine(std::move(held_out), weights);
+    data.held_out = combine(std::move(held_out), largest_weights);
   return data;
 }
 

@@ -4,12 +4,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "brigade/data/mixture_schedule.h"
 #include "brigade/data/sample_source.h"
+#include "brigade/data/text_tokens.h"
 #include "brigade/data/token_range.h"
 
 namespace brigade {
@@ -17,6 +20,10 @@ namespace brigade {
 struct TrainingDataPart {
   std::string path;
   double weight = 1;  // relative to the other parts
+  // In place of `weight`, by samples of the run; empty: it never changes.
+  WeightTable weights = {};
+  // Text that is tokenized here, in place of a dataset; `path` then names it.
+  std::optional<TextInput> text = {};
 };
 
 struct TrainingDataOptions {
@@ -25,6 +32,7 @@ struct TrainingDataOptions {
   int64_t vocab_size = 0;  // the model's
   uint64_t seed = 0;
   bool shuffle = false;
+  uint64_t shuffle_block = 0;  // BatchSamplerOptions
   // Documents change places in each epoch, not only windows; see
   // document_epochs.h.
   bool document_epochs = false;
@@ -32,19 +40,44 @@ struct TrainingDataOptions {
   // What the config says made the datasets; empty: nothing.
   std::string tokenizer;
   TokenScanOptions scan;  // of token files without a DatasetInfo
+  // While text is tokenized that has to be whole before training begins.
+  std::function<void(const TextTokensProgress&)> on_tokenize;
+  // kCheck: text is found and its tokenizer read, no more; there are no sources
+  // then.
+  enum class Text { kTokenize, kCheck };
+  Text text = Text::kTokenize;
 };
 
+// One part of the training data.
+struct TrainingPart {
+  std::string path;
+  uint64_t training_windows = 0;  // an epoch of it
+  // Of its held-out windows alone, in order; null: none.
+  std::shared_ptr<const SampleSource> held_out;
+};
+
+// Of text that is tokenized while training goes on, the numbers are 0.
 struct TrainingData {
   std::shared_ptr<const SampleSource> training;
-  // In order, without a shuffle; null when held_out_fraction is 0.
+  // In order, without a shuffle, of several parts in the proportions of their
+  // largest weights; null when held_out_fraction is 0.
   std::shared_ptr<const SampleSource> held_out;
   uint64_t num_tokens = 0;  // of all parts
   // Of those what counts in the loss, where a part has a mask.
   std::optional<uint64_t> counting_tokens;
   uint64_t training_windows = 0;  // of all parts
   uint64_t held_out_windows = 0;
+  std::vector<TrainingPart> parts;
+  // How many samples of each part are among the first ones of the run; null of
+  // text alone that is not opened (Text::kCheck).
+  std::shared_ptr<const MixtureSchedule> schedule;
+  uint64_t text_bytes = 0;  // of text, on disk; 0: all parts are datasets
 };
 
+// A single text without held-out part and document epochs, in order or shuffled
+// in blocks, is read while it is tokenized; every other text is tokenized
+// first.
+//
 // Throws DataError for files that are damaged, empty or too short for one
 // window and for token ids that the model does not have; ConfigError for a
 // vocabulary larger than the model's, a tokenizer that did not make a dataset,

@@ -51,6 +51,8 @@ std::string to_json_line(const StepMetrics& metrics) {
     json["loss_tokens"] = *metrics.loss_tokens;
   if (metrics.eval_loss)
     json["eval_loss"] = *metrics.eval_loss;
+  for (const auto& [part, loss] : metrics.part_eval_losses)
+    json["part_eval_losses"][part] = loss;
   if (metrics.skipped_steps > 0)
     json["skipped_steps"] = metrics.skipped_steps;
   if (!metrics.reports.empty())

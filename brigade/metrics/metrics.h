@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "brigade/files/line_file.h"
@@ -48,6 +49,8 @@ struct StepMetrics {
   double exposed_comm_ms = 0;
   StepTimes times;
   std::optional<double> eval_loss;
+  // Of each part of a mixture, by its path; with dataset.eval_parts.
+  std::vector<std::pair<std::string, double>> part_eval_losses;
   // Of the step's tokens those that count in the loss; unset: all.
   std::optional<int64_t> loss_tokens;
   // Steps so far that updated nothing, as their loss or a gradient was not

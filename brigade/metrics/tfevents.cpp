@@ -185,6 +185,8 @@ void TfEventsFile::write(const StepMetrics& metrics) {
       {"memory/gb", scalar(metrics.memory_gb)}};
   if (metrics.eval_loss)
     scalars.emplace_back("eval/loss", scalar(*metrics.eval_loss));
+  for (const auto& [part, loss] : metrics.part_eval_losses)
+    scalars.emplace_back("eval/loss " + part, scalar(loss));
   write_record(tfevent(wall_now_seconds(), metrics.step, scalars));
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "brigade/base/readable.h"
 #include "brigade/config/model_layout.h"
 #include "brigade/data/training_data.h"
 #include "brigade/metrics/run_folder.h"
@@ -10,6 +11,7 @@
 #include "brigade/model_spec/shard.h"
 #include "brigade/schedule/bucket_plan.h"
 #include "brigade/train/from_config.h"
+#include "brigade/train/part_use.h"
 #include "brigade/train/run_checkpoint.h"
 #include "brigade/train/trainer.h"
 #include "brigade/train/weight_units.h"
@@ -138,14 +140,25 @@ std::string describe_run(const TrainConfig& config, const TrainingData& data) {
       config.distributed.dims.dp,
       training.micro_batch_size,
       training.gradient_accumulation_steps);
-  text += fmt::format(
-      "data        {} tokens, {} windows to train on, {} held out; {} steps "
-      "are {:.2f} epochs\n",
-      data.num_tokens,
-      data.training_windows,
-      data.held_out_windows,
-      last_step(config),
-      epochs);
+  if (data.training_windows == 0) {
+    text += fmt::format(
+        "data        {} of text, tokenized when training begins\n",
+        readable_bytes(static_cast<double>(data.text_bytes)));
+  } else {
+    text += fmt::format(
+        "data        {} tokens, {} windows to train on, {} held out; {} steps "
+        "are {:.2f} epochs\n",
+        data.num_tokens,
+        data.training_windows,
+        data.held_out_windows,
+        last_step(config),
+        epochs);
+  }
+  const auto uses = count_part_use(config, data, 0, 0);
+  if (uses.size() > 1) {
+    for (const PartUse& use : uses)
+      text += fmt::format("            {}\n", describe(use));
+  }
   return text + fmt::format(
                     "run folder  {}\ncheckpoints {}\n",
                     config.logging.run_dir,
@@ -242,8 +255,9 @@ std::string describe_dry_run(
     const TokenScanOptions& scan) {
   TrainConfig config = given;
   number_run_folder(config);
-  const TrainingData data =
-      open_training_data(training_data_options(config, scan));
+  TrainingDataOptions options = training_data_options(config, scan);
+  options.text = TrainingDataOptions::Text::kCheck;
+  const TrainingData data = open_training_data(options);
   check_run_folder(config);
   check_checkpoint_folder(config, checkpoint_bytes(config));
   check_named_checkpoint(config, data);

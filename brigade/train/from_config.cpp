@@ -135,19 +135,52 @@ LrScheduleOptions lr_schedule_options(
   return options;
 }
 
+namespace {
+
+// By samples of the run.
+WeightTable weight_table(const MixturePart& part, const TrainConfig& config) {
+  const int64_t seq_length = config.training.seq_length;
+  WeightTable table;
+  for (const MixtureWeight& point : part.weights) {
+    const int64_t sample =
+        part.unit == MixtureUnit::kTokens
+            ? point.after / seq_length
+            : point.after * (tokens_per_step(config) / seq_length);
+    table.push_back({static_cast<uint64_t>(sample), point.weight});
+  }
+  return table;
+}
+
+}  // namespace
+
 TrainingDataOptions training_data_options(
     const TrainConfig& config,
     TokenScanOptions scan) {
   TrainingDataOptions options;
   options.scan = std::move(scan);
-  if (config.dataset.mixture.empty())
-    options.parts.push_back({config.dataset.name, 1});
-  for (const MixturePart& part : config.dataset.mixture)
-    options.parts.push_back({part.name, part.weight});
+  const DatasetConfig& dataset = config.dataset;
+  if (dataset.text) {
+    options.parts.push_back(
+        {.path = dataset.text->front(),
+         .text = TextInput{
+             .paths = {dataset.text->begin(), dataset.text->end()},
+             .tokenizer = tokenizer_of_text(config),
+             .key = dataset.text_key,
+             .prepend_bos = dataset.prepend_bos,
+             .python = dataset.python}});
+  } else if (dataset.mixture.empty()) {
+    options.parts.push_back({.path = dataset.name});
+  }
+  for (const MixturePart& part : dataset.mixture)
+    options.parts.push_back(
+        {.path = part.name,
+         .weight = part.weight,
+         .weights = weight_table(part, config)});
   options.seq_length = config.training.seq_length;
   options.vocab_size = model_of(config).vocab_size;
   options.seed = static_cast<uint64_t>(config.training.seed);
-  options.shuffle = config.dataset.shuffle;
+  options.shuffle = dataset.shuffle;
+  options.shuffle_block = static_cast<uint64_t>(dataset.shuffle_block);
   options.document_epochs = config.dataset.document_epochs;
   options.tokenizer = config.dataset.tokenizer;
   if (config.training.eval_every > 0)
@@ -156,6 +189,8 @@ TrainingDataOptions training_data_options(
 }
 
 std::vector<std::string> dataset_names(const TrainConfig& config) {
+  if (config.dataset.text)
+    return *config.dataset.text;
   if (config.dataset.mixture.empty())
     return {config.dataset.name};
   std::vector<std::string> names;

@@ -16,6 +16,7 @@ constexpr const char* kBatch = "sequences per step";
 constexpr const char* kModelPrefix = "model.config ";
 constexpr const char* kHoldsOutFact =
     "training.eval_every (whether data is held out)";
+constexpr const char* kTextFact = "dataset.text (its bytes)";
 constexpr const char* kTokensFact = "dataset.name (its number of tokens)";
 constexpr const char* kCountingFact =
     "dataset.name (its tokens that count in the loss)";
@@ -88,6 +89,49 @@ std::vector<std::string> differences(
   return result;
 }
 
+// Of a table of weights what lies before, with the value that it has come to;
+// one number where that never changed. In steps it means something for one
+// number of sequences per step.
+json past_weight(
+    const json& weight,
+    int64_t steps,
+    int64_t tokens,
+    const json& config) {
+  if (!weight.is_array() || weight.empty())
+    return weight;
+  const bool is_in_steps = weight[0].contains("step");
+  const char* const key = is_in_steps ? "step" : "tokens";
+  const auto now = static_cast<double>(is_in_steps ? steps : tokens);
+  json past = json::array();
+  const auto add = [&](double after, double value) {
+    past.push_back({{key, after}, {"weight", value}});
+  };
+  double before = 0;
+  double value = weight[0].at("weight").get<double>();
+  for (const json& point : weight) {
+    const auto after = point.at(key).get<double>();
+    const auto next = point.at("weight").get<double>();
+    if (after >= now) {
+      if (after > before)
+        value += (next - value) * (now - before) / (after - before);
+      break;
+    }
+    add(after, next);
+    before = after;
+    value = next;
+  }
+  add(now, value);
+  const bool is_constant =
+      std::all_of(past.begin(), past.end(), [&](const json& point) {
+        return point.at("weight") == past[0].at("weight");
+      });
+  if (is_constant)
+    return past[0].at("weight");
+  if (is_in_steps)
+    past.push_back({{kBatch, batch_size(config)}});
+  return past;
+}
+
 }  // namespace
 
 std::string saved_optimizer(const json& config) {
@@ -118,11 +162,25 @@ RunFacts run_facts(const json& config, const json& model, const json& data) {
     const json tokens = data.value("num_tokens", json());
     facts.meaning[kTokensFact] = tokens;
     facts.meaning[kCountingFact] = data.value("counting_tokens", tokens);
+    if (const json bytes = data.value("text_bytes", json()); !bytes.is_null())
+      facts.meaning[kTextFact] = bytes;
     if (const json hash = data.value("tokenizer_sha256", json());
         !hash.is_null())
       facts.meaning[kTokenizerFact] = hash;
   }
   return facts;
+}
+
+json with_past_mixture(const json& config, int64_t steps, int64_t tokens) {
+  json result = config;
+  const json mixture = value_of(config, "dataset.mixture");
+  if (!mixture.is_array())
+    return result;
+  for (json& part : result["dataset"]["mixture"]) {
+    if (part.is_object() && part.contains("weight"))
+      part["weight"] = past_weight(part["weight"], steps, tokens, config);
+  }
+  return result;
 }
 
 ResumeChanges compare_runs(

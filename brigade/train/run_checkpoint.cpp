@@ -55,6 +55,8 @@ void own_copies(TensorPart& part, WholeWeight weights) {
 // What generation will need: the tokenizer that was named, made the dataset or
 // came with the model.
 std::string find_tokenizer(const TrainConfig& config) {
+  if (config.dataset.text)
+    return tokenizer_of_text(config);
   if (!config.dataset.tokenizer.empty())
     return config.dataset.tokenizer;
   const std::string dataset = config.dataset.mixture.empty()
@@ -283,7 +285,12 @@ void read_master(
 nlohmann::json describe_data(
     const TrainConfig& config,
     const TrainingData& data) {
-  nlohmann::json described = {{"num_tokens", data.num_tokens}};
+  nlohmann::json described = nlohmann::json::object();
+  // Of text that is tokenized while training goes on they are not known yet.
+  if (data.text_bytes > 0)
+    described["text_bytes"] = data.text_bytes;
+  else
+    described["num_tokens"] = data.num_tokens;
   if (data.counting_tokens)
     described["counting_tokens"] = *data.counting_tokens;
   const fs::path tokenizer = find_tokenizer(config);
@@ -337,9 +344,12 @@ void check_resume(
         checkpoint.string()));
   }
   const ResumeChanges changes = compare_runs(
-      run_facts(manifest.config, manifest.model, manifest.data),
       run_facts(
-          to_json(config),
+          with_past_mixture(manifest.config, manifest.step, manifest.tokens),
+          manifest.model,
+          manifest.data),
+      run_facts(
+          with_past_mixture(to_json(config), manifest.step, manifest.tokens),
           to_hugging_face_json(model_of(config), manifest.dtype),
           describe_data(config, data)),
       config.checkpoint.allow_changes.value_or(std::vector<std::string>{}));

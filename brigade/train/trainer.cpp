@@ -54,9 +54,17 @@ class Trainer {
   TrainingResult run_to_end();
   RunWatchOptions watch_options() const;
   StepMetrics train_step(int64_t step);
-  // The loss over eval_steps global batches of the held-out part, on ranks of
+  // Held-out samples, and what computes their loss.
+  struct Evaluation {
+    MicroBatches batches;
+    std::unique_ptr<PipelineExecutor> executor;
+  };
+  std::unique_ptr<Evaluation> make_evaluation(
+      std::shared_ptr<const SampleSource> source);
+  // The loss over eval_steps global batches of held-out samples, on ranks of
   // the last stage; the same samples every time and under every layout.
-  TokenLoss evaluate();
+  TokenLoss evaluate(Evaluation& held_out);
+  void evaluate_all(int64_t step, StepMetrics& metrics);
   TokenScanOptions scan_options();
   // Before there are peers, on rank 0: the folders, and that they are ours.
   void take_folders();
@@ -112,8 +120,9 @@ class Trainer {
   std::unique_ptr<ProcessMesh> mesh_;
   TrainingData data_;
   std::unique_ptr<TrainStep> step_;
-  std::unique_ptr<MicroBatches> held_out_;
-  std::unique_ptr<PipelineExecutor> evaluator_;
+  std::unique_ptr<Evaluation> held_out_;  // null: nothing is held out
+  // Of each part of a mixture, with dataset.eval_parts.
+  std::vector<std::unique_ptr<Evaluation>> held_out_parts_;
   // Rank 0's.
   std::unique_ptr<FolderLock> run_lock_;
   std::unique_ptr<FolderLock> checkpoint_lock_;
@@ -157,8 +166,15 @@ Trainer::Trainer(
        .flight_recorder = flight_recorder_,
        .prepare =
            [&] {
-             data_ = open_training_data(
-                 training_data_options(config_, scan_options()));
+             TrainingDataOptions data =
+                 training_data_options(config_, scan_options());
+             data.on_tokenize = [this](const TextTokensProgress& progress) {
+               observer_.on_progress(
+                   {.what = "tokenizing dataset.text",
+                    .done = progress.bytes_read,
+                    .total = progress.total_bytes});
+             };
+             data_ = open_training_data(data);
              if (environment.rank == 0)
                take_folders();
            },
@@ -170,9 +186,11 @@ Trainer::Trainer(
       agreement.text_of(0, config_.checkpoint.save_dir);
   step_ = std::make_unique<TrainStep>(config_, *mesh_, data_);
   if (data_.held_out) {
-    held_out_ = std::make_unique<MicroBatches>(
-        data_.held_out, config_, mesh_->coordinate(), mesh_->device());
-    evaluator_ = step_->make_executor(evaluation_schedule(config_), *held_out_);
+    held_out_ = make_evaluation(data_.held_out);
+    if (config_.dataset.eval_parts && data_.parts.size() > 1) {
+      for (const TrainingPart& part : data_.parts)
+        held_out_parts_.push_back(make_evaluation(part.held_out));
+    }
   }
   saver_ = std::make_unique<RunSaver>(
       config_, *mesh_, step_->stages(), step_->local(), data_, observer_);
@@ -503,15 +521,38 @@ void Trainer::write_trace() {
   write_text_file(path, trace_.to_json());
 }
 
-TokenLoss Trainer::evaluate() {
+std::unique_ptr<Trainer::Evaluation> Trainer::make_evaluation(
+    std::shared_ptr<const SampleSource> source) {
+  std::unique_ptr<Evaluation> evaluation(new Evaluation{
+      MicroBatches(
+          std::move(source), config_, mesh_->coordinate(), mesh_->device()),
+      nullptr});
+  evaluation->executor =
+      step_->make_executor(evaluation_schedule(config_), evaluation->batches);
+  return evaluation;
+}
+
+void Trainer::evaluate_all(int64_t step, StepMetrics& metrics) {
+  watch_->begin_step(step);
+  if (const TokenLoss loss = evaluate(*held_out_); loss.tokens > 0)
+    metrics.eval_loss = loss.mean();
+  for (size_t i = 0; i < held_out_parts_.size(); ++i) {
+    watch_->begin_step(step);
+    if (const TokenLoss loss = evaluate(*held_out_parts_[i]); loss.tokens > 0)
+      metrics.part_eval_losses.emplace_back(data_.parts[i].path, loss.mean());
+  }
+}
+
+TokenLoss Trainer::evaluate(Evaluation& held_out) {
   const torch::NoGradGuard no_grad;
-  held_out_->seek_sample(0);
+  held_out.batches.seek_sample(0);
   for (const auto& stage : step_->stages())
     stage->show_averages();
   TokenLoss total;
   for (int64_t i = 0; i < config_.training.eval_steps; ++i) {
-    held_out_->load_step();
-    const TokenLoss loss = step_->whole_loss(evaluator_->run(), *held_out_);
+    held_out.batches.load_step();
+    const TokenLoss loss =
+        step_->whole_loss(held_out.executor->run(), held_out.batches);
     total.nats += loss.nats;
     total.tokens += loss.tokens;
   }
@@ -600,11 +641,8 @@ void Trainer::run_steps() {
     StepMetrics metrics = run_step(step);
     if (is_traced(step))
       keep_record([&] { write_trace(); });
-    if (eval_every > 0 && step % eval_every == 0) {
-      watch_->begin_step(step);
-      if (const TokenLoss loss = evaluate(); loss.tokens > 0)
-        metrics.eval_loss = loss.mean();
-    }
+    if (eval_every > 0 && step % eval_every == 0)
+      evaluate_all(step, metrics);
     report(metrics);
     const int64_t check_every = config_.training.check_replicas_every;
     if (check_every > 0 && step % check_every == 0)

@@ -143,6 +143,47 @@ TEST(ResumeRules, TheSameNameWithOtherContentsIsAnotherDataset) {
       ElementsAre("model.config hidden_size: 32 when saved, 64 now"));
 }
 
+TEST(ResumeRules, AMixtureMayChangeFromTheCheckpointOn) {
+  const auto mixture = [](const json& first, const json& second) {
+    json run = config();
+    run["dataset"]["mixture"] = {
+        {{"name", "a"}, {"weight", first}},
+        {{"name", "b"}, {"weight", second}}};
+    return run;
+  };
+  const auto is_kept = [](const json& saved, const json& now, int64_t steps) {
+    return compare_runs(
+               run_facts(with_past_mixture(saved, steps, 64 * steps), {}, {}),
+               run_facts(with_past_mixture(now, steps, 64 * steps), {}, {}),
+               {})
+        .refused.empty();
+  };
+  const json falls = {
+      {{"step", 0}, {"weight", 1}}, {{"step", 100}, {"weight", 0.5}}};
+  const json later = {
+      {{"step", 50}, {"weight", 1}}, {{"step", 60}, {"weight", 4}}};
+  // Weights that never changed so far may do so from now on.
+  EXPECT_TRUE(is_kept(mixture(1, 1), mixture(later, 1), 50));
+  EXPECT_FALSE(is_kept(mixture(1, 1), mixture(later, 1), 51));
+  EXPECT_FALSE(is_kept(mixture(1, 1), mixture(2, 1), 50));
+  // One that changes already is kept as far as it has come.
+  json other = falls;
+  other.insert(other.begin() + 1, {{"step", 50}, {"weight", 0.75}});
+  EXPECT_TRUE(is_kept(mixture(falls, 1), mixture(falls, 1), 50));
+  EXPECT_FALSE(is_kept(mixture(falls, 1), mixture(later, 1), 50));
+  other[2]["weight"] = 3;
+  EXPECT_TRUE(is_kept(mixture(falls, 1), mixture(other, 1), 0));
+  // In tokens likewise.
+  const json tokens = {
+      {{"tokens", 6400}, {"weight", 1}}, {{"tokens", 9000}, {"weight", 2}}};
+  EXPECT_TRUE(is_kept(mixture(1, 1), mixture(tokens, 1), 100));
+  EXPECT_FALSE(is_kept(mixture(1, 1), mixture(tokens, 1), 101));
+  // In steps, another batch means other samples.
+  json batch = mixture(falls, 1);
+  batch["training"]["micro_batch_size"] = 7;
+  EXPECT_FALSE(is_kept(mixture(falls, 1), batch, 50));
+}
+
 TEST(ResumeRules, WhatAnOldCheckpointDoesNotSayIsPassedOver) {
   json old = config();
   old["dataset"].erase("shuffle");

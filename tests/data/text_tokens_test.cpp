@@ -1,0 +1,240 @@
+#include "brigade/data/text_tokens.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "brigade/data/loader.h"
+#include "brigade/data/prepare.h"
+#include "brigade/data/text_windows.h"
+#include "brigade/data/training_data.h"
+#include "tests/data/data_test_files.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Documents of very different lengths as lines of JSON.
+std::string some_lines(uint32_t seed, int count) {
+  std::mt19937 random(seed);
+  std::string lines;
+  for (int i = 0; i < count; ++i) {
+    lines += "{\"text\": \"";
+    for (auto n = random() % (i % 50 == 0 ? 20000 : 200); n > 0; --n)
+      lines += static_cast<char>('a' + random() % 26);
+    lines += "\"}\n";
+  }
+  return lines;
+}
+
+class TextTokensTest : public DataTest {
+ protected:
+  TextTokensTest() {
+    write("in/b.txt", "of a file that is one document, after the others");
+    write("in/a.jsonl", some_lines(1, 900));
+  }
+  TextInput source() const {
+    return {.paths = {folder_ / "in"}, .tokenizer = "bytes"};
+  }
+  std::shared_ptr<TextTokens> open() const {
+    return std::make_shared<TextTokens>(
+        source(), TextTokensOptions{.folder = folder_ / "cache"});
+  }
+  // The dataset that `brigade prepare` makes of the same files.
+  std::shared_ptr<const TokenDataset> prepared() const {
+    PrepareOptions options;
+    options.inputs = source().paths;
+    options.out_prefix = folder_ / "out/x";
+    options.tokenizer = "bytes";
+    options.existing = PrepareOptions::Existing::kOverwrite;
+    prepare(options);
+    return std::make_shared<const TokenDataset>(
+        TokenDataset::open(options.out_prefix));
+  }
+  static void expect_equal(const TokenDataset& one, const TokenDataset& other) {
+    ASSERT_EQ(one.num_tokens(), other.num_tokens());
+    std::vector<int64_t> tokens(one.num_tokens());
+    std::vector<int64_t> expected(one.num_tokens());
+    one.read(0, tokens);
+    other.read(0, expected);
+    EXPECT_TRUE(tokens == expected);
+    ASSERT_EQ(one.documents().size(), other.documents().size());
+    for (uint64_t d = 0; d <= one.documents().size(); ++d)
+      ASSERT_EQ(one.documents().begin(d), other.documents().begin(d));
+  }
+};
+
+TEST_F(TextTokensTest, AreThoseOfThePreparedDataset) {
+  const auto tokens = open();
+  const auto whole = tokens->wait_for_all();
+  EXPECT_TRUE(whole.is_whole);
+  expect_equal(*whole.dataset, *prepared());
+  // A later process finds them; nothing is left of their making.
+  expect_equal(*open()->wait_for(1).dataset, *prepared());
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(folder_ / "cache")) {
+    EXPECT_NE(entry.path().filename(), "growing");
+    EXPECT_NE(entry.path().filename(), "lock");
+  }
+}
+
+TEST_F(TextTokensTest, BeginEachDocumentWithATokenWhereThatIsAsked) {
+  TextInput source = this->source();
+  source.prepend_bos = true;
+  TextTokens tokens(source, {.folder = folder_ / "cache"});
+  PrepareOptions options;
+  options.inputs = source.paths;
+  options.out_prefix = folder_ / "out/bos";
+  options.tokenizer = "bytes";
+  options.begin_of_document = PrepareOptions::BeginOfDocument::kPrepend;
+  prepare(options);
+  expect_equal(
+      *tokens.wait_for_all().dataset, TokenDataset::open(options.out_prefix));
+}
+
+// Of a process that ends before, another takes the work over.
+TEST_F(TextTokensTest, AreMadeByOneOfManyAndByAnotherWhenThatOneEnds) {
+  auto first = open();
+  const auto second = open();
+  const auto third = open();
+  first->wait_for(1);
+  first = nullptr;
+  const auto one = second->wait_for_all();
+  const auto other = third->wait_for_all();
+  expect_equal(*one.dataset, *prepared());
+  expect_equal(*other.dataset, *one.dataset);
+}
+
+TEST_F(TextTokensTest, OfOtherTextAreOthers) {
+  const uint64_t before = open()->wait_for_all().dataset->num_tokens();
+  write("in/c.txt", "more");
+  EXPECT_EQ(open()->wait_for_all().dataset->num_tokens(), before + 5);
+  TextInput source = this->source();
+  source.prepend_bos = true;
+  TextTokens tokens(source, {.folder = folder_ / "cache"});
+  EXPECT_GT(tokens.wait_for_all().dataset->num_tokens(), before + 5);
+}
+
+TEST_F(TextTokensTest, WrongTextIsNamedToEveryReader) {
+  write("in/a.jsonl", "{\"text\": \"a\"}\n{\"body\": \"b\"}\n");
+  const auto first = open();
+  const auto second = open();
+  for (const auto& tokens : {first, second, first}) {
+    EXPECT_THAT(
+        message_of<DataError>([&] { tokens->wait_for_all(); }),
+        AllOf(HasSubstr("a.jsonl] at byte"), HasSubstr("line 2")));
+  }
+  EXPECT_THAT(
+      message_of<DataError>([&] {
+        TextTokens(
+            {.paths = {write("e/e.txt", "")}, .tokenizer = "bytes"},
+            {.folder = folder_ / "cache"})
+            .wait_for_all();
+      }),
+      HasSubstr("there is no text in"));
+  EXPECT_THAT(
+      message_of<DataError>([&] {
+        TextTokens(
+            {.paths = {"/dev/null"}, .tokenizer = "bytes"},
+            {.folder = folder_ / "cache"});
+      }),
+      HasSubstr("no regular file"));
+}
+
+// Every state of files that grow gives the windows and documents of the whole.
+TEST_F(TextTokensTest, OfFilesThatGrowKeepTheirDocuments) {
+  const std::vector<uint64_t> ends = {3, 4, 9};
+  for (uint64_t tokens = 1; tokens <= 9; ++tokens) {
+    // The ends are written first: those of tokens that are not there yet.
+    for (size_t known = 0; known <= ends.size(); ++known) {
+      if (known < ends.size() && ends[known] <= tokens)
+        continue;
+      const DocumentIndex index = DocumentIndex::growing_ends(
+          std::as_bytes(std::span(ends).first(known)), tokens);
+      for (uint64_t t = 0; t < tokens; ++t) {
+        const uint64_t document = index.document_of(t);
+        EXPECT_EQ(document, t < 3 ? 0U : t < 4 ? 1U : 2U);
+        EXPECT_EQ(index.begin(document), t < 3 ? 0U : t < 4 ? 3U : 4U);
+      }
+      EXPECT_EQ(index.begin(index.size()), tokens);
+    }
+  }
+}
+
+TEST_F(TextTokensTest, GiveTheWindowsOfThePreparedDatasetOverEpochs) {
+  constexpr int64_t kSeqLength = 100;
+  const auto dataset = prepared();
+  const uint64_t windows = count_windows(dataset->num_tokens(), kSeqLength);
+  for (const uint64_t block : {0, 1, 7, 100, 1000000}) {
+    SCOPED_TRACE(block);
+    std::filesystem::remove_all(folder_ / "cache");
+    const TextWindowSource text(
+        open(), {.seq_length = kSeqLength, .seed = 5, .shuffle_block = block});
+    const WindowSource expected(
+        dataset,
+        kSeqLength,
+        {.windows = {0, windows},
+         .seed = 5,
+         .shuffle = block > 0,
+         .shuffle_block = block});
+    Window one;
+    Window other;
+    for (uint64_t sample = 0; sample < 2 * windows + 50; ++sample) {
+      text.read(sample, one);
+      expected.read(sample, other);
+      ASSERT_EQ(one.inputs, other.inputs) << sample;
+      ASSERT_EQ(one.targets, other.targets) << sample;
+      ASSERT_EQ(one.document_starts, other.document_starts) << sample;
+    }
+    EXPECT_EQ(text.samples_per_epoch(), windows);
+  }
+}
+
+// Whatever the layout and wherever a run continues.
+TEST_F(TextTokensTest, TrainingDataIsThatOfThePreparedDataset) {
+  prepared();
+  TrainingDataOptions options{
+      .seq_length = 64, .vocab_size = 259, .seed = 3, .shuffle = true};
+  options.scan.cache_dir = folder_ / "cache";
+  for (const bool document_epochs : {false, true}) {
+    for (const double held_out : {0.0, 0.1}) {
+      for (const uint64_t block : {0, 16}) {
+        options.document_epochs = document_epochs;
+        options.held_out_fraction = held_out;
+        options.shuffle_block = block;
+        options.parts = {{.path = folder_ / "out/x"}};
+        const TrainingData expected = open_training_data(options);
+        options.parts = {{.path = "in", .text = source()}};
+        const TrainingData text = open_training_data(options);
+        Window one;
+        Window other;
+        for (uint64_t sample = 0; sample < 3000; sample += 7) {
+          text.training->read(sample, one);
+          expected.training->read(sample, other);
+          ASSERT_EQ(one.inputs, other.inputs);
+        }
+        ASSERT_EQ(text.held_out == nullptr, held_out == 0);
+        if (text.held_out) {
+          text.held_out->read(2, one);
+          expected.held_out->read(2, other);
+          EXPECT_EQ(one.inputs, other.inputs);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(TextTokensTest, ATextThatIsTooShortForAWindowIsNamed) {
+  const TextWindowSource source(open(), {.seq_length = 1 << 30});
+  Window window;
+  EXPECT_THAT(
+      message_of<DataError>([&] { source.read(0, window); }),
+      HasSubstr("one window takes training.seq_length"));
+}
+
+}  // namespace
+}  // namespace brigade
