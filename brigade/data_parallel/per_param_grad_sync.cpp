@@ -9,15 +9,16 @@
 namespace brigade {
 namespace {
 
-GradSyncOptions per_param_options(
+const GradSyncOptions& without_buckets(
     const std::vector<Param>& params,
     const GradSyncOptions& options) {
-  for (const Param& param : params) {
-    if (options.sharding != Sharding::kNone || param.has_sparse_gradient)
-      throw ConfigError(
-          "[data_parallel] sharding and sparse gradients need buckets: use "
-          "GradSyncAlgorithm::kBucketed, or turn EmbeddingOptions::sparse off");
-  }
+  if (options.sharding != Sharding::kNone ||
+      std::any_of(params.begin(), params.end(), [](const Param& param) {
+        return param.has_sparse_gradient;
+      }))
+    throw ConfigError(
+        "[data_parallel] sharding and sparse gradients need buckets: use "
+        "GradSyncAlgorithm::kBucketed, or turn EmbeddingOptions::sparse off");
   return options;
 }
 
@@ -27,31 +28,29 @@ PerParamGradSync::PerParamGradSync(
     const std::vector<Param>& params,
     CommunicatorPtr all_ranks,
     const GradSyncOptions& options)
-    : GradSync(
-          params,
-          std::move(all_ranks),
-          per_param_options(params, options)),
+    : GradSync(params, std::move(all_ranks), without_buckets(params, options)),
+      is_main_grad_(options.handover == GradHandover::kMainGrad),
       has_gradient_(this->params().size()) {
-  auto tensors = params_.tensors();
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (options.handover == GradHandover::kMainGrad)
-      tensors[i].mutable_grad() = main_grad(static_cast<int>(i));
-  }
+  for (int i = 0; is_main_grad_ && i < int(has_gradient_.size()); ++i)
+    grad_of(i) = main_grad(i);
   hooks_ = std::make_unique<GradHooks>(
-      tensors,
+      params_.tensors(),
       GradHooks::Callbacks{
-          [this](int param, Arrival) { before_accumulate(param); },
+          [this](int param, Arrival) {
+            begin_step();
+            if (!is_main_grad_)
+              grad_of(param).reset();
+          },
           [this](int param) { after_accumulate(param); }});
 }
 
 void PerParamGradSync::begin_step() {
   if (phase_ == Phase::kFinished) {
-    const bool are_used = were_used();
-    if (!are_used && params().front().tensor.grad().defined())
+    if (!were_used() && grad_of(0).defined())
       throw ConfigError(
           "[data_parallel] a backward() on top of gradients that no optimizer "
           "has used needs GradSyncAlgorithm::kBucketed");
-    if (are_used && end_use())
+    if (were_used() && end_use())
       buffer_->zero_main_grads();
     reset();
   }
@@ -62,26 +61,21 @@ void PerParamGradSync::begin_step() {
   phase_ = Phase::kAccumulating;
 }
 
-void PerParamGradSync::before_accumulate(int param) {
-  begin_step();
-  if (options_.handover == GradHandover::kParamDtype)
-    params_.tensors()[static_cast<size_t>(param)].mutable_grad().reset();
-}
-
 void PerParamGradSync::after_accumulate(int param) {
   const torch::NoGradGuard no_grad;
-  const auto i = static_cast<size_t>(param);
-  torch::Tensor& grad = params_.tensors()[i].mutable_grad();
+  torch::Tensor& grad = grad_of(param);
   torch::Tensor sum = main_grad(param);
-  const bool is_main_grad = options_.handover == GradHandover::kMainGrad;
-  const bool is_first = std::exchange(has_gradient_[i], 1) == 0;
-  if (!is_main_grad && is_first)
-    sum.zero_();
-  if (!is_main_grad && grad.defined())
-    sum.add_(grad);
-  else if (is_main_grad && !(grad.defined() && is_same_memory(grad, sum)))
+  const bool is_first = std::exchange(has_gradient_[size_t(param)], 1) == 0;
+  if (!is_main_grad_) {
+    if (is_first)
+      sum.zero_();
+    if (grad.defined())
+      sum.add_(grad);
+    grad.reset();
+  } else if (!grad.defined() || !is_same_memory(grad, sum)) {
     sum.copy_(grad.defined() ? grad : torch::zeros_like(sum));
-  grad = is_main_grad ? sum : torch::Tensor();
+    grad = sum;
+  }
   if (accumulate_only_)
     return;
   phase_ = Phase::kReducing;
@@ -133,29 +127,28 @@ void PerParamGradSync::reduce_all() {
   if (options_.missing_gradient == MissingGradient::kZero)
     used = max_in_groups(used, params());
   call_before_handover();
-  for (size_t i = 0; i < used.size(); ++i)
-    reduce(static_cast<int>(i), used[i] != 0);
+  for (int i = 0; i < int(used.size()); ++i) {
+    const Param& param = params()[size_t(i)];
+    torch::Tensor sum = main_grad(i);
+    BucketTiming timing{.index = i, .bytes = int64_t(sum.nbytes())};
+    timing.ready_ns = timing.launched_ns = timing.wait_begin_ns =
+        steady_now_ns();
+    if (!is_main_grad_ && has_gradient_[size_t(i)] == 0)
+      sum.zero_();
+    param.group.ranks->all_reduce(sum)->wait();
+    timing.finished_ns = timing.wait_end_ns = steady_now_ns();
+    report_.buckets.push_back(timing);
+    sum.mul_(mean_scale_of(i) / grad_scale());
+    if (!is_main_grad_)
+      grad_of(i) = used[size_t(i)] == 0 ? torch::Tensor()
+                                        : sum.to(
+                                              param.tensor.scalar_type(),
+                                              /*non_blocking=*/false,
+                                              /*copy=*/true);
+  }
   phase_ = Phase::kFinished;
   was_finished_by_hand_ = false;
   begin_use();
-}
-
-void PerParamGradSync::reduce(int param, bool is_used) {
-  const Param& of = params()[static_cast<size_t>(param)];
-  torch::Tensor sum = main_grad(param);
-  BucketTiming timing{.index = param, .bytes = int64_t(sum.nbytes())};
-  timing.ready_ns = timing.launched_ns = timing.wait_begin_ns = steady_now_ns();
-  const bool is_main_grad = options_.handover == GradHandover::kMainGrad;
-  if (!is_main_grad && has_gradient_[static_cast<size_t>(param)] == 0)
-    sum.zero_();
-  of.group.ranks->all_reduce(sum)->wait();
-  timing.finished_ns = timing.wait_end_ns = steady_now_ns();
-  report_.buckets.push_back(timing);
-  sum.mul_(mean_scale_of(param) / grad_scale());
-  if (!is_main_grad)
-    torch::Tensor(of.tensor).mutable_grad() =
-        is_used ? sum.to(of.tensor.scalar_type(), false, /*copy=*/true)
-                : torch::Tensor();
 }
 
 void PerParamGradSync::reset() {

@@ -27,12 +27,14 @@ class PerParamGradSync : public GradSync {
   const SyncReport& report() const override { return report_; }
 
  private:
+  torch::Tensor& grad_of(int param) {
+    return params()[static_cast<size_t>(param)].tensor.mutable_grad();
+  }
   void begin_step();
-  void before_accumulate(int param);
   void after_accumulate(int param);
   void reduce_all();
-  void reduce(int param, bool is_used);
 
+  const bool is_main_grad_;            // .grad() is main_grad
   std::vector<int64_t> has_gradient_;  // by parameter, in this step
   bool waits_for_end_ = false;         // of the backward under way
   bool was_finished_by_hand_ = false;
