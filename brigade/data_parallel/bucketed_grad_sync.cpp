@@ -8,7 +8,6 @@
 
 #include "brigade/base/error.h"
 #include "brigade/comm/agreement.h"
-#include "brigade/data_parallel/sparse_handover.h"
 #include "brigade/metrics/clock.h"
 
 namespace brigade {
@@ -86,9 +85,8 @@ BucketedGradSync::BucketedGradSync(
       order_is_final_(options.order != BucketOrder::kObserved) {
   handover_ = options_.handover == GradHandover::kMainGrad
                   ? make_main_grad_handover(this->params(), *buffer_, factors())
-                  : with_sparse_handover(
-                        this->params(),
-                        make_param_dtype_handover(this->params(), *buffer_));
+                  : make_param_dtype_handover(this->params(), *buffer_);
+  sparse_handover_ = make_sparse_handover(this->params());
   make_buckets();
   hooks_ = std::make_unique<GradHooks>(
       params_.tensors(),
@@ -147,7 +145,7 @@ void BucketedGradSync::leave_step() {
   progress_.reset();
   begin_step();
   for (int param = 0; param < static_cast<int>(params().size()); ++param) {
-    if (handover_->keep_share(
+    if (handover_of(param).keep_share(
             param, mean_scale_of(param), ranks_with_data(param)))
       progress_.set(param, ReadyState::kAccumulated);
   }
@@ -178,7 +176,7 @@ void BucketedGradSync::before_accumulate(int param, Arrival arrival) {
   enter_step();
   if (progress_.state_of(param) == ReadyState::kReady)
     throw_ready_twice(param);
-  handover_->before_accumulate(param, part_of(param));
+  handover_of(param).before_accumulate(param, part_of(param));
 }
 
 void BucketedGradSync::after_accumulate(int param) {
@@ -199,7 +197,7 @@ void BucketedGradSync::after_accumulate(int param) {
   const bool is_round =
       accumulate_only_ && divides_gradients(options_.sharding);
   if (accumulate_only_ && !is_round) {
-    handover_->after_accumulate(param, part);
+    handover_of(param).after_accumulate(param, part);
     progress_.set(param, ReadyState::kAccumulated);
     return;
   }
@@ -214,15 +212,15 @@ void BucketedGradSync::after_accumulate(int param) {
     callback_is_queued_ = true;
   }
   if (is_round) {
-    handover_->after_last(param, part, mean_scale_of(param));
+    handover_of(param).after_last(param, part, mean_scale_of(param));
     progress_.set(param, ReadyState::kReady);
     buckets_->mark_ready(param);
   } else if (is_last_reach(param)) {
-    handover_->after_last(param, part, mean_scale_of(param));
+    handover_of(param).after_last(param, part, mean_scale_of(param));
     launch_ready(param);
     step_reduced_buckets();
   } else {
-    handover_->after_accumulate(param, part);
+    handover_of(param).after_accumulate(param, part);
     progress_.set(param, ReadyState::kAccumulated);
   }
 }
@@ -294,9 +292,9 @@ void BucketedGradSync::mark_ready(int param) {
     throw_ready_twice(param);
   const torch::NoGradGuard no_grad;
   if (progress_.state_of(param) == ReadyState::kNone)
-    handover_->seal_by_hand(param, mean_scale_of(param));
+    handover_of(param).seal_by_hand(param, mean_scale_of(param));
   else
-    handover_->seal(param, mean_scale_of(param));
+    handover_of(param).seal(param, mean_scale_of(param));
   begin_reducing();
   launch_ready(param);
   step_reduced_buckets();
@@ -331,7 +329,8 @@ void BucketedGradSync::step_reduced_buckets() {
     buckets_->settle(stepped_buckets_);
     std::vector<int> given;
     for (const BucketSlot& slot : slots) {
-      handover_->give(slot.param, mean_scale_of(slot.param), GradUse::kUsed);
+      handover_of(slot.param)
+          .give(slot.param, mean_scale_of(slot.param), GradUse::kUsed);
       given.push_back(slot.param);
     }
     bucket_step_->step(stepped_buckets_, given);
@@ -396,7 +395,8 @@ void BucketedGradSync::wait_and_hand_over() {
   seal_what_is_missing();
   report_.backward_end_ns = steady_now_ns();
   backward_end_ = StreamMark::timed(all_ranks_->options().device);
-  reduce_apart();
+  if (sparse_handover_)
+    sparse_handover_->reduce();
   const auto used = agree_on_used();
   report_.buckets = buckets_->wait();
   progress_.expect_these_reaches();
@@ -423,10 +423,11 @@ void BucketedGradSync::hand_over(const std::vector<int64_t>& used) {
       if (was_stepped[i])
         continue;
       const bool is_used = used.empty() || used[i] != 0;
-      handover_->give(
-          slot.param,
-          mean_scale_of(slot.param),
-          is_used ? GradUse::kUsed : GradUse::kUnused);
+      handover_of(slot.param)
+          .give(
+              slot.param,
+              mean_scale_of(slot.param),
+              is_used ? GradUse::kUsed : GradUse::kUnused);
       given.push_back(slot.param);
     }
     if (bucket_step_ && !given.empty())
@@ -440,19 +441,14 @@ void BucketedGradSync::seal_what_is_missing() {
     if (state == ReadyState::kReady)
       continue;
     if (state == ReadyState::kAccumulated) {
-      handover_->seal(param, mean_scale_of(param));
+      handover_of(param).seal(param, mean_scale_of(param));
       launch_ready(param);
     } else {
-      handover_->seal_missing(param);
+      handover_of(param).seal_missing(param);
       progress_.make_ready_without_gradient(param);
       launch_bucket_of(param);
     }
   }
-}
-
-void BucketedGradSync::reduce_apart() {
-  for (const auto& members : groups_of(params()))
-    handover_->reduce_apart(members, *params()[members.front()].group.ranks);
 }
 
 // By parameter: whether some rank of its group has a gradient of it. Empty: all
@@ -568,8 +564,10 @@ int BucketedGradSync::join() {
 void BucketedGradSync::shadow_step() {
   buffer_->zero_main_grads();
   buckets_->launch_rest();
-  handover_->drop_apart();
-  reduce_apart();
+  if (sparse_handover_) {
+    sparse_handover_->drop();
+    sparse_handover_->reduce();
+  }
   agree_on_used();
   buckets_->wait();
   adopt_observed_order();

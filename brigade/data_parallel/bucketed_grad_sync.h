@@ -22,6 +22,7 @@
 #include "brigade/data_parallel/grad_hooks.h"
 #include "brigade/data_parallel/grad_sync.h"
 #include "brigade/data_parallel/handover.h"
+#include "brigade/data_parallel/sparse_handover.h"
 #include "brigade/data_parallel/step_progress.h"
 
 namespace brigade {
@@ -62,6 +63,11 @@ class BucketedGradSync : public GradSync {
   // Whether finish() was called since the step's end.
   enum class FinishCall { kNone, kSeen };
 
+  Handover& handover_of(int param) const {
+    return params()[static_cast<size_t>(param)].has_sparse_gradient
+               ? *sparse_handover_
+               : *handover_;
+  }
   GradPart part_of(int param) const {
     return progress_.state_of(param) == ReadyState::kNone ? GradPart::kFirst
                                                           : GradPart::kFurther;
@@ -96,11 +102,11 @@ class BucketedGradSync : public GradSync {
   void adopt_observed_order();
   void make_buckets();
   std::vector<double> factors() const;
-  void reduce_apart();
   void throw_if_missing() const;
   [[noreturn]] void throw_ready_twice(int param) const;
 
   std::unique_ptr<Handover> handover_;
+  std::unique_ptr<SparseHandover> sparse_handover_;  // null: none is sparse
   std::unique_ptr<BucketQueue> buckets_;
   StepProgress progress_;
   BucketStepPtr bucket_step_;

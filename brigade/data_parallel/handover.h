@@ -18,7 +18,6 @@
 #include <memory>
 #include <vector>
 
-#include "brigade/comm/communicator.h"
 #include "brigade/data_parallel/grad_buffer.h"
 #include "brigade/data_parallel/wrapped_params.h"
 
@@ -65,15 +64,6 @@ class Handover {
   // The parameter's bucket is reduced: .grad becomes what an optimizer reads,
   // or none where no rank has used the parameter.
   virtual void give(int param, double mean_scale, GradUse use) = 0;
-  // Gradients of `params`, which are of one group, that lie outside of the flat
-  // memory (sparse ones) become their reduction over it, from what each rank
-  // has: collective, where there are any, after the step's buckets were
-  // launched.
-  virtual void reduce_apart(
-      const std::vector<size_t>& /*params*/,
-      Communicator& /*group*/) {}
-  // This rank has none of them in this step.
-  virtual void drop_apart() {}
   // The buffer has other memory now.
   virtual void follow_buffer() = 0;
   // Whether main_grad has been multiplied with the mean's scale when it is

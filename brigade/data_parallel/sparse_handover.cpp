@@ -32,115 +32,55 @@ torch::Tensor padded(const torch::Tensor& rows, int64_t count) {
   return result;
 }
 
-class SparseHandover : public Handover {
- public:
-  SparseHandover(
-      const std::vector<Param>& params,
-      std::unique_ptr<Handover> dense)
-      : dense_(std::move(dense)), reduced_(params.size()) {
-    for (size_t i = 0; i < params.size(); ++i) {
-      is_sparse_.push_back(params[i].has_sparse_gradient);
-      params_.push_back(params[i].tensor);
-      if (is_sparse_[i])
-        sparse_.push_back(static_cast<int>(i));
+}  // namespace
+
+SparseHandover::SparseHandover(const std::vector<Param>& params)
+    : params_(&params), reduced_(params.size()) {}
+
+bool SparseHandover::keep_share(int param, double mean_scale, int ranks) {
+  torch::Tensor& grad = grad_of(param);
+  if (grad.defined())
+    grad.mul_(1 / (mean_scale * ranks));
+  return grad.defined();
+}
+
+void SparseHandover::before_accumulate(int param, GradPart part) {
+  if (part == GradPart::kFirst)
+    grad_of(param).reset();
+}
+
+void SparseHandover::give(int param, double mean_scale, GradUse use) {
+  auto reduced =
+      std::exchange(reduced_[static_cast<size_t>(param)], torch::Tensor());
+  if (use == GradUse::kUnused)
+    reduced.reset();
+  else if (mean_scale != 1.0)
+    reduced.mul_(mean_scale);
+  grad_of(param) = reduced;
+}
+
+void SparseHandover::drop() {
+  for (const Param& param : *params_) {
+    if (param.has_sparse_gradient)
+      param.tensor.mutable_grad().reset();
+  }
+}
+
+void SparseHandover::reduce() {
+  for (const auto& members : groups_of(*params_)) {
+    std::vector<int> sparse;
+    for (const size_t param : members) {
+      if ((*params_)[param].has_sparse_gradient)
+        sparse.push_back(static_cast<int>(param));
     }
+    if (!sparse.empty())
+      reduce_group(sparse, *(*params_)[members.front()].group.ranks);
   }
+}
 
-  bool keep_share(int param, double mean_scale, int ranks) override {
-    if (!is_sparse(param))
-      return dense_->keep_share(param, mean_scale, ranks);
-    torch::Tensor& grad = grad_of(param);
-    if (grad.defined())
-      grad.mul_(1 / (mean_scale * ranks));
-    return grad.defined();
-  }
-
-  void before_accumulate(int param, GradPart part) override {
-    if (!is_sparse(param))
-      dense_->before_accumulate(param, part);
-    else if (part == GradPart::kFirst)
-      grad_of(param).reset();
-  }
-
-  void after_accumulate(int param, GradPart part) override {
-    if (!is_sparse(param))
-      dense_->after_accumulate(param, part);
-  }
-
-  void after_last(int param, GradPart part, double mean_scale) override {
-    if (!is_sparse(param))
-      dense_->after_last(param, part, mean_scale);
-  }
-
-  void seal(int param, double mean_scale) override {
-    if (!is_sparse(param))
-      dense_->seal(param, mean_scale);
-  }
-
-  void seal_by_hand(int param, double mean_scale) override {
-    if (!is_sparse(param))
-      dense_->seal_by_hand(param, mean_scale);
-  }
-
-  void seal_missing(int param) override {
-    if (is_sparse(param))
-      grad_of(param).reset();
-    else
-      dense_->seal_missing(param);
-  }
-
-  void give(int param, double mean_scale, GradUse use) override {
-    if (!is_sparse(param)) {
-      dense_->give(param, mean_scale, use);
-      return;
-    }
-    auto reduced =
-        std::exchange(reduced_[static_cast<size_t>(param)], torch::Tensor());
-    if (use == GradUse::kUnused)
-      reduced.reset();
-    else if (mean_scale != 1.0)
-      reduced.mul_(mean_scale);
-    grad_of(param) = reduced;
-  }
-
-  void reduce_apart(const std::vector<size_t>& params, Communicator& group)
-      override;
-
-  void drop_apart() override {
-    for (const int param : sparse_)
-      grad_of(param).reset();
-  }
-
-  void follow_buffer() override { dense_->follow_buffer(); }
-  bool is_averaged_first(int param) const override {
-    return dense_->is_averaged_first(param);
-  }
-
- private:
-  bool is_sparse(int param) const {
-    return is_sparse_[static_cast<size_t>(param)];
-  }
-  torch::Tensor& grad_of(int param) {
-    return params_[static_cast<size_t>(param)].mutable_grad();
-  }
-
-  std::unique_ptr<Handover> dense_;
-  std::vector<torch::Tensor> params_;
-  std::vector<bool> is_sparse_;
-  std::vector<int> sparse_;             // those of params_ that are
-  std::vector<torch::Tensor> reduced_;  // by parameter, until give()
-};
-
-void SparseHandover::reduce_apart(
-    const std::vector<size_t>& of,
+void SparseHandover::reduce_group(
+    const std::vector<int>& sparse,
     Communicator& group) {
-  std::vector<int> sparse;
-  for (const size_t param : of) {
-    if (is_sparse_[param])
-      sparse.push_back(static_cast<int>(param));
-  }
-  if (sparse.empty())
-    return;
   const int64_t ranks = group.size();
   const auto params = static_cast<int64_t>(sparse.size());
   std::vector<SparseRows> mine;
@@ -148,7 +88,7 @@ void SparseHandover::reduce_apart(
   for (int64_t i = 0; i < params; ++i) {
     const int param = sparse[static_cast<size_t>(i)];
     mine.push_back(
-        rows_of(grad_of(param), params_[static_cast<size_t>(param)]));
+        rows_of(grad_of(param), (*params_)[static_cast<size_t>(param)].tensor));
     my_counts[i] = mine.back().indices.size(0);
   }
   auto counts = torch::empty({ranks, params}, torch::kLong);
@@ -188,23 +128,18 @@ void SparseHandover::reduce_apart(
     reduced_[param] = torch::sparse_coo_tensor(
                           torch::cat(indices).unsqueeze(0),
                           torch::cat(values),
-                          params_[param].sizes())
+                          (*params_)[param].tensor.sizes())
                           .coalesce();
   }
 }
 
-}  // namespace
-
-std::unique_ptr<Handover> with_sparse_handover(
-    const std::vector<Param>& params,
-    std::unique_ptr<Handover> dense) {
+std::unique_ptr<SparseHandover> make_sparse_handover(
+    const std::vector<Param>& params) {
   const bool is_any_sparse =
       std::any_of(params.begin(), params.end(), [](const Param& param) {
         return param.has_sparse_gradient;
       });
-  if (!is_any_sparse)
-    return dense;
-  return std::make_unique<SparseHandover>(params, std::move(dense));
+  return is_any_sparse ? std::make_unique<SparseHandover>(params) : nullptr;
 }
 
 }  // namespace brigade

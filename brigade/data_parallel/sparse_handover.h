@@ -10,16 +10,51 @@
 // and values of the rank that has most rows.
 #pragma once
 
+#include <torch/types.h>
+
 #include <memory>
 #include <vector>
 
+#include "brigade/comm/communicator.h"
 #include "brigade/data_parallel/handover.h"
 
 namespace brigade {
 
-// `dense` for the others of `params`; itself where none has sparse gradients.
-std::unique_ptr<Handover> with_sparse_handover(
-    const std::vector<Param>& params,
-    std::unique_ptr<Handover> dense);
+class SparseHandover : public Handover {
+ public:
+  // `params`: all of the module, and live: they may be regrouped.
+  explicit SparseHandover(const std::vector<Param>& params);
+
+  bool keep_share(int param, double mean_scale, int ranks) override;
+  void before_accumulate(int param, GradPart part) override;
+  void seal_missing(int param) override { grad_of(param).reset(); }
+  void give(int param, double mean_scale, GradUse use) override;
+  bool is_averaged_first(int /*param*/) const override { return false; }
+  // Nothing: the sum is where autograd left it.
+  void after_accumulate(int, GradPart) override {}
+  void after_last(int, GradPart, double) override {}
+  void seal(int, double) override {}
+  void seal_by_hand(int, double) override {}
+  void follow_buffer() override {}
+
+  // Collective in each group that has any, after the step's buckets were
+  // launched: gradients become their sum over it, from what each rank has.
+  void reduce();
+  // This rank has none of them in this step.
+  void drop();
+
+ private:
+  torch::Tensor& grad_of(int param) const {
+    return (*params_)[static_cast<size_t>(param)].tensor.mutable_grad();
+  }
+  void reduce_group(const std::vector<int>& params, Communicator& group);
+
+  const std::vector<Param>* params_;
+  std::vector<torch::Tensor> reduced_;  // by parameter, until give()
+};
+
+// Null where no parameter has sparse gradients.
+std::unique_ptr<SparseHandover> make_sparse_handover(
+    const std::vector<Param>& params);
 
 }  // namespace brigade
