@@ -25,9 +25,7 @@ CheckpointToSave row_of(const torch::Tensor& whole, int rank, int ranks) {
   checkpoint.manifest.writers = ranks;
   checkpoint.weights.push_back(
       {.name = "model.w",
-       .dim = 0,
-       .begin = rank,
-       .end = rank + 1,
+       .slice = {0, rank, rank + 1},
        .tensor = whole.narrow(0, rank, 1)});
   return checkpoint;
 }
