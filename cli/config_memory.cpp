@@ -32,6 +32,8 @@ planner::Training planner_training(const TrainConfig& config) {
 }  // namespace
 
 std::string describe_memory(const TrainConfig& config) {
+  if (config.model.decoder->experts)
+    return "memory per rank    not estimated for models with experts\n";
   const planner::Training training = planner_training(config);
   const planner::Layout layout{
       .dims = config.parallel_dims(),

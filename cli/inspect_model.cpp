@@ -10,6 +10,7 @@
 #include "brigade/config/train_config.h"
 #include "brigade/files/file.h"
 #include "brigade/json/node.h"
+#include "brigade/model_spec/active_parameters.h"
 #include "brigade/model_spec/decoder_config.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/folder.h"
@@ -117,7 +118,29 @@ Json read_json(const fs::path& file) {
 
 }  // namespace
 
+std::string experts_row(const DecoderConfig& config) {
+  const ExpertsConfig& experts = *config.experts;
+  int64_t layers = 0;
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
+    layers += experts.is_sparse(layer) ? 1 : 0;
+  return fmt::format(
+      "{} of {} per token in {} layers, {} in each{}",
+      experts.num_experts_per_tok,
+      experts.num_experts,
+      layers,
+      experts.width,
+      experts.shared_width > 0
+          ? fmt::format(", {} in the shared one", experts.shared_width)
+          : "");
+}
+
 Rows model_rows(const DecoderConfig& config) {
+  std::string parameters =
+      grouped(static_cast<uint64_t>(parameter_count(config)));
+  if (config.experts)
+    parameters += fmt::format(
+        ", {} of them per token",
+        grouped(static_cast<uint64_t>(active_parameter_count(config))));
   std::string attention = fmt::format(
       "{} heads of {}, {} key/value heads",
       config.num_attention_heads,
@@ -129,9 +152,9 @@ Rows model_rows(const DecoderConfig& config) {
     attention += ", q/k norm";
   if (config.sliding_window)
     attention += fmt::format(", window of {} tokens", *config.sliding_window);
-  return {
+  Rows rows = {
       {"model", name_of(config.architecture).class_name},
-      {"parameters", grouped(static_cast<uint64_t>(parameter_count(config)))},
+      {"parameters", parameters},
       {"layers",
        fmt::format(
            "{} of {} hidden, {} in the MLP",
@@ -154,6 +177,9 @@ Rows model_rows(const DecoderConfig& config) {
            "{}, {} head",
            grouped(static_cast<uint64_t>(config.vocab_size)),
            config.tie_word_embeddings ? "tied" : "untied")}};
+  if (config.experts)
+    rows.insert(rows.begin() + 3, {"experts", experts_row(config)});
+  return rows;
 }
 
 void inspect_safetensors(

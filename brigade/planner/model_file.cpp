@@ -76,6 +76,14 @@ ModelFile parse_model_file(
   const DecoderConfig config = parse_decoder_config(json, pointer, problems);
   if (problems.size() > before)
     return {};
+  if (config.experts) {
+    problems.push_back(fmt::format(
+        "{}: a model with {} experts cannot be planned yet: time and memory "
+        "are known of layers with one MLP",
+        pointer.empty() ? name : pointer,
+        config.experts->num_experts));
+    return {};
+  }
   return {
       .shape = shape_of(config, name),
       .positions = config.max_position_embeddings};

@@ -6,6 +6,7 @@
 #include "brigade/config/model_layout.h"
 #include "brigade/data/training_data.h"
 #include "brigade/metrics/run_folder.h"
+#include "brigade/model_spec/active_parameters.h"
 #include "brigade/model_spec/optimizer_memory.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
@@ -24,6 +25,9 @@ struct StageParams {
   std::vector<BucketParam> trained;
   std::vector<BucketParam> frozen;
   int64_t optimizer_bytes = 0;  // of their states
+  // Of them, of experts, which fewer ranks hold.
+  int64_t expert_numel = 0;
+  int64_t expert_optimizer_bytes = 0;
 };
 
 StageParams stage_params(const TrainConfig& config, const ModelPart& part) {
@@ -50,9 +54,15 @@ StageParams stage_params(const TrainConfig& config, const ModelPart& part) {
              .has_own_bucket =
                  config.distributed.zero_stage > 0 && !row.tied_head.empty(),
              .unit = config.distributed.zero_stage > 2 ? units.of_row[i] : 0});
-    if (row.trains)
-      result.optimizer_bytes += state_bytes(
-          row, numel, config.training.optimizer, weight_width(config));
+    if (!row.trains)
+      continue;
+    const auto kept = state_bytes(
+        row, numel, config.training.optimizer, weight_width(config));
+    result.optimizer_bytes += kept;
+    if (row.expert != kNoExpert) {
+      result.expert_numel += numel;
+      result.expert_optimizer_bytes += kept;
+    }
   }
   return result;
 }
@@ -93,17 +103,29 @@ StateBytes bytes_of(const TrainConfig& config, const StageParams& stage) {
   const auto params = static_cast<double>(numel_of(stage.trained));
   const auto frozen = static_cast<double>(numel_of(stage.frozen));
   const double ranks = distributed.dims.replicas();
+  // What ZeRO leaves a rank of an amount of which some is of experts.
+  const auto divided = [&](double all, int64_t of_experts) {
+    return (all + static_cast<double>(of_experts) * (distributed.dims.ep - 1)) /
+           ranks;
+  };
   const bool is_bf16 = config.model.dtype == ModelDtype::kBfloat16;
   return {
-      .weights = (params + frozen) * (is_bf16 ? 2 : 4) /
-                 (distributed.zero_stage >= 3 ? ranks : 1),
+      .weights = (distributed.zero_stage >= 3
+                      ? divided(params + frozen, stage.expert_numel)
+                      : params + frozen) *
+                 (is_bf16 ? 2 : 4),
       .units = distributed.zero_stage >= 3
                    ? static_cast<double>(numel_of_two_units(stage)) *
                          (is_bf16 ? 2 : 4)
                    : 0,
-      .gradients = params * 4 / (distributed.zero_stage >= 2 ? ranks : 1),
-      .optimizer = static_cast<double>(stage.optimizer_bytes) /
-                   (distributed.zero_stage >= 1 ? ranks : 1),
+      .gradients =
+          4 * (distributed.zero_stage >= 2 ? divided(params, stage.expert_numel)
+                                           : params),
+      .optimizer = distributed.zero_stage >= 1
+                       ? divided(
+                             static_cast<double>(stage.optimizer_bytes),
+                             stage.expert_optimizer_bytes)
+                       : static_cast<double>(stage.optimizer_bytes),
       .outer =
           distributed.rounds.local_steps == 0
               ? 0
@@ -125,13 +147,19 @@ std::string describe_run(const TrainConfig& config, const TrainingData& data) {
       config.parallel_dims().table());
   text += fmt::format(
       "model       {} layers, hidden {}, {} heads, {} kv heads, vocabulary {}, "
-      "{} parameters\n",
+      "{} parameters{}\n",
       decoder.num_hidden_layers,
       decoder.hidden_size,
       decoder.num_attention_heads,
       decoder.num_key_value_heads,
       decoder.vocab_size,
-      parameter_count(decoder));
+      parameter_count(decoder),
+      decoder.experts ? fmt::format(
+                            ", {} of them per token ({} of {} experts)",
+                            active_parameter_count(decoder),
+                            decoder.experts->num_experts_per_tok,
+                            decoder.experts->num_experts)
+                      : "");
   text += fmt::format(
       "step        {} sequences of {} tokens: {} tokens ({} x {} x {})\n",
       windows_per_step,
@@ -263,7 +291,10 @@ std::string describe_dry_run(
   check_named_checkpoint(config, data);
   std::string text =
       describe_run(config, data) + describe_groups(config.distributed);
-  const std::vector<ModelPart> parts = stage_parts(config);
+  std::vector<ModelPart> parts = stage_parts(config);
+  for (ModelPart& part : parts)
+    part.experts =
+        experts_of_rank(model_of(config), config.parallel_dims(), {});
   for (size_t stage = 0; stage < parts.size(); ++stage)
     text += describe_stage(config, stage, parts[stage]);
   return text;

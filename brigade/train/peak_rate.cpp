@@ -14,7 +14,7 @@
 #include "brigade/files/file.h"
 #include "brigade/json/parse.h"
 #include "brigade/metrics/clock.h"
-#include "brigade/model_spec/parameter_table.h"
+#include "brigade/model_spec/active_parameters.h"
 #include "brigade/ops/linear.h"
 
 namespace brigade {
@@ -108,7 +108,7 @@ double flops_per_token(
 
 double flops_per_token(const DecoderConfig& decoder, int64_t seq_length) {
   return flops_per_token(
-      static_cast<double>(parameter_count(decoder)),
+      static_cast<double>(active_parameter_count(decoder)),
       decoder.num_hidden_layers,
       decoder.num_attention_heads * decoder.head_dim,
       seq_length);

@@ -131,6 +131,8 @@ std::string name_of(const ParallelDims& dims) {
   for (const Axis axis : kNamedAxes)
     name += fmt::format(
         "{}{}{}", name.empty() ? "" : "_", to_string(axis), dims[axis]);
+  if (dims.ep > 1)
+    name += fmt::format("_ep{}", dims.ep);
   return name;
 }
 
@@ -223,6 +225,24 @@ std::vector<std::string> model_of(const LayoutCase& layout) {
         R"(model.config.layer_types=["sliding_attention","full_attention",)"
         R"("sliding_attention","full_attention"])",
         R"(model.config.rope_scaling={"rope_type":"linear","factor":4})"};
+  if (layout.model == "mixtral")
+    return {
+        R"(model.config.architectures=["MixtralForCausalLM"])",
+        "model.config.model_type=mixtral",
+        "model.config.num_local_experts=4",
+        "model.config.num_experts_per_tok=2",
+        "training.router_aux_loss=0.05",
+        "training.router_z_loss=0.01"};
+  // Dense layers among sparse ones, and an expert for every token.
+  if (layout.model == "qwen2_moe")
+    return {
+        R"(model.config.architectures=["Qwen2MoeForCausalLM"])",
+        "model.config.model_type=qwen2_moe",
+        "model.config.num_experts=8",
+        "model.config.num_experts_per_tok=3",
+        "model.config.moe_intermediate_size=24",
+        "model.config.shared_expert_intermediate_size=32",
+        "model.config.mlp_only_layers=[1]"};
   if (layout.model == "biases")
     return {"model.config.attention_bias=true", "model.config.mlp_bias=true"};
   return {};
@@ -257,6 +277,7 @@ std::vector<std::string> overrides_of(const LayoutCase& layout) {
   for (const Axis axis : kNamedAxes)
     overrides.push_back(
         fmt::format("distributed.{}={}", size_key_of(axis), dims[axis]));
+  overrides.push_back(fmt::format("distributed.ep_size={}", dims.ep));
   for (std::string& text : model_of(layout))
     overrides.push_back(std::move(text));
   return overrides;
@@ -298,6 +319,35 @@ std::vector<LayoutCase> quick_layouts() {
        .sequence_parallel = true,
        .model = "gemma3"},
       {.dims = {.pp = 2}, .recompute = "full", .model = "gemma3"},
+      // Experts, whole on each rank and divided.
+      {.dims = {.tp = 2}, .model = "qwen2_moe"},
+      {.dims = {.dp = 2, .cp = 2}, .model = "mixtral"},
+      {.dims = {.dp = 2, .ep = 2},
+       .grad_sync = "per_param",
+       .model = "mixtral"},
+      {.dims = {.cp = 2, .ep = 2}, .masked = true, .model = "mixtral"},
+      {.dims = {.dp = 4, .ep = 2}, .model = "qwen2_moe", .zero_stage = 1},
+      {.dims = {.dp = 2, .cp = 2, .ep = 4},
+       .recompute = "full",
+       .model = "mixtral",
+       .zero_stage = 2},
+      {.dims = {.dp = 2, .tp = 2, .ep = 2},
+       .sequence_parallel = true,
+       .model = "qwen2_moe"},
+      {.dims = {.dp = 2, .tp = 2, .ep = 2},
+       .recompute = "full",
+       .model = "mixtral"},
+      {.dims = {.dp = 2, .pp = 2, .ep = 2},
+       .schedule = "zero_bubble",
+       .model = "qwen2_moe"},
+      {.dims = {.dp = 2, .pp = 2, .ep = 2},
+       .schedule = "interleaved_1f1b",
+       .virtual_stages = 2,
+       .recompute = "stages",
+       .model = "mixtral",
+       .zero_stage = 1},
+      {.dims = {.dp = 4, .ep = 2}, .model = "mixtral", .zero_stage = 3},
+      {.dims = {.dp = 2, .ep = 2}, .model = "mixtral", .dtype = "bfloat16"},
       // Two.
       {.dims = {.dp = 2, .tp = 2}, .sequence_parallel = true, .tied = false},
       {.dims = {.dp = 2, .pp = 2}, .grad_sync = "per_param"},
