@@ -140,6 +140,12 @@ void check_experts(
         "them to its default",
         dims.ep,
         distributed.rounds.local_steps));
+  if (dims.ep > 1 && config.training.optimizer.kind == OptimizerKind::kMuon)
+    problems.push_back(fmt::format(
+        "[config] /training/optimizer \"muon\" beside /distributed/ep_size = "
+        "{}: it does not step experts that are divided yet; set ep_size to 1, "
+        "or another optimizer",
+        dims.ep));
   if (experts > 0 && config.adapter.is_used())
     problems.push_back(
         "[config] /adapter: models with experts do not train adapters yet");

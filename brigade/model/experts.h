@@ -1,5 +1,5 @@
 // Mixture of experts in a block: a router sends each token to k of E MLPs, of
-// which this rank holds a range, and adds up what they return, with the shared
+// which this rank holds a range, and adds up the results, with the shared
 // expert's (model_spec/model_description.h).
 //
 // Collectives, in this order on all ranks: tp's on entering, the exchange of
