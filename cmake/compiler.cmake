@@ -8,6 +8,10 @@ target_compile_options(brigade_flags INTERFACE
   -Wno-missing-field-initializers -Wno-unknown-pragmas
   # False alarms of GCC 12 inside its own <string> at -O3.
   $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow -Wno-restrict -Wno-array-bounds>)
+# libtorch is built with NDEBUG, and without it its headers give classes other
+# members (at::RecordFunction): a debug build would read beside them.
+target_compile_definitions(brigade_flags INTERFACE
+  $<$<NOT:$<CONFIG:Release,RelWithDebInfo,MinSizeRel>>:NDEBUG>)
 
 # For code that no step of training runs: -O1, at which GCC warns of variables
 # that it does not see set.
