@@ -30,8 +30,8 @@ struct CheckpointManifest {
   // What the optimizer keeps besides tensors; null: nothing that the steps do
   // not say.
   nlohmann::json optimizer;
-  std::string dtype;            // of the weights: "float32", "bfloat16"
-  std::string tokenizer;        // "bytes", or a path relative to DIR, or ""
+  std::string dtype;      // of the weights: "float32", "bfloat16"
+  std::string tokenizer;  // "bytes", or a path relative to DIR, or ""
   // Of an adapter's run: the folder of the base model, whose weights are not in
   // the checkpoint. "": all are.
   std::string base_model;

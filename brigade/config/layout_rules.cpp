@@ -210,7 +210,7 @@ void check_adapter(
   Problems found;
   check_targets(model, config.adapter, found);
   problems.insert(problems.end(), found.begin(), found.end());
-  // What is wrong with the stages is told with the layout.
+  // Problems of the stages are reported with the layout.
   const auto ranges = partition_layers(
       layer_costs(config, decoder),
       layer_partition_options(config.distributed),

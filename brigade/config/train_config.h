@@ -172,7 +172,7 @@ struct DatasetConfig {
   int64_t num_proc = 1;                    // ignored: `brigade prepare`'s
   bool shuffle = false;
   int64_t shuffle_block = 0;    // windows; 0: the whole epoch
-  bool eval_parts = false;       // of a mixture, each by itself too
+  bool eval_parts = false;      // of a mixture, each by itself too
   double eval_fraction = 0.02;  // held out when training.eval_every > 0
   std::vector<MixturePart> mixture;
   bool document_epochs = false;  // documents in a new order every epoch

@@ -33,8 +33,8 @@ class SampleSource {
   // mixture: those after which every part was seen at least once.
   virtual uint64_t samples_per_epoch() const = 0;
 
-  // Sample g, in place of what `window` held. Throws DataError for a token id
-  // outside the vocabulary.
+  // Sample g, which replaces the contents of `window`. Throws DataError for a
+  // token id outside the vocabulary.
   virtual void read(uint64_t sample, Window& window) const = 0;
 };
 

@@ -5,7 +5,7 @@
 // Collectives, in this order on all ranks: tp's on entering, the exchange of
 // rows between the ranks of ep (expert_parallel/expert_exchange.h), tp's on
 // leaving, those of the shared expert. Each tp rank has a part of every
-// expert's features and of what it adds; all of them choose alike.
+// expert's features and of its sum; all of them choose alike.
 #pragma once
 
 #include <torch/nn/module.h>

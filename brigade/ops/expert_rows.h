@@ -1,5 +1,5 @@
 // Mixture of experts: which experts a token visits, its row brought to each of
-// them, and the sum of the results. Dropless and without padding: a token
+// them, and the sum of their results. Dropless and without padding: a token
 // has k rows, and rows of one expert lie together.
 //
 //   scores [N, E] --choose_experts()--> experts [N, k]

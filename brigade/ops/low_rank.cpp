@@ -149,7 +149,7 @@ struct LowRankNode : OnceDifferentiable<LowRankNode> {
   // The gradients from which those of a and of b are made.
   struct Parts {
     OutputGrads a;                // of each h, times the scale
-    std::vector<Tensor> outputs;  // of what each b makes
+    std::vector<Tensor> outputs;  // of each b
   };
 
   static Kept split(

@@ -34,10 +34,8 @@ RunFacts run_facts(
 // The config with the weights of dataset.mixture as they were up to so many
 // steps and tokens: while those are kept, every part is where it was, whatever
 // comes after.
-nlohmann::json with_past_mixture(
-    const nlohmann::json& config,
-    int64_t steps,
-    int64_t tokens);
+nlohmann::json
+with_past_mixture(const nlohmann::json& config, int64_t steps, int64_t tokens);
 
 struct ResumeChanges {
   std::vector<std::string> refused;  // "training.seed: 42 when saved, now 7"
