@@ -22,4 +22,5 @@
 #include "brigade/ops/weight_grad.h"
 #include "brigade/optim/adamw.h"
 #include "brigade/wrap/data_parallel.h"
+#include "brigade/wrap/lora.h"
 #include "brigade/wrap/sync_batch_norm.h"

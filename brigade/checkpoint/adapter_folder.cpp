@@ -19,6 +19,7 @@
 #include "brigade/json/node.h"
 #include "brigade/json/parse.h"
 #include "brigade/model_spec/adapter.h"
+#include "brigade/options/adapter_targets.h"
 #include "brigade/safetensors/writer.h"
 
 namespace brigade {
@@ -98,7 +99,7 @@ std::vector<std::string> targets_of(
     const std::vector<ParameterRow>& rows,
     const AdapterOptions& options) {
   std::set<std::string> targets(options.targets.begin(), options.targets.end());
-  if (targets.erase("all-linear") > 0) {
+  if (targets.erase(kAllLinear) > 0) {
     for (const ParameterRow& row : rows) {
       const std::string module = adapted_module(row.name);
       targets.insert(module.substr(module.rfind('.') + 1));

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "brigade/json/nearest.h"
+#include "brigade/options/adapter_targets.h"
 
 namespace brigade {
 namespace {
@@ -17,7 +18,6 @@ namespace {
 constexpr std::string_view kWeight = ".weight";
 constexpr std::string_view kA = ".lora_A.weight";
 constexpr std::string_view kB = ".lora_B.weight";
-constexpr const char* kAllLinear = "all-linear";
 
 // The name of the linear of a layer that a row is the weight of; empty: of
 // none. A router is none, and experts have no adapters.
@@ -29,18 +29,13 @@ std::string linear_of(const ParameterRow& row) {
   return row.name.substr(0, row.name.size() - kWeight.size());
 }
 
-bool matches(const std::string& target, const std::string& module) {
-  return target == kAllLinear || module == target ||
-         module.ends_with("." + target);
-}
-
 bool is_adapted(const ParameterRow& row, const AdapterOptions& adapter) {
   const std::string module = linear_of(row);
   return !module.empty() && std::any_of(
                                 adapter.targets.begin(),
                                 adapter.targets.end(),
                                 [&](const std::string& target) {
-                                  return matches(target, module);
+                                  return is_target(target, module);
                                 });
 }
 
@@ -146,7 +141,7 @@ void check_targets(
   for (const std::string& target : adapter.targets) {
     if (std::any_of(
             modules.begin(), modules.end(), [&](const std::string& module) {
-              return matches(target, module);
+              return is_target(target, module);
             }))
       continue;
     problems.push_back(fmt::format(

@@ -1,0 +1,148 @@
+#include "brigade/wrap/lora.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn.h>
+#include <torch/optim.h>
+
+#include <set>
+#include <string>
+
+#include "brigade/base/error.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+using torch::Tensor;
+
+struct Net : torch::nn::Module {
+  Net()
+      : fc1(register_module("fc1", torch::nn::Linear(6, 10))),
+        fc2(register_module("fc2", torch::nn::Linear(10, 3))) {}
+  Tensor forward(const Tensor& x) { return fc2(torch::tanh(fc1(x))); }
+  torch::nn::Linear fc1, fc2;
+};
+
+const AdapterOptions kFirst{.rank = 2, .alpha = 6, .targets = {"fc1"}};
+
+std::set<std::string> trained_of(torch::nn::Module& module) {
+  std::set<std::string> names;
+  for (const auto& item : module.named_parameters()) {
+    if (item.value().requires_grad())
+      names.insert(item.key());
+  }
+  return names;
+}
+
+TEST(Lora, FreezesTheModuleAndNamesItsOwnAsPeft) {
+  Net net;
+  const Lora lora = add_lora(net, kFirst);
+  EXPECT_THAT(
+      trained_of(net),
+      UnorderedElementsAre("fc1.lora_A.weight", "fc1.lora_B.weight"));
+  EXPECT_EQ(net.named_parameters().size(), 6U);
+  EXPECT_EQ(lora.parameters().size(), 2U);
+}
+
+TEST(Lora, BeginsWithTheModulesOwnFunction) {
+  Net net;
+  const Tensor x = torch::randn({4, 6});
+  const Tensor before = net.forward(x).detach();
+  const Lora lora = add_lora(net, kFirst);
+  EXPECT_TRUE(torch::equal(net.forward(x), before));
+  const Tensor a = lora.parameters()[0];
+  EXPECT_GT(a.abs().max().item<float>(), 0);
+  EXPECT_LE(a.abs().max().item<double>(), 1 / std::sqrt(6.0));
+}
+
+// Against W x + 3 B (A x), differentiated by torch.
+TEST(Lora, HasTheGradientsOfTheFormula) {
+  torch::manual_seed(1);
+  Net net;
+  const Lora lora = add_lora(net, kFirst);
+  const Tensor a = lora.parameters()[0];
+  const Tensor b = lora.parameters()[1];
+  {
+    const torch::NoGradGuard no_grad;
+    b.normal_();
+  }
+  const Tensor x = torch::randn({4, 6});
+  lora.apply();
+  const Tensor y = net.forward(x);
+  y.square().sum().backward();
+
+  const Tensor own_a = a.detach().clone().requires_grad_();
+  const Tensor own_b = b.detach().clone().requires_grad_();
+  const auto named = net.named_parameters();
+  const Tensor hidden =
+      torch::linear(x, named["fc1.weight"], named["fc1.bias"]) +
+      3 * torch::linear(torch::linear(x, own_a), own_b);
+  const Tensor expected = torch::linear(
+      torch::tanh(hidden), named["fc2.weight"], named["fc2.bias"]);
+  expected.square().sum().backward();
+  EXPECT_TRUE(torch::allclose(y, expected, 1e-5, 1e-6));
+  EXPECT_TRUE(torch::allclose(a.grad(), own_a.grad(), 1e-4, 1e-5));
+  EXPECT_TRUE(torch::allclose(b.grad(), own_b.grad(), 1e-4, 1e-5));
+  EXPECT_FALSE(named["fc1.weight"].grad().defined());
+}
+
+TEST(Lora, TrainsOverSeveralSteps) {
+  torch::manual_seed(2);
+  Net net;
+  const Lora lora = add_lora(net, {.rank = 4, .targets = {"all-linear"}});
+  torch::optim::AdamW optimizer(
+      lora.parameters(), torch::optim::AdamWOptions(1e-2));
+  const Tensor x = torch::randn({16, 6});
+  const Tensor target = torch::randn({16, 3});
+  double first = 0;
+  double last = 0;
+  for (int step = 0; step < 30; ++step) {
+    lora.apply();
+    const Tensor loss = (net.forward(x) - target).square().mean();
+    optimizer.zero_grad();
+    loss.backward();
+    optimizer.step();
+    last = loss.item<double>();
+    first = step == 0 ? last : first;
+  }
+  EXPECT_LT(last, 0.8 * first);
+}
+
+TEST(Lora, MergedIsTheSameFunctionInTheWeightItself) {
+  Net net;
+  Lora lora = add_lora(net, kFirst);
+  {
+    const torch::NoGradGuard no_grad;
+    lora.parameters()[1].normal_();
+  }
+  const Tensor x = torch::randn({4, 6});
+  lora.apply();
+  const Tensor before = net.forward(x).detach();
+  lora.merge();
+  EXPECT_TRUE(torch::allclose(net.forward(x), before, 1e-5, 1e-6));
+  EXPECT_TRUE(
+      torch::equal(net.named_parameters()["fc1.weight"], net.fc1->weight));
+}
+
+TEST(Lora, WrongOptionsAreNamed) {
+  Net net;
+  const auto refusal = [&](const AdapterOptions& options) {
+    try {
+      add_lora(net, options);
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(
+      refusal({.rank = 2, .targets = {"fc3"}}),
+      HasSubstr("target 'fc3' is the end of no linear's name; there are: fc1"));
+  EXPECT_THAT(refusal({.rank = 0, .targets = {"fc1"}}), HasSubstr("rank 0"));
+  EXPECT_EQ(refusal(kFirst), "");
+  EXPECT_THAT(refusal(kFirst), HasSubstr("has an adapter already"));
+}
+
+}  // namespace
+}  // namespace brigade
