@@ -70,6 +70,11 @@ GgufSource open_source(const std::string& path, RateBar& bar) {
   if (!reason.empty())
     throw DataError(reason);
   const CheckpointManifest& manifest = source.checkpoint->manifest();
+  if (!manifest.base_model.empty())
+    throw ConfigError(fmt::format(
+        "[export] '{}' holds an adapter: write the merged model by --merge "
+        "--out DIR first, and give that for --gguf",
+        source.directory.string()));
   source.config = manifest.model;
   source.dtype = manifest.dtype;
   if (!manifest.tokenizer.empty()) {

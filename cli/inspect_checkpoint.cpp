@@ -9,6 +9,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/base/readable.h"
+#include "brigade/checkpoint/adapter_folder.h"
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/config/train_config.h"
 #include "brigade/data/training_data.h"
@@ -162,12 +163,17 @@ std::string files(const Checkpoint& checkpoint) {
       checkpoint.manifest().writers == 1 ? "" : "s");
 }
 
-// Whether the model's weights are all there; names the first that is not.
+// Whether the model's weights, or an adapter's, are all there; names the first
+// that is not.
 std::string completeness(
+    const CheckpointManifest& manifest,
     const DecoderConfig& config,
     const std::map<std::string, const CheckpointTensor*>& stored) {
   std::vector<std::string> missing;
-  const auto params = list_parameters(config);
+  const bool is_adapter = !manifest.base_model.empty();
+  const auto params = is_adapter
+                          ? adapter_rows(config, adapter_of_run(manifest))
+                          : list_parameters(config);
   for (const ParameterRow& param : params) {
     const auto found = stored.find(param.name);
     const bool is_there = found != stored.end() && found->second->is_whole &&
@@ -183,11 +189,16 @@ std::string completeness(
       missing.push_back(param.name);
   }
   if (missing.empty())
-    return fmt::format("all {} of the model", params.size());
+    return is_adapter ? fmt::format(
+                            "all {} of the adapter, whose base model is '{}'",
+                            params.size(),
+                            manifest.base_model)
+                      : fmt::format("all {} of the model", params.size());
   return fmt::format(
-      "INCOMPLETE: {} of the model's {} are missing, cut or of another shape, "
+      "INCOMPLETE: {} of the {}'s {} are missing, cut or of another shape, "
       "such as {}",
       missing.size(),
+      is_adapter ? "adapter" : "model",
       params.size(),
       missing.front());
 }
@@ -279,7 +290,7 @@ void inspect_checkpoint(
       rows.end(),
       {{"tokenizer", tokenizer(checkpoint)},
        {"files", files(checkpoint)},
-       {"weights", completeness(config, stored)},
+       {"weights", completeness(manifest, config, stored)},
        {"optimizer",
         kinds.empty() ? "none" : fmt::format("{}", fmt::join(kinds, ", "))}});
   const auto steps = steps_beside(checkpoint.directory());

@@ -20,6 +20,7 @@
 #include "brigade/model_spec/adapter.h"
 #include "brigade/model_spec/decoder_config.h"
 #include "brigade/model_spec/parameter_table.h"
+#include "brigade/options/optimizer.h"
 #include "brigade/safetensors/folder.h"
 
 namespace brigade {
@@ -175,14 +176,25 @@ ModelToExport model_in_folder(
                                           : std::vector<FileToCopy>()};
 }
 
+// Whether the weights that a run stores are averages, no longer its masters.
+bool stores_averages(const nlohmann::json& config) {
+  const auto training = config.find("training");
+  if (training == config.end() || !training->is_object())
+    return false;
+  return training->value("ema_decay", nlohmann::json(0)) != 0 ||
+         training->value("optimizer", nlohmann::json()) ==
+             to_string(OptimizerKind::kScheduleFreeAdamW);
+}
+
 // The adapter that a run trained, in float32: of bf16 the whole master.
 MergedAdapter adapter_in(const Checkpoint& checkpoint) {
+  const bool has_masters = !stores_averages(checkpoint.manifest().config);
   return {
       .options = adapter_of_run(checkpoint.manifest()),
-      .read = [&checkpoint](const std::string& name) {
+      .read = [&checkpoint, has_masters](const std::string& name) {
         const std::string master = "master." + name;
-        return checkpoint
-            .read_whole(checkpoint.contains(master) ? master : name)
+        const bool reads_master = has_masters && checkpoint.contains(master);
+        return checkpoint.read_whole(reads_master ? master : name)
             .to(torch::kFloat);
       }};
 }

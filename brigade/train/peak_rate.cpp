@@ -11,6 +11,7 @@
 #include "brigade/base/error.h"
 #include "brigade/comm/device_stream.h"
 #include "brigade/comm/gpus.h"
+#include "brigade/config/model_layout.h"
 #include "brigade/files/file.h"
 #include "brigade/json/parse.h"
 #include "brigade/metrics/clock.h"
@@ -112,6 +113,14 @@ double flops_per_token(const DecoderConfig& decoder, int64_t seq_length) {
       decoder.num_hidden_layers,
       decoder.num_attention_heads * decoder.head_dim,
       seq_length);
+}
+
+double flops_per_token(const TrainConfig& config) {
+  const DecoderConfig& decoder = model_of(config);
+  const double flops = flops_per_token(decoder, config.training.seq_length);
+  return config.adapter.is_used()
+             ? flops - 2 * static_cast<double>(active_parameter_count(decoder))
+             : flops;
 }
 
 }  // namespace brigade

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 
+#include "brigade/config/train_config.h"
 #include "brigade/model_spec/decoder_config.h"
 
 namespace brigade {
@@ -39,5 +40,8 @@ double flops_per_token(
 
 // The same of the whole model, however it is cut over ranks.
 double flops_per_token(const DecoderConfig& decoder, int64_t seq_length);
+// Of a run. An adapter's leaves out the gradients of the frozen weights, 2 N;
+// what the adapter itself computes is not counted.
+double flops_per_token(const TrainConfig& config);
 
 }  // namespace brigade
