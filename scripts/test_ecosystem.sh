@@ -1,7 +1,7 @@
 #!/bin/bash
 # Holds Brigade's files against the Python ecosystem's own readers and writers:
-# transformers, tokenizers, safetensors, TensorBoard, gguf; its evaluation against
-# lm-evaluation-harness; and its ranks under torchrun. Needs a built program.
+# transformers, tokenizers, safetensors, TensorBoard, gguf, peft; its evaluation
+# against lm-evaluation-harness; and its ranks under torchrun. Needs a built program.
 #   scripts/test_ecosystem.sh BUILD_FOLDER
 #   VENV=FOLDER        # default build/venv-ecosystem; some 6 GB with torch
 # Skips, with exit code 77, where the environment cannot be made.
@@ -11,7 +11,7 @@ build=${1:?usage: scripts/test_ecosystem.sh BUILD_FOLDER}
 venv=${VENV:-$PWD/build/venv-ecosystem}
 packages=(torch==2.14.1 transformers==5.23.0 tokenizers==0.23.3
   safetensors==0.8.0 tensorboard==2.21.0 "lm_eval[hf]==0.4.13" sentencepiece
-  protobuf numpy gguf==0.19.0 pyarrow==26.0.1)
+  protobuf numpy gguf==0.19.0 pyarrow==26.0.1 peft==0.21.2)
 made=$venv/.made-$(echo "${packages[@]}" | cksum | cut -d ' ' -f 1)
 
 if ! [ -e "$made" ]; then
@@ -41,6 +41,8 @@ HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
   status=1
 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
   "$venv/bin/python" tests/ecosystem/gguf_test.py "$build/brigade" || status=1
+HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
+  "$venv/bin/python" tests/ecosystem/peft_test.py "$build/brigade" || status=1
 "$venv/bin/python" tests/ecosystem/torchrun_test.py "${programs[@]}" ||
   status=1
 exit $status

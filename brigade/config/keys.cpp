@@ -80,6 +80,37 @@ void add_model(std::vector<ConfigKey>& keys) {
       .ignored_because = "AdamW is always fused";
 }
 
+void add_adapter(std::vector<ConfigKey>& keys) {
+  using G = AdapterOptions;
+  const GroupKeys group(
+      keys, "adapter", [](auto& config) -> auto& { return config.adapter; });
+  group.key(
+      "rank",
+      &G::rank,
+      at_least(0),
+      kMeaning,
+      "of the low-rank adapters (LoRA) that train in place of the model; 0: "
+      "the model trains");
+  group.key(
+      "alpha",
+      &G::alpha,
+      {.low = 0, .low_is_excluded = true},
+      kMeaning,
+      "an adapter's output is multiplied by alpha / rank");
+  group.key(
+      "use_rslora",
+      &G::use_rslora,
+      kAny,
+      kMeaning,
+      "multiply by alpha / sqrt(rank) instead");
+  group.key(
+      "targets",
+      &G::targets,
+      kAny,
+      kMeaning,
+      "the linears with an adapter: ends of their names, or 'all-linear'");
+}
+
 void add_dataset(std::vector<ConfigKey>& keys) {
   using G = DatasetConfig;
   const GroupKeys group(
@@ -335,6 +366,7 @@ const std::vector<ConfigKey>& config_keys() {
     std::vector<ConfigKey> all;
     add_distributed(all);
     add_model(all);
+    add_adapter(all);
     add_training(all);
     add_dataset(all);
     add_text(all);

@@ -11,6 +11,7 @@ void add_evaluate(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "evaluate", "Loss, perplexity and tasks of a trained model");
   add_run_option(*command, arguments->model, "-c,--checkpoint", kRunHelp);
+  add_adapter_option(*command, arguments->adapter);
   command->add_option("--text", arguments->text, "A text file")
       ->type_name("FILE");
   command

@@ -47,8 +47,25 @@ void add_export(CLI::App& app) {
       ->type_name("GB")
       ->check(number_between(1e-6, 1e6))
       ->capture_default_str();
+  command->add_flag(
+      "--merge",
+      arguments->merges,
+      "Write the model with the adapter in its weights (default: an adapter's "
+      "run is\nwritten as PEFT's adapter)");
+  command
+      ->add_option(
+          "--adapter",
+          arguments->adapter,
+          "PEFT's folder of an adapter for a Hugging Face folder, with --merge")
+      ->type_name("DIR");
   command->callback([arguments, command] {
     check_run(*command, arguments->run);
+    if (!arguments->adapter.empty() && !arguments->merges)
+      throw ConfigError("[export] --adapter needs --merge");
+    if (arguments->merges && arguments->out.empty())
+      throw ConfigError(
+          "[export] --merge writes a Hugging Face folder: give --out, and make "
+          "a GGUF file of that");
     if (arguments->out.empty() == arguments->gguf.empty())
       throw ConfigError(
           "[export] give --out for a Hugging Face folder or --gguf for one "

@@ -12,6 +12,7 @@ void add_generate(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("generate", "Continue prompts with a trained model");
   add_run_option(*command, options->checkpoint, "-c,--checkpoint", kRunHelp);
+  add_adapter_option(*command, options->adapter);
   command
       ->add_option(
           "-p,--prompt",

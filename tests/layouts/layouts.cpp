@@ -114,6 +114,16 @@ void add_variants(const ParallelDims& dims, std::vector<LayoutCase>& cases) {
       cases.push_back(sharded);
     }
   }
+  // Where each stage has a layer.
+  if (dims.pp <= 2) {
+    LayoutCase adapted{
+        .dims = dims, .sequence_parallel = dims.tp > 1, .adapter = 3};
+    cases.push_back(adapted);
+    adapted.recompute = "full";
+    if (dims.pp > 1)
+      adapted.schedule = "zero_bubble";
+    cases.push_back(adapted);
+  }
   if (dims.pp == 1)
     return;
   LayoutCase by_stage{.dims = dims, .recompute = "stages"};
@@ -156,6 +166,8 @@ std::string name_of(const LayoutCase& layout) {
     name += "_masked";
   if (layout.model != "llama")
     name += "_" + layout.model;
+  if (layout.adapter > 0)
+    name += fmt::format("_lora{}", layout.adapter);
   if (layout.zero_stage > 0)
     name += fmt::format("_zero{}", layout.zero_stage);
   if (layout.dtype != "float32")
@@ -271,13 +283,24 @@ std::vector<std::string> overrides_of(const LayoutCase& layout) {
           "training.micro_batch_size={}",
           sequences_of_step(dims.dp) / (dims.dp * kAccumulation)),
       fmt::format("training.gradient_accumulation_steps={}", kAccumulation),
-      fmt::format("model.config.tie_word_embeddings={}", layout.tied),
       "model.dtype=" + layout.dtype,
       "model.kernels=" + layout.kernels};
   for (const Axis axis : kNamedAxes)
     overrides.push_back(
         fmt::format("distributed.{}={}", size_key_of(axis), dims[axis]));
   overrides.push_back(fmt::format("distributed.ep_size={}", dims.ep));
+  if (layout.adapter > 0) {
+    // The model is the base's.
+    overrides.insert(
+        overrides.end(),
+        {"model.config=null",
+         "model.init=pretrained",
+         fmt::format("adapter.rank={}", layout.adapter),
+         "adapter.targets=all-linear"});
+    return overrides;
+  }
+  overrides.push_back(
+      fmt::format("model.config.tie_word_embeddings={}", layout.tied));
   for (std::string& text : model_of(layout))
     overrides.push_back(std::move(text));
   return overrides;
@@ -369,6 +392,27 @@ std::vector<LayoutCase> quick_layouts() {
        .sequence_parallel = true,
        .recompute = "full",
        .tied = false},
+      // Adapters beside a frozen model.
+      {.dims = {.dp = 2}, .grad_sync = "per_param", .adapter = 3},
+      {.dims = {.tp = 2}, .tied = false, .adapter = 3},
+      {.dims = {.tp = 4},
+       .sequence_parallel = true,
+       .model = "biases",
+       .adapter = 3},
+      {.dims = {.pp = 2}, .schedule = "zero_bubble", .adapter = 3},
+      {.dims = {.cp = 2}, .recompute = "full", .adapter = 3},
+      {.dims = {.dp = 2, .tp = 2, .pp = 2},
+       .sequence_parallel = true,
+       .recompute = "selective",
+       .adapter = 3,
+       .kernels = "aten"},
+      {.dims = {.dp = 2, .tp = 2}, .zero_stage = 2, .adapter = 3},
+      {.dims = {.dp = 3}, .recompute = "full", .zero_stage = 3, .adapter = 3},
+      {.dims = {.dp = 2, .tp = 2},
+       .sequence_parallel = true,
+       .dtype = "bfloat16",
+       .zero_stage = 1,
+       .adapter = 3},
       // Sharded optimizers and gradients.
       {.dims = {.dp = 2}, .zero_stage = 1},
       {.dims = {.dp = 3}, .zero_stage = 2},

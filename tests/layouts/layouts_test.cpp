@@ -136,12 +136,18 @@ TEST_P(Layout, TrainsAsOneRankDoes) {
   ASSERT_EQ(expected.failure, "");
   ASSERT_EQ(expected.losses.size(), size_t{kSteps});
   ASSERT_EQ(expected.eval_losses.size(), size_t{kSteps / kEvalEvery});
-  if (layout.model == "llama") {
+  if (layout.adapter > 0) {
+    // Of 4 layers A and B of 7 linears.
+    ASSERT_EQ(expected.weights.size(), 56U);
+    EXPECT_LT(expected.losses.back(), expected.losses.front());
+  } else if (layout.model == "llama") {
     ASSERT_EQ(expected.weights.size(), layout.tied ? 38U : 39U);
   }
   // The clipping is at work, and there is something to learn.
-  EXPECT_GT(expected.grad_norms.front(), 1.0);
-  if (layout.dtype == "float32") {
+  if (layout.adapter == 0) {
+    EXPECT_GT(expected.grad_norms.front(), 1.0);
+  }
+  if (layout.adapter == 0 && layout.dtype == "float32") {
     EXPECT_LT(expected.losses.back(), expected.losses.front() - 1);
   }
 

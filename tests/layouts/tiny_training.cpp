@@ -7,6 +7,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/checkpoint.h"
+#include "brigade/checkpoint/export_model.h"
 #include "brigade/data/loss_mask.h"
 #include "tests/support/compare.h"
 #include "tests/support/train_as_threads.h"
@@ -130,12 +131,28 @@ TinyTraining::TinyTraining()
   testing::write_file(folder_ / "run.json", config.dump());
 }
 
+fs::path TinyTraining::base_of(const LayoutCase& layout) {
+  const LayoutCase base{.tied = layout.tied, .model = layout.model};
+  fs::path folder = folder_ / ("base_" + name_of(base));
+  if (fs::exists(folder))
+    return folder;
+  const fs::path run = folder_ / "base_run";
+  std::vector<std::string> overrides = overrides_of(base);
+  overrides.push_back("logging.run_dir=" + run.string());
+  testing::train_as_threads(folder_ / "run.json", 1, overrides);
+  export_checkpoint(run, folder);
+  fs::remove_all(run);
+  return folder;
+}
+
 TrainingResult TinyTraining::train(
     const LayoutCase& layout,
     const std::vector<std::string>& more) {
   const fs::path run = folder_ / "run";
   std::vector<std::string> overrides = overrides_of(layout);
   overrides.push_back("logging.run_dir=" + run.string());
+  if (layout.adapter > 0)
+    overrides.push_back("model.name=" + base_of(layout).string());
   if (layout.masked)
     overrides.push_back("dataset.name=" + masked_dataset_);
   overrides.insert(overrides.end(), more.begin(), more.end());
@@ -173,7 +190,8 @@ const TrainingResult& TinyTraining::oracle(const LayoutCase& layout) {
       .documents = layout.documents,
       .masked = layout.masked,
       .model = layout.model,
-      .dtype = layout.dtype};
+      .dtype = layout.dtype,
+      .adapter = layout.adapter};
   const int tokens = tokens_of_sequence(layout.dims.cp);
   const std::string key =
       fmt::format("{} {} {}", name_of(one_rank), sequences, tokens);

@@ -4,6 +4,7 @@
 
 #include <torch/types.h>
 
+#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
@@ -61,6 +62,9 @@ class TinyTraining {
   const testing::RunsFolder& folder() const { return folder_; }
 
  private:
+  // The model that one rank trains without an adapter, as a folder; made once.
+  std::filesystem::path base_of(const LayoutCase& layout);
+
   testing::RunsFolder folder_;
   std::string dataset_;
   std::string masked_dataset_;

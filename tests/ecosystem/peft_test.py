@@ -1,0 +1,220 @@
+#!/usr/bin/env python3
+"""Low-rank adapters against PEFT: the same losses from the same start, and
+each one's files read by the other.
+
+    peft_test.py BRIGADE          # see scripts/test_ecosystem.sh
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    import peft
+    import torch
+    import transformers
+except ImportError as error:
+    print(f"peft_test: skipped: {error}", file=sys.stderr)
+    sys.exit(0)
+
+BRIGADE = pathlib.Path(sys.argv.pop(1)).resolve()
+STEPS, SEQUENCES, LENGTH, RATE = 10, 4, 32, 1e-2
+TEXT = " ".join(
+    f"{a} {b} the {c}."
+    for a in ("Once", "Then", "Here", "Now")
+    for b in ("upon", "walked", "stood", "slept", "sang")
+    for c in ("fox", "river", "old mill", "lantern", "quiet town"))
+SHAPE = {"vocab_size": 259, "hidden_size": 32, "intermediate_size": 48,
+         "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "max_position_embeddings": 64,
+         "initializer_range": 0.2}
+MODELS = {
+    "llama": (transformers.LlamaConfig, {"tie_word_embeddings": False}),
+    "qwen2": (transformers.Qwen2Config, {"tie_word_embeddings": True}),
+}
+LAYOUTS = {
+    "one": [],
+    "tp2_pp2": ["--nproc", "4", "distributed.tp_size=2",
+                "distributed.pp_size=2"],
+}
+
+
+def run(*arguments):
+    result = subprocess.run(
+        [BRIGADE, *map(str, arguments)], capture_output=True, text=True)
+    if result.returncode != 0:
+        raise AssertionError(f"brigade {arguments}: {result.stderr}")
+    return result.stdout
+
+
+class Peft(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        torch.manual_seed(5)
+        cls.scratch = tempfile.TemporaryDirectory()
+        cls.folder = pathlib.Path(cls.scratch.name)
+        text = cls.folder / "text.txt"
+        text.write_text(TEXT)
+        cls.text = text
+        run("prepare", "--input", text, "--tokenizer", "bytes", "--out",
+            cls.folder / "tokens")
+        cls.tokens = torch.frombuffer(
+            bytearray((cls.folder / "tokens.bin").read_bytes()),
+            dtype=torch.int16).long()
+        for name, (kind, more) in MODELS.items():
+            config = kind(**SHAPE, **more)
+            model = transformers.AutoModelForCausalLM.from_config(config)
+            model.float().save_pretrained(cls.folder / name)
+
+    def base(self, name):
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            self.folder / name, dtype=torch.float32)
+
+    def train(self, name, run_name, *more):
+        out = self.folder / run_name
+        config = self.folder / f"{run_name}.json"
+        config.write_text(json.dumps({
+            "model": {"name": str(self.folder / name), "init": "pretrained"},
+            "adapter": {"rank": 4, "alpha": 16, "targets": "all-linear"},
+            "training": {"total_train_steps": STEPS, "learning_rate": RATE,
+                         "seq_length": LENGTH,
+                         "gradient_accumulation_steps": SEQUENCES},
+            "dataset": {"name": str(self.folder / "tokens")},
+            "logging": {"run_dir": str(out)}}))
+        run("train", "--config", config, *more)
+        lines = (out / "metrics.jsonl").read_text().splitlines()
+        return out, [json.loads(line)["loss"] for line in lines]
+
+    def batch(self, step):
+        starts = [(step * SEQUENCES + i) * LENGTH for i in range(SEQUENCES)]
+        return torch.stack(
+            [self.tokens[s:s + LENGTH + 1] for s in starts])
+
+    def loss_of(self, model, windows):
+        logits = model(windows[:, :-1]).logits
+        return torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1).float(), windows[:, 1:].flatten())
+
+    def evaluate(self, *arguments):
+        report = run("evaluate", *arguments, "--dataset",
+                     self.folder / "tokens", "--seq-length", LENGTH,
+                     "--tokenizer", "bytes", "--json")
+        return next(iter(json.loads(report).values()))["loss"]
+
+    def loss_of_all(self, model):
+        count = len(self.tokens)
+        nats = 0.0
+        with torch.no_grad():
+            for begin in range(0, count - 1, LENGTH):
+                window = self.tokens[begin:begin + LENGTH + 1].unsqueeze(0)
+                nats += self.loss_of(model, window).item() * (
+                    window.shape[1] - 1)
+        return nats / (count - 1)
+
+    def test_training_is_pefts(self):
+        for name in MODELS:
+            # A step of no length leaves what training starts from.
+            start, _ = self.train(
+                name, f"{name}_start", "training.learning_rate=0",
+                "training.total_train_steps=1")
+            run("export", "--run", start, "--out",
+                self.folder / f"{name}_first")
+            model = peft.PeftModel.from_pretrained(
+                self.base(name), self.folder / f"{name}_first",
+                is_trainable=True)
+            trained = [p for p in model.parameters() if p.requires_grad]
+            self.assertEqual(len(trained), 2 * 2 * 7)
+            optimizer = torch.optim.AdamW(
+                trained, lr=RATE, weight_decay=0.01)
+            expected = []
+            for step in range(STEPS):
+                loss = self.loss_of(model, self.batch(step))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                expected.append(loss.item())
+            self.assertLess(expected[-1], expected[0])
+            for layout, options in LAYOUTS.items():
+                with self.subTest(model=name, layout=layout):
+                    out, losses = self.train(
+                        name, f"{name}_{layout}", *options)
+                    worst = max(abs(a - b) / b
+                                for a, b in zip(losses, expected))
+                    print(f"{name} {layout}: losses of {STEPS} steps differ "
+                          f"by {worst:.1e}")
+                    self.assertLess(worst, 1e-5)
+                    self.check_exports(name, out, model)
+
+    def check_exports(self, name, out, trained):
+        """The run's adapter in PEFT, merged in transformers, and evaluated
+        here, is what PEFT trained."""
+        adapter, merged = out / "adapter", out / "merged"
+        run("export", "--run", out, "--out", adapter)
+        run("export", "--run", out, "--merge", "--out", merged)
+        loaded = peft.PeftModel.from_pretrained(self.base(name), adapter)
+        whole = transformers.AutoModelForCausalLM.from_pretrained(
+            merged, dtype=torch.float32)
+        ids = self.batch(0)[:, :-1]
+        with torch.no_grad():
+            expected = trained(ids).logits
+            for model in (loaded, whole):
+                self.assertLess(
+                    (model(ids).logits - expected).abs().max().item(), 1e-3)
+            # The files alone: no difference of the trainings.
+            self.assertLess(
+                (whole(ids).logits - loaded(ids).logits).abs().max().item(),
+                2e-5)
+        loss = self.loss_of_all(loaded)
+        for arguments in (
+                ["--run", out],
+                ["--run", self.folder / name, "--adapter", adapter],
+                ["--run", merged]):
+            self.assertAlmostEqual(self.evaluate(*arguments), loss, delta=1e-5)
+
+    def test_an_adapter_of_peft_is_read(self):
+        config = peft.LoraConfig(
+            r=3, lora_alpha=6, use_rslora=True, task_type="CAUSAL_LM",
+            target_modules=["q_proj", "v_proj", "down_proj"])
+        model = peft.get_peft_model(self.base("llama"), config)
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(parameter, std=0.3)
+        folder = self.folder / "of_peft"
+        model.save_pretrained(folder)
+        plain = self.loss_of_all(self.base("llama"))
+        expected = self.loss_of_all(model)
+        self.assertGreater(abs(expected - plain), 1e-2)
+        self.assertAlmostEqual(
+            self.evaluate("--run", self.folder / "llama", "--adapter", folder),
+            expected, delta=1e-5)
+        merged = self.folder / "merged_of_peft"
+        run("export", "--run", self.folder / "llama", "--adapter", folder,
+            "--merge", "--out", merged)
+        self.assertAlmostEqual(
+            self.evaluate("--run", merged), expected, delta=1e-5)
+
+    def test_merging_in_bfloat16_rounds_as_peft(self):
+        folder = self.folder / "of_peft_bf16"
+        base = self.base("llama").to(torch.bfloat16)
+        base.save_pretrained(self.folder / "llama_bf16")
+        model = peft.get_peft_model(base, peft.LoraConfig(
+            r=4, lora_alpha=8, task_type="CAUSAL_LM",
+            target_modules=["q_proj", "up_proj"]))
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(parameter, std=0.1)
+        model.save_pretrained(folder)
+        merged = self.folder / "merged_bf16"
+        run("export", "--run", self.folder / "llama_bf16", "--adapter", folder,
+            "--merge", "--out", merged)
+        ours = transformers.AutoModelForCausalLM.from_pretrained(
+            merged, dtype=torch.bfloat16).state_dict()
+        for name, tensor in model.merge_and_unload().state_dict().items():
+            self.assertTrue(torch.equal(ours[name], tensor), name)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    unittest.main()
