@@ -14,12 +14,14 @@
 #include <vector>
 
 #include "brigade/base/version.h"
+#include "brigade/files/usual_path.h"
 #include "brigade/launch/environment.h"
 #include "brigade/launch/rank_report.h"
 #include "cli/cmake_folder.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/parse_errors.h"
+#include "cli/path_options.h"
 #include "cli/standard_streams.h"
 
 namespace brigade::cli {
@@ -110,19 +112,6 @@ int fail_with_output(int error_number) {
   }
 }
 
-// The part of the path that is a loop of links.
-std::filesystem::path loop_in(const std::filesystem::path& path) {
-  std::filesystem::path part;
-  for (const std::filesystem::path& name : path) {
-    part /= name;
-    std::error_code error;
-    static_cast<void>(std::filesystem::status(part, error));
-    if (error == std::errc::too_many_symbolic_link_levels)
-      break;
-  }
-  return part;
-}
-
 }  // namespace
 
 int fail_unexpectedly(const std::string& message) {
@@ -147,10 +136,7 @@ int fail_with_current_exception() {
     if (error.code() == std::errc::too_many_symbolic_link_levels)
       return fail(
           ExitCode::kData,
-          fmt::format(
-              "'{}' is a link that leads back to itself: name the file or "
-              "folder that is meant",
-              loop_in(error.path1()).string()));
+          describe_loop(loop_in(error.path1()).value_or(error.path1())));
     return fail(
         ExitCode::kStorage,
         fmt::format(
@@ -221,6 +207,7 @@ void add_commands(CLI::App& app) {
         add_status,  add_analyze,       add_tune_buckets, add_completion,
         add_man})
     add(app);
+  check_path_options(app);
 }
 
 int run_and_report(int argc, char** argv, int (*report)()) {

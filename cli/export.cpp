@@ -80,6 +80,12 @@ void export_model(const ExportArguments& arguments) {
         arguments.run));
   if (!arguments.gguf.empty())
     return export_gguf(arguments);
+  std::error_code error;
+  if (fs::exists(arguments.out, error) &&
+      !fs::is_directory(arguments.out, error))
+    throw ConfigError(fmt::format(
+        "[export] --out '{}' holds something already; give another folder",
+        arguments.out));
   check_can_make(arguments.out);
   ExportOptions options;
   options.max_shard_bytes = static_cast<uint64_t>(arguments.shard_gb * 1e9);

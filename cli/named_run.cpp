@@ -6,7 +6,9 @@
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
+#include "brigade/files/usual_path.h"
 #include "brigade/json/node.h"
+#include "brigade/json/python_json.h"
 #include "brigade/metrics/run_folder.h"
 #include "brigade/safetensors/folder.h"
 
@@ -19,11 +21,6 @@ using nlohmann::json;
 
 constexpr const char* kManifest = "manifest.json";
 
-bool is_there(const fs::path& path) {
-  std::error_code error;
-  return fs::is_regular_file(path, error);
-}
-
 // FOLDER/<step> with the highest step.
 std::optional<fs::path> newest_in(const fs::path& folder) {
   std::optional<fs::path> newest;
@@ -35,7 +32,7 @@ std::optional<fs::path> newest_in(const fs::path& folder) {
     int64_t step = -1;
     const bool is_step =
         std::from_chars(name.data(), end, step).ptr == end && !name.empty();
-    if (is_step && step > highest && is_there(entry.path() / kManifest)) {
+    if (is_step && step > highest && has_file(entry.path() / kManifest)) {
       highest = step;
       newest = entry.path();
     }
@@ -45,8 +42,7 @@ std::optional<fs::path> newest_in(const fs::path& folder) {
 
 json read_json(const fs::path& path) {
   const std::string text = read_text_file(path);
-  const JsonDocument file(text, {.module = "model", .file = path.string()});
-  return file.root().value();
+  return parse_python_json(text, {.module = "model", .file = path.string()});
 }
 
 // Where the run that wrote the checkpoint had its folder; "": not recorded.
@@ -59,13 +55,13 @@ fs::path recorded_run(const fs::path& checkpoint) {
 }
 
 bool is_run(const fs::path& path) {
-  return is_there(RunFolder{path}.metrics());
+  return has_file(RunFolder{path}.metrics());
 }
 
 }  // namespace
 
 std::optional<fs::path> find_checkpoint(const fs::path& path) {
-  if (is_there(path / kManifest))
+  if (has_file(path / kManifest))
     return path;
   if (auto newest = newest_in(path))
     return newest;

@@ -9,6 +9,7 @@
 #include "brigade/data/whole_text.h"
 #include "brigade/files/file.h"
 #include "brigade/files/read_once.h"
+#include "brigade/files/usual_path.h"
 #include "brigade/json/node.h"
 #include "cli/named_run.h"
 #include "cli/plan.h"
@@ -21,7 +22,7 @@ using Json = nlohmann::json;
 
 Json read_json_file(const fs::path& path) {
   const std::string text =
-      is_read_once(path) ? read_whole_text(path) : read_text_file(path);
+      is_open_input(path) ? read_whole_text(path) : read_text_file(path);
   const JsonDocument document(text, {.module = "plan", .file = path.string()});
   return document.root().value();
 }
@@ -35,8 +36,7 @@ const Json& hugging_face_config(const Json& file) {
 }
 
 planner::Machine read_machine(const std::string& given) {
-  std::error_code error;
-  if (!fs::is_regular_file(given, error) && !is_read_once(given))
+  if (!is_open_input(given) && !has_file(given))
     return planner::find_machine(given);
   std::vector<std::string> problems;
   planner::Machine machine =
@@ -55,7 +55,7 @@ planner::Machine read_machine(const std::string& given) {
 Model read_model(const std::string& given) {
   const fs::path path = given;
   std::error_code error;
-  if (!fs::exists(path, error) && !is_read_once(path))
+  if (!is_open_input(path) && !fs::exists(path, error))
     throw ConfigError(fmt::format(
         "[plan] '{}': there is no such file; give a Hugging Face config.json "
         "or a training config with --model, or a run, a checkpoint or a "

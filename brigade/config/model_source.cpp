@@ -7,7 +7,9 @@
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
+#include "brigade/files/usual_path.h"
 #include "brigade/json/node.h"
+#include "brigade/json/python_json.h"
 
 namespace brigade {
 
@@ -46,8 +48,8 @@ void parse_decoder_file(
     return;
   }
   // A damaged file is no problem of the run's config: a DataError.
-  const JsonDocument file(text, {"config", path.string()});
-  parse_decoder(file.root().value(), path.string() + ": ", config, problems);
+  const json file = parse_python_json(text, {"config", path.string()});
+  parse_decoder(file, path.string() + ": ", config, problems);
   config.model.folder =
       path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
@@ -166,6 +168,11 @@ void find_decoder_config(
     return;
   }
   const fs::path path = model.name;
+  if (const auto loop = loop_in(path)) {
+    problems.push_back(fmt::format(
+        "[config] /model/name = \"{}\": {}", model.name, describe_loop(*loop)));
+    return;
+  }
   std::error_code error;
   if (fs::is_directory(path, error)) {
     parse_decoder_file(path / "config.json", config, problems);

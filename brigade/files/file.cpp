@@ -87,6 +87,19 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
         size_bytes_,
         std::strerror(error)));
   }
+  refuse_large_file_pointer();
+}
+
+// What stands in a clone of a repository for a file that was not fetched.
+void MappedFile::refuse_large_file_pointer() const {
+  constexpr std::string_view kBegin = "version https://git-lfs.github.com/spec";
+  if (size_bytes_ < kBegin.size() ||
+      std::memcmp(data_, kBegin.data(), kBegin.size()) != 0)
+    return;
+  throw DataError(fmt::format(
+      "[file] '{}' is a pointer of Git LFS, not the file: run `git lfs pull` "
+      "in its repository, or download the file",
+      path_.string()));
 }
 
 MappedFile::~MappedFile() {
@@ -225,7 +238,7 @@ std::string read_text_file(const std::filesystem::path& path) {
 void write_text_file(const std::filesystem::path& path, std::string_view text) {
   if (is_written_in_place(path))
     return write_in_place(path, text);
-  AtomicFile file(path);
+  AtomicFile file(link_target(path));
   file.write(text);
   file.commit();
 }

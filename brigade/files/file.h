@@ -20,7 +20,8 @@ namespace brigade {
 class MappedFile {
  public:
   // Throws DataError when the file cannot be opened, stat-ed or mapped, or is
-  // not a regular file; an Error that is none where memory does not suffice.
+  // not a regular file, or stands for one that Git LFS has not fetched; an
+  // Error that is none where memory does not suffice.
   explicit MappedFile(const std::filesystem::path& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
@@ -38,6 +39,8 @@ class MappedFile {
   std::filesystem::path path_;
   void* data_ = nullptr;
   uint64_t size_bytes_ = 0;
+
+  void refuse_large_file_pointer() const;
 };
 
 // What a file must hold.
@@ -96,7 +99,8 @@ class AtomicFile {
 // The whole file as a string; DataError naming the path if it cannot be read.
 std::string read_text_file(const std::filesystem::path& path);
 
-// Writes through an AtomicFile, or in place (output_path.h).
+// Writes through an AtomicFile, or in place (output_path.h). Of a link it
+// writes what the link leads to.
 void write_text_file(const std::filesystem::path& path, std::string_view text);
 
 // "data/mine" and ".bin" give "data/mine.bin", whatever dots the name has.

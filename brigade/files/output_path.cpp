@@ -11,6 +11,7 @@
 #include <string>
 
 #include "brigade/base/error.h"
+#include "brigade/files/usual_path.h"
 
 namespace brigade {
 namespace {
@@ -72,13 +73,42 @@ void write_in_place(const fs::path& path, std::string_view text) {
     throw_output("close", path);
 }
 
-void check_writable(const fs::path& path) {
+fs::path link_target(const fs::path& path) {
+  if (const auto loop = loop_in(path))
+    throw StorageError(describe_loop(*loop));
+  fs::path target = path;
+  std::error_code error;
+  while (fs::is_symlink(target, error))
+    target = target.parent_path() / fs::read_symlink(target);
+  return target;
+}
+
+namespace {
+
+// The descriptor stays open: closed, it would end the reader.
+void check_reader(const fs::path& pipe) {
+  if (::open(pipe.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC) >= 0)
+    return;
+  if (errno != ENXIO)
+    throw_output("write", pipe);
+  throw StorageError(fmt::format(
+      "[file] cannot write '{}': it is a pipe (FIFO) that nobody reads; start "
+      "its reader first, or name a file",
+      pipe.string()));
+}
+
+}  // namespace
+
+void check_writable(const fs::path& named) {
+  const fs::path path = link_target(named);
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
     errno = EISDIR;
     throw_output("write", path);
   }
   if (is_written_in_place(path)) {
+    if (named_descriptor(path) < 0 && S_ISFIFO(status.st_mode))
+      return check_reader(path);
     // Opening a pipe would wait for its reader, and then end it.
     if (named_descriptor(path) < 0 && ::access(path.c_str(), W_OK) != 0)
       throw_output("write", path);

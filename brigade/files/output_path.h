@@ -14,8 +14,13 @@ bool is_written_in_place(const std::filesystem::path& path);
 // Precondition: is_written_in_place(). Throws StorageError.
 void write_in_place(const std::filesystem::path& path, std::string_view text);
 
+// What a link leads to, there or not; the path itself if it is no link. Throws
+// StorageError for a loop of links.
+std::filesystem::path link_target(const std::filesystem::path& path);
+
 // Throws StorageError where write_text_file() could not write: before work
-// whose result goes there. Leaves nothing.
+// whose result goes there. Leaves nothing. A named pipe (FIFO) must have its
+// reader, who then waits until this process ends.
 void check_writable(const std::filesystem::path& path);
 
 // The same for a folder that is to be made, with its parents.

@@ -14,6 +14,7 @@
 #include "brigade/files/file.h"
 #include "brigade/generate/limited_tokenizer.h"
 #include "brigade/json/node.h"
+#include "brigade/json/python_json.h"
 #include "brigade/model/from_config.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/safetensors/folder.h"
@@ -49,8 +50,7 @@ StoredModel::StoredModel(const fs::path& path, const fs::path& adapter) {
     directory_ = path;
     const std::string name = (path / "config.json").string();
     const std::string text = read_text_file(name);
-    const JsonDocument file(text, {"model", name});
-    config_ = file.root().value();
+    config_ = parse_python_json(text, {"model", name});
     model_ = parse_model(config_, name + ": ");
     dtype_ = dtype_of_config(config_);
     tokenizer_ = tokenizer_in(path);

@@ -10,7 +10,8 @@ using nlohmann::json;
 // Builds the value of a document.
 class Builder final : public JsonVisitor {
  public:
-  explicit Builder(std::vector<JsonFault>& faults) : faults_(faults) {}
+  Builder(const JsonLimits& limits, std::vector<JsonFault>& faults)
+      : limits_(limits), faults_(faults) {}
 
   json take() { return std::move(root_); }
 
@@ -31,7 +32,7 @@ class Builder final : public JsonVisitor {
         open_.back()->get_ref<json::object_t&>().emplace(
             std::move(name), nullptr);
     member_ = &member->second;
-    if (!is_new)
+    if (!is_new && !limits_.last_key_counts)
       faults_.push_back(
           {"this key appears twice in its object; remove one",
            at.offset(),
@@ -60,6 +61,7 @@ class Builder final : public JsonVisitor {
     return true;
   }
 
+  const JsonLimits& limits_;
   std::vector<JsonFault>& faults_;
   json root_;
   std::vector<json*> open_;
@@ -72,7 +74,7 @@ std::optional<json> parse_json(
     std::string_view text,
     const JsonLimits& limits,
     std::vector<JsonFault>& faults) {
-  Builder builder(faults);
+  Builder builder(limits, faults);
   if (auto fault = visit_json(text, limits, builder)) {
     faults.push_back(std::move(*fault));
     return std::nullopt;

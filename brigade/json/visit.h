@@ -19,6 +19,8 @@ struct JsonLimits {
   size_t max_bytes = size_t{1} << 30;
   // Documents are printed and destroyed by recursion.
   size_t max_depth = 64;
+  // A key that an object holds twice is no fault, as for Python's json module.
+  bool last_key_counts = false;
 };
 
 // What is wrong with a document.

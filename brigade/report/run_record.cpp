@@ -9,6 +9,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
+#include "brigade/files/usual_path.h"
 #include "brigade/report/run_timeline.h"
 
 namespace brigade {
@@ -18,8 +19,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 bool is_run(const fs::path& folder) {
-  std::error_code error;  // of a link that leads nowhere
-  return fs::is_regular_file(folder / "metrics.jsonl", error);
+  return has_file(folder / "metrics.jsonl");
 }
 
 // The objects with that member; a line that is being written is left out.

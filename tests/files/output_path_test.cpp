@@ -14,12 +14,14 @@
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
 #include "brigade/files/read_once.h"
+#include "brigade/files/usual_path.h"
 
 namespace brigade {
 namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 class OutputPath : public ::testing::Test {
  protected:
@@ -92,6 +94,46 @@ TEST_F(OutputPath, AFolderThatCannotBeMadeIsSaidBefore) {
   EXPECT_THAT(
       failure_of([&] { check_can_make(folder_ / "loop" / "b"); }),
       HasSubstr("Too many levels of symbolic links"));
+}
+
+TEST_F(OutputPath, OfALinkItsTargetIsWrittenAndALoopIsNamed) {
+  fs::create_directory(folder_ / "inner");
+  fs::create_symlink("inner/file", folder_ / "link");
+  check_writable(folder_ / "link");
+  write_text_file(folder_ / "link", "text");
+  EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
+  EXPECT_EQ(read_text_file(folder_ / "inner" / "file"), "text");
+  fs::create_symlink("loop", folder_ / "loop");
+  for (const fs::path& path : {folder_ / "loop", folder_ / "loop" / "file"}) {
+    EXPECT_THAT(
+        failure_of([&] { check_writable(path); }),
+        HasSubstr(
+            "Too many levels of symbolic links: '" +
+            (folder_ / "loop").string() + "'"));
+  }
+}
+
+TEST_F(OutputPath, APipeThatNobodyReadsIsRefusedBefore) {
+  const fs::path pipe = folder_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THAT(
+      failure_of([&] { check_writable(pipe); }),
+      HasSubstr("it is a pipe (FIFO) that nobody reads"));
+}
+
+TEST_F(OutputPath, WhatIsNoFileIsNamedWhereOneIsRead) {
+  ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  fs::create_symlink("loop", folder_ / "loop");
+  std::ofstream(folder_ / "file") << "text";
+  EXPECT_TRUE(has_file(folder_ / "file"));
+  EXPECT_FALSE(has_file(folder_ / "nothing"));
+  EXPECT_THAT(
+      [&] { has_file(folder_ / "pipe"); },
+      ThrowsMessage<DataError>(HasSubstr("pipe' is not a regular file")));
+  EXPECT_THAT(
+      [&] { has_file(folder_ / "loop"); },
+      ThrowsMessage<DataError>(
+          HasSubstr("Too many levels of symbolic links: '")));
 }
 
 }  // namespace
