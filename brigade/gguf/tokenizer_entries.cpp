@@ -16,6 +16,7 @@
 #include "brigade/tokenizer/byte_alphabet.h"
 #include "brigade/tokenizer/token_model.h"
 #include "brigade/tokenizer/tokenizer.h"
+#include "brigade/tokenizer/tokenizer_json.h"
 #include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
@@ -198,11 +199,31 @@ void add_sentencepiece(
   }
 }
 
+// Also those that the files beside it add.
+json all_added_tokens(const Tokenizer& engine) {
+  json list = json::array();
+  const auto* own = dynamic_cast<const HuggingFaceTokenizer*>(&engine);
+  if (own == nullptr)
+    return list;
+  for (const AddedToken& token : own->added_tokens())
+    list.push_back(
+        {{"id", token.id},
+         {"content", token.content},
+         {"single_word", token.single_word},
+         {"lstrip", token.lstrip},
+         {"rstrip", token.rstrip},
+         {"normalized", token.normalized},
+         {"special", token.special}});
+  return list;
+}
+
 void add_json(
     const fs::path& path,
+    const Tokenizer& engine,
     TokenList& tokens,
     TokenizerEntries& result) {
-  const json tokenizer = json::parse(read_text_file(path));
+  json tokenizer = json::parse(read_text_file(path));
+  tokenizer["added_tokens"] = all_added_tokens(engine);
   const json& model = tokenizer.at("model");
   const std::string type =
       model.value("type", model.contains("merges") ? "BPE" : "");
@@ -331,7 +352,7 @@ TokenizerEntries tokenizer_entries(
       const auto kind = add_sentencepiece_model(file, tokens);
       add_sentencepiece(kind, tokens, result);
     } else {
-      add_json(file, tokens, result);
+      add_json(file, *tokenizer, tokens, result);
     }
     add_chat_template(file.parent_path(), result);
   }

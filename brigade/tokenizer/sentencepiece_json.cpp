@@ -10,8 +10,9 @@
 #include <unordered_map>
 
 #include "brigade/files/file.h"
+#include "brigade/files/usual_path.h"
 #include "brigade/json/node.h"
-#include "brigade/tokenizer/tokenizer_json.h"
+#include "brigade/tokenizer/tokens_beside.h"
 #include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
@@ -204,9 +205,8 @@ std::optional<std::string> reason_not_to_convert(const Model& model) {
 FilesBeside read_files_beside(const fs::path& folder) {
   FilesBeside beside;
   std::map<int64_t, TokenBeside> tokens;
-  std::error_code error;
   const fs::path added = folder / "added_tokens.json";
-  if (fs::exists(added, error)) {
+  if (has_file(added)) {
     const std::string text = read_text_file(added);
     const JsonDocument document(text, {"tokenizer", added.string()});
     const JsonNode root = document.root();
@@ -217,7 +217,7 @@ FilesBeside read_files_beside(const fs::path& folder) {
     }
   }
   const fs::path config = folder / "tokenizer_config.json";
-  if (fs::exists(config, error))
+  if (has_file(config))
     read_config_beside(config, tokens, beside);
   for (auto& [id, token] : tokens)
     beside.tokens.push_back(std::move(token));

@@ -6,10 +6,12 @@
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
+#include "brigade/files/usual_path.h"
 #include "brigade/tokenizer/byte_tokenizer.h"
 #include "brigade/tokenizer/sentencepiece_json.h"
 #include "brigade/tokenizer/sentencepiece_tokenizer.h"
 #include "brigade/tokenizer/tokenizer_json.h"
+#include "brigade/tokenizer/tokens_beside.h"
 
 namespace brigade {
 
@@ -49,12 +51,13 @@ std::unique_ptr<Tokenizer> load_sentencepiece(const fs::path& path) {
   return std::make_unique<HuggingFaceTokenizer>(
       sentencepiece_json(model, beside).dump(),
       path.string(),
-      special_names_beside(path));
+      TokensBeside{.names = special_names_beside(path)});
 }
 
 }  // namespace
 
 fs::path tokenizer_file(const fs::path& path) {
+  refuse_loop(path);
   std::error_code error;
   if (!fs::exists(path, error)) {
     throw DataError(fmt::format(
@@ -62,10 +65,12 @@ fs::path tokenizer_file(const fs::path& path) {
         "tokenizer.json, a SentencePiece .model, or a folder with one of them",
         path.string()));
   }
-  if (!fs::is_directory(path, error))
+  if (!fs::is_directory(path, error)) {
+    static_cast<void>(has_file(path));  // a pipe would be waited for
     return path;
+  }
   for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
-    if (fs::exists(path / name, error))
+    if (has_file(path / name))
       return path / name;
   }
   throw DataError(fmt::format(

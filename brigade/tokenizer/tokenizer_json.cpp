@@ -1,5 +1,6 @@
 #include "brigade/tokenizer/tokenizer_json.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "brigade/tokenizer/pattern.h"
@@ -49,6 +50,17 @@ std::optional<int32_t> HuggingFaceTokenizer::token_id(
       added != added_ids_.end())
     return added->second;
   return model_->vocabulary().id(text);
+}
+
+std::vector<AddedToken> HuggingFaceTokenizer::added_tokens() const {
+  std::vector<AddedToken> tokens;
+  tokens.reserve(added_.size());
+  for (const auto& [id, added] : added_)
+    tokens.push_back(added.token);
+  std::sort(tokens.begin(), tokens.end(), [](const auto& a, const auto& b) {
+    return a.id < b.id;
+  });
+  return tokens;
 }
 
 std::vector<int32_t> HuggingFaceTokenizer::encode(

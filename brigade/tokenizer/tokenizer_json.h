@@ -21,29 +21,21 @@
 #include "brigade/tokenizer/pre_tokenizer.h"
 #include "brigade/tokenizer/token_model.h"
 #include "brigade/tokenizer/tokenizer.h"
+#include "brigade/tokenizer/tokens_beside.h"
 
 namespace brigade {
 
-// The names of bos and eos, which a tokenizer.json does not contain.
-struct SpecialNames {
-  std::optional<std::string> bos;
-  std::optional<std::string> eos;
-};
-
-// From the tokenizer_config.json beside `path`, if there is one.
-SpecialNames special_names_beside(const std::filesystem::path& path);
-
 class HuggingFaceTokenizer : public Tokenizer {
  public:
-  // Reads `path` and, for the names of bos and eos, tokenizer_config.json
-  // beside it. Throws DataError with the JSON path.
+  // Reads `path` and what is beside it (tokens_beside.h). Throws DataError with
+  // the JSON path.
   static std::unique_ptr<HuggingFaceTokenizer> load(
       const std::filesystem::path& path);
   // `text` is the JSON, `name` what errors call it.
   HuggingFaceTokenizer(
       std::string_view text,
       const std::string& name,
-      const SpecialNames& names = {});
+      const TokensBeside& beside = {});
 
   std::vector<int32_t> encode(
       std::string_view text,
@@ -60,6 +52,9 @@ class HuggingFaceTokenizer : public Tokenizer {
   std::optional<std::string> token_text(int32_t id) const override;
   std::optional<int32_t> token_id(std::string_view text) const override;
   std::string description() const override { return description_; }
+
+  // Those of the file and those beside it, ascending by id.
+  std::vector<AddedToken> added_tokens() const;
 
  private:
   // Buffers of one thread; kept between calls, as many as ever ran at once.
@@ -93,9 +88,13 @@ class HuggingFaceTokenizer : public Tokenizer {
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<Scratch>> idle_;
 
-  void read(const JsonNode& root);
+  void read(const JsonNode& root, const TokensBeside& beside);
   void read_added_tokens(const JsonNode& list);
   void read_added_token(const JsonNode& node, RegexScratch& scratch);
+  void add_tokens_beside(const TokensBeside& beside);
+  int32_t next_free_id() const;
+  void add(AddedToken token, RegexScratch& scratch);
+  void build_matchers();
   void check_template(const JsonNode& node) const;
   void find_bos_and_eos(const SpecialNames& names);
   void encode_raw(

@@ -14,51 +14,23 @@ namespace brigade {
 
 namespace fs = std::filesystem;
 
-namespace {
-
-// "bos_token" is a string, or an object with the added token's content.
-std::optional<std::string> special_name(
-    const JsonNode& config,
-    std::string_view key) {
-  const auto value = config.find(key);
-  if (!value)
-    return std::nullopt;
-  return value->value().is_object() ? value->at("content").string()
-                                    : value->string();
-}
-
-}  // namespace
-
-SpecialNames special_names_beside(const fs::path& path) {
-  const fs::path file = path.parent_path() / "tokenizer_config.json";
-  std::error_code error;
-  if (!fs::exists(file, error))
-    return {};
-  const std::string text = read_text_file(file);
-  const JsonDocument document(text, {"tokenizer", file.string()});
-  const JsonNode config = document.root();
-  return {
-      .bos = special_name(config, "bos_token"),
-      .eos = special_name(config, "eos_token")};
-}
-
 std::unique_ptr<HuggingFaceTokenizer> HuggingFaceTokenizer::load(
     const fs::path& path) {
   const MappedFile file(path);
   const std::string_view text(
       reinterpret_cast<const char*>(file.bytes().data()), file.size_bytes());
   return std::make_unique<HuggingFaceTokenizer>(
-      text, path.string(), special_names_beside(path));
+      text, path.string(), read_tokens_beside(path));
 }
 
 HuggingFaceTokenizer::HuggingFaceTokenizer(
     std::string_view text,
     const std::string& name,
-    const SpecialNames& names)
+    const TokensBeside& beside)
     : name_(name) {
   const JsonDocument document(text, {"tokenizer", name});
-  read(document.root());
-  find_bos_and_eos(names);
+  read(document.root(), beside);
+  find_bos_and_eos(beside.names);
   description_ = fmt::format(
       "tokenizer.json {}: {}, {} tokens, {} added tokens",
       name,
@@ -67,7 +39,9 @@ HuggingFaceTokenizer::HuggingFaceTokenizer(
       added_.size());
 }
 
-void HuggingFaceTokenizer::read(const JsonNode& root) {
+void HuggingFaceTokenizer::read(
+    const JsonNode& root,
+    const TokensBeside& beside) {
   if (const auto version = root.find("version")) {
     if (version->string() != "1.0")
       refuse(*version, fmt::format("version \"{}\"", version->string()));
@@ -83,6 +57,8 @@ void HuggingFaceTokenizer::read(const JsonNode& root) {
   max_id_ = model_->vocabulary().max_id();
   if (const auto node = root.find("added_tokens"))
     read_added_tokens(*node);
+  add_tokens_beside(beside);
+  build_matchers();
   if (const auto node = root.find("post_processor")) {
     post_processor_ = PostProcessor(*node);
     check_template(*node);
@@ -95,6 +71,42 @@ void HuggingFaceTokenizer::read_added_tokens(const JsonNode& list) {
   RegexScratch scratch;
   for (size_t i = 0; i < list.size(); ++i)
     read_added_token(list.element(i), scratch);
+}
+
+// Of the tokens with one content the first keeps the id, the last the flags.
+void HuggingFaceTokenizer::add_tokens_beside(const TokensBeside& beside) {
+  RegexScratch scratch;
+  const auto is_named = [&](const std::string& content) {
+    return std::any_of(
+        beside.named.begin(), beside.named.end(), [&](const AddedToken& named) {
+          return named.content == content;
+        });
+  };
+  std::vector<AddedToken> tokens;
+  for (const AddedToken& token : beside.listed) {
+    if (!beside.gives_way || !added_.contains(token.id))
+      tokens.push_back(token);
+  }
+  // With added_tokens_decoder only what it lists becomes special by a name.
+  for (const auto& [id, added] : added_) {
+    if (beside.gives_way && is_named(added.token.content))
+      tokens.push_back(added.token);
+  }
+  for (AddedToken& token : tokens)
+    token.special = token.special || is_named(token.content);
+  for (AddedToken& token : tokens) {
+    if (!token.content.empty())
+      add(std::move(token), scratch);
+  }
+  for (const auto* list : {&beside.named, &beside.extra}) {
+    for (const AddedToken& token : *list) {
+      if (!token.content.empty() && !added_ids_.contains(token.content))
+        add(token, scratch);
+    }
+  }
+}
+
+void HuggingFaceTokenizer::build_matchers() {
   for (const auto& [id, added] : added_) {
     cuts_.add(added.token.content, added.token);
     if (!added.normalized.empty())
@@ -124,10 +136,7 @@ void HuggingFaceTokenizer::read_added_token(
   // Hugging Face's engine gives ids itself: the model's, or the next free one.
   // A file that says otherwise would silently mean two things.
   const auto known = token_id(token.content);
-  const int64_t tokens = model_->vocabulary().size();
-  const int64_t next_free =
-      max_id_ >= tokens && !added_.empty() ? max_id_ + 1 : tokens;
-  const int64_t expected = known ? *known : next_free;
+  const int64_t expected = known ? *known : next_free_id();
   if (token.id != expected)
     id_node.fail(fmt::format(
         "the token \"{}\" has id {} here, but {} {}",
@@ -139,16 +148,32 @@ void HuggingFaceTokenizer::read_added_token(
     id_node.fail(fmt::format(
         "id {} also belongs to \"{}\"", token.id, other->second.token.content));
 
+  add(std::move(token), scratch);
+}
+
+// As Hugging Face's engine counts: behind the added tokens, once there is one
+// behind the vocabulary.
+int32_t HuggingFaceTokenizer::next_free_id() const {
+  int64_t next = model_->vocabulary().size();
+  for (const auto& [id, added] : added_)
+    next = std::max<int64_t>(next, int64_t{id} + 1);
+  return static_cast<int32_t>(next);
+}
+
+// A token that is there already keeps its id, whatever `token` says.
+void HuggingFaceTokenizer::add(AddedToken token, RegexScratch& scratch) {
+  const auto known = token_id(token.content);
+  const int32_t id = known ? *known : next_free_id();
+  token.id = id;
   NormalizedText normalized{
       .text = token.content,
       .max_bytes = max_grown_bytes(token.content.size())};
   if (token.normalized && normalizer_)
     normalizer_(normalized, scratch);
-  max_id_ = std::max<int64_t>(max_id_, token.id);
-  added_ids_[token.content] = token.id;
+  max_id_ = std::max<int64_t>(max_id_, id);
+  added_ids_[token.content] = id;
   if (token.special)
     special_.insert(token.content);
-  const auto id = token.id;
   added_[id] = {
       .token = std::move(token), .normalized = std::move(normalized.text)};
 }
