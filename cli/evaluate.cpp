@@ -156,13 +156,13 @@ class Evaluation {
     const std::vector<int64_t> ids = encode_text(*tokenizer, text);
     const int64_t count = most_of(ids.size());
     const TokenLoss loss = loss_of(
-        arguments_.text.string(),
+        input_name(arguments_.text),
         count,
         [&](int64_t begin, std::span<int64_t> into) {
           std::copy_n(ids.begin() + begin, into.size(), into.begin());
         });
     const bool is_whole = count == static_cast<int64_t>(ids.size());
-    report(arguments_.text.string(), loss, is_whole ? text.size() : 0);
+    report(input_name(arguments_.text), loss, is_whole ? text.size() : 0);
   }
 
   void evaluate_dataset() {
@@ -181,9 +181,9 @@ class Evaluation {
     const auto tokenizer = stored_.open_tokenizer(arguments_.tokenizer);
     const Task task = read_task(path);
     if (task.texts.empty())
-      evaluate_requests(path.string(), task.requests, *tokenizer);
+      evaluate_requests(input_name(path), task.requests, *tokenizer);
     else
-      evaluate_texts(path.string(), task.texts, *tokenizer);
+      evaluate_texts(input_name(path), task.texts, *tokenizer);
     if (prints() && !arguments_.scores.empty() && !has_scores_at_end())
       write_text_file(arguments_.scores, lines_);
   }
@@ -295,6 +295,10 @@ void evaluate(const EvaluateArguments& arguments) {
       arguments.tasks.empty())
     throw ConfigError(
         "nothing to evaluate on; give --text, --dataset or --task");
+  if (arguments.most_tokens == 1)
+    throw ConfigError(
+        "--max-tokens 1: nothing is before the first token, so it is not "
+        "predicted; give 2 or more");
   if (!arguments.scores.empty())
     check_writable(arguments.scores);
   const Launch launch = read_launch(arguments.layout.nproc);

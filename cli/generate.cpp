@@ -76,8 +76,7 @@ std::vector<std::string> read_prompts(const GenerateArguments& arguments) {
   }
   const std::string file = arguments.prompt_file.string();
   if (!file.empty()) {
-    const auto more = prompts_of(
-        read_whole_text(file), file == "-" ? "standard input" : file);
+    const auto more = prompts_of(read_whole_text(file), input_name(file));
     prompts.insert(prompts.end(), more.begin(), more.end());
   }
   return prompts.empty() ? std::vector<std::string>{""} : prompts;

@@ -18,10 +18,12 @@
 #include "brigade/base/readable.h"
 #include "brigade/base/shell_word.h"
 #include "brigade/base/units.h"
+#include "brigade/config/given.h"
 #include "brigade/metrics/progress_bar.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/rate_bar.h"
+#include "cli/signal_cleanup.h"
 #include "cli/standard_streams.h"
 
 namespace brigade::cli {
@@ -138,6 +140,8 @@ void run(const PrepareArguments& arguments) {
     options.text.encoding = TextEncoding::kLatin1;
   options.text.document_separator = unescaped(arguments.separator);
 
+  const SignalCleanup cleanup(
+      [prefix = options.out_prefix] { remove_unfinished(prefix); });
   PrepareBar bar;
   options.on_progress = [&](const PrepareProgress& p) { bar.show(p); };
   const auto begin = std::chrono::steady_clock::now();
@@ -190,7 +194,7 @@ void run(const PrepareArguments& arguments) {
   fmt::print("written    {0}.bin, {0}.idx, {0}.json\n", arguments.out);
   fmt::print(
       "next       brigade train --config FILE {}\n",
-      shell_word("dataset.name=" + arguments.out));
+      shell_word(text_override("dataset.name", arguments.out)));
 }
 
 // What the files are, and where their text is.

@@ -48,9 +48,10 @@ fs::path find_directory(const fs::path& path) {
   if (result.empty()) {
     throw DataError(fmt::format(
         "[checkpoint] '{}' is no checkpoint: it holds neither {} nor a "
-        "numbered folder with one",
+        "numbered folder with one{}",
         path.string(),
-        kManifestFile));
+        kManifestFile,
+        explain_missing_weights(path)));
   }
   return result;
 }

@@ -7,6 +7,7 @@
 #include "brigade/json/fault_text.h"
 #include "brigade/json/nearest.h"
 #include "brigade/json/parse.h"
+#include "brigade/json/visit.h"
 
 namespace brigade {
 
@@ -55,6 +56,18 @@ std::string unknown_group(const std::string& group) {
       answers[nearest_name(group, names)]);
 }
 
+// "a/b.c" -> "/a~1b/c".
+std::string pointer_of(std::string_view dotted) {
+  std::string pointer;
+  while (true) {
+    const size_t dot = dotted.find('.');
+    pointer = child_pointer(pointer, dotted.substr(0, dot));
+    if (dot == std::string_view::npos)
+      return pointer;
+    dotted.remove_prefix(dot + 1);
+  }
+}
+
 // "64" -> 64, "abc" -> "abc": what the text means where any JSON may stand.
 json json_or_text(const std::string& text) {
   return parse_json_or_nothing(text).value_or(text);
@@ -80,7 +93,9 @@ void override_inside(
   if (found == given.end() || !found->second.value.is_object()) {
     problems.push_back(
         introduce_problem(
-            key.pointer() + "/" + path, json_or_text(text), place_of(origin)) +
+            key.pointer() + pointer_of(path),
+            json_or_text(text),
+            place_of(origin)) +
         key.pointer() + " is not given, so nothing in it can be changed");
     return;
   }
@@ -103,15 +118,16 @@ void override_inside(
   if (std::find(names.begin(), names.end(), name) == names.end()) {
     problems.push_back(
         introduce_problem(
-            key.pointer() + "/" + path, json_or_text(text), place_of(origin)) +
+            key.pointer() + pointer_of(path),
+            json_or_text(text),
+            place_of(origin)) +
         fmt::format(
             "unknown key; the nearest valid one is {}/{}",
             key.pointer(),
             names[nearest_name(name, names)]));
     return;
   }
-  std::string pointer = "/" + path;
-  std::replace(pointer.begin(), pointer.end(), '.', '/');
+  const std::string pointer = pointer_of(path);
   try {
     model[json::json_pointer(pointer)] = json_or_text(text);
   } catch (const json::exception&) {
@@ -142,6 +158,31 @@ std::optional<json> read_config_json(
         describe(fault)));
   }
   return value;
+}
+
+std::string text_override(const std::string& key, const std::string& text) {
+  const auto value = parse_json_or_nothing(text);
+  const bool means_other = value && (value->is_string() || value->is_null());
+  return key + "=" + (means_other ? json(text).dump() : text);
+}
+
+// A config goes into files that are JSON.
+std::optional<std::string> find_utf8_problem(
+    const std::string& text,
+    const std::string& place) {
+  if (is_utf8(text))
+    return std::nullopt;
+  return fmt::format(
+      "[config] {} ({}): the text is not valid UTF-8; use other names for "
+      "files and folders",
+      show_json(text),
+      place);
+}
+
+std::string shown_value(const GivenValue& given) {
+  return given.value.is_number() && !given.text.empty()
+             ? given.text
+             : show_json(given.value);
 }
 
 std::string introduce_problem(
@@ -194,7 +235,10 @@ void collect_override(
   const size_t equals = override.text.find('=');
   const std::string dotted = override.text.substr(0, equals);
   const size_t dot = dotted.find('.');
-  if (equals == std::string::npos) {
+  const bool has_key = dot == std::string::npos
+                           ? !dotted.empty() && !is_config_group(dotted)
+                           : dot > 0 && dot + 1 < dotted.size();
+  if (equals == std::string::npos || !has_key) {
     problems.push_back(fmt::format(
         "[config] '{}' ({}): expected group.key=value, such as "
         "distributed.dp_size=2",
@@ -202,13 +246,8 @@ void collect_override(
         place));
     return;
   }
-  if (!is_utf8(override.text)) {
-    // A config is JSON, and goes into files that are.
-    problems.push_back(fmt::format(
-        "[config] {} ({}): the text is not valid UTF-8; use other names for "
-        "files and folders",
-        show_json(override.text),
-        place));
+  if (const auto problem = find_utf8_problem(override.text, place)) {
+    problems.push_back(*problem);
     return;
   }
   const std::string text = override.text.substr(equals + 1);
@@ -217,8 +256,7 @@ void collect_override(
       dot == std::string::npos ? "" : dotted.substr(dot + 1);
   const json shown = json_or_text(text);
   if (!is_config_group(group)) {
-    std::string pointer = "/" + dotted;
-    std::replace(pointer.begin(), pointer.end(), '.', '/');
+    const std::string pointer = pointer_of(dotted);
     // x.tp_size=2 is answered by its key, tpsize=2 and grup.x=2 by the group.
     const ConfigKey* named = nullptr;
     for (const ConfigKey& key : config_keys()) {
@@ -231,7 +269,7 @@ void collect_override(
     return;
   }
   if (const ConfigKey* key = find_config_key(group, name)) {
-    given[key] = {value_for(*key, text), override.origin, place};
+    given[key] = {value_for(*key, text), override.origin, place, text};
     return;
   }
   const std::string inside = "config.";
@@ -246,7 +284,7 @@ void collect_override(
     return;
   }
   problems.push_back(
-      introduce_problem("/" + group + "/" + name, shown, place) +
+      introduce_problem(pointer_of(dotted), shown, place) +
       unknown_key(group, name));
 }
 

@@ -16,6 +16,7 @@ struct GivenValue {
   nlohmann::json value;
   ValueOrigin origin = ValueOrigin::kDefault;
   std::string place;  // "examples/quickstart.json", "command line"
+  std::string text;   // of an override, as it was given
 };
 using GivenValues = std::map<const ConfigKey*, GivenValue>;
 
@@ -26,6 +27,9 @@ std::optional<nlohmann::json> read_config_json(
     const std::string& text,
     const std::string& source,
     std::vector<std::string>& problems);
+
+// The value as it was given: "99999999999999999999", where JSON has 1e+20.
+std::string shown_value(const GivenValue& given);
 
 // "[config] /distributed/dpsize = 2 (command line): "
 std::string introduce_problem(
@@ -43,5 +47,14 @@ void collect_override(
     const ConfigOverride& override,
     GivenValues& given,
     std::vector<std::string>& problems);
+
+// "dataset.name=TEXT" as collect_override() takes it: in quotes of JSON where
+// the text alone means something else, such as null.
+std::string text_override(const std::string& key, const std::string& text);
+
+// The problem of a text that cannot stand in a config, which is JSON.
+std::optional<std::string> find_utf8_problem(
+    const std::string& text,
+    const std::string& place);
 
 }  // namespace brigade

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/files/read_once.h"
 
 namespace brigade {
 namespace {
@@ -34,14 +35,14 @@ class FileStream : public ByteStream {
     if (descriptor_ < 0) {
       throw DataError(fmt::format(
           "[text_reader] cannot open '{}': {}",
-          path.string(),
+          input_name(path),
           std::strerror(errno)));
     }
     struct stat status {};
     if (::fstat(descriptor_, &status) != 0 || S_ISDIR(status.st_mode)) {
       ::close(descriptor_);
       throw DataError(
-          fmt::format("[text_reader] '{}' is not a file", path.string()));
+          fmt::format("[text_reader] '{}' is not a file", input_name(path)));
     }
   }
   ~FileStream() override { ::close(descriptor_); }
@@ -59,7 +60,7 @@ class FileStream : public ByteStream {
       if (count < 0) {
         throw StorageError(fmt::format(
             "[text_reader] cannot read '{}' at byte {}: {}",
-            path_.string(),
+            input_name(path_),
             position_,
             std::strerror(errno)));
       }
@@ -104,7 +105,7 @@ class CompressedStream : public ByteStream {
   [[noreturn]] void fail(size_t unused, std::string_view what) const {
     throw DataError(fmt::format(
         "[{}] at byte {} of the compressed file: {}",
-        file_->path().string(),
+        input_name(file_->path()),
         file_->file_position() - unused,
         what));
   }

@@ -14,6 +14,7 @@
 #include "brigade/data/prepare_encode.h"
 #include "brigade/files/file.h"
 #include "brigade/files/lock.h"
+#include "brigade/files/read_once.h"
 #include "brigade/tokenizer/sentencepiece_json.h"
 #include "brigade/tokenizer/training.h"
 
@@ -145,9 +146,9 @@ class Preparation {
       progress_.total_bytes += file.size_bytes;
       if (!file.is_regular && options.train_vocab_size > 0) {
         throw ConfigError(fmt::format(
-            "[prepare] --train-tokenizer reads the text twice, but '{}' is "
-            "not a regular file",
-            file.path.string()));
+            "[prepare] --train-tokenizer reads the text twice, but '{}' can "
+            "be read once: write it to a file first",
+            input_name(file.path)));
       }
     }
   }
@@ -193,7 +194,12 @@ class Preparation {
     std::vector<std::string> problems;
     if (options_.inputs.empty())
       problems.emplace_back("--input: no file was given");
-    if (options_.out_prefix.filename().empty())
+    if (std::count_if(
+            options_.inputs.begin(), options_.inputs.end(), is_standard_input) >
+        1)
+      problems.emplace_back("--input: standard input can be read once");
+    const fs::path name = options_.out_prefix.filename();
+    if (name.empty() || name == "." || name == "..")
       problems.emplace_back(
           "--out: a path with a name, such as data/shakespeare");
     const bool trains = options_.train_vocab_size != 0;
@@ -214,15 +220,17 @@ class Preparation {
     if (spec != "bytes") {
       tokenizer_folder_ =
           std::make_unique<TokenizerFolder>(options_.out_prefix);
-      if (spec.empty())
-        train();
-      else
-        load_tokenizer(spec);  // a clearer error than that of the copy
-      if (!spec.empty())
+      // Of the file that was named, which its errors name.
+      if (!spec.empty()) {
+        tokenizer_ = load_tokenizer(spec);
         tokenizer_folder_->copy(spec);
-      spec = tokenizer_folder_->temporary().string();
+      } else {
+        train();
+        spec = tokenizer_folder_->temporary().string();
+      }
     }
-    tokenizer_ = load_tokenizer(spec);
+    if (!tokenizer_)
+      tokenizer_ = load_tokenizer(spec);
     using BeginOfDocument = PrepareOptions::BeginOfDocument;
     const auto begin = options_.begin_of_document.value_or(
         options_.tokenizer.empty() ? BeginOfDocument::kPrepend
@@ -342,7 +350,7 @@ class Preparation {
       throw DataError(fmt::format(
           "[prepare] there is no text in {}",
           files_.size() == 1
-              ? fmt::format("'{}'", files_[0].path.string())
+              ? fmt::format("'{}'", input_name(files_[0].path))
               : fmt::format("the {} input files", files_.size())));
     }
   }
@@ -423,6 +431,19 @@ class Preparation {
 
 PrepareResult prepare(const PrepareOptions& options) {
   return Preparation(options).run();
+}
+
+void remove_unfinished(const fs::path& out_prefix) {
+  std::error_code ignored;
+  bool has_begun = false;  // else the lock may be another process's
+  for (const char* kind : {".bin", ".idx", ".json", ".tokenizer"}) {
+    const fs::path path =
+        fmt::format("{}{}.tmp-{}", out_prefix.string(), kind, ::getpid());
+    has_begun = fs::exists(path, ignored) || has_begun;
+    fs::remove_all(path, ignored);
+  }
+  if (has_begun)
+    fs::remove(with_suffix(out_prefix, ".lock"), ignored);
 }
 
 }  // namespace brigade

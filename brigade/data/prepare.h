@@ -74,4 +74,8 @@ struct PrepareResult {
 // see for_each_piece(); no text at all), StorageError.
 PrepareResult prepare(const PrepareOptions& options);
 
+// Removes what this process has begun for `out_prefix` and not finished: for
+// one that a signal ends in the middle of prepare().
+void remove_unfinished(const std::filesystem::path& out_prefix);
+
 }  // namespace brigade

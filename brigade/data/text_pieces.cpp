@@ -6,6 +6,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/data/text_reader.h"
+#include "brigade/files/read_once.h"
 #include "brigade/json/fault_text.h"
 #include "brigade/json/string_member.h"
 #include "brigade/tokenizer/utf8.h"
@@ -38,7 +39,7 @@ class Place {
     const auto lines = std::count(before.begin(), before.end(), '\n');
     throw DataError(fmt::format(
         "[{}] at byte {}, line {}: {}",
-        file_.path.string(),
+        input_name(file_.path),
         block_.offset + before.size() - static_cast<uint64_t>(extra_bytes),
         block_.line + static_cast<uint64_t>(lines),
         what));
@@ -60,7 +61,11 @@ std::string latin1_to_utf8(std::string_view text) {
 }
 
 // `position` is the text's in the block.
-void check_utf8(std::string_view text, size_t position, const Place& place) {
+void check_utf8(
+    std::string_view text,
+    size_t position,
+    const Place& place,
+    const TextOptions& options) {
   const size_t valid = valid_utf8_prefix(text);
   if (valid == text.size())
     return;
@@ -71,9 +76,12 @@ void check_utf8(std::string_view text, size_t position, const Place& place) {
       position + valid,
       fmt::format(
           "byte 0x{:02x} is not UTF-8{}; convert the file, for example with "
-          "iconv, or say --encoding latin1 if that is what it is",
+          "iconv{}",
           static_cast<unsigned char>(text[valid]),
-          encoding));
+          encoding,
+          options.are_of_prepare
+              ? ", or say --encoding latin1 if that is what it is"
+              : ""));
 }
 
 // What table_stream.h says of a row without a text.
@@ -132,14 +140,17 @@ void for_each_piece(
   Place place(block, file);
   const bool is_json = block.format == TextFormat::kJsonLines;
   const bool skips_lines = is_json && on_bad_line;
+  // Line by line, so that the first one with a fault of any kind is named.
+  const bool is_checked_whole =
+      options.encoding == TextEncoding::kUtf8 && !is_json;
   std::string converted;
   std::string_view text = block.text;
   if (options.encoding == TextEncoding::kLatin1) {
     converted = latin1_to_utf8(text);
     text = converted;
     place.set_converted(text);
-  } else if (!skips_lines) {
-    check_utf8(text, 0, place);
+  } else if (is_checked_whole) {
+    check_utf8(text, 0, place, options);
   }
   const char* const begin = text.data();
   if (block.offset == 0 && options.encoding == TextEncoding::kUtf8 &&
@@ -158,8 +169,8 @@ void for_each_piece(
     if (is_json) {
       std::optional<std::string> document;
       try {
-        if (skips_lines)
-          check_utf8(piece, position, place);
+        if (options.encoding == TextEncoding::kUtf8)
+          check_utf8(piece, position, place, options);
         document = document_of_line(piece, position, place, options);
       } catch (const DataError& error) {
         if (!skips_lines)

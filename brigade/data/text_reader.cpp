@@ -7,6 +7,8 @@
 #include "brigade/base/check.h"
 #include "brigade/base/units.h"
 #include "brigade/data/table_stream.h"
+#include "brigade/files/read_once.h"
+#include "brigade/files/usual_path.h"
 #include "brigade/json/string_member.h"
 
 namespace brigade {
@@ -19,7 +21,12 @@ constexpr uint64_t kMaxLineBytes = 32 * MiB;
 constexpr uint64_t kMaxTokenBytes = 4096;
 
 std::optional<TextFormat> format_of(const fs::path& path) {
-  fs::path name = path.filename();
+  // A.TXT.GZ comes from systems that do not tell letters apart.
+  std::string lower = path.filename().string();
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  fs::path name = lower;
   if (name.extension() == ".gz" || name.extension() == ".zst")
     name = name.stem();
   if (name.extension() == ".txt")
@@ -79,8 +86,13 @@ void add_folder(
   if (found.empty()) {
     throw DataError(fmt::format(
         "[text_reader] the folder '{}' holds no .txt or .jsonl file (plain, "
-        ".gz or .zst), and no .parquet or .arrow file",
-        folder.string()));
+        ".gz or .zst), and no .parquet or .arrow file{}",
+        folder.string(),
+        skipped.count == 0 ? ""
+                           : fmt::format(
+                                 "; skipped are {} other file(s), such as '{}'",
+                                 skipped.count,
+                                 skipped.first.string())));
   }
   std::sort(found.begin(), found.end());
   for (const fs::path& path : found)
@@ -129,6 +141,9 @@ std::vector<TextFile> find_text_files(
   std::vector<TextFile> files;
   for (const fs::path& given : paths) {
     const fs::path path = given == "-" ? fs::path("/dev/stdin") : given;
+    if (is_standard_input(path) && is_standard_input_closed())
+      throw DataError("[text_reader] standard input is closed");
+    refuse_loop(path);
     std::error_code error;
     const fs::file_status status = fs::status(path, error);
     if (!fs::exists(status)) {
@@ -211,7 +226,7 @@ void TextReader::fill(uint64_t size_bytes) {
 
 // Of the buffer, which holds the file's beginning.
 TextFormat TextReader::format_by_content() const {
-  const std::string path = files_[next_file_ - 1].path.string();
+  const std::string path = input_name(files_[next_file_ - 1].path);
   const size_t zero = buffer_.find('\0');
   if (zero != std::string::npos) {
     throw DataError(fmt::format(
@@ -248,7 +263,7 @@ size_t TextReader::find_line_end() {
       throw DataError(fmt::format(
           "[{}] at byte {}, line {}: the line is longer than 32 MiB; .jsonl "
           "has one document per line, tables one per row",
-          files_[next_file_ - 1].path.string(),
+          input_name(files_[next_file_ - 1].path),
           offset_,
           line_));
     }

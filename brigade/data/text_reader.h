@@ -62,6 +62,8 @@ struct TextOptions {
   // argument: see Tokenizer::cut_before(). Empty: anywhere between characters.
   std::function<size_t(std::string_view, size_t)> cut_before;
   uint64_t block_bytes = 256 << 10;  // about; a longer line of JSON is whole
+  // Whether a message may name the option of `prepare` that would help.
+  bool are_of_prepare = true;
 };
 
 // A stretch of one file: whole lines of JSON, or plain text that may begin or

@@ -10,6 +10,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/data/whole_text.h"
+#include "brigade/files/read_once.h"
 #include "brigade/json/node.h"
 #include "brigade/tokenizer/utf8.h"
 
@@ -95,16 +96,27 @@ Task read_task(const std::filesystem::path& path) {
   std::istringstream file(read_whole_text(path));
   Task task;
   size_t number = 0;
+  size_t first_line = 0;  // with a request
   for (std::string line; std::getline(file, line);) {
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string::npos)
       continue;
     const JsonDocument document(
-        line, {.module = "task", .file = path.string(), .first_line = number});
+        line,
+        {.module = "task", .file = input_name(path), .first_line = number});
     parse(document.root(), task);
+    first_line = first_line == 0 ? number : first_line;
   }
   if (task.requests.empty() && task.texts.empty())
-    throw DataError(fmt::format("[task] '{}' holds no request", path.string()));
+    throw DataError(
+        fmt::format("[task] '{}' holds no request", input_name(path)));
+  const auto is_empty = [](const std::string& text) { return text.empty(); };
+  if (!task.texts.empty() &&
+      std::all_of(task.texts.begin(), task.texts.end(), is_empty))
+    throw DataError(fmt::format(
+        "[task] '{}': its texts are empty, from line {} on",
+        input_name(path),
+        first_line));
   return task;
 }
 

@@ -10,6 +10,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/base/units.h"
+#include "brigade/files/usual_path.h"
 #include "brigade/json/fault_text.h"
 #include "brigade/json/parse.h"
 #include "brigade/json/string_literal.h"
@@ -141,12 +142,44 @@ bool stays_in_folder(std::string_view path) {
 bool is_model_folder(const fs::path& folder) {
   std::error_code error;
   const auto files = fs::directory_iterator(folder, error);
-  return !error && fs::is_regular_file(folder / "config.json", error) &&
+  return !error && has_file(folder / "config.json") &&
          !fs::exists(folder / "manifest.json", error) &&
          std::any_of(begin(files), end(files), [](const auto& file) {
            return file.path().extension() == ".safetensors" ||
                   file.path().filename() == kSafetensorsIndex;
          });
+}
+
+std::string explain_missing_weights(const fs::path& folder) {
+  std::error_code error;
+  const auto has = [&](const char* name) {
+    return fs::exists(fs::symlink_status(folder / name, error));
+  };
+  for (const char* name : {kSafetensorsFile, kSafetensorsIndex}) {
+    if (has(name))
+      return fmt::format("; its {} is a link that leads nowhere", name);
+  }
+  if (has("adapter_config.json"))
+    return "; it is an adapter of PEFT: name its base model, and this folder "
+           "with --adapter";
+  for (const char* name :
+       {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+    if (has(name))
+      return fmt::format(
+          "; it holds {}, which may run code when it is read: save the model "
+          "as safetensors with transformers "
+          "(AutoModelForCausalLM.from_pretrained(...).save_pretrained(...))",
+          name);
+  }
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".safetensors")
+      return fmt::format(
+          "; it holds {}: rename it to {} if these are the weights under "
+          "Hugging Face's names",
+          entry.path().filename().string(),
+          kSafetensorsFile);
+  }
+  return "";
 }
 
 WeightMap read_weight_map(const fs::path& index) {
@@ -190,10 +223,11 @@ SafetensorsFolder::SafetensorsFolder(const fs::path& folder) : path_(folder) {
     open_shards(index);
   } else {
     throw DataError(fmt::format(
-        "[safetensors] '{}' holds neither {} nor {}",
+        "[safetensors] '{}' holds neither {} nor {}{}",
         folder.string(),
         kSafetensorsFile,
-        kSafetensorsIndex));
+        kSafetensorsIndex,
+        explain_missing_weights(folder)));
   }
 }
 

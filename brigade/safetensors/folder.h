@@ -19,6 +19,10 @@ inline constexpr const char* kSafetensorsIndex = "model.safetensors.index.json";
 // files in folders below alone), and no checkpoint, which has a manifest.json.
 bool is_model_folder(const std::filesystem::path& folder);
 
+// What the folder holds in place of such weights, and what to do: "; it holds
+// pytorch_model.bin, ..."; "" where nothing is known.
+std::string explain_missing_weights(const std::filesystem::path& folder);
+
 // Tensor name -> file name. Throws DataError, naming file and tensor, when the
 // index is not JSON with a weight_map of strings, names a tensor twice, or
 // names a file outside of the index's own folder.

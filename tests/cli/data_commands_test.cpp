@@ -101,7 +101,7 @@ TEST_F(DataCommandsTest, ALoopOfLinksIsNamedAsWrongInput) {
         {"evaluate", "--run", loop, "--text", "-"}}) {
     EXPECT_EQ(run(command), kData) << command[0];
     EXPECT_THAT(
-        err(), HasSubstr("'" + loop + "' is a link that leads back to itself"));
+        err(), HasSubstr("Too many levels of symbolic links: '" + loop + "'"));
   }
 }
 
@@ -140,6 +140,41 @@ TEST_F(DataCommandsTest, APrepareKilledWith9LeavesNoDatasetAndStartsOver) {
   EXPECT_EQ(run({"inspect", prefix()}), kOk);
   for (const auto& entry : std::filesystem::directory_iterator(folder_))
     EXPECT_THAT(entry.path().filename(), ::testing::Not(HasSubstr("tmp-")));
+}
+
+TEST_F(DataCommandsTest, APrepareThatASignalEndsLeavesNothing) {
+  const std::string pipe = folder_ / "pipe.txt";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const pid_t pid =
+      start({"prepare", "-i", pipe, "-o", prefix(), "-t", "bytes"});
+  {
+    // Once a pipe's reader is there, so are the files.
+    std::ofstream input(pipe);
+    input << std::string(4 << 20, 'a') << std::flush;
+    ::kill(pid, SIGTERM);
+    EXPECT_EQ(exit_code(pid), 128 + SIGTERM);
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(folder_))
+    EXPECT_THAT(
+        entry.path().filename().string(),
+        ::testing::Not(::testing::StartsWith("x.")));
+}
+
+TEST_F(DataCommandsTest, AFolderWithoutTextCountsWhatItHolds) {
+  std::filesystem::create_directory(folder_ / "in");
+  write("in/a.pdf", "%PDF");
+  const std::vector<std::string> command = {
+      "prepare", "-i", folder_ / "in", "-o", prefix(), "-t", "bytes"};
+  EXPECT_EQ(run(command), kData);
+  EXPECT_THAT(err(), HasSubstr("skipped are 1 other file(s), such as '"));
+  write("in/B.TXT", "text");
+  EXPECT_EQ(run(command), kOk) << err();
+}
+
+TEST_F(DataCommandsTest, TheFirstBadLineIsNamed) {
+  const std::string bad = write("bad.jsonl", "{\"text\": 1}\n\xFF\n");
+  EXPECT_EQ(run({"prepare", "-i", bad, "-o", prefix(), "-t", "bytes"}), kData);
+  EXPECT_THAT(err(), HasSubstr("line 1: there is no string in 'text'"));
 }
 
 TEST_F(DataCommandsTest, InspectSummarisesAModelsConfig) {
