@@ -29,7 +29,7 @@ std::string explain_failure(const fs::path& flight) {
     return fmt::format(
         "{} (more: brigade analyze --run {})",
         summary,
-        shell_word(flight.parent_path().string()));
+        shell_path(flight.parent_path().string()));
   } catch (const Error& error) {
     return fmt::format(
         "the ranks' recordings cannot be read: {}", error.what());

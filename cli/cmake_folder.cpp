@@ -17,7 +17,7 @@ void print_cmake_folder() {
   std::error_code error;
   if (!fs::exists(folder / "brigade-config.cmake", error)) {
     throw Error(
-        ExitCode::kUnexpected,
+        ExitCode::kConfig,
         fmt::format(
             "the C++ library is not installed beside this program: '{}' has no "
             "brigade-config.cmake; install the package libbrigade-dev, the "

@@ -34,7 +34,7 @@ json read_template(const fs::path& path) {
     return json::object();
   std::vector<std::string> problems;
   const std::string text =
-      is_read_once(path) ? read_whole_text(path) : read_text_file(path);
+      is_open_input(path) ? read_whole_text(path) : read_text_file(path);
   auto file = read_config_json(text, path.string(), problems);
   GivenValues ignored;
   if (file)
@@ -236,7 +236,35 @@ void print_batch(const TrainConfig& run) {
 
 }  // namespace
 
+namespace {
+
+// Throws ConfigError for names that no folder or no config can have.
+void require_names(const CreateConfigArguments& arguments) {
+  const std::string last = fs::path(arguments.exp_name).filename().string();
+  if (last.empty() || last == "." || last == "..")
+    throw ConfigError(fmt::format(
+        "[create-config] --exp_name '{}' is no name: give the run's, such as "
+        "test",
+        arguments.exp_name));
+  std::vector<std::string> problems;
+  for (const std::string& text :
+       {arguments.exp_name,
+        arguments.model_name.value_or(""),
+        arguments.dtype,
+        arguments.pp_engine,
+        arguments.dataset,
+        arguments.subset_name}) {
+    if (auto problem = find_utf8_problem(text, "command line"))
+      problems.push_back(std::move(*problem));
+  }
+  if (!problems.empty())
+    throw ConfigError(problems);
+}
+
+}  // namespace
+
 void create_config(const CreateConfigArguments& arguments) {
+  require_names(arguments);
   const fs::path folder = arguments.out_dir / arguments.exp_name;
   const fs::path path = folder / "config.json";
   if (fs::exists(path) && !arguments.overwrite)
@@ -272,7 +300,7 @@ void create_config(const CreateConfigArguments& arguments) {
   fmt::print(
       "wrote {}\nnext: brigade train --config {} --nproc {}\n",
       path.string(),
-      shell_word(path.string()),
+      shell_path(path.string()),
       loaded.config.parallel_dims().world_size());
 }
 

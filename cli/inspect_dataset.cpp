@@ -22,7 +22,16 @@ constexpr uint64_t kMaxMeasuredDocuments = uint64_t{1} << 24;
 constexpr uint64_t kShownTokens = 64;
 constexpr size_t kShownBytes = 160;
 
-std::string id_range(const TokenDataset& dataset) {
+// Beyond the tokenizer's vocabulary an id decodes to nothing.
+std::string beyond(int64_t largest, const Tokenizer* tokenizer) {
+  if (tokenizer == nullptr || largest < tokenizer->vocab_size())
+    return "";
+  return fmt::format(
+      "; the tokenizer has ids to {} alone: it is not the dataset's",
+      tokenizer->vocab_size() - 1);
+}
+
+std::string id_range(const TokenDataset& dataset, const Tokenizer* tokenizer) {
   const uint64_t count = std::min(dataset.num_tokens(), kMaxScannedTokens);
   std::vector<int64_t> block;
   int64_t least = std::numeric_limits<int64_t>::max();
@@ -35,9 +44,10 @@ std::string id_range(const TokenDataset& dataset) {
     largest = std::max(largest, *high);
   }
   return fmt::format(
-      "ids {} to {}{}",
+      "ids {} to {}{}{}",
       least,
       largest,
+      beyond(largest, tokenizer),
       count < dataset.num_tokens()
           ? fmt::format(" in the first {}", grouped(count))
           : "");
@@ -135,7 +145,7 @@ void inspect_dataset(const InspectArguments& arguments) {
            "{} ({}{})",
            grouped(num_tokens),
            to_string(dataset.token_type()),
-           num_tokens == 0 ? "" : ", " + id_range(dataset))},
+           num_tokens == 0 ? "" : ", " + id_range(dataset, tokenizer.get()))},
       {"documents",
        fmt::format(
            "{}{}",

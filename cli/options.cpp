@@ -127,6 +127,11 @@ CLI::Validator whole_number(int64_t least, int64_t most) {
         int64_t number = 0;
         const char* const end = text.data() + text.size();
         const auto [parsed, error] = std::from_chars(text.data(), end, number);
+        // Read as octal elsewhere: 010 would be 8.
+        const size_t digits = text.starts_with('-') ? 1 : 0;
+        if (text.size() > digits + 1 && text[digits] == '0' && parsed == end)
+          return fmt::format(
+              "expected a whole number without a leading 0, not '{}'", text);
         if (error == std::errc() && parsed == end && number >= least &&
             number <= most)
           return std::string();

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "brigade/base/error.h"
+#include "brigade/config/given.h"
 #include "brigade/files/output_path.h"
 #include "cli/commands.h"
 #include "cli/options.h"
@@ -32,6 +33,11 @@ void plan(PlanArguments arguments) {
   if (arguments.calibrates)
     return calibrate(arguments);
   check_inputs(arguments);
+  // They go into JSON.
+  for (const std::string& name : {arguments.model, arguments.machine}) {
+    if (const auto problem = find_utf8_problem(name, "command line"))
+      throw ConfigError(*problem);
+  }
   for (const std::string& path : {arguments.html, arguments.config_out}) {
     if (!path.empty())
       check_writable(path);

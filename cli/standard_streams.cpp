@@ -1,6 +1,5 @@
 #include "cli/standard_streams.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,18 +11,6 @@
 #include "cli/commands.h"
 
 namespace brigade::cli {
-
-void allow_closed_output() {
-  // Closed: as prepare_program() leaves it.
-  const int flags = ::fcntl(STDOUT_FILENO, F_GETFL);
-  if (flags < 0 || (flags & O_ACCMODE) != O_RDONLY)
-    return;
-  const int null = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
-  if (null >= 0) {
-    ::dup2(null, STDOUT_FILENO);
-    ::close(null);
-  }
-}
 
 void finish_output() {
   std::cout.flush();

@@ -11,10 +11,6 @@
 
 namespace brigade::cli {
 
-// For work whose lines are only a log, such as training: who closed standard
-// output wants none of them, and that is no failure.
-void allow_closed_output();
-
 // Writes what was printed. Throws StorageError where some of it could not be
 // written, now or before; Exit where its reader has gone, as SIGPIPE would end
 // the process.

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -201,6 +202,43 @@ void submit(const SubmitArguments& arguments) {
   }
 }
 
+// What sbatch takes as --time: minutes, MM:SS, HH:MM:SS, and each behind D-.
+bool is_time(const std::string& text) {
+  static const std::regex form(
+      "UNLIMITED|([0-9]+-)?[0-9]+|[0-9]+:[0-5]?[0-9]|"
+      "([0-9]+-)?[0-9]+:[0-5]?[0-9](:[0-5]?[0-9])?");
+  return std::regex_match(text, form);
+}
+
+// Numbers and ranges with commas: 0-9, 1,3,5-7, 0-15:4, 0-9%2.
+bool is_array(const std::string& text) {
+  static const std::regex form(
+      "[0-9]+(-[0-9]+(:[0-9]+)?)?(,[0-9]+(-[0-9]+(:[0-9]+)?)?)*(%[0-9]+)?");
+  static const std::regex range("([0-9]+)-([0-9]+)");
+  if (!std::regex_match(text, form))
+    return false;
+  for (auto at = std::sregex_iterator(text.begin(), text.end(), range);
+       at != std::sregex_iterator();
+       ++at) {
+    constexpr size_t kMostDigits = 9;
+    const std::string first = (*at)[1];
+    const std::string last = (*at)[2];
+    if (first.size() > kMostDigits || last.size() > kMostDigits ||
+        std::stol(first) > std::stol(last))
+      return false;
+  }
+  return true;
+}
+
+CLI::Validator of_form(bool (*is_good)(const std::string&), const char* form) {
+  return {
+      [=](const std::string& text) {
+        return is_good(text) ? std::string()
+                             : fmt::format("expected {}, not '{}'", form, text);
+      },
+      ""};
+}
+
 void add_slurm_options(CLI::App& command, SubmitArguments& arguments) {
   SlurmJob& job = arguments.job;
   command.add_option("--nodes", job.nodes, "Nodes of each job")
@@ -221,7 +259,8 @@ void add_slurm_options(CLI::App& command, SubmitArguments& arguments) {
       ->type_name("N")
       ->check(whole_number(1, 4096));
   command.add_option("--time", job.time, "Time limit of each start")
-      ->type_name("HH:MM:SS");
+      ->type_name("HH:MM:SS")
+      ->check(of_form(is_time, "a time such as 04:00:00, 90 or 1-12:00"));
   command.add_option("--partition", job.partition, "Partition of the cluster");
   command.add_option("--account", job.account, "Account that pays");
   command.add_option("--qos", job.qos, "Quality of service");
@@ -231,7 +270,8 @@ void add_slurm_options(CLI::App& command, SubmitArguments& arguments) {
           job.array,
           "Tasks of a job array; %a in an override is the task's number, %% is "
           "%")
-      ->type_name("0-N");
+      ->type_name("0-N")
+      ->check(of_form(is_array, "task numbers such as 0-9, 1,3 or 0-9%2"));
   command.add_option("--dependency", job.dependency, "As sbatch takes it");
 }
 

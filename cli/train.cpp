@@ -71,7 +71,6 @@ void train_as_rank(
     const LoadedConfig& loaded,
     const LaunchEnvironment& environment) {
   const TrainConfig& config = loaded.config;
-  allow_closed_output();
   end_with_launcher(environment);
   RankReport report(environment.report_file);
   TrainingOutput output(
@@ -172,7 +171,6 @@ void supervise_training(
     const TrainArguments& arguments,
     const Launch& launch,
     TrainConfig config) {
-  allow_closed_output();
   SuperviseSelfOptions options{
       .threads_per_rank = wanted_threads(config),
       .reporting_rank = reporting_rank(config)};

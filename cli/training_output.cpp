@@ -141,7 +141,7 @@ void TrainingOutput::print_files(const RunEnd& end) const {
   }
   write_log(
       "next: brigade generate --run {} --prompt \"Once\"\n",
-      shell_word(end.checkpoint.string()));
+      shell_path(end.checkpoint.string()));
 }
 
 }  // namespace brigade::cli

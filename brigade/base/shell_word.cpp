@@ -23,4 +23,8 @@ std::string shell_word(std::string_view text) {
   return needs_quotes ? shell_quoted(text) : std::string(text);
 }
 
+std::string shell_path(std::string_view path) {
+  return shell_word((path.starts_with('-') ? "./" : "") + std::string(path));
+}
+
 }  // namespace brigade

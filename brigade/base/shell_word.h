@@ -15,4 +15,7 @@ std::string shell_quoted(std::string_view text);
 // The same, without quotes where it needs none.
 std::string shell_word(std::string_view text);
 
+// The same of a path that stands alone: "./-a" for one that would be an option.
+std::string shell_path(std::string_view path);
+
 }  // namespace brigade

@@ -14,6 +14,7 @@
 #include "brigade/config/layout_rules.h"
 #include "brigade/config/model_source.h"
 #include "brigade/files/file.h"
+#include "brigade/files/usual_path.h"
 
 namespace brigade {
 
@@ -23,6 +24,20 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using Problems = std::vector<std::string>;
 
+// Of text that no file and no folder can have as its name.
+std::optional<std::string> find_text_problem(
+    const ConfigKey& key,
+    const json& value) {
+  if (!value.is_string())
+    return std::nullopt;
+  const auto& text = value.get_ref<const std::string&>();
+  if (text.find('\0') != std::string::npos)
+    return "the text must not hold a NUL byte";
+  if (text.empty() && key.dotted() == "logging.run_dir")
+    return "a folder needs a name; leave the key out for runs/RUN_NAME";
+  return std::nullopt;
+}
+
 void apply(const GivenValues& given, TrainConfig& config, Problems& problems) {
   for (const ConfigKey& key : config_keys()) {
     const auto found = given.find(&key);
@@ -30,9 +45,16 @@ void apply(const GivenValues& given, TrainConfig& config, Problems& problems) {
       continue;
     const GivenValue& value = found->second;
     if (const auto expected = key.set(config, value.value)) {
-      const json shown = key.is_secret ? json("***") : value.value;
+      problems.push_back(fmt::format(
+          "[config] {} = {} ({}): {}",
+          key.pointer(),
+          key.is_secret ? "\"***\"" : shown_value(value),
+          value.place,
+          *expected));
+    } else if (const auto problem = find_text_problem(key, value.value)) {
       problems.push_back(
-          introduce_problem(key.pointer(), shown, value.place) + *expected);
+          introduce_problem(key.pointer(), value.value, value.place) +
+          *problem);
     }
   }
 }
@@ -161,7 +183,13 @@ void check_text(const DatasetConfig& dataset, Problems& problems) {
 
 void check_dataset(const DatasetConfig& dataset, Problems& problems) {
   std::error_code error;
-  if (!dataset.tokenizer.empty() && dataset.tokenizer != "bytes" &&
+  if (const auto loop = loop_in(dataset.tokenizer))
+    problems.push_back(fmt::format(
+        "[config] /dataset/tokenizer = \"{}\": {}",
+        dataset.tokenizer,
+        describe_loop(*loop)));
+  else if (
+      !dataset.tokenizer.empty() && dataset.tokenizer != "bytes" &&
       !fs::exists(dataset.tokenizer, error))
     problems.push_back(fmt::format(
         "[config] /dataset/tokenizer = \"{}\": there is no such file or "

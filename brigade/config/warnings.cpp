@@ -16,6 +16,14 @@ bool is_default(const LoadedConfig& loaded, std::string_view key) {
       });
 }
 
+bool has_scaling_without_type(const nlohmann::json& model) {
+  if (!model.is_object() || !model.contains("rope_scaling"))
+    return false;
+  const nlohmann::json& scaling = model["rope_scaling"];
+  return scaling.is_object() && scaling.contains("factor") &&
+         !scaling.contains("rope_type") && !scaling.contains("type");
+}
+
 }  // namespace
 
 std::vector<std::string> find_warnings(const LoadedConfig& loaded) {
@@ -63,6 +71,11 @@ std::vector<std::string> find_warnings(const LoadedConfig& loaded) {
   if (!config.model.decoder)
     return warnings;
   const DecoderConfig& decoder = *config.model.decoder;
+  if (has_scaling_without_type(config.model.source))
+    warnings.emplace_back(
+        "the model's rope_scaling has a factor but no rope_type, so it means "
+        "nothing, as in transformers: say \"rope_type\": \"linear\", or leave "
+        "it out");
   if (training.seq_length > decoder.max_position_embeddings)
     warnings.push_back(fmt::format(
         "/training/seq_length = {} is more than the model's "

@@ -42,8 +42,10 @@ void check(const GenerateOptions& options) {
   if (options.top_k < 0)
     problems.push_back(fmt::format("--top-k {} is negative", options.top_k));
   if (!(options.top_p > 0 && options.top_p <= 1))
-    problems.push_back(
-        fmt::format("--top-p {} is not in (0, 1]", options.top_p));
+    problems.push_back(fmt::format(
+        "--top-p {} is not in (0, 1]: give 1 for all tokens, or "
+        "--temperature 0 for the likeliest",
+        options.top_p));
   if (options.batch < 1)
     problems.push_back(
         fmt::format("--batch {} is not a number >= 1", options.batch));

@@ -86,7 +86,8 @@ std::string directive_word(const std::string& text) {
 std::string directives(const SlurmJob& job) {
   std::string text;
   const auto add = [&](const std::string& name, const std::string& value) {
-    require_one_line("--" + name, value);
+    // Not by sbatch's name, but by that of the option it comes from.
+    require_one_line(name == "output" ? "--jobs" : "--" + name, value);
     if (!value.empty())
       text += fmt::format("#SBATCH --{}={}\n", name, directive_word(value));
   };

@@ -190,7 +190,7 @@ std::vector<JobStatus> read_jobs(const fs::path& folder) {
     throw ConfigError(fmt::format(
         "[status] '{}' holds no jobs; brigade submit --jobs {} makes them",
         folder.string(),
-        shell_word(folder.string())));
+        shell_path(folder.string())));
   std::sort(folders.begin(), folders.end());
   std::vector<JobStatus> jobs;
   for (const fs::path& each : folders) {

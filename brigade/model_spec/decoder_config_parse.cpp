@@ -69,6 +69,10 @@ std::optional<Architecture> architecture_named(std::string_view name) {
 Architecture read_architecture(const Reader& reader) {
   std::optional<Architecture> by_class;
   const json* list = reader.find("architectures");
+  // As transformers takes it: one name without its list.
+  const json alone = json::array({list == nullptr ? json() : *list});
+  if (list != nullptr && list->is_string())
+    list = &alone;
   if (list != nullptr && !(list->is_array() && list->empty())) {
     // Several names are the classes that the same weights can be loaded as.
     const bool are_names =

@@ -1,7 +1,10 @@
 // The commands of cli/torch_commands.h in the program that has no libtorch: the
 // process becomes brigade-torch, with the same command line, environment and
 // process id.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,6 +12,7 @@
 #include <filesystem>
 
 #include "brigade/base/error.h"
+#include "brigade/base/units.h"
 #include "cli/plan.h"
 #include "cli/torch_commands.h"
 
@@ -40,8 +44,34 @@ fs::path torch_program() {
   return installed;
 }
 
+// Under a limit of address space (ulimit -v) the dynamic loader may fail, in
+// words of its own: what it would do is tried first.
+void require_address_space(const fs::path& program) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const int null = ::open("/dev/null", O_RDWR);
+    ::dup2(null, STDOUT_FILENO);
+    ::dup2(null, STDERR_FILENO);
+    ::execl(program.c_str(), program.c_str(), "--version", nullptr);
+    ::_exit(0);  // the process itself says why
+  }
+  int status = 0;
+  if (child < 0 || ::waitpid(child, &status, 0) != child || status == 0)
+    return;
+  throw Error(
+      ExitCode::kUnexpected,
+      fmt::format(
+          "out of memory: libtorch does not fit into the {} KiB of address "
+          "space that this process may have; raise the limit (ulimit -v)",
+          limit.rlim_cur / KiB));
+}
+
 void hand_over() {
   const fs::path program = torch_program();
+  require_address_space(program);
   const std::vector<std::string> arguments = program_arguments();
   std::vector<char*> pointers;
   for (const std::string& argument : arguments)

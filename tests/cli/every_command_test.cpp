@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <filesystem>
+#include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "brigade/base/shell_word.h"
@@ -184,6 +188,13 @@ TEST_F(EveryCommand, ANumberThatIsNoneIsNamedWithItsOption) {
   }
   EXPECT_EQ(run("prepare -i a -o b -t bytes --workers 100000000"), 2);
   EXPECT_THAT(err(), HasSubstr("from 0 to 4096, not '100000000'"));
+  for (const char* octal :
+       {"prepare -i a -o b -t bytes --workers 010",
+        "generate --run {D}/run -n 010",
+        "generate --run {D}/run --seed -010"}) {
+    EXPECT_EQ(run(octal), 2) << octal;
+    EXPECT_THAT(err(), HasSubstr("without a leading 0, not '"));
+  }
   EXPECT_EQ(run("generate --run {D}/run -p a -t 1e-38"), 2);
   EXPECT_THAT(err(), HasSubstr("--temperature 1e-38 is too small"));
 }
@@ -223,6 +234,84 @@ TEST_F(EveryCommand, TheNextCommandIsQuotedForTheShell) {
   EXPECT_THAT(
       out(),
       HasSubstr("--run " + shell_word((odd / "r/checkpoints/2").string())));
+}
+
+TEST_F(EveryCommand, AWordThatJsonReadsAsSomethingElseIsQuoted) {
+  for (const char* name : {"null", "\"x\""}) {
+    ASSERT_EQ(
+        run(fmt::format(
+            "prepare -i {{D}}/text.txt -t bytes --overwrite -o {}",
+            shell_word(name))),
+        0)
+        << err();
+    EXPECT_THAT(
+        out(),
+        HasSubstr(
+            "--config FILE " +
+            shell_word("dataset.name=" + nlohmann::json(name).dump())));
+    for (const char* suffix : {".bin", ".idx", ".json"})
+      fs::remove(std::string(name) + suffix);
+  }
+  EXPECT_EQ(shell_path("-a"), "./-a");
+  EXPECT_EQ(shell_path("a-b"), "a-b");
+}
+
+TEST_F(EveryCommand, ANameOfAFileIsNotEmpty) {
+  for (const char* arguments :
+       {"evaluate --run {D}/run --task {D}/task.jsonl --scores ''",
+        "report --run {D}/run -o ''",
+        "train --config ''",
+        "inspect ''",
+        "prepare -i {D}/text.txt -t bytes -o .",
+        "prepare -i {D}/text.txt -t bytes -o {T}/..",
+        "create-config --model_name {D}/model --out_dir {T} --exp_name ''",
+        "create-config --model_name {D}/model --out_dir {T} --exp_name .."})
+    EXPECT_EQ(run(arguments), 2) << arguments << "\n" << err();
+  EXPECT_TRUE(fs::is_empty(folder_) || !fs::exists(folder_ / "config.json"));
+}
+
+// As input 4, in a config 2, as an output 6.
+TEST_F(EveryCommand, ALoopOfLinksIsNamedByAllAlike) {
+  fs::create_symlink("loop", folder_ / "loop");
+  fs::create_directory(folder_ / "model");
+  fs::create_symlink("config.json", folder_ / "model" / "config.json");
+  for (const auto& [arguments, code] :
+       {std::pair{"plan --run {T}/loop --machine h100 --gpus 2", 4},
+        {"plan --model {D}/run.json --machine {T}/loop --gpus 2", 4},
+        {"inspect {D}/tokens -t {T}/loop", 4},
+        {"prepare -i {D}/text.txt -o {T}/x -t {T}/loop", 4},
+        {"metrics {T}/loop", 4},
+        {"analyze --run {T}/loop", 4},
+        {"evaluate --run {T}/model --text {D}/text.txt", 4},
+        {"train --config {T}/loop", 2},
+        {"create-config --model_name {T}/loop --out_dir {T}/c", 2},
+        {"report --run {D}/run -o {T}/loop", 6}}) {
+    EXPECT_EQ(run(arguments), code) << arguments << "\n" << err();
+    EXPECT_THAT(
+        err(),
+        AllOf(
+            HasSubstr("Too many levels of symbolic links: '"),
+            HasSubstr(folder_.string())))
+        << arguments;
+  }
+}
+
+TEST_F(EveryCommand, APipeInPlaceOfAFileIsNamedAndNotWaitedFor) {
+  ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  fs::create_directories(folder_ / "run");
+  ASSERT_EQ(::mkfifo((folder_ / "run" / "metrics.jsonl").c_str(), 0600), 0);
+  for (const auto& [arguments, code] :
+       {std::pair{"plan --model {T}/pipe --machine h100 --gpus 2", 4},
+        {"plan --model {D}/run.json --machine {T}/pipe --gpus 2", 4},
+        {"inspect {D}/tokens -t {T}/pipe", 4},
+        {"report --run {T}/run", 4},
+        {"tail --run {T}/run", 4},
+        {"report --run {D}/run -o {T}/pipe", 6},
+        {"evaluate --run {D}/run --task {D}/task.jsonl --scores {T}/pipe", 6},
+        {"export --run {D}/run --out {D}/text.txt", 2}}) {
+    EXPECT_EQ(run(arguments), code) << arguments << "\n" << err();
+    EXPECT_THAT(err(), HasSubstr("error: ")) << arguments;
+  }
 }
 
 TEST_F(EveryCommand, TextMayComeFromStandardInput) {

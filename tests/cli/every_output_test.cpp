@@ -100,8 +100,10 @@ TEST_F(EveryCommand, ARunWhoseLinesAreLostIsTrainedToItsEnd) {
     EXPECT_EQ(run(train + ranks, ">/dev/full"), 6) << ranks;
     EXPECT_THAT(err(), HasSubstr("cannot write the result to standard output"));
     EXPECT_TRUE(fs::exists(folder_ / "run/checkpoints/2/manifest.json"));
-    EXPECT_EQ(run(train + ranks, ">&-"), 0) << ranks << err();
-    EXPECT_EQ(run(train + ranks, ">&- 2>&- <&-"), 0) << ranks;
+    EXPECT_EQ(run(train + ranks, ">&-"), 6) << ranks << err();
+    EXPECT_THAT(err(), HasSubstr("standard output: it is closed"));
+    EXPECT_TRUE(fs::exists(folder_ / "run/checkpoints/2/manifest.json"));
+    EXPECT_EQ(run(train + ranks, ">&- 2>&- <&-"), 6) << ranks;
   }
 }
 

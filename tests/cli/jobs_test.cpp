@@ -153,6 +153,24 @@ TEST_F(JobsTest, WhatIsWrongIsSaidBeforeAnythingIsSubmitted) {
   EXPECT_THAT(err(), HasSubstr("world size is 3"));
   EXPECT_EQ(submit({"--config", (folder_ / "none").string()}), 2);
   EXPECT_THAT(err(), HasSubstr("is no config file and no folder with"));
+  EXPECT_EQ(submit({"--config", config, "--time", "04:99:00"}), 2);
+  EXPECT_THAT(err(), HasSubstr("--time: expected a time such as 04:00:00"));
+  for (const char* array : {"5-1", "a", "1-", "0-3,"}) {
+    EXPECT_EQ(submit({"--config", config, "--array", array}), 2) << array;
+    EXPECT_THAT(err(), HasSubstr("--array: expected task numbers such as"));
+  }
+  EXPECT_EQ(
+      brigade(
+          {"submit",
+           "--launcher",
+           "slurm",
+           "--config",
+           config,
+           "--jobs",
+           "a\nb",
+           "--dry-run"}),
+      2);
+  EXPECT_THAT(err(), HasSubstr("--jobs must not hold a line break"));
   EXPECT_EQ(submit({"--config", config, "--only", "failed"}), 2);
   EXPECT_THAT(err(), HasSubstr("the nearest is 'fail'"));
   EXPECT_EQ(brigade({"status", (folder_ / "none").string()}), 2);

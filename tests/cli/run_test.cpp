@@ -40,7 +40,7 @@ TEST_F(RunTest, VersionAndHelpGoToStandardOutput) {
 
 // tests/consumer/test_install.sh has the folder of an installed program.
 TEST_F(RunTest, CmakeDirOfABuildSaysThatNothingIsInstalled) {
-  EXPECT_EQ(exit_code(start({"--cmake-dir"})), 1);
+  EXPECT_EQ(exit_code(start({"--cmake-dir"})), 2);
   EXPECT_THAT(
       err(),
       AllOf(
