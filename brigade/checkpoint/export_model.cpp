@@ -121,6 +121,14 @@ ExportedModel write_folder(
       .has_tokenizer = !model.tokenizer.empty()};
 }
 
+// A folder with the place of each tensor in it.
+struct OpenFolder {
+  OpenFolder(const fs::path& path, const std::vector<ParameterRow>& rows)
+      : folder(path), weights(folder, rows) {}
+  SafetensorsFolder folder;
+  FolderWeights weights;  // of `folder`
+};
+
 // What is merged into a model's weights.
 struct MergedAdapter {
   AdapterOptions options;
@@ -151,8 +159,7 @@ ModelToExport model_in_folder(
     for (const ParameterRow& row : adapter_rows(config, adapter->options))
       adapted.insert(adapted_module(row.name) + ".weight");
   }
-  const auto folder = std::make_shared<const SafetensorsFolder>(path);
-  const auto weights = std::make_shared<const FolderWeights>(*folder, rows);
+  const auto open = std::make_shared<const OpenFolder>(path, rows);
   return {
       .directory = path,
       .file = file,
@@ -164,7 +171,7 @@ ModelToExport model_in_folder(
             const bool is_merged = adapted.contains(name);
             torch::Tensor whole = torch::empty(
                 shapes.at(name), is_merged ? torch::kFloat : torch_type);
-            weights->read({.name = name, .tensor = whole});
+            open->weights.read({.name = name, .tensor = whole});
             if (!is_merged)
               return whole;
             const std::string module =
