@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "brigade/ops/swiglu.h"
+#include "brigade/ops/weight_grad.h"
 #include "brigade/tensor_parallel/mappings.h"
 
 namespace brigade {
@@ -122,8 +123,12 @@ Tensor Experts::run_shared(const Tensor& x) {
   const Tensor out = shared_->forward(x);
   if (!shared_gate_)
     return out;
-  return out * torch::sigmoid(ops::linear(
-                   x, shared_gate_->weight, {}, context_->op_options()));
+  // One column: no matrix that kernels would be quick at.
+  const Tensor weight =
+      context_->weight_grad == ops::WeightGrad::kAccumulate
+          ? ops::accumulating("shared expert's gate", shared_gate_->weight)
+          : shared_gate_->weight;
+  return out * torch::sigmoid(torch::matmul(x, weight.t()));
 }
 
 }  // namespace brigade

@@ -362,5 +362,74 @@ TEST_F(HuggingFaceTest, PeakMemoryIsTheShardPlusOneTensor) {
       shard_bytes + kTensorBytes + kTensorBytes / kParts + kTensorBytes / 2);
 }
 
+// Two experts of gate, up [3, 2] and down [2, 3].
+std::vector<ParameterRow> expert_rows(const std::string& block) {
+  std::vector<ParameterRow> rows;
+  for (int64_t expert = 0; expert < 2; ++expert) {
+    const std::string prefix = fmt::format("model.layers.0.{}.experts.", block);
+    const auto add =
+        [&](const char* name, const char* stack, bool is_down, int64_t first) {
+          ParameterRow each =
+              row(fmt::format("{}{}.{}.weight", prefix, expert, name),
+                  is_down ? std::vector<int64_t>{2, 3}
+                          : std::vector<int64_t>{3, 2});
+          each.expert = expert;
+          each.stack = prefix + stack;
+          each.stack_row = first;
+          rows.push_back(each);
+        };
+    add("gate_proj", "gate_up_proj", false, expert * 6);
+    add("up_proj", "gate_up_proj", false, expert * 6 + 3);
+    add("down_proj", "down_proj", true, expert * 2);
+  }
+  return rows;
+}
+
+// As transformers has them in memory; Mixtral's block has another name there.
+TEST_F(HuggingFaceTest, ExpertsAreTakenFromTheStackOfAll) {
+  const torch::Tensor gate_up = torch::randn({2, 6, 2});
+  const torch::Tensor down = torch::randn({2, 2, 3});
+  write(
+      {{"model.layers.0.mlp.experts.gate_up_proj", gate_up},
+       {"model.layers.0.mlp.experts.down_proj", down}});
+  for (const std::string block : {"mlp", "block_sparse_moe"}) {
+    const auto rows = expert_rows(block);
+    const torch::Tensor up = torch::empty({3, 2});
+    const torch::Tensor half_of_gate = torch::empty({1, 2});
+    const torch::Tensor second_down = torch::empty({2, 3});
+    load_weights(
+        SafetensorsFolder(folder_.path()),
+        rows,
+        {{rows[4].name, {}, up},
+         {rows[3].name, Slice{0, 1, 2}, half_of_gate},
+         {rows[5].name, {}, second_down}});
+    EXPECT_TRUE(torch::equal(up, gate_up[1].slice(0, 3)));
+    EXPECT_TRUE(torch::equal(half_of_gate, gate_up[1].slice(0, 1, 2)));
+    EXPECT_TRUE(torch::equal(second_down, down[1]));
+  }
+}
+
+TEST_F(HuggingFaceTest, AStackOfAnotherShapeIsRefused) {
+  write(
+      {{"model.layers.0.mlp.experts.gate_up_proj", torch::randn({2, 2, 6})},
+       {"model.layers.0.mlp.experts.down_proj", torch::randn({2, 2, 3})}});
+  EXPECT_THAT(
+      refusal(expert_rows("mlp")),
+      HasSubstr("wrong: model.layers.0.mlp.experts.gate_up_proj is [2, 2, 6], "
+                "expected [2, 6, 2]"));
+}
+
+TEST_F(HuggingFaceTest, AMissingExpertIsNamed) {
+  NamedTensors tensors;
+  for (const ParameterRow& each : expert_rows("mlp")) {
+    if (each.name.find(".1.up_proj") == std::string::npos)
+      tensors[each.name] = torch::randn(each.shape);
+  }
+  write(tensors);
+  EXPECT_THAT(
+      refusal(expert_rows("mlp")),
+      HasSubstr("missing: model.layers.0.mlp.experts.1.up_proj.weight"));
+}
+
 }  // namespace
 }  // namespace brigade

@@ -1126,5 +1126,35 @@ TEST(TrainConfig, TheVocabularyMayBeTheDatasets) {
   fs::remove_all(folder);
 }
 
+TEST(TrainConfigExperts, WhatDoesNotGoWithEpIsNamed) {
+  EXPECT_THAT(
+      problems_of({"distributed.ep_size=2"}, 2),
+      ElementsAre(
+          HasSubstr("ep_size = 2: the model has no experts to divide")));
+  const auto of_experts = [](std::vector<std::string> overrides, int ranks) {
+    overrides.insert(
+        overrides.end(),
+        {R"(model.config.architectures=["MixtralForCausalLM"])",
+         "model.config.model_type=mixtral",
+         "model.config.num_local_experts=4",
+         "model.config.num_experts_per_tok=2"});
+    return problems_of(overrides, ranks);
+  };
+  EXPECT_THAT(of_experts({"distributed.ep_size=2"}, 2), IsEmpty());
+  EXPECT_THAT(
+      of_experts({"distributed.ep_size=3"}, 3),
+      ElementsAre(
+          HasSubstr("ep_size = 3 does not divide the model's 4 experts")));
+  EXPECT_THAT(
+      of_experts({"distributed.ep_size=2", "distributed.tp_size=2"}, 2),
+      ElementsAre(HasSubstr("ep 2 does not divide dp 1 * cp 1 = 1")));
+  EXPECT_THAT(
+      of_experts({"distributed.ep_size=2", "distributed.local_steps=4"}, 2),
+      ElementsAre(HasSubstr("do not divide experts yet")));
+  EXPECT_THAT(
+      of_experts({"distributed.ep_size=2", "training.optimizer=muon"}, 2),
+      ElementsAre(HasSubstr("does not step experts that are divided yet")));
+}
+
 }  // namespace
 }  // namespace brigade
