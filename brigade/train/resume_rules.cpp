@@ -18,8 +18,8 @@ constexpr const char* kHoldsOutFact =
     "training.eval_every (whether data is held out)";
 constexpr const char* kTextFact = "dataset.text (its bytes)";
 constexpr const char* kTokensFact = "dataset.name (its number of tokens)";
-constexpr const char* kCountingFact =
-    "dataset.name (its tokens that count in the loss)";
+constexpr const char* kUncountedFact =
+    "dataset.name (its tokens that do not count in the loss)";
 constexpr const char* kTokenizerFact = "dataset.tokenizer (its SHA-256)";
 
 // config.group.key by "group.key"; null where it is absent.
@@ -161,7 +161,11 @@ RunFacts run_facts(const json& config, const json& model, const json& data) {
   if (data.is_object()) {
     const json tokens = data.value("num_tokens", json());
     facts.meaning[kTokensFact] = tokens;
-    facts.meaning[kCountingFact] = data.value("counting_tokens", tokens);
+    // Without a mask all tokens count, however many there are.
+    const json counting = data.value("counting_tokens", tokens);
+    if (tokens.is_number_integer() && counting.is_number_integer())
+      facts.meaning[kUncountedFact] =
+          tokens.get<int64_t>() - counting.get<int64_t>();
     if (const json bytes = data.value("text_bytes", json()); !bytes.is_null())
       facts.meaning[kTextFact] = bytes;
     if (const json hash = data.value("tokenizer_sha256", json());
