@@ -34,12 +34,13 @@ MixtureSchedule::MixtureSchedule(std::vector<WeightTable> tables)
     : tables_(std::move(tables)) {
   BRIGADE_ASSERT(!tables_.empty());
   // Where weights are linear, a sum that is zero somewhere is zero at a point.
-  std::vector<uint64_t> samples = {0};
+  points_ = {0};
   for (const WeightTable& table : tables_) {
     for (const WeightPoint& point : table)
-      samples.push_back(point.sample);
+      points_.push_back(point.sample);
   }
-  for (const uint64_t sample : samples) {
+  std::sort(points_.begin(), points_.end());
+  for (const uint64_t sample : points_) {
     const bool has_weight = std::any_of(
         tables_.begin(), tables_.end(), [&](const WeightTable& table) {
           return weight_at(table, sample) > 0;
@@ -80,16 +81,21 @@ uint32_t MixtureSchedule::advance(
   return static_cast<uint32_t>(next);
 }
 
-// From sample `begin`, which the state is in front of, to `end`.
+// From sample `begin`, which the state is in front of, to `end`. `begin` is the
+// first of a chunk.
 void MixtureSchedule::walk(
     uint64_t begin,
     uint64_t end,
     State& state,
     std::vector<MixtureOrder::Place>* places) const {
   std::vector<int64_t> shares;
+  auto next_point = std::lower_bound(points_.begin(), points_.end(), begin);
   for (uint64_t sample = begin; sample < end; ++sample) {
-    if (shares.empty() || sample % kShareSamples == 0)
-      shares = shares_at(sample / kShareSamples * kShareSamples);
+    const bool is_point = next_point != points_.end() && *next_point == sample;
+    if (sample % kShareSamples == 0 || is_point)
+      shares = shares_at(sample);
+    while (next_point != points_.end() && *next_point == sample)
+      ++next_point;
     const uint32_t source = advance(state, shares);
     if (places != nullptr)
       places->push_back({source, state.counts[source]});

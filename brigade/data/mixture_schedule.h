@@ -30,8 +30,8 @@ using WeightTable = std::vector<WeightPoint>;
 
 double weight_at(const WeightTable& table, uint64_t sample);
 
-// The shares are those of every kShareSamples-th sample, which hold until the
-// next. Memory: 16 bytes per source and kChunkSamples of the run so far.
+// The shares are those of every kShareSamples-th sample and of the tables' own
+// points, and hold until the next of them. Memory: 16 bytes per source and kChunkSamples of the run so far.
 class MixtureSchedule {
  public:
   static constexpr uint64_t kShareSamples = 64;
@@ -67,6 +67,7 @@ class MixtureSchedule {
   const State& state_of(uint64_t chunk) const;
 
   std::vector<WeightTable> tables_;
+  std::vector<uint64_t> points_;  // the samples of all tables, ascending
   mutable std::mutex mutex_;
   mutable std::vector<State> states_;             // guarded by mutex_, by chunk
   mutable std::shared_ptr<const Chunk> current_;  // guarded by mutex_

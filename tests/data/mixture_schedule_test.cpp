@@ -63,6 +63,12 @@ TEST(MixtureSchedule, AChangeFromASampleOnKeepsWhatWasBefore) {
   EXPECT_GT(after.counts(6000)[0], before.counts(6000)[0] + 400);
 }
 
+TEST(MixtureSchedule, AWeightHoldsFromItsPointOn) {
+  const MixtureSchedule schedule(Tables{{{16, 1}, {20, 9}}, {{0, 1}}});
+  EXPECT_EQ(schedule.counts(20), (std::vector<uint64_t>{10, 10}));
+  EXPECT_EQ(schedule.counts(60), (std::vector<uint64_t>{46, 14}));
+}
+
 TEST(MixtureSchedule, AnySampleCanBeAskedForFirst) {
   const std::vector<WeightTable> tables = {{{0, 1}, {30000, 5}}, {{0, 2}}};
   const MixtureSchedule forward(tables);

@@ -168,7 +168,7 @@ TEST(ResumeRules, AMixtureMayChangeFromTheCheckpointOn) {
   EXPECT_FALSE(is_kept(mixture(1, 1), mixture(2, 1), 50));
   // One that changes already is kept as far as it has come.
   json other = falls;
-  other.insert(other.begin() + 1, {{"step", 50}, {"weight", 0.75}});
+  other.insert(other.begin() + 1, json({{"step", 50}, {"weight", 0.75}}));
   EXPECT_TRUE(is_kept(mixture(falls, 1), mixture(falls, 1), 50));
   EXPECT_FALSE(is_kept(mixture(falls, 1), mixture(later, 1), 50));
   other[2]["weight"] = 3;
