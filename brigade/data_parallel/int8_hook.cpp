@@ -18,8 +18,8 @@ struct RoundedBucket : KeptOfBucket {
         sum(WireFormat::kInt8, ranges, communicator),
         errors(torch::zeros_like(bucket.main_grad)) {}
 
-  static std::vector<WireRange> ranges_of(const BucketView& bucket) {
-    std::vector<WireRange> ranges;
+  static std::vector<FlatRange> ranges_of(const BucketView& bucket) {
+    std::vector<FlatRange> ranges;
     for (size_t i = 0; i < bucket.grads.size(); ++i)
       ranges.push_back({offset_in_bucket(bucket, i), bucket.grads[i].numel()});
     return ranges;
@@ -35,7 +35,7 @@ struct RoundedBucket : KeptOfBucket {
   }
 
   std::vector<std::string> names;
-  std::vector<WireRange> ranges;  // of the parameters
+  std::vector<FlatRange> ranges;  // of the parameters
   RoundedSum sum;
   torch::Tensor errors;  // as main_grad
 };

@@ -54,10 +54,6 @@ int64_t ParamSet::numel() const {
   return numel_of(params()) + numel_of(frozen());
 }
 
-int64_t ParamSet::frozen_numel() const {
-  return numel_of(frozen());
-}
-
 void ParamSet::finish() {
   sync_->finish();
   if (sync_->layout_version() == layout_version_)

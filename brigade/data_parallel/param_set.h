@@ -38,8 +38,7 @@ class ParamSet {
   // Those that train, as the sync has them, and those that do not.
   const std::vector<Param>& params() const { return sync_->params(); }
   const std::vector<Param>& frozen() const { return sync_->frozen(); }
-  int64_t numel() const;         // of all
-  int64_t frozen_numel() const;  // of them those of frozen()
+  int64_t numel() const;  // of all, frozen ones too
 
   // GradSync::finish(). Where that moved the gradients and weights to other
   // memory (BucketOrder::kObserved, after the first step), the optimizer's

@@ -2,8 +2,6 @@
 // ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054); the last is FSDP.
 #pragma once
 
-#include <cstdint>
-
 namespace brigade {
 
 // Bytes of a rank for each bf16 parameter, dp ranks: weight, main_grad,
@@ -31,17 +29,6 @@ enum class GatherMode {
 // Whether a rank keeps only the gradients of its own range.
 constexpr bool divides_gradients(Sharding sharding) {
   return sharding == Sharding::kGradients || sharding == Sharding::kParameters;
-}
-
-// Neighbours in flat memory: elements [begin, begin + numel).
-struct FlatRange {
-  int64_t begin = 0;
-  int64_t numel = 0;
-};
-
-// The rank-th of `ranks` equal ranges. Precondition: `numel` divides by `ranks`.
-constexpr FlatRange owned_range(int64_t numel, int rank, int ranks) {
-  return {.begin = numel / ranks * rank, .numel = numel / ranks};
 }
 
 }  // namespace brigade

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "brigade/comm/flat_range.h"
 #include "brigade/param/param.h"
 #include "brigade/param/sharding.h"
 #include "brigade/schedule/bucket_plan.h"

@@ -41,13 +41,8 @@ int64_t ShardedWeights::Unit::bytes() const {
 }
 
 ShardedWeights::ShardedWeights(const WeightMemory& memory)
-    : segments_(&memory.segments()), views_(memory.params().size()) {
-  const std::vector<Param>& params = memory.params();
+    : memory_(&memory), views_(memory.params().size()) {
   const std::vector<FlatSegment>& segments = memory.segments();
-  for (const Param& param : params) {
-    params_.push_back(param.tensor);
-    names_.push_back(param.name);
-  }
   std::map<const void*, int64_t> numel_of_storage;
   for (const FlatSegment& segment : segments)
     numel_of_storage[storage_of(segment.weight)] += segment.weight.numel();
@@ -64,9 +59,9 @@ ShardedWeights::ShardedWeights(const WeightMemory& memory)
     }
     for (const BucketSlot& slot : segment.slots) {
       const auto i = static_cast<size_t>(slot.param);
-      views_[i] = params_[i].detach();
+      views_[i] = params()[i].tensor.detach();
       if (of.first_param.empty())
-        of.first_param = params[i].name;
+        of.first_param = params()[i].name;
     }
   }
   accept_writes();
@@ -74,8 +69,8 @@ ShardedWeights::ShardedWeights(const WeightMemory& memory)
 
 ShardedWeights::~ShardedWeights() {
   abandon();
-  for (torch::Tensor& param : params_)
-    param.set_data(torch::empty({0}, param.options()));
+  for (const Param& param : params())
+    param.tensor.set_data(torch::empty({0}, param.tensor.options()));
 }
 
 ShardedWeights::Unit& ShardedWeights::unit(int index) {
@@ -179,7 +174,7 @@ void ShardedWeights::launch(int index) {
   each.state = State::kGathering;
   try {
     for (const size_t s : each.segments) {
-      const FlatSegment& segment = (*segments_)[s];
+      const FlatSegment& segment = memory_->segments()[s];
       each.works.push_back(segment.group.ranks->all_gather(
           segment.weight, segment.weight_shard));
     }
@@ -280,7 +275,7 @@ bool ShardedWeights::keep_changes(int index) {
   const torch::NoGradGuard no_grad;
   bool is_any = false;
   for (const size_t s : unit(index).segments) {
-    const FlatSegment& segment = (*segments_)[s];
+    const FlatSegment& segment = memory_->segments()[s];
     const auto owned =
         segment.weight.narrow(0, segment.owned.begin, segment.owned.numel);
     if (torch::equal(owned, segment.weight_shard))
@@ -288,14 +283,14 @@ bool ShardedWeights::keep_changes(int index) {
     segment.weight_shard.copy_(owned);
     ++kept_changes_;
     const auto first = static_cast<size_t>(segment.slots.front().param);
-    is_any = is_any || params_[first].requires_grad();
+    is_any = is_any || params()[first].tensor.requires_grad();
   }
   return is_any;
 }
 
 int64_t ShardedWeights::version() const {
   int64_t sum = -kept_changes_;
-  for (const FlatSegment& segment : *segments_)
+  for (const FlatSegment& segment : memory_->segments())
     sum += static_cast<int64_t>(segment.weight_shard._version());
   return sum;
 }
@@ -303,21 +298,22 @@ int64_t ShardedWeights::version() const {
 void ShardedWeights::throw_if_written() const {
   if (is_held())
     return;
-  for (size_t i = 0; i < params_.size(); ++i) {
-    if (static_cast<int64_t>(params_[i]._version()) != written_versions_[i]) {
+  for (size_t i = 0; i < params().size(); ++i) {
+    if (static_cast<int64_t>(params()[i].tensor._version()) !=
+        written_versions_[i]) {
       throw ConfigError(fmt::format(
           "[data_parallel] '{}' was written in place, but with sharding = "
           "parameters no rank keeps what is written there: change weights "
           "while a brigade::FullWeights lives",
-          names_[i]));
+          params()[i].name));
     }
   }
 }
 
 void ShardedWeights::accept_writes() {
   written_versions_.clear();
-  for (const torch::Tensor& param : params_)
-    written_versions_.push_back(static_cast<int64_t>(param._version()));
+  for (const Param& param : params())
+    written_versions_.push_back(static_cast<int64_t>(param.tensor._version()));
 }
 
 // ---- what others ask
@@ -347,7 +343,7 @@ void ShardedWeights::fill_with_nan(int index) {
     flat.fill_(std::numeric_limits<double>::quiet_NaN());
   }
   for (const size_t s : each.segments) {
-    const FlatSegment& segment = (*segments_)[s];
+    const FlatSegment& segment = memory_->segments()[s];
     segment.weight.narrow(0, segment.owned.begin, segment.owned.numel)
         .copy_(segment.weight_shard);
   }

@@ -38,8 +38,8 @@ namespace brigade {
 
 class ShardedWeights {
  public:
-  // Of those with Sharding::kParameters. Each segment is gathered over its
-  // group.
+  // Of those with Sharding::kParameters, which outlive it. Each segment is
+  // gathered over its group.
   explicit ShardedWeights(const WeightMemory& memory);
   // Waits for what is under way. Parameters are empty afterwards: no rank has
   // them whole.
@@ -83,7 +83,7 @@ class ShardedWeights {
   void accept_writes();
 
   // The parameters, as WeightMemory has them.
-  const std::vector<torch::Tensor>& params() const { return params_; }
+  const std::vector<Param>& params() const { return memory_->params(); }
   // Where a parameter's values are, shaped as it.
   const torch::Tensor& view(int param) const {
     return views_[static_cast<size_t>(param)];
@@ -134,12 +134,10 @@ class ShardedWeights {
   int expected_next() const;
   void take_over_memory(std::span<const int> freed, int index);
 
-  const std::vector<FlatSegment>* segments_;
+  const WeightMemory* memory_;
   std::vector<Unit> units_;
-  std::vector<torch::Tensor> params_;
   std::vector<torch::Tensor> views_;  // by parameter
-  std::vector<std::string> names_;    // the same
-  // Of params_, as accept_writes() saw them.
+  // Of params(), as accept_writes() saw them.
   std::vector<int64_t> written_versions_;
   int64_t kept_changes_ = 0;  // writes of keep_changes()
   std::map<const void*, int> unit_of_storage_;

@@ -36,7 +36,7 @@ OuterFragment::OuterFragment(
       worker_(worker),
       is_first_replica_(mesh.replicas()->rank() == 0),
       offsets_{0} {
-  std::vector<WireRange> ranges;
+  std::vector<FlatRange> ranges;
   for (const Param& param : params) {
     ranges.push_back({offsets_.back(), param.tensor.numel()});
     offsets_.push_back(offsets_.back() + param.tensor.numel());

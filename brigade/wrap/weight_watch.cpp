@@ -215,7 +215,7 @@ void FullWeights::keep() {
   }
   const torch::NoGradGuard no_grad;
   for (size_t i = 0; i < weights->params().size(); ++i) {
-    torch::Tensor param = weights->params()[i];
+    torch::Tensor param = weights->params()[i].tensor;
     const torch::Tensor& view = weights->view(static_cast<int>(i));
     // Other shapes and dtypes are reported by the next step.
     if (is_same_memory(param, view) || param.sizes() != view.sizes() ||

@@ -16,11 +16,11 @@ constexpr int64_t kLargestWireBlock = 256;
 
 RoundedSum::RoundedSum(
     WireFormat format,
-    const std::vector<WireRange>& ranges,
+    const std::vector<FlatRange>& ranges,
     Communicator& communicator)
     : format_(format), communicator_(communicator) {
   const int64_t size = block_numel(format);
-  for (const WireRange& range : ranges) {
+  for (const FlatRange& range : ranges) {
     for (int64_t begin = 0; begin < range.numel; begin += size)
       blocks_.push_back(
           {range.begin + begin, std::min(size, range.numel - begin)});

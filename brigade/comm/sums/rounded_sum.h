@@ -22,24 +22,19 @@
 #include <vector>
 
 #include "brigade/comm/communicator.h"
+#include "brigade/comm/flat_range.h"
 #include "brigade/comm/sums/block_wire.h"
 
 namespace brigade {
 
-// Elements [begin, begin + numel) of flat values. No block crosses its ends, so
-// that equal ranges are rounded to equal values, whatever lies beside them.
-struct WireRange {
-  int64_t begin = 0;
-  int64_t numel = 0;
-};
-
 class RoundedSum {
  public:
   // The ranges are equal on all ranks and do not overlap; what lies outside is
-  // left alone. `communicator` must outlive this.
+  // left alone. No block crosses their ends, so that equal ranges are rounded to
+  // equal values, whatever lies beside them. `communicator` must outlive this.
   RoundedSum(
       WireFormat format,
-      const std::vector<WireRange>& ranges,
+      const std::vector<FlatRange>& ranges,
       Communicator& communicator);
 
   // values: flat float32, contiguous, becomes the sum at the end; errors: of
