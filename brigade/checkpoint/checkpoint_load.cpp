@@ -14,6 +14,7 @@
 #include "brigade/json/parse.h"
 #include "brigade/ops/split_master.h"
 #include "brigade/param/param.h"
+#include "brigade/safetensors/folder.h"
 
 namespace brigade {
 namespace {
