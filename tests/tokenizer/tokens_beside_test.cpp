@@ -19,11 +19,11 @@
 namespace brigade {
 namespace {
 
-using Ids = std::vector<int32_t>;
-using Id = std::optional<int32_t>;
+using BesideIds = std::vector<int32_t>;
+using BesideId = std::optional<int32_t>;
 using ::testing::HasSubstr;
 
-constexpr const char* kTokenizer = R"({
+constexpr const char* kBesideTokenizer = R"({
   "version": "1.0",
   "added_tokens": [
     {"id": 4, "content": "<s>", "single_word": false, "lstrip": false,
@@ -33,19 +33,19 @@ constexpr const char* kTokenizer = R"({
   "model": {"type": "BPE", "unk_token": "?",
             "vocab": {"a": 0, "b": 1, "?": 2, " ": 3}, "merges": []}})";
 
-struct Case {
+struct BesideCase {
   const char* name;
   const char* config;  // tokenizer_config.json; "": none
   const char* map;     // special_tokens_map.json
   const char* added;   // added_tokens.json
   int64_t vocab_size;
-  Ids ids;  // of "a <n>b<p><s>"
-  Id bos;
-  Id eos;
+  BesideIds ids;  // of "a <n>b<p><s>"
+  BesideId bos;
+  BesideId eos;
   const char* text;  // of the ids, without special tokens
 };
 
-const std::vector<Case> kCases = {
+const std::vector<BesideCase> kBesideCases = {
     {"at its id",
      R"({"bos_token": null, "eos_token": null, "added_tokens_decoder":
          {"5": {"content": "<n>", "special": true}}})",
@@ -201,8 +201,8 @@ class TokensBesideTest : public ::testing::Test {
 };
 
 TEST_F(TokensBesideTest, AreAddedAsTransformersAddsThem) {
-  write("tokenizer.json", kTokenizer);
-  for (const Case& each : kCases) {
+  write("tokenizer.json", kBesideTokenizer);
+  for (const BesideCase& each : kBesideCases) {
     SCOPED_TRACE(each.name);
     write("tokenizer_config.json", each.config);
     write("special_tokens_map.json", each.map);
@@ -218,7 +218,7 @@ TEST_F(TokensBesideTest, AreAddedAsTransformersAddsThem) {
 }
 
 TEST_F(TokensBesideTest, AnIdThatIsNoneIsNamed) {
-  write("tokenizer.json", kTokenizer);
+  write("tokenizer.json", kBesideTokenizer);
   write(
       "tokenizer_config.json",
       R"({"added_tokens_decoder": {"x": {"content": "<n>"}}})");
