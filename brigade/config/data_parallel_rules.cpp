@@ -172,11 +172,6 @@ void check_gradient_check(const TrainConfig& config, Problems& problems) {
 
 void check_optimizer(const TrainConfig& config, Problems& problems) {
   const TrainingConfig& training = config.training;
-  if (training.optimizer.kind != OptimizerKind::kAdamW)
-    problems.push_back(fmt::format(
-        "[config] /training/optimizer = \"{}\" is not ready yet; set it to "
-        "\"adamw\"",
-        to_string(training.optimizer.kind)));
   const SgdOptions& sgd = training.optimizer.sgd;
   if (sgd.nesterov && sgd.momentum == 0)
     problems.emplace_back(

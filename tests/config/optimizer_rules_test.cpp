@@ -1,0 +1,123 @@
+// Keys of optimizers are refused beside another one, and what an optimizer
+// cannot be combined with is named.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "brigade/base/error.h"
+#include "brigade/config/train_config.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Overrides = std::vector<std::string>;
+
+std::vector<std::string> problems_with(
+    const Overrides& overrides,
+    int world_size = 1) {
+  const auto config = nlohmann::json::parse(R"({
+    "model": {"config": {
+      "architectures": ["LlamaForCausalLM"], "model_type": "llama",
+      "vocab_size": 259, "hidden_size": 64, "intermediate_size": 128,
+      "num_hidden_layers": 4, "num_attention_heads": 4,
+      "num_key_value_heads": 2, "max_position_embeddings": 128}},
+    "training": {"seq_length": 64},
+    "dataset": {"name": "data/tokens"}})");
+  LoadOptions options{.path = "run.json", .world_size = world_size};
+  for (const std::string& text : overrides)
+    options.overrides.push_back({text});
+  try {
+    parse_train_config(config.dump(), options);
+  } catch (const ConfigError& error) {
+    return error.problems();
+  }
+  return {};
+}
+
+TEST(OptimizerRules, AKeyBesideAnotherOptimizerIsRefused) {
+  EXPECT_THAT(
+      problems_with({"training.muon_momentum=0.9"}),
+      ElementsAre(HasSubstr(
+          "/training/muon_momentum = 0.9 has no meaning with "
+          "/training/optimizer = \"adamw\"; set optimizer to \"muon\"")));
+  EXPECT_THAT(
+      problems_with({"training.optimizer=sgd", "training.adam_beta2=0.95"}),
+      ElementsAre(HasSubstr("set optimizer to \"adamw\" or \"muon\" or "
+                            "\"schedule_free_adamw\"")));
+  for (const char* key :
+       {"muon_learning_rate=0.1",
+        "muon_nesterov=false",
+        "muon_scale=original",
+        "muon_steps=4",
+        "muon_eps=1e-3",
+        "muon_dtype=float32",
+        "sgd_momentum=0.9",
+        "schedule_free_step_power=1",
+        "schedule_free_rate_power=1"}) {
+    EXPECT_THAT(
+        problems_with({std::string("training.") + key}),
+        ElementsAre(HasSubstr("has no meaning with /training/optimizer")))
+        << key;
+  }
+}
+
+TEST(OptimizerRules, AKeyBesideItsOptimizerIsTaken) {
+  EXPECT_THAT(
+      problems_with(
+          {"training.optimizer=muon",
+           "training.muon_learning_rate=0.02",
+           "training.muon_scale=spectral_unclamped",
+           "training.muon_dtype=float32",
+           "training.adam_beta2=0.95",
+           "training.ema_decay=0.99"}),
+      IsEmpty());
+  EXPECT_THAT(
+      problems_with(
+          {"training.optimizer=sgd",
+           "training.sgd_momentum=0.9",
+           "training.sgd_nesterov=true"}),
+      IsEmpty());
+  EXPECT_THAT(
+      problems_with(
+          {"training.optimizer=schedule_free_adamw",
+           "training.adam_beta1=0.95",
+           "training.schedule_free_step_power=1"}),
+      IsEmpty());
+}
+
+TEST(OptimizerRules, WhatDoesNotGoTogetherIsNamed) {
+  EXPECT_THAT(
+      problems_with({"training.optimizer=sgd", "training.sgd_nesterov=true"}),
+      ElementsAre(HasSubstr("set /training/sgd_momentum")));
+  EXPECT_THAT(
+      problems_with(
+          {"training.optimizer=muon",
+           "training.learning_rate=0",
+           "training.muon_learning_rate=0.02"}),
+      ElementsAre(HasSubstr("/training/learning_rate is 0")));
+  const std::string schedule_free = "training.optimizer=schedule_free_adamw";
+  EXPECT_THAT(
+      problems_with({schedule_free, "training.lr_schedule=cosine"}),
+      ElementsAre(HasSubstr("set lr_schedule to \"constant\"")));
+  EXPECT_THAT(
+      problems_with({schedule_free, "training.adam_beta1=0"}),
+      ElementsAre(HasSubstr("/training/adam_beta1 = 0")));
+  EXPECT_THAT(
+      problems_with({schedule_free, "training.ema_decay=0.9"}),
+      ElementsAre(HasSubstr("which averages weights itself")));
+  for (const std::string& averages :
+       {schedule_free, std::string("training.ema_decay=0.9")})
+    EXPECT_THAT(
+        problems_with({averages, "distributed.local_steps=4"}, 2),
+        ElementsAre(HasSubstr("would not be the average of the weights")))
+        << averages;
+}
+
+}  // namespace
+}  // namespace brigade
