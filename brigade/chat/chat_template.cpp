@@ -1,0 +1,205 @@
+#include "brigade/chat/chat_template.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "brigade/base/error.h"
+#include "brigade/chat/evaluate.h"
+#include "brigade/chat/parser.h"
+#include "brigade/chat/value.h"
+#include "brigade/files/file.h"
+#include "brigade/tokenizer/tokenizer.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+// The folder of a tokenizer's files; empty for "bytes".
+fs::path folder_of(const std::string& tokenizer) {
+  if (tokenizer == "bytes")
+    return {};
+  return tokenizer_file(tokenizer).parent_path();
+}
+
+Json read_json_file(const fs::path& path) {
+  Json json = Json::parse(read_text_file(path), nullptr, false);
+  if (!json.is_object())
+    throw DataError(fmt::format("[chat] {}: not a JSON object", path.string()));
+  return json;
+}
+
+Json read_special_tokens(const fs::path& folder) {
+  Json tokens = Json::object();
+  if (folder.empty())
+    return tokens;
+  for (const char* file :
+       {"special_tokens_map.json", "tokenizer_config.json"}) {
+    if (!fs::is_regular_file(folder / file))
+      continue;
+    for (const auto& [key, value] : read_json_file(folder / file).items()) {
+      const Json text =
+          value.is_object() ? value.value("content", Json()) : value;
+      if (key.ends_with("_token") && text.is_string())
+        tokens[key] = text;
+    }
+  }
+  return tokens;
+}
+
+struct FoundTemplate {
+  std::string source;
+  std::string name;  // of its file
+};
+
+std::optional<FoundTemplate> in_config(
+    const fs::path& file,
+    const std::string& name) {
+  if (!fs::is_regular_file(file))
+    return std::nullopt;
+  const Json value = read_json_file(file).value("chat_template", Json());
+  if (value.is_string())
+    return name.empty() ? std::optional<FoundTemplate>(
+                              {value.get<std::string>(), file.string()})
+                        : std::nullopt;
+  for (const Json& named : value.is_array() ? value : Json::array()) {
+    if (named.is_object() &&
+        named.value("name", "") == (name.empty() ? "default" : name))
+      return FoundTemplate{named.value("template", ""), file.string()};
+  }
+  return std::nullopt;
+}
+
+std::optional<FoundTemplate> find_template(
+    const fs::path& folder,
+    const std::string& name) {
+  if (folder.empty())
+    return std::nullopt;
+  const fs::path file =
+      name.empty() ? folder / "chat_template.jinja"
+                   : folder / "additional_chat_templates" / (name + ".jinja");
+  if (fs::is_regular_file(file))
+    return FoundTemplate{read_text_file(file), file.string()};
+  for (const char* config : {"tokenizer_config.json", "chat_template.json"}) {
+    if (auto found = in_config(folder / config, name))
+      return found;
+  }
+  return std::nullopt;
+}
+
+bool has_generation_block(const jinja::Statements& statements) {
+  return std::any_of(
+      statements.begin(), statements.end(), [](const auto& statement) {
+        return statement->kind == jinja::StatementKind::kGeneration ||
+               has_generation_block(statement->body) ||
+               has_generation_block(statement->otherwise);
+      });
+}
+
+// What the field calls a message's thoughts: templates of either name find
+// them, as in transformers.
+Json with_thoughts(const Json& message) {
+  static constexpr std::array<const char*, 3> kNames = {
+      "reasoning_content", "reasoning", "thinking"};
+  for (const char* name : kNames) {
+    const auto found = message.find(name);
+    if (found == message.end() || found->is_null())
+      continue;
+    Json result = message;
+    if (!result.contains("thinking"))
+      result["thinking"] = *found;
+    result["reasoning_content"] = *found;
+    return result;
+  }
+  return message;
+}
+
+// Everything but the role is the message's own.
+jinja::Value message_value(const Json& message, size_t number) {
+  auto dict = std::make_shared<jinja::Dict>();
+  const Json whole = with_thoughts(message);
+  for (const auto& [key, value] : whole.items()) {
+    const bool is_own = key != "role";
+    dict->entries.emplace_back(
+        key,
+        jinja::from_json(
+            value,
+            is_own ? std::optional(static_cast<int32_t>(number))
+                   : std::nullopt));
+  }
+  return dict;
+}
+
+}  // namespace
+
+ChatTemplate ChatTemplate::load(
+    const std::string& tokenizer,
+    const std::string& name) {
+  const fs::path folder = folder_of(tokenizer);
+  auto found = find_template(folder, name);
+  if (!found) {
+    throw DataError(fmt::format(
+        "[chat] the tokenizer '{}' has no chat template{}: put a "
+        "chat_template.jinja beside its tokenizer.json, or give one with "
+        "--template FILE",
+        tokenizer,
+        name.empty() ? "" : fmt::format(" named '{}'", name)));
+  }
+  return {
+      std::move(found->source),
+      std::move(found->name),
+      read_special_tokens(folder)};
+}
+
+ChatTemplate ChatTemplate::load_file(
+    const fs::path& file,
+    const std::string& tokenizer) {
+  return {
+      read_text_file(file),
+      file.string(),
+      read_special_tokens(folder_of(tokenizer))};
+}
+
+ChatTemplate::ChatTemplate(
+    std::string source,
+    std::string name,
+    Json special_tokens)
+    : source_(std::move(source)),
+      name_(std::move(name)),
+      special_tokens_(std::move(special_tokens)),
+      statements_(std::make_shared<const jinja::Statements>(
+          jinja::parse(source_, name_))) {}
+
+bool ChatTemplate::has_generation() const {
+  return has_generation_block(*statements_);
+}
+
+RenderedChat ChatTemplate::render(
+    const Json& messages,
+    const ChatOptions& options) const {
+  jinja::Dict variables;
+  for (const auto& [key, value] : special_tokens_.items())
+    variables[key] = jinja::from_json(value);
+  jinja::List list;
+  for (const Json& message : messages) {
+    if (!message.is_object())
+      throw DataError("[chat] a message is not a JSON object");
+    list.push_back(message_value(message, list.size()));
+  }
+  variables["messages"] = std::move(list);
+  variables["tools"] = jinja::from_json(options.tools);
+  variables["documents"] = jinja::None{};
+  variables["add_generation_prompt"] = options.add_generation_prompt;
+  for (const auto& [key, value] : options.variables.items())
+    variables[key] = jinja::from_json(value);
+  const jinja::Text text = jinja::evaluate(
+      *statements_, variables, {.name = name_, .now = options.now});
+  return {text.bytes(), text.marks()};
+}
+
+}  // namespace brigade

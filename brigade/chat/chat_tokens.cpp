@@ -1,0 +1,214 @@
+#include "brigade/chat/chat_tokens.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+#include <span>
+
+#include "brigade/base/error.h"
+
+namespace brigade {
+namespace {
+
+using jinja::Mark;
+using Messages = nlohmann::ordered_json;
+
+// Numbers of the messages that are learned.
+std::set<int32_t> learned_messages(
+    const Conversation& conversation,
+    LossOn loss) {
+  std::set<int32_t> learned;
+  const Messages& messages = conversation.messages;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const bool is_learned =
+        messages[i]["role"] == "assistant" &&
+        messages[i].value("weight", Messages(1)) != Messages(0) &&
+        (loss != LossOn::kCompletion || i >= conversation.prompt_messages);
+    if (is_learned)
+      learned.insert(static_cast<int32_t>(i));
+  }
+  if (loss == LossOn::kLast && learned.size() > 1)
+    learned.erase(learned.begin(), std::prev(learned.end()));
+  return learned;
+}
+
+}  // namespace
+
+int64_t ChatTokens::counting() const {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
+LossOn ChatEncoder::loss_of(const Conversation& conversation) const {
+  const bool has_prompt =
+      conversation.form == ConversationForm::kPromptCompletion;
+  if (!options_.loss) {
+    if (conversation.form == ConversationForm::kText)
+      return LossOn::kAll;
+    return has_prompt ? LossOn::kCompletion : LossOn::kAssistant;
+  }
+  const LossOn loss = *options_.loss;
+  const bool fits =
+      loss == LossOn::kAll ||
+      (loss == LossOn::kCompletion ? has_prompt
+                                   : !conversation.messages.empty());
+  if (!fits)
+    throw DataError(fmt::format(
+        "--loss {} says nothing about the form {}",
+        to_string(loss),
+        to_string(conversation.form)));
+  return loss;
+}
+
+ChatTokens ChatEncoder::encode(const Conversation& conversation) const {
+  return conversation.messages.empty() ? encode_text(conversation)
+                                       : encode_chat(conversation);
+}
+
+size_t ChatEncoder::token_at(
+    const std::string& text,
+    const std::vector<int32_t>& ids,
+    size_t at) const {
+  if (at == 0)
+    return 0;
+  const std::vector<int32_t> before =
+      tokenizer_.encode(std::string_view(text).substr(0, at));
+  // Where a token lies across the place, it is the first that differs.
+  return static_cast<size_t>(
+      std::mismatch(before.begin(), before.end(), ids.begin(), ids.end())
+          .second -
+      ids.begin());
+}
+
+ChatTokens ChatEncoder::encode_text(const Conversation& conversation) const {
+  const LossOn loss = loss_of(conversation);
+  ChatTokens result;
+  result.ids = tokenizer_.encode(conversation.text);
+  const size_t prompt =
+      loss == LossOn::kCompletion
+          ? token_at(conversation.text, result.ids, conversation.prompt_bytes)
+          : 0;
+  result.counts.assign(result.ids.size(), 1);
+  std::fill_n(result.counts.begin(), prompt, uint8_t{0});
+  if (result.ids.empty())
+    return result;
+  if (options_.begin_id) {
+    result.ids.insert(result.ids.begin(), *options_.begin_id);
+    result.counts.insert(result.counts.begin(), 0);
+  }
+  if (options_.end_id) {
+    result.ids.push_back(*options_.end_id);
+    result.counts.push_back(1);
+  }
+  result.counts.front() = 0;
+  return result;
+}
+
+std::vector<ChatEncoder::Range> ChatEncoder::ranges_of(
+    const Conversation& conversation,
+    const RenderedChat& chat) const {
+  const std::set<int32_t> learned =
+      learned_messages(conversation, loss_of(conversation));
+  std::vector<Range> ranges;
+  if (template_->has_generation()) {
+    for (const Mark& block : chat.marks) {
+      if (block.origin != Mark::kGeneration)
+        continue;
+      const bool counts = std::any_of(
+          chat.marks.begin(), chat.marks.end(), [&](const Mark& mark) {
+            return learned.count(mark.origin) > 0 && mark.begin < block.end &&
+                   mark.end > block.begin;
+          });
+      if (counts)
+        ranges.push_back({block.begin, block.end, true});
+    }
+    return ranges;
+  }
+  std::map<int32_t, Range> turns;
+  for (const Mark& mark : chat.marks) {
+    if (learned.count(mark.origin) == 0)
+      continue;
+    const bool calls_tools =
+        conversation.messages[static_cast<size_t>(mark.origin)].contains(
+            "tool_calls");
+    if (calls_tools)
+      throw DataError(fmt::format(
+          "/messages/{} calls tools, and the template '{}' does not say with "
+          "{{% generation %}} what of that a model writes: give one that does "
+          "with --template FILE, or learn from all tokens with --loss all",
+          mark.origin,
+          template_->name()));
+    const auto [place, is_new] =
+        turns.try_emplace(mark.origin, Range{mark.begin, mark.end, false});
+    place->second.begin = std::min(place->second.begin, mark.begin);
+    place->second.end = std::max(place->second.end, mark.end);
+  }
+  for (const auto& [message, range] : turns)
+    ranges.push_back(range);
+  return ranges;
+}
+
+bool ChatEncoder::is_special(int32_t id) const {
+  return tokenizer_.decode(std::span(&id, 1), {.skip_special_tokens = true})
+             .empty() &&
+         !tokenizer_.decode(std::span(&id, 1)).empty();
+}
+
+bool ChatEncoder::is_blank(int32_t id) const {
+  return tokenizer_.decode(std::span(&id, 1)).find_first_not_of(" \t\n") ==
+         std::string::npos;
+}
+
+void ChatEncoder::mark(
+    const std::string& text,
+    const Range& range,
+    ChatTokens& result) const {
+  const size_t begin = token_at(text, result.ids, range.begin);
+  size_t end = std::max(begin + 1, token_at(text, result.ids, range.end));
+  // A token that lies across the end belongs to the turn.
+  const std::vector<int32_t> whole =
+      tokenizer_.encode(std::string_view(text).substr(0, range.end));
+  if (whole.size() > end)
+    ++end;
+  end = std::min(end, result.ids.size());
+  size_t last = end;
+  if (range.is_exact) {
+    while (last > begin + 1 && is_blank(result.ids[last - 1]))
+      --last;
+    --last;
+  } else {
+    while (last < result.ids.size() && is_blank(result.ids[last]) &&
+           !is_special(result.ids[last]))
+      ++last;
+  }
+  if (last >= result.ids.size() || !is_special(result.ids[last]))
+    ++result.endless_turns;
+  else if (!range.is_exact)
+    end = last + 1;
+  std::fill(
+      result.counts.begin() + static_cast<std::ptrdiff_t>(begin),
+      result.counts.begin() + static_cast<std::ptrdiff_t>(end),
+      uint8_t{1});
+}
+
+ChatTokens ChatEncoder::encode_chat(const Conversation& conversation) const {
+  ChatOptions options = options_.chat;
+  if (!conversation.tools.is_null())
+    options.tools = conversation.tools;
+  const RenderedChat chat = template_->render(conversation.messages, options);
+  ChatTokens result;
+  result.ids = tokenizer_.encode(chat.text);
+  const bool counts_all = loss_of(conversation) == LossOn::kAll;
+  result.counts.assign(result.ids.size(), counts_all ? 1 : 0);
+  if (!counts_all) {
+    for (const Range& range : ranges_of(conversation, chat))
+      mark(chat.text, range, result);
+  }
+  if (!result.counts.empty())
+    result.counts.front() = 0;
+  return result;
+}
+
+}  // namespace brigade

@@ -1,0 +1,102 @@
+// A conversation's tokens, and which of them a model learns to predict.
+//
+// What counts is found in the rendered text by its marks, never as the
+// difference of two renderings: templates change earlier turns when later ones
+// come. Where a template says by {% generation %} what a model writes, that
+// counts. Else it is what comes from an assistant's message, with the special
+// token right behind it that ends the turn.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "brigade/chat/chat_template.h"
+#include "brigade/chat/conversation.h"
+#include "brigade/tokenizer/tokenizer.h"
+
+namespace brigade {
+
+enum class LossOn {
+  kAssistant,   // every turn of the assistant
+  kLast,        // the last one
+  kCompletion,  // what follows the prompt, of kPromptCompletion
+  kAll,         // every token but the first
+};
+
+template <>
+inline constexpr auto kChoices<LossOn> = std::array{
+    Choice{LossOn::kAssistant, "assistant"},
+    Choice{LossOn::kLast, "last"},
+    Choice{LossOn::kCompletion, "completion"},
+    Choice{LossOn::kAll, "all"}};
+
+struct ChatTokens {
+  std::vector<int32_t> ids;
+  std::vector<uint8_t> counts;  // 1: a target, of each id
+  // Turns that count but end without a special token: a model that learns from
+  // them does not learn to stop.
+  int64_t endless_turns = 0;
+
+  int64_t counting() const;
+};
+
+struct ChatTokensOptions {
+  // Absent: kCompletion of prompt and completion, kAll of text, else
+  // kAssistant.
+  std::optional<LossOn> loss;
+  // Added to what is no conversation: to text, and prompt and completion.
+  std::optional<int32_t> begin_id;
+  std::optional<int32_t> end_id;
+  ChatOptions chat;
+};
+
+// Immutable; safe to use from any thread. Tokenizer and template must outlive
+// it; the template may be null where there are no messages.
+class ChatEncoder {
+ public:
+  ChatEncoder(
+      const Tokenizer& tokenizer,
+      const ChatTemplate* chat_template,
+      ChatTokensOptions options)
+      : tokenizer_(tokenizer),
+        template_(chat_template),
+        options_(std::move(options)) {}
+
+  // Throws DataError, without a place, for a conversation that the template
+  // refuses or of which `loss` says nothing.
+  ChatTokens encode(const Conversation& conversation) const;
+
+ private:
+  // Bytes of the rendered text.
+  struct Range {
+    size_t begin = 0;
+    size_t end = 0;
+    bool is_exact = false;  // else a special token behind it counts too
+  };
+  ChatTokens encode_text(const Conversation& conversation) const;
+  ChatTokens encode_chat(const Conversation& conversation) const;
+  LossOn loss_of(const Conversation& conversation) const;
+  std::vector<Range> ranges_of(
+      const Conversation& conversation,
+      const RenderedChat& chat) const;
+  // The first token that ends behind byte `at` of `text`, whose tokens are
+  // `ids`.
+  size_t token_at(
+      const std::string& text,
+      const std::vector<int32_t>& ids,
+      size_t at) const;
+  bool is_special(int32_t id) const;
+  bool is_blank(int32_t id) const;
+  void mark(const std::string& text, const Range& range, ChatTokens& result)
+      const;
+
+  const Tokenizer& tokenizer_;
+  const ChatTemplate* template_;
+  ChatTokensOptions options_;
+};
+
+}  // namespace brigade

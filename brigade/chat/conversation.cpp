@@ -1,0 +1,177 @@
+#include "brigade/chat/conversation.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "brigade/base/error.h"
+
+namespace brigade {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+bool has_list(const Json& record, const char* key) {
+  return record.contains(key) && record[key].is_array();
+}
+
+bool has_text(const Json& record, const char* key) {
+  return record.contains(key) && record[key].is_string();
+}
+
+// What data sets call the roles.
+std::string role_of(const std::string& name) {
+  static const std::map<std::string_view, const char*> kRoles = {
+      {"human", "user"},
+      {"gpt", "assistant"},
+      {"chatgpt", "assistant"},
+      {"bing", "assistant"},
+      {"bard", "assistant"},
+      {"model", "assistant"},
+      {"bot", "assistant"},
+      {"observation", "tool"},
+      {"function_response", "tool"}};
+  const auto found = kRoles.find(name);
+  return found == kRoles.end() ? name : found->second;
+}
+
+void add_message(Json& messages, const char* role, const Json& content) {
+  messages.push_back({{"role", role}, {"content", content}});
+}
+
+const Json& text_at(const Json& record, const char* key) {
+  if (!has_text(record, key))
+    throw DataError(fmt::format("'{}' is not a string", key));
+  return record[key];
+}
+
+// With "role" and "content", or "from" and "value".
+Json read_messages(const Json& list, const char* key) {
+  if (!list.is_array() || list.empty())
+    throw DataError(fmt::format("'{}' is not a list of messages", key));
+  Json messages = Json::array();
+  for (size_t i = 0; i < list.size(); ++i) {
+    Json message = list[i];
+    if (message.is_object() && message.contains("from")) {
+      message["role"] = message["from"];
+      message["content"] = message.value("value", Json());
+      message.erase("from");
+      message.erase("value");
+    }
+    if (!message.is_object() || !has_text(message, "role"))
+      throw DataError(fmt::format("/{}/{} has no role", key, i));
+    message["role"] = role_of(message["role"].get<std::string>());
+    if (message["role"] == "function_call")
+      throw DataError(fmt::format(
+          "/{}/{}: the role function_call is not supported; write the call as "
+          "tool_calls of an assistant's message",
+          key,
+          i));
+    if (message.value("content", Json()).is_null() &&
+        !message.contains("tool_calls"))
+      throw DataError(fmt::format("/{}/{} has no content", key, i));
+    messages.push_back(std::move(message));
+  }
+  return messages;
+}
+
+Json alpaca_messages(const Json& record) {
+  Json messages = Json::array();
+  if (has_text(record, "system") && !record["system"].empty())
+    add_message(messages, "system", record["system"]);
+  if (has_list(record, "history")) {
+    for (const Json& turn : record["history"]) {
+      if (!turn.is_array() || turn.size() != 2)
+        throw DataError("'history' is not a list of question and answer");
+      add_message(messages, "user", turn[0]);
+      add_message(messages, "assistant", turn[1]);
+    }
+  }
+  std::string question = text_at(record, "instruction").get<std::string>();
+  const std::string input =
+      has_text(record, "input") ? record["input"].get<std::string>() : "";
+  if (!input.empty())
+    question += (question.empty() ? "" : "\n") + input;
+  add_message(messages, "user", question);
+  add_message(messages, "assistant", text_at(record, "output"));
+  return messages;
+}
+
+void read_prompt_completion(const Json& record, Conversation& result) {
+  if (has_list(record, "prompt") && has_list(record, "completion")) {
+    result.messages = read_messages(record["prompt"], "prompt");
+    result.prompt_messages = result.messages.size();
+    for (Json& message : read_messages(record["completion"], "completion"))
+      result.messages.push_back(std::move(message));
+    return;
+  }
+  if (!has_text(record, "prompt") || !has_text(record, "completion"))
+    throw DataError(
+        "'prompt' and 'completion' are neither two strings nor two lists of "
+        "messages");
+  result.text = record["prompt"].get<std::string>();
+  result.prompt_bytes = result.text.size();
+  result.text += record["completion"].get<std::string>();
+}
+
+}  // namespace
+
+std::optional<ConversationForm> detect_form(const Json& record) {
+  if (!record.is_object())
+    return std::nullopt;
+  if (has_list(record, "messages"))
+    return ConversationForm::kMessages;
+  if (has_list(record, "conversations"))
+    return ConversationForm::kShareGpt;
+  if (record.contains("prompt") && record.contains("completion"))
+    return ConversationForm::kPromptCompletion;
+  if (has_text(record, "instruction") && has_text(record, "output"))
+    return ConversationForm::kAlpaca;
+  if (has_text(record, "text"))
+    return ConversationForm::kText;
+  return std::nullopt;
+}
+
+Conversation read_conversation(
+    const Json& record,
+    std::optional<ConversationForm> form) {
+  if (!form)
+    form = detect_form(record);
+  if (!form || !record.is_object())
+    throw DataError(
+        "the object is no conversation: it has neither 'messages', nor "
+        "'conversations', nor 'prompt' and 'completion', nor 'instruction' and "
+        "'output', nor 'text'");
+  Conversation result;
+  result.form = *form;
+  switch (*form) {
+    case ConversationForm::kMessages:
+      result.messages =
+          read_messages(record.value("messages", Json()), "messages");
+      break;
+    case ConversationForm::kShareGpt:
+      result.messages =
+          read_messages(record.value("conversations", Json()), "conversations");
+      if (has_text(record, "system") && result.messages[0]["role"] != "system")
+        result.messages.insert(
+            result.messages.begin(),
+            Json{{"role", "system"}, {"content", record["system"]}});
+      break;
+    case ConversationForm::kAlpaca:
+      result.messages = alpaca_messages(record);
+      break;
+    case ConversationForm::kPromptCompletion:
+      read_prompt_completion(record, result);
+      break;
+    case ConversationForm::kText:
+      result.text = text_at(record, "text").get<std::string>();
+      break;
+  }
+  if (has_list(record, "tools"))
+    result.tools = record["tools"];
+  return result;
+}
+
+}  // namespace brigade

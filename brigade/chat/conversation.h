@@ -1,0 +1,60 @@
+// Conversations in the forms that people have them in, one JSON object each.
+//
+//   messages           {"messages": [{"role", "content", ...}], "tools"?}
+//   sharegpt           {"conversations": [{"from", "value"}], "system"?}
+//   alpaca             {"instruction", "input"?, "output", "system"?,
+//                       "history"?: [[question, answer]]}
+//   prompt_completion  {"prompt", "completion"}, two texts or two lists of
+//                      messages
+//   text               {"text"}
+//
+// The roles human, gpt and their like become user and assistant. An Alpaca
+// input follows the instruction on a line of its own, as in LLaMA-Factory.
+#pragma once
+
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "brigade/options/choice.h"
+
+namespace brigade {
+
+enum class ConversationForm {
+  kMessages,
+  kShareGpt,
+  kAlpaca,
+  kPromptCompletion,
+  kText,
+};
+
+template <>
+inline constexpr auto kChoices<ConversationForm> = std::array{
+    Choice{ConversationForm::kMessages, "messages"},
+    Choice{ConversationForm::kShareGpt, "sharegpt"},
+    Choice{ConversationForm::kAlpaca, "alpaca"},
+    Choice{ConversationForm::kPromptCompletion, "prompt_completion"},
+    Choice{ConversationForm::kText, "text"}};
+
+struct Conversation {
+  ConversationForm form = ConversationForm::kMessages;
+  // [{"role", "content"}]; empty where there is only text.
+  nlohmann::ordered_json messages = nlohmann::ordered_json::array();
+  size_t prompt_messages = 0;    // of kPromptCompletion: those of the prompt
+  nlohmann::ordered_json tools;  // null: none
+  std::string text;              // without a template
+  size_t prompt_bytes = 0;       // of kPromptCompletion: text's first ones
+};
+
+// The form that the members of `record` show; std::nullopt: none of them.
+std::optional<ConversationForm> detect_form(
+    const nlohmann::ordered_json& record);
+
+// `form`: what it must be; absent: as detected. Throws DataError that says what
+// is wrong, without a place.
+Conversation read_conversation(
+    const nlohmann::ordered_json& record,
+    std::optional<ConversationForm> form = std::nullopt);
+
+}  // namespace brigade

@@ -1,0 +1,380 @@
+// Jinja's filters.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+
+#include "brigade/chat/builtins.h"
+
+namespace brigade::jinja {
+namespace {
+
+using Filter = Value (*)(const Value&, const CallArguments&);
+
+// The arguments behind the first `count` ones.
+CallArguments without_first(const CallArguments& arguments, size_t count) {
+  CallArguments rest = arguments;
+  rest.positional.erase(
+      rest.positional.begin(),
+      rest.positional.begin() +
+          static_cast<std::ptrdiff_t>(std::min(count, rest.positional.size())));
+  return rest;
+}
+
+// "a.b" is the attribute b of the attribute a; a number an item.
+Value nested_attribute(Value value, const Value& path) {
+  if (!path.is_text())
+    return item_of(value, path);
+  std::string_view rest = path.text().bytes();
+  while (true) {
+    const size_t dot = rest.find('.');
+    value = attribute_of(value, std::string(rest.substr(0, dot)));
+    if (dot == std::string_view::npos)
+      return value;
+    rest.remove_prefix(dot + 1);
+  }
+}
+
+Value length_filter(const Value& value, const CallArguments&) {
+  return length_of(value);
+}
+
+Value trim_filter(const Value& value, const CallArguments& arguments) {
+  const Value* characters = arguments.find(0, "chars");
+  if (characters == nullptr || characters->is_none())
+    return strip(value.printed(), Sides::kBoth);
+  return strip(
+      value.printed(),
+      Sides::kBoth,
+      text_argument(arguments, 0, "chars").bytes());
+}
+
+Value tojson_filter(const Value& value, const CallArguments& arguments) {
+  JsonStyle style;
+  const int64_t absent = -1;
+  const int64_t indent = integer_argument(arguments, 1, "indent", absent);
+  // transformers' has ensure_ascii first, and all of them are given by name.
+  if (!arguments.positional.empty())
+    throw Fault("tojson() takes arguments by name alone");
+  if (indent >= 0) {
+    style.indent = indent;
+    style.item_separator = ",";
+  }
+  if (const Value* separators = arguments.find(9, "separators");
+      separators != nullptr && separators->is_list()) {
+    const List& list = separators->list();
+    if (list.size() != 2)
+      throw Fault("separators of tojson() are two strings");
+    style.item_separator = list[0].printed().bytes();
+    style.key_separator = list[1].printed().bytes();
+  }
+  if (const Value* sorts = arguments.find(9, "sort_keys"))
+    style.sorts_keys = sorts->is_true();
+  if (const Value* ascii = arguments.find(9, "ensure_ascii");
+      ascii != nullptr && ascii->is_true())
+    throw Fault("tojson(ensure_ascii=true) is not supported");
+  return to_json(value, style);
+}
+
+Value default_filter(const Value& value, const CallArguments& arguments) {
+  const Value* otherwise = arguments.find(0, "default_value");
+  const Value* checks_truth = arguments.find(1, "boolean");
+  const bool replaces =
+      value.is_undefined() ||
+      (checks_truth != nullptr && checks_truth->is_true() && !value.is_true());
+  if (!replaces)
+    return value;
+  return otherwise == nullptr ? Value("") : *otherwise;
+}
+
+Value join_filter(const Value& value, const CallArguments& arguments) {
+  const Value* separator = arguments.find(0, "d");
+  const Value* attribute = arguments.find(1, "attribute");
+  List items;
+  for (const Value& item : items_of(value))
+    items.push_back(attribute ? nested_attribute(item, *attribute) : item);
+  return *call_method(
+      separator ? Value(separator->printed()) : Value(""),
+      "join",
+      {.positional = {items}, .named = {}});
+}
+
+Value items_filter(const Value& value, const CallArguments&) {
+  if (value.is_undefined())
+    return List{};
+  if (!value.is_dict())
+    throw Fault(fmt::format(
+        "'items' takes a mapping, not a value of type {}", value.type()));
+  return *call_method(value, "items", {});
+}
+
+Value list_filter(const Value& value, const CallArguments&) {
+  return items_of(value);
+}
+
+Value string_filter(const Value& value, const CallArguments&) {
+  return value.printed();
+}
+
+Value safe_filter(const Value& value, const CallArguments&) {
+  return value;
+}
+
+Value reverse_filter(const Value& value, const CallArguments&) {
+  List items = items_of(value);
+  std::reverse(items.begin(), items.end());
+  if (!value.is_text())
+    return items;
+  return *call_method("", "join", {.positional = {items}, .named = {}});
+}
+
+Value first_filter(const Value& value, const CallArguments&) {
+  const List items = items_of(value);
+  return items.empty() ? Value(Undefined{"first"}) : items.front();
+}
+
+Value last_filter(const Value& value, const CallArguments&) {
+  const List items = items_of(value);
+  return items.empty() ? Value(Undefined{"last"}) : items.back();
+}
+
+Value int_filter(const Value& value, const CallArguments& arguments) {
+  const int64_t otherwise = integer_argument(arguments, 0, "default", 0);
+  if (value.is_float())
+    return static_cast<int64_t>(std::trunc(value.number()));
+  if (value.is_number())
+    return value.integer();
+  if (!value.is_text())
+    return otherwise;
+  const std::string text = strip(value.text(), Sides::kBoth).bytes();
+  int64_t result = 0;
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, result);
+  return parsed.ec == std::errc() && parsed.ptr == end ? result : otherwise;
+}
+
+Value float_filter(const Value& value, const CallArguments&) {
+  if (value.is_number())
+    return value.number();
+  if (!value.is_text())
+    return 0.0;
+  const std::string text = strip(value.text(), Sides::kBoth).bytes();
+  double result = 0;
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, result);
+  return parsed.ec == std::errc() && parsed.ptr == end ? result : 0.0;
+}
+
+Value abs_filter(const Value& value, const CallArguments&) {
+  if (value.is_float())
+    return std::abs(value.number());
+  if (!value.is_number())
+    throw Fault("'abs' takes a number");
+  return std::abs(value.integer());
+}
+
+template <bool wants>
+Value select_filter(const Value& value, const CallArguments& arguments) {
+  List chosen;
+  for (const Value& item : items_of(value)) {
+    const bool passes = arguments.positional.empty()
+                            ? item.is_true()
+                            : passes_test(
+                                  text_argument(arguments, 0, "test").bytes(),
+                                  item,
+                                  without_first(arguments, 1));
+    if (passes == wants)
+      chosen.push_back(item);
+  }
+  return chosen;
+}
+
+template <bool wants>
+Value selectattr_filter(const Value& value, const CallArguments& arguments) {
+  if (arguments.positional.empty())
+    throw Fault("an attribute to look at is missing");
+  List chosen;
+  for (const Value& item : items_of(value)) {
+    const Value attribute = nested_attribute(item, arguments.positional[0]);
+    const bool passes = arguments.positional.size() < 2
+                            ? attribute.is_true()
+                            : passes_test(
+                                  text_argument(arguments, 1, "test").bytes(),
+                                  attribute,
+                                  without_first(arguments, 2));
+    if (passes == wants)
+      chosen.push_back(item);
+  }
+  return chosen;
+}
+
+Value map_filter(const Value& value, const CallArguments& arguments) {
+  const Value* attribute = arguments.find(9, "attribute");
+  const Value* otherwise = arguments.find(9, "default");
+  List result;
+  for (const Value& item : items_of(value)) {
+    if (attribute == nullptr) {
+      result.push_back(apply_filter(
+          text_argument(arguments, 0, "filter").bytes(),
+          item,
+          without_first(arguments, 1)));
+      continue;
+    }
+    const Value found = nested_attribute(item, *attribute);
+    result.push_back(found.is_undefined() && otherwise ? *otherwise : found);
+  }
+  return result;
+}
+
+// As Jinja sorts: without regard to case, unless it is told to.
+struct SortKey {
+  bool is_case_sensitive = false;
+
+  int operator()(const Value& left, const Value& right) const {
+    if (left.is_text() && right.is_text() && !is_case_sensitive) {
+      const auto lower = [](const Value& value) {
+        return *call_method(value, "lower", {});
+      };
+      return *compare(lower(left), lower(right));
+    }
+    const auto order = compare(left, right);
+    if (!order)
+      throw Fault(fmt::format(
+          "values of types {} and {} cannot be sorted",
+          left.type(),
+          right.type()));
+    return *order;
+  }
+};
+
+SortKey sort_key(const CallArguments& arguments) {
+  const Value* sensitive = arguments.find(9, "case_sensitive");
+  return {sensitive != nullptr && sensitive->is_true()};
+}
+
+bool sorts_reverse(const CallArguments& arguments) {
+  const Value* reverse = arguments.find(9, "reverse");
+  return reverse != nullptr && reverse->is_true();
+}
+
+Value dictsort_filter(const Value& value, const CallArguments& arguments) {
+  if (!arguments.positional.empty() || arguments.find(9, "by") != nullptr)
+    throw Fault("dictsort sorts by key alone here");
+  List items = items_filter(value, {}).list();
+  const SortKey key = sort_key(arguments);
+  std::stable_sort(
+      items.begin(), items.end(), [&](const Value& a, const Value& b) {
+        return key(a.list()[0], b.list()[0]) < 0;
+      });
+  if (sorts_reverse(arguments))
+    std::reverse(items.begin(), items.end());
+  return items;
+}
+
+Value sort_filter(const Value& value, const CallArguments& arguments) {
+  const Value* attribute = arguments.find(2, "attribute");
+  const auto keyed = [&](const Value& item) {
+    return attribute ? nested_attribute(item, *attribute) : item;
+  };
+  List items = items_of(value);
+  const SortKey key = sort_key(arguments);
+  const bool is_reverse = sorts_reverse(arguments);
+  std::stable_sort(
+      items.begin(), items.end(), [&](const Value& a, const Value& b) {
+        const int order = key(keyed(a), keyed(b));
+        return is_reverse ? order > 0 : order < 0;
+      });
+  return items;
+}
+
+Value unique_filter(const Value& value, const CallArguments&) {
+  List result;
+  for (const Value& item : items_of(value)) {
+    if (std::find(result.begin(), result.end(), item) == result.end())
+      result.push_back(item);
+  }
+  return result;
+}
+
+Value indent_filter(const Value& value, const CallArguments& arguments) {
+  const int64_t width = integer_argument(arguments, 0, "width", 4);
+  const bool first = integer_argument(arguments, 1, "first", 0) != 0;
+  const bool blank = integer_argument(arguments, 2, "blank", 0) != 0;
+  if (width < 0 || width > 1000)
+    throw Fault("'indent' takes a width of at most 1000");
+  const std::string spaces(static_cast<size_t>(width), ' ');
+  Text result;
+  bool is_first = true;
+  for (const Value& line :
+       call_method(
+           value.printed(), "split", {.positional = {"\n"}, .named = {}})
+           ->list()) {
+    if (!is_first)
+      result.append("\n");
+    if (is_first ? first : blank || !line.text().empty())
+      result.append(spaces);
+    is_first = false;
+    result.append(line.text());
+  }
+  return result;
+}
+
+// A method of strings, as a filter.
+Value by_method(
+    const char* method,
+    const Value& value,
+    const CallArguments& arguments) {
+  return *call_method(value.printed(), method, arguments);
+}
+
+const std::map<std::string, Filter>& filters() {
+  static const std::map<std::string, Filter> table = {
+      {"length", length_filter},
+      {"count", length_filter},
+      {"trim", trim_filter},
+      {"tojson", tojson_filter},
+      {"default", default_filter},
+      {"d", default_filter},
+      {"join", join_filter},
+      {"items", items_filter},
+      {"list", list_filter},
+      {"string", string_filter},
+      {"safe", safe_filter},
+      {"reverse", reverse_filter},
+      {"first", first_filter},
+      {"last", last_filter},
+      {"int", int_filter},
+      {"float", float_filter},
+      {"abs", abs_filter},
+      {"select", select_filter<true>},
+      {"reject", select_filter<false>},
+      {"selectattr", selectattr_filter<true>},
+      {"rejectattr", selectattr_filter<false>},
+      {"map", map_filter},
+      {"dictsort", dictsort_filter},
+      {"sort", sort_filter},
+      {"unique", unique_filter},
+      {"indent", indent_filter}};
+  return table;
+}
+
+}  // namespace
+
+Value apply_filter(
+    const std::string& name,
+    const Value& operand,
+    const CallArguments& arguments) {
+  const auto found = filters().find(name);
+  if (found != filters().end())
+    return found->second(operand, arguments);
+  for (const char* method :
+       {"upper", "lower", "title", "capitalize", "replace"}) {
+    if (name == method)
+      return by_method(method, operand, arguments);
+  }
+  throw Fault(fmt::format("the filter '{}' is not supported", name));
+}
+
+}  // namespace brigade::jinja

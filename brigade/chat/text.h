@@ -1,0 +1,68 @@
+// A string that remembers where its characters come from: what a template
+// prints of a message is found in the whole text by its marks, whatever the
+// template did to it on the way (trimmed, split, joined), and without rendering
+// a conversation twice.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace brigade::jinja {
+
+// Bytes [begin, end) come from `origin`: the number of a message, or
+// kGeneration.
+struct Mark {
+  // What a {% generation %} block prints: a model's own words.
+  static constexpr int32_t kGeneration = -1;
+
+  size_t begin = 0;
+  size_t end = 0;
+  int32_t origin = 0;
+  bool operator==(const Mark&) const = default;
+};
+
+// UTF-8 with marks, which may overlap. Ascending by where they end.
+class Text {
+ public:
+  Text() = default;
+  explicit Text(std::string bytes) : bytes_(std::move(bytes)) {}
+
+  const std::string& bytes() const { return bytes_; }
+  const std::vector<Mark>& marks() const { return marks_; }
+  size_t size() const { return bytes_.size(); }
+  bool empty() const { return bytes_.empty(); }
+
+  // Bytes [begin, end), with their marks.
+  Text part(size_t begin, size_t end) const;
+  void append(const Text& other);
+  void append(std::string_view bytes) { bytes_ += bytes; }
+  // Marks all of it.
+  void mark(int32_t origin);
+  // The same marks over other bytes: all of them where the length differs.
+  Text with_bytes(std::string bytes) const;
+
+ private:
+  void add(const Mark& mark);
+
+  std::string bytes_;
+  std::vector<Mark> marks_;
+};
+
+// Python's str.isspace() of a code point.
+bool is_space(char32_t c);
+
+enum class Sides { kLeft, kRight, kBoth };
+// Python's strip, lstrip and rstrip. `characters`: those taken off; empty:
+// white space.
+Text strip(const Text& text, Sides sides, std::string_view characters = {});
+
+// The code point that begins at `at`; of bytes that are no UTF-8 the byte.
+char32_t code_point_at(std::string_view text, size_t at);
+
+// Where each code point begins, and the size behind them. Bytes that are no
+// UTF-8 count as one each.
+std::vector<size_t> code_point_offsets(std::string_view text);
+
+}  // namespace brigade::jinja

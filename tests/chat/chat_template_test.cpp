@@ -1,0 +1,147 @@
+#include "brigade/chat/chat_template.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "brigade/base/error.h"
+#include "brigade/files/file.h"
+#include "tests/support/temporary_folder.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+
+std::string render(const std::string& source, const Json& messages = {}) {
+  return ChatTemplate(source, "t.jinja", Json::object())
+      .render(messages.is_null() ? Json::array() : messages)
+      .text;
+}
+
+std::string complaint_about(const std::string& source) {
+  try {
+    render(source);
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// goldens/make_goldens.py says how they came about: by transformers.
+TEST(ChatTemplate, RendersAsTransformersDoes) {
+  const Json goldens = Json::parse(
+      read_text_file(BRIGADE_SOURCE_DIR "/tests/chat/goldens/chat.json"));
+  for (const Json& entry : goldens["entries"]) {
+    const std::string source = entry["template"].get<std::string>();
+    const ChatOptions options{
+        .add_generation_prompt = entry["add_generation_prompt"].get<bool>(),
+        .tools = entry["tools"],
+        .variables = entry["variables"],
+        .now = goldens["now"].get<int64_t>()};
+    SCOPED_TRACE(source + "\n" + entry["messages"].dump());
+    const auto rendered = [&] {
+      return ChatTemplate(source, "t", goldens["special_tokens"])
+          .render(entry["messages"], options);
+    };
+    if (entry.contains("refused")) {
+      EXPECT_THROW(rendered(), DataError) << entry["refused"];
+      continue;
+    }
+    const RenderedChat chat = rendered();
+    EXPECT_EQ(chat.text, entry["text"].get<std::string>());
+    Json generation = Json::array();
+    for (const jinja::Mark& mark : chat.marks) {
+      if (mark.origin == jinja::Mark::kGeneration)
+        generation.push_back({mark.begin, mark.end});
+    }
+    EXPECT_EQ(generation, entry.value("generation", Json::array()));
+  }
+}
+
+TEST(ChatTemplate, MarksWhatComesFromWhichMessage) {
+  const ChatTemplate chat(
+      "{% for m in messages %}[{{ m.role }}]"
+      "{{ m.content.split('|')[-1]|trim }};{% endfor %}",
+      "t",
+      Json::object());
+  const RenderedChat text = chat.render(
+      {{{"role", "user"}, {"content", "x| one "}},
+       {{"role", "assistant"}, {"content", "two"}}});
+  EXPECT_EQ(text.text, "[user]one;[assistant]two;");
+  EXPECT_THAT(
+      text.marks,
+      ::testing::ElementsAre(jinja::Mark{6, 9, 0}, jinja::Mark{21, 24, 1}));
+}
+
+TEST(ChatTemplate, FaultsAreNamedWithTheirLine) {
+  EXPECT_THAT(
+      complaint_about("a\n{% include 'x' %}"),
+      HasSubstr("[chat] t.jinja:2: '{% include %}' is not supported"));
+  EXPECT_THAT(
+      complaint_about("{% if true %}\n\nx"),
+      HasSubstr("t.jinja:3: '{% endif %}' is missing"));
+  EXPECT_THAT(
+      complaint_about("\n{{ 1 | wordwrap }}"),
+      HasSubstr("t.jinja:2: the filter 'wordwrap' is not supported"));
+  EXPECT_THAT(
+      complaint_about("{{ 'a'.center(3) }}"),
+      HasSubstr("the method center() of a string is not supported"));
+  EXPECT_THAT(
+      complaint_about("{{ 1 is prime }}"),
+      HasSubstr("the test 'is prime' is not supported"));
+  EXPECT_THAT(
+      complaint_about("{{ nothing.x }}"), HasSubstr("'nothing' is undefined"));
+  EXPECT_THAT(
+      complaint_about("\n\n{{ raise_exception('Roles must alternate') }}"),
+      HasSubstr("t.jinja:3: the template refuses: Roles must alternate"));
+  EXPECT_THAT(complaint_about("{{ 'a }}"), HasSubstr("a string does not end"));
+  EXPECT_THAT(complaint_about("{{ 1 / 0 }}"), HasSubstr("division by zero"));
+}
+
+TEST(ChatTemplate, AnEndlessOneEnds) {
+  EXPECT_THAT(
+      complaint_about("{% for a in range(100000) %}{% for b in range(100000) %}"
+                      "{% endfor %}{% endfor %}"),
+      HasSubstr("more than 5000000 steps"));
+  EXPECT_THAT(
+      complaint_about("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"),
+      HasSubstr("macros call one another too deeply"));
+  EXPECT_THAT(
+      complaint_about("{{ 'abcd' * 99999999 }}"), HasSubstr("too often"));
+  EXPECT_THAT(
+      complaint_about("{{ " + std::string(500, '(') + "1"),
+      HasSubstr("nested too deeply"));
+}
+
+TEST(ChatTemplate, IsFoundBesideTheTokenizer) {
+  const TemporaryFolder folder;
+  const auto path = [&](const char* name) { return folder / name; };
+  write_text_file(path("tokenizer.json"), "{}");
+  const auto load = [&](const std::string& name = "") {
+    return ChatTemplate::load(path("tokenizer.json").string(), name);
+  };
+  try {
+    load();
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("has no chat template: put a "));
+    EXPECT_THAT(error.what(), HasSubstr("--template FILE"));
+  }
+  write_text_file(
+      path("tokenizer_config.json"),
+      R"({"chat_template": [{"name": "default", "template": "usual"},
+          {"name": "tool_use", "template": "tools"}],
+          "eos_token": {"content": "<end>"}, "bos_token": null})");
+  EXPECT_EQ(load().source(), "usual");
+  EXPECT_EQ(load("tool_use").source(), "tools");
+  EXPECT_EQ(load().special_tokens(), Json({{"eos_token", "<end>"}}));
+  write_text_file(
+      path("chat_template.jinja"), "{{ eos_token }}|{{ bos_token }}");
+  EXPECT_EQ(load().render(Json::array()).text, "<end>|");
+}
+
+}  // namespace
+}  // namespace brigade
