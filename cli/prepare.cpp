@@ -15,6 +15,7 @@
 #include <string>
 #include <thread>
 
+#include "brigade/base/error.h"
 #include "brigade/base/readable.h"
 #include "brigade/base/shell_word.h"
 #include "brigade/base/units.h"
@@ -22,6 +23,7 @@
 #include "brigade/metrics/progress_bar.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/prepare_chat.h"
 #include "cli/rate_bar.h"
 #include "cli/signal_cleanup.h"
 #include "cli/standard_streams.h"
@@ -117,6 +119,7 @@ struct PrepareArguments {
   std::string format = "auto";
   std::string encoding = "utf-8";
   std::string separator;
+  ChatArguments chat;
   PrepareOptions options;
 };
 
@@ -125,6 +128,12 @@ void run(const PrepareArguments& arguments) {
   std::signal(SIGXFSZ, SIG_IGN);
   PrepareOptions options = arguments.options;
   options.inputs.assign(arguments.inputs.begin(), arguments.inputs.end());
+  options.chat = chat_options(arguments.chat);
+  if (options.chat && !options.inputs.empty())
+    throw ConfigError("--input and --chat are both given; leave one out");
+  if (options.chat)
+    options.inputs.assign(
+        arguments.chat.files.begin(), arguments.chat.files.end());
   options.out_prefix = arguments.out;
   if (!arguments.append_eos)
     options.end_of_document = PrepareOptions::EndOfDocument::kNone;
@@ -191,10 +200,15 @@ void run(const PrepareArguments& arguments) {
       "time       {:.1f} s, {}/s\n",
       elapsed.count(),
       readable_bytes(static_cast<double>(result.text_bytes) / elapsed.count()));
-  fmt::print("written    {0}.bin, {0}.idx, {0}.json\n", arguments.out);
+  fmt::print(
+      "written    {0}.bin, {0}.idx, {1}{0}.json\n",
+      arguments.out,
+      result.chat ? arguments.out + ".mask, " : "");
   fmt::print(
       "next       brigade train --config FILE {}\n",
       shell_word(text_override("dataset.name", arguments.out)));
+  if (result.chat)
+    print_chats(arguments.chat, result, arguments.out);
 }
 
 // What the files are, and where their text is.
@@ -236,14 +250,12 @@ void add_prepare(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "prepare",
       "Turn text into a dataset of tokens (Megatron's PREFIX.bin and .idx)");
-  command
-      ->add_option(
-          "-i,--input",
-          arguments->inputs,
-          "Files or folders: .txt (one document each) and .jsonl (one document "
-          "per line), plain, .gz or .zst; .parquet and .arrow (one document "
-          "per row); - is standard input")
-      ->required();
+  command->add_option(
+      "-i,--input",
+      arguments->inputs,
+      "Files or folders: .txt (one document each) and .jsonl (one document "
+      "per line), plain, .gz or .zst; .parquet and .arrow (one document "
+      "per row); - is standard input");
   command
       ->add_option("-o,--out", arguments->out, "PREFIX of the files to write")
       ->required();
@@ -269,6 +281,7 @@ void add_prepare(CLI::App& app) {
       arguments->append_eos,
       "End each document with the tokenizer's end-of-document token [on]");
   add_text_options(*command, *arguments);
+  add_chat_options(*command, arguments->chat);
   command
       ->add_option(
           "--workers",

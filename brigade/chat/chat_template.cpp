@@ -42,7 +42,8 @@ Json read_special_tokens(const fs::path& folder) {
        {"special_tokens_map.json", "tokenizer_config.json"}) {
     if (!fs::is_regular_file(folder / file))
       continue;
-    for (const auto& [key, value] : read_json_file(folder / file).items()) {
+    const Json json = read_json_file(folder / file);
+    for (const auto& [key, value] : json.items()) {
       const Json text =
           value.is_object() ? value.value("content", Json()) : value;
       if (key.ends_with("_token") && text.is_string())

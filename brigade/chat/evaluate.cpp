@@ -288,7 +288,8 @@ class Evaluator {
     for (size_t i = 0; i < items.size(); ++i) {
       count_step();
       const Inner inner(*this, &scope);
-      inner->variables["loop"] = loop_of(items, i);
+      if (statement.uses_loop)
+        inner->variables["loop"] = loop_of(items, i);
       bind(statement.names, items[i], *inner);
       if (run(statement.body, *inner, out) == Flow::kBreak)
         return;

@@ -16,7 +16,7 @@ struct EvaluateOptions {
   // Larger texts and longer computations are errors: a template is a program,
   // and not always one's own.
   size_t most_bytes = 64 << 20;
-  int64_t most_steps = 5'000'000;
+  int64_t most_steps = 2'000'000;
 };
 
 // Throws DataError with name and line: something undefined or not supported is

@@ -307,10 +307,9 @@ Value indent_filter(const Value& value, const CallArguments& arguments) {
   const std::string spaces(static_cast<size_t>(width), ' ');
   Text result;
   bool is_first = true;
-  for (const Value& line :
-       call_method(
-           value.printed(), "split", {.positional = {"\n"}, .named = {}})
-           ->list()) {
+  const Value lines = *call_method(
+      value.printed(), "split", {.positional = {"\n"}, .named = {}});
+  for (const Value& line : lines.list()) {
     if (!is_first)
       result.append("\n");
     if (is_first ? first : blank || !line.text().empty())

@@ -148,7 +148,9 @@ class StatementParser {
     if (tokens_.is_name("recursive"))
       tokens_.fail("recursive loops are not supported");
     end_tag();
+    const int loops_before = tokens_.loop_names();
     result->body = body({"else", "endfor"});
+    result->uses_loop = tokens_.loop_names() > loops_before;
     if (tokens_.expect_name() == "else")
       result->otherwise = rest_of_block("endfor");
     else

@@ -70,6 +70,7 @@ struct Statement {
   std::vector<std::string> names;
   ExpressionPointer expression;
   ExpressionPointer condition;
+  bool uses_loop = false;  // of kFor: its body names `loop`
   // Of parameters, the last ones.
   std::vector<ExpressionPointer> defaults;
   // Filters on a name that stands for the body, null: none.

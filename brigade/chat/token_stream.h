@@ -23,6 +23,8 @@ class TokenStream {
   }
   Token next() {
     Token token = peek();
+    if (token.is(TokenKind::kName, "loop"))
+      ++loop_names_;
     if (at_ + 1 < tokens_.size())
       ++at_;
     return token;
@@ -64,6 +66,8 @@ class TokenStream {
     next();
   }
 
+  // How often the name `loop` was taken so far.
+  int loop_names() const { return loop_names_; }
   int line() const { return peek().line; }
   // The next token, as messages name it.
   std::string shown() const {
@@ -86,6 +90,7 @@ class TokenStream {
   std::vector<Token> tokens_;
   const std::string& name_;
   size_t at_ = 0;
+  int loop_names_ = 0;
 };
 
 }  // namespace brigade::jinja

@@ -9,6 +9,9 @@
 
 #include "brigade/base/error.h"
 #include "brigade/base/units.h"
+#include "brigade/chat/chat_template.h"
+#include "brigade/chat/chat_tokens.h"
+#include "brigade/data/loss_mask.h"
 #include "brigade/data/megatron_writer.h"
 #include "brigade/data/ordered_pipeline.h"
 #include "brigade/data/prepare_encode.h"
@@ -60,7 +63,7 @@ void remove_leftovers(const fs::path& prefix) {
       continue;
     const std::string rest = other.substr(name.size());
     for (const char* kind :
-         {"bin.tmp-", "idx.tmp-", "json.tmp-", "tokenizer.tmp-"}) {
+         {"bin.tmp-", "idx.tmp-", "mask.tmp-", "json.tmp-", "tokenizer.tmp-"}) {
       if (rest.starts_with(kind))
         leftovers.push_back(entry.path());
     }
@@ -106,7 +109,8 @@ class TokenizerFolder {
           "tokenizer_config.json",
           "special_tokens_map.json",
           "added_tokens.json",
-          "generation_config.json"}) {
+          "generation_config.json",
+          "chat_template.jinja"}) {
       const bool is_tokenizer =
           std::string_view(name).starts_with("tokenizer.");
       if ((is_folder || !is_tokenizer) && fs::exists(source / name))
@@ -141,9 +145,16 @@ class Preparation {
                        ? options.num_workers
                        : static_cast<int>(
                              std::max(1U, std::thread::hardware_concurrency()));
-    files_ = find_text_files(options.inputs, options.format, &skipped_);
+    files_ = find_text_files(
+        options.inputs,
+        options.chat ? TextFormat::kJsonLines : options.format,
+        &skipped_);
     for (const TextFile& file : files_) {
       progress_.total_bytes += file.size_bytes;
+      if (options.chat && file.is_table)
+        throw ConfigError(fmt::format(
+            "[prepare] --chat reads lines of JSON, but '{}' is a table",
+            file.path.string()));
       if (!file.is_regular && options.train_vocab_size > 0) {
         throw ConfigError(fmt::format(
             "[prepare] --train-tokenizer reads the text twice, but '{}' can "
@@ -184,6 +195,14 @@ class Preparation {
     });
     if (tokenizer_folder_)
       tokenizer_folder_->commit();
+    const fs::path mask = with_suffix(prefix, ".mask");
+    if (options_.chat) {
+      mask_.commit(mask);
+    } else {
+      storage_call("remove", mask, [&](std::error_code& error) {
+        fs::remove(mask, error);
+      });
+    }
     write_dataset_info(prefix, result.info);
     writer.commit();
     return result;
@@ -193,7 +212,8 @@ class Preparation {
   void check_options() const {
     std::vector<std::string> problems;
     if (options_.inputs.empty())
-      problems.emplace_back("--input: no file was given");
+      problems.emplace_back(
+          "--input: no file was given, nor conversations with --chat");
     if (std::count_if(
             options_.inputs.begin(), options_.inputs.end(), is_standard_input) >
         1)
@@ -208,6 +228,10 @@ class Preparation {
           "no tokenizer was given: set --tokenizer to \"bytes\", a "
           "tokenizer.json, a SentencePiece .model or a folder with one, or "
           "train one with --train-tokenizer VOCAB_SIZE");
+    if (options_.chat && trains)
+      problems.emplace_back(
+          "--train-tokenizer does not go with --chat: a chat template needs a "
+          "tokenizer with special tokens");
     if (!options_.tokenizer.empty() && trains)
       problems.emplace_back(
           "--tokenizer and --train-tokenizer are both given; leave one out");
@@ -231,6 +255,8 @@ class Preparation {
     }
     if (!tokenizer_)
       tokenizer_ = load_tokenizer(spec);
+    if (options_.chat)
+      make_chat_encoder(spec);
     using BeginOfDocument = PrepareOptions::BeginOfDocument;
     const auto begin = options_.begin_of_document.value_or(
         options_.tokenizer.empty() ? BeginOfDocument::kPrepend
@@ -247,13 +273,54 @@ class Preparation {
     }
     if (options_.end_of_document == PrepareOptions::EndOfDocument::kAppend) {
       eos_id_ = tokenizer_->eos_id();
-      if (!eos_id_) {
+      if (!eos_id_ && !options_.chat) {
         throw ConfigError(fmt::format(
             "[prepare] the tokenizer '{}' has no end-of-document token: say "
             "--no-append-eos, or name one in its tokenizer_config.json",
             options_.tokenizer));
       }
     }
+  }
+
+  // `spec`: the tokenizer that is kept beside the dataset.
+  void make_chat_encoder(const std::string& spec) {
+    const PrepareChatOptions& chat = *options_.chat;
+    using Form = ConversationForm;
+    const bool needs_none = chat.form == Form::kText;
+    if (!chat.template_file.empty()) {
+      chat_template_ = ChatTemplate::load_file(chat.template_file, spec);
+      if (tokenizer_folder_)
+        write_text_file(
+            tokenizer_folder_->temporary() / "chat_template.jinja",
+            chat_template_->source());
+    } else if (!needs_none) {
+      chat_template_ =
+          ChatTemplate::load(options_.tokenizer, chat.template_name);
+    }
+    ChatTokensOptions encoding{
+        .loss = chat.loss,
+        .begin_id = {},
+        .end_id = {},
+        .chat = {.tools = {}, .variables = chat.variables, .now = chat.now}};
+    if (options_.begin_of_document == PrepareOptions::BeginOfDocument::kPrepend)
+      encoding.begin_id = tokenizer_->bos_id();
+    if (options_.end_of_document == PrepareOptions::EndOfDocument::kAppend)
+      encoding.end_id = tokenizer_->eos_id();
+    encoder_ = std::make_unique<ChatEncoder>(
+        *tokenizer_,
+        chat_template_ ? &*chat_template_ : nullptr,
+        std::move(encoding));
+  }
+
+  EncodedChats encode(const TextBlock& block, TokenType type) const {
+    const TextFile& file = files_[block.file];
+    if (encoder_)
+      return encode_chat_block(
+          *encoder_, block, file, *options_.chat, options_.bad_lines, type);
+    return {
+        encode_block(
+            *tokenizer_, block, file, options_.text, options_.bad_lines, type),
+        {}};
   }
 
   void train() {
@@ -307,16 +374,16 @@ class Preparation {
       return tokenizer_->cut_before(whole, at);
     };
     TextReader reader(files_, text);
-    if (bos_id_)
+    if (bos_id_ && !options_.chat)
       append_tokens(type, std::span(&*bos_id_, 1), ends_.begin);
-    if (eos_id_)
+    if (eos_id_ && !options_.chat)
       append_tokens(type, std::span(&*eos_id_, 1), ends_.end);
     struct Work {
       TextBlock block;
       uint64_t bytes_read = 0;
     };
     struct Result {
-      EncodedBlock encoded;
+      EncodedChats encoded;
       uint64_t bytes_read = 0;
     };
     OrderedStages<Work, Result> stages;
@@ -329,23 +396,24 @@ class Preparation {
     };
     stages.cost = [](const Work& work) { return work.block.text.size() + 1; };
     stages.transform = [&](Work work) {
-      return Result{
-          encode_block(
-              *tokenizer_,
-              work.block,
-              files_[work.block.file],
-              options_.text,
-              options_.bad_lines,
-              type),
-          work.bytes_read};
+      return Result{encode(work.block, type), work.bytes_read};
     };
     stages.consume = [&](Result result) {
-      write_block(writer, type, result.encoded);
+      write_block(writer, type, result.encoded.block);
+      chat_counts_.add(result.encoded.counts);
       progress_.num_tokens = writer.num_tokens();
       progress_.num_documents = writer.num_documents();
       report(result.bytes_read);
     };
     run_ordered(std::move(stages));
+    if (writer.num_documents() == 0 && options_.chat) {
+      throw DataError(fmt::format(
+          "[prepare] no conversation is left: {} are too long, in {} no token "
+          "counts, {} lines are none",
+          chat_counts_.too_long,
+          chat_counts_.without_targets,
+          bad_lines_));
+    }
     if (writer.num_documents() == 0) {
       throw DataError(fmt::format(
           "[prepare] there is no text in {}",
@@ -368,6 +436,8 @@ class Preparation {
     }
     const AppendedDocuments appended =
         append_documents(block, type, ends_, writer);
+    for (const uint8_t counts : block.counts)
+      mask_.append(counts != 0);
     source.documents += appended.documents;
     empty_documents_ += appended.empty_documents;
   }
@@ -378,6 +448,8 @@ class Preparation {
     result.bad_lines = bad_lines_;
     result.first_bad_lines = first_bad_lines_;
     result.skipped = skipped_;
+    if (options_.chat)
+      result.chat = chat_counts_;
     for (size_t i = 0; i < files_.size(); ++i) {
       sources_[i].path = files_[i].path.string();
       result.text_bytes += sources_[i].text_bytes;
@@ -386,7 +458,7 @@ class Preparation {
         .vocab_size = tokenizer_->vocab_size(),
         .tokenizer =
             tokenizer_folder_ ? tokenizer_folder_->path().string() : "bytes",
-        .eos_id = eos_id_,
+        .eos_id = options_.chat ? std::nullopt : eos_id_,
         .num_tokens = writer.num_tokens(),
         .num_documents = writer.num_documents(),
         .token_type = to_string(type),
@@ -419,6 +491,11 @@ class Preparation {
   std::optional<int32_t> bos_id_;
   std::optional<int32_t> eos_id_;
   DocumentEnds ends_;
+  // Of conversations:
+  std::optional<ChatTemplate> chat_template_;
+  std::unique_ptr<ChatEncoder> encoder_;
+  LossMaskWriter mask_;
+  ChatCounts chat_counts_;
   std::vector<DatasetSource> sources_;
   uint64_t empty_documents_ = 0;
   uint64_t bad_lines_ = 0;

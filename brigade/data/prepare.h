@@ -1,6 +1,7 @@
 // Text files to a dataset: tokenized on all cores, written as Megatron's .bin
 // and .idx, with what training and generation need to know beside them:
 //   PREFIX.bin, PREFIX.idx   the tokens
+//   PREFIX.mask              of conversations: which tokens count in the loss
 //   PREFIX.json              vocabulary, counts, sources (DatasetInfo)
 //   PREFIX.tokenizer/        a copy of the tokenizer's files
 // The names appear when everything is complete, PREFIX.idx last; a run that
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "brigade/data/dataset_info.h"
+#include "brigade/data/prepare_chat.h"
 #include "brigade/data/text_reader.h"
 
 namespace brigade {
@@ -54,6 +56,12 @@ struct PrepareOptions {
   BadLines bad_lines = BadLines::kRefuse;
   int num_workers = 0;  // threads that tokenize; 0: one per core
 
+  // The files hold conversations, one JSON object per line, and a mask is
+  // written beside their tokens. begin_of_document and end_of_document are then
+  // about texts, and prompts with completions, alone: in a conversation the
+  // template writes all there is.
+  std::optional<PrepareChatOptions> chat;
+
   // Called on the thread that called prepare(), several times per second, and
   // when a stage begins.
   std::function<void(const PrepareProgress&)> on_progress;
@@ -67,6 +75,7 @@ struct PrepareResult {
   // Of the first of them, where it is and what is wrong with it.
   std::vector<std::string> first_bad_lines;
   SkippedFiles skipped;  // of the folders among the inputs
+  std::optional<ChatCounts> chat;
 };
 
 // Needs at most 500 MB whatever the size of the input. Throws ConfigError

@@ -42,6 +42,8 @@ struct EncodedBlock {
   bool last_of_file = false;
   std::vector<std::byte> tokens;     // in the dataset's type
   std::vector<EncodedPiece> pieces;  // in order; their tokens are `tokens`
+  // 1: the token counts in the loss, of each; empty: all do.
+  std::vector<uint8_t> counts;
 };
 
 // Thread-safe. Throws what for_each_piece() and encode() throw.

@@ -1,0 +1,196 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "brigade/data/prepare.h"
+#include "brigade/data/show_samples.h"
+#include "brigade/data/token_dataset.h"
+#include "data_test_files.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kTemplate =
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + "
+    "'<|im_end|>\n' }}{% endfor %}";
+
+class PrepareChatTest : public DataTest {
+ protected:
+  PrepareOptions options(const std::string& lines) const {
+    write("chat.jinja", kTemplate);
+    PrepareOptions options{
+        .inputs = {write("chat.jsonl", lines)},
+        .out_prefix = folder_ / "chat",
+        .tokenizer =
+            BRIGADE_SOURCE_DIR "/tests/tokenizer/goldens/qwen2_like.json",
+        .existing = PrepareOptions::Existing::kOverwrite,
+        .chat = PrepareChatOptions{}};
+    options.chat->template_file = folder_ / "chat.jinja";
+    return options;
+  }
+  // The samples, with what counts in brackets.
+  std::vector<std::string> samples(const PrepareOptions& options) const {
+    const PrepareResult result = prepare(options);
+    std::vector<std::string> texts;
+    for (uint64_t i = 0; i < result.info.num_documents; ++i) {
+      const std::string text = show_sample(
+          options.out_prefix, result.info.tokenizer, i, {"[[", "]]"});
+      texts.push_back(text.substr(text.find('\n') + 1));
+      texts.back().pop_back();
+    }
+    return texts;
+  }
+  std::string sample(
+      const std::string& line,
+      std::optional<LossOn> loss = std::nullopt) const {
+    PrepareOptions prepared = options(line);
+    prepared.chat->loss = loss;
+    return samples(prepared).at(0);
+  }
+  static std::string message_of_prepare(const PrepareOptions& options) {
+    return message_of<DataError>([&] { prepare(options); });
+  }
+};
+
+constexpr const char* kTwoTurns =
+    R"({"messages": [{"role": "user", "content": "Q"},)"
+    R"({"role": "assistant", "content": "A B"},)"
+    R"({"role": "user", "content": "R"},)"
+    R"({"role": "assistant", "content": "C"}]})";
+
+TEST_F(PrepareChatTest, TheAssistantsTurnsCountWithTheTokenThatEndsThem) {
+  EXPECT_EQ(
+      sample(kTwoTurns),
+      "<|im_start|>user\nQ<|im_end|>\n"
+      "<|im_start|>assistant\n[[A B<|im_end|>]]\n"
+      "<|im_start|>user\nR<|im_end|>\n"
+      "<|im_start|>assistant\n[[C<|im_end|>]]\n");
+  EXPECT_THAT(
+      sample(kTwoTurns, LossOn::kLast),
+      HasSubstr("A B<|im_end|>\n<|im_start|>user\nR<|im_end|>\n"
+                "<|im_start|>assistant\n[[C<|im_end|>]]"));
+  // The first token follows nothing.
+  EXPECT_THAT(
+      sample(kTwoTurns, LossOn::kAll),
+      testing::AllOf(
+          testing::StartsWith("<|im_start|>[[user\nQ"),
+          testing::EndsWith("C<|im_end|>\n]]")));
+}
+
+TEST_F(PrepareChatTest, AMessageOfWeightZeroDoesNotCount) {
+  EXPECT_THAT(
+      sample(R"({"messages": [{"role": "user", "content": "Q"},)"
+             R"({"role": "assistant", "content": "bad", "weight": 0},)"
+             R"({"role": "user", "content": "R"},)"
+             R"({"role": "assistant", "content": "good"}]})"),
+      testing::AllOf(
+          HasSubstr("\nbad<|im_end|>"), HasSubstr("[[good<|im_end|>]]")));
+}
+
+TEST_F(PrepareChatTest, ReadsTheFormsThatPeopleHave) {
+  const std::string chat =
+      "<|im_start|>user\nQ<|im_end|>\n"
+      "<|im_start|>assistant\n[[A<|im_end|>]]\n";
+  EXPECT_EQ(
+      sample(R"({"conversations": [{"from": "human", "value": "Q"},)"
+             R"({"from": "gpt", "value": "A"}]})"),
+      chat);
+  EXPECT_EQ(
+      sample(R"({"instruction": "Q", "input": "", "output": "A"})"), chat);
+  EXPECT_EQ(
+      sample(R"({"prompt": [{"role": "user", "content": "Q"}],)"
+             R"("completion": [{"role": "assistant", "content": "A"}]})"),
+      chat);
+  EXPECT_EQ(
+      sample(R"({"prompt": "One two", "completion": " three"})"),
+      "One two[[ three<|endoftext|>]]");
+  EXPECT_THAT(sample(R"({"text": "One two"})"), HasSubstr("[["));
+}
+
+TEST_F(PrepareChatTest, GenerationBlocksSayWhatCounts) {
+  PrepareOptions prepared = options(kTwoTurns);
+  write(
+      "chat.jinja",
+      "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+      "{% if m.role == 'assistant' %}{% generation %}"
+      "{{ 'So: ' + m.content + '<|im_end|>' }}{% endgeneration %}"
+      "{% else %}{{ m.content + '<|im_end|>' }}{% endif %}{{ '\n' }}"
+      "{% endfor %}");
+  EXPECT_THAT(
+      samples(prepared).at(0),
+      testing::AllOf(
+          HasSubstr("[[So: A B<|im_end|>]]"),
+          HasSubstr("[[So: C<|im_end|>]]"),
+          HasSubstr("Q<|im_end|>")));
+}
+
+TEST_F(PrepareChatTest, LongConversationsAreSkippedCutOrRefused) {
+  const std::string lines =
+      std::string(kTwoTurns) + "\n\n" + R"({"text": "x"})" + "\n";
+  PrepareOptions prepared = options(lines);
+  prepare(prepared);
+  const uint64_t whole =
+      TokenDataset::open(prepared.out_prefix).documents().begin(1);
+  prepared.chat->max_tokens = static_cast<int64_t>(whole) - 1;
+  PrepareResult result = prepare(prepared);
+  EXPECT_EQ(result.info.num_documents, 1U);
+  EXPECT_EQ(result.chat->too_long, 1U);
+  prepared.chat->too_long = TooLong::kCut;
+  result = prepare(prepared);
+  EXPECT_EQ(result.info.num_documents, 2U);
+  const TokenDataset dataset = TokenDataset::open(prepared.out_prefix);
+  EXPECT_EQ(dataset.documents().begin(1), whole - 1);
+  EXPECT_EQ(dataset.mask()->counting_tokens(), result.chat->counting_tokens);
+  prepared.chat->too_long = TooLong::kRefuse;
+  EXPECT_THAT(
+      message_of_prepare(prepared),
+      HasSubstr("chat.jsonl] at line 1: the conversation has "));
+}
+
+TEST_F(PrepareChatTest, WhatIsWrongIsNamedWithItsLine) {
+  const auto complaint = [&](const std::string& line) {
+    return message_of_prepare(options("\n" + line));
+  };
+  EXPECT_THAT(
+      complaint("{\"messages\": ["),
+      HasSubstr("chat.jsonl] at line 2: the line is no JSON object"));
+  EXPECT_THAT(complaint("{\"a\": 1}"), HasSubstr("is no conversation"));
+  EXPECT_THAT(
+      complaint(R"({"messages": [{"content": "x"}]})"),
+      HasSubstr("/messages/0 has no role"));
+  EXPECT_THAT(
+      complaint(R"({"messages": [{"role": "user", "content": 5}]})"),
+      HasSubstr("chat.jinja:2: '+' does not take values of types str and int"));
+  EXPECT_THAT(
+      complaint(R"({"messages": [{"role": "user", "content": "x"}]})"),
+      HasSubstr("no conversation is left: 0 are too long, in 1 no token "
+                "counts"));
+  EXPECT_THAT(
+      complaint(R"({"messages": [{"role": "assistant", "content": "x",)"
+                R"("tool_calls": [{"name": "f"}]}]})"),
+      HasSubstr("/messages/0 calls tools, and the template"));
+  PrepareOptions without = options(kTwoTurns);
+  without.chat->template_file.clear();
+  EXPECT_THAT(message_of_prepare(without), HasSubstr("has no chat template"));
+}
+
+TEST_F(PrepareChatTest, AMaskOfBeforeDoesNotOutliveItsTokens) {
+  prepare(options(kTwoTurns));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "chat.mask"));
+  PrepareOptions plain{
+      .inputs = {write("a.txt", "abc")},
+      .out_prefix = folder_ / "chat",
+      .tokenizer = "bytes",
+      .existing = PrepareOptions::Existing::kOverwrite};
+  prepare(plain);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "chat.mask"));
+}
+
+}  // namespace
+}  // namespace brigade
