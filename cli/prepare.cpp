@@ -123,9 +123,7 @@ struct PrepareArguments {
   PrepareOptions options;
 };
 
-void run(const PrepareArguments& arguments) {
-  // A file that grows past a limit is an error to report, not a signal.
-  std::signal(SIGXFSZ, SIG_IGN);
+PrepareOptions prepare_options(const PrepareArguments& arguments) {
   PrepareOptions options = arguments.options;
   options.inputs.assign(arguments.inputs.begin(), arguments.inputs.end());
   options.chat = chat_options(arguments.chat);
@@ -148,7 +146,13 @@ void run(const PrepareArguments& arguments) {
   if (arguments.encoding == "latin1")
     options.text.encoding = TextEncoding::kLatin1;
   options.text.document_separator = unescaped(arguments.separator);
+  return options;
+}
 
+void run(const PrepareArguments& arguments) {
+  // A file that grows past a limit is an error to report, not a signal.
+  std::signal(SIGXFSZ, SIG_IGN);
+  PrepareOptions options = prepare_options(arguments);
   const SignalCleanup cleanup(
       [prefix = options.out_prefix] { remove_unfinished(prefix); });
   PrepareBar bar;

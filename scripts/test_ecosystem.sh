@@ -40,6 +40,8 @@ HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
   "$venv/bin/python" tests/ecosystem/foreign_files_test.py "$build/brigade" ||
   status=1
 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
+  "$venv/bin/python" tests/ecosystem/chat_test.py "$build/brigade" || status=1
+HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
   "$venv/bin/python" tests/ecosystem/gguf_test.py "$build/brigade" || status=1
 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
   "$venv/bin/python" tests/ecosystem/peft_test.py "$build/brigade" || status=1

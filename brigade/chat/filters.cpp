@@ -228,7 +228,7 @@ Value map_filter(const Value& value, const CallArguments& arguments) {
   return result;
 }
 
-// As Jinja sorts: without regard to case, unless it is told to.
+// As Jinja sorts: without regard to case, unless case_sensitive is given.
 struct SortKey {
   bool is_case_sensitive = false;
 

@@ -30,7 +30,7 @@ def main(folder, out):
               decoder.read_safetensors(f"{folder}/model.safetensors").items()}
     with open(f"{folder}/tokens.bin", "rb") as file:
         tokens = torch.tensor(array.array("H", file.read()))
-    learned = tokens.long()
+    learned = tokens.clone().long()
     if os.path.exists(f"{folder}/tokens.mask"):
         with open(f"{folder}/tokens.mask", "rb") as file:
             bits = file.read()[32:]

@@ -218,7 +218,9 @@ def main():
         entries.append(entry("{{ [" + expressions + "] }}", chats[0]))
     for template in STATEMENTS:
         entries.append(entry(template, chats[0]))
-    print(json.dumps({"special_tokens": TOKENS, "now": int(NOW.replace(tzinfo=datetime.timezone.utc).timestamp()), "entries": entries}, ensure_ascii=False, indent=1))
+    now = int(NOW.replace(tzinfo=datetime.timezone.utc).timestamp())
+    lines = ",\n".join(json.dumps(e, ensure_ascii=False) for e in entries)
+    print(f'{{"special_tokens": {json.dumps(TOKENS)}, "now": {now}, "entries": [\n{lines}\n]}}')
 
 
 if __name__ == "__main__":
