@@ -15,7 +15,7 @@ constexpr int64_t kExperts = 5;
 constexpr int64_t kPerToken = 2;
 constexpr int64_t kHidden = 6;
 constexpr int64_t kSequences = 2;
-constexpr int64_t kTokens = 14;
+constexpr int64_t kRoutedTokens = 14;
 
 DecoderConfig small_config() {
   DecoderConfig config;
@@ -63,7 +63,7 @@ Tensor expected_losses(
     const Tensor& has_loss,
     const RouterLosses& losses) {
   Tensor total = torch::zeros({}, torch::kDouble);
-  const int64_t tokens = kTokens / kSequences;
+  const int64_t tokens = kRoutedTokens / kSequences;
   for (int64_t sequence = 0; sequence < kSequences; ++sequence) {
     std::vector<double> counts(kExperts);
     double learned = 0;
@@ -95,8 +95,8 @@ TEST(Router, AddsTheGradientsOfItsLossesOverTheTokensThatCount) {
   torch::manual_seed(5);
   const RouterLosses losses{.balance = 0.3, .z = 0.02};
   const SmallRouter small(losses);
-  const Tensor x = torch::randn({kTokens, kHidden}, torch::kDouble);
-  Tensor has_loss = torch::ones({kTokens}, torch::kBool);
+  const Tensor x = torch::randn({kRoutedTokens, kHidden}, torch::kDouble);
+  Tensor has_loss = torch::ones({kRoutedTokens}, torch::kBool);
   has_loss.slice(0, 3, 6).fill_(false);
 
   KeptRouting kept;
@@ -117,8 +117,8 @@ TEST(Router, WithoutTokensThatCountThereIsNoLoss) {
   const SmallRouter small({.balance = 0.3, .z = 0.02});
   KeptRouting kept;
   const Tensor weights = small.router->route(
-      torch::randn({kTokens, kHidden}, torch::kDouble),
-      {.has_loss = torch::zeros({kTokens}, torch::kBool),
+      torch::randn({kRoutedTokens, kHidden}, torch::kDouble),
+      {.has_loss = torch::zeros({kRoutedTokens}, torch::kBool),
        .sequences = kSequences},
       kept);
   (weights * 0).sum().backward();
@@ -128,7 +128,7 @@ TEST(Router, WithoutTokensThatCountThereIsNoLoss) {
 TEST(Router, ASecondRunVisitsTheExpertsOfTheFirst) {
   torch::manual_seed(5);
   const SmallRouter small({});
-  const Tensor x = torch::randn({kTokens, kHidden}, torch::kDouble);
+  const Tensor x = torch::randn({kRoutedTokens, kHidden}, torch::kDouble);
   KeptRouting kept;
   small.router->route(x, {}, kept);
   const Tensor chosen = kept.experts.clone();

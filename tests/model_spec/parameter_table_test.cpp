@@ -12,7 +12,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 // Tied or not, with every optional parameter of the family.
-DecoderConfig small_model() {
+DecoderConfig table_model() {
   DecoderConfig config;
   config.vocab_size = 13;
   config.hidden_size = 8;
@@ -26,7 +26,7 @@ DecoderConfig small_model() {
 }
 
 DecoderConfig with_every_option() {
-  DecoderConfig config = small_model();
+  DecoderConfig config = table_model();
   config.qkv_bias = config.o_bias = config.mlp_bias = config.qk_norm = true;
   return config;
 }
@@ -43,7 +43,9 @@ std::vector<std::string> names_of(
   return names;
 }
 
-ParameterRow row_of(const DecoderConfig& config, const std::string& name) {
+ParameterRow table_row_of(
+    const DecoderConfig& config,
+    const std::string& name) {
   for (ParameterRow& row : list_parameters(config)) {
     if (row.name == name)
       return row;
@@ -53,7 +55,7 @@ ParameterRow row_of(const DecoderConfig& config, const std::string& name) {
 }
 
 TEST(ParameterTable, NamesAreHuggingFacesInRegistrationOrder) {
-  DecoderConfig config = small_model();
+  DecoderConfig config = table_model();
   config.num_hidden_layers = 1;
   config.qk_norm = true;
   EXPECT_THAT(
@@ -95,7 +97,7 @@ TEST(ParameterTable, MatricesAreDrawnNormsAreOnesBiasesZeros) {
 // What stands together in the table lies together in flat memory, so that a
 // group is one product.
 TEST(ParameterTable, GroupsFollowEachOtherAndShareTheirInput) {
-  const std::vector<ParameterRow> rows = list_parameters(small_model());
+  const std::vector<ParameterRow> rows = list_parameters(table_model());
   std::map<std::string, std::vector<size_t>> groups;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (!rows[i].group.empty())
@@ -114,13 +116,14 @@ TEST(ParameterTable, GroupsFollowEachOtherAndShareTheirInput) {
 TEST(ParameterTable, BiasesAreAGroupOfTheirOwn) {
   const DecoderConfig config = with_every_option();
   EXPECT_EQ(
-      row_of(config, "model.layers.0.self_attn.v_proj.bias").group,
+      table_row_of(config, "model.layers.0.self_attn.v_proj.bias").group,
       "model.layers.0.self_attn.qkv_proj.bias");
-  EXPECT_EQ(row_of(config, "model.layers.0.self_attn.o_proj.bias").group, "");
+  EXPECT_EQ(
+      table_row_of(config, "model.layers.0.self_attn.o_proj.bias").group, "");
 }
 
 TEST(ParameterTable, EachPartHoldsItsLayersAndTheEndsTheirs) {
-  const ModelDescription model = describe_model(small_model());
+  const ModelDescription model = describe_model(table_model());
   const ModelPart first{{0, 1}, true, false};
   const ModelPart last{{1, 2}, false, true};
   const auto outside_layers = [](const ParameterRow& row) {
@@ -141,7 +144,7 @@ TEST(ParameterTable, EachPartHoldsItsLayersAndTheEndsTheirs) {
 }
 
 TEST(ParameterTable, ATiedHeadIsACopyOfTheEmbeddingOnTheLastPart) {
-  DecoderConfig config = small_model();
+  DecoderConfig config = table_model();
   config.tie_word_embeddings = true;
   const ModelDescription model = describe_model(config);
   const ModelPart first{{0, 2}, true, false};
@@ -150,24 +153,27 @@ TEST(ParameterTable, ATiedHeadIsACopyOfTheEmbeddingOnTheLastPart) {
   EXPECT_THAT(
       names_of(list_parameters(model, last), all),
       ElementsAre("model.embed_tokens.weight", "model.norm.weight"));
-  const ParameterRow embedding = row_of(config, "model.embed_tokens.weight");
+  const ParameterRow embedding =
+      table_row_of(config, "model.embed_tokens.weight");
   EXPECT_EQ(embedding.tied_head, "lm_head.weight");
   EXPECT_TRUE(is_copy_for_head(embedding, last));
   EXPECT_FALSE(is_copy_for_head(embedding, first));
   EXPECT_FALSE(is_copy_for_head(embedding, whole_model(config)));
-  EXPECT_FALSE(is_copy_for_head(row_of(config, "model.norm.weight"), last));
+  EXPECT_FALSE(
+      is_copy_for_head(table_row_of(config, "model.norm.weight"), last));
 }
 
 TEST(ParameterTable, TheEmbeddingIsRowSparseWhereItIsNotTheHead) {
-  DecoderConfig config = small_model();
+  DecoderConfig config = table_model();
   const ModelPart first{{0, 2}, true, false};
   const ModelPart last{{2, 2}, false, true};
   const auto is_sparse = [&](const ModelPart& part) {
-    return is_row_sparse(row_of(config, "model.embed_tokens.weight"), part);
+    return is_row_sparse(
+        table_row_of(config, "model.embed_tokens.weight"), part);
   };
   EXPECT_TRUE(is_sparse(first));
   EXPECT_TRUE(is_sparse(whole_model(config)));
-  EXPECT_FALSE(is_row_sparse(row_of(config, "lm_head.weight"), last));
+  EXPECT_FALSE(is_row_sparse(table_row_of(config, "lm_head.weight"), last));
   config.tie_word_embeddings = true;
   EXPECT_TRUE(is_sparse(first));
   EXPECT_FALSE(is_sparse(last));
@@ -175,7 +181,7 @@ TEST(ParameterTable, TheEmbeddingIsRowSparseWhereItIsNotTheHead) {
 }
 
 DecoderConfig with_experts() {
-  DecoderConfig config = small_model();
+  DecoderConfig config = table_model();
   config.architecture = Architecture::kQwen2Moe;
   config.experts = ExpertsConfig{
       .num_experts = 2,
@@ -213,11 +219,11 @@ TEST(ParameterTable, ExpertsStandInPlaceOfTheMlpOfSparseLayers) {
 TEST(ParameterTable, AnExpertsRowsSayWhereTheyAreInTheStackOfAll) {
   const DecoderConfig config = with_experts();
   const std::string layer = "model.layers.1.mlp.experts.";
-  const ParameterRow up = row_of(config, layer + "1.up_proj.weight");
+  const ParameterRow up = table_row_of(config, layer + "1.up_proj.weight");
   EXPECT_EQ(up.expert, 1);
   EXPECT_EQ(up.stack, layer + "gate_up_proj");
   EXPECT_EQ(up.stack_row, 12 + 6);
-  const ParameterRow down = row_of(config, layer + "1.down_proj.weight");
+  const ParameterRow down = table_row_of(config, layer + "1.down_proj.weight");
   EXPECT_EQ(down.stack, layer + "down_proj");
   EXPECT_EQ(down.stack_row, 8);
 }
