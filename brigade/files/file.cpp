@@ -17,6 +17,7 @@
 #include "brigade/base/error.h"
 #include "brigade/base/units.h"
 #include "brigade/files/output_path.h"
+#include "brigade/files/usual_path.h"
 
 namespace brigade {
 namespace {
@@ -52,6 +53,9 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   const int descriptor =
       ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) {
+    const int error = errno;
+    refuse_loop(path);
+    errno = error;
     throw DataError(fmt::format(
         "[file] cannot open '{}': {}", path.string(), std::strerror(errno)));
   }

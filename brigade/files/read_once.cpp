@@ -15,12 +15,14 @@ bool is_standard_input(const fs::path& path) {
 
 bool is_standard_input_closed() {
   struct stat status {};
+  struct stat null {};
   const int flags = ::fcntl(STDIN_FILENO, F_GETFL);
   if (flags < 0)
     return true;
+  // A terminal is open for both, too.
   return (flags & O_ACCMODE) == O_RDWR && ::fstat(STDIN_FILENO, &status) == 0 &&
-         S_ISCHR(status.st_mode) &&
-         fs::equivalent("/proc/self/fd/0", "/dev/null");
+         ::stat("/dev/null", &null) == 0 && S_ISCHR(status.st_mode) &&
+         status.st_rdev == null.st_rdev;
 }
 
 std::string input_name(const fs::path& path) {

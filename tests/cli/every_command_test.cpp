@@ -314,6 +314,13 @@ TEST_F(EveryCommand, APipeInPlaceOfAFileIsNamedAndNotWaitedFor) {
   }
 }
 
+TEST_F(EveryCommand, StandardInputThatIsClosedIsSaid) {
+  EXPECT_EQ(run("prepare -t bytes -o {T}/x -i -", "<&-"), 4);
+  EXPECT_THAT(err(), HasSubstr("standard input is closed"));
+  EXPECT_EQ(run("prepare -t bytes -o {T}/x -i - -i /dev/stdin"), 2);
+  EXPECT_THAT(err(), HasSubstr("standard input can be read once"));
+}
+
 TEST_F(EveryCommand, TextMayComeFromStandardInput) {
   EXPECT_EQ(
       run("plan --model - --machine h100 --gpus 2", "<{D}/model/config.json"),
