@@ -51,6 +51,7 @@ struct SteppedParams {
   // kMatrices: by Muon, each whole.
   StepUnit unit = StepUnit::kElements;
 };
+// The name of SteppedParams from when there was AdamW alone.
 using AdamWParams = SteppedParams;
 // The same for parameter groups. Parameters in none are not stepped, nor are
 // frozen ones. Throws ConfigError naming a parameter that is in two groups, or
@@ -67,10 +68,12 @@ Muon make_muon(
     const GradSync& sync,
     const std::vector<SteppedParams>& groups,
     const Muon::Options& options = {});
+// The same of SGD.
 Sgd make_sgd(
     const GradSync& sync,
     const std::vector<SteppedParams>& groups,
     const SgdOptions& options = {});
+// The same of schedule-free AdamW.
 ScheduleFreeAdamW make_schedule_free_adamw(
     const GradSync& sync,
     const std::vector<SteppedParams>& groups,

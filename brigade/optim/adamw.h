@@ -12,6 +12,7 @@ namespace brigade {
 
 class AdamW final : public Optimizer {
  public:
+  // As every optimizer names its own.
   using Options = AdamWOptions;
   AdamW(std::vector<OptimizerGroup> groups, const AdamWOptions& options);
 

@@ -31,6 +31,7 @@ double muon_scale(MuonScale scale, int64_t rows, int64_t columns);
 
 class Muon final : public Optimizer {
  public:
+  // Those of the matrices, and those of AdamW for the rest.
   struct Options {
     MuonOptions muon;
     AdamWOptions adamw;  // for all but matrices

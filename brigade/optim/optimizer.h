@@ -141,9 +141,11 @@ class Optimizer {
   // bits; nothing without averages_weights(). Where weights are sharded, gather
   // them after each.
   void show_averages();
+  // Undoes show_averages().
   void hide_averages();
   // What it keeps besides states, by name, for checkpoints.
   virtual std::map<std::string, double> scalars() const { return {}; }
+  // Takes what scalars() gave.
   virtual void set_scalars(const std::map<std::string, double>& /*scalars*/) {}
 
  protected:

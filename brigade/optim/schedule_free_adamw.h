@@ -26,6 +26,7 @@ namespace brigade {
 
 class ScheduleFreeAdamW final : public Optimizer {
  public:
+  // AdamW's, and those of the averages.
   struct Options {
     AdamWOptions adamw;
     ScheduleFreeOptions schedule_free;
@@ -37,6 +38,7 @@ class ScheduleFreeAdamW final : public Optimizer {
       const torch::Tensor& master,
       const std::vector<State>& states) const override;
   std::map<std::string, double> scalars() const override;
+  // Takes what scalars() gave.
   void set_scalars(const std::map<std::string, double>& scalars) override;
 
  private:

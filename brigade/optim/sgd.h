@@ -17,6 +17,7 @@ namespace brigade {
 
 class Sgd final : public Optimizer {
  public:
+  // As every optimizer names its own.
   using Options = SgdOptions;
   Sgd(std::vector<OptimizerGroup> groups, const SgdOptions& options);
 

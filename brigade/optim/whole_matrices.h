@@ -39,6 +39,7 @@ struct MatrixPiece {
   int64_t numel = 0;
 };
 
+// How matrices are dealt out to owners.
 struct WholeMatricesOptions {
   // What a matrix costs its owner.
   std::function<double(int64_t rows, int64_t columns)> cost;
@@ -49,6 +50,7 @@ struct WholeMatricesOptions {
 
 class WholeMatrices {
  public:
+  // What an owner computes of a whole matrix.
   using Compute = std::function<torch::Tensor(const torch::Tensor& whole)>;
 
   // Collective over `ranks`, which all pieces of the matrices are on. Two

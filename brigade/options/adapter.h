@@ -13,6 +13,7 @@
 
 namespace brigade {
 
+// Config keys "adapter".
 struct AdapterOptions {
   int64_t rank = 0;  // of A and B; 0: no adapter, the model itself trains
   double alpha = 8;  // scale = alpha / rank

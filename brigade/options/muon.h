@@ -15,6 +15,7 @@ enum class MuonScale {
   kOriginal,       // sqrt(max(1, A / B))
   kSpectral,       // sqrt(A / B): rates transfer between widths
 };
+// Their names.
 template <>
 inline constexpr std::array kChoices<MuonScale>{
     Choice{MuonScale::kMatchRmsAdamW, "match_rms_adamw"},
@@ -26,6 +27,7 @@ enum class MuonDtype {
   kBfloat16,  // products of bf16 with float32 sums, each rounded to bf16
   kFloat32,
 };
+// Their names.
 template <>
 inline constexpr std::array kChoices<MuonDtype>{
     Choice{MuonDtype::kBfloat16, "bfloat16"},

@@ -13,12 +13,14 @@
 
 namespace brigade {
 
+// Config key "training.optimizer".
 enum class OptimizerKind {
   kAdamW,
   kMuon,  // of matrices; AdamW for the rest
   kSgd,
   kScheduleFreeAdamW,
 };
+// Their names.
 template <>
 inline constexpr std::array kChoices<OptimizerKind>{
     Choice{OptimizerKind::kAdamW, "adamw"},

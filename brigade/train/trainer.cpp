@@ -456,8 +456,7 @@ StepMetrics Trainer::train_step(int64_t step) {
   metrics.tokens_per_second_per_device =
       metrics.tokens_per_second / mesh_->world()->size();
   const double flops =
-      metrics.tokens_per_second_per_device *
-      flops_per_token(config_);
+      metrics.tokens_per_second_per_device * flops_per_token(config_);
   // A machine that was busy while its rate was measured is faster than that.
   peak_flops_ = std::max(peak_flops_, flops);
   metrics.mfu = 100 * flops / peak_flops_;

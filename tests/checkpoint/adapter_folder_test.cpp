@@ -114,8 +114,8 @@ TEST_F(AdapterFolderTest, GivesEachRankItsPart) {
   for (const ParameterRow& row : adapter_rows(small_model(), options_)) {
     const ParamShard cut =
         shard_parameter(row, {.tp = 2}, {.tp = 1}, TokenLayout::kReplicated);
-    const Param param =
-        make_param(row, whole_model(small_model()), cut, torch::empty(cut.shape));
+    const Param param = make_param(
+        row, whole_model(small_model()), cut, torch::empty(cut.shape));
     read.read(param);
     EXPECT_TRUE(torch::equal(
         param.tensor, take_slice(tensors_.at(row.name), cut.slice)))
