@@ -122,6 +122,7 @@ std::vector<double> BucketedGradSync::factors() const {
 // ---- during backward
 
 void BucketedGradSync::enter_step() {
+  end_of_backward_.throw_if_broken_off();
   if (phase_ == Phase::kFinished)
     leave_step();
   if (phase_ == Phase::kIdle)
@@ -195,8 +196,8 @@ void BucketedGradSync::after_accumulate(int param) {
   }
   const GradPart part = part_of(param);
   const bool is_round =
-      accumulate_only_ && divides_gradients(options_.sharding);
-  if (accumulate_only_ && !is_round) {
+      accumulate_only() && divides_gradients(options_.sharding);
+  if (accumulate_only() && !is_round) {
     handover_of(param).after_accumulate(param, part);
     progress_.set(param, ReadyState::kAccumulated);
     return;
@@ -207,10 +208,8 @@ void BucketedGradSync::after_accumulate(int param) {
   const bool acts_at_end = is_round ||
                            options_.finish == FinishMode::kAtEndOfBackward ||
                            sharded_weights() != nullptr;
-  if (acts_at_end && !callback_is_queued_) {
-    at_end_of_backward([this] { at_backward_end(); });
-    callback_is_queued_ = true;
-  }
+  if (acts_at_end)
+    end_of_backward_.call_once([this] { at_backward_end(); });
   if (is_round) {
     handover_of(param).after_last(param, part, mean_scale_of(param));
     progress_.set(param, ReadyState::kReady);
@@ -230,14 +229,13 @@ bool BucketedGradSync::is_last_reach(int param) {
 }
 
 void BucketedGradSync::at_backward_end() {
-  callback_is_queued_ = false;
   if (sharded_weights()) {
     sharded_weights()->end_pass();
     sharded_weights()->throw_if_failed();
   }
   if (phase_ == Phase::kAccumulating)
     end_round();
-  if (sharded_weights() && accumulate_only_)
+  if (sharded_weights() && accumulate_only())
     sharded_weights()->expect_pass();
   if (phase_ != Phase::kReducing ||
       options_.finish != FinishMode::kAtEndOfBackward)
@@ -261,7 +259,8 @@ void BucketedGradSync::at_backward_end() {
 void BucketedGradSync::throw_if_stepped_early() {
   if (options_.reach != GraphReach::kAsInFirstStep ||
       options_.finish != FinishMode::kAtEndOfBackward ||
-      phase_ != Phase::kReducing || callback_is_queued_ || !were_used())
+      phase_ != Phase::kReducing || end_of_backward_.is_awaited() ||
+      !were_used())
     return;
   throw ConfigError(fmt::format(
       "[data_parallel] weights were stepped while the last step still waited "
@@ -282,7 +281,7 @@ void BucketedGradSync::end_round() {
 
 void BucketedGradSync::mark_ready(int param) {
   check_is_param(param);
-  if (accumulate_only_)
+  if (accumulate_only())
     return;
   if (phase_ == Phase::kFinished)
     reset();
@@ -350,16 +349,18 @@ void BucketedGradSync::launch_bucket_of(int param) {
 // ---- the step's end
 
 void BucketedGradSync::finish() {
+  end_of_backward_.throw_if_broken_off();
   const bool zeros_count = options_.missing_gradient == MissingGradient::kZero;
   if (phase_ == Phase::kFinished) {
-    const bool is_second = finish_call_ == FinishCall::kSeen;
+    // Else a step in which no backward reached any parameter of this rank.
+    const bool is_of_last_step =
+        finish_call_ == FinishCall::kNone && (bucket_step_ || !were_touched());
     finish_call_ = FinishCall::kSeen;
-    // A step in which no backward reached any parameter of this rank.
-    if (!zeros_count || !is_second)
+    if (!zeros_count || is_of_last_step)
       return;
     leave_step();
   }
-  if (accumulate_only_ && phase_ != Phase::kIdle) {
+  if (accumulate_only() && phase_ != Phase::kIdle) {
     throw ConfigError(
         "[data_parallel] finish() under no_sync() alone, which holds the "
         "reduction: run the step's last micro-batch outside no_sync(), and "
@@ -517,7 +518,7 @@ void BucketedGradSync::reset() {
     sharded_weights()->abandon();
   progress_.reset();
   writes_.end();
-  callback_is_queued_ = false;
+  end_of_backward_.forget();
   phase_ = Phase::kIdle;
 }
 
@@ -583,8 +584,8 @@ void BucketedGradSync::throw_if_missing() const {
 
 void BucketedGradSync::throw_ready_twice(int param) const {
   // The last step still waits: a further backward might have completed it.
-  const bool is_incomplete =
-      options_.finish == FinishMode::kAtEndOfBackward && !callback_is_queued_;
+  const bool is_incomplete = options_.finish == FinishMode::kAtEndOfBackward &&
+                             !end_of_backward_.is_awaited();
   if (is_incomplete)
     throw_if_missing();
   const std::string accumulated = progress_.names_of(ReadyState::kAccumulated);
@@ -598,7 +599,9 @@ void BucketedGradSync::throw_ready_twice(int param) const {
   throw ConfigError(fmt::format(
       "[data_parallel] parameter '{}' was marked ready twice in one step. "
       "Either backward() ran twice before finish() (put all but the last "
-      "micro-batch under no_sync()), or one backward reaches the parameter "
+      "micro-batch under no_sync(), and call reset() after an exception in "
+      "one), "
+      "or one backward reaches the parameter "
       "through several nested ones (activation checkpointing that shares it: "
       "set reach = GraphReach::kAsInFirstStep)",
       params()[static_cast<size_t>(param)].name));

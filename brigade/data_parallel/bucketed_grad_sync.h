@@ -112,7 +112,7 @@ class BucketedGradSync : public GradSync {
   BucketStepPtr bucket_step_;
   size_t stepped_buckets_ = 0;  // in this step's backward, from the first on
   bool order_is_final_;
-  bool callback_is_queued_ = false;  // for the end of the current backward
+  EndOfBackward end_of_backward_;  // where a round or the step may end
   FinishCall finish_call_ = FinishCall::kNone;
   mutable SyncReport report_;  // report() fills in what the device knows
   StreamMark backward_begin_;

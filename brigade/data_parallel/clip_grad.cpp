@@ -20,6 +20,7 @@ struct ReadGradient {
 std::vector<ReadGradient> gradients_of(
     const GradSync& sync,
     const char* function) {
+  sync.check_are_reduced(function);
   std::vector<ReadGradient> gradients;
   if (sync.options().handover == GradHandover::kMainGrad) {
     // With versions of their own: see GradSync::throw_if_kept(), for which

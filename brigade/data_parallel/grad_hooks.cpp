@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "brigade/base/error.h"
 #include "brigade/ops/libtorch_versions.h"
 #include "brigade/ops/nested_backward.h"
 
@@ -57,6 +59,48 @@ constexpr bool runs_tensor_hooks_first() {
   return requires(NodeType & node) {
     node.tensor_pre_hooks();
   };
+}
+
+// Does nothing: autograd keeps it with the tensor.
+class OwnerMark : public torch::autograd::FunctionPreHook {
+ public:
+  explicit OwnerMark(std::shared_ptr<const FlatMemory> owner)
+      : owner_(std::move(owner)) {}
+
+  variable_list operator()(const variable_list& gradients) override {
+    return gradients;
+  }
+  const std::shared_ptr<const FlatMemory>& owner() const { return owner_; }
+
+ private:
+  std::shared_ptr<const FlatMemory> owner_;
+};
+
+using Capture = torch::autograd::GraphTask::ExecInfo::Capture;
+
+class OnCapture : public Capture::GradCaptureHook {
+ public:
+  explicit OnCapture(std::function<void(const torch::Tensor&)> on_gradient)
+      : on_gradient_(std::move(on_gradient)) {}
+
+  torch::Tensor operator()(const torch::Tensor& gradient) override {
+    on_gradient_(gradient);
+    return gradient;
+  }
+
+ private:
+  std::function<void(const torch::Tensor&)> on_gradient_;
+};
+
+// Another name in libtorch 2.
+template <typename AnyCapture>
+void add_hook(
+    AnyCapture& capture,
+    std::unique_ptr<Capture::GradCaptureHook> hook) {
+  if constexpr (requires { capture.hooks_; })
+    capture.hooks_.push_back(std::move(hook));
+  else
+    capture.DO_NOT_USE_DEPRECATED_register_capture_hook(std::move(hook));
 }
 
 }  // namespace
@@ -178,6 +222,23 @@ bool has_grad_hooks(const torch::Tensor& param) {
   });
 }
 
+void set_owner(
+    const torch::Tensor& leaf,
+    std::shared_ptr<const FlatMemory> owner) {
+  torch::autograd::impl::add_hook(
+      leaf, std::make_unique<OwnerMark>(std::move(owner)));
+}
+
+std::shared_ptr<const FlatMemory> owner_of(const torch::Tensor& tensor) {
+  if (torch::autograd::impl::get_autograd_meta(tensor) == nullptr)
+    return nullptr;
+  for (const auto& hook : torch::autograd::impl::hooks(tensor)) {
+    if (const auto* mark = dynamic_cast<const OwnerMark*>(hook.get()))
+      return mark->owner();
+  }
+  return nullptr;
+}
+
 void at_end_of_backward(std::function<void()> callback) {
   torch::autograd::Engine::get_default_engine().queue_callback(
       [callback = std::move(callback)] {
@@ -189,6 +250,42 @@ void at_end_of_backward(std::function<void()> callback) {
           callback();
         }
       });
+}
+
+void at_captured_gradients(
+    const std::function<void(const torch::Tensor&)>& on_gradient) {
+  const auto* nodes = torch::autograd::get_current_graph_task_exec_info();
+  if (nodes == nullptr)
+    return;
+  for (const auto& [node, info] : *nodes) {
+    if (info.captures_ == nullptr)
+      continue;
+    for (Capture& capture : *info.captures_)
+      add_hook(capture, std::make_unique<OnCapture>(on_gradient));
+  }
+}
+
+void EndOfBackward::call_once(std::function<void()> callback) {
+  if (is_awaited_)
+    return;
+  is_awaited_ = true;
+  const auto waiting = std::make_shared<const bool>(true);
+  waiting_ = waiting;
+  at_end_of_backward([this, waiting, callback = std::move(callback)] {
+    if (waiting_.lock() != waiting || !is_awaited_)
+      return;
+    is_awaited_ = false;
+    callback();
+  });
+}
+
+void EndOfBackward::throw_if_broken_off() const {
+  if (!is_awaited_ || !waiting_.expired())
+    return;
+  throw ConfigError(
+      "[data_parallel] the last backward() ended by an exception, with a part "
+      "of the step's gradients: call reset() of DataParallel after it, on "
+      "every rank, which drops them");
 }
 
 }  // namespace brigade

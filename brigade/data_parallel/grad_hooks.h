@@ -17,9 +17,11 @@
 
 #include <functional>
 #include <list>
+#include <memory>
 #include <vector>
 
 #include "brigade/ops/libtorch_versions.h"
+#include "brigade/optim/flat_memory.h"
 
 namespace brigade {
 
@@ -65,10 +67,42 @@ ops::NodePtr stand_in_for_data(torch::Tensor& leaf, const torch::Tensor& data);
 // Whether a parameter's module is wrapped.
 bool has_grad_hooks(const torch::Tensor& param);
 
+// Notes which flat memory a leaf of GradSync::owned_leaf() is a view of, on the
+// tensor itself: so it is known of an optimizer whose DataParallel is gone, or
+// is another one. Once for each leaf.
+void set_owner(
+    const torch::Tensor& leaf,
+    std::shared_ptr<const FlatMemory> owner);
+// Null for a tensor that is no such leaf.
+std::shared_ptr<const FlatMemory> owner_of(const torch::Tensor& tensor);
+
 // Runs `callback` on the current thread when the backward that is under way
 // ends, before backward() returns. To be called from inside a hook. In a nested
 // backward that is the outermost one's end, if it runs as ops::NestedBackward,
 // as recompute()'s does; otherwise its own.
 void at_end_of_backward(std::function<void()> callback);
+
+// In a backward that torch::autograd::grad() runs: calls `on_gradient` with each
+// gradient that it will return. To be called from inside a hook.
+void at_captured_gradients(
+    const std::function<void(const torch::Tensor&)>& on_gradient);
+
+// What is to be done once at the end of a backward whose hooks ask for it. Used
+// on the thread of backward, forget() between backwards.
+class EndOfBackward {
+ public:
+  // As at_end_of_backward(), however often it is called in one backward.
+  void call_once(std::function<void()> callback);
+  // The end is still to come.
+  bool is_awaited() const { return is_awaited_; }
+  // ConfigError where it never came: an exception ended that backward.
+  void throw_if_broken_off() const;
+  void forget() { is_awaited_ = false; }
+
+ private:
+  bool is_awaited_ = false;
+  // What waits in autograd is gone with the backward, whatever ends it.
+  std::weak_ptr<const bool> waiting_;
+};
 
 }  // namespace brigade

@@ -40,8 +40,8 @@ GradSync::GradSync(
 
 // The module is an ordinary one again, whose weights are all there.
 GradSync::~GradSync() {
-  flat_memory()->before_step = nullptr;
-  flat_memory()->after_step = nullptr;
+  *flat_memory() = {.is_current = false};
+  strand_leaves();
 }
 
 // ---- memory
@@ -95,6 +95,8 @@ void GradSync::take_back_weights() {
 }
 
 void GradSync::begin_memory_step() {
+  if (before_step_)
+    before_step_();
   params_.check_unchanged();
   gathered_->throw_if_stale();
   // Before an optimizer writes what they read.

@@ -62,7 +62,8 @@ class GradSync {
   // step.
   virtual void mark_ready(int param) = 0;
   // Waits for the step's collectives and hands the gradients over. A second
-  // call does nothing (but see MissingGradient::kZero). Throws ConfigError when
+  // call does nothing (with MissingGradient::kZero one before anything was done
+  // with the gradients; else it is a step of its own). Throws ConfigError when
   // no backward was synchronised, a gradient is missing, or set_accumulate_only
   // is on; CommError when a peer was lost.
   virtual void finish() = 0;
@@ -84,11 +85,20 @@ class GradSync {
   // param.grad() is this rank's sum so far, neither reduced nor divided, and
   // clearing it (zero_grad()) drops what was accumulated.
   void set_accumulate_only(bool value) { accumulate_only_ = value; }
-  bool accumulate_only() const { return accumulate_only_; }
+  bool accumulate_only() const { return accumulate_only_ || holds_ > 0; }
+  // The same while somebody holds it: between the first hold_reduction() and
+  // the last release_reduction(), in whatever order they come.
+  void hold_reduction() { ++holds_; }
+  void release_reduction() { --holds_; }
   // Called when a step's gradients are reduced, before an optimizer may find
   // them.
   void before_handover(std::function<void()> call) {
     before_handover_ = std::move(call);
+  }
+
+  // Called at a step's first backward, before its gradient is added; may throw.
+  void before_step(std::function<void()> call) {
+    before_step_ = std::move(call);
   }
 
   // ---- parameters
@@ -169,6 +179,9 @@ class GradSync {
   // does not count: divided gradients lie elsewhere, and of sums that are still
   // to be scaled no limit is meant. AdamW of make_adamw() calls it.
   void check_before_step();
+  // ConfigError where `function` would read gradients of a step that is under
+  // way: with kMainGrad another rank's are not in them yet.
+  void check_are_reduced(const char* function) const;
   // It has stepped so many elements that this rank owns, and cleared their
   // gradients or keeps them.
   void note_stepped(int64_t numel) { stepped_numel_ += numel; }
@@ -218,6 +231,8 @@ class GradSync {
   void note_use();
   // Whether an optimizer has stepped since begin_use().
   bool were_used() const;
+  // The same, or whether .grad() was cleared or written since.
+  bool were_touched() const;
   // kMainGrad: whether the gradients are still those of begin_use().
   bool are_uncleared() const;
   // They were used, and the next ones begin from zero. ConfigError: what used
@@ -247,17 +262,23 @@ class GradSync {
   std::unique_ptr<GatheredWeights> gathered_;
 
   Phase phase_ = Phase::kIdle;
-  bool accumulate_only_ = false;
   WriteWatch writes_;  // from begin_use() to the step or reset()
 
  private:
+  bool accumulate_only_ = false;
+  int holds_ = 0;  // hold_reduction()
   std::unique_ptr<WeightMemory> make_weights() const;
   void follow_memory();
+  // An optimizer that steps them from here on fails: they are nobody's weights,
+  // and libtorch refuses their gradients of no elements.
+  void strand_leaves() const;
   int64_t owned_numel() const;
   void throw_if_stepped_elsewhere() const;
   void throw_if_kept() const;
+  [[noreturn]] static void throw_not_reduced(const std::string& what);
   int64_t version_of_weights() const;
   int64_t version_of_gradients() const;
+  int64_t version_of_shown() const;
 
   struct OwnedLeaf {
     size_t segment = 0;
@@ -269,10 +290,12 @@ class GradSync {
 
   int64_t weights_version_ = 0;    // at begin_use()
   int64_t gradients_version_ = 0;  // the same; -1: there are none
+  int64_t shown_version_ = 0;      // the same, of .grad()
   int64_t stepped_numel_ = 0;      // since begin_use()
   std::vector<OwnedLeaf> owned_leaves_;
   int64_t leaves_layout_ = 0;  // of owned_leaves_
   std::function<void()> before_handover_;
+  std::function<void()> before_step_;
 };
 
 }  // namespace brigade

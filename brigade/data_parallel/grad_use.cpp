@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "brigade/base/error.h"
+#include "brigade/data_parallel/grad_hooks.h"
 #include "brigade/data_parallel/grad_sync.h"
 
 namespace brigade {
@@ -42,8 +43,14 @@ GradSync::owned_leaf(size_t segment, int64_t offset, int64_t numel) {
           .detach()
           .requires_grad_()};
   leaf.weight.mutable_grad() = as_leaf_gradient(main_grad_of(leaf));
+  set_owner(leaf.weight, flat_memory());
   owned_leaves_.push_back(leaf);
   return leaf.weight;
+}
+
+void GradSync::strand_leaves() const {
+  for (const OwnedLeaf& leaf : owned_leaves_)
+    leaf.weight.mutable_grad() = torch::empty({0}, leaf.weight.options());
 }
 
 void GradSync::drop_cleared_leaves() {
@@ -112,8 +119,25 @@ void GradSync::begin_use() {
   }
   weights_version_ = version_of_weights();
   gradients_version_ = version_of_gradients();
+  shown_version_ = version_of_shown();
   stepped_numel_ = 0;
   writes_.begin(gradients, weights);
+}
+
+void GradSync::check_are_reduced(const char* function) const {
+  const bool is_own_sum = phase_ == Phase::kAccumulating &&
+                          options().handover == GradHandover::kParamDtype;
+  if (phase_ == Phase::kIdle || phase_ == Phase::kFinished || is_own_sum)
+    return;
+  throw_not_reduced(function + std::string("()"));
+}
+
+void GradSync::throw_not_reduced(const std::string& what) {
+  throw ConfigError(fmt::format(
+      "[data_parallel] {} before the step's gradients are reduced: call it "
+      "after the last backward() outside no_sync(), and with "
+      "FinishMode::kExplicit after finish()",
+      what));
 }
 
 void GradSync::note_use() {
@@ -123,7 +147,12 @@ void GradSync::note_use() {
 }
 
 bool GradSync::were_used() const {
-  return writes_.has_seen_weights() || version_of_weights() != weights_version_;
+  return writes_.has_seen_weights() ||
+         version_of_weights() != weights_version_ || weights_->are_replaced();
+}
+
+bool GradSync::were_touched() const {
+  return were_used() || version_of_shown() != shown_version_;
 }
 
 bool GradSync::end_use() const {
@@ -155,6 +184,16 @@ int64_t GradSync::version_of_gradients() const {
   int64_t sum = 0;
   for (const FlatSegment& segment : segments())
     sum += static_cast<int64_t>(segment.owned_main_grad()._version());
+  return sum;
+}
+
+int64_t GradSync::version_of_shown() const {
+  int64_t sum = 0;
+  for (const Param& param : params()) {
+    const torch::Tensor& grad = param.tensor.grad();
+    if (grad.defined())
+      sum += 1 + static_cast<int64_t>(grad._version());
+  }
   return sum;
 }
 
@@ -196,6 +235,12 @@ void GradSync::throw_if_kept() const {
 }
 
 void GradSync::check_before_step() {
+  if (phase_ == Phase::kAccumulating &&
+      options().handover == GradHandover::kMainGrad)
+    throw_not_reduced("an optimizer's step");
+  // An optimizer steps what torch::load() has brought since backward.
+  if (options().sharding != Sharding::kParameters)
+    take_back_weights();
   const bool is_watched =
       options().handover == GradHandover::kMainGrad && writes_.is_watching();
   bool is_changed = writes_.seen() == WriteWatch::Seen::kGradients;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/data_parallel/grad_hooks.h"
 #include "brigade/data_parallel/optimizer_groups.h"
 #include "brigade/data_parallel/owned_runs.h"
 
@@ -52,19 +53,42 @@ std::unordered_map<const void*, size_t> indices_of(const GradSync& sync) {
   return index_of;
 }
 
-// What this rank owns of the gradients that an optimizer is to read: of owned
-// parameters, or, where .grad() holds it as well, of the module's own.
-std::vector<torch::Tensor> gradients_read_by(
+void check_is_not_of_another(
+    const GradSync& sync,
+    const torch::Tensor& weight) {
+  const auto owner = owner_of(weight);
+  if (owner == nullptr || owner == sync.flat_memory())
+    return;
+  throw ConfigError(fmt::format(
+      "[data_parallel] step() of an optimizer over owned_parameters() of "
+      "another DataParallel{}: make one over owned_parameters() of this one, "
+      "and step the weights by DataParallel::step() of the model that they "
+      "are of",
+      owner->is_current ? "" : ", which is gone"));
+}
+
+struct ReadGradients {
+  // What this rank owns: of owned parameters, or, where .grad() holds it as
+  // well, of the module's own.
+  std::vector<torch::Tensor> owned;
+  std::vector<torch::Tensor> unknown;  // of parameters that are not the sync's
+};
+
+// The gradients that an optimizer is to read.
+ReadGradients gradients_read_by(
     const GradSync& sync,
     const torch::optim::Optimizer& optimizer) {
   const auto index_of = indices_of(sync);
-  std::vector<torch::Tensor> gradients;
+  ReadGradients gradients;
   for (const auto& group : optimizer.param_groups()) {
     for (const torch::Tensor& weight : group.params()) {
       const auto own = index_of.find(weight.unsafeGetTensorImpl());
       if (own == index_of.end()) {
+        check_is_not_of_another(sync, weight);
         if (const auto run = find_owned(sync, weight))
-          gradients.push_back(run->main_grad(sync));
+          gradients.owned.push_back(run->main_grad(sync));
+        else if (weight.grad().defined())
+          gradients.unknown.push_back(weight.grad());
         continue;
       }
       if (divides_gradients(sync.options().sharding)) {
@@ -76,7 +100,8 @@ std::vector<torch::Tensor> gradients_read_by(
             sync.params()[own->second].name,
             to_string(sync.options().sharding)));
       }
-      gradients.push_back(sync.owned_main_grad(static_cast<int>(own->second)));
+      gradients.owned.push_back(
+          sync.owned_main_grad(static_cast<int>(own->second)));
     }
   }
   return gradients;
@@ -231,15 +256,17 @@ ScheduleFreeAdamW make_schedule_free_adamw(
 
 void step_owned(GradSync& sync, torch::optim::Optimizer& optimizer) {
   sync.check_leaves_are_current();
-  const std::vector<torch::Tensor> gradients =
-      gradients_read_by(sync, optimizer);
+  const ReadGradients gradients = gradients_read_by(sync, optimizer);
   sync.check_before_step();
   if (sync.grad_scale() != 1.0) {
-    for (const torch::Tensor& gradient : gradients)
+    for (const torch::Tensor& gradient : gradients.owned)
       gradient.mul_(sync.grad_scale());
   }
   optimizer.step();
-  for (const torch::Tensor& gradient : gradients) {
+  // None are left for the next step, also where nobody calls zero_grad().
+  for (const torch::Tensor& gradient : gradients.unknown)
+    gradient.zero_();
+  for (const torch::Tensor& gradient : gradients.owned) {
     gradient.zero_();
     sync.note_stepped(gradient.numel());
   }

@@ -1,8 +1,6 @@
 // GradSync with one all-reduce per parameter once the step's last backward has
 // ended: the oracle of BucketedGradSync's tests. It has no buckets, no
-// hand-over, no hook, and refuses sharding, sparse gradients, and a backward on
-// top of gradients that no optimizer has used. Under kParamDtype .grad() is
-// undefined until then, and further backwards before finish() are added.
+// hand-over, no hook, and refuses sharding and sparse gradients.
 #pragma once
 
 #include <memory>
@@ -31,12 +29,26 @@ class PerParamGradSync : public GradSync {
     return params()[static_cast<size_t>(param)].tensor.mutable_grad();
   }
   void begin_step();
+  // A finished one: ends it, or goes on with gradients that nobody has used.
+  void leave_step();
+  // Of a sum over ranks each keeps the part that gives it once more.
+  void keep_share(int param);
+  // What a user made of .grad() since it was shown is what has accumulated.
+  void adopt_shown(int param);
+  // .grad() becomes what has accumulated.
+  void show(int param);
+  void before_accumulate(int param);
   void after_accumulate(int param);
+  void at_backward_end();
   void reduce_all();
+  void reduce(int param, bool is_used);
 
   const bool is_main_grad_;            // .grad() is main_grad
   std::vector<int64_t> has_gradient_;  // by parameter, in this step
-  bool waits_for_end_ = false;         // of the backward under way
+  std::vector<bool> is_shown_;         // the same: .grad() is main_grad rounded
+  // The dtypes of parameters themselves, not of their compute copies.
+  std::vector<torch::ScalarType> dtypes_;
+  EndOfBackward end_of_backward_;  // where the step may end
   bool was_finished_by_hand_ = false;
   SyncReport report_;
   std::unique_ptr<GradHooks> hooks_;  // last: gone before what it calls

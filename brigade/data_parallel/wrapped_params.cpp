@@ -58,6 +58,16 @@ problem_of(const Param& param, torch::Device device, FlatWeights weights) {
         param.name,
         param.shares_memory_with);
   }
+  if (const std::string other = WrappedMemory::name_of_sharer(param, weights);
+      !other.empty()) {
+    return fmt::format(
+        "parameter '{}' shares memory with '{}' of another module that is "
+        "wrapped, and handover = kMainGrad, which all sharding needs, moves "
+        "the one and unties them: wrap one module that has both, or set "
+        "handover = GradHandover::kParamDtype for both",
+        param.name,
+        other);
+  }
   if (param.tensor.requires_grad() && has_grad_hooks(param.tensor)) {
     return fmt::format(
         "parameter '{}' is already synchronised: its module was wrapped "
@@ -223,6 +233,7 @@ WrappedParams::WrappedParams(
   }
   check_params_alike(params, options, all);
   check_groups_alike(params, all);
+  memory_ = std::make_unique<WrappedMemory>(params, weights);
   for (Param& param : params) {
     auto& list = param.tensor.requires_grad() ? trainable_ : frozen_;
     list.push_back(std::move(param));

@@ -4,10 +4,12 @@
 
 #include <torch/types.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "brigade/comm/communicator.h"
+#include "brigade/data_parallel/wrapped_memory.h"
 #include "brigade/param/weight_memory.h"
 
 namespace brigade {
@@ -49,6 +51,7 @@ class WrappedParams {
   void check_unchanged() const;
 
  private:
+  std::unique_ptr<WrappedMemory> memory_;
   std::vector<Param> trainable_;
   std::vector<Param> frozen_;
   std::vector<torch::ScalarType> dtypes_;     // of trainable_

@@ -45,7 +45,8 @@ struct ActiveWatches {
 const c10::IValue* written_input(const at::RecordFunction& op) {
   const auto inputs = op.inputs();
   const std::string_view name(op.name());
-  if (name.empty() || inputs.empty())
+  // The second is no step: an embedding's forward, by max_norm.
+  if (name.empty() || inputs.empty() || name == "aten::embedding_renorm_")
     return nullptr;
   if (name.back() == '_')
     return &inputs[0];

@@ -123,9 +123,10 @@ void Optimizer::follow_memory() {
     if (!group.memory->is_current) {
       throw ConfigError(fmt::format(
           "[optimizer] group '{}': its gradients and weights were moved to "
-          "other memory after this optimizer was made (BucketOrder::kObserved "
-          "plans anew after the first step); make it anew by make_adamw(), "
-          "after the first backward at the earliest",
+          "other memory after this optimizer was made (its DataParallel is "
+          "gone, or BucketOrder::kObserved has planned anew after the first "
+          "step); make it anew by make_adamw(), with kObserved after the first "
+          "backward at the earliest",
           group.name));
     }
     if (group.memory->before_step)

@@ -152,12 +152,25 @@ void WeightMemory::add_memory(
     ops::release(flat.weight);
 }
 
+bool WeightMemory::is_replaced(size_t param) const {
+  return !is_same_memory(params_[param].tensor, weights_[param]) &&
+         !params_[param].is_replaced_by_copy();
+}
+
+bool WeightMemory::are_replaced() const {
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    if (is_replaced(i))
+      return true;
+  }
+  return false;
+}
+
 bool WeightMemory::take_back() {
   const torch::NoGradGuard no_grad;
   bool is_any_new = false;
   for (size_t i = 0; i < weights_.size(); ++i) {
     torch::Tensor& param = params_[i].tensor;
-    if (is_same_memory(param, weights_[i]) || params_[i].is_replaced_by_copy())
+    if (!is_replaced(i))
       continue;
     if (sharding_ == Sharding::kParameters) {
       throw ConfigError(fmt::format(

@@ -87,6 +87,8 @@ class WeightMemory {
   // trains. Throws ConfigError naming one of those with Sharding::kParameters:
   // see FullWeights.
   bool take_back();
+  // Whether there is something to take back.
+  bool are_replaced() const;
   // Changes whenever an optimizer has written flat weights.
   int64_t version() const;
   // Without sharding: what was reduced over `from` is reduced over `to`.
@@ -101,6 +103,7 @@ class WeightMemory {
     torch::Tensor weight;
   };
 
+  bool is_replaced(size_t param) const;
   void
   add_memory(FlatSegment& segment, const PlannedBucket& planned, Flat& flat);
 

@@ -303,8 +303,9 @@ void ShardedWeights::throw_if_written() const {
         written_versions_[i]) {
       throw ConfigError(fmt::format(
           "[data_parallel] '{}' was written in place, but with sharding = "
-          "parameters no rank keeps what is written there: change weights "
-          "while a brigade::FullWeights lives",
+          "parameters no rank keeps what is written there (as an embedding's "
+          "max_norm does in forward): change weights while a "
+          "brigade::FullWeights lives",
           params()[i].name));
     }
   }

@@ -25,9 +25,11 @@ ComputeCopies::ComputeCopies(
     // step.
     if (!copy.param.requires_grad())
       continue;
-    copy.hook = copy.param.register_hook([this](const torch::Tensor&) {
-      if (are_in_place_)
-        on_backward();
+    copy.hook = copy.param.register_hook([this](const torch::Tensor& grad) {
+      if (!are_in_place_)
+        return;
+      on_backward();
+      watch(grad);
     });
   }
 }
@@ -83,7 +85,7 @@ void ComputeCopies::restore(const torch::Tensor& param) {
 
 void ComputeCopies::restore() {
   are_in_place_ = false;
-  stay_ = false;
+  watches_gradients_ = false;
   for (Copy& copy : copies_)
     restore(copy);
 }
@@ -99,11 +101,18 @@ void ComputeCopies::watch(const torch::Tensor& output) {
 
 void ComputeCopies::on_backward() {
   take_place();
-  stay_ = torch::GradMode::is_enabled();
+  // create_graph: a backward through the gradients of this one begins inside of
+  // its graph, where it reaches no output.
+  if (torch::GradMode::is_enabled() &&
+      !std::exchange(watches_gradients_, true)) {
+    at_captured_gradients([self = std::weak_ptr(self_)](const auto& gradient) {
+      if (const auto alive = self.lock())
+        (*alive)->watch(gradient);
+    });
+  }
   // Each time: a backward that broke off never called back.
   at_end_of_backward([self = std::weak_ptr(self_)] {
-    const auto alive = self.lock();
-    if (alive && !(*alive)->stay_)
+    if (const auto alive = self.lock())
       (*alive)->restore();
   });
 }

@@ -6,8 +6,8 @@
 //   forward()   copies take the values, and the place, of the parameters; when
 //               it returns, or throws, the parameters are float32 again
 //   backward()  from the first gradient of the outputs of forward() until it
-//               ends (with create_graph, until a further one or the step ends):
-//               the copies, with the values of forward
+//               ends: the copies, with the values of forward. The same in a
+//               backward through gradients that one with create_graph gave
 //
 // so that optimizers, clipping and saving never see a copy. Gradients arrive in
 // float32: autograd casts them to the dtype that a parameter had when it was
@@ -54,7 +54,8 @@ class ComputeCopies {
     bool were_in_place_;
   };
 
-  // What forward() returned: its backward computes with the copies.
+  // What forward() returned, or a gradient that is differentiated in turn: its
+  // backward computes with the copies.
   void watch(const torch::Tensor& output);
   // The parameters themselves, now: one of them, or all. For an optimizer that
   // steps them while backward runs, and after a backward that broke off.
@@ -77,9 +78,7 @@ class ComputeCopies {
 
   std::vector<Copy> copies_;
   bool are_in_place_ = false;
-  // backward(create_graph): the next backward begins inside of this one's
-  // graph, and finds the copies there.
-  bool stay_ = false;
+  bool watches_gradients_ = false;  // that the backward under way returns
   // Watched outputs may outlive this object.
   std::shared_ptr<ComputeCopies*> self_;
 };

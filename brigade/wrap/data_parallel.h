@@ -113,23 +113,27 @@ void check_uneven_inputs(
 [[noreturn]] void throw_unseen_output();
 
 // While it lives, backwards accumulate and launch nothing; with kReduce it
-// changes nothing, also inside of another one.
+// changes nothing, also inside of another one. Several may end in any order,
+// before the DataParallel that they are of.
 class [[nodiscard]] NoSync {
  public:
   // Whether the next backward is the step's last.
   enum class Mode { kAccumulate, kReduce };
 
   NoSync(GradSync& sync, Mode mode)
-      : sync_(&sync), before_(sync.accumulate_only()) {
-    sync.set_accumulate_only(before_ || mode == Mode::kAccumulate);
+      : sync_(mode == Mode::kAccumulate ? &sync : nullptr) {
+    if (sync_ != nullptr)
+      sync_->hold_reduction();
   }
-  ~NoSync() { sync_->set_accumulate_only(before_); }
+  ~NoSync() {
+    if (sync_ != nullptr)
+      sync_->release_reduction();
+  }
   NoSync(const NoSync&) = delete;
   NoSync& operator=(const NoSync&) = delete;
 
  private:
-  GradSync* sync_;
-  bool before_;
+  GradSync* sync_;  // null: kReduce
 };
 
 // For micro-batch `index` of `count`: kReduce for the last. ConfigError when
@@ -173,6 +177,7 @@ class DataParallel {
             wrap_)) {
     if (ComputeCopies* copies = wrapped_.copies.get())
       wrapped_.sync->before_handover([copies] { copies->restore(); });
+    wrapped_.sync->before_step(make_check_of_layers(module_of(module_)));
     if (ShardedWeights* weights = wrapped_.sync->sharded_weights())
       watch_ = std::make_unique<WeightWatch>(*weights);
     // Copies are made of all weights at once.

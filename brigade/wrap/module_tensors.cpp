@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/shared_memory.h"
@@ -241,6 +242,38 @@ std::vector<std::string> kept_names(
     const torch::jit::Module& module,
     const std::vector<std::string>& names) {
   return names_kept_of(module, names);
+}
+
+std::function<void()> make_check_of_layers(const torch::nn::Module& module) {
+  std::vector<const void*> known;
+  for (const torch::Tensor& param : module.parameters())
+    known.push_back(param.unsafeGetTensorImpl());
+  return [&module, known = std::move(known)] {
+    const auto params = module.parameters();
+    const auto is_known = [](const torch::Tensor& param, const void* impl) {
+      return param.unsafeGetTensorImpl() == impl;
+    };
+    if (std::equal(
+            params.begin(), params.end(), known.begin(), known.end(), is_known))
+      return;
+    for (const auto& item : module.named_parameters()) {
+      if (item.value().requires_grad() &&
+          std::find(
+              known.begin(), known.end(), item.value().unsafeGetTensorImpl()) ==
+              known.end()) {
+        throw ConfigError(fmt::format(
+            "[data_parallel] parameter '{}' came to the module after it was "
+            "wrapped, and is not synchronised: add layers before wrapping, or "
+            "wrap again",
+            item.key()));
+      }
+    }
+  };
+}
+
+std::function<void()> make_check_of_layers(
+    const torch::jit::Module& /*module*/) {
+  return {};
 }
 
 bool has_sync_batch_norm(const torch::nn::Module& module) {

@@ -4,6 +4,7 @@
 
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,12 @@ std::vector<std::string> kept_names(
 std::vector<std::string> kept_names(
     const torch::jit::Module& module,
     const std::vector<std::string>& names);
+
+// Throws ConfigError naming a parameter that trains and that `module`, which is
+// wrapped, did not have when this was made. `module` outlives it.
+std::function<void()> make_check_of_layers(const torch::nn::Module& module);
+// Does nothing: a scripted module's layers stay.
+std::function<void()> make_check_of_layers(const torch::jit::Module& module);
 
 // Whether forward is collective, because a part is a SyncBatchNorm.
 bool has_sync_batch_norm(const torch::nn::Module& module);

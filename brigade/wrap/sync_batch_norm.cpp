@@ -232,6 +232,19 @@ SyncBatchNormImpl::SyncBatchNormImpl(
     CommunicatorPtr communicator,
     const torch::nn::BatchNormOptions& options)
     : options_(options), communicator_(std::move(communicator)) {
+  register_tensors(tensors);
+}
+
+void SyncBatchNormImpl::reset() {
+  BatchNormTensors tensors = fresh_tensors(options_.num_features(), options_);
+  if (weight.defined()) {
+    tensors.weight.set_requires_grad(weight.requires_grad());
+    tensors.bias.set_requires_grad(bias.requires_grad());
+  }
+  register_tensors(tensors);
+}
+
+void SyncBatchNormImpl::register_tensors(const BatchNormTensors& tensors) {
   const auto parameter = [this](const char* name, const Tensor& tensor) {
     return tensor.defined()
                ? register_parameter(name, tensor, tensor.requires_grad())

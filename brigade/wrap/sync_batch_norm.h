@@ -11,6 +11,7 @@
 // (create_graph), as often as one likes.
 #pragma once
 
+#include <torch/nn/cloneable.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -32,7 +33,7 @@ struct BatchNormTensors {
 };
 
 // The module behind SyncBatchNorm.
-class SyncBatchNormImpl : public torch::nn::Module {
+class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
  public:
   SyncBatchNormImpl(
       int64_t channels,
@@ -55,11 +56,17 @@ class SyncBatchNormImpl : public torch::nn::Module {
   // per channel.
   torch::Tensor forward(const torch::Tensor& x);
 
+  // Fresh tensors in place of those that it has. clone() calls it, and copies
+  // values; the copy's communicator is the same.
+  void reset() override;
+
   torch::Tensor weight, bias;               // [C]; undefined: not affine
   torch::Tensor running_mean, running_var;  // [C]; undefined: not tracked
   torch::Tensor num_batches_tracked;        // int64 []
 
  private:
+  void register_tensors(const BatchNormTensors& tensors);
+
   torch::nn::BatchNormOptions options_;
   CommunicatorPtr communicator_;
 };

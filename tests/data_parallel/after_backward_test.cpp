@@ -9,6 +9,7 @@
 #include <cmath>
 #include <functional>
 #include <future>
+#include <vector>
 
 #include "brigade/base/error.h"
 #include "tests/data_parallel/sync_cases.h"
@@ -160,6 +161,31 @@ TEST_P(AfterBackward, WeightsMayBeGatheredDuringForwardByAnOption) {
     EXPECT_TRUE(model.sync().is_gathering());
     model.forward(1);
     EXPECT_FALSE(model.sync().is_gathering());
+  });
+}
+
+// Of a step that is under way each rank has its own sum.
+TEST_P(AfterBackward, ClippingBeforeTheReductionIsLocalOrRefused) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    TwoParamsModel model = wrap_two_params(GetParam(), world);
+    const auto guard = model.no_sync();
+    model.forward(world->rank() + 1).backward();
+    if (!GetParam().is_main_grad()) {
+      const double norm = model.clip_grad_norm(1.0);
+      EXPECT_NEAR(norm, (world->rank() + 1) * std::sqrt(3.0 + 5 * 4), 1e-5);
+      return;
+    }
+    for (const auto& clip : std::vector<std::function<void()>>{
+             [&] { model.clip_grad_norm(1.0); },
+             [&] { model.clip_grad_value(1.0); }}) {
+      try {
+        clip();
+        ADD_FAILURE() << "a sum of this rank's was clipped";
+      } catch (const ConfigError& error) {
+        EXPECT_THAT(
+            error.what(), HasSubstr("before the step's gradients are reduced"));
+      }
+    }
   });
 }
 

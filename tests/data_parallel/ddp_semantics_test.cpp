@@ -74,20 +74,26 @@ std::string message_of(const Body& body) {
 // ---- zero_grad() between micro-batches
 
 class ZeroGrad
-    : public ::testing::TestWithParam<std::tuple<GradHandover, torch::Dtype>> {
-};
+    : public ::testing::TestWithParam<
+          std::tuple<GradSyncAlgorithm, GradHandover, torch::Dtype>> {};
 
 // 100 accumulated, dropped, then 1: the step's gradient is 1.
 TEST_P(ZeroGrad, BetweenMicroBatchesDropsWhatWasAccumulated) {
-  const auto [handover, dtype] = GetParam();
+  const auto [sync, handover, dtype] = GetParam();
   for (const double dropped :
        {100.0, std::numeric_limits<double>::quiet_NaN()}) {
     for (const bool to_none : {false, true}) {
       run_ranks(
-          2, [&, handover = handover, dtype = dtype](CommunicatorPtr world) {
+          2,
+          [&, sync = sync, handover = handover, dtype = dtype](
+              CommunicatorPtr world) {
             GradSyncOptions options;
             options.handover = handover;
-            DataParallel model(std::make_shared<Weight>(dtype), world, options);
+            DataParallel model(
+                std::make_shared<Weight>(dtype),
+                world,
+                options,
+                {.sync = sync});
             for (int step = 0; step < 2; ++step) {
               {
                 const auto guard = model.no_sync();
@@ -105,17 +111,14 @@ TEST_P(ZeroGrad, BetweenMicroBatchesDropsWhatWasAccumulated) {
 
 // Dropped, and the last micro-batch does not reach it.
 TEST_P(ZeroGrad, BeforeALastMicroBatchThatDoesNotReachItLeavesZero) {
-  const auto [handover, dtype] = GetParam();
+  const auto [sync, handover, dtype] = GetParam();
   auto w = leaf(2, 1, dtype);
   auto other = leaf(2, 1, dtype);
   GradSyncOptions options;
   options.handover = handover;
   options.missing_gradient = MissingGradient::kZero;
   const auto grads = make_grad_sync(
-      GradSyncAlgorithm::kBucketed,
-      {{"w", w}, {"other", other}},
-      make_world_of_one(),
-      options);
+      sync, {{"w", w}, {"other", other}}, make_world_of_one(), options);
   grads->set_accumulate_only(true);
   (w * 100).sum().backward();
   grads->set_accumulate_only(false);
@@ -126,43 +129,53 @@ TEST_P(ZeroGrad, BeforeALastMicroBatchThatDoesNotReachItLeavesZero) {
 }
 
 TEST_P(ZeroGrad, AnAccumulatingGradientReadsAsThisRanksSum) {
-  const auto [handover, dtype] = GetParam();
-  run_ranks(2, [&, handover = handover, dtype = dtype](CommunicatorPtr world) {
-    GradSyncOptions options;
-    options.handover = handover;
-    DataParallel model(std::make_shared<Weight>(dtype), world, options);
-    const auto guard = model.no_sync();
-    for (int m = 1; m <= 3; ++m) {
-      (model->w * (world->rank() + 1)).sum().backward();
-      EXPECT_EQ(model->w.grad()[0].item<double>(), m * (world->rank() + 1.0));
-    }
-  });
+  const auto [sync, handover, dtype] = GetParam();
+  run_ranks(
+      2,
+      [&, sync = sync, handover = handover, dtype = dtype](
+          CommunicatorPtr world) {
+        GradSyncOptions options;
+        options.handover = handover;
+        DataParallel model(
+            std::make_shared<Weight>(dtype), world, options, {.sync = sync});
+        const auto guard = model.no_sync();
+        for (int m = 1; m <= 3; ++m) {
+          (model->w * (world->rank() + 1)).sum().backward();
+          EXPECT_EQ(
+              model->w.grad()[0].item<double>(), m * (world->rank() + 1.0));
+        }
+      });
 }
 
 // Clipping what has accumulated counts, as in PyTorch.
 TEST_P(ZeroGrad, ChangesToAnAccumulatingGradientCount) {
-  const auto [handover, dtype] = GetParam();
-  run_ranks(2, [&, handover = handover, dtype = dtype](CommunicatorPtr world) {
-    GradSyncOptions options;
-    options.handover = handover;
-    DataParallel model(std::make_shared<Weight>(dtype), world, options);
-    {
-      const auto guard = model.no_sync();
-      (model->w * 8).sum().backward();
-    }
-    {
-      const torch::NoGradGuard no_grad;
-      model->w.mutable_grad().mul_(0.5);
-    }
-    (model->w * (world->rank() + 1)).sum().backward();
-    EXPECT_EQ(mean_gradient(model), 5.5);
-  });
+  const auto [sync, handover, dtype] = GetParam();
+  run_ranks(
+      2,
+      [&, sync = sync, handover = handover, dtype = dtype](
+          CommunicatorPtr world) {
+        GradSyncOptions options;
+        options.handover = handover;
+        DataParallel model(
+            std::make_shared<Weight>(dtype), world, options, {.sync = sync});
+        {
+          const auto guard = model.no_sync();
+          (model->w * 8).sum().backward();
+        }
+        {
+          const torch::NoGradGuard no_grad;
+          model->w.mutable_grad().mul_(0.5);
+        }
+        (model->w * (world->rank() + 1)).sum().backward();
+        EXPECT_EQ(mean_gradient(model), 5.5);
+      });
 }
 
 INSTANTIATE_TEST_SUITE_P(
     All,
     ZeroGrad,
     ::testing::Combine(
+        ::testing::ValuesIn(kSyncs),
         ::testing::ValuesIn(kHandovers),
         ::testing::Values(torch::kFloat, torch::kBFloat16)));
 

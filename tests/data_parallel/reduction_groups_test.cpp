@@ -224,13 +224,8 @@ TEST_P(ReductionGroups, TheNormCountsEachParameterOnce) {
 std::vector<testing::SyncCase> float_cases() {
   std::vector<testing::SyncCase> cases;
   for (const testing::SyncCase& c : testing::all_sync_cases()) {
-    if (c.dtype != torch::kFloat)
-      continue;
-    cases.push_back(c);
-    if (c.sharding == Sharding::kNone) {
+    if (c.dtype == torch::kFloat)
       cases.push_back(c);
-      cases.back().sync = GradSyncAlgorithm::kPerParam;
-    }
   }
   return cases;
 }

@@ -52,13 +52,11 @@ inline std::vector<SyncCase> all_sync_cases() {
     for (const auto missing :
          {MissingGradient::kError, MissingGradient::kZero}) {
       for (const auto handover :
-           {GradHandover::kParamDtype, GradHandover::kMainGrad})
-        cases.push_back(
-            {GradSyncAlgorithm::kBucketed,
-             handover,
-             Sharding::kNone,
-             missing,
-             dtype});
+           {GradHandover::kParamDtype, GradHandover::kMainGrad}) {
+        for (const auto sync :
+             {GradSyncAlgorithm::kBucketed, GradSyncAlgorithm::kPerParam})
+          cases.push_back({sync, handover, Sharding::kNone, missing, dtype});
+      }
       for (const auto sharding :
            {Sharding::kOptimizer,
             Sharding::kGradients,

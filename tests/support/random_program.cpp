@@ -205,6 +205,33 @@ void draw_special(Draw& draw, P& program) {
   }
 }
 
+// What was drawn later than the rest, from numbers of its own: the programs of
+// known seeds stay what they are otherwise.
+void draw_more(Draw& draw, P& program) {
+  GradSyncOptions& options = program.options;
+  const bool steps_after = program.stepping == P::Stepping::kAfterBackward;
+  if (options.sharding == Sharding::kNone &&
+      program.hook == P::Hook::kDefault &&
+      program.net.embedding != Net::Embedding::kSparse && steps_after &&
+      program.missing_steps == 0 && draw.chance(25))
+    program.wrap.sync = GradSyncAlgorithm::kPerParam;
+  if (!divides_gradients(options.sharding) && steps_after && draw.chance(25))
+    options.missing_gradient = MissingGradient::kZero;
+  // With mixed precision it would compute in float32, on inputs of 16 bits.
+  if (program.net.frozen_layer >= 0 && !program.wrap.mixed_precision &&
+      draw.chance(50)) {
+    const auto layer = fmt::format("layers.{}.", program.net.frozen_layer);
+    program.wrap.ignore = {layer + "weight"};
+    if (program.net.frozen_layer % 2 == 0)
+      program.wrap.ignore.push_back(layer + "bias");
+  }
+  if (program.wrap.mixed_precision && options.sharding == Sharding::kNone &&
+      program.wrap.sync == GradSyncAlgorithm::kBucketed && draw.chance(40)) {
+    program.hook = P::Hook::kBf16;
+    program.tolerance = 0.05;
+  }
+}
+
 template <typename E>
 int number(E value) {
   return static_cast<int>(value);
@@ -235,6 +262,8 @@ RandomProgram draw_program(uint64_t seed) {
   draw_optimizer(draw, program);
   draw_loop(draw, program);
   draw_special(draw, program);
+  Draw more(seed + 1'000'003);
+  draw_more(more, program);
   return program;
 }
 
@@ -268,7 +297,7 @@ std::string describe(const RandomProgram& p) {
       "frozen={} repeats={} {} finish={} hook={} sync={} mixed={} steps={} "
       "micro_batches={} accumulation={} losses={} penalty={} peek={} clip={} "
       "optimizer={} groups={} stepping={} zero_grad={} between={} "
-      "skipped_step={} gather={} missing_steps={}",
+      "skipped_step={} gather={} missing_steps={} ignored={}",
       p.seed,
       p.ranks,
       number(p.group),
@@ -303,7 +332,8 @@ std::string describe(const RandomProgram& p) {
       number(p.between),
       p.skipped_step,
       number(p.options.gather),
-      p.missing_steps);
+      p.missing_steps,
+      p.wrap.ignore.size());
 }
 
 }  // namespace brigade::testing

@@ -5,6 +5,9 @@
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
 
+#include <chrono>
+#include <string>
+
 #include "brigade/base/error.h"
 #include "brigade/wrap/data_parallel.h"
 #include "tests/data_parallel/pseudo_random.h"
@@ -144,6 +147,35 @@ TEST(ShardedWeightsInPlace, WritesOutsideOfFullWeightsAreNamed) {
     const auto values = whole_values(model);
     EXPECT_TRUE(torch::equal(values[2], torch::full({6, 6}, 0.5)));
   });
+}
+
+// As a program does that logs a norm on rank 0 between forward and backward:
+// its gathers meet others, of other sizes. A value or an error, and no abort.
+TEST(ShardedWeights, AReadOnOneRankAloneIsAValueOrNamesTheGather) {
+  run_ranks(
+      2,
+      [](const CommunicatorPtr& world) {
+        auto model = make_held(world);
+        std::string message;
+        try {
+          for (int step = 0; step < 3; ++step) {
+            auto loss = model.forward(held_data(world->rank())).pow(2).mean();
+            if (world->rank() == 0) {
+              const torch::NoGradGuard no_grad;
+              for (const auto& param : model->parameters())
+                param.norm();
+            }
+            loss.backward();
+          }
+        } catch (const CommError& error) {
+          message = error.what();
+        }
+        EXPECT_THAT(
+            message,
+            ::testing::AnyOf(
+                HasSubstr("all_gather"), HasSubstr("reduce_scatter")));
+      },
+      {.check_collectives = false, .timeout = std::chrono::seconds(3)});
 }
 
 TEST(ShardedWeights, AUnitThatThereIsNotOrThatNobodyHoldsIsAnErrorAndNoAbort) {

@@ -415,6 +415,56 @@ TEST(MixedPrecision, AStepAfterABackwardThatKeepsItsGraphIsNotLost) {
   }
 }
 
+// torch::autograd::grad() with create_graph between backward and step, and a
+// product of it with a vector, or not.
+TEST(MixedPrecision, GradientsThatCanBeDifferentiatedLeaveFloat32Parameters) {
+  struct Square : torch::nn::Module {
+    Square() { w = register_parameter("w", torch::full({4}, 2.0)); }
+    torch::Tensor forward(const torch::Tensor& x) { return (w * w * x).sum(); }
+    torch::Tensor w;
+  };
+  for (const auto sharding :
+       {Sharding::kNone, Sharding::kOptimizer, Sharding::kGradients}) {
+    for (const auto handover :
+         {GradHandover::kParamDtype, GradHandover::kMainGrad}) {
+      const bool is_flat = handover == GradHandover::kMainGrad;
+      if (!is_flat && sharding != Sharding::kNone)
+        continue;
+      testing::run_ranks(2, [&](const CommunicatorPtr& world) {
+        DataParallel model(
+            std::make_shared<Square>(),
+            world,
+            {.handover = handover, .sharding = sharding},
+            with_precision());
+        torch::optim::SGD optimizer(
+            is_flat ? owned_parameters(model.sync()) : model->parameters(),
+            0.125);
+        const torch::Tensor x = torch::ones({4});
+        for (const float weight : {2.0F, 1.5F}) {
+          model.forward(x).backward();
+          const auto loss = model.forward(x);
+          const auto gradient = torch::autograd::grad(
+              {loss}, {model->w}, {}, c10::nullopt, /*create_graph=*/true)[0];
+          EXPECT_EQ(model->w.scalar_type(), torch::kFloat);
+          EXPECT_EQ(model->w[0].item<float>(), weight);
+          EXPECT_EQ(gradient[0].item<float>(), 2 * weight);
+          if (weight == 2.0F) {
+            const auto second =
+                torch::autograd::grad({gradient.sum()}, {model->w})[0];
+            EXPECT_EQ(second[0].item<float>(), 2.0F);
+            EXPECT_EQ(model->w.scalar_type(), torch::kFloat);
+          }
+          if (is_flat)
+            model.step(optimizer);
+          else
+            optimizer.step();
+          EXPECT_EQ(model->w[0].item<float>(), weight * 0.75F);
+        }
+      });
+    }
+  }
+}
+
 TEST(MixedPrecision, HalfCopiesAndFrozenParametersToo) {
   struct Net : torch::nn::Module {
     Net() {

@@ -282,6 +282,31 @@ struct BlockWithNorm : torch::nn::Module {
 };
 
 // A checkpoint of one is a checkpoint of the other.
+TEST(SyncBatchNorm, IsClonedWithItsTensorsModeAndRanks) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    torch::nn::Sequential net(
+        torch::nn::Linear(2, 2), torch::nn::BatchNorm1d(2));
+    convert_sync_batch_norm(net, world);
+    auto& norm = *net[1]->as<SyncBatchNorm>();
+    norm.bias.set_requires_grad(false);
+    const auto x = torch::randn({3, 2}) + world->rank();
+    net->forward(x);
+    net->eval();
+    const auto copy =
+        std::dynamic_pointer_cast<torch::nn::SequentialImpl>(net->clone());
+    auto& other = *copy->ptr(1)->as<SyncBatchNorm>();
+    EXPECT_FALSE(other.is_training());
+    EXPECT_FALSE(other.bias.requires_grad());
+    EXPECT_TRUE(other.weight.requires_grad());
+    EXPECT_TRUE(torch::equal(other.running_mean, norm.running_mean));
+    EXPECT_TRUE(torch::equal(other.running_var, norm.running_var));
+    EXPECT_FALSE(other.weight.is_alias_of(norm.weight));
+    net->train();
+    copy->train();
+    EXPECT_TRUE(torch::equal(copy->forward(x), net->forward(x)));
+  });
+}
+
 TEST(SyncBatchNorm, ConvertsInnerSequentialsInPlace) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     const auto make = [] {

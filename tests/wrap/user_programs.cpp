@@ -2,9 +2,11 @@
 
 #include <c10/core/InferenceMode.h>
 #include <torch/nn/utils/clip_grad.h>
+#include <torch/nn/utils/convert_parameters.h>
 #include <torch/serialize.h>
 
 #include <cmath>
+#include <memory>
 #include <sstream>
 
 namespace brigade::testing {
@@ -297,6 +299,126 @@ void load_a_file_in_between(UserRun& run) {
   }
 }
 
+// A gradient that is known already makes up for a file that comes late.
+void load_a_file_before_a_step(UserRun& run) {
+  run.add(make_user_net(3, 2, 1));
+  torch::optim::SGD optimizer(run.params(), momentum());
+  std::string saved;
+  for (int64_t step = 0; step < kUserSteps; ++step) {
+    run.with_weights([&] {
+      std::stringstream file;
+      torch::save(run.net(), file);
+      if (step == 0)
+        saved = file.str();
+    });
+    backward_of(run, step);
+    run.with_weights([&] {
+      std::stringstream file(saved);
+      torch::load(run.net(), file);
+    });
+    run.step(optimizer);
+    run.net()->zero_grad();
+    run.note_weights();
+  }
+}
+
+// A step that writes no tensor: each gets other memory.
+void step_by_set_data(UserRun& run) {
+  run.add(make_user_net(3, 2, 1));
+  for (int64_t step = 0; step < kUserSteps; ++step) {
+    backward_of(run, step);
+    if (step % 2 == 0) {
+      for (auto& param : run.net()->parameters())
+        param.set_data(param.data() - 0.1 * param.grad());
+    } else {
+      const torch::NoGradGuard no_grad;
+      std::vector<Tensor> gradients;
+      for (auto& param : run.net()->parameters())
+        gradients.push_back(param.grad());
+      const auto params = run.net()->parameters();
+      torch::nn::utils::vector_to_parameters(
+          torch::nn::utils::parameters_to_vector(params) -
+              0.1 * torch::nn::utils::parameters_to_vector(gradients),
+          params);
+    }
+    run.net()->zero_grad();
+    run.note_weights();
+  }
+}
+
+// Guards in a pointer: the new one begins before the old one ends.
+void reassign_guards(UserRun& run) {
+  run.add(make_user_net(3, 2, 1));
+  torch::optim::SGD optimizer(run.params(), momentum());
+  for (int64_t step = 0; step < kUserSteps; ++step) {
+    std::unique_ptr<NoSync> guard;
+    for (int64_t micro = 0; micro < 3; ++micro) {
+      if (!run.is_plain())
+        guard = micro < 2 ? std::make_unique<NoSync>(
+                                run.wrapped().sync(), NoSync::Mode::kAccumulate)
+                          : nullptr;
+      run.backward([&](int rank) {
+        return user_loss(run.forward(user_batch(step, rank, micro))) / 3;
+      });
+    }
+    run.step(optimizer);
+    optimizer.zero_grad();
+    run.note_weights();
+  }
+}
+
+// Its forward writes to the weights, and is no step.
+void renormalise_an_embedding(UserRun& run) {
+  auto net = std::make_shared<torch::nn::SequentialImpl>(
+      torch::nn::Embedding(torch::nn::EmbeddingOptions(6, 3).max_norm(10.0)),
+      torch::nn::Linear(3, 2));
+  {
+    const torch::NoGradGuard no_grad;
+    int64_t seed = 0;
+    for (auto& param : net->parameters())
+      param.copy_(pseudo_random(param.sizes(), ++seed));
+  }
+  run.add(net);
+  torch::optim::SGD optimizer(run.params(), momentum());
+  for (int64_t step = 0; step < kUserSteps; ++step) {
+    for (int64_t micro = 0; micro < 2; ++micro) {
+      run.backward([&](int rank) {
+        const int64_t first = rank;
+        return user_loss(
+            run.forward(torch::tensor({first, first + micro + 1})));
+      });
+    }
+    run.step(optimizer);
+    run.net()->zero_grad();
+    run.note_weights();
+  }
+}
+
+std::string refused_with_sharded_weights(const Setting& setting) {
+  return setting.options.sharding == Sharding::kParameters
+             ? "an embedding's max_norm"
+             : "";
+}
+
+// Nothing is reduced yet.
+void step_under_no_sync_alone(UserRun& run) {
+  run.add(make_user_net(3, 2, 1));
+  if (!run.is_main_grad())
+    return;  // as in PyTorch: each rank's own step
+  torch::optim::SGD optimizer(run.params(), momentum());
+  {
+    const auto guard = run.no_sync();
+    backward_of(run, 0);
+  }
+  run.step(optimizer);
+}
+
+std::string refused_before_reduction(const Setting& setting) {
+  return setting.options.handover == GradHandover::kMainGrad
+             ? "an optimizer's step before the step's gradients are reduced"
+             : "";
+}
+
 // A loss that is not finite: the checkpoint's weights, and on.
 void restore_instead_of_a_step(UserRun& run) {
   run.add(make_user_net(3, 2, 1));
@@ -379,6 +501,13 @@ std::vector<UserProgram> all_user_programs() {
       {"Loading", load_a_file_in_between},
       {"Restoring", restore_instead_of_a_step, refused_if_flat},
       {"EverySecondStep", step_every_second_time},
+      {"LoadingBeforeTheStep", load_a_file_before_a_step},
+      {"StepBySetData", step_by_set_data, refused_if_flat},
+      {"ReassignedGuards", reassign_guards},
+      {"RenormalisedEmbedding",
+       renormalise_an_embedding,
+       refused_with_sharded_weights},
+      {"StepUnderNoSync", step_under_no_sync_alone, refused_before_reduction},
   };
 }
 

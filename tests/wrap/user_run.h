@@ -26,12 +26,14 @@ using UserModel = DataParallel<UserNet>;
 struct Setting {
   std::string name;
   GradSyncOptions options;
+  WrapOptions wrap = {};
 };
 inline std::ostream& operator<<(std::ostream& out, const Setting& each) {
   return out << each.name;
 }
 
-// Every hand-over and sharding, with gathers in place and during forward.
+// Every hand-over and sharding, with gathers in place and during forward,
+// parameter by parameter, and where gradients may be missing.
 inline std::vector<Setting> all_settings() {
   std::vector<Setting> settings;
   settings.push_back({"ParamDtype", {}});
@@ -48,6 +50,17 @@ inline std::vector<Setting> all_settings() {
     options.gather = GatherMode::kOverlapForward;
     if (sharding == Sharding::kOptimizer || sharding == Sharding::kGradients)
       settings.push_back({name + "_Overlapped", options});
+  }
+  const std::vector<Setting> whole = {
+      settings[0], settings[1], {"MainGrad_optimizer", settings[2].options}};
+  for (Setting setting : whole) {
+    setting.options.missing_gradient = MissingGradient::kZero;
+    settings.push_back({setting.name + "_Zero", setting.options});
+    if (setting.options.sharding == Sharding::kNone)
+      settings.push_back(
+          {setting.name + "_PerParam",
+           setting.options,
+           {.sync = GradSyncAlgorithm::kPerParam}});
   }
   for (Setting& setting : settings) {
     setting.options.bucket_capacity_bytes = 100;
@@ -78,7 +91,8 @@ class UserRun {
     models_.push_back(
         setting_ == nullptr
             ? nullptr
-            : std::make_unique<UserModel>(net, world_, setting_->options));
+            : std::make_unique<UserModel>(
+                  net, world_, setting_->options, setting_->wrap));
     return nets_.size() - 1;
   }
   UserNet& net(size_t model = 0) { return nets_[model]; }
