@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 
 // Text under way between reader and writer. Each byte of it costs several
 // more: the parsed copy, its tokens, the tokenizer's own tables.
-constexpr uint64_t kMaxTextUnderWay = 48 * MiB;
+constexpr uint64_t kMaxPreparedText = 48 * MiB;
 constexpr size_t kNamedBadLines = 10;
 
 // Storage errors of std::filesystem as ours.
@@ -388,7 +388,7 @@ class Preparation {
     };
     OrderedStages<Work, Result> stages;
     stages.num_workers = num_workers_;
-    stages.max_cost = kMaxTextUnderWay;
+    stages.max_cost = kMaxPreparedText;
     stages.produce = [&](Work& work) {
       const bool found = reader.next(work.block);
       work.bytes_read = reader.bytes_read();
