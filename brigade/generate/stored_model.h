@@ -1,5 +1,6 @@
-// A trained model on disk: a checkpoint of Brigade, or a Hugging Face folder; of
-// an adapter's run, or with an adapter's folder, the base model and the adapter.
+// A trained model on disk: a checkpoint of Brigade, or a Hugging Face folder;
+// of an adapter's run, or with an adapter's folder, the base model and the
+// adapter.
 #pragma once
 
 #include <filesystem>

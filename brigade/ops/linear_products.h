@@ -1,6 +1,6 @@
 // The products of several linears on one input, one product where their weights
-// are adjacent in memory (WeightGroup::kOneMatrix), outside autograd. Private to
-// brigade/ops.
+// are adjacent in memory (WeightGroup::kOneMatrix), outside autograd. Private
+// to brigade/ops.
 #pragma once
 
 #include <torch/types.h>

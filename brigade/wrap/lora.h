@@ -10,14 +10,15 @@
 //   }
 //
 // All parameters that the module had are frozen; A and B are parameters of the
-// linear under PEFT's names, "fc1.lora_A.weight" and "fc1.lora_B.weight", so that
-// torch::save() and DataParallel find them. The linear's weight stays a parameter
-// under its name.
+// linear under PEFT's names, "fc1.lora_A.weight" and "fc1.lora_B.weight", so
+// that torch::save() and DataParallel find them. The linear's weight stays a
+// parameter under its name.
 //
-// libtorch's linears have no hook before forward: apply() puts W + scale * B A in
-// the place of the weight that forward reads. Until backward has ended that takes
-// the memory of the weight once more, and its gradient the same; B and A alone
-// have gradients that stay. Brigade's own models need neither (ops/low_rank.h).
+// libtorch's linears have no hook before forward: apply() puts W + scale * B A
+// in the place of the weight that forward reads. Until backward has ended that
+// takes the memory of the weight once more, and its gradient the same; B and A
+// alone have gradients that stay. Brigade's own models need neither
+// (ops/low_rank.h).
 //
 // Called by the thread that runs forward.
 #pragma once
@@ -38,8 +39,8 @@ class Lora {
   // Before each forward, once A or B have changed. With gradients switched off
   // the weights are computed without a graph.
   void apply() const;
-  // Makes the adapters part of the weights for good: what forward reads, and the
-  // parameter. A and B stay parameters, with B zero.
+  // Makes the adapters part of the weights for good: what forward reads, and
+  // the parameter. A and B stay parameters, with B zero.
   void merge();
 
   // Every A and B: what trains.
@@ -57,9 +58,10 @@ class Lora {
 };
 
 // Before the module is wrapped. Initial values as PEFT's, drawn by torch's
-// generator: A uniform in (-1/sqrt(in), 1/sqrt(in)), B zero. Targets name linears
-// as those of a run do, "all-linear" all of them. Throws ConfigError for a rank
-// below 1, a target that is no linear's, and a module that has adapters already.
+// generator: A uniform in (-1/sqrt(in), 1/sqrt(in)), B zero. Targets name
+// linears as those of a run do, "all-linear" all of them. Throws ConfigError
+// for a rank below 1, a target that is no linear's, and a module that has
+// adapters already.
 Lora add_lora(torch::nn::Module& module, const AdapterOptions& options);
 
 }  // namespace brigade

@@ -408,11 +408,7 @@ std::vector<LayoutCase> quick_layouts() {
        .kernels = "aten"},
       {.dims = {.dp = 2, .tp = 2}, .zero_stage = 2, .adapter = 3},
       {.dims = {.dp = 3}, .recompute = "full", .zero_stage = 3, .adapter = 3},
-      {.dims = {.dp = 2, .tp = 2},
-       .sequence_parallel = true,
-       .dtype = "bfloat16",
-       .zero_stage = 1,
-       .adapter = 3},
+      {.dims = {.dp = 2}, .dtype = "bfloat16", .zero_stage = 3, .adapter = 3},
       // Sharded optimizers and gradients.
       {.dims = {.dp = 2}, .zero_stage = 1},
       {.dims = {.dp = 3}, .zero_stage = 2},

@@ -24,8 +24,8 @@ struct LayoutCase {
   std::string model = "llama";
   std::string dtype = "float32";
   int zero_stage = 0;
-  // Rank of adapters of every linear, beside the weights that one rank trained;
-  // 0: the model trains.
+  // Rank of adapters of every linear, beside a frozen model; 0: the model
+  // trains.
   int adapter = 0;
   std::string kernels = "auto";  // of the layout; its oracle's are always auto
 };

@@ -139,7 +139,7 @@ TEST_P(Layout, TrainsAsOneRankDoes) {
   if (layout.adapter > 0) {
     // Of 4 layers A and B of 7 linears.
     ASSERT_EQ(expected.weights.size(), 56U);
-    EXPECT_LT(expected.losses.back(), expected.losses.front());
+    EXPECT_GT(expected.grad_norms.front(), 0.0);
   } else if (layout.model == "llama") {
     ASSERT_EQ(expected.weights.size(), layout.tied ? 38U : 39U);
   }

@@ -62,7 +62,7 @@ class TinyTraining {
   const testing::RunsFolder& folder() const { return folder_; }
 
  private:
-  // The model that one rank trains without an adapter, as a folder; made once.
+  // The model that adapters train beside, as a folder; made once.
   std::filesystem::path base_of(const LayoutCase& layout);
 
   testing::RunsFolder folder_;
