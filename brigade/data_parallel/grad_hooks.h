@@ -97,6 +97,7 @@ class EndOfBackward {
   bool is_awaited() const { return is_awaited_; }
   // ConfigError where it never came: an exception ended that backward.
   void throw_if_broken_off() const;
+  // Awaits it no longer: the step was given up.
   void forget() { is_awaited_ = false; }
 
  private:

@@ -89,6 +89,7 @@ class GradSync {
   // The same while somebody holds it: between the first hold_reduction() and
   // the last release_reduction(), in whatever order they come.
   void hold_reduction() { ++holds_; }
+  // Ends one hold.
   void release_reduction() { --holds_; }
   // Called when a step's gradients are reduced, before an optimizer may find
   // them.
