@@ -123,6 +123,9 @@ std::shared_ptr<DecoderModel> StoredModel::load(
   const ModelPart part =
       stage_parts(config).at(static_cast<size_t>(mesh.coordinate().pp));
   auto model = std::make_shared<DecoderModel>(context, part);
+  // Nothing trains; beside an adapter the weights must not want to.
+  for (const torch::Tensor& weight : model->parameters())
+    weight.set_requires_grad(false);
 
   const auto weights = model->named_parameters();
   std::vector<Param> params;
