@@ -168,6 +168,12 @@ class Evaluation {
   void evaluate_dataset() {
     const TokenDataset data = TokenDataset::open(
         arguments_.dataset, {.vocab_size = stored_.model().vocab_size});
+    if (data.mask() != nullptr)
+      throw ConfigError(fmt::format(
+          "[evaluate] '{}' has a loss mask, which evaluate does not read yet: "
+          "eval_loss of a run counts by it; move the .mask file away for the "
+          "loss of all tokens",
+          arguments_.dataset));
     const TokenLoss loss = loss_of(
         arguments_.dataset,
         most_of(data.num_tokens()),

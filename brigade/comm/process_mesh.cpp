@@ -62,7 +62,13 @@ ProcessMesh::ProcessMesh(
 CommunicatorPtr ProcessMesh::split(
     const std::string& name,
     const Colour& colour) const {
-  return join(name, dims_.members(colour, rank_));
+  std::vector<int> members = dims_.members(colour, rank_);
+  if (!grids_.contains(members))
+    return join(name, std::move(members));
+  CommunicatorPtr& communicator = connected_[members];
+  if (!communicator)
+    communicator = make_group(name, members);
+  return communicator;
 }
 
 CommunicatorPtr ProcessMesh::join(
@@ -101,6 +107,7 @@ CommunicatorPtr ProcessMesh::join_grid(
   }
   const auto communicator =
       make_grid_group(along, grid_worker_, options_of(name, members));
+  grids_.insert(members);
   by_members_.emplace(std::move(members), communicator);
   return communicator;
 }
@@ -225,6 +232,8 @@ const CommunicatorPtr& ProcessMesh::axis(Axis axis) const {
 std::vector<CommunicatorPtr> ProcessMesh::all() const {
   std::vector<CommunicatorPtr> result;
   for (const auto& [members, communicator] : by_members_)
+    result.push_back(communicator);
+  for (const auto& [members, communicator] : connected_)
     result.push_back(communicator);
   if (between_groups_->size() > 1)
     result.push_back(between_groups_);

@@ -8,6 +8,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -107,6 +108,10 @@ class ProcessMesh {
   BackendOptions backend_;
   // What there is, so that the same members are connected once.
   mutable std::map<std::vector<int>, CommunicatorPtr> by_members_;
+  // Groups that go along axes alone, and what split() connects of their members:
+  // rows of unlike splits are not exchanged along axes.
+  std::set<std::vector<int>> grids_;
+  mutable std::map<std::vector<int>, CommunicatorPtr> connected_;
   std::vector<CommunicatorPtr> by_host_;  // what replicas go over besides
   // What world_ and model_ go along, and the thread that does it.
   std::map<Axis, CommunicatorPtr> grid_axes_;

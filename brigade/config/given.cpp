@@ -111,7 +111,9 @@ void override_inside(
   for (const ArchitectureName& known : kArchitectures) {
     DecoderConfig config;
     config.architecture = known.architecture;
-    config.rope_local_base_freq.emplace(1e4);  // written only where it is set
+    // Written only where they are set.
+    config.rope_local_base_freq.emplace(1e4);
+    config.experts.emplace();
     add_names(to_hugging_face_json(config, ""));
   }
   const std::string name = path.substr(0, path.find('.'));

@@ -131,7 +131,7 @@ void add_dataset(std::vector<ConfigKey>& keys) {
   group.key("num_workers", &G::num_workers, at_least(0), kFree, "ignored")
       .ignored_because = "batches are prepared on a thread of their own";
   group.key("num_proc", &G::num_proc, at_least(1), kFree, "ignored")
-      .ignored_because = "text is tokenized by `brigade prepare`, on all cores";
+      .ignored_because = "text is tokenized on all cores";
   group.key(
       "shuffle",
       &G::shuffle,
@@ -349,7 +349,7 @@ void add_environment(std::vector<ConfigKey>& keys) {
           kAny,
           kFree,
           "ignored")
-      .ignored_because = "training reads tokens, not text";
+      .ignored_because = "text is tokenized by Brigade itself";
   group.key("FLASH_ATTEN", &G::FLASH_ATTEN, kAny, kFree, "ignored")
       .ignored_because = "attention never materialises its scores anyway";
   ConfigKey& token =

@@ -198,8 +198,14 @@ void check_adapter(
     const TrainConfig& config,
     const DecoderConfig& decoder,
     Problems& problems) {
-  if (!config.adapter.is_used())
+  if (!config.adapter.is_used()) {
+    if (config.adapter != AdapterOptions{})
+      problems.emplace_back(
+          "[config] /adapter: alpha, use_rslora and targets mean nothing with "
+          "/adapter/rank = 0, which trains the model itself; set adapter.rank, "
+          "or leave them out");
     return;
+  }
   if (config.model.init != WeightInit::kPretrained)
     problems.emplace_back(
         "[config] /adapter/rank: an adapter is trained beside the weights of a "

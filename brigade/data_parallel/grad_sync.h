@@ -91,6 +91,8 @@ class GradSync {
   void hold_reduction() { ++holds_; }
   // Ends one hold.
   void release_reduction() { --holds_; }
+  // Whether ranks may run out of data (allow_uneven_inputs()).
+  bool has_uneven_inputs() const { return uneven_inputs_.is_allowed(); }
   // Called when a step's gradients are reduced, before an optimizer may find
   // them.
   void before_handover(std::function<void()> call) {

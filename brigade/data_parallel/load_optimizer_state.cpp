@@ -171,6 +171,14 @@ void load_optimizer_state(
             field,
             name));
     }
+    for (const State& kept : states.zeros(sync.param_index(name))) {
+      if (kept.name != kMasterLow && !fields.contains(kept.name))
+        refuse_state(fmt::format(
+            "has no '{}' of '{}', which this optimizer keeps: load it into one "
+            "of the kind that it was gathered from",
+            kept.name,
+            name));
+    }
   }
   for (int param = 0; param < static_cast<int>(sync.params().size()); ++param) {
     const ParamFields* fields = find_fields(sync, state, param);

@@ -233,6 +233,11 @@ Muon make_muon(
     throw ConfigError(
         "[data_parallel] Muon without matrices: give it a group of them with "
         "unit = StepUnit::kMatrices, or use make_adamw()");
+  if (sync.has_uneven_inputs())
+    throw ConfigError(
+        "[data_parallel] Muon with uneven inputs: a rank without data would "
+        "have to compute matrices for the others; give every rank the same "
+        "number of steps, or use make_adamw()");
   return {
       groups_over(sync, groups),
       sync.params(),

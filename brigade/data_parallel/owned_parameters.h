@@ -1,5 +1,5 @@
 // Optimizers over what this rank owns of a sync's flat memory
-// (GradHandover::kMainGrad): torch::optim's and Brigade's AdamW.
+// (GradHandover::kMainGrad): torch::optim's and Brigade's.
 #pragma once
 
 #include <torch/optim/optimizer.h>

@@ -126,7 +126,8 @@ Tensor Router::load_of(
   context_->context_parallel->all_reduce(counts)->wait();
   if (divides_tokens(context_->tensor_parallel))
     context_->tensor_parallel.group->all_reduce(counts)->wait();
-  const Tensor by_sequence = counts.view({sequences, count + 1});
+  const Tensor by_sequence =
+      counts.to(torch::kDouble).view({sequences, count + 1});
   return by_sequence.narrow(1, 0, count) /
          (by_sequence.narrow(1, count, 1) *
           static_cast<double>(description_.per_token))

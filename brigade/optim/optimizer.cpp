@@ -140,6 +140,10 @@ void Optimizer::follow_memory() {
 }
 
 void Optimizer::begin_step(const std::vector<double>& lrs) {
+  if (!hidden_.empty())
+    throw ConfigError(
+        "[optim] a step while the averages have the weights' place: call "
+        "hide_averages() first");
   follow_memory();
   ++steps_;
   begin(lrs);
@@ -288,10 +292,9 @@ torch::Tensor Optimizer::average(
 }
 
 void Optimizer::show_averages() {
-  if (!averages_weights())
+  if (!averages_weights() || !hidden_.empty())
     return;
   const torch::NoGradGuard no_grad;
-  hidden_.clear();
   for (size_t i = 0; i < groups_.size(); ++i) {
     const StepRange range = range_of(i, 0, 1, ops::AfterRead::kKeep);
     hidden_.push_back({"weight", range.group.weight.clone()});

@@ -251,15 +251,17 @@ void set_optimizer(const CheckpointManifest& manifest, Optimizer& optimizer) {
 
 // The states of the same optimizer, and the master of a float32 weight where the
 // stored one is an average. A moving average that the checkpoint has not begins
-// with the weights.
+// with the weights, momentum that was off with zero.
 void read_states(const Checkpoint& checkpoint, const Param& param) {
   const torch::Tensor low = param.state(kMasterLow);
   if (!param.states.empty() && !low.defined() &&
       checkpoint.contains("master." + param.name))
     checkpoint.read(part_of("master.", param, param.tensor));
   const std::string ema = kEma + ("." + param.name);
+  const std::string momentum = "momentum_buffer." + param.name;
   for (const TensorPart& part : optimizer_parts(param)) {
-    if (part.name != ema || checkpoint.contains(ema))
+    const bool may_lack = part.name == ema || part.name == momentum;
+    if (!may_lack || checkpoint.contains(part.name))
       checkpoint.read(part);
   }
   if (torch::Tensor average = param.state(kEma);
@@ -268,7 +270,7 @@ void read_states(const Checkpoint& checkpoint, const Param& param) {
         low.defined() ? ops::join_master(param.tensor, low) : param.tensor);
 }
 
-// A master of another optimizer, where the stored weight is it, rounded.
+// A master of another optimizer, which the stored weight is rounded from.
 void read_master(
     const Checkpoint& checkpoint,
     const std::string& optimizer,
@@ -343,15 +345,25 @@ void check_resume(
         "are not verified",
         checkpoint.string()));
   }
+  RunFacts saved = run_facts(
+      with_past_mixture(manifest.config, manifest.step, manifest.tokens),
+      manifest.model,
+      manifest.data);
+  RunFacts now = run_facts(
+      with_past_mixture(to_json(config), manifest.step, manifest.tokens),
+      to_hugging_face_json(model_of(config), manifest.dtype),
+      describe_data(config, data));
+  if (!manifest.base_model.empty() && config.adapter.is_used()) {
+    const auto place = [](const fs::path& path) {
+      return fs::weakly_canonical(path).string();
+    };
+    constexpr const char* kBase = "model.name";  // that of the adapter's base
+    saved.meaning[kBase] = place(manifest.base_model);
+    now.meaning[kBase] = place(fs::absolute(config.model.folder));
+  }
   const ResumeChanges changes = compare_runs(
-      run_facts(
-          with_past_mixture(manifest.config, manifest.step, manifest.tokens),
-          manifest.model,
-          manifest.data),
-      run_facts(
-          with_past_mixture(to_json(config), manifest.step, manifest.tokens),
-          to_hugging_face_json(model_of(config), manifest.dtype),
-          describe_data(config, data)),
+      saved,
+      now,
       config.checkpoint.allow_changes.value_or(std::vector<std::string>{}));
   if (!changes.refused.empty()) {
     std::vector<std::string> problems;
@@ -414,6 +426,15 @@ LoadedRun load_run(
   }
   const bool has_groups =
       local == nullptr || load_local(checkpoint, manifest.step, *local);
+  // Those that a group's own files hold are of the other optimizer too.
+  if (local != nullptr && !other.empty()) {
+    local->visit([](const Param& param) {
+      for (const State& state : param.states) {
+        if (state.name != kMasterLow && !state.name.starts_with("outer."))
+          torch::Tensor(state.tensor).zero_();
+      }
+    });
+  }
   return {
       {manifest.step,
        manifest.tokens,

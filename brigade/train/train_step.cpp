@@ -249,7 +249,7 @@ double TrainStep::used_memory_gb() const {
                                   : resident_memory_gb();
 }
 
-// Requests take two hops, because no collective of a step is over all ranks:
+// Requests take two hops, as no collective of every step is over all ranks:
 // the model's all-reduce brings a rank's request to its replica's last stage
 // (heard_), and in the next step the last stages' all-reduce, together with the
 // loss, brings it to all replicas, whose models then pass it on (agreed).

@@ -10,6 +10,8 @@
 namespace brigade {
 namespace {
 
+constexpr const char* kExpertSize = "ep_size";
+
 // Whose errors they are: what each rank sums, and with whom.
 std::vector<std::string> keys_of_errors() {
   std::vector<std::string> keys = {"grad_wire", "powersgd_rank"};
@@ -17,7 +19,8 @@ std::vector<std::string> keys_of_errors() {
     keys.push_back(size_key_of(axis));
   keys.insert(
       keys.end(),
-      {"pp_engine",
+      {kExpertSize,
+       "pp_engine",
        "pp_virtual_stages",
        "pp_layers",
        "sequence_parallel",
@@ -36,8 +39,10 @@ std::string difference_of_ranks(
     int64_t step) {
   const auto value = [](const nlohmann::json& config, const std::string& key) {
     const auto group = config.find("distributed");
-    return group == config.end() ? nlohmann::json()
-                                 : group->value(key, nlohmann::json());
+    // Checkpoints of before experts were divided do not have it.
+    const auto absent =
+        key == kExpertSize ? nlohmann::json(1) : nlohmann::json();
+    return group == config.end() ? absent : group->value(key, absent);
   };
   for (const std::string& key : keys_of_errors()) {
     if (value(saved, key) != value(now, key))

@@ -1023,8 +1023,7 @@ TEST_F(ModelFileTest, WhatIsWrongWithItNamesTheFile) {
       problems(minimal().dump(), from("./no/such/folder")),
       ElementsAre(HasSubstr("\"./no/such/folder\": there is no such file")));
   // A damaged file is not the config's fault.
-  for (const char* damaged :
-       {"{", "{\"hidden_size\": 1, \"hidden_size\": 2}"}) {
+  for (const char* damaged : {"{", "{\"hidden_size\": 1, hidden_size: 2}"}) {
     write_text_file(folder_ / "config.json", damaged);
     try {
       load(minimal().dump(), from(folder_.string()));
