@@ -270,7 +270,8 @@ std::vector<std::string> ignored_keys(
       ignored.push_back(key.pointer() + ": " + key.ignored_because);
   }
   const auto name = given.find(find_config_key("dataset", "name"));
-  if (config.dataset.text && name != given.end() && name->second.value != "")
+  const bool has_name = name != given.end() && !config.dataset.name.empty();
+  if (config.dataset.text && has_name)
     ignored.emplace_back("/dataset/name: /dataset/text takes its place");
   const DistributedConfig& distributed = config.distributed;
   // picotron takes the backend from use_cpu alone.

@@ -277,7 +277,7 @@ TEST_F(EveryCommand, ALoopOfLinksIsNamedByAllAlike) {
   fs::create_symlink("config.json", folder_ / "model" / "config.json");
   for (const auto& [arguments, code] :
        {std::pair{"plan --run {T}/loop --machine h100 --gpus 2", 4},
-        {"plan --model {D}/run.json --machine {T}/loop --gpus 2", 4},
+        {"plan --model {D}/model --machine {T}/loop --gpus 2", 4},
         {"inspect {D}/tokens -t {T}/loop", 4},
         {"prepare -i {D}/text.txt -o {T}/x -t {T}/loop", 4},
         {"metrics {T}/loop", 4},
@@ -302,7 +302,7 @@ TEST_F(EveryCommand, APipeInPlaceOfAFileIsNamedAndNotWaitedFor) {
   ASSERT_EQ(::mkfifo((folder_ / "run" / "metrics.jsonl").c_str(), 0600), 0);
   for (const auto& [arguments, code] :
        {std::pair{"plan --model {T}/pipe --machine h100 --gpus 2", 4},
-        {"plan --model {D}/run.json --machine {T}/pipe --gpus 2", 4},
+        {"plan --model {D}/model --machine {T}/pipe --gpus 2", 4},
         {"inspect {D}/tokens -t {T}/pipe", 4},
         {"report --run {T}/run", 4},
         {"tail --run {T}/run", 4},
