@@ -201,6 +201,13 @@ WholeMatrices::Traffic WholeMatrices::send_to_owners(
         traffic.splits.output[static_cast<size_t>(part.sender)] += part.numel;
     }
   }
+  launch(traffic, to);
+  return traffic;
+}
+
+void WholeMatrices::launch(
+    Traffic& traffic,
+    const std::vector<std::vector<torch::Tensor>>& to) const {
   const auto options =
       torch::dtype(options_.wire).device(ranks_->options().device);
   std::vector<torch::Tensor> in_order{torch::empty({0}, options)};
@@ -215,7 +222,6 @@ WholeMatrices::Traffic WholeMatrices::send_to_owners(
       options);
   traffic.work =
       ranks_->all_to_all_single(traffic.output, traffic.input, traffic.splits);
-  return traffic;
 }
 
 std::vector<torch::Tensor> WholeMatrices::put_together(
@@ -288,20 +294,7 @@ WholeMatrices::Traffic WholeMatrices::send_back(
       }
     }
   }
-  const auto options =
-      torch::dtype(options_.wire).device(ranks_->options().device);
-  std::vector<torch::Tensor> in_order{torch::empty({0}, options)};
-  for (const auto& each : to)
-    in_order.insert(in_order.end(), each.begin(), each.end());
-  traffic.input = torch::cat(in_order);
-  traffic.output = torch::empty(
-      {std::accumulate(
-          traffic.splits.output.begin(),
-          traffic.splits.output.end(),
-          int64_t{0})},
-      options);
-  traffic.work =
-      ranks_->all_to_all_single(traffic.output, traffic.input, traffic.splits);
+  launch(traffic, to);
   return traffic;
 }
 

@@ -102,15 +102,19 @@ class WholeMatrices {
   void choose_owners();
   void choose_senders();
   void make_rounds();
-  // Calls `part` with each part of a round's matrices that goes from one rank
-  // to another, on its way to the owner or back: by sender, receiver and matrix.
+  // This rank's parts of a round's matrices on their way to the owners.
   Traffic send_to_owners(
       const Round& round,
       const std::vector<torch::Tensor>& pieces) const;
+  // Starts the exchange that traffic.splits says; `to`: by receiving rank.
+  void launch(
+      Traffic& traffic,
+      const std::vector<std::vector<torch::Tensor>>& to) const;
   // Of this rank's matrices of the round, in order.
   std::vector<torch::Tensor> put_together(
       const Round& round,
       const Traffic& arrived) const;
+  // Results of put_together()'s matrices on their way to the parts' holders.
   Traffic send_back(
       const Round& round,
       const std::vector<torch::Tensor>& results) const;
