@@ -1,5 +1,4 @@
-// Jinja's filters, tests and methods of values. Those that chat templates use
-// (docs/chat.md lists them); others are named in the Fault that all functions
+// Jinja's filters, tests and methods of values. Those that chat templates use; others are named in the Fault that all functions
 // throw for what they do not take.
 #pragma once
 

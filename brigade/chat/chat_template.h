@@ -4,8 +4,7 @@
 // Templates are programs in Jinja's language. This is an engine of our own for
 // the part of it that chat templates use, compared with transformers' renderer;
 // what it does not know is an error that names the template's line, never a
-// text that differs. It needs no Python, so that `brigade chat` and C++
-// programs have it too.
+// text that differs. It needs no Python.
 //
 //   const auto chat = ChatTemplate::load("models/smollm2");
 //   const RenderedChat text = chat.render(

@@ -513,7 +513,7 @@ PrepareResult prepare(const PrepareOptions& options) {
 void remove_unfinished(const fs::path& out_prefix) {
   std::error_code ignored;
   bool has_begun = false;  // else the lock may be another process's
-  for (const char* kind : {".bin", ".idx", ".json", ".tokenizer"}) {
+  for (const char* kind : {".bin", ".idx", ".mask", ".json", ".tokenizer"}) {
     const fs::path path =
         fmt::format("{}{}.tmp-{}", out_prefix.string(), kind, ::getpid());
     has_begun = fs::exists(path, ignored) || has_begun;

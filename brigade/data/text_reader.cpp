@@ -201,8 +201,7 @@ bool TextReader::open_next_file() {
   stream_ = file.is_table
                 ? open_table(
                       file.path,
-                      {.column = options_.whole_rows ? "" : options_.json_key,
-                       .python = options_.python})
+                      {.column = options_.json_key, .python = options_.python})
                 : open_byte_stream(file.path);
   format_ = file.format;
   ++next_file_;

@@ -54,8 +54,6 @@ struct TextOptions {
   // The member of each JSON object, or the column of a table, with the text.
   std::string json_key = "text";
   std::string python = "python3";  // that reads tables (table_stream.h)
-  // Of a table, each row with all columns instead.
-  bool whole_rows = false;
   // Between documents of a plain file; empty: a file is one document.
   std::string document_separator;
   // Where a document that is too long may be cut, at or in front of the second

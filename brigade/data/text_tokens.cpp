@@ -160,7 +160,10 @@ nlohmann::json identity_of_tokenizer(const std::string& spec) {
     return spec;
   const fs::path file = tokenizer_file(spec);
   nlohmann::json identity = {sha256_of_file(file)};
-  for (const char* name : {"tokenizer_config.json", "added_tokens.json"}) {
+  for (const char* name :
+       {"tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json"}) {
     const fs::path beside = file.parent_path() / name;
     if (fs::exists(beside))
       identity.push_back(sha256_of_file(beside));

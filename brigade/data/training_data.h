@@ -69,7 +69,7 @@ struct TrainingData {
   uint64_t held_out_windows = 0;
   std::vector<TrainingPart> parts;
   // How many samples of each part are among the first ones of the run; null of
-  // text alone that is not opened (Text::kCheck).
+  // text alone that is not tokenized yet, which has no `parts` either.
   std::shared_ptr<const MixtureSchedule> schedule;
   uint64_t text_bytes = 0;  // of text, on disk; 0: all parts are datasets
 };

@@ -1,6 +1,6 @@
 // GradSync with one all-reduce per parameter once the step's last backward has
-// ended: the oracle of BucketedGradSync's tests. It has no buckets, no
-// hand-over, no hook, and refuses sharding and sparse gradients.
+// ended: the oracle of BucketedGradSync's tests. It has no buckets
+// and no hook, and refuses sharding and sparse gradients.
 #pragma once
 
 #include <memory>

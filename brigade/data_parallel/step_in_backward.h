@@ -27,7 +27,8 @@ BucketStepPtr make_bucket_step(
     torch::optim::Optimizer& optimizer,
     std::function<void(const torch::Tensor& param)> before_step = {});
 
-// `optimizer` was made by make_adamw(sync, ...); it steps with learning rate
+// `optimizer` was made over `sync`, by make_adamw() or another such function but
+// make_muon(), whose ranks compute for one another; it steps with learning rate
 // `lr`, or with one for each of its parameter groups, and clears the
 // main_grads. Throws ConfigError when it was not, where it lacks a parameter or
 // a rate, or with BucketOrder::kObserved, which moves what it steps. Both

@@ -51,10 +51,6 @@ class Muon final : public Optimizer {
       const Options& options);
 
   bool steps_groups_apart() const override { return false; }
-  // Which rank computes how much, by group of ranks; see there.
-  const WholeMatrices& matrices(size_t ranks = 0) const {
-    return *sets_[ranks].matrices;
-  }
 
  private:
   void step_ranges(const std::vector<StepRange>& ranges) override;

@@ -125,8 +125,8 @@ void Optimizer::follow_memory() {
           "[optimizer] group '{}': its gradients and weights were moved to "
           "other memory after this optimizer was made (its DataParallel is "
           "gone, or BucketOrder::kObserved has planned anew after the first "
-          "step); make it anew by make_adamw(), with kObserved after the first "
-          "backward at the earliest",
+          "step); make it anew, with kObserved after the first backward at the "
+          "earliest",
           group.name));
     }
     if (group.memory->before_step)

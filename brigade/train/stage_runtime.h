@@ -23,7 +23,8 @@ namespace brigade {
 class StageRuntime {
  public:
   // Collective over the mesh's replicas(): initial weights, then buckets. They
-  // are the group of every parameter until reduce_over().
+  // are the group of every parameter until reduce_over(), but of experts that
+  // are divided.
   StageRuntime(
       const TrainConfig& config,
       const DecoderConfig& decoder,

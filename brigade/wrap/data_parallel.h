@@ -16,8 +16,8 @@
 // param.grad() is the mean in the parameter's dtype, for any torch::optim
 // optimizer. A further backward before its step adds to it; after the step
 // zero_grad() may be left out. With GradHandover::kMainGrad, Brigade's
-// own AdamW (make_adamw()) reads the fp32 gradients where the reduction left
-// them.
+// own optimizers (make_adamw() and others) read the fp32 gradients where the
+// reduction left them.
 //
 // Life: made on every rank at once, after the module was moved to its dtype and
 // before the optimizer; used by the thread that trains; destroyed on every

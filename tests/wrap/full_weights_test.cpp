@@ -150,14 +150,17 @@ TEST(ShardedWeightsInPlace, WritesOutsideOfFullWeightsAreNamed) {
 }
 
 // As a program does that logs a norm on rank 0 between forward and backward:
-// its gathers meet others, of other sizes. A value or an error, and no abort.
-TEST(ShardedWeights, AReadOnOneRankAloneIsAValueOrNamesTheGather) {
+// its gathers meet others, of other sizes, or nobody's. On a machine so loaded
+// that wrapping itself takes the short timeout, that error is as good.
+TEST(ShardedWeights, AReadOnOneRankAloneEndsInAnErrorAndNoAbort) {
   run_ranks(
       2,
       [](const CommunicatorPtr& world) {
-        auto model = make_held(world);
+        bool is_wrapped = false;
         std::string message;
         try {
+          auto model = make_held(world);
+          is_wrapped = true;
           for (int step = 0; step < 3; ++step) {
             auto loss = model.forward(held_data(world->rank())).pow(2).mean();
             if (world->rank() == 0) {
@@ -170,10 +173,13 @@ TEST(ShardedWeights, AReadOnOneRankAloneIsAValueOrNamesTheGather) {
         } catch (const CommError& error) {
           message = error.what();
         }
-        EXPECT_THAT(
-            message,
-            ::testing::AnyOf(
-                HasSubstr("all_gather"), HasSubstr("reduce_scatter")));
+        EXPECT_FALSE(message.empty());
+        if (is_wrapped) {
+          EXPECT_THAT(
+              message,
+              ::testing::AnyOf(
+                  HasSubstr("all_gather"), HasSubstr("reduce_scatter")));
+        }
       },
       {.check_collectives = false, .timeout = std::chrono::seconds(3)});
 }
