@@ -164,6 +164,13 @@ void add_dataset(std::vector<ConfigKey>& keys) {
       kMeaning,
       "several datasets with weights, which may change over the run, in place "
       "of dataset.name");
+}
+
+// How documents become sequences.
+void add_documents(std::vector<ConfigKey>& keys) {
+  using G = DatasetConfig;
+  const GroupKeys group(
+      keys, "dataset", [](auto& config) -> auto& { return config.dataset; });
   group.key(
       "document_epochs",
       &G::document_epochs,
@@ -175,7 +182,23 @@ void add_dataset(std::vector<ConfigKey>& keys) {
       &G::reset_attention,
       kAny,
       kMeaning,
-      "attention does not cross document boundaries");
+      "attention does not cross document boundaries; always so with packing");
+  group.key(
+      "packing",
+      &G::packing,
+      kAny,
+      kMeaning,
+      "best_fit: each sequence holds whole documents, and padding that has no "
+      "loss; none: documents one after another, cut where a sequence ends");
+  group
+      .key(
+          "long_documents",
+          &G::long_documents,
+          kAny,
+          kMeaning,
+          "of packing, documents that are longer than a sequence: an error, "
+          "left out, their beginning alone, or pieces apart")
+      .only_with = {"packing", {to_string(Packing::kBestFit)}};
 }
 
 // Of text that is tokenized while training.
@@ -369,6 +392,7 @@ const std::vector<ConfigKey>& config_keys() {
     add_adapter(all);
     add_training(all);
     add_dataset(all);
+    add_documents(all);
     add_text(all);
     add_checkpoint(all);
     add_logging(all);

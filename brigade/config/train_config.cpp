@@ -219,6 +219,32 @@ void check_dataset(const DatasetConfig& dataset, Problems& problems) {
         dataset.name));
 }
 
+// Packed documents never see one another, so that they learn what they would by
+// themselves.
+void keep_packed_documents_apart(
+    const GivenValues& given,
+    DatasetConfig& dataset,
+    Problems& problems) {
+  if (dataset.packing == Packing::kNone)
+    return;
+  const bool is_given =
+      given.contains(find_config_key("dataset", "reset_attention"));
+  if (is_given && !dataset.reset_attention &&
+      are_sound(problems, {"/dataset/reset_attention"}))
+    problems.push_back(fmt::format(
+        "[config] /dataset/reset_attention = false with /dataset/packing = "
+        "\"{}\", whose documents do not see one another; leave "
+        "reset_attention out, or set packing to \"none\"",
+        to_string(dataset.packing)));
+  dataset.reset_attention = true;
+  if (dataset.document_epochs)
+    problems.push_back(fmt::format(
+        "[config] /dataset/document_epochs = true has no meaning with "
+        "/dataset/packing = \"{}\", which puts documents in new places in "
+        "every epoch with /dataset/shuffle; leave one out",
+        to_string(dataset.packing)));
+}
+
 void check_environment(
     const EnvironmentConfig& environment,
     Problems& problems) {
@@ -306,6 +332,7 @@ LoadedConfig parse_train_config(
   choose_device(options.gpus, config, problems);
   check_training(config.training, problems);
   check_dataset(config.dataset, problems);
+  keep_packed_documents_apart(given, config.dataset, problems);
   check_checkpoint(config.checkpoint, problems);
   check_logging(config, problems);
   check_environment(config.environment, problems);

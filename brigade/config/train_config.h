@@ -27,6 +27,7 @@
 #include "brigade/options/grad_sync_algorithm.h"
 #include "brigade/options/low_communication.h"
 #include "brigade/options/optimizer.h"
+#include "brigade/options/packing.h"
 #include "brigade/options/verify_level.h"
 #include "brigade/schedule/bucket_plan.h"
 #include "brigade/schedule/fragment_schedule.h"
@@ -176,7 +177,10 @@ struct DatasetConfig {
   double eval_fraction = 0.02;  // held out when training.eval_every > 0
   std::vector<MixturePart> mixture;
   bool document_epochs = false;  // documents in a new order every epoch
-  bool reset_attention = false;  // at document boundaries
+  // At document boundaries; once loaded true with packing.
+  bool reset_attention = false;
+  Packing packing = Packing::kNone;  // of documents into sequences
+  LongDocuments long_documents = LongDocuments::kRefuse;  // of packing
 };
 
 struct CheckpointConfig {

@@ -1,5 +1,7 @@
 #include "brigade/data/training_data.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "brigade/base/check.h"
@@ -123,7 +125,7 @@ std::shared_ptr<TextTokens> open_text(
 // Whether the first windows of the text do not depend on its end.
 bool can_begin_early(const TrainingDataOptions& options) {
   return options.parts.size() == 1 && options.held_out_fraction == 0 &&
-         !options.document_epochs &&
+         !options.document_epochs && options.packing == Packing::kNone &&
          (!options.shuffle || options.shuffle_block > 0);
 }
 
@@ -134,6 +136,72 @@ std::shared_ptr<const TokenDataset> open_dataset(
       TokenDataset::open(part.path, {.vocab_size = options.vocab_size}));
   check_vocabulary(*dataset, part.path, options);
   return dataset;
+}
+
+// What a dataset gives to train on, and the part of it that is held out.
+struct Sources {
+  Source training;
+  Source held_out;  // null: nothing
+  std::optional<PackingCounts> packing;
+};
+
+Sources cut_windows(
+    const std::shared_ptr<const TokenDataset>& dataset,
+    const TrainingDataPart& part,
+    const TrainingDataOptions& options,
+    uint64_t seed) {
+  dataset->require_window(options.seq_length);
+  const WindowSplit split = split_windows(
+      count_windows(dataset->num_tokens(), options.seq_length),
+      options.held_out_fraction,
+      part.path);
+  Sources sources;
+  sources.training =
+      make_training_source(dataset, options, split.training, seed);
+  if (split.held_out.size() > 0)
+    sources.held_out = std::make_shared<WindowSource>(
+        dataset,
+        options.seq_length,
+        BatchSamplerOptions{.windows = split.held_out, .shuffle = false});
+  return sources;
+}
+
+Sources pack_documents(
+    const std::shared_ptr<const TokenDataset>& dataset,
+    const TrainingDataPart& part,
+    const TrainingDataOptions& options,
+    uint64_t seed) {
+  const uint64_t documents = dataset->documents().size();
+  if (documents < 2)
+    throw DataError(fmt::format(
+        "[packing] '{}' ({}) has no boundaries between documents: "
+        "dataset.packing needs several; leave it out, or prepare the text with "
+        "`brigade prepare`",
+        part.path,
+        dataset->format()));
+  const uint64_t end =
+      options.held_out_fraction > 0
+          ? first_held_out_document(
+                documents, options.held_out_fraction, part.path)
+          : documents;
+  PackedDocumentsOptions packing{
+      .seq_length = options.seq_length,
+      .end = end,
+      .long_documents = options.long_documents,
+      .seed = seed,
+      .shuffle = options.shuffle,
+      .shuffle_block = options.shuffle_block};
+  const auto training = std::make_shared<PackedDocuments>(dataset, packing);
+  Sources sources{
+      .training = training, .held_out = {}, .packing = training->counts()};
+  if (end < documents) {
+    packing.begin = end;
+    packing.end = documents;
+    packing.shuffle = false;
+    packing.shuffle_block = 0;
+    sources.held_out = std::make_shared<PackedDocuments>(dataset, packing);
+  }
+  return sources;
 }
 
 }  // namespace
@@ -169,29 +237,27 @@ TrainingData open_training_data(const TrainingDataOptions& options) {
     } else {
       dataset = open_dataset(part, options);
     }
-    dataset->require_window(options.seq_length);
-    const WindowSplit split = split_windows(
-        count_windows(dataset->num_tokens(), options.seq_length),
-        options.held_out_fraction,
-        part.path);
+    const Sources sources = options.packing == Packing::kNone
+                                ? cut_windows(dataset, part, options, seed)
+                                : pack_documents(dataset, part, options, seed);
+    const uint64_t windows = sources.training->samples_per_epoch();
     data.num_tokens += dataset->num_tokens();
     uncounted += dataset->mask() ? dataset->num_tokens() -
                                        dataset->mask()->counting_tokens()
                                  : 0;
     has_mask = has_mask || dataset->mask();
-    data.training_windows += split.training.size();
-    data.held_out_windows += split.held_out.size();
+    if (sources.packing)
+      data.packing = data.packing.value_or(PackingCounts()) += *sources.packing;
+    data.training_windows += windows;
     largest_weights.push_back(largest_weight(part));
     data.parts.push_back(
-        {.path = part.path, .training_windows = split.training.size()});
-    training.push_back(
-        make_training_source(dataset, options, split.training, seed));
-    if (split.held_out.size() > 0) {
-      held_out.push_back(std::make_shared<WindowSource>(
-          dataset,
-          options.seq_length,
-          BatchSamplerOptions{.windows = split.held_out, .shuffle = false}));
-      data.parts.back().held_out = held_out.back();
+        {.path = part.path,
+         .training_windows = windows,
+         .held_out = sources.held_out});
+    training.push_back(sources.training);
+    if (sources.held_out) {
+      data.held_out_windows += sources.held_out->samples_per_epoch();
+      held_out.push_back(sources.held_out);
     }
   }
   if (has_mask)

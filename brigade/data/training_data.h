@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "brigade/data/mixture_schedule.h"
+#include "brigade/data/packed_documents.h"
 #include "brigade/data/sample_source.h"
 #include "brigade/data/text_tokens.h"
 #include "brigade/data/token_range.h"
+#include "brigade/options/packing.h"
 
 namespace brigade {
 
@@ -36,7 +38,11 @@ struct TrainingDataOptions {
   // Documents change places in each epoch, not only windows; see
   // document_epochs.h.
   bool document_epochs = false;
-  double held_out_fraction = 0;  // of each part's windows; 0: none
+  // Whole documents in each sequence; without document_epochs then.
+  Packing packing = Packing::kNone;
+  LongDocuments long_documents = LongDocuments::kRefuse;  // of packing
+  // Of each part's windows, or documents with packing; 0: none.
+  double held_out_fraction = 0;
   // What the config says made the datasets; empty: nothing.
   std::string tokenizer;
   TokenScanOptions scan;  // of token files without a DatasetInfo
@@ -72,6 +78,8 @@ struct TrainingData {
   // text alone that is not tokenized yet, which has no `parts` either.
   std::shared_ptr<const MixtureSchedule> schedule;
   uint64_t text_bytes = 0;  // of text, on disk; 0: all parts are datasets
+  // With packing, what became of the documents to train on; of all parts.
+  std::optional<PackingCounts> packing;
 };
 
 // A single text without held-out part and document epochs, in order or shuffled

@@ -182,6 +182,10 @@ std::string describe_run(const TrainConfig& config, const TrainingData& data) {
         last_step(config),
         epochs);
   }
+  if (data.packing)
+    text += fmt::format(
+        "packing     {}\n",
+        describe(*data.packing, config.dataset.long_documents));
   const auto uses = count_part_use(config, data, 0, 0);
   if (uses.size() > 1) {
     for (const PartUse& use : uses)

@@ -182,6 +182,8 @@ TrainingDataOptions training_data_options(
   options.shuffle = dataset.shuffle;
   options.shuffle_block = static_cast<uint64_t>(dataset.shuffle_block);
   options.document_epochs = config.dataset.document_epochs;
+  options.packing = config.dataset.packing;
+  options.long_documents = config.dataset.long_documents;
   options.tokenizer = config.dataset.tokenizer;
   if (config.training.eval_every > 0)
     options.held_out_fraction = config.dataset.eval_fraction;

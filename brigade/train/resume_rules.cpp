@@ -12,6 +12,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kOptimizer = "training.optimizer";
+constexpr const char* kPacking = "dataset.packing";
 constexpr const char* kBatch = "sequences per step";
 constexpr const char* kModelPrefix = "model.config ";
 constexpr const char* kHoldsOutFact =
@@ -151,6 +152,8 @@ RunFacts run_facts(const json& config, const json& model, const json& data) {
           key.resume == Resume::kMeaning ? facts.meaning : facts.course);
   }
   facts.meaning[kOptimizer] = saved_optimizer(config);
+  // Before there was a choice.
+  facts.meaning.try_emplace(kPacking, to_string(Packing::kNone));
   add_held_out(config, facts.meaning);
   if (const json batch = batch_size(config); !batch.is_null())
     facts.course[kBatch] = batch;

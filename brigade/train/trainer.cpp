@@ -185,6 +185,9 @@ Trainer::Trainer(
   config_.checkpoint.save_dir =
       agreement.text_of(0, config_.checkpoint.save_dir);
   step_ = std::make_unique<TrainStep>(config_, *mesh_, data_);
+  if (data_.packing)
+    observer_.on_message(
+        "packed " + describe(*data_.packing, config_.dataset.long_documents));
   if (data_.held_out) {
     held_out_ = make_evaluation(data_.held_out);
     if (config_.dataset.eval_parts && data_.parts.size() > 1) {
@@ -446,7 +449,7 @@ StepMetrics Trainer::train_step(int64_t step) {
   look_for_stragglers(step, seconds - static_cast<double>(waited_ns) / 1e9);
   metrics.step = step;
   metrics.loss = result.loss;
-  if (data_.counting_tokens || result.loss_tokens < tokens)
+  if (data_.counting_tokens || data_.packing || result.loss_tokens < tokens)
     metrics.loss_tokens = result.loss_tokens;
   metrics.lr = result.lr;
   metrics.grad_norm = result.grad_norm;

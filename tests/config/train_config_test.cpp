@@ -672,6 +672,33 @@ TEST(TrainConfig, ARankOfPowerSgdNeedsItsWire) {
       IsEmpty());
 }
 
+TEST(TrainConfig, PackedDocumentsDoNotSeeOneAnother) {
+  const std::string packing = "dataset.packing=best_fit";
+  EXPECT_THAT(problems_of({packing}), IsEmpty());
+  EXPECT_THAT(
+      problems_of({packing, "dataset.reset_attention=true"}), IsEmpty());
+  EXPECT_THAT(
+      problems_of({packing, "dataset.reset_attention=false"}),
+      ElementsAre(HasSubstr("/dataset/reset_attention = false with "
+                            "/dataset/packing = \"best_fit\"")));
+  EXPECT_TRUE(load(minimal().dump(), {packing}).config.dataset.reset_attention);
+  EXPECT_FALSE(load(minimal().dump()).config.dataset.reset_attention);
+}
+
+TEST(TrainConfig, PackingRefusesWhatItCannotHonour) {
+  const std::string packing = "dataset.packing=best_fit";
+  EXPECT_THAT(
+      problems_of({packing, "dataset.document_epochs=true"}),
+      ElementsAre(HasSubstr("/dataset/document_epochs = true has no meaning "
+                            "with /dataset/packing = \"best_fit\"")));
+  const std::string cut = "dataset.long_documents=cut";
+  EXPECT_THAT(problems_of({packing, cut}), IsEmpty());
+  EXPECT_THAT(
+      problems_of({cut}),
+      ElementsAre(HasSubstr("/dataset/long_documents = \"cut\" has no meaning "
+                            "with /dataset/packing = \"none\"")));
+}
+
 TEST(TrainConfig, LocalStepsRefuseWhatTheyCannotHonour) {
   const std::string local = "distributed.local_steps=6";
   EXPECT_THAT(

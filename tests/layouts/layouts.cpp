@@ -83,6 +83,9 @@ void add_variants(const ParallelDims& dims, std::vector<LayoutCase>& cases) {
     cases.push_back(other);
   cases.push_back({.dims = dims, .documents = true});
   cases.push_back({.dims = dims, .documents = true, .masked = true});
+  cases.push_back(
+      {.dims = dims, .sequence_parallel = dims.tp > 1, .packed = true});
+  cases.push_back({.dims = dims, .masked = true, .packed = true});
   // ATen's kernels once for each dims.
   other.dtype = "float32";
   other.kernels = "aten";
@@ -164,6 +167,8 @@ std::string name_of(const LayoutCase& layout) {
     name += "_documents";
   if (layout.masked)
     name += "_masked";
+  if (layout.packed)
+    name += "_packed";
   if (layout.model != "llama")
     name += "_" + layout.model;
   if (layout.adapter > 0)
@@ -280,7 +285,8 @@ std::vector<std::string> overrides_of(const LayoutCase& layout) {
       fmt::format("distributed.zero_stage={}", layout.zero_stage),
       "training.recompute=" + recompute_of(layout),
       fmt::format("training.seq_length={}", tokens_of_sequence(dims.cp)),
-      fmt::format("dataset.reset_attention={}", layout.documents),
+      fmt::format(
+          "dataset.reset_attention={}", layout.documents || layout.packed),
       fmt::format(
           "training.micro_batch_size={}",
           sequences_of_step(dims.dp) / (dims.dp * kAccumulation)),
@@ -291,6 +297,10 @@ std::vector<std::string> overrides_of(const LayoutCase& layout) {
     overrides.push_back(
         fmt::format("distributed.{}={}", size_key_of(axis), dims[axis]));
   overrides.push_back(fmt::format("distributed.ep_size={}", dims.ep));
+  if (layout.packed)
+    overrides.insert(
+        overrides.end(),
+        {"dataset.packing=best_fit", "dataset.long_documents=split"});
   if (layout.adapter > 0) {
     // The model is the base's.
     overrides.insert(
@@ -329,6 +339,17 @@ std::vector<LayoutCase> quick_layouts() {
       {.dims = {.dp = 2, .pp = 2, .cp = 2},
        .schedule = "zero_bubble",
        .masked = true},
+      // Whole documents, which cp's zigzag cuts anywhere.
+      {.dims = {.dp = 2}, .packed = true, .zero_stage = 1},
+      {.dims = {.tp = 2}, .sequence_parallel = true, .packed = true},
+      {.dims = {.pp = 2}, .schedule = "zero_bubble", .packed = true},
+      {.dims = {.cp = 2}, .masked = true, .packed = true},
+      {.dims = {.cp = 2}, .packed = true, .model = "qwen3"},
+      {.dims = {.dp = 2, .cp = 2}, .packed = true, .model = "mixtral"},
+      {.dims = {.dp = 2, .tp = 2, .cp = 2},
+       .sequence_parallel = true,
+       .masked = true,
+       .packed = true},
       // Models with more parts than Llama's.
       {.dims = {.tp = 4}, .sequence_parallel = true, .model = "qwen3"},
       {.dims = {.cp = 2}, .model = "qwen3"},

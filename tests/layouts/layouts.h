@@ -19,6 +19,7 @@ struct LayoutCase {
   bool tied = true;
   bool documents = false;  // attention ends where a document does
   bool masked = false;     // few tokens count, in some sequences none
+  bool packed = false;     // whole documents in each sequence, and padding
   // "qwen3": norms of q and k, biases of q, k and v, a sliding window;
   // "biases": of every linear.
   std::string model = "llama";

@@ -165,6 +165,12 @@ TEST(LayoutOracle, TrainsOtherwiseWithDocumentsApart) {
       tiny_training().oracle({}).losses);
 }
 
+TEST(LayoutOracle, TrainsOtherwiseOnPackedDocuments) {
+  EXPECT_NE(
+      tiny_training().oracle({.packed = true}).losses,
+      tiny_training().oracle({.documents = true}).losses);
+}
+
 TEST(LayoutOracle, LearnsOtherwiseFromTheTokensOfAMask) {
   EXPECT_NE(
       tiny_training().oracle({.masked = true}).losses,

@@ -197,6 +197,7 @@ const TrainingResult& TinyTraining::oracle(const LayoutCase& layout) {
       .tied = layout.tied,
       .documents = layout.documents,
       .masked = layout.masked,
+      .packed = layout.packed,
       .model = layout.model,
       .dtype = layout.dtype,
       .adapter = layout.adapter};

@@ -65,6 +65,14 @@ TEST(ResumeRules, WhatTheRunMeansIsRefused) {
     EXPECT_EQ(changes_of(with(pointer, 9)).refused.size(), 1U) << pointer;
 }
 
+// A checkpoint from before there was packing says nothing of it.
+TEST(ResumeRules, SequencesThatAreCutAreNotThoseThatArePacked) {
+  EXPECT_THAT(
+      changes_of(with("/dataset/packing", "best_fit")).refused,
+      ElementsAre("dataset.packing: \"none\" when saved, \"best_fit\" now"));
+  EXPECT_THAT(changes_of(with("/dataset/packing", "none")).refused, IsEmpty());
+}
+
 TEST(ResumeRules, ButNotWhereItIsAllowedByName) {
   const ResumeChanges changes =
       changes_of(with("/training/seed", 7), {"training.seed"});
