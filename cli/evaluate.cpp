@@ -106,28 +106,36 @@ class Evaluation {
   }
 
   // Of tokens [0, count), all but the first of which are predicted, in windows
-  // that follow one another. read(begin, into) fills `into`.
+  // that follow one another. read(begin, into) fills `into`; drop(begin,
+  // targets), which may be empty, puts kNoTarget in place of those that do not
+  // count.
+  using Read = std::function<void(int64_t begin, std::span<int64_t> tokens)>;
   TokenLoss loss_of(
       const std::string& name,
       int64_t count,
-      const std::function<void(int64_t, std::span<int64_t>)>& read) {
+      const Read& read,
+      const Read& drop = {}) {
     if (count < 2)
       throw DataError(
           fmt::format("[evaluate] '{}' has fewer than two tokens", name));
     const int64_t windows = (count - 1 + length_ - 1) / length_;
     ProgressBar bar("evaluating " + name, windows, visible_);
-    return scorer_.loss(
-        windows,
-        length_,
-        arguments_.rows,
-        [&](int64_t window, std::span<int64_t> into) {
+    LossWindows all{
+        .count = windows,
+        .length = length_,
+        .rows = arguments_.rows,
+        .read = [&](int64_t window, std::span<int64_t> into) {
           const int64_t begin = window * length_;
           const auto there = static_cast<size_t>(
               std::min<int64_t>(count - begin, length_ + 1));
           read(begin, into.first(there));
           std::fill(into.begin() + there, into.end(), -1);
-        },
-        [&](int64_t done) { bar.draw(done, ""); });
+        }};
+    if (drop)
+      all.drop_uncounted = [&](int64_t window, std::span<int64_t> targets) {
+        drop(window * length_ + 1, targets);
+      };
+    return scorer_.loss(all, [&](int64_t done) { bar.draw(done, ""); });
   }
 
   // `bytes` of the text; 0: not known.
@@ -168,18 +176,22 @@ class Evaluation {
   void evaluate_dataset() {
     const TokenDataset data = TokenDataset::open(
         arguments_.dataset, {.vocab_size = stored_.model().vocab_size});
-    if (data.mask() != nullptr)
-      throw ConfigError(fmt::format(
-          "[evaluate] '{}' has a loss mask, which evaluate does not read yet: "
-          "eval_loss of a run counts by it; move the .mask file away for the "
-          "loss of all tokens",
-          arguments_.dataset));
+    const int64_t count = most_of(data.num_tokens());
     const TokenLoss loss = loss_of(
         arguments_.dataset,
-        most_of(data.num_tokens()),
+        count,
         [&](int64_t begin, std::span<int64_t> into) {
           data.read(static_cast<uint64_t>(begin), into);
+        },
+        [&](int64_t begin, std::span<int64_t> targets) {
+          data.drop_uncounted(static_cast<uint64_t>(begin), targets);
         });
+    if (loss.tokens == 0)
+      throw DataError(fmt::format(
+          "[evaluate] of the {} tokens of '{}' none counts in the loss, by the "
+          ".mask file beside them",
+          count,
+          arguments_.dataset));
     report(arguments_.dataset, loss, 0);
   }
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "brigade/data/loss_mask.h"
+
 namespace brigade {
 namespace {
-
-constexpr int64_t kNoTarget = -100;
 
 void add_up(const torch::Tensor& values, const ProcessMesh& mesh) {
   mesh.world()->all_reduce(values)->wait_on_host();
@@ -45,17 +45,16 @@ double Scorer::loss_of(const torch::Tensor& ids, const torch::Tensor& targets) {
 }
 
 TokenLoss Scorer::loss(
-    int64_t windows,
-    int64_t length,
-    int64_t rows,
-    const std::function<void(int64_t, std::span<int64_t>)>& read,
+    const LossWindows& windows,
     const std::function<void(int64_t)>& progress) {
+  const int64_t length = windows.length;
   TokenLoss mine;
   std::vector<int64_t> window(static_cast<size_t>(length) + 1);
-  for (int64_t first = 0; first < windows; first += rows) {
+  std::vector<int64_t> next;
+  for (int64_t first = 0; first < windows.count; first += windows.rows) {
     progress(first);
-    const int64_t count = std::min(rows, windows - first);
-    if (!is_mine(first / rows))
+    const int64_t count = std::min(windows.rows, windows.count - first);
+    if (!is_mine(first / windows.rows))
       continue;
     auto ids = torch::zeros({count, length}, torch::kLong);
     auto targets = torch::full({count, length}, kNoTarget, torch::kLong);
@@ -63,15 +62,19 @@ TokenLoss Scorer::loss(
     auto target = targets.accessor<int64_t, 2>();
     int64_t predicted = 0;
     for (int64_t row = 0; row < count; ++row) {
-      read(first + row, window);
-      for (int64_t i = 0; i < length; ++i) {
-        const int64_t next = window[static_cast<size_t>(i) + 1];
-        if (next < 0)
-          break;
-        id[row][i] = window[static_cast<size_t>(i)];
-        target[row][i] = next;
-        ++predicted;
-      }
+      windows.read(first + row, window);
+      next.assign(
+          window.begin() + 1,
+          std::find_if(window.begin() + 1, window.end(), [](int64_t token) {
+            return token < 0;
+          }));
+      std::copy_n(window.begin(), next.size(), &id[row][0]);
+      if (windows.drop_uncounted)
+        windows.drop_uncounted(first + row, next);
+      std::copy(next.begin(), next.end(), &target[row][0]);
+      predicted += std::count_if(next.begin(), next.end(), [](int64_t token) {
+        return token != kNoTarget;
+      });
     }
     const double nats = loss_of(ids, targets);
     if (counts()) {
@@ -79,7 +82,7 @@ TokenLoss Scorer::loss(
       mine.tokens += predicted;
     }
   }
-  progress(windows);
+  progress(windows.count);
   const auto total = torch::tensor(
       {mine.nats, static_cast<double>(mine.tokens)}, torch::kDouble);
   add_up(total, mesh_);

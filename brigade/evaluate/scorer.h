@@ -42,6 +42,19 @@ struct ScoredWindow {
   int64_t predicted = 0;
 };
 
+// Windows of tokens that are predicted but for their first.
+struct LossWindows {
+  int64_t count = 0;   // of the windows
+  int64_t length = 0;  // tokens of a window but for the first
+  int64_t rows = 1;    // windows at a time
+  // Fills a window; a token below 0 ends a shorter one.
+  std::function<void(int64_t window, std::span<int64_t> tokens)> read;
+  // Puts kNoTarget in place of a window's targets that do not count; empty: all
+  // do.
+  std::function<void(int64_t window, std::span<int64_t> targets)>
+      drop_uncounted = {};
+};
+
 class Scorer {
  public:
   // `config`: inference_config()'s for the mesh's dims. Throws DataError when a
@@ -51,14 +64,9 @@ class Scorer {
       const TrainConfig& config,
       const ProcessMesh& mesh);
 
-  // Windows of `length` + 1 tokens, `rows` at a time; all but the first token
-  // of a window are predicted. read(i, window) fills window i; a token below 0
-  // ends a shorter one. `progress` is called with the number of windows done.
+  // `progress` is called with the number of windows done.
   TokenLoss loss(
-      int64_t windows,
-      int64_t length,
-      int64_t rows,
-      const std::function<void(int64_t, std::span<int64_t>)>& read,
+      const LossWindows& windows,
       const std::function<void(int64_t)>& progress);
 
   // In the order of the requests. Of each choice with its context the model

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "brigade/checkpoint/save.h"
+#include "brigade/data/loss_mask.h"
 #include "brigade/model/decoder_model.h"
 #include "brigade/model/init_weights.h"
 #include "brigade/model_spec/parameter_table.h"
@@ -215,6 +216,51 @@ TEST_F(EvaluateCommand, ADatasetIsEvaluatedToItsLastToken) {
       evaluate({"--dataset", data, "--seq-length", "5", "--max-tokens", "13"})
           .at("tokens"),
       12);
+}
+
+// Every third token, over the ends of windows; then none.
+TEST_F(EvaluateCommand, OfADatasetWithAMaskTheTokensThatCountAreEvaluated) {
+  const std::string text = "the cat sat on the mat it is";
+  testing::run_program(
+      {"prepare",
+       "--input",
+       write("text.txt", text),
+       "--tokenizer",
+       (folder_ / "tokenizer").string(),
+       "--prepend-bos",
+       "--no-append-eos",
+       "-o",
+       (folder_ / "data").string()});
+  const Ids ids = ids_of(text);
+  LossMaskWriter mask;
+  LossMaskWriter none;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    mask.append(i % 3 == 1);
+    none.append(false);
+  }
+  mask.commit(folder_ / "data.mask");
+  constexpr size_t kLength = 11;
+  double expected = 0;
+  int64_t tokens = 0;
+  for (size_t i = 1; i < ids.size(); i += 3, ++tokens) {
+    const auto begin = static_cast<int64_t>((i - 1) / kLength * kLength);
+    const Ids before(
+        ids.begin() + begin, ids.begin() + static_cast<int64_t>(i) + 1);
+    expected += nats(before, before.size() - 1);
+  }
+  const std::string data = (folder_ / "data").string();
+  const json result =
+      evaluate({"--dataset", data, "--seq-length", std::to_string(kLength)});
+  EXPECT_EQ(result.at("tokens"), tokens);
+  EXPECT_NEAR(
+      result.at("loss").get<double>() * static_cast<double>(tokens),
+      expected,
+      1e-4);
+  none.commit(folder_ / "data.mask");
+  const auto refused = testing::run_program(
+      {"evaluate", "--run", (folder_ / "float32").string(), "--dataset", data});
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_THAT(refused.err, HasSubstr("none counts in the loss"));
 }
 
 TEST_F(EvaluateCommand, ATaskPrintsWhatItsKindHas) {

@@ -106,7 +106,48 @@ TEST_F(EvaluateLayouts, LossIsThatOfTheLogits) {
   for (const ParallelDims& dims : layouts()) {
     under(dims, [&](Scorer& scorer) {
       const TokenLoss loss = scorer.loss(
-          kWindows, kLength, 2, &read_window, [](int64_t /*done*/) {});
+          {.count = kWindows,
+           .length = kLength,
+           .rows = 2,
+           .read = &read_window},
+          [](int64_t /*done*/) {});
+      EXPECT_EQ(loss.tokens, tokens) << dims.product();
+      EXPECT_NEAR(loss.nats / expected, 1, 1e-5) << dims.product();
+    });
+  }
+}
+
+// Every third token of a window, and none of the second one.
+TEST_F(EvaluateLayouts, LossIsThatOfTheTokensThatCount) {
+  const auto drop = [](int64_t window, std::span<int64_t> targets) {
+    for (size_t i = 0; i < targets.size(); ++i) {
+      if (i % 3 != 0 || window == 1)
+        targets[i] = -100;
+    }
+  };
+  double expected = 0;
+  int64_t tokens = 0;
+  std::vector<int64_t> window(kLength + 1);
+  for (int64_t w = 0; w < kWindows; ++w) {
+    if (w == 1)
+      continue;
+    read_window(w, window);
+    const std::vector<int64_t> whole(
+        window.begin(), std::find(window.begin(), window.end(), -1));
+    const auto probabilities = log_probabilities(whole);
+    for (size_t i = 1; i < whole.size(); i += 3, ++tokens)
+      expected -=
+          probabilities[static_cast<int64_t>(i) - 1][whole[i]].item<double>();
+  }
+  for (const ParallelDims& dims : layouts()) {
+    under(dims, [&](Scorer& scorer) {
+      const TokenLoss loss = scorer.loss(
+          {.count = kWindows,
+           .length = kLength,
+           .rows = 2,
+           .read = &read_window,
+           .drop_uncounted = drop},
+          [](int64_t /*done*/) {});
       EXPECT_EQ(loss.tokens, tokens) << dims.product();
       EXPECT_NEAR(loss.nats / expected, 1, 1e-5) << dims.product();
     });
