@@ -200,10 +200,15 @@ TEST_F(TextTokensTest, TrainingDataIsThatOfThePreparedDataset) {
   TrainingDataOptions options{
       .seq_length = 64, .vocab_size = 259, .seed = 3, .shuffle = true};
   options.scan.cache_dir = folder_ / "cache";
-  for (const bool document_epochs : {false, true}) {
+  options.long_documents = LongDocuments::kSplit;
+  enum class Order { kWindows, kDocumentEpochs, kPacked };
+  for (const Order order :
+       {Order::kWindows, Order::kDocumentEpochs, Order::kPacked}) {
     for (const double held_out : {0.0, 0.1}) {
       for (const uint64_t block : {0, 16}) {
-        options.document_epochs = document_epochs;
+        options.document_epochs = order == Order::kDocumentEpochs;
+        options.packing =
+            order == Order::kPacked ? Packing::kBestFit : Packing::kNone;
         options.held_out_fraction = held_out;
         options.shuffle_block = block;
         options.parts = {{.path = folder_ / "out/x"}};
