@@ -173,7 +173,8 @@ void draw_loop(Draw& draw, P& program) {
     program.losses = P::Losses::kEach;
   else if (program.net.second_head != Net::SecondHead::kNone)
     program.losses = P::Losses::kSum;
-  if (draw.chance(20))
+  // The second derivatives enlarge what rounding changes, step by step.
+  if (draw.chance(20) && is_exact(program))
     program.penalty = P::Penalty::kOfInputGradient;
   if (draw.chance(20))
     program.peek = P::Peek::kGradOfOneWeight;
