@@ -14,6 +14,7 @@
 #include "brigade/comm/gpus.h"
 #include "brigade/comm/world.h"
 #include "brigade/config/model_layout.h"
+#include "brigade/launch/immediate_exit.h"
 #include "brigade/launch/rank_report.h"
 #include "brigade/launch/rank_signals.h"
 #include "brigade/metrics/progress_bar.h"
@@ -82,6 +83,7 @@ void train_as_rank(
   output.set_columns(
       std::atoll(process_environment()("COLUMNS").value_or("0").c_str()));
   RankSignals signals;
+  ImmediateExit exits;
   report.set_handles_quit();
   const std::string self = rank_names(config.parallel_dims())
                                .at(static_cast<size_t>(environment.rank));
@@ -90,7 +92,8 @@ void train_as_rank(
       environment,
       {.cache_dir = cache_folder(process_environment()),
        .on_step =
-           [&report](int64_t step, int64_t deadline_ns) {
+           [&report, &exits](int64_t step, int64_t deadline_ns) {
+             exits.arm();
              training_step = step;
              report.set_step(step);
              report.set_deadline(deadline_ns);
