@@ -34,7 +34,8 @@ std::vector<ReadGradient> gradients_of(
     const torch::Tensor& grad = param.tensor.grad();
     if (grad.defined())
       gradients.push_back(
-          {grad.is_sparse() ? grad._values() : grad.detach(), &param.group});
+          {grad.is_sparse() ? grad._values() : grad.variable_data(),
+           &param.group});
   }
   if (gradients.empty()) {
     throw ConfigError(fmt::format(

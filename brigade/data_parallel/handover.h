@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "brigade/data_parallel/grad_buffer.h"
@@ -35,6 +36,21 @@ enum class GradUse { kUsed, kUnused };
 // What a user did to the .grad of all parameters: nothing, cleared each to
 // none, or something else.
 enum class GradClearing { kNone, kAll, kSome };
+
+// What a step left in .grad(): a gradient that the user has written since then
+// (zero_grad()'s zeros too) is one to add to, the step's own is not.
+class ShownGradient {
+ public:
+  // Remembers `grad` as what the step left.
+  void note(const torch::Tensor& grad);
+  // Whether `grad` is another tensor, or has been written to.
+  bool is_replaced_by(const torch::Tensor& grad) const;
+
+ private:
+  // Weak, so that no other tensor can have the address while it is compared.
+  std::optional<c10::weak_intrusive_ptr<c10::TensorImpl>> shown_;
+  int64_t version_ = 0;
+};
 
 class Handover {
  public:

@@ -15,6 +15,23 @@ bool is_rounded_from(
       main_grad.to(grad.scalar_type()).view(torch::kShort));
 }
 
+}  // namespace
+
+void ShownGradient::note(const torch::Tensor& grad) {
+  shown_.emplace(grad.getIntrusivePtr());
+  version_ = static_cast<int64_t>(grad._version());
+}
+
+bool ShownGradient::is_replaced_by(const torch::Tensor& grad) const {
+  if (!grad.defined() || grad.numel() == 0)
+    return false;
+  if (!shown_ || shown_->_unsafe_get_target() != grad.unsafeGetTensorImpl())
+    return true;
+  return static_cast<int64_t>(grad._version()) != version_;
+}
+
+namespace {
+
 // Of fp32 and fp64 parameters .grad is an alias of main_grad, so that autograd
 // adds micro-batches straight into it; of 16-bit ones it is a rounded copy.
 //
@@ -24,7 +41,10 @@ bool is_rounded_from(
 class ParamDtypeHandover : public Handover {
  public:
   ParamDtypeHandover(const std::vector<Param>& params, GradBuffer& buffer)
-      : buffer_(&buffer), given_scales_(params.size()) {
+      : buffer_(&buffer),
+        given_scales_(params.size()),
+        shown_(params.size()),
+        has_users_(params.size()) {
     for (const Param& param : params) {
       params_.push_back(param.tensor);
       dtypes_.push_back(param.tensor.scalar_type());
@@ -53,7 +73,15 @@ class ParamDtypeHandover : public Handover {
 
   void before_accumulate(int param, GradPart part) override {
     torch::Tensor& grad = grad_of(param);
-    if (part == GradPart::kFurther && !is_copied(param))
+    const auto i = static_cast<size_t>(param);
+    has_users_[i] = part == GradPart::kFirst && shown_[i].is_replaced_by(grad);
+    if (has_users_[i]) {
+      torch::Tensor& main_grad = buffer_->main_grad(param);
+      if (!is_same_memory(grad, main_grad))
+        main_grad.copy_(grad);
+      grad = alias_of(main_grad);
+    }
+    if ((part == GradPart::kFurther || has_users_[i]) && !is_copied(param))
       return;  // AccumulateGrad adds to the alias
     if (part == GradPart::kFurther)
       adopt_changed_copy(param);
@@ -108,6 +136,8 @@ class ParamDtypeHandover : public Handover {
     } else {
       grad = alias_of(main_grad);
     }
+    if (grad.defined())
+      note_shown(param);
   }
 
   void follow_buffer() override {}
@@ -132,7 +162,9 @@ class ParamDtypeHandover : public Handover {
   void receive(int param, GradPart part, double scale) {
     const torch::Tensor& grad = grad_of(param);
     torch::Tensor& main_grad = buffer_->main_grad(param);
-    const bool adds = part == GradPart::kFurther && is_copied(param);
+    const bool adds = (part == GradPart::kFurther ||
+                       has_users_[static_cast<size_t>(param)]) &&
+                      is_copied(param);
     if (!grad.defined()) {
       if (!adds)
         main_grad.zero_();
@@ -156,9 +188,13 @@ class ParamDtypeHandover : public Handover {
     if (!is_copied(param)) {
       if (!grad.defined() || !is_same_memory(grad, main_grad))
         grad = alias_of(main_grad);
-      return;
+    } else {
+      grad = main_grad.to(dtype_of(param));
     }
-    grad = main_grad.to(dtype_of(param));
+    note_shown(param);
+  }
+  void note_shown(int param) {
+    shown_[static_cast<size_t>(param)].note(grad_of(param));
   }
 
   // If the user changed the copy, it is what has accumulated.
@@ -176,6 +212,9 @@ class ParamDtypeHandover : public Handover {
   std::vector<torch::ScalarType> dtypes_;
   GradBuffer* buffer_;
   std::vector<double> given_scales_;  // by parameter: of give()
+  std::vector<ShownGradient> shown_;  // the same
+  // The same: the gradient to come is added to one that a user has made.
+  std::vector<bool> has_users_;
 };
 
 }  // namespace

@@ -31,7 +31,8 @@ PerParamGradSync::PerParamGradSync(
     : GradSync(params, std::move(all_ranks), without_buckets(params, options)),
       is_main_grad_(options.handover == GradHandover::kMainGrad),
       has_gradient_(this->params().size()),
-      is_shown_(this->params().size()) {
+      is_shown_(this->params().size()),
+      shown_(this->params().size()) {
   for (const Param& param : this->params())
     dtypes_.push_back(param.tensor.scalar_type());
   for (int i = 0; is_main_grad_ && i < int(has_gradient_.size()); ++i)
@@ -106,14 +107,21 @@ void PerParamGradSync::show(int param) {
           ? sum
           : sum.to(dtypes_[static_cast<size_t>(param)], false, /*copy=*/true);
   is_shown_[static_cast<size_t>(param)] = true;
+  shown_[static_cast<size_t>(param)].note(grad_of(param));
 }
 
 void PerParamGradSync::before_accumulate(int param) {
   begin_step();
   const torch::NoGradGuard no_grad;
   adopt_shown(param);
-  if (!is_main_grad_)
-    grad_of(param).reset();
+  if (is_main_grad_)
+    return;
+  const auto i = static_cast<size_t>(param);
+  if (has_gradient_[i] == 0 && shown_[i].is_replaced_by(grad_of(param))) {
+    torch::Tensor(main_grad(param)).copy_(grad_of(param));
+    has_gradient_[i] = 1;
+  }
+  grad_of(param).reset();
 }
 
 void PerParamGradSync::after_accumulate(int param) {

@@ -8,6 +8,7 @@
 
 #include "brigade/data_parallel/grad_hooks.h"
 #include "brigade/data_parallel/grad_sync.h"
+#include "brigade/data_parallel/handover.h"
 
 namespace brigade {
 
@@ -46,6 +47,7 @@ class PerParamGradSync : public GradSync {
   const bool is_main_grad_;            // .grad() is main_grad
   std::vector<int64_t> has_gradient_;  // by parameter, in this step
   std::vector<bool> is_shown_;         // the same: .grad() is main_grad rounded
+  std::vector<ShownGradient> shown_;   // the same, of show()
   // The dtypes of parameters themselves, not of their compute copies.
   std::vector<torch::ScalarType> dtypes_;
   EndOfBackward end_of_backward_;  // where the step may end
