@@ -11,7 +11,7 @@ build=${1:?usage: scripts/test_ecosystem.sh BUILD_FOLDER}
 venv=${VENV:-$PWD/build/venv-ecosystem}
 packages=(torch==2.14.1 transformers==5.23.0 tokenizers==0.23.3
   safetensors==0.8.0 tensorboard==2.21.0 "lm_eval[hf]==0.4.13" sentencepiece
-  protobuf numpy gguf==0.19.0 pyarrow==26.0.1 peft==0.21.2)
+  protobuf numpy gguf==0.19.0 pyarrow==26.0.1 peft==0.21.2 trl==1.16.0)
 made=$venv/.made-$(echo "${packages[@]}" | cksum | cut -d ' ' -f 1)
 
 if ! [ -e "$made" ]; then
