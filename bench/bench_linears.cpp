@@ -1,18 +1,23 @@
 // What do the three products of a linear cost, as the step computes them and by
 // oneDNN, with the operands in cache and with them in memory, where a step
-// leaves them? Without AVX512 BLAS takes oneDNN's place, on
-// OPENBLAS_NUM_THREADS threads.
+// leaves them? Without AVX512 BLAS takes oneDNN's place, in float32 and on
+// OPENBLAS_NUM_THREADS threads. Beside them what the core's multiply-adds in
+// float32 reach.
 //
-//   build/release/bench_linears [THREADS] [TOKENS]      # default 1, 1024
+//   build/release/bench_linears [THREADS [TOKENS [bf16|fp32]]]  # 1 1024 bf16
+//   BRIGADE_BENCH_TARGET=AVX2 DNNL_MAX_CPU_ISA=AVX2             # as if that
+//                                                               # were all
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <torch/types.h>
 
 #include <algorithm>
 #include <functional>
+#include <string_view>
 #include <vector>
 
 #include "bench/arguments.h"
+#include "bench/fma/fma_rate.h"
 #include "bench/step_shapes.h"
 #include "brigade/kernels/cpu/product.h"
 #include "brigade/kernels/cpu/tensor_memory.h"
@@ -44,10 +49,28 @@ double rate(double flops, bool in_cache, const std::function<void()>& product) {
   return flops / static_cast<double>(times[times.size() / 2]);
 }
 
-void compare(int64_t tokens, int64_t in, int64_t out) {
+// The products that ours are compared with.
+void other_product(
+    const Tensor& a,
+    const Tensor& b,
+    Tensor c,
+    ops::Destination destination = ops::Destination::kOverwrite) {
+  if (ops::onednn_multiplies()) {
+    ops::product(a, b, c, destination);
+    return;
+  }
+  const Tensor left = a.to(torch::kFloat);
+  const Tensor right = b.to(torch::kFloat);
+  if (destination == ops::Destination::kAdd)
+    c.addmm_(left, right);
+  else
+    c.copy_(at::mm(left, right));
+}
+
+void compare(int64_t tokens, int64_t in, int64_t out, torch::ScalarType dtype) {
   const torch::NoGradGuard no_grad;
-  const auto random = [](at::IntArrayRef sizes) {
-    return (torch::rand(sizes) - 0.5).to(torch::kBFloat16);
+  const auto random = [dtype](at::IntArrayRef sizes) {
+    return (torch::rand(sizes) - 0.5).to(dtype);
   };
   const Tensor x = random({tokens, in});
   const Tensor w = random({out, in});
@@ -71,27 +94,32 @@ void compare(int64_t tokens, int64_t in, int64_t out) {
   line(
       "forward",
       [&] { ops::linear(x, w, Tensor()); },
-      [&] { ops::product(x, w.t(), y); });
+      [&] { other_product(x, w.t(), y); });
   line(
       "input gradient",
       [&] { ops::linear_backward_input(y, w); },
-      [&] { ops::product(y, w, dx); });
+      [&] { other_product(y, w, dx); });
   line(
       "weight gradient",
       [&] { ops::linear_backward_weight(y, x, dw); },
-      [&] { ops::product(y.t(), x, dw, ops::Destination::kAdd); });
+      [&] { other_product(y.t(), x, dw, ops::Destination::kAdd); });
 }
 
 int run(int argc, char** argv) {
   at::set_num_threads(argc > 1 ? positive_number("THREADS", argv[1]) : 1);
   const int64_t tokens = argc > 2 ? positive_number("TOKENS", argv[2]) : 1024;
-  const char* other = ops::blas_multiplies() ? "BLAS" : "oneDNN";
+  const bool is_wide = argc > 3 && std::string_view(argv[3]) == "fp32";
+  const auto dtype = is_wide ? torch::kFloat : torch::kBFloat16;
+  const char* other = ops::onednn_multiplies() ? "oneDNN" : "BLAS";
   fmt::print(
-      "bf16, {} tokens, {} threads, tiles: {}; GFLOP/s\n"
+      "{}, {} tokens, {} threads, tiles: {}; GFLOP/s; float32 multiply-adds "
+      "of one thread: {:.0f}\n"
       "{:<31} {:>17} {:>17}\n{:<31} {:>8} {:>8} {:>8} {:>8}\n",
+      is_wide ? "fp32" : "bf16",
       tokens,
       at::get_num_threads(),
       ops::tile_product_instructions(),
+      fma_gflops(),
       "",
       "in cache",
       "in memory",
@@ -103,10 +131,10 @@ int run(int argc, char** argv) {
   for (const ModelShape& s : kShapes) {
     if (s.accumulation == 1 && s.hidden == kShapes[0].hidden)
       continue;  // the first shape's widths again
-    compare(tokens, s.hidden, s.qkv_width());
-    compare(tokens, s.hidden, s.hidden);
-    compare(tokens, s.hidden, 2 * s.ffn);
-    compare(tokens, s.ffn, s.hidden);
+    compare(tokens, s.hidden, s.qkv_width(), dtype);
+    compare(tokens, s.hidden, s.hidden, dtype);
+    compare(tokens, s.hidden, 2 * s.ffn, dtype);
+    compare(tokens, s.ffn, s.hidden, dtype);
   }
   return 0;
 }
@@ -115,7 +143,9 @@ int run(int argc, char** argv) {
 }  // namespace brigade::bench
 
 int main(int argc, char** argv) {
-  brigade::ops::set_up_tensor_memory();
-  return brigade::bench::exit_code_of(
-      [&] { return brigade::bench::run(argc, argv); });
+  return brigade::bench::exit_code_of([&] {
+    brigade::bench::restrict_target();
+    brigade::ops::set_up_tensor_memory();
+    return brigade::bench::run(argc, argv);
+  });
 }

@@ -8,7 +8,10 @@
 // The bound is the time of all matrix products of the step (attention's
 // included, halved by causality) by oneDNN at their own shapes, their operands
 // in cache, measured in this run by all ranks at once, between the steps and
-// after them; the linears and the fused head may beat their parts of it.
+// after them; the linears and the fused head may beat their parts of it. Beside
+// it the time of the same products at the rate of the cores' multiply-adds in
+// float32, measured likewise: a bound that is nobody's library, which
+// processors with products in bf16 beat.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -23,6 +26,7 @@
 #include <vector>
 
 #include "bench/arguments.h"
+#include "bench/fma/fma_rate.h"
 #include "bench/run_ranks.h"
 #include "bench/step_parts.h"
 #include "bench/step_shapes.h"
@@ -183,7 +187,9 @@ struct Measured {
   Laps laps;          // of the last step
   double tokens = 0;  // of a step, of all ranks
   double step_ms = 0;
-  double bound_ms = 0;  // the products alone
+  double bound_ms = 0;    // the products alone
+  double fma_gflops = 0;  // of a thread
+  double fma_ms = 0;      // the products at that rate
   double communication_ms = 0;
   double peak_flops = 0;
   double memory_gb = 0;
@@ -206,13 +212,14 @@ void print_parts(const ModelShape& s, const Measured& m) {
   fmt::print(
       "  (last step: forward with the head's gradient {:.1f} ms, backward "
       "{:.1f} ms, communication under way {:.1f} ms)\n"
-      "result tokens_per_second={:.0f} bound={:.3f} peak_memory_gb={:.3f} "
-      "start_s={:.2f}\n",
+      "result tokens_per_second={:.0f} bound={:.3f} fma_bound={:.3f} "
+      "peak_memory_gb={:.3f} start_s={:.2f}\n",
       m.laps.forward_ms,
       m.laps.backward_ms,
       m.communication_ms,
       m.tokens / m.step_ms * 1e3,
       m.bound_ms / m.step_ms,
+      m.fma_ms / m.step_ms,
       m.memory_gb,
       m.start_s);
 }
@@ -232,6 +239,9 @@ void print_step(const Case& c, const ModelShape& s, const Measured& m) {
       "{:.1f} ms per step of {} tokens\n"
       "  products alone {:.1f} ms: the step reaches {:.2f} of that bound; MFU "
       "{:.2f} of {:.0f} GFLOP/s per rank\n"
+      "  at {:.0f} GFLOP/s of float32 multiply-adds per thread {:.1f} ms: "
+      "{:.2f} "
+      "of that bound\n"
       "  peak memory of a rank {:.2f} GB, {} new pages in the last {} steps, "
       "start to first step {:.1f} s\n",
       s.name,
@@ -246,6 +256,9 @@ void print_step(const Case& c, const ModelShape& s, const Measured& m) {
       m.bound_ms / m.step_ms,
       flops / (m.step_ms / 1e3) / m.peak_flops,
       m.peak_flops / 1e9,
+      m.fma_gflops,
+      m.fma_ms,
+      m.fma_ms / m.step_ms,
       m.memory_gb,
       m.page_faults,
       c.steps / 2,
@@ -278,9 +291,12 @@ void run_rank(const Case& c, int64_t start_ns) {
       step_times.push_back(lap(since));
     }
   };
+  std::vector<double> fma_rates;
   const auto products_alone = [&] {
     group->barrier();
     const double ms = rounds * bound_ms(s, dtype);
+    group->barrier();
+    fma_rates.push_back(fma_gflops());
     group->barrier();
     return ms;
   };
@@ -295,12 +311,15 @@ void run_rank(const Case& c, int64_t start_ns) {
   take_steps(c.steps / 2);
   const int64_t faults = page_faults() - faults_before;
   const double bound = (bound_between + products_alone()) / 2;
+  const double fma_rate = *std::max_element(fma_rates.begin(), fma_rates.end());
   const Measured measured{
       .parts = parts_of(s, dtype),
       .laps = laps,
       .tokens = tokens,
       .step_ms = median(step_times),
       .bound_ms = bound,
+      .fma_gflops = fma_rate,
+      .fma_ms = rounds * product_flops(s) / (fma_rate * c.threads) / 1e6,
       .communication_ms =
           static_cast<double>(trainee.sync->report().communication_ns()) / 1e6,
       .peak_flops = peak_flops(dtype, 1, {}),

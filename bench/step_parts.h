@@ -143,18 +143,28 @@ inline std::vector<Part> parts_of(
   return parts;
 }
 
+// FLOPs of the linears' three products in a micro-batch, the head apart.
+inline double linear_flops(const ModelShape& s) {
+  const int64_t widths = s.hidden * (s.qkv_width() + s.hidden + 3 * s.ffn);
+  return 6.0 * static_cast<double>(s.tokens() * s.layers * widths);
+}
+// Of attention's seven products, half of each because of causality.
+inline double attention_flops(const ModelShape& s) {
+  return 7.0 *
+         static_cast<double>(s.tokens() * s.sequence * s.hidden * s.layers);
+}
+inline double product_flops(const ModelShape& s) {
+  return linear_flops(s) + attention_flops(s) +
+         6.0 * static_cast<double>(s.tokens() * s.hidden * s.vocabulary);
+}
+
 inline double bound_ms(const ModelShape& s, torch::ScalarType dtype) {
   double ms = 0;
   for (const LinearShape& linear : linears_of(s))
     ms += static_cast<double>(s.layers) *
           products_ms(s.tokens(), linear.in, linear.out, dtype);
-  const int64_t widths = s.hidden * (s.qkv_width() + s.hidden + 3 * s.ffn);
-  const double flops =
-      6.0 * static_cast<double>(s.tokens() * s.layers * widths);
-  // Attention's seven products, half of each, at the rate of the linears.
-  const double attention =
-      7.0 * static_cast<double>(s.tokens() * s.sequence * s.hidden * s.layers);
-  ms += attention / (flops / ms);
+  // Attention's at the rate of the linears.
+  ms += attention_flops(s) / (linear_flops(s) / ms);
   return ms + products_ms(s.tokens(), s.hidden, s.vocabulary, dtype);
 }
 

@@ -15,7 +15,9 @@
 
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
+#include "brigade/kernels/cpu/blocked_product.h"
 #include "brigade/kernels/cpu/scratch.h"
+#include "brigade/kernels/cpu/tile_product.h"
 #include "brigade/ops/describe.h"
 
 namespace brigade::ops {
@@ -163,11 +165,11 @@ bool has_bf16_product() {
   return has;
 }
 
-// By libtorch's BLAS, for processors without AVX512. oneDNN's float32 product
-// for those asks the C library for aligned memory in every call, for which
-// glibc before 2.38 finds no room where it freed as much: the heap would grow
-// with every step. bf16 operands are copied: a bf16 value is a float32 too, so
-// that only the order of the sums differs.
+// By libtorch's BLAS, for processors without AVX512 where blocks do not fit.
+// oneDNN's float32 product for those asks the C library for aligned memory in
+// every call, for which glibc before 2.38 finds no room where it freed as much:
+// the heap would grow with every step. bf16 operands are copied: a bf16 value
+// is a float32 too, so that only the order of the sums differs.
 void product_by_blas(
     const torch::Tensor& a,
     const torch::Tensor& b,
@@ -195,6 +197,50 @@ void product_by_blas(
     c.copy_(sum);
 }
 
+// With fewer rows, packing the right operand takes longer than it saves.
+constexpr int64_t kFewestBlockedRows = 16;
+
+bool blocked_product_fits(
+    const torch::Tensor& a,
+    const torch::Tensor& c,
+    Destination destination) {
+  const bool rounds_a_sum =
+      destination == Destination::kAdd && c.scalar_type() != torch::kFloat;
+  return has_blocked_product() && a.size(0) >= kFewestBlockedRows &&
+         c.size(1) >= kPanel && !rounds_a_sum;
+}
+
+ProductOperand operand_of(const torch::Tensor& x) {
+  const auto [row, column] = strides_of(x);
+  return {
+      .data = x.data_ptr(),
+      .is_bf16 = x.scalar_type() == torch::kBFloat16,
+      .row = row,
+      .column = column};
+}
+
+// By tiles of ours, for processors without AVX512.
+void product_by_blocks(
+    const torch::Tensor& a,
+    const torch::Tensor& b,
+    const torch::Tensor& c,
+    Destination destination,
+    const torch::Tensor& bias) {
+  const torch::Tensor wide_bias =
+      bias.defined() ? bias.to(torch::kFloat) : bias;
+  blocked_product(
+      {.a = operand_of(a),
+       .b = operand_of(b),
+       .c = c.data_ptr(),
+       .c_is_bf16 = c.scalar_type() == torch::kBFloat16,
+       .c_row = strides_of(c)[0],
+       .m = a.size(0),
+       .n = b.size(1),
+       .k = a.size(1),
+       .add = destination == Destination::kAdd,
+       .bias = bias.defined() ? wide_bias.data_ptr<float>() : nullptr});
+}
+
 bool dense_in_one_dim(const torch::Tensor& x) {
   const auto [row, column] = strides_of(x);
   return (column == 1 && row >= x.size(1)) || (row == 1 && column >= x.size(0));
@@ -219,8 +265,8 @@ void check(
 
 }  // namespace
 
-bool blas_multiplies() {
-  return !has_bf16_product();
+bool onednn_multiplies() {
+  return has_bf16_product();
 }
 
 void product(
@@ -237,12 +283,18 @@ void product(
       bias.defined() ? c.copy_(bias.expand_as(c)) : c.zero_();
     return;
   }
-  if (blas_multiplies()) {
+  const bool has_blocks =
+      !onednn_multiplies() && blocked_product_fits(a_in, c, destination);
+  if (!onednn_multiplies() && !has_blocks) {
     product_by_blas(a_in, b_in, c, destination, bias);
     return;
   }
   const torch::Tensor a = dense_in_one_dim(a_in) ? a_in : a_in.contiguous();
   const torch::Tensor b = dense_in_one_dim(b_in) ? b_in : b_in.contiguous();
+  if (has_blocks) {
+    product_by_blocks(a, b, c, destination, bias);
+    return;
+  }
   const auto [a_row, a_column] = strides_of(a);
   const auto [b_row, b_column] = strides_of(b);
   const auto [c_row, c_column] = strides_of(c);
