@@ -121,6 +121,10 @@ torch::Tensor DecoderModel::forward(
   options.kernels = context_->kernels;
   options.known_gradient = 1.0;
   options.logit_soft_cap = context_->description.final_logit_soft_cap;
+  if (context_->objective)
+    options.objective = [&](const torch::Tensor& losses) {
+      return context_->objective(batch, losses);
+    };
   const torch::Tensor loss = vocab_parallel_cross_entropy(
       parallel,
       norm_->forward(stream).delta,

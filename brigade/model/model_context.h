@@ -14,6 +14,7 @@
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/model_spec/shard.h"
 #include "brigade/ops/attention.h"
+#include "brigade/ops/cross_entropy.h"
 #include "brigade/ops/op_options.h"
 #include "brigade/tensor_parallel/parallel_linear.h"
 #include "brigade/tensor_parallel/tensor_parallel.h"
@@ -26,6 +27,8 @@ struct RouterLosses {
   double balance = 0;
   double z = 0;
 };
+
+struct MicroBatch;
 
 struct ModelContext {
   ModelDescription description;
@@ -42,6 +45,10 @@ struct ModelContext {
   // Takes over weight gradients (the zero-bubble pipeline); may be empty.
   std::function<void(std::function<void()> compute)> defer_weight_grad;
   Recompute recompute = Recompute::kNone;
+  // What the last part makes of its tokens' losses; empty: their sum.
+  std::function<
+      ops::Objective(const MicroBatch& batch, const torch::Tensor& losses)>
+      objective;
   // A pre-forward hook: called before the weights of a unit are read, which
   // other ranks may still be sending (sharding). May be empty.
   std::function<void(const ModelUnit& unit)> before_forward;
@@ -77,6 +84,9 @@ struct MicroBatch {
   torch::Tensor ids;              // int64 [B, T]
   torch::Tensor targets;          // int64 [B, T]; -100: no loss
   torch::Tensor document_starts;  // int64 [B, T] or undefined: one document
-};                                // on the model's device
+  // float64 [B]: the reference model's log-probability of each row's targets;
+  // undefined: none is known.
+  torch::Tensor reference = {};
+};  // on the model's device
 
 }  // namespace brigade

@@ -3,7 +3,9 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"
@@ -79,13 +81,14 @@ bool is_shared(const Tensor& weight, const CrossEntropyOptions& options) {
   return options.vocab_begin > 0 || end < options.vocab_size.value_or(end);
 }
 
-// The sum of a chunk's losses; its rows of the gradients that are defined.
-Tensor chunk_loss(
+// The losses of a chunk's tokens; its rows of the gradients that are defined.
+// factor: [rows], the gradient of each token's loss.
+Tensor chunk_losses(
     const KernelSet& kernels,
     const HeadInputs& inputs,
     const Tensor& counted,
     const CrossEntropyOptions& options,
-    double gradient_scale,
+    const Tensor& factor,
     const Gradients& gradients) {
   const int64_t rows = inputs.hidden.size(0);
   const auto type = inputs.hidden.options().dtype(wide_dtype(inputs.hidden));
@@ -100,42 +103,46 @@ Tensor chunk_loss(
   const Tensor losses =
       statistics.sums[0].log() + statistics.maxima - statistics.sums[1];
   if (gradients.wanted())
-    chunk->add_gradients(
-        counted.to(wide_dtype(inputs.hidden)) * gradient_scale,
-        gradients.hidden,
-        gradients.weight);
-  return losses.masked_fill(counted.bitwise_not(), 0).sum();
+    chunk->add_gradients(factor, gradients.hidden, gradients.weight);
+  return losses.masked_fill(counted.bitwise_not(), 0);
 }
 
-// Sums the losses; the gradients are for an incoming gradient of
-// gradient_scale.
-Tensor loss_in_chunks(
-    const Tensor& hidden,
-    const Tensor& weight,
-    const Tensor& targets,
-    const CrossEntropyOptions& options,
-    double gradient_scale,
-    const Gradients& gradients) {
+struct HeadCall {
+  Tensor hidden;
+  Tensor weight;
+  Tensor targets;
+  const CrossEntropyOptions& options;
+};
+
+// Computes the head chunk by chunk and hands each chunk's losses, in order, to
+// `take`. factor: [N], the gradient of each token's loss; undefined where no
+// gradient is wanted.
+void for_each_chunk(
+    const HeadCall& call,
+    const Tensor& factor,
+    const Gradients& gradients,
+    const std::function<void(const Tensor& losses)>& take) {
+  const CrossEntropyOptions& options = call.options;
   const KernelSet& kernels =
-      choose_kernels(kCrossEntropyOp, options.kernels, {&hidden});
-  const int64_t valid = valid_rows(weight, options);
+      choose_kernels(kCrossEntropyOp, options.kernels, {&call.hidden});
+  const int64_t valid = valid_rows(call.weight, options);
+  const int64_t tokens = call.hidden.size(0);
   const int64_t rows =
       options.row_chunk > 0
           ? options.row_chunk
           : kernels.head_rows_at_once(
-                {.tokens = hidden.size(0),
-                 .columns = hidden.size(1),
-                 .dtype = hidden.scalar_type(),
+                {.tokens = tokens,
+                 .columns = call.hidden.size(1),
+                 .dtype = call.hidden.scalar_type(),
                  .keep_logits = options.keep_logits,
-                 .is_shared = is_shared(weight, options),
+                 .is_shared = is_shared(call.weight, options),
                  .wants_gradients = gradients.wanted(),
                  .has_soft_cap = options.logit_soft_cap.has_value()});
-  const Tensor table = as_rows(weight);
-  const Tensor all = as_rows(hidden);
-  Tensor loss = torch::zeros({}, hidden.options().dtype(wide_dtype(hidden)));
-  for (int64_t begin = 0; begin < hidden.size(0); begin += rows) {
-    const int64_t numel = std::min(rows, hidden.size(0) - begin);
-    const Tensor target = targets.narrow(0, begin, numel);
+  const Tensor table = as_rows(call.weight);
+  const Tensor all = as_rows(call.hidden);
+  for (int64_t begin = 0; begin < tokens; begin += rows) {
+    const int64_t numel = std::min(rows, tokens - begin);
+    const Tensor target = call.targets.narrow(0, begin, numel);
     const Tensor local = target - options.vocab_begin;
     const Tensor counted = target != options.ignore_index;
     const Tensor elsewhere =
@@ -152,8 +159,52 @@ Tensor loss_in_chunks(
         gradients.hidden.defined() ? gradients.hidden.narrow(0, begin, numel)
                                    : Tensor(),
         gradients.weight};
-    loss += chunk_loss(kernels, inputs, counted, options, gradient_scale, part);
+    take(chunk_losses(
+        kernels,
+        inputs,
+        counted,
+        options,
+        factor.defined() ? factor.narrow(0, begin, numel) : factor,
+        part));
   }
+}
+
+// What the objective makes of all tokens' losses, for which the head is
+// computed once, and its gradients, for which it is computed again.
+Tensor objective_in_chunks(
+    const HeadCall& call,
+    double gradient_scale,
+    const Gradients& gradients) {
+  const auto type = call.hidden.options().dtype(wide_dtype(call.hidden));
+  std::vector<Tensor> losses{torch::zeros({0}, type)};
+  for_each_chunk(
+      call, {}, {}, [&](const Tensor& chunk) { losses.push_back(chunk); });
+  const Objective objective = call.options.objective(torch::cat(losses));
+  if (gradients.wanted()) {
+    const Tensor factor =
+        (objective.gradient.to(type.dtype()) * gradient_scale)
+            .masked_fill(call.targets == call.options.ignore_index, 0);
+    for_each_chunk(call, factor, gradients, [](const Tensor& /*losses*/) {});
+  }
+  return objective.value.to(type.dtype());
+}
+
+// The loss; the gradients are for an incoming gradient of gradient_scale.
+Tensor loss_in_chunks(
+    const HeadCall& call,
+    double gradient_scale,
+    const Gradients& gradients) {
+  if (call.options.objective)
+    return objective_in_chunks(call, gradient_scale, gradients);
+  const auto dtype = wide_dtype(call.hidden);
+  Tensor factor;
+  if (gradients.wanted())
+    factor =
+        (call.targets != call.options.ignore_index).to(dtype) * gradient_scale;
+  Tensor loss = torch::zeros({}, call.hidden.options().dtype(dtype));
+  for_each_chunk(call, factor, gradients, [&](const Tensor& losses) {
+    loss += losses.sum();
+  });
   return loss;
 }
 
@@ -212,10 +263,7 @@ struct LinearCrossEntropy : OnceDifferentiable<LinearCrossEntropy> {
                     weight.sizes(), weight.options().dtype(wide_dtype(weight)));
     context->save_for_backward({weight});
     return loss_in_chunks(
-        hidden,
-        weight,
-        targets,
-        options,
+        {hidden, weight, targets, options},
         options.known_gradient.value_or(1.0),
         gradients);
   }
@@ -268,7 +316,7 @@ Tensor linear_cross_entropy(
   if (!torch::GradMode::is_enabled() ||
       (!hidden.requires_grad() && !weight.requires_grad()))
     return loss_in_chunks(
-        hidden.detach(), weight.detach(), targets, options, 1.0, none);
+        {hidden.detach(), weight.detach(), targets, options}, 1.0, none);
   if (options.weight_grad == WeightGrad::kAccumulate && weight.requires_grad())
     check_accumulates(kCrossEntropyOp, weight);
   return LinearCrossEntropy::apply(hidden, weight, targets, options);

@@ -21,6 +21,17 @@ namespace brigade::ops {
 // bits each, or computes them a second time. Other kernels always keep them.
 enum class KeepLogits { kWhereQuicker, kAlways, kNever };
 
+// A loss that is no plain sum, as a function of the losses of the tokens.
+struct Objective {
+  Tensor value;     // a scalar
+  Tensor gradient;  // [N]: of the value, by each token's loss
+};
+// losses: float32 (of double operands double) [N], 0 where no target counts;
+// the same on all ranks of a vocab-parallel group, on which it must return the
+// same. Called without autograd, and for the gradient's sake: where one is
+// wanted, the head is then computed a second time.
+using ObjectiveFunction = std::function<Objective(const Tensor& losses)>;
+
 struct CrossEntropyOptions {
   int64_t ignore_index = -100;  // a target that has no loss
   int64_t row_chunk = 0;        // tokens per chunk; 0: chosen by size
@@ -38,6 +49,9 @@ struct CrossEntropyOptions {
   // loss is on the CPU (reading it elsewhere would wait for the device).
   std::optional<double> known_gradient;
 
+  // In place of the sum of the losses; empty: the sum.
+  ObjectiveFunction objective;
+
   int64_t vocab_begin = 0;  // first vocabulary entry of this weight
   // Rows of the weight that are vocabulary; those after it are padding and get
   // no probability. Default: all.
@@ -54,7 +68,7 @@ struct CrossEntropyOptions {
 };
 
 // hidden: [N, C]; weight: [V, C]; targets: int64 [N]. Returns the sum of the
-// losses over the tokens, a float32 scalar (double for double operands),
+// losses over the tokens, or what the objective makes of them, a float32 scalar (double for double operands),
 // differentiable with respect to hidden and weight. Does no gradient work under
 // NoGradGuard. Throws DataError naming a target outside the vocabulary and its
 // row, where the targets are on the CPU.

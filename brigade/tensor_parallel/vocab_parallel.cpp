@@ -108,6 +108,7 @@ Tensor vocab_parallel_cross_entropy(
           .kernels = options.kernels,
           .logit_soft_cap = options.logit_soft_cap,
           .known_gradient = options.known_gradient,
+          .objective = options.objective,
           .vocab_begin = mine.begin,
           .valid_rows = mine.numel,
           .vocab_size = options.vocab_size,

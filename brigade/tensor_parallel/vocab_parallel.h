@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "brigade/ops/cross_entropy.h"
 #include "brigade/ops/op_options.h"
 #include "brigade/tensor_parallel/tensor_parallel.h"
 
@@ -33,11 +34,12 @@ struct VocabParallelCrossEntropyOptions {
   ops::Kernels kernels = ops::Kernels::kAuto;
   std::optional<double> known_gradient;  // see ops::CrossEntropyOptions
   std::optional<double> logit_soft_cap;
+  ops::ObjectiveFunction objective;  // see ops::CrossEntropyOptions
 };
 
 // hidden: [N, C] or, in kSharded, [N/R, C]; weight: [n, C]; targets: int64 [N],
-// equal on all ranks. Returns the sum of the losses of the N tokens, a float32
-// scalar, the same on every rank.
+// equal on all ranks. Returns the sum of the losses of the N tokens, or what the
+// objective makes of them, a float32 scalar, the same on every rank.
 //
 // No rank has all logits: each computes its [chunk, n], and the group exchanges
 // one maximum and two sums per token (12 bytes per token in two all-reduces per

@@ -97,6 +97,46 @@ TEST_P(CrossEntropy, AgreesWithFloat64ForAnySize) {
   }
 }
 
+// Not a sum: each token's gradient depends on its loss, and on a place.
+Tensor weighted_squares(const Tensor& losses) {
+  return (losses.square() *
+          (torch::arange(losses.numel(), losses.options()) + 1))
+      .sum();
+}
+
+TEST_P(CrossEntropy, AnObjectiveOfTheTokensLossesAgreesWithFloat64) {
+  const Inputs inputs = inputs_of(GetParam());
+  const Results oracle =
+      results_of(inputs, torch::kDouble, [&](auto hidden, auto weight) {
+        return weighted_squares(torch::nn::functional::cross_entropy(
+            torch::matmul(hidden, weight.t()),
+            inputs.targets,
+            torch::nn::functional::CrossEntropyFuncOptions().reduction(
+                torch::kNone)));
+      });
+  const ObjectiveFunction objective = [](const Tensor& losses) {
+    const Tensor places = torch::arange(losses.numel(), losses.options()) + 1;
+    return Objective{weighted_squares(losses), 2 * losses * places};
+  };
+  const bool wide = GetParam().dtype == torch::kFloat;
+  for (const int64_t chunk : {0, 7}) {
+    for (const Kernels kernels : {Kernels::kCpu, Kernels::kAten}) {
+      const Results ours =
+          results_of(inputs, GetParam().dtype, [&](auto hidden, auto weight) {
+            CrossEntropyOptions options;
+            options.row_chunk = chunk;
+            options.kernels = kernels;
+            options.objective = objective;
+            return linear_cross_entropy(
+                hidden, weight, inputs.targets, options);
+          });
+      EXPECT_LT(relative(ours.loss, oracle.loss), 1e-5);
+      EXPECT_LT(relative(ours.dhidden, oracle.dhidden), wide ? 1e-5 : 4e-3);
+      EXPECT_LT(relative(ours.dweight, oracle.dweight), wide ? 1e-5 : 4e-3);
+    }
+  }
+}
+
 TEST_P(CrossEntropy, SoftCappedLogitsAgreeWithFloat64) {
   const Inputs inputs = inputs_of(GetParam());
   // About as large as the logits, so that it bends them.
