@@ -151,6 +151,11 @@ void inspect_dataset(const InspectArguments& arguments) {
            "{}{}",
            grouped(documents.size()),
            documents.size() == 0 ? "" : ": " + document_lengths(documents))}};
+  if (info && info->num_pairs > 0)
+    rows.emplace_back(
+        "pairs",
+        fmt::format(
+            "{} of a chosen and a rejected answer", grouped(info->num_pairs)));
   std::string windows;
   for (const int64_t seq_length : {128, 1024, 4096}) {
     windows += fmt::format(

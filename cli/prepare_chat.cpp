@@ -51,8 +51,9 @@ void add_chat_options(CLI::App& command, ChatArguments& arguments) {
   command.add_option(
       "--chat",
       arguments.files,
-      "In place of --input: .jsonl files of conversations, one per line; "
-      "writes PREFIX.mask, which tokens count in the loss");
+      "In place of --input: .jsonl files of conversations, or of pairs of a "
+      "chosen and a rejected answer, one per line; writes PREFIX.mask, which "
+      "tokens count in the loss");
   command
       .add_option(
           "--chat-form",
@@ -158,9 +159,15 @@ void print_chats(
         "warning: {} turn(s) end without a special token, so that a model "
         "does not learn to stop; see docs/chat.md\n",
         counts.endless_turns);
+  if (counts.equal_pairs > 0)
+    fmt::print(
+        "skipped    {} pair(s) whose chosen and rejected answer are equal\n",
+        counts.equal_pairs);
   const SampleMarks marks = sample_marks();
+  // A pair is two documents, the chosen answer first.
   const auto shown = std::min(
-      static_cast<uint64_t>(arguments.samples_to_show),
+      static_cast<uint64_t>(arguments.samples_to_show) *
+          (result.info.num_pairs > 0 ? 2 : 1),
       result.info.num_documents);
   for (uint64_t document = 0; document < shown; ++document)
     fmt::print(

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -116,11 +117,90 @@ void read_prompt_completion(const Json& record, Conversation& result) {
   result.text += record["completion"].get<std::string>();
 }
 
+// Messages that two answers without a prompt begin with; of each at least the
+// last is its own.
+size_t common_messages(const Json& chosen, const Json& rejected) {
+  const size_t most = std::min(chosen.size(), rejected.size());
+  size_t common = 0;
+  while (common + 1 < most && chosen[common] == rejected[common])
+    ++common;
+  return common;
+}
+
+// Bytes that two texts begin with: whole characters, and without the space
+// before the first word that differs, which is that word's.
+size_t common_bytes(const std::string& chosen, const std::string& rejected) {
+  const auto differ = std::mismatch(
+      chosen.begin(), chosen.end(), rejected.begin(), rejected.end());
+  auto common = static_cast<size_t>(differ.first - chosen.begin());
+  const auto is_inside_character = [&](const std::string& text) {
+    return common < text.size() &&
+           (static_cast<unsigned char>(text[common]) & 0xC0) == 0x80;
+  };
+  while (common > 0 &&
+         (is_inside_character(chosen) || is_inside_character(rejected)))
+    --common;
+  if (common > 0 && chosen[common - 1] == ' ')
+    --common;
+  return common;
+}
+
+Conversation answer_of_messages(
+    const Json& record,
+    const char* key,
+    const Json& prompt,
+    size_t common) {
+  Conversation answer{.form = ConversationForm::kPromptCompletion};
+  answer.messages = prompt;
+  for (Json& message : read_messages(record[key], key))
+    answer.messages.push_back(std::move(message));
+  answer.prompt_messages = prompt.size() + common;
+  if (has_list(record, "tools"))
+    answer.tools = record["tools"];
+  return answer;
+}
+
 }  // namespace
+
+ConversationPair read_preference(const Json& record) {
+  const bool has_prompt =
+      record.is_object() && !record.value("prompt", Json()).is_null();
+  if (has_list(record, "chosen") && has_list(record, "rejected") &&
+      (!has_prompt || has_list(record, "prompt"))) {
+    const Json prompt = has_prompt ? read_messages(record["prompt"], "prompt")
+                                   : Json(Json::array());
+    const size_t common =
+        has_prompt ? 0 : common_messages(record["chosen"], record["rejected"]);
+    return {
+        answer_of_messages(record, "chosen", prompt, common),
+        answer_of_messages(record, "rejected", prompt, common)};
+  }
+  if (!has_text(record, "chosen") || !has_text(record, "rejected") ||
+      (has_prompt && !has_text(record, "prompt")))
+    throw DataError(
+        "'chosen', 'rejected' and, where there is one, 'prompt' are neither "
+        "all texts nor all lists of messages; leave 'prompt' out where the "
+        "other two begin with it");
+  const std::string chosen = record["chosen"].get<std::string>();
+  const std::string rejected = record["rejected"].get<std::string>();
+  const std::string prompt =
+      has_prompt ? record["prompt"].get<std::string>() : "";
+  const size_t prompt_bytes =
+      has_prompt ? prompt.size() : common_bytes(chosen, rejected);
+  const auto answer = [&](const std::string& text) {
+    Conversation result{.form = ConversationForm::kPromptCompletion};
+    result.text = prompt + text;
+    result.prompt_bytes = prompt_bytes;
+    return result;
+  };
+  return {answer(chosen), answer(rejected)};
+}
 
 std::optional<ConversationForm> detect_form(const Json& record) {
   if (!record.is_object())
     return std::nullopt;
+  if (record.contains("chosen") && record.contains("rejected"))
+    return ConversationForm::kPreference;
   if (has_list(record, "messages"))
     return ConversationForm::kMessages;
   if (has_list(record, "conversations"))
@@ -143,7 +223,7 @@ Conversation read_conversation(
     throw DataError(
         "the object is no conversation: it has neither 'messages', nor "
         "'conversations', nor 'prompt' and 'completion', nor 'instruction' and "
-        "'output', nor 'text'");
+        "'output', nor 'text', nor 'chosen' and 'rejected'");
   Conversation result;
   result.form = *form;
   switch (*form) {
@@ -168,6 +248,8 @@ Conversation read_conversation(
     case ConversationForm::kText:
       result.text = text_at(record, "text").get<std::string>();
       break;
+    case ConversationForm::kPreference:
+      throw DataError("'chosen' and 'rejected' are two conversations");
   }
   if (has_list(record, "tools"))
     result.tools = record["tools"];

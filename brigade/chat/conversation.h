@@ -7,6 +7,8 @@
 //   prompt_completion  {"prompt", "completion"}, two texts or two lists of
 //                      messages
 //   text               {"text"}
+//   preference         {"prompt"?, "chosen", "rejected"}, texts or lists of
+//                      messages; without a prompt, what both begin with
 //
 // The roles human, gpt and their like become user and assistant. An Alpaca
 // input follows the instruction on a line of its own, as in LLaMA-Factory.
@@ -27,6 +29,7 @@ enum class ConversationForm {
   kAlpaca,
   kPromptCompletion,
   kText,
+  kPreference,
 };
 
 template <>
@@ -35,7 +38,8 @@ inline constexpr auto kChoices<ConversationForm> = std::array{
     Choice{ConversationForm::kShareGpt, "sharegpt"},
     Choice{ConversationForm::kAlpaca, "alpaca"},
     Choice{ConversationForm::kPromptCompletion, "prompt_completion"},
-    Choice{ConversationForm::kText, "text"}};
+    Choice{ConversationForm::kText, "text"},
+    Choice{ConversationForm::kPreference, "preference"}};
 
 struct Conversation {
   ConversationForm form = ConversationForm::kMessages;
@@ -52,9 +56,18 @@ std::optional<ConversationForm> detect_form(
     const nlohmann::ordered_json& record);
 
 // `form`: what it must be; absent: as detected. Throws DataError that says what
-// is wrong, without a place.
+// is wrong, without a place. Not of kPreference.
 Conversation read_conversation(
     const nlohmann::ordered_json& record,
     std::optional<ConversationForm> form = std::nullopt);
+
+// One prompt with two answers, each of the form kPromptCompletion.
+struct ConversationPair {
+  Conversation chosen;
+  Conversation rejected;
+};
+
+// Of a record of kPreference. Throws DataError likewise.
+ConversationPair read_preference(const nlohmann::ordered_json& record);
 
 }  // namespace brigade

@@ -19,6 +19,7 @@ using Json = nlohmann::json;
 
 constexpr const char* kFormat = "brigade-dataset";
 constexpr int kVersion = 1;
+constexpr int kVersionOfPairs = 2;
 
 fs::path info_path(fs::path prefix) {
   prefix += ".json";
@@ -52,11 +53,13 @@ std::optional<DatasetInfo> read_dataset_info(const fs::path& prefix) {
   if (!is_ours)
     return std::nullopt;
   const JsonNode version = root.at("version");
-  if (version.value() != Json(kVersion)) {
+  const bool has_pairs = version.value() == Json(kVersionOfPairs);
+  if (version.value() != Json(kVersion) && !has_pairs) {
     version.fail(fmt::format(
-        "version {}; this program reads version {}",
+        "version {}; this program reads version {}, and {} of pairs",
         show_json(version.value()),
-        kVersion));
+        kVersion,
+        kVersionOfPairs));
   }
 
   DatasetInfo info;
@@ -68,6 +71,8 @@ std::optional<DatasetInfo> read_dataset_info(const fs::path& prefix) {
     info.eos_id = static_cast<int32_t>(eos->integer(0, INT32_MAX));
   info.num_tokens = count_at(root, "num_tokens");
   info.num_documents = count_at(root, "num_documents");
+  if (has_pairs)
+    info.num_pairs = count_at(root, "num_pairs");
   info.token_type = root.at("token_type").string();
   const JsonNode sources = root.at("sources");
   for (size_t i = 0; i < sources.size(); ++i) {
@@ -90,7 +95,7 @@ void write_dataset_info(const fs::path& prefix, const DatasetInfo& info) {
   }
   nlohmann::ordered_json json;
   json["format"] = kFormat;
-  json["version"] = kVersion;
+  json["version"] = info.num_pairs > 0 ? kVersionOfPairs : kVersion;
   json["vocab_size"] = info.vocab_size;
   json["tokenizer"] = info.tokenizer == "bytes"
                           ? info.tokenizer
@@ -101,6 +106,8 @@ void write_dataset_info(const fs::path& prefix, const DatasetInfo& info) {
   json["eos_id"] = info.eos_id ? nlohmann::ordered_json(*info.eos_id) : nullptr;
   json["num_tokens"] = info.num_tokens;
   json["num_documents"] = info.num_documents;
+  if (info.num_pairs > 0)
+    json["num_pairs"] = info.num_pairs;
   json["token_type"] = info.token_type;
   json["sources"] = sources;
   // Paths need not be UTF-8.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <thread>
 
 #include "brigade/base/error.h"
@@ -15,6 +16,7 @@
 #include "brigade/data/megatron_writer.h"
 #include "brigade/data/ordered_pipeline.h"
 #include "brigade/data/prepare_encode.h"
+#include "brigade/data/reference_log_probs.h"
 #include "brigade/files/file.h"
 #include "brigade/files/lock.h"
 #include "brigade/files/read_once.h"
@@ -195,6 +197,11 @@ class Preparation {
     });
     if (tokenizer_folder_)
       tokenizer_folder_->commit();
+    // What a model said of the dataset that was here.
+    const fs::path reference = reference_path(prefix);
+    storage_call("remove", reference, [&](std::error_code& error) {
+      fs::remove(reference, error);
+    });
     const fs::path mask = with_suffix(prefix, ".mask");
     if (options_.chat) {
       mask_.commit(mask);
@@ -409,11 +416,17 @@ class Preparation {
     if (writer.num_documents() == 0 && options_.chat) {
       throw DataError(fmt::format(
           "[prepare] no conversation is left: {} are too long, in {} no token "
-          "counts, {} lines are none",
+          "counts, {} lines are none{}",
           chat_counts_.too_long,
           chat_counts_.without_targets,
-          bad_lines_));
+          bad_lines_,
+          chat_counts_.equal_pairs == 0
+              ? ""
+              : fmt::format(
+                    ", in {} pairs both answers are equal",
+                    chat_counts_.equal_pairs)));
     }
+    require_one_kind();
     if (writer.num_documents() == 0) {
       throw DataError(fmt::format(
           "[prepare] there is no text in {}",
@@ -421,6 +434,20 @@ class Preparation {
               ? fmt::format("'{}'", input_name(files_[0].path))
               : fmt::format("the {} input files", files_.size())));
     }
+  }
+
+  // Pairs and other conversations train by different losses.
+  void require_one_kind() const {
+    const uint64_t pairs = chat_counts_.pairs();
+    const uint64_t all = std::accumulate(
+        chat_counts_.forms.begin(), chat_counts_.forms.end(), uint64_t{0});
+    if (pairs > 0 && pairs < all)
+      throw DataError(fmt::format(
+          "[prepare] {} lines are pairs of a chosen and a rejected answer, and "
+          "{} are other conversations, which train by another loss: prepare "
+          "them as two datasets",
+          pairs,
+          all - pairs));
   }
 
   void write_block(
@@ -461,6 +488,7 @@ class Preparation {
         .eos_id = options_.chat ? std::nullopt : eos_id_,
         .num_tokens = writer.num_tokens(),
         .num_documents = writer.num_documents(),
+        .num_pairs = chat_counts_.pairs() > 0 ? writer.num_documents() / 2 : 0,
         .token_type = to_string(type),
         .sources = sources_};
     return result;

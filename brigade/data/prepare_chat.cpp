@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -25,16 +26,14 @@ nlohmann::ordered_json parse_line(std::string_view line) {
   }
 }
 
-void add_conversation(
+// Tokens that may be kept, cut where that is asked for; none: it is counted as
+// left out.
+std::optional<ChatTokens> encode_within(
     const ChatEncoder& encoder,
-    std::string_view line,
+    const Conversation& conversation,
     const PrepareChatOptions& options,
-    TokenType type,
-    EncodedChats& result) {
-  const Conversation conversation =
-      read_conversation(parse_line(line), options.form);
+    ChatCounts& counts) {
   ChatTokens tokens = encoder.encode(conversation);
-  ++result.counts.forms[static_cast<size_t>(conversation.form)];
   const auto most = static_cast<size_t>(options.max_tokens);
   if (most > 0 && tokens.ids.size() > most) {
     if (options.too_long == TooLong::kRefuse)
@@ -43,16 +42,23 @@ void add_conversation(
           "cut such ones with --too-long",
           tokens.ids.size(),
           most));
-    ++result.counts.too_long;
+    ++counts.too_long;
     if (options.too_long == TooLong::kSkip)
-      return;
+      return std::nullopt;
     tokens.ids.resize(most);
     tokens.counts.resize(most);
   }
   if (tokens.counting() == 0) {
-    ++result.counts.without_targets;
-    return;
+    ++counts.without_targets;
+    return std::nullopt;
   }
+  return tokens;
+}
+
+void add_tokens(
+    const ChatTokens& tokens,
+    TokenType type,
+    EncodedChats& result) {
   result.counts.counting_tokens += static_cast<uint64_t>(tokens.counting());
   result.counts.endless_turns += static_cast<uint64_t>(tokens.endless_turns);
   EncodedBlock& block = result.block;
@@ -60,7 +66,55 @@ void add_conversation(
   block.counts.insert(
       block.counts.end(), tokens.counts.begin(), tokens.counts.end());
   block.pieces.push_back({tokens.ids.size(), true});
-  block.text_bytes += line.size();
+}
+
+// Both answers, or neither.
+bool add_pair(
+    const ChatEncoder& encoder,
+    const nlohmann::ordered_json& record,
+    const PrepareChatOptions& options,
+    TokenType type,
+    EncodedChats& result) {
+  const ConversationPair pair = read_preference(record);
+  ++result.counts.forms[static_cast<size_t>(ConversationForm::kPreference)];
+  const auto chosen =
+      encode_within(encoder, pair.chosen, options, result.counts);
+  if (!chosen)
+    return false;
+  const auto rejected =
+      encode_within(encoder, pair.rejected, options, result.counts);
+  if (!rejected)
+    return false;
+  if (chosen->ids == rejected->ids) {
+    ++result.counts.equal_pairs;
+    return false;
+  }
+  add_tokens(*chosen, type, result);
+  add_tokens(*rejected, type, result);
+  return true;
+}
+
+void add_record(
+    const ChatEncoder& encoder,
+    std::string_view line,
+    const PrepareChatOptions& options,
+    TokenType type,
+    EncodedChats& result) {
+  const nlohmann::ordered_json record = parse_line(line);
+  const auto form = options.form ? options.form : detect_form(record);
+  if (form == ConversationForm::kPreference) {
+    if (add_pair(encoder, record, options, type, result))
+      result.block.text_bytes += line.size();
+    return;
+  }
+  const Conversation conversation = read_conversation(record, options.form);
+  const auto tokens =
+      encode_within(encoder, conversation, options, result.counts);
+  ++result.counts.forms[static_cast<size_t>(conversation.form)];
+  if (!tokens)
+    return;
+  add_tokens(*tokens, type, result);
+  result.block.text_bytes += line.size();
 }
 
 }  // namespace
@@ -71,6 +125,7 @@ void ChatCounts::add(const ChatCounts& other) {
   counting_tokens += other.counting_tokens;
   too_long += other.too_long;
   without_targets += other.without_targets;
+  equal_pairs += other.equal_pairs;
   endless_turns += other.endless_turns;
 }
 
@@ -94,7 +149,7 @@ EncodedChats encode_chat_block(
     if (line.find_first_not_of(" \t\r") == std::string_view::npos)
       continue;
     try {
-      add_conversation(encoder, line, options, type, result);
+      add_record(encoder, line, options, type, result);
     } catch (const DataError& error) {
       const std::string message = fmt::format(
           "[{}] at line {}: {}", file.path.string(), number, error.what());

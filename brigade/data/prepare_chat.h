@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -46,13 +47,19 @@ struct ChatCounts {
   uint64_t counting_tokens = 0;
   uint64_t too_long = 0;         // skipped or cut
   uint64_t without_targets = 0;  // skipped: no token of theirs counts
+  uint64_t equal_pairs = 0;      // skipped: chosen and rejected are one answer
   uint64_t endless_turns = 0;    // see ChatTokens
 
   void add(const ChatCounts& other);
+  // Records of kPreference.
+  uint64_t pairs() const {
+    return forms[static_cast<size_t>(ConversationForm::kPreference)];
+  }
 };
 
 struct EncodedChats {
-  EncodedBlock block;  // one document per conversation, with `counts`
+  // One document per conversation, two per pair, with `counts`.
+  EncodedBlock block;
   ChatCounts counts;
 };
 

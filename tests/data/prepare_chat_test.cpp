@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "brigade/data/dataset_info.h"
 #include "brigade/data/prepare.h"
 #include "brigade/data/show_samples.h"
 #include "brigade/data/token_dataset.h"
@@ -128,6 +129,69 @@ TEST_F(PrepareChatTest, GenerationBlocksSayWhatCounts) {
           HasSubstr("[[So: A B<|im_end|>]]"),
           HasSubstr("[[So: C<|im_end|>]]"),
           HasSubstr("Q<|im_end|>")));
+}
+
+TEST_F(PrepareChatTest, PairsAreTwoConversationsEach) {
+  const std::string asked = "<|im_start|>user\nQ<|im_end|>\n";
+  const std::string good = asked + "<|im_start|>assistant\n[[A B<|im_end|>]]\n";
+  const std::string bad = asked + "<|im_start|>assistant\n[[C<|im_end|>]]\n";
+  const std::string user = R"({"role": "user", "content": "Q"})";
+  const std::string says_a = R"({"role": "assistant", "content": "A B"})";
+  const std::string says_c = R"({"role": "assistant", "content": "C"})";
+  const std::string with_prompt = R"({"prompt": [)" + user +
+                                  R"(], "chosen": [)" + says_a +
+                                  R"(], "rejected": [)" + says_c + "]}";
+  EXPECT_THAT(samples(options(with_prompt)), testing::ElementsAre(good, bad));
+  EXPECT_EQ(read_dataset_info(folder_ / "chat")->num_pairs, 1U);
+  // Without one it is what both begin with.
+  EXPECT_THAT(
+      samples(options(
+          R"({"chosen": [)" + user + "," + says_a + R"(], "rejected": [)" +
+          user + "," + says_c + "]}")),
+      testing::ElementsAre(good, bad));
+  EXPECT_THAT(
+      samples(options(
+          R"({"prompt": "One", "chosen": " two", "rejected": " three"})")),
+      testing::ElementsAre(
+          "One[[ two<|endoftext|>]]", "One[[ three<|endoftext|>]]"));
+  EXPECT_THAT(
+      samples(options(R"({"chosen": "One two", "rejected": "One three"})")),
+      testing::ElementsAre(
+          "One[[ two<|endoftext|>]]", "One[[ three<|endoftext|>]]"));
+}
+
+TEST_F(PrepareChatTest, APairIsKeptWholeOrLeftOut) {
+  const std::string equal =
+      R"({"prompt": "One", "chosen": " two", "rejected": " two"})";
+  const std::string good =
+      R"({"prompt": "One", "chosen": " two", "rejected": " three"})";
+  const std::string uneven =
+      R"({"prompt": "One", "chosen": " two", "rejected": " a b c d e f g"})";
+  PrepareOptions prepared = options(equal + "\n" + uneven + "\n" + good);
+  prepared.chat->max_tokens = 6;
+  const PrepareResult result = prepare(prepared);
+  EXPECT_EQ(result.info.num_documents, 2U);
+  EXPECT_EQ(result.info.num_pairs, 1U);
+  EXPECT_EQ(result.chat->equal_pairs, 1U);
+  EXPECT_EQ(result.chat->too_long, 1U);
+  EXPECT_EQ(result.chat->pairs(), 3U);
+  EXPECT_THAT(
+      message_of_prepare(options(equal)),
+      HasSubstr("in 1 pairs both answers are equal"));
+  EXPECT_THAT(
+      message_of_prepare(options(good + "\n" + kTwoTurns)),
+      HasSubstr("1 lines are pairs of a chosen and a rejected answer, and 1"));
+  EXPECT_THAT(
+      message_of_prepare(
+          options(R"({"prompt": "Q", "chosen": [], "rejected": []})")),
+      HasSubstr("leave 'prompt' out"));
+}
+
+TEST_F(PrepareChatTest, WhatAReferenceSaidOfOtherPairsIsRemoved) {
+  const auto reference = write("chat.reference.json", "{}");
+  prepare(
+      options(R"({"prompt": "One", "chosen": " two", "rejected": " three"})"));
+  EXPECT_FALSE(std::filesystem::exists(reference));
 }
 
 TEST_F(PrepareChatTest, LongConversationsAreSkippedCutOrRefused) {
