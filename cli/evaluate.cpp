@@ -10,6 +10,8 @@
 
 #include "brigade/base/error.h"
 #include "brigade/comm/agreement.h"
+#include "brigade/data/dataset_info.h"
+#include "brigade/data/reference_log_probs.h"
 #include "brigade/data/token_dataset.h"
 #include "brigade/data/whole_text.h"
 #include "brigade/evaluate/scorer.h"
@@ -176,6 +178,16 @@ class Evaluation {
   void evaluate_dataset() {
     const TokenDataset data = TokenDataset::open(
         arguments_.dataset, {.vocab_size = stored_.model().vocab_size});
+    const auto info = read_dataset_info(dataset_prefix(arguments_.dataset));
+    if (info && info->num_pairs > 0) {
+      evaluate_pairs(data, info->num_pairs);
+      return;
+    }
+    if (arguments_.writes_reference)
+      throw ConfigError(fmt::format(
+          "--write-reference: '{}' holds no pairs of a chosen and a rejected "
+          "answer",
+          arguments_.dataset));
     const int64_t count = most_of(data.num_tokens());
     const TokenLoss loss = loss_of(
         arguments_.dataset,
@@ -193,6 +205,73 @@ class Evaluation {
           count,
           arguments_.dataset));
     report(arguments_.dataset, loss, 0);
+  }
+
+  // Each document of the dataset, with a loss on what counts.
+  std::vector<ScoredWindow> documents_of(const TokenDataset& data) const {
+    const DocumentIndex& documents = data.documents();
+    std::vector<ScoredWindow> windows(documents.size());
+    for (uint64_t d = 0; d < documents.size(); ++d) {
+      const uint64_t begin = documents.begin(d);
+      const uint64_t size = documents.begin(d + 1) - begin;
+      if (size < 2 || size > static_cast<uint64_t>(positions()) + 1)
+        throw DataError(fmt::format(
+            "[evaluate] '{}': document {} has {} tokens, but the model can "
+            "score 2 to {}; prepare the pairs with --max-tokens",
+            arguments_.dataset,
+            d,
+            size,
+            positions() + 1));
+      ScoredWindow& window = windows[d];
+      window.tokens.resize(size);
+      data.read(begin, window.tokens);
+      window.targets.assign(window.tokens.begin() + 1, window.tokens.end());
+      data.drop_uncounted(begin + 1, window.targets);
+    }
+    return windows;
+  }
+
+  void evaluate_pairs(const TokenDataset& data, uint64_t pairs) {
+    const std::vector<ScoredWindow> windows = documents_of(data);
+    ProgressBar bar(
+        "evaluating " + arguments_.dataset,
+        static_cast<int64_t>(windows.size()),
+        visible_);
+    std::vector<double> log_probs =
+        scorer_.nats(windows, [&](int64_t done) { bar.draw(done, ""); });
+    bar.clear();
+    double chosen = 0;
+    double rejected = 0;
+    double right = 0;
+    for (size_t d = 0; d < log_probs.size(); ++d) {
+      log_probs[d] = -log_probs[d];
+      if (!std::isfinite(log_probs[d]))
+        throw NumericError(fmt::format(
+            "[evaluate] '{}': the log-probability of document {} is {}",
+            arguments_.dataset,
+            d,
+            log_probs[d]));
+      (d % 2 == 0 ? chosen : rejected) += log_probs[d];
+      if (d % 2 == 1 && log_probs[d - 1] > log_probs[d])
+        ++right;
+    }
+    const auto count = static_cast<double>(pairs);
+    if (arguments_.writes_reference && prints())
+      write_reference(data, {stored_.directory().string(), log_probs});
+    print(
+        arguments_.dataset,
+        {{"pairs", pairs},
+         {"chosen_log_prob", chosen / count},
+         {"rejected_log_prob", rejected / count},
+         {"accuracy", right / count}},
+        fmt::format(
+            "{}: the chosen answer is the likelier one in {:.4f} of {} pairs; "
+            "log-probabilities {:.4f} and {:.4f}",
+            arguments_.dataset,
+            right / count,
+            pairs,
+            chosen / count,
+            rejected / count));
   }
 
   void evaluate_task(const fs::path& path) {

@@ -46,6 +46,7 @@ struct EvaluateArguments {
   std::string tokenizer;
   std::filesystem::path text;
   std::string dataset;
+  bool writes_reference = false;  // of a dataset of pairs
   std::vector<std::filesystem::path> tasks;
   int64_t seq_length = 0;  // 0: the model's positions, at most 2048
   int64_t most_tokens = 0;

@@ -127,8 +127,8 @@ size_t common_messages(const Json& chosen, const Json& rejected) {
   return common;
 }
 
-// Bytes that two texts begin with: whole characters, and without the space
-// before the first word that differs, which is that word's.
+// Bytes that two texts begin with: whole characters, and no space at the end,
+// which tokenizers join with the word behind it.
 size_t common_bytes(const std::string& chosen, const std::string& rejected) {
   const auto differ = std::mismatch(
       chosen.begin(), chosen.end(), rejected.begin(), rejected.end());

@@ -146,6 +146,12 @@ void check_experts(
         "{}: it does not step experts that are divided yet; set ep_size to 1, "
         "or another optimizer",
         dims.ep));
+  if (experts > 0 && config.training.loss.is_of_pairs())
+    problems.push_back(fmt::format(
+        "[config] /training/loss = \"{}\": models with experts train by "
+        "cross_entropy alone yet, since their routers' losses are means over "
+        "tokens, not over pairs",
+        to_string(config.training.loss.kind)));
   if (experts > 0 && config.adapter.is_used())
     problems.push_back(
         "[config] /adapter: models with experts do not train adapters yet");
@@ -154,6 +160,36 @@ void check_experts(
         "[config] /distributed/tp_size = {}: this model's q_norm and k_norm "
         "are over all heads, which tp would divide; set tp_size to 1",
         dims.tp));
+}
+
+// What a loss of pairs asks of the data and the batch.
+void check_pairs(const TrainConfig& config, Problems& problems) {
+  const LossOptions& loss = config.training.loss;
+  if (!loss.is_of_pairs())
+    return;
+  const auto refuse = [&](const std::string& what) {
+    problems.push_back(fmt::format(
+        "[config] /training/loss = \"{}\" {}", to_string(loss.kind), what));
+  };
+  if (config.training.micro_batch_size % 2 != 0)
+    refuse(fmt::format(
+        "with /training/micro_batch_size = {}: it counts sequences, two of "
+        "each pair; make it even",
+        config.training.micro_batch_size));
+  if (config.dataset.text || !config.dataset.mixture.empty())
+    refuse(
+        "reads one dataset of pairs, made by `brigade prepare --chat`: give "
+        "its path as /dataset/name");
+  if (config.dataset.document_epochs || config.dataset.reset_attention ||
+      config.dataset.packing != Packing::kNone)
+    refuse(
+        "has one answer in each sequence, so that /dataset/document_epochs, "
+        "/dataset/reset_attention and /dataset/packing mean nothing: leave "
+        "them out");
+  if (config.distributed.rounds.local_steps > 0)
+    refuse(
+        "with /distributed/local_steps: groups that train apart do not learn "
+        "from pairs yet; set local_steps to 0");
 }
 
 // The model's own demands, without advice about whole layouts.
@@ -320,6 +356,7 @@ void check_layout(
   check_run(config, found);
   add_with_advice(config, decoder, std::move(found), problems);
   check_data_parallel(config, problems);
+  check_pairs(config, problems);
   if (decoder != nullptr)
     validate_model_layout(config, *decoder, problems);
 }

@@ -28,6 +28,7 @@
 #include "brigade/options/low_communication.h"
 #include "brigade/options/optimizer.h"
 #include "brigade/options/packing.h"
+#include "brigade/options/preference.h"
 #include "brigade/options/verify_level.h"
 #include "brigade/schedule/bucket_plan.h"
 #include "brigade/schedule/fragment_schedule.h"
@@ -109,7 +110,8 @@ struct TrainingConfig {
   int64_t gradient_accumulation_steps = 1;  // micro-batches per step
   std::optional<int64_t> num_samples;       // ignored: a dataset is used whole
   std::optional<int64_t> max_tokens;        // no step goes beyond
-  OptimizerOptions optimizer;               // its kernels are model.kernels
+  LossOptions loss;
+  OptimizerOptions optimizer;  // its kernels are model.kernels
   // The highest of matrices; absent: lr.peak, as of all others.
   std::optional<double> muon_learning_rate;
   double weight_decay = 0.01;

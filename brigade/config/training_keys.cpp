@@ -58,6 +58,39 @@ void add_training_course(std::vector<ConfigKey>& keys) {
       "where the run ends");
 }
 
+void add_loss(std::vector<ConfigKey>& keys) {
+  const GroupKeys loss(
+      keys, "training", [](auto& config) -> auto& {
+        return config.training.loss;
+      });
+  using L = LossOptions;
+  loss.key(
+      "loss",
+      &L::kind,
+      kAny,
+      kMeaning,
+      "what is minimised: a mean over tokens, or over pairs of a chosen and a "
+      "rejected answer");
+  loss.key(
+          "preference_beta",
+          &L::beta,
+          {.low = 0, .low_is_excluded = true},
+          kCourse,
+          "of pairs, how much a difference of rewards counts")
+      .only_with = {
+      "loss",
+      {to_string(LossKind::kDpo),
+       to_string(LossKind::kOrpo),
+       to_string(LossKind::kSimPo)}};
+  loss.key(
+          "simpo_gamma",
+          &L::gamma,
+          at_least(0),
+          kCourse,
+          "SimPO, the difference of rewards that is aimed at")
+      .only_with = {"loss", {to_string(LossKind::kSimPo)}};
+}
+
 // Keys of some optimizers alone.
 ConfigKey& only_with(
     ConfigKey& key,
@@ -383,6 +416,7 @@ void add_training_checks(std::vector<ConfigKey>& keys) {
 // They are printed in this order.
 void add_training(std::vector<ConfigKey>& keys) {
   add_training_course(keys);
+  add_loss(keys);
   add_training_optimizer(keys);
   add_training_schedule(keys);
   add_training_checks(keys);

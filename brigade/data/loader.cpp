@@ -136,6 +136,8 @@ Batch Loader::prepare(uint64_t step, int64_t micro_batch) const {
         batch.inputs.end(), window.inputs.begin(), window.inputs.end());
     batch.targets.insert(
         batch.targets.end(), window.targets.begin(), window.targets.end());
+    if (window.reference)
+      batch.reference.push_back(*window.reference);
     if (options_.reset_attention)
       add_documents(window, batch);
   }

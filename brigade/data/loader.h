@@ -38,6 +38,7 @@ struct Batch {
   // A token must attend only to tokens of its own document.
   std::vector<int64_t> document_ids;  // [B, T]
   std::vector<int64_t> position_ids;  // [B, T]
+  std::vector<double> reference;      // [B], of each row's window; or empty
 };
 
 struct LoaderOptions {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,9 @@ struct Window {
   // The positions in (0, T) at which a document of the inputs begins,
   // ascending.
   std::vector<int64_t> document_starts;
+  // What a reference model's log-probability of the targets is, where it is
+  // asked for (data/pair_source.h).
+  std::optional<double> reference = std::nullopt;
 };
 
 class SampleSource {

@@ -9,7 +9,9 @@
 #include "brigade/data/dataset_info.h"
 #include "brigade/data/document_epochs.h"
 #include "brigade/data/mixture.h"
+#include "brigade/data/pair_source.h"
 #include "brigade/data/permutation.h"
+#include "brigade/data/reference_log_probs.h"
 #include "brigade/data/text_windows.h"
 
 namespace brigade {
@@ -103,6 +105,22 @@ void check_vocabulary(
     check_token_ids(dataset, options.vocab_size, options.scan);
   if (info && !options.tokenizer.empty())
     require_tokenizer(*info, options.tokenizer, prefix);
+  const bool has_pairs = info && info->num_pairs > 0;
+  const bool wants_pairs =
+      options.samples != TrainingDataOptions::Samples::kWindows;
+  if (has_pairs && !wants_pairs)
+    throw ConfigError(fmt::format(
+        "[config] /training/loss \"cross_entropy\", but '{}' holds {} pairs of "
+        "a chosen and a rejected answer: set it to \"dpo\", \"orpo\" or "
+        "\"simpo\", or choose another dataset",
+        prefix.string(),
+        info->num_pairs));
+  if (!has_pairs && wants_pairs)
+    throw ConfigError(fmt::format(
+        "[config] /training/loss is one of pairs, but '{}' holds none: make it "
+        "with `brigade prepare --chat FILE` from lines with \"chosen\" and "
+        "\"rejected\", or set it to \"cross_entropy\"",
+        prefix.string()));
 }
 
 std::shared_ptr<TextTokens> open_text(
@@ -204,10 +222,49 @@ Sources pack_documents(
   return sources;
 }
 
+TrainingData open_pairs(const TrainingDataOptions& options) {
+  BRIGADE_ASSERT(options.parts.size() == 1 && !options.parts[0].text);
+  const std::string& path = options.parts[0].path;
+  const auto pairs = std::make_shared<PairDataset>();
+  pairs->dataset = open_dataset(options.parts[0], options);
+  pairs->require_fits(options.seq_length);
+  if (options.samples == TrainingDataOptions::Samples::kPairsWithReference)
+    pairs->reference = read_reference(*pairs->dataset).log_probs;
+  const WindowSplit split =
+      split_windows(pairs->num_pairs(), options.held_out_fraction, path);
+  const auto source = [&](const WindowRange& range, bool shuffle) {
+    return std::make_shared<PairSource>(
+        pairs,
+        options.seq_length,
+        BatchSamplerOptions{
+            .windows = range,
+            .seed = options.seed,
+            .shuffle = shuffle,
+            .shuffle_block = options.shuffle_block});
+  };
+  TrainingData data;
+  data.training = source(split.training, options.shuffle);
+  if (split.held_out.size() > 0)
+    data.held_out = source(split.held_out, false);
+  data.num_tokens = pairs->dataset->num_tokens();
+  if (pairs->dataset->mask() != nullptr)
+    data.counting_tokens = pairs->dataset->mask()->counting_tokens();
+  data.training_windows = 2 * split.training.size();
+  data.held_out_windows = 2 * split.held_out.size();
+  data.parts = {
+      {.path = path,
+       .training_windows = data.training_windows,
+       .held_out = data.held_out}};
+  data.schedule = schedule_of(options.parts);
+  return data;
+}
+
 }  // namespace
 
 TrainingData open_training_data(const TrainingDataOptions& options) {
   BRIGADE_ASSERT(!options.parts.empty() && options.seq_length > 0);
+  if (options.samples != TrainingDataOptions::Samples::kWindows)
+    return open_pairs(options);
   TrainingData data;
   std::vector<Source> training;
   std::vector<Source> held_out;

@@ -38,6 +38,10 @@ struct TrainingDataOptions {
   // Documents change places in each epoch, not only windows; see
   // document_epochs.h.
   bool document_epochs = false;
+  // What a sample is: a window, or of one dataset of pairs each answer, with
+  // what a reference model says of it or without.
+  enum class Samples { kWindows, kPairs, kPairsWithReference };
+  Samples samples = Samples::kWindows;
   // Whole documents in each sequence; without document_epochs then.
   Packing packing = Packing::kNone;
   LongDocuments long_documents = LongDocuments::kRefuse;  // of packing
@@ -82,6 +86,9 @@ struct TrainingData {
   std::optional<PackingCounts> packing;
 };
 
+// Of pairs, windows are their answers, two for each pair; the held-out pairs
+// are the last ones.
+//
 // A single text without held-out part and document epochs, in order or shuffled
 // in blocks, is read while it is tokenized; every other text is tokenized
 // first.
@@ -89,7 +96,8 @@ struct TrainingData {
 // Throws DataError for files that are damaged, empty or too short for one
 // window and for token ids that the model does not have; ConfigError for a
 // vocabulary larger than the model's, a tokenizer that did not make a dataset,
-// and weights that cannot be honoured.
+// pairs that are read as windows or the other way round, a missing file of
+// the reference model, and weights that cannot be honoured.
 TrainingData open_training_data(const TrainingDataOptions& options);
 
 }  // namespace brigade

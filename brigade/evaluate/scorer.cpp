@@ -184,8 +184,11 @@ std::vector<double> Scorer::nats(
     const int64_t inputs = tokens.size(1) - 1;
     const int64_t predicted = windows[w].predicted;
     auto targets = torch::full({1, inputs}, kNoTarget, torch::kLong);
-    targets.narrow(1, inputs - predicted, predicted)
-        .copy_(tokens.narrow(1, inputs + 1 - predicted, predicted));
+    if (!windows[w].targets.empty())
+      targets = torch::tensor(windows[w].targets).unsqueeze(0);
+    else
+      targets.narrow(1, inputs - predicted, predicted)
+          .copy_(tokens.narrow(1, inputs + 1 - predicted, predicted));
     const double nats = loss_of(tokens.narrow(1, 0, inputs), targets);
     if (counts())
       mine[w] = nats;

@@ -40,6 +40,9 @@ struct Continuations {
 struct ScoredWindow {
   std::vector<int64_t> tokens;
   int64_t predicted = 0;
+  // In place of `predicted`: of each token but the last, what follows it, or
+  // kNoTarget where that is not scored.
+  std::vector<int64_t> targets = {};
 };
 
 // Windows of tokens that are predicted but for their first.

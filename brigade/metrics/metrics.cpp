@@ -23,6 +23,16 @@ nlohmann::ordered_json buckets_json(const std::vector<SyncReport>& reports) {
   return buckets;
 }
 
+nlohmann::ordered_json preference_json(const PreferenceMetrics& metrics) {
+  return {
+      {"chosen_reward", metrics.chosen_reward},
+      {"rejected_reward", metrics.rejected_reward},
+      {"margin", metrics.margin()},
+      {"accuracy", metrics.accuracy},
+      {"chosen_log_prob", metrics.chosen_log_prob},
+      {"rejected_log_prob", metrics.rejected_log_prob}};
+}
+
 }  // namespace
 
 std::string to_json_line(const StepMetrics& metrics) {
@@ -49,8 +59,12 @@ std::string to_json_line(const StepMetrics& metrics) {
   parts["optimizer"] = times.optimizer_ms;
   if (metrics.loss_tokens)
     json["loss_tokens"] = *metrics.loss_tokens;
+  if (metrics.preference)
+    json["preference"] = preference_json(*metrics.preference);
   if (metrics.eval_loss)
     json["eval_loss"] = *metrics.eval_loss;
+  if (metrics.eval_preference)
+    json["eval_preference"] = preference_json(*metrics.eval_preference);
   for (const auto& [part, loss] : metrics.part_eval_losses)
     json["part_eval_losses"][part] = loss;
   if (metrics.skipped_steps > 0)

@@ -33,9 +33,20 @@ struct StepTimes {
   }
 };
 
+// Of a loss of pairs (docs/preferences.md): means over pairs.
+struct PreferenceMetrics {
+  double chosen_reward = 0;
+  double rejected_reward = 0;
+  double accuracy = 0;  // of pairs whose chosen answer has the larger reward
+  double chosen_log_prob = 0;  // sums over an answer's tokens, nats
+  double rejected_log_prob = 0;
+  // By how much chosen answers are ahead.
+  double margin() const { return chosen_reward - rejected_reward; }
+};
+
 struct StepMetrics {
   int64_t step = 0;
-  double loss = 0;  // mean over the step's tokens that count
+  double loss = 0;  // mean over the step's tokens that count, or its pairs
   double lr = 0;
   double grad_norm = 0;  // before clipping
   int64_t tokens = 0;    // trained on so far
@@ -53,6 +64,9 @@ struct StepMetrics {
   std::vector<std::pair<std::string, double>> part_eval_losses;
   // Of the step's tokens those that count in the loss; unset: all.
   std::optional<int64_t> loss_tokens;
+  // With a loss of pairs: of the step, and of held-out pairs.
+  std::optional<PreferenceMetrics> preference;
+  std::optional<PreferenceMetrics> eval_preference;
   // Steps so far that updated nothing, as their loss or a gradient was not
   // finite (training.on_non_finite = skip) or no token of theirs counts.
   int64_t skipped_steps = 0;

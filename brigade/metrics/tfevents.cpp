@@ -183,6 +183,22 @@ void TfEventsFile::write(const StepMetrics& metrics) {
       {"speed/step_ms", scalar(metrics.step_ms)},
       {"speed/exposed_comm_ms", scalar(metrics.exposed_comm_ms)},
       {"memory/gb", scalar(metrics.memory_gb)}};
+  // TRL's names.
+  const auto add = [&](const std::string& group,
+                       const std::optional<PreferenceMetrics>& of) {
+    if (!of)
+      return;
+    scalars.emplace_back(group + "/rewards/chosen", scalar(of->chosen_reward));
+    scalars.emplace_back(
+        group + "/rewards/rejected", scalar(of->rejected_reward));
+    scalars.emplace_back(group + "/rewards/margins", scalar(of->margin()));
+    scalars.emplace_back(group + "/rewards/accuracies", scalar(of->accuracy));
+    scalars.emplace_back(group + "/logps/chosen", scalar(of->chosen_log_prob));
+    scalars.emplace_back(
+        group + "/logps/rejected", scalar(of->rejected_log_prob));
+  };
+  add("train", metrics.preference);
+  add("eval", metrics.eval_preference);
   if (metrics.eval_loss)
     scalars.emplace_back("eval/loss", scalar(*metrics.eval_loss));
   for (const auto& [part, loss] : metrics.part_eval_losses)

@@ -24,9 +24,9 @@ class DecoderModel : public torch::nn::Module {
 
   // One micro-batch through this part. `input`: the stream from the part
   // before, [N, C] ([N/tp, C] in TokenLayout::kSharded), undefined in the
-  // first. Returns the stream, or in the last part the sum of the losses over
-  // the micro-batch's tokens (or the context's objective), a float32 scalar, whose gradient must be 1 (the
-  // trainer folds 1 / tokens into the optimizer).
+  // first. Returns the stream, or in the last part the sum of the losses of its
+  // tokens, or the context's objective: a float32 scalar whose gradient must be
+  // 1 (the trainer folds 1 / tokens into the optimizer).
   // `positions`: int64 [T], the place in the sequence of each local token.
   torch::Tensor forward(
       const MicroBatch& batch,

@@ -68,10 +68,10 @@ struct CrossEntropyOptions {
 };
 
 // hidden: [N, C]; weight: [V, C]; targets: int64 [N]. Returns the sum of the
-// losses over the tokens, or what the objective makes of them, a float32 scalar (double for double operands),
-// differentiable with respect to hidden and weight. Does no gradient work under
-// NoGradGuard. Throws DataError naming a target outside the vocabulary and its
-// row, where the targets are on the CPU.
+// tokens' losses, or what the objective makes of them: a float32 scalar (double
+// for double operands), differentiable by hidden and weight. No gradient work
+// under NoGradGuard. Throws DataError naming a target outside the vocabulary
+// and its row, where the targets are on the CPU.
 Tensor linear_cross_entropy(
     const Tensor& hidden,
     const Tensor& weight,

@@ -38,8 +38,8 @@ struct VocabParallelCrossEntropyOptions {
 };
 
 // hidden: [N, C] or, in kSharded, [N/R, C]; weight: [n, C]; targets: int64 [N],
-// equal on all ranks. Returns the sum of the losses of the N tokens, or what the
-// objective makes of them, a float32 scalar, the same on every rank.
+// equal on all ranks. Returns the sum of the N tokens' losses, or what the
+// objective makes of them: a float32 scalar, the same on every rank.
 //
 // No rank has all logits: each computes its [chunk, n], and the group exchanges
 // one maximum and two sums per token (12 bytes per token in two all-reduces per

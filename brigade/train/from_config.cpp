@@ -185,6 +185,11 @@ TrainingDataOptions training_data_options(
   options.packing = config.dataset.packing;
   options.long_documents = config.dataset.long_documents;
   options.tokenizer = config.dataset.tokenizer;
+  using Samples = TrainingDataOptions::Samples;
+  if (config.training.loss.is_of_pairs())
+    options.samples = config.training.loss.needs_reference()
+                          ? Samples::kPairsWithReference
+                          : Samples::kPairs;
   if (config.training.eval_every > 0)
     options.held_out_fraction = config.dataset.eval_fraction;
   return options;

@@ -26,7 +26,9 @@ MicroBatches::MicroBatches(
     : loader_(std::move(source), loader_options(config, coordinate.dp)),
       count_(config.training.gradient_accumulation_steps),
       device_(device),
-      is_cut_(config.distributed.dims.cp > 1) {
+      is_cut_(config.distributed.dims.cp > 1),
+      are_pairs_(config.training.loss.is_of_pairs()),
+      counts_pairs_(are_pairs_ && coordinate.cp == 0) {
   const auto positions = token_positions(
       config.training.seq_length, config.distributed.dims.cp, coordinate.cp);
   positions_ = torch::tensor(positions, torch::kLong);
@@ -48,8 +50,14 @@ MicroBatch MicroBatches::to_tensors(const Batch& batch) {
   MicroBatch result;
   result.ids = to_device(local(batch.inputs), device_);
   const torch::Tensor targets = local(batch.targets);
-  loss_tokens_ += (targets != kNoTarget).sum().item<int64_t>();
+  if (counts_pairs_)
+    loss_tokens_ += batch.rows / 2;
+  else if (!are_pairs_)
+    loss_tokens_ += (targets != kNoTarget).sum().item<int64_t>();
   result.targets = to_device(targets, device_);
+  if (!batch.reference.empty())
+    result.reference =
+        to_device(torch::tensor(batch.reference, torch::kDouble), device_);
   if (!batch.position_ids.empty()) {
     // A token's place in the sequence minus its place in its document.
     result.document_starts = to_device(

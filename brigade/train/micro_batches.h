@@ -30,7 +30,9 @@ class MicroBatches {
   const MicroBatch& operator[](int micro_batch) const {
     return batches_[static_cast<size_t>(micro_batch)];
   }
-  // Of the step's micro-batches on this rank: targets that have a loss.
+  // Of the step's micro-batches on this rank, what the loss is a mean over:
+  // targets that have a loss; with a loss of pairs, the pairs, of which the
+  // first rank of context parallel says the number.
   int64_t loss_tokens() const { return loss_tokens_; }
   // int64 [T / cp] on the device: the place in the sequence of each local
   // token.
@@ -45,6 +47,8 @@ class MicroBatches {
   torch::Tensor positions_;  // on the CPU
   torch::Tensor positions_on_device_;
   bool is_cut_;  // over cp
+  bool are_pairs_;
+  bool counts_pairs_;
   std::vector<MicroBatch> batches_;
   int64_t loss_tokens_ = 0;
 };

@@ -61,6 +61,15 @@ StageRuntime::StageRuntime(
   if (config.distributed.pp_engine == ScheduleKind::kZeroBubble)
     weight_gradients_ = std::make_shared<WeightGradientQueue>();
   const auto context = make_context(config, mesh, stage, weight_gradients_);
+  if (part.is_last && config.training.loss.is_of_pairs()) {
+    preference_loss_ = std::make_shared<PreferenceLoss>(
+        config.training.loss, mesh.axis(Axis::kCp));
+    context->objective = [loss = preference_loss_](
+                             const MicroBatch& batch,
+                             const torch::Tensor& losses) {
+      return (*loss)(batch, losses);
+    };
+  }
   const GradSyncOptions options = sync_options();
   if (options.sharding == Sharding::kParameters) {
     context->before_forward = [this](const ModelUnit& unit) {

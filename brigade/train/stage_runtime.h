@@ -16,6 +16,7 @@
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/schedule/weight_gradient_queue.h"
 #include "brigade/train/gradient_check.h"
+#include "brigade/train/preference_loss.h"
 #include "brigade/train/weight_units.h"
 
 namespace brigade {
@@ -36,6 +37,8 @@ class StageRuntime {
   DecoderModel& model() { return *model_; }
   GradSync& sync() { return params_->sync(); }
   Optimizer& optimizer() { return params_->optimizer(); }
+  // Of the last stage with a loss of pairs; else null.
+  PreferenceLoss* preference_loss() { return preference_loss_.get(); }
   const std::shared_ptr<WeightGradientQueue>& weight_gradients() const {
     return weight_gradients_;
   }
@@ -109,6 +112,7 @@ class StageRuntime {
   HookMemoryPtr wire_memory_ = std::make_shared<HookMemory>();
   std::shared_ptr<Wire> wire_;  // shared with the sync's hook
   std::shared_ptr<WeightGradientQueue> weight_gradients_;
+  std::shared_ptr<PreferenceLoss> preference_loss_;  // shared with the model
   std::shared_ptr<DecoderModel> model_;
   WeightUnits weight_units_;
   std::unique_ptr<ParamSet> params_;

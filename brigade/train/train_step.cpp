@@ -218,6 +218,16 @@ TokenLoss TrainStep::whole_loss(
       total[0].item<double>(), static_cast<int64_t>(total[1].item<double>())};
 }
 
+std::optional<PreferenceMetrics> TrainStep::take_preference() {
+  PreferenceLoss* loss =
+      is_last_stage() ? stages_.back()->preference_loss() : nullptr;
+  if (loss == nullptr)
+    return std::nullopt;
+  torch::Tensor sums = to_host(loss->take_sums());
+  mesh_.dp_cp()->all_reduce(sums)->wait_on_host();
+  return PreferenceLoss::means(sums);
+}
+
 std::vector<double> TrainStep::read_device(
     const std::vector<torch::Tensor>& scalars) {
   std::vector<torch::Tensor> wide;
@@ -413,6 +423,8 @@ GradientNotes TrainStep::rehearse() {
   GradientNotes notes;
   for (const auto& stage : stages_) {
     stage->end_rehearsal();
+    if (stage->preference_loss() != nullptr)
+      stage->preference_loss()->take_sums();
     for (NotedGradient& note : stage->take_notes())
       notes.push_back(std::move(note));
   }
@@ -476,6 +488,7 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
   double grad_scale =
       local_ ? sum_up_groups(loss_sum, is_apart(step), requests, result)
              : sum_up(loss_sum, requests, result);
+  result.preference = take_preference();
   if (result.skipped == StepResult::Skipped::kNotFinite &&
       config_.training.on_non_finite != OnNonFinite::kSkip)
     fail_not_finite(step, result.loss);

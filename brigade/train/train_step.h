@@ -29,10 +29,12 @@ namespace brigade {
 
 struct StepResult {
   double loss = 0;  // mean over the tokens that count; NaN: none does
-  // Those tokens, of the global batch.
+  // Those tokens, of the global batch; with a loss of pairs, the pairs.
   int64_t loss_tokens = 0;
   // Before clipping; of several groups the root of the mean square.
   double grad_norm = 0;
+  // With a loss of pairs, on ranks of the last stage.
+  std::optional<PreferenceMetrics> preference;
   double group_grad_norm = 0;  // of this rank's group, which clipping limits
   double lr = 0;
   int64_t begin_ns = 0;
@@ -99,6 +101,10 @@ class TrainStep {
   TokenLoss whole_loss(
       const torch::Tensor& loss_sum,
       const MicroBatches& batches);
+
+  // Of a loss of pairs, on every rank of the last stage: means over the pairs
+  // of all ranks since the last call. Elsewhere nothing.
+  std::optional<PreferenceMetrics> take_preference();
 
   // Whether the weights are in the host's memory.
   bool is_on_cpu() const;

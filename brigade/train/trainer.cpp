@@ -449,7 +449,9 @@ StepMetrics Trainer::train_step(int64_t step) {
   look_for_stragglers(step, seconds - static_cast<double>(waited_ns) / 1e9);
   metrics.step = step;
   metrics.loss = result.loss;
-  if (data_.counting_tokens || data_.packing || result.loss_tokens < tokens)
+  metrics.preference = result.preference;
+  if (!config_.training.loss.is_of_pairs() &&
+      (data_.counting_tokens || data_.packing || result.loss_tokens < tokens))
     metrics.loss_tokens = result.loss_tokens;
   metrics.lr = result.lr;
   metrics.grad_norm = result.grad_norm;
@@ -538,6 +540,7 @@ void Trainer::evaluate_all(int64_t step, StepMetrics& metrics) {
   watch_->begin_step(step);
   if (const TokenLoss loss = evaluate(*held_out_); loss.tokens > 0)
     metrics.eval_loss = loss.mean();
+  metrics.eval_preference = step_->take_preference();
   for (size_t i = 0; i < held_out_parts_.size(); ++i) {
     watch_->begin_step(step);
     if (const TokenLoss loss = evaluate(*held_out_parts_[i]); loss.tokens > 0)

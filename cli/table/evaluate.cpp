@@ -14,10 +14,19 @@ void add_evaluate(CLI::App& app) {
   add_adapter_option(*command, arguments->adapter);
   command->add_option("--text", arguments->text, "A text file")
       ->type_name("FILE");
+  CLI::Option* dataset = command->add_option(
+      "--dataset",
+      arguments->dataset,
+      "Token files, as dataset.name; of pairs, how often the chosen answer is "
+      "the likelier one");
+  dataset->type_name("PREFIX");
   command
-      ->add_option(
-          "--dataset", arguments->dataset, "Token files, as dataset.name")
-      ->type_name("PREFIX");
+      ->add_flag(
+          "--write-reference",
+          arguments->writes_reference,
+          "Keep what the model says of a dataset of pairs beside it, in "
+          "PREFIX.reference.json, as the reference of training.loss \"dpo\"")
+      ->needs(dataset);
   CLI::Option* task = command->add_option(
       "--task",
       arguments->tasks,

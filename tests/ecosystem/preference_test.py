@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+"""DPO, ORPO and SimPO against plain PyTorch: the same losses over ten steps.
+
+    preference_test.py BRIGADE          # see scripts/test_ecosystem.sh
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    import torch
+    import transformers
+except ImportError as error:
+    print(f"preference_test: skipped: {error}", file=sys.stderr)
+    sys.exit(0)
+
+import torch.nn.functional as F
+
+BRIGADE = pathlib.Path(sys.argv.pop(1)).resolve()
+STEPS, PAIRS, LENGTH, RATE, BETA, GAMMA = 10, 4, 40, 3e-3, 0.7, 0.4
+NAMES = ("fox", "river", "old mill", "lantern", "quiet town", "crow")
+# The end-of-document token of Brigade's byte tokenizer.
+END = 257
+SHAPE = {"vocab_size": 259, "hidden_size": 32, "intermediate_size": 48,
+         "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "max_position_embeddings": 64,
+         "initializer_range": 0.2, "tie_word_embeddings": False}
+LAYOUTS = {
+    "one": [f"training.micro_batch_size={2 * PAIRS}"],
+    "tp2_pp2": ["--nproc", "4", "distributed.tp_size=2",
+                "distributed.pp_size=2", "training.micro_batch_size=2",
+                f"training.gradient_accumulation_steps={PAIRS}"],
+}
+
+
+def run(*arguments):
+    result = subprocess.run(
+        [BRIGADE, *map(str, arguments)], capture_output=True, text=True)
+    if result.returncode != 0:
+        raise AssertionError(f"brigade {arguments}: {result.stderr}")
+    return result.stdout
+
+
+def records():
+    for i in range(STEPS * PAIRS):
+        name, other = NAMES[i % 6], NAMES[(i // 6 + i + 1) % 6]
+        yield {"prompt": f"Who came {i}?",
+               "chosen": f" The {name}.",
+               "rejected": f" A {other} and {name[:1 + i % 5]}"}
+
+
+def answer_log_probs(model, record, key):
+    """The log-probabilities of an answer's tokens, behind its prompt."""
+    prompt, answer = (list(record[k].encode()) for k in ("prompt", key))
+    ids = torch.tensor(prompt + answer + [END])
+    log_probs = model(ids[None, :-1]).logits[0].float().log_softmax(-1)
+    return log_probs.gather(1, ids[1:, None])[len(prompt) - 1:, 0]
+
+
+def dpo(model, record, reference):
+    ratios = [answer_log_probs(model, record, key).sum() - reference[key]
+              for key in ("chosen", "rejected")]
+    return -F.logsigmoid(BETA * (ratios[0] - ratios[1]))
+
+
+def simpo(model, record, _):
+    chosen, rejected = (answer_log_probs(model, record, key).mean()
+                        for key in ("chosen", "rejected"))
+    return -F.logsigmoid(BETA * (chosen - rejected) - GAMMA)
+
+
+def orpo(model, record, _):
+    chosen, rejected = (answer_log_probs(model, record, key).mean()
+                        for key in ("chosen", "rejected"))
+    odds = [mean - torch.log1p(-torch.exp(mean))
+            for mean in (chosen, rejected)]
+    return -chosen - BETA * F.logsigmoid(odds[0] - odds[1])
+
+
+LOSSES = {
+    "dpo": (dpo, []),
+    "orpo": (orpo, []),
+    "simpo": (simpo, [f"training.simpo_gamma={GAMMA}"]),
+}
+
+
+class Preferences(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        torch.manual_seed(5)
+        cls.scratch = tempfile.TemporaryDirectory()
+        cls.folder = pathlib.Path(cls.scratch.name)
+        cls.records = list(records())
+        lines = cls.folder / "pairs.jsonl"
+        lines.write_text("".join(json.dumps(r) + "\n" for r in cls.records))
+        # For conversations, of which there are none.
+        template = cls.folder / "chat.jinja"
+        template.write_text("{{ messages }}")
+        run("prepare", "--chat", lines, "--template", template,
+            "--tokenizer", "bytes", "--out", cls.folder / "pairs")
+        transformers.AutoModelForCausalLM.from_config(
+            transformers.LlamaConfig(**SHAPE)).float().save_pretrained(
+                cls.folder / "model")
+        run("evaluate", "--run", cls.folder / "model", "--dataset",
+            cls.folder / "pairs", "--tokenizer", "bytes",
+            "--write-reference")
+        with torch.no_grad():
+            cls.reference = [
+                {key: answer_log_probs(cls.model(), record, key).sum().item()
+                 for key in ("chosen", "rejected")}
+                for record in cls.records]
+
+    @classmethod
+    def model(cls):
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            cls.folder / "model", dtype=torch.float32)
+
+    def expected(self, loss_of):
+        model = self.model()
+        optimizer = torch.optim.AdamW(
+            model.parameters(), lr=RATE, weight_decay=0.01)
+        losses = []
+        for step in range(STEPS):
+            loss = sum(
+                loss_of(model, self.records[i], self.reference[i])
+                for i in range(step * PAIRS, (step + 1) * PAIRS)) / PAIRS
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    def train(self, name, *more):
+        out = self.folder / name
+        config = self.folder / f"{name}.json"
+        config.write_text(json.dumps({
+            "model": {"name": str(self.folder / "model"),
+                      "init": "pretrained"},
+            "training": {"total_train_steps": STEPS, "learning_rate": RATE,
+                         "seq_length": LENGTH, "preference_beta": BETA},
+            "dataset": {"name": str(self.folder / "pairs")},
+            "logging": {"run_dir": str(out)}}))
+        run("train", "--config", config, *more)
+        lines = (out / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line)["loss"] for line in lines]
+
+    def test_the_reference_is_pytorchs(self):
+        found = json.loads(
+            (self.folder / "pairs.reference.json").read_text())["log_probs"]
+        expected = [of_pair[key] for of_pair in self.reference
+                    for key in ("chosen", "rejected")]
+        self.assertLess(
+            max(abs(a / b - 1) for a, b in zip(found, expected)), 1e-5)
+
+    def test_losses_of_ten_steps_are_pytorchs(self):
+        for name, (loss_of, options) in LOSSES.items():
+            expected = self.expected(loss_of)
+            self.assertGreater(
+                max(abs(a - expected[0]) for a in expected), 0.05)
+            for layout, more in LAYOUTS.items():
+                with self.subTest(loss=name, layout=layout):
+                    losses = self.train(
+                        f"{name}_{layout}", f"training.loss={name}",
+                        *options, *more)
+                    self.assertEqual(len(losses), STEPS)
+                    worst = max(abs(a / b - 1)
+                                for a, b in zip(losses, expected))
+                    print(f"{name} {layout}: losses of {STEPS} steps differ "
+                          f"by {worst:.1e}")
+                    self.assertLess(worst, 1e-5)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    unittest.main()
