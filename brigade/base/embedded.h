@@ -13,6 +13,7 @@ extern const std::string_view dygraph_css;
 // brigade/report/page*.js and page.css.
 extern const std::string_view page_js;
 extern const std::string_view page_time_js;
+extern const std::string_view page_experts_js;
 extern const std::string_view page_tables_js;
 extern const std::string_view page_css;
 // brigade/data/table_rows.py.

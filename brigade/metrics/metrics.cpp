@@ -35,7 +35,7 @@ nlohmann::ordered_json preference_json(const PreferenceMetrics& metrics) {
 
 }  // namespace
 
-std::string to_json_line(const StepMetrics& metrics) {
+std::string to_json_line(const StepMetrics& metrics, ExpertRows rows) {
   nlohmann::ordered_json json;
   json["step"] = metrics.step;
   json["loss"] = metrics.loss;
@@ -69,6 +69,8 @@ std::string to_json_line(const StepMetrics& metrics) {
     json["part_eval_losses"][part] = loss;
   if (metrics.skipped_steps > 0)
     json["skipped_steps"] = metrics.skipped_steps;
+  if (!metrics.experts.empty())
+    json["experts"] = to_json(metrics.experts, rows);
   if (!metrics.reports.empty())
     json["buckets"] = buckets_json(metrics.reports);
   return json.dump();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "brigade/files/line_file.h"
+#include "brigade/metrics/expert_use.h"
 #include "brigade/metrics/sync_report.h"
 #include "brigade/topology/parallel_dims.h"
 
@@ -70,11 +71,15 @@ struct StepMetrics {
   // Steps so far that updated nothing, as their loss or a gradient was not
   // finite (training.on_non_finite = skip) or no token of theirs counts.
   int64_t skipped_steps = 0;
+  // Of each layer with experts; empty: there is none.
+  std::vector<ExpertUse> experts;
   // What each stage of the reporting rank communicated; empty: not reported.
   std::vector<SyncReport> reports;
 };
 
-std::string to_json_line(const StepMetrics& metrics);
+std::string to_json_line(
+    const StepMetrics& metrics,
+    ExpertRows rows = ExpertRows::kSay);
 
 struct LogLineContext {
   int rank = 0;
@@ -107,8 +112,8 @@ class MetricsFile {
   // Throws StorageError when it cannot be written.
   explicit MetricsFile(const std::filesystem::path& path) { file_.open(path); }
   // Throws StorageError; the line then waits for the next one.
-  void write(const StepMetrics& metrics) {
-    file_.append(to_json_line(metrics));
+  void write(const StepMetrics& metrics, ExpertRows rows = ExpertRows::kSay) {
+    file_.append(to_json_line(metrics, rows));
   }
 
   // Leaves the lines of the steps up to `last_step` and drops a line that a

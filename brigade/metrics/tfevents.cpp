@@ -203,6 +203,15 @@ void TfEventsFile::write(const StepMetrics& metrics) {
     scalars.emplace_back("eval/loss", scalar(*metrics.eval_loss));
   for (const auto& [part, loss] : metrics.part_eval_losses)
     scalars.emplace_back("eval/loss " + part, scalar(loss));
+  if (!metrics.experts.empty()) {
+    const WorstExpertUse worst = worst_of(metrics.experts);
+    scalars.emplace_back("experts/max_over_mean", scalar(worst.max_over_mean));
+    scalars.emplace_back("experts/entropy", scalar(worst.entropy));
+    scalars.emplace_back(
+        "experts/idle", scalar(static_cast<double>(worst.idle)));
+    scalars.emplace_back("experts/router_norm", scalar(worst.router_norm));
+    scalars.emplace_back("experts/dropped", 0.0F);
+  }
   write_record(tfevent(wall_now_seconds(), metrics.step, scalars));
 }
 

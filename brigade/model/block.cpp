@@ -6,6 +6,7 @@ namespace brigade {
 
 Block::Block(
     const ModelContextPtr& context,
+    int64_t index,
     const LayerDescription& layer,
     const ExpertRange& experts,
     const ParameterSource& source)
@@ -20,7 +21,7 @@ Block::Block(
     experts_ = register_module(
         name,
         std::make_shared<Experts>(
-            context, *layer.experts, experts, source.inside(name)));
+            context, index, *layer.experts, experts, source.inside(name)));
   } else {
     mlp_ = register_module(
         "mlp", std::make_shared<Mlp>(context, layer.mlp, source.inside("mlp")));

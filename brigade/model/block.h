@@ -4,6 +4,7 @@
 
 #include <torch/nn/module.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -18,6 +19,7 @@ class Block : public torch::nn::Module {
  public:
   Block(
       const ModelContextPtr& context,
+      int64_t index,  // of the layer in the whole model
       const LayerDescription& layer,
       const ExpertRange& experts,
       const ParameterSource& source);

@@ -36,6 +36,7 @@ DecoderModel::DecoderModel(ModelContextPtr context, const ModelPart& part)
         name,
         std::make_shared<Block>(
             context_,
+            i,
             layer,
             part.experts,
             source.inside("layers").inside(name))));

@@ -30,10 +30,11 @@ Tensor enter_region(const Tensor& x, const TensorParallel& parallel) {
 
 Experts::Experts(
     const ModelContextPtr& context,
+    int64_t layer,
     const ExpertsDescription& description,
     const ExpertRange& range,
     const ParameterSource& source)
-    : context_(context), description_(description) {
+    : context_(context), layer_(layer), description_(description) {
   // Registered in the order of the table.
   router_.emplace(*this, context, description, source);
   const auto folder =
@@ -78,6 +79,7 @@ Tensor Experts::forward(
   if (is_first) {
     kept.order = ops::order_by_expert(
         enter_region(kept.experts, parallel), description_.count);
+    note_routing(kept.order.counts, weights);
     kept.exchange = ExpertExchange(
         context_->expert_parallel, kept.order.counts, x.device());
   }
@@ -88,6 +90,25 @@ Tensor Experts::forward(
   const Tensor sum =
       leave_region(ops::combine_rows(done, weights, kept.order), parallel);
   return shared_ ? sum + run_shared(x) : sum;
+}
+
+void Experts::note_routing(
+    const std::vector<int64_t>& counts,
+    const Tensor& weights) const {
+  if (!context_->router_statistics)
+    return;
+  const torch::NoGradGuard no_grad;
+  RouterStatistics& noted = (*context_->router_statistics)[layer_];
+  noted.rows.resize(counts.size(), 0);
+  if (!noted.squares.defined()) {
+    noted.squares = router_->squares();
+    noted.given = torch::zeros_like(noted.squares);
+  }
+  noted.given += weights.sum(torch::kDouble);
+  if (context_->tensor_parallel.rank() > 0)
+    return;
+  for (size_t i = 0; i < counts.size(); ++i)
+    noted.rows[i] += counts[i];
 }
 
 // An expert without rows has products of no rows too: its weights' gradients

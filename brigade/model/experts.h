@@ -10,6 +10,7 @@
 
 #include <torch/nn/module.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -22,10 +23,11 @@ namespace brigade {
 
 class Experts : public torch::nn::Module {
  public:
-  // The experts of `range` are this rank's, by its place in
-  // context->expert_parallel.
+  // Those of layer `layer` of the whole model. The experts of `range` are this
+  // rank's, by its place in context->expert_parallel.
   Experts(
       const ModelContextPtr& context,
+      int64_t layer,
       const ExpertsDescription& description,
       const ExpertRange& range,
       const ParameterSource& source);
@@ -54,7 +56,13 @@ class Experts : public torch::nn::Module {
       const;
   torch::Tensor run_shared(const torch::Tensor& x);
 
+  // In context_->router_statistics, if there are any.
+  void note_routing(
+      const std::vector<int64_t>& counts,
+      const torch::Tensor& weights) const;
+
   ModelContextPtr context_;
+  int64_t layer_;
   ExpertsDescription description_;
   std::optional<Router> router_;
   std::vector<Expert> experts_;

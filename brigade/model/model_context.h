@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "brigade/model/router_statistics.h"
 #include "brigade/model_spec/activation_recompute.h"
 #include "brigade/model_spec/model_description.h"
 #include "brigade/model_spec/parameter_table.h"
@@ -38,6 +39,8 @@ struct ModelContext {
   CommunicatorPtr context_parallel;
   CommunicatorPtr expert_parallel;  // divides the experts
   RouterLosses router_losses;
+  // Where layers with experts note what they did; null: nowhere.
+  std::shared_ptr<RouterStatisticsByLayer> router_statistics;
   // kAccumulate needs a GradSync that keeps .grad() defined
   // (GradHandover::kMainGrad).
   ops::WeightGrad weight_grad = ops::WeightGrad::kReturn;

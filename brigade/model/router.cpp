@@ -65,6 +65,10 @@ Tensor Router::route(
   return added.defined() ? ops::attach_loss(weights, added) : weights;
 }
 
+Tensor Router::squares() const {
+  return gate_->weight.detach().to(torch::kDouble).square().sum();
+}
+
 Tensor Router::losses(
     const Tensor& logits,
     const Tensor& scores,

@@ -60,6 +60,8 @@ class Router {
       const torch::Tensor& x,
       const ExpertInputs& inputs,
       KeptRouting& kept) const;
+  // Of its weight, summed: float64, a scalar.
+  torch::Tensor squares() const;
 
  private:
   torch::Tensor losses(

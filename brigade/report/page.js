@@ -118,6 +118,8 @@ const series = [
   ["memory_gb", "memory of the largest rank, GB", (s) => s.memory_gb],
   ["exposed", "exposed communication, % of the step",
     (s) => s.step_ms ? 100 * s.exposed_comm_ms / s.step_ms : null],
+  ["expert_load", "busiest expert over the mean, of the worst layer",
+    (s) => s.experts ? Math.max(...s.experts.max_over_mean) : null],
 ];
 
 // The mean of each value and those before it, `count` in all.

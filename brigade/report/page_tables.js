@@ -94,8 +94,8 @@ function show() {
   const page = document.getElementById("page");
   page.textContent = "";
   addSeconds();
-  for (const section of [showFigures, showCurves, showStepTime, showBuckets,
-    showSchedule, showEvents, showConfig, showRanks, showEnvironment])
+  for (const section of [showFigures, showCurves, showExperts, showStepTime,
+    showBuckets, showSchedule, showEvents, showConfig, showRanks, showEnvironment])
     section(page);
   page.dataset.shown = "all";
 }

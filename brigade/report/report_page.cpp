@@ -30,14 +30,22 @@ json flat(const json& config) {
   return result;
 }
 
-// Buckets are shown of the last step that has them, and would be most of the
-// page.
+// Buckets are shown of the last step that has them, the rows of each expert of
+// the last kHeatSteps; they would be most of the page.
 json steps_of(const RunRecord& run) {
+  constexpr int kHeatSteps = 20;
   json steps = run.steps;
   bool has_buckets = false;
+  int with_rows = 0;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     if (std::exchange(has_buckets, has_buckets || step->contains("buckets")))
       step->erase("buckets");
+    const auto experts = step->find("experts");
+    if (experts == step->end() || !experts->is_object() ||
+        !experts->contains("rows"))
+      continue;
+    if (++with_rows > kHeatSteps)
+      experts->erase("rows");
   }
   return steps;
 }
@@ -96,6 +104,7 @@ std::string report_page(const std::vector<RunRecord>& runs, int refresh_ms) {
        {embedded::dygraph_js,
         embedded::page_js,
         embedded::page_time_js,
+        embedded::page_experts_js,
         embedded::page_tables_js}) {
     add("</script>\n<script>");
     add(script);

@@ -28,6 +28,8 @@ std::shared_ptr<ModelContext> make_context(
       queue->add(std::move(compute));
     };
   }
+  if (config.model.decoder->experts)
+    context->router_statistics = std::make_shared<RouterStatisticsByLayer>();
   context->recompute = config.training.recompute_of_stage(stage);
   return context;
 }

@@ -333,8 +333,8 @@ double TrainStep::sum_up(
   return grad_scale;
 }
 
-// Nothing else of a step is over several groups, so that all they exchange is
-// in one small all-reduce over each rank's replicas.
+// But for what routers did nothing else of a step is over several groups, so
+// that all they exchange is in one small all-reduce over each rank's replicas.
 double TrainStep::sum_up_groups(
     const torch::Tensor& loss_sum,
     bool apart,
@@ -381,24 +381,59 @@ double TrainStep::sum_up_groups(
   return grad_scale;
 }
 
-void TrainStep::fail_not_finite(int64_t step, double loss) {
+void TrainStep::clear_router_statistics() {
+  for (const auto& stage : stages_) {
+    if (const auto& noted = stage->model().context().router_statistics)
+      noted->clear();
+  }
+}
+
+RouterUse TrainStep::whole_router_use() {
+  RouterStatisticsByLayer noted;
+  std::vector<torch::Tensor> scalars;
+  for (const auto& stage : stages_) {
+    const auto& of_stage = stage->model().context().router_statistics;
+    if (of_stage)
+      noted.insert(of_stage->begin(), of_stage->end());
+  }
+  for (const auto& [layer, of_layer] : noted) {
+    scalars.push_back(of_layer.squares);
+    scalars.push_back(of_layer.given);
+  }
+  if (!scalars.empty()) {
+    const std::vector<double> values = read_device(scalars);
+    size_t next = 0;
+    for (auto& [layer, of_layer] : noted) {
+      of_layer.squares = torch::scalar_tensor(values[next++], torch::kDouble);
+      of_layer.given = torch::scalar_tensor(values[next++], torch::kDouble);
+    }
+  }
+  return sum_up_routers(model_of(config_), mesh_, noted);
+}
+
+std::string TrainStep::describe_non_finite(const StepResult& result) const {
+  if (result.routers.bad_layer)
+    return result.routers.describe_bad_layer();
   std::string name;
   for (const auto& stage : stages_) {
     if (name.empty())
       name = stage->first_non_finite();
   }
+  std::string what = fmt::format("the loss is {}", result.loss);
+  if (!name.empty())
+    what = fmt::format("the gradient of '{}' is not finite", name);
+  else if (std::isfinite(result.loss))
+    what = "a gradient of another stage or group is not finite";
+  return fmt::format("{} on rank {}", what, mesh_.rank());
+}
+
+void TrainStep::fail_not_finite(int64_t step, const StepResult& result) {
   throw NumericError(fmt::format(
-      "[trainer] step {}: {} on rank {}; nothing was updated. Lower "
+      "[trainer] step {}: {}; nothing was updated. Lower "
       "training.learning_rate, set training.grad_clip, or continue from an "
       "earlier checkpoint with checkpoint.load_path",
       step,
-      name.empty()
-          ? (std::isfinite(loss)
-                 ? std::string(
-                       "a gradient of another stage or group is not finite")
-                 : fmt::format("the loss is {}", loss))
-          : fmt::format("the gradient of '{}' is not finite", name),
-      mesh_.rank()));
+      describe_non_finite(result)));
 }
 
 // Not in the first step of a start, whose buckets may be planned anew by what
@@ -463,6 +498,7 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
     phases.ended("rehearsal", times.compute_ms);
   for (const auto& stage : stages_)
     stage->hold_reduction();
+  clear_router_statistics();
   trace_ = trace;
   const FlightRecorderPtr recorder = mesh_.world()->options().flight_recorder;
   const int64_t since_ns = steady_now_ns();
@@ -485,13 +521,14 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
     check_gradients(step, *rehearsed);
   phases.ended("finish gradients", times.gradients_ms);
 
+  result.routers = whole_router_use();
   double grad_scale =
       local_ ? sum_up_groups(loss_sum, is_apart(step), requests, result)
              : sum_up(loss_sum, requests, result);
   result.preference = take_preference();
   if (result.skipped == StepResult::Skipped::kNotFinite &&
       config_.training.on_non_finite != OnNonFinite::kSkip)
-    fail_not_finite(step, result.loss);
+    fail_not_finite(step, result);
   // A group that trains apart may have no token that counts where others do.
   const bool updates =
       result.skipped == StepResult::Skipped::kNo && grad_scale > 0;

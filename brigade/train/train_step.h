@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "brigade/comm/flight_recorder.h"
@@ -22,6 +23,7 @@
 #include "brigade/train/gradient_check.h"
 #include "brigade/train/local_training.h"
 #include "brigade/train/micro_batches.h"
+#include "brigade/train/router_use.h"
 #include "brigade/train/stage_runtime.h"
 #include "brigade/train/step_requests.h"
 
@@ -52,6 +54,7 @@ struct StepResult {
     kNothingCounts,  // no token of the batch has a loss
   };
   Skipped skipped = Skipped::kNo;
+  RouterUse routers;
   // What any rank asked for, alike on all ranks: in this step's run(), or, on
   // ranks that are not of the last stage, in the one before.
   StepRequests agreed;
@@ -134,6 +137,9 @@ class TrainStep {
   std::vector<double> read_squares_and_loss(const torch::Tensor& loss_sum);
   bool is_last_stage() const;
   double used_memory_gb() const;
+  void clear_router_statistics();
+  // Collective over the world.
+  RouterUse whole_router_use();
   // Collective over the last stage's dp x cp, then over tp x pp: the loss and
   // its tokens, grad_norm, memory_gb, agreed and whether all is finite. Losses
   // and gradients are sums over tokens, a step's are their means: returns the
@@ -150,7 +156,9 @@ class TrainStep {
       bool apart,
       const StepRequests& requests,
       StepResult& result);
-  [[noreturn]] void fail_not_finite(int64_t step, double loss);
+  [[noreturn]] void fail_not_finite(int64_t step, const StepResult& result);
+  // What this rank knows of, for a message.
+  std::string describe_non_finite(const StepResult& result) const;
 
   const TrainConfig config_;
   const ProcessMesh& mesh_;

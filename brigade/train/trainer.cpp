@@ -18,6 +18,7 @@
 #include "brigade/kernels/cpu/allocator.h"
 #include "brigade/launch/network.h"
 #include "brigade/metrics/clock.h"
+#include "brigade/metrics/expert_use.h"
 #include "brigade/metrics/loss_spikes.h"
 #include "brigade/metrics/metrics.h"
 #include "brigade/metrics/prometheus.h"
@@ -136,6 +137,7 @@ class Trainer {
   std::vector<double> busy_seconds_;  // of the steps since the last look
   std::unique_ptr<StragglerDetector> stragglers_;
   LossSpikes spikes_;
+  IdleExperts idle_experts_;
   double peak_flops_ = 1;  // of this rank
   Trace trace_;
   std::unique_ptr<MetricsFile> metrics_;
@@ -403,8 +405,11 @@ void Trainer::count_skipped(const StepResult& result) {
   if (!is_bad)
     return;
   observer_.on_message(fmt::format(
-      "step {} was skipped: its loss or a gradient is not finite",
-      position_.steps));
+      "step {} was skipped: its loss or a gradient is not finite{}",
+      position_.steps,
+      result.routers.bad_layer
+          ? fmt::format(": {}", result.routers.describe_bad_layer())
+          : ""));
   if (skipped_in_a_row_ < config_.training.max_skipped_steps)
     return;
   throw NumericError(fmt::format(
@@ -465,6 +470,7 @@ StepMetrics Trainer::train_step(int64_t step) {
   // A machine that was busy while its rate was measured is faster than that.
   peak_flops_ = std::max(peak_flops_, flops);
   metrics.mfu = 100 * flops / peak_flops_;
+  metrics.experts = result.routers.layers;
   metrics.memory_gb = result.memory_gb;
   metrics.step_ms = seconds * 1e3;
   metrics.times = result.times;
@@ -617,8 +623,17 @@ void Trainer::throw_if_unwritten() {
 }
 
 void Trainer::report(const StepMetrics& metrics) {
-  if (metrics_)
-    keep_record([&] { metrics_->write(metrics); });
+  for (const std::string& message :
+       idle_experts_.add(metrics.step, metrics.experts))
+    observer_.on_message(message);
+  if (metrics_) {
+    const bool is_shown =
+        is_logged(metrics, config_.logging.log_frequency, last_step_);
+    keep_record([&] {
+      metrics_->write(
+          metrics, is_shown ? ExpertRows::kSay : ExpertRows::kLeaveOut);
+    });
+  }
   if (events_)
     keep_record([&] { events_->write(metrics); });
   const LoggingConfig& logging = config_.logging;

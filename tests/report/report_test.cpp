@@ -272,6 +272,23 @@ TEST_F(Report, PageHasEventsOriginsAndTheBucketsOfOneStep) {
   EXPECT_EQ(data[0]["steps"][1]["buckets"][0], 2);
 }
 
+TEST_F(Report, PageHasTheExpertsOfTheLastTwentySteps) {
+  const fs::path folder = make_run("a", 0, config(2, 30));
+  {
+    std::ofstream metrics(folder / "metrics.jsonl");
+    for (int step = 1; step <= 25; ++step)
+      metrics << R"({"step":)" << step
+              << R"(,"experts":{"max_over_mean":[1.5],"rows":[[3,1]]}})"
+              << "\n";
+  }
+  const json steps = json::parse(report_data({read_run(folder)}))[0]["steps"];
+  ASSERT_EQ(steps.size(), 25U);
+  for (const json& step : steps) {
+    EXPECT_EQ(step["experts"]["max_over_mean"][0], 1.5);
+    EXPECT_EQ(step["experts"].contains("rows"), step["step"] > 5);
+  }
+}
+
 TEST(Html, EscapesWhatEndsAnElement) {
   EXPECT_EQ(escaped_html("<a b=\"c\">&"), "&lt;a b=&quot;c&quot;&gt;&amp;");
   const std::string text = escaped_json(R"({"a":"</script><!--"})");

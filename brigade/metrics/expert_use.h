@@ -1,0 +1,68 @@
+// How evenly the routers of a model with experts divide a step's tokens, and
+// which experts get none.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace brigade {
+
+// One layer with experts in one step, over all ranks: alike in every layout.
+struct ExpertUse {
+  int64_t layer = 0;  // of the whole model, from 0 on
+  // Tokens that each expert got; together tokens of the step * k.
+  std::vector<int64_t> rows;
+  // The 2-norm of the router's weight, before the step's update.
+  double router_norm = 0;
+
+  // The busiest expert's rows over their mean: 1 where even, E where one expert
+  // gets all. What the ranks of ep wait for.
+  double max_over_mean() const;
+  // The entropy of the shares of rows, over that of even ones: 1 where even, 0
+  // where one expert gets all.
+  double entropy() const;
+  // Experts without a row.
+  int64_t idle() const;
+};
+
+// Whether a line has the rows of each expert, which are most of it.
+enum class ExpertRows { kLeaveOut, kSay };
+
+// {"dropped": 0, "layers": [0, 1], "max_over_mean": [1.2, 1.1], "entropy":
+// [0.98, 0.99], "idle": [0, 0], "router_norm": [0.6, 0.6], "rows": [[12, 9],
+// [10, 11]]}.
+nlohmann::ordered_json to_json(
+    const std::vector<ExpertUse>& layers,
+    ExpertRows rows);
+
+// The worst layer of a step, for what shows one number.
+struct WorstExpertUse {
+  double max_over_mean = 0;
+  double entropy = 1;
+  int64_t idle = 0;  // of all layers
+  double router_norm = 0;
+};
+// The largest, for entropy the smallest.
+WorstExpertUse worst_of(const std::vector<ExpertUse>& layers);
+
+// Notices experts that get nothing for long.
+class IdleExperts {
+ public:
+  // Steps without a token after which an expert is named.
+  static constexpr int64_t kSteps = 100;
+
+  // Called with every step. Returns a message for each expert that got nothing
+  // in the last kSteps steps, once until it gets a token again.
+  std::vector<std::string> add(
+      int64_t step,
+      const std::vector<ExpertUse>& layers);
+
+ private:
+  std::map<std::pair<int64_t, size_t>, int64_t> idle_steps_;
+};
+
+}  // namespace brigade

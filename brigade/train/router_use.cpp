@@ -1,0 +1,71 @@
+#include "brigade/train/router_use.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "brigade/base/check.h"
+
+namespace brigade {
+
+std::string RouterUse::describe_bad_layer() const {
+  BRIGADE_ASSERT(bad_layer.has_value());
+  const auto found =
+      std::find_if(layers.begin(), layers.end(), [&](const ExpertUse& use) {
+        return use.layer == *bad_layer;
+      });
+  BRIGADE_ASSERT(found != layers.end());
+  return fmt::format(
+      "the router of layer {} gave weights that are not finite, as its {} is "
+      "not",
+      *bad_layer,
+      std::isfinite(found->router_norm) ? "input" : "weight");
+}
+
+RouterUse sum_up_routers(
+    const DecoderConfig& decoder,
+    const ProcessMesh& mesh,
+    const RouterStatisticsByLayer& noted) {
+  if (!decoder.experts)
+    return {};
+  // A row per layer; those of other stages are theirs to fill in. Exact: counts
+  // are far below 2^53.
+  const int64_t experts = decoder.experts->num_experts;
+  const int64_t squares = experts;
+  const int64_t is_bad = experts + 1;
+  const auto sums =
+      torch::zeros({decoder.num_hidden_layers, experts + 2}, torch::kDouble);
+  auto at = sums.accessor<double, 2>();
+  // Of the ranks that have the same router one says its norm.
+  const Coordinate& here = mesh.coordinate();
+  const bool is_first = here.dp == 0 && here.cp == 0 && here.tp == 0;
+  for (const auto& [layer, of_layer] : noted) {
+    for (size_t i = 0; i < of_layer.rows.size(); ++i)
+      at[layer][static_cast<int64_t>(i)] =
+          static_cast<double>(of_layer.rows[i]);
+    if (is_first)
+      at[layer][squares] = of_layer.squares.item<double>();
+    if (!std::isfinite(of_layer.given.item<double>()))
+      at[layer][is_bad] = 1;
+  }
+  mesh.world()->all_reduce(sums)->wait_on_host();
+  RouterUse whole;
+  for (int64_t layer = 0; layer < sums.size(0); ++layer) {
+    if (!decoder.experts->is_sparse(layer))
+      continue;
+    ExpertUse use{
+        .layer = layer,
+        .rows = {},
+        .router_norm = std::sqrt(at[layer][squares])};
+    for (int64_t expert = 0; expert < experts; ++expert)
+      use.rows.push_back(static_cast<int64_t>(at[layer][expert]));
+    whole.layers.push_back(std::move(use));
+    if (at[layer][is_bad] > 0 && !whole.bad_layer)
+      whole.bad_layer = layer;
+  }
+  return whole;
+}
+
+}  // namespace brigade

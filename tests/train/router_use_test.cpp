@@ -1,0 +1,181 @@
+// What a run notes of its routers: the same counts in every layout, every token
+// k times, and the layer of a router that is not finite.
+#include "brigade/train/router_use.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "brigade/base/error.h"
+#include "brigade/train/from_config.h"
+#include "brigade/train/train_step.h"
+#include "tests/support/program.h"
+#include "tests/support/ranks_as_threads.h"
+#include "tests/support/train_as_threads.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::Arguments;
+using ::testing::HasSubstr;
+
+constexpr int kSteps = 3;
+constexpr int kSequences = 8;  // of a step
+constexpr int kTokens = 48;    // of a sequence
+constexpr int kPerToken = 3;
+
+// Qwen2-MoE with 8 experts in layers 0, 2 and 3.
+class RouterUseRun : public ::testing::Test {
+ protected:
+  RouterUseRun() {
+    auto config = testing::tiny_run(testing::prepare_bytes(
+        folder_ / "tokens", testing::made_up_text(20000)));
+    auto& model = config["model"]["config"];
+    model["architectures"] = {"Qwen2MoeForCausalLM"};
+    model["model_type"] = "qwen2_moe";
+    model["num_experts"] = 8;
+    model["num_experts_per_tok"] = kPerToken;
+    model["moe_intermediate_size"] = 24;
+    model["shared_expert_intermediate_size"] = 32;
+    model["mlp_only_layers"] = {1};
+    config["training"]["total_train_steps"] = kSteps;
+    config["training"]["learning_rate"] = 1e-3;
+    config["training"]["eval_every"] = 2;
+    config["training"]["eval_steps"] = 1;
+    testing::write_file(folder_ / "run.json", config.dump());
+  }
+
+  // Of each step.
+  std::vector<json> experts_of(int ranks, Arguments overrides, int in_step) {
+    const fs::path run = folder_ / "run";
+    overrides.push_back("logging.run_dir=" + run.string());
+    overrides.push_back("training.micro_batch_size=" + std::to_string(in_step));
+    testing::train_as_threads(folder_ / "run.json", ranks, overrides);
+    std::vector<json> experts;
+    for (const json& step : testing::read_metrics(run))
+      experts.push_back(step.at("experts"));
+    return experts;
+  }
+
+  testing::RunsFolder folder_;
+};
+
+struct RoutedLayout {
+  std::string name;
+  int ranks = 2;
+  int in_step = 4;  // sequences of a rank and step
+  Arguments overrides;
+};
+
+void PrintTo(const RoutedLayout& each, std::ostream* out) {
+  *out << each.name;
+}
+
+class RouterUseLayouts : public RouterUseRun,
+                         public ::testing::WithParamInterface<RoutedLayout> {};
+
+TEST_P(RouterUseLayouts, HaveOneRanksCounts) {
+  const auto one = experts_of(1, {}, kSequences);
+  const auto many =
+      experts_of(GetParam().ranks, GetParam().overrides, GetParam().in_step);
+  ASSERT_EQ(one.size(), size_t{kSteps});
+  ASSERT_EQ(many.size(), one.size());
+  for (size_t step = 0; step < one.size(); ++step) {
+    EXPECT_EQ(many[step]["layers"], json({0, 2, 3}));
+    EXPECT_EQ(many[step]["rows"], one[step]["rows"]) << step;
+    for (size_t layer = 0; layer < 3; ++layer) {
+      int64_t sum = 0;
+      for (const json& count : many[step]["rows"][layer])
+        sum += count.get<int64_t>();
+      EXPECT_EQ(sum, kSequences * kTokens * kPerToken);
+      const auto norm = one[step]["router_norm"][layer].get<double>();
+      EXPECT_GT(norm, 0);
+      EXPECT_NEAR(
+          many[step]["router_norm"][layer].get<double>(), norm, 1e-6 * norm);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts,
+    RouterUseLayouts,
+    ::testing::Values(
+        RoutedLayout{
+            "micro_batches_recomputed",
+            1,
+            2,
+            {"training.gradient_accumulation_steps=4",
+             "training.recompute=full"}},
+        RoutedLayout{
+            "gradients_checked",
+            2,
+            4,
+            {"distributed.dp_size=2", "training.check_gradients_every=1"}},
+        RoutedLayout{
+            "ep2_zero3",
+            2,
+            4,
+            {"distributed.dp_size=2",
+             "distributed.ep_size=2",
+             "distributed.zero_stage=3"}},
+        RoutedLayout{
+            "cp2_ep2",
+            2,
+            8,
+            {"distributed.cp_size=2", "distributed.ep_size=2"}},
+        RoutedLayout{
+            "tp2_sp",
+            2,
+            8,
+            {"distributed.tp_size=2", "distributed.sequence_parallel=true"}},
+        RoutedLayout{
+            "dp2_pp2_interleaved",
+            4,
+            1,
+            {"distributed.dp_size=2",
+             "distributed.pp_size=2",
+             "distributed.pp_engine=interleaved_1f1b",
+             "distributed.pp_virtual_stages=2",
+             "training.gradient_accumulation_steps=4"}}),
+    [](const auto& each) { return each.param.name; });
+
+// Of two ranks one has a router that is not finite, and both say which.
+TEST_F(RouterUseRun, ARouterThatIsNotFiniteIsNamedByLayerAndStep) {
+  LoadOptions options{
+      .path = folder_ / "run.json",
+      .overrides = {{"distributed.dp_size=2"}},
+      .world_size = 2,
+      .find_model = {}};
+  const TrainConfig config = load_train_config(options).config;
+  std::vector<std::string> errors(2);
+  testing::run_ranks_with_store(2, [&](int rank, const StorePtr& store) {
+    ProcessMesh mesh({.dp = 2}, rank, store);
+    mesh.divide_replicas(1);
+    const TrainingData data = open_training_data(training_data_options(config));
+    TrainStep step(config, mesh, data);
+    step.run(1);
+    torch::NoGradGuard no_grad;
+    if (rank == 0)
+      step.stages()
+          .front()
+          ->model()
+          .named_parameters()["model.layers.2.mlp.gate.weight"]
+          .fill_(std::nan(""));
+    try {
+      step.run(2);
+    } catch (const NumericError& error) {
+      errors[static_cast<size_t>(rank)] = error.what();
+    }
+  });
+  for (const std::string& error : errors)
+    EXPECT_THAT(
+        error,
+        HasSubstr("step 2: the router of layer 2 gave weights that are not "
+                  "finite, as its weight is not; nothing was updated"));
+}
+
+}  // namespace
+}  // namespace brigade
