@@ -32,8 +32,6 @@ planner::Training planner_training(const TrainConfig& config) {
 }  // namespace
 
 std::string describe_memory(const TrainConfig& config) {
-  if (config.model.decoder->experts)
-    return "memory per rank    not estimated for models with experts\n";
   if (config.adapter.is_used())
     return "memory per rank    not estimated with an adapter; see train "
            "--dry-run\n";

@@ -32,6 +32,8 @@ Json config_of(
       {"sequence_parallel", layout.tokens == TokenLayout::kSharded}};
   for (const Axis axis : kNamedAxes)
     config["distributed"][size_key_of(axis)] = layout.dims[axis];
+  if (layout.dims.ep > 1)
+    config["distributed"]["ep_size"] = layout.dims.ep;
   config["model"] = {
       {"config", model},
       {"dtype",
@@ -87,6 +89,7 @@ Json to_json(const planner::StepEstimate& plan) {
         {"recomputation", work.recompute},
         {"tp", work.tp},
         {"cp", work.cp},
+        {"ep", work.ep},
         {"dp", plan.exposed_dp()},
         {"bubble", plan.parts.bubble},
         {"optimizer", plan.parts.optimizer},
@@ -97,14 +100,21 @@ Json to_json(const planner::StepEstimate& plan) {
 void print_heading(
     const planner::Training& training,
     const PlanArguments& arguments) {
-  const double parameters =
-      static_cast<double>(planner::total_parameters(training.shape));
+  const auto count = [](int64_t parameters) {
+    const auto number = static_cast<double>(parameters);
+    return number >= 1e8 ? fmt::format("{:.2f} B", number / 1e9)
+                         : readable(number);
+  };
+  const planner::ModelShape& shape = training.shape;
   fmt::print(
-      "{}: {} parameters on {} x {} ({}), {} tokens per step ({} "
+      "{}: {} parameters{} on {} x {} ({}), {} tokens per step ({} "
       "sequences of {})\n",
-      training.shape.name,
-      parameters >= 1e8 ? fmt::format("{:.2f} B", parameters / 1e9)
-                        : readable(parameters),
+      shape.name,
+      count(planner::total_parameters(shape)),
+      shape.experts
+          ? fmt::format(
+                ", {} per token,", count(planner::active_parameters(shape)))
+          : "",
       arguments.devices,
       training.machine.device.name,
       training.machine.name,

@@ -160,4 +160,22 @@ send_seconds(const Machine& machine, const GroupPlace& place, double bytes) {
          bytes / std::min(bytes_per_s, intra_bytes_per_s(machine));
 }
 
+double all_to_all_seconds(
+    const Machine& machine,
+    const GroupPlace& place,
+    double bytes) {
+  if (place.ranks <= 1 || bytes <= 0)
+    return 0;
+  const bool crosses = place.nodes() > 1;
+  const double per_rank = bytes / place.ranks;
+  const double inside =
+      per_rank * (place.ranks_per_node - 1) / intra_bytes_per_s(machine);
+  const double across = crosses
+                            ? per_rank * (place.ranks - place.ranks_per_node) /
+                                  network_bytes_per_s(machine)
+                            : 0;
+  const Link& link = crosses ? machine.inter : machine.intra;
+  return kLaunchSeconds + link.latency_s + std::max(inside, across);
+}
+
 }  // namespace brigade::planner

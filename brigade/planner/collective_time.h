@@ -66,4 +66,12 @@ double sampled_seconds(
 double
 send_seconds(const Machine& machine, const GroupPlace& place, double bytes);
 
+// Every rank's `bytes`, in equal parts for each rank of the group, itself
+// included: those for ranks of its node and those for others go at the same
+// time, and all messages at once.
+double all_to_all_seconds(
+    const Machine& machine,
+    const GroupPlace& place,
+    double bytes);
+
 }  // namespace brigade::planner

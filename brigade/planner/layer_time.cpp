@@ -21,7 +21,7 @@ class Part {
         device_(training.machine.device, training.constants),
         tp_(layout.dims.tp) {}
 
-  PartTime layer(int64_t window);
+  PartTime layer(int64_t window, LayerMlp mlp);
   PartTime embedding();
   PartTime head();
 
@@ -47,8 +47,10 @@ class Part {
   double key_value_width() const {
     return static_cast<double>(kv_heads() * shape_.head_dim);
   }
-  double intermediate() const {
-    return static_cast<double>(shape_.intermediate) / tp_;
+  // Of the MLP, or of the shared expert.
+  int64_t intermediate(LayerMlp mlp) const {
+    return mlp == LayerMlp::kOne ? shape_.intermediate
+                                 : shape_.experts->shared_width;
   }
 
   double passes(double bytes) const {
@@ -58,8 +60,16 @@ class Part {
     return device_.elementwise_backward(program_.elementwise_passes * bytes);
   }
 
-  void add_linear(int64_t in, int64_t out, PartTime& time) const;
+  void add_linear(int64_t in, int64_t out, PartTime& time) const {
+    add_linear(tokens(), in, out, time);
+  }
+  void add_linear(int64_t rows, int64_t in, int64_t out, PartTime& time) const;
+  void add_mlp(int64_t width, PartTime& time) const;
+  void add_experts(PartTime& time) const;
+  void add_exchange(PartTime& time) const;
   void add_elementwise(PartTime& time) const;
+  // Of so many elements.
+  void add_activation(double elements, PartTime& time) const;
   void add_attention(int64_t window, PartTime& time) const;
   double tensor_parallel(Collective collective, double bytes) const;
   double activation_bytes() const {
@@ -67,9 +77,11 @@ class Part {
   }
   double enter_region() const;
   double leave_region() const;
-  void add_tensor_parallel(PartTime& time) const;
+  void add_tensor_parallel(LayerMlp mlp, PartTime& time) const;
   void add_recompute(PartTime& time) const;
-  void add_gradients(int64_t parameters, PartTime& time) const;
+  // Of so many, and of experts so many before ep divides them.
+  void add_gradients(int64_t parameters, int64_t of_experts, PartTime& time)
+      const;
   double exposed_beside(double communication, double computation) const;
 
   const Training& training_;
@@ -80,10 +92,10 @@ class Part {
   int tp_;
 };
 
-// Y [tokens, out] = X [tokens, in] W, and its two gradients.
-void Part::add_linear(int64_t in, int64_t out, PartTime& time) const {
+// Y [m, out] = X [m, in] W, and its two gradients.
+void Part::add_linear(int64_t m, int64_t in, int64_t out, PartTime& time)
+    const {
   const ProductDtype dtype = training_.precision.products;
-  const int64_t m = tokens();
   const double weight = device_.weight(in, out);
   time.forward.products += device_.product({m, out, in}, dtype) + weight;
   time.backward_input.products += device_.product({m, in, out}, dtype) + weight;
@@ -128,10 +140,68 @@ void Part::add_elementwise(PartTime& time) const {
     time.forward.elementwise += passes(2 * kElement * rotated);
     time.backward_input.elementwise += passes_back(2 * kElement * rotated);
   }
-  const double act = all * intermediate() * kElement;
+}
+
+void Part::add_activation(double elements, PartTime& time) const {
+  const double act = elements * kElement;
   const bool gated = shape_.mlp == MlpKind::kGated;
   time.forward.elementwise += passes((gated ? 3 : 2) * act);
   time.backward_input.elementwise += passes_back((gated ? 5 : 3) * act);
+}
+
+void Part::add_mlp(int64_t width, PartTime& time) const {
+  const int64_t f = width / tp_;
+  add_linear(shape_.hidden, shape_.up_matrices() * f, time);
+  add_linear(f, shape_.hidden, time);
+  add_activation(static_cast<double>(tokens() * f), time);
+}
+
+// One product after another, as many as this rank has experts; the router's
+// logits and what becomes of them are fp32.
+void Part::add_experts(PartTime& time) const {
+  const ExpertsConfig& experts = *shape_.experts;
+  const int64_t visits = tokens() * experts.num_experts_per_tok;
+  const int64_t here =
+      std::max<int64_t>(1, experts.num_experts / layout_.dims.ep);
+  const int64_t width = experts.width / tp_;
+  PartTime one;
+  const int64_t rows = std::max<int64_t>(1, visits / here);
+  add_linear(rows, shape_.hidden, shape_.up_matrices() * width, one);
+  add_linear(rows, width, shape_.hidden, one);
+  for (const auto pass :
+       {&PartTime::forward,
+        &PartTime::backward_input,
+        &PartTime::backward_weight})
+    time.*pass += static_cast<double>(here) * (one.*pass);
+  add_activation(static_cast<double>(visits * width), time);
+  add_linear(
+      static_cast<int64_t>(outer_tokens()),
+      shape_.hidden,
+      experts.num_experts,
+      time);
+  // Logits, scores, choice; rows copied by expert and added up by token.
+  constexpr double kScore = 4;
+  const double scores =
+      kScore * outer_tokens() * static_cast<double>(experts.num_experts);
+  const double copied = kElement * static_cast<double>(visits) * outer_width();
+  time.forward.elementwise += passes(4 * scores) + 2 * passes(2 * copied);
+  time.backward_input.elementwise += passes_back(4 * scores) +
+                                     passes_back(2 * copied) +
+                                     passes_back(3 * copied);
+}
+
+// The sizes first, of a few bytes, then rows there and back; their gradients
+// the same way.
+void Part::add_exchange(PartTime& time) const {
+  const GroupPlace place = training_.place_expert_parallel(layout_.dims);
+  const double bytes =
+      kElement *
+      static_cast<double>(tokens() * shape_.experts->num_experts_per_tok) *
+      outer_width();
+  const double once = all_to_all_seconds(training_.machine, place, bytes);
+  time.forward.ep +=
+      2 * once + all_to_all_seconds(training_.machine, place, kId);
+  time.backward_input.ep += 2 * once;
 }
 
 void Part::add_attention(int64_t window, PartTime& time) const {
@@ -186,11 +256,13 @@ double Part::leave_region() const {
       activation_bytes());
 }
 
-// Two regions.
-void Part::add_tensor_parallel(PartTime& time) const {
+// Two regions; the shared expert is another one.
+void Part::add_tensor_parallel(LayerMlp mlp, PartTime& time) const {
   if (tp_ == 1)
     return;
-  const double both = 2 * (enter_region() + leave_region());
+  const bool has_shared =
+      mlp == LayerMlp::kExperts && shape_.experts->shared_width > 0;
+  const double both = (has_shared ? 3 : 2) * (enter_region() + leave_region());
   for (PassTime* pass : {&time.forward, &time.backward_input})
     pass->tp +=
         program_.exposed_regions(training_, layout_, both, pass->products);
@@ -210,6 +282,8 @@ void Part::add_recompute(PartTime& time) const {
           time.forward.computation();
       time.backward_input.tp += part * time.forward.tp;
       time.backward_input.cp += part * time.forward.cp;
+      // Rows alone: the sizes are kept.
+      time.backward_input.ep *= 1 + part;
       return;
   }
 }
@@ -217,16 +291,36 @@ void Part::add_recompute(PartTime& time) const {
 // Zero stages 2 and 3 communicate with every micro-batch: gradients are
 // scattered as they come, and with stage 3 weights are gathered before each
 // pass over a layer.
-void Part::add_gradients(int64_t parameters, PartTime& time) const {
+void Part::add_gradients(int64_t parameters, int64_t of_experts, PartTime& time)
+    const {
+  const int64_t experts_here = of_experts / layout_.dims.ep;
   time.backward_weight.elementwise +=
-      program_.accumulation(training_, layout_, parameters);
+      program_.accumulation(training_, layout_, parameters + experts_here);
   if (layout_.zero_stage < 2)
     return;
-  const GroupPlace place = training_.place_dp_cp(layout_.dims);
-  const double count = static_cast<double>(parameters) / tp_;
-  const auto seconds = [&](Collective collective, int bytes) {
+  const auto among = [&](const GroupPlace& place,
+                         Collective collective,
+                         int64_t count,
+                         int bytes) {
     return quickest_collective(
-        training_.machine, place, collective, count * bytes);
+        training_.machine,
+        place,
+        collective,
+        static_cast<double>(count) / tp_ * bytes);
+  };
+  const auto seconds = [&](Collective collective, int bytes) {
+    return among(
+               training_.place_dp_cp(layout_.dims),
+               collective,
+               parameters,
+               bytes) +
+           (experts_here == 0
+                ? 0
+                : among(
+                      training_.place_expert_replicas(layout_.dims),
+                      collective,
+                      experts_here,
+                      bytes));
   };
   const double scatter =
       seconds(Collective::kReduceScatter, training_.precision.wire_bytes);
@@ -240,16 +334,17 @@ void Part::add_gradients(int64_t parameters, PartTime& time) const {
       time.backward_input.total() + time.backward_weight.total());
 }
 
-PartTime Part::layer(int64_t window) {
+PartTime Part::layer(int64_t window, LayerMlp mlp) {
   PartTime time;
   const int64_t h = shape_.hidden;
   const int64_t q = shape_.query_width() / tp_;
   const int64_t kv = kv_heads() * shape_.head_dim;
-  const int64_t f = shape_.intermediate / tp_;
   add_linear(h, q + 2 * kv, time);
   add_linear(q, h, time);
-  add_linear(h, shape_.up_matrices() * f, time);
-  add_linear(f, h, time);
+  if (intermediate(mlp) > 0)
+    add_mlp(intermediate(mlp), time);
+  if (mlp == LayerMlp::kExperts)
+    add_experts(time);
   add_elementwise(time);
   add_attention(window, time);
   const Device& device = training_.machine.device;
@@ -260,12 +355,17 @@ PartTime Part::layer(int64_t window) {
   scale(time.forward, device.forward_factor);
   scale(time.backward_input, device.backward_factor);
   scale(time.backward_weight, device.backward_factor);
-  add_tensor_parallel(time);
+  add_tensor_parallel(mlp, time);
+  if (mlp == LayerMlp::kExperts)
+    add_exchange(time);
   for (PassTime* pass :
        {&time.forward, &time.backward_input, &time.backward_weight})
     pass->host = program_.host_s;
   add_recompute(time);
-  add_gradients(layer_parameters(shape_), time);
+  add_gradients(
+      layer_parameters(shape_, mlp),
+      mlp == LayerMlp::kExperts ? expert_parameters(shape_) : 0,
+      time);
   return time;
 }
 
@@ -278,7 +378,7 @@ PartTime Part::embedding() {
   // Each rank looks up the rows that it has, and the sum is what all have.
   time.forward.tp = leave_region();
   time.backward_input.tp = enter_region();
-  add_gradients(embedding_parameters(shape_), time);
+  add_gradients(embedding_parameters(shape_), 0, time);
   return time;
 }
 
@@ -309,7 +409,7 @@ PartTime Part::head() {
                     tensor_parallel(Collective::kAllReduce, per_token) +
                     tensor_parallel(Collective::kAllReduce, 2 * per_token);
   time.backward_input.tp = leave_region();
-  add_gradients(head_parameters(shape_), time);
+  add_gradients(head_parameters(shape_), 0, time);
   return time;
 }
 
@@ -339,9 +439,12 @@ PassTime operator+(PassTime a, const PassTime& b) {
   return a += b;
 }
 
-PartTime
-layer_time(const Training& training, const Layout& layout, int64_t window) {
-  return Part(training, layout).layer(window);
+PartTime layer_time(
+    const Training& training,
+    const Layout& layout,
+    int64_t window,
+    LayerMlp mlp) {
+  return Part(training, layout).layer(window, mlp);
 }
 
 PartTime embedding_time(const Training& training, const Layout& layout) {

@@ -21,18 +21,19 @@ struct PassTime {
   double data = 0;       // tokens and targets, copied to the device
   double tp = 0;         // exposed communication of each axis
   double cp = 0;
+  double ep = 0;
   double pp = 0;  // blocking transfers between stages
   double dp = 0;  // gathered weights and reduced gradients of zero stages 2, 3
 
   double computation() const {
     return products + attention + elementwise + recompute + host;
   }
-  double total() const { return computation() + data + tp + cp + pp + dp; }
+  double total() const { return computation() + data + tp + cp + ep + pp + dp; }
   PassTime& operator+=(const PassTime& other);
 
-  static const std::array<double PassTime::*, 10> kParts;
+  static const std::array<double PassTime::*, 11> kParts;
 };
-inline constexpr std::array<double PassTime::*, 10> PassTime::kParts = {
+inline constexpr std::array<double PassTime::*, 11> PassTime::kParts = {
     &PassTime::products,
     &PassTime::attention,
     &PassTime::elementwise,
@@ -41,6 +42,7 @@ inline constexpr std::array<double PassTime::*, 10> PassTime::kParts = {
     &PassTime::data,
     &PassTime::tp,
     &PassTime::cp,
+    &PassTime::ep,
     &PassTime::pp,
     &PassTime::dp};
 PassTime operator*(double factor, PassTime time);
@@ -64,9 +66,18 @@ struct PartTime {
 // cp: keys and values travel round the ring while attention runs on what is
 // there; in backward once more, and their gradients with them.
 //
+// With experts, in place of the MLP: the router, rows brought together by
+// expert, up (and gate), activation and down once per expert, the weighted sum;
+// the shared expert beside them. Each expert is taken to have as many tokens.
+// ep: rows to the ranks of their experts and back, and in backward again; all
+// exposed.
+//
 // `window`: the tokens that a query sees in this layer; 0: all before it.
-PartTime
-layer_time(const Training& training, const Layout& layout, int64_t window);
+PartTime layer_time(
+    const Training& training,
+    const Layout& layout,
+    int64_t window,
+    LayerMlp mlp = LayerMlp::kOne);
 PartTime embedding_time(const Training& training, const Layout& layout);
 PartTime head_time(const Training& training, const Layout& layout);
 

@@ -18,7 +18,7 @@ namespace {
 using Problems = std::vector<std::string>;
 
 constexpr const char* kForm =
-    "dp8-tp4-pp2-cp1-zero0-sp-mb1-1f1b-v1-full (parts may be left out)";
+    "dp8-tp4-pp2-cp1-ep1-zero0-sp-mb1-1f1b-v1-full (parts may be left out)";
 
 // "tp4" with prefix "tp" -> 4.
 std::optional<int64_t> number_after(
@@ -47,7 +47,7 @@ bool read_number_part(std::string_view part, Layout& layout) {
     if (put(to_string(axis), 1, layout.dims[axis]))
       return true;
   }
-  return put("mb", 1, layout.micro_batch) ||
+  return put("ep", 1, layout.dims.ep) || put("mb", 1, layout.micro_batch) ||
          put("v", 1, layout.virtual_stages) ||
          (put("zero", 0, layout.zero_stage) && layout.zero_stage <= 3);
 }
@@ -89,6 +89,28 @@ void check_tokens(
         layout.dims.tp));
 }
 
+void check_experts(
+    const Layout& layout,
+    const ModelShape& shape,
+    Problems& problems) {
+  const int64_t experts = shape.experts ? shape.experts->num_experts : 0;
+  if (layout.dims.ep > 1 && experts == 0)
+    problems.push_back(fmt::format(
+        "[planner] ep {}: {} has no experts to divide",
+        layout.dims.ep,
+        shape.name));
+  else if (experts % layout.dims.ep != 0)
+    problems.push_back(fmt::format(
+        "[planner] ep {} does not divide the {} experts",
+        layout.dims.ep,
+        experts));
+  // train refuses it: the norm of q and k spans all heads.
+  if (shape.norms_all_heads && layout.dims.tp > 1)
+    problems.push_back(fmt::format(
+        "[planner] tp {}: the norm of q and k over all heads is not cut",
+        layout.dims.tp));
+}
+
 void check_pipeline(
     const Layout& layout,
     const ModelShape& shape,
@@ -122,6 +144,8 @@ std::string to_string(const Layout& layout) {
   std::string sizes;
   for (const Axis axis : kNamedAxes)
     sizes += fmt::format("{}{}-", to_string(axis), layout.dims[axis]);
+  if (layout.dims.ep > 1)
+    sizes += fmt::format("ep{}-", layout.dims.ep);
   return fmt::format(
       "{}zero{}{}-mb{}-{}-v{}-{}",
       sizes,
@@ -166,10 +190,15 @@ void validate_layout(
   layout.dims.validate(devices, problems);
   if (problems.size() > before)
     return;
+  check_experts(layout, shape, problems);
+  const bool has_experts = shape.experts.has_value();
   validate_tensor_parallel(
       {.num_attention_heads = shape.heads,
        .num_key_value_heads = shape.kv_heads,
-       .intermediate_size = shape.intermediate},
+       .intermediate_size =
+           shape.layers_with(LayerMlp::kOne) > 0 ? shape.intermediate : 0,
+       .moe_intermediate_size = has_experts ? shape.experts->width : 0,
+       .shared_expert_size = has_experts ? shape.experts->shared_width : 0},
       layout.dims.tp,
       problems);
   check_tokens(layout, batch, problems);

@@ -34,8 +34,9 @@ struct Layout {
   int stages() const { return dims.pp * virtual_stages; }
 };
 
-// "dp8-tp4-pp2-cp1-zero0-sp-mb1-1f1b-v1-full": what --explain takes. Parts at
-// their default may be left out when it is parsed: "tp8-mb2".
+// "dp8-tp4-pp2-cp1-ep4-zero0-sp-mb1-1f1b-v1-full": what --explain takes; ep is
+// left out where it is 1. Parts at their default may be left out when it is
+// parsed: "tp8-mb2".
 std::string to_string(const Layout& layout);
 // Throws ConfigError naming the part that is wrong, with the form.
 Layout parse_layout(std::string_view text);

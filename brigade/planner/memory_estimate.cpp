@@ -19,6 +19,45 @@ double logits_bytes(const Training& training, const Layout& layout) {
              layout, local_tokens(training, layout));
 }
 
+// Parameters of a rank's largest layer.
+double largest_layer(const ModelShape& shape, const Layout& layout) {
+  double most = 0;
+  if (shape.layers_with(LayerMlp::kOne) > 0)
+    most = static_cast<double>(layer_parameters(shape));
+  if (shape.layers_with(LayerMlp::kExperts) > 0)
+    most = std::max(
+        most,
+        static_cast<double>(layer_parameters(shape, LayerMlp::kExperts)) +
+            static_cast<double>(expert_parameters(shape)) / layout.dims.ep);
+  return most / layout.dims.tp;
+}
+
+// Tokens of a micro-batch, once for each expert that they visit.
+double expert_rows(const Training& training, const Layout& layout) {
+  return local_tokens(training, layout) *
+         static_cast<double>(training.shape.experts->num_experts_per_tok);
+}
+
+// What the MLP or the experts of a layer keep, on a rank: the activation's
+// inputs and its output; of experts also the rows that they read and made, and
+// the router's fp32 logits and scores.
+double mlp_bytes(const Training& training, const Layout& layout, LayerMlp mlp) {
+  const ModelShape& shape = training.shape;
+  const double per_width = kActivationBytes *
+                           static_cast<double>(shape.up_matrices() + 1) /
+                           layout.dims.tp;
+  const double tokens = local_tokens(training, layout);
+  if (mlp == LayerMlp::kOne)
+    return per_width * tokens * static_cast<double>(shape.intermediate);
+  const ExpertsConfig& experts = *shape.experts;
+  constexpr double kLogits = 4 + 4;
+  return expert_rows(training, layout) *
+             (per_width * static_cast<double>(experts.width) +
+              2 * kActivationBytes * static_cast<double>(shape.hidden)) +
+         tokens * (per_width * static_cast<double>(experts.shared_width) +
+                   kLogits * static_cast<double>(experts.num_experts));
+}
+
 double buffer_bytes(const Training& training, const Layout& layout) {
   const double hidden = hidden_bytes(training, layout);
   double bytes = 0;
@@ -27,6 +66,9 @@ double buffer_bytes(const Training& training, const Layout& layout) {
   if (layout.dims.tp > 1)
     bytes += kActivationBytes * local_tokens(training, layout) *
              static_cast<double>(training.shape.hidden);  // the gathered tokens
+  if (layout.dims.ep > 1)  // rows sent and received
+    bytes += 2 * kActivationBytes * expert_rows(training, layout) *
+             static_cast<double>(training.shape.hidden);
   if (layout.dims.cp > 1) {
     const double block =
         2 * kActivationBytes * local_tokens(training, layout) *
@@ -37,8 +79,7 @@ double buffer_bytes(const Training& training, const Layout& layout) {
   }
   // Zero stage 3 gathers a layer while the one before computes; stage 2 fills
   // the gradients of two while one is scattered.
-  const double layer =
-      static_cast<double>(layer_parameters(training.shape)) / layout.dims.tp;
+  const double layer = largest_layer(training.shape, layout);
   if (layout.zero_stage >= 3)
     bytes += 2 * layer * training.precision.weight_bytes;
   if (layout.zero_stage >= 2)
@@ -51,7 +92,8 @@ double buffer_bytes(const Training& training, const Layout& layout) {
 double layer_activation_bytes(
     const Training& training,
     const Layout& layout,
-    Recompute recompute) {
+    Recompute recompute,
+    LayerMlp mlp) {
   const ModelShape& shape = training.shape;
   const double hidden = hidden_bytes(training, layout);
   if (recompute == Recompute::kFull)
@@ -64,13 +106,9 @@ double layer_activation_bytes(
       kv_heads_per_rank(shape.kv_heads, layout.dims.tp) * shape.head_dim);
   const double query =
       static_cast<double>(shape.query_width()) / layout.dims.tp;
-  const double intermediate =
-      static_cast<double>(shape.intermediate) / layout.dims.tp;
-  // q, k, v and attention's output; the activation's inputs and its output.
-  const double inner =
-      kActivationBytes * tokens *
-      (2 * query + 2 * kv +
-       static_cast<double>(shape.up_matrices() + 1) * intermediate);
+  // q, k, v and attention's output.
+  const double inner = kActivationBytes * tokens * (2 * query + 2 * kv) +
+                       mlp_bytes(training, layout, mlp);
   const double scores =
       recompute == Recompute::kSelective
           ? 0
@@ -105,6 +143,75 @@ int live_micro_batches(const Layout& layout, int64_t micro_batches, int rank) {
   return static_cast<int>(live);
 }
 
+namespace {
+
+// What a rank of the pipeline holds, after tensor and expert parallel.
+struct RankModel {
+  ParameterSplit parameters;
+  double matrices = 0;  // of layers, without experts
+  int layers = 0;       // with one MLP
+  int layers_with_experts = 0;
+};
+
+RankModel model_of_rank(
+    const ModelShape& shape,
+    const Layout& layout,
+    const std::vector<LayerRange>& cut,
+    int rank) {
+  RankModel model;
+  int64_t everywhere = 0;
+  int64_t of_experts = 0;
+  for (int stage = rank; stage < static_cast<int>(cut.size());
+       stage += layout.dims.pp) {
+    everywhere += stage_parameters(shape, cut, stage);
+    of_experts += stage_expert_parameters(shape, cut, stage);
+    const LayerRange& range = cut[static_cast<size_t>(stage)];
+    model.layers += stage_layers(shape, range, LayerMlp::kOne);
+    model.layers_with_experts += stage_layers(shape, range, LayerMlp::kExperts);
+  }
+  int64_t matrices = model.layers * layer_matrix_parameters(shape);
+  if (model.layers_with_experts > 0)
+    matrices += model.layers_with_experts *
+                layer_matrix_parameters(shape, LayerMlp::kExperts);
+  const double tp = layout.dims.tp;
+  model.matrices = static_cast<double>(matrices) / tp;
+  model.parameters = {
+      .everywhere = static_cast<double>(everywhere) / tp,
+      .of_experts = static_cast<double>(of_experts) / (tp * layout.dims.ep)};
+  return model;
+}
+
+// What the layers of one micro-batch keep, on average over the virtual stages,
+// and what a recomputed layer has once more while its backward runs.
+struct KeptBytes {
+  double of_micro_batch = 0;
+  double made_again = 0;
+};
+
+KeptBytes kept_bytes(
+    const Training& training,
+    const Layout& layout,
+    const RankModel& model) {
+  const double part = training.program->recomputed_layers;
+  KeptBytes kept;
+  const auto add = [&](int layers, LayerMlp mlp) {
+    if (layers == 0)
+      return;
+    const double whole =
+        layer_activation_bytes(training, layout, Recompute::kNone, mlp);
+    const double least =
+        layer_activation_bytes(training, layout, layout.recompute, mlp);
+    kept.of_micro_batch += static_cast<double>(layers) / layout.virtual_stages *
+                           (part * least + (1 - part) * whole);
+    kept.made_again = std::max(kept.made_again, whole - least);
+  };
+  add(model.layers, LayerMlp::kOne);
+  add(model.layers_with_experts, LayerMlp::kExperts);
+  return kept;
+}
+
+}  // namespace
+
 std::vector<MemoryParts> estimate_memory(
     const Training& training,
     const Layout& layout,
@@ -113,48 +220,38 @@ std::vector<MemoryParts> estimate_memory(
   const int64_t m = micro_batches(layout, training.batch);
   const int all = layout.dims.dp * layout.dims.cp;
   const int owners = training.program->zero_ranks;
-  const auto sharded = [&](int from_stage, double bytes) {
+  // Fewer ranks have the same experts.
+  const auto sharded = [&](int from_stage, double bytes, double of_experts) {
     const int ranks = owners == 0 ? all : std::min(owners, all);
-    return layout.zero_stage >= from_stage ? bytes / ranks : bytes;
+    return layout.zero_stage >= from_stage
+               ? bytes / ranks + of_experts / (all / layout.dims.ep)
+               : bytes + of_experts;
   };
   const Precision& precision = training.precision;
-  const double part = training.program->recomputed_layers;
-  const double whole =
-      layer_activation_bytes(training, layout, Recompute::kNone);
-  const double kept =
-      layout.recompute == Recompute::kNone
-          ? whole
-          : part * layer_activation_bytes(training, layout, layout.recompute) +
-                (1 - part) * whole;
+  const int saved_bytes =
+      precision.optimizer_bytes -
+      precision.matrix_optimizer_bytes.value_or(precision.optimizer_bytes);
   std::vector<MemoryParts> ranks(static_cast<size_t>(pp));
   for (int rank = 0; rank < pp; ++rank) {
     MemoryParts& memory = ranks[static_cast<size_t>(rank)];
-    double parameters = 0;
-    int layers = 0;
-    for (int stage = rank; stage < static_cast<int>(cut.size()); stage += pp) {
-      parameters +=
-          static_cast<double>(stage_parameters(training.shape, cut, stage));
-      layers += cut[static_cast<size_t>(stage)].size();
-    }
-    parameters /= layout.dims.tp;
-    memory.weights = sharded(3, parameters * precision.weight_bytes);
-    memory.gradients = sharded(2, parameters * precision.gradient_bytes);
-    const double matrices =
-        static_cast<double>(layers * layer_matrix_parameters(training.shape)) /
-        layout.dims.tp;
-    const int saved_bytes =
-        precision.optimizer_bytes -
-        precision.matrix_optimizer_bytes.value_or(precision.optimizer_bytes);
+    const RankModel model = model_of_rank(training.shape, layout, cut, rank);
+    const auto& [everywhere, of_experts] = model.parameters;
+    memory.weights = sharded(
+        3,
+        everywhere * precision.weight_bytes,
+        of_experts * precision.weight_bytes);
+    memory.gradients = sharded(
+        2,
+        everywhere * precision.gradient_bytes,
+        of_experts * precision.gradient_bytes);
     memory.optimizer = sharded(
-        1, parameters * precision.optimizer_bytes - matrices * saved_bytes);
-    const double layers_per_stage =
-        static_cast<double>(layers) / layout.virtual_stages;
+        1,
+        everywhere * precision.optimizer_bytes - model.matrices * saved_bytes,
+        of_experts * (precision.optimizer_bytes - saved_bytes));
+    const KeptBytes kept = kept_bytes(training, layout, model);
     memory.activations =
-        live_micro_batches(layout, m, rank) * layers_per_stage * kept;
-    // A recomputed layer exists once more while its backward runs.
-    if (layout.recompute != Recompute::kNone && layers > 0)
-      memory.activations +=
-          whole - layer_activation_bytes(training, layout, layout.recompute);
+        live_micro_batches(layout, m, rank) * kept.of_micro_batch +
+        kept.made_again;
     if (rank == pp - 1)
       memory.activations += logits_bytes(training, layout);
     memory.buffers = buffer_bytes(training, layout);

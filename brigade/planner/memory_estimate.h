@@ -34,10 +34,12 @@ struct MemoryParts {
 inline constexpr double kFragmentation = 0.06;
 
 // What one layer keeps of one micro-batch between its forward and backward.
+// With experts: as if each had as many tokens.
 double layer_activation_bytes(
     const Training& training,
     const Layout& layout,
-    Recompute recompute);
+    Recompute recompute,
+    LayerMlp mlp = LayerMlp::kOne);
 
 // Most pairs of stage and micro-batch alive on a rank of the pipeline: m for
 // afab, min(m, p - r) for 1f1b, min(m, p) for zero_bubble, and

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+
+#include "brigade/model_spec/model_description.h"
 
 namespace brigade::planner {
 namespace {
@@ -76,17 +79,14 @@ ModelFile parse_model_file(
   const DecoderConfig config = parse_decoder_config(json, pointer, problems);
   if (problems.size() > before)
     return {};
-  if (config.experts) {
-    problems.push_back(fmt::format(
-        "{}: a model with {} experts cannot be planned yet: time and memory "
-        "are known of layers with one MLP",
-        pointer.empty() ? name : pointer,
-        config.experts->num_experts));
-    return {};
-  }
+  const auto layers = describe_model(config).layers;
   return {
       .shape = shape_of(config, name),
-      .positions = config.max_position_embeddings};
+      .positions = config.max_position_embeddings,
+      .train_takes_it = std::none_of(
+          layers.begin(), layers.end(), [](const LayerDescription& layer) {
+            return layer.experts && layer.experts->router.has_bias;
+          })};
 }
 
 }  // namespace brigade::planner

@@ -26,8 +26,13 @@ ModelShape shape_of(const DecoderConfig& config, const std::string& name) {
       .qkv_bias = config.qkv_bias,
       .o_bias = config.o_bias,
       .mlp_bias = config.mlp_bias,
-      .qk_norm = config.qk_norm};
+      .qk_norm = config.qk_norm,
+      .experts = config.experts};
   for (const LayerDescription& layer : describe_model(config).layers) {
+    shape.norms_all_heads = layer.attention.norms_all_heads;
+    shape.shared_gate =
+        shape.shared_gate || (layer.experts && layer.experts->shared &&
+                              layer.experts->shared->has_gate);
     shape.norms = static_cast<int>(layer.norms().size());
     shape.windows.push_back(layer.attention.sliding_window.value_or(0));
   }
@@ -54,23 +59,42 @@ ModelShape gpt_shape(const GptSizes& sizes, const std::string& name) {
       .dropout = true};
 }
 
-int64_t layer_matrix_parameters(const ModelShape& shape) {
-  return shape.hidden * (2 * shape.query_width() + 2 * shape.key_value_width() +
-                         shape.intermediate * (shape.up_matrices() + 1));
+int ModelShape::layers_with(LayerMlp mlp) const {
+  int count = 0;
+  for (int layer = 0; layer < layers; ++layer)
+    count += mlp_of(layer) == mlp ? 1 : 0;
+  return count;
 }
 
-int64_t layer_parameters(const ModelShape& shape) {
+int64_t layer_matrix_parameters(const ModelShape& shape, LayerMlp mlp) {
+  const bool has_experts = mlp == LayerMlp::kExperts;
+  const int64_t width =
+      has_experts ? shape.experts->shared_width : shape.intermediate;
+  const int64_t router = has_experts ? shape.experts->num_experts : 0;
+  return shape.hidden * (2 * shape.query_width() + 2 * shape.key_value_width() +
+                         width * (shape.up_matrices() + 1) + router);
+}
+
+int64_t expert_parameters(const ModelShape& shape) {
+  return shape.experts ? shape.experts->num_experts * shape.experts->width *
+                             shape.hidden * (shape.up_matrices() + 1)
+                       : 0;
+}
+
+int64_t layer_parameters(const ModelShape& shape, LayerMlp mlp) {
   const int64_t q = shape.query_width();
   const int64_t kv = shape.key_value_width();
-  int64_t count = layer_matrix_parameters(shape);
+  int64_t count = layer_matrix_parameters(shape, mlp);
   if (shape.qkv_bias)
     count += q + 2 * kv;
   if (shape.o_bias)
     count += shape.hidden;
-  if (shape.mlp_bias)
+  if (mlp == LayerMlp::kExperts)
+    count += shape.shared_gate ? shape.hidden : 0;
+  else if (shape.mlp_bias)
     count += shape.up_matrices() * shape.intermediate + shape.hidden;
   if (shape.qk_norm)
-    count += 2 * shape.head_dim;
+    count += shape.norms_all_heads ? q + kv : 2 * shape.head_dim;
   return count + shape.norms * norm_parameters(shape);
 }
 
@@ -82,15 +106,43 @@ int64_t head_parameters(const ModelShape& shape) {
   return shape.vocab * shape.hidden + norm_parameters(shape);
 }
 
+namespace {
+
+// Without the experts that routers choose from.
+int64_t all_layers(const ModelShape& shape) {
+  return shape.layers_with(LayerMlp::kOne) * layer_parameters(shape) +
+         (shape.experts ? shape.layers_with(LayerMlp::kExperts) *
+                              layer_parameters(shape, LayerMlp::kExperts)
+                        : 0);
+}
+
+// Of one layer's experts those that a token visits.
+int64_t visited_experts(const ModelShape& shape) {
+  return shape.experts ? expert_parameters(shape) / shape.experts->num_experts *
+                             shape.experts->num_experts_per_tok
+                       : 0;
+}
+
+}  // namespace
+
 int64_t total_parameters(const ModelShape& shape) {
   const int64_t shared = shape.tied_head ? shape.vocab * shape.hidden : 0;
   return embedding_parameters(shape) + head_parameters(shape) - shared +
-         shape.layers * layer_parameters(shape);
+         all_layers(shape) +
+         shape.layers_with(LayerMlp::kExperts) * expert_parameters(shape);
+}
+
+int64_t active_parameters(const ModelShape& shape) {
+  return total_parameters(shape) -
+         shape.layers_with(LayerMlp::kExperts) *
+             (expert_parameters(shape) - visited_experts(shape));
 }
 
 double model_flops_per_token(const ModelShape& shape, int64_t sequence_tokens) {
   const double multiplied = static_cast<double>(
-      shape.layers * layer_parameters(shape) + head_parameters(shape));
+      all_layers(shape) +
+      shape.layers_with(LayerMlp::kExperts) * visited_experts(shape) +
+      head_parameters(shape));
   const double attention = 12.0 * shape.layers *
                            static_cast<double>(shape.query_width()) *
                            static_cast<double>(sequence_tokens);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,12 @@ namespace brigade::planner {
 enum class MlpKind {
   kGated,  // SwiGLU: gate, up and down
   kPlain,  // GELU: up and down
+};
+
+// What a layer has between its norms and the residual.
+enum class LayerMlp {
+  kOne,
+  kExperts,  // and a router, and a shared expert where the model has one
 };
 
 struct ModelShape {
@@ -33,18 +40,26 @@ struct ModelShape {
   bool o_bias = false;
   bool mlp_bias = false;
   bool qk_norm = false;
-  bool norm_bias = false;  // LayerNorm; false: RMSNorm
-  bool dropout = false;    // after attention, its output and the MLP
-  int norms = 2;           // of a layer, over C; 4 in Gemma 2 and 3
+  bool norms_all_heads = false;  // qk_norm is over all heads together
+  bool norm_bias = false;        // LayerNorm; false: RMSNorm
+  bool dropout = false;          // after attention, its output and the MLP
+  int norms = 2;                 // of a layer, over C; 4 in Gemma 2 and 3
   // Tokens that a query sees in each layer; 0: all before it. Empty: 0
   // everywhere.
   std::vector<int64_t> windows;
+  std::optional<ExpertsConfig> experts;  // of the layers that it names
+  bool shared_gate = false;              // of the shared expert
 
   int64_t query_width() const { return heads * head_dim; }
   int64_t key_value_width() const { return kv_heads * head_dim; }
   int64_t window(int layer) const {
     return windows.empty() ? 0 : windows[static_cast<size_t>(layer)];
   }
+  LayerMlp mlp_of(int layer) const {
+    return experts && experts->is_sparse(layer) ? LayerMlp::kExperts
+                                                : LayerMlp::kOne;
+  }
+  int layers_with(LayerMlp mlp) const;
   // 2 with a gate, else 1: [F, C] matrices beside the one of shape [C, F].
   int64_t up_matrices() const { return mlp == MlpKind::kGated ? 2 : 1; }
 };
@@ -63,19 +78,29 @@ struct GptSizes {
 };
 ModelShape gpt_shape(const GptSizes& sizes, const std::string& name);
 
-// Numbers of weights.
-int64_t layer_parameters(const ModelShape& shape);
-int64_t layer_matrix_parameters(const ModelShape& shape);  // of them matrices
-int64_t embedding_parameters(const ModelShape& shape);     // positions included
+// Numbers of weights. Of a layer with experts without those that the router
+// chooses from: expert_parameters().
+int64_t layer_parameters(
+    const ModelShape& shape,
+    LayerMlp mlp = LayerMlp::kOne);
+int64_t layer_matrix_parameters(  // of them matrices
+    const ModelShape& shape,
+    LayerMlp mlp = LayerMlp::kOne);
+// All E experts of one layer; they are matrices. 0: the model has none.
+int64_t expert_parameters(const ModelShape& shape);
+int64_t embedding_parameters(const ModelShape& shape);  // positions included
 // The final norm and the head; the head's matrix also where it is tied, because
 // the last stage of a pipeline holds a copy.
 int64_t head_parameters(const ModelShape& shape);
 // A tied head counts once.
 int64_t total_parameters(const ModelShape& shape);
+// Of each layer's experts those k that a token visits, and all else.
+int64_t active_parameters(const ModelShape& shape);
 
 // FLOPs of the products of one token's forward and backward pass, as PaLM's
 // appendix B counts them for MFU: 6 N + 12 L (H D) T. N leaves the embedding
-// tables out that multiply nothing, and attention counts as if no mask were.
+// tables out that multiply nothing, and of experts those that a token does not
+// visit; attention counts as if no mask were.
 double model_flops_per_token(const ModelShape& shape, int64_t sequence_tokens);
 
 }  // namespace brigade::planner

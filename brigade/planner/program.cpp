@@ -92,6 +92,28 @@ GroupPlace Training::place_dp_cp(const ParallelDims& dims) const {
           place(dims, Axis::kDp).ranks_per_node};
 }
 
+GroupPlace
+Training::place_replicas(const ParallelDims& dims, int apart, int count) const {
+  const int dp_stride = program->stride(dims, Axis::kDp);
+  const int cp_stride = program->stride(dims, Axis::kCp);
+  int on_first_node = 0;
+  for (int i = 0; i < count; ++i) {
+    const int replica = i * apart;
+    const int64_t rank = int64_t{replica / dims.cp} * dp_stride +
+                         int64_t{replica % dims.cp} * cp_stride;
+    on_first_node += rank < machine.devices_per_node ? 1 : 0;
+  }
+  return {count, std::max(1, on_first_node)};
+}
+
+GroupPlace Training::place_expert_parallel(const ParallelDims& dims) const {
+  return place_replicas(dims, 1, dims.ep);
+}
+
+GroupPlace Training::place_expert_replicas(const ParallelDims& dims) const {
+  return place_replicas(dims, dims.ep, dims.replicas() / dims.ep);
+}
+
 double local_tokens(const Training& training, const Layout& layout) {
   return static_cast<double>(layout.micro_batch) *
          static_cast<double>(training.batch.sequence_tokens) / layout.dims.cp;

@@ -33,11 +33,19 @@ AllReduceCost cost_of(
           (seconds(kLarge) - seconds(kLarge / 2)) * 2 * kNanoseconds / kLarge};
 }
 
+// What one group of ranks reduces and gathers.
+struct GroupWork {
+  double parameters = 0;
+  int layers = 1;
+  double backward_s = 0;
+  double forward_s = 0;
+};
+
 // The gradients of a rank as parameters that become ready evenly while backward
 // runs: four of each layer, which is as fine as its matrices are.
 double exposed_buckets(
     const Training& training,
-    const ReductionWork& work,
+    const GroupWork& work,
     const AllReduceCost& cost) {
   constexpr int kPerLayer = 4;
   const int count = std::max(1, work.layers * kPerLayer);
@@ -69,14 +77,12 @@ GroupPlace owners_of(const Training& training, const GroupPlace& place) {
   return {ranks, std::min(ranks, place.ranks_per_node)};
 }
 
-}  // namespace
-
-double exposed_reduction(
+double exposed_in_group(
     const Training& training,
     const Layout& layout,
-    const ReductionWork& work) {
-  const GroupPlace place = training.place_dp_cp(layout.dims);
-  if (place.ranks == 1)
+    const GroupPlace& place,
+    const GroupWork& work) {
+  if (place.ranks == 1 || work.parameters == 0)
     return 0;
   double exposed = 0;
   if (layout.zero_stage < 2) {
@@ -107,15 +113,45 @@ double exposed_reduction(
              training.program->gathers_in_forward ? work.forward_s : 0);
 }
 
+}  // namespace
+
+// Both kinds go on beside the same computation, which hides of each as much as
+// its share.
+double exposed_reduction(
+    const Training& training,
+    const Layout& layout,
+    const ReductionWork& work) {
+  const double all = work.parameters.everywhere + work.parameters.of_experts;
+  const auto exposed = [&](double parameters, const GroupPlace& place) {
+    const double share = all > 0 ? parameters / all : 0;
+    return exposed_in_group(
+        training,
+        layout,
+        place,
+        {.parameters = parameters,
+         .layers = work.layers,
+         .backward_s = share * work.backward_s,
+         .forward_s = share * work.forward_s});
+  };
+  return exposed(
+             work.parameters.everywhere, training.place_dp_cp(layout.dims)) +
+         exposed(
+             work.parameters.of_experts,
+             training.place_expert_replicas(layout.dims));
+}
+
 double optimizer_seconds(
     const Training& training,
     const Layout& layout,
-    double parameters) {
+    const ParameterSplit& parameters) {
   const DeviceTime device(training.machine.device, training.constants);
   const GroupPlace all = training.place_dp_cp(layout.dims);
-  const double owned = layout.zero_stage >= 1
-                           ? parameters / owners_of(training, all).ranks
-                           : parameters;
+  const GroupPlace same = training.place_expert_replicas(layout.dims);
+  const double owned =
+      layout.zero_stage >= 1
+          ? parameters.everywhere / owners_of(training, all).ranks +
+                parameters.of_experts / same.ranks
+          : parameters.everywhere + parameters.of_experts;
   const Precision& precision = training.precision;
   // The norm reads gradients; AdamW reads and writes master and moments, reads
   // the gradient, clears it and writes the weight.

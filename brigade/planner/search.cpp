@@ -51,13 +51,23 @@ class Enumeration {
           layout_.dims.cp = cp;
           layout_.dims.dp = devices / tp / pp / cp;
           if (training_.batch.sequences % layout_.dims.dp == 0)
-            micro_batches();
+            expert_parallel();
         }
       }
     }
   }
 
  private:
+  void expert_parallel() {
+    const auto& experts = training_.shape.experts;
+    const int most = experts ? capped(experts->num_experts) : 1;
+    for (int ep : divisors_of(layout_.dims.replicas(), most)) {
+      layout_.dims.ep = ep;
+      if (ep == 1 || experts->num_experts % ep == 0)
+        micro_batches();
+    }
+  }
+
   void micro_batches() {
     const int64_t per_replica = training_.batch.sequences / layout_.dims.dp;
     for (int64_t size = 1;
@@ -129,7 +139,7 @@ class Enumeration {
 
 using NamedPart = std::pair<const char*, double>;
 
-std::array<NamedPart, 14> parts_of(const StepEstimate& estimate) {
+std::array<NamedPart, 15> parts_of(const StepEstimate& estimate) {
   const StepParts& parts = estimate.parts;
   return {
       {{"products", parts.computation.products},
@@ -140,6 +150,7 @@ std::array<NamedPart, 14> parts_of(const StepEstimate& estimate) {
        {"data", parts.computation.data},
        {"tp", parts.computation.tp},
        {"cp", parts.computation.cp},
+       {"ep", parts.computation.ep},
        {"pp", parts.computation.pp},
        {"zero", parts.computation.dp},
        {"bubble", parts.bubble},

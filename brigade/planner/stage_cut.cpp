@@ -6,14 +6,25 @@ namespace brigade::planner {
 
 std::vector<LayerRange> cut_stages(const Training& training, int stages) {
   const ModelShape& shape = training.shape;
-  const LayerCosts costs = estimate_layer_costs(
-      {.num_layers = shape.layers,
-       .hidden_size = shape.hidden,
-       .intermediate_size = shape.intermediate * (shape.up_matrices() + 1) / 3,
-       .attention_width = shape.query_width(),
-       .key_value_width = shape.key_value_width(),
-       .vocab_size = shape.vocab,
-       .sequence_tokens = training.batch.sequence_tokens});
+  TransformerSizes sizes = {
+      .num_layers = shape.layers,
+      .hidden_size = shape.hidden,
+      .intermediate_size = shape.intermediate * (shape.up_matrices() + 1) / 3,
+      .attention_width = shape.query_width(),
+      .key_value_width = shape.key_value_width(),
+      .vocab_size = shape.vocab,
+      .sequence_tokens = training.batch.sequence_tokens};
+  LayerCosts costs = estimate_layer_costs(sizes);
+  if (shape.experts) {
+    sizes.intermediate_size = shape.experts->active_width();
+    const double with_experts =
+        estimate_layer_costs(sizes).layers.front() +
+        2.0 * static_cast<double>(shape.experts->num_experts * shape.hidden);
+    for (int layer = 0; layer < shape.layers; ++layer) {
+      if (shape.mlp_of(layer) == LayerMlp::kExperts)
+        costs.layers[static_cast<size_t>(layer)] = with_experts;
+    }
+  }
   LayerPartitionOptions options;
   options.pp = stages;
   if (!training.stage_layers.empty())
@@ -29,8 +40,12 @@ int64_t stage_parameters(
     const ModelShape& shape,
     const std::vector<LayerRange>& cut,
     int stage) {
-  int64_t count =
-      cut[static_cast<size_t>(stage)].size() * layer_parameters(shape);
+  const LayerRange& layers = cut[static_cast<size_t>(stage)];
+  int64_t count = stage_layers(shape, layers, LayerMlp::kOne) *
+                  layer_parameters(shape, LayerMlp::kOne);
+  if (shape.experts)
+    count += stage_layers(shape, layers, LayerMlp::kExperts) *
+             layer_parameters(shape, LayerMlp::kExperts);
   const bool is_first = stage == 0;
   const bool is_last = stage + 1 == static_cast<int>(cut.size());
   if (is_first)
@@ -39,6 +54,25 @@ int64_t stage_parameters(
     count += head_parameters(shape);
   if (is_first && is_last && shape.tied_head)
     count -= shape.vocab * shape.hidden;
+  return count;
+}
+
+int64_t stage_expert_parameters(
+    const ModelShape& shape,
+    const std::vector<LayerRange>& cut,
+    int stage) {
+  return stage_layers(
+             shape, cut[static_cast<size_t>(stage)], LayerMlp::kExperts) *
+         expert_parameters(shape);
+}
+
+int stage_layers(
+    const ModelShape& shape,
+    const LayerRange& stage,
+    LayerMlp mlp) {
+  int count = 0;
+  for (int layer = stage.begin; layer < stage.end; ++layer)
+    count += shape.mlp_of(layer) == mlp ? 1 : 0;
   return count;
 }
 

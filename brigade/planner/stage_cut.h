@@ -14,10 +14,23 @@ namespace brigade::planner {
 // cost as `train` cuts them. Throws ConfigError for lists that do not fit.
 std::vector<LayerRange> cut_stages(const Training& training, int stages);
 
-// Parameters that a stage holds before tensor parallel cuts them.
+// Parameters that a stage holds before tensor parallel cuts them, without the
+// experts that routers choose from.
 int64_t stage_parameters(
     const ModelShape& shape,
     const std::vector<LayerRange>& cut,
     int stage);
+
+// All of those.
+int64_t stage_expert_parameters(
+    const ModelShape& shape,
+    const std::vector<LayerRange>& cut,
+    int stage);
+
+// Layers with experts, or those without, of a stage.
+int stage_layers(
+    const ModelShape& shape,
+    const LayerRange& stage,
+    LayerMlp mlp);
 
 }  // namespace brigade::planner

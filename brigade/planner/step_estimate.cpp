@@ -1,6 +1,7 @@
 #include "brigade/planner/step_estimate.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace brigade::planner {
 namespace {
@@ -43,11 +44,17 @@ const Schedule& StepEstimator::schedule(
 
 std::vector<PartTime> StepEstimator::stages(const Layout& layout) {
   const std::vector<LayerRange>& ranges = cut(layout);
-  std::map<int64_t, PartTime> by_window;
-  for (int layer = 0; layer < training_.shape.layers; ++layer) {
-    const int64_t window = training_.shape.window(layer);
-    if (by_window.find(window) == by_window.end())
-      by_window.emplace(window, layer_time(training_, layout, window));
+  const ModelShape& shape = training_.shape;
+  using Kind = std::pair<int64_t, LayerMlp>;  // with the window
+  const auto kind_of = [&](int layer) {
+    return Kind(shape.window(layer), shape.mlp_of(layer));
+  };
+  std::map<Kind, PartTime> by_kind;
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    const Kind kind = kind_of(layer);
+    if (by_kind.find(kind) == by_kind.end())
+      by_kind.emplace(
+          kind, layer_time(training_, layout, kind.first, kind.second));
   }
   std::vector<PartTime> times(ranges.size());
   const auto add = [](double factor, const PartTime& part, PartTime& stage) {
@@ -56,11 +63,11 @@ std::vector<PartTime> StepEstimator::stages(const Layout& layout) {
     stage.backward_weight += factor * part.backward_weight;
   };
   for (size_t s = 0; s < ranges.size(); ++s) {
-    std::map<int64_t, int> layers;  // of the stage
+    std::map<Kind, int> layers;  // of the stage
     for (int i = ranges[s].begin; i < ranges[s].end; ++i)
-      ++layers[training_.shape.window(i)];
-    for (const auto& [window, count] : layers)
-      add(count, by_window.at(window), times[s]);
+      ++layers[kind_of(i)];
+    for (const auto& [kind, count] : layers)
+      add(count, by_kind.at(kind), times[s]);
   }
   if (layout.dims.pp > 1) {
     // Each stage is held up by the tensors it receives and those it sends.
@@ -144,9 +151,13 @@ StepEstimate StepEstimator::estimate(const Layout& layout) {
   ReductionWork work;
   work.layers = 0;
   for (size_t s = longest; s < times.size(); s += static_cast<size_t>(pp)) {
-    work.parameters += static_cast<double>(stage_parameters(
-                           training_.shape, ranges, static_cast<int>(s))) /
-                       layout.dims.tp;
+    const int stage = static_cast<int>(s);
+    work.parameters.everywhere +=
+        static_cast<double>(stage_parameters(training_.shape, ranges, stage)) /
+        layout.dims.tp;
+    work.parameters.of_experts += static_cast<double>(stage_expert_parameters(
+                                      training_.shape, ranges, stage)) /
+                                  (layout.dims.tp * layout.dims.ep);
     work.layers += ranges[s].size();
     work.backward_s +=
         times[s].backward_input.total() + times[s].backward_weight.total();

@@ -40,6 +40,7 @@ struct StepEstimate {
   // bubble.
   double exposed_tp() const { return parts.computation.tp; }
   double exposed_cp() const { return parts.computation.cp; }
+  double exposed_ep() const { return parts.computation.ep; }
   double exposed_dp() const { return parts.computation.dp + parts.reduction; }
 };
 
@@ -72,9 +73,10 @@ class StepEstimator {
 
 // What a rank exposes of its gradients' reduction and the gather of its
 // weights. `backward_s` is its last micro-batch's backward, `forward_s` the
-// next step's first forward; `parameters` are its own, after tensor parallel.
+// next step's first forward; `parameters` are its own, after tensor and expert
+// parallel.
 struct ReductionWork {
-  double parameters = 0;
+  ParameterSplit parameters;
   int layers = 1;
   double backward_s = 0;
   double forward_s = 0;
@@ -88,7 +90,7 @@ double exposed_reduction(
 double optimizer_seconds(
     const Training& training,
     const Layout& layout,
-    double parameters);
+    const ParameterSplit& parameters);
 
 // The expected maximum of n normal deviations, about sqrt(2 ln n), times the
 // spread of the devices.

@@ -50,6 +50,10 @@ struct Training {
   // Where the groups of an axis, and of dp x cp, which reduces gradients, lie.
   GroupPlace place(const ParallelDims& dims, Axis axis) const;
   GroupPlace place_dp_cp(const ParallelDims& dims) const;
+  // Where ranks that divide a layer's experts lie, and those that have the same.
+  GroupPlace place_expert_parallel(const ParallelDims& dims) const;
+  // See place_expert_parallel().
+  GroupPlace place_expert_replicas(const ParallelDims& dims) const;
 
   ModelShape shape;
   Machine machine;
@@ -58,6 +62,17 @@ struct Training {
   Constants constants;
   std::shared_ptr<const Program> program = std::make_shared<Program>();
   std::vector<int> stage_layers;  // empty: cut by cost
+
+ private:
+  // Of every `apart`-th of the ranks of dp x cp, `count` of them.
+  GroupPlace place_replicas(const ParallelDims& dims, int apart, int count)
+      const;
+};
+
+// Parameters of a rank by who has them too.
+struct ParameterSplit {
+  double everywhere = 0;  // the ranks of dp x cp
+  double of_experts = 0;  // the ranks that have the same experts
 };
 
 // Of a micro-batch on a rank of cp.

@@ -79,7 +79,7 @@ std::vector<Segment> time_segments(const StepEstimate& plan) {
       {"attention", work.attention},
       {"elementwise", work.elementwise + work.host + work.data},
       {"recomputation", work.recompute},
-      {"tp and cp", work.tp + work.cp},
+      {"tp, cp and ep", work.tp + work.cp + work.ep},
       {"bubble", plan.parts.bubble + work.pp},
       {"dp", work.dp + plan.parts.reduction},
       {"optimizer", plan.parts.optimizer},

@@ -70,6 +70,7 @@ std::string time_table(const StepEstimate& estimate) {
       {"data, to the device", work.data},
       {"tp, exposed", work.tp},
       {"cp, exposed", work.cp},
+      {"ep, exposed", work.ep},
       {"pp, blocking transfers", work.pp},
       {"dp of each micro-batch (zero 2, 3), exposed", work.dp},
       {"pipeline bubble, with transfers", parts.bubble},

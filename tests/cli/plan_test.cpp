@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -73,6 +74,61 @@ TEST_F(PlanTest, TrainTakesTheConfigOfTheQuickest) {
           loaded.config.training.gradient_accumulation_steps *
           loaded.config.distributed.dims.dp,
       64);
+}
+
+// Of a model with experts too: `train` loads the quickest layout, and
+// every division of experts that is listed.
+TEST_F(PlanTest, TrainTakesTheLayoutsOfAModelWithExperts) {
+  const std::string path = (folder_ / "best.json").string();
+  const std::vector<std::string> asked = {
+      "plan",
+      "--model",
+      BRIGADE_SOURCE_DIR "/examples/qwen3-30b-a3b.json",
+      "--machine",
+      "h100",
+      "--gpus",
+      "64",
+      "--zero",
+      "1"};
+  auto arguments = asked;
+  arguments.insert(arguments.end(), {"--config-out", path});
+  ASSERT_EQ(exit_code(start(arguments)), 0) << err();
+  EXPECT_THAT(
+      out(),
+      AllOf(
+          HasSubstr("qwen3-30b-a3b: 30.53 B parameters, 3.35 B per token, on "
+                    "64 x H100-SXM5-80GB"),
+          HasSubstr("ep, exposed")));
+  const auto best = load_train_config({.path = path, .world_size = 64});
+  EXPECT_GT(best.config.distributed.dims.ep, 1);
+  arguments = asked;
+  arguments.insert(arguments.end(), {"--json", "--top", "200"});
+  ASSERT_EQ(exit_code(start(arguments)), 0) << err();
+  const auto layouts = nlohmann::json::parse(out())["layouts"];
+  std::set<int> divisions;
+  for (const auto& entry : layouts) {
+    const std::string layout = entry["layout"];
+    const size_t at = layout.find("-ep");
+    const int ep =
+        at == std::string::npos ? 1 : std::stoi(layout.substr(at + 3));
+    if (layout.find("-tp1-pp1-cp1-") == std::string::npos ||
+        !divisions.insert(ep).second)
+      continue;
+    EXPECT_NO_THROW(load_train_config(
+        {.path = path,
+         .overrides =
+             {{"distributed.dp_size=64"},
+              {"distributed.tp_size=1"},
+              {"distributed.pp_size=1"},
+              {"distributed.cp_size=1"},
+              {"distributed.pp_engine=1f1b"},
+              {"distributed.pp_virtual_stages=1"},
+              {"distributed.sequence_parallel=false"},
+              {fmt::format("distributed.ep_size={}", ep)}},
+         .world_size = 64}))
+        << layout;
+  }
+  EXPECT_GT(divisions.size(), 1U);
 }
 
 // The planner's rules and train's are the same: every layout that is listed and

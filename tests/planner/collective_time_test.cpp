@@ -55,6 +55,45 @@ TEST(CollectiveTime, ARingAcrossNodesHasItsMembersShareOfTheNetwork) {
       1e-12);
 }
 
+TEST(CollectiveTime, AnAllToAllTakesItsSlowerLink) {
+  const double bytes = 8e8;
+  // 3 of 4 parts to peers of the node.
+  EXPECT_NEAR(
+      all_to_all_seconds(machine(), {4, 4}, bytes),
+      kLaunch + 2e-6 + 3.0 / 4 * bytes / 100e9,
+      1e-12);
+  // Of 16 parts 8 leave the node, over an eighth of its 80 GB/s.
+  EXPECT_NEAR(
+      all_to_all_seconds(machine(), {16, 8}, bytes),
+      kLaunch + 10e-6 + 8.0 / 16 * bytes / 10e9,
+      1e-12);
+  EXPECT_EQ(all_to_all_seconds(machine(), {1, 1}, bytes), 0);
+}
+
+// Ranks: dp, pp, cp, tp, tp fastest; 8 on a node.
+TEST(CollectiveTime, ExpertGroupsLieWhereTheirRanksDo) {
+  Training training;
+  training.machine = machine();
+  const auto expert_parallel = [&](const ParallelDims& dims) {
+    return training.place_expert_parallel(dims);
+  };
+  const auto replicas = [&](const ParallelDims& dims) {
+    return training.place_expert_replicas(dims);
+  };
+  ParallelDims dims = {.dp = 16, .tp = 2, .ep = 4};
+  EXPECT_EQ(expert_parallel(dims), (GroupPlace{4, 4}));
+  EXPECT_EQ(replicas(dims), (GroupPlace{4, 1}));
+  dims = {.dp = 16, .tp = 2, .ep = 16};
+  EXPECT_EQ(expert_parallel(dims), (GroupPlace{16, 4}));
+  EXPECT_EQ(replicas(dims), (GroupPlace{1, 1}));
+  dims = {.dp = 16, .ep = 2};
+  EXPECT_EQ(expert_parallel(dims), (GroupPlace{2, 2}));
+  EXPECT_EQ(replicas(dims), (GroupPlace{8, 4}));
+  // Neighbours on cp first.
+  dims = {.dp = 4, .pp = 8, .cp = 4, .ep = 8};
+  EXPECT_EQ(expert_parallel(dims), (GroupPlace{8, 4}));
+}
+
 TEST(CollectiveTime, ActivationsTakeWhatWasMeasured) {
   Machine measured = machine();
   measured.collectives = {

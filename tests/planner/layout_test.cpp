@@ -36,6 +36,50 @@ TEST(Layout, ComesBackFromItsText) {
   EXPECT_EQ(parse_layout(text), layout);
 }
 
+TEST(Layout, WithExpertParallelComesBackFromItsText) {
+  Layout layout;
+  layout.dims = {.dp = 8, .cp = 2, .ep = 4};
+  EXPECT_EQ(to_string(layout), "dp8-tp1-pp1-cp2-ep4-zero0-mb1-1f1b-v1-none");
+  EXPECT_EQ(parse_layout(to_string(layout)), layout);
+}
+
+TEST(Layout, ExpertsAreDividedWhereTheyDivide) {
+  const auto problems_with = [](const ModelShape& shape, ParallelDims dims) {
+    std::vector<std::string> problems;
+    validate_layout(
+        {.dims = dims},
+        shape,
+        {.sequence_tokens = 4096, .sequences = 960},
+        dims.world_size(),
+        problems);
+    return problems;
+  };
+  const ModelShape qwen = qwen3_30b_a3b();
+  EXPECT_THAT(problems_with(qwen, {.dp = 32, .ep = 32}), ElementsAre());
+  EXPECT_THAT(
+      problems_with(qwen, {.dp = 12, .ep = 12}),
+      ElementsAre(HasSubstr("ep 12 does not divide the 128 experts")));
+  EXPECT_THAT(
+      problems_with(qwen, {.dp = 4, .ep = 8}),
+      ElementsAre(HasSubstr("ep 8 does not divide dp 4 * cp 1")));
+  EXPECT_THAT(
+      problems_with(llama_8b(), {.dp = 4, .ep = 2}),
+      ElementsAre(HasSubstr("ep 2: llama-3-8b has no experts to divide")));
+  ModelShape olmoe = qwen;
+  olmoe.norms_all_heads = true;
+  EXPECT_THAT(
+      problems_with(olmoe, {.tp = 2}),
+      ElementsAre(HasSubstr("tp 2: the norm of q and k over all heads")));
+  // All layers have experts, whose width alone is cut.
+  ModelShape odd = qwen;
+  odd.intermediate = 1;
+  EXPECT_THAT(problems_with(odd, {.tp = 2}), ElementsAre());
+  odd.experts->width = 769;
+  EXPECT_THAT(
+      problems_with(odd, {.tp = 2}),
+      ElementsAre(HasSubstr("moe_intermediate_size = 769")));
+}
+
 TEST(Layout, PartsAtTheirDefaultMayBeLeftOut) {
   Layout expected;
   expected.dims.tp = 8;

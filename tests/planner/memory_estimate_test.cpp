@@ -64,6 +64,55 @@ TEST(MemoryEstimate, ZeroStagesShardWhatTheyAreNamedFor) {
   }
 }
 
+Training qwen3_on(const std::string& machine) {
+  Training training = llama_on(machine);
+  training.shape = qwen3_30b_a3b();
+  return training;
+}
+
+// Weights and gradients of experts are divided by ep. What ZeRO divides by the
+// ranks that have them is 1 / (dp * cp) in all, whatever ep is.
+TEST(MemoryEstimate, ExpertsAreDividedByEp) {
+  const Training training = qwen3_on("h100");
+  const double experts = 28'991'029'248;
+  const double others = 30'532'122'624 - experts;
+  for (const int ep : {1, 2, 16, 64}) {
+    Layout layout;
+    layout.dims.dp = 32;
+    layout.dims.cp = 2;
+    layout.dims.ep = ep;
+    const double held = others + experts / ep;
+    MemoryParts memory = on_one_rank(training, layout);
+    EXPECT_NEAR(memory.weights, 2 * held, 1) << ep;
+    EXPECT_NEAR(memory.gradients, 4 * held, 1) << ep;
+    EXPECT_NEAR(memory.optimizer, 10 * held, 1) << ep;
+    layout.zero_stage = 1;
+    memory = on_one_rank(training, layout);
+    EXPECT_NEAR(memory.weights, 2 * held, 1) << ep;
+    EXPECT_NEAR(memory.optimizer, 10 * (others + experts) / 64, 1) << ep;
+    layout.zero_stage = 3;
+    memory = on_one_rank(training, layout);
+    EXPECT_NEAR(memory.weights, 2 * (others + experts) / 64, 1) << ep;
+    EXPECT_NEAR(memory.gradients, 4 * (others + experts) / 64, 1) << ep;
+  }
+}
+
+TEST(MemoryEstimate, TheStagesOfAPipelineHoldAllExperts) {
+  Training training = qwen3_on("h100");
+  training.shape.experts->mlp_only_layers = {0, 7};
+  Layout layout;
+  layout.dims = {.dp = 4, .tp = 2, .pp = 4};
+  layout.dims.ep = 4;
+  double weights = 0;
+  for (const MemoryParts& memory :
+       estimate_memory(training, layout, cut_stages(training, 4)))
+    weights += memory.weights;
+  const double experts =
+      46.0 * static_cast<double>(expert_parameters(training.shape));
+  const double all = static_cast<double>(total_parameters(training.shape));
+  EXPECT_NEAR(weights, 2 * (all - experts + experts / 4) / 2, 1);
+}
+
 TEST(MemoryEstimate, TheStagesOfAPipelineHoldTheWholeModel) {
   const Training training = llama_on("h100");
   for (int tp : {1, 4}) {

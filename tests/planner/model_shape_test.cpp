@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "brigade/model_spec/active_parameters.h"
 #include "brigade/model_spec/parameter_table.h"
 #include "brigade/planner/model_file.h"
 #include "support.h"
@@ -51,6 +52,39 @@ TEST(ModelShape, CountsParametersAsTheModelItself) {
   }
 }
 
+// Mixtral's layers all have experts; of the others' layers 0 and 2 do, and
+// Qwen2's have a shared one.
+TEST(ModelShape, CountsExpertsAsTheModelItself) {
+  for (const char* architecture :
+       {"MixtralForCausalLM",
+        "Qwen2MoeForCausalLM",
+        "Qwen3MoeForCausalLM",
+        "OlmoeForCausalLM"}) {
+    nlohmann::json json = small(architecture);
+    json["num_experts"] = 6;
+    json["num_experts_per_tok"] = 2;
+    if (std::string(architecture).starts_with("Qwen")) {
+      json["moe_intermediate_size"] = 24;
+      json["mlp_only_layers"] = {1};
+    }
+    if (std::string(architecture).starts_with("Qwen2"))
+      json["shared_expert_intermediate_size"] = 40;
+    const DecoderConfig config = config_of(json);
+    const ModelShape shape = shape_of(config, architecture);
+    EXPECT_EQ(total_parameters(shape), parameter_count(config)) << architecture;
+    EXPECT_EQ(active_parameters(shape), active_parameter_count(config))
+        << architecture;
+  }
+}
+
+// As transformers has it.
+TEST(ModelShape, CountsQwen3WithExpertsAsPublished) {
+  const ModelShape shape = qwen3_30b_a3b();
+  EXPECT_EQ(total_parameters(shape), 30'532'122'624);
+  EXPECT_NEAR(static_cast<double>(active_parameters(shape)), 3353.0e6, 0.1e6);
+  EXPECT_EQ(48 * expert_parameters(shape), 28'991'029'248);
+}
+
 // google/gemma-2-2b slides over 4096 tokens in every second layer, Mistral 7B
 // v0.1 in all of them.
 TEST(ModelShape, KnowsTheWindowOfEachLayer) {
@@ -88,6 +122,15 @@ TEST(ModelShape, CountsFlopsOfATokenAsPaLMDoes) {
   EXPECT_DOUBLE_EQ(
       model_flops_per_token(shape, 8192),
       6 * weights + 12.0 * 32 * 4096 * 8192);
+}
+
+TEST(ModelShape, CountsFlopsOfATokenByTheExpertsThatItVisits) {
+  const ModelShape shape = qwen3_30b_a3b();
+  const double weights = static_cast<double>(
+      active_parameters(shape) - embedding_parameters(shape));
+  EXPECT_DOUBLE_EQ(
+      model_flops_per_token(shape, 4096),
+      6 * weights + 12.0 * 48 * 4096 * 4096);
 }
 
 TEST(ModelFile, ReadsGpt2) {

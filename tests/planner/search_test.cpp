@@ -85,6 +85,63 @@ TEST(Search, FindsWhatTryingEverythingFinds) {
   EXPECT_GT(result.possible, without_interleaved);
 }
 
+// Again every combination of sizes; all of them fit.
+TEST(Search, FindsEveryDivisionOfExperts) {
+  Training training = small_search();
+  training.shape = qwen3_30b_a3b();
+  training.shape.layers = 8;
+  training.shape.experts->num_experts = 12;
+  StepEstimator estimator(training);
+  const SearchOptions options = {
+      .devices = 8,
+      .zero_stages = {0},
+      .recompute = {Recompute::kNone},
+      .most_micro_batch = 1,
+      .most_virtual_stages = 1};
+  std::set<std::string> possible;
+  for (int dp = 1; dp <= 8; ++dp)
+    for (int tp = 1; tp <= 8; ++tp)
+      for (int pp = 1; pp <= 8; ++pp)
+        for (int cp = 1; cp <= 8; ++cp)
+          for (int ep = 1; ep <= 8; ++ep) {
+            Layout layout;
+            layout.dims = {.dp = dp, .tp = tp, .pp = pp, .cp = cp, .ep = ep};
+            std::vector<std::string> problems;
+            validate_layout(
+                layout, training.shape, training.batch, 8, problems);
+            if (problems.empty())
+              possible.insert(to_string(layout));
+          }
+  // Without the other schedules, and sequence parallel.
+  std::set<std::string> found;
+  const SearchResult result = search(estimator, options);
+  EXPECT_EQ(result.too_large, 0);
+  for (const StepEstimate& plan : result.fitting) {
+    if (plan.layout.tokens == TokenLayout::kReplicated &&
+        plan.layout.schedule == ScheduleKind::kOneFOneB)
+      found.insert(to_string(plan.layout));
+  }
+  EXPECT_EQ(found, possible);
+  EXPECT_TRUE(possible.count("dp8-tp1-pp1-cp1-ep4-zero0-mb1-1f1b-v1-none"));
+  EXPECT_FALSE(possible.count("dp8-tp1-pp1-cp1-ep8-zero0-mb1-1f1b-v1-none"));
+}
+
+// Thirty billion parameters are too many for a device with all experts.
+TEST(Search, DividesTheExpertsOfALargeModel) {
+  Training training = llama_on("h100");
+  training.shape = qwen3_30b_a3b();
+  training.batch = {.sequence_tokens = 4096, .sequences = 1024};
+  StepEstimator estimator(training);
+  const SearchResult result = search(
+      estimator,
+      {.devices = 64,
+       .zero_stages = {1},
+       .recompute = {Recompute::kNone, Recompute::kFull},
+       .most_micro_batch = 2});
+  ASSERT_FALSE(result.fitting.empty());
+  EXPECT_GT(result.fitting.front().layout.dims.ep, 1);
+}
+
 TEST(Search, WhatFitsNowhereSaysTheLeastThatWould) {
   Training training = llama_on("h100");
   training.shape.layers = 126;

@@ -94,6 +94,47 @@ TEST(StepEstimate, ALongPipelineIsContinuedAsItsSimulationWouldEnd) {
   }
 }
 
+// One expert for all tokens is the MLP, a router and copies of rows.
+TEST(StepEstimate, OneExpertMultipliesAsTheMlpDoes) {
+  Training training = llama_on("h100");
+  const PassTime one = layer_time(training, {}, 0).total();
+  training.shape.experts = ExpertsConfig{
+      .num_experts = 1,
+      .num_experts_per_tok = 1,
+      .width = training.shape.intermediate};
+  const PassTime expert =
+      layer_time(training, {}, 0, LayerMlp::kExperts).total();
+  EXPECT_GE(expert.products, one.products);
+  EXPECT_LT(expert.products, 1.01 * one.products);
+  EXPECT_EQ(expert.attention, one.attention);
+  EXPECT_GT(expert.elementwise, one.elementwise);
+  EXPECT_EQ(expert.ep, 0);
+}
+
+// Four times in all: there and back, and their gradients; sizes go first.
+TEST(StepEstimate, RowsTravelFourTimesToTheRanksOfTheirExperts) {
+  Training training = llama_on("h100");
+  training.shape = qwen3_30b_a3b();
+  training.batch = {.sequence_tokens = 4096, .sequences = 64};
+  Layout layout;
+  layout.dims = {.dp = 32, .ep = 16};
+  layout.micro_batch = 2;
+  const PassTime time =
+      layer_time(training, layout, 0, LayerMlp::kExperts).total();
+  const auto seconds = [&](double bytes) {
+    return all_to_all_seconds(training.machine, {16, 8}, bytes);
+  };
+  // Two bytes of each of 2,048 features, once for each of 8 experts.
+  const double rows = 2.0 * 2048 * 8 * 4096 * 2;
+  EXPECT_NEAR(time.ep, 4 * seconds(rows) + seconds(8), 1e-12);
+  layout.recompute = Recompute::kFull;
+  EXPECT_NEAR(
+      layer_time(training, layout, 0, LayerMlp::kExperts).total().ep,
+      6 * seconds(rows) + seconds(8),
+      1e-12);
+  EXPECT_GT(StepEstimator(training).estimate(layout).exposed_ep(), 0);
+}
+
 TEST(StepEstimate, PartsAddUpToTheStep) {
   Training training = llama_on("h100");
   StepEstimator estimator(training);

@@ -21,6 +21,23 @@ inline ModelShape llama_8b() {
   return shape;
 }
 
+// Qwen3-30B-A3B: 128 experts of width 768 in each layer, 8 for a token.
+inline ModelShape qwen3_30b_a3b() {
+  ModelShape shape;
+  shape.name = "qwen3-30b-a3b";
+  shape.layers = 48;
+  shape.hidden = 2048;
+  shape.heads = 32;
+  shape.kv_heads = 4;
+  shape.head_dim = 128;
+  shape.intermediate = 6144;
+  shape.vocab = 151936;
+  shape.qk_norm = true;
+  shape.experts =
+      ExpertsConfig{.num_experts = 128, .num_experts_per_tok = 8, .width = 768};
+  return shape;
+}
+
 inline Training llama_on(const std::string& machine) {
   Training training;
   training.shape = llama_8b();
