@@ -10,6 +10,7 @@
 #include "brigade/checkpoint/export_model.h"
 #include "brigade/files/output_path.h"
 #include "brigade/generate/stored_model.h"
+#include "brigade/model/init_weights.h"
 #include "brigade/tokenizer/sentencepiece_json.h"
 #include "brigade/tokenizer/tokenizer.h"
 #include "cli/commands.h"
@@ -92,6 +93,11 @@ void export_model(const ExportArguments& arguments) {
   options.dtype = arguments.dtype;
   options.merges_adapter = arguments.merges;
   options.adapter = arguments.adapter;
+  if (arguments.upcycle > 0)
+    options.upcycle = {arguments.upcycle, arguments.experts_per_token};
+  options.initial_router = [](const ParameterRow& router) {
+    return initial_weight(router, /*seed=*/0);
+  };
   describe_tokenizer(StoredModel(arguments.run), options);
   RateBar bar;
   options.on_progress =

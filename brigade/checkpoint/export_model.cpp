@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "brigade/base/error.h"
@@ -19,7 +20,9 @@
 #include "brigade/json/node.h"
 #include "brigade/model_spec/adapter.h"
 #include "brigade/model_spec/decoder_config.h"
+#include "brigade/model_spec/model_description.h"
 #include "brigade/model_spec/parameter_table.h"
+#include "brigade/model_spec/upcycle.h"
 #include "brigade/options/optimizer.h"
 #include "brigade/safetensors/folder.h"
 
@@ -79,10 +82,29 @@ struct ModelToExport {
   std::vector<FileToCopy> tokenizer;
 };
 
+// The same model with experts.
+ModelToExport upcycle(ModelToExport model, const ExportOptions& options) {
+  model.config = upcycled(model.config, *options.upcycle);
+  const ModelDescription description = describe_model(model.config);
+  std::map<std::string, ParameterRow> rows;
+  for (const ParameterRow& row : list_parameters(model.config))
+    rows[row.name] = row;
+  const torch::Dtype dtype =
+      torch_dtype(stored_dtype(model.dtype, model.file), "");
+  model.read = [=, dense = std::move(model.read)](const std::string& name) {
+    const ParameterRow& row = rows.at(name);
+    const std::string source = dense_name_of(row, description);
+    return source.empty() ? options.initial_router(row).to(dtype)
+                          : dense(source);
+  };
+  return model;
+}
+
 ExportedModel write_folder(
-    const ModelToExport& model,
+    const ModelToExport& given,
     const fs::path& out,
     const ExportOptions& options) {
+  const ModelToExport model = options.upcycle ? upcycle(given, options) : given;
   HuggingFaceExport request;
   request.out = out;
   request.config =
@@ -220,6 +242,11 @@ ExportedModel export_adapter_of_run(
             std::make_shared<const MergedAdapter>(adapter)),
         out,
         options);
+  if (options.upcycle)
+    throw ConfigError(fmt::format(
+        "[export] '{}' is an adapter's run, which has no MLPs to make experts "
+        "of: merge it with --merge",
+        checkpoint.directory().string()));
   const fs::path file = checkpoint.directory() / kManifestFile;
   return {
       .parameters = export_adapter(

@@ -2,12 +2,16 @@
 // folder as Brigade writes it.
 #pragma once
 
+#include <torch/types.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
 #include <string>
+
+#include "brigade/model_spec/upcycle.h"
 
 namespace brigade {
 
@@ -30,6 +34,10 @@ struct ExportOptions {
   bool merges_adapter = false;
   // A folder with the adapter of a Hugging Face folder; with merges_adapter.
   std::filesystem::path adapter;
+  // A model with experts is written, made of the dense one.
+  std::optional<UpcycleOptions> upcycle;
+  // The whole weight that a router begins with; with upcycle.
+  std::function<torch::Tensor(const ParameterRow& router)> initial_router;
   // The tokenizer's, for configs that do not say: what ends and begins a text.
   std::optional<int64_t> bos_token_id, eos_token_id;
   // Called while a checkpoint is verified and while tensors are written.

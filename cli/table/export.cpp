@@ -7,6 +7,50 @@
 
 namespace brigade::cli {
 
+namespace {
+
+void add_upcycle(CLI::App& command, ExportArguments& arguments) {
+  CLI::Option* upcycle = command.add_option(
+      "--upcycle",
+      arguments.upcycle,
+      "Write a model with N experts per layer, each a copy of the MLP, with a "
+      "router at\nrandom: Llama and Mistral become Mixtral, Qwen3 Qwen3-MoE");
+  upcycle->type_name("N")->check(whole_number(1, 16384));
+  command
+      .add_option(
+          "--experts-per-token",
+          arguments.experts_per_token,
+          "Of them those that a token visits")
+      ->type_name("K")
+      ->check(whole_number(1, 16384))
+      ->capture_default_str()
+      ->needs(upcycle);
+}
+
+void check_combination(const ExportArguments& arguments) {
+  if (arguments.upcycle > 0 && arguments.out.empty())
+    throw ConfigError(
+        "[export] --upcycle writes a Hugging Face folder: give --out");
+  if (!arguments.adapter.empty() && !arguments.merges)
+    throw ConfigError("[export] --adapter needs --merge");
+  if (arguments.merges && arguments.out.empty())
+    throw ConfigError(
+        "[export] --merge writes a Hugging Face folder: give --out, and make "
+        "a GGUF file of that");
+  if (arguments.out.empty() == arguments.gguf.empty())
+    throw ConfigError(
+        "[export] give --out for a Hugging Face folder or --gguf for one "
+        "file, one of the two");
+  if (!arguments.type.empty() && arguments.gguf.empty())
+    throw ConfigError("[export] --type is of a GGUF file: give --gguf");
+  if (!arguments.dtype.empty() && arguments.out.empty())
+    throw ConfigError(
+        "[export] --dtype is of a Hugging Face folder: give --out, or --type "
+        "for a GGUF file");
+}
+
+}  // namespace
+
 void add_export(CLI::App& app) {
   auto arguments = std::make_shared<ExportArguments>();
   CLI::App* command = app.add_subcommand(
@@ -58,24 +102,10 @@ void add_export(CLI::App& app) {
           arguments->adapter,
           "PEFT's folder of an adapter for a Hugging Face folder, with --merge")
       ->type_name("DIR");
+  add_upcycle(*command, *arguments);
   command->callback([arguments, command] {
     check_run(*command, arguments->run);
-    if (!arguments->adapter.empty() && !arguments->merges)
-      throw ConfigError("[export] --adapter needs --merge");
-    if (arguments->merges && arguments->out.empty())
-      throw ConfigError(
-          "[export] --merge writes a Hugging Face folder: give --out, and make "
-          "a GGUF file of that");
-    if (arguments->out.empty() == arguments->gguf.empty())
-      throw ConfigError(
-          "[export] give --out for a Hugging Face folder or --gguf for one "
-          "file, one of the two");
-    if (!arguments->type.empty() && arguments->gguf.empty())
-      throw ConfigError("[export] --type is of a GGUF file: give --gguf");
-    if (!arguments->dtype.empty() && arguments->out.empty())
-      throw ConfigError(
-          "[export] --dtype is of a Hugging Face folder: give --out, or --type "
-          "for a GGUF file");
+    check_combination(*arguments);
     export_model(*arguments);
   });
 }
