@@ -78,9 +78,12 @@ std::vector<ParallelDims> all_dims(int world_size) {
 ParallelDims read_dims(
     const std::function<int64_t(const std::string& key)>& size_of) {
   ParallelDims dims;
+  const auto size = [&](const std::string& key) {
+    return static_cast<int>(std::clamp<int64_t>(size_of(key), 1, INT32_MAX));
+  };
   for (const Axis axis : kNamedAxes)
-    dims[axis] = static_cast<int>(
-        std::clamp<int64_t>(size_of(size_key_of(axis)), 1, INT32_MAX));
+    dims[axis] = size(size_key_of(axis));
+  dims.ep = size("ep_size");
   return dims;
 }
 
@@ -278,7 +281,8 @@ std::string ParallelDims::product() const {
   for (const Axis axis : kAxes)
     text += fmt::format(
         "{}{} {}", text.empty() ? "" : " * ", to_string(axis), (*this)[axis]);
-  return text;
+  // No factor: experts are divided within dp x cp.
+  return ep > 1 ? fmt::format("{} (ep {})", text, ep) : text;
 }
 
 std::string ParallelDims::table() const {

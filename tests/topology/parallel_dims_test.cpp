@@ -119,7 +119,9 @@ TEST(ParallelDims, SizesOfForeignConfigsAreWithinAnInt) {
   const ParallelDims dims = read_dims([](const std::string& key) -> int64_t {
     return key == "dp_size" ? int64_t{1} << 40 : key == "tp_size" ? -3 : 2;
   });
-  EXPECT_EQ(dims, (ParallelDims{.dp = INT32_MAX, .tp = 1, .pp = 2, .cp = 2}));
+  EXPECT_EQ(
+      dims,
+      (ParallelDims{.dp = INT32_MAX, .tp = 1, .pp = 2, .cp = 2, .ep = 2}));
   EXPECT_EQ(dims.rank_count(), 4.0 * INT32_MAX);
 }
 
@@ -152,6 +154,7 @@ TEST(ParallelDims, PrintsOneLineARank) {
 TEST(ParallelDims, ExpertsTakeNeighbouringRanksOfDpAndCp) {
   const ParallelDims dims{.dp = 2, .tp = 2, .cp = 2, .ep = 2};
   EXPECT_EQ(dims.world_size(), 8);
+  EXPECT_EQ(dims.product(), "dp 2 * pp 1 * cp 2 * tp 2 (ep 2)");
   // Rank 5 is dp 1, cp 0, tp 1.
   EXPECT_EQ(dims.members(dims.expert_parallel(), 5), (std::vector<int>{5, 7}));
   EXPECT_EQ(dims.members(dims.expert_replicas(), 5), (std::vector<int>{1, 5}));
