@@ -220,11 +220,11 @@ std::vector<MemoryParts> estimate_memory(
   const int64_t m = micro_batches(layout, training.batch);
   const int all = layout.dims.dp * layout.dims.cp;
   const int owners = training.program->zero_ranks;
-  // Fewer ranks have the same experts.
+  const int with_same_experts = all / layout.dims.ep;
   const auto sharded = [&](int from_stage, double bytes, double of_experts) {
     const int ranks = owners == 0 ? all : std::min(owners, all);
     return layout.zero_stage >= from_stage
-               ? bytes / ranks + of_experts / (all / layout.dims.ep)
+               ? bytes / ranks + of_experts / with_same_experts
                : bytes + of_experts;
   };
   const Precision& precision = training.precision;
