@@ -4,6 +4,7 @@
 #include <span>
 
 #include "brigade/base/check.h"
+#include "brigade/base/hash.h"
 
 namespace brigade {
 

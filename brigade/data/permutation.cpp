@@ -3,15 +3,9 @@
 #include <algorithm>
 
 #include "brigade/base/check.h"
+#include "brigade/base/hash.h"
 
 namespace brigade {
-
-uint64_t mix_bits(uint64_t value) {
-  value += 0x9E3779B97F4A7C15ULL;
-  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  value = (value ^ (value >> 27)) * 0x94D049BB133111EBULL;
-  return value ^ (value >> 31);
-}
 
 Permutation::Permutation(uint64_t size, uint64_t seed) : size_(size) {
   BRIGADE_ASSERT(size > 0, "a permutation of nothing");

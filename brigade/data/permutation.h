@@ -7,10 +7,6 @@
 
 namespace brigade {
 
-// Mixes 64 bits (the finaliser of splitmix64: Steele, Lea and Flood, "Fast
-// splittable pseudorandom number generators", 2014). The same on every machine.
-uint64_t mix_bits(uint64_t value);
-
 // The swap-or-not shuffle of Hoang, Morris and Rogaway ("An enciphering scheme
 // based on a card shuffle", CRYPTO 2012). In each round the elements x and
 // K - x (mod size) swap places or not by one random bit that both of them

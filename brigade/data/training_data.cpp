@@ -6,6 +6,7 @@
 
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
+#include "brigade/base/hash.h"
 #include "brigade/data/dataset_info.h"
 #include "brigade/data/document_epochs.h"
 #include "brigade/data/mixture.h"

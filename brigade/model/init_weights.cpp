@@ -9,13 +9,9 @@
 namespace brigade {
 namespace {
 
-// FNV-1a over the name, then the seed mixed in (splitmix64's finaliser).
 uint64_t seed_of(std::string_view name, int64_t seed) {
-  uint64_t value = fnv1a_64(name);
-  value += 0x9e3779b97f4a7c15ULL * (static_cast<uint64_t>(seed) + 1);
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111ebULL;
-  return value ^ (value >> 31);
+  return mix_bits(
+      fnv1a_64(name) + 0x9e3779b97f4a7c15ULL * static_cast<uint64_t>(seed));
 }
 
 }  // namespace
