@@ -1,5 +1,7 @@
 #include "brigade/model_spec/optimizer_memory.h"
 
+#include <cmath>
+
 namespace brigade {
 
 StepUnit step_unit(const ParameterRow& row, const OptimizerOptions& options) {
@@ -14,8 +16,9 @@ int64_t state_bytes(
     int64_t numel,
     const OptimizerOptions& options,
     WeightWidth weight) {
-  return numel * element_bytes(optimizer_states(
-                     options, step_unit(row, options), weight));
+  const double each =
+      element_bytes(optimizer_states(options, step_unit(row, options), weight));
+  return std::llround(static_cast<double>(numel) * each);
 }
 
 }  // namespace brigade

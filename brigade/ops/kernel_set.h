@@ -31,6 +31,7 @@
 #include "brigade/ops/cross_entropy.h"
 #include "brigade/ops/op_options.h"
 #include "brigade/ops/rotary.h"
+#include "brigade/ops/stochastic_rounding.h"
 
 namespace brigade::ops {
 
@@ -235,6 +236,16 @@ class KernelSet {
   virtual Tensor join_master(const Tensor& weight, const Tensor& low) const = 0;
   virtual void split_master(const Tensor& master, Tensor weight, Tensor low)
       const = 0;
+  // As in block_codes.h.
+  virtual Tensor decode_blocks(const Tensor& codes, const Tensor& scales)
+      const = 0;
+  virtual void encode_blocks(const Tensor& values, Tensor codes, Tensor scales)
+      const = 0;
+  // As in stochastic_rounding.h.
+  virtual void round_stochastically(
+      const Tensor& values,
+      Tensor rounded,
+      const RandomBits& bits) const = 0;
 };
 
 // Defined in brigade/kernels/.

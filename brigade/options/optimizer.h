@@ -5,6 +5,8 @@
 // PURE.
 #pragma once
 
+#include <cstdint>
+
 #include "brigade/options/adamw.h"
 #include "brigade/options/choice.h"
 #include "brigade/options/muon.h"
@@ -28,6 +30,20 @@ inline constexpr std::array kChoices<OptimizerKind>{
     Choice{OptimizerKind::kSgd, "sgd"},
     Choice{OptimizerKind::kScheduleFreeAdamW, "schedule_free_adamw"}};
 
+// In which optimizers keep their moments between steps; a step is float32's in
+// any case.
+enum class MomentDtype {
+  kFloat32,
+  kBfloat16,  // rounded stochastically, ops/stochastic_rounding.h
+  kInt8,      // a byte each and a scale per block, ops/block_codes.h
+};
+// Their names.
+template <>
+inline constexpr std::array kChoices<MomentDtype>{
+    Choice{MomentDtype::kFloat32, "float32"},
+    Choice{MomentDtype::kBfloat16, "bfloat16"},
+    Choice{MomentDtype::kInt8, "int8"}};
+
 // Of each kind; only those of `kind` count.
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::kAdamW;
@@ -38,6 +54,10 @@ struct OptimizerOptions {
   // Of a moving average of the weights: average = decay * average + (1 - decay)
   // * weight after each step; 0: none is kept.
   double ema_decay = 0;
+  // Config key "training.optimizer_state_dtype": of moments, neither of an
+  // average of the weights nor of masters.
+  MomentDtype moments = MomentDtype::kFloat32;
+  uint64_t seed = 0;  // of the random numbers that bfloat16 moments round by
 
   // Whether an average of the weights is evaluated and saved.
   bool averages_weights() const {

@@ -3,10 +3,12 @@
 namespace brigade {
 namespace {
 
+constexpr const char* kSecondMoment = "exp_avg_sq";
+
 std::vector<StateSpec> own_states(
     const OptimizerOptions& options,
     StepUnit unit) {
-  const std::vector<StateSpec> adamw = {{"exp_avg"}, {"exp_avg_sq"}};
+  const std::vector<StateSpec> adamw = {{"exp_avg"}, {kSecondMoment}};
   switch (options.kind) {
     case OptimizerKind::kAdamW:
       break;
@@ -19,13 +21,36 @@ std::vector<StateSpec> own_states(
                  ? std::vector<StateSpec>{}
                  : std::vector<StateSpec>{{"momentum_buffer"}};
     case OptimizerKind::kScheduleFreeAdamW:
-      return {{"z"}, {"exp_avg_sq"}};
+      return {{"z"}, {kSecondMoment}};
   }
   return adamw;
 }
 
-int64_t bytes_of(StateDtype dtype) {
-  return dtype == StateDtype::kInt16 ? 2 : 4;
+double bytes_of(StateDtype dtype) {
+  switch (dtype) {
+    case StateDtype::kFloat32:
+      break;
+    case StateDtype::kBfloat16:
+    case StateDtype::kInt16:
+      return 2;
+    case StateDtype::kSignedCodes:
+    case StateDtype::kUnsignedCodes:
+      return 1 + 4 / static_cast<double>(kBlockNumel);
+  }
+  return 4;
+}
+
+StateDtype dtype_of(const std::string& moment, MomentDtype moments) {
+  switch (moments) {
+    case MomentDtype::kFloat32:
+      break;
+    case MomentDtype::kBfloat16:
+      return StateDtype::kBfloat16;
+    case MomentDtype::kInt8:
+      return moment == kSecondMoment ? StateDtype::kUnsignedCodes
+                                     : StateDtype::kSignedCodes;
+  }
+  return StateDtype::kFloat32;
 }
 
 }  // namespace
@@ -35,6 +60,8 @@ std::vector<StateSpec> optimizer_states(
     StepUnit unit,
     WeightWidth weight) {
   std::vector<StateSpec> states = own_states(options, unit);
+  for (StateSpec& state : states)
+    state.dtype = dtype_of(state.name, options.moments);
   if (options.ema_decay > 0)
     states.push_back({kEma});
   if (weight == WeightWidth::k16Bit)
@@ -42,8 +69,27 @@ std::vector<StateSpec> optimizer_states(
   return states;
 }
 
-int64_t element_bytes(const std::vector<StateSpec>& states) {
-  int64_t sum = 0;
+std::string why_not_kept_in(
+    MomentDtype dtype,
+    const OptimizerOptions& options) {
+  if (dtype == MomentDtype::kFloat32)
+    return {};
+  const std::string what = std::string("moments in ") + to_string(dtype) +
+                           " of the optimizer " + to_string(options.kind);
+  if (options.kind == OptimizerKind::kScheduleFreeAdamW)
+    return what +
+           ", whose z are weights: every step would round what was trained";
+  if (options.kind == OptimizerKind::kSgd && options.sgd.momentum == 0)
+    return what + ", which without momentum keeps none";
+  return {};
+}
+
+int64_t state_block_numel(const OptimizerOptions& options) {
+  return options.moments == MomentDtype::kInt8 ? kBlockNumel : 1;
+}
+
+double element_bytes(const std::vector<StateSpec>& states) {
+  double sum = 0;
   for (const StateSpec& state : states)
     sum += bytes_of(state.dtype);
   return sum;

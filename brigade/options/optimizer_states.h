@@ -19,7 +19,18 @@ enum class StepUnit {
 };
 
 // Of a state's elements.
-enum class StateDtype { kFloat32, kInt16 };
+enum class StateDtype {
+  kFloat32,
+  kBfloat16,
+  kInt16,
+  kSignedCodes,    // with a float32 scale per block: ops/block_codes.h
+  kUnsignedCodes,  // the same for values that are never negative
+};
+
+// Elements of a block of codes. Blocks count from a parameter's first element
+// on this rank, and no range that a rank owns cuts one (GradSyncOptions::
+// block_numel).
+inline constexpr int64_t kBlockNumel = 256;
 
 // A tensor that is kept beside a weight, as long as the weight. Checkpoints
 // store it as NAME.PARAMETER, all but kMasterLow.
@@ -47,7 +58,14 @@ std::vector<StateSpec> optimizer_states(
     StepUnit unit,
     WeightWidth weight);
 
-// Bytes of one element of each.
-int64_t element_bytes(const std::vector<StateSpec>& states);
+// Why the optimizer's moments cannot be kept in that dtype, and what to do; "":
+// they can.
+std::string why_not_kept_in(MomentDtype dtype, const OptimizerOptions& options);
+
+// Elements of the blocks that its states come in; 1: none.
+int64_t state_block_numel(const OptimizerOptions& options);
+
+// Bytes of one element of each, a block's scale shared out among its elements.
+double element_bytes(const std::vector<StateSpec>& states);
 
 }  // namespace brigade

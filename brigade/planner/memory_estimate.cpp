@@ -228,7 +228,7 @@ std::vector<MemoryParts> estimate_memory(
                : bytes + of_experts;
   };
   const Precision& precision = training.precision;
-  const int saved_bytes =
+  const double saved_bytes =
       precision.optimizer_bytes -
       precision.matrix_optimizer_bytes.value_or(precision.optimizer_bytes);
   std::vector<MemoryParts> ranks(static_cast<size_t>(pp));

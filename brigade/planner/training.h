@@ -22,17 +22,16 @@ struct Precision {
   ProductDtype products = ProductDtype::kBf16;
   int weight_bytes = 2;
   int gradient_bytes = 4;
-  int optimizer_bytes = 10;
+  double optimizer_bytes = 10;
   int wire_bytes = 4;  // of a gradient while it is reduced
   // optimizer_bytes of the layers' matrices; absent: as of all others.
-  std::optional<int> matrix_optimizer_bytes = {};
+  std::optional<double> matrix_optimizer_bytes = {};
 
   static Precision fp32() { return {ProductDtype::kFp32, 4, 4, 8}; }
   // Both become that optimizer's.
   void keep_states_of(const OptimizerOptions& options, WeightWidth weight) {
     const auto bytes = [&](StepUnit unit) {
-      return static_cast<int>(
-          element_bytes(optimizer_states(options, unit, weight)));
+      return element_bytes(optimizer_states(options, unit, weight));
     };
     optimizer_bytes = bytes(StepUnit::kElements);
     matrix_optimizer_bytes = bytes(StepUnit::kMatrices);

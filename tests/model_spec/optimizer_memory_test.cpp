@@ -63,7 +63,9 @@ TEST(OptimizerMemory, CountsWhatEachOptimizerKeeps) {
       {{.kind = OptimizerKind::kSgd}, 0, 0},
       {{.kind = OptimizerKind::kSgd, .sgd = {.momentum = 0.9}}, 4, 4},
       {{.kind = OptimizerKind::kScheduleFreeAdamW}, 8, 8},
-      {{.kind = OptimizerKind::kMuon, .ema_decay = 0.9}, 8, 12}};
+      {{.kind = OptimizerKind::kMuon, .ema_decay = 0.9}, 8, 12},
+      {{.moments = MomentDtype::kBfloat16}, 4, 4},
+      {{.ema_decay = 0.9, .moments = MomentDtype::kBfloat16}, 8, 8}};
   for (const Expected& each : all) {
     for (const ParameterRow& row : qwen2_rows()) {
       const int64_t expected =
@@ -76,6 +78,17 @@ TEST(OptimizerMemory, CountsWhatEachOptimizerKeeps) {
           3 * (expected + 2));
     }
   }
+}
+
+TEST(OptimizerMemory, OfInt8MomentsIsBelowTwoPointOneBytesPerParameter) {
+  const ParameterRow row = qwen2_rows().front();
+  const OptimizerOptions adamw{.moments = MomentDtype::kInt8};
+  EXPECT_EQ(
+      state_bytes(row, 1 << 20, adamw, WeightWidth::k32Bit),
+      (1 << 20) * 2 + (1 << 20) / 256 * 8);
+  EXPECT_EQ(
+      state_bytes(row, 1 << 20, adamw, WeightWidth::k16Bit),
+      (1 << 20) * 4 + (1 << 20) / 256 * 8);
 }
 
 }  // namespace

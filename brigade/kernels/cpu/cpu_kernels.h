@@ -76,6 +76,14 @@ class CpuKernels final : public KernelSet {
   Tensor join_master(const Tensor& weight, const Tensor& low) const override;
   void split_master(const Tensor& master, Tensor weight, Tensor low)
       const override;
+  Tensor decode_blocks(const Tensor& codes, const Tensor& scales)
+      const override;
+  void encode_blocks(const Tensor& values, Tensor codes, Tensor scales)
+      const override;
+  void round_stochastically(
+      const Tensor& values,
+      Tensor rounded,
+      const RandomBits& bits) const override;
 };
 
 }  // namespace brigade::ops
