@@ -48,10 +48,11 @@ class Checkpoint {
   const CheckpointManifest& manifest() const { return manifest_; }
   bool contains(const std::string& name) const;
 
-  // Fills part.tensor (converting float types; padding is zeroed). Throws
+  // Fills part.tensor (converting float types and codes; padding is zeroed; of
+  // one's own codes the same bits, where ranks cut the tensor alike). Throws
   // DataError naming the tensor when it is missing, has holes or another shape.
   void read(const TensorPart& part) const;
-  // The whole tensor, in the stored type.
+  // The whole tensor, in the stored type; of codes float32.
   torch::Tensor read_whole(const std::string& name) const;
   std::vector<std::string> names() const;
   // What is stored, in the order of names().
@@ -60,12 +61,14 @@ class Checkpoint {
  private:
   struct Piece {
     const SafetensorsTensor* stored = nullptr;
+    const SafetensorsTensor* scales = nullptr;  // where those are codes
     bool is_state = false;
     Slice slice;  // of the whole tensor
   };
   const std::vector<Piece>& pieces_of(const std::string& name) const;
   void check_file(const SafetensorsFile& file) const;
   void add_pieces(const SafetensorsFile& file);
+  static torch::Tensor values_of(const Piece& piece);
 
   std::filesystem::path directory_;
   CheckpointManifest manifest_;

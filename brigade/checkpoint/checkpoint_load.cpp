@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "brigade/base/error.h"
@@ -12,6 +13,7 @@
 #include "brigade/checkpoint/verify.h"
 #include "brigade/files/file.h"
 #include "brigade/json/parse.h"
+#include "brigade/ops/block_codes.h"
 #include "brigade/ops/split_master.h"
 #include "brigade/param/param.h"
 #include "brigade/safetensors/folder.h"
@@ -55,6 +57,42 @@ fs::path find_directory(const fs::path& path) {
         explain_missing_weights(path)));
   }
   return result;
+}
+
+using TensorsByName = std::map<std::string, const SafetensorsTensor*>;
+
+// What a stored tensor is a piece of, and of codes their scales; "" of scales,
+// which belong to codes.
+std::pair<std::string, const SafetensorsTensor*> name_of_piece(
+    const TensorsByName& in_file,
+    const SafetensorsTensor& stored) {
+  const auto without = [&](std::string_view prefix) {
+    return stored.name.substr(prefix.size());
+  };
+  if (stored.name.starts_with(kScalesPrefix) &&
+      in_file.contains(kCodesPrefix + without(kScalesPrefix)))
+    return {};
+  if (!stored.name.starts_with(kCodesPrefix))
+    return {stored.name, nullptr};
+  const std::string name = without(kCodesPrefix);
+  const auto scales = in_file.find(kScalesPrefix + name);
+  const bool is_sane =
+      scales != in_file.end() &&
+      scales->second->dtype == SafetensorsDtype::kF32 &&
+      static_cast<int64_t>(scales->second->data.size() / sizeof(float)) ==
+          ops::count_blocks(static_cast<int64_t>(stored.data.size())) &&
+      (stored.dtype == SafetensorsDtype::kI8 ||
+       stored.dtype == SafetensorsDtype::kU8);
+  if (!is_sane)
+    throw DataError(fmt::format(
+        "[checkpoint] '{}' has {} bytes of dtype {}, but no tensor '{}' with a "
+        "float32 scale for each {} of them",
+        stored.name,
+        stored.data.size(),
+        name_of(stored.dtype),
+        kScalesPrefix + name,
+        kBlockNumel));
+  return {name, scales->second};
 }
 
 }  // namespace
@@ -118,8 +156,14 @@ void Checkpoint::add_pieces(const SafetensorsFile& file) {
   };
   const bool is_state =
       file.path().filename().string().starts_with(kOptimizerFile);
+  std::map<std::string, const SafetensorsTensor*> by_name;
+  for (const SafetensorsTensor& stored : file.tensors())
+    by_name[stored.name] = &stored;
   for (const SafetensorsTensor& stored : file.tensors()) {
-    Piece piece{.stored = &stored, .is_state = is_state};
+    const auto [name, scales] = name_of_piece(by_name, stored);
+    if (name.empty())
+      continue;
+    Piece piece{.stored = &stored, .scales = scales, .is_state = is_state};
     if (places.contains(stored.name)) {
       std::vector<int64_t> place;
       if (is_place(places[stored.name]))
@@ -139,7 +183,7 @@ void Checkpoint::add_pieces(const SafetensorsFile& file) {
       }
       piece.slice = {static_cast<int>(place[0]), place[1], place[2]};
     }
-    pieces_[stored.name].push_back(piece);
+    pieces_[name].push_back(piece);
   }
 }
 
@@ -165,6 +209,8 @@ std::vector<CheckpointTensor> Checkpoint::tensors() const {
     int64_t position = 0;
     for (const Piece& piece : pieces) {
       tensor.size_bytes += piece.stored->data.size();
+      if (piece.scales != nullptr)
+        tensor.size_bytes += piece.scales->data.size();
       tensor.is_whole = tensor.is_whole && piece.slice.begin == position;
       position = piece.slice.end;
     }
@@ -185,11 +231,18 @@ const std::vector<Checkpoint::Piece>& Checkpoint::pieces_of(
   return found->second;
 }
 
+torch::Tensor Checkpoint::values_of(const Piece& piece) {
+  return piece.scales == nullptr
+             ? as_tensor(*piece.stored)
+             : ops::recodable_values(
+                   as_codes(*piece.stored), as_tensor(*piece.scales));
+}
+
 torch::Tensor Checkpoint::read_whole(const std::string& name) const {
   const auto& pieces = pieces_of(name);
   const int dim = pieces.front().slice.dim;
   if (dim == kNotCut)
-    return as_tensor(*pieces.front().stored).clone();
+    return values_of(pieces.front()).clone();
   std::vector<torch::Tensor> tensors;
   int64_t position = 0;
   for (const Piece& piece : pieces) {
@@ -203,7 +256,7 @@ torch::Tensor Checkpoint::read_whole(const std::string& name) const {
           dim));
     }
     position = piece.slice.end;
-    tensors.push_back(as_tensor(*piece.stored));
+    tensors.push_back(values_of(piece));
   }
   return torch::cat(tensors, dim);
 }
@@ -211,9 +264,9 @@ torch::Tensor Checkpoint::read_whole(const std::string& name) const {
 void Checkpoint::read(const TensorPart& part) const {
   const torch::NoGradGuard no_grad;
   auto values = read_whole(part.name);
-  const auto target = part.master_low.defined()
-                          ? torch::empty_like(part.tensor, torch::kFloat)
-                          : part.tensor;
+  const bool is_made = part.master_low.defined() || part.scales.defined();
+  const auto target =
+      is_made ? torch::empty_like(part.tensor, torch::kFloat) : part.tensor;
   const Slice& slice = part.slice;
   if (slice.dim != kNotCut && values.dim() == target.dim() &&
       values.size(slice.dim) >= slice.end)
@@ -230,6 +283,8 @@ void Checkpoint::read(const TensorPart& part) const {
   target.copy_(values);
   if (part.master_low.defined())
     ops::split_master(target, part.tensor, part.master_low);
+  if (part.scales.defined())
+    ops::encode_blocks(target, part.tensor, part.scales);
 }
 
 }  // namespace brigade

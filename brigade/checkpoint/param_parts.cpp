@@ -13,6 +13,13 @@ TensorPart part_of(
   return {prefix + param.name, param.cut.slice, tensor};
 }
 
+TensorPart
+part_of(const std::string& prefix, const Param& param, const State& state) {
+  TensorPart part = part_of(prefix, param, state.tensor);
+  part.scales = state.scales;
+  return part;
+}
+
 TensorPart master_part_of(const std::string& prefix, const Param& param) {
   TensorPart part = part_of(prefix, param, param.tensor);
   part.master_low = param.state(kMasterLow);
@@ -24,7 +31,7 @@ std::vector<TensorPart> optimizer_parts(const Param& param) {
   for (const State& kept : param.states) {
     parts.push_back(
         kept.name == kMasterLow ? master_part_of("master.", param)
-                                : part_of(kept.name + ".", param, kept.tensor));
+                                : part_of(kept.name + ".", param, kept));
   }
   return parts;
 }

@@ -21,6 +21,10 @@ TensorPart part_of(
     const Param& param,
     const torch::Tensor& tensor);
 
+// The same of a state.
+TensorPart
+part_of(const std::string& prefix, const Param& param, const State& state);
+
 // The weight in float32: of bf16 the whole master.
 TensorPart master_part_of(const std::string& prefix, const Param& param);
 

@@ -28,6 +28,10 @@ SafetensorsDtype dtype_of(const TensorPart& part) {
       return SafetensorsDtype::kF32;
     case torch::kBFloat16:
       return SafetensorsDtype::kBF16;
+    case torch::kChar:
+      return SafetensorsDtype::kI8;
+    case torch::kByte:
+      return SafetensorsDtype::kU8;
     default:
       BRIGADE_ASSERT(
           false, "checkpoint of {}", c10::toString(part.tensor.scalar_type()));
@@ -43,6 +47,10 @@ torch::Tensor data_of(const TensorPart& part) {
   return ops::join_master(tensor.to(low.device()), low);
 }
 
+bool is_scales(const TensorPart& part, const std::string& stored) {
+  return part.scales.defined() && stored.starts_with(kScalesPrefix);
+}
+
 // One tensor after the other, so that what is made for the file alone (masters,
 // parts that are not contiguous) never exists all at once.
 FileDigest write_parts(
@@ -52,18 +60,30 @@ FileDigest write_parts(
   std::vector<TensorSpec> specs;
   std::map<std::string, const TensorPart*> by_name;
   json pieces = json::object();
+  const auto add_scales = [&](const TensorPart& part) {
+    const std::string name = kScalesPrefix + part.name;
+    specs.push_back(
+        {name,
+         SafetensorsDtype::kF32,
+         {static_cast<uint64_t>(stored_scales(part).numel())}});
+    by_name[name] = &part;
+  };
   for (const TensorPart& part : parts) {
+    const std::string name =
+        part.scales.defined() ? kCodesPrefix + part.name : part.name;
+    if (part.scales.defined())
+      add_scales(part);
     if (const Slice& slice = part.slice; slice.dim != kNotCut)
-      pieces[part.name] = {slice.dim, slice.begin, slice.end};
-    TensorSpec spec{part.name, dtype_of(part), {}};
+      pieces[name] = {slice.dim, slice.begin, slice.end};
+    TensorSpec spec{name, dtype_of(part), {}};
     // Named, since its sizes live as long as it does.
     const torch::Tensor stored = without_padding(part, part.tensor);
     for (const int64_t size : stored.sizes())
       spec.shape.push_back(static_cast<uint64_t>(size));
     specs.push_back(std::move(spec));
-    by_name[part.name] = &part;
+    by_name[name] = &part;
   }
-  BRIGADE_ASSERT(by_name.size() == parts.size(), "a tensor's name is repeated");
+  BRIGADE_ASSERT(by_name.size() == specs.size(), "a tensor's name is repeated");
   SafetensorsMetadata metadata = kPyTorchMetadata;
   if (!pieces.empty())
     metadata[kPiecesKey] = pieces.dump();
@@ -71,7 +91,10 @@ FileDigest write_parts(
   metadata[kStepKey] = std::to_string(manifest.step);
   SafetensorsWriter writer(path, std::move(specs), metadata, Digest::kSha256);
   for (const TensorSpec& spec : writer.order()) {
-    const torch::Tensor data = to_host(data_of(*by_name.at(spec.name)));
+    const TensorPart& part = *by_name.at(spec.name);
+    const torch::Tensor data = to_host(
+        is_scales(part, spec.name) ? stored_scales(part).contiguous()
+                                   : data_of(part));
     writer.write_next(
         {static_cast<const std::byte*>(data.data_ptr()), data.nbytes()});
   }

@@ -1,6 +1,7 @@
 #include "brigade/checkpoint/tensor_part.h"
 
 #include "brigade/comm/device_stream.h"
+#include "brigade/ops/block_codes.h"
 #include "brigade/param/param.h"
 
 namespace brigade {
@@ -11,25 +12,30 @@ torch::Tensor without_padding(
   return take_slice(tensor.detach(), {part.slice.dim, 0, part.slice.length()});
 }
 
+// Padding is rows behind all others.
+torch::Tensor stored_scales(const TensorPart& part) {
+  return part.scales.narrow(
+      0, 0, ops::count_blocks(without_padding(part, part.tensor).numel()));
+}
+
 std::vector<TensorPart> PartSnapshot::copy(
     const std::vector<TensorPart>& parts) {
   const torch::NoGradGuard no_grad;
   next_ = 0;
   std::vector<TensorPart> copies = parts;
   for (TensorPart& part : copies) {
-    part.tensor = copy_tensor(part, part.tensor);
+    if (part.scales.defined())
+      part.scales = copy_tensor(stored_scales(part));
+    part.tensor = copy_tensor(without_padding(part, part.tensor));
     if (part.master_low.defined())
-      part.master_low = copy_tensor(part, part.master_low);
+      part.master_low = copy_tensor(without_padding(part, part.master_low));
   }
   if (!parts.empty())
     StreamMark::of_current_stream(parts.front().tensor.device()).wait_on_host();
   return copies;
 }
 
-torch::Tensor PartSnapshot::copy_tensor(
-    const TensorPart& part,
-    const torch::Tensor& from) {
-  const torch::Tensor source = without_padding(part, from);
+torch::Tensor PartSnapshot::copy_tensor(const torch::Tensor& source) {
   if (next_ == memory_.size())
     memory_.emplace_back();
   torch::Tensor& memory = memory_[next_++];

@@ -16,17 +16,27 @@ namespace brigade {
 struct TensorPart {
   std::string name;
   Slice slice;
-  torch::Tensor tensor;  // contiguous, float32 or bf16, on any device
+  torch::Tensor tensor;  // contiguous, float32, bf16 or codes, any device
   // Defined: `tensor` (bf16) and this (int16) are the halves of a float32
   // master (ops/split_master.h), which is what the file has. In memory it is
   // whole only while this part is read or written.
   torch::Tensor master_low = {};
+  // Defined: `tensor` are codes of blocks, and these are their scales
+  // (ops/block_codes.h); the file has both.
+  torch::Tensor scales = {};
 };
+
+// Of a part that is codes a file has two tensors, under its name with these
+// before it.
+inline constexpr const char* kCodesPrefix = "codes.";
+inline constexpr const char* kScalesPrefix = "scales.";
 
 // Without padding; a view.
 torch::Tensor without_padding(
     const TensorPart& part,
     const torch::Tensor& tensor);
+// Those of blocks that are not padding alone.
+torch::Tensor stored_scales(const TensorPart& part);
 
 // Copies of parts in the host's memory, which is kept from one call to the
 // next, so that only the first call has new pages to touch. It is page-locked
@@ -38,7 +48,7 @@ class PartSnapshot {
   std::vector<TensorPart> copy(const std::vector<TensorPart>& parts);
 
  private:
-  torch::Tensor copy_tensor(const TensorPart& part, const torch::Tensor& from);
+  torch::Tensor copy_tensor(const torch::Tensor& source);
 
   std::vector<torch::Tensor> memory_;
   size_t next_ = 0;

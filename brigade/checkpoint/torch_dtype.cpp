@@ -41,4 +41,12 @@ torch::Tensor as_tensor(const SafetensorsTensor& stored) {
       copy.data_ptr(), shape, [copy](void*) {}, dtype);
 }
 
+torch::Tensor as_codes(const SafetensorsTensor& stored) {
+  const std::vector<int64_t> shape(stored.shape.begin(), stored.shape.end());
+  return torch::from_blob(
+      const_cast<std::byte*>(stored.data.data()),
+      shape,
+      stored.dtype == SafetensorsDtype::kI8 ? torch::kChar : torch::kByte);
+}
+
 }  // namespace brigade

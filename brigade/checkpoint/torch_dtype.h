@@ -18,4 +18,7 @@ torch::Dtype torch_dtype(SafetensorsDtype dtype, std::string_view tensor);
 // promises no alignment, so a view that is not aligned is copied.
 torch::Tensor as_tensor(const SafetensorsTensor& stored);
 
+// Codes of blocks, as they are stored: int8 or uint8.
+torch::Tensor as_codes(const SafetensorsTensor& stored);
+
 }  // namespace brigade

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "brigade/config/keys.h"
+#include "brigade/options/optimizer_states.h"
 #include "brigade/schedule/fragment_schedule.h"
 
 namespace brigade {
@@ -177,6 +178,12 @@ void check_optimizer(const TrainConfig& config, Problems& problems) {
     problems.emplace_back(
         "[config] /training/sgd_nesterov = true without momentum: set "
         "/training/sgd_momentum");
+  if (const std::string problem =
+          why_not_kept_in(training.optimizer.moments, training.optimizer);
+      !problem.empty())
+    problems.push_back(fmt::format(
+        "[config] /training/optimizer_state_dtype: {}; set it to \"float32\"",
+        problem));
   if (training.muon_learning_rate && training.lr.peak == 0)
     problems.emplace_back(
         "[config] /training/muon_learning_rate follows learning_rate's "

@@ -267,6 +267,14 @@ void add_training_optimizer(std::vector<ConfigKey>& keys) {
   add_sgd(keys);
   add_schedule_free(keys);
   optimizer.key(
+      "optimizer_state_dtype",
+      &OptimizerOptions::moments,
+      kAny,
+      kCourse,
+      "of moments between steps: 4, 2 or about 1 byte for each value; steps "
+      "are "
+      "float32's");
+  optimizer.key(
       "ema_decay",
       &OptimizerOptions::ema_decay,
       {.low = 0, .high = 1, .high_is_excluded = true},

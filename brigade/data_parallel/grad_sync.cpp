@@ -50,11 +50,13 @@ BucketPlanOptions GradSync::plan_options() const {
   int ranks = 1;
   for (const Param& param : params())
     ranks = std::lcm(ranks, param.group.ranks->size());
-  return {
+  BucketPlanOptions options{
       .capacity_bytes = options_.bucket_capacity_bytes,
       .first_bucket_bytes = options_.first_bucket_bytes,
       .last_bucket_bytes = options_.last_bucket_bytes,
       .ranks = ranks};
+  align_to_blocks(options, options_.block_numel);
+  return options;
 }
 
 BucketPlan GradSync::make_plan(const std::vector<int>& order) const {

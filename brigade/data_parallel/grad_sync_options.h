@@ -61,6 +61,9 @@ struct GradSyncOptions {
   int64_t bucket_capacity_bytes = 25 * MiB;
   int64_t first_bucket_bytes = 1 * MiB;
   int64_t last_bucket_bytes = 1 * MiB;
+  // Elements of the blocks of an optimizer's states (kBlockNumel): parameters
+  // and the ranges that ranks own begin in flat memory where a block does.
+  int64_t block_numel = 1;
   BucketOrder order = BucketOrder::kReverse;
   Reduction reduction = Reduction::kMean;
   MissingGradient missing_gradient = MissingGradient::kError;

@@ -185,7 +185,7 @@ void load_optimizer_state(
     std::vector<State> whole = states.zeros(param);
     for (State& each : whole) {
       if (fields != nullptr && fields->count(each.name) > 0)
-        each.tensor = fields->at(each.name);
+        set_values(each, fields->at(each.name));
     }
     states.keep(param, whole);
   }

@@ -198,7 +198,7 @@ OptimizerState gather_optimizer_state(
       auto& fields = result.of_param[sync.params()[param].name];
       fields["step"] = torch::tensor(optimizer.steps());
       for (const State& state : whole[s])
-        fields[state.name] = state.tensor.clone();
+        fields[state.name] = values_of(state).clone();
     }
   }
   return result;

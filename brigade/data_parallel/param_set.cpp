@@ -1,6 +1,7 @@
 #include "brigade/data_parallel/param_set.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "brigade/data_parallel/optimizer_groups.h"
@@ -70,8 +71,7 @@ void ParamSet::finish() {
   const torch::NoGradGuard no_grad;
   for (size_t i = 0; i < moved.size(); ++i) {
     for (size_t k = 0; k < moved[i].states.size(); ++k)
-      torch::Tensor(moved[i].states[k].tensor)
-          .copy_(before[i].states[k].tensor);
+      copy_state(moved[i].states[k], before[i].states[k]);
   }
 }
 
@@ -173,9 +173,12 @@ std::vector<ParamSet::Replicas> ParamSet::replicas() const {
       if (list == &frozen() || with_kept.empty())
         continue;
       for (const size_t i : members) {
-        for (const State& kept : with_kept[i].states)
-          replicas.tensors.push_back(
-              {kept.name + "." + with_kept[i].name, kept.tensor});
+        for (const State& kept : with_kept[i].states) {
+          const std::string name = kept.name + "." + with_kept[i].name;
+          replicas.tensors.push_back({name, kept.tensor});
+          if (kept.scales.defined())
+            replicas.tensors.push_back({"scales of " + name, kept.scales});
+        }
       }
     }
   }

@@ -15,6 +15,21 @@ bool is_sharded(const GradSync& sync) {
   return sync.options().sharding != Sharding::kNone;
 }
 
+State shaped(State flat, torch::IntArrayRef sizes) {
+  flat.tensor = flat.tensor.view(sizes);
+  return flat;
+}
+
+// All ranks' ranges of a segment's state, each where it belongs.
+void gather_ranges(const FlatSegment& segment, const State& whole) {
+  const FlatRange& range = segment.owned;
+  const State mine = narrow_state(whole, range.begin, range.numel);
+  Communicator& ranks = *segment.group.ranks;
+  ranks.all_gather(whole.tensor, mine.tensor)->wait_on_host();
+  if (whole.scales.defined())
+    ranks.all_gather(whole.scales, mine.scales)->wait_on_host();
+}
+
 const torch::Tensor& weight_of(const GradSync& sync, int param) {
   return sync.params()[static_cast<size_t>(param)].tensor;
 }
@@ -59,18 +74,16 @@ std::vector<StateSpec> ParamStates::specs(int param) const {
   return optimizer_.kept(*unit, weight_of(sync_, param).scalar_type());
 }
 
-torch::Tensor ParamStates::owned(const RunPart& place, size_t k) const {
-  return optimizer_.states(place.run)[k].tensor.narrow(
-      0, place.offset, place.numel);
+State ParamStates::owned(const RunPart& place, size_t k) const {
+  return narrow_state(
+      optimizer_.states(place.run)[k], place.offset, place.numel);
 }
 
 std::vector<State> ParamStates::of(int param) const {
   std::vector<State> states;
   const auto& place = places_[static_cast<size_t>(param)];
-  for (const StateSpec& spec : specs(param))
-    states.push_back(
-        {spec.name,
-         owned(*place, states.size()).view(weight_of(sync_, param).sizes())});
+  for (size_t k = 0; k < specs(param).size(); ++k)
+    states.push_back(shaped(owned(*place, k), weight_of(sync_, param).sizes()));
   return states;
 }
 
@@ -94,7 +107,7 @@ std::vector<std::vector<State>> ParamStates::gather(
     }
   }
   for (const StateSpec& spec : all) {
-    const torch::Tensor whole = zero_state(spec, segment.weight).tensor;
+    const State whole = zero_state(spec, segment.weight);
     // Of a slot's parameter, the place of the state among its own.
     const auto index_in = [&](const BucketSlot& slot) {
       const auto kept = specs(slot.param);
@@ -107,20 +120,17 @@ std::vector<std::vector<State>> ParamStates::gather(
       const auto& place = places_[static_cast<size_t>(slot.param)];
       const auto k = index_in(slot);
       if (place && k)
-        whole.narrow(0, slot.offset_numel + place->begin, place->numel)
-            .copy_(owned(*place, *k));
+        copy_state(
+            narrow_state(whole, slot.offset_numel + place->begin, place->numel),
+            owned(*place, *k));
     }
-    segment.group.ranks
-        ->all_gather(
-            whole, whole.narrow(0, segment.owned.begin, segment.owned.numel))
-        ->wait_on_host();
+    gather_ranges(segment, whole);
     for (size_t s = 0; s < segment.slots.size(); ++s) {
       const BucketSlot& slot = segment.slots[s];
       if (const auto k = index_in(slot))
-        states[s][*k] = {
-            spec.name,
-            whole.narrow(0, slot.offset_numel, slot.numel)
-                .view(weight_of(sync_, slot.param).sizes())};
+        states[s][*k] = shaped(
+            narrow_state(whole, slot.offset_numel, slot.numel),
+            weight_of(sync_, slot.param).sizes());
     }
   }
   return states;
@@ -137,8 +147,9 @@ std::vector<State> ParamStates::zeros(int param) const {
 void ParamStates::keep(int param, const std::vector<State>& whole) const {
   const auto& place = places_[static_cast<size_t>(param)];
   for (size_t k = 0; place && k < whole.size(); ++k) {
-    owned(*place, k).copy_(
-        whole[k].tensor.reshape({-1}).narrow(0, place->begin, place->numel));
+    copy_state(
+        owned(*place, k),
+        narrow_state(shaped(whole[k], {-1}), place->begin, place->numel));
   }
 }
 

@@ -34,7 +34,7 @@ class ParamStates {
  private:
   std::vector<StateSpec> specs(int param) const;
   // This rank's part of the k-th state; flat.
-  torch::Tensor owned(const RunPart& place, size_t k) const;
+  State owned(const RunPart& place, size_t k) const;
 
   const GradSync& sync_;
   const Optimizer& optimizer_;

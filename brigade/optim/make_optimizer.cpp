@@ -40,6 +40,8 @@ std::unique_ptr<Optimizer> make_optimizer(
     std::vector<OptimizerGroup> groups,
     const MatrixRanks& matrices) {
   auto optimizer = make_kind(options, std::move(groups), matrices);
+  if (options.moments != MomentDtype::kFloat32)
+    optimizer->keep_moments_in(options.moments, options.seed);
   if (options.ema_decay > 0)
     optimizer->keep_average(options.ema_decay);
   return optimizer;

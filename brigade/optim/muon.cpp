@@ -141,7 +141,9 @@ void Muon::step_ranges(const std::vector<StepRange>& ranges) {
   std::vector<torch::Tensor> updates(ranges.size());
   for (size_t i = 0; i < ranges.size(); ++i) {
     if (has_matrices(ranges[i].group))
-      updates[i] = update_of(ranges[i]);
+      with_float_states(ranges[i], [&](const StepRange& range) {
+        updates[i] = update_of(range);
+      });
   }
   for (const Set& set : sets_) {
     std::vector<torch::Tensor> pieces;
@@ -157,11 +159,15 @@ void Muon::step_ranges(const std::vector<StepRange>& ranges) {
     if (has_matrices(ranges[i].group))
       apply_update(ranges[i], updates[i]);
     else
-      adamw_step(ranges[i], options_.adamw);
+      step_in_parts(ranges[i]);
   }
 }
 
 void Muon::step_range(const StepRange& range) {
+  if (!has_matrices(range.group)) {
+    adamw_step(range, options_.adamw);
+    return;
+  }
   throw Error(
       ExitCode::kUnexpected,
       fmt::format(

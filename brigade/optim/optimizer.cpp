@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/base/hash.h"
+#include "brigade/ops/block_codes.h"
 #include "brigade/ops/split_master.h"
 
 namespace brigade {
@@ -55,6 +57,55 @@ torch::Tensor master_of(const StepRange& range) {
              : range.group.weight;
 }
 
+// Elements whose moments are in float32 at a time.
+constexpr int64_t kFloatNumel = int64_t{1} << 20;
+
+// Of the optimizer's own states, which a step needs in float32.
+bool is_narrow(const State& state) {
+  return state.scales.defined() ||
+         state.tensor.scalar_type() == torch::kBFloat16;
+}
+
+// Blocks of codes count from parameters' beginnings.
+void check_is_aligned(const OptimizerGroup& group) {
+  const auto fits = [](int64_t numel) { return numel % kBlockNumel == 0; };
+  const bool all_fit =
+      fits(group.weight.numel()) &&
+      std::all_of(
+          group.parts.begin(), group.parts.end(), [&](const RunPart& part) {
+            return fits(part.begin) && fits(part.offset);
+          });
+  if (all_fit)
+    return;
+  throw ConfigError(fmt::format(
+      "[optimizer] '{}' has {} elements, or a parameter in it begins, at no "
+      "multiple of {}, the block that int8 moments share a scale in: wrap with "
+      "GradSyncOptions::block_numel = {}",
+      group.name,
+      group.weight.numel(),
+      kBlockNumel,
+      kBlockNumel));
+}
+
+// The same step of other memory.
+StepRange with_memory(
+    const StepRange& range,
+    const OptimizerGroup& group,
+    const std::vector<State>& states,
+    const torch::Tensor& master_low,
+    int64_t begin) {
+  return {
+      .index = range.index,
+      .group = group,
+      .states = states,
+      .master_low = master_low,
+      .lr = range.lr,
+      .grad_scale = range.grad_scale,
+      .step = range.step,
+      .after_read = range.after_read,
+      .begin = begin};
+}
+
 }  // namespace
 
 void change_master(
@@ -92,12 +143,19 @@ Optimizer::Optimizer(
   for (OptimizerGroup& group : groups_) {
     group.weight = group.weight.detach();
     check(group);
+    weights_versions_.push_back(
+        group.memory ? group.memory->weights_version : 0);
+  }
+  make_states();
+}
+
+void Optimizer::make_states() {
+  states_.clear();
+  for (const OptimizerGroup& group : groups_) {
     states_.emplace_back();
     for (const StateSpec& spec :
          kept(group.rule.unit, group.weight.scalar_type()))
       states_.back().push_back(zero_state(spec, group.weight));
-    weights_versions_.push_back(
-        group.memory ? group.memory->weights_version : 0);
   }
 }
 
@@ -178,15 +236,21 @@ void Optimizer::note_stepped(const StepRange& range) const {
 
 void Optimizer::step_in_parts(const StepRange& range) {
   const int64_t numel = range.group.weight.numel();
-  if (numel <= max_numel()) {
-    step_range(range);
+  const bool has_narrow =
+      std::any_of(range.states.begin(), range.states.end(), is_narrow);
+  const int64_t most =
+      has_narrow ? std::min(max_numel(), kFloatNumel) : max_numel();
+  const auto step = [&](const StepRange& part) {
+    with_float_states(part, [this](const StepRange& of) { step_range(of); });
+  };
+  if (numel <= most) {
+    step(range);
     return;
   }
-  for (int64_t begin = 0; begin < numel; begin += max_numel()) {
+  for (int64_t begin = 0; begin < numel; begin += most) {
+    const int64_t part_numel = std::min(most, numel - begin);
     const auto part = [&](const torch::Tensor& of) {
-      return of.defined()
-                 ? of.narrow(0, begin, std::min(max_numel(), numel - begin))
-                 : of;
+      return of.defined() ? of.narrow(0, begin, part_numel) : of;
     };
     const OptimizerGroup group{
         .name = range.group.name,
@@ -196,16 +260,57 @@ void Optimizer::step_in_parts(const StepRange& range) {
         .param_group = range.group.param_group};
     std::vector<State> states;
     for (const State& state : range.states)
-      states.push_back({state.name, part(state.tensor)});
-    step_range(
-        {.index = range.index,
-         .group = group,
-         .states = states,
-         .master_low = part(range.master_low),
-         .lr = range.lr,
-         .grad_scale = range.grad_scale,
-         .step = range.step,
-         .after_read = range.after_read});
+      states.push_back(narrow_state(state, begin, part_numel));
+    step(with_memory(
+        range, group, states, part(range.master_low), range.begin + begin));
+  }
+}
+
+void Optimizer::with_float_states(
+    const StepRange& range,
+    const std::function<void(const StepRange& range)>& step) const {
+  std::vector<State> states = range.states;
+  for (State& state : states) {
+    if (state.scales.defined())
+      state = {
+          state.name, ops::decode_blocks(state.tensor, state.scales, kernels_)};
+    else if (is_narrow(state))
+      state.tensor = state.tensor.to(torch::kFloat);
+  }
+  step(with_memory(range, range.group, states, range.master_low, range.begin));
+  for (size_t i = 0; i < states.size(); ++i) {
+    const State& kept = range.states[i];
+    if (kept.scales.defined())
+      ops::encode_blocks(states[i].tensor, kept.tensor, kept.scales, kernels_);
+    else if (is_narrow(kept))
+      keep_rounded(range, kept, states[i].tensor);
+  }
+}
+
+// Padding is of no part, and stays zero.
+void Optimizer::keep_rounded(
+    const StepRange& range,
+    const State& state,
+    const torch::Tensor& values) const {
+  const OptimizerGroup& group = groups_[range.index];
+  for (size_t i = 0; i < group.parts.size(); ++i) {
+    const RunPart& part = group.parts[i];
+    const int64_t begin = std::max(part.offset, range.begin);
+    const int64_t numel =
+        std::min(part.offset + part.numel, range.begin + values.numel()) -
+        begin;
+    if (numel <= 0)
+      continue;
+    PartPlace place = i < group.places.size() ? group.places[i] : PartPlace();
+    place.index.begin += begin - part.offset;
+    const uint64_t key = mix_bits(
+        mix_bits(place.key ^ fnv1a_64(state.name)) ^ mix_bits(options_.seed));
+    ops::round_stochastically(
+        values.narrow(0, begin - range.begin, numel),
+        state.tensor.narrow(0, begin - range.begin, numel),
+        {.key = mix_bits(key + static_cast<uint64_t>(range.step)),
+         .index = place.index},
+        kernels_);
   }
 }
 
@@ -263,13 +368,20 @@ void Optimizer::step_all(const std::vector<StepRange>& ranges) {
 
 void Optimizer::keep_average(double decay) {
   options_.ema_decay = decay;
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    std::vector<State>& states = states_[i];
-    const bool has_low = has_master(groups_[i].weight.scalar_type());
-    states.insert(
-        states.end() - (has_low ? 1 : 0),
-        zero_state({kEma}, groups_[i].weight));
+  make_states();
+}
+
+void Optimizer::keep_moments_in(MomentDtype dtype, uint64_t seed) {
+  const std::string problem = why_not_kept_in(dtype, options_);
+  if (!problem.empty())
+    throw ConfigError("[optimizer] " + problem);
+  options_.moments = dtype;
+  options_.seed = seed;
+  for (const OptimizerGroup& group : groups_) {
+    if (dtype == MomentDtype::kInt8)
+      check_is_aligned(group);
   }
+  make_states();
 }
 
 void Optimizer::begin_average(const StepRange& range) const {

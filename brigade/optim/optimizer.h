@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "brigade/ops/adamw.h"
+#include "brigade/ops/stochastic_rounding.h"
 #include "brigade/optim/flat_memory.h"
 #include "brigade/options/optimizer.h"
 #include "brigade/options/optimizer_states.h"
@@ -29,6 +30,13 @@
 #include "brigade/param/step_rule.h"
 
 namespace brigade {
+
+// What of which whole parameter a part of a run is, for random numbers that no
+// layout changes.
+struct PartPlace {
+  uint64_t key = 0;       // of the parameter's name
+  ops::WholeIndex index;  // of the part's elements
+};
 
 // A flat run of weights that one rule steps: a bucket, a shard of one, or a part
 // of one.
@@ -43,6 +51,8 @@ struct OptimizerGroup {
   std::shared_ptr<const FlatMemory> memory;
   // What it has of which parameters, in the order of memory; padding is of none.
   std::vector<RunPart> parts = {};
+  // By part; empty: each counts for itself.
+  std::vector<PartPlace> places = {};
 };
 
 // Throws ConfigError naming the group whose param_group has no rate in `lrs`.
@@ -54,12 +64,14 @@ void check_has_rate(
 struct StepRange {
   size_t index = 0;  // of the group
   const OptimizerGroup& group;
-  const std::vector<State>& states;  // the optimizer's own come first
-  torch::Tensor master_low;          // undefined where the weight is float32
-  double lr = 0;                     // the rule's rate is in it
+  // The optimizer's own come first; float32 where step_range() has them.
+  const std::vector<State>& states;
+  torch::Tensor master_low;  // undefined where the weight is float32
+  double lr = 0;             // the rule's rate is in it
   double grad_scale = 1;
   int64_t step = 1;  // counted from 1
   ops::AfterRead after_read = ops::AfterRead::kKeep;
+  int64_t begin = 0;  // of its first element, in the group `index`
 };
 
 // Calls `change` with the float32 master of the range's weight, flat, and keeps
@@ -130,6 +142,12 @@ class Optimizer {
   // From now on keeps a moving average of the weights (OptimizerOptions::
   // ema_decay). Before the first step, and before states are loaded.
   void keep_average(double decay);
+  // From now on keeps moments in that dtype (OptimizerOptions::moments, seed).
+  // Before the first step, and before states are loaded. Throws ConfigError
+  // where the optimizer has no moments or its own cannot be rounded, and with
+  // kInt8 naming a parameter whose place in memory is not a multiple of
+  // kBlockNumel (GradSyncOptions::block_numel).
+  void keep_moments_in(MomentDtype dtype, uint64_t seed = 0);
   // Whether an average of the weights is what is evaluated and exported.
   bool averages_weights() const { return options_.averages_weights(); }
   // The average of a parameter's weights, in float32: kEma, or `master` itself
@@ -168,8 +186,16 @@ class Optimizer {
   virtual void step_range(const StepRange& range) = 0;
   virtual int64_t max_numel() const { return kWholeRange; }
   static constexpr int64_t kWholeRange = std::numeric_limits<int64_t>::max();
+  // Calls `step` with the range and its states in float32, and keeps what it
+  // writes into them as options say.
+  void with_float_states(
+      const StepRange& range,
+      const std::function<void(const StepRange& range)>& step) const;
+  // step_range() of parts of the range.
+  void step_in_parts(const StepRange& range);
 
  private:
+  void make_states();
   void follow_memory();
   torch::Tensor master_low(size_t group) const;
   StepRange range_of(
@@ -177,7 +203,10 @@ class Optimizer {
       double lr,
       double grad_scale,
       ops::AfterRead after_read) const;
-  void step_in_parts(const StepRange& range);
+  void keep_rounded(
+      const StepRange& range,
+      const State& state,
+      const torch::Tensor& values) const;
   void step_all(const std::vector<StepRange>& ranges);
   // A moving average begins with the weights before the first step.
   void begin_average(const StepRange& range) const;

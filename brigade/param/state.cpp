@@ -1,11 +1,67 @@
 #include "brigade/param/state.h"
 
+#include "brigade/ops/block_codes.h"
+
 namespace brigade {
+namespace {
+
+torch::ScalarType dtype_of(StateDtype dtype) {
+  switch (dtype) {
+    case StateDtype::kFloat32:
+      break;
+    case StateDtype::kBfloat16:
+      return torch::kBFloat16;
+    case StateDtype::kInt16:
+      return torch::kShort;
+    case StateDtype::kSignedCodes:
+      return torch::kChar;
+    case StateDtype::kUnsignedCodes:
+      return torch::kByte;
+  }
+  return torch::kFloat;
+}
+
+}  // namespace
 
 State zero_state(const StateSpec& spec, const torch::Tensor& weight) {
-  const auto dtype =
-      spec.dtype == StateDtype::kInt16 ? torch::kShort : torch::kFloat;
-  return {spec.name, torch::zeros_like(weight, weight.options().dtype(dtype))};
+  const auto dtype = dtype_of(spec.dtype);
+  State state{
+      spec.name, torch::zeros_like(weight, weight.options().dtype(dtype))};
+  // Zero times any entry.
+  if (ops::is_codes(dtype))
+    state.scales = torch::zeros(
+        {ops::count_blocks(weight.numel())},
+        weight.options().dtype(torch::kFloat));
+  return state;
+}
+
+State narrow_state(const State& flat, int64_t begin, int64_t numel) {
+  State part{flat.name, flat.tensor.narrow(0, begin, numel)};
+  if (flat.scales.defined())
+    part.scales =
+        flat.scales.narrow(0, begin / kBlockNumel, ops::count_blocks(numel));
+  return part;
+}
+
+torch::Tensor values_of(const State& state) {
+  return state.scales.defined()
+             ? ops::recodable_values(state.tensor, state.scales)
+             : state.tensor;
+}
+
+void set_values(const State& state, const torch::Tensor& values) {
+  torch::Tensor tensor = state.tensor;
+  if (state.scales.defined())
+    ops::encode_blocks(
+        values.to(torch::kFloat).contiguous(), tensor, state.scales);
+  else
+    tensor.copy_(values);
+}
+
+void copy_state(const State& to, const State& from) {
+  torch::Tensor(to.tensor).copy_(from.tensor);
+  if (to.scales.defined())
+    torch::Tensor(to.scales).copy_(from.scales);
 }
 
 }  // namespace brigade

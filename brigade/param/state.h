@@ -7,6 +7,7 @@
 
 #include <torch/types.h>
 
+#include <cstdint>
 #include <string>
 
 #include "brigade/options/optimizer_states.h"
@@ -16,9 +17,23 @@ namespace brigade {
 struct State {
   std::string name;
   torch::Tensor tensor;
+  // Defined: `tensor` are codes of blocks, and these are their scales
+  // (ops/block_codes.h).
+  torch::Tensor scales = {};
 };
 
 // Zeros as `spec` says, of the weight's shape and beside it.
 State zero_state(const StateSpec& spec, const torch::Tensor& weight);
+
+// [begin, begin + numel) of a flat state: a view. Of codes whole blocks, but for
+// the last one of a parameter.
+State narrow_state(const State& flat, int64_t begin, int64_t numel);
+
+// A state's values: itself, or of codes recodable_values().
+torch::Tensor values_of(const State& state);
+// Writes them, of the state's shape.
+void set_values(const State& state, const torch::Tensor& values);
+// The same bits: of two states of one spec.
+void copy_state(const State& to, const State& from);
 
 }  // namespace brigade

@@ -39,6 +39,11 @@ std::vector<int> initial_order(BucketOrder order, int params) {
   return result;
 }
 
+void align_to_blocks(BucketPlanOptions& options, int64_t block_numel) {
+  options.alignment_numel = std::lcm(options.alignment_numel, block_numel);
+  options.range_numel = block_numel;
+}
+
 BucketPlan plan_buckets(
     std::span<const BucketParam> params,
     std::span<const int> order,
@@ -50,7 +55,7 @@ BucketPlan plan_buckets(
       params.size());
   BRIGADE_ASSERT(options.ranks > 0 && options.alignment_numel > 0);
   const int64_t end_multiple =
-      std::lcm(options.alignment_numel, static_cast<int64_t>(options.ranks));
+      std::lcm(options.alignment_numel, options.ranks * options.range_numel);
 
   std::vector<OpenBucket> closed;
   std::map<std::pair<std::string, int>, OpenBucket> open;

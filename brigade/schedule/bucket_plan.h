@@ -52,7 +52,12 @@ struct BucketPlanOptions {
   // A bucket's numel is a multiple of this many ranks, so that a reduce-scatter
   // over them divides evenly: the least common multiple of the groups' sizes.
   int ranks = 1;
+  // And each rank's part of it a multiple of so many elements.
+  int64_t range_numel = 1;
 };
+
+// Parameters and ranks' parts begin where blocks of so many elements do.
+void align_to_blocks(BucketPlanOptions& options, int64_t block_numel);
 
 // The place of one parameter's gradient in its bucket.
 struct BucketSlot {

@@ -234,8 +234,7 @@ std::string describe_buckets(
     return fmt::format("one all-reduce per parameter: {}\n", params.size());
   const std::vector<int> order =
       initial_order(distributed.bucket_order, static_cast<int>(params.size()));
-  return plan_buckets(params, order, bucket_plan_options(distributed))
-      .table(params);
+  return plan_buckets(params, order, bucket_plan_options(config)).table(params);
 }
 
 std::string

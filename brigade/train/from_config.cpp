@@ -75,8 +75,10 @@ BucketHook wire_hook(
   return all_reduce_hook();
 }
 
-GradSyncOptions grad_sync_options(const DistributedConfig& distributed) {
+GradSyncOptions grad_sync_options(const TrainConfig& config) {
+  const DistributedConfig& distributed = config.distributed;
   GradSyncOptions options;
+  options.block_numel = state_block_numel(config.training.optimizer);
   options.bucket_capacity_bytes = bucket_capacity_bytes(distributed);
   options.order = distributed.bucket_order;
   options.reduction = Reduction::kSum;
@@ -88,10 +90,12 @@ GradSyncOptions grad_sync_options(const DistributedConfig& distributed) {
   return options;
 }
 
-BucketPlanOptions bucket_plan_options(const DistributedConfig& distributed) {
+BucketPlanOptions bucket_plan_options(const TrainConfig& config) {
+  const DistributedConfig& distributed = config.distributed;
   BucketPlanOptions options;
   options.capacity_bytes = bucket_capacity_bytes(distributed);
   options.ranks = distributed.dims.replicas() / distributed.replica_groups();
+  align_to_blocks(options, state_block_numel(config.training.optimizer));
   return options;
 }
 
@@ -110,6 +114,7 @@ OptimizerOptions optimizer_options(const TrainConfig& config) {
   OptimizerOptions options = config.training.optimizer;
   options.adamw.kernels = config.model.kernels;
   options.muon.newton_schulz.kernels = config.model.kernels;
+  options.seed = static_cast<uint64_t>(config.training.seed);
   return options;
 }
 

@@ -45,10 +45,10 @@ BucketHook wire_hook(
 int64_t bucket_capacity_bytes(const DistributedConfig& distributed);
 
 // Sums of gradients, handed over as main_grad; finish() waits for them.
-GradSyncOptions grad_sync_options(const DistributedConfig& distributed);
+GradSyncOptions grad_sync_options(const TrainConfig& config);
 
 // The plan that BucketedGradSync makes of grad_sync_options(), for --dry-run.
-BucketPlanOptions bucket_plan_options(const DistributedConfig& distributed);
+BucketPlanOptions bucket_plan_options(const TrainConfig& config);
 
 // How a parameter is stepped: with training.weight_decay where weight_decay_on
 // says so, without elsewhere.

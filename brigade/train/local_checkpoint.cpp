@@ -43,17 +43,17 @@ void read_mean_moments(const Checkpoint& checkpoint, const Param& param) {
   if (groups < 2)
     return;
   const torch::NoGradGuard no_grad;
-  for (const auto& [kind, tensor] : moments_of(param)) {
-    if (!checkpoint.contains(moment_prefix(0) + kind + "." + param.name))
+  for (const State& moment : moments_of(param)) {
+    const std::string kind = moment.name + ".";
+    if (!checkpoint.contains(moment_prefix(0) + kind + param.name))
       continue;
-    torch::Tensor moment = tensor;
-    auto sum = torch::zeros_like(moment);
+    const auto each = torch::empty_like(moment.tensor, torch::kFloat);
+    auto sum = torch::zeros_like(each);
     for (int group = 0; group < groups; ++group) {
-      checkpoint.read(
-          part_of(moment_prefix(group) + kind + ".", param, moment));
-      sum.add_(moment);
+      checkpoint.read(part_of(moment_prefix(group) + kind, param, each));
+      sum.add_(each);
     }
-    moment.copy_(sum.div_(groups));
+    set_values(moment, sum.div_(groups));
   }
 }
 
@@ -70,8 +70,8 @@ void add_local_parts(
     if (!param.is_counted_here())
       return;
     std::vector<TensorPart> parts{master_part_of(own + "weight.", param)};
-    for (const auto& [kind, tensor] : moments_of(param))
-      parts.push_back(part_of(moments + kind + ".", param, tensor));
+    for (const State& moment : moments_of(param))
+      parts.push_back(part_of(moments + moment.name + ".", param, moment));
     for (TensorPart& part : parts) {
       if (shares.take(part))
         optimizer.push_back(std::move(part));
@@ -114,8 +114,11 @@ bool load_local(
     }
     const std::string own = group_prefix(local.group());
     checkpoint.read(master_part_of(own + "weight.", param));
-    for (const auto& [kind, tensor] : moments_of(param))
-      read(own + kind + ".", tensor);
+    for (const State& moment : moments_of(param)) {
+      const std::string prefix = own + moment.name + ".";
+      if (checkpoint.contains(prefix + param.name))
+        checkpoint.read(part_of(prefix, param, moment));
+    }
     if (local.will_be_under_way(param, step))
       has_pending =
           has_pending && checkpoint.contains("outer.pending." + param.name);

@@ -48,6 +48,8 @@ enum class WholeWeight { kStays, kIsFreed };
 void own_copies(TensorPart& part, WholeWeight weights) {
   if (part.master_low.defined())
     part.master_low = own_copy(part.master_low);
+  if (part.scales.defined())
+    part.scales = own_copy(part.scales);
   if (!part.master_low.defined() || weights == WholeWeight::kIsFreed)
     part.tensor = own_copy(part.tensor);
 }

@@ -172,7 +172,7 @@ void StageRuntime::use_weights_of(const ModelUnit& unit) {
 }
 
 GradSyncOptions StageRuntime::sync_options() {
-  GradSyncOptions options = grad_sync_options(config_.distributed);
+  GradSyncOptions options = grad_sync_options(config_);
   options.hook = [wire = wire_](BucketView& bucket, Communicator& group) {
     if (wire->treatment != Buckets::kReduced)
       note_gradients(bucket, wire->notes);

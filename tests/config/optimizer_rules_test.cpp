@@ -40,6 +40,23 @@ std::vector<std::string> problems_with(
   return {};
 }
 
+TEST(OptimizerRules, MomentsThatAnOptimizerHasNotAreRefused) {
+  const std::string int8 = "training.optimizer_state_dtype=int8";
+  const std::string sgd = "training.optimizer=sgd";
+  EXPECT_THAT(problems_with({int8}), IsEmpty());
+  EXPECT_THAT(problems_with({int8, "training.optimizer=muon"}), IsEmpty());
+  EXPECT_THAT(
+      problems_with({int8, sgd, "training.sgd_momentum=0.9"}), IsEmpty());
+  EXPECT_THAT(
+      problems_with({int8, sgd}),
+      ElementsAre(HasSubstr(
+          "/training/optimizer_state_dtype: moments in int8 of the optimizer "
+          "sgd, which without momentum keeps none; set it to \"float32\"")));
+  EXPECT_THAT(
+      problems_with({int8, "training.optimizer=schedule_free_adamw"}),
+      ElementsAre(HasSubstr("whose z are weights")));
+}
+
 TEST(OptimizerRules, AKeyBesideAnotherOptimizerIsRefused) {
   EXPECT_THAT(
       problems_with({"training.muon_momentum=0.9"}),

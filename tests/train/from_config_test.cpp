@@ -48,13 +48,14 @@ TEST(FromConfig, LearningRateFollowsTheNamedSchedule) {
 }
 
 TEST(FromConfig, BucketsHoldBucketCapMbOfGradient) {
-  DistributedConfig distributed;
+  TrainConfig config;
+  DistributedConfig& distributed = config.distributed;
   distributed.bucket_cap_mb = 1.5;
   distributed.bucket_order = BucketOrder::kObserved;
   distributed.dims.dp = 2;
   distributed.dims.cp = 3;
-  const GradSyncOptions sync = grad_sync_options(distributed);
-  const BucketPlanOptions plan = bucket_plan_options(distributed);
+  const GradSyncOptions sync = grad_sync_options(config);
+  const BucketPlanOptions plan = bucket_plan_options(config);
   EXPECT_EQ(sync.bucket_capacity_bytes, 1536 * 1024);
   EXPECT_EQ(plan.capacity_bytes, sync.bucket_capacity_bytes);
   EXPECT_EQ(plan.first_bucket_bytes, sync.first_bucket_bytes);

@@ -495,12 +495,13 @@ TEST_F(LocalSteps, OtherGroupsBeginWithTheMeanOfTheMoments) {
       EXPECT_EQ(loaded.has_groups, overrides.empty());
       const Checkpoint source(from);
       step.stages().front()->params().visit([&](const Param& param) {
-        for (const auto& [name, moment] : param.states) {
-          const std::string kind = name + ".";
+        for (const State& moment : param.states) {
+          const std::string kind = moment.name + ".";
           const auto mine = source.read_whole(kind + param.name);
           const auto others = source.read_whole("outer.1." + kind + param.name);
           EXPECT_FALSE(torch::equal(mine, others));
-          EXPECT_TRUE(torch::allclose(moment, (mine + others) / 2, 1e-5, 0))
+          EXPECT_TRUE(
+              torch::allclose(moment.tensor, (mine + others) / 2, 1e-5, 0))
               << kind << param.name;
         }
       });
