@@ -6,12 +6,13 @@
 
 namespace brigade {
 
-enum class WireFormat { kFp32, kBf16, kInt8, kInt4 };
+enum class WireFormat { kFp32, kBf16, kInt8, kInt4, kInt2 };
 template <>
 inline constexpr std::array kChoices<WireFormat>{
     Choice{WireFormat::kFp32, "fp32"},
     Choice{WireFormat::kBf16, "bf16"},
     Choice{WireFormat::kInt8, "int8"},
-    Choice{WireFormat::kInt4, "int4"}};
+    Choice{WireFormat::kInt4, "int4"},
+    Choice{WireFormat::kInt2, "int2"}};
 
 }  // namespace brigade

@@ -60,6 +60,55 @@ TEST(BlockWire, ABlockComesBackWithinHalfAStep) {
   }
 }
 
+Tensor through_int2(const Tensor& values) {
+  const int64_t count = values.numel();
+  std::vector<uint8_t> block(
+      static_cast<size_t>(block_bytes(WireFormat::kInt2)));
+  Tensor back = torch::empty({count});
+  encode_block(
+      WireFormat::kInt2, values.data_ptr<float>(), count, block.data());
+  decode_block(WireFormat::kInt2, block.data(), count, back.data_ptr<float>());
+  return back;
+}
+
+TEST(BlockWire, Int2HasFourLevelsWithTheLeastSquareError) {
+  // Of root mean square 2, above and below 0.9814 times that.
+  const Tensor values = torch::tensor(
+      {1.96F, -1.96F, 1.97F, -1.97F, 0.1F, -3.0F, 1.2F, 2.4708298F});
+  ASSERT_NEAR(values.square().mean().sqrt().item<double>(), 2, 1e-6);
+  const Tensor back = through_int2(values);
+  const double inner = back[0].item<double>();
+  const double outer = inner * 1.510 / 0.4528;
+  const std::vector<double> expected{
+      inner, -inner, outer, -outer, inner, -outer, inner, outer};
+  for (size_t i = 0; i < expected.size(); ++i)
+    EXPECT_NEAR(back[static_cast<int64_t>(i)].item<double>(), expected[i], 1e-5)
+        << i;
+  // A better scale would be along an error that is not across.
+  EXPECT_NEAR(((values - back) * back).sum().item<double>(), 0, 1e-4);
+}
+
+TEST(BlockWire, Int2LosesAnEighthOfNormalValuesAndNeverAll) {
+  torch::manual_seed(1);
+  const auto lost = [](const Tensor& values) {
+    const Tensor error = through_int2(values) - values;
+    return (error.square().sum() / values.square().sum()).item<double>();
+  };
+  double sum = 0;
+  for (int i = 0; i < 200; ++i)
+    sum += lost(torch::randn({256}) * 1e-20);
+  EXPECT_NEAR(sum / 200, 0.1175, 0.002);
+  // One large value among others of any size, and heavy tails.
+  for (const float others : {0.0F, 1e-3F, 0.03F, 0.1F, 0.3F, 1.0F}) {
+    for (const int64_t count : {1, 2, 3, 16, 77, 256}) {
+      Tensor values = torch::randn({count}) * others;
+      values[count / 2] = 1;
+      EXPECT_LT(lost(values), 0.97) << others << " " << count;
+      EXPECT_LT(lost(torch::randn({count}).pow(5)), 0.97) << count;
+    }
+  }
+}
+
 TEST(BlockWire, Float32ComesBackAsItIs) {
   for (const int64_t count : {int64_t{1}, int64_t{77}, int64_t{256}}) {
     Tensor values = rounded_values_of(1, count) * 3e-5;
@@ -89,7 +138,8 @@ TEST(BlockWire, ZerosAndTheSmallestNumbersBecomeZerosAndNothingElse) {
 }
 
 TEST(BlockWire, ABlockWithAValueThatIsNotFiniteComesBackNotFinite) {
-  for (const WireFormat format : {WireFormat::kInt8, WireFormat::kInt4}) {
+  for (const WireFormat format :
+       {WireFormat::kInt8, WireFormat::kInt4, WireFormat::kInt2}) {
     for (const float bad :
          {std::numeric_limits<float>::infinity(),
           std::numeric_limits<float>::quiet_NaN()}) {
@@ -197,11 +247,12 @@ TEST(RoundedSum, AnInfinityIsSeenOnceAndNotKept) {
   });
 }
 
-TEST(RoundedSum, SendsAQuarterOfTheBytesInInt8AndAnEighthInInt4) {
+TEST(RoundedSum, SendsAQuarterInInt8AnEighthInInt4AndASixteenthInInt2) {
   run_ranks(4, [](const CommunicatorPtr& world) {
     for (const auto& [format, fraction] :
          {std::pair(WireFormat::kInt8, 0.25 * (1 + 4.0 / 256)),
-          std::pair(WireFormat::kInt4, 0.125 * (1 + 8.0 / 128))}) {
+          std::pair(WireFormat::kInt4, 0.125 * (1 + 8.0 / 128)),
+          std::pair(WireFormat::kInt2, 0.0625 * (1 + 16.0 / 256))}) {
       constexpr int64_t kNumel = 4096;
       RoundedSum sum(format, {{0, kNumel}}, *world);
       world->clear_records();

@@ -31,7 +31,7 @@ TEST(Choice, EachValueHasOneName) {
   EXPECT_EQ(names<Backend>(), "gloo nccl mpi");
   EXPECT_EQ(names<HierarchyChoice>(), "auto on off");
   EXPECT_EQ(names<GradSyncAlgorithm>(), "bucketed per_param");
-  EXPECT_EQ(names<WireFormat>(), "fp32 bf16 int8 int4");
+  EXPECT_EQ(names<WireFormat>(), "fp32 bf16 int8 int4 int2");
   EXPECT_EQ(names<VerifyLevel>(), "full size");
 }
 

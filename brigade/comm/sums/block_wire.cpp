@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -13,7 +14,12 @@ namespace {
 
 constexpr int64_t kInt8Block = 256;
 constexpr int64_t kInt4Block = 128;
+constexpr int64_t kInt2Block = 256;
 constexpr int64_t kScaleBytes = sizeof(float);
+// Levels of kInt2, and what lies in the middle of them.
+constexpr float kInnerLevel = 0.4528F;
+constexpr float kOuterLevel = 1.510F;
+constexpr float kBetweenLevels = (kInnerLevel + kOuterLevel) / 2;
 constexpr uint32_t kInfinityBits = 0x7F800000;
 
 // Bits of magnitudes order as the magnitudes do, with NaN above all.
@@ -97,6 +103,53 @@ void decode_int4(const uint8_t* block, int64_t count, float* values) {
   }
 }
 
+// Undefined for a NaN or an infinity. Squares in double neither overflow nor
+// vanish.
+float root_mean_square(const float* values, int64_t count) {
+  double sum = 0;
+  for (int64_t i = 0; i < count; ++i)
+    sum += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+  return static_cast<float>(std::sqrt(sum / static_cast<double>(count)));
+}
+
+// Each quarter of the block's values in two bits of its bytes: the sign, and
+// whether the level is the outer one.
+void encode_int2(const float* values, int64_t count, uint8_t* block) {
+  const bool is_finite = largest_magnitude_bits(values, count) < kInfinityBits;
+  const float between =
+      is_finite ? kBetweenLevels * root_mean_square(values, count) : 0;
+  uint8_t* bytes = block + kScaleBytes;
+  std::fill_n(bytes, kInt2Block / 4, uint8_t{0});
+  double along = 0;  // the values along their levels
+  double square = 0;
+  for (int64_t i = 0; is_finite && i < count; ++i) {
+    const bool is_outer = std::abs(values[i]) > between;
+    const double level = is_outer ? kOuterLevel : kInnerLevel;
+    along += level * std::abs(values[i]);
+    square += level * level;
+    const int bits = (values[i] < 0 ? 1 : 0) | (is_outer ? 2 : 0);
+    bytes[i % (kInt2Block / 4)] |=
+        static_cast<uint8_t>(bits << (2 * (i / (kInt2Block / 4))));
+  }
+  const float scale = is_finite ? static_cast<float>(along / square)
+                                : std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(block, &scale, kScaleBytes);
+}
+
+void decode_int2(const uint8_t* block, int64_t count, float* values) {
+  float scale = 0;
+  std::memcpy(&scale, block, kScaleBytes);
+  const std::array<float, 4> levels = {
+      kInnerLevel * scale,
+      -kInnerLevel * scale,
+      kOuterLevel * scale,
+      -kOuterLevel * scale};
+  const uint8_t* bytes = block + kScaleBytes;
+  for (int64_t i = 0; i < count; ++i)
+    values[i] = levels[static_cast<size_t>(
+        bytes[i % (kInt2Block / 4)] >> (2 * (i / (kInt2Block / 4))) & 3)];
+}
+
 void encode_bf16(const float* values, int64_t count, uint8_t* block) {
   auto* rounded = reinterpret_cast<uint16_t*>(block);
   narrow_to_bf16(values, rounded, count);
@@ -119,6 +172,8 @@ int64_t block_bytes(WireFormat format) {
       return kScaleBytes + kInt8Block;
     case WireFormat::kInt4:
       return kScaleBytes + kInt4Block / 2;
+    case WireFormat::kInt2:
+      return kScaleBytes + kInt2Block / 4;
   }
   return 0;
 }
@@ -138,6 +193,8 @@ void encode_block(
       return encode_int8(values, count, block);
     case WireFormat::kInt4:
       return encode_int4(values, count, block);
+    case WireFormat::kInt2:
+      return encode_int2(values, count, block);
   }
 }
 
@@ -157,6 +214,8 @@ void decode_block(
       return decode_int8(block, count, values);
     case WireFormat::kInt4:
       return decode_int4(block, count, values);
+    case WireFormat::kInt2:
+      return decode_int2(block, count, values);
   }
 }
 

@@ -5,10 +5,18 @@
 //   kBf16  256 values in 512 bytes
 //   kInt8  a float32 scale and 256 of -127 ... 127: 260 bytes
 //   kInt4  a float32 scale and 128 of -7 ... 7: 68 bytes
+//   kInt2  a float32 scale and 256 of 4 levels: 68 bytes
 //
 // The scale is the largest magnitude of the block over 127 or 7; values are
 // rounded to the nearest. A block with a value that is not finite comes back as
 // NaNs, so that nobody takes it for numbers.
+//
+// The levels of kInt2 are +-0.4528 and +-1.510, which for normally distributed
+// values have the least mean square error of all four (Max 1960, Lloyd 1982),
+// 0.1175 of theirs. A value is rounded to the nearest level times the block's
+// root mean square; the scale that is sent is then the one with the least
+// square error, so that of no block as much as all is lost, which error feedback
+// needs.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@
 //
 // What an owner's rounding of a sum loses is part of its own error. Costs, for
 // n values: 2 (R-1)/R n bytes in int8 (and 1/64 of that for scales) sent by
-// each rank, a quarter of float32's; int4 an eighth.
+// each rank, a quarter of float32's; int4 an eighth, int2 a sixteenth.
 #pragma once
 
 #include <torch/types.h>
