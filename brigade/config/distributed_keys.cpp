@@ -174,6 +174,13 @@ void add_outer_step(Keys& keys) {
       kAny,
       kCourse,
       "changes between groups; what fewer bits lose is sent the next time");
+  outer.key(
+      "outer_norm_limit",
+      &Outer::norm_limit,
+      at_least(0),
+      kCourse,
+      "a group whose change is not finite, or has a norm above so many times "
+      "the median of the groups', is left out of the round; 0: none is");
   rounds.key(
       "outer_fragments",
       &Rounds::fragments,

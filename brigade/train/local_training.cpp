@@ -1,8 +1,12 @@
 #include "brigade/train/local_training.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <utility>
 
 #include "brigade/metrics/clock.h"
+#include "brigade/schedule/outliers.h"
 #include "brigade/train/from_config.h"
 
 namespace brigade {
@@ -28,7 +32,10 @@ LocalTraining::LocalTraining(
     const TrainConfig& config,
     const ProcessMesh& mesh,
     const Stages& stages)
-    : schedule_(config.distributed.rounds), mesh_(mesh), stages_(stages) {
+    : schedule_(config.distributed.rounds),
+      mesh_(mesh),
+      stages_(stages),
+      norm_limit_(config.distributed.outer.norm_limit) {
   const OuterFragmentOptions options = outer_fragment_options(config);
   for (int i = 0; i < schedule_.fragments; ++i) {
     const FragmentParams params = params_of(static_cast<size_t>(i));
@@ -53,27 +60,56 @@ FragmentParams LocalTraining::params_of(size_t fragment) const {
 
 int64_t LocalTraining::after_step(int64_t step) {
   const int64_t begin_ns = steady_now_ns();
+  left_out_.clear();
   if (is_parallel(step))
     restart();
   for (const FragmentEvent& event : fragment_events(schedule_, step)) {
     const auto index = static_cast<size_t>(event.fragment);
-    // A stage without any of it: so are all ranks that it would talk to.
-    if (!fragments_[index])
-      continue;
-    OuterFragment& fragment = *fragments_[index];
-    switch (event.action) {
-      case FragmentAction::kSend:
-        fragment.send(params_of(index));
-        break;
-      case FragmentAction::kMerge:
-        fragment.merge(params_of(index));
-        break;
-      case FragmentAction::kAverage:
-        fragment.average(params_of(index));
-        break;
-    }
+    // A stage may have nothing of it: so have all ranks that it would talk to.
+    OuterFragment* fragment = fragments_[index].get();
+    if (event.action == FragmentAction::kSend)
+      send(index);
+    else if (fragment != nullptr && event.action == FragmentAction::kMerge)
+      fragment->merge(params_of(index));
+    else if (fragment != nullptr)
+      fragment->average(params_of(index));
   }
   return steady_now_ns() - begin_ns;
+}
+
+void LocalTraining::send(size_t fragment) {
+  const std::vector<bool> left_out = judge(fragment);
+  if (fragments_[fragment])
+    fragments_[fragment]->send(params_of(fragment), left_out);
+}
+
+std::vector<bool> LocalTraining::judge(size_t fragment) {
+  if (norm_limit_ == 0)
+    return {};
+  auto squares = torch::zeros({groups()}, torch::kDouble);
+  if (fragments_[fragment])
+    squares[group()] =
+        fragments_[fragment]->squared_change(params_of(fragment));
+  squares = squares.to(mesh_.device());
+  mesh_.world()->all_reduce(squares)->wait();
+  const torch::Tensor roots = squares.sqrt().cpu();
+  std::vector<double> norms;
+  for (int64_t i = 0; i < roots.numel(); ++i)
+    norms.push_back(roots[i].item<double>());
+  const std::vector<bool> outliers = find_outliers(norms, norm_limit_);
+  for (size_t i = 0; i < outliers.size(); ++i) {
+    if (outliers[i])
+      left_out_.push_back(fmt::format(
+          "group {} is left out of the exchange of fragment {}: its change has "
+          "norm {:.4g}, the groups' are {:.4g} (distributed.outer_norm_limit = "
+          "{})",
+          i,
+          fragment,
+          norms[i],
+          fmt::join(norms, ", "),
+          norm_limit_));
+  }
+  return outliers;
 }
 
 void LocalTraining::visit(

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "brigade/comm/process_mesh.h"
@@ -40,6 +41,9 @@ class LocalTraining {
   // Collective: what is due after step `step`. Returns how long it took in
   // nanoseconds.
   int64_t after_step(int64_t step);
+  // What the last after_step() left groups out for, a line for each, alike on
+  // all ranks.
+  const std::vector<std::string>& left_out() const { return left_out_; }
 
   int groups() const { return mesh_.replica_groups(); }
   int group() const { return mesh_.replica_group(); }
@@ -61,10 +65,17 @@ class LocalTraining {
 
  private:
   FragmentParams params_of(size_t fragment) const;
+  // Sends this rank's part of a fragment, of which it may have nothing.
+  void send(size_t fragment);
+  // By group: whether its change of the fragment is not to count. An all-reduce
+  // of 8 bytes per group over all ranks; empty without a limit.
+  std::vector<bool> judge(size_t fragment);
 
   FragmentSchedule schedule_;
   const ProcessMesh& mesh_;
   const Stages& stages_;
+  double norm_limit_;
+  std::vector<std::string> left_out_;
   SequentialWorker worker_;  // outlives the fragments, whose exchanges it runs
   // By fragment; null: this rank has nothing of it.
   std::vector<std::unique_ptr<OuterFragment>> fragments_;

@@ -1,5 +1,6 @@
 #include "brigade/train/outer_fragment.h"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -83,19 +84,52 @@ void OuterFragment::restart(const FragmentParams& params) {
 void OuterFragment::exchange() {
   const torch::NoGradGuard no_grad;
   Communicator& groups = *mesh_.between_groups();
-  if (rounded_) {
-    rounded_->scatter(pending_, errors_)->wait_on_host();
-    rounded_->gather()->wait_on_host();
-    rounded_->finish();
-  } else {
+  if (!rounded_) {
     groups.all_reduce(pending_)->wait_on_host();
+  } else if (is_left_out_) {
+    // Its errors are of earlier exchanges, and of the sums that it rounds.
+    const torch::Tensor of_sums = torch::zeros_like(errors_);
+    exchange_rounded(of_sums);
+    errors_.add_(of_sums);
+  } else {
+    exchange_rounded(errors_);
   }
-  pending_.div_(groups.size());
+  pending_.div_(groups_in_mean_);
 }
 
-void OuterFragment::send(const FragmentParams& params) {
+void OuterFragment::exchange_rounded(torch::Tensor errors) {
+  rounded_->scatter(pending_, std::move(errors))->wait_on_host();
+  rounded_->gather()->wait_on_host();
+  rounded_->finish();
+}
+
+double OuterFragment::squared_change(const FragmentParams& params) const {
+  if (!is_first_replica_)
+    return 0;
+  const torch::NoGradGuard no_grad;
+  double sum = 0;
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (params[i].is_counted_here())
+      sum += (slot(common_, i) - master_of(params[i], options_.kernels))
+                 .to(torch::kDouble)
+                 .square()
+                 .sum()
+                 .item<double>();
+  }
+  return sum;
+}
+
+void OuterFragment::send(
+    const FragmentParams& params,
+    const std::vector<bool>& left_out) {
   const torch::NoGradGuard no_grad;
   is_under_way_ = true;
+  const auto group = static_cast<size_t>(mesh_.replica_group());
+  is_left_out_ = !left_out.empty() && left_out[group];
+  groups_in_mean_ = std::max(
+      1,
+      mesh_.replica_groups() -
+          static_cast<int>(std::count(left_out.begin(), left_out.end(), true)));
   if (!is_first_replica_)
     return;
   for (size_t i = 0; i < params.size(); ++i) {
@@ -103,6 +137,8 @@ void OuterFragment::send(const FragmentParams& params) {
     torch::sub_out(
         change, slot(common_, i), master_of(params[i], options_.kernels));
   }
+  if (is_left_out_)
+    pending_.zero_();
   auto task =
       std::make_shared<std::packaged_task<void()>>([this] { exchange(); });
   exchange_ = task->get_future();
@@ -123,7 +159,7 @@ void OuterFragment::align_tied(const FragmentParams& params) {
 }
 
 void OuterFragment::merge(const FragmentParams& params) {
-  merge(params, options_.optimizer, options_.alpha);
+  merge(params, options_.optimizer, is_left_out_ ? 0 : options_.alpha);
 }
 
 void OuterFragment::average(const FragmentParams& params) {

@@ -50,10 +50,17 @@ class OuterFragment {
   OuterFragment(const OuterFragment&) = delete;
   OuterFragment& operator=(const OuterFragment&) = delete;
 
-  // Launches the mean over the groups of (common weights - local weights).
+  // The sum of squares of (common weights - local weights) over the parameters
+  // that this rank counts; 0 but on first replicas.
+  double squared_change(const FragmentParams& params) const;
+  // Launches the mean over the groups of (common weights - local weights), but
+  // those that are left out (by group; empty: none is), which send zeros, keep
+  // what their wire lost, and take over the common weights whatever alpha is.
   // Bytes sent by the first replica of each of G groups: 2n(G-1)/G, with n in
   // float32 or as rounded_sum.h says.
-  void send(const FragmentParams& params);
+  void send(
+      const FragmentParams& params,
+      const std::vector<bool>& left_out = {});
   // Waits for it, steps the common weights with it, and makes the local weights
   // alpha * local + (1 - alpha) * common, in float32 masters. Does nothing when
   // nothing was sent. Collective over mesh.replicas().
@@ -78,6 +85,8 @@ class OuterFragment {
   torch::Tensor slot(const torch::Tensor& flat, size_t param) const;
   // What the worker does.
   void exchange();
+  // The sum of pending_ over the groups, with errors.
+  void exchange_rounded(torch::Tensor errors);
   void await_exchange();
   void merge(
       const FragmentParams& params,
@@ -100,6 +109,9 @@ class OuterFragment {
   torch::Tensor errors_;
   torch::Tensor pending_;
   bool is_under_way_ = false;
+  // Of the exchange that is under way, or was the last one.
+  bool is_left_out_ = false;
+  int groups_in_mean_ = 1;
   std::future<void> exchange_;  // valid until it was waited for
 };
 

@@ -548,6 +548,7 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
   result.end_ns = phases.ended("optimizer", times.optimizer_ms);
   if (local_) {
     result.exposed_ns += local_->after_step(step);
+    result.left_out = local_->left_out();
     result.end_ns = phases.ended("exchange between groups", times.gradients_ms);
   }
   // Before a checkpoint of this step is saved.

@@ -55,6 +55,8 @@ struct StepResult {
   };
   Skipped skipped = Skipped::kNo;
   RouterUse routers;
+  // Why groups were left out of an exchange, a line each (LocalTraining).
+  std::vector<std::string> left_out = {};
   // What any rank asked for, alike on all ranks: in this step's run(), or, on
   // ranks that are not of the last stage, in the one before.
   StepRequests agreed;

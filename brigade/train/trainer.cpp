@@ -437,6 +437,8 @@ StepMetrics Trainer::train_step(int64_t step) {
   const StepResult result =
       step_->run(step, is_traced(step) ? &trace_ : nullptr, asks());
   const int64_t waited_ns = flight_recorder_->waited_ns() - waited_before_ns;
+  for (const std::string& line : result.left_out)
+    observer_.on_message(fmt::format("step {}: {}", step, line));
   StepMetrics metrics;
   if (config_.run.report_overlap) {
     for (const auto& stage : step_->stages())

@@ -7,6 +7,7 @@
 #include <torch/optim/sgd.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "brigade/checkpoint/checkpoint.h"
@@ -558,7 +559,7 @@ TEST_F(LocalSteps, FewBitsBetweenGroupsKeepTheLossesClose) {
   train("exact", 2, overrides, {"distributed.local_steps=4"});
   const auto exact = losses_of(run("exact"));
   EXPECT_LT(exact.back(), exact.front() - 0.5);
-  for (const char* wire : {"bf16", "int8", "int4"}) {
+  for (const char* wire : {"bf16", "int8", "int4", "int2"}) {
     train(
         "rounded",
         2,
@@ -614,6 +615,67 @@ TEST_F(LocalSteps, SendAFractionOfDataParallelsBytes) {
               fraction * parallel,
               0.15 * fraction * parallel);
         });
+  }
+}
+
+TEST_F(LocalSteps, AGroupWhoseChangeIsFarFromTheOthersIsLeftOutAndNamed) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  struct Case {
+    const char* wire;
+    float error;
+    double tolerance;
+  };
+  for (const Case& each :
+       {Case{"fp32", kNan, 1e-6}, {"fp32", 10, 1e-6}, {"int8", kNan, 3e-4}}) {
+    LoadOptions options{
+        .path = *folder_ / "run.json",
+        .overrides =
+            {{"model.dtype=float32"},
+             {"distributed.local_steps=4"},
+             {"distributed.outer_learning_rate=1"},
+             {"distributed.outer_momentum=0"},
+             {"distributed.outer_alpha=0.25"},
+             {"distributed.outer_norm_limit=5"},
+             {fmt::format("distributed.outer_wire={}", each.wire)}},
+        .world_size = 3,
+        .find_model = {}};
+    const TrainConfig config = load_train_config(options).config;
+    std::vector<torch::Tensor> own(3);  // by group, before the exchange
+    testing::run_ranks_with_store(3, [&](int rank, const StorePtr& store) {
+      ProcessMesh mesh({.dp = 3}, rank, store);
+      mesh.divide_replicas(3);
+      const TrainingData data =
+          open_training_data(training_data_options(config));
+      TrainStep step(config, mesh, data);
+      for (int i = 1; i <= 3; ++i)
+        step.run(i);
+      LocalTraining& local = *step.local();
+      const auto query = [&] {
+        torch::Tensor weight;
+        local.visit([&](const Param& param) {
+          if (param.name == kQuery)
+            weight = param.tensor;
+        });
+        return weight;
+      };
+      own[static_cast<size_t>(rank)] = query().clone();
+      if (rank == 1)
+        query().add_(each.error);
+      local.after_step(4);
+      ASSERT_EQ(local.left_out().size(), 1U);
+      EXPECT_THAT(
+          local.left_out()[0],
+          HasSubstr("group 1 is left out of the exchange of fragment 0"));
+      // All ranks are behind the exchange, and so is what they wrote.
+      const torch::Tensor common = (own[0] + own[2]) / 2;
+      const torch::Tensor expected =
+          rank == 1 ? common
+                    : 0.75 * common + 0.25 * own[static_cast<size_t>(rank)];
+      EXPECT_TRUE(torch::allclose(query(), expected, 0, each.tolerance))
+          << each.wire << " " << each.error << " rank " << rank;
+      local.after_step(8);
+      EXPECT_TRUE(local.left_out().empty());
+    });
   }
 }
 

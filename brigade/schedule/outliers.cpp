@@ -1,0 +1,36 @@
+#include "brigade/schedule/outliers.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+namespace brigade {
+namespace {
+
+double median_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half]
+                                : (values[half - 1] + values[half]) / 2;
+}
+
+}  // namespace
+
+std::vector<bool> find_outliers(
+    const std::vector<double>& norms,
+    double limit) {
+  std::vector<bool> is_outlier;
+  for (size_t i = 0; i < norms.size(); ++i) {
+    std::vector<double> others;
+    for (size_t k = 0; k < norms.size(); ++k) {
+      if (k != i && std::isfinite(norms[k]))
+        others.push_back(norms[k]);
+    }
+    is_outlier.push_back(
+        !std::isfinite(norms[i]) ||
+        (!others.empty() && norms[i] > limit * median_of(others)));
+  }
+  return is_outlier;
+}
+
+}  // namespace brigade
