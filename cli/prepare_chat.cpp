@@ -51,9 +51,9 @@ void add_chat_options(CLI::App& command, ChatArguments& arguments) {
   command.add_option(
       "--chat",
       arguments.files,
-      "In place of --input: .jsonl files of conversations, or of pairs of a "
-      "chosen and a rejected answer, one per line; writes PREFIX.mask, which "
-      "tokens count in the loss");
+      "In place of --input: files of conversations, or of pairs of a chosen "
+      "and a rejected answer, one per line, a JSON list or a table (.parquet, "
+      ".arrow); writes PREFIX.mask, which tokens count in the loss");
   command
       .add_option(
           "--chat-form",

@@ -149,14 +149,12 @@ class Preparation {
                              std::max(1U, std::thread::hardware_concurrency()));
     files_ = find_text_files(
         options.inputs,
-        options.chat ? TextFormat::kJsonLines : options.format,
+        options.chat ? std::nullopt : options.format,
         &skipped_);
-    for (const TextFile& file : files_) {
+    for (TextFile& file : files_) {
       progress_.total_bytes += file.size_bytes;
-      if (options.chat && file.is_table)
-        throw ConfigError(fmt::format(
-            "[prepare] --chat reads lines of JSON, but '{}' is a table",
-            file.path.string()));
+      if (options.chat)
+        file.format = TextFormat::kJsonLines;
       if (!file.is_regular && options.train_vocab_size > 0) {
         throw ConfigError(fmt::format(
             "[prepare] --train-tokenizer reads the text twice, but '{}' can "
@@ -380,6 +378,10 @@ class Preparation {
     text.cut_before = [this](std::string_view whole, size_t at) {
       return tokenizer_->cut_before(whole, at);
     };
+    if (options_.chat) {
+      text.json_key = "";  // of tables all columns
+      text.takes_lists = true;
+    }
     TextReader reader(files_, text);
     if (bos_id_ && !options_.chat)
       append_tokens(type, std::span(&*bos_id_, 1), ends_.begin);

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -21,9 +22,39 @@ nlohmann::ordered_json parse_line(std::string_view line) {
   } catch (const nlohmann::json::parse_error& error) {
     throw DataError(fmt::format(
         "the line is no JSON object, from its byte {} on; --chat takes one "
-        "conversation per line (jq -c '.[]' makes such lines of a list)",
+        "conversation per line, or one list of them",
         error.byte));
   }
+}
+
+// A table has every column in every row, and every member in every message.
+void drop_nulls(nlohmann::ordered_json& value) {
+  if (value.is_object()) {
+    for (auto member = value.begin(); member != value.end();)
+      member = member->is_null() ? value.erase(member) : member + 1;
+  }
+  if (value.is_structured()) {
+    for (nlohmann::ordered_json& each : value)
+      drop_nulls(each);
+  }
+}
+
+nlohmann::ordered_json parse_row(std::string_view line) {
+  nlohmann::ordered_json row = parse_line(line);
+  if (row.is_object() && row.size() == 1 && row.begin().key().empty())
+    throw DataError(row.begin()->get<std::string>());
+  drop_nulls(row);
+  return row;
+}
+
+// Where a conversation stands in its file, counted from `number` = 1.
+std::string place_of(const TextFile& file, uint64_t number) {
+  if (file.is_table)
+    return fmt::format("row {}", number - 1);
+  return fmt::format(
+      "{} {}",
+      file.path.extension() == ".json" ? "conversation" : "line",
+      number);
 }
 
 // Tokens that may be kept, cut where that is asked for; none: it is counted as
@@ -96,11 +127,13 @@ bool add_pair(
 
 void add_record(
     const ChatEncoder& encoder,
+    const TextFile& file,
     std::string_view line,
     const PrepareChatOptions& options,
     TokenType type,
     EncodedChats& result) {
-  const nlohmann::ordered_json record = parse_line(line);
+  const nlohmann::ordered_json record =
+      file.is_table ? parse_row(line) : parse_line(line);
   const auto form = options.form ? options.form : detect_form(record);
   if (form == ConversationForm::kPreference) {
     if (add_pair(encoder, record, options, type, result))
@@ -149,10 +182,13 @@ EncodedChats encode_chat_block(
     if (line.find_first_not_of(" \t\r") == std::string_view::npos)
       continue;
     try {
-      add_record(encoder, line, options, type, result);
+      add_record(encoder, file, line, options, type, result);
     } catch (const DataError& error) {
       const std::string message = fmt::format(
-          "[{}] at line {}: {}", file.path.string(), number, error.what());
+          "[{}] at {}: {}",
+          file.path.string(),
+          place_of(file, number),
+          error.what());
       if (bad_lines == BadLines::kRefuse)
         throw DataError(message);
       result.block.bad_lines.push_back(message);

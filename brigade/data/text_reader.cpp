@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include "brigade/base/check.h"
 #include "brigade/base/units.h"
+#include "brigade/data/json_list_stream.h"
 #include "brigade/data/table_stream.h"
 #include "brigade/files/read_once.h"
 #include "brigade/files/usual_path.h"
@@ -203,6 +206,9 @@ bool TextReader::open_next_file() {
                       file.path,
                       {.column = options_.json_key, .python = options_.python})
                 : open_byte_stream(file.path);
+  if (options_.takes_lists && !file.is_table)
+    stream_ = std::make_unique<JsonListStream>(
+        std::move(stream_), input_name(file.path));
   format_ = file.format;
   ++next_file_;
   at_end_ = false;

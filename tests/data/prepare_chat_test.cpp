@@ -2,11 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "brigade/data/dataset_info.h"
+#include "brigade/data/json_list_stream.h"
 #include "brigade/data/prepare.h"
 #include "brigade/data/show_samples.h"
 #include "brigade/data/token_dataset.h"
@@ -242,6 +246,84 @@ TEST_F(PrepareChatTest, WhatIsWrongIsNamedWithItsLine) {
   PrepareOptions without = options(kTwoTurns);
   without.chat->template_file.clear();
   EXPECT_THAT(message_of_prepare(without), HasSubstr("has no chat template"));
+}
+
+TEST_F(PrepareChatTest, AListIsReadAsItsElementsOnLines) {
+  using Json = nlohmann::ordered_json;
+  const Json list = {
+      {{"instruction", "a, [b] {c} \"d\" \\"}, {"output", "x\ny"}},
+      {{"conversations",
+        {{{"from", "human"}, {"value", "]"}},
+         {{"from", "gpt"}, {"value", "é"}}}}},
+      {{"instruction", "\\\""}, {"output", ","}}};
+  std::string lines;
+  for (const Json& each : list)
+    lines += each.dump() + "\n";
+  const std::vector<std::string> expected = samples(options(lines));
+  EXPECT_EQ(expected.size(), 3U);
+  PrepareOptions listed = options("");
+  for (const int indent : {-1, 0, 2}) {
+    for (const char* front : {"", "\xEF\xBB\xBF", " \r\n"}) {
+      listed.inputs = {write("list.json", front + list.dump(indent) + "\n")};
+      EXPECT_EQ(samples(listed), expected) << indent << front;
+    }
+  }
+}
+
+TEST_F(PrepareChatTest, WhatIsWrongInAListIsNamed) {
+  const std::string good = R"({"instruction": "a", "output": "b"})";
+  const auto complaint = [&](const std::string& text) {
+    PrepareOptions listed = options("");
+    listed.inputs = {write("list.json", text)};
+    return message_of_prepare(listed);
+  };
+  EXPECT_THAT(
+      complaint("[" + good + ",\n{\"a\":\n1}]"),
+      HasSubstr("list.json] at conversation 2: the object is no"));
+  EXPECT_THAT(
+      complaint("[" + good + ",\n" + good), HasSubstr("the list is cut off"));
+  EXPECT_THAT(
+      complaint("[" + good + ",]"),
+      HasSubstr("list.json] at byte 37: a comma in the list without"));
+  EXPECT_THAT(
+      complaint("[," + good + "]"), HasSubstr("at byte 1: a comma in the"));
+  EXPECT_THAT(
+      complaint("[" + good + "]\n[" + good + "]"),
+      HasSubstr("at byte 38: something stands behind the list"));
+  EXPECT_THAT(complaint("[]"), HasSubstr("no conversation is left"));
+}
+
+class GivenBytes : public ByteStream {
+ public:
+  explicit GivenBytes(std::string text) : text_(std::move(text)) {}
+  size_t read(char* out, size_t size) override {
+    const size_t count = text_.copy(out, size, at_);
+    at_ += count;
+    return count;
+  }
+  uint64_t file_position() const override { return at_; }
+
+ private:
+  std::string text_;
+  size_t at_ = 0;
+};
+
+TEST(JsonListStream, GivesTheSameInReadsOfAnySize) {
+  for (const auto& [text, expected] :
+       {std::pair<std::string, std::string>{
+            R"([ {"a": "]\\\"[,"},[1,2] , "x" ] )",
+            R"( {"a": "]\\\"[,"})"
+            "\n[1,2] \n \"x\" \n"},
+        {"{\"a\": [1,\n2]}\n[3]", "{\"a\": [1,\n2]}\n[3]"}}) {
+    for (const size_t size : {1U, 2U, 7U, 1000U}) {
+      JsonListStream stream(std::make_unique<GivenBytes>(text), "x");
+      std::string all;
+      std::string piece(size, '\0');
+      while (const size_t count = stream.read(piece.data(), size))
+        all += piece.substr(0, count);
+      EXPECT_EQ(all, expected) << size;
+    }
+  }
 }
 
 TEST_F(PrepareChatTest, AMaskOfBeforeDoesNotOutliveItsTokens) {

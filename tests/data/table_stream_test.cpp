@@ -291,5 +291,55 @@ pq.write_table(pa.table({
       "\n");
 }
 
+// Members that a column of structs has for all, and null, are none: else every
+// message would call tools.
+TEST_F(PyArrowTest, ConversationsOfATableAreThoseOfTheSameLines) {
+  make(R"(
+chats = [[{'role': 'user', 'content': f'{i} é\n'},
+          {'role': 'assistant', 'content': 'x' * i}] for i in range(300)]
+full = [[dict(m, tool_calls=None, name=None) for m in chat] for chat in chats]
+call = pa.list_(pa.struct({'name': pa.string()}))
+kind = pa.list_(pa.struct({'role': pa.string(), 'content': pa.string(),
+                           'tool_calls': call, 'name': pa.string()}))
+pq.write_table(pa.table({'id': list(range(300)),
+                         'messages': pa.array(full, kind)}),
+               folder + 'chat.parquet', row_group_size=100)
+with open(folder + 'chat.jsonl', 'w') as file:
+    for chat in chats:
+        print(json.dumps({'messages': chat}), file=file)
+bad = full[:2] + [[{'role': None, 'content': 'x'}]]
+pq.write_table(pa.table({'messages': pa.array(bad, kind)}),
+               folder + 'bad.parquet')
+)");
+  write(
+      "t.jinja",
+      "{% for m in messages %}{{ m.role + ':' + m.content }}{% endfor %}");
+  const auto tokens = [&](const std::string& name) {
+    PrepareOptions options;
+    options.inputs = {folder_ / name};
+    options.out_prefix = folder_ / ("of_" + name);
+    options.tokenizer = "bytes";
+    options.text.python = python_;
+    options.chat = PrepareChatOptions{};
+    options.chat->template_file = folder_ / "t.jinja";
+    const PrepareResult result = prepare(options);
+    EXPECT_EQ(result.info.num_documents, 299U);  // of one no token counts
+    const auto dataset = TokenDataset::open(options.out_prefix);
+    std::vector<int64_t> read(dataset.num_tokens());
+    dataset.read(0, read);
+    read.push_back(static_cast<int64_t>(result.chat->counting_tokens));
+    return read;
+  };
+  EXPECT_EQ(tokens("chat.parquet"), tokens("chat.jsonl"));
+  try {
+    tokens("bad.parquet");
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr("bad.parquet] at row 2: /messages/0 has no role"));
+  }
+}
+
 }  // namespace
 }  // namespace brigade
