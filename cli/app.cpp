@@ -86,6 +86,8 @@ const char* memory_advice(const std::string& command) {
   if (command == "generate")
     return "use a smaller --batch, or more ranks (--nproc and "
            "distributed.tp_size)";
+  if (command == "chat")
+    return "use a smaller model, or --dtype bfloat16";
   if (command == "evaluate")
     return "use a smaller --batch or --seq-length, or more ranks (--nproc and "
            "distributed.tp_size)";
@@ -200,12 +202,12 @@ void add_commands(CLI::App& app) {
   app.require_subcommand(1);
   app.footer("brigade COMMAND --help lists a command's options.");
   for (const auto add :
-       {add_prepare, add_train,         add_generate,     add_import,
-        add_inspect, add_checkpoint,    add_evaluate,     add_export,
-        add_doctor,  add_run,           add_report,       add_metrics,
-        add_tail,    add_create_config, add_plan,         add_submit,
-        add_status,  add_analyze,       add_tune_buckets, add_completion,
-        add_man})
+       {add_prepare,    add_train,   add_generate,      add_chat,
+        add_import,     add_inspect, add_checkpoint,    add_evaluate,
+        add_export,     add_doctor,  add_run,           add_report,
+        add_metrics,    add_tail,    add_create_config, add_plan,
+        add_submit,     add_status,  add_analyze,       add_tune_buckets,
+        add_completion, add_man})
     add(app);
   check_path_options(app);
 }

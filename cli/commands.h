@@ -14,6 +14,7 @@ struct Exit {
 };
 
 void add_analyze(CLI::App& app);
+void add_chat(CLI::App& app);
 void add_checkpoint(CLI::App& app);
 void add_completion(CLI::App& app);
 void add_create_config(CLI::App& app);

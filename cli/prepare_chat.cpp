@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <ctime>
-#include <nlohmann/json.hpp>
 
-#include "brigade/base/error.h"
 #include "brigade/data/show_samples.h"
 #include "brigade/launch/environment.h"
 #include "brigade/metrics/progress_bar.h"
@@ -70,18 +68,7 @@ void add_chat_options(CLI::App& command, ChatArguments& arguments) {
           "completion, of text all")
       ->check(CLI::IsMember(names_with_auto<LossOn>()))
       ->capture_default_str();
-  command.add_option(
-      "--template",
-      arguments.options.template_file,
-      "A chat template in place of the tokenizer's, in Jinja");
-  command.add_option(
-      "--template-name",
-      arguments.options.template_name,
-      "Which of a tokenizer's several templates");
-  command.add_option(
-      "--template-variables",
-      arguments.variables,
-      "More names for the template, as JSON: {\"enable_thinking\": false}");
+  add_template_options(command, arguments.chat_template);
   command
       .add_option(
           "--max-tokens",
@@ -112,14 +99,9 @@ std::optional<PrepareChatOptions> chat_options(const ChatArguments& arguments) {
   options.loss = named<LossOn>(arguments.loss);
   options.too_long = *named<TooLong>(arguments.too_long);
   options.now = std::time(nullptr);
-  if (!arguments.variables.empty()) {
-    options.variables =
-        nlohmann::ordered_json::parse(arguments.variables, nullptr, false);
-    if (!options.variables.is_object())
-      throw ConfigError(fmt::format(
-          "--template-variables: {} is not a JSON object",
-          arguments.variables));
-  }
+  options.template_file = arguments.chat_template.file;
+  options.template_name = arguments.chat_template.name;
+  options.variables = template_variables(arguments.chat_template);
   return options;
 }
 

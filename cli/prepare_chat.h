@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "brigade/data/prepare.h"
+#include "cli/template_options.h"
 
 namespace brigade::cli {
 
@@ -16,7 +17,7 @@ struct ChatArguments {
   std::string form = "auto";
   std::string loss = "auto";
   std::string too_long = "skip";
-  std::string variables;
+  TemplateArguments chat_template;
   int64_t samples_to_show = 0;
   PrepareChatOptions options;
 };

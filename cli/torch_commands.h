@@ -17,6 +17,7 @@
 #include "brigade/train/bucket_tuner.h"
 #include "cli/inspect.h"
 #include "cli/options.h"
+#include "cli/template_options.h"
 
 namespace brigade::cli {
 
@@ -39,6 +40,14 @@ struct GenerateArguments {
   ConfigArguments layout;
 };
 void generate(const GenerateArguments& arguments);
+
+struct ChatSessionArguments {
+  GenerateOptions text;
+  std::string system;  // "": none
+  TemplateArguments chat_template;
+  ConfigArguments layout;  // its dtype alone
+};
+void chat(const ChatSessionArguments& arguments);
 
 struct EvaluateArguments {
   std::filesystem::path model;

@@ -60,7 +60,7 @@ MODULES = {
         "calibrate": ["topology", "planner", "launch", "metrics", "comm",
                       "ops", "tensor_parallel", "context_parallel", "model"],
         "generate": ["json", "model_spec", "files", "safetensors", "tokenizer",
-                     "config", "metrics", "comm", "param", "model",
+                     "chat", "config", "metrics", "comm", "param", "model",
                      "checkpoint"],
         "evaluate": ["json", "files", "tokenizer", "data", "config", "comm",
                      "model", "generate"],

@@ -193,6 +193,21 @@ void ChatEncoder::mark(
       uint8_t{1});
 }
 
+std::optional<int32_t> ChatEncoder::end_of_turn(
+    const std::string& system) const {
+  Conversation conversation;
+  if (!system.empty())
+    conversation.messages.push_back({{"role", "system"}, {"content", system}});
+  for (const char* role : {"user", "assistant"})
+    conversation.messages.push_back({{"role", role}, {"content", "yes"}});
+  const ChatTokens tokens = encode(conversation);
+  for (size_t i = tokens.ids.size(); i > 0 && tokens.endless_turns == 0; --i) {
+    if (tokens.counts[i - 1] != 0 && is_special(tokens.ids[i - 1]))
+      return tokens.ids[i - 1];
+  }
+  return std::nullopt;
+}
+
 ChatTokens ChatEncoder::encode_chat(const Conversation& conversation) const {
   ChatOptions options = options_.chat;
   if (!conversation.tools.is_null())

@@ -70,6 +70,12 @@ class ChatEncoder {
   // refuses or of which `loss` says nothing.
   ChatTokens encode(const Conversation& conversation) const;
 
+  // The special token that ends an assistant's turn behind a message of the
+  // user, with which the model says that it has finished; std::nullopt: the
+  // template writes none. `system`: what stands in front, "": nothing. Throws
+  // DataError as encode().
+  std::optional<int32_t> end_of_turn(const std::string& system = "") const;
+
  private:
   // Bytes of the rendered text.
   struct Range {

@@ -21,4 +21,12 @@ struct GenerateOptions {
   int64_t batch = 16;  // prompts at a time
 };
 
+// Of the draws for one prompt; of the first, the seed itself.
+inline uint64_t prompt_seed(uint64_t seed, uint64_t prompt) {
+  return seed + prompt * 0x9e3779b97f4a7c15;
+}
+
+// Throws ConfigError for values out of range, all at once.
+void check_values(const GenerateOptions& options);
+
 }  // namespace brigade

@@ -105,7 +105,7 @@ void StoredModel::verify(Communicator& world, const HashProgress& on_progress)
 
 std::unique_ptr<Tokenizer> StoredModel::open_tokenizer(
     const std::string& spec) const {
-  const std::string& name = spec.empty() ? tokenizer_ : spec;
+  const std::string& name = tokenizer(spec);
   if (name.empty()) {
     throw ConfigError(fmt::format(
         "'{}' names no tokenizer; give --tokenizer", directory_.string()));

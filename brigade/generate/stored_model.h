@@ -47,6 +47,10 @@ class StoredModel {
   // none; its encode() throws DataError for a token that the model has no row
   // for (limited_tokenizer.h).
   std::unique_ptr<Tokenizer> open_tokenizer(const std::string& spec) const;
+  // What open_tokenizer() opens: "bytes", a file or a folder; "": it has none.
+  const std::string& tokenizer(const std::string& spec) const {
+    return spec.empty() ? tokenizer_ : spec;
+  }
   // This rank's part, for inference: `config` is inference_config()'s for the
   // mesh's dims. Replicas (dp, cp) hold the same. Throws DataError when a
   // tensor is missing.

@@ -10,48 +10,16 @@
 #include <vector>
 
 #include "brigade/base/error.h"
-#include "brigade/files/file.h"
+#include "brigade/generate/end_tokens.h"
 #include "brigade/generate/stored_model.h"
 #include "brigade/generate/text_tokens.h"
 #include "brigade/generate/token_generator.h"
-#include "brigade/json/parse.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/tokenizer/streaming_decoder.h"
 #include "brigade/tokenizer/tokenizer.h"
 
 namespace brigade {
 namespace {
-
-void check(const GenerateOptions& options) {
-  std::vector<std::string> problems;
-  if (options.max_tokens < 0)
-    problems.push_back(
-        fmt::format("--max-tokens {} is negative", options.max_tokens));
-  // Also where it is not a number.
-  if (!(options.temperature >= 0))
-    problems.push_back(fmt::format(
-        "--temperature {} is not a number >= 0", options.temperature));
-  // Logits over less than this are infinite.
-  constexpr double kLeastTemperature = 1e-6;
-  if (options.temperature > 0 && options.temperature < kLeastTemperature)
-    problems.push_back(fmt::format(
-        "--temperature {} is too small to divide by; give 0 for the likeliest "
-        "token each time, or at least {}",
-        options.temperature,
-        kLeastTemperature));
-  if (options.top_k < 0)
-    problems.push_back(fmt::format("--top-k {} is negative", options.top_k));
-  if (!(options.top_p > 0 && options.top_p <= 1))
-    problems.push_back(fmt::format(
-        "--top-p {} is not in (0, 1]: give 1 for all tokens, or "
-        "--temperature 0 for the likeliest",
-        options.top_p));
-  if (options.batch < 1)
-    problems.push_back(
-        fmt::format("--batch {} is not a number >= 1", options.batch));
-  if (!problems.empty())
-    throw ConfigError(problems);
-}
 
 // The prompt's tokens; at least one, since the model continues something.
 std::vector<int64_t> encode_prompt(
@@ -74,42 +42,11 @@ struct Prompts {
 Prompts read_prompts(
     const GenerateOptions& options,
     const StoredModel& stored) {
-  check(options);
+  check_values(options);
   Prompts prompts{stored.open_tokenizer(options.tokenizer), {}};
   for (const std::string& text : options.prompts)
     prompts.tokens.push_back(encode_prompt(*prompts.tokenizer, text));
   return prompts;
-}
-
-// `ids`: one, several or null, as Hugging Face writes eos_token_id.
-void add_ids(const nlohmann::json& config, std::set<int64_t>& ids) {
-  const auto found = config.find("eos_token_id");
-  if (found == config.end())
-    return;
-  if (found->is_number_integer())
-    ids.insert(found->get<int64_t>());
-  for (const auto& each : *found) {
-    if (found->is_array() && each.is_number_integer())
-      ids.insert(each.get<int64_t>());
-  }
-}
-
-std::set<int64_t> end_tokens(
-    const StoredModel& stored,
-    const Tokenizer& tokenizer) {
-  std::set<int64_t> ids;
-  if (tokenizer.eos_id())
-    ids.insert(*tokenizer.eos_id());
-  add_ids(stored.config(), ids);
-  const auto path = stored.directory() / "generation_config.json";
-  if (std::filesystem::exists(path)) {
-    const auto json = parse_json_or_nothing(read_text_file(path));
-    if (!json || !json->is_object())
-      throw DataError(fmt::format(
-          "[generate] '{}' does not hold a JSON object", path.string()));
-    add_ids(*json, ids);
-  }
-  return ids;
 }
 
 // One text of a batch while it grows.
@@ -176,8 +113,7 @@ class PromptBatch {
     for (const size_t prompt : prompts) {
       texts_.emplace_back(prompt, all.tokens[prompt], tokenizer_, write);
       position = std::min(position, all.tokens[prompt].size());
-      // Of the first prompt the seed itself.
-      seeds.push_back(seed + prompt * 0x9e3779b97f4a7c15);
+      seeds.push_back(prompt_seed(seed, prompt));
     }
     generator_.begin(seeds);
     std::vector<int64_t> first;

@@ -23,6 +23,15 @@ void TokenGenerator::begin(const std::vector<uint64_t>& seeds) {
     random_.emplace_back(seed);
 }
 
+void TokenGenerator::resume(int64_t tokens, uint64_t seed) {
+  random_.assign(1, std::mt19937_64(seed));
+  state_.length = tokens;
+  for (auto& cache : state_.caches) {
+    cache.keys = cache.keys.narrow(1, 0, tokens);
+    cache.values = cache.values.narrow(1, 0, tokens);
+  }
+}
+
 torch::Tensor TokenGenerator::logits_after(const torch::Tensor& ids) {
   Communicator& stages = *mesh_.axis(Axis::kPp);
   const ModelContext& context = model_->context();

@@ -40,6 +40,10 @@ class TokenGenerator {
   // text does not depend on those beside it.
   void begin(const std::vector<uint64_t>& seeds);
 
+  // Instead of begin(): of one text whose first `tokens` are still what next()
+  // was given, only those are kept.
+  void resume(int64_t tokens, uint64_t seed);
+
   // Collective over the world, with the same arguments everywhere. tokens: [B,
   // T], those after the ones of the calls before. Returns the B tokens that
   // follow them; only those with a true `is_drawn` mean something.

@@ -112,6 +112,9 @@ void tune_buckets(const TuneBucketsArguments& arguments) {
 void generate(const GenerateArguments&) {
   hand_over();
 }
+void chat(const ChatSessionArguments&) {
+  hand_over();
+}
 void evaluate(const EvaluateArguments&) {
   hand_over();
 }

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/sampling_options.h"
 #include "cli/torch_commands.h"
 
 namespace brigade::cli {
@@ -36,40 +37,8 @@ void add_generate(CLI::App& app) {
       "--json",
       arguments->as_json,
       "Print a line of JSON per prompt (default: off)");
-  command
-      ->add_option(
-          "--tokenizer",
-          options->tokenizer,
-          "bytes, tokenizer.json, a .model or a folder (default: the "
-          "checkpoint's)")
-      ->type_name("SPEC");
-  command
-      ->add_option(
-          "-n,--max-tokens", options->max_tokens, "Most tokens to generate")
-      ->check(at_least(0))
-      ->capture_default_str();
-  command
-      ->add_option(
-          "-t,--temperature",
-          options->temperature,
-          "0: the likeliest token each time")
-      ->check(number_between(0, 1e6))
-      ->capture_default_str();
-  command
-      ->add_option(
-          "--top-k", options->top_k, "Draw from the k likeliest; 0: all")
-      ->check(at_least(0))
-      ->capture_default_str();
-  command
-      ->add_option(
-          "--top-p",
-          options->top_p,
-          "Draw from the likeliest that together reach p; 1: all")
-      ->check(number_between(0, 1))
-      ->capture_default_str();
-  command->add_option("--seed", options->seed, "Of the draws")
-      ->check(at_least(std::numeric_limits<int64_t>::min()))
-      ->capture_default_str();
+  add_tokenizer_option(*command, *options);
+  add_sampling_options(*command, *options);
   add_dtype(*command, arguments->layout);
   add_rank_arguments(*command, arguments->layout);
   command->footer(

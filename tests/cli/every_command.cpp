@@ -20,6 +20,8 @@ void EveryCommand::SetUpTestSuite() {
   std::ofstream(data_ / "task.jsonl")
       << R"({"context": "a", "choices": ["b", "c"], "gold": 0})"
       << "\n";
+  std::ofstream(data_ / "t.jinja")
+      << "{% for m in messages %}({{ m.role }}){{ m.content }}{% endfor %}";
   std::ofstream(data_ / "run.json") << fmt::format(
       R"({{
       "model": {{"config": {{

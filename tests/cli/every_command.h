@@ -24,7 +24,7 @@ class EveryCommand : public ProgramTest {
   // The commands that `brigade NAME --help` lists, "" being the program itself.
   std::vector<std::string> commands_of(const std::string& name);
 
-  // {D}: text.txt, task.jsonl, run.json, tokens.bin, run and model.
+  // {D}: text.txt, task.jsonl, t.jinja, run.json, tokens.bin, run and model.
   static std::filesystem::path data_;
 };
 

@@ -35,6 +35,7 @@ TEST_F(EveryCommand, RunTakesARunACheckpointAndAHuggingFaceFolder) {
   };
   const std::vector<Named> commands = {
       {"generate --run {R} -p a -n 2 -t 0 --tokenizer bytes"},
+      {"chat --run {R} -n 2 --tokenizer bytes --template {D}/t.jinja <<< a"},
       {"evaluate --run {R} --text {D}/text.txt --tokenizer bytes"},
       {"export --run {R} --out {T}/new"},
       {"inspect --run {R}"},
@@ -139,6 +140,8 @@ TEST_F(EveryCommand, ANumberThatIsNoneIsNamedWithItsOption) {
       {"generate", "--seed"},
       {"generate", "--batch"},
       {"generate", "--nproc"},
+      {"chat", "--max-tokens"},
+      {"chat", "--seed"},
       {"evaluate", "--seq-length"},
       {"evaluate", "--max-tokens"},
       {"evaluate", "--batch"},

@@ -34,6 +34,7 @@ const char* const kPrinting[] = {
     "generate --run {D}/run -p a -n 2",
     "generate --run {D}/run -p a -n 2 --json",
     "generate --run {D}/run -p a -n 2 --nproc 2 distributed.tp_size=2",
+    "chat --run {D}/run -n 2 --template {D}/t.jinja <<< a",
     "inspect {D}/tokens",
     "inspect {D}/model",
     "inspect {D}/run.json",

@@ -1,0 +1,37 @@
+#include "cli/template_options.h"
+
+#include <fmt/format.h>
+
+#include "brigade/base/error.h"
+
+namespace brigade::cli {
+
+void add_template_options(CLI::App& command, TemplateArguments& arguments) {
+  command
+      .add_option(
+          "--template,--chat-template",
+          arguments.file,
+          "A chat template in place of the tokenizer's, in Jinja")
+      ->type_name("FILE");
+  command.add_option(
+      "--template-name",
+      arguments.name,
+      "Which of a tokenizer's several templates");
+  command.add_option(
+      "--template-variables",
+      arguments.variables,
+      "More names for the template, as JSON: {\"enable_thinking\": false}");
+}
+
+nlohmann::ordered_json template_variables(const TemplateArguments& arguments) {
+  if (arguments.variables.empty())
+    return nlohmann::ordered_json::object();
+  auto variables =
+      nlohmann::ordered_json::parse(arguments.variables, nullptr, false);
+  if (!variables.is_object())
+    throw ConfigError(fmt::format(
+        "--template-variables: {} is not a JSON object", arguments.variables));
+  return variables;
+}
+
+}  // namespace brigade::cli
