@@ -122,6 +122,49 @@ void choose_device(const Gpus& gpus, TrainConfig& config, Problems& problems) {
   }
 }
 
+// What is said of a schedule in steps and in another way.
+void check_lr_shape(const LrScheduleOptions& lr, Problems& problems) {
+  const auto refuse = [&](const char* key, double value, const char* instead) {
+    if (value > 0)
+      problems.push_back(fmt::format(
+          "[config] /training/{} = {} has no meaning with "
+          "/training/lr_schedule = \"{}\", {}; leave it out",
+          key,
+          value,
+          to_string(lr.decay),
+          instead));
+  };
+  if (lr.decay == LrDecay::kTrapezoid) {
+    refuse(
+        "warmup_steps",
+        static_cast<double>(lr.warmup_steps),
+        "whose warm-up is warmup_fraction");
+    refuse(
+        "decay_steps",
+        static_cast<double>(lr.decay_steps),
+        "whose fall is decay_fraction");
+    constexpr double kRounding = 1e-9;
+    if (lr.warmup_fraction + lr.decay_fraction > 1 + kRounding)
+      problems.push_back(fmt::format(
+          "[config] /training/warmup_fraction = {} and "
+          "/training/decay_fraction = {} are more than the whole run; lower "
+          "one, so that their sum is at most 1",
+          lr.warmup_fraction,
+          lr.decay_fraction));
+  }
+  if (lr.decay != LrDecay::kTable)
+    return;
+  if (!lr.table && are_sound(problems, {"/training/lr_table"}))
+    problems.emplace_back(
+        "[config] /training/lr_schedule = \"table\" without "
+        "/training/lr_table; give its points, such as [{\"step\": 0, "
+        "\"factor\": 0}, {\"step\": 100, \"factor\": 1}]");
+  constexpr const char* kInTable = "whose points say all";
+  refuse("warmup_steps", static_cast<double>(lr.warmup_steps), kInTable);
+  refuse("decay_steps", static_cast<double>(lr.decay_steps), kInTable);
+  refuse("min_learning_rate", lr.minimum, kInTable);
+}
+
 void check_training(const TrainingConfig& training, Problems& problems) {
   if (training.lr.minimum > training.lr.peak &&
       are_sound(
@@ -131,6 +174,7 @@ void check_training(const TrainingConfig& training, Problems& problems) {
         "/training/learning_rate = {}",
         training.lr.minimum,
         training.lr.peak));
+  check_lr_shape(training.lr, problems);
 }
 
 void check_checkpoint(const CheckpointConfig& checkpoint, Problems& problems) {

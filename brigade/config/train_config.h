@@ -103,7 +103,8 @@ struct ModelConfig {
 
 struct TrainingConfig {
   int64_t seed = 42;
-  LrScheduleOptions lr;  // but for its end, which lr_end and the run say
+  // But for its end, which lr_end and the run say, and for its tokens.
+  LrScheduleOptions lr;
   int64_t total_train_steps = 200;
   int64_t seq_length = 1024;                // T, tokens
   int64_t micro_batch_size = 1;             // sequences per rank of dp

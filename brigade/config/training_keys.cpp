@@ -101,6 +101,11 @@ ConfigKey& only_with(
   return key;
 }
 
+ConfigKey& only_with_schedule(ConfigKey& key, LrDecay decay) {
+  key.only_with = {.name = "lr_schedule", .values = {to_string(decay)}};
+  return key;
+}
+
 ConfigKey& of_muon(ConfigKey& key) {
   return only_with(key, {OptimizerKind::kMuon});
 }
@@ -294,6 +299,43 @@ void add_training_optimizer(std::vector<ConfigKey>& keys) {
       "parameters that decay: all, or matrices (neither norms nor biases)");
 }
 
+// Of the schedules that are said in another way than by steps.
+void add_lr_shapes(std::vector<ConfigKey>& keys) {
+  using Lr = LrScheduleOptions;
+  const GroupKeys lr(
+      keys, "training", [](auto& config) -> auto& {
+        return config.training.lr;
+      });
+  const ValueRule fraction{.low = 0, .high = 1};
+  only_with_schedule(
+      lr.key(
+          "warmup_fraction",
+          &Lr::warmup_fraction,
+          fraction,
+          kCourse,
+          "trapezoid, share of the run's steps that is linear warm-up"),
+      LrDecay::kTrapezoid);
+  only_with_schedule(
+      lr.key(
+          "decay_fraction",
+          &Lr::decay_fraction,
+          fraction,
+          kCourse,
+          "trapezoid, share of the run's steps, its last, in which it falls"),
+      LrDecay::kTrapezoid);
+  only_with_schedule(
+      lr.key(
+          "lr_table",
+          &Lr::table,
+          kAny,
+          kCourse,
+          "table, what learning_rate is multiplied with after so many steps or "
+          "tokens, linear in between, such as [{\"step\": 0, \"factor\": 0}, "
+          "{\"step\": 100, \"factor\": 1}]"),
+      LrDecay::kTable)
+      .default_note = "none";
+}
+
 void add_training_schedule(std::vector<ConfigKey>& keys) {
   using G = TrainingConfig;
   const GroupKeys group(
@@ -321,20 +363,22 @@ void add_training_schedule(std::vector<ConfigKey>& keys) {
       &Lr::minimum,
       natural,
       kCourse,
-      "where cosine, linear and wsd end; inverse_sqrt does not fall below it");
+      "where cosine, linear, wsd and trapezoid end; inverse_sqrt does not "
+      "fall below it");
   lr.key(
       "decay_steps",
       &Lr::decay_steps,
       natural,
       kCourse,
       "last steps, in which wsd falls; 0: a tenth of the run's");
+  add_lr_shapes(keys);
   group
       .key(
           "lr_end",
           &G::lr_end,
           kAny,
           kCourse,
-          "where cosine, linear and wsd reach min_learning_rate: one step "
+          "where schedules that fall reach min_learning_rate: one step "
           "after the run's last, or at step total_train_steps")
       .default_note = "after_last_step; a continued run's as it was saved";
   group.key(

@@ -232,4 +232,44 @@ json write_value(const std::vector<MixturePart>& parts) {
   return list;
 }
 
+Expectation read_value(const json& value, const ValueRule&, LrTable& out) {
+  const std::string expected =
+      R"(expected a list of {"step" or "tokens": whole numbers that ascend, )"
+      R"("factor": a number >= 0}, all by "step" or all by "tokens")";
+  if (!value.is_array() || value.empty())
+    return expected;
+  LrTable table;
+  const bool is_by_steps = value[0].is_object() && value[0].contains("step");
+  table.unit = is_by_steps ? LrTable::Unit::kSteps : LrTable::Unit::kTokens;
+  for (const json& element : value) {
+    LrPoint point;
+    const char* const key = is_by_steps ? "step" : "tokens";
+    const bool is_point =
+        element.is_object() && element.size() == 2 && element.contains(key) &&
+        element.contains("factor") &&
+        !read_value(element[key], {.low = 0, .high = 1e15}, point.after) &&
+        !read_value(element["factor"], {.low = 0}, point.factor);
+    if (!is_point)
+      return expected + fmt::format("; {} is none", show_json(element));
+    if (!table.points.empty() && table.points.back().after >= point.after)
+      return expected + fmt::format(
+                            "; {} does not come after {} {}",
+                            show_json(element),
+                            key,
+                            table.points.back().after);
+    table.points.push_back(point);
+  }
+  out = std::move(table);
+  return std::nullopt;
+}
+
+json write_value(const LrTable& table) {
+  json list = json::array();
+  const char* const key =
+      table.unit == LrTable::Unit::kSteps ? "step" : "tokens";
+  for (const LrPoint& point : table.points)
+    list.push_back({{key, point.after}, {"factor", point.factor}});
+  return list;
+}
+
 }  // namespace brigade

@@ -49,6 +49,7 @@ Expectation read_value(
     const nlohmann::json&,
     const ValueRule&,
     std::vector<MixturePart>& out);
+Expectation read_value(const nlohmann::json&, const ValueRule&, LrTable& out);
 
 // The texts of an enum's choices, in the order of the docs.
 template <NamedChoice Enum>
@@ -127,6 +128,7 @@ nlohmann::json write_value(const std::vector<Enum>& choices) {
   return list;
 }
 nlohmann::json write_value(const std::vector<MixturePart>& parts);
+nlohmann::json write_value(const LrTable& table);
 template <class T>
 nlohmann::json write_value(const T& value) {
   return value;
@@ -194,6 +196,10 @@ struct TypeName<std::vector<int>> {
 template <NamedChoice Enum>
 struct TypeName<std::vector<Enum>> {
   static constexpr const char* kName = "text, or list of text";
+};
+template <>
+struct TypeName<LrTable> {
+  static constexpr const char* kName = "list of {step or tokens, factor}";
 };
 template <>
 struct TypeName<std::vector<MixturePart>> {

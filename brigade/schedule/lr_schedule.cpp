@@ -15,9 +15,50 @@ double inverse_sqrt(int64_t warmup_steps, int64_t since_warmup) {
   return std::sqrt(scale / (static_cast<double>(since_warmup) + scale));
 }
 
+double table_factor(const LrTable& table, double trained) {
+  const auto& points = table.points;
+  size_t next = 0;
+  while (next < points.size() &&
+         static_cast<double>(points[next].after) <= trained)
+    ++next;
+  if (next == 0 || next == points.size())
+    return points[next == 0 ? 0 : next - 1].factor;
+  const LrPoint& from = points[next - 1];
+  const LrPoint& to = points[next];
+  const double share = (trained - static_cast<double>(from.after)) /
+                       static_cast<double>(to.after - from.after);
+  return from.factor + share * (to.factor - from.factor);
+}
+
+double table_rate(const LrScheduleOptions& options, int64_t step) {
+  const int64_t done = step - 1;
+  const int64_t trained =
+      options.table->unit == LrTable::Unit::kSteps
+          ? done
+          : done * options.step_tokens + options.tokens_ahead;
+  return options.peak *
+         table_factor(*options.table, static_cast<double>(trained));
+}
+
+// A trapezoid is a wsd with fractions in place of steps.
+LrScheduleOptions as_wsd(const LrScheduleOptions& trapezoid) {
+  LrScheduleOptions wsd = trapezoid;
+  const auto steps = [&](double fraction) {
+    return std::llround(fraction * static_cast<double>(trapezoid.total_steps));
+  };
+  wsd.decay = LrDecay::kWsd;
+  wsd.warmup_steps = steps(trapezoid.warmup_fraction);
+  wsd.decay_steps = std::max<int64_t>(1, steps(trapezoid.decay_fraction));
+  return wsd;
+}
+
 }  // namespace
 
 double learning_rate(const LrScheduleOptions& options, int64_t step) {
+  if (options.decay == LrDecay::kTable)
+    return table_rate(options, step);
+  if (options.decay == LrDecay::kTrapezoid)
+    return learning_rate(as_wsd(options), step);
   if (step <= options.warmup_steps) {
     return options.peak * static_cast<double>(step) /
            static_cast<double>(options.warmup_steps);
@@ -52,6 +93,9 @@ double learning_rate(const LrScheduleOptions& options, int64_t step) {
           options.minimum,
           options.peak *
               inverse_sqrt(options.warmup_steps, done - options.warmup_steps));
+    case LrDecay::kTrapezoid:
+    case LrDecay::kTable:
+      break;  // above
   }
   return options.peak;
 }

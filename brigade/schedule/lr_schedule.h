@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <vector>
 
 #include "brigade/options/choice.h"
 
@@ -17,6 +19,9 @@ enum class LrDecay {
   // peak / sqrt(steps / warmup_steps): whenever the run ends (Vaswani et al.
   // 2017). Without a warm-up as with one of 10,000 steps, begun at the peak.
   kInverseSqrt,
+  // warm-up, stable, decay as kWsd, by warmup_fraction and decay_fraction
+  kTrapezoid,
+  kTable,  // LrScheduleOptions::table
 };
 template <>
 inline constexpr std::array kChoices<LrDecay>{
@@ -24,7 +29,9 @@ inline constexpr std::array kChoices<LrDecay>{
     Choice{LrDecay::kCosine, "cosine"},
     Choice{LrDecay::kLinear, "linear"},
     Choice{LrDecay::kWsd, "wsd"},
-    Choice{LrDecay::kInverseSqrt, "inverse_sqrt"}};
+    Choice{LrDecay::kInverseSqrt, "inverse_sqrt"},
+    Choice{LrDecay::kTrapezoid, "trapezoid"},
+    Choice{LrDecay::kTable, "table"}};
 
 // The step, counted from 1, at which the minimum is reached; training.lr_end.
 enum class LrEnd {
@@ -38,6 +45,23 @@ inline constexpr std::array kChoices<LrEnd>{
     Choice{LrEnd::kAfterLastStep, "after_last_step"},
     Choice{LrEnd::kAtTotalTrainSteps, "at_total_train_steps"}};
 
+// What the peak is multiplied with once so much was trained on.
+struct LrPoint {
+  int64_t after = 0;  // steps or tokens
+  double factor = 1;
+  bool operator==(const LrPoint&) const = default;
+};
+
+// Points with linear lines in between; the first holds before it, the last
+// after it. Of ascending `after`, not empty.
+struct LrTable {
+  // What LrPoint::after counts.
+  enum class Unit { kSteps, kTokens };
+  Unit unit = Unit::kSteps;
+  std::vector<LrPoint> points;
+  bool operator==(const LrTable&) const = default;
+};
+
 struct LrScheduleOptions {
   LrDecay decay = LrDecay::kConstant;
   double peak = 3e-4;
@@ -46,6 +70,14 @@ struct LrScheduleOptions {
   int64_t decay_steps = 0;   // kWsd; 0: a tenth of total_steps
   int64_t total_steps = 0;
   LrEnd end = LrEnd::kAfterLastStep;
+  // kTrapezoid: of total_steps, rounded to whole steps.
+  double warmup_fraction = 0;
+  double decay_fraction = 0.2;
+  std::optional<LrTable> table;  // kTable
+  // Of a table by tokens: step s begins after (s - 1) * step_tokens +
+  // tokens_ahead of them. tokens_ahead is what steps of another size trained.
+  int64_t step_tokens = 0;
+  int64_t tokens_ahead = 0;
 };
 
 // `step` counts from 1, as the log does. After the end the minimum holds.

@@ -140,6 +140,15 @@ LrScheduleOptions lr_schedule_options(
   return options;
 }
 
+LrScheduleOptions
+lr_schedule_options(const TrainConfig& config, int64_t steps, int64_t tokens) {
+  LrScheduleOptions options =
+      lr_schedule_options(config.training, last_step(config, steps, tokens));
+  options.step_tokens = tokens_per_step(config);
+  options.tokens_ahead = tokens - steps * options.step_tokens;
+  return options;
+}
+
 namespace {
 
 // By samples of the run.

@@ -64,6 +64,9 @@ OuterFragmentOptions outer_fragment_options(const TrainConfig& config);
 LrScheduleOptions lr_schedule_options(
     const TrainingConfig& training,
     int64_t last_step);
+// Of a run that has done so many steps and seen so many tokens.
+LrScheduleOptions
+lr_schedule_options(const TrainConfig& config, int64_t steps, int64_t tokens);
 
 // Throws ConfigError when the config's model is not on this machine.
 TrainingDataOptions training_data_options(

@@ -79,7 +79,7 @@ TrainStep::TrainStep(
     : config_(config),
       mesh_(mesh),
       read_(std::move(read)),
-      lr_schedule_(lr_schedule_options(config.training, last_step(config))),
+      lr_schedule_(lr_schedule_options(config, 0, 0)),
       batches_(data.training, config, mesh.coordinate(), mesh.device()) {
   std::vector<ModelPart> parts = stage_parts(config_);
   for (ModelPart& part : parts)

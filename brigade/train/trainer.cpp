@@ -294,7 +294,8 @@ void Trainer::resume() {
     report_lost_state(loaded, lost_errors);
   }
   last_step_ = last_step(config_, position_.steps, position_.tokens);
-  step_->set_lr_schedule(lr_schedule_options(config_.training, last_step_));
+  step_->set_lr_schedule(
+      lr_schedule_options(config_, position_.steps, position_.tokens));
   // A run that begins has nothing on disk yet, not even step 0.
   saver_->begin_run(loaded.run, checkpoint ? position_.steps : -1);
   if (!reports())

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "brigade/base/error.h"
@@ -13,6 +14,8 @@
 namespace brigade {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -134,6 +137,74 @@ TEST(OptimizerRules, WhatDoesNotGoTogetherIsNamed) {
         problems_with({averages, "distributed.local_steps=4"}, 2),
         ElementsAre(HasSubstr("would not be the average of the weights")))
         << averages;
+}
+
+std::string table_of(const char* points) {
+  return std::string("training.lr_table=") + points;
+}
+
+TEST(ScheduleRules, ATrapezoidAndATableAreTaken) {
+  EXPECT_THAT(
+      problems_with(
+          {"training.lr_schedule=trapezoid",
+           "training.warmup_fraction=0.1",
+           "training.decay_fraction=0.9"}),
+      IsEmpty());
+  for (const char* points :
+       {R"([{"step": 0, "factor": 0}, {"step": 9, "factor": 1.5}])",
+        R"([{"tokens": 1000000, "factor": 1}])"})
+    EXPECT_THAT(
+        problems_with({"training.lr_schedule=table", table_of(points)}),
+        IsEmpty())
+        << points;
+}
+
+TEST(ScheduleRules, ATableThatIsNoneIsNamedWithItsPoint) {
+  for (const auto& [points, why] :
+       {std::pair{"[]", "expected a list of"},
+        std::pair{"3", "expected a list of"},
+        std::pair{
+            R"([{"step": 0, "factor": -1}])",
+            R"({"factor":-1,"step":0} is none)"},
+        std::pair{
+            R"([{"step": 0.5, "factor": 1}])",
+            R"({"factor":1,"step":0.5} is none)"},
+        std::pair{
+            R"([{"step": 0, "factor": 1}, {"tokens": 5, "factor": 1}])",
+            R"({"factor":1,"tokens":5} is none)"},
+        std::pair{
+            R"([{"step": 7, "factor": 1}, {"step": 7, "factor": 2}])",
+            R"({"factor":2,"step":7} does not come after step 7)"}})
+    EXPECT_THAT(
+        problems_with({"training.lr_schedule=table", table_of(points)}),
+        Contains(AllOf(HasSubstr("/training/lr_table"), HasSubstr(why))))
+        << points;
+}
+
+TEST(ScheduleRules, WhatASecondScheduleWouldSayIsRefused) {
+  EXPECT_THAT(
+      problems_with({"training.lr_schedule=table"}),
+      ElementsAre(HasSubstr("without /training/lr_table")));
+  EXPECT_THAT(
+      problems_with({table_of(R"([{"step": 0, "factor": 1}])")}),
+      ElementsAre(HasSubstr("set lr_schedule to \"table\"")));
+  EXPECT_THAT(
+      problems_with({"training.decay_fraction=0.5"}),
+      ElementsAre(HasSubstr("set lr_schedule to \"trapezoid\"")));
+  EXPECT_THAT(
+      problems_with(
+          {"training.lr_schedule=trapezoid", "training.warmup_steps=5"}),
+      ElementsAre(HasSubstr("whose warm-up is warmup_fraction")));
+  EXPECT_THAT(
+      problems_with(
+          {"training.lr_schedule=trapezoid", "training.warmup_fraction=0.9"}),
+      ElementsAre(HasSubstr("at most 1")));
+  EXPECT_THAT(
+      problems_with(
+          {"training.lr_schedule=table",
+           table_of(R"([{"step": 0, "factor": 1}])"),
+           "training.min_learning_rate=1e-5"}),
+      ElementsAre(HasSubstr("whose points say all")));
 }
 
 }  // namespace

@@ -130,5 +130,89 @@ TEST(LrSchedule, WsdFallsInTheLastTenthWhereNothingElseIsSaid) {
   EXPECT_NEAR(learning_rate(schedule, 100), 8 * 0.1, 1e-12);
 }
 
+// nanochat's get_lr_multiplier(), which counts steps from 0.
+double nanochat_multiplier(
+    int64_t it,
+    int64_t total,
+    int64_t warmup,
+    int64_t warmdown,
+    double final_fraction) {
+  if (it < warmup)
+    return static_cast<double>(it + 1) / static_cast<double>(warmup);
+  if (it <= total - warmdown)
+    return 1;
+  const double left =
+      static_cast<double>(total - it) / static_cast<double>(warmdown);
+  return left + (1 - left) * final_fraction;
+}
+
+TEST(LrSchedule, ATrapezoidIsCutByFractionsOfTheRun) {
+  struct Case {
+    int64_t total;
+    double warmup, decay;
+    int64_t warmup_steps, decay_steps;
+  };
+  for (const Case& run :
+       {Case{100, 0.1, 0.2, 10, 20},
+        Case{100, 0, 0.5, 0, 50},
+        Case{10, 0.26, 0.34, 3, 3},
+        Case{10, 0.4, 0.6, 4, 6},
+        Case{40, 0, 1, 0, 40}}) {
+    LrScheduleOptions schedule;
+    schedule.decay = LrDecay::kTrapezoid;
+    schedule.peak = 8;
+    schedule.minimum = 0.8;
+    schedule.total_steps = run.total;
+    schedule.warmup_fraction = run.warmup;
+    schedule.decay_fraction = run.decay;
+    for (int64_t step = 1; step <= run.total; ++step)
+      EXPECT_NEAR(
+          learning_rate(schedule, step),
+          8 * nanochat_multiplier(
+                  step - 1, run.total, run.warmup_steps, run.decay_steps, 0.1),
+          1e-12)
+          << run.total << " steps, " << step;
+  }
+}
+
+TEST(LrSchedule, ATrapezoidWithoutAFallStaysAtThePeak) {
+  LrScheduleOptions schedule;
+  schedule.decay = LrDecay::kTrapezoid;
+  schedule.total_steps = 10;
+  schedule.decay_fraction = 0;
+  for (int64_t step = 1; step <= 10; ++step)
+    EXPECT_EQ(learning_rate(schedule, step), schedule.peak);
+}
+
+// numpy.interp() of the points at the steps, or tokens, that are done.
+TEST(LrSchedule, ATableIsLinearBetweenItsPoints) {
+  LrScheduleOptions schedule;
+  schedule.decay = LrDecay::kTable;
+  schedule.peak = 2;
+  schedule.table = LrTable{.points = {{2, 0}, {4, 1}, {9, 0.5}}};
+  const std::vector<double> expected = {
+      0, 0, 0, 1, 2, 1.8, 1.6, 1.4, 1.2, 1, 1, 1};
+  for (size_t i = 0; i < expected.size(); ++i)
+    EXPECT_NEAR(
+        learning_rate(schedule, static_cast<int64_t>(i) + 1),
+        expected[i],
+        1e-12)
+        << "after " << i;
+}
+
+TEST(LrSchedule, ATableByTokensReadsThoseBeforeTheStep) {
+  LrScheduleOptions schedule;
+  schedule.decay = LrDecay::kTable;
+  schedule.peak = 1;
+  schedule.table = LrTable{LrTable::Unit::kTokens, {{0, 0}, {1000, 1}}};
+  schedule.step_tokens = 100;
+  EXPECT_NEAR(learning_rate(schedule, 1), 0, 1e-12);
+  EXPECT_NEAR(learning_rate(schedule, 4), 0.3, 1e-12);
+  // Two steps before it were of 250 tokens.
+  schedule.tokens_ahead = 300;
+  EXPECT_NEAR(learning_rate(schedule, 3), 0.5, 1e-12);
+  EXPECT_NEAR(learning_rate(schedule, 30), 1, 1e-12);
+}
+
 }  // namespace
 }  // namespace brigade

@@ -127,6 +127,31 @@ TEST_F(LrScheduleRun, MaxTokensCountsWhatWasTrainedBefore) {
   EXPECT_THAT(result.out, HasSubstr("Step: 7/7 "));
 }
 
+// Three steps of 384 tokens, then of 192: the table goes on where it was.
+TEST_F(LrScheduleRun, ATableByTokensCountsWhatWasTrainedBefore) {
+  const Arguments table = {
+      "training.lr_schedule=table",
+      "training.warmup_steps=0",
+      R"(training.lr_table=[{"tokens": 0, "factor": 0}, )"
+      R"({"tokens": 1920, "factor": 1}])"};
+  const auto with_table = [&](Arguments more) {
+    more.insert(more.end(), table.begin(), table.end());
+    return more;
+  };
+  train("table", with_table({"training.total_train_steps=3"}));
+  train(
+      "table",
+      with_table(
+          {"training.total_train_steps=6",
+           "training.micro_batch_size=4",
+           "checkpoint.load_path=auto"}));
+  const std::vector<double> found = rates("table");
+  const std::vector<double> fifths = {0, 1, 2, 3, 3.5, 4};
+  ASSERT_EQ(found.size(), fifths.size());
+  for (size_t i = 0; i < found.size(); ++i)
+    EXPECT_NEAR(found[i], kPeakRate * fifths[i] / 5, 1e-15) << i + 1;
+}
+
 TEST_F(LrScheduleRun, TheRunEndsBeforeTheRateIsZero) {
   train("new", {});
   const std::vector<double> expected =
