@@ -184,6 +184,17 @@ void check_optimizer(const TrainConfig& config, Problems& problems) {
     problems.push_back(fmt::format(
         "[config] /training/optimizer_state_dtype: {}; set it to \"float32\"",
         problem));
+  if (training.mup.is_used() && training.mup.base_hidden_size == 0)
+    problems.emplace_back(
+        "[config] /training/parametrization = \"mup\" without "
+        "/training/mup_base_hidden_size; set it to the hidden_size at which "
+        "the learning rate was found");
+  if (training.mup.is_used() && training.optimizer.kind == OptimizerKind::kSgd)
+    problems.emplace_back(
+        "[config] /training/parametrization = \"mup\" with /training/optimizer "
+        "= \"sgd\": its rules are those of updates whose size does not depend "
+        "on the gradient's; set optimizer to \"adamw\", \"muon\" or "
+        "\"schedule_free_adamw\"");
   if (training.muon_learning_rate && training.lr.peak == 0)
     problems.emplace_back(
         "[config] /training/muon_learning_rate follows learning_rate's "

@@ -273,6 +273,26 @@ void check_adapter(
   }
 }
 
+// What mup asks of the model.
+void check_mup(
+    const TrainConfig& config,
+    const DecoderConfig& decoder,
+    Problems& problems) {
+  if (!config.training.mup.is_used())
+    return;
+  if (config.adapter.is_used())
+    problems.emplace_back(
+        "[config] /training/parametrization = \"mup\" with /adapter/rank: its "
+        "rules are of a model's own weights; set parametrization to "
+        "\"standard\"");
+  if (describe_model(decoder).embedding_scale)
+    problems.push_back(fmt::format(
+        "[config] /training/parametrization = \"mup\" with a {}, which "
+        "multiplies embeddings by the root of its width; set it to "
+        "\"standard\"",
+        name_of(decoder.architecture).class_name));
+}
+
 // How far two layouts are apart: doublings and halvings of their sizes.
 double distance(const ParallelDims& a, const ParallelDims& b) {
   double sum = 0;
@@ -394,6 +414,7 @@ void validate_model_layout(
     const DecoderConfig& decoder,
     Problems& problems) {
   check_adapter(config, decoder, problems);
+  check_mup(config, decoder, problems);
   Problems found;
   check_model(config, decoder, found);
   TrainConfig cut_by_cost = config;

@@ -19,6 +19,7 @@ const DecoderConfig& model_of(const TrainConfig& config) {
 ModelDescription description_of(const TrainConfig& config) {
   ModelDescription description = describe_model(model_of(config));
   description.adapter = config.adapter;
+  description.mup = config.training.mup;
   return description;
 }
 

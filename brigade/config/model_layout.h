@@ -16,7 +16,7 @@ namespace brigade {
 // The model that the config describes. Throws ConfigError when model.name is an
 // id whose files are not on this machine.
 const DecoderConfig& model_of(const TrainConfig& config);
-// The same, described, with the config's adapter.
+// The same, described, with the config's adapter and parametrization.
 ModelDescription description_of(const TrainConfig& config);
 
 // One part per pipeline stage: pp * pp_virtual_stages of them. Throws

@@ -26,6 +26,7 @@
 #include "brigade/options/backend.h"
 #include "brigade/options/grad_sync_algorithm.h"
 #include "brigade/options/low_communication.h"
+#include "brigade/options/mup.h"
 #include "brigade/options/optimizer.h"
 #include "brigade/options/packing.h"
 #include "brigade/options/preference.h"
@@ -105,6 +106,7 @@ struct TrainingConfig {
   int64_t seed = 42;
   // But for its end, which lr_end and the run say, and for its tokens.
   LrScheduleOptions lr;
+  MupOptions mup;
   int64_t total_train_steps = 200;
   int64_t seq_length = 1024;                // T, tokens
   int64_t micro_batch_size = 1;             // sequences per rank of dp

@@ -252,6 +252,41 @@ void add_adam(std::vector<ConfigKey>& keys) {
       "AdamW, added to the root"));
 }
 
+void add_mup(std::vector<ConfigKey>& keys) {
+  const GroupKeys mup(
+      keys, "training", [](auto& config) -> auto& {
+        return config.training.mup;
+      });
+  using M = MupOptions;
+  mup.key(
+      "parametrization",
+      &M::parametrization,
+      kAny,
+      kMeaning,
+      "how initial weights and rates depend on the width; with mup the best "
+      "rates are about those of mup_base_hidden_size");
+  const auto of_mup = [](ConfigKey& key) -> ConfigKey& {
+    key.only_with = {
+        .name = "parametrization",
+        .values = {to_string(Parametrization::kMup)}};
+    return key;
+  };
+  of_mup(mup.key(
+             "mup_base_hidden_size",
+             &M::base_hidden_size,
+             at_least(0),
+             kMeaning,
+             "mup, width at which it is the standard"))
+      .default_note = "must be given";
+  of_mup(mup.key(
+             "mup_base_head_dim",
+             &M::base_head_dim,
+             at_least(0),
+             kMeaning,
+             "mup, width of a head at which attention is the standard's"))
+      .default_note = "the model's own";
+}
+
 void add_training_optimizer(std::vector<ConfigKey>& keys) {
   using G = TrainingConfig;
   const GroupKeys group(
@@ -470,6 +505,7 @@ void add_training(std::vector<ConfigKey>& keys) {
   add_training_course(keys);
   add_loss(keys);
   add_training_optimizer(keys);
+  add_mup(keys);
   add_training_schedule(keys);
   add_training_checks(keys);
 }

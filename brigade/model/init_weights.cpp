@@ -24,6 +24,8 @@ torch::Tensor initial_weight(const ParameterRow& row, int64_t seed) {
       return tensor.zero_();
     case Initialization::kOnes:
       return tensor.fill_(1);
+    case Initialization::kConstant:
+      return tensor.fill_(row.initial_value);
     case Initialization::kNormal:
     case Initialization::kUniform:
       break;

@@ -13,6 +13,7 @@
 
 #include "brigade/model_spec/decoder_config.h"
 #include "brigade/options/adapter.h"
+#include "brigade/options/mup.h"
 
 namespace brigade {
 
@@ -139,6 +140,7 @@ struct ModelDescription {
   // Trains in place of the model, where it has a rank; no part of the config
   // that a model comes with.
   AdapterOptions adapter;
+  MupOptions mup;  // nor is this
 };
 
 // What a config says of each layer; the config is one that was parsed without

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 #include <utility>
 
 #include "brigade/model_spec/adapter.h"
@@ -17,7 +19,9 @@ class Table {
   explicit Table(const ModelDescription& model)
       : hidden_(model.hidden_size),
         vocab_(model.vocab_size),
-        std_(model.initial_std) {}
+        std_(model.initial_std),
+        mup_(model.mup),
+        width_(mup_.width(hidden_)) {}
 
   void enter(Place place, std::string prefix, int64_t layer = kNoLayer) {
     place_ = place;
@@ -45,8 +49,15 @@ class Table {
     return rows_.back();
   }
 
+  // mup's factor of logits, whose inputs are as many as the model is wide.
+  double logit_factor() const { return 1 / width_; }
+  // The same of attention's scores.
+  double score_factor(int64_t head_dim) const {
+    return mup_.score_factor(head_dim);
+  }
+
   // RMSNorm's weight.
-  void norm(const NormDescription& norm, int64_t size, CutUnit unit) {
+  ParameterRow& norm(const NormDescription& norm, int64_t size, CutUnit unit) {
     ParameterRow& row = add(norm.name + ".weight", {size}, {.unit = unit});
     row.initialization = norm.scale == NormScale::kWeight
                              ? Initialization::kOnes
@@ -54,9 +65,18 @@ class Table {
     row.initial_std = 0;
     row.decays = false;
     row.role = ParameterRole::kNorm;
+    return row;
   }
-  void norm(const NormDescription& norm_of_hidden) {
-    norm(norm_of_hidden, hidden_, CutUnit::kWholeOnTokens);
+  ParameterRow& norm(const NormDescription& norm_of_hidden) {
+    return norm(norm_of_hidden, hidden_, CutUnit::kWholeOnTokens);
+  }
+  // Scales the values of a norm's weight, which are factors themselves.
+  static void scale_norm(ParameterRow& row, double factor) {
+    if (factor == 1)
+      return;
+    row.mup.values = factor;
+    row.initialization = Initialization::kConstant;
+    row.initial_value = factor;
   }
 
   // A linear whose outputs are cut: weight [out, C], bias [out].
@@ -66,6 +86,7 @@ class Table {
     TensorCut cut;
     bool has_bias = false;
     std::string group = {};
+    double factor = 1;  // mup's, of its output
     // Of an expert: see ParameterRow.
     std::string stack = {};
     int64_t stack_row = 0;
@@ -78,16 +99,19 @@ class Table {
     TensorCut cut = linear.cut;
     cut.dim = 0;
     const std::string& name = linear.name;
-    group(add(name + ".weight", {linear.width, hidden_}, cut), ".weight");
-    if (linear.has_bias)
-      group(bias(name, linear.width, cut), ".bias");
+    group(matrix(name, {linear.width, hidden_}, cut, linear.factor), ".weight");
+    if (!linear.has_bias)
+      return;
+    ParameterRow& row = bias(name, linear.width, cut);
+    row.mup.values = linear.factor;
+    group(row, ".bias");
   }
   // A linear whose inputs are cut: weight [C, in], bias [C].
   void row_parallel(const Linear& linear) {
     TensorCut cut = linear.cut;
     cut.dim = 1;
     const std::string& name = linear.name;
-    stack(add(name + ".weight", {hidden_, linear.width}, cut), linear);
+    stack(matrix(name, {hidden_, linear.width}, cut), linear);
     if (linear.has_bias)
       bias(name, hidden_, {});
   }
@@ -98,12 +122,37 @@ class Table {
             {vocab_, hidden_},
             {.unit = CutUnit::kVocabulary, .dim = 0, .count = vocab_});
     row.role = role;
+    if (role == ParameterRole::kHead)
+      scale(row, logit_factor());
     return row;
+  }
+
+  // A linear whose few outputs are logits of their own.
+  void router(const std::string& name, int64_t outputs) {
+    ParameterRow& row = add(name, {outputs, hidden_}, {});
+    row.role = ParameterRole::kRouter;
+    scale(row, logit_factor());
   }
 
   std::vector<ParameterRow> take() { return std::move(rows_); }
 
  private:
+  static void scale(ParameterRow& row, double factor) {
+    row.mup.values *= factor;
+    row.initial_std *= factor;
+  }
+  // The weight of a linear between hidden states.
+  ParameterRow& matrix(
+      const std::string& name,
+      std::vector<int64_t> shape,
+      const TensorCut& cut,
+      double factor = 1) {
+    ParameterRow& row = add(name + ".weight", std::move(shape), cut);
+    row.mup.width = width_;
+    row.initial_std /= std::sqrt(width_);
+    scale(row, factor);
+    return row;
+  }
   void stack(ParameterRow& row, const Linear& linear) const {
     if (linear.stack.empty())
       return;
@@ -123,6 +172,8 @@ class Table {
   int64_t hidden_;
   int64_t vocab_;
   double std_;
+  MupOptions mup_;
+  double width_;  // over the base's
   Place place_ = Place::kEmbedding;
   int64_t layer_ = kNoLayer;
   int64_t expert_ = kNoExpert;
@@ -138,20 +189,35 @@ void add_attention(const AttentionDescription& attention, Table& table) {
       .unit = CutUnit::kKeyValueHeads, .count = attention.num_key_value_heads};
   const bool bias = attention.qkv_bias;
   constexpr const char* kGroup = "self_attn.qkv_proj";
-  table.column_parallel({"self_attn.q_proj", q_width, heads, bias, kGroup});
+  // Behind a norm of its own q's size means nothing, and the norm's does.
+  const double factor = table.score_factor(attention.head_dim);
+  table.column_parallel(
+      {.name = "self_attn.q_proj",
+       .width = q_width,
+       .cut = heads,
+       .has_bias = bias,
+       .group = kGroup,
+       .factor = attention.q_norm ? 1 : factor});
   table.column_parallel({"self_attn.k_proj", kv_width, kv_heads, bias, kGroup});
   table.column_parallel({"self_attn.v_proj", kv_width, kv_heads, bias, kGroup});
   table.row_parallel({"self_attn.o_proj", q_width, heads, attention.o_bias});
-  for (const auto& [norm, norm_heads] :
-       {std::pair(attention.q_norm, attention.num_heads),
-        std::pair(attention.k_norm, attention.num_key_value_heads)}) {
+  struct HeadNorm {
+    const std::optional<NormDescription>& norm;
+    int64_t heads;
+    double factor;
+  };
+  for (const auto& [norm, norm_heads, norm_factor] :
+       {HeadNorm{attention.q_norm, attention.num_heads, factor},
+        HeadNorm{attention.k_norm, attention.num_key_value_heads, 1}}) {
     if (!norm)
       continue;
     NormDescription inside = *norm;
     inside.name = "self_attn." + norm->name;
     const int64_t heads_of_norm = attention.norms_all_heads ? norm_heads : 1;
-    table.norm(
-        inside, heads_of_norm * attention.head_dim, CutUnit::kWholeOnHeads);
+    Table::scale_norm(
+        table.norm(
+            inside, heads_of_norm * attention.head_dim, CutUnit::kWholeOnHeads),
+        norm_factor);
   }
 }
 
@@ -199,8 +265,7 @@ void add_experts(
     const ExpertsDescription& experts,
     int64_t hidden,
     Table& table) {
-  table.add(experts.block + ".gate.weight", {experts.count, hidden}, {}).role =
-      ParameterRole::kRouter;
+  table.router(experts.block + ".gate.weight", experts.count);
   for (int64_t expert = 0; expert < experts.count; ++expert)
     add_expert(experts, expert, hidden, table);
   table.enter_expert(kNoExpert);
@@ -209,8 +274,7 @@ void add_experts(
   const std::string shared = experts.block + "." + experts.shared->name;
   add_mlp(experts.shared->mlp, shared, table);
   if (experts.shared->has_gate)
-    table.add(shared + "_gate.weight", {1, hidden}, {}).role =
-        ParameterRole::kRouter;
+    table.router(shared + "_gate.weight", 1);
 }
 
 }  // namespace
@@ -245,8 +309,10 @@ std::vector<ParameterRow> list_parameters(const ModelDescription& model) {
       table.norm(norm);
   }
   table.enter(Place::kHead, "model.");
-  table.norm(model.final_norm);
-  if (!model.has_tied_head) {
+  ParameterRow& final_norm = table.norm(model.final_norm);
+  if (model.has_tied_head) {
+    Table::scale_norm(final_norm, table.logit_factor());
+  } else {
     table.enter(Place::kHead, "");
     table.vocabulary(kHeadName, ParameterRole::kHead);
   }

@@ -15,6 +15,7 @@
 
 #include "brigade/model_spec/model_description.h"
 #include "brigade/model_spec/model_part.h"
+#include "brigade/options/mup.h"
 
 namespace brigade {
 
@@ -43,8 +44,9 @@ struct TensorCut {
 enum class Initialization {
   kZeros,
   kOnes,
-  kNormal,   // (0, initial_std)
-  kUniform,  // (-initial_bound, initial_bound)
+  kConstant,  // initial_value
+  kNormal,    // (0, initial_std)
+  kUniform,   // (-initial_bound, initial_bound)
 };
 
 // What a parameter is to the model. Matrices multiply hidden states, those of
@@ -91,6 +93,8 @@ struct ParameterRow {
   Initialization initialization = Initialization::kNormal;
   double initial_std = 0;    // of kNormal
   double initial_bound = 0;  // of kUniform
+  double initial_value = 0;  // of kConstant
+  MupFactors mup;            // initial values have them already
   // One that does not has no gradient and no state of the optimizer.
   bool trains = true;
   StoredIn stored_in = StoredIn::kModel;

@@ -99,6 +99,22 @@ BucketPlanOptions bucket_plan_options(const TrainConfig& config) {
   return options;
 }
 
+namespace {
+
+// What mup multiplies a parameter's rate with. Adam's updates have elements of
+// one size, so that what they do to an output grows with the inputs; Muon's
+// have a norm that its scale says.
+double mup_rate(const MupFactors& mup, StepUnit unit, const MuonOptions& muon) {
+  if (unit == StepUnit::kElements)
+    return mup.values / mup.width;
+  // 0.2 sqrt(max(A, B)) grows with the width; the others depend on A / B.
+  return muon.scale == MuonScale::kMatchRmsAdamW
+             ? mup.values / std::sqrt(mup.width)
+             : mup.values;
+}
+
+}  // namespace
+
 StepRule step_rule_of(const ParameterRow& row, const TrainingConfig& training) {
   const bool decays =
       training.weight_decay_on == WeightDecayOn::kAll || row.decays;
@@ -107,6 +123,10 @@ StepRule step_rule_of(const ParameterRow& row, const TrainingConfig& training) {
       .unit = step_unit(row, training.optimizer)};
   if (rule.unit == StepUnit::kMatrices && training.muon_learning_rate)
     rule.rate = *training.muon_learning_rate / training.lr.peak;
+  // A step takes the same share of every weight, whatever its rate.
+  const double factor = mup_rate(row.mup, rule.unit, training.optimizer.muon);
+  rule.rate *= factor;
+  rule.weight_decay /= factor;
   return rule;
 }
 

@@ -51,7 +51,7 @@ GradSyncOptions grad_sync_options(const TrainConfig& config);
 BucketPlanOptions bucket_plan_options(const TrainConfig& config);
 
 // How a parameter is stepped: with training.weight_decay where weight_decay_on
-// says so, without elsewhere.
+// says so, without elsewhere, and at the rate of its class.
 StepRule step_rule_of(const ParameterRow& row, const TrainingConfig& training);
 // The run's optimizer.
 OptimizerOptions optimizer_options(const TrainConfig& config);

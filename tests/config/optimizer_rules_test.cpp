@@ -207,5 +207,23 @@ TEST(ScheduleRules, WhatASecondScheduleWouldSayIsRefused) {
       ElementsAre(HasSubstr("whose points say all")));
 }
 
+TEST(MupRules, WhatItCannotBeUsedWithIsNamed) {
+  const std::string mup = "training.parametrization=mup";
+  const std::string base = "training.mup_base_hidden_size=32";
+  EXPECT_THAT(problems_with({mup, base}), IsEmpty());
+  EXPECT_THAT(
+      problems_with({mup}),
+      ElementsAre(HasSubstr("without /training/mup_base_hidden_size")));
+  EXPECT_THAT(
+      problems_with({base}),
+      ElementsAre(HasSubstr("set parametrization to \"mup\"")));
+  EXPECT_THAT(
+      problems_with({mup, base, "training.optimizer=sgd"}),
+      ElementsAre(HasSubstr("/training/optimizer = \"sgd\"")));
+  EXPECT_THAT(
+      problems_with({mup, base, "adapter.rank=4"}),
+      Contains(HasSubstr("with /adapter/rank")));
+}
+
 }  // namespace
 }  // namespace brigade

@@ -94,5 +94,32 @@ TEST(FromConfig, TheOuterStepIsComputedByTheModelsKernels) {
   EXPECT_EQ(outer_fragment_options(config).alpha, 0.25);
 }
 
+// A matrix four times as wide as the base's, and a head.
+TEST(FromConfig, MupsRatesAreThoseOfTheClassAndShrinkWeightsAlike) {
+  ParameterRow matrix;
+  matrix.mup = {.values = 1, .width = 4};
+  ParameterRow head;
+  head.role = ParameterRole::kHead;
+  head.mup = {.values = 0.25, .width = 1};
+  TrainingConfig training;
+  training.weight_decay = 0.1;
+  const auto rate = [&](const ParameterRow& row) {
+    const StepRule rule = step_rule_of(row, training);
+    EXPECT_DOUBLE_EQ(rule.rate * rule.weight_decay, 0.1);
+    return rule.rate;
+  };
+  EXPECT_EQ(rate(matrix), 0.25);
+  EXPECT_EQ(rate(head), 0.25);
+  EXPECT_EQ(rate(ParameterRow{}), 1);
+  training.optimizer.kind = OptimizerKind::kMuon;
+  EXPECT_EQ(rate(matrix), 0.5);
+  EXPECT_EQ(rate(head), 0.25);
+  for (const MuonScale scale : {MuonScale::kOriginal, MuonScale::kSpectral}) {
+    training.optimizer.muon.scale = scale;
+    EXPECT_EQ(rate(matrix), 1);
+    EXPECT_EQ(rate(head), 0.25);
+  }
+}
+
 }  // namespace
 }  // namespace brigade

@@ -191,7 +191,13 @@ INSTANTIATE_TEST_SUITE_P(
              "training.learning_rate=5e-3"}},
         OptimizerCase{
             "moving_average",
-            {"training.ema_decay=0.9", "training.learning_rate=1e-3"}}),
+            {"training.ema_decay=0.9", "training.learning_rate=1e-3"}},
+        OptimizerCase{
+            "mup",
+            {"training.parametrization=mup",
+             "training.mup_base_hidden_size=16",
+             "training.mup_base_head_dim=4",
+             "training.learning_rate=5e-3"}}),
     [](const auto& each) { return each.param.name; });
 
 class ContinuedOptimizers : public Optimizers {};
