@@ -81,7 +81,7 @@ namespace {
 
 // What a command can do with less memory.
 const char* memory_advice(const std::string& command) {
-  if (command == "train" || command == "tune-buckets")
+  if (command == "train" || command == "tune-buckets" || command == "tune-rate")
     return "use a smaller micro-batch, sequence or model, or more ranks";
   if (command == "generate")
     return "use a smaller --batch, or more ranks (--nproc and "
@@ -201,13 +201,14 @@ void add_commands(CLI::App& app) {
       "exit");
   app.require_subcommand(1);
   app.footer("brigade COMMAND --help lists a command's options.");
-  for (const auto add :
-       {add_prepare,    add_train,   add_generate,      add_chat,
-        add_import,     add_inspect, add_checkpoint,    add_evaluate,
-        add_export,     add_doctor,  add_run,           add_report,
-        add_metrics,    add_tail,    add_create_config, add_plan,
-        add_submit,     add_status,  add_analyze,       add_tune_buckets,
-        add_completion, add_man})
+  for (const auto add : {add_prepare,    add_train,        add_generate,
+                         add_chat,       add_import,       add_inspect,
+                         add_checkpoint, add_evaluate,     add_export,
+                         add_doctor,     add_run,          add_report,
+                         add_metrics,    add_tail,         add_create_config,
+                         add_plan,       add_submit,       add_status,
+                         add_analyze,    add_tune_buckets, add_tune_rate,
+                         add_completion, add_man})
     add(app);
   check_path_options(app);
 }

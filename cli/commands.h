@@ -35,5 +35,6 @@ void add_submit(CLI::App& app);
 void add_tail(CLI::App& app);
 void add_train(CLI::App& app);
 void add_tune_buckets(CLI::App& app);
+void add_tune_rate(CLI::App& app);
 
 }  // namespace brigade::cli

@@ -203,12 +203,34 @@ void add_max_restarts(CLI::App& command, int& max_restarts) {
       ->capture_default_str();
 }
 
-void add_config_arguments(CLI::App& command, ConfigArguments& arguments) {
+namespace {
+
+void add_config_path(CLI::App& command, ConfigArguments& arguments) {
   command
       .add_option(
           "--config", arguments.path, "The run's JSON file (docs/config.md)")
       ->type_name("FILE");
+}
+
+void add_overrides(CLI::App& command, ConfigArguments& arguments) {
+  command
+      .add_option(
+          "overrides",
+          arguments.overrides,
+          "Values in place of the file's, such as distributed.dp_size=2")
+      ->type_name("group.key=value");
+}
+
+}  // namespace
+
+void add_config_arguments(CLI::App& command, ConfigArguments& arguments) {
+  add_config_path(command, arguments);
   add_rank_arguments(command, arguments);
+}
+
+void add_config_of_one_rank(CLI::App& command, ConfigArguments& arguments) {
+  add_config_path(command, arguments);
+  add_overrides(command, arguments);
 }
 
 void add_dtype(CLI::App& command, ConfigArguments& arguments) {
@@ -236,12 +258,7 @@ void add_rank_arguments(CLI::App& command, ConfigArguments& arguments) {
           "mpirun or srun started, else 1)")
       ->type_name("N")
       ->check(whole_number(1, 4096));
-  command
-      .add_option(
-          "overrides",
-          arguments.overrides,
-          "Values in place of the file's, such as distributed.dp_size=2")
-      ->type_name("group.key=value");
+  add_overrides(command, arguments);
 }
 
 FindModel cached_model_finder() {

@@ -103,6 +103,8 @@ struct ConfigArguments {
   std::string dtype;  // --dtype; "": none was given
 };
 void add_config_arguments(CLI::App& command, ConfigArguments& arguments);
+// Without --nproc, for commands of one rank.
+void add_config_of_one_rank(CLI::App& command, ConfigArguments& arguments);
 // Without --config, for commands that have a layout but no file.
 void add_rank_arguments(CLI::App& command, ConfigArguments& arguments);
 

@@ -95,6 +95,17 @@ struct TuneBucketsArguments {
 };
 void tune_buckets(const TuneBucketsArguments& arguments);
 
+struct TuneRateArguments {
+  ConfigArguments config;
+  std::vector<int64_t> widths;
+  std::vector<double> rates;  // empty: around the config's
+  int64_t steps = 60;
+  int64_t checked_steps = 10;
+  std::string out;  // "": beside the config
+  std::string svg;  // "": none
+};
+void tune_rate(const TuneRateArguments& arguments);
+
 struct CheckpointArguments {
   std::string path;
   std::string out;

@@ -136,19 +136,25 @@ torch::Tensor DecoderModel::forward(
   return loss;
 }
 
-torch::Tensor DecoderModel::logits(const torch::Tensor& ids) {
+torch::Tensor DecoderModel::logits(
+    const torch::Tensor& ids,
+    const Observe& observe) {
   const torch::NoGradGuard no_grad;
   const TensorParallel parallel{context_->tensor_parallel.group};
   AttentionInputs inputs{ids.size(0), {}, {}};
   rotary_.set_positions(torch::arange(ids.size(1), ids.options()));
   ResidualStream stream{
       embed(parallel, ids, {ops::WeightGrad::kReturn, context_->kernels}), {}};
+  observe("embedding", stream.delta);
   for (size_t i = 0; i < layers_.size(); ++i) {
     inputs.rotary = rotary_.of_layer(i);
     stream = layers_[i]->forward(stream, inputs, {});
+    observe("layer " + std::to_string(i), join(stream));
   }
-  return all_logits(parallel, norm_->forward(stream).delta)
-      .unflatten(0, {ids.size(0), ids.size(1)});
+  const torch::Tensor logits =
+      all_logits(parallel, norm_->forward(stream).delta);
+  observe("logits", logits);
+  return logits.unflatten(0, {ids.size(0), ids.size(1)});
 }
 
 torch::Tensor DecoderModel::generate(

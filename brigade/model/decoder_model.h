@@ -6,8 +6,10 @@
 
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "brigade/model/block.h"
@@ -33,9 +35,15 @@ class DecoderModel : public torch::nn::Module {
       const torch::Tensor& input,
       const torch::Tensor& positions);
 
+  // What logits() computes on the way, under its name: "embedding", "layer 0"
+  // (the stream after it), ..., "logits".
+  using Observe =
+      std::function<void(const std::string& name, const torch::Tensor& value)>;
   // All logits, [B, T, V] in the model's dtype, of a part that is the whole
-  // model. Builds no graph; for tests.
-  torch::Tensor logits(const torch::Tensor& ids);
+  // model. Builds no graph; for tests and for looking at activations.
+  torch::Tensor logits(
+      const torch::Tensor& ids,
+      const Observe& observe = [](const auto&, const auto&) {});
 
   // Generation with a cache, without a graph. Tokens already in the caches:
   struct GenerationState {

@@ -109,6 +109,11 @@ void tune_buckets(const TuneBucketsArguments& arguments) {
   hand_over();
 }
 
+void tune_rate(const TuneRateArguments& arguments) {
+  check_config(arguments.config);
+  hand_over();
+}
+
 void generate(const GenerateArguments&) {
   hand_over();
 }

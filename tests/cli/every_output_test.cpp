@@ -79,6 +79,7 @@ TEST_F(EveryCommand, EveryCommandIsAmongThoseTried) {
       "import",
       "status",
       "tune-buckets",
+      "tune-rate",
       "checkpoint"};
   for (const char* arguments : kPrinting) {
     const std::string text = arguments;
@@ -131,6 +132,7 @@ TEST_F(EveryCommand, AnOutputThatCannotBeWrittenIsSaidBeforeTheWork) {
       "create-config --model_name {D}/model --out_dir {D}/text.txt/x",
       "doctor --folder {D}/text.txt/x",
       "tune-buckets --config {D}/run.json --nproc 2 --out {D}/no/x",
+      "tune-rate --config {D}/run.json --widths 32 --out {D}/no/x",
       "prepare -i {D}/text.txt -t bytes -o {D}/text.txt/x",
       "completion bash --out {D}/no/x",
       "man --folder {D}/text.txt/x",
