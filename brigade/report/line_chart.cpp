@@ -12,8 +12,8 @@
 namespace brigade {
 namespace {
 
-constexpr double kWidth = 520;
-constexpr double kHeight = 320;
+constexpr double kChartWidth = 520;
+constexpr double kChartHeight = 320;
 constexpr double kLeft = 60;
 constexpr double kRight = 130;  // names of lines
 constexpr double kTop = 40;
@@ -49,11 +49,11 @@ class Scale {
   double x(size_t label) const {
     const double last = labels_ > 1 ? static_cast<double>(labels_ - 1) : 1.0;
     return kLeft +
-           static_cast<double>(label) / last * (kWidth - kLeft - kRight);
+           static_cast<double>(label) / last * (kChartWidth - kLeft - kRight);
   }
   double y(double value) const {
     const double share = (value - low_) / (high_ - low_);
-    return kHeight - kBottom - share * (kHeight - kTop - kBottom);
+    return kChartHeight - kBottom - share * (kChartHeight - kTop - kBottom);
   }
 
  private:
@@ -104,7 +104,8 @@ line_svg(const ChartLine& line, const Scale& scale, const char* colour) {
       "\n",
       path,
       colour);
-  return svg + text(kWidth - kRight + 8, end + 4, "start", line.name, colour);
+  return svg +
+         text(kChartWidth - kRight + 8, end + 4, "start", line.name, colour);
 }
 
 std::string chart_svg(const LineChart& chart) {
@@ -116,13 +117,14 @@ std::string chart_svg(const LineChart& chart) {
         R"(stroke="#ccc"/>)"
         "\n",
         kLeft,
-        kWidth - kRight,
+        kChartWidth - kRight,
         scale.y(value));
     svg += text(
         kLeft - 6, scale.y(value) + 4, "end", fmt::format("{:.3g}", value));
   }
   for (size_t i = 0; i < chart.labels.size(); ++i)
-    svg += text(scale.x(i), kHeight - kBottom + 18, "middle", chart.labels[i]);
+    svg += text(
+        scale.x(i), kChartHeight - kBottom + 18, "middle", chart.labels[i]);
   for (size_t i = 0; i < chart.lines.size(); ++i)
     svg += line_svg(chart.lines[i], scale, kColours[i % kColours.size()]);
   return svg;
@@ -137,12 +139,12 @@ std::string line_charts_svg(const std::vector<LineChart>& charts) {
       "\n"
       R"(<rect width="100%" height="100%" fill="#fff"/>)"
       "\n",
-      kWidth * static_cast<double>(charts.size()),
-      kHeight);
+      kChartWidth * static_cast<double>(charts.size()),
+      kChartHeight);
   for (size_t i = 0; i < charts.size(); ++i)
     svg += fmt::format(
         "<g transform=\"translate({},0)\">\n{}</g>\n",
-        kWidth * static_cast<double>(i),
+        kChartWidth * static_cast<double>(i),
         chart_svg(charts[i]));
   return svg + "</svg>\n";
 }
