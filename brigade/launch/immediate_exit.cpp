@@ -20,7 +20,9 @@ void end_at_once(int code, void*) {
 
 }  // namespace
 
-ImmediateExit::~ImmediateExit() { is_armed = false; }
+ImmediateExit::~ImmediateExit() {
+  is_armed = false;
+}
 
 void ImmediateExit::arm() {
   is_armed = true;

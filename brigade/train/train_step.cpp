@@ -483,6 +483,20 @@ void TrainStep::check_gradients(int64_t step, const GradientNotes& rehearsed) {
   fail_with_unlike_gradients(step, {unlike, rehearsed, used, again}, world);
 }
 
+void TrainStep::add_to(
+    Trace& trace,
+    int64_t step,
+    const StepResult& result) const {
+  for (const auto& stage : stages_)
+    trace.add(stage->sync().report(), stage->stage());
+  trace.add(
+      {TraceLane::kCompute,
+       fmt::format("step {}", step),
+       result.begin_ns,
+       result.end_ns,
+       {{"loss", result.loss}}});
+}
+
 StepResult
 TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
   StepResult result;
@@ -553,16 +567,8 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
   }
   // Before a checkpoint of this step is saved.
   choose_reduction(step + 1);
-  if (trace) {
-    for (const auto& stage : stages_)
-      trace->add(stage->sync().report(), stage->stage());
-    trace->add(
-        {TraceLane::kCompute,
-         fmt::format("step {}", step),
-         result.begin_ns,
-         result.end_ns,
-         {{"loss", result.loss}}});
-  }
+  if (trace)
+    add_to(*trace, step, result);
   return result;
 }
 

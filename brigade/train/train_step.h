@@ -137,6 +137,7 @@ class TrainStep {
   std::vector<double> read_device(const std::vector<torch::Tensor>& scalars);
   // This rank's sum of squares, and on the last stage the loss behind it.
   std::vector<double> read_squares_and_loss(const torch::Tensor& loss_sum);
+  void add_to(Trace& trace, int64_t step, const StepResult& result) const;
   bool is_last_stage() const;
   double used_memory_gb() const;
   void clear_router_statistics();

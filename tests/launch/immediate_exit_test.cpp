@@ -11,7 +11,9 @@ struct AbortsAtExit {
   ~AbortsAtExit() { ::abort(); }
 };
 
-void make_static_object() { static const AbortsAtExit object; }
+void make_static_object() {
+  static const AbortsAtExit object;
+}
 
 TEST(ImmediateExitDeathTest, KeepsTheCodeBeforeStaticObjectsEnd) {
   const auto end_in_the_second_step = [] {
