@@ -9,6 +9,7 @@
 
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
+#include "brigade/base/hash.h"
 #include "brigade/data/permutation.h"
 
 namespace brigade {
