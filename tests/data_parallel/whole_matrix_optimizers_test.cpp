@@ -80,8 +80,10 @@ make(Kind kind, const GradSync& sync, const std::vector<Param>& params) {
 std::unique_ptr<GradSync> make_sync(
     const std::vector<Param>& params,
     const CommunicatorPtr& world,
-    Sharding sharding) {
+    Sharding sharding,
+    int64_t block_numel = 1) {
   GradSyncOptions options;
+  options.block_numel = block_numel;
   options.handover = GradHandover::kMainGrad;
   options.finish = FinishMode::kExplicit;
   options.sharding = sharding;
@@ -126,6 +128,54 @@ Weights weights_of(GradSync& sync, const std::vector<Param>& params) {
 void expect_equal(const Weights& a, const Weights& b) {
   for (const auto& [name, tensor] : a)
     EXPECT_TRUE(torch::equal(tensor, b.at(name))) << name;
+}
+
+TEST(MomentsInInt8, GoOnInAnotherShardingBitForBit) {
+  run_ranks(2, [](const CommunicatorPtr& world) {
+    const auto prepare = [&](const std::vector<Param>& params,
+                             Sharding sharding) {
+      auto sync = make_sync(params, world, sharding, kBlockNumel);
+      auto optimizer = make(Kind::kMuon, *sync, params);
+      optimizer->keep_moments_in(MomentDtype::kInt8);
+      return std::pair(std::move(sync), std::move(optimizer));
+    };
+    const auto first = make_params();
+    const auto [sync, optimizer] = prepare(first, Sharding::kGradients);
+    for (int number = 0; number < 3; ++number)
+      step(*sync, *optimizer, first, number);
+    OptimizerState state;
+    for (int to = 0; to < world->size(); ++to) {
+      OptimizerState gathered = gather_optimizer_state(*sync, *optimizer, to);
+      if (to == world->rank())
+        state = std::move(gathered);
+    }
+    EXPECT_EQ(
+        state.of_param.at("p0").at("muon_momentum").scalar_type(),
+        torch::kFloat);
+    const auto second = make_params();
+    const Weights weights = weights_of(*sync, first);
+    for (const Param& param : second) {
+      const torch::NoGradGuard no_grad;
+      Tensor(param.tensor).copy_(weights.at(param.name));
+    }
+    const auto [other_sync, other] = prepare(second, Sharding::kNone);
+    load_optimizer_state(*other_sync, *other, state);
+    step(*sync, *optimizer, first, 3);
+    step(*other_sync, *other, second, 3);
+    expect_equal(weights_of(*sync, first), weights_of(*other_sync, second));
+  });
+}
+
+TEST(MomentsInInt8, WantMemoryThatIsAlignedToBlocks) {
+  const auto params = make_params();
+  const auto sync = make_sync(params, make_world_of_one(), Sharding::kNone);
+  const auto optimizer = make(Kind::kMuon, *sync, params);
+  try {
+    optimizer->keep_moments_in(MomentDtype::kInt8);
+    FAIL() << "no error";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("block_numel = 256"));
+  }
 }
 
 class EverySharding
