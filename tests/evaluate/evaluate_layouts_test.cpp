@@ -238,10 +238,11 @@ TEST_F(EvaluateLayouts, OfAWindowTheLastTokensAreScored) {
       {.tokens = {9, 8, 7, 6, 5}, .predicted = 1},
       {.tokens = {200, 100}, .predicted = 1}};
   std::vector<double> expected;
-  for (const auto& [tokens, predicted] : windows) {
+  for (const ScoredWindow& window : windows) {
+    const std::vector<int64_t>& tokens = window.tokens;
     const auto probabilities = log_probabilities(tokens);
     double sum = 0;
-    for (size_t i = tokens.size() - static_cast<size_t>(predicted);
+    for (size_t i = tokens.size() - static_cast<size_t>(window.predicted);
          i < tokens.size();
          ++i)
       sum -=
