@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 using testing::losses_of;
 using testing::ProgramResult;
 
-constexpr int kSteps = 10;
+constexpr int kPairSteps = 10;
 
 class PreferenceRun : public ::testing::Test {
  protected:
@@ -100,7 +100,7 @@ class PreferenceRun : public ::testing::Test {
   static std::vector<std::string> steps_of(const std::string& loss) {
     return {
         "training.loss=" + loss,
-        "training.total_train_steps=" + std::to_string(kSteps),
+        "training.total_train_steps=" + std::to_string(kPairSteps),
         "training.learning_rate=1e-3",
         "training.preference_beta=0.5"};
   }
@@ -152,7 +152,7 @@ TEST_F(PreferenceRun, EveryLayoutLearnsWhatOneRankLearns) {
         "distributed.zero_stage=1"}}};
   for (const std::string loss : {"dpo", "orpo", "simpo"}) {
     const auto expected = train_losses(loss, steps_of(loss));
-    ASSERT_EQ(expected.size(), static_cast<size_t>(kSteps));
+    ASSERT_EQ(expected.size(), static_cast<size_t>(kPairSteps));
     const json last = testing::read_metrics(run_dir(loss)).back();
     for (const LayoutCase& layout : layouts) {
       // Each loss beside the axes; their combination once.

@@ -22,7 +22,7 @@ using nlohmann::json;
 using testing::Arguments;
 using ::testing::HasSubstr;
 
-constexpr int kSteps = 3;
+constexpr int kRouterSteps = 3;
 constexpr int kSequences = 8;  // of a step
 constexpr int kTokens = 48;    // of a sequence
 constexpr int kPerToken = 3;
@@ -41,7 +41,7 @@ class RouterUseRun : public ::testing::Test {
     model["moe_intermediate_size"] = 24;
     model["shared_expert_intermediate_size"] = 32;
     model["mlp_only_layers"] = {1};
-    config["training"]["total_train_steps"] = kSteps;
+    config["training"]["total_train_steps"] = kRouterSteps;
     config["training"]["learning_rate"] = 1e-3;
     config["training"]["eval_every"] = 2;
     config["training"]["eval_steps"] = 1;
@@ -81,7 +81,7 @@ TEST_P(RouterUseLayouts, HaveOneRanksCounts) {
   const auto one = experts_of(1, {}, kSequences);
   const auto many =
       experts_of(GetParam().ranks, GetParam().overrides, GetParam().in_step);
-  ASSERT_EQ(one.size(), size_t{kSteps});
+  ASSERT_EQ(one.size(), size_t{kRouterSteps});
   ASSERT_EQ(many.size(), one.size());
   for (size_t step = 0; step < one.size(); ++step) {
     EXPECT_EQ(many[step]["layers"], json({0, 2, 3}));
