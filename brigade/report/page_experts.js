@@ -45,9 +45,9 @@ function showExperts(page) {
   const found = runs.map(expertsOf);
   if (!found.some((f) => f)) return;
   add(page, "h2", "Tokens of each expert");
-  add(page, "p", "A row per layer, a cell per expert: white has the mean of " +
-    "its layer, blue less (full: none), orange more (full: twice the mean or " +
-    "above).");
+  add(page, "p", "A row per layer, a cell per expert: without colour it has " +
+    "the mean of its layer, blue less (full: none), orange more (full: twice " +
+    "the mean or above).");
   found.forEach((each, index) => {
     if (!each) return;
     titleOf(page, runs[index], index);

@@ -85,7 +85,7 @@ TEST(Search, FindsWhatTryingEverythingFinds) {
   EXPECT_GT(result.possible, without_interleaved);
 }
 
-// Again every combination of sizes; with 1F1B all of them fit.
+// Again every combination of sizes; all of them fit.
 TEST(Search, FindsEveryDivisionOfExperts) {
   Training training = small_search();
   training.shape = qwen3_30b_a3b();
@@ -115,6 +115,7 @@ TEST(Search, FindsEveryDivisionOfExperts) {
   // Without the other schedules, and sequence parallel.
   std::set<std::string> found;
   const SearchResult result = search(estimator, options);
+  EXPECT_EQ(result.too_large, 0);
   for (const StepEstimate& plan : result.fitting) {
     if (plan.layout.tokens == TokenLayout::kReplicated &&
         plan.layout.schedule == ScheduleKind::kOneFOneB)
@@ -137,15 +138,8 @@ TEST(Search, DividesTheExpertsOfALargeModel) {
        .zero_stages = {1},
        .recompute = {Recompute::kNone, Recompute::kFull},
        .most_micro_batch = 2});
-  int without_other_cuts = 0;
-  for (const StepEstimate& plan : result.fitting) {
-    const ParallelDims& dims = plan.layout.dims;
-    if (dims.tp > 1 || dims.pp > 1)
-      continue;
-    ++without_other_cuts;
-    EXPECT_GT(dims.ep, 2) << to_string(plan.layout);
-  }
-  EXPECT_GT(without_other_cuts, 0);
+  ASSERT_FALSE(result.fitting.empty());
+  EXPECT_GT(result.fitting.front().layout.dims.ep, 1);
 }
 
 TEST(Search, WhatFitsNowhereSaysTheLeastThatWould) {
