@@ -91,6 +91,10 @@ TEST_F(PlanTest, TrainTakesTheLayoutsOfAModelWithExperts) {
       "--zero",
       "1"};
   auto arguments = asked;
+  arguments.insert(arguments.end(), {"--json", "--top", "200"});
+  ASSERT_EQ(exit_code(start(arguments)), 0) << err();
+  const auto layouts = nlohmann::json::parse(out())["layouts"];
+  arguments = asked;
   arguments.insert(arguments.end(), {"--config-out", path});
   ASSERT_EQ(exit_code(start(arguments)), 0) << err();
   EXPECT_THAT(
@@ -101,10 +105,6 @@ TEST_F(PlanTest, TrainTakesTheLayoutsOfAModelWithExperts) {
           HasSubstr("ep, exposed")));
   const auto best = load_train_config({.path = path, .world_size = 64});
   EXPECT_GT(best.config.distributed.dims.ep, 1);
-  arguments = asked;
-  arguments.insert(arguments.end(), {"--json", "--top", "200"});
-  ASSERT_EQ(exit_code(start(arguments)), 0) << err();
-  const auto layouts = nlohmann::json::parse(out())["layouts"];
   std::set<int> divisions;
   for (const auto& entry : layouts) {
     const std::string layout = entry["layout"];
