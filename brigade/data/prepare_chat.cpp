@@ -30,8 +30,12 @@ nlohmann::ordered_json parse_line(std::string_view line) {
 // A table has every column in every row, and every member in every message.
 void drop_nulls(nlohmann::ordered_json& value) {
   if (value.is_object()) {
-    for (auto member = value.begin(); member != value.end();)
-      member = member->is_null() ? value.erase(member) : member + 1;
+    for (auto member = value.begin(); member != value.end();) {
+      if (member->is_null())
+        member = value.erase(member);
+      else
+        ++member;
+    }
   }
   if (value.is_structured()) {
     for (nlohmann::ordered_json& each : value)
