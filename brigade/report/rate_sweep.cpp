@@ -187,12 +187,14 @@ std::vector<RateTrial> trials_of(
   std::vector<RateTrial> trials;
   std::string hash;
   int64_t steps = 0;
+  int64_t checked_steps = 0;
   try {
     const auto json = parse_json_or_nothing(text);
     if (!json)
       throw DataError(fmt::format("'{}' is not JSON", path));
     hash = json->at("config_hash").get<std::string>();
     steps = json->at("steps").get<int64_t>();
+    checked_steps = json->at("checked_steps").get<int64_t>();
     for (const auto& trial : json->at("trials"))
       trials.push_back(trial_of(trial));
   } catch (const nlohmann::json::exception&) {
@@ -201,10 +203,11 @@ std::vector<RateTrial> trials_of(
         "--out",
         path));
   }
-  if (hash != sweep.config_hash || steps != sweep.steps)
+  if (hash != sweep.config_hash || steps != sweep.steps ||
+      checked_steps != sweep.checked_steps)
     throw ConfigError(fmt::format(
-        "[tune-rate] '{}' has trials of another config or number of steps; "
-        "remove it, or name another file with --out",
+        "[tune-rate] '{}' has trials of another config, --steps or "
+        "--check-after; remove it, or name another file with --out",
         path));
   return trials;
 }

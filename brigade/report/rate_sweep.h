@@ -32,7 +32,8 @@ struct RateTrial {
 };
 
 struct RateSweep {
-  // Of the config and of the number of steps: what trials belong to.
+  // config_hash() of the config. Trials of another config, number of steps or
+  // checked_steps are not taken over.
   std::string config_hash;
   int64_t steps = 0;
   int64_t checked_steps = 0;  // after which activations are compared
@@ -48,7 +49,8 @@ struct RateSweep {
 };
 
 // The file, indented; and its trials again. Throws DataError naming `path` for
-// what is no such file, ConfigError where its config or steps are others.
+// what is no such file, ConfigError where its config, steps or checked_steps
+// are others.
 std::string sweep_to_text(const RateSweep& sweep);
 std::vector<RateTrial> trials_of(
     const std::string& text,

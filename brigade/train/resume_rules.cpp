@@ -5,6 +5,9 @@
 #include <algorithm>
 
 #include "brigade/config/keys.h"
+#include "brigade/options/mup.h"
+#include "brigade/options/packing.h"
+#include "brigade/options/preference.h"
 
 namespace brigade {
 namespace {
@@ -13,6 +16,8 @@ using nlohmann::json;
 
 constexpr const char* kOptimizer = "training.optimizer";
 constexpr const char* kPacking = "dataset.packing";
+constexpr const char* kParametrizationKey = "training.parametrization";
+constexpr const char* kLossKey = "training.loss";
 constexpr const char* kBatch = "sequences per step";
 constexpr const char* kModelPrefix = "model.config ";
 constexpr const char* kHoldsOutFact =
@@ -154,6 +159,9 @@ RunFacts run_facts(const json& config, const json& model, const json& data) {
   facts.meaning[kOptimizer] = saved_optimizer(config);
   // Before there was a choice.
   facts.meaning.try_emplace(kPacking, to_string(Packing::kNone));
+  facts.meaning.try_emplace(
+      kParametrizationKey, to_string(Parametrization::kStandard));
+  facts.meaning.try_emplace(kLossKey, to_string(LossKind::kCrossEntropy));
   add_held_out(config, facts.meaning);
   if (const json batch = batch_size(config); !batch.is_null())
     facts.course[kBatch] = batch;

@@ -1,10 +1,10 @@
 // Whether a run may be continued under another config.
 //
 // Keys that say what the run is (Resume::kMeaning: data, tokenizer, sequence
-// length, seed, model) must be as they were, unless checkpoint.allow_changes
-// names them. Keys that say how it goes on (Resume::kCourse: rates, schedule;
-// and the batch) may change; they are listed. All others (layout, folders,
-// logging) do not matter.
+// length, seed, model, adapter, optimizer, loss, parametrization) must be as
+// they were, unless checkpoint.allow_changes names them. Keys that say how it
+// goes on (Resume::kCourse: rates, schedule; and the batch) may change; they
+// are listed. All others (layout, folders, logging) do not matter.
 #pragma once
 
 #include <map>

@@ -83,6 +83,17 @@ TEST(RateSweep, AFileOfAnotherConfigOrOfNothingIsRefused) {
   other = sweep;
   other.steps = 21;
   EXPECT_THROW(trials_of(text, "x.json", other), ConfigError);
+  other = sweep;
+  other.checked_steps = 6;
+  try {
+    trials_of(text, "x.json", other);
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr("'x.json' has trials of another config, --steps or "
+                  "--check-after"));
+  }
   for (const char* none : {"", "{", "{}", "[1]", R"({"config_hash": 3})"}) {
     try {
       trials_of(none, "x.json", sweep);

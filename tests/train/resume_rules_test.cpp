@@ -73,6 +73,22 @@ TEST(ResumeRules, SequencesThatAreCutAreNotThoseThatArePacked) {
   EXPECT_THAT(changes_of(with("/dataset/packing", "none")).refused, IsEmpty());
 }
 
+// Nor of parametrizations and losses.
+TEST(ResumeRules, AnOldRunHadTheStandardParametrizationAndTheLossOfTokens) {
+  EXPECT_THAT(
+      changes_of(with("/training/parametrization", "mup")).refused,
+      ElementsAre("training.parametrization: \"standard\" when saved, \"mup\" "
+                  "now"));
+  EXPECT_THAT(
+      changes_of(with("/training/loss", "dpo")).refused,
+      ElementsAre("training.loss: \"cross_entropy\" when saved, \"dpo\" now"));
+  EXPECT_THAT(
+      changes_of(with("/training/parametrization", "standard")).refused,
+      IsEmpty());
+  EXPECT_THAT(
+      changes_of(with("/training/loss", "cross_entropy")).refused, IsEmpty());
+}
+
 TEST(ResumeRules, ButNotWhereItIsAllowedByName) {
   const ResumeChanges changes =
       changes_of(with("/training/seed", 7), {"training.seed"});
