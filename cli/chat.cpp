@@ -51,12 +51,12 @@ class InterruptsNoted {
 };
 
 // Writes what stands in front of a line and reads it, without its end;
-// std::nullopt at the end of input. Ctrl-C begins the line anew.
+// std::nullopt at the end of input. Ctrl-C begins the line again.
 std::optional<std::string> read_line(const char* prompt) {
   for (;;) {
+    interrupted = 0;
     fmt::print("{}", prompt);
     std::fflush(stdout);
-    interrupted = 0;
     char* text = nullptr;
     size_t room = 0;
     const ssize_t length = ::getline(&text, &room, stdin);

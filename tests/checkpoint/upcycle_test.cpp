@@ -116,7 +116,7 @@ TEST_P(UpcycleOf, BeginsAsTheDenseModel) {
   const torch::Tensor expected = before->logits(ids);
   EXPECT_GT(expected.std().item<double>(), 0.1);
   EXPECT_TRUE(torch::allclose(after->logits(ids), expected, 1e-5, 1e-5));
-  // Tokens visit different experts.
+  // Each layer has a router with random weights.
   int routers = 0;
   for (const auto& each : after->named_parameters()) {
     if (!each.key().ends_with(".gate.weight"))

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <pty.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <array>
@@ -46,6 +47,13 @@ class Terminal {
     EXPECT_EQ(
         ::write(terminal_, keys.data(), keys.size()),
         static_cast<ssize_t>(keys.size()));
+  }
+  // Ctrl-C leaves what was typed, and is not read yet, to be read.
+  void keep_unread_input() const {
+    termios modes{};
+    ASSERT_EQ(::tcgetattr(terminal_, &modes), 0);
+    modes.c_lflag |= NOFLSH;
+    ASSERT_EQ(::tcsetattr(terminal_, TCSANOW, &modes), 0);
   }
   // What is shown, up to these words; all where they never come.
   std::string shown_until(const std::string& words) {
@@ -167,8 +175,10 @@ TEST_F(ChatCommand, InterruptStopsTheAnswerAlone) {
   endless[2] = model.string();
   Terminal terminal(endless);
   terminal.shown_until("> ");
+  terminal.keep_unread_input();
   terminal.type("a\n");
-  terminal.shown_until("a\r\n");  // the message itself
+  // The message itself: shown when it is typed, maybe before it is read.
+  terminal.shown_until("a\r\n");
   terminal.type("\x03");
   terminal.shown_until("[stopped]");
   terminal.shown_until("> ");

@@ -201,7 +201,34 @@ TEST_F(PreferenceRun, DpoBeginsAtTheReferenceAndMovesAwayFromIt) {
   EXPECT_FALSE(steps.back().contains("loss_tokens"));
   // Of held-out pairs, in the steps that have an evaluation.
   EXPECT_FALSE(steps[3].contains("eval_preference"));
-  EXPECT_LE(steps[4].at("eval_preference").at("accuracy").get<double>(), 1);
+  EXPECT_TRUE(steps[4].contains("eval_preference"));
+}
+
+TEST_F(PreferenceRun, TheLastPairsAreEvaluated) {
+  // The six that are held out, once each, by the reference itself.
+  train_losses(
+      "held_out",
+      {"training.loss=dpo",
+       "training.learning_rate=0",
+       "training.micro_batch_size=4",
+       "training.eval_every=1",
+       "training.eval_steps=3",
+       "dataset.eval_fraction=0.25"});
+  const json found = testing::read_metrics(run_dir("held_out")).at(0);
+  const json& held_out = found.at("eval_preference");
+  const json reference =
+      json::parse(testing::read_file(*folder_ / "pairs.reference.json"));
+  const json& log_probs = reference.at("log_probs");
+  ASSERT_EQ(log_probs.size(), 48U);
+  double chosen = 0;
+  double rejected = 0;
+  for (size_t i = 36; i < log_probs.size(); i += 2) {
+    chosen += log_probs[i].get<double>() / 6;
+    rejected += log_probs[i + 1].get<double>() / 6;
+  }
+  EXPECT_NEAR(held_out.at("margin").get<double>(), 0, 1e-4);
+  EXPECT_NEAR(held_out.at("chosen_log_prob").get<double>(), chosen, 1e-3);
+  EXPECT_NEAR(held_out.at("rejected_log_prob").get<double>(), rejected, 1e-3);
 }
 
 TEST_F(PreferenceRun, ARunContinuesAsOneThatWasNotInterrupted) {
