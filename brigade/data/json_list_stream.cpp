@@ -5,12 +5,11 @@
 #include <string_view>
 #include <utility>
 
+#include "brigade/base/byte_order_mark.h"
 #include "brigade/base/error.h"
 
 namespace brigade {
 namespace {
-
-constexpr std::string_view kMarkInFront = "\xEF\xBB\xBF";
 
 bool is_json_space(char c) {
   return c == ' ' || c == '\t' || c == '\n' || c == '\r';
@@ -59,7 +58,7 @@ char JsonListStream::next(char c) {
         place_ = Place::kElement;
         return '\0';
       }
-      if (!is_json_space(c) && kMarkInFront.find(c) == std::string_view::npos)
+      if (!is_json_space(c) && kByteOrderMark.find(c) == std::string_view::npos)
         place_ = Place::kPlain;
       return c;
     case Place::kEscape:

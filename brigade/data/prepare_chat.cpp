@@ -8,13 +8,12 @@
 #include <string_view>
 #include <vector>
 
+#include "brigade/base/byte_order_mark.h"
 #include "brigade/base/error.h"
 #include "brigade/data/megatron_writer.h"
 
 namespace brigade {
 namespace {
-
-constexpr std::string_view kByteOrderMarkOfChats = "\xEF\xBB\xBF";
 
 nlohmann::ordered_json parse_line(std::string_view line) {
   try {
@@ -177,8 +176,8 @@ EncodedChats encode_chat_block(
   result.block.file = block.file;
   result.block.last_of_file = block.last_of_file;
   std::string_view rest = block.text;
-  if (block.offset == 0 && rest.starts_with(kByteOrderMarkOfChats))
-    rest.remove_prefix(kByteOrderMarkOfChats.size());
+  if (block.offset == 0 && rest.starts_with(kByteOrderMark))
+    rest.remove_prefix(kByteOrderMark.size());
   for (uint64_t number = block.line; !rest.empty(); ++number) {
     const size_t end = rest.find('\n');
     const std::string_view line = rest.substr(0, end);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "brigade/base/byte_order_mark.h"
 #include "brigade/base/error.h"
 #include "brigade/data/text_reader.h"
 #include "brigade/files/read_once.h"
@@ -13,8 +14,6 @@
 
 namespace brigade {
 namespace {
-
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 // Errors about a place in a block. Positions count in the block's text as
 // UTF-8, which is longer than the file's bytes if those were Latin-1.

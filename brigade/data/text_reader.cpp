@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "brigade/base/byte_order_mark.h"
 #include "brigade/base/check.h"
 #include "brigade/base/units.h"
 #include "brigade/data/json_list_stream.h"
@@ -240,7 +241,6 @@ TextFormat TextReader::format_by_content() const {
         path,
         zero));
   }
-  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   std::string_view text(buffer_);
   if (text.starts_with(kByteOrderMark))
     text.remove_prefix(kByteOrderMark.size());

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "brigade/base/byte_order_mark.h"
 #include "brigade/json/string_literal.h"
 
 namespace brigade {
@@ -17,7 +18,6 @@ using nlohmann::json;
 constexpr std::string_view kWhiteSpace = " \t\r\n";
 constexpr std::string_view kBetweenValues = " \t\r\n,:";
 constexpr std::string_view kNumber = "+-.0123456789eE";
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 // nlohmann::detail::out_of_range: a number beyond the range of double.
 constexpr int kNumberOutOfRange = 406;
 
@@ -69,7 +69,8 @@ class Adapter final : public nlohmann::json_sax<json>, public JsonPosition {
         limits_(limits),
         visitor_(visitor),
         reached_(text.data()),
-        event_end_(text.starts_with(kByteOrderMark) ? 3 : 0) {}
+        event_end_(
+            text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0) {}
 
   std::optional<JsonFault> run() {
     if (text_.size() > limits_.max_bytes) {
