@@ -1,5 +1,5 @@
 // What a core's units for fused multiply-adds reach: the bound of every product
-// in float32, whoever wrote it.
+// in float32, of any library.
 #pragma once
 
 namespace brigade::bench {

@@ -48,9 +48,10 @@ class Checkpoint {
   const CheckpointManifest& manifest() const { return manifest_; }
   bool contains(const std::string& name) const;
 
-  // Fills part.tensor (converting float types and codes; padding is zeroed; of
-  // one's own codes the same bits, where ranks cut the tensor alike). Throws
-  // DataError naming the tensor when it is missing, has holes or another shape.
+  // Fills part.tensor (converting float types and codes; padding is zeroed).
+  // Codes come back bit for bit where ranks cut the tensor as it was saved.
+  // Throws DataError naming the tensor when it is missing, has holes or another
+  // shape.
   void read(const TensorPart& part) const;
   // The whole tensor, in the stored type; of codes float32.
   torch::Tensor read_whole(const std::string& name) const;

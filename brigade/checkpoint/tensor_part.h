@@ -26,8 +26,8 @@ struct TensorPart {
   torch::Tensor scales = {};
 };
 
-// Of a part that is codes a file has two tensors, under its name with these
-// before it.
+// A part that is codes is two tensors in the file: its name behind each of
+// these prefixes.
 inline constexpr const char* kCodesPrefix = "codes.";
 inline constexpr const char* kScalesPrefix = "scales.";
 

@@ -158,7 +158,7 @@ void check_lr_shape(const LrScheduleOptions& lr, Problems& problems) {
     problems.emplace_back(
         "[config] /training/lr_schedule = \"table\" without "
         "/training/lr_table; give its points, such as [{\"step\": 0, "
-        "\"factor\": 0}, {\"step\": 100, \"factor\": 1}]");
+        "\"factor\": 0.01}, {\"step\": 100, \"factor\": 1}]");
   constexpr const char* kInTable = "whose points say all";
   refuse("warmup_steps", static_cast<double>(lr.warmup_steps), kInTable);
   refuse("decay_steps", static_cast<double>(lr.decay_steps), kInTable);

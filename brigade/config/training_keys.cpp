@@ -365,8 +365,8 @@ void add_lr_shapes(std::vector<ConfigKey>& keys) {
           kAny,
           kCourse,
           "table, what learning_rate is multiplied with after so many steps or "
-          "tokens, linear in between, such as [{\"step\": 0, \"factor\": 0}, "
-          "{\"step\": 100, \"factor\": 1}]"),
+          "tokens, linear in between, such as [{\"step\": 0, \"factor\": "
+          "0.01}, {\"step\": 100, \"factor\": 1}]"),
       LrDecay::kTable)
       .default_note = "none";
 }
@@ -413,8 +413,8 @@ void add_training_schedule(std::vector<ConfigKey>& keys) {
           &G::lr_end,
           kAny,
           kCourse,
-          "where schedules that fall reach min_learning_rate: one step "
-          "after the run's last, or at step total_train_steps")
+          "where cosine, linear, wsd and trapezoid reach min_learning_rate: "
+          "one step after the run's last, or at step total_train_steps")
       .default_note = "after_last_step; a continued run's as it was saved";
   group.key(
       "grad_clip",

@@ -26,7 +26,7 @@ struct DatasetInfo {
   std::optional<int32_t> eos_id;  // appended to each document, if it was
   uint64_t num_tokens = 0;
   uint64_t num_documents = 0;
-  // Of a chosen and a rejected answer, which are two documents; 0: documents
+  // Pairs of a chosen and a rejected answer, two documents each; 0: documents
   // are no pairs. (In the file a version that older programs refuse.)
   uint64_t num_pairs = 0;
   std::string token_type;  // "uint16"

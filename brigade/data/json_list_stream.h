@@ -14,8 +14,8 @@ namespace brigade {
 // Passes another stream on. Where that begins with [, after white space and a
 // byte order mark, its elements come out one per line: line ends between the
 // tokens of an element become spaces, commas between elements line ends. Holds
-// nothing of the file; it looks only for where an element ends, and whoever
-// reads the lines checks what they hold. Any other stream passes as it is.
+// nothing of the file; it looks only for where an element ends, and the reader
+// of the lines checks what they hold. Any other stream passes as it is.
 class JsonListStream : public ByteStream {
  public:
   // `name` is how errors call the file.

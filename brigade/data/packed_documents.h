@@ -32,7 +32,7 @@ struct PackingCounts {
 };
 
 // "12 documents in 3 sequences, 98.25 % of 6144 places taken; 1 longer than a
-// sequence (cut), 2 of fewer than two tokens left out".
+// sequence cut, 2 of fewer than two tokens left out".
 std::string describe(const PackingCounts& counts, LongDocuments long_documents);
 
 struct PackedDocumentsOptions {

@@ -4,7 +4,7 @@
 //   PREFIX.mask              of conversations: which tokens count in the loss
 //   PREFIX.json              vocabulary, counts, sources (DatasetInfo)
 //   PREFIX.tokenizer/        a copy of the tokenizer's files
-// What was PREFIX.reference.json (data/reference_log_probs.h) is removed.
+// An old PREFIX.reference.json (data/reference_log_probs.h) is removed.
 // The names appear when everything is complete, PREFIX.idx last; a run that
 // was interrupted leaves nothing that opens, and the next one starts over.
 #pragma once

@@ -26,7 +26,8 @@ struct ReferenceLogProbs {
 std::filesystem::path reference_path(const std::filesystem::path& dataset);
 
 // Throws ConfigError where there is no such file, saying how to make it, and
-// DataError for one that is damaged or of another dataset.
+// DataError for one that is damaged, or has another number of tokens or
+// documents than the dataset; nothing else is compared.
 ReferenceLogProbs read_reference(const TokenDataset& dataset);
 
 // Throws StorageError.

@@ -51,7 +51,8 @@ std::vector<TextFile> find_text_files(
 
 struct TextOptions {
   TextEncoding encoding = TextEncoding::kUtf8;
-  // The member of each JSON object, or the column of a table, with the text.
+  // The member of each JSON object, or the column of a table, with the text;
+  // "": all columns of a table.
   std::string json_key = "text";
   std::string python = "python3";  // that reads tables (table_stream.h)
   // Between documents of a plain file; empty: a file is one document.

@@ -36,7 +36,7 @@ struct Continuations {
 };
 
 // Tokens of which the last `predicted` are scored, each after all before it.
-// 0 < predicted < tokens.size().
+// Without `targets`, 0 < predicted < tokens.size().
 struct ScoredWindow {
   std::vector<int64_t> tokens;
   int64_t predicted = 0;

@@ -15,7 +15,7 @@ class ImmediateExit {
   ImmediateExit& operator=(const ImmediateExit&) = delete;
 
   // Call it at the start of every step: exit() runs handlers in reverse order,
-  // so the handler is registered anew after the first step's static objects.
+  // so the handler is registered again after the first step's static objects.
   void arm();
 
  private:

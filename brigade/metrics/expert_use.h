@@ -11,7 +11,8 @@
 
 namespace brigade {
 
-// One layer with experts in one step, over all ranks: alike in every layout.
+// One layer with experts in one step, over all ranks: the same in every
+// layout.
 struct ExpertUse {
   int64_t layer = 0;  // of the whole model, from 0 on
   // Tokens that each expert got; together tokens of the step * k.
@@ -39,14 +40,14 @@ nlohmann::ordered_json to_json(
     const std::vector<ExpertUse>& layers,
     ExpertRows rows);
 
-// The worst layer of a step, for what shows one number.
+// The worst layer of a step, for what shows one number; of idle the sum.
 struct WorstExpertUse {
   double max_over_mean = 0;
   double entropy = 1;
-  int64_t idle = 0;  // of all layers
+  int64_t idle = 0;  // sum over the layers
   double router_norm = 0;
 };
-// The largest, for entropy the smallest.
+// The largest, for entropy the smallest, for idle the sum over the layers.
 WorstExpertUse worst_of(const std::vector<ExpertUse>& layers);
 
 // Notices experts that get nothing for long.

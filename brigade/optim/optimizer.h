@@ -31,8 +31,8 @@
 
 namespace brigade {
 
-// What of which whole parameter a part of a run is, for random numbers that no
-// layout changes.
+// Where a part of a run lies in its whole parameter: random numbers that no
+// layout changes are drawn by it.
 struct PartPlace {
   uint64_t key = 0;       // of the parameter's name
   ops::WholeIndex index;  // of the part's elements

@@ -1,5 +1,5 @@
 // The shape of a model from its Hugging Face config: every architecture that
-// `train` takes, and GPT-2.
+// `train` takes, and GPT-2 and Dots1, which it does not.
 //
 // PURE.
 #pragma once
@@ -15,8 +15,8 @@ namespace brigade::planner {
 
 struct ModelFile {
   ModelShape shape;
-  int64_t positions = 0;  // the longest sequence it was made for
-  bool train_takes_it = true;
+  int64_t positions = 0;       // the longest sequence it was made for
+  bool train_takes_it = true;  // false: GPT-2, Dots1
 };
 
 // `json` is a Hugging Face config, or a training config with one inline at

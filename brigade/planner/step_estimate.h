@@ -18,7 +18,8 @@ namespace brigade::planner {
 // Seconds of one step on the rank that computes longest; they add up to the
 // step's time.
 struct StepParts {
-  PassTime computation;  // its own parts, with exposed tp, cp and zero traffic
+  // Its own parts, with exposed traffic of tp, cp, ep and zero.
+  PassTime computation;
   double bubble = 0;     // waiting for other stages, transfers included
   double reduction = 0;  // exposed reduction of gradients and gather of weights
   double optimizer = 0;

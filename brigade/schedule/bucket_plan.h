@@ -52,7 +52,7 @@ struct BucketPlanOptions {
   // A bucket's numel is a multiple of this many ranks, so that a reduce-scatter
   // over them divides evenly: the least common multiple of the groups' sizes.
   int ranks = 1;
-  // And each rank's part of it a multiple of so many elements.
+  // Each rank's part of a bucket is a multiple of so many elements.
   int64_t range_numel = 1;
 };
 

@@ -80,7 +80,9 @@ struct LrScheduleOptions {
   int64_t tokens_ahead = 0;
 };
 
-// `step` counts from 1, as the log does. After the end the minimum holds.
+// `step` counts from 1, as the log does. After the end cosine, linear, wsd and
+// trapezoid hold the minimum, a table its last factor; constant and
+// inverse_sqrt have no end.
 double learning_rate(const LrScheduleOptions& options, int64_t step);
 
 }  // namespace brigade

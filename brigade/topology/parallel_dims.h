@@ -117,7 +117,7 @@ struct ParallelDims {
   // they hold each rank once.
   std::vector<std::vector<int>> groups(const std::vector<Axis>& along) const;
 
-  // "dp 2 * pp 2 * cp 1 * tp 2"
+  // "dp 2 * pp 2 * cp 1 * tp 2", with experts divided also " (ep 2)"
   std::string product() const;
   // The grid, one line per rank.
   std::string table() const;

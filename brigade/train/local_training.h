@@ -41,8 +41,8 @@ class LocalTraining {
   // Collective: what is due after step `step`. Returns how long it took in
   // nanoseconds.
   int64_t after_step(int64_t step);
-  // What the last after_step() left groups out for, a line for each, alike on
-  // all ranks.
+  // Which groups the last after_step() left out and why, one line each, the
+  // same on all ranks.
   const std::vector<std::string>& left_out() const { return left_out_; }
 
   int groups() const { return mesh_.replica_groups(); }

@@ -12,8 +12,9 @@
 //          (Hong et al. 2024, arXiv 2403.07691)
 //
 // The loss of a step is their mean over the pairs of the global batch, whatever
-// the layout. A new loss of pairs is a value of LossKind and a case of
-// pair_losses().
+// the layout. A new loss of pairs is a value of LossKind, a case of
+// pair_losses(), and its name in `only_with` of the keys that it reads
+// (config/training_keys.cpp).
 #pragma once
 
 #include <torch/types.h>

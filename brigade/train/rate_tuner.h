@@ -18,13 +18,13 @@ namespace brigade {
 // The config's model with another hidden size: heads as wide as before, and
 // more or fewer of them; key-value heads, the MLP's and the experts' widths in
 // proportion, as near as the heads allow and to a multiple of 8. Throws
-// ConfigError where heads do not fit the width, or the model an unlike layout.
-// PURE.
+// ConfigError for pretrained weights, where heads do not fit the width, and
+// where the model does not fit the layout. PURE.
 TrainConfig with_width(const TrainConfig& config, int64_t width);
 
-// How a run of so many steps is like the config's: its warm-up, decay and table are
-// the same shares of it, and the lowest rate and muon_learning_rate of
-// `rate`. PURE.
+// How a run of so many steps is like the config's: its warm-up, decay and table
+// are the same shares of it, and the lowest rate and muon_learning_rate of
+// `rate`. It evaluates nothing, and skips steps that are not finite. PURE.
 TrainConfig as_short_run(const TrainConfig& config, int64_t steps, double rate);
 
 class RateTuner {

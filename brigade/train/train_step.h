@@ -107,8 +107,9 @@ class TrainStep {
       const torch::Tensor& loss_sum,
       const MicroBatches& batches);
 
-  // Of a loss of pairs, on every rank of the last stage: means over the pairs
-  // of all ranks since the last call. Elsewhere nothing.
+  // Collective over the last stage's dp x cp. With a loss of pairs, on every
+  // rank of the last stage: means over the pairs of all ranks since the last
+  // call. Elsewhere nothing.
   std::optional<PreferenceMetrics> take_preference();
 
   // Whether the weights are in the host's memory.

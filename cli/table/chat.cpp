@@ -15,8 +15,7 @@ void add_chat(CLI::App& app) {
       app.add_subcommand("chat", "Talk with a model, on one rank");
   add_run_option(*command, arguments->text.checkpoint, "", kRunHelp);
   add_adapter_option(*command, arguments->text.adapter);
-  command->add_option(
-      "--system", arguments->system, "What stands in front of the messages");
+  command->add_option("--system", arguments->system, "The system prompt");
   add_template_options(*command, arguments->chat_template);
   add_tokenizer_option(*command, arguments->text);
   add_sampling_options(*command, arguments->text);

@@ -56,8 +56,8 @@ void add_tune_rate(CLI::App& app) {
       "Example: brigade tune-rate --config examples/quickstart.json --widths "
       "64,128,256\n  training.parametrization=mup "
       "training.mup_base_hidden_size=64\n\nOn one rank. Heads keep their "
-      "width, everything else is scaled. An interrupted sweep\ngoes on where "
-      "it was.");
+      "width; their number and the widths of MLPs and\nexperts are scaled. An "
+      "interrupted sweep goes on where it was.");
   command->callback([arguments] { tune_rate(*arguments); });
 }
 

@@ -15,8 +15,7 @@
 // values have the least mean square error of all four (Max 1960, Lloyd 1982),
 // 0.1175 of theirs. A value is rounded to the nearest level times the block's
 // root mean square; the scale that is sent is then the one with the least
-// square error, so that of no block as much as all is lost, which error feedback
-// needs.
+// square error, so that every block sends something, as error feedback needs.
 #pragma once
 
 #include <cstdint>

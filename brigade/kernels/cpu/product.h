@@ -1,8 +1,9 @@
 // Matrix products by oneDNN: the only place that knows its interface. bf16
 // operands use AMX or AVX512-BF16 where the processor has them, with float32
 // accumulation inside. The number of threads is at::get_num_threads(). Without
-// AVX512 blocks of ours multiply (blocked_product.h), and what has few rows or
-// columns libtorch's BLAS, on threads of its own (OPENBLAS_NUM_THREADS).
+// AVX512 blocks of ours multiply (blocked_product.h); what has fewer than 16
+// rows or 32 columns, or adds to a bf16 result, is multiplied by libtorch's
+// BLAS, on threads of its own (OPENBLAS_NUM_THREADS).
 //
 // Primitives are made once per shape and kept in a bounded, thread-safe cache
 // of the process, like oneDNN's engine and the scratch memory of each thread
