@@ -28,7 +28,7 @@ void add_tune_rate(CLI::App& app) {
           "four times the config's)")
       ->type_name("X,X")
       ->delimiter(',')
-      ->check(number_between(1e-30, 1e30));
+      ->check(number_between(1e-18, 1e18));
   command->add_option("--steps", arguments->steps, "Steps of each training")
       ->type_name("N")
       ->check(whole_number(1, 1000000))
