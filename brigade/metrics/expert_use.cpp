@@ -39,7 +39,7 @@ double ExpertUse::entropy() const {
   return entropy / std::log(static_cast<double>(rows.size()));
 }
 
-int64_t ExpertUse::idle() const {
+int64_t ExpertUse::dead() const {
   return std::count(rows.begin(), rows.end(), 0);
 }
 
@@ -52,10 +52,10 @@ nlohmann::ordered_json to_json(
     json["layers"].push_back(layer.layer);
     json["max_over_mean"].push_back(layer.max_over_mean());
     json["entropy"].push_back(layer.entropy());
-    json["idle"].push_back(layer.idle());
+    json["dead"].push_back(layer.dead());
     json["router_norm"].push_back(layer.router_norm);
     if (rows == ExpertRows::kSay)
-      json["rows"].push_back(layer.rows);
+      json["tokens_per_expert"].push_back(layer.rows);
   }
   return json;
 }
@@ -65,7 +65,7 @@ WorstExpertUse worst_of(const std::vector<ExpertUse>& layers) {
   for (const ExpertUse& layer : layers) {
     worst.max_over_mean = std::max(worst.max_over_mean, layer.max_over_mean());
     worst.entropy = std::min(worst.entropy, layer.entropy());
-    worst.idle += layer.idle();
+    worst.dead += layer.dead();
     worst.router_norm = std::max(worst.router_norm, layer.router_norm);
   }
   return worst;

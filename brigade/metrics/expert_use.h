@@ -27,27 +27,28 @@ struct ExpertUse {
   // where one expert gets all.
   double entropy() const;
   // Experts without a row.
-  int64_t idle() const;
+  int64_t dead() const;
 };
 
 // Whether a line has the rows of each expert, which are most of it.
 enum class ExpertRows { kLeaveOut, kSay };
 
 // {"dropped": 0, "layers": [0, 1], "max_over_mean": [1.2, 1.1], "entropy":
-// [0.98, 0.99], "idle": [0, 0], "router_norm": [0.6, 0.6], "rows": [[12, 9],
-// [10, 11]]}.
+// [0.98, 0.99], "dead": [0, 0], "router_norm": [0.6, 0.6],
+// "tokens_per_expert": [[12, 9], [10, 11]]}.
 nlohmann::ordered_json to_json(
     const std::vector<ExpertUse>& layers,
     ExpertRows rows);
 
-// The worst layer of a step, for what shows one number; of idle the sum.
+// The worst layer of a step, for what shows one number; of dead ones the
+// sum.
 struct WorstExpertUse {
   double max_over_mean = 0;
   double entropy = 1;
-  int64_t idle = 0;  // sum over the layers
+  int64_t dead = 0;  // sum over the layers
   double router_norm = 0;
 };
-// The largest, for entropy the smallest, for idle the sum over the layers.
+// The largest, for entropy the smallest, for dead the sum over the layers.
 WorstExpertUse worst_of(const std::vector<ExpertUse>& layers);
 
 // Notices experts that get nothing for long.

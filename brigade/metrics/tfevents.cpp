@@ -208,7 +208,7 @@ void TfEventsFile::write(const StepMetrics& metrics) {
     scalars.emplace_back("experts/max_over_mean", scalar(worst.max_over_mean));
     scalars.emplace_back("experts/entropy", scalar(worst.entropy));
     scalars.emplace_back(
-        "experts/idle", scalar(static_cast<double>(worst.idle)));
+        "experts/dead", scalar(static_cast<double>(worst.dead)));
     scalars.emplace_back("experts/router_norm", scalar(worst.router_norm));
     scalars.emplace_back("experts/dropped", 0.0F);
   }

@@ -2,14 +2,15 @@
 // layer over the last steps. How far the busiest one is above the mean, step by
 // step, is among the curves.
 
-// {steps, layers: [{layer, rows}]}: the sums over the steps that have rows, of
+// {steps, layers: [{layer, rows}]}: the sums over the steps that have them, of
 // which report_page.cpp leaves the last ones. Null: no experts.
 function expertsOf(run) {
-  const steps = run.steps.filter((s) => s.experts && s.experts.rows);
+  const steps = run.steps.filter(
+    (s) => s.experts && s.experts.tokens_per_expert);
   if (!steps.length) return null;
   const layers = steps[steps.length - 1].experts.layers.map((layer, i) => ({
     layer,
-    rows: steps.map((s) => s.experts.rows[i])
+    rows: steps.map((s) => s.experts.tokens_per_expert[i])
       .reduce((sum, rows) => rows.map((count, e) => count + sum[e])),
   }));
   return { steps, layers };
@@ -52,10 +53,10 @@ function showExperts(page) {
     if (!each) return;
     titleOf(page, runs[index], index);
     const last = each.steps[each.steps.length - 1];
-    const idle = last.experts.idle.reduce((a, b) => a + b);
+    const dead = last.experts.dead.reduce((a, b) => a + b);
     add(page, "p", "Steps " + each.steps[0].step + " to " + last.step + " (" +
       each.steps.length + " of them noted each expert); in the last one " +
-      idle + " experts got no token, and the busiest of a layer " +
+      dead + " experts got no token, and the busiest of a layer " +
       Math.max(...last.experts.max_over_mean).toFixed(2) + " times the mean.");
     addHeatMap(page, each.layers);
   });

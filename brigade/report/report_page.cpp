@@ -42,10 +42,10 @@ json steps_of(const RunRecord& run) {
       step->erase("buckets");
     const auto experts = step->find("experts");
     if (experts == step->end() || !experts->is_object() ||
-        !experts->contains("rows"))
+        !experts->contains("tokens_per_expert"))
       continue;
     if (++with_rows > kHeatSteps)
-      experts->erase("rows");
+      experts->erase("tokens_per_expert");
   }
   return steps;
 }

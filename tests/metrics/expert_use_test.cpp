@@ -24,7 +24,7 @@ TEST(ExpertUse, IsOneWhereEvenAndAtItsWorstWhereOneExpertGetsAll) {
   EXPECT_DOUBLE_EQ(layer_of({5, 5, 5, 5}).entropy(), 1);
   EXPECT_DOUBLE_EQ(layer_of({0, 20, 0, 0}).max_over_mean(), 4);
   EXPECT_DOUBLE_EQ(layer_of({0, 20, 0, 0}).entropy(), 0);
-  EXPECT_EQ(layer_of({0, 20, 0, 0}).idle(), 3);
+  EXPECT_EQ(layer_of({0, 20, 0, 0}).dead(), 3);
 }
 
 TEST(ExpertUse, OfHalvesAndQuartersIsThatOfTheFormula) {
@@ -45,7 +45,7 @@ TEST(ExpertUse, TheWorstLayerIsShownWhereOneNumberIs) {
   const WorstExpertUse worst = worst_of({even, layer_of({12, 0})});
   EXPECT_DOUBLE_EQ(worst.max_over_mean, 2);
   EXPECT_DOUBLE_EQ(worst.entropy, 0);
-  EXPECT_EQ(worst.idle, 1);
+  EXPECT_EQ(worst.dead, 1);
   EXPECT_DOUBLE_EQ(worst.router_norm, 3);
 }
 
@@ -55,11 +55,12 @@ TEST(ExpertUse, StandsInALineOfMetricsWithTheRowsWhereTheyAreAsked) {
   const auto json = nlohmann::json::parse(to_json_line(metrics))["experts"];
   EXPECT_EQ(
       json.dump(),
-      R"({"dropped":0,"entropy":[0.8112781244591328,1.0],"idle":[0,0],)"
+      R"({"dead":[0,0],"dropped":0,"entropy":[0.8112781244591328,1.0],)"
       R"("layers":[2,2],"max_over_mean":[1.5,1.0],"router_norm":[0.5,0.5],)"
-      R"("rows":[[6,2],[4,4]]})");
+      R"("tokens_per_expert":[[6,2],[4,4]]})");
   const std::string without = to_json_line(metrics, ExpertRows::kLeaveOut);
-  EXPECT_FALSE(nlohmann::json::parse(without)["experts"].contains("rows"));
+  EXPECT_FALSE(
+      nlohmann::json::parse(without)["experts"].contains("tokens_per_expert"));
   EXPECT_FALSE(nlohmann::json::parse(to_json_line({})).contains("experts"));
 }
 

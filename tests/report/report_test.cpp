@@ -278,14 +278,15 @@ TEST_F(Report, PageHasTheExpertsOfTheLastTwentySteps) {
     std::ofstream metrics(folder / "metrics.jsonl");
     for (int step = 1; step <= 25; ++step)
       metrics << R"({"step":)" << step
-              << R"(,"experts":{"max_over_mean":[1.5],"rows":[[3,1]]}})"
+              << R"(,"experts":{"max_over_mean":[1.5],)"
+              << R"("tokens_per_expert":[[3,1]]}})"
               << "\n";
   }
   const json steps = json::parse(report_data({read_run(folder)}))[0]["steps"];
   ASSERT_EQ(steps.size(), 25U);
   for (const json& step : steps) {
     EXPECT_EQ(step["experts"]["max_over_mean"][0], 1.5);
-    EXPECT_EQ(step["experts"].contains("rows"), step["step"] > 5);
+    EXPECT_EQ(step["experts"].contains("tokens_per_expert"), step["step"] > 5);
   }
 }
 

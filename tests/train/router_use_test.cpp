@@ -85,10 +85,11 @@ TEST_P(RouterUseLayouts, HaveOneRanksCounts) {
   ASSERT_EQ(many.size(), one.size());
   for (size_t step = 0; step < one.size(); ++step) {
     EXPECT_EQ(many[step]["layers"], json({0, 2, 3}));
-    EXPECT_EQ(many[step]["rows"], one[step]["rows"]) << step;
+    EXPECT_EQ(many[step]["tokens_per_expert"], one[step]["tokens_per_expert"])
+        << step;
     for (size_t layer = 0; layer < 3; ++layer) {
       int64_t sum = 0;
-      for (const json& count : many[step]["rows"][layer])
+      for (const json& count : many[step]["tokens_per_expert"][layer])
         sum += count.get<int64_t>();
       EXPECT_EQ(sum, kSequences * kTokens * kPerToken);
       const auto norm = one[step]["router_norm"][layer].get<double>();
