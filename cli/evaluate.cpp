@@ -232,6 +232,12 @@ class Evaluation {
   }
 
   void evaluate_pairs(const TokenDataset& data, uint64_t pairs) {
+    if (arguments_.most_tokens > 0)
+      throw ConfigError(fmt::format(
+          "--max-tokens {}: '{}' is a dataset of pairs, which are evaluated "
+          "whole; leave it out",
+          arguments_.most_tokens,
+          arguments_.dataset));
     const std::vector<ScoredWindow> windows = documents_of(data);
     ProgressBar bar(
         "evaluating " + arguments_.dataset,
@@ -398,6 +404,8 @@ void evaluate(const EvaluateArguments& arguments) {
         "predicted; give 2 or more");
   if (!arguments.scores.empty())
     check_writable(arguments.scores);
+  if (arguments.writes_reference)
+    check_writable(reference_path(arguments.dataset));
   const Launch launch = read_launch(arguments.layout.nproc);
   for (const fs::path& task : arguments.tasks) {
     if (is_read_once(task) && launch.world_size > 1)

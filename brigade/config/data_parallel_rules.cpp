@@ -32,6 +32,12 @@ void check_local_steps(
           "or leave them out");
     return;
   }
+  const double limit = distributed.outer.norm_limit;
+  if (limit > 0 && limit < 1)
+    problems.push_back(fmt::format(
+        "[config] /distributed/outer_norm_limit = {} would leave out groups "
+        "that are as good as the others; set it to 0 or to 1 at least",
+        limit));
   if (distributed.zero_stage > 0)
     problems.push_back(fmt::format(
         "[config] /distributed/local_steps = {} with /distributed/zero_stage = "

@@ -110,13 +110,13 @@ bool add_pair(
     TokenType type,
     EncodedChats& result) {
   const ConversationPair pair = read_preference(record);
-  ++result.counts.forms[static_cast<size_t>(ConversationForm::kPreference)];
   const auto chosen =
       encode_within(encoder, pair.chosen, options, result.counts);
-  if (!chosen)
-    return false;
   const auto rejected =
-      encode_within(encoder, pair.rejected, options, result.counts);
+      chosen ? encode_within(encoder, pair.rejected, options, result.counts)
+             : std::nullopt;
+  // Not before: a line that cannot be encoded is no pair.
+  ++result.counts.forms[static_cast<size_t>(ConversationForm::kPreference)];
   if (!rejected)
     return false;
   if (chosen->ids == rejected->ids) {

@@ -35,7 +35,7 @@ torch::Tensor padded(const torch::Tensor& rows, int64_t count) {
 }  // namespace
 
 SparseHandover::SparseHandover(const std::vector<Param>& params)
-    : params_(&params), reduced_(params.size()) {}
+    : params_(&params), reduced_(params.size()), shown_(params.size()) {}
 
 bool SparseHandover::keep_share(int param, double mean_scale, int ranks) {
   torch::Tensor& grad = grad_of(param);
@@ -45,7 +45,8 @@ bool SparseHandover::keep_share(int param, double mean_scale, int ranks) {
 }
 
 void SparseHandover::before_accumulate(int param, GradPart part) {
-  if (part == GradPart::kFirst)
+  if (part == GradPart::kFirst &&
+      !shown_[static_cast<size_t>(param)].is_replaced_by(grad_of(param)))
     grad_of(param).reset();
 }
 
@@ -57,6 +58,8 @@ void SparseHandover::give(int param, double mean_scale, GradUse use) {
   else if (mean_scale != 1.0)
     reduced.mul_(mean_scale);
   grad_of(param) = reduced;
+  if (reduced.defined())
+    shown_[static_cast<size_t>(param)].note(reduced);
 }
 
 void SparseHandover::drop() {

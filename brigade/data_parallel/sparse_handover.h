@@ -51,6 +51,7 @@ class SparseHandover : public Handover {
 
   const std::vector<Param>* params_;
   std::vector<torch::Tensor> reduced_;  // by parameter, until give()
+  std::vector<ShownGradient> shown_;    // by parameter
 };
 
 // Null where no parameter has sparse gradients.

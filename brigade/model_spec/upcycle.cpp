@@ -41,7 +41,8 @@ DecoderConfig upcycled(
   config.architecture = with_experts(dense);
   if (options.per_token < 1 || options.per_token > options.experts)
     throw ConfigError(fmt::format(
-        "[upcycle] {} experts for each token, but there are {}",
+        "[upcycle] {} experts for each token, but there are {}; give "
+        "--experts-per-token from 1 to the number of --upcycle",
         options.per_token,
         options.experts));
   config.experts = ExpertsConfig{

@@ -58,6 +58,15 @@ void set_values(const State& state, const torch::Tensor& values) {
     tensor.copy_(values);
 }
 
+void zero(const State& state) {
+  torch::Tensor tensor = state.tensor;
+  tensor.zero_();
+  if (state.scales.defined()) {
+    torch::Tensor scales = state.scales;
+    scales.zero_();  // zero times any entry
+  }
+}
+
 void copy_state(const State& to, const State& from) {
   torch::Tensor(to.tensor).copy_(from.tensor);
   if (to.scales.defined())

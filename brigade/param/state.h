@@ -33,6 +33,8 @@ State narrow_state(const State& flat, int64_t begin, int64_t numel);
 torch::Tensor values_of(const State& state);
 // Writes them, of the state's shape.
 void set_values(const State& state, const torch::Tensor& values);
+// Makes all values 0: of codes by their scales.
+void zero(const State& state);
 // The same bits: of two states of one spec.
 void copy_state(const State& to, const State& from);
 

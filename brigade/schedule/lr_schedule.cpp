@@ -49,6 +49,8 @@ LrScheduleOptions as_wsd(const LrScheduleOptions& trapezoid) {
   wsd.decay = LrDecay::kWsd;
   wsd.warmup_steps = steps(trapezoid.warmup_fraction);
   wsd.decay_steps = std::max<int64_t>(1, steps(trapezoid.decay_fraction));
+  if (trapezoid.decay_fraction == 0)
+    wsd.minimum = wsd.peak;
   return wsd;
 }
 

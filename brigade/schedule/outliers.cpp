@@ -23,7 +23,7 @@ std::vector<bool> find_outliers(
   for (size_t i = 0; i < norms.size(); ++i) {
     std::vector<double> others;
     for (size_t k = 0; k < norms.size(); ++k) {
-      if (k != i && std::isfinite(norms[k]))
+      if (k != i && std::isfinite(norms[k]) && norms[k] > 0)
         others.push_back(norms[k]);
     }
     is_outlier.push_back(

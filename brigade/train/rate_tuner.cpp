@@ -136,8 +136,11 @@ as_short_run(const TrainConfig& config, int64_t steps, double rate) {
   const int64_t whole = last_step(config);
   training.total_train_steps = steps;
   training.max_tokens.reset();
-  training.lr.warmup_steps = share_of(training.lr.warmup_steps, whole, steps);
-  training.lr.decay_steps = share_of(training.lr.decay_steps, whole, steps);
+  // 0 has a meaning of its own.
+  for (int64_t* key : {&training.lr.warmup_steps, &training.lr.decay_steps}) {
+    if (*key > 0)
+      *key = std::max<int64_t>(1, share_of(*key, whole, steps));
+  }
   if (training.lr.table) {
     for (LrPoint& point : training.lr.table->points)
       point.after = share_of(point.after, whole, steps);
@@ -155,6 +158,8 @@ as_short_run(const TrainConfig& config, int64_t steps, double rate) {
 RateTuner::RateTuner(TrainConfig config, const LaunchEnvironment& environment)
     : config_(std::move(config)) {
   config_.training.eval_every = 0;
+  // One rank has nothing to divide, and logits() gathers no unit.
+  config_.distributed.zero_stage = 0;
   mesh_ = start_world(
       config_,
       environment,
@@ -182,12 +187,14 @@ RateTrial RateTuner::try_rate(
     const StepResult result = step.run(number);
     if (result.skipped == StepResult::Skipped::kNotFinite)
       return trial;
-    losses.push_back(result.loss);
+    if (std::isfinite(result.loss))  // else no token of the batch counts
+      losses.push_back(result.loss);
     on_step(number, result.loss);
     if (number == sweep.checked_steps)
       trial.activations = activations.compare();
   }
-  trial.loss = mean_of_last_tenth(losses);
+  if (!losses.empty())
+    trial.loss = mean_of_last_tenth(losses);
   return trial;
 }
 

@@ -415,7 +415,7 @@ LoadedRun load_run(
       checkpoint.read(part_of("", param, param.tensor));
       if (!is_same) {
         for (const State& state : param.states)
-          torch::Tensor(state.tensor).zero_();
+          zero(state);
         read_master(checkpoint, saved, param);
         return;
       }
@@ -433,7 +433,7 @@ LoadedRun load_run(
     local->visit([](const Param& param) {
       for (const State& state : param.states) {
         if (state.name != kMasterLow && !state.name.starts_with("outer."))
-          torch::Tensor(state.tensor).zero_();
+          zero(state);
       }
     });
   }

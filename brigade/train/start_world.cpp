@@ -16,11 +16,11 @@
 namespace brigade {
 namespace {
 
-// The files of a dataset as the config names it: one, or PREFIX.bin and
-// PREFIX.idx.
+// The files of a dataset as the config names it: one, or PREFIX.bin, PREFIX.idx
+// and what may lie beside them.
 std::string fingerprint_of_dataset(const std::string& name) {
   std::string text;
-  for (const char* suffix : {"", ".bin", ".idx"}) {
+  for (const char* suffix : {"", ".bin", ".idx", ".mask", ".reference.json"}) {
     const auto path = with_suffix(name, suffix);
     if (!std::filesystem::is_regular_file(path))
       continue;
