@@ -159,9 +159,9 @@ TEST_F(PrepareChatTest, PairsAreTwoConversationsEach) {
       testing::ElementsAre(
           "One[[ two<|endoftext|>]]", "One[[ three<|endoftext|>]]"));
   EXPECT_THAT(
-      samples(options(R"({"chosen": "One two", "rejected": "One three"})")),
+      samples(options(R"({"chosen": "One two", "rejected": "One four"})")),
       testing::ElementsAre(
-          "One[[ two<|endoftext|>]]", "One[[ three<|endoftext|>]]"));
+          "One[[ two<|endoftext|>]]", "One[[ four<|endoftext|>]]"));
 }
 
 TEST_F(PrepareChatTest, APairIsKeptWholeOrLeftOut) {
