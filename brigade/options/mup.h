@@ -18,8 +18,9 @@
 
 namespace brigade {
 
-// training.parametrization
+// Rules for first values and rates; training.parametrization.
 enum class Parametrization { kStandard, kMup };
+// Their texts in configs.
 template <>
 inline constexpr std::array kChoices<Parametrization>{
     Choice{Parametrization::kStandard, "standard"},

@@ -483,10 +483,8 @@ void TrainStep::check_gradients(int64_t step, const GradientNotes& rehearsed) {
   fail_with_unlike_gradients(step, {unlike, rehearsed, used, again}, world);
 }
 
-void TrainStep::add_to(
-    Trace& trace,
-    int64_t step,
-    const StepResult& result) const {
+void TrainStep::add_to(Trace& trace, int64_t step, const StepResult& result)
+    const {
   for (const auto& stage : stages_)
     trace.add(stage->sync().report(), stage->stage());
   trace.add(
