@@ -172,7 +172,7 @@ TEST_F(PrepareChatTest, APairIsKeptWholeOrLeftOut) {
   const std::string uneven =
       R"({"prompt": "One", "chosen": " two", "rejected": " a b c d e f g"})";
   PrepareOptions prepared = options(equal + "\n" + uneven + "\n" + good);
-  prepared.chat->max_tokens = 6;
+  prepared.chat->max_tokens = 12;
   const PrepareResult result = prepare(prepared);
   EXPECT_EQ(result.info.num_documents, 2U);
   EXPECT_EQ(result.info.num_pairs, 1U);
