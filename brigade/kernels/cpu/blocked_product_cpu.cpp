@@ -125,8 +125,9 @@ HWY_INLINE void multiply_rows_of_tile(
   }
 }
 
-template <typename T>
-HWY_INLINE void widen(const T* from, int64_t numel, float* to) {
+// Widened, or rounded.
+template <typename From, typename To>
+HWY_INLINE void convert(const From* from, int64_t numel, To* to) {
   for_vectors(
       static_cast<size_t>(numel),
       [&](size_t i, auto load, auto store)
@@ -146,12 +147,12 @@ void widen_lines(
   for (int64_t line = 0; line < lines; ++line) {
     const int64_t at = offset + line * stride;
     if (matrix.is_bf16)
-      widen(
+      convert(
           static_cast<const uint16_t*>(matrix.data) + at,
           width,
           to + line * to_stride);
     else
-      widen(
+      convert(
           static_cast<const float*>(matrix.data) + at,
           width,
           to + line * to_stride);
@@ -189,10 +190,9 @@ LeftBlock pack_left(
     int64_t k,
     int64_t depth,
     float* packed) {
-  // A line more keeps rows out of step in the cache.
   const int64_t offset = row * a.row + k * a.column;
   if (a.column == 1) {
-    const int64_t stride = kProductDepth + 16;
+    const int64_t stride = kProductDepth + 16;  // rows in other cache sets
     widen_lines(a, offset, a.row, rows, depth, packed, stride);
     return {packed, stride, 1};
   }
@@ -238,14 +238,8 @@ void round_product_rows(
     int64_t columns,
     uint16_t* c,
     int64_t c_row) {
-  for (int64_t row = 0; row < rows; ++row) {
-    const float* from = sums + row * sums_row;
-    uint16_t* to = c + row * c_row;
-    for_vectors(
-        static_cast<size_t>(columns),
-        [&](size_t i, auto load, auto store)
-            HWY_ATTR { store(load(from + i), to + i); });
-  }
+  for (int64_t row = 0; row < rows; ++row)
+    convert(sums + row * sums_row, columns, c + row * c_row);
 }
 
 // The rows [row, row_end) of the columns [column, column + columns).
