@@ -1,6 +1,6 @@
 #!/bin/bash
 # Holds Brigade's files against the Python ecosystem's own readers and writers:
-# transformers, tokenizers, safetensors, TensorBoard, gguf, peft; its evaluation
+# transformers, tokenizers, safetensors, TensorBoard, gguf, peft, trl; its evaluation
 # against lm-evaluation-harness; and its ranks under torchrun. Needs a built program.
 #   scripts/test_ecosystem.sh BUILD_FOLDER
 #   VENV=FOLDER        # default build/venv-ecosystem; some 6 GB with torch
@@ -48,6 +48,8 @@ HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
   "$venv/bin/python" tests/ecosystem/preference_test.py "$build/brigade" ||
   status=1
+HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
+  "$venv/bin/python" tests/ecosystem/sft_test.py "$build/brigade" || status=1
 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
   "$venv/bin/python" tests/ecosystem/mup_test.py "$build/brigade" || status=1
 "$venv/bin/python" tests/ecosystem/torchrun_test.py "${programs[@]}" ||

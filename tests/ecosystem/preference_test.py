@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""DPO, ORPO and SimPO against plain PyTorch: the same losses over ten steps.
+"""DPO, ORPO and SimPO against plain PyTorch, of a whole model and, with PEFT,
+of adapters beside it: the same losses over ten steps.
 
     preference_test.py BRIGADE          # see scripts/test_ecosystem.sh
 """
@@ -11,6 +12,7 @@ import tempfile
 import unittest
 
 try:
+    import peft
     import torch
     import transformers
 except ImportError as error:
@@ -88,6 +90,14 @@ LOSSES = {
     "simpo": (simpo, RATE, [f"training.simpo_gamma={GAMMA}"]),
 }
 
+# How much faster it learns, and the program's overrides. DPO's reference is
+# the model without adapters.
+FORMS = {
+    "whole": (1, []),
+    "lora": (2, ["adapter.rank=4", "adapter.alpha=16",
+                 "adapter.targets=all-linear"]),
+}
+
 
 class Preferences(unittest.TestCase):
     @classmethod
@@ -120,10 +130,22 @@ class Preferences(unittest.TestCase):
         return transformers.AutoModelForCausalLM.from_pretrained(
             cls.folder / "model", dtype=torch.float32)
 
-    def expected(self, loss_of, rate):
-        model = self.model()
+    def adapted(self):
+        """The model with the adapters that a run begins with."""
+        if not (self.folder / "adapter").exists():
+            # A step of no length leaves what training starts from.
+            self.train("start", *FORMS["lora"][1], *LAYOUTS["one"],
+                       "training.loss=simpo", "training.learning_rate=0",
+                       "training.total_train_steps=1")
+            run("export", "--run", self.folder / "start", "--out",
+                self.folder / "adapter")
+        return peft.PeftModel.from_pretrained(
+            self.model(), self.folder / "adapter", is_trainable=True)
+
+    def expected(self, loss_of, rate, model):
         optimizer = torch.optim.AdamW(
-            model.parameters(), lr=rate, weight_decay=0.01)
+            [p for p in model.parameters() if p.requires_grad], lr=rate,
+            weight_decay=0.01)
         losses = []
         for step in range(STEPS):
             loss = sum(
@@ -158,22 +180,25 @@ class Preferences(unittest.TestCase):
             max(abs(a / b - 1) for a, b in zip(found, expected)), 1e-5)
 
     def test_losses_of_ten_steps_are_pytorchs(self):
-        for name, (loss_of, rate, options) in LOSSES.items():
-            expected = self.expected(loss_of, rate)
-            self.assertGreater(
-                max(abs(a - expected[0]) for a in expected), 0.05)
-            for layout, more in LAYOUTS.items():
-                with self.subTest(loss=name, layout=layout):
-                    losses = self.train(
-                        f"{name}_{layout}", f"training.loss={name}",
-                        f"training.learning_rate={rate}",
-                        *options, *more)
-                    self.assertEqual(len(losses), STEPS)
-                    worst = max(abs(a / b - 1)
-                                for a, b in zip(losses, expected))
-                    print(f"{name} {layout}: losses of {STEPS} steps differ "
-                          f"by {worst:.1e}")
-                    self.assertLess(worst, 1e-5)
+        for form, (faster, adapter) in FORMS.items():
+            for name, (loss_of, rate, options) in LOSSES.items():
+                model = self.adapted() if adapter else self.model()
+                expected = self.expected(loss_of, faster * rate, model)
+                self.assertGreater(
+                    max(abs(a - expected[0]) for a in expected), 0.05)
+                for layout, more in LAYOUTS.items():
+                    with self.subTest(form=form, loss=name, layout=layout):
+                        losses = self.train(
+                            f"{form}_{name}_{layout}",
+                            f"training.loss={name}",
+                            f"training.learning_rate={faster * rate}",
+                            *adapter, *options, *more)
+                        self.assertEqual(len(losses), STEPS)
+                        worst = max(abs(a / b - 1)
+                                    for a, b in zip(losses, expected))
+                        print(f"{form} {name} {layout}: losses of {STEPS} "
+                              f"steps differ by {worst:.1e}")
+                        self.assertLess(worst, 1e-5)
 
 
 if __name__ == "__main__":
