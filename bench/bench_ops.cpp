@@ -14,6 +14,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "bench/arguments.h"
 #include "bench/step_shapes.h"
@@ -25,6 +26,7 @@
 #include "brigade/ops/cross_entropy.h"
 #include "brigade/ops/embedding.h"
 #include "brigade/ops/linear.h"
+#include "brigade/ops/newton_schulz.h"
 #include "brigade/ops/rms_norm.h"
 #include "brigade/ops/rotary.h"
 #include "brigade/ops/swiglu.h"
@@ -343,6 +345,34 @@ void compare_optimizer() {
       rate / machine.bytes_per_ms);
 }
 
+// The matrices of the 135M shape. The floor counts symmetric products as half
+// ones; PyTorch's side has torch.optim.Muon's whole products.
+void compare_newton_schulz(torch::ScalarType dtype) {
+  const Machine machine = measure(dtype);
+  const NewtonSchulzOptions options{
+      .dtype =
+          dtype == torch::kFloat ? MuonDtype::kFloat32 : MuonDtype::kBfloat16};
+  fmt::print("\nNewton-Schulz, {}\n", torch::toString(dtype));
+  for (const auto& [rows, columns] :
+       {std::pair<int64_t, int64_t>{576, 576}, {192, 576}, {576, 1536}}) {
+    const Tensor matrix = torch::randn({rows, columns});
+    print(
+        machine,
+        {fmt::format("newton_schulz {} x {}", rows, columns),
+         0,
+         ops::newton_schulz_flops(rows, columns, options),
+         [&] { ops::newton_schulz(matrix, options); },
+         [&] {
+           const auto [a, b, c] = options.coefficients;
+           Tensor x = (matrix / matrix.norm()).to(dtype);
+           for (int step = 0; step < options.steps; ++step) {
+             const Tensor gram = x.mm(x.t());
+             x = at::addmm(x, at::addmm(gram, gram, gram, b, c), x, a);
+           }
+         }});
+  }
+}
+
 // OpenBLAS, behind PyTorch's float32 products, takes its number of threads from
 // the environment, once, when it is loaded: starts this program again with
 // that.
@@ -379,6 +409,8 @@ int run(int argc, char** argv) {
     compare(shape, torch::kFloat);
   }
   compare_optimizer();
+  compare_newton_schulz(torch::kBFloat16);
+  compare_newton_schulz(torch::kFloat);
   return 0;
 }
 

@@ -12,6 +12,35 @@ namespace {
 
 constexpr const char* kOp = "newton_schulz";
 
+// The blocks of a symmetric product's rows: with eight, 0.56 of the product is
+// multiplied. Products of fewer rows are slow.
+constexpr int64_t kBlocks = 8;
+constexpr int64_t kFewestRows = 96;
+
+// a b [n, n] in float32, where it is known to be symmetric: of each block of
+// rows what is left of the diagonal, mirrored.
+Tensor multiply_symmetric(const Tensor& a, const Tensor& b, Kernels kernels) {
+  const int64_t n = a.size(0);
+  const int64_t block = std::max(kFewestRows, n / kBlocks);
+  const auto& set = choose_kernels(kOp, kernels, {&a, &b});
+  Tensor product = torch::empty({n, n}, torch::kFloat);
+  for (int64_t first = 0; first < n; first += block) {
+    const int64_t rows = std::min(block, n - first);
+    Tensor strip = product.narrow(0, first, rows);
+    Tensor left = strip.narrow(1, 0, first + rows);
+    set.multiply(
+        left,
+        a.narrow(0, first, rows),
+        b.narrow(1, 0, first + rows),
+        Destination::kOverwrite);
+    if (first > 0)
+      product.narrow(0, 0, first)
+          .narrow(1, first, rows)
+          .copy_(strip.narrow(1, 0, first).t());
+  }
+  return product;
+}
+
 // beta c + alpha a b, rounded once to the operands' dtype.
 Tensor add_product(
     const Tensor& c,
@@ -19,12 +48,18 @@ Tensor add_product(
     const Tensor& a,
     const Tensor& b,
     double alpha,
+    bool is_symmetric,
     Kernels kernels) {
   if (!a.is_cpu())
     return c.defined() ? at::addmm(c, a, b, beta, alpha) : at::mm(a, b);
-  Tensor product = torch::empty({a.size(0), b.size(1)}, torch::kFloat);
-  choose_kernels(kOp, kernels, {&a, &b})
-      .multiply(product, a, b, Destination::kOverwrite);
+  Tensor product;
+  if (is_symmetric) {
+    product = multiply_symmetric(a, b, kernels);
+  } else {
+    product = torch::empty({a.size(0), b.size(1)}, torch::kFloat);
+    choose_kernels(kOp, kernels, {&a, &b})
+        .multiply(product, a, b, Destination::kOverwrite);
+  }
   if (c.defined())
     product.mul_(alpha).add_(c, beta);
   return product.to(a.scalar_type());
@@ -58,9 +93,10 @@ Tensor newton_schulz(const Tensor& matrix, const NewtonSchulzOptions& options) {
   x = x / norm.clamp_min(options.eps).to(x.device());
   const auto [a, b, c] = options.coefficients;
   for (int step = 0; step < options.steps; ++step) {
-    const Tensor gram = add_product({}, 0, x, x.t(), 1, options.kernels);
-    const Tensor factor = add_product(gram, b, gram, gram, c, options.kernels);
-    x = add_product(x, a, factor, x, 1, options.kernels);
+    const Tensor gram = add_product({}, 0, x, x.t(), 1, true, options.kernels);
+    const Tensor factor =
+        add_product(gram, b, gram, gram, c, true, options.kernels);
+    x = add_product(x, a, factor, x, 1, false, options.kernels);
   }
   return (is_tall ? x.t() : x).to(torch::kFloat).contiguous();
 }
@@ -71,7 +107,7 @@ double newton_schulz_flops(
     const NewtonSchulzOptions& options) {
   const auto r = static_cast<double>(std::min(rows, columns));
   const auto s = static_cast<double>(std::max(rows, columns));
-  return options.steps * (4 * r * r * s + 2 * r * r * r);
+  return options.steps * (3 * r * r * s + r * r * r);
 }
 
 }  // namespace brigade::ops

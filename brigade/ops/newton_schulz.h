@@ -5,9 +5,9 @@
 //   X = matrix / max(|matrix|, eps), transposed where it has more rows
 //   G = X X^T;  X = a X + (b G + c G G) X, `steps` times
 //
-// 2 steps (2 r^2 s + r^3) multiplications and as many additions for sides r <=
-// s. Singular values between 0.01 and 1 of the norm come to lie between 0.68
-// and 1.2; smaller ones stay smaller.
+// G and G G are symmetric: on the CPU little more than their lower halves is
+// multiplied. Singular values between 0.01 and 1 of the norm come to lie between
+// 0.68 and 1.2; smaller ones stay smaller.
 #pragma once
 
 #include <torch/types.h>
@@ -24,7 +24,8 @@ Tensor newton_schulz(
     const Tensor& matrix,
     const NewtonSchulzOptions& options = {});
 
-// Multiplications and additions of one call.
+// Multiplications and additions that one call needs: of symmetric products half.
+// For sides r <= s, steps (3 r^2 s + r^3).
 double newton_schulz_flops(
     int64_t rows,
     int64_t columns,
