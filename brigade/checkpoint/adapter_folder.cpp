@@ -52,8 +52,7 @@ void check_known(const JsonNode& root) {
   if (const JsonNode type = root.at("peft_type"); type.string() != "LORA")
     type.fail(fmt::format("\"{}\" is no LORA", type.string()));
   for (const char* key :
-       {"use_dora",
-        "bias",
+       {"bias",
         "lora_bias",
         "fan_in_fan_out",
         "modules_to_save",
@@ -122,7 +121,7 @@ json config_of(
       {"layers_pattern", nullptr},
       {"layers_to_transform", nullptr},
       {"lora_alpha", request.options.alpha},
-      {"lora_dropout", 0.0},
+      {"lora_dropout", request.options.dropout},
       {"modules_to_save", nullptr},
       {"peft_type", "LORA"},
       {"r", request.options.rank},
@@ -130,7 +129,7 @@ json config_of(
       {"revision", nullptr},
       {"target_modules", targets_of(rows, request.options)},
       {"task_type", "CAUSAL_LM"},
-      {"use_dora", false},
+      {"use_dora", request.options.use_dora},
       {"use_rslora", request.options.use_rslora}};
 }
 
@@ -174,6 +173,8 @@ AdapterOptions adapter_of_run(const CheckpointManifest& manifest) {
         .rank = config.at("rank").get<int64_t>(),
         .alpha = config.at("alpha").get<double>(),
         .use_rslora = config.at("use_rslora").get<bool>(),
+        .dropout = config.value("dropout", 0.0),
+        .use_dora = config.value("use_dora", false),
         .targets = config.at("targets").get<std::vector<std::string>>()};
   } catch (const json::exception&) {
     throw DataError(
@@ -192,6 +193,9 @@ AdapterFolder::AdapterFolder(const fs::path& folder)
   options_.rank = root.at("r").integer(1, std::numeric_limits<int32_t>::max());
   options_.alpha = number_at(root, "lora_alpha");
   options_.use_rslora = root.boolean_at("use_rslora", false);
+  options_.use_dora = root.boolean_at("use_dora", false);
+  if (root.find("lora_dropout"))
+    options_.dropout = number_at(root, "lora_dropout");
   if (const auto base = root.find("base_model_name_or_path"))
     base_model_ = base->string();
   std::set<std::string> modules;
@@ -199,8 +203,8 @@ AdapterFolder::AdapterFolder(const fs::path& folder)
     const std::string module = adapted_module(own_name(tensor.name));
     if (module.empty())
       throw DataError(fmt::format(
-          "[adapter] '{}': tensor '{}' is neither the lora_A nor the lora_B of "
-          "a linear",
+          "[adapter] '{}': tensor '{}' is not the lora_A, lora_B or "
+          "lora_magnitude_vector of a linear",
           file_.path().string(),
           tensor.name));
     modules.insert(module);
@@ -288,10 +292,15 @@ torch::Tensor merged_weight(
     const AdapterOptions& options,
     const std::function<torch::Tensor(const std::string& name)>& read) {
   const torch::NoGradGuard no_grad;
-  return weight.to(torch::kFloat) +
-         torch::matmul(
-             read(module + ".lora_B.weight"), read(module + ".lora_A.weight")) *
-             options.scale();
+  const torch::Tensor sum =
+      weight.to(torch::kFloat) +
+      torch::matmul(
+          read(module + ".lora_B.weight"), read(module + ".lora_A.weight")) *
+          options.scale();
+  if (!options.use_dora)
+    return sum;
+  const torch::Tensor norms = sum.norm(2, {1});
+  return sum * (read(module + ".lora_magnitude_vector") / norms).unsqueeze(1);
 }
 
 }  // namespace brigade

@@ -1,8 +1,9 @@
 // Low-rank adapters as files: the folder that PEFT reads and writes,
 //   adapter_config.json          rank, alpha, targets, the base model
-//   adapter_model.safetensors    base_model.model.MODULE.lora_A.weight, .lora_B
+//   adapter_model.safetensors    base_model.model.MODULE.lora_A.weight, .lora_B,
+//                                of DoRA .lora_magnitude_vector
 //
-// What else such a folder may ask for (DoRA, trained biases or embeddings,
+// What else such a folder may ask for (trained biases or embeddings,
 // ranks that differ) is refused by name.
 #pragma once
 
@@ -73,8 +74,9 @@ struct AdapterExport {
 // refuses.
 int64_t export_adapter(const AdapterExport& request);
 
-// weight + scale * B A of the linear `module`, in float32; read() gives the
-// whole B and A by their rows' names.
+// weight + scale * B A of the linear `module`, its rows scaled to their
+// magnitudes where it has them, in float32; read() gives what the rows of the
+// table name.
 torch::Tensor merged_weight(
     const torch::Tensor& weight,
     const std::string& module,

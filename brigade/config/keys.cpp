@@ -104,6 +104,18 @@ void add_adapter(std::vector<ConfigKey>& keys) {
       kMeaning,
       "multiply by alpha / sqrt(rank) instead");
   group.key(
+      "dropout",
+      &G::dropout,
+      {.low = 0, .high = 1, .high_is_excluded = true},
+      kCourse,
+      "share of an adapter's inputs that are zero in a training step");
+  group.key(
+      "use_dora",
+      &G::use_dora,
+      kAny,
+      kMeaning,
+      "magnitudes of the adapted weights' rows train beside them (DoRA)");
+  group.key(
       "targets",
       &G::targets,
       kAny,

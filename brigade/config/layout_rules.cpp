@@ -237,9 +237,9 @@ void check_adapter(
   if (!config.adapter.is_used()) {
     if (config.adapter != AdapterOptions{})
       problems.emplace_back(
-          "[config] /adapter: alpha, use_rslora and targets mean nothing with "
+          "[config] /adapter: what else it says means nothing with "
           "/adapter/rank = 0, which trains the model itself; set adapter.rank, "
-          "or leave them out");
+          "or leave it out");
     return;
   }
   if (config.model.init != WeightInit::kPretrained)
@@ -247,6 +247,15 @@ void check_adapter(
         "[config] /adapter/rank: an adapter is trained beside the weights of a "
         "base model; set model.init to \"pretrained\" and model.name to its "
         "folder");
+  if (config.adapter.use_dora && config.adapter.dropout > 0)
+    problems.push_back(fmt::format(
+        "[config] /adapter/use_dora with /adapter/dropout = {}: magnitudes do "
+        "not train beside dropout yet; set one of them to its default",
+        config.adapter.dropout));
+  if (config.adapter.use_dora && config.model.dtype == ModelDtype::kBfloat16)
+    problems.emplace_back(
+        "[config] /adapter/use_dora with /model/dtype = \"bfloat16\", which "
+        "rounds magnitudes to 8 bits; set model.dtype to \"float32\"");
   ModelDescription model = describe_model(decoder);
   model.adapter = config.adapter;
   Problems found;

@@ -116,15 +116,15 @@ Batch Loader::prepare(uint64_t step, int64_t micro_batch) const {
       .rows = rows,
       .seq_length = seq_length,
       .step = step,
-      .micro_batch = micro_batch};
+      .micro_batch = micro_batch,
+      .first_sample =
+          first_sample_ + sample_index(options_.layout, step, micro_batch, 0)};
   const auto numel = static_cast<size_t>(rows * seq_length);
   batch.inputs.reserve(numel);
   batch.targets.reserve(numel);
   Window window;
   for (int64_t row = 0; row < rows; ++row) {
-    const uint64_t sample =
-        first_sample_ + sample_index(options_.layout, step, micro_batch, row);
-    source_->read(sample, window);
+    source_->read(batch.first_sample + static_cast<uint64_t>(row), window);
     BRIGADE_ASSERT(
         window.inputs.size() == static_cast<size_t>(seq_length) &&
             window.targets.size() == window.inputs.size(),

@@ -30,6 +30,7 @@ struct Batch {
   int64_t seq_length = 0;  // T
   uint64_t step = 0;
   int64_t micro_batch = 0;
+  uint64_t first_sample = 0;     // of the run; the rows are consecutive samples
   std::vector<int64_t> inputs;   // [B, T]
   std::vector<int64_t> targets;  // [B, T], inputs moved on by one token;
                                  // kNoTarget where none counts

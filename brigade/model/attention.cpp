@@ -29,14 +29,14 @@ SelfAttention::SelfAttention(
 
 SelfAttention::Heads SelfAttention::project(
     const torch::Tensor& x,
-    int64_t rows) {
+    const AttentionInputs& inputs) {
   const auto projected = column_parallel_linear(
       context_->tensor_parallel,
       x,
       qkv_.weights(),
       qkv_.biases(),
-      context_->linear_options(qkv_.adapters()));
-  const auto heads = [&](const torch::Tensor& flat) {
+      context_->linear_options(qkv_.adapters(), inputs.token_keys));
+  const auto heads = [&, rows = inputs.rows](const torch::Tensor& flat) {
     const int64_t head_dim = description_.head_dim;
     return flat.view(
         {rows, flat.size(0) / rows, flat.size(1) / head_dim, head_dim});
@@ -55,13 +55,15 @@ SelfAttention::Heads SelfAttention::project(
   return result;
 }
 
-torch::Tensor SelfAttention::project_output(const torch::Tensor& out) {
+torch::Tensor SelfAttention::project_output(
+    const torch::Tensor& out,
+    const AttentionInputs& inputs) {
   return row_parallel_linear(
       context_->tensor_parallel,
       out.reshape({out.size(0) * out.size(1), out.size(2) * out.size(3)}),
       o_proj_->weight,
       o_proj_->bias,
-      context_->linear_options({o_proj_->adapter}));
+      context_->linear_options({o_proj_->adapter}, inputs.token_keys));
 }
 
 ops::AttentionOptions SelfAttention::attention_options() const {
@@ -92,14 +94,14 @@ torch::Tensor SelfAttention::attend(
 torch::Tensor SelfAttention::forward(
     const torch::Tensor& x,
     const AttentionInputs& inputs) {
-  return project_output(attend(project(x, inputs.rows), inputs));
+  return project_output(attend(project(x, inputs), inputs), inputs);
 }
 
 torch::Tensor SelfAttention::forward_cached(
     const torch::Tensor& x,
     const AttentionInputs& inputs,
     KeyValueCache& cache) {
-  const Heads heads = project(x, inputs.rows);
+  const Heads heads = project(x, inputs);
   const auto [q, k] =
       ops::rotary(heads.q, heads.k, inputs.rotary, context_->kernels);
   const int64_t past = cache.keys.defined() ? cache.keys.size(1) : 0;
@@ -110,7 +112,7 @@ torch::Tensor SelfAttention::forward_cached(
   options.query_positions = {{past, q.size(1)}};
   options.key_positions = {{0, cache.keys.size(1)}};
   return project_output(
-      ops::attention(q, cache.keys, cache.values, options).out);
+      ops::attention(q, cache.keys, cache.values, options).out, inputs);
 }
 
 }  // namespace brigade

@@ -19,6 +19,7 @@ struct AttentionInputs {
   int64_t rows = 0;               // B
   ops::RotaryTable rotary;        // [T, D/2]
   torch::Tensor document_starts;  // int64 [B, T] or undefined
+  torch::Tensor token_keys = {};  // int64 [N] or undefined: no dropout
 };
 
 class SelfAttention : public torch::nn::Module {
@@ -47,8 +48,10 @@ class SelfAttention : public torch::nn::Module {
   struct Heads {
     torch::Tensor q, k, v;  // [B, T, H/tp or Hkv/tp, D]
   };
-  Heads project(const torch::Tensor& x, int64_t rows);
-  torch::Tensor project_output(const torch::Tensor& out);
+  Heads project(const torch::Tensor& x, const AttentionInputs& inputs);
+  torch::Tensor project_output(
+      const torch::Tensor& out,
+      const AttentionInputs& inputs);
   torch::Tensor attend(const Heads& heads, const AttentionInputs& inputs);
   // What the description says of scores and mask.
   ops::AttentionOptions attention_options() const;

@@ -58,9 +58,10 @@ ResidualStream Block::forward(
   };
   // Both runs of a block that is computed again visit the same experts.
   const auto kept = experts_ ? std::make_shared<KeptRouting>() : nullptr;
-  const auto mix = [this, expert_inputs, kept](const torch::Tensor& x) {
+  const auto mix = [this, expert_inputs, kept, keys = inputs.token_keys](
+                       const torch::Tensor& x) {
     return experts_ ? experts_->forward(x, expert_inputs, *kept)
-                    : mlp_->forward(x);
+                    : mlp_->forward(x, keys);
   };
   if (context_->recompute != Recompute::kFull)
     return run(stream, attend, mix);

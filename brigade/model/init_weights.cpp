@@ -2,6 +2,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include <limits>
 #include <string_view>
 
 #include "brigade/base/hash.h"
@@ -26,6 +27,8 @@ torch::Tensor initial_weight(const ParameterRow& row, int64_t seed) {
       return tensor.fill_(1);
     case Initialization::kConstant:
       return tensor.fill_(row.initial_value);
+    case Initialization::kRowNorms:
+      return tensor.fill_(std::numeric_limits<float>::quiet_NaN());
     case Initialization::kNormal:
     case Initialization::kUniform:
       break;

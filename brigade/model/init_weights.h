@@ -11,7 +11,8 @@
 namespace brigade {
 
 // The whole tensor of one parameter, float32, of row.shape. A rank that holds a
-// slice takes it from this.
+// slice takes it from this. NaN where a base model's weights say the values
+// (Initialization::kRowNorms).
 torch::Tensor initial_weight(const ParameterRow& row, int64_t seed);
 
 }  // namespace brigade

@@ -68,10 +68,17 @@ struct ModelContext {
     if (before_forward)
       before_forward(unit);
   }
-  // Of linears with these adapters, one for each.
+  // Of linears with these adapters, one for each, that read tokens with these
+  // keys (MicroBatch::token_keys).
   ParallelLinearOptions linear_options(
-      std::vector<ops::LowRank> adapters) const {
-    return {weight_grad, defer_weight_grad, kernels, std::move(adapters)};
+      std::vector<ops::LowRank> adapters,
+      torch::Tensor token_keys) const {
+    return {
+        weight_grad,
+        defer_weight_grad,
+        kernels,
+        std::move(adapters),
+        {description.adapter.dropout, std::move(token_keys)}};
   }
   ops::OpOptions op_options() const { return {weight_grad, kernels}; }
 };
@@ -90,6 +97,9 @@ struct MicroBatch {
   // float64 [B]: the reference model's log-probability of each row's targets;
   // undefined: none is known.
   torch::Tensor reference = {};
+  // int64 [B, T]: random bits of each token, which say with the linear's name
+  // what dropout leaves of it where a graph is built; undefined: all.
+  torch::Tensor token_keys = {};
 };  // on the model's device
 
 }  // namespace brigade

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "brigade/base/check.h"
+#include "brigade/base/hash.h"
 
 namespace brigade {
 namespace {
@@ -83,7 +84,15 @@ std::shared_ptr<Weights> ParameterSource::make(const std::string& name) const {
     const auto part = [&](const char* kind) {
       return weights->register_module(kind, inside(name).make(kind))->weight;
     };
-    weights->adapter = {part("lora_A"), part("lora_B"), adapter_scale_};
+    weights->adapter = {
+        part("lora_A"),
+        part("lora_B"),
+        adapter_scale_,
+        mix_bits(fnv1a_64(path))};
+    const auto magnitude = shapes.find(path + ".lora_magnitude_vector");
+    if (magnitude != shapes.end())
+      weights->adapter.magnitude = weights->register_parameter(
+          "lora_magnitude_vector", torch::empty(magnitude->second, options_));
   }
   return weights;
 }

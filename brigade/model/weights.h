@@ -46,7 +46,8 @@ class ParameterSource {
 
   // For the parameters NAME.*.
   ParameterSource inside(const std::string& name) const;
-  // NAME.weight, NAME.bias, NAME.lora_A.weight and NAME.lora_B.weight.
+  // NAME.weight, NAME.bias, and an adapter's NAME.lora_A.weight,
+  // NAME.lora_B.weight and NAME.lora_magnitude_vector.
   std::shared_ptr<Weights> make(const std::string& name) const;
   // The linears of group NAME, registered in `owner` under their own names.
   GroupedWeights make_group(torch::nn::Module& owner, const std::string& name)

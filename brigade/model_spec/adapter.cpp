@@ -18,6 +18,7 @@ namespace {
 constexpr std::string_view kWeight = ".weight";
 constexpr std::string_view kA = ".lora_A.weight";
 constexpr std::string_view kB = ".lora_B.weight";
+constexpr std::string_view kMagnitude = ".lora_magnitude_vector";
 
 // The name of the linear of a layer that a row is the weight of; empty: of
 // none. A router is none, and experts have no adapters.
@@ -73,11 +74,20 @@ ParameterRow make_b(const ParameterRow& weight, int64_t rank) {
   return row;
 }
 
+ParameterRow make_magnitude(const ParameterRow& weight) {
+  ParameterRow row = part_of(weight, kMagnitude);
+  row.shape = {weight.shape[0]};
+  if (weight.cut.dim == 0)
+    row.cut = weight.cut;
+  row.initialization = Initialization::kRowNorms;
+  return row;
+}
+
 // Of one unit: of a group of linears first every A, which are one product where
 // they are neighbours.
 void add_adapters(
     const std::vector<ParameterRow>& weights,
-    int64_t rank,
+    const AdapterOptions& adapter,
     std::vector<ParameterRow>& rows) {
   for (size_t begin = 0; begin < weights.size();) {
     size_t end = begin + 1;
@@ -85,9 +95,11 @@ void add_adapters(
            weights[end].group == weights[begin].group)
       ++end;
     for (size_t i = begin; i < end; ++i)
-      rows.push_back(make_a(weights[i], rank));
+      rows.push_back(make_a(weights[i], adapter.rank));
     for (size_t i = begin; i < end; ++i)
-      rows.push_back(make_b(weights[i], rank));
+      rows.push_back(make_b(weights[i], adapter.rank));
+    for (size_t i = begin; adapter.use_dora && i < end; ++i)
+      rows.push_back(make_magnitude(weights[i]));
     begin = end;
   }
 }
@@ -109,7 +121,7 @@ std::vector<ParameterRow> with_adapters(
         i + 1 == rows.size() || rows[i + 1].unit() != row.unit();
     result.push_back(std::move(row));
     if (ends_unit) {
-      add_adapters(adapted, adapter.rank, result);
+      add_adapters(adapted, adapter, result);
       adapted.clear();
     }
   }
@@ -117,7 +129,7 @@ std::vector<ParameterRow> with_adapters(
 }
 
 std::string adapted_module(const std::string& name) {
-  for (const std::string_view kind : {kA, kB}) {
+  for (const std::string_view kind : {kA, kB, kMagnitude}) {
     if (name.ends_with(kind))
       return name.substr(0, name.size() - kind.size());
   }

@@ -47,6 +47,7 @@ enum class Initialization {
   kConstant,  // initial_value
   kNormal,    // (0, initial_std)
   kUniform,   // (-initial_bound, initial_bound)
+  kRowNorms,  // those of the base model's weight that it scales
 };
 
 // What a parameter is to the model. Matrices multiply hidden states, those of

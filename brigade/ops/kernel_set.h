@@ -29,6 +29,7 @@
 #include "brigade/ops/adamw.h"
 #include "brigade/ops/attention.h"
 #include "brigade/ops/cross_entropy.h"
+#include "brigade/ops/input_dropout.h"
 #include "brigade/ops/op_options.h"
 #include "brigade/ops/rotary.h"
 #include "brigade/ops/stochastic_rounding.h"
@@ -246,6 +247,11 @@ class KernelSet {
       const Tensor& values,
       Tensor rounded,
       const RandomBits& bits) const = 0;
+  // As in input_dropout.h.
+  virtual void drop_elements(
+      Tensor rows,
+      const InputDropout& dropout,
+      uint64_t key) const = 0;
 };
 
 // Defined in brigade/kernels/.

@@ -11,6 +11,7 @@
 #include "brigade/ops/low_rank.h"
 #include "brigade/ops/observed.h"
 #include "brigade/ops/once_differentiable.h"
+#include "brigade/ops/row_magnitude.h"
 #include "brigade/ops/rows.h"
 
 namespace brigade::ops {
@@ -204,6 +205,8 @@ std::vector<Tensor> linear_group(
       "defer_weight_grad needs WeightGrad::kAccumulate");
   if (weights.empty())
     return {};
+  if (has_magnitude(options.adapters))
+    return magnitude_linear_group(x, weights, biases, options);
   if (has_low_rank(options.adapters))
     return low_rank_linear_group(x, weights, biases, options);
   LinearSaved saved{

@@ -3,10 +3,12 @@
 // input as one product.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <utility>
 #include <vector>
 
+#include "brigade/ops/input_dropout.h"
 #include "brigade/ops/op_options.h"
 
 namespace brigade::ops {
@@ -25,6 +27,10 @@ struct LowRank {
   Tensor a;  // [rank, in]; undefined: nothing is added
   Tensor b;  // [out, rank]
   double scale = 1;
+  uint64_t key = 0;  // of the linear, for InputDropout
+  // [out], of a's dtype: what y's rows are scaled to (DoRA, row_magnitude.h);
+  // undefined: they are not.
+  Tensor magnitude = {};
 };
 
 // What the caller of linear_group() declares of its weights.
@@ -56,6 +62,9 @@ struct LinearOptions {
   WeightGroup group = WeightGroup::kSeparate;
   // None, or one for each weight; each `a` together is a group as the weights.
   std::vector<LowRank> adapters;
+  // Of what they read. Each has a mask of its own, so that no products of `a`
+  // are one.
+  InputDropout dropout = {};
 };
 
 // x: [.., in]; weight: [out, in]; bias: [out] or undefined. Returns [.., out].

@@ -23,29 +23,68 @@ using torch::autograd::variable_list;
 
 constexpr const char* kLowRankOp = "low_rank_linear";
 
+// What dropout leaves of the input, and of its gradient, for each adapter.
+struct Dropped {
+  InputDropout dropout;
+  Kernels kernels;
+  std::vector<uint64_t> keys;  // of each adapter
+
+  bool is_used() const { return dropout.is_used(); }
+  void drop(const Tensor& rows, size_t adapter) const {
+    drop_elements(rows, dropout, keys[adapter], kernels);
+  }
+  // The rows themselves without dropout.
+  Tensor left_of(const Tensor& rows, size_t adapter) const {
+    if (!is_used())
+      return rows;
+    Tensor left = rows.clone(at::MemoryFormat::Contiguous);
+    drop(left, adapter);
+    return left;
+  }
+};
+
 struct LowRankSaved {
   LinearOptions options;
   const KernelSet* kernels;
   // Of each adapter the index of its weight and its scale.
   std::vector<size_t> adapted;
   std::vector<double> scales;
+  Dropped dropped;
   size_t weights;
   std::vector<Tensor> biases;  // as many, undefined ones too; of forward
   std::vector<int64_t> x_sizes;
   bool x_has_gradient;
 };
 
+// x a^T for each adapter, [rows, rank].
+std::vector<Tensor> products_of(
+    const Tensor& rows,
+    const std::vector<Tensor>& a,
+    const LowRankSaved& saved) {
+  if (!saved.dropped.is_used())
+    return run_linear(
+        rows,
+        a,
+        std::vector<Tensor>(a.size()),
+        saved.options.group,
+        *saved.kernels);
+  std::vector<Tensor> result;
+  for (size_t i = 0; i < a.size(); ++i)
+    result.push_back(run_linear(
+        saved.dropped.left_of(rows, i),
+        {a[i]},
+        {Tensor()},
+        WeightGroup::kSeparate,
+        *saved.kernels)[0]);
+  return result;
+}
+
 // One h for each adapter, [rows, rank].
 std::vector<Tensor> scaled_products(
     const Tensor& x,
     const std::vector<Tensor>& a,
     const LowRankSaved& saved) {
-  std::vector<Tensor> result = run_linear(
-      as_rows(x),
-      a,
-      std::vector<Tensor>(a.size()),
-      saved.options.group,
-      *saved.kernels);
+  std::vector<Tensor> result = products_of(as_rows(x), a, saved);
   for (size_t i = 0; i < a.size(); ++i)
     result[i].mul_(saved.scales[i]);
   return result;
@@ -124,10 +163,8 @@ struct LowRankNode : OnceDifferentiable<LowRankNode> {
           "brigade::linear_backward", gradients, kept.weights);
       result[0] =
           input_grad(outputs, kept.weights, saved.x_sizes, *saved.kernels);
-      const Tensor dx = result[0].view({rows, saved.x_sizes.back()});
-      for (size_t i = 0; i < adapters; ++i)
-        saved.kernels->multiply(
-            dx, parts.a.rows[i], kept.a[i], Destination::kAdd);
+      add_input_grads(
+          parts, kept, saved, result[0].view({rows, saved.x_sizes.back()}));
       if (saved.options.on_input_grad)
         after = saved.options.on_input_grad(result[0]);
     }
@@ -189,11 +226,50 @@ struct LowRankNode : OnceDifferentiable<LowRankNode> {
     return parts;
   }
 
+  // Adds what the adapters' terms give x's rows.
+  static void add_input_grads(
+      const Parts& parts,
+      const Kept& kept,
+      const LowRankSaved& saved,
+      Tensor dx) {
+    for (size_t i = 0; i < kept.a.size(); ++i) {
+      const Tensor& dh = parts.a.rows[i];
+      if (!saved.dropped.is_used()) {
+        saved.kernels->multiply(dx, dh, kept.a[i], Destination::kAdd);
+        continue;
+      }
+      const Tensor part = at::empty(dx.sizes(), dx.options());
+      saved.kernels->multiply(part, dh, kept.a[i], Destination::kOverwrite);
+      saved.dropped.drop(part, i);
+      dx.add_(part);
+    }
+  }
+
   static Tensor input_of(const Kept& kept, const LinearOptions& options) {
     if (!options.input.make)
       return kept.input[0];
     const torch::NoGradGuard no_grad;
     return options.input.make(kept.input);
+  }
+
+  static void accumulate_a(
+      const OutputGrads& gradients,
+      const Tensor& rows,
+      const std::vector<Tensor>& a,
+      const Dropped& dropped,
+      const KernelSet& kernels) {
+    if (!dropped.is_used()) {
+      accumulate_weights(gradients, rows, a, {}, kLowRankOp, kernels);
+      return;
+    }
+    for (size_t i = 0; i < a.size(); ++i)
+      accumulate_weights(
+          {.rows = {gradients.rows[i]}, .whole = {}, .weights = {}},
+          dropped.left_of(rows, i),
+          {a[i]},
+          {},
+          kLowRankOp,
+          kernels);
   }
 
   static void
@@ -204,9 +280,10 @@ struct LowRankNode : OnceDifferentiable<LowRankNode> {
                           a = kept.a,
                           b = kept.b,
                           h = kept.h,
+                          dropped = saved.dropped,
                           kernels = saved.kernels] {
       const torch::NoGradGuard no_grad;
-      accumulate_weights(parts.a, input, a, {}, kLowRankOp, *kernels);
+      accumulate_a(parts.a, as_rows(input), a, dropped, *kernels);
       for (size_t i = 0; i < b.size(); ++i) {
         if (b[i].requires_grad())
           kernels->linear_weight_grad(
@@ -237,7 +314,8 @@ struct LowRankNode : OnceDifferentiable<LowRankNode> {
     const size_t first = 1 + saved.weights;
     const size_t adapters = kept.a.size();
     for (size_t i = 0; i < adapters; ++i) {
-      result[first + i] = product(kept.a[i], parts.a.rows[i], rows);
+      result[first + i] =
+          product(kept.a[i], parts.a.rows[i], saved.dropped.left_of(rows, i));
       result[first + adapters + i] =
           product(kept.b[i], parts.outputs[i], kept.h[i]);
     }
@@ -302,12 +380,14 @@ std::vector<Tensor> low_rank_linear_group(
           &choose_kernels(kLowRankOp, options.kernels, {&x, &weights[0]}),
       .adapted = {},
       .scales = {},
+      .dropped = {options.dropout, options.kernels, {}},
       .weights = weights.size(),
       .biases = std::vector<Tensor>(weights.size()),
       .x_sizes = x.sizes().vec(),
       .x_has_gradient = x.requires_grad()};
   // They travel as arguments.
   saved.options.adapters.clear();
+  saved.options.dropout = {};
   std::vector<Tensor> tensors{x};
   std::vector<Tensor> b;
   tensors.insert(tensors.end(), weights.begin(), weights.end());
@@ -320,7 +400,10 @@ std::vector<Tensor> low_rank_linear_group(
     if (!adapter.a.defined())
       continue;
     saved.adapted.push_back(i);
-    saved.scales.push_back(adapter.scale);
+    saved.scales.push_back(
+        options.dropout.is_used() ? adapter.scale / (1 - options.dropout.rate)
+                                  : adapter.scale);
+    saved.dropped.keys.push_back(adapter.key);
     tensors.push_back(adapter.a);
     b.push_back(adapter.b);
   }

@@ -6,6 +6,9 @@
 //   y  += h b^T
 //   dh  = scale (dy b)     db += dy^T h     da += dh^T x     dx += dh a
 //
+// With dropout (input_dropout.h), x is what is left of it, so is dh a, and the
+// scale is divided by 1 - rate.
+//
 // Private to brigade/ops: linear_group() calls it.
 #pragma once
 

@@ -40,8 +40,8 @@ struct RandomBits {
   WholeIndex index;
 };
 
-// 16 bits of an element.
-inline uint32_t random_bits(uint64_t key, uint64_t index) {
+// 32 bits of an element.
+inline uint32_t random_word(uint64_t key, uint64_t index) {
   // The finaliser of C. Wellons' "lowbias32", over both halves of the counter.
   const auto mix = [](uint32_t x) {
     x = (x ^ (x >> 16)) * 0x7feb352dU;
@@ -50,9 +50,14 @@ inline uint32_t random_bits(uint64_t key, uint64_t index) {
   };
   const auto low = static_cast<uint32_t>(index);
   const auto high = static_cast<uint32_t>(index >> 32);
-  return mix(mix(low + static_cast<uint32_t>(key)) + high +
-             static_cast<uint32_t>(key >> 32)) >>
-         16;
+  return mix(
+      mix(low + static_cast<uint32_t>(key)) + high +
+      static_cast<uint32_t>(key >> 32));
+}
+
+// 16 of them.
+inline uint32_t random_bits(uint64_t key, uint64_t index) {
+  return random_word(key, index) >> 16;
 }
 
 // rounded = values. Both flat and contiguous, of one length; float32, bf16. What

@@ -1,6 +1,9 @@
 #include "brigade/tensor_parallel/parallel_linear.h"
 
+#include <utility>
+
 #include "brigade/ops/linear.h"
+#include "brigade/ops/row_magnitude.h"
 #include "brigade/tensor_parallel/input_region.h"
 #include "brigade/tensor_parallel/mappings.h"
 
@@ -19,7 +22,8 @@ std::vector<Tensor> column_parallel_linear(
       .defer_weight_grad = options.defer_weight_grad,
       .kernels = options.kernels,
       .group = ops::WeightGroup::kOneMatrix,
-      .adapters = options.adapters};
+      .adapters = options.adapters,
+      .dropout = options.dropout};
   if (parallel.size() == 1)
     return ops::linear_group(x, weights, biases, linear);
   const InputRegion region(parallel);
@@ -38,6 +42,13 @@ Tensor row_parallel_linear(
     const Tensor& bias,
     const ParallelLinearOptions& options,
     const ops::RemadeInput& input) {
+  ops::InputDropout dropout = options.dropout;
+  dropout.first_feature = parallel.rank() * x.size(-1);
+  // They scale the sum over ranks, by norms that are sums over ranks too.
+  std::vector<ops::LowRank> adapters = options.adapters;
+  Tensor magnitude;
+  if (!adapters.empty())
+    std::swap(magnitude, adapters.front().magnitude);
   const Tensor part = ops::linear(
       x,
       weight,
@@ -47,8 +58,14 @@ Tensor row_parallel_linear(
           .defer_weight_grad = options.defer_weight_grad,
           .input = input,
           .kernels = options.kernels,
-          .adapters = options.adapters});
-  const Tensor sum = leave_region(part, parallel);
+          .adapters = std::move(adapters),
+          .dropout = std::move(dropout)});
+  Tensor sum = leave_region(part, parallel);
+  if (magnitude.defined()) {
+    const Tensor squares = ops::row_squares(weight, options.adapters.front());
+    parallel.group->all_reduce(squares)->wait();
+    sum = ops::with_magnitude(sum, magnitude, squares, options.weight_grad);
+  }
   if (!bias.defined())
     return sum;
   return sum + (options.weight_grad == ops::WeightGrad::kAccumulate

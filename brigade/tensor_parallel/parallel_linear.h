@@ -37,7 +37,12 @@ struct ParallelLinearOptions {
   // None, or one for each weight: `a` is cut as the weight where its inputs
   // are, `b` where its outputs are, the other is whole on every rank, whose
   // gradient is then this rank's part of a sum (replicated_gradients.h).
+  // Magnitudes are cut as outputs are; those of a row-parallel linear, whole on
+  // every rank, have the gradient of its bias.
   std::vector<ops::LowRank> adapters = {};
+  // Of the adapters' inputs: one key for each of the N tokens;
+  // row_parallel_linear() says which features it has.
+  ops::InputDropout dropout = {};
 };
 
 // Linears on one input that the model declares as one group (q, k and v; gate

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "brigade/base/hash.h"
 #include "brigade/comm/device_stream.h"
 #include "brigade/topology/sequence_partition.h"
 #include "brigade/train/from_config.h"
@@ -28,7 +29,9 @@ MicroBatches::MicroBatches(
       device_(device),
       is_cut_(config.distributed.dims.cp > 1),
       are_pairs_(config.training.loss.is_of_pairs()),
-      counts_pairs_(are_pairs_ && coordinate.cp == 0) {
+      counts_pairs_(are_pairs_ && coordinate.cp == 0),
+      drops_(config.adapter.dropout > 0),
+      seed_(static_cast<uint64_t>(config.training.seed)) {
   const auto positions = token_positions(
       config.training.seq_length, config.distributed.dims.cp, coordinate.cp);
   positions_ = torch::tensor(positions, torch::kLong);
@@ -40,6 +43,17 @@ void MicroBatches::load_step() {
   loss_tokens_ = 0;
   for (int64_t i = 0; i < count_; ++i)
     batches_.push_back(to_tensors(loader_.next()));
+}
+
+std::vector<int64_t> MicroBatches::token_keys(const Batch& batch) const {
+  const uint64_t of_seed = mix_bits(seed_);
+  const auto count = static_cast<uint64_t>(batch.rows * batch.seq_length);
+  const uint64_t first =
+      batch.first_sample * static_cast<uint64_t>(batch.seq_length);
+  std::vector<int64_t> keys;
+  for (uint64_t token = first; token < first + count; ++token)
+    keys.push_back(static_cast<int64_t>(mix_bits(of_seed + token)));
+  return keys;
 }
 
 MicroBatch MicroBatches::to_tensors(const Batch& batch) {
@@ -58,6 +72,9 @@ MicroBatch MicroBatches::to_tensors(const Batch& batch) {
   if (!batch.reference.empty())
     result.reference =
         to_device(torch::tensor(batch.reference, torch::kDouble), device_);
+  if (drops_)
+    result.token_keys =
+        to_device(local(token_keys(batch)).contiguous(), device_);
   if (!batch.position_ids.empty()) {
     // A token's place in the sequence minus its place in its document.
     result.document_starts = to_device(

@@ -40,6 +40,9 @@ class MicroBatches {
 
  private:
   MicroBatch to_tensors(const Batch& batch);
+  // Of tokens of the run, which the seed and their place among all samples
+  // tell apart.
+  std::vector<int64_t> token_keys(const Batch& batch) const;
 
   Loader loader_;
   int64_t count_;  // micro-batches a step
@@ -49,6 +52,8 @@ class MicroBatches {
   bool is_cut_;  // over cp
   bool are_pairs_;
   bool counts_pairs_;
+  bool drops_;  // some inputs of adapters
+  uint64_t seed_;
   std::vector<MicroBatch> batches_;
   int64_t loss_tokens_ = 0;
 };

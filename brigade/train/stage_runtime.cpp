@@ -1,6 +1,7 @@
 #include "brigade/train/stage_runtime.h"
 
 #include <map>
+#include <string>
 #include <utility>
 
 #include "brigade/base/check.h"
@@ -8,6 +9,7 @@
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/data_parallel/per_param_grad_sync.h"
 #include "brigade/model/init_weights.h"
+#include "brigade/model_spec/adapter.h"
 #include "brigade/ops/adamw.h"
 #include "brigade/optim/make_optimizer.h"
 #include "brigade/tensor_parallel/replicated_gradients.h"
@@ -32,6 +34,23 @@ std::shared_ptr<ModelContext> make_context(
     context->router_statistics = std::make_shared<RouterStatisticsByLayer>();
   context->recompute = config.training.recompute_of_stage(stage);
   return context;
+}
+
+// First values of Initialization::kRowNorms.
+void set_row_norms(const std::vector<Param>& params, Communicator& tp) {
+  std::map<std::string, const Param*> by_name;
+  for (const Param& param : params)
+    by_name[param.name] = &param;
+  for (const Param& param : params) {
+    if (param.row->initialization != Initialization::kRowNorms)
+      continue;
+    const Param& weight = *by_name.at(adapted_module(param.name) + ".weight");
+    const torch::Tensor squares =
+        weight.tensor.to(torch::kFloat).square().sum(1);
+    if (weight.row->cut.dim == 1)
+      tp.all_reduce(squares)->wait();
+    torch::Tensor(param.tensor).copy_(squares.sqrt());
+  }
 }
 
 // All ranks that have a part of one of this stage's matrices and step it with
@@ -149,6 +168,7 @@ std::vector<Param> StageRuntime::make_params(
   }
   if (is_pretrained)
     load_pretrained(config_.model.folder, decoder, params);
+  set_row_norms(params, *mesh.axis(Axis::kTp));
   return params;
 }
 

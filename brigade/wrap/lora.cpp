@@ -46,6 +46,11 @@ void check(
   if (options.rank < 1)
     problems.push_back(
         fmt::format("[lora] rank {} is not at least 1", options.rank));
+  if (options.dropout != 0)
+    problems.push_back(fmt::format(
+        "[lora] dropout {}: apply() adds an adapter to its weight, so that "
+        "they have one input; set it to 0",
+        options.dropout));
   std::vector<std::string> names;
   for (const NamedLinear& each : linears) {
     names.push_back(each.name);
@@ -68,15 +73,24 @@ void check(
 
 }  // namespace
 
+Tensor Lora::weight_of(const Adapted& adapted) const {
+  const Tensor sum =
+      adapted.weight + torch::matmul(adapted.b, adapted.a) * scale_;
+  if (!adapted.magnitude.defined())
+    return sum;
+  const Tensor norms = sum.detach().norm(2, {1});
+  return sum * (adapted.magnitude / norms).unsqueeze(1);
+}
+
 void Lora::apply() const {
   for (const Adapted& each : adapted_)
-    each.linear->weight = each.weight + torch::matmul(each.b, each.a) * scale_;
+    each.linear->weight = weight_of(each);
 }
 
 void Lora::merge() {
   const torch::NoGradGuard no_grad;
   for (Adapted& each : adapted_) {
-    each.weight.add_(torch::matmul(each.b, each.a), scale_);
+    each.weight.copy_(weight_of(each));
     each.b.zero_();
     each.linear->weight = each.weight;
   }
@@ -87,6 +101,8 @@ std::vector<Tensor> Lora::parameters() const {
   for (const Adapted& each : adapted_) {
     parameters.push_back(each.a);
     parameters.push_back(each.b);
+    if (each.magnitude.defined())
+      parameters.push_back(each.magnitude);
   }
   return parameters;
 }
@@ -123,7 +139,11 @@ Lora add_lora(torch::nn::Module& module, const AdapterOptions& options) {
                      .uniform_(-bound, bound)),
          .b = add(
              "lora_B",
-             torch::zeros({weight.size(0), options.rank}, weight.options()))});
+             torch::zeros({weight.size(0), options.rank}, weight.options())),
+         .magnitude = options.use_dora ? linear->register_parameter(
+                                             "lora_magnitude_vector",
+                                             weight.detach().norm(2, {1}))
+                                       : Tensor()});
   }
   lora.apply();
   return lora;

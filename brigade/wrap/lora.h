@@ -40,10 +40,11 @@ class Lora {
   // the weights are computed without a graph.
   void apply() const;
   // Makes the adapters part of the weights for good: what forward reads, and
-  // the parameter. A and B stay parameters, with B zero.
+  // the parameter. A and B stay parameters, with B zero; magnitudes stay as
+  // they are, the norms of the weight's rows.
   void merge();
 
-  // Every A and B: what trains.
+  // Every A and B, and magnitudes: what trains.
   std::vector<torch::Tensor> parameters() const;
 
  private:
@@ -52,15 +53,19 @@ class Lora {
     std::shared_ptr<torch::nn::LinearImpl> linear;
     torch::Tensor weight;  // of the base
     torch::Tensor a, b;
+    torch::Tensor magnitude;  // of DoRA; or undefined
   };
+  torch::Tensor weight_of(const Adapted& adapted) const;
+
   std::vector<Adapted> adapted_;
   double scale_ = 1;
 };
 
 // Before the module is wrapped. Initial values as PEFT's, drawn by torch's
-// generator: A uniform in (-1/sqrt(in), 1/sqrt(in)), B zero. Targets name
+// generator: A uniform in (-1/sqrt(in), 1/sqrt(in)), B zero, magnitudes the
+// norms of the weight's rows (use_dora). Targets name
 // linears as those of a run do, "all-linear" all of them. Throws ConfigError
-// for a rank below 1, a target that is no linear's, and a module that has
+// for a rank below 1, dropout, a target that is no linear's, and a module that has
 // adapters already.
 Lora add_lora(torch::nn::Module& module, const AdapterOptions& options);
 

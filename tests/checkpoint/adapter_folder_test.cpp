@@ -71,6 +71,8 @@ class AdapterFolderTest : public ::testing::Test {
   const AdapterOptions options_{
       .rank = 3,
       .alpha = 12,
+      .dropout = 0.1,
+      .use_dora = true,
       .targets = {"q_proj", "down_proj"}};
   std::map<std::string, torch::Tensor> tensors_;
 };
@@ -78,16 +80,23 @@ class AdapterFolderTest : public ::testing::Test {
 TEST_F(AdapterFolderTest, HasPeftsNamesAndConfig) {
   const fs::path out = write();
   const SafetensorsFile file(out / "adapter_model.safetensors");
-  EXPECT_EQ(file.tensors().size(), 8U);
+  EXPECT_EQ(file.tensors().size(), 12U);
   EXPECT_NE(
       file.find("base_model.model.model.layers.1.mlp.down_proj.lora_A.weight"),
       nullptr);
+  EXPECT_EQ(
+      file.at("base_model.model.model.layers.0.self_attn.q_proj"
+              ".lora_magnitude_vector")
+          .shape,
+      std::vector<uint64_t>{8});
   EXPECT_EQ(file.metadata().at("format"), "pt");
   const json config = json::parse(read_text_file(out / "adapter_config.json"));
   EXPECT_EQ(config["peft_type"], "LORA");
   EXPECT_EQ(config["task_type"], "CAUSAL_LM");
   EXPECT_EQ(config["r"], 3);
   EXPECT_EQ(config["lora_alpha"], 12);
+  EXPECT_EQ(config["lora_dropout"], 0.1);
+  EXPECT_EQ(config["use_dora"], true);
   EXPECT_EQ(config["base_model_name_or_path"], "some/base");
   EXPECT_EQ(config["target_modules"], json({"down_proj", "q_proj"}));
 }
@@ -96,6 +105,8 @@ TEST_F(AdapterFolderTest, IsReadAsItWasWritten) {
   const AdapterFolder read(write());
   EXPECT_EQ(read.options().rank, 3);
   EXPECT_EQ(read.options().scale(), 4);
+  EXPECT_EQ(read.options().dropout, 0.1);
+  EXPECT_TRUE(read.options().use_dora);
   EXPECT_EQ(read.base_model(), "some/base");
   EXPECT_THAT(
       read.options().targets,
@@ -142,7 +153,6 @@ TEST_F(AdapterFolderTest, AnAdapterOfAnotherModelIsRefusedWithNamesAndShapes) {
 }
 
 TEST_F(AdapterFolderTest, WhatIsNoPlainAdapterIsRefusedByName) {
-  EXPECT_THAT(refusal("use_dora", true), HasSubstr("use_dora"));
   EXPECT_THAT(refusal("bias", "all"), HasSubstr("bias"));
   EXPECT_THAT(
       refusal("rank_pattern", {{"q_proj", 2}}), HasSubstr("rank_pattern"));
@@ -165,7 +175,7 @@ TEST_F(AdapterFolderTest, ATensorThatIsNoAdaptersIsNamed) {
     const AdapterFolder read(folder);
     FAIL();
   } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("lm_head.weight' is neither"));
+    EXPECT_THAT(error.what(), HasSubstr("lm_head.weight' is not the lora_A"));
   }
 }
 
@@ -185,11 +195,15 @@ TEST_F(AdapterFolderTest, MergesInFloat32) {
       merged_weight(weight, module, options_, [this](const std::string& name) {
         return tensors_.at(name);
       });
-  const torch::Tensor expected =
+  const auto wide = [&](const char* kind) {
+    return tensors_.at(module + kind).to(torch::kDouble);
+  };
+  torch::Tensor expected =
       weight.to(torch::kDouble) +
-      4 * torch::matmul(
-              tensors_.at(module + ".lora_B.weight").to(torch::kDouble),
-              tensors_.at(module + ".lora_A.weight").to(torch::kDouble));
+      4 * torch::matmul(wide(".lora_B.weight"), wide(".lora_A.weight"));
+  expected = expected *
+             (wide(".lora_magnitude_vector") / expected.square().sum(1).sqrt())
+                 .unsqueeze(1);
   EXPECT_TRUE(torch::allclose(merged.to(torch::kDouble), expected, 1e-5, 1e-6));
 }
 

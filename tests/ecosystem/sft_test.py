@@ -42,6 +42,8 @@ LAYOUTS = {
 FORMS = {
     "whole": {},
     "lora": {"rank": 4, "alpha": 16, "targets": "all-linear"},
+    "dora": {"rank": 4, "alpha": 16, "targets": "all-linear",
+             "use_dora": True},
 }
 
 

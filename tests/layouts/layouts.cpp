@@ -126,6 +126,10 @@ void add_variants(const ParallelDims& dims, std::vector<LayoutCase>& cases) {
     if (dims.pp > 1)
       adapted.schedule = "zero_bubble";
     cases.push_back(adapted);
+    for (const char* form : {"dropout", "dora"}) {
+      adapted.adapter_form = form;
+      cases.push_back(adapted);
+    }
   }
   if (dims.pp == 1)
     return;
@@ -172,7 +176,7 @@ std::string name_of(const LayoutCase& layout) {
   if (layout.model != "llama")
     name += "_" + layout.model;
   if (layout.adapter > 0)
-    name += fmt::format("_lora{}", layout.adapter);
+    name += fmt::format("_{}{}", layout.adapter_form, layout.adapter);
   if (layout.zero_stage > 0)
     name += fmt::format("_zero{}", layout.zero_stage);
   if (layout.dtype != "float32")
@@ -309,6 +313,10 @@ std::vector<std::string> overrides_of(const LayoutCase& layout) {
          "model.init=pretrained",
          fmt::format("adapter.rank={}", layout.adapter),
          "adapter.targets=all-linear"});
+    if (layout.adapter_form == "dropout")
+      overrides.emplace_back("adapter.dropout=0.3");
+    if (layout.adapter_form == "dora")
+      overrides.emplace_back("adapter.use_dora=true");
     return overrides;
   }
   overrides.push_back(
@@ -432,6 +440,41 @@ std::vector<LayoutCase> quick_layouts() {
       {.dims = {.dp = 2, .tp = 2}, .zero_stage = 2, .adapter = 3},
       {.dims = {.dp = 3}, .recompute = "full", .zero_stage = 3, .adapter = 3},
       {.dims = {.dp = 2}, .dtype = "bfloat16", .zero_stage = 3, .adapter = 3},
+      {.dims = {.tp = 4},
+       .model = "biases",
+       .adapter = 3,
+       .adapter_form = "dropout"},
+      {.dims = {.pp = 2},
+       .schedule = "zero_bubble",
+       .packed = true,
+       .adapter = 3,
+       .adapter_form = "dropout"},
+      {.dims = {.dp = 3},
+       .recompute = "full",
+       .zero_stage = 3,
+       .adapter = 3,
+       .adapter_form = "dropout"},
+      {.dims = {.tp = 2, .cp = 2},
+       .sequence_parallel = true,
+       .recompute = "selective",
+       .adapter = 3,
+       .adapter_form = "dropout",
+       .kernels = "aten"},
+      {.dims = {.tp = 4},
+       .model = "biases",
+       .adapter = 3,
+       .adapter_form = "dora"},
+      {.dims = {.dp = 2, .tp = 2},
+       .sequence_parallel = true,
+       .recompute = "full",
+       .zero_stage = 3,
+       .adapter = 3,
+       .adapter_form = "dora"},
+      {.dims = {.pp = 2, .cp = 2},
+       .schedule = "zero_bubble",
+       .adapter = 3,
+       .adapter_form = "dora",
+       .kernels = "aten"},
       // Sharded optimizers and gradients.
       {.dims = {.dp = 2}, .zero_stage = 1},
       {.dims = {.dp = 3}, .zero_stage = 2},

@@ -28,6 +28,7 @@ struct LayoutCase {
   // Rank of adapters of every linear, beside a frozen model; 0: the model
   // trains.
   int adapter = 0;
+  std::string adapter_form = "lora";  // or "dropout", with some; or "dora"
   std::string kernels = "auto";  // of the layout; its oracle's are always auto
 };
 

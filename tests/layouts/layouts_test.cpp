@@ -137,8 +137,9 @@ TEST_P(Layout, TrainsAsOneRankDoes) {
   ASSERT_EQ(expected.losses.size(), size_t{kSteps});
   ASSERT_EQ(expected.eval_losses.size(), size_t{kSteps / kEvalEvery});
   if (layout.adapter > 0) {
-    // Of 4 layers A and B of 7 linears.
-    ASSERT_EQ(expected.weights.size(), 56U);
+    // Of 4 layers A and B of 7 linears, and magnitudes.
+    ASSERT_EQ(
+        expected.weights.size(), layout.adapter_form == "dora" ? 84U : 56U);
     EXPECT_GT(expected.grad_norms.front(), 0.0);
   } else if (layout.model == "llama") {
     ASSERT_EQ(expected.weights.size(), layout.tied ? 38U : 39U);
@@ -175,6 +176,15 @@ TEST(LayoutOracle, LearnsOtherwiseFromTheTokensOfAMask) {
   EXPECT_NE(
       tiny_training().oracle({.masked = true}).losses,
       tiny_training().oracle({}).losses);
+}
+
+TEST(LayoutOracle, TrainsOtherwiseWithDropoutAndWithMagnitudes) {
+  const auto& plain = tiny_training().oracle({.adapter = 3}).losses;
+  for (const char* form : {"dropout", "dora"})
+    EXPECT_NE(
+        tiny_training().oracle({.adapter = 3, .adapter_form = form}).losses,
+        plain)
+        << form;
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -200,7 +200,8 @@ const TrainingResult& TinyTraining::oracle(const LayoutCase& layout) {
       .packed = layout.packed,
       .model = layout.model,
       .dtype = layout.dtype,
-      .adapter = layout.adapter};
+      .adapter = layout.adapter,
+      .adapter_form = layout.adapter_form};
   const int tokens = tokens_of_sequence(layout.dims.cp);
   const std::string key =
       fmt::format("{} {} {}", name_of(one_rank), sequences, tokens);

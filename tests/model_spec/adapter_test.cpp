@@ -56,6 +56,30 @@ TEST(AdapterRows, FollowTheirUnitWithEveryAOfAGroupFirst) {
           "model.layers.1.self_attn.v_proj.lora_B.weight"));
 }
 
+TEST(AdapterRows, MagnitudesAreCutAsTheirLinearsOutputs) {
+  ModelDescription model = adapted({"1.self_attn.v_proj", "1.mlp.down_proj"});
+  model.adapter.use_dora = true;
+  EXPECT_EQ(names_of_adapters(model).size(), 6U);
+  std::map<std::string, ParameterRow> rows;
+  for (ParameterRow& row : list_parameters(model))
+    rows[row.name] = row;
+  const ParameterRow& value =
+      rows.at("model.layers.1.self_attn.v_proj.lora_magnitude_vector");
+  EXPECT_THAT(value.shape, ElementsAre(12));
+  EXPECT_TRUE(value.trains);
+  EXPECT_EQ(value.cut, rows.at("model.layers.1.self_attn.v_proj.weight").cut);
+  EXPECT_EQ(adapted_module(value.name), "model.layers.1.self_attn.v_proj");
+  // Whole, as its bias: of all tokens, or of each rank's.
+  const ParameterRow& down =
+      rows.at("model.layers.1.mlp.down_proj.lora_magnitude_vector");
+  EXPECT_THAT(down.shape, ElementsAre(8));
+  const auto gradient_ranks = [&](TokenLayout tokens) {
+    return shard_parameter(down, {.tp = 2}, {.tp = 1}, tokens).gradient_ranks;
+  };
+  EXPECT_EQ(gradient_ranks(TokenLayout::kReplicated), 1);
+  EXPECT_EQ(gradient_ranks(TokenLayout::kSharded), 2);
+}
+
 TEST(AdapterRows, NamesMatchFromADotOnOrAsAWhole) {
   EXPECT_EQ(names_of_adapters(adapted({"1.mlp.up_proj"})).size(), 2U);
   EXPECT_EQ(

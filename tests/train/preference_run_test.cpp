@@ -176,6 +176,54 @@ TEST_F(PreferenceRun, EveryLayoutLearnsWhatOneRankLearns) {
   }
 }
 
+// Beside the model that the reference is of.
+TEST_F(PreferenceRun, AdaptersLearnInEveryLayoutWhatOneRankLearns) {
+  const std::vector<LayoutCase> layouts = {
+      {"tp_pp",
+       4,
+       {"training.micro_batch_size=2",
+        "training.gradient_accumulation_steps=4",
+        "distributed.tp_size=2",
+        "distributed.pp_size=2",
+        "distributed.sequence_parallel=true"}},
+      {"dp_cp",
+       4,
+       {"training.micro_batch_size=4",
+        "distributed.dp_size=2",
+        "distributed.cp_size=2",
+        "distributed.zero_stage=1"}}};
+  for (const std::string loss : {"dpo", "orpo", "simpo"}) {
+    auto overrides = steps_of(loss);
+    overrides.insert(
+        overrides.end(),
+        {"model.config=null",
+         "model.init=pretrained",
+         "model.name=" + run_dir("model"),
+         "training.learning_rate=1e-2",
+         "adapter.rank=3",
+         "adapter.alpha=12",
+         "adapter.dropout=0.2",
+         "adapter.targets=all-linear"});
+    const auto expected = train_losses(loss + "_adapter", overrides);
+    if (loss == "dpo") {
+      EXPECT_NEAR(expected[0], std::numbers::ln2, 1e-4);
+    }
+    EXPECT_GT(
+        testing::largest_relative_difference(
+            {expected.back()}, {expected.front()}),
+        1e-3);
+    for (const LayoutCase& layout : layouts) {
+      SCOPED_TRACE(loss + " " + layout.name);
+      auto divided = overrides;
+      divided.insert(
+          divided.end(), layout.overrides.begin(), layout.overrides.end());
+      const auto losses =
+          train_losses(loss + "_adapter_divided", divided, layout.ranks);
+      EXPECT_LT(testing::largest_relative_difference(losses, expected), 2e-5);
+    }
+  }
+}
+
 TEST_F(PreferenceRun, DpoBeginsAtTheReferenceAndMovesAwayFromIt) {
   auto overrides = steps_of("dpo");
   // All 18 pairs that are not held out, in every step.

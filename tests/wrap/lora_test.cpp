@@ -7,6 +7,7 @@
 
 #include <set>
 #include <string>
+#include <vector>
 
 #include "brigade/base/error.h"
 
@@ -126,6 +127,56 @@ TEST(Lora, MergedIsTheSameFunctionInTheWeightItself) {
       torch::equal(net.named_parameters()["fc1.weight"], net.fc1->weight));
 }
 
+// m (W + 3 B A) / |W + 3 B A| by rows, the norms without a gradient.
+TEST(Lora, MagnitudesAreTheNormsOfTheRows) {
+  torch::manual_seed(3);
+  Net net;
+  AdapterOptions options = kFirst;
+  options.use_dora = true;
+  const Tensor x = torch::randn({4, 6});
+  const Tensor plain = net.forward(x).detach();
+  Lora lora = add_lora(net, options);
+  EXPECT_THAT(
+      trained_of(net),
+      UnorderedElementsAre(
+          "fc1.lora_A.weight",
+          "fc1.lora_B.weight",
+          "fc1.lora_magnitude_vector"));
+  EXPECT_TRUE(torch::allclose(net.forward(x), plain, 1e-5, 1e-6));
+  const auto parameters = lora.parameters();
+  ASSERT_EQ(parameters.size(), 3U);
+  {
+    const torch::NoGradGuard no_grad;
+    parameters[1].normal_();
+    parameters[2].uniform_(0.5, 1.5);
+  }
+  lora.apply();
+  const Tensor y = net.forward(x);
+  y.square().sum().backward();
+
+  std::vector<Tensor> own;
+  for (const Tensor& each : parameters)
+    own.push_back(each.detach().clone().requires_grad_());
+  const auto named = net.named_parameters();
+  const Tensor sum = named["fc1.weight"] + 3 * torch::matmul(own[1], own[0]);
+  const Tensor norms = sum.detach().square().sum(1, true).sqrt();
+  const Tensor hidden =
+      torch::linear(x, sum / norms * own[2].unsqueeze(1), named["fc1.bias"]);
+  const Tensor expected = torch::linear(
+      torch::tanh(hidden), named["fc2.weight"], named["fc2.bias"]);
+  expected.square().sum().backward();
+  EXPECT_TRUE(torch::allclose(y, expected, 1e-5, 1e-6));
+  for (size_t i = 0; i < own.size(); ++i)
+    EXPECT_TRUE(
+        torch::allclose(parameters[i].grad(), own[i].grad(), 1e-4, 1e-5))
+        << i;
+
+  lora.merge();
+  EXPECT_TRUE(torch::allclose(net.forward(x), y, 1e-5, 1e-6));
+  lora.apply();
+  EXPECT_TRUE(torch::allclose(net.forward(x), y, 1e-5, 1e-6));
+}
+
 TEST(Lora, WrongOptionsAreNamed) {
   Net net;
   const auto refusal = [&](const AdapterOptions& options) {
@@ -140,6 +191,9 @@ TEST(Lora, WrongOptionsAreNamed) {
       refusal({.rank = 2, .targets = {"fc3"}}),
       HasSubstr("target 'fc3' is the end of no linear's name; there are: fc1"));
   EXPECT_THAT(refusal({.rank = 0, .targets = {"fc1"}}), HasSubstr("rank 0"));
+  EXPECT_THAT(
+      refusal({.rank = 2, .dropout = 0.1, .targets = {"fc1"}}),
+      HasSubstr("dropout 0.1"));
   EXPECT_EQ(refusal(kFirst), "");
   EXPECT_THAT(refusal(kFirst), HasSubstr("has an adapter already"));
 }

@@ -1,7 +1,9 @@
-// Optimizers' states in fewer bits: codes of blocks, and stochastic rounding.
+// Optimizers' states in fewer bits: codes of blocks, and stochastic rounding;
+// dropout, whose random bits are made as that's.
 
 #include "brigade/kernels/aten/aten_kernels.h"
 #include "brigade/ops/block_codes.h"
+#include "brigade/ops/input_dropout.h"
 #include "brigade/ops/stochastic_rounding.h"
 
 namespace brigade::ops {
@@ -95,6 +97,20 @@ void AtenKernels::round_stochastically(
           .view(torch::kFloat),
       up_or_down);
   rounded.copy_(torch::where(values.isfinite(), finite, values));
+}
+
+void AtenKernels::drop_elements(
+    Tensor rows,
+    const InputDropout& dropout,
+    uint64_t key) const {
+  const Tensor row_keys =
+      dropout.token_keys.reshape({-1, 1}) + static_cast<int64_t>(key);
+  const Tensor features =
+      torch::arange(rows.size(1), row_keys.options()) + dropout.first_feature;
+  const Tensor first = mix((features + (row_keys & kLowHalf)) & kLowHalf);
+  const Tensor high_keys = row_keys.bitwise_right_shift(32) & kLowHalf;
+  const Tensor words = mix((first + high_keys) & kLowHalf);
+  rows.masked_fill_(words < static_cast<int64_t>(dropout.threshold()), 0);
 }
 
 }  // namespace brigade::ops

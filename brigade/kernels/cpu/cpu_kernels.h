@@ -84,6 +84,8 @@ class CpuKernels final : public KernelSet {
       const Tensor& values,
       Tensor rounded,
       const RandomBits& bits) const override;
+  void drop_elements(Tensor rows, const InputDropout& dropout, uint64_t key)
+      const override;
 };
 
 }  // namespace brigade::ops

@@ -1,4 +1,5 @@
-// Optimizers' states in fewer bits: codes of blocks, and stochastic rounding.
+// Optimizers' states in fewer bits: codes of blocks, and stochastic rounding;
+// dropout, whose random bits are made as that's.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include "brigade/kernels/cpu/cpu_kernels.h"
 #include "brigade/kernels/cpu/elements.h"
 #include "brigade/ops/block_codes.h"
+#include "brigade/ops/input_dropout.h"
 #include "brigade/ops/stochastic_rounding.h"
 
 namespace brigade::ops {
@@ -140,6 +142,46 @@ void CpuKernels::round_stochastically(
                 from[i], random_bits(bits.key, static_cast<uint64_t>(at)));
         }
       });
+}
+
+namespace {
+
+template <typename Element>
+void drop_elements_of(
+    const Tensor& rows,
+    const InputDropout& dropout,
+    uint64_t key) {
+  const auto* keys = data<int64_t>(dropout.token_keys);
+  auto* elements = data<Element>(rows);
+  const int64_t features = rows.size(1);
+  const auto first = static_cast<uint64_t>(dropout.first_feature);
+  const uint32_t threshold = dropout.threshold();
+  at::parallel_for(
+      0,
+      rows.size(0),
+      std::max<int64_t>(1, kNumelAtOnce / features),
+      [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+          const uint64_t row_key = static_cast<uint64_t>(keys[row]) + key;
+          Element* of_row = elements + row * features;
+          for (int64_t i = 0; i < features; ++i) {
+            const uint64_t feature = first + static_cast<uint64_t>(i);
+            of_row[i] = random_word(row_key, feature) < threshold ? Element{0}
+                                                                  : of_row[i];
+          }
+        }
+      });
+}
+
+}  // namespace
+
+void CpuKernels::drop_elements(
+    Tensor rows,
+    const InputDropout& dropout,
+    uint64_t key) const {
+  with_element_type(rows, [&](auto element) {
+    drop_elements_of<decltype(element)>(rows, dropout, key);
+  });
 }
 
 }  // namespace brigade::ops

@@ -1,0 +1,39 @@
+// Linears with weight-decomposed adapters (DoRA: Liu et al. 2024, "DoRA:
+// Weight-Decomposed Low-Rank Adaptation"): each row of the adapted weight has
+// the norm that a vector of magnitudes m says,
+//
+//   y = m / n * (W x + scale B A x)      n_i = |row i of W + scale B A|
+//
+// The norms n are constants in backward, as in section 4.3.
+//
+// linear_group() calls it; tensor parallel itself where rows are cut.
+#pragma once
+
+#include <vector>
+
+#include "brigade/ops/linear.h"
+
+namespace brigade::ops {
+
+// Whether one of them has magnitudes.
+bool has_magnitude(const std::vector<LowRank>& adapters);
+
+// n^2 of this rank's columns: float32 [out], outside autograd.
+Tensor row_squares(const Tensor& weight, const LowRank& adapter);
+
+// output * magnitude / sqrt(squares). output: [.., out]; magnitude: [out]. Of
+// output's dtype, computed in float32.
+Tensor with_magnitude(
+    const Tensor& output,
+    const Tensor& magnitude,
+    const Tensor& squares,
+    WeightGrad weight_grad);
+
+// linear_group() where has_magnitude(options.adapters).
+std::vector<Tensor> magnitude_linear_group(
+    const Tensor& x,
+    const std::vector<Tensor>& weights,
+    const std::vector<Tensor>& biases,
+    const LinearOptions& options);
+
+}  // namespace brigade::ops

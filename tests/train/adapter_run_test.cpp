@@ -1,0 +1,153 @@
+// Runs that train an adapter beside a base model: what a seed, a split of the
+// batch and a continuation make of its dropout, and of its magnitudes.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "brigade/base/error.h"
+#include "brigade/checkpoint/export_model.h"
+#include "tests/support/program.h"
+#include "tests/support/train_as_threads.h"
+
+namespace brigade {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+using testing::losses_of;
+using Losses = std::vector<double>;
+
+constexpr int kAdapterSteps = 6;
+
+class AdapterRun : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new testing::RunsFolder;
+    auto config = testing::tiny_run(testing::prepare_bytes(
+        *folder_ / "tokens", testing::made_up_text(6000)));
+    config["training"] = {
+        {"seq_length", 48},
+        {"micro_batch_size", 4},
+        {"gradient_accumulation_steps", 2},
+        {"total_train_steps", kAdapterSteps},
+        {"learning_rate", 2e-2}};
+    testing::write_file(*folder_ / "run.json", config.dump());
+    // A model to begin with.
+    train(
+        "base",
+        {"training.total_train_steps=1", "model.config.initializer_range=0.2"});
+    export_checkpoint(run("base"), *folder_ / "model");
+  }
+  static void TearDownTestSuite() {
+    delete folder_;
+    folder_ = nullptr;
+  }
+  static fs::path run(const std::string& name) { return *folder_ / name; }
+  static void train(
+      const std::string& name,
+      std::vector<std::string> overrides,
+      int ranks = 1) {
+    overrides.push_back("logging.run_dir=" + run(name).string());
+    testing::train_as_threads(*folder_ / "run.json", ranks, overrides);
+  }
+  // Beside the base model, with an adapter of every linear.
+  static Losses train_adapter(
+      const std::string& name,
+      const std::vector<std::string>& more,
+      int ranks = 1) {
+    std::vector<std::string> overrides = {
+        "model.config=null",
+        "model.init=pretrained",
+        "model.name=" + (*folder_ / "model").string(),
+        "adapter.rank=4",
+        "adapter.alpha=32",
+        "adapter.targets=all-linear"};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    train(name, overrides, ranks);
+    return losses_of(run(name));
+  }
+
+  static testing::RunsFolder* folder_;
+};
+
+testing::RunsFolder* AdapterRun::folder_ = nullptr;
+
+TEST_F(AdapterRun, DropoutFollowsSeedAndRateAndNotTheSplitOfTheBatch) {
+  const Losses none = train_adapter("none", {});
+  EXPECT_THAT(
+      train_adapter("zero", {"adapter.dropout=0"}), ElementsAreArray(none));
+  const Losses some = train_adapter("some", {"adapter.dropout=0.4"});
+  // B is zero in the first step, whatever A reads.
+  EXPECT_EQ(some[0], none[0]);
+  EXPECT_NE(some[2], none[2]);
+  const Losses split = train_adapter(
+      "split",
+      {"adapter.dropout=0.4",
+       "training.micro_batch_size=2",
+       "distributed.dp_size=2"},
+      2);
+  EXPECT_LT(testing::largest_relative_difference(split, some), 1e-5);
+  EXPECT_GT(testing::largest_relative_difference(some, none), 1e-3);
+}
+
+TEST_F(AdapterRun, ContinuesWithTheMasksAndMagnitudesOfAWholeRun) {
+  for (const char* form : {"adapter.dropout=0.4", "adapter.use_dora=true"}) {
+    const Losses whole =
+        train_adapter("whole", {form, "checkpoint.save_frequency=3"});
+    const std::vector<std::string> on = {
+        form,
+        "checkpoint.load_path=" +
+            (run("whole") / "checkpoints" / "3").string()};
+    const Losses exact = train_adapter("continued", on);
+    EXPECT_THAT(exact, ElementsAreArray(whole.begin() + 3, whole.end()))
+        << form;
+    std::vector<std::string> divided = on;
+    divided.insert(
+        divided.end(), {"distributed.tp_size=2", "distributed.pp_size=2"});
+    EXPECT_LT(
+        testing::largest_relative_difference(
+            train_adapter("divided", divided, 4), exact),
+        1e-5)
+        << form;
+  }
+}
+
+TEST_F(AdapterRun, DropoutMayChangeAndMagnitudesMayNot) {
+  train_adapter("changes", {"checkpoint.save_frequency=3"});
+  const std::string load =
+      "checkpoint.load_path=" + (run("changes") / "checkpoints" / "3").string();
+  EXPECT_EQ(
+      train_adapter("changed", {load, "adapter.dropout=0.4"}).size(),
+      size_t{kAdapterSteps - 3});
+  try {
+    train_adapter("refused", {load, "adapter.use_dora=true"});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("adapter.use_dora"));
+  }
+}
+
+TEST_F(AdapterRun, WhatMagnitudesDoNotTakeIsRefusedByName) {
+  const auto refusal = [](const std::vector<std::string>& more) {
+    try {
+      train_adapter("refused", more);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(
+      refusal({"adapter.use_dora=true", "adapter.dropout=0.1"}),
+      HasSubstr("/adapter/use_dora with /adapter/dropout = 0.1"));
+  EXPECT_THAT(
+      refusal({"adapter.use_dora=true", "model.dtype=bfloat16"}),
+      HasSubstr("/adapter/use_dora with /model/dtype = \"bfloat16\""));
+  EXPECT_THAT(refusal({"adapter.dropout=1"}), HasSubstr("/adapter/dropout"));
+}
+
+}  // namespace
+}  // namespace brigade
