@@ -16,6 +16,7 @@
 #include "brigade/data/whole_text.h"
 #include "brigade/generate/chat_session.h"
 #include "brigade/generate/inference_config.h"
+#include "brigade/model_spec/model_warnings.h"
 #include "brigade/tokenizer/utf8.h"
 #include "brigade/train/start_world.h"
 #include "cli/commands.h"
@@ -186,6 +187,8 @@ void chat(const ChatSessionArguments& arguments) {
     bar.show("verifying the checkpoint", done_bytes, total_bytes);
   });
   bar.clear();
+  for (const std::string& warning : model_warnings(stored.config()))
+    note("warning: {}\n", warning);
   ChatSession session(stored, options, config, *mesh);
   if (is_terminal) {
     talk(session);

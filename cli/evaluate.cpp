@@ -23,6 +23,7 @@
 #include "brigade/generate/inference_config.h"
 #include "brigade/generate/text_tokens.h"
 #include "brigade/metrics/progress_bar.h"
+#include "brigade/model_spec/model_warnings.h"
 #include "brigade/train/start_world.h"
 #include "cli/commands.h"
 #include "cli/options.h"
@@ -425,6 +426,10 @@ void evaluate(const EvaluateArguments& arguments) {
   const auto mesh = start_world(config, launch.environment);
   const auto visible = mesh->rank() == 0 ? visible_on_stderr(launch.environment)
                                          : ProgressBar::Visible::kNo;
+  if (mesh->rank() == 0) {
+    for (const std::string& warning : model_warnings(stored.config()))
+      note("warning: {}\n", warning);
+  }
   RateBar bar(visible);
   stored.verify(*mesh->world(), [&](uint64_t done_bytes, uint64_t total_bytes) {
     bar.show("verifying the checkpoint", done_bytes, total_bytes);

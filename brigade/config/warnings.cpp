@@ -4,7 +4,10 @@
 
 #include "brigade/base/units.h"
 #include "brigade/config/train_config.h"
+#include "brigade/model_spec/model_warnings.h"
 #include "brigade/model_spec/parameter_table.h"
+#include "brigade/options/choice.h"
+#include "brigade/schedule/lr_schedule.h"
 
 namespace brigade {
 namespace {
@@ -14,14 +17,6 @@ bool is_default(const LoadedConfig& loaded, std::string_view key) {
       loaded.values.begin(), loaded.values.end(), [&](const auto& value) {
         return value.key == key && value.origin == ValueOrigin::kDefault;
       });
-}
-
-bool has_scaling_without_type(const nlohmann::json& model) {
-  if (!model.is_object() || !model.contains("rope_scaling"))
-    return false;
-  const nlohmann::json& scaling = model["rope_scaling"];
-  return scaling.is_object() && scaling.contains("factor") &&
-         !scaling.contains("rope_type") && !scaling.contains("type");
 }
 
 }  // namespace
@@ -38,6 +33,15 @@ std::vector<std::string> find_warnings(const LoadedConfig& loaded) {
         "learning rate never reaches /training/learning_rate",
         training.lr.warmup_steps,
         last));
+  // No error: the config that a run writes holds what its checkpoint said.
+  if (training.lr_end == LrEnd::kAtTotalTrainSteps &&
+      (training.lr.decay == LrDecay::kTable ||
+       training.lr.decay == LrDecay::kConstant))
+    warnings.push_back(fmt::format(
+        "/training/lr_end = \"{}\" has no effect with /training/lr_schedule = "
+        "\"{}\", which has no end of its own: leave it out",
+        to_string(*training.lr_end),
+        to_string(training.lr.decay)));
   const int64_t apart_steps = last - distributed.rounds.warmup_steps;
   if (distributed.rounds.local_steps > 0 && apart_steps <= 0) {
     const int64_t left = last % distributed.rounds.warmup_interval;
@@ -71,11 +75,8 @@ std::vector<std::string> find_warnings(const LoadedConfig& loaded) {
   if (!config.model.decoder)
     return warnings;
   const DecoderConfig& decoder = *config.model.decoder;
-  if (has_scaling_without_type(config.model.source))
-    warnings.emplace_back(
-        "the model's rope_scaling has a factor but no rope_type, so it means "
-        "nothing, as in transformers: say \"rope_type\": \"linear\", or leave "
-        "it out");
+  const auto of_model = model_warnings(config.model.source);
+  warnings.insert(warnings.end(), of_model.begin(), of_model.end());
   if (training.seq_length > decoder.max_position_embeddings)
     warnings.push_back(fmt::format(
         "/training/seq_length = {} is more than the model's "

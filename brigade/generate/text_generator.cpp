@@ -15,6 +15,7 @@
 #include "brigade/generate/text_tokens.h"
 #include "brigade/generate/token_generator.h"
 #include "brigade/metrics/clock.h"
+#include "brigade/model_spec/model_warnings.h"
 #include "brigade/tokenizer/streaming_decoder.h"
 #include "brigade/tokenizer/tokenizer.h"
 
@@ -184,15 +185,17 @@ std::vector<std::string> generate_warnings(const GenerateOptions& options) {
   size_t longest = 0;
   for (const auto& tokens : read_prompts(options, stored).tokens)
     longest = std::max(longest, tokens.size());
-  if (options.max_tokens <= positions - static_cast<int64_t>(longest))
-    return {};
-  return {fmt::format(
-      "the longest prompt of {} tokens and --max-tokens {} go past the {} "
-      "positions that the model was made for; what follows them is often "
-      "nonsense",
-      longest,
-      options.max_tokens,
-      positions)};
+  std::vector<std::string> warnings = model_warnings(stored.config());
+  if (options.max_tokens > positions - static_cast<int64_t>(longest)) {
+    warnings.push_back(fmt::format(
+        "the longest prompt of {} tokens and --max-tokens {} go past the {} "
+        "positions that the model was made for; what follows them is often "
+        "nonsense",
+        longest,
+        options.max_tokens,
+        positions));
+  }
+  return warnings;
 }
 
 GenerateResult generate_text(

@@ -29,7 +29,8 @@ struct GenerateResult {
 // What can be found wrong without ranks: throws what generate_text() would.
 void check_generate_options(const GenerateOptions& options);
 
-// What is possible but hardly meant: texts longer than the model's positions.
+// What is possible but hardly meant: texts longer than the model's positions,
+// and what model_warnings() finds in its config.
 std::vector<std::string> generate_warnings(const GenerateOptions& options);
 
 // Called with each piece of the text of a prompt, the prompt's own first, as

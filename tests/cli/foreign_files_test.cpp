@@ -15,6 +15,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::Not;
 namespace fs = std::filesystem;
 
 constexpr int kHidden = 16;
@@ -164,6 +165,22 @@ TEST_F(ForeignFiles, ATokenizerMayHaveMoreTokensThanTheModelHasRows) {
            (folder_ / "image.txt").string()}),
       4);
   EXPECT_THAT(err(), HasSubstr("the token \"<image>\" has id 31"));
+}
+
+// As in transformers; in training a test of the config's warnings shows it.
+TEST_F(ForeignFiles, AFactorOfRopeWithoutItsTypeMeansNothingAndIsSaid) {
+  json config = config_of(kTokens);
+  write_model("plain", config, character_tokenizer({}));
+  config["rope_scaling"] = {{"factor", 2.0}, {"rope_type", nullptr}};
+  write_model("factor", config, character_tokenizer({}));
+  write_text_file(folder_ / "t.txt", "the cat sat on the mat.");
+  const double plain = loss("plain", "t.txt");
+  EXPECT_THAT(err(), Not(HasSubstr("rope_type")));
+  EXPECT_EQ(loss("factor", "t.txt"), plain);
+  EXPECT_THAT(err(), HasSubstr("rope_scaling has a factor but no rope_type"));
+  const std::string model = (folder_ / "factor").string();
+  EXPECT_EQ(run({"generate", "--run", model, "-p", "a cat", "-n", "2"}), 0);
+  EXPECT_THAT(err(), HasSubstr("rope_scaling has a factor but no rope_type"));
 }
 
 TEST_F(ForeignFiles, ByteOrderMarksAndBytesThatAreNoUtf8AreTreatedAlike) {

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "brigade/model_spec/model_warnings.h"
 #include "brigade/model_spec/parameter_table.h"
 
 namespace brigade {
@@ -161,6 +162,31 @@ TEST(DecoderConfig, OtherRopeTypesAreRefusedByName) {
         ElementsAre(AllOf(
             HasSubstr("/model/rope_scaling/"), HasSubstr("\"longrope\""))));
   }
+}
+
+TEST(DecoderConfig, AFactorOfRopeWithoutItsTypeIsWarnedOf) {
+  const auto warning = [](const std::string& name) {
+    return HasSubstr("the model's " + name + " has a factor but no rope_type");
+  };
+  const json factor = {{"factor", 2.0}, {"type", nullptr}};
+  EXPECT_THAT(
+      model_warnings({{"rope_scaling", factor}}),
+      ElementsAre(warning("rope_scaling")));
+  EXPECT_THAT(
+      model_warnings(
+          {{"rope_parameters", {{"rope_theta", 5e5}, {"factor", 4}}}}),
+      ElementsAre(warning("rope_parameters")));
+  EXPECT_THAT(
+      model_warnings({{"rope_parameters", {{"full_attention", factor}}}}),
+      ElementsAre(warning("rope_parameters.full_attention")));
+  for (const json& meant :
+       {json(),
+        json{{"type", "linear"}, {"factor", 2}},
+        json{{"rope_type", "default"}, {"factor", 2}},
+        json{{"factor", nullptr}},
+        json("linear")})
+    EXPECT_THAT(model_warnings({{"rope_scaling", meant}}), ElementsAre());
+  EXPECT_THAT(model_warnings(json::array()), ElementsAre());
 }
 
 TEST(DecoderConfig, ReadsEveryRopeTypeWithTransformersDefaults) {
