@@ -126,6 +126,14 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 AtomicFile::AtomicFile(std::filesystem::path path, Digest digest)
     : path_(std::move(path)),
       temporary_path_(fmt::format("{}.tmp-{}", path_.string(), ::getpid())) {
+  // The rename would put a file in the place of a device, for every program.
+  struct stat status {};
+  if (::lstat(path_.c_str(), &status) == 0 && !S_ISREG(status.st_mode) &&
+      !S_ISLNK(status.st_mode))
+    throw StorageError(fmt::format(
+        "[file] cannot write '{}': it is no regular file, and what is written "
+        "here is a file that is whole or absent; give another name",
+        path_.string()));
   descriptor_ = ::open(
       temporary_path_.c_str(),
       O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,

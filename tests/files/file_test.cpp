@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <string_view>
 
 #include "brigade/base/error.h"
 
@@ -72,6 +74,27 @@ TEST_F(FileTest, ACommittedFileReplacesTheOldOneWhole) {
   EXPECT_EQ(read_text_file(folder_ / "a"), "old");
   file.commit();
   EXPECT_EQ(read_text_file(folder_ / "a"), "new" + large);
+}
+
+TEST_F(FileTest, APipeAndAFolderStayWhatTheyAre) {
+  const fs::path pipe = folder_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  fs::create_directory(folder_ / "folder");
+  for (const fs::path& path : {pipe, folder_ / "folder"}) {
+    const fs::file_type type = fs::status(path).type();
+    try {
+      AtomicFile file(path);
+      file.write(std::string_view("text"));
+      file.commit();
+      FAIL() << path;
+    } catch (const StorageError& error) {
+      EXPECT_NE(
+          std::string(error.what()).find(path.string() + "': it is no regular"),
+          std::string::npos)
+          << error.what();
+    }
+    EXPECT_EQ(fs::status(path).type(), type);
+  }
 }
 
 TEST_F(FileTest, AMissingFileIsNamedInTheError) {
