@@ -21,9 +21,11 @@ torch::Tensor next_token_probabilities(
     probabilities /= probabilities.sum();
   }
   if (options.top_p < 1) {
-    // A token stays while those before it have not reached p.
+    // A token stays while those before it have not reached p; the likeliest
+    // always stays, also where p is 0 in the probabilities' dtype.
     const auto before = probabilities.cumsum(0) - probabilities;
-    probabilities.masked_fill_(before >= options.top_p, 0);
+    probabilities.slice(0, 1).masked_fill_(
+        before.slice(0, 1) >= options.top_p, 0);
   }
   probabilities /= probabilities.sum();
   return torch::zeros({vocabulary}).scatter(0, order, probabilities);

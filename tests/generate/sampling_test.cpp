@@ -76,6 +76,16 @@ TEST(Sampling, TopPCountsWhatTopKLeft) {
   EXPECT_EQ(left(3, 0.6), 2);
 }
 
+TEST(Sampling, TheLikeliestStaysForTheSmallestTopP) {
+  const auto logits = tensor_of({1, 3, 2});
+  // 0 in float32, and so are all sums before the first token.
+  for (const double top_p : {1e-300, 1e-46}) {
+    const auto left = next_token_probabilities(logits, {.top_p = top_p});
+    EXPECT_TRUE(torch::equal(left, tensor_of({0, 1, 0}))) << top_p;
+    EXPECT_EQ(draw_token(left, 0.999), 1);
+  }
+}
+
 TEST(Sampling, TopKKeepsThoseAsLikelyAsTheLast) {
   const torch::Tensor kept =
       next_token_probabilities(tensor_of({1, 3, 2, 2, 2, 0}), {.top_k = 2});
