@@ -22,6 +22,11 @@ bool is_run(const fs::path& folder) {
   return has_file(folder / "metrics.jsonl");
 }
 
+// The same of what a folder happens to hold: a loop of links is no run.
+bool is_run_among_others(const fs::path& entry) {
+  return !loop_in(entry) && is_run(entry);
+}
+
 // The objects with that member; a line that is being written is left out.
 std::vector<json> read_lines(const fs::path& path, const char* member) {
   std::vector<json> steps;
@@ -81,11 +86,11 @@ std::vector<RunRecord> read_runs(const fs::path& folder) {
   std::vector<fs::path> folders;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (is_run(entry.path()))
+    if (is_run_among_others(entry.path()))
       folders.push_back(entry.path());
     else if (std::error_code unknown; entry.is_directory(unknown)) {
       for (const auto& inner : fs::directory_iterator(entry.path(), error)) {
-        if (is_run(inner.path()))
+        if (is_run_among_others(inner.path()))
           folders.push_back(inner.path());
       }
     }

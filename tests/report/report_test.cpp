@@ -85,6 +85,9 @@ TEST_F(Report, FindsRunsInFoldersByName) {
   make_run("sweep/b", 3, config(1, 3));
   make_run("sweep/a", 3, config(1, 3));
   make_run("z", 3, config(1, 3));
+  // Beside and among runs may be anything.
+  fs::create_symlink("loop", folder_ / "loop");
+  fs::create_symlink("loop", folder_ / "sweep" / "loop");
   std::vector<std::string> names;
   for (const RunRecord& run : read_runs(folder_))
     names.push_back(run.name);
