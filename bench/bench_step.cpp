@@ -4,6 +4,7 @@
 //
 //   build/release/bench_step [ranks=2] [threads=1] [shape=stories15m]
 //                            [dtype=bf16|fp32] [wire=fp32|bf16] [steps=7]
+//   BRIGADE_BENCH_TARGET=AVX2 DNNL_MAX_CPU_ISA=AVX2       # as if that were all
 //
 // The bound is the time of all matrix products of the step (attention's
 // included, halved by causality) by oneDNN at their own shapes, their operands
@@ -412,8 +413,9 @@ void run(const std::vector<std::string>& words) {
 }  // namespace brigade::bench
 
 int main(int argc, char** argv) {
-  brigade::ops::set_up_tensor_memory();
   try {
+    brigade::bench::restrict_target();
+    brigade::ops::set_up_tensor_memory();
     brigade::bench::run({argv + 1, argv + argc});
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
