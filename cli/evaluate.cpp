@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numbers>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,8 @@
 #include "brigade/comm/agreement.h"
 #include "brigade/data/dataset_info.h"
 #include "brigade/data/reference_log_probs.h"
+#include "brigade/data/sample_source.h"
+#include "brigade/data/teacher_file.h"
 #include "brigade/data/token_dataset.h"
 #include "brigade/data/whole_text.h"
 #include "brigade/evaluate/scorer.h"
@@ -189,6 +192,10 @@ class Evaluation {
           "--write-reference: '{}' holds no pairs of a chosen and a rejected "
           "answer",
           arguments_.dataset));
+    if (!arguments_.top_k.empty()) {
+      write_top_k(data, info ? info->vocab_size : stored_.model().vocab_size);
+      return;
+    }
     const int64_t count = most_of(data.num_tokens());
     const TokenLoss loss = loss_of(
         arguments_.dataset,
@@ -206,6 +213,112 @@ class Evaluation {
           count,
           arguments_.dataset));
     report(arguments_.dataset, loss, 0);
+  }
+
+  // What the model reads at once for --top-k: tokens of the dataset.
+  struct Reading {
+    uint64_t begin = 0;
+    uint64_t numel = 0;
+  };
+  std::vector<Reading> readings_of(const TokenDataset& data) const {
+    std::vector<Reading> readings;
+    if (!arguments_.by_document) {
+      const auto length = static_cast<uint64_t>(length_);
+      for (uint64_t at = 0; at + 1 < data.num_tokens(); at += length)
+        readings.push_back({at, std::min(length, data.num_tokens() - 1 - at)});
+      return readings;
+    }
+    const DocumentIndex& documents = data.documents();
+    for (uint64_t d = 0; d < documents.size(); ++d) {
+      const uint64_t begin = documents.begin(d);
+      const uint64_t size = documents.begin(d + 1) - begin;
+      if (size > static_cast<uint64_t>(positions()) + 1)
+        throw DataError(fmt::format(
+            "[evaluate] '{}': document {} has {} tokens, but the model can "
+            "read {}; prepare the documents with --max-tokens, or leave "
+            "--by-document out",
+            arguments_.dataset,
+            d,
+            size,
+            positions() + 1));
+      if (size > 1)
+        readings.push_back({begin, size - 1});
+    }
+    return readings;
+  }
+
+  // Of `tokens` tokens, which the dataset's tokenizer has, the likeliest ones.
+  void write_top_k(const TokenDataset& data, int64_t tokens) {
+    const int64_t vocabulary = std::min(tokens, stored_.model().vocab_size);
+    if (arguments_.most_tokens > 0)
+      throw ConfigError(fmt::format(
+          "--max-tokens {} with --top-k, which is of the whole dataset; leave "
+          "it out",
+          arguments_.most_tokens));
+    if (arguments_.k > vocabulary)
+      throw ConfigError(fmt::format(
+          "--k {} is more than the vocabulary of {}",
+          arguments_.k,
+          vocabulary));
+    const std::vector<Reading> readings = readings_of(data);
+    if (readings.empty())
+      throw DataError(fmt::format(
+          "[evaluate] '{}' has fewer than two tokens", arguments_.dataset));
+    std::optional<TeacherFileWriter> file;
+    if (prints())
+      file.emplace(
+          arguments_.top_k,
+          data,
+          TeacherFileInfo{
+              .k = arguments_.k,
+              .vocabulary = vocabulary,
+              .window_length = arguments_.by_document ? 0 : length_,
+              .model = stored_.directory().string()});
+    double mass = 0;
+    uint64_t predicted = 0;
+    const auto count = static_cast<int64_t>(readings.size());
+    ProgressBar bar("evaluating " + arguments_.dataset, count, visible_);
+    scorer_.top_tokens(
+        {.windows = count,
+         .rows = arguments_.rows,
+         .k = arguments_.k,
+         .vocabulary = vocabulary,
+         .read =
+             [&](int64_t window) {
+               const Reading& reading = readings[static_cast<size_t>(window)];
+               std::vector<int64_t> ids(reading.numel);
+               data.read(reading.begin, ids);
+               return ids;
+             },
+         .take =
+             [&](int64_t window, const TeacherTokens& of_targets) {
+               const Reading& reading = readings[static_cast<size_t>(window)];
+               while (file->next_token() <= reading.begin)
+                 file->append_nothing();
+               file->append(of_targets);
+               predicted += reading.numel;
+               for (const float log_prob : of_targets.log_probs)
+                 mass += std::exp(double{log_prob});
+             }},
+        [&](int64_t done) { bar.draw(done, ""); });
+    bar.clear();
+    if (!prints())
+      return;
+    while (file->next_token() < data.num_tokens())
+      file->append_nothing();
+    file->commit();
+    mass /= static_cast<double>(predicted);
+    print(
+        arguments_.dataset,
+        {{"tokens", predicted}, {"k", arguments_.k}, {"probability", mass}},
+        fmt::format(
+            "{}: the {} likeliest tokens in the place of {} have {:.4f} of the "
+            "probability; wrote {}",
+            arguments_.dataset,
+            arguments_.k,
+            predicted,
+            mass,
+            arguments_.top_k.string()));
   }
 
   // Each document of the dataset, with a loss on what counts.
@@ -232,13 +345,27 @@ class Evaluation {
     return windows;
   }
 
-  void evaluate_pairs(const TokenDataset& data, uint64_t pairs) {
-    if (arguments_.most_tokens > 0)
+  // Answers are evaluated whole, one by one.
+  void refuse_options_of_windows() const {
+    const auto refuse = [&](const std::string& option) {
       throw ConfigError(fmt::format(
-          "--max-tokens {}: '{}' is a dataset of pairs, which are evaluated "
-          "whole; leave it out",
-          arguments_.most_tokens,
+          "{}: '{}' is a dataset of pairs, whose answers are evaluated whole, "
+          "one by one; leave it out",
+          option,
           arguments_.dataset));
+    };
+    if (arguments_.most_tokens > 0)
+      refuse(fmt::format("--max-tokens {}", arguments_.most_tokens));
+    if (arguments_.seq_length > 0)
+      refuse(fmt::format("--seq-length {}", arguments_.seq_length));
+    if (arguments_.gives_rows)
+      refuse(fmt::format("--batch {}", arguments_.rows));
+    if (!arguments_.top_k.empty())
+      refuse("--top-k");
+  }
+
+  void evaluate_pairs(const TokenDataset& data, uint64_t pairs) {
+    refuse_options_of_windows();
     const std::vector<ScoredWindow> windows = documents_of(data);
     ProgressBar bar(
         "evaluating " + arguments_.dataset,
@@ -405,6 +532,8 @@ void evaluate(const EvaluateArguments& arguments) {
         "predicted; give 2 or more");
   if (!arguments.scores.empty())
     check_writable(arguments.scores);
+  if (!arguments.top_k.empty())
+    check_writable(arguments.top_k);
   if (arguments.writes_reference)
     check_writable(reference_path(arguments.dataset));
   const Launch launch = read_launch(arguments.layout.nproc);

@@ -56,10 +56,14 @@ struct EvaluateArguments {
   std::filesystem::path text;
   std::string dataset;
   bool writes_reference = false;  // of a dataset of pairs
+  std::filesystem::path top_k;    // a file to write; "": none
+  int64_t k = 32;                 // of top_k
+  bool by_document = false;       // of top_k
   std::vector<std::filesystem::path> tasks;
   int64_t seq_length = 0;  // 0: the model's positions, at most 2048
   int64_t most_tokens = 0;
   int64_t rows = 8;
+  bool gives_rows = false;  // they are the user's
   bool as_json = false;
   std::filesystem::path scores;
   ConfigArguments layout;

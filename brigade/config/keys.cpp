@@ -211,6 +211,15 @@ void add_documents(std::vector<ConfigKey>& keys) {
           "of packing, documents that are longer than a sequence: an error, "
           "left out, their beginning alone, or pieces apart")
       .only_with = {"packing", {to_string(Packing::kBestFit)}};
+  group
+      .key(
+          "teacher",
+          &G::teacher,
+          kAny,
+          kFree,
+          "of training.loss distill, what `brigade evaluate --top-k` wrote of "
+          "the dataset")
+      .default_note = "none";
 }
 
 // Of text that is tokenized while training.

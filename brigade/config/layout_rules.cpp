@@ -192,6 +192,43 @@ void check_pairs(const TrainConfig& config, Problems& problems) {
         "from pairs yet; set local_steps to 0");
 }
 
+// What a teacher asks of the data: it has read one dataset, and each of its
+// tokens after those that the student has before it.
+void check_teacher(const TrainConfig& config, Problems& problems) {
+  const DatasetConfig& dataset = config.dataset;
+  const bool distills = config.training.loss.kind == LossKind::kDistill;
+  if (!distills && !dataset.teacher.empty())
+    problems.push_back(fmt::format(
+        "[config] /dataset/teacher = \"{}\" has no meaning with /training/loss "
+        "= \"{}\"; set loss to \"distill\"",
+        dataset.teacher,
+        to_string(config.training.loss.kind)));
+  if (!distills)
+    return;
+  const auto refuse = [&](const std::string& what) {
+    problems.push_back("[config] /training/loss = \"distill\" " + what);
+  };
+  if (dataset.teacher.empty())
+    refuse(
+        "learns from what a teacher says: write it once with `brigade evaluate "
+        "--run TEACHER --dataset PREFIX --top-k FILE`, and give the file as "
+        "/dataset/teacher");
+  if (dataset.text || !dataset.mixture.empty())
+    refuse(
+        "reads one dataset, from which the teacher's file was made: give its "
+        "path as /dataset/name");
+  const bool is_packed = dataset.packing != Packing::kNone;
+  if (dataset.document_epochs || (dataset.reset_attention && !is_packed))
+    refuse(
+        "needs each token after those that the teacher read before it: leave "
+        "/dataset/document_epochs and /dataset/reset_attention out; with "
+        "/dataset/packing attention stays inside a document");
+  if (is_packed && dataset.long_documents == LongDocuments::kSplit)
+    refuse(
+        "with /dataset/long_documents = \"split\": the teacher read documents "
+        "whole; set it to skip or cut");
+}
+
 // The model's own demands, without advice about whole layouts.
 void check_model(
     const TrainConfig& config,
@@ -386,6 +423,7 @@ void check_layout(
   add_with_advice(config, decoder, std::move(found), problems);
   check_data_parallel(config, problems);
   check_pairs(config, problems);
+  check_teacher(config, problems);
   if (decoder != nullptr)
     validate_model_layout(config, *decoder, problems);
 }

@@ -186,6 +186,7 @@ struct DatasetConfig {
   bool reset_attention = false;
   Packing packing = Packing::kNone;  // of documents into sequences
   LongDocuments long_documents = LongDocuments::kRefuse;  // of packing
+  std::string teacher;  // a file of `brigade evaluate --top-k`; empty: none
 };
 
 struct CheckpointConfig {

@@ -69,8 +69,8 @@ void add_loss(std::vector<ConfigKey>& keys) {
       &L::kind,
       kAny,
       kMeaning,
-      "what is minimised: a mean over tokens, or over pairs of a chosen and a "
-      "rejected answer");
+      "what is minimised: a mean over tokens, with distill of what a teacher "
+      "says of them too, or over pairs of a chosen and a rejected answer");
   loss.key(
           "preference_beta",
           &L::beta,
@@ -89,6 +89,14 @@ void add_loss(std::vector<ConfigKey>& keys) {
           kCourse,
           "SimPO, the difference of rewards that is aimed at")
       .only_with = {"loss", {to_string(LossKind::kSimPo)}};
+  loss.key(
+          "distill_weight",
+          &L::distill_weight,
+          {.low = 0, .high = 1},
+          kCourse,
+          "distillation, the teacher's share of the loss; the rest is "
+          "cross-entropy")
+      .only_with = {"loss", {to_string(LossKind::kDistill)}};
 }
 
 // Keys of some optimizers alone.

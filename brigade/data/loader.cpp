@@ -22,6 +22,13 @@ void add_documents(const Window& window, Batch& batch) {
   }
 }
 
+void append(const TeacherTokens& row, TeacherTokens& all) {
+  all.k = row.k;
+  all.ids.insert(all.ids.end(), row.ids.begin(), row.ids.end());
+  all.log_probs.insert(
+      all.log_probs.end(), row.log_probs.begin(), row.log_probs.end());
+}
+
 }  // namespace
 
 Loader::Loader(
@@ -138,6 +145,7 @@ Batch Loader::prepare(uint64_t step, int64_t micro_batch) const {
         batch.targets.end(), window.targets.begin(), window.targets.end());
     if (window.reference)
       batch.reference.push_back(*window.reference);
+    append(window.teacher, batch.teacher);
     if (options_.reset_attention)
       add_documents(window, batch);
   }

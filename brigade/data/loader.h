@@ -40,6 +40,7 @@ struct Batch {
   std::vector<int64_t> document_ids;  // [B, T]
   std::vector<int64_t> position_ids;  // [B, T]
   std::vector<double> reference;      // [B], of each row's window; or empty
+  TeacherTokens teacher;              // of all targets; or empty
 };
 
 struct LoaderOptions {

@@ -190,6 +190,7 @@ void PackedDocuments::read(uint64_t sample, Window& window) const {
   window.inputs.assign(seq_length, 0);
   window.targets.assign(seq_length, kNoTarget);
   window.document_starts.clear();
+  window.runs.clear();
   std::vector<int64_t> tokens;
   size_t place = 0;
   const auto begin_document = [&] {
@@ -208,6 +209,7 @@ void PackedDocuments::read(uint64_t sample, Window& window) const {
     std::copy_n(tokens.begin(), length, window.inputs.begin() + place);
     std::copy_n(tokens.begin() + 1, length, targets.begin());
     dataset_->drop_uncounted(first + 1, targets);
+    window.runs.push_back({place, first + 1, length});
     place += length;
   }
   begin_document();

@@ -9,6 +9,7 @@ void WindowSource::read(uint64_t sample, Window& window) const {
   window.targets.assign(window.inputs.begin() + 1, window.inputs.end());
   window.inputs.pop_back();
   dataset_->drop_uncounted(begin + 1, window.targets);
+  window.runs = {{0, begin + 1, window.targets.size()}};
 
   std::vector<int64_t>& starts = window.document_starts;
   starts.clear();

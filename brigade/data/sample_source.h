@@ -3,6 +3,7 @@
 // call from any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -15,6 +16,21 @@
 
 namespace brigade {
 
+// What a teacher says of tokens, one after another: the k that it finds
+// likeliest in the place of each, with their log-probabilities.
+struct TeacherTokens {
+  int64_t k = 0;
+  std::vector<int64_t> ids;      // [tokens, k]
+  std::vector<float> log_probs;  // [tokens, k], nats
+};
+
+// Targets that follow one another in the dataset.
+struct TargetRun {
+  size_t place = 0;          // of the first one in the window
+  uint64_t first_token = 0;  // of the dataset
+  size_t numel = 0;
+};
+
 // One sample: a row of a batch.
 struct Window {
   std::vector<int64_t> inputs;   // T tokens
@@ -25,6 +41,10 @@ struct Window {
   // What a reference model's log-probability of the targets is, where it is
   // asked for (data/pair_source.h).
   std::optional<double> reference = std::nullopt;
+  // Where the targets are in a dataset, of sources that a TaughtSource reads.
+  std::vector<TargetRun> runs = {};
+  // Of the targets, from a TaughtSource; else empty.
+  TeacherTokens teacher = {};
 };
 
 class SampleSource {

@@ -13,6 +13,8 @@
 #include "brigade/data/pair_source.h"
 #include "brigade/data/permutation.h"
 #include "brigade/data/reference_log_probs.h"
+#include "brigade/data/taught_source.h"
+#include "brigade/data/teacher_file.h"
 #include "brigade/data/text_windows.h"
 
 namespace brigade {
@@ -157,6 +159,48 @@ std::shared_ptr<const TokenDataset> open_dataset(
   return dataset;
 }
 
+// What the teacher says, once it is known to fit what is trained on.
+std::shared_ptr<const TeacherFile> open_teacher(
+    const TokenDataset& dataset,
+    const TrainingDataOptions& options) {
+  auto teacher = std::make_shared<const TeacherFile>(options.teacher);
+  teacher->require_dataset(dataset);
+  const TeacherFileInfo& info = teacher->info();
+  const auto refuse = [&](const std::string& what) {
+    throw ConfigError(fmt::format(
+        "[config] /dataset/teacher = \"{}\" {}", options.teacher, what));
+  };
+  if (info.vocabulary > options.vocab_size)
+    refuse(fmt::format(
+        "speaks of {} tokens, but the model's vocabulary has {}: a teacher "
+        "needs the student's tokenizer",
+        info.vocabulary,
+        options.vocab_size));
+  const bool is_packed = options.packing != Packing::kNone;
+  const int64_t read_as = is_packed ? 0 : options.seq_length;
+  if (info.window_length == read_as)
+    return teacher;
+  const std::string was =
+      info.window_length == 0
+          ? "read each document by itself"
+          : fmt::format("read windows of {} tokens", info.window_length);
+  refuse(
+      is_packed
+          ? fmt::format(
+                "{}, but with dataset.packing the student reads documents: "
+                "make it with `brigade evaluate --top-k FILE --by-document`",
+                was)
+          : fmt::format(
+                "{}, but the student reads windows of training.seq_length = "
+                "{}: make it with `brigade evaluate --top-k FILE --seq-length "
+                "{}`{}",
+                was,
+                options.seq_length,
+                options.seq_length,
+                info.window_length == 0 ? ", or set dataset.packing" : ""));
+  return nullptr;
+}
+
 // What a dataset gives to train on, and the part of it that is held out.
 struct Sources {
   Source training;
@@ -221,6 +265,17 @@ Sources pack_documents(
     sources.held_out = std::make_shared<PackedDocuments>(dataset, packing);
   }
   return sources;
+}
+
+void add_teacher(
+    const std::shared_ptr<const TokenDataset>& dataset,
+    const TrainingDataOptions& options,
+    Sources& sources) {
+  const auto teacher = open_teacher(*dataset, options);
+  for (Source* source : {&sources.training, &sources.held_out}) {
+    if (*source)
+      *source = std::make_shared<TaughtSource>(*source, dataset, teacher);
+  }
 }
 
 TrainingData open_pairs(const TrainingDataOptions& options) {
@@ -295,9 +350,11 @@ TrainingData open_training_data(const TrainingDataOptions& options) {
     } else {
       dataset = open_dataset(part, options);
     }
-    const Sources sources = options.packing == Packing::kNone
-                                ? cut_windows(dataset, part, options, seed)
-                                : pack_documents(dataset, part, options, seed);
+    Sources sources = options.packing == Packing::kNone
+                          ? cut_windows(dataset, part, options, seed)
+                          : pack_documents(dataset, part, options, seed);
+    if (!options.teacher.empty())
+      add_teacher(dataset, options, sources);
     const uint64_t windows = sources.training->samples_per_epoch();
     data.num_tokens += dataset->num_tokens();
     uncounted += dataset->mask() ? dataset->num_tokens() -

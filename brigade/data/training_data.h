@@ -45,6 +45,8 @@ struct TrainingDataOptions {
   // Whole documents in each sequence; without document_epochs then.
   Packing packing = Packing::kNone;
   LongDocuments long_documents = LongDocuments::kRefuse;  // of packing
+  // What a teacher says of the one dataset (data/teacher_file.h); empty: none.
+  std::string teacher;
   // Of each part's windows, or documents with packing; 0: none.
   double held_out_fraction = 0;
   // What the config says made the datasets; empty: nothing.
@@ -97,7 +99,8 @@ struct TrainingData {
 // window and for token ids that the model does not have; ConfigError for a
 // vocabulary larger than the model's, a tokenizer that did not make a dataset,
 // pairs that are read as windows or the other way round, a missing file of
-// the reference model, and weights that cannot be honoured.
+// the reference model, what a teacher said of other tokens or in other windows,
+// and weights that cannot be honoured.
 TrainingData open_training_data(const TrainingDataOptions& options);
 
 }  // namespace brigade

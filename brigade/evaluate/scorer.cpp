@@ -1,6 +1,7 @@
 #include "brigade/evaluate/scorer.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "brigade/data/loss_mask.h"
@@ -10,6 +11,22 @@ namespace {
 
 void add_up(const torch::Tensor& values, const ProcessMesh& mesh) {
   mesh.world()->all_reduce(values)->wait_on_host();
+}
+
+// The first `rows` windows; shorter ones, and those that are not there, are
+// padded: no token sees what follows it.
+torch::Tensor padded_rows(
+    std::span<const std::vector<int64_t>> windows,
+    int64_t rows,
+    int64_t length) {
+  auto ids = torch::zeros({rows, length}, torch::kLong);
+  for (int64_t row = 0;
+       row < std::min(rows, static_cast<int64_t>(windows.size()));
+       ++row) {
+    const auto& window = windows[static_cast<size_t>(row)];
+    std::copy(window.begin(), window.end(), ids[row].data_ptr<int64_t>());
+  }
+  return ids;
 }
 
 }  // namespace
@@ -29,6 +46,17 @@ torch::Tensor Scorer::receive_input(int64_t tokens) {
       torch::empty({tokens, context.description.hidden_size}, context.dtype);
   stages.recv(input, stages.rank() - 1)->wait();
   return input;
+}
+
+torch::Tensor Scorer::hidden_of(const torch::Tensor& ids) {
+  Communicator& stages = *mesh_.axis(Axis::kPp);
+  torch::Tensor output = model_->hidden(
+      {.ids = ids, .targets = {}, .document_starts = {}},
+      receive_input(ids.numel()),
+      torch::arange(ids.size(1)));
+  if (!model_->part().is_last)
+    stages.send(output.contiguous(), stages.rank() + 1)->wait();
+  return output;
 }
 
 double Scorer::loss_of(const torch::Tensor& ids, const torch::Tensor& targets) {
@@ -201,6 +229,57 @@ std::vector<double> Scorer::nats(
   for (size_t w = 0; w < mine.size(); ++w)
     mine[w] = total[static_cast<int64_t>(w)].item<double>();
   return mine;
+}
+
+void Scorer::top_tokens(
+    const TopTokensRequest& request,
+    const std::function<void(int64_t)>& progress) {
+  const int64_t replicas = mesh_.dp_cp()->size();
+  const int64_t rows = request.rows;
+  for (int64_t first = 0; first < request.windows; first += rows * replicas) {
+    progress(first);
+    std::vector<std::vector<int64_t>> windows;
+    const int64_t end = std::min(request.windows, first + rows * replicas);
+    for (int64_t w = first; w < end; ++w)
+      windows.push_back(request.read(w));
+    size_t length = 0;
+    for (const auto& window : windows)
+      length = std::max(length, window.size());
+    // Every rank has all of them in the end; those of others are zeros.
+    const std::vector<int64_t> sizes = {
+        rows * replicas, static_cast<int64_t>(length), request.k};
+    const auto ids = torch::zeros(sizes, torch::kLong);
+    const auto log_probs = torch::zeros(sizes);
+    const int64_t begin = mesh_.dp_cp()->rank() * rows;
+    if (begin < static_cast<int64_t>(windows.size())) {
+      const torch::Tensor hidden = hidden_of(
+          padded_rows(std::span(windows).subspan(begin), rows, sizes[1]));
+      if (model_->part().is_last) {
+        // Collective over tp.
+        const auto top =
+            model_->top_tokens(hidden, request.k, request.vocabulary);
+        if (counts()) {
+          ids.narrow(0, begin, rows).copy_(top.ids.view({rows, -1, request.k}));
+          log_probs.narrow(0, begin, rows)
+              .copy_(top.log_probs.view({rows, -1, request.k}));
+        }
+      }
+    }
+    add_up(ids, mesh_);
+    add_up(log_probs, mesh_);
+    if (mesh_.rank() != 0)
+      continue;
+    for (size_t w = 0; w < windows.size(); ++w) {
+      const auto row = static_cast<int64_t>(w);
+      const size_t numel = windows[w].size() * static_cast<size_t>(request.k);
+      const auto* id = ids[row].data_ptr<int64_t>();
+      const auto* log_prob = log_probs[row].data_ptr<float>();
+      request.take(
+          first + row,
+          {request.k, {id, id + numel}, {log_prob, log_prob + numel}});
+    }
+  }
+  progress(request.windows);
 }
 
 }  // namespace brigade

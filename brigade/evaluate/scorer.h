@@ -16,6 +16,7 @@
 
 #include "brigade/comm/process_mesh.h"
 #include "brigade/config/train_config.h"
+#include "brigade/data/sample_source.h"
 #include "brigade/data/token_loss.h"
 #include "brigade/generate/stored_model.h"
 #include "brigade/model/decoder_model.h"
@@ -58,6 +59,18 @@ struct LossWindows {
       drop_uncounted = {};
 };
 
+// What the model finds likeliest in the place of each of a window's targets.
+struct TopTokensRequest {
+  int64_t windows = 0;
+  int64_t rows = 1;        // windows at a time
+  int64_t k = 1;           // tokens of each place
+  int64_t vocabulary = 0;  // that these are of
+  // The tokens of a window but for its last: what the model reads.
+  std::function<std::vector<int64_t>(int64_t window)> read;
+  // Called in the order of the windows, on rank 0 alone.
+  std::function<void(int64_t window, const TeacherTokens& of_targets)> take;
+};
+
 class Scorer {
  public:
   // `config`: inference_config()'s for the mesh's dims. Throws DataError when a
@@ -85,7 +98,14 @@ class Scorer {
       const std::vector<ScoredWindow>& windows,
       const std::function<void(int64_t)>& progress);
 
+  // Holds rows windows of each replica at a time.
+  void top_tokens(
+      const TopTokensRequest& request,
+      const std::function<void(int64_t)>& progress);
+
  private:
+  // One forward of this replica: on the last stage, what the head reads.
+  torch::Tensor hidden_of(const torch::Tensor& ids);
   // One forward of this replica: on the last stage, the sum over the targets
   // that are not -100.
   double loss_of(const torch::Tensor& ids, const torch::Tensor& targets);

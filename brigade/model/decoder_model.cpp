@@ -2,6 +2,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "brigade/base/check.h"
 #include "brigade/tensor_parallel/mappings.h"
@@ -85,7 +86,7 @@ torch::Tensor DecoderModel::embed(
                : embedded;
 }
 
-torch::Tensor DecoderModel::forward(
+torch::Tensor DecoderModel::run_layers(
     const MicroBatch& batch,
     const torch::Tensor& input,
     const torch::Tensor& positions) {
@@ -117,8 +118,16 @@ torch::Tensor DecoderModel::forward(
     context_->announce_backward(stream.residual, unit);
   }
   context_->announce_forward({Place::kHead});
+  return part_.is_last ? norm_->forward(stream).delta : join(stream);
+}
+
+torch::Tensor DecoderModel::forward(
+    const MicroBatch& batch,
+    const torch::Tensor& input,
+    const torch::Tensor& positions) {
+  const torch::Tensor output = run_layers(batch, input, positions);
   if (!part_.is_last)
-    return join(stream);
+    return output;
 
   VocabParallelCrossEntropyOptions options;
   options.vocab_size = context_->description.vocab_size;
@@ -126,18 +135,48 @@ torch::Tensor DecoderModel::forward(
   options.kernels = context_->kernels;
   options.known_gradient = 1.0;
   options.logit_soft_cap = context_->description.final_logit_soft_cap;
+  options.teacher = batch.teacher;
   if (context_->objective)
     options.objective = [&](const torch::Tensor& losses) {
       return context_->objective(batch, losses);
     };
   const torch::Tensor loss = vocab_parallel_cross_entropy(
-      parallel,
-      norm_->forward(stream).delta,
+      context_->tensor_parallel,
+      output,
       head_weight(),
       batch.targets.flatten(),
       options);
   context_->announce_backward(loss, {Place::kHead});
   return loss;
+}
+
+torch::Tensor DecoderModel::hidden(
+    const MicroBatch& batch,
+    const torch::Tensor& input,
+    const torch::Tensor& positions) {
+  const torch::NoGradGuard no_grad;
+  return run_layers(batch, input, positions);
+}
+
+DecoderModel::TopTokens DecoderModel::top_tokens(
+    const torch::Tensor& hidden,
+    int64_t k,
+    int64_t vocabulary) const {
+  const torch::NoGradGuard no_grad;
+  // Whose logits are in memory at once.
+  constexpr int64_t kRows = 256;
+  std::vector<torch::Tensor> ids;
+  std::vector<torch::Tensor> log_probs;
+  for (const torch::Tensor& rows : hidden.split(kRows)) {
+    const torch::Tensor logits =
+        all_logits({context_->tensor_parallel.group}, rows)
+            .narrow(1, 0, vocabulary);
+    const auto [values, places] =
+        torch::log_softmax(logits.to(torch::kFloat), 1).topk(k, 1);
+    ids.push_back(places);
+    log_probs.push_back(values);
+  }
+  return {torch::cat(ids), torch::cat(log_probs)};
 }
 
 torch::Tensor DecoderModel::logits(

@@ -35,6 +35,20 @@ class DecoderModel : public torch::nn::Module {
       const torch::Tensor& input,
       const torch::Tensor& positions);
 
+  // The k likeliest tokens at each of N places, likeliest first.
+  struct TopTokens {
+    torch::Tensor ids;        // int64 [N, k]
+    torch::Tensor log_probs;  // float32 [N, k], among the first `vocabulary`
+  };
+  // As forward(), but from the last part what its head reads, [N, C], of which
+  // top_tokens() says the rest; not in TokenLayout::kSharded. Builds no graph.
+  torch::Tensor hidden(
+      const MicroBatch& batch,
+      const torch::Tensor& input,
+      const torch::Tensor& positions);
+  TopTokens
+  top_tokens(const torch::Tensor& hidden, int64_t k, int64_t vocabulary) const;
+
   // What logits() computes on the way, under its name: "embedding", "layer 0"
   // (the stream after it), ..., "logits".
   using Observe =
@@ -63,6 +77,11 @@ class DecoderModel : public torch::nn::Module {
 
  private:
   const torch::Tensor& head_weight() const;
+  // The stream after the layers; of the last part normed.
+  torch::Tensor run_layers(
+      const MicroBatch& batch,
+      const torch::Tensor& input,
+      const torch::Tensor& positions);
   // hidden: [N, C]; returns [N, V].
   torch::Tensor all_logits(
       const TensorParallel& parallel,

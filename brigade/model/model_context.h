@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "brigade/ops/attention.h"
 #include "brigade/ops/cross_entropy.h"
 #include "brigade/ops/op_options.h"
+#include "brigade/ops/soft_targets.h"
 #include "brigade/tensor_parallel/parallel_linear.h"
 #include "brigade/tensor_parallel/tensor_parallel.h"
 
@@ -100,6 +102,8 @@ struct MicroBatch {
   // int64 [B, T]: random bits of each token, which say with the linear's name
   // what dropout leaves of it where a graph is built; undefined: all.
   torch::Tensor token_keys = {};
+  // What a teacher says of the N targets; none: nothing.
+  std::optional<ops::SoftTargets> teacher = std::nullopt;
 };  // on the model's device
 
 }  // namespace brigade

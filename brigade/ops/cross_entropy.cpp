@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "brigade/ops/carried.h"
@@ -13,6 +14,7 @@
 #include "brigade/ops/observed.h"
 #include "brigade/ops/once_differentiable.h"
 #include "brigade/ops/rows.h"
+#include "brigade/ops/soft_targets.h"
 
 namespace brigade::ops {
 namespace {
@@ -24,6 +26,33 @@ constexpr const char* kCrossEntropyOp = "linear_cross_entropy";
 
 int64_t valid_rows(const Tensor& weight, const CrossEntropyOptions& options) {
   return options.valid_rows.value_or(weight.size(0));
+}
+
+void check_teacher(
+    const SoftTargets& teacher,
+    int64_t tokens,
+    int64_t vocab_size) {
+  require(
+      teacher.ids.dim() == 2 && teacher.ids.size(0) == tokens &&
+          teacher.ids.size(1) > 0 &&
+          teacher.ids.sizes() == teacher.log_probs.sizes() &&
+          teacher.ids.scalar_type() == torch::kLong,
+      kCrossEntropyOp,
+      "a teacher's ids {} and log-probabilities {} do not fit: expected int64 "
+      "and float32 [{}, k]",
+      describe(teacher.ids),
+      describe(teacher.log_probs),
+      tokens);
+  if (!teacher.ids.device().is_cpu() || tokens == 0)
+    return;
+  const auto highest = teacher.ids.max().item<int64_t>();
+  if (highest >= vocab_size || teacher.ids.min().item<int64_t>() < 0)
+    throw DataError(fmt::format(
+        "[{}] the teacher's ids go to {}, outside the vocabulary of {}; has it "
+        "another tokenizer?",
+        kCrossEntropyOp,
+        highest,
+        vocab_size));
 }
 
 void check_cross_entropy(
@@ -52,6 +81,8 @@ void check_cross_entropy(
       weight.size(0));
   const int64_t vocab_size = options.vocab_size.value_or(
       options.vocab_begin + valid_rows(weight, options));
+  if (options.teacher)
+    check_teacher(*options.teacher, targets.size(0), vocab_size);
   // Reading values of another device would wait for it.
   if (!targets.device().is_cpu())
     return;
@@ -93,18 +124,40 @@ Tensor chunk_losses(
   const int64_t rows = inputs.hidden.size(0);
   const auto type = inputs.hidden.options().dtype(wide_dtype(inputs.hidden));
   HeadStatistics statistics{
-      at::empty({rows}, type), at::empty({2, rows}, type)};
+      at::empty({rows}, type), at::empty({inputs.teacher ? 4 : 2, rows}, type)};
   const auto chunk = kernels.make_head_chunk(inputs, statistics);
   if (options.reduce_max)
     options.reduce_max(statistics.maxima);
   chunk->sum_exponentials();
   if (options.reduce_sum)
     options.reduce_sum(statistics.sums);
-  const Tensor losses =
+  Tensor losses =
       statistics.sums[0].log() + statistics.maxima - statistics.sums[1];
+  if (inputs.teacher)
+    losses = mixed_losses(*inputs.teacher, losses, statistics.sums);
   if (gradients.wanted())
     chunk->add_gradients(factor, gradients.hidden, gradients.weight);
   return losses.masked_fill(counted.bitwise_not(), 0);
+}
+
+struct RowRange {
+  int64_t begin = 0;
+  int64_t numel = 0;
+};
+
+// What the teacher says of these tokens, its ids as HeadInputs has them.
+std::optional<SoftTargets> local_teacher(
+    const CrossEntropyOptions& options,
+    const RowRange& rows,
+    int64_t valid) {
+  if (!options.teacher)
+    return std::nullopt;
+  SoftTargets teacher = *options.teacher;
+  teacher.log_probs = teacher.log_probs.narrow(0, rows.begin, rows.numel);
+  const Tensor local =
+      teacher.ids.narrow(0, rows.begin, rows.numel) - options.vocab_begin;
+  teacher.ids = local.masked_fill((local < 0) | (local >= valid), -1);
+  return teacher;
 }
 
 struct HeadCall {
@@ -137,7 +190,7 @@ void for_each_chunk(
                  .keep_logits = options.keep_logits,
                  .is_shared = is_shared(call.weight, options),
                  .wants_gradients = gradients.wanted(),
-                 .has_soft_cap = options.logit_soft_cap.has_value()});
+                 .needs_aten = options.logit_soft_cap || options.teacher});
   const Tensor table = as_rows(call.weight);
   const Tensor all = as_rows(call.hidden);
   for (int64_t begin = 0; begin < tokens; begin += rows) {
@@ -153,6 +206,7 @@ void for_each_chunk(
         .targets = local.masked_fill(elsewhere, -1),
         .valid_rows = valid,
         .logit_soft_cap = options.logit_soft_cap,
+        .teacher = local_teacher(options, {begin, numel}, valid),
         .keep_logits =
             gradients.wanted() ? options.keep_logits : KeepLogits::kNever};
     const Gradients part{

@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "brigade/ops/op_options.h"
+#include "brigade/ops/soft_targets.h"
 
 namespace brigade::ops {
 
@@ -41,6 +42,9 @@ struct CrossEntropyOptions {
   // Logits become cap * tanh(logit / cap) (Gemma 2). Computed by ATen calls in
   // every kernel set.
   std::optional<double> logit_soft_cap;
+  // In place of cross-entropy, a mixture of it with what a teacher says.
+  // Computed by ATen calls in every kernel set, which keep a chunk's logits.
+  std::optional<SoftTargets> teacher;
   // The gradient that backward will receive for the loss, where the caller
   // knows it (a trainer that folds 1 / tokens into the optimizer: 1.0). With
   // kAccumulate the weight's gradient is then added to weight.grad() during
@@ -61,7 +65,7 @@ struct CrossEntropyOptions {
   std::optional<int64_t> vocab_size;
   // In place over the vocab-parallel group; both empty: a group of one.
   // Called once per chunk with float32 (for double operands: double) tensors
-  // [rows] and [2, rows]. Ranks of a group, each with a part of the vocabulary,
+  // [rows] and [2, rows], [4, rows] with a teacher. Ranks of a group, each with a part of the vocabulary,
   // make the same chunks on any machines.
   std::function<void(Tensor& maxima)> reduce_max;
   std::function<void(Tensor& sums)> reduce_sum;
@@ -71,7 +75,7 @@ struct CrossEntropyOptions {
 // tokens' losses, or what the objective makes of them: a float32 scalar (double
 // for double operands), differentiable by hidden and weight. No gradient work
 // under NoGradGuard. Throws DataError naming a target outside the vocabulary
-// and its row, where the targets are on the CPU.
+// and its row, where the targets are on the CPU; so of a teacher's ids.
 Tensor linear_cross_entropy(
     const Tensor& hidden,
     const Tensor& weight,

@@ -32,6 +32,7 @@
 #include "brigade/ops/input_dropout.h"
 #include "brigade/ops/op_options.h"
 #include "brigade/ops/rotary.h"
+#include "brigade/ops/soft_targets.h"
 #include "brigade/ops/stochastic_rounding.h"
 
 namespace brigade::ops {
@@ -97,7 +98,8 @@ struct HeadSize {
   // same number on any machine, so it may then depend on the sizes alone.
   bool is_shared = false;
   bool wants_gradients = false;
-  bool has_soft_cap = false;
+  // A soft cap or a teacher: what ATen calls alone compute.
+  bool needs_aten = false;
 };
 
 // Some tokens of the fused head and cross-entropy.
@@ -108,17 +110,23 @@ struct HeadInputs {
   int64_t valid_rows = 0;  // of the weight; those after it are padding
   // Logits become cap * tanh(logit / cap).
   std::optional<double> logit_soft_cap = std::nullopt;
+  // Its ids are rows of this weight; -1: none of them.
+  std::optional<SoftTargets> teacher = std::nullopt;
   KeepLogits keep_logits = KeepLogits::kNever;
 };
 // Per token, over the rows of this weight.
 struct HeadStatistics {
   Tensor maxima;  // wide [rows]: the largest logit
-  Tensor sums;    // wide [2, rows]: of exp(logit - maximum); the target's logit
+  // Wide [2, rows]: of exp(logit - maximum); the target's logit. With a teacher
+  // [4, rows]: over its tokens, of p (logit - maximum); over all others, of
+  // exp(logit - maximum).
+  Tensor sums;
 };
 
 // The steps between which a vocab-parallel group reduces the statistics:
 //   make_head_chunk()    fills in maxima, and the target's logit in sums[1]
-//   sum_exponentials()   fills in sums[0], relative to what is in maxima by now
+//   sum_exponentials()   fills in the other sums, relative to what is in maxima
+//                        by now
 //   add_gradients()      at most once, with what is in maxima and sums by now
 class HeadChunk {
  public:

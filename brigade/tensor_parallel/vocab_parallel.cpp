@@ -107,6 +107,7 @@ Tensor vocab_parallel_cross_entropy(
           .weight_grad = options.weight_grad,
           .kernels = options.kernels,
           .logit_soft_cap = options.logit_soft_cap,
+          .teacher = options.teacher,
           .known_gradient = options.known_gradient,
           .objective = options.objective,
           .vocab_begin = mine.begin,

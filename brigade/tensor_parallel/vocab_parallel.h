@@ -9,6 +9,7 @@
 
 #include "brigade/ops/cross_entropy.h"
 #include "brigade/ops/op_options.h"
+#include "brigade/ops/soft_targets.h"
 #include "brigade/tensor_parallel/tensor_parallel.h"
 
 namespace brigade {
@@ -34,7 +35,8 @@ struct VocabParallelCrossEntropyOptions {
   ops::Kernels kernels = ops::Kernels::kAuto;
   std::optional<double> known_gradient;  // see ops::CrossEntropyOptions
   std::optional<double> logit_soft_cap;
-  ops::ObjectiveFunction objective;  // see ops::CrossEntropyOptions
+  std::optional<ops::SoftTargets> teacher;  // see ops::CrossEntropyOptions
+  ops::ObjectiveFunction objective;         // see ops::CrossEntropyOptions
 };
 
 // hidden: [N, C] or, in kSharded, [N/R, C]; weight: [n, C]; targets: int64 [N],
@@ -43,7 +45,7 @@ struct VocabParallelCrossEntropyOptions {
 //
 // No rank has all logits: each computes its [chunk, n], and the group exchanges
 // one maximum and two sums per token (12 bytes per token in two all-reduces per
-// chunk). Backward reduces the hidden's gradient, one all-reduce
+// chunk; 20 with a teacher, which has four sums). Backward reduces the hidden's gradient, one all-reduce
 // (reduce-scatter) of N * C elements; in kSharded forward gathers the hidden.
 torch::Tensor vocab_parallel_cross_entropy(
     const TensorParallel& parallel,

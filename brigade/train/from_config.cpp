@@ -219,6 +219,7 @@ TrainingDataOptions training_data_options(
   options.packing = config.dataset.packing;
   options.long_documents = config.dataset.long_documents;
   options.tokenizer = config.dataset.tokenizer;
+  options.teacher = config.dataset.teacher;
   using Samples = TrainingDataOptions::Samples;
   if (config.training.loss.is_of_pairs())
     options.samples = config.training.loss.needs_reference()
@@ -232,9 +233,11 @@ TrainingDataOptions training_data_options(
 std::vector<std::string> dataset_names(const TrainConfig& config) {
   if (config.dataset.text)
     return *config.dataset.text;
-  if (config.dataset.mixture.empty())
-    return {config.dataset.name};
   std::vector<std::string> names;
+  if (config.dataset.mixture.empty())
+    names.push_back(config.dataset.name);
+  if (!config.dataset.teacher.empty())
+    names.push_back(config.dataset.teacher);
   for (const MixturePart& part : config.dataset.mixture)
     names.push_back(part.name);
   return names;

@@ -72,7 +72,7 @@ lr_schedule_options(const TrainConfig& config, int64_t steps, int64_t tokens);
 TrainingDataOptions training_data_options(
     const TrainConfig& config,
     TokenScanOptions scan = {});
-// What dataset.name or the parts of dataset.mixture name.
+// What dataset.name or the parts of dataset.mixture name, and dataset.teacher.
 std::vector<std::string> dataset_names(const TrainConfig& config);
 LoaderOptions loader_options(const TrainConfig& config, int dp_rank);
 

@@ -10,10 +10,15 @@
 namespace brigade {
 namespace {
 
-torch::Tensor
-as_tensor(const std::vector<int64_t>& values, int64_t rows, int64_t columns) {
+// A copy of values in row-major order.
+template <typename T>
+torch::Tensor as_tensor(
+    const std::vector<T>& values,
+    const std::vector<int64_t>& sizes) {
   return torch::from_blob(
-             const_cast<int64_t*>(values.data()), {rows, columns}, torch::kLong)
+             const_cast<T*>(values.data()),
+             sizes,
+             c10::CppTypeToScalarType<T>::value)
       .clone();
 }
 
@@ -28,6 +33,7 @@ MicroBatches::MicroBatches(
       count_(config.training.gradient_accumulation_steps),
       device_(device),
       is_cut_(config.distributed.dims.cp > 1),
+      distill_weight_(config.training.loss.distill_weight),
       are_pairs_(config.training.loss.is_of_pairs()),
       counts_pairs_(are_pairs_ && coordinate.cp == 0),
       drops_(config.adapter.dropout > 0),
@@ -58,7 +64,7 @@ std::vector<int64_t> MicroBatches::token_keys(const Batch& batch) const {
 
 MicroBatch MicroBatches::to_tensors(const Batch& batch) {
   const auto local = [&](const std::vector<int64_t>& values) {
-    auto whole = as_tensor(values, batch.rows, batch.seq_length);
+    auto whole = as_tensor(values, {batch.rows, batch.seq_length});
     return is_cut_ ? whole.index_select(1, positions_) : whole;
   };
   MicroBatch result;
@@ -75,6 +81,18 @@ MicroBatch MicroBatches::to_tensors(const Batch& batch) {
   if (drops_)
     result.token_keys =
         to_device(local(token_keys(batch)).contiguous(), device_);
+  if (const int64_t k = batch.teacher.k; k > 0) {
+    const std::vector<int64_t> sizes = {batch.rows, batch.seq_length, k};
+    const auto local_rows = [&](torch::Tensor whole) {
+      if (is_cut_)
+        whole = whole.index_select(1, positions_);
+      return to_device(whole.reshape({-1, k}), device_);
+    };
+    result.teacher = ops::SoftTargets{
+        .ids = local_rows(as_tensor(batch.teacher.ids, sizes)),
+        .log_probs = local_rows(as_tensor(batch.teacher.log_probs, sizes)),
+        .weight = distill_weight_};
+  }
   if (!batch.position_ids.empty()) {
     // A token's place in the sequence minus its place in its document.
     result.document_starts = to_device(

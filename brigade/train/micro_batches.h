@@ -50,6 +50,7 @@ class MicroBatches {
   torch::Tensor positions_;  // on the CPU
   torch::Tensor positions_on_device_;
   bool is_cut_;  // over cp
+  double distill_weight_;
   bool are_pairs_;
   bool counts_pairs_;
   bool drops_;  // some inputs of adapters

@@ -82,9 +82,10 @@ PairLosses pair_losses(const LossOptions& options, const PairSums& sums) {
     case LossKind::kSimPo:
       return simpo(options.beta, options.gamma, sums);
     case LossKind::kCrossEntropy:
+    case LossKind::kDistill:
       break;
   }
-  BRIGADE_ASSERT(false, "cross_entropy is no loss of pairs");
+  BRIGADE_ASSERT(false, "{} is no loss of pairs", to_string(options.kind));
   return {};
 }
 

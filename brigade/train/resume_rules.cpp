@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <initializer_list>
+#include <utility>
 
 #include "brigade/config/keys.h"
 #include "brigade/options/mup.h"
@@ -27,6 +29,8 @@ constexpr const char* kTokensFact = "dataset.name (its number of tokens)";
 constexpr const char* kUncountedFact =
     "dataset.name (its tokens that do not count in the loss)";
 constexpr const char* kTokenizerFact = "dataset.tokenizer (its SHA-256)";
+constexpr const char* kReferenceFact = "dataset.name (its reference's SHA-256)";
+constexpr const char* kTeacherFact = "dataset.teacher (its fingerprint)";
 
 // config.group.key by "group.key"; null where it is absent.
 json value_of(const json& config, const std::string& dotted) {
@@ -177,11 +181,15 @@ RunFacts run_facts(const json& config, const json& model, const json& data) {
     if (tokens.is_number_integer() && counting.is_number_integer())
       facts.meaning[kUncountedFact] =
           tokens.get<int64_t>() - counting.get<int64_t>();
-    if (const json bytes = data.value("text_bytes", json()); !bytes.is_null())
-      facts.meaning[kTextFact] = bytes;
-    if (const json hash = data.value("tokenizer_sha256", json());
-        !hash.is_null())
-      facts.meaning[kTokenizerFact] = hash;
+    const std::initializer_list<std::pair<const char*, const char*>> contents =
+        {{"text_bytes", kTextFact},
+         {"tokenizer_sha256", kTokenizerFact},
+         {"reference_sha256", kReferenceFact},
+         {"teacher", kTeacherFact}};
+    for (const auto& [key, fact] : contents) {
+      if (const json value = data.value(key, json()); !value.is_null())
+        facts.meaning[fact] = value;
+    }
   }
   return facts;
 }

@@ -15,6 +15,9 @@
 #include "brigade/comm/device_stream.h"
 #include "brigade/config/model_layout.h"
 #include "brigade/data/dataset_info.h"
+#include "brigade/data/reference_log_probs.h"
+#include "brigade/files/digest.h"
+#include "brigade/files/fingerprint.h"
 #include "brigade/metrics/run_folder.h"
 #include "brigade/model_spec/optimizer_memory.h"
 #include "brigade/model_spec/parameter_table.h"
@@ -297,6 +300,11 @@ nlohmann::json describe_data(
     described["num_tokens"] = data.num_tokens;
   if (data.counting_tokens)
     described["counting_tokens"] = *data.counting_tokens;
+  if (config.training.loss.needs_reference())
+    described["reference_sha256"] =
+        sha256_of_file(reference_path(config.dataset.name));
+  if (!config.dataset.teacher.empty())
+    described["teacher"] = fingerprint_of_file(config.dataset.teacher);
   const fs::path tokenizer = find_tokenizer(config);
   if (tokenizer == "bytes") {
     described["tokenizer_sha256"] = "bytes";

@@ -20,13 +20,29 @@ void add_evaluate(CLI::App& app) {
       "Token files, as dataset.name; of pairs, how often the chosen answer is "
       "the likelier one");
   dataset->type_name("PREFIX");
-  command
-      ->add_flag(
-          "--write-reference",
-          arguments->writes_reference,
-          "Keep what the model says of a dataset of pairs beside it, in "
-          "PREFIX.reference.json, as the reference of training.loss \"dpo\"")
-      ->needs(dataset);
+  CLI::Option* reference = command->add_flag(
+      "--write-reference",
+      arguments->writes_reference,
+      "Keep what the model says of a dataset of pairs beside it, in "
+      "PREFIX.reference.json, as the reference of training.loss \"dpo\"");
+  reference->needs(dataset);
+  CLI::Option* top_k = command->add_option(
+      "--top-k",
+      arguments->top_k,
+      "Write the likeliest tokens in the place of each of the dataset's, with "
+      "their log-probabilities, as dataset.teacher of training.loss "
+      "\"distill\"");
+  top_k->type_name("FILE")->needs(dataset)->excludes(reference);
+  command->add_option("--k", arguments->k, "Of --top-k, how many for each")
+      ->check(at_least(1))
+      ->capture_default_str()
+      ->needs(top_k);
+  CLI::Option* by_document = command->add_flag(
+      "--by-document",
+      arguments->by_document,
+      "Of --top-k, read each document by itself, as with dataset.packing; "
+      "otherwise windows of --seq-length, as training.seq_length");
+  by_document->needs(top_k);
   CLI::Option* task = command->add_option(
       "--task",
       arguments->tasks,
@@ -44,7 +60,8 @@ void add_evaluate(CLI::App& app) {
           arguments->seq_length,
           "Tokens of a window (default: the model's positions, at most 2048 "
           "but in tasks)")
-      ->check(at_least(1));
+      ->check(at_least(1))
+      ->excludes(by_document);
   command
       ->add_option(
           "--max-tokens",
@@ -69,6 +86,7 @@ void add_evaluate(CLI::App& app) {
       "distributed.tp_size=2");
   command->callback([arguments, command] {
     check_run(*command, arguments->model);
+    arguments->gives_rows = command->count("--batch") > 0;
     evaluate(*arguments);
   });
 }

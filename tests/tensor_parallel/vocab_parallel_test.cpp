@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "brigade/base/error.h"
 #include "brigade/model_spec/shard.h"
 #include "tests/support/compare.h"
@@ -40,6 +44,7 @@ struct Case {
   int64_t vocab_size;
   TokenLayout tokens;
   torch::ScalarType dtype;
+  int64_t taught = 0;  // tokens of a teacher; 0: none
 };
 
 std::vector<Case> cases() {
@@ -50,6 +55,7 @@ std::vector<Case> cases() {
       for (auto tokens : {TokenLayout::kReplicated, TokenLayout::kSharded}) {
         for (auto dtype : {torch::kFloat, torch::kBFloat16})
           result.push_back({tp, vocab_size, tokens, dtype});
+        result.push_back({tp, vocab_size, tokens, torch::kFloat, 3});
       }
     }
   }
@@ -141,6 +147,15 @@ TEST(VocabParallelEmbedding, NamesAWeightOfTheWrongShare) {
   });
 }
 
+std::optional<ops::SoftTargets> some_teacher(const Case& c) {
+  if (c.taught == 0)
+    return std::nullopt;
+  const Tensor all =
+      torch::log_softmax(torch::randn({kVocabTokens, c.vocab_size}), 1);
+  const auto [log_probs, ids] = all.topk(c.taught, 1);
+  return ops::SoftTargets{ids, log_probs, 0.75};
+}
+
 TEST(VocabParallelCrossEntropy, EqualsOneRankOnAnyVocabulary) {
   for (const Case& c : cases()) {
     torch::manual_seed(5);
@@ -151,8 +166,13 @@ TEST(VocabParallelCrossEntropy, EqualsOneRankOnAnyVocabulary) {
     targets[3] = -100;
     const Tensor plain_hidden = testing::leaf(hidden.to(torch::kFloat));
     const Tensor plain_weight = testing::leaf(full.to(torch::kFloat));
-    const Tensor expected = testing::reference::linear_cross_entropy(
-        plain_hidden, plain_weight, targets);
+    const auto teacher = some_teacher(c);
+    // With a teacher one rank's, which tests/ops compares with whole logits.
+    const Tensor expected =
+        teacher ? ops::linear_cross_entropy(
+                      plain_hidden, plain_weight, targets, {.teacher = teacher})
+                : testing::reference::linear_cross_entropy(
+                      plain_hidden, plain_weight, targets);
     expected.backward(torch::tensor(0.25F));
     testing::run_ranks(c.tp, [&](const CommunicatorPtr& group) {
       const std::string what = describe(c, group->rank());
@@ -165,7 +185,7 @@ TEST(VocabParallelCrossEntropy, EqualsOneRankOnAnyVocabulary) {
           x,
           weight,
           targets,
-          {.vocab_size = c.vocab_size, .row_chunk = 5});
+          {.vocab_size = c.vocab_size, .row_chunk = 5, .teacher = teacher});
       EXPECT_EQ(loss.scalar_type(), torch::kFloat);
       testing::expect_close(loss, expected.detach(), limit, what);
       loss.backward(torch::tensor(0.25F));

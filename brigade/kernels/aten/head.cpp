@@ -5,6 +5,7 @@
 
 #include "brigade/kernels/aten/aten_kernels.h"
 #include "brigade/kernels/aten/wide.h"
+#include "brigade/ops/soft_targets.h"
 
 namespace brigade::ops {
 namespace {
@@ -34,18 +35,40 @@ class AtenHeadChunk final : public HeadChunk {
     index_ = inputs.targets.clamp_min(0).unsqueeze(1);
     target_logit.copy_(logits_.gather(1, index_).squeeze(1).masked_fill(
         is_mine_.bitwise_not(), 0));
+    if (inputs.teacher)
+      find_support(*inputs.teacher);
   }
 
   void sum_exponentials() override {
-    logits_.sub_(statistics_.maxima.unsqueeze(1)).exp_();
+    logits_.sub_(statistics_.maxima.unsqueeze(1));
+    if (support_.defined())
+      statistics_.sums[2].copy_(
+          (logits_.gather(1, support_) * support_probs_).sum(1));
+    logits_.exp_();
     statistics_.sums[0].copy_(logits_.sum(1));
+    if (support_.defined())
+      statistics_.sums[3].copy_(logits_.masked_fill(is_support_, 0).sum(1));
+    else if (inputs_.teacher)  // padding alone
+      statistics_.sums.narrow(0, 2, 2).zero_();
   }
 
   void add_gradients(const Tensor& factor, Tensor dhidden, Tensor dweight)
       override {
     logits_.mul_((factor / statistics_.sums[0]).unsqueeze(1));
+    Tensor of_target = -factor;
+    if (support_.defined()) {
+      const SoftTargets& teacher = *inputs_.teacher;
+      logits_.mul_(factor_outside(teacher, statistics_.sums)
+                       .unsqueeze(1)
+                       .masked_fill(is_support_, 1));
+      logits_.scatter_add_(
+          1,
+          support_,
+          support_probs_ * (factor * -teacher.weight).unsqueeze(1));
+      of_target = of_target * (1 - teacher.weight);
+    }
     if (inputs_.valid_rows > 0)
-      logits_.scatter_add_(1, index_, (-factor * is_mine_).unsqueeze(1));
+      logits_.scatter_add_(1, index_, (of_target * is_mine_).unsqueeze(1));
     if (slope_.defined())
       logits_.mul_(slope_);
     if (dhidden.defined())
@@ -56,6 +79,21 @@ class AtenHeadChunk final : public HeadChunk {
   }
 
  private:
+  void find_support(const SoftTargets& teacher) {
+    const Tensor elsewhere = teacher.ids < 0;
+    support_ = teacher.ids.clamp_min(0);
+    support_probs_ = teacher.log_probs.to(logits_.scalar_type())
+                         .exp()
+                         .masked_fill(elsewhere, 0);
+    // A column more, for the tokens of other ranks.
+    const int64_t columns = logits_.size(1);
+    is_support_ =
+        at::zeros(
+            {logits_.size(0), columns + 1}, logits_.options().dtype(at::kBool))
+            .scatter_(1, teacher.ids.masked_fill(elsewhere, columns), true)
+            .narrow(1, 0, columns);
+  }
+
   HeadInputs inputs_;
   HeadStatistics statistics_;
   Tensor weight_;   // without padding
@@ -63,6 +101,11 @@ class AtenHeadChunk final : public HeadChunk {
   Tensor slope_;    // of the soft cap at each logit; undefined: no cap
   Tensor is_mine_;  // bool [rows]
   Tensor index_;    // int64 [rows, 1]
+  // Of a teacher, undefined without one or where all is padding: its tokens, of
+  // which those of other ranks have no probability.
+  Tensor support_;        // int64 [rows, k]
+  Tensor support_probs_;  // wide [rows, k]
+  Tensor is_support_;     // bool [rows, valid_rows]
 };
 
 }  // namespace

@@ -168,7 +168,7 @@ class FusedChunk final : public HeadChunk {
 // shared head are smaller (from 256 tokens on, not 1,024) than would be
 // quickest.
 int64_t CpuKernels::head_rows_at_once(const HeadSize& size) const {
-  if (size.has_soft_cap)
+  if (size.needs_aten)
     return aten_kernels().head_rows_at_once(size);
   if (!is_fused(size.dtype, size.columns))
     return kFloatRowChunk;
@@ -180,8 +180,8 @@ int64_t CpuKernels::head_rows_at_once(const HeadSize& size) const {
 std::unique_ptr<HeadChunk> CpuKernels::make_head_chunk(
     const HeadInputs& inputs,
     const HeadStatistics& statistics) const {
-  // Soft-capped logits have no kernel of their own.
-  if (inputs.logit_soft_cap)
+  // Soft-capped logits and teachers have no kernel of their own.
+  if (inputs.logit_soft_cap || inputs.teacher)
     return aten_kernels().make_head_chunk(inputs, statistics);
   if (is_fused(inputs.hidden.scalar_type(), inputs.hidden.size(1)))
     return std::make_unique<FusedChunk>(inputs, statistics);

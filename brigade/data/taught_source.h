@@ -1,0 +1,36 @@
+// The samples of a source, with what a teacher says of their targets.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "brigade/data/sample_source.h"
+#include "brigade/data/teacher_file.h"
+
+namespace brigade {
+
+class TaughtSource : public SampleSource {
+ public:
+  // `source` fills in Window::runs, of `dataset`, from which `teacher` was made.
+  TaughtSource(
+      std::shared_ptr<const SampleSource> source,
+      std::shared_ptr<const TokenDataset> dataset,
+      std::shared_ptr<const TeacherFile> teacher)
+      : source_(std::move(source)),
+        dataset_(std::move(dataset)),
+        teacher_(std::move(teacher)) {}
+
+  int64_t seq_length() const override { return source_->seq_length(); }
+  uint64_t samples_per_epoch() const override {
+    return source_->samples_per_epoch();
+  }
+  void read(uint64_t sample, Window& window) const override;
+
+ private:
+  std::shared_ptr<const SampleSource> source_;
+  std::shared_ptr<const TokenDataset> dataset_;
+  std::shared_ptr<const TeacherFile> teacher_;
+};
+
+}  // namespace brigade

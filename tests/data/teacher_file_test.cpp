@@ -1,0 +1,204 @@
+#include "brigade/data/teacher_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "brigade/data/megatron_writer.h"
+#include "brigade/data/training_data.h"
+#include "data_test_files.h"
+
+namespace brigade {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// What the teacher of these tests says of token t: ids t and 30 - t, at -t / 4
+// and -t / 2.
+class TeacherFileTest : public DataTest {
+ protected:
+  TeacherFileTest() { write_dataset("tokens", 10); }
+  // Tokens from `first` on in documents of 4, 1 and 5 tokens.
+  void write_dataset(const std::string& name, int32_t first) const {
+    MegatronWriter writer(folder_ / name, {.type = TokenType::kU16});
+    for (const size_t size : {4, 1, 5}) {
+      std::vector<int32_t> document(size);
+      std::iota(document.begin(), document.end(), first);
+      first += static_cast<int32_t>(size);
+      std::vector<std::byte> bytes;
+      append_tokens(TokenType::kU16, document, bytes);
+      writer.append(bytes);
+      writer.end_document();
+    }
+    writer.commit();
+  }
+  TokenDataset dataset(const std::string& name = "tokens") const {
+    return TokenDataset::open(folder_ / name);
+  }
+  static TeacherTokens said_of(int64_t token) {
+    const auto t = static_cast<float>(token);
+    return {2, {token, 30 - token}, {-t / 4, -t / 2}};
+  }
+  std::filesystem::path path() const { return folder_ / "teacher.topk"; }
+  // By windows, or each document by itself.
+  void write_teacher(int64_t window_length) const {
+    const TokenDataset data = dataset();
+    TeacherFileWriter writer(
+        path(),
+        data,
+        {.k = 2,
+         .vocabulary = 31,
+         .window_length = window_length,
+         .model = "models/large"});
+    for (int64_t t = 0; t < 10; ++t) {
+      const bool begins =
+          window_length > 0 ? t == 0 : t == 0 || t == 4 || t == 5;
+      if (begins)
+        writer.append_nothing();
+      else
+        writer.append(said_of(t));
+    }
+    writer.commit();
+  }
+  // The file with another byte at `at`.
+  void damage(size_t at) const {
+    std::string bytes = read_bytes(path());
+    bytes.at(at) = static_cast<char>(bytes.at(at) ^ 1);
+    write("teacher.topk", bytes);
+  }
+  std::string complaint() const {
+    return message_of<DataError>([&] { TeacherFile file(path()); });
+  }
+  TrainingDataOptions options() const {
+    TrainingDataOptions options;
+    options.parts = {{.path = (folder_ / "tokens").string()}};
+    options.seq_length = 3;
+    options.vocab_size = 31;
+    options.teacher = path().string();
+    return options;
+  }
+  std::string refusal(const TrainingDataOptions& options) const {
+    return message_of<ConfigError>([&] { open_training_data(options); });
+  }
+};
+
+TEST_F(TeacherFileTest, SaysOfEachTargetOfAWindowWhatTheTeacherSaid) {
+  write_teacher(3);
+  const TeacherFile file(path());
+  EXPECT_EQ(file.info().k, 2);
+  EXPECT_EQ(file.info().vocabulary, 31);
+  EXPECT_EQ(file.info().window_length, 3);
+  EXPECT_EQ(file.info().model, "models/large");
+  file.require_dataset(dataset());
+  const TrainingData data = open_training_data(options());
+  Window window;
+  data.training->read(1, window);
+  EXPECT_THAT(window.targets, ElementsAre(14, 15, 16));
+  EXPECT_EQ(window.teacher.k, 2);
+  EXPECT_THAT(window.teacher.ids, ElementsAre(4, 26, 5, 25, 6, 24));
+  EXPECT_THAT(
+      window.teacher.log_probs, ElementsAre(-1, -2, -1.25, -2.5, -1.5, -3));
+}
+
+TEST_F(TeacherFileTest, OfPackedDocumentsPaddingHasZeros) {
+  write_teacher(0);
+  TrainingDataOptions packed = options();
+  packed.seq_length = 8;
+  packed.packing = Packing::kBestFit;
+  const TrainingData data = open_training_data(packed);
+  Window window;
+  data.training->read(0, window);
+  // The longer document first.
+  EXPECT_THAT(
+      window.targets, ElementsAre(16, 17, 18, 19, 11, 12, 13, kNoTarget));
+  EXPECT_THAT(
+      window.teacher.ids,
+      ElementsAre(6, 24, 7, 23, 8, 22, 9, 21, 1, 29, 2, 28, 3, 27, 0, 0));
+  EXPECT_EQ(window.teacher.log_probs.size(), 16U);
+  EXPECT_EQ(window.teacher.log_probs.back(), 0);
+}
+
+TEST_F(TeacherFileTest, DamageIsNamedWithItsPlace) {
+  write_teacher(3);
+  const std::string whole = read_bytes(path());
+  const size_t record = 2 * 8 + 4;
+  ASSERT_GT(whole.size(), 10 * record);
+  const size_t header = whole.size() - 10 * record;
+  damage(0);
+  EXPECT_THAT(complaint(), HasSubstr("no file of a teacher"));
+  write("teacher.topk", whole);
+  damage(8);
+  EXPECT_THAT(complaint(), HasSubstr("this program reads version 1"));
+  write("teacher.topk", whole);
+  damage(32);  // the vocabulary
+  EXPECT_THAT(complaint(), HasSubstr("than the header's"));
+  write("teacher.topk", whole.substr(0, whole.size() - 1));
+  EXPECT_THAT(
+      complaint(),
+      AllOf(HasSubstr("199 bytes of records"), HasSubstr("each take 200")));
+  write("teacher.topk", whole.substr(0, 20));
+  EXPECT_THAT(complaint(), HasSubstr("only 4 are left"));
+  // A record of the second window.
+  write("teacher.topk", whole);
+  damage(header + 5 * record);
+  const TrainingData data = open_training_data(options());
+  Window window;
+  data.training->read(0, window);
+  EXPECT_THAT(
+      message_of<DataError>([&] { data.training->read(1, window); }),
+      AllOf(
+          HasSubstr("at byte " + std::to_string(header + 5 * record)),
+          HasSubstr("token 5 of the dataset, 15, is damaged")));
+}
+
+TEST_F(TeacherFileTest, WhatWasMadeForAnotherRunIsRefused) {
+  write_teacher(3);
+  TrainingDataOptions other = options();
+  write_dataset("other", 11);
+  other.parts[0].path = (folder_ / "other").string();
+  EXPECT_THAT(refusal(other), HasSubstr("was made of another dataset"));
+  other = options();
+  other.vocab_size = 30;
+  EXPECT_THAT(
+      refusal(other),
+      HasSubstr("speaks of 31 tokens, but the model's vocabulary has 30"));
+  other = options();
+  other.seq_length = 4;
+  EXPECT_THAT(
+      refusal(other),
+      AllOf(
+          HasSubstr("read windows of 3 tokens"), HasSubstr("--seq-length 4")));
+  other.packing = Packing::kBestFit;
+  other.seq_length = 8;
+  EXPECT_THAT(refusal(other), HasSubstr("--by-document"));
+  write_teacher(0);
+  EXPECT_THAT(
+      refusal(options()),
+      AllOf(
+          HasSubstr("read each document by itself"),
+          HasSubstr("or set dataset.packing")));
+}
+
+TEST_F(TeacherFileTest, LogProbabilitiesThatAreNotFiniteAreRefused) {
+  const TokenDataset data = dataset();
+  TeacherFileWriter writer(path(), data, {.k = 1, .vocabulary = 31});
+  EXPECT_THAT(
+      message_of<NumericError>([&] {
+        writer.append(
+            TeacherTokens{1, {0}, {-std::numeric_limits<float>::infinity()}});
+      }),
+      HasSubstr("in the place of token 0 is -inf"));
+  EXPECT_THAT(files(), Each(::testing::Not(HasSubstr("topk"))));
+}
+
+}  // namespace
+}  // namespace brigade
