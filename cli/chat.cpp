@@ -1,9 +1,14 @@
 // brigade chat --run DIR
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <array>
+#include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -30,20 +35,31 @@ namespace brigade::cli {
 namespace {
 
 volatile std::sig_atomic_t interrupted = 0;
+// Readable once Ctrl-C was noted, whichever thread the signal came to.
+int interrupt_event = -1;
 
 void note_interrupt(int /*signal*/) {
+  const int error = errno;
   interrupted = 1;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written =
+      ::write(interrupt_event, &one, sizeof(one));
+  errno = error;
 }
 
 // While it lives, Ctrl-C is only noted, and ends a wait for input.
 class InterruptsNoted {
  public:
   InterruptsNoted() {
+    interrupt_event = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     struct sigaction action {};
     action.sa_handler = note_interrupt;
     ::sigaction(SIGINT, &action, &before_);
   }
-  ~InterruptsNoted() { ::sigaction(SIGINT, &before_, nullptr); }
+  ~InterruptsNoted() {
+    ::sigaction(SIGINT, &before_, nullptr);
+    ::close(interrupt_event);
+  }
   InterruptsNoted(const InterruptsNoted&) = delete;
   InterruptsNoted& operator=(const InterruptsNoted&) = delete;
 
@@ -51,16 +67,33 @@ class InterruptsNoted {
   struct sigaction before_ {};
 };
 
+void forget_interrupts() {
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t read =
+      ::read(interrupt_event, &count, sizeof(count));
+  interrupted = 0;
+}
+
+// Until there is a line, which a terminal gives whole, or Ctrl-C was noted; of
+// both the line is taken.
+bool has_line() {
+  std::array<pollfd, 2> waits{
+      {{STDIN_FILENO, POLLIN, 0}, {interrupt_event, POLLIN, 0}}};
+  while (::poll(waits.data(), waits.size(), -1) < 0 && errno == EINTR) {
+  }
+  return waits[0].revents != 0;
+}
+
 // Writes what stands in front of a line and reads it, without its end;
 // std::nullopt at the end of input. Ctrl-C begins the line again.
 std::optional<std::string> read_line(const char* prompt) {
   for (;;) {
-    interrupted = 0;
+    forget_interrupts();
     fmt::print("{}", prompt);
     std::fflush(stdout);
     char* text = nullptr;
     size_t room = 0;
-    const ssize_t length = ::getline(&text, &room, stdin);
+    const ssize_t length = has_line() ? ::getline(&text, &room, stdin) : -1;
     const std::unique_ptr<char, void (*)(void*)> owner(text, std::free);
     if (length >= 0) {
       std::string line(text, static_cast<size_t>(length));

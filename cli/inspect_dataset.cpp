@@ -7,6 +7,7 @@
 #include "brigade/base/readable.h"
 #include "brigade/data/batch_sampler.h"
 #include "brigade/data/dataset_info.h"
+#include "brigade/data/reference_log_probs.h"
 #include "brigade/data/token_dataset.h"
 #include "brigade/tokenizer/tokenizer.h"
 #include "cli/inspect.h"
@@ -119,6 +120,14 @@ void show_document(
   fmt::print("\n");
 }
 
+void add_pairs(const TokenDataset& dataset, uint64_t pairs, Rows& rows) {
+  rows.emplace_back(
+      "pairs",
+      fmt::format("{} of a chosen and a rejected answer", grouped(pairs)));
+  if (fs::exists(reference_path(dataset.path())))
+    rows.emplace_back("reference", read_reference(dataset).model);
+}
+
 }  // namespace
 
 void inspect_dataset(const InspectArguments& arguments) {
@@ -152,10 +161,7 @@ void inspect_dataset(const InspectArguments& arguments) {
            grouped(documents.size()),
            documents.size() == 0 ? "" : ": " + document_lengths(documents))}};
   if (info && info->num_pairs > 0)
-    rows.emplace_back(
-        "pairs",
-        fmt::format(
-            "{} of a chosen and a rejected answer", grouped(info->num_pairs)));
+    add_pairs(dataset, info->num_pairs, rows);
   std::string windows;
   for (const int64_t seq_length : {128, 1024, 4096}) {
     windows += fmt::format(

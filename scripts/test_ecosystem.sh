@@ -51,6 +51,9 @@ HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
   "$venv/bin/python" tests/ecosystem/sft_test.py "$build/brigade" || status=1
 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
+  "$venv/bin/python" tests/ecosystem/distill_test.py "$build/brigade" ||
+  status=1
+HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
   "$venv/bin/python" tests/ecosystem/mup_test.py "$build/brigade" || status=1
 "$venv/bin/python" tests/ecosystem/torchrun_test.py "${programs[@]}" ||
   status=1

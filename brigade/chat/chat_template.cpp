@@ -138,11 +138,23 @@ jinja::Value message_value(const Json& message, size_t number) {
 
 }  // namespace
 
-ChatTemplate ChatTemplate::load(
+std::optional<ChatTemplate> ChatTemplate::find(
     const std::string& tokenizer,
     const std::string& name) {
   const fs::path folder = folder_of(tokenizer);
   auto found = find_template(folder, name);
+  if (!found)
+    return std::nullopt;
+  return ChatTemplate(
+      std::move(found->source),
+      std::move(found->name),
+      read_special_tokens(folder));
+}
+
+ChatTemplate ChatTemplate::load(
+    const std::string& tokenizer,
+    const std::string& name) {
+  auto found = find(tokenizer, name);
   if (!found) {
     throw DataError(fmt::format(
         "[chat] the tokenizer '{}' has no chat template{}: put a "
@@ -151,10 +163,7 @@ ChatTemplate ChatTemplate::load(
         tokenizer,
         name.empty() ? "" : fmt::format(" named '{}'", name)));
   }
-  return {
-      std::move(found->source),
-      std::move(found->name),
-      read_special_tokens(folder)};
+  return std::move(*found);
 }
 
 ChatTemplate ChatTemplate::load_file(

@@ -19,6 +19,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,10 @@ class ChatTemplate {
   // chat_template.jinja beside it, else tokenizer_config.json. `name` is one of
   // several, or "" for the usual one. Throws DataError when there is none.
   static ChatTemplate load(
+      const std::string& tokenizer,
+      const std::string& name = "");
+  // The same, or std::nullopt when there is none.
+  static std::optional<ChatTemplate> find(
       const std::string& tokenizer,
       const std::string& name = "");
   // The same with a template of a file in place of the tokenizer's.

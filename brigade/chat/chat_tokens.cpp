@@ -212,6 +212,11 @@ ChatTokens ChatEncoder::encode_chat(const Conversation& conversation) const {
   ChatOptions options = options_.chat;
   if (!conversation.tools.is_null())
     options.tools = conversation.tools;
+  if (template_ == nullptr)
+    throw ConfigError(
+        "[chat] a conversation of messages needs a chat template, and the "
+        "tokenizer has no chat template: put a chat_template.jinja beside its "
+        "tokenizer.json, or give one with --template FILE");
   const RenderedChat chat = template_->render(conversation.messages, options);
   ChatTokens result;
   result.ids = tokenizer_.encode(chat.text);

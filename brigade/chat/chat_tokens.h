@@ -55,7 +55,7 @@ struct ChatTokensOptions {
 };
 
 // Immutable; safe to use from any thread. Tokenizer and template must outlive
-// it; the template may be null where there are no messages.
+// it; without a template (null) conversations of messages are refused.
 class ChatEncoder {
  public:
   ChatEncoder(
@@ -67,7 +67,8 @@ class ChatEncoder {
         options_(std::move(options)) {}
 
   // Throws DataError, without a place, for a conversation that the template
-  // refuses or of which `loss` says nothing.
+  // refuses or of which `loss` says nothing; ConfigError for one that needs a
+  // template where there is none.
   ChatTokens encode(const Conversation& conversation) const;
 
   // The special token that ends an assistant's turn behind a message of the

@@ -69,8 +69,8 @@ void add_loss(std::vector<ConfigKey>& keys) {
       &L::kind,
       kAny,
       kMeaning,
-      "what is minimised: a mean over tokens, with distill of what a teacher "
-      "says of them too, or over pairs of a chosen and a rejected answer");
+      "what is minimised: a mean over tokens, to which distill adds a teacher, "
+      "or over pairs of a chosen and a rejected answer");
   loss.key(
           "preference_beta",
           &L::beta,

@@ -60,6 +60,8 @@ char JsonListStream::next(char c) {
       }
       if (!is_json_space(c) && kByteOrderMark.find(c) == std::string_view::npos)
         place_ = Place::kPlain;
+      if (c == '\n')
+        ++lines_before_;
       return c;
     case Place::kEscape:
       place_ = Place::kString;

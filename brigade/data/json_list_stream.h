@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "brigade/data/byte_stream.h"
@@ -25,6 +26,12 @@ class JsonListStream : public ByteStream {
   // for a comma without an element.
   size_t read(char* out, size_t size) override;
   uint64_t file_position() const override { return stream_->file_position(); }
+  // Of a list whose [ was read: the lines that come out before its first
+  // element's.
+  std::optional<uint64_t> lines_before() const {
+    const bool is_list = place_ != Place::kFront && place_ != Place::kPlain;
+    return is_list ? std::optional(lines_before_) : std::nullopt;
+  }
 
  private:
   //   kFront --[--> kElement <--"--> kString --\--> kEscape
@@ -39,8 +46,9 @@ class JsonListStream : public ByteStream {
   std::unique_ptr<ByteStream> stream_;
   std::string name_;
   Place place_ = Place::kFront;
-  uint64_t offset_ = 0;       // of the character that is looked at
-  int64_t depth_ = 0;         // of brackets and braces inside the list
+  uint64_t offset_ = 0;  // of the character that is looked at
+  int64_t depth_ = 0;    // of brackets and braces inside the list
+  uint64_t lines_before_ = 0;
   bool has_content_ = false;  // the element
   bool has_comma_ = false;    // one stands in front of it
 };

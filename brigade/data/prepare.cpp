@@ -150,7 +150,8 @@ class Preparation {
     files_ = find_text_files(
         options.inputs,
         options.chat ? std::nullopt : options.format,
-        &skipped_);
+        &skipped_,
+        options.chat ? JsonFiles::kTaken : JsonFiles::kSkipped);
     for (TextFile& file : files_) {
       progress_.total_bytes += file.size_bytes;
       if (options.chat)
@@ -290,17 +291,18 @@ class Preparation {
   // `spec`: the tokenizer that is kept beside the dataset.
   void make_chat_encoder(const std::string& spec) {
     const PrepareChatOptions& chat = *options_.chat;
-    using Form = ConversationForm;
-    const bool needs_none = chat.form == Form::kText;
     if (!chat.template_file.empty()) {
       chat_template_ = ChatTemplate::load_file(chat.template_file, spec);
       if (tokenizer_folder_)
         write_text_file(
             tokenizer_folder_->temporary() / "chat_template.jinja",
             chat_template_->source());
-    } else if (!needs_none) {
+    } else if (!chat.template_name.empty()) {
       chat_template_ =
           ChatTemplate::load(options_.tokenizer, chat.template_name);
+    } else {
+      // Lines of text need none.
+      chat_template_ = ChatTemplate::find(options_.tokenizer);
     }
     ChatTokensOptions encoding{
         .loss = chat.loss,

@@ -50,14 +50,14 @@ nlohmann::ordered_json parse_row(std::string_view line) {
   return row;
 }
 
-// Where a conversation stands in its file, counted from `number` = 1.
-std::string place_of(const TextFile& file, uint64_t number) {
+// Where a conversation stands in its file: a line of it, from 1 on.
+std::string
+place_of(const TextFile& file, const TextBlock& block, uint64_t line) {
   if (file.is_table)
-    return fmt::format("row {}", number - 1);
-  return fmt::format(
-      "{} {}",
-      file.path.extension() == ".json" ? "conversation" : "line",
-      number);
+    return fmt::format("row {}", line - 1);
+  if (block.lines_before_list)
+    return fmt::format("conversation {}", line - *block.lines_before_list);
+  return fmt::format("line {}", line);
 }
 
 // Tokens that may be kept, cut where that is asked for; none: it is counted as
@@ -190,7 +190,7 @@ EncodedChats encode_chat_block(
       const std::string message = fmt::format(
           "[{}] at {}: {}",
           file.path.string(),
-          place_of(file, number),
+          place_of(file, block, number),
           error.what());
       if (bad_lines == BadLines::kRefuse)
         throw DataError(message);

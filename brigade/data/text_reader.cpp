@@ -9,7 +9,6 @@
 #include "brigade/base/byte_order_mark.h"
 #include "brigade/base/check.h"
 #include "brigade/base/units.h"
-#include "brigade/data/json_list_stream.h"
 #include "brigade/data/table_stream.h"
 #include "brigade/files/read_once.h"
 #include "brigade/files/usual_path.h"
@@ -24,7 +23,9 @@ constexpr uint64_t kMaxLineBytes = 32 * MiB;
 // Of an added token, with the white space that it takes along.
 constexpr uint64_t kMaxTokenBytes = 4096;
 
-std::optional<TextFormat> format_of(const fs::path& path) {
+std::optional<TextFormat> format_of(
+    const fs::path& path,
+    JsonFiles json_files = JsonFiles::kSkipped) {
   // A.TXT.GZ comes from systems that do not tell letters apart.
   std::string lower = path.filename().string();
   std::transform(lower.begin(), lower.end(), lower.begin(), [](char c) {
@@ -35,7 +36,9 @@ std::optional<TextFormat> format_of(const fs::path& path) {
     name = name.stem();
   if (name.extension() == ".txt")
     return TextFormat::kPlain;
-  if (name.extension() == ".jsonl" || is_table(path))
+  const bool is_json =
+      name.extension() == ".json" && json_files == JsonFiles::kTaken;
+  if (name.extension() == ".jsonl" || is_json || is_table(path))
     return TextFormat::kJsonLines;
   return std::nullopt;
 }
@@ -60,6 +63,7 @@ bool is_loop(const fs::directory_entry& entry) {
 
 void add_folder(
     const fs::path& folder,
+    JsonFiles json_files,
     std::vector<TextFile>& files,
     SkippedFiles& skipped) {
   std::vector<fs::path> found;
@@ -75,7 +79,7 @@ void add_folder(
     if (path.filename().string().starts_with('.') || is_loop(*entry)) {
       if (is_folder)
         entry.disable_recursion_pending();
-    } else if (entry->is_regular_file(unknown) && format_of(path)) {
+    } else if (entry->is_regular_file(unknown) && format_of(path, json_files)) {
       found.push_back(path);
     } else if (!is_folder) {
       if (skipped.count++ == 0 || path < skipped.first)
@@ -102,7 +106,7 @@ void add_folder(
   for (const fs::path& path : found)
     files.push_back(
         {.path = path,
-         .format = *format_of(path),
+         .format = format_of(path, json_files),
          .size_bytes = fs::file_size(path),
          .is_table = is_table(path)});
 }
@@ -140,7 +144,8 @@ size_t cut_of_words(std::string_view text, size_t limit) {
 std::vector<TextFile> find_text_files(
     const std::vector<fs::path>& paths,
     std::optional<TextFormat> format,
-    SkippedFiles* skipped) {
+    SkippedFiles* skipped,
+    JsonFiles json_files) {
   SkippedFiles ignored;
   std::vector<TextFile> files;
   for (const fs::path& given : paths) {
@@ -161,7 +166,8 @@ std::vector<TextFile> find_text_files(
                     "[text_reader] '{}' does not exist", path.string()));
     }
     if (fs::is_directory(status)) {
-      add_folder(path, files, skipped == nullptr ? ignored : *skipped);
+      add_folder(
+          path, json_files, files, skipped == nullptr ? ignored : *skipped);
       continue;
     }
     // A pipe has no size; then there is no progress to show either.
@@ -207,9 +213,13 @@ bool TextReader::open_next_file() {
                       file.path,
                       {.column = options_.json_key, .python = options_.python})
                 : open_byte_stream(file.path);
-  if (options_.takes_lists && !file.is_table)
-    stream_ = std::make_unique<JsonListStream>(
+  list_ = nullptr;
+  if (options_.takes_lists && !file.is_table) {
+    auto list = std::make_unique<JsonListStream>(
         std::move(stream_), input_name(file.path));
+    list_ = list.get();
+    stream_ = std::move(list);
+  }
   format_ = file.format;
   ++next_file_;
   at_end_ = false;
@@ -303,6 +313,7 @@ void TextReader::take(
   block.file = static_cast<uint32_t>(next_file_ - 1);
   block.offset = offset_;
   block.line = line_;
+  block.lines_before_list = list_ ? list_->lines_before() : std::nullopt;
   block.continues = inside_document_;
   offset_ += taken;
   line_ += static_cast<uint64_t>(

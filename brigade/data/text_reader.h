@@ -13,6 +13,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/data/byte_stream.h"
+#include "brigade/data/json_list_stream.h"
 
 namespace brigade {
 
@@ -38,6 +39,10 @@ struct SkippedFiles {
   std::filesystem::path first;  // by name
 };
 
+// What becomes of the .json files of a folder: data sets of conversations are
+// often such a list each.
+enum class JsonFiles { kSkipped, kTaken };
+
 // The files to read: a file is itself, "-" is standard input; a folder gives
 // its .txt and .jsonl (plain, .gz, .zst), .parquet and .arrow files, those of
 // its sub-folders included, in the order of their paths, hidden ones and links
@@ -47,7 +52,8 @@ struct SkippedFiles {
 std::vector<TextFile> find_text_files(
     const std::vector<std::filesystem::path>& paths,
     std::optional<TextFormat> format = std::nullopt,
-    SkippedFiles* skipped = nullptr);
+    SkippedFiles* skipped = nullptr,
+    JsonFiles json_files = JsonFiles::kSkipped);
 
 struct TextOptions {
   TextEncoding encoding = TextEncoding::kUtf8;
@@ -72,8 +78,10 @@ struct TextOptions {
 struct TextBlock {
   uint32_t file = 0;  // index into the reader's files
   TextFormat format = TextFormat::kPlain;
-  uint64_t offset = 0;        // of the text in the decompressed file
-  uint64_t line = 1;          // in which the text begins, counted from 1
+  uint64_t offset = 0;  // of the text in the decompressed file
+  uint64_t line = 1;    // in which the text begins, counted from 1
+  // Of a JSON list, whose elements are lines: those before its first element.
+  std::optional<uint64_t> lines_before_list = {};
   bool continues = false;     // the document began in an earlier block
   bool ends_document = true;  // the last document ends with the block
   bool last_of_file = false;
@@ -115,11 +123,12 @@ class TextReader {
   TextOptions options_;
   size_t next_file_ = 0;
   uint64_t finished_bytes_ = 0;
-  std::unique_ptr<ByteStream> stream_;  // null between files
-  std::optional<TextFormat> format_;    // of the stream; absent: not known yet
-  bool at_end_ = false;                 // of the stream
-  std::string buffer_;                  // read, not given out yet
-  uint64_t offset_ = 0;                 // of the buffer in the file
+  std::unique_ptr<ByteStream> stream_;    // null between files
+  const JsonListStream* list_ = nullptr;  // the stream, where it may hold one
+  std::optional<TextFormat> format_;  // of the stream; absent: not known yet
+  bool at_end_ = false;               // of the stream
+  std::string buffer_;                // read, not given out yet
+  uint64_t offset_ = 0;               // of the buffer in the file
   uint64_t line_ = 1;
   bool inside_document_ = false;
 };

@@ -24,9 +24,22 @@ torch::Tensor padded_rows(
        row < std::min(rows, static_cast<int64_t>(windows.size()));
        ++row) {
     const auto& window = windows[static_cast<size_t>(row)];
-    std::copy(window.begin(), window.end(), ids[row].data_ptr<int64_t>());
+    ids[row]
+        .narrow(0, 0, static_cast<int64_t>(window.size()))
+        .copy_(torch::tensor(window, torch::kLong));
   }
   return ids;
+}
+
+template <typename T>
+std::vector<T> as_vector(const torch::Tensor& tensor) {
+  const torch::Tensor flat = tensor.flatten();
+  const auto values = flat.accessor<T, 1>();
+  std::vector<T> result;
+  result.reserve(static_cast<size_t>(flat.numel()));
+  for (int64_t i = 0; i < flat.numel(); ++i)
+    result.push_back(values[i]);
+  return result;
 }
 
 }  // namespace
@@ -271,12 +284,12 @@ void Scorer::top_tokens(
       continue;
     for (size_t w = 0; w < windows.size(); ++w) {
       const auto row = static_cast<int64_t>(w);
-      const size_t numel = windows[w].size() * static_cast<size_t>(request.k);
-      const auto* id = ids[row].data_ptr<int64_t>();
-      const auto* log_prob = log_probs[row].data_ptr<float>();
+      const auto length_here = static_cast<int64_t>(windows[w].size());
       request.take(
           first + row,
-          {request.k, {id, id + numel}, {log_prob, log_prob + numel}});
+          {request.k,
+           as_vector<int64_t>(ids[row].narrow(0, 0, length_here)),
+           as_vector<float>(log_probs[row].narrow(0, 0, length_here))});
     }
   }
   progress(request.windows);

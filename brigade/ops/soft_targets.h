@@ -3,18 +3,17 @@
 // learning from them.
 //
 // The teacher's probability that is left, t = 1 - sum p, is one more class, and
-// so is the student's outside of the same k tokens, u = 1 - sum q. The loss of a
-// token is the Kullback-Leibler divergence of these k + 1 classes,
+// so is the student's outside of the same k tokens, u = 1 - sum q. The loss of
+// a token is the Kullback-Leibler divergence of these k + 1 classes,
 //
 //   sum p log(p / q) + t log(t / u),
 //
-// which is never more than that of the whole distributions, and is least where
-// these agree. So do TRL's distillation trainer (loss_add_tail) and Anshumann
-// et al. 2025 (arXiv 2503.16870, "ghost token"); where the k probabilities are
-// divided by their sum instead, the student learns to be surer than its
-// teacher. The gradient by a logit is q - p in the support and q (1 - t / u)
-// outside of it. There is no temperature: what a softmax at another one would
-// be cannot be told from k of its logits.
+// as in TRL's server_distillation (loss_add_tail). It is never more than that
+// of the whole distributions, and is least where these agree; of the k
+// probabilities divided by their sum a student becomes surer than its teacher
+// (Anshumann et al. 2025, arXiv 2503.16870). The gradient by a logit is q - p
+// in the support and q (1 - t / u) outside of it. There is no temperature: the
+// softmax at another one depends on all logits, of which k are known.
 #pragma once
 
 #include <torch/types.h>

@@ -120,6 +120,10 @@ const series = [
     (s) => s.step_ms ? 100 * s.exposed_comm_ms / s.step_ms : null],
   ["expert_load", "busiest expert over the mean, of the worst layer",
     (s) => s.experts ? Math.max(...s.experts.max_over_mean) : null],
+  ["margin", "margin of rewards, chosen over rejected",
+    (s) => s.preference ? s.preference.margin : null],
+  ["accuracy", "pairs whose chosen answer has the larger reward",
+    (s) => s.preference ? s.preference.accuracy : null],
 ];
 
 // The mean of each value and those before it, `count` in all.

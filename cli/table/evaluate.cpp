@@ -6,6 +6,46 @@
 
 namespace brigade::cli {
 
+namespace {
+
+// Returns the one that does not go with --seq-length.
+CLI::Option* add_dataset_options(
+    CLI::App& command,
+    EvaluateArguments& arguments) {
+  CLI::Option* dataset = command.add_option(
+      "--dataset",
+      arguments.dataset,
+      "Token files, as dataset.name; of pairs, how often the chosen answer is "
+      "the likelier one");
+  dataset->type_name("PREFIX");
+  CLI::Option* reference = command.add_flag(
+      "--write-reference",
+      arguments.writes_reference,
+      "Keep what the model says of a dataset of pairs beside it, in "
+      "PREFIX.reference.json, as the reference of training.loss \"dpo\"");
+  reference->needs(dataset);
+  CLI::Option* top_k = command.add_option(
+      "--top-k",
+      arguments.top_k,
+      "Write the likeliest tokens in the place of each of the dataset's, with "
+      "their log-probabilities, as dataset.teacher of training.loss "
+      "\"distill\"");
+  top_k->type_name("FILE")->needs(dataset)->excludes(reference);
+  command.add_option("--k", arguments.k, "Of --top-k, how many for each")
+      ->check(at_least(1))
+      ->capture_default_str()
+      ->needs(top_k);
+  CLI::Option* by_document = command.add_flag(
+      "--by-document",
+      arguments.by_document,
+      "Of --top-k, read each document by itself, as with dataset.packing; "
+      "otherwise windows of --seq-length, as training.seq_length");
+  by_document->needs(top_k);
+  return by_document;
+}
+
+}  // namespace
+
 void add_evaluate(CLI::App& app) {
   auto arguments = std::make_shared<EvaluateArguments>();
   CLI::App* command = app.add_subcommand(
@@ -14,35 +54,7 @@ void add_evaluate(CLI::App& app) {
   add_adapter_option(*command, arguments->adapter);
   command->add_option("--text", arguments->text, "A text file")
       ->type_name("FILE");
-  CLI::Option* dataset = command->add_option(
-      "--dataset",
-      arguments->dataset,
-      "Token files, as dataset.name; of pairs, how often the chosen answer is "
-      "the likelier one");
-  dataset->type_name("PREFIX");
-  CLI::Option* reference = command->add_flag(
-      "--write-reference",
-      arguments->writes_reference,
-      "Keep what the model says of a dataset of pairs beside it, in "
-      "PREFIX.reference.json, as the reference of training.loss \"dpo\"");
-  reference->needs(dataset);
-  CLI::Option* top_k = command->add_option(
-      "--top-k",
-      arguments->top_k,
-      "Write the likeliest tokens in the place of each of the dataset's, with "
-      "their log-probabilities, as dataset.teacher of training.loss "
-      "\"distill\"");
-  top_k->type_name("FILE")->needs(dataset)->excludes(reference);
-  command->add_option("--k", arguments->k, "Of --top-k, how many for each")
-      ->check(at_least(1))
-      ->capture_default_str()
-      ->needs(top_k);
-  CLI::Option* by_document = command->add_flag(
-      "--by-document",
-      arguments->by_document,
-      "Of --top-k, read each document by itself, as with dataset.packing; "
-      "otherwise windows of --seq-length, as training.seq_length");
-  by_document->needs(top_k);
+  CLI::Option* by_document = add_dataset_options(*command, *arguments);
   CLI::Option* task = command->add_option(
       "--task",
       arguments->tasks,

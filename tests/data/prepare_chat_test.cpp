@@ -245,7 +245,28 @@ TEST_F(PrepareChatTest, WhatIsWrongIsNamedWithItsLine) {
       HasSubstr("/messages/0 calls tools, and the template"));
   PrepareOptions without = options(kTwoTurns);
   without.chat->template_file.clear();
-  EXPECT_THAT(message_of_prepare(without), HasSubstr("has no chat template"));
+  EXPECT_THAT(
+      message_of<ConfigError>([&] { prepare(without); }),
+      HasSubstr("has no chat template"));
+}
+
+TEST_F(PrepareChatTest, TextNeedsNoTemplate) {
+  const std::string lines = "{\"text\": \"one\"}\n{\"text\": \"two\"}\n";
+  const std::vector<std::string> expected = samples(options(lines));
+  PrepareOptions without = options(lines);
+  without.chat->template_file.clear();
+  EXPECT_EQ(samples(without), expected);
+  EXPECT_EQ(expected.size(), 2U);
+}
+
+TEST_F(PrepareChatTest, AFoldersListsAreTaken) {
+  const std::string line = R"({"instruction": "a", "output": "b"})";
+  write("chats/a.json", "[" + line + "," + line + "]");
+  write("chats/b.jsonl", line + "\n");
+  write("chats/c.csv", "a,b\n");
+  PrepareOptions folder = options("");
+  folder.inputs = {folder_ / "chats"};
+  EXPECT_EQ(samples(folder).size(), 3U);
 }
 
 TEST_F(PrepareChatTest, AListIsReadAsItsElementsOnLines) {
@@ -272,14 +293,22 @@ TEST_F(PrepareChatTest, AListIsReadAsItsElementsOnLines) {
 
 TEST_F(PrepareChatTest, WhatIsWrongInAListIsNamed) {
   const std::string good = R"({"instruction": "a", "output": "b"})";
-  const auto complaint = [&](const std::string& text) {
+  const auto complaint = [&](const std::string& text,
+                             const std::string& name = "list.json") {
     PrepareOptions listed = options("");
-    listed.inputs = {write("list.json", text)};
+    listed.inputs = {write(name, text)};
     return message_of_prepare(listed);
   };
   EXPECT_THAT(
       complaint("[" + good + ",\n{\"a\":\n1}]"),
       HasSubstr("list.json] at conversation 2: the object is no"));
+  // Whatever its name, and wherever it begins.
+  EXPECT_THAT(
+      complaint("\n [" + good + ",\n{\"a\":\n1}]", "list.jsonl"),
+      HasSubstr("list.jsonl] at conversation 2: the object is no"));
+  EXPECT_THAT(
+      complaint("\n{\"a\": 1}\n", "lines.json"),
+      HasSubstr("lines.json] at line 2: the object is no"));
   EXPECT_THAT(
       complaint("[" + good + ",\n" + good), HasSubstr("the list is cut off"));
   EXPECT_THAT(

@@ -296,6 +296,25 @@ TEST_F(PreferenceRun, ARunContinuesAsOneThatWasNotInterrupted) {
       2e-5);
 }
 
+TEST_F(PreferenceRun, AnotherReferenceIsNoticedOnResume) {
+  auto overrides = steps_of("dpo");
+  overrides[1] = "training.total_train_steps=2";
+  train_losses("referred", overrides);
+  overrides.push_back(
+      "checkpoint.load_path=" + run_dir("referred") + "/checkpoints/2");
+  overrides[1] = "training.total_train_steps=3";
+  EXPECT_EQ(train_losses("same_reference", overrides).size(), 1U);
+  const fs::path path = *folder_ / "pairs.reference.json";
+  const std::string kept = testing::read_file(path);
+  json other = json::parse(kept);
+  other["log_probs"][0] = -1.5;
+  testing::write_file(path, other.dump());
+  EXPECT_THAT(complaint(overrides), HasSubstr("(its reference's SHA-256): \""));
+  testing::write_file(path, kept);
+  EXPECT_THAT(
+      run({"inspect", pairs()}), HasSubstr((*folder_ / "model").string()));
+}
+
 TEST_F(PreferenceRun, EvaluateSaysHowOftenTheChosenAnswerIsTheLikelierOne) {
   const json found = json::parse(run(
       {"evaluate",
@@ -340,6 +359,17 @@ TEST_F(PreferenceRun, WhatCannotBeIsNamed) {
       HasSubstr("set loss to \"simpo\""));
   EXPECT_THAT(
       complaint({"training.seq_length=16"}), HasSubstr("answer of pair"));
+  for (const char* option : {"--batch", "--seq-length", "--max-tokens"})
+    EXPECT_THAT(
+        testing::run_program({"evaluate",
+                              "--run",
+                              run_dir("model"),
+                              "--dataset",
+                              pairs(),
+                              option,
+                              "5"})
+            .err,
+        HasSubstr(std::string(option) + " 5: "));
   EXPECT_THAT(
       testing::run_program({"evaluate",
                             "--run",

@@ -167,6 +167,34 @@ TEST(ResumeRules, TheSameNameWithOtherContentsIsAnotherDataset) {
       ElementsAre("model.config hidden_size: 32 when saved, 64 now"));
 }
 
+TEST(ResumeRules, WhatOtherModelsSaidOfTheDatasetIsComparedWhereItWasSaved) {
+  const json model = {{"hidden_size", 32}};
+  const auto refused = [&](const json& saved, const json& now) {
+    return compare_runs(
+               facts(config(), model, saved), facts(config(), model, now), {})
+        .refused;
+  };
+  const json none = {{"num_tokens", 100}};
+  json one = none;
+  one["reference_sha256"] = "ab";
+  one["teacher"] = "5 bytes";
+  json other = one;
+  other["reference_sha256"] = "cd";
+  EXPECT_THAT(
+      refused(one, other),
+      ElementsAre("dataset.name (its reference's SHA-256): \"ab\" when saved, "
+                  "\"cd\" now"));
+  other = one;
+  other["teacher"] = "6 bytes";
+  EXPECT_THAT(
+      refused(one, other),
+      ElementsAre("dataset.teacher (its fingerprint): \"5 bytes\" when saved, "
+                  "\"6 bytes\" now"));
+  EXPECT_THAT(refused(one, one), IsEmpty());
+  // Of older checkpoints.
+  EXPECT_THAT(refused(none, one), IsEmpty());
+}
+
 TEST(ResumeRules, AMixtureMayChangeFromTheCheckpointOn) {
   const auto mixture = [](const json& first, const json& second) {
     json run = config();

@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""Distillation against plain PyTorch: the same losses over ten steps.
+
+    distill_test.py BRIGADE          # see scripts/test_ecosystem.sh
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    import torch
+    import transformers
+except ImportError as error:
+    print(f"distill_test: skipped: {error}", file=sys.stderr)
+    sys.exit(0)
+
+import torch.nn.functional as F
+
+BRIGADE = pathlib.Path(sys.argv.pop(1)).resolve()
+STEPS, WINDOWS, LENGTH, RATE = 10, 4, 40, 3e-3
+NAMES = ("fox", "river", "old mill", "lantern", "quiet town", "crow")
+# The end-of-document token of Brigade's byte tokenizer.
+END, VOCABULARY = 257, 259
+SHAPE = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48,
+         "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "max_position_embeddings": 64,
+         "initializer_range": 0.2, "tie_word_embeddings": False}
+LAYOUTS = {
+    "one": [f"training.micro_batch_size={WINDOWS}"],
+    "tp2_pp2": ["--nproc", "4", "distributed.tp_size=2",
+                "distributed.pp_size=2", "training.micro_batch_size=1",
+                f"training.gradient_accumulation_steps={WINDOWS}"],
+    "cp2": ["--nproc", "2", "distributed.cp_size=2",
+            f"training.micro_batch_size={WINDOWS}"],
+}
+# How many of the teacher's tokens, and its share of the loss.
+CASES = ((8, 0.7), (VOCABULARY, 1.0))
+
+
+def run(*arguments):
+    result = subprocess.run(
+        [BRIGADE, *map(str, arguments)], capture_output=True, text=True)
+    if result.returncode != 0:
+        raise AssertionError(f"brigade {arguments}: {result.stderr}")
+    return result.stdout
+
+
+def records():
+    for i in range(120):
+        name, other = NAMES[i % 6], NAMES[(i // 6 + i + 1) % 6]
+        yield {"prompt": f"Who came {i}?",
+               "completion": f" The {name} and {other[:1 + i % 5]}."}
+
+
+def divergence(student, teacher, k):
+    """Of each place, [N, V] twice: F.kl_div of the k likeliest tokens of the
+    teacher and of all others as one; of the whole vocabulary as it is."""
+    log_q, log_p = (x.log_softmax(-1) for x in (student, teacher))
+    if k < VOCABULARY:
+        ids = log_p.topk(k).indices
+        log_q, log_p = (
+            torch.cat([x.gather(1, ids),
+                       x.scatter(1, ids, -torch.inf).logsumexp(1, True)], 1)
+            for x in (log_q, log_p))
+    return F.kl_div(log_q, log_p, reduction="none", log_target=True).sum(1)
+
+
+class Distillation(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        torch.manual_seed(5)
+        cls.scratch = tempfile.TemporaryDirectory()
+        cls.folder = pathlib.Path(cls.scratch.name)
+        lines = cls.folder / "lines.jsonl"
+        lines.write_text("".join(json.dumps(r) + "\n" for r in records()))
+        run("prepare", "--chat", lines, "--tokenizer", "bytes",
+            "--out", cls.folder / "data")
+        tokens, counts = [], []
+        for record in records():
+            prompt, answer = (list(record[key].encode())
+                              for key in ("prompt", "completion"))
+            tokens += prompt + answer + [END]
+            counts += [0] * len(prompt) + [1] * (len(answer) + 1)
+        cls.tokens, cls.counts = torch.tensor(tokens), torch.tensor(counts)
+        assert len(tokens) > STEPS * WINDOWS * LENGTH
+        for name in ("teacher", "student"):
+            transformers.AutoModelForCausalLM.from_config(
+                transformers.LlamaConfig(**SHAPE)).float().save_pretrained(
+                    cls.folder / name)
+        for k, _ in CASES:
+            run("evaluate", "--run", cls.folder / "teacher", "--dataset",
+                cls.folder / "data", "--seq-length", LENGTH,
+                "--top-k", cls.folder / f"{k}.topk", "--k", k)
+
+    @classmethod
+    def model(cls, name):
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            cls.folder / name, dtype=torch.float32)
+
+    def expected(self, k, share):
+        student, teacher = self.model("student"), self.model("teacher")
+        optimizer = torch.optim.AdamW(
+            student.parameters(), lr=RATE, weight_decay=0.01)
+        losses = []
+        for step in range(STEPS):
+            begins = range(step * WINDOWS * LENGTH,
+                           (step + 1) * WINDOWS * LENGTH, LENGTH)
+            windows, counts = (
+                torch.stack([x[b:b + LENGTH + 1] for b in begins])
+                for x in (self.tokens, self.counts))
+            counts = counts[:, 1:].flatten()
+            logits = student(windows[:, :-1]).logits.flatten(0, 1)
+            with torch.no_grad():
+                soft = teacher(windows[:, :-1]).logits.flatten(0, 1)
+            hard = F.cross_entropy(
+                logits, windows[:, 1:].flatten(), reduction="none")
+            of_tokens = (share * divergence(logits, soft, k)
+                         + (1 - share) * hard)
+            loss = (of_tokens * counts).sum() / counts.sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    def train(self, name, *more):
+        out = self.folder / name
+        config = self.folder / f"{name}.json"
+        config.write_text(json.dumps({
+            "model": {"name": str(self.folder / "student"),
+                      "init": "pretrained"},
+            "training": {"total_train_steps": STEPS, "learning_rate": RATE,
+                         "seq_length": LENGTH, "loss": "distill"},
+            "dataset": {"name": str(self.folder / "data")},
+            "logging": {"run_dir": str(out)}}))
+        run("train", "--config", config, *more)
+        lines = (out / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line)["loss"] for line in lines]
+
+    def test_losses_of_ten_steps_are_pytorchs(self):
+        for k, share in CASES:
+            expected = self.expected(k, share)
+            self.assertGreater(abs(expected[-1] / expected[0] - 1), 0.05)
+            for layout, more in LAYOUTS.items():
+                with self.subTest(k=k, layout=layout):
+                    losses = self.train(
+                        f"{k}_{layout}", f"training.distill_weight={share}",
+                        f"dataset.teacher={self.folder}/{k}.topk", *more)
+                    self.assertEqual(len(losses), STEPS)
+                    worst = max(abs(a / b - 1)
+                                for a, b in zip(losses, expected))
+                    print(f"k {k} {layout}: losses of {STEPS} steps differ "
+                          f"by {worst:.1e}")
+                    self.assertLess(worst, 1e-5)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    unittest.main()
