@@ -14,6 +14,7 @@
 #include "brigade/comm/agreement.h"
 #include "brigade/comm/gpus.h"
 #include "brigade/comm/world.h"
+#include "brigade/doctor/expert_rate.h"
 #include "brigade/doctor/group_rate.h"
 #include "brigade/doctor/layout_check.h"
 #include "brigade/doctor/machine_facts.h"
@@ -151,10 +152,24 @@ class Doctor {
     };
     const double fp32 = rate(torch::kFloat);
     const double bf16 = rate(torch::kBFloat16);
-    if (is_first())
-      print_fact(
-          "products of a rank",
-          fmt::format("{:.0f} GFLOP/s in float32, {:.0f} in bf16", fp32, bf16));
+    const auto of_experts = [&](int64_t rows) {
+      return expert_flops(
+                 torch::dtype(torch::kBFloat16).device(mesh_->device()), rows) /
+             1e9;
+    };
+    const double few = of_experts(8);
+    const double many = of_experts(64);
+    if (!is_first())
+      return;
+    print_fact(
+        "products of a rank",
+        fmt::format("{:.0f} GFLOP/s in float32, {:.0f} in bf16", fp32, bf16));
+    print_fact(
+        "of experts",
+        fmt::format(
+            "{:.0f} GFLOP/s in bf16 with 8 tokens each, {:.0f} with 64",
+            few,
+            many));
   }
 
   void print_links() {
@@ -164,7 +179,7 @@ class Doctor {
           backend_ == Backend::kNccl ? "NCCL" : "Gloo",
           fmt::format(
               "latency {:.0f} us; each rank sends {}/s in an all-reduce of "
-              "16 MiB, {}/s in an all-to-all",
+              "16 MiB, {}/s in an all-to-all, as experts' tokens go",
               rate.latency_us,
               readable_bytes(rate.all_reduce_gb_per_s * 1e9),
               readable_bytes(rate.exchange_gb_per_s * 1e9)));

@@ -121,9 +121,16 @@ ExportedModel write_folder(
   uint64_t done_bytes = 0;
   const uint64_t total_bytes =
       static_cast<uint64_t>(parameters) * item_bytes(request.dtype);
+  std::set<std::string> wide;  // whatever the dtype of the others is
+  for (const ParameterRow& row : request.tensors) {
+    if (row.is_float32)
+      wide.insert(row.name);
+  }
   request.read = [&](const std::string& name) {
     torch::Tensor tensor = model.read(name);
-    if (!options.dtype.empty())
+    if (wide.contains(name))
+      tensor = tensor.to(torch::kFloat);
+    else if (!options.dtype.empty())
       tensor = tensor.to(torch_dtype(request.dtype, name));
     done_bytes += tensor.nbytes();
     if (options.on_progress)
@@ -174,8 +181,12 @@ ModelToExport model_in_folder(
   const torch::Dtype torch_type = torch_dtype(stored_dtype(dtype, file), "");
   const std::vector<ParameterRow> rows = list_parameters(config);
   std::map<std::string, std::vector<int64_t>> shapes;
-  for (const ParameterRow& row : rows)
+  std::set<std::string> wide;
+  for (const ParameterRow& row : rows) {
     shapes[row.name] = row.shape;
+    if (row.is_float32)
+      wide.insert(row.name);
+  }
   std::set<std::string> adapted;  // weights
   if (adapter) {
     for (const ParameterRow& row : adapter_rows(config, adapter->options))
@@ -192,7 +203,8 @@ ModelToExport model_in_folder(
           [=](const std::string& name) {
             const bool is_merged = adapted.contains(name);
             torch::Tensor whole = torch::empty(
-                shapes.at(name), is_merged ? torch::kFloat : torch_type);
+                shapes.at(name),
+                is_merged || wide.contains(name) ? torch::kFloat : torch_type);
             open->weights.read({.name = name, .tensor = whole});
             if (!is_merged)
               return whole;

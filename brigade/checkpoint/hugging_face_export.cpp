@@ -38,7 +38,9 @@ std::vector<Shard> plan_shards(const HuggingFaceExport& request) {
   uint64_t shard_bytes = 0;
   for (const ParameterRow& tensor : request.tensors) {
     TensorSpec spec{
-        tensor.name, request.dtype, {tensor.shape.begin(), tensor.shape.end()}};
+        tensor.name,
+        tensor.is_float32 ? SafetensorsDtype::kF32 : request.dtype,
+        {tensor.shape.begin(), tensor.shape.end()}};
     const uint64_t bytes = size_bytes(spec);
     if (!shards.back().empty() &&
         shard_bytes + bytes > request.max_shard_bytes) {

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <set>
 
@@ -49,6 +50,9 @@ class Locator {
       : folder_(folder), has_prefix_(holds_prefix(folder)) {
     for (const ParameterRow& row : expected) {
       expected_.emplace(row.name, &row);
+      layers_ = std::max(layers_, row.layer + 1);
+      if (row.role == ParameterRole::kRouterBias)
+        has_further_layers_ = true;
       parts_.insert(part_of(stored_name(row.name)));
       parts_.insert(part_of(row.tied_head));
       if (!row.group.empty())
@@ -91,6 +95,10 @@ class Locator {
   // A model that was saved without its head has names without "model.".
   const bool has_prefix_;
   std::map<std::string, const ParameterRow*> expected_;
+  int64_t layers_ = 0;
+  // Whether files may have layers for multi-token prediction behind the last:
+  // those of models with DeepSeek-V3's router.
+  bool has_further_layers_ = false;
   // By the name under which a group is stored, in the table's order.
   std::map<std::string, std::vector<const ParameterRow*>> groups_;
   // A layer's experts as one tensor [experts, rows / experts, ..].
@@ -188,7 +196,7 @@ class Locator {
     // What is no float is no weight, and what belongs to no part of this model
     // (a head for another task) leaves its numbers as they are.
     if (is_obsolete_buffer(name) || !is_float(stored.dtype) ||
-        !parts_.contains(part_of(name)))
+        !parts_.contains(part_of(name)) || is_in_further_layer(name))
       return true;
     const auto tied = tied_.find(name);
     if (tied == tied_.end())
@@ -209,6 +217,17 @@ class Locator {
           embedding->name));
     }
     return true;
+  }
+
+  bool is_in_further_layer(std::string_view name) const {
+    constexpr std::string_view kLayers = "layers.";
+    const size_t at = name.find(kLayers);
+    if (!has_further_layers_ || at == std::string_view::npos)
+      return false;
+    int64_t layer = -1;
+    const char* const first = name.data() + at + kLayers.size();
+    std::from_chars(first, name.data() + name.size(), layer);
+    return layer >= layers_;
   }
 
   // Whether what is missing is what a tied model does not have.

@@ -62,6 +62,8 @@ void read_common(const JsonNode& from, CheckpointManifest& manifest) {
     manifest.base_model = base->string();
   if (const auto optimizer = from.find("optimizer"))
     manifest.optimizer = optimizer->value();
+  if (const auto choices = from.find("expert_choices"))
+    manifest.expert_choices = choices->value();
 }
 
 void read_verified(const JsonNode& from, CheckpointManifest& manifest) {
@@ -123,6 +125,8 @@ std::string manifest_to_text(const CheckpointManifest& manifest) {
     text["base_model"] = manifest.base_model;
   if (!manifest.optimizer.is_null())
     text["optimizer"] = manifest.optimizer;
+  if (!manifest.expert_choices.is_null())
+    text["expert_choices"] = manifest.expert_choices;
   // As a reader will see it: numbers in the form that they are written in.
   text = json::parse(text.dump());
   text[kDigestKey] = digest_of(text);

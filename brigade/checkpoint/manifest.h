@@ -30,6 +30,9 @@ struct CheckpointManifest {
   // What the optimizer keeps besides tensors; null: nothing that the steps do
   // not say.
   nlohmann::json optimizer;
+  // {"LAYER": [choices of each expert]} of the last step, where the balance
+  // loss of the next one is over them; null: it is not.
+  nlohmann::json expert_choices;
   std::string dtype;      // of the weights: "float32", "bfloat16"
   std::string tokenizer;  // "bytes", or a path relative to DIR, or ""
   // Of an adapter's run: the folder of the base model, whose weights are not in

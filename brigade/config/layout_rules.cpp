@@ -140,21 +140,24 @@ void check_experts(
         "them to its default",
         dims.ep,
         distributed.rounds.local_steps));
-  if (dims.ep > 1 && config.training.optimizer.kind == OptimizerKind::kMuon)
+  if (has_deepseek_router(decoder.architecture) &&
+      distributed.rounds.local_steps > 0)
     problems.push_back(fmt::format(
-        "[config] /training/optimizer \"muon\" beside /distributed/ep_size = "
-        "{}: it does not step experts that are divided yet; set ep_size to 1, "
-        "or another optimizer",
-        dims.ep));
-  if (experts > 0 && config.training.loss.is_of_pairs())
+        "[config] /distributed/local_steps = {}: groups that train apart do "
+        "not keep the bias of {}'s routers yet; set local_steps to 0",
+        distributed.rounds.local_steps,
+        name_of(decoder.architecture).model_type));
+  const TrainingConfig& training = config.training;
+  if (experts > 0 && training.loss.is_of_pairs() &&
+      training.router_aux_loss + training.router_z_loss > 0)
     problems.push_back(fmt::format(
-        "[config] /training/loss = \"{}\": models with experts train by "
-        "cross_entropy alone yet, since their routers' losses are means over "
-        "tokens, not over pairs",
-        to_string(config.training.loss.kind)));
-  if (experts > 0 && config.adapter.is_used())
-    problems.push_back(
-        "[config] /adapter: models with experts do not train adapters yet");
+        "[config] /training/loss = \"{}\" beside /training/router_aux_loss = "
+        "{} "
+        "and /training/router_z_loss = {}: the routers' losses are means over "
+        "tokens, not over pairs; set both to 0",
+        to_string(training.loss.kind),
+        training.router_aux_loss,
+        training.router_z_loss));
   if (decoder.qk_norm_of_all_heads && dims.tp > 1)
     problems.push_back(fmt::format(
         "[config] /distributed/tp_size = {}: this model's q_norm and k_norm "

@@ -30,6 +30,7 @@
 #include "brigade/options/optimizer.h"
 #include "brigade/options/packing.h"
 #include "brigade/options/preference.h"
+#include "brigade/options/router_balance.h"
 #include "brigade/options/verify_level.h"
 #include "brigade/schedule/bucket_plan.h"
 #include "brigade/schedule/fragment_schedule.h"
@@ -125,7 +126,10 @@ struct TrainingConfig {
   // Of a model with experts: what is added to the loss for uneven use of the
   // experts, and for large logits of the routers (docs/experts.md).
   double router_aux_loss = 0.01;
+  BalanceOver router_aux_loss_over = BalanceOver::kSequence;
   double router_z_loss = 0;
+  // Of routers with a bias: by how much a step moves it.
+  double router_bias_rate = 1e-3;
   OnNonFinite on_non_finite = OnNonFinite::kStop;
   int64_t max_skipped_steps = 10;    // in a row, before the run stops after all
   int64_t check_replicas_every = 0;  // steps; 0: never

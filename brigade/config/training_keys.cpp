@@ -437,11 +437,25 @@ void add_training_schedule(std::vector<ConfigKey>& keys) {
       kCourse,
       "of models with experts: weight of the loss for uneven use of experts");
   group.key(
+      "router_aux_loss_over",
+      &G::router_aux_loss_over,
+      kAny,
+      kCourse,
+      "of models with experts: where router_aux_loss counts the use of "
+      "experts: in each sequence, or in the whole global batch of the step "
+      "before");
+  group.key(
       "router_z_loss",
       &G::router_z_loss,
       natural,
       kCourse,
       "of models with experts: weight of the loss for large router logits");
+  group.key(
+      "router_bias_rate",
+      &G::router_bias_rate,
+      natural,
+      kCourse,
+      "of routers with a bias (DeepSeek-V3's): by how much a step moves it");
 }
 
 void add_training_checks(std::vector<ConfigKey>& keys) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -30,10 +31,12 @@ constexpr int64_t kVocabulary = 256;
 constexpr int64_t kSequenceTokens = 48;
 constexpr int kMostHeads = 4;
 constexpr int kMostLayers = 4;
+constexpr int kCheckedExperts = 4;
 
 struct CheckedLayout {
   ParallelDims dims;
   int zero_stage = 0;
+  bool has_experts = false;
 
   std::string name() const {
     std::string text;
@@ -44,7 +47,11 @@ struct CheckedLayout {
     }
     if (text.empty())
       text = "one rank";
-    return zero_stage > 0 ? fmt::format("{} zero{}", text, zero_stage) : text;
+    if (zero_stage > 0)
+      text += fmt::format(" zero{}", zero_stage);
+    if (dims.ep > 1)
+      return fmt::format("{} ep{}", text, dims.ep);
+    return has_experts ? text + ", experts" : text;
   }
 };
 
@@ -100,6 +107,15 @@ Trained train(
             sequences_of_step(ranks) / (layout.dims.dp * kAccumulation)),
         fmt::format("model.kernels={}", kernels)})
     options.overrides.push_back({text});
+  if (layout.has_experts) {
+    for (const std::string& text :
+         {std::string(R"(model.config.architectures=["MixtralForCausalLM"])"),
+          std::string("model.config.model_type=mixtral"),
+          std::string("model.config.num_experts_per_tok=2"),
+          fmt::format("model.config.num_local_experts={}", kCheckedExperts),
+          fmt::format("distributed.ep_size={}", layout.dims.ep)})
+      options.overrides.push_back({text});
+  }
   const TrainConfig config = load_train_config(options).config;
   const TrainingData data = open_training_data(training_data_options(config));
   TrainStep step(config, mesh, data);
@@ -134,6 +150,11 @@ std::vector<CheckedLayout> checked_layouts(int ranks) {
     for (int stage = 1; is_data_parallel_alone && stage <= 3; ++stage)
       layouts.push_back({.dims = dims, .zero_stage = stage});
   }
+  // Experts divided among as many ranks as can be.
+  layouts.push_back(
+      {.dims = {.dp = ranks, .ep = std::gcd(ranks, kCheckedExperts)},
+       .zero_stage = ranks > 1 ? 1 : 0,
+       .has_experts = true});
   return layouts;
 }
 
@@ -189,7 +210,9 @@ std::vector<LayoutDifference> check_layouts(
     Backend over) {
   const int ranks = environment.world_size;
   const ProcessMesh alone({}, 0, nullptr);
-  const Trained expected = train(folder, {}, "aten", ranks, alone);
+  const Trained of_dense = train(folder, {}, "aten", ranks, alone);
+  const Trained of_experts =
+      train(folder, {.has_experts = true}, "aten", ranks, alone);
   BackendOptions backend{.backend = over};
   if (ranks > 1) {
     const PeerAddress address = peer_address(environment);
@@ -198,6 +221,7 @@ std::vector<LayoutDifference> check_layouts(
   std::vector<LayoutDifference> results;
   for (const CheckedLayout& layout : checked_layouts(ranks)) {
     const std::string name = layout.name();
+    const Trained& expected = layout.has_experts ? of_experts : of_dense;
     const ProcessMesh mesh(
         layout.dims,
         environment.rank,

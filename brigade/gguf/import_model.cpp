@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 #include <system_error>
 
 #include "brigade/base/error.h"
@@ -92,15 +93,28 @@ class Import {
     return *file_.find(tensor_form(row, config_).name);
   }
 
+  // Its part of the tensor that has it.
+  std::span<const std::byte> data_of(const ParameterRow& row) const {
+    const GgufTensor& tensor = stored(row);
+    if (row.expert == kNoExpert)
+      return tensor.data;
+    const auto experts = static_cast<size_t>(config_.experts->num_experts);
+    const size_t bytes = tensor.data.size() / experts;
+    return tensor.data.subspan(static_cast<size_t>(row.expert) * bytes, bytes);
+  }
+
   // Those of the model, all of them and no others.
   void check_tensors() const {
     std::vector<std::string> problems;
     std::set<std::string> expected{kRopeDivisors};
     for (const ParameterRow& row : rows_) {
-      const std::string name = tensor_form(row, config_).name;
-      expected.insert(name);
+      const TensorForm form = tensor_form(row, config_);
+      const std::string& name = form.name;
+      const std::vector<uint64_t>& shape = form.shape;
+      // Those of a layer have one tensor, which is looked at once.
+      if (!expected.insert(name).second)
+        continue;
       const GgufTensor* tensor = file_.find(name);
-      const std::vector<uint64_t> shape(row.shape.begin(), row.shape.end());
       if (tensor == nullptr) {
         problems.push_back(fmt::format("'{}' is missing", name));
       } else if (tensor->shape != shape) {
@@ -141,7 +155,7 @@ class Import {
       const ParameterRow& row = *by_name.at(spec.name);
       const GgufTensor& tensor = stored(row);
       std::vector<float> values(static_cast<size_t>(row.numel()));
-      decode_gguf(tensor.data, tensor.type, values);
+      decode_gguf(data_of(row), tensor.type, values);
       from_gguf(tensor_form(row, config_), row.shape, values);
       writer.write_next(
           encode_gguf(values, type_in_folder(tensor.type), tensor.name));

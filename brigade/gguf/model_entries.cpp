@@ -79,6 +79,37 @@ void add_gemma_reasons(
         "own");
 }
 
+void add_expert_reasons(
+    const DecoderConfig& config,
+    std::vector<std::string>& reasons) {
+  const ExpertsConfig& experts = *config.experts;
+  if (has_deepseek_router(config.architecture)) {
+    reasons.push_back(fmt::format(
+        "{}: models with a router's bias are not written as GGUF yet",
+        name_of(config.architecture).class_name));
+    return;
+  }
+  if (experts.norm_topk_prob != gguf_normalises(config.architecture))
+    reasons.push_back(fmt::format(
+        "norm_topk_prob {}: llama.cpp's {} has it {}",
+        experts.norm_topk_prob,
+        gguf_architecture(config.architecture),
+        !experts.norm_topk_prob));
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (experts.is_sparse(layer))
+      continue;
+    reasons.push_back(fmt::format(
+        "layer {} without experts: llama.cpp's {} has them in all",
+        layer,
+        gguf_architecture(config.architecture)));
+    return;
+  }
+  if (config.qkv_bias && config.architecture != Architecture::kQwen2Moe)
+    reasons.push_back(fmt::format(
+        "attention_bias: llama.cpp's {} has none",
+        gguf_architecture(config.architecture)));
+}
+
 void add_rope_reasons(
     const DecoderConfig& config,
     std::vector<std::string>& reasons) {
@@ -146,6 +177,23 @@ void add_rope_scaling(
   }
 }
 
+void add_experts(
+    const DecoderConfig& config,
+    const std::string& prefix,
+    std::vector<GgufEntry>& entries) {
+  const ExpertsConfig& experts = *config.experts;
+  entries.push_back(u32(prefix + "expert_count", experts.num_experts));
+  entries.push_back(
+      u32(prefix + "expert_used_count", experts.num_experts_per_tok));
+  if (config.architecture == Architecture::kQwen2Moe ||
+      config.architecture == Architecture::kQwen3Moe)
+    entries.push_back(
+        u32(prefix + "expert_feed_forward_length", experts.width));
+  if (experts.shared_width > 0)
+    entries.push_back(u32(
+        prefix + "expert_shared_feed_forward_length", experts.shared_width));
+}
+
 void add_gemma(
     const DecoderConfig& config,
     const std::string& prefix,
@@ -176,6 +224,7 @@ const char* gguf_architecture(Architecture architecture) {
   switch (architecture) {
     case Architecture::kLlama:
     case Architecture::kMistral:
+    case Architecture::kMixtral:
       return "llama";
     case Architecture::kQwen2:
       return "qwen2";
@@ -185,17 +234,17 @@ const char* gguf_architecture(Architecture architecture) {
       return "gemma2";
     case Architecture::kGemma3:
       return "gemma3";
-    // See reasons_against_gguf().
-    case Architecture::kMixtral:
-      return "llama";
     case Architecture::kQwen2Moe:
       return "qwen2moe";
     case Architecture::kQwen3Moe:
       return "qwen3moe";
     case Architecture::kOlmoe:
       return "olmoe";
+    // See reasons_against_gguf().
     case Architecture::kDots1:
       return "dots1";
+    case Architecture::kGlm4Moe:
+      return "glm4moe";
   }
   BRIGADE_ASSERT(false, "architecture {}", static_cast<int>(architecture));
 }
@@ -210,6 +259,11 @@ double gemma_attention_scalar(const DecoderConfig& config) {
           : config.head_dim);
 }
 
+bool gguf_normalises(Architecture architecture) {
+  return architecture == Architecture::kMixtral ||
+         architecture == Architecture::kQwen3Moe;
+}
+
 double usual_yarn_magnitude(double factor) {
   return factor <= 1 ? 1.0 : 0.1 * std::log(factor) + 1.0;
 }
@@ -217,9 +271,7 @@ double usual_yarn_magnitude(double factor) {
 std::vector<std::string> reasons_against_gguf(const DecoderConfig& config) {
   std::vector<std::string> reasons;
   if (config.experts)
-    reasons.push_back(fmt::format(
-        "{} experts: only models without are written as GGUF",
-        config.experts->num_experts));
+    add_expert_reasons(config, reasons);
   if (is_gemma(config)) {
     add_gemma_reasons(config, reasons);
   } else if (
@@ -232,11 +284,14 @@ std::vector<std::string> reasons_against_gguf(const DecoderConfig& config) {
         config.max_position_embeddings));
   }
   const int64_t q_width = config.num_attention_heads * config.head_dim;
-  if (config.architecture == Architecture::kQwen2 &&
-      q_width != config.hidden_size) {
+  const bool has_usual_heads = config.architecture == Architecture::kQwen2 ||
+                               config.architecture == Architecture::kQwen2Moe ||
+                               config.architecture == Architecture::kOlmoe;
+  if (has_usual_heads && q_width != config.hidden_size) {
     reasons.push_back(fmt::format(
-        "head_dim {}: llama.cpp's qwen2 needs hidden_size {} / {} heads",
+        "head_dim {}: llama.cpp's {} needs hidden_size {} / {} heads",
         config.head_dim,
+        gguf_architecture(config.architecture),
         config.hidden_size,
         config.num_attention_heads));
   }
@@ -266,6 +321,8 @@ std::vector<GgufEntry> model_entries(const DecoderConfig& config) {
   add_rope_scaling(config, prefix, entries);
   if (is_gemma(config))
     add_gemma(config, prefix, entries);
+  if (config.experts)
+    add_experts(config, prefix, entries);
   return entries;
 }
 

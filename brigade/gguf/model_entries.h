@@ -26,13 +26,17 @@ std::vector<GgufEntry> model_entries(const DecoderConfig& config);
 std::vector<float> rope_divisors(const DecoderConfig& config);
 inline constexpr const char* kRopeDivisors = "rope_freqs.weight";
 
+// Whether llama.cpp's graph divides the weights of a token's experts by their
+// sum.
+bool gguf_normalises(Architecture architecture);
+
 // By whose root llama.cpp divides Gemma's scores.
 double gemma_attention_scalar(const DecoderConfig& config);
 // What yarn multiplies cos and sin by where a config does not say.
 double usual_yarn_magnitude(double factor);
 
 // The config of a file. Throws DataError naming what Brigade cannot compute:
-// another architecture, experts, an unknown rope scaling.
+// another architecture, an unknown rope scaling.
 DecoderConfig read_gguf_config(const GgufFile& file);
 
 }  // namespace brigade

@@ -25,9 +25,25 @@ constexpr std::array kModules = {
     NamePair("mlp.gate_proj", "ffn_gate"),
     NamePair("mlp.up_proj", "ffn_up"),
     NamePair("mlp.down_proj", "ffn_down"),
+    NamePair("mlp.gate", "ffn_gate_inp"),
+    NamePair("block_sparse_moe.gate", "ffn_gate_inp"),
+    NamePair("mlp.shared_expert.gate_proj", "ffn_gate_shexp"),
+    NamePair("mlp.shared_expert.up_proj", "ffn_up_shexp"),
+    NamePair("mlp.shared_expert.down_proj", "ffn_down_shexp"),
+    NamePair("mlp.shared_expert_gate", "ffn_gate_inp_shexp"),
     NamePair("input_layernorm", "attn_norm"),
     NamePair("pre_feedforward_layernorm", "ffn_norm"),
     NamePair("post_feedforward_layernorm", "post_ffw_norm"),
+};
+
+// Of an expert's linears.
+constexpr std::array kExpertLinears = {
+    NamePair("gate_proj", "ffn_gate_exps"),
+    NamePair("up_proj", "ffn_up_exps"),
+    NamePair("down_proj", "ffn_down_exps"),
+    NamePair("w1", "ffn_gate_exps"),
+    NamePair("w3", "ffn_up_exps"),
+    NamePair("w2", "ffn_down_exps"),
 };
 
 bool has_norms_after(const DecoderConfig& config) {
@@ -35,18 +51,28 @@ bool has_norms_after(const DecoderConfig& config) {
          config.architecture == Architecture::kGemma3;
 }
 
+template <size_t size>
+std::string_view other_name(
+    const std::array<NamePair, size>& names,
+    std::string_view name) {
+  const auto* const found =
+      std::find_if(names.begin(), names.end(), [&](const auto& pair) {
+        return pair.first == name;
+      });
+  BRIGADE_ASSERT(found != names.end(), "{} is no module", name);
+  return found->second;
+}
+
 std::string_view module_in_gguf(
     std::string_view module,
+    const ParameterRow& row,
     const DecoderConfig& config) {
+  if (row.expert != kNoExpert)
+    return other_name(kExpertLinears, module.substr(module.rfind('.') + 1));
   // The same name is the norm before the MLP where there is no other.
   if (module == "post_attention_layernorm")
     return has_norms_after(config) ? "post_attention_norm" : "ffn_norm";
-  const auto* const found =
-      std::find_if(kModules.begin(), kModules.end(), [&](const auto& pair) {
-        return pair.first == module;
-      });
-  BRIGADE_ASSERT(found != kModules.end(), "{} is no module", module);
-  return found->second;
+  return other_name(kModules, module);
 }
 
 std::string name_in_gguf(const ParameterRow& row, const DecoderConfig& config) {
@@ -65,7 +91,7 @@ std::string name_in_gguf(const ParameterRow& row, const DecoderConfig& config) {
   return fmt::format(
       "blk.{}.{}{}",
       row.layer,
-      module_in_gguf(module, config),
+      module_in_gguf(module, row, config),
       name.substr(dot));
 }
 
@@ -105,9 +131,19 @@ void reorder(
 }  // namespace
 
 TensorForm tensor_form(const ParameterRow& row, const DecoderConfig& config) {
-  TensorForm form{.name = name_in_gguf(row, config)};
+  TensorForm form{
+      .name = name_in_gguf(row, config),
+      .shape = {row.shape.begin(), row.shape.end()}};
+  if (row.expert != kNoExpert) {
+    form.expert = row.expert;
+    form.shape.insert(
+        form.shape.begin(), static_cast<uint64_t>(config.experts->num_experts));
+  } else if (row.role == ParameterRole::kRouter && row.shape[0] == 1) {
+    form.shape.erase(form.shape.begin());  // llama.cpp has it as a vector
+  }
   const bool is_llama = config.architecture == Architecture::kLlama ||
-                        config.architecture == Architecture::kMistral;
+                        config.architecture == Architecture::kMistral ||
+                        config.architecture == Architecture::kMixtral;
   if (is_llama && row.name.find(".q_proj.") != std::string::npos)
     form.rotated_heads = config.num_attention_heads;
   if (is_llama && row.name.find(".k_proj.") != std::string::npos)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,7 +15,13 @@ namespace brigade {
 
 // One parameter, as GGUF has it.
 struct TensorForm {
-  std::string name;  // "blk.0.attn_q.weight"
+  // "blk.0.attn_q.weight". The experts of a layer have one tensor together,
+  // [E, rows, columns].
+  std::string name;
+  // As PyTorch writes shapes.
+  std::vector<uint64_t> shape = {};
+  // Of an expert: which of the stacked matrices it is.
+  std::optional<int64_t> expert = {};
   // Rows whose order differs: of each of so many heads, row 2i + j in GGUF is
   // row i + j * D / 2 here, because llama.cpp's llama rotates neighbouring
   // pairs. 0: the order is the same.

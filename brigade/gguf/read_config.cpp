@@ -25,6 +25,7 @@ class ConfigReader {
     read_architecture();
     read_sizes();
     read_biases();
+    read_experts();
     if (is_gemma())
       read_gemma();
     read_scaling();
@@ -72,18 +73,46 @@ class ConfigReader {
           Architecture::kQwen2,
           Architecture::kQwen3,
           Architecture::kGemma2,
-          Architecture::kGemma3}) {
+          Architecture::kGemma3,
+          Architecture::kQwen2Moe,
+          Architecture::kQwen3Moe,
+          Architecture::kOlmoe}) {
       if (name_ == gguf_architecture(each)) {
         config_.architecture = each;
-        if (find_integer("expert_count").value_or(0) > 0)
-          fail("it has experts, which are not read");
         return;
       }
     }
     fail(fmt::format(
-        "the architecture \"{}\" is not read; llama, qwen2, qwen3, gemma2 and "
-        "gemma3 are",
+        "the architecture \"{}\" is not read; llama, qwen2, qwen3, gemma2, "
+        "gemma3, qwen2moe, qwen3moe and olmoe are",
         name_));
+  }
+
+  void read_experts() {
+    const int64_t count = find_integer("expert_count").value_or(0);
+    Architecture& architecture = config_.architecture;
+    if (count > 0 && architecture == Architecture::kLlama)
+      architecture = Architecture::kMixtral;
+    const bool can_have = architecture == Architecture::kMixtral ||
+                          architecture == Architecture::kQwen2Moe ||
+                          architecture == Architecture::kQwen3Moe ||
+                          architecture == Architecture::kOlmoe;
+    if (can_have != (count > 0))
+      fail(fmt::format("{} experts, which is not read of {}", count, name_));
+    if (count == 0)
+      return;
+    ExpertsConfig experts;
+    experts.num_experts = count;
+    experts.num_experts_per_tok = integer("expert_used_count");
+    experts.width = find_integer("expert_feed_forward_length")
+                        .value_or(config_.intermediate_size);
+    experts.norm_topk_prob = gguf_normalises(architecture);
+    if (architecture == Architecture::kQwen2Moe)
+      experts.shared_width = integer("expert_shared_feed_forward_length");
+    config_.qk_norm = architecture == Architecture::kQwen3Moe ||
+                      architecture == Architecture::kOlmoe;
+    config_.qk_norm_of_all_heads = architecture == Architecture::kOlmoe;
+    config_.experts = experts;
   }
 
   void read_sizes() {

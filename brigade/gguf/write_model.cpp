@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <map>
+#include <utility>
+
 #include "brigade/base/error.h"
 #include "brigade/gguf/blocks.h"
 #include "brigade/gguf/model_entries.h"
@@ -13,12 +16,56 @@
 namespace brigade {
 namespace {
 
+// Routers choose by small differences.
 GgufTensorSpec
 spec_of(const ParameterRow& row, const DecoderConfig& config, GgufType type) {
+  TensorForm form = tensor_form(row, config);
+  const bool is_matrix =
+      form.shape.size() > 1 && row.role != ParameterRole::kRouter;
   return {
-      tensor_form(row, config).name,
-      row.shape.size() > 1 ? type : GgufType::kF32,
-      {row.shape.begin(), row.shape.end()}};
+      std::move(form.name),
+      is_matrix ? type : GgufType::kF32,
+      std::move(form.shape)};
+}
+
+// A tensor of the file, and the parameters whose values it has one after
+// another.
+struct TensorToWrite {
+  GgufTensorSpec spec;
+  std::vector<ParameterRow> rows;
+};
+
+std::vector<TensorToWrite> tensors_of(const GgufModel& model) {
+  std::vector<TensorToWrite> tensors;
+  std::map<std::string, size_t> by_name;
+  for (const ParameterRow& row : list_parameters(model.config)) {
+    GgufTensorSpec spec = spec_of(row, model.config, model.type);
+    const auto [place, is_new] = by_name.emplace(spec.name, tensors.size());
+    if (is_new)
+      tensors.push_back({std::move(spec), {}});
+    tensors[place->second].rows.push_back(row);
+  }
+  return tensors;
+}
+
+std::vector<std::byte> data_of(
+    const TensorToWrite& tensor,
+    const GgufModel& model) {
+  std::vector<std::byte> data;
+  for (const ParameterRow& row : tensor.rows) {
+    std::vector<float> values = model.read(row.name);
+    if (static_cast<int64_t>(values.size()) != row.numel()) {
+      throw DataError(fmt::format(
+          "[gguf] '{}' has {} values, expected {}",
+          row.name,
+          values.size(),
+          row.numel()));
+    }
+    to_gguf(tensor_form(row, model.config), row.shape, values);
+    const auto bytes = encode_gguf(values, tensor.spec.type, row.name);
+    data.insert(data.end(), bytes.begin(), bytes.end());
+  }
+  return data;
 }
 
 std::vector<GgufEntry> all_entries(const GgufModel& model) {
@@ -62,29 +109,18 @@ void write_gguf_model(
     const std::filesystem::path& path,
     const GgufModel& model) {
   require_gguf(model.config, model.type);
-  const std::vector<ParameterRow> rows = list_parameters(model.config);
+  const std::vector<TensorToWrite> tensors = tensors_of(model);
   const std::vector<float> divisors = rope_divisors(model.config);
   std::vector<GgufTensorSpec> specs;
   if (!divisors.empty())
     specs.push_back({kRopeDivisors, GgufType::kF32, {divisors.size()}});
-  for (const ParameterRow& row : rows)
-    specs.push_back(spec_of(row, model.config, model.type));
+  for (const TensorToWrite& tensor : tensors)
+    specs.push_back(tensor.spec);
   GgufWriter writer(path, all_entries(model), specs);
   if (!divisors.empty())
     writer.write_next(encode_gguf(divisors, GgufType::kF32, kRopeDivisors));
-  for (const ParameterRow& row : rows) {
-    std::vector<float> values = model.read(row.name);
-    if (static_cast<int64_t>(values.size()) != row.numel()) {
-      throw DataError(fmt::format(
-          "[gguf] '{}' has {} values, expected {}",
-          row.name,
-          values.size(),
-          row.numel()));
-    }
-    to_gguf(tensor_form(row, model.config), row.shape, values);
-    const GgufType type = spec_of(row, model.config, model.type).type;
-    writer.write_next(encode_gguf(values, type, row.name));
-  }
+  for (const TensorToWrite& tensor : tensors)
+    writer.write_next(data_of(tensor, model));
   writer.commit();
 }
 

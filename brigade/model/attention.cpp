@@ -50,9 +50,25 @@ SelfAttention::Heads SelfAttention::project(
                ? norm->forward(of_heads.flatten(2)).view_as(of_heads)
                : norm->forward(of_heads);
   };
-  result.q = normed(q_norm_, result.q);
-  result.k = normed(k_norm_, result.k);
+  result.q = in_rotary_order(normed(q_norm_, result.q));
+  result.k = in_rotary_order(normed(k_norm_, result.k));
   return result;
+}
+
+// Where a head's first r dims alone are rotated, dim i is paired with i + r / 2
+// and not, as the tables have it, with i + D / 2. Scores do not depend on the
+// order of the dims.
+torch::Tensor SelfAttention::in_rotary_order(const torch::Tensor& heads) const {
+  const int64_t dims = description_.head_dim;
+  const auto rotated = static_cast<int64_t>(
+      description_.rotary.share * static_cast<double>(dims));
+  if (rotated == dims)
+    return heads;
+  const auto half_rotated = rotated / 2;
+  const auto half_rest = (dims - rotated) / 2;
+  const auto parts = heads.split_with_sizes(
+      {half_rotated, half_rotated, half_rest, half_rest}, -1);
+  return torch::cat({parts[0], parts[2], parts[1], parts[3]}, -1);
 }
 
 torch::Tensor SelfAttention::project_output(

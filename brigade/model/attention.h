@@ -49,6 +49,8 @@ class SelfAttention : public torch::nn::Module {
     torch::Tensor q, k, v;  // [B, T, H/tp or Hkv/tp, D]
   };
   Heads project(const torch::Tensor& x, const AttentionInputs& inputs);
+  // [B, T, H, D], so that dims are paired as rotary tables pair them.
+  torch::Tensor in_rotary_order(const torch::Tensor& heads) const;
   torch::Tensor project_output(
       const torch::Tensor& out,
       const AttentionInputs& inputs);

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "brigade/ops/kernel_set.h"
 #include "brigade/ops/swiglu.h"
 #include "brigade/ops/weight_grad.h"
 #include "brigade/tensor_parallel/mappings.h"
@@ -74,12 +75,14 @@ Tensor Experts::forward(
     KeptRouting& kept) {
   const TensorParallel& parallel = context_->tensor_parallel;
   const bool is_first = !kept.experts.defined();
+  if (is_first)
+    kept.load = given_shares(x, inputs);
   const Tensor weights =
       enter_region(router_->route(x, inputs, kept), parallel);
   if (is_first) {
-    kept.order = ops::order_by_expert(
-        enter_region(kept.experts, parallel), description_.count);
-    note_routing(kept.order.counts, weights);
+    const Tensor experts = enter_region(kept.experts, parallel);
+    kept.order = ops::order_by_expert(experts, description_.count);
+    note_routing({experts, inputs.has_loss, kept.order.counts}, weights);
     kept.exchange = ExpertExchange(
         context_->expert_parallel, kept.order.counts, x.device());
   }
@@ -92,14 +95,28 @@ Tensor Experts::forward(
   return shared_ ? sum + run_shared(x) : sum;
 }
 
-void Experts::note_routing(
-    const std::vector<int64_t>& counts,
-    const Tensor& weights) const {
+Tensor Experts::given_shares(const Tensor& x, const ExpertInputs& inputs)
+    const {
+  if (!context_->expert_shares)
+    return {};
+  const auto found = context_->expert_shares->find(layer_);
+  const auto options = x.options().dtype(ops::wide_dtype(x));
+  const Tensor shares = found != context_->expert_shares->end()
+                            ? found->second.to(options)
+                            : torch::full(
+                                  {description_.count},
+                                  1.0 / static_cast<double>(description_.count),
+                                  options);
+  return shares.expand({inputs.sequences, description_.count});
+}
+
+void Experts::note_routing(const Routing& routing, const Tensor& weights)
+    const {
   if (!context_->router_statistics)
     return;
   const torch::NoGradGuard no_grad;
   RouterStatistics& noted = (*context_->router_statistics)[layer_];
-  noted.rows.resize(counts.size(), 0);
+  noted.rows.resize(routing.counts.size(), 0);
   if (!noted.squares.defined()) {
     noted.squares = router_->squares();
     noted.given = torch::zeros_like(noted.squares);
@@ -107,8 +124,16 @@ void Experts::note_routing(
   noted.given += weights.sum(torch::kDouble);
   if (context_->tensor_parallel.rank() > 0)
     return;
-  for (size_t i = 0; i < counts.size(); ++i)
-    noted.rows[i] += counts[i];
+  for (size_t i = 0; i < routing.counts.size(); ++i)
+    noted.rows[i] += routing.counts[i];
+  const bool is_asked = context_->expert_shares || description_.router.has_bias;
+  if (!is_asked || !routing.has_loss.defined())
+    return;
+  const Tensor learned = torch::bincount(
+      routing.experts.masked_select(routing.has_loss.unsqueeze(1)),
+      {},
+      description_.count);
+  noted.learned = noted.learned.defined() ? noted.learned + learned : learned;
 }
 
 // An expert without rows has products of no rows too: its weights' gradients

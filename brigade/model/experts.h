@@ -56,10 +56,17 @@ class Experts : public torch::nn::Module {
       const;
   torch::Tensor run_shared(const torch::Tensor& x);
 
+  // Of the rank's N tokens, and of those of its tp group that divide them.
+  struct Routing {
+    torch::Tensor experts;   // int64 [N, k]
+    torch::Tensor has_loss;  // bool [N], or undefined
+    const std::vector<int64_t>& counts;
+  };
   // In context_->router_statistics, if there are any.
-  void note_routing(
-      const std::vector<int64_t>& counts,
-      const torch::Tensor& weights) const;
+  void note_routing(const Routing& routing, const torch::Tensor& weights) const;
+  // KeptRouting::load where it is not the sequences' own; else undefined.
+  torch::Tensor given_shares(const torch::Tensor& x, const ExpertInputs& inputs)
+      const;
 
   ModelContextPtr context_;
   int64_t layer_;

@@ -19,6 +19,7 @@
 #include "brigade/ops/cross_entropy.h"
 #include "brigade/ops/op_options.h"
 #include "brigade/ops/soft_targets.h"
+#include "brigade/options/router_balance.h"
 #include "brigade/tensor_parallel/parallel_linear.h"
 #include "brigade/tensor_parallel/tensor_parallel.h"
 
@@ -28,6 +29,7 @@ namespace brigade {
 // (model/router.h).
 struct RouterLosses {
   double balance = 0;
+  BalanceOver balance_over = BalanceOver::kSequence;
   double z = 0;
 };
 
@@ -43,6 +45,9 @@ struct ModelContext {
   RouterLosses router_losses;
   // Where layers with experts note what they did; null: nowhere.
   std::shared_ptr<RouterStatisticsByLayer> router_statistics;
+  // What BalanceOver::kGlobalBatch is over; of a layer that is not there, or
+  // null, experts count as used evenly.
+  std::shared_ptr<ExpertSharesByLayer> expert_shares;
   // kAccumulate needs a GradSync that keeps .grad() defined
   // (GradHandover::kMainGrad).
   ops::WeightGrad weight_grad = ops::WeightGrad::kReturn;

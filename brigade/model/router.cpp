@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "brigade/base/error.h"
 #include "brigade/ops/kernel_set.h"
 #include "brigade/ops/weight_grad.h"
 
@@ -25,12 +24,7 @@ Router::Router(
     const ParameterSource& source)
     : context_(std::move(context)),
       description_(description),
-      gate_(parent.register_module("gate", source.make("gate"))) {
-  if (description.router.has_bias)
-    throw ConfigError(
-        "[model] the router's e_score_correction_bias (dots1, DeepSeek-V3) is "
-        "read, but not computed yet; models whose router has none are");
-}
+      gate_(parent.register_module("gate", source.make("gate"))) {}
 
 Tensor Router::route(
     const Tensor& x,
@@ -47,7 +41,8 @@ Tensor Router::route(
       is_softmax ? torch::softmax(logits, -1) : torch::sigmoid(logits);
   if (!kept.experts.defined())
     kept.experts = ops::choose_experts(
-        scores,
+        gate_->score_bias.defined() ? scores.detach() + gate_->score_bias
+                                    : scores,
         {.per_token = description_.per_token,
          .groups = router.groups,
          .chosen_groups = router.chosen_groups});

@@ -4,13 +4,19 @@
 // Logits, scores and weights are float32 (float64 of such a model), whatever
 // the model's dtype: bf16 scores have ties, and another choice is another model.
 //
+// A bias for the choice alone (DeepSeek-V3) gets no gradient: between steps it
+// moves towards even use (train/router_use.h).
+//
 // The two losses are sums over the tokens that count in the model's loss, so
 // that they are divided by the same number and depend on no layout:
 //   balance  weight * E * sum over e of f_e p_te, where p_te is the token's
 //            score of expert e, as a share of its scores, and f_e the share of
 //            expert e in the choices of the token's sequence, a constant
 //            (DeepSeek-V3, arXiv:2412.19437, eq. 17-20, with E / k in place of
-//            the number of experts per token): 1 per token where even
+//            the number of experts per token): 1 per token where even. With
+//            BalanceOver::kGlobalBatch f_e is that of all tokens of the last
+//            step (Experts gives it): those of this step would have to be
+//            known before its first backward
 //   z        weight * logsumexp(logits)^2 (arXiv:2202.08906)
 // The layer adds their gradients in its own backward; the model's loss is that
 // of its tokens alone.
@@ -39,7 +45,7 @@ struct ExpertInputs {
 // expert that is chosen otherwise would be another computation.
 struct KeptRouting {
   torch::Tensor experts;  // undefined: the first run is to come
-  torch::Tensor load;     // [sequences, E]; undefined: no balance loss
+  torch::Tensor load;     // [sequences, E]: f; undefined: not counted yet
   ops::ExpertOrder order;
   ExpertExchange exchange;
 };

@@ -22,9 +22,16 @@ struct RouterStatistics {
   torch::Tensor squares;
   // See `squares`.
   torch::Tensor given;
+  // int64 [E], there too: choices of each expert by those of this rank's tokens
+  // that have a loss, counted as `rows` are. Undefined where nobody asks.
+  torch::Tensor learned;
 };
 
 // By layer of the whole model.
 using RouterStatisticsByLayer = std::map<int64_t, RouterStatistics>;
+
+// The shares of experts in the choices of a step's tokens, [E] on the model's
+// device, by layer; between steps replaced by those of the last one.
+using ExpertSharesByLayer = std::map<int64_t, torch::Tensor>;
 
 }  // namespace brigade

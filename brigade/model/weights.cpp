@@ -80,6 +80,13 @@ std::shared_ptr<Weights> ParameterSource::make(const std::string& name) const {
     weights->bias = weights->register_parameter(
         "bias", torch::empty(bias->second, options_));
   }
+  constexpr const char* kScoreBias = "e_score_correction_bias";
+  if (const auto found = shapes.find(path + "." + kScoreBias);
+      found != shapes.end())
+    weights->score_bias = weights->register_parameter(
+        kScoreBias,
+        torch::empty(found->second, options_.dtype(torch::kFloat)),
+        /*requires_grad=*/false);
   if (shapes.contains(path + ".lora_A.weight")) {
     const auto part = [&](const char* kind) {
       return weights->register_module(kind, inside(name).make(kind))->weight;

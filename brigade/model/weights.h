@@ -15,11 +15,12 @@
 
 namespace brigade {
 
-// A weight and, where the table has them, a bias and an adapter; undefined
-// without. Uninitialised.
+// A weight and, where the table has them, a bias, a router's bias and an
+// adapter; undefined without. Uninitialised.
 struct Weights : torch::nn::Module {
   torch::Tensor weight;
   torch::Tensor bias;
+  torch::Tensor score_bias;  // float32
   ops::LowRank adapter;
 };
 
@@ -46,8 +47,8 @@ class ParameterSource {
 
   // For the parameters NAME.*.
   ParameterSource inside(const std::string& name) const;
-  // NAME.weight, NAME.bias, and an adapter's NAME.lora_A.weight,
-  // NAME.lora_B.weight and NAME.lora_magnitude_vector.
+  // NAME.weight, NAME.bias, NAME.e_score_correction_bias, and an adapter's
+  // NAME.lora_A.weight, NAME.lora_B.weight and NAME.lora_magnitude_vector.
   std::shared_ptr<Weights> make(const std::string& name) const;
   // The linears of group NAME, registered in `owner` under their own names.
   GroupedWeights make_group(torch::nn::Module& owner, const std::string& name)

@@ -90,6 +90,12 @@ void add_gemma(const DecoderConfig& config, nlohmann::json& json) {
     json["rope_local_base_freq"] = *config.rope_local_base_freq;
 }
 
+void add_glm(const DecoderConfig& config, nlohmann::json& json) {
+  json["attention_bias"] = config.qkv_bias;
+  json["use_qk_norm"] = config.qk_norm;
+  json["partial_rotary_factor"] = config.partial_rotary_factor;
+}
+
 nlohmann::json eos_json(const std::vector<int64_t>& ids) {
   if (ids.empty())
     return nullptr;
@@ -128,9 +134,7 @@ nlohmann::json to_hugging_face_json(
       {"use_cache", true}};
   if (config.bos_token_id)
     json["bos_token_id"] = *config.bos_token_id;
-  nlohmann::json window = nullptr;
-  if (config.sliding_window)
-    window = *config.sliding_window;
+  const nlohmann::json window = number_or_null(config.sliding_window);
   switch (config.architecture) {
     case Architecture::kLlama:
       BRIGADE_ASSERT(
@@ -145,6 +149,9 @@ nlohmann::json to_hugging_face_json(
       break;
     case Architecture::kOlmoe:
       json["attention_bias"] = config.qkv_bias;
+      break;
+    case Architecture::kGlm4Moe:
+      add_glm(config, json);
       break;
     case Architecture::kQwen3Moe:
     case Architecture::kDots1:

@@ -25,7 +25,9 @@ enum class Architecture {
   kQwen2Moe,
   kQwen3Moe,
   kOlmoe,
-  kDots1,  // DeepSeek-V3's router beside ordinary attention
+  // DeepSeek-V3's router beside ordinary attention.
+  kDots1,
+  kGlm4Moe,
 };
 
 // How a config.json names an architecture.
@@ -46,9 +48,17 @@ inline constexpr ArchitectureName kArchitectures[] = {
     {Architecture::kQwen3Moe, "Qwen3MoeForCausalLM", "qwen3_moe"},
     {Architecture::kOlmoe, "OlmoeForCausalLM", "olmoe"},
     {Architecture::kDots1, "Dots1ForCausalLM", "dots1"},
+    {Architecture::kGlm4Moe, "Glm4MoeForCausalLM", "glm4_moe"},
 };
 // Its entry in kArchitectures.
 const ArchitectureName& name_of(Architecture architecture);
+
+// Whether its router is DeepSeek-V3's: sigmoid scores, and a bias that only
+// chooses.
+constexpr bool has_deepseek_router(Architecture architecture) {
+  return architecture == Architecture::kDots1 ||
+         architecture == Architecture::kGlm4Moe;
+}
 
 // What a layer's queries see.
 enum class LayerType {
@@ -95,6 +105,7 @@ struct DecoderConfig {
   double initializer_range = 0.02;
   double rms_norm_eps = 1e-6;
   double rope_theta = 10000.0;
+  double partial_rotary_factor = 1.0;          // of a head's dims, the first
   std::optional<RopeScaling> rope_scaling;     // of full attention
   std::optional<double> rope_local_base_freq;  // theta of sliding layers
   std::optional<int64_t>

@@ -59,7 +59,8 @@ std::optional<RopeScaling> read_rope_dictionary(
   }
   const std::string name = type.value_or(old_type.value_or("default"));
   const auto fraction = rope.number("partial_rotary_factor", Bound::kAbove, 0);
-  if (fraction && *fraction != 1.0) {
+  if (fraction && *fraction != 1.0 &&
+      config.architecture != Architecture::kGlm4Moe) {
     rope.problem(
         "partial_rotary_factor",
         fmt::format("{} is not supported; only 1.0 is", *fraction));
@@ -148,12 +149,41 @@ void read_gemma3_rope(const Reader& reader, DecoderConfig& config) {
   }
 }
 
+// GLM: the first dims of each head alone are rotated.
+void check_partial_rotary(const Reader& reader, const DecoderConfig& config) {
+  constexpr const char* kKey = "partial_rotary_factor";
+  const double dims =
+      config.partial_rotary_factor * static_cast<double>(config.head_dim);
+  const auto rotated = static_cast<int64_t>(dims);
+  if (config.partial_rotary_factor > 1 || rotated < 2 || rotated % 2 != 0)
+    reader.problem(
+        kKey,
+        fmt::format(
+            "{} of head_dim {} are {} dims; they must be an even number from "
+            "2 to head_dim",
+            config.partial_rotary_factor,
+            config.head_dim,
+            rotated));
+  if (config.rope_scaling && config.partial_rotary_factor < 1)
+    reader.problem(
+        kKey,
+        fmt::format(
+            "{} beside rope_type \"{}\" is not supported",
+            config.partial_rotary_factor,
+            name_of(config.rope_scaling->type)));
+}
+
 }  // namespace
 
 void read_rope(const Reader& reader, DecoderConfig& config) {
   if (config.architecture == Architecture::kGemma3)
     return read_gemma3_rope(reader, config);
   auto theta = reader.number("rope_theta", Bound::kAbove, 0.0);
+  const bool is_partial = config.architecture == Architecture::kGlm4Moe;
+  if (is_partial)
+    config.partial_rotary_factor =
+        reader.number("partial_rotary_factor", Bound::kAbove, 0.0)
+            .value_or(0.5);
   const char* read_from = nullptr;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const json* dictionary = dictionary_at(reader, key);
@@ -176,8 +206,14 @@ void read_rope(const Reader& reader, DecoderConfig& config) {
     }
     if (inner_theta)
       theta = inner_theta;
+    if (is_partial)
+      config.partial_rotary_factor =
+          rope.number("partial_rotary_factor", Bound::kAbove, 0.0)
+              .value_or(config.partial_rotary_factor);
   }
   config.rope_theta = theta.value_or(config.rope_theta);
+  if (is_partial)
+    check_partial_rotary(reader, config);
 }
 
 namespace {
@@ -291,14 +327,17 @@ void read_sliding_window(const Reader& reader, DecoderConfig& config) {
     return;
   } else if (
       config.architecture == Architecture::kLlama ||
-      config.architecture == Architecture::kOlmoe) {
+      config.architecture == Architecture::kOlmoe ||
+      config.architecture == Architecture::kGlm4Moe) {
     if (size) {
       reader.problem(
           "sliding_window",
           fmt::format(
               "{}, but {} has no sliding window; MistralForCausalLM has",
               *size,
-              config.architecture == Architecture::kLlama ? "Llama" : "OLMoE"));
+              config.architecture == Architecture::kLlama   ? "Llama"
+              : config.architecture == Architecture::kOlmoe ? "OLMoE"
+                                                            : "GLM-4-MoE"));
     }
     return;
   } else if (reader.boolean("use_sliding_window").value_or(false)) {

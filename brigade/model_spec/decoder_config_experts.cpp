@@ -1,6 +1,6 @@
 // The keys of mixture of experts, which differ between architectures in name
 // and default. They follow transformers' configuration_mixtral.py,
-// _qwen2_moe.py, _qwen3_moe.py, _olmoe.py and _dots1.py.
+// _qwen2_moe.py, _qwen3_moe.py, _olmoe.py, _dots1.py and _glm4_moe.py.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -25,9 +25,14 @@ bool is_qwen(const DecoderConfig& config) {
          config.architecture == Architecture::kQwen3Moe;
 }
 
+// Some of whose defaults differ from dots1's.
+bool is_glm(const DecoderConfig& config) {
+  return config.architecture == Architecture::kGlm4Moe;
+}
+
 // transformers writes another name than the hub's files have.
 int64_t read_num_experts(const Reader& reader, const DecoderConfig& config) {
-  if (config.architecture == Architecture::kDots1)
+  if (has_deepseek_router(config.architecture))
     return reader.required_integer("n_routed_experts", 1, kMaxExperts);
   const bool is_mixtral = config.architecture == Architecture::kMixtral;
   const char* usual = is_mixtral ? "num_local_experts" : "num_experts";
@@ -46,9 +51,10 @@ void read_dense_layers(
     const Reader& reader,
     const DecoderConfig& config,
     ExpertsConfig& experts) {
-  if (config.architecture == Architecture::kDots1) {
+  if (has_deepseek_router(config.architecture)) {
     experts.first_k_dense_replace =
-        reader.integer("first_k_dense_replace", 0, kMaxLayers).value_or(0);
+        reader.integer("first_k_dense_replace", 0, kMaxLayers)
+            .value_or(is_glm(config) ? 1 : 0);
     return;
   }
   if (!is_qwen(config))
@@ -116,11 +122,11 @@ int64_t read_shared_width(
   if (config.architecture == Architecture::kQwen2Moe)
     return reader.required_integer(
         "shared_expert_intermediate_size", 1, kMaxWidth);
-  if (config.architecture != Architecture::kDots1)
+  if (!has_deepseek_router(config.architecture))
     return 0;
-  const int64_t width =
-      reader.integer("n_shared_experts", 0, kMaxExperts).value_or(0) *
-      experts.width;
+  const int64_t width = reader.integer("n_shared_experts", 0, kMaxExperts)
+                            .value_or(is_glm(config) ? 1 : 0) *
+                        experts.width;
   if (width > kMaxWidth)
     reader.problem("n_shared_experts", fmt::format("{} wide in all", width));
   return std::min(width, kMaxWidth);
@@ -183,7 +189,7 @@ void refuse_unknown_router_keys(
   }
 }
 
-void read_dots1_router(const Reader& reader, ExpertsConfig& experts) {
+void read_deepseek_router(const Reader& reader, ExpertsConfig& experts) {
   experts.routed_scaling_factor =
       reader.number("routed_scaling_factor", Bound::kAbove, 0.0).value_or(1.0);
   for (const auto& [key, only] :
@@ -219,19 +225,20 @@ void read_experts(const Reader& reader, DecoderConfig& config) {
             experts.num_experts));
   }
   const bool has_own_width =
-      is_qwen(config) || config.architecture == Architecture::kDots1;
+      is_qwen(config) || has_deepseek_router(config.architecture);
   experts.width = has_own_width ? reader.required_integer(
                                       "moe_intermediate_size", 1, kMaxWidth)
                                 : config.intermediate_size;
   experts.shared_width = read_shared_width(reader, config, experts);
-  experts.norm_topk_prob = config.architecture == Architecture::kMixtral ||
-                           reader.boolean("norm_topk_prob").value_or(false);
+  experts.norm_topk_prob =
+      config.architecture == Architecture::kMixtral ||
+      reader.boolean("norm_topk_prob").value_or(is_glm(config));
   experts.router_aux_loss_coef =
       reader.number("router_aux_loss_coef", Bound::kAtLeast, 0.0)
           .value_or(config.architecture == Architecture::kOlmoe ? 0.01 : 0.001);
   read_dense_layers(reader, config, experts);
-  if (config.architecture == Architecture::kDots1)
-    read_dots1_router(reader, experts);
+  if (has_deepseek_router(config.architecture))
+    read_deepseek_router(reader, experts);
   const auto noise = reader.number("router_jitter_noise", Bound::kAtLeast, 0.0);
   if (noise && *noise > 0)
     reader.problem(
@@ -244,7 +251,7 @@ void read_experts(const Reader& reader, DecoderConfig& config) {
 void add_experts(const DecoderConfig& config, json& result) {
   const ExpertsConfig& experts = *config.experts;
   result["num_experts_per_tok"] = experts.num_experts_per_tok;
-  if (config.architecture == Architecture::kDots1) {
+  if (has_deepseek_router(config.architecture)) {
     result["n_routed_experts"] = experts.num_experts;
     result["n_shared_experts"] =
         experts.shared_width > 0 ? json(experts.shared_width / experts.width)
@@ -266,7 +273,7 @@ void add_experts(const DecoderConfig& config, json& result) {
     result["decoder_sparse_step"] = experts.decoder_sparse_step;
     result["mlp_only_layers"] = experts.mlp_only_layers;
   }
-  if (is_qwen(config) || config.architecture == Architecture::kDots1)
+  if (is_qwen(config) || has_deepseek_router(config.architecture))
     result["moe_intermediate_size"] = experts.width;
   if (config.architecture == Architecture::kQwen2Moe)
     result["shared_expert_intermediate_size"] = experts.shared_width;

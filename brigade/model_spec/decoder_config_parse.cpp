@@ -30,6 +30,7 @@ bool has_experts(const DecoderConfig& config) {
     case Architecture::kQwen3Moe:
     case Architecture::kOlmoe:
     case Architecture::kDots1:
+    case Architecture::kGlm4Moe:
       return true;
     default:
       return false;
@@ -244,6 +245,10 @@ void read_biases(const Reader& reader, DecoderConfig& config) {
       config.qkv_bias = config.o_bias = attention;
       config.qk_norm = true;
       break;
+    case Architecture::kGlm4Moe:
+      config.qkv_bias = attention;
+      config.qk_norm = reader.boolean("use_qk_norm").value_or(false);
+      break;
     case Architecture::kQwen2:
       // transformers does not read the key: q, k and v always have a bias.
       config.qkv_bias = true;
@@ -366,6 +371,9 @@ void refuse_foreign_maths(const Reader& reader, const DecoderConfig& config) {
   for (const auto& [key, neutral] : kNeutral.items()) {
     if (is_gemma(config) &&
         std::find(kGemmas.begin(), kGemmas.end(), key) != kGemmas.end())
+      continue;
+    if (config.architecture == Architecture::kGlm4Moe &&
+        key == "partial_rotary_factor")
       continue;
     // read_experts() has judged these.
     if (has_experts(config) && key.find("experts") != std::string::npos)

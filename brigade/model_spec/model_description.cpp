@@ -41,32 +41,33 @@ LayerDescription describe_llama_layer(const DecoderConfig& config) {
   }
   attention.rotary.theta = config.rope_theta;
   attention.rotary.scaling = config.rope_scaling;
+  attention.rotary.share = config.partial_rotary_factor;
   layer.mlp.width = config.intermediate_size;
   layer.mlp.bias = config.mlp_bias;
   return layer;
 }
 
-// Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE and dots1.
+// Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE, dots1 and GLM-4-MoE.
 ExpertsDescription describe_experts(const DecoderConfig& config) {
   const ExpertsConfig& experts = *config.experts;
   const bool is_mixtral = config.architecture == Architecture::kMixtral;
-  const bool is_dots1 = config.architecture == Architecture::kDots1;
+  const bool is_deepseek = has_deepseek_router(config.architecture);
   ExpertsDescription result;
   result.count = experts.num_experts;
   result.per_token = experts.num_experts_per_tok;
   result.expert.width = experts.width;
   result.router = {
-      .score = is_dots1 ? RouterScore::kSigmoid : RouterScore::kSoftmax,
+      .score = is_deepseek ? RouterScore::kSigmoid : RouterScore::kSoftmax,
       .normalises = experts.norm_topk_prob,
       .scale = experts.routed_scaling_factor,
-      .has_bias = is_dots1,
+      .has_bias = is_deepseek,
       .groups = experts.n_group,
       .chosen_groups = experts.topk_group};
   if (experts.shared_width > 0)
     result.shared = SharedExpertDescription{
-        .name = is_dots1 ? "shared_experts" : "shared_expert",
+        .name = is_deepseek ? "shared_experts" : "shared_expert",
         .mlp = {.width = experts.shared_width},
-        .has_gate = !is_dots1};
+        .has_gate = !is_deepseek};
   if (is_mixtral) {
     result.block = "block_sparse_moe";
     result.gate = "w1";
@@ -160,6 +161,7 @@ ModelDescription describe_model(const DecoderConfig& config) {
     case Architecture::kQwen3Moe:
     case Architecture::kOlmoe:
     case Architecture::kDots1:
+    case Architecture::kGlm4Moe:
       return describe_llama(config);
     case Architecture::kGemma2:
     case Architecture::kGemma3:

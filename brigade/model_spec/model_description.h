@@ -34,6 +34,8 @@ enum class Activation { kSilu, kGeluTanh };
 struct RotaryDescription {
   double theta = 10000.0;
   std::optional<RopeScaling> scaling;
+  // The share of a head's dims that is rotated, the first ones.
+  double share = 1.0;
   bool operator==(const RotaryDescription&) const = default;
 };
 

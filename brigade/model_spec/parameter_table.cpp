@@ -134,6 +134,17 @@ class Table {
     scale(row, logit_factor());
   }
 
+  // What is added to the router's scores for the choice alone.
+  void router_bias(const std::string& name, int64_t size) {
+    ParameterRow& row = add(name, {size}, {});
+    row.initialization = Initialization::kZeros;
+    row.initial_std = 0;
+    row.decays = false;
+    row.trains = false;
+    row.is_float32 = true;
+    row.role = ParameterRole::kRouterBias;
+  }
+
   std::vector<ParameterRow> take() { return std::move(rows_); }
 
  private:
@@ -266,6 +277,9 @@ void add_experts(
     int64_t hidden,
     Table& table) {
   table.router(experts.block + ".gate.weight", experts.count);
+  if (experts.router.has_bias)
+    table.router_bias(
+        experts.block + ".gate.e_score_correction_bias", experts.count);
   for (int64_t expert = 0; expert < experts.count; ++expert)
     add_expert(experts, expert, hidden, table);
   table.enter_expert(kNoExpert);

@@ -52,12 +52,13 @@ enum class Initialization {
 
 // What a parameter is to the model. Matrices multiply hidden states, those of
 // experts too; the embedding is looked up, the head gives logits, the router
-// chooses experts.
+// chooses experts, and a bias of its own takes part in that alone.
 enum class ParameterRole {
   kMatrix,
   kEmbedding,
   kHead,
   kRouter,
+  kRouterBias,  // no gradient reaches it: see model/router.h
   kNorm,
   kBias,
 };
@@ -116,6 +117,8 @@ struct ParameterRow {
   // row when that is read as a matrix [E * rows, columns].
   std::string stack;
   int64_t stack_row = 0;
+  // Whether it is float32 whatever the model's dtype is.
+  bool is_float32 = false;
   // The embedding of a model whose head is tied: the name that the head would
   // have. The last stage then holds a copy. Empty: not tied.
   std::string tied_head;

@@ -100,7 +100,11 @@ RotaryFrequencies rotary_frequencies(
     const RotaryDescription& rotary,
     int64_t head_dim,
     int64_t length) {
-  RotaryFrequencies result{.values = plain(rotary.theta, head_dim)};
+  const auto rotated =
+      static_cast<int64_t>(rotary.share * static_cast<double>(head_dim));
+  RotaryFrequencies result{.values = plain(rotary.theta, rotated)};
+  // Those that are not rotated turn by nothing.
+  result.values.resize(static_cast<size_t>(head_dim / 2), 0.0);
   if (!rotary.scaling)
     return result;
   const RopeScaling& scaling = *rotary.scaling;

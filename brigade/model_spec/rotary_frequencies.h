@@ -12,7 +12,9 @@
 namespace brigade {
 
 struct RotaryFrequencies {
-  std::vector<double> values;  // [D/2], radians per token
+  // [D/2], radians per token; with RotaryDescription::share those of the dims
+  // that are rotated, then zeros.
+  std::vector<double> values;
   // cos and sin are multiplied by it (yarn's attention factor).
   double magnitude = 1.0;
 };

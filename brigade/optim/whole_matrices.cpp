@@ -69,8 +69,10 @@ WholeMatrices::WholeMatrices(
       options_(std::move(options)),
       costs_(static_cast<size_t>(ranks_->size()), 0) {
   json text = json::array();
-  for (const MatrixPiece& piece : mine_)
-    text.push_back(to_json(piece));
+  for (size_t i = 0; i < mine_.size(); ++i) {
+    text.push_back(to_json(mine_[i]));
+    mine_of_[mine_[i].name].push_back(i);
+  }
   const auto texts = Agreement(*ranks_).texts(text.dump());
   for (size_t rank = 0; rank < texts.size(); ++rank)
     add_pieces(static_cast<int>(rank), texts[rank]);
@@ -84,14 +86,11 @@ WholeMatrices::WholeMatrices(
 void WholeMatrices::add_pieces(int rank, const std::string& text) {
   for (const json& each : json::parse(text)) {
     const MatrixPiece piece = from_json(each);
-    auto matrix =
-        std::find_if(matrices_.begin(), matrices_.end(), [&](const Matrix& m) {
-          return m.name == piece.name;
-        });
-    if (matrix == matrices_.end())
-      matrix = matrices_.insert(
-          matrices_.end(),
+    const auto [found, is_new] = by_name_.emplace(piece.name, matrices_.size());
+    if (is_new)
+      matrices_.push_back(
           {.name = piece.name, .rows = piece.rows, .columns = piece.columns});
+    Matrix* const matrix = &matrices_[found->second];
     auto part = std::find_if(
         matrix->parts.begin(), matrix->parts.end(), [&](const Part& known) {
           return known.slice == piece.slice && known.begin == piece.begin &&
@@ -173,9 +172,12 @@ torch::Tensor WholeMatrices::piece_of(
     const Matrix& matrix,
     const Part& part,
     const std::vector<torch::Tensor>& pieces) const {
-  for (size_t i = 0; i < mine_.size(); ++i) {
-    if (mine_[i].name == matrix.name && mine_[i].begin == part.begin &&
-        mine_[i].numel == part.numel && mine_[i].slice == part.slice)
+  const auto found = mine_of_.find(matrix.name);
+  if (found == mine_of_.end())
+    return {};
+  for (const size_t i : found->second) {
+    if (mine_[i].begin == part.begin && mine_[i].numel == part.numel &&
+        mine_[i].slice == part.slice)
       return pieces[i];
   }
   return {};

@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -129,8 +130,10 @@ class WholeMatrices {
 
   CommunicatorPtr ranks_;
   std::vector<MatrixPiece> mine_;
+  std::map<std::string, std::vector<size_t>> mine_of_;  // by name, into mine_
   WholeMatricesOptions options_;
   std::vector<Matrix> matrices_;
+  std::map<std::string, size_t> by_name_;  // into matrices_
   std::vector<Round> rounds_;
   std::vector<double> costs_;
 };

@@ -79,14 +79,9 @@ ModelFile parse_model_file(
   const DecoderConfig config = parse_decoder_config(json, pointer, problems);
   if (problems.size() > before)
     return {};
-  const auto layers = describe_model(config).layers;
   return {
       .shape = shape_of(config, name),
-      .positions = config.max_position_embeddings,
-      .train_takes_it = std::none_of(
-          layers.begin(), layers.end(), [](const LayerDescription& layer) {
-            return layer.experts && layer.experts->router.has_bias;
-          })};
+      .positions = config.max_position_embeddings};
 }
 
 }  // namespace brigade::planner

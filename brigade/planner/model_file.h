@@ -1,5 +1,5 @@
 // The shape of a model from its Hugging Face config: every architecture that
-// `train` takes, and GPT-2 and Dots1, which it does not.
+// `train` takes, and GPT-2, which it does not.
 //
 // PURE.
 #pragma once
@@ -16,7 +16,7 @@ namespace brigade::planner {
 struct ModelFile {
   ModelShape shape;
   int64_t positions = 0;       // the longest sequence it was made for
-  bool train_takes_it = true;  // false: GPT-2, Dots1
+  bool train_takes_it = true;  // false: GPT-2
 };
 
 // `json` is a Hugging Face config, or a training config with one inline at

@@ -288,6 +288,27 @@ bool ShardedWeights::keep_changes(int index) {
   return is_any;
 }
 
+void ShardedWeights::add_to(
+    const std::string& name,
+    const torch::Tensor& change) {
+  const at::DisableRecordFunctionGuard unobserved;
+  const torch::NoGradGuard no_grad;
+  for (const FlatSegment& segment : memory_->segments()) {
+    for (const BucketSlot& slot : segment.slots) {
+      if (params()[static_cast<size_t>(slot.param)].name != name)
+        continue;
+      const int64_t end = segment.owned.begin + segment.owned.numel;
+      const int64_t first = std::max(slot.offset_numel, segment.owned.begin);
+      const int64_t last = std::min(slot.offset_numel + slot.numel, end);
+      if (first < last)
+        segment.weight_shard
+            .narrow(0, first - segment.owned.begin, last - first)
+            .add_(change.flatten().narrow(
+                0, first - slot.offset_numel, last - first));
+    }
+  }
+}
+
 int64_t ShardedWeights::version() const {
   int64_t sum = -kept_changes_;
   for (const FlatSegment& segment : memory_->segments())

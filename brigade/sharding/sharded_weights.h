@@ -74,6 +74,9 @@ class ShardedWeights {
   // This rank's range takes the whole weights' values, where they differ.
   // Returns whether any that trains did. Precondition: held.
   bool keep_changes(int unit);
+  // Adds `change`, shaped as the parameter of that name, to what this rank has
+  // of it. Precondition: nothing is held; others see it once it is gathered.
+  void add_to(const std::string& name, const torch::Tensor& change);
   // Raised whenever an optimizer writes this rank's ranges.
   int64_t version() const;
   // Throws ConfigError naming a parameter that an operation has written while

@@ -48,7 +48,8 @@ StageParams stage_params(const TrainConfig& config, const ModelPart& part) {
         .push_back(
             {.name = row.name,
              .numel = numel,
-             .dtype = to_string(config.model.dtype),
+             .dtype = row.is_float32 ? to_string(ModelDtype::kFloat32)
+                                     : to_string(config.model.dtype),
              .sparse_row_numel =
                  is_row_sparse(row, part) ? shard.shape.back() : 0,
              .has_own_bucket =

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "brigade/base/check.h"
@@ -27,6 +28,7 @@ std::string RouterUse::describe_bad_layer() const {
 RouterUse sum_up_routers(
     const DecoderConfig& decoder,
     const ProcessMesh& mesh,
+    LearnedChoices choices,
     const RouterStatisticsByLayer& noted) {
   if (!decoder.experts)
     return {};
@@ -35,8 +37,11 @@ RouterUse sum_up_routers(
   const int64_t experts = decoder.experts->num_experts;
   const int64_t squares = experts;
   const int64_t is_bad = experts + 1;
+  const int64_t learned = experts + 2;
+  const int64_t columns =
+      choices == LearnedChoices::kSumUp ? learned + experts : learned;
   const auto sums =
-      torch::zeros({decoder.num_hidden_layers, experts + 2}, torch::kDouble);
+      torch::zeros({decoder.num_hidden_layers, columns}, torch::kDouble);
   auto at = sums.accessor<double, 2>();
   // Of the ranks that have the same router one says its norm.
   const Coordinate& here = mesh.coordinate();
@@ -49,6 +54,8 @@ RouterUse sum_up_routers(
       at[layer][squares] = of_layer.squares.item<double>();
     if (!std::isfinite(of_layer.given.item<double>()))
       at[layer][is_bad] = 1;
+    if (choices == LearnedChoices::kSumUp && of_layer.learned.defined())
+      sums[layer].narrow(0, learned, experts).copy_(of_layer.learned);
   }
   mesh.world()->all_reduce(sums)->wait_on_host();
   RouterUse whole;
@@ -64,8 +71,20 @@ RouterUse sum_up_routers(
     whole.layers.push_back(std::move(use));
     if (at[layer][is_bad] > 0 && !whole.bad_layer)
       whole.bad_layer = layer;
+    for (int64_t column = learned; column < columns; ++column)
+      whole.learned[layer].push_back(static_cast<int64_t>(at[layer][column]));
   }
   return whole;
+}
+
+torch::Tensor bias_update(const std::vector<int64_t>& choices, double rate) {
+  // Against the mean without a division: integers say which side it is on.
+  const int64_t sum =
+      std::accumulate(choices.begin(), choices.end(), int64_t{0});
+  const auto experts = static_cast<int64_t>(choices.size());
+  const torch::Tensor missing =
+      sum - torch::tensor(choices, torch::kLong) * experts;
+  return missing.sign().to(torch::kFloat) * rate;
 }
 
 }  // namespace brigade

@@ -254,6 +254,29 @@ void set_optimizer(const CheckpointManifest& manifest, Optimizer& optimizer) {
   }
 }
 
+nlohmann::json describe_choices(const ChoicesByLayer& choices) {
+  nlohmann::json described;
+  for (const auto& [layer, counts] : choices)
+    described[std::to_string(layer)] = counts;
+  return described;
+}
+
+// Those of another model are not of a run that can be continued.
+ChoicesByLayer choices_of(const CheckpointManifest& manifest) {
+  ChoicesByLayer choices;
+  if (manifest.expert_choices.is_null())
+    return choices;
+  try {
+    for (const auto& [layer, counts] : manifest.expert_choices.items())
+      choices[std::stoll(layer)] = counts.get<std::vector<int64_t>>();
+  } catch (const std::exception&) {
+    throw DataError(
+        "[checkpoint] the manifest's \"expert_choices\" are not numbers of "
+        "choices by layer");
+  }
+  return choices;
+}
+
 // The states of the same optimizer, and the master of a float32 weight where the
 // stored one is an average. A moving average that the checkpoint has not begins
 // with the weights, momentum that was off with zero.
@@ -449,7 +472,8 @@ LoadedRun load_run(
       {manifest.step,
        manifest.tokens,
        samples_of(manifest),
-       manifest.skipped_steps},
+       manifest.skipped_steps,
+       choices_of(manifest)},
       manifest.run,
       has_groups,
       other};
@@ -469,6 +493,8 @@ CheckpointToSave checkpoint_of(
   manifest.tokens = position.tokens;
   manifest.samples = position.samples;
   manifest.skipped_steps = position.skipped_steps;
+  if (config.training.router_aux_loss_over == BalanceOver::kGlobalBatch)
+    manifest.expert_choices = describe_choices(position.choices);
   manifest.run = run;
   manifest.data = data;
   manifest.dtype = to_string(config.model.dtype);

@@ -12,6 +12,7 @@
 #include "brigade/config/train_config.h"
 #include "brigade/data/training_data.h"
 #include "brigade/train/local_training.h"
+#include "brigade/train/router_use.h"
 #include "brigade/train/run_observer.h"
 #include "brigade/train/stage_runtime.h"
 
@@ -22,6 +23,8 @@ struct RunPosition {
   int64_t tokens = 0;
   int64_t samples = 0;        // sequences; the next one to train on
   int64_t skipped_steps = 0;  // of `steps`, those that updated nothing
+  // Of the last step that updated something; empty: nothing asks for it.
+  ChoicesByLayer choices = {};
 };
 
 using Stages = std::vector<std::unique_ptr<StageRuntime>>;

@@ -32,6 +32,9 @@ std::shared_ptr<ModelContext> make_context(
   }
   if (config.model.decoder->experts)
     context->router_statistics = std::make_shared<RouterStatisticsByLayer>();
+  if (context->router_statistics &&
+      context->router_losses.balance_over == BalanceOver::kGlobalBatch)
+    context->expert_shares = std::make_shared<ExpertSharesByLayer>();
   context->recompute = config.training.recompute_of_stage(stage);
   return context;
 }
@@ -277,6 +280,36 @@ void StageRuntime::step(double lr, double grad_scale) {
   optimizer().step(lr, grad_scale, ops::AfterRead::kZero);
   sync().reset();
   sync().gather_weights();
+}
+
+void StageRuntime::set_expert_shares(const ChoicesByLayer& choices) {
+  const auto& shares = model_->context().expert_shares;
+  if (!shares)
+    return;
+  for (const auto& [layer, of_layer] : choices) {
+    const auto counts = torch::tensor(of_layer, torch::kDouble);
+    const auto sum = counts.sum();
+    if (sum.item<double>() > 0)
+      (*shares)[layer] = (counts / sum).to(model_->context().device);
+  }
+}
+
+void StageRuntime::move_router_biases(
+    const ChoicesByLayer& choices,
+    double rate) {
+  const torch::NoGradGuard no_grad;
+  for (const Param& param : params_->frozen()) {
+    // That of an adapter's base model stays as it is.
+    if (param.row->role != ParameterRole::kRouterBias ||
+        param.row->stored_in == StoredIn::kBaseModel)
+      continue;
+    const torch::Tensor update = bias_update(choices.at(param.row->layer), rate)
+                                     .to(model_->context().device);
+    if (ShardedWeights* sharded = sync().sharded_weights())
+      sharded->add_to(param.name, update);
+    else
+      param.tensor.detach().add_(update);
+  }
 }
 
 void StageRuntime::show_averages() {

@@ -17,6 +17,7 @@
 #include "brigade/schedule/weight_gradient_queue.h"
 #include "brigade/train/gradient_check.h"
 #include "brigade/train/preference_loss.h"
+#include "brigade/train/router_use.h"
 #include "brigade/train/weight_units.h"
 
 namespace brigade {
@@ -77,6 +78,12 @@ class StageRuntime {
   // Ends a step without an update: gradients are cleared, weights and moments
   // stay.
   void skip_step();
+
+  // Between steps: what the next one's balance loss is over, with
+  // BalanceOver::kGlobalBatch.
+  void set_expert_shares(const ChoicesByLayer& choices);
+  // Moves the biases of routers that have one, by bias_update(); before step().
+  void move_router_biases(const ChoicesByLayer& choices, double rate);
 
   // Of an optimizer that averages weights (Optimizer::averages_weights()):
   // forward has the averages until hide_averages(). Collective over the

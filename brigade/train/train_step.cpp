@@ -80,6 +80,9 @@ TrainStep::TrainStep(
       mesh_(mesh),
       read_(std::move(read)),
       lr_schedule_(lr_schedule_options(config, 0, 0)),
+      counts_choices_(
+          config.training.router_aux_loss_over == BalanceOver::kGlobalBatch ||
+          has_deepseek_router(model_of(config).architecture)),
       batches_(data.training, config, mesh.coordinate(), mesh.device()) {
   std::vector<ModelPart> parts = stage_parts(config_);
   for (ModelPart& part : parts)
@@ -229,11 +232,11 @@ std::optional<PreferenceMetrics> TrainStep::take_preference() {
 }
 
 std::vector<double> TrainStep::read_device(
-    const std::vector<torch::Tensor>& scalars) {
+    const std::vector<torch::Tensor>& tensors) {
   std::vector<torch::Tensor> wide;
-  for (const torch::Tensor& scalar : scalars)
-    wide.push_back(scalar.detach().to(torch::kDouble).reshape({}));
-  auto values = read_(torch::stack(wide));
+  for (const torch::Tensor& value : tensors)
+    wide.push_back(value.detach().to(torch::kDouble).flatten());
+  auto values = read_(torch::cat(wide));
   for (const CommunicatorPtr& group : mesh_.all())
     group->throw_if_failed();
   return values;
@@ -390,25 +393,51 @@ void TrainStep::clear_router_statistics() {
 
 RouterUse TrainStep::whole_router_use() {
   RouterStatisticsByLayer noted;
-  std::vector<torch::Tensor> scalars;
+  std::vector<torch::Tensor> on_device;
   for (const auto& stage : stages_) {
     const auto& of_stage = stage->model().context().router_statistics;
     if (of_stage)
       noted.insert(of_stage->begin(), of_stage->end());
   }
   for (const auto& [layer, of_layer] : noted) {
-    scalars.push_back(of_layer.squares);
-    scalars.push_back(of_layer.given);
+    on_device.push_back(of_layer.squares);
+    on_device.push_back(of_layer.given);
+    if (of_layer.learned.defined())
+      on_device.push_back(of_layer.learned);
   }
-  if (!scalars.empty()) {
-    const std::vector<double> values = read_device(scalars);
+  if (!on_device.empty()) {
+    const std::vector<double> values = read_device(on_device);
     size_t next = 0;
+    const auto take = [&](torch::Tensor& of) {
+      if (!of.defined())
+        return;
+      const auto numel = static_cast<size_t>(of.numel());
+      of = torch::tensor(
+          c10::ArrayRef<double>(&values[next], numel), torch::kDouble);
+      next += numel;
+    };
     for (auto& [layer, of_layer] : noted) {
-      of_layer.squares = torch::scalar_tensor(values[next++], torch::kDouble);
-      of_layer.given = torch::scalar_tensor(values[next++], torch::kDouble);
+      take(of_layer.squares);
+      take(of_layer.given);
+      take(of_layer.learned);
     }
   }
-  return sum_up_routers(model_of(config_), mesh_, noted);
+  return sum_up_routers(
+      model_of(config_),
+      mesh_,
+      counts_choices_ ? LearnedChoices::kSumUp : LearnedChoices::kLeaveOut,
+      noted);
+}
+
+void TrainStep::balance_routers(const ChoicesByLayer& learned) {
+  set_choices(learned);
+  for (const auto& stage : stages_)
+    stage->move_router_biases(learned, config_.training.router_bias_rate);
+}
+
+void TrainStep::set_choices(const ChoicesByLayer& choices) {
+  for (const auto& stage : stages_)
+    stage->set_expert_shares(choices);
 }
 
 std::string TrainStep::describe_non_finite(const StepResult& result) const {
@@ -549,6 +578,9 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
     grad_scale *= std::min(
         1.0, config_.training.grad_clip / (result.group_grad_norm + 1e-6));
   result.lr = learning_rate(lr_schedule_, step);
+  // On all ranks alike, also on those whose group has nothing to learn from.
+  if (result.skipped == StepResult::Skipped::kNo)
+    balance_routers(result.routers.learned);
   result.exposed_ns = pipeline_wait_ns_;
   for (const auto& stage : stages_) {
     result.exposed_ns += stage->sync().report().exposed_ns();

@@ -84,6 +84,8 @@ class TrainStep {
   void set_lr_schedule(const LrScheduleOptions& schedule) {
     lr_schedule_ = schedule;
   }
+  // What the routers chose in the step before: RouterUse::learned of it.
+  void set_choices(const ChoicesByLayer& choices);
   // The next step's global batch begins with `sample`.
   void seek_sample(int64_t sample) { batches_.seek_sample(sample); }
   // Collective. With training.check_gradients_every, throws an Error that names
@@ -134,8 +136,8 @@ class TrainStep {
       double waited_ms,
       StepTimes& times);
   void observe(const Action& action, int64_t begin_ns, int64_t end_ns);
-  // read_, after which no failed operation goes unnoticed.
-  std::vector<double> read_device(const std::vector<torch::Tensor>& scalars);
+  // read_ of all elements, after which no failed operation goes unnoticed.
+  std::vector<double> read_device(const std::vector<torch::Tensor>& tensors);
   // This rank's sum of squares, and on the last stage the loss behind it.
   std::vector<double> read_squares_and_loss(const torch::Tensor& loss_sum);
   void add_to(Trace& trace, int64_t step, const StepResult& result) const;
@@ -144,6 +146,8 @@ class TrainStep {
   void clear_router_statistics();
   // Collective over the world.
   RouterUse whole_router_use();
+  // Between a step's backwards and its update, by what it learned from.
+  void balance_routers(const ChoicesByLayer& learned);
   // Collective over the last stage's dp x cp, then over tp x pp: the loss and
   // its tokens, grad_norm, memory_gb, agreed and whether all is finite. Losses
   // and gradients are sums over tokens, a step's are their means: returns the
@@ -168,6 +172,8 @@ class TrainStep {
   const ProcessMesh& mesh_;
   ReadValues read_;
   LrScheduleOptions lr_schedule_;
+  // Whether balance loss or router's bias are over a step's choices.
+  const bool counts_choices_;
   std::vector<std::unique_ptr<StageRuntime>> stages_;
   std::unique_ptr<LocalTraining> local_;
   MicroBatches batches_;

@@ -289,6 +289,7 @@ void Trainer::resume() {
         Checkpoint(*checkpoint), config_, *mesh_, step_->stages());
     position_ = loaded.position;
     step_->seek_sample(position_.samples);
+    step_->set_choices(position_.choices);
     set_aside_others(loaded);
     observer_.on_message(fmt::format("continuing '{}'", checkpoint->string()));
     report_lost_state(loaded, lost_errors);
@@ -449,6 +450,8 @@ StepMetrics Trainer::train_step(int64_t step) {
   position_.tokens += tokens;
   position_.samples += tokens / config_.training.seq_length;
   position_.steps = step;
+  if (result.skipped == StepResult::Skipped::kNo)
+    position_.choices = result.routers.learned;
   agreed_ = result.agreed;
   const double seconds =
       static_cast<double>(result.end_ns - result.begin_ns) / 1e9;

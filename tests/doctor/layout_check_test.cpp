@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "brigade/doctor/expert_rate.h"
 #include "brigade/doctor/group_rate.h"
 #include "brigade/doctor/machine_facts.h"
 #include "tests/support/program.h"
@@ -59,7 +60,14 @@ TEST(LayoutCheck, FindsEveryLayoutOfTwoRanksGood) {
   EXPECT_THAT(
       names,
       ElementsAre(
-          "dp2", "dp2 zero1", "dp2 zero2", "dp2 zero3", "cp2", "pp2", "tp2"));
+          "dp2",
+          "dp2 zero1",
+          "dp2 zero2",
+          "dp2 zero3",
+          "cp2",
+          "pp2",
+          "tp2",
+          "dp2 zero1 ep2"));
 }
 
 TEST(LayoutDifference, IsGoodWithinTheToleranceAlone) {
@@ -87,6 +95,10 @@ TEST(MachineFacts, MeasureADisk) {
   const testing::RunsFolder folder;
   EXPECT_GT(disk_bytes_per_s(folder / "", 1 << 20), 0);
   EXPECT_TRUE(std::filesystem::is_empty(folder / ""));
+}
+
+TEST(ExpertRate, IsMeasured) {
+  EXPECT_GT(expert_flops(torch::dtype(torch::kFloat), 8), 0);
 }
 
 TEST(GroupRate, IsMeasuredByAllRanks) {

@@ -39,6 +39,10 @@ SHAPE = {
     "rms_norm_eps": 1e-5,
     "initializer_range": 0.2,
 }
+DEEPSEEK = {
+    "n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2,
+    "n_group": 4, "topk_group": 2, "moe_intermediate_size": 32,
+    "norm_topk_prob": True, "routed_scaling_factor": 1.5}
 MODELS = {
     "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama",
               "tie_word_embeddings": False},
@@ -55,6 +59,15 @@ MODELS = {
     "gemma3": {"architectures": ["Gemma3ForCausalLM"],
                "model_type": "gemma3_text", "head_dim": 16,
                "query_pre_attn_scalar": 16, "sliding_window": 32},
+    "qwen3_moe": {"architectures": ["Qwen3MoeForCausalLM"],
+                  "model_type": "qwen3_moe", "head_dim": 16,
+                  "num_experts": 4, "num_experts_per_tok": 2,
+                  "moe_intermediate_size": 32, "norm_topk_prob": True},
+    "dots1": {"architectures": ["Dots1ForCausalLM"], "model_type": "dots1",
+              "head_dim": 16, "first_k_dense_replace": 1, **DEEPSEEK},
+    "glm4_moe": {"architectures": ["Glm4MoeForCausalLM"],
+                 "model_type": "glm4_moe", "head_dim": 16,
+                 "attention_bias": True, "use_qk_norm": True, **DEEPSEEK},
 }
 LAYOUTS = {
     "one": [],
@@ -175,8 +188,13 @@ class Ecosystem(unittest.TestCase):
             self.assertEqual(again.dtype, getattr(torch, dtype))
             expected = model.state_dict()
             for name, weight in again.state_dict().items():
+                # A router's bias is float32 beside bfloat16.
                 self.assertTrue(torch.equal(
-                    weight, expected[name].to(again.dtype)), name)
+                    weight, expected[name].to(weight.dtype)), name)
+                self.assertEqual(
+                    weight.dtype == again.dtype,
+                    dtype == "float32" or not name.endswith(
+                        "e_score_correction_bias"), name)
 
     def test_exported_models_have_transformers_losses(self):
         for model in MODELS:

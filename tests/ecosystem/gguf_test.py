@@ -27,6 +27,9 @@ SHAPE = {
     "rms_norm_eps": 1e-5, "initializer_range": 0.2}
 GEMMA = {"query_pre_attn_scalar": 16, "sliding_window": 32}
 
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2,
+           "moe_intermediate_size": 64}
+
 
 def rope(kind, **more):
     return {"rope_parameters": {
@@ -47,6 +50,14 @@ MODELS = {
     "mistral": (transformers.MistralConfig, {"sliding_window": None}),
     "qwen2": (transformers.Qwen2Config, {"tie_word_embeddings": True}),
     "qwen3": (transformers.Qwen3Config, {}),
+    "mixtral": (transformers.MixtralConfig,
+                {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen2_moe": (transformers.Qwen2MoeConfig,
+                  {**EXPERTS, "shared_expert_intermediate_size": 128}),
+    "qwen3_moe": (transformers.Qwen3MoeConfig,
+                  {**EXPERTS, "norm_topk_prob": True}),
+    "olmoe": (transformers.OlmoeConfig,
+              {"num_experts": 4, "num_experts_per_tok": 2}),
     "gemma2": (transformers.Gemma2Config, GEMMA),
     "gemma3": (transformers.Gemma3TextConfig,
                {**GEMMA, "num_hidden_layers": 7}),
@@ -169,6 +180,34 @@ class Gguf(unittest.TestCase):
             tensor.data.tobytes(),
             gguf.quants.quantize(
                 expected, gguf.GGMLQuantizationType.Q8_0).tobytes())
+
+    def test_experts_are_stacked_as_transformers_has_them(self):
+        for name in ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe"):
+            with self.subTest(model=name):
+                folder = self.model(name)
+                reader = gguf.GGUFReader(self.export(folder, "f32"))
+                found = {t.name: t for t in reader.tensors}
+                arch = gguf.MODEL_ARCH(next(
+                    key for key, value in gguf.MODEL_ARCH_NAMES.items()
+                    if value == reader.fields[
+                        "general.architecture"].contents()))
+                names = gguf.get_tensor_name_map(arch, 4)
+                for tensor in found:  # as llama.cpp's own converter names it
+                    stem = tensor.rsplit(".", 1)[0]
+                    self.assertIn(
+                        stem, {v for _, v in names.mapping.values()})
+                layer = transformers.AutoModelForCausalLM.from_pretrained(
+                    folder).model.layers[1].mlp
+                gate, up = layer.experts.gate_up_proj.detach().chunk(2, 1)
+                for part, expected in (
+                        ("gate", gate), ("up", up),
+                        ("down", layer.experts.down_proj.detach())):
+                    tensor = found[f"blk.1.ffn_{part}_exps.weight"]
+                    numpy.testing.assert_array_equal(
+                        tensor.data.reshape(expected.shape), expected)
+                router = found["blk.1.ffn_gate_inp.weight"]
+                numpy.testing.assert_array_equal(
+                    router.data, layer.gate.weight.detach())
 
     def test_the_tokenizer_and_its_template_come_along(self):
         reader = gguf.GGUFReader(self.export(self.model("llama"), "f16"))

@@ -33,7 +33,13 @@ SHAPE = {"vocab_size": 259, "hidden_size": 32, "intermediate_size": 48,
 MODELS = {
     "llama": (transformers.LlamaConfig, {"tie_word_embeddings": False}),
     "qwen2": (transformers.Qwen2Config, {"tie_word_embeddings": True}),
+    # Experts and routers stay as they are; of two layers one has them.
+    "qwen3_moe": (transformers.Qwen3MoeConfig, {
+        "head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24, "norm_topk_prob": True,
+        "mlp_only_layers": [0]}),
 }
+ADAPTED = {"qwen3_moe": 7 + 4}  # linears; of the others 2 * 7
 LAYOUTS = {
     "one": [],
     "tp2_pp2": ["--nproc", "4", "distributed.tp_size=2",
@@ -79,7 +85,7 @@ class Peft(unittest.TestCase):
             "model": {"name": str(self.folder / name), "init": "pretrained"},
             "adapter": {"rank": 4, "alpha": 16, "targets": "all-linear"},
             "training": {"total_train_steps": STEPS, "learning_rate": RATE,
-                         "seq_length": LENGTH,
+                         "seq_length": LENGTH, "router_aux_loss": 0,
                          "gradient_accumulation_steps": SEQUENCES},
             "dataset": {"name": str(self.folder / "tokens")},
             "logging": {"run_dir": str(out)}}))
@@ -125,7 +131,7 @@ class Peft(unittest.TestCase):
                 self.base(name), self.folder / f"{name}_first",
                 is_trainable=True)
             trained = [p for p in model.parameters() if p.requires_grad]
-            self.assertEqual(len(trained), 2 * 2 * 7)
+            self.assertEqual(len(trained), 2 * ADAPTED.get(name, 2 * 7))
             optimizer = torch.optim.AdamW(
                 trained, lr=RATE, weight_decay=0.01)
             expected = []

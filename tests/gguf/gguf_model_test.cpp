@@ -53,7 +53,8 @@ DecoderConfig config_of(const char* architecture, json more = json::object()) {
 // Some numbers per parameter, different in each place.
 std::vector<float> values_of(const ParameterRow& row) {
   std::vector<float> values(static_cast<size_t>(row.numel()));
-  std::iota(values.begin(), values.end(), static_cast<float>(row.name.size()));
+  const auto first = static_cast<int64_t>(row.name.size()) + 7 * row.expert;
+  std::iota(values.begin(), values.end(), static_cast<float>(first));
   for (float& value : values)
     value /= 64.F;
   return values;
@@ -93,6 +94,22 @@ const std::map<std::string, json>& configs() {
       {"Qwen3ForCausalLM",
        {{"tie_word_embeddings", true},
         {"rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}}}}},
+      {"MixtralForCausalLM",
+       {{"num_local_experts", 4}, {"num_experts_per_tok", 2}}},
+      {"Qwen2MoeForCausalLM",
+       {{"num_experts", 4},
+        {"num_experts_per_tok", 2},
+        {"moe_intermediate_size", 24},
+        {"shared_expert_intermediate_size", 40}}},
+      {"Qwen3MoeForCausalLM",
+       {{"num_experts", 4},
+        {"num_experts_per_tok", 2},
+        {"moe_intermediate_size", 24},
+        {"norm_topk_prob", true}}},
+      {"OlmoeForCausalLM",
+       {{"num_experts", 4},
+        {"num_experts_per_tok", 2},
+        {"router_aux_loss_coef", 0.001}}},
       {"Gemma2ForCausalLM", {{"sliding_window", 16}}},
       {"Gemma3ForCausalLM",
        {{"sliding_window", 16}, {"sliding_window_pattern", 2}}}};
@@ -208,6 +225,23 @@ TEST(GgufModel, WhatLlamaCppDoesNotComputeIsRefusedByName) {
            {"layer_types",
             {"full_attention", "sliding_attention", "sliding_attention"}}}),
       HasSubstr("layer_types"));
+  json experts = configs().at("Qwen3MoeForCausalLM");
+  experts["norm_topk_prob"] = false;
+  EXPECT_THAT(
+      refused("Qwen3MoeForCausalLM", experts),
+      HasSubstr("norm_topk_prob false: llama.cpp's qwen3moe has it true"));
+  experts["norm_topk_prob"] = true;
+  experts["mlp_only_layers"] = {1};
+  EXPECT_THAT(
+      refused("Qwen3MoeForCausalLM", experts),
+      HasSubstr("layer 1 without experts: llama.cpp's qwen3moe has them in "));
+  EXPECT_THAT(
+      refused(
+          "Glm4MoeForCausalLM",
+          {{"n_routed_experts", 4},
+           {"num_experts_per_tok", 2},
+           {"moe_intermediate_size", 24}}),
+      HasSubstr("Glm4MoeForCausalLM: models with a router's bias are not"));
   EXPECT_THAT(
       refusal(
           config_of("LlamaForCausalLM", {{"intermediate_size", 48}}),

@@ -253,6 +253,7 @@ std::vector<std::string> model_of(const LayoutCase& layout) {
         "model.config.num_local_experts=4",
         "model.config.num_experts_per_tok=2",
         "training.router_aux_loss=0.05",
+        "training.router_aux_loss_over=global_batch",
         "training.router_z_loss=0.01"};
   // Dense layers among sparse ones, and an expert for every token.
   if (layout.model == "qwen2_moe")
@@ -401,6 +402,12 @@ std::vector<LayoutCase> quick_layouts() {
        .model = "mixtral",
        .zero_stage = 1},
       {.dims = {.dp = 4, .ep = 2}, .model = "mixtral", .zero_stage = 3},
+      {.dims = {.dp = 2, .ep = 2}, .model = "qwen2_moe", .adapter = 3},
+      {.dims = {.dp = 2, .tp = 2, .ep = 2},
+       .sequence_parallel = true,
+       .model = "mixtral",
+       .zero_stage = 3,
+       .adapter = 3},
       {.dims = {.dp = 2, .ep = 2}, .model = "mixtral", .dtype = "bfloat16"},
       // Two.
       {.dims = {.dp = 2, .tp = 2}, .sequence_parallel = true, .tied = false},

@@ -154,6 +154,11 @@ def magnitude(config):
 
 def rotate(x, config, layer):
     """x [B, H, T, D]: pair i is (x[i], x[i + D/2]), a complex number turned."""
+    rotated = int(x.shape[-1] * config.get("partial_rotary_factor", 1))
+    if rotated < x.shape[-1]:
+        whole = {**config, "partial_rotary_factor": 1}
+        return torch.cat([rotate(x[..., :rotated], whole, layer),
+                          x[..., rotated:]], dim=-1)
     head_dim, tokens = x.shape[-1], x.shape[-2]
     angles = torch.outer(
         torch.arange(tokens, dtype=torch.float64),
@@ -220,6 +225,28 @@ def mlp(x, p, config):
     return linear(gate * linear(x, "up"), "down")
 
 
+def deepseek_router(row, p, config):
+    """The experts of a token and their weights: DeepSeek-V3's router."""
+    scores = torch.sigmoid(p["gate.weight"] @ row)
+    ranked = (scores + p["gate.e_score_correction_bias"]).tolist()
+    count, groups = len(ranked), config.get("n_group", 1)
+    size = count // groups
+
+    def best_two(group):
+        return sum(sorted(ranked[group * size:(group + 1) * size])[-2:])
+
+    open_groups = sorted(range(groups), key=best_two)[
+        -config.get("topk_group", 1):]
+    order = sorted((e for e in range(count) if e // size in open_groups),
+                   key=lambda e: -ranked[e])
+    chosen = order[:config["num_experts_per_tok"]]
+    total = 1.0
+    if config["norm_topk_prob"]:
+        total = sum(scores[e] for e in chosen) + 1e-20
+    factor = config.get("routed_scaling_factor", 1.0)
+    return [(e, scores[e] / total * factor) for e in chosen]
+
+
 def experts(x, p, config):
     """Token by token, each through its experts one after the other."""
     mixtral = config["model_type"] == "mixtral"
@@ -237,6 +264,14 @@ def experts(x, p, config):
 
     rows = []
     for row in x.flatten(0, 1):
+        if "gate.e_score_correction_bias" in p:
+            shared = {key[len("shared_experts."):]: value
+                      for key, value in p.items()
+                      if key.startswith("shared_experts.")}
+            rows.append(mlp(row, shared, config) + sum(
+                weight * expert(e, row)
+                for e, weight in deepseek_router(row, p, config)))
+            continue
         scores = torch.softmax(p["gate.weight"] @ row, 0)
         order = sorted(range(len(scores)), key=lambda e: -scores[e].item())
         chosen = order[:per_token]
@@ -307,7 +342,8 @@ def main(folder, out):
     loss.backward()
     results = {"logits": logits, "loss": loss}
     for name, param in params.items():
-        results[f"grad.{name}"] = param.grad
+        if param.grad is not None:
+            results[f"grad.{name}"] = param.grad
     write_safetensors(out, results)
 
 

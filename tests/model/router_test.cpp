@@ -112,6 +112,30 @@ TEST(Router, AddsTheGradientsOfItsLossesOverTheTokensThatCount) {
   EXPECT_GT(actual.abs().max().item<double>(), 1e-3);
 }
 
+// E * sum over e of f_e * sum over tokens of p_te, with f that is given.
+TEST(Router, AddsTheBalanceLossOverTheSharesItIsGiven) {
+  torch::manual_seed(5);
+  const SmallRouter small({.balance = 0.3});
+  const Tensor x = torch::randn({kRoutedTokens, kHidden}, torch::kDouble);
+  Tensor has_loss = torch::ones({kRoutedTokens}, torch::kBool);
+  has_loss.slice(0, 3, 6).fill_(false);
+  const Tensor shares =
+      torch::tensor({0.5, 0.0, 0.25, 0.125, 0.125}, torch::kDouble);
+
+  KeptRouting kept{.load = shares.expand({kSequences, kExperts})};
+  const Tensor weights = small.router->route(
+      x, {.has_loss = has_loss, .sequences = kSequences}, kept);
+  (weights * 0).sum().backward();
+  const Tensor actual = small.weight().grad().clone();
+
+  small.weight().mutable_grad().reset();
+  const Tensor scores = torch::softmax(torch::mm(x, small.weight().t()), 1);
+  const Tensor learned = scores.index({has_loss});
+  (0.3 * kExperts * torch::mv(learned, shares).sum()).backward();
+  EXPECT_TRUE(torch::allclose(actual, small.weight().grad(), 1e-9, 1e-12));
+  EXPECT_GT(actual.abs().max().item<double>(), 1e-3);
+}
+
 TEST(Router, WithoutTokensThatCountThereIsNoLoss) {
   torch::manual_seed(5);
   const SmallRouter small({.balance = 0.3, .z = 0.02});

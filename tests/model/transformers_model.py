@@ -20,7 +20,7 @@ from reference_decoder import read_safetensors, write_safetensors
 
 def is_mixture(config):
     return config["model_type"] in ("mixtral", "qwen2_moe", "qwen3_moe",
-                                    "olmoe")
+                                    "olmoe", "dots1", "glm4_moe")
 
 
 def expert_gradients(name, gradient, kind):

@@ -657,13 +657,49 @@ TEST(DecoderConfigExperts, WriteWhatTheyWereReadFrom) {
   dots1["topk_group"] = 1;
   dots1["first_k_dense_replace"] = 1;
   dots1["routed_scaling_factor"] = 2.5;
+  json glm = small_with_experts("glm4_moe");
+  glm.erase("num_experts");
+  glm["n_routed_experts"] = 4;
+  glm["use_qk_norm"] = true;
+  glm["attention_bias"] = true;
+  glm["partial_rotary_factor"] = 0.5;
   for (const json& config :
-       {small_with_experts("qwen3_moe"), qwen2, olmoe, dots1}) {
+       {small_with_experts("qwen3_moe"), qwen2, olmoe, dots1, glm}) {
     const DecoderConfig parsed = parse_valid(config);
     ASSERT_TRUE(parsed.experts.has_value());
     EXPECT_EQ(parse_valid(to_hugging_face_json(parsed, "float32")), parsed)
         << config["model_type"];
   }
+}
+
+// transformers' configuration_glm4_moe.py.
+TEST(DecoderConfigExperts, Glm4MoesDefaultsAreItsOwn) {
+  json glm = small_with_experts("glm4_moe");
+  glm.erase("num_experts");
+  glm["n_routed_experts"] = 4;
+  const DecoderConfig parsed = parse_valid(glm);
+  EXPECT_EQ(parsed.experts->first_k_dense_replace, 1);
+  EXPECT_EQ(parsed.experts->shared_width, 16);
+  EXPECT_TRUE(parsed.experts->norm_topk_prob);
+  EXPECT_EQ(parsed.partial_rotary_factor, 0.5);
+  EXPECT_FALSE(parsed.qk_norm);
+  EXPECT_FALSE(parsed.qkv_bias);
+
+  // As transformers 5 writes it.
+  glm["rope_parameters"] = {
+      {"rope_type", "default"},
+      {"rope_theta", 500.0},
+      {"partial_rotary_factor", 1.0}};
+  EXPECT_EQ(parse_valid(glm).partial_rotary_factor, 1.0);
+  glm["rope_parameters"]["partial_rotary_factor"] = 0.01;
+  EXPECT_THAT(
+      problems_of(glm).front(),
+      StartsWith("/model/partial_rotary_factor: 0.01 of head_dim "));
+  glm["rope_parameters"] = {
+      {"rope_type", "linear"}, {"factor", 2.0}, {"partial_rotary_factor", 0.5}};
+  EXPECT_THAT(
+      problems_of(glm).front(),
+      StartsWith("/model/partial_rotary_factor: 0.5 beside rope_type "));
 }
 
 TEST(DecoderConfigExperts, WrongValuesAreNamed) {

@@ -224,6 +224,30 @@ TEST_F(PreferenceRun, AdaptersLearnInEveryLayoutWhatOneRankLearns) {
   }
 }
 
+TEST_F(PreferenceRun, ExpertsLearnFromPairsWithoutLossesOfTheirRouters) {
+  auto experts = steps_of("simpo");
+  experts.insert(
+      experts.end(),
+      {R"(model.config.architectures=["MixtralForCausalLM"])",
+       "model.config.model_type=mixtral",
+       "model.config.num_local_experts=4",
+       "model.config.num_experts_per_tok=2"});
+  EXPECT_THAT(complaint(experts), HasSubstr("tokens, not over pairs"));
+  experts.emplace_back("training.router_aux_loss=0");
+  const auto expected = train_losses("experts", experts);
+  ASSERT_EQ(expected.size(), static_cast<size_t>(kPairSteps));
+  EXPECT_LT(expected.back(), expected.front());
+  experts.insert(
+      experts.end(),
+      {"training.micro_batch_size=2",
+       "training.gradient_accumulation_steps=2",
+       "distributed.ep_size=2"});
+  EXPECT_LT(
+      testing::largest_relative_difference(
+          train_losses("experts_ep2", experts, 2), expected),
+      2e-5);
+}
+
 TEST_F(PreferenceRun, DpoBeginsAtTheReferenceAndMovesAwayFromIt) {
   auto overrides = steps_of("dpo");
   // All 18 pairs that are not held out, in every step.
