@@ -15,8 +15,8 @@ double expert_flops(const torch::TensorOptions& options, int64_t rows) {
   constexpr int64_t kMeasuredExperts = 16;
   constexpr int64_t kMeasuredWidth = 1024;
   const auto x = torch::ones({rows, kMeasuredWidth}, options);
-  const auto weights = torch::ones(
-      {kMeasuredExperts, kMeasuredWidth, kMeasuredWidth}, options);
+  const auto weights =
+      torch::ones({kMeasuredExperts, kMeasuredWidth, kMeasuredWidth}, options);
   const double flops =
       2.0 * static_cast<double>(weights.numel()) * static_cast<double>(rows);
   const int64_t start = steady_now_ns();
