@@ -91,7 +91,10 @@ if(BRIGADE_TORCH)
   target_include_directories(brigade_torch SYSTEM INTERFACE
     $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/dnnl>)
 endif()
-target_include_directories(brigade_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
+# Not installed: the targets of libtorch have them, and CMake installs no target
+# whose headers lie in the source folder, as those of build/venv-* do.
+target_include_directories(brigade_torch SYSTEM INTERFACE
+  "$<BUILD_INTERFACE:${TORCH_INCLUDE_DIRS}>")
 if(BRIGADE_TORCH_HAS_FMT)
   target_compile_definitions(brigade_torch INTERFACE FMT_HEADER_ONLY)
 endif()
@@ -127,7 +130,8 @@ if(BRIGADE_TORCH)
 else()
   set(dnnl_installed ${DNNL_LIBRARY})
 endif()
-target_include_directories(brigade_kernels SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
+target_include_directories(brigade_kernels SYSTEM INTERFACE
+  $<BUILD_INTERFACE:${DNNL_INCLUDE_DIR}>)
 target_link_libraries(brigade_kernels INTERFACE
   PkgConfig::hwy
   $<BUILD_INTERFACE:${DNNL_LIBRARY}> $<INSTALL_INTERFACE:${dnnl_installed}>)
