@@ -40,8 +40,8 @@ class MicroBatches {
 
  private:
   MicroBatch to_tensors(const Batch& batch);
-  // Of tokens of the run, which the seed and their place among all samples
-  // tell apart.
+  // MicroBatch::token_keys of the whole sequences: a function of the seed and
+  // of each token's place among the run's samples.
   std::vector<int64_t> token_keys(const Batch& batch) const;
 
   Loader loader_;
