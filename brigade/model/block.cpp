@@ -82,7 +82,7 @@ ResidualStream Block::forward_cached(
   };
   KeptRouting kept;
   return run(stream, attend, [&](const torch::Tensor& x) {
-    return experts_ ? experts_->forward(x, {}, kept) : mlp_->forward(x);
+    return experts_ ? experts_->forward(x, {}, kept) : mlp_->forward(x, {});
   });
 }
 

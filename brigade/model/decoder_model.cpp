@@ -94,11 +94,11 @@ torch::Tensor DecoderModel::run_layers(
       part_.is_first != input.defined(), "a stage's input does not fit it");
   const TensorParallel& parallel = context_->tensor_parallel;
   AttentionInputs inputs{batch.ids.size(0), {}, batch.document_starts};
+  ExpertInputs expert_inputs{.has_loss = {}, .sequences = batch.ids.size(0)};
   // Here rather than in a linear: what is computed again in backward has no
   // graph the first time.
   if (batch.token_keys.defined() && torch::GradMode::is_enabled())
-    inputs.token_keys = batch.token_keys.flatten();
-  ExpertInputs expert_inputs{.has_loss = {}, .sequences = batch.ids.size(0)};
+    inputs.token_keys = expert_inputs.token_keys = batch.token_keys.flatten();
   if (has_experts_ && batch.targets.defined())
     expert_inputs.has_loss = batch.targets.flatten() >= 0;
   rotary_.set_positions(positions);

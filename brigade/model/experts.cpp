@@ -92,7 +92,7 @@ Tensor Experts::forward(
       run_experts(kept.exchange.to_experts(rows), kept.exchange.counts()));
   const Tensor sum =
       leave_region(ops::combine_rows(done, weights, kept.order), parallel);
-  return shared_ ? sum + run_shared(x) : sum;
+  return shared_ ? sum + run_shared(x, inputs.token_keys) : sum;
 }
 
 Tensor Experts::given_shares(const Tensor& x, const ExpertInputs& inputs)
@@ -165,8 +165,8 @@ Tensor Experts::run_expert(const Expert& expert, const Tensor& rows) const {
   return ops::linear(activate(gate_up), expert.down->weight, {}, options);
 }
 
-Tensor Experts::run_shared(const Tensor& x) {
-  const Tensor out = shared_->forward(x);
+Tensor Experts::run_shared(const Tensor& x, const Tensor& token_keys) {
+  const Tensor out = shared_->forward(x, token_keys);
   if (!shared_gate_)
     return out;
   // One column: no matrix that kernels would be quick at.

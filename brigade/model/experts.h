@@ -54,7 +54,9 @@ class Experts : public torch::nn::Module {
       const std::vector<int64_t>& counts) const;
   torch::Tensor run_expert(const Expert& expert, const torch::Tensor& rows)
       const;
-  torch::Tensor run_shared(const torch::Tensor& x);
+  torch::Tensor run_shared(
+      const torch::Tensor& x,
+      const torch::Tensor& token_keys);
 
   // Of the rank's N tokens, and of those of its tp group that divide them.
   struct Routing {

@@ -20,7 +20,7 @@ class Mlp : public torch::nn::Module {
   // same. `token_keys`: int64 [N] or undefined: no dropout.
   torch::Tensor forward(
       const torch::Tensor& x,
-      const torch::Tensor& token_keys = {});
+      const torch::Tensor& token_keys);
 
  private:
   ModelContextPtr context_;

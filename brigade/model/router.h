@@ -39,6 +39,8 @@ struct ExpertInputs {
   // bool [N]: tokens that have a loss; undefined: nothing is learned.
   torch::Tensor has_loss;
   int64_t sequences = 1;  // among which the N tokens are divided evenly
+  // int64 [N], for the shared expert (Mlp::forward()); undefined: no dropout.
+  torch::Tensor token_keys = {};
 };
 
 // What a layer that is computed again in backward keeps of its first run: an
