@@ -21,9 +21,9 @@ std::vector<Tensor> column_parallel_linear(
       .weight_grad = options.weight_grad,
       .defer_weight_grad = options.defer_weight_grad,
       .kernels = options.kernels,
-      .group = ops::WeightGroup::kOneMatrix,
-      .adapters = options.adapters,
-      .dropout = options.dropout};
+      .group = ops::WeightGroup::kOneMatrix};
+  linear.adapters = options.adapters;
+  linear.dropout = options.dropout;
   if (parallel.size() == 1)
     return ops::linear_group(x, weights, biases, linear);
   const InputRegion region(parallel);
