@@ -615,6 +615,25 @@ TEST(TrainConfig, WhatIsHardlyMeantIsWarnedAbout) {
            "distributed.local_warmup_interval=30"}),
       ElementsAre(HasSubstr("warm-up, and what the groups learn in its last 20 "
                             "steps does not reach")));
+  // As every run writes them; warned of is what a user must have chosen.
+  for (const std::string decay : {"constant", "table", "cosine"}) {
+    std::vector<std::string> chosen = {"training.lr_schedule=" + decay};
+    if (decay == "table")
+      chosen.emplace_back(R"(training.lr_table=[{"step":0,"factor":1}])");
+    chosen.emplace_back("training.lr_end=after_last_step");
+    EXPECT_THAT(warnings(chosen), IsEmpty()) << decay;
+    chosen.back() = "training.lr_end=at_total_train_steps";
+    if (decay == "cosine") {
+      EXPECT_THAT(warnings(chosen), IsEmpty());
+      continue;
+    }
+    EXPECT_THAT(
+        warnings(chosen),
+        ElementsAre(AllOf(
+            HasSubstr("/training/lr_end = \"at_total_train_steps\" has no "
+                      "effect"),
+            HasSubstr("\"" + decay + "\", which"))));
+  }
   EXPECT_THAT(warnings({"distributed.bucket_cap_mb=0.5"}), IsEmpty());
   EXPECT_THAT(
       warnings({"distributed.bucket_cap_mb=2"}),
