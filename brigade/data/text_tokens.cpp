@@ -20,6 +20,7 @@
 #include "brigade/data/megatron_writer.h"
 #include "brigade/data/ordered_pipeline.h"
 #include "brigade/data/prepare_encode.h"
+#include "brigade/data/text_cache.h"
 #include "brigade/files/digest.h"
 #include "brigade/files/file.h"
 
@@ -231,6 +232,7 @@ TextTokens::TextTokens(
         "dataset.text: {}",
         folder_.string(),
         error.message()));
+  mark_used(folder_);
 }
 
 TextTokens::~TextTokens() {
@@ -394,6 +396,7 @@ void TextTokens::tokenize() {
             ? ""
             : fmt::format(" and {} more files", files_.size() - 1)));
   tokens.commit();
+  remove_unused(options_.folder);
 }
 
 }  // namespace brigade

@@ -4,8 +4,8 @@
 // One process of a host tokenizes, on threads of its own that give way to
 // others, and appends what it has to files of the folder; all its ranks read
 // them there. Complete files stay, so that later runs of the same text begin at
-// once; a process that ends before leaves its work to another, which starts
-// over. The tokens are those of the files in the order of their paths, so the
+// once, until none has begun for a while (text_cache.h); a process that ends
+// before leaves its work to another, which starts over. The tokens are those of the files in the order of their paths, so the
 // same whoever made them.
 //   FOLDER/KEY/tokens.ds, tokens.ds.index     complete: nanotron's format
 //   FOLDER/KEY/growing, growing.index         under construction

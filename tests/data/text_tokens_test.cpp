@@ -3,13 +3,21 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <memory>
 #include <numeric>
 #include <random>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "brigade/data/loader.h"
 #include "brigade/data/prepare.h"
+#include "brigade/data/text_cache.h"
 #include "brigade/data/text_windows.h"
 #include "brigade/data/training_data.h"
+#include "brigade/files/lock.h"
 #include "tests/data/data_test_files.h"
 
 namespace brigade {
@@ -117,6 +125,53 @@ TEST_F(TextTokensTest, OfOtherTextAreOthers) {
   source.prepend_bos = true;
   TextTokens tokens(source, {.folder = folder_ / "cache"});
   EXPECT_GT(tokens.wait_for_all().dataset->num_tokens(), before + 5);
+}
+
+// When others are complete: those of another text, which no run began to use
+// for a month, but not what a process still makes, and not what is no text's.
+TEST_F(TextTokensTest, AreRemovedAMonthAfterTheirLastUse) {
+  namespace fs = std::filesystem;
+  const fs::path cache = folder_ / "cache";
+  const auto age = [](const fs::path& path, std::chrono::hours hours) {
+    fs::last_write_time(path, fs::file_time_type::clock::now() - hours);
+  };
+  const auto folders = [&] {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(cache))
+      names.insert(entry.path().filename());
+    return names;
+  };
+  open()->wait_for_all();
+  const std::string old = *folders().begin();
+  const std::string locked(32, 'a');
+  fs::create_directory(cache / locked);
+  fs::create_directory(cache / "somebody-else");
+  const auto lock =
+      FileLock::try_lock(cache / locked / "lock", FileLock::File::kRemove);
+  for (const std::string& name : {old, locked, std::string("somebody-else")})
+    age(cache / name, kTextCacheKept - std::chrono::hours(1));
+  const auto complete_another = [&](const std::string& text) {
+    write("other.txt", text);
+    TextTokens(
+        {.paths = {folder_ / "other.txt"}, .tokenizer = "bytes"},
+        {.folder = cache})
+        .wait_for_all();
+  };
+  complete_another("one");
+  EXPECT_THAT(folders(), ::testing::Contains(old));
+  for (const std::string& name : {old, locked, std::string("somebody-else")})
+    age(cache / name, kTextCacheKept + std::chrono::hours(1));
+  complete_another("another");
+  EXPECT_EQ(folders().size(), 4U);  // "one", "another"
+  EXPECT_THAT(folders(), ::testing::Not(::testing::Contains(old)));
+  EXPECT_THAT(folders(), ::testing::Contains(locked));
+  EXPECT_THAT(folders(), ::testing::Contains("somebody-else"));
+  // What begins to use them is their use, and makes them anew.
+  expect_equal(*open()->wait_for_all().dataset, *prepared());
+  age(cache / old, kTextCacheKept + std::chrono::hours(1));
+  open()->wait_for_all();
+  complete_another("a third");
+  EXPECT_THAT(folders(), ::testing::Contains(old));
 }
 
 TEST_F(TextTokensTest, WrongTextIsNamedToEveryReader) {
@@ -228,6 +283,53 @@ TEST_F(TextTokensTest, TrainingDataIsThatOfThePreparedDataset) {
           expected.held_out->read(2, other);
           EXPECT_EQ(one.inputs, other.inputs);
         }
+      }
+    }
+  }
+}
+
+// The ranks of a host read the same text while one of them tokenizes it.
+TEST_F(
+    TextTokensTest,
+    EveryRankOfEveryLayoutHasItsBatchesOfThePreparedDataset) {
+  prepared();
+  TrainingDataOptions options{.seq_length = 64, .vocab_size = 259, .seed = 3};
+  options.scan.cache_dir = folder_ / "cache";
+  options.shuffle = true;
+  options.shuffle_block = 16;
+  const std::vector<BatchLayout> layouts = {
+      {.micro_batch_size = 4, .accumulation_steps = 2, .dp_size = 1},
+      {.micro_batch_size = 3, .accumulation_steps = 1, .dp_size = 2},
+      {.micro_batch_size = 1, .accumulation_steps = 3, .dp_size = 5}};
+  for (const BatchLayout& layout : layouts) {
+    std::filesystem::remove_all(folder_ / "cache");
+    options.parts = {{.path = folder_ / "out/x"}};
+    const auto expected = open_training_data(options).training;
+    options.parts = {{.path = "in", .text = source()}};
+    // Ranks of tp, pp and cp have loaders of their own with the same dp_rank.
+    std::vector<std::unique_ptr<Loader>> ranks;
+    for (int64_t rank = 0; rank < 2 * layout.dp_size; ++rank) {
+      BatchLayout of_rank = layout;
+      of_rank.dp_rank = rank % layout.dp_size;
+      ranks.push_back(std::make_unique<Loader>(
+          open_training_data(options).training,
+          LoaderOptions{.layout = of_rank, .reset_attention = true}));
+      ranks.back()->seek_sample(24 * static_cast<uint64_t>(layout.dp_size));
+    }
+    for (int64_t rank = 0; rank < 2 * layout.dp_size; ++rank) {
+      SCOPED_TRACE(rank);
+      BatchLayout of_rank = layout;
+      of_rank.dp_rank = rank % layout.dp_size;
+      Loader prepared_rank(
+          expected, {.layout = of_rank, .reset_attention = true});
+      prepared_rank.seek_sample(24 * static_cast<uint64_t>(layout.dp_size));
+      for (int batch = 0; batch < 40; ++batch) {
+        const Batch one = ranks[static_cast<size_t>(rank)]->next();
+        const Batch other = prepared_rank.next();
+        ASSERT_EQ(one.inputs, other.inputs) << batch;
+        ASSERT_EQ(one.targets, other.targets) << batch;
+        ASSERT_EQ(one.document_ids, other.document_ids) << batch;
+        ASSERT_EQ(one.position_ids, other.position_ids) << batch;
       }
     }
   }

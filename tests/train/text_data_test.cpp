@@ -81,6 +81,14 @@ TEST_F(TextData, HasTheLossesOfThePreparedDataset) {
        "training.micro_batch_size=2",
        "dataset.shuffle=true",
        "dataset.shuffle_block=8"});
+  expect_equal(
+      "pp_and_cp",
+      {"--nproc",
+       "4",
+       "distributed.pp_size=2",
+       "distributed.cp_size=2",
+       "training.micro_batch_size=2",
+       "training.gradient_accumulation_steps=2"});
 }
 
 TEST_F(TextData, ContinuesWhereItWas) {
