@@ -43,6 +43,16 @@ int64_t ExpertUse::dead() const {
   return std::count(rows.begin(), rows.end(), 0);
 }
 
+ExpertRows rows_in_line(const std::vector<ExpertUse>& layers, int64_t line) {
+  constexpr size_t kPerLine = 256;
+  size_t experts = 0;
+  for (const ExpertUse& layer : layers)
+    experts += layer.rows.size();
+  const auto every = static_cast<int64_t>(
+      std::max<size_t>(1, (experts + kPerLine - 1) / kPerLine));
+  return (line - 1) % every == 0 ? ExpertRows::kSay : ExpertRows::kLeaveOut;
+}
+
 nlohmann::ordered_json to_json(
     const std::vector<ExpertUse>& layers,
     ExpertRows rows) {

@@ -637,7 +637,11 @@ void Trainer::report(const StepMetrics& metrics) {
         is_logged(metrics, config_.logging.log_frequency, last_step_);
     keep_record([&] {
       metrics_->write(
-          metrics, is_shown ? ExpertRows::kSay : ExpertRows::kLeaveOut);
+          metrics,
+          is_shown ? rows_in_line(
+                         metrics.experts,
+                         metrics.step / config_.logging.log_frequency)
+                   : ExpertRows::kLeaveOut);
     });
   }
   if (events_)

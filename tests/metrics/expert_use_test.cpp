@@ -64,6 +64,23 @@ TEST(ExpertUse, StandsInALineOfMetricsWithTheRowsWhereTheyAreAsked) {
   EXPECT_FALSE(nlohmann::json::parse(to_json_line({})).contains("experts"));
 }
 
+TEST(ExpertUse, RowsOfManyExpertsStandInFewLines) {
+  const auto lines_with_rows = [](size_t layers, size_t experts) {
+    const std::vector<ExpertUse> uses(
+        layers, layer_of(std::vector<int64_t>(experts, 1)));
+    std::vector<int64_t> lines;
+    for (int64_t line = 1; line <= 50; ++line) {
+      if (rows_in_line(uses, line) == ExpertRows::kSay)
+        lines.push_back(line);
+    }
+    return lines;
+  };
+  EXPECT_EQ(lines_with_rows(32, 8).size(), 50U);
+  EXPECT_EQ(lines_with_rows(33, 8).size(), 25U);
+  EXPECT_EQ(lines_with_rows(48, 128), (std::vector<int64_t>{1, 25, 49}));
+  EXPECT_EQ(rows_in_line({}, 7), ExpertRows::kSay);
+}
+
 TEST(IdleExperts, OneThatGetsNothingForLongIsNamedOnce) {
   IdleExperts idle;
   for (int64_t step = 1; step < IdleExperts::kSteps; ++step)
