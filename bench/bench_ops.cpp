@@ -23,12 +23,14 @@
 #include "brigade/kernels/cpu/tile_product.h"
 #include "brigade/ops/adamw.h"
 #include "brigade/ops/attention.h"
+#include "brigade/ops/block_codes.h"
 #include "brigade/ops/cross_entropy.h"
 #include "brigade/ops/embedding.h"
 #include "brigade/ops/linear.h"
 #include "brigade/ops/newton_schulz.h"
 #include "brigade/ops/rms_norm.h"
 #include "brigade/ops/rotary.h"
+#include "brigade/ops/stochastic_rounding.h"
 #include "brigade/ops/swiglu.h"
 
 namespace brigade::bench {
@@ -303,6 +305,37 @@ void compare(const ModelShape& s, torch::ScalarType dtype) {
   compare_embedding_and_head(comparison);
 }
 
+// What an optimizer's states in a byte or in bf16 cost beside its step. PyTorch
+// has no codes; its rounding is to the nearest.
+void compare_narrow_states(const Machine& machine, const Tensor& values) {
+  const int64_t numel = values.numel();
+  const Tensor codes = torch::empty({numel}, torch::kChar);
+  const Tensor scales = torch::empty({ops::count_blocks(numel)});
+  const Tensor rounded = torch::empty({numel}, torch::kBFloat16);
+  const auto n = static_cast<double>(numel);
+  print(
+      machine,
+      {"encode_blocks",
+       5 * n,
+       0,
+       [&] { ops::encode_blocks(values, codes, scales); },
+       {}});
+  print(
+      machine,
+      {"decode_blocks",
+       5 * n,
+       0,
+       [&] { ops::decode_blocks(codes, scales); },
+       {}});
+  print(
+      machine,
+      {"round_stochastically",
+       6 * n,
+       0,
+       [&] { ops::round_stochastically(values, rounded, {.key = 1}); },
+       [&] { rounded.copy_(values); }});
+}
+
 void compare_optimizer() {
   const Machine machine = measure(torch::kFloat);
   constexpr int64_t kNumel = 24'000'000;
@@ -334,6 +367,7 @@ void compare_optimizer() {
        0,
        [&] { ops::sum_of_squares(gradient); },
        [&] { gradient.norm().item<float>(); }});
+  compare_narrow_states(machine, 0.01 * torch::randn({kNumel}));
   const double step_ms = median_ms(kRuns, [&] {
     ops::sum_of_squares(gradient);
     step();
