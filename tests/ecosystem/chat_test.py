@@ -11,14 +11,13 @@ import pathlib
 import random
 import struct
 import subprocess
-import sys
-import tempfile
 import unittest
 
 import tokenizers
 import transformers
 
-BRIGADE = pathlib.Path(sys.argv.pop(1)).resolve()
+from support import BRIGADE, TestInFolder
+
 WORDS = ["Hello", " world", "\n", "  edge ", "üben 日本", "<think>\na\n</think>\n\n",
          "'\"\\", "", "1234", "</think>"]
 GENERATION = """\
@@ -74,17 +73,12 @@ def make_chats(count, seed):
     return chats
 
 
-class Chats(unittest.TestCase):
+class Chats(TestInFolder):
     @classmethod
     def setUpClass(cls):
-        cls.scratch = tempfile.TemporaryDirectory()
-        cls.folder = pathlib.Path(cls.scratch.name)
+        super().setUpClass()
         cls.tokenizer = make_tokenizer(cls.folder / "tokenizer")
         cls.chats = make_chats(40, 1)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.scratch.cleanup()
 
     def prepare(self, template, chats, loss="auto"):
         """The documents: ids and mask of each; None where refused."""

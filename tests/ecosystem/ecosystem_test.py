@@ -5,11 +5,7 @@
 """
 import json
 import math
-import pathlib
 import shutil
-import subprocess
-import sys
-import tempfile
 import unittest
 
 import numpy
@@ -21,13 +17,8 @@ from tensorboard.backend.event_processing.event_accumulator import (
     EventAccumulator,
 )
 
-BRIGADE = pathlib.Path(sys.argv.pop(1)).resolve()
-TEXT = " ".join(
-    f"{a} {b} the {c}."
-    for a in ("Once", "Then", "Here", "Now")
-    for b in ("upon", "walked", "stood", "slept", "sang")
-    for c in ("fox", "river", "old mill", "lantern", "quiet town")
-)
+from support import LAYOUTS, TEXT, TestInFolder, run
+
 
 SHAPE = {
     "hidden_size": 64,
@@ -69,35 +60,17 @@ MODELS = {
                  "model_type": "glm4_moe", "head_dim": 16,
                  "attention_bias": True, "use_qk_norm": True, **DEEPSEEK},
 }
-LAYOUTS = {
-    "one": [],
-    "tp2_pp2": ["--nproc", "4", "distributed.tp_size=2",
-                "distributed.pp_size=2"],
-}
 
 
-def run(*arguments):
-    result = subprocess.run(
-        [BRIGADE, *map(str, arguments)], capture_output=True, text=True)
-    if result.returncode != 0:
-        raise AssertionError(f"brigade {arguments}: {result.stderr}")
-    return result.stdout
-
-
-class Ecosystem(unittest.TestCase):
+class Ecosystem(TestInFolder):
     @classmethod
     def setUpClass(cls):
-        cls.scratch = tempfile.TemporaryDirectory()
-        cls.folder = pathlib.Path(cls.scratch.name)
+        super().setUpClass()
         cls.text = cls.folder / "text.txt"
         cls.text.write_text(TEXT)
         cls.tokenizer = cls.train_tokenizer()
         run("prepare", "-i", cls.text, "--tokenizer", cls.tokenizer,
             "--out", cls.folder / "tokens")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.scratch.cleanup()
 
     @classmethod
     def train_tokenizer(cls):

@@ -8,9 +8,6 @@ import json
 import pathlib
 import random
 import struct
-import subprocess
-import sys
-import tempfile
 import unittest
 
 import sentencepiece
@@ -18,7 +15,8 @@ import tokenizers
 import torch
 import transformers
 
-BRIGADE = pathlib.Path(sys.argv.pop(1)).resolve()
+from support import TestInFolder, run
+
 TEXT = " ".join(f"the {a} {b} of the {c}." for a in ("old", "grey", "last")
                 for b in ("fox", "river", "lantern", "mill")
                 for c in ("town", "night", "hand", "bucket"))
@@ -42,19 +40,10 @@ ROPES = {
 }
 
 
-def run(*arguments):
-    result = subprocess.run(
-        [BRIGADE, *map(str, arguments)], capture_output=True, text=True)
-    if result.returncode != 0:
-        raise AssertionError(f"brigade {arguments}: {result.stderr}")
-    return result.stdout
-
-
-class ForeignFiles(unittest.TestCase):
+class ForeignFiles(TestInFolder):
     @classmethod
     def setUpClass(cls):
-        cls.scratch = tempfile.TemporaryDirectory()
-        cls.folder = pathlib.Path(cls.scratch.name)
+        super().setUpClass()
         cls.text = cls.folder / "text.txt"
         cls.text.write_text(TEXT)
         tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -67,10 +56,6 @@ class ForeignFiles(unittest.TestCase):
         cls.tokenizer = cls.folder / "tokenizer.json"
         tokenizer.save(str(cls.tokenizer))
         cls.ids = tokenizer.encode(TEXT).ids
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.scratch.cleanup()
 
     def check(self, name, saved, model):
         """Brigade's loss of the saved folder is that of the model."""

@@ -6,8 +6,6 @@
 import json
 import pathlib
 import subprocess
-import sys
-import tempfile
 import unittest
 
 import gguf
@@ -17,7 +15,8 @@ import tokenizers
 import torch
 import transformers
 
-BRIGADE = pathlib.Path(sys.argv.pop(1)).resolve()
+from support import BRIGADE, TestInFolder, run
+
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 TEXT = (SOURCE / "docs" / "config.md").read_text()
 SHAPE = {
@@ -72,14 +71,6 @@ PRE_TOKENIZERS = {
     "qwen2": WORDS.replace(r"{1,3}", ""), "qwen35": MARKS}
 
 
-def run(*arguments):
-    result = subprocess.run(
-        [BRIGADE, *map(str, arguments)], capture_output=True, text=True)
-    if result.returncode != 0:
-        raise AssertionError(f"brigade {arguments}: {result.stderr}")
-    return result.stdout
-
-
 def byte_level(name):
     """A tokenizer with a family's pre-tokenizer, by Hugging Face's trainer."""
     parts = tokenizers.pre_tokenizers
@@ -117,15 +108,10 @@ def same_values(folder, expected):
         numpy.array_equal(tensors[name], expected[name]) for name in expected)
 
 
-class Gguf(unittest.TestCase):
+class Gguf(TestInFolder):
     @classmethod
     def setUpClass(cls):
-        cls.scratch = tempfile.TemporaryDirectory()
-        cls.folder = pathlib.Path(cls.scratch.name)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.scratch.cleanup()
+        super().setUpClass()
 
     def model(self, name, pre="gpt-2"):
         """A Hugging Face folder with random weights and a tokenizer."""

@@ -8,7 +8,6 @@ import json
 import math
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -29,7 +28,8 @@ except ImportError as error:
     print(f"harness_test: skipped: {error}", file=sys.stderr)
     sys.exit(0)
 
-BRIGADE = pathlib.Path(sys.argv.pop(1)).resolve()
+from support import run
+
 POSITIONS = 48
 TEXT = " ".join(
     f"{a} {b} the {c}, naïve.\n"
@@ -89,14 +89,6 @@ LAST_WORDS = [
 TEXTS = [
     TEXT, "Once", "naïve 日本語 \u3000 fox\n", LONG, "  two  spaces  ",
     "START upon the fox", LONG[:90]]
-
-
-def run(*arguments):
-    result = subprocess.run(
-        [BRIGADE, *map(str, arguments)], capture_output=True, text=True)
-    if result.returncode != 0:
-        raise AssertionError(f"brigade {arguments}: {result.stderr}")
-    return result.stdout
 
 
 def make_tokenizer(kind, begin, end, has_template):

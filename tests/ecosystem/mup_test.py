@@ -6,10 +6,7 @@ train alike, and what is exported is an ordinary model.
     mup_test.py BRIGADE          # see scripts/test_ecosystem.sh
 """
 import json
-import pathlib
-import subprocess
 import sys
-import tempfile
 import unittest
 
 try:
@@ -19,14 +16,10 @@ except ImportError as error:
     print(f"mup_test: skipped: {error}", file=sys.stderr)
     sys.exit(0)
 
-BRIGADE = pathlib.Path(sys.argv.pop(1)).resolve()
+from support import LAYOUTS, TEXT, TestInFolder, losses_of, run
+
 STEPS, SEQUENCES, LENGTH, RATE, DECAY = 10, 4, 32, 1e-2, 0.1
 WIDTH, SCORES = 4, (4 / 8) ** 0.5  # over the base's; sqrt(base / head width)
-TEXT = " ".join(
-    f"{a} {b} the {c}."
-    for a in ("Once", "Then", "Here", "Now")
-    for b in ("upon", "walked", "stood", "slept", "sang")
-    for c in ("fox", "river", "old mill", "lantern", "quiet town"))
 SHAPE = {"vocab_size": 259, "hidden_size": 32, "intermediate_size": 48,
          "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 8,
          "num_key_value_heads": 2, "max_position_embeddings": 64,
@@ -39,19 +32,6 @@ MODELS = {
     "qwen3_tied": {"architectures": ["Qwen3ForCausalLM"],
                    "model_type": "qwen3", "tie_word_embeddings": True},
 }
-LAYOUTS = {
-    "one": [],
-    "tp2_pp2": ["--nproc", "4", "distributed.tp_size=2",
-                "distributed.pp_size=2"],
-}
-
-
-def run(*arguments):
-    result = subprocess.run(
-        [BRIGADE, *map(str, arguments)], capture_output=True, text=True)
-    if result.returncode != 0:
-        raise AssertionError(f"brigade {arguments}: {result.stderr}")
-    return result.stdout
 
 
 def load(folder):
@@ -79,11 +59,10 @@ def with_factors(model):
     return model
 
 
-class Mup(unittest.TestCase):
+class Mup(TestInFolder):
     @classmethod
     def setUpClass(cls):
-        cls.scratch = tempfile.TemporaryDirectory()
-        cls.folder = pathlib.Path(cls.scratch.name)
+        super().setUpClass()
         text = cls.folder / "text.txt"
         text.write_text(TEXT)
         run("prepare", "--input", text, "--tokenizer", "bytes", "--out",
@@ -107,9 +86,8 @@ class Mup(unittest.TestCase):
             "logging": {"run_dir": str(out)}}))
         run("train", "--config", config, *more)
         run("export", "--run", out, "--out", out / "exported")
-        lines = (out / "metrics.jsonl").read_text().splitlines()
         return (load(out / "exported"),
-                [json.loads(line)["loss"] for line in lines])
+                losses_of(out))
 
     def batch(self, step):
         starts = [(step * SEQUENCES + i) * LENGTH for i in range(SEQUENCES)]

@@ -5,10 +5,7 @@ each one's files read by the other.
     peft_test.py BRIGADE          # see scripts/test_ecosystem.sh
 """
 import json
-import pathlib
-import subprocess
 import sys
-import tempfile
 import unittest
 
 try:
@@ -19,13 +16,9 @@ except ImportError as error:
     print(f"peft_test: skipped: {error}", file=sys.stderr)
     sys.exit(0)
 
-BRIGADE = pathlib.Path(sys.argv.pop(1)).resolve()
+from support import LAYOUTS, TEXT, TestInFolder, losses_of, run
+
 STEPS, SEQUENCES, LENGTH, RATE = 10, 4, 32, 1e-2
-TEXT = " ".join(
-    f"{a} {b} the {c}."
-    for a in ("Once", "Then", "Here", "Now")
-    for b in ("upon", "walked", "stood", "slept", "sang")
-    for c in ("fox", "river", "old mill", "lantern", "quiet town"))
 SHAPE = {"vocab_size": 259, "hidden_size": 32, "intermediate_size": 48,
          "num_hidden_layers": 2, "num_attention_heads": 4,
          "num_key_value_heads": 2, "max_position_embeddings": 64,
@@ -40,27 +33,13 @@ MODELS = {
         "mlp_only_layers": [0]}),
 }
 ADAPTED = {"qwen3_moe": 7 + 4}  # linears; of the others 2 * 7
-LAYOUTS = {
-    "one": [],
-    "tp2_pp2": ["--nproc", "4", "distributed.tp_size=2",
-                "distributed.pp_size=2"],
-}
 
 
-def run(*arguments):
-    result = subprocess.run(
-        [BRIGADE, *map(str, arguments)], capture_output=True, text=True)
-    if result.returncode != 0:
-        raise AssertionError(f"brigade {arguments}: {result.stderr}")
-    return result.stdout
-
-
-class Peft(unittest.TestCase):
+class Peft(TestInFolder):
     @classmethod
     def setUpClass(cls):
         torch.manual_seed(5)
-        cls.scratch = tempfile.TemporaryDirectory()
-        cls.folder = pathlib.Path(cls.scratch.name)
+        super().setUpClass()
         text = cls.folder / "text.txt"
         text.write_text(TEXT)
         cls.text = text
@@ -90,8 +69,7 @@ class Peft(unittest.TestCase):
             "dataset": {"name": str(self.folder / "tokens")},
             "logging": {"run_dir": str(out)}}))
         run("train", "--config", config, *more)
-        lines = (out / "metrics.jsonl").read_text().splitlines()
-        return out, [json.loads(line)["loss"] for line in lines]
+        return out, losses_of(out)
 
     def batch(self, step):
         starts = [(step * SEQUENCES + i) * LENGTH for i in range(SEQUENCES)]

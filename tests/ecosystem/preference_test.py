@@ -5,10 +5,7 @@ of adapters beside it: the same losses over ten steps.
     preference_test.py BRIGADE          # see scripts/test_ecosystem.sh
 """
 import json
-import pathlib
-import subprocess
 import sys
-import tempfile
 import unittest
 
 try:
@@ -21,7 +18,8 @@ except ImportError as error:
 
 import torch.nn.functional as F
 
-BRIGADE = pathlib.Path(sys.argv.pop(1)).resolve()
+from support import TestInFolder, losses_of, run
+
 STEPS, PAIRS, LENGTH, RATE, BETA, GAMMA = 10, 4, 40, 3e-3, 0.1, 0.4
 NAMES = ("fox", "river", "old mill", "lantern", "quiet town", "crow")
 # The end-of-document token of Brigade's byte tokenizer.
@@ -36,14 +34,6 @@ LAYOUTS = {
                 "distributed.pp_size=2", "training.micro_batch_size=2",
                 f"training.gradient_accumulation_steps={PAIRS}"],
 }
-
-
-def run(*arguments):
-    result = subprocess.run(
-        [BRIGADE, *map(str, arguments)], capture_output=True, text=True)
-    if result.returncode != 0:
-        raise AssertionError(f"brigade {arguments}: {result.stderr}")
-    return result.stdout
 
 
 def records():
@@ -99,12 +89,11 @@ FORMS = {
 }
 
 
-class Preferences(unittest.TestCase):
+class Preferences(TestInFolder):
     @classmethod
     def setUpClass(cls):
         torch.manual_seed(5)
-        cls.scratch = tempfile.TemporaryDirectory()
-        cls.folder = pathlib.Path(cls.scratch.name)
+        super().setUpClass()
         cls.records = list(records())
         lines = cls.folder / "pairs.jsonl"
         lines.write_text("".join(json.dumps(r) + "\n" for r in cls.records))
@@ -168,8 +157,7 @@ class Preferences(unittest.TestCase):
             "dataset": {"name": str(self.folder / "pairs")},
             "logging": {"run_dir": str(out)}}))
         run("train", "--config", config, *more)
-        lines = (out / "metrics.jsonl").read_text().splitlines()
-        return [json.loads(line)["loss"] for line in lines]
+        return losses_of(out)
 
     def test_the_reference_is_pytorchs(self):
         found = json.loads(
