@@ -8,15 +8,15 @@ namespace brigade {
 BucketQueue::BucketQueue(
     const BucketPlan& plan,
     const std::vector<Param>& params,
-    GradBuffer& buffer,
+    ParamMemory& memory,
     const Reducer& reducer)
-    : buffer_(&buffer), bucket_of_(params.size()), hook_(reducer.hook) {
+    : memory_(&memory), bucket_of_(params.size()), hook_(reducer.hook) {
   for (size_t b = 0; b < plan.buckets.size(); ++b) {
     const PlannedBucket& planned = plan.buckets[b];
     BucketView view;
     view.index = static_cast<int>(b);
     view.buckets = static_cast<int>(plan.buckets.size());
-    const FlatSegment& segment = buffer.segments()[b];
+    const FlatSegment& segment = memory.segments()[b];
     view.main_grad = segment.main_grad;
     view.owned =
         segment.main_grad.narrow(0, segment.owned.begin, segment.owned.numel);
@@ -26,7 +26,7 @@ BucketQueue::BucketQueue(
       bucket_of_[i] = b;
       view.names.push_back(params[i].name);
       view.params.push_back(params[i].tensor);
-      view.grads.push_back(buffer.main_grad(slot.param));
+      view.grads.push_back(memory.main_grad(slot.param));
       view.are_averaged.push_back(reducer.are_averaged[i]);
     }
     buckets_.emplace_back(planned, std::move(view));
@@ -40,7 +40,7 @@ void BucketQueue::mark_ready(int param) {
   while (next_to_launch_ < buckets_.size() &&
          buckets_[next_to_launch_].state() == BucketState::kFull) {
     buckets_[next_to_launch_].launch(hook_, group_of(next_to_launch_));
-    if (divides_gradients(buffer_->sharding()) && next_to_launch_ >= kWindow)
+    if (divides_gradients(memory_->sharding()) && next_to_launch_ >= kWindow)
       settle(next_to_launch_ - kWindow);
     ++next_to_launch_;
   }
@@ -59,7 +59,7 @@ void BucketQueue::settle(size_t bucket) {
   if (buckets_[bucket].state() != BucketState::kReducing)
     return;
   buckets_[bucket].wait();
-  buffer_->take_reduced(bucket);
+  memory_->take_reduced(bucket);
 }
 
 std::vector<BucketTiming> BucketQueue::wait() {

@@ -11,9 +11,9 @@
 #include "brigade/comm/communicator.h"
 #include "brigade/data_parallel/bucket.h"
 #include "brigade/data_parallel/bucket_hook.h"
-#include "brigade/data_parallel/grad_buffer.h"
 #include "brigade/data_parallel/wrapped_params.h"
 #include "brigade/metrics/sync_report.h"
+#include "brigade/param/param_memory.h"
 #include "brigade/schedule/bucket_plan.h"
 
 namespace brigade {
@@ -26,11 +26,11 @@ class BucketQueue {
     std::vector<bool> are_averaged;  // by parameter: see BucketView
   };
 
-  // `buffer` was laid out by `plan` and outlives this object.
+  // `memory` was laid out by `plan` and outlives this object.
   BucketQueue(
       const BucketPlan& plan,
       const std::vector<Param>& params,
-      GradBuffer& buffer,
+      ParamMemory& memory,
       const Reducer& reducer);
 
   // A parameter's gradient is final: launches its bucket and those behind it
@@ -40,7 +40,7 @@ class BucketQueue {
   // the others, or whose micro-batch is over.
   void launch_rest();
   // Waits for everything that was launched, and hands it to
-  // GradBuffer::take_reduced(); one timing per bucket. Throws
+  // ParamMemory::take_reduced(); one timing per bucket. Throws
   // CommError naming the bucket.
   std::vector<BucketTiming> wait();
   // See Bucket::note_times().
@@ -60,10 +60,10 @@ class BucketQueue {
   static constexpr size_t kWindow = 2;
 
   Communicator& group_of(size_t bucket) const {
-    return *buffer_->segments()[bucket].group.ranks;
+    return *memory_->segments()[bucket].group.ranks;
   }
 
-  GradBuffer* buffer_;
+  ParamMemory* memory_;
   std::vector<Bucket> buckets_;
   std::vector<size_t> bucket_of_;  // by parameter
   size_t next_to_launch_ = 0;

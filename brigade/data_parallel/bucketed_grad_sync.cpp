@@ -84,8 +84,8 @@ BucketedGradSync::BucketedGradSync(
       progress_(this->params()),
       order_is_final_(options.order != BucketOrder::kObserved) {
   handover_ = options_.handover == GradHandover::kMainGrad
-                  ? make_main_grad_handover(this->params(), *buffer_, factors())
-                  : make_param_dtype_handover(this->params(), *buffer_);
+                  ? make_main_grad_handover(this->params(), *memory_, factors())
+                  : make_param_dtype_handover(this->params(), *memory_);
   sparse_handover_ = make_sparse_handover(this->params());
   make_buckets();
   hooks_ = std::make_unique<GradHooks>(
@@ -107,7 +107,7 @@ void BucketedGradSync::make_buckets() {
   buckets_ = std::make_unique<BucketQueue>(
       plan_,
       params(),
-      *buffer_,
+      *memory_,
       BucketQueue::Reducer{options_.hook, std::move(are_averaged)});
 }
 
@@ -135,7 +135,7 @@ void BucketedGradSync::leave_step() {
   const torch::NoGradGuard no_grad;
   if (were_used()) {
     if (end_use())
-      buffer_->zero_main_grads();
+      memory_->zero_main_grads();
     reset();
     return;
   }
@@ -386,7 +386,7 @@ void BucketedGradSync::finish() {
 void BucketedGradSync::finish_step() {
   params_.check_unchanged();
   throw_if_leaves_changed();
-  take_back_weights();
+  memory_->take_back();
   throw_if_missing();
   wait_and_hand_over();
 }
@@ -471,7 +471,7 @@ void BucketedGradSync::adopt_observed_order() {
   const auto order =
       Agreement(*all_ranks_).values_of(source, progress_.complete_order());
   move_to(make_plan(std::vector<int>(order.begin(), order.end())));
-  handover_->follow_buffer();
+  handover_->follow_memory();
   make_buckets();
 }
 
@@ -491,8 +491,8 @@ void BucketedGradSync::drop_cleared_gradients() {
     case GradClearing::kNone:
       return;
     case GradClearing::kAll:
-      buffer_->zero_main_grads();
-      handover_->follow_buffer();
+      memory_->zero_main_grads();
+      handover_->follow_memory();
       return;
     case GradClearing::kSome:
       if (phase_ == Phase::kAccumulating ||
@@ -554,16 +554,16 @@ int BucketedGradSync::join() {
   const torch::NoGradGuard no_grad;
   while (uneven_inputs_.begin_shadow_step())
     shadow_step();
-  buffer_->zero_main_grads();
+  memory_->zero_main_grads();
   const int last = uneven_inputs_.last_rank_with_data();
   params_.broadcast_from(last);
-  ++buffer_->flat_memory()->weights_version;
+  ++memory_->flat_memory()->weights_version;
   return last;
 }
 
 // The others' launches with zeros, and what they agree on after them.
 void BucketedGradSync::shadow_step() {
-  buffer_->zero_main_grads();
+  memory_->zero_main_grads();
   buckets_->launch_rest();
   if (sparse_handover_) {
     sparse_handover_->drop();

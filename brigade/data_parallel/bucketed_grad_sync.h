@@ -6,10 +6,9 @@
 // micro-batch is reduced: a round. Its buckets are emptied while backward goes
 // on. With kParameters ShardedWeights has the weights.
 //
-// What it is made of: WrappedParams (alike on all ranks), WeightMemory and
-// GradBuffer (flat memory), Handover (.grad and main_grad), StepProgress (who is ready),
-// BucketQueue (one collective each), UnevenInputs (ranks without data),
-// GradHooks (autograd).
+// What it is made of: WrappedParams (alike on all ranks), ParamMemory (flat),
+// Handover (.grad and main_grad), StepProgress (who is ready), BucketQueue (one
+// collective each), UnevenInputs (ranks without data), GradHooks (autograd).
 #pragma once
 
 #include <cstdint>

@@ -32,9 +32,11 @@ GradSync::GradSync(
       uneven_inputs_(*all_ranks_) {
   const auto count = static_cast<int>(this->params().size());
   plan_ = make_plan(initial_order(options_.order, count));
-  weights_ = make_weights();
-  buffer_ = std::make_unique<GradBuffer>(
-      *weights_, this->params().size(), options_.sharding);
+  memory_ = std::make_unique<ParamMemory>(
+      with_frozen(plan_, params_.laid_out(), plan_options()),
+      params_.laid_out(),
+      place_of_weights(options_),
+      options_.sharding);
   follow_memory();
 }
 
@@ -63,37 +65,17 @@ BucketPlan GradSync::make_plan(const std::vector<int>& order) const {
   return plan_buckets(bucket_params(), order, plan_options());
 }
 
-std::unique_ptr<WeightMemory> GradSync::make_weights() const {
-  const FlatWeights place = place_of_weights(options_);
-  if (place == FlatWeights::kLeaveAlone)
-    return std::make_unique<WeightMemory>(
-        plan_, params(), place, options_.sharding);
-  auto params = params_.laid_out();
-  const BucketPlan plan = with_frozen(plan_, params, plan_options());
-  return std::make_unique<WeightMemory>(
-      plan, std::move(params), place, options_.sharding);
-}
-
 void GradSync::follow_memory() {
-  owned_parts_ = buffer_->owned_parts();
   flat_memory()->before_step = [this] { check_before_step(); };
   flat_memory()->after_step = [this](int64_t numel) { note_stepped(numel); };
-  gathered_ = std::make_unique<GatheredWeights>(
-      *weights_, segments().size(), options_.sharding, options_.gather);
+  gathered_ = std::make_unique<GatheredWeights>(*memory_, options_.gather);
 }
 
 void GradSync::move_to(BucketPlan plan) {
   plan_ = std::move(plan);
-  auto weights = make_weights();
-  buffer_->move_to(*weights);
   gathered_.reset();
-  weights_ = std::move(weights);
+  memory_->move_to(with_frozen(plan_, memory_->params(), plan_options()));
   follow_memory();
-}
-
-void GradSync::take_back_weights() {
-  if (weights_->take_back())
-    ++flat_memory()->weights_version;
 }
 
 void GradSync::begin_memory_step() {
@@ -103,7 +85,7 @@ void GradSync::begin_memory_step() {
   gathered_->throw_if_stale();
   // Before an optimizer writes what they read.
   wait_for_weights();
-  take_back_weights();
+  memory_->take_back();
   gathered_->note_current();
   show_leaf_gradients();
 }
@@ -111,7 +93,7 @@ void GradSync::begin_memory_step() {
 void GradSync::zero_main_grads() {
   if (phase_ == Phase::kFinished)
     reset();
-  buffer_->zero_main_grads();
+  memory_->zero_main_grads();
 }
 
 torch::Tensor GradSync::owned_main_grad(int param) const {
@@ -176,8 +158,7 @@ void GradSync::regroup(const CommunicatorPtr& from, const CommunicatorPtr& to) {
   if (problem != nullptr)
     throw ConfigError(fmt::format("[data_parallel] regroup() {}", problem));
   params_.regroup(from, to);
-  weights_->regroup(from, to);
-  buffer_->regroup(from, to);
+  memory_->regroup(from, to);
   if (all_ranks_ == from) {
     all_ranks_ = to;
     uneven_inputs_ = UnevenInputs(*to);

@@ -16,9 +16,8 @@
 // the gradients; if not, its gradients are added to them, as PyTorch does, and
 // reduced with them once more.
 //
-// GradSync is what it is done with: the parameters, their memory (WeightMemory,
-// GradBuffer) and the gathering of weights (GatheredWeights). How it is done is
-// a few verbs: BucketedGradSync reduces flat buckets while backward runs;
+// GradSync is what it is done with: the parameters, their memory (ParamMemory)
+// and the gathering of weights (GatheredWeights). How it is done is a few verbs: BucketedGradSync reduces flat buckets while backward runs;
 // PerParamGradSync reduces parameter by parameter and is its oracle.
 //
 // Hooks run on the thread that autograd runs a parameter's backward on: on the
@@ -32,17 +31,18 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "brigade/comm/communicator.h"
-#include "brigade/data_parallel/grad_buffer.h"
 #include "brigade/data_parallel/grad_sync_options.h"
 #include "brigade/data_parallel/uneven_inputs.h"
 #include "brigade/data_parallel/wrapped_params.h"
 #include "brigade/data_parallel/write_watch.h"
 #include "brigade/metrics/sync_report.h"
+#include "brigade/param/param_memory.h"
 #include "brigade/schedule/bucket_plan.h"
 #include "brigade/sharding/gathered_weights.h"
 
@@ -135,11 +135,9 @@ class GradSync {
 
   // Shaped as the parameter; without elements where its gradients are sparse.
   const torch::Tensor& main_grad(int param) const {
-    return buffer_->main_grad(param);
+    return memory_->main_grad(param);
   }
-  const std::vector<FlatSegment>& segments() const {
-    return buffer_->segments();
-  }
+  std::span<const FlatSegment> segments() const { return memory_->segments(); }
   const BucketPlan& plan() const { return plan_; }
   BucketPlanOptions plan_options() const;
   // What planning knows of params().
@@ -147,14 +145,16 @@ class GradSync {
     return bucket_params_of(params());
   }
   // Raised whenever segments() has changed (a new plan after the first step).
-  int64_t layout_version() const { return buffer_->layout_version(); }
+  int64_t layout_version() const { return memory_->layout_version(); }
   // What an optimizer over segments() watches.
-  const FlatMemoryPtr& flat_memory() const { return buffer_->flat_memory(); }
+  const FlatMemoryPtr& flat_memory() const { return memory_->flat_memory(); }
   // Clears every main_grad, padding included.
   void zero_main_grads();
   // With sharding, what this rank owns of each parameter; else all of it. Runs
   // are the owned ranges of segments().
-  const std::vector<RunPart>& owned_parts() const { return owned_parts_; }
+  const std::vector<RunPart>& owned_parts() const {
+    return memory_->owned_parts();
+  }
   // The owned part of a parameter's main_grad, flat; empty: none of it.
   torch::Tensor owned_main_grad(int param) const;
 
@@ -167,7 +167,7 @@ class GradSync {
   void wait_for_weights() { gathered_->need_all(); }
   // Until then this weight may not be read.
   void wait_for_weight(int param) {
-    gathered_->need(owned_parts_[static_cast<size_t>(param)].run);
+    gathered_->need(owned_parts()[static_cast<size_t>(param)].run);
   }
   // Sharding::kParameters: the weights, of which none can be read otherwise.
   // Null with any other sharding.
@@ -215,9 +215,6 @@ class GradSync {
   // A step's first backward: whatever was done to parameters meanwhile is
   // known, and all weights are there.
   void begin_memory_step();
-  // Parameters that were given other memory, as torch::load() does, are views
-  // again.
-  void take_back_weights();
   // The same contents under another plan.
   void move_to(BucketPlan plan);
   // Buckets for parameters that become ready in this order.
@@ -259,9 +256,7 @@ class GradSync {
   WrappedParams params_;
   UnevenInputs uneven_inputs_;
   BucketPlan plan_;
-  std::unique_ptr<WeightMemory> weights_;
-  std::unique_ptr<GradBuffer> buffer_;
-  std::vector<RunPart> owned_parts_;
+  std::unique_ptr<ParamMemory> memory_;
   std::unique_ptr<GatheredWeights> gathered_;
 
   Phase phase_ = Phase::kIdle;
@@ -270,7 +265,6 @@ class GradSync {
  private:
   bool accumulate_only_ = false;
   int holds_ = 0;  // hold_reduction()
-  std::unique_ptr<WeightMemory> make_weights() const;
   void follow_memory();
   // An optimizer that steps them from here on fails: they are nobody's weights,
   // and libtorch refuses their gradients of no elements.

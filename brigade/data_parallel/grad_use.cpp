@@ -148,7 +148,7 @@ void GradSync::note_use() {
 
 bool GradSync::were_used() const {
   return writes_.has_seen_weights() ||
-         version_of_weights() != weights_version_ || weights_->are_replaced();
+         version_of_weights() != weights_version_ || memory_->are_replaced();
 }
 
 bool GradSync::were_touched() const {
@@ -240,7 +240,7 @@ void GradSync::check_before_step() {
     throw_not_reduced("an optimizer's step");
   // An optimizer steps what torch::load() has brought since backward.
   if (options().sharding != Sharding::kParameters)
-    take_back_weights();
+    memory_->take_back();
   const bool is_watched =
       options().handover == GradHandover::kMainGrad && writes_.is_watching();
   bool is_changed = writes_.seen() == WriteWatch::Seen::kGradients;

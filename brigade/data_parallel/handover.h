@@ -19,8 +19,8 @@
 #include <optional>
 #include <vector>
 
-#include "brigade/data_parallel/grad_buffer.h"
 #include "brigade/data_parallel/wrapped_params.h"
+#include "brigade/param/param_memory.h"
 
 namespace brigade {
 
@@ -80,8 +80,8 @@ class Handover {
   // The parameter's bucket is reduced: .grad becomes what an optimizer reads,
   // or none where no rank has used the parameter.
   virtual void give(int param, double mean_scale, GradUse use) = 0;
-  // The buffer has other memory now.
-  virtual void follow_buffer() = 0;
+  // The parameters have other memory now.
+  virtual void follow_memory() = 0;
   // Whether main_grad has been multiplied with the mean's scale when it is
   // reduced.
   virtual bool is_averaged_first(int param) const = 0;
@@ -94,14 +94,14 @@ class Handover {
 // GradHandover::kParamDtype: .grad in the parameter's dtype, the mean applied.
 std::unique_ptr<Handover> make_param_dtype_handover(
     const std::vector<Param>& params,
-    GradBuffer& buffer);
+    ParamMemory& memory);
 
 // GradHandover::kMainGrad: .grad is main_grad, unscaled. `factors`: by
 // parameter, what its gradient is multiplied with before it is reduced, where
 // the one scale of the optimizer is not that of the parameter's group.
 std::unique_ptr<Handover> make_main_grad_handover(
     const std::vector<Param>& params,
-    GradBuffer& buffer,
+    ParamMemory& memory,
     std::vector<double> factors);
 
 }  // namespace brigade

@@ -13,21 +13,21 @@ class MainGradHandover : public Handover {
  public:
   MainGradHandover(
       const std::vector<Param>& params,
-      GradBuffer& buffer,
+      ParamMemory& memory,
       std::vector<double> factors)
-      : buffer_(&buffer), factors_(std::move(factors)) {
+      : memory_(&memory), factors_(std::move(factors)) {
     for (const Param& param : params)
       params_.push_back(param.tensor);
-    MainGradHandover::follow_buffer();
+    MainGradHandover::follow_memory();
   }
 
   // With sharding the sum is on its owner alone.
   bool keep_share(int param, double mean_scale, int ranks) override {
-    if (divides_gradients(buffer_->sharding()))
+    if (divides_gradients(memory_->sharding()))
       return true;
     settle(param);
     const double share =
-        (buffer_->sharding() == Sharding::kNone
+        (memory_->sharding() == Sharding::kNone
              ? given_scale_ * factor_of(param) / (mean_scale * ranks)
              : 1.0) /
         factor_of(param);
@@ -41,7 +41,7 @@ class MainGradHandover : public Handover {
           "micro-batch under no_sync(), clear them with zero_main_grads() or "
           "drop them with reset()");
     }
-    buffer_->main_grad(param).mul_(share);
+    memory_->main_grad(param).mul_(share);
     return true;
   }
   void note_fused() override { has_fused_ = true; }
@@ -62,7 +62,7 @@ class MainGradHandover : public Handover {
   }
   void seal_by_hand(int param, double /*mean_scale*/) override {
     if (factor_of(param) != 1.0)
-      buffer_->main_grad(param).mul_(factor_of(param));
+      memory_->main_grad(param).mul_(factor_of(param));
   }
   // Whoever read the last step's gradients has cleared them.
   void seal_missing(int param) override { settle(param); }
@@ -72,9 +72,9 @@ class MainGradHandover : public Handover {
     MainGradHandover::note_untouched();
   }
 
-  void follow_buffer() override {
+  void follow_memory() override {
     for (size_t i = 0; i < params_.size(); ++i)
-      params_[i].mutable_grad() = buffer_->main_grad(static_cast<int>(i));
+      params_[i].mutable_grad() = memory_->main_grad(static_cast<int>(i));
   }
 
   bool is_averaged_first(int /*param*/) const override { return false; }
@@ -86,13 +86,13 @@ class MainGradHandover : public Handover {
     if (std::all_of(params_.begin(), params_.end(), is_none))
       return GradClearing::kAll;
     const bool is_any = std::any_of(params_.begin(), params_.end(), is_none);
-    return is_any || buffer_->flat_version() != untouched_version_
+    return is_any || memory_->version_of_gradients() != untouched_version_
                ? GradClearing::kSome
                : GradClearing::kNone;
   }
 
   void note_untouched() override {
-    untouched_version_ = buffer_->flat_version();
+    untouched_version_ = memory_->version_of_gradients();
   }
 
  private:
@@ -103,7 +103,7 @@ class MainGradHandover : public Handover {
   // .grad is the step's sum wherever it is; undefined, it was cleared.
   void settle(int param) {
     torch::Tensor& grad = params_[static_cast<size_t>(param)].mutable_grad();
-    torch::Tensor& main_grad = buffer_->main_grad(param);
+    torch::Tensor& main_grad = memory_->main_grad(param);
     if (grad.defined() && is_same_memory(grad, main_grad))
       return;
     if (grad.defined())
@@ -114,7 +114,7 @@ class MainGradHandover : public Handover {
   }
 
   std::vector<torch::Tensor> params_;
-  GradBuffer* buffer_;
+  ParamMemory* memory_;
   std::vector<double> factors_;
   double given_scale_ = 1;  // of the optimizer
   bool has_fused_ = false;
@@ -125,9 +125,9 @@ class MainGradHandover : public Handover {
 
 std::unique_ptr<Handover> make_main_grad_handover(
     const std::vector<Param>& params,
-    GradBuffer& buffer,
+    ParamMemory& memory,
     std::vector<double> factors) {
-  return std::make_unique<MainGradHandover>(params, buffer, std::move(factors));
+  return std::make_unique<MainGradHandover>(params, memory, std::move(factors));
 }
 
 }  // namespace brigade

@@ -40,8 +40,8 @@ namespace {
 // bits.
 class ParamDtypeHandover : public Handover {
  public:
-  ParamDtypeHandover(const std::vector<Param>& params, GradBuffer& buffer)
-      : buffer_(&buffer),
+  ParamDtypeHandover(const std::vector<Param>& params, ParamMemory& memory)
+      : memory_(&memory),
         given_scales_(params.size()),
         shown_(params.size()),
         has_users_(params.size()) {
@@ -56,7 +56,7 @@ class ParamDtypeHandover : public Handover {
     if (!grad.defined())
       return false;
     const double share = 1 / (mean_scale * ranks);  // for the value in .grad
-    torch::Tensor& main_grad = buffer_->main_grad(param);
+    torch::Tensor& main_grad = memory_->main_grad(param);
     if (!is_copied(param)) {
       if (share != 1.0)
         grad.detach().mul_(share);
@@ -76,7 +76,7 @@ class ParamDtypeHandover : public Handover {
     const auto i = static_cast<size_t>(param);
     has_users_[i] = part == GradPart::kFirst && shown_[i].is_replaced_by(grad);
     if (has_users_[i]) {
-      torch::Tensor& main_grad = buffer_->main_grad(param);
+      torch::Tensor& main_grad = memory_->main_grad(param);
       if (!is_same_memory(grad, main_grad))
         main_grad.copy_(grad);
       grad = alias_of(main_grad);
@@ -101,7 +101,7 @@ class ParamDtypeHandover : public Handover {
 
   void seal(int param, double mean_scale) override {
     const torch::Tensor& grad = grad_of(param);
-    torch::Tensor& main_grad = buffer_->main_grad(param);
+    torch::Tensor& main_grad = memory_->main_grad(param);
     if (is_copied(param))
       adopt_changed_copy(param);
     else if (!grad.defined())
@@ -113,19 +113,19 @@ class ParamDtypeHandover : public Handover {
 
   void seal_by_hand(int param, double mean_scale) override {
     if (!is_copied(param) && mean_scale != 1.0)
-      buffer_->main_grad(param).mul_(mean_scale);
+      memory_->main_grad(param).mul_(mean_scale);
     grad_of(param).reset();
   }
 
   void seal_missing(int param) override {
-    buffer_->main_grad(param).zero_();
+    memory_->main_grad(param).zero_();
     grad_of(param).reset();
   }
 
   void give(int param, double mean_scale, GradUse use) override {
     given_scales_[static_cast<size_t>(param)] = mean_scale;
     torch::Tensor& grad = grad_of(param);
-    const torch::Tensor& main_grad = buffer_->main_grad(param);
+    const torch::Tensor& main_grad = memory_->main_grad(param);
     if (use == GradUse::kUnused) {
       grad.reset();
     } else if (is_copied(param)) {
@@ -140,7 +140,7 @@ class ParamDtypeHandover : public Handover {
       note_shown(param);
   }
 
-  void follow_buffer() override {}
+  void follow_memory() override {}
   bool is_averaged_first(int param) const override { return !is_copied(param); }
 
  private:
@@ -161,7 +161,7 @@ class ParamDtypeHandover : public Handover {
   // included.
   void receive(int param, GradPart part, double scale) {
     const torch::Tensor& grad = grad_of(param);
-    torch::Tensor& main_grad = buffer_->main_grad(param);
+    torch::Tensor& main_grad = memory_->main_grad(param);
     const bool adds = (part == GradPart::kFurther ||
                        has_users_[static_cast<size_t>(param)]) &&
                       is_copied(param);
@@ -183,7 +183,7 @@ class ParamDtypeHandover : public Handover {
   }
 
   void show(int param) {
-    const torch::Tensor& main_grad = buffer_->main_grad(param);
+    const torch::Tensor& main_grad = memory_->main_grad(param);
     torch::Tensor& grad = grad_of(param);
     if (!is_copied(param)) {
       if (!grad.defined() || !is_same_memory(grad, main_grad))
@@ -200,7 +200,7 @@ class ParamDtypeHandover : public Handover {
   // If the user changed the copy, it is what has accumulated.
   void adopt_changed_copy(int param) {
     const torch::Tensor& grad = grad_of(param);
-    torch::Tensor& main_grad = buffer_->main_grad(param);
+    torch::Tensor& main_grad = memory_->main_grad(param);
     if (!grad.defined())
       main_grad.zero_();
     else if (!is_rounded_from(grad, main_grad))
@@ -210,7 +210,7 @@ class ParamDtypeHandover : public Handover {
   std::vector<torch::Tensor> params_;
   // The dtypes of params_ themselves, not of their compute copies.
   std::vector<torch::ScalarType> dtypes_;
-  GradBuffer* buffer_;
+  ParamMemory* memory_;
   std::vector<double> given_scales_;  // by parameter: of give()
   std::vector<ShownGradient> shown_;  // the same
   // The same: the gradient to come is added to one that a user has made.
@@ -221,8 +221,8 @@ class ParamDtypeHandover : public Handover {
 
 std::unique_ptr<Handover> make_param_dtype_handover(
     const std::vector<Param>& params,
-    GradBuffer& buffer) {
-  return std::make_unique<ParamDtypeHandover>(params, buffer);
+    ParamMemory& memory) {
+  return std::make_unique<ParamDtypeHandover>(params, memory);
 }
 
 }  // namespace brigade

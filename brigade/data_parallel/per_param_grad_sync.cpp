@@ -60,7 +60,7 @@ void PerParamGradSync::leave_step() {
   const torch::NoGradGuard no_grad;
   const bool are_used = were_used();
   if (are_used && end_use())
-    buffer_->zero_main_grads();
+    memory_->zero_main_grads();
   if (!are_used) {
     drop_cleared_leaves();
     for (size_t i = 0; i < has_gradient_.size(); ++i)

@@ -35,7 +35,7 @@ class SparseHandover : public Handover {
   void after_last(int, GradPart, double) override {}
   void seal(int, double) override {}
   void seal_by_hand(int, double) override {}
-  void follow_buffer() override {}
+  void follow_memory() override {}
 
   // Collective in each group that has any, after the step's buckets were
   // launched: gradients become their sum over it, from what each rank has.

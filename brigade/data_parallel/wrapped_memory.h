@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "brigade/param/param.h"
-#include "brigade/param/weight_memory.h"
+#include "brigade/param/param_memory.h"
 
 namespace brigade {
 

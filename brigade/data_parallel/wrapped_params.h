@@ -10,7 +10,7 @@
 
 #include "brigade/comm/communicator.h"
 #include "brigade/data_parallel/wrapped_memory.h"
-#include "brigade/param/weight_memory.h"
+#include "brigade/param/param_memory.h"
 
 namespace brigade {
 

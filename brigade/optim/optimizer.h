@@ -22,9 +22,9 @@
 
 #include "brigade/ops/adamw.h"
 #include "brigade/ops/stochastic_rounding.h"
-#include "brigade/optim/flat_memory.h"
 #include "brigade/options/optimizer.h"
 #include "brigade/options/optimizer_states.h"
+#include "brigade/param/flat_memory.h"
 #include "brigade/param/run_part.h"
 #include "brigade/param/state.h"
 #include "brigade/param/step_rule.h"

@@ -7,15 +7,11 @@
 
 namespace brigade {
 
-GatheredWeights::GatheredWeights(
-    const WeightMemory& weights,
-    size_t trained,
-    Sharding sharding,
-    GatherMode mode)
-    : weights_(&weights), sharding_(sharding), mode_(mode), works_(trained) {
+GatheredWeights::GatheredWeights(const ParamMemory& memory, GatherMode mode)
+    : memory_(&memory), mode_(mode), works_(memory.segments().size()) {
   note_current();
-  if (sharding_ == Sharding::kParameters)
-    units_ = std::make_unique<ShardedWeights>(weights);
+  if (sharding() == Sharding::kParameters)
+    units_ = std::make_unique<ShardedWeights>(memory);
 }
 
 GatheredWeights::~GatheredWeights() {
@@ -30,7 +26,7 @@ GatheredWeights::~GatheredWeights() {
 }
 
 void GatheredWeights::after_step() {
-  if (sharding_ == Sharding::kNone)
+  if (sharding() == Sharding::kNone)
     return;
   if (units_) {
     if (units_->is_held()) {
@@ -48,7 +44,7 @@ void GatheredWeights::after_step() {
   const torch::NoGradGuard no_grad;
   need_all();
   for (size_t b = works_.size(); b-- > 0;) {
-    const FlatSegment& segment = weights_->segments()[b];
+    const FlatSegment& segment = memory_->segments()[b];
     works_[b] =
         segment.group.ranks->all_gather(segment.weight, segment.owned_weight());
   }
@@ -74,7 +70,8 @@ void GatheredWeights::need(size_t segment) {
 }
 
 void GatheredWeights::throw_if_stale() const {
-  if (sharding_ == Sharding::kNone || gathered_version_ == weights_->version())
+  if (sharding() == Sharding::kNone ||
+      gathered_version_ == memory_->version_of_weights())
     return;
   throw ConfigError(
       "[data_parallel] an optimizer stepped this rank's part of the weights, "

@@ -13,19 +13,15 @@
 #include <vector>
 
 #include "brigade/comm/communicator.h"
-#include "brigade/param/weight_memory.h"
+#include "brigade/param/param_memory.h"
 #include "brigade/sharding/sharded_weights.h"
 
 namespace brigade {
 
 class GatheredWeights {
  public:
-  // `weights` outlives it; the first `trained` of its segments are stepped.
-  GatheredWeights(
-      const WeightMemory& weights,
-      size_t trained,
-      Sharding sharding,
-      GatherMode mode);
+  // Of those that train, in `memory`, which outlives it.
+  GatheredWeights(const ParamMemory& memory, GatherMode mode);
   ~GatheredWeights();  // waits for what is under way
   GatheredWeights(const GatheredWeights&) = delete;
   GatheredWeights& operator=(const GatheredWeights&) = delete;
@@ -44,13 +40,14 @@ class GatheredWeights {
   ShardedWeights* units() const { return units_.get(); }
 
   // The weights are what all ranks have now.
-  void note_current() { gathered_version_ = weights_->version(); }
+  void note_current() { gathered_version_ = memory_->version_of_weights(); }
   // ConfigError where weights were stepped and not exchanged.
   void throw_if_stale() const;
 
  private:
-  const WeightMemory* weights_;
-  Sharding sharding_;
+  Sharding sharding() const { return memory_->sharding(); }
+
+  const ParamMemory* memory_;
   GatherMode mode_;
   std::vector<WorkPtr> works_;    // by bucket; null: none under way
   int64_t gathered_version_ = 0;  // of the flat weights, when exchanged last

@@ -40,9 +40,9 @@ int64_t ShardedWeights::Unit::bytes() const {
   return sum;
 }
 
-ShardedWeights::ShardedWeights(const WeightMemory& memory)
+ShardedWeights::ShardedWeights(const ParamMemory& memory)
     : memory_(&memory), views_(memory.params().size()) {
-  const std::vector<FlatSegment>& segments = memory.segments();
+  const std::vector<FlatSegment>& segments = memory.all_segments();
   std::map<const void*, int64_t> numel_of_storage;
   for (const FlatSegment& segment : segments)
     numel_of_storage[storage_of(segment.weight)] += segment.weight.numel();
@@ -174,7 +174,7 @@ void ShardedWeights::launch(int index) {
   each.state = State::kGathering;
   try {
     for (const size_t s : each.segments) {
-      const FlatSegment& segment = memory_->segments()[s];
+      const FlatSegment& segment = memory_->all_segments()[s];
       each.works.push_back(segment.group.ranks->all_gather(
           segment.weight, segment.weight_shard));
     }
@@ -275,7 +275,7 @@ bool ShardedWeights::keep_changes(int index) {
   const torch::NoGradGuard no_grad;
   bool is_any = false;
   for (const size_t s : unit(index).segments) {
-    const FlatSegment& segment = memory_->segments()[s];
+    const FlatSegment& segment = memory_->all_segments()[s];
     const auto owned =
         segment.weight.narrow(0, segment.owned.begin, segment.owned.numel);
     if (torch::equal(owned, segment.weight_shard))
@@ -311,7 +311,7 @@ void ShardedWeights::add_to(
 
 int64_t ShardedWeights::version() const {
   int64_t sum = -kept_changes_;
-  for (const FlatSegment& segment : memory_->segments())
+  for (const FlatSegment& segment : memory_->all_segments())
     sum += static_cast<int64_t>(segment.weight_shard._version());
   return sum;
 }
@@ -365,7 +365,7 @@ void ShardedWeights::fill_with_nan(int index) {
     flat.fill_(std::numeric_limits<double>::quiet_NaN());
   }
   for (const size_t s : each.segments) {
-    const FlatSegment& segment = memory_->segments()[s];
+    const FlatSegment& segment = memory_->all_segments()[s];
     segment.weight.narrow(0, segment.owned.begin, segment.owned.numel)
         .copy_(segment.weight_shard);
   }

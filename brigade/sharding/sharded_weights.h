@@ -32,7 +32,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/comm/communicator.h"
-#include "brigade/param/weight_memory.h"
+#include "brigade/param/param_memory.h"
 
 namespace brigade {
 
@@ -40,7 +40,7 @@ class ShardedWeights {
  public:
   // Of those with Sharding::kParameters, which outlive it. Each segment is
   // gathered over its group.
-  explicit ShardedWeights(const WeightMemory& memory);
+  explicit ShardedWeights(const ParamMemory& memory);
   // Waits for what is under way. Parameters are empty afterwards: no rank has
   // them whole.
   ~ShardedWeights();
@@ -85,7 +85,7 @@ class ShardedWeights {
   // What was written so far is kept, or given up.
   void accept_writes();
 
-  // The parameters, as WeightMemory has them.
+  // The parameters, as ParamMemory has them.
   const std::vector<Param>& params() const { return memory_->params(); }
   // Where a parameter's values are, shaped as it.
   const torch::Tensor& view(int param) const {
@@ -137,7 +137,7 @@ class ShardedWeights {
   int expected_next() const;
   void take_over_memory(std::span<const int> freed, int index);
 
-  const WeightMemory* memory_;
+  const ParamMemory* memory_;
   std::vector<Unit> units_;
   std::vector<torch::Tensor> views_;  // by parameter
   // Of params(), as accept_writes() saw them.

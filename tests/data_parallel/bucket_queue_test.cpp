@@ -46,9 +46,8 @@ struct QueuedBuckets {
         bucket_params_of(params),
         initial_order(BucketOrder::kReverse, count),
         {});
-    weights = std::make_unique<WeightMemory>(
+    memory = std::make_unique<ParamMemory>(
         plan, params, FlatWeights::kMove, sharding);
-    buffer = std::make_unique<GradBuffer>(*weights, params.size(), sharding);
     const BucketHook hook = [this](BucketView& bucket, Communicator&) {
       log.push_back("launch " + std::to_string(bucket.index));
       return std::make_shared<NotedWork>(bucket.index, log);
@@ -56,13 +55,12 @@ struct QueuedBuckets {
     queue = std::make_unique<BucketQueue>(
         plan,
         params,
-        *buffer,
+        *memory,
         BucketQueue::Reducer{hook, std::vector<bool>(params.size())});
   }
   std::vector<Param> params;
   BucketPlan plan;
-  std::unique_ptr<WeightMemory> weights;
-  std::unique_ptr<GradBuffer> buffer;
+  std::unique_ptr<ParamMemory> memory;
   std::vector<std::string> log;
   std::unique_ptr<BucketQueue> queue;
 };

@@ -16,12 +16,11 @@ struct HandedOver {
         {.name = "w",
          .tensor = torch::zeros({3}, dtype).requires_grad_(),
          .group = {.ranks = testing::make_world_of_one()}});
-    weights = std::make_unique<WeightMemory>(
+    memory = std::make_unique<ParamMemory>(
         plan_buckets(bucket_params_of(params), std::vector<int>{0}, {}),
         params,
         place,
         Sharding::kNone);
-    buffer = std::make_unique<GradBuffer>(*weights, 1, Sharding::kNone);
   }
   torch::Tensor& grad() { return params[0].tensor.mutable_grad(); }
   void receive(Handover& handover, double value, GradPart part) {
@@ -38,19 +37,18 @@ struct HandedOver {
     else
       grad() = gradient;
   }
-  double main_grad() const { return buffer->main_grad(0)[2].item<double>(); }
+  double main_grad() const { return memory->main_grad(0)[2].item<double>(); }
   double given() { return grad()[2].item<double>(); }
 
   std::vector<Param> params;
-  std::unique_ptr<WeightMemory> weights;
-  std::unique_ptr<GradBuffer> buffer;
+  std::unique_ptr<ParamMemory> memory;
 };
 
 class ParamDtype : public ::testing::TestWithParam<torch::ScalarType> {
  protected:
   HandedOver of_{GetParam(), FlatWeights::kLeaveAlone};
   std::unique_ptr<Handover> handover_ =
-      make_param_dtype_handover(of_.params, *of_.buffer);
+      make_param_dtype_handover(of_.params, *of_.memory);
 };
 
 TEST_P(ParamDtype, MicroBatchesAddUpAndTheMeanIsGiven) {
@@ -88,12 +86,12 @@ TEST_P(ParamDtype, EachRankKeepsItsShareOfAReducedGradient) {
   of_.arrive(*handover_, 6, GradPart::kFirst);
   handover_->after_last(0, GradPart::kFirst, 0.5);
   const torch::NoGradGuard no_grad;
-  of_.buffer->main_grad(0).mul_(2);  // as two ranks with the same do
+  of_.memory->main_grad(0).mul_(2);  // as two ranks with the same do
   handover_->give(0, 0.5, GradUse::kUsed);
   EXPECT_EQ(of_.given(), 6);
   EXPECT_TRUE(handover_->keep_share(0, 0.5, 2));
   handover_->seal(0, 0.5);
-  of_.buffer->main_grad(0).mul_(2);
+  of_.memory->main_grad(0).mul_(2);
   handover_->give(0, 0.5, GradUse::kUsed);
   EXPECT_EQ(of_.given(), 6);
   of_.grad().reset();
@@ -108,8 +106,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(MainGradHandover, GradIsMainGradAtAllTimes) {
   HandedOver of(torch::kFloat, FlatWeights::kMove);
-  const auto handover = make_main_grad_handover(of.params, *of.buffer, {1.0});
-  EXPECT_TRUE(is_same_memory(of.grad(), of.buffer->main_grad(0)));
+  const auto handover = make_main_grad_handover(of.params, *of.memory, {1.0});
+  EXPECT_TRUE(is_same_memory(of.grad(), of.memory->main_grad(0)));
   of.receive(*handover, 2, GradPart::kFirst);
   of.receive(*handover, 3, GradPart::kFurther);
   handover->seal(0, 0.5);
@@ -121,7 +119,7 @@ TEST(MainGradHandover, GradIsMainGradAtAllTimes) {
 
 TEST(MainGradHandover, AGradientOfAnotherGroupIsScaledBeforeItIsReduced) {
   HandedOver of(torch::kFloat, FlatWeights::kMove);
-  const auto handover = make_main_grad_handover(of.params, *of.buffer, {4.0});
+  const auto handover = make_main_grad_handover(of.params, *of.memory, {4.0});
   of.receive(*handover, 2, GradPart::kFirst);
   EXPECT_EQ(of.main_grad(), 2);
   handover->seal(0, 1.0);
@@ -130,13 +128,13 @@ TEST(MainGradHandover, AGradientOfAnotherGroupIsScaledBeforeItIsReduced) {
 
 TEST(MainGradHandover, AClearedGradientDropsWhatHasAccumulated) {
   HandedOver of(torch::kFloat, FlatWeights::kMove);
-  const auto handover = make_main_grad_handover(of.params, *of.buffer, {1.0});
+  const auto handover = make_main_grad_handover(of.params, *of.memory, {1.0});
   of.receive(*handover, 2, GradPart::kFirst);
   of.grad().reset();
   EXPECT_EQ(handover->clearing(), GradClearing::kAll);
   of.receive(*handover, 3, GradPart::kFurther);
   EXPECT_EQ(of.main_grad(), 3);
-  EXPECT_TRUE(is_same_memory(of.grad(), of.buffer->main_grad(0)));
+  EXPECT_TRUE(is_same_memory(of.grad(), of.memory->main_grad(0)));
 }
 
 }  // namespace

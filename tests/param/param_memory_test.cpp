@@ -1,5 +1,5 @@
 // Flat memory of weights and gradients: where things are, and what is owned.
-#include "brigade/data_parallel/grad_buffer.h"
+#include "brigade/param/param_memory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -42,36 +42,34 @@ struct BufferedParams {
   }
 };
 
-TEST(GradBuffer, GradientsAreViewsInTheOrderOfThePlan) {
+TEST(ParamMemory, GradientsAreViewsInTheOrderOfThePlan) {
   BufferedParams of({60, 100, 3}, make_world_of_one());
-  const WeightMemory weights(
-      of.plan, of.params, FlatWeights::kMove, Sharding::kNone);
-  GradBuffer buffer(weights, 3, Sharding::kNone);
-  ASSERT_EQ(buffer.segments().size(), 2);
+  ParamMemory memory(of.plan, of.params, FlatWeights::kMove, Sharding::kNone);
+  ASSERT_EQ(memory.segments().size(), 2);
   // 3 and 100 fill the first bucket, each from a multiple of 64 on.
-  EXPECT_EQ(buffer.segments()[0].main_grad.numel(), 192);
-  buffer.main_grad(1).fill_(1);
-  EXPECT_EQ(buffer.segments()[0].main_grad.sum().item<double>(), 100);
-  EXPECT_EQ(buffer.segments()[0].main_grad[64].item<double>(), 1);
-  EXPECT_EQ(buffer.segments()[0].owned.numel, 192);
-  buffer.zero_main_grads();
-  EXPECT_EQ(buffer.segments()[0].main_grad.abs().sum().item<double>(), 0);
+  EXPECT_EQ(memory.segments()[0].main_grad.numel(), 192);
+  memory.main_grad(1).fill_(1);
+  EXPECT_EQ(memory.segments()[0].main_grad.sum().item<double>(), 100);
+  EXPECT_EQ(memory.segments()[0].main_grad[64].item<double>(), 1);
+  EXPECT_EQ(memory.segments()[0].owned.numel, 192);
+  memory.zero_main_grads();
+  EXPECT_EQ(memory.segments()[0].main_grad.abs().sum().item<double>(), 0);
   // Weights lie beside them, with their values.
-  EXPECT_EQ(buffer.segments()[0].weight[64].item<double>(), 100);
-  EXPECT_TRUE(of.params[1].tensor.is_alias_of(buffer.segments()[0].weight));
+  EXPECT_EQ(memory.segments()[0].weight[64].item<double>(), 100);
+  EXPECT_TRUE(of.params[1].tensor.is_alias_of(memory.segments()[0].weight));
 }
 
-TEST(GradBuffer, RanksOwnEachElementOnce) {
+TEST(ParamMemory, RanksOwnEachElementOnce) {
   for (const int ranks : {1, 2, 3, 5}) {
     std::vector<std::vector<RunPart>> of_ranks(static_cast<size_t>(ranks));
     std::vector<std::vector<int64_t>> owners = {
         std::vector<int64_t>(60), std::vector<int64_t>(100), {0, 0, 0}};
     run_ranks(ranks, [&](const CommunicatorPtr& world) {
       BufferedParams of({60, 100, 3}, world);
-      const WeightMemory weights(
-          of.plan, of.params, FlatWeights::kMove, Sharding::kOptimizer);
       of_ranks[static_cast<size_t>(world->rank())] =
-          GradBuffer(weights, 3, Sharding::kOptimizer).owned_parts();
+          ParamMemory(
+              of.plan, of.params, FlatWeights::kMove, Sharding::kOptimizer)
+              .owned_parts();
     });
     for (const auto& parts : of_ranks) {
       for (size_t param = 0; param < parts.size(); ++param) {
@@ -84,83 +82,79 @@ TEST(GradBuffer, RanksOwnEachElementOnce) {
   }
 }
 
-TEST(GradBuffer, OfAReducedSegmentOnlyTheOwnedRangeStays) {
+TEST(ParamMemory, OfAReducedSegmentOnlyTheOwnedRangeStays) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     BufferedParams of({100}, world);
-    const WeightMemory weights(
+    ParamMemory memory(
         of.plan, of.params, FlatWeights::kMove, Sharding::kOptimizer);
-    GradBuffer buffer(weights, 1, Sharding::kOptimizer);
-    buffer.main_grad(0).fill_(1);
-    buffer.take_reduced(0);
+    memory.main_grad(0).fill_(1);
+    memory.take_reduced(0);
     // 128 elements, of which each rank owns 64.
     const double owned = world->rank() == 0 ? 64 : 36;
-    EXPECT_EQ(buffer.main_grad(0).sum().item<double>(), owned);
+    EXPECT_EQ(memory.main_grad(0).sum().item<double>(), owned);
     EXPECT_EQ(
-        buffer.segments()[0].owned_main_grad().sum().item<double>(), owned);
+        memory.segments()[0].owned_main_grad().sum().item<double>(), owned);
   });
 }
 
-TEST(GradBuffer, DividedGradientsAddUpInTheShardAndTheirMemoryIsEmptied) {
+TEST(ParamMemory, DividedGradientsAddUpInTheShardAndTheirMemoryIsEmptied) {
   run_ranks(2, [](const CommunicatorPtr& world) {
     BufferedParams of({100}, world);
-    const WeightMemory weights(
+    ParamMemory memory(
         of.plan, of.params, FlatWeights::kMove, Sharding::kGradients);
-    GradBuffer buffer(weights, 1, Sharding::kGradients);
     for (int micro_batch = 0; micro_batch < 3; ++micro_batch) {
-      buffer.main_grad(0).fill_(1);
-      buffer.take_reduced(0);
-      EXPECT_EQ(buffer.main_grad(0).sum().item<double>(), 0);
+      memory.main_grad(0).fill_(1);
+      memory.take_reduced(0);
+      EXPECT_EQ(memory.main_grad(0).sum().item<double>(), 0);
     }
     const double owned = world->rank() == 0 ? 64 : 36;
-    EXPECT_EQ(buffer.segments()[0].grad_shard.sum().item<double>(), 3 * owned);
-    buffer.zero_main_grads();
-    EXPECT_EQ(buffer.segments()[0].grad_shard.sum().item<double>(), 0);
+    EXPECT_EQ(memory.segments()[0].grad_shard.sum().item<double>(), 3 * owned);
+    memory.zero_main_grads();
+    EXPECT_EQ(memory.segments()[0].grad_shard.sum().item<double>(), 0);
   });
 }
 
-TEST(GradBuffer, AMoveKeepsGradientsAndWeightsAndIsSeenByOptimizers) {
+TEST(ParamMemory, AMoveKeepsGradientsAndWeightsAndIsSeenByOptimizers) {
   BufferedParams of({60, 100, 3}, make_world_of_one());
-  WeightMemory before(of.plan, of.params, FlatWeights::kMove, Sharding::kNone);
-  GradBuffer buffer(before, 3, Sharding::kNone);
+  ParamMemory memory(of.plan, of.params, FlatWeights::kMove, Sharding::kNone);
   for (int param = 0; param < 3; ++param)
-    buffer.main_grad(param).fill_(param + 1);
-  const FlatMemoryPtr watched = buffer.flat_memory();
-  const int64_t version = buffer.layout_version();
-  const WeightMemory after(
-      of.make_plan(BucketOrder::kRegistration),
-      of.params,
-      FlatWeights::kMove,
-      Sharding::kNone);
-  buffer.move_to(after);
+    memory.main_grad(param).fill_(param + 1);
+  const FlatMemoryPtr watched = memory.flat_memory();
+  const int64_t version = memory.layout_version();
+  memory.move_to(of.make_plan(BucketOrder::kRegistration));
   EXPECT_FALSE(watched->is_current);
-  EXPECT_TRUE(buffer.flat_memory()->is_current);
-  EXPECT_GT(buffer.layout_version(), version);
+  EXPECT_TRUE(memory.flat_memory()->is_current);
+  EXPECT_GT(memory.layout_version(), version);
   for (int param = 0; param < 3; ++param) {
     const auto& tensor = of.params[static_cast<size_t>(param)].tensor;
-    EXPECT_EQ(buffer.main_grad(param).mean().item<double>(), param + 1);
+    EXPECT_EQ(memory.main_grad(param).mean().item<double>(), param + 1);
     EXPECT_EQ(
         tensor.mean().item<double>(), static_cast<double>(tensor.numel()));
   }
 }
 
-TEST(WeightMemory, TakesTheValuesOfParametersThatWereGivenOtherMemory) {
+TEST(ParamMemory, TakesTheValuesOfParametersThatWereGivenOtherMemory) {
   BufferedParams of({60, 100}, make_world_of_one());
   Param frozen{.name = "frozen", .tensor = torch::zeros({5})};
   frozen.group = of.params[0].group;
   of.params.push_back(frozen);
-  WeightMemory weights(
+  ParamMemory memory(
       with_frozen(of.plan, of.params, {}),
       of.params,
       FlatWeights::kMove,
       Sharding::kNone);
-  EXPECT_FALSE(weights.take_back());
+  memory.take_back();
+  EXPECT_EQ(memory.flat_memory()->weights_version, 0);
   of.params[0].tensor.set_data(torch::full({60}, 7.0));
-  EXPECT_TRUE(weights.take_back());
+  EXPECT_TRUE(memory.are_replaced());
+  memory.take_back();
+  EXPECT_EQ(memory.flat_memory()->weights_version, 1);
   EXPECT_TRUE(of.params[0].tensor.is_alias_of(of.params[1].tensor));
   EXPECT_EQ(of.params[0].tensor[59].item<double>(), 7);
   // Optimizers need not hear of a frozen one.
   of.params[2].tensor.set_data(torch::full({5}, 8.0));
-  EXPECT_FALSE(weights.take_back());
+  memory.take_back();
+  EXPECT_EQ(memory.flat_memory()->weights_version, 1);
   EXPECT_TRUE(of.params[2].tensor.is_alias_of(of.params[1].tensor));
   EXPECT_EQ(of.params[2].tensor[4].item<double>(), 8);
 }

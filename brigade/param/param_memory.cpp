@@ -1,0 +1,365 @@
+#include "brigade/param/param_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "brigade/base/error.h"
+#include "brigade/ops/erasable_memory.h"
+#include "brigade/ops/releasable_memory.h"
+
+namespace brigade {
+namespace {
+
+// The memory of all buckets of one dtype and unit, dealt out bucket by bucket.
+struct Flat {
+  int64_t numel = 0;
+  int64_t used = 0;
+  torch::Tensor memory;
+  torch::Tensor deal_out(int64_t part) {
+    return memory.narrow(0, std::exchange(used, used + part), part);
+  }
+};
+using Flats = std::map<std::pair<std::string, int>, Flat>;
+
+Flats count_flats(std::span<const PlannedBucket> buckets) {
+  Flats flats;
+  for (const PlannedBucket& bucket : buckets)
+    flats[{bucket.dtype, bucket.unit}].numel += bucket.numel;
+  return flats;
+}
+
+int64_t sum_of_versions(const std::vector<torch::Tensor>& tensors) {
+  int64_t sum = 0;
+  for (const torch::Tensor& tensor : tensors)
+    sum += static_cast<int64_t>(tensor._version());
+  return sum;
+}
+
+}  // namespace
+
+torch::Tensor FlatSegment::owned_weight() const {
+  return weight_shard.defined() ? weight_shard
+                                : weight.narrow(0, owned.begin, owned.numel);
+}
+
+torch::Tensor FlatSegment::owned_main_grad() const {
+  return grad_shard.defined() ? grad_shard
+                              : main_grad.narrow(0, owned.begin, owned.numel);
+}
+
+bool is_same_memory(const torch::Tensor& a, const torch::Tensor& b) {
+  return a.is_alias_of(b) && a.storage_offset() == b.storage_offset();
+}
+
+bool is_16_bit(torch::ScalarType dtype) {
+  return dtype == torch::kBFloat16 || dtype == torch::kHalf;
+}
+
+torch::ScalarType main_grad_dtype(torch::ScalarType param) {
+  return is_16_bit(param) ? torch::kFloat : param;
+}
+
+std::vector<BucketParam> bucket_params_of(const std::vector<Param>& params) {
+  std::vector<BucketParam> result;
+  result.reserve(params.size());
+  std::vector<int> group_of(params.size());
+  const auto groups = groups_of(params);
+  for (size_t group = 0; group < groups.size(); ++group) {
+    for (const size_t param : groups[group])
+      group_of[param] = static_cast<int>(group);
+  }
+  for (const Param& param : params) {
+    const auto dtype = param.tensor.scalar_type();
+    result.push_back(
+        {.name = param.name,
+         // Sparse gradients lie outside of the flat memory.
+         .numel = param.has_sparse_gradient ? 0 : param.tensor.numel(),
+         .dtype = c10::toString(dtype),
+         .grad_element_bytes =
+             static_cast<int64_t>(c10::elementSize(main_grad_dtype(dtype))),
+         .sparse_row_numel = param.is_row_sparse && !param.has_sparse_gradient
+                                 ? param.tensor.size(1)
+                                 : 0,
+         .has_own_bucket = param.has_own_bucket,
+         .unit = param.unit,
+         .group = group_of[result.size()]});
+  }
+  return result;
+}
+
+BucketPlan with_frozen(
+    BucketPlan plan,
+    const std::vector<Param>& params,
+    const BucketPlanOptions& options) {
+  size_t trained = 0;
+  for (const PlannedBucket& bucket : plan.buckets)
+    trained += bucket.slots.size();
+  const auto planned = static_cast<std::ptrdiff_t>(trained);
+  const auto frozen =
+      bucket_params_of({params.begin() + planned, params.end()});
+  // Nothing waits for a bucket to fill: one for each dtype, group and unit.
+  BucketPlanOptions whole = options;
+  for (size_t i = trained; i < params.size(); ++i)
+    whole.ranks = std::lcm(whole.ranks, params[i].group.ranks->size());
+  whole.capacity_bytes = whole.first_bucket_bytes = whole.last_bucket_bytes =
+      std::numeric_limits<int64_t>::max();
+  BucketPlan rest = plan_buckets(
+      frozen,
+      initial_order(BucketOrder::kReverse, static_cast<int>(frozen.size())),
+      whole);
+  for (PlannedBucket& bucket : rest.buckets) {
+    for (BucketSlot& slot : bucket.slots)
+      slot.param += static_cast<int>(trained);
+    plan.buckets.push_back(std::move(bucket));
+  }
+  return plan;
+}
+
+ParamMemory::ParamMemory(
+    const BucketPlan& plan,
+    std::vector<Param> params,
+    FlatWeights place,
+    Sharding sharding)
+    : params_(std::move(params)),
+      trained_(static_cast<size_t>(std::count_if(
+          params_.begin(),
+          params_.end(),
+          [](const Param& param) { return param.tensor.requires_grad(); }))),
+      place_(place),
+      sharding_(sharding) {
+  lay_out(plan);
+}
+
+void ParamMemory::move_to(const BucketPlan& plan) {
+  *flat_memory_ = {.is_current = false};
+  lay_out(plan);
+}
+
+void ParamMemory::lay_out(const BucketPlan& plan) {
+  const torch::NoGradGuard no_grad;
+  add_segments(plan);
+  if (place_ == FlatWeights::kMove)
+    add_weights(plan);
+  add_gradients(plan);
+  note_owned_parts();
+  flat_memory_ = std::make_shared<FlatMemory>();
+  ++layout_version_;
+}
+
+void ParamMemory::add_segments(const BucketPlan& plan) {
+  segments_.clear();
+  trained_segments_ = 0;
+  for (const PlannedBucket& planned : plan.buckets) {
+    const auto first = static_cast<size_t>(planned.slots.front().param);
+    trained_segments_ += first < trained_ ? 1 : 0;
+    FlatSegment& segment = segments_.emplace_back();
+    segment.slots = planned.slots;
+    segment.unit = planned.unit;
+    segment.group = params_[first].group;
+    segment.owned = sharding_ == Sharding::kNone
+                        ? FlatRange{.numel = planned.numel}
+                        : owned_range(
+                              planned.numel,
+                              segment.group.ranks->rank(),
+                              segment.group.ranks->size());
+  }
+}
+
+void ParamMemory::add_weights(const BucketPlan& plan) {
+  const bool is_divided = sharding_ == Sharding::kParameters;
+  weights_.resize(params_.size());
+  flat_weights_.clear();
+  Flats flats = count_flats(plan.buckets);
+  for (size_t b = 0; b < segments_.size(); ++b) {
+    const PlannedBucket& planned = plan.buckets[b];
+    FlatSegment& segment = segments_[b];
+    Flat& flat = flats[{planned.dtype, planned.unit}];
+    if (!flat.memory.defined()) {
+      const auto first = static_cast<size_t>(planned.slots.front().param);
+      const torch::TensorOptions options = params_[first].tensor.options();
+      flat.memory = is_divided
+                        ? ops::make_releasable(flat.numel, options).zero_()
+                        : torch::zeros({flat.numel}, options);
+      flat_weights_.push_back(flat.memory);
+    }
+    segment.weight = flat.deal_out(planned.numel);
+    for (const BucketSlot& slot : planned.slots) {
+      const auto i = static_cast<size_t>(slot.param);
+      if (params_[i].has_sparse_gradient)
+        continue;
+      weights_[i] = segment.weight.narrow(0, slot.offset_numel, slot.numel)
+                        .view(params_[i].tensor.sizes());
+      weights_[i].copy_(params_[i].tensor.detach());
+      params_[i].tensor.set_data(weights_[i]);
+    }
+    if (!is_divided)
+      continue;
+    segment.weight_shard =
+        segment.weight.narrow(0, segment.owned.begin, segment.owned.numel)
+            .clone();
+    // All its buckets have their values now.
+    if (flat.used == flat.numel)
+      ops::release(flat.memory);
+  }
+}
+
+void ParamMemory::add_gradients(const BucketPlan& plan) {
+  const auto before =
+      std::exchange(main_grads_, std::vector<torch::Tensor>(trained_));
+  flat_grads_.clear();
+  Flats flats = count_flats(std::span(plan.buckets).first(trained_segments_));
+  for (size_t b = 0; b < trained_segments_; ++b) {
+    const PlannedBucket& planned = plan.buckets[b];
+    FlatSegment& segment = segments_[b];
+    Flat& flat = flats[{planned.dtype, planned.unit}];
+    if (!flat.memory.defined()) {
+      const auto first = static_cast<size_t>(planned.slots.front().param);
+      const torch::Tensor& tensor = params_[first].tensor;
+      const auto options =
+          tensor.options().dtype(main_grad_dtype(tensor.scalar_type()));
+      flat.memory = divides_gradients(sharding_)
+                        ? ops::make_erasable(flat.numel, options)
+                        : torch::zeros({flat.numel}, options);
+      flat_grads_.push_back(flat.memory);
+    }
+    segment.main_grad = flat.deal_out(planned.numel);
+    if (divides_gradients(sharding_))
+      segment.grad_shard =
+          torch::zeros({segment.owned.numel}, segment.main_grad.options());
+    for (const BucketSlot& slot : planned.slots) {
+      const auto i = static_cast<size_t>(slot.param);
+      if (params_[i].has_sparse_gradient) {
+        main_grads_[i] = segment.main_grad.narrow(0, slot.offset_numel, 0);
+        continue;
+      }
+      main_grads_[i] =
+          segment.main_grad.narrow(0, slot.offset_numel, slot.numel)
+              .view(params_[i].tensor.sizes());
+      if (!before.empty())
+        main_grads_[i].copy_(before[i]);
+    }
+  }
+}
+
+void ParamMemory::note_owned_parts() {
+  owned_parts_.assign(trained_, {});
+  for (size_t s = 0; s < trained_segments_; ++s) {
+    const FlatRange& owned = segments_[s].owned;
+    for (const BucketSlot& slot : segments_[s].slots) {
+      const int64_t begin = std::max(owned.begin, slot.offset_numel);
+      const int64_t end =
+          std::min(owned.begin + owned.numel, slot.offset_numel + slot.numel);
+      RunPart& part = owned_parts_[static_cast<size_t>(slot.param)];
+      part = {.param = slot.param, .run = s};
+      if (begin < end) {
+        part.begin = begin - slot.offset_numel;
+        part.offset = begin - owned.begin;
+        part.numel = end - begin;
+      }
+    }
+  }
+}
+
+bool ParamMemory::is_replaced(size_t param) const {
+  return !is_same_memory(params_[param].tensor, weights_[param]) &&
+         !params_[param].is_replaced_by_copy();
+}
+
+bool ParamMemory::are_replaced() const {
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    if (is_replaced(i))
+      return true;
+  }
+  return false;
+}
+
+void ParamMemory::take_back() {
+  const torch::NoGradGuard no_grad;
+  bool is_any_trained_new = false;
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    torch::Tensor& param = params_[i].tensor;
+    if (!is_replaced(i))
+      continue;
+    if (sharding_ == Sharding::kParameters) {
+      throw ConfigError(fmt::format(
+          "[data_parallel] '{}' was given other memory, but with sharding = "
+          "parameters no rank holds it whole: load weights while a "
+          "brigade::FullWeights lives",
+          params_[i].name));
+    }
+    if (param.sizes() != weights_[i].sizes() ||
+        param.scalar_type() != weights_[i].scalar_type()) {
+      throw ConfigError(fmt::format(
+          "[data_parallel] '{}' has another shape or dtype than when it was "
+          "wrapped; load weights of the same module, or wrap again",
+          params_[i].name));
+    }
+    weights_[i].copy_(param.detach());
+    param.set_data(weights_[i]);
+    is_any_trained_new = is_any_trained_new || param.requires_grad();
+  }
+  if (is_any_trained_new)
+    ++flat_memory_->weights_version;
+}
+
+int64_t ParamMemory::version_of_weights() const {
+  if (sharding_ != Sharding::kParameters)
+    return sum_of_versions(flat_weights_);
+  int64_t sum = 0;
+  for (const FlatSegment& segment : segments_)
+    sum += static_cast<int64_t>(segment.weight_shard._version());
+  return sum;
+}
+
+void ParamMemory::regroup(
+    const CommunicatorPtr& from,
+    const CommunicatorPtr& to) {
+  for (Param& param : params_) {
+    if (param.group.ranks == from)
+      param.group.ranks = to;
+  }
+  for (FlatSegment& segment : segments_) {
+    if (segment.group.ranks == from)
+      segment.group.ranks = to;
+  }
+}
+
+void ParamMemory::zero_main_grads() {
+  if (!divides_gradients(sharding_)) {
+    for (const torch::Tensor& flat : flat_grads_)
+      flat.zero_();
+    return;
+  }
+  for (const torch::Tensor& flat : flat_grads_)
+    ops::erase(flat);
+  for (const FlatSegment& segment : segments())
+    segment.grad_shard.zero_();
+}
+
+void ParamMemory::take_reduced(size_t index) {
+  const torch::NoGradGuard no_grad;
+  const FlatSegment& segment = segments_[index];
+  const FlatRange& owned = segment.owned;
+  if (divides_gradients(sharding_)) {
+    segment.grad_shard.add_(
+        segment.main_grad.narrow(0, owned.begin, owned.numel));
+    ops::erase(segment.main_grad);
+  } else if (sharding_ == Sharding::kOptimizer) {
+    const int64_t end = owned.begin + owned.numel;
+    segment.main_grad.narrow(0, 0, owned.begin).zero_();
+    segment.main_grad.narrow(0, end, segment.main_grad.numel() - end).zero_();
+  }
+}
+
+int64_t ParamMemory::version_of_gradients() const {
+  return sum_of_versions(flat_grads_);
+}
+
+}  // namespace brigade
