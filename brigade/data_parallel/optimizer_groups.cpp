@@ -9,21 +9,22 @@ namespace brigade {
 namespace {
 
 // Of a parameter that has no row: it is whole, and no other rank's name.
-PartPlace place_of(const Param& param, const RunPart& part) {
-  PartPlace place{.key = fnv1a_64(param.name), .index = {.begin = part.begin}};
+ops::RandomBits bits_of(const Param& param, const RunPart& part) {
+  ops::RandomBits bits{
+      .key = fnv1a_64(param.name), .index = {.begin = part.begin}};
   const Slice& slice = param.cut.slice;
   if (!param.row || slice.dim == kNotCut)
-    return place;
+    return bits;
   int64_t inner = 1;
   for (size_t dim = static_cast<size_t>(slice.dim) + 1;
        dim < param.row->shape.size();
        ++dim)
     inner *= param.row->shape[dim];
   const auto dim = static_cast<size_t>(slice.dim);
-  place.index.run = inner * param.cut.shape[dim];
-  place.index.stride = inner * param.row->shape[dim];
-  place.index.offset = inner * slice.begin;
-  return place;
+  bits.index.run = inner * param.cut.shape[dim];
+  bits.index.stride = inner * param.row->shape[dim];
+  bits.index.offset = inner * slice.begin;
+  return bits;
 }
 
 }  // namespace
@@ -38,19 +39,15 @@ std::vector<OptimizerGroup> make_optimizer_groups(
     if (run.group == kNoGroup || static_cast<size_t>(run.group) >= rules.size())
       continue;
     std::vector<RunPart> parts = parts_of(sync, run);
-    std::vector<PartPlace> places;
-    places.reserve(parts.size());
-    for (const RunPart& part : parts)
-      places.push_back(
-          place_of(sync.params()[static_cast<size_t>(part.param)], part));
+    for (RunPart& part : parts)
+      part.bits = bits_of(sync.params()[static_cast<size_t>(part.param)], part);
     groups.push_back(
         {.name = run.name(sync),
          .weight = run.weight(sync),
          .main_grad = run.main_grad(sync),
          .rule = rules[static_cast<size_t>(run.group)],
          .param_group = run.group,
-         .parts = std::move(parts),
-         .places = std::move(places)});
+         .parts = std::move(parts)});
   }
   return groups;
 }

@@ -10,6 +10,7 @@
 #include "brigade/base/hash.h"
 #include "brigade/ops/block_codes.h"
 #include "brigade/ops/split_master.h"
+#include "brigade/ops/stochastic_rounding.h"
 
 namespace brigade {
 namespace {
@@ -293,23 +294,23 @@ void Optimizer::keep_rounded(
     const State& state,
     const torch::Tensor& values) const {
   const OptimizerGroup& group = groups_[range.index];
-  for (size_t i = 0; i < group.parts.size(); ++i) {
-    const RunPart& part = group.parts[i];
+  for (const RunPart& part : group.parts) {
     const int64_t begin = std::max(part.offset, range.begin);
     const int64_t numel =
         std::min(part.offset + part.numel, range.begin + values.numel()) -
         begin;
     if (numel <= 0)
       continue;
-    PartPlace place = i < group.places.size() ? group.places[i] : PartPlace();
-    place.index.begin += begin - part.offset;
+    ops::WholeIndex index = part.bits.index;
+    index.begin += begin - part.offset;
     const uint64_t key = mix_bits(
-        mix_bits(place.key ^ fnv1a_64(state.name)) ^ mix_bits(options_.seed));
+        mix_bits(part.bits.key ^ fnv1a_64(state.name)) ^
+        mix_bits(options_.seed));
     ops::round_stochastically(
         values.narrow(0, begin - range.begin, numel),
         state.tensor.narrow(0, begin - range.begin, numel),
         {.key = mix_bits(key + static_cast<uint64_t>(range.step)),
-         .index = place.index},
+         .index = index},
         kernels_);
   }
 }

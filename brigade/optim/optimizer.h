@@ -21,7 +21,6 @@
 #include <vector>
 
 #include "brigade/ops/adamw.h"
-#include "brigade/ops/stochastic_rounding.h"
 #include "brigade/options/optimizer.h"
 #include "brigade/options/optimizer_states.h"
 #include "brigade/param/flat_memory.h"
@@ -30,13 +29,6 @@
 #include "brigade/param/step_rule.h"
 
 namespace brigade {
-
-// Where a part of a run lies in its whole parameter: random numbers that no
-// layout changes are drawn by it.
-struct PartPlace {
-  uint64_t key = 0;       // of the parameter's name
-  ops::WholeIndex index;  // of the part's elements
-};
 
 // A flat run of weights that one rule steps: a bucket, a shard of one, or a part
 // of one.
@@ -51,8 +43,6 @@ struct OptimizerGroup {
   std::shared_ptr<const FlatMemory> memory;
   // What it has of which parameters, in the order of memory; padding is of none.
   std::vector<RunPart> parts = {};
-  // By part; empty: each counts for itself.
-  std::vector<PartPlace> places = {};
 };
 
 // Throws ConfigError naming the group whose param_group has no rate in `lrs`.

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "brigade/ops/stochastic_rounding.h"
+
 namespace brigade {
 
 // [begin, begin + numel) of the parameter, flat, are at `offset` of the run.
@@ -13,6 +15,9 @@ struct RunPart {
   int64_t offset = 0;
   int64_t numel = 0;
   size_t run = 0;  // the owned range of a segment, or an optimizer's group
+  // Of an optimizer's group: the parameter's key and where the elements stand in
+  // it whole, so that random numbers are the same in every layout.
+  ops::RandomBits bits = {};
 };
 
 }  // namespace brigade
