@@ -1,30 +1,11 @@
 #include "brigade/data_parallel/shared_memory.h"
 
 #include <algorithm>
+#include <mutex>
 #include <tuple>
 
 namespace brigade {
 namespace {
-
-// [begin, end) in bytes of its storage.
-struct Span {
-  const void* storage = nullptr;
-  int64_t begin = 0;
-  int64_t end = 0;
-};
-
-Span span_of(const torch::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.has_storage() || tensor.numel() == 0)
-    return {};
-  int64_t last = tensor.storage_offset();
-  for (int64_t d = 0; d < tensor.dim(); ++d)
-    last += (tensor.size(d) - 1) * tensor.stride(d);
-  const auto bytes = static_cast<int64_t>(tensor.element_size());
-  return {
-      tensor.storage().unsafeGetStorageImpl(),
-      tensor.storage_offset() * bytes,
-      (last + 1) * bytes};
-}
 
 // Where in its storage each element is.
 torch::Tensor places_of(const torch::Tensor& tensor, int64_t count) {
@@ -40,19 +21,42 @@ bool have_common_element(const torch::Tensor& a, const torch::Tensor& b) {
   if (a.element_size() != b.element_size())
     return true;
   const auto bytes = static_cast<int64_t>(a.element_size());
-  const int64_t count = std::max(span_of(a).end, span_of(b).end) / bytes;
+  const int64_t count = std::max(MemorySpan(a).end, MemorySpan(b).end) / bytes;
   return torch::isin(places_of(a, count), places_of(b, count))
       .any()
       .item<bool>();
 }
 
+// Ranks that are threads have some each.
+struct AllWrapped {
+  std::mutex mutex;
+  std::vector<const WrappedMemory*> modules;
+
+  static AllWrapped& instance() {
+    static AllWrapped all;
+    return all;
+  }
+};
+
 }  // namespace
 
+MemorySpan::MemorySpan(const torch::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage() || tensor.numel() == 0)
+    return;
+  int64_t last = tensor.storage_offset();
+  for (int64_t d = 0; d < tensor.dim(); ++d)
+    last += (tensor.size(d) - 1) * tensor.stride(d);
+  const auto bytes = static_cast<int64_t>(tensor.element_size());
+  storage = tensor.storage().unsafeGetStorageImpl();
+  begin = tensor.storage_offset() * bytes;
+  end = (last + 1) * bytes;
+}
+
 std::vector<std::string> names_of_sharers(const std::vector<State>& tensors) {
-  std::vector<Span> spans;
+  std::vector<MemorySpan> spans;
   std::vector<size_t> order;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    spans.push_back(span_of(tensors[i].tensor));
+    spans.emplace_back(tensors[i].tensor);
     if (spans.back().storage != nullptr)
       order.push_back(i);
   }
@@ -65,8 +69,7 @@ std::vector<std::string> names_of_sharers(const std::vector<State>& tensors) {
     const size_t a = order[i];
     for (size_t j = i + 1; j < order.size(); ++j) {
       const size_t b = order[j];
-      if (spans[b].storage != spans[a].storage ||
-          spans[b].begin >= spans[a].end)
+      if (!spans[a].overlaps(spans[b]))
         break;
       if (tensors[a].tensor.is_same(tensors[b].tensor) ||
           !have_common_element(tensors[a].tensor, tensors[b].tensor))
@@ -78,6 +81,50 @@ std::vector<std::string> names_of_sharers(const std::vector<State>& tensors) {
     }
   }
   return sharers;
+}
+
+WrappedMemory::WrappedMemory(
+    const std::vector<Param>& params,
+    FlatWeights weights)
+    : weights_(weights) {
+  for (const Param& param : params) {
+    const MemorySpan span(param.tensor);
+    if (span.storage != nullptr)
+      places_.push_back(
+          {.name = param.name,
+           .span = span,
+           .trains = param.tensor.requires_grad(),
+           .storage = param.tensor.storage().getWeakStorageImpl()});
+  }
+  AllWrapped& all = AllWrapped::instance();
+  const std::lock_guard lock(all.mutex);
+  all.modules.push_back(this);
+}
+
+WrappedMemory::~WrappedMemory() {
+  AllWrapped& all = AllWrapped::instance();
+  const std::lock_guard lock(all.mutex);
+  std::erase(all.modules, this);
+}
+
+std::string WrappedMemory::name_of_sharer(
+    const Param& param,
+    FlatWeights weights) {
+  const MemorySpan span(param.tensor);
+  if (span.storage == nullptr)
+    return {};
+  AllWrapped& all = AllWrapped::instance();
+  const std::lock_guard lock(all.mutex);
+  for (const WrappedMemory* module : all.modules) {
+    if (weights != FlatWeights::kMove && module->weights_ != FlatWeights::kMove)
+      continue;
+    for (const Place& place : module->places_) {
+      if ((place.trains || param.tensor.requires_grad()) &&
+          place.span.overlaps(span))
+        return place.name;
+    }
+  }
+  return {};
 }
 
 }  // namespace brigade

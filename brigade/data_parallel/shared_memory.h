@@ -1,16 +1,63 @@
-// Which tensors of a module lie in the same memory, so that one shows what is
-// written to the other: weights tied by set_data().
+// Which parameters lie in the same memory, so that one shows what is written to
+// the other: weights tied by set_data(), within a module or of two that are
+// wrapped.
 #pragma once
 
+#include <c10/core/StorageImpl.h>
+#include <torch/types.h>
+
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "brigade/param/param.h"
+#include "brigade/param/param_memory.h"
 #include "brigade/param/state.h"
 
 namespace brigade {
 
+// The bytes [begin, end) of its storage that a tensor's elements lie in; of no
+// storage where it has no elements.
+struct MemorySpan {
+  explicit MemorySpan(const torch::Tensor& tensor);
+  bool overlaps(const MemorySpan& other) const {
+    return storage == other.storage && begin < other.end && other.begin < end;
+  }
+  const void* storage = nullptr;
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
 // For each of `tensors` the name of another one that has an element in common,
 // or "". The same tensor under two names is one tensor.
 std::vector<std::string> names_of_sharers(const std::vector<State>& tensors);
+
+// Where the parameters of a module that is wrapped now lay when it was wrapped:
+// two modules tied by set_data() are found when the second is wrapped.
+class WrappedMemory {
+ public:
+  // Before `weights` has moved them.
+  WrappedMemory(const std::vector<Param>& params, FlatWeights weights);
+  ~WrappedMemory();
+  WrappedMemory(const WrappedMemory&) = delete;
+  WrappedMemory& operator=(const WrappedMemory&) = delete;
+
+  // The name of another wrapped module's parameter that has, or had, memory in
+  // common with `param`, where one of the two moves and one of them trains;
+  // "" where there is none.
+  static std::string name_of_sharer(const Param& param, FlatWeights weights);
+
+ private:
+  struct Place {
+    std::string name;
+    MemorySpan span;
+    bool trains = false;
+    // One that is gone has no memory, and keeps its address while it is known.
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+  };
+
+  FlatWeights weights_;
+  std::vector<Place> places_;
+};
 
 }  // namespace brigade

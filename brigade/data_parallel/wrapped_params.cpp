@@ -12,7 +12,6 @@
 #include "brigade/comm/agreement.h"
 #include "brigade/data_parallel/alike.h"
 #include "brigade/data_parallel/grad_hooks.h"
-#include "brigade/data_parallel/shared_memory.h"
 
 namespace brigade {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "brigade/comm/communicator.h"
-#include "brigade/data_parallel/wrapped_memory.h"
+#include "brigade/data_parallel/shared_memory.h"
 #include "brigade/param/param_memory.h"
 
 namespace brigade {
