@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/data_parallel/bucketed_grad_sync.h"
+#include "brigade/data_parallel/per_param_grad_sync.h"
 
 namespace brigade {
 namespace {
@@ -175,6 +177,18 @@ bool GradSync::is_counted_elsewhere() const {
          std::any_of(params().begin(), params().end(), [&](const Param& param) {
            return param.group.ranks != all_ranks();
          });
+}
+
+std::unique_ptr<GradSync> make_grad_sync(
+    GradSyncAlgorithm kind,
+    const std::vector<Param>& params,
+    CommunicatorPtr all_ranks,
+    const GradSyncOptions& options) {
+  if (kind == GradSyncAlgorithm::kPerParam)
+    return std::make_unique<PerParamGradSync>(
+        params, std::move(all_ranks), options);
+  return std::make_unique<BucketedGradSync>(
+      params, std::move(all_ranks), options);
 }
 
 }  // namespace brigade

@@ -42,6 +42,7 @@
 #include "brigade/data_parallel/wrapped_params.h"
 #include "brigade/data_parallel/write_watch.h"
 #include "brigade/metrics/sync_report.h"
+#include "brigade/options/grad_sync_algorithm.h"
 #include "brigade/param/param_memory.h"
 #include "brigade/schedule/bucket_plan.h"
 #include "brigade/sharding/gathered_weights.h"
@@ -294,5 +295,12 @@ class GradSync {
   std::function<void()> before_handover_;
   std::function<void()> before_step_;
 };
+
+// The one that `kind` names. Collective; throws what its constructor throws.
+std::unique_ptr<GradSync> make_grad_sync(
+    GradSyncAlgorithm kind,
+    const std::vector<Param>& params,
+    CommunicatorPtr all_ranks,
+    const GradSyncOptions& options);
 
 }  // namespace brigade

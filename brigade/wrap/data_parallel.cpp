@@ -88,8 +88,7 @@ Wrapped wrap_tensors(
       convert_buffers(
           params, buffers, *wrap.mixed_precision->buffer_dtype, kept);
   }
-  wrapped.sync =
-      make_grad_sync(wrap.sync, std::move(params), communicator, options);
+  wrapped.sync = make_grad_sync(wrap.sync, params, communicator, options);
   return wrapped;
 }
 

@@ -40,7 +40,6 @@
 
 #include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/data_parallel/clip_grad.h"
-#include "brigade/data_parallel/grad_sync_factory.h"
 #include "brigade/data_parallel/owned_parameters.h"
 #include "brigade/data_parallel/step_in_backward.h"
 #include "brigade/optim/adamw.h"

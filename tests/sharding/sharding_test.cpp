@@ -10,7 +10,7 @@
 #include <mutex>
 
 #include "brigade/base/error.h"
-#include "brigade/data_parallel/grad_sync_factory.h"
+#include "brigade/data_parallel/grad_sync.h"
 #include "brigade/wrap/data_parallel.h"
 #include "tests/data_parallel/pseudo_random.h"
 #include "tests/support/optimizer_states.h"
