@@ -438,12 +438,6 @@ ExpressionPointer parse_tuple(TokenStream& tokens) {
   return ExpressionParser(tokens).tuple();
 }
 
-ExpressionPointer parse_filters(
-    TokenStream& tokens,
-    ExpressionPointer operand) {
-  return ExpressionParser(tokens).filters(std::move(operand));
-}
-
 ExpressionPointer parse_block_filters(TokenStream& tokens) {
   return ExpressionParser(tokens).block_filters();
 }

@@ -12,8 +12,6 @@ ExpressionPointer parse_expression(TokenStream& tokens);
 ExpressionPointer parse_plain_expression(TokenStream& tokens);
 // `a`, or `a, b` as a list.
 ExpressionPointer parse_tuple(TokenStream& tokens);
-// `| name(...)` and more of them on `operand`, which may be none at all.
-ExpressionPointer parse_filters(TokenStream& tokens, ExpressionPointer operand);
 // Of `name(...) | ...`, on kBodyName.
 ExpressionPointer parse_block_filters(TokenStream& tokens);
 

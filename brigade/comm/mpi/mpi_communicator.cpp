@@ -92,9 +92,6 @@ class MpiCommunicator : public ComposedCommunicator {
     if (!type)
       return op == ReduceOp::kSum ? sum_by_messages(tensor, record)
                                   : choose_of_all(tensor, op, record);
-    if (!type)
-      return op == ReduceOp::kSum ? sum_by_messages(tensor, record)
-                                  : choose_of_all(tensor, op, record);
     if (op == ReduceOp::kSum && bytes_of(tensor) > kSmallBytes) {
       return size() == 2 && bytes_of(tensor) <= kPairBytes
                  ? sum_by_messages(tensor, record)
