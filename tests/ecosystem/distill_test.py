@@ -4,10 +4,7 @@
     distill_test.py BRIGADE          # see scripts/test_ecosystem.sh
 """
 import json
-import pathlib
-import subprocess
 import sys
-import tempfile
 import unittest
 
 try:
@@ -19,7 +16,8 @@ except ImportError as error:
 
 import torch.nn.functional as F
 
-BRIGADE = pathlib.Path(sys.argv.pop(1)).resolve()
+from support import TestInFolder, losses_of, run
+
 STEPS, WINDOWS, LENGTH, RATE = 10, 4, 40, 3e-3
 NAMES = ("fox", "river", "old mill", "lantern", "quiet town", "crow")
 # The end-of-document token of Brigade's byte tokenizer.
@@ -38,14 +36,6 @@ LAYOUTS = {
 }
 # How many of the teacher's tokens, and its share of the loss.
 CASES = ((8, 0.7), (VOCABULARY, 1.0))
-
-
-def run(*arguments):
-    result = subprocess.run(
-        [BRIGADE, *map(str, arguments)], capture_output=True, text=True)
-    if result.returncode != 0:
-        raise AssertionError(f"brigade {arguments}: {result.stderr}")
-    return result.stdout
 
 
 def records():
@@ -68,12 +58,11 @@ def divergence(student, teacher, k):
     return F.kl_div(log_q, log_p, reduction="none", log_target=True).sum(1)
 
 
-class Distillation(unittest.TestCase):
+class Distillation(TestInFolder):
     @classmethod
     def setUpClass(cls):
         torch.manual_seed(5)
-        cls.scratch = tempfile.TemporaryDirectory()
-        cls.folder = pathlib.Path(cls.scratch.name)
+        super().setUpClass()
         lines = cls.folder / "lines.jsonl"
         lines.write_text("".join(json.dumps(r) + "\n" for r in records()))
         run("prepare", "--chat", lines, "--tokenizer", "bytes",
@@ -137,8 +126,7 @@ class Distillation(unittest.TestCase):
             "dataset": {"name": str(self.folder / "data")},
             "logging": {"run_dir": str(out)}}))
         run("train", "--config", config, *more)
-        lines = (out / "metrics.jsonl").read_text().splitlines()
-        return [json.loads(line)["loss"] for line in lines]
+        return losses_of(out)
 
     def test_losses_of_ten_steps_are_pytorchs(self):
         for k, share in CASES:

@@ -5,11 +5,8 @@ with PEFT, of adapters: the same losses over ten steps.
     sft_test.py BRIGADE          # see scripts/test_ecosystem.sh
 """
 import json
-import pathlib
 import struct
-import subprocess
 import sys
-import tempfile
 import unittest
 
 try:
@@ -22,7 +19,8 @@ except ImportError as error:
     print(f"sft_test: skipped: {error}", file=sys.stderr)
     sys.exit(0)
 
-BRIGADE = pathlib.Path(sys.argv.pop(1)).resolve()
+from support import TestInFolder, losses_of, run
+
 STEPS, SEQUENCES, LENGTH, RATE = 10, 4, 40, 3e-3
 NAMES = ("fox", "river", "old mill", "lantern", "quiet town", "crow")
 SHAPE = {"vocab_size": 259, "hidden_size": 32, "intermediate_size": 48,
@@ -45,14 +43,6 @@ FORMS = {
     "dora": {"rank": 4, "alpha": 16, "targets": "all-linear",
              "use_dora": True},
 }
-
-
-def run(*arguments):
-    result = subprocess.run(
-        [BRIGADE, *map(str, arguments)], capture_output=True, text=True)
-    if result.returncode != 0:
-        raise AssertionError(f"brigade {arguments}: {result.stderr}")
-    return result.stdout
 
 
 def records():
@@ -79,12 +69,11 @@ class Recorded(trl.SFTTrainer):
         return loss
 
 
-class Sft(unittest.TestCase):
+class Sft(TestInFolder):
     @classmethod
     def setUpClass(cls):
         torch.manual_seed(5)
-        cls.scratch = tempfile.TemporaryDirectory()
-        cls.folder = pathlib.Path(cls.scratch.name)
+        super().setUpClass()
         lines = cls.folder / "answers.jsonl"
         lines.write_text("".join(json.dumps(r) + "\n" for r in records()))
         # For conversations, of which there are none.
@@ -128,8 +117,7 @@ class Sft(unittest.TestCase):
             "dataset": {"name": str(self.folder / "answers")},
             "logging": {"run_dir": str(out)}}))
         run("train", "--config", config, *more)
-        lines = (out / "metrics.jsonl").read_text().splitlines()
-        return out, [json.loads(line)["loss"] for line in lines]
+        return out, losses_of(out)
 
     def expected(self, form, adapter):
         model = transformers.AutoModelForCausalLM.from_pretrained(
