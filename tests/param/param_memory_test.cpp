@@ -143,6 +143,10 @@ TEST(ParamMemory, TakesTheValuesOfParametersThatWereGivenOtherMemory) {
       of.params,
       FlatWeights::kMove,
       Sharding::kNone);
+  // Frozen ones have a place, but no gradients.
+  EXPECT_EQ(memory.all_segments().size(), memory.segments().size() + 1);
+  EXPECT_FALSE(memory.all_segments().back().main_grad.defined());
+  EXPECT_EQ(memory.owned_parts().size(), 2);
   memory.take_back();
   EXPECT_EQ(memory.flat_memory()->weights_version, 0);
   of.params[0].tensor.set_data(torch::full({60}, 7.0));
