@@ -116,6 +116,41 @@ TEST_F(AdapterRun, ContinuesWithTheMasksAndMagnitudesOfAWholeRun) {
   }
 }
 
+TEST_F(AdapterRun, KeepsMomentsInFewBitsAlikeUnderZeroAndAmongGroups) {
+  for (const std::string dtype : {"int8", "bfloat16"}) {
+    SCOPED_TRACE(dtype);
+    const auto train_two = [&](const std::string& name,
+                               std::vector<std::string> more) {
+      // One micro-batch: those of several are summed in another order.
+      more.insert(
+          more.end(),
+          {"training.optimizer_state_dtype=" + dtype,
+           "training.gradient_accumulation_steps=1",
+           "checkpoint.save_frequency=3"});
+      return train_adapter(name, more, 2);
+    };
+    const auto load = [](const std::string& name) {
+      return "checkpoint.load_path=" +
+             (run(name) / "checkpoints" / "3").string();
+    };
+    const Losses expected = train_two("zero0", {});
+    EXPECT_NE(expected, train_adapter("wide", {}));
+    for (const int stage : {1, 2, 3}) {
+      const std::string zero = fmt::format("distributed.zero_stage={}", stage);
+      const std::string name = fmt::format("zero{}", stage);
+      EXPECT_THAT(train_two(name, {zero}), ElementsAreArray(expected));
+      EXPECT_THAT(
+          train_two(name + "-on", {zero, load("zero0")}),
+          ElementsAreArray(expected.begin() + 3, expected.end()));
+    }
+    const std::string local = "distributed.local_steps=3";
+    const Losses groups = train_two("groups", {local});
+    EXPECT_THAT(
+        train_two("groups-on", {local, load("groups")}),
+        ElementsAreArray(groups.begin() + 3, groups.end()));
+  }
+}
+
 TEST_F(AdapterRun, DropoutMayChangeAndMagnitudesMayNot) {
   train_adapter("changes", {"checkpoint.save_frequency=3"});
   const std::string load =

@@ -150,6 +150,13 @@ INSTANTIATE_TEST_SUITE_P(
     MomentsRun,
     ::testing::Values(
         MomentsCase{"adamw_int8", {kInt8, "model.dtype=float32"}},
+        MomentsCase{
+            "adamw_int8_mup_and_average",
+            {kInt8,
+             "training.ema_decay=0.9",
+             "training.parametrization=mup",
+             "training.mup_base_hidden_size=16",
+             "model.dtype=bfloat16"}},
         MomentsCase{"adamw_bf16", {kBf16, "model.dtype=bfloat16"}},
         MomentsCase{
             "muon_int8",

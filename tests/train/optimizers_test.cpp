@@ -197,6 +197,19 @@ INSTANTIATE_TEST_SUITE_P(
             {"training.parametrization=mup",
              "training.mup_base_hidden_size=16",
              "training.mup_base_head_dim=4",
+             "training.learning_rate=5e-3"}},
+        OptimizerCase{
+            "muon_mup",
+            {"training.optimizer=muon",
+             "training.muon_dtype=float32",
+             "training.parametrization=mup",
+             "training.mup_base_hidden_size=16",
+             "training.learning_rate=2e-3"}},
+        OptimizerCase{
+            "schedule_free_mup",
+            {"training.optimizer=schedule_free_adamw",
+             "training.parametrization=mup",
+             "training.mup_base_hidden_size=16",
              "training.learning_rate=5e-3"}}),
     [](const auto& each) { return each.param.name; });
 
