@@ -22,7 +22,7 @@ bool is_run(const fs::path& folder) {
   return has_file(folder / "metrics.jsonl");
 }
 
-// The same of what a folder happens to hold: a loop of links is no run.
+// The entries of a folder may be anything: a loop of links is no run.
 bool is_run_among_others(const fs::path& entry) {
   return !loop_in(entry) && is_run(entry);
 }
