@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <system_error>
 #include <utility>
 
 #include "brigade/base/check.h"
@@ -127,9 +128,10 @@ AtomicFile::AtomicFile(std::filesystem::path path, Digest digest)
     : path_(std::move(path)),
       temporary_path_(fmt::format("{}.tmp-{}", path_.string(), ::getpid())) {
   // The rename would put a file in the place of a device, for every program.
-  struct stat status {};
-  if (::lstat(path_.c_str(), &status) == 0 && !S_ISREG(status.st_mode) &&
-      !S_ISLNK(status.st_mode))
+  std::error_code ignored;
+  if (is_written_in_place(path_) ||
+      std::filesystem::is_directory(
+          std::filesystem::symlink_status(path_, ignored)))
     throw StorageError(fmt::format(
         "[file] cannot write '{}': it is no regular file, and what is written "
         "here is a file that is whole or absent; give another name",

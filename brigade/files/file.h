@@ -58,8 +58,7 @@ enum class Digest { kNone, kSha256 };
 // Not thread-safe. Every failure is a StorageError naming the path and errno.
 class AtomicFile {
  public:
-  // Refused is a PATH that is there and neither a file nor a link: a device, a
-  // pipe, a folder.
+  // Refused is a PATH that is_written_in_place() (output_path.h), and a folder.
   // With Digest::kSha256 what is written is hashed on its way, and passes by
   // the page cache where the file system allows it: a checkpoint is large and
   // seldom read again soon.

@@ -76,12 +76,14 @@ TEST_F(FileTest, ACommittedFileReplacesTheOldOneWhole) {
   EXPECT_EQ(read_text_file(folder_ / "a"), "new" + large);
 }
 
-TEST_F(FileTest, APipeAndAFolderStayWhatTheyAre) {
+TEST_F(FileTest, WhatIsNoFileStaysWhatItIs) {
   const fs::path pipe = folder_ / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   fs::create_directory(folder_ / "folder");
-  for (const fs::path& path : {pipe, folder_ / "folder"}) {
-    const fs::file_type type = fs::status(path).type();
+  const fs::path link = folder_ / "link";  // and not a device itself
+  fs::create_symlink("/dev/null", link);
+  for (const fs::path& path : {pipe, folder_ / "folder", link}) {
+    const fs::file_type type = fs::symlink_status(path).type();
     try {
       AtomicFile file(path);
       file.write(std::string_view("text"));
@@ -93,7 +95,7 @@ TEST_F(FileTest, APipeAndAFolderStayWhatTheyAre) {
           std::string::npos)
           << error.what();
     }
-    EXPECT_EQ(fs::status(path).type(), type);
+    EXPECT_EQ(fs::symlink_status(path).type(), type);
   }
 }
 
