@@ -6,8 +6,6 @@
 
 #include "brigade/base/check.h"
 #include "brigade/checkpoint/pretrained.h"
-#include "brigade/data_parallel/bucketed_grad_sync.h"
-#include "brigade/data_parallel/per_param_grad_sync.h"
 #include "brigade/model/init_weights.h"
 #include "brigade/model_spec/adapter.h"
 #include "brigade/ops/adamw.h"
@@ -107,15 +105,11 @@ StageRuntime::StageRuntime(
   }
   model_ = std::make_shared<DecoderModel>(context, part);
 
-  std::vector<Param> params = make_params(decoder, mesh);
-  std::unique_ptr<GradSync> sync;
-  if (config.distributed.grad_sync == GradSyncAlgorithm::kPerParam) {
-    sync = std::make_unique<PerParamGradSync>(
-        std::move(params), mesh.replicas(), options);
-  } else {
-    sync = std::make_unique<BucketedGradSync>(
-        std::move(params), mesh.replicas(), options);
-  }
+  auto sync = make_grad_sync(
+      config.distributed.grad_sync,
+      make_params(decoder, mesh),
+      mesh.replicas(),
+      options);
   const std::vector<Param>& trained = sync->params();
   params_ = std::make_unique<ParamSet>(
       std::move(sync),
