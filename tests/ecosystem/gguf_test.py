@@ -109,10 +109,6 @@ def same_values(folder, expected):
 
 
 class Gguf(TestInFolder):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-
     def model(self, name, pre="gpt-2"):
         """A Hugging Face folder with random weights and a tokenizer."""
         folder = self.folder / f"{name}-{pre}"
