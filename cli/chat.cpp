@@ -74,14 +74,18 @@ void forget_interrupts() {
   interrupted = 0;
 }
 
+enum class Input { kLineOrEnd, kInterrupt, kFailed };
+
 // Until there is a line, which a terminal gives whole, or Ctrl-C was noted; of
 // both the line is taken.
-bool has_line() {
+Input wait_for_input() {
   std::array<pollfd, 2> waits{
       {{STDIN_FILENO, POLLIN, 0}, {interrupt_event, POLLIN, 0}}};
-  while (::poll(waits.data(), waits.size(), -1) < 0 && errno == EINTR) {
+  while (::poll(waits.data(), waits.size(), -1) < 0) {
+    if (errno != EINTR)
+      return Input::kFailed;
   }
-  return waits[0].revents != 0;
+  return waits[0].revents != 0 ? Input::kLineOrEnd : Input::kInterrupt;
 }
 
 // Writes what stands in front of a line and reads it, without its end;
@@ -91,9 +95,11 @@ std::optional<std::string> read_line(const char* prompt) {
     forget_interrupts();
     fmt::print("{}", prompt);
     std::fflush(stdout);
+    const Input input = wait_for_input();
     char* text = nullptr;
     size_t room = 0;
-    const ssize_t length = has_line() ? ::getline(&text, &room, stdin) : -1;
+    const ssize_t length =
+        input == Input::kLineOrEnd ? ::getline(&text, &room, stdin) : -1;
     const std::unique_ptr<char, void (*)(void*)> owner(text, std::free);
     if (length >= 0) {
       std::string line(text, static_cast<size_t>(length));
@@ -102,7 +108,7 @@ std::optional<std::string> read_line(const char* prompt) {
       return line;
     }
     fmt::print("\n");
-    if (interrupted == 0)
+    if (input != Input::kInterrupt && interrupted == 0)
       return std::nullopt;
     std::clearerr(stdin);
   }

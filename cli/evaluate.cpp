@@ -31,6 +31,7 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/rate_bar.h"
+#include "cli/standard_streams.h"
 #include "cli/torch_commands.h"
 
 namespace brigade::cli {
@@ -267,7 +268,7 @@ class Evaluation {
     std::optional<TeacherFileWriter> file;
     if (prints())
       file.emplace(
-          arguments_.top_k,
+          link_target(arguments_.top_k),
           data,
           TeacherFileInfo{
               .k = arguments_.k,
@@ -532,8 +533,13 @@ void evaluate(const EvaluateArguments& arguments) {
         "predicted; give 2 or more");
   if (!arguments.scores.empty())
     check_writable(arguments.scores);
-  if (!arguments.top_k.empty())
+  if (!arguments.top_k.empty()) {
+    if (is_written_in_place(arguments.top_k))
+      throw ConfigError(fmt::format(
+          "--top-k {}: a device or a pipe; give the name of a file",
+          arguments.top_k.string()));
     check_writable(arguments.top_k);
+  }
   if (arguments.writes_reference)
     check_writable(reference_path(arguments.dataset));
   const Launch launch = read_launch(arguments.layout.nproc);

@@ -7,11 +7,35 @@
 #include <algorithm>
 
 #include "brigade/base/error.h"
+#include "brigade/data/teacher_file.h"
 #include "cli/commands.h"
 #include "cli/torch_commands.h"
 
 namespace brigade::cli {
 namespace fs = std::filesystem;
+
+namespace {
+
+void inspect_teacher(const fs::path& path) {
+  const TeacherFile file(path);
+  const TeacherFileInfo& info = file.info();
+  print_rows(
+      {{"teacher", info.model},
+       {"log-probabilities",
+        fmt::format(
+            "of the {} likeliest tokens, with ids below {}",
+            info.k,
+            grouped(static_cast<uint64_t>(info.vocabulary)))},
+       {"read",
+        info.window_length == 0
+            ? "each document by itself (dataset.packing)"
+            : fmt::format(
+                  "windows of {} tokens (training.seq_length)",
+                  info.window_length)},
+       {"dataset", file.dataset()}});
+}
+
+}  // namespace
 
 void inspect(const InspectArguments& arguments) {
   const fs::path path = arguments.path;
@@ -24,6 +48,8 @@ void inspect(const InspectArguments& arguments) {
     return inspect_json(path, arguments);
   if (extension == ".model" || (path == "bytes" && !fs::exists(path)))
     return inspect_tokenizer(arguments.path);
+  if (fs::is_regular_file(path) && TeacherFile::is_one(path))
+    return inspect_teacher(path);
   static constexpr const char* kDatasets[] = {".bin", ".idx", ".ds", ".npy"};
   const bool is_dataset =
       std::find(std::begin(kDatasets), std::end(kDatasets), extension) !=
@@ -31,7 +57,8 @@ void inspect(const InspectArguments& arguments) {
   if (fs::is_regular_file(path) && !is_dataset)
     throw DataError(fmt::format(
         "[inspect] '{}' is none of the files that this command knows: .bin, "
-        ".idx, .ds, .npy, .json, .model, .safetensors",
+        ".idx, .ds, .npy, .json, .model, .safetensors, a teacher's "
+        "log-probabilities",
         path.string()));
   std::error_code error;
   const bool is_prefix = fs::exists(arguments.path + ".idx", error) ||

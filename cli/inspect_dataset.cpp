@@ -124,8 +124,15 @@ void add_pairs(const TokenDataset& dataset, uint64_t pairs, Rows& rows) {
   rows.emplace_back(
       "pairs",
       fmt::format("{} of a chosen and a rejected answer", grouped(pairs)));
-  if (fs::exists(reference_path(dataset.path())))
-    rows.emplace_back("reference", read_reference(dataset).model);
+  if (!fs::exists(reference_path(dataset.path())))
+    return;
+  std::string model;
+  try {
+    model = read_reference(dataset).model;
+  } catch (const DataError& error) {
+    model = fmt::format("cannot be used: {}", error.what());
+  }
+  rows.emplace_back("reference", model);
 }
 
 }  // namespace

@@ -217,8 +217,8 @@ void add_documents(std::vector<ConfigKey>& keys) {
           &G::teacher,
           kAny,
           kFree,
-          "of training.loss distill, what `brigade evaluate --top-k` wrote of "
-          "the dataset")
+          "distillation, the teacher's log-probabilities for the dataset: a "
+          "file of `brigade evaluate --top-k`")
       .default_note = "none";
 }
 

@@ -212,10 +212,14 @@ void check_teacher(const TrainConfig& config, Problems& problems) {
     problems.push_back("[config] /training/loss = \"distill\" " + what);
   };
   if (dataset.teacher.empty())
-    refuse(
-        "learns from what a teacher says: write it once with `brigade evaluate "
-        "--run TEACHER --dataset PREFIX --top-k FILE`, and give the file as "
-        "/dataset/teacher");
+    refuse(fmt::format(
+        "needs a teacher's log-probabilities: write them once with `brigade "
+        "evaluate --run TEACHER --dataset {} --top-k FILE {}`, and give the "
+        "file as /dataset/teacher",
+        dataset.name.empty() ? "PREFIX" : dataset.name,
+        dataset.packing != Packing::kNone
+            ? "--by-document"
+            : fmt::format("--seq-length {}", config.training.seq_length)));
   if (dataset.text || !dataset.mixture.empty())
     refuse(
         "reads one dataset, from which the teacher's file was made: give its "

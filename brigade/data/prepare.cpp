@@ -44,6 +44,12 @@ void storage_call(const char* what, const fs::path& path, Call&& call) {
   }
 }
 
+bool always_has_messages(const std::optional<ConversationForm>& form) {
+  return form == ConversationForm::kMessages ||
+         form == ConversationForm::kShareGpt ||
+         form == ConversationForm::kAlpaca;
+}
+
 // Keeps a second run out of the same files.
 FileLock lock_prefix(const fs::path& prefix) {
   auto lock =
@@ -151,7 +157,7 @@ class Preparation {
         options.inputs,
         options.chat ? std::nullopt : options.format,
         &skipped_,
-        options.chat ? JsonFiles::kTaken : JsonFiles::kSkipped);
+        options.chat ? JsonFiles::kListsTaken : JsonFiles::kSkipped);
     for (TextFile& file : files_) {
       progress_.total_bytes += file.size_bytes;
       if (options.chat)
@@ -297,11 +303,11 @@ class Preparation {
         write_text_file(
             tokenizer_folder_->temporary() / "chat_template.jinja",
             chat_template_->source());
-    } else if (!chat.template_name.empty()) {
+    } else if (!chat.template_name.empty() || always_has_messages(chat.form)) {
       chat_template_ =
           ChatTemplate::load(options_.tokenizer, chat.template_name);
-    } else {
-      // Lines of text need none.
+    } else if (chat.form != ConversationForm::kText) {
+      // Only lines of messages need one.
       chat_template_ = ChatTemplate::find(options_.tokenizer);
     }
     ChatTokensOptions encoding{

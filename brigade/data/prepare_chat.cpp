@@ -60,6 +60,18 @@ place_of(const TextFile& file, const TextBlock& block, uint64_t line) {
   return fmt::format("line {}", line);
 }
 
+std::string message_of(
+    const Error& error,
+    const TextFile& file,
+    const TextBlock& block,
+    uint64_t line) {
+  return fmt::format(
+      "[{}] at {}: {}",
+      file.path.string(),
+      place_of(file, block, line),
+      error.what());
+}
+
 // Tokens that may be kept, cut where that is asked for; none: it is counted as
 // left out.
 std::optional<ChatTokens> encode_within(
@@ -186,12 +198,10 @@ EncodedChats encode_chat_block(
       continue;
     try {
       add_record(encoder, file, line, options, type, result);
+    } catch (const ConfigError& error) {
+      throw ConfigError(message_of(error, file, block, number));
     } catch (const DataError& error) {
-      const std::string message = fmt::format(
-          "[{}] at {}: {}",
-          file.path.string(),
-          place_of(file, block, number),
-          error.what());
+      const std::string message = message_of(error, file, block, number);
       if (bad_lines == BadLines::kRefuse)
         throw DataError(message);
       result.block.bad_lines.push_back(message);

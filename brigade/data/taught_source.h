@@ -12,7 +12,7 @@ namespace brigade {
 
 class TaughtSource : public SampleSource {
  public:
-  // `source` fills in Window::runs, of `dataset`, from which `teacher` was made.
+  // `source` fills in Window::runs, of `dataset`, of which `teacher` was made.
   TaughtSource(
       std::shared_ptr<const SampleSource> source,
       std::shared_ptr<const TokenDataset> dataset,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <string_view>
 
 #include "brigade/base/check.h"
@@ -54,6 +55,23 @@ uint32_t record_checksum(
   return checksum_of(bytes);
 }
 
+std::string fingerprint_of(const TokenDataset& dataset, int64_t window_length) {
+  std::string text = fingerprint_of_file(dataset.path());
+  if (window_length > 0)
+    return text;
+  const DocumentIndex& documents = dataset.documents();
+  uint64_t begins = 0;
+  for (uint64_t d = 0; d < documents.size(); ++d)
+    begins = mix_bits(begins ^ documents.begin(d));
+  return fmt::format("{}, documents {:016x}", text, begins);
+}
+
+std::string
+describe(uint64_t tokens, uint64_t documents, const std::string& fingerprint) {
+  return fmt::format(
+      "{} tokens in {} documents ({})", tokens, documents, fingerprint);
+}
+
 std::string read_text(ByteReader& reader, std::string_view what) {
   const auto length = reader.number<uint32_t>(what);
   return std::string(as_text(reader.take(length, what)));
@@ -67,8 +85,8 @@ TeacherFile::TeacherFile(const std::filesystem::path& path) : file_(path) {
   if (std::memcmp(magic.data(), kTeacherMagic.data(), magic.size()) != 0)
     reader.fail(
         0,
-        "not '{}': no file of a teacher, which `brigade evaluate --top-k` "
-        "writes",
+        "not '{}': not the teacher's log-probabilities that `brigade evaluate "
+        "--top-k` writes",
         kTeacherMagic);
   const auto version = reader.number<uint32_t>("the version");
   if (version != kTeacherVersion)
@@ -87,7 +105,7 @@ TeacherFile::TeacherFile(const std::filesystem::path& path) : file_(path) {
     reader.fail(
         12, "k {} of a vocabulary of {} tokens", info_.k, info_.vocabulary);
   info_.window_length = reader.number<uint32_t>("the length of windows");
-  dataset_ = read_text(reader, "the dataset's fingerprint");
+  fingerprint_ = read_text(reader, "the dataset's fingerprint");
   info_.model = read_text(reader, "the teacher's name");
   const uint64_t end = reader.offset();
   const uint32_t sum = checksum_of(as_text(file_.bytes().first(end)));
@@ -107,24 +125,26 @@ TeacherFile::TeacherFile(const std::filesystem::path& path) : file_(path) {
         expected);
 }
 
-void TeacherFile::require_dataset(const TokenDataset& dataset) const {
-  const std::string found = fingerprint_of_file(dataset.path());
-  if (num_tokens_ == dataset.num_tokens() &&
-      num_documents_ == dataset.documents().size() && dataset_ == found)
-    return;
-  throw ConfigError(fmt::format(
-      "[config] /dataset/teacher = \"{}\" was made of another dataset ({} "
-      "tokens in {} documents, {}) than '{}' ({} tokens in {} documents, {}): "
-      "make it again with `brigade evaluate --run TEACHER --dataset PREFIX "
-      "--top-k FILE`",
-      file_.path().string(),
-      num_tokens_,
-      num_documents_,
-      dataset_,
-      dataset.path().string(),
-      dataset.num_tokens(),
-      dataset.documents().size(),
-      found));
+bool TeacherFile::is_one(const std::filesystem::path& path) {
+  std::string magic(kTeacherMagic.size(), '\0');
+  std::ifstream(path, std::ios::binary)
+      .read(magic.data(), static_cast<std::streamsize>(magic.size()));
+  return magic == kTeacherMagic;
+}
+
+std::string TeacherFile::unlike(const TokenDataset& dataset) const {
+  const std::string found = fingerprint_of(dataset, info_.window_length);
+  const std::string then = this->dataset();
+  const std::string now =
+      describe(dataset.num_tokens(), dataset.documents().size(), found);
+  return then == now
+             ? ""
+             : fmt::format(
+                   "{}, but '{}' has {}", then, dataset.path().string(), now);
+}
+
+std::string TeacherFile::dataset() const {
+  return describe(num_tokens_, num_documents_, fingerprint_);
 }
 
 void TeacherFile::read(
@@ -142,7 +162,7 @@ void TeacherFile::read(
     const auto sum = load_at<uint32_t>(record.last(sizeof(uint32_t)), 0);
     if (record_checksum(first + i, tokens[i], content) != sum)
       throw DataError(fmt::format(
-          "[{}] at byte {}: what it says of token {} of the dataset, {}, is "
+          "[{}] at byte {}: the record of token {} of the dataset, {}, is "
           "damaged, or was made for another token; make it again with "
           "`brigade evaluate --top-k`",
           file_.path().string(),
@@ -169,7 +189,7 @@ TeacherFileWriter::TeacherFileWriter(
   append_number(header, uint64_t{dataset.documents().size()});
   append_number(header, static_cast<uint32_t>(info.vocabulary));
   append_number(header, static_cast<uint32_t>(info.window_length));
-  append_text(header, fingerprint_of_file(dataset.path()));
+  append_text(header, fingerprint_of(dataset, info.window_length));
   append_text(header, info.model);
   append_number(header, checksum_of(header));
   file_.write(header);

@@ -1,18 +1,20 @@
-// What a teacher says of a dataset: of each token the k that it finds likeliest
-// in its place, after the tokens before it, with their log-probabilities.
-// `brigade evaluate --top-k` writes it, training.loss "distill" reads it.
+// A teacher's top-k log-probabilities: of each token of a dataset the k tokens
+// that the teacher finds likeliest in its place, after the tokens before it.
+// `brigade evaluate --top-k` writes the file, training.loss "distill" reads it.
 //
 // The file, little-endian: the 8 bytes "BRGDTOPK", u32 version 1, u32 k, u64
 // number of tokens of the dataset, u64 of its documents, u32 vocabulary (the
 // ids are below it), u32 length of the windows in which the teacher read the
 // dataset (0: each document by itself), then two texts, each a u32 length and
-// its bytes: the fingerprint of the dataset's file of tokens
-// (files/fingerprint.h), and the teacher's name; and a u32 checksum, the low
-// half of FNV-1a over all before it. Then a record per token: k ids (u32), k
-// log-probabilities (float32, nats, likeliest first), and a checksum over the
-// token's number (u64), its id (i64) and what is before the checksum. So a record that is damaged, or was made for
-// another token, is found when it is read. Tokens that nothing predicts, the
-// first of the dataset or of a document, have a record of zeros.
+// its bytes: the dataset's fingerprint (of the file of tokens, as in
+// files/fingerprint.h; of documents by themselves also where these begin), and
+// the teacher's name; and a u32 checksum, the low half of FNV-1a over all
+// before it. Then a record per token: k ids (u32), k log-probabilities
+// (float32, nats, likeliest first), and a checksum over the token's number
+// (u64), its id (i64) and what is before the checksum. So a record that is
+// damaged, or was made for another token, is found when it is read. Tokens that
+// nothing predicts, the first of the dataset or of a document, have a record of
+// zeros.
 #pragma once
 
 #include <cstddef>
@@ -44,12 +46,16 @@ class TeacherFile {
   explicit TeacherFile(const std::filesystem::path& path);
 
   const TeacherFileInfo& info() const { return info_; }
-  // Throws ConfigError unless it was made from this dataset, by what its header
-  // says.
-  void require_dataset(const TokenDataset& dataset) const;
-  // Adds what it says of `tokens`, which begin with number `first` of the
-  // dataset, to the end of `into`. Throws DataError, naming file and offset, for a record
-  // that is damaged or was made for another token.
+  // Whether the path is a file that begins as one of these.
+  static bool is_one(const std::filesystem::path& path);
+  // The dataset that it was made of, in words.
+  std::string dataset() const;
+  // How the dataset differs from the one that it was made of, by what its
+  // header says; "": not.
+  std::string unlike(const TokenDataset& dataset) const;
+  // Adds the records of `tokens`, which begin with number `first` of the
+  // dataset, to the end of `into`. Throws DataError, naming file and offset, for
+  // a record that is damaged or was made for another token.
   void read(
       uint64_t first,
       std::span<const int64_t> tokens,
@@ -60,8 +66,8 @@ class TeacherFile {
   TeacherFileInfo info_;
   uint64_t num_tokens_ = 0;
   uint64_t num_documents_ = 0;
-  std::string dataset_;  // its fingerprint
-  uint64_t begin_ = 0;   // of the records, in bytes
+  std::string fingerprint_;  // of the dataset
+  uint64_t begin_ = 0;       // of the records, in bytes
 };
 
 // Writes the records one after another; the file is whole after commit(), or
@@ -75,8 +81,7 @@ class TeacherFileWriter {
 
   // Of a token that nothing predicts.
   void append_nothing();
-  // Of as many tokens as it speaks of. Throws NumericError for log-probabilities
-  // that are not finite.
+  // Throws NumericError for log-probabilities that are not finite.
   void append(const TeacherTokens& of_tokens);
   // The token whose record is the next one.
   uint64_t next_token() const { return token_; }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <utility>
 
@@ -23,6 +24,18 @@ constexpr uint64_t kMaxLineBytes = 32 * MiB;
 // Of an added token, with the white space that it takes along.
 constexpr uint64_t kMaxTokenBytes = 4096;
 
+// Whether a [ is the first of its characters, but for white space and a byte
+// order mark.
+bool begins_list(const fs::path& path) {
+  std::array<char, 256> bytes{};
+  const size_t count = open_byte_stream(path)->read(bytes.data(), bytes.size());
+  std::string_view text(bytes.data(), count);
+  if (text.starts_with(kByteOrderMark))
+    text.remove_prefix(kByteOrderMark.size());
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  return first != std::string_view::npos && text[first] == '[';
+}
+
 std::optional<TextFormat> format_of(
     const fs::path& path,
     JsonFiles json_files = JsonFiles::kSkipped) {
@@ -36,9 +49,10 @@ std::optional<TextFormat> format_of(
     name = name.stem();
   if (name.extension() == ".txt")
     return TextFormat::kPlain;
-  const bool is_json =
-      name.extension() == ".json" && json_files == JsonFiles::kTaken;
-  if (name.extension() == ".jsonl" || is_json || is_table(path))
+  const bool is_list = name.extension() == ".json" &&
+                       json_files == JsonFiles::kListsTaken &&
+                       begins_list(path);
+  if (name.extension() == ".jsonl" || is_list || is_table(path))
     return TextFormat::kJsonLines;
   return std::nullopt;
 }
@@ -94,8 +108,9 @@ void add_folder(
   if (found.empty()) {
     throw DataError(fmt::format(
         "[text_reader] the folder '{}' holds no .txt or .jsonl file (plain, "
-        ".gz or .zst), and no .parquet or .arrow file{}",
+        ".gz or .zst), and no .parquet{} or .arrow file{}",
         folder.string(),
+        json_files == JsonFiles::kListsTaken ? ", .json (of a list)" : "",
         skipped.count == 0 ? ""
                            : fmt::format(
                                  "; skipped are {} other file(s), such as '{}'",

@@ -39,16 +39,18 @@ struct SkippedFiles {
   std::filesystem::path first;  // by name
 };
 
-// What becomes of the .json files of a folder: data sets of conversations are
-// often such a list each.
-enum class JsonFiles { kSkipped, kTaken };
+// What becomes of the .json files of a folder: sets of conversations are often
+// one list in one such file. Others, such as dataset_info.json, describe the
+// files beside them.
+enum class JsonFiles { kSkipped, kListsTaken };
 
 // The files to read: a file is itself, "-" is standard input; a folder gives
-// its .txt and .jsonl (plain, .gz, .zst), .parquet and .arrow files, those of
-// its sub-folders included, in the order of their paths, hidden ones and links
-// to a folder that they lie in left out; `skipped` counts the others. `format`
-// is that of the files that are named; absent: by extension, or else by content. Throws
-// DataError for files that do not exist and folders without text.
+// its .txt and .jsonl (plain, .gz, .zst), .parquet and .arrow files, where
+// `json_files` says so its .json files that begin a list, those of its
+// sub-folders included, in the order of their paths, hidden ones and links to a
+// folder that they lie in left out; `skipped` counts the others. `format` is
+// that of the files that are named; absent: by extension, or else by content.
+// Throws DataError for files that do not exist and folders without text.
 std::vector<TextFile> find_text_files(
     const std::vector<std::filesystem::path>& paths,
     std::optional<TextFormat> format = std::nullopt,

@@ -113,8 +113,9 @@ void check_vocabulary(
       options.samples != TrainingDataOptions::Samples::kWindows;
   if (has_pairs && !wants_pairs)
     throw ConfigError(fmt::format(
-        "[config] /training/loss \"cross_entropy\", but '{}' holds {} pairs of "
-        "a chosen and a rejected answer: set it to \"dpo\", \"orpo\" or "
+        "[config] /training/loss is a mean over tokens, but '{}' holds {} "
+        "pairs "
+        "of a chosen and a rejected answer: set it to \"dpo\", \"orpo\" or "
         "\"simpo\", or choose another dataset",
         prefix.string(),
         info->num_pairs));
@@ -164,40 +165,41 @@ std::shared_ptr<const TeacherFile> open_teacher(
     const TokenDataset& dataset,
     const TrainingDataOptions& options) {
   auto teacher = std::make_shared<const TeacherFile>(options.teacher);
-  teacher->require_dataset(dataset);
   const TeacherFileInfo& info = teacher->info();
+  const bool is_packed = options.packing != Packing::kNone;
+  const std::string again = fmt::format(
+      "make it with `brigade evaluate --run TEACHER --dataset {} --top-k FILE "
+      "{}`",
+      options.parts[0].path,
+      is_packed ? "--by-document"
+                : fmt::format("--seq-length {}", options.seq_length));
   const auto refuse = [&](const std::string& what) {
     throw ConfigError(fmt::format(
         "[config] /dataset/teacher = \"{}\" {}", options.teacher, what));
   };
+  if (const std::string other = teacher->unlike(dataset); !other.empty())
+    refuse(fmt::format("was made of another dataset: {}; {}", other, again));
   if (info.vocabulary > options.vocab_size)
     refuse(fmt::format(
-        "speaks of {} tokens, but the model's vocabulary has {}: a teacher "
-        "needs the student's tokenizer",
+        "has ids below {}, but the model's vocabulary has {}: teacher and "
+        "student need one tokenizer. Where the teacher has more rows than that "
+        "has tokens, prepare the dataset with `brigade prepare`, which notes "
+        "how many these are, and {}",
         info.vocabulary,
-        options.vocab_size));
-  const bool is_packed = options.packing != Packing::kNone;
-  const int64_t read_as = is_packed ? 0 : options.seq_length;
-  if (info.window_length == read_as)
+        options.vocab_size,
+        again));
+  if (info.window_length == (is_packed ? 0 : options.seq_length))
     return teacher;
-  const std::string was =
+  refuse(fmt::format(
+      "is of a teacher that read {}, but the student reads {}: {}",
       info.window_length == 0
-          ? "read each document by itself"
-          : fmt::format("read windows of {} tokens", info.window_length);
-  refuse(
+          ? "each document by itself"
+          : fmt::format("windows of {} tokens", info.window_length),
       is_packed
-          ? fmt::format(
-                "{}, but with dataset.packing the student reads documents: "
-                "make it with `brigade evaluate --top-k FILE --by-document`",
-                was)
+          ? "each document by itself (dataset.packing)"
           : fmt::format(
-                "{}, but the student reads windows of training.seq_length = "
-                "{}: make it with `brigade evaluate --top-k FILE --seq-length "
-                "{}`{}",
-                was,
-                options.seq_length,
-                options.seq_length,
-                info.window_length == 0 ? ", or set dataset.packing" : ""));
+                "windows of {} (training.seq_length)", options.seq_length),
+      again));
   return nullptr;
 }
 

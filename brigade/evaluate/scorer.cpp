@@ -1,7 +1,6 @@
 #include "brigade/evaluate/scorer.h"
 
 #include <algorithm>
-#include <span>
 #include <utility>
 
 #include "brigade/data/loss_mask.h"
@@ -13,16 +12,18 @@ void add_up(const torch::Tensor& values, const ProcessMesh& mesh) {
   mesh.world()->all_reduce(values)->wait_on_host();
 }
 
-// The first `rows` windows; shorter ones, and those that are not there, are
-// padded: no token sees what follows it.
-torch::Tensor padded_rows(
-    std::span<const std::vector<int64_t>> windows,
-    int64_t rows,
-    int64_t length) {
-  auto ids = torch::zeros({rows, length}, torch::kLong);
-  for (int64_t row = 0;
-       row < std::min(rows, static_cast<int64_t>(windows.size()));
-       ++row) {
+int64_t longest(const std::vector<std::vector<int64_t>>& windows) {
+  size_t length = 0;
+  for (const auto& window : windows)
+    length = std::max(length, window.size());
+  return static_cast<int64_t>(length);
+}
+
+// Shorter ones are padded: no token sees what follows it.
+torch::Tensor padded_rows(const std::vector<std::vector<int64_t>>& windows) {
+  const auto rows = static_cast<int64_t>(windows.size());
+  const auto ids = torch::zeros({rows, longest(windows)}, torch::kLong);
+  for (int64_t row = 0; row < rows; ++row) {
     const auto& window = windows[static_cast<size_t>(row)];
     ids[row]
         .narrow(0, 0, static_cast<int64_t>(window.size()))
@@ -244,53 +245,68 @@ std::vector<double> Scorer::nats(
   return mine;
 }
 
+DecoderModel::TopTokens Scorer::top_tokens_of(
+    const Windows& windows,
+    const TopTokensRequest& request) {
+  if (windows.empty())
+    return {};
+  const torch::Tensor hidden = hidden_of(padded_rows(windows));
+  if (!model_->part().is_last)
+    return {};
+  const auto top = model_->top_tokens(hidden, request.k, request.vocabulary);
+  return counts() ? top : DecoderModel::TopTokens();
+}
+
+void Scorer::hand_over(
+    const DecoderModel::TopTokens& top,
+    const Windows& windows,
+    int64_t first,
+    const TopTokensRequest& request) {
+  const auto rows = static_cast<int64_t>(windows.size());
+  const std::vector<int64_t> sizes = {rows, longest(windows), request.k};
+  // Zeros from all ranks but one.
+  const torch::Tensor ids = top.ids.defined()
+                                ? top.ids.view(sizes)
+                                : torch::zeros(sizes, torch::kLong);
+  const torch::Tensor log_probs =
+      top.log_probs.defined() ? top.log_probs.view(sizes) : torch::zeros(sizes);
+  add_up(ids, mesh_);
+  add_up(log_probs, mesh_);
+  if (mesh_.rank() != 0)
+    return;
+  for (int64_t row = 0; row < rows; ++row) {
+    const auto length =
+        static_cast<int64_t>(windows[static_cast<size_t>(row)].size());
+    request.take(
+        first + row,
+        {request.k,
+         as_vector<int64_t>(ids[row].narrow(0, 0, length)),
+         as_vector<float>(log_probs[row].narrow(0, 0, length))});
+  }
+}
+
 void Scorer::top_tokens(
     const TopTokensRequest& request,
     const std::function<void(int64_t)>& progress) {
-  const int64_t replicas = mesh_.dp_cp()->size();
-  const int64_t rows = request.rows;
-  for (int64_t first = 0; first < request.windows; first += rows * replicas) {
-    progress(first);
-    std::vector<std::vector<int64_t>> windows;
-    const int64_t end = std::min(request.windows, first + rows * replicas);
-    for (int64_t w = first; w < end; ++w)
+  const auto windows_from = [&](int64_t begin) {
+    Windows windows;
+    const int64_t end = std::min(request.windows, begin + request.rows);
+    for (int64_t w = begin; w < end; ++w)
       windows.push_back(request.read(w));
-    size_t length = 0;
-    for (const auto& window : windows)
-      length = std::max(length, window.size());
-    // Every rank has all of them in the end; those of others are zeros.
-    const std::vector<int64_t> sizes = {
-        rows * replicas, static_cast<int64_t>(length), request.k};
-    const auto ids = torch::zeros(sizes, torch::kLong);
-    const auto log_probs = torch::zeros(sizes);
-    const int64_t begin = mesh_.dp_cp()->rank() * rows;
-    if (begin < static_cast<int64_t>(windows.size())) {
-      const torch::Tensor hidden = hidden_of(
-          padded_rows(std::span(windows).subspan(begin), rows, sizes[1]));
-      if (model_->part().is_last) {
-        // Collective over tp.
-        const auto top =
-            model_->top_tokens(hidden, request.k, request.vocabulary);
-        if (counts()) {
-          ids.narrow(0, begin, rows).copy_(top.ids.view({rows, -1, request.k}));
-          log_probs.narrow(0, begin, rows)
-              .copy_(top.log_probs.view({rows, -1, request.k}));
-        }
-      }
-    }
-    add_up(ids, mesh_);
-    add_up(log_probs, mesh_);
-    if (mesh_.rank() != 0)
-      continue;
-    for (size_t w = 0; w < windows.size(); ++w) {
-      const auto row = static_cast<int64_t>(w);
-      const auto length_here = static_cast<int64_t>(windows[w].size());
-      request.take(
-          first + row,
-          {request.k,
-           as_vector<int64_t>(ids[row].narrow(0, 0, length_here)),
-           as_vector<float>(log_probs[row].narrow(0, 0, length_here))});
-    }
+    return windows;
+  };
+  const int64_t at_once = request.rows * mesh_.dp_cp()->size();
+  for (int64_t first = 0; first < request.windows; first += at_once) {
+    progress(first);
+    const int64_t mine = first + mesh_.dp_cp()->rank() * request.rows;
+    const auto top = top_tokens_of(windows_from(mine), request);
+    const int64_t end = std::min(request.windows, first + at_once);
+    for (int64_t begin = first; begin < end; begin += request.rows)
+      hand_over(
+          begin == mine ? top : DecoderModel::TopTokens(),
+          windows_from(begin),
+          begin,
+          request);
   }
   progress(request.windows);
 }

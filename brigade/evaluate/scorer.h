@@ -98,12 +98,25 @@ class Scorer {
       const std::vector<ScoredWindow>& windows,
       const std::function<void(int64_t)>& progress);
 
-  // Holds rows windows of each replica at a time.
+  // Each rank holds what is said of `rows` windows, 12 bytes for each of k
+  // tokens, and all ranks of the world add it up, replica after replica.
   void top_tokens(
       const TopTokensRequest& request,
       const std::function<void(int64_t)>& progress);
 
  private:
+  using Windows = std::vector<std::vector<int64_t>>;
+  // One forward of this replica; on the rank that counts, what it says of each
+  // place of the windows, padded to the longest; else nothing.
+  DecoderModel::TopTokens top_tokens_of(
+      const Windows& windows,
+      const TopTokensRequest& request);
+  // Collective. To rank 0's `take`, from the rank that has something.
+  void hand_over(
+      const DecoderModel::TopTokens& top,
+      const Windows& windows,
+      int64_t first,
+      const TopTokensRequest& request);
   // One forward of this replica: on the last stage, what the head reads.
   torch::Tensor hidden_of(const torch::Tensor& ids);
   // One forward of this replica: on the last stage, the sum over the targets

@@ -65,8 +65,8 @@ struct CrossEntropyOptions {
   std::optional<int64_t> vocab_size;
   // In place over the vocab-parallel group; both empty: a group of one.
   // Called once per chunk with float32 (for double operands: double) tensors
-  // [rows] and [2, rows], [4, rows] with a teacher. Ranks of a group, each with a part of the vocabulary,
-  // make the same chunks on any machines.
+  // [rows] and [2, rows], [4, rows] with a teacher. Ranks of a group, each with
+  // a part of the vocabulary, make the same chunks on any machines.
   std::function<void(Tensor& maxima)> reduce_max;
   std::function<void(Tensor& sums)> reduce_sum;
 };

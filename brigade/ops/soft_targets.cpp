@@ -1,9 +1,11 @@
 #include "brigade/ops/soft_targets.h"
 
-#include <limits>
-
 namespace brigade::ops {
 namespace {
+
+// Of the student's sum outside of the support: below it the loss stays what it
+// is there and has no gradient, so that both are finite.
+constexpr double kLeastOutside = 1e-30;
 
 // The teacher's probability outside of its k tokens: [N].
 Tensor tail_of(const Tensor& probs) {
@@ -23,9 +25,7 @@ Tensor mixed_losses(
   const Tensor probs = log_probs.exp();
   const Tensor tail = tail_of(probs);
   const Tensor log_sum = sums[0].log();
-  // Finite where the student leaves nothing outside.
-  const Tensor log_outside =
-      sums[3].clamp_min(std::numeric_limits<float>::min()).log() - log_sum;
+  const Tensor log_outside = sums[3].clamp_min(kLeastOutside).log() - log_sum;
   const Tensor inside =
       (probs * log_probs).sum(1) - sums[2] + probs.sum(1) * log_sum;
   const Tensor outside = at::xlogy(tail, tail) - tail * log_outside;
@@ -33,11 +33,9 @@ Tensor mixed_losses(
 }
 
 Tensor factor_outside(const SoftTargets& teacher, const Tensor& sums) {
-  // Below it softmax is nothing, whatever it is multiplied with.
-  constexpr double kNothing = 1e-30;
   const Tensor tail = tail_of(teacher.log_probs.to(sums.scalar_type()).exp());
-  const Tensor ratio = (tail * sums[0] / sums[3].clamp_min(kNothing))
-                           .masked_fill(sums[3] < kNothing, 0);
+  const Tensor ratio = (tail * sums[0] / sums[3].clamp_min(kLeastOutside))
+                           .masked_fill(sums[3] < kLeastOutside, 0);
   return 1 - teacher.weight * ratio;
 }
 

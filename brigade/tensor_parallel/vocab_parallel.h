@@ -45,8 +45,9 @@ struct VocabParallelCrossEntropyOptions {
 //
 // No rank has all logits: each computes its [chunk, n], and the group exchanges
 // one maximum and two sums per token (12 bytes per token in two all-reduces per
-// chunk; 20 with a teacher, which has four sums). Backward reduces the hidden's gradient, one all-reduce
-// (reduce-scatter) of N * C elements; in kSharded forward gathers the hidden.
+// chunk; 20 with a teacher, which has four sums). Backward reduces the hidden's
+// gradient, one all-reduce (reduce-scatter) of N * C elements; in kSharded
+// forward gathers the hidden.
 torch::Tensor vocab_parallel_cross_entropy(
     const TensorParallel& parallel,
     const torch::Tensor& hidden,

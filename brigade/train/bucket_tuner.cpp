@@ -75,7 +75,7 @@ class Tuner {
                  [&] {
                    data_ = open_training_data(training_data_options(config));
                  },
-             .datasets = dataset_names(config)})) {}
+             .datasets = data_names(config)})) {}
 
   BucketTuning run();
 

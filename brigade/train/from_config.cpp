@@ -230,7 +230,7 @@ TrainingDataOptions training_data_options(
   return options;
 }
 
-std::vector<std::string> dataset_names(const TrainConfig& config) {
+std::vector<std::string> data_names(const TrainConfig& config) {
   if (config.dataset.text)
     return *config.dataset.text;
   std::vector<std::string> names;

@@ -73,7 +73,7 @@ TrainingDataOptions training_data_options(
     const TrainConfig& config,
     TokenScanOptions scan = {});
 // What dataset.name or the parts of dataset.mixture name, and dataset.teacher.
-std::vector<std::string> dataset_names(const TrainConfig& config);
+std::vector<std::string> data_names(const TrainConfig& config);
 LoaderOptions loader_options(const TrainConfig& config, int dp_rank);
 
 }  // namespace brigade

@@ -165,7 +165,7 @@ RateTuner::RateTuner(TrainConfig config, const LaunchEnvironment& environment)
       environment,
       {.prepare =
            [&] { data_ = open_training_data(training_data_options(config_)); },
-       .datasets = dataset_names(config_)});
+       .datasets = data_names(config_)});
 }
 
 RateTrial RateTuner::try_rate(

@@ -63,7 +63,7 @@ StartFacts facts_of(
        config_entries(config)}};
   for (const std::string& name : start.datasets) {
     facts.facts.push_back(
-        {fmt::format("the dataset '{}'", name),
+        {fmt::format("the data '{}'", name),
          fingerprint_of_dataset(name),
          "give every host the same files"});
   }

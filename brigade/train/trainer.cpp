@@ -180,7 +180,7 @@ Trainer::Trainer(
              if (environment.rank == 0)
                take_folders();
            },
-       .datasets = dataset_names(config_),
+       .datasets = data_names(config_),
        .shared_folder = [&] { return checkpoint_folder(config_); }});
   const Agreement agreement(*mesh_->world());
   config_.logging.run_dir = agreement.text_of(0, config_.logging.run_dir);

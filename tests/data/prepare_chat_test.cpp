@@ -247,7 +247,10 @@ TEST_F(PrepareChatTest, WhatIsWrongIsNamedWithItsLine) {
   without.chat->template_file.clear();
   EXPECT_THAT(
       message_of<ConfigError>([&] { prepare(without); }),
-      HasSubstr("has no chat template"));
+      HasSubstr("chat.jsonl] at line 1: [chat] a conversation of messages "
+                "needs a chat template"));
+  without.chat->form = ConversationForm::kMessages;
+  EXPECT_THAT(message_of_prepare(without), HasSubstr("has no chat template"));
 }
 
 TEST_F(PrepareChatTest, TextNeedsNoTemplate) {
@@ -264,6 +267,9 @@ TEST_F(PrepareChatTest, AFoldersListsAreTaken) {
   write("chats/a.json", "[" + line + "," + line + "]");
   write("chats/b.jsonl", line + "\n");
   write("chats/c.csv", "a,b\n");
+  // As Hugging Face's folders have them.
+  write("chats/dataset_info.json", "{\n  \"citation\": \"\"\n}\n");
+  write("chats/state.json", "{\n  \"_split\": [\"train\"]\n}\n");
   PrepareOptions folder = options("");
   folder.inputs = {folder_ / "chats"};
   EXPECT_EQ(samples(folder).size(), 3U);

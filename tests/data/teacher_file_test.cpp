@@ -28,9 +28,12 @@ class TeacherFileTest : public DataTest {
  protected:
   TeacherFileTest() { write_dataset("tokens", 10); }
   // Tokens from `first` on in documents of 4, 1 and 5 tokens.
-  void write_dataset(const std::string& name, int32_t first) const {
+  void write_dataset(
+      const std::string& name,
+      int32_t first,
+      const std::vector<size_t>& sizes = {4, 1, 5}) const {
     MegatronWriter writer(folder_ / name, {.type = TokenType::kU16});
-    for (const size_t size : {4, 1, 5}) {
+    for (const size_t size : sizes) {
       std::vector<int32_t> document(size);
       std::iota(document.begin(), document.end(), first);
       first += static_cast<int32_t>(size);
@@ -98,7 +101,9 @@ TEST_F(TeacherFileTest, SaysOfEachTargetOfAWindowWhatTheTeacherSaid) {
   EXPECT_EQ(file.info().vocabulary, 31);
   EXPECT_EQ(file.info().window_length, 3);
   EXPECT_EQ(file.info().model, "models/large");
-  file.require_dataset(dataset());
+  EXPECT_EQ(file.unlike(dataset()), "");
+  EXPECT_TRUE(TeacherFile::is_one(path()));
+  EXPECT_FALSE(TeacherFile::is_one(folder_ / "tokens.bin"));
   const TrainingData data = open_training_data(options());
   Window window;
   data.training->read(1, window);
@@ -134,7 +139,7 @@ TEST_F(TeacherFileTest, DamageIsNamedWithItsPlace) {
   ASSERT_GT(whole.size(), 10 * record);
   const size_t header = whole.size() - 10 * record;
   damage(0);
-  EXPECT_THAT(complaint(), HasSubstr("no file of a teacher"));
+  EXPECT_THAT(complaint(), HasSubstr("not the teacher's log-probabilities"));
   write("teacher.topk", whole);
   damage(8);
   EXPECT_THAT(complaint(), HasSubstr("this program reads version 1"));
@@ -170,22 +175,23 @@ TEST_F(TeacherFileTest, WhatWasMadeForAnotherRunIsRefused) {
   other.vocab_size = 30;
   EXPECT_THAT(
       refusal(other),
-      HasSubstr("speaks of 31 tokens, but the model's vocabulary has 30"));
+      HasSubstr("has ids below 31, but the model's vocabulary has 30"));
   other = options();
   other.seq_length = 4;
   EXPECT_THAT(
       refusal(other),
       AllOf(
-          HasSubstr("read windows of 3 tokens"), HasSubstr("--seq-length 4")));
+          HasSubstr("read windows of 3 tokens, but the student reads windows "
+                    "of 4"),
+          HasSubstr("--seq-length 4`")));
   other.packing = Packing::kBestFit;
   other.seq_length = 8;
-  EXPECT_THAT(refusal(other), HasSubstr("--by-document"));
+  EXPECT_THAT(refusal(other), HasSubstr("--by-document`"));
   write_teacher(0);
-  EXPECT_THAT(
-      refusal(options()),
-      AllOf(
-          HasSubstr("read each document by itself"),
-          HasSubstr("or set dataset.packing")));
+  EXPECT_THAT(refusal(options()), HasSubstr("read each document by itself"));
+  // The same tokens in as many documents, which begin elsewhere.
+  write_dataset("tokens", 10, {3, 2, 5});
+  EXPECT_THAT(refusal(other), HasSubstr("was made of another dataset"));
 }
 
 TEST_F(TeacherFileTest, LogProbabilitiesThatAreNotFiniteAreRefused) {
