@@ -13,13 +13,12 @@
 #include "brigade/comm/agreement.h"
 #include "brigade/data/dataset_info.h"
 #include "brigade/data/reference_log_probs.h"
-#include "brigade/data/sample_source.h"
-#include "brigade/data/teacher_file.h"
 #include "brigade/data/token_dataset.h"
 #include "brigade/data/whole_text.h"
 #include "brigade/evaluate/scorer.h"
 #include "brigade/evaluate/task_tokens.h"
 #include "brigade/evaluate/tasks.h"
+#include "brigade/evaluate/teacher_log_probs.h"
 #include "brigade/files/file.h"
 #include "brigade/files/output_path.h"
 #include "brigade/files/read_once.h"
@@ -216,38 +215,6 @@ class Evaluation {
     report(arguments_.dataset, loss, 0);
   }
 
-  // What the model reads at once for --top-k: tokens of the dataset.
-  struct Reading {
-    uint64_t begin = 0;
-    uint64_t numel = 0;
-  };
-  std::vector<Reading> readings_of(const TokenDataset& data) const {
-    std::vector<Reading> readings;
-    if (!arguments_.by_document) {
-      const auto length = static_cast<uint64_t>(length_);
-      for (uint64_t at = 0; at + 1 < data.num_tokens(); at += length)
-        readings.push_back({at, std::min(length, data.num_tokens() - 1 - at)});
-      return readings;
-    }
-    const DocumentIndex& documents = data.documents();
-    for (uint64_t d = 0; d < documents.size(); ++d) {
-      const uint64_t begin = documents.begin(d);
-      const uint64_t size = documents.begin(d + 1) - begin;
-      if (size > static_cast<uint64_t>(positions()) + 1)
-        throw DataError(fmt::format(
-            "[evaluate] '{}': document {} has {} tokens, but the model can "
-            "read {}; prepare the documents with --max-tokens, or leave "
-            "--by-document out",
-            arguments_.dataset,
-            d,
-            size,
-            positions() + 1));
-      if (size > 1)
-        readings.push_back({begin, size - 1});
-    }
-    return readings;
-  }
-
   // Of `tokens` tokens, which the dataset's tokenizer has, the likeliest ones.
   void write_top_k(const TokenDataset& data, int64_t tokens) {
     const int64_t vocabulary = std::min(tokens, stored_.model().vocab_size);
@@ -261,64 +228,36 @@ class Evaluation {
           "--k {} is more than the vocabulary of {}",
           arguments_.k,
           vocabulary));
-    const std::vector<Reading> readings = readings_of(data);
-    if (readings.empty())
-      throw DataError(fmt::format(
-          "[evaluate] '{}' has fewer than two tokens", arguments_.dataset));
-    std::optional<TeacherFileWriter> file;
-    if (prints())
-      file.emplace(
-          link_target(arguments_.top_k),
-          data,
-          TeacherFileInfo{
-              .k = arguments_.k,
+    std::optional<ProgressBar> bar;
+    const TeacherLogProbs written = write_teacher_log_probs(
+        scorer_,
+        data,
+        {.path = link_target(arguments_.top_k),
+         .info =
+             {.k = arguments_.k,
               .vocabulary = vocabulary,
               .window_length = arguments_.by_document ? 0 : length_,
-              .model = stored_.directory().string()});
-    double mass = 0;
-    uint64_t predicted = 0;
-    const auto count = static_cast<int64_t>(readings.size());
-    ProgressBar bar("evaluating " + arguments_.dataset, count, visible_);
-    scorer_.top_tokens(
-        {.windows = count,
-         .rows = arguments_.rows,
-         .k = arguments_.k,
-         .vocabulary = vocabulary,
-         .read =
-             [&](int64_t window) {
-               const Reading& reading = readings[static_cast<size_t>(window)];
-               std::vector<int64_t> ids(reading.numel);
-               data.read(reading.begin, ids);
-               return ids;
-             },
-         .take =
-             [&](int64_t window, const TeacherTokens& of_targets) {
-               const Reading& reading = readings[static_cast<size_t>(window)];
-               while (file->next_token() <= reading.begin)
-                 file->append_nothing();
-               file->append(of_targets);
-               predicted += reading.numel;
-               for (const float log_prob : of_targets.log_probs)
-                 mass += std::exp(double{log_prob});
-             }},
-        [&](int64_t done) { bar.draw(done, ""); });
-    bar.clear();
-    if (!prints())
-      return;
-    while (file->next_token() < data.num_tokens())
-      file->append_nothing();
-    file->commit();
-    mass /= static_cast<double>(predicted);
+              .model = stored_.directory().string()},
+         .positions = positions(),
+         .rows = arguments_.rows},
+        [&](int64_t done, int64_t count) {
+          if (!bar)
+            bar.emplace("evaluating " + arguments_.dataset, count, visible_);
+          bar->draw(done, "");
+        });
+    bar->clear();
     print(
         arguments_.dataset,
-        {{"tokens", predicted}, {"k", arguments_.k}, {"probability", mass}},
+        {{"tokens", written.tokens},
+         {"k", arguments_.k},
+         {"probability", written.probability}},
         fmt::format(
             "{}: the {} likeliest tokens in the place of {} have {:.4f} of the "
             "probability; wrote {}",
             arguments_.dataset,
             arguments_.k,
-            predicted,
-            mass,
+            written.tokens,
+            written.probability,
             arguments_.top_k.string()));
   }
 
