@@ -196,9 +196,9 @@ TEST_F(TeacherFileTest, WhatWasMadeForAnotherRunIsRefused) {
 
 TEST_F(TeacherFileTest, LogProbabilitiesThatAreNotFiniteAreRefused) {
   const TokenDataset data = dataset();
-  TeacherFileWriter writer(path(), data, {.k = 1, .vocabulary = 31});
   EXPECT_THAT(
       message_of<NumericError>([&] {
+        TeacherFileWriter writer(path(), data, {.k = 1, .vocabulary = 31});
         writer.append(
             TeacherTokens{1, {0}, {-std::numeric_limits<float>::infinity()}});
       }),
