@@ -20,8 +20,8 @@ from support import TestInFolder, losses_of, run
 
 STEPS, WINDOWS, LENGTH, RATE = 10, 4, 40, 3e-3
 NAMES = ("fox", "river", "old mill", "lantern", "quiet town", "crow")
-# The end-of-document token of Brigade's byte tokenizer.
-END, VOCABULARY = 257, 259
+# The end-of-document token of Brigade's byte tokenizer, and its tokens.
+END, VOCABULARY = 257, 258
 SHAPE = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48,
          "num_hidden_layers": 2, "num_attention_heads": 4,
          "num_key_value_heads": 2, "max_position_embeddings": 64,

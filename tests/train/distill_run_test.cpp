@@ -302,7 +302,7 @@ TEST_F(DistillRun, WhatCannotBeIsNamed) {
       HasSubstr("set loss to \"distill\""));
   EXPECT_THAT(
       testing::run_program(top_k("no.topk", {}, "260")).err,
-      HasSubstr("--k 260 is more than the vocabulary of 259"));
+      HasSubstr("--k 260 is more than the vocabulary of 258"));
   EXPECT_THAT(
       testing::run_program(top_k("no.topk", {"--max-tokens", "9"})).err,
       HasSubstr("is of the whole dataset"));
@@ -313,7 +313,7 @@ TEST_F(DistillRun, WhatCannotBeIsNamed) {
   EXPECT_THAT(
       run({"inspect", run_dir("windows.topk")}),
       AllOf(
-          HasSubstr("of the 6 likeliest tokens, with ids below 259"),
+          HasSubstr("of the 6 likeliest tokens, with ids below 258"),
           HasSubstr("windows of 48 tokens")));
 }
 
