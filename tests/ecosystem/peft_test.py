@@ -33,6 +33,9 @@ MODELS = {
         "mlp_only_layers": [0]}),
 }
 ADAPTED = {"qwen3_moe": 7 + 4}  # linears; of the others 2 * 7
+# A model, what its runs say of adapters besides, and the tensors of each.
+FORMS = {name: (name, [], 2) for name in MODELS} | {
+    "qwen2_dora": ("qwen2", ["adapter.use_dora=true"], 3)}
 
 
 class Peft(TestInFolder):
@@ -98,18 +101,19 @@ class Peft(TestInFolder):
         return nats / (count - 1)
 
     def test_training_is_pefts(self):
-        for name in MODELS:
+        for form, (name, options, tensors) in FORMS.items():
             # A step of no length leaves what training starts from.
             start, _ = self.train(
-                name, f"{name}_start", "training.learning_rate=0",
-                "training.total_train_steps=1")
+                name, f"{form}_start", *options,
+                "training.learning_rate=0", "training.total_train_steps=1")
             run("export", "--run", start, "--out",
-                self.folder / f"{name}_first")
+                self.folder / f"{form}_first")
             model = peft.PeftModel.from_pretrained(
-                self.base(name), self.folder / f"{name}_first",
+                self.base(name), self.folder / f"{form}_first",
                 is_trainable=True)
             trained = [p for p in model.parameters() if p.requires_grad]
-            self.assertEqual(len(trained), 2 * ADAPTED.get(name, 2 * 7))
+            self.assertEqual(
+                len(trained), tensors * ADAPTED.get(name, 2 * 7))
             optimizer = torch.optim.AdamW(
                 trained, lr=RATE, weight_decay=0.01)
             expected = []
@@ -120,13 +124,13 @@ class Peft(TestInFolder):
                 optimizer.step()
                 expected.append(loss.item())
             self.assertLess(expected[-1], expected[0])
-            for layout, options in LAYOUTS.items():
-                with self.subTest(model=name, layout=layout):
+            for layout, more in LAYOUTS.items():
+                with self.subTest(form=form, layout=layout):
                     out, losses = self.train(
-                        name, f"{name}_{layout}", *options)
+                        name, f"{form}_{layout}", *options, *more)
                     worst = max(abs(a - b) / b
                                 for a, b in zip(losses, expected))
-                    print(f"{name} {layout}: losses of {STEPS} steps differ "
+                    print(f"{form} {layout}: losses of {STEPS} steps differ "
                           f"by {worst:.1e}")
                     self.assertLess(worst, 1e-5)
                     self.check_exports(name, out, model)
@@ -158,22 +162,31 @@ class Peft(TestInFolder):
             self.assertAlmostEqual(self.evaluate(*arguments), loss, delta=1e-5)
 
     def test_an_adapter_of_peft_is_read(self):
-        config = peft.LoraConfig(
-            r=3, lora_alpha=6, use_rslora=True, task_type="CAUSAL_LM",
-            target_modules=["q_proj", "v_proj", "down_proj"])
-        model = peft.get_peft_model(self.base("llama"), config)
+        plain = self.loss_of_all(self.base("llama"))
+        for form, options in {"lora": {"use_rslora": True},
+                              "dora": {"use_dora": True,
+                                       "lora_dropout": 0.1}}.items():
+            with self.subTest(form=form):
+                self.check_read(form, plain, peft.LoraConfig(
+                    r=3, lora_alpha=6, task_type="CAUSAL_LM",
+                    target_modules=["q_proj", "v_proj", "down_proj"],
+                    **options))
+
+    def check_read(self, form, plain, config):
+        model = peft.get_peft_model(self.base("llama"), config).eval()
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
                 torch.nn.init.normal_(parameter, std=0.3)
-        folder = self.folder / "of_peft"
+            if "magnitude" in name:
+                parameter.data *= torch.rand_like(parameter) + 0.5
+        folder = self.folder / f"{form}_of_peft"
         model.save_pretrained(folder)
-        plain = self.loss_of_all(self.base("llama"))
         expected = self.loss_of_all(model)
         self.assertGreater(abs(expected - plain), 1e-2)
         self.assertAlmostEqual(
             self.evaluate("--run", self.folder / "llama", "--adapter", folder),
             expected, delta=1e-5)
-        merged = self.folder / "merged_of_peft"
+        merged = self.folder / f"merged_{form}_of_peft"
         run("export", "--run", self.folder / "llama", "--adapter", folder,
             "--merge", "--out", merged)
         self.assertAlmostEqual(
