@@ -217,7 +217,9 @@ void AdapterFolder::check_fits(const DecoderConfig& model) const {
   for (const SafetensorsTensor& tensor : file_.tensors())
     surplus[own_name(tensor.name)] = &tensor;
   std::vector<std::string> wrong;
+  std::set<std::string> fits;  // linears that the model has
   for (const ParameterRow& row : adapter_rows(model, options_)) {
+    fits.insert(adapted_module(row.name));
     const auto found = surplus.find(row.name);
     if (found == surplus.end()) {
       wrong.push_back(row.name + " is missing");
@@ -232,9 +234,14 @@ void AdapterFolder::check_fits(const DecoderConfig& model) const {
           fmt::join(row.shape, ", ")));
     surplus.erase(found);
   }
-  for (const auto& [name, tensor] : surplus)
+  for (const auto& [name, tensor] : surplus) {
+    const std::string module = adapted_module(name);
     wrong.push_back(
-        fmt::format("{}: the model has no such linear", adapted_module(name)));
+        fits.contains(module)
+            ? fmt::format(
+                  "{} is there, but use_dora is false in {}", name, kConfigFile)
+            : fmt::format("{}: the model has no such linear", module));
+  }
   if (wrong.empty())
     return;
   const std::string base =

@@ -97,9 +97,11 @@ std::shared_ptr<Weights> ParameterSource::make(const std::string& name) const {
         adapter_scale_,
         mix_bits(fnv1a_64(path))};
     const auto magnitude = shapes.find(path + ".lora_magnitude_vector");
-    if (magnitude != shapes.end())
+    if (magnitude != shapes.end()) {
       weights->adapter.magnitude = weights->register_parameter(
           "lora_magnitude_vector", torch::empty(magnitude->second, options_));
+      weights->adapter.kept_squares = std::make_shared<torch::Tensor>();
+    }
   }
   return weights;
 }

@@ -80,6 +80,8 @@ ParameterRow make_magnitude(const ParameterRow& weight) {
   if (weight.cut.dim == 0)
     row.cut = weight.cut;
   row.initialization = Initialization::kRowNorms;
+  row.role = ParameterRole::kNorm;
+  row.decays = false;
   return row;
 }
 

@@ -4,9 +4,11 @@
 //   MODULE.weight         [out, in]   frozen, of the base model
 //   MODULE.lora_A.weight  [rank, in]  cut as the weight where its inputs are
 //   MODULE.lora_B.weight  [out, rank] cut as the weight where its outputs are
+//   MODULE.lora_magnitude_vector [out]  of DoRA: cut as B
 //
-// The part that is not cut is whole on every tp rank, and each rank computes
-// the gradient of its own outputs or inputs: a part of the sum.
+// Of A and B the one that is not cut is whole on every tp rank, and each rank
+// computes the gradient of its own outputs or inputs: a part of the sum. A
+// magnitude that is not cut is applied to sums, as a bias is.
 //
 // Core layer: no libtorch, no files.
 #pragma once
@@ -21,13 +23,13 @@ namespace brigade {
 
 // Freezes `rows`, which belong to a base model, and adds the adapters' behind
 // the rows of their unit. Initial values as PEFT's: A uniform in
-// (-1/sqrt(in), 1/sqrt(in)), B zero.
+// (-1/sqrt(in), 1/sqrt(in)), B zero, magnitudes the norms of the weight's rows.
 std::vector<ParameterRow> with_adapters(
     std::vector<ParameterRow> rows,
     const AdapterOptions& adapter);
 
-// The linear MODULE of "MODULE.lora_A.weight" or "MODULE.lora_B.weight"; empty:
-// another name.
+// The linear MODULE of "MODULE.lora_A.weight", "MODULE.lora_B.weight" or
+// "MODULE.lora_magnitude_vector"; empty: another name.
 std::string adapted_module(const std::string& name);
 
 // Adds one message for each target that names no linear of the layers of

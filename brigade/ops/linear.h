@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -28,9 +29,12 @@ struct LowRank {
   Tensor b;  // [out, rank]
   double scale = 1;
   uint64_t key = 0;  // of the linear, for InputDropout
-  // [out], of a's dtype: what y's rows are scaled to (DoRA, row_magnitude.h);
-  // undefined: they are not.
+  // [out], of a's dtype: the norms that the rows of weight + scale b a are
+  // given (DoRA, row_magnitude.h); undefined: they keep their own.
   Tensor magnitude = {};
+  // Keeps row_magnitude.h's norms of an adapter that does not train; null: they
+  // are computed in each call.
+  std::shared_ptr<Tensor> kept_squares = nullptr;
 };
 
 // What the caller of linear_group() declares of its weights.

@@ -26,6 +26,16 @@ Tensor row_squares(const Tensor& weight, const LowRank& adapter) {
       .sum(1);
 }
 
+Tensor squares_of(
+    const LowRank& adapter,
+    const std::function<Tensor()>& compute) {
+  if (!adapter.kept_squares || adapter.magnitude.requires_grad())
+    return compute();
+  if (!adapter.kept_squares->defined())
+    *adapter.kept_squares = compute();
+  return *adapter.kept_squares;
+}
+
 Tensor with_magnitude(
     const Tensor& output,
     const Tensor& magnitude,
@@ -68,7 +78,7 @@ std::vector<Tensor> magnitude_linear_group(
       outputs[i] = with_magnitude(
           outputs[i],
           adapter.magnitude,
-          row_squares(weights[i], adapter),
+          squares_of(adapter, [&] { return row_squares(weights[i], adapter); }),
           options.weight_grad);
     if (after[i].defined())
       outputs[i] = outputs[i] + after[i];

@@ -6,9 +6,14 @@
 //
 // The norms n are constants in backward, as in section 4.3.
 //
+// The norms take the memory of the weight in float32 for a moment and about
+// rank / tokens of the linear's arithmetic, in each forward; where the adapter
+// does not train they are computed once (LowRank::kept_squares).
+//
 // linear_group() calls it; tensor parallel itself where rows are cut.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "brigade/ops/linear.h"
@@ -20,6 +25,12 @@ bool has_magnitude(const std::vector<LowRank>& adapters);
 
 // n^2 of this rank's columns: float32 [out], outside autograd.
 Tensor row_squares(const Tensor& weight, const LowRank& adapter);
+
+// What compute() returns, n^2 of the whole rows; of an adapter that does not
+// train, what it returned the first time.
+Tensor squares_of(
+    const LowRank& adapter,
+    const std::function<Tensor()>& compute);
 
 // output * magnitude / sqrt(squares). output: [.., out]; magnitude: [out]. Of
 // output's dtype, computed in float32.

@@ -62,8 +62,12 @@ Tensor row_parallel_linear(
           .dropout = std::move(dropout)});
   Tensor sum = leave_region(part, parallel);
   if (magnitude.defined()) {
-    const Tensor squares = ops::row_squares(weight, options.adapters.front());
-    parallel.group->all_reduce(squares)->wait();
+    const ops::LowRank& adapter = options.adapters.front();
+    const Tensor squares = ops::squares_of(adapter, [&] {
+      const Tensor sum_over_ranks = ops::row_squares(weight, adapter);
+      parallel.group->all_reduce(sum_over_ranks)->wait();
+      return sum_over_ranks;
+    });
     sum = ops::with_magnitude(sum, magnitude, squares, options.weight_grad);
   }
   if (!bias.defined())

@@ -166,6 +166,8 @@ RunFacts run_facts(const json& config, const json& model, const json& data) {
   facts.meaning.try_emplace(
       kParametrizationKey, to_string(Parametrization::kStandard));
   facts.meaning.try_emplace(kLossKey, to_string(LossKind::kCrossEntropy));
+  if (config.contains("adapter"))
+    facts.meaning.try_emplace("adapter.use_dora", false);
   add_held_out(config, facts.meaning);
   if (const json batch = batch_size(config); !batch.is_null())
     facts.course[kBatch] = batch;

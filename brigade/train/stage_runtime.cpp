@@ -1,10 +1,13 @@
 #include "brigade/train/stage_runtime.h"
 
+#include <fmt/format.h>
+
 #include <map>
 #include <string>
 #include <utility>
 
 #include "brigade/base/check.h"
+#include "brigade/base/error.h"
 #include "brigade/checkpoint/pretrained.h"
 #include "brigade/model/init_weights.h"
 #include "brigade/model_spec/adapter.h"
@@ -50,6 +53,14 @@ void set_row_norms(const std::vector<Param>& params, Communicator& tp) {
         weight.tensor.to(torch::kFloat).square().sum(1);
     if (weight.row->cut.dim == 1)
       tp.all_reduce(squares)->wait();
+    const torch::Tensor zeros = (squares == 0).nonzero();
+    if (zeros.numel() > 0)
+      throw DataError(fmt::format(
+          "[adapter] row {} of this rank's part of '{}' is zero and has no "
+          "direction that a magnitude could scale: set adapter.use_dora to "
+          "false, or leave that linear out of adapter.targets",
+          zeros[0][0].item<int64_t>(),
+          weight.name));
     torch::Tensor(param.tensor).copy_(squares.sqrt());
   }
 }

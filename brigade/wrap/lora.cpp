@@ -92,6 +92,8 @@ void Lora::merge() {
   for (Adapted& each : adapted_) {
     each.weight.copy_(weight_of(each));
     each.b.zero_();
+    if (each.magnitude.defined())
+      each.magnitude.copy_(each.weight.norm(2, {1}));
     each.linear->weight = each.weight;
   }
 }

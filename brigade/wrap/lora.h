@@ -40,8 +40,8 @@ class Lora {
   // the weights are computed without a graph.
   void apply() const;
   // Makes the adapters part of the weights for good: what forward reads, and
-  // the parameter. A and B stay parameters, with B zero; magnitudes stay as
-  // they are, the norms of the weight's rows.
+  // the parameter. A and B stay parameters, with B zero and
+  // magnitudes the norms of the weight's rows.
   void merge();
 
   // Every A and B, and magnitudes: what trains.
@@ -63,10 +63,10 @@ class Lora {
 
 // Before the module is wrapped. Initial values as PEFT's, drawn by torch's
 // generator: A uniform in (-1/sqrt(in), 1/sqrt(in)), B zero, magnitudes the
-// norms of the weight's rows (use_dora). Targets name
+// norms of the weight's rows (use_dora), all of the weight's dtype. Targets name
 // linears as those of a run do, "all-linear" all of them. Throws ConfigError
-// for a rank below 1, dropout, a target that is no linear's, and a module that has
-// adapters already.
+// for a rank below 1, dropout, a target that is no linear's, and a module that
+// has adapters already.
 Lora add_lora(torch::nn::Module& module, const AdapterOptions& options);
 
 }  // namespace brigade

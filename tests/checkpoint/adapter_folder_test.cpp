@@ -152,6 +152,22 @@ TEST_F(AdapterFolderTest, AnAdapterOfAnotherModelIsRefusedWithNamesAndShapes) {
   }
 }
 
+TEST_F(AdapterFolderTest, MagnitudesWithoutUseDoraAreNamed) {
+  const fs::path folder = write();
+  json config = json::parse(read_text_file(folder / "adapter_config.json"));
+  config["use_dora"] = false;
+  write_text_file(folder / "adapter_config.json", config.dump(2));
+  try {
+    AdapterFolder(folder).check_fits(small_model());
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr("q_proj.lora_magnitude_vector is there, but use_dora is "
+                  "false in adapter_config.json"));
+  }
+}
+
 TEST_F(AdapterFolderTest, WhatIsNoPlainAdapterIsRefusedByName) {
   EXPECT_THAT(refusal("bias", "all"), HasSubstr("bias"));
   EXPECT_THAT(

@@ -62,6 +62,11 @@ class Recorded(trl.SFTTrainer):
     def _get_train_sampler(self, dataset=None):
         return torch.utils.data.SequentialSampler(dataset)
 
+    def get_decay_parameter_names(self, model):
+        # With weight_decay_on=matrices neither norms nor magnitudes decay.
+        return [name for name in super().get_decay_parameter_names(model)
+                if "magnitude" not in name]
+
     def compute_loss(self, model, inputs, *arguments, **more):
         loss = super().compute_loss(model, inputs, *arguments, **more)
         step = self.state.global_step

@@ -25,14 +25,33 @@ DecoderConfig tiny_llama() {
   return config;
 }
 
-std::shared_ptr<DecoderModel> adapted_model(Recompute recompute) {
-  ModelContext context = single_rank_context(tiny_llama());
+// Of which the shared expert alone is adapted, by kSharedTarget.
+DecoderConfig tiny_qwen2_moe() {
+  DecoderConfig config = tiny_llama();
+  config.architecture = Architecture::kQwen2Moe;
+  config.experts = ExpertsConfig{
+      .num_experts = 4,
+      .num_experts_per_tok = 2,
+      .width = 16,
+      .shared_width = 24};
+  return config;
+}
+
+const char* const kSharedTarget = "shared_expert.down_proj";
+
+std::shared_ptr<DecoderModel> adapted_model(
+    const DecoderConfig& config,
+    Recompute recompute) {
+  ModelContext context = single_rank_context(config);
   context.description.adapter = {
-      .rank = 3, .alpha = 6, .dropout = 0.5, .targets = {"all-linear"}};
+      .rank = 3,
+      .alpha = 6,
+      .dropout = 0.5,
+      .targets = {config.experts ? kSharedTarget : "all-linear"}};
   context.recompute = recompute;
   auto model = std::make_shared<DecoderModel>(
       std::make_shared<const ModelContext>(std::move(context)),
-      whole_model(tiny_llama()));
+      whole_model(config));
   torch::manual_seed(1);
   const torch::NoGradGuard no_gradients;
   for (const auto& item : model->named_parameters()) {
@@ -62,8 +81,10 @@ double loss_of(DecoderModel& model, const MicroBatch& batch) {
   return model.forward(batch, {}, torch::arange(8)).item<double>();
 }
 
-TEST(AdapterDropout, IsOfTrainingAlone) {
-  const auto model = adapted_model(Recompute::kNone);
+class AdapterDropoutOfModel : public ::testing::TestWithParam<DecoderConfig> {};
+
+TEST_P(AdapterDropoutOfModel, IsOfTrainingAlone) {
+  const auto model = adapted_model(GetParam(), Recompute::kNone);
   MicroBatch batch = tokens_from(0);
   const double dropped = loss_of(*model, batch);
   EXPECT_EQ(loss_of(*model, batch), dropped);
@@ -78,11 +99,11 @@ TEST(AdapterDropout, IsOfTrainingAlone) {
   EXPECT_EQ(loss_of(*model, batch), evaluated);
 }
 
-TEST(AdapterDropout, IsTheSameWhereALayerIsComputedAgain) {
+TEST_P(AdapterDropoutOfModel, IsTheSameWhereALayerIsComputedAgain) {
   std::map<std::string, torch::Tensor> expected;
   for (const Recompute recompute :
        {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
-    const auto model = adapted_model(recompute);
+    const auto model = adapted_model(GetParam(), recompute);
     model->forward(tokens_from(3), {}, torch::arange(8)).backward();
     for (const auto& item : model->named_parameters()) {
       if (!item.value().requires_grad())
@@ -98,6 +119,14 @@ TEST(AdapterDropout, IsTheSameWhereALayerIsComputedAgain) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    Models,
+    AdapterDropoutOfModel,
+    ::testing::Values(tiny_llama(), tiny_qwen2_moe()),
+    [](const auto& test) {
+      return test.param.experts ? "shared_expert" : "dense";
+    });
 
 }  // namespace
 }  // namespace brigade

@@ -67,6 +67,8 @@ TEST(AdapterRows, MagnitudesAreCutAsTheirLinearsOutputs) {
       rows.at("model.layers.1.self_attn.v_proj.lora_magnitude_vector");
   EXPECT_THAT(value.shape, ElementsAre(12));
   EXPECT_TRUE(value.trains);
+  EXPECT_FALSE(value.decays);
+  EXPECT_EQ(value.role, ParameterRole::kNorm);
   EXPECT_EQ(value.cut, rows.at("model.layers.1.self_attn.v_proj.weight").cut);
   EXPECT_EQ(adapted_module(value.name), "model.layers.1.self_attn.v_proj");
   // Whole, as its bias: of all tokens, or of each rank's.

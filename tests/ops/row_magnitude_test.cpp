@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
 
+#include <memory>
 #include <vector>
 
 #include "brigade/base/error.h"
@@ -139,6 +140,25 @@ TEST(RowSquares, OfColumnsAddUp) {
          .scale = 2});
   };
   EXPECT_TRUE(torch::allclose(of(0, 24), of(0, 10) + of(10, 14), 1e-5, 1e-6));
+}
+
+TEST(RowSquares, AreKeptWhereNothingTrains) {
+  torch::manual_seed(6);
+  Decomposed given;
+  LowRank adapter = given.adapters[0];
+  adapter.kept_squares = std::make_shared<Tensor>();
+  int computed = 0;
+  const auto compute = [&] {
+    ++computed;
+    return row_squares(given.weights[0], adapter);
+  };
+  squares_of(adapter, compute);
+  squares_of(adapter, compute);
+  EXPECT_EQ(computed, 2);
+  adapter.magnitude = adapter.magnitude.detach();
+  const Tensor first = squares_of(adapter, compute);
+  EXPECT_TRUE(torch::equal(squares_of(adapter, compute), first));
+  EXPECT_EQ(computed, 3);
 }
 
 TEST(RowMagnitudeErrors, MagnitudesThatDoNotFitAreNamed) {

@@ -35,6 +35,7 @@ class AdapterRun : public ::testing::Test {
         {"gradient_accumulation_steps", 2},
         {"total_train_steps", kAdapterSteps},
         {"learning_rate", 2e-2}};
+    config["dataset"]["shuffle"] = false;
     testing::write_file(*folder_ / "run.json", config.dump());
     // A model to begin with.
     train(
@@ -92,6 +93,34 @@ TEST_F(AdapterRun, DropoutFollowsSeedAndRateAndNotTheSplitOfTheBatch) {
       2);
   EXPECT_LT(testing::largest_relative_difference(split, some), 1e-5);
   EXPECT_GT(testing::largest_relative_difference(some, none), 1e-3);
+}
+
+// Continued, so that A begins with the same values.
+TEST_F(AdapterRun, AnotherSeedDropsOthers) {
+  train_adapter("seeded", {"checkpoint.save_frequency=3"});
+  const auto continued = [](const std::string& dropout,
+                            const std::string& seed) {
+    return train_adapter(
+        "seeded_on",
+        {"checkpoint.load_path=" +
+             (run("seeded") / "checkpoints" / "3").string(),
+         "checkpoint.allow_changes=[\"training.seed\"]",
+         "adapter.dropout=" + dropout,
+         "training.seed=" + seed});
+  };
+  EXPECT_THAT(continued("0", "7"), ElementsAreArray(continued("0", "42")));
+  EXPECT_NE(continued("0.4", "7")[0], continued("0.4", "42")[0]);
+}
+
+TEST_F(AdapterRun, EveryOptimizerStepsMagnitudes) {
+  for (const char* optimizer : {"muon", "sgd"}) {
+    const Losses losses = train_adapter(
+        "optimizer",
+        {"adapter.use_dora=true",
+         fmt::format("training.optimizer={}", optimizer),
+         "training.learning_rate=1e-3"});
+    EXPECT_NE(losses.back(), losses.front()) << optimizer;
+  }
 }
 
 TEST_F(AdapterRun, ContinuesWithTheMasksAndMagnitudesOfAWholeRun) {

@@ -53,6 +53,22 @@ TEST(ResumeRules, TheSameRunHasNoChanges) {
   EXPECT_THAT(changes.course, IsEmpty());
 }
 
+// Of a version in which adapters had none.
+TEST(ResumeRules, MagnitudesDoNotComeLater) {
+  const auto adapted = [](const json& adapter) {
+    return facts(with("/adapter", adapter));
+  };
+  const RunFacts saved = adapted({{"rank", 4}});
+  EXPECT_THAT(
+      compare_runs(saved, adapted({{"rank", 4}, {"use_dora", true}}), {})
+          .refused,
+      ElementsAre("adapter.use_dora: false when saved, true now"));
+  EXPECT_THAT(
+      compare_runs(saved, adapted({{"rank", 4}, {"use_dora", false}}), {})
+          .refused,
+      IsEmpty());
+}
+
 TEST(ResumeRules, WhatTheRunMeansIsRefused) {
   EXPECT_THAT(
       changes_of(with("/training/seed", 7)).refused,

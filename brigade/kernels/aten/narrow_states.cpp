@@ -1,6 +1,8 @@
 // Optimizers' states in fewer bits: codes of blocks, and stochastic rounding;
 // dropout, whose random bits are made as that's.
 
+#include <algorithm>
+
 #include "brigade/kernels/aten/aten_kernels.h"
 #include "brigade/ops/block_codes.h"
 #include "brigade/ops/input_dropout.h"
@@ -103,14 +105,23 @@ void AtenKernels::drop_elements(
     Tensor rows,
     const InputDropout& dropout,
     uint64_t key) const {
-  const Tensor row_keys =
+  // 64 MiB for each of some four tensors of 8-byte numbers at a time.
+  constexpr int64_t kElementsAtOnce = 1 << 23;
+  const int64_t rows_at_once = std::max<int64_t>(
+      1, kElementsAtOnce / std::max<int64_t>(1, rows.size(1)));
+  const Tensor keys =
       dropout.token_keys.reshape({-1, 1}) + static_cast<int64_t>(key);
   const Tensor features =
-      torch::arange(rows.size(1), row_keys.options()) + dropout.first_feature;
-  const Tensor first = mix((features + (row_keys & kLowHalf)) & kLowHalf);
-  const Tensor high_keys = row_keys.bitwise_right_shift(32) & kLowHalf;
-  const Tensor words = mix((first + high_keys) & kLowHalf);
-  rows.masked_fill_(words < static_cast<int64_t>(dropout.threshold()), 0);
+      torch::arange(rows.size(1), keys.options()) + dropout.first_feature;
+  for (int64_t row = 0; row < rows.size(0); row += rows_at_once) {
+    const int64_t count = std::min(rows_at_once, rows.size(0) - row);
+    const Tensor row_keys = keys.narrow(0, row, count);
+    const Tensor high_keys = row_keys.bitwise_right_shift(32) & kLowHalf;
+    const Tensor first = mix((features + (row_keys & kLowHalf)) & kLowHalf);
+    const Tensor words = mix((first + high_keys) & kLowHalf);
+    rows.narrow(0, row, count)
+        .masked_fill_(words < static_cast<int64_t>(dropout.threshold()), 0);
+  }
 }
 
 }  // namespace brigade::ops
