@@ -9,6 +9,7 @@
 
 #include "brigade/base/hash.h"
 #include "brigade/model/decoder_model.h"
+#include "tests/support/compare.h"
 
 namespace brigade {
 namespace {
@@ -113,7 +114,9 @@ TEST_P(AdapterDropoutOfModel, IsTheSameWhereALayerIsComputedAgain) {
         EXPECT_GT(gradient.abs().sum().item<double>(), 0) << item.key();
         expected[item.key()] = gradient;
       } else {
-        EXPECT_TRUE(torch::equal(gradient, expected.at(item.key())))
+        // Up to the order of two sums: another mask would be another gradient.
+        EXPECT_LT(
+            testing::relative_error(gradient, expected.at(item.key())), 1e-5)
             << item.key();
       }
     }
