@@ -140,14 +140,15 @@ void check_experts(
         "them to its default",
         dims.ep,
         distributed.rounds.local_steps));
-  if (has_deepseek_router(decoder.architecture) &&
+  const TrainingConfig& training = config.training;
+  // An adapter's base keeps its own.
+  if (has_deepseek_router(decoder.architecture) && !config.adapter.is_used() &&
       distributed.rounds.local_steps > 0)
     problems.push_back(fmt::format(
         "[config] /distributed/local_steps = {}: groups that train apart do "
-        "not keep the bias of {}'s routers yet; set local_steps to 0",
+        "not save the bias of {}'s routers yet; set local_steps to 0",
         distributed.rounds.local_steps,
         name_of(decoder.architecture).model_type));
-  const TrainingConfig& training = config.training;
   if (experts > 0 && training.loss.is_of_pairs() &&
       training.router_aux_loss + training.router_z_loss > 0)
     problems.push_back(fmt::format(

@@ -25,7 +25,6 @@ ModelContext model_context(const TrainConfig& config, const ProcessMesh& mesh) {
   context.expert_parallel = mesh.expert_parallel();
   context.router_losses = {
       .balance = config.training.router_aux_loss,
-      .balance_over = config.training.router_aux_loss_over,
       .z = config.training.router_z_loss};
   return context;
 }

@@ -19,7 +19,6 @@
 #include "brigade/ops/cross_entropy.h"
 #include "brigade/ops/op_options.h"
 #include "brigade/ops/soft_targets.h"
-#include "brigade/options/router_balance.h"
 #include "brigade/tensor_parallel/parallel_linear.h"
 #include "brigade/tensor_parallel/tensor_parallel.h"
 
@@ -29,7 +28,6 @@ namespace brigade {
 // (model/router.h).
 struct RouterLosses {
   double balance = 0;
-  BalanceOver balance_over = BalanceOver::kSequence;
   double z = 0;
 };
 
@@ -45,8 +43,8 @@ struct ModelContext {
   RouterLosses router_losses;
   // Where layers with experts note what they did; null: nowhere.
   std::shared_ptr<RouterStatisticsByLayer> router_statistics;
-  // What BalanceOver::kGlobalBatch is over; of a layer that is not there, or
-  // null, experts count as used evenly.
+  // What the balance loss is over; of a layer that is not there experts count
+  // as used evenly. Null: each sequence by itself.
   std::shared_ptr<ExpertSharesByLayer> expert_shares;
   // kAccumulate needs a GradSync that keeps .grad() defined
   // (GradHandover::kMainGrad).

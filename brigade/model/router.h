@@ -14,7 +14,7 @@
 //            expert e in the choices of the token's sequence, a constant
 //            (DeepSeek-V3, arXiv:2412.19437, eq. 17-20, with E / k in place of
 //            the number of experts per token): 1 per token where even. With
-//            BalanceOver::kGlobalBatch f_e is that of all tokens of the last
+//            ModelContext::expert_shares f_e is that of all tokens of the last
 //            step (Experts gives it): those of this step would have to be
 //            known before its first backward
 //   z        weight * logsumexp(logits)^2 (arXiv:2202.08906)
@@ -47,7 +47,7 @@ struct ExpertInputs {
 // expert that is chosen otherwise would be another computation.
 struct KeptRouting {
   torch::Tensor experts;  // undefined: the first run is to come
-  torch::Tensor load;     // [sequences, E]: f; undefined: not counted yet
+  torch::Tensor load;  // [sequences, E]: f; undefined: not needed, or not yet
   ops::ExpertOrder order;
   ExpertExchange exchange;
 };

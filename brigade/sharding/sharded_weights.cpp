@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "brigade/base/check.h"
 #include "brigade/base/error.h"
 #include "brigade/ops/releasable_memory.h"
 
@@ -293,10 +294,13 @@ void ShardedWeights::add_to(
     const torch::Tensor& change) {
   const at::DisableRecordFunctionGuard unobserved;
   const torch::NoGradGuard no_grad;
+  BRIGADE_ASSERT(!is_held(), "a unit is held while '{}' is changed", name);
+  bool is_found = false;
   for (const FlatSegment& segment : memory_->segments()) {
     for (const BucketSlot& slot : segment.slots) {
       if (params()[static_cast<size_t>(slot.param)].name != name)
         continue;
+      is_found = true;
       const int64_t end = segment.owned.begin + segment.owned.numel;
       const int64_t first = std::max(slot.offset_numel, segment.owned.begin);
       const int64_t last = std::min(slot.offset_numel + slot.numel, end);
@@ -307,6 +311,7 @@ void ShardedWeights::add_to(
                 0, first - slot.offset_numel, last - first));
     }
   }
+  BRIGADE_ASSERT(is_found, "'{}' is not in the flat weights", name);
 }
 
 int64_t ShardedWeights::version() const {

@@ -77,7 +77,7 @@ class ShardedWeights {
   // Adds `change`, shaped as the parameter of that name, to what this rank has
   // of it. Precondition: nothing is held; others see it once it is gathered.
   void add_to(const std::string& name, const torch::Tensor& change);
-  // Raised whenever an optimizer writes this rank's ranges.
+  // Raised whenever an optimizer, or add_to(), writes this rank's ranges.
   int64_t version() const;
   // Throws ConfigError naming a parameter that an operation has written while
   // nothing was held: no rank keeps what it wrote.

@@ -28,6 +28,7 @@ struct StageParams {
   // Of them, of experts, which fewer ranks hold.
   int64_t expert_numel = 0;
   int64_t expert_optimizer_bytes = 0;
+  int64_t frozen_expert_numel = 0;
 };
 
 StageParams stage_params(const TrainConfig& config, const ModelPart& part) {
@@ -55,8 +56,11 @@ StageParams stage_params(const TrainConfig& config, const ModelPart& part) {
              .has_own_bucket =
                  config.distributed.zero_stage > 0 && !row.tied_head.empty(),
              .unit = config.distributed.zero_stage > 2 ? units.of_row[i] : 0});
-    if (!row.trains)
+    if (!row.trains) {
+      if (row.expert != kNoExpert)
+        result.frozen_expert_numel += numel;
       continue;
+    }
     const auto kept = state_bytes(
         row, numel, config.training.optimizer, weight_width(config));
     result.optimizer_bytes += kept;
@@ -112,7 +116,9 @@ StateBytes bytes_of(const TrainConfig& config, const StageParams& stage) {
   const bool is_bf16 = config.model.dtype == ModelDtype::kBfloat16;
   return {
       .weights = (distributed.zero_stage >= 3
-                      ? divided(params + frozen, stage.expert_numel)
+                      ? divided(
+                            params + frozen,
+                            stage.expert_numel + stage.frozen_expert_numel)
                       : params + frozen) *
                  (is_bf16 ? 2 : 4),
       .units = distributed.zero_stage >= 3

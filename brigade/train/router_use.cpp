@@ -25,6 +25,11 @@ std::string RouterUse::describe_bad_layer() const {
       std::isfinite(found->router_norm) ? "input" : "weight");
 }
 
+bool is_balanced_over_batch(const TrainConfig& config) {
+  return config.training.router_aux_loss > 0 &&
+         config.training.router_aux_loss_over == BalanceOver::kGlobalBatch;
+}
+
 RouterUse sum_up_routers(
     const DecoderConfig& decoder,
     const ProcessMesh& mesh,

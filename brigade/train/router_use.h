@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "brigade/comm/process_mesh.h"
+#include "brigade/config/train_config.h"
 #include "brigade/metrics/expert_use.h"
 #include "brigade/model/router_statistics.h"
 #include "brigade/model_spec/decoder_config.h"
@@ -28,6 +29,9 @@ struct RouterUse {
   // not"; needs a bad layer.
   std::string describe_bad_layer() const;
 };
+
+// Whether routers have a balance loss over the last step's choices.
+bool is_balanced_over_batch(const TrainConfig& config);
 
 // Whether RouterUse::learned is asked for.
 enum class LearnedChoices { kLeaveOut, kSumUp };

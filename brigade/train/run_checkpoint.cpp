@@ -261,22 +261,6 @@ nlohmann::json describe_choices(const ChoicesByLayer& choices) {
   return described;
 }
 
-// Those of another model are not of a run that can be continued.
-ChoicesByLayer choices_of(const CheckpointManifest& manifest) {
-  ChoicesByLayer choices;
-  if (manifest.expert_choices.is_null())
-    return choices;
-  try {
-    for (const auto& [layer, counts] : manifest.expert_choices.items())
-      choices[std::stoll(layer)] = counts.get<std::vector<int64_t>>();
-  } catch (const std::exception&) {
-    throw DataError(
-        "[checkpoint] the manifest's \"expert_choices\" are not numbers of "
-        "choices by layer");
-  }
-  return choices;
-}
-
 // The states of the same optimizer, and the master of a float32 weight where the
 // stored one is an average. A moving average that the checkpoint has not begins
 // with the weights, momentum that was off with zero.
@@ -427,6 +411,40 @@ void check_named_checkpoint(
   check_resume(Checkpoint(path).directory(), config, data, silent);
 }
 
+ChoicesByLayer saved_choices(
+    const fs::path& directory,
+    const DecoderConfig& decoder) {
+  const CheckpointManifest manifest = read_manifest(directory);
+  ChoicesByLayer choices;
+  if (manifest.expert_choices.is_null() || !decoder.experts)
+    return choices;
+  const auto experts = static_cast<size_t>(decoder.experts->num_experts);
+  try {
+    for (int64_t layer = 0; layer < decoder.num_hidden_layers; ++layer) {
+      if (!decoder.experts->is_sparse(layer))
+        continue;
+      choices[layer] = manifest.expert_choices.at(std::to_string(layer))
+                           .get<std::vector<int64_t>>();
+      if (choices[layer].size() != experts)
+        throw DataError(fmt::format(
+            "[checkpoint] '{}': \"expert_choices\" of layer {} has {} numbers, "
+            "but the model {} experts; continue another checkpoint, or set "
+            "training.router_aux_loss_over to \"sequence\"",
+            directory.string(),
+            layer,
+            choices[layer].size(),
+            experts));
+    }
+  } catch (const nlohmann::json::exception&) {
+    throw DataError(fmt::format(
+        "[checkpoint] '{}': \"expert_choices\" has not a list of numbers for "
+        "each layer with experts; continue another checkpoint, or set "
+        "training.router_aux_loss_over to \"sequence\"",
+        directory.string()));
+  }
+  return choices;
+}
+
 LoadedRun load_run(
     const fs::path& directory,
     const Stages& stages,
@@ -472,8 +490,7 @@ LoadedRun load_run(
       {manifest.step,
        manifest.tokens,
        samples_of(manifest),
-       manifest.skipped_steps,
-       choices_of(manifest)},
+       manifest.skipped_steps},
       manifest.run,
       has_groups,
       other};
@@ -493,7 +510,7 @@ CheckpointToSave checkpoint_of(
   manifest.tokens = position.tokens;
   manifest.samples = position.samples;
   manifest.skipped_steps = position.skipped_steps;
-  if (config.training.router_aux_loss_over == BalanceOver::kGlobalBatch)
+  if (is_balanced_over_batch(config))
     manifest.expert_choices = describe_choices(position.choices);
   manifest.run = run;
   manifest.data = data;

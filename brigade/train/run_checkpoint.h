@@ -23,7 +23,8 @@ struct RunPosition {
   int64_t tokens = 0;
   int64_t samples = 0;        // sequences; the next one to train on
   int64_t skipped_steps = 0;  // of `steps`, those that updated nothing
-  // Of the last step that updated something; empty: nothing asks for it.
+  // Of the last step that updated something; empty: nothing asks for it. As
+  // saved_choices() reads it, not load_run().
   ChoicesByLayer choices = {};
 };
 
@@ -66,6 +67,13 @@ struct LoadedRun {
   // whose states then begin anew; empty: the same.
   std::string other_optimizer;
 };
+
+// What routers chose in the checkpoint's last step (RunPosition::choices);
+// empty where it does not say. Throws DataError where it says it of another
+// model.
+ChoicesByLayer saved_choices(
+    const std::filesystem::path& checkpoint,
+    const DecoderConfig& decoder);
 
 // Fills the stages, whatever layout wrote them, and `local`, which is null
 // without low-communication training. What grad_wire keeps is in

@@ -33,8 +33,7 @@ std::shared_ptr<ModelContext> make_context(
   }
   if (config.model.decoder->experts)
     context->router_statistics = std::make_shared<RouterStatisticsByLayer>();
-  if (context->router_statistics &&
-      context->router_losses.balance_over == BalanceOver::kGlobalBatch)
+  if (context->router_statistics && is_balanced_over_batch(config))
     context->expert_shares = std::make_shared<ExpertSharesByLayer>();
   context->recompute = config.training.recompute_of_stage(stage);
   return context;

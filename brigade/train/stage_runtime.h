@@ -82,7 +82,9 @@ class StageRuntime {
   // Between steps: what the next one's balance loss is over, with
   // BalanceOver::kGlobalBatch.
   void set_expert_shares(const ChoicesByLayer& choices);
-  // Moves the biases of routers that have one, by bias_update(); before step().
+  // Moves the biases of routers that have one, by bias_update(). Before step(),
+  // which gathers what ZeRO's stage 3 divides: a backward over weights that were
+  // written since is an error.
   void move_router_biases(const ChoicesByLayer& choices, double rate);
 
   // Of an optimizer that averages weights (Optimizer::averages_weights()):

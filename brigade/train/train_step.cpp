@@ -63,6 +63,16 @@ StepResult::Skipped why_skipped(bool is_finite, int64_t loss_tokens) {
                          : StepResult::Skipped::kNothingCounts;
 }
 
+// What StageRuntime asks of its routers.
+bool counts_choices(const TrainConfig& config) {
+  const std::vector<LayerDescription> layers = description_of(config).layers;
+  return is_balanced_over_batch(config) ||
+         std::any_of(
+             layers.begin(), layers.end(), [](const LayerDescription& layer) {
+               return layer.experts && layer.experts->router.has_bias;
+             });
+}
+
 }  // namespace
 
 std::vector<double> read_values(const torch::Tensor& values) {
@@ -80,9 +90,7 @@ TrainStep::TrainStep(
       mesh_(mesh),
       read_(std::move(read)),
       lr_schedule_(lr_schedule_options(config, 0, 0)),
-      counts_choices_(
-          config.training.router_aux_loss_over == BalanceOver::kGlobalBatch ||
-          has_deepseek_router(model_of(config).architecture)),
+      counts_choices_(counts_choices(config)),
       batches_(data.training, config, mesh.coordinate(), mesh.device()) {
   std::vector<ModelPart> parts = stage_parts(config_);
   for (ModelPart& part : parts)

@@ -172,7 +172,8 @@ class TrainStep {
   const ProcessMesh& mesh_;
   ReadValues read_;
   LrScheduleOptions lr_schedule_;
-  // Whether balance loss or router's bias are over a step's choices.
+  // Whether a step's choices are summed over all ranks, for the balance loss
+  // over the global batch or a router's bias.
   const bool counts_choices_;
   std::vector<std::unique_ptr<StageRuntime>> stages_;
   std::unique_ptr<LocalTraining> local_;

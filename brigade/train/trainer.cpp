@@ -289,6 +289,8 @@ void Trainer::resume() {
         Checkpoint(*checkpoint), config_, *mesh_, step_->stages());
     position_ = loaded.position;
     step_->seek_sample(position_.samples);
+    if (is_balanced_over_batch(config_))
+      position_.choices = saved_choices(*checkpoint, model_of(config_));
     step_->set_choices(position_.choices);
     set_aside_others(loaded);
     observer_.on_message(fmt::format("continuing '{}'", checkpoint->string()));

@@ -1208,7 +1208,7 @@ TEST(TrainConfigExperts, WhatDoesNotGoWithEpIsNamed) {
            "model.config.moe_intermediate_size=8",
            "distributed.local_steps=4"},
           2),
-      ElementsAre(HasSubstr("do not keep the bias of dots1's routers yet")));
+      ElementsAre(HasSubstr("do not save the bias of dots1's routers yet")));
   EXPECT_THAT(
       of_experts({"distributed.ep_size=2", "training.optimizer=muon"}, 2),
       IsEmpty());
