@@ -100,6 +100,16 @@ ModelToExport upcycle(ModelToExport model, const ExportOptions& options) {
   return model;
 }
 
+// Those that stay float32 in a model of any dtype.
+std::set<std::string> float32_names(const std::vector<ParameterRow>& rows) {
+  std::set<std::string> names;
+  for (const ParameterRow& row : rows) {
+    if (row.is_float32)
+      names.insert(row.name);
+  }
+  return names;
+}
+
 ExportedModel write_folder(
     const ModelToExport& given,
     const fs::path& out,
@@ -121,11 +131,7 @@ ExportedModel write_folder(
   uint64_t done_bytes = 0;
   const uint64_t total_bytes =
       static_cast<uint64_t>(parameters) * item_bytes(request.dtype);
-  std::set<std::string> wide;  // whatever the dtype of the others is
-  for (const ParameterRow& row : request.tensors) {
-    if (row.is_float32)
-      wide.insert(row.name);
-  }
+  const std::set<std::string> wide = float32_names(request.tensors);
   request.read = [&](const std::string& name) {
     torch::Tensor tensor = model.read(name);
     if (wide.contains(name))
@@ -181,12 +187,9 @@ ModelToExport model_in_folder(
   const torch::Dtype torch_type = torch_dtype(stored_dtype(dtype, file), "");
   const std::vector<ParameterRow> rows = list_parameters(config);
   std::map<std::string, std::vector<int64_t>> shapes;
-  std::set<std::string> wide;
-  for (const ParameterRow& row : rows) {
+  const std::set<std::string> wide = float32_names(rows);
+  for (const ParameterRow& row : rows)
     shapes[row.name] = row.shape;
-    if (row.is_float32)
-      wide.insert(row.name);
-  }
   std::set<std::string> adapted;  // weights
   if (adapter) {
     for (const ParameterRow& row : adapter_rows(config, adapter->options))

@@ -51,8 +51,6 @@ class Locator {
     for (const ParameterRow& row : expected) {
       expected_.emplace(row.name, &row);
       layers_ = std::max(layers_, row.layer + 1);
-      if (row.role == ParameterRole::kRouterBias)
-        has_further_layers_ = true;
       parts_.insert(part_of(stored_name(row.name)));
       parts_.insert(part_of(row.tied_head));
       if (!row.group.empty())
@@ -96,9 +94,6 @@ class Locator {
   const bool has_prefix_;
   std::map<std::string, const ParameterRow*> expected_;
   int64_t layers_ = 0;
-  // Whether files may have layers for multi-token prediction behind the last:
-  // those of models with DeepSeek-V3's router.
-  bool has_further_layers_ = false;
   // By the name under which a group is stored, in the table's order.
   std::map<std::string, std::vector<const ParameterRow*>> groups_;
   // A layer's experts as one tensor [experts, rows / experts, ..].
@@ -196,7 +191,7 @@ class Locator {
     // What is no float is no weight, and what belongs to no part of this model
     // (a head for another task) leaves its numbers as they are.
     if (is_obsolete_buffer(name) || !is_float(stored.dtype) ||
-        !parts_.contains(part_of(name)) || is_in_further_layer(name))
+        !parts_.contains(part_of(name)) || is_of_prediction_layer(name))
       return true;
     const auto tied = tied_.find(name);
     if (tied == tied_.end())
@@ -219,15 +214,20 @@ class Locator {
     return true;
   }
 
-  bool is_in_further_layer(std::string_view name) const {
+  // Of a layer behind the last that predicts further tokens, as GLM-4-MoE's
+  // files have one: nothing else has an eh_proj.
+  bool is_of_prediction_layer(std::string_view name) const {
     constexpr std::string_view kLayers = "layers.";
     const size_t at = name.find(kLayers);
-    if (!has_further_layers_ || at == std::string_view::npos)
+    if (at == std::string_view::npos)
       return false;
     int64_t layer = -1;
     const char* const first = name.data() + at + kLayers.size();
-    std::from_chars(first, name.data() + name.size(), layer);
-    return layer >= layers_;
+    const char* const end =
+        std::from_chars(first, name.data() + name.size(), layer).ptr;
+    const std::string prefix(name.data(), end);
+    return layer >= layers_ &&
+           folder_.find(prefix + ".eh_proj.weight") != nullptr;
   }
 
   // Whether what is missing is what a tied model does not have.

@@ -7,8 +7,11 @@ namespace brigade {
 int64_t active_parameter_count(const DecoderConfig& config) {
   int64_t everywhere = 0;
   int64_t of_experts = 0;
-  for (const ParameterRow& row : list_parameters(config))
+  for (const ParameterRow& row : list_parameters(config)) {
+    if (row.role == ParameterRole::kRouterBias)
+      continue;  // nothing is multiplied with it
     (row.expert == kNoExpert ? everywhere : of_experts) += row.numel();
+  }
   if (!config.experts)
     return everywhere;
   // All experts are alike.

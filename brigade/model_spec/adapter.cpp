@@ -144,8 +144,13 @@ void check_targets(
     std::vector<std::string>& problems) {
   std::vector<std::string> modules;
   std::set<std::string> last_names;
+  // Linears that have none: of routers and of experts.
+  std::vector<std::string> without;
   for (const ParameterRow& row : list_parameters(model)) {
     const std::string module = linear_of(row);
+    if (row.name.ends_with(kWeight) && row.stored_in != StoredIn::kAdapter &&
+        (row.expert != kNoExpert || row.role == ParameterRole::kRouter))
+      without.push_back(row.name.substr(0, row.name.size() - kWeight.size()));
     if (module.empty() || row.stored_in == StoredIn::kAdapter)
       continue;
     modules.push_back(module);
@@ -153,11 +158,23 @@ void check_targets(
   }
   const std::vector<std::string> names(last_names.begin(), last_names.end());
   for (const std::string& target : adapter.targets) {
-    if (std::any_of(
-            modules.begin(), modules.end(), [&](const std::string& module) {
-              return is_target(target, module);
-            }))
+    const auto names_one = [&](const std::vector<std::string>& linears) {
+      return std::any_of(
+          linears.begin(), linears.end(), [&](const std::string& linear) {
+            return is_target(target, linear);
+          });
+    };
+    if (names_one(modules))
       continue;
+    if (names_one(without)) {
+      problems.push_back(fmt::format(
+          "[config] /adapter/targets: \"{}\" names routers or experts alone, "
+          "which have no adapters; those that can are {}, or \"{}\"",
+          target,
+          fmt::join(names, ", "),
+          kAllLinear));
+      continue;
+    }
     problems.push_back(fmt::format(
         "[config] /adapter/targets: \"{}\" is the end of no linear's name; the "
         "nearest is \"{}\", of {}, or \"{}\"",

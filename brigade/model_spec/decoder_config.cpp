@@ -94,6 +94,8 @@ void add_glm(const DecoderConfig& config, nlohmann::json& json) {
   json["attention_bias"] = config.qkv_bias;
   json["use_qk_norm"] = config.qk_norm;
   json["partial_rotary_factor"] = config.partial_rotary_factor;
+  // The layer for further tokens, which is not read.
+  json["num_nextn_predict_layers"] = 0;
 }
 
 nlohmann::json eos_json(const std::vector<int64_t>& ids) {
@@ -202,7 +204,10 @@ nlohmann::json to_hugging_face_json(
   for (const auto& [key, value] : source.items()) {
     // Of these ours are only defaults.
     const bool is_theirs = key == "use_cache" || key == "attention_dropout";
-    if (is_theirs || !json.contains(key))
+    // transformers' other name of a key that is ours.
+    const bool is_ours = key == "num_mtp_layers" &&
+                         config.architecture == Architecture::kGlm4Moe;
+    if (is_theirs || (!is_ours && !json.contains(key)))
       json[key] = value;
   }
   // One entry per layer, and the number of layers may have been overridden.

@@ -335,9 +335,7 @@ void read_sliding_window(const Reader& reader, DecoderConfig& config) {
           fmt::format(
               "{}, but {} has no sliding window; MistralForCausalLM has",
               *size,
-              config.architecture == Architecture::kLlama   ? "Llama"
-              : config.architecture == Architecture::kOlmoe ? "OLMoE"
-                                                            : "GLM-4-MoE"));
+              name_of(config.architecture).class_name));
     }
     return;
   } else if (reader.boolean("use_sliding_window").value_or(false)) {

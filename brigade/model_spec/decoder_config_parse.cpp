@@ -152,6 +152,10 @@ void read_heads(const Reader& reader, DecoderConfig& config) {
     check_ambiguous_default(reader, "num_key_value_heads", heads, 8);
   if (!kv_heads && is_gemma(config))
     check_ambiguous_default(reader, "num_key_value_heads", heads, 4);
+  if (!kv_heads && config.architecture == Architecture::kGlm4Moe)
+    check_ambiguous_default(reader, "num_key_value_heads", heads, 8);
+  if (!kv_heads && config.architecture == Architecture::kDots1)
+    check_ambiguous_default(reader, "num_key_value_heads", heads, 32);
   if (heads % config.num_key_value_heads != 0) {
     reader.problem(
         "num_key_value_heads",
@@ -191,6 +195,8 @@ void read_shape(const Reader& reader, DecoderConfig& config) {
   if (const auto value =
           reader.integer("max_position_embeddings", 1, kMaxPositions))
     config.max_position_embeddings = *value;
+  if (config.architecture == Architecture::kGlm4Moe)
+    config.rms_norm_eps = 1e-5;
   if (const auto value = reader.number("rms_norm_eps", Bound::kAtLeast, 0.0))
     config.rms_norm_eps = *value;
   if (const auto value =

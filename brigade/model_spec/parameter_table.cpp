@@ -363,8 +363,10 @@ std::vector<ParameterRow> list_parameters(
 
 int64_t parameter_count(const DecoderConfig& config) {
   int64_t count = 0;
-  for (const ParameterRow& row : list_parameters(config))
-    count += row.numel();
+  for (const ParameterRow& row : list_parameters(config)) {
+    if (row.role != ParameterRole::kRouterBias)
+      count += row.numel();
+  }
   return count;
 }
 

@@ -2,10 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
-
-#include "brigade/model_spec/model_description.h"
 
 namespace brigade::planner {
 namespace {

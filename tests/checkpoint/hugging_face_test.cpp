@@ -237,6 +237,30 @@ TEST_F(HuggingFaceTest, ATiedModelsMatrixMayBeStoredUnderTheHeadsNameAlone) {
   EXPECT_TRUE(torch::equal(loaded, matrix));
 }
 
+// As GLM-4-MoE's files have one. A layer without eh_proj is a model's own, and
+// means that the config says too few.
+TEST_F(HuggingFaceTest, ALayerForFurtherTokensIsLeftOut) {
+  std::vector<ParameterRow> expected = {row("model.layers.0.up.weight", {1})};
+  expected[0].layer = 0;
+  const torch::Tensor up = torch::randn({1});
+  write(
+      {{"model.layers.0.up.weight", up},
+       {"model.layers.1.up.weight", torch::randn({1})},
+       {"model.layers.1.eh_proj.weight", torch::randn({1})}});
+  const torch::Tensor loaded = torch::zeros({1});
+  load_weights(
+      SafetensorsFolder(folder_.path()),
+      expected,
+      {{"model.layers.0.up.weight", {}, loaded}});
+  EXPECT_TRUE(torch::equal(loaded, up));
+  write(
+      {{"model.layers.0.up.weight", up},
+       {"model.layers.1.up.weight", torch::randn({1})},
+       {"model.layers.2.eh_proj.weight", torch::randn({1})}});
+  EXPECT_THAT(
+      refusal(expected), HasSubstr("surplus: model.layers.1.up.weight"));
+}
+
 // What save_pretrained() of transformers' LlamaModel writes.
 TEST_F(HuggingFaceTest, AModelSavedWithoutItsHeadHasNamesWithoutModel) {
   const torch::Tensor norm = torch::randn({2});

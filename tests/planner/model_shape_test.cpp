@@ -52,16 +52,25 @@ TEST(ModelShape, CountsParametersAsTheModelItself) {
   }
 }
 
-// Mixtral's layers all have experts; of the others' layers 0 and 2 do, and
-// Qwen2's have a shared one.
+// Mixtral's layers all have experts; of Qwen's layers 0 and 2 do, of those of
+// dots1 and GLM all but the first. Shared ones where there are any.
 TEST(ModelShape, CountsExpertsAsTheModelItself) {
   for (const char* architecture :
        {"MixtralForCausalLM",
         "Qwen2MoeForCausalLM",
         "Qwen3MoeForCausalLM",
-        "OlmoeForCausalLM"}) {
+        "OlmoeForCausalLM",
+        "Dots1ForCausalLM",
+        "Glm4MoeForCausalLM"}) {
     nlohmann::json json = small(architecture);
-    json["num_experts"] = 6;
+    const bool is_deepseek = std::string(architecture).starts_with("Dots1") ||
+                             std::string(architecture).starts_with("Glm4");
+    json[is_deepseek ? "n_routed_experts" : "num_experts"] = 6;
+    if (is_deepseek) {
+      json["moe_intermediate_size"] = 24;
+      json["n_shared_experts"] = 1;
+      json["first_k_dense_replace"] = 1;
+    }
     json["num_experts_per_tok"] = 2;
     if (std::string(architecture).starts_with("Qwen")) {
       json["moe_intermediate_size"] = 24;
