@@ -102,12 +102,24 @@ void add_expert_reasons(
         "layer {} without experts: llama.cpp's {} has them in all",
         layer,
         gguf_architecture(config.architecture)));
-    return;
+    break;
   }
+  const char* const name = gguf_architecture(config.architecture);
   if (config.qkv_bias && config.architecture != Architecture::kQwen2Moe)
+    reasons.push_back(
+        fmt::format("attention_bias: llama.cpp's {} has none", name));
+  const bool is_olmoe = config.architecture == Architecture::kOlmoe;
+  if (config.tie_word_embeddings &&
+      (is_olmoe || config.architecture == Architecture::kQwen2Moe))
     reasons.push_back(fmt::format(
-        "attention_bias: llama.cpp's {} has none",
-        gguf_architecture(config.architecture)));
+        "tie_word_embeddings true: llama.cpp's {} needs a head of its own",
+        name));
+  if (is_olmoe && config.num_key_value_heads != config.num_attention_heads)
+    reasons.push_back(fmt::format(
+        "num_key_value_heads {}: llama.cpp's olmoe has a norm of {} heads' "
+        "keys",
+        config.num_key_value_heads,
+        config.num_attention_heads));
 }
 
 void add_rope_reasons(

@@ -97,18 +97,37 @@ class ConfigReader {
                           architecture == Architecture::kQwen2Moe ||
                           architecture == Architecture::kQwen3Moe ||
                           architecture == Architecture::kOlmoe;
-    if (can_have != (count > 0))
-      fail(fmt::format("{} experts, which is not read of {}", count, name_));
+    if (count > 0 && !can_have)
+      fail(fmt::format(
+          "'{}expert_count' is {}, but {} is read without experts alone",
+          prefix_,
+          count,
+          name_));
+    if (count == 0 && can_have)
+      fail(fmt::format(
+          "'{}expert_count' is missing or 0, but a {} model has experts",
+          prefix_,
+          name_));
     if (count == 0)
       return;
     ExpertsConfig experts;
     experts.num_experts = count;
     experts.num_experts_per_tok = integer("expert_used_count");
-    experts.width = find_integer("expert_feed_forward_length")
-                        .value_or(config_.intermediate_size);
+    // As llama.cpp takes them where they are absent.
+    const bool is_qwen = architecture == Architecture::kQwen2Moe ||
+                         architecture == Architecture::kQwen3Moe;
+    experts.width =
+        find_integer("expert_feed_forward_length")
+            .value_or(
+                config_.intermediate_size /
+                (is_qwen ? std::max<int64_t>(experts.num_experts_per_tok, 1)
+                         : 1));
+    if (architecture == Architecture::kOlmoe)
+      experts.router_aux_loss_coef = 0.01;  // transformers' default
     experts.norm_topk_prob = gguf_normalises(architecture);
     if (architecture == Architecture::kQwen2Moe)
-      experts.shared_width = integer("expert_shared_feed_forward_length");
+      experts.shared_width = find_integer("expert_shared_feed_forward_length")
+                                 .value_or(config_.intermediate_size);
     config_.qk_norm = architecture == Architecture::kQwen3Moe ||
                       architecture == Architecture::kOlmoe;
     config_.qk_norm_of_all_heads = architecture == Architecture::kOlmoe;

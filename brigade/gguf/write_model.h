@@ -16,11 +16,13 @@ namespace brigade {
 struct GgufModel {
   DecoderConfig config;
   std::string name;  // general.name
-  // Of the matrices. Norms, biases and rope_freqs are float32 in any case.
+  // Of the matrices. Norms, biases, routers and rope_freqs are float32 in any
+  // case.
   GgufType type = GgufType::kF32;
   TokenizerEntries tokenizer;
   // All values of the parameter of that name, row-major. Called once for each,
-  // in the order of the model's table, so that one at a time is in memory.
+  // unit by unit, of a layer's experts first all gates, then all ups, then all
+  // downs: a tensor of the file at a time is in memory.
   std::function<std::vector<float>(const std::string& name)> read;
 };
 

@@ -23,6 +23,7 @@ namespace brigade {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -109,7 +110,7 @@ const std::map<std::string, json>& configs() {
       {"OlmoeForCausalLM",
        {{"num_experts", 4},
         {"num_experts_per_tok", 2},
-        {"router_aux_loss_coef", 0.001}}},
+        {"num_key_value_heads", 4}}},
       {"Gemma2ForCausalLM", {{"sliding_window", 16}}},
       {"Gemma3ForCausalLM",
        {{"sliding_window", 16}, {"sliding_window_pattern", 2}}}};
@@ -235,6 +236,15 @@ TEST(GgufModel, WhatLlamaCppDoesNotComputeIsRefusedByName) {
   EXPECT_THAT(
       refused("Qwen3MoeForCausalLM", experts),
       HasSubstr("layer 1 without experts: llama.cpp's qwen3moe has them in "));
+  json olmoe = configs().at("OlmoeForCausalLM");
+  olmoe["tie_word_embeddings"] = true;
+  olmoe["num_key_value_heads"] = 2;
+  EXPECT_THAT(
+      refused("OlmoeForCausalLM", olmoe),
+      AllOf(
+          HasSubstr("tie_word_embeddings true: llama.cpp's olmoe needs a head"),
+          HasSubstr(
+              "num_key_value_heads 2: llama.cpp's olmoe has a norm of 4")));
   EXPECT_THAT(
       refused(
           "Glm4MoeForCausalLM",
