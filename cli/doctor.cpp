@@ -165,7 +165,7 @@ class Doctor {
         "products of a rank",
         fmt::format("{:.0f} GFLOP/s in float32, {:.0f} in bf16", fp32, bf16));
     print_fact(
-        "of experts",
+        "products of experts",
         fmt::format(
             "{:.0f} GFLOP/s in bf16 with 8 tokens each, {:.0f} with 64",
             few,

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <mutex>
 
-#include "brigade/doctor/expert_rate.h"
 #include "brigade/doctor/group_rate.h"
 #include "brigade/doctor/machine_facts.h"
 #include "tests/support/program.h"
@@ -95,10 +94,6 @@ TEST(MachineFacts, MeasureADisk) {
   const testing::RunsFolder folder;
   EXPECT_GT(disk_bytes_per_s(folder / "", 1 << 20), 0);
   EXPECT_TRUE(std::filesystem::is_empty(folder / ""));
-}
-
-TEST(ExpertRate, IsMeasured) {
-  EXPECT_GT(expert_flops(torch::dtype(torch::kFloat), 8), 0);
 }
 
 TEST(GroupRate, IsMeasuredByAllRanks) {

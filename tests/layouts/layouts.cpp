@@ -253,7 +253,6 @@ std::vector<std::string> model_of(const LayoutCase& layout) {
         "model.config.num_local_experts=4",
         "model.config.num_experts_per_tok=2",
         "training.router_aux_loss=0.05",
-        "training.router_aux_loss_over=global_batch",
         "training.router_z_loss=0.01"};
   // Dense layers among sparse ones, and an expert for every token.
   if (layout.model == "qwen2_moe")
@@ -266,6 +265,20 @@ std::vector<std::string> model_of(const LayoutCase& layout) {
         "model.config.shared_expert_intermediate_size=32",
         "model.config.mlp_only_layers=[1]",
         // Of experts that few tokens visit some gradients are rounding alone.
+        "training.adam_eps=1e-5"};
+  // Half of each head is rotated; experts are chosen with a bias.
+  if (layout.model == "glm4_moe")
+    return {
+        R"(model.config.architectures=["Glm4MoeForCausalLM"])",
+        "model.config.model_type=glm4_moe",
+        "model.config.use_qk_norm=true",
+        "model.config.attention_bias=true",
+        "model.config.n_routed_experts=8",
+        "model.config.n_group=2",
+        "model.config.num_experts_per_tok=2",
+        "model.config.moe_intermediate_size=24",
+        "training.router_aux_loss=0.05",
+        "training.router_aux_loss_over=global_batch",
         "training.adam_eps=1e-5"};
   if (layout.model == "biases")
     return {"model.config.attention_bias=true", "model.config.mlp_bias=true"};
@@ -408,6 +421,10 @@ std::vector<LayoutCase> quick_layouts() {
        .model = "mixtral",
        .zero_stage = 3,
        .adapter = 3},
+      {.dims = {.tp = 4}, .sequence_parallel = true, .model = "glm4_moe"},
+      {.dims = {.cp = 2}, .model = "glm4_moe"},
+      {.dims = {.pp = 2}, .recompute = "full", .model = "glm4_moe"},
+      {.dims = {.dp = 2, .ep = 2}, .model = "glm4_moe", .zero_stage = 3},
       {.dims = {.dp = 2, .ep = 2}, .model = "mixtral", .dtype = "bfloat16"},
       // Two.
       {.dims = {.dp = 2, .tp = 2}, .sequence_parallel = true, .tied = false},
