@@ -289,16 +289,17 @@ TEST_F(DistillRun, WhatCannotBeIsNamed) {
       complaint(
           {"training.loss=distill",
            "dataset.document_epochs=true",
+           "dataset.name=",
            "dataset.mixture=[{\"name\": \"a\"}]"}),
       AllOf(
-          HasSubstr("--top-k FILE --seq-length 48`"),
+          HasSubstr("--dataset PREFIX --top-k FILE --seq-length 48`"),
           HasSubstr("reads one dataset"),
           HasSubstr("leave /dataset/document_epochs")));
   EXPECT_THAT(
       complaint({"dataset.teacher=" + run_dir("packed.topk")}),
       HasSubstr("has no meaning with /training/loss"));
   EXPECT_THAT(
-      complaint({"training.distill_weight=0.5"}),
+      complaint({"training.distill_weight=0.4"}),
       HasSubstr("set loss to \"distill\""));
   EXPECT_THAT(
       testing::run_program(top_k("no.topk", {}, "260")).err,
