@@ -287,8 +287,9 @@ class Evaluation {
 
   // Answers are evaluated whole, one by one.
   void refuse_options_of_windows() const {
+    std::vector<std::string> problems;
     const auto refuse = [&](const std::string& option) {
-      throw ConfigError(fmt::format(
+      problems.push_back(fmt::format(
           "{}: '{}' is a dataset of pairs, whose answers are evaluated whole, "
           "one by one; leave it out",
           option,
@@ -302,6 +303,8 @@ class Evaluation {
       refuse(fmt::format("--batch {}", arguments_.rows));
     if (!arguments_.top_k.empty())
       refuse("--top-k");
+    if (!problems.empty())
+      throw ConfigError(problems);
   }
 
   void evaluate_pairs(const TokenDataset& data, uint64_t pairs) {

@@ -383,17 +383,23 @@ TEST_F(PreferenceRun, WhatCannotBeIsNamed) {
       HasSubstr("set loss to \"simpo\""));
   EXPECT_THAT(
       complaint({"training.seq_length=16"}), HasSubstr("answer of pair"));
-  for (const char* option : {"--batch", "--seq-length", "--max-tokens"})
-    EXPECT_THAT(
-        testing::run_program({"evaluate",
-                              "--run",
-                              run_dir("model"),
-                              "--dataset",
-                              pairs(),
-                              option,
-                              "5"})
-            .err,
-        HasSubstr(std::string(option) + " 5: "));
+  EXPECT_THAT(
+      testing::run_program({"evaluate",
+                            "--run",
+                            run_dir("model"),
+                            "--dataset",
+                            pairs(),
+                            "--batch",
+                            "5",
+                            "--seq-length",
+                            "6",
+                            "--max-tokens",
+                            "7"})
+          .err,
+      AllOf(
+          HasSubstr("--batch 5: "),
+          HasSubstr("--seq-length 6: "),
+          HasSubstr("--max-tokens 7: ")));
   EXPECT_THAT(
       testing::run_program({"evaluate",
                             "--run",
