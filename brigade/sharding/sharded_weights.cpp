@@ -296,7 +296,7 @@ void ShardedWeights::add_to(
   const torch::NoGradGuard no_grad;
   BRIGADE_ASSERT(!is_held(), "a unit is held while '{}' is changed", name);
   bool is_found = false;
-  for (const FlatSegment& segment : memory_->segments()) {
+  for (const FlatSegment& segment : memory_->all_segments()) {
     for (const BucketSlot& slot : segment.slots) {
       if (params()[static_cast<size_t>(slot.param)].name != name)
         continue;
