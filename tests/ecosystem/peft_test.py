@@ -26,16 +26,19 @@ SHAPE = {"vocab_size": 259, "hidden_size": 32, "intermediate_size": 48,
 MODELS = {
     "llama": (transformers.LlamaConfig, {"tie_word_embeddings": False}),
     "qwen2": (transformers.Qwen2Config, {"tie_word_embeddings": True}),
-    # Experts and routers stay as they are; of two layers one has them.
+    # Experts and routers stay as they are; of two layers one has them. PEFT
+    # takes the names of its MLPs' linears for experts, in the dense layer too.
     "qwen3_moe": (transformers.Qwen3MoeConfig, {
         "head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2,
         "moe_intermediate_size": 24, "norm_topk_prob": True,
         "mlp_only_layers": [0]}),
 }
-ADAPTED = {"qwen3_moe": 7 + 4}  # linears; of the others 2 * 7
+ADAPTED = {"qwen3_moe": 2 * 4}  # linears; of the others 2 * 7
 # A model, what its runs say of adapters besides, and the tensors of each.
 FORMS = {name: (name, [], 2) for name in MODELS} | {
-    "qwen2_dora": ("qwen2", ["adapter.use_dora=true"], 3)}
+    "qwen2_dora": ("qwen2", ["adapter.use_dora=true"], 3),
+    "qwen3_moe": ("qwen3_moe", [
+        'adapter.targets=["q_proj","k_proj","v_proj","o_proj"]'], 2)}
 
 
 class Peft(TestInFolder):
