@@ -23,8 +23,9 @@ std::map<std::string, torch::Tensor> tensors_of(
     const std::string& prefix) {
   std::map<std::string, torch::Tensor> tensors;
   for (const std::string& name : checkpoint.names()) {
-    if (name.starts_with("model.") || name.starts_with("lm_head."))
-      tensors[name] = checkpoint.read_whole(prefix + name);
+    if (name.starts_with(prefix + "model.") ||
+        name.starts_with(prefix + "lm_head."))
+      tensors[name.substr(prefix.size())] = checkpoint.read_whole(name);
   }
   return tensors;
 }
