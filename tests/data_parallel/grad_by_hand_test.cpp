@@ -45,7 +45,7 @@ TEST_P(GradByHand, CountsInPlaceAfterZeroGrad) {
       model.forward(world->rank() + 1).backward();
       expect_mean(model, step == 0 ? 1.5 : 11.5, step == 0 ? 3 : 13);
       step_with(model, GetParam(), 0.0);
-      model->zero_grad();
+      model->zero_grad(/*set_to_none=*/false);  // the default of 1.13
       const torch::NoGradGuard no_grad;
       for (auto& param : model->parameters())
         param.mutable_grad().add_(10);
