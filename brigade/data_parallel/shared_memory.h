@@ -20,6 +20,7 @@ namespace brigade {
 // storage where it has no elements.
 struct MemorySpan {
   explicit MemorySpan(const torch::Tensor& tensor);
+  // Whether both have a byte in common.
   bool overlaps(const MemorySpan& other) const {
     return storage == other.storage && begin < other.end && other.begin < end;
   }
