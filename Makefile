@@ -77,7 +77,7 @@ test-faults:
 	@$(MAKE) --no-print-directory $(RELEASE)/build.ninja
 	@cmake --build $(RELEASE) --target test_faults
 	@cmake --build $(RELEASE) --target brigade_cli
-	@BRIGADE_FAULT_SEEDS=20 BRIGADE_LONG_TESTS=1 scripts/run_tests.sh $(RELEASE) -R '^faults' --timeout 3600
+	@BRIGADE_FAULT_SEEDS=20 BRIGADE_LONG_TESTS=1 scripts/run_tests.sh $(RELEASE) -R '^faults'
 	@cmake --build $(RELEASE) --target test_cli
 	@BRIGADE_LONG_TESTS=1 $(RELEASE)/tests/test_cli --gtest_filter='PlanTest.Calibrates*' --gtest_brief=1
 	@scripts/network_faults.py $(RELEASE) || [ $$? -eq 77 ]
