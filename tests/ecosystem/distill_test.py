@@ -16,7 +16,7 @@ except ImportError as error:
 
 import torch.nn.functional as F
 
-from support import TestInFolder, losses_of, run
+from support import TestInFolder, run
 
 STEPS, WINDOWS, LENGTH, RATE = 10, 4, 40, 3e-3
 NAMES = ("fox", "river", "old mill", "lantern", "quiet town", "crow")
@@ -116,17 +116,10 @@ class Distillation(TestInFolder):
         return losses
 
     def train(self, name, *more):
-        out = self.folder / name
-        config = self.folder / f"{name}.json"
-        config.write_text(json.dumps({
-            "model": {"name": str(self.folder / "student"),
-                      "init": "pretrained"},
-            "training": {"total_train_steps": STEPS, "learning_rate": RATE,
-                         "seq_length": LENGTH, "loss": "distill"},
-            "dataset": {"name": str(self.folder / "data")},
-            "logging": {"run_dir": str(out)}}))
-        run("train", "--config", config, *more)
-        return losses_of(out)
+        return self.train_run(
+            name, self.stored("student"), "data",
+            {"total_train_steps": STEPS, "learning_rate": RATE,
+             "seq_length": LENGTH, "loss": "distill"}, *more)
 
     def test_losses_of_ten_steps_are_pytorchs(self):
         for k, share in CASES:
@@ -134,15 +127,10 @@ class Distillation(TestInFolder):
             self.assertGreater(abs(expected[-1] / expected[0] - 1), 0.05)
             for layout, more in LAYOUTS.items():
                 with self.subTest(k=k, layout=layout):
-                    losses = self.train(
+                    _, losses = self.train(
                         f"{k}_{layout}", f"training.distill_weight={share}",
                         f"dataset.teacher={self.folder}/{k}.topk", *more)
-                    self.assertEqual(len(losses), STEPS)
-                    worst = max(abs(a / b - 1)
-                                for a, b in zip(losses, expected))
-                    print(f"k {k} {layout}: losses of {STEPS} steps differ "
-                          f"by {worst:.1e}")
-                    self.assertLess(worst, 1e-5)
+                    self.check_losses(f"k {k} {layout}", losses, expected)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ except ImportError as error:
     print(f"peft_test: skipped: {error}", file=sys.stderr)
     sys.exit(0)
 
-from support import LAYOUTS, TEXT, TestInFolder, losses_of, run
+from support import LAYOUTS, TEXT, TestInFolder, run
 
 STEPS, SEQUENCES, LENGTH, RATE = 10, 4, 32, 1e-2
 SHAPE = {"vocab_size": 259, "hidden_size": 32, "intermediate_size": 48,
@@ -64,18 +64,14 @@ class Peft(TestInFolder):
             self.folder / name, dtype=torch.float32)
 
     def train(self, name, run_name, *more):
-        out = self.folder / run_name
-        config = self.folder / f"{run_name}.json"
-        config.write_text(json.dumps({
-            "model": {"name": str(self.folder / name), "init": "pretrained"},
-            "adapter": {"rank": 4, "alpha": 16, "targets": "all-linear"},
-            "training": {"total_train_steps": STEPS, "learning_rate": RATE,
-                         "seq_length": LENGTH, "router_aux_loss": 0,
-                         "gradient_accumulation_steps": SEQUENCES},
-            "dataset": {"name": str(self.folder / "tokens")},
-            "logging": {"run_dir": str(out)}}))
-        run("train", "--config", config, *more)
-        return out, losses_of(out)
+        return self.train_run(
+            run_name,
+            {**self.stored(name), "adapter": {
+                "rank": 4, "alpha": 16, "targets": "all-linear"}},
+            "tokens",
+            {"total_train_steps": STEPS, "learning_rate": RATE,
+             "seq_length": LENGTH, "router_aux_loss": 0,
+             "gradient_accumulation_steps": SEQUENCES}, *more)
 
     def batch(self, step):
         starts = [(step * SEQUENCES + i) * LENGTH for i in range(SEQUENCES)]
@@ -131,11 +127,7 @@ class Peft(TestInFolder):
                 with self.subTest(form=form, layout=layout):
                     out, losses = self.train(
                         name, f"{form}_{layout}", *options, *more)
-                    worst = max(abs(a - b) / b
-                                for a, b in zip(losses, expected))
-                    print(f"{form} {layout}: losses of {STEPS} steps differ "
-                          f"by {worst:.1e}")
-                    self.assertLess(worst, 1e-5)
+                    self.check_losses(f"{form} {layout}", losses, expected)
                     self.check_exports(name, out, model)
 
     def check_exports(self, name, out, trained):

@@ -18,7 +18,7 @@ except ImportError as error:
 
 import torch.nn.functional as F
 
-from support import TestInFolder, losses_of, run
+from support import TestInFolder, run
 
 STEPS, PAIRS, LENGTH, RATE, BETA, GAMMA = 10, 4, 40, 3e-3, 0.1, 0.4
 NAMES = ("fox", "river", "old mill", "lantern", "quiet town", "crow")
@@ -147,17 +147,10 @@ class Preferences(TestInFolder):
         return losses
 
     def train(self, name, *more):
-        out = self.folder / name
-        config = self.folder / f"{name}.json"
-        config.write_text(json.dumps({
-            "model": {"name": str(self.folder / "model"),
-                      "init": "pretrained"},
-            "training": {"total_train_steps": STEPS, "learning_rate": RATE,
-                         "seq_length": LENGTH, "preference_beta": BETA},
-            "dataset": {"name": str(self.folder / "pairs")},
-            "logging": {"run_dir": str(out)}}))
-        run("train", "--config", config, *more)
-        return losses_of(out)
+        return self.train_run(
+            name, self.stored("model"), "pairs",
+            {"total_train_steps": STEPS, "learning_rate": RATE,
+             "seq_length": LENGTH, "preference_beta": BETA}, *more)
 
     def test_the_reference_is_pytorchs(self):
         found = json.loads(
@@ -176,17 +169,13 @@ class Preferences(TestInFolder):
                     max(abs(a - expected[0]) for a in expected), 0.05)
                 for layout, more in LAYOUTS.items():
                     with self.subTest(form=form, loss=name, layout=layout):
-                        losses = self.train(
+                        _, losses = self.train(
                             f"{form}_{name}_{layout}",
                             f"training.loss={name}",
                             f"training.learning_rate={faster * rate}",
                             *adapter, *options, *more)
-                        self.assertEqual(len(losses), STEPS)
-                        worst = max(abs(a / b - 1)
-                                    for a, b in zip(losses, expected))
-                        print(f"{form} {name} {layout}: losses of {STEPS} "
-                              f"steps differ by {worst:.1e}")
-                        self.assertLess(worst, 1e-5)
+                        self.check_losses(
+                            f"{form} {name} {layout}", losses, expected)
 
 
 if __name__ == "__main__":

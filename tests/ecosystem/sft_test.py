@@ -19,7 +19,7 @@ except ImportError as error:
     print(f"sft_test: skipped: {error}", file=sys.stderr)
     sys.exit(0)
 
-from support import TestInFolder, losses_of, run
+from support import TestInFolder, run
 
 STEPS, SEQUENCES, LENGTH, RATE = 10, 4, 40, 3e-3
 NAMES = ("fox", "river", "old mill", "lantern", "quiet town", "crow")
@@ -110,19 +110,13 @@ class Sft(TestInFolder):
                 for i, at in enumerate(places)]}
 
     def train(self, name, adapter, *more):
-        out = self.folder / name
-        config = self.folder / f"{name}.json"
-        config.write_text(json.dumps({
-            "model": {"name": str(self.folder / "model"),
-                      "init": "pretrained"},
-            **({"adapter": adapter} if adapter else {}),
-            "training": {"total_train_steps": STEPS, "learning_rate": RATE,
-                         "seq_length": LENGTH,
-                         "weight_decay_on": "matrices"},
-            "dataset": {"name": str(self.folder / "answers")},
-            "logging": {"run_dir": str(out)}}))
-        run("train", "--config", config, *more)
-        return out, losses_of(out)
+        return self.train_run(
+            name,
+            {**self.stored("model"),
+             **({"adapter": adapter} if adapter else {})},
+            "answers",
+            {"total_train_steps": STEPS, "learning_rate": RATE,
+             "seq_length": LENGTH, "weight_decay_on": "matrices"}, *more)
 
     def expected(self, form, adapter):
         model = transformers.AutoModelForCausalLM.from_pretrained(
@@ -164,11 +158,7 @@ class Sft(TestInFolder):
                 with self.subTest(form=form, layout=layout):
                     _, losses = self.train(
                         f"{form}_{layout}", adapter, *options)
-                    worst = max(abs(a - b) / b
-                                for a, b in zip(losses, expected))
-                    print(f"{form} {layout}: losses of {STEPS} steps differ "
-                          f"by {worst:.1e}")
-                    self.assertLess(worst, 1e-5)
+                    self.check_losses(f"{form} {layout}", losses, expected)
 
 
 if __name__ == "__main__":

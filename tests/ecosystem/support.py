@@ -45,3 +45,27 @@ class TestInFolder(unittest.TestCase):
         scratch = tempfile.TemporaryDirectory()
         cls.addClassCleanup(scratch.cleanup)
         cls.folder = pathlib.Path(scratch.name)
+
+    def train_run(self, name, groups, dataset, training, *more):
+        """A run's folder, and its losses. `groups` are the config's others."""
+        out = self.folder / name
+        config = self.folder / f"{name}.json"
+        config.write_text(json.dumps({
+            **groups, "training": training,
+            "dataset": {"name": str(self.folder / dataset)},
+            "logging": {"run_dir": str(out)}}))
+        run("train", "--config", config, *more)
+        return out, losses_of(out)
+
+    def stored(self, name):
+        """The config's group of a model in a folder of that name."""
+        return {"model": {"name": str(self.folder / name),
+                          "init": "pretrained"}}
+
+    def check_losses(self, of_what, losses, expected):
+        """Of all steps, relative."""
+        self.assertEqual(len(losses), len(expected))
+        worst = max(abs(a / b - 1) for a, b in zip(losses, expected))
+        print(f"{of_what}: losses of {len(expected)} steps differ by "
+              f"{worst:.1e}")
+        self.assertLess(worst, 1e-5)
