@@ -8,6 +8,7 @@
 #include <ctime>
 
 #include "tests/support/program.h"
+#include "tests/support/ranks_of_program.h"
 
 namespace brigade {
 namespace {
@@ -281,10 +282,9 @@ TEST_F(Resume, ASecondRunInTheSameFolderIsRefused) {
   testing::StartedProgram first(
       testing::program_path(),
       arguments("shared", {kAuto[0], "training.total_train_steps=100000000"}));
-  while (!fs::exists(run("shared") / "lock")) {
-  }
-  while (testing::read_file(run("shared") / "lock").empty()) {
-  }
+  const fs::path lock = run("shared") / "lock";
+  ASSERT_TRUE(testing::eventually(
+      [&] { return fs::exists(lock) && !testing::read_file(lock).empty(); }));
   const ProgramResult second = train("shared", kAuto);
   EXPECT_EQ(second.exit_code, 2);
   EXPECT_THAT(
@@ -335,7 +335,14 @@ TEST_F(Resume, AnAsynchronousSaveIsTheSynchronousOne) {
   }
 }
 
-class RunSignals : public Resume {};
+class RunSignals : public Resume {
+ protected:
+  // Waits until the run's metrics have that many steps.
+  static bool eventually_has_steps(const std::string& name, size_t steps) {
+    return testing::eventually(
+        [&] { return testing::read_metrics(run(name)).size() >= steps; });
+  }
+};
 
 // At a step of its own choosing, the run saves and ends with the shell's code.
 TEST_F(RunSignals, TermSavesAndStopsAndTheRunGoesOnBitForBit) {
@@ -351,9 +358,7 @@ TEST_F(RunSignals, TermSavesAndStopsAndTheRunGoesOnBitForBit) {
     endless.push_back("training.total_train_steps=100000000");
     testing::StartedProgram program(
         testing::program_path(), arguments(name, endless));
-    while (!fs::exists(run(name) / "metrics.jsonl") ||
-           testing::read_metrics(run(name)).size() < 2) {
-    }
+    ASSERT_TRUE(eventually_has_steps(name, 2));
     ::kill(program.pid(), SIGTERM);
     const ProgramResult result = program.wait();
     EXPECT_EQ(result.exit_code, 128 + SIGTERM) << result.err;
@@ -376,15 +381,12 @@ TEST_F(RunSignals, Usr1SavesAndGoesOn) {
   testing::StartedProgram program(
       testing::program_path(),
       arguments("usr1", {"training.total_train_steps=100000000"}));
-  while (!fs::exists(run("usr1") / "metrics.jsonl") ||
-         testing::read_file(run("usr1") / "metrics.jsonl").empty()) {
-  }
+  ASSERT_TRUE(eventually_has_steps("usr1", 1));
   ::kill(program.pid(), SIGUSR1);
-  while (!fs::exists(run("usr1") / "checkpoints" / "latest")) {
-  }
+  ASSERT_TRUE(testing::eventually(
+      [&] { return fs::exists(run("usr1") / "checkpoints" / "latest"); }));
   const size_t steps = testing::read_metrics(run("usr1")).size();
-  while (testing::read_metrics(run("usr1")).size() <= steps) {
-  }
+  ASSERT_TRUE(eventually_has_steps("usr1", steps + 1));
   ::kill(program.pid(), SIGINT);
   EXPECT_EQ(program.wait().exit_code, 128 + SIGINT);
 }
