@@ -129,6 +129,8 @@ MixtureOrder::Place MixtureSchedule::operator()(uint64_t sample) const {
 }
 
 std::vector<uint64_t> MixtureSchedule::counts(uint64_t samples) const {
+  if (tables_.size() == 1)
+    return {samples};
   const uint64_t chunk = samples / kChunkSamples;
   const std::lock_guard lock(mutex_);
   State state = state_of(chunk);

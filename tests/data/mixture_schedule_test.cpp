@@ -69,6 +69,14 @@ TEST(MixtureSchedule, AWeightHoldsFromItsPointOn) {
   EXPECT_EQ(schedule.counts(60), (std::vector<uint64_t>{46, 14}));
 }
 
+// Walked sample by sample this would not end.
+TEST(MixtureSchedule, OneSourceIsCountedAtOnce) {
+  const uint64_t endless = uint64_t{1} << 62;
+  EXPECT_EQ(
+      MixtureSchedule(Tables{{{0, 1}}}).counts(endless),
+      std::vector<uint64_t>{endless});
+}
+
 TEST(MixtureSchedule, AnySampleCanBeAskedForFirst) {
   const std::vector<WeightTable> tables = {{{0, 1}, {30000, 5}}, {{0, 2}}};
   const MixtureSchedule forward(tables);
