@@ -21,9 +21,8 @@ using testing::StartedProgram;
 using testing::Variables;
 
 constexpr int kRanks = 2;
-// Of the 0.25 MB that each rank saves: two seconds, or a minute.
+// Of the 0.25 MB that each rank saves: two seconds.
 constexpr int64_t kSlow = 120'000;
-constexpr int64_t kVerySlow = 4'000;
 
 class Signals : public ::testing::Test {
  protected:
@@ -68,8 +67,14 @@ class Signals : public ::testing::Test {
     more.insert(more.end(), {"--nproc", std::to_string(kRanks)});
     return rank_arguments(name, more);
   }
-  static Variables disk(int64_t bytes_per_second) {
-    return testing::slow_disk("/checkpoints/", bytes_per_second);
+  // A disk that takes nothing of the checkpoints until let_disk_go().
+  static Variables held_disk(const std::string& name) {
+    testing::write_file(gate(name), "");
+    return testing::held_disk("/checkpoints/", gate(name));
+  }
+  static void let_disk_go(const std::string& name) { fs::remove(gate(name)); }
+  static fs::path gate(const std::string& name) {
+    return *folder_ / (name + ".gate");
   }
 
   static size_t steps_of(const std::string& name) {
@@ -90,6 +95,14 @@ class Signals : public ::testing::Test {
   }
   static void wait_for_save(const std::string& name) {
     ASSERT_TRUE(eventually([&] { return is_saving(name); }));
+  }
+
+  // Until the ranks have taken note of a signal: the run ends its steps.
+  static void wait_for_stop(const StartedProgram& program) {
+    ASSERT_TRUE(eventually([&] {
+      return program.output_so_far().find("asked to stop: step ") !=
+             std::string::npos;
+    }));
   }
 
   // The last step that was reported is saved, nothing but valid checkpoints is
@@ -131,10 +144,12 @@ class EndingSignal : public Signals,
 TEST_P(EndingSignal, InTrainingSavesAndStops) {
   const std::string name = fmt::format("training_{}", GetParam());
   StartedProgram program(
-      testing::program_path(), arguments(name, {}), disk(kSlow));
+      testing::program_path(), arguments(name, {}), held_disk(name));
   const pid_t supervisor = program.pid();
   wait_for_step(name, 3);
   testing::send_signal(supervisor, GetParam());
+  wait_for_save(name);
+  let_disk_go(name);
   const ProgramResult result = program.wait();
   EXPECT_EQ(result.exit_code, 128 + GetParam()) << result.err;
   // No failure of a rank.
@@ -148,10 +163,12 @@ TEST_P(EndingSignal, DuringASaveLetsItEndSavesAgainAndStops) {
   StartedProgram program(
       testing::program_path(),
       arguments(name, {"checkpoint.save_frequency=4"}),
-      disk(kSlow));
+      held_disk(name));
   const pid_t supervisor = program.pid();
   wait_for_save(name);
   testing::send_signal(supervisor, GetParam());
+  wait_for_stop(program);
+  let_disk_go(name);
   const ProgramResult result = program.wait();
   EXPECT_EQ(result.exit_code, 128 + GetParam()) << result.err;
   // No failure of a rank.
@@ -188,11 +205,13 @@ TEST_F(Signals, Usr1DuringASaveSavesOnceMoreAndGoesOn) {
   StartedProgram program(
       testing::program_path(),
       arguments(name, {"checkpoint.save_frequency=1000000"}),
-      disk(kSlow));
+      held_disk(name));
   wait_for_step(name, 3);
   testing::send_signal(program.pid(), SIGUSR1);
   wait_for_save(name);
   testing::send_signal(program.pid(), SIGUSR1);
+  wait_for_step(name, steps_of(name) + 5);
+  let_disk_go(name);
   ASSERT_TRUE(eventually(
       [&] { return list_checkpoints(checkpoints(name)).size() >= 2; }));
   wait_for_step(name, steps_of(name) + 5);
@@ -206,7 +225,7 @@ TEST_F(Signals, Usr1DuringASaveSavesOnceMoreAndGoesOn) {
   expect_saved_and_continued(name);
 }
 
-// The save would take a minute.
+// The save never ends.
 TEST_F(Signals, ASecondIntEndsAtOnceAndTheCheckpointBeforeStaysValid) {
   const std::string name = "twice";
   ASSERT_EQ(
@@ -217,15 +236,11 @@ TEST_F(Signals, ASecondIntEndsAtOnceAndTheCheckpointBeforeStaysValid) {
       testing::program_path(),
       arguments(
           name, {"checkpoint.load_path=auto", "checkpoint.save_frequency=5"}),
-      disk(kVerySlow));
+      held_disk(name));
   const pid_t supervisor = program.pid();
   wait_for_save(name);
   testing::send_signal(supervisor, SIGINT);
-  // Taken note of by the ranks: the run ends its steps.
-  ASSERT_TRUE(eventually([&] {
-    return program.output_so_far().find("asked to stop: step ") !=
-           std::string::npos;
-  }));
+  wait_for_stop(program);
   EXPECT_TRUE(is_saving(name));
   testing::send_signal(supervisor, SIGINT);
   const ProgramResult result = program.wait();
@@ -278,11 +293,16 @@ class Mpirun : public Signals {
          "-n",
          std::to_string(kRanks),
          testing::program_path()});
+    // Every step is saved before the next begins: there are few of them,
+    // however long mpirun waits.
     for (const std::string& argument : rank_arguments(
              name,
-             {"checkpoint.save_frequency=4", "logging.log_frequency=1000000"}))
+             {"checkpoint.save_frequency=1",
+              "checkpoint.async=false",
+              "logging.log_frequency=1000000"}))
       all.push_back(argument);
-    StartedProgram program("mpirun", all, disk(kSlow));
+    StartedProgram program(
+        "mpirun", all, testing::slow_disk("/checkpoints/", kSlow));
     EXPECT_TRUE(eventually([&] {
       return fs::exists(checkpoints(name) / "latest") && is_saving(name);
     }));
