@@ -105,7 +105,7 @@ Muon::Muon(
                                                           : torch::kFloat};
   for (size_t i = 0; i < ranks.size(); ++i)
     sets_[i].matrices =
-        std::make_unique<WholeMatrices>(ranks[i], std::move(pieces[i]), whole);
+        std::make_unique<WholeMatrices>(ranks[i], pieces[i], whole);
 }
 
 torch::Tensor Muon::update_of(const StepRange& range) const {

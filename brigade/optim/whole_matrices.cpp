@@ -42,11 +42,10 @@ MatrixPiece from_json(const json& from) {
 }
 
 // [rows, columns] of the shard.
-std::vector<int64_t>
-shape_of(const Slice& slice, int64_t rows, int64_t columns) {
-  std::vector<int64_t> shape{rows, columns};
-  if (slice.dim != kNotCut)
-    shape[static_cast<size_t>(slice.dim)] = slice.length();
+std::vector<int64_t> shape_of(const MatrixPiece& piece) {
+  std::vector<int64_t> shape{piece.rows, piece.columns};
+  if (piece.slice.dim != kNotCut)
+    shape[static_cast<size_t>(piece.slice.dim)] = piece.slice.length();
   return shape;
 }
 
@@ -62,17 +61,14 @@ std::vector<int64_t> begins_of(const std::vector<int64_t>& counts) {
 
 WholeMatrices::WholeMatrices(
     CommunicatorPtr ranks,
-    std::vector<MatrixPiece> mine,
+    const std::vector<MatrixPiece>& mine,
     WholeMatricesOptions options)
     : ranks_(std::move(ranks)),
-      mine_(std::move(mine)),
       options_(std::move(options)),
       costs_(static_cast<size_t>(ranks_->size()), 0) {
   json text = json::array();
-  for (size_t i = 0; i < mine_.size(); ++i) {
-    text.push_back(to_json(mine_[i]));
-    mine_of_[mine_[i].name].push_back(i);
-  }
+  for (const MatrixPiece& piece : mine)
+    text.push_back(to_json(piece));
   const auto texts = Agreement(*ranks_).texts(text.dump());
   for (size_t rank = 0; rank < texts.size(); ++rank)
     add_pieces(static_cast<int>(rank), texts[rank]);
@@ -84,29 +80,29 @@ WholeMatrices::WholeMatrices(
 }
 
 void WholeMatrices::add_pieces(int rank, const std::string& text) {
+  int index = 0;
   for (const json& each : json::parse(text)) {
     const MatrixPiece piece = from_json(each);
     const auto [found, is_new] = by_name_.emplace(piece.name, matrices_.size());
     if (is_new)
-      matrices_.push_back(
-          {.name = piece.name, .rows = piece.rows, .columns = piece.columns});
-    Matrix* const matrix = &matrices_[found->second];
-    auto part = std::find_if(
-        matrix->parts.begin(), matrix->parts.end(), [&](const Part& known) {
-          return known.slice == piece.slice && known.begin == piece.begin &&
-                 known.numel == piece.numel;
+      matrices_.emplace_back();
+    std::vector<Part>& parts = matrices_[found->second].parts;
+    auto part =
+        std::find_if(parts.begin(), parts.end(), [&](const Part& known) {
+          return known.piece == piece;
         });
-    if (part == matrix->parts.end())
-      part = matrix->parts.insert(
-          matrix->parts.end(), {piece.slice, piece.begin, piece.numel});
+    if (part == parts.end())
+      part = parts.insert(parts.end(), {.piece = piece});
     part->holders.push_back(rank);
+    if (rank == ranks_->rank())
+      part->mine = index++;
   }
 }
 
 void WholeMatrices::check_is_whole(const Matrix& matrix) const {
   int64_t numel = 0;
   for (const Part& part : matrix.parts)
-    numel += part.numel;
+    numel += part.piece.numel;
   if (numel == matrix.numel())
     return;
   throw Error(
@@ -116,7 +112,7 @@ void WholeMatrices::check_is_whole(const Matrix& matrix) const {
           "'{}' have {}: the group must be all ranks that have a part of it, "
           "each element on one or in equal parts on several",
           matrix.numel(),
-          matrix.name,
+          matrix.name(),
           ranks_->size(),
           ranks_->name(),
           numel));
@@ -126,7 +122,7 @@ void WholeMatrices::choose_owners() {
   std::vector<size_t> order(matrices_.size());
   std::iota(order.begin(), order.end(), size_t{0});
   const auto cost = [&](size_t i) {
-    return options_.cost(matrices_[i].rows, matrices_[i].columns);
+    return options_.cost(matrices_[i].rows(), matrices_[i].columns());
   };
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     return cost(a) > cost(b);
@@ -168,52 +164,42 @@ void WholeMatrices::make_rounds() {
   }
 }
 
-torch::Tensor WholeMatrices::piece_of(
-    const Matrix& matrix,
-    const Part& part,
-    const std::vector<torch::Tensor>& pieces) const {
-  const auto found = mine_of_.find(matrix.name);
-  if (found == mine_of_.end())
-    return {};
-  for (const size_t i : found->second) {
-    if (mine_[i].begin == part.begin && mine_[i].numel == part.numel &&
-        mine_[i].slice == part.slice)
-      return pieces[i];
-  }
-  return {};
-}
-
 WholeMatrices::Traffic WholeMatrices::send_to_owners(
     const Round& round,
     const std::vector<torch::Tensor>& pieces) const {
   const int me = ranks_->rank();
-  Traffic traffic;
-  traffic.splits.input.resize(costs_.size(), 0);
-  traffic.splits.output.resize(costs_.size(), 0);
-  std::vector<std::vector<torch::Tensor>> to(costs_.size());
+  Traffic traffic = make_traffic();
   for (const size_t i : round) {
     const Matrix& matrix = matrices_[i];
     const auto owner = static_cast<size_t>(matrix.owner);
     for (const Part& part : matrix.parts) {
+      const int64_t numel = part.piece.numel;
       if (part.sender == me) {
-        to[owner].push_back(piece_of(matrix, part, pieces).to(options_.wire));
-        traffic.splits.input[owner] += part.numel;
+        traffic.to[owner].push_back(
+            pieces[static_cast<size_t>(part.mine)].to(options_.wire));
+        traffic.splits.input[owner] += numel;
       }
       if (matrix.owner == me)
-        traffic.splits.output[static_cast<size_t>(part.sender)] += part.numel;
+        traffic.splits.output[static_cast<size_t>(part.sender)] += numel;
     }
   }
-  launch(traffic, to);
+  launch(traffic);
   return traffic;
 }
 
-void WholeMatrices::launch(
-    Traffic& traffic,
-    const std::vector<std::vector<torch::Tensor>>& to) const {
+WholeMatrices::Traffic WholeMatrices::make_traffic() const {
+  Traffic traffic;
+  traffic.splits.input.resize(costs_.size(), 0);
+  traffic.splits.output.resize(costs_.size(), 0);
+  traffic.to.resize(costs_.size());
+  return traffic;
+}
+
+void WholeMatrices::launch(Traffic& traffic) const {
   const auto options =
       torch::dtype(options_.wire).device(ranks_->options().device);
   std::vector<torch::Tensor> in_order{torch::empty({0}, options)};
-  for (const auto& each : to)
+  for (const auto& each : std::exchange(traffic.to, {}))
     in_order.insert(in_order.end(), each.begin(), each.end());
   traffic.input = torch::cat(in_order);
   traffic.output = torch::empty(
@@ -236,27 +222,24 @@ std::vector<torch::Tensor> WholeMatrices::put_together(
     if (matrix.owner != ranks_->rank())
       continue;
     const auto whole = torch::empty(
-        {matrix.rows, matrix.columns},
+        {matrix.rows(), matrix.columns()},
         arrived.output.options().dtype(torch::kFloat));
     // Shards one after the other: their ranges need not be neighbours.
     std::vector<std::pair<Slice, torch::Tensor>> shards;
-    for (const Part& part : matrix.parts) {
-      auto shard =
-          std::find_if(shards.begin(), shards.end(), [&](const auto& known) {
-            return known.first == part.slice;
+    for (const auto& [piece, holders, sender, mine] : matrix.parts) {
+      auto shard = std::find_if(
+          shards.begin(), shards.end(), [&slice = piece.slice](auto& known) {
+            return known.first == slice;
           });
       if (shard == shards.end())
         shard = shards.insert(
             shards.end(),
-            {part.slice,
-             torch::empty(
-                 shape_of(part.slice, matrix.rows, matrix.columns),
-                 whole.options())});
-      int64_t& from = at[static_cast<size_t>(part.sender)];
+            {piece.slice, torch::empty(shape_of(piece), whole.options())});
+      int64_t& from = at[static_cast<size_t>(sender)];
       shard->second.view({-1})
-          .narrow(0, part.begin, part.numel)
-          .copy_(arrived.output.narrow(0, from, part.numel));
-      from += part.numel;
+          .narrow(0, piece.begin, piece.numel)
+          .copy_(arrived.output.narrow(0, from, piece.numel));
+      from += piece.numel;
     }
     for (const auto& [slice, values] : shards)
       take_slice(whole, slice).copy_(values);
@@ -269,10 +252,7 @@ WholeMatrices::Traffic WholeMatrices::send_back(
     const Round& round,
     const std::vector<torch::Tensor>& results) const {
   const int me = ranks_->rank();
-  Traffic traffic;
-  traffic.splits.input.resize(costs_.size(), 0);
-  traffic.splits.output.resize(costs_.size(), 0);
-  std::vector<std::vector<torch::Tensor>> to(costs_.size());
+  Traffic traffic = make_traffic();
   size_t next = 0;
   for (const size_t i : round) {
     const Matrix& matrix = matrices_[i];
@@ -281,22 +261,21 @@ WholeMatrices::Traffic WholeMatrices::send_back(
         is_mine ? results[next++].to(options_.wire) : torch::Tensor();
     for (const Part& part : matrix.parts) {
       torch::Tensor values;
+      const MatrixPiece& piece = part.piece;
       if (is_mine)
-        values = take_slice(whole, part.slice)
+        values = take_slice(whole, piece.slice)
                      .reshape({-1})
-                     .narrow(0, part.begin, part.numel);
-      for (const int holder : part.holders) {
-        if (is_mine) {
-          to[static_cast<size_t>(holder)].push_back(values);
-          traffic.splits.input[static_cast<size_t>(holder)] += part.numel;
-        }
-        if (holder == me)
-          traffic.splits.output[static_cast<size_t>(matrix.owner)] +=
-              part.numel;
+                     .narrow(0, piece.begin, piece.numel);
+      for (size_t h = 0; is_mine && h < part.holders.size(); ++h) {
+        const auto holder = static_cast<size_t>(part.holders[h]);
+        traffic.to[holder].push_back(values);
+        traffic.splits.input[holder] += piece.numel;
       }
+      if (part.mine >= 0)
+        traffic.splits.output[static_cast<size_t>(matrix.owner)] += piece.numel;
     }
   }
-  launch(traffic, to);
+  launch(traffic);
   return traffic;
 }
 
@@ -309,11 +288,11 @@ void WholeMatrices::take_back(
     const Matrix& matrix = matrices_[i];
     int64_t& from = at[static_cast<size_t>(matrix.owner)];
     for (const Part& part : matrix.parts) {
-      torch::Tensor mine = piece_of(matrix, part, pieces);
-      if (!mine.defined())
+      if (part.mine < 0)
         continue;
-      mine.copy_(arrived.output.narrow(0, from, part.numel));
-      from += part.numel;
+      torch::Tensor(pieces[static_cast<size_t>(part.mine)])
+          .copy_(arrived.output.narrow(0, from, part.piece.numel));
+      from += part.piece.numel;
     }
   }
 }

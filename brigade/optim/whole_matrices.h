@@ -38,6 +38,7 @@ struct MatrixPiece {
   Slice slice;  // this rank's shard of it
   int64_t begin = 0;
   int64_t numel = 0;
+  bool operator==(const MatrixPiece&) const = default;
 };
 
 // How matrices are dealt out to owners.
@@ -59,7 +60,7 @@ class WholeMatrices {
   // rank.
   WholeMatrices(
       CommunicatorPtr ranks,
-      std::vector<MatrixPiece> mine,
+      const std::vector<MatrixPiece>& mine,
       WholeMatricesOptions options);
 
   // Collective. pieces: by piece of the constructor, flat float32 of its numel;
@@ -72,21 +73,20 @@ class WholeMatrices {
   const std::vector<double>& costs() const { return costs_; }
 
  private:
-  // Consecutive elements of a shard, and who has them.
+  // A piece, and who has it.
   struct Part {
-    Slice slice;
-    int64_t begin = 0;
-    int64_t numel = 0;
+    MatrixPiece piece;
     std::vector<int> holders;
     int sender = 0;
+    int mine = -1;  // its index among this rank's; -1: it has none of it
   };
   struct Matrix {
-    std::string name;
-    int64_t rows = 0;
-    int64_t columns = 0;
     std::vector<Part> parts;
     int owner = 0;
-    int64_t numel() const { return rows * columns; }
+    const std::string& name() const { return parts.front().piece.name; }
+    int64_t rows() const { return parts.front().piece.rows; }
+    int64_t columns() const { return parts.front().piece.columns; }
+    int64_t numel() const { return rows() * columns(); }
   };
   // Matrices that travel together, in an order that all ranks share.
   using Round = std::vector<size_t>;
@@ -96,6 +96,7 @@ class WholeMatrices {
     torch::Tensor output;
     RowSplits splits;
     WorkPtr work;
+    std::vector<std::vector<torch::Tensor>> to;  // by receiving rank
   };
 
   void add_pieces(int rank, const std::string& text);
@@ -107,10 +108,9 @@ class WholeMatrices {
   Traffic send_to_owners(
       const Round& round,
       const std::vector<torch::Tensor>& pieces) const;
-  // Starts the exchange that traffic.splits says; `to`: by receiving rank.
-  void launch(
-      Traffic& traffic,
-      const std::vector<std::vector<torch::Tensor>>& to) const;
+  // An exchange without anything, and its start.
+  Traffic make_traffic() const;
+  void launch(Traffic& traffic) const;
   // Of this rank's matrices of the round, in order.
   std::vector<torch::Tensor> put_together(
       const Round& round,
@@ -123,14 +123,8 @@ class WholeMatrices {
       const Round& round,
       const Traffic& arrived,
       const std::vector<torch::Tensor>& pieces) const;
-  torch::Tensor piece_of(
-      const Matrix& matrix,
-      const Part& part,
-      const std::vector<torch::Tensor>& pieces) const;
 
   CommunicatorPtr ranks_;
-  std::vector<MatrixPiece> mine_;
-  std::map<std::string, std::vector<size_t>> mine_of_;  // by name, into mine_
   WholeMatricesOptions options_;
   std::vector<Matrix> matrices_;
   std::map<std::string, size_t> by_name_;  // into matrices_
