@@ -10,19 +10,18 @@ using enum Resume;
 using Keys = std::vector<ConfigKey>;
 using G = DistributedConfig;
 
-auto distributed_group(Keys& keys) {
+// Keys of config.distributed, or of a struct in it that the members lead to.
+template <class... Members>
+auto distributed_keys(Keys& keys, Members... members) {
   return GroupKeys(
-      keys, "distributed", [](auto& config) -> auto& {
-        return config.distributed;
+      keys, "distributed", [members...](auto& config) -> auto& {
+        return (config.distributed.*....*members);
       });
 }
 
 void add_grid(Keys& keys) {
-  const GroupKeys dims(
-      keys, "distributed", [](auto& config) -> auto& {
-        return config.distributed.dims;
-      });
-  const auto group = distributed_group(keys);
+  const auto dims = distributed_keys(keys, &G::dims);
+  const auto group = distributed_keys(keys);
   // The fastest first.
   for (auto axis = kAxes.rbegin(); axis != kAxes.rend(); ++axis) {
     ConfigKey& key = dims.key(
@@ -54,7 +53,7 @@ void add_grid(Keys& keys) {
 }
 
 void add_gradient_sums(Keys& keys) {
-  const auto group = distributed_group(keys);
+  const auto group = distributed_keys(keys);
   group.key(
       "grad_sync",
       &G::grad_sync,
@@ -105,11 +104,8 @@ void add_gradient_sums(Keys& keys) {
 }
 
 void add_local_training(Keys& keys) {
-  const auto group = distributed_group(keys);
-  const GroupKeys rounds(
-      keys, "distributed", [](auto& config) -> auto& {
-        return config.distributed.rounds;
-      });
+  const auto group = distributed_keys(keys);
+  const auto rounds = distributed_keys(keys, &G::rounds);
   using Rounds = FragmentSchedule;
   rounds.key(
       "local_steps",
@@ -141,18 +137,10 @@ void add_local_training(Keys& keys) {
 }
 
 void add_outer_step(Keys& keys) {
-  const GroupKeys rounds(
-      keys, "distributed", [](auto& config) -> auto& {
-        return config.distributed.rounds;
-      });
-  const GroupKeys outer(
-      keys, "distributed", [](auto& config) -> auto& {
-        return config.distributed.outer;
-      });
-  const GroupKeys optimizer(
-      keys, "distributed", [](auto& config) -> auto& {
-        return config.distributed.outer.optimizer;
-      });
+  const auto rounds = distributed_keys(keys, &G::rounds);
+  const auto outer = distributed_keys(keys, &G::outer);
+  const auto optimizer =
+      distributed_keys(keys, &G::outer, &OuterFragmentOptions::optimizer);
   using Rounds = FragmentSchedule;
   using Outer = OuterFragmentOptions;
   optimizer.key(
@@ -210,7 +198,7 @@ void add_distributed(std::vector<ConfigKey>& keys) {
   add_gradient_sums(keys);
   add_local_training(keys);
   add_outer_step(keys);
-  const auto group = distributed_group(keys);
+  const auto group = distributed_keys(keys);
   group.key(
       "sequence_parallel",
       &G::sequence_parallel,

@@ -9,14 +9,19 @@ namespace {
 
 using enum Resume;
 
+// Keys of config.training, or of a struct in it that the members lead to.
+template <class... Members>
+auto training_keys(std::vector<ConfigKey>& keys, Members... members) {
+  return GroupKeys(
+      keys, "training", [members...](auto& config) -> auto& {
+        return (config.training.*....*members);
+      });
+}
+
 void add_training_course(std::vector<ConfigKey>& keys) {
   using G = TrainingConfig;
-  const GroupKeys group(
-      keys, "training", [](auto& config) -> auto& { return config.training; });
-  const GroupKeys lr(
-      keys, "training", [](auto& config) -> auto& {
-        return config.training.lr;
-      });
+  const auto group = training_keys(keys);
+  const auto lr = training_keys(keys, &TrainingConfig::lr);
   const ValueRule count = at_least(1);
   const ValueRule natural = at_least(0);
   group.key("seed", &G::seed, natural, kMeaning, "of weights and data order");
@@ -59,10 +64,7 @@ void add_training_course(std::vector<ConfigKey>& keys) {
 }
 
 void add_loss(std::vector<ConfigKey>& keys) {
-  const GroupKeys loss(
-      keys, "training", [](auto& config) -> auto& {
-        return config.training.loss;
-      });
+  const auto loss = training_keys(keys, &TrainingConfig::loss);
   using L = LossOptions;
   loss.key(
       "loss",
@@ -119,16 +121,14 @@ ConfigKey& of_muon(ConfigKey& key) {
 }
 
 void add_muon(std::vector<ConfigKey>& keys) {
-  const GroupKeys group(
-      keys, "training", [](auto& config) -> auto& { return config.training; });
-  const GroupKeys muon(
-      keys, "training", [](auto& config) -> auto& {
-        return config.training.optimizer.muon;
-      });
-  const GroupKeys newton_schulz(
-      keys, "training", [](auto& config) -> auto& {
-        return config.training.optimizer.muon.newton_schulz;
-      });
+  const auto group = training_keys(keys);
+  const auto muon =
+      training_keys(keys, &TrainingConfig::optimizer, &OptimizerOptions::muon);
+  const auto newton_schulz = training_keys(
+      keys,
+      &TrainingConfig::optimizer,
+      &OptimizerOptions::muon,
+      &MuonOptions::newton_schulz);
   using N = NewtonSchulzOptions;
   const ValueRule above_0{.low = 0, .low_is_excluded = true};
   of_muon(group.key(
@@ -179,10 +179,8 @@ void add_muon(std::vector<ConfigKey>& keys) {
 }
 
 void add_sgd(std::vector<ConfigKey>& keys) {
-  const GroupKeys sgd(
-      keys, "training", [](auto& config) -> auto& {
-        return config.training.optimizer.sgd;
-      });
+  const auto sgd =
+      training_keys(keys, &TrainingConfig::optimizer, &OptimizerOptions::sgd);
   only_with(
       sgd.key(
           "sgd_momentum",
@@ -202,10 +200,8 @@ void add_sgd(std::vector<ConfigKey>& keys) {
 }
 
 void add_schedule_free(std::vector<ConfigKey>& keys) {
-  const GroupKeys schedule_free(
-      keys, "training", [](auto& config) -> auto& {
-        return config.training.optimizer.schedule_free;
-      });
+  const auto schedule_free = training_keys(
+      keys, &TrainingConfig::optimizer, &OptimizerOptions::schedule_free);
   using S = ScheduleFreeOptions;
   only_with(
       schedule_free.key(
@@ -228,10 +224,8 @@ void add_schedule_free(std::vector<ConfigKey>& keys) {
 }
 
 void add_adam(std::vector<ConfigKey>& keys) {
-  const GroupKeys adam(
-      keys, "training", [](auto& config) -> auto& {
-        return config.training.optimizer.adamw;
-      });
+  const auto adam =
+      training_keys(keys, &TrainingConfig::optimizer, &OptimizerOptions::adamw);
   const auto of_adam = [](ConfigKey& key) {
     only_with(
         key,
@@ -261,10 +255,7 @@ void add_adam(std::vector<ConfigKey>& keys) {
 }
 
 void add_mup(std::vector<ConfigKey>& keys) {
-  const GroupKeys mup(
-      keys, "training", [](auto& config) -> auto& {
-        return config.training.mup;
-      });
+  const auto mup = training_keys(keys, &TrainingConfig::mup);
   using M = MupOptions;
   mup.key(
       "parametrization",
@@ -297,12 +288,8 @@ void add_mup(std::vector<ConfigKey>& keys) {
 
 void add_training_optimizer(std::vector<ConfigKey>& keys) {
   using G = TrainingConfig;
-  const GroupKeys group(
-      keys, "training", [](auto& config) -> auto& { return config.training; });
-  const GroupKeys optimizer(
-      keys, "training", [](auto& config) -> auto& {
-        return config.training.optimizer;
-      });
+  const auto group = training_keys(keys);
+  const auto optimizer = training_keys(keys, &TrainingConfig::optimizer);
   const ValueRule natural = at_least(0);
   optimizer.key(
       "optimizer",
@@ -345,10 +332,7 @@ void add_training_optimizer(std::vector<ConfigKey>& keys) {
 // Of the schedules that are said in another way than by steps.
 void add_lr_shapes(std::vector<ConfigKey>& keys) {
   using Lr = LrScheduleOptions;
-  const GroupKeys lr(
-      keys, "training", [](auto& config) -> auto& {
-        return config.training.lr;
-      });
+  const auto lr = training_keys(keys, &TrainingConfig::lr);
   const ValueRule fraction{.low = 0, .high = 1};
   only_with_schedule(
       lr.key(
@@ -381,12 +365,8 @@ void add_lr_shapes(std::vector<ConfigKey>& keys) {
 
 void add_training_schedule(std::vector<ConfigKey>& keys) {
   using G = TrainingConfig;
-  const GroupKeys group(
-      keys, "training", [](auto& config) -> auto& { return config.training; });
-  const GroupKeys lr(
-      keys, "training", [](auto& config) -> auto& {
-        return config.training.lr;
-      });
+  const auto group = training_keys(keys);
+  const auto lr = training_keys(keys, &TrainingConfig::lr);
   using Lr = LrScheduleOptions;
   const ValueRule natural = at_least(0);
   lr.key(
@@ -460,8 +440,7 @@ void add_training_schedule(std::vector<ConfigKey>& keys) {
 
 void add_training_checks(std::vector<ConfigKey>& keys) {
   using G = TrainingConfig;
-  const GroupKeys group(
-      keys, "training", [](auto& config) -> auto& { return config.training; });
+  const auto group = training_keys(keys);
   const ValueRule count = at_least(1);
   const ValueRule natural = at_least(0);
   group.key(
