@@ -28,25 +28,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-// config.group.key, or null.
-Json config_value(
-    const CheckpointManifest& manifest,
-    const char* group,
-    const char* key) {
-  if (!manifest.config.is_object() || !manifest.config.contains(group) ||
-      !manifest.config[group].is_object())
-    return {};
-  return manifest.config[group].value(key, Json());
-}
-
-int64_t config_number(
-    const CheckpointManifest& manifest,
-    const char* group,
-    const char* key) {
-  const Json value = config_value(manifest, group, key);
-  return value.is_number_integer() ? value.get<int64_t>() : 1;
-}
-
 std::string progress(const CheckpointManifest& manifest) {
   return fmt::format(
       "{} of {} steps, {} tokens",
@@ -57,15 +38,12 @@ std::string progress(const CheckpointManifest& manifest) {
 }
 
 std::string layout(const CheckpointManifest& manifest) {
-  const ParallelDims dims = read_dims([&](const std::string& key) {
-    return config_number(manifest, "distributed", key.c_str());
-  });
+  const ParallelDims dims = dims_of(manifest.config);
   // Of no stage 0, and older ones know no stages.
-  const Json zero = config_value(manifest, "distributed", "zero_stage");
+  const int64_t zero =
+      config_number(manifest.config, "distributed", "zero_stage", 0);
   const std::string sharded =
-      zero.is_number_integer() && zero.get<int64_t>() > 0
-          ? fmt::format(", zero stage {}", zero.get<int64_t>())
-          : "";
+      zero > 0 ? fmt::format(", zero stage {}", zero) : "";
   const double ranks = dims.rank_count();
   return fmt::format(
       "{} ({:.0f} rank{}{}); any other may continue it",
@@ -91,7 +69,7 @@ std::string weight_text(const Json& weight) {
 
 // What the run has seen, and will have seen, of each part of its data.
 Rows part_rows(const CheckpointManifest& manifest) {
-  const Json mixture = config_value(manifest, "dataset", "mixture");
+  const Json mixture = config_value(manifest.config, "dataset", "mixture");
   if (!mixture.is_array() || mixture.empty())
     return {};
   Rows rows;
@@ -115,8 +93,8 @@ Rows part_rows(const CheckpointManifest& manifest) {
 }
 
 std::string data(const CheckpointManifest& manifest) {
-  const Json text = config_value(manifest, "dataset", "text");
-  const Json mixture = config_value(manifest, "dataset", "mixture");
+  const Json text = config_value(manifest.config, "dataset", "text");
+  const Json mixture = config_value(manifest.config, "dataset", "mixture");
   std::vector<std::string> names;
   if (mixture.is_array() && !mixture.empty()) {
     for (const Json& part : mixture)
@@ -128,14 +106,13 @@ std::string data(const CheckpointManifest& manifest) {
     for (const Json& path : text)
       names.push_back(path.is_string() ? path.get<std::string>() : "?");
   } else {
-    const Json name = config_value(manifest, "dataset", "name");
-    names.push_back(name.is_string() ? name.get<std::string>() : "?");
+    names.push_back(config_text(manifest.config, "dataset", "name", "?"));
   }
   return fmt::format(
       "{}; sequences of {} tokens, seed {}",
       fmt::join(names, ", "),
-      config_number(manifest, "training", "seq_length"),
-      config_number(manifest, "training", "seed"));
+      config_number(manifest.config, "training", "seq_length", 1),
+      config_number(manifest.config, "training", "seed", 1));
 }
 
 std::string tokenizer(const Checkpoint& checkpoint) {

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <fstream>
 #include <limits>
 
 #include "brigade/base/error.h"
+#include "brigade/base/parse_number.h"
 #include "brigade/files/file.h"
 #include "brigade/files/usual_path.h"
 #include "brigade/report/run_timeline.h"
@@ -45,13 +45,9 @@ std::vector<int64_t> read_checkpoints(const fs::path& folder) {
   std::vector<int64_t> steps;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    int64_t step = 0;
-    const auto [end, problem] =
-        std::from_chars(name.data(), name.data() + name.size(), step);
-    if (problem == std::errc() && end == name.data() + name.size() &&
-        fs::exists(entry.path() / "manifest.json"))
-      steps.push_back(step);
+    const auto step = parse_number<int64_t>(entry.path().filename().string());
+    if (step && fs::exists(entry.path() / "manifest.json"))
+      steps.push_back(*step);
   }
   std::sort(steps.begin(), steps.end());
   return steps;
@@ -106,17 +102,12 @@ std::vector<RunRecord> read_runs(const fs::path& folder) {
   return runs;
 }
 
-namespace {
-
-// Null where the config has no such value.
 json config_value(const json& config, const char* group, const char* key) {
   if (!config.is_object() || !config.contains(group) ||
       !config[group].is_object())
     return nullptr;
   return config[group].value(key, json());
 }
-
-}  // namespace
 
 int64_t config_number(
     const json& config,

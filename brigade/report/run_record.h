@@ -31,7 +31,11 @@ RunRecord read_run(const std::filesystem::path& folder);
 // DataError when there is none.
 std::vector<RunRecord> read_runs(const std::filesystem::path& folder);
 
-// config.group.key as an integer; `otherwise` where it is absent or no integer.
+// config.group.key; null where the config has no such value.
+nlohmann::json
+config_value(const nlohmann::json& config, const char* group, const char* key);
+
+// The same as an integer; `otherwise` where it is absent or no integer.
 int64_t config_number(
     const nlohmann::json& config,
     const char* group,
