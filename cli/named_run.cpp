@@ -2,9 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-
 #include "brigade/base/error.h"
+#include "brigade/base/parse_number.h"
 #include "brigade/files/file.h"
 #include "brigade/files/usual_path.h"
 #include "brigade/json/node.h"
@@ -27,13 +26,9 @@ std::optional<fs::path> newest_in(const fs::path& folder) {
   int64_t highest = -1;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    const char* const end = name.data() + name.size();
-    int64_t step = -1;
-    const bool is_step =
-        std::from_chars(name.data(), end, step).ptr == end && !name.empty();
-    if (is_step && step > highest && has_file(entry.path() / kManifest)) {
-      highest = step;
+    const auto step = parse_number<int64_t>(entry.path().filename().string());
+    if (step && *step > highest && has_file(entry.path() / kManifest)) {
+      highest = *step;
       newest = entry.path();
     }
   }

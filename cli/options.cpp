@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/base/parse_number.h"
 #include "brigade/json/nearest.h"
 #include "brigade/launch/cpu_share.h"
 #include "cli/commands.h"
@@ -156,11 +157,8 @@ CLI::Validator number_between(double least, double most) {
   const std::string range = fmt::format("{} to {}", least, most);
   return {
       [=](const std::string& text) {
-        double number = 0;
-        const char* const end = text.data() + text.size();
-        const auto [parsed, error] = std::from_chars(text.data(), end, number);
-        const bool is_good = error == std::errc() && parsed == end &&
-                             number >= least && number <= most;
+        const auto number = parse_number<double>(text);
+        const bool is_good = number && *number >= least && *number <= most;
         return is_good
                    ? std::string()
                    : fmt::format(

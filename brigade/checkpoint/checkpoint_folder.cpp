@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 
 #include "brigade/base/error.h"
+#include "brigade/base/parse_number.h"
 #include "brigade/checkpoint/manifest.h"
 #include "brigade/files/file.h"
 #include "brigade/files/replace_directory.h"
@@ -20,12 +20,8 @@ constexpr const char* kLatestFile = "latest";
 constexpr const char* kRemovedSuffix = ".removed.tmp";
 
 std::optional<int64_t> step_of(const std::string& name) {
-  int64_t value = 0;
-  const auto [end, error] =
-      std::from_chars(name.data(), name.data() + name.size(), value);
-  const bool is_number =
-      error == std::errc() && end == name.data() + name.size() && value >= 0;
-  return is_number ? std::optional(value) : std::nullopt;
+  const auto step = parse_number<int64_t>(name);
+  return step.value_or(-1) >= 0 ? step : std::nullopt;
 }
 
 // "12.tmp" without ".tmp"; std::nullopt: another name.

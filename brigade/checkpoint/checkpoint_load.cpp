@@ -2,12 +2,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
-#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/base/parse_number.h"
 #include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/torch_dtype.h"
 #include "brigade/checkpoint/verify.h"
@@ -23,15 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::optional<int64_t> as_number(const std::string& name) {
-  int64_t value = 0;
-  const auto [end, error] =
-      std::from_chars(name.data(), name.data() + name.size(), value);
-  if (error != std::errc() || end != name.data() + name.size())
-    return std::nullopt;
-  return value;
-}
-
 fs::path find_directory(const fs::path& path) {
   if (fs::exists(path / kManifestFile))
     return path;
@@ -41,7 +31,7 @@ fs::path find_directory(const fs::path& path) {
   fs::path result;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(path, ignored)) {
-    const auto number = as_number(entry.path().filename().string());
+    const auto number = parse_number<int64_t>(entry.path().filename().string());
     if (number && *number > latest &&
         fs::exists(entry.path() / kManifestFile)) {
       latest = *number;

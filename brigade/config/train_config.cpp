@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <initializer_list>
 #include <string_view>
 
 #include "brigade/base/error.h"
 #include "brigade/base/hash.h"
+#include "brigade/base/parse_number.h"
 #include "brigade/config/given.h"
 #include "brigade/config/keys.h"
 #include "brigade/config/layout_rules.h"
@@ -295,12 +295,7 @@ void check_environment(
   if (!environment.OMP_NUM_THREADS)
     return;
   const std::string& text = *environment.OMP_NUM_THREADS;
-  int threads = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), threads);
-  const bool is_number =
-      error == std::errc() && end == text.data() + text.size();
-  if (!is_number || threads < 1)
+  if (parse_number<int>(text).value_or(0) < 1)
     problems.push_back(fmt::format(
         "[config] /environment/OMP_NUM_THREADS = \"{}\": expected a number of "
         "threads >= 1, as text",

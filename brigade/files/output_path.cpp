@@ -6,11 +6,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <string>
 
 #include "brigade/base/error.h"
+#include "brigade/base/parse_number.h"
 #include "brigade/files/usual_path.h"
 
 namespace brigade {
@@ -32,11 +32,8 @@ int named_descriptor(const fs::path& path) {
   if (text == "/dev/stderr")
     return STDERR_FILENO;
   for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
-    int number = -1;
-    const char* const end = text.data() + text.size();
-    if (text.starts_with(folder) &&
-        std::from_chars(text.data() + folder.size(), end, number).ptr == end)
-      return number;
+    if (text.starts_with(folder))
+      return parse_number<int>(text.substr(folder.size())).value_or(-1);
   }
   return -1;
 }

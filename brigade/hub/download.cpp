@@ -6,11 +6,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <thread>
 
 #include "brigade/base/error.h"
+#include "brigade/base/parse_number.h"
 #include "brigade/base/units.h"
 #include "brigade/files/digest.h"
 #include "brigade/files/file.h"
@@ -42,23 +42,14 @@ std::string describe(const HttpResponse& response) {
              : response.transport_error;
 }
 
-std::optional<uint64_t> to_number(std::string_view text) {
-  uint64_t value = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size())
-    return std::nullopt;
-  return value;
-}
-
 // "bytes 5-9/10" -> 5.
 std::optional<uint64_t> first_byte_of(const std::string& content_range) {
   constexpr std::string_view kUnit = "bytes ";
   const auto dash = content_range.find('-');
   if (!content_range.starts_with(kUnit) || dash == std::string::npos)
     return std::nullopt;
-  return to_number(std::string_view(content_range)
-                       .substr(kUnit.size(), dash - kUnit.size()));
+  return parse_number<uint64_t>(std::string_view(content_range)
+                                    .substr(kUnit.size(), dash - kUnit.size()));
 }
 
 // W/"abc" -> abc.
@@ -264,9 +255,9 @@ HubDownload::Remote HubDownload::remote_file(
         remote.url,
         remote.etag));
   }
-  auto size = to_number(response.header("x-linked-size"));
+  auto size = parse_number<uint64_t>(response.header("x-linked-size"));
   if (!size && !redirected)
-    size = to_number(response.header("content-length"));
+    size = parse_number<uint64_t>(response.header("content-length"));
   remote.size_known = size.has_value();
   remote.size_bytes = size.value_or(0);
   return remote;

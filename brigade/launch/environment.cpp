@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <vector>
 
 #include "brigade/base/error.h"
 #include "brigade/base/hash.h"
+#include "brigade/base/parse_number.h"
 #include "brigade/launch/network.h"
 #include "brigade/launch/slurm_hosts.h"
 #include "brigade/launch/store_file.h"
@@ -43,15 +43,11 @@ class Variables {
     const auto value = text(name);
     if (!value)
       return otherwise;
-    int number = 0;
-    const char* end = value->data() + value->size();
-    const auto result = std::from_chars(value->data(), end, number);
-    if (result.ec != std::errc() || result.ptr != end || number < 0) {
-      problem(
-          fmt::format("{}='{}' is not a number of 0 or more", name, *value));
-      return otherwise;
-    }
-    return number;
+    const int number = parse_number<int>(*value).value_or(-1);
+    if (number >= 0)
+      return number;
+    problem(fmt::format("{}='{}' is not a number of 0 or more", name, *value));
+    return otherwise;
   }
 
   void check(bool holds, const std::string& message) {

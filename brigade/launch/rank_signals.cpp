@@ -5,10 +5,10 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <charconv>
 
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
+#include "brigade/base/parse_number.h"
 
 namespace brigade {
 namespace {
@@ -90,14 +90,12 @@ std::optional<KillGrace> kill_grace(
   const auto text = getenv(kName);
   if (!text)
     return KillGrace{.seconds = 1};
-  int seconds = 0;
-  const auto [end, error] =
-      std::from_chars(text->data(), text->data() + text->size(), seconds);
-  if (error != std::errc() || end != text->data() + text->size()) {
+  const auto seconds = parse_number<int>(*text);
+  if (!seconds) {
     throw ConfigError(fmt::format(
         "[launch] {}='{}': expected a whole number of seconds", kName, *text));
   }
-  return KillGrace{.seconds = static_cast<double>(seconds)};
+  return KillGrace{.seconds = static_cast<double>(*seconds)};
 }
 
 std::optional<int64_t> job_end_time(const GetEnv& getenv) {
@@ -105,10 +103,8 @@ std::optional<int64_t> job_end_time(const GetEnv& getenv) {
   const auto text = getenv(kName);
   if (!text)
     return std::nullopt;
-  int64_t seconds = 0;
-  const auto [end, error] =
-      std::from_chars(text->data(), text->data() + text->size(), seconds);
-  if (error != std::errc() || end != text->data() + text->size()) {
+  const auto seconds = parse_number<int64_t>(*text);
+  if (!seconds) {
     throw ConfigError(fmt::format(
         "[launch] {}='{}': expected seconds of Unix time", kName, *text));
   }

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <type_traits>
 
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
+#include "brigade/base/parse_number.h"
 #include "brigade/model_spec/shard.h"
 #include "brigade/topology/sequence_partition.h"
 
@@ -26,13 +26,7 @@ std::optional<int64_t> number_after(
     std::string_view prefix) {
   if (!part.starts_with(prefix))
     return std::nullopt;
-  part.remove_prefix(prefix.size());
-  int64_t value = 0;
-  const char* end = part.data() + part.size();
-  const auto [stop, error] = std::from_chars(part.data(), end, value);
-  if (part.empty() || error != std::errc() || stop != end)
-    return std::nullopt;
-  return value;
+  return parse_number<int64_t>(part.substr(prefix.size()));
 }
 
 bool read_number_part(std::string_view part, Layout& layout) {

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <unordered_map>
 
+#include "brigade/base/parse_number.h"
 #include "brigade/files/file.h"
 #include "brigade/files/usual_path.h"
 #include "brigade/json/node.h"
@@ -169,9 +169,8 @@ void read_config_beside(
   if (!list)
     return;
   for (const auto& [name, value] : list->value().items()) {
-    int64_t id = -1;
-    const char* const end = name.data() + name.size();
-    if (std::from_chars(name.data(), end, id).ptr != end || id < 0)
+    const auto id = parse_number<int64_t>(name).value_or(-1);
+    if (id < 0)
       list->fail(fmt::format("\"{}\" is not a token's id", name));
     tokens[id] = read_token(list->at(name), id);
   }

@@ -6,13 +6,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
+#include "brigade/base/parse_number.h"
 #include "brigade/files/file.h"
 #include "brigade/files/usual_path.h"
 #include "brigade/json/node.h"
@@ -127,9 +127,8 @@ void read_listed(const JsonNode& list, TokensBeside& beside) {
   list.require_object();
   std::map<int64_t, AddedToken> by_id;
   for (const auto& [name, value] : list.value().items()) {
-    int64_t id = -1;
-    const char* const end = name.data() + name.size();
-    if (std::from_chars(name.data(), end, id).ptr != end || id < 0)
+    const auto id = parse_number<int64_t>(name).value_or(-1);
+    if (id < 0)
       list.fail(fmt::format("\"{}\" is not a token's id", name));
     const JsonNode node = list.at(name);
     node.require_object();

@@ -1,8 +1,8 @@
+#include "brigade/base/parse_number.h"
 #include "brigade/comm/start/c10d_store.h"
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -25,10 +25,8 @@ struct KeyOfRank {
 std::optional<KeyOfRank> parse_key(const std::string& key, int size) {
   const size_t slash = key.rfind('/');
   const size_t begin = slash == std::string::npos ? 0 : slash + 1;
-  int rank = 0;
-  const char* end = key.data() + key.size();
-  const auto result = std::from_chars(key.data() + begin, end, rank);
-  if (result.ec != std::errc() || result.ptr != end || rank < 0 || rank >= size)
+  const int rank = parse_number<int>(key.substr(begin)).value_or(-1);
+  if (rank < 0 || rank >= size)
     return std::nullopt;
   return KeyOfRank{key.substr(0, begin), rank};
 }
