@@ -2,13 +2,12 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <torch/types.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/checkpoint.h"
+#include "brigade/comm/agreement.h"
 
 namespace brigade {
 namespace {
@@ -120,37 +119,13 @@ std::string find_reason_to_reject(
     VerifyLevel level,
     Communicator& world,
     const HashProgress& on_progress) {
-  const auto reasons = gather_texts(
-      reason_of_part(directory, level, world.rank(), world.size(), on_progress),
-      world);
+  const auto reasons = Agreement(world).texts(reason_of_part(
+      directory, level, world.rank(), world.size(), on_progress));
   const auto found =
       std::find_if(reasons.begin(), reasons.end(), [](const std::string& text) {
         return !text.empty();
       });
   return found == reasons.end() ? std::string() : *found;
-}
-
-std::vector<std::string> gather_texts(
-    const std::string& text,
-    Communicator& world) {
-  const auto mine =
-      torch::full({1}, static_cast<int64_t>(text.size()), torch::kLong);
-  auto sizes = torch::empty({world.size()}, torch::kLong);
-  world.all_gather(sizes, mine)->wait();
-  const int64_t longest = sizes.max().item<int64_t>();
-  std::vector<std::string> texts(static_cast<size_t>(world.size()));
-  if (longest == 0)
-    return texts;
-  auto bytes = torch::zeros({longest}, torch::kByte);
-  std::memcpy(bytes.data_ptr(), text.data(), text.size());
-  auto all = torch::empty({world.size(), longest}, torch::kByte);
-  world.all_gather(all, bytes)->wait();
-  for (int rank = 0; rank < world.size(); ++rank) {
-    texts[static_cast<size_t>(rank)].assign(
-        static_cast<const char*>(all[rank].data_ptr()),
-        static_cast<size_t>(sizes[rank].item<int64_t>()));
-  }
-  return texts;
 }
 
 }  // namespace brigade

@@ -44,9 +44,4 @@ std::string find_reason_to_reject(
     Communicator& world,
     const HashProgress& on_progress = {});
 
-// Collective: the text of each rank, in rank order.
-std::vector<std::string> gather_texts(
-    const std::string& text,
-    Communicator& world);
-
 }  // namespace brigade

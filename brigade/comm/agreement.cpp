@@ -81,6 +81,8 @@ std::vector<std::string> Agreement::texts(const std::string& mine) const {
   group_->all_gather(lengths, to_tensor({static_cast<int64_t>(mine.size())}))
       ->wait_on_host();
   const auto longest = lengths.max().item<int64_t>();
+  if (longest == 0)
+    return std::vector<std::string>(static_cast<size_t>(size()));
   auto text = torch::zeros({longest}, torch::kByte);
   copy_text(mine, text);
   auto all = torch::empty({size(), longest}, torch::kByte);
