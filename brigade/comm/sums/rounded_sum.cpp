@@ -51,10 +51,10 @@ void RoundedSum::for_each_block(
 void RoundedSum::encode(const Block& block, uint8_t* wire) {
   const float* values = values_.data_ptr<float>() + block.begin;
   float* errors = errors_.data_ptr<float>() + block.begin;
-  encode_block(format_, values, block.count, wire);
+  encode_block(format_, values, block.numel, wire);
   std::array<float, kLargestWireBlock> rounded;
-  decode_block(format_, wire, block.count, rounded.data());
-  for (int64_t i = 0; i < block.count; ++i) {
+  decode_block(format_, wire, block.numel, rounded.data());
+  for (int64_t i = 0; i < block.numel; ++i) {
     const float error = values[i] - rounded[static_cast<size_t>(i)];
     // An infinity must not stay in the errors.
     errors[i] = std::isfinite(error) ? error : 0;
@@ -104,8 +104,8 @@ WorkPtr RoundedSum::gather() {
     // This rank's chunk, as the peer sent it.
     for_each_block(
         rank, received_[peer], [&](const Block& block, const uint8_t* bytes) {
-          decode_block(format_, bytes, block.count, part.data());
-          for (int64_t i = 0; i < block.count; ++i)
+          decode_block(format_, bytes, block.numel, part.data());
+          for (int64_t i = 0; i < block.numel; ++i)
             values[block.begin + i] += part[static_cast<size_t>(i)];
         });
   }
@@ -124,7 +124,7 @@ void RoundedSum::finish() {
           owner,
           received_[owner],
           [&](const Block& block, const uint8_t* bytes) {
-            decode_block(format_, bytes, block.count, values + block.begin);
+            decode_block(format_, bytes, block.numel, values + block.begin);
           });
     }
   }

@@ -52,10 +52,7 @@ class RoundedSum {
   int64_t wire_bytes() const;
 
  private:
-  struct Block {
-    int64_t begin;
-    int64_t count;
-  };
+  using Block = FlatRange;
   // Rounds a block into `wire`; what that loses becomes its error.
   void encode(const Block& block, uint8_t* wire);
   // Calls visit(block, its bytes in `wire`) for each block of a rank's chunk.
