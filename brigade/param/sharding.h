@@ -2,6 +2,8 @@
 // ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054); the last is FSDP.
 #pragma once
 
+#include "brigade/options/choice.h"
+
 namespace brigade {
 
 // Bytes of a rank for each bf16 parameter, dp ranks: weight, main_grad,
@@ -14,8 +16,13 @@ enum class Sharding {
   // (ZeRO-3; PyTorch's fully_shard). See sharding/sharded_weights.h.
   kParameters,
 };
-// "none", "optimizer", "gradients" or "parameters".
-const char* to_string(Sharding sharding);
+// As messages call them.
+template <>
+inline constexpr std::array kChoices<Sharding>{
+    Choice{Sharding::kNone, "none"},
+    Choice{Sharding::kOptimizer, "optimizer"},
+    Choice{Sharding::kGradients, "gradients"},
+    Choice{Sharding::kParameters, "parameters"}};
 
 // Sharding: when gather_weights(), and with it DataParallel::step(), returns.
 enum class GatherMode {
