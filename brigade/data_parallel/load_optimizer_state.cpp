@@ -1,15 +1,14 @@
 #include <fmt/format.h>
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <set>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "brigade/base/error.h"
 #include "brigade/data_parallel/optimizer_state.h"
 #include "brigade/data_parallel/param_states.h"
-#include "brigade/data_parallel/stepped_tensors.h"
 #include "brigade/data_parallel/torch_optimizer_fields.h"
 
 namespace brigade {
@@ -53,18 +52,14 @@ find_fields(const GradSync& sync, const OptimizerState& state, int param) {
   return found == state.of_param.end() ? nullptr : &found->second;
 }
 
-// The fields of a stepped tensor from those of its parameters. Null where no
-// parameter has any; all must have alike ones.
-std::optional<ParamFields> fields_for(
+// The fields of a stepped tensor: those of its parameters, which must have alike
+// ones. Null: they have none.
+const ParamFields* common_fields(
     const GradSync& sync,
-    const SteppedTensor& stepped,
-    const torch::Tensor& like,
+    const std::vector<RunPart>& parts,
     const OptimizerState& state) {
-  if (stepped.parts.empty())
-    return std::nullopt;
-  const ParamFields* first = find_fields(sync, state, stepped.parts[0].param);
-  ParamFields result;
-  for (const RunPart& part : stepped.parts) {
+  const ParamFields* first = find_fields(sync, state, parts[0].param);
+  for (const RunPart& part : parts) {
     const ParamFields* fields = find_fields(sync, state, part.param);
     const auto step_of = [](const ParamFields* of) {
       return of == nullptr ? -1 : of->at(kStep).item<int64_t>();
@@ -73,30 +68,56 @@ std::optional<ParamFields> fields_for(
         (fields != nullptr && fields->size() != first->size())) {
       refuse_state(fmt::format(
           "has '{}' after {} steps and '{}' after {} (-1: never stepped), "
-          "which "
-          "are stepped as one here: give them parameter groups of their own",
-          sync.params()[static_cast<size_t>(stepped.parts[0].param)].name,
+          "which are stepped as one here: give them parameter groups of their "
+          "own",
+          sync.params()[static_cast<size_t>(parts[0].param)].name,
           step_of(first),
           sync.params()[static_cast<size_t>(part.param)].name,
           step_of(fields)));
     }
-    if (fields == nullptr)
-      continue;
-    for (const auto& [name, tensor] : *fields) {
-      if (name == kStep) {
-        result[name] = tensor;
-        continue;
-      }
-      torch::Tensor& flat = result[name];
-      if (!flat.defined())
-        flat = torch::zeros(
-            like.sizes(), like.options().dtype(tensor.scalar_type()));
-      flat.view({-1})
-          .narrow(0, part.offset, part.numel)
-          .copy_(tensor.reshape({-1}).narrow(0, part.begin, part.numel));
-    }
   }
-  return first == nullptr ? std::nullopt : std::optional(std::move(result));
+  return first;
+}
+
+// A state with these fields, all zero, of the tensor `like`.
+std::unique_ptr<torch::optim::OptimizerParamState> make_zero_state(
+    const torch::optim::Optimizer& optimizer,
+    const ParamFields& fields,
+    const torch::Tensor& like) {
+  auto made = make_param_state(optimizer);
+  const OptimizerFields into = fields_of(*made);
+  if (into.step != nullptr)
+    *into.step = fields.at(kStep).item<int64_t>();
+  std::set<std::string> known = {kStep};
+  for (const auto& [name, tensor] : into.tensors) {
+    known.insert(name);
+    if (fields.contains(name))
+      *tensor = torch::zeros(like.sizes(), like.options());
+  }
+  for (const auto& [name, tensor] : fields) {
+    if (!known.contains(name))
+      refuse_state(fmt::format(
+          "has '{}', which this optimizer does not keep: load it into one of "
+          "the kind that it was gathered from",
+          name));
+  }
+  return made;
+}
+
+// The optimizer's states become those, and zero where there are none.
+void fill(
+    const GradSync& sync,
+    const ParamStates& states,
+    const OptimizerState& state) {
+  for (int param = 0; param < static_cast<int>(sync.params().size()); ++param) {
+    const ParamFields* fields = find_fields(sync, state, param);
+    std::vector<State> whole = states.zeros(param);
+    for (State& each : whole) {
+      if (fields != nullptr && fields->count(each.name) > 0)
+        set_values(each, fields->at(each.name));
+    }
+    states.keep(param, whole);
+  }
 }
 
 }  // namespace
@@ -109,33 +130,18 @@ void load_optimizer_state(
   check_is_of(sync, state);
   for (auto& group : optimizer.param_groups()) {
     for (const torch::Tensor& param : group.params()) {
-      const SteppedTensor stepped = find_stepped(sync, param);
-      if (stepped.parts.empty())  // not the sync's, or padding
+      const auto parts = parts_of(sync, param);
+      if (!parts || parts->empty())  // not the sync's, or padding
         continue;
-      auto fields = fields_for(sync, stepped, param, state);
-      if (!fields) {
-        set_param_state(optimizer, param, nullptr);
-        continue;
-      }
-      auto made = make_param_state(optimizer);
-      const OptimizerFields into = fields_of(*made);
-      if (into.step != nullptr)
-        *into.step = fields->at(kStep).item<int64_t>();
-      fields->erase(kStep);
-      for (const auto& [name, tensor] : into.tensors) {
-        if (const auto found = fields->find(name); found != fields->end()) {
-          *tensor = found->second;
-          fields->erase(found);
-        }
-      }
-      if (!fields->empty())
-        refuse_state(fmt::format(
-            "has '{}', which this optimizer does not keep: load it into one of "
-            "the kind that it was gathered from",
-            fields->begin()->first));
-      set_param_state(optimizer, param, std::move(made));
+      const ParamFields* fields = common_fields(sync, *parts, state);
+      set_param_state(
+          optimizer,
+          param,
+          fields == nullptr ? nullptr
+                            : make_zero_state(optimizer, *fields, param));
     }
   }
+  fill(sync, ParamStates(sync, optimizer), state);
 }
 
 void load_optimizer_state(
@@ -180,15 +186,7 @@ void load_optimizer_state(
             name));
     }
   }
-  for (int param = 0; param < static_cast<int>(sync.params().size()); ++param) {
-    const ParamFields* fields = find_fields(sync, state, param);
-    std::vector<State> whole = states.zeros(param);
-    for (State& each : whole) {
-      if (fields != nullptr && fields->count(each.name) > 0)
-        set_values(each, fields->at(each.name));
-    }
-    states.keep(param, whole);
-  }
+  fill(sync, states, state);
   optimizer.set_steps(steps);
   optimizer.set_scalars(state.scalars);
 }

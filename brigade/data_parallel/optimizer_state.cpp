@@ -2,124 +2,49 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cstdint>
-#include <utility>
-#include <vector>
-
+#include "brigade/base/error.h"
 #include "brigade/data_parallel/param_states.h"
-#include "brigade/data_parallel/stepped_tensors.h"
+#include "brigade/data_parallel/torch_optimizer_fields.h"
 
 namespace brigade {
 namespace {
 
-using Fields = std::vector<std::string>;
-
-// Every field that one of torch::optim has.
-const Fields& torch_fields() {
-  static const Fields fields = {
-      "exp_avg",
-      "exp_avg_sq",
-      "max_exp_avg_sq",
-      "momentum_buffer",
-      "square_avg",
-      "grad_avg",
-      "sum"};
-  return fields;
-}
-
-// Of each parameter a row: steps + 1, or 0 without state; then 1 for each of
-// `names` that it has. Collective: what any rank has.
-torch::Tensor agree_on_fields(
-    const GradSync& sync,
-    const std::vector<SteppedTensor>& all,
-    const Fields& names) {
-  auto table = torch::zeros(
-      {static_cast<int64_t>(sync.params().size()),
-       static_cast<int64_t>(1 + names.size())},
-      torch::kLong);
-  for (const SteppedTensor& stepped : all) {
-    for (const RunPart& part : stepped.parts) {
-      auto row = table[part.param];
-      row[0] = stepped.has_state ? stepped.step + 1 : 0;
-      for (size_t f = 0; stepped.has_state && f < names.size(); ++f)
-        row[static_cast<int64_t>(f) + 1] =
-            static_cast<int64_t>(stepped.fields.count(names[f]));
+OptimizerState gather(const GradSync& sync, const ParamStates& states, int to) {
+  OptimizerState result;
+  for (const FlatSegment& segment : sync.segments()) {
+    const auto whole = states.gather(segment);
+    if (sync.all_ranks()->rank() != to)
+      continue;
+    for (size_t s = 0; s < whole.size(); ++s) {
+      const int param = segment.slots[s].param;
+      if (whole[s].empty())  // nobody steps it
+        continue;
+      auto& fields =
+          result.of_param[sync.params()[static_cast<size_t>(param)].name];
+      fields["step"] = torch::tensor(states.steps(param));
+      for (const State& state : whole[s])
+        fields[state.name] = values_of(state).clone();
     }
   }
-  sync.all_ranks()->all_reduce(table, ReduceOp::kMax)->wait_on_host();
-  return table;
+  return result;
 }
 
-// A field of all of a segment. Collective with sharding.
-torch::Tensor whole_field(
+// What it keeps of other tensors is each rank's own.
+void check_is_synchronised(
     const GradSync& sync,
-    const std::vector<SteppedTensor>& all,
-    size_t index,
-    const std::string& field) {
-  const FlatSegment& segment = sync.segments()[index];
-  const auto whole = torch::zeros_like(segment.main_grad);
-  const auto owned = whole.narrow(0, segment.owned.begin, segment.owned.numel);
-  for (const SteppedTensor& stepped : all) {
-    const auto found = stepped.fields.find(field);
-    if (stepped.segment == index && found != stepped.fields.end())
-      owned.narrow(0, stepped.offset, found->second.numel())
-          .copy_(found->second);
-  }
-  if (sync.options().sharding != Sharding::kNone)
-    segment.group.ranks->all_gather(whole, owned)->wait_on_host();
-  return whole;
-}
-
-OptimizerState gather(
-    const GradSync& sync,
-    const std::vector<SteppedTensor>& all,
-    const Fields& names,
-    int to) {
-  const torch::NoGradGuard no_grad;
-  const torch::Tensor table = agree_on_fields(sync, all, names);
-  const bool is_mine = sync.all_ranks()->rank() == to;
-  OptimizerState state;
-  const auto add = [&](int param, const std::string& field, torch::Tensor t) {
-    if (is_mine)
-      state.of_param[sync.params()[static_cast<size_t>(param)].name].emplace(
-          field, std::move(t));
-  };
-  for (int64_t param = 0; param < table.size(0); ++param) {
-    const auto steps = table[param][0].item<int64_t>();
-    if (steps > 0)
-      add(static_cast<int>(param), "step", torch::tensor(steps - 1));
-  }
-  for (const SteppedTensor& stepped : all) {
-    if (stepped.segment)
-      continue;
-    for (const auto& [field, tensor] : stepped.fields)
-      add(stepped.parts[0].param, field, tensor.clone());
-  }
-  if (sync.options().handover != GradHandover::kMainGrad)
-    return state;
-  for (size_t f = 0; f < names.size(); ++f) {
-    for (size_t s = 0; s < sync.segments().size(); ++s) {
-      const auto& slots = sync.segments()[s].slots;
-      const auto has_field = [&](const BucketSlot& slot) {
-        return table[slot.param][static_cast<int64_t>(f) + 1].item<int64_t>() !=
-               0;
-      };
-      if (std::none_of(slots.begin(), slots.end(), has_field))
-        continue;
-      const auto whole = whole_field(sync, all, s, names[f]);
-      for (const BucketSlot& slot : slots) {
-        const auto& param = sync.params()[static_cast<size_t>(slot.param)];
-        if (has_field(slot))
-          add(slot.param,
-              names[f],
-              whole.narrow(0, slot.offset_numel, slot.numel)
-                  .view(param.tensor.sizes())
-                  .clone());
+    const torch::optim::Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const torch::Tensor& param : group.params()) {
+      if (find_param_state(optimizer, param) != nullptr &&
+          !parts_of(sync, param)) {
+        throw ConfigError(fmt::format(
+            "[data_parallel] the optimizer has a state of a tensor of shape {} "
+            "that is not synchronised (WrapOptions::ignore): it is each rank's "
+            "own; give it an optimizer of its own",
+            c10::str(param.sizes())));
       }
     }
   }
-  return state;
 }
 
 }  // namespace
@@ -174,7 +99,9 @@ OptimizerState gather_optimizer_state(
     const GradSync& sync,
     const torch::optim::Optimizer& optimizer,
     int to) {
-  return gather(sync, stepped_by(sync, optimizer), torch_fields(), to);
+  const torch::NoGradGuard no_grad;
+  check_is_synchronised(sync, optimizer);
+  return gather(sync, ParamStates(sync, optimizer), to);
 }
 
 OptimizerState gather_optimizer_state(
@@ -183,24 +110,11 @@ OptimizerState gather_optimizer_state(
     int to) {
   const torch::NoGradGuard no_grad;
   const ParamStates states(sync, optimizer);
-  OptimizerState result;
   if (optimizer.steps() == 0)
-    return result;
-  const bool is_mine = sync.all_ranks()->rank() == to;
-  if (is_mine)
+    return {};
+  OptimizerState result = gather(sync, states, to);
+  if (sync.all_ranks()->rank() == to)
     result.scalars = optimizer.scalars();
-  for (const FlatSegment& segment : sync.segments()) {
-    const auto whole = states.gather(segment);
-    for (size_t s = 0; is_mine && s < whole.size(); ++s) {
-      if (whole[s].empty())  // nobody steps it
-        continue;
-      const auto param = static_cast<size_t>(segment.slots[s].param);
-      auto& fields = result.of_param[sync.params()[param].name];
-      fields["step"] = torch::tensor(optimizer.steps());
-      for (const State& state : whole[s])
-        fields[state.name] = values_of(state).clone();
-    }
-  }
   return result;
 }
 

@@ -94,4 +94,19 @@ std::vector<RunPart> parts_of(const GradSync& sync, const OwnedRun& run) {
   return parts;
 }
 
+std::optional<std::vector<RunPart>> parts_of(
+    const GradSync& sync,
+    const torch::Tensor& stepped) {
+  for (size_t i = 0; i < sync.params().size(); ++i) {
+    if (sync.params()[i].tensor.is_same(stepped))
+      return std::vector{
+          RunPart{.param = static_cast<int>(i), .numel = stepped.numel()}};
+  }
+  if (sync.options().handover == GradHandover::kMainGrad) {
+    if (const auto run = find_owned(sync, stepped))
+      return parts_of(sync, *run);
+  }
+  return std::nullopt;
+}
+
 }  // namespace brigade

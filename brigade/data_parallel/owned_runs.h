@@ -42,5 +42,10 @@ std::optional<OwnedRun> find_owned(
 // Each parameter of which a run has elements.
 // In the order of memory.
 std::vector<RunPart> parts_of(const GradSync& sync, const OwnedRun& run);
+// The same of a tensor that an optimizer of torch::optim steps: a parameter, or
+// the weight() of a run. Empty: it is padding; std::nullopt: it is elsewhere.
+std::optional<std::vector<RunPart>> parts_of(
+    const GradSync& sync,
+    const torch::Tensor& stepped);
 
 }  // namespace brigade

@@ -3,10 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdint>
+#include <utility>
 
 #include "brigade/base/error.h"
 #include "brigade/comm/agreement.h"
+#include "brigade/data_parallel/torch_optimizer_fields.h"
 
 namespace brigade {
 namespace {
@@ -36,11 +37,25 @@ const torch::Tensor& weight_of(const GradSync& sync, int param) {
 
 }  // namespace
 
-ParamStates::ParamStates(const GradSync& sync, const Optimizer& optimizer)
+ParamStates::ParamStates(const GradSync& sync)
     : sync_(sync),
-      optimizer_(optimizer),
       places_(sync.params().size()),
-      unit_of_(sync.params().size()) {
+      specs_(sync.params().size()),
+      steps_(sync.params().size(), -1) {}
+
+void ParamStates::add(
+    const std::vector<RunPart>& parts,
+    std::vector<State> states) {
+  for (const RunPart& part : parts) {
+    auto& place = places_[static_cast<size_t>(part.param)];
+    place = part;
+    place->run = states_.size();
+  }
+  states_.push_back(std::move(states));
+}
+
+ParamStates::ParamStates(const GradSync& sync, const Optimizer& optimizer)
+    : ParamStates(sync) {
   // 1 + the unit, which is the same on all ranks that step it; 0: not stepped.
   std::vector<int64_t> stepped(sync.params().size(), 0);
   for (size_t g = 0; g < optimizer.groups().size(); ++g) {
@@ -52,36 +67,87 @@ ParamStates::ParamStates(const GradSync& sync, const Optimizer& optimizer)
           "memory: make it by make_adamw(model.sync(), ...)",
           group.name));
     }
-    for (const RunPart& part : parts_of(sync, *run)) {
-      const auto param = static_cast<size_t>(part.param);
-      places_[param] = part;
-      places_[param]->run = g;
-      stepped[param] = 1 + static_cast<int64_t>(group.rule.unit);
-    }
+    const auto parts = parts_of(sync, *run);
+    add(parts, optimizer.states(g));
+    for (const RunPart& part : parts)
+      stepped[static_cast<size_t>(part.param)] =
+          1 + static_cast<int64_t>(group.rule.unit);
   }
   if (is_sharded(sync))
     stepped = Agreement(*sync.all_ranks()).max(stepped);
   for (size_t i = 0; i < stepped.size(); ++i) {
-    if (stepped[i] != 0)
-      unit_of_[i] = static_cast<StepUnit>(stepped[i] - 1);
+    if (stepped[i] == 0)
+      continue;
+    steps_[i] = optimizer.steps();
+    specs_[i] = optimizer.kept(
+        static_cast<StepUnit>(stepped[i] - 1),
+        sync.params()[i].tensor.scalar_type());
   }
 }
 
-std::vector<StateSpec> ParamStates::specs(int param) const {
-  const auto unit = unit_of_[static_cast<size_t>(param)];
-  if (!unit)
-    return {};
-  return optimizer_.kept(*unit, weight_of(sync_, param).scalar_type());
+ParamStates::ParamStates(
+    const GradSync& sync,
+    const torch::optim::Optimizer& optimizer)
+    : ParamStates(sync) {
+  is_torch_ = true;
+  const auto empty = make_param_state(optimizer);
+  const OptimizerFields all = fields_of(*empty);
+  // Of each parameter steps + 1, or 0 without state, and 1 for each field that
+  // it has: what any rank says.
+  const size_t columns = 1 + all.tensors.size();
+  std::vector<int64_t> table(sync.params().size() * columns, 0);
+  for (const auto& group : optimizer.param_groups()) {
+    for (const torch::Tensor& param : group.params()) {
+      auto* state = find_param_state(optimizer, param);
+      if (state == nullptr)
+        continue;
+      const auto parts = parts_of(sync, param);
+      if (!parts)
+        continue;
+      const OptimizerFields fields = fields_of(*state);
+      std::vector<int64_t> row(columns, 0);
+      row[0] = 1 + (fields.step != nullptr ? *fields.step : 0);
+      std::vector<State> kept;
+      for (size_t f = 0; f + 1 < columns; ++f) {
+        const auto& [name, tensor] = fields.tensors[f];
+        if (!tensor->defined())
+          continue;
+        row[f + 1] = 1;
+        kept.push_back({name, tensor->reshape({-1})});
+      }
+      add(*parts, std::move(kept));
+      for (const RunPart& part : *parts)
+        std::copy(
+            row.begin(),
+            row.end(),
+            table.begin() + part.param * static_cast<int64_t>(columns));
+    }
+  }
+  table = Agreement(*sync.all_ranks()).max(table);
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    steps_[i] = table[i * columns] - 1;
+    for (size_t f = 0; f + 1 < columns; ++f) {
+      if (table[i * columns + f + 1] != 0)
+        specs_[i].push_back({.name = all.tensors[f].first});
+    }
+  }
+}
+
+State ParamStates::zero(const StateSpec& spec, const torch::Tensor& weight)
+    const {
+  return is_torch_ ? State{spec.name, torch::zeros_like(weight)}
+                   : zero_state(spec, weight);
 }
 
 State ParamStates::owned(const RunPart& place, size_t k) const {
-  return narrow_state(
-      optimizer_.states(place.run)[k], place.offset, place.numel);
+  return narrow_state(states_[place.run].at(k), place.offset, place.numel);
 }
 
 std::vector<State> ParamStates::of(int param) const {
-  std::vector<State> states;
   const auto& place = places_[static_cast<size_t>(param)];
+  if (!place)
+    return zeros(param);
+  std::vector<State> states;
   for (size_t k = 0; k < specs(param).size(); ++k)
     states.push_back(shaped(owned(*place, k), weight_of(sync_, param).sizes()));
   return states;
@@ -99,7 +165,7 @@ std::vector<std::vector<State>> ParamStates::gather(
   // gathered as the weights' are. All states of one name at once.
   std::vector<StateSpec> all;
   for (const BucketSlot& slot : segment.slots) {
-    const auto kept = specs(slot.param);
+    const auto& kept = specs(slot.param);
     states.emplace_back(kept.size());
     for (const StateSpec& spec : kept) {
       if (std::find(all.begin(), all.end(), spec) == all.end())
@@ -107,10 +173,10 @@ std::vector<std::vector<State>> ParamStates::gather(
     }
   }
   for (const StateSpec& spec : all) {
-    const State whole = zero_state(spec, segment.weight);
+    const State whole = zero(spec, segment.weight);
     // Of a slot's parameter, the place of the state among its own.
     const auto index_in = [&](const BucketSlot& slot) {
-      const auto kept = specs(slot.param);
+      const auto& kept = specs(slot.param);
       const auto found = std::find(kept.begin(), kept.end(), spec);
       return found == kept.end()
                  ? std::nullopt
@@ -140,7 +206,7 @@ std::vector<State> ParamStates::zeros(int param) const {
   std::vector<State> states;
   const torch::Tensor& weight = weight_of(sync_, param);
   for (const StateSpec& spec : specs(param))
-    states.push_back(zero_state(spec, weight));
+    states.push_back(zero(spec, weight));
   return states;
 }
 
