@@ -7,10 +7,8 @@
 
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
-#include "brigade/schedule/afab.h"
 #include "brigade/schedule/interleaved_1f1b.h"
 #include "brigade/schedule/one_f_one_b.h"
-#include "brigade/schedule/zero_bubble.h"
 
 namespace brigade {
 namespace {

@@ -12,7 +12,6 @@
 #include "brigade/base/error.h"
 #include "brigade/schedule/make_schedule.h"
 #include "brigade/schedule/one_f_one_b.h"
-#include "brigade/schedule/zero_bubble.h"
 
 namespace brigade {
 
