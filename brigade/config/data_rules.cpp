@@ -1,4 +1,4 @@
-#include "brigade/config/data_rules.h"
+#include "brigade/config/rules.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "brigade/config/layout_rules.h"
+#include "brigade/config/rules.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,8 +7,6 @@
 #include <cmath>
 #include <utility>
 
-#include "brigade/config/data_parallel_rules.h"
-#include "brigade/config/data_rules.h"
 #include "brigade/config/model_layout.h"
 #include "brigade/model_spec/adapter.h"
 #include "brigade/model_spec/parameter_table.h"

@@ -1,4 +1,4 @@
-#include "brigade/config/model_source.h"
+#include "brigade/config/rules.h"
 
 #include <fmt/format.h>
 

@@ -11,8 +11,7 @@
 #include "brigade/base/parse_number.h"
 #include "brigade/config/given.h"
 #include "brigade/config/keys.h"
-#include "brigade/config/layout_rules.h"
-#include "brigade/config/model_source.h"
+#include "brigade/config/rules.h"
 #include "brigade/files/file.h"
 #include "brigade/files/usual_path.h"
 

@@ -1,0 +1,34 @@
+// What fills in and checks a config beyond its keys: private to train_config.
+// Each adds one message for each value or combination that cannot be honoured.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "brigade/config/train_config.h"
+
+namespace brigade {
+
+// Fills config.model.decoder from model.config or from the file that model.name
+// leads to; stays empty for an id that `find_model` does not know.
+void find_decoder_config(
+    const FindModel& find_model,
+    TrainConfig& config,
+    std::vector<std::string>& problems);
+
+// Fills dp_size in where it is not given, then checks the whole layout.
+void lay_out(
+    int world_size,
+    TrainConfig& config,
+    std::vector<std::string>& problems);
+
+// dp_size is filled in. What losses of pairs and of a teacher ask of the dataset
+// and the batch.
+void check_data(const TrainConfig& config, std::vector<std::string>& problems);
+// What the keys of gradient synchronisation, ZeRO and low-communication
+// training ask of one another.
+void check_data_parallel(
+    const TrainConfig& config,
+    std::vector<std::string>& problems);
+
+}  // namespace brigade
