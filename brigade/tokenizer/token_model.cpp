@@ -6,8 +6,6 @@
 
 #include "brigade/tokenizer/bpe_model.h"
 #include "brigade/tokenizer/json_parts.h"
-#include "brigade/tokenizer/unigram_model.h"
-#include "brigade/tokenizer/word_piece_model.h"
 
 namespace brigade {
 namespace {
@@ -28,9 +26,9 @@ std::unique_ptr<TokenModel> make_token_model(const JsonNode& node) {
   if (type == "BPE")
     return std::make_unique<BpeModel>(node);
   if (type == "Unigram")
-    return std::make_unique<UnigramModel>(node);
+    return make_unigram_model(node);
   if (type == "WordPiece")
-    return std::make_unique<WordPieceModel>(node);
+    return make_word_piece_model(node);
   refuse(node.at("type"), fmt::format("the model \"{}\"", type));
 }
 

@@ -40,5 +40,8 @@ class TokenModel {
 // By "type"; old files without one are recognised by their keys. Throws
 // DataError at the JSON path of a part that is wrong or not supported.
 std::unique_ptr<TokenModel> make_token_model(const JsonNode& node);
+// Two of its kinds.
+std::unique_ptr<TokenModel> make_unigram_model(const JsonNode& node);
+std::unique_ptr<TokenModel> make_word_piece_model(const JsonNode& node);
 
 }  // namespace brigade

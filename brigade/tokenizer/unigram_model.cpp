@@ -1,14 +1,25 @@
-#include "brigade/tokenizer/unigram_model.h"
-
+// The "model" of type Unigram: every token has a score, the logarithm of its
+// probability, and a word is cut so that the sum of the scores is highest.
+// Source: Kudo, "Subword Regularization", 2018.
+//
+// The best path to each position is found from left to right, over a trie of
+// all tokens: time is the text's length times at most the longest token's.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "brigade/base/error.h"
 #include "brigade/tokenizer/byte_alphabet.h"
+#include "brigade/tokenizer/byte_trie.h"
+#include "brigade/tokenizer/token_model.h"
 #include "brigade/tokenizer/unigram_score.h"
 #include "brigade/tokenizer/utf8.h"
 #include "brigade/tokenizer/word_cache.h"
@@ -20,7 +31,41 @@ namespace {
 constexpr double kUnknownPenalty = 10;
 constexpr size_t kMaxTokens = size_t{1} << 24;
 
-}  // namespace
+class UnigramModel : public TokenModel {
+ public:
+  explicit UnigramModel(const JsonNode& node);
+
+  std::unique_ptr<ModelScratch> make_scratch() const override;
+  void tokenize(
+      const Piece& word,
+      ModelScratch& scratch,
+      std::vector<int32_t>& ids) const override;
+  const Vocabulary& vocabulary() const override { return vocabulary_; }
+  std::string summary() const override { return "Unigram"; }
+
+ private:
+  struct Scratch;
+  class Search;
+
+  const std::string file_;
+  Vocabulary vocabulary_;
+  std::vector<double> scores_;  // by id
+  ByteTrie trie_;
+  double unk_score_ = 0;
+  int32_t unk_id_ = -1;  // -1: there is none
+  bool byte_fallback_ = false;
+  // Tokens <0x00> to <0xFF>, -1 where the vocabulary lacks them.
+  std::array<int32_t, 256> byte_ids_{};
+
+  void read_vocabulary(const JsonNode& list);
+  void encode(
+      std::string_view text,
+      Scratch& scratch,
+      std::vector<int32_t>& ids) const;
+  // Appends the tokens of a run of unknown characters.
+  void append_unknown(std::string_view text, std::vector<int32_t>& ids) const;
+  [[noreturn]] void fail_unknown(char32_t c) const;
+};
 
 struct UnigramModel::Scratch : ModelScratch {
   // The best way to reach a position.
@@ -238,6 +283,12 @@ void UnigramModel::fail_unknown(char32_t c) const {
       "character U+{:04X} needs it",
       file_,
       static_cast<uint32_t>(c)));
+}
+
+}  // namespace
+
+std::unique_ptr<TokenModel> make_unigram_model(const JsonNode& node) {
+  return std::make_unique<UnigramModel>(node);
 }
 
 }  // namespace brigade

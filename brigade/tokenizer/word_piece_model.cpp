@@ -1,11 +1,17 @@
-#include "brigade/tokenizer/word_piece_model.h"
-
+// The "model" of type WordPiece: a word is cut from left to right into the
+// longest tokens, of which all but the first carry a prefix ("##").
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "brigade/base/error.h"
 #include "brigade/tokenizer/byte_alphabet.h"
+#include "brigade/tokenizer/byte_trie.h"
+#include "brigade/tokenizer/token_model.h"
 #include "brigade/tokenizer/utf8.h"
 
 namespace brigade {
@@ -18,7 +24,30 @@ size_t count_characters(std::string_view text) {
       }));
 }
 
-}  // namespace
+class WordPieceModel : public TokenModel {
+ public:
+  explicit WordPieceModel(const JsonNode& node);
+
+  std::unique_ptr<ModelScratch> make_scratch() const override;
+  void tokenize(
+      const Piece& word,
+      ModelScratch& scratch,
+      std::vector<int32_t>& ids) const override;
+  const Vocabulary& vocabulary() const override { return vocabulary_; }
+  std::string summary() const override { return "WordPiece"; }
+
+ private:
+  const std::string file_;
+  const Vocabulary vocabulary_;
+  const std::string prefix_;
+  const std::string unk_token_;
+  const size_t max_characters_;
+  ByteTrie first_;
+  ByteTrie continuing_;  // without the prefix
+
+  // False when some part of the word is no token; `ids` is unchanged then.
+  bool cut(std::string_view word, std::vector<int32_t>& ids) const;
+};
 
 WordPieceModel::WordPieceModel(const JsonNode& node)
     : file_(node.file()),
@@ -88,6 +117,12 @@ void WordPieceModel::tokenize(
         unk_token_,
         text.size()));
   ids.push_back(*unknown);
+}
+
+}  // namespace
+
+std::unique_ptr<TokenModel> make_word_piece_model(const JsonNode& node) {
+  return std::make_unique<WordPieceModel>(node);
 }
 
 }  // namespace brigade

@@ -1,8 +1,6 @@
 // The Unigram model against its definition: of all ways to cut a text, the one
 // of the highest sum of scores. Small random vocabularies; scores are eighths,
 // so sums are exact and ties are real.
-#include "brigade/tokenizer/unigram_model.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,7 +1,5 @@
 // WordPiece against its definition: the longest token that the rest of the word
 // begins with, again and again.
-#include "brigade/tokenizer/word_piece_model.h"
-
 #include <gtest/gtest.h>
 
 #include <map>
