@@ -3,16 +3,19 @@
 #include <fmt/format.h>
 #include <signal.h>
 
+#include <atomic>
 #include <memory>
+#include <stdexcept>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <utility>
 #include <vector>
 
 #include "brigade/base/error.h"
 #include "brigade/comm/gloo/gloo_messages.h"
-#include "brigade/comm/gloo/gloo_work.h"
 #include "brigade/comm/start/c10d_store.h"
+#include "brigade/comm/start/post_mortem.h"
 #include "brigade/comm/sums/composed_communicator.h"
+#include "brigade/metrics/clock.h"
 
 namespace brigade {
 namespace {
@@ -72,6 +75,50 @@ GlooGroupPtr join(
         error.what()));
   }
 }
+
+// A collective that c10d carries out by itself.
+class NativeWork : public Work {
+ public:
+  NativeWork(
+      C10dWorkPtr work,
+      const CollectiveRecord& record,
+      GroupFailuresPtr failures)
+      : work_(std::move(work)),
+        record_(record),
+        failures_(std::move(failures)) {
+    // Runs on the thread that completes it: notes the exact end, and reports
+    // that this rank is there when its peers lose their connections to it.
+    work_->getFuture()->addCallback(
+        [finished = finished_ns_,
+         operation = to_string(record_),
+         post_mortem = failures_->post_mortem()](c10::ivalue::Future& future) {
+          finished->store(steady_now_ns());
+          if (future.hasError())
+            post_mortem->report({}, operation);
+        });
+  }
+
+  void wait() override {
+    try {
+      work_->wait();
+    } catch (const std::exception& error) {
+      // Whatever its type: the collective did not come to its end.
+      failures_->fail(record_, std::runtime_error(error.what()));
+    }
+    if (finished_ns_->load() == 0)
+      finished_ns_->store(steady_now_ns());
+  }
+  bool is_completed() override { return work_->isCompleted(); }
+  int64_t finished_ns() override { return finished_ns_->load(); }
+
+ private:
+  C10dWorkPtr work_;
+  CollectiveRecord record_;
+  GroupFailuresPtr failures_;
+  // Shared with the future's callback.
+  std::shared_ptr<std::atomic<int64_t>> finished_ns_ =
+      std::make_shared<std::atomic<int64_t>>(0);
+};
 
 class GlooCommunicator : public ComposedCommunicator {
  public:
