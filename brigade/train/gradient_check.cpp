@@ -8,7 +8,7 @@
 #include "brigade/base/check.h"
 #include "brigade/base/error.h"
 #include "brigade/comm/agreement.h"
-#include "brigade/train/bit_sum.h"
+#include "brigade/train/replica_check.h"
 
 namespace brigade {
 namespace {

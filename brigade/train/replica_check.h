@@ -4,6 +4,7 @@
 
 #include <torch/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,11 @@
 #include "brigade/param/param.h"
 
 namespace brigade {
+
+// The sum over the elements' bits, read as whole numbers: any one flipped bit
+// changes it. Of any dtype with elements of 1, 2, 4 or 8 bytes. Waits for the
+// tensor's device. Costs a pass over the memory.
+int64_t sum_of_bits(const torch::Tensor& tensor);
 
 struct UnlikeReplica {
   std::string name;        // of the first tensor that differs
