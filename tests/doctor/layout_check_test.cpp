@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <mutex>
 
-#include "brigade/doctor/group_rate.h"
 #include "brigade/doctor/machine_facts.h"
+#include "brigade/doctor/rates.h"
 #include "tests/support/program.h"
 #include "tests/support/ranks_as_threads.h"
 

@@ -1,5 +1,8 @@
-// How quick the messages of a group of ranks are.
+// How quick a machine is at what layouts differ in: messages of a group of ranks,
+// and the products of experts.
 #pragma once
+
+#include <torch/types.h>
 
 #include <cstdint>
 
@@ -16,5 +19,10 @@ struct GroupRate {
 // Collective. The medians of several repetitions with `bytes` of float32 on the
 // group's device.
 GroupRate measure_group(Communicator& group, int64_t bytes);
+
+// Of experts, each of which gets few tokens: floating-point operations per second
+// of the forward of 16 matrices, 1024 x 1024, one after the other with `rows`
+// tokens each. The best of several runs, as peak_flops().
+double expert_flops(const torch::TensorOptions& options, int64_t rows);
 
 }  // namespace brigade
