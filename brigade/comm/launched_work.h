@@ -5,9 +5,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "brigade/comm/flight_recorder.h"
 #include "brigade/comm/work.h"
+#include "brigade/metrics/clock.h"
 
 namespace brigade {
 
@@ -17,8 +20,16 @@ namespace brigade {
 class LaunchEnd {
  public:
   explicit LaunchEnd(const WorkPtr& work) : work_(work) {}
-  void note(int64_t finished_ns);
-  int64_t finished_ns();  // 0 while it is under way
+  // 0: it is under way.
+  void note(int64_t finished_ns) {
+    if (finished_ns != 0)
+      finished_ns_.store(finished_ns);
+  }
+  int64_t finished_ns() {  // 0 while it is under way
+    if (const auto work = work_.lock())
+      note(work->finished_ns());
+    return finished_ns_.load();
+  }
 
  private:
   std::weak_ptr<Work> work_;
@@ -34,11 +45,30 @@ class LaunchedWork : public Work {
       WorkPtr inner,
       FlightRecorderPtr recorder,
       int64_t flight_id,
-      std::shared_ptr<LaunchEnd> end);
-  ~LaunchedWork() override;
+      std::shared_ptr<LaunchEnd> end)
+      : inner_(std::move(inner)),
+        recorder_(std::move(recorder)),
+        flight_id_(flight_id),
+        end_(std::move(end)) {}
+  ~LaunchedWork() override {
+    if (end_)
+      end_->note(inner_->finished_ns());
+  }
 
-  void wait() override;
-  void wait_on_host() override;
+  void wait() override {
+    const int64_t begun_ns = await([&] { inner_->wait(); });
+    if (!recorder_)
+      return;
+    if (inner_->is_completed())
+      recorder_->finished(flight_id_, begun_ns);
+    else
+      recorder_->ordered(flight_id_, inner_);
+  }
+  void wait_on_host() override {
+    const int64_t begun_ns = await([&] { inner_->wait_on_host(); });
+    if (recorder_)
+      recorder_->finished(flight_id_, begun_ns);
+  }
   bool is_completed() override { return inner_->is_completed(); }
   int64_t finished_ns() override { return inner_->finished_ns(); }
   std::optional<int64_t> reduced_bytes() override {
@@ -46,9 +76,21 @@ class LaunchedWork : public Work {
   }
 
  private:
-  int64_t begin_wait();  // when it began
+  // Returns when it began.
   template <typename Wait>
-  void guarded(const Wait& wait);
+  int64_t await(const Wait& wait) {
+    if (recorder_)
+      recorder_->set_awaited(flight_id_, true);
+    const int64_t begun_ns = steady_now_ns();
+    try {
+      wait();
+    } catch (...) {
+      if (recorder_)
+        recorder_->failed(flight_id_);
+      throw;
+    }
+    return begun_ns;
+  }
 
   WorkPtr inner_;
   FlightRecorderPtr recorder_;
