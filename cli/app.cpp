@@ -21,7 +21,6 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/parse_errors.h"
-#include "cli/path_options.h"
 #include "cli/standard_streams.h"
 
 namespace brigade::cli {

@@ -1,11 +1,11 @@
-#include "cli/config_memory.h"
-
+// What a run will need, from its config alone.
 #include <fmt/format.h>
 
 #include "brigade/base/readable.h"
 #include "brigade/planner/memory_estimate.h"
 #include "brigade/planner/model_shape.h"
 #include "brigade/planner/stage_cut.h"
+#include "cli/create_config.h"
 
 namespace brigade::cli {
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "brigade/config/train_config.h"
 #include "brigade/topology/parallel_dims.h"
 
 namespace brigade::cli {
@@ -47,5 +48,9 @@ inline constexpr const char* kDefaultModel =
 // Writes out_dir/exp_name/config.json and prints what it comes to. Throws
 // ConfigError for what `brigade train` would refuse, and writes nothing then.
 void create_config(const CreateConfigArguments& arguments);
+
+// One line: the memory of the rank that needs the most, part by part, as
+// `brigade plan` counts it. The config's model is known.
+std::string describe_memory(const TrainConfig& config);
 
 }  // namespace brigade::cli

@@ -1,4 +1,4 @@
-#include "cli/path_options.h"
+#include "cli/parse_errors.h"
 
 #include <fmt/format.h>
 
