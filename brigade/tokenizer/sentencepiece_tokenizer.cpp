@@ -1,10 +1,9 @@
-#include "brigade/tokenizer/sentencepiece_tokenizer.h"
-
 #include <fmt/format.h>
 #include <sentencepiece_processor.h>
 
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
+#include "brigade/tokenizer/kinds.h"
 #include "brigade/tokenizer/sentencepiece_reason.h"
 #include "brigade/tokenizer/utf8.h"
 
@@ -20,125 +19,129 @@ namespace {
       what));
 }
 
+class SentencePieceTokenizer : public Tokenizer {
+ public:
+  explicit SentencePieceTokenizer(std::filesystem::path path)
+      : path_(std::move(path)) {
+    const MappedFile file(path_);
+    const std::string_view bytes(
+        reinterpret_cast<const char*>(file.bytes().data()), file.size_bytes());
+    if (bytes.empty())
+      fail(path_, "the file is empty");
+    const auto status = processor_.LoadFromSerializedProto(bytes);
+    if (!status.ok()) {
+      const std::string words = words_of_sentencepiece(status.ToString());
+      fail(
+          path_,
+          words.empty() ? "its bytes are those of something else" : words);
+    }
+    if (processor_.GetPieceSize() <= 0)
+      fail(path_, "it holds no pieces");
+  }
+
+  // kTemplate adds bos in front, as Llama does. Control symbols such as <s>
+  // are never recognised in the text: SentencePiece's own rule.
+  std::vector<int32_t> encode(
+      std::string_view text,
+      const EncodeOptions& options) const override {
+    require_utf8(text);
+    std::vector<int32_t> ids;
+    const auto status = processor_.Encode(text, &ids);
+    if (!status.ok()) {
+      throw DataError(fmt::format(
+          "[tokenizer] {}: cannot encode a text of {} bytes: {}",
+          path_.string(),
+          text.size(),
+          words_of_sentencepiece(status.ToString())));
+    }
+    if (options.special_tokens == SpecialTokens::kTemplate && bos_id())
+      ids.insert(ids.begin(), *bos_id());
+    return ids;
+  }
+
+  std::string decode(std::span<const int32_t> ids, const DecodeOptions& options)
+      const override {
+    std::string text;
+    std::vector<int32_t> run;
+    Place place = Place::kBegin;
+    for (const int32_t id : ids) {
+      if (id < 0 || id >= vocab_size())
+        continue;
+      if (!processor_.IsControl(id)) {
+        run.push_back(id);
+      } else if (!options.skip_special_tokens) {
+        text += decode_run(run, place);
+        text += processor_.IdToPiece(id);
+        place = run.empty() ? place : Place::kMiddle;
+        run.clear();
+      }
+    }
+    text += decode_run(run, place);
+    return to_valid_utf8(std::move(text));
+  }
+
+  int64_t vocab_size() const override { return processor_.GetPieceSize(); }
+  std::optional<int32_t> bos_id() const override {
+    return known(processor_.bos_id());
+  }
+  std::optional<int32_t> eos_id() const override {
+    return known(processor_.eos_id());
+  }
+  std::optional<std::string> token_text(int32_t id) const override {
+    if (id < 0 || id >= vocab_size())
+      return std::nullopt;
+    return processor_.IdToPiece(id);
+  }
+  std::optional<int32_t> token_id(std::string_view text) const override {
+    const int id = processor_.PieceToId(text);
+    // It returns the unknown token for every piece that it does not know.
+    if (id < 0 || id >= vocab_size() || processor_.IdToPiece(id) != text)
+      return std::nullopt;
+    return id;
+  }
+  std::string description() const override {
+    return fmt::format(
+        "SentencePiece model {}: {} tokens", path_.string(), vocab_size());
+  }
+
+ private:
+  enum class Place { kBegin, kMiddle };
+
+  static std::optional<int32_t> known(int id) {
+    return id < 0 ? std::nullopt : std::optional<int32_t>(id);
+  }
+
+  std::string decode_run(std::vector<int32_t> run, Place place) const {
+    if (run.empty())
+      return {};
+    std::string head;
+    if (place == Place::kMiddle) {
+      // SentencePiece drops the space of the first token it is given; only the
+      // text's own first one is to go, so the run gets a neighbour in front.
+      head = decode_run({run.front()}, Place::kBegin);
+      run.insert(run.begin(), run.front());
+    }
+    std::string text;
+    const auto status = processor_.Decode(run, &text);
+    if (!status.ok()) {
+      throw DataError(fmt::format(
+          "[tokenizer] {}: cannot decode {} tokens: {}",
+          path_.string(),
+          run.size(),
+          status.ToString()));
+    }
+    return text.substr(std::min(head.size(), text.size()));
+  }
+
+  std::filesystem::path path_;
+  sentencepiece::SentencePieceProcessor processor_;
+};
+
 }  // namespace
 
-SentencePieceTokenizer::SentencePieceTokenizer(std::filesystem::path path)
-    : path_(std::move(path)),
-      processor_(std::make_unique<sentencepiece::SentencePieceProcessor>()) {
-  const MappedFile file(path_);
-  const std::string_view bytes(
-      reinterpret_cast<const char*>(file.bytes().data()), file.size_bytes());
-  if (bytes.empty())
-    fail(path_, "the file is empty");
-  const auto status = processor_->LoadFromSerializedProto(bytes);
-  if (!status.ok()) {
-    const std::string words = words_of_sentencepiece(status.ToString());
-    fail(
-        path_, words.empty() ? "its bytes are those of something else" : words);
-  }
-  if (processor_->GetPieceSize() <= 0)
-    fail(path_, "it holds no pieces");
-}
-
-SentencePieceTokenizer::~SentencePieceTokenizer() = default;
-
-std::vector<int32_t> SentencePieceTokenizer::encode(
-    std::string_view text,
-    const EncodeOptions& options) const {
-  require_utf8(text);
-  std::vector<int32_t> ids;
-  const auto status = processor_->Encode(text, &ids);
-  if (!status.ok()) {
-    throw DataError(fmt::format(
-        "[tokenizer] {}: cannot encode a text of {} bytes: {}",
-        path_.string(),
-        text.size(),
-        words_of_sentencepiece(status.ToString())));
-  }
-  if (options.special_tokens == SpecialTokens::kTemplate && bos_id())
-    ids.insert(ids.begin(), *bos_id());
-  return ids;
-}
-
-std::string SentencePieceTokenizer::decode_run(
-    std::vector<int32_t> run,
-    Place place) const {
-  if (run.empty())
-    return {};
-  std::string head;
-  if (place == Place::kMiddle) {
-    // SentencePiece drops the space of the first token it is given; only the
-    // text's own first one is to go, so the run gets a neighbour in front.
-    head = decode_run({run.front()}, Place::kBegin);
-    run.insert(run.begin(), run.front());
-  }
-  std::string text;
-  const auto status = processor_->Decode(run, &text);
-  if (!status.ok()) {
-    throw DataError(fmt::format(
-        "[tokenizer] {}: cannot decode {} tokens: {}",
-        path_.string(),
-        run.size(),
-        status.ToString()));
-  }
-  return text.substr(std::min(head.size(), text.size()));
-}
-
-std::string SentencePieceTokenizer::decode(
-    std::span<const int32_t> ids,
-    const DecodeOptions& options) const {
-  std::string text;
-  std::vector<int32_t> run;
-  Place place = Place::kBegin;
-  for (const int32_t id : ids) {
-    if (id < 0 || id >= vocab_size())
-      continue;
-    if (!processor_->IsControl(id)) {
-      run.push_back(id);
-    } else if (!options.skip_special_tokens) {
-      text += decode_run(run, place);
-      text += processor_->IdToPiece(id);
-      place = run.empty() ? place : Place::kMiddle;
-      run.clear();
-    }
-  }
-  text += decode_run(run, place);
-  return to_valid_utf8(std::move(text));
-}
-
-int64_t SentencePieceTokenizer::vocab_size() const {
-  return processor_->GetPieceSize();
-}
-
-std::optional<int32_t> SentencePieceTokenizer::bos_id() const {
-  const int id = processor_->bos_id();
-  return id < 0 ? std::nullopt : std::optional<int32_t>(id);
-}
-
-std::optional<int32_t> SentencePieceTokenizer::eos_id() const {
-  const int id = processor_->eos_id();
-  return id < 0 ? std::nullopt : std::optional<int32_t>(id);
-}
-
-std::optional<std::string> SentencePieceTokenizer::token_text(
-    int32_t id) const {
-  if (id < 0 || id >= vocab_size())
-    return std::nullopt;
-  return processor_->IdToPiece(id);
-}
-
-std::optional<int32_t> SentencePieceTokenizer::token_id(
-    std::string_view text) const {
-  const int id = processor_->PieceToId(text);
-  // PieceToId returns the unknown token for every piece that it does not know.
-  if (id < 0 || id >= vocab_size() || processor_->IdToPiece(id) != text)
-    return std::nullopt;
-  return id;
-}
-
-std::string SentencePieceTokenizer::description() const {
-  return fmt::format(
-      "SentencePiece model {}: {} tokens", path_.string(), vocab_size());
+std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(
+    std::filesystem::path path) {
+  return std::make_unique<SentencePieceTokenizer>(std::move(path));
 }
 
 }  // namespace brigade

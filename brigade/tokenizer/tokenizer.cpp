@@ -7,9 +7,8 @@
 #include "brigade/base/error.h"
 #include "brigade/files/file.h"
 #include "brigade/files/usual_path.h"
-#include "brigade/tokenizer/byte_tokenizer.h"
+#include "brigade/tokenizer/kinds.h"
 #include "brigade/tokenizer/sentencepiece_json.h"
-#include "brigade/tokenizer/sentencepiece_tokenizer.h"
 #include "brigade/tokenizer/tokenizer_json.h"
 #include "brigade/tokenizer/tokens_beside.h"
 
@@ -33,13 +32,13 @@ bool is_json(const fs::path& path) {
 std::unique_ptr<Tokenizer> load_sentencepiece(const fs::path& path) {
   const FilesBeside beside = read_files_beside(path.parent_path());
   if (beside.tokens.empty())
-    return std::make_unique<SentencePieceTokenizer>(path);
+    return make_sentencepiece_tokenizer(path);
   const MappedFile file(path);
   const SentencePieceModel model = parse_sentencepiece_model(
       {reinterpret_cast<const char*>(file.bytes().data()), file.size_bytes()},
       path.string());
   if (!adds_tokens(beside, model))
-    return std::make_unique<SentencePieceTokenizer>(path);
+    return make_sentencepiece_tokenizer(path);
   if (const auto reason = reason_not_to_convert(model)) {
     throw DataError(fmt::format(
         "[tokenizer] {}: the files beside it add tokens to the model, which "
@@ -81,7 +80,7 @@ fs::path tokenizer_file(const fs::path& path) {
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec) {
   if (spec == "bytes")
-    return std::make_unique<BytesTokenizer>();
+    return make_bytes_tokenizer();
   const fs::path path = tokenizer_file(spec);
   if (is_json(path))
     return HuggingFaceTokenizer::load(path);
