@@ -1,9 +1,11 @@
 // The samples of a source, with what a teacher says of their targets.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "brigade/data/sample_source.h"
 #include "brigade/data/teacher_file.h"
@@ -25,7 +27,27 @@ class TaughtSource : public SampleSource {
   uint64_t samples_per_epoch() const override {
     return source_->samples_per_epoch();
   }
-  void read(uint64_t sample, Window& window) const override;
+  void read(uint64_t sample, Window& window) const override {
+    source_->read(sample, window);
+    const auto k = static_cast<size_t>(teacher_->info().k);
+    TeacherTokens& teacher = window.teacher;
+    teacher.k = teacher_->info().k;
+    teacher.ids.clear();
+    teacher.log_probs.clear();
+    // Of padding, which does not count, zeros.
+    const auto fill_to = [&](size_t place) {
+      teacher.ids.resize(place * k, 0);
+      teacher.log_probs.resize(place * k, 0);
+    };
+    std::vector<int64_t> tokens;
+    for (const TargetRun& run : window.runs) {
+      fill_to(run.place);
+      tokens.resize(run.numel);
+      dataset_->read(run.first_token, tokens);
+      teacher_->read(run.first_token, tokens, teacher);
+    }
+    fill_to(window.targets.size());
+  }
 
  private:
   std::shared_ptr<const SampleSource> source_;

@@ -9,6 +9,7 @@
 // A start without an end was cut short.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -22,7 +23,16 @@ class RunEvents {
   void open(const std::filesystem::path& path) { file_.open(path); }
   // `facts` is an object. Throws StorageError; the event then waits for the
   // next one.
-  void write(const char* event, nlohmann::ordered_json facts);
+  void write(const char* event, const nlohmann::ordered_json& facts) {
+    nlohmann::ordered_json line;
+    line["time"] = std::chrono::duration<double>(
+                       std::chrono::system_clock::now().time_since_epoch())
+                       .count();
+    line["event"] = event;
+    line.update(facts);
+    file_.append(line.dump(
+        -1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  }
 
  private:
   LineFile file_;

@@ -69,9 +69,11 @@ RecordedRun::RecordedRun(
       environment_(environment),
       origins_(std::move(origins)) {}
 
-void RecordedRun::record(const char* event, nlohmann::ordered_json facts) {
+void RecordedRun::record(
+    const char* event,
+    const nlohmann::ordered_json& facts) {
   try {
-    events_.write(event, std::move(facts));
+    events_.write(event, facts);
   } catch (const StorageError& error) {
     failure_ = error.what();
   }

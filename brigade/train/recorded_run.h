@@ -36,7 +36,7 @@ class RecordedRun : public RunObserver {
   void on_end(const RunEnd& end) override;
 
  private:
-  void record(const char* event, nlohmann::ordered_json facts);
+  void record(const char* event, const nlohmann::ordered_json& facts);
 
   RunObserver silent_;
   RunObserver& inner_;
