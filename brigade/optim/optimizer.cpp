@@ -440,12 +440,6 @@ torch::Tensor Optimizer::squared_gradients() const {
   return sum;
 }
 
-double Optimizer::sum_of_squared_gradients() const {
-  // Read once, whatever device it is on.
-  const torch::Tensor sum = squared_gradients();
-  return sum.defined() ? sum.item<double>() : 0.0;
-}
-
 void Optimizer::reload_masters() {
   for (size_t i = 0; i < groups_.size(); ++i) {
     if (groups_[i].memory)

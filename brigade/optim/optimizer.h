@@ -102,11 +102,9 @@ class Optimizer {
       double grad_scale = 1.0,
       ops::AfterRead after_read = ops::AfterRead::kZero);
 
-  // The sum of squares of all main_grads before any scale; this rank's part of
-  // the global norm. Not finite when a gradient is not.
-  double sum_of_squared_gradients() const;
-  // The same as a double scalar on the gradients' device, which nobody waits
-  // for; undefined without groups.
+  // The sum of squares of all main_grads before any scale, this rank's part of
+  // the global norm: a double scalar on the gradients' device, which nobody
+  // waits for. Not finite when a gradient is not; undefined without groups.
   torch::Tensor squared_gradients() const;
 
   // Steps done, for the bias correction and for checkpoints.
