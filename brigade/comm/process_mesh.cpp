@@ -53,8 +53,9 @@ ProcessMesh::ProcessMesh(
   });
   expert_parallel_ = split("ep", dims.expert_parallel());
   // Not split() where all replicas hold them: dp_cp_ may go by host.
-  expert_replicas_ =
+  all_expert_replicas_ =
       dims.ep == 1 ? dp_cp_ : split("expert_replicas", dims.expert_replicas());
+  expert_replicas_ = all_expert_replicas_;
   replicas_ = dp_cp_;
   between_groups_ = make_self_communicator({.name = "between_groups"});
 }
@@ -147,14 +148,17 @@ int ProcessMesh::replica_group() const {
 
 void ProcessMesh::divide_replicas(int groups) {
   BRIGADE_ASSERT(
-      groups >= 1 && dims_.dp % groups == 0 && replica_groups_ == 1,
-      "{} groups of dp {}",
+      groups >= 1 && dims_.dp % groups == 0 &&
+          dims_.replicas() / groups % dims_.ep == 0 && replica_groups_ == 1,
+      "{} groups of dp {}, ep {}",
       groups,
-      dims_.dp);
+      dims_.dp,
+      dims_.ep);
   if (groups == 1)
     return;
   replica_groups_ = groups;
   const int dp_of_group = dims_.dp / groups;
+  const int replicas_of_group = dims_.replicas() / groups;
   const std::vector<int> own = dims_.members(
       [&](const Coordinate& at) {
         return std::vector<int>{at.pp, at.tp, at.dp / dp_of_group};
@@ -166,10 +170,19 @@ void ProcessMesh::divide_replicas(int groups) {
       own,
       backend_.hierarchy == HierarchyChoice::kOff ? HierarchyChoice::kOff
                                                   : HierarchyChoice::kAuto);
+  expert_replicas_ =
+      dims_.ep == 1
+          ? replicas_
+          : split("group's expert_replicas", [&](const Coordinate& at) {
+              return std::vector<int>{
+                  at.pp, at.tp, dims_.expert_rank(at), at.dp / dp_of_group};
+            });
   const std::vector<int> firsts = dims_.members(
       [&](const Coordinate& at) {
-        const bool is_first = at.dp % dp_of_group == 0 && at.cp == 0;
-        return std::vector<int>{at.pp, at.tp, is_first ? -1 : dims_.rank(at)};
+        const int replica = dims_.replica(at) % replicas_of_group;
+        const bool is_first = replica < dims_.ep;
+        return std::vector<int>{
+            at.pp, at.tp, is_first ? -1 - replica : dims_.rank(at)};
       },
       rank_);
   between_groups_ = make_group("between_groups", firsts);

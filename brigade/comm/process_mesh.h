@@ -49,15 +49,17 @@ class ProcessMesh {
 
   // Cuts the replicas into groups of neighbouring dp coordinates that train
   // apart from one another (distributed.local_steps). Collective; `groups`
-  // divides dp; at most once.
+  // divides dp, and dims().ep the replicas of a group; at most once.
   void divide_replicas(int groups);
   int replica_groups() const { return replica_groups_; }
   int replica_group() const;  // this rank's, from 0
   // The part of dp_cp() that is in this rank's group; dp_cp() until divided.
   const CommunicatorPtr& replicas() const { return replicas_; }
-  // The first replica of each group with this rank's other coordinates, in the
-  // order of the groups; a group of one on ranks that are no first replica. Not
-  // shared with other axes, because long transfers run on it.
+  // Of each group the first rank that holds what this one does, in the order of
+  // the groups; a group of one on ranks that are no such first. With divided
+  // experts the first dims().ep replicas of a group are, each of its experts,
+  // and the very first of all else. Not shared with other axes, because long
+  // transfers run on it.
   const CommunicatorPtr& between_groups() const { return between_groups_; }
   // The shards of one replica of the model: the ranks of pp x tp.
   const CommunicatorPtr& model() const { return model_; }
@@ -68,9 +70,13 @@ class ProcessMesh {
 
   // The ranks among which one set of experts is divided (dims().ep of dp x cp).
   const CommunicatorPtr& expert_parallel() const { return expert_parallel_; }
-  // Sums the gradients of experts: the ranks that hold the same ones; dp_cp()
-  // where experts are not divided.
+  // Sums the gradients of experts: the ranks of replicas() that hold the same
+  // ones; replicas() where experts are not divided.
   const CommunicatorPtr& expert_replicas() const { return expert_replicas_; }
+  // Those of all groups.
+  const CommunicatorPtr& all_expert_replicas() const {
+    return all_expert_replicas_;
+  }
 
   // The group of the ranks that have this rank's colour, in rank order.
   // Collective over all ranks, whose calls are in one order; groups with the
@@ -126,6 +132,7 @@ class ProcessMesh {
   CommunicatorPtr expert_parallel_;
   CommunicatorPtr expert_replicas_;
   std::map<Axis, CommunicatorPtr> axes_;
+  CommunicatorPtr all_expert_replicas_;
 };
 
 }  // namespace brigade

@@ -132,22 +132,16 @@ void check_experts(
         "experts",
         dims.ep,
         experts));
-  if (dims.ep > 1 && distributed.rounds.local_steps > 0)
+  const int groups = distributed.replica_groups();
+  if (distributed.rounds.local_steps > 0 && dims.dp % groups == 0 &&
+      dims.replicas() / groups % dims.ep != 0)
     problems.push_back(fmt::format(
-        "[config] /distributed/ep_size = {} beside /distributed/local_steps = "
-        "{}: groups that train apart do not divide experts yet; set one of "
-        "them to its default",
+        "[config] /distributed/ep_size = {} does not divide the {} ranks of dp "
+        "x cp of a group of /distributed/local_steps, which has all experts; "
+        "set ep_size to a divisor of it, or local_groups to fewer",
         dims.ep,
-        distributed.rounds.local_steps));
+        dims.replicas() / groups));
   const TrainingConfig& training = config.training;
-  // An adapter's base keeps its own.
-  if (has_deepseek_router(decoder.architecture) && !config.adapter.is_used() &&
-      distributed.rounds.local_steps > 0)
-    problems.push_back(fmt::format(
-        "[config] /distributed/local_steps = {}: groups that train apart do "
-        "not save the bias of {}'s routers yet; set local_steps to 0",
-        distributed.rounds.local_steps,
-        name_of(decoder.architecture).model_type));
   if (experts > 0 && training.loss.is_of_pairs() &&
       training.router_aux_loss + training.router_z_loss > 0)
     problems.push_back(fmt::format(

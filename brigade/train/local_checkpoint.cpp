@@ -61,7 +61,8 @@ void add_local_parts(
     LocalTraining& local,
     const ProcessMesh& mesh,
     CheckpointToSave& checkpoint) {
-  Shares shares(*mesh.replicas());
+  Shares of_replicas(*mesh.replicas());
+  Shares of_experts(*mesh.expert_replicas());
   const int group = mesh.replica_group();
   const std::string own = group_prefix(group);
   const std::string moments = moment_prefix(group);
@@ -69,6 +70,7 @@ void add_local_parts(
   local.visit([&](const Param& param) {
     if (!param.is_counted_here())
       return;
+    Shares& shares = param.row->expert == kNoExpert ? of_replicas : of_experts;
     std::vector<TensorPart> parts{master_part_of(own + "weight.", param)};
     for (const State& moment : moments_of(param))
       parts.push_back(part_of(moments + moment.name + ".", param, moment));

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "brigade/base/check.h"
 #include "brigade/metrics/clock.h"
 #include "brigade/schedule/outliers.h"
 #include "brigade/train/from_config.h"
@@ -38,24 +40,47 @@ LocalTraining::LocalTraining(
       norm_limit_(config.distributed.outer.norm_limit) {
   const OuterFragmentOptions options = outer_fragment_options(config);
   for (int i = 0; i < schedule_.fragments; ++i) {
-    const FragmentParams params = params_of(static_cast<size_t>(i));
-    fragments_.push_back(
-        params.empty()
-            ? nullptr
-            : std::make_unique<OuterFragment>(params, options, mesh, worker_));
+    for (const bool is_divided : {false, true}) {
+      Part part{i, is_divided, nullptr};
+      const FragmentParams params = params_of(part);
+      if (params.empty())
+        continue;
+      part.exchange = std::make_unique<OuterFragment>(
+          params,
+          options,
+          mesh,
+          is_divided ? mesh.expert_replicas() : mesh.replicas(),
+          worker_);
+      parts_.push_back(std::move(part));
+    }
   }
 }
 
-FragmentParams LocalTraining::params_of(size_t fragment) const {
+bool LocalTraining::is_divided(const Param& param) const {
+  return mesh_.dims().ep > 1 && param.row->expert != kNoExpert;
+}
+
+FragmentParams LocalTraining::params_of(const Part& part) const {
   FragmentParams params;
   for (const auto& stage : stages_) {
     stage->params().visit([&](const Param& param) {
-      if (param.row->trains && fragment_of(*param.row, schedule_.fragments) ==
-                                   static_cast<int>(fragment))
+      if (param.row->trains && is_divided(param) == part.is_divided &&
+          fragment_of(*param.row, schedule_.fragments) == part.fragment)
         params.push_back(param);
     });
   }
   return params;
+}
+
+const LocalTraining::Part& LocalTraining::part_of(const Param& param) const {
+  const int fragment = fragment_of(*param.row, schedule_.fragments);
+  const auto found =
+      std::find_if(parts_.begin(), parts_.end(), [&](const Part& part) {
+        return part.fragment == fragment &&
+               part.is_divided == is_divided(param);
+      });
+  BRIGADE_ASSERT(found != parts_.end(), "'{}' is in no fragment", param.name);
+  return *found;
 }
 
 int64_t LocalTraining::after_step(int64_t step) {
@@ -64,32 +89,39 @@ int64_t LocalTraining::after_step(int64_t step) {
   if (is_parallel(step))
     restart();
   for (const FragmentEvent& event : fragment_events(schedule_, step)) {
-    const auto index = static_cast<size_t>(event.fragment);
+    if (event.action == FragmentAction::kSend) {
+      send(event.fragment);
+      continue;
+    }
     // A stage may have nothing of it: so have all ranks that it would talk to.
-    OuterFragment* fragment = fragments_[index].get();
-    if (event.action == FragmentAction::kSend)
-      send(index);
-    else if (fragment != nullptr && event.action == FragmentAction::kMerge)
-      fragment->merge(params_of(index));
-    else if (fragment != nullptr)
-      fragment->average(params_of(index));
+    for (const Part& part : parts_) {
+      if (part.fragment != event.fragment)
+        continue;
+      if (event.action == FragmentAction::kMerge)
+        part.exchange->merge(params_of(part));
+      else
+        part.exchange->average(params_of(part));
+    }
   }
   return steady_now_ns() - begin_ns;
 }
 
-void LocalTraining::send(size_t fragment) {
+void LocalTraining::send(int fragment) {
   const std::vector<bool> left_out = judge(fragment);
-  if (fragments_[fragment])
-    fragments_[fragment]->send(params_of(fragment), left_out);
+  for (const Part& part : parts_) {
+    if (part.fragment == fragment)
+      part.exchange->send(params_of(part), left_out);
+  }
 }
 
-std::vector<bool> LocalTraining::judge(size_t fragment) {
+std::vector<bool> LocalTraining::judge(int fragment) {
   if (norm_limit_ == 0)
     return {};
   auto squares = torch::zeros({groups()}, torch::kDouble);
-  if (fragments_[fragment])
-    squares[group()] =
-        fragments_[fragment]->squared_change(params_of(fragment));
+  for (const Part& part : parts_) {
+    if (part.fragment == fragment)
+      squares[group()] += part.exchange->squared_change(params_of(part));
+  }
   squares = squares.to(mesh_.device());
   mesh_.world()->all_reduce(squares)->wait();
   const torch::Tensor roots = squares.sqrt().cpu();
@@ -114,12 +146,10 @@ std::vector<bool> LocalTraining::judge(size_t fragment) {
 
 void LocalTraining::visit(
     const std::function<void(const Param& param)>& visit) {
-  for (size_t index = 0; index < fragments_.size(); ++index) {
-    if (!fragments_[index])
-      continue;
-    FragmentParams params = params_of(index);
+  for (const Part& part : parts_) {
+    FragmentParams params = params_of(part);
     for (size_t i = 0; i < params.size(); ++i) {
-      for (State& state : fragments_[index]->states(i))
+      for (State& state : part.exchange->states(i))
         params[i].states.push_back(std::move(state));
       visit(params[i]);
     }
@@ -127,15 +157,12 @@ void LocalTraining::visit(
 }
 
 bool LocalTraining::is_under_way(const Param& param) const {
-  const int fragment = fragment_of(*param.row, schedule_.fragments);
-  return fragments_[static_cast<size_t>(fragment)]->is_under_way();
+  return part_of(param).exchange->is_under_way();
 }
 
 void LocalTraining::restart() {
-  for (size_t index = 0; index < fragments_.size(); ++index) {
-    if (fragments_[index])
-      fragments_[index]->restart(params_of(index));
-  }
+  for (const Part& part : parts_)
+    part.exchange->restart(params_of(part));
 }
 
 bool LocalTraining::will_be_under_way(const Param& param, int64_t step) const {
@@ -144,10 +171,9 @@ bool LocalTraining::will_be_under_way(const Param& param, int64_t step) const {
 }
 
 void LocalTraining::resume_under_way(int64_t step) {
-  for (size_t index = 0; index < fragments_.size(); ++index) {
-    if (fragments_[index] &&
-        brigade::is_under_way(schedule_, static_cast<int>(index), step))
-      fragments_[index]->resume_under_way();
+  for (const Part& part : parts_) {
+    if (brigade::is_under_way(schedule_, part.fragment, step))
+      part.exchange->resume_under_way();
   }
 }
 

@@ -64,12 +64,20 @@ class LocalTraining {
   void resume_under_way(int64_t step);
 
  private:
-  FragmentParams params_of(size_t fragment) const;
+  // What this rank has of a fragment that the same ranks hold.
+  struct Part {
+    int fragment;
+    bool is_divided;  // experts, where they are
+    std::unique_ptr<OuterFragment> exchange;
+  };
+  FragmentParams params_of(const Part& part) const;
+  const Part& part_of(const Param& param) const;
+  bool is_divided(const Param& param) const;
   // Sends this rank's part of a fragment, of which it may have nothing.
-  void send(size_t fragment);
+  void send(int fragment);
   // By group: whether its change of the fragment is not to count. An all-reduce
   // of 8 bytes per group over all ranks; empty without a limit.
-  std::vector<bool> judge(size_t fragment);
+  std::vector<bool> judge(int fragment);
 
   FragmentSchedule schedule_;
   const ProcessMesh& mesh_;
@@ -77,8 +85,8 @@ class LocalTraining {
   double norm_limit_;
   std::vector<std::string> left_out_;
   SequentialWorker worker_;  // outlives the fragments, whose exchanges it runs
-  // By fragment; null: this rank has nothing of it.
-  std::vector<std::unique_ptr<OuterFragment>> fragments_;
+  // By fragment; those of which this rank has nothing are not there.
+  std::vector<Part> parts_;
 };
 
 }  // namespace brigade

@@ -31,11 +31,13 @@ OuterFragment::OuterFragment(
     const FragmentParams& params,
     const OuterFragmentOptions& options,
     const ProcessMesh& mesh,
+    CommunicatorPtr replicas,
     SequentialWorker& worker)
     : options_(options),
       mesh_(mesh),
+      replicas_(std::move(replicas)),
       worker_(worker),
-      is_first_replica_(mesh.replicas()->rank() == 0),
+      is_first_replica_(replicas_->rank() == 0),
       offsets_{0} {
   std::vector<FlatRange> ranges;
   for (const Param& param : params) {
@@ -188,7 +190,7 @@ void OuterFragment::merge(
         {offsets_.back()},
         params.front().tensor.options().dtype(torch::kFloat));
   }
-  mesh_.replicas()->broadcast(merged, /*root=*/0)->wait();
+  replicas_->broadcast(merged, /*root=*/0)->wait();
   for (size_t i = 0; i < params.size(); ++i)
     set_master(params[i], slot(merged, i), options_.kernels);
 }

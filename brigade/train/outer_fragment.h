@@ -4,10 +4,11 @@
 //
 //   kLocal --send()--> kUnderWay --merge() or average()--> kLocal
 //
-// The first replica of each group talks to the other groups, on a thread of its
-// own, so that training goes on meanwhile; it alone has the common weights. The
-// others of its group get the merged weights from it. Everything but that
-// exchange runs on the trainer's thread.
+// All of its parameters are held by the same ranks of a group: experts that are
+// divided are apart from the rest. The first of these ranks talks to the other
+// groups, on a thread of its own, so that training goes on meanwhile; it alone
+// has the common weights. The others get the merged weights from it. Everything
+// but that exchange runs on the trainer's thread.
 #pragma once
 
 #include <torch/types.h>
@@ -38,13 +39,15 @@ using FragmentParams = std::vector<Param>;
 
 class OuterFragment {
  public:
-  // params: not empty; the weights that they have are the common ones. `mesh`
-  // and `worker` must outlive it; its exchanges are alone on
-  // mesh.between_groups().
+  // params: not empty; the weights that they have are the common ones.
+  // `replicas`: the ranks of this rank's group that hold them. `mesh` and
+  // `worker` must outlive it; nothing but fragments, in one order on all ranks,
+  // runs on mesh.between_groups().
   OuterFragment(
       const FragmentParams& params,
       const OuterFragmentOptions& options,
       const ProcessMesh& mesh,
+      CommunicatorPtr replicas,
       SequentialWorker& worker);
   ~OuterFragment();  // waits for what is under way
   OuterFragment(const OuterFragment&) = delete;
@@ -63,7 +66,7 @@ class OuterFragment {
       const std::vector<bool>& left_out = {});
   // Waits for it, steps the common weights with it, and makes the local weights
   // alpha * local + (1 - alpha) * common, in float32 masters. Does nothing when
-  // nothing was sent. Collective over mesh.replicas().
+  // nothing was sent. Collective over the replicas.
   void merge(const FragmentParams& params);
   // The same with the mean of the groups as common weights, which all of them
   // take over whatever alpha is; the outer momentum is zero afterwards.
@@ -98,6 +101,7 @@ class OuterFragment {
 
   OuterFragmentOptions options_;
   const ProcessMesh& mesh_;
+  CommunicatorPtr replicas_;
   SequentialWorker& worker_;
   bool is_first_replica_;
   std::vector<int64_t> offsets_;  // by parameter; then the whole length

@@ -525,10 +525,8 @@ CheckpointToSave checkpoint_of(
       describe_optimizer(stages.front()->optimizer(), position);
   attach_files(config, checkpoint);
   add_wire_parts(mesh.rank(), stages, checkpoint);
-  if (local != nullptr) {
+  if (local != nullptr)
     add_local_parts(*local, mesh, checkpoint);
-    return checkpoint;
-  }
   Shares of_replicas(*mesh.dp_cp());
   Shares of_experts(*mesh.expert_replicas());
   // What is gathered for the visit alone.
@@ -539,6 +537,9 @@ CheckpointToSave checkpoint_of(
   for (const auto& stage : stages) {
     stage->params().visit([&](const Param& param) {
       if (!param.is_counted_here() || is_of_base(param))
+        return;
+      // Of those each group has its own.
+      if (local != nullptr && param.row->trains)
         return;
       Shares& shares =
           param.row->expert == kNoExpert ? of_replicas : of_experts;

@@ -209,12 +209,18 @@ GradSyncOptions StageRuntime::sync_options() {
   return options;
 }
 
-void StageRuntime::reduce_over(const CommunicatorPtr& group) {
+void StageRuntime::reduce_over(const ProcessMesh& mesh, Span span) {
+  const bool is_own = span == Span::kOwnGroup;
   const CommunicatorPtr now = sync().all_ranks();
-  if (now == group)
+  const CommunicatorPtr& next = is_own ? mesh.replicas() : mesh.dp_cp();
+  if (now == next)
     return;
   wire_->hook = wire_hook(config_.distributed, wire_memory_);
-  params_->regroup(now, group);
+  params_->regroup(now, next);
+  if (is_own)
+    params_->regroup(mesh.all_expert_replicas(), mesh.expert_replicas());
+  else
+    params_->regroup(mesh.expert_replicas(), mesh.all_expert_replicas());
 }
 
 void StageRuntime::reduce_now() {

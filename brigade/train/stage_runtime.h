@@ -26,7 +26,7 @@ class StageRuntime {
  public:
   // Collective over the mesh's replicas(): initial weights, then buckets. They
   // are the group of every parameter until reduce_over(), but of experts that
-  // are divided.
+  // are divided: theirs is expert_replicas().
   StageRuntime(
       const TrainConfig& config,
       const DecoderConfig& decoder,
@@ -60,9 +60,11 @@ class StageRuntime {
   GradientNotes take_notes() { return std::exchange(wire_->notes, {}); }
   // Ends the backwards of buckets that are noted alone: nothing of them stays.
   void end_rehearsal();
-  // Between steps: from the next one on gradients are summed over `group`. What
+  // Between steps: from the next one on gradients are summed over the replicas
+  // of this rank's group (ProcessMesh::replica_groups()), or of all groups. What
   // grad_wire lost so far is dropped. Nothing where it is so already.
-  void reduce_over(const CommunicatorPtr& group);
+  enum class Span { kOwnGroup, kAllGroups };
+  void reduce_over(const ProcessMesh& mesh, Span span);
   // What grad_wire keeps from step to step.
   HookMemory& wire_memory() { return *wire_memory_; }
 

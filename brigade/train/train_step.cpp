@@ -119,7 +119,10 @@ bool TrainStep::is_apart(int64_t step) const {
 
 void TrainStep::choose_reduction(int64_t step) {
   for (const auto& stage : stages_)
-    stage->reduce_over(is_apart(step) ? mesh_.replicas() : mesh_.dp_cp());
+    stage->reduce_over(
+        mesh_,
+        is_apart(step) ? StageRuntime::Span::kOwnGroup
+                       : StageRuntime::Span::kAllGroups);
 }
 
 bool TrainStep::is_on_cpu() const {
@@ -261,6 +264,16 @@ std::vector<double> TrainStep::read_squares_and_loss(
   return read_device(scalars);
 }
 
+double TrainStep::sum_over_owners(Communicator& replicas, double squares)
+    const {
+  const auto has_others = [](const std::unique_ptr<StageRuntime>& stage) {
+    return stage->sync().is_counted_elsewhere();
+  };
+  return std::any_of(stages_.begin(), stages_.end(), has_others)
+             ? sum_over(replicas, squares)
+             : squares;
+}
+
 bool TrainStep::is_last_stage() const {
   return mesh_.coordinate().pp == mesh_.dims().pp - 1;
 }
@@ -290,14 +303,6 @@ double TrainStep::sum_up(
     mesh_.dp_cp()->all_reduce(last)->wait_on_host();
   }
 
-  // Of this rank's part of the model, whoever of dp x cp owns it.
-  auto owned = torch::full({1}, mine[0], torch::kDouble);
-  const auto has_others = [](const std::unique_ptr<StageRuntime>& stage) {
-    return stage->sync().is_counted_elsewhere();
-  };
-  if (std::any_of(stages_.begin(), stages_.end(), has_others))
-    mesh_.dp_cp()->all_reduce(owned)->wait_on_host();
-
   // Squares are summed; what memory each rank holds goes along in a place of
   // its own, so that one collective gathers it too. Of the tp ranks of the last
   // stage, which all have its tokens, one says their number.
@@ -314,7 +319,7 @@ double TrainStep::sum_up(
   const CommunicatorPtr& model = mesh_.model();
   auto total = torch::zeros({kMemory + model->size()}, torch::kDouble);
   auto* values = total.data_ptr<double>();
-  values[kSquares] = owned.item<double>();
+  values[kSquares] = sum_over_owners(*mesh_.dp_cp(), mine[0]);
   values[kBadLoss] = std::isfinite(from_last[kLoss]) ? 0 : 1;
   values[kLossTokens] = mesh_.coordinate().tp == 0 ? from_last[kTokens] : 0;
   values[kSave] = from_last[kLastSave];
@@ -364,7 +369,7 @@ double TrainStep::sum_up_groups(
   auto total = torch::zeros({kShared + model->size()}, torch::kDouble);
   auto* values = total.data_ptr<double>();
   const std::vector<double> mine = read_squares_and_loss(loss_sum);
-  values[kSquares] = mine[0];
+  values[kSquares] = sum_over_owners(*reducing, mine[0]);
   const bool says_loss = is_last_stage() && mesh_.coordinate().tp == 0;
   values[kLoss] = says_loss ? mine[1] : 0;
   values[kLossTokens] = says_loss ? my_tokens : 0;

@@ -140,6 +140,9 @@ class TrainStep {
   std::vector<double> read_device(const std::vector<torch::Tensor>& tensors);
   // This rank's sum of squares, and on the last stage the loss behind it.
   std::vector<double> read_squares_and_loss(const torch::Tensor& loss_sum);
+  // Of this rank's part of the model, whoever of `replicas` owns it. Collective
+  // over them where they own unlike ones.
+  double sum_over_owners(Communicator& replicas, double squares) const;
   void add_to(Trace& trace, int64_t step, const StepResult& result) const;
   bool is_last_stage() const;
   double used_memory_gb() const;

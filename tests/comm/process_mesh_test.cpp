@@ -81,6 +81,29 @@ TEST(ProcessMesh, ALargeGridHasNoConnectionsButAlongItsAxes) {
   });
 }
 
+// Two groups of four replicas (dp 2, cp 2), each with its experts in two parts.
+TEST(ProcessMesh, GroupsThatTrainApartHaveAllExpertsEach) {
+  const ParallelDims dims{.dp = 4, .cp = 2, .ep = 2};
+  testing::run_ranks_with_store(8, [&](int rank, const StorePtr& store) {
+    ProcessMesh mesh(dims, rank, store);
+    EXPECT_EQ(mesh.expert_replicas(), mesh.all_expert_replicas());
+    mesh.divide_replicas(2);
+    const int first = rank < 4 ? 0 : 4;
+    const int part = rank % 2;
+    EXPECT_EQ(sum_of_ranks(mesh.replicas(), rank), 4 * first + 6);
+    EXPECT_EQ(
+        sum_of_ranks(mesh.expert_parallel(), rank), 2 * (rank - part) + 1);
+    EXPECT_EQ(
+        sum_of_ranks(mesh.expert_replicas(), rank), 2 * (first + part) + 2);
+    EXPECT_EQ(sum_of_ranks(mesh.all_expert_replicas(), rank), 4 * part + 12);
+    // Ranks 0 and 4, 1 and 5; the others are alone.
+    EXPECT_EQ(
+        sum_of_ranks(mesh.between_groups(), rank),
+        rank % 4 < 2 ? 2 * part + 4 : rank);
+    EXPECT_EQ(mesh.between_groups()->rank(), rank % 4 < 2 ? rank / 4 : 0);
+  });
+}
+
 TEST(ProcessMesh, AGroupOfOneIsACommunicatorToo) {
   const ProcessMesh mesh({}, 0, nullptr);
   for (const Axis axis : kAxes)

@@ -1196,19 +1196,15 @@ TEST(TrainConfigExperts, WhatDoesNotGoWithEpIsNamed) {
   EXPECT_THAT(
       of_experts({"distributed.ep_size=2", "distributed.tp_size=2"}, 2),
       ElementsAre(HasSubstr("ep 2 does not divide dp 1 * cp 1 = 1")));
+  const std::vector<std::string> apart = {
+      "distributed.ep_size=2", "distributed.local_steps=4"};
   EXPECT_THAT(
-      of_experts({"distributed.ep_size=2", "distributed.local_steps=4"}, 2),
-      ElementsAre(HasSubstr("do not divide experts yet")));
-  EXPECT_THAT(
-      problems_of(
-          {R"(model.config.architectures=["Dots1ForCausalLM"])",
-           "model.config.model_type=dots1",
-           "model.config.n_routed_experts=4",
-           "model.config.num_experts_per_tok=2",
-           "model.config.moe_intermediate_size=8",
-           "distributed.local_steps=4"},
-          2),
-      ElementsAre(HasSubstr("do not save the bias of dots1's routers yet")));
+      of_experts(apart, 4),
+      ElementsAre(HasSubstr("ep_size = 2 does not divide the 1 ranks of dp x "
+                            "cp of a group")));
+  std::vector<std::string> in_pairs = apart;
+  in_pairs.emplace_back("distributed.local_groups=2");
+  EXPECT_THAT(of_experts(in_pairs, 4), IsEmpty());
   EXPECT_THAT(
       of_experts({"distributed.ep_size=2", "training.optimizer=muon"}, 2),
       IsEmpty());

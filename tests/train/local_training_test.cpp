@@ -101,7 +101,20 @@ class LocalSteps : public ::testing::Test {
 
 testing::RunsFolder* LocalSteps::folder_ = nullptr;
 
+// Of a model whose layers have four experts each.
+Arguments with_experts(Arguments overrides) {
+  overrides.insert(
+      overrides.end(),
+      {R"(model.config.architectures=["MixtralForCausalLM"])",
+       "model.config.model_type=mixtral",
+       "model.config.num_local_experts=4",
+       "model.config.num_experts_per_tok=2"});
+  return overrides;
+}
+
 const std::string kQuery = "model.layers.0.self_attn.q_proj.weight";
+const std::string kExpert =
+    "model.layers.1.block_sparse_moe.experts.3.w2.weight";
 const std::string kEmbedding = "model.embed_tokens.weight";
 
 struct GroupLayout {
@@ -677,6 +690,120 @@ TEST_F(LocalSteps, AGroupWhoseChangeIsFarFromTheOthersIsLeftOutAndNamed) {
       EXPECT_TRUE(local.left_out().empty());
     });
   }
+}
+
+// As one rank that holds all experts and reads its group's tokens.
+TEST_F(LocalSteps, GroupsThatDivideExpertsAreOnesOfASingleRank) {
+  const Arguments common = with_experts(
+      {"distributed.local_steps=3",
+       "distributed.local_groups=2",
+       "training.grad_clip=0.5",
+       "checkpoint.save_frequency=4"});
+  train("single", 2, common);
+  const std::string ep = "distributed.ep_size=2";
+  const std::string half = "training.micro_batch_size=1";
+  for (const GroupLayout& layout : {
+           GroupLayout{"dp4", 4, {half}, {}},
+           GroupLayout{"dp4_ep2", 4, {half, ep}, {}},
+           GroupLayout{
+               "dp4_ep2_tp2", 8, {half, ep, "distributed.tp_size=2"}, {}},
+           GroupLayout{
+               "dp4_ep2_pp2", 8, {half, ep, "distributed.pp_size=2"}, {}},
+           GroupLayout{"dp2_cp2_ep2", 4, {ep, "distributed.cp_size=2"}, {}},
+       }) {
+    SCOPED_TRACE(layout.name);
+    train("divided", layout.ranks, common, layout.overrides);
+    EXPECT_LE(
+        largest_relative_difference(
+            losses_of(run("divided")), losses_of(run("single"))),
+        1e-5);
+    for (const int step : {4, 8}) {
+      const Checkpoint saved(checkpoint("divided", step));
+      ASSERT_EQ(saved.names(), Checkpoint(checkpoint("single", step)).names());
+      for (const std::string prefix :
+           {"", "outer.momentum.", "outer.0.weight.", "outer.1.weight."}) {
+        for (const std::string& name : {kQuery, kExpert}) {
+          const auto expected = read("single", step, prefix + name);
+          EXPECT_LE(
+              (saved.read_whole(prefix + name) - expected)
+                  .norm()
+                  .item<double>(),
+              1e-4 * expected.norm().item<double>())
+              << prefix << name << " of step " << step;
+        }
+      }
+    }
+  }
+  // Experts of groups that train apart differ, and are exchanged.
+  EXPECT_FALSE(torch::equal(
+      read("single", 4, "outer.0.weight." + kExpert),
+      read("single", 4, "outer.1.weight." + kExpert)));
+  EXPECT_FALSE(
+      torch::equal(read("single", 4, kExpert), read("single", 8, kExpert)));
+}
+
+TEST_F(LocalSteps, OfOneWithDividedExpertsAreDataParallel) {
+  const Arguments linear = with_experts(
+      {"training.adam_eps=1e6",
+       "training.learning_rate=5e5",
+       "training.weight_decay=0",
+       "distributed.ep_size=2",
+       "checkpoint.save_frequency=8"});
+  train("parallel", 4, linear);
+  const auto expected = losses_of(run("parallel"));
+  EXPECT_LT(expected.back(), expected.front() - 0.1);
+  const Arguments plain = {
+      "distributed.local_groups=2",
+      "distributed.outer_learning_rate=1",
+      "distributed.outer_momentum=0"};
+  Arguments averaging = plain;
+  averaging.emplace_back("distributed.local_steps=1");
+  // A warm-up sums over all groups, and goes on with each by itself.
+  Arguments warm = plain;
+  warm.insert(
+      warm.end(),
+      {"distributed.local_steps=1", "distributed.local_warmup_steps=4"});
+  for (const Arguments& local : {averaging, warm}) {
+    train("local", 4, linear, local);
+    EXPECT_LE(
+        largest_relative_difference(losses_of(run("local")), expected), 1e-6);
+    for (const std::string& name : {kQuery, kExpert}) {
+      const auto weight = read("parallel", 8, name);
+      EXPECT_LE(
+          (read("local", 8, name) - weight).norm().item<double>(),
+          1e-6 * weight.norm().item<double>())
+          << name;
+    }
+  }
+}
+
+TEST_F(LocalSteps, DividedExpertsContinueBitForBitAndUnderAnotherDivision) {
+  const Arguments common = with_experts(
+      {"distributed.local_groups=2",
+       "distributed.local_steps=4",
+       "distributed.outer_wire=int8",
+       "distributed.outer_fragments=2",
+       "distributed.outer_delay=1",
+       "distributed.outer_alpha=0.5",
+       "distributed.grad_wire=int8",
+       "training.check_replicas_every=3",
+       "checkpoint.save_frequency=1"});
+  Arguments divided = common;
+  divided.emplace_back("distributed.ep_size=2");
+  train("whole", 4, divided, {"model.dtype=bfloat16"});
+  divided.emplace_back("model.dtype=bfloat16");
+  expect_continues("whole", 4, divided, {3, 4, 6});
+  const auto losses = losses_of(run("whole"));
+  train(
+      "undivided",
+      4,
+      common,
+      {"model.dtype=bfloat16",
+       "checkpoint.load_path=" + checkpoint("whole", 4).string()});
+  EXPECT_LE(
+      largest_relative_difference(
+          losses_of(run("undivided")), {losses.begin() + 4, losses.end()}),
+      5e-3);
 }
 
 TEST_F(LocalSteps, ClippingLimitsEachGroupByItsOwnNorm) {

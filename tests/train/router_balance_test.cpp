@@ -99,6 +99,25 @@ class RouterBalance : public ::testing::TestWithParam<DividedBatch> {
     return result;
   }
 
+  // What the counts of `steps` move the bias of a layer to, of steps in which
+  // every token has a loss.
+  static torch::Tensor moved_by_counts(
+      const std::vector<json>& steps,
+      size_t layer) {
+    std::vector<float> expected(8);
+    for (const json& step : steps) {
+      const auto counts =
+          step["experts"]["tokens_per_expert"][layer].get<std::vector<int>>();
+      for (size_t e = 0; e < counts.size(); ++e) {
+        const int mean = kGlobalSequences * 48 * 3 / 8;
+        const float sign = counts[e] < mean ? 1.0F : -1.0F;
+        if (counts[e] != mean)
+          expected[e] += sign * static_cast<float>(kBiasRate);
+      }
+    }
+    return torch::tensor(expected);
+  }
+
   testing::RunsFolder folder_;
   const fs::path run_ = folder_ / "run";
 };
@@ -182,20 +201,36 @@ TEST_F(RouterBalanceRun, MovesTheBiasByTheCountsOfEachStep) {
       {"model.dtype=bfloat16", "training.router_aux_loss=0"});
   const auto moved = biases();
   for (size_t layer = 0; layer < moved.size(); ++layer) {
-    std::vector<float> expected(8);
-    for (const json& step : steps) {
-      const auto counts =
-          step["experts"]["tokens_per_expert"][layer].get<std::vector<int>>();
-      for (size_t e = 0; e < counts.size(); ++e) {
-        const int mean = kGlobalSequences * 48 * 3 / 8;
-        const float sign = counts[e] < mean ? 1.0F : -1.0F;
-        if (counts[e] != mean)
-          expected[e] += sign * static_cast<float>(kBiasRate);
-      }
-    }
     ASSERT_EQ(moved[layer].scalar_type(), torch::kFloat);
-    EXPECT_TRUE(torch::equal(moved[layer], torch::tensor(expected))) << layer;
+    EXPECT_TRUE(torch::equal(moved[layer], moved_by_counts(steps, layer)))
+        << layer;
   }
+}
+
+// Groups that train apart count together, so that all have one bias.
+TEST_F(RouterBalanceRun, GroupsThatTrainApartMoveItByTheCountsOfAll) {
+  const DividedBatch groups{
+      .name = "dp4_in_2_ep2",
+      .ranks = 4,
+      .in_micro_batch = 2,
+      .overrides = {
+          "distributed.dp_size=4",
+          "distributed.ep_size=2",
+          "distributed.local_groups=2",
+          "distributed.local_steps=2",
+          "checkpoint.save_frequency=1"}};
+  const auto steps = train(groups);
+  const auto moved = biases();
+  for (size_t layer = 0; layer < moved.size(); ++layer)
+    EXPECT_TRUE(torch::equal(moved[layer], moved_by_counts(steps, layer)))
+        << layer;
+  train(
+      groups,
+      {"checkpoint.load_path=" + (run_ / "checkpoints" / "3").string()});
+  EXPECT_EQ(testing::read_metrics(run_).back()["loss"], steps.back()["loss"]);
+  const auto continued = biases();
+  for (size_t layer = 0; layer < moved.size(); ++layer)
+    EXPECT_TRUE(torch::equal(continued[layer], moved[layer])) << layer;
 }
 
 // Muon puts each expert's matrices together among the ranks of its stage.
