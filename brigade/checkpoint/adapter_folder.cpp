@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
+#include <array>
 #include <limits>
 #include <map>
 #include <set>
@@ -13,7 +13,6 @@
 
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/hugging_face_export.h"
-#include "brigade/checkpoint/torch_dtype.h"
 #include "brigade/files/file.h"
 #include "brigade/files/replace_directory.h"
 #include "brigade/json/node.h"
@@ -30,8 +29,6 @@ using nlohmann::json;
 
 constexpr const char* kConfigFile = "adapter_config.json";
 constexpr const char* kTensorFile = "adapter_model.safetensors";
-// Of the model inside PEFT's own.
-constexpr std::string_view kPrefix = "base_model.model.";
 
 const fs::path& checked_folder(const fs::path& folder) {
   for (const char* name : {kConfigFile, kTensorFile}) {
@@ -56,10 +53,7 @@ void check_known(const JsonNode& root) {
         "lora_bias",
         "fan_in_fan_out",
         "modules_to_save",
-        "rank_pattern",
-        "alpha_pattern",
         "trainable_token_indices",
-        "target_parameters",
         "layer_replication",
         "use_qalora"}) {
     const auto node = root.find(key);
@@ -76,21 +70,48 @@ double number_at(const JsonNode& root, const char* key) {
   return node.value().get<double>();
 }
 
-std::string own_name(std::string_view stored) {
-  return std::string(
-      stored.starts_with(kPrefix) ? stored.substr(kPrefix.size()) : stored);
+// Of the parameters of experts and routers, which PEFT names the adapters of by
+// target_parameters.
+constexpr std::array<std::string_view, 3> kParameters = {
+    kGateUp,
+    kDown,
+    "gate.weight"};
+
+std::vector<std::string> target_parameters(const JsonNode& root) {
+  std::vector<std::string> names;
+  const auto list = root.find("target_parameters");
+  for (size_t i = 0; list && i < list->size(); ++i) {
+    const JsonNode each = list->element(i);
+    names.push_back(each.string());
+    if (std::none_of(
+            kParameters.begin(), kParameters.end(), [&](const auto& known) {
+              return names.back().ends_with(known);
+            }))
+      each.fail(fmt::format(
+          "expected parameters that end with {}",
+          fmt::join(kParameters, ", ")));
+  }
+  return names;
 }
 
-std::string stored_name(const std::string& name) {
-  return std::string(kPrefix) + name;
-}
-
-torch::Tensor tensor_of(const SafetensorsTensor& stored) {
-  torch::Tensor tensor = torch::empty(
-      std::vector<int64_t>(stored.shape.begin(), stored.shape.end()),
-      torch_dtype(stored.dtype, stored.name));
-  std::memcpy(tensor.data_ptr(), stored.data.data(), stored.data.size());
-  return tensor.to(torch::kFloat);
+// What rank_pattern or alpha_pattern, by regular expressions of names, say of
+// experts' parameters: PEFT's own have their names at the end.
+std::map<std::string, double> pattern(const JsonNode& root, const char* key) {
+  std::map<std::string, double> values;
+  const auto node = root.find(key);
+  if (!node || asks_for_nothing(node->value()))
+    return values;
+  for (const auto& [name, value] : node->value().items()) {
+    const bool is_gate_up = name.ends_with(kGateUp);
+    if (!value.is_number() || (!is_gate_up && name != ".*\\.down_proj"))
+      node->fail(fmt::format(
+          "{} is not supported here, but of experts' {} and {}",
+          show_json(node->value()),
+          kGateUp,
+          kDown));
+    values[is_gate_up ? kGateUp : kDown] = value.get<double>();
+  }
+  return values;
 }
 
 // As PEFT writes them: of "all-linear" the last parts of the names.
@@ -107,6 +128,15 @@ std::vector<std::string> targets_of(
   return {targets.begin(), targets.end()};
 }
 
+// PEFT takes no dropout for routers and experts, even where it only reads.
+double dropout_of(const AdapterExport& request) {
+  return linear_without_magnitude(
+             describe_model(request.model), request.options)
+                 .empty()
+             ? request.options.dropout
+             : 0;
+}
+
 json config_of(
     const AdapterExport& request,
     const std::vector<ParameterRow>& rows) {
@@ -121,7 +151,7 @@ json config_of(
       {"layers_pattern", nullptr},
       {"layers_to_transform", nullptr},
       {"lora_alpha", request.options.alpha},
-      {"lora_dropout", request.options.dropout},
+      {"lora_dropout", dropout_of(request)},
       {"modules_to_save", nullptr},
       {"peft_type", "LORA"},
       {"r", request.options.rank},
@@ -140,12 +170,13 @@ void write_tensors(
   std::vector<TensorSpec> specs;
   for (const ParameterRow& row : rows)
     specs.push_back(
-        {stored_name(row.name),
+        {stored_adapter_name(row.name),
          SafetensorsDtype::kF32,
          {row.shape.begin(), row.shape.end()}});
   SafetensorsWriter writer(path, std::move(specs));
   for (const TensorSpec& spec : writer.order()) {
-    const torch::Tensor tensor = request.read(own_name(spec.name)).contiguous();
+    const torch::Tensor tensor =
+        request.read(own_adapter_name(spec.name)).contiguous();
     writer.write_next(
         {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()});
   }
@@ -183,8 +214,8 @@ AdapterOptions adapter_of_run(const CheckpointManifest& manifest) {
   }
 }
 
-AdapterFolder::AdapterFolder(const fs::path& folder)
-    : path_(checked_folder(folder)), file_(folder / kTensorFile) {
+AdapterFolder::AdapterFolder(const fs::path& folder, const DecoderConfig& model)
+    : file_(checked_folder(folder) / kTensorFile) {
   const std::string name = (folder / kConfigFile).string();
   const std::string text = read_text_file(name);
   const JsonDocument document(text, {"adapter", name});
@@ -198,65 +229,72 @@ AdapterFolder::AdapterFolder(const fs::path& folder)
     options_.dropout = number_at(root, "lora_dropout");
   if (const auto base = root.find("base_model_name_or_path"))
     base_model_ = base->string();
-  std::set<std::string> modules;
-  for (const SafetensorsTensor& tensor : file_.tensors()) {
-    const std::string module = adapted_module(own_name(tensor.name));
-    if (module.empty())
-      throw DataError(fmt::format(
-          "[adapter] '{}': tensor '{}' is not the lora_A, lora_B or "
-          "lora_magnitude_vector of a linear",
-          file_.path().string(),
-          tensor.name));
-    modules.insert(module);
-  }
-  options_.targets.assign(modules.begin(), modules.end());
-}
-
-void AdapterFolder::check_fits(const DecoderConfig& model) const {
-  std::map<std::string, const SafetensorsTensor*> surplus;
-  for (const SafetensorsTensor& tensor : file_.tensors())
-    surplus[own_name(tensor.name)] = &tensor;
-  std::vector<std::string> wrong;
-  std::set<std::string> fits;  // linears that the model has
-  for (const ParameterRow& row : adapter_rows(model, options_)) {
-    fits.insert(adapted_module(row.name));
-    const auto found = surplus.find(row.name);
-    if (found == surplus.end()) {
-      wrong.push_back(row.name + " is missing");
-      continue;
-    }
-    const auto& shape = found->second->shape;
-    if (std::vector<int64_t>(shape.begin(), shape.end()) != row.shape)
-      wrong.push_back(fmt::format(
-          "{} is [{}], expected [{}]",
-          row.name,
-          fmt::join(shape, ", "),
-          fmt::join(row.shape, ", ")));
-    surplus.erase(found);
-  }
-  for (const auto& [name, tensor] : surplus) {
-    const std::string module = adapted_module(name);
-    wrong.push_back(
-        fits.contains(module)
-            ? fmt::format(
-                  "{} is there, but use_dora is false in {}", name, kConfigFile)
-            : fmt::format("{}: the model has no such linear", module));
-  }
-  if (wrong.empty())
-    return;
+  pattern(root, "rank_pattern");  // the tensors' shapes say it
   const std::string base =
       base_model_.empty()
           ? ""
           : fmt::format("; it was trained beside '{}'", base_model_);
-  throw DataError(fmt::format(
-      "[adapter] '{}' is not one of this model{}\n  {}",
-      path_.string(),
-      base,
-      fmt::join(wrong, "\n  ")));
+  parts_ = locate_adapter(
+      file_,
+      model,
+      {options_.rank, options_.use_dora, target_parameters(root)},
+      fmt::format(
+          "[adapter] '{}' is not one of this model{}", folder.string(), base));
+  set_scales(pattern(root, "alpha_pattern"));
+  std::set<std::string> modules;
+  for (const auto& [row, part] : parts_)
+    modules.insert(adapted_module(row));
+  options_.targets.assign(modules.begin(), modules.end());
+  check_magnitudes(folder, model);
+}
+
+void AdapterFolder::set_scales(const std::map<std::string, double>& alphas) {
+  const double scale = options_.scale();
+  int64_t highest = options_.rank;
+  for (const auto& [row, part] : parts_) {
+    if (part.parameter.empty())
+      continue;
+    AdapterOptions own = options_;
+    own.rank = part.rank;
+    if (const auto alpha = alphas.find(part.parameter); alpha != alphas.end())
+      own.alpha = alpha->second;
+    factors_[part.parameter] = own.scale() / scale;
+    highest = std::max(highest, part.rank);
+  }
+  if (highest == options_.rank)
+    return;
+  options_.rank = highest;
+  options_.alpha = scale * static_cast<double>(highest);
+  options_.use_rslora = false;
+}
+
+void AdapterFolder::check_magnitudes(
+    const fs::path& folder,
+    const DecoderConfig& model) const {
+  const std::string linear =
+      linear_without_magnitude(describe_model(model), options_);
+  if (options_.use_dora && !linear.empty())
+    throw DataError(fmt::format(
+        "[adapter] '{}' has use_dora and adapts '{}', but routers and experts "
+        "have no magnitudes here",
+        folder.string(),
+        linear));
 }
 
 torch::Tensor AdapterFolder::read_whole(const std::string& name) const {
-  return tensor_of(file_.at(stored_name(name)));
+  const StoredAdapterPart& part = parts_.at(name);
+  torch::Tensor values = read_part(part);
+  if (part.rank == 0)
+    return values;
+  const bool is_b = name.ends_with(".lora_B.weight");
+  const auto factor = factors_.find(part.parameter);
+  if (is_b && factor != factors_.end() && factor->second != 1)
+    values = values * factor->second;
+  const int64_t missing = options_.rank - part.rank;
+  if (missing == 0)
+    return values;
+  return is_b ? torch::constant_pad_nd(values, {0, missing})
+              : torch::constant_pad_nd(values, {0, 0, 0, missing});
 }
 
 void AdapterFolder::read(const Param& param) const {

@@ -3,6 +3,9 @@
 //   adapter_model.safetensors    base_model.model.MODULE.lora_A.weight, .lora_B,
 //                                of DoRA .lora_magnitude_vector
 //
+// Experts' adapters are read in either form (adapter_names.h) and written as
+// those of linears of their own, which PEFT reads too.
+//
 // What else such a folder may ask for (trained biases or embeddings,
 // ranks that differ) is refused by name.
 #pragma once
@@ -11,9 +14,11 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "brigade/checkpoint/adapter_names.h"
 #include "brigade/checkpoint/manifest.h"
 #include "brigade/model_spec/decoder_config.h"
 #include "brigade/model_spec/parameter_table.h"
@@ -35,28 +40,37 @@ AdapterOptions adapter_of_run(const CheckpointManifest& manifest);
 // A folder that is read.
 class AdapterFolder {
  public:
-  // Throws DataError naming the file, the key or tensor, and what is wrong.
-  explicit AdapterFolder(const std::filesystem::path& folder);
+  // Of an adapter of `model`. Throws DataError naming the file, the key, or
+  // every tensor that is of no linear of the model or has not its shape.
+  AdapterFolder(
+      const std::filesystem::path& folder,
+      const DecoderConfig& model);
 
   // Its targets are the linears that the file has adapters of, by their whole
-  // names.
+  // names; its rank is the highest of them.
   const AdapterOptions& options() const { return options_; }
   // What it says of its base model; may be empty.
   const std::string& base_model() const { return base_model_; }
 
-  // Throws one DataError with every linear that `model` lacks and every shape
-  // that is not that of its linear.
-  void check_fits(const DecoderConfig& model) const;
-  // The whole tensor of a row's name, float32.
+  // The whole tensor of a row's name, float32; with zeros behind a lower rank.
   torch::Tensor read_whole(const std::string& name) const;
   // What this rank has of it.
   void read(const Param& param) const;
 
  private:
-  std::filesystem::path path_;
+  // alphas: by the experts' parameter that has its own.
+  void set_scales(const std::map<std::string, double>& alphas);
+  void check_magnitudes(
+      const std::filesystem::path& folder,
+      const DecoderConfig& model) const;
+
   SafetensorsFile file_;
   AdapterOptions options_;
   std::string base_model_;
+  std::map<std::string, StoredAdapterPart> parts_;  // by row
+  // What B is multiplied with: scales of an experts' parameter of its own over
+  // that of the others.
+  std::map<std::string, double> factors_;
 };
 
 // What is written.

@@ -327,14 +327,14 @@ ExportedModel export_folder(
   check_free(out);
   std::shared_ptr<const MergedAdapter> merged;
   if (options.merges_adapter) {
-    const auto folder = std::make_shared<const AdapterFolder>(options.adapter);
+    const ModelToExport base = model_in_folder(path, options.dtype, nullptr);
+    const auto folder =
+        std::make_shared<const AdapterFolder>(options.adapter, base.config);
     merged = std::make_shared<const MergedAdapter>(MergedAdapter{
         .options = folder->options(),
         .read = [folder](const std::string& name) {
           return folder->read_whole(name);
         }});
-    const ModelToExport base = model_in_folder(path, options.dtype, nullptr);
-    folder->check_fits(base.config);
   }
   return write_folder(
       model_in_folder(path, options.dtype, merged), out, options);

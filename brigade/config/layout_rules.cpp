@@ -225,6 +225,14 @@ void check_adapter(
         "rounds magnitudes to 8 bits; set model.dtype to \"float32\"");
   ModelDescription model = describe_model(decoder);
   model.adapter = config.adapter;
+  if (const std::string linear =
+          linear_without_magnitude(model, config.adapter);
+      config.adapter.use_dora && !linear.empty())
+    problems.push_back(fmt::format(
+        "[config] /adapter/use_dora with /adapter/targets that name '{}': "
+        "routers and experts have no magnitudes; name other linears, or set "
+        "use_dora to false",
+        linear));
   Problems found;
   check_targets(model, config.adapter, found);
   problems.insert(problems.end(), found.begin(), found.end());

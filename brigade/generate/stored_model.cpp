@@ -76,8 +76,7 @@ StoredModel::StoredModel(const fs::path& path, const fs::path& adapter) {
         "use '{}' with it",
         directory_.string(),
         adapter.string()));
-  adapter_folder_.emplace(adapter);
-  adapter_folder_->check_fits(model_);
+  adapter_folder_.emplace(adapter, model_);
   adapter_ = adapter_folder_->options();
 }
 

@@ -4,9 +4,9 @@
 #include <string>
 #include <utility>
 
+#include "brigade/model/narrow_linear.h"
 #include "brigade/ops/kernel_set.h"
 #include "brigade/ops/swiglu.h"
-#include "brigade/ops/weight_grad.h"
 #include "brigade/tensor_parallel/mappings.h"
 
 namespace brigade {
@@ -85,14 +85,26 @@ Tensor Experts::forward(
     note_routing({experts, inputs.has_loss, kept.order.counts}, weights);
     kept.exchange = ExpertExchange(
         context_->expert_parallel, kept.order.counts, x.device());
+    if (context_->description.adapter.dropout > 0 &&
+        inputs.token_keys.defined())
+      kept.row_keys = keys_of_rows(inputs.token_keys, kept);
   }
   const Tensor rows =
       ops::rows_of_tokens(enter_region(x, parallel), kept.order);
   const Tensor done = kept.exchange.from_experts(
-      run_experts(kept.exchange.to_experts(rows), kept.exchange.counts()));
+      run_experts(kept.exchange.to_experts(rows), kept));
   const Tensor sum =
       leave_region(ops::combine_rows(done, weights, kept.order), parallel);
   return shared_ ? sum + run_shared(x, inputs.token_keys) : sum;
+}
+
+// Rows of one token have its key.
+Tensor Experts::keys_of_rows(const Tensor& token_keys, const KeptRouting& kept)
+    const {
+  const torch::NoGradGuard no_grad;
+  return kept.exchange
+      .to_experts(ops::rows_of_tokens(token_keys.unsqueeze(1), kept.order))
+      .flatten();
 }
 
 Tensor Experts::given_shares(const Tensor& x, const ExpertInputs& inputs)
@@ -138,23 +150,30 @@ void Experts::note_routing(const Routing& routing, const Tensor& weights)
 
 // An expert without rows has products of no rows too: its weights' gradients
 // are ready at the same place on every rank.
-Tensor Experts::run_experts(
-    const Tensor& rows,
-    const std::vector<int64_t>& counts) const {
+Tensor Experts::run_experts(const Tensor& rows, const KeptRouting& kept) const {
+  const std::vector<int64_t>& counts = kept.exchange.counts();
   const auto parts = torch::split_with_sizes(rows, counts);
+  std::vector<Tensor> keys(parts.size());
+  if (kept.row_keys.defined())
+    keys = torch::split_with_sizes(kept.row_keys, counts);
   std::vector<Tensor> results;
   for (size_t i = 0; i < parts.size(); ++i)
-    results.push_back(run_expert(experts_[i], parts[i]));
+    results.push_back(run_expert(experts_[i], parts[i], keys[i]));
   return results.size() == 1 ? results[0] : torch::cat(results);
 }
 
-Tensor Experts::run_expert(const Expert& expert, const Tensor& rows) const {
+Tensor Experts::run_expert(
+    const Expert& expert,
+    const Tensor& rows,
+    const Tensor& row_keys) const {
   const auto& context = *context_;
   ops::LinearOptions options{
       .weight_grad = context.weight_grad,
       .defer_weight_grad = context.defer_weight_grad,
       .kernels = context.kernels,
-      .group = ops::WeightGroup::kOneMatrix};
+      .group = ops::WeightGroup::kOneMatrix,
+      .adapters = expert.gate_up.adapters(),
+      .dropout = {context.description.adapter.dropout, row_keys}};
   const auto gate_up =
       ops::linear_group(rows, expert.gate_up.weights(), {}, options);
   const auto activate = [kernels =
@@ -162,6 +181,9 @@ Tensor Experts::run_expert(const Expert& expert, const Tensor& rows) const {
     return ops::swiglu(of[0], of[1], kernels);
   };
   options.input = {.from = gate_up, .make = activate};
+  options.adapters = {expert.down->adapter};
+  options.dropout.first_feature =
+      context.tensor_parallel.rank() * gate_up[0].size(-1);
   return ops::linear(activate(gate_up), expert.down->weight, {}, options);
 }
 
@@ -169,12 +191,11 @@ Tensor Experts::run_shared(const Tensor& x, const Tensor& token_keys) {
   const Tensor out = shared_->forward(x, token_keys);
   if (!shared_gate_)
     return out;
-  // One column: no matrix that kernels would be quick at.
-  const Tensor weight =
-      context_->weight_grad == ops::WeightGrad::kAccumulate
-          ? ops::accumulating("shared expert's gate", shared_gate_->weight)
-          : shared_gate_->weight;
-  return out * torch::sigmoid(torch::matmul(x, weight.t()));
+  return out * torch::sigmoid(narrow_linear(
+                   *context_,
+                   x,
+                   *shared_gate_,
+                   own_tokens(context_->tensor_parallel, token_keys)));
 }
 
 }  // namespace brigade

@@ -48,12 +48,17 @@ class Experts : public torch::nn::Module {
       torch::nn::Module& parent,
       int64_t expert,
       const ParameterSource& source);
-  // rows: [R, C], counts[e] of them for each expert in turn.
-  torch::Tensor run_experts(
-      const torch::Tensor& rows,
-      const std::vector<int64_t>& counts) const;
-  torch::Tensor run_expert(const Expert& expert, const torch::Tensor& rows)
+  // rows: [R, C], of each expert in turn, as kept.exchange counts them.
+  torch::Tensor run_experts(const torch::Tensor& rows, const KeptRouting& kept)
       const;
+  torch::Tensor run_expert(
+      const Expert& expert,
+      const torch::Tensor& rows,
+      const torch::Tensor& row_keys) const;
+  // KeptRouting::row_keys. Collective over context_->expert_parallel.
+  torch::Tensor keys_of_rows(
+      const torch::Tensor& token_keys,
+      const KeptRouting& kept) const;
   torch::Tensor run_shared(
       const torch::Tensor& x,
       const torch::Tensor& token_keys);

@@ -2,8 +2,8 @@
 
 #include <utility>
 
+#include "brigade/model/narrow_linear.h"
 #include "brigade/ops/kernel_set.h"
-#include "brigade/ops/weight_grad.h"
 
 namespace brigade {
 
@@ -31,11 +31,11 @@ Tensor Router::route(
     const ExpertInputs& inputs,
     KeptRouting& kept) const {
   const RouterDescription& router = description_.router;
-  const auto wide = ops::wide_dtype(x);
-  const Tensor weight = context_->weight_grad == ops::WeightGrad::kAccumulate
-                            ? ops::accumulating("router", gate_->weight)
-                            : gate_->weight;
-  const Tensor logits = torch::matmul(x.to(wide), weight.to(wide).t());
+  const Tensor logits = narrow_linear(
+      *context_,
+      x.to(ops::wide_dtype(x)),
+      *gate_,
+      own_tokens(context_->tensor_parallel, inputs.token_keys));
   const bool is_softmax = router.score == RouterScore::kSoftmax;
   const Tensor scores =
       is_softmax ? torch::softmax(logits, -1) : torch::sigmoid(logits);
@@ -72,12 +72,8 @@ Tensor Router::losses(
   const RouterLosses& weight = context_->router_losses;
   const TensorParallel& parallel = context_->tensor_parallel;
   const int64_t tokens = scores.size(0);
-  Tensor has_loss = inputs.has_loss;
-  int64_t first = 0;
-  if (divides_tokens(parallel)) {
-    first = parallel.rank() * tokens;
-    has_loss = has_loss.narrow(0, first, tokens);
-  }
+  const Tensor has_loss = own_tokens(parallel, inputs.has_loss);
+  const int64_t first = divides_tokens(parallel) ? parallel.rank() * tokens : 0;
   Tensor total;
   if (weight.balance > 0) {
     const int64_t tokens_of_sequence =

@@ -39,7 +39,7 @@ struct ExpertInputs {
   // bool [N]: tokens that have a loss; undefined: nothing is learned.
   torch::Tensor has_loss;
   int64_t sequences = 1;  // among which the N tokens are divided evenly
-  // int64 [N], for the shared expert (Mlp::forward()); undefined: no dropout.
+  // int64 [N], for adapters (MicroBatch::token_keys); undefined: no dropout.
   torch::Tensor token_keys = {};
 };
 
@@ -50,6 +50,8 @@ struct KeptRouting {
   torch::Tensor load;  // [sequences, E]: f; undefined: not needed, or not yet
   ops::ExpertOrder order;
   ExpertExchange exchange;
+  // int64, of the rows that this rank's experts get; undefined: no dropout.
+  torch::Tensor row_keys;
 };
 
 class Router {
@@ -68,7 +70,7 @@ class Router {
       const torch::Tensor& x,
       const ExpertInputs& inputs,
       KeptRouting& kept) const;
-  // Of its weight, summed: float64, a scalar.
+  // Of its weight without an adapter, summed: float64, a scalar.
   torch::Tensor squares() const;
 
  private:

@@ -21,24 +21,41 @@ constexpr std::string_view kB = ".lora_B.weight";
 constexpr std::string_view kMagnitude = ".lora_magnitude_vector";
 
 // The name of the linear of a layer that a row is the weight of; empty: of
-// none. A router is none, and experts have no adapters.
+// none.
 std::string linear_of(const ParameterRow& row) {
   if (row.place != Place::kLayer || row.shape.size() != 2 ||
-      row.cut.dim == kNotCut || row.expert != kNoExpert ||
       !row.name.ends_with(kWeight))
     return {};
   return row.name.substr(0, row.name.size() - kWeight.size());
 }
 
-bool is_adapted(const ParameterRow& row, const AdapterOptions& adapter) {
-  const std::string module = linear_of(row);
-  return !module.empty() && std::any_of(
-                                adapter.targets.begin(),
-                                adapter.targets.end(),
-                                [&](const std::string& target) {
-                                  return is_target(target, module);
-                                });
-}
+// Looks linears up: of a model with experts there may be as many thousands of
+// targets as of linears.
+class Targets {
+ public:
+  explicit Targets(const AdapterOptions& adapter)
+      : targets_(adapter.targets.begin(), adapter.targets.end()),
+        name_all_(targets_.contains(kAllLinear)) {}
+
+  // Whether is_target() of one of them.
+  bool name(const ParameterRow& row) const {
+    const std::string linear = linear_of(row);
+    if (name_all_ || linear.empty())
+      return !linear.empty();
+    std::string_view end = linear;
+    while (!targets_.contains(end)) {
+      const size_t dot = end.find('.');
+      if (dot == std::string_view::npos)
+        return false;
+      end.remove_prefix(dot + 1);
+    }
+    return true;
+  }
+
+ private:
+  std::set<std::string, std::less<>> targets_;
+  bool name_all_;
+};
 
 // What both have of the weight's row.
 ParameterRow part_of(const ParameterRow& weight, std::string_view kind) {
@@ -47,6 +64,7 @@ ParameterRow part_of(const ParameterRow& weight, std::string_view kind) {
   row.name += kind;
   row.place = weight.place;
   row.layer = weight.layer;
+  row.expert = weight.expert;
   row.stored_in = StoredIn::kAdapter;
   return row;
 }
@@ -111,13 +129,14 @@ void add_adapters(
 std::vector<ParameterRow> with_adapters(
     std::vector<ParameterRow> rows,
     const AdapterOptions& adapter) {
+  const Targets targets(adapter);
   std::vector<ParameterRow> result;
   std::vector<ParameterRow> adapted;  // of the unit
   for (size_t i = 0; i < rows.size(); ++i) {
     ParameterRow& row = rows[i];
     row.trains = false;
     row.stored_in = StoredIn::kBaseModel;
-    if (is_adapted(row, adapter))
+    if (targets.name(row))
       adapted.push_back(row);
     const bool ends_unit =
         i + 1 == rows.size() || rows[i + 1].unit() != row.unit();
@@ -138,19 +157,26 @@ std::string adapted_module(const std::string& name) {
   return {};
 }
 
+std::string linear_without_magnitude(
+    const ModelDescription& model,
+    const AdapterOptions& adapter) {
+  const Targets targets(adapter);
+  for (const ParameterRow& row : list_parameters(model)) {
+    if ((row.expert != kNoExpert || row.role == ParameterRole::kRouter) &&
+        row.stored_in != StoredIn::kAdapter && targets.name(row))
+      return linear_of(row);
+  }
+  return {};
+}
+
 void check_targets(
     const ModelDescription& model,
     const AdapterOptions& adapter,
     std::vector<std::string>& problems) {
   std::vector<std::string> modules;
   std::set<std::string> last_names;
-  // Linears that have none: of routers and of experts.
-  std::vector<std::string> without;
   for (const ParameterRow& row : list_parameters(model)) {
     const std::string module = linear_of(row);
-    if (row.name.ends_with(kWeight) && row.stored_in != StoredIn::kAdapter &&
-        (row.expert != kNoExpert || row.role == ParameterRole::kRouter))
-      without.push_back(row.name.substr(0, row.name.size() - kWeight.size()));
     if (module.empty() || row.stored_in == StoredIn::kAdapter)
       continue;
     modules.push_back(module);
@@ -158,23 +184,11 @@ void check_targets(
   }
   const std::vector<std::string> names(last_names.begin(), last_names.end());
   for (const std::string& target : adapter.targets) {
-    const auto names_one = [&](const std::vector<std::string>& linears) {
-      return std::any_of(
-          linears.begin(), linears.end(), [&](const std::string& linear) {
-            return is_target(target, linear);
-          });
-    };
-    if (names_one(modules))
+    if (std::any_of(
+            modules.begin(), modules.end(), [&](const std::string& linear) {
+              return is_target(target, linear);
+            }))
       continue;
-    if (names_one(without)) {
-      problems.push_back(fmt::format(
-          "[config] /adapter/targets: \"{}\" names routers or experts alone, "
-          "which have no adapters; those that can are {}, or \"{}\"",
-          target,
-          fmt::join(names, ", "),
-          kAllLinear));
-      continue;
-    }
     problems.push_back(fmt::format(
         "[config] /adapter/targets: \"{}\" is the end of no linear's name; the "
         "nearest is \"{}\", of {}, or \"{}\"",

@@ -8,7 +8,8 @@
 //
 // Of A and B the one that is not cut is whole on every tp rank, and each rank
 // computes the gradient of its own outputs or inputs: a part of the sum. A
-// magnitude that is not cut is applied to sums, as a bias is.
+// magnitude that is not cut is applied to sums, as a bias is. Both of a router
+// are whole, as it is; those of an expert are with it on the ranks that hold it.
 //
 // Core layer: no libtorch, no files.
 #pragma once
@@ -31,6 +32,12 @@ std::vector<ParameterRow> with_adapters(
 // The linear MODULE of "MODULE.lora_A.weight", "MODULE.lora_B.weight" or
 // "MODULE.lora_magnitude_vector"; empty: another name.
 std::string adapted_module(const std::string& name);
+
+// The first linear with an adapter whose rows' norms do not train
+// (AdapterOptions::use_dora): a router's, or an expert's. Empty: none is.
+std::string linear_without_magnitude(
+    const ModelDescription& model,
+    const AdapterOptions& adapter);
 
 // Adds one message for each target that names no linear of the layers of
 // `model`, with the names that there are.

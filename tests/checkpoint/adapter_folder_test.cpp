@@ -59,7 +59,7 @@ class AdapterFolderTest : public ::testing::Test {
     write_text_file(folder / "adapter_config.json", config.dump(2));
     std::string message;
     try {
-      const AdapterFolder adapter(folder);
+      const AdapterFolder adapter(folder, small_model());
     } catch (const DataError& error) {
       message = error.what();
     }
@@ -102,7 +102,7 @@ TEST_F(AdapterFolderTest, HasPeftsNamesAndConfig) {
 }
 
 TEST_F(AdapterFolderTest, IsReadAsItWasWritten) {
-  const AdapterFolder read(write());
+  const AdapterFolder read(write(), small_model());
   EXPECT_EQ(read.options().rank, 3);
   EXPECT_EQ(read.options().scale(), 4);
   EXPECT_EQ(read.options().dropout, 0.1);
@@ -115,13 +115,12 @@ TEST_F(AdapterFolderTest, IsReadAsItWasWritten) {
           "model.layers.0.self_attn.q_proj",
           "model.layers.1.mlp.down_proj",
           "model.layers.1.self_attn.q_proj"));
-  EXPECT_NO_THROW(read.check_fits(small_model()));
   for (const auto& [name, tensor] : tensors_)
     EXPECT_TRUE(torch::equal(read.read_whole(name), tensor)) << name;
 }
 
 TEST_F(AdapterFolderTest, GivesEachRankItsPart) {
-  const AdapterFolder read(write());
+  const AdapterFolder read(write(), small_model());
   for (const ParameterRow& row : adapter_rows(small_model(), options_)) {
     const ParamShard cut =
         shard_parameter(row, {.tp = 2}, {.tp = 1}, TokenLayout::kReplicated);
@@ -135,12 +134,12 @@ TEST_F(AdapterFolderTest, GivesEachRankItsPart) {
 }
 
 TEST_F(AdapterFolderTest, AnAdapterOfAnotherModelIsRefusedWithNamesAndShapes) {
-  const AdapterFolder read(write());
+  const fs::path folder = write();
   DecoderConfig other = small_model();
   other.num_hidden_layers = 1;
   other.hidden_size = 16;
   try {
-    read.check_fits(other);
+    const AdapterFolder read(folder, other);
     FAIL();
   } catch (const DataError& error) {
     EXPECT_THAT(
@@ -158,7 +157,7 @@ TEST_F(AdapterFolderTest, MagnitudesWithoutUseDoraAreNamed) {
   config["use_dora"] = false;
   write_text_file(folder / "adapter_config.json", config.dump(2));
   try {
-    AdapterFolder(folder).check_fits(small_model());
+    const AdapterFolder read(folder, small_model());
     FAIL();
   } catch (const DataError& error) {
     EXPECT_THAT(
@@ -188,7 +187,7 @@ TEST_F(AdapterFolderTest, ATensorThatIsNoAdaptersIsNamed) {
         {2},
         {static_cast<const std::byte*>(tensor.data_ptr()), 8}}});
   try {
-    const AdapterFolder read(folder);
+    const AdapterFolder read(folder, small_model());
     FAIL();
   } catch (const DataError& error) {
     EXPECT_THAT(error.what(), HasSubstr("lm_head.weight' is not the lora_A"));
@@ -197,11 +196,142 @@ TEST_F(AdapterFolderTest, ATensorThatIsNoAdaptersIsNamed) {
 
 TEST_F(AdapterFolderTest, AFolderWithoutItsFilesIsNone) {
   try {
-    const AdapterFolder read(folder_ / "nothing");
+    const AdapterFolder read(folder_ / "nothing", small_model());
     FAIL();
   } catch (const DataError& error) {
     EXPECT_THAT(error.what(), HasSubstr("is no adapter"));
   }
+}
+
+// A tensor of an adapter's file.
+struct AdapterTensor {
+  std::string name;
+  torch::Tensor tensor;
+};
+
+void write_adapter(
+    const fs::path& folder,
+    const json& config,
+    const std::vector<AdapterTensor>& tensors) {
+  fs::create_directories(folder);
+  write_text_file(folder / "adapter_config.json", config.dump(2));
+  std::vector<TensorToWrite> stored;
+  for (const AdapterTensor& each : tensors)
+    stored.push_back(
+        {"base_model.model.model.layers.0." + each.name,
+         SafetensorsDtype::kF32,
+         {each.tensor.sizes().begin(), each.tensor.sizes().end()},
+         {static_cast<const std::byte*>(each.tensor.data_ptr()),
+          each.tensor.nbytes()}});
+  write_safetensors(folder / "adapter_model.safetensors", stored);
+}
+
+DecoderConfig one_layer_of_mixtral() {
+  DecoderConfig config = small_model();
+  config.architecture = Architecture::kMixtral;
+  config.num_hidden_layers = 1;
+  config.experts =
+      ExpertsConfig{.num_experts = 3, .num_experts_per_tok = 2, .width = 6};
+  return config;
+}
+
+// As PEFT stores the adapters of parameters: delta = einsum("ore,eri->eoi").
+TEST_F(AdapterFolderTest, ExpertsOfALayerTogetherAreReadOneByOne) {
+  const torch::Tensor gate_up_a = torch::randn({3 * 4, 8});
+  const torch::Tensor gate_up_b = torch::randn({12, 4 * 3});
+  const torch::Tensor down_a = torch::randn({3 * 2, 6});
+  const torch::Tensor down_b = torch::randn({8, 2 * 3});
+  const torch::Tensor router_a = torch::randn({2, 8});
+  const torch::Tensor router_b = torch::randn({3, 2});
+  const fs::path folder = folder_ / "together";
+  const json config = {
+      {"peft_type", "LORA"},
+      {"r", 2},
+      {"lora_alpha", 6},
+      {"rank_pattern", {{R"(.*\.gate_up_proj)", 4}}},
+      {"alpha_pattern", {{R"(.*\.gate_up_proj)", 20}}},
+      {"target_parameters", {"down_proj", "gate.weight", "gate_up_proj"}}};
+  const std::string inner = "mlp.experts.base_layer.";
+  const std::vector<AdapterTensor> tensors = {
+      {inner + "lora_A.weight", gate_up_a},
+      {inner + "lora_B.weight", gate_up_b},
+      {"mlp.experts.lora_A.weight", down_a},
+      {"mlp.experts.lora_B.weight", down_b},
+      {"mlp.gate.lora_A.weight", router_a},
+      {"mlp.gate.lora_B.weight", router_b}};
+  write_adapter(folder, config, tensors);
+  const AdapterFolder read(folder, one_layer_of_mixtral());
+  EXPECT_EQ(read.options().rank, 4);
+  const auto delta = [&](const std::string& linear) {
+    const std::string module = "model.layers.0.block_sparse_moe." + linear;
+    return torch::matmul(
+               read.read_whole(module + ".lora_B.weight"),
+               read.read_whole(module + ".lora_A.weight")) *
+           read.options().scale();
+  };
+  const auto of_all =
+      [](const torch::Tensor& a, const torch::Tensor& b, double scale) {
+        return torch::einsum(
+                   "ore,eri->eoi",
+                   {b.view({b.size(0), -1, 3}), a.view({3, -1, a.size(1)})}) *
+               scale;
+      };
+  const torch::Tensor gate_up = of_all(gate_up_a, gate_up_b, 20.0 / 4);
+  const torch::Tensor down = of_all(down_a, down_b, 6.0 / 2);
+  const auto expect_equal = [](const torch::Tensor& a, const torch::Tensor& b) {
+    EXPECT_TRUE(torch::allclose(a, b, 1e-5, 1e-5));
+  };
+  for (int64_t expert = 0; expert < 3; ++expert) {
+    const std::string name = "experts." + std::to_string(expert);
+    expect_equal(delta(name + ".w1"), gate_up[expert].narrow(0, 0, 6));
+    expect_equal(delta(name + ".w3"), gate_up[expert].narrow(0, 6, 6));
+    expect_equal(delta(name + ".w2"), down[expert]);
+  }
+  expect_equal(delta("gate"), torch::matmul(router_b, router_a) * 3);
+
+  // Of down alone there is nothing inside.
+  json alone = config;
+  alone["target_parameters"] = {"mlp.experts.down_proj"};
+  write_adapter(folder_ / "down", alone, {tensors[2], tensors[3]});
+  const AdapterFolder of_down(folder_ / "down", one_layer_of_mixtral());
+  EXPECT_EQ(of_down.options().rank, 2);
+  EXPECT_EQ(of_down.options().targets.size(), 3U);
+  EXPECT_TRUE(torch::equal(
+      of_down.read_whole(
+          "model.layers.0.block_sparse_moe.experts.1.w2.lora_A.weight"),
+      down_a.narrow(0, 2, 2)));
+
+  const auto refused = [&](const json& with,
+                           const std::vector<AdapterTensor>& of) {
+    const fs::path wrong = folder_ / "wrong";
+    fs::remove_all(wrong);
+    write_adapter(wrong, with, of);
+    try {
+      const AdapterFolder adapter(wrong, one_layer_of_mixtral());
+    } catch (const DataError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(
+      refused(config, {tensors[0], {tensors[1].name, torch::zeros({11, 12})}}),
+      HasSubstr("base_layer.lora_B.weight is [11, 12], expected [12, 12]"));
+  EXPECT_THAT(
+      refused(config, {tensors[0]}),
+      HasSubstr("base_layer.lora_B.weight is missing"));
+  json others = config;
+  others["target_parameters"] = {"norm.weight"};
+  EXPECT_THAT(refused(others, tensors), HasSubstr("target_parameters"));
+  json magnitudes = config;
+  magnitudes["use_dora"] = true;
+  magnitudes["rank_pattern"] = json::object();
+  EXPECT_THAT(
+      refused(
+          magnitudes,
+          {tensors[4],
+           tensors[5],
+           {"mlp.gate.lora_magnitude_vector", torch::ones({3})}}),
+      HasSubstr("routers and experts have no magnitudes here"));
 }
 
 TEST_F(AdapterFolderTest, MergesInFloat32) {

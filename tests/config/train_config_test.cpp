@@ -1208,6 +1208,14 @@ TEST(TrainConfigExperts, WhatDoesNotGoWithEpIsNamed) {
   EXPECT_THAT(
       of_experts({"distributed.ep_size=2", "training.optimizer=muon"}, 2),
       IsEmpty());
+  EXPECT_THAT(
+      of_experts(
+          {"adapter.rank=4",
+           R"(adapter.targets=["q_proj","w1","gate"])",
+           "adapter.use_dora=true"},
+          1),
+      Contains(HasSubstr("use_dora with /adapter/targets that name "
+                         "'model.layers.0.block_sparse_moe.gate'")));
 }
 
 }  // namespace

@@ -26,12 +26,18 @@ SHAPE = {"vocab_size": 259, "hidden_size": 32, "intermediate_size": 48,
 MODELS = {
     "llama": (transformers.LlamaConfig, {"tie_word_embeddings": False}),
     "qwen2": (transformers.Qwen2Config, {"tie_word_embeddings": True}),
-    # Experts and routers stay as they are; of two layers one has them. PEFT
-    # takes the names of its MLPs' linears for experts, in the dense layer too.
+    # Of two layers one has experts. PEFT takes the names of its MLPs' linears
+    # for experts, in the dense layer too.
     "qwen3_moe": (transformers.Qwen3MoeConfig, {
         "head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2,
         "moe_intermediate_size": 24, "norm_topk_prob": True,
         "mlp_only_layers": [0]}),
+    # Every linear is adapted. PEFT has those of a layer's experts as two: gate
+    # with up, and down.
+    "olmoe": (transformers.OlmoeConfig, {
+        "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True}),
+    "mixtral": (transformers.MixtralConfig, {
+        "num_local_experts": 4, "num_experts_per_tok": 2}),
 }
 ADAPTED = {"qwen3_moe": 2 * 4}  # linears; of the others 2 * 7
 # A model, what its runs say of adapters besides, and the tensors of each.
@@ -39,6 +45,23 @@ FORMS = {name: (name, [], 2) for name in MODELS} | {
     "qwen2_dora": ("qwen2", ["adapter.use_dora=true"], 3),
     "qwen3_moe": ("qwen3_moe", [
         'adapter.targets=["q_proj","k_proj","v_proj","o_proj"]'], 2)}
+# olmoe's norms are over all heads.
+LAYOUTS_OF = {
+    "olmoe": {"one": [], "pp2": ["--nproc", "2", "distributed.pp_size=2"]},
+    "mixtral": LAYOUTS | {"cp2_ep2": [
+        "--nproc", "2", "distributed.cp_size=2", "distributed.ep_size=2"]},
+}
+
+
+def keep_gate_and_up_apart(model):
+    """Of two adapters PEFT makes one, whose B has blocks of zeros beside each
+    of theirs: they stay."""
+    for name, b in model.named_parameters():
+        if "experts.base_layer.lora_B" in name:
+            blocks = torch.eye(2).view(2, 1, 2, 1)
+            shape = (2, b.shape[0] // 2, 2, b.shape[1] // 2)
+            mask = blocks.expand(shape).reshape(b.shape)
+            b.register_hook(lambda gradient, mask=mask: gradient * mask)
 
 
 class Peft(TestInFolder):
@@ -113,6 +136,7 @@ class Peft(TestInFolder):
             trained = [p for p in model.parameters() if p.requires_grad]
             self.assertEqual(
                 len(trained), tensors * ADAPTED.get(name, 2 * 7))
+            keep_gate_and_up_apart(model)
             optimizer = torch.optim.AdamW(
                 trained, lr=RATE, weight_decay=0.01)
             expected = []
@@ -123,7 +147,7 @@ class Peft(TestInFolder):
                 optimizer.step()
                 expected.append(loss.item())
             self.assertLess(expected[-1], expected[0])
-            for layout, more in LAYOUTS.items():
+            for layout, more in LAYOUTS_OF.get(form, LAYOUTS).items():
                 with self.subTest(form=form, layout=layout):
                     out, losses = self.train(
                         name, f"{form}_{layout}", *options, *more)
@@ -157,32 +181,45 @@ class Peft(TestInFolder):
             self.assertAlmostEqual(self.evaluate(*arguments), loss, delta=1e-5)
 
     def test_an_adapter_of_peft_is_read(self):
-        plain = self.loss_of_all(self.base("llama"))
-        for form, options in {"lora": {"use_rslora": True},
-                              "dora": {"use_dora": True,
-                                       "lora_dropout": 0.1}}.items():
+        linears = ["q_proj", "v_proj", "down_proj"]
+        for form, (name, options) in {
+                "lora": ("llama", {
+                    "target_modules": linears, "use_rslora": True}),
+                "dora": ("llama", {
+                    "target_modules": linears, "use_dora": True,
+                    "lora_dropout": 0.1}),
+                "linears_of_experts": ("mixtral", {
+                    "target_modules": ["q_proj", "gate", "w1", "w2", "w3"],
+                    "use_rslora": True}),
+                "parameters_of_experts": ("qwen3_moe", {
+                    "target_modules": ["q_proj"],
+                    "target_parameters": ["mlp.experts.gate_up_proj",
+                                          "mlp.experts.down_proj"]}),
+                "down_of_experts": ("olmoe", {
+                    "target_modules": [],
+                    "target_parameters": ["mlp.experts.down_proj"]}),
+        }.items():
             with self.subTest(form=form):
-                self.check_read(form, plain, peft.LoraConfig(
-                    r=3, lora_alpha=6, task_type="CAUSAL_LM",
-                    target_modules=["q_proj", "v_proj", "down_proj"],
-                    **options))
+                self.check_read(form, name, peft.LoraConfig(
+                    r=3, lora_alpha=6, task_type="CAUSAL_LM", **options))
 
-    def check_read(self, form, plain, config):
-        model = peft.get_peft_model(self.base("llama"), config).eval()
-        for name, parameter in model.named_parameters():
-            if "lora_B" in name:
+    def check_read(self, form, name, config):
+        plain = self.loss_of_all(self.base(name))
+        model = peft.get_peft_model(self.base(name), config).eval()
+        for of, parameter in model.named_parameters():
+            if "lora_B" in of:
                 torch.nn.init.normal_(parameter, std=0.3)
-            if "magnitude" in name:
+            if "magnitude" in of:
                 parameter.data *= torch.rand_like(parameter) + 0.5
         folder = self.folder / f"{form}_of_peft"
         model.save_pretrained(folder)
         expected = self.loss_of_all(model)
         self.assertGreater(abs(expected - plain), 1e-2)
         self.assertAlmostEqual(
-            self.evaluate("--run", self.folder / "llama", "--adapter", folder),
+            self.evaluate("--run", self.folder / name, "--adapter", folder),
             expected, delta=1e-5)
         merged = self.folder / f"merged_{form}_of_peft"
-        run("export", "--run", self.folder / "llama", "--adapter", folder,
+        run("export", "--run", self.folder / name, "--adapter", folder,
             "--merge", "--out", merged)
         self.assertAlmostEqual(
             self.evaluate("--run", merged), expected, delta=1e-5)

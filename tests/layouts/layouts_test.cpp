@@ -137,11 +137,15 @@ TEST_P(Layout, TrainsAsOneRankDoes) {
   ASSERT_EQ(expected.losses.size(), size_t{kSteps});
   ASSERT_EQ(expected.eval_losses.size(), size_t{kSteps / kEvalEvery});
   if (layout.adapter > 0) {
-    // Of 4 layers A and B of 7 linears, and magnitudes. Experts have none.
-    const size_t linears = layout.model == "mixtral" ? 4 : 7;
+    // Of 4 layers' linears A and B, and magnitudes.
+    size_t linears = 4 * 7;
+    if (layout.model == "mixtral")
+      linears = 4 * (4 + 1 + 4 * 3);
+    else if (layout.model == "qwen2_moe")
+      linears = 7 + 3 * (4 + 1 + 8 * 3 + 4);
     ASSERT_EQ(
         expected.weights.size(),
-        4 * linears * (layout.adapter_form == "dora" ? 3 : 2));
+        linears * (layout.adapter_form == "dora" ? 3 : 2));
     EXPECT_GT(expected.grad_norms.front(), 0.0);
   } else if (layout.model == "llama") {
     ASSERT_EQ(expected.weights.size(), layout.tied ? 38U : 39U);

@@ -26,7 +26,6 @@ DecoderConfig tiny_llama() {
   return config;
 }
 
-// Of which the shared expert alone is adapted, by kSharedTarget.
 DecoderConfig tiny_qwen2_moe() {
   DecoderConfig config = tiny_llama();
   config.architecture = Architecture::kQwen2Moe;
@@ -38,17 +37,12 @@ DecoderConfig tiny_qwen2_moe() {
   return config;
 }
 
-const char* const kSharedTarget = "shared_expert.down_proj";
-
 std::shared_ptr<DecoderModel> adapted_model(
     const DecoderConfig& config,
     Recompute recompute) {
   ModelContext context = single_rank_context(config);
   context.description.adapter = {
-      .rank = 3,
-      .alpha = 6,
-      .dropout = 0.5,
-      .targets = {config.experts ? kSharedTarget : "all-linear"}};
+      .rank = 3, .alpha = 6, .dropout = 0.5, .targets = {"all-linear"}};
   context.recompute = recompute;
   auto model = std::make_shared<DecoderModel>(
       std::make_shared<const ModelContext>(std::move(context)),
@@ -127,9 +121,7 @@ INSTANTIATE_TEST_SUITE_P(
     Models,
     AdapterDropoutOfModel,
     ::testing::Values(tiny_llama(), tiny_qwen2_moe()),
-    [](const auto& test) {
-      return test.param.experts ? "shared_expert" : "dense";
-    });
+    [](const auto& test) { return test.param.experts ? "experts" : "dense"; });
 
 }  // namespace
 }  // namespace brigade

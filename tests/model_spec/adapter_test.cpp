@@ -141,6 +141,70 @@ TEST(AdapterRows, OfFewKeyValueHeadsAreHeldBySeveralRanks) {
   }
 }
 
+ModelDescription adapted_experts(const std::vector<std::string>& targets) {
+  DecoderConfig config = small_model();
+  config.architecture = Architecture::kQwen2Moe;
+  config.experts = ExpertsConfig{
+      .num_experts = 4,
+      .num_experts_per_tok = 2,
+      .width = 6,
+      .shared_width = 10};
+  ModelDescription model = describe_model(config);
+  model.adapter = {.rank = 3, .targets = targets};
+  return model;
+}
+
+TEST(AdapterRows, OfAnExpertGoWithItAndAreCutAsItIs) {
+  const ModelDescription model =
+      adapted_experts({"experts.2.gate_proj", "up_proj"});
+  // Of each layer: gate of one, up of four and of the shared one.
+  EXPECT_EQ(names_of_adapters(model).size(), 2U * 2 * 6);
+  ModelPart part = whole_model(small_model());
+  part.experts = {2, 4};
+  std::map<std::string, ParameterRow> held;
+  for (const ParameterRow& row : list_parameters(model, part))
+    held[row.name] = row;
+  const std::string layer = "model.layers.1.mlp.";
+  EXPECT_FALSE(held.contains(layer + "experts.1.up_proj.lora_A.weight"));
+  EXPECT_TRUE(held.contains(layer + "shared_expert.up_proj.lora_A.weight"));
+  const auto cut = [&](const std::string& name) {
+    return shard_parameter(
+        held.at(layer + name), {.tp = 2}, {.tp = 1}, TokenLayout::kSharded);
+  };
+  const ParamShard b = cut("experts.2.gate_proj.lora_B.weight");
+  EXPECT_EQ(held.at(layer + "experts.2.gate_proj.lora_B.weight").expert, 2);
+  EXPECT_EQ(b.slice, (Slice{.dim = 0, .begin = 3, .end = 6}));
+  EXPECT_EQ(cut("experts.2.gate_proj.lora_A.weight").gradient_ranks, 2);
+}
+
+// Whole on every rank, whose gradients are parts where tokens are divided.
+TEST(AdapterRows, OfARouterAreWholeAsItIs) {
+  const ModelDescription model =
+      adapted_experts({"mlp.gate", "shared_expert_gate"});
+  EXPECT_EQ(names_of_adapters(model).size(), 2U * 2 * 2);
+  for (const ParameterRow& row : list_parameters(model)) {
+    if (row.stored_in != StoredIn::kAdapter)
+      continue;
+    const auto gradient_ranks = [&](TokenLayout tokens) {
+      return shard_parameter(row, {.tp = 2}, {.tp = 1}, tokens).gradient_ranks;
+    };
+    EXPECT_EQ(gradient_ranks(TokenLayout::kReplicated), 1) << row.name;
+    EXPECT_EQ(gradient_ranks(TokenLayout::kSharded), 2) << row.name;
+  }
+}
+
+TEST(AdapterRows, NoRouterAndNoExpertHasMagnitudes) {
+  const auto first = [](const std::vector<std::string>& targets) {
+    const ModelDescription model = adapted_experts(targets);
+    return linear_without_magnitude(model, model.adapter);
+  };
+  EXPECT_EQ(first({"q_proj", "shared_expert.up_proj"}), "");
+  EXPECT_EQ(first({"gate"}), "model.layers.0.mlp.gate");
+  EXPECT_EQ(
+      first({"1.mlp.experts.3.down_proj"}),
+      "model.layers.1.mlp.experts.3.down_proj");
+}
+
 TEST(AdapterTargets, OneThatMatchesNothingIsNamedWithTheNearest) {
   std::vector<std::string> problems;
   check_targets(

@@ -145,6 +145,53 @@ TEST_F(AdapterRun, ContinuesWithTheMasksAndMagnitudesOfAWholeRun) {
   }
 }
 
+TEST_F(AdapterRun, OfExpertsAndRoutersContinuesUnderAnotherDivision) {
+  train(
+      "base_of_experts",
+      {"training.total_train_steps=1",
+       R"(model.config.architectures=["MixtralForCausalLM"])",
+       "model.config.model_type=mixtral",
+       "model.config.num_local_experts=4",
+       "model.config.num_experts_per_tok=2",
+       "model.config.initializer_range=0.2"});
+  export_checkpoint(run("base_of_experts"), *folder_ / "experts");
+  const std::vector<std::string> common = {
+      "model.name=" + (*folder_ / "experts").string(),
+      "adapter.dropout=0.4",
+      "training.router_aux_loss=0"};
+  const auto train_experts = [&](const std::string& name,
+                                 const std::vector<std::string>& more,
+                                 int ranks = 1) {
+    std::vector<std::string> all = common;
+    all.insert(all.end(), more.begin(), more.end());
+    return train_adapter(name, all, ranks);
+  };
+  const Losses whole =
+      train_experts("of_experts", {"checkpoint.save_frequency=3"});
+  const Losses attention = train_experts(
+      "of_attention",
+      {R"(adapter.targets=["q_proj","k_proj","v_proj","o_proj"])"});
+  EXPECT_EQ(attention[0], whole[0]);
+  EXPECT_GT(testing::largest_relative_difference(attention, whole), 1e-3);
+  const std::string load = "checkpoint.load_path=" +
+                           (run("of_experts") / "checkpoints" / "3").string();
+  EXPECT_THAT(
+      train_experts("on", {load}),
+      ElementsAreArray(whole.begin() + 3, whole.end()));
+  const Losses divided = train_experts(
+      "on_divided",
+      {load,
+       "training.micro_batch_size=2",
+       "distributed.dp_size=2",
+       "distributed.ep_size=2",
+       "distributed.zero_stage=2"},
+      2);
+  EXPECT_LT(
+      testing::largest_relative_difference(
+          divided, {whole.begin() + 3, whole.end()}),
+      1e-5);
+}
+
 TEST_F(AdapterRun, KeepsMomentsInFewBitsAlikeUnderZeroAndAmongGroups) {
   for (const std::string dtype : {"int8", "bfloat16"}) {
     SCOPED_TRACE(dtype);

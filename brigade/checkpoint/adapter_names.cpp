@@ -1,0 +1,253 @@
+#include "brigade/checkpoint/adapter_names.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+
+#include "brigade/base/error.h"
+#include "brigade/checkpoint/torch_dtype.h"
+#include "brigade/model_spec/adapter.h"
+#include "brigade/options/adapter_targets.h"
+
+namespace brigade {
+namespace {
+
+// Of the model inside PEFT's own.
+constexpr std::string_view kPrefix = "base_model.model.";
+constexpr std::string_view kA = ".lora_A.weight";
+constexpr std::string_view kB = ".lora_B.weight";
+
+using Tensors = std::map<std::string, const SafetensorsTensor*>;
+
+// transformers 5 has another name for Mixtral's block in memory, which PEFT
+// writes.
+std::string as_transformers_5(std::string name) {
+  constexpr std::string_view kBlock = ".block_sparse_moe.";
+  const size_t at = name.find(kBlock);
+  return at == std::string::npos ? name
+                                 : name.replace(at, kBlock.size(), ".mlp.");
+}
+
+bool ends_with_name(const std::string& text, std::string_view name) {
+  return text == name || text.ends_with("." + std::string(name));
+}
+
+class AdapterLocator {
+ public:
+  AdapterLocator(
+      const SafetensorsFile& file,
+      const DecoderConfig& model,
+      const AdapterNameOptions& options)
+      : options_(options),
+        experts_(model.experts ? model.experts->num_experts : 0) {
+    for (const SafetensorsTensor& tensor : file.tensors())
+      unused_[own_adapter_name(tensor.name)] = &tensor;
+    tensors_ = unused_;
+    ModelDescription description = describe_model(model);
+    for (const ParameterRow& row : list_parameters(description)) {
+      if (!row.stack.empty())
+        stacked_[row.name] = row;
+    }
+    description.adapter = {
+        .rank = options.rank,
+        .use_dora = options.use_dora,
+        .targets = {kAllLinear}};
+    rows_ = list_parameters(description);
+  }
+
+  std::map<std::string, StoredAdapterPart> locate() {
+    for (const ParameterRow& row : rows_) {
+      if (row.stored_in == StoredIn::kAdapter && !locate_own(row))
+        locate_in_stack(row);
+    }
+    for (const ParameterRow& row : rows_) {
+      const std::string module = adapted_module(row.name);
+      if (!module.empty() && fits_.contains(module) &&
+          !parts_.contains(row.name))
+        wrong_.push_back(row.name + " is missing");
+    }
+    for (const auto& [name, tensor] : unused_)
+      wrong_.push_back(surplus(name));
+    return std::move(parts_);
+  }
+  const std::vector<std::string>& wrong() const { return wrong_; }
+
+ private:
+  const AdapterNameOptions& options_;
+  int64_t experts_;
+  Tensors tensors_, unused_;
+  std::map<std::string, ParameterRow> stacked_;  // experts' weights
+  std::vector<ParameterRow> rows_;
+  std::map<std::string, StoredAdapterPart> parts_;
+  std::set<std::string> fits_;  // linears that the model and the file have
+  std::vector<std::string> wrong_;
+
+  const SafetensorsTensor* find(const std::string& name) {
+    for (const std::string& each : {name, as_transformers_5(name)}) {
+      const auto found = tensors_.find(each);
+      if (found == tensors_.end())
+        continue;
+      unused_.erase(each);
+      return found->second;
+    }
+    return nullptr;
+  }
+
+  void expect(
+      const SafetensorsTensor& tensor,
+      const std::string& name,
+      const std::vector<int64_t>& shape) {
+    if (std::vector<int64_t>(tensor.shape.begin(), tensor.shape.end()) != shape)
+      wrong_.push_back(fmt::format(
+          "{} is [{}], expected [{}]",
+          name,
+          fmt::join(tensor.shape, ", "),
+          fmt::join(shape, ", ")));
+  }
+
+  bool locate_own(const ParameterRow& row) {
+    const SafetensorsTensor* tensor = find(row.name);
+    if (tensor == nullptr)
+      return false;
+    const std::string module = adapted_module(row.name);
+    fits_.insert(module);
+    expect(*tensor, row.name, row.shape);
+    const int64_t columns = row.shape.size() > 1 ? row.shape[1] : 1;
+    parts_[row.name] = {
+        .tensor = tensor,
+        .rows = row.shape[0],
+        .row_step = columns,
+        .columns = columns,
+        .column_step = 1,
+        .rank = row.shape.size() > 1 ? options_.rank : 0,
+        .parameter = {}};
+    return true;
+  }
+
+  // The module of the adapter of all experts' `parameter`; empty: it has none.
+  std::string module_of_stack(
+      const std::string& experts,
+      const std::string& parameter) const {
+    const std::string inner = experts + ".base_layer";
+    if (tensors_.contains(inner + std::string(kA)))
+      return parameter == kGateUp ? inner : experts;
+    const auto& targets = options_.target_parameters;
+    const bool is_target = std::any_of(
+        targets.begin(), targets.end(), [&](const std::string& target) {
+          return ends_with_name(target, parameter);
+        });
+    return is_target ? experts : "";
+  }
+
+  // A or B of an expert's linear in those of all experts of its layer.
+  void locate_in_stack(const ParameterRow& row) {
+    const std::string linear = adapted_module(row.name);
+    const auto found = stacked_.find(linear + ".weight");
+    if (found == stacked_.end())
+      return;
+    const ParameterRow& weight = found->second;
+    const size_t dot = weight.stack.rfind('.');
+    const std::string parameter = weight.stack.substr(dot + 1);
+    const std::string module = module_of_stack(
+        as_transformers_5(weight.stack.substr(0, dot)), parameter);
+    const std::string suffix(row.name.ends_with(kA) ? kA : kB);
+    const SafetensorsTensor* a =
+        module.empty() ? nullptr : find(module + std::string(kA));
+    const SafetensorsTensor* b =
+        module.empty() ? nullptr : find(module + std::string(kB));
+    const bool is_first = weight.stack_row == 0 && suffix == kA;
+    if (a == nullptr || b == nullptr || a->shape.empty()) {
+      if (is_first && (a != nullptr || b != nullptr))
+        wrong_.push_back(fmt::format(
+            "{}{} is missing or a scalar", module, b == nullptr ? kB : kA));
+      return;
+    }
+    fits_.insert(linear);
+    const int64_t in = weight.shape[1];
+    const int64_t out = weight.shape[0] * (parameter == kGateUp ? 2 : 1);
+    const int64_t rank =
+        std::max<int64_t>(1, static_cast<int64_t>(a->shape[0]) / experts_);
+    if (is_first) {
+      expect(*a, module + std::string(kA), {experts_ * rank, in});
+      expect(*b, module + std::string(kB), {out, rank * experts_});
+    }
+    if (suffix == kA)
+      parts_[row.name] = {
+          .tensor = a,
+          .first = weight.expert * rank * in,
+          .rows = rank,
+          .row_step = in,
+          .columns = in,
+          .column_step = 1,
+          .rank = rank,
+          .parameter = parameter};
+    else
+      // In the stack of weights an expert's first row is after those of all
+      // others; here they are columns.
+      parts_[row.name] = {
+          .tensor = b,
+          .first = weight.stack_row % out * rank * experts_ + weight.expert,
+          .rows = weight.shape[0],
+          .row_step = rank * experts_,
+          .columns = rank,
+          .column_step = experts_,
+          .rank = rank,
+          .parameter = parameter};
+  }
+
+  std::string surplus(const std::string& name) const {
+    const std::string module = adapted_module(name);
+    if (module.empty())
+      return fmt::format(
+          "tensor '{}' is not the lora_A, lora_B or lora_magnitude_vector of a "
+          "linear",
+          name);
+    return fits_.contains(module)
+               ? fmt::format(
+                     "{} is there, but use_dora is false in "
+                     "adapter_config.json",
+                     name)
+               : fmt::format("{}: the model has no such linear", module);
+  }
+};
+
+}  // namespace
+
+std::string own_adapter_name(std::string_view stored) {
+  return std::string(
+      stored.starts_with(kPrefix) ? stored.substr(kPrefix.size()) : stored);
+}
+
+std::string stored_adapter_name(const std::string& name) {
+  return std::string(kPrefix) + name;
+}
+
+std::map<std::string, StoredAdapterPart> locate_adapter(
+    const SafetensorsFile& file,
+    const DecoderConfig& model,
+    const AdapterNameOptions& options,
+    const std::string& place) {
+  AdapterLocator locator(file, model, options);
+  auto parts = locator.locate();
+  if (!locator.wrong().empty())
+    throw DataError(
+        fmt::format("{}\n  {}", place, fmt::join(locator.wrong(), "\n  ")));
+  return parts;
+}
+
+torch::Tensor read_part(const StoredAdapterPart& part) {
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor stored = as_tensor(*part.tensor);
+  const torch::Tensor values =
+      torch::empty({part.rows, part.columns}, torch::kFloat);
+  values.copy_(stored.as_strided(
+      {part.rows, part.columns},
+      {part.row_step, part.column_step},
+      stored.storage_offset() + part.first));
+  return part.rank == 0 ? values.flatten() : values;
+}
+
+}  // namespace brigade
