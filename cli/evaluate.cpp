@@ -50,6 +50,20 @@ std::string shared_text(const fs::path& path, const ProcessMesh& mesh) {
       .text_of(0, mesh.rank() == 0 ? read_whole_text(path) : std::string());
 }
 
+// Throws NumericError for a log-probability of `part` of text or dataset `name`.
+void check_finite(
+    double value,
+    const std::string& name,
+    const std::string& part) {
+  if (!std::isfinite(value))
+    throw NumericError(fmt::format(
+        "[evaluate] '{}': the log-probability of {} is not finite: a weight of "
+        "the model is not, or what it computes overflows; evaluate an earlier "
+        "checkpoint",
+        name,
+        part));
+}
+
 class Evaluation {
  public:
   Evaluation(
@@ -130,13 +144,15 @@ class Evaluation {
         .count = windows,
         .length = length_,
         .rows = arguments_.rows,
-        .read = [&](int64_t window, std::span<int64_t> into) {
-          const int64_t begin = window * length_;
-          const auto there = static_cast<size_t>(
-              std::min<int64_t>(count - begin, length_ + 1));
-          read(begin, into.first(there));
-          std::fill(into.begin() + there, into.end(), -1);
-        }};
+        .read =
+            [&](int64_t window, std::span<int64_t> into) {
+              const int64_t begin = window * length_;
+              const auto there = static_cast<size_t>(
+                  std::min<int64_t>(count - begin, length_ + 1));
+              read(begin, into.first(there));
+              std::fill(into.begin() + there, into.end(), -1);
+            },
+        .name = name};
     if (drop)
       all.drop_uncounted = [&](int64_t window, std::span<int64_t> targets) {
         drop(window * length_ + 1, targets);
@@ -322,12 +338,8 @@ class Evaluation {
     double right = 0;
     for (size_t d = 0; d < log_probs.size(); ++d) {
       log_probs[d] = -log_probs[d];
-      if (!std::isfinite(log_probs[d]))
-        throw NumericError(fmt::format(
-            "[evaluate] '{}': the log-probability of document {} is {}",
-            arguments_.dataset,
-            d,
-            log_probs[d]));
+      check_finite(
+          log_probs[d], arguments_.dataset, fmt::format("document {}", d));
       (d % 2 == 0 ? chosen : rejected) += log_probs[d];
       if (d % 2 == 1 && log_probs[d - 1] > log_probs[d])
         ++right;
@@ -374,6 +386,13 @@ class Evaluation {
     const auto scores = scorer_.score(
         tokens, task_window(), [&](int64_t done) { bar.draw(done, ""); });
     bar.clear();
+    for (size_t r = 0; r < scores.size(); ++r) {
+      for (size_t c = 0; c < scores[r].size(); ++c)
+        check_finite(
+            scores[r][c].log_likelihood,
+            name,
+            fmt::format("choice {} of request {}", c, r));
+    }
     add_lines(scores);
     const TaskResult rated = rate(requests, scores);
     json result = {{"requests", rated.requests}, {"accuracy", rated.accuracy}};
@@ -411,8 +430,10 @@ class Evaluation {
         scorer_.nats(windows, [&](int64_t done) { bar.draw(done, ""); });
     bar.clear();
     std::vector<double> nats(texts.size(), 0.0);
-    for (size_t w = 0; w < windows.size(); ++w)
+    for (size_t w = 0; w < windows.size(); ++w) {
+      check_finite(-of_windows[w], name, fmt::format("text {}", text_of[w]));
       nats[text_of[w]] += of_windows[w];
+    }
     for (const double of_text : nats)
       lines_ +=
           json::array({json::object({{"log_likelihood", -of_text}})}).dump() +

@@ -1,8 +1,13 @@
 #include "brigade/evaluate/scorer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
+#include "brigade/base/error.h"
 #include "brigade/data/loss_mask.h"
 
 namespace brigade {
@@ -30,6 +35,26 @@ torch::Tensor padded_rows(const std::vector<std::vector<int64_t>>& windows) {
         .copy_(torch::tensor(window, torch::kLong));
   }
   return ids;
+}
+
+// Collective. first_bad: of the windows that this rank read at once and whose
+// loss is not finite, the first one; infinity: it read none.
+[[noreturn]] void fail_not_finite(
+    const LossWindows& windows,
+    double first_bad,
+    const ProcessMesh& mesh) {
+  const auto first = torch::tensor({-first_bad}, torch::kDouble);
+  mesh.world()->all_reduce(first, ReduceOp::kMax)->wait_on_host();
+  const auto begin = static_cast<int64_t>(-first.item<double>());
+  throw NumericError(fmt::format(
+      "[evaluate] '{}': the loss of windows {} to {} of {} tokens, counted "
+      "from "
+      "0, is not finite: a weight of the model is not, or what it computes "
+      "overflows; evaluate an earlier checkpoint",
+      windows.name,
+      begin,
+      std::min(begin + windows.rows, windows.count) - 1,
+      windows.length));
 }
 
 template <typename T>
@@ -91,6 +116,7 @@ TokenLoss Scorer::loss(
     const std::function<void(int64_t)>& progress) {
   const int64_t length = windows.length;
   TokenLoss mine;
+  double first_bad = std::numeric_limits<double>::infinity();
   std::vector<int64_t> window(static_cast<size_t>(length) + 1);
   std::vector<int64_t> next;
   for (int64_t first = 0; first < windows.count; first += windows.rows) {
@@ -122,14 +148,18 @@ TokenLoss Scorer::loss(
     if (counts()) {
       mine.nats += nats;
       mine.tokens += predicted;
+      if (!std::isfinite(nats))
+        first_bad = std::min(first_bad, static_cast<double>(first));
     }
   }
   progress(windows.count);
   const auto total = torch::tensor(
       {mine.nats, static_cast<double>(mine.tokens)}, torch::kDouble);
   add_up(total, mesh_);
-  return {
-      total[0].item<double>(), static_cast<int64_t>(total[1].item<double>())};
+  const auto nats = total[0].item<double>();
+  if (!std::isfinite(nats))
+    fail_not_finite(windows, first_bad, mesh_);
+  return {nats, static_cast<int64_t>(total[1].item<double>())};
 }
 
 torch::Tensor Scorer::next_log_probabilities(

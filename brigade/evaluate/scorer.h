@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "brigade/comm/process_mesh.h"
@@ -57,6 +58,7 @@ struct LossWindows {
   // do.
   std::function<void(int64_t window, std::span<int64_t> targets)>
       drop_uncounted = {};
+  std::string name = {};  // of the text or dataset, for errors
 };
 
 // What the model finds likeliest in the place of each of a window's targets.
@@ -80,7 +82,9 @@ class Scorer {
       const TrainConfig& config,
       const ProcessMesh& mesh);
 
-  // `progress` is called with the number of windows done.
+  // `progress` is called with the number of windows done. Throws NumericError,
+  // on all ranks, for a sum that is not finite, and names the windows that made
+  // it so.
   TokenLoss loss(
       const LossWindows& windows,
       const std::function<void(int64_t)>& progress);

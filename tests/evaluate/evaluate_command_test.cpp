@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -82,6 +83,7 @@ class EvaluateCommand : public ::testing::Test {
     std::vector<std::string> problems;
     const DecoderConfig decoder = parse_decoder_config(config, "", problems);
     EXPECT_TRUE(problems.empty());
+    decoder_ = decoder;
     fs::create_directories(folder_ / "tokenizer");
     testing::write_file(
         folder_ / "tokenizer" / "tokenizer.json", character_tokenizer().dump());
@@ -149,6 +151,7 @@ class EvaluateCommand : public ::testing::Test {
   }
 
   testing::RunsFolder folder_;
+  DecoderConfig decoder_;
   std::shared_ptr<DecoderModel> model_;
 };
 
@@ -327,6 +330,59 @@ TEST_F(EvaluateCommand, TextsOfATaskAreScoredInRollingWindows) {
       1e-5);
   EXPECT_NEAR(
       result.at("word_perplexity").get<double>() / std::exp(expected), 1, 1e-3);
+}
+
+// The embedding of one letter is not finite.
+TEST_F(EvaluateCommand, ALossThatIsNotFiniteIsAnErrorThatNamesItsPlace) {
+  DecoderConfig decoder = decoder_;
+  decoder.tie_word_embeddings = false;
+  CheckpointToSave checkpoint;
+  for (const ParameterRow& row : list_parameters(decoder)) {
+    const torch::Tensor weight = initial_weight(row, 3);
+    if (row.name == "model.embed_tokens.weight")
+      weight[ids_of("z")[1]].fill_(std::numeric_limits<float>::infinity());
+    checkpoint.weights.push_back({.name = row.name, .tensor = weight});
+  }
+  checkpoint.manifest.dtype = "float32";
+  checkpoint.manifest.model = to_hugging_face_json(decoder, "float32");
+  checkpoint.manifest.tokenizer = (folder_ / "tokenizer").string();
+  save_checkpoint(folder_ / "infinite", std::move(checkpoint), SaveRanks{});
+  const auto failure = [&](const Arguments& more) {
+    Arguments arguments = {
+        "evaluate", "--run", (folder_ / "infinite").string()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const auto result = testing::run_program(arguments);
+    EXPECT_EQ(result.exit_code, 5) << result.out;
+    EXPECT_EQ(result.out, "");
+    return result.err;
+  };
+  EXPECT_THAT(
+      failure(
+          {"--text",
+           write("a.txt", "the cat sat on a zoo"),
+           "--seq-length",
+           "4",
+           "--batch",
+           "2"}),
+      HasSubstr("loss of windows 4 to 4 of 4 tokens, counted from 0, is not"));
+  EXPECT_THAT(
+      failure(
+          {"--task",
+           write(
+               "task.jsonl",
+               R"({"context": "the c", "choices": ["at", "ow"], "gold": 0})"
+               "\n"
+               R"({"context": "the z", "choices": ["at", "oo"], "gold": 0})")}),
+      HasSubstr("the log-probability of choice 0 of request 1 is not finite"));
+  EXPECT_THAT(
+      failure(
+          {"--task",
+           write(
+               "texts.jsonl",
+               R"({"text": "the cat"})"
+               "\n"
+               R"({"text": "zoo"})")}),
+      HasSubstr("the log-probability of text 1 is not finite"));
 }
 
 TEST_F(EvaluateCommand, Float32OnRequest) {

@@ -1,7 +1,13 @@
 // Losses and log-likelihoods under every layout against a log-softmax of the
 // logits of a whole forward on one rank. Ranks are threads.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "brigade/base/error.h"
 #include "brigade/checkpoint/save.h"
 #include "brigade/evaluate/scorer.h"
 #include "brigade/generate/inference_config.h"
@@ -16,6 +22,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kLength = 16;
+// Whose embedding in "infinite" is not finite.
+constexpr int64_t kInfiniteToken = 255;
 constexpr int64_t kWindows = 7;  // no multiple of the rows or the replicas
 
 class EvaluateLayouts : public ::testing::Test {
@@ -24,23 +32,43 @@ class EvaluateLayouts : public ::testing::Test {
     auto json = testing::tiny_run("none")["model"]["config"];
     json["initializer_range"] = 0.4;
     std::vector<std::string> problems;
-    const DecoderConfig decoder = parse_decoder_config(json, "", problems);
+    DecoderConfig decoder = parse_decoder_config(json, "", problems);
     EXPECT_TRUE(problems.empty());
     model_ = std::make_shared<DecoderModel>(
         std::make_shared<ModelContext>(single_rank_context(decoder)),
         whole_model(decoder));
     const torch::NoGradGuard no_grad;
     auto weights = model_->named_parameters();
+    for (const ParameterRow& row : list_parameters(decoder))
+      weights[row.name].copy_(initial_weight(row, 3));
+    save("saved", decoder, [](const std::string&, const torch::Tensor&) {});
+    decoder.tie_word_embeddings = false;
+    save(
+        "infinite",
+        decoder,
+        [](const std::string& name, const torch::Tensor& weight) {
+          if (name == "model.embed_tokens.weight")
+            weight[kInfiniteToken].fill_(
+                std::numeric_limits<float>::infinity());
+        });
+  }
+
+  void save(
+      const std::string& name,
+      const DecoderConfig& decoder,
+      const std::function<
+          void(const std::string& name, const torch::Tensor& weight)>& change)
+      const {
     CheckpointToSave checkpoint;
     for (const ParameterRow& row : list_parameters(decoder)) {
-      weights[row.name].copy_(initial_weight(row, 3));
-      checkpoint.weights.push_back(
-          {.name = row.name, .tensor = weights[row.name].detach()});
+      const torch::Tensor weight = initial_weight(row, 3);
+      change(row.name, weight);
+      checkpoint.weights.push_back({.name = row.name, .tensor = weight});
     }
     checkpoint.manifest.dtype = "float32";
     checkpoint.manifest.model = to_hugging_face_json(decoder, "float32");
     checkpoint.manifest.tokenizer = "bytes";
-    save_checkpoint(folder_ / "saved", std::move(checkpoint), SaveRanks{});
+    save_checkpoint(folder_ / name, std::move(checkpoint), SaveRanks{});
   }
 
   // The last window is short.
@@ -58,9 +86,11 @@ class EvaluateLayouts : public ::testing::Test {
         model_->logits(torch::tensor(ids).unsqueeze(0))[0], -1);
   }
 
-  void under(const ParallelDims& dims, const std::function<void(Scorer&)>& work)
-      const {
-    const StoredModel stored(folder_ / "saved");
+  void under(
+      const ParallelDims& dims,
+      const std::function<void(Scorer&)>& work,
+      const std::string& name = "saved") const {
+    const StoredModel stored(folder_ / name);
     const TrainConfig config = inference_config(
         stored,
         {{"distributed.tp_size=" + std::to_string(dims.tp)},
@@ -114,6 +144,37 @@ TEST_F(EvaluateLayouts, LossIsThatOfTheLogits) {
       EXPECT_EQ(loss.tokens, tokens) << dims.product();
       EXPECT_NEAR(loss.nats / expected, 1, 1e-5) << dims.product();
     });
+  }
+}
+
+TEST_F(EvaluateLayouts, EveryRankNamesTheFirstWindowWithoutAFiniteLoss) {
+  const auto read = [](int64_t window, std::span<int64_t> into) {
+    read_window(window, into);
+    if (window == 3 || window == 5)
+      into[2] = kInfiniteToken;
+  };
+  for (const ParallelDims& dims : layouts()) {
+    under(
+        dims,
+        [&](Scorer& scorer) {
+          try {
+            scorer.loss(
+                {.count = kWindows,
+                 .length = kLength,
+                 .rows = 2,
+                 .read = read,
+                 .name = "file"},
+                [](int64_t /*done*/) {});
+            ADD_FAILURE() << "it took them: " << dims.product();
+          } catch (const NumericError& error) {
+            EXPECT_THAT(
+                error.what(),
+                ::testing::HasSubstr(
+                    "'file': the loss of windows 2 to 3 of 16"))
+                << dims.product();
+          }
+        },
+        "infinite");
   }
 }
 
