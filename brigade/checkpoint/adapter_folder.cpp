@@ -18,6 +18,7 @@
 #include "brigade/json/node.h"
 #include "brigade/json/parse.h"
 #include "brigade/model_spec/adapter.h"
+#include "brigade/ops/adapted_weight.h"
 #include "brigade/options/adapter_targets.h"
 #include "brigade/safetensors/writer.h"
 
@@ -337,15 +338,13 @@ torch::Tensor merged_weight(
     const AdapterOptions& options,
     const std::function<torch::Tensor(const std::string& name)>& read) {
   const torch::NoGradGuard no_grad;
-  const torch::Tensor sum =
-      weight.to(torch::kFloat) +
-      torch::matmul(
-          read(module + ".lora_B.weight"), read(module + ".lora_A.weight")) *
-          options.scale();
-  if (!options.use_dora)
-    return sum;
-  const torch::Tensor norms = sum.norm(2, {1});
-  return sum * (read(module + ".lora_magnitude_vector") / norms).unsqueeze(1);
+  return ops::adapted_weight(
+      weight.to(torch::kFloat),
+      {.a = read(module + ".lora_A.weight"),
+       .b = read(module + ".lora_B.weight"),
+       .scale = options.scale(),
+       .magnitude = options.use_dora ? read(module + ".lora_magnitude_vector")
+                                     : torch::Tensor()});
 }
 
 }  // namespace brigade

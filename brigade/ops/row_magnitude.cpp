@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "brigade/ops/adapted_weight.h"
 #include "brigade/ops/describe.h"
 #include "brigade/ops/weight_grad.h"
 
@@ -20,8 +21,11 @@ Tensor row_squares(const Tensor& weight, const LowRank& adapter) {
   const auto wide = [](const Tensor& tensor) {
     return tensor.to(torch::kFloat);
   };
-  return wide(weight)
-      .addmm(wide(adapter.b), wide(adapter.a), 1, adapter.scale)
+  return adapted_weight(
+             wide(weight),
+             {.a = wide(adapter.a),
+              .b = wide(adapter.b),
+              .scale = adapter.scale})
       .square_()
       .sum(1);
 }

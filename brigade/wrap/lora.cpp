@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "brigade/base/error.h"
+#include "brigade/ops/adapted_weight.h"
 #include "brigade/options/adapter_targets.h"
 
 namespace brigade {
@@ -74,12 +75,12 @@ void check(
 }  // namespace
 
 Tensor Lora::weight_of(const Adapted& adapted) const {
-  const Tensor sum =
-      adapted.weight + torch::matmul(adapted.b, adapted.a) * scale_;
-  if (!adapted.magnitude.defined())
-    return sum;
-  const Tensor norms = sum.detach().norm(2, {1});
-  return sum * (adapted.magnitude / norms).unsqueeze(1);
+  return ops::adapted_weight(
+      adapted.weight,
+      {.a = adapted.a,
+       .b = adapted.b,
+       .scale = scale_,
+       .magnitude = adapted.magnitude});
 }
 
 void Lora::apply() const {
