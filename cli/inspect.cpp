@@ -16,6 +16,21 @@ namespace fs = std::filesystem;
 
 namespace {
 
+// A gigabyte of the default k.
+constexpr uint64_t kMostTeacherRecords = uint64_t{1} << 22;
+
+// How sure the teacher is of its likeliest tokens.
+std::string describe_probability(const TeacherSummary& summary) {
+  return fmt::format(
+      "{:.4f} together, {:.4f} left for all others; the mean over {} places{}",
+      summary.probability,
+      1 - summary.probability,
+      grouped(summary.predicted),
+      summary.records == kMostTeacherRecords
+          ? fmt::format(" in the first {} tokens", grouped(summary.records))
+          : "");
+}
+
 void inspect_teacher(const fs::path& path) {
   const TeacherFile file(path);
   const TeacherFileInfo& info = file.info();
@@ -26,6 +41,7 @@ void inspect_teacher(const fs::path& path) {
             "of the {} likeliest tokens, with ids below {}",
             info.k,
             grouped(static_cast<uint64_t>(info.vocabulary)))},
+       {"probability", describe_probability(file.summary(kMostTeacherRecords))},
        {"read",
         info.window_length == 0
             ? "each document by itself (dataset.packing)"

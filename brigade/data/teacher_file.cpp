@@ -20,11 +20,32 @@ namespace {
 
 constexpr std::string_view kTeacherMagic = "BRGDTOPK";
 constexpr uint32_t kTeacherVersion = 1;
+// Probabilities are at most 1, but for rounding.
+constexpr float kMostLogProb = 1e-3F;
 constexpr uint64_t kBytesPerToken = sizeof(uint32_t) + sizeof(float);
 
 uint64_t record_bytes(int64_t k) {
   return static_cast<uint64_t>(k) * kBytesPerToken + sizeof(uint32_t);
 }
+
+// What a record holds before its checksum.
+class RecordValues {
+ public:
+  RecordValues(std::span<const std::byte> record, int64_t k)
+      : ids_(record),
+        log_probs_(
+            record.subspan(static_cast<uint64_t>(k) * sizeof(uint32_t))) {}
+  int64_t id(int64_t j) const {
+    return load_at<uint32_t>(ids_, static_cast<uint64_t>(j));
+  }
+  float log_prob(int64_t j) const {
+    return load_at<float>(log_probs_, static_cast<uint64_t>(j));
+  }
+
+ private:
+  std::span<const std::byte> ids_;
+  std::span<const std::byte> log_probs_;
+};
 
 std::string_view as_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -79,8 +100,12 @@ std::string read_text(ByteReader& reader, std::string_view what) {
 
 }  // namespace
 
-TeacherFile::TeacherFile(const std::filesystem::path& path) : file_(path) {
-  ByteReader reader(path.string(), file_.bytes());
+TeacherFileHeader parse_teacher_header(
+    const std::string& file,
+    std::span<const std::byte> bytes) {
+  TeacherFileHeader header;
+  TeacherFileInfo& info = header.info;
+  ByteReader reader(file, bytes);
   const auto magic = reader.take(kTeacherMagic.size(), "the magic");
   if (std::memcmp(magic.data(), kTeacherMagic.data(), magic.size()) != 0)
     reader.fail(
@@ -95,34 +120,87 @@ TeacherFile::TeacherFile(const std::filesystem::path& path) : file_(path) {
         "version {}; this program reads version {}",
         version,
         kTeacherVersion);
-  info_.k = reader.number<uint32_t>("k");
-  if (info_.k == 0)
+  info.k = reader.number<uint32_t>("k");
+  if (info.k == 0)
     reader.fail(12, "k is 0");
-  num_tokens_ = reader.number<uint64_t>("the number of tokens");
-  num_documents_ = reader.number<uint64_t>("the number of documents");
-  info_.vocabulary = reader.number<uint32_t>("the vocabulary");
-  if (info_.k > info_.vocabulary)
+  header.num_tokens = reader.number<uint64_t>("the number of tokens");
+  header.num_documents = reader.number<uint64_t>("the number of documents");
+  info.vocabulary = reader.number<uint32_t>("the vocabulary");
+  if (info.k > info.vocabulary)
     reader.fail(
-        12, "k {} of a vocabulary of {} tokens", info_.k, info_.vocabulary);
-  info_.window_length = reader.number<uint32_t>("the length of windows");
-  fingerprint_ = read_text(reader, "the dataset's fingerprint");
-  info_.model = read_text(reader, "the teacher's name");
+        12, "k {} of a vocabulary of {} tokens", info.k, info.vocabulary);
+  info.window_length = reader.number<uint32_t>("the length of windows");
+  header.fingerprint = read_text(reader, "the dataset's fingerprint");
+  info.model = read_text(reader, "the teacher's name");
   const uint64_t end = reader.offset();
-  const uint32_t sum = checksum_of(as_text(file_.bytes().first(end)));
+  const uint32_t sum = checksum_of(as_text(bytes.first(end)));
   if (reader.number<uint32_t>("the header's checksum") != sum)
     reader.fail(end, "another checksum than the header's: it is damaged");
-  begin_ = reader.offset();
+  header.end = reader.offset();
   const uint64_t expected =
-      checked_multiply(num_tokens_, record_bytes(info_.k)).value_or(UINT64_MAX);
+      checked_multiply(header.num_tokens, record_bytes(info.k))
+          .value_or(UINT64_MAX);
   if (reader.remaining() != expected)
     reader.fail(
-        begin_,
+        header.end,
         "{} bytes of records, but {} tokens with {} each take {}: the file is "
         "damaged or not whole; make it again with `brigade evaluate --top-k`",
         reader.remaining(),
-        num_tokens_,
-        info_.k,
+        header.num_tokens,
+        info.k,
         expected);
+  return header;
+}
+
+TeacherSummary summarize_teacher(
+    const std::string& file,
+    std::span<const std::byte> bytes,
+    const TeacherFileHeader& header,
+    uint64_t most) {
+  TeacherSummary summary;
+  const int64_t k = header.info.k;
+  const uint64_t size = record_bytes(k);
+  for (uint64_t at = header.end;
+       summary.records < std::min(most, header.num_tokens);
+       ++summary.records, at += size) {
+    const RecordValues record(bytes.subspan(at, size), k);
+    bool is_sound = true;
+    bool is_prediction = false;
+    double sum = 0;
+    for (int64_t j = 0; j < k; ++j) {
+      const float log_prob = record.log_prob(j);
+      is_sound = is_sound && record.id(j) < header.info.vocabulary &&
+                 std::isfinite(log_prob) && log_prob <= kMostLogProb &&
+                 (j == 0 || log_prob <= record.log_prob(j - 1));
+      is_prediction = is_prediction || record.id(j) != 0 || log_prob != 0;
+      sum += std::exp(double{log_prob});
+    }
+    if (!is_sound)
+      throw DataError(fmt::format(
+          "[{}] at byte {}: the record of token {} is damaged: expected {} ids "
+          "below {} and as many log-probabilities, likeliest first; make it "
+          "again with `brigade evaluate --top-k`",
+          file,
+          at,
+          summary.records,
+          k,
+          header.info.vocabulary));
+    if (!is_prediction)
+      continue;
+    ++summary.predicted;
+    summary.probability += sum;
+  }
+  if (summary.predicted > 0)
+    summary.probability /= static_cast<double>(summary.predicted);
+  return summary;
+}
+
+TeacherFile::TeacherFile(const std::filesystem::path& path)
+    : file_(path),
+      header_(parse_teacher_header(path.string(), file_.bytes())) {}
+
+TeacherSummary TeacherFile::summary(uint64_t most) const {
+  return summarize_teacher(file_.path().string(), file_.bytes(), header_, most);
 }
 
 bool TeacherFile::is_one(const std::filesystem::path& path) {
@@ -133,7 +211,7 @@ bool TeacherFile::is_one(const std::filesystem::path& path) {
 }
 
 std::string TeacherFile::unlike(const TokenDataset& dataset) const {
-  const std::string found = fingerprint_of(dataset, info_.window_length);
+  const std::string found = fingerprint_of(dataset, header_.info.window_length);
   const std::string then = this->dataset();
   const std::string now =
       describe(dataset.num_tokens(), dataset.documents().size(), found);
@@ -144,19 +222,19 @@ std::string TeacherFile::unlike(const TokenDataset& dataset) const {
 }
 
 std::string TeacherFile::dataset() const {
-  return describe(num_tokens_, num_documents_, fingerprint_);
+  return describe(
+      header_.num_tokens, header_.num_documents, header_.fingerprint);
 }
 
 void TeacherFile::read(
     uint64_t first,
     std::span<const int64_t> tokens,
     TeacherTokens& into) const {
-  BRIGADE_ASSERT(first + tokens.size() <= num_tokens_);
-  const auto k = static_cast<uint64_t>(info_.k);
-  const uint64_t size = record_bytes(info_.k);
-  into.k = info_.k;
+  BRIGADE_ASSERT(first + tokens.size() <= header_.num_tokens);
+  into.k = info().k;
+  const uint64_t size = record_bytes(into.k);
   for (uint64_t i = 0; i < tokens.size(); ++i) {
-    const uint64_t at = begin_ + (first + i) * size;
+    const uint64_t at = header_.end + (first + i) * size;
     const auto record = file_.bytes().subspan(at, size);
     const auto content = record.first(size - sizeof(uint32_t));
     const auto sum = load_at<uint32_t>(record.last(sizeof(uint32_t)), 0);
@@ -169,11 +247,11 @@ void TeacherFile::read(
           at,
           first + i,
           tokens[i]));
-    for (uint64_t j = 0; j < k; ++j)
-      into.ids.push_back(load_at<uint32_t>(content, j));
-    const auto log_probs = content.subspan(k * sizeof(uint32_t));
-    for (uint64_t j = 0; j < k; ++j)
-      into.log_probs.push_back(load_at<float>(log_probs, j));
+    const RecordValues values(record, into.k);
+    for (int64_t j = 0; j < into.k; ++j) {
+      into.ids.push_back(values.id(j));
+      into.log_probs.push_back(values.log_prob(j));
+    }
   }
 }
 

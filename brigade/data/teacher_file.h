@@ -38,14 +38,46 @@ struct TeacherFileInfo {
   std::string model;          // a name for people
 };
 
+// What stands before the records.
+struct TeacherFileHeader {
+  TeacherFileInfo info;
+  uint64_t num_tokens = 0;  // of the dataset, as the others
+  uint64_t num_documents = 0;
+  std::string fingerprint;
+  uint64_t end = 0;  // where the records begin, in bytes
+};
+// bytes: the whole file; file: its name, for errors. Throws DataError, naming
+// file and offset, for a header that is damaged or records that are not all
+// there.
+TeacherFileHeader parse_teacher_header(
+    const std::string& file,
+    std::span<const std::byte> bytes);
+
+// What the first records say together.
+struct TeacherSummary {
+  uint64_t records = 0;    // that were read
+  uint64_t predicted = 0;  // of these those of tokens that something predicts
+  double probability = 0;  // that their k tokens have together: the mean
+};
+// Of the first `most` records. Throws DataError, naming file and offset, for one
+// that no teacher wrote: without the tokens of the dataset checksums mean
+// nothing, but ids are of the vocabulary, and log-probabilities are finite and
+// do not rise.
+TeacherSummary summarize_teacher(
+    const std::string& file,
+    std::span<const std::byte> bytes,
+    const TeacherFileHeader& header,
+    uint64_t most);
+
 // Memory-mapped and immutable; safe to use from any thread.
 class TeacherFile {
  public:
-  // Throws DataError, naming file and offset, for a header that is damaged or
-  // records that are not all there.
+  // As parse_teacher_header().
   explicit TeacherFile(const std::filesystem::path& path);
 
-  const TeacherFileInfo& info() const { return info_; }
+  const TeacherFileInfo& info() const { return header_.info; }
+  // As summarize_teacher().
+  TeacherSummary summary(uint64_t most) const;
   // Whether the path is a file that begins as one of these.
   static bool is_one(const std::filesystem::path& path);
   // The dataset that it was made of, in words.
@@ -63,11 +95,7 @@ class TeacherFile {
 
  private:
   MappedFile file_;
-  TeacherFileInfo info_;
-  uint64_t num_tokens_ = 0;
-  uint64_t num_documents_ = 0;
-  std::string fingerprint_;  // of the dataset
-  uint64_t begin_ = 0;       // of the records, in bytes
+  TeacherFileHeader header_;
 };
 
 // Writes the records one after another; the file is whole after commit(), or

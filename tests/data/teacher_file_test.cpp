@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -163,6 +164,39 @@ TEST_F(TeacherFileTest, DamageIsNamedWithItsPlace) {
       AllOf(
           HasSubstr("at byte " + std::to_string(header + 5 * record)),
           HasSubstr("token 5 of the dataset, 15, is damaged")));
+}
+
+TEST_F(TeacherFileTest, ASummaryIsOfTheTokensThatSomethingPredicts) {
+  write_teacher(0);
+  const TeacherSummary summary = TeacherFile(path()).summary(100);
+  EXPECT_EQ(summary.records, 10U);
+  EXPECT_EQ(summary.predicted, 7U);
+  double sum = 0;
+  for (const double t : {1, 2, 3, 6, 7, 8, 9})
+    sum += std::exp(-t / 4) + std::exp(-t / 2);
+  EXPECT_NEAR(summary.probability, sum / 7, 1e-7);
+  EXPECT_EQ(TeacherFile(path()).summary(2).records, 2U);
+  EXPECT_EQ(TeacherFile(path()).summary(2).predicted, 1U);
+}
+
+// Without the tokens of the dataset, of which the checksums are.
+TEST_F(TeacherFileTest, ASummaryNamesARecordThatNoTeacherWrote) {
+  write_teacher(3);
+  const std::string whole = read_bytes(path());
+  const size_t record = 2 * 8 + 4;
+  const size_t at = whole.size() - 5 * record;
+  const auto complaint_of = [&](size_t byte, char bits) {
+    std::string bytes = whole;
+    bytes.at(byte) = static_cast<char>(bytes.at(byte) ^ bits);
+    write("teacher.topk", bytes);
+    return message_of<DataError>([&] { TeacherFile(path()).summary(100); });
+  };
+  const std::string named =
+      "at byte " + std::to_string(at) + ": the record of token 5 is damaged";
+  // An id beyond the vocabulary; a log-probability above 0; one below the next.
+  EXPECT_THAT(complaint_of(at + 3, 1), HasSubstr(named));
+  EXPECT_THAT(complaint_of(at + 8 + 3, '\x80'), HasSubstr(named));
+  EXPECT_THAT(complaint_of(at + 8 + 3, '\x7f'), HasSubstr(named));
 }
 
 TEST_F(TeacherFileTest, WhatWasMadeForAnotherRunIsRefused) {

@@ -315,6 +315,7 @@ TEST_F(DistillRun, WhatCannotBeIsNamed) {
       run({"inspect", run_dir("windows.topk")}),
       AllOf(
           HasSubstr("of the 6 likeliest tokens, with ids below 258"),
+          HasSubstr(" left for all others; the mean over "),
           HasSubstr("windows of 48 tokens")));
 }
 
