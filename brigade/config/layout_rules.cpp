@@ -214,15 +214,6 @@ void check_adapter(
         "[config] /adapter/rank: an adapter is trained beside the weights of a "
         "base model; set model.init to \"pretrained\" and model.name to its "
         "folder");
-  if (config.adapter.use_dora && config.adapter.dropout > 0)
-    problems.push_back(fmt::format(
-        "[config] /adapter/use_dora with /adapter/dropout = {}: magnitudes do "
-        "not train beside dropout yet; set one of them to its default",
-        config.adapter.dropout));
-  if (config.adapter.use_dora && config.model.dtype == ModelDtype::kBfloat16)
-    problems.emplace_back(
-        "[config] /adapter/use_dora with /model/dtype = \"bfloat16\", which "
-        "rounds magnitudes to 8 bits; set model.dtype to \"float32\"");
   ModelDescription model = describe_model(decoder);
   model.adapter = config.adapter;
   if (const std::string linear =

@@ -63,11 +63,6 @@ TrainConfig inference_config(
                             .find_model = {}})
                            .config;
   result.adapter = stored.adapter();
-  if (result.adapter.use_dora && result.model.dtype == ModelDtype::kBfloat16)
-    throw ConfigError(
-        "[adapter] in bfloat16 the adapter's magnitudes (use_dora) would be "
-        "rounded to 8 bits; give --dtype float32, or merge the adapter into "
-        "the model with `brigade export --merge`");
   return result;
 }
 

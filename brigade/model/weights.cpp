@@ -99,7 +99,8 @@ std::shared_ptr<Weights> ParameterSource::make(const std::string& name) const {
     const auto magnitude = shapes.find(path + ".lora_magnitude_vector");
     if (magnitude != shapes.end()) {
       weights->adapter.magnitude = weights->register_parameter(
-          "lora_magnitude_vector", torch::empty(magnitude->second, options_));
+          "lora_magnitude_vector",
+          torch::empty(magnitude->second, options_.dtype(torch::kFloat)));
       weights->adapter.kept_squares = std::make_shared<torch::Tensor>();
     }
   }

@@ -100,6 +100,7 @@ ParameterRow make_magnitude(const ParameterRow& weight) {
   row.initialization = Initialization::kRowNorms;
   row.role = ParameterRole::kNorm;
   row.decays = false;
+  row.is_float32 = true;
   return row;
 }
 

@@ -4,7 +4,8 @@
 //   MODULE.weight         [out, in]   frozen, of the base model
 //   MODULE.lora_A.weight  [rank, in]  cut as the weight where its inputs are
 //   MODULE.lora_B.weight  [out, rank] cut as the weight where its outputs are
-//   MODULE.lora_magnitude_vector [out]  of DoRA: cut as B
+//   MODULE.lora_magnitude_vector [out]  of DoRA: cut as B; float32 in a model
+//                                       of any dtype, as PEFT has it
 //
 // Of A and B the one that is not cut is whole on every tp rank, and each rank
 // computes the gradient of its own outputs or inputs: a part of the sum. A

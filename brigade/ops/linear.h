@@ -29,8 +29,8 @@ struct LowRank {
   Tensor b;  // [out, rank]
   double scale = 1;
   uint64_t key = 0;  // of the linear, for InputDropout
-  // [out], of a's dtype: the norms that the rows of weight + scale b a are
-  // given (DoRA, row_magnitude.h); undefined: they keep their own.
+  // [out], float32: the norms that the rows of weight + scale b a are given
+  // (DoRA, row_magnitude.h); undefined: they keep their own.
   Tensor magnitude = {};
   // Keeps row_magnitude.h's norms of an adapter that does not train; null: they
   // are computed in each call.

@@ -4,7 +4,10 @@
 //
 //   y = m / n * (W x + scale B A x)      n_i = |row i of W + scale B A|
 //
-// The norms n are constants in backward, as in section 4.3.
+// The norms n are constants in backward, as in section 4.3. With dropout
+// (input_dropout.h), which leaves d of x, as PEFT has it:
+//
+//   y = W (x - d) + m / n * (W d + scale B A d)
 //
 // The norms take the memory of the weight in float32 for a moment and about
 // rank / tokens of the linear's arithmetic, in each forward; where the adapter
@@ -39,6 +42,19 @@ Tensor with_magnitude(
     const Tensor& magnitude,
     const Tensor& squares,
     WeightGrad weight_grad);
+
+// The two terms of a linear with dropout, before its magnitudes. options.adapters
+// are not looked at. on_input_grad must be empty: the gradient of x is the sum
+// of two.
+struct DroppedTerms {
+  Tensor passed_by;  // W (x - d), [.., out]
+  Tensor scaled;     // W d + scale B A d, [.., out]: the magnitudes are for it
+};
+DroppedTerms dropped_terms(
+    const Tensor& x,
+    const Tensor& weight,
+    const LowRank& adapter,
+    const LinearOptions& options);
 
 // linear_group() where has_magnitude(options.adapters).
 std::vector<Tensor> magnitude_linear_group(

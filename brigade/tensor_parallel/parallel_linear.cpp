@@ -49,18 +49,23 @@ Tensor row_parallel_linear(
   Tensor magnitude;
   if (!adapters.empty())
     std::swap(magnitude, adapters.front().magnitude);
-  const Tensor part = ops::linear(
-      x,
-      weight,
-      {},
-      ops::LinearOptions{
-          .weight_grad = options.weight_grad,
-          .defer_weight_grad = options.defer_weight_grad,
-          .input = input,
-          .kernels = options.kernels,
-          .adapters = std::move(adapters),
-          .dropout = std::move(dropout)});
-  Tensor sum = leave_region(part, parallel);
+  ops::LinearOptions linear{
+      .weight_grad = options.weight_grad,
+      .defer_weight_grad = options.defer_weight_grad,
+      .input = input,
+      .kernels = options.kernels,
+      .adapters = std::move(adapters),
+      .dropout = std::move(dropout)};
+  Tensor sum;
+  Tensor passed_by;  // of magnitudes, by what dropout zeroed
+  if (magnitude.defined() && linear.dropout.is_used()) {
+    const ops::DroppedTerms terms =
+        ops::dropped_terms(x, weight, options.adapters.front(), linear);
+    passed_by = leave_region(terms.passed_by, parallel);
+    sum = leave_region(terms.scaled, parallel);
+  } else {
+    sum = leave_region(ops::linear(x, weight, {}, linear), parallel);
+  }
   if (magnitude.defined()) {
     const ops::LowRank& adapter = options.adapters.front();
     const Tensor squares = ops::squares_of(adapter, [&] {
@@ -70,6 +75,8 @@ Tensor row_parallel_linear(
     });
     sum = ops::with_magnitude(sum, magnitude, squares, options.weight_grad);
   }
+  if (passed_by.defined())
+    sum = passed_by + sum;
   if (!bias.defined())
     return sum;
   return sum + (options.weight_grad == ops::WeightGrad::kAccumulate

@@ -62,7 +62,10 @@ StageParams stage_params(const TrainConfig& config, const ModelPart& part) {
       continue;
     }
     const auto kept = state_bytes(
-        row, numel, config.training.optimizer, weight_width(config));
+        row,
+        numel,
+        config.training.optimizer,
+        row.is_float32 ? WeightWidth::k32Bit : weight_width(config));
     result.optimizer_bytes += kept;
     if (row.expert != kNoExpert) {
       result.expert_numel += numel;
@@ -79,6 +82,18 @@ int64_t numel_of(const std::vector<BucketParam>& params) {
   return numel;
 }
 
+double bytes_of_weight(const BucketParam& param) {
+  const int64_t width = param.dtype == to_string(ModelDtype::kBfloat16) ? 2 : 4;
+  return static_cast<double>(width * param.numel);
+}
+
+double weight_bytes_of(const std::vector<BucketParam>& params) {
+  double bytes = 0;
+  for (const BucketParam& param : params)
+    bytes += bytes_of_weight(param);
+  return bytes;
+}
+
 // Of this rank, per part: what the ranks of dp x cp divide is divided.
 struct StateBytes {
   double weights = 0;
@@ -90,23 +105,24 @@ struct StateBytes {
   double outer = 0;
 };
 
-int64_t numel_of_two_units(const StageParams& params) {
-  std::vector<int64_t> numel(2, 0);
+double bytes_of_two_units(const StageParams& params) {
+  std::vector<double> bytes(2, 0.0);
   for (const auto* list : {&params.trained, &params.frozen}) {
     for (const BucketParam& param : *list) {
-      numel.resize(
-          std::max(numel.size(), static_cast<size_t>(param.unit) + 1), 0);
-      numel[static_cast<size_t>(param.unit)] += param.numel;
+      bytes.resize(
+          std::max(bytes.size(), static_cast<size_t>(param.unit) + 1), 0.0);
+      bytes[static_cast<size_t>(param.unit)] += bytes_of_weight(param);
     }
   }
-  std::sort(numel.rbegin(), numel.rend());
-  return numel[0] + numel[1];
+  std::sort(bytes.rbegin(), bytes.rend());
+  return bytes[0] + bytes[1];
 }
 
 StateBytes bytes_of(const TrainConfig& config, const StageParams& stage) {
   const DistributedConfig& distributed = config.distributed;
   const auto params = static_cast<double>(numel_of(stage.trained));
-  const auto frozen = static_cast<double>(numel_of(stage.frozen));
+  const double weights =
+      weight_bytes_of(stage.trained) + weight_bytes_of(stage.frozen);
   const double ranks = distributed.dims.replicas();
   // What ZeRO leaves a rank of an amount of which some is of experts.
   const auto divided = [&](double all, int64_t of_experts) {
@@ -114,17 +130,12 @@ StateBytes bytes_of(const TrainConfig& config, const StageParams& stage) {
            ranks;
   };
   const bool is_bf16 = config.model.dtype == ModelDtype::kBfloat16;
+  const int64_t of_experts = stage.expert_numel + stage.frozen_expert_numel;
   return {
-      .weights = (distributed.zero_stage >= 3
-                      ? divided(
-                            params + frozen,
-                            stage.expert_numel + stage.frozen_expert_numel)
-                      : params + frozen) *
-                 (is_bf16 ? 2 : 4),
-      .units = distributed.zero_stage >= 3
-                   ? static_cast<double>(numel_of_two_units(stage)) *
-                         (is_bf16 ? 2 : 4)
-                   : 0,
+      .weights = distributed.zero_stage >= 3
+                     ? divided(weights, of_experts * (is_bf16 ? 2 : 4))
+                     : weights,
+      .units = distributed.zero_stage >= 3 ? bytes_of_two_units(stage) : 0,
       .gradients =
           4 * (distributed.zero_stage >= 2 ? divided(params, stage.expert_numel)
                                            : params),

@@ -574,7 +574,10 @@ uint64_t checkpoint_bytes(const TrainConfig& config) {
       continue;
     numel += static_cast<uint64_t>(row.numel());
     kept_bytes += static_cast<uint64_t>(state_bytes(
-        row, row.numel(), config.training.optimizer, weight_width(config)));
+        row,
+        row.numel(),
+        config.training.optimizer,
+        row.is_float32 ? WeightWidth::k32Bit : weight_width(config)));
   }
   // Of each group its weights, moments and errors; the outer optimizer's
   // momentum, and what is under way.

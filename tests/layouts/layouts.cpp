@@ -126,7 +126,7 @@ void add_variants(const ParallelDims& dims, std::vector<LayoutCase>& cases) {
     if (dims.pp > 1)
       adapted.schedule = "zero_bubble";
     cases.push_back(adapted);
-    for (const char* form : {"dropout", "dora"}) {
+    for (const char* form : {"dropout", "dora", "dora_dropout"}) {
       adapted.adapter_form = form;
       cases.push_back(adapted);
     }
@@ -327,9 +327,9 @@ std::vector<std::string> overrides_of(const LayoutCase& layout) {
          "model.init=pretrained",
          fmt::format("adapter.rank={}", layout.adapter),
          "adapter.targets=all-linear"});
-    if (layout.adapter_form == "dropout")
+    if (layout.adapter_form.ends_with("dropout"))
       overrides.emplace_back("adapter.dropout=0.3");
-    if (layout.adapter_form == "dora")
+    if (layout.adapter_form.starts_with("dora"))
       overrides.emplace_back("adapter.use_dora=true");
     return overrides;
   }
@@ -514,6 +514,27 @@ std::vector<LayoutCase> quick_layouts() {
        .schedule = "zero_bubble",
        .adapter = 3,
        .adapter_form = "dora",
+       .kernels = "aten"},
+      {.dims = {.dp = 2, .tp = 2},
+       .dtype = "bfloat16",
+       .zero_stage = 3,
+       .adapter = 3,
+       .adapter_form = "dora"},
+      {.dims = {.tp = 4},
+       .model = "biases",
+       .adapter = 3,
+       .adapter_form = "dora_dropout"},
+      {.dims = {.tp = 2, .pp = 2},
+       .schedule = "zero_bubble",
+       .sequence_parallel = true,
+       .recompute = "selective",
+       .adapter = 3,
+       .adapter_form = "dora_dropout"},
+      {.dims = {.dp = 2},
+       .recompute = "full",
+       .dtype = "bfloat16",
+       .adapter = 3,
+       .adapter_form = "dora_dropout",
        .kernels = "aten"},
       // Sharded optimizers and gradients.
       {.dims = {.dp = 2}, .zero_stage = 1},

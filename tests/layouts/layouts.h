@@ -28,7 +28,8 @@ struct LayoutCase {
   // Rank of adapters of every linear, beside a frozen model; 0: the model
   // trains.
   int adapter = 0;
-  std::string adapter_form = "lora";  // or "dropout", with some; or "dora"
+  // "dropout", "dora", or both: "dora_dropout".
+  std::string adapter_form = "lora";
   std::string kernels = "auto";  // of the layout; its oracle's are always auto
 };
 

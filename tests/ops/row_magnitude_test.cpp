@@ -105,6 +105,113 @@ TEST_P(RowMagnitude, IsDorasFormula) {
   }
 }
 
+// PEFT's DoraLinearVariant in training: W x + b + (m / n - 1) W d + m / n *
+// scale B A d, with d = dropout(x).
+TEST_P(RowMagnitude, WithDropoutIsPeftsFormula) {
+  torch::manual_seed(7);
+  Decomposed given;
+  given.adapters[0].key = 5;
+  given.adapters[2].key = 6;
+  const InputDropout dropout{.rate = 0.4, .token_keys = torch::arange(1, 6)};
+  std::vector<Tensor> expected;
+  for (size_t i = 0; i < 3; ++i) {
+    const LowRank& adapter = given.adapters[i];
+    Tensor output =
+        torch::matmul(given.x, given.weights[i].t()) + given.biases[i];
+    if (adapter.a.defined()) {
+      Tensor kept = torch::ones({5, 24});
+      drop_elements(kept, dropout, adapter.key, GetParam());
+      const Tensor left = given.x * kept / 0.6;
+      const Tensor low =
+          2 * torch::matmul(torch::matmul(left, adapter.a.t()), adapter.b.t());
+      if (adapter.magnitude.defined()) {
+        const Tensor norms =
+            (given.weights[i] + 2 * torch::matmul(adapter.b, adapter.a))
+                .detach()
+                .norm(2, {1});
+        const Tensor factor = adapter.magnitude / norms;
+        output = output +
+                 (factor - 1) * torch::matmul(left, given.weights[i].t()) +
+                 factor * low;
+      } else {
+        output = output + low;
+      }
+    }
+    expected.push_back(output);
+  }
+  const auto gradients =
+      torch::autograd::grad(expected, given.leaves(), given.output_grads);
+  const Tensor half = (given.x / 2).detach();
+  const RemadeInput remade{
+      .from = {half},
+      .make = [](const std::vector<Tensor>& from) { return from[0] * 2; }};
+  for (const RemadeInput& input : {RemadeInput(), remade}) {
+    for (const WeightGrad way :
+         {WeightGrad::kReturn, WeightGrad::kAccumulate}) {
+      LinearOptions options{
+          .weight_grad = way, .input = input, .kernels = GetParam()};
+      options.group = WeightGroup::kOneMatrix;
+      options.adapters = given.adapters;
+      options.dropout = dropout;
+      for (Tensor leaf : given.leaves())
+        leaf.mutable_grad() = torch::zeros_like(leaf);
+      const auto actual =
+          linear_group(given.x, given.weights, given.biases, options);
+      torch::autograd::backward(actual, given.output_grads);
+      for (size_t i = 0; i < 3; ++i)
+        EXPECT_LT(
+            brigade::testing::relative_error(
+                actual[i].detach(), expected[i].detach()),
+            1e-5)
+            << "output " << i;
+      const auto leaves = given.leaves();
+      for (size_t i = 0; i < leaves.size(); ++i)
+        EXPECT_LT(
+            brigade::testing::relative_error(leaves[i].grad(), gradients[i]),
+            1e-5)
+            << "gradient " << i;
+    }
+  }
+}
+
+// As PEFT has it: the magnitudes are not rounded to the model's dtype.
+TEST_P(RowMagnitude, OfABfloat16LinearAreFloat32) {
+  torch::manual_seed(8);
+  const Decomposed given;
+  Decomposed narrow = given;
+  narrow.x = given.x.detach().to(torch::kBFloat16).requires_grad_();
+  LinearOptions options{.kernels = GetParam()};
+  options.adapters = {given.adapters[0]};
+  LowRank& adapter = options.adapters[0];
+  for (Tensor* part : {&adapter.a, &adapter.b})
+    *part = part->detach().to(torch::kBFloat16).requires_grad_();
+  const Tensor weight = given.weights[0].to(torch::kBFloat16);
+  const Tensor output = linear_group(narrow.x, {weight}, {}, options)[0];
+  EXPECT_EQ(output.scalar_type(), torch::kBFloat16);
+  const Tensor dy = given.output_grads[0].to(torch::kBFloat16);
+  const auto found =
+      torch::autograd::grad({output}, {narrow.x, adapter.magnitude}, {dy});
+  EXPECT_EQ(found[1].scalar_type(), torch::kFloat);
+
+  Decomposed wide = given;
+  wide.x = narrow.x.detach().to(torch::kFloat).requires_grad_();
+  wide.weights[0] = weight.to(torch::kFloat);
+  wide.adapters[0].a = adapter.a.detach().to(torch::kFloat).requires_grad_();
+  wide.adapters[0].b = adapter.b.detach().to(torch::kFloat).requires_grad_();
+  const Tensor expected = formula(wide)[0] - given.biases[0];
+  const auto gradients = torch::autograd::grad(
+      {expected}, {wide.x, wide.adapters[0].magnitude}, {dy.to(torch::kFloat)});
+  EXPECT_LT(
+      brigade::testing::relative_error(
+          output.detach().to(torch::kFloat), expected.detach()),
+      8e-3);
+  EXPECT_LT(
+      brigade::testing::relative_error(
+          found[0].to(torch::kFloat), gradients[0]),
+      1e-2);
+  EXPECT_LT(brigade::testing::relative_error(found[1], gradients[1]), 1e-2);
+}
+
 TEST_P(RowMagnitude, OfTheNormsThemselvesChangesNothing) {
   torch::manual_seed(4);
   Decomposed given;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/checkpoint/checkpoint.h"
 #include "brigade/checkpoint/export_model.h"
 #include "tests/support/program.h"
 #include "tests/support/train_as_threads.h"
@@ -70,6 +71,19 @@ class AdapterRun : public ::testing::Test {
     overrides.insert(overrides.end(), more.begin(), more.end());
     train(name, overrides, ranks);
     return losses_of(run(name));
+  }
+
+  // Of all linears, side by side, as a checkpoint stores them.
+  static torch::Tensor magnitudes_of(
+      const std::string& name,
+      const std::string& step) {
+    const Checkpoint checkpoint(run(name) / "checkpoints" / step);
+    std::vector<torch::Tensor> all;
+    for (const std::string& stored : checkpoint.names()) {
+      if (stored.starts_with("model.") && stored.ends_with("magnitude_vector"))
+        all.push_back(checkpoint.read_whole(stored));
+    }
+    return torch::cat(all);
   }
 
   static testing::RunsFolder* folder_;
@@ -242,22 +256,114 @@ TEST_F(AdapterRun, DropoutMayChangeAndMagnitudesMayNot) {
   }
 }
 
-TEST_F(AdapterRun, WhatMagnitudesDoNotTakeIsRefusedByName) {
-  const auto refusal = [](const std::vector<std::string>& more) {
-    try {
-      train_adapter("refused", more);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string();
-  };
+// The average is what an evaluation sees and a checkpoint stores.
+TEST_F(AdapterRun, AnAverageOfMagnitudesIsStoredAndContinued) {
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    SCOPED_TRACE(dtype);
+    const std::vector<std::string> form = {
+        "adapter.use_dora=true",
+        fmt::format("model.dtype={}", dtype),
+        "training.ema_decay=0.5",
+        "training.eval_every=3",
+        "training.eval_steps=1",
+        "dataset.eval_fraction=0.2",
+        "checkpoint.save_frequency=3"};
+    const std::string name = fmt::format("average_{}", dtype);
+    const Losses whole = train_adapter(name, form);
+    auto more = form;
+    more.push_back(
+        "checkpoint.load_path=" + (run(name) / "checkpoints" / "3").string());
+    const auto saved = magnitudes_of(name, "3");
+    more.emplace_back("distributed.tp_size=2");
+    const Losses continued = train_adapter(name + "_on", more, 2);
+    EXPECT_LT(
+        testing::largest_relative_difference(
+            continued, Losses(whole.begin() + 3, whole.end())),
+        dtype == std::string("float32") ? 1e-5 : 5e-3);
+    // The average of weights that moved is none of them.
+    auto plain = form;
+    plain[2] = "training.ema_decay=0";
+    train_adapter(name + "_plain", plain);
+    EXPECT_FALSE(torch::equal(saved, magnitudes_of(name + "_plain", "3")));
+    EXPECT_EQ(saved.scalar_type(), torch::kFloat);
+  }
+}
+
+TEST_F(AdapterRun, MagnitudesOfGroupsAreExchanged) {
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    SCOPED_TRACE(dtype);
+    const std::vector<std::string> form = {
+        "adapter.use_dora=true",
+        fmt::format("model.dtype={}", dtype),
+        "distributed.local_steps=3",
+        "checkpoint.save_frequency=3"};
+    const Losses groups = train_adapter("groups_dora", form, 2);
+    auto more = form;
+    more.push_back(
+        "checkpoint.load_path=" +
+        (run("groups_dora") / "checkpoints" / "3").string());
+    EXPECT_THAT(
+        train_adapter("groups_dora_on", more, 2),
+        ElementsAreArray(groups.begin() + 3, groups.end()));
+    auto apart = form;
+    apart[2] = "distributed.local_steps=0";
+    train_adapter("together_dora", apart, 2);
+    const auto exchanged = magnitudes_of("groups_dora", "6");
+    EXPECT_EQ(exchanged.scalar_type(), torch::kFloat);
+    EXPECT_FALSE(torch::equal(exchanged, magnitudes_of("groups_dora", "3")));
+    EXPECT_FALSE(torch::equal(exchanged, magnitudes_of("together_dora", "6")));
+  }
+}
+
+TEST_F(AdapterRun, MagnitudesAreFloat32BesideABfloat16Model) {
+  const std::vector<std::string> dora = {
+      "adapter.use_dora=true", "model.dtype=bfloat16"};
+  const Losses wide = train_adapter("dora_wide", {dora[0]});
+  const Losses narrow = train_adapter("dora_narrow", dora);
+  EXPECT_LT(testing::largest_relative_difference(narrow, wide), 2e-2);
+  EXPECT_EQ(
+      magnitudes_of("dora_narrow", fmt::to_string(kAdapterSteps)).scalar_type(),
+      torch::kFloat);
+}
+
+TEST_F(AdapterRun, DropoutBesideMagnitudesFollowsTheSplitOfNothing) {
+  const std::string dora = "adapter.use_dora=true";
+  const std::string dropout = "adapter.dropout=0.4";
+  const Losses none = train_adapter("dora_none", {dora});
+  const Losses some = train_adapter(
+      "dora_some", {dora, dropout, "checkpoint.save_frequency=3"});
+  // B is zero and magnitudes are norms in the first step.
+  EXPECT_NEAR(some[0], none[0], 1e-5);
+  EXPECT_GT(testing::largest_relative_difference(some, none), 1e-3);
+  EXPECT_LT(
+      testing::largest_relative_difference(
+          train_adapter(
+              "dora_split",
+              {dora,
+               dropout,
+               "training.micro_batch_size=2",
+               "distributed.dp_size=2",
+               "distributed.tp_size=2"},
+              4),
+          some),
+      1e-5);
   EXPECT_THAT(
-      refusal({"adapter.use_dora=true", "adapter.dropout=0.1"}),
-      HasSubstr("/adapter/use_dora with /adapter/dropout = 0.1"));
-  EXPECT_THAT(
-      refusal({"adapter.use_dora=true", "model.dtype=bfloat16"}),
-      HasSubstr("/adapter/use_dora with /model/dtype = \"bfloat16\""));
-  EXPECT_THAT(refusal({"adapter.dropout=1"}), HasSubstr("/adapter/dropout"));
+      train_adapter(
+          "dora_some_on",
+          {dora,
+           dropout,
+           "checkpoint.load_path=" +
+               (run("dora_some") / "checkpoints" / "3").string()}),
+      ElementsAreArray(some.begin() + 3, some.end()));
+}
+
+TEST_F(AdapterRun, ADropoutThatLeavesNothingIsRefused) {
+  try {
+    train_adapter("refused", {"adapter.dropout=1"});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("/adapter/dropout"));
+  }
 }
 
 }  // namespace
