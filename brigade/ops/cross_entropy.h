@@ -42,8 +42,8 @@ struct CrossEntropyOptions {
   // Logits become cap * tanh(logit / cap) (Gemma 2). Computed by ATen calls in
   // every kernel set.
   std::optional<double> logit_soft_cap;
-  // In place of cross-entropy, a mixture of it with what a teacher says.
-  // Computed by ATen calls in every kernel set, which keep a chunk's logits.
+  // In place of cross-entropy, a mixture of it with what a teacher says. In
+  // float32 computed by ATen calls in every kernel set.
   std::optional<SoftTargets> teacher;
   // The gradient that backward will receive for the loss, where the caller
   // knows it (a trainer that folds 1 / tokens into the optimizer: 1.0). With

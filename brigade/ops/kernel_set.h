@@ -98,7 +98,7 @@ struct HeadSize {
   // same number on any machine, so it may then depend on the sizes alone.
   bool is_shared = false;
   bool wants_gradients = false;
-  // A soft cap or a teacher: what ATen calls alone compute.
+  // A soft cap: what ATen calls alone compute.
   bool needs_aten = false;
 };
 

@@ -24,7 +24,7 @@ using torch::Tensor;
 
 // Of N tokens; k is at least 1.
 struct SoftTargets {
-  Tensor ids;         // int64 [N, k], of the whole vocabulary
+  Tensor ids;         // int64 [N, k], of the whole vocabulary; no two alike
   Tensor log_probs;   // float32 [N, k], finite
   double weight = 1;  // of this loss; cross-entropy has the rest
 };

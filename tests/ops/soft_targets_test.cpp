@@ -40,6 +40,29 @@ struct Lesson {
   }
 };
 
+// Of more tokens than a panel of the CPU's kernel and more vocabulary than a
+// tile, in chunks that fill neither, with a teacher that likes neighbours.
+struct LongLesson : Lesson {
+  LongLesson() : Lesson(torch::kBFloat16) {
+    constexpr int64_t kTokens = 70;
+    constexpr int64_t kColumns = 40;
+    constexpr int64_t kVocabulary = 301;
+    hidden = (torch::randn({kTokens, kColumns}) * 0.5).to(torch::kBFloat16);
+    weight = (torch::randn({kVocabulary, kColumns}) * 0.5).to(torch::kBFloat16);
+    targets =
+        torch::randint(kVocabulary, {kTokens}, torch::dtype(torch::kLong));
+    targets[40] = -100;
+    teacher = torch::log_softmax(
+        torch::randn({kTokens, kVocabulary}) * 2 -
+            (torch::arange(kVocabulary) - 100).abs() / 20,
+        1);
+    // Among the likeliest, and the first and the last of the vocabulary.
+    targets.narrow(0, 0, 20).copy_(teacher.narrow(0, 0, 20).argmax(1));
+    targets[20] = 0;
+    targets[21] = kVocabulary - 1;
+  }
+};
+
 // With the teacher's tokens as classes and all others as one more, by torch's
 // functions of whole logits: the sum over tokens that count.
 Tensor whole_loss(
@@ -54,7 +77,7 @@ Tensor whole_loss(
   const Tensor log_q = torch::log_softmax(logits, 1);
   Tensor classes = log_q.gather(1, teacher.ids);
   Tensor expected = teacher.log_probs.to(torch::kDouble);
-  if (teacher.ids.size(1) < kTaughtVocabulary) {
+  if (teacher.ids.size(1) < lesson.weight.size(0)) {
     const Tensor others =
         log_q.scatter(1, teacher.ids, -std::numeric_limits<double>::infinity());
     classes = torch::cat({classes, others.logsumexp(1, true)}, 1);
@@ -133,6 +156,37 @@ TEST(SoftTargets, LossAndGradientsAreTorchsOfWholeLogits) {
   }
 }
 
+TEST(SoftTargets, OfABfloat16HeadAreComputedWithoutAllLogits) {
+  const LongLesson lesson;
+  for (const int64_t k :
+       {int64_t{1}, int64_t{32}, int64_t{100}, int64_t{301}}) {
+    for (const double share : {0.0, 0.3, 1.0}) {
+      const SoftTargets teacher = lesson.best(k, share);
+      const Learned expected =
+          learn(lesson, torch::kDouble, [&](auto hidden, auto weight) {
+            return whole_loss(lesson, hidden, weight, teacher, std::nullopt);
+          });
+      for (const KeepLogits keep : {KeepLogits::kAlways, KeepLogits::kNever}) {
+        SCOPED_TRACE(::testing::Message() << "k " << k << " w " << share);
+        const Learned found =
+            learn(lesson, torch::kBFloat16, [&](auto hidden, auto weight) {
+              return linear_cross_entropy(
+                  hidden,
+                  weight,
+                  lesson.targets,
+                  {.row_chunk = 50,
+                   .keep_logits = keep,
+                   .kernels = Kernels::kCpu,
+                   .teacher = teacher});
+            });
+        EXPECT_LT(distance(found.loss, expected.loss), 1e-5);
+        EXPECT_LT(distance(found.dhidden, expected.dhidden), 8e-3);
+        EXPECT_LT(distance(found.dweight, expected.dweight), 8e-3);
+      }
+    }
+  }
+}
+
 TEST(SoftTargets, AStudentThatIsItsTeacherHasNothingToLearn) {
   Lesson lesson(torch::kFloat);
   lesson.teacher =
@@ -147,20 +201,21 @@ TEST(SoftTargets, AStudentThatIsItsTeacherHasNothingToLearn) {
 }
 
 TEST(SoftTargets, StayFiniteWhereTheStudentLeavesNothingOutside) {
-  Lesson lesson(torch::kFloat);
-  lesson.hidden *= 400;
-  for (const int64_t k : {int64_t{1}, int64_t{3}, kTaughtVocabulary}) {
-    SoftTargets teacher = lesson.best(k, 1);
-    teacher.ids =
-        std::get<1>(lesson.hidden.matmul(lesson.weight.t()).topk(k, 1));
-    const Learned found =
-        learn(lesson, torch::kFloat, [&](auto hidden, auto weight) {
-          return linear_cross_entropy(
-              hidden, weight, lesson.targets, {.teacher = teacher});
-        });
-    EXPECT_TRUE(found.loss.isfinite().item<bool>());
-    EXPECT_TRUE(found.dhidden.isfinite().all().item<bool>());
-    EXPECT_TRUE(found.dweight.isfinite().all().item<bool>());
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {
+    Lesson lesson(dtype);
+    lesson.hidden *= 400;
+    for (const int64_t k : {int64_t{1}, int64_t{3}, kTaughtVocabulary}) {
+      SoftTargets teacher = lesson.best(k, 1);
+      teacher.ids =
+          std::get<1>(lesson.hidden.matmul(lesson.weight.t()).topk(k, 1));
+      const Learned found = learn(lesson, dtype, [&](auto hidden, auto weight) {
+        return linear_cross_entropy(
+            hidden, weight, lesson.targets, {.teacher = teacher});
+      });
+      EXPECT_TRUE(found.loss.isfinite().item<bool>());
+      EXPECT_TRUE(found.dhidden.isfinite().all().item<bool>());
+      EXPECT_TRUE(found.dweight.isfinite().all().item<bool>());
+    }
   }
 }
 

@@ -53,9 +53,10 @@ std::vector<Case> cases() {
     // 5 over 4 ranks leaves the last one nothing but padding.
     for (int64_t vocab_size : {5, 12}) {
       for (auto tokens : {TokenLayout::kReplicated, TokenLayout::kSharded}) {
-        for (auto dtype : {torch::kFloat, torch::kBFloat16})
-          result.push_back({tp, vocab_size, tokens, dtype});
-        result.push_back({tp, vocab_size, tokens, torch::kFloat, 3});
+        for (auto dtype : {torch::kFloat, torch::kBFloat16}) {
+          for (const int64_t taught : {0, 3})
+            result.push_back({tp, vocab_size, tokens, dtype, taught});
+        }
       }
     }
   }

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 
@@ -13,6 +14,7 @@
 #include "brigade/kernels/cpu/elements.h"
 #include "brigade/kernels/cpu/product.h"
 #include "brigade/kernels/cpu/scratch.h"
+#include "brigade/ops/soft_targets.h"
 
 namespace brigade::ops {
 namespace {
@@ -106,12 +108,30 @@ class FloatChunk final : public HeadChunk {
   Tensor index_;
 };
 
-// The same by the fused bf16 kernel, without logits in memory.
+// The rows that a teacher names of each token, then the target where it is none
+// of them; one column without a teacher. int64 [rows, k + 1], -1: none of this
+// weight.
+Tensor named_rows(const HeadInputs& inputs) {
+  const Tensor target = inputs.targets.unsqueeze(1);
+  if (!inputs.teacher)
+    return target.contiguous();
+  const Tensor& ids = inputs.teacher->ids;
+  const Tensor is_named = (ids == target).any(1, /*keepdim=*/true);
+  return at::cat({ids, target.masked_fill(is_named, -1)}, 1);
+}
+
+// The same by the fused bf16 kernel, without logits in memory but those of the
+// entries that the loss names.
 class FusedChunk final : public HeadChunk {
  public:
   FusedChunk(const HeadInputs& inputs, const HeadStatistics& statistics)
       : inputs_(inputs),
         statistics_(statistics),
+        named_(named_rows(inputs)),
+        entries_(
+            {data<int64_t>(named_), static_cast<size_t>(named_.numel())},
+            named_.size(0),
+            named_.size(1) - 1),
         shape_{
             .tokens = inputs.hidden.size(0),
             .columns = inputs.hidden.size(1),
@@ -120,44 +140,121 @@ class FusedChunk final : public HeadChunk {
             .hidden_stride = inputs.hidden.stride(0),
             .weight = data<uint16_t>(inputs.weight),
             .weight_stride = inputs.weight.stride(0),
-            .target = data<int64_t>(inputs_.targets)} {
+            .entries = &entries_} {
     own_sums_ = at::empty_like(statistics.maxima);
+    own_maxima_ = at::empty_like(statistics.maxima);
+    named_logits_ = at::zeros(named_.sizes(), own_sums_.options());
     if (keeps_logits(inputs.keep_logits))
       kept_ = kept_logits(shape_);
     head_statistics(
         shape_,
-        {.maximum = data<float>(statistics.maxima),
+        {.maximum = data<float>(own_maxima_),
          .sum = data<float>(own_sums_),
-         .target_logit = data<float>(statistics.sums[1])},
+         .entry_logits = data<float>(named_logits_)},
         kept_);
-    own_maxima_ = statistics.maxima.clone();
+    Tensor(statistics.maxima).copy_(own_maxima_);
+    Tensor target_logit = statistics.sums[1];
+    target_logit.copy_(named_logits_.select(1, named_.size(1) - 1));
+    if (!inputs.teacher)
+      return;
+    support_ = named_.narrow(1, 0, named_.size(1) - 1);
+    is_elsewhere_ = support_ < 0;
+    is_target_ = (support_ == inputs.targets.unsqueeze(1))
+                     .masked_fill(is_elsewhere_, false);
+    probs_ = inputs.teacher->log_probs.exp().masked_fill(is_elsewhere_, 0);
+    target_logit.add_(
+        support_logits().masked_fill(is_target_.logical_not(), 0).sum(1));
+    Tensor(statistics.maxima)
+        .copy_(own_maxima_.maximum(
+            support_logits()
+                .masked_fill(
+                    is_elsewhere_, -std::numeric_limits<float>::infinity())
+                .amax(1)));
   }
 
   void sum_exponentials() override {
     // Relative to the group's maxima instead of this rank's own.
     statistics_.sums[0].copy_(
         own_sums_ * (own_maxima_ - statistics_.maxima).exp());
+    if (!inputs_.teacher)
+      return;
+    const Tensor shifted = support_logits() - statistics_.maxima.unsqueeze(1);
+    statistics_.sums[3].copy_(statistics_.sums[0]);
+    statistics_.sums[2].copy_((probs_ * shifted).sum(1));
+    statistics_.sums[0].add_(
+        shifted.exp().masked_fill(is_elsewhere_, 0).sum(1));
   }
 
   void add_gradients(const Tensor& factor, Tensor dhidden, Tensor dweight)
       override {
     const Tensor lse = statistics_.maxima + statistics_.sums[0].log();
+    // Of what no teacher names.
+    const Tensor of_others =
+        inputs_.teacher
+            ? factor * factor_outside(*inputs_.teacher, statistics_.sums)
+            : factor;
+    const Tensor of_named = inputs_.teacher
+                                ? taught_gradients(lse, factor, of_others)
+                                : target_gradients(lse, factor);
     head_gradients(
         shape_,
         {.lse = data<float>(lse),
-         .factor = data<float>(factor),
-         .target_logit = data<float>(statistics_.sums[1]),
+         .factor = data<float>(of_others),
+         .entry_gradients = data<float>(of_named),
          .dhidden = dhidden.defined() ? data<uint16_t>(dhidden) : nullptr,
          .dweight = dweight.defined() ? data<float>(dweight) : nullptr},
         kept_);
   }
 
  private:
+  Tensor support_logits() const {
+    return named_logits_.narrow(1, 0, named_.size(1) - 1);
+  }
+
+  // Number by number: what libtorch's vectors make of exp() depends on the
+  // machine.
+  Tensor target_gradients(const Tensor& lse, const Tensor& factor) const {
+    Tensor gradients = at::empty_like(named_logits_);
+    const auto* logit = data<float>(named_logits_);
+    const auto* of_lse = data<float>(lse);
+    const auto* of_factor = data<float>(factor);
+    auto* gradient = data<float>(gradients);
+    for (int64_t i = 0; i < gradients.numel(); ++i) {
+      const float p = std::exp(logit[i] - of_lse[i]);
+      gradient[i] = of_factor[i] * (p - 1.0F);
+    }
+    return gradients;
+  }
+
+  // With a teacher: q - w p in its support, and 1 - w less at the target.
+  Tensor taught_gradients(
+      const Tensor& lse,
+      const Tensor& factor,
+      const Tensor& of_others) const {
+    const double share = inputs_.teacher->weight;
+    const Tensor q = (named_logits_ - lse.unsqueeze(1)).exp();
+    const int64_t k = support_.size(1);
+    const Tensor of_support =
+        (q.narrow(1, 0, k) - share * probs_ - (1 - share) * is_target_) *
+        factor.unsqueeze(1);
+    const Tensor of_target = q.select(1, k) * of_others - (1 - share) * factor;
+    return at::cat({of_support, of_target.unsqueeze(1)}, 1);
+  }
+
   HeadInputs inputs_;
   HeadStatistics statistics_;
+  Tensor named_;  // as named_rows() says
+  HeadEntries entries_;
   HeadShape shape_;
+  Tensor named_logits_;  // 0 where named_ is -1
+  // Of all rows but a teacher's.
   Tensor own_sums_;
   Tensor own_maxima_;
+  // Of a teacher, undefined without one: [rows, k].
+  Tensor support_;
+  Tensor is_elsewhere_;
+  Tensor is_target_;
+  Tensor probs_;  // 0 elsewhere
   std::optional<KeptLogits> kept_;
 };
 
@@ -180,10 +277,12 @@ int64_t CpuKernels::head_rows_at_once(const HeadSize& size) const {
 std::unique_ptr<HeadChunk> CpuKernels::make_head_chunk(
     const HeadInputs& inputs,
     const HeadStatistics& statistics) const {
-  // Soft-capped logits and teachers have no kernel of their own.
-  if (inputs.logit_soft_cap || inputs.teacher)
+  const bool fused =
+      is_fused(inputs.hidden.scalar_type(), inputs.hidden.size(1));
+  // Soft-capped logits have no kernel of their own, nor in float32 a teacher.
+  if (inputs.logit_soft_cap || (inputs.teacher && !fused))
     return aten_kernels().make_head_chunk(inputs, statistics);
-  if (is_fused(inputs.hidden.scalar_type(), inputs.hidden.size(1)))
+  if (fused)
     return std::make_unique<FusedChunk>(inputs, statistics);
   return std::make_unique<FloatChunk>(inputs, statistics);
 }

@@ -3,9 +3,9 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <tuple>
+#include <vector>
 
 #include "brigade/kernels/cpu/cross_entropy_kernel.h"
 #include "brigade/kernels/cpu/cross_entropy_padding_kernel.h"
@@ -30,6 +30,7 @@ struct GradientBuffers {
   uint16_t* gradient;  // [block, kGradientTokens]
   uint16_t* pairs;     // the same, pairs of rows
   float* dweight;      // [block, C]
+  size_t* next;        // by panel: the first entry that is to come
 };
 
 struct GradientWork {
@@ -40,7 +41,6 @@ struct GradientWork {
   int64_t block;              // vocabulary entries at a time
   const uint16_t* by_column;  // hidden, packed for logits
   const uint16_t* by_row;     // hidden, packed for the weight's gradient
-  const int32_t* targets;     // padded
   const float* lse;           // padded
   const float* factor;        // padded
 };
@@ -52,7 +52,7 @@ void logit_gradients(
     const WeightRows& rows,
     int64_t first,
     int64_t t,
-    float* logits,
+    const GradientBuffers& buffers,
     uint16_t* out,
     uint16_t* pairs) {
   const HeadShape& shape = work.shape;
@@ -64,7 +64,7 @@ void logit_gradients(
     tile_product(TileProduct<uint16_t>{
         .a = rows.data,
         .b = work.by_column + t * work.padded.depth,
-        .c = logits,
+        .c = buffers.logits,
         .m = kTileRows,
         .n = kPanel,
         .k = work.padded.depth,
@@ -72,20 +72,18 @@ void logit_gradients(
         .panel_stride = kPanel * work.padded.depth,
         .c_stride = kPanel,
         .add = false});
-    gradient_tile(logits, tile);
+    gradient_tile(buffers.logits, tile);
   }
   const auto put = [&](int64_t entry, int64_t i, uint16_t value) {
     out[entry * kGradientTokens + i] = value;
     pairs[entry / 2 * 2 * kPanel + i * 2 + entry % 2] = value;
   };
-  const bool any = any_in_tile(work.targets + t, first);
-  for (int64_t i = 0; any && i < kPanel; ++i) {
-    const int64_t target = work.targets[t + i] - first;
-    if (target < 0 || target >= kTileRows)
-      continue;
-    const float p = std::exp(work.result.target_logit[t + i] - work.lse[t + i]);
-    put(target, i, to_bf16(work.factor[t + i] * (p - 1.0F)));
-  }
+  const int64_t panel = t / kPanel;
+  for (const HeadEntry& entry :
+       shape.entries->take(panel, first + kTileRows, buffers.next[panel]))
+    put(entry.row - first,
+        entry.column,
+        to_bf16(work.result.entry_gradients[entry.place]));
   // Rows beyond the vocabulary have no probability.
   const int64_t valid = std::max<int64_t>(0, shape.vocabulary - first);
   for (int64_t entry = valid; entry < kTileRows; ++entry) {
@@ -171,7 +169,7 @@ void block_gradients(
             tile,
             first + row,
             t + i,
-            buffers.logits,
+            buffers,
             buffers.gradient + row * kGradientTokens + i,
             buffers.pairs + i * work.block + row * kPanel);
     }
@@ -255,7 +253,6 @@ void store_dhidden(
 struct SharedBuffers {
   uint16_t* by_column;  // hidden, packed for logits
   uint16_t* by_row;     // hidden, packed for the weight's gradient
-  int32_t* targets;     // padded
   float* lse;           // padded
   float* factor;        // padded
   float* parts;         // [threads][C, tokens]; none without dhidden
@@ -271,7 +268,6 @@ SharedBuffers shared_buffers(
     b.by_column = pieces.take<uint16_t>(padded.depth * padded.tokens);
     b.by_row =
         pieces.take<uint16_t>(round_up(shape.columns, kPanel) * padded.tokens);
-    b.targets = pieces.take<int32_t>(padded.tokens);
     b.lse = pieces.take<float>(padded.tokens);
     b.factor = pieces.take<float>(padded.tokens);
     b.parts = pieces.take<float>(parts_numel);
@@ -302,7 +298,6 @@ void fill(
       shape.columns,
       padded.tokens,
       b.by_row);
-  pad_targets(shape, padded, b.targets);
   std::fill_n(b.lse, padded.tokens, 0.0F);
   std::fill_n(b.factor, padded.tokens, 0.0F);
   std::copy_n(result.lse, shape.tokens, b.lse);
@@ -356,11 +351,12 @@ void head_gradients(
       block,
       shared.by_column,
       shared.by_row,
-      shared.targets,
       shared.lse,
       shared.factor};
   at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
-    const GradientBuffers buffers = gradient_buffers(shape, padded, block);
+    std::vector<size_t> next = shape.entries->from(begin * block);
+    GradientBuffers buffers = gradient_buffers(shape, padded, block);
+    buffers.next = next.data();
     float* dhidden_t = result.dhidden == nullptr
                            ? nullptr
                            : shared.parts + at::get_thread_num() * part;

@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "brigade/kernels/cpu/cross_entropy_entries_kernel.h"
+
 namespace brigade::ops {
 
 struct HeadShape {
@@ -21,7 +23,7 @@ struct HeadShape {
   int64_t hidden_stride;
   const uint16_t* weight;
   int64_t weight_stride;
-  const int64_t* target;  // [N], row of this weight; -1: none of them
+  const HeadEntries* entries;  // of this weight's rows
 };
 
 // Whether keeping logits is quicker here than making them once more: without
@@ -37,26 +39,29 @@ struct KeptLogits {
 // In the calling thread's memory, valid until it asks again.
 KeptLogits kept_logits(const HeadShape& shape);
 
-// Per token over this weight's rows: the maximum logit, the sum of
-// exp(logit - maximum), and the target's logit (0 where target is -1).
+// Per token over this weight's rows but those that stand out: the maximum logit
+// (where no row is left something finite below kLeftOutLogit / 2, or -infinity
+// without a row) and the sum of exp(logit - maximum).
 struct HeadTokenStatistics {
   float* maximum;
   float* sum;
-  float* target_logit;
+  float* entry_logits;  // at the entries' places; the rest stays as it is
 };
+inline constexpr float kLeftOutLogit = -1e30F;
 // Fills `kept`, where there is one.
 void head_statistics(
     const HeadShape& shape,
     const HeadTokenStatistics& result,
     const std::optional<KeptLogits>& kept = {});
 
-// With gradient of a logit = factor * (exp(logit - lse) - [is target]):
+// With gradient of a logit = factor * exp(logit - lse), but of an entry's the one
+// that is given:
 struct HeadGradients {
-  const float* lse;           // [N]
-  const float* factor;        // [N]
-  const float* target_logit;  // [N], read where target is not -1
-  uint16_t* dhidden;          // [N, C] dense, overwritten; null: not wanted
-  float* dweight;             // [V, C] dense, added to; null: not wanted
+  const float* lse;              // [N]
+  const float* factor;           // [N]
+  const float* entry_gradients;  // at the entries' places
+  uint16_t* dhidden;             // [N, C] dense, overwritten; null: not wanted
+  float* dweight;                // [V, C] dense, added to; null: not wanted
 };
 void head_gradients(
     const HeadShape& shape,

@@ -1,9 +1,6 @@
 #include "brigade/kernels/cpu/cross_entropy_padding_kernel.h"
 
 #include <algorithm>
-#include <limits>
-
-#include "brigade/base/check.h"
 
 namespace brigade::ops {
 
@@ -32,20 +29,6 @@ Soon weight_soon(const HeadShape& shape, int64_t begin, int64_t numel) {
   return {
       shape.weight + begin * shape.weight_stride,
       rows * shape.weight_stride * static_cast<int64_t>(sizeof(uint16_t))};
-}
-
-void pad_targets(
-    const HeadShape& shape,
-    const PaddedHead& padded,
-    int32_t* targets) {
-  BRIGADE_ASSERT(
-      padded.vocabulary <= std::numeric_limits<int32_t>::max(),
-      "rows of the head's weight are counted in 32 bits");
-  std::fill_n(targets, padded.tokens, -1);
-  std::transform(
-      shape.target, shape.target + shape.tokens, targets, [](int64_t target) {
-        return static_cast<int32_t>(target);
-      });
 }
 
 KeptTile kept_tile(

@@ -38,12 +38,6 @@ WeightRows weight_rows(
 // Those rows where they lie, as many as there are, for who will read them.
 Soon weight_soon(const HeadShape& shape, int64_t begin, int64_t numel);
 
-// To [padded.tokens], -1 where there is no token.
-void pad_targets(
-    const HeadShape& shape,
-    const PaddedHead& padded,
-    int32_t* targets);
-
 // The tile of the vocabulary's entries from `row` on and tokens from t on.
 KeptTile kept_tile(
     const KeptLogits& kept,

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <tuple>
+#include <vector>
 
 #include "brigade/kernels/cpu/cross_entropy_kernel.h"
 #include "brigade/kernels/cpu/cross_entropy_padding_kernel.h"
@@ -24,17 +26,30 @@ Soon share_of(const Soon& all, int64_t i, int64_t parts) {
   return {static_cast<const char*>(all.data) + i * bytes, bytes};
 }
 
+// Keeps the logits of a tile's entries, and leaves those out that stand out.
+void take_entries(
+    std::span<const HeadEntry> entries,
+    int64_t first,
+    float* logits,
+    float* entry_logits) {
+  for (const HeadEntry& entry : entries) {
+    float& logit = logits[(entry.row - first) * kPanel + entry.column];
+    entry_logits[entry.place] = logit;
+    if (entry.stands_out)
+      logit = kLeftOutLogit;
+  }
+}
+
 // One segment of the vocabulary into its own maxima and sums.
 void segment_statistics(
     const HeadShape& shape,
     const PaddedHead& padded,
     const uint16_t* tokens_packed,
-    const int32_t* targets,
     int64_t first,
     int64_t end,
     float* maximum,
     float* sum,
-    float* target_logit,
+    float* entry_logits,
     const std::optional<KeptLogits>& kept) {
   std::fill_n(maximum, padded.tokens, -std::numeric_limits<float>::infinity());
   std::fill_n(sum, padded.tokens, 0.0F);
@@ -47,12 +62,13 @@ void segment_statistics(
   const size_t bytes = std::get<2>(lay_out(nullptr));
   const auto [copy, logits, used] =
       lay_out(scratch(ScratchSlot::kKernel, bytes));
+  std::vector<size_t> next = shape.entries->from(first);
   const TileSession session;
   for (int64_t row = first; row < end; row += kTileRows) {
     const WeightRows rows =
         weight_rows(shape, row, kTileRows, padded.depth, copy);
     const int64_t valid = std::min(kTileRows, shape.vocabulary - row);
-    const Soon next = weight_soon(shape, row + kTileRows, kTileRows);
+    const Soon soon = weight_soon(shape, row + kTileRows, kTileRows);
     for (int64_t t = 0; t < padded.tokens; t += kPanel) {
       tile_product(TileProduct<uint16_t>{
           .a = rows.data,
@@ -65,7 +81,13 @@ void segment_statistics(
           .panel_stride = kPanel * padded.depth,
           .c_stride = kPanel,
           .add = false,
-          .soon = share_of(next, t / kPanel, padded.tokens / kPanel)});
+          .soon = share_of(soon, t / kPanel, padded.tokens / kPanel)});
+      const auto panel = static_cast<size_t>(t / kPanel);
+      take_entries(
+          shape.entries->take(t / kPanel, row + kTileRows, next[panel]),
+          row,
+          logits,
+          entry_logits);
       if (!kept)
         fold_logits(logits, valid, maximum + t, sum + t);
       else
@@ -75,13 +97,6 @@ void segment_statistics(
             maximum + t,
             sum + t,
             kept_tile(*kept, padded, row, t));
-      if (!any_in_tile(targets + t, row))
-        continue;
-      for (int64_t i = t; i < t + kPanel; ++i) {
-        const int64_t target = targets[i] - row;
-        if (target >= 0 && target < valid)
-          target_logit[i] = logits[target * kPanel + i - t];
-      }
     }
   }
 }
@@ -113,13 +128,12 @@ void head_statistics(
   const auto lay_out = [&](void* base) {
     ScratchPieces pieces(base);
     auto* packed = pieces.take<uint16_t>(padded.depth * padded.tokens);
-    auto* targets = pieces.take<int32_t>(padded.tokens);
     auto* maxima = pieces.take<float>(kSegments * padded.tokens);
     auto* sums = pieces.take<float>(kSegments * padded.tokens);
-    return std::tuple{packed, targets, maxima, sums, pieces.used()};
+    return std::tuple{packed, maxima, sums, pieces.used()};
   };
-  const size_t bytes = std::get<4>(lay_out(nullptr));
-  const auto [packed, targets, maxima, sums, used] =
+  const size_t bytes = std::get<3>(lay_out(nullptr));
+  const auto [packed, maxima, sums, used] =
       lay_out(scratch(ScratchSlot::kShared, bytes));
   pack_columns(
       shape.hidden,
@@ -128,12 +142,9 @@ void head_statistics(
       shape.tokens,
       padded.depth,
       packed);
-  pad_targets(shape, padded, targets);
-  std::fill_n(result.target_logit, shape.tokens, 0.0F);
   const int64_t tiles = padded.vocabulary / kTileRows;
   // Copies: structured bindings cannot be captured by older compilers.
   const uint16_t* tokens_packed = packed;
-  const int32_t* all_targets = targets;
   float* all_maxima = maxima;
   float* all_sums = sums;
   at::parallel_for(0, kSegments, 1, [&](int64_t begin, int64_t end) {
@@ -142,12 +153,11 @@ void head_statistics(
           shape,
           padded,
           tokens_packed,
-          all_targets,
           segment * tiles / kSegments * kTileRows,
           (segment + 1) * tiles / kSegments * kTileRows,
           all_maxima + segment * padded.tokens,
           all_sums + segment * padded.tokens,
-          result.target_logit,
+          result.entry_logits,
           kept);
   });
   for (int64_t t = 0; t < shape.tokens; ++t) {

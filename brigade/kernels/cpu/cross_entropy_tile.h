@@ -44,10 +44,6 @@ struct GradientTile {
 void gradient_tile(const float* logits, const GradientTile& tile);
 void gradient_tile(const KeptTile& kept, const GradientTile& tile);
 
-// Whether any of kPanel targets is one of the kTileRows entries from `first`
-// on.
-bool any_in_tile(const int32_t* targets, int64_t first);
-
 // to += from.
 void add_row(const float* from, int64_t numel, float* to);
 

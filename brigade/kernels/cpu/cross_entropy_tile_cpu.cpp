@@ -146,20 +146,6 @@ void gradient_kept_tile_simd(const KeptTile& kept, const GradientTile& tile) {
   });
 }
 
-bool any_in_tile_simd(const int32_t* targets, int64_t first) {
-  const DI32 di;
-  const auto begin = hn::Set(di, static_cast<int32_t>(first));
-  const auto end = hn::Set(di, static_cast<int32_t>(first + kTileRows));
-  const auto lanes = static_cast<int64_t>(hn::Lanes(di));
-  bool any = false;
-  for (int64_t t = 0; t < kPanel; t += lanes) {
-    const auto target = hn::LoadU(di, targets + t);
-    any |= !hn::AllFalse(
-        di, hn::AndNot(hn::Lt(target, begin), hn::Lt(target, end)));
-  }
-  return any;
-}
-
 void add_row_simd(const float* from, int64_t numel, float* to) {
   for_vectors(
       static_cast<size_t>(numel), [&](size_t i, auto get, auto put) HWY_ATTR {
@@ -195,7 +181,6 @@ HWY_EXPORT(fold_logits_simd);
 HWY_EXPORT(fold_and_keep_logits_simd);
 HWY_EXPORT(gradient_tile_simd);
 HWY_EXPORT(gradient_kept_tile_simd);
-HWY_EXPORT(any_in_tile_simd);
 HWY_EXPORT(add_row_simd);
 HWY_EXPORT(exp_row_simd);
 
@@ -220,9 +205,6 @@ void gradient_tile(const float* logits, const GradientTile& tile) {
 }
 void gradient_tile(const KeptTile& kept, const GradientTile& tile) {
   HWY_DYNAMIC_DISPATCH(gradient_kept_tile_simd)(kept, tile);
-}
-bool any_in_tile(const int32_t* targets, int64_t first) {
-  return HWY_DYNAMIC_DISPATCH(any_in_tile_simd)(targets, first);
 }
 void add_row(const float* from, int64_t numel, float* to) {
   HWY_DYNAMIC_DISPATCH(add_row_simd)(from, numel, to);
