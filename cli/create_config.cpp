@@ -16,6 +16,7 @@
 #include "brigade/metrics/metrics.h"
 #include "brigade/model_spec/decoder_config.h"
 #include "brigade/model_spec/parameter_table.h"
+#include "cli/config_memory.h"
 #include "cli/hub.h"
 #include "cli/options.h"
 #include "cli/standard_streams.h"

@@ -49,8 +49,4 @@ inline constexpr const char* kDefaultModel =
 // ConfigError for what `brigade train` would refuse, and writes nothing then.
 void create_config(const CreateConfigArguments& arguments);
 
-// One line: the memory of the rank that needs the most, part by part, as
-// `brigade plan` counts it. The config's model is known.
-std::string describe_memory(const TrainConfig& config);
-
 }  // namespace brigade::cli

@@ -34,7 +34,8 @@ struct PlanArguments {
 
 struct Model {
   planner::ModelFile file;
-  nlohmann::json config;  // what parse_model_file() read
+  nlohmann::json config;        // what parse_model_file() read
+  planner::HeadWork head = {};  // of a training config
 };
 
 // Throw ConfigError with every problem found.

@@ -11,6 +11,7 @@
 #include "brigade/files/read_once.h"
 #include "brigade/files/usual_path.h"
 #include "brigade/json/node.h"
+#include "cli/config_memory.h"
 #include "cli/named_run.h"
 #include "cli/plan.h"
 
@@ -33,6 +34,27 @@ const Json& hugging_face_config(const Json& file) {
                  file["model"].contains("config")
              ? file["model"]["config"]
              : file;
+}
+
+// Of a training config whose loss is another than cross-entropy.
+planner::HeadWork head_work(const Json& file) {
+  const auto text_at = [&](const char* group, const char* key) {
+    const auto found = file.find(group);
+    return found != file.end() && found->is_object() && found->contains(key) &&
+                   found->at(key).is_string()
+               ? found->at(key).get<std::string>()
+               : std::string();
+  };
+  LossOptions loss;
+  for (const auto& choice : kChoices<LossKind>) {
+    if (text_at("training", "loss") == choice.name)
+      loss.kind = choice.value;
+  }
+  return planner::HeadWork::of(
+      loss,
+      loss.kind == LossKind::kDistill
+          ? teacher_tokens_of(text_at("dataset", "teacher"))
+          : 0);
 }
 
 planner::Machine read_machine(const std::string& given) {
@@ -77,6 +99,7 @@ Model read_model(const std::string& given) {
   if (!problems.empty())
     throw ConfigError(problems);
   model.config = hugging_face_config(found.config);
+  model.head = head_work(found.config);
   return model;
 }
 
@@ -85,6 +108,7 @@ planner::Training make_training(
     const Model& model) {
   planner::Training training;
   training.shape = model.file.shape;
+  training.head = model.head;
   training.set_machine(read_machine(arguments.machine));
   const auto dtype = planner::parse_product_dtype(arguments.dtype);
   if (!dtype || training.machine.device.peak(*dtype) <= 0)

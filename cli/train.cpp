@@ -25,6 +25,7 @@
 #include "brigade/train/from_config.h"
 #include "cli/analyze.h"
 #include "cli/commands.h"
+#include "cli/config_memory.h"
 #include "cli/hub.h"
 #include "cli/options.h"
 #include "cli/rate_bar.h"
@@ -265,6 +266,7 @@ void train(const TrainArguments& arguments) {
     print_warnings(loaded);
   if (arguments.is_dry_run) {
     fmt::print("{}", describe_dry_run(config, scan_options()));
+    fmt::print("{}", describe_head(config));
     return;
   }
   if (launch.is_supervisor) {

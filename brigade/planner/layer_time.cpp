@@ -393,21 +393,30 @@ PartTime Part::head() {
   const int64_t padded = (rows + 63) / 64 * 64;
   const int64_t m = tokens();
   const double weight = device_.weight(padded, shape_.hidden);
+  const HeadWork& work = training_.head;
   time.forward.products =
-      device_.product({m, padded, shape_.hidden}, dtype) + weight;
+      work.forward_passes *
+      (device_.product({m, padded, shape_.hidden}, dtype) + weight);
   time.backward_input.products =
       device_.product({m, shape_.hidden, padded}, dtype) + weight;
   time.backward_weight.products =
       device_.product({shape_.hidden, padded, m}, dtype) + weight;
   const double logits = static_cast<double>(m) * static_cast<double>(rows);
-  time.forward.elementwise = device_.logits(program_.logit_bytes / 2 * logits);
-  time.backward_input.elementwise = time.forward.elementwise;
-  time.forward.data = device_.from_host(kId * static_cast<double>(m));
-  // A maximum and two sums per token, each of 4 bytes: no rank has all logits.
-  const double per_token = 4 * static_cast<double>(m);
-  time.forward.tp = enter_region() +
-                    tensor_parallel(Collective::kAllReduce, per_token) +
-                    tensor_parallel(Collective::kAllReduce, 2 * per_token);
+  const double pass = device_.logits(program_.logit_bytes / 2 * logits);
+  time.forward.elementwise = work.forward_passes * pass;
+  time.backward_input.elementwise = pass;
+  const auto tokens_here = static_cast<double>(m);
+  time.forward.data =
+      device_.from_host(kId * tokens_here + work.teacher_bytes(tokens_here));
+  // A maximum and two sums per token, or with a teacher four, each of 4 bytes:
+  // no rank has all logits.
+  const double per_token = 4 * tokens_here;
+  const int sums = work.teacher_tokens > 0 ? 4 : 2;
+  time.forward.tp =
+      enter_region() +
+      work.forward_passes *
+          (tensor_parallel(Collective::kAllReduce, per_token) +
+           tensor_parallel(Collective::kAllReduce, sums * per_token));
   time.backward_input.tp = leave_region();
   add_gradients(head_parameters(shape_), 0, time);
   return time;

@@ -9,16 +9,6 @@ namespace {
 
 constexpr double kActivationBytes = 2;  // bytes of an activation
 
-double logits_bytes(const Training& training, const Layout& layout) {
-  const double rows = static_cast<double>(
-      vocab_rows_per_rank(training.shape.vocab, layout.dims.tp));
-  // Logits in 2 bytes, in fp32 and their gradient.
-  constexpr double kBytes = 2 + 4 + 4;
-  return kBytes * rows *
-         training.program->tokens_with_logits(
-             layout, local_tokens(training, layout));
-}
-
 // Parameters of a rank's largest layer.
 double largest_layer(const ModelShape& shape, const Layout& layout) {
   double most = 0;
@@ -88,6 +78,24 @@ double buffer_bytes(const Training& training, const Layout& layout) {
 }
 
 }  // namespace
+
+double logits_bytes(const Training& training, const Layout& layout) {
+  const double rows = static_cast<double>(
+      vocab_rows_per_rank(training.shape.vocab, layout.dims.tp));
+  // Logits in 2 bytes, in fp32 and their gradient; with a teacher which of them
+  // it names, and once more fp32 without these.
+  const double bytes =
+      2 + 4 + 4 + (training.head.teacher_tokens > 0 ? 1 + 4 : 0);
+  return bytes * rows *
+         training.program->tokens_with_logits(
+             layout, local_tokens(training, layout));
+}
+
+double teacher_bytes(const Training& training, const Layout& layout) {
+  return training.head.teacher_bytes(
+      local_tokens(training, layout) *
+      static_cast<double>(micro_batches(layout, training.batch)));
+}
 
 double layer_activation_bytes(
     const Training& training,
@@ -251,7 +259,7 @@ std::vector<MemoryParts> estimate_memory(
     const KeptBytes kept = kept_bytes(training, layout, model);
     memory.activations =
         live_micro_batches(layout, m, rank) * kept.of_micro_batch +
-        kept.made_again;
+        kept.made_again + teacher_bytes(training, layout);
     if (rank == pp - 1)
       memory.activations += logits_bytes(training, layout);
     memory.buffers = buffer_bytes(training, layout);

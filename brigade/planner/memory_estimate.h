@@ -19,7 +19,8 @@ struct MemoryParts {
   double weights = 0;
   double gradients = 0;
   double optimizer = 0;
-  double activations = 0;    // of every micro-batch in flight, and the logits
+  // Of every micro-batch in flight, the logits, and what a teacher says.
+  double activations = 0;
   double buffers = 0;        // of communication
   double fragmentation = 0;  // of activations and buffers: kFragmentation
   double reserved = 0;       // by the device's libraries
@@ -32,6 +33,11 @@ struct MemoryParts {
 // The part of activations and buffers that an allocator that caches blocks
 // holds beside them.
 inline constexpr double kFragmentation = 0.06;
+
+// Of the head's last stage: the logits that exist at once.
+double logits_bytes(const Training& training, const Layout& layout);
+// Of every rank: what a teacher says of the step's tokens.
+double teacher_bytes(const Training& training, const Layout& layout);
 
 // What one layer keeps of one micro-batch between its forward and backward.
 // With experts: as if each had as many tokens.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "brigade/options/optimizer_states.h"
+#include "brigade/options/preference.h"
 #include "brigade/planner/constants.h"
 #include "brigade/planner/program.h"
 
@@ -38,6 +39,26 @@ struct Precision {
   }
 };
 
+// What a loss asks of the head beside cross-entropy.
+struct HeadWork {
+  // Losses of pairs are functions of their tokens' losses: the head is computed
+  // for these first, and once more with the gradients.
+  int forward_passes = 1;
+  // Of distillation, the k tokens that a teacher names of each place: their ids
+  // (8 bytes) and log-probabilities (4) of all micro-batches of a step are on
+  // every rank.
+  int64_t teacher_tokens = 0;
+
+  static HeadWork of(const LossOptions& loss, int64_t teacher_tokens) {
+    return {
+        .forward_passes = loss.is_of_pairs() ? 2 : 1,
+        .teacher_tokens = loss.kind == LossKind::kDistill ? teacher_tokens : 0};
+  }
+  double teacher_bytes(double tokens) const {
+    return 12 * static_cast<double>(teacher_tokens) * tokens;
+  }
+};
+
 struct Training {
   // With the constants that were measured on it, if any were.
   void set_machine(Machine of_run) {
@@ -58,6 +79,7 @@ struct Training {
   Machine machine;
   Batch batch;
   Precision precision;
+  HeadWork head;
   Constants constants;
   std::shared_ptr<const Program> program = std::make_shared<Program>();
   std::vector<int> stage_layers;  // empty: cut by cost

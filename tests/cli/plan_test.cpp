@@ -76,6 +76,40 @@ TEST_F(PlanTest, TrainTakesTheConfigOfTheQuickest) {
       64);
 }
 
+// What the loss of a training config asks of the head is counted.
+TEST_F(PlanTest, TheLossOfATrainingConfigCounts) {
+  std::ifstream file(BRIGADE_SOURCE_DIR "/examples/llama-3-8b.json");
+  const auto given = nlohmann::json::parse(file);
+  const auto found = [&](const std::string& loss) {
+    nlohmann::json config;
+    config["model"]["config"] =
+        given.contains("model") ? given["model"]["config"] : given;
+    config["training"]["loss"] = loss;
+    const std::string path = (folder_ / "run.json").string();
+    std::ofstream(path) << config;
+    EXPECT_EQ(
+        exit_code(start(
+            {"plan",
+             "--model",
+             path,
+             "--machine",
+             "h100",
+             "--gpus",
+             "64",
+             "--global-batch",
+             "64",
+             "--explain",
+             "tp8-dp8-mb1"})),
+        0)
+        << err();
+    return out();
+  };
+  const std::string plain = found("cross_entropy");
+  EXPECT_NE(found("dpo"), plain);
+  EXPECT_NE(found("distill"), plain);
+  EXPECT_EQ(found("none_that_there_is"), plain);
+}
+
 // Of a model with experts too: `train` loads the quickest layout, also with the
 // other divisions of experts that are listed.
 TEST_F(PlanTest, TrainTakesTheLayoutsOfAModelWithExperts) {

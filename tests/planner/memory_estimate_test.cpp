@@ -36,6 +36,25 @@ TEST(MemoryEstimate, LogitsAreOneChunks) {
   EXPECT_EQ(logits(2, 8192), 1024 / 2);
 }
 
+// 12 bytes for each of k tokens, of all micro-batches of a step, on each rank.
+TEST(MemoryEstimate, WhatATeacherSaysIsOnEveryRankOfAPipeline) {
+  Layout layout;
+  layout.dims = {.dp = 2, .pp = 2, .cp = 2};
+  layout.micro_batch = 2;
+  Training training = llama_on("h100");
+  training.batch = {.sequence_tokens = 8192, .sequences = 32};
+  const auto before = StepEstimator(training).memory(layout);
+  training.head.teacher_tokens = 32;
+  const auto taught = StepEstimator(training).memory(layout);
+  const double tokens = 2 * 8192 / 2 * 8;  // of 8 micro-batches
+  EXPECT_EQ(teacher_bytes(training, layout), 12 * 32 * tokens);
+  EXPECT_EQ(taught[0].activations - before[0].activations, 12 * 32 * tokens);
+  // The last one also has masks of the logits.
+  EXPECT_EQ(
+      taught[1].activations - before[1].activations,
+      12 * 32 * tokens + 5.0 * 1024 * 128256);
+}
+
 TEST(MemoryEstimate, MixedPrecisionIs16BytesAParameter) {
   const Training training = llama_on("h100");
   const MemoryParts memory = on_one_rank(training, {});

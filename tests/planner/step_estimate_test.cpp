@@ -187,6 +187,38 @@ TEST(StepEstimate, TensorParallelExchangesAtBothEnds) {
   EXPECT_EQ(head_time(training, layout).forward.tp, 0);
 }
 
+// A third more of the products, and the statistics of tensor parallel twice.
+TEST(StepEstimate, TheHeadOfPairsIsComputedTwice) {
+  Layout layout;
+  layout.dims.tp = 2;
+  Training training = llama_on("h100");
+  const PartTime once = head_time(training, layout);
+  training.head = HeadWork::of({.kind = LossKind::kDpo}, 32);
+  const PartTime twice = head_time(training, layout);
+  EXPECT_EQ(training.head.teacher_tokens, 0);
+  EXPECT_DOUBLE_EQ(twice.forward.products, 2 * once.forward.products);
+  EXPECT_DOUBLE_EQ(twice.forward.elementwise, 2 * once.forward.elementwise);
+  EXPECT_EQ(twice.backward_input.products, once.backward_input.products);
+  EXPECT_EQ(twice.backward_weight.products, once.backward_weight.products);
+  EXPECT_GT(twice.forward.tp, once.forward.tp);
+}
+
+TEST(StepEstimate, ATeacherSendsTwoSumsMoreAndItsTokensToTheDevice) {
+  Layout layout;
+  layout.dims.tp = 2;
+  Training training = llama_on("h100");
+  training.machine.device.kernel_gap_s = 0;
+  const PartTime plain = head_time(training, layout);
+  training.head = HeadWork::of({.kind = LossKind::kDistill}, 32);
+  const PartTime taught = head_time(training, layout);
+  EXPECT_EQ(taught.forward.products, plain.forward.products);
+  EXPECT_GT(taught.forward.tp, plain.forward.tp);
+  const double tokens = 8192;
+  EXPECT_DOUBLE_EQ(
+      taught.forward.data / plain.forward.data,
+      (8 + 12 * 32) * tokens / (8 * tokens));
+}
+
 // A device that is better in any one respect is never slower.
 TEST(StepEstimate, ABetterMachineIsNeverSlower) {
   Layout layout;

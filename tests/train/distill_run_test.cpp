@@ -284,6 +284,19 @@ TEST_F(DistillRun, ARunGoesOnWithItsTeacherAlone) {
       complaint(overrides), HasSubstr("dataset.teacher (its fingerprint)"));
 }
 
+// 6 tokens of 12 bytes for each of 8 x 48.
+TEST_F(DistillRun, ADryRunSaysWhatTheTeacherTakes) {
+  Arguments arguments = {
+      "train", "--config", (*folder_ / "run.json").string(), "--dry-run"};
+  for (const std::string& text : taught("windows.topk"))
+    arguments.push_back(text);
+  EXPECT_THAT(
+      run(arguments),
+      AllOf(
+          HasSubstr("head               27.65 kB for a step's teacher"),
+          HasSubstr("6 tokens at each place")));
+}
+
 TEST_F(DistillRun, WhatCannotBeIsNamed) {
   EXPECT_THAT(
       complaint(
