@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "brigade/base/check.h"
 #include "brigade/data/sample_source.h"
 #include "brigade/data/teacher_file.h"
 
@@ -34,19 +35,16 @@ class TaughtSource : public SampleSource {
     teacher.k = teacher_->info().k;
     teacher.ids.clear();
     teacher.log_probs.clear();
-    // Of padding, which does not count, zeros.
-    const auto fill_to = [&](size_t place) {
-      teacher.ids.resize(place * k, 0);
-      teacher.log_probs.resize(place * k, 0);
-    };
     std::vector<int64_t> tokens;
     for (const TargetRun& run : window.runs) {
-      fill_to(run.place);
+      BRIGADE_ASSERT(teacher.ids.size() == run.place * k);
       tokens.resize(run.numel);
       dataset_->read(run.first_token, tokens);
       teacher_->read(run.first_token, tokens, teacher);
     }
-    fill_to(window.targets.size());
+    // Of padding, which does not count, zeros.
+    teacher.ids.resize(window.targets.size() * k, 0);
+    teacher.log_probs.resize(window.targets.size() * k, 0);
   }
 
  private:
