@@ -24,6 +24,11 @@ constexpr int64_t kDepthAtOnce = 1024;  // and its depth
 constexpr int64_t kRowsAtOnce = 1024;   // rows whose sums it is worth to keep
 constexpr int64_t kTokensAtOnce = 1024;
 constexpr int64_t kTransposed = 256;  // columns of output_grad in the cache
+// So few tokens that the gradient's way from memory and back takes longest: it
+// passes by in the order of memory, a few rows at a time.
+constexpr int64_t kFewTokens = 128;
+constexpr int64_t kPassingRows = 8;
+constexpr int64_t kPassingColumns = 2048;  // at most
 
 struct Range {
   int64_t begin, end;
@@ -266,23 +271,34 @@ void add_columns(
     const Range& inputs,
     const uint16_t* turned) {
   const bool packed = packed_left_fits();
-  const int64_t width = even_chunk(inputs.size(), kChunk, kPanel);
+  const bool passes = packed && run.padded <= kFewTokens;
+  const int64_t height = passes ? kPassingRows : kBlockRows;
+  const int64_t width =
+      even_chunk(inputs.size(), passes ? kPassingColumns : kChunk, kPanel);
+  const bool is_whole = passes && width == p.in;
   for (int64_t input = inputs.begin; input < inputs.end; input += width) {
-    for (int64_t row = 0; row < columns.size(); row += kBlockRows) {
+    for (int64_t row = 0; row < columns.size(); row += height) {
+      float* sums = p.weight_grad + (columns.begin + row) * p.in + input;
+      const int64_t panel = row / kPanel * kPanel;
+      Soon soon;
+      if (is_whole)
+        soon = {sums + height * p.in, height * p.in * 4, CacheLevel::kSecond};
       for (int64_t t = 0; t < run.padded; t += run.chunk) {
         tile_product(TileProduct<uint16_t>{
-            .a = packed ? turned + row * run.padded + t * kPanel
+            .a = packed ? turned + panel * run.padded + t * kPanel +
+                              2 * (row - panel)
                         : turned + t * columns.size() + row * run.chunk,
             .b = x_packed + input * run.padded + t * kPanel,
-            .c = p.weight_grad + (columns.begin + row) * p.in + input,
-            .m = std::min(kBlockRows, columns.size() - row),
+            .c = sums,
+            .m = std::min(height, columns.size() - row),
             .n = std::min(width, inputs.end - input),
             .k = std::min(run.chunk, run.padded - t),
             .a_stride = packed ? run.padded * kPanel : run.chunk,
             .panel_stride = run.padded * kPanel,
             .c_stride = p.in,
             .add = true,
-            .a_packed = packed});
+            .a_packed = packed,
+            .soon = soon});
       }
     }
   }
@@ -316,8 +332,8 @@ void add_weight_product(const WeightProduct& p) {
       packed_scratch(ScratchSlot::kShared, round_up(p.in, kPanel) * most);
   for (int64_t first = 0; first < p.tokens; first += kTokensAtOnce) {
     const int64_t tokens = std::min(kTokensAtOnce, p.tokens - first);
-    const int64_t padded = round_up(tokens, kDepth);
-    const Run run{first, tokens, padded, even_chunk(padded, kChunk, kDepth)};
+    const int64_t padded = round_up(tokens, least_depth());
+    const Run run{first, tokens, padded, even_chunk(tokens, kChunk, kDepth)};
     at::parallel_for(0, p.in / kPanel, 1, [&](int64_t begin, int64_t end) {
       const int64_t column = begin * kPanel;
       pack_rows(

@@ -32,10 +32,13 @@ class TileSession {
   TileSession& operator=(const TileSession&) = delete;
 };
 
-// A stretch of memory that is about to be read.
+// A stretch of memory that is about to be read, and the cache where it has room
+// beside what is read now.
+enum class CacheLevel { kFirst, kSecond };
 struct Soon {
   const void* data = nullptr;
   int64_t bytes = 0;
+  CacheLevel level = CacheLevel::kFirst;
 };
 
 template <typename T>  // float or uint16_t (bf16)

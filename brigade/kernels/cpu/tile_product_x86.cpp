@@ -175,12 +175,17 @@ class FetchAhead {
  public:
   FetchAhead(const Soon& soon, int64_t blocks)
       : next_(static_cast<const char*>(soon.data)),
+        level_(soon.level),
         lines_((soon.bytes + kLine - 1) / kLine),
         share_(blocks == 0 ? 0 : (lines_ + blocks - 1) / blocks) {}
   void fetch_share() {
     const int64_t lines = std::min(share_, lines_);
-    for (int64_t line = 0; line < lines; ++line)
-      _mm_prefetch(next_ + line * kLine, _MM_HINT_T0);
+    for (int64_t line = 0; line < lines; ++line) {
+      if (level_ == CacheLevel::kFirst)
+        _mm_prefetch(next_ + line * kLine, _MM_HINT_T0);
+      else
+        _mm_prefetch(next_ + line * kLine, _MM_HINT_T1);
+    }
     next_ += lines * kLine;
     lines_ -= lines;
   }
@@ -188,6 +193,7 @@ class FetchAhead {
  private:
   static constexpr int64_t kLine = 64;
   const char* next_;
+  CacheLevel level_;
   int64_t lines_;  // left
   int64_t share_;
 };
