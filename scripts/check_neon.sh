@@ -13,8 +13,8 @@ if ! command -v "$compiler" >/dev/null; then
 fi
 sources=("$@")
 if [ ${#sources[@]} -eq 0 ]; then
-  # tile_product_x86.cpp has what other processors get instead, too.
-  sources=(brigade/kernels/cpu/*_cpu.cpp brigade/kernels/cpu/tile_product_x86.cpp)
+  # *_x86.cpp have what other processors get instead, too.
+  sources=(brigade/kernels/cpu/*_cpu.cpp brigade/kernels/cpu/*_x86.cpp)
 fi
 
 # Headers of libtorch and Highway are the same for all processors; searched last,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "brigade/model/narrow_linear.h"
+#include "brigade/ops/expert_linear.h"
 #include "brigade/ops/kernel_set.h"
 #include "brigade/ops/swiglu.h"
 #include "brigade/tensor_parallel/mappings.h"
@@ -25,6 +26,22 @@ Tensor enter_region(const Tensor& x, const TensorParallel& parallel) {
   return parallel.tokens == TokenLayout::kSharded
              ? gather_tokens(x, parallel.group)
              : copy_region(x, parallel.group);
+}
+
+ops::LinearOptions expert_options(const ModelContext& context) {
+  return {
+      .weight_grad = context.weight_grad,
+      .defer_weight_grad = context.defer_weight_grad,
+      .kernels = context.kernels,
+      .group = ops::WeightGroup::kOneMatrix};
+}
+
+ops::RemadeInput activation_of(
+    const std::vector<Tensor>& gate_up,
+    ops::Kernels kernels) {
+  return {.from = gate_up, .make = [kernels](const std::vector<Tensor>& of) {
+            return ops::swiglu(of[0], of[1], kernels);
+          }};
 }
 
 }  // namespace
@@ -138,8 +155,8 @@ void Experts::note_routing(const Routing& routing, const Tensor& weights)
     return;
   for (size_t i = 0; i < routing.counts.size(); ++i)
     noted.rows[i] += routing.counts[i];
-  const bool is_asked = context_->expert_shares || description_.router.has_bias;
-  if (!is_asked || !routing.has_loss.defined())
+  if (!(context_->expert_shares || description_.router.has_bias) ||
+      !routing.has_loss.defined())
     return;
   const Tensor learned = torch::bincount(
       routing.experts.masked_select(routing.has_loss.unsqueeze(1)),
@@ -148,43 +165,65 @@ void Experts::note_routing(const Routing& routing, const Tensor& weights)
   noted.learned = noted.learned.defined() ? noted.learned + learned : learned;
 }
 
-// An expert without rows has products of no rows too: its weights' gradients
-// are ready at the same place on every rank.
+// With adapters each expert is linears of its own; without, one node of autograd
+// has the products of all.
 Tensor Experts::run_experts(const Tensor& rows, const KeptRouting& kept) const {
   const std::vector<int64_t>& counts = kept.exchange.counts();
+  if (!has_adapters())
+    return run_whole_experts(rows, counts);
   const auto parts = torch::split_with_sizes(rows, counts);
   std::vector<Tensor> keys(parts.size());
   if (kept.row_keys.defined())
     keys = torch::split_with_sizes(kept.row_keys, counts);
   std::vector<Tensor> results;
   for (size_t i = 0; i < parts.size(); ++i)
-    results.push_back(run_expert(experts_[i], parts[i], keys[i]));
+    results.push_back(run_adapted_expert(experts_[i], parts[i], keys[i]));
   return results.size() == 1 ? results[0] : torch::cat(results);
 }
 
-Tensor Experts::run_expert(
+bool Experts::has_adapters() const {
+  auto adapters = experts_.front().gate_up.adapters();
+  adapters.push_back(experts_.front().down->adapter);
+  return std::any_of(
+      adapters.begin(), adapters.end(), [](const ops::LowRank& adapter) {
+        return adapter.a.defined();
+      });
+}
+
+Tensor Experts::run_whole_experts(
+    const Tensor& rows,
+    const std::vector<int64_t>& counts) const {
+  std::vector<std::vector<Tensor>> gate_up_weights;
+  std::vector<std::vector<Tensor>> down_weights;
+  for (const Expert& expert : experts_) {
+    gate_up_weights.push_back(expert.gate_up.weights());
+    down_weights.push_back({expert.down->weight});
+  }
+  auto options = expert_options(*context_);
+  const auto gate_up =
+      ops::expert_linear(rows, counts, gate_up_weights, options);
+  options.input = activation_of(gate_up, context_->kernels);
+  return ops::expert_linear(
+      options.input.make(gate_up), counts, down_weights, options)[0];
+}
+
+// An expert without rows has products of no rows too: its weights' gradients
+// are ready at the same place on every rank.
+Tensor Experts::run_adapted_expert(
     const Expert& expert,
     const Tensor& rows,
     const Tensor& row_keys) const {
-  const auto& context = *context_;
-  ops::LinearOptions options{
-      .weight_grad = context.weight_grad,
-      .defer_weight_grad = context.defer_weight_grad,
-      .kernels = context.kernels,
-      .group = ops::WeightGroup::kOneMatrix,
-      .adapters = expert.gate_up.adapters(),
-      .dropout = {context.description.adapter.dropout, row_keys}};
+  auto options = expert_options(*context_);
+  options.adapters = expert.gate_up.adapters();
+  options.dropout = {context_->description.adapter.dropout, row_keys};
   const auto gate_up =
       ops::linear_group(rows, expert.gate_up.weights(), {}, options);
-  const auto activate = [kernels =
-                             context.kernels](const std::vector<Tensor>& of) {
-    return ops::swiglu(of[0], of[1], kernels);
-  };
-  options.input = {.from = gate_up, .make = activate};
+  options.input = activation_of(gate_up, context_->kernels);
   options.adapters = {expert.down->adapter};
   options.dropout.first_feature =
-      context.tensor_parallel.rank() * gate_up[0].size(-1);
-  return ops::linear(activate(gate_up), expert.down->weight, {}, options);
+      context_->tensor_parallel.rank() * gate_up[0].size(-1);
+  return ops::linear(
+      options.input.make(gate_up), expert.down->weight, {}, options);
 }
 
 Tensor Experts::run_shared(const Tensor& x, const Tensor& token_keys) {

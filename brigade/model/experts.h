@@ -51,7 +51,11 @@ class Experts : public torch::nn::Module {
   // rows: [R, C], of each expert in turn, as kept.exchange counts them.
   torch::Tensor run_experts(const torch::Tensor& rows, const KeptRouting& kept)
       const;
-  torch::Tensor run_expert(
+  bool has_adapters() const;
+  torch::Tensor run_whole_experts(
+      const torch::Tensor& rows,
+      const std::vector<int64_t>& counts) const;
+  torch::Tensor run_adapted_expert(
       const Expert& expert,
       const torch::Tensor& rows,
       const torch::Tensor& row_keys) const;

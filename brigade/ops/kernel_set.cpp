@@ -6,6 +6,17 @@
 
 namespace brigade::ops {
 
+void KernelSet::linears(const std::vector<LinearOperands>& each) const {
+  for (const LinearOperands& one : each)
+    linear(one.y, one.x, one.weight, {});
+}
+
+void KernelSet::linear_input_grads(
+    const std::vector<LinearOperands>& each) const {
+  for (const LinearOperands& one : each)
+    linear_input_grad(one.x, one.y, one.weight);
+}
+
 const KernelSet& choose_kernels(
     std::string_view op,
     Kernels wanted,

@@ -25,6 +25,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "brigade/ops/adamw.h"
 #include "brigade/ops/attention.h"
@@ -86,6 +87,14 @@ struct RotateInputs {
 enum class Destination {
   kOverwrite,  // c = a b
   kAdd,        // c += a b
+};
+
+// A linear without a bias, of several that are multiplied one after the other:
+// x [M, in] and y [M, out] with a dense last dim, weight [out, in].
+struct LinearOperands {
+  Tensor x;
+  Tensor weight;
+  Tensor y;
 };
 
 // What decides how many tokens of the head a kernel set takes at once.
@@ -206,6 +215,11 @@ class KernelSet {
       Tensor input_grad,
       const Tensor& output_grad,
       const Tensor& weight) const = 0;
+  // The same of several weights with rows of their own, any number of rows
+  // each: y of each is written, or from y as output_grad its x as input_grad.
+  virtual void linears(const std::vector<LinearOperands>& each) const;
+  virtual void linear_input_grads(
+      const std::vector<LinearOperands>& each) const;
   // weight_grad [out, in], float32 or of x's dtype, += output_grad^T x.
   virtual void linear_weight_grad(
       Tensor weight_grad,

@@ -7,15 +7,6 @@
 namespace brigade::ops {
 namespace {
 
-// The weights as the one matrix that they were declared to be, if they are.
-std::optional<SideBySide> as_one_matrix(
-    const std::vector<Tensor>& weights,
-    WeightGroup group) {
-  if (group == WeightGroup::kSeparate || weights.size() < 2)
-    return std::nullopt;
-  return one_below_another(weights);
-}
-
 std::vector<Tensor> forward_together(
     const Tensor& x,
     const std::vector<Tensor>& weights,
@@ -66,6 +57,14 @@ SideBySide arranged(
 }
 
 }  // namespace
+
+std::optional<SideBySide> as_one_matrix(
+    const std::vector<Tensor>& weights,
+    WeightGroup group) {
+  if (group == WeightGroup::kSeparate || weights.size() < 2)
+    return std::nullopt;
+  return one_below_another(weights);
+}
 
 void check_linear(
     std::string_view op,
@@ -152,10 +151,18 @@ Tensor input_grad(
     kernels.linear_input_grad(rows, gradients.rows[0], weights[0]);
     return dx;
   }
-  // Summed in the wide dtype, rounded once.
-  const auto wide = wide_dtype(rows);
-  const bool rounds = rows.scalar_type() != wide;
-  Tensor sum = rounds ? at::empty(rows.sizes(), type.dtype(wide)) : rows;
+  sum_input_grads(rows, gradients, weights, kernels);
+  return dx;
+}
+
+void sum_input_grads(
+    Tensor dx,
+    const OutputGrads& gradients,
+    const std::vector<Tensor>& weights,
+    const KernelSet& kernels) {
+  const auto wide = wide_dtype(dx);
+  const bool rounds = dx.scalar_type() != wide;
+  Tensor sum = rounds ? at::empty(dx.sizes(), dx.options().dtype(wide)) : dx;
   for (size_t i = 0; i < weights.size(); ++i)
     kernels.multiply(
         sum,
@@ -163,8 +170,7 @@ Tensor input_grad(
         weights[i],
         i == 0 ? Destination::kOverwrite : Destination::kAdd);
   if (rounds)
-    rows.copy_(sum);
-  return dx;
+    dx.copy_(sum);
 }
 
 void accumulate_weights(

@@ -27,6 +27,11 @@ void check_linear(
 // `sizes` with another last one.
 std::vector<int64_t> with_last(at::IntArrayRef sizes, int64_t last);
 
+// The weights as the one matrix that they were declared to be, if they are.
+std::optional<SideBySide> as_one_matrix(
+    const std::vector<Tensor>& weights,
+    WeightGroup group);
+
 // x: [.., in]; weights[i]: [out_i, in]; biases[i]: [out_i] or undefined.
 // Returns [.., out_i] each.
 std::vector<Tensor> run_linear(
@@ -56,6 +61,14 @@ Tensor input_grad(
     const OutputGrads& gradients,
     const std::vector<Tensor>& weights,
     at::IntArrayRef x_sizes,
+    const KernelSet& kernels);
+
+// The same into dx [rows, in], in the wide dtype and rounded once: of weights
+// that no one product multiplies.
+void sum_input_grads(
+    Tensor dx,
+    const OutputGrads& gradients,
+    const std::vector<Tensor>& weights,
     const KernelSet& kernels);
 
 // Adds the gradient of each weight that has one to its main_grad, in one

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "brigade/ops/kernel_set.h"
 
@@ -47,6 +48,9 @@ class CpuKernels final : public KernelSet {
       Tensor input_grad,
       const Tensor& output_grad,
       const Tensor& weight) const override;
+  void linears(const std::vector<LinearOperands>& each) const override;
+  void linear_input_grads(
+      const std::vector<LinearOperands>& each) const override;
   void linear_weight_grad(
       Tensor weight_grad,
       const Tensor& output_grad,

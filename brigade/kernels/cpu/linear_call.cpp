@@ -1,11 +1,15 @@
 // The matrix products of linears, each by what is quickest for its operands.
 // Tiles of ours (linear_kernel.h) multiply bf16 with widths that are multiples
 // of 32: on AMX all three products, forward without a bias and from 32 rows on,
-// with AVX512-BF16 the weight's gradient. product.h computes the rest.
+// with AVX512-BF16 the weight's gradient, and the others of several weights with
+// rows of their own (ragged_kernel.h). product.h computes the rest.
+#include <algorithm>
+
 #include "brigade/kernels/cpu/cpu_kernels.h"
 #include "brigade/kernels/cpu/elements.h"
 #include "brigade/kernels/cpu/linear_kernel.h"
 #include "brigade/kernels/cpu/product.h"
+#include "brigade/kernels/cpu/ragged_kernel.h"
 
 namespace brigade::ops {
 namespace {
@@ -20,7 +24,68 @@ bool linear_kernel_fits(const Tensor& rows, const Tensor& weight) {
          has_linear_kernel(weight.size(0), weight.size(1));
 }
 
+LinearProduct forward_product(const LinearOperands& of) {
+  return {
+      .x = data<uint16_t>(of.x),
+      .weight = data<uint16_t>(of.weight),
+      .y = data<uint16_t>(of.y),
+      .rows = of.x.size(0),
+      .columns = of.weight.size(0),
+      .depth = of.weight.size(1),
+      .x_stride = of.x.stride(0),
+      .y_stride = of.y.stride(0),
+      .weight_in_rows = false};
+}
+
+LinearProduct input_grad_product(const LinearOperands& of) {
+  return {
+      .x = data<uint16_t>(of.y),
+      .weight = data<uint16_t>(of.weight),
+      .y = data<uint16_t>(of.x),
+      .rows = of.y.size(0),
+      .columns = of.weight.size(1),
+      .depth = of.weight.size(0),
+      .x_stride = of.y.stride(0),
+      .y_stride = of.x.stride(0),
+      .weight_in_rows = true};
+}
+
+// Whether all of them are what ragged_products() takes.
+bool ragged_kernel_fits(const std::vector<LinearOperands>& each) {
+  return std::all_of(each.begin(), each.end(), [](const LinearOperands& one) {
+    return one.x.scalar_type() == torch::kBFloat16 &&
+           one.weight.scalar_type() == torch::kBFloat16 &&
+           one.weight.is_contiguous() &&
+           has_ragged_kernel(one.weight.size(0), one.weight.size(1));
+  });
+}
+
+template <typename MakeProduct>
+void multiply_ragged(
+    const std::vector<LinearOperands>& each,
+    const MakeProduct& make) {
+  std::vector<LinearProduct> products;
+  for (const LinearOperands& one : each)
+    products.push_back(make(one));
+  ragged_products(products);
+}
+
 }  // namespace
+
+void CpuKernels::linears(const std::vector<LinearOperands>& each) const {
+  if (ragged_kernel_fits(each))
+    multiply_ragged(each, forward_product);
+  else
+    KernelSet::linears(each);
+}
+
+void CpuKernels::linear_input_grads(
+    const std::vector<LinearOperands>& each) const {
+  if (ragged_kernel_fits(each))
+    multiply_ragged(each, input_grad_product);
+  else
+    KernelSet::linear_input_grads(each);
+}
 
 void CpuKernels::multiply(
     Tensor c,
@@ -39,16 +104,7 @@ void CpuKernels::linear(
     product(x, weight.t(), y, Destination::kOverwrite, bias);
     return;
   }
-  linear_product(
-      {.x = data<uint16_t>(x),
-       .weight = data<uint16_t>(weight),
-       .y = data<uint16_t>(y),
-       .rows = x.size(0),
-       .columns = weight.size(0),
-       .depth = weight.size(1),
-       .x_stride = x.stride(0),
-       .y_stride = y.stride(0),
-       .weight_in_rows = false});
+  linear_product(forward_product({x, weight, y}));
 }
 
 void CpuKernels::linear_input_grad(
@@ -59,16 +115,7 @@ void CpuKernels::linear_input_grad(
     product(output_grad, weight, input_grad);
     return;
   }
-  linear_product(
-      {.x = data<uint16_t>(output_grad),
-       .weight = data<uint16_t>(weight),
-       .y = data<uint16_t>(input_grad),
-       .rows = output_grad.size(0),
-       .columns = weight.size(1),
-       .depth = weight.size(0),
-       .x_stride = output_grad.stride(0),
-       .y_stride = input_grad.stride(0),
-       .weight_in_rows = true});
+  linear_product(input_grad_product({input_grad, weight, output_grad}));
 }
 
 void CpuKernels::linear_weight_grad(
