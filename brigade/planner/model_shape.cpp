@@ -59,10 +59,10 @@ ModelShape gpt_shape(const GptSizes& sizes, const std::string& name) {
       .dropout = true};
 }
 
-int ModelShape::layers_with(LayerMlp mlp) const {
+int ModelShape::layers_with(LayerMlp wanted) const {
   int count = 0;
   for (int layer = 0; layer < layers; ++layer)
-    count += mlp_of(layer) == mlp ? 1 : 0;
+    count += mlp_of(layer) == wanted ? 1 : 0;
   return count;
 }
 
