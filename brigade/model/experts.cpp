@@ -155,8 +155,7 @@ void Experts::note_routing(const Routing& routing, const Tensor& weights)
     return;
   for (size_t i = 0; i < routing.counts.size(); ++i)
     noted.rows[i] += routing.counts[i];
-  if (!(context_->expert_shares || description_.router.has_bias) ||
-      !routing.has_loss.defined())
+  if (!context_->counts_choices || !routing.has_loss.defined())
     return;
   const Tensor learned = torch::bincount(
       routing.experts.masked_select(routing.has_loss.unsqueeze(1)),

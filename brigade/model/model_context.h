@@ -43,6 +43,8 @@ struct ModelContext {
   RouterLosses router_losses;
   // Where layers with experts note what they did; null: nowhere.
   std::shared_ptr<RouterStatisticsByLayer> router_statistics;
+  // Whether they count the choices of tokens that have a loss.
+  bool counts_choices = false;
   // What the balance loss is over; of a layer that is not there experts count
   // as used evenly. Null: each sequence by itself.
   std::shared_ptr<ExpertSharesByLayer> expert_shares;

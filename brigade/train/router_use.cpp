@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "brigade/base/check.h"
+#include "brigade/config/model_layout.h"
 
 namespace brigade {
 
@@ -28,6 +29,16 @@ std::string RouterUse::describe_bad_layer() const {
 bool is_balanced_over_batch(const TrainConfig& config) {
   return config.training.router_aux_loss > 0 &&
          config.training.router_aux_loss_over == BalanceOver::kGlobalBatch;
+}
+
+bool asks_for_choices(const TrainConfig& config) {
+  const std::vector<LayerDescription> layers = description_of(config).layers;
+  const bool has_bias = std::any_of(
+      layers.begin(), layers.end(), [](const LayerDescription& layer) {
+        return layer.experts && layer.experts->router.has_bias;
+      });
+  return is_balanced_over_batch(config) ||
+         (has_bias && config.training.router_bias_rate > 0);
 }
 
 RouterUse sum_up_routers(

@@ -33,6 +33,10 @@ struct RouterUse {
 // Whether routers have a balance loss over the last step's choices.
 bool is_balanced_over_batch(const TrainConfig& config);
 
+// Whether a step asks for the choices of tokens that have a loss: for that
+// balance loss, or to move a router's bias.
+bool asks_for_choices(const TrainConfig& config);
+
 // Whether RouterUse::learned is asked for.
 enum class LearnedChoices { kLeaveOut, kSumUp };
 

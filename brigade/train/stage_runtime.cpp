@@ -33,6 +33,7 @@ std::shared_ptr<ModelContext> make_context(
   }
   if (config.model.decoder->experts)
     context->router_statistics = std::make_shared<RouterStatisticsByLayer>();
+  context->counts_choices = asks_for_choices(config);
   if (context->router_statistics && is_balanced_over_batch(config))
     context->expert_shares = std::make_shared<ExpertSharesByLayer>();
   context->recompute = config.training.recompute_of_stage(stage);

@@ -63,16 +63,6 @@ StepResult::Skipped why_skipped(bool is_finite, int64_t loss_tokens) {
                          : StepResult::Skipped::kNothingCounts;
 }
 
-// What StageRuntime asks of its routers.
-bool counts_choices(const TrainConfig& config) {
-  const std::vector<LayerDescription> layers = description_of(config).layers;
-  return is_balanced_over_batch(config) ||
-         std::any_of(
-             layers.begin(), layers.end(), [](const LayerDescription& layer) {
-               return layer.experts && layer.experts->router.has_bias;
-             });
-}
-
 }  // namespace
 
 std::vector<double> read_values(const torch::Tensor& values) {
@@ -90,7 +80,7 @@ TrainStep::TrainStep(
       mesh_(mesh),
       read_(std::move(read)),
       lr_schedule_(lr_schedule_options(config, 0, 0)),
-      counts_choices_(counts_choices(config)),
+      counts_choices_(asks_for_choices(config)),
       batches_(data.training, config, mesh.coordinate(), mesh.device()) {
   std::vector<ModelPart> parts = stage_parts(config_);
   for (ModelPart& part : parts)
@@ -444,6 +434,8 @@ RouterUse TrainStep::whole_router_use() {
 
 void TrainStep::balance_routers(const ChoicesByLayer& learned) {
   set_choices(learned);
+  if (config_.training.router_bias_rate == 0)
+    return;
   for (const auto& stage : stages_)
     stage->move_router_biases(learned, config_.training.router_bias_rate);
 }

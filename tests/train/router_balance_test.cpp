@@ -315,6 +315,32 @@ TEST_F(RouterBalanceRun, KeepsTheBiasInFloat32UnderEverySharding) {
   }
 }
 
+// A bias that stays as it is needs no counts, unless the balance loss does.
+TEST_F(RouterBalanceRun, ARateOfZeroCountsNoChoices) {
+  const auto config_with = [&](const Arguments& keys) {
+    LoadOptions options{
+        .path = folder_ / "run.json",
+        .overrides = {},
+        .world_size = 1,
+        .find_model = {}};
+    for (const std::string& key : keys)
+      options.overrides.push_back({key});
+    return load_train_config(options).config;
+  };
+  EXPECT_TRUE(asks_for_choices(config_with({"training.router_bias_rate=0"})));
+  EXPECT_TRUE(asks_for_choices(config_with({"training.router_aux_loss=0"})));
+  const TrainConfig config = config_with(
+      {"training.router_bias_rate=0", "training.router_aux_loss=0"});
+  EXPECT_FALSE(asks_for_choices(config));
+  const ProcessMesh mesh({}, 0, nullptr);
+  const TrainingData data = open_training_data(training_data_options(config));
+  TrainStep step(config, mesh, data);
+  const StepResult result = step.run(1);
+  EXPECT_EQ(result.skipped, StepResult::Skipped::kNo);
+  EXPECT_FALSE(result.routers.layers.empty());
+  EXPECT_TRUE(result.routers.learned.empty());
+}
+
 // A step whose gradient is not finite moves nothing.
 TEST_F(RouterBalanceRun, ASkippedStepLeavesTheBias) {
   LoadOptions options{
