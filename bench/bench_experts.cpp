@@ -115,6 +115,13 @@ void products(int64_t rows) {
               each[static_cast<size_t>(e)].x);
       },
       [&] { kernels.linear_weight_grad(dw[0], y, x); });
+  const Pair floors =
+      compare([&] { w.view(torch::kShort).max(); }, [&] { dw.add_(1); });
+  fmt::print(
+      "reading those weights takes {:.3f} ms, adding to those gradients "
+      "{:.3f} ms\n",
+      floors.a_ms,
+      floors.b_ms);
   const double all = (forward.b_ms + input.b_ms + weight.b_ms) /
                      (forward.a_ms + input.a_ms + weight.a_ms);
   const double target = rows == 64 ? 0.85 : 0.6;

@@ -4,12 +4,17 @@
 //
 //   build/release/bench_layouts [ROUNDS]      # default 3
 //   build/release/bench_layouts mpi [ROUNDS]  # Gloo and MPI, both by mpirun
+//   build/release/bench_layouts experts [ROUNDS]
+//
+// The last one: experts over 2 ranks of data parallel's 4, and the memory that
+// this saves.
 #include <fmt/format.h>
 
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/arguments.h"
@@ -40,6 +45,25 @@ json stories15m(const std::filesystem::path& folder) {
        {"micro_batch_size", 4},
        {"gradient_accumulation_steps", 4},
        {"learning_rate", 1e-3}});
+}
+
+// 50 million parameters, 42 of them of experts.
+constexpr int64_t kExpertWidth = 384;
+constexpr int64_t kExperts = 16;
+constexpr int64_t kExpertParameters = 6 * kExperts * kExpertWidth * 288 * 3;
+
+json with_experts(json config) {
+  config["model"]["config"].update(
+      {{"architectures", {"Qwen3MoeForCausalLM"}},
+       {"model_type", "qwen3_moe"},
+       {"head_dim", 48},
+       {"vocab_size", 4096},
+       {"num_experts", kExperts},
+       {"num_experts_per_tok", 2},
+       {"moe_intermediate_size", kExpertWidth},
+       {"norm_topk_prob", true}});
+  config["training"].update({{"gradient_accumulation_steps", 2}});
+  return config;
 }
 
 struct Axis {
@@ -200,19 +224,76 @@ void compare_memory(ProgramRuns& bench) {
       ratio <= 0.2 ? "met" : "missed");
 }
 
-enum class Question { kLayouts, kBackends };
+// Backends and layouts in turns: ratios within one run.
+void compare_experts(ProgramRuns& bench, int rounds) {
+  constexpr int kRanks = 4;
+  const std::vector<std::string> backends{"gloo", "mpi"};
+  const std::vector<std::string> sizes{"1", "2"};
+  std::map<std::string, std::vector<double>> rates;
+  std::map<std::string, double> memory;
+  for (int round = 0; round < rounds; ++round) {
+    for (const std::string& backend : backends) {
+      for (const std::string& ep : sizes) {
+        const Measured measured = bench.train_under_mpirun(
+            kRanks,
+            {kDp + "4",
+             "distributed.ep_size=" + ep,
+             "distributed.backend=" + backend});
+        rates[backend + ep].push_back(measured.tokens_per_second);
+        memory[ep] = measured.memory_gb;
+      }
+    }
+  }
+  for (const std::string& backend : backends) {
+    const double alone = median(rates[backend + "1"]);
+    const double divided = median(rates[backend + "2"]);
+    const double target = backend == "gloo" ? 0.85 : 0.9;
+    fmt::print(
+        "{:<5} dp=4 {:>6.0f} tokens/s, dp=4 ep=2 {:>6.0f}: {:.2f}x (target "
+        "{:.2f}x: {})\n",
+        backend,
+        alone,
+        divided,
+        divided / alone,
+        target,
+        divided >= target * alone ? "met" : "missed");
+  }
+  // Weight, float32 gradient, two moments and the lower half of the master.
+  constexpr double kBytes = 2 + 4 + 8 + 2;
+  const double saved_gb = kExpertParameters / 2.0 * kBytes / 1e9;
+  fmt::print(
+      "memory per rank: dp=4 {:.3f} GB, dp=4 ep=2 {:.3f}: {:.3f} less; half "
+      "of the experts' state is {:.3f}\n",
+      memory["1"],
+      memory["2"],
+      memory["1"] - memory["2"],
+      saved_gb);
+}
+
+enum class Question { kLayouts, kBackends, kExperts };
 
 int run(Question question, int rounds) {
   const std::filesystem::path folder =
       bench::make_temporary_folder("bench_layouts");
   ProgramRuns bench(folder);
-  bench.set_config(stories15m(folder));
-  fmt::print("2 ranks of 1 thread, stories15m, bf16, 8,192 tokens per step\n");
-  if (question == Question::kBackends) {
-    compare_backends(bench, rounds);
-  } else {
-    compare_speed(bench, rounds);
-    compare_memory(bench);
+  json config = stories15m(folder);
+  switch (question) {
+    case Question::kExperts:
+      bench.set_config(with_experts(std::move(config)));
+      fmt::print("4 ranks of 1 thread, 16 experts, bf16\n");
+      compare_experts(bench, rounds);
+      break;
+    case Question::kBackends:
+    case Question::kLayouts:
+      bench.set_config(config);
+      fmt::print(
+          "2 ranks of 1 thread, stories15m, bf16, 8,192 tokens per step\n");
+      if (question == Question::kBackends) {
+        compare_backends(bench, rounds);
+      } else {
+        compare_speed(bench, rounds);
+        compare_memory(bench);
+      }
   }
   std::filesystem::remove_all(folder);
   return 0;
@@ -224,10 +305,15 @@ int run(Question question, int rounds) {
 int main(int argc, char** argv) {
   return brigade::bench::exit_code_of([&] {
     using brigade::Question;
-    const bool is_of_backends = argc > 1 && std::string(argv[1]) == "mpi";
-    const int rounds = is_of_backends ? 2 : 1;
+    const std::string what = argc > 1 ? argv[1] : "";
+    Question question = Question::kLayouts;
+    if (what == "mpi")
+      question = Question::kBackends;
+    else if (what == "experts")
+      question = Question::kExperts;
+    const int rounds = question == Question::kLayouts ? 1 : 2;
     return brigade::run(
-        is_of_backends ? Question::kBackends : Question::kLayouts,
+        question,
         argc > rounds ? brigade::bench::positive_number("ROUNDS", argv[rounds])
                       : 3);
   });
