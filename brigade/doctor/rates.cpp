@@ -6,7 +6,7 @@
 
 #include "brigade/comm/device_stream.h"
 #include "brigade/metrics/clock.h"
-#include "brigade/ops/linear.h"
+#include "brigade/ops/expert_linear.h"
 
 namespace brigade {
 namespace {
@@ -60,9 +60,14 @@ double expert_flops(const torch::TensorOptions& options, int64_t rows) {
   constexpr int kLeastRuns = 8;
   constexpr int64_t kMeasuredExperts = 16;
   constexpr int64_t kMeasuredWidth = 1024;
-  const auto x = torch::ones({rows, kMeasuredWidth}, options);
+  const auto x =
+      torch::ones({kMeasuredExperts * rows, kMeasuredWidth}, options);
   const auto weights =
       torch::ones({kMeasuredExperts, kMeasuredWidth, kMeasuredWidth}, options);
+  const std::vector<int64_t> counts(kMeasuredExperts, rows);
+  std::vector<std::vector<torch::Tensor>> of_experts;
+  for (int64_t expert = 0; expert < kMeasuredExperts; ++expert)
+    of_experts.push_back({weights[expert]});
   const double flops =
       2.0 * static_cast<double>(weights.numel()) * static_cast<double>(rows);
   const int64_t start = steady_now_ns();
@@ -70,8 +75,7 @@ double expert_flops(const torch::TensorOptions& options, int64_t rows) {
   for (int run = 0; run < kLeastRuns || steady_now_ns() - start < kLeastNs;
        ++run) {
     const int64_t begin = steady_now_ns();
-    for (int64_t expert = 0; expert < kMeasuredExperts; ++expert)
-      const auto y = ops::linear(x, weights[expert]);
+    const auto y = ops::expert_linear(x, counts, of_experts, {});
     StreamMark::of_current_stream(options.device()).wait_on_host();
     const double seconds = static_cast<double>(steady_now_ns() - begin) / 1e9;
     best = std::max(best, flops / seconds);
