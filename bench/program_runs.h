@@ -44,7 +44,8 @@ inline nlohmann::json run_config(
 
 struct Measured {
   double tokens_per_second = 0;
-  double memory_gb = 0;  // the most of one replica's ranks
+  double loss_tokens_per_second = 0;  // 0: all tokens count
+  double memory_gb = 0;               // the most of one replica's ranks
 };
 
 inline double median(std::vector<double> values) {
@@ -70,15 +71,21 @@ class ProgramRuns {
     for (int line = 0; line < 40000; ++line)
       text << "line " << line << " of a text that says nothing else\n";
     text.close();
+    prepare(folder_ / "text.txt", "text");
+  }
+
+  // A dataset of the file's bytes, under that name in folder().
+  void prepare(const std::filesystem::path& file, const std::string& name)
+      const {
     launch(
         1,
         {"prepare",
          "--input",
-         (folder_ / "text.txt").string(),
+         file.string(),
          "--tokenizer",
          "bytes",
          "--out",
-         (folder_ / "text").string()});
+         (folder_ / name).string()});
   }
 
   const std::filesystem::path& folder() const { return folder_; }
@@ -167,16 +174,22 @@ class ProgramRuns {
 
   Measured read_metrics() const {
     std::vector<double> rates;
+    std::vector<double> loss_rates;
     Measured measured;
     int step = 0;
     for (const nlohmann::json& entry : read_steps()) {
-      if (step++ >= kWarmup)
+      if (step++ >= kWarmup) {
         rates.push_back(entry["tokens_per_second"].get<double>());
+        loss_rates.push_back(
+            entry.value("loss_tokens", 0.0) / entry["step_ms"].get<double>() *
+            1e3);
+      }
       measured.memory_gb = entry["memory_gb"].get<double>();
     }
     if (rates.empty())
       throw DataError("[bench] the run logged no step");
     measured.tokens_per_second = median(rates);
+    measured.loss_tokens_per_second = median(loss_rates);
     return measured;
   }
 
