@@ -3,6 +3,8 @@
 // of 32: on AMX all three products, forward without a bias and from 32 rows on,
 // with AVX512-BF16 the weight's gradient, and the others of several weights with
 // rows of their own (ragged_kernel.h). product.h computes the rest.
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 
 #include "brigade/kernels/cpu/cpu_kernels.h"
@@ -10,6 +12,7 @@
 #include "brigade/kernels/cpu/linear_kernel.h"
 #include "brigade/kernels/cpu/product.h"
 #include "brigade/kernels/cpu/ragged_kernel.h"
+#include "brigade/kernels/cpu/row_product.h"
 
 namespace brigade::ops {
 namespace {
@@ -70,6 +73,41 @@ void multiply_ragged(
   ragged_products(products);
 }
 
+bool row_product_fits(const Tensor& y, const Tensor& x, const Tensor& weight) {
+  return x.size(0) <= kMostProductRows && weight.stride(1) == 1 &&
+         x.scalar_type() == weight.scalar_type() &&
+         y.scalar_type() == weight.scalar_type();
+}
+
+// Elements of the weight that are worth a thread.
+constexpr int64_t kWeightPerTask = 32768;
+
+void product_of_rows(
+    const Tensor& y,
+    const Tensor& x,
+    const Tensor& weight,
+    const Tensor& bias) {
+  const int64_t depth = weight.size(1);
+  with_element_type(x, [&](auto element) {
+    using T = decltype(element);
+    const RowProduct<T> p{
+        .x = data<T>(x),
+        .weight = data<T>(weight),
+        .bias = bias.defined() ? data<T>(bias) : nullptr,
+        .y = data<T>(y),
+        .rows = x.size(0),
+        .depth = depth,
+        .x_stride = x.stride(0),
+        .weight_stride = weight.stride(0),
+        .y_stride = y.stride(0)};
+    at::parallel_for(
+        0,
+        weight.size(0),
+        std::max<int64_t>(1, kWeightPerTask / std::max<int64_t>(1, depth)),
+        [&](int64_t begin, int64_t end) { row_product(p, begin, end); });
+  });
+}
+
 }  // namespace
 
 void CpuKernels::linears(const std::vector<LinearOperands>& each) const {
@@ -100,6 +138,10 @@ void CpuKernels::linear(
     const Tensor& x,
     const Tensor& weight,
     const Tensor& bias) const {
+  if (row_product_fits(y, x, weight)) {
+    product_of_rows(y, x, weight, bias);
+    return;
+  }
   if (bias.defined() || !linear_kernel_fits(x, weight)) {
     product(x, weight.t(), y, Destination::kOverwrite, bias);
     return;
