@@ -42,6 +42,7 @@ struct LinearSaved {
   std::vector<bool> has_bias;
   std::vector<int64_t> x_sizes;
   bool x_has_gradient;
+  bool trains = false;  // a weight or bias: what x is kept for
 };
 
 struct LinearNode : OnceDifferentiable<LinearNode> {
@@ -52,15 +53,15 @@ struct LinearNode : OnceDifferentiable<LinearNode> {
       AutogradContext* context,
       at::TensorList tensors,
       const LinearSaved& saved) {
-    // The weights and biases, then x or what it is made of.
+    // The weights and biases, then x or what it is made of, if needed.
     std::vector<Tensor> kept(tensors.begin() + 1, tensors.end());
     const Groups groups = split(kept, saved);
-    if (saved.options.input.make)
+    if (saved.trains && saved.options.input.make)
       kept.insert(
           kept.end(),
           saved.options.input.from.begin(),
           saved.options.input.from.end());
-    else
+    else if (saved.trains)
       kept.push_back(tensors[0]);
     context->save_for_backward(kept);
     // Saved variables are given back after backward, this is not.
@@ -99,9 +100,9 @@ struct LinearNode : OnceDifferentiable<LinearNode> {
       if (saved.options.on_input_grad)
         after = saved.options.on_input_grad(result[0]);
     }
-    if (saved.options.weight_grad == WeightGrad::kAccumulate)
+    if (saved.trains && saved.options.weight_grad == WeightGrad::kAccumulate)
       accumulate(outputs, groups, saved);
-    else
+    else if (saved.trains)
       return_weights(outputs, groups, saved, result);
     if (after)
       after();
@@ -112,7 +113,7 @@ struct LinearNode : OnceDifferentiable<LinearNode> {
   struct Groups {
     std::vector<Tensor> weights;
     std::vector<Tensor> biases;  // as many as weights
-    std::vector<Tensor> input;   // x, or what it is made of
+    std::vector<Tensor> input;   // x, or what it is made of; empty: unused
   };
 
   static size_t count_biases(const LinearSaved& saved) {
@@ -229,6 +230,10 @@ std::vector<Tensor> linear_group(
     if (bias.defined())
       tensors.push_back(bias);
   }
+  saved.trains =
+      std::any_of(tensors.begin() + 1, tensors.end(), [](const Tensor& each) {
+        return each.requires_grad();
+      });
   const Observed observed("brigade::linear", tensors);
   return LinearNode::apply(at::TensorList(tensors), saved);
 }

@@ -40,6 +40,19 @@ TEST(WeightGrad, MicroBatchGradientsOf256And1SumTo257) {
   EXPECT_EQ(weight.grad().item<float>(), 257.0F);
 }
 
+TEST(WeightGrad, AFrozenWeightKeepsNoInput) {
+  const Tensor leaf = torch::ones({4, 3}).requires_grad_(true);
+  for (const bool trains : {false, true}) {
+    const Tensor weight = torch::ones({2, 3}).requires_grad_(trains);
+    const Tensor x = leaf * 2;
+    const Tensor y = ops::linear(x, weight);
+    EXPECT_EQ(x.use_count() > 1, trains);
+    y.sum().backward();
+    EXPECT_EQ(weight.grad().defined(), trains);
+  }
+  EXPECT_TRUE(torch::equal(leaf.grad(), torch::full({4, 3}, 8.0)));
+}
+
 TEST(WeightGrad, AnUndefinedMainGradIsNamedWithShapes) {
   const Tensor weight = torch::ones({3, 2}, kBf16).requires_grad_(true);
   const std::string message = message_of([&] {
