@@ -1,6 +1,8 @@
 #include "brigade/model/attention.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "brigade/base/check.h"
 #include "brigade/context_parallel/ring_attention.h"
@@ -8,6 +10,31 @@
 #include "brigade/ops/rotary.h"
 
 namespace brigade {
+
+namespace {
+
+// Appends to [B, S, H, D] along dim 1. Behind what is there lies room, as its
+// batch stride says; where that ends, twice as much is taken, so that no token
+// copies all those before it.
+void append(torch::Tensor& seen, const torch::Tensor& more) {
+  const int64_t past = seen.defined() ? seen.size(1) : 0;
+  std::vector<int64_t> sizes = more.sizes().vec();
+  sizes[1] += past;
+  if (past > 0 && seen.stride(0) / seen.stride(1) >= sizes[1]) {
+    seen = seen.as_strided(sizes, seen.strides());
+  } else {
+    std::vector<int64_t> with_room = sizes;
+    with_room[1] = std::max(sizes[1], 2 * past);
+    const torch::Tensor grown =
+        torch::empty(with_room, more.options()).narrow(1, 0, sizes[1]);
+    if (past > 0)
+      grown.narrow(1, 0, past).copy_(seen);
+    seen = grown;
+  }
+  seen.narrow(1, past, more.size(1)).copy_(more);
+}
+
+}  // namespace
 
 SelfAttention::SelfAttention(
     ModelContextPtr context,
@@ -121,9 +148,8 @@ torch::Tensor SelfAttention::forward_cached(
   const auto [q, k] =
       ops::rotary(heads.q, heads.k, inputs.rotary, context_->kernels);
   const int64_t past = cache.keys.defined() ? cache.keys.size(1) : 0;
-  cache.keys = past > 0 ? torch::cat({cache.keys, k}, 1) : k;
-  cache.values =
-      past > 0 ? torch::cat({cache.values, heads.v}, 1) : heads.v.contiguous();
+  append(cache.keys, k);
+  append(cache.values, heads.v);
   ops::AttentionOptions options = attention_options();
   options.query_positions = {{past, q.size(1)}};
   options.key_positions = {{0, cache.keys.size(1)}};
