@@ -4,10 +4,12 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
+#include <string_view>
 #include <system_error>
 
 #include "brigade/base/error.h"
@@ -126,7 +128,7 @@ class Import {
       }
     }
     for (const GgufTensor& tensor : file_.tensors()) {
-      if (!expected.contains(tensor.name))
+      if (!expected.contains(tensor.name) && !is_of_further_tokens(tensor.name))
         problems.push_back(fmt::format("'{}' is surplus", tensor.name));
     }
     if (!problems.empty()) {
@@ -135,6 +137,17 @@ class Import {
           file_.path().string(),
           fmt::join(problems, "; ")));
     }
+  }
+
+  // Of a layer behind the last: GLM-4-MoE's, which predict further tokens.
+  bool is_of_further_tokens(std::string_view tensor) const {
+    constexpr std::string_view kLayer = "blk.";
+    int64_t layer = -1;
+    if (config_.architecture == Architecture::kGlm4Moe &&
+        tensor.starts_with(kLayer))
+      std::from_chars(
+          tensor.data() + kLayer.size(), tensor.data() + tensor.size(), layer);
+    return layer >= config_.num_hidden_layers;
   }
 
   void write_weights(const fs::path& folder) const {

@@ -79,16 +79,31 @@ void add_gemma_reasons(
         "own");
 }
 
+// Of DeepSeek-V3's router entries say what the graphs of others fix.
+void add_deepseek_reasons(
+    const DecoderConfig& config,
+    std::vector<std::string>& reasons) {
+  const char* const name = gguf_architecture(config.architecture);
+  if (config.experts->shared_width == 0)
+    reasons.push_back(
+        fmt::format("n_shared_experts 0: llama.cpp's {} has some", name));
+  if (config.architecture != Architecture::kDots1)
+    return;
+  if (config.qkv_bias)
+    reasons.push_back(
+        fmt::format("attention_bias: llama.cpp's {} has none", name));
+  if (config.tie_word_embeddings)
+    reasons.push_back(fmt::format(
+        "tie_word_embeddings true: llama.cpp's {} needs a head of its own",
+        name));
+}
+
 void add_expert_reasons(
     const DecoderConfig& config,
     std::vector<std::string>& reasons) {
   const ExpertsConfig& experts = *config.experts;
-  if (has_deepseek_router(config.architecture)) {
-    reasons.push_back(fmt::format(
-        "{}: models with a router's bias are not written as GGUF yet",
-        name_of(config.architecture).class_name));
-    return;
-  }
+  if (has_deepseek_router(config.architecture))
+    return add_deepseek_reasons(config, reasons);
   if (experts.norm_topk_prob != gguf_normalises(config.architecture))
     reasons.push_back(fmt::format(
         "norm_topk_prob {}: llama.cpp's {} has it {}",
@@ -189,19 +204,42 @@ void add_rope_scaling(
   }
 }
 
+void add_deepseek_router(
+    const ExpertsConfig& experts,
+    const std::string& prefix,
+    std::vector<GgufEntry>& entries) {
+  entries.push_back(
+      u32(prefix + "leading_dense_block_count", experts.first_k_dense_replace));
+  entries.push_back(u32(
+      prefix + "expert_shared_count", experts.shared_width / experts.width));
+  entries.push_back(
+      f32(prefix + "expert_weights_scale", experts.routed_scaling_factor));
+  entries.push_back({prefix + "expert_weights_norm", experts.norm_topk_prob});
+  entries.push_back(u32(prefix + "expert_gating_func", kGgufSigmoid));
+  // llama.cpp takes no choice that is all of them.
+  if (experts.topk_group == experts.n_group)
+    return;
+  entries.push_back(u32(prefix + "expert_group_count", experts.n_group));
+  entries.push_back(
+      u32(prefix + "expert_group_used_count", experts.topk_group));
+}
+
 void add_experts(
     const DecoderConfig& config,
     const std::string& prefix,
     std::vector<GgufEntry>& entries) {
   const ExpertsConfig& experts = *config.experts;
+  const bool is_deepseek = has_deepseek_router(config.architecture);
   entries.push_back(u32(prefix + "expert_count", experts.num_experts));
   entries.push_back(
       u32(prefix + "expert_used_count", experts.num_experts_per_tok));
-  if (config.architecture == Architecture::kQwen2Moe ||
+  if (is_deepseek || config.architecture == Architecture::kQwen2Moe ||
       config.architecture == Architecture::kQwen3Moe)
     entries.push_back(
         u32(prefix + "expert_feed_forward_length", experts.width));
-  if (experts.shared_width > 0)
+  if (is_deepseek)
+    add_deepseek_router(experts, prefix, entries);
+  else if (experts.shared_width > 0)
     entries.push_back(u32(
         prefix + "expert_shared_feed_forward_length", experts.shared_width));
 }
@@ -252,7 +290,6 @@ const char* gguf_architecture(Architecture architecture) {
       return "qwen3moe";
     case Architecture::kOlmoe:
       return "olmoe";
-    // See reasons_against_gguf().
     case Architecture::kDots1:
       return "dots1";
     case Architecture::kGlm4Moe:
@@ -327,7 +364,10 @@ std::vector<GgufEntry> model_entries(const DecoderConfig& config) {
       u32(prefix + "attention.key_length", config.head_dim),
       u32(prefix + "attention.value_length", config.head_dim),
       f32(prefix + "attention.layer_norm_rms_epsilon", config.rms_norm_eps),
-      u32(prefix + "rope.dimension_count", config.head_dim),
+      u32(prefix + "rope.dimension_count",
+          static_cast<int64_t>(
+              config.partial_rotary_factor *
+              static_cast<double>(config.head_dim))),
       f32(prefix + "rope.freq_base", config.rope_theta),
   };
   add_rope_scaling(config, prefix, entries);

@@ -26,8 +26,11 @@ std::vector<GgufEntry> model_entries(const DecoderConfig& config);
 std::vector<float> rope_divisors(const DecoderConfig& config);
 inline constexpr const char* kRopeDivisors = "rope_freqs.weight";
 
+// "expert_gating_func": a router's scores are sigmoids.
+inline constexpr uint32_t kGgufSigmoid = 2;
+
 // Whether llama.cpp's graph divides the weights of a token's experts by their
-// sum.
+// sum. Of DeepSeek-V3's router an entry says it.
 bool gguf_normalises(Architecture architecture);
 
 // By whose root llama.cpp divides Gemma's scores.

@@ -30,6 +30,9 @@ constexpr std::array kModules = {
     NamePair("mlp.shared_expert.gate_proj", "ffn_gate_shexp"),
     NamePair("mlp.shared_expert.up_proj", "ffn_up_shexp"),
     NamePair("mlp.shared_expert.down_proj", "ffn_down_shexp"),
+    NamePair("mlp.shared_experts.gate_proj", "ffn_gate_shexp"),
+    NamePair("mlp.shared_experts.up_proj", "ffn_up_shexp"),
+    NamePair("mlp.shared_experts.down_proj", "ffn_down_shexp"),
     NamePair("mlp.shared_expert_gate", "ffn_gate_inp_shexp"),
     NamePair("input_layernorm", "attn_norm"),
     NamePair("pre_feedforward_layernorm", "ffn_norm"),
@@ -46,7 +49,7 @@ constexpr std::array kExpertLinears = {
     NamePair("w2", "ffn_down_exps"),
 };
 
-bool has_norms_after(const DecoderConfig& config) {
+bool is_gemma(const DecoderConfig& config) {
   return config.architecture == Architecture::kGemma2 ||
          config.architecture == Architecture::kGemma3;
 }
@@ -69,9 +72,12 @@ std::string_view module_in_gguf(
     const DecoderConfig& config) {
   if (row.expert != kNoExpert)
     return other_name(kExpertLinears, module.substr(module.rfind('.') + 1));
-  // The same name is the norm before the MLP where there is no other.
-  if (module == "post_attention_layernorm")
-    return has_norms_after(config) ? "post_attention_norm" : "ffn_norm";
+  // Of Gemma it is not the norm before the MLP; GLM's has the name all the same.
+  if (module == "post_attention_layernorm") {
+    return is_gemma(config) || config.architecture == Architecture::kGlm4Moe
+               ? "post_attention_norm"
+               : "ffn_norm";
+  }
   return other_name(kModules, module);
 }
 
@@ -84,6 +90,8 @@ std::string name_in_gguf(const ParameterRow& row, const DecoderConfig& config) {
     return row.cut.unit == CutUnit::kVocabulary ? "output.weight"
                                                 : "output_norm.weight";
   }
+  if (row.role == ParameterRole::kRouterBias)
+    return fmt::format("blk.{}.exp_probs_b.bias", row.layer);
   const std::string prefix = fmt::format("model.layers.{}.", row.layer);
   BRIGADE_ASSERT(name.starts_with(prefix), "{} is in no layer", name);
   const std::string_view module =
@@ -148,8 +156,7 @@ TensorForm tensor_form(const ParameterRow& row, const DecoderConfig& config) {
     form.rotated_heads = config.num_attention_heads;
   if (is_llama && row.name.find(".k_proj.") != std::string::npos)
     form.rotated_heads = config.num_key_value_heads;
-  form.has_one_added =
-      has_norms_after(config) && row.name.ends_with("norm.weight");
+  form.has_one_added = is_gemma(config) && row.name.ends_with("norm.weight");
   return form;
 }
 

@@ -76,7 +76,9 @@ class ConfigReader {
           Architecture::kGemma3,
           Architecture::kQwen2Moe,
           Architecture::kQwen3Moe,
-          Architecture::kOlmoe}) {
+          Architecture::kOlmoe,
+          Architecture::kDots1,
+          Architecture::kGlm4Moe}) {
       if (name_ == gguf_architecture(each)) {
         config_.architecture = each;
         return;
@@ -84,7 +86,7 @@ class ConfigReader {
     }
     fail(fmt::format(
         "the architecture \"{}\" is not read; llama, qwen2, qwen3, gemma2, "
-        "gemma3, qwen2moe, qwen3moe and olmoe are",
+        "gemma3, qwen2moe, qwen3moe, olmoe, dots1 and glm4moe are",
         name_));
   }
 
@@ -96,7 +98,8 @@ class ConfigReader {
     const bool can_have = architecture == Architecture::kMixtral ||
                           architecture == Architecture::kQwen2Moe ||
                           architecture == Architecture::kQwen3Moe ||
-                          architecture == Architecture::kOlmoe;
+                          architecture == Architecture::kOlmoe ||
+                          has_deepseek_router(architecture);
     if (count > 0 && !can_have)
       fail(fmt::format(
           "'{}expert_count' is {}, but {} is read without experts alone",
@@ -128,10 +131,34 @@ class ConfigReader {
     if (architecture == Architecture::kQwen2Moe)
       experts.shared_width = find_integer("expert_shared_feed_forward_length")
                                  .value_or(config_.intermediate_size);
-    config_.qk_norm = architecture == Architecture::kQwen3Moe ||
-                      architecture == Architecture::kOlmoe;
-    config_.qk_norm_of_all_heads = architecture == Architecture::kOlmoe;
+    if (has_deepseek_router(architecture))
+      read_deepseek_router(experts);
     config_.experts = experts;
+  }
+
+  void read_deepseek_router(ExpertsConfig& experts) const {
+    if (const auto gating = find_integer("expert_gating_func");
+        gating.value_or(kGgufSigmoid) != kGgufSigmoid)
+      fail(fmt::format(
+          "'{}expert_gating_func' is {}; only {}, sigmoid, is read",
+          prefix_,
+          *gating,
+          kGgufSigmoid));
+    experts.first_k_dense_replace =
+        find_integer("leading_dense_block_count").value_or(0);
+    // Sizes that are too large are named by check().
+    constexpr int64_t kMost = int64_t{1} << 31;
+    experts.width = std::clamp<int64_t>(experts.width, 1, kMost);
+    experts.shared_width =
+        std::min(kMost, find_integer("expert_shared_count").value_or(0)) *
+        experts.width;
+    experts.routed_scaling_factor =
+        find_number("expert_weights_scale").value_or(1.0);
+    const auto* normalises =
+        file_.find_value<bool>(prefix_ + "expert_weights_norm");
+    experts.norm_topk_prob = normalises != nullptr && *normalises;
+    experts.n_group = find_integer("expert_group_count").value_or(1);
+    experts.topk_group = find_integer("expert_group_used_count").value_or(1);
   }
 
   void read_sizes() {
@@ -141,7 +168,10 @@ class ConfigReader {
     config_.vocab_size = static_cast<int64_t>(embedding->shape[0]);
     config_.hidden_size = integer("embedding_length");
     config_.intermediate_size = integer("feed_forward_length");
-    config_.num_hidden_layers = integer("block_count");
+    // Those behind them predict further tokens.
+    config_.num_hidden_layers =
+        integer("block_count") -
+        find_integer("nextn_predict_layers").value_or(0);
     config_.num_attention_heads = integer("attention.head_count");
     config_.num_key_value_heads = find_integer("attention.head_count_kv")
                                       .value_or(config_.num_attention_heads);
@@ -150,17 +180,12 @@ class ConfigReader {
     config_.head_dim =
         find_integer("attention.key_length")
             .value_or(config_.hidden_size / config_.num_attention_heads);
-    for (const char* key : {"attention.value_length", "rope.dimension_count"}) {
-      const int64_t length = find_integer(key).value_or(config_.head_dim);
-      if (length != config_.head_dim) {
-        fail(fmt::format(
-            "'{}{}' is {}, expected the head's {}",
-            prefix_,
-            key,
-            length,
-            config_.head_dim));
-      }
-    }
+    require_head_dim("attention.value_length");
+    if (config_.architecture != Architecture::kGlm4Moe)
+      require_head_dim("rope.dimension_count");
+    else if (const auto rotated = find_integer("rope.dimension_count"))
+      config_.partial_rotary_factor =
+          static_cast<double>(*rotated) / static_cast<double>(config_.head_dim);
     config_.max_position_embeddings = integer("context_length");
     const auto eps = find_number("attention.layer_norm_rms_epsilon");
     if (!eps)
@@ -171,12 +196,24 @@ class ConfigReader {
     config_.tie_word_embeddings = !holds("output.weight");
   }
 
+  void require_head_dim(const char* key) const {
+    const int64_t length = find_integer(key).value_or(config_.head_dim);
+    if (length != config_.head_dim) {
+      fail(fmt::format(
+          "'{}{}' is {}, expected the head's {}",
+          prefix_,
+          key,
+          length,
+          config_.head_dim));
+    }
+  }
+
+  // Of the first layer; check() decides where the architecture does.
   void read_biases() {
     config_.qkv_bias = holds("blk.0.attn_q.bias");
     config_.o_bias = holds("blk.0.attn_output.bias");
     config_.mlp_bias = holds("blk.0.ffn_gate.bias");
-    config_.qk_norm = config_.architecture == Architecture::kQwen3 ||
-                      config_.architecture == Architecture::kGemma3;
+    config_.qk_norm = holds("blk.0.attn_q_norm.weight");
     if (config_.architecture == Architecture::kLlama &&
         config_.qkv_bias != config_.o_bias)
       fail("only some of q, k, v and output have biases, which is not read");
@@ -290,10 +327,11 @@ class ConfigReader {
     }
   }
 
-  // The sizes as config.json's reader checks them.
-  void check() const {
+  // The config as it is read again from the folder's config.json, which checks
+  // the sizes.
+  void check() {
     std::vector<std::string> problems;
-    parse_decoder_config(
+    config_ = parse_decoder_config(
         to_hugging_face_json(config_, "float32"), "", problems);
     if (!problems.empty())
       fail(fmt::format(

@@ -111,6 +111,26 @@ const std::map<std::string, json>& configs() {
        {{"num_experts", 4},
         {"num_experts_per_tok", 2},
         {"num_key_value_heads", 4}}},
+      {"Dots1ForCausalLM",
+       {{"n_routed_experts", 4},
+        {"num_experts_per_tok", 2},
+        {"moe_intermediate_size", 24},
+        {"n_shared_experts", 2},
+        {"first_k_dense_replace", 1},
+        {"n_group", 2},
+        {"topk_group", 1},
+        {"norm_topk_prob", true},
+        {"routed_scaling_factor", 2.5}}},
+      {"Glm4MoeForCausalLM",
+       {{"n_routed_experts", 4},
+        {"num_experts_per_tok", 2},
+        {"moe_intermediate_size", 24},
+        {"n_shared_experts", 1},
+        {"first_k_dense_replace", 1},
+        {"norm_topk_prob", false},
+        {"attention_bias", true},
+        {"use_qk_norm", true},
+        {"partial_rotary_factor", 0.5}}},
       {"Gemma2ForCausalLM", {{"sliding_window", 16}}},
       {"Gemma3ForCausalLM",
        {{"sliding_window", 16}, {"sliding_window_pattern", 2}}}};
@@ -245,13 +265,17 @@ TEST(GgufModel, WhatLlamaCppDoesNotComputeIsRefusedByName) {
           HasSubstr("tie_word_embeddings true: llama.cpp's olmoe needs a head"),
           HasSubstr(
               "num_key_value_heads 2: llama.cpp's olmoe has a norm of 4")));
+  json dots = configs().at("Dots1ForCausalLM");
+  dots.update(
+      {{"n_shared_experts", nullptr},
+       {"attention_bias", true},
+       {"tie_word_embeddings", true}});
   EXPECT_THAT(
-      refused(
-          "Glm4MoeForCausalLM",
-          {{"n_routed_experts", 4},
-           {"num_experts_per_tok", 2},
-           {"moe_intermediate_size", 24}}),
-      HasSubstr("Glm4MoeForCausalLM: models with a router's bias are not"));
+      refused("Dots1ForCausalLM", dots),
+      AllOf(
+          HasSubstr("n_shared_experts 0: llama.cpp's dots1 has some"),
+          HasSubstr("attention_bias: llama.cpp's dots1 has none"),
+          HasSubstr("tie_word_embeddings true: llama.cpp's dots1 needs a")));
   EXPECT_THAT(
       refusal(
           config_of("LlamaForCausalLM", {{"intermediate_size", 48}}),
