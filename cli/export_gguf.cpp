@@ -1,4 +1,4 @@
-// brigade export --run DIR --gguf FILE
+// brigade export --run DIR --gguf FILE [--merge]
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/checkpoint/checkpoint.h"
+#include "brigade/checkpoint/export_model.h"
 #include "brigade/checkpoint/stored_values.h"
 #include "brigade/checkpoint/verify.h"
 #include "brigade/files/file.h"
@@ -30,7 +31,7 @@ namespace {
 // What is exported, and where its parts are.
 struct GgufSource {
   std::optional<Checkpoint> checkpoint;  // absent: a Hugging Face folder
-  fs::path directory;
+  fs::path directory;  // of the base model where an adapter is merged
   nlohmann::json config;
   std::string tokenizer;  // as load_tokenizer() takes it; "": none
   std::string dtype;
@@ -47,8 +48,9 @@ nlohmann::json read_json_of_export(const fs::path& path) {
   return JsonDocument(text, {"export", path.string()}).root().value();
 }
 
-GgufSource open_source(const std::string& path, RateBar& bar) {
+GgufSource open_source(const ExportArguments& arguments, RateBar& bar) {
   GgufSource source;
+  const std::string& path = arguments.run;
   if (is_hugging_face(path)) {
     source.directory = path;
     source.config = read_json_of_export(source.directory / "config.json");
@@ -70,10 +72,15 @@ GgufSource open_source(const std::string& path, RateBar& bar) {
   if (!reason.empty())
     throw DataError(reason);
   const CheckpointManifest& manifest = source.checkpoint->manifest();
-  if (!manifest.base_model.empty())
+  const bool has_adapter = !manifest.base_model.empty();
+  if (has_adapter && !arguments.merges)
     throw ConfigError(fmt::format(
-        "[export] '{}' holds an adapter: write the merged model by --merge "
-        "--out DIR first, and give that for --gguf",
+        "[export] '{}' holds an adapter: --merge writes the model with it in "
+        "its weights",
+        source.directory.string()));
+  if (arguments.merges && !has_adapter)
+    throw ConfigError(fmt::format(
+        "[export] '{}' is no adapter's run: there is nothing to merge",
         source.directory.string()));
   source.config = manifest.model;
   source.dtype = manifest.dtype;
@@ -82,13 +89,16 @@ GgufSource open_source(const std::string& path, RateBar& bar) {
     source.tokenizer =
         fs::exists(beside) ? beside.string() : manifest.tokenizer;
   }
+  if (has_adapter)
+    source.directory = manifest.base_model;
   return source;
 }
 
 DecoderConfig parse_exported_model(const GgufSource& source) {
   const std::string place =
       source.checkpoint
-          ? (source.directory / "manifest.json").string() + ": /model"
+          ? (source.checkpoint->directory() / "manifest.json").string() +
+                ": /model"
           : (source.directory / "config.json").string() + ": ";
   std::vector<std::string> problems;
   DecoderConfig model = parse_decoder_config(source.config, place, problems);
@@ -121,6 +131,18 @@ TokenIds token_ids_of(const GgufSource& source, const DecoderConfig& model) {
   return ids;
 }
 
+ReadValues values_of(
+    const GgufSource& source,
+    const ExportArguments& arguments,
+    const DecoderConfig& model) {
+  if (!arguments.adapter.empty())
+    return values_with_adapter(source.directory, arguments.adapter);
+  if (arguments.merges)
+    return values_with_adapter(*source.checkpoint);
+  return source.checkpoint ? values_of_checkpoint(*source.checkpoint, model)
+                           : values_of_folder(source.directory, model);
+}
+
 GgufType matrix_type(const std::string& name, const GgufSource& source) {
   if (!name.empty())
     return *gguf_type_named(name);
@@ -134,7 +156,7 @@ GgufType matrix_type(const std::string& name, const GgufSource& source) {
 void export_gguf(const ExportArguments& arguments) {
   check_writable(arguments.gguf);
   RateBar bar;
-  const GgufSource source = open_source(arguments.run, bar);
+  const GgufSource source = open_source(arguments, bar);
   GgufModel model;
   model.config = parse_exported_model(source);
   model.name = fs::path(arguments.gguf).stem().string();
@@ -142,9 +164,7 @@ void export_gguf(const ExportArguments& arguments) {
   require_gguf(model.config, model.type);
   model.tokenizer =
       tokenizer_entries(source.tokenizer, token_ids_of(source, model.config));
-  const ReadValues values =
-      source.checkpoint ? values_of_checkpoint(*source.checkpoint, model.config)
-                        : values_of_folder(source.directory, model.config);
+  const ReadValues values = values_of(source, arguments, model.config);
   const auto total = static_cast<uint64_t>(parameter_count(model.config));
   uint64_t done = 0;
   model.read = [&](const std::string& name) {

@@ -243,6 +243,27 @@ MergedAdapter adapter_in(const Checkpoint& checkpoint) {
       }};
 }
 
+std::shared_ptr<const MergedAdapter> adapter_for(
+    const fs::path& model,
+    const fs::path& adapter) {
+  const ModelToExport base = model_in_folder(model, "", nullptr);
+  const auto folder =
+      std::make_shared<const AdapterFolder>(adapter, base.config);
+  return std::make_shared<const MergedAdapter>(MergedAdapter{
+      .options = folder->options(), .read = [folder](const std::string& name) {
+        return folder->read_whole(name);
+      }});
+}
+
+ReadValues merged_values(
+    const fs::path& base,
+    std::shared_ptr<const MergedAdapter> adapter) {
+  const ModelToExport model =
+      model_in_folder(base, "float32", std::move(adapter));
+  return
+      [model](const std::string& name) { return values_in(model.read(name)); };
+}
+
 ExportedModel export_adapter_of_run(
     const Checkpoint& checkpoint,
     const fs::path& out,
@@ -325,19 +346,22 @@ ExportedModel export_folder(
     const fs::path& out,
     const ExportOptions& options) {
   check_free(out);
-  std::shared_ptr<const MergedAdapter> merged;
-  if (options.merges_adapter) {
-    const ModelToExport base = model_in_folder(path, options.dtype, nullptr);
-    const auto folder =
-        std::make_shared<const AdapterFolder>(options.adapter, base.config);
-    merged = std::make_shared<const MergedAdapter>(MergedAdapter{
-        .options = folder->options(),
-        .read = [folder](const std::string& name) {
-          return folder->read_whole(name);
-        }});
-  }
+  const auto merged =
+      options.merges_adapter ? adapter_for(path, options.adapter) : nullptr;
   return write_folder(
       model_in_folder(path, options.dtype, merged), out, options);
+}
+
+ReadValues values_with_adapter(const Checkpoint& checkpoint) {
+  return merged_values(
+      checkpoint.manifest().base_model,
+      std::make_shared<const MergedAdapter>(adapter_in(checkpoint)));
+}
+
+ReadValues values_with_adapter(
+    const fs::path& folder,
+    const fs::path& adapter) {
+  return merged_values(folder, adapter_for(folder, adapter));
 }
 
 }  // namespace brigade

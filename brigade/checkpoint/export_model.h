@@ -11,6 +11,8 @@
 #include <optional>
 #include <string>
 
+#include "brigade/checkpoint/checkpoint.h"
+#include "brigade/checkpoint/stored_values.h"
 #include "brigade/model_spec/upcycle.h"
 
 namespace brigade {
@@ -66,5 +68,15 @@ ExportedModel export_folder(
     const std::filesystem::path& folder,
     const std::filesystem::path& out,
     const ExportOptions& options = {});
+
+// The weights of a model with an adapter in them, W + scale B A in float32. Of
+// an adapter's run; the checkpoint must outlive it.
+ReadValues values_with_adapter(const Checkpoint& checkpoint);
+
+// Of a Hugging Face folder and one with an adapter. Throws DataError where they
+// do not go together.
+ReadValues values_with_adapter(
+    const std::filesystem::path& folder,
+    const std::filesystem::path& adapter);
 
 }  // namespace brigade

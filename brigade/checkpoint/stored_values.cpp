@@ -18,11 +18,6 @@ std::map<std::string, ParameterRow> rows_by_name(const DecoderConfig& config) {
   return rows;
 }
 
-std::vector<float> values_in(const torch::Tensor& tensor) {
-  const auto* first = tensor.data_ptr<float>();
-  return {first, first + tensor.numel()};
-}
-
 // One unit of the model (an embedding, a layer, the head) in memory.
 class FolderValues {
  public:
@@ -62,6 +57,11 @@ class FolderValues {
 };
 
 }  // namespace
+
+std::vector<float> values_in(const torch::Tensor& tensor) {
+  const auto* first = tensor.data_ptr<float>();
+  return {first, first + tensor.numel()};
+}
 
 ReadValues values_of_checkpoint(
     const Checkpoint& checkpoint,

@@ -1,6 +1,8 @@
 // The weights of a model on disk, one tensor at a time, as float32.
 #pragma once
 
+#include <torch/types.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -15,6 +17,9 @@
 namespace brigade {
 
 using ReadValues = std::function<std::vector<float>(const std::string& name)>;
+
+// Those of a contiguous float32 tensor on the CPU.
+std::vector<float> values_in(const torch::Tensor& tensor);
 
 // Of a checkpoint, which must outlive it. The function throws DataError for a
 // tensor that is missing or of another shape.

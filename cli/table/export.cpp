@@ -33,10 +33,6 @@ void check_combination(const ExportArguments& arguments) {
         "[export] --upcycle writes a Hugging Face folder: give --out");
   if (!arguments.adapter.empty() && !arguments.merges)
     throw ConfigError("[export] --adapter needs --merge");
-  if (arguments.merges && arguments.out.empty())
-    throw ConfigError(
-        "[export] --merge writes a Hugging Face folder: give --out, and make "
-        "a GGUF file of that");
   if (arguments.out.empty() == arguments.gguf.empty())
     throw ConfigError(
         "[export] give --out for a Hugging Face folder or --gguf for one "

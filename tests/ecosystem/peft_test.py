@@ -10,6 +10,7 @@ import unittest
 
 try:
     import peft
+    import safetensors.torch
     import torch
     import transformers
 except ImportError as error:
@@ -173,12 +174,27 @@ class Peft(TestInFolder):
             self.assertLess(
                 (whole(ids).logits - loaded(ids).logits).abs().max().item(),
                 2e-5)
+        self.check_gguf(merged, "f32", "--run", out)
         loss = self.loss_of_all(loaded)
         for arguments in (
                 ["--run", out],
                 ["--run", self.folder / name, "--adapter", adapter],
                 ["--run", merged]):
             self.assertAlmostEqual(self.evaluate(*arguments), loss, delta=1e-5)
+
+    def check_gguf(self, merged, kind, *model):
+        """A GGUF file of the model with the adapter in it has the weights of
+        the folder."""
+        path, back = merged.with_suffix(".gguf"), merged.with_suffix(".back")
+        run("export", *model, "--merge", "--gguf", path, "--type", kind)
+        run("import", "--gguf", path, "--out", back)
+        ours, expected = (
+            safetensors.torch.load_file(folder / "model.safetensors")
+            for folder in (back, merged))
+        self.assertEqual(set(ours), set(expected))
+        for name, tensor in expected.items():
+            self.assertTrue(
+                torch.equal(ours[name].to(tensor.dtype), tensor), name)
 
     def test_an_adapter_of_peft_is_read(self):
         linears = ["q_proj", "v_proj", "down_proj"]
@@ -223,6 +239,8 @@ class Peft(TestInFolder):
             "--merge", "--out", merged)
         self.assertAlmostEqual(
             self.evaluate("--run", merged), expected, delta=1e-5)
+        self.check_gguf(merged, "f32", "--run", self.folder / "llama",
+                        "--adapter", folder)
 
     def test_merging_in_bfloat16_rounds_as_peft(self):
         folder = self.folder / "of_peft_bf16"
@@ -242,6 +260,8 @@ class Peft(TestInFolder):
             merged, dtype=torch.bfloat16).state_dict()
         for name, tensor in model.merge_and_unload().state_dict().items():
             self.assertTrue(torch.equal(ours[name], tensor), name)
+        self.check_gguf(merged, "bf16", "--run", self.folder / "llama_bf16",
+                        "--adapter", folder)
 
 
 if __name__ == "__main__":
