@@ -1,7 +1,8 @@
 #!/bin/bash
 # Holds a GGUF file against llama.cpp, Debian testing's package in a folder
-# (debootstrap, kept for the next time): the same tokens for 2,000 strings, and
-# the loss of `brigade evaluate` over the same windows of text. As root.
+# (debootstrap, kept for the next time): the same tokens for 2,000 strings, the
+# loss of `brigade evaluate` over the same windows of text, and of f32 the logits
+# of some. As root.
 #
 #   scripts/test_llama_cpp.sh FILE.gguf [MODEL]
 #     MODEL: the run or Hugging Face folder that it was exported from, with its

@@ -5,6 +5,7 @@
 """
 import json
 import pathlib
+import shutil
 import subprocess
 import unittest
 
@@ -17,6 +18,8 @@ import transformers
 
 from support import BRIGADE, TestInFolder, run
 
+# Where scripts/test_llama_cpp.sh has llama.cpp.
+ROOT = pathlib.Path("/var/cache/brigade-debian/forky")
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 # What does not change with the project: results depend on it.
 TEXT = (SOURCE / "LICENSE").read_text()
@@ -29,6 +32,11 @@ GEMMA = {"query_pre_attn_scalar": 16, "sliding_window": 32}
 
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2,
            "moe_intermediate_size": 64}
+# Of DeepSeek-V3's router.
+DEEPSEEK = {"n_routed_experts": 8, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 64, "n_shared_experts": 1,
+            "first_k_dense_replace": 1, "norm_topk_prob": True,
+            "routed_scaling_factor": 2.5}
 
 
 def rope(kind, **more):
@@ -59,6 +67,15 @@ MODELS = {
     "olmoe": (transformers.OlmoeConfig,
               {"num_experts": 4, "num_experts_per_tok": 2,
                "num_key_value_heads": 4}),
+    "dots1": (transformers.Dots1Config,
+              {**DEEPSEEK, "n_shared_experts": 2, "n_group": 4,
+               "topk_group": 2}),
+    "glm4_moe": (transformers.Glm4MoeConfig,
+                 {**DEEPSEEK, "attention_bias": True, "use_qk_norm": True,
+                  "partial_rotary_factor": 0.5}),
+    "glm4_moe_air": (transformers.Glm4MoeConfig,
+                     {**DEEPSEEK, "norm_topk_prob": False,
+                      "tie_word_embeddings": True}),
     "gemma2": (transformers.Gemma2Config, GEMMA),
     "gemma3": (transformers.Gemma3TextConfig,
                {**GEMMA, "num_hidden_layers": 7}),
@@ -104,6 +121,28 @@ def interleaved(weight, heads):
     return rows.swapaxes(1, 2).reshape(weight.shape)
 
 
+class GeluOfATable(torch.nn.Module):
+    """As ggml has it: looked up by float16 numbers, which it returns."""
+
+    def forward(self, x):
+        key = x.half().float()
+        found = torch.nn.functional.gelu(key, approximate="tanh").half()
+        found = torch.where(x >= 10, x, found.to(x.dtype))
+        return torch.where(x <= -10, torch.zeros_like(x), found)
+
+
+def log_probs(folder, windows, dtype, gelu=None):
+    """transformers', of each token of the windows but the first."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, attn_implementation="eager").to(dtype).eval()
+    for layer in model.model.layers if gelu else ():
+        layer.mlp.act_fn = gelu
+    ids = torch.tensor(windows)
+    with torch.no_grad():
+        scores = model(ids).logits[:, :-1].double().log_softmax(-1)
+    return scores.gather(-1, ids[:, 1:, None]).flatten()
+
+
 def same_values(folder, expected):
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
     return set(tensors) == set(expected) and all(
@@ -123,6 +162,9 @@ class Gguf(TestInFolder):
         for weight in model.parameters():
             if weight.dim() == 1:
                 weight.data.add_(0.1 * torch.randn_like(weight))
+        for name, bias in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                bias.copy_(0.2 * torch.randn_like(bias))
         model.save_pretrained(folder)
         byte_level(pre).save(str(folder / "tokenizer.json"))
         (folder / "tokenizer_config.json").write_text(json.dumps(
@@ -166,7 +208,8 @@ class Gguf(TestInFolder):
                 expected, gguf.GGMLQuantizationType.Q8_0).tobytes())
 
     def test_experts_are_stacked_as_transformers_has_them(self):
-        for name in ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe"):
+        for name in ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "dots1",
+                     "glm4_moe"):
             with self.subTest(model=name):
                 folder = self.model(name)
                 reader = gguf.GGUFReader(self.export(folder, "f32"))
@@ -192,6 +235,10 @@ class Gguf(TestInFolder):
                 router = found["blk.1.ffn_gate_inp.weight"]
                 numpy.testing.assert_array_equal(
                     router.data, layer.gate.weight.detach())
+                if name in ("dots1", "glm4_moe"):
+                    numpy.testing.assert_array_equal(
+                        found["blk.1.exp_probs_b.bias"].data,
+                        layer.gate.e_score_correction_bias)
 
     def test_the_tokenizer_and_its_template_come_along(self):
         reader = gguf.GGUFReader(self.export(self.model("llama"), "f16"))
@@ -229,6 +276,36 @@ class Gguf(TestInFolder):
                 with self.subTest(model=name, kind=kind):
                     folder = self.model(name)
                     self.check_llama_cpp(self.export(folder, kind), folder)
+
+    def test_what_gemma_differs_by_is_ggmls_table_of_gelu(self):
+        """With exact GELU the difference is one size; with the table's it is
+        what two exact sums of the same differ by, rounded by it."""
+        for name in ("gemma2", "gemma3"):
+            with self.subTest(model=name):
+                folder = self.model(name)
+                path = self.export(folder, "f32")
+                self.check_llama_cpp(path, folder)
+                ids = byte_level("gpt-2").encode(TEXT).ids[:1280]
+                windows = [ids[at:at + 128] for at in range(0, 1280, 128)]
+                inside = ROOT / "tmp" / "gelu.gguf"
+                shutil.copyfile(path, inside)
+                printed = subprocess.run(
+                    ["chroot", ROOT, "/tmp/llama_cpp_oracle",
+                     "/tmp/gelu.gguf", "scores"], capture_output=True,
+                    check=True, text=True, input="".join(
+                        " ".join(map(str, window)) + "\n"
+                        for window in windows)).stdout
+                inside.unlink()
+                theirs = torch.tensor(
+                    list(map(float, printed.split())), dtype=torch.double)
+                table = GeluOfATable()
+                rounded = log_probs(folder, windows, torch.double, table)
+                exact = log_probs(folder, windows, torch.double)
+                single = log_probs(folder, windows, torch.float, table)
+                self.assertLess(
+                    (theirs - rounded).norm() * 4, (theirs - exact).norm())
+                self.assertLess(
+                    (theirs - rounded).norm(), (single - rounded).norm() * 1.5)
 
     def test_llama_cpp_cuts_words_alike(self):
         for pre in PRE_TOKENIZERS:

@@ -2,9 +2,11 @@
 //
 //   llama_cpp_oracle MODEL.gguf tokens  < JSONL   one JSON string per line
 //   llama_cpp_oracle MODEL.gguf scores  < LINES   token ids, separated by spaces
+//   llama_cpp_oracle MODEL.gguf logits  < LINES   the same
 //
 // Prints per line the ids (special tokens in the text are recognised and the
-// template's added), or the log-probability of each id but the first.
+// template's added), or the log-probability of each id but the first; or writes
+// the logits of each of these as float32.
 #include <ggml-backend.h>
 #include <llama.h>
 
@@ -60,7 +62,25 @@ void print_tokens(const llama_vocab* vocab) {
   }
 }
 
-void print_scores(llama_model* model, int vocabulary) {
+void print_score(
+    const float* logits,
+    int vocabulary,
+    llama_token id,
+    bool first) {
+  double largest = logits[0];
+  for (int other = 1; other < vocabulary; ++other)
+    largest = std::max<double>(largest, logits[other]);
+  double sum = 0;
+  for (int other = 0; other < vocabulary; ++other)
+    sum += std::exp(logits[other] - largest);
+  std::printf("%s%.9g", first ? "" : " ", logits[id] - largest - std::log(sum));
+}
+
+void print_predictions(
+    llama_model* model,
+    int vocabulary,
+    const std::string& what) {
+  const bool scores = what == "scores";
   auto parameters = llama_context_default_params();
   parameters.n_ctx = 2048;
   parameters.n_batch = 2048;
@@ -91,18 +111,14 @@ void print_scores(llama_model* model, int vocabulary) {
       std::exit(1);
     for (size_t i = 0; i + 1 < ids.size(); ++i) {
       const float* logits = llama_get_logits_ith(context, static_cast<int>(i));
-      double largest = logits[0];
-      for (int id = 1; id < vocabulary; ++id)
-        largest = std::max<double>(largest, logits[id]);
-      double sum = 0;
-      for (int id = 0; id < vocabulary; ++id)
-        sum += std::exp(logits[id] - largest);
-      std::printf(
-          "%s%.9g",
-          i == 0 ? "" : " ",
-          logits[ids[i + 1]] - largest - std::log(sum));
+      if (scores)
+        print_score(logits, vocabulary, ids[i + 1], i == 0);
+      else
+        std::fwrite(
+            logits, sizeof *logits, static_cast<size_t>(vocabulary), stdout);
     }
-    std::printf("\n");
+    if (scores)
+      std::printf("\n");
     llama_batch_free(batch);
   }
   llama_free(context);
@@ -130,7 +146,7 @@ int main(int argc, char** argv) {
   if (what == "tokens")
     print_tokens(vocab);
   else
-    print_scores(model, llama_vocab_n_tokens(vocab));
+    print_predictions(model, llama_vocab_n_tokens(vocab), what);
   llama_model_free(model);
   return 0;
 }

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""llama.cpp's tokens and loss of a GGUF file, and Brigade's.
+"""llama.cpp's tokens, logits and loss of a GGUF file, and Brigade's.
 
     llama_cpp_test.py BRIGADE ROOT FILE.gguf [MODEL]
 
 See scripts/test_llama_cpp.sh. Needs no package.
 """
+import array
 import json
 import math
 import pathlib
@@ -19,10 +20,14 @@ import unicodedata
 STRINGS = 2000
 SEQ_LENGTH = 128
 TEXT_BYTES = 40000
-# Of the loss, relative, where both compute with the same values; and of the
-# perplexity where llama.cpp rounds activations too.
+LOGITS_BYTES = 1500
+# Of the loss and of the logits, relative, where both compute with the same
+# values; and of the perplexity where llama.cpp rounds activations too.
 SAME_VALUES = 1e-4
 ROUNDED = 0.005
+# Of the logits where ggml looks GELU up in a table of float16: gguf_test.py
+# shows that they are as far from exact ones as that table makes them.
+GELU_OF_A_TABLE = 1e-3
 PIECES = [
     "it's", "I'LL", "we've", "12345", "3.14", " ", "  ", "   ", "\n", "\n\n",
     "\t", "\r\n", "é", "中文", "日本語", "русский", "한국어", "🚒", "½", "²",
@@ -84,14 +89,20 @@ class Test:
         return beside if beside.exists() else name
 
     def oracle(self, what, lines):
+        """What it prints, as bytes."""
         result = subprocess.run(
             ["chroot", self.root, "/tmp/llama_cpp_oracle",
              f"/tmp/{self.inside.name}", what],
-            input="".join(line + "\n" for line in lines), capture_output=True,
-            text=True)
+            input="".join(line + "\n" for line in lines).encode(),
+            capture_output=True)
         if result.returncode != 0:
-            sys.exit(f"llama.cpp: {result.stderr}")
-        return [line.split() for line in result.stdout.split("\n")[:-1]]
+            sys.exit(f"llama.cpp: {result.stderr.decode()}")
+        return result.stdout
+
+    def words(self, what, lines):
+        """What it prints, as a list of words per line."""
+        printed = self.oracle(what, lines).decode()
+        return [line.split() for line in printed.split("\n")[:-1]]
 
     def tokens(self, texts, name):
         """Brigade's, one list per text."""
@@ -117,7 +128,7 @@ class Test:
     def check_tokens(self):
         texts = strings()
         quoted = [json.dumps(text, ensure_ascii=False) for text in texts]
-        theirs = [list(map(int, ids)) for ids in self.oracle("tokens", quoted)]
+        theirs = [list(map(int, ids)) for ids in self.words("tokens", quoted)]
         mine = self.tokens(texts, "strings")
         # What begins and ends a document is Brigade's and no text.
         specials = self.special_ids()
@@ -144,11 +155,11 @@ class Test:
             "evaluate", "--run", self.model, "--text", file, "--tokenizer",
             self.tokenizer, "--seq-length", SEQ_LENGTH, "--dtype", "float32",
             "--json"))[str(file)]
-        ids = [i for i in map(int, self.oracle(
+        ids = [i for i in map(int, self.words(
             "tokens", [json.dumps(text, ensure_ascii=False)])[0])]
         windows = [ids[begin:begin + SEQ_LENGTH + 1]
                    for begin in range(0, len(ids) - 1, SEQ_LENGTH)]
-        scores = self.oracle(
+        scores = self.words(
             "scores", [" ".join(map(str, window)) for window in windows])
         values = [float(value) for line in scores for value in line]
         if len(values) != mine["tokens"]:
@@ -162,11 +173,59 @@ class Test:
         return difference <= (ROUNDED if rounds else SAME_VALUES)
 
 
+    def check_logits(self, tolerance):
+        """All log-probabilities in each place, as `evaluate --top-k` has them:
+        the worst place's largest difference over its largest value."""
+        text = pathlib.Path("docs/config.md").read_text()[:LOGITS_BYTES]
+        ids = self.tokens([text], "logits")[0]
+        windows = [ids[begin:begin + SEQ_LENGTH + 1]
+                   for begin in range(0, len(ids) - 1, SEQ_LENGTH)]
+        theirs = array.array("f", self.oracle(
+            "logits", [" ".join(map(str, window)) for window in windows]))
+        row = len(theirs) // (len(ids) - 1)
+        # The tokenizer's vocabulary; the model's may have more rows.
+        size = json.loads((self.folder / "logits.json").read_text())[
+            "vocab_size"]
+        file = self.folder / "logits.topk"
+        self.run("evaluate", "--run", self.model, "--dataset",
+                 self.folder / "logits", "--top-k", file, "--k", size,
+                 "--seq-length", SEQ_LENGTH, "--dtype", "float32")
+        # A record per token, behind a header: ids, log-probabilities, checksum.
+        data = file.read_bytes()
+        record = 8 * size + 4
+        worst = 0
+        for place in range(1, len(ids)):
+            at = len(data) - (len(ids) - place) * record
+            mine = dict(zip(struct.unpack_from(f"<{size}I", data, at),
+                            struct.unpack_from(f"<{size}f", data,
+                                               at + 4 * size)))
+            logits = theirs[(place - 1) * row:(place - 1) * row + size]
+            largest = max(logits)
+            total = largest + math.log(
+                sum(math.exp(value - largest) for value in logits))
+            difference = max(abs(mine[i] - (value - total))
+                             for i, value in enumerate(logits))
+            worst = max(worst, difference / -min(mine.values()))
+        print(f"logits: of {len(ids) - 1} places the worst is {worst:.1e} apart")
+        return worst <= tolerance
+
+
+def entry(path, key):
+    """Where the value of a GGUF file's entry begins, and the file."""
+    data = pathlib.Path(path).read_bytes()
+    return data.index(key) + len(key) + 4, data
+
+
 def file_type(path):
     """general.file_type: 0 is f32."""
-    data = pathlib.Path(path).read_bytes()
-    at = data.index(b"general.file_type") + len("general.file_type") + 4
+    at, data = entry(path, b"general.file_type")
     return struct.unpack_from("<I", data, at)[0]
+
+
+def has_gelu(path):
+    """Gemma's architectures."""
+    at, data = entry(path, b"general.architecture")
+    return data[at + 8:].startswith(b"gemma")
 
 
 def main():
@@ -174,8 +233,11 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         test = Test(brigade, root, file, model, folder)
         try:
-            alike = [test.check_tokens(),
-                     test.check_loss(rounds=file_type(file) != 0)]
+            rounds = file_type(file) != 0
+            alike = [test.check_tokens(), test.check_loss(rounds)]
+            if not rounds:
+                alike.append(test.check_logits(
+                    GELU_OF_A_TABLE if has_gelu(file) else SAME_VALUES))
         finally:
             test.inside.unlink()
     sys.exit(0 if all(alike) else 1)
