@@ -92,11 +92,23 @@ def batches_of_arrow(path, column):
                     return
                 if column:
                     batch = batch.select([column])
+                check_offsets(batch, column)
                 for row in range(0, batch.num_rows, BATCH_ROWS):
                     yield place, row, batch.slice(row, BATCH_ROWS)
                 number += 1
     except DAMAGE:
         refuse(f"{place}: the data cannot be read: the file is damaged or cut off")
+
+
+def check_offsets(batch, column):
+    """PyArrow takes an Arrow file's offsets as they stand, and crashes by them."""
+    try:
+        batch.validate(full=True)
+    except pa.ArrowInvalid as error:
+        # Offsets are looked at before the text: of one column that is a fault
+        # of a row, which is told with its number.
+        if not column or "UTF8" not in str(error):
+            raise
 
 
 def named(column):

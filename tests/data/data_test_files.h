@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <zlib.h>
+#include <zstd.h>
 
 #include <cstdint>
 #include <cstring>
@@ -70,6 +72,27 @@ inline std::string from_hex(std::string_view hex) {
       digits.clear();
     }
   }
+  return result;
+}
+
+inline std::string gzipped(const std::string& text) {
+  z_stream stream{};
+  deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);
+  std::string result(deflateBound(&stream, text.size()) + 64, '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(result.data());
+  stream.avail_out = static_cast<uInt>(result.size());
+  deflate(&stream, Z_FINISH);
+  result.resize(stream.total_out);
+  deflateEnd(&stream);
+  return result;
+}
+
+inline std::string zstandard(const std::string& text) {
+  std::string result(ZSTD_compressBound(text.size()), '\0');
+  result.resize(
+      ZSTD_compress(result.data(), result.size(), text.data(), text.size(), 3));
   return result;
 }
 

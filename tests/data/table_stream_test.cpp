@@ -9,6 +9,7 @@
 
 #include "brigade/base/error.h"
 #include "brigade/data/prepare.h"
+#include "brigade/data/text_tokens.h"
 #include "brigade/data/token_dataset.h"
 #include "tests/data/data_test_files.h"
 
@@ -277,6 +278,77 @@ open(folder + 'page.parquet', 'wb').write(data)
           HasSubstr("page.parquet] row group 1, column 'text'"),
           HasSubstr("damaged"),
           Not(HasSubstr("Thrift"))));
+}
+
+// Of whole rows too. PyArrow is not asked for what would crash it.
+TEST_F(PyArrowTest, FilesThatAreDamagedAnywhereAreReadOrRefused) {
+  make("rows = '" BRIGADE_SOURCE_DIR
+       "/brigade/data/table_rows.py'\n"
+       R"(
+import os, random
+code = compile(open(rows).read(), rows, 'exec')
+kind = pa.list_(pa.struct({'role': pa.string(), 'content': pa.string()}))
+table = pa.table({
+    'text': [f'{i} é' * (i % 9) for i in range(100)],
+    'messages': pa.array(
+        [[{'role': 'user', 'content': 'a' * i}, {'role': 'x', 'content': None}]
+         for i in range(100)], kind)})
+def made(name):
+    path = folder + name
+    if name == 'x.parquet':
+        pq.write_table(table, path, row_group_size=30)
+        return path
+    start = pa.ipc.new_file if name == 'file.arrow' else pa.ipc.new_stream
+    with pa.OSFile(path, 'wb') as file, start(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=30)
+    return path
+def exit_code(path, column):
+    child = os.fork()
+    if child == 0:
+        try:
+            for stream in 1, 2:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+            sys.argv = [rows, path, column]
+            exec(code, {})
+        except SystemExit as end:
+            os._exit(end.code)
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+for name in 'x.parquet', 'file.arrow', 'stream.arrow':
+    whole = open(made(name), 'rb').read()
+    ends = set()
+    for seed in range(60):
+        draw = random.Random(seed)
+        data = bytearray(whole)
+        for _ in range(seed % 4 * 5):
+            data[draw.randrange(len(data))] = draw.randrange(256)
+        if seed % 4 == 0:
+            del data[draw.randrange(len(data)):]
+        open(folder + name, 'wb').write(data)
+        for column in 'text', '':
+            end = exit_code(folder + name, column)
+            assert end in (0, 3, 5), (name, seed, column, end)
+            ends.add(end)
+    assert 3 in ends, name
+)");
+}
+
+TEST_F(PyArrowTest, TextThatIsTrainedOnMayBeATable) {
+  make(R"(
+pq.write_table(pa.table({'text': [f'row {i} é' * (i % 5) for i in range(500)]}),
+               folder + 'x.parquet', row_group_size=100)
+)");
+  TextTokens tokens(
+      {.paths = {folder_ / "x.parquet"},
+       .tokenizer = "bytes",
+       .python = python_},
+      {.folder = folder_ / "cache"});
+  const auto dataset = tokens.wait_for_all().dataset;
+  std::vector<int64_t> read(dataset->num_tokens());
+  dataset->read(0, read);
+  EXPECT_EQ(read, prepared(folder_ / "x.parquet"));
 }
 
 TEST_F(PyArrowTest, WholeRowsKeepNestedColumns) {

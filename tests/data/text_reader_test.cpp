@@ -2,8 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <unistd.h>
-#include <zlib.h>
-#include <zstd.h>
 
 #include <cstring>
 #include <random>
@@ -17,27 +15,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-std::string gzipped(const std::string& text) {
-  z_stream stream{};
-  deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);
-  std::string result(deflateBound(&stream, text.size()) + 64, '\0');
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
-  stream.avail_in = static_cast<uInt>(text.size());
-  stream.next_out = reinterpret_cast<Bytef*>(result.data());
-  stream.avail_out = static_cast<uInt>(result.size());
-  deflate(&stream, Z_FINISH);
-  result.resize(stream.total_out);
-  deflateEnd(&stream);
-  return result;
-}
-
-std::string zstandard(const std::string& text) {
-  std::string result(ZSTD_compressBound(text.size()), '\0');
-  result.resize(
-      ZSTD_compress(result.data(), result.size(), text.data(), text.size(), 3));
-  return result;
-}
 
 std::string skippable(char number) {
   const char magic[] = {static_cast<char>(0x50 + number), 0x2A, 0x4D, 0x18};

@@ -90,6 +90,16 @@ TEST_F(TextTokensTest, AreThoseOfThePreparedDataset) {
   }
 }
 
+TEST_F(TextTokensTest, AreMadeOfEveryKindOfFile) {
+  write("in/c.txt.gz", gzipped("one document, compressed"));
+  write("in/d.jsonl.gz", gzipped(some_lines(2, 300)));
+  write("in/e/f.jsonl.zst", zstandard(some_lines(3, 300)));
+  write("in/e/README.md", "no text");
+  const auto tokens = open()->wait_for_all();
+  EXPECT_EQ(tokens.dataset->documents().size(), 900U + 300U + 300U + 2U);
+  expect_equal(*tokens.dataset, *prepared());
+}
+
 TEST_F(TextTokensTest, BeginEachDocumentWithATokenWhereThatIsAsked) {
   TextInput source = this->source();
   source.prepend_bos = true;

@@ -90,15 +90,17 @@ TEST_F(MixtureRun, ATableThatChangesLaterContinuesWhereItWas) {
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("dataset.mixture"));
 
-  // 32 windows of 48 tokens: 16 of each, then 1 in 10.
+  // 32 sequences: 8 of each in the first 4 steps; weights change at points of
+  // the table alone here, so also in the fifth; then 1 in 10 of the first.
   const ProgramResult shown =
       testing::run_program({"inspect", run("whole").string()});
   EXPECT_THAT(
       shown.out,
       AllOf(
           HasSubstr(second_ + " (weight 1 to 9 by step)"),
-          HasSubstr(second_ + ": "),
-          HasSubstr("windows seen")))
+          HasSubstr(first_ + ": 11 windows seen"),
+          HasSubstr(" epochs), 11 in the whole run ("),
+          HasSubstr(second_ + ": 21 windows seen")))
       << shown.err;
 }
 
