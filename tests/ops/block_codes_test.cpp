@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 #include <string_view>
+#include <vector>
 
 #include "brigade/base/error.h"
 #include "brigade/base/hash.h"
@@ -71,6 +72,71 @@ TEST(BlockCodes, AreThoseOfTheNearestEntries) {
     EXPECT_EQ(hash_of(without.codes.data_ptr(), 1000), 0xbfdc454830a446d3ULL);
     EXPECT_EQ(without.scales.numel(), 4);
     EXPECT_FLOAT_EQ(without.scales[3].item<float>(), 0.9960825443F);
+  }
+}
+
+// How many middles of two entries are below each value of a block, the first of
+// which is the largest: a map's kernels as one line of the standard library.
+std::vector<uint8_t> naive_entries(
+    const std::vector<float>& values,
+    torch::ScalarType dtype) {
+  const auto& map = dynamic_map(dtype);
+  std::vector<float> middles;
+  for (size_t i = 0; i + 1 < map.size(); ++i)
+    middles.push_back((map[i] + map[i + 1]) / 2);
+  std::vector<uint8_t> entries;
+  for (const float value : values)
+    entries.push_back(static_cast<uint8_t>(
+        std::lower_bound(
+            middles.begin(), middles.end(), value / std::abs(values[0])) -
+        middles.begin()));
+  return entries;
+}
+
+void expect_naive(
+    const std::vector<float>& values,
+    torch::ScalarType dtype,
+    Kernels kernels) {
+  const Blocks blocks(torch::tensor(values), dtype, kernels);
+  ASSERT_EQ(blocks.scales[0].item<float>(), std::abs(values[0]));
+  const Tensor entries = entries_of(blocks.codes);
+  const std::vector<uint8_t> wanted = naive_entries(values, dtype);
+  for (size_t i = 0; i < values.size(); ++i)
+    ASSERT_EQ(entries[static_cast<int64_t>(i)].item<uint8_t>(), int{wanted[i]})
+        << values[i] << " of " << values[0];
+}
+
+TEST(BlockCodes, OfMiddlesAndTheirNeighboursAreTheNearestEntries) {
+  for (const Kernels kernels : kCodecs) {
+    for (const auto dtype : kMaps) {
+      const auto& map = dynamic_map(dtype);
+      for (const float sign : {1.0F, -1.0F}) {
+        for (size_t i = 0; i + 1 < map.size(); i += 50) {
+          std::vector<float> values{sign, 0.0F, -0.0F, 1e-30F};
+          for (size_t k = i; k < std::min<size_t>(i + 50, 255); ++k) {
+            const float middle = sign * (map[k] + map[k + 1]) / 2;
+            for (const float to : {-2.0F, middle, 2.0F})
+              values.push_back(std::nextafter(middle, to));
+          }
+          expect_naive(values, dtype, kernels);
+        }
+      }
+    }
+  }
+}
+
+TEST(BlockCodes, OfBlocksOfAnyLengthAreTheNearestEntries) {
+  for (const Kernels kernels : kCodecs) {
+    for (const auto dtype : kMaps) {
+      for (int numel = 1; numel <= 256; numel += numel < 40 ? 1 : 27) {
+        std::vector<float> values{static_cast<float>(numel) * 0.37F};
+        for (int i = 1; i < numel; ++i)
+          values.push_back(
+              values[0] *
+              static_cast<float>(std::sin(i * i) * std::pow(10.0, -(i % 8))));
+        expect_naive(values, dtype, kernels);
+      }
+    }
   }
 }
 

@@ -86,11 +86,14 @@ TEST(StochasticRounding, DependsOnAnElementsPlaceInTheWholeAlone) {
         rounded_at_random(whole.view({-1}), {.key = 9}, kernels),
         expected.view({-1})));
   }
-  // Beyond 2^32 too.
+  // Beyond 2^32 too, and across it.
   const RandomBits far{.key = 9, .index = {.begin = int64_t{5} << 32}};
-  EXPECT_TRUE(torch::equal(
-      rounded_at_random(whole.view({-1}), far, Kernels::kCpu),
-      rounded_at_random(whole.view({-1}), far, Kernels::kAten)));
+  const RandomBits across{
+      .key = 9, .index = {.begin = (int64_t{1} << 32) - 100}};
+  for (const RandomBits& bits : {far, across})
+    EXPECT_TRUE(torch::equal(
+        rounded_at_random(whole.view({-1}), bits, Kernels::kCpu),
+        rounded_at_random(whole.view({-1}), bits, Kernels::kAten)));
   EXPECT_FALSE(torch::equal(
       rounded_at_random(whole.view({-1}), far),
       rounded_at_random(whole.view({-1}), {.key = 9})));

@@ -3,13 +3,11 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
-#include <cmath>
-#include <limits>
 
+#include "brigade/kernels/cpu/block_codes_kernel.h"
 #include "brigade/kernels/cpu/cpu_kernels.h"
 #include "brigade/kernels/cpu/elements.h"
+#include "brigade/kernels/cpu/stochastic_rounding_kernel.h"
 #include "brigade/ops/block_codes.h"
 #include "brigade/ops/input_dropout.h"
 #include "brigade/ops/stochastic_rounding.h"
@@ -21,63 +19,22 @@ namespace {
 constexpr int64_t kBlocksAtOnce = 64;
 constexpr int64_t kNumelAtOnce = kBlocksAtOnce * kBlockNumel;
 
-// Finds the nearest entry of a map by one look and one comparison: numbers of
-// the same upper 16 bits have at most one middle of two entries among them.
-class NearestEntry {
- public:
-  explicit NearestEntry(const std::array<float, 256>& map) {
-    for (size_t i = 0; i + 1 < map.size(); ++i)
-      middles_[i] = (map[i] + map[i + 1]) / 2;
-    middles_.back() = std::numeric_limits<float>::infinity();
-    for (uint32_t upper = 0; upper < first_.size(); ++upper) {
-      const auto a = std::bit_cast<float>(upper << 16);
-      const auto b = std::bit_cast<float>((upper << 16) | 0xffffU);
-      const float least = std::min(a, b);
-      first_[upper] = static_cast<uint8_t>(
-          std::lower_bound(middles_.begin(), middles_.end() - 1, least) -
-          middles_.begin());
-    }
-  }
-  // How many middles are below.
-  uint8_t operator()(float value) const {
-    const uint8_t first = first_[std::bit_cast<uint32_t>(value) >> 16];
-    return static_cast<uint8_t>(first + (value > middles_[first] ? 1 : 0));
-  }
-
- private:
-  std::array<float, 256> middles_{};
-  std::array<uint8_t, 1 << 16> first_{};
-};
-
-const NearestEntry& nearest_entry(torch::ScalarType codes) {
-  static const NearestEntry with_sign(dynamic_map(torch::kChar));
-  static const NearestEntry without_sign(dynamic_map(torch::kByte));
+const CodeMap& code_map(torch::ScalarType codes) {
+  static const CodeMap with_sign(dynamic_map(torch::kChar));
+  static const CodeMap without_sign(dynamic_map(torch::kByte));
   return codes == torch::kChar ? with_sign : without_sign;
 }
 
-// From an entry's number to its code's bits, and back.
-uint8_t sign_of(const Tensor& codes) {
-  return codes.scalar_type() == torch::kChar ? 0x80 : 0;
-}
-
-// A NaN counts as the largest.
-float block_scale(const float* values, int64_t numel) {
-  uint32_t largest = 0;
-  for (int64_t i = 0; i < numel; ++i)
-    largest =
-        std::max(largest, std::bit_cast<uint32_t>(values[i]) & 0x7fffffffU);
-  const auto scale = std::bit_cast<float>(largest);
-  return scale < kLeastBlockScale ? 0.0F : scale;
-}
-
-uint16_t round_by(float value, uint32_t random) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  if (std::isnan(value))
-    return 0x7fc0;
-  const uint32_t rounded = bits + random;
-  const bool overflows =
-      std::isfinite(value) && (rounded & 0x7f800000U) == 0x7f800000U;
-  return static_cast<uint16_t>((overflows ? bits : rounded) >> 16);
+// Calls body(first, numel, block) for each block, on several threads.
+template <typename Body>
+void for_blocks(int64_t numel, Body&& body) {
+  at::parallel_for(
+      0, count_blocks(numel), kBlocksAtOnce, [&](int64_t begin, int64_t end) {
+        for (int64_t block = begin; block < end; ++block) {
+          const int64_t first = block * kBlockNumel;
+          body(first, std::min(kBlockNumel, numel - first), block);
+        }
+      });
 }
 
 }  // namespace
@@ -86,16 +43,13 @@ Tensor CpuKernels::decode_blocks(const Tensor& codes, const Tensor& scales)
     const {
   const Tensor values =
       at::empty(codes.sizes(), codes.options().dtype(torch::kFloat));
-  const auto& map = dynamic_map(codes.scalar_type());
-  const uint8_t sign = sign_of(codes);
+  const CodeMap& map = code_map(codes.scalar_type());
   const auto* from = data<uint8_t>(codes);
   const float* scale = data<float>(scales);
   float* to = data<float>(values);
-  at::parallel_for(
-      0, codes.numel(), kNumelAtOnce, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i)
-          to[i] = map[from[i] ^ sign] * scale[i / kBlockNumel];
-      });
+  for_blocks(codes.numel(), [&](int64_t first, int64_t numel, int64_t block) {
+    decode_block_kernel(map, from + first, scale[block], numel, to + first);
+  });
   return values;
 }
 
@@ -103,23 +57,19 @@ void CpuKernels::encode_blocks(
     const Tensor& values,
     Tensor codes,
     Tensor scales) const {
-  const NearestEntry& nearest = nearest_entry(codes.scalar_type());
-  const uint8_t sign = sign_of(codes);
+  const CodeMap& map = code_map(codes.scalar_type());
   const float* from = data<float>(values);
   auto* to = data<uint8_t>(codes);
   auto* scale = data<float>(scales);
-  const int64_t numel = values.numel();
-  at::parallel_for(
-      0, scales.numel(), kBlocksAtOnce, [&](int64_t begin, int64_t end) {
-        for (int64_t block = begin; block < end; ++block) {
-          const int64_t first = block * kBlockNumel;
-          const int64_t last = std::min(first + kBlockNumel, numel);
-          scale[block] = block_scale(from + first, last - first);
-          for (int64_t i = first; i < last; ++i)
-            to[i] =
-                nearest(scale[block] == 0 ? 0 : from[i] / scale[block]) ^ sign;
-        }
-      });
+  for_blocks(values.numel(), [&](int64_t first, int64_t numel, int64_t block) {
+    scale[block] = largest_magnitude_kernel(from + first, numel);
+    if (scale[block] < kLeastBlockScale) {
+      scale[block] = 0;
+      std::fill_n(to + first, numel, static_cast<uint8_t>(map.zero ^ map.flip));
+      return;
+    }
+    encode_block_kernel(map, from + first, scale[block], numel, to + first);
+  });
 }
 
 void CpuKernels::round_stochastically(
@@ -136,10 +86,13 @@ void CpuKernels::round_stochastically(
           const int64_t in_run = (index.begin + i) % index.run;
           const int64_t stop =
               end - i < index.run - in_run ? end : i + (index.run - in_run);
-          int64_t at = index(i);
-          for (; i < stop; ++i, ++at)
-            to[i] = round_by(
-                from[i], random_bits(bits.key, static_cast<uint64_t>(at)));
+          stochastic_rounding_kernel(
+              from + i,
+              stop - i,
+              bits.key,
+              static_cast<uint64_t>(index(i)),
+              to + i);
+          i = stop;
         }
       });
 }
