@@ -15,6 +15,7 @@
 #include <limits>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "bench/arguments.h"
 #include "bench/step_shapes.h"
@@ -32,6 +33,7 @@
 #include "brigade/ops/rotary.h"
 #include "brigade/ops/stochastic_rounding.h"
 #include "brigade/ops/swiglu.h"
+#include "brigade/optim/adamw.h"
 
 namespace brigade::bench {
 namespace {
@@ -379,6 +381,42 @@ void compare_optimizer() {
       rate / machine.bytes_per_ms);
 }
 
+// A whole step, of a bf16 weight, with moments of each dtype. In turns, because
+// other work on the machine comes and goes.
+void compare_moments() {
+  constexpr int64_t kNumel = 24'000'000;
+  const Tensor gradient = 0.01 * torch::randn({kNumel});
+  const OptimizerGroup group{
+      .name = "all",
+      .weight = torch::ones({kNumel}, torch::kBFloat16),
+      .main_grad = gradient,
+      .parts = {{.numel = kNumel}}};
+  const std::pair<const char*, MomentDtype> dtypes[] = {
+      {"float32", MomentDtype::kFloat32},
+      {"bfloat16", MomentDtype::kBfloat16},
+      {"int8", MomentDtype::kInt8}};
+  std::vector<AdamW> optimizers;
+  for (const auto& [name, dtype] : dtypes) {
+    optimizers.push_back(AdamW({group}, {}));
+    optimizers.back().keep_moments_in(dtype);
+  }
+  fmt::print("\nAdamW's step of {} M parameters\n", kNumel / 1'000'000);
+  for (int round = 0; round < 3; ++round) {
+    double float_ms = 0;
+    for (size_t i = 0; i < optimizers.size(); ++i) {
+      const double ms = median_ms(
+          kRuns, [&] { optimizers[i].step(1e-4, 1.0, ops::AfterRead::kKeep); });
+      if (i == 0)
+        float_ms = ms;
+      fmt::print(
+          "moments in {:<8} {:>8.2f} ms, {:.2f} of float32's\n",
+          dtypes[i].first,
+          ms,
+          ms / float_ms);
+    }
+  }
+}
+
 // The matrices of the 135M shape. The floor counts symmetric products as half
 // ones; PyTorch's side has torch.optim.Muon's whole products.
 void compare_newton_schulz(torch::ScalarType dtype) {
@@ -443,6 +481,7 @@ int run(int argc, char** argv) {
     compare(shape, torch::kFloat);
   }
   compare_optimizer();
+  compare_moments();
   compare_newton_schulz(torch::kBFloat16);
   compare_newton_schulz(torch::kFloat);
   return 0;
