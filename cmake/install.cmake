@@ -35,6 +35,7 @@ install(DIRECTORY brigade
   PATTERN "brigade/evaluate" EXCLUDE
   PATTERN "brigade/doctor" EXCLUDE
   PATTERN "brigade/report" EXCLUDE
+  PATTERN "brigade/hub/curl_library.h" EXCLUDE
   PATTERN "brigade/ops/rows.h" EXCLUDE
   PATTERN "brigade/ops/carried.h" EXCLUDE)
 
@@ -120,9 +121,10 @@ set(CPACK_DEBIAN_PROGRAM_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SHLIBDEPS ON)
 # By being installed it takes the place of the reference BLAS, which is 30
 # times slower.
-# libsentencepiece is loaded late, so that the linker does not know of it.
+# libsentencepiece and libcurl are loaded late, so that the linker does not know
+# of them.
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_DEPENDS
-  "libopenblas0-pthread, libsentencepiece0")
+  "libopenblas0-pthread, libsentencepiece0, libcurl4")
 set(CPACK_COMPONENT_PROGRAM_DESCRIPTION "Pre-trains Llama-like language models.")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libbrigade-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
@@ -131,7 +133,7 @@ set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 string(JOIN ", " CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
   libtorch-dev libopenblas0-pthread libhwy-dev libdnnl-dev libfmt-dev
   nlohmann-json3-dev libpcre2-dev libutf8proc-dev
-  libsentencepiece0 libzstd-dev zlib1g-dev libcurl4-openssl-dev libssl-dev
+  libsentencepiece0 libcurl4 libzstd-dev zlib1g-dev libssl-dev
   pkg-config)
 if(sentencepiece_linked)
   string(APPEND CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS

@@ -1,12 +1,12 @@
 #include "brigade/hub/http.h"
 
-#include <curl/curl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <exception>
 
 #include "brigade/base/check.h"
+#include "brigade/hub/curl_library.h"
 
 namespace brigade {
 namespace {
@@ -28,7 +28,7 @@ struct Transfer {
 
   bool has_content() {
     long status = 0;
-    curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
+    curl_library().easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
     response.status = static_cast<int>(status);
     return status == 200 || status == 206;
   }
@@ -95,21 +95,14 @@ bool is_redirect(const HttpResponse& response) {
   }
 }
 
-void initialise_curl() {
-  static const CURLcode code = curl_global_init(CURL_GLOBAL_DEFAULT);
-  BRIGADE_ASSERT(code == CURLE_OK, "libcurl does not start");
-}
-
 }  // namespace
 
 struct HttpClient::Handle {
-  CURL* curl = curl_easy_init();
-  ~Handle() { curl_easy_cleanup(curl); }
+  CURL* curl = curl_library().easy_init();
+  ~Handle() { curl_library().easy_cleanup(curl); }
 };
 
-HttpClient::HttpClient() {
-  initialise_curl();
-  handle_ = std::make_unique<Handle>();
+HttpClient::HttpClient() : handle_(std::make_unique<Handle>()) {
   BRIGADE_ASSERT(handle_->curl != nullptr, "libcurl gives no handle");
 }
 
@@ -122,21 +115,22 @@ const std::string& HttpResponse::header(const std::string& name) const {
 }
 
 std::string origin_of(const std::string& url) {
-  CURLU* parsed = curl_url();
+  const CurlLibrary& library = curl_library();
+  CURLU* parsed = library.url();
   std::string origin;
-  if (curl_url_set(parsed, CURLUPART_URL, url.c_str(), 0) == CURLUE_OK) {
+  if (library.url_set(parsed, CURLUPART_URL, url.c_str(), 0) == CURLUE_OK) {
     for (const CURLUPart part :
          {CURLUPART_SCHEME, CURLUPART_HOST, CURLUPART_PORT}) {
       char* text = nullptr;
-      curl_url_get(parsed, part, &text, CURLU_DEFAULT_PORT);
+      library.url_get(parsed, part, &text, CURLU_DEFAULT_PORT);
       origin += text == nullptr ? "" : text;
       origin += part == CURLUPART_SCHEME ? "://"
                 : part == CURLUPART_HOST ? ":"
                                          : "";
-      curl_free(text);
+      library.free(text);
     }
   }
-  curl_url_cleanup(parsed);
+  library.url_cleanup(parsed);
   return origin;
 }
 
@@ -153,7 +147,7 @@ HttpResponse HttpClient::send(
     if (!response.transport_error.empty() || !is_redirect(response))
       return response;
     char* next = nullptr;
-    curl_easy_getinfo(handle_->curl, CURLINFO_REDIRECT_URL, &next);
+    curl_library().easy_getinfo(handle_->curl, CURLINFO_REDIRECT_URL, &next);
     if (next == nullptr)
       return response;
     const bool stays = origin_of(next) == origin_of(request.url);
@@ -179,40 +173,42 @@ HttpResponse HttpClient::send_once(
     const std::string& url,
     const std::string& token,
     const HttpBody& body) {
+  const CurlLibrary& library = curl_library();
   CURL* curl = handle_->curl;
-  curl_easy_reset(curl);
+  library.easy_reset(curl);
   Transfer transfer{.curl = curl, .body = body};
   char message[CURL_ERROR_SIZE] = {};
-  curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
-  curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
-  curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
-  curl_easy_setopt(curl, CURLOPT_USERAGENT, "brigade");
-  curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, message);
-  curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, kConnectTimeoutSeconds);
-  curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
-  curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, kStallTimeoutSeconds);
-  curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, receive);
-  curl_easy_setopt(curl, CURLOPT_WRITEDATA, &transfer);
-  curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, receive_header);
-  curl_easy_setopt(curl, CURLOPT_HEADERDATA, &transfer);
+  library.easy_setopt(curl, CURLOPT_URL, url.c_str());
+  library.easy_setopt(
+      curl, CURLOPT_PROTOCOLS, long{CURLPROTO_HTTP | CURLPROTO_HTTPS});
+  library.easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+  library.easy_setopt(curl, CURLOPT_USERAGENT, "brigade");
+  library.easy_setopt(curl, CURLOPT_ERRORBUFFER, message);
+  library.easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, kConnectTimeoutSeconds);
+  library.easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
+  library.easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, kStallTimeoutSeconds);
+  library.easy_setopt(curl, CURLOPT_WRITEFUNCTION, receive);
+  library.easy_setopt(curl, CURLOPT_WRITEDATA, &transfer);
+  library.easy_setopt(curl, CURLOPT_HEADERFUNCTION, receive_header);
+  library.easy_setopt(curl, CURLOPT_HEADERDATA, &transfer);
   if (request.method == HttpMethod::kHead)
-    curl_easy_setopt(curl, CURLOPT_NOBODY, 1L);
+    library.easy_setopt(curl, CURLOPT_NOBODY, 1L);
   if (request.first_byte > 0) {
     const std::string range = fmt::format("{}-", request.first_byte);
-    curl_easy_setopt(curl, CURLOPT_RANGE, range.c_str());
+    library.easy_setopt(curl, CURLOPT_RANGE, range.c_str());
   }
   if (!token.empty()) {
-    curl_easy_setopt(curl, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
-    curl_easy_setopt(curl, CURLOPT_XOAUTH2_BEARER, token.c_str());
+    library.easy_setopt(curl, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
+    library.easy_setopt(curl, CURLOPT_XOAUTH2_BEARER, token.c_str());
   }
-  const CURLcode code = curl_easy_perform(curl);
-  curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, nullptr);  // it ends with us
+  const CURLcode code = library.easy_perform(curl);
+  library.easy_setopt(curl, CURLOPT_ERRORBUFFER, nullptr);  // it ends with us
   if (transfer.thrown)
     std::rethrow_exception(transfer.thrown);
   const bool has_content = transfer.has_content();
   if (code != CURLE_OK) {
     transfer.response.transport_error =
-        message[0] != '\0' ? message : curl_easy_strerror(code);
+        message[0] != '\0' ? message : library.easy_strerror(code);
   } else if (has_content && request.method == HttpMethod::kGet) {
     transfer.begin();  // an empty body is one, too
   }

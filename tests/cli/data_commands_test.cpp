@@ -13,6 +13,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class DataCommandsTest : public ProgramTest {
  protected:
@@ -225,6 +226,37 @@ TEST_F(DataCommandsTest, InspectNamesThePlaceOfAProblemInJson) {
   const std::string config = write("config.json", R"({"hidden_size": -1})");
   EXPECT_EQ(run({"inspect", config}), kData);
   EXPECT_THAT(err(), HasSubstr("config.json: /hidden_size: -1 is not"));
+}
+
+TEST_F(DataCommandsTest, LibcurlIsLoadedForDownloadsAlone) {
+  ASSERT_EQ(
+      exit_code(start_program("env", {"LD_TRACE_LOADED_OBJECTS=1", kProgram})),
+      0);
+  EXPECT_THAT(out(), AllOf(HasSubstr("libc.so"), Not(HasSubstr("libcurl"))));
+}
+
+TEST_F(DataCommandsTest, ALibcurlThatDoesNotLoadIsNamedWithItsPackage) {
+  write("libcurl.so.4", "no library");
+  EXPECT_EQ(
+      exit_code(start_program(
+          "env",
+          {"LD_LIBRARY_PATH=" + folder_.string(),
+           "HF_HUB_CACHE=" + folder_.string(),
+           "HF_HUB_OFFLINE=0",
+           "HF_ENDPOINT=http://127.0.0.1:1",
+           kProgram,
+           "create-config",
+           "--download",
+           "--out_dir",
+           folder_.string(),
+           "--model_name",
+           "someone/model"})),
+      static_cast<int>(ExitCode::kUnexpected));
+  EXPECT_THAT(
+      err(),
+      AllOf(
+          HasSubstr("[hub] cannot load libcurl.so.4, which downloads need"),
+          HasSubstr("install the package libcurl4")));
 }
 
 }  // namespace
