@@ -46,7 +46,7 @@ if [ -f "$BRIGADE_TORCH/lib/libtorch_cuda.so" ]; then
 fi
 build=build/torch-${version%%+*}
 echo "package_for_torch: PyTorch $version in $BRIGADE_TORCH"
-scripts/check_space.sh "$build" 1500
+scripts/check_space.sh "$build" 2500
 scripts/install_dependencies.sh build
 if ! grep -qsx "BRIGADE_TORCH:PATH=$BRIGADE_TORCH" "$build/CMakeCache.txt"; then
   cmake --fresh --preset cuda -B "$build" -DBRIGADE_MPI=OFF

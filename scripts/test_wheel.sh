@@ -38,13 +38,13 @@ brigade() { "${clean[@]}" brigade "$@"; }
 
 # All that is loaded is the wheel's, PyTorch's, or on every system.
 foreign=$(ldd "$site"/brigade/bin/brigade* | sed -n 's/.* => //p' |
-  grep -v "^$site/" | grep -Ev '/(libc|libm|libdl|librt|libpthread|libresolv|libstdc\+\+|libgcc_s|libz)\.so' || true)
+  grep -v "^$site/" | grep -Ev '/(libc|libm|libdl|librt|libutil|libpthread|libresolv|libstdc\+\+|libgcc_s|libz)\.so' || true)
 [ -z "$foreign" ] || fail "loaded from elsewhere: $foreign"
 
 brigade --version
 repository=$PWD
 cd "$work"
-zcat /usr/share/doc/jargon-text/jargon.txt.gz | head -c 300000 >text.txt
+head -c 300000 <(zcat /usr/share/doc/jargon-text/jargon.txt.gz) >text.txt
 brigade prepare --input text.txt --train-tokenizer 512 --out data >/dev/null
 cat >run.json <<JSON
 {"model": {"config": {"architectures": ["LlamaForCausalLM"],
@@ -61,6 +61,10 @@ brigade generate --run run --prompt hacker --max-tokens 8 >generated.txt
 [ -s generated.txt ] || fail "generate wrote nothing"
 brigade report --run run
 brigade doctor --nproc 2 | tail -1
+# libcurl is the system's, which goes together with the wheel's OpenSSL.
+"${clean[@]}" HF_ENDPOINT=http://127.0.0.1:1 brigade create-config --download \
+  --model_name some/model --out_dir configs >message 2>&1 || true
+grep -q 'cannot download' message || fail "a download: $(cat message)"
 # A launcher's ranks are the program itself, with no Python before it.
 [ "$(brigade run -n 2 -- true; echo $?)" = 0 ] || fail "brigade run"
 
