@@ -6,15 +6,11 @@
 #include <cmath>
 
 #include "brigade/base/check.h"
+#include "brigade/gguf/model_tensors.h"
 #include "brigade/model_spec/rotary_frequencies.h"
 
 namespace brigade {
 namespace {
-
-bool is_gemma(const DecoderConfig& config) {
-  return config.architecture == Architecture::kGemma2 ||
-         config.architecture == Architecture::kGemma3;
-}
 
 // Of every so many layers the last one sees all; 1: all do, 0: none does.
 // std::nullopt for another order.

@@ -49,11 +49,6 @@ constexpr std::array kExpertLinears = {
     NamePair("w2", "ffn_down_exps"),
 };
 
-bool is_gemma(const DecoderConfig& config) {
-  return config.architecture == Architecture::kGemma2 ||
-         config.architecture == Architecture::kGemma3;
-}
-
 template <size_t size>
 std::string_view other_name(
     const std::array<NamePair, size>& names,
@@ -137,6 +132,11 @@ void reorder(
 }
 
 }  // namespace
+
+bool is_gemma(const DecoderConfig& config) {
+  return config.architecture == Architecture::kGemma2 ||
+         config.architecture == Architecture::kGemma3;
+}
 
 TensorForm tensor_form(const ParameterRow& row, const DecoderConfig& config) {
   TensorForm form{
