@@ -28,14 +28,14 @@ class SentencePieceTokenizer : public Tokenizer {
         reinterpret_cast<const char*>(file.bytes().data()), file.size_bytes());
     if (bytes.empty())
       fail(path_, "the file is empty");
-    const auto status = processor_.LoadFromSerializedProto(bytes);
+    const auto status = processor_->LoadFromSerializedProto(bytes);
     if (!status.ok()) {
       const std::string words = words_of_sentencepiece(status.ToString());
       fail(
           path_,
           words.empty() ? "its bytes are those of something else" : words);
     }
-    if (processor_.GetPieceSize() <= 0)
+    if (processor_->GetPieceSize() <= 0)
       fail(path_, "it holds no pieces");
   }
 
@@ -46,7 +46,7 @@ class SentencePieceTokenizer : public Tokenizer {
       const EncodeOptions& options) const override {
     require_utf8(text);
     std::vector<int32_t> ids;
-    const auto status = processor_.Encode(text, &ids);
+    const auto status = processor_->Encode(text, &ids);
     if (!status.ok()) {
       throw DataError(fmt::format(
           "[tokenizer] {}: cannot encode a text of {} bytes: {}",
@@ -67,11 +67,11 @@ class SentencePieceTokenizer : public Tokenizer {
     for (const int32_t id : ids) {
       if (id < 0 || id >= vocab_size())
         continue;
-      if (!processor_.IsControl(id)) {
+      if (!processor_->IsControl(id)) {
         run.push_back(id);
       } else if (!options.skip_special_tokens) {
         text += decode_run(run, place);
-        text += processor_.IdToPiece(id);
+        text += processor_->IdToPiece(id);
         place = run.empty() ? place : Place::kMiddle;
         run.clear();
       }
@@ -80,22 +80,22 @@ class SentencePieceTokenizer : public Tokenizer {
     return to_valid_utf8(std::move(text));
   }
 
-  int64_t vocab_size() const override { return processor_.GetPieceSize(); }
+  int64_t vocab_size() const override { return processor_->GetPieceSize(); }
   std::optional<int32_t> bos_id() const override {
-    return known(processor_.bos_id());
+    return known(processor_->bos_id());
   }
   std::optional<int32_t> eos_id() const override {
-    return known(processor_.eos_id());
+    return known(processor_->eos_id());
   }
   std::optional<std::string> token_text(int32_t id) const override {
     if (id < 0 || id >= vocab_size())
       return std::nullopt;
-    return processor_.IdToPiece(id);
+    return processor_->IdToPiece(id);
   }
   std::optional<int32_t> token_id(std::string_view text) const override {
-    const int id = processor_.PieceToId(text);
+    const int id = processor_->PieceToId(text);
     // It returns the unknown token for every piece that it does not know.
-    if (id < 0 || id >= vocab_size() || processor_.IdToPiece(id) != text)
+    if (id < 0 || id >= vocab_size() || processor_->IdToPiece(id) != text)
       return std::nullopt;
     return id;
   }
@@ -122,7 +122,7 @@ class SentencePieceTokenizer : public Tokenizer {
       run.insert(run.begin(), run.front());
     }
     std::string text;
-    const auto status = processor_.Decode(run, &text);
+    const auto status = processor_->Decode(run, &text);
     if (!status.ok()) {
       throw DataError(fmt::format(
           "[tokenizer] {}: cannot decode {} tokens: {}",
@@ -134,7 +134,10 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
   std::filesystem::path path_;
-  sentencepiece::SentencePieceProcessor processor_;
+  // By pointer, so that its functions are called as virtual ones:
+  // sentencepiece_library.cpp has no others.
+  std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_ =
+      std::make_unique<sentencepiece::SentencePieceProcessor>();
 };
 
 }  // namespace
