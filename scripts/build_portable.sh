@@ -28,19 +28,20 @@ cp LICENSE packaging/portable/{run,accept} bench/peers/pytorch_step.py "$folder"
 # Loaded late, by downloads; a wheel leaves it to the system.
 cp -L "$(ldconfig -p | sed -n 's/.*libcurl\.so\.4 .*=> //p' | head -1)" \
   "$folder/lib"
-# What the programs load, less what every system has and, since they no longer
-# find it, PyTorch.
-for file in "$folder"/bin/*; do
-  patchelf --set-rpath '$ORIGIN/../lib' "$file"
-done
-from_system='/(libc|libm|libdl|librt|libpthread|libresolv|libstdc\+\+|libgcc_s|libgomp|ld-linux-[a-z0-9-]+)\.so'
+# What the programs load, less what every system and every PyTorch has.
+from_system='/(libc|libm|libdl|librt|libutil|libpthread|libresolv|libstdc\+\+|libgcc_s|libgomp|ld-linux-[a-z0-9-]+)\.so'
+torch=$(sed -n 's/^BRIGADE_TORCH:[A-Z]*=//p' \
+  "build/torch-${needs_torch%%+*}/CMakeCache.txt")
 ldd "$folder"/bin/* "$folder"/lib/* | sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' |
-  sort -u | grep -Ev "$from_system|/${folder##*/}/" |
+  sort -u | grep -Ev "$from_system" | grep -v -e "^${torch%/*}/" -e libdnnl |
   while read -r library; do
     cp -nL "$library" "$folder/lib"
   done
 chmod u+w "$folder"/lib/*
 strip --strip-unneeded "$folder"/lib/*.so* 2>/dev/null || true
+for file in "$folder"/bin/*; do
+  patchelf --set-rpath '$ORIGIN/../lib' "$file"
+done
 for file in "$folder"/lib/*; do
   patchelf --set-rpath '$ORIGIN' "$file"
 done
