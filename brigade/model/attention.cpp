@@ -15,7 +15,8 @@ namespace {
 
 // Appends to [B, S, H, D] along dim 1. Behind what is there lies room, as its
 // batch stride says; where that ends, twice as much is taken, so that no token
-// copies all those before it.
+// copies all those before it. Copies of a cache share that room: what follows
+// their common tokens belongs to the one that was appended to last.
 void append(torch::Tensor& seen, const torch::Tensor& more) {
   const int64_t past = seen.defined() ? seen.size(1) : 0;
   std::vector<int64_t> sizes = more.sizes().vec();

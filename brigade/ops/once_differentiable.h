@@ -22,16 +22,6 @@ torch::autograd::variable_list differentiable_once(
 // forward(), gradients_of() in place of backward(), and kName.
 template <typename T>
 struct OnceDifferentiable : torch::autograd::Function<T> {
-  // Without a node where nothing is recorded: to make one takes longer than
-  // some ops of a single token.
-  template <typename... Args>
-  static auto apply(Args&&... args) {
-    if (torch::GradMode::is_enabled())
-      return torch::autograd::Function<T>::apply(std::forward<Args>(args)...);
-    torch::autograd::AutogradContext unused;
-    return T::forward(&unused, std::forward<Args>(args)...);
-  }
-
   static torch::autograd::variable_list backward(
       torch::autograd::AutogradContext* context,
       torch::autograd::variable_list gradients) {
