@@ -11,7 +11,11 @@
 
 #if defined(__x86_64__)
 
+// GCC 12 takes its own header's undefined vectors for a mistake (GCC's 105593).
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #include <immintrin.h>
+#pragma GCC diagnostic pop
 
 #include <algorithm>
 #include <cstring>
