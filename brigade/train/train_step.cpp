@@ -75,7 +75,7 @@ TrainStep::TrainStep(
     const TrainConfig& config,
     const ProcessMesh& mesh,
     const TrainingData& data,
-    ReadValues read)
+    ReadTensor read)
     : config_(config),
       mesh_(mesh),
       read_(std::move(read)),

@@ -64,7 +64,7 @@ struct StepResult {
 
 // What the host reads of a device: the values of a tensor. A step does it once,
 // between its backwards and its update.
-using ReadValues = std::function<std::vector<double>(const torch::Tensor&)>;
+using ReadTensor = std::function<std::vector<double>(const torch::Tensor&)>;
 // Waits for the device; values: float64, flat.
 std::vector<double> read_values(const torch::Tensor& values);
 
@@ -76,7 +76,7 @@ class TrainStep {
       const TrainConfig& config,
       const ProcessMesh& mesh,
       const TrainingData& data,
-      ReadValues read = read_values);
+      ReadTensor read = read_values);
   TrainStep(const TrainStep&) = delete;
   TrainStep& operator=(const TrainStep&) = delete;
 
@@ -173,7 +173,7 @@ class TrainStep {
 
   const TrainConfig config_;
   const ProcessMesh& mesh_;
-  ReadValues read_;
+  ReadTensor read_;
   LrScheduleOptions lr_schedule_;
   // Whether a step's choices are summed over all ranks, for the balance loss
   // over the global batch or a router's bias.
