@@ -180,12 +180,16 @@ Tensor Experts::run_experts(const Tensor& rows, const KeptRouting& kept) const {
   return results.size() == 1 ? results[0] : torch::cat(results);
 }
 
+// A target may name one of them alone.
 bool Experts::has_adapters() const {
-  auto adapters = experts_.front().gate_up.adapters();
-  adapters.push_back(experts_.front().down->adapter);
   return std::any_of(
-      adapters.begin(), adapters.end(), [](const ops::LowRank& adapter) {
-        return adapter.a.defined();
+      experts_.begin(), experts_.end(), [](const Expert& expert) {
+        auto adapters = expert.gate_up.adapters();
+        adapters.push_back(expert.down->adapter);
+        return std::any_of(
+            adapters.begin(), adapters.end(), [](const ops::LowRank& adapter) {
+              return adapter.a.defined();
+            });
       });
 }
 
