@@ -104,9 +104,12 @@ std::map<std::string, double> pattern(const JsonNode& root, const char* key) {
     return values;
   for (const auto& [name, value] : node->value().items()) {
     const bool is_gate_up = name.ends_with(kGateUp);
-    if (!value.is_number() || (!is_gate_up && name != ".*\\.down_proj"))
+    const bool is_of_all =
+        name.find_first_of("0123456789") == std::string::npos;
+    if (!value.is_number() || !is_of_all ||
+        (!is_gate_up && name != ".*\\.down_proj"))
       node->fail(fmt::format(
-          "{} is not supported here, but of experts' {} and {}",
+          "{} is not supported here, but of all experts' {} and {}",
           show_json(node->value()),
           kGateUp,
           kDown));
@@ -241,12 +244,33 @@ AdapterFolder::AdapterFolder(const fs::path& folder, const DecoderConfig& model)
       {options_.rank, options_.use_dora, target_parameters(root)},
       fmt::format(
           "[adapter] '{}' is not one of this model{}", folder.string(), base));
-  set_scales(pattern(root, "alpha_pattern"));
+  const std::map<std::string, double> alphas = pattern(root, "alpha_pattern");
+  check_alphas(folder, alphas);
+  set_scales(alphas);
   std::set<std::string> modules;
   for (const auto& [row, part] : parts_)
     modules.insert(adapted_module(row));
   options_.targets.assign(modules.begin(), modules.end());
   check_magnitudes(folder, model);
+}
+
+void AdapterFolder::check_alphas(
+    const fs::path& folder,
+    const std::map<std::string, double>& alphas) const {
+  for (const auto& [parameter, alpha] : alphas) {
+    for (const auto& [row, part] : parts_) {
+      const std::string module = adapted_module(row);
+      if (part.parameter.empty() && module.ends_with("." + parameter) &&
+          alpha != options_.alpha)
+        throw DataError(fmt::format(
+            "[adapter] '{}': alpha_pattern gives '{}' an alpha of its own, {} "
+            "instead of {}, which only parameters of experts have here",
+            folder.string(),
+            module,
+            alpha,
+            options_.alpha));
+    }
+  }
 }
 
 void AdapterFolder::set_scales(const std::map<std::string, double>& alphas) {

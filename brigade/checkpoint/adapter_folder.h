@@ -58,7 +58,11 @@ class AdapterFolder {
   void read(const Param& param) const;
 
  private:
-  // alphas: by the experts' parameter that has its own.
+  // alphas: by the experts' parameter that has its own. A pattern may name
+  // other linears, too.
+  void check_alphas(
+      const std::filesystem::path& folder,
+      const std::map<std::string, double>& alphas) const;
   void set_scales(const std::map<std::string, double>& alphas);
   void check_magnitudes(
       const std::filesystem::path& folder,

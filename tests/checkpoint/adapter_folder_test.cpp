@@ -172,6 +172,14 @@ TEST_F(AdapterFolderTest, WhatIsNoPlainAdapterIsRefusedByName) {
   EXPECT_THAT(
       refusal("rank_pattern", {{"q_proj", 2}}), HasSubstr("rank_pattern"));
   EXPECT_THAT(
+      refusal("alpha_pattern", {{R"(.*\.down_proj)", 24}}),
+      HasSubstr("'model.layers.1.mlp.down_proj' an alpha of its own"));
+  EXPECT_EQ(refusal("alpha_pattern", {{R"(.*\.down_proj)", 12}}), "");
+  EXPECT_THAT(
+      refusal(
+          "alpha_pattern", {{R"(layers\.0\.mlp\.experts\.gate_up_proj)", 24}}),
+      HasSubstr("alpha_pattern"));
+  EXPECT_THAT(
       refusal("modules_to_save", {"lm_head"}), HasSubstr("modules_to_save"));
   EXPECT_THAT(refusal("peft_type", "IA3"), HasSubstr("is no LORA"));
   EXPECT_EQ(refusal("modules_to_save", nullptr), "");
