@@ -1,4 +1,3 @@
-#include "brigade/base/parse_number.h"
 #include "brigade/comm/start/c10d_store.h"
 
 #include <fmt/format.h>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/base/parse_number.h"
 #include "brigade/comm/start/packed_texts.h"
 
 namespace brigade {
