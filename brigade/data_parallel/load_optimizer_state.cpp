@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/comm/agreement.h"
 #include "brigade/data_parallel/optimizer_state.h"
 #include "brigade/data_parallel/param_states.h"
 #include "brigade/data_parallel/torch_optimizer_fields.h"
@@ -52,8 +53,8 @@ find_fields(const GradSync& sync, const OptimizerState& state, int param) {
   return found == state.of_param.end() ? nullptr : &found->second;
 }
 
-// The fields of a stepped tensor: those of its parameters, which must have alike
-// ones. Null: they have none.
+// The fields of a stepped tensor: those of its parameters, which must have
+// alike ones. Null: they have none.
 const ParamFields* common_fields(
     const GradSync& sync,
     const std::vector<RunPart>& parts,
@@ -104,6 +105,27 @@ std::unique_ptr<torch::optim::OptimizerParamState> make_zero_state(
   return made;
 }
 
+// States of zeros for all that has some in `state`. Which parameters are
+// stepped as one is each rank's own, and so is what may be wrong with that.
+void make_zero_states(
+    const GradSync& sync,
+    torch::optim::Optimizer& optimizer,
+    const OptimizerState& state) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const torch::Tensor& param : group.params()) {
+      const auto parts = parts_of(sync, param);
+      if (!parts || parts->empty())  // not the sync's, or padding
+        continue;
+      const ParamFields* fields = common_fields(sync, *parts, state);
+      set_param_state(
+          optimizer,
+          param,
+          fields == nullptr ? nullptr
+                            : make_zero_state(optimizer, *fields, param));
+    }
+  }
+}
+
 // The optimizer's states become those, and zero where there are none.
 void fill(
     const GradSync& sync,
@@ -128,18 +150,16 @@ void load_optimizer_state(
     const OptimizerState& state) {
   const torch::NoGradGuard no_grad;
   check_is_of(sync, state);
-  for (auto& group : optimizer.param_groups()) {
-    for (const torch::Tensor& param : group.params()) {
-      const auto parts = parts_of(sync, param);
-      if (!parts || parts->empty())  // not the sync's, or padding
-        continue;
-      const ParamFields* fields = common_fields(sync, *parts, state);
-      set_param_state(
-          optimizer,
-          param,
-          fields == nullptr ? nullptr
-                            : make_zero_state(optimizer, *fields, param));
-    }
+  std::string problem;
+  try {
+    make_zero_states(sync, optimizer, state);
+  } catch (const DataError& error) {
+    problem = error.what();
+  }
+  // No rank may wait for one that refuses it.
+  for (const std::string& each : Agreement(*sync.all_ranks()).texts(problem)) {
+    if (!each.empty())
+      throw DataError(each);
   }
   fill(sync, ParamStates(sync, optimizer), state);
 }

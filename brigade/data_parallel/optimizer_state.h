@@ -51,9 +51,10 @@ torch::serialize::InputArchive& operator>>(
     OptimizerState& state);
 
 // Collective, between steps: the whole state on rank `to` (of parameters that
-// it has itself, where groups have others), an empty one on the others. Costs an all-gather per field and bucket with sharding. Throws
-// ConfigError for another optimizer, and for one with state of a tensor that is
-// not synchronised (WrapOptions::ignore).
+// it has itself, where groups have others), an empty one on the others. Costs
+// an all-gather per field and bucket with sharding. Throws ConfigError for
+// another optimizer, and for one with state of a tensor that is not
+// synchronised (WrapOptions::ignore).
 OptimizerState gather_optimizer_state(
     const GradSync& sync,
     const torch::optim::Optimizer& optimizer,
@@ -63,11 +64,11 @@ OptimizerState gather_optimizer_state(
     const Optimizer& optimizer,
     int to = 0);
 
-// On every rank, with the same state: the optimizer's becomes that. Load
-// weights first, before wrapping or while a FullWeights lives: weights that are
-// replaced later make masters anew. Throws DataError naming the
-// parameter where the state is of another module or optimizer, and where one
-// run of memory would need several step counts.
+// Collective, with the same state on every rank: the optimizer's becomes that.
+// Load weights first, before wrapping or while a FullWeights lives: weights
+// that are replaced later make masters anew. Throws DataError naming the
+// parameter where the state is of another module or optimizer, and, on every
+// rank, where one run of memory on any rank would need several step counts.
 void load_optimizer_state(
     const GradSync& sync,
     torch::optim::Optimizer& optimizer,

@@ -135,8 +135,10 @@ ParamStates::ParamStates(
 
 State ParamStates::zero(const StateSpec& spec, const torch::Tensor& weight)
     const {
-  return is_torch_ ? State{spec.name, torch::zeros_like(weight)}
-                   : zero_state(spec, weight);
+  // Contiguous, whatever the weight is: shaped() views it.
+  return is_torch_
+             ? State{spec.name, torch::zeros(weight.sizes(), weight.options())}
+             : zero_state(spec, weight);
 }
 
 State ParamStates::owned(const RunPart& place, size_t k) const {

@@ -7,7 +7,9 @@
 #include <torch/serialize.h>
 
 #include <sstream>
+#include <utility>
 
+#include "brigade/base/error.h"
 #include "brigade/wrap/data_parallel.h"
 #include "tests/data_parallel/pseudo_random.h"
 #include "tests/support/ranks_as_threads.h"
@@ -295,6 +297,44 @@ INSTANTIATE_TEST_SUITE_P(
         SavedKind::kAdagrad,
         SavedKind::kBrigadeAdamW,
         SavedKind::kBf16));
+
+// Weights may lie in any order in memory.
+TEST(OptimizerState, OfATransposedWeightIsLoaded) {
+  const torch::nn::Linear linear(5, 3);
+  linear->weight.set_data(pseudo_random({5, 3}, 1).t());
+  DataParallel<torch::nn::Linear> model(linear, testing::make_world_of_one());
+  torch::optim::Adam adam(linear->parameters(), 0.02);
+  model.forward(pseudo_random({4, 5}, 2)).pow(2).mean().backward();
+  adam.step();
+  const OptimizerState state = gather_optimizer_state(model.sync(), adam);
+  torch::optim::Adam other(linear->parameters(), 0.02);
+  load_optimizer_state(model.sync(), other, state);
+  expect_same_bits(gather_optimizer_state(model.sync(), other), state);
+}
+
+// Of two ranks only the first has elements of the parameter that was stepped
+// more often than its neighbours.
+TEST(OptimizerState, WhatOneRankRefusesIsRefusedByAll) {
+  run_ranks(2, [&](const CommunicatorPtr& world) {
+    GradSyncOptions options;
+    options.handover = GradHandover::kMainGrad;
+    options.sharding = Sharding::kOptimizer;
+    DataParallel<SavedModule> model(
+        std::make_shared<SavedNet>(), world, options);
+    torch::optim::Adam adam(owned_parameters(model.sync()), 0.02);
+    model.forward(pseudo_random({4, 7}, 1)).pow(2).mean().backward();
+    model.step(adam);
+    OptimizerState state;
+    for (int rank = 0; rank < world->size(); ++rank) {
+      OptimizerState gathered =
+          gather_optimizer_state(model.sync(), adam, rank);
+      if (rank == world->rank())
+        state = std::move(gathered);
+    }
+    state.of_param.at("second.bias")["step"] = torch::tensor(int64_t{7});
+    EXPECT_THROW(load_optimizer_state(model.sync(), adam, state), DataError);
+  });
+}
 
 // What torch::optim itself keeps after the same steps.
 TEST(OptimizerState, IsThatOfPlainTorch) {
