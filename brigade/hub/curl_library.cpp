@@ -3,6 +3,9 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <cstdlib>
+#include <cstring>
+
 #include "brigade/base/error.h"
 
 namespace brigade {
@@ -15,8 +18,7 @@ constexpr const char* kLibrary = "libcurl.so.4";
       ExitCode::kUnexpected,
       fmt::format(
           "[hub] cannot load {}, which downloads need ({}): install the "
-          "package "
-          "libcurl4 (Debian, Ubuntu) or libcurl (Fedora, SUSE)",
+          "package libcurl4 (Debian, Ubuntu) or libcurl (Fedora, SUSE)",
           kLibrary,
           reason));
 }
@@ -51,9 +53,17 @@ CurlLibrary load_curl() {
   find_curl(library, "curl_url_cleanup", curl.url_cleanup);
   find_curl(library, "curl_url_get", curl.url_get);
   find_curl(library, "curl_url_set", curl.url_set);
-  decltype(&::curl_global_init) global_init{};
-  find_curl(library, "curl_global_init", global_init);
-  if (global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
+  decltype(&::curl_global_init_mem) global_init{};
+  find_curl(library, "curl_global_init_mem", global_init);
+  // The program's, which may be preloaded (jemalloc): bound deeply, libcurl
+  // would free by libc what libc's strdup() has from there.
+  if (global_init(
+          CURL_GLOBAL_DEFAULT,
+          std::malloc,
+          std::free,
+          std::realloc,
+          ::strdup,
+          std::calloc) != CURLE_OK)
     refuse_curl("it does not start");
   return curl;
 }
