@@ -7,7 +7,7 @@
 // those of linears of their own, which PEFT reads too.
 //
 // What else such a folder may ask for (trained biases or embeddings,
-// ranks that differ) is refused by name.
+// ranks or alphas that differ) is refused by name.
 #pragma once
 
 #include <torch/types.h>
