@@ -24,7 +24,7 @@ std::string describe_probability(const TeacherSummary& summary) {
   return fmt::format(
       "{:.4f} together, {:.4f} left for all others; the mean over {} places{}",
       summary.probability,
-      1 - summary.probability,
+      std::max(0.0, 1 - summary.probability),
       grouped(summary.predicted),
       summary.records == kMostTeacherRecords
           ? fmt::format(" in the first {} tokens", grouped(summary.records))
