@@ -28,6 +28,7 @@ struct ExpertLinearSaved {
   size_t members;  // weights of an expert
   std::vector<int64_t> x_sizes;
   bool x_has_gradient;
+  bool trains;  // a weight: what x is kept for
 };
 
 // An expert with rows.
@@ -146,12 +147,12 @@ struct ExpertLinearNode : OnceDifferentiable<ExpertLinearNode> {
       AutogradContext* context,
       at::TensorList tensors,
       const ExpertLinearSaved& saved) {
-    // The weights, then x or what it is made of.
+    // The weights, then x or what it is made of, if needed.
     std::vector<Tensor> kept(tensors.begin() + 1, tensors.end());
     const RemadeInput& input = saved.options.input;
-    if (input.make)
+    if (saved.trains && input.make)
       kept.insert(kept.end(), input.from.begin(), input.from.end());
-    else
+    else if (saved.trains)
       kept.push_back(tensors[0]);
     context->save_for_backward(kept);
     // Saved variables are given back after backward, this is not.
@@ -181,6 +182,8 @@ struct ExpertLinearNode : OnceDifferentiable<ExpertLinearNode> {
       result[0] =
           input_grad_of_experts(outputs, experts, weights[0].options(), saved);
     }
+    if (!saved.trains)
+      return result;
     // Made now: what it is made of may take more memory until later.
     const std::vector<Tensor> from(
         tensors.begin() + static_cast<std::ptrdiff_t>(count), tensors.end());
@@ -282,6 +285,10 @@ std::vector<Tensor> expert_linear(
       tensors.push_back(of_expert[i]);
     }
   }
+  const bool trains =
+      std::any_of(tensors.begin() + 1, tensors.end(), [](const Tensor& each) {
+        return each.requires_grad();
+      });
   const Observed observed("brigade::expert_linear", tensors);
   return ExpertLinearNode::apply(
       at::TensorList(tensors),
@@ -291,7 +298,8 @@ std::vector<Tensor> expert_linear(
           counts,
           weights[0].size(),
           x.sizes().vec(),
-          x.requires_grad()});
+          x.requires_grad(),
+          trains});
 }
 
 }  // namespace brigade::ops

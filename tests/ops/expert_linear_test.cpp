@@ -163,6 +163,33 @@ TEST(ExpertLinear, DefersTheGradientsOfAllWeights) {
         << i;
 }
 
+TEST(ExpertLinear, OfFrozenWeightsKeepsNoInput) {
+  const TestExperts of({2, 0, 3}, torch::kFloat, Memory::kAdjacent);
+  for (const bool trains : {false, true}) {
+    for (const auto& pair : of.weights) {
+      for (const Tensor& weight : pair)
+        weight.requires_grad_(trains);
+    }
+    const Tensor x = of.x * 2;
+    const auto outputs = expert_linear(x, of.counts, of.weights, {});
+    EXPECT_EQ(x.use_count() > 1, trains);
+    (outputs[0].sum() + outputs[1].sum()).backward();
+    for (const auto& pair : of.weights) {
+      for (const Tensor& weight : pair)
+        EXPECT_EQ(weight.grad().defined(), trains);
+    }
+  }
+  // Twice the same.
+  Tensor expected = torch::zeros_like(of.x);
+  int64_t begin = 0;
+  for (size_t e = 0; e < of.counts.size(); ++e) {
+    expected.narrow(0, begin, of.counts[e])
+        .add_((of.weights[e][0] + of.weights[e][1]).detach().sum(0) * 4);
+    begin += of.counts[e];
+  }
+  EXPECT_TRUE(torch::allclose(of.x.grad(), expected, 1e-4, 1e-4));
+}
+
 TEST(ExpertLinear, RefusesRowsAndWeightsThatDoNotFit) {
   const TestExperts of({2, 3}, torch::kFloat, Memory::kApart);
   const auto message_of = [&](const Counts& counts, auto weights) {
