@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "brigade/config/model_layout.h"
@@ -196,6 +197,39 @@ void check_model(
       problems);
 }
 
+// Ranks that divide experts exchange gradients of rows and norms, whether what
+// trains is theirs or not: all of them have adapters of the same linears.
+void check_divided_adapters(
+    const TrainConfig& config,
+    const ModelDescription& model,
+    int64_t experts,
+    Problems& problems) {
+  const int ep = config.distributed.dims.ep;
+  std::map<std::pair<int64_t, std::string>, int64_t> adapted;  // experts
+  for (const ParameterRow& row : list_parameters(model)) {
+    if (row.expert == kNoExpert || row.stored_in != StoredIn::kAdapter)
+      continue;
+    const std::string number = fmt::format(".{}.", row.expert);
+    const size_t end = row.name.rfind(number) + number.size();
+    ++adapted[{row.layer, row.name.substr(end)}];
+  }
+  for (const auto& [linear, count] : adapted) {
+    if (ep == 1 || count == experts)
+      continue;
+    problems.push_back(fmt::format(
+        "[config] /adapter/targets with /distributed/ep_size = {}: they name "
+        "'{}' of {} of the {} experts of layer {}, but ranks that divide "
+        "experts must train the same linears of each; name that of all "
+        "experts, or set ep_size to 1",
+        ep,
+        adapted_module(linear.second),
+        count,
+        experts,
+        linear.first));
+    return;
+  }
+}
+
 // What an adapter asks of the model and its stages.
 void check_adapter(
     const TrainConfig& config,
@@ -224,6 +258,9 @@ void check_adapter(
         "routers and experts have no magnitudes; name other linears, or set "
         "use_dora to false",
         linear));
+  if (decoder.experts)
+    check_divided_adapters(
+        config, model, decoder.experts->num_experts, problems);
   Problems found;
   check_targets(model, config.adapter, found);
   problems.insert(problems.end(), found.begin(), found.end());

@@ -1216,6 +1216,22 @@ TEST(TrainConfigExperts, WhatDoesNotGoWithEpIsNamed) {
           1),
       Contains(HasSubstr("use_dora with /adapter/targets that name "
                          "'model.layers.0.block_sparse_moe.gate'")));
+  // A rank whose experts have none would not take part where others do.
+  const auto adapted = [&](const std::string& targets, int ep) {
+    return of_experts(
+        {"adapter.rank=4",
+         "adapter.targets=" + targets,
+         "distributed.ep_size=" + std::to_string(ep)},
+        2);
+  };
+  const std::string some = R"(["q_proj","w2","experts.3.w1"])";
+  EXPECT_THAT(
+      adapted(some, 2),
+      Contains(HasSubstr("ep_size = 2: they name 'w1' of 1 of the 4 experts of "
+                         "layer 0")));
+  EXPECT_THAT(adapted(some, 1), Not(Contains(HasSubstr("they name"))));
+  EXPECT_THAT(
+      adapted(R"(["q_proj","w2"])", 2), Not(Contains(HasSubstr("they name"))));
 }
 
 }  // namespace
