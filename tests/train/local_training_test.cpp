@@ -710,6 +710,9 @@ TEST_F(LocalSteps, GroupsThatDivideExpertsAreOnesOfASingleRank) {
            GroupLayout{
                "dp4_ep2_pp2", 8, {half, ep, "distributed.pp_size=2"}, {}},
            GroupLayout{"dp2_cp2_ep2", 4, {ep, "distributed.cp_size=2"}, {}},
+           // Each expert is on two ranks of a group.
+           GroupLayout{
+               "dp4_cp2_ep2", 8, {half, ep, "distributed.cp_size=2"}, {}},
        }) {
     SCOPED_TRACE(layout.name);
     train("divided", layout.ranks, common, layout.overrides);
