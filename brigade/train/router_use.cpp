@@ -37,8 +37,10 @@ bool asks_for_choices(const TrainConfig& config) {
       layers.begin(), layers.end(), [](const LayerDescription& layer) {
         return layer.experts && layer.experts->router.has_bias;
       });
-  return is_balanced_over_batch(config) ||
-         (has_bias && config.training.router_bias_rate > 0);
+  // Beside an adapter a bias is of the base model, which stays as it is.
+  const bool moves = has_bias && config.training.router_bias_rate > 0 &&
+                     !config.adapter.is_used();
+  return is_balanced_over_batch(config) || moves;
 }
 
 RouterUse sum_up_routers(

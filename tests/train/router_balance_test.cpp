@@ -328,7 +328,10 @@ TEST_F(RouterBalanceRun, ARateOfZeroCountsNoChoices) {
     return load_train_config(options).config;
   };
   EXPECT_TRUE(asks_for_choices(config_with({"training.router_bias_rate=0"})));
-  EXPECT_TRUE(asks_for_choices(config_with({"training.router_aux_loss=0"})));
+  TrainConfig moving = config_with({"training.router_aux_loss=0"});
+  EXPECT_TRUE(asks_for_choices(moving));
+  moving.adapter.rank = 4;
+  EXPECT_FALSE(asks_for_choices(moving));
   const TrainConfig config = config_with(
       {"training.router_bias_rate=0", "training.router_aux_loss=0"});
   EXPECT_FALSE(asks_for_choices(config));
