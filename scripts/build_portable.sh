@@ -26,7 +26,8 @@ scripts/package_for_torch.sh "$folder" "${programs[@]}"
 cp LICENSE packaging/portable/{run,accept} bench/peers/pytorch_step.py "$folder"
 
 # Loaded late, by downloads; a wheel leaves it to the system.
-cp -L "$(ldconfig -p | sed -n 's/.*libcurl\.so\.4 .*=> //p' | head -1)" \
+# /sbin is not where every user's shell looks.
+cp -L "$(/sbin/ldconfig -p | sed -n 's/.*libcurl\.so\.4 .*=> //p' | head -1)" \
   "$folder/lib"
 # What the programs load, less what every system and every PyTorch has.
 from_system='/(libc|libm|libdl|librt|libutil|libpthread|libresolv|libstdc\+\+|libgcc_s|libgomp|ld-linux-[a-z0-9-]+)\.so'
