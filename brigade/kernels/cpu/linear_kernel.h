@@ -1,5 +1,5 @@
 // A linear's three products in bf16 on small tiles, float32 sums inside.
-// linear_products.cpp says when it is these and when oneDNN's.
+// linear_call.cpp says when it is these and when others.
 #pragma once
 
 #include <cstdint>

@@ -254,7 +254,7 @@ constexpr int64_t kMixColumns = 512;
 struct MixBlock {
   const uint16_t* x;
   const uint16_t* weight;
-  const uint16_t* ahead;  // a panel like the weight's; null: it is in the cache
+  const uint16_t* ahead;  // a panel like the weight's, which comes next
   uint16_t* y;            // null: the depth goes on
   float* sums;            // [rows][32] of the depth so far, in pairs' order
   int64_t depth, x_stride, weight_stride, y_stride;

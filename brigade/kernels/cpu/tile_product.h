@@ -14,7 +14,7 @@
 namespace brigade::ops {
 
 constexpr int64_t kPanel = 32;    // columns of a panel
-constexpr int64_t kRowTile = 16;  // m and n are multiples of this
+constexpr int64_t kRowTile = 16;  // m and n are multiples (packed m: of 8)
 constexpr int64_t kDepth = 32;    // k is a multiple of this, ...
 int64_t least_depth();            // ... or of this: 2 where there is no AMX
 
