@@ -88,6 +88,12 @@ void add_deepseek_reasons(
   if (config.qkv_bias)
     reasons.push_back(
         fmt::format("attention_bias: llama.cpp's {} has none", name));
+  if (config.num_key_value_heads != config.num_attention_heads)
+    reasons.push_back(fmt::format(
+        "num_key_value_heads {}: llama.cpp's {} has as many as heads, {}",
+        config.num_key_value_heads,
+        name,
+        config.num_attention_heads));
   if (config.tie_word_embeddings)
     reasons.push_back(fmt::format(
         "tie_word_embeddings true: llama.cpp's {} needs a head of its own",

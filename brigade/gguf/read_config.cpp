@@ -183,7 +183,8 @@ class ConfigReader {
     require_head_dim("attention.value_length");
     if (config_.architecture != Architecture::kGlm4Moe)
       require_head_dim("rope.dimension_count");
-    else if (const auto rotated = find_integer("rope.dimension_count"))
+    else if (const auto rotated = find_integer("rope.dimension_count");
+             rotated && config_.head_dim > 0)
       config_.partial_rotary_factor =
           static_cast<double>(*rotated) / static_cast<double>(config_.head_dim);
     config_.max_position_embeddings = integer("context_length");

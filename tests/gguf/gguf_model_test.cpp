@@ -112,7 +112,8 @@ const std::map<std::string, json>& configs() {
         {"num_experts_per_tok", 2},
         {"num_key_value_heads", 4}}},
       {"Dots1ForCausalLM",
-       {{"n_routed_experts", 4},
+       {{"num_key_value_heads", 4},
+        {"n_routed_experts", 4},
         {"num_experts_per_tok", 2},
         {"moe_intermediate_size", 24},
         {"n_shared_experts", 2},
@@ -269,12 +270,14 @@ TEST(GgufModel, WhatLlamaCppDoesNotComputeIsRefusedByName) {
   dots.update(
       {{"n_shared_experts", nullptr},
        {"attention_bias", true},
+       {"num_key_value_heads", 2},
        {"tie_word_embeddings", true}});
   EXPECT_THAT(
       refused("Dots1ForCausalLM", dots),
       AllOf(
           HasSubstr("n_shared_experts 0: llama.cpp's dots1 has some"),
           HasSubstr("attention_bias: llama.cpp's dots1 has none"),
+          HasSubstr("num_key_value_heads 2: llama.cpp's dots1 has as many"),
           HasSubstr("tie_word_embeddings true: llama.cpp's dots1 needs a")));
   EXPECT_THAT(
       refusal(
