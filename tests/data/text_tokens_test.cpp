@@ -91,12 +91,24 @@ TEST_F(TextTokensTest, AreThoseOfThePreparedDataset) {
 }
 
 TEST_F(TextTokensTest, AreMadeOfEveryKindOfFile) {
+  const std::string lines = some_lines(2, 300);
+  const std::string more = some_lines(3, 300);
+  write("in/a.jsonl", lines);
   write("in/c.txt.gz", gzipped("one document, compressed"));
-  write("in/d.jsonl.gz", gzipped(some_lines(2, 300)));
-  write("in/e/f.jsonl.zst", zstandard(some_lines(3, 300)));
+  write("in/d.jsonl.gz", gzipped(more));
+  write("in/e/f.jsonl.zst", zstandard(lines));
   write("in/e/README.md", "no text");
+  // A text of nothing is no document.
+  const auto documents = [](std::string_view text) {
+    uint64_t count = 0;
+    for (size_t at = 0; (at = text.find("\"}\n", at)) != text.npos; ++at)
+      count += text[at - 1] != '"';
+    return count;
+  };
   const auto tokens = open()->wait_for_all();
-  EXPECT_EQ(tokens.dataset->documents().size(), 900U + 300U + 300U + 2U);
+  EXPECT_EQ(
+      tokens.dataset->documents().size(),
+      2 * documents(lines) + documents(more) + 2);
   expect_equal(*tokens.dataset, *prepared());
 }
 
