@@ -287,8 +287,6 @@ struct LargeOperation {
   torch::ScalarType dtype = torch::kFloat;
 };
 
-// First the one that rounds and copies before it returns, to give the others no
-// time to end.
 std::vector<LargeOperation> large_operations() {
   const auto all_reduce = [](Communicator& world, Tensor chunks, Tensor) {
     return world.all_reduce(std::move(chunks));
@@ -350,9 +348,8 @@ StorePtr store_in(const std::filesystem::path& file) {
   return make_file_store(file, 2, std::chrono::minutes(1));
 }
 
-std::string launched_by(int rank) {
-  return fmt::format("launched by {}", rank);
-}
+constexpr const char* kFirstHasLaunched = "the first rank has launched";
+constexpr const char* kLastIsDead = "the last rank is dead";
 
 // What the last rank's process runs.
 TEST(LastRank, DISABLED_DiesWithMessagesUnderWay) {
@@ -361,8 +358,7 @@ TEST(LastRank, DISABLED_DiesWithMessagesUnderWay) {
   const std::vector<LargeOperation> all = large_operations();
   const auto groups = join(all, store, kRanks - 1);
   const std::vector<Tensors> tensors(all.begin(), all.end());
-  for (int rank = 0; rank < kRanks - 1; ++rank)
-    store->get(launched_by(rank));
+  store->get(kFirstHasLaunched);
   std::vector<WorkPtr> works;
   for (size_t i = 0; i < all.size(); ++i) {
     works.push_back(
@@ -371,28 +367,51 @@ TEST(LastRank, DISABLED_DiesWithMessagesUnderWay) {
   ::raise(SIGKILL);
 }
 
-void expect_last_rank_named(const LargeOperation& operation, Work& work) {
+// Whether an operation may have had all that it needs of the last rank.
+enum class MayEnd { kYes, kNo };
+
+void expect_last_rank_named(
+    const LargeOperation& operation,
+    MayEnd may_end,
+    const std::function<WorkPtr()>& launch) {
   try {
-    work.wait();
-    ADD_FAILURE() << operation.name << ": no error";
+    launch()->wait();
+    if (may_end == MayEnd::kNo)
+      ADD_FAILURE() << operation.name << ": no error";
   } catch (const CommError& error) {
     EXPECT_THAT(error.what(), HasSubstr(operation.told));
     EXPECT_THAT(error.what(), HasSubstr("; rank 2 of this group"));
   }
 }
 
+// The first rank exchanges messages with the last one while that dies. The
+// second begins when it is dead, so that it has nothing of the last one, and
+// no collective can end before, however slow any process is.
 void lose_last_rank(int rank, const StorePtr& store) try {
   const std::vector<LargeOperation> all = large_operations();
   const auto groups = join(all, store, rank);
+  if (rank == 1)
+    store->get(kLastIsDead);
   std::vector<std::jthread> waiting;
+  std::latch have_launched(static_cast<std::ptrdiff_t>(all.size()));
   for (size_t i = 0; i < all.size(); ++i) {
-    Tensors tensors(all[i]);
-    const WorkPtr work = all[i].launch(
-        *groups[i], std::move(tensors.chunks), std::move(tensors.chunk));
-    waiting.emplace_back(
-        [&all, i, work] { expect_last_rank_named(all[i], *work); });
+    waiting.emplace_back([&, i, rank] {
+      Tensors tensors(all[i]);
+      expect_last_rank_named(
+          all[i], rank == 1 ? MayEnd::kNo : MayEnd::kYes, [&] {
+            const WorkPtr work = all[i].launch(
+                *groups[i],
+                std::move(tensors.chunks),
+                std::move(tensors.chunk));
+            have_launched.count_down();
+            return work;
+          });
+    });
   }
-  store->set(launched_by(rank), "1");
+  if (rank == 0) {
+    have_launched.wait();
+    store->set(kFirstHasLaunched, "1");
+  }
 } catch (const std::exception& error) {
   ADD_FAILURE() << "rank " << rank << ": " << error.what();
 }
@@ -410,10 +429,10 @@ TEST(LostRank, ThatDiesWithMessagesUnderWayIsNamed) {
        {"GTEST_SHARD_INDEX", "0"}});
   const StorePtr store = store_in(file);
   store->get("last rank is there");
-  std::thread first([&] { lose_last_rank(0, store); });
-  lose_last_rank(1, store);
-  first.join();
+  std::jthread first([&] { lose_last_rank(0, store); });
+  std::jthread second([&] { lose_last_rank(1, store); });
   EXPECT_EQ(last_rank.wait().exit_code, 128 + SIGKILL);
+  store->set(kLastIsDead, "1");
 }
 
 }  // namespace
