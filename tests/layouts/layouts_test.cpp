@@ -28,6 +28,10 @@ struct Tolerances {
 };
 
 Tolerances tolerances(const LayoutCase& layout) {
+  // DoRA's gradients are what is left of sums that nearly cancel: of B the part
+  // across the weight's rows, of a magnitude the part along one.
+  if (layout.dtype == "bfloat16" && layout.adapter_form.starts_with("dora"))
+    return {2e-2, 2e-1};
   if (layout.dtype == "bfloat16")
     return {2e-2, 2e-2};
   return {};
