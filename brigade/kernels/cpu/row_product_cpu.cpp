@@ -22,17 +22,22 @@ constexpr int64_t kColumnsAtOnce = 64;
 constexpr int64_t kAheadBytes = 4096;
 
 // A vector of float32, or two of bf16: those at even places and those at odd
-// ones, which takes fewer instructions than two halves.
+// ones, which takes fewer instructions than two halves. Constructors that are
+// written out are compiled for the target; implicit ones would not be (NEON).
 struct One {
+  HWY_INLINE One() {}
+  HWY_INLINE explicit One(VF all) : value(all) {}
   VF value;
   static constexpr size_t kVectors = 1;
 };
 struct Two {
+  HWY_INLINE Two() {}
+  HWY_INLINE Two(VF at_even, VF at_odd) : even(at_even), odd(at_odd) {}
   VF even, odd;
   static constexpr size_t kVectors = 2;
 };
 HWY_INLINE One load_wide(const float* from) {
-  return {hn::LoadU(DF(), from)};
+  return One(hn::LoadU(DF(), from));
 }
 HWY_INLINE Two load_wide(const uint16_t* from) {
   const DU32 du;
