@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "bench/arguments.h"
+#include "bench/openblas_threads.h"
 #include "brigade/kernels/cpu/tensor_memory.h"
 #include "brigade/model/decoder_model.h"
 #include "brigade/model/init_weights.h"
@@ -195,6 +196,7 @@ void steps() {
 
 int run(int argc, char** argv) {
   at::set_num_threads(argc > 1 ? positive_number("THREADS", argv[1]) : 1);
+  give_openblas_as_many_threads(argv);
   fmt::print(
       "bf16, {} threads, products of {} by {}, processor time\n",
       at::get_num_threads(),

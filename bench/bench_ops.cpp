@@ -6,11 +6,7 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <torch/types.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <limits>
 #include <string>
@@ -18,6 +14,7 @@
 #include <vector>
 
 #include "bench/arguments.h"
+#include "bench/openblas_threads.h"
 #include "bench/step_shapes.h"
 #include "brigade/kernels/cpu/product.h"
 #include "brigade/kernels/cpu/tensor_memory.h"
@@ -443,21 +440,6 @@ void compare_newton_schulz(torch::ScalarType dtype) {
            }
          }});
   }
-}
-
-// OpenBLAS, behind PyTorch's float32 products, takes its number of threads from
-// the environment, once, when it is loaded: starts this program again with
-// that.
-void give_openblas_as_many_threads(char** argv) {
-  constexpr const char* kVariable = "OPENBLAS_NUM_THREADS";
-  const std::string threads = std::to_string(at::get_num_threads());
-  const char* given = std::getenv(kVariable);
-  if (given != nullptr && threads == given)
-    return;
-  ::setenv(kVariable, threads.c_str(), /*overwrite=*/1);
-  ::execv("/proc/self/exe", argv);
-  throw ConfigError(
-      fmt::format("[bench] cannot start again: {}", std::strerror(errno)));
 }
 
 int run(int argc, char** argv) {
