@@ -104,6 +104,10 @@ target_link_libraries(brigade_torch INTERFACE
 # the linker may find older ones of the system, and must not judge by them.
 if(BRIGADE_TORCH)
   target_link_options(brigade_torch INTERFACE -Wl,--allow-shlib-undefined)
+  # It also exports parts of the C++ library that it was linked with (2.11's
+  # std::filesystem::remove_all() calls a null pointer): the system's come first.
+  target_link_options(brigade_torch INTERFACE
+    -Wl,--push-state,--no-as-needed,-lstdc++,--pop-state)
 endif()
 
 # The kernels' libraries: Highway for SIMD, oneDNN for matrix products.
