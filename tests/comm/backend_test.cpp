@@ -23,6 +23,11 @@ TEST(Backend, GlooIsInEveryBuild) {
 }
 
 // Without a GPU in any build: there is no NCCL, or nothing to run it on.
+// It would record operations a second time, and races in 2.11.
+TEST(Backend, LibtorchsOwnRecorderIsOff) {
+  EXPECT_EQ(process_environment()("TORCH_FR_BUFFER_SIZE"), "0");
+}
+
 TEST(Backend, NcclWithoutAGpuIsAConfigErrorThatSaysWhatIsMissing) {
   if (find_gpus().count > 0)
     GTEST_SKIP() << "this machine has GPUs";

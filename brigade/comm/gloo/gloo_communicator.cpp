@@ -15,10 +15,19 @@
 #include "brigade/comm/start/c10d_store.h"
 #include "brigade/comm/start/post_mortem.h"
 #include "brigade/comm/sums/composed_communicator.h"
+#include "brigade/launch/environment.h"
 #include "brigade/metrics/clock.h"
 
 namespace brigade {
 namespace {
+
+// c10d records its operations as Brigade does (flight/), once more and with a
+// stack trace each; and in libtorch 2.11 threads that start operations race for
+// a map of it. Before main(), while there are no threads.
+const bool recorder_is_off = [] {
+  set_default_variable("TORCH_FR_BUFFER_SIZE", "0");
+  return true;
+}();
 
 // Every libtorch's Gloo reduces these types (not all of them kHalf), and none
 // rounds to 16 bits in between; everything else is composed.
