@@ -37,6 +37,8 @@ class Norm(nn.Module):
         self.weight = nn.Parameter(torch.ones(size))
 
     def forward(self, x):
+        if x.is_cuda:
+            return F.rms_norm(x, self.weight.shape, self.weight, 1e-6)
         wide = x.float()
         wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
         return self.weight * wide.to(x.dtype)
@@ -67,11 +69,13 @@ class Block(nn.Module):
         k = self.k(y).view(b, t, self.hkv, self.d).transpose(1, 2)
         v = self.v(y).view(b, t, self.hkv, self.d).transpose(1, 2)
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        k = k.repeat_interleave(self.h // self.hkv, 1)
-        v = v.repeat_interleave(self.h // self.hkv, 1)
         if x.is_cuda:
-            out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            out = F.scaled_dot_product_attention(
+                q, k, v, is_causal=True, enable_gqa=True
+            )
         else:
+            k = k.repeat_interleave(self.h // self.hkv, 1)
+            v = v.repeat_interleave(self.h // self.hkv, 1)
             scores = q @ k.transpose(-1, -2) * self.d**-0.5
             scores = scores.masked_fill(hidden, float("-inf"))
             out = torch.softmax(scores, -1, dtype=torch.float32).to(q.dtype) @ v
@@ -149,7 +153,7 @@ def work(rank, args, store, results):
             (net(ids, targets) / accumulation).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        optimizer.zero_grad(set_to_none=False)
+        optimizer.zero_grad(set_to_none=on_gpu)
         if on_gpu:
             torch.cuda.synchronize()
         times.append(time.time() - begin)
