@@ -78,7 +78,7 @@ struct AttentionNode : OnceDifferentiable<AttentionNode> {
         {.operands = {saved[0], saved[1], saved[2]},
          .dout = gradients[0],
          .lse = saved[4],
-         .delta = attention_delta(gradients[0], saved[3], options.kernels)},
+         .out = saved[3]},
         options);
     result[0] = parts.dq;
     result[1] = parts.dk;
@@ -167,6 +167,12 @@ Tensor attention_delta(const Tensor& dout, const Tensor& out, Kernels kernels) {
   const Tensor b = out.to(dtype);
   return choose_kernels("attention_delta", kernels, {&a, &b})
       .attention_delta(a, b);
+}
+
+Tensor delta_of(const AttentionBackwardInputs& inputs, Kernels kernels) {
+  return inputs.delta.defined()
+             ? inputs.delta
+             : attention_delta(inputs.dout, inputs.out, kernels);
 }
 
 AttentionGradients attention_backward(

@@ -78,12 +78,14 @@ struct AttentionResult {
 };
 
 // What backward needs, for gradients of the keys at hand: out, lse and delta
-// are those of attention over all keys.
+// are those of attention over all keys. One of out and delta may be undefined:
+// delta is all that most kernels want of out.
 struct AttentionBackwardInputs {
   AttentionOperands operands;
   Tensor dout;   // [B, Tq, H, D]
   Tensor lse;    // [B, H, Tq], as in AttentionResult
   Tensor delta;  // [B, H, Tq], by attention_delta()
+  Tensor out;    // [B, Tq, H, D]
 };
 
 struct AttentionGradients {
@@ -131,6 +133,9 @@ Tensor attention_delta(
     const Tensor& dout,
     const Tensor& out,
     Kernels kernels = Kernels::kAuto);
+
+// inputs.delta, or what attention_delta() makes of inputs.out.
+Tensor delta_of(const AttentionBackwardInputs& inputs, Kernels kernels);
 
 AttentionGradients attention_backward(
     const AttentionBackwardInputs& inputs,

@@ -46,6 +46,22 @@ NodePtr make_node(Arguments&&... arguments) {
 // libtorch has no such operation for the operands' device. libtorch's are found
 // by their arguments, which is why all of these are templates.
 
+// libtorch's sdp::SDPBackend, of those that are used here.
+constexpr int64_t kFlashBackend = 1;
+constexpr int64_t kCudnnBackend = 3;
+
+// Which backend libtorch would take for these on CUDA; -1: it does not say.
+template <typename T>
+int64_t attention_backend(const T& q, const T& k, const T& v) {
+  if constexpr (requires {
+                  _fused_sdp_choice(q, k, v, {}, 0.0, false, 1.0, true);
+                }) {
+    if (q.is_cuda())
+      return _fused_sdp_choice(q, k, v, {}, 0.0, false, 1.0, true);
+  }
+  return -1;
+}
+
 // Flash attention (Dao et al. 2022). q: [B, H, T, D]; k, v: [B, Hkv, Tk, D], on
 // the CPU of as many heads as q; of one dtype, with a dense last dim. On the
 // CPU it computes in that dtype, on CUDA it takes bf16 and half. is_causal
@@ -58,19 +74,10 @@ bool has_flash_attention(const T& q, const T& k, const T& v) {
       _scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, true, {}, 1.0);
     };
   }
-  if constexpr (requires {
-                  _fused_sdp_choice(q, k, v, {}, 0.0, false, 1.0, true);
-                }) {
-    // libtorch's sdp::SDPBackend. cuDNN's asks for more than flash does.
-    constexpr int64_t kFlash = 1;
-    constexpr int64_t kCudnn = 3;
-    if (q.is_cuda() && q.size(-1) % 8 == 0) {
-      const int64_t choice =
-          _fused_sdp_choice(q, k, v, {}, 0.0, false, 1.0, true);
-      return choice == kFlash || choice == kCudnn;
-    }
-  }
-  return false;
+  // cuDNN's asks for more than flash does.
+  const int64_t backend = attention_backend(q, k, v);
+  return q.size(-1) % 8 == 0 &&
+         (backend == kFlashBackend || backend == kCudnnBackend);
 }
 
 /// What attention computed without ever holding its scores.
@@ -97,6 +104,17 @@ std::optional<FlashResult<T>> flash_attention(
       return FlashResult<T>{out, lse};
     }
     return std::nullopt;
+  }
+  // On Hopper cuDNN's takes two thirds of flash's time.
+  if constexpr (requires {
+                  _scaled_dot_product_cudnn_attention(
+                      q, k, v, {}, true, 0.0, is_causal, false, scale);
+                }) {
+    if (attention_backend(q, k, v) == kCudnnBackend) {
+      const auto all = _scaled_dot_product_cudnn_attention(
+          q, k, v, {}, true, 0.0, is_causal, false, scale);
+      return FlashResult<T>{std::get<0>(all), std::get<1>(all).squeeze(-1)};
+    }
   }
   if constexpr (requires {
                   _scaled_dot_product_flash_attention(
@@ -141,6 +159,48 @@ std::optional<FlashGradients<T>> flash_attention_backward(
     return std::nullopt;
   }
   const T none;
+  // The state of a dropout that is none.
+  const T state = at::empty({}, lse.options().dtype(torch::kLong));
+  if constexpr (requires {
+                  _scaled_dot_product_cudnn_attention_backward(
+                      dout,
+                      q,
+                      k,
+                      v,
+                      out,
+                      lse,
+                      state,
+                      state,
+                      none,
+                      none,
+                      none,
+                      q.size(2),
+                      k.size(2),
+                      0.0,
+                      is_causal,
+                      scale);
+                }) {
+    if (attention_backend(q, k, v) == kCudnnBackend) {
+      const auto [dq, dk, dv] = _scaled_dot_product_cudnn_attention_backward(
+          dout,
+          q,
+          k,
+          v,
+          out,
+          lse.unsqueeze(-1),
+          state,
+          state,
+          none,
+          none,
+          none,
+          q.size(2),
+          k.size(2),
+          0.0,
+          is_causal,
+          scale);
+      return FlashGradients<T>{dq, dk, dv};
+    }
+  }
   if constexpr (requires {
                   _scaled_dot_product_flash_attention_backward(
                       dout,
@@ -159,8 +219,6 @@ std::optional<FlashGradients<T>> flash_attention_backward(
                       none,
                       scale);
                 }) {
-    // The state of a dropout that is none.
-    const T state = at::empty({}, lse.options().dtype(torch::kLong));
     const auto [dq, dk, dv] = _scaled_dot_product_flash_attention_backward(
         dout,
         q,

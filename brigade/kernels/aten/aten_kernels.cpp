@@ -34,6 +34,14 @@ rotated(const Tensor& x, const RotaryTable& table, RotaryDirection direction) {
 
 namespace {
 
+// c = a b, rounded once, where it is to be.
+void write_product(Tensor c, const Tensor& a, const Tensor& b) {
+  if (c.is_cuda() && c.dim() == 2 && c.scalar_type() == a.scalar_type())
+    at::mm_out(c, a, b);
+  else
+    c.copy_(rounded_product(a, b));
+}
+
 void adamw_by_parts(
     const AdamWStep& step,
     Tensor master,
@@ -112,10 +120,10 @@ void AtenKernels::linear(
   if (x.device().is_cpu()) {
     const Tensor values = wide_product(x, weight.t());
     y.copy_(bias.defined() ? values + wide(bias) : values);
+  } else if (bias.defined()) {
+    y.copy_(at::addmm(bias, x, weight.t()));
   } else {
-    y.copy_(
-        bias.defined() ? at::addmm(bias, x, weight.t())
-                       : at::mm(x, weight.t()));
+    write_product(y, x, weight.t());
   }
 }
 
@@ -123,7 +131,7 @@ void AtenKernels::linear_input_grad(
     Tensor input_grad,
     const Tensor& output_grad,
     const Tensor& weight) const {
-  input_grad.copy_(rounded_product(output_grad, weight));
+  write_product(input_grad, output_grad, weight);
 }
 
 void AtenKernels::linear_weight_grad(
@@ -141,6 +149,10 @@ void AtenKernels::multiply(
   if (destination == Destination::kAdd && add_product_in_float32(c, a, b))
     return;
   const bool rounds = c.scalar_type() == a.scalar_type();
+  if (rounds && destination == Destination::kOverwrite) {
+    write_product(c, a, b);
+    return;
+  }
   const Tensor values = rounds ? rounded_product(a, b) : wide_product(a, b);
   if (destination == Destination::kAdd)
     c.add_(values);

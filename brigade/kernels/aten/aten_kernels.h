@@ -10,7 +10,7 @@
 
 namespace brigade::ops {
 
-class AtenKernels final : public KernelSet {
+class AtenKernels : public KernelSet {
  public:
   const char* name() const override { return "aten"; }
   bool takes(torch::Device, torch::ScalarType) const override { return true; }

@@ -210,7 +210,7 @@ void AtenKernels::attention(
     const AttentionResult& so_far,
     const AttentionOperands& operands,
     const AttentionOptions& options) const {
-  if (flash_forward(into, so_far, operands, options))
+  if (flash_forward(*this, into, so_far, operands, options))
     return;
   const Call call(operands, options);
   for_query_blocks(operands.q.size(1), [&](int64_t begin, int64_t n) {
@@ -240,9 +240,14 @@ void AtenKernels::attention(
 void AtenKernels::attention_backward(
     const AttentionGradients& into,
     const QueryGradientPart& dq_so_far,
-    const AttentionBackwardInputs& inputs,
+    const AttentionBackwardInputs& given,
     const AttentionOptions& options) const {
-  const auto flash = flash_backward(inputs, options);
+  if (!dq_so_far.values.defined() &&
+      flash_backward_whole(*this, into, given, options))
+    return;
+  AttentionBackwardInputs inputs = given;
+  inputs.delta = delta_of(given, options.kernels);
+  const auto flash = flash_backward(*this, inputs, options);
   const AttentionGradients sums =
       flash ? *flash : gradients_by_blocks(inputs, options);
   const Tensor dq = rotated_back(sums.dq, options.query_rotary);

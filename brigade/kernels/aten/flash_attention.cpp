@@ -13,9 +13,17 @@ namespace {
 
 // [B, T, heads, D], rotated where there is a table, to [B, heads, T, D] as the
 // kernels take it.
-Tensor operand(const Tensor& x, const std::optional<RotaryTable>& table) {
-  Tensor values = table ? rotated(x, *table, RotaryDirection::kForward) : x;
-  values = x.is_cpu() ? wide(values) : values.to(x.scalar_type());
+Tensor operand(
+    const KernelSet& kernels,
+    const Tensor& x,
+    const std::optional<RotaryTable>& table) {
+  Tensor values = x;
+  if (x.is_cpu()) {
+    values = wide(table ? rotated(x, *table, RotaryDirection::kForward) : x);
+  } else if (table) {
+    values = at::empty(x.sizes(), x.options());
+    kernels.rotate({.y = values, .x = x, .table = table});
+  }
   if (values.stride(-1) != 1)
     values = values.contiguous();
   return values.transpose(1, 2);
@@ -27,6 +35,7 @@ struct FlashOperands {
 };
 
 std::optional<FlashOperands> flash_operands(
+    const KernelSet& kernels,
     const AttentionOperands& operands,
     const AttentionOptions& options) {
   const auto& [q, k, v] = operands;
@@ -37,9 +46,9 @@ std::optional<FlashOperands> flash_operands(
           q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)))
     return std::nullopt;
   return FlashOperands{
-      operand(q, options.query_rotary),
-      operand(k, options.rotary_of_keys()),
-      operand(v, std::nullopt),
+      operand(kernels, q, options.query_rotary),
+      operand(kernels, k, options.rotary_of_keys()),
+      operand(kernels, v, std::nullopt),
       options.scale.value_or(1.0 / std::sqrt(static_cast<double>(q.size(3))))};
 }
 
@@ -50,6 +59,15 @@ FlashOperands part(const FlashOperands& all, const FlashPiece& piece) {
       all.k.narrow(2, first_key, keys),
       all.v.narrow(2, first_key, keys),
       all.scale};
+}
+
+// Whether one call of a GPU's kernel is all: its results need no merging.
+bool is_whole_on_gpu(
+    const FlashOperands& all,
+    const std::vector<FlashPiece>& pieces) {
+  return !all.q.is_cpu() && pieces.size() == 1 &&
+         pieces[0].queries == TokenSpan{0, all.q.size(2)} &&
+         pieces[0].keys == TokenSpan{0, all.k.size(2)};
 }
 
 // Calls body(i) for each query head of those that share a key head; once, with
@@ -95,13 +113,24 @@ Tensor with_delta(const Tensor& dout, const Tensor& delta) {
 }  // namespace
 
 bool flash_forward(
+    const KernelSet& kernels,
     const AttentionResult& into,
     const AttentionResult& so_far,
     const AttentionOperands& operands,
     const AttentionOptions& options) {
-  const auto all = flash_operands(operands, options);
+  const auto all = flash_operands(kernels, operands, options);
   if (!all)
     return false;
+  const auto pieces =
+      plan_flash(options, operands.q.size(1), operands.k.size(1));
+  if (!so_far.out.defined() && is_whole_on_gpu(*all, pieces)) {
+    const auto result = flash_attention(
+        all->q, all->k, all->v, pieces[0].is_diagonal, all->scale);
+    BRIGADE_ASSERT(result, "flash attention was there a moment ago");
+    Tensor(into.out).copy_(result->out.transpose(1, 2));
+    Tensor(into.lse).copy_(result->lse);
+    return true;
+  }
   const bool in_place = into.out.scalar_type() == wide_dtype(operands.q);
   const Tensor sum =
       in_place ? into.out
@@ -115,8 +144,7 @@ bool flash_forward(
     into.lse.fill_(-std::numeric_limits<double>::infinity());
   }
   const int64_t key_heads = all->k.size(1);
-  for (const FlashPiece& piece :
-       plan_flash(options, operands.q.size(1), operands.k.size(1))) {
+  for (const FlashPiece& piece : pieces) {
     const FlashOperands of = part(*all, piece);
     const auto [first, numel] = piece.queries;
     const Tensor sum_rows = sum.narrow(1, first, numel).transpose(1, 2);
@@ -140,10 +168,52 @@ bool flash_forward(
   return true;
 }
 
-std::optional<AttentionGradients> flash_backward(
+bool flash_backward_whole(
+    const KernelSet& kernels,
+    const AttentionGradients& into,
     const AttentionBackwardInputs& inputs,
     const AttentionOptions& options) {
-  const auto all = flash_operands(inputs.operands, options);
+  const auto& [q, k, v] = inputs.operands;
+  const auto dtype = q.scalar_type();
+  if (q.is_cpu() || !inputs.out.defined() ||
+      inputs.out.scalar_type() != dtype || inputs.dout.scalar_type() != dtype ||
+      into.dq.scalar_type() != dtype || into.dk.scalar_type() != dtype)
+    return false;
+  const auto all = flash_operands(kernels, inputs.operands, options);
+  if (!all)
+    return false;
+  const auto pieces = plan_flash(options, q.size(1), k.size(1));
+  if (!is_whole_on_gpu(*all, pieces))
+    return false;
+  const auto gradients = flash_attention_backward(
+      inputs.dout.transpose(1, 2),
+      all->q,
+      all->k,
+      all->v,
+      FlashResult<Tensor>{inputs.out.transpose(1, 2), inputs.lse},
+      pieces[0].is_diagonal,
+      all->scale);
+  BRIGADE_ASSERT(gradients, "flash attention was there a moment ago");
+  const auto rotate_back = [&](const Tensor& gradient,
+                               const Tensor& of_rotated,
+                               const std::optional<RotaryTable>& table) {
+    kernels.rotate(
+        {.y = gradient,
+         .x = of_rotated.transpose(1, 2),
+         .table = table,
+         .direction = RotaryDirection::kBackward});
+  };
+  rotate_back(into.dq, gradients->dq, options.query_rotary);
+  rotate_back(into.dk, gradients->dk, options.rotary_of_keys());
+  Tensor(into.dv).copy_(gradients->dv.transpose(1, 2));
+  return true;
+}
+
+std::optional<AttentionGradients> flash_backward(
+    const KernelSet& kernels,
+    const AttentionBackwardInputs& inputs,
+    const AttentionOptions& options) {
+  const auto all = flash_operands(kernels, inputs.operands, options);
   if (!all)
     return std::nullopt;
   const auto zeros = [](const Tensor& like) {

@@ -9,19 +9,32 @@
 #include <optional>
 
 #include "brigade/ops/attention.h"
+#include "brigade/ops/kernel_set.h"
 
 namespace brigade::ops {
 
 // As KernelSet::attention(); false, with nothing written: not by these kernels.
+// `kernels` rotate what a GPU's flash kernel takes.
 bool flash_forward(
+    const KernelSet& kernels,
     const AttentionResult& into,
     const AttentionResult& so_far,
     const AttentionOperands& operands,
     const AttentionOptions& options);
 
+// As KernelSet::attention_backward(), on a GPU, of a call that is one piece of
+// flash_plan.h and has `out`: the kernel's gradients are taken as they are.
+// False, with nothing written: not by this.
+bool flash_backward_whole(
+    const KernelSet& kernels,
+    const AttentionGradients& into,
+    const AttentionBackwardInputs& inputs,
+    const AttentionOptions& options);
+
 // Wide gradients of the rotated q and k, and of v: [B, T, heads, D]. None: not
 // by these kernels.
 std::optional<AttentionGradients> flash_backward(
+    const KernelSet& kernels,
     const AttentionBackwardInputs& inputs,
     const AttentionOptions& options);
 

@@ -5,6 +5,7 @@
 
 #include "brigade/kernels/aten/aten_kernels.h"
 #include "brigade/kernels/aten/wide.h"
+#include "brigade/ops/libtorch_versions.h"
 #include "brigade/ops/soft_targets.h"
 
 namespace brigade::ops {
@@ -71,11 +72,12 @@ class AtenHeadChunk final : public HeadChunk {
       logits_.scatter_add_(1, index_, (of_target * is_mine_).unsqueeze(1));
     if (slope_.defined())
       logits_.mul_(slope_);
-    if (dhidden.defined())
-      dhidden.copy_(wide_product(logits_, weight_));
-    if (dweight.defined())
-      dweight.narrow(0, 0, inputs_.valid_rows)
-          .add_(wide_product(logits_.t(), inputs_.hidden));
+    // On the CPU libtorch would round the partial sums of a narrow product.
+    add_head_products(
+        logits_.is_cpu() ? logits_ : logits_.to(inputs_.hidden.scalar_type()),
+        {.hidden = inputs_.hidden, .weight = weight_},
+        dhidden,
+        dweight);
   }
 
  private:
@@ -109,6 +111,23 @@ class AtenHeadChunk final : public HeadChunk {
 };
 
 }  // namespace
+
+void add_head_products(
+    const Tensor& gradient,
+    const HeadProducts& of,
+    Tensor dhidden,
+    Tensor dweight) {
+  if (dhidden.defined())
+    dhidden.copy_(
+        gradient.scalar_type() == of.weight.scalar_type()
+            ? at::mm(gradient, of.weight)
+            : wide_product(gradient, of.weight));
+  if (!dweight.defined())
+    return;
+  const Tensor rows = dweight.narrow(0, 0, of.weight.size(0));
+  if (!add_product_in_float32(rows, gradient.t(), of.hidden))
+    Tensor(rows).add_(wide_product(gradient.t(), of.hidden));
+}
 
 int64_t AtenKernels::head_rows_at_once(const HeadSize&) const {
   return kRowChunk;

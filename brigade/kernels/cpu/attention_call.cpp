@@ -221,7 +221,7 @@ void CpuKernels::attention_backward(
            dense(inputs.operands.v)},
       .dout = dense(inputs.dout),
       .lse = inputs.lse.contiguous(),
-      .delta = inputs.delta.contiguous()};
+      .delta = delta_of(inputs, options.kernels).contiguous()};
   const Tensor& q = given.operands.q;
   if (given.dout.scalar_type() != q.scalar_type() && !is_wide(given.dout))
     given.dout = given.dout.to(torch::kFloat);
