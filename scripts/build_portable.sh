@@ -14,7 +14,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 output=${1:-build}
-programs=(brigade bench_step test_comm test_data_parallel)
+programs=(brigade bench_step test_comm test_data_parallel test_kernels_cuda)
 work=build/portable
 folder=$work/brigade-portable
 most_bytes=60000000
@@ -23,7 +23,7 @@ rm -rf "$work"
 scripts/install_dependencies.sh build package
 scripts/package_for_torch.sh "$folder" "${programs[@]}"
 . "$folder/needs"
-cp LICENSE packaging/portable/{run,accept} bench/peers/pytorch_step.py "$folder"
+cp LICENSE packaging/portable/{run,accept,features} bench/peers/pytorch_step.py "$folder"
 
 # Loaded late, by downloads; a wheel leaves it to the system.
 # /sbin is not where every user's shell looks.

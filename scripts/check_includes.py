@@ -42,6 +42,7 @@ MODULES = {
         "ops": [],
         "kernels/cpu": ["ops"],
         "kernels/aten": ["ops"],
+        "kernels/cuda": ["ops", "kernels/aten"],
         "param": ["topology", "model_spec", "schedule", "comm", "ops"],
         "optim": ["model_spec", "comm", "ops", "param"],
         "sharding": ["comm", "ops", "param"],
@@ -101,7 +102,7 @@ FENCED_WORDS = [
 # A tensor's memory is read in these modules only. The other files are to give
 # it up, each for the reason given.
 TENSOR_MEMORY = re.compile(r"(\.|->)(mutable_|const_)?data_ptr\s*(<|\()")
-TENSOR_MEMORY_MODULES = ("kernels/cpu", "comm", "checkpoint")
+TENSOR_MEMORY_MODULES = ("kernels/cpu", "kernels/cuda", "comm", "checkpoint")
 TENSOR_MEMORY_FILES = {
     "brigade/generate/sampling.cpp": "draws from cumulated probabilities",
     "brigade/train/bucket_tuner.cpp": "compares the ranks' measured times",

@@ -17,13 +17,30 @@ void KernelSet::linear_input_grads(
     linear_input_grad(one.x, one.y, one.weight);
 }
 
+namespace {
+
+const Tensor* first_defined(std::initializer_list<const Tensor*> operands) {
+  for (const Tensor* operand : operands) {
+    if (operand->defined())
+      return operand;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
 const KernelSet& choose_kernels(
     std::string_view op,
     Kernels wanted,
     std::initializer_list<const Tensor*> operands) {
   if (wanted == Kernels::kAten)
     return aten_kernels();
-  const KernelSet& cpu = cpu_kernels();
+  const Tensor* some = first_defined(operands);
+  const KernelSet& own = some != nullptr && some->is_cuda() &&
+                                 cuda_kernels() != nullptr &&
+                                 wanted == Kernels::kAuto
+                             ? *cuda_kernels()
+                             : cpu_kernels();
   const Tensor* refused = nullptr;
   const Tensor* first = nullptr;
   for (const Tensor* operand : operands) {
@@ -33,12 +50,12 @@ const KernelSet& choose_kernels(
       return aten_kernels();
     if (first == nullptr)
       first = operand;
-    if (!cpu.takes(operand->device(), operand->scalar_type()) ||
+    if (!own.takes(operand->device(), operand->scalar_type()) ||
         operand->scalar_type() != first->scalar_type())
       refused = operand;
   }
   if (refused == nullptr)
-    return cpu;
+    return own;
   require(
       wanted == Kernels::kAuto,
       op,

@@ -1,11 +1,13 @@
 // KernelSet is what computes the ops. An op (rms_norm.h, attention.h, ...)
 // checks its operands, allocates its results, records autograd's node and calls
-// a kernel set once for forward and once for backward. There are two sets:
+// a kernel set once for forward and once for backward. There are three sets:
 //
 //   cpu_kernels()   brigade/kernels/cpu: bf16 and float32 tensors on the CPU,
 //                   with vector instructions, oneDNN and AMX
 //   aten_kernels()  brigade/kernels/aten: ATen calls alone, on any device, of
 //                   any floating-point dtype
+//   cuda_kernels()  brigade/kernels/cuda: ATen's products, and kernels of our
+//                   own for bf16 and float32 on NVIDIA's GPUs
 //
 // A further device is a further set: it implements this interface, and
 // choose_kernels() learns when to take it.
@@ -279,8 +281,11 @@ class KernelSet {
 // Defined in brigade/kernels/.
 const KernelSet& cpu_kernels();
 const KernelSet& aten_kernels();
+// Null in a build without CUDA.
+const KernelSet* cuda_kernels();
 
-// The set that `wanted` means for these operands (undefined ones do not count).
+// The set that `wanted` means for these operands (undefined ones do not count):
+// where kAuto is wanted the first of cpu, cuda and aten that takes them all.
 // Operands without elements are ATen's in any case. Throws Error naming the op
 // and the operand where kCpu is wanted and the CPU kernels do not take it, or
 // where the operands differ in dtype.
