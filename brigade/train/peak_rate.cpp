@@ -73,11 +73,11 @@ double peak_flops(
     const PeakRateCache& cache) {
   if (cache.directory.empty())
     return measure(options);
+  const bool is_gpu = options.device().is_cuda();
   const std::string key = fmt::format(
       "{}, {} threads, {} ranks, {}",
-      options.device().is_cuda() ? gpu_name(options.device())
-                                 : processor_name(),
-      at::get_num_threads(),
+      is_gpu ? gpu_name(options.device()) : processor_name(),
+      is_gpu ? 0 : at::get_num_threads(),
       local_ranks,
       c10::toString(c10::typeMetaToScalarType(options.dtype())));
   const auto path = cache.directory / "peak_rate.json";
