@@ -8,8 +8,8 @@ if(BRIGADE_TORCH)
   # First in the search, for libtorch's own parts as well.
   list(PREPEND CMAKE_PREFIX_PATH
     ${BRIGADE_TORCH} ${BRIGADE_TORCH}/share/cmake)
-  # A CUDA build of libtorch has CMake try nvcc. We compile nothing with it: any
-  # standard that CMake knows and any GPU that nvcc knows will do.
+  # A CUDA build of libtorch has CMake try nvcc, with any standard that CMake
+  # knows and any GPU that nvcc knows: our kernels name their own (brigade_cuda).
   set(CMAKE_CUDA_STANDARD 17)
   if(NOT TORCH_CUDA_ARCH_LIST)
     set(TORCH_CUDA_ARCH_LIST 9.0)

@@ -68,8 +68,9 @@ done
 cp "$build"/lib/libdnnl.so.* "$folder/lib"
 if ! ldd "$folder/bin/brigade" | grep -q libsentencepiece; then
   for name in libsentencepiece libsentencepiece_train; do
-    cp -L "$(ldconfig -p | sed -n "s/.*$name\.so\.0 .*x86-64.*=> //p")" \
-      "$folder/lib"
+    # Of this machine's kind, which ldconfig spells x86-64 and AArch64.
+    cp -L "$(ldconfig -p | grep -i "$name\.so\.0 .*$(uname -m | tr _ -)" |
+      sed 's/.*=> //;q')" "$folder/lib"
   done
 fi
 strip --strip-unneeded "$folder"/bin/* "$folder"/lib/*.so*
