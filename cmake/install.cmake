@@ -29,7 +29,7 @@ install(DIRECTORY brigade
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   COMPONENT development
   FILES_MATCHING PATTERN "*.h"
-  PATTERN "brigade/kernels/cpu" EXCLUDE
+  PATTERN "brigade/kernels" EXCLUDE
   PATTERN "brigade/train" EXCLUDE
   PATTERN "brigade/generate" EXCLUDE
   PATTERN "brigade/evaluate" EXCLUDE
@@ -48,7 +48,10 @@ foreach(folder IN LISTS TORCH_INCLUDE_DIRS)
 endforeach()
 set(pc_torch_libs "-ltorch -ltorch_cpu -lc10")
 if(TARGET torch_cuda)
-  string(APPEND pc_torch_libs " -ltorch_cuda -lc10_cuda")
+  # The runtime, which our kernels call, is found where the toolkit is.
+  get_filename_component(cudart_folder "${CUDA_cudart_LIBRARY}" DIRECTORY)
+  string(APPEND pc_torch_libs " -ltorch_cuda -lc10_cuda"
+    " ${CUDA_cudart_LIBRARY} -Wl,-rpath,${cudart_folder}")
 endif()
 get_filename_component(torch_folder "${TORCH_LIBRARY}" DIRECTORY)
 if(torch_folder AND NOT torch_folder IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)

@@ -8,20 +8,22 @@ namespace {
 
 constexpr const char* kAdamWOp = "adamw";
 
+// like: of which it is to have the numel and the device.
 void check_flat(
     const char* name,
     const Tensor& x,
-    int64_t numel,
+    const Tensor& like,
     torch::ScalarType dtype = torch::kFloat) {
   require(
-      x.defined() && x.is_contiguous() && x.numel() == numel &&
-          x.scalar_type() == dtype,
+      x.defined() && x.is_contiguous() && x.numel() == like.numel() &&
+          x.scalar_type() == dtype && x.device() == like.device(),
       kAdamWOp,
-      "{} is {}, expected a contiguous {} tensor of {} elements",
+      "{} is {}, expected a contiguous {} tensor of {} elements on {}",
       name,
       describe(x),
       c10::toString(dtype),
-      numel);
+      like.numel(),
+      like.device().str());
 }
 
 }  // namespace
@@ -35,15 +37,14 @@ void adamw_step(
     Tensor master_low,
     AfterRead after_read) {
   const torch::NoGradGuard no_grad;
-  const int64_t numel = main_grad.numel();
-  check_flat("main_grad", main_grad, numel);
-  check_flat("exp_avg", exp_avg, numel);
-  check_flat("exp_avg_sq", exp_avg_sq, numel);
+  check_flat("main_grad", main_grad, main_grad);
+  check_flat("exp_avg", exp_avg, main_grad);
+  check_flat("exp_avg_sq", exp_avg_sq, main_grad);
   const bool is_split = weight.scalar_type() == torch::kBFloat16;
   check_flat(
-      "weight", weight, numel, is_split ? torch::kBFloat16 : torch::kFloat);
+      "weight", weight, main_grad, is_split ? torch::kBFloat16 : torch::kFloat);
   if (is_split)
-    check_flat("master_low", master_low, numel, torch::kShort);
+    check_flat("master_low", master_low, main_grad, torch::kShort);
   require(
       is_split || !master_low.defined(),
       kAdamWOp,
@@ -59,7 +60,7 @@ void adamw_step(
 
 Tensor sum_of_squares(const Tensor& values, Kernels kernels) {
   const torch::NoGradGuard no_grad;
-  check_flat("the tensor", values, values.numel());
+  check_flat("the tensor", values, values);
   return choose_kernels("sum_of_squares", kernels, {&values})
       .sum_of_squares(values);
 }

@@ -190,7 +190,8 @@ void for_each_chunk(
                  .keep_logits = options.keep_logits,
                  .is_shared = is_shared(call.weight, options),
                  .wants_gradients = gradients.wanted(),
-                 .needs_aten = options.logit_soft_cap.has_value()});
+                 .needs_aten = options.logit_soft_cap.has_value(),
+                 .has_teacher = options.teacher.has_value()});
   const Tensor table = as_rows(call.weight);
   const Tensor all = as_rows(call.hidden);
   for (int64_t begin = 0; begin < tokens; begin += rows) {

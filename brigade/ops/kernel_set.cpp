@@ -51,7 +51,8 @@ const KernelSet& choose_kernels(
     if (first == nullptr)
       first = operand;
     if (!own.takes(operand->device(), operand->scalar_type()) ||
-        operand->scalar_type() != first->scalar_type())
+        operand->scalar_type() != first->scalar_type() ||
+        operand->device() != first->device())
       refused = operand;
   }
   if (refused == nullptr)

@@ -111,6 +111,7 @@ struct HeadSize {
   bool wants_gradients = false;
   // A soft cap: what ATen calls alone compute.
   bool needs_aten = false;
+  bool has_teacher = false;
 };
 
 // Some tokens of the fused head and cross-entropy.

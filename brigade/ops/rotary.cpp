@@ -18,11 +18,15 @@ constexpr const char* kRotaryOp = "rotary";
 void check_rotary(const Tensor& x, const RotaryTable& table) {
   require(
       x.dim() == 4 && x.size(1) == table.cos.size(0) &&
-          x.size(3) == 2 * table.cos.size(1),
+          x.size(3) == 2 * table.cos.size(1) &&
+          x.device() == table.cos.device(),
       kRotaryOp,
-      "q or k is {}, but the table's cos is {}: expected [B, {}, H, {}]",
+      "q or k is {} on {}, but the table's cos is {} on {}: expected "
+      "[B, {}, H, {}] there",
       describe(x),
+      x.device().str(),
       describe(table.cos),
+      table.cos.device().str(),
       table.cos.size(0),
       2 * table.cos.size(1));
 }

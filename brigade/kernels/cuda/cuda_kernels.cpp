@@ -233,7 +233,9 @@ void CudaKernels::rotate(const RotateInputs& inputs) const {
 constexpr int64_t kHeadRows = 2048;
 
 int64_t CudaKernels::head_rows_at_once(const HeadSize& size) const {
-  return size.needs_aten ? AtenKernels::head_rows_at_once(size) : kHeadRows;
+  return size.needs_aten || size.has_teacher
+             ? AtenKernels::head_rows_at_once(size)
+             : kHeadRows;
 }
 
 std::unique_ptr<HeadChunk> CudaKernels::make_head_chunk(
@@ -261,6 +263,8 @@ void CudaKernels::adamw_step(
        .beta1 = static_cast<float>(step.beta1),
        .beta2 = static_cast<float>(step.beta2),
        .eps = static_cast<float>(step.eps),
+       .one_minus_beta1 = static_cast<float>(1 - step.beta1),
+       .one_minus_beta2 = static_cast<float>(1 - step.beta2),
        .keep = static_cast<float>(1 - step.lr * step.weight_decay),
        .rate = static_cast<float>(step.lr / (1 - std::pow(step.beta1, t))),
        .root_scale =

@@ -15,8 +15,9 @@ namespace brigade::ops::cuda {
 
 enum class Element { kFloat, kBFloat16 };
 constexpr int64_t kPackBytes = 16;
-// Floats of a block's memory in the backward of a norm, one per column.
-constexpr int64_t kMostNormColumns = 12288;
+// Floats of a block's memory in the backward of a norm, one per column: 48 KiB
+// less what block_sum() has.
+constexpr int64_t kMostNormColumns = 48 * 1024 / 4 - 32;
 
 // As KernelSet::rms_norm(); all packed and contiguous. residual and sum are null
 // without a residual.
@@ -132,6 +133,7 @@ struct AdamW {
   int16_t* low;
   int64_t numel;
   float grad_scale, beta1, beta2, eps;
+  float one_minus_beta1, one_minus_beta2;
   float keep;        // 1 - lr weight_decay
   float rate;        // lr / (1 - beta1^t)
   float root_scale;  // 1 / sqrt(1 - beta2^t)

@@ -47,9 +47,9 @@ __global__ void adamw(AdamW step) {
         master.values[j] = joined(uppers.values[j], lows.values[j]);
       const float g = gradient.values[j] * step.grad_scale;
       const float m =
-          step.beta1 * exp_avg.values[j] + (1.0f - step.beta1) * g;
+          step.beta1 * exp_avg.values[j] + step.one_minus_beta1 * g;
       const float v =
-          step.beta2 * exp_avg_sq.values[j] + (1.0f - step.beta2) * g * g;
+          step.beta2 * exp_avg_sq.values[j] + step.one_minus_beta2 * g * g;
       const float denominator = sqrtf(v) * step.root_scale + step.eps;
       const float w =
           master.values[j] * step.keep - step.rate * m / denominator;

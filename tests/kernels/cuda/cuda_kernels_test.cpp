@@ -47,7 +47,7 @@ class CudaKernels : public ::testing::TestWithParam<torch::ScalarType> {
 };
 
 const std::vector<std::vector<int64_t>> kShapes =
-    {{3, 7, 64}, {1, 5, 576}, {300, 2048}, {2, 3, 50}, {7, 8192}};
+    {{3, 7, 64}, {1, 5, 576}, {300, 2048}, {2, 3, 50}, {7, 8192}, {2, 12288}};
 
 TEST_P(CudaKernels, RmsNormWithItsResidualForwardAndBackward) {
   for (const auto& shape : kShapes) {
@@ -187,12 +187,16 @@ TEST_P(CudaKernels, AdamWStepsAsInFloat64) {
     const Tensor master = torch::randn({kNumel});
     const Tensor gradient = torch::randn({kNumel});
     const Tensor exp_avg = torch::randn({kNumel});
-    const Tensor exp_avg_sq = torch::rand({kNumel});
+    const Tensor exp_avg_sq = torch::rand({kNumel}) * 1e-4;
     const auto piece = [&](const Tensor& x) {
       return x.narrow(0, first, kNumel - 2 * first);
     };
     const AdamWStep step{
-        .lr = 0.01, .weight_decay = 0.1, .step = 3, .grad_scale = 0.25};
+        .lr = 0.01,
+        .beta2 = 0.9999,
+        .weight_decay = 0.1,
+        .step = 3,
+        .grad_scale = 0.25};
     AdamWTensors on_device{
         gradient.to(kGpu),
         exp_avg.to(kGpu),
