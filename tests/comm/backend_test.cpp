@@ -6,6 +6,7 @@
 #include "brigade/base/error.h"
 #include "brigade/comm/gpus.h"
 #include "brigade/comm/mpi/mpi_communicator.h"
+#include "brigade/launch/environment.h"
 
 namespace brigade {
 namespace {
@@ -22,12 +23,12 @@ TEST(Backend, GlooIsInEveryBuild) {
   EXPECT_NO_THROW(check_backend(Backend::kGloo, {}));
 }
 
-// Without a GPU in any build: there is no NCCL, or nothing to run it on.
 // It would record operations a second time, and races in 2.11.
 TEST(Backend, LibtorchsOwnRecorderIsOff) {
   EXPECT_EQ(process_environment()("TORCH_FR_BUFFER_SIZE"), "0");
 }
 
+// Without a GPU in any build: there is no NCCL, or nothing to run it on.
 TEST(Backend, NcclWithoutAGpuIsAConfigErrorThatSaysWhatIsMissing) {
   if (find_gpus().count > 0)
     GTEST_SKIP() << "this machine has GPUs";

@@ -21,9 +21,10 @@
 namespace brigade {
 namespace {
 
-// c10d records its operations as Brigade does (flight/), once more and with a
-// stack trace each; and in libtorch 2.11 threads that start operations race for
-// a map of it. Before main(), while there are no threads.
+// c10d records the operations of Gloo and NCCL as Brigade does (flight/), once
+// more and with a stack trace each; and in libtorch 2.11 threads that start
+// operations race for a map of it. A value that was set outside stays. Before
+// main(), while there are no threads.
 const bool recorder_is_off = [] {
   set_default_variable("TORCH_FR_BUFFER_SIZE", "0");
   return true;
