@@ -12,7 +12,7 @@ rm -rf "$results"
 mkdir -p "$results"
 
 started=$SECONDS
-ctest --test-dir "$build" --output-on-failure --no-tests=error -j2 \
+ctest --test-dir "$build" --output-on-failure --no-tests=error -j5 \
   --output-junit "$results/ctest.junit" "$@"
 status=$?
 elapsed=$((SECONDS - started))
