@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <numeric>
-#include <unordered_map>
+#include <unordered_set>
 
 #include "brigade/base/parse_number.h"
 #include "brigade/files/file.h"
@@ -29,35 +28,47 @@ bool is_spelled_symbol(Type type) {
   return type == Type::kControl || type == Type::kUnknown;
 }
 
-// In the order of the merged pieces' scores, and of one piece's parts by their
-// ids: as transformers' SentencePieceExtractor does.
+// One way to make a piece of two others.
+struct PieceMerge {
+  float score = 0;
+  size_t left_length = 0;  // characters
+  std::string_view left;
+  std::string_view right;
+};
+
+// By descending scores of the merged pieces, and the longest left parts first:
+// as transformers' generate_merges(). So where pieces have one score, as Llama
+// 2's runs of spaces do, a run is put together from the left, as the library
+// does it.
 json merges_of(const Model& model) {
-  std::unordered_map<std::string_view, size_t> ids;
-  for (size_t id = 0; id < model.pieces.size(); ++id)
-    ids.emplace(model.pieces[id].text, id);
-  std::vector<size_t> order(model.pieces.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return model.pieces[a].score > model.pieces[b].score;
-  });
-  json merges = json::array();
-  for (const size_t id : order) {
-    const std::string_view text = model.pieces[id].text;
-    if (model.pieces[id].type != Type::kNormal)
+  std::unordered_set<std::string_view> pieces;
+  for (const Model::Piece& piece : model.pieces)
+    pieces.insert(piece.text);
+  std::vector<PieceMerge> merges;
+  for (const Model::Piece& piece : model.pieces) {
+    const std::string_view text = piece.text;
+    if (piece.type != Type::kNormal)
       continue;
-    std::vector<std::pair<size_t, size_t>> parts;
+    size_t length = 1;
     for (size_t cut = utf8_length(text[0]); cut < text.size();
-         cut += utf8_length(text[cut])) {
-      const auto left = ids.find(text.substr(0, cut));
-      const auto right = ids.find(text.substr(cut));
-      if (left != ids.end() && right != ids.end())
-        parts.emplace_back(left->second, right->second);
+         cut += utf8_length(text[cut]), ++length) {
+      const PieceMerge merge{
+          piece.score, length, text.substr(0, cut), text.substr(cut)};
+      if (pieces.contains(merge.left) && pieces.contains(merge.right))
+        merges.push_back(merge);
     }
-    std::sort(parts.begin(), parts.end());
-    for (const auto& [left, right] : parts)
-      merges.push_back({model.pieces[left].text, model.pieces[right].text});
   }
-  return merges;
+  std::stable_sort(
+      merges.begin(),
+      merges.end(),
+      [](const PieceMerge& a, const PieceMerge& b) {
+        return a.score != b.score ? a.score > b.score
+                                  : a.left_length > b.left_length;
+      });
+  json list = json::array();
+  for (const PieceMerge& merge : merges)
+    list.push_back({merge.left, merge.right});
+  return list;
 }
 
 json added_token(const TokenBeside& token) {

@@ -82,6 +82,35 @@ TEST_F(SentencePieceJsonTest, TheConvertedModelGivesTheLibrarysTokens) {
     EXPECT_EQ(own.encode(text), library->encode(text)) << text;
 }
 
+// A piece behind those of a .model: a message more of the same field.
+void append_piece(
+    const std::filesystem::path& path,
+    const std::string& text,
+    float score) {
+  std::string piece = "\x0A" + std::string(1, static_cast<char>(text.size()));
+  piece += text + "\x15";
+  piece.append(reinterpret_cast<const char*>(&score), sizeof score);
+  const std::string field =
+      "\x0A" + std::string(1, static_cast<char>(piece.size())) + piece;
+  write_text_file(path, read_text_file(path) + field);
+}
+
+// Llama 2's runs of spaces are such pieces.
+TEST_F(SentencePieceJsonTest, PiecesOfOneScoreAreMergedFromTheLeft) {
+  const auto path = folder_ / "tokenizer.model";
+  for (const size_t length : {1, 2, 4, 5, 6, 3, 7})
+    append_piece(path, std::string(length, '-'), -1e9F);
+  const auto library = load_tokenizer(path.string());
+  const auto json = convert_sentencepiece(path);
+  ASSERT_TRUE(json);
+  const HuggingFaceTokenizer own(*json, "FILE");
+  for (size_t length = 1; length < 40; ++length) {
+    const std::string text = "the" + std::string(length, '-') + "ring " +
+                             std::string(length / 2, '-') + "\n";
+    ASSERT_EQ(own.encode(text), library->encode(text)) << length;
+  }
+}
+
 TEST_F(SentencePieceJsonTest, FilesBesideAddTheirTokens) {
   write("added_tokens.json", {{"<|im_start|>", 400}, {"<|im_end|>", 401}});
   write(
