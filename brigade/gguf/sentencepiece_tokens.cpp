@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -30,31 +32,50 @@ bool is_byte_token(const std::string& text) {
   return text.size() == 6 && text.starts_with("<0x") && text[5] == '>';
 }
 
-std::pair<std::string, std::string> parts_of_merge(const json& merge) {
-  if (merge.is_array())
-    return {merge.at(0).get<std::string>(), merge.at(1).get<std::string>()};
-  const auto line = merge.get<std::string>();
-  const size_t space = line.find(' ');
-  if (space != line.rfind(' '))
-    refuse_tokenizer(fmt::format("the merge \"{}\" has several spaces", line));
-  return {line.substr(0, space), line.substr(space + 1)};
+// Spaces become U+2581 before anything is merged.
+bool has_space(const std::string& text) {
+  return text.find(' ') != std::string::npos;
+}
+
+struct Merge {
+  std::string left;
+  std::string right;
+  std::string whole() const { return left + right; }
+};
+
+// Those that can happen, by rank.
+std::vector<Merge> read_merges(const json& model) {
+  std::vector<Merge> merges;
+  for (const json& entry : model.at("merges")) {
+    Merge merge;
+    if (entry.is_array()) {
+      merge = {entry.at(0).get<std::string>(), entry.at(1).get<std::string>()};
+    } else {
+      const auto line = entry.get<std::string>();
+      const size_t space = line.find(' ');
+      merge = {line.substr(0, space), line.substr(space + 1)};
+    }
+    if (!has_space(merge.whole()))
+      merges.push_back(std::move(merge));
+  }
+  return merges;
 }
 
 // Scores with which the highest-scored pair is the one of the lowest rank.
 class MergeScores {
  public:
   explicit MergeScores(const json& model) : model_(model) {
-    std::string last;
-    for (const json& merge : model.at("merges")) {
-      auto pair = parts_of_merge(merge);
-      std::string whole = pair.first + pair.second;
-      const float score = -static_cast<float>(scores_.size());
-      if (!scores_.emplace(whole, score).second && whole != last) {
-        refuse_tokenizer(fmt::format(
-            "the merges that make \"{}\" do not follow each other", whole));
-      }
-      last = std::move(whole);
-      merges_.insert(std::move(pair));
+    const std::vector<Merge> merges = read_merges(model);
+    std::unordered_map<std::string, size_t> last;
+    for (size_t i = 0; i < merges.size(); ++i)
+      last[merges[i].whole()] = i;
+    // What is between merges of one piece has its score.
+    for (size_t begin = 0; begin < merges.size();) {
+      size_t end = begin + 1;
+      for (size_t i = begin; i < end; ++i)
+        end = std::max(end, last.at(merges[i].whole()) + 1);
+      add({&merges[begin], end - begin});
+      begin = end;
     }
   }
 
@@ -70,7 +91,8 @@ class MergeScores {
       return vocabulary.contains(text) && !special.contains(text);
     };
     for (const auto& [text, id] : vocabulary.items()) {
-      if (special.contains(text) || is_byte_token(text) || text.empty())
+      if (special.contains(text) || is_byte_token(text) || text.empty() ||
+          has_space(text))
         continue;
       for (size_t cut = utf8_length(text[0]); cut < text.size();
            cut += utf8_length(text[cut])) {
@@ -93,6 +115,39 @@ class MergeScores {
   const json& model_;
   std::unordered_map<std::string, float> scores_;
   std::set<std::pair<std::string, std::string>> merges_;
+
+  void add(std::span<const Merge> block) {
+    const float score = -static_cast<float>(scores_.size());
+    std::set<std::string> pieces;
+    for (const Merge& merge : block) {
+      pieces.insert(merge.whole());
+      scores_[merge.whole()] = score;
+      merges_.emplace(merge.left, merge.right);
+    }
+    if (pieces.size() > 1 && !grow_from_left(pieces)) {
+      refuse_tokenizer(fmt::format(
+          "the merges that make \"{}\" do not follow each other",
+          block.front().whole()));
+    }
+  }
+
+  // Whether the pieces may have one score, of which llama.cpp takes the
+  // leftmost: they are the runs of 3 to n of a character, and two characters
+  // are merged later. Then a run that has begun goes on before the next one
+  // begins, here as there. Llama 2's runs of spaces are such pieces.
+  bool grow_from_left(const std::set<std::string>& pieces) const {
+    const std::string& shortest = *pieces.begin();
+    const std::string one = shortest.substr(0, utf8_length(shortest[0]));
+    std::string run = one + one;
+    if (scores_.contains(run))
+      return false;
+    for (const std::string& piece : pieces) {
+      run += one;
+      if (piece != run)
+        return false;
+    }
+    return true;
+  }
 };
 
 // The parts of a Sequence, or the node itself.
