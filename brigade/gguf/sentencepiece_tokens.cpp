@@ -126,7 +126,8 @@ class MergeScores {
     }
     if (pieces.size() > 1 && !grow_from_left(pieces)) {
       refuse_tokenizer(fmt::format(
-          "the merges that make \"{}\" do not follow each other",
+          "the merges that make \"{}\" do not follow each other; put its "
+          "tokenizer.model into its place, whose scores llama.cpp follows",
           block.front().whole()));
     }
   }
@@ -253,8 +254,17 @@ SentencePieceTokens add_sentencepiece_model(
     refuse_tokenizer("white space ends the .model's words");
   if (!model.byte_fallback)
     refuse_tokenizer("the .model does not spell unknown characters in bytes");
+  SentencePieceTokens result;
+  if (model.adds_dummy_prefix)
+    result.prefix = SpacePrefix::kBeforeText;
   for (size_t id = 0; id < model.pieces.size(); ++id) {
     const SentencePieceModel::Piece& piece = model.pieces[id];
+    if (piece.type == SentencePieceModel::PieceType::kUserDefined &&
+        model.adds_dummy_prefix)
+      result.difference =
+          "llama.cpp puts a space behind the user's symbols in a text too, "
+          "such as \"" +
+          piece.text + "\"";
     tokens.set(
         static_cast<int64_t>(id),
         {piece.text, piece.score, static_cast<TokenType>(piece.type)});
@@ -272,9 +282,7 @@ SentencePieceTokens add_sentencepiece_model(
          kUnreachableScore,
          token.is_special ? TokenType::kControl : TokenType::kUserDefined});
   }
-  return {
-      model.adds_dummy_prefix ? SpacePrefix::kBeforeText : SpacePrefix::kNone,
-      ""};
+  return result;
 }
 
 }  // namespace brigade

@@ -181,6 +181,23 @@ void add_added_tokens(
   }
 }
 
+// Llama 2's tokenizer.json has its special tokens normalised, so that they are
+// found behind a space alone.
+void note_tokens_within_words(
+    const json& tokenizer,
+    const Tokenizer& engine,
+    std::vector<std::string>& notes) {
+  std::string names;
+  for (const json& added : tokenizer.at("added_tokens")) {
+    const auto content = added.at("content").get<std::string>();
+    const auto ids = engine.encode("a" + content + "a");
+    if (std::find(ids.begin(), ids.end(), added.at("id")) == ids.end())
+      names += fmt::format("{}\"{}\"", names.empty() ? "" : ", ", content);
+  }
+  if (!names.empty())
+    notes.push_back("llama.cpp finds these tokens within words too: " + names);
+}
+
 void add_sentencepiece(
     const SentencePieceTokens& kind,
     TokenList& tokens,
@@ -234,6 +251,7 @@ void add_json(
   if (model.value("byte_fallback", false)) {
     const auto kind = add_sentencepiece_json(tokenizer, tokens);
     add_added_tokens(tokenizer, tokens, result.notes);
+    note_tokens_within_words(tokenizer, engine, result.notes);
     add_sentencepiece(kind, tokens, result);
   } else {
     add_byte_level(tokenizer, tokens, result);

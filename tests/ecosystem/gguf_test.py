@@ -5,6 +5,7 @@
 """
 import json
 import pathlib
+import random
 import shutil
 import subprocess
 import unittest
@@ -12,9 +13,11 @@ import unittest
 import gguf
 import numpy
 import safetensors.numpy
+import sentencepiece
 import tokenizers
 import torch
 import transformers
+from sentencepiece import sentencepiece_model_pb2
 
 from support import BRIGADE, TestInFolder, run
 
@@ -112,6 +115,54 @@ def byte_level(name):
     made.train_from_iterator([TEXT], tokenizers.trainers.BpeTrainer(
         vocab_size=600, special_tokens=["<|endoftext|>"], show_progress=False,
         initial_alphabet=parts.ByteLevel.alphabet()))
+    return made
+
+
+SPACE = "\u2581"
+RUNS = [SPACE * length for length in
+        (2, 4, 8, 5, 16, 6, 12, 13, 10, 14, 3, 9, 7, 11, 15)]
+
+
+def sentencepiece_model(**more):
+    """Llama 2's kind, runs of spaces of one score included, as its protobuf."""
+    path = more.pop("prefix")
+    sentencepiece.SentencePieceTrainer.Train(
+        sentence_iterator=iter(TEXT.splitlines()), model_type="bpe",
+        model_prefix=str(path), vocab_size=580, byte_fallback=True,
+        normalization_rule_name="identity", remove_extra_whitespaces=False,
+        minloglevel=2, **more)
+    model = sentencepiece_model_pb2.ModelProto()
+    file = path.with_suffix(".model")
+    model.ParseFromString(file.read_bytes())
+    pieces = list(model.pieces)
+    del model.pieces[:]
+    begin = max(i for i, piece in enumerate(pieces) if piece.type == 6) + 1
+    model.pieces.extend(pieces[:begin])
+    for run_of_spaces in RUNS:
+        model.pieces.add(piece=run_of_spaces, score=-1e9)
+    model.pieces.extend(pieces[begin:])
+    return model
+
+
+def llama2_json(model, normalized=False):
+    """The tokenizer.json of a model as transformers 4 converted Llama 2's:
+    where pieces have one score, the merges are in the order of their parts."""
+    vocabulary = {p.piece: i for i, p in enumerate(model.pieces)}
+    normal = {p.piece: p.score for p in model.pieces if p.type == 1}
+    merges = [(left, right) for left in vocabulary for right in vocabulary
+              if left + right in normal]
+    merges.sort(key=lambda merge: -normal["".join(merge)])
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(
+        vocabulary, merges, byte_fallback=True, fuse_unk=True,
+        unk_token="<unk>"))
+    made.add_special_tokens([
+        tokenizers.AddedToken(text, special=True, normalized=normalized)
+        for text in ("<unk>", "<s>", "</s>")])
+    parts = tokenizers.normalizers
+    made.normalizer = parts.Sequence(
+        [parts.Prepend(SPACE), parts.Replace(" ", SPACE)])
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)])
     return made
 
 
@@ -332,6 +383,73 @@ class Gguf(TestInFolder):
         run("export", "--run", folder / "run", "--gguf", path, "--type", "f32")
         self.check_llama_cpp(path, folder / "run")
         self.check_llama_cpp(path)
+
+    def sentencepiece_folder(self, name, **more):
+        """The model of a folder with a .model, and the .model's protobuf."""
+        folder = self.folder / f"sentencepiece-{name}"
+        shutil.copytree(self.model("llama"), folder)
+        for path in folder.glob("tokenizer*"):
+            path.unlink()
+        proto = sentencepiece_model(prefix=self.folder / name, **more)
+        (folder / "tokenizer.model").write_bytes(proto.SerializeToString())
+        return folder, proto
+
+    def check_sentencepiece(self, folder):
+        self.check_llama_cpp(self.export(folder, "f32"), folder)
+
+    def test_llama_cpp_has_the_tokens_of_a_sentencepiece_model(self):
+        for name, more in (("model", {}),
+                           ("bare", {"add_dummy_prefix": False}),
+                           ("symbols", {"add_dummy_prefix": False,
+                                        "user_defined_symbols": "the,\u4e2d"})):
+            with self.subTest(model=name):
+                self.check_sentencepiece(
+                    self.sentencepiece_folder(name, **more)[0])
+
+    def test_llama_cpp_has_the_tokens_of_a_model_with_files_beside(self):
+        folder, _ = self.sentencepiece_folder("beside")
+        (folder / "added_tokens.json").write_text(
+            json.dumps({"<|im_start|>": 595, "<|im_end|>": 596}))
+        self.check_sentencepiece(folder)
+
+    def test_llama_cpp_has_the_tokens_of_llama_2s_tokenizer_json(self):
+        folder, proto = self.sentencepiece_folder("json")
+        (folder / "tokenizer.model").unlink()
+        for normalized in (False, True):
+            with self.subTest(special_tokens_are_normalized=normalized):
+                made = llama2_json(proto, normalized)
+                made.save(str(folder / "tokenizer.json"))
+                self.check_sentencepiece(folder)
+                self.check_tokens_of_tokenizers(folder, made)
+        self.assertIn(
+            'within words too: "<unk>", "<s>", "</s>"', self.notes(folder))
+
+    def check_tokens_of_tokenizers(self, folder, made):
+        """Of 2,000 texts; </s> ends each of them in the dataset."""
+        draw = random.Random(1)
+        pieces = TEXT.split() + [
+            "<s>", "<unk>", " ", "  ", " " * 9, " " * 40, "\n", "\n\n", "\t",
+            "\u00a0", SPACE, "中文", "é", "🚒", "e\u0301", "<0x41>", "\x00"]
+        texts = ["".join(draw.choice(pieces) + draw.choice(("", " "))
+                         for _ in range(draw.randint(1, 20)))
+                 for _ in range(2000)]
+        (folder / "texts.jsonl").write_text("".join(
+            json.dumps({"text": text}) + "\n" for text in texts))
+        run("prepare", "-i", folder / "texts.jsonl", "--tokenizer", folder,
+            "--out", folder / "texts", "--overwrite")
+        self.assertEqual(
+            numpy.fromfile(folder / "texts.bin", numpy.uint16).tolist(),
+            [i for text in texts
+             for i in made.encode(text, add_special_tokens=False).ids + [2]])
+
+    def notes(self, folder):
+        return run("export", "--run", folder, "--gguf", folder / "out.gguf")
+
+    def test_what_llama_cpp_does_otherwise_with_symbols_is_said(self):
+        folder, _ = self.sentencepiece_folder(
+            "prefixed", user_defined_symbols="the")
+        self.assertIn(
+            "puts a space behind the user's symbols", self.notes(folder))
 
 
 if __name__ == "__main__":

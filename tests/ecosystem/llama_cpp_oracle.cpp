@@ -43,7 +43,7 @@ std::string unquoted(const std::string& line) {
   return text;
 }
 
-void print_tokens(const llama_vocab* vocab) {
+void print_tokens(const llama_vocab* vocab, bool finds_special) {
   std::string line;
   while (std::getline(std::cin, line)) {
     const std::string text = unquoted(line);
@@ -55,7 +55,7 @@ void print_tokens(const llama_vocab* vocab) {
         ids.data(),
         static_cast<int>(ids.size()),
         true,
-        true);
+        finds_special);
     for (int i = 0; i < count; ++i)
       std::printf("%s%d", i == 0 ? "" : " ", ids[i]);
     std::printf("\n");
@@ -138,13 +138,14 @@ int main(int argc, char** argv) {
   ggml_backend_load_all();
   const std::string what = argv[2];
   auto parameters = llama_model_default_params();
-  parameters.vocab_only = what == "tokens";
+  const bool is_plain = what == "plain";
+  parameters.vocab_only = is_plain || what == "tokens";
   llama_model* model = llama_model_load_from_file(argv[1], parameters);
   if (model == nullptr)
     return 1;
   const llama_vocab* vocab = llama_model_get_vocab(model);
-  if (what == "tokens")
-    print_tokens(vocab);
+  if (parameters.vocab_only)
+    print_tokens(vocab, !is_plain);
   else
     print_predictions(model, llama_vocab_n_tokens(vocab), what);
   llama_model_free(model);
