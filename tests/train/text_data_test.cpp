@@ -82,6 +82,8 @@ TEST_F(TextData, HasTheLossesOfThePreparedDataset) {
        "dataset.shuffle=true",
        "dataset.shuffle_block=8"});
   expect_equal(
+      "tp", {"--nproc", "2", "distributed.tp_size=2", "dataset.shuffle=true"});
+  expect_equal(
       "pp_and_cp",
       {"--nproc",
        "4",
@@ -109,6 +111,40 @@ TEST_F(TextData, ContinuesWhereItWas) {
   EXPECT_THAT(
       losses_of(run("rest")),
       ::testing::ElementsAre(whole[3], whole[4], whole[5]));
+}
+
+TEST_F(TextData, ContinuesInAnotherLayoutAsThePreparedDatasetDoes) {
+  const Arguments order = {"dataset.shuffle=true", "dataset.shuffle_block=8"};
+  const auto losses_after = [&](const std::string& name, Arguments first) {
+    first.insert(first.end(), order.begin(), order.end());
+    Arguments second = first;
+    first.insert(
+        first.end(),
+        {"--nproc",
+         "2",
+         "distributed.dp_size=2",
+         "training.micro_batch_size=2",
+         "checkpoint.save_frequency=3"});
+    ProgramResult result = train(name, first);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    fs::remove_all(*folder_ / "cache");
+    const fs::path saved = run(name) / "checkpoints/3";
+    second.insert(
+        second.end(),
+        {"--nproc",
+         "4",
+         "distributed.tp_size=2",
+         "distributed.pp_size=2",
+         "training.micro_batch_size=2",
+         "training.gradient_accumulation_steps=2",
+         "checkpoint.load_path=" + saved.string()});
+    result = train(name + "_rest", second);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return losses_of(run(name + "_rest"));
+  };
+  const auto losses = losses_after("moved_text", {text()});
+  EXPECT_EQ(losses.size(), 3U);
+  EXPECT_EQ(losses, losses_after("moved_prepared", {}));
 }
 
 TEST_F(TextData, WhatCannotBeIsNamed) {
