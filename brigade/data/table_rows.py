@@ -45,12 +45,12 @@ def check_column(schema, column):
     if not column:
         return
     if column not in schema.names:
-        refuse(f"there is no column '{column}'; --column names the one that holds "
-               f"the text: {', '.join(schema.names[:30])}")
+        refuse(f"there is no column '{column}'; --column (dataset.text_key) names "
+               f"the one that holds the text: {', '.join(schema.names[:30])}")
     kind = schema.field(column).type
     if not is_text(kind):
         refuse(f"the column '{column}' holds {str(kind)[:100]}, not text; --column "
-               "names the one that holds the text")
+               "(dataset.text_key) names the one that holds the text")
 
 
 def batches_of_parquet(path, column):

@@ -241,7 +241,7 @@ put('utf8.parquet', text=bad)
       prepare_refusal("absent.parquet"),
       AllOf(
           HasSubstr("absent.parquet] there is no column 'text'"),
-          HasSubstr("--column"),
+          HasSubstr("--column (dataset.text_key) names"),
           HasSubstr("id, body")));
   for (const char* name :
        {"number.parquet", "nested.parquet", "binary.parquet"})
