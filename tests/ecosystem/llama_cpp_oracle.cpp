@@ -1,6 +1,7 @@
 // llama.cpp's tokens and log-probabilities of texts, for scripts/test_llama_cpp.sh.
 //
 //   llama_cpp_oracle MODEL.gguf tokens  < JSONL   one JSON string per line
+//   llama_cpp_oracle MODEL.gguf plain   < JSONL   special tokens as text
 //   llama_cpp_oracle MODEL.gguf scores  < LINES   token ids, separated by spaces
 //   llama_cpp_oracle MODEL.gguf logits  < LINES   the same
 //
