@@ -123,9 +123,8 @@ RUNS = [SPACE * length for length in
         (2, 4, 8, 5, 16, 6, 12, 13, 10, 14, 3, 9, 7, 11, 15)]
 
 
-def sentencepiece_model(**more):
-    """Llama 2's kind, runs of spaces of one score included, as its protobuf."""
-    path = more.pop("prefix")
+def sentencepiece_model(path, runs, **more):
+    """Llama 2's kind, with runs of spaces of one score, as its protobuf."""
     sentencepiece.SentencePieceTrainer.Train(
         sentence_iterator=iter(TEXT.splitlines()), model_type="bpe",
         model_prefix=str(path), vocab_size=580, byte_fallback=True,
@@ -138,7 +137,7 @@ def sentencepiece_model(**more):
     del model.pieces[:]
     begin = max(i for i, piece in enumerate(pieces) if piece.type == 6) + 1
     model.pieces.extend(pieces[:begin])
-    for run_of_spaces in RUNS:
+    for run_of_spaces in runs:
         model.pieces.add(piece=run_of_spaces, score=-1e9)
     model.pieces.extend(pieces[begin:])
     return model
@@ -384,13 +383,13 @@ class Gguf(TestInFolder):
         self.check_llama_cpp(path, folder / "run")
         self.check_llama_cpp(path)
 
-    def sentencepiece_folder(self, name, **more):
+    def sentencepiece_folder(self, name, runs=RUNS, **more):
         """The model of a folder with a .model, and the .model's protobuf."""
         folder = self.folder / f"sentencepiece-{name}"
         shutil.copytree(self.model("llama"), folder)
         for path in folder.glob("tokenizer*"):
             path.unlink()
-        proto = sentencepiece_model(prefix=self.folder / name, **more)
+        proto = sentencepiece_model(self.folder / name, runs, **more)
         (folder / "tokenizer.model").write_bytes(proto.SerializeToString())
         return folder, proto
 
@@ -423,6 +422,20 @@ class Gguf(TestInFolder):
                 self.check_tokens_of_tokenizers(folder, made)
         self.assertIn(
             'within words too: "<unk>", "<s>", "</s>"', self.notes(folder))
+
+    def test_llama_cpp_has_the_tokens_of_gemmas_tokenizer_json(self):
+        runs = [sign * n for sign in ("\n", SPACE) for n in range(2, 32)]
+        folder, _ = self.sentencepiece_folder(
+            "gemma", [], add_dummy_prefix=False, pad_id=0, eos_id=1, bos_id=2,
+            unk_id=3, pad_piece="<pad>", eos_piece="<eos>", bos_piece="<bos>",
+            user_defined_symbols=["<start_of_turn>", *runs])
+        (folder / "tokenizer_config.json").write_text(json.dumps(
+            {"tokenizer_class": "GemmaTokenizer", "bos_token": "<bos>",
+             "eos_token": "<eos>"}))
+        made = transformers.AutoTokenizer.from_pretrained(folder)
+        made.save_pretrained(folder)
+        (folder / "tokenizer.model").unlink()
+        self.check_sentencepiece(folder)
 
     def check_tokens_of_tokenizers(self, folder, made):
         """Of 2,000 texts; </s> ends each of them in the dataset."""
