@@ -268,6 +268,7 @@ TEST_P(PyTorchOracle, TrainsAsOneRankDoes) {
       {"sequences", sequences_of_step(1)},
       {"seq_length", 48},
       {"learning_rate", 1e-2},
+      {"adam_eps", kAdamEps},
       {"grad_clip", 0.5},
       {"eval_every", kEvalEvery},
       {"eval_begin", first_held_out_window(training.dataset())}};

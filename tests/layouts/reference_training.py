@@ -40,7 +40,7 @@ def main(folder, out):
     length, sequences = training["seq_length"], training["sequences"]
     optimizer = torch.optim.AdamW(
         params.values(), lr=training["learning_rate"], betas=(0.9, 0.999),
-        eps=1e-8, weight_decay=0.01)
+        eps=training["adam_eps"], weight_decay=0.01)
     losses, eval_losses, results = [], [], {}
 
     def loss_of_windows_from(first):

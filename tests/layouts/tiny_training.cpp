@@ -123,9 +123,7 @@ TinyTraining::TinyTraining()
   auto config = testing::tiny_run(dataset_);
   auto& training = config["training"];
   training["total_train_steps"] = kSteps;
-  // Where a gradient cancels, nothing but rounding is left of it, which AdamW
-  // would make a whole step of.
-  training["adam_eps"] = 1e-6;
+  training["adam_eps"] = kAdamEps;
   // Well below the first norms, which are above 1.
   training["grad_clip"] = 0.5;
   training["eval_every"] = kEvalEvery;
