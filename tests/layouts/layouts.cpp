@@ -330,6 +330,7 @@ std::vector<std::string> overrides_of(const LayoutCase& layout) {
       overrides.emplace_back("adapter.use_dora=true");
     return overrides;
   }
+  overrides.push_back(fmt::format("training.adam_eps={}", kAdamEps));
   overrides.push_back(
       fmt::format("model.config.tie_word_embeddings={}", layout.tied));
   for (std::string& text : model_of(layout))

@@ -35,6 +35,11 @@ struct LayoutCase {
 
 // Micro-batches of a step, the same in each layout.
 inline constexpr int kAccumulation = 4;
+// Of models without adapters. Where a gradient cancels, or few tokens visit an
+// expert, nothing but rounding is left of it, which AdamW would make a whole step
+// of with a smaller one. (B of an adapter begins with zeros: it consists of such
+// steps, which are alike where they are whole.)
+inline constexpr double kAdamEps = 1e-5;
 
 // "dp1_tp2_pp2_cp2"
 std::string name_of(const ParallelDims& dims);

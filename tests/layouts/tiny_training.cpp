@@ -123,7 +123,6 @@ TinyTraining::TinyTraining()
   auto config = testing::tiny_run(dataset_);
   auto& training = config["training"];
   training["total_train_steps"] = kSteps;
-  training["adam_eps"] = kAdamEps;
   // Well below the first norms, which are above 1.
   training["grad_clip"] = 0.5;
   training["eval_every"] = kEvalEvery;

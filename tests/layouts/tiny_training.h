@@ -15,9 +15,6 @@
 namespace brigade {
 
 inline constexpr int kSteps = 6;
-// Where a gradient cancels, or few tokens visit an expert, nothing but rounding is
-// left of it, which AdamW would make a whole step of with a smaller one.
-inline constexpr double kAdamEps = 1e-5;
 // One batch of the held-out part after every third step.
 inline constexpr int kEvalEvery = 3;
 inline constexpr double kEvalFraction = 0.2;
