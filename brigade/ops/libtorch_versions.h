@@ -132,6 +132,67 @@ template <typename T>
 struct FlashGradients {
   T dq, dk, dv;  // as q, k and v
 };
+// The state of a dropout that is none, on the device of `like`.
+template <typename T>
+T no_dropout(const T& like) {
+  return at::empty({}, like.options().dtype(torch::kLong));
+}
+
+// flash_attention_backward() by cuDNN.
+template <typename T>
+std::optional<FlashGradients<T>> cudnn_attention_backward(
+    const T& dout,
+    const T& q,
+    const T& k,
+    const T& v,
+    const FlashResult<T>& whole,
+    bool is_causal,
+    double scale) {
+  const T& out = whole.out;
+  const T lse = whole.lse.unsqueeze(-1);
+  const T none;
+  const T state = no_dropout(lse);
+  if constexpr (requires {
+                  _scaled_dot_product_cudnn_attention_backward(
+                      dout,
+                      q,
+                      k,
+                      v,
+                      out,
+                      lse,
+                      state,
+                      state,
+                      none,
+                      none,
+                      none,
+                      q.size(2),
+                      k.size(2),
+                      0.0,
+                      is_causal,
+                      scale);
+                }) {
+    const auto [dq, dk, dv] = _scaled_dot_product_cudnn_attention_backward(
+        dout,
+        q,
+        k,
+        v,
+        out,
+        lse,
+        state,
+        state,
+        none,
+        none,
+        none,
+        q.size(2),
+        k.size(2),
+        0.0,
+        is_causal,
+        scale);
+    return FlashGradients<T>{dq, dk, dv};
+  }
+  return std::nullopt;
+}
+
 // Precondition: has_flash_attention(). out and lse are those of attention over
 // all keys; of out only the dot product of each row with dout's is used.
 template <typename T>
@@ -158,49 +219,13 @@ std::optional<FlashGradients<T>> flash_attention_backward(
     }
     return std::nullopt;
   }
-  const T none;
-  // The state of a dropout that is none.
-  const T state = at::empty({}, lse.options().dtype(torch::kLong));
-  if constexpr (requires {
-                  _scaled_dot_product_cudnn_attention_backward(
-                      dout,
-                      q,
-                      k,
-                      v,
-                      out,
-                      lse,
-                      state,
-                      state,
-                      none,
-                      none,
-                      none,
-                      q.size(2),
-                      k.size(2),
-                      0.0,
-                      is_causal,
-                      scale);
-                }) {
-    if (attention_backend(q, k, v) == kCudnnBackend) {
-      const auto [dq, dk, dv] = _scaled_dot_product_cudnn_attention_backward(
-          dout,
-          q,
-          k,
-          v,
-          out,
-          lse.unsqueeze(-1),
-          state,
-          state,
-          none,
-          none,
-          none,
-          q.size(2),
-          k.size(2),
-          0.0,
-          is_causal,
-          scale);
-      return FlashGradients<T>{dq, dk, dv};
-    }
+  if (attention_backend(q, k, v) == kCudnnBackend) {
+    if (auto gradients =
+            cudnn_attention_backward(dout, q, k, v, whole, is_causal, scale))
+      return gradients;
   }
+  const T none;
+  const T state = no_dropout(lse);
   if constexpr (requires {
                   _scaled_dot_product_flash_attention_backward(
                       dout,

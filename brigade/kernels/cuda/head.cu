@@ -25,7 +25,8 @@ struct Softmax {
   }
   __device__ void add(const Softmax& other) {
     const float both = fmaxf(largest, other.largest);
-    sum = sum * __expf(largest - both) + other.sum * __expf(other.largest - both);
+    sum =
+        sum * __expf(largest - both) + other.sum * __expf(other.largest - both);
     largest = both;
   }
 };
@@ -86,7 +87,9 @@ void launch_head_rows(const HeadRows& head, CUstream_st* stream) {
 }
 
 void launch_head_gradient(
-    Element element, const HeadGradient& head, CUstream_st* stream) {
+    Element element,
+    const HeadGradient& head,
+    CUstream_st* stream) {
   const auto blocks = static_cast<unsigned>(head.rows);
   for_element(element, [&](auto zero) {
     head_gradient<decltype(zero)><<<blocks, kThreads, 0, stream>>>(head);

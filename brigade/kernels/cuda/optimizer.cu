@@ -9,9 +9,9 @@ constexpr int kThreads = 256;
 constexpr int64_t kMostBlocks = 132 * 32;
 
 __device__ float joined(uint16_t upper, int16_t low) {
-  return __int_as_float(
-      static_cast<int>((static_cast<uint32_t>(upper) << 16) +
-                       static_cast<uint32_t>(static_cast<int32_t>(low))));
+  return __int_as_float(static_cast<int>(
+      (static_cast<uint32_t>(upper) << 16) +
+      static_cast<uint32_t>(static_cast<int32_t>(low))));
 }
 
 // kNumel elements at a time: 4 where all begin at multiples of 16 bytes.
@@ -46,8 +46,7 @@ __global__ void adamw(AdamW step) {
       if constexpr (kIsSplit)
         master.values[j] = joined(uppers.values[j], lows.values[j]);
       const float g = gradient.values[j] * step.grad_scale;
-      const float m =
-          step.beta1 * exp_avg.values[j] + step.one_minus_beta1 * g;
+      const float m = step.beta1 * exp_avg.values[j] + step.one_minus_beta1 * g;
       const float v =
           step.beta2 * exp_avg_sq.values[j] + step.one_minus_beta2 * g * g;
       const float denominator = sqrtf(v) * step.root_scale + step.eps;
@@ -91,8 +90,8 @@ bool begins_at(const void* address, uintptr_t multiple) {
   return reinterpret_cast<uintptr_t>(address) % multiple == 0;
 }
 
-__global__ void sum_of_squares(
-    const float* values, int64_t numel, double* partial) {
+__global__ void
+sum_of_squares(const float* values, int64_t numel, double* partial) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
   double sum = 0;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -126,8 +125,7 @@ void launch_sum_of_squares(
     int64_t numel,
     double* partial,
     CUstream_st* stream) {
-  sum_of_squares<<<
-      static_cast<unsigned>(kSquareBlocks), kThreads, 0, stream>>>(
+  sum_of_squares<<<static_cast<unsigned>(kSquareBlocks), kThreads, 0, stream>>>(
       values, numel, partial);
   check_launch("sum_of_squares");
 }

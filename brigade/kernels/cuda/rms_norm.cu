@@ -71,8 +71,7 @@ __global__ void rms_norm_backward(RmsNormBackward norm) {
       for (int j = 0; j < kNumel; ++j)
         dot += d.at(j) * (weight.at(j) + norm.weight_offset) * values.at(j);
     }
-    const float mean =
-        block_sum(dot) * rstd / static_cast<float>(norm.columns);
+    const float mean = block_sum(dot) * rstd / static_cast<float>(norm.columns);
     void* dx = row_of<T>(norm.dx, row, norm.columns);
     for (int64_t i = threadIdx.x; i < packs; i += blockDim.x) {
       const Pack<T> d = load<T>(dnormed, i);
@@ -87,8 +86,7 @@ __global__ void rms_norm_backward(RmsNormBackward norm) {
         const float g = d.at(j) * (weight.at(j) + norm.weight_offset);
         dweight[i * kNumel + j] += d.at(j) * normed;
         const float of_norm = (g - normed * mean) * rstd;
-        gradient.set(
-            j, norm.dsum != nullptr ? of_norm + dsum.at(j) : of_norm);
+        gradient.set(j, norm.dsum != nullptr ? of_norm + dsum.at(j) : of_norm);
       }
       store(dx, i, gradient);
     }
@@ -107,7 +105,9 @@ int64_t packs_of(Element element, int64_t columns) {
 }  // namespace
 
 void launch_rms_norm(
-    Element element, const RmsNorm& norm, CUstream_st* stream) {
+    Element element,
+    const RmsNorm& norm,
+    CUstream_st* stream) {
   const int threads =
       threads_for(packs_of(element, norm.columns), kMostThreads);
   const auto blocks = static_cast<unsigned>(norm.rows);
@@ -117,13 +117,12 @@ void launch_rms_norm(
   check_launch("rms_norm");
 }
 
-int64_t rms_norm_backward_blocks(
-    Element element, int64_t rows, int64_t columns) {
+int64_t
+rms_norm_backward_blocks(Element element, int64_t rows, int64_t columns) {
   int device = 0;
   int processors = 1;
   cudaGetDevice(&device);
-  cudaDeviceGetAttribute(
-      &processors, cudaDevAttrMultiProcessorCount, device);
+  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   // About a thousand threads on each.
   const int threads = threads_for(packs_of(element, columns), kMostThreads);
   const int64_t most = static_cast<int64_t>(processors) * (1024 / threads);
@@ -131,7 +130,9 @@ int64_t rms_norm_backward_blocks(
 }
 
 void launch_rms_norm_backward(
-    Element element, const RmsNormBackward& norm, CUstream_st* stream) {
+    Element element,
+    const RmsNormBackward& norm,
+    CUstream_st* stream) {
   const int threads =
       threads_for(packs_of(element, norm.columns), kMostThreads);
   const auto blocks = static_cast<unsigned>(norm.blocks);

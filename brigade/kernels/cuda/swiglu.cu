@@ -71,7 +71,9 @@ void launch_swiglu(Element element, const Swiglu& s, CUstream_st* stream) {
 }
 
 void launch_swiglu_backward(
-    Element element, const SwigluBackward& s, CUstream_st* stream) {
+    Element element,
+    const SwigluBackward& s,
+    CUstream_st* stream) {
   const auto blocks = static_cast<unsigned>(s.rows);
   for_element(element, [&](auto zero) {
     using T = decltype(zero);
