@@ -44,7 +44,8 @@ def sources_of(names):
     sources = []
     for name in names:
         path = pathlib.Path(name)
-        if name.startswith("tests/consumer/"):
+        # Sources of another project, and of builds with CUDA's headers.
+        if name.startswith(("tests/consumer/", "brigade/kernels/cuda/")):
             continue
         if path.suffix == ".h":
             path = path.with_suffix(".cpp")
