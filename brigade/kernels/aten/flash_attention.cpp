@@ -63,11 +63,11 @@ FlashOperands part(const FlashOperands& all, const FlashPiece& piece) {
 
 // Whether one call of a GPU's kernel is all: its results need no merging.
 bool is_whole_on_gpu(
-    const FlashOperands& all,
+    const AttentionOperands& operands,
     const std::vector<FlashPiece>& pieces) {
-  return !all.q.is_cpu() && pieces.size() == 1 &&
-         pieces[0].queries == TokenSpan{0, all.q.size(2)} &&
-         pieces[0].keys == TokenSpan{0, all.k.size(2)};
+  return !operands.q.is_cpu() && pieces.size() == 1 &&
+         pieces[0].queries == TokenSpan{0, operands.q.size(1)} &&
+         pieces[0].keys == TokenSpan{0, operands.k.size(1)};
 }
 
 // Calls body(i) for each query head of those that share a key head; once, with
@@ -123,7 +123,7 @@ bool flash_forward(
     return false;
   const auto pieces =
       plan_flash(options, operands.q.size(1), operands.k.size(1));
-  if (!so_far.out.defined() && is_whole_on_gpu(*all, pieces)) {
+  if (!so_far.out.defined() && is_whole_on_gpu(operands, pieces)) {
     const auto result = flash_attention(
         all->q, all->k, all->v, pieces[0].is_diagonal, all->scale);
     BRIGADE_ASSERT(result, "flash attention was there a moment ago");
@@ -179,11 +179,11 @@ bool flash_backward_whole(
       inputs.out.scalar_type() != dtype || inputs.dout.scalar_type() != dtype ||
       into.dq.scalar_type() != dtype || into.dk.scalar_type() != dtype)
     return false;
+  const auto pieces = plan_flash(options, q.size(1), k.size(1));
+  if (!is_whole_on_gpu(inputs.operands, pieces))
+    return false;
   const auto all = flash_operands(kernels, inputs.operands, options);
   if (!all)
-    return false;
-  const auto pieces = plan_flash(options, q.size(1), k.size(1));
-  if (!is_whole_on_gpu(*all, pieces))
     return false;
   const auto gradients = flash_attention_backward(
       inputs.dout.transpose(1, 2),
