@@ -60,8 +60,8 @@ void add_model(std::vector<ConfigKey>& keys) {
       kAny,
       kFree,
       "that compute the model: Brigade's own for CPUs (cpu), libtorch's for "
-      "any "
-      "device (aten), or cpu on CPUs and aten elsewhere (auto)");
+      "any device (aten), or Brigade's own on CPUs and NVIDIA's GPUs, and aten "
+      "elsewhere (auto)");
   group.key(
       "init",
       &G::init,

@@ -2,7 +2,7 @@
 // group beside it for tensors on the CPU: values of agreement, losses.
 //
 // Compiled where libtorch has NCCL. Its calls are those of c10d that PyTorch's
-// own DDP and FSDP make; it has never run on a GPU (docs/gpu.md).
+// own DDP and FSDP make; it has never run (docs/gpu.md).
 //
 // A collective is ordered behind the launching thread's current stream, and
 // runs on NCCL's own. wait() orders the waiting thread's current stream behind
