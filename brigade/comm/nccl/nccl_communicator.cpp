@@ -45,13 +45,16 @@ c10d::ReduceOp nccl_op(ReduceOp op) {
 
 class NcclWork : public Work {
  public:
-  // ended: behind the work, timed.
+  // ended: behind the work, timed. tensors: those of the operation, which c10d
+  // lets go of at the first wait for it, on whatever stream.
   NcclWork(
       NcclWorkPtr work,
+      std::vector<torch::Tensor> tensors,
       StreamMark ended,
       const CollectiveRecord& record,
       GroupFailuresPtr failures)
       : work_(std::move(work)),
+        tensors_(std::move(tensors)),
         ended_(std::move(ended)),
         record_(record),
         failures_(std::move(failures)) {}
@@ -88,6 +91,7 @@ class NcclWork : public Work {
   }
 
   NcclWorkPtr work_;
+  std::vector<torch::Tensor> tensors_;
   StreamMark ended_;
   CollectiveRecord record_;
   GroupFailuresPtr failures_;
@@ -188,9 +192,12 @@ class NcclCommunicator : public Communicator {
     }
   }
 
-  // What launch() returns: c10d's work on the GPU.
+  // What launch() returns: c10d's work on the GPU, with `tensors`.
   template <typename Launch>
-  WorkPtr queued(Record record, const Launch& launch) {
+  WorkPtr queued(
+      Record record,
+      std::vector<torch::Tensor> tensors,
+      const Launch& launch) {
     const torch::NoGradGuard no_grad;
     const c10::DeviceGuard on_device(device_);
     try {
@@ -199,7 +206,11 @@ class NcclCommunicator : public Communicator {
       const StreamScope scope(ends_);
       work->wait();
       return std::make_shared<NcclWork>(
-          work, StreamMark::timed(device_), record, failures_);
+          work,
+          std::move(tensors),
+          StreamMark::timed(device_),
+          record,
+          failures_);
     } catch (const CommError&) {
       throw;
     } catch (const std::exception& error) {
@@ -211,7 +222,7 @@ class NcclCommunicator : public Communicator {
       override {
     if (tensor.is_cpu())
       return host_->all_reduce(tensor, op);
-    return queued(record, [&] {
+    return queued(record, {tensor}, [&] {
       std::vector<torch::Tensor> tensors{tensor};
       c10d::AllreduceOptions options;
       options.reduceOp = nccl_op(op);
@@ -225,7 +236,7 @@ class NcclCommunicator : public Communicator {
       Record record) override {
     if (input.is_cpu())
       return host_->reduce_scatter(output, input);
-    return queued(record, [&] {
+    return queued(record, {output, input}, [&] {
       auto to = output.view({-1});
       auto from = input.view({-1});
       return backend()._reduce_scatter_base(to, from);
@@ -238,7 +249,7 @@ class NcclCommunicator : public Communicator {
       Record record) override {
     if (input.is_cpu())
       return host_->all_gather(output, input);
-    return queued(record, [&] {
+    return queued(record, {output, input}, [&] {
       auto to = output.view({-1});
       auto from = input.view({-1});
       return backend()._allgather_base(to, from);
@@ -248,7 +259,7 @@ class NcclCommunicator : public Communicator {
   WorkPtr do_broadcast(torch::Tensor tensor, int root, Record record) override {
     if (tensor.is_cpu())
       return host_->broadcast(tensor, root);
-    return queued(record, [&] {
+    return queued(record, {tensor}, [&] {
       std::vector<torch::Tensor> tensors{tensor};
       c10d::BroadcastOptions options;
       options.rootRank = root;
@@ -263,7 +274,7 @@ class NcclCommunicator : public Communicator {
       Record record) override {
     if (input.is_cpu())
       return host_->all_to_all_single(output, input, splits);
-    return queued(record, [&] {
+    return queued(record, {output, input}, [&] {
       auto to = splits.is_even() ? output.view({-1}) : output;
       auto from = splits.is_even() ? input.view({-1}) : input;
       auto output_rows = splits.output;
@@ -276,7 +287,7 @@ class NcclCommunicator : public Communicator {
       override {
     if (tensor.is_cpu())
       return host_->send(tensor, destination, tag);
-    return queued(record, [&] {
+    return queued(record, {tensor}, [&] {
       std::vector<torch::Tensor> tensors{tensor};
       return group_->send(tensors, destination, tag);
     });
@@ -286,7 +297,7 @@ class NcclCommunicator : public Communicator {
       override {
     if (tensor.is_cpu())
       return host_->recv(tensor, source, tag);
-    return queued(record, [&] {
+    return queued(record, {tensor}, [&] {
       std::vector<torch::Tensor> tensors{tensor};
       return group_->recv(tensors, source, tag);
     });
@@ -297,7 +308,7 @@ class NcclCommunicator : public Communicator {
       override {
     if (pair.sent.is_cpu())
       return host_->exchange(pair);
-    return queued(send, [&] {
+    return queued(send, {pair.sent, pair.received}, [&] {
       std::vector<torch::Tensor> sent{pair.sent};
       std::vector<torch::Tensor> received{pair.received};
       group_->startCoalescing();
