@@ -98,30 +98,54 @@ Tensor Experts::forward(
       enter_region(router_->route(x, inputs, kept), parallel);
   if (is_first) {
     const Tensor experts = enter_region(kept.experts, parallel);
-    kept.order = ops::order_by_expert(experts, description_.count);
+    const int64_t ranks = context_->expert_parallel->size();
+    const int64_t parts = parts_of_exchange();
+    kept.order = ops::order_by_expert(
+        experts, sending_order(description_.count, ranks, parts));
     note_routing({experts, inputs.has_loss, kept.order.counts}, weights);
     kept.exchange = ExpertExchange(
-        context_->expert_parallel, kept.order.counts, x.device());
+        context_->expert_parallel, kept.order.counts, parts, x.device());
     if (context_->description.adapter.dropout > 0 &&
         inputs.token_keys.defined())
       kept.row_keys = keys_of_rows(inputs.token_keys, kept);
   }
-  const Tensor rows =
-      ops::rows_of_tokens(enter_region(x, parallel), kept.order);
-  const Tensor done = kept.exchange.from_experts(
-      run_experts(kept.exchange.to_experts(rows), kept));
+  const ExpertExchange& exchange = kept.exchange;
+  const auto sent =
+      exchange.send(ops::rows_of_tokens(enter_region(x, parallel), kept.order));
+  // Alone it comes last: gradients are ready in the order of their buckets.
+  const bool shared_first = context_->expert_parallel->size() > 1;
+  Tensor shared;
+  if (shared_ && shared_first)
+    shared = run_shared(x, inputs.token_keys);
+  ExpertExchange::UnderWay back;
+  for (size_t part = 0; part < exchange.parts().size(); ++part)
+    exchange.send_back(
+        back, run_experts(exchange.arrive(sent, part), kept, part));
+  const Tensor done = exchange.arrive_back(back);
   const Tensor sum =
       leave_region(ops::combine_rows(done, weights, kept.order), parallel);
-  return shared_ ? sum + run_shared(x, inputs.token_keys) : sum;
+  if (shared_ && !shared_first)
+    shared = run_shared(x, inputs.token_keys);
+  return shared.defined() ? sum + shared : sum;
+}
+
+// Rows travel while the shared expert computes; without one, while experts do.
+int64_t Experts::parts_of_exchange() const {
+  const int64_t own = description_.count / context_->expert_parallel->size();
+  return shared_ ? 1 : std::min<int64_t>(2, own);
 }
 
 // Rows of one token have its key.
-Tensor Experts::keys_of_rows(const Tensor& token_keys, const KeptRouting& kept)
-    const {
+std::vector<Tensor> Experts::keys_of_rows(
+    const Tensor& token_keys,
+    const KeptRouting& kept) const {
   const torch::NoGradGuard no_grad;
-  return kept.exchange
-      .to_experts(ops::rows_of_tokens(token_keys.unsqueeze(1), kept.order))
-      .flatten();
+  const auto sent = kept.exchange.send(
+      ops::rows_of_tokens(token_keys.unsqueeze(1), kept.order));
+  std::vector<Tensor> keys;
+  for (size_t part = 0; part < kept.exchange.parts().size(); ++part)
+    keys.push_back(kept.exchange.arrive(sent, part).flatten());
+  return keys;
 }
 
 Tensor Experts::given_shares(const Tensor& x, const ExpertInputs& inputs)
@@ -166,17 +190,22 @@ void Experts::note_routing(const Routing& routing, const Tensor& weights)
 
 // With adapters each expert is linears of its own; without, one node of autograd
 // has the products of all.
-Tensor Experts::run_experts(const Tensor& rows, const KeptRouting& kept) const {
-  const std::vector<int64_t>& counts = kept.exchange.counts();
+Tensor Experts::run_experts(
+    const Tensor& rows,
+    const KeptRouting& kept,
+    size_t part) const {
+  const auto& [first, counts] = kept.exchange.parts()[part];
+  const auto experts =
+      std::span(experts_).subspan(static_cast<size_t>(first), counts.size());
   if (!has_adapters())
-    return run_whole_experts(rows, counts);
-  const auto parts = torch::split_with_sizes(rows, counts);
-  std::vector<Tensor> keys(parts.size());
-  if (kept.row_keys.defined())
-    keys = torch::split_with_sizes(kept.row_keys, counts);
+    return run_whole_experts(rows, counts, experts);
+  const auto row_parts = torch::split_with_sizes(rows, counts);
+  std::vector<Tensor> keys(counts.size());
+  if (!kept.row_keys.empty())
+    keys = torch::split_with_sizes(kept.row_keys[part], counts);
   std::vector<Tensor> results;
-  for (size_t i = 0; i < parts.size(); ++i)
-    results.push_back(run_adapted_expert(experts_[i], parts[i], keys[i]));
+  for (size_t i = 0; i < experts.size(); ++i)
+    results.push_back(run_adapted_expert(experts[i], row_parts[i], keys[i]));
   return results.size() == 1 ? results[0] : torch::cat(results);
 }
 
@@ -195,10 +224,11 @@ bool Experts::has_adapters() const {
 
 Tensor Experts::run_whole_experts(
     const Tensor& rows,
-    const std::vector<int64_t>& counts) const {
+    const std::vector<int64_t>& counts,
+    std::span<const Expert> experts) const {
   std::vector<std::vector<Tensor>> gate_up_weights;
   std::vector<std::vector<Tensor>> down_weights;
-  for (const Expert& expert : experts_) {
+  for (const Expert& expert : experts) {
     gate_up_weights.push_back(expert.gate_up.weights());
     down_weights.push_back({expert.down->weight});
   }

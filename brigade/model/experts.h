@@ -3,9 +3,11 @@
 // expert's (model_spec/model_description.h).
 //
 // Collectives, in this order on all ranks: tp's on entering, the exchange of
-// rows between the ranks of ep (expert_parallel/expert_exchange.h), tp's on
-// leaving, those of the shared expert. Each tp rank has a part of every
-// expert's features and of its sum; all of them choose alike.
+// rows between the ranks of ep (expert_parallel/expert_exchange.h), during which
+// the shared expert computes with collectives of its own, tp's on leaving.
+// Without a shared expert the rows of one half of a rank's experts travel while
+// the other half computes. Each tp rank has a part of every expert's features
+// and of its sum; all of them choose alike.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -13,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "brigade/model/mlp.h"
@@ -48,19 +51,23 @@ class Experts : public torch::nn::Module {
       torch::nn::Module& parent,
       int64_t expert,
       const ParameterSource& source);
-  // rows: [R, C], of each expert in turn, as kept.exchange counts them.
-  torch::Tensor run_experts(const torch::Tensor& rows, const KeptRouting& kept)
-      const;
+  int64_t parts_of_exchange() const;
+  // rows: [R, C], of each expert of the part in turn, as kept.exchange says.
+  torch::Tensor run_experts(
+      const torch::Tensor& rows,
+      const KeptRouting& kept,
+      size_t part) const;
   bool has_adapters() const;
   torch::Tensor run_whole_experts(
       const torch::Tensor& rows,
-      const std::vector<int64_t>& counts) const;
+      const std::vector<int64_t>& counts,
+      std::span<const Expert> experts) const;
   torch::Tensor run_adapted_expert(
       const Expert& expert,
       const torch::Tensor& rows,
       const torch::Tensor& row_keys) const;
   // KeptRouting::row_keys. Collective over context_->expert_parallel.
-  torch::Tensor keys_of_rows(
+  std::vector<torch::Tensor> keys_of_rows(
       const torch::Tensor& token_keys,
       const KeptRouting& kept) const;
   torch::Tensor run_shared(

@@ -50,8 +50,9 @@ struct KeptRouting {
   torch::Tensor load;  // [sequences, E]: f; undefined: not needed, or not yet
   ops::ExpertOrder order;
   ExpertExchange exchange;
-  // int64, of the rows that this rank's experts get; undefined: no dropout.
-  torch::Tensor row_keys;
+  // int64, of the rows that this rank's experts get, by the exchange's part;
+  // empty: no dropout.
+  std::vector<torch::Tensor> row_keys;
 };
 
 class Router {

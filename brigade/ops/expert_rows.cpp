@@ -194,32 +194,41 @@ Tensor choose_experts(const Tensor& scores, const ExpertChoice& choice) {
       .contiguous();
 }
 
-ExpertOrder order_by_expert(const Tensor& experts, int64_t count) {
+ExpertOrder order_by_expert(
+    const Tensor& experts,
+    const std::vector<int64_t>& order) {
   const torch::NoGradGuard no_grad;
   require(
       experts.dim() == 2 && experts.scalar_type() == torch::kLong,
       kExpertsOp,
       "{} is not int64 [N, k]",
       describe(experts));
+  const auto count = static_cast<int64_t>(order.size());
   const Tensor flat = experts.reshape({-1});
-  ExpertOrder order;
-  order.pair_of_row = std::get<1>(
-      at::sort(flat, /*stable=*/true, /*dim=*/0, /*descending=*/false));
-  order.row_of_pair = at::empty_like(flat);
-  order.row_of_pair.scatter_(
-      0, order.pair_of_row, at::arange(flat.numel(), flat.options()));
-  order.row_of_pair = order.row_of_pair.view(experts.sizes());
+  ExpertOrder result;
   const Tensor counts = at::bincount(flat, {}, count).cpu();
-  const auto of_expert = counts.accessor<int64_t, 1>();
-  for (int64_t i = 0; i < counts.numel(); ++i)
-    order.counts.push_back(of_expert[i]);
   require(
       counts.numel() == count,
       kExpertsOp,
       "a token goes to expert {}, but there are {}",
       counts.numel() - 1,
       count);
-  return order;
+  const auto of_expert = counts.accessor<int64_t, 1>();
+  for (int64_t i = 0; i < count; ++i)
+    result.counts.push_back(of_expert[i]);
+  Tensor places = at::empty({count}, at::kLong);
+  places.scatter_(
+      0, torch::tensor(order, at::kLong), at::arange(count, at::kLong));
+  result.pair_of_row = std::get<1>(at::sort(
+      places.to(flat.device()).index_select(0, flat),
+      /*stable=*/true,
+      /*dim=*/0,
+      /*descending=*/false));
+  result.row_of_pair = at::empty_like(flat);
+  result.row_of_pair.scatter_(
+      0, result.pair_of_row, at::arange(flat.numel(), flat.options()));
+  result.row_of_pair = result.row_of_pair.view(experts.sizes());
+  return result;
 }
 
 Tensor rows_of_tokens(const Tensor& x, const ExpertOrder& order) {

@@ -34,15 +34,18 @@ struct ExpertChoice {
 // ones the lower index. Builds no graph.
 Tensor choose_experts(const Tensor& scores, const ExpertChoice& choice);
 
-// The pairs of a token and one of its experts, sorted by expert, then by token,
-// then by choice.
+// The pairs of a token and one of its experts, sorted by expert (in an order of
+// experts that may be any), then by token, then by choice.
 struct ExpertOrder {
   Tensor pair_of_row;           // int64 [N * k]: token * k + choice
   Tensor row_of_pair;           // int64 [N, k]: the inverse
   std::vector<int64_t> counts;  // rows of each of the E experts
 };
-// experts: int64 [N, k], each below `count`. Reads the counts on the host.
-ExpertOrder order_by_expert(const Tensor& experts, int64_t count);
+// experts: int64 [N, k], each among the E of `order`, which has every number
+// below E once. Reads the counts on the host.
+ExpertOrder order_by_expert(
+    const Tensor& experts,
+    const std::vector<int64_t>& order);
 
 // x: [N, C]; returns the token's row for each pair, [N * k, C].
 Tensor rows_of_tokens(const Tensor& x, const ExpertOrder& order);

@@ -41,11 +41,19 @@ TEST(ExpertRows, OnlyExpertsOfTheBestGroupsAreChosen) {
 
 TEST(ExpertRows, OrderIsByExpertThenByToken) {
   const Tensor experts = torch::tensor({{2, 0}, {0, 3}, {2, 3}}, torch::kLong);
-  const ExpertOrder order = order_by_expert(experts, 5);
+  const ExpertOrder order = order_by_expert(experts, {0, 1, 2, 3, 4});
   EXPECT_THAT(order.counts, ElementsAre(2, 0, 2, 2, 0));
   EXPECT_THAT(values_of(order.pair_of_row), ElementsAre(1, 2, 0, 4, 3, 5));
   EXPECT_THAT(values_of(order.row_of_pair), ElementsAre(2, 0, 1, 4, 3, 5));
-  EXPECT_THROW(order_by_expert(experts, 3), Error);
+  EXPECT_THROW(order_by_expert(experts, {0, 1, 2}), Error);
+}
+
+TEST(ExpertRows, ExpertsMayLieInAnyOrder) {
+  const Tensor experts = torch::tensor({{2, 0}, {0, 3}, {2, 3}}, torch::kLong);
+  const ExpertOrder order = order_by_expert(experts, {3, 1, 0, 2});
+  EXPECT_THAT(order.counts, ElementsAre(2, 0, 2, 2));
+  EXPECT_THAT(values_of(order.pair_of_row), ElementsAre(3, 5, 1, 2, 0, 4));
+  EXPECT_THAT(values_of(order.row_of_pair), ElementsAre(4, 2, 3, 0, 5, 1));
 }
 
 // Against a loop over pairs, without permutation, differentiated by torch.
@@ -63,7 +71,7 @@ TEST(ExpertRows, RowsAndTheirSumsAreThoseOfALoopOverPairs) {
         testing::leaf(torch::randn({tokens, 3}, torch::kDouble));
     const Tensor dout = torch::randn({tokens, kWidth}, torch::kDouble);
 
-    const ExpertOrder order = order_by_expert(experts, 5);
+    const ExpertOrder order = order_by_expert(experts, {4, 2, 0, 1, 3});
     const Tensor of_row = experts.flatten().index_select(0, order.pair_of_row);
     const Tensor rows =
         rows_of_tokens(x, order) * factors.index_select(0, of_row);

@@ -36,13 +36,15 @@ class RecordingCommunicator : public Communicator {
       int size,
       const CommunicatorOptions& options,
       LaunchLedgerPtr ledger)
-      : Communicator(rank, size, options), ledger_(std::move(ledger)) {}
+      : Communicator(rank, size, options),
+        ledger_(std::move(ledger)),
+        is_on_cpu_(options.device.is_cpu()) {}
 
  private:
   using Record = const CollectiveRecord&;
 
   WorkPtr done(const torch::Tensor& tensor) {
-    if (tensor.is_cpu())
+    if (tensor.is_cpu() && !is_on_cpu_)
       return make_completed_work();
     return std::make_shared<LedgerWork>(ledger_);
   }
@@ -70,9 +72,13 @@ class RecordingCommunicator : public Communicator {
   }
   WorkPtr do_all_to_all(
       torch::Tensor output,
-      torch::Tensor,
-      const RowSplits&,
+      torch::Tensor input,
+      const RowSplits& splits,
       Record) override {
+    if (input.is_cpu() && splits.is_even()) {
+      output.view({size(), -1})
+          .copy_(input.view({size(), -1}).narrow(0, rank(), 1));
+    }
     return done(output);
   }
   WorkPtr do_send(torch::Tensor tensor, int, int, Record) override {
@@ -91,6 +97,7 @@ class RecordingCommunicator : public Communicator {
   }
 
   LaunchLedgerPtr ledger_;
+  bool is_on_cpu_;
 };
 
 }  // namespace

@@ -3,8 +3,8 @@
 // values (meta).
 //
 // Tensors of its device are left as they are. Values on the CPU are combined
-// with as many copies of themselves as there are peers. Every launch is in
-// records(), as with other communicators.
+// with as many copies of themselves as there are peers, but for uneven rows.
+// Every launch is in records(), as with other communicators.
 #pragma once
 
 #include <atomic>
