@@ -14,7 +14,7 @@ fi
 sources=("$@")
 if [ ${#sources[@]} -eq 0 ]; then
   # *_x86.cpp have what other processors get instead, too.
-  sources=(brigade/kernels/cpu/*_cpu.cpp brigade/kernels/cpu/*_x86.cpp)
+  sources=(brigade/kernels/cpu/*_{cpu,x86,arm}.cpp)
 fi
 
 # Headers of libtorch and Highway are the same for all processors; searched last,

@@ -3,6 +3,7 @@
 # sudo when not root. Does nothing, at once, when all are present.
 #
 #   scripts/install_dependencies.sh [GROUP...]   # default: build test
+#   scripts/install_dependencies.sh --list [GROUP...]   # only says what they are
 #     run    what the built program needs
 #     build  what a build needs (and run)
 #     test   what the test suite needs beyond that: oracles and tools
@@ -39,6 +40,11 @@ if [ "$release" != 12 ] && [ "$release" != 13 ]; then
   build+=(libabsl-dev)
 fi
 
+lists=
+if [ "${1:-}" = --list ]; then
+  lists=1
+  shift
+fi
 wanted=()
 for group in "${@:-build test}"; do
   for name in $group; do
@@ -59,6 +65,10 @@ for group in "${@:-build test}"; do
   done
 done
 
+if [ -n "$lists" ]; then
+  printf '%s\n' "${wanted[@]}"
+  exit 0
+fi
 if ! command -v dpkg-query >/dev/null; then
   echo "This is not Debian: install the equivalents of ${wanted[*]}" >&2
   exit 1

@@ -4,6 +4,7 @@
 # dependencies in it, builds this checkout and runs the tests. As root.
 #
 #   scripts/test_on.sh RELEASE [TEST...]   # trixie, forky, ...; default: all
+#   scripts/test_on.sh RELEASE --arch arm64 [TEST...]   # scripts/test_on_arm.sh
 #   ROOTS=FOLDER                           # default /var/cache/brigade-debian
 #   KEEP_BUILD=1                           # build on where the last run stopped
 # Prints one line at the end: release, libtorch, compiler, tests passed.
@@ -11,6 +12,11 @@ set -euo pipefail
 release=${1:?usage: scripts/test_on.sh RELEASE [TEST...]}
 shift
 cd "$(dirname "$0")/.."
+if [ "${1:-}" = --arch ]; then
+  [ "${2:-}" = arm64 ] ||
+    { echo "test_on: --arch takes arm64, but is '${2:-}'" >&2; exit 2; }
+  exec scripts/test_on_arm.sh "$release" "${@:3}"
+fi
 roots=${ROOTS:-/var/cache/brigade-debian}
 root=$roots/$release
 

@@ -311,13 +311,16 @@ bool whole_tiles(int64_t out, int64_t in) {
 }  // namespace
 
 bool has_linear_kernel(int64_t out, int64_t in) {
-  return whole_tiles(out, in) && detail::has_tile_kind(detail::TileKind::kAmx);
+  return whole_tiles(out, in) &&
+         (detail::has_tile_kind(detail::TileKind::kAmx) ||
+          detail::has_tile_kind(detail::TileKind::kBfmmla));
 }
 
 bool has_weight_kernel(int64_t out, int64_t in) {
   return whole_tiles(out, in) &&
          (detail::has_tile_kind(detail::TileKind::kAmx) ||
-          detail::has_tile_kind(detail::TileKind::kAvx512Bf16));
+          detail::has_tile_kind(detail::TileKind::kAvx512Bf16) ||
+          detail::has_tile_kind(detail::TileKind::kBfmmla));
 }
 
 void linear_product(const LinearProduct& p) {

@@ -1,7 +1,7 @@
 // Small products inside a kernel, on one thread and in its caches: what
 // attention, linears and the fused head are made of. bf16 operands run on AMX
-// tiles or AVX512-BF16 where the processor has them, everything else by
-// Highway; sums are float32.
+// tiles, AVX512-BF16 or Arm's BFMMLA where the processor has them, everything
+// else by Highway; sums are float32.
 //
 // The right operand is packed first: columns in panels of kPanel, within a
 // panel groups of k that fill 32 bits (a pair of bf16, one float) side by side:
@@ -113,19 +113,21 @@ void transpose(
 void round_row(const float* from, int64_t numel, uint16_t* to);
 
 // The instructions that tile_product() uses for bf16 here: "amx",
-// "avx512_bf16" or Highway's name of the target that its kernels run on.
+// "avx512_bf16", "bfmmla" or Highway's name of the target that its kernels run on.
 const char* tile_product_instructions();
 
 namespace detail {
 // The kinds, for tests; a kind that the processor lacks must not be run. Found
-// out once, at the first call; none but kGeneric without Highway's AVX3 target
-// (hwy::DisableTargets()).
-enum class TileKind { kGeneric, kAvx512Bf16, kAmx };
+// out once, at the first call; on x86 none but kGeneric without Highway's AVX3
+// target (hwy::DisableTargets()).
+enum class TileKind { kGeneric, kAvx512Bf16, kAmx, kBfmmla };
 bool has_tile_kind(TileKind kind);
+bool has_bfmmla();
 void tile_product_generic(const TileProduct<float>& p);
 void tile_product_generic(const TileProduct<uint16_t>& p);
 void tile_product_avx512_bf16(const TileProduct<uint16_t>& p);
 void tile_product_amx(const TileProduct<uint16_t>& p);
+void tile_product_bfmmla(const TileProduct<uint16_t>& p);
 void round_row_avx512_bf16(const float* from, int64_t numel, uint16_t* to);
 void configure_amx();
 void release_amx();

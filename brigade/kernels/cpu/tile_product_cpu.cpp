@@ -156,6 +156,8 @@ void tile_product(const TileProduct<uint16_t>& p) {
     detail::tile_product_amx(p);
   else if (detail::has_tile_kind(detail::TileKind::kAvx512Bf16))
     detail::tile_product_avx512_bf16(p);
+  else if (detail::has_tile_kind(detail::TileKind::kBfmmla))
+    detail::tile_product_bfmmla(p);
   else
     detail::tile_product_generic(p);
 }
@@ -173,6 +175,8 @@ const char* tile_product_instructions() {
     return "amx";
   if (detail::has_tile_kind(detail::TileKind::kAvx512Bf16))
     return "avx512_bf16";
+  if (detail::has_tile_kind(detail::TileKind::kBfmmla))
+    return "bfmmla";
   return HWY_DYNAMIC_DISPATCH(target_name)();
 }
 

@@ -1,7 +1,7 @@
 // The bf16 dot-product instructions of x86, which Highway 1.0 does not offer:
 // AMX tiles (16 rows of 64 bytes) and AVX512-BF16. Each function carries its
-// own target, so that the file needs no special flags; on other processors, and
-// where Highway must not use AVX-512, has_tile_kind() says no.
+// own target, so that the file needs no special flags; has_tile_kind() says no on
+// other processors, and where Highway must not use AVX-512.
 #include "brigade/base/check.h"
 #include "brigade/kernels/cpu/tile_product.h"
 
@@ -251,6 +251,8 @@ bool has_tile_kind(TileKind kind) {
       return has.avx512_bf16;
     case TileKind::kAmx:
       return has.amx;
+    case TileKind::kBfmmla:
+      return false;
   }
   return false;
 }
@@ -328,7 +330,8 @@ round_row_avx512_bf16(const float* from, int64_t numel, uint16_t* to) {
 namespace brigade::ops::detail {
 
 bool has_tile_kind(TileKind kind) {
-  return kind == TileKind::kGeneric;
+  return kind == TileKind::kGeneric ||
+         (kind == TileKind::kBfmmla && has_bfmmla());
 }
 void configure_amx() {}
 void release_amx() {}

@@ -109,6 +109,8 @@ void multiply_by(detail::TileKind kind, const TileProduct<uint16_t>& p) {
       return detail::tile_product_avx512_bf16(p);
     case detail::TileKind::kAmx:
       return detail::tile_product_amx(p);
+    case detail::TileKind::kBfmmla:
+      return detail::tile_product_bfmmla(p);
   }
 }
 
@@ -160,7 +162,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         detail::TileKind::kGeneric,
         detail::TileKind::kAvx512Bf16,
-        detail::TileKind::kAmx));
+        detail::TileKind::kAmx,
+        detail::TileKind::kBfmmla));
 
 TEST(Float32Tiles, MultiplyAsDoubleDoes) {
   for (const Left left : {Left::kRows, Left::kPacked})
