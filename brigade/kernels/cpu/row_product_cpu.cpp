@@ -19,7 +19,7 @@ namespace brigade::ops::HWY_NAMESPACE {
 constexpr int64_t kColumnsAtOnce = 64;
 // How far ahead weights are asked for: what the processor asks for by itself
 // ends with a page.
-constexpr int64_t kAheadBytes = 4096;
+constexpr int64_t kAheadBytes = 2048;
 
 // A vector of float32, or two of bf16: those at even places and those at odd
 // ones, which takes fewer instructions than two halves. Constructors that are
