@@ -15,8 +15,8 @@
 //   send_back(part)  begins the way back
 //   arrive_back()    waits for all parts
 //
-// Backward does the same in the opposite direction: of what is computed between
-// two of these calls, the gradients are computed while rows are under way too.
+// Backward does the same in the opposite direction: gradients of operations
+// between two of these calls are computed while rows are under way too.
 #pragma once
 
 #include <torch/types.h>
