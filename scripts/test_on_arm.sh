@@ -59,7 +59,7 @@ unpack() {
     ln -sfnr "$target" "$link"
   done
   local libraries=$BRIGADE_SYSROOT/usr/lib/aarch64-linux-gnu
-  for link in libblas.so.3 liblapack.so.3; do
+  for link in libblas.so.3 liblapack.so.3 libopenblas.so.0; do
     ln -sf "openblas-pthread/$link" "$libraries/$link"
   done
   rm -rf "$folder/cache"

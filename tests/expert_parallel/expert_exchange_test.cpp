@@ -55,7 +55,8 @@ TEST(SendingOrder, IsByPartThenByRank) {
 class Exchange : public ::testing::TestWithParam<std::tuple<int, int>> {};
 
 TEST_P(Exchange, BringsEachRowToItsExpertAndBackWithItsGradient) {
-  const auto [size, parts] = GetParam();
+  const int size = std::get<0>(GetParam());
+  const int parts = std::get<1>(GetParam());
   const int64_t local = 3;
   const int64_t experts = local * size;
   testing::run_ranks(size, [&](const CommunicatorPtr& world) {
