@@ -17,8 +17,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // What is under way between two calls, or in backward, in the opposite
-// direction, between the nodes of these calls. Outlives backward: a message that
-// was waited for is let go, with its tensors.
+// direction, between the nodes of these calls. Outlives backward: a message
+// that was waited for is let go, with its tensors.
 struct ExpertExchange::Passage {
   struct Message {
     WorkPtr work;

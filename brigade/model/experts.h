@@ -3,11 +3,11 @@
 // expert's (model_spec/model_description.h).
 //
 // Collectives, in this order on all ranks: tp's on entering, the exchange of
-// rows between the ranks of ep (expert_parallel/expert_exchange.h), during which
-// the shared expert computes with collectives of its own, tp's on leaving.
-// Without a shared expert the rows of one half of a rank's experts travel while
-// the other half computes. Each tp rank has a part of every expert's features
-// and of its sum; all of them choose alike.
+// rows between the ranks of ep (expert_parallel/expert_exchange.h), tp's on
+// leaving. During the exchange the shared expert computes, with collectives of
+// its own (where ep is 1, it comes last). Without one the rows of one half of a
+// rank's experts travel while the other half computes. Each tp rank has a part
+// of every expert's features and of its sum; all of them choose alike.
 #pragma once
 
 #include <torch/nn/module.h>

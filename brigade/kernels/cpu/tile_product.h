@@ -113,7 +113,8 @@ void transpose(
 void round_row(const float* from, int64_t numel, uint16_t* to);
 
 // The instructions that tile_product() uses for bf16 here: "amx",
-// "avx512_bf16", "bfmmla" or Highway's name of the target that its kernels run on.
+// "avx512_bf16", "bfmmla" or Highway's name of the target that its kernels run
+// on.
 const char* tile_product_instructions();
 
 namespace detail {

@@ -1,7 +1,7 @@
 // The bf16 dot-product instructions of x86, which Highway 1.0 does not offer:
 // AMX tiles (16 rows of 64 bytes) and AVX512-BF16. Each function carries its
-// own target, so that the file needs no special flags; has_tile_kind() says no on
-// other processors, and where Highway must not use AVX-512.
+// own target, so that the file needs no special flags; has_tile_kind() says no
+// to them on other processors, and where Highway must not use AVX-512.
 #include "brigade/base/check.h"
 #include "brigade/kernels/cpu/tile_product.h"
 
