@@ -110,8 +110,8 @@ Tensor Experts::forward(
       kept.row_keys = keys_of_rows(inputs.token_keys, kept);
   }
   const ExpertExchange& exchange = kept.exchange;
-  const auto sent =
-      exchange.send(ops::rows_of_tokens(enter_region(x, parallel), kept.order));
+  const auto sent = exchange.send(ops::rows_of_tokens(
+      enter_region(x, parallel), kept.order, context_->kernels));
   // Alone it comes last: gradients are ready in the order of their buckets.
   const bool shared_first = context_->expert_parallel->size() > 1;
   Tensor shared;
@@ -122,8 +122,9 @@ Tensor Experts::forward(
     exchange.send_back(
         back, run_experts(exchange.arrive(sent, part), kept, part));
   const Tensor done = exchange.arrive_back(back);
-  const Tensor sum =
-      leave_region(ops::combine_rows(done, weights, kept.order), parallel);
+  const Tensor sum = leave_region(
+      ops::combine_rows(done, weights, kept.order, context_->kernels),
+      parallel);
   if (shared_ && !shared_first)
     shared = run_shared(x, inputs.token_keys);
   return shared.defined() ? sum + shared : sum;

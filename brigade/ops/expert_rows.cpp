@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "brigade/ops/carried.h"
 #include "brigade/ops/describe.h"
 #include "brigade/ops/kernel_set.h"
 #include "brigade/ops/once_differentiable.h"
@@ -18,24 +19,10 @@ using torch::autograd::variable_list;
 
 constexpr const char* kExpertsOp = "experts";
 
-// [N] of [N, k].
-Tensor choice_of(const Tensor& row_of_pair, int64_t choice) {
-  return row_of_pair.select(1, choice);
-}
-
-Tensor tokens_of_rows(const Tensor& pair_of_row, int64_t per_token) {
-  return at::div(pair_of_row, per_token, "floor");
-}
-
-// The sum of each token's rows, choice after choice, in the wide dtype.
-Tensor sum_of_choices(const Tensor& rows, const Tensor& row_of_pair) {
-  const auto wide = wide_dtype(rows);
-  Tensor sum = at::zeros(
-      {row_of_pair.size(0), rows.size(1)}, rows.options().dtype(wide));
-  for (int64_t choice = 0; choice < row_of_pair.size(1); ++choice)
-    sum.add_(rows.index_select(0, choice_of(row_of_pair, choice)));
-  return sum.to(rows.scalar_type());
-}
+struct ExpertRowsSaved {
+  ExpertPairs pairs;
+  const KernelSet* kernels;
+};
 
 struct RowsNode : OnceDifferentiable<RowsNode> {
   static constexpr const char* kName = "rows_of_tokens";
@@ -43,19 +30,18 @@ struct RowsNode : OnceDifferentiable<RowsNode> {
   static Tensor forward(
       AutogradContext* context,
       const Tensor& x,
-      const Tensor& pair_of_row,
-      const Tensor& row_of_pair) {
-    context->save_for_backward({row_of_pair});
-    return x.index_select(0, tokens_of_rows(pair_of_row, row_of_pair.size(1)));
+      const ExpertRowsSaved& saved) {
+    carry(context, saved);
+    return saved.kernels->rows_of_pairs(x, saved.pairs, {});
   }
 
   static variable_list gradients_of(
       AutogradContext* context,
       variable_list gradients) {
-    variable_list result(3);
+    const auto& saved = carried<ExpertRowsSaved>(context);
+    variable_list result(2);
     if (gradients[0].defined())
-      result[0] =
-          sum_of_choices(gradients[0], context->get_saved_variables()[0]);
+      result[0] = saved.kernels->sum_of_pairs(gradients[0], saved.pairs, {});
     return result;
   }
 };
@@ -67,43 +53,24 @@ struct CombineNode : OnceDifferentiable<CombineNode> {
       AutogradContext* context,
       const Tensor& rows,
       const Tensor& weights,
-      const Tensor& pair_of_row,
-      const Tensor& row_of_pair) {
-    context->save_for_backward({rows, weights, pair_of_row, row_of_pair});
-    const auto wide = wide_dtype(rows);
-    Tensor sum = at::zeros(
-        {row_of_pair.size(0), rows.size(1)}, rows.options().dtype(wide));
-    for (int64_t choice = 0; choice < row_of_pair.size(1); ++choice)
-      sum.addcmul_(
-          rows.index_select(0, choice_of(row_of_pair, choice)).to(wide),
-          weights.narrow(1, choice, 1));
-    return sum.to(rows.scalar_type());
+      const ExpertRowsSaved& saved) {
+    context->save_for_backward({rows, weights});
+    carry(context, saved);
+    return saved.kernels->sum_of_pairs(rows, saved.pairs, weights.contiguous());
   }
 
   static variable_list gradients_of(
       AutogradContext* context,
       variable_list gradients) {
-    variable_list result(4);
+    variable_list result(3);
     if (!gradients[0].defined())
       return result;
-    const auto saved = context->get_saved_variables();
-    const Tensor& rows = saved[0];
-    const Tensor& weights = saved[1];
-    const Tensor& pair_of_row = saved[2];
-    const Tensor& row_of_pair = saved[3];
-    const Tensor dout = gradients[0].to(wide_dtype(rows));
-    const int64_t per_token = row_of_pair.size(1);
-    result[0] = dout.index_select(0, tokens_of_rows(pair_of_row, per_token))
-                    .mul_(weights.reshape({-1, 1}).index_select(0, pair_of_row))
-                    .to(rows.scalar_type());
-    Tensor dweights = at::empty_like(weights);
-    for (int64_t choice = 0; choice < per_token; ++choice)
-      dweights.select(1, choice).copy_(
-          rows.index_select(0, choice_of(row_of_pair, choice))
-              .to(dout.scalar_type())
-              .mul_(dout)
-              .sum(1));
-    result[1] = dweights;
+    const auto& saved = carried<ExpertRowsSaved>(context);
+    const auto tensors = context->get_saved_variables();
+    result[0] = saved.kernels->rows_of_pairs(
+        gradients[0], saved.pairs, tensors[1].contiguous());
+    result[1] =
+        saved.kernels->products_of_pairs(tensors[0], gradients[0], saved.pairs);
     return result;
   }
 };
@@ -231,20 +198,26 @@ ExpertOrder order_by_expert(
   return result;
 }
 
-Tensor rows_of_tokens(const Tensor& x, const ExpertOrder& order) {
+Tensor
+rows_of_tokens(const Tensor& x, const ExpertOrder& order, Kernels kernels) {
   require(
       x.dim() == 2 && x.size(0) == order.row_of_pair.size(0),
       kExpertsOp,
       "x {} is not [N, C] of {} tokens",
       describe(x),
       order.row_of_pair.size(0));
-  return RowsNode::apply(x, order.pair_of_row, order.row_of_pair);
+  return RowsNode::apply(
+      x,
+      ExpertRowsSaved{
+          {order.pair_of_row, order.row_of_pair},
+          &choose_kernels(kExpertsOp, kernels, {&x})});
 }
 
 Tensor combine_rows(
     const Tensor& rows,
     const Tensor& weights,
-    const ExpertOrder& order) {
+    const ExpertOrder& order,
+    Kernels kernels) {
   require(
       rows.dim() == 2 && rows.size(0) == order.pair_of_row.size(0) &&
           weights.sizes() == order.row_of_pair.sizes() &&
@@ -256,7 +229,11 @@ Tensor combine_rows(
       order.row_of_pair.size(0),
       order.row_of_pair.size(1));
   return CombineNode::apply(
-      rows, weights, order.pair_of_row, order.row_of_pair);
+      rows,
+      weights,
+      ExpertRowsSaved{
+          {order.pair_of_row, order.row_of_pair},
+          &choose_kernels(kExpertsOp, kernels, {&rows})});
 }
 
 Tensor

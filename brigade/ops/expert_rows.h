@@ -17,6 +17,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "brigade/ops/op_options.h"
+
 namespace brigade::ops {
 
 using torch::Tensor;
@@ -48,14 +50,18 @@ ExpertOrder order_by_expert(
     const std::vector<int64_t>& order);
 
 // x: [N, C]; returns the token's row for each pair, [N * k, C].
-Tensor rows_of_tokens(const Tensor& x, const ExpertOrder& order);
+Tensor rows_of_tokens(
+    const Tensor& x,
+    const ExpertOrder& order,
+    Kernels kernels = Kernels::kAuto);
 
 // rows: [N * k, C]; weights: wide [N, k]. Returns [N, C] of rows' dtype: the
 // sum over each token's rows times their weights.
 Tensor combine_rows(
     const Tensor& rows,
     const Tensor& weights,
-    const ExpertOrder& order);
+    const ExpertOrder& order,
+    Kernels kernels = Kernels::kAuto);
 
 // rows[index]; `index` is a permutation and `inverse` its inverse, int64 [R].
 Tensor

@@ -69,6 +69,15 @@ struct RmsNormBackwardInputs {
   double weight_offset = 0;
 };
 
+// Tokens and the experts that each visits, as in ExpertOrder of expert_rows.h;
+// contiguous. R = N k.
+struct ExpertPairs {
+  Tensor pair_of_row;  // int64 [R]: token * k + choice
+  Tensor row_of_pair;  // int64 [N, k]
+  int64_t tokens() const { return row_of_pair.size(0); }
+  int64_t per_token() const { return row_of_pair.size(1); }
+};
+
 struct SwigluBackwardInputs {
   Tensor dout;      // [rows, F]
   Tensor gate, up;  // [rows, F]
@@ -243,6 +252,25 @@ class KernelSet {
       Tensor weight_grad,
       const Tensor& ids,
       const Tensor& gradient) const = 0;
+
+  // Rows of experts, in wide and rounded once; weights: wide [N, k], undefined:
+  // ones. Of x [N, C] each pair's row times its weight, [R, C].
+  virtual Tensor rows_of_pairs(
+      const Tensor& x,
+      const ExpertPairs& pairs,
+      const Tensor& weights) const = 0;
+  // Of rows [R, C] the sum of each token's times their weights, choice after
+  // choice, [N, C].
+  virtual Tensor sum_of_pairs(
+      const Tensor& rows,
+      const ExpertPairs& pairs,
+      const Tensor& weights) const = 0;
+  // The product of each pair's row [R, C] and its token's of x [N, C], wide
+  // [N, k].
+  virtual Tensor products_of_pairs(
+      const Tensor& rows,
+      const Tensor& x,
+      const ExpertPairs& pairs) const = 0;
 
   // Tokens to take at once where the caller does not say.
   virtual int64_t head_rows_at_once(const HeadSize& size) const = 0;

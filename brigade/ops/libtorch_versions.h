@@ -1,4 +1,4 @@
-// Where the interfaces of libtorch 1.13 to 2.14 differ. What depends on the
+// Where the interfaces of libtorch 1.13 to 2.15 differ. What depends on the
 // version is found out from libtorch's own declarations, not from its number.
 #pragma once
 
@@ -265,6 +265,118 @@ std::optional<FlashGradients<T>> flash_attention_backward(
   return std::nullopt;
 }
 
+/// Sequences of different lengths, one after another, for CUDA's kernels.
+template <typename T>
+struct RaggedSequences {
+  T bounds;         // int32 [sequences + 1]: 0, the end of each
+  int64_t longest;  // tokens
+  double scale;
+  std::optional<int64_t> window_left;  // keys before its own that a query sees
+};
+
+// Causal flash attention of each sequence. q: [N, H, D]; k, v: [N, Hkv, D], on
+// CUDA, what has_flash_attention() takes, with a dense last dim. Returns out
+// [N, H, D] and lse [H, N].
+template <typename T>
+std::optional<FlashResult<T>> ragged_flash_attention(
+    const T& q,
+    const T& k,
+    const T& v,
+    const RaggedSequences<T>& of) {
+  const T& bounds = of.bounds;
+  if constexpr (requires {
+                  _flash_attention_forward(
+                      q,
+                      k,
+                      v,
+                      bounds,
+                      bounds,
+                      of.longest,
+                      of.longest,
+                      0.0,
+                      true,
+                      false,
+                      of.scale,
+                      of.window_left,
+                      of.window_left);
+                }) {
+    const auto all = _flash_attention_forward(
+        q,
+        k,
+        v,
+        bounds,
+        bounds,
+        of.longest,
+        of.longest,
+        0.0,
+        /*is_causal=*/true,
+        /*return_debug_mask=*/false,
+        of.scale,
+        of.window_left,
+        of.window_left ? std::optional<int64_t>(0) : std::nullopt);
+    // Versions before 2.5 pad it to the longest sequence.
+    if (std::get<1>(all).dim() == 2)
+      return FlashResult<T>{std::get<0>(all), std::get<1>(all)};
+  }
+  return std::nullopt;
+}
+
+// whole: as of ragged_flash_attention(), contiguous.
+template <typename T>
+std::optional<FlashGradients<T>> ragged_flash_attention_backward(
+    const T& dout,
+    const T& q,
+    const T& k,
+    const T& v,
+    const FlashResult<T>& whole,
+    const RaggedSequences<T>& of) {
+  const T& out = whole.out;
+  const T& lse = whole.lse;
+  const T& bounds = of.bounds;
+  const T state = no_dropout(lse);
+  if constexpr (requires {
+                  _flash_attention_backward(
+                      dout,
+                      q,
+                      k,
+                      v,
+                      out,
+                      lse,
+                      bounds,
+                      bounds,
+                      of.longest,
+                      of.longest,
+                      0.0,
+                      true,
+                      state,
+                      state,
+                      of.scale,
+                      of.window_left,
+                      of.window_left);
+                }) {
+    const auto [dq, dk, dv] = _flash_attention_backward(
+        dout,
+        q,
+        k,
+        v,
+        out,
+        lse,
+        bounds,
+        bounds,
+        of.longest,
+        of.longest,
+        0.0,
+        /*is_causal=*/true,
+        state,
+        state,
+        of.scale,
+        of.window_left,
+        of.window_left ? std::optional<int64_t>(0) : std::nullopt);
+    return FlashGradients<T>{dq, dk, dv};
+  }
+  return std::nullopt;
+}
+
 // Whether libtorch computes it on the CPU (or on CUDA) by a kernel of its own.
 inline bool has_kernel(const char* name, const torch::Tensor& like) {
   if (!like.is_cpu() && !like.is_cuda())
@@ -370,6 +482,15 @@ bool add_product_in_float32(T sum, const T& a, const T& b) {
     }
   }
   return false;
+}
+
+// Rows of a [R, K], bf16 on CUDA, times matrices of b [G, K, N]: those before
+// ends[0] by the first, and so on. ends: int32 [G] on the device.
+template <typename T>
+std::optional<T> grouped_product(const T& a, const T& b, const T& ends) {
+  if constexpr (requires { _grouped_mm(a, b, ends); })
+    return _grouped_mm(a, b, ends);
+  return std::nullopt;
 }
 
 }  // namespace brigade::ops

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "brigade/base/error.h"
+#include "brigade/ops/kernel_set.h"
+#include "tests/support/compare.h"
 #include "tests/support/leaf.h"
 
 namespace brigade::ops {
@@ -89,6 +91,38 @@ TEST(ExpertRows, RowsAndTheirSumsAreThoseOfALoopOverPairs) {
     EXPECT_TRUE(torch::allclose(out, expected));
     EXPECT_TRUE(torch::allclose(x.grad(), x2.grad()));
     EXPECT_TRUE(torch::allclose(weights.grad(), weights2.grad()));
+  }
+}
+
+// The CPU kernels against ATen's, from the same values; sums of bf16 are rounded
+// once in both.
+TEST(ExpertRows, OfTheCpuKernelsAreAtens) {
+  torch::manual_seed(4);
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {
+    for (const int64_t columns : {1, 37, 640}) {
+      const ExpertOrder order = order_by_expert(
+          choose_experts(torch::randn({33, 5}), {.per_token = 3}),
+          {0, 1, 2, 3, 4});
+      const ExpertPairs pairs{order.pair_of_row, order.row_of_pair};
+      const Tensor x = torch::randn({33, columns}).to(dtype);
+      const Tensor rows = torch::randn({99, columns}).to(dtype);
+      const Tensor weights = torch::rand({33, 3});
+      for (const Tensor& of : {Tensor(), weights}) {
+        EXPECT_TRUE(torch::equal(
+            cpu_kernels().rows_of_pairs(x, pairs, of),
+            aten_kernels().rows_of_pairs(x, pairs, of)));
+        testing::expect_close(
+            cpu_kernels().sum_of_pairs(rows, pairs, of),
+            aten_kernels().sum_of_pairs(rows, pairs, of),
+            dtype == torch::kFloat ? 1e-6 : 4e-3,
+            "sum");
+      }
+      testing::expect_close(
+          cpu_kernels().products_of_pairs(rows, x, pairs),
+          aten_kernels().products_of_pairs(rows, x, pairs),
+          1e-5,
+          "products");
+    }
   }
 }
 

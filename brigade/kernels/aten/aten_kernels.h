@@ -1,6 +1,7 @@
 // The kernel set of ATen calls alone: any device and dtype that libtorch knows.
-// It never reads a tensor's values on the host, so that work may be queued on a
-// device. The CPU kernels are tested against it.
+// Of a tensor's values it reads on the host only where documents begin
+// (ragged_flash.h), so that work may be queued on a device. The CPU kernels are
+// tested against it.
 #pragma once
 
 #include <memory>
@@ -64,6 +65,19 @@ class AtenKernels : public KernelSet {
       Tensor weight_grad,
       const Tensor& ids,
       const Tensor& gradient) const override;
+
+  Tensor rows_of_pairs(
+      const Tensor& x,
+      const ExpertPairs& pairs,
+      const Tensor& weights) const override;
+  Tensor sum_of_pairs(
+      const Tensor& rows,
+      const ExpertPairs& pairs,
+      const Tensor& weights) const override;
+  Tensor products_of_pairs(
+      const Tensor& rows,
+      const Tensor& x,
+      const ExpertPairs& pairs) const override;
 
   int64_t head_rows_at_once(const HeadSize& size) const override;
   std::unique_ptr<HeadChunk> make_head_chunk(

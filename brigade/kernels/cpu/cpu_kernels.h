@@ -67,6 +67,19 @@ class CpuKernels final : public KernelSet {
       const Tensor& ids,
       const Tensor& gradient) const override;
 
+  Tensor rows_of_pairs(
+      const Tensor& x,
+      const ExpertPairs& pairs,
+      const Tensor& weights) const override;
+  Tensor sum_of_pairs(
+      const Tensor& rows,
+      const ExpertPairs& pairs,
+      const Tensor& weights) const override;
+  Tensor products_of_pairs(
+      const Tensor& rows,
+      const Tensor& x,
+      const ExpertPairs& pairs) const override;
+
   int64_t head_rows_at_once(const HeadSize& size) const override;
   std::unique_ptr<HeadChunk> make_head_chunk(
       const HeadInputs& inputs,

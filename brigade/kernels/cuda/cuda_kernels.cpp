@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "brigade/kernels/aten/aten_kernels.h"
+#include "brigade/kernels/aten/grouped_products.h"
 #include "brigade/kernels/cuda/head.h"
 #include "brigade/kernels/cuda/launch.h"
 
@@ -87,6 +88,21 @@ class CudaKernels final : public AtenKernels {
   Tensor swiglu(const Tensor& gate, const Tensor& up) const override;
   void swiglu_backward(const SwigluBackwardInputs& inputs) const override;
   void rotate(const RotateInputs& inputs) const override;
+  void linears(const std::vector<LinearOperands>& each) const override;
+  void linear_input_grads(
+      const std::vector<LinearOperands>& each) const override;
+  Tensor rows_of_pairs(
+      const Tensor& x,
+      const ExpertPairs& pairs,
+      const Tensor& weights) const override;
+  Tensor sum_of_pairs(
+      const Tensor& rows,
+      const ExpertPairs& pairs,
+      const Tensor& weights) const override;
+  Tensor products_of_pairs(
+      const Tensor& rows,
+      const Tensor& x,
+      const ExpertPairs& pairs) const override;
   int64_t head_rows_at_once(const HeadSize& size) const override;
   std::unique_ptr<HeadChunk> make_head_chunk(
       const HeadInputs& inputs,
@@ -227,6 +243,82 @@ void CudaKernels::rotate(const RotateInputs& inputs) const {
        .half = x.size(3) / 2,
        .is_backward = inputs.direction == RotaryDirection::kBackward},
       device.stream());
+}
+
+void CudaKernels::linears(const std::vector<LinearOperands>& each) const {
+  if (!multiply_grouped(each, GroupedSide::kForward))
+    AtenKernels::linears(each);
+}
+
+void CudaKernels::linear_input_grads(
+    const std::vector<LinearOperands>& each) const {
+  if (!multiply_grouped(each, GroupedSide::kInputGrads))
+    AtenKernels::linear_input_grads(each);
+}
+
+Tensor CudaKernels::rows_of_pairs(
+    const Tensor& x,
+    const ExpertPairs& pairs,
+    const Tensor& weights) const {
+  if (!have_packed_rows(x))
+    return AtenKernels::rows_of_pairs(x, pairs, weights);
+  const Tensor rows =
+      at::empty({pairs.pair_of_row.size(0), x.size(1)}, x.options());
+  const OnDeviceOf device(x);
+  cuda::launch_rows_of_pairs(
+      element_of(x),
+      {.x = rows_of(x),
+       .pair_of_row = pairs.pair_of_row.const_data_ptr<int64_t>(),
+       .weights = static_cast<const float*>(address(weights)),
+       .rows = {written(rows), rows.stride(0)},
+       .numel = rows.size(0),
+       .columns = rows.size(1),
+       .per_token = pairs.per_token()},
+      device.stream());
+  return rows;
+}
+
+Tensor CudaKernels::sum_of_pairs(
+    const Tensor& rows,
+    const ExpertPairs& pairs,
+    const Tensor& weights) const {
+  if (!have_packed_rows(rows))
+    return AtenKernels::sum_of_pairs(rows, pairs, weights);
+  const Tensor sum = at::empty({pairs.tokens(), rows.size(1)}, rows.options());
+  const OnDeviceOf device(rows);
+  cuda::launch_sum_of_pairs(
+      element_of(rows),
+      {.rows = rows_of(rows),
+       .row_of_pair = pairs.row_of_pair.const_data_ptr<int64_t>(),
+       .weights = static_cast<const float*>(address(weights)),
+       .sum = {written(sum), sum.stride(0)},
+       .tokens = sum.size(0),
+       .columns = sum.size(1),
+       .per_token = pairs.per_token()},
+      device.stream());
+  return sum;
+}
+
+Tensor CudaKernels::products_of_pairs(
+    const Tensor& rows,
+    const Tensor& x,
+    const ExpertPairs& pairs) const {
+  if (!have_packed_rows(rows, x))
+    return AtenKernels::products_of_pairs(rows, x, pairs);
+  const Tensor products =
+      at::empty(pairs.row_of_pair.sizes(), rows.options().dtype(torch::kFloat));
+  const OnDeviceOf device(rows);
+  cuda::launch_products_of_pairs(
+      element_of(rows),
+      {.rows = rows_of(rows),
+       .x = rows_of(x),
+       .row_of_pair = pairs.row_of_pair.const_data_ptr<int64_t>(),
+       .products = products.data_ptr<float>(),
+       .pairs = products.numel(),
+       .columns = rows.size(1),
+       .per_token = pairs.per_token()},
+      device.stream());
+  return products;
 }
 
 // Of a model with 128,256 tokens some 1.6 GB at a time.

@@ -81,6 +81,41 @@ void launch_swiglu_backward(
     const SwigluBackward& swiglu,
     CUstream_st* stream);
 
+// As KernelSet's functions of these names; weights: float [tokens, per_token],
+// null: ones.
+struct RowsOfPairs {
+  Rows x;
+  const int64_t* pair_of_row;
+  const float* weights;
+  WrittenRows rows;
+  int64_t numel, columns, per_token;  // numel: of rows
+};
+void launch_rows_of_pairs(
+    Element element,
+    const RowsOfPairs& call,
+    CUstream_st* stream);
+struct SumOfPairs {
+  Rows rows;
+  const int64_t* row_of_pair;
+  const float* weights;
+  WrittenRows sum;
+  int64_t tokens, columns, per_token;
+};
+void launch_sum_of_pairs(
+    Element element,
+    const SumOfPairs& call,
+    CUstream_st* stream);
+struct ProductsOfPairs {
+  Rows rows, x;
+  const int64_t* row_of_pair;
+  float* products;
+  int64_t pairs, columns, per_token;
+};
+void launch_products_of_pairs(
+    Element element,
+    const ProductsOfPairs& call,
+    CUstream_st* stream);
+
 // [B, T, H, D] with packed halves of heads; strides in elements.
 struct Heads {
   void* at;
