@@ -1,5 +1,5 @@
-// Attention by ATen calls: libtorch's flash kernels (flash_attention.h), or
-// blocks of queries against all keys.
+// Attention by ATen calls: libtorch's flash kernels (flash_attention.h,
+// ragged_flash.h), or blocks of queries against all keys.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -7,6 +7,7 @@
 
 #include "brigade/kernels/aten/aten_kernels.h"
 #include "brigade/kernels/aten/flash_attention.h"
+#include "brigade/kernels/aten/ragged_flash.h"
 #include "brigade/kernels/aten/wide.h"
 
 namespace brigade::ops {
@@ -210,7 +211,9 @@ void AtenKernels::attention(
     const AttentionResult& so_far,
     const AttentionOperands& operands,
     const AttentionOptions& options) const {
-  if (flash_forward(*this, into, so_far, operands, options))
+  if (flash_forward(*this, into, so_far, operands, options) ||
+      (!so_far.out.defined() &&
+       ragged_flash_forward(*this, into, operands, options)))
     return;
   const Call call(operands, options);
   for_query_blocks(operands.q.size(1), [&](int64_t begin, int64_t n) {
@@ -243,7 +246,8 @@ void AtenKernels::attention_backward(
     const AttentionBackwardInputs& given,
     const AttentionOptions& options) const {
   if (!dq_so_far.values.defined() &&
-      flash_backward_whole(*this, into, given, options))
+      (flash_backward_whole(*this, into, given, options) ||
+       ragged_flash_backward(*this, into, given, options)))
     return;
   AttentionBackwardInputs inputs = given;
   inputs.delta = delta_of(given, options.kernels);

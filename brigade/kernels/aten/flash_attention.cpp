@@ -168,16 +168,41 @@ bool flash_forward(
   return true;
 }
 
+bool is_narrow_backward(
+    const AttentionGradients& into,
+    const AttentionBackwardInputs& inputs) {
+  const auto dtype = inputs.operands.q.scalar_type();
+  return inputs.out.defined() && inputs.out.scalar_type() == dtype &&
+         inputs.dout.scalar_type() == dtype && into.dq.scalar_type() == dtype &&
+         into.dk.scalar_type() == dtype;
+}
+
+void write_flash_gradients(
+    const KernelSet& kernels,
+    const AttentionGradients& into,
+    const AttentionGradients& of_rotated,
+    const AttentionOptions& options) {
+  const auto rotate_back = [&](const Tensor& gradient,
+                               const Tensor& rotated_one,
+                               const std::optional<RotaryTable>& table) {
+    kernels.rotate(
+        {.y = gradient,
+         .x = rotated_one,
+         .table = table,
+         .direction = RotaryDirection::kBackward});
+  };
+  rotate_back(into.dq, of_rotated.dq, options.query_rotary);
+  rotate_back(into.dk, of_rotated.dk, options.rotary_of_keys());
+  Tensor(into.dv).copy_(of_rotated.dv);
+}
+
 bool flash_backward_whole(
     const KernelSet& kernels,
     const AttentionGradients& into,
     const AttentionBackwardInputs& inputs,
     const AttentionOptions& options) {
   const auto& [q, k, v] = inputs.operands;
-  const auto dtype = q.scalar_type();
-  if (q.is_cpu() || !inputs.out.defined() ||
-      inputs.out.scalar_type() != dtype || inputs.dout.scalar_type() != dtype ||
-      into.dq.scalar_type() != dtype || into.dk.scalar_type() != dtype)
+  if (q.is_cpu() || !is_narrow_backward(into, inputs))
     return false;
   const auto pieces = plan_flash(options, q.size(1), k.size(1));
   if (!is_whole_on_gpu(inputs.operands, pieces))
@@ -194,18 +219,13 @@ bool flash_backward_whole(
       pieces[0].is_diagonal,
       all->scale);
   BRIGADE_ASSERT(gradients, "flash attention was there a moment ago");
-  const auto rotate_back = [&](const Tensor& gradient,
-                               const Tensor& of_rotated,
-                               const std::optional<RotaryTable>& table) {
-    kernels.rotate(
-        {.y = gradient,
-         .x = of_rotated.transpose(1, 2),
-         .table = table,
-         .direction = RotaryDirection::kBackward});
-  };
-  rotate_back(into.dq, gradients->dq, options.query_rotary);
-  rotate_back(into.dk, gradients->dk, options.rotary_of_keys());
-  Tensor(into.dv).copy_(gradients->dv.transpose(1, 2));
+  write_flash_gradients(
+      kernels,
+      into,
+      {gradients->dq.transpose(1, 2),
+       gradients->dk.transpose(1, 2),
+       gradients->dv.transpose(1, 2)},
+      options);
   return true;
 }
 

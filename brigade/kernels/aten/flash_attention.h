@@ -31,6 +31,20 @@ bool flash_backward_whole(
     const AttentionBackwardInputs& inputs,
     const AttentionOptions& options);
 
+// Whether out, dout and all gradients are there in the operands' own dtype, as
+// a GPU's flash kernels take and give them.
+bool is_narrow_backward(
+    const AttentionGradients& into,
+    const AttentionBackwardInputs& inputs);
+
+// Gradients of the rotated q and k, and of v, [B, T, heads, D] with a dense
+// last dim, rotated back into those of the operands.
+void write_flash_gradients(
+    const KernelSet& kernels,
+    const AttentionGradients& into,
+    const AttentionGradients& of_rotated,
+    const AttentionOptions& options);
+
 // Wide gradients of the rotated q and k, and of v: [B, T, heads, D]. None: not
 // by these kernels.
 std::optional<AttentionGradients> flash_backward(

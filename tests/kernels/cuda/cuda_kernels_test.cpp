@@ -8,14 +8,18 @@
 #include <vector>
 
 #include "brigade/comm/gpus.h"
+#include "brigade/kernels/aten/ragged_flash.h"
+#include "brigade/ops/expert_rows.h"
 #include "brigade/ops/kernel_set.h"
 #include "brigade/ops/split_master.h"
 #include "tests/support/compare.h"
+#include "tests/support/leaf.h"
 
 namespace brigade::ops {
 namespace {
 
 using testing::expect_close;
+using testing::leaf;
 
 const torch::Device kGpu(torch::kCUDA, 0);
 
@@ -267,20 +271,109 @@ TEST_P(CudaKernels, SumOfSquaresIsNotFiniteWhereAnElementIsNot) {
       std::isnan(cuda_kernels()->sum_of_squares(on_device).item<double>()));
 }
 
-// Through autograd, as models call it: one piece, rotated, heads shared.
+// Tokens with three of five experts each.
+ExpertOrder some_experts(int64_t tokens) {
+  return order_by_expert(
+      choose_experts(torch::randn({tokens, 5}), {.per_token = 3}),
+      {0, 1, 2, 3, 4});
+}
+
+TEST_P(CudaKernels, RowsOfExpertsTheirSumsAndProducts) {
+  for (const int64_t columns : {64, 2048, 50}) {
+    const ExpertOrder order = some_experts(70);
+    const ExpertPairs pairs{order.pair_of_row, order.row_of_pair};
+    const ExpertPairs on_device{
+        order.pair_of_row.to(kGpu), order.row_of_pair.to(kGpu)};
+    const Tensor x = random({70, columns});
+    const Tensor rows = random({210, columns});
+    const Tensor weights = torch::rand({70, 3});
+    const std::string what = std::to_string(columns) + " columns";
+    for (const Tensor& of : {Tensor(), weights}) {
+      const Tensor wide = of.defined() ? of.to(torch::kDouble) : of;
+      const Tensor there = of.defined() ? of.to(kGpu) : of;
+      expect_equal(
+          cuda_kernels()->rows_of_pairs(on_gpu(x), on_device, there),
+          aten_kernels().rows_of_pairs(x, pairs, wide),
+          what + ": rows");
+      expect_equal(
+          cuda_kernels()->sum_of_pairs(on_gpu(rows), on_device, there),
+          aten_kernels().sum_of_pairs(rows, pairs, wide),
+          what + ": sum");
+    }
+    expect_close(
+        cuda_kernels()
+            ->products_of_pairs(on_gpu(rows), on_gpu(x), on_device)
+            .cpu(),
+        aten_kernels().products_of_pairs(rows, x, pairs),
+        1e-5,
+        what + ": products");
+  }
+}
+
+TEST_P(CudaKernels, LinearsOfExperts) {
+  const Tensor weights = random({4, 96, 64});
+  const Tensor x = random({60, 64});
+  const Tensor dy = random({60, 96});
+  const std::vector<int64_t> counts = {17, 0, 30, 13};
+  const auto run = [&](const KernelSet& kernels, const auto& to) {
+    const Tensor all = to(weights);
+    const Tensor y = torch::empty({60, 96}, all.options());
+    const Tensor dx = torch::empty({60, 64}, all.options());
+    const Tensor x_there = to(x);
+    const Tensor dy_there = to(dy);
+    std::vector<LinearOperands> forward;
+    std::vector<LinearOperands> backward;
+    int64_t begin = 0;
+    for (int64_t e = 0; e < 4; ++e) {
+      const auto of = [&](const Tensor& rows) {
+        return rows.narrow(0, begin, counts[static_cast<size_t>(e)]);
+      };
+      if (counts[static_cast<size_t>(e)] > 0) {
+        forward.push_back({of(x_there), all[e], of(y)});
+        backward.push_back({of(dx), all[e], of(dy_there)});
+      }
+      begin += counts[static_cast<size_t>(e)];
+    }
+    kernels.linears(forward);
+    kernels.linear_input_grads(backward);
+    return std::vector<Tensor>{y, dx};
+  };
+  const auto on_device = run(*cuda_kernels(), on_gpu);
+  const auto expected =
+      run(aten_kernels(), [](const Tensor& rows) { return rows; });
+  const double most = GetParam() == torch::kFloat ? 1e-5 : bound();
+  expect_close(on_device[0].cpu(), expected[0], most, "y");
+  expect_close(on_device[1].cpu(), expected[1], most, "dx");
+}
+
+// Two rows of documents of which the second's first began before it.
+Tensor some_documents() {
+  const Tensor starts = torch::zeros({2, 48}, torch::kLong);
+  starts[0].narrow(0, 5, 30).fill_(5);
+  starts[0].narrow(0, 35, 13).fill_(35);
+  starts[1].narrow(0, 0, 20).fill_(-4);
+  starts[1].narrow(0, 20, 28).fill_(20);
+  return starts;
+}
+
+// Through autograd, as models call it, rotated, heads shared: one piece, and
+// the sequences of a window and of documents.
 TEST_P(CudaKernels, AttentionThatIsRotated) {
   const Tensor q = random({2, 48, 6, 64});
   const Tensor k = random({2, 48, 2, 64});
   const Tensor v = random({2, 48, 2, 64});
   const Tensor dout = random({2, 48, 6, 64});
   const Tensor angles = torch::randn({48, 32});
-  const auto run = [&](const torch::Device& device, torch::ScalarType dtype) {
+  const auto run = [&](const torch::Device& device,
+                       torch::ScalarType dtype,
+                       AttentionOptions options) {
     std::vector<Tensor> leaves;
     for (const Tensor& x : {q, k, v})
-      leaves.push_back(x.to(device, dtype).requires_grad_(true));
-    AttentionOptions options;
+      leaves.push_back(leaf(x.to(device, dtype)));
     options.query_rotary =
         RotaryTable{angles.cos().to(device), angles.sin().to(device)};
+    if (options.document_starts.defined())
+      options.document_starts = options.document_starts.to(device);
     const auto result = attention(leaves[0], leaves[1], leaves[2], options);
     result.out.backward(dout.to(device, dtype));
     return std::vector<Tensor>{
@@ -289,12 +382,52 @@ TEST_P(CudaKernels, AttentionThatIsRotated) {
         leaves[1].grad(),
         leaves[2].grad()};
   };
-  const auto on_device = run(kGpu, GetParam());
-  const auto expected = run(torch::kCPU, torch::kDouble);
   const double most = GetParam() == torch::kFloat ? 1e-5 : 2e-2;
-  for (size_t i = 0; i < expected.size(); ++i)
-    expect_close(
-        on_device[i].cpu(), expected[i], most, "result " + std::to_string(i));
+  for (const bool has_window : {false, true}) {
+    for (const bool has_documents : {false, true}) {
+      AttentionOptions options;
+      if (has_window)
+        options.sliding_window = 11;
+      if (has_documents)
+        options.document_starts = some_documents();
+      const auto on_device = run(kGpu, GetParam(), options);
+      const auto expected = run(torch::kCPU, torch::kDouble, options);
+      for (size_t i = 0; i < expected.size(); ++i)
+        expect_close(
+            on_device[i].cpu(),
+            expected[i],
+            most,
+            std::string(has_window ? "window" : "") +
+                (has_documents ? " documents" : "") + ": result " +
+                std::to_string(i));
+    }
+  }
+}
+
+// Not by blocks of all scores.
+TEST_P(CudaKernels, DocumentsAreTheFlashKernels) {
+  if (GetParam() != torch::kBFloat16)
+    GTEST_SKIP() << "flash attention takes bf16";
+  const auto heads = [](int64_t count) {
+    return on_gpu(random({2, 48, count, 64}));
+  };
+  AttentionOptions options;
+  options.document_starts = some_documents().to(kGpu);
+  options.sliding_window = 11;
+  const AttentionOperands operands{heads(6), heads(2), heads(2)};
+  const AttentionResult result{
+      torch::empty_like(operands.q),
+      torch::empty({2, 6, 48}, operands.q.options().dtype(torch::kFloat))};
+  ASSERT_TRUE(ragged_flash_forward(*cuda_kernels(), result, operands, options));
+  EXPECT_TRUE(ragged_flash_backward(
+      *cuda_kernels(),
+      empty_attention_gradients(operands, torch::kBFloat16),
+      {.operands = operands,
+       .dout = heads(6),
+       .lse = result.lse,
+       .delta = {},
+       .out = result.out},
+      options));
 }
 
 INSTANTIATE_TEST_SUITE_P(
