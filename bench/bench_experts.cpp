@@ -151,6 +151,7 @@ std::shared_ptr<DecoderModel> make_model(nlohmann::json more) {
     throw std::runtime_error(problems.front());
   ModelContext context = single_rank_context(config);
   context.dtype = torch::kBFloat16;
+  context.weight_grad = ops::WeightGrad::kAccumulate;  // as training does
   auto model = std::make_shared<DecoderModel>(
       std::make_shared<const ModelContext>(std::move(context)),
       whole_model(config));
@@ -158,6 +159,18 @@ std::shared_ptr<DecoderModel> make_model(nlohmann::json more) {
   const torch::NoGradGuard no_grad;
   for (const ParameterRow& row : list_parameters(config))
     weights[row.name].copy_(initial_weight(row, 1));
+  // One buffer, as a bucket is.
+  const auto parameters = model->parameters();
+  int64_t numel = 0;
+  for (const Tensor& weight : parameters)
+    numel += weight.numel();
+  const Tensor gradients = torch::zeros({numel});
+  int64_t begin = 0;
+  for (const Tensor& weight : parameters) {
+    weight.mutable_grad() =
+        gradients.narrow(0, begin, weight.numel()).view(weight.sizes());
+    begin += weight.numel();
+  }
   return model;
 }
 
@@ -178,7 +191,6 @@ void steps() {
   const auto step = [&](DecoderModel& model) {
     const Tensor ids =
         torch::randint(1024, {kSequences, kTokens}, torch::kLong);
-    model.zero_grad();
     model
         .forward(
             {.ids = ids, .targets = ids, .document_starts = {}}, {}, positions)
