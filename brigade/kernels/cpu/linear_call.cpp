@@ -18,11 +18,8 @@
 namespace brigade::ops {
 namespace {
 
-// With fewer rows, packing the weight takes longer than it saves.
-constexpr int64_t kFewestRows = 32;
-
 bool linear_kernel_fits(const Tensor& rows, const Tensor& weight) {
-  return rows.size(0) >= kFewestRows &&
+  return rows.size(0) >= kFewestTileRows &&
          rows.scalar_type() == torch::kBFloat16 &&
          weight.scalar_type() == torch::kBFloat16 && weight.is_contiguous() &&
          has_linear_kernel(weight.size(0), weight.size(1));
@@ -54,24 +51,28 @@ LinearProduct input_grad_product(const LinearOperands& of) {
       .weight_in_rows = true};
 }
 
-// Whether all of them are what ragged_products() takes.
-bool ragged_kernel_fits(const std::vector<LinearOperands>& each) {
-  return std::all_of(each.begin(), each.end(), [](const LinearOperands& one) {
-    return one.x.scalar_type() == torch::kBFloat16 &&
-           one.weight.scalar_type() == torch::kBFloat16 &&
-           one.weight.is_contiguous() &&
-           has_ragged_kernel(one.weight.size(0), one.weight.size(1));
-  });
+bool ragged_kernel_fits(const LinearOperands& one) {
+  return one.x.scalar_type() == torch::kBFloat16 &&
+         one.weight.scalar_type() == torch::kBFloat16 &&
+         one.weight.is_contiguous() &&
+         has_ragged_kernel(
+             one.x.size(0), one.weight.size(0), one.weight.size(1));
 }
 
-template <typename MakeProduct>
-void multiply_ragged(
+// By the kernel of rows that are few, or by `multiply` one by one.
+template <typename MakeProduct, typename Multiply>
+void multiply_each(
     const std::vector<LinearOperands>& each,
-    const MakeProduct& make) {
-  std::vector<LinearProduct> products;
-  for (const LinearOperands& one : each)
-    products.push_back(make(one));
-  ragged_products(products);
+    const MakeProduct& make,
+    const Multiply& multiply) {
+  std::vector<LinearProduct> ragged;
+  for (const LinearOperands& one : each) {
+    if (ragged_kernel_fits(one))
+      ragged.push_back(make(one));
+    else
+      multiply(one);
+  }
+  ragged_products(ragged);
 }
 
 bool row_product_fits(const Tensor& y, const Tensor& x, const Tensor& weight) {
@@ -112,18 +113,16 @@ void product_of_rows(
 }  // namespace
 
 void CpuKernels::linears(const std::vector<LinearOperands>& each) const {
-  if (ragged_kernel_fits(each))
-    multiply_ragged(each, forward_product);
-  else
-    KernelSet::linears(each);
+  multiply_each(each, forward_product, [&](const LinearOperands& one) {
+    linear(one.y, one.x, one.weight, {});
+  });
 }
 
 void CpuKernels::linear_input_grads(
     const std::vector<LinearOperands>& each) const {
-  if (ragged_kernel_fits(each))
-    multiply_ragged(each, input_grad_product);
-  else
-    KernelSet::linear_input_grads(each);
+  multiply_each(each, input_grad_product, [&](const LinearOperands& one) {
+    linear_input_grad(one.x, one.y, one.weight);
+  });
 }
 
 void CpuKernels::multiply(

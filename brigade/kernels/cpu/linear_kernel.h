@@ -6,6 +6,9 @@
 
 namespace brigade::ops {
 
+// With fewer rows, packing the weight takes longer than it saves.
+constexpr int64_t kFewestTileRows = 32;
+
 // Whether this processor and a weight of [out, in] are what linear_product()
 // takes, and add_weight_product().
 bool has_linear_kernel(int64_t out, int64_t in);

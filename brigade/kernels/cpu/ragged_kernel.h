@@ -11,9 +11,10 @@
 
 namespace brigade::ops {
 
-// Whether this processor and weights of [out, in] are what ragged_products()
-// takes. Where there is AMX, tiles of it multiply any number of rows quicker.
-bool has_ragged_kernel(int64_t out, int64_t in);
+// Whether this processor, that many rows and weights of [out, in] are what
+// ragged_products() takes. Where there is AMX, its tiles multiply
+// kFewestTileRows rows and more quicker.
+bool has_ragged_kernel(int64_t rows, int64_t out, int64_t in);
 
 // Each product, one after the other. By the calling thread's team, which shares
 // columns, so that threads have equal work however rows are divided. An element

@@ -7,10 +7,11 @@
 
 namespace brigade::ops {
 
-bool has_ragged_kernel(int64_t out, int64_t in) {
+bool has_ragged_kernel(int64_t rows, int64_t out, int64_t in) {
   return out > 0 && in > 0 && out % kPanel == 0 && in % kPanel == 0 &&
          detail::has_tile_kind(detail::TileKind::kAvx512Bf16) &&
-         !detail::has_tile_kind(detail::TileKind::kAmx);
+         (rows < kFewestTileRows ||
+          !detail::has_tile_kind(detail::TileKind::kAmx));
 }
 
 void ragged_products(const std::vector<LinearProduct>& products) {
