@@ -105,23 +105,28 @@ TEST(ExpertRows, OfTheCpuKernelsAreAtens) {
           {0, 1, 2, 3, 4});
       const ExpertPairs pairs{order.pair_of_row, order.row_of_pair};
       const Tensor x = torch::randn({33, columns}).to(dtype);
-      const Tensor rows = torch::randn({99, columns}).to(dtype);
+      // Columns of a wider matrix.
+      const Tensor rows =
+          torch::randn({99, columns + 3}).to(dtype).narrow(1, 1, columns);
       const Tensor weights = torch::rand({33, 3});
+      const Tensor one_row = x.narrow(0, 0, 1).expand({33, columns});
       for (const Tensor& of : {Tensor(), weights}) {
-        EXPECT_TRUE(torch::equal(
-            cpu_kernels().rows_of_pairs(x, pairs, of),
-            aten_kernels().rows_of_pairs(x, pairs, of)));
+        for (const Tensor& from : {x, one_row})
+          EXPECT_TRUE(torch::equal(
+              cpu_kernels().rows_of_pairs(from, pairs, of),
+              aten_kernels().rows_of_pairs(from, pairs, of)));
         testing::expect_close(
             cpu_kernels().sum_of_pairs(rows, pairs, of),
             aten_kernels().sum_of_pairs(rows, pairs, of),
             dtype == torch::kFloat ? 1e-6 : 4e-3,
             "sum");
       }
-      testing::expect_close(
-          cpu_kernels().products_of_pairs(rows, x, pairs),
-          aten_kernels().products_of_pairs(rows, x, pairs),
-          1e-5,
-          "products");
+      for (const Tensor& dout : {x, one_row})
+        testing::expect_close(
+            cpu_kernels().products_of_pairs(rows, dout, pairs),
+            aten_kernels().products_of_pairs(rows, dout, pairs),
+            1e-5,
+            "products");
     }
   }
 }

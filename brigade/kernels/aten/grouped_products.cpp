@@ -10,6 +10,7 @@ namespace {
 
 // What libtorch's kernel wants of each row and matrix.
 constexpr int64_t kAlignedElements = 8;
+constexpr int64_t kMostGroups = 1023;
 
 // Rows of `parts`, in turn, as one matrix; nothing where they lie otherwise.
 std::optional<Tensor> one_matrix(const std::vector<const Tensor*>& parts) {
@@ -23,7 +24,7 @@ std::optional<Tensor> one_matrix(const std::vector<const Tensor*>& parts) {
       return std::nullopt;
     rows += part->size(0);
   }
-  if (stride % kAlignedElements != 0 ||
+  if (stride < first.size(1) || stride % kAlignedElements != 0 ||
       first.storage_offset() % kAlignedElements != 0)
     return std::nullopt;
   return first.as_strided({rows, first.size(1)}, {stride, 1});
@@ -54,8 +55,8 @@ std::optional<Groups> groups_of(const std::vector<LinearOperands>& each) {
   for (const LinearOperands& one : each) {
     const int64_t group =
         (one.weight.storage_offset() - first.storage_offset()) / distance;
-    if (group < static_cast<int64_t>(ends.size()))
-      return std::nullopt;  // in another order
+    if (group < static_cast<int64_t>(ends.size()) || group >= kMostGroups)
+      return std::nullopt;  // in another order, or too many
     // Matrices between two operands have no rows.
     ends.resize(static_cast<size_t>(group), rows);
     rows += static_cast<int32_t>(one.x.size(0));

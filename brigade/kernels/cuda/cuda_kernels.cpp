@@ -1,6 +1,7 @@
 // The kernel set of NVIDIA's GPUs: ATen's products and flash attention, and one
 // kernel each for what ATen computes in several passes over memory. Operands
 // that these do not take (half, double, rows of odd sizes) are ATen's.
+#include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -245,14 +246,25 @@ void CudaKernels::rotate(const RotateInputs& inputs) const {
       device.stream());
 }
 
+// Elsewhere libtorch 2.8 throws, and later ones multiply one by one after a
+// read on the host.
+bool has_grouped_products(const std::vector<LinearOperands>& each) {
+  constexpr int kHopper = 9;
+  return !each.empty() &&
+         at::cuda::getDeviceProperties(each[0].x.device().index())->major ==
+             kHopper;
+}
+
 void CudaKernels::linears(const std::vector<LinearOperands>& each) const {
-  if (!multiply_grouped(each, GroupedSide::kForward))
+  if (!has_grouped_products(each) ||
+      !multiply_grouped(each, GroupedSide::kForward))
     AtenKernels::linears(each);
 }
 
 void CudaKernels::linear_input_grads(
     const std::vector<LinearOperands>& each) const {
-  if (!multiply_grouped(each, GroupedSide::kInputGrads))
+  if (!has_grouped_products(each) ||
+      !multiply_grouped(each, GroupedSide::kInputGrads))
     AtenKernels::linear_input_grads(each);
 }
 
