@@ -244,6 +244,12 @@ class KernelSet {
       const Tensor& b,
       Destination destination) const = 0;
 
+  // Whether half of x x^T, block by block by multiply(), takes less time than
+  // the whole by linear(), x: [n, m].
+  virtual bool halves_symmetric_products(const Tensor& /*x*/) const {
+    return true;
+  }
+
   // Rows of weight [V, C] by id: int64 [..] to [.., C].
   virtual Tensor embedding(const Tensor& weight, const Tensor& ids) const = 0;
   // weight_grad [V, C], contiguous, float32 or wide: row ids[i] += gradient[i],

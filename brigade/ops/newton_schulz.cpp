@@ -41,28 +41,42 @@ Tensor multiply_symmetric(const Tensor& a, const Tensor& b, Kernels kernels) {
   return product;
 }
 
-// beta c + alpha a b, rounded once to the operands' dtype.
+// x x^T, rounded once to x's dtype.
+Tensor gram_of(const Tensor& x, Kernels kernels) {
+  if (!x.is_cpu())
+    return at::mm(x, x.t());
+  const auto& set = choose_kernels(kOp, kernels, {&x});
+  if (set.halves_symmetric_products(x))
+    return multiply_symmetric(x, x.t(), kernels).to(x.scalar_type());
+  Tensor gram = torch::empty({x.size(0), x.size(0)}, x.options());
+  set.linear(gram, x, x, {});
+  return gram;
+}
+
+// beta c + alpha a c, rounded once to the operands' dtype; a is symmetric, and
+// so is a c where c is a.
 Tensor add_product(
     const Tensor& c,
     double beta,
     const Tensor& a,
-    const Tensor& b,
     double alpha,
-    bool is_symmetric,
     Kernels kernels) {
   if (!a.is_cpu())
-    return c.defined() ? at::addmm(c, a, b, beta, alpha) : at::mm(a, b);
+    return at::addmm(c, a, c, beta, alpha);
+  const auto& set = choose_kernels(kOp, kernels, {&a, &c});
   Tensor product;
-  if (is_symmetric) {
-    product = multiply_symmetric(a, b, kernels);
-  } else {
-    product = torch::empty({a.size(0), b.size(1)}, torch::kFloat);
-    choose_kernels(kOp, kernels, {&a, &b})
-        .multiply(product, a, b, Destination::kOverwrite);
+  if (alpha != 0 && !set.halves_symmetric_products(c)) {
+    product = c.to(torch::kFloat).mul_(beta / alpha);
+    set.linear_weight_grad(product, a, c);
+    return (alpha == 1 ? product : product.mul_(alpha)).to(a.scalar_type());
   }
-  if (c.defined())
-    product.mul_(alpha).add_(c, beta);
-  return product.to(a.scalar_type());
+  if (c.is_same(a)) {
+    product = multiply_symmetric(a, c, kernels);
+  } else {
+    product = torch::empty(c.sizes(), torch::kFloat);
+    set.multiply(product, a, c, Destination::kOverwrite);
+  }
+  return product.mul_(alpha).add_(c, beta).to(a.scalar_type());
 }
 
 // A sum in double overflows for no matrix of float32.
@@ -93,10 +107,9 @@ Tensor newton_schulz(const Tensor& matrix, const NewtonSchulzOptions& options) {
   x = x / norm.clamp_min(options.eps).to(x.device());
   const auto [a, b, c] = options.coefficients;
   for (int step = 0; step < options.steps; ++step) {
-    const Tensor gram = add_product({}, 0, x, x.t(), 1, true, options.kernels);
-    const Tensor factor =
-        add_product(gram, b, gram, gram, c, true, options.kernels);
-    x = add_product(x, a, factor, x, 1, false, options.kernels);
+    const Tensor gram = gram_of(x, options.kernels);
+    const Tensor factor = add_product(gram, b, gram, c, options.kernels);
+    x = add_product(x, a, factor, 1, options.kernels);
   }
   return (is_tall ? x.t() : x).to(torch::kFloat).contiguous();
 }

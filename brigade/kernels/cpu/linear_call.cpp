@@ -133,6 +133,11 @@ void CpuKernels::multiply(
   product(a, b, c, destination);
 }
 
+// Tiles of ours take the whole at once, and leave oneDNN's blocks behind.
+bool CpuKernels::halves_symmetric_products(const Tensor& x) const {
+  return !linear_kernel_fits(x, x);
+}
+
 void CpuKernels::linear(
     Tensor y,
     const Tensor& x,
