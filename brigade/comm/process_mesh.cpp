@@ -72,6 +72,13 @@ CommunicatorPtr ProcessMesh::split(
   return communicator;
 }
 
+CommunicatorPtr ProcessMesh::split_apart(
+    const std::string& name,
+    const Colour& colour) const {
+  return apart_.emplace_back(make_group(
+      fmt::format("{} {}", name, apart_.size()), dims_.members(colour, rank_)));
+}
+
 CommunicatorPtr ProcessMesh::join(
     const std::string& name,
     std::vector<int> members) const {
@@ -250,6 +257,7 @@ std::vector<CommunicatorPtr> ProcessMesh::all() const {
     result.push_back(communicator);
   if (between_groups_->size() > 1)
     result.push_back(between_groups_);
+  result.insert(result.end(), apart_.begin(), apart_.end());
   result.insert(result.end(), by_host_.begin(), by_host_.end());
   for (const auto& [axis, communicator] : grid_axes_)
     result.push_back(communicator);

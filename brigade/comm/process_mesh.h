@@ -82,6 +82,10 @@ class ProcessMesh {
   // Collective over all ranks, whose calls are in one order; groups with the
   // same members share one communicator.
   CommunicatorPtr split(const std::string& name, const Colour& colour) const;
+  // The same with a communicator of its own: its launches have no order with
+  // those of other groups that have the same members.
+  CommunicatorPtr split_apart(const std::string& name, const Colour& colour)
+      const;
 
   // Every communicator once, for reports and tests.
   std::vector<CommunicatorPtr> all() const;
@@ -118,7 +122,8 @@ class ProcessMesh {
   // rows of unlike splits are not exchanged along axes.
   std::set<std::vector<int>> grids_;
   mutable std::map<std::vector<int>, CommunicatorPtr> connected_;
-  std::vector<CommunicatorPtr> by_host_;  // what replicas go over besides
+  mutable std::vector<CommunicatorPtr> apart_;  // of split_apart()
+  std::vector<CommunicatorPtr> by_host_;        // what replicas go over besides
   // What world_ and model_ go along, and the thread that does it.
   std::map<Axis, CommunicatorPtr> grid_axes_;
   std::shared_ptr<SequentialWorker> grid_worker_;

@@ -49,6 +49,11 @@ class BucketQueue {
   void abandon();
   // Whether a bucket was launched and its reduction is over.
   bool is_reduced(size_t bucket);
+  // Whether kWindow buckets behind it were launched, which is at the same place
+  // of backward on all ranks.
+  bool is_behind(size_t bucket) const {
+    return bucket + kWindow < next_to_launch_;
+  }
   // Waits for one bucket, as wait() does for all.
   void settle(size_t bucket);
   // For the next step. Precondition: nothing is under way.

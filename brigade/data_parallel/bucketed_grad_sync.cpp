@@ -165,7 +165,7 @@ void BucketedGradSync::begin_reducing() {
     report_.ready_ns.resize(params().size());
     report_.backward_begin_ns = steady_now_ns();
     backward_begin_ = StreamMark::timed(all_ranks_->options().device);
-    stepped_buckets_ = 0;
+    followed_buckets_ = 0;
     if (bucket_step_)
       bucket_step_->begin();
   }
@@ -217,7 +217,7 @@ void BucketedGradSync::after_accumulate(int param) {
   } else if (is_last_reach(param)) {
     handover_of(param).after_last(param, part, mean_scale_of(param));
     launch_ready(param);
-    step_reduced_buckets();
+    follow_reduced_buckets();
   } else {
     handover_of(param).after_accumulate(param, part);
     progress_.set(param, ReadyState::kAccumulated);
@@ -296,7 +296,7 @@ void BucketedGradSync::mark_ready(int param) {
     handover_of(param).seal(param, mean_scale_of(param));
   begin_reducing();
   launch_ready(param);
-  step_reduced_buckets();
+  follow_reduced_buckets();
 }
 
 // ---- stepping in backward
@@ -311,29 +311,44 @@ void BucketedGradSync::set_bucket_step(BucketStepPtr step) {
   bucket_step_ = std::move(step);
 }
 
-// Those whose reduction is over. In a backward: all their parameters have
-// gradients on this rank, so that their use need not be agreed on.
-void BucketedGradSync::step_reduced_buckets() {
-  if (bucket_step_ == nullptr)
+// Where collectives share a stream's order with others, all ranks take a bucket
+// for reduced at the same place in backward.
+bool BucketedGradSync::is_over(size_t bucket) {
+  return when_reduced_ && !all_ranks_->options().device.is_cpu()
+             ? buckets_->is_behind(bucket)
+             : buckets_->is_reduced(bucket);
+}
+
+void BucketedGradSync::follow_reduced_buckets() {
+  if (bucket_step_ == nullptr && !when_reduced_)
     return;
   const auto is_sparse = [&](const BucketSlot& slot) {
     return params()[static_cast<size_t>(slot.param)].has_sparse_gradient;
   };
-  for (; stepped_buckets_ < plan_.buckets.size(); ++stepped_buckets_) {
-    const auto& slots = plan_.buckets[stepped_buckets_].slots;
+  for (; followed_buckets_ < plan_.buckets.size(); ++followed_buckets_) {
+    const auto& slots = plan_.buckets[followed_buckets_].slots;
     // Sparse gradients are reduced at the step's end.
-    if (!buckets_->is_reduced(stepped_buckets_) ||
+    if (!is_over(followed_buckets_) ||
         std::any_of(slots.begin(), slots.end(), is_sparse))
       return;
-    buckets_->settle(stepped_buckets_);
-    std::vector<int> given;
-    for (const BucketSlot& slot : slots) {
-      handover_of(slot.param)
-          .give(slot.param, mean_scale_of(slot.param), GradUse::kUsed);
-      given.push_back(slot.param);
-    }
-    bucket_step_->step(stepped_buckets_, given);
+    buckets_->settle(followed_buckets_);
+    if (when_reduced_)
+      when_reduced_(followed_buckets_);
+    if (bucket_step_)
+      step_bucket(followed_buckets_);
   }
+}
+
+// In a backward: all its parameters have gradients on this rank, so that their
+// use need not be agreed on.
+void BucketedGradSync::step_bucket(size_t bucket) {
+  std::vector<int> given;
+  for (const BucketSlot& slot : plan_.buckets[bucket].slots) {
+    handover_of(slot.param)
+        .give(slot.param, mean_scale_of(slot.param), GradUse::kUsed);
+    given.push_back(slot.param);
+  }
+  bucket_step_->step(bucket, given);
 }
 
 void BucketedGradSync::launch_ready(int param) {
@@ -412,7 +427,7 @@ void BucketedGradSync::wait_and_hand_over() {
 
 void BucketedGradSync::hand_over(const std::vector<int64_t>& used) {
   std::vector<bool> was_stepped(params().size());
-  for (size_t b = 0; b < stepped_buckets_; ++b) {
+  for (size_t b = 0; bucket_step_ && b < followed_buckets_; ++b) {
     for (const BucketSlot& slot : plan_.buckets[b].slots)
       was_stepped[static_cast<size_t>(slot.param)] = true;
   }

@@ -47,6 +47,11 @@ class BucketedGradSync : public GradSync {
   // step on; null: nothing, .grad stays for an optimizer. Between backwards.
   // Throws ConfigError with sharding.
   void set_bucket_step(BucketStepPtr step);
+  // Called in a step's last backward, on its thread, with each segment in order
+  // whose reduction is over; those that end after backward are left out.
+  void when_reduced(std::function<void(size_t segment)> call) {
+    when_reduced_ = std::move(call);
+  }
   // Ranks with different numbers of steps: called on every rank before the
   // first one. From then on every step begins by counting the ranks that have
   // data. Throws ConfigError with sharding, and where parameters have several
@@ -94,7 +99,9 @@ class BucketedGradSync : public GradSync {
   void launch_ready(int param);
   void launch_bucket_of(int param);
   void seal_what_is_missing();
-  void step_reduced_buckets();
+  void follow_reduced_buckets();
+  bool is_over(size_t bucket);
+  void step_bucket(size_t bucket);
   void hand_over(const std::vector<int64_t>& used);
   void shadow_step();
   std::vector<int64_t> agree_on_used();
@@ -109,7 +116,8 @@ class BucketedGradSync : public GradSync {
   std::unique_ptr<BucketQueue> buckets_;
   StepProgress progress_;
   BucketStepPtr bucket_step_;
-  size_t stepped_buckets_ = 0;  // in this step's backward, from the first on
+  size_t followed_buckets_ = 0;  // in this step's backward, from the first on
+  std::function<void(size_t segment)> when_reduced_;
   bool order_is_final_;
   EndOfBackward end_of_backward_;  // where a round or the step may end
   FinishCall finish_call_ = FinishCall::kNone;

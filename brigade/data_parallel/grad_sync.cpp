@@ -80,6 +80,15 @@ void GradSync::move_to(BucketPlan plan) {
   follow_memory();
 }
 
+void GradSync::gather_weights_after(
+    const std::vector<int>& late,
+    std::function<void()> finish) {
+  std::vector<bool> late_segments(segments().size());
+  for (const int param : late)
+    late_segments[owned_parts()[static_cast<size_t>(param)].run] = true;
+  gathered_->after_step(std::move(late_segments), std::move(finish));
+}
+
 void GradSync::begin_memory_step() {
   if (before_step_)
     before_step_();

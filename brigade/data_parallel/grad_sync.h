@@ -162,6 +162,11 @@ class GradSync {
   // ---- weights of other ranks: see GatheredWeights. A backward over weights
   // that were stepped and not gathered is a ConfigError.
   void gather_weights() { gathered_->after_step(); }
+  // The same, where `finish` still has to step the weights of these parameters,
+  // whichever of them this rank owns; on all ranks alike.
+  void gather_weights_after(
+      const std::vector<int>& late,
+      std::function<void()> finish);
   // Whether there is something to wait for.
   bool is_gathering() const { return gathered_->are_under_way(); }
   // Until then no weight may be read.

@@ -4,7 +4,9 @@
 #include <string>
 #include <utility>
 
+#include "brigade/data_parallel/bucketed_grad_sync.h"
 #include "brigade/data_parallel/optimizer_groups.h"
+#include "brigade/data_parallel/owned_runs.h"
 #include "brigade/sharding/sharded_weights.h"
 
 namespace brigade {
@@ -33,6 +35,12 @@ ParamSet::ParamSet(
     : sync_(std::move(sync)),
       rule_of_(std::move(rule_of)),
       make_(std::move(make)) {
+  if (auto* bucketed = dynamic_cast<BucketedGradSync*>(sync_.get())) {
+    bucketed->when_reduced([this](size_t segment) {
+      for (const size_t group : groups_of_segment_[segment])
+        optimizer_->gradients_are_reduced(group);
+    });
+  }
   make_optimizer();
 }
 
@@ -49,6 +57,13 @@ void ParamSet::make_optimizer() {
   optimizer_ = make_(make_optimizer_groups(*sync_, group_of, rules));
   states_ = std::make_unique<ParamStates>(*sync_, *optimizer_);
   layout_version_ = sync_->layout_version();
+  if (dynamic_cast<BucketedGradSync*>(sync_.get()) != nullptr)
+    optimizer_->expect_reduced_gradients();
+  groups_of_segment_.assign(sync_->segments().size(), {});
+  for (size_t g = 0; g < optimizer_->groups().size(); ++g) {
+    if (const auto run = find_owned(*sync_, optimizer_->groups()[g].weight))
+      groups_of_segment_[run->segment].push_back(g);
+  }
 }
 
 int64_t ParamSet::numel() const {
@@ -73,6 +88,26 @@ void ParamSet::finish() {
     for (size_t k = 0; k < moved[i].states.size(); ++k)
       copy_state(moved[i].states[k], before[i].states[k]);
   }
+}
+
+void ParamSet::step(double lr, double grad_scale) {
+  sync_->wait_for_weights();
+  optimizer_->start_step(lr, grad_scale, ops::AfterRead::kZero);
+  const std::vector<int> unfinished = optimizer_->unfinished();
+  if (unfinished.empty())
+    optimizer_->finish_step();
+  sync_->reset();
+  if (unfinished.empty())
+    sync_->gather_weights();
+  else
+    sync_->gather_weights_after(
+        unfinished, [this] { optimizer_->finish_step(); });
+}
+
+void ParamSet::skip_step() {
+  optimizer_->skip_step();
+  sync_->zero_main_grads();
+  sync_->reset();
 }
 
 std::vector<Param> ParamSet::with_states() const {

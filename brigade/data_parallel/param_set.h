@@ -32,6 +32,8 @@ class ParamSet {
       std::unique_ptr<GradSync> sync,
       StepRuleOf rule_of,
       MakeOptimizer make);
+  ParamSet(const ParamSet&) = delete;
+  ParamSet& operator=(const ParamSet&) = delete;
 
   GradSync& sync() const { return *sync_; }
   Optimizer& optimizer() const { return *optimizer_; }
@@ -44,6 +46,13 @@ class ParamSet {
   // memory (BucketOrder::kObserved, after the first step), the optimizer's
   // states follow.
   void finish();
+  // Optimizer::step(), which clears the gradients, and GradSync::reset() and
+  // gather_weights(). What still travels when it returns is waited for where
+  // its weights are needed (GradSync::wait_for_weight()).
+  void step(double lr, double grad_scale);
+  // Ends a step without an update: gradients are cleared, weights and states
+  // stay.
+  void skip_step();
 
   // Calls `visit` with each parameter and its states (a frozen one has none), in
   // an order that all ranks share. What is sharded is gathered for the call,
@@ -83,6 +92,7 @@ class ParamSet {
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ParamStates> states_;  // of optimizer_
   int64_t layout_version_ = 0;           // that the optimizer is made for
+  std::vector<std::vector<size_t>> groups_of_segment_;  // of the optimizer
 };
 
 }  // namespace brigade

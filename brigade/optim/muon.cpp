@@ -29,6 +29,7 @@ MatrixPiece piece_of(const Param& param, const RunPart& part) {
   }
   return {
       .name = param.name,
+      .place = part.param,
       .rows = shape[0],
       .columns = shape[1],
       .slice = param.row ? param.cut.slice : Slice(),
@@ -64,6 +65,10 @@ Muon::Muon(
            .muon = options.muon},
           options.adamw.kernels),
       options_(options) {
+  if (options.muon.newton_schulz.dtype == MuonDtype::kBfloat16)
+    wire_ = torch::kBFloat16;
+  for (const Param& param : params)
+    is_late_.push_back(param.cut.gradient_ranks > 1);
   // In the order of the parameters, which all ranks share; also of those
   // whose matrices others own.
   std::vector<CommunicatorPtr> ranks;
@@ -101,11 +106,13 @@ Muon::Muon(
           },
       // What Newton-Schulz rounds at once, and what it gives: nothing is lost
       // on the way.
-      .wire = newton_schulz.dtype == MuonDtype::kBfloat16 ? torch::kBFloat16
-                                                          : torch::kFloat};
-  for (size_t i = 0; i < ranks.size(); ++i)
+      .wire = wire_,
+      .round_numel = options.round_numel};
+  for (size_t i = 0; i < ranks.size(); ++i) {
     sets_[i].matrices =
         std::make_unique<WholeMatrices>(ranks[i], pieces[i], whole);
+    sets_[i].ahead.resize(pieces[i].size());
+  }
 }
 
 torch::Tensor Muon::update_of(const StepRange& range) const {
@@ -136,8 +143,79 @@ void Muon::apply_update(const StepRange& range, const torch::Tensor& update)
     range.group.main_grad.zero_();
 }
 
-void Muon::step_ranges(const std::vector<StepRange>& ranges) {
+torch::Tensor Muon::expected_update(size_t group) const {
+  const torch::Tensor gradient = groups()[group].main_grad * expected_scale_;
+  const double mu = options_.muon.momentum;
+  const torch::Tensor momentum =
+      float_states(states(group))[0].tensor.lerp(gradient, 1 - mu);
+  return options_.muon.nesterov ? gradient.lerp(momentum, mu) : momentum;
+}
+
+void Muon::gradients_are_reduced(size_t group) {
+  const auto is_needed = [](const Set& set) {
+    return set.matrices->has_pieces_elsewhere();
+  };
+  if (!sends_ahead() || !has_matrices(groups()[group]) ||
+      std::none_of(sets_.begin(), sets_.end(), is_needed))
+    return;
   const torch::NoGradGuard no_grad;
+  const torch::Tensor update = expected_update(group).to(wire_);
+  for (Set& set : sets_) {
+    if (!is_needed(set))
+      continue;
+    for (size_t i = 0; i < set.pieces.size(); ++i) {
+      const auto& [of, index] = set.pieces[i];
+      const RunPart& part = groups()[of].parts[index];
+      if (of == group && !is_late_[static_cast<size_t>(part.param)])
+        set.ahead[i] = update.narrow(0, part.offset, part.numel);
+    }
+    set.send_final();
+  }
+}
+
+void Muon::Set::send_final() {
+  const auto is_final = [&](size_t piece) { return ahead[piece].defined(); };
+  while (!matrices->are_all_ahead()) {
+    const std::vector<size_t> next = matrices->next_ahead();
+    if (!std::all_of(next.begin(), next.end(), is_final))
+      return;
+    matrices->send_ahead([&](size_t piece) { return ahead[piece]; });
+    for (const size_t piece : next)
+      ahead[piece].reset();
+  }
+}
+
+void Muon::Set::send_rest(const WholeMatrices::PieceOf& piece_of) {
+  while (!matrices->are_all_ahead())
+    matrices->send_ahead(piece_of);
+  std::fill(ahead.begin(), ahead.end(), torch::Tensor());
+}
+
+void Muon::drop_ahead() {
+  for (Set& set : sets_) {
+    if (!set.matrices->has_pieces_elsewhere())
+      continue;
+    set.send_rest([&](size_t piece) {
+      const auto& [group, index] = set.pieces[piece];
+      const RunPart& part = groups()[group].parts[index];
+      return groups()[group].main_grad.narrow(0, part.offset, part.numel);
+    });
+    set.matrices->drop();
+  }
+}
+
+void Muon::skip_step() {
+  if (sends_ahead())
+    drop_ahead();
+}
+
+void Muon::step_ranges(
+    const std::vector<StepRange>& ranges,
+    double grad_scale) {
+  const torch::NoGradGuard no_grad;
+  const bool is_ahead = sends_ahead() && grad_scale == expected_scale_;
+  if (sends_ahead() && !is_ahead)
+    drop_ahead();
   std::vector<torch::Tensor> updates(ranges.size());
   for (size_t i = 0; i < ranges.size(); ++i) {
     if (has_matrices(ranges[i].group))
@@ -145,22 +223,65 @@ void Muon::step_ranges(const std::vector<StepRange>& ranges) {
         updates[i] = update_of(range);
       });
   }
-  for (const Set& set : sets_) {
+  std::vector<bool> are_unfinished(ranges.size());
+  for (Set& set : sets_) {
     std::vector<torch::Tensor> pieces;
-    for (const auto& [group, index] : set.pieces) {
+    for (size_t i = 0; i < set.pieces.size(); ++i) {
+      const auto& [group, index] = set.pieces[i];
       const RunPart& part = ranges[group].group.parts[index];
       pieces.push_back(updates[group].narrow(0, part.offset, part.numel));
+      if (set.matrices->is_of_last(i))
+        are_unfinished[group] = true;
     }
-    set.matrices->apply(pieces, [&](const torch::Tensor& whole) {
+    if (is_ahead && set.matrices->has_pieces_elsewhere())
+      set.send_rest([&](size_t piece) { return pieces[piece]; });
+    set.matrices->begin(std::move(pieces));
+  }
+  // While the first pieces travel.
+  for (const StepRange& range : ranges) {
+    if (!has_matrices(range.group)) {
+      step_in_parts(range);
+      complete(range);
+    }
+  }
+  for (Set& set : sets_) {
+    set.matrices->finish_but_last([&](const torch::Tensor& whole) {
       return ops::newton_schulz(whole, options_.muon.newton_schulz);
     });
   }
   for (size_t i = 0; i < ranges.size(); ++i) {
-    if (has_matrices(ranges[i].group))
-      apply_update(ranges[i], updates[i]);
-    else
-      step_in_parts(ranges[i]);
+    if (!has_matrices(ranges[i].group))
+      continue;
+    if (are_unfinished[i]) {
+      unfinished_.emplace_back(ranges[i], updates[i]);
+      continue;
+    }
+    apply_update(ranges[i], updates[i]);
+    complete(ranges[i]);
   }
+  expected_scale_ = grad_scale == last_scale_ ? grad_scale : 0;
+  last_scale_ = grad_scale;
+}
+
+void Muon::finish_step() {
+  const torch::NoGradGuard no_grad;
+  for (Set& set : sets_)
+    set.matrices->finish();
+  for (const auto& [range, update] : unfinished_) {
+    apply_update(range, update);
+    complete(range);
+  }
+  unfinished_.clear();
+}
+
+std::vector<int> Muon::unfinished() const {
+  std::vector<int> params;
+  for (const Set& set : sets_) {
+    const std::vector<int> last = set.matrices->places_of_last();
+    if (set.matrices->ranks() > 1)
+      params.insert(params.end(), last.begin(), last.end());
+  }
+  return params;
 }
 
 void Muon::step_range(const StepRange& range) {

@@ -10,6 +10,11 @@
 // whole matrices: see WholeMatrices, also for the bytes that are sent. A
 // matrix's gradient, which is cleared in the step, holds the update meanwhile.
 // Bytes of state and weight per element of a matrix: 8.
+//
+// What is sent to a matrix's owner depends on the gradients' scale, which is
+// known once all gradients are (clipping, tokens that count). So pieces are sent
+// in backward only if the last two steps had one scale, and sent again where
+// this step's turns out to be another: the result is the same to the bit.
 #pragma once
 
 #include <functional>
@@ -35,10 +40,13 @@ class Muon final : public Optimizer {
   struct Options {
     MuonOptions muon;
     AdamWOptions adamw;  // for all but matrices
+    // WholeMatricesOptions'.
+    int64_t round_numel = kRoundNumel;
   };
 
   // All ranks that have a part of a parameter, by tensor parallelism or as its
-  // replicas; no other matrix there has its name.
+  // replicas; no other matrix there has its name. After
+  // expect_reduced_gradients() nothing else is launched there during backward.
   using RanksOf = std::function<CommunicatorPtr(const Param& param)>;
 
   // Groups with StepUnit::kMatrices have parts, each of a matrix of `params`,
@@ -51,13 +59,25 @@ class Muon final : public Optimizer {
       const Options& options);
 
   bool steps_groups_apart() const override { return false; }
+  void expect_reduced_gradients() override { expects_reduced_ = true; }
+  void gradients_are_reduced(size_t group) override;
+  void finish_step() override;
+  std::vector<int> unfinished() const override;
+  void skip_step() override;
 
  private:
-  void step_ranges(const std::vector<StepRange>& ranges) override;
+  void step_ranges(const std::vector<StepRange>& ranges, double grad_scale)
+      override;
   void step_range(const StepRange& range) override;
   // What of each part of a group's matrices is to be orthogonalised, flat.
   torch::Tensor update_of(const StepRange& range) const;
   void apply_update(const StepRange& range, const torch::Tensor& update) const;
+  // The same on all ranks.
+  bool sends_ahead() const { return expects_reduced_ && expected_scale_ > 0; }
+  // What update_of() will be if the scale is the expected one.
+  torch::Tensor expected_update(size_t group) const;
+  // Ends what was sent ahead; nothing comes of it.
+  void drop_ahead();
 
   Options options_;
   // By group and part: the scale of its matrix.
@@ -66,8 +86,23 @@ class Muon final : public Optimizer {
   struct Set {
     std::unique_ptr<WholeMatrices> matrices;
     std::vector<std::pair<size_t, size_t>> pieces;
+    // By piece, in the wire's dtype: those that are final, until they are sent.
+    std::vector<torch::Tensor> ahead;
+    // The rounds whose pieces are final, to their owners.
+    void send_final();
+    // The others too.
+    void send_rest(const WholeMatrices::PieceOf& piece_of);
   };
   std::vector<Set> sets_;
+  torch::ScalarType wire_ = torch::kFloat;
+  // By parameter: a gradient that is summed over tensor parallel ranks after
+  // backward cannot be sent in it.
+  std::vector<bool> is_late_;
+  bool expects_reduced_ = false;
+  double last_scale_ = 0;
+  double expected_scale_ = 0;  // of the next step; 0: unknown
+  // Between start_step() and finish_step(): groups whose last updates travel.
+  std::vector<std::pair<StepRange, torch::Tensor>> unfinished_;
 };
 
 }  // namespace brigade

@@ -267,17 +267,23 @@ void Optimizer::step_in_parts(const StepRange& range) {
   }
 }
 
-void Optimizer::with_float_states(
-    const StepRange& range,
-    const std::function<void(const StepRange& range)>& step) const {
-  std::vector<State> states = range.states;
-  for (State& state : states) {
+std::vector<State> Optimizer::float_states(
+    const std::vector<State>& states) const {
+  std::vector<State> result = states;
+  for (State& state : result) {
     if (state.scales.defined())
       state = {
           state.name, ops::decode_blocks(state.tensor, state.scales, kernels_)};
     else if (is_narrow(state))
       state.tensor = state.tensor.to(torch::kFloat);
   }
+  return result;
+}
+
+void Optimizer::with_float_states(
+    const StepRange& range,
+    const std::function<void(const StepRange& range)>& step) const {
+  const std::vector<State> states = float_states(range.states);
   step(with_memory(range, range.group, states, range.master_low, range.begin));
   for (size_t i = 0; i < states.size(); ++i) {
     const State& kept = range.states[i];
@@ -315,9 +321,18 @@ void Optimizer::keep_rounded(
   }
 }
 
-void Optimizer::step_ranges(const std::vector<StepRange>& ranges) {
-  for (const StepRange& range : ranges)
+void Optimizer::step_ranges(
+    const std::vector<StepRange>& ranges,
+    double /*grad_scale*/) {
+  for (const StepRange& range : ranges) {
     step_in_parts(range);
+    complete(range);
+  }
+}
+
+void Optimizer::complete(const StepRange& range) const {
+  update_average(range);
+  note_stepped(range);
 }
 
 void Optimizer::step_group(
@@ -328,16 +343,23 @@ void Optimizer::step_group(
   const StepRange range = range_of(index, lr, grad_scale, after_read);
   begin_average(range);
   step_in_parts(range);
-  update_average(range);
-  note_stepped(range);
+  complete(range);
 }
 
 void Optimizer::step(double lr, double grad_scale, ops::AfterRead after_read) {
+  start_step(lr, grad_scale, after_read);
+  finish_step();
+}
+
+void Optimizer::start_step(
+    double lr,
+    double grad_scale,
+    ops::AfterRead after_read) {
   begin_step({lr});
   std::vector<StepRange> ranges;
   for (size_t i = 0; i < groups_.size(); ++i)
     ranges.push_back(range_of(i, lr, grad_scale, after_read));
-  step_all(ranges);
+  start_all(ranges, grad_scale);
 }
 
 void Optimizer::step(
@@ -354,17 +376,16 @@ void Optimizer::step(
         lrs[static_cast<size_t>(groups_[i].param_group)],
         grad_scale,
         after_read));
-  step_all(ranges);
+  start_all(ranges, grad_scale);
+  finish_step();
 }
 
-void Optimizer::step_all(const std::vector<StepRange>& ranges) {
+void Optimizer::start_all(
+    const std::vector<StepRange>& ranges,
+    double grad_scale) {
   for (const StepRange& range : ranges)
     begin_average(range);
-  step_ranges(ranges);
-  for (const StepRange& range : ranges) {
-    update_average(range);
-    note_stepped(range);
-  }
+  step_ranges(ranges, grad_scale);
 }
 
 void Optimizer::keep_average(double decay) {

@@ -127,6 +127,25 @@ class Optimizer {
 
   // False: its ranks compute for one another, and step all groups at once.
   virtual bool steps_groups_apart() const { return true; }
+
+  // ---- a step that overlaps with backward and with the next forward, where
+  // ranks compute for one another; other optimizers do nothing of it
+
+  // From now on gradients_are_reduced() is called, on all ranks.
+  virtual void expect_reduced_gradients() {}
+  // A group's gradients are final, while backward computes others'. On the
+  // thread of backward.
+  virtual void gradients_are_reduced(size_t /*group*/) {}
+  // step(), but that the weights of unfinished() are not stepped before
+  // finish_step(), which waits for other ranks. Nothing else is called between
+  // the two.
+  void start_step(double lr, double grad_scale, ops::AfterRead after_read);
+  // See start_step().
+  virtual void finish_step() {}
+  // After start_step(), the same on all ranks: RunPart::param.
+  virtual std::vector<int> unfinished() const { return {}; }
+  // Instead of a step, on all ranks: nothing comes of these gradients.
+  virtual void skip_step() {}
   // From now on keeps a moving average of the weights (OptimizerOptions::
   // ema_decay). Before the first step, and before states are loaded.
   void keep_average(double decay);
@@ -167,13 +186,21 @@ class Optimizer {
 
   // A step begins, whose number steps() is now; as begin_step().
   virtual void begin(const std::vector<double>& /*lrs*/) {}
-  // Steps all groups, each by itself unless an optimizer does otherwise.
-  virtual void step_ranges(const std::vector<StepRange>& ranges);
+  // Steps all groups and complete()s each, those that finish_step() steps
+  // excepted; each by itself unless an optimizer does otherwise.
+  // grad_scale: of all ranges, of which this rank may have none.
+  virtual void step_ranges(
+      const std::vector<StepRange>& ranges,
+      double grad_scale);
+  // The weights of the range are stepped.
+  void complete(const StepRange& range) const;
   // Steps the weights of one range, whose elements are independent of all
   // others'. Long ranges come in parts where max_numel() says so.
   virtual void step_range(const StepRange& range) = 0;
   virtual int64_t max_numel() const { return kWholeRange; }
   static constexpr int64_t kWholeRange = std::numeric_limits<int64_t>::max();
+  // The states of one group in float32; those that are, themselves.
+  std::vector<State> float_states(const std::vector<State>& states) const;
   // Calls `step` with the range and its states in float32, and keeps what it
   // writes into them as options say.
   void with_float_states(
@@ -195,7 +222,7 @@ class Optimizer {
       const StepRange& range,
       const State& state,
       const torch::Tensor& values) const;
-  void step_all(const std::vector<StepRange>& ranges);
+  void start_all(const std::vector<StepRange>& ranges, double grad_scale);
   // A moving average begins with the weights before the first step.
   void begin_average(const StepRange& range) const;
   void update_average(const StepRange& range) const;

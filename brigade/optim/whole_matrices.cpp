@@ -19,6 +19,7 @@ using nlohmann::json;
 json to_json(const MatrixPiece& piece) {
   return {
       piece.name,
+      piece.place,
       piece.rows,
       piece.columns,
       piece.slice.dim,
@@ -31,13 +32,14 @@ json to_json(const MatrixPiece& piece) {
 MatrixPiece from_json(const json& from) {
   MatrixPiece piece;
   piece.name = from[0];
-  piece.rows = from[1];
-  piece.columns = from[2];
-  piece.slice.dim = from[3];
-  piece.slice.begin = from[4];
-  piece.slice.end = from[5];
-  piece.begin = from[6];
-  piece.numel = from[7];
+  piece.place = from[1];
+  piece.rows = from[2];
+  piece.columns = from[3];
+  piece.slice.dim = from[4];
+  piece.slice.begin = from[5];
+  piece.slice.end = from[6];
+  piece.begin = from[7];
+  piece.numel = from[8];
   return piece;
 }
 
@@ -70,20 +72,42 @@ WholeMatrices::WholeMatrices(
   for (const MatrixPiece& piece : mine)
     text.push_back(to_json(piece));
   const auto texts = Agreement(*ranks_).texts(text.dump());
+  std::map<std::string, size_t> by_name;
   for (size_t rank = 0; rank < texts.size(); ++rank)
-    add_pieces(static_cast<int>(rank), texts[rank]);
+    add_pieces(static_cast<int>(rank), texts[rank], by_name);
   for (const Matrix& matrix : matrices_)
     check_is_whole(matrix);
+  std::stable_sort(
+      matrices_.begin(), matrices_.end(), [](const Matrix& a, const Matrix& b) {
+        return a.parts.front().piece.place < b.parts.front().piece.place;
+      });
   choose_owners();
   choose_senders();
   make_rounds();
+  coming_.resize(rounds_.size());
+  unsent_ = rounds_.size();
 }
 
-void WholeMatrices::add_pieces(int rank, const std::string& text) {
+WholeMatrices::~WholeMatrices() {
+  coming_.push_back(std::move(back_));
+  for (const Traffic& traffic : coming_) {
+    try {
+      if (traffic.work)
+        traffic.work->wait();
+    } catch (const std::exception&) {
+      // A lost peer: reported to whoever waited.
+    }
+  }
+}
+
+void WholeMatrices::add_pieces(
+    int rank,
+    const std::string& text,
+    std::map<std::string, size_t>& by_name) {
   int index = 0;
   for (const json& each : json::parse(text)) {
     const MatrixPiece piece = from_json(each);
-    const auto [found, is_new] = by_name_.emplace(piece.name, matrices_.size());
+    const auto [found, is_new] = by_name.emplace(piece.name, matrices_.size());
     if (is_new)
       matrices_.emplace_back();
     std::vector<Part>& parts = matrices_[found->second].parts;
@@ -142,6 +166,7 @@ void WholeMatrices::choose_senders() {
           part.holders.begin(), part.holders.end(), [&](int a, int b) {
             return std::abs(a - matrix.owner) < std::abs(b - matrix.owner);
           });
+      has_pieces_elsewhere_ |= part.sender != matrix.owner;
     }
   }
 }
@@ -166,7 +191,7 @@ void WholeMatrices::make_rounds() {
 
 WholeMatrices::Traffic WholeMatrices::send_to_owners(
     const Round& round,
-    const std::vector<torch::Tensor>& pieces) const {
+    const PieceOf& piece_of) const {
   const int me = ranks_->rank();
   Traffic traffic = make_traffic();
   for (const size_t i : round) {
@@ -176,7 +201,7 @@ WholeMatrices::Traffic WholeMatrices::send_to_owners(
       const int64_t numel = part.piece.numel;
       if (part.sender == me) {
         traffic.to[owner].push_back(
-            pieces[static_cast<size_t>(part.mine)].to(options_.wire));
+            piece_of(static_cast<size_t>(part.mine)).to(options_.wire));
         traffic.splits.input[owner] += numel;
       }
       if (matrix.owner == me)
@@ -279,42 +304,102 @@ WholeMatrices::Traffic WholeMatrices::send_back(
   return traffic;
 }
 
-void WholeMatrices::take_back(
-    const Round& round,
-    const Traffic& arrived,
-    const std::vector<torch::Tensor>& pieces) const {
+void WholeMatrices::take_back() {
+  if (!back_.work)
+    return;
+  const Traffic arrived = std::exchange(back_, {});
+  arrived.work->wait();
   std::vector<int64_t> at = begins_of(arrived.splits.output);
-  for (const size_t i : round) {
+  for (const size_t i : rounds_[back_round_]) {
     const Matrix& matrix = matrices_[i];
     int64_t& from = at[static_cast<size_t>(matrix.owner)];
     for (const Part& part : matrix.parts) {
       if (part.mine < 0)
         continue;
-      torch::Tensor(pieces[static_cast<size_t>(part.mine)])
-          .copy_(arrived.output.narrow(0, from, part.piece.numel));
+      pieces_[static_cast<size_t>(part.mine)].copy_(
+          arrived.output.narrow(0, from, part.piece.numel));
       from += part.piece.numel;
     }
   }
 }
 
-void WholeMatrices::apply(
-    const std::vector<torch::Tensor>& pieces,
-    const Compute& compute) const {
+std::vector<size_t> WholeMatrices::next_ahead() const {
+  std::vector<size_t> asked;
+  if (are_all_ahead())
+    return asked;
+  for (const size_t i : rounds_[unsent_ - 1]) {
+    for (const Part& part : matrices_[i].parts) {
+      if (part.sender == ranks_->rank())
+        asked.push_back(static_cast<size_t>(part.mine));
+    }
+  }
+  return asked;
+}
+
+void WholeMatrices::send_ahead(const PieceOf& piece_of) {
   const torch::NoGradGuard no_grad;
-  Traffic coming;
-  if (!rounds_.empty())
-    coming = send_to_owners(rounds_.front(), pieces);
+  --unsent_;
+  coming_[unsent_] = send_to_owners(rounds_[unsent_], piece_of);
+}
+
+void WholeMatrices::drop() {
+  for (Traffic& traffic : coming_) {
+    if (const WorkPtr work = std::exchange(traffic, {}).work)
+      work->wait();
+  }
+  unsent_ = rounds_.size();
+}
+
+void WholeMatrices::begin(std::vector<torch::Tensor> pieces) {
+  const torch::NoGradGuard no_grad;
+  pieces_ = std::move(pieces);
+  if (!rounds_.empty() && !coming_.front().work)
+    coming_.front() = send_to_owners(rounds_.front(), given());
+}
+
+void WholeMatrices::finish_but_last(const Compute& compute) {
+  const torch::NoGradGuard no_grad;
   for (size_t i = 0; i < rounds_.size(); ++i) {
-    coming.work->wait();
-    std::vector<torch::Tensor> wholes = put_together(rounds_[i], coming);
-    if (i + 1 < rounds_.size())
-      coming = send_to_owners(rounds_[i + 1], pieces);
+    coming_[i].work->wait();
+    std::vector<torch::Tensor> wholes = put_together(rounds_[i], coming_[i]);
+    coming_[i] = {};
+    if (i + 1 < rounds_.size() && !coming_[i + 1].work)
+      coming_[i + 1] = send_to_owners(rounds_[i + 1], given());
     for (torch::Tensor& whole : wholes)
       whole = compute(whole);
-    const Traffic back = send_back(rounds_[i], wholes);
-    back.work->wait();
-    take_back(rounds_[i], back, pieces);
+    take_back();
+    back_ = send_back(rounds_[i], wholes);
+    back_round_ = i;
   }
+  unsent_ = rounds_.size();
+}
+
+void WholeMatrices::finish() {
+  const torch::NoGradGuard no_grad;
+  take_back();
+  pieces_.clear();
+}
+
+std::vector<int> WholeMatrices::places_of_last() const {
+  std::vector<int> places;
+  if (!rounds_.empty()) {
+    for (const size_t i : rounds_.back())
+      places.push_back(matrices_[i].parts.front().piece.place);
+  }
+  return places;
+}
+
+bool WholeMatrices::is_of_last(size_t piece) const {
+  return !rounds_.empty() &&
+         std::any_of(
+             rounds_.back().begin(), rounds_.back().end(), [&](size_t i) {
+               return std::any_of(
+                   matrices_[i].parts.begin(),
+                   matrices_[i].parts.end(),
+                   [&](const Part& part) {
+                     return part.mine == static_cast<int>(piece);
+                   });
+             });
 }
 
 }  // namespace brigade

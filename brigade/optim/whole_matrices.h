@@ -11,8 +11,11 @@
 // (without ZeRO one of the ranks that have it does), and the owner sends every
 // element of the result to each rank that has it, in the dtype of the wire: with
 // R ranks that each have 1/R of M elements, (R - 1) / R^2 M elements each way.
-// Two all-to-alls per round; a round has a few matrices of each owner, and the
-// next round's pieces travel while one computes.
+// Two all-to-alls per round; a round has a few matrices of each owner. While one
+// computes, the next round's pieces and the last round's results travel. Rounds
+// go in the order of forward: those sent ahead, while backward computes
+// gradients, are sent from the last one, and the last one's results may arrive
+// during the next forward.
 #pragma once
 
 #include <torch/types.h>
@@ -33,6 +36,7 @@ namespace brigade {
 // flat.
 struct MatrixPiece {
   std::string name;  // the same on all ranks
+  int place = 0;     // its matrix's in the order of forward; the same too
   int64_t rows = 0;  // of the whole matrix
   int64_t columns = 0;
   Slice slice;  // this rank's shard of it
@@ -41,13 +45,15 @@ struct MatrixPiece {
   bool operator==(const MatrixPiece&) const = default;
 };
 
+inline constexpr int64_t kRoundNumel = int64_t{1} << 22;
+
 // How matrices are dealt out to owners.
 struct WholeMatricesOptions {
   // What a matrix costs its owner.
   std::function<double(int64_t rows, int64_t columns)> cost;
   torch::ScalarType wire = torch::kFloat;
   // Elements of a round per owner, unless a single matrix has more.
-  int64_t round_numel = int64_t{1} << 22;
+  int64_t round_numel = kRoundNumel;
 };
 
 class WholeMatrices {
@@ -62,12 +68,48 @@ class WholeMatrices {
       CommunicatorPtr ranks,
       const std::vector<MatrixPiece>& mine,
       WholeMatricesOptions options);
+  ~WholeMatrices();  // waits for what is under way
+  WholeMatrices(const WholeMatrices&) = delete;
+  WholeMatrices& operator=(const WholeMatrices&) = delete;
 
   // Collective. pieces: by piece of the constructor, flat float32 of its numel;
   // read, and overwritten by what `compute` makes of the whole: [rows, columns]
   // float32 to the same.
-  void apply(const std::vector<torch::Tensor>& pieces, const Compute& compute)
-      const;
+  void apply(std::vector<torch::Tensor> pieces, const Compute& compute) {
+    begin(std::move(pieces));
+    finish_but_last(compute);
+    finish();
+  }
+
+  // ---- apply() in parts, each collective, in this order
+
+  // A piece of this rank, flat, by its index.
+  using PieceOf = std::function<torch::Tensor(size_t piece)>;
+  // Those that send_ahead() would ask for; none too where all were sent.
+  std::vector<size_t> next_ahead() const;
+  bool are_all_ahead() const { return unsent_ == 0; }
+  // Sends the last round that was not sent. Where one rank does, all have to
+  // send all rounds so, each when it can, before begin() or drop().
+  void send_ahead(const PieceOf& piece_of);
+  // What was sent ahead is not used; the next call begins anew.
+  void drop();
+
+  // The values as apply() has them; what was sent ahead is what they are.
+  void begin(std::vector<torch::Tensor> pieces);
+  // All but the last round's results are in the pieces.
+  void finish_but_last(const Compute& compute);
+  // The last one's too. Not collective: it only waits. A second call does
+  // nothing.
+  void finish();
+  // MatrixPiece::place of the last round's, on all ranks.
+  std::vector<int> places_of_last() const;
+  // The same question of one piece of this rank.
+  bool is_of_last(size_t piece) const;
+
+  int ranks() const { return ranks_->size(); }
+  // Whether an owner lacks something that another rank has, without which there
+  // is nothing to send ahead. The same on all ranks.
+  bool has_pieces_elsewhere() const { return has_pieces_elsewhere_; }
 
   // By rank of the group: the cost of its matrices.
   const std::vector<double>& costs() const { return costs_; }
@@ -99,15 +141,20 @@ class WholeMatrices {
     std::vector<std::vector<torch::Tensor>> to;  // by receiving rank
   };
 
-  void add_pieces(int rank, const std::string& text);
+  // by_name: into matrices_.
+  void add_pieces(
+      int rank,
+      const std::string& text,
+      std::map<std::string, size_t>& by_name);
   void check_is_whole(const Matrix& matrix) const;
   void choose_owners();
   void choose_senders();
   void make_rounds();
   // This rank's parts of a round's matrices on their way to the owners.
-  Traffic send_to_owners(
-      const Round& round,
-      const std::vector<torch::Tensor>& pieces) const;
+  Traffic send_to_owners(const Round& round, const PieceOf& piece_of) const;
+  PieceOf given() const {
+    return [this](size_t piece) { return pieces_[piece]; };
+  }
   // An exchange without anything, and its start.
   Traffic make_traffic() const;
   void launch(Traffic& traffic) const;
@@ -119,17 +166,22 @@ class WholeMatrices {
   Traffic send_back(
       const Round& round,
       const std::vector<torch::Tensor>& results) const;
-  void take_back(
-      const Round& round,
-      const Traffic& arrived,
-      const std::vector<torch::Tensor>& pieces) const;
+  // The last send_back()'s results into the pieces.
+  void take_back();
 
   CommunicatorPtr ranks_;
   WholeMatricesOptions options_;
   std::vector<Matrix> matrices_;
-  std::map<std::string, size_t> by_name_;  // into matrices_
   std::vector<Round> rounds_;
   std::vector<double> costs_;
+  bool has_pieces_elsewhere_ = false;
+
+  // What is under way.
+  std::vector<Traffic> coming_;        // by round, on its way to the owners
+  size_t unsent_ = 0;                  // rounds before it were not sent ahead
+  std::vector<torch::Tensor> pieces_;  // of begin(), until finish()
+  Traffic back_;                       // without a work: none
+  size_t back_round_ = 0;
 };
 
 }  // namespace brigade

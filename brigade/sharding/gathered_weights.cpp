@@ -11,7 +11,10 @@ GatheredWeights::GatheredWeights(const ParamMemory& memory, GatherMode mode)
     : memory_(&memory), mode_(mode), works_(memory.segments().size()) {
   note_current();
   if (sharding() == Sharding::kParameters)
-    units_ = std::make_unique<ShardedWeights>(memory);
+    units_ = std::make_unique<ShardedWeights>(memory, [this](size_t segment) {
+      if (is_late(segment))
+        finish_late();
+    });
 }
 
 GatheredWeights::~GatheredWeights() {
@@ -25,7 +28,13 @@ GatheredWeights::~GatheredWeights() {
   }
 }
 
-void GatheredWeights::after_step() {
+void GatheredWeights::after_step(
+    std::vector<bool> late,
+    std::function<void()> finish) {
+  if (sharding() == Sharding::kOptimizer || sharding() == Sharding::kGradients)
+    need_all();
+  late_ = std::move(late);
+  finish_ = std::move(finish);
   if (sharding() == Sharding::kNone)
     return;
   if (units_) {
@@ -41,30 +50,49 @@ void GatheredWeights::after_step() {
     note_current();
     return;
   }
-  const torch::NoGradGuard no_grad;
-  need_all();
   for (size_t b = works_.size(); b-- > 0;) {
-    const FlatSegment& segment = memory_->segments()[b];
-    works_[b] =
-        segment.group.ranks->all_gather(segment.weight, segment.owned_weight());
+    if (!is_late(b))
+      launch(b);
   }
   note_current();
   if (mode_ == GatherMode::kInPlace)
     need_all();
 }
 
+void GatheredWeights::launch(size_t segment) {
+  const torch::NoGradGuard no_grad;
+  const FlatSegment& of = memory_->segments()[segment];
+  works_[segment] = of.group.ranks->all_gather(of.weight, of.owned_weight());
+}
+
+void GatheredWeights::finish_late() {
+  const std::vector<bool> late = std::exchange(late_, {});
+  if (const auto finish = std::exchange(finish_, {}))
+    finish();
+  const bool is_gathered_by_bucket =
+      sharding() != Sharding::kNone && units_ == nullptr;
+  for (size_t b = late.size(); b-- > 0;) {
+    if (late[b] && is_gathered_by_bucket)
+      launch(b);
+  }
+  note_current();
+}
+
 bool GatheredWeights::are_under_way() const {
-  return std::any_of(works_.begin(), works_.end(), [](const WorkPtr& work) {
-    return work != nullptr;
-  });
+  const auto is_there = [](const WorkPtr& work) { return work != nullptr; };
+  return !late_.empty() || std::any_of(works_.begin(), works_.end(), is_there);
 }
 
 void GatheredWeights::need_all() {
+  if (!late_.empty())
+    finish_late();
   for (size_t b = works_.size(); b-- > 0;)
     need(b);
 }
 
 void GatheredWeights::need(size_t segment) {
+  if (is_late(segment))
+    finish_late();
   if (const WorkPtr work = std::exchange(works_[segment], nullptr))
     work->wait();
 }

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -27,8 +28,12 @@ class GatheredWeights {
   GatheredWeights& operator=(const GatheredWeights&) = delete;
 
   // Collective, after an optimizer stepped what this rank owns: exchanges the
-  // weights, in the order of forward; see GatherMode.
-  void after_step();
+  // weights, in the order of forward; see GatherMode. late: segments that
+  // `finish` steps, which is called before one of them is needed; none without
+  // it.
+  void after_step(
+      std::vector<bool> late = {},
+      std::function<void()> finish = {});
   // Whether there is something to wait for.
   bool are_under_way() const;
   // Until then no weight may be read.
@@ -46,10 +51,17 @@ class GatheredWeights {
 
  private:
   Sharding sharding() const { return memory_->sharding(); }
+  bool is_late(size_t segment) const {
+    return segment < late_.size() && late_[segment];
+  }
+  void launch(size_t segment);
+  void finish_late();
 
   const ParamMemory* memory_;
   GatherMode mode_;
   std::vector<WorkPtr> works_;    // by bucket; null: none under way
+  std::vector<bool> late_;        // by bucket; empty: none
+  std::function<void()> finish_;  // see after_step()
   int64_t gathered_version_ = 0;  // of the flat weights, when exchanged last
   std::unique_ptr<ShardedWeights> units_;
 };

@@ -41,8 +41,12 @@ int64_t ShardedWeights::Unit::bytes() const {
   return sum;
 }
 
-ShardedWeights::ShardedWeights(const ParamMemory& memory)
-    : memory_(&memory), views_(memory.params().size()) {
+ShardedWeights::ShardedWeights(
+    const ParamMemory& memory,
+    std::function<void(size_t segment)> before_gather)
+    : memory_(&memory),
+      before_gather_(std::move(before_gather)),
+      views_(memory.params().size()) {
   const std::vector<FlatSegment>& segments = memory.all_segments();
   std::map<const void*, int64_t> numel_of_storage;
   for (const FlatSegment& segment : segments)
@@ -170,6 +174,10 @@ void ShardedWeights::launch(int index) {
   if (each.state != State::kReleased && each.state != State::kNan)
     return;
   const torch::NoGradGuard no_grad;
+  for (const size_t s : each.segments) {
+    if (before_gather_)
+      before_gather_(s);
+  }
   for (const torch::Tensor& flat : each.memory)
     ops::restore(flat);
   each.state = State::kGathering;

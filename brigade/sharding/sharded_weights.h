@@ -39,8 +39,11 @@ namespace brigade {
 class ShardedWeights {
  public:
   // Of those with Sharding::kParameters, which outlive it. Each segment is
-  // gathered over its group.
-  explicit ShardedWeights(const ParamMemory& memory);
+  // gathered over its group, after a call of `before_gather`, if any, with its
+  // index.
+  explicit ShardedWeights(
+      const ParamMemory& memory,
+      std::function<void(size_t segment)> before_gather = {});
   // Waits for what is under way. Parameters are empty afterwards: no rank has
   // them whole.
   ~ShardedWeights();
@@ -138,6 +141,7 @@ class ShardedWeights {
   void take_over_memory(std::span<const int> freed, int index);
 
   const ParamMemory* memory_;
+  std::function<void(size_t segment)> before_gather_;
   std::vector<Unit> units_;
   std::vector<torch::Tensor> views_;  // by parameter
   // Of params(), as accept_writes() saw them.

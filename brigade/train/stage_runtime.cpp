@@ -66,14 +66,14 @@ void set_row_norms(const std::vector<Param>& params, Communicator& tp) {
 }
 
 // All ranks that have a part of one of this stage's matrices and step it with
-// the same gradient.
+// the same gradient. Apart: pieces are sent while gradients are reduced.
 CommunicatorPtr matrix_ranks(
     const TrainConfig& config,
     const ProcessMesh& mesh) {
   if (config.training.optimizer.kind != OptimizerKind::kMuon)
     return mesh.replicas();
   const int dp_of_group = mesh.dims().dp / mesh.replica_groups();
-  return mesh.split("matrix owners", [&](const Coordinate& at) {
+  return mesh.split_apart("matrix owners", [&](const Coordinate& at) {
     return std::vector<int>{at.pp, at.dp / dp_of_group};
   });
 }
@@ -109,7 +109,7 @@ StageRuntime::StageRuntime(
       use_weights_of(unit);
     };
     context->before_backward = context->before_forward;
-  } else if (options.sharding != Sharding::kNone) {
+  } else {
     context->before_forward = [this](const ModelUnit& unit) {
       await_weights_of(unit);
     };
@@ -181,6 +181,8 @@ std::vector<Param> StageRuntime::make_params(
 }
 
 void StageRuntime::await_weights_of(const ModelUnit& unit) {
+  if (!sync().is_gathering())
+    return;
   // The last one waits for whatever is left.
   if (unit.place == Place::kHead) {
     sync().wait_for_weights();
@@ -287,10 +289,7 @@ std::string StageRuntime::first_non_finite() const {
 }
 
 void StageRuntime::step(double lr, double grad_scale) {
-  sync().wait_for_weights();
-  optimizer().step(lr, grad_scale, ops::AfterRead::kZero);
-  sync().reset();
-  sync().gather_weights();
+  params_->step(lr, grad_scale);
 }
 
 void StageRuntime::set_expert_shares(const ChoicesByLayer& choices) {
@@ -340,8 +339,7 @@ void StageRuntime::hide_averages() {
 }
 
 void StageRuntime::skip_step() {
-  sync().zero_main_grads();
-  sync().reset();
+  params_->skip_step();
 }
 
 }  // namespace brigade

@@ -596,6 +596,9 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
   }
   result.end_ns = phases.ended("optimizer", times.optimizer_ms);
   if (local_) {
+    // It reads and writes weights.
+    for (const auto& stage : stages_)
+      stage->sync().wait_for_weights();
     result.exposed_ns += local_->after_step(step);
     result.left_out = local_->left_out();
     result.end_ns = phases.ended("exchange between groups", times.gradients_ms);

@@ -83,7 +83,13 @@ Held held_by(int rank, const Grid& grid) {
     if (begin == end)
       continue;
     held.pieces.push_back(
-        {name_of(i), shape.rows, shape.columns, slice, begin, end - begin});
+        {.name = name_of(i),
+         .place = static_cast<int>(i),
+         .rows = shape.rows,
+         .columns = shape.columns,
+         .slice = slice,
+         .begin = begin,
+         .numel = end - begin});
     held.values.push_back(
         flat(values_of(i)).narrow(0, begin, end - begin).clone());
     held.expected.push_back(
@@ -107,7 +113,7 @@ TEST(WholeMatrices, EachPieceGetsWhatIsComputedOfTheWhole) {
     for (const int64_t round_numel : {1, 50, 1 << 22}) {
       run_ranks(grid.size(), [&](const CommunicatorPtr& ranks) {
         Held held = held_by(ranks->rank(), grid);
-        const WholeMatrices matrices(
+        WholeMatrices matrices(
             ranks, held.pieces, {.cost = flops, .round_numel = round_numel});
         // Twice: nothing is kept between calls.
         for (int call = 0; call < 2; ++call) {
@@ -125,12 +131,65 @@ TEST(WholeMatrices, EachPieceGetsWhatIsComputedOfTheWhole) {
   }
 }
 
+TEST(WholeMatrices, WhatIsSentAheadIsComputed) {
+  const Grid grid{.tp = 2, .zero = 2};
+  run_ranks(grid.size(), [&](const CommunicatorPtr& ranks) {
+    Held held = held_by(ranks->rank(), grid);
+    WholeMatrices matrices(
+        ranks, held.pieces, {.cost = flops, .round_numel = 1});
+    const auto send_all = [&](double factor) {
+      while (!matrices.are_all_ahead())
+        matrices.send_ahead(
+            [&](size_t piece) { return held.values[piece] * factor; });
+    };
+    send_all(7);
+    matrices.drop();
+    send_all(1);
+    // What comes now was sent.
+    std::vector<torch::Tensor> values;
+    for (const torch::Tensor& piece : held.values)
+      values.push_back(torch::zeros_like(piece));
+    matrices.begin(values);
+    matrices.finish_but_last(computed);
+    for (size_t i = 0; i < values.size(); ++i) {
+      EXPECT_EQ(
+          torch::equal(values[i], held.expected[i]), !matrices.is_of_last(i));
+    }
+    matrices.finish();
+    for (size_t i = 0; i < values.size(); ++i)
+      EXPECT_TRUE(torch::equal(values[i], held.expected[i]));
+    // The next call is as if nothing had been sent ahead.
+    EXPECT_FALSE(matrices.are_all_ahead());
+    matrices.apply(held.values, computed);
+    for (size_t i = 0; i < values.size(); ++i)
+      EXPECT_TRUE(torch::equal(held.values[i], held.expected[i]));
+  });
+}
+
+TEST(WholeMatrices, RoundsGoInTheOrderOfPlaces) {
+  run_ranks(2, [](const CommunicatorPtr& ranks) {
+    std::vector<MatrixPiece> pieces;
+    for (int i = 0; i < 4; ++i)
+      pieces.push_back(
+          {.name = name_of(static_cast<size_t>(i)),
+           .place = 3 - i,
+           .rows = 2,
+           .columns = 2,
+           .numel = 4});
+    const WholeMatrices matrices(
+        ranks, pieces, {.cost = flops, .round_numel = 1});
+    EXPECT_THAT(matrices.places_of_last(), ::testing::ElementsAre(2, 3));
+    EXPECT_TRUE(matrices.is_of_last(0));
+    EXPECT_FALSE(matrices.is_of_last(2));
+  });
+}
+
 TEST(WholeMatrices, EachIsComputedOnce) {
   std::atomic<int> computations = 0;
   const Grid grid{.tp = 2, .copies = 2};
   run_ranks(grid.size(), [&](const CommunicatorPtr& ranks) {
     const Held held = held_by(ranks->rank(), grid);
-    const WholeMatrices matrices(ranks, held.pieces, {.cost = flops});
+    WholeMatrices matrices(ranks, held.pieces, {.cost = flops});
     matrices.apply(held.values, [&](const torch::Tensor& whole) {
       ++computations;
       return whole;
@@ -148,12 +207,10 @@ TEST(WholeMatrices, NoOwnerHasMoreThanTheMeanAndOneMatrix) {
       const int64_t rows = 1 + i * 7 % 11;
       const int64_t columns = 1 + i * 5 % 13;
       pieces.push_back(
-          {name_of(static_cast<size_t>(i)),
-           rows,
-           columns,
-           {},
-           0,
-           rows * columns});
+          {.name = name_of(static_cast<size_t>(i)),
+           .rows = rows,
+           .columns = columns,
+           .numel = rows * columns});
       total += flops(rows, columns);
       most = std::max(most, flops(rows, columns));
     }
@@ -168,7 +225,13 @@ TEST(WholeMatrices, AMatrixOfWhichAPartIsNowhereIsNamed) {
   run_ranks(2, [](const CommunicatorPtr& ranks) {
     try {
       const WholeMatrices matrices(
-          ranks, {{"weight", 4, 4, {}, 8 * ranks->rank(), 7}}, {.cost = flops});
+          ranks,
+          {{.name = "weight",
+            .rows = 4,
+            .columns = 4,
+            .begin = 8 * ranks->rank(),
+            .numel = 7}},
+          {.cost = flops});
       FAIL() << "no error";
     } catch (const Error& error) {
       EXPECT_THAT(
