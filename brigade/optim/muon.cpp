@@ -1,5 +1,6 @@
 #include "brigade/optim/muon.h"
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,6 +36,13 @@ MatrixPiece piece_of(const Param& param, const RunPart& part) {
       .slice = param.row ? param.cut.slice : Slice(),
       .begin = part.begin,
       .numel = part.numel};
+}
+
+// Elements that are read and written several times while a cache has them; all
+// on a device of its own.
+int64_t cached_numel(const torch::Tensor& memory) {
+  return memory.is_cpu() ? (int64_t{1} << 16) * at::get_num_threads()
+                         : std::max<int64_t>(1, memory.numel());
 }
 
 }  // namespace
@@ -112,43 +120,73 @@ Muon::Muon(
     sets_[i].matrices =
         std::make_unique<WholeMatrices>(ranks[i], pieces[i], whole);
     sets_[i].ahead.resize(pieces[i].size());
+    sets_[i].are_sent.resize(pieces[i].size());
   }
 }
 
-torch::Tensor Muon::update_of(const StepRange& range) const {
-  const torch::Tensor gradient =
-      range.after_read == ops::AfterRead::kZero
-          ? range.group.main_grad.mul_(range.grad_scale)
-          : range.group.main_grad * range.grad_scale;
+torch::Tensor Muon::update_of(const StepRange& range, bool is_sent) const {
   const double mu = options_.muon.momentum;
-  torch::Tensor momentum = range.states[0].tensor;
-  momentum.lerp_(gradient, 1 - mu);
-  return options_.muon.nesterov ? gradient.lerp_(momentum, mu)
-                                : gradient.copy_(momentum);
+  const bool in_place = range.after_read == ops::AfterRead::kZero;
+  const torch::Tensor update = in_place
+                                   ? range.group.main_grad
+                                   : torch::empty_like(range.group.main_grad);
+  in_parts(range, cached_numel(update), [&](const StepRange& part) {
+    with_float_states(part, [&](const StepRange& of) {
+      torch::Tensor gradient =
+          update.narrow(0, of.begin, of.group.main_grad.numel());
+      if (!in_place)
+        gradient.copy_(of.group.main_grad);
+      gradient.mul_(of.grad_scale);
+      torch::Tensor momentum = of.states[0].tensor;
+      momentum.lerp_(gradient, 1 - mu);
+      if (is_sent)
+        return;
+      if (options_.muon.nesterov)
+        gradient.lerp_(momentum, mu);
+      else
+        gradient.copy_(momentum);
+    });
+  });
+  return update;
 }
 
 void Muon::apply_update(const StepRange& range, const torch::Tensor& update)
     const {
   const auto& scales = scales_[range.index];
-  change_master(range, [&](torch::Tensor master) {
-    master.mul_(1 - range.lr * range.group.rule.weight_decay);
-    for (size_t i = 0; i < scales.size(); ++i) {
-      const RunPart& part = range.group.parts[i];
-      master.narrow(0, part.offset, part.numel)
-          .add_(
-              update.narrow(0, part.offset, part.numel), -range.lr * scales[i]);
-    }
+  in_parts(range, cached_numel(update), [&](const StepRange& of) {
+    const int64_t end = of.begin + of.group.weight.numel();
+    change_master(of, [&](torch::Tensor master) {
+      master.mul_(1 - range.lr * range.group.rule.weight_decay);
+      for (size_t i = 0; i < scales.size(); ++i) {
+        const RunPart& part = range.group.parts[i];
+        const int64_t from = std::max(part.offset, of.begin);
+        const int64_t numel = std::min(part.offset + part.numel, end) - from;
+        if (numel > 0)
+          master.narrow(0, from - of.begin, numel)
+              .add_(update.narrow(0, from, numel), -range.lr * scales[i]);
+      }
+    });
   });
   if (range.after_read == ops::AfterRead::kZero)
     range.group.main_grad.zero_();
 }
 
 torch::Tensor Muon::expected_update(size_t group) const {
-  const torch::Tensor gradient = groups()[group].main_grad * expected_scale_;
+  const torch::Tensor& main_grad = groups()[group].main_grad;
   const double mu = options_.muon.momentum;
-  const torch::Tensor momentum =
-      float_states(states(group))[0].tensor.lerp(gradient, 1 - mu);
-  return options_.muon.nesterov ? gradient.lerp(momentum, mu) : momentum;
+  torch::Tensor update = torch::empty_like(main_grad, wire_);
+  const int64_t most = cached_numel(main_grad);
+  for (int64_t begin = 0; begin < main_grad.numel(); begin += most) {
+    const int64_t numel = std::min(most, main_grad.numel() - begin);
+    const State kept = narrow_state(states(group)[0], begin, numel);
+    const torch::Tensor gradient =
+        main_grad.narrow(0, begin, numel) * expected_scale_;
+    const torch::Tensor momentum =
+        float_states({kept})[0].tensor.lerp(gradient, 1 - mu);
+    update.narrow(0, begin, numel)
+        .copy_(options_.muon.nesterov ? gradient.lerp(momentum, mu) : momentum);
+  }
+  return update;
 }
 
 void Muon::gradients_are_reduced(size_t group) {
@@ -180,8 +218,10 @@ void Muon::Set::send_final() {
     if (!std::all_of(next.begin(), next.end(), is_final))
       return;
     matrices->send_ahead([&](size_t piece) { return ahead[piece]; });
-    for (const size_t piece : next)
+    for (const size_t piece : next) {
       ahead[piece].reset();
+      are_sent[piece] = true;
+    }
   }
 }
 
@@ -189,6 +229,7 @@ void Muon::Set::send_rest(const WholeMatrices::PieceOf& piece_of) {
   while (!matrices->are_all_ahead())
     matrices->send_ahead(piece_of);
   std::fill(ahead.begin(), ahead.end(), torch::Tensor());
+  std::fill(are_sent.begin(), are_sent.end(), false);
 }
 
 void Muon::drop_ahead() {
@@ -204,6 +245,17 @@ void Muon::drop_ahead() {
   }
 }
 
+std::vector<bool> Muon::groups_sent() const {
+  std::vector<bool> result(groups().size(), true);
+  for (const Set& set : sets_) {
+    for (size_t i = 0; i < set.pieces.size(); ++i) {
+      if (!set.are_sent[i])
+        result[set.pieces[i].first] = false;
+    }
+  }
+  return result;
+}
+
 void Muon::skip_step() {
   if (sends_ahead())
     drop_ahead();
@@ -216,12 +268,11 @@ void Muon::step_ranges(
   const bool is_ahead = sends_ahead() && grad_scale == expected_scale_;
   if (sends_ahead() && !is_ahead)
     drop_ahead();
+  const std::vector<bool> are_sent = groups_sent();
   std::vector<torch::Tensor> updates(ranges.size());
   for (size_t i = 0; i < ranges.size(); ++i) {
     if (has_matrices(ranges[i].group))
-      with_float_states(ranges[i], [&](const StepRange& range) {
-        updates[i] = update_of(range);
-      });
+      updates[i] = update_of(ranges[i], are_sent[i]);
   }
   std::vector<bool> are_unfinished(ranges.size());
   for (Set& set : sets_) {

@@ -69,13 +69,16 @@ class Muon final : public Optimizer {
   void step_ranges(const std::vector<StepRange>& ranges, double grad_scale)
       override;
   void step_range(const StepRange& range) override;
-  // What of each part of a group's matrices is to be orthogonalised, flat.
-  torch::Tensor update_of(const StepRange& range) const;
+  // What of each part of a group's matrices is to be orthogonalised, flat; only
+  // memory for the result where that was sent. The momentum takes the gradient.
+  torch::Tensor update_of(const StepRange& range, bool is_sent) const;
   void apply_update(const StepRange& range, const torch::Tensor& update) const;
   // The same on all ranks.
   bool sends_ahead() const { return expects_reduced_ && expected_scale_ > 0; }
   // What update_of() will be if the scale is the expected one.
   torch::Tensor expected_update(size_t group) const;
+  // By group: whether all its pieces were sent.
+  std::vector<bool> groups_sent() const;
   // Ends what was sent ahead; nothing comes of it.
   void drop_ahead();
 
@@ -88,6 +91,7 @@ class Muon final : public Optimizer {
     std::vector<std::pair<size_t, size_t>> pieces;
     // By piece, in the wire's dtype: those that are final, until they are sent.
     std::vector<torch::Tensor> ahead;
+    std::vector<bool> are_sent;  // by piece: of the next step
     // The rounds whose pieces are final, to their owners.
     void send_final();
     // The others too.

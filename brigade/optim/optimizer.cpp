@@ -236,14 +236,20 @@ void Optimizer::note_stepped(const StepRange& range) const {
 }
 
 void Optimizer::step_in_parts(const StepRange& range) {
-  const int64_t numel = range.group.weight.numel();
   const bool has_narrow =
       std::any_of(range.states.begin(), range.states.end(), is_narrow);
   const int64_t most =
       has_narrow ? std::min(max_numel(), kFloatNumel) : max_numel();
-  const auto step = [&](const StepRange& part) {
+  in_parts(range, most, [this](const StepRange& part) {
     with_float_states(part, [this](const StepRange& of) { step_range(of); });
-  };
+  });
+}
+
+void Optimizer::in_parts(
+    const StepRange& range,
+    int64_t most,
+    const std::function<void(const StepRange& part)>& step) {
+  const int64_t numel = range.group.weight.numel();
   if (numel <= most) {
     step(range);
     return;

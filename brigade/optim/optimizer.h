@@ -208,6 +208,12 @@ class Optimizer {
       const std::function<void(const StepRange& range)>& step) const;
   // step_range() of parts of the range.
   void step_in_parts(const StepRange& range);
+  // Calls `step` with parts of at most so many elements, whose group has no
+  // OptimizerGroup::parts.
+  static void in_parts(
+      const StepRange& range,
+      int64_t most,
+      const std::function<void(const StepRange& part)>& step);
 
  private:
   void make_states();
