@@ -3,8 +3,8 @@
 //     --wait() or abandon()--> kReduced --reset()--> kFilling
 // mark_ready(), launch() and is_reduced() run on the thread of backward (of a
 // GPU's parameters: autograd's for that device), which BucketQueue has wait()
-// too where it steps in backward or divides gradients; everything else on the
-// trainer's.
+// too where it steps in backward, divides gradients or is followed
+// (BucketedGradSync::follow()); everything else on the trainer's.
 #pragma once
 
 #include <torch/types.h>

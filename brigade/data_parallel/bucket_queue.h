@@ -2,8 +2,8 @@
 // that all ranks launch the same collectives in the same order.
 //
 // mark_ready() runs on the thread of backward, and waits there for a bucket
-// that is stepped or divided before backward ends; everything else runs on the
-// trainer's, or on the thread that ends backward.
+// that is divided before backward ends; is_reduced() and settle() run there too,
+// everything else on the trainer's thread, or on the one that ends backward.
 #pragma once
 
 #include <vector>

@@ -166,6 +166,7 @@ void BucketedGradSync::begin_reducing() {
     report_.backward_begin_ns = steady_now_ns();
     backward_begin_ = StreamMark::timed(all_ranks_->options().device);
     followed_buckets_ = 0;
+    is_followed_ = follower_.begins && follower_.begins();
     if (bucket_step_)
       bucket_step_->begin();
   }
@@ -311,16 +312,16 @@ void BucketedGradSync::set_bucket_step(BucketStepPtr step) {
   bucket_step_ = std::move(step);
 }
 
-// Where collectives share a stream's order with others, all ranks take a bucket
-// for reduced at the same place in backward.
 bool BucketedGradSync::is_over(size_t bucket) {
-  return when_reduced_ && !all_ranks_->options().device.is_cpu()
-             ? buckets_->is_behind(bucket)
-             : buckets_->is_reduced(bucket);
+  const CommunicatorOptions& options = all_ranks_->options();
+  const bool by_launches =
+      is_followed_ && (options.check_collectives || !options.device.is_cpu());
+  return by_launches ? buckets_->is_behind(bucket)
+                     : buckets_->is_reduced(bucket);
 }
 
 void BucketedGradSync::follow_reduced_buckets() {
-  if (bucket_step_ == nullptr && !when_reduced_)
+  if (bucket_step_ == nullptr && !is_followed_)
     return;
   const auto is_sparse = [&](const BucketSlot& slot) {
     return params()[static_cast<size_t>(slot.param)].has_sparse_gradient;
@@ -332,8 +333,8 @@ void BucketedGradSync::follow_reduced_buckets() {
         std::any_of(slots.begin(), slots.end(), is_sparse))
       return;
     buckets_->settle(followed_buckets_);
-    if (when_reduced_)
-      when_reduced_(followed_buckets_);
+    if (is_followed_)
+      follower_.is_reduced(followed_buckets_);
     if (bucket_step_)
       step_bucket(followed_buckets_);
   }

@@ -47,11 +47,16 @@ class BucketedGradSync : public GradSync {
   // step on; null: nothing, .grad stays for an optimizer. Between backwards.
   // Throws ConfigError with sharding.
   void set_bucket_step(BucketStepPtr step);
-  // Called in a step's last backward, on its thread, with each segment in order
-  // whose reduction is over; those that end after backward are left out.
-  void when_reduced(std::function<void(size_t segment)> call) {
-    when_reduced_ = std::move(call);
-  }
+  // Calls about reductions that are over while backward still runs.
+  struct Follower {
+    // As a step's last backward begins: whether it wants to know.
+    std::function<bool()> begins;
+    // On backward's thread, each segment in order; those that end after backward
+    // are left out. On a device with streams, and where collectives are checked,
+    // at the same place among the launches on all ranks.
+    std::function<void(size_t segment)> is_reduced;
+  };
+  void follow(Follower follower) { follower_ = std::move(follower); }
   // Ranks with different numbers of steps: called on every rank before the
   // first one. From then on every step begins by counting the ranks that have
   // data. Throws ConfigError with sharding, and where parameters have several
@@ -117,7 +122,8 @@ class BucketedGradSync : public GradSync {
   StepProgress progress_;
   BucketStepPtr bucket_step_;
   size_t followed_buckets_ = 0;  // in this step's backward, from the first on
-  std::function<void(size_t segment)> when_reduced_;
+  Follower follower_;
+  bool is_followed_ = false;  // in this step's backward, by follower_
   bool order_is_final_;
   EndOfBackward end_of_backward_;  // where a round or the step may end
   FinishCall finish_call_ = FinishCall::kNone;

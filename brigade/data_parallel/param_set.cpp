@@ -36,10 +36,16 @@ ParamSet::ParamSet(
       rule_of_(std::move(rule_of)),
       make_(std::move(make)) {
   if (auto* bucketed = dynamic_cast<BucketedGradSync*>(sync_.get())) {
-    bucketed->when_reduced([this](size_t segment) {
-      for (const size_t group : groups_of_segment_[segment])
-        optimizer_->gradients_are_reduced(group);
-    });
+    bucketed->follow(
+        {.begins = [this] { return optimizer_->wants_reduced_gradients(); },
+         .is_reduced =
+             [this](size_t segment) {
+               std::vector<int> reduced;
+               for (const BucketSlot& slot : sync_->segments()[segment].slots)
+                 reduced.push_back(slot.param);
+               optimizer_->gradients_are_reduced(
+                   reduced, groups_of_segment_[segment]);
+             }});
   }
   make_optimizer();
 }
@@ -57,8 +63,6 @@ void ParamSet::make_optimizer() {
   optimizer_ = make_(make_optimizer_groups(*sync_, group_of, rules));
   states_ = std::make_unique<ParamStates>(*sync_, *optimizer_);
   layout_version_ = sync_->layout_version();
-  if (dynamic_cast<BucketedGradSync*>(sync_.get()) != nullptr)
-    optimizer_->expect_reduced_gradients();
   groups_of_segment_.assign(sync_->segments().size(), {});
   for (size_t g = 0; g < optimizer_->groups().size(); ++g) {
     if (const auto run = find_owned(*sync_, optimizer_->groups()[g].weight))

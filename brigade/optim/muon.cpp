@@ -18,7 +18,7 @@ bool has_matrices(const OptimizerGroup& group) {
   return group.rule.unit == StepUnit::kMatrices;
 }
 
-MatrixPiece piece_of(const Param& param, const RunPart& part) {
+MatrixPiece piece_of(const Param& param, const RunPart& part, int place) {
   const std::vector<int64_t> shape =
       param.row ? param.row->shape : param.tensor.sizes().vec();
   if (shape.size() != 2) {
@@ -30,7 +30,7 @@ MatrixPiece piece_of(const Param& param, const RunPart& part) {
   }
   return {
       .name = param.name,
-      .place = part.param,
+      .place = place,
       .rows = shape[0],
       .columns = shape[1],
       .slice = param.row ? param.cut.slice : Slice(),
@@ -100,7 +100,7 @@ Muon::Muon(
       const Param& param = params.at(static_cast<size_t>(part.param));
       const size_t set = index_of(param);
       const MatrixPiece& piece =
-          pieces[set].emplace_back(piece_of(param, part));
+          pieces[set].emplace_back(piece_of(param, part, place_of(part.param)));
       sets_[set].pieces.emplace_back(g, i);
       scales_.back().push_back(
           muon_scale(options.muon.scale, piece.rows, piece.columns));
@@ -189,39 +189,56 @@ torch::Tensor Muon::expected_update(size_t group) const {
   return update;
 }
 
-void Muon::gradients_are_reduced(size_t group) {
-  const auto is_needed = [](const Set& set) {
-    return set.matrices->has_pieces_elsewhere();
-  };
-  if (!sends_ahead() || !has_matrices(groups()[group]) ||
-      std::none_of(sets_.begin(), sets_.end(), is_needed))
-    return;
+bool Muon::wants_reduced_gradients() {
+  // Of a backward that came to no step.
+  skip_step();
+  sends_ahead_ = expected_scale_ > 0 &&
+                 std::any_of(sets_.begin(), sets_.end(), [](const Set& set) {
+                   return set.matrices->has_pieces_elsewhere();
+                 });
+  are_final_.assign(is_late_.size(), false);
+  return sends_ahead_;
+}
+
+void Muon::gradients_are_reduced(
+    const std::vector<int>& params,
+    const std::vector<size_t>& groups) {
   const torch::NoGradGuard no_grad;
-  const torch::Tensor update = expected_update(group).to(wire_);
+  for (const int param : params)
+    are_final_[static_cast<size_t>(param)] =
+        !is_late_[static_cast<size_t>(param)];
+  for (const size_t group : groups) {
+    if (has_matrices(this->groups()[group]))
+      keep_ahead(group, expected_update(group));
+  }
   for (Set& set : sets_) {
-    if (!is_needed(set))
-      continue;
-    for (size_t i = 0; i < set.pieces.size(); ++i) {
-      const auto& [of, index] = set.pieces[i];
-      const RunPart& part = groups()[of].parts[index];
-      if (of == group && !is_late_[static_cast<size_t>(part.param)])
-        set.ahead[i] = update.narrow(0, part.offset, part.numel);
-    }
-    set.send_final();
+    if (set.matrices->has_pieces_elsewhere())
+      set.send_final([&](int place) {
+        return are_final_[static_cast<size_t>(param_of(place))];
+      });
   }
 }
 
-void Muon::Set::send_final() {
-  const auto is_final = [&](size_t piece) { return ahead[piece].defined(); };
-  while (!matrices->are_all_ahead()) {
-    const std::vector<size_t> next = matrices->next_ahead();
-    if (!std::all_of(next.begin(), next.end(), is_final))
-      return;
-    matrices->send_ahead([&](size_t piece) { return ahead[piece]; });
-    for (const size_t piece : next) {
-      ahead[piece].reset();
-      are_sent[piece] = true;
+void Muon::keep_ahead(size_t group, const torch::Tensor& update) {
+  for (Set& set : sets_) {
+    for (size_t i = 0; i < set.pieces.size(); ++i) {
+      const auto& [of, index] = set.pieces[i];
+      const RunPart& part = groups()[of].parts[index];
+      if (of == group)
+        set.ahead[i] = update.narrow(0, part.offset, part.numel);
     }
+  }
+}
+
+void Muon::Set::send_final(const std::function<bool(int place)>& is_final) {
+  while (!matrices->are_all_ahead()) {
+    const std::vector<int> places = matrices->places_of_next_ahead();
+    if (!std::all_of(places.begin(), places.end(), is_final))
+      return;
+    matrices->send_ahead([&](size_t piece) {
+      are_sent[piece] = true;
+      return std::exchange(ahead[piece], {});
+    });
   }
 }
 
@@ -257,7 +274,7 @@ std::vector<bool> Muon::groups_sent() const {
 }
 
 void Muon::skip_step() {
-  if (sends_ahead())
+  if (std::exchange(sends_ahead_, false))
     drop_ahead();
 }
 
@@ -265,9 +282,9 @@ void Muon::step_ranges(
     const std::vector<StepRange>& ranges,
     double grad_scale) {
   const torch::NoGradGuard no_grad;
-  const bool is_ahead = sends_ahead() && grad_scale == expected_scale_;
-  if (sends_ahead() && !is_ahead)
-    drop_ahead();
+  if (grad_scale != expected_scale_)
+    skip_step();
+  const bool is_ahead = std::exchange(sends_ahead_, false);
   const std::vector<bool> are_sent = groups_sent();
   std::vector<torch::Tensor> updates(ranges.size());
   for (size_t i = 0; i < ranges.size(); ++i) {
@@ -327,12 +344,15 @@ void Muon::finish_step() {
 
 std::vector<int> Muon::unfinished() const {
   std::vector<int> params;
+  const bool is_alone =
+      std::all_of(sets_.begin(), sets_.end(), [](const Set& set) {
+        return set.matrices->ranks() == 1;
+      });
   for (const Set& set : sets_) {
-    const std::vector<int> last = set.matrices->places_of_last();
-    if (set.matrices->ranks() > 1)
-      params.insert(params.end(), last.begin(), last.end());
+    for (const int place : set.matrices->places_of_last())
+      params.push_back(param_of(place));
   }
-  return params;
+  return is_alone ? std::vector<int>() : params;
 }
 
 void Muon::step_range(const StepRange& range) {

@@ -45,8 +45,9 @@ class Muon final : public Optimizer {
   };
 
   // All ranks that have a part of a parameter, by tensor parallelism or as its
-  // replicas; no other matrix there has its name. After
-  // expect_reduced_gradients() nothing else is launched there during backward.
+  // replicas; no other matrix there has its name. Where
+  // gradients_are_reduced() is called, nothing else may be launched there during
+  // backward.
   using RanksOf = std::function<CommunicatorPtr(const Param& param)>;
 
   // Groups with StepUnit::kMatrices have parts, each of a matrix of `params`,
@@ -59,8 +60,10 @@ class Muon final : public Optimizer {
       const Options& options);
 
   bool steps_groups_apart() const override { return false; }
-  void expect_reduced_gradients() override { expects_reduced_ = true; }
-  void gradients_are_reduced(size_t group) override;
+  bool wants_reduced_gradients() override;
+  void gradients_are_reduced(
+      const std::vector<int>& params,
+      const std::vector<size_t>& groups) override;
   void finish_step() override;
   std::vector<int> unfinished() const override;
   void skip_step() override;
@@ -73,10 +76,20 @@ class Muon final : public Optimizer {
   // memory for the result where that was sent. The momentum takes the gradient.
   torch::Tensor update_of(const StepRange& range, bool is_sent) const;
   void apply_update(const StepRange& range, const torch::Tensor& update) const;
-  // The same on all ranks.
-  bool sends_ahead() const { return expects_reduced_ && expected_scale_ > 0; }
+  // The parameter of a matrix (MatrixPiece::place). Rounds begin with those
+  // that are late, which are sent last.
+  int param_of(int place) const {
+    return place % static_cast<int>(is_late_.size());
+  }
+  int place_of(int param) const {
+    return is_late_[static_cast<size_t>(param)]
+               ? param
+               : param + static_cast<int>(is_late_.size());
+  }
   // What update_of() will be if the scale is the expected one.
   torch::Tensor expected_update(size_t group) const;
+  // What is to be sent of a group's pieces.
+  void keep_ahead(size_t group, const torch::Tensor& update);
   // By group: whether all its pieces were sent.
   std::vector<bool> groups_sent() const;
   // Ends what was sent ahead; nothing comes of it.
@@ -92,8 +105,8 @@ class Muon final : public Optimizer {
     // By piece, in the wire's dtype: those that are final, until they are sent.
     std::vector<torch::Tensor> ahead;
     std::vector<bool> are_sent;  // by piece: of the next step
-    // The rounds whose pieces are final, to their owners.
-    void send_final();
+    // The rounds whose matrices are final, to their owners; on all ranks alike.
+    void send_final(const std::function<bool(int place)>& is_final);
     // The others too.
     void send_rest(const WholeMatrices::PieceOf& piece_of);
   };
@@ -102,7 +115,8 @@ class Muon final : public Optimizer {
   // By parameter: a gradient that is summed over tensor parallel ranks after
   // backward cannot be sent in it.
   std::vector<bool> is_late_;
-  bool expects_reduced_ = false;
+  bool sends_ahead_ = false;     // in this step; the same on all ranks
+  std::vector<bool> are_final_;  // by parameter, in this step's backward
   double last_scale_ = 0;
   double expected_scale_ = 0;  // of the next step; 0: unknown
   // Between start_step() and finish_step(): groups whose last updates travel.

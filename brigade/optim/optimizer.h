@@ -6,8 +6,9 @@
 //
 // Life: made after the parameters have their first values, which are the
 // masters' (call reload_masters() after weights were changed from outside),
-// stepped by the trainer's thread between finish() and reset(), or group by
-// group on the thread of backward (data_parallel/step_in_backward.h).
+// stepped by the trainer's thread between finish() and reset(), what
+// start_step() leaves to finish_step() after it, or group by group on the thread
+// of backward (data_parallel/step_in_backward.h).
 #pragma once
 
 #include <torch/types.h>
@@ -131,11 +132,15 @@ class Optimizer {
   // ---- a step that overlaps with backward and with the next forward, where
   // ranks compute for one another; other optimizers do nothing of it
 
-  // From now on gradients_are_reduced() is called, on all ranks.
-  virtual void expect_reduced_gradients() {}
-  // A group's gradients are final, while backward computes others'. On the
-  // thread of backward.
-  virtual void gradients_are_reduced(size_t /*group*/) {}
+  // A step's last backward begins: whether gradients_are_reduced() is of use
+  // in it. Where it has no effect, gradients are not waited for in backward.
+  virtual bool wants_reduced_gradients() { return false; }
+  // Gradients are final, while backward computes others': those of `params`
+  // (RunPart::param), the same calls in one order on all ranks, and of the
+  // groups that this rank has of them. On the thread of backward.
+  virtual void gradients_are_reduced(
+      const std::vector<int>& /*params*/,
+      const std::vector<size_t>& /*groups*/) {}
   // step(), but that the weights of unfinished() are not stepped before
   // finish_step(), which waits for other ranks. Nothing else is called between
   // the two.

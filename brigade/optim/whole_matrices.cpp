@@ -323,19 +323,6 @@ void WholeMatrices::take_back() {
   }
 }
 
-std::vector<size_t> WholeMatrices::next_ahead() const {
-  std::vector<size_t> asked;
-  if (are_all_ahead())
-    return asked;
-  for (const size_t i : rounds_[unsent_ - 1]) {
-    for (const Part& part : matrices_[i].parts) {
-      if (part.sender == ranks_->rank())
-        asked.push_back(static_cast<size_t>(part.mine));
-    }
-  }
-  return asked;
-}
-
 void WholeMatrices::send_ahead(const PieceOf& piece_of) {
   const torch::NoGradGuard no_grad;
   --unsent_;
@@ -380,12 +367,10 @@ void WholeMatrices::finish() {
   pieces_.clear();
 }
 
-std::vector<int> WholeMatrices::places_of_last() const {
+std::vector<int> WholeMatrices::places_of(const Round& round) const {
   std::vector<int> places;
-  if (!rounds_.empty()) {
-    for (const size_t i : rounds_.back())
-      places.push_back(matrices_[i].parts.front().piece.place);
-  }
+  for (const size_t i : round)
+    places.push_back(matrices_[i].parts.front().piece.place);
   return places;
 }
 

@@ -13,9 +13,9 @@
 // R ranks that each have 1/R of M elements, (R - 1) / R^2 M elements each way.
 // Two all-to-alls per round; a round has a few matrices of each owner. While one
 // computes, the next round's pieces and the last round's results travel. Rounds
-// go in the order of forward: those sent ahead, while backward computes
-// gradients, are sent from the last one, and the last one's results may arrive
-// during the next forward.
+// go by MatrixPiece::place, forward's order: those sent ahead, while backward
+// computes gradients, are sent from the last one, and the last one's results may
+// arrive during the next forward.
 #pragma once
 
 #include <torch/types.h>
@@ -36,7 +36,7 @@ namespace brigade {
 // flat.
 struct MatrixPiece {
   std::string name;  // the same on all ranks
-  int place = 0;     // its matrix's in the order of forward; the same too
+  int place = 0;     // its matrix's in the order of rounds; the same too
   int64_t rows = 0;  // of the whole matrix
   int64_t columns = 0;
   Slice slice;  // this rank's shard of it
@@ -85,8 +85,11 @@ class WholeMatrices {
 
   // A piece of this rank, flat, by its index.
   using PieceOf = std::function<torch::Tensor(size_t piece)>;
-  // Those that send_ahead() would ask for; none too where all were sent.
-  std::vector<size_t> next_ahead() const;
+  // MatrixPiece::place of those that send_ahead() would send; the same on all
+  // ranks.
+  std::vector<int> places_of_next_ahead() const {
+    return places_of(rounds_[unsent_ - 1]);
+  }
   bool are_all_ahead() const { return unsent_ == 0; }
   // Sends the last round that was not sent. Where one rank does, all have to
   // send all rounds so, each when it can, before begin() or drop().
@@ -102,7 +105,9 @@ class WholeMatrices {
   // nothing.
   void finish();
   // MatrixPiece::place of the last round's, on all ranks.
-  std::vector<int> places_of_last() const;
+  std::vector<int> places_of_last() const {
+    return rounds_.empty() ? std::vector<int>() : places_of(rounds_.back());
+  }
   // The same question of one piece of this rank.
   bool is_of_last(size_t piece) const;
 
@@ -166,6 +171,7 @@ class WholeMatrices {
   Traffic send_back(
       const Round& round,
       const std::vector<torch::Tensor>& results) const;
+  std::vector<int> places_of(const Round& round) const;
   // The last send_back()'s results into the pieces.
   void take_back();
 

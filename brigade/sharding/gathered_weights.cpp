@@ -31,10 +31,11 @@ GatheredWeights::~GatheredWeights() {
 void GatheredWeights::after_step(
     std::vector<bool> late,
     std::function<void()> finish) {
-  if (sharding() == Sharding::kOptimizer || sharding() == Sharding::kGradients)
-    need_all();
+  need_all();
   late_ = std::move(late);
   finish_ = std::move(finish);
+  if (mode_ == GatherMode::kInPlace && !late_.empty())
+    finish_late();
   if (sharding() == Sharding::kNone)
     return;
   if (units_) {

@@ -1,8 +1,8 @@
 // The weights of a sharded module, on their way from the ranks that own them:
 // with Sharding::kOptimizer and kGradients each bucket's are gathered after the
 // optimizer's step and waited for when they are read; with kParameters each
-// unit's are gathered when it is used (ShardedWeights). Without sharding every
-// call does nothing.
+// unit's are gathered when it is used (ShardedWeights). Without sharding they
+// are only waited for where an optimizer still steps them.
 //
 // Called by the trainer's thread; what units() returns also by the thread of
 // backward.
@@ -29,8 +29,8 @@ class GatheredWeights {
 
   // Collective, after an optimizer stepped what this rank owns: exchanges the
   // weights, in the order of forward; see GatherMode. late: segments that
-  // `finish` steps, which is called before one of them is needed; none without
-  // it.
+  // `finish` steps, which is called before one of them is needed, with
+  // GatherMode::kInPlace at once.
   void after_step(
       std::vector<bool> late = {},
       std::function<void()> finish = {});

@@ -462,12 +462,16 @@ std::string TrainStep::describe_non_finite(const StepResult& result) const {
 }
 
 void TrainStep::fail_not_finite(int64_t step, const StepResult& result) {
-  throw NumericError(fmt::format(
+  const NumericError error(fmt::format(
       "[trainer] step {}: {}; nothing was updated. Lower "
       "training.learning_rate, set training.grad_clip, or continue from an "
       "earlier checkpoint with checkpoint.load_path",
       step,
       describe_non_finite(result)));
+  // All ranks are here: nothing stays under way between them.
+  for (const auto& stage : stages_)
+    stage->skip_step();
+  throw error;
 }
 
 // Not in the first step of a start, whose buckets may be planned anew by what
@@ -596,9 +600,6 @@ TrainStep::run(int64_t step, Trace* trace, const StepRequests& requests) {
   }
   result.end_ns = phases.ended("optimizer", times.optimizer_ms);
   if (local_) {
-    // It reads and writes weights.
-    for (const auto& stage : stages_)
-      stage->sync().wait_for_weights();
     result.exposed_ns += local_->after_step(step);
     result.left_out = local_->left_out();
     result.end_ns = phases.ended("exchange between groups", times.gradients_ms);

@@ -52,6 +52,7 @@ struct Rank {
     options.handover = GradHandover::kMainGrad;
     options.finish = FinishMode::kExplicit;
     options.sharding = sharding;
+    options.gather = GatherMode::kOverlapForward;
     auto sync = std::make_unique<BucketedGradSync>(params, world, options);
     const std::vector<Param>& trained = sync->params();
     set = std::make_unique<ParamSet>(
@@ -110,22 +111,32 @@ constexpr std::array kScales = {1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.0, 0.5, 1.0};
 constexpr std::array kAreAhead =
     {false, false, true, true, false, true, true, true, true};
 
+// One before which a backward is given up.
+constexpr size_t kGivenUp = 5;
+
 class OverlappedStep : public ::testing::TestWithParam<Sharding> {};
 
 TEST_P(OverlappedStep, GivesTheBitsOfOneRank) {
   const auto train = [](Rank& rank, Communicator* owners) {
     for (size_t number = 0; number < kScales.size(); ++number) {
+      if (number == kGivenUp) {
+        rank.backward(99);
+        rank.set->sync().reset();
+        rank.set->sync().zero_main_grads();
+      }
       const int64_t before = owners ? owners->launches() : 0;
       rank.backward(static_cast<int>(number));
       // With divided gradients each bucket is waited for in backward, two
-      // behind it: what was sent by then is no matter of time.
-      const bool is_counted =
-          owners && divides_gradients(rank.set->sync().options().sharding);
-      const bool is_whole =
-          rank.set->sync().options().sharding == Sharding::kNone;
+      // behind it, and so it is where collectives are checked: what was sent by
+      // then is no matter of time.
+      const Sharding sharding = rank.set->sync().options().sharding;
+      const bool is_counted = owners && (divides_gradients(sharding) ||
+                                         (sharding == Sharding::kOptimizer &&
+                                          owners->options().check_collectives));
       if (is_counted && kAreAhead[number]) {
         EXPECT_GT(owners->launches(), before) << number;
-      } else if (owners && (is_whole || !kAreAhead[number])) {
+      } else if (
+          owners && (sharding == Sharding::kNone || !kAreAhead[number])) {
         EXPECT_EQ(owners->launches(), before) << number;
       }
       if (kScales[number] > 0) {
@@ -139,20 +150,27 @@ TEST_P(OverlappedStep, GivesTheBitsOfOneRank) {
   Rank alone(make_world_of_one(), make_world_of_one(), Sharding::kNone);
   train(alone, nullptr);
   const auto expected = alone.weights();
-  for (const int size : {2, 4}) {
-    run_ranks_with_store(size, [&](int rank, const StorePtr& store) {
-      const auto connect = [&](const char* name) {
-        return make_communicator(
-            store->with_prefix(name), rank, size, {.name = name}, {});
-      };
-      const CommunicatorPtr owners = connect("owners");
-      Rank one(connect("world"), owners, GetParam());
-      train(one, owners.get());
-      const auto weights = one.weights();
-      ASSERT_EQ(weights.size(), expected.size());
-      for (const auto& [name, weight] : weights)
-        EXPECT_TRUE(torch::equal(weight, expected.at(name))) << name;
-    });
+  for (const auto& [size, is_checked] :
+       {std::pair(2, false), std::pair(4, false), std::pair(2, true)}) {
+    run_ranks_with_store(
+        size,
+        [&, size = size, check = is_checked](int rank, const StorePtr& store) {
+          const auto connect = [&](const char* name) {
+            return make_communicator(
+                store->with_prefix(name),
+                rank,
+                size,
+                {.name = name, .check_collectives = check},
+                {});
+          };
+          const CommunicatorPtr owners = connect("owners");
+          Rank one(connect("world"), owners, GetParam());
+          train(one, owners.get());
+          const auto weights = one.weights();
+          ASSERT_EQ(weights.size(), expected.size());
+          for (const auto& [name, weight] : weights)
+            EXPECT_TRUE(torch::equal(weight, expected.at(name))) << name;
+        });
   }
 }
 
