@@ -56,6 +56,7 @@ class BucketedGradSync : public GradSync {
     // at the same place among the launches on all ranks.
     std::function<void(size_t segment)> is_reduced;
   };
+  // From the next step on, in place of an earlier one. Between backwards.
   void follow(Follower follower) { follower_ = std::move(follower); }
   // Ranks with different numbers of steps: called on every rank before the
   // first one. From then on every step begins by counting the ranks that have
